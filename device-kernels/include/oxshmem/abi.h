@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// The device ABI: plain structures that the runtime fills and device code reads. `runtime/abi.rs` mirrors every one of them, and
+// a test compares all sizes and offsets. Any change of layout or meaning raises kAbiVersion, so that a module built from
+// other headers than the runtime's is refused at load with both versions named.
+//
+// Addresses are uint64_t so that the layout is the same for every compiler; 0 means "absent". Everything a hot path writes has
+// a 128-byte line of its own: two lines are what one GPU L2 access touches, and neighbours must not slow each other down.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace oxshmem::abi {
+
+constexpr uint32_t kMagic = 0x4d53584f; // "OXSM" in memory
+constexpr uint32_t kAbiVersion = 1;
+
+// Send-queue geometry, in WQE basic blocks of 64 bytes. The upper limit keeps 16-bit completion counters unambiguous; the
+// lower one lets a full warp reserve its largest group (two blocks a lane) and leaves as much again in flight.
+constexpr uint32_t kBlockBytes = 64;
+constexpr uint32_t kMinDepthLog2 = 7;
+constexpr uint32_t kMaxDepthLog2 = 15;
+
+// A landing slot receives what one lane reads from a peer (a fetched value, or a piece of a get into unregistered memory).
+constexpr uint32_t kLandingBytes = 64;
+
+// The longest message of one work request; longer puts and gets are cut (PRM: log_msg_max is 30).
+constexpr uint64_t kMaxMessageBytes = 1ull << 30;
+
+// How a peer that is not load/store reachable is reached.
+enum class Network : uint32_t { none = 0, ibgda = 1, ibrc = 2 };
+
+// What an ErrorRecord says.
+enum class ErrorCode : uint32_t {
+    none = 0,
+    pe_out_of_range = 1,      // `pe` is not in 0..n_pes
+    address_outside_heap = 2, // [address, address + length) is not inside the symmetric heap
+    unaligned = 3,            // `address` is not a multiple of the operand's size, `length`
+    timeout = 4,              // the deadline passed in a wait of kind `op`
+    completion = 5,           // the HCA answered with an error CQE: `syndrome`, `vendor_syndrome`
+    no_path = 6,              // neither load/store nor a network reaches `pe`
+    bad_argument = 7,         // an argument other than those above; `length` holds it
+};
+
+// The operation an ErrorRecord names.
+enum class Op : uint32_t {
+    none = 0,
+    put = 1,
+    get = 2,
+    p = 3,
+    g = 4,
+    iput = 5,
+    iget = 6,
+    atomic = 7,
+    signal = 8,
+    put_signal = 9,
+    wait_until = 10,
+    signal_wait = 11,
+    quiet = 12,
+    fence = 13,
+    barrier = 14,
+    sync = 15,
+    queue_space = 16, // waiting for room in a send queue
+    landing = 17,     // waiting for a landing slot
+    ptr = 18,
+};
+
+// The first error of a launch; later ones are dropped, since they mostly follow from it.
+struct ErrorRecord {
+    uint32_t code; // ErrorCode
+    uint32_t op;   // Op
+    int32_t pe;    // peer, -1 if none
+    uint32_t qpn;
+    uint64_t wqe_index; // 64-bit block index, not the 16-bit one of the CQE
+    uint64_t address;
+    uint64_t length; // bytes, or the value that `code` explains
+    uint32_t syndrome;
+    uint32_t vendor_syndrome;
+    uint32_t block[3];
+    uint32_t thread[3];
+};
+
+// Shared by host and device. Device waits read `abort` on every pass.
+struct alignas(128) Control {
+    uint32_t abort;    // non-zero: every wait returns at once
+    uint32_t claimed;  // 0 free, 1 being written, 2 `error` is valid
+    ErrorRecord error; // written once by whoever moves `claimed` from 0 to 1
+};
+
+// One RC queue pair as device code sees it. See "Submission" in docs/architecture.md.
+struct alignas(128) Qp {
+    // Constants.
+    uint64_t wq;         // send queue: (1 << depth_log2) blocks of 64 bytes
+    uint64_t stamps;     // uint32_t per block: (index >> depth_log2) + 1 once the block is written
+    uint64_t dbr;        // big-endian 32-bit send doorbell record
+    uint64_t doorbell;   // doorbell register in the UAR, 8 bytes
+    uint64_t cqe;        // the collapsed CQE, 64 bytes
+    uint64_t landing;    // landing_slots x kLandingBytes
+    uint64_t laps;       // uint32_t per landing slot: how often it was released
+    uint32_t qpn;        // 24-bit number
+    uint32_t depth_log2; // kMinDepthLog2..=kMaxDepthLog2
+    int32_t pe;          // the peer
+    uint32_t index;      // position in State::qps, and bit in State::dirty
+    uint32_t landing_log2;
+    uint32_t reserved0[11];
+    // Written by posters.
+    alignas(128) uint64_t reserved; // blocks ever reserved
+    uint64_t landing_head;          // landing slots ever reserved
+    // Written by the group that rings.
+    alignas(128) uint64_t rung; // blocks the last doorbell covered
+    uint64_t doorbells;         // doorbells rung, for statistics
+    uint32_t tickets;           // groups that announced blocks since a ringer last left
+    // Written by whoever sees a completion.
+    alignas(128) uint64_t completed; // blocks that may be reused
+    uint32_t failed;                 // non-zero once an error CQE was seen
+};
+
+// A registered buffer outside the symmetric heap, usable as the local side of puts and gets.
+struct LocalRegion {
+    uint64_t base;
+    uint64_t bytes;
+    uint32_t lkey; // big-endian
+    uint32_t reserved0;
+};
+
+constexpr uint32_t kMaxLocalRegions = 64;
+
+// What every module is given, read-only for device code.
+struct alignas(128) State {
+    uint32_t magic;
+    uint32_t abi_version;
+    uint32_t bytes; // sizeof(State)
+    int32_t my_pe;
+    int32_t n_pes;
+    uint32_t network; // Network
+
+    // Load/store reach: PEs p2p_first .. p2p_first + p2p_count, of which bit i of p2p_mask says whether p2p_first + i is reachable. The
+    // heap of PE q lies at heap_base + (q - my_pe) * stride. The own PE is always reachable.
+    int32_t p2p_first;
+    int32_t p2p_count; // at most 64
+    uint64_t p2p_mask;
+    uint64_t heap_base;
+    uint64_t heap_bytes; // reserved for one heap; what is backed grows up to it
+    uint64_t stride;
+
+    // Keys, big-endian. On the wire an address in the heap is its offset, so no peer's base is needed.
+    uint32_t chunk_log2; // registration unit
+    uint32_t max_chunks;
+    uint64_t lkeys; // uint32_t[max_chunks]
+    uint64_t rkeys; // uint32_t[n_pes * max_chunks]
+
+    uint64_t qps; // Qp[n_pes * qps_per_pe]; those of the own PE are never used
+    uint32_t qps_per_pe;
+    uint32_t slab_lkey;     // big-endian; landing slots, addressed by virtual address
+    uint64_t dirty;         // uint64_t[(n_pes * qps_per_pe + 63) / 64]
+    uint64_t claims;        // uint64_t started, done; each on its own 128-byte line
+    uint64_t local_regions; // LocalRegion[kMaxLocalRegions]
+    uint64_t n_local_regions; // address of a uint64_t count
+
+    uint64_t control; // Control
+    uint64_t timeout_ns;
+
+    uint64_t sync_slots; // symmetric uint64_t[n_pes]: slot i is written by PE i alone
+    uint64_t sync_epoch; // address of a local uint64_t: barriers and syncs passed so far
+};
+
+static_assert(sizeof(ErrorRecord) == 72, "mirrored in runtime/abi.rs");
+static_assert(sizeof(Control) == 128, "mirrored in runtime/abi.rs");
+static_assert(sizeof(Qp) == 512, "mirrored in runtime/abi.rs");
+static_assert(sizeof(LocalRegion) == 24, "mirrored in runtime/abi.rs");
+static_assert(sizeof(State) == 256, "mirrored in runtime/abi.rs");
+
+} // namespace oxshmem::abi

@@ -1,0 +1,1 @@
+//! A ring of PEs: the smallest crate that uses OxSHMEM.

@@ -1,0 +1,1 @@
+//! mlx5 wire formats, verbs objects, and the HCA providers of OxSHMEM.

@@ -1,0 +1,1 @@
+//! The shmem_* performance tests of OxSHMEM.

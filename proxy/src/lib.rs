@@ -1,0 +1,1 @@
+//! The CPU path of OxSHMEM: descriptor ring and progress engine.

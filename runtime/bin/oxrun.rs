@@ -1,0 +1,2 @@
+//! Starts the PEs of an OxSHMEM job.
+fn main() {}

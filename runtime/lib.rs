@@ -1,0 +1,1 @@
+//! OxSHMEM: a PGAS runtime for GPUs.

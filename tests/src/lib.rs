@@ -1,0 +1,1 @@
+//! Integration tests of OxSHMEM: conformance per device and transport, launch, faults.
