@@ -96,12 +96,12 @@ struct alignas(128) Qp {
     uint64_t dbr;        // big-endian 32-bit send doorbell record
     uint64_t doorbell;   // doorbell register in the UAR, 8 bytes
     uint64_t cqe;        // the collapsed CQE, 64 bytes
-    uint64_t landing;    // landing_slots x kLandingBytes
+    uint64_t landing;    // (1 << landing_log2) slots of kLandingBytes, and one more for results nobody wants
     uint64_t laps;       // uint32_t per landing slot: how often it was released
     uint32_t qpn;        // 24-bit number
     uint32_t depth_log2; // kMinDepthLog2..=kMaxDepthLog2
     int32_t pe;          // the peer
-    uint32_t index;      // position in State::qps, and bit in State::dirty
+    uint32_t index;      // position in State::qps, and bit in State::used
     uint32_t landing_log2;
     uint32_t reserved0[11];
     // Written by posters.
@@ -113,7 +113,6 @@ struct alignas(128) Qp {
     uint32_t tickets;           // groups that announced blocks since a ringer last left
     // Written by whoever sees a completion.
     alignas(128) uint64_t completed; // blocks that may be reused
-    uint32_t failed;                 // non-zero once an error CQE was seen
 };
 
 // A registered buffer outside the symmetric heap, usable as the local side of puts and gets.
@@ -153,9 +152,8 @@ struct alignas(128) State {
     uint64_t qps; // Qp[n_pes * qps_per_pe]; those of the own PE are never used
     uint32_t qps_per_pe;
     uint32_t slab_lkey;     // big-endian; landing slots, addressed by virtual address
-    uint64_t dirty;         // uint64_t[(n_pes * qps_per_pe + 63) / 64]
-    uint64_t claims;        // uint64_t started, done; each on its own 128-byte line
-    uint64_t local_regions; // LocalRegion[kMaxLocalRegions]
+    uint64_t used;            // uint64_t[(n_pes * qps_per_pe + 63) / 64]: QPs posted to since the runtime last saw all of them idle
+    uint64_t local_regions;   // LocalRegion[kMaxLocalRegions]
     uint64_t n_local_regions; // address of a uint64_t count
 
     uint64_t control; // Control

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// Symmetric addresses: checks, load/store translation, heap offsets and keys.
+#pragma once
+
+#include "error.h"
+
+namespace oxshmem::detail {
+
+enum class Path { load_store, network, none };
+
+// Which way leads to `pe`; records an error and answers `none` when no way does.
+OXSHMEM_DEVICE Path path_to(int pe, Op op) {
+    const abi::State &s = port::state();
+    if (pe == s.my_pe) {
+        return Path::load_store;
+    }
+    const uint32_t slot = static_cast<uint32_t>(pe - s.p2p_first);
+    if (slot < static_cast<uint32_t>(s.p2p_count) && (s.p2p_mask >> slot & 1) != 0) {
+        return Path::load_store;
+    }
+    if (static_cast<uint32_t>(pe) >= static_cast<uint32_t>(s.n_pes)) {
+        raise(ErrorCode::pe_out_of_range, op, pe, 0, 0);
+        return Path::none;
+    }
+    if (s.network == static_cast<uint32_t>(abi::Network::none)) {
+        raise(ErrorCode::no_path, op, pe, 0, 0);
+        return Path::none;
+    }
+    return Path::network;
+}
+
+OXSHMEM_DEVICE uint64_t offset_of(const void *address) {
+    return reinterpret_cast<uint64_t>(address) - port::state().heap_base;
+}
+
+// [address, address + bytes) lies in the own heap.
+OXSHMEM_DEVICE bool in_heap(const void *address, uint64_t bytes) {
+    const uint64_t offset = offset_of(address);
+    const uint64_t room = port::state().heap_bytes;
+    return offset < room && bytes <= room - offset;
+}
+
+OXSHMEM_DEVICE bool check_symmetric(const void *address, uint64_t bytes, int pe, Op op) {
+    if (in_heap(address, bytes)) {
+        return true;
+    }
+    raise(ErrorCode::address_outside_heap, op, pe, reinterpret_cast<uint64_t>(address), bytes);
+    return false;
+}
+
+template <class T> OXSHMEM_DEVICE bool check_aligned(const T *address, int pe, Op op) {
+    if (reinterpret_cast<uint64_t>(address) % sizeof(T) == 0) {
+        return true;
+    }
+    raise(ErrorCode::unaligned, op, pe, reinterpret_cast<uint64_t>(address), sizeof(T));
+    return false;
+}
+
+// The peer's copy of a symmetric address, for peers that path_to() calls load_store.
+template <class T> OXSHMEM_DEVICE T *translate(T *address, int pe) {
+    const abi::State &s = port::state();
+    const int64_t delta = static_cast<int64_t>(pe - s.my_pe) * static_cast<int64_t>(s.stride);
+    return as<T>(reinterpret_cast<uint64_t>(address) + static_cast<uint64_t>(delta));
+}
+
+// What a WQE needs to name memory: the key (big-endian), the address under that key, and for how many bytes both hold.
+struct Located {
+    uint32_t key;
+    uint64_t address;
+    uint64_t bytes; // 0: not registered
+};
+
+OXSHMEM_DEVICE uint64_t left_in_chunk(uint64_t offset) {
+    const uint64_t chunk = 1ull << port::state().chunk_log2;
+    return chunk - (offset & (chunk - 1));
+}
+
+OXSHMEM_DEVICE bool starts_chunk(uint64_t offset) { return (offset & ((1ull << port::state().chunk_log2) - 1)) == 0; }
+
+OXSHMEM_DEVICE Located locate_remote(const void *address, int pe) {
+    const abi::State &s = port::state();
+    const uint64_t offset = offset_of(address);
+    const uint64_t index = static_cast<uint64_t>(pe) * s.max_chunks + (offset >> s.chunk_log2);
+    return {as<uint32_t>(s.rkeys)[index], offset, left_in_chunk(offset)};
+}
+
+OXSHMEM_DEVICE Located locate_local(const void *address) {
+    const abi::State &s = port::state();
+    const uint64_t offset = offset_of(address);
+    if (offset < s.heap_bytes) {
+        return {as<uint32_t>(s.lkeys)[offset >> s.chunk_log2], offset, left_in_chunk(offset)};
+    }
+    const uint64_t regions = *as<uint64_t>(s.n_local_regions);
+    for (uint64_t i = 0; i < regions; ++i) {
+        const abi::LocalRegion &r = as<abi::LocalRegion>(s.local_regions)[i];
+        const uint64_t into = reinterpret_cast<uint64_t>(address) - r.base;
+        if (into < r.bytes) {
+            return {r.lkey, reinterpret_cast<uint64_t>(address), r.bytes - into};
+        }
+    }
+    return {0, 0, 0};
+}
+
+} // namespace oxshmem::detail

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// The operations over IBGDA, by single lanes that combine where they converge. Each answers the QP's block index behind its last
+// work request (what a blocking caller waits for), or 0 if nothing had to be, or could be, posted.
+#pragma once
+
+#include "qp.h"
+
+namespace oxshmem::detail {
+
+OXSHMEM_DEVICE uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+// Writes one value inline. Lanes whose targets follow each other share a work request; the rest share the reservation and the
+// doorbell.
+template <class T> OXSHMEM_DEVICE void network_p(T *dst, T value, int pe) {
+    Qp &qp = qp_for(pe);
+    const Group group = converge(qp, 1);
+    const Located remote = locate_remote(dst, pe);
+
+    // Rank r of the group continues the run of rank r - 1 if its target is adjacent and under the same key.
+    uint32_t starts = 1; // by rank
+    if (group.size > 1) {
+        // The lane of rank - 1: the highest of the group below this one.
+        const uint32_t below = group.mask & ((1u << port::lane_id()) - 1);
+        const uint32_t previous = below == 0 ? port::lane_id() : 31 - port::leading_zeros(below);
+        const uint64_t before = port::shfl(group.mask, remote.address, previous);
+        const bool start = group.leads() || remote.address != before + sizeof(T) || starts_chunk(remote.address);
+        const uint32_t start_lanes = port::ballot(group.mask, start);
+        starts = start_lanes; // by lane
+        if (start_lanes != group.mask) {
+            // Some lanes share: every run is one WQE of as many blocks as its payload needs.
+            uint32_t blocks = 0;     // of all runs
+            uint32_t my_offset = 0;  // first block of this lane's run
+            uint32_t my_run = 0;     // first lane of it
+            uint32_t my_lanes = 0;   // how many
+            uint32_t last_run = 0;
+            for (uint32_t left = starts; left != 0;) {
+                const uint32_t lane = port::lowest_bit(left);
+                left &= left - 1;
+                const uint32_t until = left == 0 ? 0 : (1u << port::lowest_bit(left)) - 1;
+                const uint32_t members = group.mask & ~((1u << lane) - 1) & (left == 0 ? ~0u : until);
+                const uint32_t count = port::count_ones(members);
+                if ((members >> port::lane_id() & 1) != 0) {
+                    my_offset = blocks, my_run = lane, my_lanes = count;
+                }
+                blocks += inline_blocks(count * sizeof(T));
+                last_run = lane;
+            }
+            uint64_t base;
+            if (!reserve(qp, group, blocks, base)) {
+                return;
+            }
+            const Slot slot = slot_at(qp, base + my_offset);
+            if (my_run == port::lane_id()) {
+                slot.inline_header(qp.qpn, remote, my_lanes * sizeof(T), my_run == last_run);
+            }
+            const uint32_t position = port::count_ones(group.mask & ((1u << port::lane_id()) - 1) & ~((1u << my_run) - 1));
+            slot.inline_value(position * sizeof(T), value);
+            submit(qp, group, base, blocks);
+            return;
+        }
+    }
+    uint64_t base;
+    if (!reserve(qp, group, group.size, base)) {
+        return;
+    }
+    const Slot slot = slot_at(qp, base + group.rank);
+    slot.inline_header(qp.qpn, remote, sizeof(T), group.last());
+    slot.inline_value(0, value);
+    submit(qp, group, base, group.size);
+}
+
+// One piece of a put: what a single work request can carry from `src` to `dst`, at most `bytes`.
+struct Piece {
+    Located remote, local;
+    uint32_t bytes;
+    bool inlined;
+};
+
+OXSHMEM_DEVICE Piece next_piece(const void *dst, const void *src, uint64_t bytes, int pe) {
+    Piece piece;
+    piece.remote = locate_remote(dst, pe);
+    bytes = least(bytes, piece.remote.bytes);
+    if (bytes <= kInlineOneBlock) {
+        piece.local = {0, 0, 0};
+        piece.inlined = true;
+    } else {
+        piece.local = locate_local(src);
+        piece.inlined = piece.local.bytes == 0; // not registered: the payload travels in the queue
+        bytes = least(bytes, piece.inlined ? kInlineMost : least(piece.local.bytes, abi::kMaxMessageBytes));
+    }
+    piece.bytes = static_cast<uint32_t>(bytes);
+    return piece;
+}
+
+OXSHMEM_DEVICE uint32_t piece_blocks(const Piece &piece) { return piece.inlined ? inline_blocks(piece.bytes) : 1; }
+
+OXSHMEM_DEVICE void write_piece(const Slot &slot, const Qp &qp, const Piece &piece, const void *src, bool signaled) {
+    if (piece.inlined) {
+        slot.inline_header(qp.qpn, piece.remote, piece.bytes, signaled);
+        slot.inline_bytes(src, piece.bytes);
+    } else {
+        slot.transfer(Opcode::rdma_write, qp.qpn, piece.remote, piece.local, piece.bytes, signaled);
+    }
+}
+
+OXSHMEM_DEVICE uint64_t network_put(void *dst, const void *src, uint64_t bytes, int pe) {
+    Qp &qp = qp_for(pe);
+    uint64_t end = 0;
+    char *to = static_cast<char *>(dst);
+    const char *from = static_cast<const char *>(src);
+    while (bytes != 0) {
+        const Piece piece = next_piece(to, from, bytes, pe);
+        end = post(qp, piece_blocks(piece), [&](const Slot &slot, bool signaled) {
+            write_piece(slot, qp, piece, from, signaled);
+        });
+        if (end == 0) {
+            return 0;
+        }
+        to += piece.bytes;
+        from += piece.bytes;
+        bytes -= piece.bytes;
+    }
+    return end;
+}
+
+// Reads into registered memory are left to the HCA; others go through a landing slot and are complete on return.
+OXSHMEM_DEVICE uint64_t network_get(void *dst, const void *src, uint64_t bytes, int pe, Op op) {
+    Qp &qp = qp_for(pe);
+    uint64_t end = 0;
+    char *to = static_cast<char *>(dst);
+    const char *from = static_cast<const char *>(src);
+    while (bytes != 0) {
+        const Located remote = locate_remote(from, pe);
+        const Located local = locate_local(to);
+        uint64_t part = least(least(bytes, remote.bytes), abi::kMaxMessageBytes);
+        if (local.bytes != 0) {
+            part = least(part, local.bytes);
+            end = post(qp, 1, [&](const Slot &slot, bool signaled) {
+                slot.transfer(Opcode::rdma_read, qp.qpn, remote, local, static_cast<uint32_t>(part), signaled);
+            });
+            if (end == 0) {
+                return 0;
+            }
+        } else {
+            part = least(part, abi::kLandingBytes);
+            Landing landing;
+            if (!take_landing(qp, landing)) {
+                return 0;
+            }
+            end = post(qp, 1, [&](const Slot &slot, bool signaled) {
+                slot.transfer(Opcode::rdma_read, qp.qpn, remote, landing.located(qp), static_cast<uint32_t>(part), signaled);
+            });
+            if (end == 0 || !wait_completed(qp, end, op)) {
+                return 0;
+            }
+            memcpy(to, as<void>(landing.address(qp)), part);
+            landing.release(qp);
+        }
+        to += part;
+        from += part;
+        bytes -= part;
+    }
+    return end;
+}
+
+// Fetches one value; zero if it could not be had (the reason is recorded).
+template <class T> OXSHMEM_DEVICE T network_g(const T *src, int pe) {
+    Qp &qp = qp_for(pe);
+    T value{};
+    Landing landing;
+    if (!take_landing(qp, landing)) {
+        return value;
+    }
+    const Located remote = locate_remote(src, pe);
+    const uint64_t end = post(qp, 1, [&](const Slot &slot, bool signaled) {
+        slot.transfer(Opcode::rdma_read, qp.qpn, remote, landing.located(qp), sizeof(T), signaled);
+    });
+    if (end != 0 && wait_completed(qp, end, Op::g)) {
+        value = port::load<order::relaxed, reach::system>(as<T>(landing.address(qp)));
+        landing.release(qp);
+    }
+    return value;
+}
+
+OXSHMEM_DEVICE void network_atomic(void *target, const AtomicRequest &request, int pe) {
+    Qp &qp = qp_for(pe);
+    const Located remote = locate_remote(target, pe);
+    post(qp, request.blocks(), [&](const Slot &slot, bool signaled) {
+        request.write(slot, qp.qpn, remote, discard(qp), signaled);
+    });
+}
+
+// As network_atomic, and answers what was there before. The HCA returns 8-byte results in host order and 4-byte results of
+// extended atomics big-endian.
+template <class T> OXSHMEM_DEVICE T network_fetch_atomic(T *target, const AtomicRequest &request, int pe) {
+    Qp &qp = qp_for(pe);
+    T value{};
+    Landing landing;
+    if (!take_landing(qp, landing)) {
+        return value;
+    }
+    const Located remote = locate_remote(target, pe);
+    const uint64_t end = post(qp, request.blocks(), [&](const Slot &slot, bool signaled) {
+        request.write(slot, qp.qpn, remote, landing.located(qp), signaled);
+    });
+    if (end != 0 && wait_completed(qp, end, Op::atomic)) {
+        if constexpr (sizeof(T) == 4) {
+            const uint32_t bits = be(port::load<order::relaxed, reach::system>(as<uint32_t>(landing.address(qp))));
+            memcpy(&value, &bits, 4);
+        } else {
+            value = port::load<order::relaxed, reach::system>(as<T>(landing.address(qp)));
+        }
+        landing.release(qp);
+    }
+    return value;
+}
+
+enum class SignalOp : int { set = 9, add = 10 };
+
+OXSHMEM_DEVICE void write_signal(const Slot &slot, const Qp &qp, const Located &remote, uint64_t value, SignalOp op,
+                                 bool signaled) {
+    if (op == SignalOp::set) {
+        slot.inline_header(qp.qpn, remote, sizeof(uint64_t), signaled);
+        slot.inline_value(0, value);
+    } else {
+        AtomicRequest::add(value).write(slot, qp.qpn, remote, discard(qp), signaled);
+    }
+}
+
+OXSHMEM_DEVICE void network_signal(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
+    Qp &qp = qp_for(pe);
+    const Located remote = locate_remote(signal, pe);
+    post(qp, 1, [&](const Slot &slot, bool signaled) { write_signal(slot, qp, remote, value, op, signaled); });
+}
+
+// Data, then its signal on the same QP; the last piece and the signal share a reservation and a doorbell.
+OXSHMEM_DEVICE uint64_t network_put_signal(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value,
+                                           SignalOp op, int pe) {
+    Qp &qp = qp_for(pe);
+    const Located target = locate_remote(signal, pe);
+    char *to = static_cast<char *>(dst);
+    const char *from = static_cast<const char *>(src);
+    for (;;) {
+        const Piece piece = next_piece(to, from, bytes, pe);
+        const bool last = piece.bytes == bytes;
+        const uint32_t data_blocks = piece_blocks(piece);
+        const uint64_t end = post(qp, data_blocks + (last ? 1 : 0), [&](const Slot &slot, bool signaled) {
+            write_piece(slot, qp, piece, from, signaled && !last);
+            if (last) {
+                write_signal(Slot{slot.wq, slot.index + data_blocks, slot.mask}, qp, target, value, op, signaled);
+            }
+        });
+        if (end == 0 || last) {
+            return end;
+        }
+        to += piece.bytes;
+        from += piece.bytes;
+        bytes -= piece.bytes;
+    }
+}
+
+// Waits for everything that was posted on any QP before the call.
+OXSHMEM_DEVICE void network_quiet() {
+    const abi::State &s = port::state();
+    const uint32_t words = (static_cast<uint32_t>(s.n_pes) * s.qps_per_pe + 63) / 64;
+    for (uint32_t word = 0; word < words; ++word) {
+        uint64_t bits = port::load<order::acquire, reach::device>(as<uint64_t>(s.used) + word);
+        for (; bits != 0; bits &= bits - 1) {
+            Qp &qp = as<Qp>(s.qps)[word * 64 + port::lowest_bit(bits)];
+            const uint64_t posted = port::load<order::acquire, reach::device>(&qp.reserved);
+            if (!wait_completed(qp, posted, Op::quiet)) {
+                return;
+            }
+        }
+    }
+}
+
+} // namespace oxshmem::detail

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// Scopes: who calls an operation together. Every lane of the scope calls with the same arguments.
+#pragma once
+
+#include "../port/port.h"
+
+namespace oxshmem {
+
+// One thread on its own.
+struct thread_scope {
+    OXSHMEM_DEVICE static uint32_t rank() { return 0; }
+    OXSHMEM_DEVICE static uint32_t size() { return 1; }
+    OXSHMEM_DEVICE static void sync() {}
+};
+
+// The threads of a warp: 32, or what is left of the block in its last warp.
+struct warp_scope {
+    OXSHMEM_DEVICE static uint32_t rank() { return port::lane_id(); }
+    OXSHMEM_DEVICE static uint32_t size() {
+        const uint32_t first = port::thread_rank() & ~31u;
+        const uint32_t left = port::block_threads() - first;
+        return left < 32 ? left : 32;
+    }
+    OXSHMEM_DEVICE static void sync() {
+        const uint32_t lanes = size();
+        port::sync_warp(lanes == 32 ? ~0u : (1u << lanes) - 1);
+    }
+};
+
+// All threads of the block.
+struct block_scope {
+    OXSHMEM_DEVICE static uint32_t rank() { return port::thread_rank(); }
+    OXSHMEM_DEVICE static uint32_t size() { return port::block_threads(); }
+    OXSHMEM_DEVICE static void sync() { port::sync_block(); }
+};
+
+constexpr thread_scope thread{};
+constexpr warp_scope warp{};
+constexpr block_scope block{};
+
+} // namespace oxshmem

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// mlx5 work queue entries, as device code writes them. Layouts: rdma-core, providers/mlx5/mlx5dv.h (mlx5_wqe_ctrl_seg,
+// mlx5_wqe_raddr_seg, mlx5_wqe_data_seg, mlx5_wqe_inl_data_seg, mlx5_wqe_atomic_seg) and mlx5_ifc.h for the extended atomics.
+#pragma once
+
+#include "address.h"
+
+namespace oxshmem::detail {
+
+enum class Opcode : uint32_t {
+    rdma_write = 0x08,
+    rdma_read = 0x10,
+    atomic_cs = 0x11,
+    atomic_fa = 0x12,
+    masked_cs = 0x14,
+    masked_fa = 0x15,
+};
+
+// opmod of extended atomics, in bits 31:24 of the first word: bit 3 says "extended", the rest is log2(operand bytes) - 2.
+constexpr uint32_t kExtended4 = 0x08;
+constexpr uint32_t kExtended8 = 0x09;
+
+constexpr uint32_t kCqUpdate = 0x08;           // fm_ce_se: write a CQE
+constexpr uint32_t kInlineFlag = 0x80000000u;  // inline header: the payload follows
+constexpr uint32_t kInlineHeaderOffset = 32;   // behind control and remote address
+constexpr uint32_t kInlineOffset = 36;         // first payload byte
+constexpr uint32_t kInlineOneBlock = 28;       // payload bytes that fit a one-block WQE
+constexpr uint32_t kInlineMost = 4 * 64 - 36;  // payload bytes of a four-block WQE, the longest we use for bulk data
+
+OXSHMEM_DEVICE uint32_t be(uint32_t v) { return port::byte_swap(v); }
+OXSHMEM_DEVICE uint64_t be(uint64_t v) { return port::byte_swap(v); }
+OXSHMEM_DEVICE uint32_t high(uint64_t v) { return static_cast<uint32_t>(v >> 32); }
+OXSHMEM_DEVICE uint32_t low(uint64_t v) { return static_cast<uint32_t>(v); }
+
+OXSHMEM_DEVICE uint32_t inline_blocks(uint32_t payload) {
+    return (kInlineOffset + payload + abi::kBlockBytes - 1) / abi::kBlockBytes;
+}
+
+// Where the blocks of one WQE go: they wrap at the end of the queue.
+struct Slot {
+    uint64_t wq;
+    uint64_t index; // 64-bit block index of the WQE's first block
+    uint32_t mask;  // depth - 1
+
+    // The 16 bytes at segment `ds` of the WQE.
+    OXSHMEM_DEVICE void *segment(uint32_t ds) const {
+        const uint64_t block = (index + ds / 4) & mask;
+        return as<char>(wq + block * abi::kBlockBytes + ds % 4 * 16);
+    }
+
+    OXSHMEM_DEVICE void *byte(uint32_t offset) const { return static_cast<char *>(segment(offset / 16)) + offset % 16; }
+
+    OXSHMEM_DEVICE void put(uint32_t ds, uint32_t x, uint32_t y, uint32_t z, uint32_t w) const {
+        port::store_vec(segment(ds), port::vec16{x, y, z, w});
+    }
+
+    OXSHMEM_DEVICE void control(Opcode op, uint32_t opmod, uint32_t qpn, uint32_t ds, bool signaled) const {
+        put(0, be(opmod << 24 | (low(index) & 0xffff) << 8 | static_cast<uint32_t>(op)), be(qpn << 8 | ds),
+            (signaled ? kCqUpdate : 0) << 24, 0);
+    }
+
+    OXSHMEM_DEVICE void remote_address(const Located &remote) const {
+        put(1, be(high(remote.address)), be(low(remote.address)), remote.key, 0);
+    }
+
+    OXSHMEM_DEVICE void data(uint32_t ds, const Located &local, uint32_t bytes) const {
+        put(ds, be(bytes), local.key, be(high(local.address)), be(low(local.address)));
+    }
+
+    // RDMA WRITE or READ: one block.
+    OXSHMEM_DEVICE void transfer(Opcode op, uint32_t qpn, const Located &remote, const Located &local, uint32_t bytes,
+                                 bool signaled) const {
+        control(op, 0, qpn, 3, signaled);
+        remote_address(remote);
+        data(2, local, bytes);
+    }
+
+    // Everything of an inline RDMA WRITE but its payload, which begins at byte kInlineOffset.
+    OXSHMEM_DEVICE void inline_header(uint32_t qpn, const Located &remote, uint32_t bytes, bool signaled) const {
+        control(Opcode::rdma_write, 0, qpn, (kInlineOffset + bytes + 15) / 16, signaled);
+        remote_address(remote);
+        *static_cast<uint32_t *>(byte(kInlineHeaderOffset)) = be(bytes | kInlineFlag);
+    }
+
+    // Payload of an inline WQE. Segments of 16 bytes are contiguous in the queue unless a wrap lies between them.
+    OXSHMEM_DEVICE void inline_bytes(const void *src, uint32_t bytes) const {
+        const char *from = static_cast<const char *>(src);
+        if (reinterpret_cast<uint64_t>(from) % 4 == 0 && bytes % 4 == 0) {
+            for (uint32_t i = 0; i < bytes; i += 4) {
+                *static_cast<uint32_t *>(byte(kInlineOffset + i)) = *reinterpret_cast<const uint32_t *>(from + i);
+            }
+        } else {
+            for (uint32_t i = 0; i < bytes; ++i) {
+                *static_cast<char *>(byte(kInlineOffset + i)) = from[i];
+            }
+        }
+    }
+
+    // One value of 1, 2, 4 or 8 bytes, `offset` bytes into the inline payload (a multiple of its size).
+    template <class T> OXSHMEM_DEVICE void inline_value(uint32_t offset, T value) const {
+        if constexpr (sizeof(T) == 8) {
+            // 36 + 8 i is a multiple of 4 only, and its halves may lie in different blocks.
+            uint64_t bits;
+            memcpy(&bits, &value, 8);
+            *static_cast<uint32_t *>(byte(kInlineOffset + offset)) = low(bits);
+            *static_cast<uint32_t *>(byte(kInlineOffset + offset + 4)) = high(bits);
+        } else {
+            *static_cast<T *>(byte(kInlineOffset + offset)) = value;
+        }
+    }
+};
+
+// An atomic work request on one word. `add` and `compare` are what the operation needs; see the constructors.
+struct AtomicRequest {
+    Opcode op;
+    uint32_t opmod;
+    // Operands in the order of the WQE's segment; masks only for masked_cs. For masked_fa `second` is the field boundary: a carry
+    // does not cross a set bit, so all ones turn the addition into an exclusive or.
+    uint64_t first, second, first_mask, second_mask;
+    uint32_t width; // operand bytes, 4 or 8
+
+    OXSHMEM_DEVICE uint32_t segments() const { return op == Opcode::masked_cs && width == 8 ? 5 : 4; }
+    OXSHMEM_DEVICE uint32_t blocks() const { return segments() == 5 ? 2 : 1; }
+
+    OXSHMEM_DEVICE void write(const Slot &slot, uint32_t qpn, const Located &remote, const Located &result,
+                              bool signaled) const {
+        slot.control(op, opmod, qpn, segments(), signaled);
+        slot.remote_address(remote);
+        uint32_t ds = 2;
+        if (width == 8) {
+            slot.put(ds++, be(high(first)), be(low(first)), be(high(second)), be(low(second)));
+            if (op == Opcode::masked_cs) {
+                slot.put(ds++, be(high(first_mask)), be(low(first_mask)), be(high(second_mask)), be(low(second_mask)));
+            }
+        } else if (op == Opcode::masked_cs) {
+            slot.put(ds++, be(low(first)), be(low(second)), be(low(first_mask)), be(low(second_mask)));
+        } else {
+            slot.put(ds++, be(low(first)), be(low(second)), 0, 0);
+        }
+        slot.data(ds, result, width);
+    }
+
+    template <class T> OXSHMEM_DEVICE static AtomicRequest add(T value) {
+        const uint64_t operand = bits(value);
+        if constexpr (sizeof(T) == 8) {
+            return {Opcode::atomic_fa, 0, operand, 0, 0, 0, 8};
+        } else {
+            return {Opcode::masked_fa, kExtended4, operand, 0, 0, 0, 4};
+        }
+    }
+
+    template <class T> OXSHMEM_DEVICE static AtomicRequest exclusive_or(T value) {
+        return {Opcode::masked_fa, sizeof(T) == 8 ? kExtended8 : kExtended4, bits(value), ~0ull, 0, 0, sizeof(T)};
+    }
+
+    // Replaces the bits in `mask` by those of `value`: swap, set, and, or.
+    template <class T> OXSHMEM_DEVICE static AtomicRequest replace(T value, uint64_t mask) {
+        return {Opcode::masked_cs, sizeof(T) == 8 ? kExtended8 : kExtended4, bits(value), 0, mask, 0, sizeof(T)};
+    }
+
+    template <class T> OXSHMEM_DEVICE static AtomicRequest compare_swap(T expected, T desired) {
+        if constexpr (sizeof(T) == 8) {
+            return {Opcode::atomic_cs, 0, bits(desired), bits(expected), 0, 0, 8};
+        } else {
+            return {Opcode::masked_cs, kExtended4, bits(desired), bits(expected), ~0ull, ~0ull, 4};
+        }
+    }
+
+    template <class T> OXSHMEM_DEVICE static uint64_t bits(T value) {
+        static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+        if constexpr (sizeof(T) == 8) {
+            uint64_t word;
+            memcpy(&word, &value, 8);
+            return word;
+        } else {
+            uint32_t word;
+            memcpy(&word, &value, 4);
+            return word;
+        }
+    }
+};
+
+} // namespace oxshmem::detail

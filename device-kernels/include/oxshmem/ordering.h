@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// quiet and fence.
+#pragma once
+
+#include "detail/network.h"
+#include "detail/scope.h"
+
+namespace oxshmem {
+
+// Completes every put, get, p, g, atomic and signal of this PE that happens before the call: puts are delivered and visible at
+// their peers, gets have arrived. "Happens before" includes other threads' operations that the caller has synchronised with, for
+// instance by __syncthreads().
+OXSHMEM_DEVICE void quiet() {
+    port::fence<port::order::acq_rel, port::reach::system>();
+    if (port::state().network != static_cast<uint32_t>(abi::Network::none)) {
+        detail::network_quiet();
+    }
+}
+
+// quiet by one thread of the scope for all of it. Every thread of the scope calls.
+template <class Scope> OXSHMEM_DEVICE void quiet(Scope) {
+    Scope::sync();
+    if (Scope::rank() == 0) {
+        quiet();
+    }
+    Scope::sync();
+}
+
+// Orders puts, atomics and signals to each PE: those before the call are delivered before those after it. For the operations of one
+// block: its network operations to one peer share a queue pair and are delivered in order, so this is a memory fence and waits
+// for nothing. Between blocks use quiet.
+OXSHMEM_DEVICE void fence() { port::fence<port::order::acq_rel, port::reach::system>(); }
+
+} // namespace oxshmem

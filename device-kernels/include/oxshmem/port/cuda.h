@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// The port layer for NVIDIA GPUs. This file alone contains inline PTX. See port.h for what each name promises.
+//
+// PTX ISA 8.3, "Memory Consistency Model": .relaxed, .acquire and .release operations with a scope are morally strong and
+// synchronise between threads of that scope; fence.acq_rel orders everything before it with everything after it.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "../abi.h"
+
+#define OXSHMEM_DEVICE __device__ __forceinline__
+#define OXSHMEM_NOINLINE __device__ __noinline__
+#define OXSHMEM_KERNEL(name, ...) extern "C" __global__ void name(__VA_ARGS__)
+#define OXSHMEM_SHARED(type, name, extent) __shared__ type name extent
+#define OXSHMEM_DYNAMIC_SHARED(type, name)                                                                                     \
+    extern __shared__ __align__(16) unsigned char oxshmem_dynamic_shared[];                                                   \
+    type *const name = reinterpret_cast<type *>(oxshmem_dynamic_shared)
+
+// The state symbol of this module. A module that is loaded through the driver API exports it under this name; a program of
+// several CUDA-runtime translation units keeps one per unit.
+#if defined(OXSHMEM_MODULE_NAME)
+extern "C" __constant__ oxshmem::abi::State oxshmem_state;
+__constant__ oxshmem::abi::State oxshmem_state;
+#else
+static __constant__ oxshmem::abi::State oxshmem_state;
+#endif
+
+namespace oxshmem::port {
+
+enum class order { relaxed, acquire, release, acq_rel };
+enum class reach { block, device, system };
+
+// Adjacent lanes should touch adjacent addresses.
+constexpr bool kCoalesced = true;
+
+OXSHMEM_DEVICE const abi::State &state() { return oxshmem_state; }
+
+namespace detail {
+
+template <class To, class From> OXSHMEM_DEVICE To bit_cast(From from) {
+    static_assert(sizeof(To) == sizeof(From));
+    To to;
+    memcpy(&to, &from, sizeof(To));
+    return to;
+}
+
+template <size_t N> struct word;
+template <> struct word<1> { using type = uint32_t; };
+template <> struct word<2> { using type = uint16_t; };
+template <> struct word<4> { using type = uint32_t; };
+template <> struct word<8> { using type = uint64_t; };
+
+template <class T> OXSHMEM_DEVICE auto to_word(T value) {
+    if constexpr (sizeof(T) == 1) {
+        return static_cast<uint32_t>(bit_cast<uint8_t>(value));
+    } else {
+        return bit_cast<typename word<sizeof(T)>::type>(value);
+    }
+}
+
+template <class T> OXSHMEM_DEVICE T from_word(typename word<sizeof(T)>::type value) {
+    if constexpr (sizeof(T) == 1) {
+        return bit_cast<T>(static_cast<uint8_t>(value));
+    } else {
+        return bit_cast<T>(value);
+    }
+}
+
+} // namespace detail
+
+// One macro for each shape of instruction, expanded for every semantic x scope x width.
+#define OXSHMEM_PTX_LOAD(sem, sc, S, R)                                                                                        \
+    if constexpr (O == order::sem && R == reach::S) {                                                                          \
+        if constexpr (sizeof(T) == 1)                                                                                          \
+            asm volatile("ld." #sem "." #sc ".u8 %0, [%1];" : "=r"(out) : "l"(p) : "memory");                                  \
+        else if constexpr (sizeof(T) == 2)                                                                                     \
+            asm volatile("ld." #sem "." #sc ".u16 %0, [%1];" : "=h"(out) : "l"(p) : "memory");                                 \
+        else if constexpr (sizeof(T) == 4)                                                                                     \
+            asm volatile("ld." #sem "." #sc ".u32 %0, [%1];" : "=r"(out) : "l"(p) : "memory");                                 \
+        else                                                                                                                   \
+            asm volatile("ld." #sem "." #sc ".u64 %0, [%1];" : "=l"(out) : "l"(p) : "memory");                                 \
+    }
+
+#define OXSHMEM_PTX_STORE(sem, sc, S, R)                                                                                       \
+    if constexpr (O == order::sem && R == reach::S) {                                                                          \
+        if constexpr (sizeof(T) == 1)                                                                                          \
+            asm volatile("st." #sem "." #sc ".u8 [%0], %1;" ::"l"(p), "r"(in) : "memory");                                     \
+        else if constexpr (sizeof(T) == 2)                                                                                     \
+            asm volatile("st." #sem "." #sc ".u16 [%0], %1;" ::"l"(p), "h"(in) : "memory");                                    \
+        else if constexpr (sizeof(T) == 4)                                                                                     \
+            asm volatile("st." #sem "." #sc ".u32 [%0], %1;" ::"l"(p), "r"(in) : "memory");                                    \
+        else                                                                                                                   \
+            asm volatile("st." #sem "." #sc ".u64 [%0], %1;" ::"l"(p), "l"(in) : "memory");                                    \
+    }
+
+#define OXSHMEM_PTX_RMW(sem, sc, S, op, t32, t64)                                                                              \
+    if constexpr (O == order::sem && R == reach::S) {                                                                          \
+        if constexpr (sizeof(T) == 4)                                                                                          \
+            asm volatile("atom." #sem "." #sc "." op "." t32 " %0, [%1], %2;"                                                  \
+                         : "=r"(out)                                                                                           \
+                         : "l"(p), "r"(in)                                                                                     \
+                         : "memory");                                                                                          \
+        else                                                                                                                   \
+            asm volatile("atom." #sem "." #sc "." op "." t64 " %0, [%1], %2;"                                                  \
+                         : "=l"(out)                                                                                           \
+                         : "l"(p), "l"(in)                                                                                     \
+                         : "memory");                                                                                          \
+    }
+
+#define OXSHMEM_PTX_CAS(sem, sc, S, R)                                                                                         \
+    if constexpr (O == order::sem && R == reach::S) {                                                                          \
+        if constexpr (sizeof(T) == 4)                                                                                          \
+            asm volatile("atom." #sem "." #sc ".cas.b32 %0, [%1], %2, %3;"                                                     \
+                         : "=r"(out)                                                                                           \
+                         : "l"(p), "r"(cmp), "r"(in)                                                                           \
+                         : "memory");                                                                                          \
+        else                                                                                                                   \
+            asm volatile("atom." #sem "." #sc ".cas.b64 %0, [%1], %2, %3;"                                                     \
+                         : "=l"(out)                                                                                           \
+                         : "l"(p), "l"(cmp), "l"(in)                                                                           \
+                         : "memory");                                                                                          \
+    }
+
+#define OXSHMEM_PTX_SCOPES(M, sem, ...)                                                                                        \
+    M(sem, cta, block, __VA_ARGS__)                                                                                            \
+    M(sem, gpu, device, __VA_ARGS__) M(sem, sys, system, __VA_ARGS__)
+
+template <order O, reach R, class T> OXSHMEM_DEVICE T load(const T *p) {
+    static_assert(O == order::relaxed || O == order::acquire);
+    typename detail::word<sizeof(T)>::type out;
+    OXSHMEM_PTX_SCOPES(OXSHMEM_PTX_LOAD, relaxed, R)
+    OXSHMEM_PTX_SCOPES(OXSHMEM_PTX_LOAD, acquire, R)
+    return detail::from_word<T>(out);
+}
+
+template <order O, reach R, class T> OXSHMEM_DEVICE void store(T *p, T value) {
+    static_assert(O == order::relaxed || O == order::release);
+    const auto in = detail::to_word(value);
+    OXSHMEM_PTX_SCOPES(OXSHMEM_PTX_STORE, relaxed, R)
+    OXSHMEM_PTX_SCOPES(OXSHMEM_PTX_STORE, release, R)
+}
+
+#define OXSHMEM_PTX_DEFINE_RMW(name, op, t32, t64)                                                                             \
+    template <order O, reach R, class T> OXSHMEM_DEVICE T name(T *p, T value) {                                                \
+        static_assert(sizeof(T) == 4 || sizeof(T) == 8);                                                                       \
+        const auto in = detail::to_word(value);                                                                                \
+        typename detail::word<sizeof(T)>::type out;                                                                            \
+        OXSHMEM_PTX_SCOPES(OXSHMEM_PTX_RMW, relaxed, op, t32, t64)                                                             \
+        OXSHMEM_PTX_SCOPES(OXSHMEM_PTX_RMW, acquire, op, t32, t64)                                                             \
+        OXSHMEM_PTX_SCOPES(OXSHMEM_PTX_RMW, release, op, t32, t64)                                                             \
+        OXSHMEM_PTX_SCOPES(OXSHMEM_PTX_RMW, acq_rel, op, t32, t64)                                                             \
+        return detail::from_word<T>(out);                                                                                      \
+    }
+
+OXSHMEM_PTX_DEFINE_RMW(fetch_add, "add", "u32", "u64")
+OXSHMEM_PTX_DEFINE_RMW(fetch_or, "or", "b32", "b64")
+OXSHMEM_PTX_DEFINE_RMW(fetch_and, "and", "b32", "b64")
+OXSHMEM_PTX_DEFINE_RMW(fetch_xor, "xor", "b32", "b64")
+OXSHMEM_PTX_DEFINE_RMW(fetch_max, "max", "u32", "u64") // of unsigned values
+OXSHMEM_PTX_DEFINE_RMW(exchange, "exch", "b32", "b64")
+
+template <order O, reach R, class T> OXSHMEM_DEVICE T compare_exchange(T *p, T expected, T desired) {
+    static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+    const auto cmp = detail::to_word(expected);
+    const auto in = detail::to_word(desired);
+    typename detail::word<sizeof(T)>::type out;
+    OXSHMEM_PTX_SCOPES(OXSHMEM_PTX_CAS, relaxed, R)
+    OXSHMEM_PTX_SCOPES(OXSHMEM_PTX_CAS, acquire, R)
+    OXSHMEM_PTX_SCOPES(OXSHMEM_PTX_CAS, release, R)
+    OXSHMEM_PTX_SCOPES(OXSHMEM_PTX_CAS, acq_rel, R)
+    return detail::from_word<T>(out);
+}
+
+#undef OXSHMEM_PTX_LOAD
+#undef OXSHMEM_PTX_STORE
+#undef OXSHMEM_PTX_RMW
+#undef OXSHMEM_PTX_CAS
+#undef OXSHMEM_PTX_SCOPES
+#undef OXSHMEM_PTX_DEFINE_RMW
+
+template <order O, reach R> OXSHMEM_DEVICE void fence() {
+    static_assert(O == order::acq_rel, "PTX has no weaker fence");
+    if constexpr (R == reach::block) {
+        asm volatile("fence.acq_rel.cta;" ::: "memory");
+    } else if constexpr (R == reach::device) {
+        asm volatile("fence.acq_rel.gpu;" ::: "memory");
+    } else {
+        asm volatile("fence.acq_rel.sys;" ::: "memory");
+    }
+}
+
+OXSHMEM_DEVICE void mmio_store(uint64_t *reg, uint64_t value) {
+    asm volatile("st.mmio.relaxed.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(reg)), "l"(value) : "memory");
+}
+
+struct alignas(16) vec16 {
+    uint32_t x, y, z, w;
+};
+
+OXSHMEM_DEVICE vec16 load_vec(const void *p) { return *static_cast<const vec16 *>(p); }
+OXSHMEM_DEVICE void store_vec(void *p, vec16 v) { *static_cast<vec16 *>(p) = v; }
+
+OXSHMEM_DEVICE void pause() {}
+
+OXSHMEM_DEVICE uint64_t clock_ns() {
+    uint64_t now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    return now;
+}
+
+OXSHMEM_DEVICE uint32_t lane_id() {
+    uint32_t lane;
+    asm("mov.u32 %0, %%laneid;" : "=r"(lane));
+    return lane;
+}
+
+OXSHMEM_DEVICE uint32_t thread_rank() { return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z); }
+OXSHMEM_DEVICE uint32_t block_threads() { return blockDim.x * blockDim.y * blockDim.z; }
+OXSHMEM_DEVICE uint32_t block_rank() { return blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z); }
+OXSHMEM_DEVICE uint32_t grid_blocks() { return gridDim.x * gridDim.y * gridDim.z; }
+
+OXSHMEM_DEVICE uint32_t active_mask() { return __activemask(); }
+OXSHMEM_DEVICE uint32_t ballot(uint32_t mask, bool predicate) { return __ballot_sync(mask, predicate); }
+template <class T> OXSHMEM_DEVICE T shfl(uint32_t mask, T value, uint32_t source_lane) {
+    return __shfl_sync(mask, value, source_lane);
+}
+OXSHMEM_DEVICE uint32_t match_any(uint32_t mask, uint64_t value) {
+    return __match_any_sync(mask, static_cast<unsigned long long>(value));
+}
+OXSHMEM_DEVICE void sync_warp(uint32_t mask) { __syncwarp(mask); }
+OXSHMEM_DEVICE void sync_block() { __syncthreads(); }
+
+OXSHMEM_DEVICE uint32_t count_ones(uint32_t bits) { return __popc(bits); }
+OXSHMEM_DEVICE uint32_t lowest_bit(uint32_t bits) { return __ffs(static_cast<int>(bits)) - 1; }
+OXSHMEM_DEVICE uint32_t lowest_bit(uint64_t bits) { return __ffsll(static_cast<long long>(bits)) - 1; }
+OXSHMEM_DEVICE uint32_t leading_zeros(uint32_t bits) { return __clz(static_cast<int>(bits)); }
+OXSHMEM_DEVICE uint32_t byte_swap(uint32_t v) { return __byte_perm(v, 0, 0x0123); }
+OXSHMEM_DEVICE uint64_t byte_swap(uint64_t v) {
+    return static_cast<uint64_t>(byte_swap(static_cast<uint32_t>(v))) << 32 | byte_swap(static_cast<uint32_t>(v >> 32));
+}
+
+struct index3 {
+    uint32_t x, y, z;
+};
+OXSHMEM_DEVICE index3 block_index() { return {blockIdx.x, blockIdx.y, blockIdx.z}; }
+OXSHMEM_DEVICE index3 thread_index() { return {threadIdx.x, threadIdx.y, threadIdx.z}; }
+
+} // namespace oxshmem::port

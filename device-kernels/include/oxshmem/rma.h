@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// Remote memory access: p, g, put, get, their _nbi forms, iput, iget.
+//
+// A target address is symmetric: an address in the caller's heap that names the same place in the peer's. The local side may be any
+// memory; over the network, memory that is neither in the heap nor registered is slower.
+//
+// Blocking forms return when the local buffer may be reused (put) or holds the data (get); _nbi forms return at once and both
+// become true at the next quiet. Delivery at the peer is what quiet promises.
+#pragma once
+
+#include "detail/copy.h"
+#include "detail/network.h"
+
+namespace oxshmem {
+
+OXSHMEM_DEVICE int my_pe() { return port::state().my_pe; }
+OXSHMEM_DEVICE int n_pes() { return port::state().n_pes; }
+
+// The address at which `pe`'s copy of `address` can be loaded and stored directly, or null if it cannot.
+template <class T> OXSHMEM_DEVICE T *ptr(T *address, int pe) {
+    const abi::State &s = port::state();
+    const uint32_t slot = static_cast<uint32_t>(pe - s.p2p_first);
+    const bool mapped =
+        pe == s.my_pe || (slot < static_cast<uint32_t>(s.p2p_count) && (s.p2p_mask >> slot & 1) != 0);
+    return mapped && detail::in_heap(address, sizeof(T)) ? detail::translate(address, pe) : nullptr;
+}
+
+namespace detail {
+
+template <class T> constexpr bool scalar = sizeof(T) == 1 || sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8;
+
+// A put of registered (or small) memory is a few work requests, and one lane posts them. Unregistered memory is pushed through the
+// queue by all lanes.
+template <class Scope>
+OXSHMEM_DEVICE void network_put_by(void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
+    if (bytes <= kInlineOneBlock || locate_local(src).bytes != 0) {
+        if (Scope::rank() == 0) {
+            const uint64_t end = network_put(dst, src, bytes, pe);
+            if (blocking && end != 0 && bytes > kInlineOneBlock) {
+                wait_completed(qp_for(pe), end, Op::put);
+            }
+        }
+    } else {
+        const uint64_t pieces = (bytes + kInlineMost - 1) / kInlineMost;
+        const Slice mine = slice<Scope>(pieces);
+        const uint64_t first = mine.first * kInlineMost;
+        const uint64_t last = least(mine.last * kInlineMost, bytes);
+        if (first < last) {
+            network_put(static_cast<char *>(dst) + first, static_cast<const char *>(src) + first, last - first, pe);
+        }
+    }
+}
+
+template <class Scope>
+OXSHMEM_DEVICE void network_get_by(void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
+    const auto run = [&](uint64_t first, uint64_t last) {
+        if (first >= last) {
+            return;
+        }
+        const uint64_t end =
+            network_get(static_cast<char *>(dst) + first, static_cast<const char *>(src) + first, last - first, pe, Op::get);
+        if (blocking && end != 0) {
+            wait_completed(qp_for(pe), end, Op::get);
+        }
+    };
+    if (locate_local(dst).bytes != 0) {
+        if (Scope::rank() == 0) {
+            run(0, bytes);
+        }
+    } else {
+        const Slice mine = slice<Scope>((bytes + abi::kLandingBytes - 1) / abi::kLandingBytes);
+        run(mine.first * abi::kLandingBytes, least(mine.last * abi::kLandingBytes, bytes));
+    }
+}
+
+template <class Scope> OXSHMEM_DEVICE void put_by(void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
+    const Path path = path_to(pe, Op::put);
+    if (path == Path::none || !check_symmetric(dst, bytes, pe, Op::put) || bytes == 0) {
+        return;
+    }
+    if (path == Path::load_store) {
+        copy<Scope>(translate(dst, pe), src, bytes);
+    } else {
+        network_put_by<Scope>(dst, src, bytes, pe, blocking);
+    }
+}
+
+template <class Scope> OXSHMEM_DEVICE void get_by(void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
+    const Path path = path_to(pe, Op::get);
+    if (path == Path::none || !check_symmetric(src, bytes, pe, Op::get) || bytes == 0) {
+        return;
+    }
+    if (path == Path::load_store) {
+        copy<Scope>(dst, translate(src, pe), bytes);
+    } else {
+        network_get_by<Scope>(dst, src, bytes, pe, blocking);
+    }
+}
+
+} // namespace detail
+
+// Stores one value into `dst` at `pe`. `value` may be reused at once. A value of an aligned address arrives untorn.
+template <class T> OXSHMEM_DEVICE void p(T *dst, T value, int pe) {
+    static_assert(detail::scalar<T>);
+    const detail::Path path = detail::path_to(pe, detail::Op::p);
+    if (path == detail::Path::none || !detail::check_symmetric(dst, sizeof(T), pe, detail::Op::p)) {
+        return;
+    }
+    if (path == detail::Path::load_store) {
+        port::store<port::order::relaxed, port::reach::system>(detail::translate(dst, pe), value);
+    } else {
+        detail::network_p(dst, value, pe);
+    }
+}
+
+// Loads one value from `src` at `pe`. Zero if the call was refused (the error is recorded).
+template <class T> OXSHMEM_DEVICE T g(const T *src, int pe) {
+    static_assert(detail::scalar<T>);
+    const detail::Path path = detail::path_to(pe, detail::Op::g);
+    if (path == detail::Path::none || !detail::check_symmetric(src, sizeof(T), pe, detail::Op::g)) {
+        return T{};
+    }
+    if (path == detail::Path::load_store) {
+        return port::load<port::order::relaxed, port::reach::system>(detail::translate(src, pe));
+    }
+    return detail::network_g(src, pe);
+}
+
+// Copies `bytes` bytes from local `src` to symmetric `dst` at `pe`.
+template <class Scope> OXSHMEM_DEVICE void putmem_nbi(Scope, void *dst, const void *src, size_t bytes, int pe) {
+    detail::put_by<Scope>(dst, src, bytes, pe, false);
+}
+
+template <class Scope> OXSHMEM_DEVICE void putmem(Scope, void *dst, const void *src, size_t bytes, int pe) {
+    detail::put_by<Scope>(dst, src, bytes, pe, true);
+    Scope::sync();
+}
+
+// Copies `bytes` bytes from symmetric `src` at `pe` to local `dst`.
+template <class Scope> OXSHMEM_DEVICE void getmem_nbi(Scope, void *dst, const void *src, size_t bytes, int pe) {
+    detail::get_by<Scope>(dst, src, bytes, pe, false);
+}
+
+template <class Scope> OXSHMEM_DEVICE void getmem(Scope, void *dst, const void *src, size_t bytes, int pe) {
+    detail::get_by<Scope>(dst, src, bytes, pe, true);
+    Scope::sync();
+}
+
+// The same for `n` elements of T.
+template <class Scope, class T> OXSHMEM_DEVICE void put(Scope scope, T *dst, const T *src, size_t n, int pe) {
+    putmem(scope, dst, src, n * sizeof(T), pe);
+}
+template <class Scope, class T> OXSHMEM_DEVICE void put_nbi(Scope scope, T *dst, const T *src, size_t n, int pe) {
+    putmem_nbi(scope, dst, src, n * sizeof(T), pe);
+}
+template <class Scope, class T> OXSHMEM_DEVICE void get(Scope scope, T *dst, const T *src, size_t n, int pe) {
+    getmem(scope, dst, src, n * sizeof(T), pe);
+}
+template <class Scope, class T> OXSHMEM_DEVICE void get_nbi(Scope scope, T *dst, const T *src, size_t n, int pe) {
+    getmem_nbi(scope, dst, src, n * sizeof(T), pe);
+}
+
+namespace detail {
+
+// The extent in bytes of `n` elements that lie `stride` elements apart.
+template <class T> OXSHMEM_DEVICE uint64_t extent(uint64_t n, ptrdiff_t stride) {
+    return n == 0 ? 0 : ((n - 1) * static_cast<uint64_t>(stride) + 1) * sizeof(T);
+}
+
+OXSHMEM_DEVICE bool check_stride(ptrdiff_t stride, int pe, Op op) {
+    if (stride >= 1) {
+        return true;
+    }
+    raise(ErrorCode::bad_argument, op, pe, 0, static_cast<uint64_t>(stride));
+    return false;
+}
+
+} // namespace detail
+
+// Copies `n` elements; element i goes from src[i * src_stride] to dst[i * dst_stride] at `pe`. Strides are in elements, at least 1.
+template <class Scope, class T>
+OXSHMEM_DEVICE void iput(Scope, T *dst, const T *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t n, int pe) {
+    const detail::Path path = detail::path_to(pe, detail::Op::iput);
+    if (path != detail::Path::none && detail::check_stride(dst_stride, pe, detail::Op::iput) &&
+        detail::check_stride(src_stride, pe, detail::Op::iput) &&
+        detail::check_symmetric(dst, detail::extent<T>(n, dst_stride), pe, detail::Op::iput)) {
+        for (size_t i = Scope::rank(); i < n; i += Scope::size()) {
+            T *to = dst + static_cast<ptrdiff_t>(i) * dst_stride;
+            const T *from = src + static_cast<ptrdiff_t>(i) * src_stride;
+            if (path == detail::Path::load_store) {
+                *detail::translate(to, pe) = *from;
+            } else {
+                // One element always fits a one-block inline request, so `src` may be reused at once.
+                static_assert(sizeof(T) <= detail::kInlineOneBlock);
+                detail::network_put(to, from, sizeof(T), pe);
+            }
+        }
+    }
+    Scope::sync();
+}
+
+template <class Scope, class T>
+OXSHMEM_DEVICE void iget(Scope, T *dst, const T *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t n, int pe) {
+    const detail::Path path = detail::path_to(pe, detail::Op::iget);
+    if (path != detail::Path::none && detail::check_stride(dst_stride, pe, detail::Op::iget) &&
+        detail::check_stride(src_stride, pe, detail::Op::iget) &&
+        detail::check_symmetric(src, detail::extent<T>(n, src_stride), pe, detail::Op::iget)) {
+        uint64_t end = 0;
+        for (size_t i = Scope::rank(); i < n; i += Scope::size()) {
+            T *to = dst + static_cast<ptrdiff_t>(i) * dst_stride;
+            const T *from = src + static_cast<ptrdiff_t>(i) * src_stride;
+            if (path == detail::Path::load_store) {
+                *to = *detail::translate(from, pe);
+            } else {
+                end = detail::network_get(to, from, sizeof(T), pe, detail::Op::iget);
+            }
+        }
+        if (end != 0) {
+            detail::wait_completed(detail::qp_for(pe), end, detail::Op::iget);
+        }
+    }
+    Scope::sync();
+}
+
+} // namespace oxshmem

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// Signals: 64-bit words in the heap that say "what was put before has arrived".
+#pragma once
+
+#include "ordering.h"
+#include "rma.h"
+#include "wait.h"
+
+namespace oxshmem {
+
+using detail::SignalOp;
+
+constexpr SignalOp SIGNAL_SET = SignalOp::set;
+constexpr SignalOp SIGNAL_ADD = SignalOp::add;
+
+namespace detail {
+
+OXSHMEM_DEVICE bool check_signal(const uint64_t *signal, SignalOp op, int pe, Op caller) {
+    if (op != SignalOp::set && op != SignalOp::add) {
+        raise(ErrorCode::bad_argument, caller, pe, reinterpret_cast<uint64_t>(signal), static_cast<uint64_t>(op));
+        return false;
+    }
+    return check_symmetric(signal, sizeof(uint64_t), pe, caller) && check_aligned(signal, pe, caller);
+}
+
+// Releases everything the caller has stored before.
+OXSHMEM_DEVICE void local_signal(uint64_t *signal, uint64_t value, SignalOp op) {
+    if (op == SignalOp::set) {
+        port::store<order::release, reach::system>(signal, value);
+    } else {
+        port::fetch_add<order::release, reach::system>(signal, value);
+    }
+}
+
+template <class Scope>
+OXSHMEM_DEVICE void put_signal_by(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value, SignalOp op,
+                                  int pe, bool blocking) {
+    const Path path = path_to(pe, Op::put_signal);
+    if (path == Path::none || !check_symmetric(dst, bytes, pe, Op::put_signal) ||
+        !check_signal(signal, op, pe, Op::put_signal)) {
+        return;
+    }
+    if (path == Path::load_store) {
+        copy<Scope>(translate(dst, pe), src, bytes);
+        Scope::sync();
+        if (Scope::rank() == 0) {
+            local_signal(translate(signal, pe), value, op);
+        }
+        return;
+    }
+    if (Scope::rank() != 0) {
+        return;
+    }
+    if (bytes == 0) {
+        network_signal(signal, value, op, pe);
+        return;
+    }
+    const uint64_t end = network_put_signal(dst, src, bytes, signal, value, op, pe);
+    if (blocking && end != 0) {
+        wait_completed(qp_for(pe), end, Op::put_signal);
+    }
+}
+
+} // namespace detail
+
+// Copies `bytes` bytes to `dst` at `pe` and then updates `signal` there: whoever sees the signal sees the data.
+template <class Scope>
+OXSHMEM_DEVICE void putmem_signal_nbi(Scope, void *dst, const void *src, size_t bytes, uint64_t *signal, uint64_t value,
+                                      SignalOp op, int pe) {
+    detail::put_signal_by<Scope>(dst, src, bytes, signal, value, op, pe, false);
+}
+
+template <class Scope>
+OXSHMEM_DEVICE void putmem_signal(Scope, void *dst, const void *src, size_t bytes, uint64_t *signal, uint64_t value,
+                                  SignalOp op, int pe) {
+    detail::put_signal_by<Scope>(dst, src, bytes, signal, value, op, pe, true);
+    Scope::sync();
+}
+
+template <class Scope, class T>
+OXSHMEM_DEVICE void put_signal_nbi(Scope scope, T *dst, const T *src, size_t n, uint64_t *signal, uint64_t value, SignalOp op,
+                                   int pe) {
+    putmem_signal_nbi(scope, dst, src, n * sizeof(T), signal, value, op, pe);
+}
+
+template <class Scope, class T>
+OXSHMEM_DEVICE void put_signal(Scope scope, T *dst, const T *src, size_t n, uint64_t *signal, uint64_t value, SignalOp op,
+                               int pe) {
+    putmem_signal(scope, dst, src, n * sizeof(T), signal, value, op, pe);
+}
+
+// Updates `signal` at `pe` after the caller's earlier puts to that PE.
+OXSHMEM_DEVICE void signal_op(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
+    const detail::Path path = detail::path_to(pe, detail::Op::signal);
+    if (path == detail::Path::none || !detail::check_signal(signal, op, pe, detail::Op::signal)) {
+        return;
+    }
+    if (path == detail::Path::load_store) {
+        detail::local_signal(detail::translate(signal, pe), value, op);
+    } else {
+        detail::network_signal(signal, value, op, pe);
+    }
+}
+
+// The own signal's value; what was put before the signal that it shows is visible.
+OXSHMEM_DEVICE uint64_t signal_fetch(const uint64_t *signal) {
+    return port::load<port::order::acquire, port::reach::system>(signal);
+}
+
+// Waits until the own signal compares true with `value` and returns what satisfied it (or the value seen last if the wait ended
+// with an error, which is recorded).
+OXSHMEM_DEVICE uint64_t signal_wait_until(const uint64_t *signal, Compare cmp, uint64_t value) {
+    uint64_t seen = 0;
+    detail::wait_for(detail::Op::signal_wait, signal, [&] {
+        seen = signal_fetch(signal);
+        return detail::compare(seen, cmp, value);
+    });
+    return seen;
+}
+
+} // namespace oxshmem

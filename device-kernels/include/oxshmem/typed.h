@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// The names that C programs know: oxshmem_<type>_<operation>, oxshmem_put<bits>, oxshmem_putmem, and oxshmemx_..._warp and _block for
+// the wider scopes. Every one of them forwards to a template; see rma.h, signal.h, atomic.h, wait.h, ordering.h and barrier.h.
+#pragma once
+
+#include "atomic.h"
+#include "barrier.h"
+#include "rma.h"
+#include "signal.h"
+#include "wait.h"
+
+// X(type name, C++ type): the standard RMA types of OpenSHMEM 1.5, table 5, less long double, which GPUs do not have.
+#define OXSHMEM_FOR_EACH_RMA_TYPE(X)                                                                                           \
+    X(float, float)                                                                                                            \
+    X(double, double)                                                                                                          \
+    X(char, char)                                                                                                              \
+    X(schar, signed char)                                                                                                      \
+    X(short, short)                                                                                                            \
+    X(int, int)                                                                                                                \
+    X(long, long)                                                                                                              \
+    X(longlong, long long)                                                                                                     \
+    X(uchar, unsigned char)                                                                                                    \
+    X(ushort, unsigned short)                                                                                                  \
+    X(uint, unsigned int)                                                                                                      \
+    X(ulong, unsigned long)                                                                                                    \
+    X(ulonglong, unsigned long long)                                                                                           \
+    X(int8, int8_t)                                                                                                            \
+    X(int16, int16_t)                                                                                                          \
+    X(int32, int32_t)                                                                                                          \
+    X(int64, int64_t)                                                                                                          \
+    X(uint8, uint8_t)                                                                                                          \
+    X(uint16, uint16_t)                                                                                                        \
+    X(uint32, uint32_t)                                                                                                        \
+    X(uint64, uint64_t)                                                                                                        \
+    X(size, size_t)                                                                                                            \
+    X(ptrdiff, ptrdiff_t)
+
+// Table 8: extended, standard and bitwise atomic types.
+#define OXSHMEM_FOR_EACH_FLOATING_ATOMIC_TYPE(X)                                                                               \
+    X(float, float)                                                                                                            \
+    X(double, double)
+
+#define OXSHMEM_FOR_EACH_BITWISE_ATOMIC_TYPE(X)                                                                                \
+    X(uint, unsigned int)                                                                                                      \
+    X(ulong, unsigned long)                                                                                                    \
+    X(ulonglong, unsigned long long)                                                                                           \
+    X(int32, int32_t)                                                                                                          \
+    X(int64, int64_t)                                                                                                          \
+    X(uint32, uint32_t)                                                                                                        \
+    X(uint64, uint64_t)
+
+#define OXSHMEM_FOR_EACH_STANDARD_ATOMIC_TYPE(X)                                                                               \
+    OXSHMEM_FOR_EACH_BITWISE_ATOMIC_TYPE(X)                                                                                    \
+    X(int, int)                                                                                                                \
+    X(long, long)                                                                                                              \
+    X(longlong, long long)                                                                                                     \
+    X(size, size_t)                                                                                                            \
+    X(ptrdiff, ptrdiff_t)
+
+// Table 9: types of point-to-point synchronisation.
+#define OXSHMEM_FOR_EACH_WAIT_TYPE(X)                                                                                          \
+    X(short, short)                                                                                                            \
+    X(int, int)                                                                                                                \
+    X(long, long)                                                                                                              \
+    X(longlong, long long)                                                                                                     \
+    X(ushort, unsigned short)                                                                                                  \
+    X(uint, unsigned int)                                                                                                      \
+    X(ulong, unsigned long)                                                                                                    \
+    X(ulonglong, unsigned long long)                                                                                           \
+    X(int32, int32_t)                                                                                                          \
+    X(int64, int64_t)                                                                                                          \
+    X(uint32, uint32_t)                                                                                                        \
+    X(uint64, uint64_t)                                                                                                        \
+    X(size, size_t)                                                                                                            \
+    X(ptrdiff, ptrdiff_t)
+
+// X(bits, C++ type)
+#define OXSHMEM_FOR_EACH_SIZE(X)                                                                                               \
+    X(8, uint8_t)                                                                                                              \
+    X(16, uint16_t)                                                                                                            \
+    X(32, uint32_t)                                                                                                            \
+    X(64, uint64_t)                                                                                                            \
+    X(128, oxshmem::port::vec16)
+
+// X(prefix, suffix, scope)
+#define OXSHMEM_FOR_EACH_SCOPE(X, ...)                                                                                         \
+    X(oxshmem_, , oxshmem::thread, __VA_ARGS__)                                                                                \
+    X(oxshmemx_, _warp, oxshmem::warp, __VA_ARGS__)                                                                            \
+    X(oxshmemx_, _block, oxshmem::block, __VA_ARGS__)
+
+#define OXSHMEM_DEFINE_SCALAR(name, T)                                                                                         \
+    OXSHMEM_DEVICE void oxshmem_##name##_p(T *dst, T value, int pe) { oxshmem::p(dst, value, pe); }                            \
+    OXSHMEM_DEVICE T oxshmem_##name##_g(const T *src, int pe) { return oxshmem::g(src, pe); }
+OXSHMEM_FOR_EACH_RMA_TYPE(OXSHMEM_DEFINE_SCALAR)
+#undef OXSHMEM_DEFINE_SCALAR
+
+// Bulk operations; `put` and `get` are the whole name up to the suffix, for example oxshmem_int_put or oxshmem_put32.
+#define OXSHMEM_DEFINE_BULK(prefix, suffix, scope, T, put, get)                                                                \
+    OXSHMEM_DEVICE void prefix##put##suffix(T *dst, const T *src, size_t n, int pe) {                                          \
+        oxshmem::put(scope, dst, src, n, pe);                                                                                  \
+    }                                                                                                                          \
+    OXSHMEM_DEVICE void prefix##get##suffix(T *dst, const T *src, size_t n, int pe) {                                          \
+        oxshmem::get(scope, dst, src, n, pe);                                                                                  \
+    }                                                                                                                          \
+    OXSHMEM_DEVICE void prefix##put##_nbi##suffix(T *dst, const T *src, size_t n, int pe) {                                    \
+        oxshmem::put_nbi(scope, dst, src, n, pe);                                                                              \
+    }                                                                                                                          \
+    OXSHMEM_DEVICE void prefix##get##_nbi##suffix(T *dst, const T *src, size_t n, int pe) {                                    \
+        oxshmem::get_nbi(scope, dst, src, n, pe);                                                                              \
+    }                                                                                                                          \
+    OXSHMEM_DEVICE void prefix##put##_signal##suffix(T *dst, const T *src, size_t n, uint64_t *signal, uint64_t value,         \
+                                                     oxshmem::SignalOp op, int pe) {                                           \
+        oxshmem::put_signal(scope, dst, src, n, signal, value, op, pe);                                                        \
+    }                                                                                                                          \
+    OXSHMEM_DEVICE void prefix##put##_signal_nbi##suffix(T *dst, const T *src, size_t n, uint64_t *signal, uint64_t value,     \
+                                                         oxshmem::SignalOp op, int pe) {                                       \
+        oxshmem::put_signal_nbi(scope, dst, src, n, signal, value, op, pe);                                                    \
+    }
+
+#define OXSHMEM_DEFINE_STRIDED(prefix, suffix, scope, T, iput, iget)                                                           \
+    OXSHMEM_DEVICE void prefix##iput##suffix(T *dst, const T *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t n,       \
+                                             int pe) {                                                                         \
+        oxshmem::iput(scope, dst, src, dst_stride, src_stride, n, pe);                                                         \
+    }                                                                                                                          \
+    OXSHMEM_DEVICE void prefix##iget##suffix(T *dst, const T *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t n,       \
+                                             int pe) {                                                                         \
+        oxshmem::iget(scope, dst, src, dst_stride, src_stride, n, pe);                                                         \
+    }
+
+#define OXSHMEM_DEFINE_TYPED(name, T)                                                                                          \
+    OXSHMEM_FOR_EACH_SCOPE(OXSHMEM_DEFINE_BULK, T, name##_put, name##_get)                                                     \
+    OXSHMEM_FOR_EACH_SCOPE(OXSHMEM_DEFINE_STRIDED, T, name##_iput, name##_iget)
+OXSHMEM_FOR_EACH_RMA_TYPE(OXSHMEM_DEFINE_TYPED)
+#undef OXSHMEM_DEFINE_TYPED
+
+#define OXSHMEM_DEFINE_SIZED(bits, T)                                                                                          \
+    OXSHMEM_FOR_EACH_SCOPE(OXSHMEM_DEFINE_BULK, T, put##bits, get##bits)                                                       \
+    OXSHMEM_FOR_EACH_SCOPE(OXSHMEM_DEFINE_STRIDED, T, iput##bits, iget##bits)
+OXSHMEM_FOR_EACH_SIZE(OXSHMEM_DEFINE_SIZED)
+#undef OXSHMEM_DEFINE_SIZED
+#undef OXSHMEM_DEFINE_BULK
+#undef OXSHMEM_DEFINE_STRIDED
+
+#define OXSHMEM_DEFINE_MEM(prefix, suffix, scope, ...)                                                                         \
+    OXSHMEM_DEVICE void prefix##putmem##suffix(void *dst, const void *src, size_t bytes, int pe) {                             \
+        oxshmem::putmem(scope, dst, src, bytes, pe);                                                                           \
+    }                                                                                                                          \
+    OXSHMEM_DEVICE void prefix##getmem##suffix(void *dst, const void *src, size_t bytes, int pe) {                             \
+        oxshmem::getmem(scope, dst, src, bytes, pe);                                                                           \
+    }                                                                                                                          \
+    OXSHMEM_DEVICE void prefix##putmem_nbi##suffix(void *dst, const void *src, size_t bytes, int pe) {                         \
+        oxshmem::putmem_nbi(scope, dst, src, bytes, pe);                                                                       \
+    }                                                                                                                          \
+    OXSHMEM_DEVICE void prefix##getmem_nbi##suffix(void *dst, const void *src, size_t bytes, int pe) {                         \
+        oxshmem::getmem_nbi(scope, dst, src, bytes, pe);                                                                       \
+    }                                                                                                                          \
+    OXSHMEM_DEVICE void prefix##putmem_signal##suffix(void *dst, const void *src, size_t bytes, uint64_t *signal,              \
+                                                      uint64_t value, oxshmem::SignalOp op, int pe) {                          \
+        oxshmem::putmem_signal(scope, dst, src, bytes, signal, value, op, pe);                                                 \
+    }                                                                                                                          \
+    OXSHMEM_DEVICE void prefix##putmem_signal_nbi##suffix(void *dst, const void *src, size_t bytes, uint64_t *signal,          \
+                                                          uint64_t value, oxshmem::SignalOp op, int pe) {                      \
+        oxshmem::putmem_signal_nbi(scope, dst, src, bytes, signal, value, op, pe);                                             \
+    }
+OXSHMEM_FOR_EACH_SCOPE(OXSHMEM_DEFINE_MEM, )
+#undef OXSHMEM_DEFINE_MEM
+
+#define OXSHMEM_DEFINE_EXTENDED_ATOMIC(name, T)                                                                                \
+    OXSHMEM_DEVICE T oxshmem_##name##_atomic_fetch(const T *source, int pe) { return oxshmem::atomic_fetch(source, pe); }      \
+    OXSHMEM_DEVICE void oxshmem_##name##_atomic_set(T *target, T value, int pe) { oxshmem::atomic_set(target, value, pe); }    \
+    OXSHMEM_DEVICE T oxshmem_##name##_atomic_swap(T *target, T value, int pe) {                                                \
+        return oxshmem::atomic_swap(target, value, pe);                                                                        \
+    }
+OXSHMEM_FOR_EACH_STANDARD_ATOMIC_TYPE(OXSHMEM_DEFINE_EXTENDED_ATOMIC)
+OXSHMEM_FOR_EACH_FLOATING_ATOMIC_TYPE(OXSHMEM_DEFINE_EXTENDED_ATOMIC)
+#undef OXSHMEM_DEFINE_EXTENDED_ATOMIC
+
+#define OXSHMEM_DEFINE_STANDARD_ATOMIC(name, T)                                                                                \
+    OXSHMEM_DEVICE T oxshmem_##name##_atomic_compare_swap(T *target, T expected, T desired, int pe) {                          \
+        return oxshmem::atomic_compare_swap(target, expected, desired, pe);                                                    \
+    }                                                                                                                          \
+    OXSHMEM_DEVICE void oxshmem_##name##_atomic_add(T *target, T value, int pe) { oxshmem::atomic_add(target, value, pe); }    \
+    OXSHMEM_DEVICE T oxshmem_##name##_atomic_fetch_add(T *target, T value, int pe) {                                           \
+        return oxshmem::atomic_fetch_add(target, value, pe);                                                                   \
+    }                                                                                                                          \
+    OXSHMEM_DEVICE void oxshmem_##name##_atomic_inc(T *target, int pe) { oxshmem::atomic_inc(target, pe); }                    \
+    OXSHMEM_DEVICE T oxshmem_##name##_atomic_fetch_inc(T *target, int pe) { return oxshmem::atomic_fetch_inc(target, pe); }
+OXSHMEM_FOR_EACH_STANDARD_ATOMIC_TYPE(OXSHMEM_DEFINE_STANDARD_ATOMIC)
+#undef OXSHMEM_DEFINE_STANDARD_ATOMIC
+
+#define OXSHMEM_DEFINE_BITWISE_ATOMIC(name, T)                                                                                 \
+    OXSHMEM_DEVICE void oxshmem_##name##_atomic_and(T *target, T value, int pe) { oxshmem::atomic_and(target, value, pe); }    \
+    OXSHMEM_DEVICE T oxshmem_##name##_atomic_fetch_and(T *target, T value, int pe) {                                           \
+        return oxshmem::atomic_fetch_and(target, value, pe);                                                                   \
+    }                                                                                                                          \
+    OXSHMEM_DEVICE void oxshmem_##name##_atomic_or(T *target, T value, int pe) { oxshmem::atomic_or(target, value, pe); }      \
+    OXSHMEM_DEVICE T oxshmem_##name##_atomic_fetch_or(T *target, T value, int pe) {                                            \
+        return oxshmem::atomic_fetch_or(target, value, pe);                                                                    \
+    }                                                                                                                          \
+    OXSHMEM_DEVICE void oxshmem_##name##_atomic_xor(T *target, T value, int pe) { oxshmem::atomic_xor(target, value, pe); }    \
+    OXSHMEM_DEVICE T oxshmem_##name##_atomic_fetch_xor(T *target, T value, int pe) {                                           \
+        return oxshmem::atomic_fetch_xor(target, value, pe);                                                                   \
+    }
+OXSHMEM_FOR_EACH_BITWISE_ATOMIC_TYPE(OXSHMEM_DEFINE_BITWISE_ATOMIC)
+#undef OXSHMEM_DEFINE_BITWISE_ATOMIC
+
+#define OXSHMEM_DEFINE_WAIT(name, T)                                                                                           \
+    OXSHMEM_DEVICE void oxshmem_##name##_wait_until(const T *ivar, oxshmem::Compare cmp, T value) {                            \
+        oxshmem::wait_until(ivar, cmp, value);                                                                                 \
+    }                                                                                                                          \
+    OXSHMEM_DEVICE int oxshmem_##name##_test(const T *ivar, oxshmem::Compare cmp, T value) {                                   \
+        return oxshmem::test(ivar, cmp, value);                                                                                \
+    }                                                                                                                          \
+    OXSHMEM_DEFINE_WAIT_FORMS(name, T, , T)                                                                                    \
+    OXSHMEM_DEFINE_WAIT_FORMS(name, T, _vector, const T *)
+#define OXSHMEM_DEFINE_WAIT_FORMS(name, T, form, V)                                                                            \
+    OXSHMEM_DEVICE void oxshmem_##name##_wait_until_all##form(const T *ivars, size_t n, const int *status,                     \
+                                                              oxshmem::Compare cmp, V value) {                                 \
+        oxshmem::wait_until_all##form(ivars, n, status, cmp, value);                                                           \
+    }                                                                                                                          \
+    OXSHMEM_DEVICE size_t oxshmem_##name##_wait_until_any##form(const T *ivars, size_t n, const int *status,                   \
+                                                                oxshmem::Compare cmp, V value) {                               \
+        return oxshmem::wait_until_any##form(ivars, n, status, cmp, value);                                                    \
+    }                                                                                                                          \
+    OXSHMEM_DEVICE size_t oxshmem_##name##_wait_until_some##form(const T *ivars, size_t n, size_t *indices, const int *status, \
+                                                                 oxshmem::Compare cmp, V value) {                              \
+        return oxshmem::wait_until_some##form(ivars, n, indices, status, cmp, value);                                          \
+    }                                                                                                                          \
+    OXSHMEM_DEVICE int oxshmem_##name##_test_all##form(const T *ivars, size_t n, const int *status, oxshmem::Compare cmp,      \
+                                                       V value) {                                                              \
+        return oxshmem::test_all##form(ivars, n, status, cmp, value);                                                          \
+    }                                                                                                                          \
+    OXSHMEM_DEVICE size_t oxshmem_##name##_test_any##form(const T *ivars, size_t n, const int *status, oxshmem::Compare cmp,   \
+                                                          V value) {                                                           \
+        return oxshmem::test_any##form(ivars, n, status, cmp, value);                                                          \
+    }                                                                                                                          \
+    OXSHMEM_DEVICE size_t oxshmem_##name##_test_some##form(const T *ivars, size_t n, size_t *indices, const int *status,       \
+                                                           oxshmem::Compare cmp, V value) {                                    \
+        return oxshmem::test_some##form(ivars, n, indices, status, cmp, value);                                                \
+    }
+OXSHMEM_FOR_EACH_WAIT_TYPE(OXSHMEM_DEFINE_WAIT)
+#undef OXSHMEM_DEFINE_WAIT
+#undef OXSHMEM_DEFINE_WAIT_FORMS
+
+#define OXSHMEM_DEFINE_COLLECTIVE(prefix, suffix, scope, ...)                                                                  \
+    OXSHMEM_DEVICE void prefix##quiet##suffix() { oxshmem::quiet(scope); }                                                     \
+    OXSHMEM_DEVICE void prefix##barrier_all##suffix() { oxshmem::barrier_all(scope); }                                         \
+    OXSHMEM_DEVICE void prefix##sync_all##suffix() { oxshmem::sync_all(scope); }
+OXSHMEM_FOR_EACH_SCOPE(OXSHMEM_DEFINE_COLLECTIVE, )
+#undef OXSHMEM_DEFINE_COLLECTIVE
+
+OXSHMEM_DEVICE int oxshmem_my_pe() { return oxshmem::my_pe(); }
+OXSHMEM_DEVICE int oxshmem_n_pes() { return oxshmem::n_pes(); }
+OXSHMEM_DEVICE void *oxshmem_ptr(const void *address, int pe) {
+    return oxshmem::ptr(static_cast<char *>(const_cast<void *>(address)), pe);
+}
+OXSHMEM_DEVICE void oxshmem_fence() { oxshmem::fence(); }
+OXSHMEM_DEVICE void oxshmem_signal_op(uint64_t *signal, uint64_t value, oxshmem::SignalOp op, int pe) {
+    oxshmem::signal_op(signal, value, op, pe);
+}
+OXSHMEM_DEVICE uint64_t oxshmem_signal_fetch(const uint64_t *signal) { return oxshmem::signal_fetch(signal); }
+OXSHMEM_DEVICE uint64_t oxshmem_signal_wait_until(const uint64_t *signal, oxshmem::Compare cmp, uint64_t value) {
+    return oxshmem::signal_wait_until(signal, cmp, value);
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// Point-to-point synchronisation: wait_until, test, and their _all, _any and _some forms, each with one value for all variables
+// or a vector of values.
+//
+// Variables are in the caller's own heap. When a wait returns (or a test is true), what their writer completed or ordered before
+// writing them is visible. `status`, if not null, excludes the variables whose entry is not 0; if it excludes all (or n is 0), _all
+// is true at once, _any answers SIZE_MAX and _some answers 0.
+#pragma once
+
+#include "detail/address.h"
+
+namespace oxshmem {
+
+enum class Compare : int { eq = 0, ne = 1, gt = 2, le = 3, lt = 4, ge = 5 };
+
+constexpr Compare CMP_EQ = Compare::eq;
+constexpr Compare CMP_NE = Compare::ne;
+constexpr Compare CMP_GT = Compare::gt;
+constexpr Compare CMP_LE = Compare::le;
+constexpr Compare CMP_LT = Compare::lt;
+constexpr Compare CMP_GE = Compare::ge;
+
+namespace detail {
+
+template <class T> OXSHMEM_DEVICE bool compare(T seen, Compare cmp, T value) {
+    switch (cmp) {
+    case Compare::eq:
+        return seen == value;
+    case Compare::ne:
+        return seen != value;
+    case Compare::gt:
+        return seen > value;
+    case Compare::le:
+        return seen <= value;
+    case Compare::lt:
+        return seen < value;
+    case Compare::ge:
+        return seen >= value;
+    }
+    return false;
+}
+
+// Refuses variables that no peer could ever write, and unknown comparisons: either would wait for ever.
+template <class T> OXSHMEM_DEVICE bool check_variables(const T *ivars, uint64_t n, Compare cmp, Op op) {
+    const int me = port::state().my_pe;
+    if (static_cast<uint32_t>(cmp) > static_cast<uint32_t>(Compare::ge)) {
+        raise(ErrorCode::bad_argument, op, me, reinterpret_cast<uint64_t>(ivars), static_cast<uint64_t>(cmp));
+        return false;
+    }
+    return n == 0 || (check_symmetric(ivars, n * sizeof(T), me, op) && check_aligned(ivars, me, op));
+}
+
+template <class Done> OXSHMEM_DEVICE bool wait_for(Op op, const void *address, Done done) {
+    return wait(op, port::state().my_pe, address, done);
+}
+
+// One value for all variables, or one for each.
+template <class T> struct Same {
+    T value;
+    OXSHMEM_DEVICE T operator[](size_t) const { return value; }
+};
+
+template <class T, class Values>
+OXSHMEM_DEVICE bool holds(const T *ivars, size_t i, Compare cmp, const Values &values) {
+    return compare<T>(port::load<order::acquire, reach::system>(ivars + i), cmp, values[i]);
+}
+
+OXSHMEM_DEVICE bool excluded(const int *status, size_t i) { return status != nullptr && status[i] != 0; }
+
+template <class T, class Values>
+OXSHMEM_DEVICE bool test_all(const T *ivars, size_t n, const int *status, Compare cmp, const Values &values) {
+    for (size_t i = 0; i < n; ++i) {
+        if (!excluded(status, i) && !holds(ivars, i, cmp, values)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// The first variable that compares true. `any_left`: whether there is any to wait for.
+template <class T, class Values>
+OXSHMEM_DEVICE size_t test_any(const T *ivars, size_t n, const int *status, Compare cmp, const Values &values, bool &any_left) {
+    any_left = false;
+    for (size_t i = 0; i < n; ++i) {
+        if (!excluded(status, i)) {
+            any_left = true;
+            if (holds(ivars, i, cmp, values)) {
+                return i;
+            }
+        }
+    }
+    return SIZE_MAX;
+}
+
+template <class T, class Values>
+OXSHMEM_DEVICE size_t test_some(const T *ivars, size_t n, size_t *indices, const int *status, Compare cmp, const Values &values,
+                                bool &any_left) {
+    any_left = false;
+    size_t found = 0;
+    for (size_t i = 0; i < n; ++i) {
+        if (!excluded(status, i)) {
+            any_left = true;
+            if (holds(ivars, i, cmp, values)) {
+                indices[found++] = i;
+            }
+        }
+    }
+    return found;
+}
+
+template <class T, class Values>
+OXSHMEM_DEVICE void wait_all(const T *ivars, size_t n, const int *status, Compare cmp, const Values &values) {
+    if (!check_variables(ivars, n, cmp, Op::wait_until)) {
+        return;
+    }
+    for (size_t i = 0; i < n; ++i) {
+        if (!excluded(status, i) && !wait_for(Op::wait_until, ivars + i, [&] { return holds(ivars, i, cmp, values); })) {
+            return;
+        }
+    }
+}
+
+template <class T, class Values>
+OXSHMEM_DEVICE size_t wait_any(const T *ivars, size_t n, const int *status, Compare cmp, const Values &values) {
+    size_t found = SIZE_MAX;
+    if (check_variables(ivars, n, cmp, Op::wait_until)) {
+        wait_for(Op::wait_until, ivars, [&] {
+            bool any_left;
+            found = test_any(ivars, n, status, cmp, values, any_left);
+            return found != SIZE_MAX || !any_left;
+        });
+    }
+    return found;
+}
+
+template <class T, class Values>
+OXSHMEM_DEVICE size_t wait_some(const T *ivars, size_t n, size_t *indices, const int *status, Compare cmp,
+                                const Values &values) {
+    size_t found = 0;
+    if (check_variables(ivars, n, cmp, Op::wait_until)) {
+        wait_for(Op::wait_until, ivars, [&] {
+            bool any_left;
+            found = test_some(ivars, n, indices, status, cmp, values, any_left);
+            return found != 0 || !any_left;
+        });
+    }
+    return found;
+}
+
+} // namespace detail
+
+template <class T> OXSHMEM_DEVICE void wait_until(const T *ivar, Compare cmp, T value) {
+    detail::wait_all(ivar, 1, nullptr, cmp, detail::Same<T>{value});
+}
+template <class T>
+OXSHMEM_DEVICE void wait_until_all(const T *ivars, size_t n, const int *status, Compare cmp, T value) {
+    detail::wait_all(ivars, n, status, cmp, detail::Same<T>{value});
+}
+template <class T>
+OXSHMEM_DEVICE size_t wait_until_any(const T *ivars, size_t n, const int *status, Compare cmp, T value) {
+    return detail::wait_any(ivars, n, status, cmp, detail::Same<T>{value});
+}
+template <class T>
+OXSHMEM_DEVICE size_t wait_until_some(const T *ivars, size_t n, size_t *indices, const int *status, Compare cmp, T value) {
+    return detail::wait_some(ivars, n, indices, status, cmp, detail::Same<T>{value});
+}
+template <class T>
+OXSHMEM_DEVICE void wait_until_all_vector(const T *ivars, size_t n, const int *status, Compare cmp, const T *values) {
+    detail::wait_all(ivars, n, status, cmp, values);
+}
+template <class T>
+OXSHMEM_DEVICE size_t wait_until_any_vector(const T *ivars, size_t n, const int *status, Compare cmp, const T *values) {
+    return detail::wait_any(ivars, n, status, cmp, values);
+}
+template <class T>
+OXSHMEM_DEVICE size_t wait_until_some_vector(const T *ivars, size_t n, size_t *indices, const int *status, Compare cmp,
+                                             const T *values) {
+    return detail::wait_some(ivars, n, indices, status, cmp, values);
+}
+
+template <class T> OXSHMEM_DEVICE int test(const T *ivar, Compare cmp, T value) {
+    return detail::check_variables(ivar, 1, cmp, detail::Op::wait_until) && detail::holds(ivar, 0, cmp, detail::Same<T>{value});
+}
+template <class T>
+OXSHMEM_DEVICE int test_all(const T *ivars, size_t n, const int *status, Compare cmp, T value) {
+    return detail::test_all(ivars, n, status, cmp, detail::Same<T>{value});
+}
+template <class T>
+OXSHMEM_DEVICE size_t test_any(const T *ivars, size_t n, const int *status, Compare cmp, T value) {
+    bool any_left;
+    return detail::test_any(ivars, n, status, cmp, detail::Same<T>{value}, any_left);
+}
+template <class T>
+OXSHMEM_DEVICE size_t test_some(const T *ivars, size_t n, size_t *indices, const int *status, Compare cmp, T value) {
+    bool any_left;
+    return detail::test_some(ivars, n, indices, status, cmp, detail::Same<T>{value}, any_left);
+}
+template <class T>
+OXSHMEM_DEVICE int test_all_vector(const T *ivars, size_t n, const int *status, Compare cmp, const T *values) {
+    return detail::test_all(ivars, n, status, cmp, values);
+}
+template <class T>
+OXSHMEM_DEVICE size_t test_any_vector(const T *ivars, size_t n, const int *status, Compare cmp, const T *values) {
+    bool any_left;
+    return detail::test_any(ivars, n, status, cmp, values, any_left);
+}
+template <class T>
+OXSHMEM_DEVICE size_t test_some_vector(const T *ivars, size_t n, size_t *indices, const int *status, Compare cmp,
+                                       const T *values) {
+    bool any_left;
+    return detail::test_some(ivars, n, indices, status, cmp, values, any_left);
+}
+
+} // namespace oxshmem
