@@ -95,35 +95,35 @@
 OXSHMEM_FOR_EACH_RMA_TYPE(OXSHMEM_DEFINE_SCALAR)
 #undef OXSHMEM_DEFINE_SCALAR
 
-// Bulk operations; `put` and `get` are the whole name up to the suffix, for example oxshmem_int_put or oxshmem_put32.
-#define OXSHMEM_DEFINE_BULK(prefix, suffix, scope, T, put, get)                                                                \
-    OXSHMEM_DEVICE void prefix##put##suffix(T *dst, const T *src, size_t n, int pe) {                                          \
+// Bulk operations; PUT and GET are the whole name up to the suffix, for example oxshmem_int_put or oxshmem_put32.
+#define OXSHMEM_DEFINE_BULK(prefix, suffix, scope, T, PUT, GET)                                                                \
+    OXSHMEM_DEVICE void prefix##PUT##suffix(T *dst, const T *src, size_t n, int pe) {                                          \
         oxshmem::put(scope, dst, src, n, pe);                                                                                  \
     }                                                                                                                          \
-    OXSHMEM_DEVICE void prefix##get##suffix(T *dst, const T *src, size_t n, int pe) {                                          \
+    OXSHMEM_DEVICE void prefix##GET##suffix(T *dst, const T *src, size_t n, int pe) {                                          \
         oxshmem::get(scope, dst, src, n, pe);                                                                                  \
     }                                                                                                                          \
-    OXSHMEM_DEVICE void prefix##put##_nbi##suffix(T *dst, const T *src, size_t n, int pe) {                                    \
+    OXSHMEM_DEVICE void prefix##PUT##_nbi##suffix(T *dst, const T *src, size_t n, int pe) {                                    \
         oxshmem::put_nbi(scope, dst, src, n, pe);                                                                              \
     }                                                                                                                          \
-    OXSHMEM_DEVICE void prefix##get##_nbi##suffix(T *dst, const T *src, size_t n, int pe) {                                    \
+    OXSHMEM_DEVICE void prefix##GET##_nbi##suffix(T *dst, const T *src, size_t n, int pe) {                                    \
         oxshmem::get_nbi(scope, dst, src, n, pe);                                                                              \
     }                                                                                                                          \
-    OXSHMEM_DEVICE void prefix##put##_signal##suffix(T *dst, const T *src, size_t n, uint64_t *signal, uint64_t value,         \
+    OXSHMEM_DEVICE void prefix##PUT##_signal##suffix(T *dst, const T *src, size_t n, uint64_t *signal, uint64_t value,         \
                                                      oxshmem::SignalOp op, int pe) {                                           \
         oxshmem::put_signal(scope, dst, src, n, signal, value, op, pe);                                                        \
     }                                                                                                                          \
-    OXSHMEM_DEVICE void prefix##put##_signal_nbi##suffix(T *dst, const T *src, size_t n, uint64_t *signal, uint64_t value,     \
+    OXSHMEM_DEVICE void prefix##PUT##_signal_nbi##suffix(T *dst, const T *src, size_t n, uint64_t *signal, uint64_t value,     \
                                                          oxshmem::SignalOp op, int pe) {                                       \
         oxshmem::put_signal_nbi(scope, dst, src, n, signal, value, op, pe);                                                    \
     }
 
-#define OXSHMEM_DEFINE_STRIDED(prefix, suffix, scope, T, iput, iget)                                                           \
-    OXSHMEM_DEVICE void prefix##iput##suffix(T *dst, const T *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t n,       \
+#define OXSHMEM_DEFINE_STRIDED(prefix, suffix, scope, T, IPUT, IGET)                                                           \
+    OXSHMEM_DEVICE void prefix##IPUT##suffix(T *dst, const T *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t n,       \
                                              int pe) {                                                                         \
         oxshmem::iput(scope, dst, src, dst_stride, src_stride, n, pe);                                                         \
     }                                                                                                                          \
-    OXSHMEM_DEVICE void prefix##iget##suffix(T *dst, const T *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t n,       \
+    OXSHMEM_DEVICE void prefix##IGET##suffix(T *dst, const T *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t n,       \
                                              int pe) {                                                                         \
         oxshmem::iget(scope, dst, src, dst_stride, src_stride, n, pe);                                                         \
     }

@@ -28,11 +28,11 @@ template <class Scope, class U> OXSHMEM_DEVICE void copy_units(U *dst, const U *
     uint64_t i = Scope::rank();
     for (; i + (kInFlight - 1) * step < n; i += kInFlight * step) {
         U units[kInFlight];
-#pragma unroll
+OXSHMEM_UNROLL
         for (uint32_t k = 0; k < kInFlight; ++k) {
             units[k] = src[i + k * step];
         }
-#pragma unroll
+OXSHMEM_UNROLL
         for (uint32_t k = 0; k < kInFlight; ++k) {
             dst[i + k * step] = units[k];
         }

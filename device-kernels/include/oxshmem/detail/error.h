@@ -3,7 +3,7 @@
 // Errors and waits. A kernel never traps: the first error of a launch is recorded for the host, and whoever waits unwinds.
 #pragma once
 
-#include "../port/port.h"
+#include <oxshmem/port/port.h>
 
 namespace oxshmem::detail {
 
@@ -18,7 +18,7 @@ OXSHMEM_DEVICE abi::Control &control() { return *as<abi::Control>(port::state().
 
 // Completion errors and deadlines end every wait of the launch, because what it waits for may never come; a call with bad
 // arguments is dropped and ends none.
-OXSHMEM_NOINLINE inline void raise(ErrorCode code, Op op, int pe, uint64_t address, uint64_t length, uint32_t qpn = 0,
+OXSHMEM_NOINLINE void raise(ErrorCode code, Op op, int pe, uint64_t address, uint64_t length, uint32_t qpn = 0,
                                    uint64_t wqe_index = 0, uint32_t syndrome = 0, uint32_t vendor_syndrome = 0) {
     abi::Control &ctl = control();
     if (port::compare_exchange<order::acq_rel, reach::device>(&ctl.claimed, 0u, 1u) == 0) {
@@ -32,8 +32,8 @@ OXSHMEM_NOINLINE inline void raise(ErrorCode code, Op op, int pe, uint64_t addre
         e.length = length;
         e.syndrome = syndrome;
         e.vendor_syndrome = vendor_syndrome;
-        const port::index3 b = port::block_index();
-        const port::index3 t = port::thread_index();
+        const uint3 b = port::block_index();
+        const uint3 t = port::thread_index();
         e.block[0] = b.x, e.block[1] = b.y, e.block[2] = b.z;
         e.thread[0] = t.x, e.thread[1] = t.y, e.thread[2] = t.z;
         port::store<order::release, reach::system>(&ctl.claimed, 2u);

@@ -163,7 +163,7 @@ OXSHMEM_DEVICE uint64_t ready_prefix(const Qp &qp, const Group &group, uint64_t 
             uint32_t ready = 0; // of the four blocks of this lane, in order
             const uint64_t mine = from + group.rank * kEach;
             uint32_t stamps[kEach];
-#pragma unroll
+OXSHMEM_UNROLL
             for (uint32_t i = 0; i < kEach; ++i) {
                 const uint64_t slot = (mine + i) & ((1ull << qp.depth_log2) - 1);
                 stamps[i] = port::load<order::relaxed, reach::device>(as<uint32_t>(qp.stamps) + slot);

@@ -3,7 +3,7 @@
 // Scopes: who calls an operation together. Every lane of the scope calls with the same arguments.
 #pragma once
 
-#include "../port/port.h"
+#include <oxshmem/port/port.h>
 
 namespace oxshmem {
 

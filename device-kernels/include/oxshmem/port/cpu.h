@@ -305,6 +305,37 @@ inline uint32_t block_rank() {
 inline uint32_t grid_blocks() {
     return oxshmem_cpu_current->block->grid_blocks;
 }
+inline uint3 block_index() {
+    return oxshmem_cpu_current->block->block_idx;
+}
+inline uint3 thread_index() {
+    return oxshmem_cpu_current->thread_idx;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------------
+// Bits
+// ---------------------------------------------------------------------------------------------------------------------------
+
+constexpr bool kCoalesced = false;
+
+inline uint32_t count_ones(uint32_t bits) {
+    return static_cast<uint32_t>(__builtin_popcount(bits));
+}
+inline uint32_t lowest_bit(uint32_t bits) {
+    return static_cast<uint32_t>(__builtin_ctz(bits));
+}
+inline uint32_t lowest_bit(uint64_t bits) {
+    return static_cast<uint32_t>(__builtin_ctzll(bits));
+}
+inline uint32_t leading_zeros(uint32_t bits) {
+    return static_cast<uint32_t>(__builtin_clz(bits));
+}
+inline uint32_t byte_swap(uint32_t value) {
+    return __builtin_bswap32(value);
+}
+inline uint64_t byte_swap(uint64_t value) {
+    return __builtin_bswap64(value);
+}
 
 // ---------------------------------------------------------------------------------------------------------------------------
 // Warps and blocks
@@ -412,6 +443,8 @@ struct kernel_registration {
 [[maybe_unused]] static const oxshmem_cpu_kernel *oxshmem_cpu_kernel_list = nullptr;
 
 #define OXSHMEM_DEVICE inline
+#define OXSHMEM_UNROLL _Pragma("GCC unroll 8")
+#define OXSHMEM_NOINLINE __attribute__((noinline)) inline
 
 #define OXSHMEM_KERNEL(name, ...)                                                                                              \
     static void name(__VA_ARGS__);                                                                                             \

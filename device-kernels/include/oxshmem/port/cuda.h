@@ -8,12 +8,15 @@
 
 #include <cuda_runtime.h>
 
-#include "../abi.h"
+#include <oxshmem/abi.h>
+
+#include <cstring>
 
 #define OXSHMEM_DEVICE __device__ __forceinline__
-#define OXSHMEM_NOINLINE __device__ __noinline__
+#define OXSHMEM_UNROLL _Pragma("unroll")
+#define OXSHMEM_NOINLINE static __device__ __noinline__
 #define OXSHMEM_KERNEL(name, ...) extern "C" __global__ void name(__VA_ARGS__)
-#define OXSHMEM_SHARED(type, name, extent) __shared__ type name extent
+#define OXSHMEM_SHARED(type, name, ...) __shared__ type name __VA_ARGS__
 #define OXSHMEM_DYNAMIC_SHARED(type, name)                                                                                     \
     extern __shared__ __align__(16) unsigned char oxshmem_dynamic_shared[];                                                   \
     type *const name = reinterpret_cast<type *>(oxshmem_dynamic_shared)
@@ -173,6 +176,8 @@ template <order O, reach R, class T> OXSHMEM_DEVICE T compare_exchange(T *p, T e
     return detail::from_word<T>(out);
 }
 
+template <order O, reach R, class T> OXSHMEM_DEVICE T fetch_sub(T *p, T value) { return fetch_add<O, R>(p, T(0) - value); }
+
 #undef OXSHMEM_PTX_LOAD
 #undef OXSHMEM_PTX_STORE
 #undef OXSHMEM_PTX_RMW
@@ -241,10 +246,7 @@ OXSHMEM_DEVICE uint64_t byte_swap(uint64_t v) {
     return static_cast<uint64_t>(byte_swap(static_cast<uint32_t>(v))) << 32 | byte_swap(static_cast<uint32_t>(v >> 32));
 }
 
-struct index3 {
-    uint32_t x, y, z;
-};
-OXSHMEM_DEVICE index3 block_index() { return {blockIdx.x, blockIdx.y, blockIdx.z}; }
-OXSHMEM_DEVICE index3 thread_index() { return {threadIdx.x, threadIdx.y, threadIdx.z}; }
+OXSHMEM_DEVICE uint3 block_index() { return blockIdx; }
+OXSHMEM_DEVICE uint3 thread_index() { return threadIdx; }
 
 } // namespace oxshmem::port

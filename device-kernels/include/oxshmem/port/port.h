@@ -24,7 +24,12 @@
 //   clock_ns()   monotonic nanoseconds; comparable within one device only
 //
 // Position
-//   lane_id() in the warp, thread_rank() linear in the block, block_threads(), block_rank() linear in the grid, grid_blocks()
+//   lane_id() in the warp, thread_rank() linear in the block, block_threads(), block_rank() linear in the grid, grid_blocks();
+//   block_index() and thread_index() with fields x, y, z
+//   kCoalesced: adjacent lanes should touch adjacent addresses; if false, each lane should take a run of its own
+//
+// Bits
+//   count_ones, lowest_bit (of a value that is not 0), leading_zeros (likewise), byte_swap
 //
 // Warps of 32 lanes. `mask` names lanes, must name the caller, and every lane in it that has not exited must make the same call
 // with the same mask.
@@ -40,6 +45,8 @@
 //
 // Declarations
 //   OXSHMEM_DEVICE                              before a device function that is defined in a header
+//   OXSHMEM_NOINLINE                            likewise, for one that is called rarely
+//   OXSHMEM_UNROLL                              before a short loop of constant length
 //   OXSHMEM_KERNEL(name, parameters...) { ... } a kernel, found by the host under `name`; parameters are trivially copyable
 //   OXSHMEM_SHARED(type, name, [N][M]...)       static shared memory, uninitialised; without extents: a scalar
 //   OXSHMEM_DYNAMIC_SHARED(type, name)          type *name: the launch's dynamic shared memory, aligned to 16 bytes

@@ -1,0 +1,264 @@
+//! The device ABI: what host and device code share. Mirrors `device-kernels/include/oxshmem/abi.h`, field for field; a test compares
+//! all sizes and offsets with what the C++ compiler says.
+
+/// [`State::magic`]: "OXSM" in memory.
+pub const MAGIC: u32 = 0x4d53_584f;
+/// Raised with every change of layout or meaning.
+pub const ABI_VERSION: u32 = 1;
+/// Bytes of a WQE basic block.
+pub const BLOCK_BYTES: u64 = 64;
+/// Bytes of a landing slot.
+pub const LANDING_BYTES: u64 = 64;
+/// Buffers outside the heap that can be registered at a time.
+pub const MAX_LOCAL_REGIONS: usize = 64;
+
+/// [`State::network`]: how a peer that is not load/store reachable is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Network {
+    /// Not at all.
+    None = 0,
+    /// Device code builds WQEs and rings the doorbell.
+    Ibgda = 1,
+}
+
+/// The first error of a launch, as device code records it.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub struct ErrorRecord {
+    /// What happened.
+    pub code: u32,
+    /// The operation.
+    pub op: u32,
+    /// The peer, -1 if none.
+    pub pe: i32,
+    /// QP number.
+    pub qpn: u32,
+    /// 64-bit block index of the WQE.
+    pub wqe_index: u64,
+    /// The address in question.
+    pub address: u64,
+    /// Bytes, or the value that `code` explains.
+    pub length: u64,
+    /// Syndrome of an error CQE.
+    pub syndrome: u32,
+    /// Vendor syndrome of an error CQE.
+    pub vendor_syndrome: u32,
+    /// Block index of the thread.
+    pub block: [u32; 3],
+    /// Thread index in the block.
+    pub thread: [u32; 3],
+}
+
+/// Shared by host and device.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(128))]
+pub struct Control {
+    /// Non-zero: every device wait returns at once.
+    pub abort: u32,
+    /// 0: no error; 1: being written; 2: `error` is valid.
+    pub claimed: u32,
+    /// The first error.
+    pub error: ErrorRecord,
+}
+
+/// One RC queue pair as device code sees it.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(128))]
+pub struct Qp {
+    /// Address of the send queue.
+    pub wq: u64,
+    /// Address of the stamps, a `u32` per block.
+    pub stamps: u64,
+    /// Address of the send doorbell record.
+    pub dbr: u64,
+    /// Address of the doorbell register.
+    pub doorbell: u64,
+    /// Address of the collapsed CQE.
+    pub cqe: u64,
+    /// Address of the landing slots.
+    pub landing: u64,
+    /// Address of the landing slots' laps, a `u32` each.
+    pub laps: u64,
+    /// QP number.
+    pub qpn: u32,
+    /// log2 of the depth in blocks.
+    pub depth_log2: u32,
+    /// The peer.
+    pub pe: i32,
+    /// Position in the array.
+    pub index: u32,
+    /// log2 of the number of landing slots.
+    pub landing_log2: u32,
+    reserved0: [u32; 11],
+    /// Blocks ever reserved.
+    pub reserved: u64,
+    /// Landing slots ever reserved.
+    pub landing_head: u64,
+    pad0: [u64; 14],
+    /// Blocks the last doorbell covered.
+    pub rung: u64,
+    /// Doorbells rung.
+    pub doorbells: u64,
+    /// Announcements since a ringer last left.
+    pub tickets: u32,
+    pad1: [u32; 27],
+    /// Blocks that may be reused.
+    pub completed: u64,
+    pad2: [u64; 15],
+}
+
+/// The constants of a QP; every counter starts at zero.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct QpConstants {
+    pub wq: u64,
+    pub stamps: u64,
+    pub dbr: u64,
+    pub doorbell: u64,
+    pub cqe: u64,
+    pub landing: u64,
+    pub laps: u64,
+    pub qpn: u32,
+    pub depth_log2: u32,
+    pub pe: i32,
+    pub index: u32,
+    pub landing_log2: u32,
+}
+
+impl Qp {
+    pub(crate) fn new(c: QpConstants) -> Self {
+        Self {
+            wq: c.wq,
+            stamps: c.stamps,
+            dbr: c.dbr,
+            doorbell: c.doorbell,
+            cqe: c.cqe,
+            landing: c.landing,
+            laps: c.laps,
+            qpn: c.qpn,
+            depth_log2: c.depth_log2,
+            pe: c.pe,
+            index: c.index,
+            landing_log2: c.landing_log2,
+            reserved0: [0; 11],
+            reserved: 0,
+            landing_head: 0,
+            pad0: [0; 14],
+            rung: 0,
+            doorbells: 0,
+            tickets: 0,
+            pad1: [0; 27],
+            completed: 0,
+            pad2: [0; 15],
+        }
+    }
+}
+
+/// A registered buffer outside the symmetric heap.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct LocalRegion {
+    /// First byte.
+    pub base: u64,
+    /// Length.
+    pub bytes: u64,
+    /// Big-endian key.
+    pub lkey: u32,
+    /// Zero.
+    pub reserved0: u32,
+}
+
+/// What every module is given. Read-only for device code.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C, align(128))]
+pub struct State {
+    /// [`MAGIC`].
+    pub magic: u32,
+    /// [`ABI_VERSION`].
+    pub abi_version: u32,
+    /// Size of this structure.
+    pub bytes: u32,
+    /// The own PE.
+    pub my_pe: i32,
+    /// PEs in the job.
+    pub n_pes: i32,
+    /// [`Network`].
+    pub network: u32,
+    /// First PE of the run that [`p2p_mask`](Self::p2p_mask) describes.
+    pub p2p_first: i32,
+    /// Length of the run, at most 64.
+    pub p2p_count: i32,
+    /// Bit i: `p2p_first + i` is load/store reachable.
+    pub p2p_mask: u64,
+    /// Address of the own heap.
+    pub heap_base: u64,
+    /// Address space reserved for one heap.
+    pub heap_bytes: u64,
+    /// Distance of neighbouring PEs' heaps.
+    pub stride: u64,
+    /// log2 of the registration unit.
+    pub chunk_log2: u32,
+    /// Chunks a heap may have.
+    pub max_chunks: u32,
+    /// Address of the own chunks' local keys.
+    pub lkeys: u64,
+    /// Address of all PEs' remote keys.
+    pub rkeys: u64,
+    /// Address of the [`Qp`] array.
+    pub qps: u64,
+    /// QPs per peer.
+    pub qps_per_pe: u32,
+    /// Local key of the queue slab, big-endian.
+    pub slab_lkey: u32,
+    /// Address of the bitmap of used QPs.
+    pub used: u64,
+    /// Address of the [`LocalRegion`] array.
+    pub local_regions: u64,
+    /// Address of a `u64`: how many of them are valid.
+    pub n_local_regions: u64,
+    /// Address of the [`Control`].
+    pub control: u64,
+    /// Deadline of device waits, in ns.
+    pub timeout_ns: u64,
+    /// Symmetric address of the sync slots.
+    pub sync_slots: u64,
+    /// Address of the count of syncs passed.
+    pub sync_epoch: u64,
+}
+
+const _: () = assert!(size_of::<ErrorRecord>() == 72);
+const _: () = assert!(size_of::<Control>() == 128);
+const _: () = assert!(size_of::<Qp>() == 512);
+const _: () = assert!(size_of::<LocalRegion>() == 24);
+const _: () = assert!(size_of::<State>() == 256);
+
+macro_rules! layout {
+    ($($type:ident { $($field:ident),* $(,)? })*) => {
+        /// Every structure's size and field offsets, as `(name, bytes)`, in declaration order; for the test that compares them with
+        /// the C++ compiler's.
+        #[must_use]
+        pub fn layout() -> Vec<(String, usize)> {
+            let mut rows = Vec::new();
+            $(
+                rows.push((stringify!($type).to_owned(), size_of::<$type>()));
+                $(rows.push((concat!(stringify!($type), ".", stringify!($field)).to_owned(), core::mem::offset_of!($type, $field)));)*
+            )*
+            rows
+        }
+    };
+}
+
+layout! {
+    ErrorRecord { code, op, pe, qpn, wqe_index, address, length, syndrome, vendor_syndrome, block, thread }
+    Control { abort, claimed, error }
+    Qp {
+        wq, stamps, dbr, doorbell, cqe, landing, laps, qpn, depth_log2, pe, index, landing_log2, reserved, landing_head, rung,
+        doorbells, tickets, completed,
+    }
+    LocalRegion { base, bytes, lkey }
+    State {
+        magic, abi_version, bytes, my_pe, n_pes, network, p2p_first, p2p_count, p2p_mask, heap_base, heap_bytes, stride,
+        chunk_log2, max_chunks, lkeys, rkeys, qps, qps_per_pe, slab_lkey, used, local_regions, n_local_regions, control,
+        timeout_ns, sync_slots, sync_epoch,
+    }
+}

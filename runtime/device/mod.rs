@@ -1,0 +1,116 @@
+//! Devices: what runs kernels and owns the memory they use. Everything above this module works on any of them.
+
+pub mod cpu;
+mod cpu_device;
+mod module;
+
+use std::fmt::Debug;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+pub(crate) use cpu_device::CpuDevice;
+pub use module::{Function, KernelArg, KernelArgs, Module, ModuleSource};
+
+use crate::abi;
+
+/// Extents of a launch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaunchConfig {
+    /// Blocks in x, y, z.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y, z.
+    pub block: [u32; 3],
+    /// Dynamic shared memory per block in bytes.
+    pub shared_bytes: u32,
+}
+
+impl LaunchConfig {
+    /// `blocks` blocks of `threads` threads in one dimension.
+    #[must_use]
+    pub fn linear(blocks: u32, threads: u32) -> Self {
+        Self { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 0 }
+    }
+}
+
+/// What a device refused or could not do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// This build or machine does not have the device.
+    #[error("device `{device}`: {reason}")]
+    Unavailable {
+        /// The device asked for.
+        device: String,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// Memory could not be had or mapped.
+    #[error("{what} ({bytes} bytes): {source}")]
+    Memory {
+        /// What was attempted.
+        what: &'static str,
+        /// How much.
+        bytes: u64,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// A module was refused.
+    #[error("module `{module}`: {source}")]
+    Module {
+        /// The module.
+        module: String,
+        /// Why.
+        source: cpu::ModuleError,
+    },
+    /// A launch was refused; nothing of it ran.
+    #[error(transparent)]
+    Launch(#[from] cpu::LaunchError),
+    /// A kernel ended with an error.
+    #[error(transparent)]
+    Kernel(#[from] cpu::KernelError),
+}
+
+/// Address space for the heaps of the PEs of a node, or for a slab. Unmapped with everything in it when dropped.
+pub(crate) trait AddressSpace: Debug + Send + Sync {
+    /// First address.
+    fn base(&self) -> u64;
+    /// Maps `bytes` bytes of shareable memory at `base() + offset`.
+    fn map(&self, memory: BorrowedFd<'_>, offset: u64, bytes: u64) -> Result<(), DeviceError>;
+}
+
+/// A device: memory, and kernels to run on it.
+pub(crate) trait Device: Debug + Send + Sync {
+    /// `cpu`, `cuda`.
+    fn name(&self) -> &'static str;
+    /// Reserves `bytes` bytes of addresses without memory behind them.
+    fn reserve(&self, bytes: u64) -> Result<Box<dyn AddressSpace>, DeviceError>;
+    /// `bytes` bytes of zeroed memory that other processes can map through the descriptor.
+    fn allocate(&self, bytes: u64) -> Result<OwnedFd, DeviceError>;
+    /// Copies host memory to device memory.
+    ///
+    /// # Safety
+    /// `to` names mapped device memory of that length.
+    unsafe fn write(&self, to: u64, bytes: &[u8]);
+    /// Copies device memory to host memory.
+    ///
+    /// # Safety
+    /// `from` names mapped device memory of that length.
+    unsafe fn read(&self, from: u64, bytes: &mut [u8]);
+    /// Gives every module, loaded before or later, this state.
+    fn install(&self, state: &abi::State);
+    /// Loads a module and checks its ABI version.
+    fn load(&self, source: &ModuleSource) -> Result<Arc<dyn LoadedModule>, DeviceError>;
+    /// Waits until all launched kernels have ended; the first error among them.
+    fn synchronize(&self) -> Result<(), DeviceError>;
+}
+
+/// A module that a device holds.
+pub(crate) trait LoadedModule: Debug + Send + Sync {
+    /// Launches the kernel `name`; returns before it has run.
+    ///
+    /// # Safety
+    /// What the arguments point to must stay valid until the kernel has ended, and the kernel must be sound for them.
+    unsafe fn launch(&self, name: &str, config: LaunchConfig, args: &[&[u8]]) -> Result<(), DeviceError>;
+    /// Refuses names the module does not have.
+    fn check(&self, name: &str) -> Result<(), DeviceError>;
+}
