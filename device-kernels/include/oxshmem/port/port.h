@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// The port layer: everything that differs between a GPU and the `cpu` device. Device headers and kernels use only the names
+// below, which cuda.h (compiled by a CUDA compiler) and cpu.h (compiled by a C++17 compiler, run by the SIMT executor) both
+// define.
+//
+// Memory, in namespace oxshmem::port
+//   enum class order { relaxed, acquire, release, acq_rel }     enum class reach { block, device, system }
+//   load<order, reach>(const T *) -> T, store<order, reach>(T *, T)
+//       T: integer, enum, float or double of 1, 2, 4 or 8 bytes, naturally aligned. load takes relaxed or acquire, store takes
+//       relaxed or release.
+//   fetch_add, fetch_sub, fetch_and, fetch_or, fetch_xor, fetch_max, exchange <order, reach>(T *, T) -> the old value
+//   compare_exchange<order, reach>(T *, T expected, T desired) -> the old value; equal to `expected` if it was replaced
+//       T of 4 or 8 bytes; float and double only for fetch_add, exchange and compare_exchange (which compares bits).
+//   fence<order, reach>()
+//       Orders this thread's earlier accesses against its later ones. It does not order a store before a later load.
+//   mmio_store(uint64_t *reg, uint64_t value)
+//       A doorbell: one 8-byte store that is neither split nor merged. Fence before it: it orders nothing by itself on a GPU.
+//   vec16 { x, y, z, w }, load_vec(const void *), store_vec(void *, vec16)
+//       One access of 16 aligned bytes, relaxed; not atomic as a whole.
+//
+// Time
+//   pause()      belongs into every spin loop: on `cpu` it lets the other threads run, and nothing else does
+//   clock_ns()   monotonic nanoseconds; comparable within one device only
+//
+// Position
+//   lane_id() in the warp, thread_rank() linear in the block, block_threads(), block_rank() linear in the grid, grid_blocks()
+//
+// Warps of 32 lanes. `mask` names lanes, must name the caller, and every lane in it that has not exited must make the same call
+// with the same mask.
+//   active_mask()                    the lanes that are converged with the caller, itself included. A hint about grouping: two
+//                                    lanes may be told different groups, but each is told the group that all of its members are
+//                                    told.
+//   ballot(mask, predicate)          bit i: lane i's predicate
+//   shfl(mask, value, source_lane)   value of lane `source_lane` modulo 32; the caller's own if that lane is not in the mask or
+//   exited.
+//                                    T: trivially copyable
+//   match_any(mask, uint64_t value)  the lanes of the mask with an equal value
+//   sync_warp(mask), sync_block()    barriers that also order memory among their participants. Exited threads do not count.
+//
+// Declarations
+//   OXSHMEM_DEVICE                              before a device function that is defined in a header
+//   OXSHMEM_KERNEL(name, parameters...) { ... } a kernel, found by the host under `name`; parameters are trivially copyable
+//   OXSHMEM_SHARED(type, name, [N][M]...)       static shared memory, uninitialised; without extents: a scalar
+//   OXSHMEM_DYNAMIC_SHARED(type, name)          type *name: the launch's dynamic shared memory, aligned to 16 bytes
+//   state() -> const abi::State &               what the runtime tells every module
+#pragma once
+
+#include <oxshmem/abi.h>
+
+#ifdef __CUDACC__
+#include <oxshmem/port/cuda.h>
+#else
+#include <oxshmem/port/cpu.h>
+#endif
