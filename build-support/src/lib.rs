@@ -1,1 +1,193 @@
 //! Compiles OxSHMEM device code to PTX and to CPU objects, for build scripts.
+//!
+//! A crate with device code has this `build.rs`:
+//!
+//! ```no_run
+//! oxshmem_build::Module::new("kernels").source("kernels/ring.cu").compile();
+//! ```
+//!
+//! and takes the result in with `oxshmem::include_module!(pub KERNELS, "kernels")`.
+//!
+//! # What a module is
+//!
+//! A module is one translation unit: its sources are included one after the other, in the order given. It is compiled
+//!
+//! * by the host's C++ compiler, into a static library that is linked into the program (the `cpu` device), always;
+//! * by nvcc, when there is one: PTX for the virtual architectures in [`ARCHITECTURES`], and from each PTX a cubin for the
+//!   real architecture of the same number. The PTX goes into the program; the cubins stay in `OUT_DIR`. They show that the
+//!   PTX assembles, and what each function uses: see [`Artifacts::usage`] and the file `<name>.usage.txt`.
+//!
+//! PTX that differs from the next lower architecture's in nothing but its `.target` line is left out.
+//!
+//! Symbols of a module's CPU object are local to it, but for its entry. So two modules of one program may define
+//! functions of the same name, as they may on a GPU.
+//!
+//! # Generated Rust
+//!
+//! `$OUT_DIR/<name>.rs` is one expression of type `::oxshmem::ModuleSource`. It carries its own `#[link]` attribute, so the
+//! CPU object is linked into whichever target of the package includes it: library, binary, test, bench or example.
+//!
+//! # The CUDA compiler
+//!
+//! Looked for in this order: `$NVCC`, `$CUDA_HOME/bin`, `$CUDA_PATH/bin`, `PATH`, `.toolchain/cuda/bin` in the package's folder
+//! or one above it (where `scripts/setup` puts it), `/usr/local/cuda/bin`. Without one everything but the `cuda` device works,
+//! and the build says so in one line. `OXSHMEM_CUDA=0` leaves PTX out silently, `OXSHMEM_CUDA=1` makes a missing compiler
+//! an error.
+//!
+//! # Headers
+//!
+//! The device headers are taken from `device-kernels/include` beside this crate's folder; see [`include_dir`]. A copy of
+//! this crate outside the repository has to bring that folder along.
+
+mod cargo;
+mod cpu;
+mod cuda;
+mod error;
+mod files;
+mod generate;
+mod step;
+mod usage;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cargo::Cargo;
+pub use cuda::ARCHITECTURES;
+pub use error::Error;
+pub use usage::FunctionUsage;
+
+/// The folder of the device headers: `#include <oxshmem/...>` is relative to it.
+#[must_use]
+pub fn include_dir() -> PathBuf {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../device-kernels/include");
+    beside.canonicalize().unwrap_or(beside)
+}
+
+/// A device-code module to compile: a builder, finished by [`compile`](Module::compile).
+#[derive(Debug, Clone)]
+pub struct Module {
+    name: String,
+    sources: Vec<PathBuf>,
+    includes: Vec<PathBuf>,
+    defines: Vec<(String, String)>,
+}
+
+/// What compiling a module left in `OUT_DIR`.
+#[derive(Debug, Clone)]
+pub struct Artifacts {
+    /// The generated Rust expression, `<name>.rs`.
+    pub rust: PathBuf,
+    /// The static library that holds the CPU object.
+    pub cpu: PathBuf,
+    /// PTX by virtual architecture (80 stands for `compute_80`), ascending, no two alike. Empty without a CUDA compiler.
+    pub ptx: Vec<(u32, PathBuf)>,
+    /// Cubins by real architecture (80 stands for `sm_80`), one for each of [`ARCHITECTURES`]. Empty without a CUDA compiler.
+    pub cubins: Vec<(u32, PathBuf)>,
+    /// What each device function uses on each real architecture, as `ptxas` reports it. Empty without a CUDA compiler.
+    pub usage: Vec<FunctionUsage>,
+}
+
+impl Module {
+    /// Start a module. `name` is what `oxshmem::include_module!` is given: a C identifier, unique in the package.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), sources: Vec::new(), includes: Vec::new(), defines: Vec::new() }
+    }
+
+    /// Add a source file, relative to the package's folder.
+    #[must_use]
+    pub fn source(mut self, path: impl Into<PathBuf>) -> Self {
+        self.sources.push(path.into());
+        self
+    }
+
+    /// Add a folder to search for headers, relative to the package's folder. [`include_dir`] is always searched, after these.
+    #[must_use]
+    pub fn include(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.includes.push(dir.into());
+        self
+    }
+
+    /// Define a preprocessor macro, for the CPU object and for PTX alike.
+    #[must_use]
+    pub fn define(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.defines.push((name.into(), value.into()));
+        self
+    }
+
+    /// Compile, print cargo's directives, and end the build script with the compiler's own output if that fails.
+    pub fn compile(self) -> Artifacts {
+        match self.try_compile() {
+            Ok(artifacts) => artifacts,
+            Err(error) => {
+                eprintln!("{error}");
+                std::process::exit(1)
+            }
+        }
+    }
+
+    /// As [`compile`](Module::compile), but return the error.
+    ///
+    /// # Errors
+    ///
+    /// See [`Error`]. Cargo's directives are printed on success only: cargo reruns a failed build script anyway.
+    pub fn try_compile(self) -> Result<Artifacts, Error> {
+        let cargo = Cargo::from_env()?;
+        let (artifacts, directives) = self.compile_in(&cargo, &include_dir(), &|name| std::env::var_os(name))?;
+        for directive in directives {
+            // A build script with several modules says once that there is no CUDA compiler.
+            static NOTICED: AtomicBool = AtomicBool::new(false);
+            if directive != cuda::NOTICE || !NOTICED.swap(true, Ordering::Relaxed) {
+                println!("cargo:{directive}");
+            }
+        }
+        Ok(artifacts)
+    }
+
+    /// Compile for the package that `cargo` describes. Returns the directives to print, without their `cargo:`.
+    fn compile_in(&self, cargo: &Cargo, headers: &Path, env: cuda::Env<'_>) -> Result<(Artifacts, Vec<String>), Error> {
+        let unit = generate::Unit::new(self, cargo, headers)?;
+        let nvcc = cuda::find(cargo, env)?;
+
+        let cpu = cpu::Object::prepare(&unit, cargo)?;
+        let cuda = match &nvcc {
+            cuda::Found::Compiler(nvcc) => Some(cuda::Images::prepare(&unit, cargo, nvcc)?),
+            cuda::Found::SwitchedOff | cuda::Found::Nothing => None,
+        };
+        let mut jobs: Vec<step::Job<'_>> = vec![Box::new(|| cpu.build())];
+        if let Some(images) = &cuda {
+            jobs.extend(images.jobs());
+        }
+        step::run_all(jobs, cargo.jobs)?;
+        let (ptx, cubins, usage) = match &cuda {
+            Some(images) => images.collect()?,
+            None => Default::default(),
+        };
+        usage::write_report(&cargo.out_dir.join(format!("{}.usage.txt", unit.name)), &usage)?;
+
+        let rust = cargo.out_dir.join(format!("{}.rs", unit.name));
+        step::write_if_changed(&rust, &generate::rust_expression(&unit, &ptx))?;
+
+        let mut files = cpu.dependencies()?;
+        let mut warnings = cpu.warnings()?;
+        if let Some(images) = &cuda {
+            files.extend(images.dependencies()?);
+            warnings.extend(images.warnings()?);
+        }
+        // Cargo watches all files of a folder.
+        files.retain(|path| !path.starts_with(headers) && !path.starts_with(&cargo.out_dir));
+        files.push(headers.to_owned());
+        files.sort();
+        files.dedup();
+        let mut directives = vec![format!("rustc-link-search=native={}", cargo.out_dir.display())];
+        directives.extend(files.iter().map(|path| format!("rerun-if-changed={}", path.display())));
+        directives.extend(warnings.iter().map(|line| format!("warning={line}")));
+        directives.extend(cpu::directives(cargo));
+        directives.extend(cuda::directives(&nvcc, cargo));
+        let artifacts = Artifacts { rust, cpu: cpu.archive().to_owned(), ptx, cubins, usage };
+        Ok((artifacts, directives))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,40 @@
+//! What cargo tells a build script.
+
+use std::path::PathBuf;
+
+use crate::Error;
+
+/// The package whose build script runs.
+#[derive(Debug, Clone)]
+pub(crate) struct Cargo {
+    /// Where results go.
+    pub out_dir: PathBuf,
+    /// The package's folder.
+    pub manifest_dir: PathBuf,
+    /// The package's name.
+    pub package: String,
+    /// The package's version.
+    pub version: String,
+    /// The triple compiled for.
+    pub target: String,
+    /// The triple compiled on.
+    pub host: String,
+    /// How many compilers may run at a time.
+    pub jobs: usize,
+}
+
+impl Cargo {
+    /// Read the variables that cargo sets for build scripts.
+    pub fn from_env() -> Result<Self, Error> {
+        let text = |name| std::env::var(name).map_err(|_| Error::NotABuildScript(name));
+        Ok(Self {
+            out_dir: text("OUT_DIR")?.into(),
+            manifest_dir: text("CARGO_MANIFEST_DIR")?.into(),
+            package: text("CARGO_PKG_NAME")?,
+            version: text("CARGO_PKG_VERSION")?,
+            target: text("TARGET")?,
+            host: text("HOST")?,
+            jobs: text("NUM_JOBS")?.parse().unwrap_or(1),
+        })
+    }
+}

@@ -1,0 +1,113 @@
+//! The CPU object of a module.
+
+use std::path::{Path, PathBuf};
+
+use crate::Error;
+use crate::cargo::Cargo;
+use crate::generate::{self, Unit};
+use crate::step::{self, Step};
+
+/// Directives to cargo: the variables that `cc` takes the toolchain from.
+pub(crate) fn directives(cargo: &Cargo) -> Vec<String> {
+    let mut lines = Vec::new();
+    for name in ["CXX", "CXXFLAGS", "AR", "ARFLAGS"] {
+        let target = cargo.target.replace('-', "_");
+        for name in [name.to_owned(), format!("{name}_{}", cargo.target), format!("{name}_{target}")] {
+            lines.push(format!("rerun-if-env-changed={name}"));
+        }
+    }
+    lines
+}
+
+/// The compilation of a module for the `cpu` device: compile, localise, archive.
+#[derive(Debug)]
+pub(crate) struct Object {
+    compile: Step,
+    /// Everything after the compilation, each step reading the output of the one before.
+    finish: Vec<Step>,
+}
+
+impl Object {
+    /// Find the C++ toolchain and write the translation unit.
+    pub fn prepare(unit: &Unit, cargo: &Cargo) -> Result<Self, Error> {
+        let mut build = cc::Build::new();
+        build
+            .cpp(true)
+            .cargo_metadata(false)
+            .target(&cargo.target)
+            .host(&cargo.host)
+            .out_dir(&cargo.out_dir)
+            .opt_level(2)
+            .debug(false)
+            .warnings(true)
+            .extra_warnings(true);
+        let compiler = build.try_get_compiler().map_err(|error| Error::NoCxx(error.to_string()))?;
+        let version = compiler
+            .to_command()
+            .arg("--version")
+            .output()
+            .map_err(|error| Error::NoCxx(format!("{}: {error}", compiler.path().display())))?;
+        let compiler = step::words(&compiler.to_command());
+        let symbol = unit.symbol();
+
+        let source = cargo.out_dir.join(format!("{}.cpu.cpp", unit.name));
+        step::write_if_changed(&source, &generate::cpu_unit(unit))?;
+        let file = |extension: &str| cargo.out_dir.join(format!("{}.cpu.{extension}", unit.name));
+        let (object, merged, local) = (file("o"), file("merged.o"), file("local.o"));
+        let archive = cargo.out_dir.join(format!("lib{symbol}.a"));
+        let what = |action: &str| format!("{action} device module {:?} for the cpu device", unit.name);
+        let text = |path: &Path| path.display().to_string();
+
+        let mut command = compiler.clone();
+        // nvcc knows `#pragma unroll`, and device code reads typed memory through 16-byte vectors.
+        command.extend(
+            ["-std=c++17", "-fexceptions", "-g1", "-fno-strict-aliasing", "-Wno-unknown-pragmas"].map(str::to_owned),
+        );
+        command.extend(unit.preprocessor_args());
+        command.extend(["-MMD".to_owned(), "-MF".to_owned(), text(&file("d"))]);
+        command.extend(["-c".to_owned(), text(&source), "-o".to_owned(), text(&object)]);
+        let compile = Step {
+            what: what("compiling"),
+            command,
+            salt: String::from_utf8_lossy(&version.stdout).into_owned(),
+            output: object.clone(),
+            inputs: unit.inputs()?,
+            depfile: Some(file("d")),
+        };
+
+        // A module's symbols stay its own, as they do on a GPU. COMDAT groups have to go first: the linker would keep one
+        // group of that name and drop the others, with the now local functions that the others' modules call.
+        let mut merge = compiler;
+        merge.extend(["-r", "-nostdlib", "-Wl,--force-group-allocation", "-o"].map(str::to_owned));
+        merge.extend([text(&merged), text(&object)]);
+        let merge = Step::after(what("linking"), merge, &object, merged.clone());
+        let localise =
+            vec!["objcopy".to_owned(), format!("--keep-global-symbol={symbol}"), text(&merged), text(&local)];
+        let localise = Step::after(what("localising symbols of"), localise, &merged, local.clone());
+        let mut pack = step::words(&build.try_get_archiver().map_err(|error| Error::NoCxx(error.to_string()))?);
+        pack.extend(["crs".to_owned(), text(&archive), text(&local)]);
+        let pack = Step::after(what("archiving"), pack, &local, archive);
+        Ok(Self { compile, finish: vec![merge, localise, pack] })
+    }
+
+    /// Run the steps that are not up to date.
+    pub fn build(&self) -> Result<(), Error> {
+        self.compile.run()?;
+        self.finish.iter().try_for_each(|step| step.run().map(drop))
+    }
+
+    /// The static library.
+    pub fn archive(&self) -> &Path {
+        self.finish.last().map_or(Path::new(""), |step| &step.output)
+    }
+
+    /// Files the object was made from, without system headers.
+    pub fn dependencies(&self) -> Result<Vec<PathBuf>, Error> {
+        self.compile.dependencies()
+    }
+
+    /// What the compiler remarked.
+    pub fn warnings(&self) -> Result<Vec<String>, Error> {
+        Ok(self.compile.log()?.lines().map(str::to_owned).collect())
+    }
+}

@@ -1,0 +1,374 @@
+//! PTX and cubins: finding nvcc and running it.
+
+use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::Error;
+use crate::cargo::Cargo;
+use crate::generate::{self, Unit};
+use crate::step::{self, Job, Step};
+use crate::usage::{self, FunctionUsage};
+
+/// The architectures that PTX (`compute_N`) and cubins (`sm_N`) are made for, ascending.
+pub const ARCHITECTURES: [u32; 3] = [80, 90, 100];
+
+/// The oldest CUDA release that knows the last of [`ARCHITECTURES`].
+const OLDEST: (u32, u32) = (12, 8);
+
+/// Variables that decide which compiler is used, and those that nvcc reads itself.
+const ENVIRONMENT: [&str; 7] =
+    ["OXSHMEM_CUDA", "NVCC", "CUDA_HOME", "CUDA_PATH", "NVCC_CCBIN", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"];
+
+/// Where a toolkit is usually installed.
+const USUAL_PLACE: &str = "/usr/local/cuda";
+
+/// The directive that says that there is no compiler.
+pub(crate) const NOTICE: &str =
+    "warning=no CUDA compiler found: building without PTX, so without the `cuda` device (scripts/setup installs one)";
+
+/// Looks up an environment variable.
+pub(crate) type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+
+/// A CUDA compiler.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Nvcc {
+    /// The program.
+    pub path: PathBuf,
+    /// What `--version` printed.
+    pub version: String,
+}
+
+/// What the search for a CUDA compiler led to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// One that knows all of [`ARCHITECTURES`].
+    Compiler(Nvcc),
+    /// `OXSHMEM_CUDA=0`.
+    SwitchedOff,
+    /// None anywhere.
+    Nothing,
+}
+
+/// Find the CUDA compiler and check its version.
+pub(crate) fn find(cargo: &Cargo, env: Env<'_>) -> Result<Found, Error> {
+    let required = match env("OXSHMEM_CUDA").filter(|value| !value.is_empty()) {
+        None => false,
+        Some(value) => match value.to_str() {
+            Some("0") => return Ok(Found::SwitchedOff),
+            Some("1") => true,
+            _ => return Err(Error::BadSwitch(value.to_string_lossy().into_owned())),
+        },
+    };
+    match locate(&cargo.manifest_dir, Path::new(USUAL_PLACE), env)? {
+        Some(path) => check_version(path).map(Found::Compiler),
+        None if required => Err(Error::NvccRequired),
+        None => Ok(Found::Nothing),
+    }
+}
+
+/// The first nvcc in the order that the crate's documentation gives.
+fn locate(manifest_dir: &Path, usual_place: &Path, env: Env<'_>) -> Result<Option<PathBuf>, Error> {
+    let set = |name| env(name).filter(|value| !value.is_empty());
+    if let Some(value) = set("NVCC") {
+        let path = PathBuf::from(value);
+        // A bare name is looked up in PATH, as a shell would.
+        let path = if path.components().count() == 1 { in_path(&path, env).unwrap_or(path) } else { path };
+        return if is_program(&path) { Ok(Some(path)) } else { Err(Error::BadNvcc(path)) };
+    }
+    let homes = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(set).map(PathBuf::from);
+    let mut candidates: Vec<PathBuf> = homes.map(|home| home.join("bin/nvcc")).collect();
+    candidates.extend(in_path(Path::new("nvcc"), env));
+    candidates.extend(manifest_dir.ancestors().map(|dir| dir.join(".toolchain/cuda/bin/nvcc")));
+    candidates.push(usual_place.join("bin/nvcc"));
+    Ok(candidates.into_iter().find(|path| is_program(path)))
+}
+
+fn in_path(name: &Path, env: Env<'_>) -> Option<PathBuf> {
+    std::env::split_paths(&env("PATH")?).map(|dir| dir.join(name)).find(|path| is_program(path))
+}
+
+fn is_program(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
+}
+
+fn check_version(nvcc: PathBuf) -> Result<Nvcc, Error> {
+    let failed = |reason: String| Error::NvccVersion { nvcc: nvcc.clone(), reason };
+    let output = Command::new(&nvcc).arg("--version").output().map_err(|error| failed(error.to_string()))?;
+    let version = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() {
+        return Err(failed(format!("{}, {}", output.status, String::from_utf8_lossy(&output.stderr).trim())));
+    }
+    let found = parse_release(&version).ok_or_else(|| failed(format!("no release number in {version:?}")))?;
+    if found < OLDEST {
+        let newest = ARCHITECTURES[ARCHITECTURES.len() - 1];
+        return Err(Error::OldNvcc { nvcc, found, needed: OLDEST, newest });
+    }
+    Ok(Nvcc { path: nvcc, version })
+}
+
+/// The release in `Cuda compilation tools, release 13.0, V13.0.88`.
+fn parse_release(version: &str) -> Option<(u32, u32)> {
+    let (_, rest) = version.split_once("release ")?;
+    let (major, rest) = rest.split_once('.')?;
+    let minor = rest.split(|c: char| !c.is_ascii_digit()).next()?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// Directives to cargo about the search: what to watch, and the line that says that there is no PTX.
+pub(crate) fn directives(found: &Found, cargo: &Cargo) -> Vec<String> {
+    let mut lines: Vec<String> = ENVIRONMENT.iter().map(|name| format!("rerun-if-env-changed={name}")).collect();
+    match found {
+        Found::Compiler(nvcc) => lines.push(format!("rerun-if-changed={}", nvcc.path.display())),
+        Found::SwitchedOff => {}
+        Found::Nothing => {
+            // The list of pinned wheels, which scripts/setup touches when it has installed them.
+            let pins = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/cuda-wheels.txt");
+            if pins.is_file() {
+                lines.push(format!("rerun-if-changed={}", pins.display()));
+            }
+            if announces(cargo, Path::new(env!("CARGO_MANIFEST_DIR"))) {
+                lines.push(NOTICE.to_owned());
+            }
+        }
+    }
+    lines
+}
+
+/// Whether this package's build says that there is no PTX. The runtime's does, since every crate with device code depends on
+/// it; others do where cargo hides the runtime's warnings, because it came from a registry, git or a vendored folder.
+fn announces(cargo: &Cargo, this_crate: &Path) -> bool {
+    let marks = [".cargo-ok", ".cargo-checksum.json", ".cargo_vcs_info.json"];
+    let hidden = this_crate.ancestors().any(|dir| marks.iter().any(|mark| dir.join(mark).is_file()));
+    cargo.package == "oxshmem" || hidden
+}
+
+/// PTX and cubins of a module.
+#[derive(Debug)]
+pub(crate) struct Images {
+    /// For each architecture, PTX and then the cubin made from it.
+    steps: Vec<(u32, Step, Step)>,
+}
+
+impl Images {
+    /// Write the translation unit and lay out the compiler runs.
+    pub fn prepare(unit: &Unit, cargo: &Cargo, nvcc: &Nvcc) -> Result<Self, Error> {
+        let source = cargo.out_dir.join(format!("{}.cuda.cu", unit.name));
+        step::write_if_changed(&source, &generate::cuda_unit(unit))?;
+        let inputs = unit.inputs()?;
+        let file = |end: String| cargo.out_dir.join(format!("{}.{end}", unit.name));
+        let text = |path: &Path| path.display().to_string();
+        let steps = ARCHITECTURES.map(|arch| {
+            let ptx = file(format!("compute_{arch}.ptx"));
+            let depfile = file(format!("compute_{arch}.d"));
+            let mut command =
+                vec![text(&nvcc.path), "-ptx".into(), "-std=c++17".into(), format!("-arch=compute_{arch}")];
+            command.extend(unit.preprocessor_args());
+            command.extend(["-MMD".into(), "-MF".into(), text(&depfile), "-o".into(), text(&ptx), text(&source)]);
+            let compile = Step {
+                what: format!("compiling device module {:?} to PTX for compute_{arch}", unit.name),
+                command,
+                salt: nvcc.version.clone(),
+                output: ptx.clone(),
+                inputs: inputs.clone(),
+                depfile: Some(depfile),
+            };
+            let cubin = file(format!("sm_{arch}.cubin"));
+            let mut command = vec![text(&nvcc.path), "-cubin".into(), format!("-arch=sm_{arch}"), "-Xptxas=-v".into()];
+            command.extend(["-o".into(), text(&cubin), text(&ptx)]);
+            let what = format!("assembling the PTX of device module {:?} for sm_{arch}", unit.name);
+            let assemble = Step { salt: nvcc.version.clone(), ..Step::after(what, command, &ptx, cubin) };
+            (arch, compile, assemble)
+        });
+        Ok(Self { steps: steps.into() })
+    }
+
+    /// One job for each architecture.
+    pub fn jobs(&self) -> impl Iterator<Item = Job<'_>> {
+        self.steps.iter().map(|(_, compile, assemble)| -> Job<'_> {
+            Box::new(move || {
+                compile.run()?;
+                assemble.run()?;
+                Ok(())
+            })
+        })
+    }
+
+    /// The results: PTX without duplicates, all cubins, and the usage of all functions.
+    #[allow(clippy::type_complexity, reason = "taken apart where it is called")]
+    pub fn collect(&self) -> Result<(Vec<(u32, PathBuf)>, Vec<(u32, PathBuf)>, Vec<FunctionUsage>), Error> {
+        let (mut ptx, mut cubins, mut functions) = (Vec::new(), Vec::new(), Vec::new());
+        let mut last = String::new();
+        for (arch, compile, assemble) in &self.steps {
+            let text = std::fs::read_to_string(&compile.output).map_err(Error::file(&compile.output))?;
+            let text = without_target(&text);
+            if text != last {
+                ptx.push((*arch, compile.output.clone()));
+                last = text;
+            }
+            cubins.push((*arch, assemble.output.clone()));
+            functions.extend(usage::parse(*arch, &assemble.log()?));
+        }
+        Ok((ptx, cubins, functions))
+    }
+
+    /// Files that the PTX was made from, without the CUDA toolkit's.
+    pub fn dependencies(&self) -> Result<Vec<PathBuf>, Error> {
+        let mut paths = Vec::new();
+        for (_, compile, _) in &self.steps {
+            paths.extend(compile.dependencies()?);
+        }
+        paths.sort();
+        paths.dedup();
+        Ok(paths)
+    }
+
+    /// What the compilers remarked, without repeating what they say for every architecture.
+    pub fn warnings(&self) -> Result<Vec<String>, Error> {
+        let mut lines: Vec<String> = Vec::new();
+        for (_, compile, assemble) in &self.steps {
+            let log = compile.log()?;
+            let remarks = assemble.log()?;
+            let remarks = remarks.lines().filter(|line| line.contains("warning"));
+            for line in log.lines().chain(remarks).filter(|line| !line.trim().is_empty()) {
+                if !lines.iter().any(|known| known == line) {
+                    lines.push(line.to_owned());
+                }
+            }
+        }
+        Ok(lines)
+    }
+}
+
+/// PTX without its comments and its `.target` line.
+fn without_target(ptx: &str) -> String {
+    let kept = |line: &&str| !line.starts_with("//") && !line.starts_with(".target");
+    ptx.lines().filter(kept).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::tests::{TempDir, program};
+
+    #[test]
+    fn the_first_compiler_in_order_is_taken() {
+        let dir = TempDir::new();
+        let package = dir.path().join("workspace/examples/ring");
+        let usual = dir.path().join("usual");
+        let places: Vec<(Option<&str>, PathBuf)> = vec![
+            (Some("NVCC"), dir.path().join("own/nvcc")),
+            (Some("CUDA_HOME"), dir.path().join("home/bin/nvcc")),
+            (Some("CUDA_PATH"), dir.path().join("path/bin/nvcc")),
+            (Some("PATH"), dir.path().join("bin/nvcc")),
+            (None, package.join(".toolchain/cuda/bin/nvcc")),
+            (None, dir.path().join("workspace/.toolchain/cuda/bin/nvcc")),
+            (None, usual.join("bin/nvcc")),
+        ];
+        let value = |variable: &str, path: &Path| match variable {
+            "NVCC" => path.to_owned(),
+            "PATH" => path.parent().unwrap().to_owned(),
+            _ => path.parent().unwrap().parent().unwrap().to_owned(),
+        };
+        for (_, path) in &places {
+            program(path, "");
+        }
+        // With the first `skipped` places gone, the next one is found; a variable that names a lost folder is passed over.
+        for skipped in 0..=places.len() {
+            let env = |name: &str| {
+                let rank = places.iter().position(|(variable, _)| *variable == Some(name))?;
+                (name != "NVCC" || rank >= skipped).then(|| value(name, &places[rank].1).into_os_string())
+            };
+            let found = locate(&package, &usual, &env).unwrap();
+            assert_eq!(found.as_ref(), places.get(skipped).map(|(_, path)| path));
+            if let Some((_, path)) = places.get(skipped) {
+                std::fs::remove_file(path).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn a_wrong_nvcc_is_an_error_and_an_unset_one_is_not() {
+        let dir = TempDir::new();
+        let not_executable = dir.path().join("nvcc");
+        std::fs::write(&not_executable, "").unwrap();
+        for path in [dir.path().join("absent"), not_executable, dir.path().to_owned()] {
+            let env = |name: &str| (name == "NVCC").then(|| path.clone().into_os_string());
+            assert!(matches!(locate(dir.path(), dir.path(), &env), Err(Error::BadNvcc(named)) if named == path));
+        }
+        let empty = |name: &str| (name == "NVCC").then(OsString::new);
+        assert!(locate(dir.path(), dir.path(), &empty).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_bare_name_in_nvcc_is_looked_up() {
+        let dir = TempDir::new();
+        let path = program(&dir.path().join("bin/nvcc-13"), "");
+        let env = |name: &str| match name {
+            "NVCC" => Some("nvcc-13".into()),
+            "PATH" => Some(dir.path().join("bin").into_os_string()),
+            _ => None,
+        };
+        assert_eq!(locate(dir.path(), dir.path(), &env).unwrap(), Some(path));
+    }
+
+    #[test]
+    fn the_switch() {
+        let dir = TempDir::new();
+        let cargo = crate::tests::cargo_for(dir.path(), "crate");
+        let nvcc = program(&dir.path().join("nvcc"), "#!/bin/sh\necho 'release 13.0, V13.0.88'\n");
+        let with = |switch: &'static str| {
+            let nvcc = nvcc.clone();
+            move |name: &str| match name {
+                "OXSHMEM_CUDA" => Some(switch.into()),
+                "NVCC" => Some(nvcc.clone().into_os_string()),
+                _ => None,
+            }
+        };
+        assert_eq!(find(&cargo, &with("0")).unwrap(), Found::SwitchedOff);
+        assert!(matches!(find(&cargo, &with("1")).unwrap(), Found::Compiler(found) if found.path == nvcc));
+        assert!(matches!(find(&cargo, &with("")).unwrap(), Found::Compiler(_)));
+        assert!(matches!(find(&cargo, &with("yes")), Err(Error::BadSwitch(value)) if value == "yes"));
+    }
+
+    #[test]
+    fn old_and_broken_compilers_are_named() {
+        let dir = TempDir::new();
+        let check = |script: &str| check_version(program(&dir.path().join("nvcc"), script));
+        let old = check("#!/bin/sh\necho 'Cuda compilation tools, release 12.6, V12.6.20'\n").unwrap_err();
+        assert!(old.to_string().contains("CUDA 12.6, but device code is built for sm_100"), "{old}");
+        let mute = check("#!/bin/sh\n").unwrap_err();
+        assert!(mute.to_string().contains("no release number"), "{mute}");
+        let broken = check("#!/bin/sh\necho lost library >&2\nexit 3\n").unwrap_err();
+        assert!(broken.to_string().contains("lost library"), "{broken}");
+    }
+
+    #[test]
+    fn releases() {
+        assert_eq!(parse_release("Cuda compilation tools, release 13.0, V13.0.88"), Some((13, 0)));
+        assert_eq!(parse_release("release 12.10"), Some((12, 10)));
+        assert_eq!(parse_release("gcc 12"), None);
+    }
+
+    #[test]
+    fn ptx_is_compared_without_its_target() {
+        let low = "//\n// Generated\n.version 9.0\n.target sm_80\n.address_size 64\nret;\n";
+        assert_eq!(without_target(low), without_target(&low.replace("sm_80", "sm_90")));
+        assert_ne!(without_target(low), without_target(&low.replace("ret", "exit")));
+    }
+
+    #[test]
+    fn only_the_runtime_or_a_foreign_crate_announces() {
+        let dir = TempDir::new();
+        let (workspace, registry) = (dir.path().join("workspace"), dir.path().join("registry/oxshmem-build"));
+        std::fs::create_dir_all(&workspace).unwrap();
+        std::fs::create_dir_all(&registry).unwrap();
+        std::fs::write(registry.join(".cargo-ok"), "").unwrap();
+        let sibling = crate::tests::cargo_for(dir.path(), "oxshmem-perftest");
+        assert!(!announces(&sibling, &workspace));
+        assert!(announces(&sibling, &registry));
+        assert!(announces(&crate::tests::cargo_for(dir.path(), "oxshmem"), &workspace));
+    }
+}

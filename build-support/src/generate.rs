@@ -1,0 +1,115 @@
+//! The texts written for a module: the translation units and the Rust expression.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use crate::cargo::Cargo;
+use crate::{Error, Module, files};
+
+/// A module with everything checked and made absolute.
+#[derive(Debug)]
+pub(crate) struct Unit {
+    /// The module's name.
+    pub name: String,
+    /// What follows `oxshmem_module_` in the entry symbol: package, version and name, since names are unique in a package only.
+    pub symbol_tail: String,
+    /// Sources, in order.
+    pub sources: Vec<PathBuf>,
+    /// Folders searched for headers, the device headers' last.
+    pub includes: Vec<PathBuf>,
+    /// Macros.
+    pub defines: Vec<(String, String)>,
+    /// The device headers.
+    pub headers: PathBuf,
+}
+
+impl Unit {
+    /// Check a module.
+    pub fn new(module: &Module, cargo: &Cargo, headers: &Path) -> Result<Self, Error> {
+        let name = module.name.clone();
+        let identifier = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+            && !name.bytes().next().is_none_or(|byte| byte.is_ascii_digit());
+        if !identifier {
+            return Err(Error::BadName(name));
+        }
+        if module.sources.is_empty() {
+            return Err(Error::NoSource(name));
+        }
+        if !headers.join("oxshmem").is_dir() {
+            return Err(Error::MissingHeaders(headers.to_owned()));
+        }
+        let absolute = |path: &PathBuf| cargo.manifest_dir.join(path);
+        let sources: Vec<PathBuf> = module.sources.iter().map(absolute).collect();
+        if let Some(path) = sources.iter().find(|path| !path.is_file()) {
+            return Err(Error::MissingSource { module: name, path: path.clone() });
+        }
+        let symbol_tail = format!("{}_{}_{name}", cargo.package, cargo.version)
+            .replace(|c: char| !c.is_ascii_alphanumeric() && c != '_', "_");
+        let mut includes: Vec<PathBuf> = module.includes.iter().map(absolute).collect();
+        includes.push(headers.to_owned());
+        Ok(Self { name, symbol_tail, sources, includes, defines: module.defines.clone(), headers: headers.to_owned() })
+    }
+
+    /// The module's entry symbol, which `oxshmem/port/module.h` defines; also the name of its static library.
+    pub fn symbol(&self) -> String {
+        format!("oxshmem_module_{}", self.symbol_tail)
+    }
+
+    /// The sources and all device headers: what a compilation depends on whatever its dependency file lists.
+    pub fn inputs(&self) -> Result<Vec<PathBuf>, Error> {
+        Ok([self.sources.clone(), files::under(&self.headers)?].concat())
+    }
+
+    /// Compiler arguments for include folders and macros.
+    pub fn preprocessor_args(&self) -> Vec<String> {
+        let includes = self.includes.iter().map(|dir| format!("-I{}", dir.display()));
+        let defines = self.defines.iter().map(|(name, value)| format!("-D{name}={value}"));
+        includes.chain(defines).collect()
+    }
+}
+
+/// The translation unit of the CPU object.
+pub(crate) fn cpu_unit(unit: &Unit) -> String {
+    let mut text = format!("#define OXSHMEM_MODULE_NAME {}\n", unit.symbol_tail);
+    text.push_str(&include_lines(unit));
+    text.push_str("#include <oxshmem/port/module.h>\n");
+    text
+}
+
+/// The translation unit of the PTX.
+pub(crate) fn cuda_unit(unit: &Unit) -> String {
+    include_lines(unit)
+}
+
+fn include_lines(unit: &Unit) -> String {
+    unit.sources.iter().fold(String::new(), |mut text, path| {
+        let _ = writeln!(text, "#include \"{}\"", path.display());
+        text
+    })
+}
+
+/// The Rust expression for `oxshmem::include_module!`, given the PTX files beside it.
+///
+/// The library is named in a `#[link]` attribute, not in a directive to cargo, since cargo hands a directive to a package's
+/// library target alone if it has one. `-whole-archive` makes the linker take the object once even where both a library and
+/// a test of it include the module.
+pub(crate) fn rust_expression(unit: &Unit, ptx: &[(u32, PathBuf)]) -> String {
+    let symbol = unit.symbol();
+    let images = ptx.iter().fold(String::new(), |mut text, (arch, path)| {
+        let file = path.file_name().unwrap_or_default().to_string_lossy();
+        let _ = write!(text, "({arch}, include_str!({file:?})), ");
+        text
+    });
+    format!(
+        "{{\n    \
+             #[link(name = {symbol:?}, kind = \"static\", modifiers = \"-whole-archive\")]\n    \
+             #[link(name = \"stdc++\")]\n    \
+             unsafe extern \"C\" {{\n        \
+                 fn {symbol}() -> *const ::core::ffi::c_void;\n    \
+             }}\n    \
+             ::oxshmem::ModuleSource {{ name: {:?}, ptx: &[{}], cpu: {symbol} }}\n\
+         }}\n",
+        unit.name,
+        images.trim_end_matches(", "),
+    )
+}
