@@ -1,0 +1,419 @@
+//! A PE's side of the bootstrap: one connection to the hub, and a thread that reads it.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt;
+
+use super::frame::{Decoder, Frame, FrameError, Hello, MAX_RESULT, Message};
+use super::{BootstrapError, Failure, FailureCell, FailureKind, JobId, Peer, Rendezvous, Seconds, aborted, lock};
+
+/// How long the hub may take to answer a HELLO. A HELLO is never queued behind other work.
+const ANSWER: Duration = Duration::from_secs(10);
+/// How much longer than the hub this side waits: the hub's answer at its deadline names the missing ranks.
+const HUB_SLACK: Duration = Duration::from_secs(5);
+/// Longest attempt to connect to one address, when there are others.
+const ATTEMPT: Duration = Duration::from_secs(3);
+/// Pause between attempts.
+const RETRY: Duration = Duration::from_millis(50);
+/// How long a frame from the hub may take from its first byte to its last.
+const STALL: Duration = Duration::from_secs(30);
+/// Longest payload that the hub sends: a result and its count, or the table of 1024 PEs.
+const MAX_FROM_HUB: usize = MAX_RESULT + 4;
+
+/// How often this process has initialised and finalized as a rank of a job. It makes a HELLO refer to one generation.
+static GENERATIONS: Mutex<BTreeMap<(JobId, u32), u32>> = Mutex::new(BTreeMap::new());
+
+/// A connected PE.
+#[derive(Debug)]
+pub struct Client {
+    rank: u32,
+    job: JobId,
+    generation: u32,
+    timeout: Duration,
+    address: String,
+    peers: Vec<Peer>,
+    /// Held for the length of a collective: its sequence number, and whether this PE has finalized.
+    turn: Mutex<Turn>,
+    writer: Mutex<TcpStream>,
+    shared: Arc<Shared>,
+    monitor: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct Turn {
+    sequence: u64,
+    finalized: bool,
+}
+
+/// What the monitor thread and the callers share.
+#[derive(Debug)]
+struct Shared {
+    /// The hub's answer to the collective that is under way.
+    answer: Mutex<Option<Frame>>,
+    /// An answer or a failure is there.
+    changed: Condvar,
+    failure: FailureCell,
+}
+
+impl Shared {
+    fn fail(&self, failure: Failure) {
+        self.failure.set(failure);
+        // Taken so that a caller cannot look between the failure and the wake-up.
+        let _answer = lock(&self.answer);
+        self.changed.notify_all();
+    }
+}
+
+impl Client {
+    /// Connects and waits for all other ranks.
+    pub fn join(
+        rendezvous: &Rendezvous,
+        job: JobId,
+        rank: u32,
+        npes: u32,
+        timeout: Duration,
+    ) -> Result<Self, BootstrapError> {
+        let deadline = Instant::now() + timeout;
+        let generation = lock(&GENERATIONS).get(&(job, rank)).map_or(0, |last| last.wrapping_add(1).max(1));
+        let hello = Frame {
+            generation,
+            rank,
+            sequence: 0,
+            message: Message::Hello(Hello { job, npes, timeout, peer: Peer::this() }),
+        }
+        .emit();
+        let (mut wire, address) = loop {
+            let reason = match connect_any(rendezvous, deadline, rank, &hello)? {
+                Ok(connected) => break connected,
+                Err(reason) => reason,
+            };
+            if Instant::now() + RETRY >= deadline {
+                return Err(BootstrapError::Unreachable { rank, address: rendezvous.to_string(), timeout, reason });
+            }
+            std::thread::sleep(RETRY);
+        };
+        let lost = |error: WireError| hub_lost(rank, &address, &error.to_string());
+        let frame =
+            wire.read(Some(Instant::now() + timeout + HUB_SLACK)).map_err(|e| BootstrapError::Failed(lost(e)))?;
+        let peers = match frame.message {
+            Message::Welcome { peers } if peers.len() == npes as usize => peers,
+            Message::Failed(failure) => return Err(BootstrapError::Failed(failure)),
+            other => {
+                let what = format!("it answered HELLO with {:?}", other.op());
+                return Err(BootstrapError::Failed(hub_lost(rank, &address, &what)));
+            }
+        };
+        let system = || BootstrapError::system(format!("PE {rank}: preparing the connection to the rendezvous"));
+        let writer = wire.stream.try_clone().map_err(system())?;
+        let shared =
+            Arc::new(Shared { answer: Mutex::new(None), changed: Condvar::new(), failure: FailureCell::default() });
+        let monitor = {
+            let (shared, address) = (Arc::clone(&shared), address.clone());
+            std::thread::Builder::new()
+                .name("oxshmem-boot".into())
+                .spawn(move || monitor(wire, &shared, rank, &address))
+                .map_err(system())?
+        };
+        Ok(Self {
+            rank,
+            job,
+            generation: frame.generation,
+            timeout,
+            address,
+            peers,
+            turn: Mutex::new(Turn { sequence: 0, finalized: false }),
+            writer: Mutex::new(writer),
+            shared,
+            monitor: Mutex::new(Some(monitor)),
+        })
+    }
+
+    /// Every PE, by rank.
+    pub fn peers(&self) -> &[Peer] {
+        &self.peers
+    }
+
+    /// Why the job failed, and who is told.
+    pub fn failure_cell(&self) -> &FailureCell {
+        &self.shared.failure
+    }
+
+    /// See [`super::Bootstrap::allgather`].
+    pub fn allgather(&self, label: &str, data: &[u8]) -> Result<Vec<Vec<u8>>, BootstrapError> {
+        let message = Message::Allgather { label: label.to_owned(), data: data.to_vec() };
+        match self.collective("allgather", message)? {
+            Message::Gathered { parts } if parts.len() == self.peers.len() => Ok(parts),
+            other => Err(self.unexpected("allgather", &other)),
+        }
+    }
+
+    /// See [`super::Bootstrap::barrier`].
+    pub fn barrier(&self, label: &str) -> Result<(), BootstrapError> {
+        match self.collective("barrier", Message::Barrier { label: label.to_owned() })? {
+            Message::Released => Ok(()),
+            other => Err(self.unexpected("barrier", &other)),
+        }
+    }
+
+    /// See [`super::Bootstrap::abort`].
+    pub fn abort(&self, reason: &str) {
+        if self.shared.failure.get().is_some() || lock(&self.monitor).is_none() {
+            return;
+        }
+        // An error means that the hub is gone; then the others learn it from that.
+        let _ = self.send(0, Message::Abort { reason: reason.to_owned() });
+        self.shared.fail(aborted(self.rank, reason));
+    }
+
+    /// See [`super::Bootstrap::finalize`].
+    pub fn finalize(&self) -> Result<(), BootstrapError> {
+        let result = match self.collective("finalize", Message::Goodbye) {
+            Ok(Message::Farewell) => {
+                lock(&GENERATIONS).insert((self.job, self.rank), self.generation);
+                Ok(())
+            }
+            Ok(other) => Err(self.unexpected("finalize", &other)),
+            Err(BootstrapError::Finalized(_)) => return Ok(()),
+            Err(error) => Err(error),
+        };
+        lock(&self.turn).finalized = true;
+        self.close();
+        result
+    }
+
+    /// Sends this PE's part and waits for the hub's answer.
+    fn collective(&self, what: &'static str, message: Message) -> Result<Message, BootstrapError> {
+        let mut turn = lock(&self.turn);
+        if turn.finalized {
+            return Err(BootstrapError::Finalized(what));
+        }
+        turn.sequence += 1;
+        let deadline = Instant::now() + self.timeout + HUB_SLACK;
+        if let Err(error) = self.send(turn.sequence, message) {
+            // The monitor finds the connection broken too, after what the hub may have said before.
+            let lost = || hub_lost(self.rank, &self.address, &error.to_string());
+            return self.wait(Instant::now() + HUB_SLACK, lost).map(|frame| frame.message);
+        }
+        let late = || {
+            let what = format!("it did not answer {what} within {}", Seconds(self.timeout + HUB_SLACK));
+            hub_lost(self.rank, &self.address, &what)
+        };
+        let frame = self.wait(deadline, late)?;
+        if (frame.sequence, frame.generation) != (turn.sequence, self.generation) {
+            return Err(self.unexpected(what, &frame.message));
+        }
+        Ok(frame.message)
+    }
+
+    /// Waits for an answer or a failure; at the deadline `late` becomes the failure.
+    fn wait(&self, deadline: Instant, late: impl Fn() -> Failure) -> Result<Frame, BootstrapError> {
+        let mut answer = lock(&self.shared.answer);
+        loop {
+            if let Some(frame) = answer.take() {
+                return Ok(frame);
+            }
+            if let Some(failure) = self.shared.failure.get() {
+                return Err(BootstrapError::Failed(failure));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                drop(answer);
+                self.shared.fail(late());
+                answer = lock(&self.shared.answer);
+                continue;
+            }
+            answer = match self.shared.changed.wait_timeout(answer, left) {
+                Ok((answer, _)) => answer,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+    }
+
+    fn unexpected(&self, what: &str, answer: &Message) -> BootstrapError {
+        let failure = hub_lost(self.rank, &self.address, &format!("it answered {what} with {:?}", answer.op()));
+        self.shared.fail(failure.clone());
+        BootstrapError::Failed(failure)
+    }
+
+    fn send(&self, sequence: u64, message: Message) -> io::Result<()> {
+        let bytes = Frame { generation: self.generation, rank: self.rank, sequence, message }.emit();
+        write_all(&lock(&self.writer), &bytes, Instant::now() + self.timeout)
+    }
+
+    fn close(&self) {
+        // Fails when the hub has closed already.
+        let _ = lock(&self.writer).shutdown(Shutdown::Both);
+        let monitor = lock(&self.monitor).take();
+        // A failure callback may be what closes this; a thread cannot wait for itself.
+        if let Some(thread) = monitor.filter(|thread| thread.thread().id() != std::thread::current().id()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if !lock(&self.turn).finalized {
+            self.abort(if std::thread::panicking() { "it panicked" } else { "it ended without finalize" });
+            self.close();
+        }
+    }
+}
+
+/// Reads the connection until it ends: answers go to the caller that waits, a failure to everybody.
+fn monitor(mut wire: Wire, shared: &Shared, rank: u32, address: &str) {
+    loop {
+        let frame = match wire.read(None) {
+            Ok(frame) => frame,
+            Err(error) => return shared.fail(hub_lost(rank, address, &error.to_string())),
+        };
+        match frame.message {
+            Message::Failed(failure) => return shared.fail(failure),
+            Message::Gathered { .. } | Message::Released | Message::Farewell => {
+                let last = matches!(frame.message, Message::Farewell);
+                *lock(&shared.answer) = Some(frame);
+                shared.changed.notify_all();
+                if last {
+                    return;
+                }
+            }
+            other => return shared.fail(hub_lost(rank, address, &format!("it sent {:?} unasked", other.op()))),
+        }
+    }
+}
+
+fn hub_lost(rank: u32, address: &str, why: &str) -> Failure {
+    let message = format!("PE {rank} lost the rendezvous at {address}: {why}");
+    Failure { kind: FailureKind::Hub, ranks: Vec::new(), message }
+}
+
+/// One attempt at every address: `Ok(Err(reason))` when another attempt may succeed.
+fn connect_any(
+    rendezvous: &Rendezvous,
+    deadline: Instant,
+    rank: u32,
+    hello: &[u8],
+) -> Result<Result<(Wire, String), String>, BootstrapError> {
+    let mut reason = String::new();
+    let mut refused = None;
+    for address in rendezvous.addresses() {
+        let mut wire = match connect(address, deadline) {
+            Ok(stream) => Wire { stream, decoder: Decoder::new(MAX_FROM_HUB), timeout: None },
+            Err(error) => {
+                reason = format!("{address}: {error}");
+                continue;
+            }
+        };
+        let answer = write_all(&wire.stream, hello, Instant::now() + ANSWER)
+            .map_err(WireError::Io)
+            .and_then(|()| wire.read(Some(Instant::now() + ANSWER)));
+        match answer.map(|frame| frame.message) {
+            Ok(Message::Accepted) => return Ok(Ok((wire, address.to_owned()))),
+            Ok(Message::Failed(failure)) => return Err(BootstrapError::Failed(failure)),
+            // Another address may lead to the right hub: the same port of another machine may serve another job.
+            Ok(Message::Refused { reason }) => {
+                refused = Some(BootstrapError::Refused { rank, address: address.to_owned(), reason });
+            }
+            Ok(other) => reason = format!("{address} answered HELLO with {:?}", other.op()),
+            Err(error) => reason = format!("{address}: {error}"),
+        }
+    }
+    refused.map_or(Ok(Err(reason)), Err)
+}
+
+fn connect(address: &str, deadline: Instant) -> io::Result<TcpStream> {
+    let mut error = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
+    for address in address.to_socket_addrs()? {
+        let left = deadline.saturating_duration_since(Instant::now()).clamp(Duration::from_millis(1), ATTEMPT);
+        match TcpStream::connect_timeout(&address, left) {
+            Ok(stream) => {
+                tune(&stream)?;
+                return Ok(stream);
+            }
+            Err(last) => error = last,
+        }
+    }
+    Err(error)
+}
+
+/// No delay for small frames; and probes, so that a machine that vanishes is noticed within about 20 seconds.
+pub fn tune(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, Duration::from_secs(10))?;
+    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(3))?;
+    sockopt::set_tcp_keepcnt(stream, 3)?;
+    Ok(())
+}
+
+fn write_all(mut stream: &TcpStream, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "it does not read what it is sent"));
+        }
+        stream.set_write_timeout(Some(left))?;
+        match stream.write(bytes) {
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+#[derive(Debug, thiserror::Error)]
+enum WireError {
+    #[error("it closed the connection")]
+    Closed,
+    #[error("it did not answer in time")]
+    TimedOut,
+    #[error("it {0}")]
+    Frame(#[from] FrameError),
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// The reading half.
+struct Wire {
+    stream: TcpStream,
+    decoder: Decoder,
+    /// The read timeout that the socket has now.
+    timeout: Option<Duration>,
+}
+
+impl Wire {
+    /// The next frame. Without a deadline it waits for the first byte for ever, and for the rest not longer than [`STALL`].
+    fn read(&mut self, deadline: Option<Instant>) -> Result<Frame, WireError> {
+        let mut begun = None;
+        loop {
+            if let Some(frame) = self.decoder.next_frame()? {
+                return Ok(frame);
+            }
+            if self.decoder.is_partial() {
+                begun.get_or_insert_with(Instant::now);
+            }
+            let deadline = deadline.or(begun.map(|begun| begun + STALL));
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(WireError::TimedOut);
+            }
+            if self.timeout != left {
+                self.stream.set_read_timeout(left)?;
+                self.timeout = left;
+            }
+            let mut buffer = [0; 64 << 10];
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return Err(WireError::Closed),
+                Ok(read) => self.decoder.push(&buffer[..read]),
+                Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}

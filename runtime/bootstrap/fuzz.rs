@@ -1,0 +1,158 @@
+//! Entry point for fuzzing: arbitrary bytes at the frame parser and at the hub's decisions, without sockets or clocks.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::frame::{Decoder, Frame, Hello, MAX_FROM_RANK, MAX_GREETING, Message};
+use super::session::{Action, Connection, Session};
+use super::{JobId, Peer};
+
+const JOB: JobId = JobId([0x5a; 16]);
+
+/// Plays `data` as a history of one hub: connections that open, break, send valid frames and garbage, processes that end, time
+/// that passes.
+///
+/// # Panics
+/// When the hub does what it never may: it acts on a connection that is gone, sends what is not a frame, or a deadline that
+/// has passed stays after a tick.
+pub fn frames(data: &[u8]) {
+    let mut input = data.iter().copied();
+    let fixed = input.next().unwrap_or(0);
+    let mut hub = Hub {
+        session: Session::new(JOB, (fixed % 2 == 0).then_some(u32::from(fixed / 2 % 8) + 1)),
+        now: Duration::ZERO,
+        decoders: BTreeMap::new(),
+        opened: 0,
+    };
+    while let Some(command) = input.next() {
+        let argument = input.next().unwrap_or(0);
+        let connection = Connection::from(argument >> 4);
+        let rank = u32::from(argument & 7);
+        match command % 8 {
+            0 => hub.open(),
+            1 => hub.close(connection),
+            2 => {
+                let bytes: Vec<u8> = input.by_ref().take(usize::from(command >> 3)).collect();
+                hub.bytes(connection, &bytes);
+            }
+            3 => {
+                let peer = Peer { pid: rank, host: "host".into(), node: "node".into() };
+                let timeout = Duration::from_secs(u64::from(command >> 5));
+                let message = Message::Hello(Hello { job: JOB, npes: u32::from(command >> 3) % 8, timeout, peer });
+                hub.frame(connection, rank, 0, message);
+            }
+            4 => {
+                let message = match command >> 6 {
+                    0 => Message::Allgather { label: "a".into(), data: vec![command; usize::from(argument)] },
+                    1 => Message::Barrier { label: "b".into() },
+                    2 => Message::Goodbye,
+                    _ => Message::Abort { reason: "c".into() },
+                };
+                hub.frame(connection, rank, u64::from(command >> 3 & 7), message);
+            }
+            5 => {
+                hub.session.exited(rank, "exited");
+                hub.settle();
+            }
+            6 => {
+                hub.now += Duration::from_millis(u64::from(argument) * 100);
+                hub.session.tick(hub.now);
+                assert!(hub.session.deadline().is_none_or(|deadline| deadline > hub.now));
+                hub.settle();
+            }
+            _ => {
+                let mut decoder = Decoder::new(usize::from(argument));
+                let bytes: Vec<u8> = input.by_ref().take(usize::from(command)).collect();
+                decoder.push(&bytes);
+                while let Ok(Some(frame)) = decoder.next_frame() {
+                    assert!(bytes.windows(frame.emit().len()).any(|window| window == frame.emit()));
+                }
+            }
+        }
+    }
+}
+
+struct Hub {
+    session: Session,
+    now: Duration,
+    decoders: BTreeMap<Connection, Decoder>,
+    opened: Connection,
+}
+
+impl Hub {
+    fn open(&mut self) {
+        self.session.opened(self.now, self.opened);
+        self.decoders.insert(self.opened, Decoder::new(MAX_GREETING));
+        self.opened += 1;
+        self.settle();
+    }
+
+    fn close(&mut self, connection: Connection) {
+        if self.decoders.remove(&connection).is_some() {
+            self.session.broken(connection, "closed");
+            self.settle();
+        }
+    }
+
+    fn frame(&mut self, connection: Connection, rank: u32, sequence: u64, message: Message) {
+        // Generation 1 most of the time: 0 only in a HELLO, where it means any.
+        let generation = u32::from(!matches!(message, Message::Hello(_)));
+        let bytes = Frame { generation, rank, sequence, message }.emit();
+        self.bytes(connection, &bytes);
+    }
+
+    fn bytes(&mut self, connection: Connection, bytes: &[u8]) {
+        let Some(decoder) = self.decoders.get_mut(&connection) else { return };
+        decoder.push(bytes);
+        while let Some(decoder) = self.decoders.get_mut(&connection) {
+            match decoder.next_frame() {
+                Ok(Some(frame)) => self.session.frame(self.now, connection, frame),
+                Ok(None) => break,
+                Err(error) => {
+                    self.session.garbage(connection, &error);
+                    self.settle();
+                    self.close(connection);
+                }
+            }
+            self.settle();
+        }
+    }
+
+    fn settle(&mut self) {
+        for action in self.session.take_actions() {
+            match action {
+                Action::Send(connection, bytes) => {
+                    assert!(self.decoders.contains_key(&connection), "sent to a connection that is gone");
+                    let mut decoder = Decoder::new(usize::MAX);
+                    decoder.push(&bytes);
+                    assert!(
+                        matches!(decoder.next_frame(), Ok(Some(_))) && !decoder.is_partial(),
+                        "sent what is not a frame"
+                    );
+                }
+                Action::Greeted(connection) => {
+                    if let Some(decoder) = self.decoders.get_mut(&connection) {
+                        decoder.set_limit(MAX_FROM_RANK);
+                    }
+                }
+                Action::Close(connection) => {
+                    assert!(self.decoders.contains_key(&connection), "closed a connection that is gone");
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+        #[test]
+        fn no_history_breaks_the_hub(data in vec(any::<u8>(), 0..400)) {
+            super::frames(&data);
+        }
+    }
+}

@@ -1,0 +1,496 @@
+//! Bootstrap: how the PEs of a job find each other, exchange addresses, and learn that one of them is gone.
+//!
+//! A star: one [`Hub`], run by the launcher or by the process that created a [`UniqueId`], and one TCP connection from each
+//! PE. Frames carry magic, version, generation, op and sequence (module [`frame`]), so PEs that disagree get an error that
+//! names both sides. Every wait has a deadline, and when it passes the ranks that did not arrive are named. A PE whose
+//! connection breaks before it has finalized is announced to all others at once, whether or not they are waiting.
+//!
+//! A job fails as a whole and for good: after a failure every collective returns it at once, and a PE that joins later gets
+//! it too. Initialising again after an orderly finalize is legal any number of times, from the same or from new processes.
+
+mod client;
+mod frame;
+pub mod fuzz;
+mod hub;
+mod session;
+mod unique_id;
+
+use std::fmt;
+use std::io;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+pub use frame::{FrameError, MAX_CONTRIBUTION, MAX_LABEL, MAX_RESULT};
+pub use hub::{Hub, HubOptions};
+pub use unique_id::UniqueId;
+
+use crate::config::Config;
+use client::Client;
+
+/// Why PEs could not meet, or stopped working together.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum BootstrapError {
+    /// The job has failed; every PE gets this, and so does every later call.
+    #[error("{0}")]
+    Failed(Failure),
+    /// No connection to the hub before the deadline.
+    #[error("PE {rank}: no rendezvous at {address} within {}: {reason}; check that the launcher runs and that this address is \
+        reachable from here, or raise OXSHMEM_BOOTSTRAP_TIMEOUT", Seconds(*timeout))]
+    Unreachable {
+        /// Who tried.
+        rank: u32,
+        /// The addresses tried.
+        address: String,
+        /// How long.
+        timeout: Duration,
+        /// What happened at the last attempt.
+        reason: String,
+    },
+    /// The hub does not let this PE in.
+    #[error("PE {rank}: refused by the rendezvous at {address}: {reason}")]
+    Refused {
+        /// Who was refused.
+        rank: u32,
+        /// The hub's address.
+        address: String,
+        /// The hub's words.
+        reason: String,
+    },
+    /// An argument above its limit.
+    #[error("{what} of {length} bytes, the limit is {limit}")]
+    TooLong {
+        /// The argument.
+        what: String,
+        /// Its length.
+        length: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// A call after [`Bootstrap::finalize`].
+    #[error("{0} after finalize")]
+    Finalized(&'static str),
+    /// The operating system refused something that the bootstrap needs.
+    #[error("{what}: {source}")]
+    System {
+        /// What was attempted.
+        what: String,
+        /// The system's answer.
+        source: Arc<io::Error>,
+    },
+}
+
+impl BootstrapError {
+    fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::System { what, source: Arc::new(source) }
+    }
+}
+
+/// What kind of thing made a job fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FailureKind {
+    /// A PE called [`Bootstrap::abort`], or dropped its [`Bootstrap`] without finalize.
+    Aborted = 0,
+    /// A PE's process or connection is gone.
+    Lost = 1,
+    /// Ranks did not arrive before a deadline.
+    Missing = 2,
+    /// PEs called different things.
+    Mismatch = 3,
+    /// The hub is gone or does not answer.
+    Hub = 4,
+}
+
+impl FailureKind {
+    fn from_wire(number: u8) -> Option<Self> {
+        [Self::Aborted, Self::Lost, Self::Missing, Self::Mismatch, Self::Hub]
+            .into_iter()
+            .find(|kind| *kind as u8 == number)
+    }
+}
+
+/// Why a job failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// The kind.
+    pub kind: FailureKind,
+    /// The ranks at fault; empty when it is nobody's in particular.
+    pub ranks: Vec<u32>,
+    /// The whole story in one line.
+    pub message: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+/// Identity of a job: 128 random bits. A PE that does not know it is not let in.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobId([u8; 16]);
+
+impl JobId {
+    /// A new identity.
+    ///
+    /// # Errors
+    /// The system has no randomness to give.
+    pub fn random() -> Result<Self, BootstrapError> {
+        let mut bytes = [0; 16];
+        std::fs::File::open("/dev/urandom")
+            .and_then(|mut file| io::Read::read_exact(&mut file, &mut bytes))
+            .map_err(BootstrapError::system("reading /dev/urandom for the job's identity"))?;
+        Ok(Self(bytes))
+    }
+
+    /// The first eight digits: enough to tell jobs apart in a message, too few to join one.
+    fn short(self) -> String {
+        self.to_string()[..8].to_owned()
+    }
+}
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "JobId({}...)", self.short())
+    }
+}
+
+impl FromStr for JobId {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || format!("'{text}': expected 32 hexadecimal digits");
+        if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(bad());
+        }
+        let mut bytes = [0; 16];
+        for (byte, at) in bytes.iter_mut().zip((0..32).step_by(2)) {
+            *byte = u8::from_str_radix(&text[at..at + 2], 16).map_err(|_| bad())?;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+/// Addresses of one hub, tried in turn: `host:port`, an IPv6 host in brackets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rendezvous(Vec<String>);
+
+impl Rendezvous {
+    /// The addresses, at least one.
+    pub fn addresses(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(String::as_str)
+    }
+}
+
+impl fmt::Display for Rendezvous {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join(","))
+    }
+}
+
+impl FromStr for Rendezvous {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let valid = |address: &str| {
+            address.rsplit_once(':').is_some_and(|(host, port)| {
+                let plain = !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c));
+                let v6 = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+                let v6 = v6.is_some_and(|host| {
+                    !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || ":.%".contains(c))
+                });
+                (plain || v6)
+                    && port.bytes().all(|b| b.is_ascii_digit())
+                    && port.parse::<u16>().is_ok_and(|port| port != 0)
+            })
+        };
+        if text.split(',').all(valid) {
+            Ok(Self(text.split(',').map(str::to_owned).collect()))
+        } else {
+            Err(format!("'{text}': expected host:port, or several separated by commas"))
+        }
+    }
+}
+
+/// A PE's process and machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    /// Process id, in its own PID namespace.
+    pub pid: u32,
+    /// Host name, for messages.
+    pub host: String,
+    /// Equal for PEs that can reach each other through abstract unix sockets, so pass file descriptors: the boot of the kernel
+    /// and the network namespace.
+    pub node: String,
+}
+
+impl Peer {
+    /// This process.
+    fn this() -> Self {
+        let read = |path: &str| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+        let host = read("/proc/sys/kernel/hostname").unwrap_or_else(|| "unknown".into());
+        let boot = read("/proc/sys/kernel/random/boot_id").unwrap_or_else(|| host.clone());
+        let net =
+            std::fs::read_link("/proc/self/ns/net").map(|link| link.to_string_lossy().into_owned()).unwrap_or_default();
+        Self { pid: std::process::id(), host, node: format!("{boot}/{net}") }
+    }
+}
+
+/// Called when the job fails, from the thread that notices it; see [`Bootstrap::on_failure`].
+pub type FailureCallback = Box<dyn Fn(&Failure) + Send + Sync>;
+
+/// This PE's place in a job.
+///
+/// Dropping it without [`Bootstrap::finalize`] ends the job with an error at every other PE, as the death of this PE would:
+/// the others would otherwise wait for it until a deadline.
+pub struct Bootstrap {
+    rank: u32,
+    npes: u32,
+    job: JobId,
+    link: Link,
+}
+
+enum Link {
+    /// A job of one PE, without sockets.
+    Single {
+        peers: Vec<Peer>,
+        failure: FailureCell,
+        finalized: Mutex<bool>,
+    },
+    Hub(Client),
+}
+
+impl fmt::Debug for Bootstrap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bootstrap")
+            .field("rank", &self.rank)
+            .field("npes", &self.npes)
+            .field("job", &self.job)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Bootstrap {
+    /// Joins the job that `config` names (by the launcher's variables or a unique id) and waits until every PE has joined.
+    /// When it names none, this is a job of one PE.
+    ///
+    /// # Errors
+    /// The hub cannot be reached or refuses this PE; or not every PE joins before `OXSHMEM_BOOTSTRAP_TIMEOUT`: the missing
+    /// ones are named.
+    pub fn connect(config: &Config) -> Result<Self, BootstrapError> {
+        let (Some(rendezvous), Some(rank), Some(npes), Some(job)) =
+            (config.rendezvous().as_ref(), config.rank(), config.npes(), config.job())
+        else {
+            let link = Link::Single {
+                peers: vec![Peer::this()],
+                failure: FailureCell::default(),
+                finalized: Mutex::new(false),
+            };
+            return Ok(Self { rank: 0, npes: 1, job: JobId::random()?, link });
+        };
+        let client = Client::join(rendezvous, job, rank, npes, config.bootstrap_timeout())?;
+        Ok(Self { rank, npes, job, link: Link::Hub(client) })
+    }
+
+    /// This PE's number.
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// PEs in the job.
+    pub fn size(&self) -> u32 {
+        self.npes
+    }
+
+    /// The job's identity.
+    pub fn job_id(&self) -> JobId {
+        self.job
+    }
+
+    /// Every PE's process and machine, by rank.
+    pub fn peers(&self) -> &[Peer] {
+        match &self.link {
+            Link::Single { peers, .. } => peers,
+            Link::Hub(client) => client.peers(),
+        }
+    }
+
+    /// Ranks on this PE's node, its own included, ascending: those that can pass file descriptors to each other.
+    pub fn node_peers(&self) -> Vec<u32> {
+        let peers = self.peers();
+        let node = &peers[self.rank as usize].node;
+        (0..self.npes).filter(|rank| peers[*rank as usize].node == *node).collect()
+    }
+
+    /// Gives every PE the bytes that each contributed, by rank; lengths may differ. Collective: every PE calls it with the same
+    /// `label`, which says in error messages what the exchange is for.
+    ///
+    /// # Errors
+    /// The job has failed: a PE died or did not arrive before the deadline, or PEs called different collectives. `data` or
+    /// `label` above the limit [`MAX_CONTRIBUTION`] or [`MAX_LABEL`] is refused here and leaves the job as it was; a result
+    /// above [`MAX_RESULT`] fails the job.
+    pub fn allgather(&self, label: &str, data: &[u8]) -> Result<Vec<Vec<u8>>, BootstrapError> {
+        check_length("label of an allgather", label.len(), MAX_LABEL)?;
+        check_length(&format!("contribution to allgather ({label})"), data.len(), MAX_CONTRIBUTION)?;
+        match &self.link {
+            Link::Single { .. } => self.single("allgather").map(|()| vec![data.to_vec()]),
+            Link::Hub(client) => client.allgather(label, data),
+        }
+    }
+
+    /// Returns once every PE has called it. Collective, as [`Bootstrap::allgather`].
+    ///
+    /// # Errors
+    /// As [`Bootstrap::allgather`].
+    pub fn barrier(&self, label: &str) -> Result<(), BootstrapError> {
+        check_length("label of a barrier", label.len(), MAX_LABEL)?;
+        match &self.link {
+            Link::Single { .. } => self.single("barrier"),
+            Link::Hub(client) => client.barrier(label),
+        }
+    }
+
+    /// Ends the job: every other PE's pending and later collectives fail with `reason`, cut to 900 bytes. Does nothing
+    /// when the job has failed already or this PE has finalized.
+    pub fn abort(&self, reason: &str) {
+        match &self.link {
+            Link::Single { failure, finalized, .. } => {
+                if !*lock(finalized) {
+                    failure.set(aborted(self.rank, reason));
+                }
+            }
+            Link::Hub(client) => client.abort(reason),
+        }
+    }
+
+    /// Registers what to do when the job fails, in place of an earlier registration. Called once, from the thread that notices
+    /// the failure, which may be an internal one; or from here, when the job has failed already. It must not block.
+    pub fn on_failure(&self, callback: FailureCallback) {
+        match &self.link {
+            Link::Single { failure, .. } => failure.on_failure(callback),
+            Link::Hub(client) => client.failure_cell().on_failure(callback),
+        }
+    }
+
+    /// Why the job has failed, if it has.
+    pub fn failure(&self) -> Option<Failure> {
+        match &self.link {
+            Link::Single { failure, .. } => failure.get(),
+            Link::Hub(client) => client.failure_cell().get(),
+        }
+    }
+
+    /// Leaves the job in order and waits until every PE does. Collective. A second call does nothing.
+    ///
+    /// # Errors
+    /// The job has failed, or not every PE finalizes before the deadline. This PE has left in any case.
+    pub fn finalize(&self) -> Result<(), BootstrapError> {
+        match &self.link {
+            Link::Single { failure, finalized, .. } => {
+                if std::mem::replace(&mut *lock(finalized), true) {
+                    return Ok(());
+                }
+                failure.get().map_or(Ok(()), |failure| Err(BootstrapError::Failed(failure)))
+            }
+            Link::Hub(client) => client.finalize(),
+        }
+    }
+
+    fn single(&self, what: &'static str) -> Result<(), BootstrapError> {
+        match &self.link {
+            Link::Single { finalized, .. } if *lock(finalized) => Err(BootstrapError::Finalized(what)),
+            _ => self.failure().map_or(Ok(()), |failure| Err(BootstrapError::Failed(failure))),
+        }
+    }
+}
+
+fn check_length(what: &str, length: usize, limit: usize) -> Result<(), BootstrapError> {
+    if length <= limit { Ok(()) } else { Err(BootstrapError::TooLong { what: what.to_owned(), length, limit }) }
+}
+
+fn aborted(rank: u32, reason: &str) -> Failure {
+    // Shorter than the wire's limit for texts, so that the sentence around it fits too.
+    let reason = frame::cut(reason, 900);
+    Failure { kind: FailureKind::Aborted, ranks: vec![rank], message: format!("PE {rank} aborted the job: {reason}") }
+}
+
+/// The first failure, and who is told of it.
+#[derive(Default)]
+struct FailureCell(Mutex<FailureState>);
+
+#[derive(Default)]
+struct FailureState {
+    failure: Option<Failure>,
+    callback: Option<FailureCallback>,
+}
+
+impl fmt::Debug for FailureCell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("FailureCell").field(&self.get()).finish()
+    }
+}
+
+impl FailureCell {
+    fn get(&self) -> Option<Failure> {
+        lock(&self.0).failure.clone()
+    }
+
+    /// Keeps `failure` unless there is one, and calls the callback the first time, with no lock held.
+    fn set(&self, failure: Failure) {
+        let mut state = lock(&self.0);
+        if state.failure.is_some() {
+            return;
+        }
+        state.failure = Some(failure.clone());
+        let callback = state.callback.take();
+        drop(state);
+        if let Some(callback) = callback {
+            callback(&failure);
+        }
+    }
+
+    fn on_failure(&self, callback: FailureCallback) {
+        let mut state = lock(&self.0);
+        match state.failure.clone() {
+            None => state.callback = Some(callback),
+            Some(failure) => {
+                drop(state);
+                callback(&failure);
+            }
+        }
+    }
+}
+
+/// Locks, also after a panic of another holder: what these locks guard is consistent between any two statements.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// `1, 3 and 5`; of a long list only the beginning.
+fn list(ranks: &[u32]) -> String {
+    const SHOWN: usize = 16;
+    let text: Vec<String> = ranks.iter().take(SHOWN).map(u32::to_string).collect();
+    match text.split_last() {
+        _ if ranks.len() > SHOWN => format!("{} and {} more", text.join(", "), ranks.len() - SHOWN),
+        Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
+        _ => text.concat(),
+    }
+}
+
+/// A duration as messages show it.
+struct Seconds(Duration);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} s", self.0.as_millis() as f64 / 1000.0)
+    }
+}

@@ -1,0 +1,156 @@
+//! A job that a program sets up itself: one process creates an id, and gives it to the others by whatever means it has.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
+use std::sync::Mutex;
+
+use super::{BootstrapError, Hub, HubOptions, JobId, Rendezvous, lock};
+
+/// What a token starts with; the number is the format's version.
+const SCHEME: &str = "oxshmem1:";
+/// How many addresses of this machine a token names at most, the loopback address besides.
+const MAX_ADDRESSES: usize = 8;
+
+/// The hubs of the ids that this process created, until it ends.
+static HUBS: Mutex<Vec<Hub>> = Mutex::new(Vec::new());
+
+/// Names a job and where its PEs meet; [`crate::config::ConfigBuilder::unique_id`] joins it. As text it is one word without
+/// blanks: `oxshmem1:JOB@HOST:PORT,...`. Whoever has it can join, so it is a secret among the job's processes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UniqueId {
+    job: JobId,
+    rendezvous: Rendezvous,
+}
+
+impl UniqueId {
+    /// Creates an id, and starts its hub in this process, on all interfaces. The hub lives as long as the process, which
+    /// must therefore outlive the job; it may be a PE of it, since finalize returns there after it has at the others.
+    ///
+    /// # Errors
+    /// The system refuses a listening socket, a thread, or the list of interfaces.
+    pub fn create() -> Result<Self, BootstrapError> {
+        let job = JobId::random()?;
+        let any = |address: IpAddr| HubOptions { listen: (address, 0).into(), job, npes: None };
+        // The IPv6 listener takes IPv4 too; a kernel without IPv6 refuses it.
+        let hub =
+            Hub::start(any(Ipv6Addr::UNSPECIFIED.into())).or_else(|_| Hub::start(any(Ipv4Addr::UNSPECIFIED.into())))?;
+        let mut hosts = interfaces()?;
+        hosts.truncate(MAX_ADDRESSES);
+        // Last, since on another machine it leads nowhere, or to somebody else.
+        hosts.push(Ipv4Addr::LOCALHOST.into());
+        let port = hub.address().port();
+        let addresses = hosts.into_iter().map(|host| SocketAddr::new(host, port).to_string()).collect();
+        lock(&HUBS).push(hub);
+        Ok(Self { job, rendezvous: Rendezvous(addresses) })
+    }
+
+    /// The job.
+    pub fn job_id(&self) -> JobId {
+        self.job
+    }
+
+    /// Where its PEs meet.
+    pub fn rendezvous(&self) -> &Rendezvous {
+        &self.rendezvous
+    }
+}
+
+impl fmt::Display for UniqueId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{SCHEME}{}@{}", self.job, self.rendezvous)
+    }
+}
+
+impl FromStr for UniqueId {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (job, rendezvous) = text
+            .trim()
+            .strip_prefix(SCHEME)
+            .and_then(|rest| rest.split_once('@'))
+            .ok_or_else(|| format!("'{text}': expected a unique id, {SCHEME}JOB@HOST:PORT,..."))?;
+        Ok(Self { job: job.parse()?, rendezvous: rendezvous.parse()? })
+    }
+}
+
+/// Addresses of this machine that another could use: of interfaces that are up, IPv4 first, without loopback and link-local.
+fn interfaces() -> Result<Vec<IpAddr>, BootstrapError> {
+    let mut list = std::ptr::null_mut();
+    // SAFETY: `list` is a valid place for the result, which is freed below.
+    if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
+        return Err(BootstrapError::system("listing the network interfaces")(std::io::Error::last_os_error()));
+    }
+    let mut addresses = Vec::new();
+    let mut next = list;
+    // SAFETY: getifaddrs made a list of valid entries that ends with null; each address is null or has the length that its
+    // family says.
+    while let Some(entry) = unsafe { next.as_ref() } {
+        next = entry.ifa_next;
+        let unusable = entry.ifa_flags & libc::IFF_UP as u32 == 0 || entry.ifa_flags & libc::IFF_LOOPBACK as u32 != 0;
+        if unusable || entry.ifa_addr.is_null() {
+            continue;
+        }
+        // SAFETY: as above.
+        let address: IpAddr = match i32::from(unsafe { (*entry.ifa_addr).sa_family }) {
+            libc::AF_INET => {
+                // SAFETY: as above; the entry need not be aligned for this type.
+                let address = unsafe { entry.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned() };
+                Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)).into()
+            }
+            libc::AF_INET6 => {
+                // SAFETY: as above.
+                let address = unsafe { entry.ifa_addr.cast::<libc::sockaddr_in6>().read_unaligned() };
+                Ipv6Addr::from(address.sin6_addr.s6_addr).into()
+            }
+            _ => continue,
+        };
+        let local = match address {
+            IpAddr::V4(v4) => v4.is_link_local() || v4.is_loopback(),
+            IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.is_loopback(),
+        };
+        if !local && !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    // SAFETY: the list is the one that getifaddrs made, and nothing refers to it any more.
+    unsafe { libc::freeifaddrs(list) };
+    addresses.sort_by_key(IpAddr::is_ipv6);
+    Ok(addresses)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_reads_back() {
+        for text in ["oxshmem1:00112233445566778899aabbccddeeff@10.0.0.1:4000,[fe80::1]:4000,127.0.0.1:4000"] {
+            let id: UniqueId = text.parse().unwrap();
+            assert_eq!(id.to_string(), text);
+            assert_eq!(id.rendezvous().addresses().count(), 3);
+        }
+        for text in [
+            "",
+            "oxshmem1:",
+            "oxshmem2:00112233445566778899aabbccddeeff@h:1",
+            "oxshmem1:0011@h:1",
+            "oxshmem1:00112233445566778899aabbccddeeff@",
+            "oxshmem1:00112233445566778899aabbccddeeff@h",
+            "oxshmem1:00112233445566778899aabbccddeeff@h:0",
+            "oxshmem1:00112233445566778899aabbccddeeff@h:70000",
+            "oxshmem1:00112233445566778899aabbccddeef\u{e9}@h:1",
+        ] {
+            assert!(text.parse::<UniqueId>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_created_id_is_one_printable_word() {
+        let text = UniqueId::create().unwrap().to_string();
+        assert!(text.chars().all(|c| c.is_ascii_graphic()), "{text}");
+        assert!(text.parse::<UniqueId>().unwrap().rendezvous().addresses().any(|a| a.starts_with("127.0.0.1:")));
+    }
+}

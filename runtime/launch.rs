@@ -1,0 +1,4 @@
+//! stub
+#[derive(Debug, thiserror::Error)]
+#[error("x")]
+pub struct LaunchError;
