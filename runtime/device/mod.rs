@@ -82,6 +82,8 @@ pub(crate) trait AddressSpace: Debug + Send + Sync {
 pub(crate) trait Device: Debug + Send + Sync {
     /// `cpu`, `cuda`.
     fn name(&self) -> &'static str;
+    /// Memory comes in multiples of this many bytes.
+    fn granularity(&self) -> u64;
     /// Reserves `bytes` bytes of addresses without memory behind them.
     fn reserve(&self, bytes: u64) -> Result<Box<dyn AddressSpace>, DeviceError>;
     /// `bytes` bytes of zeroed memory that other processes can map through the descriptor.

@@ -1,0 +1,151 @@
+//! The `cpu` device as a [`Device`]: memfds for memory, the SIMT executor for kernels.
+
+use std::ffi::c_void;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+
+use super::cpu::{self, Executor, ExecutorOptions};
+use super::{AddressSpace, Device, DeviceError, LaunchConfig, LoadedModule, ModuleSource};
+use crate::abi;
+use crate::config::Config;
+
+/// The CPU of this machine.
+#[derive(Debug)]
+pub(crate) struct CpuDevice {
+    executor: Arc<Executor>,
+}
+
+impl CpuDevice {
+    pub(crate) fn new(config: &Config) -> Result<Self, DeviceError> {
+        let options = ExecutorOptions {
+            workers: config.cpu_workers() as usize,
+            stack_bytes: usize::try_from(config.cpu_stack().0).unwrap_or(usize::MAX),
+            deadline: config.kernel_timeout(),
+            ..ExecutorOptions::default()
+        };
+        Ok(Self { executor: Arc::new(Executor::new(options)?) })
+    }
+}
+
+fn memory_error(what: &'static str, bytes: u64) -> impl FnOnce(rustix::io::Errno) -> DeviceError {
+    move |errno| DeviceError::Memory { what, bytes, source: errno.into() }
+}
+
+fn length(bytes: u64) -> usize {
+    // Address space of this process is measured in usize; what does not fit is refused by mmap.
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
+impl Device for CpuDevice {
+    fn name(&self) -> &'static str {
+        "cpu"
+    }
+
+    fn granularity(&self) -> u64 {
+        rustix::param::page_size() as u64
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<Box<dyn AddressSpace>, DeviceError> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), length(bytes), ProtFlags::empty(), flags) }
+            .map_err(memory_error("cannot reserve address space; lower OXSHMEM_HEAP_MAX", bytes))?;
+        Ok(Box::new(Reservation { base: base as u64, bytes }))
+    }
+
+    fn allocate(&self, bytes: u64) -> Result<OwnedFd, DeviceError> {
+        let fd = memfd_create("oxshmem", MemfdFlags::CLOEXEC).map_err(memory_error("cannot create shared memory", bytes))?;
+        ftruncate(&fd, bytes).map_err(memory_error("cannot size shared memory", bytes))?;
+        Ok(fd)
+    }
+
+    unsafe fn write(&self, to: u64, bytes: &[u8]) {
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, bytes.len()) };
+    }
+
+    unsafe fn read(&self, from: u64, bytes: &mut [u8]) {
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(from as *const u8, bytes.as_mut_ptr(), bytes.len()) };
+    }
+
+    fn install(&self, state: &abi::State) {
+        let (to, bytes) = cpu::device_state();
+        assert_eq!(bytes, size_of::<abi::State>(), "abi.rs and abi.h disagree");
+        // SAFETY: `to` names a static of that size, which only kernels read, and none runs while the state changes.
+        unsafe { to.cast::<abi::State>().write(*state) };
+    }
+
+    fn load(&self, source: &ModuleSource) -> Result<Arc<dyn LoadedModule>, DeviceError> {
+        let refused = |source_error| DeviceError::Module { module: source.name.to_owned(), source: source_error };
+        // SAFETY: the build generated `cpu`; it returns the module's static description.
+        let description: *const c_void = unsafe { (source.cpu)() };
+        // SAFETY: as above.
+        let module = unsafe { cpu::Module::from_raw(description) }.map_err(refused)?;
+        Ok(Arc::new(CpuModule { name: source.name, module, executor: Arc::clone(&self.executor) }))
+    }
+
+    fn synchronize(&self) -> Result<(), DeviceError> {
+        Ok(self.executor.synchronize()?)
+    }
+}
+
+#[derive(Debug)]
+struct CpuModule {
+    name: &'static str,
+    module: cpu::Module,
+    executor: Arc<Executor>,
+}
+
+impl CpuModule {
+    fn kernel(&self, name: &str) -> Result<&cpu::Kernel, DeviceError> {
+        self.module.kernel(name).map_err(|source| DeviceError::Module { module: self.name.to_owned(), source })
+    }
+}
+
+impl LoadedModule for CpuModule {
+    unsafe fn launch(&self, name: &str, config: LaunchConfig, args: &[&[u8]]) -> Result<(), DeviceError> {
+        let kernel = self.kernel(name)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.executor.launch(kernel, config, args) }?;
+        Ok(())
+    }
+
+    fn check(&self, name: &str) -> Result<(), DeviceError> {
+        self.kernel(name).map(drop)
+    }
+}
+
+#[derive(Debug)]
+struct Reservation {
+    base: u64,
+    bytes: u64,
+}
+
+impl AddressSpace for Reservation {
+    fn base(&self) -> u64 {
+        self.base
+    }
+
+    fn map(&self, memory: BorrowedFd<'_>, offset: u64, bytes: u64) -> Result<(), DeviceError> {
+        assert!(offset + bytes <= self.bytes, "mapping behind the end of a reservation");
+        let at = (self.base + offset) as *mut c_void;
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
+        // SAFETY: MAP_FIXED replaces pages of the own reservation only, and nothing was mapped there before.
+        unsafe { mmap(at, length(bytes), prot, flags, memory, 0) }.map_err(memory_error("cannot map shared memory", bytes))?;
+        Ok(())
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        // SAFETY: the reservation is ours, with everything that was mapped into it.
+        let unmapped = unsafe { munmap(self.base as *mut c_void, length(self.bytes)) };
+        if let Err(error) = unmapped {
+            tracing::error!(base = self.base, bytes = self.bytes, %error, "cannot unmap a reservation");
+        }
+    }
+}

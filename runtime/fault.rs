@@ -1,0 +1,210 @@
+//! What device code reports: the first error of a launch, decoded.
+
+use std::fmt;
+
+use crate::abi::ErrorRecord;
+
+/// An error that device code recorded. Operations that were refused had no effect; those issued before are complete or reported.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("PE {me}, {place}: {operation}: {kind}", place = Place(*block, *thread))]
+pub struct DeviceFault {
+    /// The PE whose kernel it was.
+    pub me: i32,
+    /// The operation.
+    pub operation: &'static str,
+    /// Block index of the thread.
+    pub block: [u32; 3],
+    /// Thread index in the block.
+    pub thread: [u32; 3],
+    /// What happened.
+    pub kind: FaultKind,
+}
+
+/// What device code can report.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FaultKind {
+    /// No such PE.
+    #[error("PE {pe} does not exist; PEs are 0 to {last}")]
+    PeOutOfRange {
+        /// The PE asked for.
+        pe: i32,
+        /// The last PE.
+        last: i32,
+    },
+    /// Not symmetric memory.
+    #[error(
+        "[{address:#x}, {address:#x} + {bytes}) to PE {pe} is not inside the symmetric heap; pass memory of Pe::alloc, by the address of the \
+         own copy"
+    )]
+    AddressOutsideHeap {
+        /// The address.
+        address: u64,
+        /// Length of the access.
+        bytes: u64,
+        /// The peer.
+        pe: i32,
+    },
+    /// An address that is not a multiple of the operand's size.
+    #[error("{address:#x} on PE {pe} is not aligned to the operand's {bytes} bytes")]
+    Unaligned {
+        /// The address.
+        address: u64,
+        /// Bytes of the operand.
+        bytes: u64,
+        /// The peer.
+        pe: i32,
+    },
+    /// A wait outlasted its deadline.
+    #[error("no end after {timeout_ms} ms, waiting at {address:#x} for PE {pe}; if the peer is only slow, raise OXSHMEM_TIMEOUT")]
+    Timeout {
+        /// The deadline in milliseconds.
+        timeout_ms: u64,
+        /// What was waited on.
+        address: u64,
+        /// The peer; the own PE if it could be any.
+        pe: i32,
+    },
+    /// The HCA completed a work request with an error.
+    #[error(
+        "the HCA ended {opcode} to PE {pe} (QP {qpn:#x}, WQE {wqe_index}, heap offset {address:#x}) with {syndrome} (vendor syndrome \
+         {vendor_syndrome:#x}); the connection to this PE is lost"
+    )]
+    Completion {
+        /// The peer.
+        pe: i32,
+        /// QP number.
+        qpn: u32,
+        /// 64-bit block index of the WQE.
+        wqe_index: u64,
+        /// The work request.
+        opcode: String,
+        /// Remote address of the WQE: an offset in the peer's heap.
+        address: u64,
+        /// The syndrome.
+        syndrome: String,
+        /// The vendor syndrome.
+        vendor_syndrome: u32,
+    },
+    /// Neither load/store nor a network leads there.
+    #[error("no path to PE {pe}: it is not load/store reachable and no network is open")]
+    NoPath {
+        /// The peer.
+        pe: i32,
+    },
+    /// Another argument is wrong.
+    #[error("bad argument {value} (stride, comparison or signal operator) for PE {pe}, address {address:#x}")]
+    BadArgument {
+        /// The value.
+        value: i64,
+        /// The address given with it.
+        address: u64,
+        /// The peer.
+        pe: i32,
+    },
+    /// A record that this runtime cannot read.
+    #[error("unknown error code {code}")]
+    Unknown {
+        /// The code.
+        code: u32,
+    },
+}
+
+struct Place([u32; 3], [u32; 3]);
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ([bx, by, bz], [tx, ty, tz]) = (self.0, self.1);
+        write!(f, "block ({bx}, {by}, {bz}), thread ({tx}, {ty}, {tz})")
+    }
+}
+
+fn operation(op: u32) -> &'static str {
+    const NAMES: [&str; 19] = [
+        "operation", "put", "get", "p", "g", "iput", "iget", "atomic", "signal_op", "put_signal", "wait_until",
+        "signal_wait_until", "quiet", "fence", "barrier_all", "sync_all", "waiting for room in a send queue",
+        "waiting for a landing slot", "ptr",
+    ];
+    NAMES.get(op as usize).copied().unwrap_or("unknown operation")
+}
+
+/// Opcodes and syndromes are named as in rdma-core's mlx5dv.h.
+fn opcode(opcode: u64) -> String {
+    match opcode {
+        0x08 => "RDMA WRITE".into(),
+        0x10 => "RDMA READ".into(),
+        0x11 => "ATOMIC CS".into(),
+        0x12 => "ATOMIC FA".into(),
+        0x14 => "MASKED CS".into(),
+        0x15 => "MASKED FA".into(),
+        other => format!("opcode {other:#x}"),
+    }
+}
+
+fn syndrome(syndrome: u32) -> String {
+    let name = match syndrome {
+        0x01 => "local length error",
+        0x02 => "local QP operation error",
+        0x04 => "local protection error",
+        0x05 => "work request flushed",
+        0x06 => "memory window bind error",
+        0x10 => "bad response",
+        0x11 => "local access error",
+        0x12 => "remote invalid request",
+        0x13 => "remote access error",
+        0x14 => "remote operation error",
+        0x15 => "transport retry counter exceeded: the peer or the link is down",
+        0x16 => "receiver-not-ready retry counter exceeded",
+        0x22 => "remote abort",
+        _ => return format!("syndrome {syndrome:#x}"),
+    };
+    format!("{name} ({syndrome:#x})")
+}
+
+impl DeviceFault {
+    pub(crate) fn decode(record: &ErrorRecord, me: i32, n_pes: i32, timeout_ns: u64) -> Self {
+        let ErrorRecord { pe, address, length, .. } = *record;
+        let kind = match record.code {
+            1 => FaultKind::PeOutOfRange { pe, last: n_pes - 1 },
+            2 => FaultKind::AddressOutsideHeap { address, bytes: length, pe },
+            3 => FaultKind::Unaligned { address, bytes: length, pe },
+            4 => FaultKind::Timeout { timeout_ms: timeout_ns / 1_000_000, address, pe },
+            5 => FaultKind::Completion {
+                pe,
+                qpn: record.qpn,
+                wqe_index: record.wqe_index,
+                opcode: opcode(length),
+                address,
+                syndrome: syndrome(record.syndrome),
+                vendor_syndrome: record.vendor_syndrome,
+            },
+            6 => FaultKind::NoPath { pe },
+            7 => FaultKind::BadArgument { value: length.cast_signed(), address, pe },
+            code => FaultKind::Unknown { code },
+        };
+        Self { me, operation: operation(record.op), block: record.block, thread: record.thread, kind }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_completion_error_names_peer_queue_pair_address_and_syndrome() {
+        let record = ErrorRecord {
+            code: 5, op: 12, pe: 3, qpn: 0x41, wqe_index: 70_001, address: 0x1000, length: 8, syndrome: 0x13, vendor_syndrome: 0x88,
+            block: [1, 0, 0], thread: [31, 0, 0],
+        };
+        let text = DeviceFault::decode(&record, 2, 4, 0).to_string();
+        for part in ["PE 2", "block (1, 0, 0), thread (31, 0, 0)", "quiet", "RDMA WRITE to PE 3", "QP 0x41", "WQE 70001", "0x1000", "remote access error (0x13)", "0x88"] {
+            assert!(text.contains(part), "{part:?} is missing in {text:?}");
+        }
+    }
+
+    #[test]
+    fn codes_of_another_version_are_shown_as_they_are() {
+        let record = ErrorRecord { code: 99, op: 99, ..ErrorRecord::default() };
+        assert!(DeviceFault::decode(&record, 0, 1, 0).to_string().contains("unknown operation: unknown error code 99"));
+    }
+}

@@ -1,0 +1,9 @@
+//! The host's operations: puts, gets, atomics, signals and barriers from Rust, on the same paths as a kernel's.
+
+mod atomic;
+mod rma;
+mod slice;
+
+pub use atomic::{AtomicValue, BitwiseValue};
+pub use rma::{Compare, SignalOp};
+pub use slice::SymmetricSlice;

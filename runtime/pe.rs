@@ -1,0 +1,566 @@
+//! A processing element: one process's membership in a job, from init to finalize.
+
+use std::cell::{Cell, RefCell};
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytemuck::Pod;
+use oxshmem_hca::provider::Counters;
+
+use crate::abi::{self, ErrorRecord};
+use crate::bootstrap::{Bootstrap, BootstrapError};
+use crate::config::{self, Config};
+use crate::device::{CpuDevice, Device, DeviceError, Function, KernelArgs, LaunchConfig, Module, ModuleSource};
+use crate::fault::DeviceFault;
+use crate::heap::{HeapError, HeapLayout, PeerLinks, SymmetricHeap};
+use crate::host::SymmetricSlice;
+use crate::slab::{Layout, Offset, Slab};
+use crate::transport::ibgda::{Ibgda, QueueLayout};
+use crate::transport::{LoadStore, Plan};
+use crate::{Error, Result};
+
+crate::include_module!(HOST_OPS, "host_ops");
+
+/// Host operations pass their data through a registered buffer of this size.
+pub(crate) const STAGING_BYTES: usize = 1 << 20;
+
+/// Only one PE may live in a process at a time: device code finds its state in a symbol of the process.
+static OCCUPIED: AtomicBool = AtomicBool::new(false);
+
+/// How the runtime reaches a PE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Path {
+    /// It is this PE.
+    Own,
+    /// Loads and stores to the mapped heap.
+    LoadStore,
+    /// Work requests that device code posts.
+    Ibgda,
+}
+
+/// This process's place in a job: its PE. Made by [`init`] or [`Pe::with_config`], ended by [`finalize`](Pe::finalize).
+///
+/// Collective calls ([`alloc`](Pe::alloc), [`free`](Pe::free), [`barrier_all`](Pe::barrier_all), `sync_all`, `finalize`) must be made by every
+/// PE in the same order. A `Pe` belongs to one thread at a time. Dropping it without `finalize` leaves the job as a crash would: the
+/// other PEs get an error.
+#[derive(Debug)]
+pub struct Pe {
+    // Dropped in this order: first what uses memory, then memory.
+    host_ops: Module,
+    network: Option<Ibgda>,
+    heap: RefCell<SymmetricHeap>,
+    slab: Arc<Slab>,
+    parts: Parts,
+    device: Arc<dyn Device>,
+    state: abi::State,
+    plan: Plan,
+    config: Config,
+    bootstrap: Bootstrap,
+    _occupied: Occupied,
+    _one_thread: PhantomData<Cell<()>>,
+}
+
+/// What is where in the slab.
+#[derive(Debug, Clone, Copy)]
+struct Parts {
+    control: Offset,
+    sync_epoch: Offset,
+    region_count: Offset,
+    regions: Offset,
+    lkeys: Offset,
+    rkeys: Offset,
+    staging: Offset,
+}
+
+impl Parts {
+    fn new(layout: &mut Layout, n_pes: u64, max_chunks: u64) -> Self {
+        Self {
+            control: layout.array(1, size_of::<abi::Control>() as u64),
+            sync_epoch: layout.array(1, 8),
+            region_count: layout.array(1, 8),
+            regions: layout.array(abi::MAX_LOCAL_REGIONS as u64, size_of::<abi::LocalRegion>() as u64),
+            lkeys: layout.array(max_chunks, 4),
+            rkeys: layout.array(n_pes * max_chunks, 4),
+            staging: layout.array(1, STAGING_BYTES as u64),
+        }
+    }
+}
+
+/// Joins the job with the configuration of the environment. Collective.
+///
+/// # Errors
+/// See [`Pe::with_config`].
+pub fn init() -> Result<Pe> {
+    Pe::with_config(Config::from_env()?)
+}
+
+impl Pe {
+    /// Joins the job that `config` describes: meets the other PEs, maps their heaps where they can be mapped, and connects to the rest over
+    /// the network. Collective.
+    ///
+    /// # Errors
+    /// A value of the configuration that cannot be met, PEs that do not arrive, a device or an HCA that is not there. Nothing is left
+    /// behind.
+    pub fn with_config(config: Config) -> Result<Self> {
+        config.init_log();
+        let occupied = Occupied::claim()?;
+        let device = open_device(&config)?;
+        let bootstrap = Bootstrap::connect(&config)?;
+        let built = Self::build(config, &bootstrap, device);
+        match built {
+            Ok(parts) => Ok(parts.into_pe(bootstrap, occupied)),
+            Err(error) => {
+                // The others would wait for this PE until their deadline.
+                bootstrap.abort(&format!("PE {} cannot initialise: {error}", bootstrap.rank()));
+                Err(error)
+            }
+        }
+    }
+
+    fn build(config: Config, bootstrap: &Bootstrap, device: Arc<dyn Device>) -> Result<Built> {
+        let (me, n_pes) = (bootstrap.rank(), bootstrap.size());
+        let plan = Plan::new(&config, bootstrap)?;
+        agree_on_sizes(&config, bootstrap)?;
+
+        let chunk = config.heap_chunk().0;
+        let LoadStore { first, count } = plan.load_store;
+        let heap_layout =
+            HeapLayout { max: config.heap_max().0.next_multiple_of(chunk), chunk, slots: count, my_slot: me as usize - first };
+        let max_chunks = heap_layout.max / chunk;
+
+        let mut layout = Layout::default();
+        let parts = Parts::new(&mut layout, u64::from(n_pes), max_chunks);
+        let queues = plan.network.then(|| QueueLayout::new(&mut layout, &config, me, n_pes));
+        let slab = Arc::new(Slab::new(Arc::clone(&device), &layout)?);
+
+        // From here on a failure of the job ends every device wait.
+        let control = Arc::clone(&slab);
+        bootstrap.on_failure(Box::new(move |_| control.write(parts.control, 0, &1u32)));
+
+        let job = format!("{}-{}", bootstrap.job_id(), bootstrap.generation());
+        let timeout = config.bootstrap_timeout();
+        let links = PeerLinks::connect(&job, me as usize, first, count, timeout, || {
+            Ok(bootstrap.barrier("sockets of the heap")?)
+        })?;
+        let mut heap = SymmetricHeap::new(Arc::clone(&device), heap_layout, links)?;
+
+        let network = match queues {
+            Some(queues) => Some(Ibgda::connect(&config, bootstrap, &slab, queues)?),
+            None => None,
+        };
+
+        // The first allocation is the runtime's own: the slots that barriers write to.
+        let sync_bytes = u64::from(n_pes) * 8;
+        let sync_offset = heap.allocate(sync_bytes, 8)?;
+
+        let first_pe = i32::try_from(first).unwrap_or(i32::MAX);
+        let mut state = abi::State {
+            magic: abi::MAGIC,
+            abi_version: abi::ABI_VERSION,
+            bytes: size_of::<abi::State>() as u32,
+            my_pe: me.cast_signed(),
+            n_pes: n_pes.cast_signed(),
+            network: abi::Network::None as u32,
+            p2p_first: first_pe,
+            p2p_count: count as i32,
+            p2p_mask: u64::MAX >> (64 - count),
+            heap_base: heap.base(),
+            heap_bytes: heap_layout.max,
+            stride: heap_layout.max,
+            chunk_log2: chunk.trailing_zeros(),
+            max_chunks: u32::try_from(max_chunks).unwrap_or(u32::MAX),
+            lkeys: slab.address(parts.lkeys),
+            rkeys: slab.address(parts.rkeys),
+            local_regions: slab.address(parts.regions),
+            n_local_regions: slab.address(parts.region_count),
+            control: slab.address(parts.control),
+            timeout_ns: u64::try_from(config.timeout().as_nanos()).unwrap_or(u64::MAX),
+            sync_slots: heap.base() + sync_offset,
+            sync_epoch: slab.address(parts.sync_epoch),
+            ..abi::State::default()
+        };
+        if let Some(network) = &network {
+            network.describe(&mut state);
+            let region = abi::LocalRegion {
+                base: slab.address(parts.staging),
+                bytes: STAGING_BYTES as u64,
+                lkey: state.slab_lkey,
+                reserved0: 0,
+            };
+            slab.write(parts.regions, 0, &region);
+            slab.write(parts.region_count, 0, &1u64);
+        }
+        device.install(&state);
+        let host_ops = Module { loaded: device.load(&HOST_OPS)? };
+
+        let built = Built { host_ops, network, heap, slab, parts, device, state, plan, config };
+        built.back(bootstrap, sync_offset + sync_bytes)?;
+        bootstrap.barrier("end of init")?;
+        Ok(built)
+    }
+
+    /// This PE's number.
+    #[must_use]
+    pub fn my_pe(&self) -> usize {
+        self.bootstrap.rank() as usize
+    }
+
+    /// PEs in the job.
+    #[must_use]
+    pub fn n_pes(&self) -> usize {
+        self.bootstrap.size() as usize
+    }
+
+    /// The configuration in force.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// `cpu` or `cuda`.
+    #[must_use]
+    pub fn device_name(&self) -> &'static str {
+        self.device.name()
+    }
+
+    /// Provider of the HCA in use (`soft` or `mlx5`), if there is one.
+    #[must_use]
+    pub fn hca_name(&self) -> Option<&'static str> {
+        self.network.as_ref().map(Ibgda::provider_name)
+    }
+
+    /// How `pe` is reached. `None` if there is no such PE.
+    #[must_use]
+    pub fn path(&self, pe: usize) -> Option<Path> {
+        let LoadStore { first, count } = self.plan.load_store;
+        (pe < self.n_pes()).then(|| {
+            if pe == self.my_pe() {
+                Path::Own
+            } else if (first..first + count).contains(&pe) {
+                Path::LoadStore
+            } else {
+                Path::Ibgda
+            }
+        })
+    }
+
+    /// What the HCA has done, where that is counted. `None` without a network.
+    #[must_use]
+    pub fn hca_counters(&self) -> Option<Counters> {
+        self.network.as_ref().and_then(Ibgda::counters)
+    }
+
+    /// Doorbells that device code has rung. `None` without a network.
+    #[must_use]
+    pub fn doorbells(&self) -> Option<u64> {
+        self.network.as_ref().map(|network| network.doorbells(&self.slab))
+    }
+
+    /// Symmetric memory for `len` elements, zeroed, at the same offset on every PE. Collective: every PE asks for the same.
+    ///
+    /// # Errors
+    /// The heap is exhausted; or PEs asked for different things, and then nothing was allocated.
+    pub fn alloc<T: Pod>(&self, len: usize) -> Result<SymmetricSlice<T>> {
+        self.alloc_aligned(len, align_of::<T>())
+    }
+
+    /// As [`alloc`](Pe::alloc), aligned to `align` bytes, a power of two.
+    ///
+    /// # Errors
+    /// As [`alloc`](Pe::alloc).
+    pub fn alloc_aligned<T: Pod>(&self, len: usize, align: usize) -> Result<SymmetricSlice<T>> {
+        let align = align.max(align_of::<T>()) as u64;
+        let bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
+        self.agree("alloc", &format!("alloc of {bytes} bytes aligned to {align}"))?;
+        let offset = self.heap.borrow_mut().allocate(bytes, align)?;
+        if let Err(error) = self.back_heap(offset + bytes.max(1)) {
+            // A failed job has no use for the range, but a heap that could not grow goes on with it.
+            let _ = self.heap.borrow_mut().free(offset);
+            return Err(error);
+        }
+        let address = self.heap.borrow().base() + offset;
+        self.clear(address, bytes);
+        // Nobody writes to a peer's copy before that is cleared.
+        self.bootstrap.barrier("alloc")?;
+        Ok(SymmetricSlice::new(address, len))
+    }
+
+    /// Gives symmetric memory back. Collective. Operations on it must have been completed by all PEs (`barrier_all`).
+    ///
+    /// # Errors
+    /// It is not the whole of an allocation, or PEs free different ones; then nothing was freed.
+    #[allow(clippy::needless_pass_by_value)] // The slice must not be used afterwards.
+    pub fn free<T: Pod>(&self, slice: SymmetricSlice<T>) -> Result<()> {
+        let mut heap = self.heap.borrow_mut();
+        let offset = slice.address().wrapping_sub(heap.base());
+        self.agree("free", &format!("free at offset {offset:#x}"))?;
+        heap.free(offset)?;
+        Ok(())
+    }
+
+    /// Allocations that were not freed; the runtime's own count too.
+    #[must_use]
+    pub fn live_allocations(&self) -> usize {
+        self.heap.borrow().live()
+    }
+
+    /// Loads a module of device code and gives it this PE's state.
+    ///
+    /// # Errors
+    /// It was built for another version of the device ABI; both are named.
+    pub fn load(&self, source: &ModuleSource) -> Result<Module> {
+        Ok(Module { loaded: self.device.load(source)? })
+    }
+
+    /// Launches a kernel and returns at once. Kernels run in the order of their launches; [`synchronize`](Pe::synchronize) waits for them.
+    ///
+    /// # Errors
+    /// The shape or the arguments do not fit; nothing was launched.
+    ///
+    /// # Safety
+    /// The arguments must have the types that the kernel declares, and the kernel must be sound for them: device code may do what C++
+    /// may do. What they point to must stay valid until the kernel has ended.
+    pub unsafe fn launch(&self, function: &Function, config: LaunchConfig, args: impl KernelArgs) -> Result<()> {
+        // SAFETY: the caller's promise.
+        Ok(unsafe { function.launch(config, &args)? })
+    }
+
+    /// Waits until all kernels launched before have ended.
+    ///
+    /// # Errors
+    /// The first that applies: the job has failed (a PE died, say); a kernel ended with an error; device code recorded one: a deadline that
+    /// passed, an error completion, a call that was refused. The PE can go on unless the job has failed; a connection that the error
+    /// names as lost stays lost.
+    pub fn synchronize(&self) -> Result<()> {
+        let ended = self.device.synchronize();
+        let fault = self.take_fault();
+        if let Some(failure) = self.bootstrap.failure() {
+            return Err(BootstrapError::Failed(failure).into());
+        }
+        ended?;
+        fault.map_or(Ok(()), |fault| Err(fault.into()))
+    }
+
+    /// Leaves the job in order: completes what is outstanding and waits until every PE does the same. Collective. A job can be joined again
+    /// afterwards.
+    ///
+    /// # Errors
+    /// As [`synchronize`](Pe::synchronize), or not every PE finalizes before the deadline. This PE has left in any case.
+    pub fn finalize(self) -> Result<()> {
+        let quiet = self.quiet();
+        // Nobody's memory goes away while somebody may still write to it.
+        let together = self.bootstrap.barrier("finalize");
+        let left = self.bootstrap.finalize();
+        quiet?;
+        together?;
+        Ok(left?)
+    }
+
+    /// Ends the job with an error at every other PE, whose message is `reason`.
+    pub fn abort(&self, reason: &str) {
+        self.bootstrap.abort(reason);
+    }
+
+    fn take_fault(&self) -> Option<DeviceFault> {
+        const CLAIMED_AT: u64 = (core::mem::offset_of!(abi::Control, claimed) / 4) as u64;
+        const ABORT_AT: u64 = 0;
+        let claimed: u32 = self.slab.read(self.parts.control, CLAIMED_AT);
+        if claimed == 0 {
+            return None;
+        }
+        let error_at = Offset(self.parts.control.0 + core::mem::offset_of!(abi::Control, error) as u64);
+        let record: ErrorRecord = self.slab.read(error_at, 0);
+        self.slab.write(self.parts.control, CLAIMED_AT, &0u32);
+        if self.bootstrap.failure().is_none() {
+            self.slab.write(self.parts.control, ABORT_AT, &0u32);
+        }
+        Some(DeviceFault::decode(&record, self.state.my_pe, self.state.n_pes, self.state.timeout_ns))
+    }
+
+    /// Every PE must call the same; otherwise all get an error.
+    fn agree(&self, label: &str, call: &str) -> Result<()> {
+        let calls = self.bootstrap.allgather(label, call.as_bytes())?;
+        match calls.iter().position(|theirs| theirs != call.as_bytes()) {
+            None => Ok(()),
+            Some(pe) => Err(HeapError::Asymmetric {
+                me: self.my_pe(),
+                mine: call.to_owned(),
+                pe,
+                theirs: String::from_utf8_lossy(&calls[pe]).into_owned(),
+            }
+            .into()),
+        }
+    }
+
+    fn back_heap(&self, end: u64) -> Result<()> {
+        let mut heap = self.heap.borrow_mut();
+        back(&mut heap, self.network.as_ref(), &self.slab, self.parts, &self.config, &self.bootstrap, end)
+    }
+
+    fn clear(&self, address: u64, bytes: u64) {
+        const ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+        let mut at = 0;
+        while at < bytes {
+            let part = (bytes - at).min(ZEROS.len() as u64);
+            // SAFETY: the range was just allocated and is backed.
+            unsafe { self.device.write(address + at, &ZEROS[..part as usize]) };
+            at += part;
+        }
+    }
+
+    pub(crate) fn device(&self) -> &dyn Device {
+        self.device.as_ref()
+    }
+
+    /// A PE number as device code takes it; what does not fit is out of range there too.
+    pub(crate) fn peer(&self, pe: usize) -> i32 {
+        i32::try_from(pe).unwrap_or(i32::MAX)
+    }
+
+    pub(crate) fn staging_address(&self) -> u64 {
+        self.slab.address(self.parts.staging)
+    }
+
+    /// Copies `bytes` (at most [`STAGING_BYTES`]) to the staging buffer.
+    pub(crate) fn stage(&self, bytes: &[u8]) {
+        assert!(bytes.len() <= STAGING_BYTES);
+        // SAFETY: it fits the staging buffer.
+        unsafe { self.device.write(self.staging_address(), bytes) };
+    }
+
+    /// Copies what a kernel left in the staging buffer.
+    pub(crate) fn unstage(&self, bytes: &mut [u8]) {
+        assert!(bytes.len() <= STAGING_BYTES);
+        // SAFETY: it fits the staging buffer.
+        unsafe { self.device.read(self.staging_address(), bytes) };
+    }
+
+    pub(crate) fn staged_word(&self) -> u64 {
+        self.slab.read(self.parts.staging, 0)
+    }
+
+    /// Runs a kernel of `host_ops.cu` in one block and waits for it.
+    ///
+    /// # Safety
+    /// `args` must fit the kernel.
+    pub(crate) unsafe fn run_host_kernel(&self, name: &str, threads: u32, args: &impl KernelArgs) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.host_ops.function(name)?.launch(LaunchConfig::linear(1, threads), args)? };
+        self.synchronize()
+    }
+}
+
+/// A PE but for its bootstrap.
+struct Built {
+    host_ops: Module,
+    network: Option<Ibgda>,
+    heap: SymmetricHeap,
+    slab: Arc<Slab>,
+    parts: Parts,
+    device: Arc<dyn Device>,
+    state: abi::State,
+    plan: Plan,
+    config: Config,
+}
+
+impl Built {
+    fn back(&mut self, bootstrap: &Bootstrap, end: u64) -> Result<()> {
+        back(&mut self.heap, self.network.as_ref(), &self.slab, self.parts, &self.config, bootstrap, end)
+    }
+
+    fn into_pe(self, bootstrap: Bootstrap, occupied: Occupied) -> Pe {
+        Pe {
+            host_ops: self.host_ops,
+            network: self.network,
+            heap: RefCell::new(self.heap),
+            slab: self.slab,
+            parts: self.parts,
+            device: self.device,
+            state: self.state,
+            plan: self.plan,
+            config: self.config,
+            bootstrap,
+            _occupied: occupied,
+            _one_thread: PhantomData,
+        }
+    }
+}
+
+/// Adds chunks until `end` bytes of the heap are backed, and exchanges their keys. Collective.
+fn back(
+    heap: &mut SymmetricHeap,
+    network: Option<&Ibgda>,
+    slab: &Slab,
+    parts: Parts,
+    config: &Config,
+    bootstrap: &Bootstrap,
+    end: u64,
+) -> Result<()> {
+    let added = heap.grow(end, config.bootstrap_timeout())?;
+    let (Some(network), false) = (network, added.is_empty()) else { return Ok(()) };
+    let max_chunks = heap.layout().max / heap.layout().chunk;
+    let mut rkeys = Vec::new();
+    for index in added.clone() {
+        let keys = network.register(heap, index)?;
+        slab.write(parts.lkeys, index as u64, &keys.lkey.to_be());
+        rkeys.extend_from_slice(&keys.rkey.to_be_bytes());
+    }
+    for (pe, theirs) in bootstrap.allgather("keys of the heap", &rkeys)?.iter().enumerate() {
+        for (index, key) in added.clone().zip(theirs.chunks_exact(4)) {
+            // Keys travel and are kept big-endian.
+            let key = u32::from_ne_bytes([key[0], key[1], key[2], key[3]]);
+            slab.write(parts.rkeys, pe as u64 * max_chunks + index as u64, &key);
+        }
+    }
+    Ok(())
+}
+
+fn open_device(config: &Config) -> Result<Arc<dyn Device>, DeviceError> {
+    match config.device() {
+        config::Device::Auto | config::Device::Cpu => Ok(Arc::new(CpuDevice::new(config)?)),
+        config::Device::Cuda => Err(DeviceError::Unavailable {
+            device: "cuda".into(),
+            reason: "not part of this build; use OXSHMEM_DEVICE=cpu or auto".into(),
+        }),
+    }
+}
+
+/// Offsets and keys are exchanged by position, so these must be the same everywhere.
+fn agree_on_sizes(config: &Config, bootstrap: &Bootstrap) -> Result<()> {
+    let mine = format!(
+        "OXSHMEM_HEAP_MAX={} OXSHMEM_HEAP_CHUNK={} OXSHMEM_QPS_PER_PEER={} OXSHMEM_TRANSPORT={:?} OXSHMEM_DISABLE_P2P={}",
+        config.heap_max().0,
+        config.heap_chunk().0,
+        config.qps_per_peer(),
+        config.transport(),
+        config.disable_p2p(),
+    );
+    let all = bootstrap.allgather("configuration", mine.as_bytes())?;
+    match all.iter().position(|theirs| theirs != mine.as_bytes()) {
+        None => Ok(()),
+        Some(pe) => Err(Error::Mismatch {
+            me: bootstrap.rank() as usize,
+            mine,
+            pe,
+            theirs: String::from_utf8_lossy(&all[pe]).into_owned(),
+        }),
+    }
+}
+
+/// The process's one place for a PE.
+#[derive(Debug)]
+struct Occupied;
+
+impl Occupied {
+    fn claim() -> Result<Self> {
+        if OCCUPIED.swap(true, Ordering::AcqRel) { Err(Error::Occupied) } else { Ok(Self) }
+    }
+}
+
+impl Drop for Occupied {
+    fn drop(&mut self) {
+        OCCUPIED.store(false, Ordering::Release);
+    }
+}

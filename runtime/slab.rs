@@ -1,0 +1,112 @@
+//! The slab: one piece of device memory per PE for everything that host and device share beside the heap, so that it is one umem and
+//! one memory region.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use crate::device::{AddressSpace, Device, DeviceError};
+
+/// What is hot for one party has lines of its own: 128 bytes is what one GPU L2 access touches.
+pub(crate) const LINE: u64 = 128;
+
+/// Lays the parts of a slab out, one behind the other.
+#[derive(Debug, Default)]
+pub(crate) struct Layout {
+    end: u64,
+}
+
+/// An offset in the slab.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Offset(pub u64);
+
+impl Layout {
+    /// Room for `count` items of `bytes` bytes, beginning on a line of its own.
+    pub(crate) fn array(&mut self, count: u64, bytes: u64) -> Offset {
+        let offset = self.end.next_multiple_of(LINE);
+        self.end = offset + count * bytes;
+        Offset(offset)
+    }
+}
+
+/// Device memory with an address and a descriptor.
+#[derive(Debug)]
+pub(crate) struct Slab {
+    device: Arc<dyn Device>,
+    space: Box<dyn AddressSpace>,
+    memory: OwnedFd,
+    bytes: u64,
+}
+
+impl Slab {
+    /// Zeroed memory for everything in `layout`.
+    pub(crate) fn new(device: Arc<dyn Device>, layout: &Layout) -> Result<Self, DeviceError> {
+        let bytes = layout.end.next_multiple_of(device.granularity());
+        let memory = device.allocate(bytes)?;
+        let space = device.reserve(bytes)?;
+        space.map(memory.as_fd(), 0, bytes)?;
+        Ok(Self { device, space, memory, bytes })
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) fn memory(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
+    }
+
+    /// The device address of a part.
+    pub(crate) fn address(&self, at: Offset) -> u64 {
+        self.space.base() + at.0
+    }
+
+    /// Writes `value` at `at + index * size_of::<T>()`.
+    pub(crate) fn write<T: Plain>(&self, at: Offset, index: u64, value: &T) {
+        let offset = at.0 + index * size_of::<T>() as u64;
+        assert!(offset + size_of::<T>() as u64 <= self.bytes, "slab write behind its end");
+        // SAFETY: T is plain, so its bytes are initialised; the range is inside the slab, which is mapped while `self` lives.
+        unsafe {
+            let bytes = std::slice::from_raw_parts(std::ptr::from_ref(value).cast::<u8>(), size_of::<T>());
+            self.device.write(self.space.base() + offset, bytes);
+        }
+    }
+
+    /// Reads what [`write`](Self::write) writes.
+    pub(crate) fn read<T: Plain>(&self, at: Offset, index: u64) -> T {
+        let offset = at.0 + index * size_of::<T>() as u64;
+        assert!(offset + size_of::<T>() as u64 <= self.bytes, "slab read behind its end");
+        let mut value = std::mem::MaybeUninit::<T>::zeroed();
+        // SAFETY: as in `write`; T is plain, so any bytes are a value of it.
+        unsafe {
+            let bytes = std::slice::from_raw_parts_mut(value.as_mut_ptr().cast::<u8>(), size_of::<T>());
+            self.device.read(self.space.base() + offset, bytes);
+            value.assume_init()
+        }
+    }
+
+    /// Sets `bytes` bytes to `value`.
+    pub(crate) fn fill(&self, at: Offset, bytes: u64, value: u8) {
+        assert!(at.0 + bytes <= self.bytes, "slab fill behind its end");
+        // SAFETY: the range is inside the slab.
+        unsafe { self.device.write(self.address(at), &vec![value; usize::try_from(bytes).unwrap_or(usize::MAX)]) };
+    }
+}
+
+/// Types without padding for which every bit pattern is a value.
+///
+/// # Safety
+/// Exactly that.
+pub(crate) unsafe trait Plain: Copy {}
+
+// SAFETY: integers.
+unsafe impl Plain for u8 {}
+// SAFETY: integers.
+unsafe impl Plain for u32 {}
+// SAFETY: integers.
+unsafe impl Plain for u64 {}
+// SAFETY: `repr(C)` of integers; the sizes asserted in `abi` leave no room for padding but behind `error`, which is a multiple of 8.
+unsafe impl Plain for crate::abi::ErrorRecord {}
+// SAFETY: `repr(C)` of integers, padded explicitly.
+unsafe impl Plain for crate::abi::Qp {}
+// SAFETY: `repr(C)` of integers, padded explicitly.
+unsafe impl Plain for crate::abi::LocalRegion {}

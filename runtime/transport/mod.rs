@@ -1,0 +1,145 @@
+//! Transports: which PEs are reached by load and store, and which over the network.
+
+pub(crate) mod ibgda;
+
+use crate::bootstrap::Bootstrap;
+use crate::config::{Config, Transport};
+
+/// PEs that one word of the device state can describe.
+const MAX_LOAD_STORE_PES: usize = 64;
+
+/// A transport that was asked for is not to be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransportError {
+    /// `OXSHMEM_TRANSPORT=p2p`, but not every PE is load/store reachable.
+    #[error(
+        "OXSHMEM_TRANSPORT=p2p, but PE {pe} (host {host}) is not load/store reachable from PE {me} (host {my_host}): {reason}; set \
+         OXSHMEM_TRANSPORT=auto to reach it over the network"
+    )]
+    NotReachable {
+        /// This PE.
+        me: usize,
+        /// Its host.
+        my_host: String,
+        /// The first PE that is not reachable.
+        pe: usize,
+        /// Its host.
+        host: String,
+        /// Why.
+        reason: &'static str,
+    },
+    /// Known, but not part of this release.
+    #[error("{name} is not available in this build: {remedy}")]
+    NotAvailable {
+        /// The variable and its value.
+        name: &'static str,
+        /// What to use instead.
+        remedy: &'static str,
+    },
+    /// An HCA could not be used for what the queues need.
+    #[error("HCA {device}: {what}")]
+    Hca {
+        /// The device.
+        device: String,
+        /// What is missing.
+        what: String,
+    },
+    /// Addresses from a peer that cannot be read.
+    #[error("PE {pe} sent addresses of queue pairs that this version cannot read; all PEs must run the same build")]
+    Address {
+        /// The peer.
+        pe: usize,
+    },
+}
+
+/// The run of PEs whose heaps are mapped here; it includes the own PE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LoadStore {
+    pub first: usize,
+    pub count: usize,
+}
+
+/// How the PEs of a job are reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub load_store: LoadStore,
+    /// Whether some PE needs the network.
+    pub network: bool,
+}
+
+impl Plan {
+    /// Decides per peer: load/store inside the node unless the configuration forbids it, the network for everyone else.
+    pub(crate) fn new(config: &Config, bootstrap: &Bootstrap) -> Result<Self, TransportError> {
+        let (me, n_pes) = (bootstrap.rank() as usize, bootstrap.size() as usize);
+        if config.transport() == Transport::Ibrc {
+            return Err(TransportError::NotAvailable {
+                name: "OXSHMEM_TRANSPORT=ibrc (the CPU proxy)",
+                remedy: "use ibgda, p2p or auto",
+            });
+        }
+        let node: Vec<usize> = bootstrap.node_peers().into_iter().map(|rank| rank as usize).collect();
+        let alone = config.disable_p2p() || config.transport() == Transport::Ibgda;
+        let load_store = if alone { LoadStore { first: me, count: 1 } } else { run_around(me, &node) };
+        let reachable = |pe: usize| (load_store.first..load_store.first + load_store.count).contains(&pe);
+        let outside = (0..n_pes).find(|pe| !reachable(*pe));
+        if let (Transport::P2p, Some(pe)) = (config.transport(), outside) {
+            return Err(TransportError::NotReachable {
+                me,
+                my_host: bootstrap.peers()[me].host.clone(),
+                pe,
+                host: bootstrap.peers()[pe].host.clone(),
+                reason: if config.disable_p2p() {
+                    "OXSHMEM_DISABLE_P2P=1"
+                } else if node.contains(&pe) {
+                    "it is on the same node, but outside the run of 64 consecutive PEs that can be mapped"
+                } else {
+                    "it is on another node, or in another network namespace"
+                },
+            });
+        }
+        Ok(Self { load_store, network: outside.is_some() })
+    }
+}
+
+/// The longest run of consecutive PEs of the node around `me`, at most [`MAX_LOAD_STORE_PES`], the same for all of its members.
+fn run_around(me: usize, node: &[usize]) -> LoadStore {
+    let on_node = |pe: usize| node.binary_search(&pe).is_ok();
+    let mut first = me;
+    while first > 0 && on_node(first - 1) {
+        first -= 1;
+    }
+    let mut end = me + 1;
+    while on_node(end) {
+        end += 1;
+    }
+    // Longer runs are cut in pieces that do not depend on who asks.
+    first += (me - first) / MAX_LOAD_STORE_PES * MAX_LOAD_STORE_PES;
+    LoadStore { first, count: (end - first).min(MAX_LOAD_STORE_PES) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_ends_where_another_node_begins() {
+        let node = [2, 3, 4, 7];
+        for me in [2, 3, 4] {
+            assert_eq!(run_around(me, &node), LoadStore { first: 2, count: 3 });
+        }
+        assert_eq!(run_around(7, &node), LoadStore { first: 7, count: 1 });
+    }
+
+    #[test]
+    fn members_of_a_long_run_agree_on_its_pieces() {
+        let node: Vec<usize> = (10..200).collect();
+        for me in 10..200 {
+            let run = run_around(me, &node);
+            assert!((run.first..run.first + run.count).contains(&me) && run.count <= 64);
+            for pe in run.first..run.first + run.count {
+                assert_eq!(run_around(pe, &node), run);
+            }
+        }
+    }
+}
