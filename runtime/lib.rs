@@ -1,1 +1,3 @@
 //! OxSHMEM: a PGAS runtime for GPUs.
+
+pub mod device;
