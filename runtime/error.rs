@@ -2,7 +2,11 @@
 
 use crate::bootstrap::BootstrapError;
 use crate::config::ConfigError;
+use crate::device::DeviceError;
+use crate::fault::DeviceFault;
+use crate::heap::HeapError;
 use crate::launch::LaunchError;
+use crate::transport::TransportError;
 
 /// Anything that can go wrong in a call of this library; each variant is the error of one area, unchanged.
 #[derive(Debug, thiserror::Error)]
@@ -14,6 +18,36 @@ pub enum Error {
     /// The job's PEs could not meet, or the job failed.
     #[error(transparent)]
     Bootstrap(#[from] BootstrapError),
+    /// A device refused something or could not do it, or a kernel ended with an error.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// Device code reported an error.
+    #[error(transparent)]
+    Fault(#[from] DeviceFault),
+    /// The symmetric heap refused something or could not do it.
+    #[error(transparent)]
+    Heap(#[from] HeapError),
+    /// An HCA refused something or could not do it.
+    #[error(transparent)]
+    Hca(#[from] oxshmem_hca::Error),
+    /// A transport that was asked for is not to be had.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// A process has one PE at a time.
+    #[error("this process has a PE already; finalize it before the next init")]
+    Occupied,
+    /// PEs were configured differently where they must agree.
+    #[error("PEs are configured differently: PE {me} has {mine}, PE {pe} has {theirs}")]
+    Mismatch {
+        /// This PE.
+        me: usize,
+        /// Its values.
+        mine: String,
+        /// A PE with others.
+        pe: usize,
+        /// Its values.
+        theirs: String,
+    },
     /// PEs could not be started.
     #[error(transparent)]
     Launch(#[from] LaunchError),

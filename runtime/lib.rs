@@ -1,9 +1,33 @@
-//! OxSHMEM: a PGAS runtime for GPUs.
+//! OxSHMEM: a partitioned global address space for GPUs.
+//!
+//! Every processing element ([`Pe`]) has a symmetric heap; memory of the heap ([`SymmetricSlice`]) exists at the same offset on every PE.
+//! Kernels put to, get from and synchronise on the memory of other PEs (`oxshmem/oxshmem.h`): by load and store where a PE's memory is
+//! mapped, and by work requests that device code posts to an RDMA card (IBGDA) where it is not. The host has the same operations.
+//!
+//! Nothing below needs a GPU or a card: the `cpu` device runs the same kernels on a SIMT executor, and the software HCA executes the
+//! same work requests. See `docs/architecture.md`.
 
+pub mod abi;
 pub mod bootstrap;
 pub mod config;
+pub mod device;
 pub mod error;
+mod fault;
+mod heap;
+mod host;
 pub mod launch;
+mod pe;
+mod slab;
+mod transport;
+
+// The build's generated expressions name this crate.
+extern crate self as oxshmem;
 
 pub use config::Config;
+pub use device::{Function, KernelArg, KernelArgs, LaunchConfig, Module, ModuleSource};
 pub use error::{Error, Result};
+pub use fault::{DeviceFault, FaultKind};
+pub use heap::HeapError;
+pub use host::{AtomicValue, BitwiseValue, Compare, SignalOp, SymmetricSlice};
+pub use pe::{Path, Pe, init};
+pub use transport::TransportError;

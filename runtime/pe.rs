@@ -139,9 +139,8 @@ impl Pe {
         let control = Arc::clone(&slab);
         bootstrap.on_failure(Box::new(move |_| control.write(parts.control, 0, &1u32)));
 
-        let job = format!("{}-{}", bootstrap.job_id(), bootstrap.generation());
         let timeout = config.bootstrap_timeout();
-        let links = PeerLinks::connect(&job, me as usize, first, count, timeout, || {
+        let links = PeerLinks::connect(&bootstrap.job_id().to_string(), me as usize, first, count, timeout, || {
             Ok(bootstrap.barrier("sockets of the heap")?)
         })?;
         let mut heap = SymmetricHeap::new(Arc::clone(&device), heap_layout, links)?;
@@ -449,6 +448,16 @@ impl Pe {
         // SAFETY: the caller's promise.
         unsafe { self.host_ops.function(name)?.launch(LaunchConfig::linear(1, threads), args)? };
         self.synchronize()
+    }
+}
+
+impl Drop for Pe {
+    fn drop(&mut self) {
+        // Kernels must not outlive the memory they use. After finalize none runs.
+        self.slab.write(self.parts.control, 0, &1u32);
+        if let Err(error) = self.device.synchronize() {
+            tracing::warn!(%error, "a kernel was still running when its PE was dropped");
+        }
     }
 }
 

@@ -9,28 +9,10 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 pub(crate) use cpu_device::CpuDevice;
+pub use cpu::LaunchConfig;
 pub use module::{Function, KernelArg, KernelArgs, Module, ModuleSource};
 
 use crate::abi;
-
-/// Extents of a launch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LaunchConfig {
-    /// Blocks in x, y, z.
-    pub grid: [u32; 3],
-    /// Threads of a block in x, y, z.
-    pub block: [u32; 3],
-    /// Dynamic shared memory per block in bytes.
-    pub shared_bytes: u32,
-}
-
-impl LaunchConfig {
-    /// `blocks` blocks of `threads` threads in one dimension.
-    #[must_use]
-    pub fn linear(blocks: u32, threads: u32) -> Self {
-        Self { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 0 }
-    }
-}
 
 /// What a device refused or could not do.
 #[derive(Debug, thiserror::Error)]

@@ -1,0 +1,5 @@
+//! Compiles the tests' kernels.
+
+fn main() {
+    oxshmem_build::Module::new("simt").source("kernels/simt.cu").compile();
+}
