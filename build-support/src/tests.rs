@@ -395,6 +395,12 @@ fn the_real_compiler_takes_inline_ptx() {
     assert_eq!(artifacts.usage.len(), 3);
     assert!(directives.iter().all(|line| !line.starts_with("warning=")), "{directives:?}");
 
+    // The compiler itself is watched; its headers need not be.
+    let outside =
+        |line: &&String| line.starts_with("rerun-if-changed=") && !line.contains(space.dir.path().to_str().unwrap());
+    let watched: Vec<_> = directives.iter().filter(outside).collect();
+    assert_eq!(watched, [&format!("rerun-if-changed={}", nvcc.display())]);
+
     space.dir.write("bad.cu", "#ifdef __CUDACC__\n__global__ void k() { lost(); }\n#else\nint answer();\n#endif\n");
     let error = space.build(&Module::new("bad").source("bad.cu"), "crate", &env).unwrap_err().to_string();
     assert!(error.contains("identifier \"lost\" is undefined"), "{error}");
