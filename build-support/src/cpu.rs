@@ -47,6 +47,8 @@ impl Object {
             .arg("--version")
             .output()
             .map_err(|error| Error::NoCxx(format!("{}: {error}", compiler.path().display())))?;
+        // GCC gives static members of templates a binding that stays global whatever is asked below; clang does not.
+        let not_unique = (!compiler.is_like_clang()).then(|| "-fno-gnu-unique".to_owned());
         let compiler = step::words(&compiler.to_command());
         let symbol = unit.symbol();
 
@@ -63,6 +65,7 @@ impl Object {
         command.extend(
             ["-std=c++17", "-fexceptions", "-g1", "-fno-strict-aliasing", "-Wno-unknown-pragmas"].map(str::to_owned),
         );
+        command.extend(not_unique);
         command.extend(unit.preprocessor_args());
         command.extend(["-MMD".to_owned(), "-MF".to_owned(), text(&file("d"))]);
         command.extend(["-c".to_owned(), text(&source), "-o".to_owned(), text(&object)]);

@@ -61,28 +61,41 @@ pub(crate) fn find(cargo: &Cargo, env: Env<'_>) -> Result<Found, Error> {
             _ => return Err(Error::BadSwitch(value.to_string_lossy().into_owned())),
         },
     };
-    match locate(&cargo.manifest_dir, Path::new(USUAL_PLACE), env)? {
-        Some(path) => check_version(path).map(Found::Compiler),
+    choose(candidates(&cargo.manifest_dir, Path::new(USUAL_PLACE), env)?, required)
+}
+
+/// The first compiler that works and is new enough; if there are only others, what is wrong with the first of them.
+fn choose(paths: Vec<PathBuf>, required: bool) -> Result<Found, Error> {
+    let mut refused = None;
+    for path in paths {
+        match check_version(path) {
+            Ok(nvcc) => return Ok(Found::Compiler(nvcc)),
+            Err(error) => refused = refused.or(Some(error)),
+        }
+    }
+    match refused {
+        Some(error) => Err(error),
         None if required => Err(Error::NvccRequired),
         None => Ok(Found::Nothing),
     }
 }
 
-/// The first nvcc in the order that the crate's documentation gives.
-fn locate(manifest_dir: &Path, usual_place: &Path, env: Env<'_>) -> Result<Option<PathBuf>, Error> {
+/// Every nvcc there is, in the order that the crate's documentation gives. What `NVCC` names is the only one.
+fn candidates(manifest_dir: &Path, usual_place: &Path, env: Env<'_>) -> Result<Vec<PathBuf>, Error> {
     let set = |name| env(name).filter(|value| !value.is_empty());
     if let Some(value) = set("NVCC") {
         let path = PathBuf::from(value);
         // A bare name is looked up in PATH, as a shell would.
         let path = if path.components().count() == 1 { in_path(&path, env).unwrap_or(path) } else { path };
-        return if is_program(&path) { Ok(Some(path)) } else { Err(Error::BadNvcc(path)) };
+        return if is_program(&path) { Ok(vec![path]) } else { Err(Error::BadNvcc(path)) };
     }
     let homes = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(set).map(PathBuf::from);
-    let mut candidates: Vec<PathBuf> = homes.map(|home| home.join("bin/nvcc")).collect();
-    candidates.extend(in_path(Path::new("nvcc"), env));
-    candidates.extend(manifest_dir.ancestors().map(|dir| dir.join(".toolchain/cuda/bin/nvcc")));
-    candidates.push(usual_place.join("bin/nvcc"));
-    Ok(candidates.into_iter().find(|path| is_program(path)))
+    let mut paths: Vec<PathBuf> = homes.map(|home| home.join("bin/nvcc")).collect();
+    paths.extend(in_path(Path::new("nvcc"), env));
+    paths.extend(manifest_dir.ancestors().map(|dir| dir.join(".toolchain/cuda/bin/nvcc")));
+    paths.push(usual_place.join("bin/nvcc"));
+    paths.retain(|path| is_program(path));
+    Ok(paths)
 }
 
 fn in_path(name: &Path, env: Env<'_>) -> Option<PathBuf> {
@@ -147,6 +160,8 @@ fn announces(cargo: &Cargo, this_crate: &Path) -> bool {
 /// PTX and cubins of a module.
 #[derive(Debug)]
 pub(crate) struct Images {
+    /// The folder that nvcc's own headers are named under: as nvcc writes it, `..` included.
+    toolkit: PathBuf,
     /// For each architecture, PTX and then the cubin made from it.
     steps: Vec<(u32, Step, Step)>,
 }
@@ -181,7 +196,8 @@ impl Images {
             let assemble = Step { salt: nvcc.version.clone(), ..Step::after(what, command, &ptx, cubin) };
             (arch, compile, assemble)
         });
-        Ok(Self { steps: steps.into() })
+        let toolkit = nvcc.path.parent().unwrap_or(Path::new("")).join("..");
+        Ok(Self { toolkit, steps: steps.into() })
     }
 
     /// One job for each architecture.
@@ -219,6 +235,7 @@ impl Images {
         for (_, compile, _) in &self.steps {
             paths.extend(compile.dependencies()?);
         }
+        paths.retain(|path| !path.starts_with(&self.toolkit));
         paths.sort();
         paths.dedup();
         Ok(paths)
@@ -281,8 +298,8 @@ mod tests {
                 let rank = places.iter().position(|(variable, _)| *variable == Some(name))?;
                 (name != "NVCC" || rank >= skipped).then(|| value(name, &places[rank].1).into_os_string())
             };
-            let found = locate(&package, &usual, &env).unwrap();
-            assert_eq!(found.as_ref(), places.get(skipped).map(|(_, path)| path));
+            let found = candidates(&package, &usual, &env).unwrap();
+            assert_eq!(found.first(), places.get(skipped).map(|(_, path)| path));
             if let Some((_, path)) = places.get(skipped) {
                 std::fs::remove_file(path).unwrap();
             }
@@ -296,10 +313,10 @@ mod tests {
         std::fs::write(&not_executable, "").unwrap();
         for path in [dir.path().join("absent"), not_executable, dir.path().to_owned()] {
             let env = |name: &str| (name == "NVCC").then(|| path.clone().into_os_string());
-            assert!(matches!(locate(dir.path(), dir.path(), &env), Err(Error::BadNvcc(named)) if named == path));
+            assert!(matches!(candidates(dir.path(), dir.path(), &env), Err(Error::BadNvcc(named)) if named == path));
         }
         let empty = |name: &str| (name == "NVCC").then(OsString::new);
-        assert!(locate(dir.path(), dir.path(), &empty).unwrap().is_none());
+        assert!(candidates(dir.path(), dir.path(), &empty).unwrap().is_empty());
     }
 
     #[test]
@@ -311,7 +328,7 @@ mod tests {
             "PATH" => Some(dir.path().join("bin").into_os_string()),
             _ => None,
         };
-        assert_eq!(locate(dir.path(), dir.path(), &env).unwrap(), Some(path));
+        assert_eq!(candidates(dir.path(), dir.path(), &env).unwrap(), [path]);
     }
 
     #[test]
@@ -331,6 +348,17 @@ mod tests {
         assert!(matches!(find(&cargo, &with("1")).unwrap(), Found::Compiler(found) if found.path == nvcc));
         assert!(matches!(find(&cargo, &with("")).unwrap(), Found::Compiler(_)));
         assert!(matches!(find(&cargo, &with("yes")), Err(Error::BadSwitch(value)) if value == "yes"));
+    }
+
+    #[test]
+    fn a_compiler_that_is_too_old_is_passed_over_if_there_is_another() {
+        let dir = TempDir::new();
+        let old = program(&dir.path().join("old"), "#!/bin/sh\necho 'release 11.8, V11.8.89'\n");
+        let new = program(&dir.path().join("new"), "#!/bin/sh\necho 'release 13.0, V13.0.88'\n");
+        assert!(matches!(choose(vec![old.clone()], false), Err(Error::OldNvcc { found: (11, 8), .. })));
+        assert!(matches!(choose(vec![old, new.clone()], false).unwrap(), Found::Compiler(nvcc) if nvcc.path == new));
+        assert_eq!(choose(Vec::new(), false).unwrap(), Found::Nothing);
+        assert!(matches!(choose(Vec::new(), true), Err(Error::NvccRequired)));
     }
 
     #[test]

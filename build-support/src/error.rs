@@ -57,7 +57,7 @@ pub enum Error {
     /// A CUDA compiler that does not know the newest architecture.
     #[error(
         "{} is CUDA {}.{}, but device code is built for sm_{newest}, which needs CUDA {}.{} or newer\n\
-         set NVCC to a newer one (scripts/setup installs one in .toolchain/cuda), or OXSHMEM_CUDA=0 to build without PTX",
+         run scripts/setup, set NVCC to a newer one, or OXSHMEM_CUDA=0 to build without PTX",
         nvcc.display(), found.0, found.1, needed.0, needed.1
     )]
     OldNvcc {

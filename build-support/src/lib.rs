@@ -30,7 +30,8 @@
 //! # The CUDA compiler
 //!
 //! Looked for in this order: `$NVCC`, `$CUDA_HOME/bin`, `$CUDA_PATH/bin`, `PATH`, `.toolchain/cuda/bin` in the package's folder
-//! or one above it (where `scripts/setup` puts it), `/usr/local/cuda/bin`. Without one everything but the `cuda` device works,
+//! or one above it (where `scripts/setup` puts it), `/usr/local/cuda/bin`. What `NVCC` names has to work; elsewhere a compiler that
+//! is older than CUDA 12.8 is passed over if a later place has a newer one. Without any, everything but the `cuda` device works,
 //! and the build says so in one line. `OXSHMEM_CUDA=0` leaves PTX out silently, `OXSHMEM_CUDA=1` makes a missing compiler
 //! an error.
 //!

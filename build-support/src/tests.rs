@@ -72,19 +72,23 @@ const MODULE_H: &str = "
 extern \"C\" const void *OXSHMEM_GLUE(oxshmem_module_, OXSHMEM_MODULE_NAME)() { static int value; value = answer(); return &value; }
 ";
 
-/// A source whose entry gives a pointer to `value`. `answer`, `helper` and an inline function have external linkage, and an
-/// exception needs the C++ runtime.
+/// A source whose entry gives a pointer to `value`. All that it defines has external linkage, and an exception needs the C++
+/// runtime.
 fn source(value: i32) -> String {
     format!(
         "#include <oxshmem/port/port.h>
          template <class T> T twice(T v) {{ return v + v; }}
-         int helper() {{ if (shared_inline() != 1) throw 1; return twice({value}); }}
+         int helper() {{ return Numbered<int>::id == 1 ? twice({value}) : -1; }}
          int answer() {{ try {{ throw helper(); }} catch (int v) {{ return v / 2; }} }}
         "
     )
 }
 
-const PORT_H: &str = "#pragma once\ninline int shared_inline() { static int calls; (void)calls; return 1; }\n";
+/// Inline functions, static members of templates and what they hold: one of each module, as device memory would be.
+const PORT_H: &str = "#pragma once
+inline int next_number() { static int last; return ++last; }
+template <class T> struct Numbered { static inline const int id = next_number(); };
+";
 
 /// The Rust side that the runtime crate provides.
 const RUNTIME: &str = r#"
@@ -394,6 +398,12 @@ fn the_real_compiler_takes_inline_ptx() {
     assert!(artifacts.usage.iter().all(|f| f.name == "ring" && f.registers.is_some_and(|n| n > 0)));
     assert_eq!(artifacts.usage.len(), 3);
     assert!(directives.iter().all(|line| !line.starts_with("warning=")), "{directives:?}");
+
+    // The compiler itself is watched; its headers need not be.
+    let outside =
+        |line: &&String| line.starts_with("rerun-if-changed=") && !line.contains(space.dir.path().to_str().unwrap());
+    let watched: Vec<_> = directives.iter().filter(outside).collect();
+    assert_eq!(watched, [&format!("rerun-if-changed={}", nvcc.display())]);
 
     space.dir.write("bad.cu", "#ifdef __CUDACC__\n__global__ void k() { lost(); }\n#else\nint answer();\n#endif\n");
     let error = space.build(&Module::new("bad").source("bad.cu"), "crate", &env).unwrap_err().to_string();

@@ -1,1 +1,3 @@
 //! A ring of PEs: the smallest crate that uses OxSHMEM.
+
+fn main() {}

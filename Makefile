@@ -1,0 +1,29 @@
+# Every target does the set-up it needs.
+
+# A rustup of this user may not be in PATH yet.
+export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test bench fmt clean
+
+help: ## Print this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+
+setup: ## Install what building needs: system packages, Rust, the CUDA compiler (idempotent)
+	@scripts/setup
+
+demo: setup ## Two PEs on this machine: bandwidth and message rate through P2P and IBGDA, data verified
+	@cargo run --release -p oxshmem-perftest --bin demo
+
+test: setup ## Formatting, lints, docs, all tests, a few seconds of fuzzing
+	@scripts/test
+
+bench: setup ## All benchmarks; results in results/
+	@scripts/bench
+
+fmt: ## Format Rust, C++ and CUDA sources
+	@cargo fmt --all
+	@scripts/clang-format -i
+
+clean: ## Remove what was built; the CUDA compiler in .toolchain stays
+	@cargo clean
