@@ -476,7 +476,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// `1, 3 and 5`; of a long list only the beginning.
-fn list(ranks: &[u32]) -> String {
+pub(crate) fn list(ranks: &[u32]) -> String {
     const SHOWN: usize = 16;
     let text: Vec<String> = ranks.iter().take(SHOWN).map(u32::to_string).collect();
     match text.split_last() {

@@ -1,0 +1,222 @@
+//! From the PEs' pipes to the launcher's standard output and error: whole lines, each with its PE's number.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+
+/// Lines longer than this are cut into several.
+const MAX_LINE: usize = 64 << 10;
+/// Text waiting for a slow reader above which the PEs are not read, so that they wait too.
+const MAX_WAITING: usize = 1 << 20;
+/// What a pipe that polls as writable takes without blocking (`PIPE_BUF`).
+const PIECE: usize = 4096;
+
+/// One of a PE's two output pipes.
+#[derive(Debug)]
+pub struct Source {
+    fd: Option<OwnedFd>,
+    /// The beginning of a line, or everything that was read if it is captured.
+    kept: Vec<u8>,
+}
+
+/// Where lines go.
+#[derive(Debug)]
+pub enum Target<'a> {
+    /// Kept in the source.
+    Capture,
+    /// To a sink, with a prefix.
+    Forward { sink: &'a mut Sink, prefix: &'a [u8] },
+}
+
+impl Source {
+    /// Takes the reading end of a pipe, which becomes non-blocking.
+    pub fn new(fd: impl Into<OwnedFd>) -> io::Result<Self> {
+        let fd = fd.into();
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        Ok(Self { fd: Some(fd), kept: Vec::new() })
+    }
+
+    /// The pipe, until it has ended.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.fd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// What was captured, once the pipe has ended.
+    pub fn into_captured(self) -> Vec<u8> {
+        self.kept
+    }
+
+    /// Reads once and passes on complete lines; at the pipe's end the incomplete one too. Returns whether more may be there.
+    pub fn read(&mut self, target: Target<'_>) -> bool {
+        let Some(fd) = &self.fd else { return false };
+        let mut buffer = [0; 64 << 10];
+        match rustix::io::read(fd, &mut buffer) {
+            Ok(0) => self.end(target),
+            Ok(read) => {
+                self.kept.extend_from_slice(&buffer[..read]);
+                if let Target::Forward { sink, prefix } = target {
+                    self.pass_on(sink, prefix);
+                }
+                return true;
+            }
+            Err(Errno::INTR) => return true,
+            Err(Errno::AGAIN) => {}
+            Err(_) => self.end(target),
+        }
+        false
+    }
+
+    /// Closes the pipe and passes on an incomplete line.
+    pub fn end(&mut self, target: Target<'_>) {
+        self.fd = None;
+        if let Target::Forward { sink, prefix } = target
+            && !self.kept.is_empty()
+        {
+            sink.line(prefix, &self.kept);
+            self.kept = Vec::new();
+        }
+    }
+
+    fn pass_on(&mut self, sink: &mut Sink, prefix: &[u8]) {
+        let mut rest = &self.kept[..];
+        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+            sink.line(prefix, &rest[..end]);
+            rest = &rest[end + 1..];
+        }
+        while rest.len() > MAX_LINE {
+            sink.line(prefix, &rest[..MAX_LINE]);
+            rest = &rest[MAX_LINE..];
+        }
+        let passed = self.kept.len() - rest.len();
+        self.kept.drain(..passed);
+    }
+}
+
+/// The launcher's standard output or error. Never blocks: what cannot be written yet waits here.
+#[derive(Debug)]
+pub struct Sink {
+    fd: BorrowedFd<'static>,
+    waiting: Vec<u8>,
+    written: usize,
+    /// Nobody reads it any more.
+    broken: bool,
+}
+
+impl Sink {
+    /// A sink over a descriptor that stays open.
+    pub fn new(fd: BorrowedFd<'static>) -> Self {
+        Self { fd, waiting: Vec::new(), written: 0, broken: false }
+    }
+
+    /// Adds a line, given without its end.
+    pub fn line(&mut self, prefix: &[u8], line: &[u8]) {
+        if !self.broken {
+            for part in [prefix, line, b"\n"] {
+                self.waiting.extend_from_slice(part);
+            }
+        }
+    }
+
+    /// The descriptor, while something waits to be written to it.
+    pub fn pending(&self) -> Option<BorrowedFd<'static>> {
+        (!self.waiting.is_empty()).then_some(self.fd)
+    }
+
+    /// Whether so much waits that no more should be added.
+    pub fn is_full(&self) -> bool {
+        self.waiting.len() - self.written > MAX_WAITING
+    }
+
+    /// Whether nobody reads it any more; then nothing waits either.
+    pub fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// Writes a piece; the descriptor has polled as writable.
+    pub fn write(&mut self) {
+        let end = self.waiting.len().min(self.written + PIECE);
+        match rustix::io::write(self.fd, &self.waiting[self.written..end]) {
+            Ok(written) => self.written += written,
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(_) => {
+                self.broken = true;
+                self.written = self.waiting.len();
+            }
+        }
+        if self.written == self.waiting.len() {
+            self.waiting.clear();
+            self.written = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::io::{Read, Write, pipe};
+    use std::os::fd::{FromRawFd, IntoRawFd};
+
+    use super::*;
+
+    /// What comes out of a sink after `pieces` went through a source with prefix `> `.
+    fn through(pieces: &[&[u8]]) -> Vec<u8> {
+        let (input, mut output) = pipe().unwrap();
+        let (mut result, end) = pipe().unwrap();
+        let end = end.into_raw_fd();
+        // SAFETY: the descriptor stays open until the sink is gone.
+        let mut sink = Sink::new(unsafe { BorrowedFd::borrow_raw(end) });
+        let mut source = Source::new(input).unwrap();
+        for piece in pieces {
+            output.write_all(piece).unwrap();
+            while source.read(Target::Forward { sink: &mut sink, prefix: b"> " }) {}
+            assert!(source.fd().is_some());
+        }
+        drop(output);
+        while source.read(Target::Forward { sink: &mut sink, prefix: b"> " }) {}
+        assert!(source.fd().is_none());
+        let reader = std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            result.read_to_end(&mut bytes).unwrap();
+            bytes
+        });
+        while sink.pending().is_some() {
+            sink.write();
+        }
+        assert!(!sink.is_broken());
+        // SAFETY: nobody else owns it.
+        drop(unsafe { OwnedFd::from_raw_fd(end) });
+        reader.join().unwrap()
+    }
+
+    #[test]
+    fn lines_are_kept_whole_and_prefixed() {
+        assert_eq!(through(&[b"one\ntw", b"o\n\nthree"]), b"> one\n> two\n> \n> three\n");
+        assert_eq!(through(&[]), b"");
+        assert_eq!(through(&[b"\xff\x00\r\n"]), b"> \xff\x00\r\n");
+        let long = vec![b'x'; MAX_LINE];
+        let mut expected = b"> ".to_vec();
+        expected.extend_from_slice(&long);
+        expected.extend_from_slice(b"\n> yy\n");
+        assert_eq!(through(&[&long[..MAX_LINE / 2], &long[MAX_LINE / 2..], b"yy\n"]), {
+            // The line was exactly at the limit, so it is cut only once more of it comes.
+            expected
+        });
+    }
+
+    #[test]
+    fn a_sink_without_reader_is_broken_and_takes_nothing() {
+        let (result, end) = pipe().unwrap();
+        drop(result);
+        let end = end.into_raw_fd();
+        // SAFETY: the descriptor stays open until the sink is gone.
+        let mut sink = Sink::new(unsafe { BorrowedFd::borrow_raw(end) });
+        sink.line(b"", b"x");
+        sink.write();
+        assert!(sink.is_broken() && sink.pending().is_none());
+        sink.line(b"", b"y");
+        assert!(sink.pending().is_none());
+        // SAFETY: nobody else owns it.
+        drop(unsafe { OwnedFd::from_raw_fd(end) });
+    }
+}

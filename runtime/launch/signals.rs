@@ -1,0 +1,112 @@
+//! Signals as a file descriptor, and as words.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// Signals that the launcher passes on.
+const FORWARDED: [i32; 5] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2];
+
+/// The forwarded signals, blocked in the calling thread and readable from a descriptor until this is dropped.
+#[derive(Debug)]
+pub struct Signals {
+    fd: OwnedFd,
+    before: SigSet,
+}
+
+#[derive(Clone, Copy)]
+struct SigSet(libc::sigset_t);
+
+impl std::fmt::Debug for SigSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SigSet")
+    }
+}
+
+impl Signals {
+    /// Blocks them. Threads that are started from here on inherit that; those that exist already do not, so this belongs at a
+    /// program's start.
+    pub fn block() -> io::Result<Self> {
+        let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+        let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: both are valid places; sigemptyset and pthread_sigmask initialise them before they are read.
+        let (fd, before) = unsafe {
+            libc::sigemptyset(set.as_mut_ptr());
+            for signal in FORWARDED {
+                libc::sigaddset(set.as_mut_ptr(), signal);
+            }
+            let error = libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), before.as_mut_ptr());
+            if error != 0 {
+                return Err(io::Error::from_raw_os_error(error));
+            }
+            (libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK), SigSet(before.assume_init()))
+        };
+        if fd < 0 {
+            let error = io::Error::last_os_error();
+            restore(&before);
+            return Err(error);
+        }
+        // SAFETY: signalfd gave us this descriptor.
+        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, before })
+    }
+
+    /// Readable when a signal is there.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The next signal's number.
+    pub fn next(&self) -> Option<i32> {
+        let mut info = [0; size_of::<libc::signalfd_siginfo>()];
+        let read = rustix::io::read(&self.fd, &mut info).ok()?;
+        // `ssi_signo` is the first field.
+        (read == info.len()).then(|| i32::from_ne_bytes([info[0], info[1], info[2], info[3]]))
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        restore(&self.before);
+    }
+}
+
+fn restore(before: &SigSet) {
+    // SAFETY: the set is one that pthread_sigmask wrote.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before.0, std::ptr::null_mut()) };
+}
+
+/// Unblocks everything. Async-signal-safe, for use between fork and exec.
+pub fn unblock_all() {
+    let mut none = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigemptyset initialises the set before it is used.
+    unsafe {
+        libc::sigemptyset(none.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut());
+    }
+}
+
+/// `SIGKILL` for 9; a real-time signal only has its number.
+pub fn name(signal: i32) -> String {
+    let known = match signal {
+        libc::SIGHUP => "SIGHUP",
+        libc::SIGINT => "SIGINT",
+        libc::SIGQUIT => "SIGQUIT",
+        libc::SIGILL => "SIGILL",
+        libc::SIGTRAP => "SIGTRAP",
+        libc::SIGABRT => "SIGABRT",
+        libc::SIGBUS => "SIGBUS",
+        libc::SIGFPE => "SIGFPE",
+        libc::SIGKILL => "SIGKILL",
+        libc::SIGUSR1 => "SIGUSR1",
+        libc::SIGSEGV => "SIGSEGV",
+        libc::SIGUSR2 => "SIGUSR2",
+        libc::SIGPIPE => "SIGPIPE",
+        libc::SIGALRM => "SIGALRM",
+        libc::SIGTERM => "SIGTERM",
+        libc::SIGXCPU => "SIGXCPU",
+        libc::SIGXFSZ => "SIGXFSZ",
+        libc::SIGSYS => "SIGSYS",
+        _ => return format!("signal {signal}"),
+    };
+    known.to_owned()
+}
