@@ -194,7 +194,7 @@ impl Pe {
         device.install(&state);
         let host_ops = Module { loaded: device.load(&HOST_OPS)? };
 
-        let built = Built { host_ops, network, heap, slab, parts, device, state, plan, config };
+        let mut built = Built { host_ops, network, heap, slab, parts, device, state, plan, config };
         built.back(bootstrap, sync_offset + sync_bytes)?;
         bootstrap.barrier("end of init")?;
         Ok(built)
