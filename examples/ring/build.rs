@@ -1,5 +1,5 @@
 //! Compiles the kernel.
 
 fn main() {
-    oxshmem_build::Module::new("kernels").source("kernels/ring.cu").compile();
+    oxshmem_build::Module::new("ring").source("kernels/ring.cu").compile();
 }
