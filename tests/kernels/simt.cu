@@ -118,25 +118,56 @@ OXSHMEM_KERNEL(shuffles, uint32_t *out) {
     mine[5] = static_cast<uint32_t>(three.c * 2) + static_cast<uint32_t>(three.a) + three.b;
 }
 
-// Divergence: the masks seen at the top, in each of two branches, nested, and after reconvergence: 4 words a thread.
+// The masks seen at the top, after a stretch that takes lanes different time, and in two branches at the end: 3 words a thread.
 OXSHMEM_KERNEL(divergence, uint32_t *out) {
-    uint32_t *mine = out + global_rank() * 4;
+    uint32_t *mine = out + global_rank() * 3;
     mine[0] = active_mask();
+    uint32_t delay = 0;
+    for (uint32_t i = 0; i < lane_id() % 5; ++i) {
+        delay += shfl(1u << lane_id(), i, lane_id());
+    }
+    mine[1] = active_mask() - delay + delay;
     if (lane_id() % 3 == 0) {
-        mine[1] = active_mask();
-        if (lane_id() < 16) {
-            mine[2] = active_mask();
-            // The group works together while the others are elsewhere.
-            mine[2] ^= ballot(mine[2], true);
+        mine[2] = active_mask();
+        // The group works together while the others are elsewhere.
+        mine[2] ^= ballot(mine[2], lane_id() < 16);
+    } else {
+        mine[2] = active_mask();
+    }
+}
+
+// Where lanes meet again is up to the layout of the code here, but each member of a group must be told the same group.
+OXSHMEM_KERNEL(nested_divergence, uint32_t *out) {
+    for (uint32_t i = 0; i < 8; ++i) {
+        uint32_t mask = 0;
+        if ((lane_id() >> (i % 3)) & 1) {
+            if (lane_id() % (i + 2) == 1) {
+                mask = active_mask();
+            } else if (lane_id() % (i + 2) == 0) {
+                mask = active_mask();
+                if (ballot(mask, true) != mask) {
+                    mask = 0;
+                }
+            }
+        }
+        if (mask == 0) {
+            mask = active_mask();
+        }
+        // Only an equal group completes this.
+        out[thread_rank() * 8 + i] = match_any(mask, 7) == mask ? mask : 0;
+    }
+}
+
+// Half of the lanes meet again and again without a pause, until the others, further down, let them go.
+OXSHMEM_KERNEL(gathering_is_fair, uint32_t *flag) {
+    if (lane_id() < 16) {
+        while (load<order::relaxed, reach::block>(flag) == 0) {
+            active_mask();
         }
     } else {
-        mine[1] = active_mask();
-        mine[2] = 0;
+        active_mask();
+        store<order::relaxed, reach::block>(flag, 1u);
     }
-    if (lane_id() % 3 == 0 && lane_id() >= 16) {
-        mine[2] = 0;
-    }
-    mine[3] = active_mask();
 }
 
 // Lanes leave one by one; those that stay see a shrinking mask and operations with a full mask still complete.
@@ -307,7 +338,7 @@ __attribute__((noinline)) int recurse(volatile int *depth) {
     volatile char frame[256];
     frame[0] = static_cast<char>(*depth);
     *depth = *depth + 1;
-    return recurse(depth) + frame[0];
+    return *depth < 0 ? 0 : recurse(depth) + frame[0];
 }
 } // namespace
 

@@ -244,37 +244,35 @@ impl Warp {
 
     /// A lane asks which lanes are converged with it. `Some`: the answer at once; `None`: it waits for [`Self::result`].
     pub(super) fn gather(&self, bit: u32, site: usize) -> Option<u32> {
-        if self.ready.get() != 0 {
-            self.sites[bit.trailing_zeros() as usize % LANES].set(site);
-            self.gathering.set(self.gathering.get() | bit);
-            return None;
-        }
-        if self.gathering.get() == 0 {
+        if self.ready.get() | self.gathering.get() == 0 {
             return Some(bit);
         }
         self.sites[bit.trailing_zeros() as usize % LANES].set(site);
         self.gathering.set(self.gathering.get() | bit);
-        self.release_gathering();
+        if self.ready.get() != 0 {
+            return None;
+        }
+        let group = self.release_gathering();
+        if group & bit == 0 {
+            return None;
+        }
         self.ready.set(self.ready.get() & !bit);
-        Some(self.result(bit) as u32)
+        Some(group)
     }
 
-    /// No lane of the warp can run on, so who waits at one site is a converged group.
-    pub(super) fn release_gathering(&self) {
-        let all = self.gathering.replace(0);
-        let mut rest = all;
-        while rest != 0 {
-            let site = self.sites[rest.trailing_zeros() as usize].get();
-            let mut group = 0;
-            for lane in lanes(rest) {
-                group |= u32::from(self.sites[lane].get() == site) << lane;
-            }
-            for lane in lanes(group) {
-                self.results[lane].set(u64::from(group));
-            }
-            rest &= !group;
+    /// No lane of the warp can run on, so who waits at one place is a converged group: the one at the lowest address goes on, and may
+    /// catch up with the others, since code that comes later in the program mostly lies higher (the "minimum PC" rule of
+    /// SIMT reconvergence). Returns the group.
+    pub(super) fn release_gathering(&self) -> u32 {
+        let all = self.gathering.get();
+        let first = lanes(all).map(|lane| self.sites[lane].get()).min().unwrap_or(0);
+        let group = lanes(all).fold(0, |group, lane| group | u32::from(self.sites[lane].get() == first) << lane);
+        for lane in lanes(group) {
+            self.results[lane].set(u64::from(group));
         }
-        self.ready.set(self.ready.get() | all);
+        self.gathering.set(all & !group);
+        self.ready.set(self.ready.get() | group);
+        group
     }
 
     /// A lane exited: operations that only waited for it are complete.

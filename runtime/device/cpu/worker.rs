@@ -268,7 +268,11 @@ impl Machine {
                 self.resume(block, warp, lane, launch)?;
             }
         }
-        if warp.ready.get() | warp.gathering.get() != 0 {
+        // A group that keeps meeting must not hold up those that wait further down for ever.
+        while warp.gathering.get() != 0 {
+            warp.release_gathering();
+        }
+        if warp.ready.get() != 0 {
             block.ready_warps.set(block.ready_warps.get() | 1 << warp.index());
         }
         Ok(())
