@@ -29,11 +29,9 @@ struct Arguments {
     /// Do not write the PE's number before its lines.
     #[arg(long)]
     no_prefix: bool,
-    /// The program, a path or a name on PATH.
-    program: OsString,
-    /// Its arguments.
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    args: Vec<OsString>,
+    /// The program, a path or a name on PATH, and its arguments.
+    #[arg(value_names = ["PROGRAM", "ARGS"], num_args = 1.., trailing_var_arg = true, required = true)]
+    command: Vec<OsString>,
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -46,6 +44,9 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    let mut command = arguments.command.into_iter();
+    // The parser requires one.
+    let program = command.next().unwrap_or_default();
     // A launcher inside a launcher's job starts a job of its own.
     let vars = std::env::vars_os().filter(|(name, _)| !LAUNCHER_VARIABLES.iter().any(|own| name == own));
     match oxshmem::Config::from_vars(vars) {
@@ -56,13 +57,13 @@ fn main() -> ExitCode {
         }
     }
     let options = LaunchOptions {
-        args: arguments.args,
+        args: command.collect(),
         timeout: arguments.timeout,
         grace: arguments.grace,
         output: if arguments.no_prefix { Output::Plain } else { Output::Prefixed },
         stdin: true,
         forward_signals: true,
-        ..LaunchOptions::new(arguments.npes, arguments.program)
+        ..LaunchOptions::new(arguments.npes, program)
     };
     match run(&options) {
         Ok(outcome) => ExitCode::from(outcome.exit_code()),

@@ -309,9 +309,8 @@ fn connect_any(
                 continue;
             }
         };
-        let answer = write_all(&wire.stream, hello, Instant::now() + ANSWER)
-            .map_err(WireError::Io)
-            .and_then(|()| wire.read(Some(Instant::now() + ANSWER)));
+        let until = deadline.min(Instant::now() + ANSWER);
+        let answer = write_all(&wire.stream, hello, until).map_err(WireError::Io).and_then(|()| wire.read(Some(until)));
         match answer.map(|frame| frame.message) {
             Ok(Message::Accepted) => return Ok(Ok((wire, address.to_owned()))),
             Ok(Message::Failed(failure)) => return Err(BootstrapError::Failed(failure)),
@@ -373,7 +372,7 @@ enum WireError {
     Closed,
     #[error("it did not answer in time")]
     TimedOut,
-    #[error("it {0}")]
+    #[error("what it sent is not a frame: {0}")]
     Frame(#[from] FrameError),
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -415,5 +414,88 @@ impl Wire {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::net::TcpListener;
+    use std::sync::mpsc::channel;
+
+    use super::super::frame::HUB;
+    use super::*;
+
+    /// A client whose hub lets it in alone, and then does `then` with the connection.
+    fn with_hub(then: impl FnOnce(&mut Wire) + Send + 'static) -> (Client, JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let rendezvous = listener.local_addr().unwrap().to_string().parse().unwrap();
+        let hub = std::thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            let mut wire = Wire { stream, decoder: Decoder::new(1 << 20), timeout: None };
+            let Message::Hello(hello) = wire.read(None).unwrap().message else { panic!() };
+            say(&mut wire, 0, Message::Accepted);
+            say(&mut wire, 0, Message::Welcome { peers: vec![hello.peer] });
+            then(&mut wire);
+        });
+        let client = Client::join(&rendezvous, JobId([1; 16]), 0, 1, Duration::from_millis(100)).unwrap();
+        (client, hub)
+    }
+
+    fn say(wire: &mut Wire, sequence: u64, message: Message) {
+        wire.stream.write_all(&Frame { generation: 1, rank: HUB, sequence, message }.emit()).unwrap();
+    }
+
+    fn failure_of_barrier(client: &Client) -> String {
+        match client.barrier("x") {
+            Err(BootstrapError::Failed(failure)) => {
+                assert_eq!(failure.kind, FailureKind::Hub);
+                failure.message
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_hub_that_falls_silent_is_given_up_at_the_deadline() {
+        let (done, wait) = channel::<()>();
+        let (client, hub) = with_hub(move |_| assert!(wait.recv().is_err()));
+        let message = failure_of_barrier(&client);
+        assert!(message.ends_with("it did not answer barrier within 5.1 s"), "{message}");
+        drop(done);
+        hub.join().unwrap();
+    }
+
+    #[test]
+    fn answers_that_do_not_fit_the_question_are_errors() {
+        let (client, hub) = with_hub(|wire| {
+            wire.read(None).unwrap();
+            say(wire, 1, Message::Gathered { parts: vec![] });
+            let _ = wire.read(None);
+        });
+        assert!(failure_of_barrier(&client).ends_with("it answered barrier with Gathered"));
+        drop(client);
+        hub.join().unwrap();
+
+        let (client, hub) = with_hub(|wire| {
+            wire.read(None).unwrap();
+            say(wire, 7, Message::Released);
+            let _ = wire.read(None);
+        });
+        assert!(failure_of_barrier(&client).ends_with("it answered barrier with Released"));
+        drop(client);
+        hub.join().unwrap();
+    }
+
+    #[test]
+    fn garbage_from_the_hub_is_an_error() {
+        let (client, hub) = with_hub(|wire| {
+            wire.read(None).unwrap();
+            wire.stream.write_all(b"OXSB\0\x01\xff").unwrap();
+            wire.stream.write_all(&[0; 30]).unwrap();
+        });
+        let message = failure_of_barrier(&client);
+        assert!(message.ends_with("what it sent is not a frame: op 255 does not exist"), "{message}");
+        hub.join().unwrap();
     }
 }

@@ -58,11 +58,11 @@ mod field {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// Not the magic: something else talks to this port.
-    #[error("does not start with the bootstrap's magic (found {0:02x?})")]
+    #[error("not the magic of the bootstrap (found {0:02x?})")]
     Magic(Vec<u8>),
     /// Another version of the protocol.
     #[error(
-        "speaks version {0} of the bootstrap protocol, this side version {VERSION}; use one build of OxSHMEM for all PEs"
+        "version {0} of the bootstrap protocol, this side has version {VERSION}; use one build of OxSHMEM for all PEs"
     )]
     Version(u16),
     /// An op that is not defined.

@@ -139,7 +139,7 @@ impl Session {
     pub fn garbage(&mut self, connection: Connection, error: &FrameError) {
         if let (Some(State::Silent(_)), FrameError::Version(_)) = (self.connections.get(&connection), error) {
             // An OxSHMEM of another version can at least see from the answer's header which one is here.
-            self.refuse(connection, HUB, format!("it {error}"));
+            self.refuse(connection, HUB, error.to_string());
         } else {
             self.give_up(connection, &format!("sent what is not a frame: {error}"));
         }

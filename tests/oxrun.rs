@@ -1,0 +1,201 @@
+//! The launcher's program: output, input, signals, exit status.
+
+#![allow(clippy::unwrap_used)]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+fn oxrun(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oxrun"));
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    oxrun(args).output().unwrap()
+}
+
+fn sorted(bytes: &[u8]) -> Vec<String> {
+    let mut lines: Vec<_> = String::from_utf8(bytes.to_vec()).unwrap().lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+/// Starts a job with its output in a pipe.
+fn start(args: &[&str]) -> (Child, BufReader<std::process::ChildStdout>) {
+    let mut child = oxrun(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let output = BufReader::new(child.stdout.take().unwrap());
+    (child, output)
+}
+
+fn lines(output: &mut impl BufRead, count: usize) -> Vec<String> {
+    let mut lines: Vec<_> = output.lines().take(count).map(Result::unwrap).collect();
+    lines.sort();
+    lines
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+fn is_alive(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+#[test]
+fn lines_have_prefixes_on_their_own_stream() {
+    let output = run(&["-n", "2", "sh", "-c", "echo out; echo err >&2; printf partial"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(sorted(&output.stdout), ["[PE 0] out", "[PE 0] partial", "[PE 1] out", "[PE 1] partial"]);
+    assert_eq!(sorted(&output.stderr), ["[PE 0] err", "[PE 1] err"]);
+    let output = run(&["-n", "1", "--no-prefix", "sh", "-c", "printf 'a\\377\\nb'"]);
+    assert_eq!(output.stdout, b"a\xff\nb\n");
+}
+
+#[test]
+fn the_status_is_that_of_the_pe_that_failed() {
+    for (script, code, report) in [
+        ("[ $OXSHMEM_RANK = 0 ] || exit 42", 42, "oxrun: PE 1 exited with status 42"),
+        ("[ $OXSHMEM_RANK = 0 ] || kill -SEGV $$", 139, "oxrun: PE 1 was killed by SIGSEGV"),
+    ] {
+        let output = run(&["-n", "2", "sh", "-c", script]);
+        assert_eq!(output.status.code(), Some(code));
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.lines().any(|line| line.starts_with(report)), "{stderr}");
+    }
+}
+
+#[test]
+fn the_program_keeps_its_own_options() {
+    let output = run(&["-n", "1", "echo", "-n", "3", "--timeout", "x"]);
+    assert_eq!(output.stdout, b"[PE 0] 3 --timeout x\n");
+    let output = run(&["-n", "1", "--", "echo", "--", "-x"]);
+    assert_eq!(output.stdout, b"[PE 0] -- -x\n");
+}
+
+#[test]
+fn wrong_use_is_told() {
+    for (args, code, words) in [
+        (&["-n", "2", "/no/such/program"][..], 127, "cannot start '/no/such/program'"),
+        (&["-n", "2", "/etc/passwd"], 126, "cannot start '/etc/passwd'"),
+        (&["-n", "2"], 2, "<PROGRAM>"),
+        (&["true"], 2, "--npes <N>"),
+        (&["-n", "x", "true"], 2, "invalid digit"),
+        (&["-n", "0", "true"], 125, "a job of 0 PEs: 1 to 1024"),
+        (&["-n", "1", "--timeout", "soon", "true"], 2, "expected seconds"),
+    ] {
+        let output = run(args);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
+        assert!(stderr.contains(words), "{args:?}: {stderr}");
+    }
+    let output = oxrun(&["-n", "1", "true"]).env("OXSHMEM_DEVISE", "cpu").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("did you mean OXSHMEM_DEVICE?"));
+}
+
+#[test]
+fn a_job_ends_when_its_time_is_over() {
+    let output = run(&["-n", "2", "--timeout", "0.3", "--grace", "0.1", "sleep", "1000"]);
+    assert_eq!(output.status.code(), Some(124));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("the time of 0.3 s is over and PEs 0 and 1 are still running"), "{stderr}");
+}
+
+#[test]
+fn input_goes_to_pe_0_alone() {
+    let mut child = oxrun(&["-n", "2", "cat"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let text: Vec<u8> = (0..50_000).flat_map(|number: u32| format!("{number}\n").into_bytes()).collect();
+    let mut stdin = child.stdin.take().unwrap();
+    let copy = text.clone();
+    let writer = std::thread::spawn(move || stdin.write_all(&copy).unwrap());
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let expected: Vec<u8> =
+        text.split_inclusive(|b| *b == b'\n').flat_map(|line| [b"[PE 0] ", line].concat()).collect();
+    assert!(output.stdout == expected);
+    // A PE that does not read its input does not hold up the job.
+    let mut child = oxrun(&["-n", "1", "true"]).stdin(Stdio::piped()).spawn().unwrap();
+    let stdin = child.stdin.take().unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    drop(stdin);
+}
+
+#[test]
+fn signals_reach_every_pe() {
+    for (sent, name) in [(Signal::USR1, "USR1"), (Signal::USR2, "USR2"), (Signal::TERM, "TERM"), (Signal::HUP, "HUP")] {
+        let script = format!("trap 'echo got; exit 0' {name}; echo ready; while :; do sleep 0.05; done");
+        let (mut child, mut output) = start(&["-n", "2", "sh", "-c", &script]);
+        assert_eq!(lines(&mut output, 2), ["[PE 0] ready", "[PE 1] ready"]);
+        signal(&child, sent);
+        assert_eq!(lines(&mut output, 2), ["[PE 0] got", "[PE 1] got"]);
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{name}");
+    }
+}
+
+#[test]
+fn an_interrupt_ends_the_job_with_its_status() {
+    let (mut child, mut output) = start(&["-n", "2", "sh", "-c", "echo ready; exec sleep 1000"]);
+    lines(&mut output, 2);
+    signal(&child, Signal::INT);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+}
+
+#[test]
+fn a_second_interrupt_kills() {
+    let script = "trap '' INT TERM; echo ready; while :; do sleep 0.05; done";
+    let (mut child, mut output) = start(&["-n", "2", "--grace", "1000", "sh", "-c", script]);
+    lines(&mut output, 2);
+    let mut reports = BufReader::new(child.stderr.take().unwrap());
+    signal(&child, Signal::INT);
+    assert_eq!(lines(&mut reports, 1), ["oxrun: SIGINT passed on to the PEs"]);
+    signal(&child, Signal::INT);
+    assert_eq!(child.wait().unwrap().code(), Some(137));
+}
+
+#[test]
+fn pes_die_with_the_launcher() {
+    let (mut child, mut output) = start(&["-n", "3", "sh", "-c", "echo $$; exec sleep 1000"]);
+    let pids: Vec<_> = lines(&mut output, 3).iter().map(|line| line[7..].to_owned()).collect();
+    assert!(pids.iter().all(|pid| is_alive(pid)));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let until = Instant::now() + Duration::from_secs(20);
+    while pids.iter().any(|pid| is_alive(pid)) {
+        assert!(Instant::now() < until, "PEs {pids:?} outlive the launcher");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_job_as_it_would_end_the_program() {
+    let (mut child, mut output) = start(&["-n", "2", "yes"]);
+    lines(&mut output, 1);
+    drop(output);
+    assert_eq!(child.wait().unwrap().code(), Some(128 + 13));
+}
+
+#[test]
+fn a_slow_reader_gets_everything() {
+    let (mut child, mut output) = start(&["-n", "2", "--no-prefix", "seq", "1", "400000"]);
+    // The launcher's buffers fill up meanwhile.
+    std::thread::sleep(Duration::from_millis(200));
+    let mut text = String::new();
+    output.read_to_string(&mut text).unwrap();
+    assert_eq!(text.lines().count(), 800_000);
+    assert_eq!(text.lines().map(|line| line.parse::<u64>().unwrap()).sum::<u64>(), 2 * 400_000 * 400_001 / 2);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_job_inside_a_job_is_one_of_its_own() {
+    let inner = format!("{} -n 2 sh -c 'echo $OXSHMEM_RANK of $OXSHMEM_NPES'", env!("CARGO_BIN_EXE_oxrun"));
+    let output = run(&["-n", "1", "sh", "-c", &inner]);
+    assert_eq!(sorted(&output.stdout), ["[PE 0] [PE 0] 0 of 2", "[PE 0] [PE 1] 1 of 2"]);
+}
