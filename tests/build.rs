@@ -1,5 +1,7 @@
 //! Compiles the tests' kernels.
 
 fn main() {
-    oxshmem_build::Module::new("simt").source("kernels/simt.cu").compile();
+    for name in ["simt", "abi", "atomics", "barriers", "errors", "lanes", "queues", "rma", "signals", "typed", "waits"] {
+        oxshmem_build::Module::new(name).source(format!("kernels/{name}.cu")).compile();
+    }
 }

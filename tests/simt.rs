@@ -11,17 +11,13 @@ use oxshmem::device::cpu::{
     Executor, ExecutorOptions, Kernel, KernelError, KernelErrorKind, LaunchConfig, LaunchError, Module, ModuleError,
     Position, set_mmio_hook,
 };
-// The kernels are linked to it.
-use oxshmem_tests as _;
 
-unsafe extern "C" {
-    fn oxshmem_module_simt() -> *const c_void;
-}
+oxshmem::include_module!(SIMT, "simt");
 
 fn module() -> &'static Module {
     static MODULE: OnceLock<Module> = OnceLock::new();
     // SAFETY: the function is what the build generated for the module.
-    MODULE.get_or_init(|| unsafe { Module::from_raw(oxshmem_module_simt()) }.unwrap())
+    MODULE.get_or_init(|| unsafe { Module::from_raw((SIMT.cpu)()) }.unwrap())
 }
 
 fn kernel(name: &str) -> &'static Kernel {

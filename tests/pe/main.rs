@@ -1,0 +1,52 @@
+//! One PE of a conformance or fault test: `conformance-pe CASE ARGS...`, started by the tests as often as a job has PEs.
+
+#![allow(clippy::unwrap_used)] // A failed case ends this process, which is how it reports.
+
+mod atomics;
+mod barriers;
+mod lanes;
+mod rig;
+mod rma;
+mod signals;
+mod typed;
+mod waits;
+
+use std::process::ExitCode;
+
+/// What a case returns; an error or a panic fails the test, with its text.
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+/// A case and its name.
+type Case = (&'static str, fn(&[String]) -> Outcome);
+
+const CASES: &[Case] = &[
+    ("atomic_contention", atomics::contention),
+    ("atomic_values", atomics::values),
+    ("barriers", barriers::barriers),
+    ("fence", barriers::fence),
+    ("lanes", lanes::lanes),
+    ("pointers", barriers::pointers),
+    ("rma", rma::rma),
+    ("signals", signals::signals),
+    ("typed", typed::typed),
+    ("waits", waits::waits),
+];
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let Some((name, rest)) = args.split_first() else {
+        eprintln!("conformance-pe CASE ARGS...; the cases: {:?}", CASES.iter().map(|(name, _)| name).collect::<Vec<_>>());
+        return ExitCode::from(2);
+    };
+    let Some((_, case)) = CASES.iter().find(|(known, _)| known == name) else {
+        eprintln!("no case `{name}`");
+        return ExitCode::from(2);
+    };
+    match case(rest) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{name}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
