@@ -1,0 +1,244 @@
+//! The boundary to an HCA: command bytes in, command bytes out, as DevX carries them.
+//!
+//! What sets up a real card and what sets up the software HCA is the same code above this trait ([`crate::objects`]); only the
+//! calls below differ. Their shape follows rdma-core: `mlx5dv_devx_alloc_uar`, `mlx5dv_devx_umem_reg_ex`,
+//! `mlx5dv_devx_obj_create/modify/query/destroy`, `mlx5dv_devx_general_cmd`.
+
+use crate::error::Result;
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::str::FromStr;
+
+/// A global identifier: an IPv6 address, 16 bytes in network order.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Gid(pub [u8; 16]);
+
+impl Gid {
+    /// Upper and lower half as integers.
+    pub fn halves(self) -> (u64, u64) {
+        let value = u128::from_be_bytes(self.0);
+        ((value >> 64) as u64, value as u64)
+    }
+
+    /// The GID with these halves.
+    pub fn from_halves(hi: u64, lo: u64) -> Self {
+        Self((u128::from(hi) << 64 | u128::from(lo)).to_be_bytes())
+    }
+}
+
+impl fmt::Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        std::net::Ipv6Addr::from(self.0).fmt(f)
+    }
+}
+
+impl fmt::Debug for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Gid({self})")
+    }
+}
+
+impl FromStr for Gid {
+    type Err = std::net::AddrParseError;
+
+    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
+        Ok(Self(text.parse::<std::net::Ipv6Addr>()?.octets()))
+    }
+}
+
+/// Link layer of a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LinkLayer {
+    /// InfiniBand: addressed by LID, GRH optional.
+    InfiniBand,
+    /// Ethernet: RoCE v2, addressed by GID; the LID is 0.
+    Ethernet,
+}
+
+/// Path MTU, numbered as in a QP context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Mtu {
+    /// 256 bytes.
+    B256 = 1,
+    /// 512 bytes.
+    B512 = 2,
+    /// 1024 bytes.
+    B1024 = 3,
+    /// 2048 bytes.
+    B2048 = 4,
+    /// 4096 bytes.
+    B4096 = 5,
+}
+
+impl Mtu {
+    /// The MTU with this number, if known.
+    pub const fn from_u8(value: u8) -> Option<Self> {
+        Some(match value {
+            1 => Self::B256,
+            2 => Self::B512,
+            3 => Self::B1024,
+            4 => Self::B2048,
+            5 => Self::B4096,
+            _ => return None,
+        })
+    }
+
+    /// Its size in bytes.
+    pub const fn bytes(self) -> usize {
+        128 << self as u8
+    }
+}
+
+/// What a provider says about itself and the port in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HcaInfo {
+    /// `soft` or `mlx5`.
+    pub provider: &'static str,
+    /// Name of the device.
+    pub device: String,
+    /// Physical port, from 1.
+    pub port: u8,
+    /// Index of `gid` in the port's table.
+    pub gid_index: u8,
+    /// The port's GID.
+    pub gid: Gid,
+    /// The port's LID; 0 on Ethernet.
+    pub lid: u16,
+    /// The port's MAC address; zeros on InfiniBand.
+    pub mac: [u8; 6],
+    /// Link layer.
+    pub link_layer: LinkLayer,
+    /// Active MTU.
+    pub active_mtu: Mtu,
+}
+
+/// A page of doorbell registers.
+///
+/// A store of 8 bytes (see [`crate::wire::doorbell`]) to a register rings. The page lives until
+/// [`free_uar`](Provider::free_uar).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UarPage {
+    /// The number that CREATE_QP takes.
+    pub page_id: u32,
+    /// Where the page is mapped.
+    pub base: *mut u8,
+    /// Offsets of the registers that may be used, bytes. On `soft` at most one QP may use each; other providers set no such rule.
+    pub registers: Vec<usize>,
+}
+
+// SAFETY: the pointer is an address of device registers (or memory that stands for them) which any thread may store to; the type
+// itself gives no access through it.
+unsafe impl Send for UarPage {}
+// SAFETY: as above.
+unsafe impl Sync for UarPage {}
+
+/// Memory to register as umem.
+#[derive(Debug, Clone, Copy)]
+pub enum UmemSource<'a> {
+    /// A range of a file (a memfd, a dma-buf), mapped in this process at `addr`. Peers can reach it.
+    Fd {
+        /// The file.
+        fd: BorrowedFd<'a>,
+        /// Start of the range, bytes; a multiple of the page size.
+        offset: u64,
+        /// Length of the range, bytes.
+        len: usize,
+        /// Where the range is mapped.
+        addr: *mut u8,
+    },
+    /// Memory of this process alone. On `soft`, peers cannot reach it.
+    Host {
+        /// Where it starts.
+        addr: *mut u8,
+        /// Length, bytes.
+        len: usize,
+    },
+}
+
+/// Rights on memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Access {
+    /// The HCA may write it for its own process.
+    pub local_write: bool,
+    /// Peers may read it.
+    pub remote_read: bool,
+    /// Peers may write it.
+    pub remote_write: bool,
+    /// Peers may do atomics on it.
+    pub remote_atomic: bool,
+}
+
+impl Access {
+    /// Everything.
+    pub const ALL: Self = Self { local_write: true, remote_read: true, remote_write: true, remote_atomic: true };
+    /// Reads and writes by the own process only.
+    pub const LOCAL: Self = Self { local_write: true, remote_read: false, remote_write: false, remote_atomic: false };
+
+    /// Whether peers have any right.
+    pub const fn is_remote(self) -> bool {
+        self.remote_read || self.remote_write || self.remote_atomic
+    }
+}
+
+/// An object that a command created, until [`obj_destroy`](Provider::obj_destroy).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ObjectHandle(pub u64);
+
+/// What an HCA has done since it was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Work requests executed, those that failed included, flushed ones not.
+    pub wqes: u64,
+    /// Doorbells seen.
+    pub doorbells: u64,
+    /// CQEs written, errors included.
+    pub cqes: u64,
+    /// Payload bytes moved.
+    pub bytes: u64,
+    /// CQEs with an error, flushed ones included.
+    pub errors: u64,
+    /// Work found through a doorbell record although no doorbell was seen.
+    pub recovered: u64,
+}
+
+/// An HCA. Every call may block for a short while; none blocks for ever.
+pub trait Provider: Send + Sync + fmt::Debug {
+    /// What it is and how it is addressed.
+    fn info(&self) -> &HcaInfo;
+
+    /// Allocate a page of doorbell registers.
+    fn alloc_uar(&self) -> Result<UarPage>;
+
+    /// Free a page. Fails while a QP uses it.
+    fn free_uar(&self, page_id: u32) -> Result<()>;
+
+    /// Register memory; returns the umem id that commands take.
+    ///
+    /// # Safety
+    /// The memory must stay mapped at its address, readable and (if `access.local_write`) writable, until
+    /// [`dereg_umem`](Self::dereg_umem) has succeeded. It must not be used through Rust references meanwhile: the HCA and peers
+    /// change it at any time.
+    unsafe fn reg_umem(&self, source: UmemSource<'_>, access: Access) -> Result<u32>;
+
+    /// Forget memory. Fails while a key or a queue uses it.
+    fn dereg_umem(&self, umem_id: u32) -> Result<()>;
+
+    /// Execute a command that creates an object.
+    fn obj_create(&self, input: &[u8], output: &mut [u8]) -> Result<ObjectHandle>;
+
+    /// Execute a command that changes `object`.
+    fn obj_modify(&self, object: ObjectHandle, input: &[u8], output: &mut [u8]) -> Result<()>;
+
+    /// Execute a command that reads `object`'s state.
+    fn obj_query(&self, object: ObjectHandle, input: &[u8], output: &mut [u8]) -> Result<()>;
+
+    /// Destroy an object. Fails while others use it.
+    fn obj_destroy(&self, object: ObjectHandle) -> Result<()>;
+
+    /// Execute a command that concerns no object, such as QUERY_HCA_CAP.
+    fn general_cmd(&self, input: &[u8], output: &mut [u8]) -> Result<()>;
+
+    /// What it has done, where that is counted.
+    fn counters(&self) -> Option<Counters>;
+}
