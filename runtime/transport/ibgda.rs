@@ -245,7 +245,7 @@ impl Ibgda {
 fn open(config: &Config) -> Result<Arc<dyn Provider>> {
     match config.hca() {
         config::Hca::Auto | config::Hca::Soft => {
-            let faults = FaultPlan::from_str(config.soft_faults())?;
+            let faults = FaultPlan::from_str(config.soft_faults()).map_err(TransportError::Faults)?;
             let options = SoftOptions { faults, ..SoftOptions::default() };
             let options = if config.soft_trace() { options.traced() } else { options };
             Ok(SoftHca::open(options)?)
