@@ -146,7 +146,7 @@ impl Pe {
         let mut heap = SymmetricHeap::new(Arc::clone(&device), heap_layout, links)?;
 
         let network = match queues {
-            Some(queues) => Some(Ibgda::connect(&config, bootstrap, &slab, queues)?),
+            Some(queues) => Some(Ibgda::connect(&config, bootstrap, device.as_ref(), &slab, queues)?),
             None => None,
         };
 
@@ -181,7 +181,7 @@ impl Pe {
             ..abi::State::default()
         };
         if let Some(network) = &network {
-            network.describe(&mut state);
+            network.describe(&slab, &mut state);
             let region = abi::LocalRegion {
                 base: slab.address(parts.staging),
                 bytes: STAGING_BYTES as u64,
@@ -334,6 +334,9 @@ impl Pe {
     /// names as lost stays lost.
     pub fn synchronize(&self) -> Result<()> {
         let ended = self.device.synchronize();
+        if let Some(network) = &self.network {
+            network.forget_idle(&self.slab);
+        }
         let fault = self.take_fault();
         if let Some(failure) = self.bootstrap.failure() {
             return Err(BootstrapError::Failed(failure).into());

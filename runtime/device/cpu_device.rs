@@ -79,6 +79,10 @@ impl Device for CpuDevice {
         unsafe { to.cast::<abi::State>().write(*state) };
     }
 
+    fn set_doorbell_hook(&self, hook: fn()) {
+        cpu::set_mmio_hook(Some(hook));
+    }
+
     fn load(&self, source: &ModuleSource) -> Result<Arc<dyn LoadedModule>, DeviceError> {
         let refused = |source_error| DeviceError::Module { module: source.name.to_owned(), source: source_error };
         // SAFETY: the build generated `cpu`; it returns the module's static description.
