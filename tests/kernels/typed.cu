@@ -50,6 +50,11 @@ struct Fill {
     }
 };
 
+// Only counts.
+struct Nothing {
+    template <class T, class S, class Calls> OXSHMEM_DEVICE void site(uint32_t, S) const {}
+};
+
 struct Call {
     unsigned char *arena;
 
@@ -202,57 +207,60 @@ OXSHMEM_DEVICE void scalar_site(unsigned char *arena, Report *report, uint32_t z
 
 #define STANDARD_ATOMICS(name, T)                                                                                              \
     {                                                                                                                          \
+        using Word = T;                                                                                                        \
         T *at = reinterpret_cast<T *>(word);                                                                                   \
         EXTENDED_ATOMICS(name, T)                                                                                              \
-        EXPECT_EQ(report, oxshmem_##name##_atomic_compare_swap(at, T{7}, T{9}, pe), T{7});                                     \
-        EXPECT_EQ(report, oxshmem_##name##_atomic_compare_swap(at, T{7}, T{1}, pe), T{9});                                     \
-        oxshmem_##name##_atomic_add(at, T{3}, pe);                                                                             \
-        EXPECT_EQ(report, oxshmem_##name##_atomic_fetch_add(at, T{2}, pe), T{12});                                             \
+        EXPECT_EQ(report, oxshmem_##name##_atomic_compare_swap(at, Word{7}, Word{9}, pe), Word{7});                                     \
+        EXPECT_EQ(report, oxshmem_##name##_atomic_compare_swap(at, Word{7}, Word{1}, pe), Word{9});                                     \
+        oxshmem_##name##_atomic_add(at, Word{3}, pe);                                                                             \
+        EXPECT_EQ(report, oxshmem_##name##_atomic_fetch_add(at, Word{2}, pe), Word{12});                                             \
         oxshmem_##name##_atomic_inc(at, pe);                                                                                   \
-        EXPECT_EQ(report, oxshmem_##name##_atomic_fetch_inc(at, pe), T{15});                                                   \
-        EXPECT_EQ(report, oxshmem_##name##_atomic_fetch(at, pe), T{16});                                                       \
+        EXPECT_EQ(report, oxshmem_##name##_atomic_fetch_inc(at, pe), Word{15});                                                   \
+        EXPECT_EQ(report, oxshmem_##name##_atomic_fetch(at, pe), Word{16});                                                       \
     }
 
 #define BITWISE_ATOMICS(name, T)                                                                                               \
     {                                                                                                                          \
+        using Word = T;                                                                                                        \
         T *at = reinterpret_cast<T *>(word);                                                                                   \
-        oxshmem_##name##_atomic_set(at, T{0x3c}, pe);                                                                          \
-        oxshmem_##name##_atomic_and(at, T{0x1f}, pe);                                                                          \
-        EXPECT_EQ(report, oxshmem_##name##_atomic_fetch_and(at, T{0x18}, pe), T{0x1c});                                        \
-        oxshmem_##name##_atomic_or(at, T{0x03}, pe);                                                                           \
-        EXPECT_EQ(report, oxshmem_##name##_atomic_fetch_or(at, T{0x40}, pe), T{0x1b});                                         \
-        oxshmem_##name##_atomic_xor(at, T{0x5a}, pe);                                                                          \
-        EXPECT_EQ(report, oxshmem_##name##_atomic_fetch_xor(at, T{0x0f}, pe), T{0x01});                                        \
-        EXPECT_EQ(report, oxshmem_##name##_atomic_fetch(at, pe), T{0x0e});                                                     \
+        oxshmem_##name##_atomic_set(at, Word{0x3c}, pe);                                                                          \
+        oxshmem_##name##_atomic_and(at, Word{0x1f}, pe);                                                                          \
+        EXPECT_EQ(report, oxshmem_##name##_atomic_fetch_and(at, Word{0x18}, pe), Word{0x1c});                                        \
+        oxshmem_##name##_atomic_or(at, Word{0x03}, pe);                                                                           \
+        EXPECT_EQ(report, oxshmem_##name##_atomic_fetch_or(at, Word{0x40}, pe), Word{0x1b});                                         \
+        oxshmem_##name##_atomic_xor(at, Word{0x5a}, pe);                                                                          \
+        EXPECT_EQ(report, oxshmem_##name##_atomic_fetch_xor(at, Word{0x0f}, pe), Word{0x01});                                        \
+        EXPECT_EQ(report, oxshmem_##name##_atomic_fetch(at, pe), Word{0x0e});                                                     \
         ++word;                                                                                                                \
     }
 
 // Own variables, already as waited for.
 #define WAIT_FORMS(name, T)                                                                                                    \
     {                                                                                                                          \
+        using Word = T;                                                                                                        \
         T *own = reinterpret_cast<T *>(word);                                                                                  \
-        const T wanted[3] = {T{4}, T{5}, T{6}};                                                                                \
+        const T wanted[3] = {Word{4}, Word{5}, Word{6}};                                                                                \
         const int status[3] = {0, 1, 0};                                                                                       \
         size_t indices[3] = {9, 9, 9};                                                                                         \
         for (int i = 0; i < 3; ++i) {                                                                                          \
             oxshmem_##name##_p(own + i, wanted[i], me);                                                                        \
         }                                                                                                                      \
-        oxshmem_##name##_wait_until(own, oxshmem::CMP_EQ, T{4});                                                               \
-        EXPECT_EQ(report, oxshmem_##name##_test(own, oxshmem::CMP_LT, T{4}), 0);                                               \
-        EXPECT_EQ(report, oxshmem_##name##_test(own, oxshmem::CMP_LE, T{4}), 1);                                               \
-        oxshmem_##name##_wait_until_all(own, 3, nullptr, oxshmem::CMP_GE, T{4});                                               \
+        oxshmem_##name##_wait_until(own, oxshmem::CMP_EQ, Word{4});                                                               \
+        EXPECT_EQ(report, oxshmem_##name##_test(own, oxshmem::CMP_LT, Word{4}), 0);                                               \
+        EXPECT_EQ(report, oxshmem_##name##_test(own, oxshmem::CMP_LE, Word{4}), 1);                                               \
+        oxshmem_##name##_wait_until_all(own, 3, nullptr, oxshmem::CMP_GE, Word{4});                                               \
         oxshmem_##name##_wait_until_all_vector(own, 3, nullptr, oxshmem::CMP_EQ, wanted);                                      \
-        EXPECT_EQ(report, oxshmem_##name##_wait_until_any(own, 3, nullptr, oxshmem::CMP_EQ, T{6}), size_t{2});                 \
+        EXPECT_EQ(report, oxshmem_##name##_wait_until_any(own, 3, nullptr, oxshmem::CMP_EQ, Word{6}), size_t{2});                 \
         EXPECT_EQ(report, oxshmem_##name##_wait_until_any_vector(own, 3, status, oxshmem::CMP_EQ, wanted), size_t{0});         \
-        EXPECT_EQ(report, oxshmem_##name##_wait_until_some(own, 3, indices, status, oxshmem::CMP_GT, T{3}), size_t{2});        \
+        EXPECT_EQ(report, oxshmem_##name##_wait_until_some(own, 3, indices, status, oxshmem::CMP_GT, Word{3}), size_t{2});        \
         EXPECT_EQ(report, indices[1], size_t{2});                                                                              \
         EXPECT_EQ(report, oxshmem_##name##_wait_until_some_vector(own, 3, indices, status, oxshmem::CMP_EQ, wanted),           \
                   size_t{2});                                                                                                  \
-        EXPECT_EQ(report, oxshmem_##name##_test_all(own, 3, nullptr, oxshmem::CMP_GT, T{4}), 0);                               \
+        EXPECT_EQ(report, oxshmem_##name##_test_all(own, 3, nullptr, oxshmem::CMP_GT, Word{4}), 0);                               \
         EXPECT_EQ(report, oxshmem_##name##_test_all_vector(own, 3, nullptr, oxshmem::CMP_EQ, wanted), 1);                      \
-        EXPECT_EQ(report, oxshmem_##name##_test_any(own, 3, status, oxshmem::CMP_EQ, T{5}), SIZE_MAX);                         \
+        EXPECT_EQ(report, oxshmem_##name##_test_any(own, 3, status, oxshmem::CMP_EQ, Word{5}), SIZE_MAX);                         \
         EXPECT_EQ(report, oxshmem_##name##_test_any_vector(own, 3, nullptr, oxshmem::CMP_NE, wanted), SIZE_MAX);               \
-        EXPECT_EQ(report, oxshmem_##name##_test_some(own, 3, indices, nullptr, oxshmem::CMP_LT, T{6}), size_t{2});             \
+        EXPECT_EQ(report, oxshmem_##name##_test_some(own, 3, indices, nullptr, oxshmem::CMP_LT, Word{6}), size_t{2});             \
         EXPECT_EQ(report, oxshmem_##name##_test_some_vector(own, 3, indices, nullptr, oxshmem::CMP_NE, wanted), size_t{0});    \
     }
 
@@ -272,7 +280,7 @@ OXSHMEM_KERNEL(typed_check, unsigned char *arena, Report *report) {
 
 // The zones that the kernels above use are kSlots * kSlotBytes bytes each.
 OXSHMEM_KERNEL(typed_bytes, uint64_t *bytes) {
-    const uint32_t sites = all_sites(Fill{nullptr}) + 3;
+    const uint32_t sites = all_sites(Nothing{}) + 3;
     *bytes = static_cast<uint64_t>(sites) * kSlots * kSlotBytes;
 }
 

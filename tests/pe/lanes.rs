@@ -40,7 +40,7 @@ const PATTERNS: &[(&str, Pattern)] = &[
     ("halves to two PEs", |lane, warp, n, _| Some((warp * 32 + lane, (warp + lane / 16) % n))),
     ("runs of 3 to PEs in turn", |lane, warp, n, _| Some((warp * 32 + lane, lane / 3 % n))),
     ("low lanes only", |lane, warp, n, _| (lane < 5).then_some((warp * 8 + lane, (warp + 1) % n))),
-    ("high lanes only", |lane, warp, n, _| (lane > 27).then_some((warp * 8 + lane - 28, (warp + 1) % n))),
+    ("high lanes only", |lane, warp, n, _| (lane > 27).then(|| (warp * 8 + lane - 28, (warp + 1) % n))),
     ("random lanes and PEs", |lane, warp, n, random| {
         random.random_bool(0.6).then(|| (warp * 32 + lane, random.random_range(0..n)))
     }),

@@ -112,7 +112,8 @@ fn steps(arena: Arena, me: u64, seed: u64, count: usize) -> Vec<Step> {
         let kind = random.random_range(PUT..=IGET);
         let peer = random.random_range(0..arena.n_pes);
         let width = if kind >= IPUT { 1u64 << random.random_range(0..5) } else { 1 };
-        let (dst_stride, src_stride) = (random.random_range(1..4), random.random_range(1..4));
+        let strides = if kind >= IPUT { 1..5 } else { 1..2 };
+        let (dst_stride, src_stride) = (random.random_range(strides.clone()), random.random_range(strides));
         let extent = |n: u64, stride: i32| if n == 0 { 0 } else { ((n - 1) * u64::from(stride.unsigned_abs()) + 1) * width };
         let mut n = if kind >= IPUT { random.random_range(0..60) } else { length(&mut random, scope) };
         if index == 0 && kind < IPUT {
