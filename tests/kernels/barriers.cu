@@ -15,7 +15,7 @@ template <class S> OXSHMEM_DEVICE void rounds(uint32_t *flags, uint32_t *own, ui
     const uint32_t me = static_cast<uint32_t>(oxshmem::my_pe());
     for (uint32_t round = first; round < first + count; ++round) {
         if (round % n == me) {
-            dawdle(200); // the straggler of this round
+            dawdle(8 + round % 32); // the straggler of this round
         }
         if (!sync) {
             // Every lane tells some peers; delivered at the end of the barrier.

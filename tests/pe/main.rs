@@ -4,7 +4,11 @@
 
 mod atomics;
 mod barriers;
+mod errors;
+mod host;
 mod lanes;
+mod processes;
+mod queues;
 mod rig;
 mod rma;
 mod signals;
@@ -23,11 +27,32 @@ const CASES: &[Case] = &[
     ("atomic_contention", atomics::contention),
     ("atomic_values", atomics::values),
     ("barriers", barriers::barriers),
+    ("completion_error", queues::completion_error),
+    ("crashes", errors::crashes),
+    ("dies_in_alloc", processes::dies_in_alloc),
+    ("dies_in_barrier", processes::dies_in_barrier),
+    ("dies_in_bootstrap", processes::dies_in_bootstrap),
+    ("dies_in_finalize", processes::dies_in_finalize),
+    ("dies_in_kernel", processes::dies_in_kernel),
+    ("aborts", processes::aborts),
+    ("drops", processes::drops),
     ("fence", barriers::fence),
+    ("flood", queues::flood),
+    ("host_atomics", host::atomics),
+    ("host_heap", host::heap),
+    ("host_memory", host::memory),
+    ("host_mismatch", host::mismatch),
+    ("host_rounds", host::rounds),
+    ("host_signals", host::signals),
+    ("host_transfers", host::transfers),
     ("lanes", lanes::lanes),
+    ("order", queues::order),
     ("pointers", barriers::pointers),
+    ("refused", errors::refused),
+    ("requests", queues::requests),
     ("rma", rma::rma),
     ("signals", signals::signals),
+    ("timeouts", errors::timeouts),
     ("typed", typed::typed),
     ("waits", waits::waits),
 ];

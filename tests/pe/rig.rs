@@ -1,7 +1,7 @@
 //! What the cases share: a PE, a module, and the report that kernels write wrong values to.
 
 use bytemuck::{Pod, Zeroable};
-use oxshmem::{Function, KernelArgs, LaunchConfig, Module, ModuleSource, Pe, SymmetricSlice};
+use oxshmem::{Config, Function, KernelArgs, LaunchConfig, Module, ModuleSource, Pe, SymmetricSlice};
 
 /// Mirrors `Report` of `kernels/conformance.h`.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
@@ -27,7 +27,12 @@ pub struct Rig {
 impl Rig {
     /// Joins the job and loads `source`.
     pub fn new(source: &'static ModuleSource) -> oxshmem::Result<Self> {
-        let pe = oxshmem::init()?;
+        Self::with_config(source, Config::from_env()?)
+    }
+
+    /// As [`new`](Self::new), with a configuration.
+    pub fn with_config(source: &'static ModuleSource, config: Config) -> oxshmem::Result<Self> {
+        let pe = Pe::with_config(config)?;
         let module = pe.load(source)?;
         let report = pe.alloc(1)?;
         Ok(Self { pe, source, module, report })

@@ -123,7 +123,7 @@ fn steps(arena: Arena, me: u64, seed: u64, count: usize) -> Vec<Step> {
         let mut elsewhere = random.random_bool(0.3);
         // The buffer begins up to 15 bytes in.
         let room = ELSEWHERE[usize::from(scope)] - 16;
-        let mut local_extent = |n: u64| extent(n, if is_put { src_stride } else { dst_stride });
+        let local_extent = |n: u64| extent(n, if is_put { src_stride } else { dst_stride });
         if elsewhere && local_extent(n) > room {
             elsewhere = index % 2 == 0;
             while elsewhere && local_extent(n) > room {
