@@ -570,7 +570,8 @@ impl Block {
             while rest != 0 {
                 let first = rest.trailing_zeros();
                 let what = warp.describe(1 << first);
-                let same = lanes(rest).filter(|&lane| warp.describe(1 << lane) == what).fold(0u32, |set, l| set | 1 << l);
+                let same =
+                    lanes(rest).filter(|&lane| warp.describe(1 << lane) == what).fold(0u32, |set, l| set | 1 << l);
                 rest &= !same;
                 if listed == LISTED_WAITERS {
                     text.push_str("; and more");
