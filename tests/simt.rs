@@ -520,6 +520,9 @@ fn a_bad_address_is_reported_with_its_thread() {
     let constant = c"read only".as_ptr();
     let error = run(&executor, "bad_write", LaunchConfig::linear(1, 1), &[&constant, &0u32]).unwrap_err();
     assert!(error.to_string().contains("protected against this access"), "{error}");
+    // Inside of a library function.
+    let error = run(&executor, "bad_string", LaunchConfig::linear(1, 1), &[&0x20usize, &(&raw mut out)]).unwrap_err();
+    assert!(matches!(error.kind, KernelErrorKind::BadAddress { address: 0x20, .. }), "{error}");
     // Not an address at all: the processor reports a general protection fault without it.
     let error =
         run(&executor, "bad_write", LaunchConfig::linear(1, 1), &[&0x8000_0000_0000_0000usize, &0u32]).unwrap_err();
@@ -594,6 +597,9 @@ fn exceptions_are_reported_with_their_text() {
     assert_eq!(error.to_string(), "kernel `throws`, block (1,0,0), thread (9,0,0): exception: no luck today");
     let error = run(&executor, "throws_number", LaunchConfig::linear(1, 1), &[]).unwrap_err();
     assert_eq!(error.kind, KernelErrorKind::Exception { what: "unknown exception".to_owned() });
+    let mut caught = 0u32;
+    run(&executor, "handles_exceptions", LaunchConfig::linear(2, 50), &[&(&raw mut caught)]).unwrap();
+    assert_eq!(caught, 3 * 99 * 50 + 300);
     assert_eq!(executor.synchronize().unwrap_err().kernel, "throws");
     executor.synchronize().unwrap();
     assert_usable(&executor);
@@ -657,6 +663,16 @@ fn a_kernel_is_stopped_at_its_deadline() {
         assert_eq!(error.position, at(1, 0));
         assert_usable(&executor);
     }
+}
+
+#[test]
+fn a_kernel_that_stays_in_a_library_is_stopped_too() {
+    let options = ExecutorOptions { deadline: Duration::from_millis(100), ..ExecutorOptions::default() };
+    let executor = Executor::new(options).unwrap();
+    let mut flag = 0u32;
+    let error = run(&executor, "sleeps_forever", LaunchConfig::linear(1, 2), &[&(&raw mut flag)]).unwrap_err();
+    assert!(matches!(error.kind, KernelErrorKind::Deadline { .. }), "{error}");
+    assert_usable(&executor);
 }
 
 #[test]

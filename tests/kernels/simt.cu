@@ -4,6 +4,8 @@
 #include <oxshmem/port/port.h>
 
 #include <cstdint>
+#include <cstring>
+#include <ctime>
 #include <stdexcept>
 
 namespace {
@@ -470,6 +472,33 @@ OXSHMEM_KERNEL(fail_beside_hog, uint32_t *flag)
 OXSHMEM_KERNEL(barriers_forever, uint32_t *flag)
 {
     while (__syncthreads_or(load<order::relaxed, reach::device>(flag) != 0) == 0) {
+    }
+}
+
+// The fault happens inside of the C library.
+OXSHMEM_KERNEL(bad_string, const char *text, uint64_t *length)
+{ *length = std::strlen(text); }
+
+// Nearly always inside of the C library, where a thread might hold a lock.
+OXSHMEM_KERNEL(sleeps_forever, uint32_t *flag)
+{
+    while (load<order::relaxed, reach::device>(flag) == 0) {
+        const timespec time = {0, 100000000};
+        nanosleep(&time, nullptr);
+    }
+}
+
+// An exception that the kernel handles itself, thrown after other threads have run in between.
+OXSHMEM_KERNEL(handles_exceptions, uint32_t *caught)
+{
+    for (uint32_t i = 0; i < 3; ++i) {
+        try {
+            sync_block();
+            throw global_rank() + i;
+        } catch (uint32_t value) {
+            fetch_add<order::relaxed, reach::device>(caught, value);
+        }
+        pause();
     }
 }
 
