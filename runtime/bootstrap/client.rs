@@ -192,6 +192,9 @@ impl Client {
         if turn.finalized {
             return Err(BootstrapError::Finalized(what));
         }
+        if let Some(failure) = self.shared.failure.get() {
+            return Err(BootstrapError::Failed(failure));
+        }
         turn.sequence += 1;
         let deadline = Instant::now() + self.timeout + HUB_SLACK;
         if let Err(error) = self.send(turn.sequence, message) {
