@@ -87,13 +87,17 @@ impl Client {
             message: Message::Hello(Hello { job, npes, timeout, peer: Peer::this() }),
         }
         .emit();
+        let mut reason = None;
         let (mut wire, address) = loop {
-            let reason = match connect_any(rendezvous, deadline, rank, &hello)? {
+            match connect_any(rendezvous, deadline, rank, &hello)? {
                 Ok(connected) => break connected,
-                Err(reason) => reason,
-            };
+                // An attempt that the deadline cut short says less than one before it.
+                Err(latest) if reason.is_none() || Instant::now() < deadline => reason = Some(latest),
+                Err(_) => {}
+            }
             if Instant::now() + RETRY >= deadline {
-                return Err(BootstrapError::Unreachable { rank, address: rendezvous.to_string(), timeout, reason });
+                let (address, reason) = (rendezvous.to_string(), reason.unwrap_or_default());
+                return Err(BootstrapError::Unreachable { rank, address, timeout, reason });
             }
             std::thread::sleep(RETRY);
         };
