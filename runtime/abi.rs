@@ -90,7 +90,7 @@ pub struct Qp {
     pub index: u32,
     /// log2 of the number of landing slots.
     pub landing_log2: u32,
-    reserved0: [u32; 11],
+    reserved0: [u32; 13],
     /// Blocks ever reserved.
     pub reserved: u64,
     /// Landing slots ever reserved.
@@ -140,7 +140,7 @@ impl Qp {
             pe: c.pe,
             index: c.index,
             landing_log2: c.landing_log2,
-            reserved0: [0; 11],
+            reserved0: [0; 13],
             reserved: 0,
             landing_head: 0,
             pad0: [0; 14],
@@ -229,6 +229,10 @@ pub struct State {
 const _: () = assert!(size_of::<ErrorRecord>() == 72);
 const _: () = assert!(size_of::<Control>() == 128);
 const _: () = assert!(size_of::<Qp>() == 512);
+const _: () = {
+    use core::mem::offset_of;
+    assert!(offset_of!(Qp, reserved) == 128 && offset_of!(Qp, rung) == 256 && offset_of!(Qp, completed) == 384);
+};
 const _: () = assert!(size_of::<LocalRegion>() == 24);
 const _: () = assert!(size_of::<State>() == 256);
 

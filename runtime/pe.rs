@@ -126,8 +126,12 @@ impl Pe {
 
         let chunk = config.heap_chunk().0;
         let LoadStore { first, count } = plan.load_store;
-        let heap_layout =
-            HeapLayout { max: config.heap_max().0.next_multiple_of(chunk), chunk, slots: count, my_slot: me as usize - first };
+        let heap_layout = HeapLayout {
+            max: config.heap_max().0.next_multiple_of(chunk),
+            chunk,
+            slots: count,
+            my_slot: me as usize - first,
+        };
         let max_chunks = heap_layout.max / chunk;
 
         let mut layout = Layout::default();

@@ -1,1 +1,108 @@
 //! The shmem_* performance tests of OxSHMEM.
+//!
+//! Each test is one program over this library: [`main`] reads the command line, starts the PEs unless a launcher did, and measures
+//! ([`run`]). `docs/perftest.md` describes the tests, their options and how to read their figures.
+
+pub mod atomic;
+pub mod bench;
+pub mod error;
+pub mod job;
+pub mod options;
+pub mod pattern;
+pub mod plot;
+pub mod report;
+pub mod run;
+pub mod stats;
+
+use std::process::ExitCode;
+
+use oxshmem::{Pe, launch};
+
+use crate::bench::Bench;
+use crate::error::Error;
+use crate::job::Complaint;
+use crate::options::Options;
+use crate::report::{JsonLines, Row, Table};
+use crate::run::Session;
+
+/// What the program of `bench` does.
+pub fn main(bench: Bench) -> ExitCode {
+    let options = match Options::parse(bench, std::env::args_os()) {
+        Ok(options) => options,
+        Err(error) => error.exit(),
+    };
+    if !launch::in_job() {
+        return job::start(bench.name(), options.npes).unwrap_or_else(|error| {
+            eprintln!("{}: {error}", bench.name());
+            ExitCode::FAILURE
+        });
+    }
+    let complaint = match Complaint::attach() {
+        Ok(complaint) => complaint,
+        Err(error) => {
+            eprintln!("{}: {error}", bench.name());
+            return ExitCode::FAILURE;
+        }
+    };
+    match measure(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complaint.file(bench.name(), &error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Measures as one PE of the job.
+fn measure(options: &Options) -> Result<(), Error> {
+    let pe = Pe::with_config(options.config.clone())?;
+    let measured = measure_on(&pe, options);
+    match &measured {
+        Ok(()) => pe.finalize()?,
+        // The other PEs wait for this one.
+        Err(error) => pe.abort(&error.to_string()),
+    }
+    measured
+}
+
+fn measure_on(pe: &Pe, options: &Options) -> Result<(), Error> {
+    let mut session = Session::new(pe, options)?;
+    let mut json = None;
+    if pe.my_pe() == 0 {
+        json = options.json.as_deref().map(JsonLines::create).transpose()?;
+    }
+    let table = Table::new(options.bench.is_latency(), pe.hca_name().is_some());
+    let mut rows: Vec<Row> = Vec::new();
+    session.run(&mut |row| {
+        if rows.is_empty() {
+            println!("{}\n{}", title(options, &row), table.header());
+        }
+        println!("{}", table.row(&row));
+        if let Some(json) = &mut json {
+            json.write(&row)?;
+        }
+        rows.push(row);
+        Ok(())
+    })?;
+    if let Some(path) = options.plot.as_deref().filter(|_| pe.my_pe() == 0) {
+        plot::draw(path, &rows)?;
+    }
+    session.close()
+}
+
+/// What was measured, and on what: figures of a software model must not pass for those of hardware.
+fn title(options: &Options, row: &Row) -> String {
+    let hca =
+        row.hca.as_ref().map(|hca| format!(", {hca} HCA, {} QPs", row.qps.unwrap_or_default())).unwrap_or_default();
+    let op = row.op.as_ref().map(|op| format!(", {op}")).unwrap_or_default();
+    let stride =
+        row.stride.filter(|stride| *stride != 1).map(|stride| format!(", stride {stride}")).unwrap_or_default();
+    let model = if row.device == "cpu" { " (no hardware: figures of the SIMT executor)" } else { "" };
+    format!(
+        "# {}{op}{stride}: {} PEs, device {}, {}{hca}{model}",
+        options.bench.name(),
+        row.npes,
+        row.device,
+        row.transport
+    )
+}

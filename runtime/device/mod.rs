@@ -8,8 +8,8 @@ use std::fmt::Debug;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-pub(crate) use cpu_device::CpuDevice;
 pub use cpu::LaunchConfig;
+pub(crate) use cpu_device::CpuDevice;
 pub use module::{Function, KernelArg, KernelArgs, Module, ModuleSource};
 
 use crate::abi;

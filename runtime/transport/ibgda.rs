@@ -148,7 +148,11 @@ impl Ibgda {
                     what: "a UAR page without doorbell registers".into(),
                 })?;
                 let position = pe * queues.per_peer + i;
-                slab.write(queues.qps, u64::from(position), &describe_qp(slab, &queues, index, pe, position, &qp, doorbell));
+                slab.write(
+                    queues.qps,
+                    u64::from(position),
+                    &describe_qp(slab, &queues, index, pe, position, &qp, doorbell),
+                );
                 uar = Some((page, register + 1));
                 queue_pairs.push(qp);
             }
@@ -174,8 +178,9 @@ impl Ibgda {
         for (pe, first) in self.queues.peers() {
             for i in 0..per_peer {
                 let at = (me * per_peer + i) as usize * QpAddress::BYTES;
-                let theirs =
-                    all[pe as usize].get(at..at + QpAddress::BYTES).ok_or(TransportError::Address { pe: pe as usize })?;
+                let theirs = all[pe as usize]
+                    .get(at..at + QpAddress::BYTES)
+                    .ok_or(TransportError::Address { pe: pe as usize })?;
                 let address = QpAddress::from_bytes(theirs)?;
                 let index = first + i;
                 self.queue_pairs[index as usize].connect(&address, &attributes(config, index))?;
@@ -207,8 +212,13 @@ impl Ibgda {
         };
         // SAFETY: the heap outlives this object (see `Pe`), and is used through raw pointers only.
         let umem = unsafe { Umem::register(&self.provider, source, Access::ALL) }?;
-        let attributes =
-            MkeyAttributes { umem_offset: 0, len: chunk, start_addr: offset, access: Access::ALL, relaxed_ordering: true };
+        let attributes = MkeyAttributes {
+            umem_offset: 0,
+            len: chunk,
+            start_addr: offset,
+            access: Access::ALL,
+            relaxed_ordering: true,
+        };
         let key = Mkey::create(&self.pd, &umem, &attributes)?;
         let keys = ChunkKeys { lkey: key.lkey(), rkey: key.rkey() };
         self.chunks.borrow_mut().push(key);
@@ -280,7 +290,14 @@ fn check(provider: &dyn Provider, queues: &QueueLayout) -> Result<()> {
     }
 }
 
-fn create_qp(pd: &Arc<Pd>, uar: &Arc<Uar>, umem: &Arc<Umem>, slab: &Slab, queues: &QueueLayout, index: u32) -> Result<Qp> {
+fn create_qp(
+    pd: &Arc<Pd>,
+    uar: &Arc<Uar>,
+    umem: &Arc<Umem>,
+    slab: &Slab,
+    queues: &QueueLayout,
+    index: u32,
+) -> Result<Qp> {
     let cq_at = at(queues.cqs, index, BLOCK_BYTES << LOG_CQ_SIZE);
     slab.fill(cq_at, BLOCK_BYTES << LOG_CQ_SIZE, cqe::INITIAL_BYTE);
     let cq = Cq::create(

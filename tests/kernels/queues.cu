@@ -178,6 +178,7 @@ OXSHMEM_KERNEL(put_to, uint64_t *at, uint64_t value, int pe, uint32_t most) {
     }
 }
 
-OXSHMEM_KERNEL(signal_to, uint64_t *signal, int pe) {
+OXSHMEM_KERNEL(put_and_signal, uint64_t *at, uint64_t value, uint64_t *signal, int pe) {
+    oxshmem::p(at, value, pe);
     oxshmem::signal_op(signal, 1, oxshmem::SIGNAL_SET, pe);
 }

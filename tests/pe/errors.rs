@@ -67,7 +67,9 @@ impl Bench {
     fn fault(&mut self, call: u32, at: u64, pe: i32, extra: i64) -> DeviceFault {
         let signal = self.memory.address() + 256;
         let args = (call, at, pe, extra, signal, WHO);
-        let error = self.rig.run_linear("one_call", BLOCKS, THREADS, args).expect_err("the call must be refused");
+        let Err(error) = self.rig.run_linear("one_call", BLOCKS, THREADS, args) else {
+            panic!("call {call} at {at:#x} to PE {pe} with {extra} was not refused")
+        };
         let Error::Fault(fault) = error else { panic!("call {call}: {error:?}") };
         assert_eq!((fault.block, fault.thread), ([1, 0, 0], [5, 0, 0]), "{fault}");
         assert_eq!(fault.me, self.rig.me() as i32);

@@ -222,7 +222,9 @@ pub fn completion_error(args: &[String]) -> Outcome {
     let error = rig.run_linear("put_to", 1, 1, (&at, 8u64, lost, 1u32)).unwrap_err();
     assert!(matches!(&error, Error::Fault(DeviceFault { kind: FaultKind::Completion { pe, .. }, .. }) if *pe == lost), "{error}");
     // The other PEs are still reached.
-    rig.run_linear("put_to", 1, 1, (&at, 6u64, last as i32, 10u32))?;
-    rig.run_linear("signal_to", 1, 1, (&done, last as i32))?;
+    rig.run_linear("put_and_signal", 1, 1, (&at, 6u64, &done, last as i32))?;
+    // It ends the job, and this PE with it.
+    let error = rig.pe.alloc::<u64>(1).unwrap_err();
+    assert!(error.to_string().contains("the test is over"), "{error}");
     Ok(())
 }

@@ -103,7 +103,7 @@ struct alignas(128) Qp {
     int32_t pe;          // the peer
     uint32_t index;      // position in State::qps, and bit in State::used
     uint32_t landing_log2;
-    uint32_t reserved0[11];
+    uint32_t reserved0[13];
     // Written by posters.
     alignas(128) uint64_t reserved; // blocks ever reserved
     uint64_t landing_head;          // landing slots ever reserved
@@ -165,7 +165,8 @@ struct alignas(128) State {
 
 static_assert(sizeof(ErrorRecord) == 72, "mirrored in runtime/abi.rs");
 static_assert(sizeof(Control) == 128, "mirrored in runtime/abi.rs");
-static_assert(sizeof(Qp) == 512, "mirrored in runtime/abi.rs");
+static_assert(sizeof(Qp) == 512 && offsetof(Qp, reserved) == 128 && offsetof(Qp, rung) == 256 && offsetof(Qp, completed) == 384,
+              "mirrored in runtime/abi.rs");
 static_assert(sizeof(LocalRegion) == 24, "mirrored in runtime/abi.rs");
 static_assert(sizeof(State) == 256, "mirrored in runtime/abi.rs");
 

@@ -1,0 +1,12 @@
+//! Compiles the kernels.
+
+fn main() {
+    oxshmem_build::Module::new("perftest")
+        .source("kernels/bandwidth.cu")
+        .source("kernels/latency.cu")
+        .source("kernels/atomic.cu")
+        .source("kernels/ping_pong.cu")
+        .compile();
+    oxshmem_build::Module::new("perftest_checks").include("kernels").source("tests/kernels/split.cu").compile();
+    oxshmem_build::Module::new("perftest_simt").source("benches/simt.cu").compile();
+}

@@ -1,0 +1,109 @@
+//! What can go wrong in a performance test.
+
+use std::path::PathBuf;
+
+/// Delivered data that is not what was sent.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "wrong data at PE {pe}: {what}, {unit} {offset}: expected {expected:#x}, found {found:#x} ({wrong} of {of} {unit}s are wrong); \
+     the figures of this run mean nothing"
+)]
+pub struct Mismatch {
+    /// Where the data is.
+    pub pe: usize,
+    /// What it is.
+    pub what: &'static str,
+    /// What offsets count.
+    pub unit: &'static str,
+    /// The first difference.
+    pub offset: u64,
+    /// What should be there.
+    pub expected: u64,
+    /// What is there.
+    pub found: u64,
+    /// Differences in all.
+    pub wrong: u64,
+    /// Units compared.
+    pub of: u64,
+}
+
+/// Anything that ends a performance test.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The library's error.
+    #[error(transparent)]
+    Library(#[from] oxshmem::Error),
+    /// The configuration was refused.
+    #[error(transparent)]
+    Config(#[from] oxshmem::config::ConfigError),
+    /// The PEs could not be started.
+    #[error(transparent)]
+    Launch(#[from] oxshmem::launch::LaunchError),
+    /// Data did not arrive as it was sent.
+    #[error(transparent)]
+    Mismatch(#[from] Mismatch),
+    /// Another PE has found wrong data, and reports it.
+    #[error("PE {0} found wrong data")]
+    MismatchElsewhere(usize),
+    /// Options that do not go together.
+    #[error("{0}")]
+    Usage(String),
+    /// A result file could not be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Output {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A plot could not be drawn.
+    #[error("cannot draw {}: {reason}", path.display())]
+    Plot {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// A PE that was waited for did not come.
+    #[error("PE {me} waited {seconds} s for PE 0 to finish {what}; raise OXSHMEM_KERNEL_TIMEOUT for longer runs")]
+    Late {
+        /// Who waited.
+        me: usize,
+        /// How long.
+        seconds: u64,
+        /// For what.
+        what: String,
+    },
+    /// The operating system refused something.
+    #[error("{what}: {source}")]
+    System {
+        /// What was attempted.
+        what: &'static str,
+        /// Its answer.
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    /// Whether it only says that another PE has failed, which reports itself.
+    pub fn is_consequence(&self) -> bool {
+        match self {
+            Self::MismatchElsewhere(_) => true,
+            Self::Library(oxshmem::Error::Bootstrap(oxshmem::bootstrap::BootstrapError::Failed(_))) => true,
+            _ => false,
+        }
+    }
+}
+
+impl From<oxshmem::device::DeviceError> for Error {
+    fn from(error: oxshmem::device::DeviceError) -> Self {
+        Self::Library(error.into())
+    }
+}
+
+impl From<oxshmem::HeapError> for Error {
+    fn from(error: oxshmem::HeapError) -> Self {
+        Self::Library(error.into())
+    }
+}

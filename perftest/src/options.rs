@@ -1,0 +1,416 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
+use oxshmem::Config;
+use oxshmem::config::{ConfigError, Device, Hca, Transport};
+
+use crate::atomic::AtomicOp;
+use crate::bench::{Bench, Scope};
+use crate::error::Error;
+
+/// The most threads of a CTA.
+const MAX_THREADS: u32 = 1024;
+/// The longest message.
+const MAX_BYTES: u64 = 1 << 40;
+/// The most bytes between two elements of `--stride`, over all.
+const MAX_HEAP: u64 = 1 << 42;
+
+/// A selection of scopes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Scopes {
+    Thread,
+    Warp,
+    Block,
+    All,
+}
+
+#[derive(Debug, Clone, Parser)]
+struct Arguments {
+    /// Smallest message in bytes, or with K, M or G.
+    #[arg(short = 'b', long, value_name = "SIZE", value_parser = size)]
+    min: Option<u64>,
+    /// Largest message.
+    #[arg(short = 'e', long, value_name = "SIZE", value_parser = size)]
+    max: Option<u64>,
+    /// What a size is multiplied with to get the next one.
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=1 << 20))]
+    factor: Option<u64>,
+    /// Measured iterations of each size.
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
+    iters: Option<u64>,
+    /// Iterations before those, not measured.
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=1 << 30))]
+    warmup: Option<u64>,
+    /// CTAs that share each message.
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
+    ctas: Option<u32>,
+    /// Threads per CTA.
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_THREADS)))]
+    threads: Option<u32>,
+    /// Threads that call an operation together.
+    #[arg(long, value_enum, default_value = "all")]
+    scope: Scopes,
+    /// Where kernels run: auto, cpu or cuda.
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<Device>,
+    /// How the other PE is reached: auto, p2p, ibgda or ibrc.
+    #[arg(long, value_name = "TRANSPORT")]
+    transport: Option<Transport>,
+    /// What executes work requests: auto, soft or mlx5.
+    #[arg(long, value_name = "HCA")]
+    hca: Option<Hca>,
+    /// QPs to each peer.
+    #[arg(long, value_name = "N")]
+    qps: Option<u32>,
+    /// PEs to start, when no launcher has started this one. PE 0 and PE 1 take part, others wait.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=1024))]
+    npes: u32,
+    /// Write one JSON object per line and measured point to this file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw the figures over the message size into this SVG file.
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+    /// Words from one element to the next: with 1 lanes put to adjacent words and combine, with more they do not.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    stride: Option<u64>,
+    /// The atomic.
+    #[arg(long, value_enum)]
+    op: Option<AtomicOp>,
+    /// Change this byte of what arrived before it is checked: shows that the check works.
+    #[arg(long, value_name = "OFFSET", hide = true)]
+    corrupt: Option<u64>,
+}
+
+/// What to measure, and how; every default filled in.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    /// The test.
+    pub bench: Bench,
+    /// Message sizes, ascending.
+    pub sizes: Vec<u64>,
+    /// Scopes to run in.
+    pub scopes: Vec<Scope>,
+    /// Measured iterations.
+    pub iters: u64,
+    /// Iterations before.
+    pub warmup: u64,
+    /// CTAs.
+    pub ctas: u32,
+    /// Threads per CTA, in scopes where that is free.
+    pub threads: u32,
+    /// Words between the elements of p.
+    pub stride: u64,
+    /// The atomic.
+    pub op: Option<AtomicOp>,
+    /// PEs to start.
+    pub npes: u32,
+    /// An HCA that must be in use.
+    pub hca: Option<Hca>,
+    /// Where JSON lines go.
+    pub json: Option<PathBuf>,
+    /// Where the plot goes.
+    pub plot: Option<PathBuf>,
+    /// A byte to change before the check.
+    pub corrupt: Option<u64>,
+    /// The library's configuration.
+    pub config: Config,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        _ => return Err("expected bytes, or a number with K, M or G, like 4096, 64K or 1M".to_owned()),
+    };
+    let number: u64 =
+        digits.parse().map_err(|_| "expected bytes, or a number with K, M or G, like 4096, 64K or 1M".to_owned())?;
+    match number.checked_mul(1 << shift) {
+        Some(bytes) if (1..=MAX_BYTES).contains(&bytes) => Ok(bytes),
+        _ => Err("expected 1 byte to 1024G".to_owned()),
+    }
+}
+
+/// Every size from `min` to `max`, each `factor` times the one before; `max` itself is always among them.
+fn sizes(min: u64, max: u64, factor: u64) -> Vec<u64> {
+    let mut sizes: Vec<u64> =
+        std::iter::successors(Some(min), |size| size.checked_mul(factor)).take_while(|size| *size < max).collect();
+    sizes.push(max);
+    sizes
+}
+
+impl Options {
+    /// Reads the command line of `bench`'s program, `args` with the program's name first. Errors, help and version come as clap's.
+    ///
+    /// # Errors
+    /// Arguments that cannot be read or do not go together, or a configuration that is refused.
+    pub fn parse(
+        bench: Bench,
+        args: impl IntoIterator<Item = impl Into<std::ffi::OsString> + Clone>,
+    ) -> Result<Self, clap::Error> {
+        Self::parse_with(bench, args, std::env::vars_os())
+    }
+
+    fn parse_with<K: Into<std::ffi::OsString>, V: Into<std::ffi::OsString>>(
+        bench: Bench,
+        args: impl IntoIterator<Item = impl Into<std::ffi::OsString> + Clone>,
+        vars: impl IntoIterator<Item = (K, V)>,
+    ) -> Result<Self, clap::Error> {
+        let mut command =
+            Arguments::command().name(bench.name()).version(env!("CARGO_PKG_VERSION")).about(bench.about());
+        if !bench.is_atomic() {
+            command = command.mut_arg("op", |arg| arg.hide(true));
+        }
+        if bench != Bench::PBw {
+            command = command.mut_arg("stride", |arg| arg.hide(true));
+        }
+        let matches = command.try_get_matches_from_mut(args)?;
+        let arguments = Arguments::from_arg_matches(&matches)?;
+        Self::build(bench, arguments, vars)
+            .map_err(|error| command.error(clap::error::ErrorKind::ValueValidation, error))
+    }
+
+    fn build<K: Into<std::ffi::OsString>, V: Into<std::ffi::OsString>>(
+        bench: Bench,
+        arguments: Arguments,
+        vars: impl IntoIterator<Item = (K, V)>,
+    ) -> Result<Self, Error> {
+        let refuse = |text: String| Err(Error::Usage(text));
+        let config = config(&arguments, vars)?;
+        let defaults = bench.defaults(config.device() != Device::Cuda);
+
+        let sizes = match bench.only_size() {
+            Some(only) => {
+                if arguments.min.or(arguments.max).is_some_and(|size| size != only)
+                    || arguments.max.is_some_and(|max| max != only)
+                {
+                    return refuse(format!(
+                        "{} has one message size, {only} bytes; leave --min and --max out",
+                        bench.name()
+                    ));
+                }
+                vec![only]
+            }
+            None => {
+                let (given_min, given_max) = (arguments.min, arguments.max);
+                let min = given_min.unwrap_or_else(|| defaults.min.min(given_max.unwrap_or(u64::MAX)));
+                let max = given_max.unwrap_or_else(|| defaults.max.max(min));
+                if min > max {
+                    return refuse(format!("--min {min} is larger than --max {max}"));
+                }
+                if let Some(odd) = [min, max].into_iter().find(|size| size % bench.unit() != 0) {
+                    return refuse(format!(
+                        "{odd} bytes: sizes of {} must be multiples of {} bytes",
+                        bench.name(),
+                        bench.unit()
+                    ));
+                }
+                sizes(min, max, arguments.factor.unwrap_or(defaults.factor))
+            }
+        };
+        let scopes = match arguments.scope {
+            Scopes::All => bench.scopes().to_vec(),
+            Scopes::Thread => vec![Scope::Thread],
+            Scopes::Warp => vec![Scope::Warp],
+            Scopes::Block => vec![Scope::Block],
+        };
+        if let Some(scope) = scopes.iter().find(|scope| !bench.scopes().contains(scope)) {
+            return refuse(format!("{} has thread scope only, not {}", bench.name(), scope.name()));
+        }
+        if !bench.takes_ctas() && arguments.ctas.is_some_and(|ctas| ctas != 1) {
+            return refuse(format!("{} runs in one CTA; leave --ctas out", bench.name()));
+        }
+        let threads = arguments.threads.unwrap_or(defaults.threads);
+        if arguments.threads.is_some_and(|threads| threads != 1)
+            && !scopes.iter().any(|scope| bench.takes_threads(*scope))
+        {
+            return refuse(format!(
+                "--threads {threads}: with this scope, how many threads {} runs is not free",
+                bench.name()
+            ));
+        }
+        if arguments.stride.is_some() && bench != Bench::PBw {
+            return refuse(format!("{} has no --stride; shmem_p_bw has", bench.name()));
+        }
+        if arguments.op.is_some() && !bench.is_atomic() {
+            return refuse(format!("{} has no --op; the atomic tests have", bench.name()));
+        }
+        if arguments.plot.is_some() && sizes.len() < 2 {
+            return refuse(match bench.only_size() {
+                Some(only) => format!(
+                    "--plot draws figures over the message size, and {} has only one, {only} bytes",
+                    bench.name()
+                ),
+                None => {
+                    "--plot draws figures over the message size: give it at least two with --min and --max".to_owned()
+                }
+            });
+        }
+        if let Some(plot) = arguments.plot.as_ref().filter(|path| path.extension().is_none_or(|end| end != "svg")) {
+            return refuse(format!("--plot {}: plots are SVG files, so the name must end in .svg", plot.display()));
+        }
+        let stride = arguments.stride.unwrap_or(1);
+        let largest = sizes.last().copied().unwrap_or_default();
+        if largest.saturating_mul(stride) > MAX_HEAP {
+            return refuse(format!("{largest} bytes with --stride {stride} need more than {MAX_HEAP} bytes of heap"));
+        }
+        let iters = arguments.iters.unwrap_or(defaults.iters);
+        let warmup = arguments.warmup.unwrap_or(defaults.warmup);
+        if bench.is_atomic() && largest.saturating_mul(iters + warmup) > MAX_HEAP {
+            return refuse(format!(
+                "{iters} iterations of {largest} bytes fetch more than {MAX_HEAP} bytes; lower --iters or --max"
+            ));
+        }
+        Ok(Self {
+            bench,
+            sizes,
+            scopes,
+            iters,
+            warmup,
+            ctas: if bench.takes_ctas() { arguments.ctas.unwrap_or(defaults.ctas) } else { 1 },
+            threads,
+            stride,
+            op: arguments.op.or(bench.default_op()),
+            npes: arguments.npes,
+            hca: arguments.hca,
+            json: arguments.json,
+            plot: arguments.plot,
+            corrupt: arguments.corrupt,
+            config,
+        })
+    }
+
+    /// Threads per CTA in `scope`.
+    pub fn threads_in(&self, scope: Scope) -> u32 {
+        match scope {
+            _ if self.bench.takes_threads(scope) => self.threads,
+            Scope::Warp => 32,
+            _ => 1,
+        }
+    }
+}
+
+/// The configuration: what the command line says, else the environment, else the library's defaults.
+fn config<K: Into<std::ffi::OsString>, V: Into<std::ffi::OsString>>(
+    arguments: &Arguments,
+    vars: impl IntoIterator<Item = (K, V)>,
+) -> Result<Config, ConfigError> {
+    let mut builder = Config::builder().vars(vars);
+    if let Some(device) = arguments.device {
+        builder = builder.device(device);
+    }
+    if let Some(transport) = arguments.transport {
+        builder = builder.transport(transport);
+    }
+    if let Some(hca) = arguments.hca {
+        builder = builder.hca(hca);
+    }
+    if let Some(qps) = arguments.qps {
+        builder = builder.qps_per_peer(qps);
+    }
+    builder.build()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn parse(bench: Bench, args: &str) -> Result<Options, String> {
+        let args = std::iter::once(bench.name()).chain(args.split_whitespace());
+        Options::parse_with(bench, args, [("OXSHMEM_QP_DEPTH", "256")]).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn sizes_take_suffixes() {
+        for (text, bytes) in [("1", 1), ("4096", 4096), ("64K", 65536), ("2m", 2 << 20), ("1G", 1 << 30), ("8B", 8)] {
+            assert_eq!(size(text), Ok(bytes));
+        }
+        for text in ["", "K", "-1", "0", "1.5K", "1T", "2000G", "99999999999999999999", "1KK", " 1"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn defaults_are_filled_in() {
+        for bench in Bench::ALL {
+            let options = parse(bench, "").unwrap();
+            let defaults = bench.defaults(true);
+            assert_eq!((options.iters, options.warmup, options.npes), (defaults.iters, defaults.warmup, 2));
+            assert_eq!(options.sizes.first(), Some(&defaults.min));
+            assert_eq!(options.sizes.last(), Some(&defaults.max));
+            assert_eq!(options.scopes, bench.scopes());
+            assert_eq!(options.config.qp_depth(), 256);
+            assert_eq!(options.op.is_some(), bench.is_atomic());
+        }
+        assert!(
+            parse(Bench::PutBw, "--device cuda").unwrap().sizes.len() > parse(Bench::PutBw, "").unwrap().sizes.len()
+        );
+    }
+
+    #[test]
+    fn options_override_defaults() {
+        let line = "-b 8 -e 1K -f 4 -n 7 -w 0 -c 3 -t 96 --scope warp --device cpu --transport p2p --hca soft --qps 2 --npes 5 \
+                    --json a.jsonl --plot b.svg";
+        let options = parse(Bench::PutBw, line).unwrap();
+        assert_eq!(options.sizes, [8, 32, 128, 512, 1024]);
+        assert_eq!((options.iters, options.warmup, options.ctas, options.threads, options.npes), (7, 0, 3, 96, 5));
+        assert_eq!(options.scopes, [Scope::Warp]);
+        assert_eq!((options.config.device(), options.config.transport()), (Device::Cpu, Transport::P2p));
+        assert_eq!((options.config.hca(), options.config.qps_per_peer()), (Hca::Soft, 2));
+        assert!(options.json.is_some() && options.plot.is_some());
+        assert_eq!(parse(Bench::PBw, "--stride 16").unwrap().stride, 16);
+        assert_eq!(parse(Bench::AtomicBw, "--op compare_swap").unwrap().op, Some(AtomicOp::CompareSwap));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_the_reason() {
+        for (bench, line, reason) in [
+            (Bench::PutBw, "--min 2K --max 1K", "larger than --max"),
+            (Bench::PutBw, "--min 7Q", "like 4096, 64K or 1M"),
+            (Bench::PutBw, "--factor 1", "--factor"),
+            (Bench::PutBw, "--iters 0", "--iters"),
+            (Bench::PutBw, "--threads 2000", "--threads"),
+            (Bench::PutBw, "--npes 1", "--npes"),
+            (Bench::PutBw, "--device gpu", "auto, cpu or cuda"),
+            (Bench::PutBw, "--transport tcp", "auto, p2p, ibgda or ibrc"),
+            (Bench::PutBw, "--hca nic", "auto, soft or mlx5"),
+            (Bench::PutBw, "--qps 65", "OXSHMEM_QPS_PER_PEER"),
+            (Bench::PutBw, "--scope grid", "--scope"),
+            (Bench::PutBw, "--op inc", "has no --op"),
+            (Bench::PutBw, "--stride 2", "has no --stride"),
+            (Bench::PutBw, "--nonsense", "--nonsense"),
+            (Bench::PutBw, "--plot p.png --min 8 --max 64", "end in .svg"),
+            (Bench::PutBw, "--plot p.svg --min 8 --max 8", "at least two"),
+            (Bench::SignalPingPong, "--plot p.svg", "only one"),
+            (Bench::SignalPingPong, "--max 16", "one message size"),
+            (Bench::SignalPingPong, "--threads 32", "not free"),
+            (Bench::PBw, "--scope warp", "thread scope only"),
+            (Bench::PBw, "--min 12", "multiples of 8 bytes"),
+            (Bench::PutLatency, "--ctas 2", "one CTA"),
+            (Bench::AtomicBw, "--op frob", "--op"),
+        ] {
+            let error = parse(bench, line).unwrap_err();
+            assert!(error.contains(reason), "{} {line}: {error}", bench.name());
+        }
+        let vars = [("OXSHMEM_QP_DEPHT", "256")];
+        let error = Options::parse_with(Bench::PutBw, ["shmem_put_bw"], vars).unwrap_err().to_string();
+        assert!(error.contains("did you mean OXSHMEM_QP_DEPTH?"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn sizes_ascend_from_min_to_max(min in 1u64..5000, more in 0u64..100_000, factor in 2u64..10) {
+            let sizes = sizes(min, min + more, factor);
+            prop_assert_eq!(sizes[0], min);
+            prop_assert_eq!(*sizes.last().unwrap(), min + more);
+            prop_assert!(sizes.windows(2).all(|pair| pair[0] < pair[1]));
+        }
+    }
+}

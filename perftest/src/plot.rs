@@ -1,0 +1,128 @@
+//! Figures over the message size, as SVG.
+
+use std::path::Path;
+
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use crate::error::Error;
+use crate::report::Row;
+
+/// One line of a plot.
+struct Series {
+    label: String,
+    points: Vec<(f64, f64)>,
+}
+
+fn label_of_size(bytes: &f64) -> String {
+    oxshmem::config::ByteSize(bytes.round() as u64).to_string()
+}
+
+/// Rates, or percentiles, by scope.
+fn series(rows: &[Row]) -> Vec<Series> {
+    let mut found: Vec<Series> = Vec::new();
+    let mut add = |label: String, bytes: u64, value: Option<f64>| {
+        let Some(value) = value else { return };
+        let point = (bytes as f64, value);
+        match found.iter_mut().find(|series| series.label == label) {
+            Some(series) => series.points.push(point),
+            None => found.push(Series { label, points: vec![point] }),
+        }
+    };
+    for row in rows {
+        add(format!("{} scope", row.scope), row.bytes, row.gbps);
+        add(format!("{} scope, p50", row.scope), row.bytes, row.us_p50);
+        add(format!("{} scope, p99", row.scope), row.bytes, row.us_p99);
+    }
+    found
+}
+
+/// Draws `rows`, which belong to one run of one test, into `path`.
+///
+/// # Errors
+/// The file cannot be written, or there are fewer than two sizes.
+pub fn draw(path: &Path, rows: &[Row]) -> Result<(), Error> {
+    let failed = |reason: String| Error::Plot { path: path.to_owned(), reason };
+    let lines = series(rows);
+    let points = || lines.iter().flat_map(|series| &series.points);
+    let range = |values: &mut dyn Iterator<Item = f64>| {
+        values.fold((f64::INFINITY, 0f64), |(low, high), value| (low.min(value), high.max(value)))
+    };
+    let (min, max) = range(&mut points().map(|point| point.0));
+    let (low, high) = range(&mut points().map(|point| point.1));
+    let (Some(first), true) = (rows.first(), min < max) else {
+        return Err(failed("figures are drawn over the message size, and there are fewer than two sizes".to_owned()));
+    };
+    let unit = if first.gbps.is_some() { "GB/s (10^9 bytes per second)" } else { "time per iteration [us]" };
+    let title = format!(
+        "{}: device {}, {}{}, {} CTAs x {} threads",
+        first.bench,
+        first.device,
+        first.transport,
+        first.hca.as_ref().map(|hca| format!(" ({hca} HCA)")).unwrap_or_default(),
+        first.ctas,
+        first.threads,
+    );
+    let area = SVGBackend::new(path, (960, 600)).into_drawing_area();
+    let result = (|| {
+        area.fill(&WHITE)?;
+        let mut chart = ChartBuilder::on(&area)
+            .caption(title, ("sans-serif", 20))
+            .margin(16)
+            .x_label_area_size(56)
+            .y_label_area_size(76)
+            .build_cartesian_2d((min..max).log_scale().base(2.0), (low * 0.8..high * 1.25).log_scale())?;
+        chart
+            .configure_mesh()
+            .x_desc("message size [bytes]")
+            .y_desc(unit)
+            .x_labels(16)
+            .x_label_formatter(&label_of_size)
+            .y_label_formatter(&|value| format!("{value:.3}"))
+            .x_label_style(("sans-serif", 14).into_font().color(&BLACK).pos(Pos::new(HPos::Center, VPos::Top)))
+            .draw()?;
+        for (index, line) in lines.iter().enumerate() {
+            let color = Palette99::pick(index).to_rgba();
+            chart
+                .draw_series(LineSeries::new(line.points.iter().copied(), color.stroke_width(2)).point_size(3))?
+                .label(line.label.as_str())
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], color.stroke_width(2)));
+        }
+        chart.configure_series_labels().background_style(WHITE.mix(0.9)).border_style(BLACK).draw()?;
+        area.present()
+    })();
+    result.map_err(|error: DrawingAreaErrorKind<_>| failed(error.to_string()))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::report::tests::row;
+
+    #[test]
+    fn a_plot_names_its_axes_units_and_lines() {
+        let path = std::env::temp_dir().join(format!("oxshmem-perftest-{}.svg", std::process::id()));
+        let rows = [row("warp", 64, 0.1), row("warp", 4096, 1.5), row("block", 64, 0.2), row("block", 4096, 2.5)];
+        draw(&path, &rows).unwrap();
+        let svg = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        for text in ["<svg", "message size [bytes]", "GB/s", "warp scope", "block scope", "shmem_put_bw", "4K"] {
+            assert!(svg.contains(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn one_size_is_not_a_plot() {
+        let error = draw(Path::new("x.svg"), &[row("warp", 64, 0.1)]).unwrap_err().to_string();
+        assert!(error.contains("fewer than two sizes"), "{error}");
+        assert!(!Path::new("x.svg").exists());
+    }
+
+    #[test]
+    fn a_plot_that_cannot_be_written_is_named() {
+        let rows = [row("warp", 64, 0.1), row("warp", 4096, 1.5)];
+        let error = draw(Path::new("/nonexistent/x.svg"), &rows).unwrap_err().to_string();
+        assert!(error.contains("/nonexistent/x.svg"), "{error}");
+    }
+}

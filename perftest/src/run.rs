@@ -1,0 +1,495 @@
+//! Measuring: every point is prepared, warmed up, measured, and its data checked.
+
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use oxshmem::config::Hca;
+use oxshmem::{KernelArgs, LaunchConfig, Module, Path, Pe, SignalOp, SymmetricSlice};
+
+use crate::atomic::Expected;
+use crate::bench::{Bench, Scope};
+use crate::error::Error;
+use crate::options::Options;
+use crate::pattern::{self, SLACK};
+use crate::report::Row;
+use crate::stats::{Percentiles, elapsed};
+
+oxshmem::include_module!(KERNELS, "perftest");
+
+/// The PE that measures, and the one that it works with.
+const FIRST: usize = 0;
+const SECOND: usize = 1;
+
+/// How often a PE that has nothing to do looks whether the measuring one is done. It sleeps meanwhile: its core may be needed.
+const LOOK_EVERY: Duration = Duration::from_micros(500);
+
+/// Symmetric memory of a test.
+struct Buffers {
+    /// Where data arrives.
+    dst: SymmetricSlice<u8>,
+    /// What is sent or fetched.
+    src: SymmetricSlice<u8>,
+    /// Times of iterations, or begin and end of each block.
+    times: SymmetricSlice<u64>,
+    /// What atomics fetched; rounds of a ping-pong whose signal came before its data.
+    results: SymmetricSlice<u64>,
+    /// Ping-pong signal.
+    signal: SymmetricSlice<u64>,
+    /// Counts the points that PE 0 has measured.
+    done: SymmetricSlice<u64>,
+    /// Entry k: whether PE k found wrong data.
+    wrong: SymmetricSlice<u64>,
+}
+
+/// One size in one scope.
+#[derive(Debug, Clone, Copy)]
+struct Point {
+    scope: Scope,
+    bytes: u64,
+    seed: u64,
+}
+
+impl Point {
+    fn elements(self) -> u64 {
+        self.bytes / 8
+    }
+}
+
+/// A PE in the middle of a test.
+pub struct Session<'a> {
+    pe: &'a Pe,
+    options: &'a Options,
+    kernels: Module,
+    buffers: Buffers,
+    points_done: u64,
+    /// Value of the ping-pong signal so far.
+    rounds: u64,
+}
+
+impl std::fmt::Debug for Session<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session")
+            .field("bench", &self.options.bench)
+            .field("points_done", &self.points_done)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> Session<'a> {
+    /// Allocates what the test needs. Collective.
+    ///
+    /// # Errors
+    /// Too few PEs, an HCA that was asked for and is not in use, or no memory.
+    pub fn new(pe: &'a Pe, options: &'a Options) -> Result<Self, Error> {
+        if pe.n_pes() < 2 {
+            return Err(Error::Usage(format!(
+                "{} needs two PEs, and this job has {}",
+                options.bench.name(),
+                pe.n_pes()
+            )));
+        }
+        if options.hca == Some(Hca::Mlx5) && pe.hca_name() != Some("mlx5") {
+            return Err(Error::Usage(format!(
+                "--hca mlx5: no work request would go through it, PE 1 is reached by {}; add --transport ibgda",
+                transport(pe)
+            )));
+        }
+        let bench = options.bench;
+        let largest = options.sizes.last().copied().unwrap_or_default();
+        let total = options.iters + options.warmup;
+        let results = if bench.is_atomic() { largest / 8 * total } else { 1 };
+        let times = options.iters.max(options.warmup).max(2 * u64::from(options.ctas));
+        let buffers = Buffers {
+            dst: pe.alloc_aligned(length(largest.saturating_mul(options.stride)), 64)?,
+            src: pe.alloc_aligned(length(largest) + SLACK, 64)?,
+            times: pe.alloc_aligned(length(times), 64)?,
+            results: pe.alloc_aligned(length(results), 64)?,
+            signal: pe.alloc_aligned(8, 64)?,
+            done: pe.alloc_aligned(8, 64)?,
+            wrong: pe.alloc_aligned(pe.n_pes(), 64)?,
+        };
+        Ok(Self { pe, options, kernels: pe.load(&KERNELS)?, buffers, points_done: 0, rounds: 0 })
+    }
+
+    /// Gives the memory back. Collective.
+    ///
+    /// # Errors
+    /// The job has failed.
+    pub fn close(self) -> Result<(), Error> {
+        let Buffers { dst, src, times, results, signal, done, wrong } = self.buffers;
+        for slice in [dst, src] {
+            self.pe.free(slice)?;
+        }
+        for slice in [times, results, signal, done, wrong] {
+            self.pe.free(slice)?;
+        }
+        Ok(())
+    }
+
+    /// Measures every size in every scope; PE 0 hands each row to `show`, and draws a progress bar on a terminal. Collective.
+    ///
+    /// # Errors
+    /// The first that applies: something failed, `show` did, or data was wrong; that row was shown.
+    pub fn run(&mut self, show: &mut dyn FnMut(Row) -> Result<(), Error>) -> Result<(), Error> {
+        let points =
+            self.options.scopes.iter().flat_map(|scope| self.options.sizes.iter().map(move |bytes| (*scope, *bytes)));
+        let points: Vec<(Scope, u64)> = points.collect();
+        let bar = self.progress(points.len() as u64);
+        for (scope, bytes) in points {
+            bar.set_message(format!("{} scope, {bytes} bytes", scope.name()));
+            let seed = pattern::seed(self.options.bench.name(), scope.name(), bytes);
+            let (row, wrong) = self.point(Point { scope, bytes, seed })?;
+            bar.inc(1);
+            if let Some(row) = row {
+                bar.suspend(|| show(row))?;
+            }
+            if let Some(wrong) = wrong {
+                return Err(wrong);
+            }
+        }
+        bar.finish_and_clear();
+        Ok(())
+    }
+
+    fn progress(&self, points: u64) -> ProgressBar {
+        let target = if self.pe.my_pe() == FIRST { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(Some(points), target);
+        if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len}  {msg}  {elapsed}") {
+            bar.set_style(style);
+        }
+        bar
+    }
+
+    /// One point. PE 0 gets the row; it and the PE that found wrong data get that as an error beside it.
+    fn point(&mut self, point: Point) -> Result<(Option<Row>, Option<Error>), Error> {
+        let me = self.pe.my_pe();
+        self.prepare(point)?;
+        self.pe.barrier_all()?;
+
+        let takes_part = me == FIRST || (me == SECOND && self.options.bench.is_ping_pong());
+        let mut measured = None;
+        if takes_part {
+            let ping_pong = self.options.bench.is_ping_pong();
+            if self.options.warmup != 0 {
+                self.launch(point, 0, self.options.warmup)?;
+                self.rounds += if ping_pong { self.options.warmup } else { 0 };
+            }
+            let before = self.counts();
+            self.launch(point, self.options.warmup, self.options.iters)?;
+            let after = self.counts();
+            self.rounds += if ping_pong { self.options.iters } else { 0 };
+            measured = Some((before, after));
+        }
+        self.points_done += 1;
+        if me == FIRST {
+            for other in 1..self.pe.n_pes() {
+                self.pe.signal(&self.buffers.done, 0, self.points_done, SignalOp::Set, other)?;
+            }
+            self.pe.quiet()?;
+        } else {
+            self.await_done(point)?;
+        }
+
+        let found = match self.check(point) {
+            Ok(()) => None,
+            Err(wrong @ Error::Mismatch(_)) => Some(wrong),
+            Err(error) => return Err(error),
+        };
+        self.pe.put(&self.buffers.wrong, me, &[u64::from(found.is_some())], FIRST)?;
+        self.pe.barrier_all()?;
+
+        let Some((before, after)) = measured.filter(|_| me == FIRST) else { return Ok((None, found)) };
+        let flags = self.pe.read_local(&self.buffers.wrong, 0..self.pe.n_pes())?;
+        let wrong = flags.iter().position(|flag| *flag != 0);
+        let row = self.row(point, before, after, wrong.is_none())?;
+        Ok((Some(row), found.or(wrong.map(Error::MismatchElsewhere))))
+    }
+
+    /// Waits until PE 0 has measured this point.
+    fn await_done(&self, point: Point) -> Result<(), Error> {
+        let limit = self.pe.config().kernel_timeout();
+        let begin = Instant::now();
+        while self.pe.read_local(&self.buffers.done, 0..1)?[0] < self.points_done {
+            // Reports the failure of the job, if that is why PE 0 does not come.
+            self.pe.synchronize()?;
+            if begin.elapsed() > limit {
+                let what = format!("{} bytes in {} scope", point.bytes, point.scope.name());
+                return Err(Error::Late { me: self.pe.my_pe(), seconds: limit.as_secs(), what });
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
+    }
+
+    /// Work requests and doorbells so far.
+    fn counts(&self) -> (Option<u64>, Option<u64>) {
+        (self.pe.hca_counters().map(|counters| counters.wqes), self.pe.doorbells())
+    }
+
+    fn row(
+        &self,
+        point: Point,
+        before: (Option<u64>, Option<u64>),
+        after: (Option<u64>, Option<u64>),
+        verified: bool,
+    ) -> Result<Row, Error> {
+        let options = self.options;
+        let bench = options.bench;
+        let threads = options.threads_in(point.scope);
+        let (mut gbps, mut mops, mut times) = (None, None, None);
+        if bench.is_latency() {
+            let nanoseconds = self.pe.read_local(&self.buffers.times, 0..length(options.iters))?;
+            times = Percentiles::of(&nanoseconds);
+        } else {
+            let clock = self.pe.read_local(&self.buffers.times, 0..2 * options.ctas as usize)?;
+            let ns = elapsed(&clock) as f64;
+            let groups = u64::from(options.ctas)
+                * match point.scope {
+                    Scope::Thread => u64::from(threads),
+                    Scope::Warp => u64::from(threads.div_ceil(32)),
+                    Scope::Block => 1,
+                };
+            let each = match bench {
+                // Every group sends its share, as far as there are bytes (or lines, see kernels/common.h).
+                Bench::PutBw | Bench::GetBw => groups.min(point.bytes),
+                _ => point.elements(),
+            };
+            gbps = Some((point.bytes * options.iters) as f64 / ns);
+            mops = Some((each * options.iters) as f64 * 1e3 / ns);
+        }
+        let delta = |before: Option<u64>, after: Option<u64>| Some(after?.saturating_sub(before?));
+        Ok(Row {
+            bench: bench.name().to_owned(),
+            device: self.pe.device_name().to_owned(),
+            hca: self.pe.hca_name().map(str::to_owned),
+            transport: transport(self.pe).to_owned(),
+            npes: self.pe.n_pes(),
+            qps: self.pe.hca_name().map(|_| self.pe.config().qps_per_peer()),
+            ctas: options.ctas,
+            threads,
+            scope: point.scope.name().to_owned(),
+            op: options.op.map(|op| op.name()),
+            stride: (bench == Bench::PBw).then_some(options.stride),
+            bytes: point.bytes,
+            iters: options.iters,
+            gbps,
+            mops,
+            us_p50: times.map(|times| times.us_p50),
+            us_p99: times.map(|times| times.us_p99),
+            wqes: delta(before.0, after.0),
+            doorbells: delta(before.1, after.1),
+            verified,
+        })
+    }
+
+    /// Writes what is sent or fetched, and something else where it shall arrive.
+    fn prepare(&self, point: Point) -> Result<(), Error> {
+        let (pe, buffers, me) = (self.pe, &self.buffers, self.pe.my_pe());
+        let bench = self.options.bench;
+        match bench {
+            Bench::PutBw | Bench::PutLatency if me == FIRST => self.write_source(point)?,
+            Bench::GetBw | Bench::GBw | Bench::GLatency if me == SECOND => self.write_source(point)?,
+            Bench::PutSignalPingPong if me == FIRST || me == SECOND => {
+                self.write_source(point)?;
+                pe.write_local(&buffers.results, 0, &[0])?;
+            }
+            _ => {}
+        }
+        if self.receives() {
+            let initial = match bench {
+                Bench::AtomicBw | Bench::AtomicLatency => bytes_of(&self.expected_atomics(point).initial),
+                Bench::SignalPingPong => return Ok(()),
+                _ => pattern::poison(&self.expected(point)),
+            };
+            pe.write_local(&buffers.dst, 0, &initial)?;
+        }
+        if bench.is_atomic() && me == FIRST {
+            let fetched = self.expected_atomics(point).fetched.iter().map(|value| !value).collect::<Vec<_>>();
+            pe.write_local(&buffers.results, 0, &fetched)?;
+        }
+        Ok(())
+    }
+
+    fn write_source(&self, point: Point) -> Result<(), Error> {
+        let data = pattern::source(point.seed, length(point.bytes) + SLACK);
+        Ok(self.pe.write_local(&self.buffers.src, 0, &data)?)
+    }
+
+    /// Whether data arrives at this PE.
+    fn receives(&self) -> bool {
+        match self.options.bench {
+            Bench::GetBw | Bench::GBw | Bench::GLatency => self.pe.my_pe() == FIRST,
+            Bench::SignalPingPong | Bench::PutSignalPingPong => self.pe.my_pe() <= SECOND,
+            _ => self.pe.my_pe() == SECOND,
+        }
+    }
+
+    fn last_iteration(&self) -> u64 {
+        self.options.warmup + self.options.iters - 1
+    }
+
+    /// What the destination holds in the end.
+    fn expected(&self, point: Point) -> Vec<u8> {
+        let last = self.last_iteration();
+        match self.options.bench {
+            Bench::PBw | Bench::PLatency => {
+                // Nothing may be written between elements.
+                let stride = length(self.options.stride);
+                let mut words = vec![0; length(point.elements()) * stride];
+                for (e, value) in words.iter_mut().step_by(stride).enumerate() {
+                    *value = pattern::word(point.seed, last, e as u64);
+                }
+                bytes_of(&words)
+            }
+            _ => pattern::source(point.seed, length(point.bytes) + SLACK).split_off(pattern::shift(last))
+                [..length(point.bytes)]
+                .to_vec(),
+        }
+    }
+
+    fn expected_atomics(&self, point: Point) -> Expected {
+        let op = self.options.op.unwrap_or(crate::atomic::AtomicOp::FetchInc);
+        Expected::new(op, point.seed, length(point.elements()), self.options.warmup + self.options.iters)
+    }
+
+    fn check(&self, point: Point) -> Result<(), Error> {
+        let (pe, buffers, me) = (self.pe, &self.buffers, self.pe.my_pe());
+        let bench = self.options.bench;
+        if bench.is_ping_pong() && self.receives() {
+            let signal = self.corrupted(pe.read_local(&buffers.signal, 0..1)?, bench == Bench::SignalPingPong);
+            pattern::check_words(me, "the signal", &[self.rounds], &signal)?;
+        }
+        if bench == Bench::PutSignalPingPong && self.receives() {
+            let late = pe.read_local(&buffers.results, 0..1)?;
+            pattern::check_words(me, "rounds whose signal was seen before its data", &[0], &late)?;
+        }
+        if bench.is_atomic() {
+            let expected = self.expected_atomics(point);
+            if me == SECOND {
+                let words = words_of(&pe.read_local(&buffers.dst, 0..length(point.bytes))?);
+                pattern::check_words(
+                    me,
+                    "the words after the last atomic",
+                    &expected.last,
+                    &self.corrupted(words, true),
+                )?;
+            } else if me == FIRST {
+                let fetched = pe.read_local(&buffers.results, 0..expected.fetched.len())?;
+                pattern::check_words(me, "what atomics fetched", &expected.fetched, &fetched)?;
+            }
+        } else if bench != Bench::SignalPingPong && self.receives() {
+            let expected = self.expected(point);
+            let mut found = pe.read_local(&buffers.dst, 0..expected.len())?;
+            if let Some(at) =
+                self.options.corrupt.and_then(|at| usize::try_from(at).ok()).filter(|at| *at < found.len())
+            {
+                found[at] ^= 1;
+            }
+            // Between the elements of a strided p there must still be what was there before.
+            if bench == Bench::PBw {
+                let stride = length(self.options.stride);
+                let gaps = words_of(&found).iter().enumerate().any(|(e, word)| e % stride != 0 && *word != u64::MAX);
+                if gaps {
+                    let found = words_of(&found);
+                    let mut untouched = found.clone();
+                    untouched
+                        .iter_mut()
+                        .enumerate()
+                        .filter(|(e, _)| e % stride != 0)
+                        .for_each(|(_, word)| *word = u64::MAX);
+                    pattern::check_words(me, "the gaps between the words that were put", &untouched, &found)?;
+                }
+                let put = |bytes: &[u8]| words_of(bytes).into_iter().step_by(stride).collect::<Vec<_>>();
+                pattern::check_words(me, "the words that were put", &put(&expected), &put(&found))?;
+            } else {
+                pattern::check(me, "the last iteration's data", &expected, &found)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `words`, one of them changed if that was asked for.
+    fn corrupted(&self, mut words: Vec<u64>, here: bool) -> Vec<u64> {
+        if let Some(word) = self.options.corrupt.filter(|_| here).and_then(|at| words.get_mut(length(at / 8))) {
+            *word ^= 1;
+        }
+        words
+    }
+
+    /// Launches the kernel and waits for its end.
+    fn launch(&self, point: Point, first: u64, iters: u64) -> Result<(), Error> {
+        let b = &self.buffers;
+        let (bytes, elements, seed) = (point.bytes, point.elements(), point.seed);
+        let peer = if self.pe.my_pe() == FIRST { SECOND as i32 } else { FIRST as i32 };
+        let serve = i32::from(self.pe.my_pe() == FIRST);
+        let scope = point.scope.name();
+        let (stride, rounds) = (self.options.stride, self.rounds);
+        let op = self.options.op.map_or(0, |op| op as i32);
+        match self.options.bench {
+            Bench::PutBw => {
+                self.start(point, &format!("put_bw_{scope}"), (&b.dst, &b.src, bytes, first, iters, peer, &b.times))
+            }
+            Bench::GetBw => {
+                self.start(point, &format!("get_bw_{scope}"), (&b.dst, &b.src, bytes, first, iters, peer, &b.times))
+            }
+            Bench::PBw => self.start(point, "p_bw", (&b.dst, elements, stride, seed, first, iters, peer, &b.times)),
+            Bench::GBw => self.start(point, "g_bw", (&b.dst, &b.src, elements, first, iters, peer, &b.times)),
+            Bench::PutLatency => self.start(
+                point,
+                &format!("put_latency_{scope}"),
+                (&b.dst, &b.src, bytes, first, iters, peer, &b.times),
+            ),
+            Bench::PLatency => self.start(point, "p_latency", (&b.dst, elements, seed, first, iters, peer, &b.times)),
+            Bench::GLatency => self.start(point, "g_latency", (&b.dst, &b.src, elements, first, iters, peer, &b.times)),
+            Bench::AtomicBw => self.start(
+                point,
+                "atomic_bandwidth",
+                (op, &b.dst, elements, seed, first, iters, peer, &b.times, &b.results),
+            ),
+            Bench::AtomicLatency => self.start(
+                point,
+                "atomic_latency",
+                (op, &b.dst, elements, seed, first, iters, peer, &b.times, &b.results),
+            ),
+            Bench::SignalPingPong => {
+                self.start(point, "signal_ping_pong", (&b.signal, rounds, iters, peer, serve, &b.times))
+            }
+            Bench::PutSignalPingPong => self.start(
+                point,
+                &format!("put_signal_ping_pong_{scope}"),
+                (&b.dst, &b.src, bytes, &b.signal, rounds, first, iters, peer, serve, &b.times, &b.results),
+            ),
+        }
+    }
+
+    fn start(&self, point: Point, kernel: &str, args: impl KernelArgs) -> Result<(), Error> {
+        let shape = LaunchConfig::linear(self.options.ctas, self.options.threads_in(point.scope));
+        let function = self.kernels.function(kernel)?;
+        // SAFETY: `launch` passes what the kernel of that name declares, and `new` has made the buffers large enough for every point.
+        unsafe { self.pe.launch(&function, shape, args)? };
+        Ok(self.pe.synchronize()?)
+    }
+}
+
+/// How PE 0 and PE 1 reach each other.
+fn transport(pe: &Pe) -> &'static str {
+    let other = if pe.my_pe() == FIRST { SECOND } else { FIRST };
+    match pe.path(other) {
+        Some(Path::LoadStore) => "p2p",
+        Some(Path::Ibgda) => "ibgda",
+        _ => "none",
+    }
+}
+
+/// Lengths are bounded by `Options`; what does not fit an address space is refused by the allocation.
+fn length(n: u64) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
+}
+
+fn bytes_of(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+fn words_of(bytes: &[u8]) -> Vec<u64> {
+    bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()
+}

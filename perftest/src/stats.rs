@@ -1,0 +1,63 @@
+//! Percentiles and rates.
+
+/// Median and 99th percentile of times, in microseconds: the nearest-rank percentiles, so each is a time that did occur.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Percentiles {
+    /// Median.
+    pub us_p50: f64,
+    /// 99th percentile.
+    pub us_p99: f64,
+}
+
+impl Percentiles {
+    /// Of times in nanoseconds; `None` if there are none.
+    pub fn of(nanoseconds: &[u64]) -> Option<Self> {
+        let mut sorted = nanoseconds.to_vec();
+        sorted.sort_unstable();
+        let at = |percent: usize| {
+            let rank = (sorted.len() * percent).div_ceil(100).max(1);
+            sorted.get(rank - 1).map(|ns| *ns as f64 / 1e3)
+        };
+        Some(Self { us_p50: at(50)?, us_p99: at(99)? })
+    }
+}
+
+/// Nanoseconds from the first block's begin to the last one's end; `clock` holds begin and end of each block. At least 1.
+pub fn elapsed(clock: &[u64]) -> u64 {
+    let begin = clock.iter().step_by(2).min().copied().unwrap_or_default();
+    let end = clock.iter().skip(1).step_by(2).max().copied().unwrap_or_default();
+    end.saturating_sub(begin).max(1)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn percentiles_by_nearest_rank() {
+        let times: Vec<u64> = (1..=100).rev().map(|n| n * 1000).collect();
+        assert_eq!(Percentiles::of(&times), Some(Percentiles { us_p50: 50.0, us_p99: 99.0 }));
+        assert_eq!(Percentiles::of(&[2500]), Some(Percentiles { us_p50: 2.5, us_p99: 2.5 }));
+        assert_eq!(Percentiles::of(&[1000, 3000]), Some(Percentiles { us_p50: 1.0, us_p99: 3.0 }));
+        assert_eq!(Percentiles::of(&[]), None);
+    }
+
+    #[test]
+    fn a_run_lasts_from_the_first_begin_to_the_last_end() {
+        assert_eq!(elapsed(&[10, 20, 5, 12, 11, 40]), 35);
+        assert_eq!(elapsed(&[7, 7]), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn percentiles_are_ordered_times_that_occurred(times in proptest::collection::vec(0u64..1 << 40, 1..300)) {
+            let found = Percentiles::of(&times).unwrap();
+            prop_assert!(found.us_p50 <= found.us_p99);
+            prop_assert!(times.iter().any(|ns| *ns as f64 / 1e3 == found.us_p99));
+            let below = times.iter().filter(|ns| **ns as f64 / 1e3 <= found.us_p50).count();
+            prop_assert!(2 * below >= times.len());
+        }
+    }
+}
