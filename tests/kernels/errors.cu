@@ -52,6 +52,14 @@ OXSHMEM_KERNEL(one_call, uint32_t call, uint64_t *at, int pe, int64_t extra, uin
         return wait_until(at, static_cast<Compare>(extra), uint64_t{0});
     case 11:
         return atomic_set(reinterpret_cast<uint32_t *>(at), 1u, pe);
+    case 15:
+        return put(oxshmem::thread, at, local, static_cast<size_t>(extra), pe);
+    case 16:
+        return get_nbi(oxshmem::thread, local, at, static_cast<size_t>(extra), pe);
+    case 17:
+        return put_signal(oxshmem::thread, at, local, static_cast<size_t>(extra), signal, 1, SIGNAL_SET, pe);
+    case 18:
+        return wait_until_all(at, static_cast<size_t>(extra), nullptr, CMP_EQ, uint64_t{0});
     case 12:
         return putmem_nbi(oxshmem::thread, at, local, 16, pe);
     case 13:

@@ -35,6 +35,10 @@ const PUT_SIGNAL_AT: u32 = 9;
 const WAIT: u32 = 10;
 const ATOMIC32: u32 = 11;
 const TEST: u32 = 13;
+const PUT_N: u32 = 15;
+const GET_NBI_N: u32 = 16;
+const PUT_SIGNAL_N: u32 = 17;
+const WAIT_N: u32 = 18;
 
 /// Good values of `extra`.
 const SIGNAL_SET: i64 = 9;
@@ -130,6 +134,13 @@ pub fn refused(_: &[String]) -> Outcome {
             let fault = bench.fault(call, good, pe, stride);
             assert!(matches!(fault.kind, FaultKind::AddressOutsideHeap { .. } | FaultKind::BadArgument { .. }), "{stride}: {fault}");
         }
+        // Numbers of elements whose bytes do not fit the heap, or 64 bits.
+        for call in [PUT_N, GET_NBI_N, PUT_SIGNAL_N] {
+            for n in [bytes.cast_signed(), (1 << 61) + 1, -1] {
+                let fault = bench.fault(call, good, pe, n);
+                assert!(matches!(fault.kind, FaultKind::AddressOutsideHeap { address, .. } if address == good), "{n}: {fault}");
+            }
+        }
         // Operands that are not aligned.
         for (call, at, operand) in [(FETCH_ADD, good + 4, 8), (ATOMIC32, good + 2, 4), (SIGNAL, good + 1, 8), (PUT_SIGNAL_AT, good + 4, 8)] {
             let fault = bench.fault(call, at, pe, SIGNAL_SET);
@@ -153,6 +164,8 @@ pub fn refused(_: &[String]) -> Outcome {
         let fault = bench.fault(call, good, me, 6);
         assert!(matches!(fault.kind, FaultKind::BadArgument { value: 6, .. }), "{fault}");
     }
+    let fault = bench.fault(WAIT_N, good, me, (1 << 61) + 1);
+    assert!(matches!(fault.kind, FaultKind::AddressOutsideHeap { .. }), "{fault}");
 
     // The first of two errors.
     let error = bench.rig.run_linear("two_errors", 1, 1, (good,)).unwrap_err();
@@ -219,12 +232,6 @@ pub fn timeouts(_: &[String]) -> Outcome {
         if !collective {
             bench.goes_on();
         }
-    }
-    if me == 0 {
-        let text = bench.rig.pe.alloc::<u64>(1).map(drop);
-        text?;
-    } else {
-        bench.rig.pe.alloc::<u64>(1)?;
     }
     let variables = bench.rig.pe.alloc::<u64>(4)?;
     let error = bench.rig.run_linear("many_endless_waits", 3, 64, (&variables,)).unwrap_err();

@@ -7,6 +7,7 @@ mod barriers;
 mod errors;
 mod host;
 mod lanes;
+mod layout;
 mod processes;
 mod queues;
 mod rig;
@@ -24,6 +25,7 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 type Case = (&'static str, fn(&[String]) -> Outcome);
 
 const CASES: &[Case] = &[
+    ("aborts", processes::aborts),
     ("atomic_contention", atomics::contention),
     ("atomic_values", atomics::values),
     ("barriers", barriers::barriers),
@@ -34,7 +36,6 @@ const CASES: &[Case] = &[
     ("dies_in_bootstrap", processes::dies_in_bootstrap),
     ("dies_in_finalize", processes::dies_in_finalize),
     ("dies_in_kernel", processes::dies_in_kernel),
-    ("aborts", processes::aborts),
     ("drops", processes::drops),
     ("fence", barriers::fence),
     ("flood", queues::flood),
@@ -46,8 +47,10 @@ const CASES: &[Case] = &[
     ("host_signals", host::signals),
     ("host_transfers", host::transfers),
     ("lanes", lanes::lanes),
+    ("layout", layout::layout),
     ("order", queues::order),
     ("pointers", barriers::pointers),
+    ("probe", layout::probe),
     ("refused", errors::refused),
     ("requests", queues::requests),
     ("rma", rma::rma),

@@ -62,9 +62,17 @@ struct Names {
     offset: u64,
 }
 
-/// What device code writes into a queue equals what the HCA crate writes for the same request.
-pub fn requests(_: &[String]) -> Outcome {
+/// `requests [TIMES]`: what device code writes into a queue equals what the HCA crate writes for the same request. The requests of one time
+/// end anywhere in the queue, so several show those that wrap.
+pub fn requests(args: &[String]) -> Outcome {
     let rig = Rig::new(&QUEUES)?;
+    for _ in 0..args.first().map_or(Ok(1), |text| text.parse::<u32>())? {
+        compare_requests(&rig)?;
+    }
+    rig.finish()
+}
+
+fn compare_requests(rig: &Rig) -> Outcome {
     let next = ((rig.me() + 1) % rig.n_pes()) as i32;
     let memory = rig.pe.alloc_aligned::<u8>(1024, 1024)?;
     let names = rig.pe.alloc::<Names>(1)?;
@@ -157,7 +165,7 @@ pub fn requests(_: &[String]) -> Outcome {
     assert_eq!(index, after.reserved, "blocks");
     assert_eq!(landings, after.landing_head, "landing slots");
     rig.pe.barrier_all()?;
-    rig.finish()
+    Ok(())
 }
 
 /// `order COMPLETE ROUNDS`: prints how often a signal of one queue pair came before the data of another.

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use oxshmem::launch::{self, LaunchOptions, Outcome, Output};
+use oxshmem::launch::{self, LaunchOptions, Outcome, Output, PeStatus};
 
 /// How the PEs of a job reach each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +29,23 @@ impl Transport {
             Self::Ibgda => "ibgda",
             Self::Ibrc => "ibrc",
         }
+    }
+}
+
+/// The status with which the case `probe` says that there is no such device or transport.
+pub const ABSENT: i32 = 77;
+
+/// Why a device or a transport is not to be had here, or `None` if it is.
+///
+/// # Panics
+/// It is there, but does not work.
+#[must_use]
+pub fn absent(program: &str, device: &str, transport: Transport) -> Option<String> {
+    let outcome = Job::new(program, "probe", 1).transport(transport).env("OXSHMEM_DEVICE", device).run();
+    match outcome.pes[0].status {
+        PeStatus::Exited(0) => None,
+        PeStatus::Exited(ABSENT) => Some(stdout(&outcome, 0).trim().to_owned()),
+        _ => panic!("{device} with {} does not work:\n{}", transport.name(), transcript(&outcome)),
     }
 }
 
