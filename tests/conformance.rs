@@ -142,7 +142,18 @@ fn whole_suite(device: &str, transport: Transport) {
         println!("skipped: {reason}");
         return;
     }
-    for case in ["typed", "rma", "lanes", "signals", "atomic_values", "atomic_contention", "waits", "barriers", "fence", "pointers"] {
+    for case in [
+        "typed",
+        "rma",
+        "lanes",
+        "signals",
+        "atomic_values",
+        "atomic_contention",
+        "waits",
+        "barriers",
+        "fence",
+        "pointers",
+    ] {
         Job::new(PE, case, 2).transport(transport).env("OXSHMEM_DEVICE", device).passes();
     }
 }

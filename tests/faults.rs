@@ -81,7 +81,8 @@ fn stale(complete: bool, seed: u32) -> u32 {
     (0..2)
         .map(|rank| {
             let text = stdout(&outcome, rank);
-            let count = text.lines().find_map(|line| line.strip_prefix("stale=")).and_then(|count| count.parse::<u32>().ok());
+            let count =
+                text.lines().find_map(|line| line.strip_prefix("stale=")).and_then(|count| count.parse::<u32>().ok());
             count.unwrap_or_else(|| panic!("PE {rank} says {text:?}"))
         })
         .sum()
@@ -101,8 +102,14 @@ fn a_missing_quiet_is_found_out() {
 
 #[test]
 fn an_error_completion_names_what_failed() {
-    for syndrome in ["0x13", "0x04", "0x12", "0x15"] {
-        let outcome = Job::new(PE, "completion_error", 3).args(&[syndrome]).transport(Transport::Ibgda).run();
+    let syndromes = [
+        ("0x13", "remote access error"),
+        ("0x04", "local protection error"),
+        ("0x12", "remote invalid request"),
+        ("0x15", "transport retry counter exceeded"),
+    ];
+    for (syndrome, name) in syndromes {
+        let outcome = Job::new(PE, "completion_error", 3).args(&[syndrome, name]).transport(Transport::Ibgda).run();
         assert!(outcome.is_success(), "{syndrome}:\n{}", oxshmem_tests::transcript(&outcome));
     }
 }

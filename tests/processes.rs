@@ -1,5 +1,7 @@
 //! PEs that die. The others end with an error that names the dead one, long before any deadline, and nothing is left behind.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 
 use oxshmem::launch::PeStatus;
@@ -12,7 +14,10 @@ const DYING: usize = 1;
 
 fn survivors_are_told(case: &str, transport: Transport, npes: u32, end: PeStatus) {
     // Deadlines that no test waits for: an error that comes is not theirs.
-    let job = Job::new(PE, case, npes).transport(transport).env("OXSHMEM_TIMEOUT", "10min").env("OXSHMEM_BOOTSTRAP_TIMEOUT", "10min");
+    let job = Job::new(PE, case, npes)
+        .transport(transport)
+        .env("OXSHMEM_TIMEOUT", "10min")
+        .env("OXSHMEM_BOOTSTRAP_TIMEOUT", "10min");
     let outcome = job.run();
     let text = transcript(&outcome);
     for (rank, pe) in outcome.pes.iter().enumerate() {

@@ -27,7 +27,8 @@ template <class T> OXSHMEM_DEVICE void values(Report *report, T *word, int pe, u
     for (uint32_t i = 0; i < steps; ++i) {
         const uint64_t random = mix(seed + i);
         // Small, negative, and any operand.
-        const T operand = random % 3 == 0 ? static_cast<T>(random >> 60) : static_cast<T>(random % 3 == 1 ? 0 - (random >> 60) : random);
+        const T operand =
+            random % 3 == 0 ? static_cast<T>(random >> 60) : static_cast<T>(random % 3 == 1 ? 0 - (random >> 60) : random);
         switch (random / 3 % 16) {
         case 0:
             atomic_set(word, operand, pe);
@@ -46,7 +47,10 @@ template <class T> OXSHMEM_DEVICE void values(Report *report, T *word, int pe, u
             break;
         case 4:
             // Differs in the highest bit only.
-            EXPECT_EQ(report, atomic_compare_swap(word, static_cast<T>(static_cast<U>(model) ^ (U{1} << (8 * sizeof(T) - 1))), operand, pe), model);
+            EXPECT_EQ(
+                report,
+                atomic_compare_swap(word, static_cast<T>(static_cast<U>(model) ^ (U{1} << (8 * sizeof(T) - 1))), operand, pe),
+                model);
             break;
         case 5:
             atomic_add(word, operand, pe);
@@ -114,9 +118,7 @@ template <class T> OXSHMEM_DEVICE void real_values(Report *report, T *word, int 
 }
 
 // The words that all threads of all PEs fight for, on one PE. Mirrored in pe/atomics.rs.
-template <class T> struct Contended {
-    T added, increments, tickets, bits_set, bits_cleared, toggled, swapped, compared;
-};
+template <class T> struct Contended { T added, increments, tickets, bits_set, bits_cleared, toggled, swapped, compared; };
 
 // Every thread of every PE does `times` of each on `words` at `home`; `got` is the thread's own copy of what it fetched.
 template <class T>

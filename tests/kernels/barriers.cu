@@ -7,7 +7,8 @@ namespace {
 
 using namespace conformance;
 
-template <class S> OXSHMEM_DEVICE void rounds(uint32_t *flags, uint32_t *own, uint32_t first, uint32_t count, bool sync, Report *report) {
+template <class S>
+OXSHMEM_DEVICE void rounds(uint32_t *flags, uint32_t *own, uint32_t first, uint32_t count, bool sync, Report *report) {
     if (thread_rank() >= S::size()) {
         return;
     }
@@ -74,8 +75,8 @@ OXSHMEM_KERNEL(quiet_rounds, uint32_t *data, uint32_t rounds, Report *report) {
     }
 }
 
-// Behind a fence, puts arrive after those before it: the receiver sees `second` only if it sees `first`. Two blocks: one puts, one
-// looks.
+// Behind a fence, puts arrive after those before it: the receiver sees `second` only if it sees `first`. Two blocks: one puts,
+// one looks.
 OXSHMEM_KERNEL(fence_rounds, uint64_t *first, uint64_t *second, uint64_t rounds, Report *report) {
     const int next = (oxshmem::my_pe() + 1) % oxshmem::n_pes();
     if (block_rank() == 0) {

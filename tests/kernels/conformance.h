@@ -36,8 +36,12 @@ OXSHMEM_NOINLINE void expect(Report *report, int line, uint64_t seen, uint64_t w
 #define EXPECT(report, condition) ::conformance::expect(report, __LINE__, static_cast<bool>(condition), true)
 
 // A look at a word that peers write to.
-template <class T> OXSHMEM_DEVICE T peek(const T *at) { return load<order::relaxed, reach::system>(at); }
-template <class T> OXSHMEM_DEVICE T peek_acquire(const T *at) { return load<order::acquire, reach::system>(at); }
+template <class T> OXSHMEM_DEVICE T peek(const T *at) {
+    return load<order::relaxed, reach::system>(at);
+}
+template <class T> OXSHMEM_DEVICE T peek_acquire(const T *at) {
+    return load<order::acquire, reach::system>(at);
+}
 
 // splitmix64, also in pe/rig.rs.
 OXSHMEM_DEVICE uint64_t mix(uint64_t x) {
@@ -57,8 +61,12 @@ template <class T> OXSHMEM_DEVICE T make(uint64_t number) {
         return static_cast<T>(number);
     }
 }
-template <> OXSHMEM_DEVICE float make<float>(uint64_t number) { return static_cast<float>(number % 100003) / 4; }
-template <> OXSHMEM_DEVICE double make<double>(uint64_t number) { return static_cast<double>(number % 1000003) / 4; }
+template <> OXSHMEM_DEVICE float make<float>(uint64_t number) {
+    return static_cast<float>(number % 100003) / 4;
+}
+template <> OXSHMEM_DEVICE double make<double>(uint64_t number) {
+    return static_cast<double>(number % 1000003) / 4;
+}
 
 template <class T> OXSHMEM_DEVICE bool same(const T &a, const T &b) {
     if constexpr (sizeof(T) == 16) {
@@ -76,7 +84,11 @@ OXSHMEM_DEVICE void dawdle(uint32_t passes) {
 }
 
 // The thread's rank in the grid, and how many there are.
-OXSHMEM_DEVICE uint32_t global_rank() { return block_rank() * block_threads() + thread_rank(); }
-OXSHMEM_DEVICE uint32_t grid_threads() { return grid_blocks() * block_threads(); }
+OXSHMEM_DEVICE uint32_t global_rank() {
+    return block_rank() * block_threads() + thread_rank();
+}
+OXSHMEM_DEVICE uint32_t grid_threads() {
+    return grid_blocks() * block_threads();
+}
 
 } // namespace conformance

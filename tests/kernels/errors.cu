@@ -17,7 +17,8 @@ OXSHMEM_KERNEL(heap_range, uint64_t *range) {
     range[1] = state().heap_bytes;
 }
 
-// One call of the device API; pe/errors.rs numbers them. `extra` is the stride, comparison or signal operator. `signal` is a good address.
+// One call of the device API; pe/errors.rs numbers them. `extra` is the stride, comparison or signal operator. `signal` is a
+// good address.
 OXSHMEM_KERNEL(one_call, uint32_t call, uint64_t *at, int pe, int64_t extra, uint64_t *signal, uint32_t who) {
     using namespace oxshmem;
     if (global_rank() != who) {

@@ -93,7 +93,8 @@ OXSHMEM_KERNEL(queue_bytes, unsigned char *out, int pe) {
     memcpy(out, reinterpret_cast<const void *>(qp.wq), static_cast<size_t>(abi::kBlockBytes) << qp.depth_log2);
 }
 
-// The work requests that pe/queues.rs expects, in its order. `at`: 1 KiB in one chunk, behind `at + 512` local data. One thread.
+// The work requests that pe/queues.rs expects, in its order. `at`: 1 KiB in one chunk, behind `at + 512` local data. One
+// thread.
 OXSHMEM_KERNEL(every_request, unsigned char *at, int pe) {
     using namespace oxshmem;
     unsigned char stack[100];
@@ -136,10 +137,10 @@ OXSHMEM_KERNEL(every_request, unsigned char *at, int pe) {
     quiet();
 }
 
-// Block 0 puts a round's data; block 1, which uses another queue pair, signals that it is there; block 2 counts the rounds whose
-// signal came before the data. Right only if block 0 completes its puts (`complete`) before it hands over.
-OXSHMEM_KERNEL(flag_of_another_block, unsigned char *in, unsigned char *out, uint64_t bytes, uint64_t *signal, uint32_t *handover,
-               uint32_t rounds, uint32_t complete, uint64_t *stale) {
+// Block 0 puts a round's data; block 1, which uses another queue pair, signals that it is there; block 2 counts the rounds
+// whose signal came before the data. Right only if block 0 completes its puts (`complete`) before it hands over.
+OXSHMEM_KERNEL(flag_of_another_block, unsigned char *in, unsigned char *out, uint64_t bytes, uint64_t *signal,
+               uint32_t *handover, uint32_t rounds, uint32_t complete, uint64_t *stale) {
     const int next = (oxshmem::my_pe() + 1) % oxshmem::n_pes();
     for (uint32_t round = 0; round < rounds; ++round) {
         if (block_rank() == 0) {
@@ -180,5 +181,5 @@ OXSHMEM_KERNEL(put_to, uint64_t *at, uint64_t value, int pe, uint32_t most) {
 
 OXSHMEM_KERNEL(put_and_signal, uint64_t *at, uint64_t value, uint64_t *signal, int pe) {
     oxshmem::p(at, value, pe);
-    oxshmem::signal_op(signal, 1, oxshmem::SIGNAL_SET, pe);
+    oxshmem::signal_op(signal, 1, oxshmem::SIGNAL_ADD, pe);
 }

@@ -31,8 +31,7 @@ template <class S> OXSHMEM_DEVICE void copy(unsigned char *dst, const unsigned c
     S::sync();
 }
 
-template <class S, class T>
-OXSHMEM_DEVICE void strided(const Step &step, unsigned char *dst, const unsigned char *src) {
+template <class S, class T> OXSHMEM_DEVICE void strided(const Step &step, unsigned char *dst, const unsigned char *src) {
     T *to = reinterpret_cast<T *>(dst);
     const T *from = reinterpret_cast<const T *>(src);
     if (step.kind == kIput) {

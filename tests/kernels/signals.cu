@@ -8,7 +8,8 @@ namespace {
 using namespace conformance;
 
 OXSHMEM_DEVICE unsigned char byte_of(int from, int to, uint32_t round, uint64_t i) {
-    return static_cast<unsigned char>(mix((static_cast<uint64_t>(from) * 64 + static_cast<uint64_t>(to)) * 64 + round) >> (i % 8 * 8)) ^
+    return static_cast<unsigned char>(mix((static_cast<uint64_t>(from) * 64 + static_cast<uint64_t>(to)) * 64 + round) >>
+                                      (i % 8 * 8)) ^
            static_cast<unsigned char>(i / 8);
 }
 
@@ -41,8 +42,8 @@ OXSHMEM_DEVICE void send(unsigned char *dst, const unsigned char *src, uint64_t 
 
 } // namespace
 
-// `in`: `rounds` x n_pes x `bytes`; `out` the same; `signals`: n_pes words, 0. Scope 0 thread, 1 warp, 2 block. With `elsewhere`, the data
-// leaves from shared memory (`bytes` of it).
+// `in`: `rounds` x n_pes x `bytes`; `out` the same; `signals`: n_pes words, 0. Scope 0 thread, 1 warp, 2 block. With
+// `elsewhere`, the data leaves from shared memory (`bytes` of it).
 OXSHMEM_KERNEL(put_signal_rounds, unsigned char *in, unsigned char *out, uint64_t bytes, uint64_t *signals, uint32_t rounds,
                uint32_t scope, uint32_t nbi, uint32_t add, uint32_t elsewhere, Report *report) {
     OXSHMEM_DYNAMIC_SHARED(unsigned char, shared);
@@ -114,7 +115,8 @@ OXSHMEM_KERNEL(signal_behind_puts, unsigned char *in, unsigned char *out, uint64
     }
 }
 
-// The previous PE makes each comparison come true in turn; the answer tells it to go on. `signals`: 7 words with 100 in 3 and 4.
+// The previous PE makes each comparison come true in turn; the answer tells it to go on. `signals`: 7 words with 100 in 3
+// and 4.
 OXSHMEM_KERNEL(signal_comparisons, uint64_t *signals, Report *report) {
     using namespace oxshmem;
     struct Rung {
@@ -122,7 +124,8 @@ OXSHMEM_KERNEL(signal_comparisons, uint64_t *signals, Report *report) {
         uint64_t against, sent;
     };
     const Rung rungs[6] = {
-        {CMP_EQ, 3, 3}, {CMP_NE, 0, ~0ull}, {CMP_GT, 1ull << 63, (1ull << 63) + 1}, {CMP_LE, 50, 50}, {CMP_LT, 50, 49}, {CMP_GE, 7, 7},
+        {CMP_EQ, 3, 3},   {CMP_NE, 0, ~0ull}, {CMP_GT, 1ull << 63, (1ull << 63) + 1},
+        {CMP_LE, 50, 50}, {CMP_LT, 50, 49},   {CMP_GE, 7, 7},
     };
     const int next = (my_pe() + 1) % n_pes();
     const int previous = (my_pe() + n_pes() - 1) % n_pes();

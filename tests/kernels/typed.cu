@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Every name of typed.h is called once with values that tell it from every other call. One kernel fills the sources, one calls, one
-// checks; the host puts barriers between them. Called by one block, whose last warp is not full.
+// Every name of typed.h is called once with values that tell it from every other call. One kernel fills the sources, one calls,
+// one checks; the host puts barriers between them. Called by one block, whose last warp is not full.
 #include "conformance.h"
 
 namespace {
@@ -10,7 +10,7 @@ using namespace conformance;
 using oxshmem::SignalOp;
 
 constexpr uint32_t kElements = 5;
-constexpr uint32_t kStride = 2; // of the strided forms
+constexpr uint32_t kStride = 2;      // of the strided forms
 constexpr uint32_t kSlotBytes = 256; // up to 10 elements of 16 bytes
 enum Slot : uint32_t {
     kSource,
@@ -210,27 +210,27 @@ OXSHMEM_DEVICE void scalar_site(unsigned char *arena, Report *report, uint32_t z
         using Word = T;                                                                                                        \
         T *at = reinterpret_cast<T *>(word);                                                                                   \
         EXTENDED_ATOMICS(name, T)                                                                                              \
-        EXPECT_EQ(report, oxshmem_##name##_atomic_compare_swap(at, Word{7}, Word{9}, pe), Word{7});                                     \
-        EXPECT_EQ(report, oxshmem_##name##_atomic_compare_swap(at, Word{7}, Word{1}, pe), Word{9});                                     \
-        oxshmem_##name##_atomic_add(at, Word{3}, pe);                                                                             \
-        EXPECT_EQ(report, oxshmem_##name##_atomic_fetch_add(at, Word{2}, pe), Word{12});                                             \
+        EXPECT_EQ(report, oxshmem_##name##_atomic_compare_swap(at, Word{7}, Word{9}, pe), Word{7});                            \
+        EXPECT_EQ(report, oxshmem_##name##_atomic_compare_swap(at, Word{7}, Word{1}, pe), Word{9});                            \
+        oxshmem_##name##_atomic_add(at, Word{3}, pe);                                                                          \
+        EXPECT_EQ(report, oxshmem_##name##_atomic_fetch_add(at, Word{2}, pe), Word{12});                                       \
         oxshmem_##name##_atomic_inc(at, pe);                                                                                   \
-        EXPECT_EQ(report, oxshmem_##name##_atomic_fetch_inc(at, pe), Word{15});                                                   \
-        EXPECT_EQ(report, oxshmem_##name##_atomic_fetch(at, pe), Word{16});                                                       \
+        EXPECT_EQ(report, oxshmem_##name##_atomic_fetch_inc(at, pe), Word{15});                                                \
+        EXPECT_EQ(report, oxshmem_##name##_atomic_fetch(at, pe), Word{16});                                                    \
     }
 
 #define BITWISE_ATOMICS(name, T)                                                                                               \
     {                                                                                                                          \
         using Word = T;                                                                                                        \
         T *at = reinterpret_cast<T *>(word);                                                                                   \
-        oxshmem_##name##_atomic_set(at, Word{0x3c}, pe);                                                                          \
-        oxshmem_##name##_atomic_and(at, Word{0x1f}, pe);                                                                          \
-        EXPECT_EQ(report, oxshmem_##name##_atomic_fetch_and(at, Word{0x18}, pe), Word{0x1c});                                        \
-        oxshmem_##name##_atomic_or(at, Word{0x03}, pe);                                                                           \
-        EXPECT_EQ(report, oxshmem_##name##_atomic_fetch_or(at, Word{0x40}, pe), Word{0x1b});                                         \
-        oxshmem_##name##_atomic_xor(at, Word{0x5a}, pe);                                                                          \
-        EXPECT_EQ(report, oxshmem_##name##_atomic_fetch_xor(at, Word{0x0f}, pe), Word{0x01});                                        \
-        EXPECT_EQ(report, oxshmem_##name##_atomic_fetch(at, pe), Word{0x0e});                                                     \
+        oxshmem_##name##_atomic_set(at, Word{0x3c}, pe);                                                                       \
+        oxshmem_##name##_atomic_and(at, Word{0x1f}, pe);                                                                       \
+        EXPECT_EQ(report, oxshmem_##name##_atomic_fetch_and(at, Word{0x18}, pe), Word{0x1c});                                  \
+        oxshmem_##name##_atomic_or(at, Word{0x03}, pe);                                                                        \
+        EXPECT_EQ(report, oxshmem_##name##_atomic_fetch_or(at, Word{0x40}, pe), Word{0x1b});                                   \
+        oxshmem_##name##_atomic_xor(at, Word{0x5a}, pe);                                                                       \
+        EXPECT_EQ(report, oxshmem_##name##_atomic_fetch_xor(at, Word{0x0f}, pe), Word{0x01});                                  \
+        EXPECT_EQ(report, oxshmem_##name##_atomic_fetch(at, pe), Word{0x0e});                                                  \
         ++word;                                                                                                                \
     }
 
@@ -239,28 +239,28 @@ OXSHMEM_DEVICE void scalar_site(unsigned char *arena, Report *report, uint32_t z
     {                                                                                                                          \
         using Word = T;                                                                                                        \
         T *own = reinterpret_cast<T *>(word);                                                                                  \
-        const T wanted[3] = {Word{4}, Word{5}, Word{6}};                                                                                \
+        const T wanted[3] = {Word{4}, Word{5}, Word{6}};                                                                       \
         const int status[3] = {0, 1, 0};                                                                                       \
         size_t indices[3] = {9, 9, 9};                                                                                         \
         for (int i = 0; i < 3; ++i) {                                                                                          \
             oxshmem_##name##_p(own + i, wanted[i], me);                                                                        \
         }                                                                                                                      \
-        oxshmem_##name##_wait_until(own, oxshmem::CMP_EQ, Word{4});                                                               \
-        EXPECT_EQ(report, oxshmem_##name##_test(own, oxshmem::CMP_LT, Word{4}), 0);                                               \
-        EXPECT_EQ(report, oxshmem_##name##_test(own, oxshmem::CMP_LE, Word{4}), 1);                                               \
-        oxshmem_##name##_wait_until_all(own, 3, nullptr, oxshmem::CMP_GE, Word{4});                                               \
+        oxshmem_##name##_wait_until(own, oxshmem::CMP_EQ, Word{4});                                                            \
+        EXPECT_EQ(report, oxshmem_##name##_test(own, oxshmem::CMP_LT, Word{4}), 0);                                            \
+        EXPECT_EQ(report, oxshmem_##name##_test(own, oxshmem::CMP_LE, Word{4}), 1);                                            \
+        oxshmem_##name##_wait_until_all(own, 3, nullptr, oxshmem::CMP_GE, Word{4});                                            \
         oxshmem_##name##_wait_until_all_vector(own, 3, nullptr, oxshmem::CMP_EQ, wanted);                                      \
-        EXPECT_EQ(report, oxshmem_##name##_wait_until_any(own, 3, nullptr, oxshmem::CMP_EQ, Word{6}), size_t{2});                 \
+        EXPECT_EQ(report, oxshmem_##name##_wait_until_any(own, 3, nullptr, oxshmem::CMP_EQ, Word{6}), size_t{2});              \
         EXPECT_EQ(report, oxshmem_##name##_wait_until_any_vector(own, 3, status, oxshmem::CMP_EQ, wanted), size_t{0});         \
-        EXPECT_EQ(report, oxshmem_##name##_wait_until_some(own, 3, indices, status, oxshmem::CMP_GT, Word{3}), size_t{2});        \
+        EXPECT_EQ(report, oxshmem_##name##_wait_until_some(own, 3, indices, status, oxshmem::CMP_GT, Word{3}), size_t{2});     \
         EXPECT_EQ(report, indices[1], size_t{2});                                                                              \
         EXPECT_EQ(report, oxshmem_##name##_wait_until_some_vector(own, 3, indices, status, oxshmem::CMP_EQ, wanted),           \
                   size_t{2});                                                                                                  \
-        EXPECT_EQ(report, oxshmem_##name##_test_all(own, 3, nullptr, oxshmem::CMP_GT, Word{4}), 0);                               \
+        EXPECT_EQ(report, oxshmem_##name##_test_all(own, 3, nullptr, oxshmem::CMP_GT, Word{4}), 0);                            \
         EXPECT_EQ(report, oxshmem_##name##_test_all_vector(own, 3, nullptr, oxshmem::CMP_EQ, wanted), 1);                      \
-        EXPECT_EQ(report, oxshmem_##name##_test_any(own, 3, status, oxshmem::CMP_EQ, Word{5}), SIZE_MAX);                         \
+        EXPECT_EQ(report, oxshmem_##name##_test_any(own, 3, status, oxshmem::CMP_EQ, Word{5}), SIZE_MAX);                      \
         EXPECT_EQ(report, oxshmem_##name##_test_any_vector(own, 3, nullptr, oxshmem::CMP_NE, wanted), SIZE_MAX);               \
-        EXPECT_EQ(report, oxshmem_##name##_test_some(own, 3, indices, nullptr, oxshmem::CMP_LT, Word{6}), size_t{2});             \
+        EXPECT_EQ(report, oxshmem_##name##_test_some(own, 3, indices, nullptr, oxshmem::CMP_LT, Word{6}), size_t{2});          \
         EXPECT_EQ(report, oxshmem_##name##_test_some_vector(own, 3, indices, nullptr, oxshmem::CMP_NE, wanted), size_t{0});    \
     }
 

@@ -200,7 +200,9 @@ template <class T> OXSHMEM_DEVICE void prepare(T *singles) {
 } // namespace
 
 #define WAIT_KERNELS(name, T)                                                                                                  \
-    OXSHMEM_KERNEL(prepare_##name, T *singles) { prepare(singles); }                                                           \
+    OXSHMEM_KERNEL(prepare_##name, T *singles) {                                                                               \
+        prepare(singles);                                                                                                      \
+    }                                                                                                                          \
     OXSHMEM_KERNEL(waits_##name, T *singles, T *vars, uint32_t excluded, Report *report) {                                     \
         waits(singles, vars, excluded, report);                                                                                \
     }

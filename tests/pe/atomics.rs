@@ -75,7 +75,11 @@ fn contend<T: Word>(rig: &Rig, kernel: &str, home: usize, blocks: u32, threads: 
         wanted("xor", TOGGLED, toggled);
         let swapped_in: i64 = (1..=calls).sum();
         let swapped_out: i64 = rig.pe.read_local(&out, 0..1)?[0].into();
-        assert_eq!(T::wrap(swapped_out.wrapping_add(seen[SWAPPED])), T::wrap(swapped_in), "{kernel}: swap lost or doubled a value");
+        assert_eq!(
+            T::wrap(swapped_out.wrapping_add(seen[SWAPPED])),
+            T::wrap(swapped_in),
+            "{kernel}: swap lost or doubled a value"
+        );
         for (ticket, claims) in rig.pe.read_local(&claims, 0..calls as usize)?.into_iter().enumerate() {
             assert_eq!(claims, 1, "{kernel}: ticket {ticket} was drawn {claims} times");
         }

@@ -26,7 +26,6 @@ const CALLS: &[(u32, &str)] = &[
 ];
 const PUT: u32 = 0;
 const GET: u32 = 1;
-const P: u32 = 2;
 const IPUT: u32 = 4;
 const IGET: u32 = 5;
 const FETCH_ADD: u32 = 6;
@@ -124,7 +123,11 @@ pub fn refused(_: &[String]) -> Outcome {
         // A range that begins inside and ends outside.
         for call in [PUT, GET] {
             let fault = bench.fault(call, base + bytes - 8, pe, 0);
-            assert_eq!(fault.kind, FaultKind::AddressOutsideHeap { address: base + bytes - 8, bytes: 16, pe }, "{fault}");
+            assert_eq!(
+                fault.kind,
+                FaultKind::AddressOutsideHeap { address: base + bytes - 8, bytes: 16, pe },
+                "{fault}"
+            );
         }
         // Two elements, of which the second is outside.
         let fault = bench.fault(IPUT, base + bytes - 64, pe, 9);
@@ -132,22 +135,32 @@ pub fn refused(_: &[String]) -> Outcome {
         // A stride whose extent does not fit 64 bits.
         for (call, stride) in [(IPUT, i64::MAX), (IPUT, 1 << 61), (IGET, i64::MAX / 8), (IPUT, (1 << 61) + 1)] {
             let fault = bench.fault(call, good, pe, stride);
-            assert!(matches!(fault.kind, FaultKind::AddressOutsideHeap { .. } | FaultKind::BadArgument { .. }), "{stride}: {fault}");
+            assert!(
+                matches!(fault.kind, FaultKind::AddressOutsideHeap { .. } | FaultKind::BadArgument { .. }),
+                "{stride}: {fault}"
+            );
         }
         // Numbers of elements whose bytes do not fit the heap, or 64 bits.
         for call in [PUT_N, GET_NBI_N, PUT_SIGNAL_N] {
             for n in [bytes.cast_signed(), (1 << 61) + 1, -1] {
                 let fault = bench.fault(call, good, pe, n);
-                assert!(matches!(fault.kind, FaultKind::AddressOutsideHeap { address, .. } if address == good), "{n}: {fault}");
+                assert!(
+                    matches!(fault.kind, FaultKind::AddressOutsideHeap { address, .. } if address == good),
+                    "{n}: {fault}"
+                );
             }
         }
         // Operands that are not aligned.
-        for (call, at, operand) in [(FETCH_ADD, good + 4, 8), (ATOMIC32, good + 2, 4), (SIGNAL, good + 1, 8), (PUT_SIGNAL_AT, good + 4, 8)] {
+        for (call, at, operand) in
+            [(FETCH_ADD, good + 4, 8), (ATOMIC32, good + 2, 4), (SIGNAL, good + 1, 8), (PUT_SIGNAL_AT, good + 4, 8)]
+        {
             let fault = bench.fault(call, at, pe, SIGNAL_SET);
             assert_eq!(fault.kind, FaultKind::Unaligned { address: at, bytes: operand, pe }, "{fault}");
         }
         // Strides and signal operators.
-        for (call, value) in [(IPUT, 0), (IPUT, -1), (IGET, 0), (IGET, i64::MIN), (SIGNAL, 0), (SIGNAL, 11), (PUT_SIGNAL_AT, 8)] {
+        for (call, value) in
+            [(IPUT, 0), (IPUT, -1), (IGET, 0), (IGET, i64::MIN), (SIGNAL, 0), (SIGNAL, 11), (PUT_SIGNAL_AT, 8)]
+        {
             let fault = bench.fault(call, good, pe, value);
             let FaultKind::BadArgument { value: named, pe: to, .. } = fault.kind else { panic!("{fault}") };
             assert_eq!((named, to), (value, pe), "{fault}");
@@ -157,7 +170,10 @@ pub fn refused(_: &[String]) -> Outcome {
     for call in [WAIT, TEST] {
         for at in [16, base + bytes] {
             let fault = bench.fault(call, at, me, 0);
-            assert_eq!((fault.operation, fault.kind), ("wait_until", FaultKind::AddressOutsideHeap { address: at, bytes: 8, pe: me }));
+            assert_eq!(
+                (fault.operation, fault.kind),
+                ("wait_until", FaultKind::AddressOutsideHeap { address: at, bytes: 8, pe: me })
+            );
         }
         let fault = bench.fault(call, good + 4, me, 0);
         assert_eq!(fault.kind, FaultKind::Unaligned { address: good + 4, bytes: 8, pe: me });
@@ -169,7 +185,10 @@ pub fn refused(_: &[String]) -> Outcome {
 
     // The first of two errors.
     let error = bench.rig.run_linear("two_errors", 1, 1, (good,)).unwrap_err();
-    assert!(matches!(&error, Error::Fault(DeviceFault { kind: FaultKind::PeOutOfRange { pe: -7, .. }, .. })), "{error}");
+    assert!(
+        matches!(&error, Error::Fault(DeviceFault { kind: FaultKind::PeOutOfRange { pe: -7, .. }, .. })),
+        "{error}"
+    );
     bench.goes_on();
     bench.rig.pe.synchronize()?;
 

@@ -8,7 +8,7 @@ use crate::Outcome;
 use crate::rig::mix;
 
 fn pattern(pe: usize, seed: u64, len: usize) -> Vec<u8> {
-    (0..len as u64).map(|i| (mix((pe as u64) << 32 | seed << 24 | i / 8) >> (i % 8 * 8)) as u8).collect()
+    (0..len as u64).map(|i| (mix(((pe as u64) << 32) | (seed << 24) | (i / 8)) >> (i % 8 * 8)) as u8).collect()
 }
 
 /// Puts and gets of all lengths, the staging buffer's (1 MiB) included, at all offsets, to all PEs.
@@ -216,7 +216,9 @@ fn refused(pe: &Pe) -> Outcome {
     // More than there is.
     let error = pe.alloc::<u8>(max as usize + 1).unwrap_err();
     let text = error.to_string();
-    for part in [(max + 1).to_string(), max.to_string(), "OXSHMEM_HEAP_MAX".into(), "bytes free".into(), "requested".into()] {
+    for part in
+        [(max + 1).to_string(), max.to_string(), "OXSHMEM_HEAP_MAX".into(), "bytes free".into(), "requested".into()]
+    {
         assert!(text.contains(&part), "{part:?} is missing in {text:?}");
     }
     let Error::Heap(HeapError::Exhausted { requested, free, .. }) = error else { panic!("{error:?}") };
@@ -302,7 +304,8 @@ pub fn mismatch(_: &[String]) -> Outcome {
     let max = oxshmem::config::ByteSize(if odd { 64 << 20 } else { 128 << 20 });
     let error = Pe::with_config(Config::builder().heap_max(max).env().build()?).unwrap_err();
     let text = error.to_string();
-    let names_both = text.contains(&format!("OXSHMEM_HEAP_MAX={}", 64 << 20)) && text.contains(&format!("={}", 128 << 20));
+    let names_both =
+        text.contains(&format!("OXSHMEM_HEAP_MAX={}", 64 << 20)) && text.contains(&format!("={}", 128 << 20));
     // Or the job was over before this PE compared.
     let told = text.contains("cannot initialise") && text.contains("OXSHMEM_HEAP_MAX");
     assert!(matches!(error, Error::Mismatch { .. }) && names_both || told, "{text}");

@@ -31,7 +31,9 @@ const PATTERNS: &[(&str, Pattern)] = &[
     ("all adjacent", |lane, warp, n, _| Some((warp * 32 + lane, (warp + 1) % n))),
     ("one lane", |lane, warp, n, _| (lane == 7).then_some((warp, n - 1))),
     ("odd lanes, adjacent", |lane, warp, n, _| (lane % 2 == 1).then_some((warp * 32 + lane / 2, warp % n))),
-    ("odd lanes, every other element", |lane, warp, n, _| (lane % 2 == 1).then_some((warp * 32 + lane, (warp + 1) % n))),
+    ("odd lanes, every other element", |lane, warp, n, _| {
+        (lane % 2 == 1).then_some((warp * 32 + lane, (warp + 1) % n))
+    }),
     ("gaps", |lane, warp, n, _| Some((warp * 64 + lane + lane / 5 * 3, (warp + 1) % n))),
     ("strided", |lane, warp, n, _| Some((warp * 128 + lane * 3, (warp + 2) % n))),
     ("descending", |lane, warp, n, _| Some((warp * 32 + 31 - lane, (warp + 1) % n))),
@@ -69,10 +71,12 @@ fn targets(layout: &Layout, me: u64, blocks: u64, threads: u64, width: u64) -> V
         for global in 0..blocks * threads {
             let (block, thread) = (global / threads, global % threads);
             let warp = block * threads.div_ceil(32) + thread / 32;
-            targets.push(pattern(thread % 32, warp, layout.n_pes, &mut random).map_or(NOBODY, |(element, pe)| Target {
-                offset: layout.zone(index as u64, me) + element * width,
-                pe: pe as i32,
-                value: (global + me * 10_000 + index as u64 * 1_000_000) as u32,
+            targets.push(pattern(thread % 32, warp, layout.n_pes, &mut random).map_or(NOBODY, |(element, pe)| {
+                Target {
+                    offset: layout.zone(index as u64, me) + element * width,
+                    pe: pe as i32,
+                    value: (global + me * 10_000 + index as u64 * 1_000_000) as u32,
+                }
             }));
         }
     }
@@ -97,7 +101,12 @@ fn check(rig: &Rig, layout: &Layout, arena: &SymmetricSlice<u8>, blocks: u64, th
     let mut at = 0;
     while at < seen.len() {
         if legal[at].is_empty() {
-            assert_eq!(seen[at], 0, "PE {}: a put of width {width} touched offset {at:#x}, which none targets", rig.me());
+            assert_eq!(
+                seen[at],
+                0,
+                "PE {}: a put of width {width} touched offset {at:#x}, which none targets",
+                rig.me()
+            );
             at += 1;
             continue;
         }
@@ -130,10 +139,20 @@ pub fn lanes(_: &[String]) -> Outcome {
             let mine = targets(&layout, rig.me() as u64, blocks, threads, width);
             let table = rig.filled(&mine)?;
             let got = rig.pe.alloc::<u64>(mine.len())?;
-            rig.run_linear("put_lanes", blocks as u32, threads as u32, (&arena, &table, patterns as u32, width as u32))?;
+            rig.run_linear(
+                "put_lanes",
+                blocks as u32,
+                threads as u32,
+                (&arena, &table, patterns as u32, width as u32),
+            )?;
             rig.pe.barrier_all()?;
             check(&rig, &layout, &arena, blocks, threads, width)?;
-            rig.run_linear("get_lanes", blocks as u32, threads as u32, (&arena, &table, patterns as u32, width as u32, &got))?;
+            rig.run_linear(
+                "get_lanes",
+                blocks as u32,
+                threads as u32,
+                (&arena, &table, patterns as u32, width as u32, &got),
+            )?;
             for (index, (target, got)) in mine.iter().zip(rig.pe.read_local(&got, 0..mine.len())?).enumerate() {
                 let legal = |other: &Target| {
                     (other.offset, other.pe) == (target.offset, target.pe)
@@ -171,7 +190,11 @@ fn across_a_chunk(rig: &Rig) -> Outcome {
             .enumerate()
             .flat_map(|(index, shift)| {
                 let first = border + index as u64 * CHUNK / 4 * 4 % (2 * CHUNK) - shift * width;
-                (0..32u64).map(move |lane| Target { offset: first + lane * width, pe: to, value: (index as u64 * 100 + lane) as u32 })
+                (0..32u64).map(move |lane| Target {
+                    offset: first + lane * width,
+                    pe: to,
+                    value: (index as u64 * 100 + lane) as u32,
+                })
             })
             .collect();
         // Some runs overlap, so each is put and compared on its own.
@@ -183,7 +206,11 @@ fn across_a_chunk(rig: &Rig) -> Outcome {
             let seen = rig.pe.read_local(&memory, first..first + 32 * width as usize)?;
             for (lane, target) in run.iter().enumerate() {
                 let bytes = &mix(u64::from(target.value)).to_le_bytes()[..width as usize];
-                assert_eq!(&seen[lane * width as usize..][..width as usize], bytes, "width {width}, lane {lane}, {target:?}");
+                assert_eq!(
+                    &seen[lane * width as usize..][..width as usize],
+                    bytes,
+                    "width {width}, lane {lane}, {target:?}"
+                );
             }
             rig.pe.barrier_all()?;
             rig.pe.free(table)?;

@@ -28,7 +28,8 @@ pub fn probe(_: &[String]) -> Outcome {
     match oxshmem::init() {
         Ok(pe) => Ok(pe.finalize()?),
         Err(
-            error @ (Error::Device(DeviceError::Unavailable { .. }) | Error::Transport(TransportError::NotAvailable { .. })),
+            error @ (Error::Device(DeviceError::Unavailable { .. })
+            | Error::Transport(TransportError::NotAvailable { .. })),
         ) => {
             println!("{error}");
             std::process::exit(oxshmem_tests::ABSENT);

@@ -63,7 +63,10 @@ const CASES: &[Case] = &[
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let Some((name, rest)) = args.split_first() else {
-        eprintln!("conformance-pe CASE ARGS...; the cases: {:?}", CASES.iter().map(|(name, _)| name).collect::<Vec<_>>());
+        eprintln!(
+            "conformance-pe CASE ARGS...; the cases: {:?}",
+            CASES.iter().map(|(name, _)| name).collect::<Vec<_>>()
+        );
         return ExitCode::from(2);
     };
     let Some((_, case)) = CASES.iter().find(|(known, _)| known == name) else {

@@ -45,7 +45,11 @@ fn named(error: &Error) -> Outcome {
     let text = error.to_string();
     println!("survivor: {text}");
     let failed = matches!(error, Error::Bootstrap(oxshmem::bootstrap::BootstrapError::Failed(_)) | Error::Heap(_));
-    if failed && text.contains(&format!("PE {DYING}")) { Ok(()) } else { Err(format!("not the error that was due: {error:?}").into()) }
+    if failed && text.contains(&format!("PE {DYING}")) {
+        Ok(())
+    } else {
+        Err(format!("not the error that was due: {error:?}").into())
+    }
 }
 
 /// Before the job is complete: the others wait in init.

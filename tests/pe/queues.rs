@@ -89,7 +89,8 @@ fn compare_requests(rig: &Rig) -> Outcome {
     let local_bytes: Vec<u8> = (0..=255).map(|i| i ^ 0x5a).collect();
     let stack: Vec<u8> = (0..100u32).map(|i| (i * 3 + 1) as u8).collect();
     let remote = |at: u64| raddr::Repr { raddr: before.offset + at, rkey: before.rkey as u32 };
-    let heap = |at: u64, bytes: u32| data::Repr { byte_count: bytes, lkey: before.lkey as u32, addr: before.offset + at };
+    let heap =
+        |at: u64, bytes: u32| data::Repr { byte_count: bytes, lkey: before.lkey as u32, addr: before.offset + at };
     let slab = |addr: u64, bytes: u32| data::Repr { byte_count: bytes, lkey: before.slab_lkey as u32, addr };
     let discard = |bytes| slab(before.discard, bytes);
     let mut landings = before.landing_head;
@@ -147,7 +148,9 @@ fn compare_requests(rig: &Rig) -> Outcome {
     let mut index = before.reserved;
     for (number, (op, signaled)) in expected.into_iter().enumerate() {
         let op = match op {
-            Op::WriteInline { remote, payload } if payload == &local_bytes[..8] => Op::WriteInline { remote, payload: &fetched },
+            Op::WriteInline { remote, payload } if payload == &local_bytes[..8] => {
+                Op::WriteInline { remote, payload: &fetched }
+            }
             op => op,
         };
         let wqe = Wqe::new(before.qpn as u32, index as u16, signaled, op);
@@ -158,7 +161,8 @@ fn compare_requests(rig: &Rig) -> Outcome {
             Op::WriteInline { payload, .. } => 36 + payload.len(),
             _ => op.ds() * 16,
         };
-        let seen: Vec<u8> = (0..length as u64).map(|i| queue[((index * 64 + i) % (before.depth * 64)) as usize]).collect();
+        let seen: Vec<u8> =
+            (0..length as u64).map(|i| queue[((index * 64 + i) % (before.depth * 64)) as usize]).collect();
         assert_eq!(seen, &wanted[..length], "request {number}: {wqe:?}");
         index += blocks as u64;
     }
@@ -189,7 +193,7 @@ pub fn order(args: &[String]) -> Outcome {
 
 /// PE 0's first queue pair, which leads to PE 1, ends with an error completion: the error says so, and operations among the others go on.
 pub fn completion_error(args: &[String]) -> Outcome {
-    let [syndrome] = args else { return Err("completion_error SYNDROME".into()) };
+    let [syndrome, name] = args else { return Err("completion_error SYNDROME NAME".into()) };
     let faulty = std::env::var("OXSHMEM_RANK")? == "0";
     let faults = if faulty { format!("error={syndrome}@qp0:100") } else { String::new() };
     let rig = Rig::with_config(&QUEUES, oxshmem::Config::builder().soft_faults(faults).env().build()?)?;
@@ -206,29 +210,36 @@ pub fn completion_error(args: &[String]) -> Outcome {
         rig.run_linear("put_to", 1, 1, (&at, 5u64, to, 300u32))?;
         assert_eq!(rig.pe.get(&slice, me..me + 1, to as usize)?, [5]);
         if me == last {
-            // PE 0 reaches this PE after its error.
-            assert_eq!(rig.pe.signal_wait_until(&done, 0, oxshmem::Compare::Eq, 1)?, 1);
+            // PE 0 reaches this PE after its error, and the others are done.
+            let others = n as u64 - 1;
+            assert_eq!(rig.pe.signal_wait_until(&done, 0, oxshmem::Compare::Eq, others)?, others);
             assert_eq!(rig.pe.read_local(&slice, 0..1)?, [6]);
             rig.pe.abort("the test is over");
         } else {
+            rig.pe.signal(&done, 0, 1, oxshmem::SignalOp::Add, last)?;
             let error = rig.pe.signal_wait_until(&done, 0, oxshmem::Compare::Eq, 1).unwrap_err();
             assert!(error.to_string().contains("the test is over"), "{error}");
         }
         return Ok(());
     }
     let error = rig.run_linear("put_to", 1, 1, (&at, 7u64, lost, 100_000u32)).unwrap_err();
-    let Error::Fault(DeviceFault { kind: FaultKind::Completion { pe, qpn, opcode, address, syndrome: named, .. }, .. }) = &error
+    let Error::Fault(DeviceFault {
+        kind: FaultKind::Completion { pe, qpn, opcode, address, syndrome: named, .. }, ..
+    }) = &error
     else {
         panic!("{error:?}")
     };
     assert_eq!(*pe, lost, "{error}");
-    assert!(*qpn != 0 && opcode == "RDMA WRITE" && named.contains(syndrome.as_str()), "{error}");
+    assert!(*qpn != 0 && opcode == "RDMA WRITE" && named.contains(name.as_str()), "{error}");
     rig.run_linear("queue_names", 1, 1, (&names, &at, lost))?;
     let names = rig.pe.read_local(&names, 0..1)?[0];
     assert_eq!((u64::from(*qpn), *address), (names.qpn, names.offset), "{error}");
-    // Each later use of the queue pair reports again and does not hang.
+    // Each later use of that queue pair reports again and does not hang.
     let error = rig.run_linear("put_to", 1, 1, (&at, 8u64, lost, 1u32)).unwrap_err();
-    assert!(matches!(&error, Error::Fault(DeviceFault { kind: FaultKind::Completion { pe, .. }, .. }) if *pe == lost), "{error}");
+    assert!(
+        matches!(&error, Error::Fault(DeviceFault { kind: FaultKind::Completion { pe, .. }, .. }) if *pe == lost),
+        "{error}"
+    );
     // The other PEs are still reached.
     rig.run_linear("put_and_signal", 1, 1, (&at, 6u64, &done, last as i32))?;
     // It ends the job, and this PE with it.

@@ -10,15 +10,12 @@ use crate::rig::{Rig, mix};
 
 oxshmem::include_module!(RMA, "rma");
 
+// Kinds; 2 and 3 are get and its nbi form. Scopes; 1 is the warp.
 const PUT: u8 = 0;
 const PUT_NBI: u8 = 1;
-const GET: u8 = 2;
-const GET_NBI: u8 = 3;
 const IPUT: u8 = 4;
 const IGET: u8 = 5;
-
 const THREAD: u8 = 0;
-const WARP: u8 = 1;
 const BLOCK: u8 = 2;
 
 /// Unregistered memory of a thread, a warp and a block; as in `kernels/rma.cu`.
@@ -85,7 +82,7 @@ impl Arena {
 const UNTOUCHED: u8 = 0xee;
 
 fn source_byte(pe: u64, offset: u64) -> u8 {
-    (mix(pe << 40 | offset / 8) >> (offset % 8 * 8)) as u8
+    (mix((pe << 40) | (offset / 8)) >> (offset % 8 * 8)) as u8
 }
 
 fn length(random: &mut StdRng, scope: u8) -> u64 {
@@ -114,7 +111,8 @@ fn steps(arena: Arena, me: u64, seed: u64, count: usize) -> Vec<Step> {
         let width = if kind >= IPUT { 1u64 << random.random_range(0..5) } else { 1 };
         let strides = if kind >= IPUT { 1..5 } else { 1..2 };
         let (dst_stride, src_stride) = (random.random_range(strides.clone()), random.random_range(strides));
-        let extent = |n: u64, stride: i32| if n == 0 { 0 } else { ((n - 1) * u64::from(stride.unsigned_abs()) + 1) * width };
+        let extent =
+            |n: u64, stride: i32| if n == 0 { 0 } else { ((n - 1) * u64::from(stride.unsigned_abs()) + 1) * width };
         let mut n = if kind >= IPUT { random.random_range(0..60) } else { length(&mut random, scope) };
         if index == 0 && kind < IPUT {
             n = arena.zone / 2; // long, across chunks
@@ -219,7 +217,9 @@ fn explain(arena: Arena, me: u64, seed: u64, shape: (u32, u32), at: u64, seen: u
         for step in steps(arena, writer, seed, 160) {
             let target = if step.is_put() { u64::from(step.pe.unsigned_abs()) } else { writer };
             if target == me && step.runs().iter().any(|(dst, _, n)| (*dst..dst + n).contains(&at)) {
-                panic!("PE {me}, {shape:?}, offset {at:#x}: {seen:#x} instead of {expected:#x}, by PE {writer}: {step:?}");
+                panic!(
+                    "PE {me}, {shape:?}, offset {at:#x}: {seen:#x} instead of {expected:#x}, by PE {writer}: {step:?}"
+                );
             }
         }
     }

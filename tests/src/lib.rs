@@ -64,7 +64,10 @@ impl Job {
     /// crosses chunks.
     #[must_use]
     pub fn new(program: &str, case: &str, npes: u32) -> Self {
-        let mut options = LaunchOptions::new(npes, program).args([case]).env("OXSHMEM_HEAP_CHUNK", "1M").env("OXSHMEM_HEAP_MAX", "256M");
+        let mut options = LaunchOptions::new(npes, program)
+            .args([case])
+            .env("OXSHMEM_HEAP_CHUNK", "1M")
+            .env("OXSHMEM_HEAP_MAX", "256M");
         options.output = Output::Captured;
         options.timeout = Some(LIMIT);
         Self { case: case.to_owned(), options }
