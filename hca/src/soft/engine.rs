@@ -316,6 +316,9 @@ impl Engine {
             return 0;
         }
         let news = self.peers.iter_mut().filter_map(|peer| peer.poll().then_some(())).count();
+        if self.peers.iter().any(Peer::has_withdrawn) {
+            self.unmap_withdrawn();
+        }
         let places = self.qps.places();
         let mut found = 0;
         for _ in 0..places.min(SWEEP) {
@@ -333,6 +336,19 @@ impl Engine {
             self.qps.put_back(qpn, qp);
         }
         news + found
+    }
+
+    /// Unmap memory that peers have withdrawn, after every payload that may be meant for it has been delivered.
+    #[cold]
+    fn unmap_withdrawn(&mut self) {
+        for place in 0..self.qps.places() {
+            let qpn = self.qps.number(place);
+            if let Some(mut qp) = self.qps.lend(qpn) {
+                self.release_deferred(&mut qp);
+                self.qps.put_back(qpn, qp);
+            }
+        }
+        self.peers.iter_mut().for_each(Peer::unmap_withdrawn);
     }
 
     /// Whether a doorbell waits to be taken in.
@@ -647,8 +663,8 @@ impl Engine {
         let Deferred { dst, payload, order, cqe, .. } = deferred;
         let len = payload.len();
         let whole = matches!(len, 1 | 2 | 4 | 8) && dst.addr().is_multiple_of(len);
-        // SAFETY: `dst` was translated and checked for `len` bytes. The key may be gone since, but a peer's memory stays mapped in
-        // this process as long as `deferred` is released before the peers are polled again, which `run` and `drop_mappings` see to.
+        // SAFETY: `dst` was translated and checked for `len` bytes. The key may be gone since, but the peer's memory is unmapped only
+        // after `unmap_withdrawn` has released what is held back.
         unsafe {
             if whole {
                 memory::copy(dst, payload.as_ptr(), len);

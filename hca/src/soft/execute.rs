@@ -180,15 +180,17 @@ impl Engine {
 
     #[inline]
     fn write(&mut self, qp: &mut Qp, bytes: Transfer, budget: &mut usize) -> Result<Option<u64>, Stop> {
-        if self.faulty && qp.moved == 0 && bytes.len <= MAX_DEFERRED {
-            if let Some((late, order)) = self.faults.visibility(qp.ordinal, qp.consumer) {
-                let mut payload = vec![0; bytes.len];
-                // SAFETY: `src` was checked for `len` bytes, or is the payload of a WQE in private memory.
-                unsafe { memory::copy(payload.as_mut_ptr(), bytes.src, bytes.len) };
-                let until = self.now() + late;
-                qp.deferred = Some(Deferred { until, order, dst: bytes.dst, payload, cqe: None });
-                return Ok(Some(bytes.len as u64));
-            }
+        if self.faulty
+            && qp.moved == 0
+            && bytes.len <= MAX_DEFERRED
+            && let Some((late, order)) = self.faults.visibility(qp.ordinal, qp.consumer)
+        {
+            let mut payload = vec![0; bytes.len];
+            // SAFETY: `src` was checked for `len` bytes, or is the payload of a WQE in private memory.
+            unsafe { memory::copy(payload.as_mut_ptr(), bytes.src, bytes.len) };
+            let until = self.now() + late;
+            qp.deferred = Some(Deferred { until, order, dst: bytes.dst, payload, cqe: None });
+            return Ok(Some(bytes.len as u64));
         }
         Ok(transfer(qp, &bytes, budget))
     }
