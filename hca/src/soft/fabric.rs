@@ -30,7 +30,7 @@ const VERSION: u16 = 1;
 const MESSAGE_BYTES: usize = 32;
 
 /// How long an exchange of two small messages on one machine may take before the peer counts as gone.
-const EXCHANGE_LIMIT: Duration = Duration::from_secs(5);
+pub(super) const EXCHANGE_LIMIT: Duration = Duration::from_secs(5);
 
 /// The most peers that may be connected to one HCA.
 const MAX_CLIENTS: usize = 4096;
