@@ -224,7 +224,7 @@ fn capabilities() {
 fn malformed_commands() {
     let bench = Bench::new();
     let provider = &bench.provider;
-    let out = &mut vec![0; 64];
+    let out = &mut [0; 64];
     refused(provider.obj_create(&[], out), CommandStatus::BadOp, "have no opcode");
     refused(provider.obj_create(&[0x12, 0x34], out), CommandStatus::BadOp, "0x1234");
     refused(provider.obj_create(&[0x05, 0x00, 0], out), CommandStatus::BadInputLength, "3 bytes of input");
@@ -480,7 +480,7 @@ fn wrong_memory() {
     bad(UmemSource::Fd { fd, offset: 100, len: 4096, addr }, "multiple of the page size");
     bad(UmemSource::Fd { fd, offset: 0, len: 0, addr }, "at least a byte");
     bad(UmemSource::Fd { fd, offset: 0, len: 8, addr: std::ptr::null_mut() }, "mapped memory");
-    bad(UmemSource::Fd { fd, offset: u64::MAX & !4095, len: 8192, addr }, "the file has 8192 bytes");
+    bad(UmemSource::Fd { fd, offset: !4095, len: 8192, addr }, "the file has 8192 bytes");
     let id = register(UmemSource::Fd { fd, offset: 4096, len: 4096, addr: addr.wrapping_add(4096) }).unwrap();
     provider.dereg_umem(id).unwrap();
     assert!(provider.dereg_umem(id).is_err());
