@@ -5,7 +5,7 @@ fn main() {
     for name in ["errors", "simt"] {
         oxshmem_build::Module::new(name).source(format!("kernels/{name}.cu")).cpu_only().compile();
     }
-    for name in ["abi", "atomics", "barriers", "lanes", "queues", "rma", "signals", "typed", "waits"] {
+    for name in ["abi", "atomics", "barriers", "lanes", "queues", "rma", "signals", "typed", "waits", "wqe"] {
         oxshmem_build::Module::new(name).source(format!("kernels/{name}.cu")).compile();
     }
 }
