@@ -5,6 +5,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::io::IsTerminal;
 use std::time::Duration;
 
 use crate::bootstrap::{JobId, Rendezvous, UniqueId};
@@ -225,7 +226,7 @@ impl Value for Duration {
     }
     fn show_number(number: u64) -> String {
         let units = [("h", 3_600_000_000), ("min", 60_000_000), ("s", 1_000_000), ("ms", 1_000)];
-        match units.iter().find(|(_, micros)| number != 0 && number % micros == 0) {
+        match units.iter().find(|(_, micros)| number != 0 && number.is_multiple_of(*micros)) {
             Some((unit, micros)) => format!("{}{unit}", number / micros),
             None => format!("{number}us"),
         }
@@ -639,7 +640,11 @@ impl Config {
     pub fn init_log(&self) {
         let filter = tracing_subscriber::EnvFilter::new(self.log().to_string());
         // An error means that the program has a subscriber: it decides what is logged.
-        let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+        let _ = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_ansi(std::io::stderr().is_terminal())
+            .with_writer(std::io::stderr)
+            .try_init();
     }
 
     fn check(&self) -> Result<(), ConfigError> {

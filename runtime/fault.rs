@@ -56,7 +56,9 @@ pub enum FaultKind {
         pe: i32,
     },
     /// A wait outlasted its deadline.
-    #[error("no end after {timeout_ms} ms, waiting at {address:#x} for PE {pe}; if the peer is only slow, raise OXSHMEM_TIMEOUT")]
+    #[error(
+        "no end after {timeout_ms} ms, waiting at {address:#x} for PE {pe}; if the peer is only slow, raise OXSHMEM_TIMEOUT"
+    )]
     Timeout {
         /// The deadline in milliseconds.
         timeout_ms: u64,
@@ -121,9 +123,25 @@ impl fmt::Display for Place {
 
 fn operation(op: u32) -> &'static str {
     const NAMES: [&str; 19] = [
-        "operation", "put", "get", "p", "g", "iput", "iget", "atomic", "signal_op", "put_signal", "wait_until",
-        "signal_wait_until", "quiet", "fence", "barrier_all", "sync_all", "waiting for room in a send queue",
-        "waiting for a landing slot", "ptr",
+        "operation",
+        "put",
+        "get",
+        "p",
+        "g",
+        "iput",
+        "iget",
+        "atomic",
+        "signal_op",
+        "put_signal",
+        "wait_until",
+        "signal_wait_until",
+        "quiet",
+        "fence",
+        "barrier_all",
+        "sync_all",
+        "waiting for room in a send queue",
+        "waiting for a landing slot",
+        "ptr",
     ];
     NAMES.get(op as usize).copied().unwrap_or("unknown operation")
 }
@@ -193,11 +211,30 @@ mod tests {
     #[test]
     fn a_completion_error_names_peer_queue_pair_address_and_syndrome() {
         let record = ErrorRecord {
-            code: 5, op: 12, pe: 3, qpn: 0x41, wqe_index: 70_001, address: 0x1000, length: 8, syndrome: 0x13, vendor_syndrome: 0x88,
-            block: [1, 0, 0], thread: [31, 0, 0],
+            code: 5,
+            op: 12,
+            pe: 3,
+            qpn: 0x41,
+            wqe_index: 70_001,
+            address: 0x1000,
+            length: 8,
+            syndrome: 0x13,
+            vendor_syndrome: 0x88,
+            block: [1, 0, 0],
+            thread: [31, 0, 0],
         };
         let text = DeviceFault::decode(&record, 2, 4, 0).to_string();
-        for part in ["PE 2", "block (1, 0, 0), thread (31, 0, 0)", "quiet", "RDMA WRITE to PE 3", "QP 0x41", "WQE 70001", "0x1000", "remote access error (0x13)", "0x88"] {
+        for part in [
+            "PE 2",
+            "block (1, 0, 0), thread (31, 0, 0)",
+            "quiet",
+            "RDMA WRITE to PE 3",
+            "QP 0x41",
+            "WQE 70001",
+            "0x1000",
+            "remote access error (0x13)",
+            "0x88",
+        ] {
             assert!(text.contains(part), "{part:?} is missing in {text:?}");
         }
     }

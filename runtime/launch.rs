@@ -3,6 +3,20 @@
 //! One thread waits for everything at once: output of the PEs, their ends, signals, deadlines. Each PE leads a process group
 //! of its own, so what it started ends with it, and is killed by the kernel when the launcher itself dies. A process that leaves
 //! its group on purpose (a daemon) is not followed.
+//!
+//! A program can start its own PEs when no launcher did:
+//!
+//! ```no_run
+//! use oxshmem::launch::{LaunchOptions, in_job, run};
+//!
+//! if !in_job() {
+//!     let program = std::env::current_exe()?;
+//!     let options = LaunchOptions { forward_signals: true, ..LaunchOptions::new(2, program) };
+//!     let outcome = run(&options.args(std::env::args_os().skip(1)))?;
+//!     std::process::exit(outcome.exit_code().into());
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod output;
 mod signals;
@@ -503,16 +517,12 @@ impl Job<'_> {
                 self.report_failure(true);
                 self.ending = Ending::Draining(now + grace);
             }
-            Ending::No => {
-                if deadline.is_some_and(|deadline| deadline <= now) {
-                    self.timed_out = true;
-                    let limit = self.options.timeout.unwrap_or_default().as_millis() as f64 / 1000.0;
-                    self.report(format!(
-                        "the time of {limit} s is over and {} still running; ending the job",
-                        self.running()
-                    ));
-                    self.terminate(now);
-                }
+            Ending::No if deadline.is_some_and(|deadline| deadline <= now) => {
+                self.timed_out = true;
+                let limit = self.options.timeout.unwrap_or_default().as_millis() as f64 / 1000.0;
+                let running = self.running();
+                self.report(format!("the time of {limit} s is over and {running} still running; ending the job"));
+                self.terminate(now);
             }
             Ending::Grace(until) if until <= now => {
                 self.report_failure(true);
@@ -550,11 +560,11 @@ impl Job<'_> {
     }
 
     fn kill(&mut self) {
-        self.signal(Signal::KILL, false);
+        self.signal(Signal::KILL, true);
         self.ending = Ending::Killed;
     }
 
-    /// Signals the groups of the PEs that run, or of all.
+    /// Signals the groups of the PEs that run, or of all: of one that has ended, what it started may run on.
     fn signal(&self, signal: Signal, all: bool) {
         self.pes.iter().filter(|pe| all || pe.status.is_none()).for_each(|pe| signal_group(&pe.child, signal));
     }
@@ -659,7 +669,7 @@ impl Job<'_> {
                 self.kill();
                 return;
             }
-            self.signal(signal, false);
+            self.signal(signal, true);
             if ends {
                 self.interrupted = Some(number);
                 self.report(format!("{} passed on to the PEs", signals::name(number)));

@@ -126,8 +126,12 @@ impl Pe {
 
         let chunk = config.heap_chunk().0;
         let LoadStore { first, count } = plan.load_store;
-        let heap_layout =
-            HeapLayout { max: config.heap_max().0.next_multiple_of(chunk), chunk, slots: count, my_slot: me as usize - first };
+        let heap_layout = HeapLayout {
+            max: config.heap_max().0.next_multiple_of(chunk),
+            chunk,
+            slots: count,
+            my_slot: me as usize - first,
+        };
         let max_chunks = heap_layout.max / chunk;
 
         let mut layout = Layout::default();
@@ -146,7 +150,7 @@ impl Pe {
         let mut heap = SymmetricHeap::new(Arc::clone(&device), heap_layout, links)?;
 
         let network = match queues {
-            Some(queues) => Some(Ibgda::connect(&config, bootstrap, &slab, queues)?),
+            Some(queues) => Some(Ibgda::connect(&config, bootstrap, device.as_ref(), &slab, queues)?),
             None => None,
         };
 
@@ -181,7 +185,7 @@ impl Pe {
             ..abi::State::default()
         };
         if let Some(network) = &network {
-            network.describe(&mut state);
+            network.describe(&slab, &mut state);
             let region = abi::LocalRegion {
                 base: slab.address(parts.staging),
                 bytes: STAGING_BYTES as u64,
@@ -334,6 +338,9 @@ impl Pe {
     /// names as lost stays lost.
     pub fn synchronize(&self) -> Result<()> {
         let ended = self.device.synchronize();
+        if let Some(network) = &self.network {
+            network.forget_idle(&self.slab);
+        }
         let fault = self.take_fault();
         if let Some(failure) = self.bootstrap.failure() {
             return Err(BootstrapError::Failed(failure).into());

@@ -11,17 +11,13 @@ use oxshmem::device::cpu::{
     Executor, ExecutorOptions, Kernel, KernelError, KernelErrorKind, LaunchConfig, LaunchError, Module, ModuleError,
     Position, set_mmio_hook,
 };
-// The kernels are linked to it.
-use oxshmem_tests as _;
 
-unsafe extern "C" {
-    fn oxshmem_module_simt() -> *const c_void;
-}
+oxshmem::include_module!(SIMT, "simt");
 
 fn module() -> &'static Module {
     static MODULE: OnceLock<Module> = OnceLock::new();
     // SAFETY: the function is what the build generated for the module.
-    MODULE.get_or_init(|| unsafe { Module::from_raw(oxshmem_module_simt()) }.unwrap())
+    MODULE.get_or_init(|| unsafe { Module::from_raw((SIMT.cpu)()) }.unwrap())
 }
 
 fn kernel(name: &str) -> &'static Kernel {
@@ -188,8 +184,7 @@ fn votes_of_warps_and_blocks() {
         let set = |condition: &dyn Fn(u32) -> bool| {
             lanes.clone().filter(|&t| condition(t)).fold(0, |mask, t| mask | 1 << (t % 32))
         };
-        let expected =
-            [set(&|t| t % 3 == 0), 1, 1, set(&|t| t % 4 == in_block % 4), 40, 1, 1, 0];
+        let expected = [set(&|t| t % 3 == 0), 1, 1, set(&|t| t % 4 == in_block % 4), 40, 1, 1, 0];
         assert_eq!(out[rank as usize * 8..][..8], expected, "thread {rank}");
     }
 }
@@ -500,7 +495,8 @@ fn threads_without_barriers_share_few_stacks() {
 fn a_bad_address_is_reported_with_its_thread() {
     for workers in [1, 2] {
         let executor = with_workers(workers);
-        let error = run(&executor, "bad_write", LaunchConfig::linear(4, 64), &[&0x10usize, &(64 * 2 + 33u32)]).unwrap_err();
+        let error =
+            run(&executor, "bad_write", LaunchConfig::linear(4, 64), &[&0x10usize, &(64 * 2 + 33u32)]).unwrap_err();
         assert_eq!((error.kernel.as_str(), error.position), ("bad_write", at(2, 33)));
         let KernelErrorKind::BadAddress { access, address, pc, .. } = error.kind else { panic!("{error}") };
         assert_eq!(address, 0x10);
@@ -510,7 +506,8 @@ fn a_bad_address_is_reported_with_its_thread() {
     }
     let executor = executor();
     let (address, mut out) = (0x7fff_0000_1000usize, 0u64);
-    let error = run(&executor, "bad_read", LaunchConfig::linear(1, 64), &[&address, &(&raw mut out), &63u32]).unwrap_err();
+    let error =
+        run(&executor, "bad_read", LaunchConfig::linear(1, 64), &[&address, &(&raw mut out), &63u32]).unwrap_err();
     assert!(matches!(error.kind, KernelErrorKind::BadAddress { address: a, .. } if a == address), "{error}");
     assert!(error.to_string().contains("read of address 0x7fff00001000, which is not mapped"), "{error}");
     assert_eq!(error.position, at(0, 63));
@@ -519,8 +516,12 @@ fn a_bad_address_is_reported_with_its_thread() {
     let constant = c"read only".as_ptr();
     let error = run(&executor, "bad_write", LaunchConfig::linear(1, 1), &[&constant, &0u32]).unwrap_err();
     assert!(error.to_string().contains("protected against this access"), "{error}");
+    // Inside of a library function.
+    let error = run(&executor, "bad_string", LaunchConfig::linear(1, 1), &[&0x20usize, &(&raw mut out)]).unwrap_err();
+    assert!(matches!(error.kind, KernelErrorKind::BadAddress { address: 0x20, .. }), "{error}");
     // Not an address at all: the processor reports a general protection fault without it.
-    let error = run(&executor, "bad_write", LaunchConfig::linear(1, 1), &[&0x8000_0000_0000_0000usize, &0u32]).unwrap_err();
+    let error =
+        run(&executor, "bad_write", LaunchConfig::linear(1, 1), &[&0x8000_0000_0000_0000usize, &0u32]).unwrap_err();
     assert!(matches!(error.kind, KernelErrorKind::BadAddress { .. }), "{error}");
     assert_usable(&executor);
 }
@@ -550,7 +551,10 @@ fn stack_overflow_is_reported_with_the_remedy() {
         let args: [&dyn Argument; 2] = [&(&raw mut depth), &(64 + 5u32)];
         let error = run(&executor, "overflow", LaunchConfig::linear(2, 64), &args).unwrap_err();
         assert_eq!(error.position, at(1, 5));
-        assert!(matches!(error.kind, KernelErrorKind::StackOverflow { stack_bytes } if stack_bytes > 32 << 10), "{error}");
+        assert!(
+            matches!(error.kind, KernelErrorKind::StackOverflow { stack_bytes } if stack_bytes > 32 << 10),
+            "{error}"
+        );
         assert!(error.to_string().contains("OXSHMEM_CPU_STACK"), "{error}");
         assert!(depth > 50, "{depth}");
         assert_usable(&executor);
@@ -586,12 +590,12 @@ fn arithmetic_and_illegal_instructions_are_reported() {
 fn exceptions_are_reported_with_their_text() {
     let executor = executor();
     let error = run(&executor, "throws", LaunchConfig::linear(3, 64), &[&(64 + 9u32)]).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "kernel `throws`, block (1,0,0), thread (9,0,0): exception: no luck today"
-    );
+    assert_eq!(error.to_string(), "kernel `throws`, block (1,0,0), thread (9,0,0): exception: no luck today");
     let error = run(&executor, "throws_number", LaunchConfig::linear(1, 1), &[]).unwrap_err();
     assert_eq!(error.kind, KernelErrorKind::Exception { what: "unknown exception".to_owned() });
+    let mut caught = 0u32;
+    run(&executor, "handles_exceptions", LaunchConfig::linear(2, 50), &[&(&raw mut caught)]).unwrap();
+    assert_eq!(caught, 3 * 99 * 50 + 300);
     assert_eq!(executor.synchronize().unwrap_err().kernel, "throws");
     executor.synchronize().unwrap();
     assert_usable(&executor);
@@ -624,7 +628,10 @@ fn misused_warp_operations_are_explained() {
     assert!(error.to_string().contains("sync_warp(mask 0x00000007) does not name its caller, lane 3"), "{error}");
     let error = misuse("different_operations");
     assert_eq!(error.position, at(0, 4));
-    assert!(error.to_string().contains("ballot(mask 0xffffffff) while other lanes of the mask are in sync_warp"), "{error}");
+    assert!(
+        error.to_string().contains("ballot(mask 0xffffffff) while other lanes of the mask are in sync_warp"),
+        "{error}"
+    );
     let error = misuse("different_masks");
     assert!(error.to_string().contains("different masks"), "{error}");
     assert!(error.to_string().contains("waits in sync_warp(mask 0x00000003) for lanes 0x00000002"), "{error}");
@@ -645,10 +652,23 @@ fn a_kernel_is_stopped_at_its_deadline() {
         assert!(matches!(error.kind, KernelErrorKind::Deadline { .. }), "{error}");
         let args: [&dyn Argument; 2] = [&(&raw mut flag), &1u32];
         let error = run(&executor, "hog", LaunchConfig::linear(2, 1), &args).unwrap_err();
-        assert!(matches!(error.kind, KernelErrorKind::Deadline { deadline, .. } if deadline.as_millis() == 200), "{error}");
+        assert!(
+            matches!(error.kind, KernelErrorKind::Deadline { deadline, .. } if deadline.as_millis() == 200),
+            "{error}"
+        );
         assert_eq!(error.position, at(1, 0));
         assert_usable(&executor);
     }
+}
+
+#[test]
+fn a_kernel_that_stays_in_a_library_is_stopped_too() {
+    let options = ExecutorOptions { deadline: Duration::from_millis(100), ..ExecutorOptions::default() };
+    let executor = Executor::new(options).unwrap();
+    let mut flag = 0u32;
+    let error = run(&executor, "sleeps_forever", LaunchConfig::linear(1, 2), &[&(&raw mut flag)]).unwrap_err();
+    assert!(matches!(error.kind, KernelErrorKind::Deadline { .. }), "{error}");
+    assert_usable(&executor);
 }
 
 #[test]
@@ -680,6 +700,40 @@ fn faults_outside_of_kernels_still_kill_the_process() {
 }
 
 #[test]
+fn signals_that_are_not_faults_reach_the_previous_handler() {
+    if !alone("signals_that_are_not_faults_reach_the_previous_handler") {
+        return;
+    }
+    static SEEN: AtomicU32 = AtomicU32::new(0);
+    extern "C" fn count(_: libc::c_int) {
+        SEEN.fetch_add(1, Ordering::Relaxed);
+    }
+    extern "C" fn count_with_info(_: libc::c_int, info: *const libc::siginfo_t, _: *mut c_void) {
+        // SAFETY: the system passes a valid description.
+        SEEN.fetch_add(if unsafe { (*info).si_signo } == libc::SIGILL { 100 } else { 0 }, Ordering::Relaxed);
+    }
+    // SAFETY: handlers that only count, for signals that this process sends to itself.
+    unsafe {
+        libc::signal(libc::SIGFPE, count as *const () as usize);
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = count_with_info as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        libc::sigaction(libc::SIGILL, &raw const action, std::ptr::null_mut());
+    }
+    let executor = executor();
+    // SAFETY: the handlers above take them.
+    unsafe {
+        libc::raise(libc::SIGFPE);
+        libc::raise(libc::SIGILL);
+    }
+    assert_eq!(SEEN.load(Ordering::Relaxed), 101);
+    // Those of kernels do not.
+    let error = run(&executor, "illegal", LaunchConfig::linear(1, 1), &[]).unwrap_err();
+    assert!(!error.to_string().is_empty());
+    assert_eq!(SEEN.load(Ordering::Relaxed), 101);
+}
+
+#[test]
 fn launches_beyond_a_limit_are_refused() {
     let executor = executor();
     let refused = |name: &str, config, args: &[&dyn Argument]| try_launch(&executor, name, config, args).unwrap_err();
@@ -700,10 +754,7 @@ fn launches_beyond_a_limit_are_refused() {
     let error = refused("bad_write", LaunchConfig::linear(1, 1), &[&0u64]);
     assert_eq!(error.to_string(), "kernel `bad_write` takes 2 arguments, 1 were given");
     let error = refused("bad_write", LaunchConfig::linear(1, 1), &[&0u64, &0u64]);
-    assert_eq!(
-        error.to_string(),
-        "kernel `bad_write`: argument 1 (counted from 0) has 8 bytes, its parameter has 4"
-    );
+    assert_eq!(error.to_string(), "kernel `bad_write`: argument 1 (counted from 0) has 8 bytes, its parameter has 4");
     assert_usable(&executor);
 }
 

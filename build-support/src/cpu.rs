@@ -63,7 +63,16 @@ impl Object {
         let mut command = compiler.clone();
         // nvcc knows `#pragma unroll`, and device code reads typed memory through 16-byte vectors.
         command.extend(
-            ["-std=c++17", "-fexceptions", "-g1", "-fno-strict-aliasing", "-Wno-unknown-pragmas"].map(str::to_owned),
+            [
+                "-std=c++17",
+                "-fexceptions",
+                // A frame larger than a page must not jump over the guard page of a GPU thread's stack.
+                "-fstack-clash-protection",
+                "-g1",
+                "-fno-strict-aliasing",
+                "-Wno-unknown-pragmas",
+            ]
+            .map(str::to_owned),
         );
         command.extend(not_unique);
         command.extend(unit.preprocessor_args());

@@ -71,6 +71,7 @@ pub struct Module {
     sources: Vec<PathBuf>,
     includes: Vec<PathBuf>,
     defines: Vec<(String, String)>,
+    cpu_only: bool,
 }
 
 /// What compiling a module left in `OUT_DIR`.
@@ -92,7 +93,7 @@ impl Module {
     /// Start a module. `name` is what `oxshmem::include_module!` is given: a C identifier, unique in the package.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), sources: Vec::new(), includes: Vec::new(), defines: Vec::new() }
+        Self { name: name.into(), sources: Vec::new(), includes: Vec::new(), defines: Vec::new(), cpu_only: false }
     }
 
     /// Add a source file, relative to the package's folder.
@@ -113,6 +114,13 @@ impl Module {
     #[must_use]
     pub fn define(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.defines.push((name.into(), value.into()));
+        self
+    }
+
+    /// Leave PTX out, for code that only the `cpu` device can run.
+    #[must_use]
+    pub fn cpu_only(mut self) -> Self {
+        self.cpu_only = true;
         self
     }
 
@@ -148,7 +156,7 @@ impl Module {
     /// Compile for the package that `cargo` describes. Returns the directives to print, without their `cargo:`.
     fn compile_in(&self, cargo: &Cargo, headers: &Path, env: cuda::Env<'_>) -> Result<(Artifacts, Vec<String>), Error> {
         let unit = generate::Unit::new(self, cargo, headers)?;
-        let nvcc = cuda::find(cargo, env)?;
+        let nvcc = if self.cpu_only { cuda::Found::SwitchedOff } else { cuda::find(cargo, env)? };
 
         let cpu = cpu::Object::prepare(&unit, cargo)?;
         let cuda = match &nvcc {

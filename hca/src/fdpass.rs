@@ -10,7 +10,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, recvmsg, sendmsg,
+    socket_with,
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -27,7 +28,8 @@ const BACKLOG: i32 = 128;
 fn wait(fd: BorrowedFd<'_>, flags: PollFlags, deadline: Instant) -> rustix::io::Result<bool> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = rustix::event::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        let timeout =
+            rustix::event::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
         let mut fds = [PollFd::new(&fd, flags)];
         match poll(&mut fds, Some(&timeout)) {
             Ok(0) if left.is_zero() => return Ok(false),
@@ -180,10 +182,18 @@ impl Connection {
     /// Send without waiting. Returns false if the socket's buffer is full.
     pub fn try_send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<bool> {
         if bytes.is_empty() {
-            return Err(Error::argument("bytes", "empty", "a message has at least one byte: none means that the peer is gone"));
+            return Err(Error::argument(
+                "bytes",
+                "empty",
+                "a message has at least one byte: none means that the peer is gone",
+            ));
         }
         if fds.len() > MAX_FDS {
-            return Err(Error::argument("fds", fds.len(), format!("at most {MAX_FDS} descriptors travel in a message")));
+            return Err(Error::argument(
+                "fds",
+                fds.len(),
+                format!("at most {MAX_FDS} descriptors travel in a message"),
+            ));
         }
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = SendAncillaryBuffer::new(&mut space);

@@ -1,6 +1,20 @@
-//! stub
+//! The HCA side of OxSHMEM: what an mlx5 host channel adapter reads and writes, how it is set up, and providers that do it.
+//!
+//! * [`wire`]: WQEs, CQEs, doorbell records and doorbells, byte by byte.
+//! * [`prm`]: the commands that create and connect queue pairs, keys and completion queues.
+//! * [`provider`]: the boundary below which a card or the software HCA sits. It carries command bytes, as DevX does.
+//! * [`objects`]: typed objects over a provider: protection domain, memory key, completion queue, queue pair.
+//! * [`soft`]: the software HCA, a provider that executes the same commands and the same WQE bytes in this process.
+//! * [`fdpass`]: file descriptors over abstract unix sockets.
+//! * [`testing`]: a host-side poster of WQEs, for tests and benches.
+
 pub mod error;
 pub mod fdpass;
-pub mod prm { #[derive(Debug,Clone,Copy)] #[repr(u8)] pub enum CommandStatus { A=0 } impl CommandStatus { pub fn text(self)->&'static str{""}} }
+pub mod objects;
+pub mod prm;
 pub mod provider;
+pub mod soft;
+pub mod testing;
+pub mod wire;
+
 pub use error::{Error, Result};

@@ -5,12 +5,10 @@ use std::path::PathBuf;
 /// Delivered data that is not what was sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "wrong data at PE {pe}: {what}, {unit} {offset}: expected {expected:#x}, found {found:#x} ({wrong} of {of} {unit}s are wrong); \
+    "wrong data: {what}, {unit} {offset}: expected {expected:#x}, found {found:#x} ({wrong} of {of} {unit}s are wrong); \
      the figures of this run mean nothing"
 )]
 pub struct Mismatch {
-    /// Where the data is.
-    pub pe: usize,
     /// What it is.
     pub what: &'static str,
     /// What offsets count.

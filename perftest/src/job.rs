@@ -119,7 +119,10 @@ impl Complaint {
                 // Nobody is left to tell if that fails.
                 let _ = writeln!(pipe, "{error}");
             }
-            None => eprintln!("{name}: {error}"),
+            None => match std::env::var("OXSHMEM_RANK") {
+                Ok(rank) => eprintln!("{name}: PE {rank}: {error}"),
+                Err(_) => eprintln!("{name}: {error}"),
+            },
         }
     }
 }

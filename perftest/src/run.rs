@@ -143,6 +143,8 @@ impl<'a> Session<'a> {
             if let Some(row) = row {
                 bar.suspend(|| show(row))?;
             }
+            // A PE that found wrong data ends the job now; PE 0 has shown it before.
+            self.pe.barrier_all()?;
             if let Some(wrong) = wrong {
                 return Err(wrong);
             }
@@ -357,25 +359,23 @@ impl<'a> Session<'a> {
         let bench = self.options.bench;
         if bench.is_ping_pong() && self.receives() {
             let signal = self.corrupted(pe.read_local(&buffers.signal, 0..1)?, bench == Bench::SignalPingPong);
-            pattern::check_words(me, "the signal", &[self.rounds], &signal)?;
+            pattern::check_words("the signal", &[self.rounds], &signal)?;
         }
         if bench == Bench::PutSignalPingPong && self.receives() {
             let late = pe.read_local(&buffers.results, 0..1)?;
-            pattern::check_words(me, "rounds whose signal was seen before its data", &[0], &late)?;
+            pattern::check_words("rounds whose signal was seen before its data", &[0], &late)?;
         }
         if bench.is_atomic() {
             let expected = self.expected_atomics(point);
             if me == SECOND {
                 let words = words_of(&pe.read_local(&buffers.dst, 0..length(point.bytes))?);
-                pattern::check_words(
-                    me,
-                    "the words after the last atomic",
+                pattern::check_words("the words after the last atomic",
                     &expected.last,
                     &self.corrupted(words, true),
                 )?;
             } else if me == FIRST {
                 let fetched = pe.read_local(&buffers.results, 0..expected.fetched.len())?;
-                pattern::check_words(me, "what atomics fetched", &expected.fetched, &fetched)?;
+                pattern::check_words("what atomics fetched", &expected.fetched, &fetched)?;
             }
         } else if bench != Bench::SignalPingPong && self.receives() {
             let expected = self.expected(point);
@@ -397,12 +397,12 @@ impl<'a> Session<'a> {
                         .enumerate()
                         .filter(|(e, _)| e % stride != 0)
                         .for_each(|(_, word)| *word = u64::MAX);
-                    pattern::check_words(me, "the gaps between the words that were put", &untouched, &found)?;
+                    pattern::check_words("the gaps between the words that were put", &untouched, &found)?;
                 }
                 let put = |bytes: &[u8]| words_of(bytes).into_iter().step_by(stride).collect::<Vec<_>>();
-                pattern::check_words(me, "the words that were put", &put(&expected), &put(&found))?;
+                pattern::check_words("the words that were put", &put(&expected), &put(&found))?;
             } else {
-                pattern::check(me, "the last iteration's data", &expected, &found)?;
+                pattern::check("the last iteration's data", &expected, &found)?;
             }
         }
         Ok(())

@@ -87,13 +87,17 @@ impl Client {
             message: Message::Hello(Hello { job, npes, timeout, peer: Peer::this() }),
         }
         .emit();
+        let mut reason = None;
         let (mut wire, address) = loop {
-            let reason = match connect_any(rendezvous, deadline, rank, &hello)? {
+            match connect_any(rendezvous, deadline, rank, &hello)? {
                 Ok(connected) => break connected,
-                Err(reason) => reason,
-            };
+                // An attempt that the deadline cut short says less than one before it.
+                Err(latest) if reason.is_none() || Instant::now() < deadline => reason = Some(latest),
+                Err(_) => {}
+            }
             if Instant::now() + RETRY >= deadline {
-                return Err(BootstrapError::Unreachable { rank, address: rendezvous.to_string(), timeout, reason });
+                let (address, reason) = (rendezvous.to_string(), reason.unwrap_or_default());
+                return Err(BootstrapError::Unreachable { rank, address, timeout, reason });
             }
             std::thread::sleep(RETRY);
         };
@@ -191,6 +195,9 @@ impl Client {
         let mut turn = lock(&self.turn);
         if turn.finalized {
             return Err(BootstrapError::Finalized(what));
+        }
+        if let Some(failure) = self.shared.failure.get() {
+            return Err(BootstrapError::Failed(failure));
         }
         turn.sequence += 1;
         let deadline = Instant::now() + self.timeout + HUB_SLACK;
@@ -438,7 +445,7 @@ mod tests {
             say(&mut wire, 0, Message::Welcome { peers: vec![hello.peer] });
             then(&mut wire);
         });
-        let client = Client::join(&rendezvous, JobId([1; 16]), 0, 1, Duration::from_millis(100)).unwrap();
+        let client = Client::join(&rendezvous, JobId([1; 16]), 0, 1, Duration::from_secs(1)).unwrap();
         (client, hub)
     }
 
@@ -461,7 +468,7 @@ mod tests {
         let (done, wait) = channel::<()>();
         let (client, hub) = with_hub(move |_| assert!(wait.recv().is_err()));
         let message = failure_of_barrier(&client);
-        assert!(message.ends_with("it did not answer barrier within 5.1 s"), "{message}");
+        assert!(message.ends_with("it did not answer barrier within 6 s"), "{message}");
         drop(done);
         hub.join().unwrap();
     }

@@ -339,7 +339,8 @@ impl Decoder {
 
 /// Cuts `text` to at most `limit` bytes, at a character's end.
 pub(super) fn cut(text: &str, limit: usize) -> &str {
-    &text[..text.floor_char_boundary(limit)]
+    let end = (0..=limit.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or(0)]
 }
 
 fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::frame::{Decoder, Frame, Hello, MAX_FROM_RANK, MAX_GREETING, Message};
+use super::frame::{Decoder, Frame, Hello, MAX_FROM_RANK, MAX_GREETING, Message, Op};
 use super::session::{Action, Connection, Session};
 use super::{JobId, Peer};
 
@@ -16,6 +16,11 @@ const JOB: JobId = JobId([0x5a; 16]);
 /// When the hub does what it never may: it acts on a connection that is gone, sends what is not a frame, or a deadline that
 /// has passed stays after a tick.
 pub fn frames(data: &[u8]) {
+    play(data);
+}
+
+/// The hub at the end of the history.
+fn play(data: &[u8]) -> Hub {
     let mut input = data.iter().copied();
     let fixed = input.next().unwrap_or(0);
     let mut hub = Hub {
@@ -23,6 +28,7 @@ pub fn frames(data: &[u8]) {
         now: Duration::ZERO,
         decoders: BTreeMap::new(),
         opened: 0,
+        last: None,
     };
     while let Some(command) = input.next() {
         let argument = input.next().unwrap_or(0);
@@ -70,6 +76,7 @@ pub fn frames(data: &[u8]) {
             }
         }
     }
+    hub
 }
 
 struct Hub {
@@ -77,6 +84,8 @@ struct Hub {
     now: Duration,
     decoders: BTreeMap<Connection, Decoder>,
     opened: Connection,
+    /// What the hub said last.
+    last: Option<Op>,
 }
 
 impl Hub {
@@ -125,10 +134,9 @@ impl Hub {
                     assert!(self.decoders.contains_key(&connection), "sent to a connection that is gone");
                     let mut decoder = Decoder::new(usize::MAX);
                     decoder.push(&bytes);
-                    assert!(
-                        matches!(decoder.next_frame(), Ok(Some(_))) && !decoder.is_partial(),
-                        "sent what is not a frame"
-                    );
+                    let frame = decoder.next_frame().ok().flatten();
+                    assert!(frame.is_some() && !decoder.is_partial(), "sent what is not a frame");
+                    self.last = frame.map(|frame| frame.message.op());
                 }
                 Action::Greeted(connection) => {
                     if let Some(decoder) = self.decoders.get_mut(&connection) {
@@ -147,6 +155,25 @@ impl Hub {
 mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
+
+    use super::Op;
+
+    #[test]
+    fn histories_reach_every_answer() {
+        let open = [0, 0];
+        let hello = [3 | 1 << 3, 0];
+        for (op, history) in [
+            (Op::Refused, vec![4, 0]),
+            (Op::Welcome, hello.to_vec()),
+            (Op::Gathered, [hello, [4 | 1 << 3, 0]].concat()),
+            (Op::Released, [hello, [4 | 1 << 3 | 1 << 6, 0]].concat()),
+            (Op::Farewell, [hello, [4 | 1 << 3 | 2 << 6, 0]].concat()),
+            (Op::Failed, [hello, [4 | 3 << 6, 0]].concat()),
+        ] {
+            let data = [&[0][..], &open, &history].concat();
+            assert_eq!(super::play(&data).last, Some(op));
+        }
+    }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]

@@ -342,6 +342,10 @@ impl Server {
     /// Does what the session decided.
     fn act(&mut self) {
         loop {
+            // Before any PE hears of it: who sees a PE end because of a failure finds the failure here.
+            if let Some(failure) = self.session.failure() {
+                lock(&self.failure).get_or_insert_with(|| failure.clone());
+            }
             let actions = self.session.take_actions();
             if actions.is_empty() {
                 break;
@@ -369,9 +373,6 @@ impl Server {
                     }
                 }
             }
-        }
-        if let Some(failure) = self.session.failure() {
-            lock(&self.failure).get_or_insert_with(|| failure.clone());
         }
     }
 

@@ -1,12 +1,32 @@
 //! Bootstrap: how the PEs of a job find each other, exchange addresses, and learn that one of them is gone.
 //!
 //! A star: one [`Hub`], run by the launcher or by the process that created a [`UniqueId`], and one TCP connection from each
-//! PE. Frames carry magic, version, generation, op and sequence (module [`frame`]), so PEs that disagree get an error that
+//! PE. Frames carry magic, version, generation, op and sequence (see `frame.rs`), so PEs that disagree get an error that
 //! names both sides. Every wait has a deadline, and when it passes the ranks that did not arrive are named. A PE whose
 //! connection breaks before it has finalized is announced to all others at once, whether or not they are waiting.
 //!
 //! A job fails as a whole and for good: after a failure every collective returns it at once, and a PE that joins later gets
 //! it too. Initialising again after an orderly finalize is legal any number of times, from the same or from new processes.
+//!
+//! ```
+//! use oxshmem::bootstrap::{Bootstrap, UniqueId};
+//! use oxshmem::config::Config;
+//!
+//! // One process creates the id; the others get its text, here as threads.
+//! let id = UniqueId::create()?.to_string();
+//! let pe = |rank: u32| -> Result<Vec<Vec<u8>>, Box<dyn std::error::Error + Send + Sync>> {
+//!     let config = Config::builder().unique_id(&id.parse()?, rank, 2).build()?;
+//!     let bootstrap = Bootstrap::connect(&config)?;
+//!     let all = bootstrap.allgather("names", format!("PE {rank}").as_bytes())?;
+//!     bootstrap.finalize()?;
+//!     Ok(all)
+//! };
+//! std::thread::scope(|scope| {
+//!     scope.spawn(|| pe(1));
+//!     assert_eq!(pe(0).unwrap(), [b"PE 0", b"PE 1"]);
+//! });
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod client;
 mod frame;

@@ -130,7 +130,7 @@ impl Session {
                 let message = format!("PE {rank}{} died: it {how}", self.place(rank));
                 self.fail(FailureKind::Lost, vec![rank], message);
             }
-            Some(State::Silent(_)) => tracing::info!("a connection to the rendezvous was dropped: it {why}"),
+            Some(State::Silent(_)) => tracing::warn!("a connection to the rendezvous was dropped: it {why}"),
             Some(State::Left) | None => {}
         }
     }
@@ -182,7 +182,7 @@ impl Session {
                 Message::Hello(hello) => self.hello(now, connection, frame.rank, frame.generation, hello),
                 other => self.refuse(connection, frame.rank, format!("it sent {:?} before HELLO", other.op())),
             },
-            Some(State::Member(rank)) => self.from_member(now, *rank, frame),
+            Some(State::Member(rank)) => self.member_says(now, *rank, frame),
             Some(State::Left) | None => {}
         }
     }
@@ -251,7 +251,7 @@ impl Session {
         }
     }
 
-    fn from_member(&mut self, now: Duration, rank: u32, frame: Frame) {
+    fn member_says(&mut self, now: Duration, rank: u32, frame: Frame) {
         if self.failure.is_some() {
             return;
         }

@@ -127,11 +127,10 @@ mod tests {
 
     #[test]
     fn a_token_reads_back() {
-        for text in ["oxshmem1:00112233445566778899aabbccddeeff@10.0.0.1:4000,[fe80::1]:4000,127.0.0.1:4000"] {
-            let id: UniqueId = text.parse().unwrap();
-            assert_eq!(id.to_string(), text);
-            assert_eq!(id.rendezvous().addresses().count(), 3);
-        }
+        let text = "oxshmem1:00112233445566778899aabbccddeeff@10.0.0.1:4000,[fe80::1]:4000,127.0.0.1:4000";
+        let id: UniqueId = text.parse().unwrap();
+        assert_eq!(id.to_string(), text);
+        assert_eq!(id.rendezvous().addresses().count(), 3);
         for text in [
             "",
             "oxshmem1:",

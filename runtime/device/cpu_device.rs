@@ -57,7 +57,8 @@ impl Device for CpuDevice {
     }
 
     fn allocate(&self, bytes: u64) -> Result<OwnedFd, DeviceError> {
-        let fd = memfd_create("oxshmem", MemfdFlags::CLOEXEC).map_err(memory_error("cannot create shared memory", bytes))?;
+        let fd =
+            memfd_create("oxshmem", MemfdFlags::CLOEXEC).map_err(memory_error("cannot create shared memory", bytes))?;
         ftruncate(&fd, bytes).map_err(memory_error("cannot size shared memory", bytes))?;
         Ok(fd)
     }
@@ -77,6 +78,10 @@ impl Device for CpuDevice {
         assert_eq!(bytes, size_of::<abi::State>(), "abi.rs and abi.h disagree");
         // SAFETY: `to` names a static of that size, which only kernels read, and none runs while the state changes.
         unsafe { to.cast::<abi::State>().write(*state) };
+    }
+
+    fn set_doorbell_hook(&self, hook: fn()) {
+        cpu::set_mmio_hook(Some(hook));
     }
 
     fn load(&self, source: &ModuleSource) -> Result<Arc<dyn LoadedModule>, DeviceError> {
@@ -135,7 +140,8 @@ impl AddressSpace for Reservation {
         let at = (self.base + offset) as *mut c_void;
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
         // SAFETY: MAP_FIXED replaces pages of the own reservation only, and nothing was mapped there before.
-        unsafe { mmap(at, length(bytes), prot, flags, memory, 0) }.map_err(memory_error("cannot map shared memory", bytes))?;
+        unsafe { mmap(at, length(bytes), prot, flags, memory, 0) }
+            .map_err(memory_error("cannot map shared memory", bytes))?;
         Ok(())
     }
 }

@@ -8,8 +8,8 @@ use std::fmt::Debug;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-pub(crate) use cpu_device::CpuDevice;
 pub use cpu::LaunchConfig;
+pub(crate) use cpu_device::CpuDevice;
 pub use module::{Function, KernelArg, KernelArgs, Module, ModuleSource};
 
 use crate::abi;
@@ -82,6 +82,8 @@ pub(crate) trait Device: Debug + Send + Sync {
     unsafe fn read(&self, from: u64, bytes: &mut [u8]);
     /// Gives every module, loaded before or later, this state.
     fn install(&self, state: &abi::State);
+    /// Calls `hook` after each store to a doorbell register, where such stores have to be noticed by software.
+    fn set_doorbell_hook(&self, hook: fn());
     /// Loads a module and checks its ABI version.
     fn load(&self, source: &ModuleSource) -> Result<Arc<dyn LoadedModule>, DeviceError>;
     /// Waits until all launched kernels have ended; the first error among them.

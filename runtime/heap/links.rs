@@ -52,7 +52,10 @@ impl PeerLinks {
             let pe = usize::try_from(u64::from_le_bytes(hello)).unwrap_or(usize::MAX);
             let expected = me + 1..first + count;
             if received.len != hello.len() || !expected.contains(&pe) || links.iter().any(|link| link.pe == pe) {
-                tracing::warn!(pe, "dropped a connection to the heap's socket that is from none of the PEs {expected:?}");
+                tracing::warn!(
+                    pe,
+                    "dropped a connection to the heap's socket that is from none of the PEs {expected:?}"
+                );
                 continue;
             }
             links.push(Link { pe, slot: pe - first, connection });
@@ -63,7 +66,9 @@ impl PeerLinks {
     /// Sends chunk `index` to every peer.
     pub(crate) fn send(&self, index: usize, memory: BorrowedFd<'_>, timeout: Duration) -> Result<(), HeapError> {
         for link in &self.links {
-            link.connection.send(&(index as u64).to_le_bytes(), &[memory], timeout).map_err(|e| link.error("send", e))?;
+            link.connection
+                .send(&(index as u64).to_le_bytes(), &[memory], timeout)
+                .map_err(|e| link.error("send", e))?;
         }
         Ok(())
     }
@@ -78,7 +83,8 @@ impl PeerLinks {
             match fd {
                 Some(fd) if u64::from_le_bytes(bytes) == index as u64 => received.push((link.slot, fd)),
                 _ => {
-                    let what = if message.len == 0 { "the peer closed the connection" } else { "not the chunk that was due" };
+                    let what =
+                        if message.len == 0 { "the peer closed the connection" } else { "not the chunk that was due" };
                     return Err(link.error("receive", std::io::Error::other(what)));
                 }
             }

@@ -38,7 +38,9 @@ pub enum HeapError {
         max: u64,
     },
     /// PEs called with different sizes or in a different order.
-    #[error("symmetric call differs between PEs: PE {me} calls {mine}, PE {pe} calls {theirs}; all PEs must make the same calls in the same order")]
+    #[error(
+        "symmetric call differs between PEs: PE {me} calls {mine}, PE {pe} calls {theirs}; all PEs must make the same calls in the same order"
+    )]
     Asymmetric {
         /// This PE.
         me: usize,

@@ -3,8 +3,8 @@
 use bytemuck::Pod;
 
 use super::SymmetricSlice;
-use crate::pe::Pe;
 use crate::Result;
+use crate::pe::Pe;
 
 mod sealed {
     pub trait Sealed {}
@@ -69,7 +69,15 @@ enum Op {
 /// # Errors
 /// `index` is outside the slice, or what [`Pe::synchronize`] reports.
 impl Pe {
-    fn atomic<T: AtomicValue>(&self, at: &SymmetricSlice<T>, index: usize, operand: T, compare: T, op: Op, pe: usize) -> Result<T> {
+    fn atomic<T: AtomicValue>(
+        &self,
+        at: &SymmetricSlice<T>,
+        index: usize,
+        operand: T,
+        compare: T,
+        op: Op,
+        pe: usize,
+    ) -> Result<T> {
         let target = at.element_address(index)?;
         let (operand, compare) = (operand.to_word(), compare.to_word());
         let old = self.staging_address();
@@ -80,7 +88,11 @@ impl Pe {
             if size_of::<T>() == 4 {
                 self.run_host_kernel("oxshmem_host_atomic32", 1, &args)?;
             } else {
-                self.run_host_kernel("oxshmem_host_atomic64", 1, &(target, operand, compare, op as i32, self.peer(pe), old))?;
+                self.run_host_kernel(
+                    "oxshmem_host_atomic64",
+                    1,
+                    &(target, operand, compare, op as i32, self.peer(pe), old),
+                )?;
             }
         }
         Ok(T::from_word(self.staged_word()))
@@ -114,22 +126,46 @@ impl Pe {
     }
 
     /// Adds `value`, wrapping.
-    pub fn atomic_fetch_add<T: BitwiseValue>(&self, at: &SymmetricSlice<T>, index: usize, value: T, pe: usize) -> Result<T> {
+    pub fn atomic_fetch_add<T: BitwiseValue>(
+        &self,
+        at: &SymmetricSlice<T>,
+        index: usize,
+        value: T,
+        pe: usize,
+    ) -> Result<T> {
         self.atomic(at, index, value, T::zeroed(), Op::FetchAdd, pe)
     }
 
     /// Bitwise and.
-    pub fn atomic_fetch_and<T: BitwiseValue>(&self, at: &SymmetricSlice<T>, index: usize, value: T, pe: usize) -> Result<T> {
+    pub fn atomic_fetch_and<T: BitwiseValue>(
+        &self,
+        at: &SymmetricSlice<T>,
+        index: usize,
+        value: T,
+        pe: usize,
+    ) -> Result<T> {
         self.atomic(at, index, value, T::zeroed(), Op::FetchAnd, pe)
     }
 
     /// Bitwise or.
-    pub fn atomic_fetch_or<T: BitwiseValue>(&self, at: &SymmetricSlice<T>, index: usize, value: T, pe: usize) -> Result<T> {
+    pub fn atomic_fetch_or<T: BitwiseValue>(
+        &self,
+        at: &SymmetricSlice<T>,
+        index: usize,
+        value: T,
+        pe: usize,
+    ) -> Result<T> {
         self.atomic(at, index, value, T::zeroed(), Op::FetchOr, pe)
     }
 
     /// Bitwise exclusive or.
-    pub fn atomic_fetch_xor<T: BitwiseValue>(&self, at: &SymmetricSlice<T>, index: usize, value: T, pe: usize) -> Result<T> {
+    pub fn atomic_fetch_xor<T: BitwiseValue>(
+        &self,
+        at: &SymmetricSlice<T>,
+        index: usize,
+        value: T,
+        pe: usize,
+    ) -> Result<T> {
         self.atomic(at, index, value, T::zeroed(), Op::FetchXor, pe)
     }
 }

@@ -5,8 +5,8 @@ use std::ops::Range;
 use bytemuck::Pod;
 
 use super::SymmetricSlice;
-use crate::pe::{Pe, STAGING_BYTES};
 use crate::Result;
+use crate::pe::{Pe, STAGING_BYTES};
 
 /// How a signal is updated; numbered as in `signal.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +80,8 @@ impl Pe {
         let target = dst.range_address(at + last..at.saturating_add(data.len()))?;
         let bytes: &[u8] = bytemuck::cast_slice(tail);
         self.stage(bytes);
-        let args = (target, self.staging_address(), bytes.len() as u64, signal_address, value, op as i32, self.peer(pe));
+        let args =
+            (target, self.staging_address(), bytes.len() as u64, signal_address, value, op as i32, self.peer(pe));
         // SAFETY: as in `put`.
         unsafe { self.run_host_kernel("oxshmem_host_put_signal", THREADS, &args) }
     }
@@ -118,14 +119,27 @@ impl Pe {
     }
 
     /// Updates element `index` of `signal` at `pe`, after the host's earlier puts to that PE.
-    pub fn signal(&self, signal: &SymmetricSlice<u64>, index: usize, value: u64, op: SignalOp, pe: usize) -> Result<()> {
+    pub fn signal(
+        &self,
+        signal: &SymmetricSlice<u64>,
+        index: usize,
+        value: u64,
+        op: SignalOp,
+        pe: usize,
+    ) -> Result<()> {
         let args = (signal.element_address(index)?, value, op as i32, self.peer(pe));
         // SAFETY: the kernel checks the signal itself.
         unsafe { self.run_host_kernel("oxshmem_host_signal", 1, &args) }
     }
 
     /// Waits until the own element `index` of `signal` compares true with `value`; the value that did.
-    pub fn signal_wait_until(&self, signal: &SymmetricSlice<u64>, index: usize, cmp: Compare, value: u64) -> Result<u64> {
+    pub fn signal_wait_until(
+        &self,
+        signal: &SymmetricSlice<u64>,
+        index: usize,
+        cmp: Compare,
+        value: u64,
+    ) -> Result<u64> {
         let args = (signal.element_address(index)?, cmp as i32, value, self.staging_address());
         // SAFETY: the kernel reads the signal and writes the staging buffer.
         unsafe { self.run_host_kernel("oxshmem_host_signal_wait", 1, &args)? };

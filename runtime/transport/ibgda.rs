@@ -1,32 +1,363 @@
 //! IBGDA: queue pairs in the slab, which device code fills and rings.
 //!
 //! Per PE there is one slab (one umem, one key) that holds every send queue, doorbell record, CQE and [`abi::Qp`]. Each queue pair has a
-//! collapsed CQ of one CQE. Set-up speaks PRM commands to a [`Provider`], whichever it is.
+//! collapsed CQ. Set-up speaks PRM commands to a [`Provider`], whichever it is.
 
-use crate::abi;
-use crate::bootstrap::Bootstrap;
-use crate::config::Config;
-use crate::heap::SymmetricHeap;
-use crate::slab::{Layout, Offset, Slab};
+use std::cell::RefCell;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use oxshmem_hca::objects::{
+    Cq, CqAttributes, Mkey, MkeyAttributes, Pd, Qp, QpAddress, QpAttributes, QpGeometry, Uar, Umem, query_caps,
+};
+use oxshmem_hca::provider::{Access, Counters, Provider, UmemSource};
+use oxshmem_hca::soft::{FaultPlan, SoftHca, SoftOptions, doorbell_rung};
+use oxshmem_hca::wire::{cqe, dbr};
+
+use super::TransportError;
 use crate::Result;
+use crate::abi::{self, BLOCK_BYTES, LANDING_BYTES, QpConstants};
+use crate::bootstrap::Bootstrap;
+use crate::config::{self, Config};
+use crate::device::Device;
+use crate::heap::SymmetricHeap;
+use crate::slab::{LINE, Layout, Offset, Slab};
 
-/// Where the queues are in the slab.
+/// A collapsed CQ uses its first entry alone; two is the least that drivers create.
+const LOG_CQ_SIZE: u8 = 1;
+
+/// log2 of the landing slots of a QP: enough for eight warps that fetch at a time.
+const LOG_LANDING: u32 = 8;
+
+/// Where the queues are in the slab. QPs are numbered by peer, then by index among those to that peer; the device's array has entries for the
+/// own PE too, which stay zero, while queues exist for the others only.
 #[derive(Debug, Clone)]
 pub(crate) struct QueueLayout {
+    me: u32,
+    n_pes: u32,
+    per_peer: u32,
+    log_depth: u32,
     qps: Offset,
+    used: Offset,
+    cqs: Offset,
+    cq_records: Offset,
+    records: Offset,
+    queues: Offset,
+    stamps: Offset,
+    landing: Offset,
+    laps: Offset,
 }
 
 impl QueueLayout {
-    pub(crate) fn new(_layout: &mut Layout, _config: &Config, _me: u32, _n_pes: u32) -> Self { todo!() }
+    pub(crate) fn new(layout: &mut Layout, config: &Config, me: u32, n_pes: u32) -> Self {
+        let per_peer = config.qps_per_peer();
+        let depth = u64::from(config.qp_depth());
+        let all = u64::from(n_pes * per_peer);
+        let real = u64::from((n_pes - 1) * per_peer);
+        Self {
+            me,
+            n_pes,
+            per_peer,
+            log_depth: depth.trailing_zeros(),
+            qps: layout.array(all, size_of::<abi::Qp>() as u64),
+            used: layout.array(all.div_ceil(64), 8),
+            cqs: layout.array(real, BLOCK_BYTES << LOG_CQ_SIZE),
+            cq_records: layout.array(real, LINE),
+            records: layout.array(real, LINE),
+            queues: layout.array(real, depth * BLOCK_BYTES),
+            stamps: layout.array(real, depth * 4),
+            landing: layout.array(real, landing_bytes()),
+            laps: layout.array(real, 4 << LOG_LANDING),
+        }
+    }
+
+    /// The peers, each with the position of its first queue.
+    fn peers(&self) -> impl Iterator<Item = (u32, u32)> {
+        let (me, per_peer) = (self.me, self.per_peer);
+        (0..self.n_pes).filter(move |pe| *pe != me).enumerate().map(move |(i, pe)| (pe, i as u32 * per_peer))
+    }
 }
+
+/// Slots, and one more for results nobody wants; whole lines.
+const fn landing_bytes() -> u64 {
+    ((1u64 << LOG_LANDING) + 1).next_multiple_of(LINE / LANDING_BYTES) * LANDING_BYTES
+}
+
+fn at(array: Offset, index: u32, stride: u64) -> Offset {
+    Offset(array.0 + u64::from(index) * stride)
+}
+
+/// Keys of a heap chunk, in host byte order.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ChunkKeys {
+    pub lkey: u32,
+    pub rkey: u32,
+}
+
+/// The network of a PE: an open HCA, and a queue pair or several to every other PE.
 #[derive(Debug)]
-pub(crate) struct Ibgda;
-pub(crate) struct ChunkKeys { pub lkey: u32, pub rkey: u32 }
+pub(crate) struct Ibgda {
+    chunks: RefCell<Vec<Mkey>>,
+    queue_pairs: Vec<Qp>,
+    slab_key: Mkey,
+    pd: Arc<Pd>,
+    provider: Arc<dyn Provider>,
+    queues: QueueLayout,
+}
+
 impl Ibgda {
-    pub(crate) fn connect(config: &Config, bootstrap: &Bootstrap, slab: &Slab, queues: QueueLayout) -> Result<Self> { todo!() }
-    pub(crate) fn describe(&self, state: &mut abi::State) {}
-    pub(crate) fn provider_name(&self) -> &'static str { todo!() }
-    pub(crate) fn counters(&self) -> Option<oxshmem_hca::provider::Counters> { todo!() }
-    pub(crate) fn doorbells(&self, slab: &Slab) -> u64 { todo!() }
-    pub(crate) fn register(&self, heap: &SymmetricHeap, index: usize) -> Result<ChunkKeys> { todo!() }
+    /// Opens the HCA, creates the queue pairs and connects them. Collective.
+    pub(crate) fn connect(
+        config: &Config,
+        bootstrap: &Bootstrap,
+        device: &dyn Device,
+        slab: &Slab,
+        queues: QueueLayout,
+    ) -> Result<Self> {
+        let provider = open(config)?;
+        check(provider.as_ref(), &queues)?;
+        device.set_doorbell_hook(doorbell_rung);
+
+        let pd = Pd::alloc(&provider)?;
+        let length = usize::try_from(slab.bytes()).unwrap_or(usize::MAX);
+        let base = slab.address(Offset(0));
+        let source = UmemSource::Fd { fd: slab.memory(), offset: 0, len: length, addr: base as *mut u8 };
+        // SAFETY: the slab outlives this object (see `Pe`), and is used through raw pointers only.
+        let umem = unsafe { Umem::register(&provider, source, Access::LOCAL) }?;
+        let attributes = MkeyAttributes {
+            umem_offset: 0,
+            len: slab.bytes(),
+            start_addr: base,
+            access: Access::LOCAL,
+            relaxed_ordering: false,
+        };
+        let slab_key = Mkey::create(&pd, &umem, &attributes)?;
+
+        let mut queue_pairs = Vec::new();
+        let mut uar: Option<(Arc<Uar>, usize)> = None;
+        for (pe, first) in queues.peers() {
+            for i in 0..queues.per_peer {
+                let index = first + i;
+                let (page, register) = match uar.take() {
+                    Some((page, next)) if next < page.registers() => (page, next),
+                    _ => (Uar::alloc(&provider)?, 0),
+                };
+                let qp = create_qp(&pd, &page, &umem, slab, &queues, index)?;
+                let doorbell = page.register(register).ok_or_else(|| TransportError::Hca {
+                    device: provider.info().device.clone(),
+                    what: "a UAR page without doorbell registers".into(),
+                })?;
+                let position = pe * queues.per_peer + i;
+                slab.write(
+                    queues.qps,
+                    u64::from(position),
+                    &describe_qp(slab, &queues, index, pe, position, &qp, doorbell),
+                );
+                uar = Some((page, register + 1));
+                queue_pairs.push(qp);
+            }
+        }
+
+        let connected = Self { chunks: RefCell::default(), queue_pairs: queue_pairs, slab_key, pd, provider, queues };
+        connected.exchange(config, bootstrap)?;
+        Ok(connected)
+    }
+
+    /// Tells every PE the addresses of the queue pairs to it, and connects to those it has for this one.
+    fn exchange(&self, config: &Config, bootstrap: &Bootstrap) -> Result<()> {
+        let QueueLayout { me, per_peer, n_pes, .. } = self.queues;
+        let mut mine = vec![0; (n_pes * per_peer) as usize * QpAddress::BYTES];
+        for (pe, first) in self.queues.peers() {
+            for i in 0..per_peer {
+                let at = (pe * per_peer + i) as usize * QpAddress::BYTES;
+                let address = self.queue_pairs[(first + i) as usize].address().to_bytes();
+                mine[at..at + QpAddress::BYTES].copy_from_slice(&address);
+            }
+        }
+        let all = bootstrap.allgather("addresses of queue pairs", &mine)?;
+        for (pe, first) in self.queues.peers() {
+            for i in 0..per_peer {
+                let at = (me * per_peer + i) as usize * QpAddress::BYTES;
+                let theirs = all[pe as usize]
+                    .get(at..at + QpAddress::BYTES)
+                    .ok_or(TransportError::Address { pe: pe as usize })?;
+                let address = QpAddress::from_bytes(theirs)?;
+                let index = first + i;
+                self.queue_pairs[index as usize].connect(&address, &attributes(config, index))?;
+            }
+        }
+        // Nobody posts before the other end is ready to receive.
+        Ok(bootstrap.barrier("queue pairs connected")?)
+    }
+
+    /// Fills in what device code needs to know.
+    pub(crate) fn describe(&self, slab: &Slab, state: &mut abi::State) {
+        state.network = abi::Network::Ibgda as u32;
+        state.qps = slab.address(self.queues.qps);
+        state.qps_per_pe = self.queues.per_peer;
+        state.used = slab.address(self.queues.used);
+        state.slab_lkey = self.slab_key.lkey().to_be();
+    }
+
+    /// Registers chunk `index` of the heap; its addresses on the wire are offsets in the heap.
+    pub(crate) fn register(&self, heap: &SymmetricHeap, index: usize) -> Result<ChunkKeys> {
+        use std::os::fd::AsFd;
+        let chunk = heap.layout().chunk;
+        let offset = index as u64 * chunk;
+        let source = UmemSource::Fd {
+            fd: heap.chunks()[index].memory.as_fd(),
+            offset: 0,
+            len: usize::try_from(chunk).unwrap_or(usize::MAX),
+            addr: (heap.base() + offset) as *mut u8,
+        };
+        // SAFETY: the heap outlives this object (see `Pe`), and is used through raw pointers only.
+        let umem = unsafe { Umem::register(&self.provider, source, Access::ALL) }?;
+        let attributes = MkeyAttributes {
+            umem_offset: 0,
+            len: chunk,
+            start_addr: offset,
+            access: Access::ALL,
+            relaxed_ordering: true,
+        };
+        let key = Mkey::create(&self.pd, &umem, &attributes)?;
+        let keys = ChunkKeys { lkey: key.lkey(), rkey: key.rkey() };
+        self.chunks.borrow_mut().push(key);
+        Ok(keys)
+    }
+
+    pub(crate) fn provider_name(&self) -> &'static str {
+        self.provider.info().provider
+    }
+
+    pub(crate) fn counters(&self) -> Option<Counters> {
+        self.provider.counters()
+    }
+
+    /// Doorbells that device code has rung, on all queue pairs.
+    pub(crate) fn doorbells(&self, slab: &Slab) -> u64 {
+        let all = u64::from(self.queues.n_pes * self.queues.per_peer);
+        (0..all).map(|index| slab.read::<abi::Qp>(self.queues.qps, index).doorbells).sum()
+    }
+
+    /// Forgets which queue pairs were used, if all of them are idle. Nothing may be posting meanwhile.
+    pub(crate) fn forget_idle(&self, slab: &Slab) {
+        let all = u64::from(self.queues.n_pes * self.queues.per_peer);
+        let idle = (0..all).all(|index| {
+            let qp: abi::Qp = slab.read(self.queues.qps, index);
+            qp.reserved == qp.completed
+        });
+        if idle {
+            slab.fill(self.queues.used, all.div_ceil(64) * 8, 0);
+        }
+    }
+}
+
+fn open(config: &Config) -> Result<Arc<dyn Provider>> {
+    match config.hca() {
+        config::Hca::Auto | config::Hca::Soft => {
+            let faults = FaultPlan::from_str(config.soft_faults()).map_err(TransportError::Faults)?;
+            let options = SoftOptions { faults, ..SoftOptions::default() };
+            let options = if config.soft_trace() { options.traced() } else { options };
+            Ok(SoftHca::open(options)?)
+        }
+        config::Hca::Mlx5 => Err(TransportError::NotAvailable {
+            name: "OXSHMEM_HCA=mlx5 (the provider for ConnectX cards)",
+            remedy: "use soft or auto",
+        }
+        .into()),
+    }
+}
+
+/// Refuses HCAs that lack what device code uses.
+fn check(provider: &dyn Provider, queues: &QueueLayout) -> Result<()> {
+    let (general, atomic) = query_caps(provider)?;
+    let missing = if !general.rc {
+        Some("it has no RC transport".to_owned())
+    } else if u32::from(general.log_max_qp_sz) < queues.log_depth {
+        Some(format!(
+            "its queues have at most {} blocks, OXSHMEM_QP_DEPTH asks for {}",
+            1u64 << general.log_max_qp_sz,
+            1u64 << queues.log_depth
+        ))
+    } else if atomic.atomic_req_8b_endianness_mode != 1 {
+        Some("it keeps 8-byte atomics big-endian in memory; the driver must set the host's byte order".to_owned())
+    } else {
+        None
+    };
+    match missing {
+        None => Ok(()),
+        Some(what) => Err(TransportError::Hca { device: provider.info().device.clone(), what }.into()),
+    }
+}
+
+fn create_qp(
+    pd: &Arc<Pd>,
+    uar: &Arc<Uar>,
+    umem: &Arc<Umem>,
+    slab: &Slab,
+    queues: &QueueLayout,
+    index: u32,
+) -> Result<Qp> {
+    let cq_at = at(queues.cqs, index, BLOCK_BYTES << LOG_CQ_SIZE);
+    slab.fill(cq_at, BLOCK_BYTES << LOG_CQ_SIZE, cqe::INITIAL_BYTE);
+    let cq = Cq::create(
+        uar,
+        umem,
+        &CqAttributes {
+            log_size: LOG_CQ_SIZE,
+            umem_offset: cq_at.0,
+            dbr_offset: at(queues.cq_records, index, LINE).0,
+            collapsed: true,
+        },
+    )?;
+    let geometry = QpGeometry {
+        log_sq_size: queues.log_depth as u8,
+        sq_offset: at(queues.queues, index, BLOCK_BYTES << queues.log_depth).0,
+        dbr_offset: at(queues.records, index, LINE).0,
+        user_index: index,
+    };
+    Ok(Qp::create(pd, &cq, uar, umem, &geometry)?)
+}
+
+fn describe_qp(
+    slab: &Slab,
+    queues: &QueueLayout,
+    index: u32,
+    pe: u32,
+    position: u32,
+    qp: &Qp,
+    doorbell: *mut u64,
+) -> abi::Qp {
+    abi::Qp::new(QpConstants {
+        wq: slab.address(at(queues.queues, index, BLOCK_BYTES << queues.log_depth)),
+        stamps: slab.address(at(queues.stamps, index, 4 << queues.log_depth)),
+        dbr: slab.address(at(queues.records, index, LINE)) + dbr::SEND_OFFSET as u64,
+        doorbell: doorbell as u64,
+        cqe: slab.address(at(queues.cqs, index, BLOCK_BYTES << LOG_CQ_SIZE)),
+        landing: slab.address(at(queues.landing, index, landing_bytes())),
+        laps: slab.address(at(queues.laps, index, 4 << LOG_LANDING)),
+        qpn: qp.qpn(),
+        depth_log2: queues.log_depth,
+        pe: pe.cast_signed(),
+        index: position,
+        landing_log2: LOG_LANDING,
+    })
+}
+
+/// The configuration's ranges are those of the fields.
+#[allow(clippy::cast_possible_truncation)]
+fn attributes(config: &Config, index: u32) -> QpAttributes {
+    let ports = config.ib_udp_sport();
+    QpAttributes {
+        pkey_index: config.ib_pkey_index() as u16,
+        sl: config.ib_sl() as u8,
+        traffic_class: config.ib_traffic_class() as u8,
+        hop_limit: config.ib_hop_limit() as u8,
+        udp_sport: (!ports.is_empty()).then(|| ports[index as usize % ports.len()] as u16),
+        ack_timeout: config.ib_timeout() as u8,
+        retry_count: config.ib_retry_count() as u8,
+        rnr_retry: config.ib_rnr_retry() as u8,
+        log_max_rd_atomic: config.ib_max_rd_atomic().trailing_zeros() as u8,
+        ..QpAttributes::default()
+    }
 }

@@ -45,6 +45,9 @@ pub enum TransportError {
         /// What is missing.
         what: String,
     },
+    /// The faults asked for cannot be read.
+    #[error("OXSHMEM_SOFT_FAULTS: {0}")]
+    Faults(oxshmem_hca::soft::ParseFaultError),
     /// Addresses from a peer that cannot be read.
     #[error("PE {pe} sent addresses of queue pairs that this version cannot read; all PEs must run the same build")]
     Address {

@@ -13,7 +13,13 @@ const README: &str = include_str!("../../../README.md");
 fn block<'a>(heading: &str, language: &str) -> &'a str {
     let section = README.split_once(heading).unwrap_or_else(|| panic!("README has no {heading:?}")).1;
     let fence = format!("```{language}\n");
-    section.split_once(&fence).unwrap_or_else(|| panic!("no {language} block under {heading:?}")).1.split_once("```").unwrap().0
+    section
+        .split_once(&fence)
+        .unwrap_or_else(|| panic!("no {language} block under {heading:?}"))
+        .1
+        .split_once("```")
+        .unwrap()
+        .0
 }
 
 #[test]

@@ -83,7 +83,7 @@ command! {
     }
     /// Its output for [`GENERAL_CURRENT`].
     out GeneralCapsOut {
-        nested
+        @
         /// Capabilities.
         caps: GeneralCaps = 0x80;
     }
@@ -92,7 +92,7 @@ command! {
 layout! {
     /// The output of QUERY_HCA_CAP for [`ATOMIC_CURRENT`].
     pub struct AtomicCapsOut {
-        nested
+        @
         /// Capabilities.
         caps: AtomicCaps = 0x80;
     }

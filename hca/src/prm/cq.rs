@@ -47,7 +47,7 @@ command! {
         cq_umem_id: u32 = 0x2c0, 32;
         /// The queue is in a umem.
         cq_umem_valid: bool = 0x2e0, 1;
-        nested
+        @
         /// The queue.
         cqc: CqContext = 0x80;
     }
@@ -67,7 +67,7 @@ command! {
     }
     /// Its output.
     out QueryCqOut {
-        nested
+        @
         /// The queue.
         cqc: CqContext = 0x80;
     }

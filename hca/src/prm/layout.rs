@@ -80,13 +80,13 @@ pub(crate) fn reserved_bit<L: Layout>(bytes: &[u8]) -> Option<usize> {
     })
 }
 
-/// Defines a structure of bit fields: `name: type = offset, width`, and nested structures: `name: type @ offset`.
+/// Defines a structure of bit fields: `name: type = offset, width`, and nested structures: marked with `@`.
 macro_rules! layout {
     (
         $(#[$meta:meta])*
         pub struct $name:ident {
             $($(#[$field_meta:meta])* $field:ident: $ty:ty = $at:literal, $width:literal;)*
-            $(nested $(#[$nested_meta:meta])* $nested:ident: $nested_ty:ty = $nested_at:literal;)*
+            $(@ $(#[$nested_meta:meta])* $nested:ident: $nested_ty:ty = $nested_at:literal;)*
         }
     ) => {
         $(#[$meta])*
@@ -96,8 +96,8 @@ macro_rules! layout {
             $($(#[$nested_meta])* pub $nested: $nested_ty,)*
         }
 
+        #[allow(unused_variables)] // a structure may have no fields
         impl $crate::prm::layout::Layout for $name {
-            #[allow(clippy::identity_op)]
             fn read(bytes: &[u8], base: usize) -> Self {
                 Self {
                     $($field: $crate::prm::layout::Bits::from_bits($crate::prm::layout::get(bytes, base + $at, $width)),)*

@@ -59,7 +59,7 @@ command! {
         mkey_umem_id: u32 = 0x320, 32;
         /// Offset of `start_addr` in the umem, bytes.
         mkey_umem_offset: u64 = 0x340, 64;
-        nested
+        @
         /// The key.
         mkc: MkeyContext = 0x80;
     }
@@ -79,7 +79,7 @@ command! {
     }
     /// Its output.
     out QueryMkeyOut {
-        nested
+        @
         /// The key.
         mkc: MkeyContext = 0x80;
     }

@@ -17,7 +17,7 @@ command! {
         wq_umem_id: u32 = 0x840, 32;
         /// The queue is in a umem.
         wq_umem_valid: bool = 0x860, 1;
-        nested
+        @
         /// The QP.
         qpc: QpContext = 0xc0;
     }
@@ -36,7 +36,7 @@ command! {
         qpn: u32 = 0x48, 24;
         /// Optional fields that are meant.
         opt_param_mask: u32 = 0x80, 32;
-        nested
+        @
         /// What to set.
         qpc: QpContext = 0xc0;
     }
@@ -52,7 +52,7 @@ command! {
         qpn: u32 = 0x48, 24;
         /// Optional fields that are meant.
         opt_param_mask: u32 = 0x80, 32;
-        nested
+        @
         /// What to set.
         qpc: QpContext = 0xc0;
     }
@@ -68,7 +68,7 @@ command! {
         qpn: u32 = 0x48, 24;
         /// Optional fields that are meant.
         opt_param_mask: u32 = 0x80, 32;
-        nested
+        @
         /// What to set.
         qpc: QpContext = 0xc0;
     }
@@ -107,7 +107,7 @@ command! {
     }
     /// Its output.
     out QueryQpOut {
-        nested
+        @
         /// The QP.
         qpc: QpContext = 0xc0;
     }

@@ -124,7 +124,7 @@ layout! {
         dbr_umem_valid: bool = 0x683, 1;
         /// Umem of the doorbell record.
         dbr_umem_id: u32 = 0x720, 32;
-        nested
+        @
         /// The path.
         primary_address_path: AddressPath = 0xc0;
     }

@@ -282,7 +282,14 @@ impl Repr {
 
 impl fmt::Display for Repr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "qp={:#x} idx={} opcode={:#04x} owner={}", self.qpn, self.wqe_counter, self.wqe_opcode, u8::from(self.owner))?;
+        write!(
+            f,
+            "qp={:#x} idx={} opcode={:#04x} owner={}",
+            self.qpn,
+            self.wqe_counter,
+            self.wqe_opcode,
+            u8::from(self.owner)
+        )?;
         match self.status {
             Status::Done { byte_cnt, .. } => write!(f, " ok len={byte_cnt}"),
             Status::Error { syndrome, vendor_syndrome } => {
@@ -302,7 +309,8 @@ mod tests {
     fn any_status() -> impl Strategy<Value = Status> {
         prop_oneof![
             (any::<u32>(), any::<u64>()).prop_map(|(byte_cnt, timestamp)| Status::Done { byte_cnt, timestamp }),
-            (any::<u8>(), any::<u8>()).prop_map(|(syndrome, vendor_syndrome)| Status::Error { syndrome, vendor_syndrome }),
+            (any::<u8>(), any::<u8>())
+                .prop_map(|(syndrome, vendor_syndrome)| Status::Error { syndrome, vendor_syndrome }),
         ]
     }
 

@@ -262,9 +262,7 @@ impl Repr {
 
     /// The byte `fm_ce_se`.
     pub const fn fm_ce_se(&self) -> u8 {
-        (self.fence as u8) << 5
-            | if self.signaled { CQ_UPDATE } else { 0 }
-            | if self.solicited { SOLICITED } else { 0 }
+        (self.fence as u8) << 5 | if self.signaled { CQ_UPDATE } else { 0 } | if self.solicited { SOLICITED } else { 0 }
     }
 }
 

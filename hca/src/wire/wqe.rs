@@ -144,9 +144,7 @@ impl Op<'_> {
                     2
                 }
             }
-            Self::WriteInline { payload, .. } => {
-                2 + (inline::HEADER_LEN + payload.len()).div_ceil(OCTOWORD_BYTES)
-            }
+            Self::WriteInline { payload, .. } => 2 + (inline::HEADER_LEN + payload.len()).div_ceil(OCTOWORD_BYTES),
             Self::AtomicFa { .. } | Self::AtomicCs { .. } => 4,
             Self::Masked { operands, .. } => 3 + operands.len() / OCTOWORD_BYTES,
         }
@@ -240,12 +238,22 @@ impl<'a> Wqe<'a> {
                             Op::WriteInline { remote: remote(bytes)?, payload: payload.payload }
                         }
                         3 => Op::Write { remote: remote(bytes)?, local: Some(local(&bytes[32..])?) },
-                        _ => return Err(wrong_ds(&head, "2 (no data) or 3 (one data segment); gather lists are not executed")),
+                        _ => {
+                            return Err(wrong_ds(
+                                &head,
+                                "2 (no data) or 3 (one data segment); gather lists are not executed",
+                            ));
+                        }
                     },
                     Opcode::RdmaRead => match head.ds {
                         2 => Op::Read { remote: remote(bytes)?, local: None },
                         3 => Op::Read { remote: remote(bytes)?, local: Some(local(&bytes[32..])?) },
-                        _ => return Err(wrong_ds(&head, "2 (no data) or 3 (one data segment); scatter lists are not executed")),
+                        _ => {
+                            return Err(wrong_ds(
+                                &head,
+                                "2 (no data) or 3 (one data segment); scatter lists are not executed",
+                            ));
+                        }
                     },
                     // Only the plain 8-byte atomics are left.
                     _ => {
@@ -259,7 +267,9 @@ impl<'a> Wqe<'a> {
                         };
                         match decoded {
                             atomic::Repr::FetchAdd { add } => Op::AtomicFa { remote, add, local },
-                            atomic::Repr::CompareSwap { swap, compare } => Op::AtomicCs { remote, compare, swap, local },
+                            atomic::Repr::CompareSwap { swap, compare } => {
+                                Op::AtomicCs { remote, compare, swap, local }
+                            }
                         }
                     }
                 }
@@ -382,7 +392,11 @@ mod tests {
     use proptest::prelude::*;
 
     fn any_data() -> impl Strategy<Value = data::Repr> {
-        (0u32..1 << 31, any::<u32>(), any::<u64>()).prop_map(|(byte_count, lkey, addr)| data::Repr { byte_count, lkey, addr })
+        (0u32..1 << 31, any::<u32>(), any::<u64>()).prop_map(|(byte_count, lkey, addr)| data::Repr {
+            byte_count,
+            lkey,
+            addr,
+        })
     }
 
     fn any_raddr() -> impl Strategy<Value = raddr::Repr> {
@@ -408,13 +422,21 @@ mod tests {
             (1u8..=4).prop_map(|ds| Op::Nop { ds }),
             any_data().prop_map(|local| Op::Dump { local }),
             (any_raddr(), proptest::option::of(any_data())).prop_map(|(remote, local)| Op::Write { remote, local }),
-            (any_raddr(), 0..=payload.len()).prop_map(|(remote, len)| Op::WriteInline { remote, payload: &payload[..len] }),
+            (any_raddr(), 0..=payload.len())
+                .prop_map(|(remote, len)| Op::WriteInline { remote, payload: &payload[..len] }),
             (any_raddr(), proptest::option::of(any_data())).prop_map(|(remote, local)| Op::Read { remote, local }),
-            (any_raddr(), any::<u64>(), any_data()).prop_map(|(remote, add, local)| Op::AtomicFa { remote, add, local }),
+            (any_raddr(), any::<u64>(), any_data()).prop_map(|(remote, add, local)| Op::AtomicFa {
+                remote,
+                add,
+                local
+            }),
             (any_raddr(), any::<u64>(), any::<u64>(), any_data())
                 .prop_map(|(remote, compare, swap, local)| Op::AtomicCs { remote, compare, swap, local }),
-            (any_raddr(), any_masked(), any_data())
-                .prop_map(|(remote, operands, local)| Op::Masked { remote, operands, local }),
+            (any_raddr(), any_masked(), any_data()).prop_map(|(remote, operands, local)| Op::Masked {
+                remote,
+                operands,
+                local
+            }),
         ]
     }
 

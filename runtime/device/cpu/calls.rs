@@ -97,7 +97,8 @@ unsafe extern "C-unwind" fn oxshmem_cpu_warp_op(thread: &Thread, op: u32, mask: 
         thread.fail(KernelErrorKind::WarpOperation { detail: format!("unknown operation {op}") });
     };
     if mask & bit == 0 {
-        let detail = format!("{}(mask {mask:#010x}) does not name its caller, lane {}", op.name(), bit.trailing_zeros());
+        let detail =
+            format!("{}(mask {mask:#010x}) does not name its caller, lane {}", op.name(), bit.trailing_zeros());
         thread.fail(KernelErrorKind::WarpOperation { detail });
     }
     let result = match warp.arrive(bit, op, mask, value, source) {
@@ -117,7 +118,7 @@ unsafe extern "C-unwind" fn oxshmem_cpu_warp_op(thread: &Thread, op: u32, mask: 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn oxshmem_cpu_sync_block(thread: &Thread, predicate: u32) -> u64 {
+pub(super) unsafe extern "C-unwind" fn oxshmem_cpu_sync_block(thread: &Thread, predicate: u32) -> u64 {
     enter(thread);
     let block = thread.block();
     let result = block.arrive(thread.warp(), thread.bit.get(), predicate != 0).unwrap_or_else(|| {

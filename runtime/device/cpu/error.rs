@@ -53,7 +53,9 @@ pub enum ModuleError {
 #[non_exhaustive]
 pub enum LaunchError {
     /// A grid extent is 0, or the grid has 2^32 blocks or more.
-    #[error("kernel `{kernel}`: a grid of {grid:?} blocks; every extent must be at least 1 and the product less than 2^32")]
+    #[error(
+        "kernel `{kernel}`: a grid of {grid:?} blocks; every extent must be at least 1 and the product less than 2^32"
+    )]
     Grid {
         /// The kernel.
         kernel: String,
@@ -61,7 +63,9 @@ pub enum LaunchError {
         grid: [u32; 3],
     },
     /// A block extent is 0, or the block is too large.
-    #[error("kernel `{kernel}`: a block of {block:?} threads; every extent must be at least 1 and the product at most {limit}")]
+    #[error(
+        "kernel `{kernel}`: a block of {block:?} threads; every extent must be at least 1 and the product at most {limit}"
+    )]
     Block {
         /// The kernel.
         kernel: String,

@@ -122,7 +122,12 @@ unsafe impl Send for Launch {}
 unsafe impl Sync for Launch {}
 
 impl Launch {
-    fn new(kernel: &Kernel, config: LaunchConfig, args: &[&[u8]], options: &ExecutorOptions) -> Result<Self, LaunchError> {
+    fn new(
+        kernel: &Kernel,
+        config: LaunchConfig,
+        args: &[&[u8]],
+        options: &ExecutorOptions,
+    ) -> Result<Self, LaunchError> {
         let name = || kernel.name().to_owned();
         let product = |extents: [u32; 3]| extents.iter().try_fold(1u64, |n, &e| n.checked_mul(u64::from(e)));
         let blocks = match product(config.grid) {
@@ -345,7 +350,12 @@ impl Executor {
     ///
     /// The arguments must have the types the kernel declares, and what they point to must stay valid until the launch has ended.
     /// Accesses to memory that is not mapped are caught; accesses to memory that is are not.
-    pub unsafe fn launch(&self, kernel: &Kernel, config: LaunchConfig, args: &[&[u8]]) -> Result<LaunchHandle, LaunchError> {
+    pub unsafe fn launch(
+        &self,
+        kernel: &Kernel,
+        config: LaunchConfig,
+        args: &[&[u8]],
+    ) -> Result<LaunchHandle, LaunchError> {
         let launch = Arc::new(Launch::new(kernel, config, args, &self.shared.options)?);
         let mut state = self.shared.lock();
         state.queue.push_back(Arc::clone(&launch));
@@ -425,13 +435,13 @@ impl Shared {
         let mut seen = 0;
         while let Some(launch) = self.next(&mut seen, &mut worker) {
             let outcome = match &setup {
-                Ok(_) => catch_unwind(AssertUnwindSafe(|| {
-                    worker.run(&launch, index as u32, self.options.workers as u32)
-                }))
-                .unwrap_or_else(|panic| {
-                    worker.abandon();
-                    internal(&launch, panic_text(&*panic))
-                }),
+                Ok(_) => {
+                    catch_unwind(AssertUnwindSafe(|| worker.run(&launch, index as u32, self.options.workers as u32)))
+                        .unwrap_or_else(|panic| {
+                            worker.abandon();
+                            internal(&launch, panic_text(&*panic))
+                        })
+                }
                 Err(error) => internal(&launch, error.to_string()),
             };
             self.finish(&launch, outcome);

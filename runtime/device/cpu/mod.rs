@@ -2,8 +2,8 @@
 //!
 //! Every GPU thread is a coroutine with a small stack of its own. A block belongs to one worker, which is one operating system
 //! thread, and runs there warp by warp; all blocks of a launch are live together, so blocks may wait for each other. Device code
-//! enters the executor ([`calls`]) wherever a GPU thread can wait: in `pause`, in barriers, in warp operations and in
-//! `active_mask`. There the coroutine is suspended and the worker ([`worker`]) resumes another one.
+//! enters the executor (`calls.rs`) wherever a GPU thread can wait: in `pause`, in barriers, in warp operations and in
+//! `active_mask`. There the coroutine is suspended and the worker (`worker.rs`) resumes another one.
 //!
 //! # What a launch may assume
 //!
@@ -18,8 +18,8 @@
 //! runs longer than its deadline ends with a [`KernelError`] that names kernel, block and thread. The other threads of the launch are
 //! dropped where they stand, without running C++ destructors; the executor is ready for the next launch.
 //!
-//! Faults are caught by process-wide signal handlers for SIGSEGV, SIGBUS, SIGFPE, SIGILL and one real-time signal
-//! ([`trap::interrupt_signal`]). Signals that do not come from device code go to the handler that was installed before.
+//! Faults are caught by process-wide signal handlers for SIGSEGV, SIGBUS, SIGFPE, SIGILL and one real-time signal,
+//! SIGRTMIN + 6. Signals that do not come from device code go to the handler that was installed before.
 
 mod block;
 mod calls;

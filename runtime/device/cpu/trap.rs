@@ -305,9 +305,10 @@ fn pass_on(signal: c_int, info: &libc::siginfo_t, ucontext: &mut libc::ucontext_
         handler if previous.sa_flags & libc::SA_SIGINFO != 0 => {
             // SAFETY: with SA_SIGINFO the kernel would call a function of this type with these arguments.
             unsafe {
-                let handler = std::mem::transmute::<usize, unsafe extern "C" fn(c_int, *const libc::siginfo_t, *mut c_void)>(
-                    handler,
-                );
+                let handler = std::mem::transmute::<
+                    usize,
+                    unsafe extern "C" fn(c_int, *const libc::siginfo_t, *mut c_void),
+                >(handler);
                 handler(signal, info, std::ptr::from_mut(ucontext).cast());
             }
         }

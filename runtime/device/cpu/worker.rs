@@ -75,8 +75,9 @@ impl Context {
     /// of a library, unless it never leaves the library.
     pub(super) fn may_interrupt(&self, pc: usize) -> bool {
         // SAFETY: null, or the launch that this worker runs.
-        unsafe { self.launch.get().as_ref() }
-            .is_some_and(|launch| launch.stop() != Stop::No && (launch.kernel.text().contains(&pc) || launch.is_forced()))
+        unsafe { self.launch.get().as_ref() }.is_some_and(|launch| {
+            launch.stop() != Stop::No && (launch.kernel.text().contains(&pc) || launch.is_forced())
+        })
     }
 }
 
@@ -159,7 +160,9 @@ impl Worker {
                     return Err(match failure {
                         Failure::Thread(error) => Outcome::from(error),
                         Failure::Interrupted(position) => match launch.stop() {
-                            Stop::Deadline => self.deadline_at(launch, position, "the named one did not wait".to_owned()),
+                            Stop::Deadline => {
+                                self.deadline_at(launch, position, "the named one did not wait".to_owned())
+                            }
                             Stop::Failed | Stop::No => Outcome::Stopped,
                         },
                     });

@@ -229,7 +229,16 @@ OXSHMEM_DEVICE uint32_t grid_blocks() { return gridDim.x * gridDim.y * gridDim.z
 OXSHMEM_DEVICE uint32_t active_mask() { return __activemask(); }
 OXSHMEM_DEVICE uint32_t ballot(uint32_t mask, bool predicate) { return __ballot_sync(mask, predicate); }
 template <class T> OXSHMEM_DEVICE T shfl(uint32_t mask, T value, uint32_t source_lane) {
-    return __shfl_sync(mask, value, source_lane);
+    // The shuffle instruction moves 32 bits.
+    constexpr size_t kWords = (sizeof(T) + 3) / 4;
+    uint32_t words[kWords] = {};
+    memcpy(words, &value, sizeof(T));
+    OXSHMEM_UNROLL
+    for (size_t i = 0; i < kWords; ++i) {
+        words[i] = __shfl_sync(mask, words[i], source_lane);
+    }
+    memcpy(&value, words, sizeof(T));
+    return value;
 }
 OXSHMEM_DEVICE uint32_t match_any(uint32_t mask, uint64_t value) {
     return __match_any_sync(mask, static_cast<unsigned long long>(value));

@@ -1,0 +1,457 @@
+//! Execution of one WQE: strict checks, translation of keys, and the transfer itself.
+//!
+//! Checks come in the order in which hardware meets them: the WQE's own format, the local key, the way to the peer, the remote key.
+//! Each has the syndrome that hardware answers with:
+//!
+//! | what is wrong | syndrome |
+//! |---|---|
+//! | format of the WQE, its index or QP number | local QP operation (0x02) |
+//! | message longer than `log_msg_max`, result of an atomic not as long as its operand | local length (0x01) |
+//! | local key: unknown, other protection domain, right, bounds | local protection (0x04) |
+//! | no peer, peer not ready, not connected to this QP, dead; packet sequence numbers differ | retry exceeded (0x15), after the retry budget |
+//! | the peer's QP does not accept the operation; atomic not aligned | remote invalid request (0x12) |
+//! | remote key: unknown, other protection domain, right, bounds | remote access (0x13) |
+
+use super::atomics;
+use super::control::rights;
+use super::engine::{Deferred, Engine, LocalKey, Qp, RemoteKey, Step};
+use super::fabric::PeerMemory;
+use super::memory;
+use crate::prm::mkey::ANY_QP;
+use crate::prm::qpc::QpState;
+use crate::wire::cqe::Syndrome;
+use crate::wire::{Op, Wqe, data, raddr};
+use std::sync::atomic::AtomicU64;
+
+/// The largest payload that the fault `visibility` holds back.
+const MAX_DEFERRED: usize = 1 << 20;
+
+/// Why a WQE ends with an error.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub syndrome: Syndrome,
+    pub text: String,
+}
+
+impl Failure {
+    pub(super) fn new(syndrome: Syndrome, text: impl Into<String>) -> Self {
+        Self { syndrome, text: text.into() }
+    }
+}
+
+/// Why a WQE does not go on.
+enum Stop {
+    /// Not now; after the retry budget, not at all.
+    Stall(String),
+    /// Not at all.
+    Fail(Failure),
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Self::Fail(failure)
+    }
+}
+
+/// A transfer of bytes.
+struct Transfer {
+    dst: *mut u8,
+    src: *const u8,
+    len: usize,
+}
+
+impl Engine {
+    /// Execute the WQE in `bytes`, or go on with it. `blocks` is its size.
+    pub(super) fn execute(&mut self, qp: &mut Qp, bytes: &[u8], blocks: u64, budget: &mut usize) -> Step {
+        let wqe = match self.check(qp, bytes) {
+            Ok(wqe) => wqe,
+            Err(failure) => {
+                self.fail(qp, bytes[3], blocks, &failure);
+                return Step::Done;
+            }
+        };
+        if self.tracer.is_on() && qp.moved == 0 && qp.stalled.is_none() {
+            self.tracer.line("wqe", format_args!("{wqe}"));
+        }
+        match self.perform(qp, &wqe, budget) {
+            Ok(Some(moved)) => {
+                self.complete(qp, wqe.op.opcode() as u8, blocks, moved, wqe.signaled);
+                Step::Done
+            }
+            Ok(None) => {
+                qp.stalled = None;
+                Step::Wait
+            }
+            Err(Stop::Fail(failure)) => {
+                self.fail(qp, wqe.op.opcode() as u8, blocks, &failure);
+                Step::Done
+            }
+            Err(Stop::Stall(reason)) => self.stall(qp, wqe.op.opcode() as u8, blocks, reason),
+        }
+    }
+
+    #[cold]
+    fn stall(&mut self, qp: &mut Qp, opcode: u8, blocks: u64, reason: String) -> Step {
+        let now = self.now();
+        let since = *qp.stalled.get_or_insert(now);
+        match qp.retry_budget() {
+            Some(budget) if now.duration_since(since) >= budget => {
+                let text = format!("{reason}; gave up after {budget:?} (ack_timeout and retry_count of the QP)");
+                self.fail(qp, opcode, blocks, &Failure::new(Syndrome::RetryExceeded, text));
+                Step::Done
+            }
+            _ => Step::Wait,
+        }
+    }
+
+    /// The format of the WQE, and what it says about itself.
+    #[inline]
+    fn check<'a>(&mut self, qp: &Qp, bytes: &'a [u8]) -> Result<Wqe<'a>, Failure> {
+        let local = |text: String| Failure::new(Syndrome::LocalQpOperation, text);
+        if self.faulty
+            && let Some(syndrome) = self.faults.error(qp.ordinal, qp.consumer)
+        {
+            return Err(Failure::new(syndrome, "injected by the fault plan"));
+        }
+        let wqe = Wqe::parse(bytes).map_err(|error| local(error.to_string()))?;
+        if wqe.index != qp.consumer as u16 {
+            return Err(local(format!(
+                "ctrl.opmod_idx_opcode.index is {}, but the WQE is at {}",
+                wqe.index, qp.consumer as u16
+            )));
+        }
+        if wqe.qpn != qp.qpn {
+            return Err(local(format!("ctrl.qpn_ds.qpn is {:#x}, but the QP is {:#x}", wqe.qpn, qp.qpn)));
+        }
+        Ok(wqe)
+    }
+
+    /// Carry out the operation. `Some(bytes)` when it is done, `None` when the turn's budget is used up.
+    #[inline]
+    fn perform(&mut self, qp: &mut Qp, wqe: &Wqe<'_>, budget: &mut usize) -> Result<Option<u64>, Stop> {
+        match &wqe.op {
+            Op::Nop { .. } => Ok(Some(0)),
+            Op::Dump { local } => {
+                self.local(qp, local, rights::LOCAL_READ)?;
+                Ok(Some(0))
+            }
+            Op::WriteInline { remote, payload } => {
+                let dst = self.remote(qp, remote, payload.len() as u64, rights::REMOTE_WRITE)?;
+                let transfer = Transfer { dst, src: payload.as_ptr(), len: payload.len() };
+                self.write(qp, transfer, budget)
+            }
+            Op::Write { remote, local: Some(local) } => {
+                check_length(qp, local)?;
+                let src = self.local(qp, local, rights::LOCAL_READ)?;
+                let dst = self.remote(qp, remote, local.len(), rights::REMOTE_WRITE)?;
+                self.write(qp, Transfer { dst, src, len: local.len() as usize }, budget)
+            }
+            Op::Read { remote, local: Some(local) } => {
+                check_length(qp, local)?;
+                let dst = self.local(qp, local, rights::LOCAL_WRITE)?;
+                let src = self.remote(qp, remote, local.len(), rights::REMOTE_READ)?;
+                Ok(transfer(qp, &Transfer { dst, src, len: local.len() as usize }, budget))
+            }
+            // No bytes: the keys are not looked at (InfiniBand specification, 9.7.4.1.5), but the peer must be there.
+            Op::Write { local: None, .. } => {
+                self.peer_accepts(qp, rights::REMOTE_WRITE)?;
+                Ok(Some(0))
+            }
+            Op::Read { local: None, .. } => {
+                self.peer_accepts(qp, rights::REMOTE_READ)?;
+                Ok(Some(0))
+            }
+            Op::AtomicFa { remote, add, local } => self.atomic(qp, remote, local, 8, |word| {
+                // SAFETY: `atomic` checked the alignment and the bounds.
+                let old = atomics::fetch_add(unsafe { AtomicU64::from_ptr(word.cast()) }, *add);
+                old.to_ne_bytes()
+            }),
+            Op::AtomicCs { remote, compare, swap, local } => self.atomic(qp, remote, local, 8, |word| {
+                // SAFETY: as above.
+                let word = unsafe { AtomicU64::from_ptr(word.cast()) };
+                atomics::compare_and_swap(word, *compare, *swap).to_ne_bytes()
+            }),
+            Op::Masked { remote, operands, local } => {
+                // SAFETY: as above.
+                self.atomic(qp, remote, local, operands.width(), |word| unsafe { atomics::masked(word, operands) }.0)
+            }
+        }
+    }
+
+    #[inline]
+    fn write(&mut self, qp: &mut Qp, bytes: Transfer, budget: &mut usize) -> Result<Option<u64>, Stop> {
+        if self.faulty && qp.moved == 0 && bytes.len <= MAX_DEFERRED {
+            if let Some((late, order)) = self.faults.visibility(qp.ordinal, qp.consumer) {
+                let mut payload = vec![0; bytes.len];
+                // SAFETY: `src` was checked for `len` bytes, or is the payload of a WQE in private memory.
+                unsafe { memory::copy(payload.as_mut_ptr(), bytes.src, bytes.len) };
+                let until = self.now() + late;
+                qp.deferred = Some(Deferred { until, order, dst: bytes.dst, payload, cqe: None });
+                return Ok(Some(bytes.len as u64));
+            }
+        }
+        Ok(transfer(qp, &bytes, budget))
+    }
+
+    fn atomic(
+        &mut self,
+        qp: &mut Qp,
+        remote: &raddr::Repr,
+        local: &data::Repr,
+        width: usize,
+        operate: impl FnOnce(*mut u8) -> [u8; 8],
+    ) -> Result<Option<u64>, Stop> {
+        if local.len() != width as u64 {
+            let text = format!("data.byte_count is {}, but the atomic's result has {width} bytes", local.len());
+            return Err(Failure::new(Syndrome::LocalLength, text).into());
+        }
+        let dst = self.local(qp, local, rights::LOCAL_WRITE)?;
+        self.peer_accepts(qp, rights::REMOTE_ATOMIC)?;
+        if !remote.raddr.is_multiple_of(width as u64) {
+            let text = format!("raddr.raddr is {:#x}, not a multiple of the atomic's {width} bytes", remote.raddr);
+            return Err(Failure::new(Syndrome::RemoteInvalidRequest, text).into());
+        }
+        let word = self.remote(qp, remote, width as u64, rights::REMOTE_ATOMIC)?;
+        if !word.addr().is_multiple_of(width) {
+            let text = format!("raddr.raddr {:#x} is aligned, but the memory behind it is not", remote.raddr);
+            return Err(Failure::new(Syndrome::RemoteInvalidRequest, text).into());
+        }
+        let result = operate(word);
+        // SAFETY: `dst` was checked for `width` bytes.
+        unsafe { memory::copy(dst, result.as_ptr(), width) };
+        Ok(Some(width as u64))
+    }
+
+    /// Translate a data segment.
+    #[inline]
+    fn local(&mut self, qp: &mut Qp, segment: &data::Repr, right: u32) -> Result<*mut u8, Failure> {
+        let key = match qp.local_key {
+            Some(key) if key.key == segment.lkey && key.epoch == self.key_epoch => key,
+            _ => self.find_local(qp, segment.lkey)?,
+        };
+        let len = segment.len();
+        let offset = segment.addr.wrapping_sub(key.start);
+        if key.rights & right == 0 {
+            let name = if right == rights::LOCAL_READ { "local reads" } else { "local writes" };
+            return Err(protection(format!("data.lkey {:#x} does not allow {name}", segment.lkey)));
+        }
+        if segment.addr < key.start || offset > key.len || len > key.len - offset {
+            return Err(protection(format!(
+                "data.addr {:#x} + {len} bytes is not within [{:#x}, {:#x}) of lkey {:#x}",
+                segment.addr,
+                key.start,
+                u128::from(key.start) + u128::from(key.len),
+                segment.lkey
+            )));
+        }
+        // SAFETY: `offset` is within the key's range, which lies in its umem.
+        Ok(unsafe { key.base.add(offset as usize) })
+    }
+
+    #[cold]
+    fn find_local(&mut self, qp: &mut Qp, lkey: u32) -> Result<LocalKey, Failure> {
+        let mkey = self
+            .mkeys
+            .get(lkey >> 8)
+            .filter(|mkey| mkey.facts.key == lkey)
+            .ok_or_else(|| protection(format!("data.lkey {lkey:#x}: no such key")))?;
+        let facts = &mkey.facts;
+        if facts.pd != qp.context.pd {
+            let text =
+                format!("data.lkey {lkey:#x} belongs to protection domain {}, the QP to {}", facts.pd, qp.context.pd);
+            return Err(protection(text));
+        }
+        if facts.qpn != ANY_QP && facts.qpn != qp.qpn {
+            return Err(protection(format!("data.lkey {lkey:#x} may be used by QP {:#x} only", facts.qpn)));
+        }
+        let key = LocalKey {
+            key: lkey,
+            epoch: self.key_epoch,
+            start: facts.start,
+            len: facts.len,
+            base: mkey.base,
+            rights: facts.rights,
+        };
+        qp.local_key = Some(key);
+        Ok(key)
+    }
+
+    /// Check that the peer's QP is there and accepts the operation.
+    #[inline]
+    fn peer_accepts(&mut self, qp: &mut Qp, right: u32) -> Result<(), Stop> {
+        let Some(remote) = &qp.remote else {
+            return Err(Stop::Stall("the QP has no peer".into()));
+        };
+        let peer = &self.peers[remote.peer];
+        if !peer.is_alive() {
+            return Err(Stop::Stall(format!("the HCA of the peer, {}, is gone", peer.gid)));
+        }
+        // SAFETY: the entry lies in the peer's control segment, which stays mapped as long as the engine lives.
+        if unsafe { &*remote.entry }.seq() != remote.seq {
+            self.look_at_peer(qp)?;
+        }
+        match &qp.remote {
+            Some(remote) if remote.facts.rights & right != 0 => Ok(()),
+            _ => Err(Failure::new(
+                Syndrome::RemoteInvalidRequest,
+                format!("the peer's QP {:#x} does not accept {}", qp.context.remote_qpn, name_of(right)),
+            )
+            .into()),
+        }
+    }
+
+    #[cold]
+    fn look_at_peer(&mut self, qp: &mut Qp) -> Result<(), Stop> {
+        let own = (qp.qpn, self.gid, qp.context.next_send_psn);
+        let remote_qpn = qp.context.remote_qpn;
+        let Some(remote) = &mut qp.remote else {
+            return Err(Stop::Stall("the QP has no peer".into()));
+        };
+        let gid = self.peers[remote.peer].gid;
+        // SAFETY: as in `peer_accepts`.
+        let Some((seq, facts)) = unsafe { &*remote.entry }.read() else {
+            return Err(Stop::Stall(format!("the state of QP {remote_qpn:#x} at {gid} does not settle")));
+        };
+        let state = QpState::from_u8(facts.state as u8).unwrap_or(QpState::Reset);
+        let problem = if facts.qpn != remote_qpn {
+            "does not exist".to_owned()
+        } else if !matches!(state, QpState::Rtr | QpState::Rts) {
+            format!("is in state {}", state.name())
+        } else if (facts.remote_qpn, facts.remote_gid) != (own.0, own.1) {
+            format!("is connected to QP {:#x} at {}", facts.remote_qpn, facts.remote_gid)
+        } else if facts.rcv_psn != own.2 {
+            format!("expects packet sequence number {:#x}, but this QP starts at {:#x}", facts.rcv_psn, own.2)
+        } else {
+            remote.seq = seq;
+            remote.facts = facts;
+            return Ok(());
+        };
+        Err(Stop::Stall(format!("the peer's QP {remote_qpn:#x} at {gid} {problem}")))
+    }
+
+    /// Check the way to the peer and translate a remote address.
+    #[inline]
+    fn remote(&mut self, qp: &mut Qp, segment: &raddr::Repr, len: u64, right: u32) -> Result<*mut u8, Stop> {
+        self.peer_accepts(qp, right)?;
+        let place = (segment.rkey >> 8) as usize % qp.remote_keys.len();
+        let key = match qp.remote_keys[place] {
+            // SAFETY: as in `peer_accepts`.
+            Some(key) if key.key == segment.rkey && unsafe { &*key.entry }.seq() == key.seq => key,
+            _ => {
+                let key = self.find_remote(qp, segment.rkey)?;
+                qp.remote_keys[place] = Some(key);
+                key
+            }
+        };
+        if key.rights & right == 0 {
+            let text = format!("raddr.rkey {:#x} does not allow {}", segment.rkey, name_of(right));
+            return Err(Failure::new(Syndrome::RemoteAccess, text).into());
+        }
+        let offset = segment.raddr.wrapping_sub(key.start);
+        if segment.raddr < key.start || offset > key.len || len > key.len - offset {
+            let text = format!(
+                "raddr.raddr {:#x} + {len} bytes is not within [{:#x}, {:#x}) of rkey {:#x}",
+                segment.raddr,
+                key.start,
+                u128::from(key.start) + u128::from(key.len),
+                segment.rkey
+            );
+            return Err(Failure::new(Syndrome::RemoteAccess, text).into());
+        }
+        // SAFETY: `offset` is within the key's range, which `find_remote` found to lie in the mapping of the umem.
+        Ok(unsafe { key.base.add(offset as usize) })
+    }
+
+    #[cold]
+    fn find_remote(&mut self, qp: &mut Qp, rkey: u32) -> Result<RemoteKey, Stop> {
+        let denied = |text: String| Stop::Fail(Failure::new(Syndrome::RemoteAccess, text));
+        let Some(remote) = &qp.remote else {
+            return Err(Stop::Stall("the QP has no peer".into()));
+        };
+        let peer = &mut self.peers[remote.peer];
+        let gid = peer.gid;
+        let Some(entry) = peer.control.mkey(rkey >> 8) else {
+            return Err(denied(format!("raddr.rkey {rkey:#x}: no such key at {gid}")));
+        };
+        let address: *const _ = entry;
+        let Some((seq, facts)) = entry.read() else {
+            return Err(Stop::Stall(format!("key {rkey:#x} at {gid} does not settle")));
+        };
+        if facts.key != rkey {
+            return Err(denied(format!("raddr.rkey {rkey:#x}: no such key at {gid}")));
+        }
+        if facts.pd != remote.facts.pd {
+            return Err(denied(format!(
+                "raddr.rkey {rkey:#x} belongs to protection domain {} at {gid}, the peer's QP to {}",
+                facts.pd, remote.facts.pd
+            )));
+        }
+        if facts.qpn != ANY_QP && facts.qpn != remote.facts.qpn {
+            return Err(denied(format!("raddr.rkey {rkey:#x} may be used through QP {:#x} only", facts.qpn)));
+        }
+        // The answer may have come since the last housekeeping.
+        if matches!(peer.memory(facts.umem), PeerMemory::Requested) {
+            peer.poll();
+        }
+        match peer.memory(facts.umem) {
+            PeerMemory::Requested => Err(Stop::Stall(format!("waiting for the memory behind key {rkey:#x} of {gid}"))),
+            PeerMemory::Refused(reason) => {
+                Err(denied(format!("memory behind raddr.rkey {rkey:#x} of {gid}: {reason}")))
+            }
+            PeerMemory::Mapped { mapping, len } => {
+                if facts.umem_offset.checked_add(facts.len).is_none_or(|end| end > *len) {
+                    return Err(denied(format!("key {rkey:#x} of {gid} is larger than its memory, {len} bytes")));
+                }
+                // SAFETY: `umem_offset` is within the mapping, as just checked.
+                let base = unsafe { mapping.ptr().add(facts.umem_offset as usize) };
+                let (start, len, rights) = (facts.start, facts.len, facts.rights);
+                Ok(RemoteKey { key: rkey, entry: address, seq, start, len, base, rights })
+            }
+        }
+    }
+}
+
+fn protection(text: String) -> Failure {
+    Failure::new(Syndrome::LocalProtection, text)
+}
+
+#[cold]
+fn name_of(right: u32) -> &'static str {
+    match right {
+        rights::REMOTE_READ => "remote reads",
+        rights::REMOTE_WRITE => "remote writes",
+        _ => "remote atomics",
+    }
+}
+
+#[inline]
+fn check_length(qp: &Qp, local: &data::Repr) -> Result<(), Failure> {
+    let limit = 1u64 << qp.context.log_msg_max;
+    if local.len() > limit {
+        let text = format!("data.byte_count is {} bytes, above the QP's log_msg_max, {limit} bytes", local.len());
+        return Err(Failure::new(Syndrome::LocalLength, text));
+    }
+    Ok(())
+}
+
+/// Move what the budget allows of the bytes that are left.
+#[inline]
+fn transfer(qp: &mut Qp, bytes: &Transfer, budget: &mut usize) -> Option<u64> {
+    let left = bytes.len - qp.moved;
+    let now = if left <= *budget {
+        left
+    } else {
+        // A piece ends where the destination is aligned, so that no word of it is torn.
+        let end = bytes.dst.addr() + qp.moved + *budget;
+        (*budget).saturating_sub(end % 64)
+    };
+    // SAFETY: both ends were checked for `len` bytes, and `moved + now` is not more.
+    unsafe { memory::copy(bytes.dst.add(qp.moved), bytes.src.add(qp.moved), now) };
+    *budget -= now;
+    if now == left {
+        Some(bytes.len as u64)
+    } else {
+        qp.moved += now;
+        None
+    }
+}

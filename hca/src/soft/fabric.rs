@@ -1,0 +1,473 @@
+//! The fabric between software HCAs: how an HCA finds a peer by its GID, and gets at the peer's control segment and memory.
+//!
+//! Each HCA listens at an abstract unix socket named after its GID. A peer connects, says HELLO, and gets the file of the control
+//! segment; later it asks for the file of each umem that a remote key leads it to, and maps it. Payload never travels through a
+//! socket. When a process dies its sockets close, which is how the others learn of it.
+//!
+//! | message | `a`, `b`, `c` | file |
+//! |---|---|---|
+//! | HELLO | GID of the sender | |
+//! | HELLO_OK | GID of the HCA, size of the control segment | control segment |
+//! | UMEM | id | |
+//! | UMEM_OK | id, offset, length | memory |
+//! | UMEM_NONE | id | |
+//! | FORGET | id; the owner has deregistered it | |
+
+use super::control::{self, Segment};
+use super::memory::Mapping;
+use crate::error::{Error, Result};
+use crate::fdpass::{Connection, Listener};
+use crate::provider::Gid;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"OXHF");
+const VERSION: u16 = 1;
+const MESSAGE_BYTES: usize = 32;
+
+/// How long an exchange of two small messages on one machine may take before the peer counts as gone.
+const EXCHANGE_LIMIT: Duration = Duration::from_secs(5);
+
+/// The most peers that may be connected to one HCA.
+const MAX_CLIENTS: usize = 4096;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u16)]
+enum Kind {
+    Hello = 1,
+    HelloOk = 2,
+    Umem = 3,
+    UmemOk = 4,
+    UmemNone = 5,
+    Forget = 6,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Message {
+    kind: Kind,
+    a: u64,
+    b: u64,
+    c: u64,
+}
+
+impl Message {
+    fn encode(&self) -> [u8; MESSAGE_BYTES] {
+        let mut bytes = [0; MESSAGE_BYTES];
+        bytes[0..4].copy_from_slice(&MAGIC.to_le_bytes());
+        bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[6..8].copy_from_slice(&(self.kind as u16).to_le_bytes());
+        for (at, value) in [(8, self.a), (16, self.b), (24, self.c)] {
+            bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        }
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> std::result::Result<Self, String> {
+        let bytes: &[u8; MESSAGE_BYTES] =
+            bytes.try_into().map_err(|_| format!("{} bytes, a message has {MESSAGE_BYTES}", bytes.len()))?;
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
+        let (magic, version, kind) = (word(0) as u32, (word(0) >> 32) as u16, (word(0) >> 48) as u16);
+        if magic != MAGIC || version != VERSION {
+            return Err(format!("magic {magic:#x} version {version}, expected {MAGIC:#x} version {VERSION}"));
+        }
+        let kind = [Kind::Hello, Kind::HelloOk, Kind::Umem, Kind::UmemOk, Kind::UmemNone, Kind::Forget]
+            .into_iter()
+            .find(|known| *known as u16 == kind)
+            .ok_or_else(|| format!("unknown kind {kind}"))?;
+        Ok(Self { kind, a: word(8), b: word(16), c: word(24) })
+    }
+}
+
+/// The abstract socket name of the HCA with this GID.
+pub(super) fn socket_name(gid: Gid) -> String {
+    let (hi, lo) = gid.halves();
+    format!("oxshmem-hca-{hi:016x}{lo:016x}")
+}
+
+/// Memory that peers may map.
+#[derive(Debug)]
+pub(super) struct Export {
+    pub(super) fd: OwnedFd,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+}
+
+#[derive(Debug, Default)]
+struct Served {
+    exports: HashMap<u32, Export>,
+    clients: Vec<Arc<Client>>,
+    control: Option<OwnedFd>,
+}
+
+#[derive(Debug)]
+struct Client {
+    connection: Connection,
+    greeted: std::sync::atomic::AtomicBool,
+}
+
+/// The serving side: a thread that answers peers.
+#[derive(Debug)]
+pub(super) struct Server {
+    served: Arc<Mutex<Served>>,
+    wake: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+fn lock(served: &Mutex<Served>) -> MutexGuard<'_, Served> {
+    served.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Server {
+    /// Listen at the socket of `gid` and serve the control segment in `control`.
+    pub(super) fn start(gid: Gid, control: OwnedFd) -> Result<Self> {
+        let listener = Listener::bind(&socket_name(gid))?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| Error::os("create an eventfd for the fabric thread", errno))?;
+        let wake = Arc::new(wake);
+        let served = Arc::new(Mutex::new(Served { control: Some(control), ..Served::default() }));
+        let thread = std::thread::Builder::new()
+            .name("oxshmem-fabric".into())
+            .spawn({
+                let (served, wake) = (Arc::clone(&served), Arc::clone(&wake));
+                move || serve(gid, &listener, &served, &wake)
+            })
+            .map_err(|error| Error::os("start the fabric thread", error))?;
+        Ok(Self { served, wake, thread: Some(thread) })
+    }
+
+    /// Let peers map umem `id`.
+    pub(super) fn export(&self, id: u32, export: Export) {
+        lock(&self.served).exports.insert(id, export);
+    }
+
+    /// Stop serving umem `id` and tell peers to unmap it.
+    pub(super) fn forget(&self, id: u32) {
+        let mut served = lock(&self.served);
+        if served.exports.remove(&id).is_none() {
+            return;
+        }
+        let message = Message { kind: Kind::Forget, a: id.into(), b: 0, c: 0 }.encode();
+        for client in &served.clients {
+            // A peer that does not read its messages keeps the mapping until it closes. That costs memory, nothing else.
+            if !matches!(client.connection.try_send(&message, &[]), Ok(true)) {
+                tracing::debug!(umem = id, "a peer was not told that a umem is gone");
+            }
+        }
+    }
+
+    /// Close every connection and stop listening. Idempotent.
+    pub(super) fn stop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        lock(&self.served).control = None;
+        if let Err(errno) = rustix::io::write(&*self.wake, &1u64.to_ne_bytes()) {
+            tracing::warn!(%errno, "the fabric thread could not be woken");
+        }
+        if thread.join().is_err() {
+            tracing::warn!("the fabric thread panicked");
+        }
+        let mut served = lock(&self.served);
+        served.clients.clear();
+        served.exports.clear();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The thread: wait for connections and requests until woken.
+fn serve(gid: Gid, listener: &Listener, served: &Mutex<Served>, wake: &OwnedFd) {
+    loop {
+        let clients = lock(served).clients.clone();
+        let mut fds = vec![PollFd::new(wake, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
+        fds.extend(clients.iter().map(|client| PollFd::new(&client.connection, PollFlags::IN)));
+        // Without a deadline: this thread has nothing else to do, and `stop` wakes it.
+        match poll(&mut fds, None) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(errno) => {
+                tracing::error!(%errno, "the fabric thread cannot wait any more and ends; peers will see this HCA as dead");
+                return;
+            }
+        }
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        if ready[0] {
+            return;
+        }
+        for (client, _) in clients.iter().zip(&ready[2..]).filter(|(_, ready)| **ready) {
+            if let Err(reason) = answer(gid, client, served) {
+                if !reason.is_empty() {
+                    tracing::warn!(%gid, %reason, "dropped a connection to the software HCA");
+                }
+                lock(served).clients.retain(|other| !Arc::ptr_eq(other, client));
+            }
+        }
+        if ready[1] {
+            match listener.accept(Duration::ZERO) {
+                Ok(connection) => {
+                    let mut served = lock(served);
+                    if served.clients.len() < MAX_CLIENTS {
+                        served.clients.push(Arc::new(Client { connection, greeted: false.into() }));
+                    } else {
+                        tracing::warn!(%gid, limit = MAX_CLIENTS, "too many peers, refused one");
+                    }
+                }
+                Err(Error::Timeout { .. }) => {}
+                Err(error) => tracing::warn!(%gid, %error, "refused a connection to the software HCA"),
+            }
+        }
+    }
+}
+
+/// Answer one request. `Err` closes the connection; with an empty reason if the peer closed it.
+fn answer(gid: Gid, client: &Client, served: &Mutex<Served>) -> std::result::Result<(), String> {
+    use std::sync::atomic::Ordering::Relaxed;
+    let mut bytes = [0; MESSAGE_BYTES + 1];
+    let received = match client.connection.try_recv(&mut bytes).map_err(|error| error.to_string())? {
+        None => return Ok(()),
+        Some(received) if received.len == 0 => return Err(String::new()),
+        Some(received) => received,
+    };
+    let request = Message::decode(&bytes[..received.len])?;
+    let served = lock(served);
+    let (reply, fd) = match request.kind {
+        Kind::Hello => {
+            client.greeted.store(true, Relaxed);
+            let (a, b) = gid.halves();
+            let control = served.control.as_ref().ok_or("the HCA is closing")?;
+            (Message { kind: Kind::HelloOk, a, b, c: control::BYTES as u64 }, Some(control))
+        }
+        Kind::Umem if client.greeted.load(Relaxed) => {
+            match u32::try_from(request.a).ok().and_then(|id| served.exports.get(&id)) {
+                Some(export) => {
+                    (Message { kind: Kind::UmemOk, a: request.a, b: export.offset, c: export.len }, Some(&export.fd))
+                }
+                None => (Message { kind: Kind::UmemNone, a: request.a, b: 0, c: 0 }, None),
+            }
+        }
+        kind => return Err(format!("unexpected message {kind:?}")),
+    };
+    let fds: Vec<_> = fd.iter().map(|fd| fd.as_fd()).collect();
+    match client.connection.try_send(&reply.encode(), &fds) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err("the peer does not read its messages".into()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Memory of a peer.
+#[derive(Debug)]
+pub(super) enum PeerMemory {
+    /// Asked for, not answered yet.
+    Requested,
+    /// Mapped.
+    Mapped {
+        /// The mapping of the whole umem.
+        mapping: Mapping,
+        /// Its length in bytes.
+        len: u64,
+    },
+    /// The peer has no such umem, or it cannot be mapped.
+    Refused(String),
+}
+
+/// The asking side: a connection to one peer.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) gid: Gid,
+    pub(super) control: Segment,
+    connection: Connection,
+    memory: HashMap<u32, PeerMemory>,
+    closed: bool,
+}
+
+impl Peer {
+    /// Find the HCA with `gid` and introduce the one with `own` to it.
+    pub(super) fn connect(own: Gid, gid: Gid) -> Result<Self> {
+        let unknown = |error: Error| Error::UnknownGid { gid, detail: error.to_string() };
+        let connection = Connection::connect(&socket_name(gid), EXCHANGE_LIMIT).map_err(unknown)?;
+        let (a, b) = own.halves();
+        connection.send(&Message { kind: Kind::Hello, a, b, c: 0 }.encode(), &[], EXCHANGE_LIMIT).map_err(unknown)?;
+        let mut bytes = [0; MESSAGE_BYTES + 1];
+        let received = connection.recv(&mut bytes, EXCHANGE_LIMIT).map_err(unknown)?;
+        let protocol = |detail: String| Error::Protocol { what: format!("greeting of HCA {gid}"), detail };
+        if received.len == 0 {
+            return Err(Error::UnknownGid { gid, detail: "it closed the connection".into() });
+        }
+        let reply = Message::decode(&bytes[..received.len]).map_err(protocol)?;
+        let (hi, lo) = gid.halves();
+        if reply != (Message { kind: Kind::HelloOk, a: hi, b: lo, c: control::BYTES as u64 }) || received.fds.len() != 1
+        {
+            return Err(protocol(format!("{reply:?} with {} files", received.fds.len())));
+        }
+        let control = Segment::of_peer(received.fds[0].as_fd(), gid)?;
+        Ok(Self { gid, control, connection, memory: HashMap::new(), closed: false })
+    }
+
+    /// Whether the peer still lives, as far as is known without a system call.
+    #[inline]
+    pub(super) fn is_alive(&self) -> bool {
+        !self.closed && !self.control.is_dead()
+    }
+
+    /// The umem `id`, asked for on first use.
+    pub(super) fn memory(&mut self, id: u32) -> &PeerMemory {
+        let connection = &self.connection;
+        self.memory.entry(id).or_insert_with(|| {
+            match connection.try_send(&Message { kind: Kind::Umem, a: id.into(), b: 0, c: 0 }.encode(), &[]) {
+                Ok(true) => PeerMemory::Requested,
+                Ok(false) => PeerMemory::Refused("the peer does not read its messages".into()),
+                Err(error) => PeerMemory::Refused(error.to_string()),
+            }
+        })
+    }
+
+    /// Take in what the peer sent, and notice if it is gone. Returns true if there was anything.
+    pub(super) fn poll(&mut self) -> bool {
+        if self.closed {
+            return false;
+        }
+        let mut any = false;
+        let mut bytes = [0; MESSAGE_BYTES + 1];
+        loop {
+            let received = match self.connection.try_recv(&mut bytes) {
+                Ok(None) => return any,
+                Ok(Some(received)) => received,
+                Err(error) => {
+                    tracing::warn!(gid = %self.gid, %error, "lost the connection to a peer's HCA");
+                    self.closed = true;
+                    return true;
+                }
+            };
+            any = true;
+            if received.len == 0 {
+                tracing::debug!(gid = %self.gid, "a peer's HCA closed");
+                self.closed = true;
+                return true;
+            }
+            match Message::decode(&bytes[..received.len]) {
+                Ok(message) => self.take(message, received.fds),
+                Err(detail) => {
+                    tracing::warn!(gid = %self.gid, detail, "a peer's HCA sent garbage");
+                    self.closed = true;
+                    return true;
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, message: Message, fds: Vec<OwnedFd>) {
+        let Ok(id) = u32::try_from(message.a) else { return };
+        match (message.kind, fds.first()) {
+            (Kind::UmemOk, Some(fd)) => {
+                let mapped = usize::try_from(message.c)
+                    .map_err(|_| Error::argument("len", message.c, "larger than this process's address space"))
+                    .and_then(|len| Mapping::of_fd(fd.as_fd(), message.b, len, true));
+                let memory = match mapped {
+                    Ok(mapping) => PeerMemory::Mapped { mapping, len: message.c },
+                    Err(error) => PeerMemory::Refused(error.to_string()),
+                };
+                self.memory.insert(id, memory);
+            }
+            (Kind::UmemNone, _) => {
+                self.memory.insert(id, PeerMemory::Refused("the peer has no such memory, or does not share it".into()));
+            }
+            (Kind::Forget, _) => {
+                self.memory.remove(&id);
+            }
+            (kind, _) => tracing::warn!(gid = %self.gid, ?kind, "a peer's HCA sent an unexpected message"),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::soft::control::OwnSegment;
+    use proptest::prelude::*;
+
+    fn server(gid: Gid) -> (OwnSegment, Server) {
+        let own = OwnSegment::create(gid).unwrap();
+        let server = Server::start(gid, own.fd().try_clone_to_owned().unwrap()).unwrap();
+        (own, server)
+    }
+
+    fn gid(n: u64) -> Gid {
+        Gid::from_halves(0xfe80 << 48, u64::from(std::process::id()) << 32 | n)
+    }
+
+    fn settle(peer: &mut Peer, id: u32) {
+        while matches!(peer.memory(id), PeerMemory::Requested) {
+            peer.poll();
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn memory_is_fetched_once_and_forgotten() {
+        let (_own, mut server) = server(gid(1));
+        let fd = rustix::fs::memfd_create("export", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&fd, 8192).unwrap();
+        server.export(5, Export { fd, offset: 4096, len: 4096 });
+        let mut peer = Peer::connect(gid(2), gid(1)).unwrap();
+        settle(&mut peer, 5);
+        assert!(matches!(peer.memory(5), PeerMemory::Mapped { len: 4096, .. }));
+        settle(&mut peer, 6);
+        assert!(matches!(peer.memory(6), PeerMemory::Refused(_)));
+        server.forget(5);
+        while peer.memory.contains_key(&5) {
+            peer.poll();
+        }
+        settle(&mut peer, 5);
+        assert!(matches!(peer.memory(5), PeerMemory::Refused(_)));
+        assert!(peer.is_alive());
+        server.stop();
+        server.stop();
+        while peer.is_alive() {
+            peer.poll();
+        }
+        assert!(matches!(Peer::connect(gid(2), gid(1)), Err(Error::UnknownGid { .. })));
+    }
+
+    #[test]
+    fn garbage_closes_only_its_own_connection() {
+        let (_own, _server) = server(gid(3));
+        let mut good = Peer::connect(gid(4), gid(3)).unwrap();
+        let limit = Duration::from_secs(10);
+        let hello = Message { kind: Kind::Hello, a: 0, b: 0, c: 0 }.encode();
+        let mut wrong_version = hello;
+        wrong_version[4] ^= 1;
+        let umem_first = Message { kind: Kind::Umem, a: 1, b: 0, c: 0 }.encode();
+        let forget = Message { kind: Kind::Forget, a: 1, b: 0, c: 0 }.encode();
+        let long = [0x55u8; 4096];
+        for garbage in [&b"GET / HTTP/1.1\r\n"[..], &wrong_version, &umem_first, &forget, &long] {
+            let connection = Connection::connect(&socket_name(gid(3)), limit).unwrap();
+            connection.send(garbage, &[], limit).unwrap();
+            let received = connection.recv(&mut [0; 64], limit).unwrap();
+            assert_eq!(received.len, 0, "the HCA answered garbage");
+        }
+        settle(&mut good, 9);
+        assert!(good.is_alive());
+    }
+
+    proptest! {
+        #[test]
+        fn messages_survive(kind in 1u16..=6, a in any::<u64>(), b in any::<u64>(), c in any::<u64>()) {
+            let kind = [Kind::Hello, Kind::HelloOk, Kind::Umem, Kind::UmemOk, Kind::UmemNone, Kind::Forget][usize::from(kind) - 1];
+            let message = Message { kind, a, b, c };
+            prop_assert_eq!(Message::decode(&message.encode()), Ok(message));
+        }
+
+        #[test]
+        fn any_bytes_decode_or_not(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            let _ = Message::decode(&bytes);
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! The software HCA: executes in this process what an mlx5 card would be given.
+//!
+//! Commands, WQEs, doorbell records, doorbells and CQEs have the card's formats. A thread per HCA, the engine, polls the doorbell registers and
+//! executes send queues; it reaches the memory of a peer through a mapping that it got from the peer's HCA (see `fabric.rs`). There is no
+//! central process, and nothing is left in the file system.
+//!
+//! # Ordering
+//! WQEs of a QP execute in order; the payload of each is visible before that of the next, and before its own CQE. Between QPs there is
+//! no order. A payload of 1, 2, 4 or 8 bytes to an address aligned to its size is one store. Atomics are CPU atomics on the word,
+//! hence atomic against every process that maps it, and against the CPU.
+//!
+//! # Errors
+//! As on the card, the first WQE that fails gets an error CQE and moves its QP to the error state, and every later one, posted before or after,
+//! gets a CQE with "flushed". On a collapsed CQ the last CQE written is what remains; the cause is then in
+//! [`SoftHca::violations`]. One difference: on a card, a remote access error also moves the responder's QP to the error state.
+//!
+//! # Faults and trace
+//! [`FaultPlan`] makes it delay, reorder, lose, fail and die on demand. With [`SoftOptions::trace`], each command, doorbell, WQE and CQE
+//! is printed in a line.
+
+mod atomics;
+mod control;
+mod engine;
+mod execute;
+mod fabric;
+mod faults;
+mod firmware;
+pub mod fuzz;
+mod memory;
+mod parking;
+mod rng;
+mod slots;
+mod trace;
+
+pub use faults::{FaultPlan, InjectedError, ParseFaultError};
+pub use firmware::SYNDROME_BASE;
+pub use parking::doorbell_rung;
+
+use crate::error::{Error, Result};
+use crate::provider::{Access, Counters, Gid, HcaInfo, LinkLayer, Mtu, ObjectHandle, Provider, UarPage, UmemSource};
+use crate::wire::cqe::Syndrome;
+use crate::wire::doorbell;
+use engine::Engine;
+use fabric::{Peer, Server};
+use firmware::{Object, Purpose};
+use std::fmt;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use trace::Tracer;
+
+/// Distance between doorbell registers in a UAR page, bytes.
+pub const REGISTER_STRIDE: usize = 0x80;
+/// Doorbell registers in a UAR page.
+pub const REGISTERS_PER_PAGE: usize = (memory::PAGE as usize - doorbell::FIRST_REGISTER) / REGISTER_STRIDE;
+
+/// The only port.
+const PORT: u8 = 1;
+/// The only entry of the GID table.
+const GID_INDEX: u8 = 0;
+const MTU: Mtu = Mtu::B4096;
+/// log2 of the largest send queue, in blocks: completion counters have 16 bits.
+const LOG_MAX_SQ_SIZE: u8 = 15;
+const LOG_MAX_CQ_SIZE: u8 = 22;
+/// log2 of the longest message, 1 GiB.
+const LOG_MAX_MSG: u8 = 30;
+
+/// Passes without work after which the engine offers the CPU to others in each further pass.
+const SPIN_PASSES: u32 = 64;
+/// Time without work after which the engine's thread parks.
+const SPIN_TIME: Duration = Duration::from_micros(50);
+/// How often the thread looks after peers and lost doorbells while there is work.
+const HOUSEKEEPING_PERIOD: Duration = Duration::from_millis(1);
+/// The longest the thread parks while a QP waits for time to pass.
+const SHORT_PARK: Duration = Duration::from_micros(100);
+/// The shortest and the longest it parks when there is nothing to do. It doubles as long as nothing happens.
+const FIRST_PARK: Duration = Duration::from_millis(1);
+const LONGEST_PARK: Duration = Duration::from_millis(16);
+
+/// How to open a software HCA.
+#[derive(Default)]
+pub struct SoftOptions {
+    /// What goes wrong.
+    pub faults: FaultPlan,
+    /// Where to print what is executed; nowhere if `None`.
+    pub trace: Option<Box<dyn Write + Send>>,
+    /// Whether the caller drives the engine itself with [`SoftHca::progress`], instead of a thread.
+    pub stepped: bool,
+}
+
+impl SoftOptions {
+    /// The trace on standard error.
+    pub fn traced(mut self) -> Self {
+        self.trace = Some(Box::new(std::io::stderr()));
+        self
+    }
+}
+
+impl fmt::Debug for SoftOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SoftOptions")
+            .field("faults", &self.faults)
+            .field("trace", &self.trace.is_some())
+            .field("stepped", &self.stepped)
+            .finish()
+    }
+}
+
+/// What a strict check found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// The QP, 0 if none could be told.
+    pub qpn: u32,
+    /// Block index of the WQE since the queue was reset, not cut to 16 bits.
+    pub wqe_index: u64,
+    /// The syndrome of the CQE, if one was written.
+    pub syndrome: Option<Syndrome>,
+    /// The field and what is wrong with it.
+    pub message: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "QP {:#x} WQE {}: {}", self.qpn, self.wqe_index, self.message)?;
+        match self.syndrome {
+            Some(syndrome) => write!(f, " [{syndrome}]"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    engine: Mutex<Engine>,
+    /// Callers that wait for the engine; its thread steps aside for them.
+    waiting: AtomicUsize,
+    stop: AtomicBool,
+}
+
+impl Shared {
+    fn engine(&self) -> MutexGuard<'_, Engine> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        engine
+    }
+}
+
+/// A software HCA. Dropping it ends its threads; peers then see it as dead.
+#[derive(Debug)]
+pub struct SoftHca {
+    info: HcaInfo,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl SoftHca {
+    /// Open an HCA with a fresh GID.
+    pub fn open(options: SoftOptions) -> Result<Arc<Self>> {
+        let random = random()?;
+        let gid = Gid::from_halves(0xfe80 << 48, random);
+        let bytes = random.to_be_bytes();
+        // Locally administered, unicast.
+        let mac = [bytes[2] & 0xfc | 2, bytes[3], bytes[4], bytes[5], bytes[6], bytes[7]];
+        let device = format!("soft-{:08x}", random as u32);
+        let control = control::OwnSegment::create(gid)?;
+        let fd =
+            control.fd().try_clone_to_owned().map_err(|error| Error::os("duplicate the control segment", error))?;
+        let server = Server::start(gid, fd)?;
+        let tracer = Tracer::new(device.clone(), options.trace);
+        let shared = Arc::new(Shared {
+            engine: Mutex::new(Engine::new(gid, control, server, options.faults, tracer)),
+            waiting: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+        });
+        let thread = if options.stepped {
+            None
+        } else {
+            let shared = Arc::clone(&shared);
+            let thread = std::thread::Builder::new().name("oxshmem-hca".into()).spawn(move || drive(&shared));
+            Some(thread.map_err(|error| Error::os("start the engine's thread", error))?)
+        };
+        let info = HcaInfo {
+            provider: "soft",
+            device,
+            port: PORT,
+            gid_index: GID_INDEX,
+            gid,
+            lid: 0,
+            mac,
+            link_layer: LinkLayer::Ethernet,
+            active_mtu: MTU,
+        };
+        Ok(Arc::new(Self { info, shared, thread }))
+    }
+
+    /// One pass of the engine and its housekeeping; for HCAs opened with [`SoftOptions::stepped`]. Returns 0 if nothing happened.
+    pub fn progress(&self) -> usize {
+        let mut engine = self.shared.engine();
+        engine.progress() + engine.housekeeping()
+    }
+
+    /// Whether a QP waits for time to pass or for a peer.
+    pub fn is_waiting(&self) -> bool {
+        self.shared.engine().is_waiting()
+    }
+
+    /// What the strict checks found, oldest first; at most 1024.
+    pub fn violations(&self) -> Vec<Violation> {
+        self.shared.engine().violations.clone()
+    }
+
+    /// Why the HCA is dead, if it is.
+    pub fn dead(&self) -> Option<String> {
+        self.shared.engine().dead.clone()
+    }
+
+    /// Stop executing, as hardware that fails: no more CQEs, commands fail, and peers run into their retry limits.
+    pub fn kill(&self) {
+        self.shared.engine().die("killed");
+    }
+
+    fn command(&self, purpose: Purpose, input: &[u8], output: &mut [u8]) -> Result<Option<Object>> {
+        self.shared.engine().command(purpose, input, output)
+    }
+
+    fn object(handle: ObjectHandle) -> Result<Object> {
+        Object::from_bits(handle.0)
+            .ok_or_else(|| Error::argument("object", format!("{:#x}", handle.0), "not a handle that this HCA gave out"))
+    }
+}
+
+impl Drop for SoftHca {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        parking::wake();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!(device = self.info.device, "the engine's thread panicked");
+        }
+        let mut engine = self.shared.engine();
+        engine.control.set_dead();
+        engine.server.stop();
+    }
+}
+
+impl Provider for SoftHca {
+    fn info(&self) -> &HcaInfo {
+        &self.info
+    }
+
+    fn alloc_uar(&self) -> Result<UarPage> {
+        use crate::prm::{Command, uar::AllocUar};
+        let mut output = vec![0; AllocUar::OUT_LEN];
+        let mut engine = self.shared.engine();
+        engine.command(Purpose::Create, &AllocUar {}.encode(), &mut output)?;
+        let page_id = AllocUar::decode_output(&output).uar;
+        let page = engine.uars.get(page_id).map(|uar| uar.page.ptr());
+        let base = page.ok_or_else(|| Error::argument("uar", page_id, "the page vanished"))?;
+        let registers = (0..REGISTERS_PER_PAGE).map(|i| doorbell::FIRST_REGISTER + i * REGISTER_STRIDE).collect();
+        Ok(UarPage { page_id, base, registers })
+    }
+
+    fn free_uar(&self, page_id: u32) -> Result<()> {
+        self.obj_destroy(ObjectHandle(Object::Uar(page_id).to_bits()))
+    }
+
+    unsafe fn reg_umem(&self, source: UmemSource<'_>, access: Access) -> Result<u32> {
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.shared.engine().register(source, access) }
+    }
+
+    fn dereg_umem(&self, umem_id: u32) -> Result<()> {
+        self.shared.engine().deregister(umem_id)
+    }
+
+    fn obj_create(&self, input: &[u8], output: &mut [u8]) -> Result<ObjectHandle> {
+        match self.command(Purpose::Create, input, output)? {
+            Some(object) => Ok(ObjectHandle(object.to_bits())),
+            None => Err(Error::argument("input", "a command", "created nothing")),
+        }
+    }
+
+    fn obj_modify(&self, object: ObjectHandle, input: &[u8], output: &mut [u8]) -> Result<()> {
+        let object = Self::object(object)?;
+        if let Some(gid) = firmware::remote_gid(input)
+            && !self.shared.engine().knows(gid)
+        {
+            // Not under the engine's lock: the peer may be this HCA, or wait for this one.
+            let peer = Peer::connect(self.info.gid, gid)?;
+            self.shared.engine().add_peer(peer);
+        }
+        self.command(Purpose::Modify(object), input, output).map(|_| ())
+    }
+
+    fn obj_query(&self, object: ObjectHandle, input: &[u8], output: &mut [u8]) -> Result<()> {
+        self.command(Purpose::Query(Self::object(object)?), input, output).map(|_| ())
+    }
+
+    fn obj_destroy(&self, object: ObjectHandle) -> Result<()> {
+        let (input, out_len) = Self::object(object)?.destroy_command();
+        self.command(Purpose::Destroy, &input, &mut vec![0; out_len]).map(|_| ())
+    }
+
+    fn general_cmd(&self, input: &[u8], output: &mut [u8]) -> Result<()> {
+        self.command(Purpose::General, input, output).map(|_| ())
+    }
+
+    fn counters(&self) -> Option<Counters> {
+        Some(self.shared.engine().counters)
+    }
+}
+
+/// The engine's thread.
+fn drive(shared: &Shared) {
+    let mut idle = 0u32;
+    let mut idle_since = None;
+    let mut kept_house = Instant::now();
+    let mut park = FIRST_PARK;
+    while !shared.stop.load(Ordering::Acquire) {
+        let mut engine = shared.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut work = engine.progress();
+        let waiting = engine.is_waiting();
+        if idle % SPIN_PASSES == SPIN_PASSES - 1 || work > 0 && kept_house.elapsed() >= HOUSEKEEPING_PERIOD {
+            let now = Instant::now();
+            if now.duration_since(kept_house) >= HOUSEKEEPING_PERIOD {
+                kept_house = now;
+                work += engine.housekeeping();
+            }
+        }
+        drop(engine);
+        while shared.waiting.load(Ordering::Relaxed) != 0 {
+            std::thread::yield_now();
+        }
+        if work > 0 {
+            (idle, idle_since, park) = (0, None, FIRST_PARK);
+            continue;
+        }
+        idle = idle.wrapping_add(1);
+        if idle < SPIN_PASSES {
+            std::hint::spin_loop();
+            continue;
+        }
+        let since = *idle_since.get_or_insert_with(Instant::now);
+        if since.elapsed() < SPIN_TIME {
+            std::thread::yield_now();
+            continue;
+        }
+        let limit = if waiting { SHORT_PARK } else { park };
+        let woken = parking::park(limit, || shared.stop.load(Ordering::Acquire) || shared.engine().doorbell_pending());
+        if woken {
+            (idle, idle_since, park) = (0, None, FIRST_PARK);
+        } else if !waiting {
+            park = (park * 2).min(LONGEST_PARK);
+        }
+        // A lost doorbell or a dead peer is found here at the latest.
+        if kept_house.elapsed() >= HOUSEKEEPING_PERIOD {
+            kept_house = Instant::now();
+            if shared.engine().housekeeping() > 0 {
+                (idle, idle_since, park) = (0, None, FIRST_PARK);
+            }
+        }
+    }
+}
+
+/// 64 random bits from the kernel.
+fn random() -> Result<u64> {
+    let mut bytes = [0u8; 8];
+    // SAFETY: the buffer is 8 bytes long.
+    let len = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if len != bytes.len() as isize {
+        return Err(Error::os("draw a random GID", std::io::Error::last_os_error()));
+    }
+    Ok(u64::from_ne_bytes(bytes))
+}

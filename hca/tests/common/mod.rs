@@ -1,0 +1,66 @@
+//! Two connected endpoints on two software HCAs of this process.
+#![allow(dead_code, clippy::unwrap_used, missing_docs)] // each test program uses a part
+
+use oxshmem_hca::objects::QpAttributes;
+use oxshmem_hca::provider::Provider;
+use oxshmem_hca::soft::{SoftHca, SoftOptions};
+use oxshmem_hca::testing::{Endpoint, EndpointOptions};
+use oxshmem_hca::wire::Op;
+use oxshmem_hca::wire::cqe;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Nothing in these tests takes that long unless it hangs.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+pub struct Pair {
+    pub a: Endpoint,
+    pub b: Endpoint,
+    pub hca_a: Arc<SoftHca>,
+    pub hca_b: Arc<SoftHca>,
+    stepped: bool,
+}
+
+impl Pair {
+    pub fn new(options: EndpointOptions, soft: impl Fn() -> SoftOptions) -> Self {
+        Self::with(options, soft(), soft(), &QpAttributes::default())
+    }
+
+    pub fn with(options: EndpointOptions, soft_a: SoftOptions, soft_b: SoftOptions, attributes: &QpAttributes) -> Self {
+        let stepped = soft_a.stepped;
+        let (hca_a, hca_b) = (SoftHca::open(soft_a).unwrap(), SoftHca::open(soft_b).unwrap());
+        let provider = |hca: &Arc<SoftHca>| -> Arc<dyn Provider> { Arc::<SoftHca>::clone(hca) };
+        let a = Endpoint::new(&provider(&hca_a), options).unwrap();
+        let b = Endpoint::new(&provider(&hca_b), options).unwrap();
+        a.connect(&b.address(), attributes).unwrap();
+        b.connect(&a.address(), attributes).unwrap();
+        Self { a, b, hca_a, hca_b, stepped }
+    }
+
+    /// One pass of both engines, if they have no threads. False if there is nothing left to do.
+    pub fn step(&self) -> bool {
+        if !self.stepped {
+            std::thread::yield_now();
+            return true;
+        }
+        let work = self.hca_a.progress() + self.hca_b.progress();
+        work > 0 || self.hca_a.is_waiting() || self.hca_b.is_waiting()
+    }
+
+    /// Post one WQE at `a` and wait for its CQE, which must not be an error.
+    pub fn run(&mut self, op: Op<'_>) -> cqe::Repr {
+        let cqe = self.run_any(op);
+        assert!(matches!(cqe.status, cqe::Status::Done { .. }), "{cqe}: {:?}", self.hca_a.violations());
+        cqe
+    }
+
+    /// Post one WQE at `a` and wait for its CQE.
+    pub fn run_any(&mut self, op: Op<'_>) -> cqe::Repr {
+        let index = self.a.post_and_ring(op);
+        self.a
+            .wait(index, LIMIT, || {
+                self.step();
+            })
+            .unwrap()
+    }
+}
