@@ -90,7 +90,7 @@ pub struct Qp {
     pub index: u32,
     /// log2 of the number of landing slots.
     pub landing_log2: u32,
-    reserved0: [u32; 11],
+    reserved0: [u32; 13],
     /// Blocks ever reserved.
     pub reserved: u64,
     /// Landing slots ever reserved.
@@ -140,7 +140,7 @@ impl Qp {
             pe: c.pe,
             index: c.index,
             landing_log2: c.landing_log2,
-            reserved0: [0; 11],
+            reserved0: [0; 13],
             reserved: 0,
             landing_head: 0,
             pad0: [0; 14],

@@ -103,7 +103,7 @@ struct alignas(128) Qp {
     int32_t pe;          // the peer
     uint32_t index;      // position in State::qps, and bit in State::used
     uint32_t landing_log2;
-    uint32_t reserved0[11];
+    uint32_t reserved0[13];
     // Written by posters.
     alignas(128) uint64_t reserved; // blocks ever reserved
     uint64_t landing_head;          // landing slots ever reserved
