@@ -369,10 +369,7 @@ impl<'a> Session<'a> {
             let expected = self.expected_atomics(point);
             if me == SECOND {
                 let words = words_of(&pe.read_local(&buffers.dst, 0..length(point.bytes))?);
-                pattern::check_words("the words after the last atomic",
-                    &expected.last,
-                    &self.corrupted(words, true),
-                )?;
+                pattern::check_words("the words after the last atomic", &expected.last, &self.corrupted(words, true))?;
             } else if me == FIRST {
                 let fetched = pe.read_local(&buffers.results, 0..expected.fetched.len())?;
                 pattern::check_words("what atomics fetched", &expected.fetched, &fetched)?;
