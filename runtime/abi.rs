@@ -229,6 +229,10 @@ pub struct State {
 const _: () = assert!(size_of::<ErrorRecord>() == 72);
 const _: () = assert!(size_of::<Control>() == 128);
 const _: () = assert!(size_of::<Qp>() == 512);
+const _: () = {
+    use core::mem::offset_of;
+    assert!(offset_of!(Qp, reserved) == 128 && offset_of!(Qp, rung) == 256 && offset_of!(Qp, completed) == 384);
+};
 const _: () = assert!(size_of::<LocalRegion>() == 24);
 const _: () = assert!(size_of::<State>() == 256);
 

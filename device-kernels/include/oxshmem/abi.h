@@ -165,7 +165,8 @@ struct alignas(128) State {
 
 static_assert(sizeof(ErrorRecord) == 72, "mirrored in runtime/abi.rs");
 static_assert(sizeof(Control) == 128, "mirrored in runtime/abi.rs");
-static_assert(sizeof(Qp) == 512, "mirrored in runtime/abi.rs");
+static_assert(sizeof(Qp) == 512 && offsetof(Qp, reserved) == 128 && offsetof(Qp, rung) == 256 && offsetof(Qp, completed) == 384,
+              "mirrored in runtime/abi.rs");
 static_assert(sizeof(LocalRegion) == 24, "mirrored in runtime/abi.rs");
 static_assert(sizeof(State) == 256, "mirrored in runtime/abi.rs");
 
