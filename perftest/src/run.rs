@@ -143,11 +143,13 @@ impl<'a> Session<'a> {
             if let Some(row) = row {
                 bar.suspend(|| show(row))?;
             }
-            // A PE that found wrong data ends the job now; PE 0 has shown it before.
-            self.pe.barrier_all()?;
+            // A PE that found wrong data ends the job now; PE 0 has shown it before. Where several did, the first to leave ends the
+            // barrier of the others.
+            let together = self.pe.barrier_all();
             if let Some(wrong) = wrong {
                 return Err(wrong);
             }
+            together?;
         }
         bar.finish_and_clear();
         Ok(())
@@ -377,9 +379,7 @@ impl<'a> Session<'a> {
         } else if bench != Bench::SignalPingPong && self.receives() {
             let expected = self.expected(point);
             let mut found = pe.read_local(&buffers.dst, 0..expected.len())?;
-            if let Some(at) =
-                self.options.corrupt.and_then(|at| usize::try_from(at).ok()).filter(|at| *at < found.len())
-            {
+            if let Some(at) = self.corrupt().and_then(|at| usize::try_from(at).ok()).filter(|at| *at < found.len()) {
                 found[at] ^= 1;
             }
             // Between the elements of a strided p there must still be what was there before.
@@ -405,9 +405,14 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
+    /// The byte to change before the check, at one of the PEs that data arrives at.
+    fn corrupt(&self) -> Option<u64> {
+        self.options.corrupt.filter(|_| !self.options.bench.is_ping_pong() || self.pe.my_pe() == SECOND)
+    }
+
     /// `words`, one of them changed if that was asked for.
     fn corrupted(&self, mut words: Vec<u64>, here: bool) -> Vec<u64> {
-        if let Some(word) = self.options.corrupt.filter(|_| here).and_then(|at| words.get_mut(length(at / 8))) {
+        if let Some(word) = self.corrupt().filter(|_| here).and_then(|at| words.get_mut(length(at / 8))) {
             *word ^= 1;
         }
         words

@@ -194,9 +194,9 @@ fn wrong_data_is_an_error_with_its_place() {
 #[test]
 fn wrong_data_of_the_hca_is_an_error() {
     // A work request that fails ends the run; it does not count as delivered.
-    let faults = [("OXSHMEM_SOFT_FAULTS", "error=remote-access@qp64:20")];
+    let faults = [("OXSHMEM_SOFT_FAULTS", "error=0x13@qp*:20")];
     let error = failure(Bench::PutBw, "-b 64 -e 64 -n 50 --scope block -c 1 --transport ibgda", &faults);
-    assert!(error.starts_with("shmem_put_bw: PE 0: "), "{error}");
+    assert!(error.contains("\nshmem_put_bw: PE 0: ") && error.contains("remote access"), "{error}");
 }
 
 #[test]
@@ -269,8 +269,8 @@ fn the_demo_compares_both_transports() {
 
 #[test]
 fn the_demo_fails_when_a_step_does() {
-    let output = run(env!("CARGO_BIN_EXE_demo"), "", &[("OXSHMEM_HEAP_MAX", "1M"), ("OXSHMEM_HEAP_CHUNK", "1M")]);
+    let output = run(env!("CARGO_BIN_EXE_demo"), "", &[("OXSHMEM_SOFT_FAULTS", "error=0x13@qp*:20")]);
     assert!(!output.status.success());
-    let error = text(&output.stderr);
-    assert!(error.contains("OXSHMEM_HEAP_MAX"), "{error}");
+    let (out, error) = (text(&output.stdout), text(&output.stderr));
+    assert!(out.ends_with("FAILED\n") && error.starts_with("demo: PE 0: ") && error.contains("PE 1"), "{out}{error}");
 }
