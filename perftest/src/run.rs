@@ -41,6 +41,9 @@ struct Buffers {
     wrong: SymmetricSlice<u64>,
 }
 
+/// Work requests and doorbells, where there is a network.
+type Counts = (Option<u64>, Option<u64>);
+
 /// One size in one scope.
 #[derive(Debug, Clone, Copy)]
 struct Point {
@@ -178,9 +181,9 @@ impl<'a> Session<'a> {
                 self.launch(point, 0, self.options.warmup)?;
                 self.rounds += if ping_pong { self.options.warmup } else { 0 };
             }
-            let before = self.counts();
+            let before = self.counts()?;
             self.launch(point, self.options.warmup, self.options.iters)?;
-            let after = self.counts();
+            let after = self.counts()?;
             self.rounds += if ping_pong { self.options.iters } else { 0 };
             measured = Some((before, after));
         }
@@ -225,18 +228,13 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Work requests and doorbells so far.
-    fn counts(&self) -> (Option<u64>, Option<u64>) {
-        (self.pe.hca_counters().map(|counters| counters.wqes), self.pe.doorbells())
+    /// Work requests and doorbells so far, those included that a barrier has posted and nobody waited for.
+    fn counts(&self) -> Result<Counts, Error> {
+        self.pe.quiet()?;
+        Ok((self.pe.hca_counters().map(|counters| counters.wqes), self.pe.doorbells()))
     }
 
-    fn row(
-        &self,
-        point: Point,
-        before: (Option<u64>, Option<u64>),
-        after: (Option<u64>, Option<u64>),
-        verified: bool,
-    ) -> Result<Row, Error> {
+    fn row(&self, point: Point, before: Counts, after: Counts, verified: bool) -> Result<Row, Error> {
         let options = self.options;
         let bench = options.bench;
         let threads = options.threads_in(point.scope);

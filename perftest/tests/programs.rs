@@ -138,12 +138,12 @@ fn every_atomic_does_what_it_should() {
 
 #[test]
 fn adjacent_lanes_combine_and_others_do_not() {
-    let args = "-b 4K -e 4K -n 4 -w 0 -c 1 -t 32 --transport ibgda";
+    let args = "-b 4K -e 4K -n 40 -w 0 -c 1 -t 64 --transport ibgda";
     let combined = rows(Bench::PBw, args);
     let apart = rows(Bench::PBw, &format!("{args} --stride 3"));
-    // 512 words, 4 times: a work request for each, or one for each warp.
-    assert_eq!(apart[0].wqes, Some(512 * 4));
-    assert_eq!(combined[0].wqes, Some(512 * 4 / 32));
+    // 512 words, 40 times: a work request for each, or one for each warp.
+    assert_eq!(apart[0].wqes, Some(512 * 40));
+    assert_eq!(combined[0].wqes, Some(512 * 40 / 32));
     assert_eq!((combined[0].stride, apart[0].stride), (Some(1), Some(3)));
 }
 
