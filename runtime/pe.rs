@@ -25,6 +25,9 @@ crate::include_module!(HOST_OPS, "host_ops");
 /// Host operations pass their data through a registered buffer of this size.
 pub(crate) const STAGING_BYTES: usize = 1 << 20;
 
+/// Where [`abi::Control::abort`] is, in words of 4 bytes.
+const ABORT_AT: u64 = (core::mem::offset_of!(abi::Control, abort) / 4) as u64;
+
 /// Only one PE may live in a process at a time: device code finds its state in a symbol of the process.
 static OCCUPIED: AtomicBool = AtomicBool::new(false);
 
@@ -141,7 +144,7 @@ impl Pe {
 
         // From here on a failure of the job ends every device wait.
         let control = Arc::clone(&slab);
-        bootstrap.on_failure(Box::new(move |_| control.write(parts.control, 0, &1u32)));
+        bootstrap.on_failure(Box::new(move |_| control.write(parts.control, ABORT_AT, &abi::ABORT_JOB)));
 
         let timeout = config.bootstrap_timeout();
         let links = PeerLinks::connect(&bootstrap.job_id().to_string(), me as usize, first, count, timeout, || {
@@ -371,7 +374,6 @@ impl Pe {
 
     fn take_fault(&self) -> Option<DeviceFault> {
         const CLAIMED_AT: u64 = (core::mem::offset_of!(abi::Control, claimed) / 4) as u64;
-        const ABORT_AT: u64 = 0;
         let claimed: u32 = self.slab.read(self.parts.control, CLAIMED_AT);
         if claimed == 0 {
             return None;
@@ -381,6 +383,10 @@ impl Pe {
         self.slab.write(self.parts.control, CLAIMED_AT, &0u32);
         if self.bootstrap.failure().is_none() {
             self.slab.write(self.parts.control, ABORT_AT, &0u32);
+            // The job may have failed since it was asked, and its word must stay.
+            if self.bootstrap.failure().is_some() {
+                self.slab.write(self.parts.control, ABORT_AT, &abi::ABORT_JOB);
+            }
         }
         let mut fault = DeviceFault::decode(&record, self.state.my_pe, self.state.n_pes, self.state.timeout_ns);
         if let (Some(network), Some(qpn)) = (&self.network, fault.failed_qp())
@@ -467,7 +473,7 @@ impl Pe {
 impl Drop for Pe {
     fn drop(&mut self) {
         // Kernels must not outlive the memory they use. After finalize none runs.
-        self.slab.write(self.parts.control, 0, &1u32);
+        self.slab.write(self.parts.control, ABORT_AT, &abi::ABORT_JOB);
         if let Err(error) = self.device.synchronize() {
             tracing::warn!(%error, "a kernel was still running when its PE was dropped");
         }
