@@ -23,7 +23,7 @@ pub enum Error {
     Device(#[from] DeviceError),
     /// Device code reported an error.
     #[error(transparent)]
-    Fault(#[from] DeviceFault),
+    Fault(Box<DeviceFault>),
     /// The symmetric heap refused something or could not do it.
     #[error(transparent)]
     Heap(#[from] HeapError),
@@ -51,6 +51,13 @@ pub enum Error {
     /// PEs could not be started.
     #[error(transparent)]
     Launch(#[from] LaunchError),
+}
+
+impl From<DeviceFault> for Error {
+    fn from(fault: DeviceFault) -> Self {
+        // Boxed so that results stay small: this error is the rarest and by far the largest.
+        Self::Fault(Box::new(fault))
+    }
 }
 
 /// A result with this library's [`enum@Error`].

@@ -1,7 +1,7 @@
 //! Queue pairs: wrapped counters, the bytes of every kind of work request, order between queue pairs, and their faults.
 
 use bytemuck::{Pod, Zeroable};
-use oxshmem::{DeviceFault, Error, FaultKind};
+use oxshmem::{Error, FaultKind};
 use oxshmem_hca::wire::wqe::{Op, Wqe};
 use oxshmem_hca::wire::{data, masked_atomic, raddr};
 
@@ -223,13 +223,11 @@ pub fn completion_error(args: &[String]) -> Outcome {
         return Ok(());
     }
     let error = rig.run_linear("put_to", 1, 1, (&at, 7u64, lost, 100_000u32)).unwrap_err();
-    let Error::Fault(DeviceFault {
-        kind: FaultKind::Completion { pe, qpn, opcode, address, syndrome: named, .. }, ..
-    }) = &error
-    else {
+    let Error::Fault(fault) = &error else { panic!("{error:?}") };
+    let FaultKind::Completion { pe, qpn, opcode, address, syndrome: named, wqe_index, .. } = &fault.kind else {
         panic!("{error:?}")
     };
-    assert_eq!(*pe, lost, "{error}");
+    assert_eq!((*pe, *wqe_index), (lost, 100), "{error}");
     assert!(*qpn != 0 && opcode == "RDMA WRITE" && named.contains(name.as_str()), "{error}");
     rig.run_linear("queue_names", 1, 1, (&names, &at, lost))?;
     let names = rig.pe.read_local(&names, 0..1)?[0];
@@ -237,7 +235,7 @@ pub fn completion_error(args: &[String]) -> Outcome {
     // Each later use of that queue pair reports again and does not hang.
     let error = rig.run_linear("put_to", 1, 1, (&at, 8u64, lost, 1u32)).unwrap_err();
     assert!(
-        matches!(&error, Error::Fault(DeviceFault { kind: FaultKind::Completion { pe, .. }, .. }) if *pe == lost),
+        matches!(&error, Error::Fault(fault) if matches!(fault.kind, FaultKind::Completion { pe, .. } if pe == lost)),
         "{error}"
     );
     // The other PEs are still reached.
