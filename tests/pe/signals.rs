@@ -42,7 +42,7 @@ pub fn signals(_: &[String]) -> Outcome {
         rig.run_linear("signal_behind_puts", 2, threads, args)?;
         rig.pe.barrier_all()?;
     }
-    let ladder = rig.filled(&[0u64, 0, 0, 100, 100, 0, u64::MAX])?;
+    let ladder = rig.filled(&[0u64, 0, 1 << 63, 51, 50, 6, u64::MAX])?;
     rig.pe.barrier_all()?;
     rig.run_linear("signal_comparisons", 2, 1, (&ladder, rig.report()))?;
     let sum = rig.pe.alloc::<u64>(1)?;
