@@ -115,8 +115,8 @@ OXSHMEM_KERNEL(signal_behind_puts, unsigned char *in, unsigned char *out, uint64
     }
 }
 
-// The previous PE makes each comparison come true in turn; the answer tells it to go on. `signals`: 7 words with 100 in 3
-// and 4.
+// The previous PE makes each comparison come true in turn; the answer tells it to go on. `signals`: 6 words that just miss
+// their comparisons, and one for the answers.
 OXSHMEM_KERNEL(signal_comparisons, uint64_t *signals, Report *report) {
     using namespace oxshmem;
     struct Rung {
