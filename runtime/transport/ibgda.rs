@@ -19,7 +19,7 @@ use crate::Result;
 use crate::abi::{self, BLOCK_BYTES, LANDING_BYTES, QpConstants};
 use crate::bootstrap::Bootstrap;
 use crate::config::{self, Config};
-use crate::device::Device;
+use crate::device::{Device, DeviceError};
 use crate::heap::SymmetricHeap;
 use crate::slab::{LINE, Layout, Offset, Slab};
 
@@ -152,7 +152,7 @@ impl Ibgda {
                     queues.qps,
                     u64::from(position),
                     &describe_qp(slab, &queues, index, pe, position, &qp, doorbell),
-                );
+                )?;
                 uar = Some((page, register + 1));
                 queue_pairs.push(qp);
             }
@@ -234,21 +234,21 @@ impl Ibgda {
     }
 
     /// Doorbells that device code has rung, on all queue pairs.
-    pub(crate) fn doorbells(&self, slab: &Slab) -> u64 {
+    pub(crate) fn doorbells(&self, slab: &Slab) -> Result<u64, DeviceError> {
         let all = u64::from(self.queues.n_pes * self.queues.per_peer);
-        (0..all).map(|index| slab.read::<abi::Qp>(self.queues.qps, index).doorbells).sum()
+        (0..all).map(|index| slab.read::<abi::Qp>(self.queues.qps, index).map(|qp| qp.doorbells)).sum()
     }
 
     /// Forgets which queue pairs were used, if all of them are idle. Nothing may be posting meanwhile.
-    pub(crate) fn forget_idle(&self, slab: &Slab) {
+    pub(crate) fn forget_idle(&self, slab: &Slab) -> Result<(), DeviceError> {
         let all = u64::from(self.queues.n_pes * self.queues.per_peer);
-        let idle = (0..all).all(|index| {
-            let qp: abi::Qp = slab.read(self.queues.qps, index);
-            qp.reserved == qp.completed
-        });
-        if idle {
-            slab.fill(self.queues.used, all.div_ceil(64) * 8, 0);
+        for index in 0..all {
+            let qp: abi::Qp = slab.read(self.queues.qps, index)?;
+            if qp.reserved != qp.completed {
+                return Ok(());
+            }
         }
+        slab.fill(self.queues.used, all.div_ceil(64) * 8, 0)
     }
 }
 
@@ -299,7 +299,7 @@ fn create_qp(
     index: u32,
 ) -> Result<Qp> {
     let cq_at = at(queues.cqs, index, BLOCK_BYTES << LOG_CQ_SIZE);
-    slab.fill(cq_at, BLOCK_BYTES << LOG_CQ_SIZE, cqe::INITIAL_BYTE);
+    slab.fill(cq_at, BLOCK_BYTES << LOG_CQ_SIZE, cqe::INITIAL_BYTE)?;
     let cq = Cq::create(
         uar,
         umem,
