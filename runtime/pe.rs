@@ -527,8 +527,19 @@ fn back(
     bootstrap: &Bootstrap,
     end: u64,
 ) -> Result<()> {
-    let added = heap.grow(end, config.bootstrap_timeout())?;
-    let (Some(network), false) = (network, added.is_empty()) else { return Ok(()) };
+    if end <= heap.backed() {
+        return Ok(());
+    }
+    // All grow, or none does.
+    let memory = heap.allocate_chunks(end);
+    let problem = memory.as_ref().err().map(ToString::to_string).unwrap_or_default();
+    let problems = bootstrap.allgather("memory of the heap", problem.as_bytes())?;
+    if let Some(pe) = problems.iter().position(|problem| !problem.is_empty()) {
+        let reason = String::from_utf8_lossy(&problems[pe]).into_owned();
+        return Err(HeapError::NoMemory { pe, reason }.into());
+    }
+    let added = heap.grow(memory?, config.bootstrap_timeout())?;
+    let Some(network) = network else { return Ok(()) };
     let max_chunks = heap.layout().max / heap.layout().chunk;
     let mut rkeys = Vec::new();
     for index in added.clone() {
