@@ -128,7 +128,7 @@ impl Pe {
     fn build(config: Config, bootstrap: &Bootstrap) -> Result<Built> {
         let (me, n_pes) = (bootstrap.rank(), bootstrap.size());
         let plan = Plan::new(&config, bootstrap)?;
-        let device = open_device(&config, bootstrap)?;
+        let device = open_device(&config, &plan, bootstrap)?;
         agree_on_sizes(&config, device.as_ref(), bootstrap)?;
         check_reach(&plan, device.as_ref(), bootstrap)?;
 
@@ -558,12 +558,22 @@ fn back(
 }
 
 /// The device that the configuration asks for. `auto` takes a GPU that can be used, and says in the log why none can.
-fn open_device(config: &Config, bootstrap: &Bootstrap) -> Result<Arc<dyn Device>, DeviceError> {
+fn open_device(config: &Config, plan: &Plan, bootstrap: &Bootstrap) -> Result<Arc<dyn Device>> {
     let node_rank = bootstrap.node_peers().iter().position(|pe| *pe == bootstrap.rank()).unwrap_or_default();
+    let open_cuda = || -> Result<CudaDevice> {
+        if plan.network {
+            return Err(TransportError::NotAvailable {
+                name: "the network on the `cuda` device (IBGDA with queues in GPU memory)",
+                remedy: "run all PEs on one node with OXSHMEM_TRANSPORT=p2p, or use OXSHMEM_DEVICE=cpu",
+            }
+            .into());
+        }
+        Ok(CudaDevice::open(config, node_rank, &HOST_OPS)?)
+    };
     match config.device() {
         config::Device::Cpu => Ok(Arc::new(CpuDevice::new(config)?)),
-        config::Device::Cuda => Ok(Arc::new(CudaDevice::open(config, node_rank, &HOST_OPS)?)),
-        config::Device::Auto => match CudaDevice::open(config, node_rank, &HOST_OPS) {
+        config::Device::Cuda => Ok(Arc::new(open_cuda()?)),
+        config::Device::Auto => match open_cuda() {
             Ok(device) => Ok(Arc::new(device)),
             Err(reason) => {
                 // Where there is a driver, somebody expects the GPU to be used.
@@ -580,13 +590,6 @@ fn open_device(config: &Config, bootstrap: &Bootstrap) -> Result<Arc<dyn Device>
 
 /// Refuses PEs whose memory this PE's device cannot reach, though the plan says it does.
 fn check_reach(plan: &Plan, device: &dyn Device, bootstrap: &Bootstrap) -> Result<()> {
-    if plan.network && device.gpu().is_some() {
-        return Err(TransportError::NotAvailable {
-            name: "the network on the `cuda` device (IBGDA with queues in GPU memory)",
-            remedy: "run all PEs on one node with OXSHMEM_TRANSPORT=p2p, or use OXSHMEM_DEVICE=cpu",
-        }
-        .into());
-    }
     let me = bootstrap.rank() as usize;
     let identities = bootstrap.allgather("devices", device.identity().as_bytes())?;
     let LoadStore { first, count } = plan.load_store;
