@@ -12,7 +12,7 @@ use crate::abi::{self, ErrorRecord};
 use crate::bootstrap::{Bootstrap, BootstrapError};
 use crate::config::{self, Config};
 use crate::device::{
-    CpuDevice, CudaDevice, CudaGpu, Device, DeviceError, Function, KernelArgs, LaunchConfig, Module, ModuleSource, cuda,
+    CpuDevice, CudaDevice, CudaGpu, Device, Function, KernelArgs, LaunchConfig, Module, ModuleSource, cuda,
 };
 use crate::fault::DeviceFault;
 use crate::heap::{HeapError, HeapLayout, PeerLinks, SymmetricHeap};
@@ -476,7 +476,7 @@ impl Drop for Pe {
             unsafe { self.device.synchronize(self.slab.address(self.parts.control), &mut report) }
         });
         if let Err(error) = stopped {
-            tracing::warn!(%error, "a kernel was still running when its PE was dropped");
+            tracing::warn!(%error, "a PE was dropped, and its kernels did not end in order");
         }
     }
 }

@@ -66,7 +66,8 @@ pub enum DeviceError {
     },
     /// A kernel ended in a way after which CUDA cannot be used in this process.
     #[error(
-        "the context of GPU {gpu} is lost, and with it everything on that GPU in this process: {source}; kernels launched since the last          synchronize: {kernels}. End the process; compute-sanitizer finds the cause"
+        "the context of GPU {gpu} is lost, and with it everything on that GPU in this process: {source}; kernels that may \
+         have done it: {kernels}. End the process; compute-sanitizer finds the cause"
     )]
     ContextLost {
         /// The GPU.
@@ -78,7 +79,8 @@ pub enum DeviceError {
     },
     /// A kernel does not end.
     #[error(
-        "a kernel is still running after {deadline:?} and cannot be stopped; launched since the last synchronize: {kernels}. Waits of the          device API end by themselves (OXSHMEM_TIMEOUT), other loops do not; raise OXSHMEM_KERNEL_TIMEOUT if it is only slow"
+        "a kernel is still running after {deadline:?} and cannot be stopped; launched since the last synchronize: {kernels}. Waits of the \
+         device API end by themselves (OXSHMEM_TIMEOUT), other loops do not; raise OXSHMEM_KERNEL_TIMEOUT if it is only slow"
     )]
     StillRunning {
         /// The kernels that may be meant.

@@ -31,7 +31,8 @@ pub enum TransportError {
     },
     /// PEs of one node whose devices cannot reach each other's memory.
     #[error(
-        "PE {me} ({device}) has no load/store access to the memory of PE {pe} ({peer_device}): {reason}; run each PE on a GPU with peer          access to the others (nvidia-smi topo -p2p r), or use OXSHMEM_DEVICE=cpu"
+        "PE {me} ({device}) has no load/store access to the memory of PE {pe} ({peer_device}): {reason}; run each PE on a GPU with peer \
+         access to the others (nvidia-smi topo -p2p r), or use OXSHMEM_DEVICE=cpu"
     )]
     NoPeerAccess {
         /// This PE.

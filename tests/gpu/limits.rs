@@ -59,10 +59,10 @@ pub fn launches() -> Outcome {
 
 /// More than the GPU has: every PE is told who has no memory, and the heap stays as it was.
 pub fn out_of_memory() -> Outcome {
-    let builder = Config::builder().heap_max(4u64 << 40).heap_chunk(32u64 << 30);
+    let builder = Config::builder().heap_max(480u64 << 30).heap_chunk(32u64 << 30);
     let pe = init_with(builder)?;
     let before = pe.live_allocations();
-    match pe.alloc::<u8>(1 << 40) {
+    match pe.alloc::<u8>(400 << 30) {
         Err(Error::Heap(HeapError::NoMemory { reason, .. })) => {
             assert!(reason.contains("CUDA_ERROR_OUT_OF_MEMORY") && reason.contains("MiB free"), "{reason}");
             println!("{reason}");

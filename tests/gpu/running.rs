@@ -72,7 +72,8 @@ pub fn context_lost() -> Outcome {
         other => panic!("{other:?}"),
     }
     for result in [pe.synchronize(), pe.read_local(&cell, 0..1).map(drop), pe.put(&cell, 0, &[1], 0), pe.barrier_all()] {
-        assert!(matches!(result, Err(Error::Device(DeviceError::ContextLost { .. }))), "{result:?}");
+        let Err(Error::Device(DeviceError::ContextLost { kernels, .. })) = result else { panic!("{result:?}") };
+        assert_eq!(kernels, "store_to");
     }
     assert!(pe.finalize().is_err());
     Ok(())

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{self, CUresult, CUstream, CUstream_flags};
@@ -22,6 +22,8 @@ pub(super) struct Stream {
     deadline: Duration,
     /// Kernels that were launched since all were seen to have ended.
     launched: Mutex<BTreeSet<String>>,
+    /// What may have lost the context, as it was when that was first seen.
+    suspects: OnceLock<String>,
     /// The PE is gone.
     closed: AtomicBool,
 }
@@ -35,7 +37,7 @@ impl Stream {
     /// A stream of its own that does not wait for the legacy default stream, nor that for it.
     pub fn new(context: Context, deadline: Duration) -> Result<Self, DriverError> {
         let raw = create(&context)?;
-        Ok(Self { context, raw, deadline, launched: Mutex::default(), closed: AtomicBool::new(false) })
+        Ok(Self { context, raw, deadline, launched: Mutex::default(), suspects: OnceLock::new(), closed: AtomicBool::new(false) })
     }
 
     pub fn context(&self) -> &Context {
@@ -53,15 +55,21 @@ impl Stream {
     /// The public error for what the driver answered.
     pub fn error(&self, what: impl Into<String>, source: DriverError) -> DeviceError {
         if source.loses_context() {
-            let kernels = self.launched().iter().cloned().collect::<Vec<_>>().join(", ");
-            let kernels = if kernels.is_empty() { "none of this PE's".to_owned() } else { kernels };
-            return DeviceError::ContextLost { gpu: self.context.gpu.ordinal, kernels, source };
+            let kernels = self.suspects.get_or_init(|| {
+                let launched = self.launched_names();
+                if launched.is_empty() { "none of this PE's".to_owned() } else { launched }
+            });
+            return DeviceError::ContextLost { gpu: self.context.gpu.ordinal, kernels: kernels.clone(), source };
         }
         DeviceError::Cuda { what: what.into(), source }
     }
 
     fn launched(&self) -> MutexGuard<'_, BTreeSet<String>> {
         self.launched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn launched_names(&self) -> String {
+        self.launched().iter().cloned().collect::<Vec<_>>().join(", ")
     }
 
     /// Remembers that a kernel was launched.
@@ -102,8 +110,7 @@ impl Stream {
             }
             let waited = start.elapsed();
             if waited > self.deadline {
-                let kernels = self.launched().iter().cloned().collect::<Vec<_>>().join(", ");
-                return Err(DeviceError::StillRunning { kernels, deadline: self.deadline });
+                return Err(DeviceError::StillRunning { kernels: self.launched_names(), deadline: self.deadline });
             }
             if waited < SPIN {
                 std::hint::spin_loop();
