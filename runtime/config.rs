@@ -602,6 +602,9 @@ pub const MAX_NPES: u32 = 1024;
 /// The variables that only a launcher sets, so that one launcher started by another can drop them.
 pub const LAUNCHER_VARIABLES: [&str; 4] = ["OXSHMEM_RENDEZVOUS", "OXSHMEM_RANK", "OXSHMEM_NPES", "OXSHMEM_JOB"];
 
+/// Variables that build scripts read, and that may still be set when the program runs.
+const BUILD_VARIABLES: [&str; 1] = ["OXSHMEM_CUDA"];
+
 impl Config {
     /// Reads the process's environment.
     ///
@@ -720,7 +723,7 @@ impl ConfigBuilder {
     pub fn build(self) -> Result<Config, ConfigError> {
         let mut config = self.config;
         for (name, value) in &self.vars {
-            let Some(name) = own_name(name) else { continue };
+            let Some(name) = own_name(name).filter(|name| !BUILD_VARIABLES.contains(&name.as_str())) else { continue };
             let Some(variable) = VARIABLES.iter().find(|variable| variable.name == name) else {
                 let suggestion = nearest(&name);
                 return Err(ConfigError::Unknown { name, suggestion });
@@ -840,6 +843,7 @@ mod tests {
         let error = one("OXSHMEM_ZZZZZZZZZZZZ", "1").unwrap_err();
         assert_eq!(error, ConfigError::Unknown { name: "OXSHMEM_ZZZZZZZZZZZZ".into(), suggestion: None });
         assert!(matches!(one("OXSHMEM_", "1").unwrap_err(), ConfigError::Unknown { .. }));
+        assert!(one("OXSHMEM_CUDA", "0").is_ok(), "a variable of the build");
     }
 
     #[test]

@@ -198,7 +198,7 @@ pub struct Counters {
     pub bytes: u64,
     /// CQEs with an error, flushed ones included.
     pub errors: u64,
-    /// Work found through a doorbell record although no doorbell was seen.
+    /// How often work was found through a doorbell record before its doorbell was seen: the doorbell was lost, or about to be rung.
     pub recovered: u64,
 }
 

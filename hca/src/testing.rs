@@ -99,7 +99,7 @@ impl Drop for SharedMemory {
     }
 }
 
-/// Offset of the heap's first byte in its key, so that an address is never a heap offset by accident.
+/// The address of the first byte that a heap's key covers; not 0, so that an address is never a heap offset by accident.
 pub const HEAP_START: u64 = 0x10_0000_0000;
 
 /// What a peer must know of an endpoint.
@@ -138,13 +138,15 @@ pub struct EndpointOptions {
     pub collapsed: bool,
     /// Bytes of heap.
     pub heap_bytes: usize,
+    /// Bytes at either end of the heap that its key does not cover.
+    pub guard: usize,
     /// Rights on the heap.
     pub access: Access,
 }
 
 impl Default for EndpointOptions {
     fn default() -> Self {
-        Self { log_sq_size: 7, log_cq_size: 7, collapsed: true, heap_bytes: 1 << 16, access: Access::ALL }
+        Self { log_sq_size: 7, log_cq_size: 7, collapsed: true, heap_bytes: 1 << 16, guard: 0, access: Access::ALL }
     }
 }
 
@@ -209,8 +211,8 @@ impl Endpoint {
             pd,
             &heap_umem,
             &MkeyAttributes {
-                umem_offset: 0,
-                len: options.heap_bytes as u64,
+                umem_offset: options.guard as u64,
+                len: options.heap_bytes.saturating_sub(2 * options.guard) as u64,
                 start_addr: HEAP_START,
                 access: options.access,
                 relaxed_ordering: false,
@@ -266,12 +268,12 @@ impl Endpoint {
         CQ_AT + (cqe::LEN << self.options.log_cq_size)
     }
 
-    /// A data segment over the own heap.
+    /// A data segment over the own heap, `offset` bytes from where its key starts.
     pub fn local(&self, offset: u64, len: u32) -> data::Repr {
         data::Repr { byte_count: len, lkey: self.key.lkey(), addr: HEAP_START + offset }
     }
 
-    /// A remote address segment over a peer's heap.
+    /// A remote address segment over a peer's heap, `offset` bytes from where its key starts.
     pub fn remote(peer: &EndpointAddress, offset: u64) -> raddr::Repr {
         raddr::Repr { raddr: HEAP_START + offset, rkey: peer.rkey }
     }
@@ -322,6 +324,13 @@ impl Endpoint {
         // SAFETY: the register is 8 bytes in the UAR page that the endpoint keeps, aligned.
         unsafe { AtomicU64::from_ptr(self.doorbell) }.store(value.to_register(), Ordering::Release);
         doorbell_rung();
+    }
+
+    /// Empty the queue on the host's side, after the QP was reset: indices start at 0 again, the doorbell record is 0.
+    pub fn restart(&mut self) {
+        self.posted = 0;
+        self.set_doorbell_record(0);
+        self.slab.write(CQ_AT, &vec![cqe::INITIAL_BYTE; cqe::LEN << self.options.log_cq_size]);
     }
 
     /// Post one WQE with a CQE, and ring.

@@ -54,7 +54,7 @@ fn writes_and_reads_of_many_lengths_and_alignments() {
 fn long_transfers_take_several_turns() {
     let options = EndpointOptions { heap_bytes: 8 << 20, ..EndpointOptions::default() };
     let mut pair = Pair::new(options, || SoftOptions { stepped: true, ..SoftOptions::default() });
-    let pattern: Vec<u8> = (0..7_000_001u32).map(|i| (i * 31 >> 3) as u8).collect();
+    let pattern: Vec<u8> = (0..7_000_001u32).map(|i| ((i * 31) >> 3) as u8).collect();
     pair.a.heap.write(5, &pattern);
     let remote = Endpoint::remote(&pair.b.address(), 3);
     let local = Some(pair.a.local(5, pattern.len() as u32));
@@ -223,4 +223,34 @@ fn a_cq_that_is_not_drained_overruns() {
     while pair.step() {}
     assert!(pair.hca_a.violations()[0].message.contains("overran"));
     assert_eq!(pair.a.qp.query().unwrap().state, oxshmem_hca::prm::qpc::QpState::Err);
+}
+
+#[test]
+fn memory_may_come_and_go_while_connected() {
+    let mut pair = Pair::new(EndpointOptions::default(), || SoftOptions { stepped: true, ..SoftOptions::default() });
+    for round in 0..20u8 {
+        let memory = oxshmem_hca::testing::SharedMemory::new(8192).unwrap();
+        // SAFETY: the registration is closed before the memory is dropped.
+        let umem = unsafe {
+            oxshmem_hca::objects::Umem::register(
+                pair.b.pd.provider(),
+                memory.source(),
+                oxshmem_hca::provider::Access::ALL,
+            )
+        }
+        .unwrap();
+        let attributes = oxshmem_hca::objects::MkeyAttributes {
+            umem_offset: 4096,
+            len: 4096,
+            start_addr: 0x1000,
+            access: oxshmem_hca::provider::Access::ALL,
+            relaxed_ordering: false,
+        };
+        let key = oxshmem_hca::objects::Mkey::create(&pair.b.pd, &umem, &attributes).unwrap();
+        let remote = oxshmem_hca::wire::raddr::Repr { raddr: 0x1ffc, rkey: key.rkey() };
+        pair.run(Op::WriteInline { remote, payload: &[round; 4] });
+        assert_eq!(memory.read(8188, 4), [round; 4]);
+        key.close().unwrap();
+        umem.close().unwrap();
+    }
 }

@@ -68,6 +68,9 @@ pub(crate) trait Layout: Default {
     fn write(&self, bytes: &mut [u8], base: usize);
     /// Set the bits that belong to a field.
     fn cover(mask: &mut [u8], base: usize);
+    /// Name, bit offset and width of each field; nested structures have width 0.
+    #[cfg(test)]
+    const FIELDS: &'static [(&'static str, usize, usize)];
 }
 
 /// The first bit of `bytes` that is set and belongs to no field of `L` (nor to the command header's first 64 bits).
@@ -110,6 +113,12 @@ macro_rules! layout {
                     bytes, base + $at, $width, $crate::prm::layout::Bits::to_bits(self.$field));)*
                 $(self.$nested.write(bytes, base + $nested_at);)*
             }
+
+            #[cfg(test)]
+            const FIELDS: &'static [(&'static str, usize, usize)] = &[
+                $((stringify!($field), $at, $width),)*
+                $((stringify!($nested), $nested_at, 0),)*
+            ];
 
             fn cover(mask: &mut [u8], base: usize) {
                 $($crate::prm::layout::set(mask, base + $at, $width, u64::MAX);)*

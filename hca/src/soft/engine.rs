@@ -29,6 +29,8 @@ pub(super) const BYTES_PER_TURN: usize = 1 << 20;
 const MAX_VIOLATIONS: usize = 1024;
 /// QPs whose doorbell records are compared in one sweep for lost doorbells.
 const SWEEP: usize = 64;
+/// Peers whose sockets are looked at in one go: a system call each.
+const PEERS_POLLED: usize = 16;
 /// Words in a block.
 const BLOCK_WORDS: usize = BLOCK_BYTES / 8;
 
@@ -241,6 +243,7 @@ pub(super) struct Engine {
     opened: Instant,
     now: Option<Instant>,
     sweep_at: usize,
+    poll_at: usize,
 }
 
 // SAFETY: the raw pointers are addresses of shared memory that the registrations promise to keep mapped, or lie in mappings that the
@@ -275,6 +278,7 @@ impl Engine {
             opened: Instant::now(),
             now: None,
             sweep_at: 0,
+            poll_at: 0,
         }
     }
 
@@ -315,7 +319,14 @@ impl Engine {
         if self.dead.is_some() {
             return 0;
         }
-        let news = self.peers.iter_mut().filter_map(|peer| peer.poll().then_some(())).count();
+        let mut news = 0;
+        for _ in 0..self.peers.len().min(PEERS_POLLED) {
+            self.poll_at = (self.poll_at + 1) % self.peers.len();
+            news += usize::from(self.peers[self.poll_at].poll());
+        }
+        if self.peers.iter().any(Peer::has_withdrawn) {
+            self.unmap_withdrawn();
+        }
         let places = self.qps.places();
         let mut found = 0;
         for _ in 0..places.min(SWEEP) {
@@ -333,6 +344,19 @@ impl Engine {
             self.qps.put_back(qpn, qp);
         }
         news + found
+    }
+
+    /// Unmap memory that peers have withdrawn, after every payload that may be meant for it has been delivered.
+    #[cold]
+    fn unmap_withdrawn(&mut self) {
+        for place in 0..self.qps.places() {
+            let qpn = self.qps.number(place);
+            if let Some(mut qp) = self.qps.lend(qpn) {
+                self.release_deferred(&mut qp);
+                self.qps.put_back(qpn, qp);
+            }
+        }
+        self.peers.iter_mut().for_each(Peer::unmap_withdrawn);
     }
 
     /// Whether a doorbell waits to be taken in.
@@ -647,8 +671,8 @@ impl Engine {
         let Deferred { dst, payload, order, cqe, .. } = deferred;
         let len = payload.len();
         let whole = matches!(len, 1 | 2 | 4 | 8) && dst.addr().is_multiple_of(len);
-        // SAFETY: `dst` was translated and checked for `len` bytes. The key may be gone since, but a peer's memory stays mapped in
-        // this process as long as `deferred` is released before the peers are polled again, which `run` and `drop_mappings` see to.
+        // SAFETY: `dst` was translated and checked for `len` bytes. The key may be gone since, but the peer's memory is unmapped only
+        // after `unmap_withdrawn` has released what is held back.
         unsafe {
             if whole {
                 memory::copy(dst, payload.as_ptr(), len);

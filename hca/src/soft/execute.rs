@@ -15,13 +15,14 @@
 use super::atomics;
 use super::control::rights;
 use super::engine::{Deferred, Engine, LocalKey, Qp, RemoteKey, Step};
-use super::fabric::PeerMemory;
+use super::fabric::{EXCHANGE_LIMIT, PeerMemory};
 use super::memory;
 use crate::prm::mkey::ANY_QP;
 use crate::prm::qpc::QpState;
 use crate::wire::cqe::Syndrome;
 use crate::wire::{Op, Wqe, data, raddr};
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 /// The largest payload that the fault `visibility` holds back.
 const MAX_DEFERRED: usize = 1 << 20;
@@ -43,6 +44,8 @@ impl Failure {
 enum Stop {
     /// Not now; after the retry budget, not at all.
     Stall(String),
+    /// Not now: an exchange between the HCAs is under way that a card does not need. It has its own limit.
+    Fetch(String),
     /// Not at all.
     Fail(Failure),
 }
@@ -86,15 +89,19 @@ impl Engine {
                 self.fail(qp, wqe.op.opcode() as u8, blocks, &failure);
                 Step::Done
             }
-            Err(Stop::Stall(reason)) => self.stall(qp, wqe.op.opcode() as u8, blocks, reason),
+            Err(Stop::Stall(reason)) => self.stall(qp, wqe.op.opcode() as u8, blocks, qp.retry_budget(), &reason),
+            Err(Stop::Fetch(reason)) => {
+                let budget = qp.retry_budget().map(|budget| budget.max(EXCHANGE_LIMIT));
+                self.stall(qp, wqe.op.opcode() as u8, blocks, budget, &reason)
+            }
         }
     }
 
     #[cold]
-    fn stall(&mut self, qp: &mut Qp, opcode: u8, blocks: u64, reason: String) -> Step {
+    fn stall(&mut self, qp: &mut Qp, opcode: u8, blocks: u64, budget: Option<Duration>, reason: &str) -> Step {
         let now = self.now();
         let since = *qp.stalled.get_or_insert(now);
-        match qp.retry_budget() {
+        match budget {
             Some(budget) if now.duration_since(since) >= budget => {
                 let text = format!("{reason}; gave up after {budget:?} (ack_timeout and retry_count of the QP)");
                 self.fail(qp, opcode, blocks, &Failure::new(Syndrome::RetryExceeded, text));
@@ -180,15 +187,17 @@ impl Engine {
 
     #[inline]
     fn write(&mut self, qp: &mut Qp, bytes: Transfer, budget: &mut usize) -> Result<Option<u64>, Stop> {
-        if self.faulty && qp.moved == 0 && bytes.len <= MAX_DEFERRED {
-            if let Some((late, order)) = self.faults.visibility(qp.ordinal, qp.consumer) {
-                let mut payload = vec![0; bytes.len];
-                // SAFETY: `src` was checked for `len` bytes, or is the payload of a WQE in private memory.
-                unsafe { memory::copy(payload.as_mut_ptr(), bytes.src, bytes.len) };
-                let until = self.now() + late;
-                qp.deferred = Some(Deferred { until, order, dst: bytes.dst, payload, cqe: None });
-                return Ok(Some(bytes.len as u64));
-            }
+        if self.faulty
+            && qp.moved == 0
+            && bytes.len <= MAX_DEFERRED
+            && let Some((late, order)) = self.faults.visibility(qp.ordinal, qp.consumer)
+        {
+            let mut payload = vec![0; bytes.len];
+            // SAFETY: `src` was checked for `len` bytes, or is the payload of a WQE in private memory.
+            unsafe { memory::copy(payload.as_mut_ptr(), bytes.src, bytes.len) };
+            let until = self.now() + late;
+            qp.deferred = Some(Deferred { until, order, dst: bytes.dst, payload, cqe: None });
+            return Ok(Some(bytes.len as u64));
         }
         Ok(transfer(qp, &bytes, budget))
     }
@@ -394,7 +403,7 @@ impl Engine {
             peer.poll();
         }
         match peer.memory(facts.umem) {
-            PeerMemory::Requested => Err(Stop::Stall(format!("waiting for the memory behind key {rkey:#x} of {gid}"))),
+            PeerMemory::Requested => Err(Stop::Fetch(format!("waiting for the memory behind key {rkey:#x} of {gid}"))),
             PeerMemory::Refused(reason) => {
                 Err(denied(format!("memory behind raddr.rkey {rkey:#x} of {gid}: {reason}")))
             }

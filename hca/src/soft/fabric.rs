@@ -30,7 +30,7 @@ const VERSION: u16 = 1;
 const MESSAGE_BYTES: usize = 32;
 
 /// How long an exchange of two small messages on one machine may take before the peer counts as gone.
-const EXCHANGE_LIMIT: Duration = Duration::from_secs(5);
+pub(super) const EXCHANGE_LIMIT: Duration = Duration::from_secs(5);
 
 /// The most peers that may be connected to one HCA.
 const MAX_CLIENTS: usize = 4096;
@@ -284,6 +284,8 @@ pub(super) struct Peer {
     pub(super) control: Segment,
     connection: Connection,
     memory: HashMap<u32, PeerMemory>,
+    /// Memory that the peer has withdrawn; still mapped, because a payload that is held back may be meant for it.
+    withdrawn: Vec<PeerMemory>,
     closed: bool,
 }
 
@@ -307,7 +309,7 @@ impl Peer {
             return Err(protocol(format!("{reply:?} with {} files", received.fds.len())));
         }
         let control = Segment::of_peer(received.fds[0].as_fd(), gid)?;
-        Ok(Self { gid, control, connection, memory: HashMap::new(), closed: false })
+        Ok(Self { gid, control, connection, memory: HashMap::new(), withdrawn: Vec::new(), closed: false })
     }
 
     /// Whether the peer still lives, as far as is known without a system call.
@@ -326,6 +328,16 @@ impl Peer {
                 Err(error) => PeerMemory::Refused(error.to_string()),
             }
         })
+    }
+
+    /// Whether there is withdrawn memory to unmap.
+    pub(super) fn has_withdrawn(&self) -> bool {
+        !self.withdrawn.is_empty()
+    }
+
+    /// Unmap what the peer has withdrawn. The caller makes sure that nothing will touch it any more.
+    pub(super) fn unmap_withdrawn(&mut self) {
+        self.withdrawn.clear();
     }
 
     /// Take in what the peer sent, and notice if it is gone. Returns true if there was anything.
@@ -378,9 +390,7 @@ impl Peer {
             (Kind::UmemNone, _) => {
                 self.memory.insert(id, PeerMemory::Refused("the peer has no such memory, or does not share it".into()));
             }
-            (Kind::Forget, _) => {
-                self.memory.remove(&id);
-            }
+            (Kind::Forget, _) => self.withdrawn.extend(self.memory.remove(&id)),
             (kind, _) => tracing::warn!(gid = %self.gid, ?kind, "a peer's HCA sent an unexpected message"),
         }
     }

@@ -154,7 +154,7 @@ impl Warp {
                     }
                 }
                 WarpOp::Shfl => value,
-                WarpOp::MatchAny => u64::from(bit),
+                WarpOp::MatchAny | WarpOp::RunStarts => u64::from(bit),
             });
         }
         let lane = bit.trailing_zeros() as usize % LANES;
@@ -225,54 +225,69 @@ impl Warp {
                     self.results[lane].set(self.values[from].get());
                 }
             }
-            Some(WarpOp::MatchAny) => {
-                let mut rest = arrived;
-                while rest != 0 {
-                    let value = self.values[rest.trailing_zeros() as usize].get();
-                    let mut equal = 0;
-                    for lane in lanes(rest) {
-                        equal |= u32::from(self.values[lane].get() == value) << lane;
-                    }
-                    for lane in lanes(equal) {
-                        self.results[lane].set(u64::from(equal));
-                    }
-                    rest &= !equal;
+            Some(WarpOp::MatchAny) => self.tell_equals(arrived),
+            Some(WarpOp::RunStarts) => {
+                let mut starts = 0;
+                let mut next = None;
+                for lane in lanes(arrived) {
+                    let value = self.values[lane].get();
+                    starts |= u64::from(next != Some(value)) << lane;
+                    next = Some(value.wrapping_add(u64::from(self.sources[lane].get())));
+                }
+                for lane in lanes(arrived) {
+                    self.results[lane].set(starts);
                 }
             }
         }
     }
 
-    /// A lane asks which lanes are converged with it. `Some`: the answer at once; `None`: it waits for [`Self::result`].
-    pub(super) fn gather(&self, bit: u32, site: usize) -> Option<u32> {
+    /// A lane asks which lanes are converged with it and have the same key. `Some`: the answer at once; `None`: it waits for
+    /// [`Self::result`].
+    pub(super) fn gather(&self, bit: u32, site: usize, key: u64) -> Option<u32> {
         if self.ready.get() | self.gathering.get() == 0 {
             return Some(bit);
         }
-        self.sites[bit.trailing_zeros() as usize % LANES].set(site);
+        let lane = bit.trailing_zeros() as usize % LANES;
+        self.sites[lane].set(site);
+        self.values[lane].set(key);
         self.gathering.set(self.gathering.get() | bit);
         if self.ready.get() != 0 {
             return None;
         }
-        let group = self.release_gathering();
-        if group & bit == 0 {
+        if self.release_gathering() & bit == 0 {
             return None;
         }
         self.ready.set(self.ready.get() & !bit);
-        Some(group)
+        Some(self.results[lane].get() as u32)
     }
 
     /// No lane of the warp can run on, so who waits at one place is a converged group: the one at the lowest address goes on, and may
     /// catch up with the others, since code that comes later in the program mostly lies higher (the "minimum PC" rule of
-    /// SIMT reconvergence). Returns the group.
+    /// SIMT reconvergence). Each lane is told those of the group that have its key. Returns the group.
     pub(super) fn release_gathering(&self) -> u32 {
         let all = self.gathering.get();
         let first = lanes(all).map(|lane| self.sites[lane].get()).min().unwrap_or(0);
         let group = lanes(all).fold(0, |group, lane| group | u32::from(self.sites[lane].get() == first) << lane);
-        for lane in lanes(group) {
-            self.results[lane].set(u64::from(group));
-        }
+        self.tell_equals(group);
         self.gathering.set(all & !group);
         self.ready.set(self.ready.get() | group);
         group
+    }
+
+    /// Gives every lane of `group` the set of those with its value.
+    fn tell_equals(&self, group: u32) {
+        let mut rest = group;
+        while rest != 0 {
+            let value = self.values[rest.trailing_zeros() as usize].get();
+            let mut equal = 0;
+            for lane in lanes(rest) {
+                equal |= u32::from(self.values[lane].get() == value) << lane;
+            }
+            for lane in lanes(equal) {
+                self.results[lane].set(u64::from(equal));
+            }
+            rest &= !equal;
+        }
     }
 
     /// A lane exited: operations that only waited for it are complete.
@@ -619,11 +634,21 @@ mod tests {
                 values[if group.contains(&source) { source } else { lane }]
             }
             WarpOp::MatchAny => group.iter().filter(|&&l| values[l] == values[lane]).map(|&l| 1 << l).sum(),
+            WarpOp::RunStarts => (0..group.len())
+                .filter(|&i| i == 0 || values[group[i]] != values[group[i - 1]] + u64::from(sources[group[i - 1]]))
+                .map(|i| 1 << group[i])
+                .sum(),
         }
     }
 
     fn any_op() -> impl Strategy<Value = WarpOp> {
-        prop_oneof![Just(WarpOp::Sync), Just(WarpOp::Ballot), Just(WarpOp::Shfl), Just(WarpOp::MatchAny)]
+        prop_oneof![
+            Just(WarpOp::Sync),
+            Just(WarpOp::Ballot),
+            Just(WarpOp::Shfl),
+            Just(WarpOp::MatchAny),
+            Just(WarpOp::RunStarts)
+        ]
     }
 
     proptest! {
@@ -682,10 +707,11 @@ mod tests {
             prop_assert_eq!(warp.in_op.get(), 0);
         }
 
-        /// Lanes gather at a few places; those of one place are told each other, and the lowest place goes first.
+        /// Lanes gather at a few places; those of one place and key are told each other, and the lowest place goes first.
         #[test]
         fn gatherers_of_one_place_go_together(
             sites in prop::collection::vec(1usize..4, LANES),
+            keys in prop::collection::vec(0u64..3, LANES),
             order in Just((0..LANES).collect::<Vec<_>>()).prop_shuffle(),
         ) {
             let warp = warp();
@@ -694,9 +720,9 @@ mod tests {
             for &lane in &order {
                 ready &= !(1 << lane);
                 warp.ready.set(ready);
-                if let Some(group) = warp.gather(1 << lane, sites[lane]) {
+                if let Some(group) = warp.gather(1 << lane, sites[lane], keys[lane]) {
                     told[lane] = group;
-                    ready |= group & !(1 << lane);
+                    ready = warp.ready.get();
                 } else {
                     ready = warp.ready.get();
                 }
@@ -709,7 +735,8 @@ mod tests {
                 first = site;
             }
             for lane in 0..LANES {
-                let group = (0..LANES).filter(|&l| sites[l] == sites[lane]).fold(0u32, |mask, l| mask | 1 << l);
+                let together = |l: &usize| sites[*l] == sites[lane] && keys[*l] == keys[lane];
+                let group = (0..LANES).filter(together).fold(0u32, |mask, l| mask | 1 << l);
                 let told = if told[lane] != 0 { told[lane] } else { warp.result(1 << lane) as u32 };
                 prop_assert_eq!(told, group);
             }

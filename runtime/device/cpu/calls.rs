@@ -78,10 +78,10 @@ unsafe extern "C-unwind" fn oxshmem_cpu_pause(thread: &Thread) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn oxshmem_cpu_active_mask(thread: &Thread, site: *const c_void) -> u32 {
+unsafe extern "C-unwind" fn oxshmem_cpu_converged(thread: &Thread, site: *const c_void, key: u64) -> u32 {
     enter(thread);
     let (warp, bit) = (thread.warp(), thread.bit.get());
-    let mask = warp.gather(bit, site as usize).unwrap_or_else(|| {
+    let mask = warp.gather(bit, site as usize, key).unwrap_or_else(|| {
         thread.suspend();
         warp.result(bit) as u32
     });

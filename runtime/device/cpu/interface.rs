@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// `oxshmem::port::kCpuVersion`; raised with any change in this file or of the calls in `calls.rs`.
-pub(super) const CPU_VERSION: u32 = 1;
+pub(super) const CPU_VERSION: u32 = 2;
 
 /// A kernel's entry: reads argument i through `args[i]`.
 pub(super) type Entry = unsafe extern "C-unwind" fn(args: *mut *mut c_void);
@@ -74,6 +74,7 @@ pub(super) enum WarpOp {
     Ballot,
     Shfl,
     MatchAny,
+    RunStarts,
 }
 
 impl WarpOp {
@@ -84,6 +85,7 @@ impl WarpOp {
             1 => Some(Self::Ballot),
             2 => Some(Self::Shfl),
             3 => Some(Self::MatchAny),
+            4 => Some(Self::RunStarts),
             _ => None,
         }
     }
@@ -94,6 +96,7 @@ impl WarpOp {
             Self::Ballot => "ballot",
             Self::Shfl => "shfl",
             Self::MatchAny => "match_any",
+            Self::RunStarts => "run_starts",
         }
     }
 }

@@ -76,12 +76,12 @@ OXSHMEM_DEVICE uint64_t left_in_chunk(uint64_t offset) {
     return chunk - (offset & (chunk - 1));
 }
 
-OXSHMEM_DEVICE bool starts_chunk(uint64_t offset) { return (offset & ((1ull << port::state().chunk_log2) - 1)) == 0; }
+OXSHMEM_DEVICE uint64_t chunk_of(uint64_t offset) { return offset >> port::state().chunk_log2; }
 
 OXSHMEM_DEVICE Located locate_remote(const void *address, int pe) {
     const abi::State &s = port::state();
     const uint64_t offset = offset_of(address);
-    const uint64_t index = static_cast<uint64_t>(pe) * s.max_chunks + (offset >> s.chunk_log2);
+    const uint64_t index = static_cast<uint64_t>(pe) * s.max_chunks + chunk_of(offset);
     return {as<uint32_t>(s.rkeys)[index], offset, left_in_chunk(offset)};
 }
 
@@ -89,7 +89,7 @@ OXSHMEM_DEVICE Located locate_local(const void *address) {
     const abi::State &s = port::state();
     const uint64_t offset = offset_of(address);
     if (offset < s.heap_bytes) {
-        return {as<uint32_t>(s.lkeys)[offset >> s.chunk_log2], offset, left_in_chunk(offset)};
+        return {as<uint32_t>(s.lkeys)[chunk_of(offset)], offset, left_in_chunk(offset)};
     }
     const uint64_t regions = *as<uint64_t>(s.n_local_regions);
     for (uint64_t i = 0; i < regions; ++i) {

@@ -10,6 +10,37 @@ namespace oxshmem::detail {
 
 OXSHMEM_DEVICE uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
+// p where lanes share work requests: each run of lanes, from a lane in `starts` to the next, is one inline write of as many blocks as
+// its payload needs.
+template <class T>
+OXSHMEM_DEVICE void network_p_runs(Qp &qp, const Group &group, const Located &remote, T value, uint32_t starts) {
+    uint32_t blocks = 0; // of all runs so far
+    uint32_t last_run = 0;
+    uint32_t my_offset = 0, my_run = 0, my_lanes = 0;
+    for (uint32_t left = starts; left != 0;) {
+        const uint32_t first = port::lowest_bit(left);
+        left &= left - 1;
+        const uint32_t before_next = left == 0 ? ~0u : (1u << port::lowest_bit(left)) - 1;
+        const uint32_t members = group.mask & before_next & ~((1u << first) - 1);
+        if ((members >> port::lane_id() & 1) != 0) {
+            my_offset = blocks, my_run = first, my_lanes = members;
+        }
+        blocks += inline_blocks(port::count_ones(members) * sizeof(T));
+        last_run = first;
+    }
+    uint64_t base;
+    if (!reserve(qp, group, blocks, base)) {
+        return;
+    }
+    const Slot slot = slot_at(qp, base + my_offset);
+    if (my_run == port::lane_id()) {
+        slot.inline_header(qp.qpn, remote, port::count_ones(my_lanes) * sizeof(T), my_run == last_run);
+    }
+    const uint32_t position = port::count_ones(my_lanes & ((1u << port::lane_id()) - 1));
+    slot.inline_value(position * sizeof(T), value);
+    submit(qp, group, base, blocks);
+}
+
 // Writes one value inline. Lanes whose targets follow each other share a work request; the rest share the reservation and the
 // doorbell.
 template <class T> OXSHMEM_DEVICE void network_p(T *dst, T value, int pe) {
@@ -17,46 +48,13 @@ template <class T> OXSHMEM_DEVICE void network_p(T *dst, T value, int pe) {
     const Group group = converge(qp, 1);
     const Located remote = locate_remote(dst, pe);
 
-    // Rank r of the group continues the run of rank r - 1 if its target is adjacent and under the same key.
-    uint32_t starts = 1; // by rank
     if (group.size > 1) {
-        // The lane of rank - 1: the highest of the group below this one.
-        const uint32_t below = group.mask & ((1u << port::lane_id()) - 1);
-        const uint32_t previous = below == 0 ? port::lane_id() : 31 - port::leading_zeros(below);
-        const uint64_t before = port::shfl(group.mask, remote.address, previous);
-        const bool start = group.leads() || remote.address != before + sizeof(T) || starts_chunk(remote.address);
-        const uint32_t start_lanes = port::ballot(group.mask, start);
-        starts = start_lanes; // by lane
-        if (start_lanes != group.mask) {
-            // Some lanes share: every run is one WQE of as many blocks as its payload needs.
-            uint32_t blocks = 0;     // of all runs
-            uint32_t my_offset = 0;  // first block of this lane's run
-            uint32_t my_run = 0;     // first lane of it
-            uint32_t my_lanes = 0;   // how many
-            uint32_t last_run = 0;
-            for (uint32_t left = starts; left != 0;) {
-                const uint32_t lane = port::lowest_bit(left);
-                left &= left - 1;
-                const uint32_t until = left == 0 ? 0 : (1u << port::lowest_bit(left)) - 1;
-                const uint32_t members = group.mask & ~((1u << lane) - 1) & (left == 0 ? ~0u : until);
-                const uint32_t count = port::count_ones(members);
-                if ((members >> port::lane_id() & 1) != 0) {
-                    my_offset = blocks, my_run = lane, my_lanes = count;
-                }
-                blocks += inline_blocks(count * sizeof(T));
-                last_run = lane;
-            }
-            uint64_t base;
-            if (!reserve(qp, group, blocks, base)) {
-                return;
-            }
-            const Slot slot = slot_at(qp, base + my_offset);
-            if (my_run == port::lane_id()) {
-                slot.inline_header(qp.qpn, remote, my_lanes * sizeof(T), my_run == last_run);
-            }
-            const uint32_t position = port::count_ones(group.mask & ((1u << port::lane_id()) - 1) & ~((1u << my_run) - 1));
-            slot.inline_value(position * sizeof(T), value);
-            submit(qp, group, base, blocks);
+        // A lane continues the run of the lane before it if its target is adjacent and under the same key. The chunk, which tells the key,
+        // is mixed in so high that targets on both sides of a border are never adjacent.
+        const uint64_t place = remote.address + (chunk_of(remote.address) << 48);
+        const uint32_t starts = port::run_starts(group.mask, place, sizeof(T));
+        if (starts != group.mask) {
+            network_p_runs(qp, group, remote, value, starts);
             return;
         }
     }

@@ -47,11 +47,7 @@ OXSHMEM_DEVICE Qp &qp_for(int pe) {
 
 // The lanes that are here together, use `qp` and need the same number of blocks.
 OXSHMEM_DEVICE Group converge(const Qp &qp, uint32_t blocks) {
-    const uint32_t active = port::active_mask();
-    if ((active & (active - 1)) == 0) {
-        return make_group(active);
-    }
-    return make_group(port::match_any(active, static_cast<uint64_t>(blocks) << 32 | qp.index));
+    return make_group(port::converged(static_cast<uint64_t>(blocks) << 32 | qp.index));
 }
 
 enum class Completion { none, progress, error };

@@ -77,7 +77,7 @@ extern __thread oxshmem_cpu_thread *oxshmem_cpu_current __attribute__((tls_model
 extern oxshmem::abi::State oxshmem_cpu_state;
 
 void oxshmem_cpu_pause(oxshmem_cpu_thread *self);
-uint32_t oxshmem_cpu_active_mask(oxshmem_cpu_thread *self, const void *site);
+uint32_t oxshmem_cpu_converged(oxshmem_cpu_thread *self, const void *site, uint64_t key);
 uint64_t oxshmem_cpu_warp_op(oxshmem_cpu_thread *self, uint32_t kind, uint32_t mask, uint64_t value, uint32_t source);
 uint64_t oxshmem_cpu_sync_block(oxshmem_cpu_thread *self, uint32_t predicate); // threads | (true predicates << 32)
 void *oxshmem_cpu_shared(oxshmem_cpu_thread *self, uint32_t slot, size_t bytes, size_t align);
@@ -89,11 +89,11 @@ void oxshmem_cpu_exception(oxshmem_cpu_thread *self, const char *what);
 namespace oxshmem::port {
 
 // Raised with any change of the structures and functions above.
-constexpr uint32_t kCpuVersion = 1;
+constexpr uint32_t kCpuVersion = 2;
 
 namespace detail {
 
-enum class warp_op : uint32_t { sync = 0, ballot = 1, shfl = 2, match_any = 3 };
+enum class warp_op : uint32_t { sync = 0, ballot = 1, shfl = 2, match_any = 3, run_starts = 4 };
 
 inline uint64_t warp(warp_op kind, uint32_t mask, uint64_t value, uint32_t source) {
     return oxshmem_cpu_warp_op(oxshmem_cpu_current, static_cast<uint32_t>(kind), mask, value, source);
@@ -342,8 +342,12 @@ inline uint64_t byte_swap(uint64_t value) {
 // ---------------------------------------------------------------------------------------------------------------------------
 
 // The lanes that wait at this very place once no lane of the warp can run on are released together, as the converged group.
+inline __attribute__((always_inline)) uint32_t converged(uint64_t key) {
+    return oxshmem_cpu_converged(oxshmem_cpu_current, detail::site(), key);
+}
+
 inline __attribute__((always_inline)) uint32_t active_mask() {
-    return oxshmem_cpu_active_mask(oxshmem_cpu_current, detail::site());
+    return converged(0);
 }
 
 inline uint32_t ballot(uint32_t mask, bool predicate) {
@@ -371,6 +375,10 @@ template <class T> inline T shfl(uint32_t mask, T value, uint32_t source_lane) {
 
 inline uint32_t match_any(uint32_t mask, uint64_t value) {
     return static_cast<uint32_t>(detail::warp(detail::warp_op::match_any, mask, value, 0));
+}
+
+inline uint32_t run_starts(uint32_t mask, uint64_t value, uint32_t step) {
+    return static_cast<uint32_t>(detail::warp(detail::warp_op::run_starts, mask, value, step));
 }
 
 inline void sync_warp(uint32_t mask) {

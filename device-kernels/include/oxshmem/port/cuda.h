@@ -246,6 +246,16 @@ template <class T> OXSHMEM_DEVICE T shfl(uint32_t mask, T value, uint32_t source
 OXSHMEM_DEVICE uint32_t match_any(uint32_t mask, uint64_t value) {
     return __match_any_sync(mask, static_cast<unsigned long long>(value));
 }
+OXSHMEM_DEVICE uint32_t converged(uint64_t key) {
+    const uint32_t active = active_mask();
+    return (active & (active - 1)) == 0 ? active : match_any(active, key);
+}
+OXSHMEM_DEVICE uint32_t run_starts(uint32_t mask, uint64_t value, uint32_t step) {
+    const uint32_t below = mask & ((1u << lane_id()) - 1);
+    const uint32_t previous = below == 0 ? lane_id() : 31 - __clz(static_cast<int>(below));
+    const uint64_t before = shfl(mask, value, previous);
+    return ballot(mask, below == 0 || value != before + step);
+}
 OXSHMEM_DEVICE void sync_warp(uint32_t mask) { __syncwarp(mask); }
 OXSHMEM_DEVICE void sync_block() { __syncthreads(); }
 

@@ -36,11 +36,15 @@
 //   active_mask()                    the lanes that are converged with the caller, itself included. A hint about grouping: two
 //                                    lanes may be told different groups, but each is told the group that all of its members are
 //                                    told.
+//   converged(uint64_t key)          the same, and only those with an equal key
 //   ballot(mask, predicate)          bit i: lane i's predicate
 //   shfl(mask, value, source_lane)   value of lane `source_lane` modulo 32; the caller's own if that lane is not in the mask or
 //   exited.
 //                                    T: trivially copyable
 //   match_any(mask, uint64_t value)  the lanes of the mask with an equal value
+//   run_starts(mask, uint64_t value, step)
+//                                    the lanes of the mask whose value is not that of the next lower lane of the mask plus `step`, and
+//                                    the lowest lane: where runs of equally spaced values begin. `step` is the same for all.
 //   sync_warp(mask), sync_block()    barriers that also order memory among their participants. Exited threads do not count.
 //
 // Declarations

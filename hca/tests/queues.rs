@@ -1,0 +1,163 @@
+//! Send queues: wrap-around, WQEs of several blocks, flush after an error, batches.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod common;
+
+use common::{LIMIT, Pair};
+use oxshmem_hca::objects::QpAttributes;
+use oxshmem_hca::prm::qpc::QpState;
+use oxshmem_hca::provider::Provider;
+use oxshmem_hca::soft::SoftOptions;
+use oxshmem_hca::testing::{Endpoint, EndpointOptions};
+use oxshmem_hca::wire::cqe::{self, Syndrome};
+use oxshmem_hca::wire::{Op, raddr};
+use std::sync::atomic::Ordering::Acquire;
+
+fn stepped() -> SoftOptions {
+    SoftOptions { stepped: true, ..SoftOptions::default() }
+}
+
+#[test]
+fn indices_wrap_at_depth_and_at_sixteen_bits() {
+    let mut pair = Pair::new(EndpointOptions::default(), stepped);
+    let remote = Endpoint::remote(&pair.b.address(), 0);
+    let mut value = 0u64;
+    while pair.a.posted() < 70_000 {
+        let mut last = 0;
+        for _ in 0..100 {
+            value += 1;
+            last = pair.a.post(Op::WriteInline { remote, payload: &value.to_ne_bytes() }, value.is_multiple_of(100));
+        }
+        pair.a.ring();
+        while pair.step() {}
+        let cqe = pair.a.cqe().unwrap();
+        assert_eq!((cqe.wqe_counter, pair.b.heap.word(0).load(Acquire)), (last as u16, value));
+    }
+    assert!(pair.hca_a.violations().is_empty());
+    let counters = pair.hca_a.counters().unwrap();
+    assert_eq!((counters.wqes, counters.doorbells, counters.recovered), (70_000, 700, 0));
+}
+
+#[test]
+fn wqes_of_several_blocks_wrap_inside() {
+    let mut pair = Pair::new(EndpointOptions::default(), stepped);
+    let remote = Endpoint::remote(&pair.b.address(), 1);
+    // 5, 7 and 11 blocks: every position relative to the end of the queue is met.
+    for round in 0..600usize {
+        let len = [256, 380, 660][round % 3];
+        let payload: Vec<u8> = (0..len).map(|i| (i * 3 + round) as u8).collect();
+        pair.run(Op::WriteInline { remote, payload: &payload });
+        assert_eq!(pair.b.heap.read(1, len), payload, "round {round}");
+    }
+    assert!(pair.a.posted() > 4096);
+}
+
+#[test]
+fn a_full_queue_is_executed_in_order() {
+    let mut pair = Pair::new(EndpointOptions::default(), SoftOptions::default);
+    let remote = Endpoint::remote(&pair.b.address(), 0);
+    for round in 0..50u64 {
+        let mut last = 0;
+        for i in 0..128u64 {
+            last = pair.a.post(Op::WriteInline { remote, payload: &(round * 128 + i).to_ne_bytes() }, i == 127);
+        }
+        pair.a.ring();
+        pair.a.wait(last, LIMIT, std::thread::yield_now).unwrap();
+        assert_eq!(pair.b.heap.word(0).load(Acquire), round * 128 + 127);
+    }
+}
+
+#[test]
+fn a_failure_flushes_what_follows() {
+    let options = EndpointOptions { collapsed: false, ..EndpointOptions::default() };
+    let mut pair = Pair::new(options, stepped);
+    let remote = Endpoint::remote(&pair.b.address(), 0);
+    let bad = raddr::Repr { rkey: 0, ..remote };
+    pair.a.post(Op::WriteInline { remote, payload: &[1] }, true);
+    pair.a.post(Op::WriteInline { remote: bad, payload: &[2] }, false);
+    pair.a.post(Op::WriteInline { remote, payload: &[3; 256] }, false);
+    pair.a.post(Op::WriteInline { remote, payload: &[4] }, true);
+    pair.a.ring();
+    while pair.step() {}
+    // Posted after the failure.
+    pair.a.post(Op::WriteInline { remote, payload: &[5] }, false);
+    pair.a.ring();
+    while pair.step() {}
+    let cqes: Vec<_> = std::iter::from_fn(|| pair.a.poll()).map(|cqe| (cqe.wqe_counter, cqe.status)).collect();
+    let error = |syndrome: Syndrome| cqe::Status::Error { syndrome: syndrome as u8, vendor_syndrome: 0 };
+    assert!(matches!(cqes[0], (0, cqe::Status::Done { .. })));
+    let flushed = error(Syndrome::WrFlush);
+    assert_eq!(cqes[1..], [(1, error(Syndrome::RemoteAccess)), (2, flushed), (7, flushed), (8, flushed)]);
+    assert_eq!(pair.b.heap.read(0, 1), [1]);
+    assert_eq!(pair.hca_a.violations().len(), 1, "flushing is no violation");
+    let counters = pair.hca_a.counters().unwrap();
+    assert_eq!((counters.wqes, counters.errors, counters.cqes), (2, 4, 5));
+}
+
+#[test]
+fn moving_to_error_flushes_what_is_outstanding() {
+    let mut pair = Pair::new(EndpointOptions::default(), stepped);
+    pair.b.qp.to_error().unwrap();
+    let remote = Endpoint::remote(&pair.b.address(), 0);
+    pair.a.post_and_ring(Op::WriteInline { remote, payload: &[1] });
+    for _ in 0..10 {
+        pair.step();
+    }
+    assert_eq!(pair.a.cqe(), None);
+    pair.a.qp.to_error().unwrap();
+    while pair.step() {}
+    let flushed = cqe::Status::Error { syndrome: Syndrome::WrFlush as u8, vendor_syndrome: 0 };
+    assert_eq!(pair.a.cqe().unwrap().status, flushed);
+}
+
+#[test]
+fn a_reset_pair_starts_again_at_zero() {
+    let mut pair = Pair::new(EndpointOptions::default(), stepped);
+    let remote = Endpoint::remote(&pair.b.address(), 0);
+    for round in 0..3u8 {
+        for _ in 0..5 {
+            pair.run(Op::WriteInline { remote, payload: &[round] });
+        }
+        for endpoint in [&mut pair.a, &mut pair.b] {
+            endpoint.qp.to_error().unwrap();
+            endpoint.qp.to_reset().unwrap();
+            endpoint.restart();
+            assert_eq!(endpoint.qp.query().unwrap().state, QpState::Reset);
+        }
+        pair.a.connect(&pair.b.address(), &QpAttributes::default()).unwrap();
+        pair.b.connect(&pair.a.address(), &QpAttributes::default()).unwrap();
+        let status = pair.a.qp.query().unwrap();
+        assert_eq!((status.state, status.executed, status.covered), (QpState::Rts, 0, 0));
+    }
+}
+
+#[test]
+fn queue_pairs_do_not_disturb_each_other() {
+    let mut pair = Pair::new(EndpointOptions::default(), SoftOptions::default);
+    let make = |hca: &std::sync::Arc<oxshmem_hca::soft::SoftHca>| {
+        let provider: std::sync::Arc<dyn Provider> = std::sync::Arc::clone(hca) as _;
+        Endpoint::new(&provider, EndpointOptions::default()).unwrap()
+    };
+    let mut ends: Vec<_> = (0..20).map(|_| (make(&pair.hca_a), make(&pair.hca_b))).collect();
+    for (a, b) in &ends {
+        a.connect(&b.address(), &QpAttributes::default()).unwrap();
+        b.connect(&a.address(), &QpAttributes::default()).unwrap();
+    }
+    // One of them fails.
+    let remote = raddr::Repr { raddr: 0, rkey: 0 };
+    pair.run_any(Op::WriteInline { remote, payload: &[1] });
+    std::thread::scope(|scope| {
+        for (n, (a, b)) in ends.iter_mut().enumerate() {
+            scope.spawn(move || {
+                let remote = Endpoint::remote(&b.address(), 0);
+                for i in 0..300u64 {
+                    let index =
+                        a.post_and_ring(Op::WriteInline { remote, payload: &(i << 8 | n as u64).to_ne_bytes() });
+                    let cqe = a.wait(index, LIMIT, std::thread::yield_now).unwrap();
+                    assert!(matches!(cqe.status, cqe::Status::Done { .. }), "{cqe}");
+                    assert_eq!(b.heap.word(0).load(Acquire), i << 8 | n as u64);
+                }
+            });
+        }
+    });
+}
