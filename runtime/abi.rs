@@ -7,6 +7,8 @@ pub const MAGIC: u32 = 0x4d53_584f;
 pub const ABI_VERSION: u32 = 1;
 /// Bytes of a WQE basic block.
 pub const BLOCK_BYTES: u64 = 64;
+/// [`Control::abort`]: the job is over, and every device wait returns. Device code itself aborts a launch with a smaller number.
+pub const ABORT_JOB: u32 = 2;
 /// Bytes of a landing slot.
 pub const LANDING_BYTES: u64 = 64;
 /// Buffers outside the heap that can be registered at a time.
@@ -54,7 +56,7 @@ pub struct ErrorRecord {
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(128))]
 pub struct Control {
-    /// Non-zero: every device wait returns at once.
+    /// Non-zero: device waits return, all of them if it is [`ABORT_JOB`].
     pub abort: u32,
     /// 0: no error; 1: being written; 2: `error` is valid.
     pub claimed: u32,

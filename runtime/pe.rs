@@ -31,6 +31,8 @@ pub(crate) const STAGING_BYTES: usize = 1 << 20;
 const CLAIMED_AT: usize = core::mem::offset_of!(abi::Control, claimed);
 const ERROR_AT: usize = core::mem::offset_of!(abi::Control, error);
 const REPORT_BYTES: usize = ERROR_AT + size_of::<ErrorRecord>();
+/// Where [`abi::Control::abort`] is, in words of 4 bytes.
+const ABORT_AT: u64 = (core::mem::offset_of!(abi::Control, abort) / 4) as u64;
 
 /// Only one PE may live in a process at a time: device code finds its state in a symbol of the process.
 static OCCUPIED: AtomicBool = AtomicBool::new(false);
@@ -150,7 +152,7 @@ impl Pe {
         // From here on a failure of the job ends every device wait.
         let control = Arc::clone(&slab);
         bootstrap.on_failure(Box::new(move |_| {
-            if let Err(error) = control.write(parts.control, 0, &1u32) {
+            if let Err(error) = control.write(parts.control, ABORT_AT, &abi::ABORT_JOB) {
                 tracing::error!(%error, "cannot tell running kernels that the job has failed");
             }
         }));
@@ -400,7 +402,11 @@ impl Pe {
         let record: ErrorRecord = bytemuck::pod_read_unaligned(&report[ERROR_AT..]);
         self.slab.write(self.parts.control, (CLAIMED_AT / 4) as u64, &0u32)?;
         if self.bootstrap.failure().is_none() {
-            self.slab.write(self.parts.control, 0, &0u32)?;
+            self.slab.write(self.parts.control, ABORT_AT, &0u32)?;
+            // The job may have failed since it was asked, and its word must stay.
+            if self.bootstrap.failure().is_some() {
+                self.slab.write(self.parts.control, ABORT_AT, &abi::ABORT_JOB)?;
+            }
         }
         Ok(Some(DeviceFault::decode(&record, self.state.my_pe, self.state.n_pes, self.state.timeout_ns)))
     }
@@ -471,7 +477,7 @@ impl Drop for Pe {
     fn drop(&mut self) {
         // Kernels must not outlive the memory they use. After finalize none runs.
         let mut report = [0; REPORT_BYTES];
-        let stopped = self.slab.write(self.parts.control, 0, &1u32).and_then(|()| {
+        let stopped = self.slab.write(self.parts.control, ABORT_AT, &abi::ABORT_JOB).and_then(|()| {
             // SAFETY: the slab holds the control block.
             unsafe { self.device.synchronize(self.slab.address(self.parts.control), &mut report) }
         });

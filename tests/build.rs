@@ -2,7 +2,10 @@
 
 fn main() {
     // Exceptions and other things that only C++ has.
-    oxshmem_build::Module::new("simt").source("kernels/simt.cu").cpu_only().compile();
-    oxshmem_build::Module::new("gpu").source("kernels/gpu.cu").compile();
-    oxshmem_build::Module::new("wqe").source("kernels/wqe.cu").compile();
+    for name in ["errors", "simt"] {
+        oxshmem_build::Module::new(name).source(format!("kernels/{name}.cu")).cpu_only().compile();
+    }
+    for name in ["abi", "atomics", "barriers", "gpu", "lanes", "queues", "rma", "signals", "typed", "waits", "wqe"] {
+        oxshmem_build::Module::new(name).source(format!("kernels/{name}.cu")).compile();
+    }
 }

@@ -35,7 +35,7 @@ const CASES: &[Case] = &[
 ];
 
 /// The status with which `probe` says that there is no GPU.
-const ABSENT: u8 = 77;
+const ABSENT: i32 = oxshmem_tests::ABSENT;
 
 /// Joins a job on the GPU, whatever the environment says about the device.
 fn init() -> oxshmem::Result<Pe> {
@@ -54,7 +54,7 @@ fn probe() -> Outcome {
         }
         Err(Error::Device(error @ DeviceError::Unavailable { .. })) => {
             println!("{error}");
-            std::process::exit(ABSENT.into());
+            std::process::exit(ABSENT);
         }
         Err(error) => Err(error.into()),
     }

@@ -81,9 +81,14 @@ struct ErrorRecord {
     uint32_t thread[3];
 };
 
-// Shared by host and device. Device waits read `abort` on every pass.
+// Values of Control::abort. A launch that is aborted unwinds: its waits return, but for those for the HCA, which answers in any case.
+// A job that is over has no later launches to keep the queues usable for, so there those waits return too.
+constexpr uint32_t kAbortLaunch = 1;
+constexpr uint32_t kAbortJob = 2;
+
+// Shared by host and device. Device waits look at `abort`.
 struct alignas(128) Control {
-    uint32_t abort;    // non-zero: every wait returns at once
+    uint32_t abort;    // 0, kAbortLaunch or kAbortJob
     uint32_t claimed;  // 0 free, 1 being written, 2 `error` is valid
     ErrorRecord error; // written once by whoever moves `claimed` from 0 to 1
 };

@@ -149,23 +149,25 @@ template <class Scope> OXSHMEM_DEVICE void getmem(Scope, void *dst, const void *
 
 // The same for `n` elements of T.
 template <class Scope, class T> OXSHMEM_DEVICE void put(Scope scope, T *dst, const T *src, size_t n, int pe) {
-    putmem(scope, dst, src, n * sizeof(T), pe);
+    putmem(scope, dst, src, detail::bytes_of<T>(n), pe);
 }
 template <class Scope, class T> OXSHMEM_DEVICE void put_nbi(Scope scope, T *dst, const T *src, size_t n, int pe) {
-    putmem_nbi(scope, dst, src, n * sizeof(T), pe);
+    putmem_nbi(scope, dst, src, detail::bytes_of<T>(n), pe);
 }
 template <class Scope, class T> OXSHMEM_DEVICE void get(Scope scope, T *dst, const T *src, size_t n, int pe) {
-    getmem(scope, dst, src, n * sizeof(T), pe);
+    getmem(scope, dst, src, detail::bytes_of<T>(n), pe);
 }
 template <class Scope, class T> OXSHMEM_DEVICE void get_nbi(Scope scope, T *dst, const T *src, size_t n, int pe) {
-    getmem_nbi(scope, dst, src, n * sizeof(T), pe);
+    getmem_nbi(scope, dst, src, detail::bytes_of<T>(n), pe);
 }
 
 namespace detail {
 
-// The extent in bytes of `n` elements that lie `stride` elements apart.
+// The extent in bytes of `n` elements that lie `stride` elements apart; the highest number, which no heap has, if it does not fit.
 template <class T> OXSHMEM_DEVICE uint64_t extent(uint64_t n, ptrdiff_t stride) {
-    return n == 0 ? 0 : ((n - 1) * static_cast<uint64_t>(stride) + 1) * sizeof(T);
+    const uint64_t gaps = n == 0 ? 0 : n - 1;
+    const uint64_t most = (~0ull / sizeof(T) - 1) / static_cast<uint64_t>(stride);
+    return n == 0 ? 0 : gaps > most ? ~0ull : (gaps * static_cast<uint64_t>(stride) + 1) * sizeof(T);
 }
 
 OXSHMEM_DEVICE bool check_stride(ptrdiff_t stride, int pe, Op op) {

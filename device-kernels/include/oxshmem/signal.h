@@ -81,13 +81,13 @@ OXSHMEM_DEVICE void putmem_signal(Scope, void *dst, const void *src, size_t byte
 template <class Scope, class T>
 OXSHMEM_DEVICE void put_signal_nbi(Scope scope, T *dst, const T *src, size_t n, uint64_t *signal, uint64_t value, SignalOp op,
                                    int pe) {
-    putmem_signal_nbi(scope, dst, src, n * sizeof(T), signal, value, op, pe);
+    putmem_signal_nbi(scope, dst, src, detail::bytes_of<T>(n), signal, value, op, pe);
 }
 
 template <class Scope, class T>
 OXSHMEM_DEVICE void put_signal(Scope scope, T *dst, const T *src, size_t n, uint64_t *signal, uint64_t value, SignalOp op,
                                int pe) {
-    putmem_signal(scope, dst, src, n * sizeof(T), signal, value, op, pe);
+    putmem_signal(scope, dst, src, detail::bytes_of<T>(n), signal, value, op, pe);
 }
 
 // Updates `signal` at `pe` after the caller's earlier puts to that PE.

@@ -48,7 +48,7 @@ template <class T> OXSHMEM_DEVICE bool check_variables(const T *ivars, uint64_t 
         raise(ErrorCode::bad_argument, op, me, reinterpret_cast<uint64_t>(ivars), static_cast<uint64_t>(cmp));
         return false;
     }
-    return n == 0 || (check_symmetric(ivars, n * sizeof(T), me, op) && check_aligned(ivars, me, op));
+    return n == 0 || (check_symmetric(ivars, bytes_of<T>(n), me, op) && check_aligned(ivars, me, op));
 }
 
 template <class Done> OXSHMEM_DEVICE bool wait_for(Op op, const void *address, Done done) {

@@ -41,6 +41,9 @@ OXSHMEM_DEVICE bool in_heap(const void *address, uint64_t bytes) {
     return offset < room && bytes <= room - offset;
 }
 
+// The bytes of `n` elements; the highest number, which no heap has, if it does not fit.
+template <class T> OXSHMEM_DEVICE uint64_t bytes_of(uint64_t n) { return n > ~0ull / sizeof(T) ? ~0ull : n * sizeof(T); }
+
 OXSHMEM_DEVICE bool check_symmetric(const void *address, uint64_t bytes, int pe, Op op) {
     if (in_heap(address, bytes)) {
         return true;

@@ -39,14 +39,12 @@ OXSHMEM_NOINLINE void raise(ErrorCode code, Op op, int pe, uint64_t address, uin
         port::store<order::release, reach::system>(&ctl.claimed, 2u);
     }
     if (code == ErrorCode::timeout || code == ErrorCode::completion) {
-        port::store<order::release, reach::system>(&ctl.abort, 1u);
+        port::fetch_max<order::acq_rel, reach::system>(&ctl.abort, abi::kAbortLaunch);
     }
 }
 
-OXSHMEM_DEVICE bool aborted() { return port::load<order::relaxed, reach::system>(&control().abort) != 0; }
-
 // Whether a wait ends when the launch is being aborted. Waits for the HCA do not: it answers in any case, and a poster that leaves
-// between reserving and writing would block its queue for later launches.
+// between reserving and writing would block its queue for later launches. When the job is over, every wait ends.
 enum class OnAbort { unwind, keep_waiting };
 
 // Calls `done` until it answers true. False: the deadline passed (recorded with `op`, `pe` and `address`), or the launch is
@@ -57,7 +55,8 @@ OXSHMEM_DEVICE bool wait(Op op, int pe, const void *address, Done done) {
     uint64_t deadline = 0;
     for (uint32_t pass = 1; !done(); ++pass) {
         if (pass % kCheckEvery == 0) {
-            if (A == OnAbort::unwind && aborted()) {
+            const uint32_t abort = port::load<order::relaxed, reach::system>(&control().abort);
+            if (abort >= (A == OnAbort::unwind ? abi::kAbortLaunch : abi::kAbortJob)) {
                 return false;
             }
             const uint64_t now = port::clock_ns();

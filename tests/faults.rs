@@ -1,0 +1,122 @@
+//! Faults of the software HCA (`OXSHMEM_SOFT_FAULTS`): right programs do not notice them, wrong ones are found out.
+
+use oxshmem_tests::{Job, Transport, stdout};
+
+const PE: &str = env!("CARGO_BIN_EXE_conformance-pe");
+
+/// What the order of execution across queue pairs, the visibility of payloads and lost doorbells do to a right program: nothing.
+const HARMLESS: [&str; 4] = [
+    "seed=1,reorder=0.3,delay=50us",
+    "seed=2,visibility,delay=30us",
+    "seed=3,lost-doorbell=0.2",
+    "seed=4,reorder=0.2,visibility,lost-doorbell=0.1,delay=20us",
+];
+
+fn unharmed(case: &str, npes: u32, args: &[&str]) {
+    for faults in HARMLESS {
+        Job::new(PE, case, npes).args(args).transport(Transport::Ibgda).env("OXSHMEM_SOFT_FAULTS", faults).passes();
+    }
+}
+
+#[test]
+fn typed_names_are_unharmed() {
+    unharmed("typed", 2, &[]);
+}
+
+#[test]
+fn transfers_are_unharmed() {
+    unharmed("rma", 2, &["2"]);
+}
+
+#[test]
+fn lanes_are_unharmed() {
+    unharmed("lanes", 2, &[]);
+}
+
+#[test]
+fn signals_are_unharmed() {
+    unharmed("signals", 3, &[]);
+}
+
+#[test]
+fn atomics_are_unharmed() {
+    unharmed("atomic_contention", 2, &[]);
+    unharmed("atomic_values", 2, &[]);
+}
+
+#[test]
+fn waits_are_unharmed() {
+    unharmed("waits", 2, &[]);
+}
+
+#[test]
+fn barriers_are_unharmed() {
+    unharmed("barriers", 3, &["5"]);
+}
+
+#[test]
+fn fences_are_unharmed() {
+    unharmed("fence", 2, &[]);
+}
+
+#[test]
+fn host_operations_are_unharmed() {
+    unharmed("host_transfers", 2, &[]);
+    unharmed("host_signals", 2, &[]);
+    unharmed("host_atomics", 2, &[]);
+}
+
+#[test]
+fn wrapping_queues_are_unharmed() {
+    for faults in ["seed=5,reorder=0.01,delay=1us", "seed=6,lost-doorbell=0.05", "seed=7,visibility,delay=1us"] {
+        let job = Job::new(PE, "flood", 2).args(&["2", "32", "1200", "70000"]).transport(Transport::Ibgda);
+        job.env("OXSHMEM_SOFT_FAULTS", faults).env("OXSHMEM_QPS_PER_PEER", "1").env("OXSHMEM_QP_DEPTH", "128").passes();
+    }
+}
+
+/// Rounds in which a signal came before the data that it announces, at any PE.
+fn stale(complete: bool, seed: u32) -> u32 {
+    let job = Job::new(PE, "order", 2).args(&[if complete { "1" } else { "0" }, "40"]).transport(Transport::Ibgda);
+    let outcome = job.env("OXSHMEM_SOFT_FAULTS", format!("seed={seed},reorder=0.5,delay=200us")).passes();
+    (0..2)
+        .map(|rank| {
+            let text = stdout(&outcome, rank);
+            let count =
+                text.lines().find_map(|line| line.strip_prefix("stale=")).and_then(|count| count.parse::<u32>().ok());
+            count.unwrap_or_else(|| panic!("PE {rank} says {text:?}"))
+        })
+        .sum()
+}
+
+/// A block puts, another one signals on another queue pair, and nobody completes the puts in between: the reordering mode shows
+/// that this program is wrong, and that the one with a quiet is right.
+#[test]
+fn a_missing_quiet_is_found_out() {
+    const SEEDS: std::ops::Range<u32> = 0..8;
+    let found: Vec<u32> = SEEDS.map(|seed| stale(false, seed)).collect();
+    assert!(found.iter().any(|count| *count > 0), "the missing quiet was not noticed with any seed: {found:?}");
+    for seed in SEEDS {
+        assert_eq!(stale(true, seed), 0, "the program with a quiet fails with seed {seed}");
+    }
+}
+
+#[test]
+fn an_error_completion_names_what_failed() {
+    let syndromes = [
+        ("0x13", "remote access error"),
+        ("0x04", "local protection error"),
+        ("0x12", "remote invalid request"),
+        ("0x15", "transport retry counter exceeded"),
+    ];
+    for (syndrome, name) in syndromes {
+        let outcome = Job::new(PE, "completion_error", 3).args(&[syndrome, name]).transport(Transport::Ibgda).run();
+        assert!(outcome.is_success(), "{syndrome}:\n{}", oxshmem_tests::transcript(&outcome));
+    }
+}
+
+#[test]
+fn a_malformed_fault_plan_is_refused() {
+    let outcome = Job::new(PE, "typed", 2).transport(Transport::Ibgda).env("OXSHMEM_SOFT_FAULTS", "reorder=2").run();
+    let text = oxshmem_tests::transcript(&outcome);
+    assert!(!outcome.is_success() && text.contains("OXSHMEM_SOFT_FAULTS") && text.contains("reorder=2"), "{text}");
+}

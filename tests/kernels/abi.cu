@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// Sizes and offsets of the device ABI as the device's compiler lays it out, in the order of oxshmem::abi::layout().
+#include <oxshmem/oxshmem.h>
+
+#define SIZE(type) out[at++] = sizeof(type)
+#define FIELD(type, field) out[at++] = offsetof(type, field)
+
+OXSHMEM_KERNEL(abi_layout, uint64_t *out, uint64_t *count) {
+    using namespace oxshmem::abi;
+    uint64_t at = 0;
+    SIZE(ErrorRecord);
+    FIELD(ErrorRecord, code);
+    FIELD(ErrorRecord, op);
+    FIELD(ErrorRecord, pe);
+    FIELD(ErrorRecord, qpn);
+    FIELD(ErrorRecord, wqe_index);
+    FIELD(ErrorRecord, address);
+    FIELD(ErrorRecord, length);
+    FIELD(ErrorRecord, syndrome);
+    FIELD(ErrorRecord, vendor_syndrome);
+    FIELD(ErrorRecord, block);
+    FIELD(ErrorRecord, thread);
+    SIZE(Control);
+    FIELD(Control, abort);
+    FIELD(Control, claimed);
+    FIELD(Control, error);
+    SIZE(Qp);
+    FIELD(Qp, wq);
+    FIELD(Qp, stamps);
+    FIELD(Qp, dbr);
+    FIELD(Qp, doorbell);
+    FIELD(Qp, cqe);
+    FIELD(Qp, landing);
+    FIELD(Qp, laps);
+    FIELD(Qp, qpn);
+    FIELD(Qp, depth_log2);
+    FIELD(Qp, pe);
+    FIELD(Qp, index);
+    FIELD(Qp, landing_log2);
+    FIELD(Qp, reserved);
+    FIELD(Qp, landing_head);
+    FIELD(Qp, rung);
+    FIELD(Qp, doorbells);
+    FIELD(Qp, tickets);
+    FIELD(Qp, completed);
+    SIZE(LocalRegion);
+    FIELD(LocalRegion, base);
+    FIELD(LocalRegion, bytes);
+    FIELD(LocalRegion, lkey);
+    SIZE(State);
+    FIELD(State, magic);
+    FIELD(State, abi_version);
+    FIELD(State, bytes);
+    FIELD(State, my_pe);
+    FIELD(State, n_pes);
+    FIELD(State, network);
+    FIELD(State, p2p_first);
+    FIELD(State, p2p_count);
+    FIELD(State, p2p_mask);
+    FIELD(State, heap_base);
+    FIELD(State, heap_bytes);
+    FIELD(State, stride);
+    FIELD(State, chunk_log2);
+    FIELD(State, max_chunks);
+    FIELD(State, lkeys);
+    FIELD(State, rkeys);
+    FIELD(State, qps);
+    FIELD(State, qps_per_pe);
+    FIELD(State, slab_lkey);
+    FIELD(State, used);
+    FIELD(State, local_regions);
+    FIELD(State, n_local_regions);
+    FIELD(State, control);
+    FIELD(State, timeout_ns);
+    FIELD(State, sync_slots);
+    FIELD(State, sync_epoch);
+    *count = at;
+}

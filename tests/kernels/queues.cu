@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// Queue pairs under load, what device code writes into them, and programs whose order depends on them.
+#include "conformance.h"
+
+namespace {
+
+using namespace conformance;
+namespace abi = oxshmem::abi;
+
+constexpr uint32_t kWideBytes = 100; // three blocks of queue
+
+} // namespace
+
+// Each thread of each PE puts `count` words to `pe`, one request each, among them requests of two and three blocks and atomics.
+// `words`: n_pes x threads x count, `wide`: n_pes x threads x kWideBytes, `swapped`: n_pes x threads.
+OXSHMEM_KERNEL(flood, uint64_t *words, unsigned char *wide, uint64_t *swapped, uint64_t *sum, uint32_t count, int pe) {
+    const uint64_t mine = static_cast<uint64_t>(oxshmem::my_pe()) * grid_threads() + global_rank();
+    unsigned char local[kWideBytes];
+    for (uint32_t i = 0; i < count; ++i) {
+        // Neighbours' words lie `count` apart, so nothing combines.
+        oxshmem::p(words + mine * count + i, mix(mine * count + i), pe);
+        if (i % 8 == global_rank() % 8) {
+            for (uint32_t k = 0; k < kWideBytes; ++k) {
+                local[k] = static_cast<unsigned char>(mix(mine) + i + k);
+            }
+            oxshmem::putmem_nbi(oxshmem::thread, wide + mine * kWideBytes, local, kWideBytes, pe);
+        }
+        if (i % 16 == 3) {
+            oxshmem::atomic_add(sum, uint64_t{1}, pe);
+        }
+        if (i % 32 == 9) {
+            oxshmem::atomic_set(swapped + mine, mix(mine) + i, pe);
+        }
+        if (i % 64 == 33) {
+            oxshmem::atomic_fetch_inc(sum, pe);
+        }
+    }
+}
+
+// What `flood` must have left, by PE `from` with the same shape.
+OXSHMEM_KERNEL(flooded, const uint64_t *words, const unsigned char *wide, const uint64_t *swapped, uint32_t count, int from,
+               Report *report) {
+    const uint64_t theirs = static_cast<uint64_t>(from) * grid_threads() + global_rank();
+    uint32_t last_wide = 0, last_swap = 0;
+    for (uint32_t i = 0; i < count; ++i) {
+        EXPECT_EQ(report, words[theirs * count + i], mix(theirs * count + i));
+        last_wide = i % 8 == global_rank() % 8 ? i : last_wide;
+        last_swap = i % 32 == 9 ? i : last_swap;
+    }
+    for (uint32_t k = 0; k < kWideBytes; ++k) {
+        EXPECT_EQ(report, wide[theirs * kWideBytes + k], static_cast<unsigned char>(mix(theirs) + last_wide + k));
+    }
+    EXPECT_EQ(report, swapped[theirs], mix(theirs) + last_swap);
+}
+
+// Blocks ever reserved on each queue pair to `pe`.
+OXSHMEM_KERNEL(reserved_blocks, uint64_t *out, int pe) {
+    const abi::State &s = state();
+    for (uint32_t i = 0; i < s.qps_per_pe; ++i) {
+        out[i] = reinterpret_cast<const abi::Qp *>(s.qps)[static_cast<uint32_t>(pe) * s.qps_per_pe + i].reserved;
+    }
+}
+
+// What names memory in the work requests of queue pair 0 to `pe`. `at` is in the heap. Mirrored in pe/queues.rs.
+struct Names {
+    uint64_t qpn, reserved, depth, landing, landing_head, landing_mask, discard;
+    uint64_t slab_lkey, lkey, rkey, offset;
+};
+
+OXSHMEM_KERNEL(queue_names, Names *out, const void *at, int pe) {
+    const abi::State &s = state();
+    const abi::Qp &qp = reinterpret_cast<const abi::Qp *>(s.qps)[static_cast<uint32_t>(pe) * s.qps_per_pe];
+    const uint64_t offset = reinterpret_cast<uint64_t>(at) - s.heap_base;
+    const uint32_t chunk = static_cast<uint32_t>(offset >> s.chunk_log2);
+    out->qpn = qp.qpn;
+    out->reserved = qp.reserved;
+    out->depth = 1ull << qp.depth_log2;
+    out->landing = qp.landing;
+    out->landing_head = qp.landing_head;
+    out->landing_mask = (1ull << qp.landing_log2) - 1;
+    out->discard = qp.landing + (uint64_t{abi::kLandingBytes} << qp.landing_log2);
+    out->slab_lkey = byte_swap(s.slab_lkey);
+    out->lkey = byte_swap(reinterpret_cast<const uint32_t *>(s.lkeys)[chunk]);
+    out->rkey = byte_swap(reinterpret_cast<const uint32_t *>(s.rkeys)[static_cast<uint32_t>(pe) * s.max_chunks + chunk]);
+    out->offset = offset;
+}
+
+// The queue's bytes.
+OXSHMEM_KERNEL(queue_bytes, unsigned char *out, int pe) {
+    const abi::State &s = state();
+    const abi::Qp &qp = reinterpret_cast<const abi::Qp *>(s.qps)[static_cast<uint32_t>(pe) * s.qps_per_pe];
+    memcpy(out, reinterpret_cast<const void *>(qp.wq), static_cast<size_t>(abi::kBlockBytes) << qp.depth_log2);
+}
+
+// The work requests that pe/queues.rs expects, in its order. `at`: 1 KiB in one chunk, behind `at + 512` local data. One
+// thread.
+OXSHMEM_KERNEL(every_request, unsigned char *at, int pe) {
+    using namespace oxshmem;
+    unsigned char stack[100];
+    for (uint32_t i = 0; i < sizeof(stack); ++i) {
+        stack[i] = static_cast<unsigned char>(i * 3 + 1);
+    }
+    unsigned char *local = at + 512;
+    for (uint32_t i = 0; i < 256; ++i) {
+        local[i] = static_cast<unsigned char>(i ^ 0x5a);
+    }
+    auto *words = reinterpret_cast<uint64_t *>(at);
+    auto *halves = reinterpret_cast<uint32_t *>(at);
+    p(reinterpret_cast<uint8_t *>(at + 3), uint8_t{0xa5}, pe);
+    p(reinterpret_cast<uint16_t *>(at + 6), uint16_t{0xb6c7}, pe);
+    p(halves + 2, 0x11223344u, pe);
+    p(words + 2, uint64_t{0x0102030405060708}, pe);
+    putmem(oxshmem::thread, at + 33, local, 28, pe);
+    putmem(oxshmem::thread, at + 70, local + 1, 29, pe);
+    putmem(oxshmem::thread, at + 100, stack, 100, pe);
+    getmem(oxshmem::thread, local, at + 8, 24, pe);
+    g(reinterpret_cast<const uint16_t *>(at + 6), pe);
+    atomic_add(words + 32, uint64_t{5}, pe);
+    atomic_fetch_add(words + 32, ~uint64_t{0}, pe);
+    atomic_compare_swap(words + 32, uint64_t{4}, uint64_t{0x1234567890abcdef}, pe);
+    atomic_set(words + 33, uint64_t{0xfedcba9876543210}, pe);
+    atomic_fetch_and(words + 33, uint64_t{0xff00ff00ff00ff00}, pe);
+    atomic_or(words + 33, uint64_t{0x00000000000000f0}, pe);
+    atomic_xor(words + 33, uint64_t{0x8000000000000001}, pe);
+    atomic_add(halves + 70, 7u, pe);
+    atomic_fetch_inc(halves + 70, pe);
+    atomic_compare_swap(halves + 70, 8u, 0xdeadbeefu, pe);
+    atomic_swap(halves + 71, 0xcafef00du, pe);
+    atomic_and(halves + 71, 0x00ffff00u, pe);
+    atomic_fetch_or(halves + 71, 0x0000000fu, pe);
+    atomic_xor(halves + 71, 0x80000000u, pe);
+    signal_op(words + 40, 77, SIGNAL_SET, pe);
+    signal_op(words + 40, 3, SIGNAL_ADD, pe);
+    putmem_signal(oxshmem::thread, at + 340, local, 64, words + 41, 9, SIGNAL_SET, pe);
+    putmem_signal(oxshmem::thread, at + 404, local, 8, words + 41, 1, SIGNAL_ADD, pe);
+    quiet();
+}
+
+// Block 0 puts a round's data; block 1, which uses another queue pair, signals that it is there; block 2 counts the rounds
+// whose signal came before the data. Right only if block 0 completes its puts (`complete`) before it hands over.
+OXSHMEM_KERNEL(flag_of_another_block, unsigned char *in, unsigned char *out, uint64_t bytes, uint64_t *signal,
+               uint32_t *handover, uint32_t rounds, uint32_t complete, uint64_t *stale) {
+    const int next = (oxshmem::my_pe() + 1) % oxshmem::n_pes();
+    for (uint32_t round = 0; round < rounds; ++round) {
+        if (block_rank() == 0) {
+            oxshmem::putmem_nbi(oxshmem::block, in + round * bytes, out + round * bytes, bytes, next);
+            if (complete != 0) {
+                oxshmem::quiet(oxshmem::block);
+            }
+            sync_block();
+            if (thread_rank() == 0) {
+                store<order::release, reach::device>(handover, round + 1);
+            }
+        } else if (block_rank() == 1) {
+            if (thread_rank() == 0) {
+                while (load<order::acquire, reach::device>(handover) <= round) {
+                    pause();
+                }
+                oxshmem::signal_op(signal, round + 1, oxshmem::SIGNAL_SET, next);
+            }
+        } else if (thread_rank() == 0) {
+            oxshmem::signal_wait_until(signal, oxshmem::CMP_GE, round + 1);
+            for (uint64_t i = 0; i < bytes; ++i) {
+                if (peek(in + round * bytes + i) == 0) {
+                    *stale += 1;
+                    break;
+                }
+            }
+        }
+    }
+}
+
+// Puts to `pe` until the queue pair fails or `most` are done.
+OXSHMEM_KERNEL(put_to, uint64_t *at, uint64_t value, int pe, uint32_t most) {
+    for (uint32_t i = 0; i < most; ++i) {
+        oxshmem::p(at, value, pe);
+        oxshmem::quiet();
+    }
+}
+
+OXSHMEM_KERNEL(put_and_signal, uint64_t *at, uint64_t value, uint64_t *signal, int pe) {
+    oxshmem::p(at, value, pe);
+    oxshmem::signal_op(signal, 1, oxshmem::SIGNAL_ADD, pe);
+}

@@ -1,0 +1,49 @@
+//! barrier_all, sync_all, quiet, fence, ptr.
+
+use oxshmem::Path;
+
+use crate::Outcome;
+use crate::rig::Rig;
+
+oxshmem::include_module!(BARRIERS, "barriers");
+
+pub fn barriers(args: &[String]) -> Outcome {
+    let rounds: u32 = args.first().map_or(Ok(40), |text| text.parse())?;
+    let rig = Rig::new(&BARRIERS)?;
+    let flags = rig.pe.alloc::<u32>(rig.n_pes())?;
+    let own = rig.pe.alloc::<u32>(1)?;
+    let mut first = 1u32;
+    for scope in 0..3u32 {
+        for sync in 0..2u32 {
+            for threads in [1, 32, 50] {
+                rig.run_linear("barrier_rounds", 1, threads, (&flags, &own, first, rounds, scope, sync, rig.report()))?;
+                first += rounds;
+                // The host's barriers are of the same sequence.
+                rig.pe.barrier_all()?;
+                rig.pe.sync_all()?;
+            }
+        }
+    }
+    let data = rig.pe.alloc::<u32>(rig.n_pes() * 64)?;
+    rig.run_linear("quiet_rounds", 1, 64, (&data, 4u32, rig.report()))?;
+    rig.pe.barrier_all()?;
+    rig.finish()
+}
+
+pub fn fence(_: &[String]) -> Outcome {
+    let rig = Rig::new(&BARRIERS)?;
+    let (first, second) = (rig.pe.alloc::<u64>(1)?, rig.pe.alloc::<u64>(1)?);
+    rig.run_linear("fence_rounds", 2, 1, (&first, &second, 2000u64, rig.report()))?;
+    rig.finish()
+}
+
+pub fn pointers(_: &[String]) -> Outcome {
+    let rig = Rig::new(&BARRIERS)?;
+    let direct = |pe: &usize| matches!(rig.pe.path(*pe), Some(Path::Own | Path::LoadStore));
+    let reachable = (0..rig.n_pes()).filter(direct).fold(0u64, |mask, pe| mask | 1 << pe);
+    assert!(reachable >> rig.me() & 1 == 1);
+    assert_eq!(rig.pe.path(rig.n_pes()), None);
+    let data = rig.pe.alloc::<i32>(rig.n_pes())?;
+    rig.run_linear("pointers", 1, 1, (&data, reachable, rig.report()))?;
+    rig.finish()
+}

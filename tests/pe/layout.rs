@@ -1,0 +1,39 @@
+//! What must hold before anything else: the device ABI is the same on both sides, and there is such a device and transport.
+
+use oxshmem::device::DeviceError;
+use oxshmem::{Error, TransportError};
+
+use crate::Outcome;
+use crate::rig::Rig;
+
+oxshmem::include_module!(ABI, "abi");
+
+/// The device's compiler lays the structures out as `abi.rs` says.
+pub fn layout(_: &[String]) -> Outcome {
+    let rig = Rig::new(&ABI)?;
+    let (out, count) = (rig.pe.alloc::<u64>(256)?, rig.pe.alloc::<u64>(1)?);
+    rig.run_linear("abi_layout", 1, 1, (&out, &count))?;
+    let count = rig.pe.read_local(&count, 0..1)?[0] as usize;
+    let theirs = rig.pe.read_local(&out, 0..count)?;
+    let ours = oxshmem::abi::layout();
+    assert_eq!(ours.len(), count, "kernels/abi.cu does not list what oxshmem::abi::layout() lists");
+    for ((name, bytes), theirs) in ours.iter().zip(theirs) {
+        assert_eq!(*bytes as u64, theirs, "{name}: abi.rs and abi.h differ");
+    }
+    rig.finish()
+}
+
+/// Ends with status 77 and says why if this build or machine does not have the device or transport asked for.
+pub fn probe(_: &[String]) -> Outcome {
+    match oxshmem::init() {
+        Ok(pe) => Ok(pe.finalize()?),
+        Err(
+            error @ (Error::Device(DeviceError::Unavailable { .. })
+            | Error::Transport(TransportError::NotAvailable { .. })),
+        ) => {
+            println!("{error}");
+            std::process::exit(oxshmem_tests::ABSENT);
+        }
+        Err(error) => Err(error.into()),
+    }
+}

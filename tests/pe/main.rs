@@ -1,0 +1,83 @@
+//! One PE of a conformance or fault test: `conformance-pe CASE ARGS...`, started by the tests as often as a job has PEs.
+
+#![allow(clippy::unwrap_used)] // A failed case ends this process, which is how it reports.
+
+mod atomics;
+mod barriers;
+mod errors;
+mod host;
+mod lanes;
+mod layout;
+mod processes;
+mod queues;
+mod rig;
+mod rma;
+mod signals;
+mod typed;
+mod waits;
+
+use std::process::ExitCode;
+
+/// What a case returns; an error or a panic fails the test, with its text.
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+/// A case and its name.
+type Case = (&'static str, fn(&[String]) -> Outcome);
+
+const CASES: &[Case] = &[
+    ("aborts", processes::aborts),
+    ("atomic_contention", atomics::contention),
+    ("atomic_values", atomics::values),
+    ("barriers", barriers::barriers),
+    ("completion_error", queues::completion_error),
+    ("crashes", errors::crashes),
+    ("dies_in_alloc", processes::dies_in_alloc),
+    ("dies_in_barrier", processes::dies_in_barrier),
+    ("dies_in_bootstrap", processes::dies_in_bootstrap),
+    ("dies_in_finalize", processes::dies_in_finalize),
+    ("dies_in_kernel", processes::dies_in_kernel),
+    ("drops", processes::drops),
+    ("fence", barriers::fence),
+    ("flood", queues::flood),
+    ("host_atomics", host::atomics),
+    ("host_heap", host::heap),
+    ("host_memory", host::memory),
+    ("host_mismatch", host::mismatch),
+    ("host_rounds", host::rounds),
+    ("host_signals", host::signals),
+    ("host_transfers", host::transfers),
+    ("lanes", lanes::lanes),
+    ("layout", layout::layout),
+    ("order", queues::order),
+    ("pointers", barriers::pointers),
+    ("probe", layout::probe),
+    ("refused", errors::refused),
+    ("requests", queues::requests),
+    ("rma", rma::rma),
+    ("signals", signals::signals),
+    ("timeouts", errors::timeouts),
+    ("typed", typed::typed),
+    ("waits", waits::waits),
+];
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let Some((name, rest)) = args.split_first() else {
+        eprintln!(
+            "conformance-pe CASE ARGS...; the cases: {:?}",
+            CASES.iter().map(|(name, _)| name).collect::<Vec<_>>()
+        );
+        return ExitCode::from(2);
+    };
+    let Some((_, case)) = CASES.iter().find(|(known, _)| known == name) else {
+        eprintln!("no case `{name}`");
+        return ExitCode::from(2);
+    };
+    match case(rest) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{name}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! PEs that die: the others get an error that names the dead one, and end.
+
+use oxshmem::{Error, Pe};
+use rustix::process::{Signal, getpid, kill_process};
+
+use crate::Outcome;
+use crate::rig::Rig;
+
+oxshmem::include_module!(ERRORS, "errors");
+
+/// The PE that dies.
+const DYING: usize = 1;
+
+fn die() -> ! {
+    let _ = kill_process(getpid(), Signal::KILL);
+    loop {
+        std::thread::park();
+    }
+}
+
+/// The abstract sockets that this process has bound, for the test to see that they go away.
+fn print_sockets() -> Outcome {
+    let mut inodes = Vec::new();
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        if let Ok(target) = std::fs::read_link(entry?.path())
+            && let Some(inode) = target.to_str().and_then(|text| text.strip_prefix("socket:[")?.strip_suffix(']'))
+        {
+            inodes.push(inode.to_owned());
+        }
+    }
+    for line in std::fs::read_to_string("/proc/net/unix")?.lines() {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        if let [_, _, _, _, _, _, inode, name] = fields[..]
+            && inodes.iter().any(|own| own == inode)
+        {
+            println!("socket {name}");
+        }
+    }
+    println!("job {}", std::env::var("OXSHMEM_JOB")?);
+    Ok(())
+}
+
+/// The error that a survivor gets names the dead PE, and no deadline has passed.
+fn named(error: &Error) -> Outcome {
+    let text = error.to_string();
+    println!("survivor: {text}");
+    let failed = matches!(error, Error::Bootstrap(oxshmem::bootstrap::BootstrapError::Failed(_)) | Error::Heap(_));
+    if failed && text.contains(&format!("PE {DYING}")) {
+        Ok(())
+    } else {
+        Err(format!("not the error that was due: {error:?}").into())
+    }
+}
+
+/// Before the job is complete: the others wait in init.
+pub fn dies_in_bootstrap(_: &[String]) -> Outcome {
+    print_sockets()?;
+    if std::env::var("OXSHMEM_RANK")? == DYING.to_string() {
+        die();
+    }
+    named(&oxshmem::init().expect_err("a PE is missing"))
+}
+
+/// While the others' kernels wait for it.
+pub fn dies_in_kernel(_: &[String]) -> Outcome {
+    let rig = Rig::new(&ERRORS)?;
+    let (ready, signal) = (rig.pe.alloc::<u64>(1)?, rig.pe.alloc::<u64>(1)?);
+    print_sockets()?;
+    if rig.me() == DYING {
+        rig.pe.signal_wait_until(&ready, 0, oxshmem::Compare::Eq, rig.n_pes() as u64 - 1)?;
+        die();
+    }
+    let error = rig.run_linear("wait_for_the_dead", 2, 40, (&ready, &signal, DYING as i32)).expect_err("the PE died");
+    named(&error)?;
+    // Every later call says so too, and none waits.
+    named(&rig.pe.barrier_all().expect_err("the job has failed"))?;
+    named(&rig.pe.alloc::<u64>(1).expect_err("the job has failed"))?;
+    named(&rig.pe.finalize().expect_err("the job has failed"))
+}
+
+/// While the others allocate, with a heap that has to grow.
+pub fn dies_in_alloc(_: &[String]) -> Outcome {
+    let pe = oxshmem::init()?;
+    print_sockets()?;
+    if pe.my_pe() == DYING {
+        die();
+    }
+    named(&pe.alloc::<u8>(5 << 20).expect_err("the PE died"))
+}
+
+/// While the others are in a barrier of the host.
+pub fn dies_in_barrier(_: &[String]) -> Outcome {
+    let pe = oxshmem::init()?;
+    print_sockets()?;
+    if pe.my_pe() == DYING {
+        die();
+    }
+    named(&pe.barrier_all().expect_err("the PE died"))
+}
+
+/// While it puts itself, and the others finalize.
+pub fn dies_in_finalize(_: &[String]) -> Outcome {
+    let pe = oxshmem::init()?;
+    print_sockets()?;
+    if pe.my_pe() == DYING {
+        die();
+    }
+    named(&pe.finalize().expect_err("the PE died"))
+}
+
+/// A PE that goes without finalize, though its process ends well, is missed too.
+pub fn drops(_: &[String]) -> Outcome {
+    let pe: Pe = oxshmem::init()?;
+    print_sockets()?;
+    if pe.my_pe() == DYING {
+        drop(pe);
+        return Ok(());
+    }
+    named(&pe.barrier_all().expect_err("the PE was dropped"))
+}
+
+/// One that aborts tells the others why.
+pub fn aborts(_: &[String]) -> Outcome {
+    let pe = oxshmem::init()?;
+    print_sockets()?;
+    if pe.my_pe() == DYING {
+        pe.abort("the moon is full");
+        return Ok(());
+    }
+    let error = pe.barrier_all().expect_err("the PE aborted");
+    assert!(error.to_string().contains("the moon is full"), "{error}");
+    named(&error)
+}

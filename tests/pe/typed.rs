@@ -1,0 +1,31 @@
+//! Every generated name once.
+
+use crate::Outcome;
+use crate::rig::Rig;
+
+oxshmem::include_module!(TYPED, "typed");
+
+pub fn typed(_: &[String]) -> Outcome {
+    // The last warp has 8 lanes.
+    const THREADS: u32 = 40;
+    let rig = Rig::new(&TYPED)?;
+    let bytes = rig.pe.alloc::<u64>(1)?;
+    rig.run_linear("typed_bytes", 1, 1, (&bytes,))?;
+    let bytes = rig.pe.read_local(&bytes, 0..1)?[0];
+    let arena = rig.pe.alloc_aligned::<u8>(bytes as usize, 16)?;
+    rig.run_linear("typed_fill", 1, THREADS, (&arena,))?;
+    rig.pe.barrier_all()?;
+    rig.run_linear("typed_call", 1, THREADS, (&arena,))?;
+    rig.run_linear("typed_scalars", 1, 1, (&arena, rig.report()))?;
+    rig.pe.barrier_all()?;
+    rig.run_linear("typed_check", 1, THREADS, (&arena, rig.report()))?;
+
+    let words = rig.pe.alloc::<u64>(64)?;
+    rig.run_linear("typed_atomics", 1, 1, (&words, rig.report()))?;
+    let own = rig.pe.alloc::<u64>(8)?;
+    rig.run_linear("typed_waits", 1, 1, (&own, rig.report()))?;
+    let data = rig.pe.alloc::<i32>(1)?;
+    let signals = rig.pe.alloc::<u64>(1)?;
+    rig.run_linear("typed_others", 1, THREADS, (&data, &signals, rig.report()))?;
+    rig.finish()
+}

@@ -1,0 +1,92 @@
+//! PEs that die. The others end with an error that names the dead one, long before any deadline, and nothing is left behind.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+
+use oxshmem::launch::PeStatus;
+use oxshmem_tests::{Job, Transport, stdout, transcript};
+
+const PE: &str = env!("CARGO_BIN_EXE_conformance-pe");
+
+/// The PE that dies, and how.
+const DYING: usize = 1;
+
+fn survivors_are_told(case: &str, transport: Transport, npes: u32, end: PeStatus) {
+    // Deadlines that no test waits for: an error that comes is not theirs.
+    let job = Job::new(PE, case, npes)
+        .transport(transport)
+        .env("OXSHMEM_TIMEOUT", "10min")
+        .env("OXSHMEM_BOOTSTRAP_TIMEOUT", "10min");
+    let outcome = job.run();
+    let text = transcript(&outcome);
+    for (rank, pe) in outcome.pes.iter().enumerate() {
+        if rank == DYING {
+            assert_eq!(pe.status, end, "{text}");
+        } else {
+            assert_eq!(pe.status, PeStatus::Exited(0), "{text}");
+            assert!(stdout(&outcome, rank).contains("survivor: "), "{text}");
+        }
+    }
+    if matches!(end, PeStatus::Killed(_)) {
+        assert_eq!(outcome.failed, Some(DYING as u32), "{text}");
+    }
+    nothing_is_left(&text);
+}
+
+/// No process of the job, no socket, no file.
+fn nothing_is_left(text: &str) {
+    let told = |what: &str| -> Vec<String> {
+        text.lines().filter_map(|line| line.strip_prefix(what)).map(str::to_owned).collect()
+    };
+    let jobs = told("job ");
+    let sockets = told("socket ");
+    assert!(!jobs.is_empty(), "{text}");
+    let bound = fs::read_to_string("/proc/net/unix").unwrap();
+    for socket in &sockets {
+        assert!(!bound.lines().any(|line| line.ends_with(&format!(" {socket}"))), "{socket} is left");
+    }
+    for entry in fs::read_dir("/proc").unwrap().flatten() {
+        if let Ok(environment) = fs::read(entry.path().join("environ")) {
+            let environment = String::from_utf8_lossy(&environment);
+            assert!(!environment.contains(&jobs[0]), "process {:?} is left", entry.file_name());
+        }
+    }
+    if let Ok(files) = fs::read_dir("/dev/shm") {
+        for file in files.flatten() {
+            assert!(!file.file_name().to_string_lossy().contains("oxshmem"), "/dev/shm/{:?}", file.file_name());
+        }
+    }
+}
+
+macro_rules! deaths {
+    ($($case:ident: $end:expr;)*) => {
+        $(
+            mod $case {
+                use super::*;
+
+                #[test]
+                fn p2p() {
+                    survivors_are_told(stringify!($case), Transport::P2p, 4, $end);
+                }
+
+                #[test]
+                fn ibgda() {
+                    survivors_are_told(stringify!($case), Transport::Ibgda, 3, $end);
+                }
+            }
+        )*
+    };
+}
+
+const KILLED: PeStatus = PeStatus::Killed(libc::SIGKILL);
+
+deaths! {
+    dies_in_bootstrap: KILLED;
+    dies_in_kernel: KILLED;
+    dies_in_alloc: KILLED;
+    dies_in_barrier: KILLED;
+    dies_in_finalize: KILLED;
+    drops: PeStatus::Exited(0);
+    aborts: PeStatus::Exited(0);
+}
