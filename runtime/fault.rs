@@ -70,7 +70,7 @@ pub enum FaultKind {
     /// The HCA completed a work request with an error.
     #[error(
         "the HCA ended {opcode} to PE {pe} (QP {qpn:#x}, WQE {wqe_index}, heap offset {address:#x}) with {syndrome} (vendor syndrome \
-         {vendor_syndrome:#x}); the connection to this PE is lost"
+         {vendor_syndrome:#x}){cause}; the connection to this PE is lost"
     )]
     Completion {
         /// The peer.
@@ -87,6 +87,8 @@ pub enum FaultKind {
         syndrome: String,
         /// The vendor syndrome.
         vendor_syndrome: u32,
+        /// What the HCA says about it, after a colon; empty if it says nothing.
+        cause: String,
     },
     /// Neither load/store nor a network leads there.
     #[error("no path to PE {pe}: it is not load/store reachable and no network is open")]
@@ -195,12 +197,45 @@ impl DeviceFault {
                 address,
                 syndrome: syndrome(record.syndrome),
                 vendor_syndrome: record.vendor_syndrome,
+                cause: String::new(),
             },
             6 => FaultKind::NoPath { pe },
             7 => FaultKind::BadArgument { value: length.cast_signed(), address, pe },
             code => FaultKind::Unknown { code },
         };
         Self { me, operation: operation(record.op), block: record.block, thread: record.thread, kind }
+    }
+}
+
+/// The work request that made a queue pair fail, as its HCA remembers it.
+#[derive(Debug)]
+pub(crate) struct Cause {
+    pub wqe_index: u64,
+    /// The first words of the WQE: opcode and remote address.
+    pub opcode: u8,
+    pub address: u64,
+    pub syndrome: u8,
+    pub text: String,
+}
+
+impl DeviceFault {
+    /// The QP of a completion error.
+    pub(crate) fn failed_qp(&self) -> Option<u32> {
+        match self.kind {
+            FaultKind::Completion { qpn, .. } => Some(qpn),
+            _ => None,
+        }
+    }
+
+    /// Names the work request that failed first. Device code may have seen one that was flushed after it.
+    pub(crate) fn explain(&mut self, why: Cause) {
+        if let FaultKind::Completion { wqe_index, opcode: name, address, syndrome: what, cause, .. } = &mut self.kind {
+            *wqe_index = why.wqe_index;
+            *name = opcode(why.opcode.into());
+            *address = why.address;
+            *what = syndrome(why.syndrome.into());
+            *cause = format!(": {}", why.text);
+        }
     }
 }
 

@@ -408,7 +408,13 @@ impl Pe {
                 self.slab.write(self.parts.control, ABORT_AT, &abi::ABORT_JOB)?;
             }
         }
-        Ok(Some(DeviceFault::decode(&record, self.state.my_pe, self.state.n_pes, self.state.timeout_ns)))
+        let mut fault = DeviceFault::decode(&record, self.state.my_pe, self.state.n_pes, self.state.timeout_ns);
+        if let (Some(network), Some(qpn)) = (&self.network, fault.failed_qp())
+            && let Some(cause) = network.cause(&self.slab, qpn)
+        {
+            fault.explain(cause);
+        }
+        Ok(Some(fault))
     }
 
     /// Every PE must call the same; otherwise all get an error.

@@ -202,6 +202,17 @@ pub struct Counters {
     pub recovered: u64,
 }
 
+/// Why a QP went to the error state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QpFailure {
+    /// Block index of the WQE since the queue was reset, not cut to 16 bits.
+    pub wqe_index: u64,
+    /// Syndrome of its CQE.
+    pub syndrome: u8,
+    /// What exactly was wrong.
+    pub text: String,
+}
+
 /// An HCA. Every call may block for a short while; none blocks for ever.
 pub trait Provider: Send + Sync + fmt::Debug {
     /// What it is and how it is addressed.
@@ -241,4 +252,7 @@ pub trait Provider: Send + Sync + fmt::Debug {
 
     /// What it has done, where that is counted.
     fn counters(&self) -> Option<Counters>;
+
+    /// What failed first on a QP, where that is kept. A collapsed CQ may show a flushed WQE instead, whose CQE came later.
+    fn first_failure(&self, qpn: u32) -> Option<QpFailure>;
 }

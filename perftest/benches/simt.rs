@@ -60,5 +60,10 @@ fn simt(c: &mut Criterion) {
     pe.finalize().unwrap();
 }
 
-criterion_group!(benches, simt);
+fn short() -> Criterion {
+    let second = std::time::Duration::from_secs(1);
+    Criterion::default().sample_size(20).warm_up_time(second / 2).measurement_time(second)
+}
+
+criterion_group!(name = benches; config = short(); targets = simt);
 criterion_main!(benches);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Atomics on 64-bit words. Word e is changed by one thread only, so the value before each operation is known; what an operation fetched
-// is kept and checked (src/atomic.rs applies the same operations).
+// Atomics on 64-bit words. Word e is changed by one thread only, so the value before each operation is known; what an operation
+// fetched is kept and checked (src/atomic.rs applies the same operations).
 
 #include "common.h"
 

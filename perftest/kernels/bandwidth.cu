@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// put, get, p and g as fast as they go: every iteration moves `bytes` bytes, all iterations are in flight together, and one quiet ends
-// them. `clock` gets begin and end of each block.
+// put, get, p and g as fast as they go: every iteration moves `bytes` bytes, all iterations are in flight together, and one
+// quiet ends them. `clock` gets begin and end of each block.
 
 #include "common.h"
 
@@ -36,9 +36,9 @@ OXSHMEM_DEVICE void get_bw(Scope scope, char *dst, const char *src, uint64_t byt
 } // namespace perftest
 
 #define PERFTEST_COPY(name, scope)                                                                                             \
-    OXSHMEM_KERNEL(name##_##scope, char *dst, const char *src, uint64_t bytes, uint64_t first, uint64_t iters, int pe,        \
+    OXSHMEM_KERNEL(name##_##scope, char *dst, const char *src, uint64_t bytes, uint64_t first, uint64_t iters, int pe,         \
                    uint64_t *clock) {                                                                                          \
-        perftest::name(oxshmem::scope, dst, src, bytes, first, iters, pe, clock);                                             \
+        perftest::name(oxshmem::scope, dst, src, bytes, first, iters, pe, clock);                                              \
     }
 PERFTEST_COPY(put_bw, thread)
 PERFTEST_COPY(put_bw, warp)

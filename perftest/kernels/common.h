@@ -30,28 +30,44 @@ OXSHMEM_DEVICE Part split_bytes(uint64_t bytes, uint64_t parts, uint64_t index) 
 
 // The grid's groups of threads that call together, and the calling thread's one.
 template <class Scope> OXSHMEM_DEVICE uint64_t groups_per_block();
-template <> OXSHMEM_DEVICE uint64_t groups_per_block<thread_scope>() { return port::block_threads(); }
-template <> OXSHMEM_DEVICE uint64_t groups_per_block<warp_scope>() { return (port::block_threads() + 31) / 32; }
-template <> OXSHMEM_DEVICE uint64_t groups_per_block<block_scope>() { return 1; }
+template <> OXSHMEM_DEVICE uint64_t groups_per_block<thread_scope>() {
+    return port::block_threads();
+}
+template <> OXSHMEM_DEVICE uint64_t groups_per_block<warp_scope>() {
+    return (port::block_threads() + 31) / 32;
+}
+template <> OXSHMEM_DEVICE uint64_t groups_per_block<block_scope>() {
+    return 1;
+}
 
 template <class Scope> OXSHMEM_DEVICE uint64_t group_in_block();
-template <> OXSHMEM_DEVICE uint64_t group_in_block<thread_scope>() { return port::thread_rank(); }
-template <> OXSHMEM_DEVICE uint64_t group_in_block<warp_scope>() { return port::thread_rank() / 32; }
-template <> OXSHMEM_DEVICE uint64_t group_in_block<block_scope>() { return 0; }
+template <> OXSHMEM_DEVICE uint64_t group_in_block<thread_scope>() {
+    return port::thread_rank();
+}
+template <> OXSHMEM_DEVICE uint64_t group_in_block<warp_scope>() {
+    return port::thread_rank() / 32;
+}
+template <> OXSHMEM_DEVICE uint64_t group_in_block<block_scope>() {
+    return 0;
+}
 
 template <class Scope> OXSHMEM_DEVICE Part my_part(uint64_t bytes) {
     const uint64_t each = groups_per_block<Scope>();
     return split_bytes(bytes, each * port::grid_blocks(), port::block_rank() * each + group_in_block<Scope>());
 }
 
-OXSHMEM_DEVICE uint64_t grid_threads() { return static_cast<uint64_t>(port::grid_blocks()) * port::block_threads(); }
+OXSHMEM_DEVICE uint64_t grid_threads() {
+    return static_cast<uint64_t>(port::grid_blocks()) * port::block_threads();
+}
 OXSHMEM_DEVICE uint64_t grid_rank() {
     return static_cast<uint64_t>(port::block_rank()) * port::block_threads() + port::thread_rank();
 }
 
-// The data; src/pattern.rs has the same. Iteration i of a test that copies buffers takes them from 64 * (i mod 16) bytes on, so what an
-// earlier iteration left does not pass for the last one's data.
-OXSHMEM_DEVICE uint64_t shift(uint64_t iteration) { return iteration % 16 * 64; }
+// The data; src/pattern.rs has the same. Iteration i of a test that copies buffers takes them from 64 * (i mod 16) bytes on, so
+// what an earlier iteration left does not pass for the last one's data.
+OXSHMEM_DEVICE uint64_t shift(uint64_t iteration) {
+    return iteration % 16 * 64;
+}
 OXSHMEM_DEVICE uint64_t word(uint64_t seed, uint64_t iteration, uint64_t index) {
     const uint64_t x = (seed + iteration * 0xd1b54a32d192ed03ull + index) * 0x9e3779b97f4a7c15ull;
     return x ^ x >> 29;

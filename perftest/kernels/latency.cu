@@ -23,9 +23,9 @@ OXSHMEM_DEVICE void put_latency(Scope scope, char *dst, const char *src, uint64_
 } // namespace perftest
 
 #define PERFTEST_PUT_LATENCY(scope)                                                                                            \
-    OXSHMEM_KERNEL(put_latency_##scope, char *dst, const char *src, uint64_t bytes, uint64_t first, uint64_t iters, int pe,   \
+    OXSHMEM_KERNEL(put_latency_##scope, char *dst, const char *src, uint64_t bytes, uint64_t first, uint64_t iters, int pe,    \
                    uint64_t *times) {                                                                                          \
-        perftest::put_latency(oxshmem::scope, dst, src, bytes, first, iters, pe, times);                                      \
+        perftest::put_latency(oxshmem::scope, dst, src, bytes, first, iters, pe, times);                                       \
     }
 PERFTEST_PUT_LATENCY(thread)
 PERFTEST_PUT_LATENCY(warp)

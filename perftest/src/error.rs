@@ -2,15 +2,15 @@
 
 use std::path::PathBuf;
 
+use oxshmem::bootstrap::BootstrapError;
+
 /// Delivered data that is not what was sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "wrong data at PE {pe}: {what}, {unit} {offset}: expected {expected:#x}, found {found:#x} ({wrong} of {of} {unit}s are wrong); \
+    "wrong data: {what}, {unit} {offset}: expected {expected:#x}, found {found:#x} ({wrong} of {of} {unit}s are wrong); \
      the figures of this run mean nothing"
 )]
 pub struct Mismatch {
-    /// Where the data is.
-    pub pe: usize,
     /// What it is.
     pub what: &'static str,
     /// What offsets count.
@@ -33,7 +33,7 @@ pub struct Mismatch {
 pub enum Error {
     /// The library's error.
     #[error(transparent)]
-    Library(#[from] oxshmem::Error),
+    Library(Box<oxshmem::Error>),
     /// The configuration was refused.
     #[error(transparent)]
     Config(#[from] oxshmem::config::ConfigError),
@@ -90,20 +90,26 @@ impl Error {
     pub fn is_consequence(&self) -> bool {
         match self {
             Self::MismatchElsewhere(_) => true,
-            Self::Library(oxshmem::Error::Bootstrap(oxshmem::bootstrap::BootstrapError::Failed(_))) => true,
+            Self::Library(error) => matches!(**error, oxshmem::Error::Bootstrap(BootstrapError::Failed(_))),
             _ => false,
         }
     }
 }
 
+impl From<oxshmem::Error> for Error {
+    fn from(error: oxshmem::Error) -> Self {
+        Self::Library(Box::new(error))
+    }
+}
+
 impl From<oxshmem::device::DeviceError> for Error {
     fn from(error: oxshmem::device::DeviceError) -> Self {
-        Self::Library(error.into())
+        oxshmem::Error::from(error).into()
     }
 }
 
 impl From<oxshmem::HeapError> for Error {
     fn from(error: oxshmem::HeapError) -> Self {
-        Self::Library(error.into())
+        oxshmem::Error::from(error).into()
     }
 }

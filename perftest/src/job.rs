@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::process::ExitCode;
 
 use oxshmem::launch::{self, LaunchOptions, Outcome, Output};
@@ -107,7 +107,7 @@ impl Complaint {
                 if is_out { rustix::stdio::dup2_stdout(descriptor) } else { rustix::stdio::dup2_stderr(descriptor) };
             attached.map_err(system("taking over standard output"))?;
         }
-        Ok(Self(Some(File::from(OwnedFd::from(keep)))))
+        Ok(Self(Some(File::from(keep))))
     }
 
     /// Tells how this PE failed.
@@ -119,7 +119,10 @@ impl Complaint {
                 // Nobody is left to tell if that fails.
                 let _ = writeln!(pipe, "{error}");
             }
-            None => eprintln!("{name}: {error}"),
+            None => match std::env::var("OXSHMEM_RANK") {
+                Ok(rank) => eprintln!("{name}: PE {rank}: {error}"),
+                Err(_) => eprintln!("{name}: {error}"),
+            },
         }
     }
 }

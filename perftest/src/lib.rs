@@ -5,6 +5,7 @@
 
 pub mod atomic;
 pub mod bench;
+pub mod demo;
 pub mod error;
 pub mod job;
 pub mod options;
@@ -44,7 +45,7 @@ pub fn main(bench: Bench) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match measure(&options) {
+    match in_job(&options, |pe| measure(pe, &options)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             complaint.file(bench.name(), &error);
@@ -53,19 +54,20 @@ pub fn main(bench: Bench) -> ExitCode {
     }
 }
 
-/// Measures as one PE of the job.
-fn measure(options: &Options) -> Result<(), Error> {
+/// Joins the job, does `work` as one of its PEs, and leaves it.
+fn in_job(options: &Options, work: impl FnOnce(&Pe) -> Result<(), Error>) -> Result<(), Error> {
     let pe = Pe::with_config(options.config.clone())?;
-    let measured = measure_on(&pe, options);
-    match &measured {
+    let done = work(&pe);
+    match &done {
         Ok(()) => pe.finalize()?,
         // The other PEs wait for this one.
         Err(error) => pe.abort(&error.to_string()),
     }
-    measured
+    done
 }
 
-fn measure_on(pe: &Pe, options: &Options) -> Result<(), Error> {
+/// Measures as one PE of the job, and shows the figures.
+fn measure(pe: &Pe, options: &Options) -> Result<(), Error> {
     let mut session = Session::new(pe, options)?;
     let mut json = None;
     if pe.my_pe() == 0 {

@@ -42,7 +42,7 @@ pub fn poison(expected: &[u8]) -> Vec<u8> {
 ///
 /// # Errors
 /// They differ.
-pub fn check(pe: usize, what: &'static str, expected: &[u8], found: &[u8]) -> Result<(), Mismatch> {
+pub fn check(what: &'static str, expected: &[u8], found: &[u8]) -> Result<(), Mismatch> {
     assert_eq!(expected.len(), found.len(), "compare buffers of one length");
     if expected == found {
         return Ok(());
@@ -51,7 +51,6 @@ pub fn check(pe: usize, what: &'static str, expected: &[u8], found: &[u8]) -> Re
     let first = expected.iter().zip(found).position(|(expected, found)| expected != found);
     let offset = first.unwrap_or_default();
     Err(Mismatch {
-        pe,
         what,
         unit: "byte",
         offset: offset as u64,
@@ -66,12 +65,11 @@ pub fn check(pe: usize, what: &'static str, expected: &[u8], found: &[u8]) -> Re
 ///
 /// # Errors
 /// They differ.
-pub fn check_words(pe: usize, what: &'static str, expected: &[u64], found: &[u64]) -> Result<(), Mismatch> {
+pub fn check_words(what: &'static str, expected: &[u64], found: &[u64]) -> Result<(), Mismatch> {
     assert_eq!(expected.len(), found.len(), "compare buffers of one length");
     let mut differences = expected.iter().zip(found).enumerate().filter(|(_, (expected, found))| expected != found);
     let Some((offset, (&expected_word, &found_word))) = differences.next() else { return Ok(()) };
     Err(Mismatch {
-        pe,
         what,
         unit: "word",
         offset: offset as u64,
@@ -90,11 +88,11 @@ mod tests {
     #[test]
     fn every_single_wrong_byte_is_found() {
         let expected = source(seed("test", "thread", 100), 100);
-        check(1, "data", &expected, &expected).unwrap();
+        check("data", &expected, &expected).unwrap();
         for offset in 0..expected.len() {
             let mut found = expected.clone();
             found[offset] ^= 0x10;
-            let error = check(1, "data", &expected, &found).unwrap_err();
+            let error = check("data", &expected, &found).unwrap_err();
             assert_eq!((error.offset, error.wrong), (offset as u64, 1));
             assert_eq!((error.expected, error.found), (u64::from(expected[offset]), u64::from(found[offset])));
         }
@@ -103,11 +101,11 @@ mod tests {
     #[test]
     fn the_first_wrong_word_is_named_and_all_are_counted() {
         let expected: Vec<u64> = (0..10).collect();
-        check_words(0, "words", &expected, &expected).unwrap();
+        check_words("words", &expected, &expected).unwrap();
         let mut found = expected.clone();
         found[3] = 77;
         found[9] = 0;
-        let error = check_words(0, "words", &expected, &found).unwrap_err();
+        let error = check_words("words", &expected, &found).unwrap_err();
         assert_eq!((error.offset, error.expected, error.found, error.wrong, error.of), (3, 3, 77, 2, 10));
     }
 
@@ -118,9 +116,9 @@ mod tests {
             for iteration in 1..40 {
                 let (now, before) = (shift(iteration), shift(iteration - 1));
                 let expected = &data[now..now + bytes];
-                assert!(check(0, "data", expected, &poison(expected)).is_err());
+                assert!(check("data", expected, &poison(expected)).is_err());
                 if bytes >= 7 {
-                    assert!(check(0, "data", expected, &data[before..before + bytes]).is_err());
+                    assert!(check("data", expected, &data[before..before + bytes]).is_err());
                 }
             }
         }

@@ -53,6 +53,17 @@ pub struct Row {
     pub verified: bool,
 }
 
+impl Row {
+    /// The row as one line of JSON.
+    ///
+    /// # Errors
+    /// A figure is not a number.
+    pub fn to_json(&self) -> Result<String, Error> {
+        serde_json::to_string(self)
+            .map_err(|error| Error::System { what: "writing figures as JSON", source: error.into() })
+    }
+}
+
 /// A file of JSON lines.
 #[derive(Debug)]
 pub struct JsonLines {
@@ -75,9 +86,8 @@ impl JsonLines {
     /// # Errors
     /// It cannot be written.
     pub fn write(&mut self, row: &Row) -> Result<(), Error> {
-        let line = serde_json::to_string(row).map_err(std::io::Error::from);
-        line.and_then(|line| writeln!(self.file, "{line}"))
-            .map_err(|source| Error::Output { path: self.path.clone(), source })
+        let line = row.to_json()?;
+        writeln!(self.file, "{line}").map_err(|source| Error::Output { path: self.path.clone(), source })
     }
 }
 

@@ -41,6 +41,9 @@ struct Buffers {
     wrong: SymmetricSlice<u64>,
 }
 
+/// Work requests and doorbells, where there is a network.
+type Counts = (Option<u64>, Option<u64>);
+
 /// One size in one scope.
 #[derive(Debug, Clone, Copy)]
 struct Point {
@@ -143,9 +146,13 @@ impl<'a> Session<'a> {
             if let Some(row) = row {
                 bar.suspend(|| show(row))?;
             }
+            // A PE that found wrong data ends the job now; PE 0 has shown it before. Where several did, the first to leave ends the
+            // barrier of the others.
+            let together = self.pe.barrier_all();
             if let Some(wrong) = wrong {
                 return Err(wrong);
             }
+            together?;
         }
         bar.finish_and_clear();
         Ok(())
@@ -174,9 +181,9 @@ impl<'a> Session<'a> {
                 self.launch(point, 0, self.options.warmup)?;
                 self.rounds += if ping_pong { self.options.warmup } else { 0 };
             }
-            let before = self.counts();
+            let before = self.counts()?;
             self.launch(point, self.options.warmup, self.options.iters)?;
-            let after = self.counts();
+            let after = self.counts()?;
             self.rounds += if ping_pong { self.options.iters } else { 0 };
             measured = Some((before, after));
         }
@@ -221,18 +228,13 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Work requests and doorbells so far.
-    fn counts(&self) -> (Option<u64>, Option<u64>) {
-        (self.pe.hca_counters().map(|counters| counters.wqes), self.pe.doorbells())
+    /// Work requests and doorbells so far, those included that a barrier has posted and nobody waited for.
+    fn counts(&self) -> Result<Counts, Error> {
+        self.pe.quiet()?;
+        Ok((self.pe.hca_counters().map(|counters| counters.wqes), self.pe.doorbells()))
     }
 
-    fn row(
-        &self,
-        point: Point,
-        before: (Option<u64>, Option<u64>),
-        after: (Option<u64>, Option<u64>),
-        verified: bool,
-    ) -> Result<Row, Error> {
+    fn row(&self, point: Point, before: Counts, after: Counts, verified: bool) -> Result<Row, Error> {
         let options = self.options;
         let bench = options.bench;
         let threads = options.threads_in(point.scope);
@@ -357,32 +359,25 @@ impl<'a> Session<'a> {
         let bench = self.options.bench;
         if bench.is_ping_pong() && self.receives() {
             let signal = self.corrupted(pe.read_local(&buffers.signal, 0..1)?, bench == Bench::SignalPingPong);
-            pattern::check_words(me, "the signal", &[self.rounds], &signal)?;
+            pattern::check_words("the signal", &[self.rounds], &signal)?;
         }
         if bench == Bench::PutSignalPingPong && self.receives() {
             let late = pe.read_local(&buffers.results, 0..1)?;
-            pattern::check_words(me, "rounds whose signal was seen before its data", &[0], &late)?;
+            pattern::check_words("rounds whose signal was seen before its data", &[0], &late)?;
         }
         if bench.is_atomic() {
             let expected = self.expected_atomics(point);
             if me == SECOND {
                 let words = words_of(&pe.read_local(&buffers.dst, 0..length(point.bytes))?);
-                pattern::check_words(
-                    me,
-                    "the words after the last atomic",
-                    &expected.last,
-                    &self.corrupted(words, true),
-                )?;
+                pattern::check_words("the words after the last atomic", &expected.last, &self.corrupted(words, true))?;
             } else if me == FIRST {
                 let fetched = pe.read_local(&buffers.results, 0..expected.fetched.len())?;
-                pattern::check_words(me, "what atomics fetched", &expected.fetched, &fetched)?;
+                pattern::check_words("what atomics fetched", &expected.fetched, &fetched)?;
             }
         } else if bench != Bench::SignalPingPong && self.receives() {
             let expected = self.expected(point);
             let mut found = pe.read_local(&buffers.dst, 0..expected.len())?;
-            if let Some(at) =
-                self.options.corrupt.and_then(|at| usize::try_from(at).ok()).filter(|at| *at < found.len())
-            {
+            if let Some(at) = self.corrupt().and_then(|at| usize::try_from(at).ok()).filter(|at| *at < found.len()) {
                 found[at] ^= 1;
             }
             // Between the elements of a strided p there must still be what was there before.
@@ -397,20 +392,25 @@ impl<'a> Session<'a> {
                         .enumerate()
                         .filter(|(e, _)| e % stride != 0)
                         .for_each(|(_, word)| *word = u64::MAX);
-                    pattern::check_words(me, "the gaps between the words that were put", &untouched, &found)?;
+                    pattern::check_words("the gaps between the words that were put", &untouched, &found)?;
                 }
                 let put = |bytes: &[u8]| words_of(bytes).into_iter().step_by(stride).collect::<Vec<_>>();
-                pattern::check_words(me, "the words that were put", &put(&expected), &put(&found))?;
+                pattern::check_words("the words that were put", &put(&expected), &put(&found))?;
             } else {
-                pattern::check(me, "the last iteration's data", &expected, &found)?;
+                pattern::check("the last iteration's data", &expected, &found)?;
             }
         }
         Ok(())
     }
 
+    /// The byte to change before the check, at one of the PEs that data arrives at.
+    fn corrupt(&self) -> Option<u64> {
+        self.options.corrupt.filter(|_| !self.options.bench.is_ping_pong() || self.pe.my_pe() == SECOND)
+    }
+
     /// `words`, one of them changed if that was asked for.
     fn corrupted(&self, mut words: Vec<u64>, here: bool) -> Vec<u64> {
-        if let Some(word) = self.options.corrupt.filter(|_| here).and_then(|at| words.get_mut(length(at / 8))) {
+        if let Some(word) = self.corrupt().filter(|_| here).and_then(|at| words.get_mut(length(at / 8))) {
             *word ^= 1;
         }
         words

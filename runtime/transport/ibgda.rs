@@ -20,6 +20,7 @@ use crate::abi::{self, BLOCK_BYTES, LANDING_BYTES, QpConstants};
 use crate::bootstrap::Bootstrap;
 use crate::config::{self, Config};
 use crate::device::{Device, DeviceError};
+use crate::fault::Cause;
 use crate::heap::SymmetricHeap;
 use crate::slab::{LINE, Layout, Offset, Slab};
 
@@ -231,6 +232,24 @@ impl Ibgda {
 
     pub(crate) fn counters(&self) -> Option<Counters> {
         self.provider.counters()
+    }
+
+    /// What made a queue pair fail, if the HCA remembers.
+    pub(crate) fn cause(&self, slab: &Slab, qpn: u32) -> Option<Cause> {
+        let failure = self.provider.first_failure(qpn)?;
+        let (_, index) = self.queue_pairs.iter().zip(0u32..).find(|(qp, _)| qp.qpn() == qpn)?;
+        let slot = failure.wqe_index & ((1 << self.queues.log_depth) - 1);
+        let wqe = at(at(self.queues.queues, index, BLOCK_BYTES << self.queues.log_depth), slot as u32, BLOCK_BYTES);
+        // Control segment: the opcode is the last byte of the first word. The remote address segment follows.
+        let first: u32 = slab.read(wqe, 0).ok()?;
+        let address: u64 = slab.read(wqe, 2).ok()?;
+        Some(Cause {
+            wqe_index: failure.wqe_index,
+            opcode: u32::from_be(first) as u8,
+            address: u64::from_be(address),
+            syndrome: failure.syndrome,
+            text: failure.text,
+        })
     }
 
     /// Doorbells that device code has rung, on all queue pairs.

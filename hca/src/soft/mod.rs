@@ -37,7 +37,9 @@ pub use firmware::SYNDROME_BASE;
 pub use parking::doorbell_rung;
 
 use crate::error::{Error, Result};
-use crate::provider::{Access, Counters, Gid, HcaInfo, LinkLayer, Mtu, ObjectHandle, Provider, UarPage, UmemSource};
+use crate::provider::{
+    Access, Counters, Gid, HcaInfo, LinkLayer, Mtu, ObjectHandle, Provider, QpFailure, UarPage, UmemSource,
+};
 use crate::wire::cqe::Syndrome;
 use crate::wire::doorbell;
 use engine::Engine;
@@ -311,6 +313,14 @@ impl Provider for SoftHca {
 
     fn counters(&self) -> Option<Counters> {
         Some(self.shared.engine().counters)
+    }
+
+    fn first_failure(&self, qpn: u32) -> Option<QpFailure> {
+        let engine = self.shared.engine();
+        engine.violations.iter().find(|violation| violation.qpn == qpn).and_then(|violation| {
+            let syndrome = violation.syndrome? as u8;
+            Some(QpFailure { wqe_index: violation.wqe_index, syndrome, text: violation.message.clone() })
+        })
     }
 }
 

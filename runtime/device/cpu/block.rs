@@ -81,6 +81,8 @@ pub(super) struct Warp {
     pub(super) ready: Cell<u32>,
     pub(super) paused: Cell<u32>,
     pub(super) gathering: Cell<u32>,
+    /// Lanes were left gathering at the end of a turn; see [`Self::end_turn`].
+    overdue: Cell<bool>,
     in_barrier: Cell<u32>,
     in_op: Cell<u32>,
     /// Which of `groups` are in use; each holds at least one lane that waits.
@@ -111,6 +113,7 @@ impl Warp {
             ready: Cell::new(0),
             paused: Cell::new(0),
             gathering: Cell::new(0),
+            overdue: Cell::new(false),
             in_barrier: Cell::new(0),
             in_op: Cell::new(0),
             groups_used: Cell::new(0),
@@ -129,6 +132,7 @@ impl Warp {
         for cell in [&self.paused, &self.gathering, &self.in_barrier, &self.in_op, &self.groups_used] {
             cell.set(0);
         }
+        self.overdue.set(false);
     }
 
     /// The warp's position in its block.
@@ -254,11 +258,31 @@ impl Warp {
         if self.ready.get() != 0 {
             return None;
         }
-        if self.release_gathering() & bit == 0 {
+        self.let_gatherers_go();
+        if self.gathering.get() & bit != 0 {
             return None;
         }
         self.ready.set(self.ready.get() & !bit);
         Some(self.results[lane].get() as u32)
+    }
+
+    /// No lane of the warp can run on: the first group that gathers goes on, or all of them if some have been left behind for long.
+    pub(super) fn let_gatherers_go(&self) {
+        self.release_gathering();
+        if self.overdue.replace(false) {
+            while self.gathering.get() != 0 {
+                self.release_gathering();
+            }
+        }
+    }
+
+    /// The warp has had its turn. A group that keeps meeting must not hold up those that wait further down for ever, so the next time that
+    /// no lane can run on, all groups go on. Until then lanes that are on their way to a group may still join it; released now, it
+    /// would lose them, and they would go on apart from then on. Only a warp whose lanes find no such time in a whole turn is cut short.
+    pub(super) fn end_turn(&self) {
+        if self.gathering.get() != 0 && self.overdue.replace(true) {
+            self.let_gatherers_go();
+        }
     }
 
     /// No lane of the warp can run on, so who waits at one place is a converged group: the one at the lowest address goes on, and may

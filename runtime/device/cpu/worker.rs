@@ -260,7 +260,7 @@ impl Machine {
                 if warp.gathering.get() == 0 {
                     return Ok(());
                 }
-                warp.release_gathering();
+                warp.let_gatherers_go();
                 continue;
             }
             self.resumes += u64::from(batch.count_ones());
@@ -271,11 +271,8 @@ impl Machine {
                 self.resume(block, warp, lane, launch)?;
             }
         }
-        // A group that keeps meeting must not hold up those that wait further down for ever.
-        while warp.gathering.get() != 0 {
-            warp.release_gathering();
-        }
-        if warp.ready.get() != 0 {
+        warp.end_turn();
+        if warp.ready.get() | warp.gathering.get() != 0 {
             block.ready_warps.set(block.ready_warps.get() | 1 << warp.index());
         }
         Ok(())

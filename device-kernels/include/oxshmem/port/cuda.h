@@ -15,7 +15,9 @@
 #define OXSHMEM_DEVICE __device__ __forceinline__
 #define OXSHMEM_UNROLL _Pragma("unroll")
 #define OXSHMEM_NOINLINE static __device__ __noinline__
-#define OXSHMEM_KERNEL(name, ...) extern "C" __global__ void name(__VA_ARGS__)
+#define OXSHMEM_OUTLINE static __device__ __noinline__
+// Any block that the hardware takes can be launched: the bound keeps the registers of a thread low enough.
+#define OXSHMEM_KERNEL(name, ...) extern "C" __global__ void __launch_bounds__(1024) name(__VA_ARGS__)
 #define OXSHMEM_SHARED(type, name, ...) __shared__ type name __VA_ARGS__
 #define OXSHMEM_DYNAMIC_SHARED(type, name)                                                                                     \
     extern __shared__ __align__(16) unsigned char oxshmem_dynamic_shared[];                                                   \

@@ -1,0 +1,276 @@
+//! Every program from the outside: exit status, table, JSON, and what it says when something is wrong.
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use oxshmem_perftest::bench::Bench;
+use oxshmem_perftest::report::Row;
+
+fn program(bench: Bench) -> &'static str {
+    match bench {
+        Bench::PutBw => env!("CARGO_BIN_EXE_shmem_put_bw"),
+        Bench::PBw => env!("CARGO_BIN_EXE_shmem_p_bw"),
+        Bench::GetBw => env!("CARGO_BIN_EXE_shmem_get_bw"),
+        Bench::GBw => env!("CARGO_BIN_EXE_shmem_g_bw"),
+        Bench::PutLatency => env!("CARGO_BIN_EXE_shmem_put_latency"),
+        Bench::PLatency => env!("CARGO_BIN_EXE_shmem_p_latency"),
+        Bench::GLatency => env!("CARGO_BIN_EXE_shmem_g_latency"),
+        Bench::AtomicBw => env!("CARGO_BIN_EXE_shmem_atomic_bw"),
+        Bench::AtomicLatency => env!("CARGO_BIN_EXE_shmem_atomic_latency"),
+        Bench::SignalPingPong => env!("CARGO_BIN_EXE_shmem_signal_ping_pong"),
+        Bench::PutSignalPingPong => env!("CARGO_BIN_EXE_shmem_put_signal_ping_pong"),
+    }
+}
+
+fn run(program: &str, args: &str, env: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("OXSHMEM_")) {
+        command.env_remove(name);
+    }
+    command.args(args.split_whitespace()).envs(env.iter().copied()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A file that goes away with the test.
+struct File(PathBuf);
+
+impl File {
+    fn new(end: &str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self(std::env::temp_dir().join(format!("oxshmem-programs-{}-{number}.{end}", std::process::id())))
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Runs a test that shall succeed; its rows.
+fn rows(bench: Bench, args: &str) -> Vec<Row> {
+    rows_of(program(bench), bench, args)
+}
+
+fn rows_of(program: &str, bench: Bench, args: &str) -> Vec<Row> {
+    let json = File::new("jsonl");
+    let output = run(program, &format!("{args} --json {}", json.path().display()), &[]);
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{} {args}: {out}{err}", bench.name());
+    assert_eq!(err, "", "{} {args}", bench.name());
+    let lines = std::fs::read_to_string(json.path()).unwrap();
+    let rows: Vec<Row> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    // A title, the columns' titles, and a line for each row.
+    assert_eq!(out.lines().count(), rows.len() + 2, "{out}");
+    assert!(out.starts_with(&format!("# {}", bench.name())) && out.contains("no hardware"), "{out}");
+    assert_eq!(out.matches("verified").count(), rows.len(), "{out}");
+    assert!(rows.iter().all(|row| row.verified && row.bench == bench.name() && row.device == "cpu"), "{rows:?}");
+    rows
+}
+
+/// Tiny sizes, odd ones where the test takes them, and fewer bytes than CTAs.
+fn small(bench: Bench) -> String {
+    let sizes = match (bench.only_size(), bench.unit()) {
+        (Some(_), _) => String::new(),
+        (None, 1) => "-b 1 -e 300 -f 7".to_owned(),
+        (None, _) => "-b 8 -e 1000 -f 5".to_owned(),
+    };
+    let ctas = if bench.takes_ctas() { "-c 3 -t 33" } else { "" };
+    format!("-n 7 -w 2 {sizes} {ctas}")
+}
+
+fn check_all(transport: &str) {
+    for bench in Bench::ALL {
+        let rows = rows(bench, &format!("{} --transport {transport}", small(bench)));
+        let scopes = bench.scopes().len();
+        let sizes = if bench.only_size().is_some() { 1 } else { 4 };
+        assert_eq!(rows.len(), scopes * sizes, "{}", bench.name());
+        for row in &rows {
+            assert_eq!((row.npes, row.iters, row.transport.as_str()), (2, 7, transport));
+            assert_eq!((row.gbps.is_some(), row.mops.is_some()), (!bench.is_latency(), !bench.is_latency()));
+            assert_eq!((row.us_p50.is_some(), row.us_p99.is_some()), (bench.is_latency(), bench.is_latency()));
+            assert!(row.gbps.into_iter().chain(row.mops).chain(row.us_p50).all(|figure| figure > 0.0), "{row:?}");
+            let network = transport == "ibgda";
+            assert_eq!(row.hca.as_deref(), network.then_some("soft"));
+            // Each of the iterations posts something, and doorbells are shared but never more than work requests.
+            assert_eq!(row.wqes.is_some_and(|wqes| wqes >= 7), network, "{row:?}");
+            assert_eq!(row.doorbells.is_some_and(|doorbells| doorbells > 0), network, "{row:?}");
+            assert!(!network || row.doorbells <= row.wqes, "{row:?}");
+        }
+    }
+}
+
+#[test]
+fn every_test_verifies_its_data_over_p2p() {
+    check_all("p2p");
+}
+
+#[test]
+fn every_test_verifies_its_data_over_ibgda() {
+    check_all("ibgda");
+}
+
+#[test]
+fn every_atomic_does_what_it_should() {
+    let ops = "inc fetch_inc add fetch_add set swap compare_swap and fetch_and or fetch_or xor fetch_xor fetch";
+    for op in ops.split(' ') {
+        for transport in ["p2p", "ibgda"] {
+            let rows =
+                rows(Bench::AtomicBw, &format!("--op {op} -b 72 -e 72 -n 5 -w 1 -c 2 -t 5 --transport {transport}"));
+            assert_eq!((rows.len(), rows[0].op.as_deref()), (1, Some(op)));
+        }
+    }
+    assert_eq!(
+        rows(Bench::AtomicLatency, "--op compare_swap -n 5 --transport ibgda")[0].op.as_deref(),
+        Some("compare_swap")
+    );
+}
+
+#[test]
+fn adjacent_lanes_combine_and_others_do_not() {
+    let args = "-b 4K -e 4K -n 40 -w 0 -c 1 -t 64 --transport ibgda";
+    let combined = rows(Bench::PBw, args);
+    let apart = rows(Bench::PBw, &format!("{args} --stride 3"));
+    // 512 words, 40 times: a work request for each, or one for each warp.
+    assert_eq!(apart[0].wqes, Some(512 * 40));
+    assert_eq!(combined[0].wqes, Some(512 * 40 / 32));
+    assert_eq!((combined[0].stride, apart[0].stride), (Some(1), Some(3)));
+}
+
+#[test]
+fn more_pes_wait_and_more_qps_are_used() {
+    let rows = rows(Bench::PutBw, "--npes 3 --qps 2 -b 64 -e 64 -n 3 --transport ibgda --scope block");
+    assert_eq!((rows[0].npes, rows[0].qps), (3, Some(2)));
+}
+
+#[test]
+fn a_plot_is_drawn() {
+    let plot = File::new("svg");
+    rows(Bench::PutLatency, &format!("-b 8 -e 64 -f 2 -n 5 --transport p2p --plot {}", plot.path().display()));
+    let svg = std::fs::read_to_string(plot.path()).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("thread scope, p99") && svg.contains("[us]"));
+}
+
+/// Runs a test that shall fail; what it says on standard error.
+fn failure(bench: Bench, args: &str, env: &[(&str, &str)]) -> String {
+    let output = run(program(bench), args, env);
+    assert!(!output.status.success(), "{} {args}: {}", bench.name(), text(&output.stdout));
+    assert_ne!(output.status.code(), Some(0));
+    text(&output.stderr)
+}
+
+#[test]
+fn wrong_data_is_an_error_with_its_place() {
+    for bench in Bench::ALL {
+        let byte = if bench.only_size().is_some() { 0 } else { 40 };
+        let sizes = if bench.only_size().is_some() { "" } else { "-b 64 -e 64" };
+        let scope = if bench.scopes().len() > 1 { "--scope warp" } else { "" };
+        let json = File::new("jsonl");
+        let args = format!("--corrupt {byte} {sizes} {scope} -n 3 --transport p2p --json {}", json.path().display());
+        let error = failure(bench, &args, &[]);
+        let name = bench.name();
+        assert!(error.starts_with(&format!("{name}: PE ")), "{error}");
+        for part in ["wrong data", "expected 0x", "found 0x", "1 of"] {
+            assert!(error.contains(part), "{name}: {error}");
+        }
+        let place = [format!("byte {byte}:"), format!("word {}:", byte / 8)];
+        assert!(place.iter().any(|place| error.contains(place)), "{name}: {error}");
+        let line = std::fs::read_to_string(json.path()).unwrap();
+        let row: Row = serde_json::from_str(&line).unwrap();
+        assert!(!row.verified, "{name}");
+    }
+}
+
+#[test]
+fn wrong_data_of_the_hca_is_an_error() {
+    // A work request that fails ends the run; it does not count as delivered.
+    let faults = [("OXSHMEM_SOFT_FAULTS", "error=0x13@qp*:20")];
+    let error = failure(Bench::PutBw, "-b 64 -e 64 -n 50 --scope block -c 1 --transport ibgda", &faults);
+    assert!(error.contains("\nshmem_put_bw: PE 0: ") && error.contains("remote access"), "{error}");
+}
+
+#[test]
+fn what_is_not_there_is_one_clear_line() {
+    for (args, parts) in [
+        ("--device cuda", ["cuda", "not part of this build"]),
+        ("--transport ibrc", ["ibrc", "not available"]),
+        ("--hca mlx5 --transport ibgda", ["mlx5", ""]),
+        ("--hca mlx5", ["mlx5", "--transport ibgda"]),
+    ] {
+        for bench in [Bench::PutBw, Bench::SignalPingPong] {
+            let error = failure(bench, args, &[]);
+            assert_eq!(error.trim_end().lines().count(), 1, "{args}: {error}");
+            assert!(parts.iter().all(|part| error.contains(part)), "{args}: {error}");
+        }
+    }
+}
+
+#[test]
+fn bad_options_are_refused_before_anything_starts() {
+    for (args, part) in [
+        ("--min 1K --max 16", "larger than --max"),
+        ("--transport warp", "auto, p2p, ibgda or ibrc"),
+        ("--qps 0", "OXSHMEM_QPS_PER_PEER=0"),
+        ("--stride 2", "shmem_p_bw"),
+        ("extra", "extra"),
+    ] {
+        let output = run(program(Bench::PutBw), args, &[]);
+        assert_eq!(output.status.code(), Some(2), "{args}");
+        let error = text(&output.stderr);
+        assert!(error.contains(part) && output.stdout.is_empty(), "{args}: {error}");
+        assert_eq!(error.matches("error: ").count(), 1, "{error}");
+    }
+    let error = failure(Bench::PutBw, "", &[("OXSHMEM_QPDEPTH", "64")]);
+    assert!(error.contains("OXSHMEM_QP_DEPTH"), "{error}");
+}
+
+#[test]
+fn files_that_cannot_be_written_are_named() {
+    let args = "-b 8 -e 64 -n 1 --transport p2p --scope thread";
+    for option in ["--json /nonexistent/rows.jsonl", "--plot /nonexistent/plot.svg"] {
+        let error = failure(Bench::PutBw, &format!("{args} {option}"), &[]);
+        assert!(error.contains("/nonexistent/"), "{error}");
+        assert_eq!(error.trim_end().lines().count(), 1, "{error}");
+    }
+}
+
+#[test]
+fn help_shows_what_applies() {
+    let help = |bench| text(&run(program(bench), "--help", &[]).stdout);
+    assert!(help(Bench::PBw).contains("--stride") && !help(Bench::PBw).contains("--op"));
+    assert!(help(Bench::AtomicBw).contains("--op") && !help(Bench::AtomicBw).contains("--stride"));
+    for option in "--min --max --factor --iters --warmup --ctas --threads --scope --device --transport --hca --qps --npes --json --plot"
+        .split(' ')
+    {
+        assert!(help(Bench::PutBw).contains(option), "{option}");
+    }
+}
+
+#[test]
+fn the_demo_compares_both_transports() {
+    let output = run(env!("CARGO_BIN_EXE_demo"), "", &[]);
+    let out = text(&output.stdout);
+    assert!(output.status.success(), "{out}{}", text(&output.stderr));
+    for part in ["p2p ", "ibgda ", "lanes combine", "not combined", "software HCA", "not of a GPU"] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    assert_eq!(out.lines().filter(|line| line.ends_with(" verified")).count(), 6, "{out}");
+}
+
+#[test]
+fn the_demo_fails_when_a_step_does() {
+    let output = run(env!("CARGO_BIN_EXE_demo"), "", &[("OXSHMEM_SOFT_FAULTS", "error=0x13@qp*:20")]);
+    assert!(!output.status.success());
+    let (out, error) = (text(&output.stdout), text(&output.stderr));
+    assert!(out.ends_with("FAILED\n") && error.starts_with("demo: PE 0: ") && error.contains("PE 1"), "{out}{error}");
+}
