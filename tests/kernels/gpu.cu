@@ -3,10 +3,14 @@
 #include <oxshmem/oxshmem.h>
 
 // A store to an address that nothing is mapped at.
-OXSHMEM_KERNEL(store_to, uint64_t address) { *reinterpret_cast<volatile int *>(address) = 1; }
+OXSHMEM_KERNEL(store_to, uint64_t address) {
+    *reinterpret_cast<volatile int *>(address) = 1;
+}
 
 // Waits for a signal that nobody sends.
-OXSHMEM_KERNEL(wait_for_signal, const uint64_t *signal) { oxshmem::signal_wait_until(signal, oxshmem::CMP_EQ, 7); }
+OXSHMEM_KERNEL(wait_for_signal, const uint64_t *signal) {
+    oxshmem::signal_wait_until(signal, oxshmem::CMP_EQ, 7);
+}
 
 // Runs for `ns` nanoseconds, whatever the runtime wants.
 OXSHMEM_KERNEL(busy, uint64_t ns) {
