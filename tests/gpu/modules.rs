@@ -16,8 +16,11 @@ fn ptx(version: &str, state: &str) -> &'static str {
 }
 
 fn state(magic: u32, version: u32, bytes: usize) -> String {
-    let said: Vec<String> =
-        [magic, version, bytes as u32].iter().flat_map(|word| word.to_le_bytes()).map(|byte| byte.to_string()).collect();
+    let said: Vec<String> = [magic, version, bytes as u32]
+        .iter()
+        .flat_map(|word| word.to_le_bytes())
+        .map(|byte| byte.to_string())
+        .collect();
     format!(".visible .const .align 128 .b8 oxshmem_state[{bytes}] = {{{}}};", said.join(", "))
 }
 
@@ -40,7 +43,10 @@ pub fn modules() -> Outcome {
     let newer = refused(ptx("99.0", &good));
     assert!(matches!(newer, DeviceError::CudaModule { source: ModuleError::NewPtx { .. }, .. }), "{newer}");
     let broken = refused(ptx("8.0", &format!("{good}\nthis is no PTX")));
-    assert!(matches!(&broken, DeviceError::CudaModule { source: ModuleError::Load { log, .. }, .. } if !log.is_empty()), "{broken}");
+    assert!(
+        matches!(&broken, DeviceError::CudaModule { source: ModuleError::Load { log, .. }, .. } if !log.is_empty()),
+        "{broken}"
+    );
     let stateless = refused(ptx("8.0", ""));
     assert!(matches!(stateless, DeviceError::CudaModule { source: ModuleError::State { .. }, .. }), "{stateless}");
     let foreign = refused(ptx("8.0", &state(1, 1, bytes)));

@@ -67,11 +67,15 @@ pub fn context_lost() -> Outcome {
         Err(Error::Device(DeviceError::ContextLost { kernels, source, .. })) => {
             println!("{kernels}: {source}");
             assert_eq!(kernels, "store_to");
-            assert!(source.name == "CUDA_ERROR_ILLEGAL_ADDRESS" || source.name == "CUDA_ERROR_LAUNCH_FAILED", "{source}");
+            assert!(
+                source.name == "CUDA_ERROR_ILLEGAL_ADDRESS" || source.name == "CUDA_ERROR_LAUNCH_FAILED",
+                "{source}"
+            );
         }
         other => panic!("{other:?}"),
     }
-    for result in [pe.synchronize(), pe.read_local(&cell, 0..1).map(drop), pe.put(&cell, 0, &[1], 0), pe.barrier_all()] {
+    for result in [pe.synchronize(), pe.read_local(&cell, 0..1).map(drop), pe.put(&cell, 0, &[1], 0), pe.barrier_all()]
+    {
         let Err(Error::Device(DeviceError::ContextLost { kernels, .. })) = result else { panic!("{result:?}") };
         assert_eq!(kernels, "store_to");
     }

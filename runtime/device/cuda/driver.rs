@@ -284,7 +284,8 @@ mod tests {
 
     #[test]
     fn errors_that_lose_the_context_are_told_from_others() {
-        let error = |code: CUresult| DriverError { call: "c", code: code as u32, name: String::new(), text: String::new() };
+        let error =
+            |code: CUresult| DriverError { call: "c", code: code as u32, name: String::new(), text: String::new() };
         assert!(error(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS).loses_context());
         assert!(!error(CUresult::CUDA_ERROR_OUT_OF_MEMORY).loses_context());
         assert!(!error(CUresult::CUDA_ERROR_INVALID_VALUE).loses_context());

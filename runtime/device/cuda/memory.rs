@@ -7,8 +7,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::{
-    CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp,
-    CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUstream,
+    CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
+    CUmemAllocationProp, CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUstream,
 };
 use rustix::io::{FdFlags, fcntl_setfd};
 
@@ -113,7 +113,8 @@ pub(super) fn allocate(stream: &Arc<Stream>, copies: &Copies, bytes: u64) -> Res
     space.map_handle(&handle, 0, bytes)?;
     // SAFETY: it was just mapped.
     unsafe { copies.fill(space.base, 0, bytes) }?;
-    let memory = handle.export().map_err(|error| stream.error("cannot export GPU memory as a file descriptor", error))?;
+    let memory =
+        handle.export().map_err(|error| stream.error("cannot export GPU memory as a file descriptor", error))?;
     // Programs that this one starts have no use for it.
     fcntl_setfd(&memory, FdFlags::CLOEXEC).map_err(|errno| DeviceError::Memory {
         what: "cannot set up the descriptor of GPU memory",

@@ -14,13 +14,13 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::CUdevice_attribute;
-use driver::driver;
 pub use driver::DriverError;
+use driver::driver;
 pub(crate) use driver::driver_present;
 use driver::{Context, Gpu, Uuid};
 use memory::{Copies, Pinned, Reservation};
-pub use module::ModuleError;
 use module::CudaModule;
+pub use module::ModuleError;
 use stream::Stream;
 
 use super::{AddressSpace, Device, DeviceError, LoadedModule, ModuleSource};
@@ -74,8 +74,9 @@ impl CudaDevice {
             return Err(unavailable("this process sees no GPU (CUDA_VISIBLE_DEVICES)".into()));
         };
         let name = Self::check(gpu, probe)?;
-        let context = Context::retain(gpu)
-            .map_err(|error| unavailable(format!("the context of GPU {} ({name}) cannot be made: {error}", gpu.ordinal)))?;
+        let context = Context::retain(gpu).map_err(|error| {
+            unavailable(format!("the context of GPU {} ({name}) cannot be made: {error}", gpu.ordinal))
+        })?;
         let stream = Stream::new(context, config.kernel_timeout())
             .map_err(|error| DeviceError::Cuda { what: "cannot create a stream".into(), source: error })?;
         let stream = Arc::new(stream);

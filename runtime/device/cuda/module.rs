@@ -5,7 +5,9 @@ use std::ffi::{CStr, CString, c_void};
 use std::fmt;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{self, CUdevice_attribute, CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUresult};
+use cudarc::driver::sys::{
+    self, CUdevice_attribute, CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUresult,
+};
 
 use super::driver::{DriverError, check, driver};
 use super::memory::Copies;
@@ -42,7 +44,9 @@ pub enum ModuleError {
         oldest: u32,
     },
     /// PTX of a CUDA release that the driver does not know.
-    #[error("its PTX is version {ptx}, which is newer than this driver: update the driver, or build with an older CUDA compiler")]
+    #[error(
+        "its PTX is version {ptx}, which is newer than this driver: update the driver, or build with an older CUDA compiler"
+    )]
     NewPtx {
         /// The PTX ISA version.
         ptx: String,
@@ -190,8 +194,7 @@ impl CudaModule {
             limit(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y)?,
             limit(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z)?,
         ];
-        module.max_shared =
-            limit(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize;
+        module.max_shared = limit(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize;
         Ok(module)
     }
 
@@ -281,7 +284,8 @@ impl LoadedModule for CudaModule {
         if config.shared_bytes + kernel.static_shared > FREE_SHARED_BYTES {
             let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             // SAFETY: the function is the module's; the size is below the limit.
-            unsafe { driver!(cuFuncSetAttribute(kernel.raw, attribute, config.shared_bytes as i32)) }.map_err(failed)?;
+            unsafe { driver!(cuFuncSetAttribute(kernel.raw, attribute, config.shared_bytes as i32)) }
+                .map_err(failed)?;
         }
         self.stream.note(name);
         // SAFETY: number and sizes of the arguments are the kernel's, the driver copies them during the call; that they are what the
@@ -335,8 +339,7 @@ fn compile(ptx: &str) -> Result<CUmodule, ModuleError> {
         log: String::new(),
     })?;
     let mut log = vec![0u8; LOG_BYTES];
-    let mut options =
-        [CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+    let mut options = [CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
     // The driver takes a number in the place of a pointer.
     let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), std::ptr::without_provenance_mut(log.len())];
     let mut module = std::ptr::null_mut();
@@ -417,7 +420,9 @@ mod tests {
 
     #[test]
     fn the_newest_ptx_that_the_gpu_can_run_is_taken() {
-        for (gpu, text) in [(80, "eighty"), (86, "eighty"), (90, "ninety"), (99, "ninety"), (100, "hundred"), (120, "hundred")] {
+        for (gpu, text) in
+            [(80, "eighty"), (86, "eighty"), (90, "ninety"), (99, "ninety"), (100, "hundred"), (120, "hundred")]
+        {
             assert_eq!(select(PTX, 0, gpu).unwrap(), text);
         }
     }

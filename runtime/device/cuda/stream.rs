@@ -37,7 +37,14 @@ impl Stream {
     /// A stream of its own that does not wait for the legacy default stream, nor that for it.
     pub fn new(context: Context, deadline: Duration) -> Result<Self, DriverError> {
         let raw = create(&context)?;
-        Ok(Self { context, raw, deadline, launched: Mutex::default(), suspects: OnceLock::new(), closed: AtomicBool::new(false) })
+        Ok(Self {
+            context,
+            raw,
+            deadline,
+            launched: Mutex::default(),
+            suspects: OnceLock::new(),
+            closed: AtomicBool::new(false),
+        })
     }
 
     pub fn context(&self) -> &Context {
