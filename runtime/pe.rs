@@ -135,6 +135,12 @@ impl Pe {
         check_reach(&plan, device.as_ref(), bootstrap)?;
 
         let chunk = config.heap_chunk().0.next_multiple_of(device.granularity());
+        let config = if chunk == config.heap_chunk().0 {
+            config
+        } else {
+            let max = config.heap_max().0.next_multiple_of(chunk);
+            config.to_builder().heap_chunk(chunk).heap_max(max).build()?
+        };
         let LoadStore { first, count } = plan.load_store;
         let heap_layout = HeapLayout {
             max: config.heap_max().0.next_multiple_of(chunk),

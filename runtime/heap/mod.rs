@@ -90,7 +90,7 @@ pub enum HeapError {
         /// The peer.
         pe: usize,
         /// What this PE's device said.
-        source: DeviceError,
+        source: Box<DeviceError>,
     },
     /// The connection to a PE of the node broke or fell silent while memory was exchanged.
     #[error("exchange of heap memory with PE {pe}: {what}: {source}")]
@@ -199,7 +199,7 @@ impl SymmetricHeap {
             self.map(&memory, self.layout.my_slot, offset)?;
             self.links.send(index, memory.as_fd(), timeout)?;
             for (pe, slot, theirs) in self.links.receive(index, timeout)? {
-                self.map(&theirs, slot, offset).map_err(|source| HeapError::Map { pe, source })?;
+                self.map(&theirs, slot, offset).map_err(|source| HeapError::Map { pe, source: source.into() })?;
             }
             self.chunks.push(Chunk { memory });
         }

@@ -67,10 +67,7 @@ pub fn context_lost() -> Outcome {
         Err(Error::Device(DeviceError::ContextLost { kernels, source, .. })) => {
             println!("{kernels}: {source}");
             assert_eq!(kernels, "store_to");
-            assert!(
-                source.name == "CUDA_ERROR_ILLEGAL_ADDRESS" || source.name == "CUDA_ERROR_LAUNCH_FAILED",
-                "{source}"
-            );
+            assert!(["CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_LAUNCH_FAILED"].contains(&&*source.name), "{source}");
         }
         other => panic!("{other:?}"),
     }

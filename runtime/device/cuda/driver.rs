@@ -18,9 +18,9 @@ pub struct DriverError {
     /// Its result, a `CUresult`.
     pub code: u32,
     /// The result's name.
-    pub name: String,
+    pub name: Box<str>,
     /// The driver's own words.
-    pub text: String,
+    pub text: Box<str>,
 }
 
 impl DriverError {
@@ -52,15 +52,15 @@ pub(super) fn check(call: &'static str, result: CUresult) -> Result<(), DriverEr
         return Ok(());
     }
     type Describe = unsafe fn(CUresult, *mut *const c_char) -> CUresult;
-    let describe = |describe: Describe| {
+    let describe = |describe: Describe| -> Box<str> {
         let mut text = std::ptr::null();
         // SAFETY: the driver is loaded, since it answered; it stores a pointer to static text, or null for a code it does not know.
         let known = unsafe { describe(result, &raw mut text) };
         if known != CUresult::CUDA_SUCCESS || text.is_null() {
-            return "unknown error".to_owned();
+            return "unknown error".into();
         }
         // SAFETY: static text that ends with 0.
-        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into()
     };
     Err(DriverError {
         call,
@@ -284,8 +284,7 @@ mod tests {
 
     #[test]
     fn errors_that_lose_the_context_are_told_from_others() {
-        let error =
-            |code: CUresult| DriverError { call: "c", code: code as u32, name: String::new(), text: String::new() };
+        let error = |code: CUresult| DriverError { call: "c", code: code as u32, name: "".into(), text: "".into() };
         assert!(error(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS).loses_context());
         assert!(!error(CUresult::CUDA_ERROR_OUT_OF_MEMORY).loses_context());
         assert!(!error(CUresult::CUDA_ERROR_INVALID_VALUE).loses_context());

@@ -29,8 +29,8 @@ const FREE_SHARED_BYTES: usize = 48 << 10;
 pub enum ModuleError {
     /// No PTX.
     #[error(
-        "the program holds no PTX of it, since no CUDA compiler was found when it was built: run scripts/setup (or set CUDA_HOME) and \
-         build again, or use OXSHMEM_DEVICE=cpu"
+        "the program holds no PTX of it: no CUDA compiler was found when it was built, or it was built for the cpu device alone; run \
+         scripts/setup (or set CUDA_HOME) and build again, or use OXSHMEM_DEVICE=cpu"
     )]
     NoPtx,
     /// A GPU that is older than all PTX.
