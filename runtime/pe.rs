@@ -355,7 +355,8 @@ impl Pe {
     /// may do. What they point to must stay valid until the kernel has ended.
     pub unsafe fn launch(&self, function: &Function, config: LaunchConfig, args: impl KernelArgs) -> Result<()> {
         // SAFETY: the caller's promise.
-        Ok(unsafe { function.launch(config, &args)? })
+        unsafe { function.launch(config, &args) }?;
+        Ok(())
     }
 
     /// Waits until all kernels launched before have ended.

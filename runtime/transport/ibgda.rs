@@ -159,7 +159,7 @@ impl Ibgda {
             }
         }
 
-        let connected = Self { chunks: RefCell::default(), queue_pairs: queue_pairs, slab_key, pd, provider, queues };
+        let connected = Self { chunks: RefCell::default(), queue_pairs, slab_key, pd, provider, queues };
         connected.exchange(config, bootstrap)?;
         Ok(connected)
     }
