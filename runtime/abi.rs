@@ -25,7 +25,7 @@ pub enum Network {
 }
 
 /// The first error of a launch, as device code records it.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct ErrorRecord {
     /// What happened.

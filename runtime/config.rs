@@ -544,7 +544,7 @@ variables! {
     "OXSHMEM_DISABLE_P2P" copy disable_p2p: bool = false, Limits::None;
     /// Largest size of the symmetric heap of one PE. Address space of this size is reserved for each PE of the node; memory is taken chunk by chunk as the heap grows.
     "OXSHMEM_HEAP_MAX" copy heap_max: ByteSize = ByteSize(16 * GIB), Limits::Range(MIB, 64 * TIB);
-    /// By how much the heap grows, and what is registered with the HCA in one piece. At most `OXSHMEM_HEAP_MAX`.
+    /// By how much the heap grows, and what is registered with the HCA in one piece. At most `OXSHMEM_HEAP_MAX`. Rounded up to the granularity of the device's memory (2M on GPUs).
     "OXSHMEM_HEAP_CHUNK" copy heap_chunk: ByteSize = ByteSize(64 * MIB), Limits::PowerOfTwo(MIB, TIB);
     /// Send-queue depth of a QP, in blocks of 64 bytes.
     "OXSHMEM_QP_DEPTH" copy qp_depth: u32 = 1024, Limits::PowerOfTwo(128, 32768);
@@ -552,7 +552,7 @@ variables! {
     "OXSHMEM_QPS_PER_PEER" copy qps_per_peer: u32 = 4, Limits::Range(1, 64);
     /// Deadline of every wait for another PE, on the device and on the host; after it the operation ends with an error.
     "OXSHMEM_TIMEOUT" copy timeout: Duration = Duration::from_secs(30), Limits::Range(1_000, 24 * HOUR);
-    /// Longest time that a kernel may run on the `cpu` device.
+    /// Longest time that a kernel may run. On the `cpu` device it is stopped then; on a GPU, where it cannot be stopped, waiting for it ends with an error.
     "OXSHMEM_KERNEL_TIMEOUT" copy kernel_timeout: Duration = Duration::from_secs(600), Limits::Range(1_000, 24 * HOUR);
     /// Threads that execute a kernel on the `cpu` device.
     "OXSHMEM_CPU_WORKERS" copy cpu_workers: u32 = 1, Limits::Range(1, 64);

@@ -11,20 +11,26 @@ use oxshmem_hca::provider::Counters;
 use crate::abi::{self, ErrorRecord};
 use crate::bootstrap::{Bootstrap, BootstrapError};
 use crate::config::{self, Config};
-use crate::device::{CpuDevice, Device, DeviceError, Function, KernelArgs, LaunchConfig, Module, ModuleSource};
+use crate::device::{
+    CpuDevice, CudaDevice, CudaGpu, Device, Function, KernelArgs, LaunchConfig, Module, ModuleSource, cuda,
+};
 use crate::fault::DeviceFault;
 use crate::heap::{HeapError, HeapLayout, PeerLinks, SymmetricHeap};
 use crate::host::SymmetricSlice;
 use crate::slab::{Layout, Offset, Slab};
 use crate::transport::ibgda::{Ibgda, QueueLayout};
-use crate::transport::{LoadStore, Plan};
+use crate::transport::{LoadStore, Plan, TransportError};
 use crate::{Error, Result};
 
-crate::include_module!(HOST_OPS, "host_ops");
+crate::include_module!(pub(crate) HOST_OPS, "host_ops");
 
 /// Host operations pass their data through a registered buffer of this size.
 pub(crate) const STAGING_BYTES: usize = 1 << 20;
 
+/// Where the control block says whether an error was recorded, which, and how much of it there is to read.
+const CLAIMED_AT: usize = core::mem::offset_of!(abi::Control, claimed);
+const ERROR_AT: usize = core::mem::offset_of!(abi::Control, error);
+const REPORT_BYTES: usize = ERROR_AT + size_of::<ErrorRecord>();
 /// Where [`abi::Control::abort`] is, in words of 4 bytes.
 const ABORT_AT: u64 = (core::mem::offset_of!(abi::Control, abort) / 4) as u64;
 
@@ -109,9 +115,8 @@ impl Pe {
     pub fn with_config(config: Config) -> Result<Self> {
         config.init_log();
         let occupied = Occupied::claim()?;
-        let device = open_device(&config)?;
         let bootstrap = Bootstrap::connect(&config)?;
-        let built = Self::build(config, &bootstrap, device);
+        let built = Self::build(config, &bootstrap);
         match built {
             Ok(parts) => Ok(parts.into_pe(bootstrap, occupied)),
             Err(error) => {
@@ -122,12 +127,20 @@ impl Pe {
         }
     }
 
-    fn build(config: Config, bootstrap: &Bootstrap, device: Arc<dyn Device>) -> Result<Built> {
+    fn build(config: Config, bootstrap: &Bootstrap) -> Result<Built> {
         let (me, n_pes) = (bootstrap.rank(), bootstrap.size());
         let plan = Plan::new(&config, bootstrap)?;
-        agree_on_sizes(&config, bootstrap)?;
+        let device = open_device(&config, &plan, bootstrap)?;
+        agree_on_sizes(&config, device.as_ref(), bootstrap)?;
+        check_reach(&plan, device.as_ref(), bootstrap)?;
 
-        let chunk = config.heap_chunk().0;
+        let chunk = config.heap_chunk().0.next_multiple_of(device.granularity());
+        let config = if chunk == config.heap_chunk().0 {
+            config
+        } else {
+            let max = config.heap_max().0.next_multiple_of(chunk);
+            config.to_builder().heap_chunk(chunk).heap_max(max).build()?
+        };
         let LoadStore { first, count } = plan.load_store;
         let heap_layout = HeapLayout {
             max: config.heap_max().0.next_multiple_of(chunk),
@@ -144,7 +157,11 @@ impl Pe {
 
         // From here on a failure of the job ends every device wait.
         let control = Arc::clone(&slab);
-        bootstrap.on_failure(Box::new(move |_| control.write(parts.control, ABORT_AT, &abi::ABORT_JOB)));
+        bootstrap.on_failure(Box::new(move |_| {
+            if let Err(error) = control.write(parts.control, ABORT_AT, &abi::ABORT_JOB) {
+                tracing::error!(%error, "cannot tell running kernels that the job has failed");
+            }
+        }));
 
         let timeout = config.bootstrap_timeout();
         let links = PeerLinks::connect(&bootstrap.job_id().to_string(), me as usize, first, count, timeout, || {
@@ -195,10 +212,10 @@ impl Pe {
                 lkey: state.slab_lkey,
                 reserved0: 0,
             };
-            slab.write(parts.regions, 0, &region);
-            slab.write(parts.region_count, 0, &1u64);
+            slab.write(parts.regions, 0, &region)?;
+            slab.write(parts.region_count, 0, &1u64)?;
         }
-        device.install(&state);
+        device.install(&state)?;
         let host_ops = Module { loaded: device.load(&HOST_OPS)? };
 
         let mut built = Built { host_ops, network, heap, slab, parts, device, state, plan, config };
@@ -231,6 +248,13 @@ impl Pe {
         self.device.name()
     }
 
+    /// The GPU that this PE uses, for programs that use it too: all pointers of this library are valid in its primary context. `None` on
+    /// the `cpu` device.
+    #[must_use]
+    pub fn gpu(&self) -> Option<CudaGpu> {
+        self.device.gpu()
+    }
+
     /// Provider of the HCA in use (`soft` or `mlx5`), if there is one.
     #[must_use]
     pub fn hca_name(&self) -> Option<&'static str> {
@@ -258,10 +282,10 @@ impl Pe {
         self.network.as_ref().and_then(Ibgda::counters)
     }
 
-    /// Doorbells that device code has rung. `None` without a network.
+    /// Doorbells that device code has rung. `None` without a network, or if the device is lost.
     #[must_use]
     pub fn doorbells(&self) -> Option<u64> {
-        self.network.as_ref().map(|network| network.doorbells(&self.slab))
+        self.network.as_ref().and_then(|network| network.doorbells(&self.slab).ok())
     }
 
     /// Symmetric memory for `len` elements, zeroed, at the same offset on every PE. Collective: every PE asks for the same.
@@ -287,7 +311,8 @@ impl Pe {
             return Err(error);
         }
         let address = self.heap.borrow().base() + offset;
-        self.clear(address, bytes);
+        // SAFETY: the range was just allocated and is backed.
+        unsafe { self.device.fill(address, 0, bytes) }?;
         // Nobody writes to a peer's copy before that is cleared.
         self.bootstrap.barrier("alloc")?;
         Ok(SymmetricSlice::new(address, len))
@@ -330,7 +355,8 @@ impl Pe {
     /// may do. What they point to must stay valid until the kernel has ended.
     pub unsafe fn launch(&self, function: &Function, config: LaunchConfig, args: impl KernelArgs) -> Result<()> {
         // SAFETY: the caller's promise.
-        Ok(unsafe { function.launch(config, &args)? })
+        unsafe { function.launch(config, &args) }?;
+        Ok(())
     }
 
     /// Waits until all kernels launched before have ended.
@@ -338,13 +364,16 @@ impl Pe {
     /// # Errors
     /// The first that applies: the job has failed (a PE died, say); a kernel ended with an error; device code recorded one: a deadline that
     /// passed, an error completion, a call that was refused. The PE can go on unless the job has failed; a connection that the error
-    /// names as lost stays lost.
+    /// names as lost stays lost. A kernel that makes a GPU fault (a bad address, say) loses the GPU's context, and everything but
+    /// [`finalize`](Pe::finalize) then returns that error.
     pub fn synchronize(&self) -> Result<()> {
-        let ended = self.device.synchronize();
-        if let Some(network) = &self.network {
-            network.forget_idle(&self.slab);
+        let mut report = [0; REPORT_BYTES];
+        // SAFETY: the slab holds the control block.
+        let ended = unsafe { self.device.synchronize(self.slab.address(self.parts.control), &mut report) };
+        if let (Some(network), Ok(())) = (&self.network, &ended) {
+            network.forget_idle(&self.slab)?;
         }
-        let fault = self.take_fault();
+        let fault = self.take_fault(&report)?;
         if let Some(failure) = self.bootstrap.failure() {
             return Err(BootstrapError::Failed(failure).into());
         }
@@ -372,20 +401,18 @@ impl Pe {
         self.bootstrap.abort(reason);
     }
 
-    fn take_fault(&self) -> Option<DeviceFault> {
-        const CLAIMED_AT: u64 = (core::mem::offset_of!(abi::Control, claimed) / 4) as u64;
-        let claimed: u32 = self.slab.read(self.parts.control, CLAIMED_AT);
-        if claimed == 0 {
-            return None;
+    /// The error that device code recorded in the beginning of its control block, if there is one; and gets ready for the next.
+    fn take_fault(&self, report: &[u8; REPORT_BYTES]) -> Result<Option<DeviceFault>> {
+        if report[CLAIMED_AT..CLAIMED_AT + 4] == [0; 4] {
+            return Ok(None);
         }
-        let error_at = Offset(self.parts.control.0 + core::mem::offset_of!(abi::Control, error) as u64);
-        let record: ErrorRecord = self.slab.read(error_at, 0);
-        self.slab.write(self.parts.control, CLAIMED_AT, &0u32);
+        let record: ErrorRecord = bytemuck::pod_read_unaligned(&report[ERROR_AT..]);
+        self.slab.write(self.parts.control, (CLAIMED_AT / 4) as u64, &0u32)?;
         if self.bootstrap.failure().is_none() {
-            self.slab.write(self.parts.control, ABORT_AT, &0u32);
+            self.slab.write(self.parts.control, ABORT_AT, &0u32)?;
             // The job may have failed since it was asked, and its word must stay.
             if self.bootstrap.failure().is_some() {
-                self.slab.write(self.parts.control, ABORT_AT, &abi::ABORT_JOB);
+                self.slab.write(self.parts.control, ABORT_AT, &abi::ABORT_JOB)?;
             }
         }
         let mut fault = DeviceFault::decode(&record, self.state.my_pe, self.state.n_pes, self.state.timeout_ns);
@@ -394,7 +421,7 @@ impl Pe {
         {
             fault.explain(cause);
         }
-        Some(fault)
+        Ok(Some(fault))
     }
 
     /// Every PE must call the same; otherwise all get an error.
@@ -417,17 +444,6 @@ impl Pe {
         back(&mut heap, self.network.as_ref(), &self.slab, self.parts, &self.config, &self.bootstrap, end)
     }
 
-    fn clear(&self, address: u64, bytes: u64) {
-        const ZEROS: [u8; 1 << 16] = [0; 1 << 16];
-        let mut at = 0;
-        while at < bytes {
-            let part = (bytes - at).min(ZEROS.len() as u64);
-            // SAFETY: the range was just allocated and is backed.
-            unsafe { self.device.write(address + at, &ZEROS[..part as usize]) };
-            at += part;
-        }
-    }
-
     pub(crate) fn device(&self) -> &dyn Device {
         self.device.as_ref()
     }
@@ -442,21 +458,21 @@ impl Pe {
     }
 
     /// Copies `bytes` (at most [`STAGING_BYTES`]) to the staging buffer.
-    pub(crate) fn stage(&self, bytes: &[u8]) {
+    pub(crate) fn stage(&self, bytes: &[u8]) -> Result<()> {
         assert!(bytes.len() <= STAGING_BYTES);
         // SAFETY: it fits the staging buffer.
-        unsafe { self.device.write(self.staging_address(), bytes) };
+        Ok(unsafe { self.device.write(self.staging_address(), bytes) }?)
     }
 
     /// Copies what a kernel left in the staging buffer.
-    pub(crate) fn unstage(&self, bytes: &mut [u8]) {
+    pub(crate) fn unstage(&self, bytes: &mut [u8]) -> Result<()> {
         assert!(bytes.len() <= STAGING_BYTES);
         // SAFETY: it fits the staging buffer.
-        unsafe { self.device.read(self.staging_address(), bytes) };
+        Ok(unsafe { self.device.read(self.staging_address(), bytes) }?)
     }
 
-    pub(crate) fn staged_word(&self) -> u64 {
-        self.slab.read(self.parts.staging, 0)
+    pub(crate) fn staged_word(&self) -> Result<u64> {
+        Ok(self.slab.read(self.parts.staging, 0)?)
     }
 
     /// Runs a kernel of `host_ops.cu` in one block and waits for it.
@@ -473,9 +489,13 @@ impl Pe {
 impl Drop for Pe {
     fn drop(&mut self) {
         // Kernels must not outlive the memory they use. After finalize none runs.
-        self.slab.write(self.parts.control, ABORT_AT, &abi::ABORT_JOB);
-        if let Err(error) = self.device.synchronize() {
-            tracing::warn!(%error, "a kernel was still running when its PE was dropped");
+        let mut report = [0; REPORT_BYTES];
+        let stopped = self.slab.write(self.parts.control, ABORT_AT, &abi::ABORT_JOB).and_then(|()| {
+            // SAFETY: the slab holds the control block.
+            unsafe { self.device.synchronize(self.slab.address(self.parts.control), &mut report) }
+        });
+        if let Err(error) = stopped {
+            tracing::warn!(%error, "a PE was dropped, and its kernels did not end in order");
         }
     }
 }
@@ -526,39 +546,87 @@ fn back(
     bootstrap: &Bootstrap,
     end: u64,
 ) -> Result<()> {
-    let added = heap.grow(end, config.bootstrap_timeout())?;
-    let (Some(network), false) = (network, added.is_empty()) else { return Ok(()) };
+    if end <= heap.backed() {
+        return Ok(());
+    }
+    // All grow, or none does.
+    let memory = heap.allocate_chunks(end);
+    let problem = memory.as_ref().err().map(ToString::to_string).unwrap_or_default();
+    let problems = bootstrap.allgather("memory of the heap", problem.as_bytes())?;
+    if let Some(pe) = problems.iter().position(|problem| !problem.is_empty()) {
+        let reason = String::from_utf8_lossy(&problems[pe]).into_owned();
+        return Err(HeapError::NoMemory { pe, reason }.into());
+    }
+    let added = heap.grow(memory?, config.bootstrap_timeout())?;
+    let Some(network) = network else { return Ok(()) };
     let max_chunks = heap.layout().max / heap.layout().chunk;
     let mut rkeys = Vec::new();
     for index in added.clone() {
         let keys = network.register(heap, index)?;
-        slab.write(parts.lkeys, index as u64, &keys.lkey.to_be());
+        slab.write(parts.lkeys, index as u64, &keys.lkey.to_be())?;
         rkeys.extend_from_slice(&keys.rkey.to_be_bytes());
     }
     for (pe, theirs) in bootstrap.allgather("keys of the heap", &rkeys)?.iter().enumerate() {
         for (index, key) in added.clone().zip(theirs.chunks_exact(4)) {
             // Keys travel and are kept big-endian.
             let key = u32::from_ne_bytes([key[0], key[1], key[2], key[3]]);
-            slab.write(parts.rkeys, pe as u64 * max_chunks + index as u64, &key);
+            slab.write(parts.rkeys, pe as u64 * max_chunks + index as u64, &key)?;
         }
     }
     Ok(())
 }
 
-fn open_device(config: &Config) -> Result<Arc<dyn Device>, DeviceError> {
+/// The device that the configuration asks for. `auto` takes a GPU that can be used, and says in the log why none can.
+fn open_device(config: &Config, plan: &Plan, bootstrap: &Bootstrap) -> Result<Arc<dyn Device>> {
+    let node_rank = bootstrap.node_peers().iter().position(|pe| *pe == bootstrap.rank()).unwrap_or_default();
+    let open_cuda = || -> Result<CudaDevice> {
+        if plan.network {
+            return Err(TransportError::NotAvailable {
+                name: "the network on the `cuda` device (IBGDA with queues in GPU memory)",
+                remedy: "run all PEs on one node with OXSHMEM_TRANSPORT=p2p, or use OXSHMEM_DEVICE=cpu",
+            }
+            .into());
+        }
+        Ok(CudaDevice::open(config, node_rank, &HOST_OPS)?)
+    };
     match config.device() {
-        config::Device::Auto | config::Device::Cpu => Ok(Arc::new(CpuDevice::new(config)?)),
-        config::Device::Cuda => Err(DeviceError::Unavailable {
-            device: "cuda".into(),
-            reason: "not part of this build; use OXSHMEM_DEVICE=cpu or auto".into(),
-        }),
+        config::Device::Cpu => Ok(Arc::new(CpuDevice::new(config)?)),
+        config::Device::Cuda => Ok(Arc::new(open_cuda()?)),
+        config::Device::Auto => match open_cuda() {
+            Ok(device) => Ok(Arc::new(device)),
+            Err(reason) => {
+                // Where there is a driver, somebody expects the GPU to be used.
+                if cuda::driver_present() {
+                    tracing::warn!(%reason, "OXSHMEM_DEVICE=auto: using the cpu device");
+                } else {
+                    tracing::info!(%reason, "OXSHMEM_DEVICE=auto: using the cpu device");
+                }
+                Ok(Arc::new(CpuDevice::new(config)?))
+            }
+        },
     }
 }
 
+/// Refuses PEs whose memory this PE's device cannot reach, though the plan says it does.
+fn check_reach(plan: &Plan, device: &dyn Device, bootstrap: &Bootstrap) -> Result<()> {
+    let me = bootstrap.rank() as usize;
+    let identities = bootstrap.allgather("devices", device.identity().as_bytes())?;
+    let LoadStore { first, count } = plan.load_store;
+    for pe in (first..first + count).filter(|pe| *pe != me) {
+        let theirs = String::from_utf8_lossy(&identities[pe]);
+        if let Err(reason) = device.reaches(&theirs) {
+            let peer_device = theirs.into_owned();
+            return Err(TransportError::NoPeerAccess { me, device: device.identity(), pe, peer_device, reason }.into());
+        }
+    }
+    Ok(())
+}
+
 /// Offsets and keys are exchanged by position, so these must be the same everywhere.
-fn agree_on_sizes(config: &Config, bootstrap: &Bootstrap) -> Result<()> {
+fn agree_on_sizes(config: &Config, device: &dyn Device, bootstrap: &Bootstrap) -> Result<()> {
     let mine = format!(
-        "OXSHMEM_HEAP_MAX={} OXSHMEM_HEAP_CHUNK={} OXSHMEM_QPS_PER_PEER={} OXSHMEM_TRANSPORT={:?} OXSHMEM_DISABLE_P2P={}",
+        "device {} OXSHMEM_HEAP_MAX={} OXSHMEM_HEAP_CHUNK={} OXSHMEM_QPS_PER_PEER={} OXSHMEM_TRANSPORT={:?} OXSHMEM_DISABLE_P2P={}",
+        device.name(),
         config.heap_max().0,
         config.heap_chunk().0,
         config.qps_per_peer(),

@@ -61,34 +61,34 @@ impl Slab {
     }
 
     /// Writes `value` at `at + index * size_of::<T>()`.
-    pub(crate) fn write<T: Plain>(&self, at: Offset, index: u64, value: &T) {
+    pub(crate) fn write<T: Plain>(&self, at: Offset, index: u64, value: &T) -> Result<(), DeviceError> {
         let offset = at.0 + index * size_of::<T>() as u64;
         assert!(offset + size_of::<T>() as u64 <= self.bytes, "slab write behind its end");
         // SAFETY: T is plain, so its bytes are initialised; the range is inside the slab, which is mapped while `self` lives.
         unsafe {
             let bytes = std::slice::from_raw_parts(std::ptr::from_ref(value).cast::<u8>(), size_of::<T>());
-            self.device.write(self.space.base() + offset, bytes);
+            self.device.write(self.space.base() + offset, bytes)
         }
     }
 
     /// Reads what [`write`](Self::write) writes.
-    pub(crate) fn read<T: Plain>(&self, at: Offset, index: u64) -> T {
+    pub(crate) fn read<T: Plain>(&self, at: Offset, index: u64) -> Result<T, DeviceError> {
         let offset = at.0 + index * size_of::<T>() as u64;
         assert!(offset + size_of::<T>() as u64 <= self.bytes, "slab read behind its end");
         let mut value = std::mem::MaybeUninit::<T>::zeroed();
         // SAFETY: as in `write`; T is plain, so any bytes are a value of it.
         unsafe {
             let bytes = std::slice::from_raw_parts_mut(value.as_mut_ptr().cast::<u8>(), size_of::<T>());
-            self.device.read(self.space.base() + offset, bytes);
-            value.assume_init()
+            self.device.read(self.space.base() + offset, bytes)?;
+            Ok(value.assume_init())
         }
     }
 
     /// Sets `bytes` bytes to `value`.
-    pub(crate) fn fill(&self, at: Offset, bytes: u64, value: u8) {
+    pub(crate) fn fill(&self, at: Offset, bytes: u64, value: u8) -> Result<(), DeviceError> {
         assert!(at.0 + bytes <= self.bytes, "slab fill behind its end");
         // SAFETY: the range is inside the slab.
-        unsafe { self.device.write(self.address(at), &vec![value; usize::try_from(bytes).unwrap_or(usize::MAX)]) };
+        unsafe { self.device.fill(self.address(at), value, bytes) }
     }
 }
 
@@ -104,8 +104,6 @@ unsafe impl Plain for u8 {}
 unsafe impl Plain for u32 {}
 // SAFETY: integers.
 unsafe impl Plain for u64 {}
-// SAFETY: `repr(C)` of integers; the sizes asserted in `abi` leave no room for padding but behind `error`, which is a multiple of 8.
-unsafe impl Plain for crate::abi::ErrorRecord {}
 // SAFETY: `repr(C)` of integers, padded explicitly.
 unsafe impl Plain for crate::abi::Qp {}
 // SAFETY: `repr(C)` of integers, padded explicitly.

@@ -53,7 +53,7 @@ impl Object {
         let symbol = unit.symbol();
 
         let source = cargo.out_dir.join(format!("{}.cpu.cpp", unit.name));
-        step::write_if_changed(&source, &generate::cpu_unit(unit))?;
+        step::write_if_changed(&source, &generate::translation_unit(unit))?;
         let file = |extension: &str| cargo.out_dir.join(format!("{}.cpu.{extension}", unit.name));
         let (object, merged, local) = (file("o"), file("merged.o"), file("local.o"));
         let archive = cargo.out_dir.join(format!("lib{symbol}.a"));

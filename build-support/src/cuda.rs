@@ -170,7 +170,7 @@ impl Images {
     /// Write the translation unit and lay out the compiler runs.
     pub fn prepare(unit: &Unit, cargo: &Cargo, nvcc: &Nvcc) -> Result<Self, Error> {
         let source = cargo.out_dir.join(format!("{}.cuda.cu", unit.name));
-        step::write_if_changed(&source, &generate::cuda_unit(unit))?;
+        step::write_if_changed(&source, &generate::translation_unit(unit))?;
         let inputs = unit.inputs()?;
         let file = |end: String| cargo.out_dir.join(format!("{}.{end}", unit.name));
         let text = |path: &Path| path.display().to_string();

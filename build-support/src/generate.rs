@@ -68,17 +68,12 @@ impl Unit {
     }
 }
 
-/// The translation unit of the CPU object.
-pub(crate) fn cpu_unit(unit: &Unit) -> String {
+/// The translation unit of a module, the same for its CPU object and its PTX.
+pub(crate) fn translation_unit(unit: &Unit) -> String {
     let mut text = format!("#define OXSHMEM_MODULE_NAME {}\n", unit.symbol_tail);
     text.push_str(&include_lines(unit));
     text.push_str("#include <oxshmem/port/module.h>\n");
     text
-}
-
-/// The translation unit of the PTX.
-pub(crate) fn cuda_unit(unit: &Unit) -> String {
-    include_lines(unit)
 }
 
 fn include_lines(unit: &Unit) -> String {

@@ -8,7 +8,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use super::cpu::{self, Executor, ExecutorOptions};
-use super::{AddressSpace, Device, DeviceError, LaunchConfig, LoadedModule, ModuleSource};
+use super::{AddressSpace, CudaGpu, Device, DeviceError, LaunchConfig, LoadedModule, ModuleSource};
 use crate::abi;
 use crate::config::Config;
 
@@ -44,6 +44,14 @@ impl Device for CpuDevice {
         "cpu"
     }
 
+    fn identity(&self) -> String {
+        "cpu".into()
+    }
+
+    fn reaches(&self, _peer: &str) -> Result<(), String> {
+        Ok(())
+    }
+
     fn granularity(&self) -> u64 {
         rustix::param::page_size() as u64
     }
@@ -63,21 +71,30 @@ impl Device for CpuDevice {
         Ok(fd)
     }
 
-    unsafe fn write(&self, to: u64, bytes: &[u8]) {
+    unsafe fn write(&self, to: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         // SAFETY: the caller's promise.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, bytes.len()) };
+        Ok(())
     }
 
-    unsafe fn read(&self, from: u64, bytes: &mut [u8]) {
+    unsafe fn read(&self, from: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
         // SAFETY: the caller's promise.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
     }
 
-    fn install(&self, state: &abi::State) {
+    unsafe fn fill(&self, at: u64, value: u8, bytes: u64) -> Result<(), DeviceError> {
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::write_bytes(at as *mut u8, value, length(bytes)) };
+        Ok(())
+    }
+
+    fn install(&self, state: &abi::State) -> Result<(), DeviceError> {
         let (to, bytes) = cpu::device_state();
         assert_eq!(bytes, size_of::<abi::State>(), "abi.rs and abi.h disagree");
         // SAFETY: `to` names a static of that size, which only kernels read, and none runs while the state changes.
         unsafe { to.cast::<abi::State>().write(*state) };
+        Ok(())
     }
 
     fn set_doorbell_hook(&self, hook: fn()) {
@@ -93,8 +110,15 @@ impl Device for CpuDevice {
         Ok(Arc::new(CpuModule { name: source.name, module, executor: Arc::clone(&self.executor) }))
     }
 
-    fn synchronize(&self) -> Result<(), DeviceError> {
-        Ok(self.executor.synchronize()?)
+    unsafe fn synchronize(&self, from: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        let ended = self.executor.synchronize();
+        // SAFETY: the caller's promise.
+        unsafe { self.read(from, bytes) }?;
+        Ok(ended?)
+    }
+
+    fn gpu(&self) -> Option<CudaGpu> {
+        None
     }
 }
 

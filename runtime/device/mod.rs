@@ -2,14 +2,18 @@
 
 pub mod cpu;
 mod cpu_device;
+pub mod cuda;
 mod module;
 
 use std::fmt::Debug;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use cpu::LaunchConfig;
 pub(crate) use cpu_device::CpuDevice;
+pub(crate) use cuda::CudaDevice;
+pub use cuda::CudaGpu;
 pub use module::{Function, KernelArg, KernelArgs, Module, ModuleSource};
 
 use crate::abi;
@@ -44,6 +48,46 @@ pub enum DeviceError {
         /// Why.
         source: cpu::ModuleError,
     },
+    /// A module was refused for a reason that only GPUs have.
+    #[error("module `{module}`: {source}")]
+    CudaModule {
+        /// The module.
+        module: String,
+        /// Why.
+        source: cuda::ModuleError,
+    },
+    /// The CUDA driver refused something or could not do it.
+    #[error("{what}: {source}")]
+    Cuda {
+        /// What was attempted.
+        what: String,
+        /// The driver's answer.
+        source: cuda::DriverError,
+    },
+    /// A kernel ended in a way after which CUDA cannot be used in this process.
+    #[error(
+        "the context of GPU {gpu} is lost, and with it everything on that GPU in this process: {source}; kernels that may \
+         have done it: {kernels}. End the process; compute-sanitizer finds the cause"
+    )]
+    ContextLost {
+        /// The GPU.
+        gpu: i32,
+        /// The kernels that may have done it.
+        kernels: String,
+        /// The driver's answer.
+        source: cuda::DriverError,
+    },
+    /// A kernel does not end.
+    #[error(
+        "a kernel is still running after {deadline:?} and cannot be stopped; launched since the last synchronize: {kernels}. Waits of the \
+         device API end by themselves (OXSHMEM_TIMEOUT), other loops do not; raise OXSHMEM_KERNEL_TIMEOUT if it is only slow"
+    )]
+    StillRunning {
+        /// The kernels that may be meant.
+        kernels: String,
+        /// The deadline.
+        deadline: Duration,
+    },
     /// A launch was refused; nothing of it ran.
     #[error(transparent)]
     Launch(#[from] cpu::LaunchError),
@@ -64,30 +108,45 @@ pub(crate) trait AddressSpace: Debug + Send + Sync {
 pub(crate) trait Device: Debug + Send + Sync {
     /// `cpu`, `cuda`.
     fn name(&self) -> &'static str;
+    /// Says to the PEs of the node, and to people, which device it is.
+    fn identity(&self) -> String;
+    /// Whether kernels can load from and store to memory of the device with this identity; why not, otherwise.
+    fn reaches(&self, peer: &str) -> Result<(), String>;
     /// Memory comes in multiples of this many bytes.
     fn granularity(&self) -> u64;
     /// Reserves `bytes` bytes of addresses without memory behind them.
     fn reserve(&self, bytes: u64) -> Result<Box<dyn AddressSpace>, DeviceError>;
     /// `bytes` bytes of zeroed memory that other processes can map through the descriptor.
     fn allocate(&self, bytes: u64) -> Result<OwnedFd, DeviceError>;
-    /// Copies host memory to device memory.
+    /// Copies host memory to device memory. Neither this nor `read` waits for kernels.
     ///
     /// # Safety
     /// `to` names mapped device memory of that length.
-    unsafe fn write(&self, to: u64, bytes: &[u8]);
+    unsafe fn write(&self, to: u64, bytes: &[u8]) -> Result<(), DeviceError>;
     /// Copies device memory to host memory.
     ///
     /// # Safety
     /// `from` names mapped device memory of that length.
-    unsafe fn read(&self, from: u64, bytes: &mut [u8]);
-    /// Gives every module, loaded before or later, this state.
-    fn install(&self, state: &abi::State);
+    unsafe fn read(&self, from: u64, bytes: &mut [u8]) -> Result<(), DeviceError>;
+    /// Sets `bytes` bytes of device memory to `value`.
+    ///
+    /// # Safety
+    /// `at` names mapped device memory of that length.
+    unsafe fn fill(&self, at: u64, value: u8, bytes: u64) -> Result<(), DeviceError>;
+    /// Gives every module, loaded before or later, this state. No kernel is running.
+    fn install(&self, state: &abi::State) -> Result<(), DeviceError>;
     /// Calls `hook` after each store to a doorbell register, where such stores have to be noticed by software.
     fn set_doorbell_hook(&self, hook: fn());
     /// Loads a module and checks its ABI version.
     fn load(&self, source: &ModuleSource) -> Result<Arc<dyn LoadedModule>, DeviceError>;
-    /// Waits until all launched kernels have ended; the first error among them.
-    fn synchronize(&self) -> Result<(), DeviceError>;
+    /// Waits until all launched kernels have ended, and copies what is at `from` then (at most 4 KiB) to `bytes`; the first error among
+    /// the kernels. After an error `bytes` is filled too, unless the device is lost.
+    ///
+    /// # Safety
+    /// `from` names mapped device memory of that length.
+    unsafe fn synchronize(&self, from: u64, bytes: &mut [u8]) -> Result<(), DeviceError>;
+    /// The GPU, if it is one.
+    fn gpu(&self) -> Option<CudaGpu>;
 }
 
 /// A module that a device holds.

@@ -73,15 +73,15 @@ impl PeerLinks {
         Ok(())
     }
 
-    /// Receives every peer's chunk `index`, with the slot it belongs to.
-    pub(crate) fn receive(&self, index: usize, timeout: Duration) -> Result<Vec<(usize, OwnedFd)>, HeapError> {
+    /// Receives every peer's chunk `index`, with the peer and the slot it belongs to.
+    pub(crate) fn receive(&self, index: usize, timeout: Duration) -> Result<Vec<(usize, usize, OwnedFd)>, HeapError> {
         let mut received = Vec::with_capacity(self.links.len());
         for link in &self.links {
             let mut bytes = [0; 8];
             let mut message = link.connection.recv(&mut bytes, timeout).map_err(|e| link.error("receive", e))?;
             let fd = message.fds.pop().filter(|_| message.fds.is_empty() && message.len == bytes.len());
             match fd {
-                Some(fd) if u64::from_le_bytes(bytes) == index as u64 => received.push((link.slot, fd)),
+                Some(fd) if u64::from_le_bytes(bytes) == index as u64 => received.push((link.pe, link.slot, fd)),
                 _ => {
                     let what =
                         if message.len == 0 { "the peer closed the connection" } else { "not the chunk that was due" };

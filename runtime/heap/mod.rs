@@ -7,6 +7,7 @@ mod allocator;
 mod links;
 
 use std::fmt::Debug;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,6 +76,22 @@ pub enum HeapError {
         /// Elements there are.
         len: usize,
     },
+    /// A PE has no memory to grow the heap with. No PE has grown it.
+    #[error("PE {pe} cannot add memory to the symmetric heap: {reason}")]
+    NoMemory {
+        /// The first PE that could not.
+        pe: usize,
+        /// What its device said.
+        reason: String,
+    },
+    /// A peer's memory cannot be mapped here.
+    #[error("the heap memory of PE {pe} cannot be mapped: {source}")]
+    Map {
+        /// The peer.
+        pe: usize,
+        /// What this PE's device said.
+        source: Box<DeviceError>,
+    },
     /// The connection to a PE of the node broke or fell silent while memory was exchanged.
     #[error("exchange of heap memory with PE {pe}: {what}: {source}")]
     Peer {
@@ -136,6 +153,11 @@ impl SymmetricHeap {
         &self.chunks
     }
 
+    /// Bytes that have memory behind them, from the heap's start.
+    pub(crate) fn backed(&self) -> u64 {
+        self.chunks.len() as u64 * self.layout.chunk
+    }
+
     /// The offset of `bytes` bytes aligned to `align`. Memory behind it may still have to be added by [`grow`](Self::grow).
     pub(crate) fn allocate(&mut self, bytes: u64, align: u64) -> Result<u64, HeapError> {
         if !align.is_power_of_two() || align > self.layout.chunk {
@@ -160,18 +182,24 @@ impl SymmetricHeap {
         self.allocator.live()
     }
 
-    /// Adds chunks until `end` bytes are backed, here and in the mappings of all reachable peers, who call this with the same `end`.
-    /// Answers the indices of the new chunks.
-    pub(crate) fn grow(&mut self, end: u64, timeout: Duration) -> Result<std::ops::Range<usize>, crate::Error> {
-        let first = self.chunks.len();
+    /// Memory for the chunks that are missing until `end` bytes are backed. Nothing has changed until it is given to
+    /// [`grow`](Self::grow).
+    pub(crate) fn allocate_chunks(&self, end: u64) -> Result<Vec<OwnedFd>, DeviceError> {
         let wanted = usize::try_from(end.div_ceil(self.layout.chunk)).unwrap_or(usize::MAX);
-        for index in first..wanted {
+        (self.chunks.len()..wanted).map(|_| self.device.allocate(self.layout.chunk)).collect()
+    }
+
+    /// Adds this memory, here and in the mappings of all reachable peers, who call this with as many chunks. Answers the indices of the
+    /// new chunks.
+    pub(crate) fn grow(&mut self, memory: Vec<OwnedFd>, timeout: Duration) -> Result<Range<usize>, crate::Error> {
+        let first = self.chunks.len();
+        for memory in memory {
+            let index = self.chunks.len();
             let offset = index as u64 * self.layout.chunk;
-            let memory = self.device.allocate(self.layout.chunk)?;
             self.map(&memory, self.layout.my_slot, offset)?;
             self.links.send(index, memory.as_fd(), timeout)?;
-            for (slot, theirs) in self.links.receive(index, timeout)? {
-                self.map(&theirs, slot, offset)?;
+            for (pe, slot, theirs) in self.links.receive(index, timeout)? {
+                self.map(&theirs, slot, offset).map_err(|source| HeapError::Map { pe, source: source.into() })?;
             }
             self.chunks.push(Chunk { memory });
         }

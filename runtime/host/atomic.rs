@@ -95,7 +95,7 @@ impl Pe {
                 )?;
             }
         }
-        Ok(T::from_word(self.staged_word()))
+        Ok(T::from_word(self.staged_word()?))
     }
 
     /// The element's value.

@@ -50,7 +50,7 @@ impl Pe {
         let target = dst.range_address(at..at.saturating_add(data.len()))?;
         let bytes: &[u8] = bytemuck::cast_slice(data);
         for (piece, part) in bytes.chunks(STAGING_BYTES).enumerate() {
-            self.stage(part);
+            self.stage(part)?;
             let to = target + (piece * STAGING_BYTES) as u64;
             let args = (to, self.staging_address(), part.len() as u64, self.peer(pe));
             // SAFETY: the kernel reads the staging buffer, and checks the target itself.
@@ -79,7 +79,7 @@ impl Pe {
         let tail = &data[last..];
         let target = dst.range_address(at + last..at.saturating_add(data.len()))?;
         let bytes: &[u8] = bytemuck::cast_slice(tail);
-        self.stage(bytes);
+        self.stage(bytes)?;
         let args =
             (target, self.staging_address(), bytes.len() as u64, signal_address, value, op as i32, self.peer(pe));
         // SAFETY: as in `put`.
@@ -96,7 +96,7 @@ impl Pe {
             let args = (self.staging_address(), from, part.len() as u64, self.peer(pe));
             // SAFETY: the kernel writes the staging buffer, and checks the source itself.
             unsafe { self.run_host_kernel("oxshmem_host_get", THREADS, &args)? };
-            self.unstage(part);
+            self.unstage(part)?;
         }
         Ok(data)
     }
@@ -105,8 +105,7 @@ impl Pe {
     pub fn write_local<T: Pod>(&self, dst: &SymmetricSlice<T>, at: usize, data: &[T]) -> Result<()> {
         let address = dst.range_address(at..at.saturating_add(data.len()))?;
         // SAFETY: the range is inside an allocation of the own heap.
-        unsafe { self.device().write(address, bytemuck::cast_slice(data)) };
-        Ok(())
+        Ok(unsafe { self.device().write(address, bytemuck::cast_slice(data)) }?)
     }
 
     /// Elements `range` of the own copy of `src`.
@@ -114,7 +113,7 @@ impl Pe {
         let address = src.range_address(range.clone())?;
         let mut data = vec![T::zeroed(); range.len()];
         // SAFETY: as in `write_local`.
-        unsafe { self.device().read(address, bytemuck::cast_slice_mut(&mut data)) };
+        unsafe { self.device().read(address, bytemuck::cast_slice_mut(&mut data)) }?;
         Ok(data)
     }
 
@@ -143,7 +142,7 @@ impl Pe {
         let args = (signal.element_address(index)?, cmp as i32, value, self.staging_address());
         // SAFETY: the kernel reads the signal and writes the staging buffer.
         unsafe { self.run_host_kernel("oxshmem_host_signal_wait", 1, &args)? };
-        Ok(self.staged_word())
+        self.staged_word()
     }
 
     /// Completes all of this PE's earlier operations, the host's and those of kernels launched before: puts are delivered and visible.

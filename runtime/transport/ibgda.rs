@@ -19,7 +19,7 @@ use crate::Result;
 use crate::abi::{self, BLOCK_BYTES, LANDING_BYTES, QpConstants};
 use crate::bootstrap::Bootstrap;
 use crate::config::{self, Config};
-use crate::device::Device;
+use crate::device::{Device, DeviceError};
 use crate::fault::Cause;
 use crate::heap::SymmetricHeap;
 use crate::slab::{LINE, Layout, Offset, Slab};
@@ -153,13 +153,13 @@ impl Ibgda {
                     queues.qps,
                     u64::from(position),
                     &describe_qp(slab, &queues, index, pe, position, &qp, doorbell),
-                );
+                )?;
                 uar = Some((page, register + 1));
                 queue_pairs.push(qp);
             }
         }
 
-        let connected = Self { chunks: RefCell::default(), queue_pairs: queue_pairs, slab_key, pd, provider, queues };
+        let connected = Self { chunks: RefCell::default(), queue_pairs, slab_key, pd, provider, queues };
         connected.exchange(config, bootstrap)?;
         Ok(connected)
     }
@@ -241,8 +241,8 @@ impl Ibgda {
         let slot = failure.wqe_index & ((1 << self.queues.log_depth) - 1);
         let wqe = at(at(self.queues.queues, index, BLOCK_BYTES << self.queues.log_depth), slot as u32, BLOCK_BYTES);
         // Control segment: the opcode is the last byte of the first word. The remote address segment follows.
-        let first: u32 = slab.read(wqe, 0);
-        let address: u64 = slab.read(wqe, 2);
+        let first: u32 = slab.read(wqe, 0).ok()?;
+        let address: u64 = slab.read(wqe, 2).ok()?;
         Some(Cause {
             wqe_index: failure.wqe_index,
             opcode: u32::from_be(first) as u8,
@@ -253,21 +253,21 @@ impl Ibgda {
     }
 
     /// Doorbells that device code has rung, on all queue pairs.
-    pub(crate) fn doorbells(&self, slab: &Slab) -> u64 {
+    pub(crate) fn doorbells(&self, slab: &Slab) -> Result<u64, DeviceError> {
         let all = u64::from(self.queues.n_pes * self.queues.per_peer);
-        (0..all).map(|index| slab.read::<abi::Qp>(self.queues.qps, index).doorbells).sum()
+        (0..all).map(|index| slab.read::<abi::Qp>(self.queues.qps, index).map(|qp| qp.doorbells)).sum()
     }
 
     /// Forgets which queue pairs were used, if all of them are idle. Nothing may be posting meanwhile.
-    pub(crate) fn forget_idle(&self, slab: &Slab) {
+    pub(crate) fn forget_idle(&self, slab: &Slab) -> Result<(), DeviceError> {
         let all = u64::from(self.queues.n_pes * self.queues.per_peer);
-        let idle = (0..all).all(|index| {
-            let qp: abi::Qp = slab.read(self.queues.qps, index);
-            qp.reserved == qp.completed
-        });
-        if idle {
-            slab.fill(self.queues.used, all.div_ceil(64) * 8, 0);
+        for index in 0..all {
+            let qp: abi::Qp = slab.read(self.queues.qps, index)?;
+            if qp.reserved != qp.completed {
+                return Ok(());
+            }
         }
+        slab.fill(self.queues.used, all.div_ceil(64) * 8, 0)
     }
 }
 
@@ -318,7 +318,7 @@ fn create_qp(
     index: u32,
 ) -> Result<Qp> {
     let cq_at = at(queues.cqs, index, BLOCK_BYTES << LOG_CQ_SIZE);
-    slab.fill(cq_at, BLOCK_BYTES << LOG_CQ_SIZE, cqe::INITIAL_BYTE);
+    slab.fill(cq_at, BLOCK_BYTES << LOG_CQ_SIZE, cqe::INITIAL_BYTE)?;
     let cq = Cq::create(
         uar,
         umem,

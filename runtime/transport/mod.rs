@@ -29,6 +29,23 @@ pub enum TransportError {
         /// Why.
         reason: &'static str,
     },
+    /// PEs of one node whose devices cannot reach each other's memory.
+    #[error(
+        "PE {me} ({device}) has no load/store access to the memory of PE {pe} ({peer_device}): {reason}; run each PE on a GPU with peer \
+         access to the others (nvidia-smi topo -p2p r), or use OXSHMEM_DEVICE=cpu"
+    )]
+    NoPeerAccess {
+        /// This PE.
+        me: usize,
+        /// Its device.
+        device: String,
+        /// The peer.
+        pe: usize,
+        /// Its device.
+        peer_device: String,
+        /// Why.
+        reason: String,
+    },
     /// Known, but not part of this release.
     #[error("{name} is not available in this build: {remedy}")]
     NotAvailable {

@@ -62,6 +62,16 @@ pub enum LaunchError {
         /// The extents asked for.
         grid: [u32; 3],
     },
+    /// A grid extent beyond what the device takes.
+    #[error("kernel `{kernel}`: a grid of {grid:?} blocks; this device takes at most {limit:?}")]
+    GridLimit {
+        /// The kernel.
+        kernel: String,
+        /// The extents asked for.
+        grid: [u32; 3],
+        /// The most of each.
+        limit: [u32; 3],
+    },
     /// A block extent is 0, or the block is too large.
     #[error(
         "kernel `{kernel}`: a block of {block:?} threads; every extent must be at least 1 and the product at most {limit}"
@@ -118,6 +128,12 @@ pub enum LaunchError {
         expected: usize,
         /// Bytes of the argument.
         given: usize,
+    },
+    /// The kernel is one of a PE that has been finalized.
+    #[error("kernel `{kernel}` belongs to a PE that has been finalized; load its module again")]
+    Stale {
+        /// The kernel.
+        kernel: String,
     },
     /// An option of the executor is out of range.
     #[error("executor option `{option}` is {value}; it must be {expected}")]

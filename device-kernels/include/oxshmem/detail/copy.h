@@ -21,64 +21,115 @@ template <class Scope> OXSHMEM_DEVICE Slice slice(uint64_t n) {
     return {first < n ? first : n, first + each < n ? first + each : n};
 }
 
-// Copies whole units of type U, lanes interleaved, several loads in flight.
-template <class Scope, class U> OXSHMEM_DEVICE void copy_units(U *dst, const U *src, uint64_t n) {
-    constexpr uint32_t kInFlight = 8;
-    const uint64_t step = Scope::size();
-    uint64_t i = Scope::rank();
-    for (; i + (kInFlight - 1) * step < n; i += kInFlight * step) {
-        U units[kInFlight];
-OXSHMEM_UNROLL
-        for (uint32_t k = 0; k < kInFlight; ++k) {
-            units[k] = src[i + k * step];
-        }
-OXSHMEM_UNROLL
-        for (uint32_t k = 0; k < kInFlight; ++k) {
-            dst[i + k * step] = units[k];
+// Copies the whole tiles among `n` units and answers how many units they were. A tile is what a warp (or the one thread) copies
+// in one pass, kInFlight loads of each lane before the first store, at fixed distances that need no registers.
+template <class Scope, uint32_t kInFlight, class U> OXSHMEM_DEVICE uint64_t copy_tiles(U *dst, const U *src, uint64_t n) {
+    constexpr uint32_t kLanes = Scope::kLanes;
+    constexpr uint32_t kTile = kLanes * kInFlight;
+    const uint32_t rank = Scope::rank();
+    const uint32_t warps = Scope::size() / kLanes; // complete ones
+    if (warps == 0) {
+        return 0;
+    }
+    const uint64_t done = n / kTile * kTile;
+    if (rank / kLanes < warps) {
+        for (uint64_t i = static_cast<uint64_t>(rank / kLanes) * kTile + rank % kLanes; i < done; i += warps * kTile) {
+            U units[kInFlight];
+            OXSHMEM_UNROLL
+            for (uint32_t k = 0; k < kInFlight; ++k) {
+                units[k] = src[i + k * kLanes];
+            }
+            OXSHMEM_UNROLL
+            for (uint32_t k = 0; k < kInFlight; ++k) {
+                dst[i + k * kLanes] = units[k];
+            }
         }
     }
-    for (; i < n; i += step) {
+    return done;
+}
+
+// Copies whole units of type U.
+template <class Scope, class U> OXSHMEM_DEVICE void copy_units(U *dst, const U *src, uint64_t n) {
+    uint64_t done = copy_tiles<Scope, 8>(dst, src, n);
+    done += copy_tiles<Scope, 2>(dst + done, src + done, n - done);
+    for (uint64_t i = done + Scope::rank(); i < n; i += Scope::size()) {
         dst[i] = src[i];
     }
 }
 
-template <size_t Width> struct unit;
-template <> struct unit<16> { using type = port::vec16; };
-template <> struct unit<8> { using type = uint64_t; };
-template <> struct unit<4> { using type = uint32_t; };
-template <> struct unit<2> { using type = uint16_t; };
-template <> struct unit<1> { using type = uint8_t; };
+template <class U> OXSHMEM_DEVICE void copy_unit(char *&to, const char *&from, uint32_t &left) {
+    *reinterpret_cast<U *>(to) = *reinterpret_cast<const U *>(from);
+    to += sizeof(U), from += sizeof(U), left -= sizeof(U);
+}
 
-// Copies with accesses of up to `Width` bytes: whole units in the middle, narrower ones before and behind.
-template <class Scope, size_t Width> OXSHMEM_DEVICE void copy_width(char *to, const char *from, uint64_t bytes) {
-    using U = typename unit<Width>::type;
-    if constexpr (Width == 1) {
-        copy_units<Scope>(reinterpret_cast<U *>(to), reinterpret_cast<const U *>(from), bytes);
-    } else {
-        if ((reinterpret_cast<uint64_t>(to) ^ reinterpret_cast<uint64_t>(from)) % Width != 0) {
-            return copy_width<Scope, Width / 2>(to, from, bytes);
-        }
-        const uint64_t lead = (0 - reinterpret_cast<uint64_t>(to)) % Width;
-        const uint64_t head = lead < bytes ? lead : bytes;
-        const uint64_t units = (bytes - head) / Width;
-        const uint64_t tail = head + units * Width;
-        if (head != 0) {
-            copy_width<Scope, Width / 2>(to, from, head);
-        }
-        copy_units<Scope>(reinterpret_cast<U *>(to + head), reinterpret_cast<const U *>(from + head), units);
-        if (tail != bytes) {
-            copy_width<Scope, Width / 2>(to + tail, from + tail, bytes - tail);
-        }
+// Copies fewer than 16 bytes by one lane, where `to` and `from` are equally aligned: with units that grow until the addresses
+// are aligned, and then with units that shrink.
+OXSHMEM_DEVICE void copy_edge(char *to, const char *from, uint32_t left) {
+    const auto odd = [&](uint32_t unit) { return (reinterpret_cast<uint64_t>(to) & unit) != 0 && left >= unit; };
+    if (odd(1)) {
+        copy_unit<uint8_t>(to, from, left);
+    }
+    if (odd(2)) {
+        copy_unit<uint16_t>(to, from, left);
+    }
+    if (odd(4)) {
+        copy_unit<uint32_t>(to, from, left);
+    }
+    if (odd(8) || (left & 8) != 0) {
+        copy_unit<uint64_t>(to, from, left);
+    }
+    if ((left & 4) != 0) {
+        copy_unit<uint32_t>(to, from, left);
+    }
+    if ((left & 2) != 0) {
+        copy_unit<uint16_t>(to, from, left);
+    }
+    if ((left & 1) != 0) {
+        copy_unit<uint8_t>(to, from, left);
     }
 }
 
-// Copies `bytes` bytes with the widest access that both addresses allow. Where both are aligned to 2, 4 or 8, no aligned unit of
-// that size is torn.
+// Copies between addresses that are equally aligned to U and no better: units of U in the middle, narrower ones before and
+// behind.
+template <class Scope, class U> OXSHMEM_DEVICE void copy_aligned(char *to, const char *from, uint64_t bytes) {
+    const uint64_t lead = (0 - reinterpret_cast<uint64_t>(to)) % sizeof(U);
+    const uint64_t head = lead < bytes ? lead : bytes;
+    const uint64_t units = (bytes - head) / sizeof(U);
+    const uint64_t tail = head + units * sizeof(U);
+    if (Scope::rank() == 0 && head != 0) {
+        copy_edge(to, from, static_cast<uint32_t>(head));
+    }
+    copy_units<Scope>(reinterpret_cast<U *>(to + head), reinterpret_cast<const U *>(from + head), units);
+    if (Scope::rank() == 0 && tail != bytes) {
+        copy_edge(to + tail, from + tail, static_cast<uint32_t>(bytes - tail));
+    }
+}
+
+// The same for addresses that are aligned differently.
+template <class Scope> OXSHMEM_OUTLINE void copy_skewed(char *to, const char *from, uint64_t bytes) {
+    const uint64_t skew = reinterpret_cast<uint64_t>(to) ^ reinterpret_cast<uint64_t>(from);
+    if (skew % 8 == 0) {
+        copy_aligned<Scope, uint64_t>(to, from, bytes);
+    } else if (skew % 4 == 0) {
+        copy_aligned<Scope, uint32_t>(to, from, bytes);
+    } else if (skew % 2 == 0) {
+        copy_aligned<Scope, uint16_t>(to, from, bytes);
+    } else {
+        copy_units<Scope>(reinterpret_cast<uint8_t *>(to), reinterpret_cast<const uint8_t *>(from), bytes);
+    }
+}
+
+// Copies `bytes` bytes with the widest access that both addresses allow. Where both are aligned to 2, 4 or 8, no aligned unit
+// of that size is torn.
 template <class Scope> OXSHMEM_DEVICE void copy(void *dst, const void *src, uint64_t bytes) {
     char *to = static_cast<char *>(dst);
     const char *from = static_cast<const char *>(src);
     if constexpr (port::kCoalesced) {
-        copy_width<Scope, 16>(to, from, bytes);
+        if ((reinterpret_cast<uint64_t>(to) ^ reinterpret_cast<uint64_t>(from)) % 16 == 0) {
+            copy_aligned<Scope, port::vec16>(to, from, bytes);
+        } else {
+            copy_skewed<Scope>(to, from, bytes);
+        }
     } else {
         // Each lane takes a run of whole cache lines, so that no two lanes write to one.
         constexpr uint64_t kLine = 64;

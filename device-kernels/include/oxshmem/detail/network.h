@@ -2,6 +2,9 @@
 //
 // The operations over IBGDA, by single lanes that combine where they converge. Each answers the QP's block index behind its last
 // work request (what a blocking caller waits for), or 0 if nothing had to be, or could be, posted.
+//
+// They are functions of their own: copied to every call they would give each kernel the registers of the network, also where all
+// peers are reached by load and store.
 #pragma once
 
 #include "qp.h"
@@ -43,7 +46,7 @@ OXSHMEM_DEVICE void network_p_runs(Qp &qp, const Group &group, const Located &re
 
 // Writes one value inline. Lanes whose targets follow each other share a work request; the rest share the reservation and the
 // doorbell.
-template <class T> OXSHMEM_DEVICE void network_p(T *dst, T value, int pe) {
+template <class T> OXSHMEM_OUTLINE void network_p(T *dst, T value, int pe) {
     Qp &qp = qp_for(pe);
     const Group group = converge(qp, 1);
     const Located remote = locate_remote(dst, pe);
@@ -102,7 +105,7 @@ OXSHMEM_DEVICE void write_piece(const Slot &slot, const Qp &qp, const Piece &pie
     }
 }
 
-OXSHMEM_DEVICE uint64_t network_put(void *dst, const void *src, uint64_t bytes, int pe) {
+OXSHMEM_OUTLINE uint64_t network_put(void *dst, const void *src, uint64_t bytes, int pe) {
     Qp &qp = qp_for(pe);
     uint64_t end = 0;
     char *to = static_cast<char *>(dst);
@@ -123,7 +126,7 @@ OXSHMEM_DEVICE uint64_t network_put(void *dst, const void *src, uint64_t bytes, 
 }
 
 // Reads into registered memory are left to the HCA; others go through a landing slot and are complete on return.
-OXSHMEM_DEVICE uint64_t network_get(void *dst, const void *src, uint64_t bytes, int pe, Op op) {
+OXSHMEM_OUTLINE uint64_t network_get(void *dst, const void *src, uint64_t bytes, int pe, Op op) {
     Qp &qp = qp_for(pe);
     uint64_t end = 0;
     char *to = static_cast<char *>(dst);
@@ -163,7 +166,7 @@ OXSHMEM_DEVICE uint64_t network_get(void *dst, const void *src, uint64_t bytes, 
 }
 
 // Fetches one value; zero if it could not be had (the reason is recorded).
-template <class T> OXSHMEM_DEVICE T network_g(const T *src, int pe) {
+template <class T> OXSHMEM_OUTLINE T network_g(const T *src, int pe) {
     Qp &qp = qp_for(pe);
     T value{};
     Landing landing;
@@ -181,7 +184,7 @@ template <class T> OXSHMEM_DEVICE T network_g(const T *src, int pe) {
     return value;
 }
 
-OXSHMEM_DEVICE void network_atomic(void *target, const AtomicRequest &request, int pe) {
+OXSHMEM_OUTLINE void network_atomic(void *target, AtomicRequest request, int pe) {
     Qp &qp = qp_for(pe);
     const Located remote = locate_remote(target, pe);
     post(qp, request.blocks(), [&](const Slot &slot, bool signaled) {
@@ -191,7 +194,7 @@ OXSHMEM_DEVICE void network_atomic(void *target, const AtomicRequest &request, i
 
 // As network_atomic, and answers what was there before. The HCA returns 8-byte results in host order and 4-byte results of
 // extended atomics big-endian.
-template <class T> OXSHMEM_DEVICE T network_fetch_atomic(T *target, const AtomicRequest &request, int pe) {
+template <class T> OXSHMEM_OUTLINE T network_fetch_atomic(T *target, AtomicRequest request, int pe) {
     Qp &qp = qp_for(pe);
     T value{};
     Landing landing;
@@ -226,14 +229,14 @@ OXSHMEM_DEVICE void write_signal(const Slot &slot, const Qp &qp, const Located &
     }
 }
 
-OXSHMEM_DEVICE void network_signal(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
+OXSHMEM_OUTLINE void network_signal(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
     Qp &qp = qp_for(pe);
     const Located remote = locate_remote(signal, pe);
     post(qp, 1, [&](const Slot &slot, bool signaled) { write_signal(slot, qp, remote, value, op, signaled); });
 }
 
 // Data, then its signal on the same QP; the last piece and the signal share a reservation and a doorbell.
-OXSHMEM_DEVICE uint64_t network_put_signal(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value,
+OXSHMEM_OUTLINE uint64_t network_put_signal(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value,
                                            SignalOp op, int pe) {
     Qp &qp = qp_for(pe);
     const Located target = locate_remote(signal, pe);
@@ -259,7 +262,7 @@ OXSHMEM_DEVICE uint64_t network_put_signal(void *dst, const void *src, uint64_t 
 }
 
 // Waits for everything that was posted on any QP before the call.
-OXSHMEM_DEVICE void network_quiet() {
+OXSHMEM_OUTLINE void network_quiet() {
     const abi::State &s = port::state();
     const uint32_t words = (static_cast<uint32_t>(s.n_pes) * s.qps_per_pe + 63) / 64;
     for (uint32_t word = 0; word < words; ++word) {

@@ -451,6 +451,7 @@ struct kernel_registration {
 [[maybe_unused]] static const oxshmem_cpu_kernel *oxshmem_cpu_kernel_list = nullptr;
 
 #define OXSHMEM_DEVICE inline
+#define OXSHMEM_OUTLINE inline
 #define OXSHMEM_UNROLL _Pragma("GCC unroll 8")
 #define OXSHMEM_NOINLINE __attribute__((noinline)) inline
 

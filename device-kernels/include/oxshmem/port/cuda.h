@@ -15,20 +15,25 @@
 #define OXSHMEM_DEVICE __device__ __forceinline__
 #define OXSHMEM_UNROLL _Pragma("unroll")
 #define OXSHMEM_NOINLINE static __device__ __noinline__
-#define OXSHMEM_KERNEL(name, ...) extern "C" __global__ void name(__VA_ARGS__)
+#define OXSHMEM_OUTLINE static __device__ __noinline__
+// Any block that the hardware takes can be launched: the bound keeps the registers of a thread low enough.
+#define OXSHMEM_KERNEL(name, ...) extern "C" __global__ void __launch_bounds__(1024) name(__VA_ARGS__)
 #define OXSHMEM_SHARED(type, name, ...) __shared__ type name __VA_ARGS__
 #define OXSHMEM_DYNAMIC_SHARED(type, name)                                                                                     \
     extern __shared__ __align__(16) unsigned char oxshmem_dynamic_shared[];                                                   \
     type *const name = reinterpret_cast<type *>(oxshmem_dynamic_shared)
 
-// The state symbol of this module. A module that is loaded through the driver API exports it under this name; a program of
-// several CUDA-runtime translation units keeps one per unit.
+// The state symbol of this module. It is born with what the module was built for, which the runtime checks before it fills the
+// symbol. A module that is loaded through the driver API exports it under this name; a program of several CUDA-runtime
+// translation units keeps one per unit.
+#define OXSHMEM_STATE_AS_BUILT {oxshmem::abi::kMagic, oxshmem::abi::kAbiVersion, sizeof(oxshmem::abi::State)}
 #if defined(OXSHMEM_MODULE_NAME)
 extern "C" __constant__ oxshmem::abi::State oxshmem_state;
-__constant__ oxshmem::abi::State oxshmem_state;
+__constant__ oxshmem::abi::State oxshmem_state = OXSHMEM_STATE_AS_BUILT;
 #else
-static __constant__ oxshmem::abi::State oxshmem_state;
+static __constant__ oxshmem::abi::State oxshmem_state = OXSHMEM_STATE_AS_BUILT;
 #endif
+#undef OXSHMEM_STATE_AS_BUILT
 
 namespace oxshmem::port {
 

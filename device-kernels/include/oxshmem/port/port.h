@@ -50,6 +50,7 @@
 // Declarations
 //   OXSHMEM_DEVICE                              before a device function that is defined in a header
 //   OXSHMEM_NOINLINE                            likewise, for one that is called rarely
+//   OXSHMEM_OUTLINE                             likewise, for one that is long: on a GPU it is not copied into its callers
 //   OXSHMEM_UNROLL                              before a short loop of constant length
 //   OXSHMEM_KERNEL(name, parameters...) { ... } a kernel, found by the host under `name`; parameters are trivially copyable
 //   OXSHMEM_SHARED(type, name, [N][M]...)       static shared memory, uninitialised; without extents: a scalar

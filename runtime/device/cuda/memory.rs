@@ -1,0 +1,348 @@
+//! GPU memory that other processes can map, and copies between it and the host.
+//!
+//! CUDA driver API, "Virtual Memory Management": addresses are reserved, memory is created apart from them and exported as a file
+//! descriptor, and whoever has the descriptor maps it. The descriptor keeps the memory, as a memfd would.
+
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cudarc::driver::sys::{
+    CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
+    CUmemAllocationProp, CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUstream,
+};
+use rustix::io::{FdFlags, fcntl_setfd};
+
+use super::driver::{DriverError, Gpu, driver};
+use super::stream::{self, Stream};
+use crate::config::ByteSize;
+use crate::device::{AddressSpace, DeviceError};
+
+/// Copies go through a pinned buffer of this size, piece by piece.
+const BUFFER_BYTES: usize = 1 << 20;
+
+fn length(bytes: u64) -> usize {
+    // What does not fit this process's addresses is refused by the driver.
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
+fn location(gpu: Gpu) -> CUmemLocation {
+    CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: gpu.raw }
+}
+
+fn properties(gpu: Gpu) -> CUmemAllocationProp {
+    // SAFETY: plain data for which all zeros is a value: no compression, no special usage.
+    let zeroed = unsafe { std::mem::zeroed() };
+    CUmemAllocationProp {
+        type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+        requestedHandleTypes: CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        location: location(gpu),
+        ..zeroed
+    }
+}
+
+/// Memory is created and mapped in multiples of this many bytes. The context must be current.
+pub(super) fn granularity(gpu: Gpu) -> Result<u64, DriverError> {
+    let mut bytes = 0;
+    let properties = properties(gpu);
+    let option = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED;
+    // SAFETY: writes one integer.
+    unsafe { driver!(cuMemGetAllocationGranularity(&raw mut bytes, &raw const properties, option)) }?;
+    Ok(bytes as u64)
+}
+
+/// A handle of physical memory. Mappings and descriptors keep the memory when it is dropped.
+struct Handle(CUmemGenericAllocationHandle);
+
+impl Handle {
+    fn create(gpu: Gpu, bytes: u64) -> Result<Self, DriverError> {
+        let mut handle = 0;
+        let properties = properties(gpu);
+        // SAFETY: writes one handle.
+        unsafe { driver!(cuMemCreate(&raw mut handle, length(bytes), &raw const properties, 0)) }?;
+        Ok(Self(handle))
+    }
+
+    fn import(memory: BorrowedFd<'_>) -> Result<Self, DriverError> {
+        let mut handle = 0;
+        let kind = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        // The driver takes the descriptor's number in the place of a pointer.
+        let descriptor = std::ptr::without_provenance_mut(memory.as_raw_fd().cast_unsigned() as usize);
+        // SAFETY: the descriptor is open; the driver refuses what is none of its own.
+        unsafe { driver!(cuMemImportFromShareableHandle(&raw mut handle, descriptor, kind)) }?;
+        Ok(Self(handle))
+    }
+
+    fn export(&self) -> Result<OwnedFd, DriverError> {
+        let mut descriptor: i32 = -1;
+        let kind = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        // SAFETY: writes one descriptor.
+        unsafe { driver!(cuMemExportToShareableHandle((&raw mut descriptor).cast(), self.0, kind, 0)) }?;
+        // SAFETY: it is new, and nobody else has it.
+        Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: `create` or `import` made it.
+        if let Err(error) = unsafe { driver!(cuMemRelease(self.0)) } {
+            tracing::debug!(%error, "cannot release GPU memory");
+        }
+    }
+}
+
+/// Zeroed memory of the GPU; `bytes` is a multiple of the granularity.
+pub(super) fn allocate(stream: &Arc<Stream>, copies: &Copies, bytes: u64) -> Result<OwnedFd, DeviceError> {
+    let gpu = stream.context().gpu;
+    let space = Reservation::new(Arc::clone(stream), bytes)?;
+    let _entered = stream.enter()?;
+    let handle = Handle::create(gpu, bytes).map_err(|error| {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: writes two integers. If it fails too, the numbers stay 0, and the error is the first one's.
+        let _ = unsafe { driver!(cuMemGetInfo_v2(&raw mut free, &raw mut total)) };
+        let what = format!(
+            "cannot allocate {} of memory on GPU {}, which has {} MiB free of {} MiB; allocate less, or end what else uses this GPU",
+            ByteSize(bytes),
+            gpu.ordinal,
+            free >> 20,
+            total >> 20
+        );
+        stream.error(what, error)
+    })?;
+    // The driver does not promise zeros.
+    space.map_handle(&handle, 0, bytes)?;
+    // SAFETY: it was just mapped.
+    unsafe { copies.fill(space.base, 0, bytes) }?;
+    let memory =
+        handle.export().map_err(|error| stream.error("cannot export GPU memory as a file descriptor", error))?;
+    // Programs that this one starts have no use for it.
+    fcntl_setfd(&memory, FdFlags::CLOEXEC).map_err(|errno| DeviceError::Memory {
+        what: "cannot set up the descriptor of GPU memory",
+        bytes,
+        source: errno.into(),
+    })?;
+    Ok(memory)
+}
+
+/// Addresses for memory of this and other GPUs.
+#[derive(Debug)]
+pub(super) struct Reservation {
+    stream: Arc<Stream>,
+    base: u64,
+    bytes: u64,
+    /// Address and length of each mapping.
+    mapped: Mutex<Vec<(u64, u64)>>,
+}
+
+impl Reservation {
+    pub fn new(stream: Arc<Stream>, bytes: u64) -> Result<Self, DeviceError> {
+        let mut base = 0;
+        {
+            let _entered = stream.enter()?;
+            // SAFETY: writes one address.
+            unsafe { driver!(cuMemAddressReserve(&raw mut base, length(bytes), 0, 0, 0)) }.map_err(|error| {
+                let what = format!("cannot reserve {} of GPU addresses; lower OXSHMEM_HEAP_MAX", ByteSize(bytes));
+                stream.error(what, error)
+            })?;
+        }
+        Ok(Self { stream, base, bytes, mapped: Mutex::default() })
+    }
+
+    fn mapped(&self) -> MutexGuard<'_, Vec<(u64, u64)>> {
+        self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The context must be current.
+    fn map_handle(&self, handle: &Handle, offset: u64, bytes: u64) -> Result<(), DeviceError> {
+        assert!(offset + bytes <= self.bytes, "mapping behind the end of a reservation");
+        let at = self.base + offset;
+        let gpu = self.stream.context().gpu;
+        // SAFETY: the range is inside the own reservation; the driver refuses one that is mapped already.
+        unsafe { driver!(cuMemMap(at, length(bytes), 0, handle.0, 0)) }
+            .map_err(|error| self.stream.error(format!("cannot map {} of GPU memory", ByteSize(bytes)), error))?;
+        self.mapped().push((at, bytes));
+        let access =
+            CUmemAccessDesc { location: location(gpu), flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+        // SAFETY: the range was just mapped.
+        unsafe { driver!(cuMemSetAccess(at, length(bytes), &raw const access, 1)) }.map_err(|error| {
+            let what = format!("cannot give GPU {} access to {} of mapped memory", gpu.ordinal, ByteSize(bytes));
+            self.stream.error(what, error)
+        })
+    }
+}
+
+impl AddressSpace for Reservation {
+    fn base(&self) -> u64 {
+        self.base
+    }
+
+    fn map(&self, memory: BorrowedFd<'_>, offset: u64, bytes: u64) -> Result<(), DeviceError> {
+        let _entered = self.stream.enter()?;
+        let handle = Handle::import(memory).map_err(|error| {
+            let what = format!(
+                "cannot import {} of GPU memory; if it is another GPU's, this process has to see that GPU too (CUDA_VISIBLE_DEVICES)",
+                ByteSize(bytes)
+            );
+            self.stream.error(what, error)
+        })?;
+        self.map_handle(&handle, offset, bytes)
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if !self.stream.idle() {
+            tracing::error!(base = self.base, "a kernel does not end; its memory is kept until the process ends");
+            return;
+        }
+        let Ok(_entered) = self.stream.enter() else { return };
+        for (at, bytes) in self.mapped().drain(..) {
+            // SAFETY: it is mapped, and no kernel is left that uses it.
+            if let Err(error) = unsafe { driver!(cuMemUnmap(at, length(bytes))) } {
+                tracing::debug!(%error, "cannot unmap GPU memory");
+            }
+        }
+        // SAFETY: `new` reserved it, and nothing is mapped in it any more.
+        if let Err(error) = unsafe { driver!(cuMemAddressFree(self.base, length(self.bytes))) } {
+            tracing::debug!(%error, "cannot free GPU addresses");
+        }
+    }
+}
+
+/// Page-locked host memory: copies to and from it are done by the GPU's copy engines alone, also while kernels run.
+#[derive(Debug)]
+pub(super) struct Pinned {
+    stream: Arc<Stream>,
+    at: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: plain memory, used under the owner's rules.
+unsafe impl Send for Pinned {}
+
+impl Pinned {
+    pub fn new(stream: Arc<Stream>, bytes: usize) -> Result<Self, DeviceError> {
+        let mut at = std::ptr::null_mut();
+        {
+            let _entered = stream.enter()?;
+            // SAFETY: writes one pointer.
+            unsafe { driver!(cuMemHostAlloc(&raw mut at, bytes, 0)) }
+                .map_err(|error| stream.error(format!("cannot allocate {bytes} bytes of page-locked memory"), error))?;
+        }
+        Ok(Self { stream, at: at.cast(), bytes })
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.at
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // Freeing waits for the GPU.
+        if !self.stream.idle() {
+            return;
+        }
+        let Ok(_entered) = self.stream.enter() else { return };
+        // SAFETY: `new` allocated it, and no copy is under way.
+        if let Err(error) = unsafe { driver!(cuMemFreeHost(self.at.cast())) } {
+            tracing::debug!(%error, "cannot free page-locked memory");
+        }
+    }
+}
+
+/// Copies between host and GPU, on a stream of their own: they neither wait for kernels nor delay them.
+#[derive(Debug)]
+pub(super) struct Copies {
+    stream: Arc<Stream>,
+    channel: Mutex<Channel>,
+}
+
+#[derive(Debug)]
+struct Channel {
+    raw: CUstream,
+    buffer: Pinned,
+}
+
+// SAFETY: streams may be used from any thread.
+unsafe impl Send for Channel {}
+
+impl Copies {
+    pub fn new(stream: Arc<Stream>) -> Result<Self, DeviceError> {
+        let buffer = Pinned::new(Arc::clone(&stream), BUFFER_BYTES)?;
+        let raw = stream::create(stream.context()).map_err(|error| stream.error("cannot create a stream", error))?;
+        Ok(Self { stream, channel: Mutex::new(Channel { raw, buffer }) })
+    }
+
+    fn channel(&self) -> MutexGuard<'_, Channel> {
+        self.channel.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn error(&self, error: DriverError) -> DeviceError {
+        self.stream.error("cannot copy between host and GPU", error)
+    }
+
+    /// # Safety
+    /// `to` names mapped memory of that length.
+    pub unsafe fn write(&self, to: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        let _entered = self.stream.enter()?;
+        let channel = self.channel();
+        for (index, part) in bytes.chunks(BUFFER_BYTES).enumerate() {
+            let at = to + (index * BUFFER_BYTES) as u64;
+            // SAFETY: the part fits the buffer, which is not in use by another copy; the target is the caller's promise.
+            unsafe {
+                std::ptr::copy_nonoverlapping(part.as_ptr(), channel.buffer.as_ptr(), part.len());
+                driver!(cuMemcpyHtoDAsync_v2(at, channel.buffer.as_ptr().cast(), part.len(), channel.raw))
+                    .and_then(|()| driver!(cuStreamSynchronize(channel.raw)))
+            }
+            .map_err(|error| self.error(error))?;
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// `from` names mapped memory of that length.
+    pub unsafe fn read(&self, from: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        let _entered = self.stream.enter()?;
+        let channel = self.channel();
+        for (index, part) in bytes.chunks_mut(BUFFER_BYTES).enumerate() {
+            let at = from + (index * BUFFER_BYTES) as u64;
+            // SAFETY: as in `write`, in the other direction.
+            unsafe {
+                driver!(cuMemcpyDtoHAsync_v2(channel.buffer.as_ptr().cast(), at, part.len(), channel.raw))
+                    .and_then(|()| driver!(cuStreamSynchronize(channel.raw)))
+                    .map(|()| {
+                        std::ptr::copy_nonoverlapping(channel.buffer.as_ptr(), part.as_mut_ptr(), part.len());
+                    })
+            }
+            .map_err(|error| self.error(error))?;
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// `at` names mapped memory of that length.
+    pub unsafe fn fill(&self, at: u64, value: u8, bytes: u64) -> Result<(), DeviceError> {
+        let _entered = self.stream.enter()?;
+        let channel = self.channel();
+        // SAFETY: the caller's promise.
+        unsafe {
+            driver!(cuMemsetD8Async(at, value, length(bytes), channel.raw))
+                .and_then(|()| driver!(cuStreamSynchronize(channel.raw)))
+        }
+        .map_err(|error| self.error(error))
+    }
+}
+
+impl Drop for Copies {
+    fn drop(&mut self) {
+        let raw = self.channel().raw;
+        if self.stream.idle() {
+            stream::destroy(self.stream.context(), raw);
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! The `cuda` device: an NVIDIA GPU through the driver API.
+//!
+//! It works in the GPU's primary context, which the CUDA runtime and cudarc use as well, and leaves the calling thread's current context
+//! as it was. Kernels run on a stream of the PE's own; copies between host and GPU on another, so that the host can write the abort word
+//! that device waits poll while a kernel runs.
+
+mod driver;
+mod memory;
+mod module;
+mod stream;
+
+use std::ffi::c_void;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cudarc::driver::sys::CUdevice_attribute;
+pub use driver::DriverError;
+use driver::driver;
+pub(crate) use driver::driver_present;
+use driver::{Context, Gpu, Uuid};
+use memory::{Copies, Pinned, Reservation};
+use module::CudaModule;
+pub use module::ModuleError;
+use stream::Stream;
+
+use super::{AddressSpace, Device, DeviceError, LoadedModule, ModuleSource};
+use crate::abi;
+use crate::config::Config;
+
+/// Most bytes that [`Device::synchronize`] reads.
+const READ_BACK_BYTES: usize = 4096;
+
+/// The GPU of a PE, for programs that use it beside this library.
+#[derive(Debug, Clone)]
+pub struct CudaGpu {
+    /// Its number in this process: the runtime's device, or cudarc's ordinal.
+    pub ordinal: i32,
+    /// Its name.
+    pub name: String,
+    /// The stream on which [`Pe::launch`](crate::Pe::launch) runs kernels, a `CUstream` of the GPU's primary context. Valid until the PE
+    /// is finalized.
+    pub stream: *mut c_void,
+}
+
+/// One GPU.
+#[derive(Debug)]
+pub(crate) struct CudaDevice {
+    // Dropped in this order: what is on the GPU, then its context.
+    installed: Mutex<Installed>,
+    read_back: Mutex<Pinned>,
+    copies: Copies,
+    granularity: u64,
+    name: String,
+    stream: Arc<Stream>,
+}
+
+#[derive(Debug, Default)]
+struct Installed {
+    state: Option<abi::State>,
+    modules: Vec<Arc<CudaModule>>,
+}
+
+fn unavailable(reason: String) -> DeviceError {
+    DeviceError::Unavailable { device: "cuda".into(), reason }
+}
+
+impl CudaDevice {
+    /// The GPU whose context is current in the calling thread; if there is none, GPU `node_rank` modulo their number, where `node_rank`
+    /// counts the PEs of this node. `probe` is a module that has to be loadable.
+    pub(crate) fn open(config: &Config, node_rank: usize, probe: &ModuleSource) -> Result<Self, DeviceError> {
+        driver::start().map_err(unavailable)?;
+        let gpu = choose(node_rank).map_err(|error| unavailable(error.to_string()))?;
+        let Some(gpu) = gpu else {
+            return Err(unavailable("this process sees no GPU (CUDA_VISIBLE_DEVICES)".into()));
+        };
+        let name = Self::check(gpu, probe)?;
+        let context = Context::retain(gpu).map_err(|error| {
+            unavailable(format!("the context of GPU {} ({name}) cannot be made: {error}", gpu.ordinal))
+        })?;
+        let stream = Stream::new(context, config.kernel_timeout())
+            .map_err(|error| DeviceError::Cuda { what: "cannot create a stream".into(), source: error })?;
+        let stream = Arc::new(stream);
+        let granularity = {
+            let _entered = stream.enter()?;
+            memory::granularity(gpu).map_err(|error| stream.error("cannot size GPU memory", error))?
+        };
+        tracing::info!(gpu = gpu.ordinal, name, "opened a GPU");
+        Ok(Self {
+            installed: Mutex::default(),
+            read_back: Mutex::new(Pinned::new(Arc::clone(&stream), READ_BACK_BYTES)?),
+            copies: Copies::new(Arc::clone(&stream))?,
+            granularity,
+            name,
+            stream,
+        })
+    }
+
+    /// Refuses a GPU that cannot do what the device needs; its name.
+    fn check(gpu: Gpu, probe: &ModuleSource) -> Result<String, DeviceError> {
+        let asked = |error: DriverError| unavailable(error.to_string());
+        let name = gpu.name().map_err(asked)?;
+        module::select(probe.ptx, gpu.ordinal, gpu.architecture().map_err(asked)?)
+            .map_err(|error| unavailable(format!("module `{}`: {error}", probe.name)))?;
+        let needs = [
+            (CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, "virtual memory management"),
+            (
+                CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+                "sharing of memory by file descriptor",
+            ),
+        ];
+        for (attribute, what) in needs {
+            if gpu.attribute(attribute).map_err(asked)? == 0 {
+                return Err(unavailable(format!("GPU {} ({name}) has no {what} on this system", gpu.ordinal)));
+            }
+        }
+        Ok(name)
+    }
+
+    fn installed(&self) -> MutexGuard<'_, Installed> {
+        self.installed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn gpu(&self) -> Gpu {
+        self.stream.context().gpu
+    }
+}
+
+fn choose(node_rank: usize) -> Result<Option<Gpu>, DriverError> {
+    if let Some(gpu) = Gpu::current()? {
+        return Ok(Some(gpu));
+    }
+    let count = driver::count()?;
+    if count == 0 {
+        return Ok(None);
+    }
+    let ordinal = node_rank % count.unsigned_abs() as usize;
+    Gpu::get(ordinal as i32).map(Some)
+}
+
+/// What [`Device::identity`] is made of: the UUID in hexadecimal digits, and what people call the GPU.
+fn identity(uuid: Uuid, ordinal: i32, name: &str) -> String {
+    let digits: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{digits} GPU {ordinal}, {name}")
+}
+
+/// The UUID of an [`identity`].
+fn uuid_of(identity: &str) -> Option<Uuid> {
+    let digits = identity.split(' ').next().filter(|digits| digits.len() == 32)?;
+    let mut uuid = [0; 16];
+    for (at, byte) in uuid.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(digits.get(2 * at..2 * at + 2)?, 16).ok()?;
+    }
+    Some(uuid)
+}
+
+impl Device for CudaDevice {
+    fn name(&self) -> &'static str {
+        "cuda"
+    }
+
+    fn identity(&self) -> String {
+        identity(self.gpu().uuid, self.gpu().ordinal, &self.name)
+    }
+
+    fn reaches(&self, peer: &str) -> Result<(), String> {
+        let uuid = uuid_of(peer).ok_or("it did not say which GPU it has")?;
+        let found = Gpu::find(uuid).map_err(|error| error.to_string())?;
+        let Some(theirs) = found else {
+            return Err("this process does not see that GPU (CUDA_VISIBLE_DEVICES)".into());
+        };
+        match self.gpu().can_access(&theirs) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err("the driver has no peer access between these GPUs".into()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn granularity(&self) -> u64 {
+        self.granularity
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<Box<dyn AddressSpace>, DeviceError> {
+        Ok(Box::new(Reservation::new(Arc::clone(&self.stream), bytes)?))
+    }
+
+    fn allocate(&self, bytes: u64) -> Result<OwnedFd, DeviceError> {
+        memory::allocate(&self.stream, &self.copies, bytes)
+    }
+
+    unsafe fn write(&self, to: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.copies.write(to, bytes) }
+    }
+
+    unsafe fn read(&self, from: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.copies.read(from, bytes) }
+    }
+
+    unsafe fn fill(&self, at: u64, value: u8, bytes: u64) -> Result<(), DeviceError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.copies.fill(at, value, bytes) }
+    }
+
+    fn install(&self, state: &abi::State) -> Result<(), DeviceError> {
+        let mut installed = self.installed();
+        installed.state = Some(*state);
+        installed.modules.iter().try_for_each(|module| module.install(&self.copies, state))
+    }
+
+    fn set_doorbell_hook(&self, _hook: fn()) {
+        // A GPU's stores call nobody; whoever serves doorbells in GPU memory polls them.
+    }
+
+    fn load(&self, source: &ModuleSource) -> Result<Arc<dyn LoadedModule>, DeviceError> {
+        let mut installed = self.installed();
+        if let Some(module) = installed.modules.iter().find(|module| module.is_of(source)) {
+            return Ok(Arc::clone(module) as Arc<dyn LoadedModule>);
+        }
+        let module = Arc::new(CudaModule::load(&self.stream, &self.copies, source)?);
+        if let Some(state) = &installed.state {
+            module.install(&self.copies, state)?;
+        }
+        installed.modules.push(Arc::clone(&module));
+        Ok(module)
+    }
+
+    unsafe fn synchronize(&self, from: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        let buffer = self.read_back.lock().unwrap_or_else(PoisonError::into_inner);
+        assert!(bytes.len() <= buffer.bytes());
+        let _entered = self.stream.enter()?;
+        // Behind the kernels, on their stream, so that one wait does for both.
+        // SAFETY: the buffer has room; the source is the caller's promise.
+        unsafe { driver!(cuMemcpyDtoHAsync_v2(buffer.as_ptr().cast(), from, bytes.len(), self.stream.raw())) }
+            .map_err(|error| self.stream.error("cannot read what kernels reported", error))?;
+        self.stream.wait()?;
+        // SAFETY: the copy has ended.
+        unsafe { std::ptr::copy_nonoverlapping(buffer.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    fn gpu(&self) -> Option<CudaGpu> {
+        let ordinal = self.stream.context().gpu.ordinal;
+        Some(CudaGpu { ordinal, name: self.name.clone(), stream: self.stream.raw().cast() })
+    }
+}
+
+impl Drop for CudaDevice {
+    fn drop(&mut self) {
+        // Kernels that the program still holds must not be launched on memory that is gone.
+        self.stream.close();
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_is_recognised_by_its_identity() {
+        let uuid: Uuid = std::array::from_fn(|i| i as u8 * 16 + 1);
+        let text = identity(uuid, 3, "NVIDIA H200");
+        assert_eq!(uuid_of(&text), Some(uuid));
+        assert!(text.ends_with("GPU 3, NVIDIA H200"), "{text}");
+        for other in ["", "cpu", "0101", "zz010101010101010101010101010101 GPU 0", "\u{e9}".repeat(16).as_str()] {
+            assert_eq!(uuid_of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_machine_without_a_gpu_refuses_with_the_reason() {
+        match CudaDevice::open(&Config::default(), 0, &crate::pe::HOST_OPS) {
+            Ok(device) => println!("skipped: this machine has {}", device.identity()),
+            Err(DeviceError::Unavailable { device, reason }) => {
+                assert_eq!(device, "cuda");
+                assert!(driver_present() || reason.contains("libcuda.so.1"), "{reason}");
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+}

@@ -1,0 +1,506 @@
+//! Modules on a GPU: the choice of PTX, its compilation by the driver, the state symbol, kernels and their launch.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, c_void};
+use std::fmt;
+use std::sync::Arc;
+
+use cudarc::driver::sys::{
+    self, CUdevice_attribute, CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUresult,
+};
+
+use super::driver::{DriverError, check, driver};
+use super::memory::Copies;
+use super::stream::Stream;
+use crate::abi;
+use crate::device::cpu::{LaunchError, ModuleError as SharedModuleError};
+use crate::device::{DeviceError, LaunchConfig, LoadedModule, ModuleSource};
+
+/// The state symbol that `oxshmem/port/cuda.h` defines in every module.
+const STATE_SYMBOL: &CStr = c"oxshmem_state";
+/// Room for what the driver's PTX compiler says.
+const LOG_BYTES: usize = 16 << 10;
+/// Dynamic shared memory that a kernel may have without asking for it (CUDA C++ Programming Guide, "Compute Capabilities").
+const FREE_SHARED_BYTES: usize = 48 << 10;
+
+/// Why a module was refused on a GPU.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModuleError {
+    /// No PTX.
+    #[error(
+        "the program holds no PTX of it: no CUDA compiler was found when it was built, or it was built for the cpu device alone; run \
+         scripts/setup (or set CUDA_HOME) and build again, or use OXSHMEM_DEVICE=cpu"
+    )]
+    NoPtx,
+    /// A GPU that is older than all PTX.
+    #[error("GPU {gpu} is sm_{has}, and the oldest PTX in the program is for sm_{oldest}")]
+    OldGpu {
+        /// The GPU.
+        gpu: i32,
+        /// Its architecture.
+        has: u32,
+        /// The lowest architecture there is PTX for.
+        oldest: u32,
+    },
+    /// PTX of a CUDA release that the driver does not know.
+    #[error(
+        "its PTX is version {ptx}, which is newer than this driver: update the driver, or build with an older CUDA compiler"
+    )]
+    NewPtx {
+        /// The PTX ISA version.
+        ptx: String,
+    },
+    /// The driver could not compile or load it.
+    #[error("{source}{}", Log(log))]
+    Load {
+        /// What the driver answered.
+        source: DriverError,
+        /// What its compiler printed.
+        log: String,
+    },
+    /// It does not have the state symbol as it should be.
+    #[error("{what}: compile device code with oxshmem_build and the headers of this runtime")]
+    State {
+        /// What is wrong with the symbol.
+        what: String,
+    },
+}
+
+struct Log<'a>(&'a str);
+
+impl fmt::Display for Log<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() { Ok(()) } else { write!(f, "; the compiler says: {}", self.0.trim_end()) }
+    }
+}
+
+/// The PTX for a GPU of this architecture: the newest that is not newer than the GPU.
+pub(super) fn select(
+    ptx: &'static [(u32, &'static str)],
+    gpu: i32,
+    architecture: u32,
+) -> Result<&'static str, ModuleError> {
+    let oldest = ptx.iter().map(|(arch, _)| *arch).min().ok_or(ModuleError::NoPtx)?;
+    let best = ptx.iter().filter(|(arch, _)| *arch <= architecture).max_by_key(|(arch, _)| *arch);
+    best.map(|(_, text)| *text).ok_or(ModuleError::OldGpu { gpu, has: architecture, oldest })
+}
+
+/// The ISA version that PTX says it is.
+fn ptx_version(ptx: &str) -> String {
+    let line = ptx.lines().find_map(|line| line.trim().strip_prefix(".version"));
+    line.map_or_else(|| "unknown".to_owned(), |version| version.trim().to_owned())
+}
+
+/// What a state symbol says before it is filled: what its module was built for.
+fn check_state(bytes: &[u8; 12], symbol_bytes: usize) -> Result<(), SharedOrOwn> {
+    let word = |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let (magic, version, state_bytes) = (word(0), word(4), word(8));
+    if magic != abi::MAGIC {
+        let what = format!("its oxshmem_state starts with {magic:#x} instead of {:#x}", abi::MAGIC);
+        return Err(SharedOrOwn::Own(ModuleError::State { what }));
+    }
+    let runtime_bytes = size_of::<abi::State>() as u32;
+    if (version, state_bytes) != (abi::ABI_VERSION, runtime_bytes) {
+        return Err(SharedOrOwn::Shared(SharedModuleError::AbiVersion {
+            module: version,
+            module_bytes: state_bytes,
+            runtime: abi::ABI_VERSION,
+            runtime_bytes,
+        }));
+    }
+    if symbol_bytes != size_of::<abi::State>() {
+        let what = format!("its oxshmem_state has {symbol_bytes} bytes and says {state_bytes}");
+        return Err(SharedOrOwn::Own(ModuleError::State { what }));
+    }
+    Ok(())
+}
+
+/// A reason that all devices have, or one of GPUs.
+#[derive(Debug, PartialEq, Eq)]
+enum SharedOrOwn {
+    Shared(SharedModuleError),
+    Own(ModuleError),
+}
+
+/// One kernel.
+#[derive(Debug, Clone)]
+struct Kernel {
+    raw: CUfunction,
+    parameters: Vec<usize>,
+    max_threads: u32,
+    static_shared: usize,
+}
+
+/// A module that is loaded in the GPU's context.
+#[derive(Debug)]
+pub(super) struct CudaModule {
+    source: ModuleSource,
+    stream: Arc<Stream>,
+    raw: CUmodule,
+    state: u64,
+    kernels: BTreeMap<String, Kernel>,
+    max_grid: [u32; 3],
+    max_shared: usize,
+}
+
+// SAFETY: handles of modules and functions may be used from any thread.
+unsafe impl Send for CudaModule {}
+// SAFETY: as above.
+unsafe impl Sync for CudaModule {}
+
+impl CudaModule {
+    /// Compiles and loads the PTX that fits the GPU. Every kernel is loaded at once: the driver would otherwise do it at the first
+    /// launch, which may wait until the GPU is idle.
+    pub fn load(stream: &Arc<Stream>, copies: &Copies, source: &ModuleSource) -> Result<Self, DeviceError> {
+        let refused = |error| DeviceError::CudaModule { module: source.name.to_owned(), source: error };
+        let failed = |error| refused(ModuleError::Load { source: error, log: String::new() });
+        let gpu = stream.context().gpu;
+        let _entered = stream.enter()?;
+        let architecture = gpu.architecture().map_err(failed)?;
+        let ptx = select(source.ptx, gpu.ordinal, architecture).map_err(refused)?;
+        let mut module = Self {
+            source: *source,
+            stream: Arc::clone(stream),
+            raw: compile(ptx).map_err(refused)?,
+            state: 0,
+            kernels: BTreeMap::new(),
+            max_grid: [0; 3],
+            max_shared: 0,
+        };
+
+        let (mut state, mut bytes) = (0, 0);
+        // SAFETY: the module is loaded.
+        let found =
+            unsafe { driver!(cuModuleGetGlobal_v2(&raw mut state, &raw mut bytes, module.raw, STATE_SYMBOL.as_ptr())) };
+        let missing = |error| refused(ModuleError::State { what: format!("it has no symbol oxshmem_state ({error})") });
+        found.map_err(missing)?;
+        let mut as_built = [0; 12];
+        if bytes >= as_built.len() {
+            // SAFETY: the symbol has that many bytes.
+            unsafe { copies.read(state, &mut as_built) }?;
+        }
+        check_state(&as_built, bytes).map_err(|error| match error {
+            SharedOrOwn::Shared(source_error) => {
+                DeviceError::Module { module: source.name.to_owned(), source: source_error }
+            }
+            SharedOrOwn::Own(error) => refused(error),
+        })?;
+        module.state = state;
+        module.kernels = kernels(module.raw).map_err(failed)?;
+        let limit = |attribute| gpu.attribute(attribute).map(i32::unsigned_abs).map_err(failed);
+        module.max_grid = [
+            limit(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X)?,
+            limit(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y)?,
+            limit(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z)?,
+        ];
+        module.max_shared = limit(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize;
+        Ok(module)
+    }
+
+    /// Whether it was made from `source`.
+    pub fn is_of(&self, source: &ModuleSource) -> bool {
+        self.source.name == source.name && std::ptr::eq(self.source.ptx, source.ptx)
+    }
+
+    /// Gives the module the PE's state. No kernel of it may be running.
+    pub fn install(&self, copies: &Copies, state: &abi::State) -> Result<(), DeviceError> {
+        // SAFETY: `repr(C)` of integers without padding: its fields fill its 256 bytes but for the alignment at its end, which the copy
+        // in an array of zeros covers.
+        let bytes = unsafe {
+            let mut bytes = [0u8; size_of::<abi::State>()];
+            std::ptr::copy_nonoverlapping(std::ptr::from_ref(state).cast(), bytes.as_mut_ptr(), bytes.len());
+            bytes
+        };
+        // SAFETY: the symbol has the size of the state.
+        unsafe { copies.write(self.state, &bytes) }
+    }
+
+    fn kernel(&self, name: &str) -> Result<&Kernel, DeviceError> {
+        self.kernels.get(name).ok_or_else(|| DeviceError::Module {
+            module: self.source.name.to_owned(),
+            source: SharedModuleError::NoKernel {
+                name: name.to_owned(),
+                known: self.kernels.keys().map(String::as_str).collect::<Vec<_>>().join(", "),
+            },
+        })
+    }
+
+    /// Refuses what does not fit the kernel or the GPU.
+    fn check_launch(
+        &self,
+        name: &str,
+        kernel: &Kernel,
+        config: LaunchConfig,
+        args: &[&[u8]],
+    ) -> Result<(), LaunchError> {
+        let name = || name.to_owned();
+        let LaunchConfig { grid, block, shared_bytes } = config;
+        if grid.contains(&0) {
+            return Err(LaunchError::Grid { kernel: name(), grid });
+        }
+        if grid.iter().zip(self.max_grid).any(|(&extent, limit)| extent > limit) {
+            return Err(LaunchError::GridLimit { kernel: name(), grid, limit: self.max_grid });
+        }
+        let threads = block.iter().try_fold(1u32, |product, &extent| product.checked_mul(extent));
+        if !threads.is_some_and(|threads| (1..=kernel.max_threads).contains(&threads)) {
+            return Err(LaunchError::Block { kernel: name(), block, limit: kernel.max_threads });
+        }
+        let limit = self.max_shared.saturating_sub(kernel.static_shared);
+        if shared_bytes > limit {
+            return Err(LaunchError::Shared { kernel: name(), bytes: shared_bytes, limit });
+        }
+        check_args(name, &kernel.parameters, args)
+    }
+}
+
+/// Compares arguments with parameters, which the driver does not do.
+fn check_args(kernel: impl Fn() -> String, parameters: &[usize], args: &[&[u8]]) -> Result<(), LaunchError> {
+    if parameters.len() != args.len() {
+        return Err(LaunchError::ArgumentCount { kernel: kernel(), expected: parameters.len(), given: args.len() });
+    }
+    match parameters.iter().zip(args).position(|(&expected, arg)| expected != arg.len()) {
+        None => Ok(()),
+        Some(index) => Err(LaunchError::ArgumentSize {
+            kernel: kernel(),
+            index,
+            expected: parameters[index],
+            given: args[index].len(),
+        }),
+    }
+}
+
+impl LoadedModule for CudaModule {
+    unsafe fn launch(&self, name: &str, config: LaunchConfig, args: &[&[u8]]) -> Result<(), DeviceError> {
+        if self.stream.closed() {
+            return Err(LaunchError::Stale { kernel: name.to_owned() }.into());
+        }
+        let kernel = self.kernel(name)?;
+        self.check_launch(name, kernel, config, args)?;
+        let failed = |error| self.stream.error(format!("cannot launch kernel `{name}`"), error);
+        let ([gx, gy, gz], [bx, by, bz]) = (config.grid, config.block);
+        let mut pointers: Vec<*mut c_void> = args.iter().map(|arg| arg.as_ptr().cast_mut().cast()).collect();
+        let _entered = self.stream.enter()?;
+        if config.shared_bytes + kernel.static_shared > FREE_SHARED_BYTES {
+            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function is the module's; the size is below the limit.
+            unsafe { driver!(cuFuncSetAttribute(kernel.raw, attribute, config.shared_bytes as i32)) }
+                .map_err(failed)?;
+        }
+        self.stream.note(name);
+        // SAFETY: number and sizes of the arguments are the kernel's, the driver copies them during the call; that they are what the
+        // kernel needs is the caller's promise.
+        unsafe {
+            driver!(cuLaunchKernel(
+                kernel.raw,
+                gx,
+                gy,
+                gz,
+                bx,
+                by,
+                bz,
+                config.shared_bytes as u32,
+                self.stream.raw(),
+                pointers.as_mut_ptr(),
+                std::ptr::null_mut(),
+            ))
+        }
+        .map_err(failed)
+    }
+
+    fn check(&self, name: &str) -> Result<(), DeviceError> {
+        self.kernel(name).map(drop)
+    }
+}
+
+impl Drop for CudaModule {
+    fn drop(&mut self) {
+        // Unloading waits for kernels.
+        if !self.stream.idle() {
+            return;
+        }
+        let Ok(_entered) = self.stream.enter() else { return };
+        // SAFETY: `load` loaded it, and none of its kernels runs.
+        if let Err(error) = unsafe { driver!(cuModuleUnload(self.raw)) } {
+            tracing::debug!(%error, module = self.source.name, "cannot unload a module");
+        }
+    }
+}
+
+/// Has the driver compile PTX for the current context's GPU.
+fn compile(ptx: &str) -> Result<CUmodule, ModuleError> {
+    let text = CString::new(ptx).map_err(|_| ModuleError::Load {
+        source: DriverError {
+            call: "cuModuleLoadDataEx",
+            code: CUresult::CUDA_ERROR_INVALID_PTX as u32,
+            name: "CUDA_ERROR_INVALID_PTX".into(),
+            text: "the PTX holds a zero byte".into(),
+        },
+        log: String::new(),
+    })?;
+    let mut log = vec![0u8; LOG_BYTES];
+    let mut options = [CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+    // The driver takes a number in the place of a pointer.
+    let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), std::ptr::without_provenance_mut(log.len())];
+    let mut module = std::ptr::null_mut();
+    // SAFETY: text that ends with 0, and a log of the size that is given.
+    let loaded = unsafe {
+        driver!(cuModuleLoadDataEx(
+            &raw mut module,
+            text.as_ptr().cast(),
+            options.len() as u32,
+            options.as_mut_ptr(),
+            values.as_mut_ptr(),
+        ))
+    };
+    loaded.map(|()| module).map_err(|source| {
+        if source.code == CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION as u32 {
+            return ModuleError::NewPtx { ptx: ptx_version(ptx) };
+        }
+        let log = CStr::from_bytes_until_nul(&log).map(|log| log.to_string_lossy().into_owned()).unwrap_or_default();
+        ModuleError::Load { source, log }
+    })
+}
+
+/// Every kernel of a module, loaded.
+fn kernels(module: CUmodule) -> Result<BTreeMap<String, Kernel>, DriverError> {
+    let mut count = 0;
+    // SAFETY: writes one integer.
+    unsafe { driver!(cuModuleGetFunctionCount(&raw mut count, module)) }?;
+    let mut functions: Vec<CUfunction> = vec![std::ptr::null_mut(); count as usize];
+    if count != 0 {
+        // SAFETY: room for that many handles.
+        unsafe { driver!(cuModuleEnumerateFunctions(functions.as_mut_ptr(), count, module)) }?;
+    }
+    let mut kernels = BTreeMap::new();
+    for raw in functions {
+        let mut name = std::ptr::null();
+        // SAFETY: a function of the module; its name is text that lives as long as the module.
+        let name = unsafe {
+            driver!(cuFuncLoad(raw))?;
+            driver!(cuFuncGetName(&raw mut name, raw))?;
+            CStr::from_ptr(name)
+        };
+        let attribute = |attribute| {
+            let mut value = 0;
+            // SAFETY: writes one integer.
+            unsafe { driver!(cuFuncGetAttribute(&raw mut value, attribute, raw)) }.map(|()| value.unsigned_abs())
+        };
+        let kernel = Kernel {
+            raw,
+            parameters: parameters(raw)?,
+            max_threads: attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
+            static_shared: attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)? as usize,
+        };
+        kernels.insert(name.to_string_lossy().into_owned(), kernel);
+    }
+    Ok(kernels)
+}
+
+/// Bytes of each parameter of a kernel.
+fn parameters(function: CUfunction) -> Result<Vec<usize>, DriverError> {
+    let mut parameters = Vec::new();
+    loop {
+        let (mut offset, mut bytes) = (0, 0);
+        // SAFETY: writes two integers. An index behind the last parameter is an invalid value, and nothing else tells their number.
+        match unsafe { sys::cuFuncGetParamInfo(function, parameters.len(), &raw mut offset, &raw mut bytes) } {
+            CUresult::CUDA_SUCCESS => parameters.push(bytes),
+            CUresult::CUDA_ERROR_INVALID_VALUE => return Ok(parameters),
+            other => check("cuFuncGetParamInfo", other)?,
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    static PTX: &[(u32, &str)] = &[(80, "eighty"), (100, "hundred"), (90, "ninety")];
+
+    #[test]
+    fn the_newest_ptx_that_the_gpu_can_run_is_taken() {
+        for (gpu, text) in
+            [(80, "eighty"), (86, "eighty"), (90, "ninety"), (99, "ninety"), (100, "hundred"), (120, "hundred")]
+        {
+            assert_eq!(select(PTX, 0, gpu).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn a_gpu_older_than_all_ptx_and_a_program_without_ptx_are_refused() {
+        assert_eq!(select(PTX, 3, 75), Err(ModuleError::OldGpu { gpu: 3, has: 75, oldest: 80 }));
+        let error = select(&[], 0, 90).unwrap_err();
+        assert!(error.to_string().contains("no CUDA compiler was found when it was built"), "{error}");
+    }
+
+    #[test]
+    fn the_version_of_ptx_is_read() {
+        assert_eq!(ptx_version("//\n// c\n.version 9.0\n.target sm_80\n"), "9.0");
+        assert_eq!(ptx_version(""), "unknown");
+    }
+
+    fn as_built(magic: u32, version: u32, bytes: u32) -> [u8; 12] {
+        let mut all = [0; 12];
+        for (at, word) in all.chunks_exact_mut(4).zip([magic, version, bytes]) {
+            at.copy_from_slice(&word.to_ne_bytes());
+        }
+        all
+    }
+
+    #[test]
+    fn a_state_of_another_version_is_refused_with_both() {
+        let bytes = size_of::<abi::State>();
+        assert_eq!(check_state(&as_built(abi::MAGIC, abi::ABI_VERSION, bytes as u32), bytes), Ok(()));
+        let error = check_state(&as_built(abi::MAGIC, abi::ABI_VERSION + 1, 264), 264).unwrap_err();
+        assert_eq!(
+            error,
+            SharedOrOwn::Shared(SharedModuleError::AbiVersion {
+                module: abi::ABI_VERSION + 1,
+                module_bytes: 264,
+                runtime: abi::ABI_VERSION,
+                runtime_bytes: bytes as u32,
+            })
+        );
+    }
+
+    #[test]
+    fn a_symbol_that_is_no_state_is_refused() {
+        let bytes = size_of::<abi::State>();
+        for (built, symbol) in [(as_built(0, 0, 0), 4), (as_built(abi::MAGIC, abi::ABI_VERSION, bytes as u32), 128)] {
+            assert!(matches!(check_state(&built, symbol), Err(SharedOrOwn::Own(ModuleError::State { .. }))));
+        }
+    }
+
+    #[test]
+    fn arguments_are_compared_with_parameters() {
+        let name = || "k".to_owned();
+        let four: &[u8] = &[0; 4];
+        assert_eq!(check_args(name, &[8, 4], &[&[0; 8], four]), Ok(()));
+        assert_eq!(
+            check_args(name, &[8, 4], &[four]),
+            Err(LaunchError::ArgumentCount { kernel: "k".into(), expected: 2, given: 1 })
+        );
+        assert_eq!(
+            check_args(name, &[8, 8], &[&[0; 8], four]),
+            Err(LaunchError::ArgumentSize { kernel: "k".into(), index: 1, expected: 8, given: 4 })
+        );
+    }
+
+    /// What nvcc made of this program's own module says what `check_state` wants to read.
+    #[test]
+    fn ptx_of_the_runtime_is_born_with_its_version() {
+        let source = &crate::pe::HOST_OPS;
+        let Some((_, ptx)) = source.ptx.first() else {
+            println!("skipped: built without a CUDA compiler");
+            return;
+        };
+        let line = ptx.lines().find(|line| line.contains("oxshmem_state[")).unwrap();
+        assert!(line.contains(".const") && line.contains(&format!("[{}]", size_of::<abi::State>())), "{line}");
+        // Trailing zeros are left out.
+        let bytes = as_built(abi::MAGIC, abi::ABI_VERSION, size_of::<abi::State>() as u32);
+        let said = bytes.iter().map(u8::to_string).collect::<Vec<_>>().join(", ");
+        let said = said.trim_end_matches(", 0");
+        assert!(line.contains(&format!("{{{said}}}")), "{line} instead of {said}");
+    }
+}
