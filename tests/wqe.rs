@@ -41,8 +41,11 @@ impl oxshmem::KernelArg for Parameters {
     }
 }
 
+/// Calls what it is given with the bytes of each argument.
+type Arguments = Box<dyn Fn(&mut dyn FnMut(&[&[u8]]))>;
+
 /// Runs the kernel and gives the queue it left.
-fn device_writes(kernel: &str, args: impl Fn(u64) -> Box<dyn Fn(&mut dyn FnMut(&[&[u8]]))>) -> Vec<u8> {
+fn device_writes(kernel: &str, args: impl Fn(u64) -> Arguments) -> Vec<u8> {
     thread_local! {
         static DEVICE: (Executor, Module) = {
             // SAFETY: the build generated the function.
@@ -77,7 +80,7 @@ fn expected(p: &Parameters, op: Op<'_>) -> Vec<u8> {
     queue
 }
 
-fn bytes_of<A: KernelArgs + 'static>(args: A) -> Box<dyn Fn(&mut dyn FnMut(&[&[u8]]))> {
+fn bytes_of<A: KernelArgs + 'static>(args: A) -> Arguments {
     Box::new(move |run| args.with_bytes(&mut |bytes| run(bytes)))
 }
 

@@ -43,8 +43,7 @@ template <class T> T block_sum(T value) {
 } // namespace
 
 // Each thread writes its position: 14 words a thread.
-OXSHMEM_KERNEL(positions, uint32_t *out)
-{
+OXSHMEM_KERNEL(positions, uint32_t *out) {
     const uint32_t words[14] = {threadIdx.x,  threadIdx.y,   threadIdx.z,     blockIdx.x, blockIdx.y,
                                 blockIdx.z,   thread_rank(), lane_id(),       gridDim.x,  blockDim.y,
                                 block_rank(), grid_blocks(), block_threads(), 0};
@@ -53,8 +52,7 @@ OXSHMEM_KERNEL(positions, uint32_t *out)
     }
 }
 
-OXSHMEM_KERNEL(arguments, uint64_t *out, int8_t a, Three three, const char *text, uint16_t b)
-{
+OXSHMEM_KERNEL(arguments, uint64_t *out, int8_t a, Three three, const char *text, uint16_t b) {
     out[0] = static_cast<uint64_t>(static_cast<int64_t>(a));
     out[1] = static_cast<uint64_t>(three.a * 2);
     out[2] = three.b;
@@ -64,16 +62,14 @@ OXSHMEM_KERNEL(arguments, uint64_t *out, int8_t a, Three three, const char *text
 }
 
 // Every thread gets the sum over its block, of a 64-bit and of a double value.
-OXSHMEM_KERNEL(reduce, const uint64_t *in, uint64_t *out)
-{
+OXSHMEM_KERNEL(reduce, const uint64_t *in, uint64_t *out) {
     const uint64_t sum = block_sum(in[global_rank()]);
     const double real = block_sum(static_cast<double>(in[global_rank()]) / 2);
     out[global_rank()] = sum + static_cast<uint64_t>(real);
 }
 
 // Reverses each block's part through dynamic shared memory, `rounds` times.
-OXSHMEM_KERNEL(reverse, uint32_t *data, uint32_t rounds)
-{
+OXSHMEM_KERNEL(reverse, uint32_t *data, uint32_t rounds) {
     OXSHMEM_DYNAMIC_SHARED(uint32_t, staged);
     uint32_t *mine = data + block_rank() * block_threads();
     for (uint32_t i = 0; i < rounds; ++i) {
@@ -85,8 +81,7 @@ OXSHMEM_KERNEL(reverse, uint32_t *data, uint32_t rounds)
 }
 
 // Static shared memory belongs to one block, and to one instantiation.
-OXSHMEM_KERNEL(shared_is_per_block, uint32_t *out)
-{
+OXSHMEM_KERNEL(shared_is_per_block, uint32_t *out) {
     OXSHMEM_SHARED(uint32_t, tile, [4][33]);
     OXSHMEM_SHARED(uint32_t, count);
     if (thread_rank() == 0) {
@@ -101,8 +96,7 @@ OXSHMEM_KERNEL(shared_is_per_block, uint32_t *out)
 }
 
 // The results of each vote and barrier vote: 8 words a thread.
-OXSHMEM_KERNEL(votes, uint32_t *out)
-{
+OXSHMEM_KERNEL(votes, uint32_t *out) {
     const uint32_t rank = thread_rank();
     uint32_t *mine = out + global_rank() * 8;
     const unsigned all = __activemask();
@@ -117,8 +111,7 @@ OXSHMEM_KERNEL(votes, uint32_t *out)
 }
 
 // The four shuffles, in segments of 8 lanes, and one of a larger type: 6 words a thread.
-OXSHMEM_KERNEL(shuffles, uint32_t *out)
-{
+OXSHMEM_KERNEL(shuffles, uint32_t *out) {
     uint32_t *mine = out + thread_rank() * 6;
     const uint32_t value = 100 + lane_id();
     mine[0] = __shfl_sync(~0u, value, 11, 8);
@@ -131,8 +124,7 @@ OXSHMEM_KERNEL(shuffles, uint32_t *out)
 }
 
 // The masks seen at the top, after a stretch that takes lanes different time, and in two branches at the end: 3 words a thread.
-OXSHMEM_KERNEL(divergence, uint32_t *out)
-{
+OXSHMEM_KERNEL(divergence, uint32_t *out) {
     uint32_t *mine = out + global_rank() * 3;
     mine[0] = active_mask();
     uint32_t delay = 0;
@@ -150,8 +142,7 @@ OXSHMEM_KERNEL(divergence, uint32_t *out)
 }
 
 // Where lanes meet again is up to the layout of the code here, but each member of a group must be told the same group.
-OXSHMEM_KERNEL(nested_divergence, uint32_t *out)
-{
+OXSHMEM_KERNEL(nested_divergence, uint32_t *out) {
     for (uint32_t i = 0; i < 8; ++i) {
         uint32_t mask = 0;
         if ((lane_id() >> (i % 3)) & 1) {
@@ -173,8 +164,7 @@ OXSHMEM_KERNEL(nested_divergence, uint32_t *out)
 }
 
 // Half of the lanes meet again and again without a pause, until the others, further down, let them go.
-OXSHMEM_KERNEL(gathering_is_fair, uint32_t *flag)
-{
+OXSHMEM_KERNEL(gathering_is_fair, uint32_t *flag) {
     if (lane_id() < 16) {
         while (load<order::relaxed, reach::block>(flag) == 0) {
             active_mask();
@@ -186,8 +176,7 @@ OXSHMEM_KERNEL(gathering_is_fair, uint32_t *flag)
 }
 
 // Lanes leave one by one; those that stay see a shrinking mask and operations with a full mask still complete.
-OXSHMEM_KERNEL(leaving, uint32_t *out)
-{
+OXSHMEM_KERNEL(leaving, uint32_t *out) {
     uint32_t seen = 0;
     for (uint32_t i = 0; i <= lane_id(); ++i) {
         seen = ballot(0xffffffffu, true);
@@ -196,8 +185,7 @@ OXSHMEM_KERNEL(leaving, uint32_t *out)
 }
 
 // Two halves of a warp shuffle with their own masks at the same time, different numbers of times, then together.
-OXSHMEM_KERNEL(partial_masks, uint32_t *out)
-{
+OXSHMEM_KERNEL(partial_masks, uint32_t *out) {
     const bool low = lane_id() < 16;
     const uint32_t mask = low ? 0x0000ffffu : 0xffff0000u;
     uint32_t value = lane_id();
@@ -210,8 +198,7 @@ OXSHMEM_KERNEL(partial_masks, uint32_t *out)
 }
 
 // Masks that overlap: lane 0 pairs with lane 1, then with lane 2, which first pairs with lane 3.
-OXSHMEM_KERNEL(overlapping_masks, uint32_t *out)
-{
+OXSHMEM_KERNEL(overlapping_masks, uint32_t *out) {
     const uint32_t lane = lane_id();
     uint32_t sum = 0;
     if (lane < 2) {
@@ -227,8 +214,7 @@ OXSHMEM_KERNEL(overlapping_masks, uint32_t *out)
 }
 
 // Exited threads do not count in barriers: half of the threads return, the others meet `rounds` times.
-OXSHMEM_KERNEL(early_exit, uint32_t *out, uint32_t rounds)
-{
+OXSHMEM_KERNEL(early_exit, uint32_t *out, uint32_t rounds) {
     if (thread_rank() % 2 == 1) {
         return;
     }
@@ -240,8 +226,7 @@ OXSHMEM_KERNEL(early_exit, uint32_t *out, uint32_t rounds)
 }
 
 // A token goes round the blocks: block i waits for block i - 1.
-OXSHMEM_KERNEL(chain, uint32_t *flags, uint32_t rounds)
-{
+OXSHMEM_KERNEL(chain, uint32_t *flags, uint32_t rounds) {
     const uint32_t me = block_rank();
     const uint32_t left = (me + grid_blocks() - 1) % grid_blocks();
     for (uint32_t round = 1; round <= rounds; ++round) {
@@ -259,8 +244,7 @@ OXSHMEM_KERNEL(chain, uint32_t *flags, uint32_t rounds)
 }
 
 // A barrier over the whole grid, `rounds` times; counts the arrivals it sees.
-OXSHMEM_KERNEL(grid_barrier, uint32_t *arrived, uint32_t *wrong, uint32_t rounds)
-{
+OXSHMEM_KERNEL(grid_barrier, uint32_t *arrived, uint32_t *wrong, uint32_t rounds) {
     for (uint32_t round = 1; round <= rounds; ++round) {
         sync_block();
         if (thread_rank() == 0) {
@@ -285,8 +269,7 @@ struct Counters {
     unsigned lock;
 };
 
-OXSHMEM_KERNEL(atomics, Counters *c, uint32_t times)
-{
+OXSHMEM_KERNEL(atomics, Counters *c, uint32_t times) {
     for (uint32_t i = 0; i < times; ++i) {
         atomicAdd(&c->add, 1u);
         atomicSub(&c->sub, 1u);
@@ -319,22 +302,22 @@ OXSHMEM_KERNEL(atomics, Counters *c, uint32_t times)
     }
 }
 
-OXSHMEM_KERNEL(vectors, uint32_t *data)
-{
+OXSHMEM_KERNEL(vectors, uint32_t *data) {
     vec16 v = load_vec(data + 4 * thread_rank());
     v = {v.w, v.z, v.y, v.x};
     store_vec(data + 4 * thread_rank(), v);
 }
 
-OXSHMEM_KERNEL(doorbell, uint64_t *reg)
-{ mmio_store(reg, 42); }
+OXSHMEM_KERNEL(doorbell, uint64_t *reg) {
+    mmio_store(reg, 42);
+}
 
-OXSHMEM_KERNEL(count_threads, uint32_t *count)
-{ fetch_add<order::relaxed, reach::device>(count, 1u); }
+OXSHMEM_KERNEL(count_threads, uint32_t *count) {
+    fetch_add<order::relaxed, reach::device>(count, 1u);
+}
 
 // Each thread uses `bytes` of stack, then meets its block.
-OXSHMEM_KERNEL(use_stack, uint32_t *count, uint32_t bytes)
-{
+OXSHMEM_KERNEL(use_stack, uint32_t *count, uint32_t bytes) {
     volatile char *memory = static_cast<volatile char *>(__builtin_alloca(bytes));
     for (uint32_t i = 0; i < bytes; i += 512) {
         memory[i] = static_cast<char>(i);
@@ -345,16 +328,14 @@ OXSHMEM_KERNEL(use_stack, uint32_t *count, uint32_t bytes)
 
 // ---- Errors. Each names the thread that errs: `who` is its rank in the grid. ----
 
-OXSHMEM_KERNEL(bad_write, uint64_t *address, uint32_t who)
-{
+OXSHMEM_KERNEL(bad_write, uint64_t *address, uint32_t who) {
     if (global_rank() == who) {
         *static_cast<volatile uint64_t *>(address) = 1;
     }
     sync_block();
 }
 
-OXSHMEM_KERNEL(bad_read, const uint64_t *address, uint64_t *out, uint32_t who)
-{
+OXSHMEM_KERNEL(bad_read, const uint64_t *address, uint64_t *out, uint32_t who) {
     sync_block();
     if (global_rank() == who) {
         *out = *static_cast<const volatile uint64_t *>(address);
@@ -370,25 +351,23 @@ __attribute__((noinline)) int recurse(volatile int *depth) {
 }
 } // namespace
 
-OXSHMEM_KERNEL(overflow, int *depth, uint32_t who)
-{
+OXSHMEM_KERNEL(overflow, int *depth, uint32_t who) {
     if (global_rank() == who) {
         recurse(depth);
     }
     sync_block();
 }
 
-OXSHMEM_KERNEL(divide, int *value, int by)
-{
+OXSHMEM_KERNEL(divide, int *value, int by) {
     volatile int divisor = by;
     *value = *value / divisor;
 }
 
-OXSHMEM_KERNEL(illegal)
-{ __builtin_trap(); }
+OXSHMEM_KERNEL(illegal) {
+    __builtin_trap();
+}
 
-OXSHMEM_KERNEL(throws, uint32_t who)
-{
+OXSHMEM_KERNEL(throws, uint32_t who) {
     sync_block();
     if (global_rank() == who) {
         throw std::runtime_error("no luck today");
@@ -396,27 +375,25 @@ OXSHMEM_KERNEL(throws, uint32_t who)
     sync_block();
 }
 
-OXSHMEM_KERNEL(throws_number)
-{ throw 7; }
+OXSHMEM_KERNEL(throws_number) {
+    throw 7;
+}
 
 // Warp 0 waits in a barrier that thread 40 never reaches, because it waits for a lane that is in the barrier.
-OXSHMEM_KERNEL(deadlock, uint32_t who)
-{
+OXSHMEM_KERNEL(deadlock, uint32_t who) {
     if (global_rank() == who) {
         sync_warp(0xffffffffu);
     }
     sync_block();
 }
 
-OXSHMEM_KERNEL(foreign_mask)
-{
+OXSHMEM_KERNEL(foreign_mask) {
     if (lane_id() == 3) {
         sync_warp(0x7);
     }
 }
 
-OXSHMEM_KERNEL(different_operations)
-{
+OXSHMEM_KERNEL(different_operations) {
     if (lane_id() < 4) {
         sync_warp(0xffffffffu);
     } else {
@@ -424,8 +401,7 @@ OXSHMEM_KERNEL(different_operations)
     }
 }
 
-OXSHMEM_KERNEL(different_masks)
-{
+OXSHMEM_KERNEL(different_masks) {
     if (lane_id() == 0) {
         sync_warp(0x3);
     } else if (lane_id() == 1) {
@@ -435,16 +411,14 @@ OXSHMEM_KERNEL(different_masks)
     }
 }
 
-OXSHMEM_KERNEL(spin_forever, uint32_t *flag)
-{
+OXSHMEM_KERNEL(spin_forever, uint32_t *flag) {
     while (load<order::acquire, reach::device>(flag) == 0) {
         pause();
     }
 }
 
 // Never comes back to the executor.
-OXSHMEM_KERNEL(hog, uint32_t *flag, uint32_t who)
-{
+OXSHMEM_KERNEL(hog, uint32_t *flag, uint32_t who) {
     if (block_rank() == who) {
         while (load<order::relaxed, reach::device>(flag) == 0) {
         }
@@ -454,8 +428,7 @@ OXSHMEM_KERNEL(hog, uint32_t *flag, uint32_t who)
 }
 
 // Block 0 fails while block 1 never comes back.
-OXSHMEM_KERNEL(fail_beside_hog, uint32_t *flag)
-{
+OXSHMEM_KERNEL(fail_beside_hog, uint32_t *flag) {
     if (block_rank() == 1) {
         store<order::release, reach::device>(flag, 1u);
         while (load<order::relaxed, reach::device>(flag) == 1) {
@@ -469,19 +442,18 @@ OXSHMEM_KERNEL(fail_beside_hog, uint32_t *flag)
 }
 
 // Barriers for ever: in the executor most of the time, but never idle.
-OXSHMEM_KERNEL(barriers_forever, uint32_t *flag)
-{
+OXSHMEM_KERNEL(barriers_forever, uint32_t *flag) {
     while (__syncthreads_or(load<order::relaxed, reach::device>(flag) != 0) == 0) {
     }
 }
 
 // The fault happens inside of the C library.
-OXSHMEM_KERNEL(bad_string, const char *text, uint64_t *length)
-{ *length = std::strlen(text); }
+OXSHMEM_KERNEL(bad_string, const char *text, uint64_t *length) {
+    *length = std::strlen(text);
+}
 
 // Nearly always inside of the C library, where a thread might hold a lock.
-OXSHMEM_KERNEL(sleeps_forever, uint32_t *flag)
-{
+OXSHMEM_KERNEL(sleeps_forever, uint32_t *flag) {
     while (load<order::relaxed, reach::device>(flag) == 0) {
         const timespec time = {0, 100000000};
         nanosleep(&time, nullptr);
@@ -489,8 +461,7 @@ OXSHMEM_KERNEL(sleeps_forever, uint32_t *flag)
 }
 
 // An exception that the kernel handles itself, thrown after other threads have run in between.
-OXSHMEM_KERNEL(handles_exceptions, uint32_t *caught)
-{
+OXSHMEM_KERNEL(handles_exceptions, uint32_t *caught) {
     for (uint32_t i = 0; i < 3; ++i) {
         try {
             sync_block();
@@ -504,48 +475,41 @@ OXSHMEM_KERNEL(handles_exceptions, uint32_t *caught)
 
 // ---- Measurements ----
 
-OXSHMEM_KERNEL(time_pause, uint32_t times)
-{
+OXSHMEM_KERNEL(time_pause, uint32_t times) {
     for (uint32_t i = 0; i < times; ++i) {
         pause();
     }
 }
 
-OXSHMEM_KERNEL(time_barrier, uint32_t times)
-{
+OXSHMEM_KERNEL(time_barrier, uint32_t times) {
     for (uint32_t i = 0; i < times; ++i) {
         sync_block();
     }
 }
 
-OXSHMEM_KERNEL(time_ballot, uint32_t times)
-{
+OXSHMEM_KERNEL(time_ballot, uint32_t times) {
     for (uint32_t i = 0; i < times; ++i) {
         ballot(0xffffffffu, i != lane_id());
     }
 }
 
-OXSHMEM_KERNEL(time_shfl, uint32_t times)
-{
+OXSHMEM_KERNEL(time_shfl, uint32_t times) {
     uint64_t v = lane_id();
     for (uint32_t i = 0; i < times; ++i) {
         v = shfl(0xffffffffu, v, lane_id() ^ 1);
     }
 }
 
-OXSHMEM_KERNEL(time_match, uint32_t times)
-{
+OXSHMEM_KERNEL(time_match, uint32_t times) {
     for (uint32_t i = 0; i < times; ++i) {
         match_any(0xffffffffu, i);
     }
 }
 
-OXSHMEM_KERNEL(time_active_mask, uint32_t times)
-{
+OXSHMEM_KERNEL(time_active_mask, uint32_t times) {
     for (uint32_t i = 0; i < times; ++i) {
         active_mask();
     }
 }
 
-OXSHMEM_KERNEL(empty)
-{}
+OXSHMEM_KERNEL(empty) {}

@@ -14,9 +14,15 @@ struct WqeParameters {
     uint32_t bytes, signaled;
 };
 
-OXSHMEM_DEVICE Slot slot_of(const WqeParameters &p) { return {p.wq, p.index, p.mask}; }
-OXSHMEM_DEVICE Located remote_of(const WqeParameters &p) { return {be(p.rkey), p.remote, ~0ull}; }
-OXSHMEM_DEVICE Located local_of(const WqeParameters &p) { return {be(p.lkey), p.local, ~0ull}; }
+OXSHMEM_DEVICE Slot slot_of(const WqeParameters &p) {
+    return {p.wq, p.index, p.mask};
+}
+OXSHMEM_DEVICE Located remote_of(const WqeParameters &p) {
+    return {be(p.rkey), p.remote, ~0ull};
+}
+OXSHMEM_DEVICE Located local_of(const WqeParameters &p) {
+    return {be(p.lkey), p.local, ~0ull};
+}
 
 OXSHMEM_KERNEL(wqe_transfer, WqeParameters p, int read) {
     slot_of(p).transfer(read ? Opcode::rdma_read : Opcode::rdma_write, p.qpn, remote_of(p), local_of(p), p.bytes, p.signaled);

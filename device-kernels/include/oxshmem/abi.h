@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// The device ABI: plain structures that the runtime fills and device code reads. `runtime/abi.rs` mirrors every one of them, and
-// a test compares all sizes and offsets. Any change of layout or meaning raises kAbiVersion, so that a module built from
+// The device ABI: plain structures that the runtime fills and device code reads. `runtime/abi.rs` mirrors every one of them,
+// and a test compares all sizes and offsets. Any change of layout or meaning raises kAbiVersion, so that a module built from
 // other headers than the runtime's is refused at load with both versions named.
 //
 // Addresses are uint64_t so that the layout is the same for every compiler; 0 means "absent". Everything a hot path writes has
@@ -81,8 +81,8 @@ struct ErrorRecord {
     uint32_t thread[3];
 };
 
-// Values of Control::abort. A launch that is aborted unwinds: its waits return, but for those for the HCA, which answers in any case.
-// A job that is over has no later launches to keep the queues usable for, so there those waits return too.
+// Values of Control::abort. A launch that is aborted unwinds: its waits return, but for those for the HCA, which answers in any
+// case. A job that is over has no later launches to keep the queues usable for, so there those waits return too.
 constexpr uint32_t kAbortLaunch = 1;
 constexpr uint32_t kAbortJob = 2;
 
@@ -139,8 +139,8 @@ struct alignas(128) State {
     int32_t n_pes;
     uint32_t network; // Network
 
-    // Load/store reach: PEs p2p_first .. p2p_first + p2p_count, of which bit i of p2p_mask says whether p2p_first + i is reachable. The
-    // heap of PE q lies at heap_base + (q - my_pe) * stride. The own PE is always reachable.
+    // Load/store reach: PEs p2p_first .. p2p_first + p2p_count, of which bit i of p2p_mask says whether p2p_first + i is
+    // reachable. The heap of PE q lies at heap_base + (q - my_pe) * stride. The own PE is always reachable.
     int32_t p2p_first;
     int32_t p2p_count; // at most 64
     uint64_t p2p_mask;
@@ -156,8 +156,8 @@ struct alignas(128) State {
 
     uint64_t qps; // Qp[n_pes * qps_per_pe]; those of the own PE are never used
     uint32_t qps_per_pe;
-    uint32_t slab_lkey;     // big-endian; landing slots, addressed by virtual address
-    uint64_t used;            // uint64_t[(n_pes * qps_per_pe + 63) / 64]: QPs posted to since the runtime last saw all of them idle
+    uint32_t slab_lkey; // big-endian; landing slots, addressed by virtual address
+    uint64_t used;      // uint64_t[(n_pes * qps_per_pe + 63) / 64]: QPs posted to since the runtime last saw all of them idle
     uint64_t local_regions;   // LocalRegion[kMaxLocalRegions]
     uint64_t n_local_regions; // address of a uint64_t count
 

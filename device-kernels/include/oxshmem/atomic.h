@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Atomics on 32- and 64-bit words of the symmetric heap. Fetching forms return when they hold the old value; the others complete at
-// the next quiet. Atomics by load/store and atomics by the HCA are atomic with respect to each other only where the platform says
-// so: use one path to a word (paths are fixed per peer, so all of a PE's atomics to one peer agree).
+// Atomics on 32- and 64-bit words of the symmetric heap. Fetching forms return when they hold the old value; the others
+// complete at the next quiet. Atomics by load/store and atomics by the HCA are atomic with respect to each other only where the
+// platform says so: use one path to a word (paths are fixed per peer, so all of a PE's atomics to one peer agree).
 #pragma once
 
 #include "detail/network.h"
@@ -74,7 +74,9 @@ template <class T> OXSHMEM_DEVICE T atomic_fetch(const T *source, int pe) {
     return detail::atomic<true>(target, pe, detail::AtomicRequest::add(T{}),
                                 [](T *word) { return port::load<port::order::relaxed, port::reach::system>(word); });
 }
-template <class T> OXSHMEM_DEVICE void atomic_set(T *target, T value, int pe) { detail::atomic_swap<false>(target, value, pe); }
+template <class T> OXSHMEM_DEVICE void atomic_set(T *target, T value, int pe) {
+    detail::atomic_swap<false>(target, value, pe);
+}
 template <class T> OXSHMEM_DEVICE T atomic_swap(T *target, T value, int pe) {
     return detail::atomic_swap<true>(target, value, pe);
 }
@@ -83,21 +85,33 @@ template <class T> OXSHMEM_DEVICE T atomic_compare_swap(T *target, T expected, T
         return port::compare_exchange<port::order::relaxed, port::reach::system>(word, expected, desired);
     });
 }
-template <class T> OXSHMEM_DEVICE void atomic_add(T *target, T value, int pe) { detail::atomic_add<false>(target, value, pe); }
+template <class T> OXSHMEM_DEVICE void atomic_add(T *target, T value, int pe) {
+    detail::atomic_add<false>(target, value, pe);
+}
 template <class T> OXSHMEM_DEVICE T atomic_fetch_add(T *target, T value, int pe) {
     return detail::atomic_add<true>(target, value, pe);
 }
-template <class T> OXSHMEM_DEVICE void atomic_inc(T *target, int pe) { detail::atomic_add<false>(target, T{1}, pe); }
-template <class T> OXSHMEM_DEVICE T atomic_fetch_inc(T *target, int pe) { return detail::atomic_add<true>(target, T{1}, pe); }
-template <class T> OXSHMEM_DEVICE void atomic_and(T *target, T value, int pe) { detail::atomic_and<false>(target, value, pe); }
+template <class T> OXSHMEM_DEVICE void atomic_inc(T *target, int pe) {
+    detail::atomic_add<false>(target, T{1}, pe);
+}
+template <class T> OXSHMEM_DEVICE T atomic_fetch_inc(T *target, int pe) {
+    return detail::atomic_add<true>(target, T{1}, pe);
+}
+template <class T> OXSHMEM_DEVICE void atomic_and(T *target, T value, int pe) {
+    detail::atomic_and<false>(target, value, pe);
+}
 template <class T> OXSHMEM_DEVICE T atomic_fetch_and(T *target, T value, int pe) {
     return detail::atomic_and<true>(target, value, pe);
 }
-template <class T> OXSHMEM_DEVICE void atomic_or(T *target, T value, int pe) { detail::atomic_or<false>(target, value, pe); }
+template <class T> OXSHMEM_DEVICE void atomic_or(T *target, T value, int pe) {
+    detail::atomic_or<false>(target, value, pe);
+}
 template <class T> OXSHMEM_DEVICE T atomic_fetch_or(T *target, T value, int pe) {
     return detail::atomic_or<true>(target, value, pe);
 }
-template <class T> OXSHMEM_DEVICE void atomic_xor(T *target, T value, int pe) { detail::atomic_xor<false>(target, value, pe); }
+template <class T> OXSHMEM_DEVICE void atomic_xor(T *target, T value, int pe) {
+    detail::atomic_xor<false>(target, value, pe);
+}
 template <class T> OXSHMEM_DEVICE T atomic_fetch_xor(T *target, T value, int pe) {
     return detail::atomic_xor<true>(target, value, pe);
 }

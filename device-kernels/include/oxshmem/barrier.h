@@ -12,8 +12,8 @@ namespace detail {
 // Above this many PEs rounds of one message each (dissemination) beat one round of n - 1.
 constexpr int kOneRoundPes = 16;
 
-// Slot i of the symmetric array is written by PE i alone and holds the number of the newest sync that PE i has entered. Numbers only
-// grow, so nothing is ever reset and a PE may be one sync ahead.
+// Slot i of the symmetric array is written by PE i alone and holds the number of the newest sync that PE i has entered. Numbers
+// only grow, so nothing is ever reset and a PE may be one sync ahead.
 template <class Scope> OXSHMEM_DEVICE void sync_all(Op op) {
     const abi::State &s = port::state();
     uint64_t *slots = as<uint64_t>(s.sync_slots);
@@ -22,9 +22,7 @@ template <class Scope> OXSHMEM_DEVICE void sync_all(Op op) {
     const uint64_t epoch = *counter + 1;
     const auto enter = [&](int pe) { signal_op(slots + s.my_pe, epoch, SIGNAL_SET, pe); };
     const auto await = [&](int pe) {
-        return wait(op, pe, slots + pe, [&] {
-            return port::load<order::acquire, reach::system>(slots + pe) >= epoch;
-        });
+        return wait(op, pe, slots + pe, [&] { return port::load<order::acquire, reach::system>(slots + pe) >= epoch; });
     };
     if (s.n_pes <= kOneRoundPes) {
         const int lanes = static_cast<int>(Scope::size());
@@ -53,16 +51,22 @@ template <class Scope> OXSHMEM_DEVICE void sync_all(Op op) {
 
 } // namespace detail
 
-// Returns when every PE has entered. Own stores and stores to load/store peers made before are visible to whoever leaves; puts over
-// the network are not completed. One group of threads per PE calls at a time.
-template <class Scope> OXSHMEM_DEVICE void sync_all(Scope) { detail::sync_all<Scope>(detail::Op::sync); }
-OXSHMEM_DEVICE void sync_all() { sync_all(thread); }
+// Returns when every PE has entered. Own stores and stores to load/store peers made before are visible to whoever leaves; puts
+// over the network are not completed. One group of threads per PE calls at a time.
+template <class Scope> OXSHMEM_DEVICE void sync_all(Scope) {
+    detail::sync_all<Scope>(detail::Op::sync);
+}
+OXSHMEM_DEVICE void sync_all() {
+    sync_all(thread);
+}
 
 // quiet, then sync_all: every operation issued by any PE before is complete and visible everywhere after.
 template <class Scope> OXSHMEM_DEVICE void barrier_all(Scope scope) {
     quiet(scope);
     detail::sync_all<Scope>(detail::Op::barrier);
 }
-OXSHMEM_DEVICE void barrier_all() { barrier_all(thread); }
+OXSHMEM_DEVICE void barrier_all() {
+    barrier_all(thread);
+}
 
 } // namespace oxshmem

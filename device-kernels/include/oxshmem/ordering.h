@@ -9,8 +9,8 @@
 namespace oxshmem {
 
 // Completes every put, get, p, g, atomic and signal of this PE that happens before the call: puts are delivered and visible at
-// their peers, gets have arrived. "Happens before" includes other threads' operations that the caller has synchronised with, for
-// instance by __syncthreads().
+// their peers, gets have arrived. "Happens before" includes other threads' operations that the caller has synchronised with,
+// for instance by __syncthreads().
 OXSHMEM_DEVICE void quiet() {
     port::fence<port::order::acq_rel, port::reach::system>();
     if (port::state().network != static_cast<uint32_t>(abi::Network::none)) {
@@ -27,9 +27,11 @@ template <class Scope> OXSHMEM_DEVICE void quiet(Scope) {
     Scope::sync();
 }
 
-// Orders puts, atomics and signals to each PE: those before the call are delivered before those after it. For the operations of one
-// block: its network operations to one peer share a queue pair and are delivered in order, so this is a memory fence and waits
-// for nothing. Between blocks use quiet.
-OXSHMEM_DEVICE void fence() { port::fence<port::order::acq_rel, port::reach::system>(); }
+// Orders puts, atomics and signals to each PE: those before the call are delivered before those after it. For the operations of
+// one block: its network operations to one peer share a queue pair and are delivered in order, so this is a memory fence and
+// waits for nothing. Between blocks use quiet.
+OXSHMEM_DEVICE void fence() {
+    port::fence<port::order::acq_rel, port::reach::system>();
+}
 
 } // namespace oxshmem

@@ -2,8 +2,8 @@
 //
 // Remote memory access: p, g, put, get, their _nbi forms, iput, iget.
 //
-// A target address is symmetric: an address in the caller's heap that names the same place in the peer's. The local side may be any
-// memory; over the network, memory that is neither in the heap nor registered is slower.
+// A target address is symmetric: an address in the caller's heap that names the same place in the peer's. The local side may be
+// any memory; over the network, memory that is neither in the heap nor registered is slower.
 //
 // Blocking forms return when the local buffer may be reused (put) or holds the data (get); _nbi forms return at once and both
 // become true at the next quiet. Delivery at the peer is what quiet promises.
@@ -14,15 +14,18 @@
 
 namespace oxshmem {
 
-OXSHMEM_DEVICE int my_pe() { return port::state().my_pe; }
-OXSHMEM_DEVICE int n_pes() { return port::state().n_pes; }
+OXSHMEM_DEVICE int my_pe() {
+    return port::state().my_pe;
+}
+OXSHMEM_DEVICE int n_pes() {
+    return port::state().n_pes;
+}
 
 // The address at which `pe`'s copy of `address` can be loaded and stored directly, or null if it cannot.
 template <class T> OXSHMEM_DEVICE T *ptr(T *address, int pe) {
     const abi::State &s = port::state();
     const uint32_t slot = static_cast<uint32_t>(pe - s.p2p_first);
-    const bool mapped =
-        pe == s.my_pe || (slot < static_cast<uint32_t>(s.p2p_count) && (s.p2p_mask >> slot & 1) != 0);
+    const bool mapped = pe == s.my_pe || (slot < static_cast<uint32_t>(s.p2p_count) && (s.p2p_mask >> slot & 1) != 0);
     return mapped && detail::in_heap(address, sizeof(T)) ? detail::translate(address, pe) : nullptr;
 }
 
@@ -30,10 +33,9 @@ namespace detail {
 
 template <class T> constexpr bool scalar = sizeof(T) == 1 || sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8;
 
-// A put of registered (or small) memory is a few work requests, and one lane posts them. Unregistered memory is pushed through the
-// queue by all lanes.
-template <class Scope>
-OXSHMEM_DEVICE void network_put_by(void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
+// A put of registered (or small) memory is a few work requests, and one lane posts them. Unregistered memory is pushed through
+// the queue by all lanes.
+template <class Scope> OXSHMEM_DEVICE void network_put_by(void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
     if (bytes <= kInlineOneBlock || locate_local(src).bytes != 0) {
         if (Scope::rank() == 0) {
             const uint64_t end = network_put(dst, src, bytes, pe);
@@ -52,8 +54,7 @@ OXSHMEM_DEVICE void network_put_by(void *dst, const void *src, uint64_t bytes, i
     }
 }
 
-template <class Scope>
-OXSHMEM_DEVICE void network_get_by(void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
+template <class Scope> OXSHMEM_DEVICE void network_get_by(void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
     const auto run = [&](uint64_t first, uint64_t last) {
         if (first >= last) {
             return;
@@ -163,7 +164,8 @@ template <class Scope, class T> OXSHMEM_DEVICE void get_nbi(Scope scope, T *dst,
 
 namespace detail {
 
-// The extent in bytes of `n` elements that lie `stride` elements apart; the highest number, which no heap has, if it does not fit.
+// The extent in bytes of `n` elements that lie `stride` elements apart; the highest number, which no heap has, if it does not
+// fit.
 template <class T> OXSHMEM_DEVICE uint64_t extent(uint64_t n, ptrdiff_t stride) {
     const uint64_t gaps = n == 0 ? 0 : n - 1;
     const uint64_t most = (~0ull / sizeof(T) - 1) / static_cast<uint64_t>(stride);
@@ -180,7 +182,8 @@ OXSHMEM_DEVICE bool check_stride(ptrdiff_t stride, int pe, Op op) {
 
 } // namespace detail
 
-// Copies `n` elements; element i goes from src[i * src_stride] to dst[i * dst_stride] at `pe`. Strides are in elements, at least 1.
+// Copies `n` elements; element i goes from src[i * src_stride] to dst[i * dst_stride] at `pe`. Strides are in elements, at
+// least 1.
 template <class Scope, class T>
 OXSHMEM_DEVICE void iput(Scope, T *dst, const T *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t n, int pe) {
     const detail::Path path = detail::path_to(pe, detail::Op::iput);

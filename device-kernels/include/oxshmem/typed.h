@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// The names that C programs know: oxshmem_<type>_<operation>, oxshmem_put<bits>, oxshmem_putmem, and oxshmemx_..._warp and _block for
-// the wider scopes. Every one of them forwards to a template; see rma.h, signal.h, atomic.h, wait.h, ordering.h and barrier.h.
+// The names that C programs know: oxshmem_<type>_<operation>, oxshmem_put<bits>, oxshmem_putmem, and oxshmemx_..._warp and
+// _block for the wider scopes. Every one of them forwards to a template; see rma.h, signal.h, atomic.h, wait.h, ordering.h and
+// barrier.h.
 #pragma once
 
 #include "atomic.h"
@@ -90,8 +91,12 @@
     X(oxshmemx_, _block, oxshmem::block, __VA_ARGS__)
 
 #define OXSHMEM_DEFINE_SCALAR(name, T)                                                                                         \
-    OXSHMEM_DEVICE void oxshmem_##name##_p(T *dst, T value, int pe) { oxshmem::p(dst, value, pe); }                            \
-    OXSHMEM_DEVICE T oxshmem_##name##_g(const T *src, int pe) { return oxshmem::g(src, pe); }
+    OXSHMEM_DEVICE void oxshmem_##name##_p(T *dst, T value, int pe) {                                                          \
+        oxshmem::p(dst, value, pe);                                                                                            \
+    }                                                                                                                          \
+    OXSHMEM_DEVICE T oxshmem_##name##_g(const T *src, int pe) {                                                                \
+        return oxshmem::g(src, pe);                                                                                            \
+    }
 OXSHMEM_FOR_EACH_RMA_TYPE(OXSHMEM_DEFINE_SCALAR)
 #undef OXSHMEM_DEFINE_SCALAR
 
@@ -167,8 +172,12 @@ OXSHMEM_FOR_EACH_SCOPE(OXSHMEM_DEFINE_MEM, )
 #undef OXSHMEM_DEFINE_MEM
 
 #define OXSHMEM_DEFINE_EXTENDED_ATOMIC(name, T)                                                                                \
-    OXSHMEM_DEVICE T oxshmem_##name##_atomic_fetch(const T *source, int pe) { return oxshmem::atomic_fetch(source, pe); }      \
-    OXSHMEM_DEVICE void oxshmem_##name##_atomic_set(T *target, T value, int pe) { oxshmem::atomic_set(target, value, pe); }    \
+    OXSHMEM_DEVICE T oxshmem_##name##_atomic_fetch(const T *source, int pe) {                                                  \
+        return oxshmem::atomic_fetch(source, pe);                                                                              \
+    }                                                                                                                          \
+    OXSHMEM_DEVICE void oxshmem_##name##_atomic_set(T *target, T value, int pe) {                                              \
+        oxshmem::atomic_set(target, value, pe);                                                                                \
+    }                                                                                                                          \
     OXSHMEM_DEVICE T oxshmem_##name##_atomic_swap(T *target, T value, int pe) {                                                \
         return oxshmem::atomic_swap(target, value, pe);                                                                        \
     }
@@ -180,25 +189,37 @@ OXSHMEM_FOR_EACH_FLOATING_ATOMIC_TYPE(OXSHMEM_DEFINE_EXTENDED_ATOMIC)
     OXSHMEM_DEVICE T oxshmem_##name##_atomic_compare_swap(T *target, T expected, T desired, int pe) {                          \
         return oxshmem::atomic_compare_swap(target, expected, desired, pe);                                                    \
     }                                                                                                                          \
-    OXSHMEM_DEVICE void oxshmem_##name##_atomic_add(T *target, T value, int pe) { oxshmem::atomic_add(target, value, pe); }    \
+    OXSHMEM_DEVICE void oxshmem_##name##_atomic_add(T *target, T value, int pe) {                                              \
+        oxshmem::atomic_add(target, value, pe);                                                                                \
+    }                                                                                                                          \
     OXSHMEM_DEVICE T oxshmem_##name##_atomic_fetch_add(T *target, T value, int pe) {                                           \
         return oxshmem::atomic_fetch_add(target, value, pe);                                                                   \
     }                                                                                                                          \
-    OXSHMEM_DEVICE void oxshmem_##name##_atomic_inc(T *target, int pe) { oxshmem::atomic_inc(target, pe); }                    \
-    OXSHMEM_DEVICE T oxshmem_##name##_atomic_fetch_inc(T *target, int pe) { return oxshmem::atomic_fetch_inc(target, pe); }
+    OXSHMEM_DEVICE void oxshmem_##name##_atomic_inc(T *target, int pe) {                                                       \
+        oxshmem::atomic_inc(target, pe);                                                                                       \
+    }                                                                                                                          \
+    OXSHMEM_DEVICE T oxshmem_##name##_atomic_fetch_inc(T *target, int pe) {                                                    \
+        return oxshmem::atomic_fetch_inc(target, pe);                                                                          \
+    }
 OXSHMEM_FOR_EACH_STANDARD_ATOMIC_TYPE(OXSHMEM_DEFINE_STANDARD_ATOMIC)
 #undef OXSHMEM_DEFINE_STANDARD_ATOMIC
 
 #define OXSHMEM_DEFINE_BITWISE_ATOMIC(name, T)                                                                                 \
-    OXSHMEM_DEVICE void oxshmem_##name##_atomic_and(T *target, T value, int pe) { oxshmem::atomic_and(target, value, pe); }    \
+    OXSHMEM_DEVICE void oxshmem_##name##_atomic_and(T *target, T value, int pe) {                                              \
+        oxshmem::atomic_and(target, value, pe);                                                                                \
+    }                                                                                                                          \
     OXSHMEM_DEVICE T oxshmem_##name##_atomic_fetch_and(T *target, T value, int pe) {                                           \
         return oxshmem::atomic_fetch_and(target, value, pe);                                                                   \
     }                                                                                                                          \
-    OXSHMEM_DEVICE void oxshmem_##name##_atomic_or(T *target, T value, int pe) { oxshmem::atomic_or(target, value, pe); }      \
+    OXSHMEM_DEVICE void oxshmem_##name##_atomic_or(T *target, T value, int pe) {                                               \
+        oxshmem::atomic_or(target, value, pe);                                                                                 \
+    }                                                                                                                          \
     OXSHMEM_DEVICE T oxshmem_##name##_atomic_fetch_or(T *target, T value, int pe) {                                            \
         return oxshmem::atomic_fetch_or(target, value, pe);                                                                    \
     }                                                                                                                          \
-    OXSHMEM_DEVICE void oxshmem_##name##_atomic_xor(T *target, T value, int pe) { oxshmem::atomic_xor(target, value, pe); }    \
+    OXSHMEM_DEVICE void oxshmem_##name##_atomic_xor(T *target, T value, int pe) {                                              \
+        oxshmem::atomic_xor(target, value, pe);                                                                                \
+    }                                                                                                                          \
     OXSHMEM_DEVICE T oxshmem_##name##_atomic_fetch_xor(T *target, T value, int pe) {                                           \
         return oxshmem::atomic_fetch_xor(target, value, pe);                                                                   \
     }
@@ -244,22 +265,36 @@ OXSHMEM_FOR_EACH_WAIT_TYPE(OXSHMEM_DEFINE_WAIT)
 #undef OXSHMEM_DEFINE_WAIT_FORMS
 
 #define OXSHMEM_DEFINE_COLLECTIVE(prefix, suffix, scope, ...)                                                                  \
-    OXSHMEM_DEVICE void prefix##quiet##suffix() { oxshmem::quiet(scope); }                                                     \
-    OXSHMEM_DEVICE void prefix##barrier_all##suffix() { oxshmem::barrier_all(scope); }                                         \
-    OXSHMEM_DEVICE void prefix##sync_all##suffix() { oxshmem::sync_all(scope); }
+    OXSHMEM_DEVICE void prefix##quiet##suffix() {                                                                              \
+        oxshmem::quiet(scope);                                                                                                 \
+    }                                                                                                                          \
+    OXSHMEM_DEVICE void prefix##barrier_all##suffix() {                                                                        \
+        oxshmem::barrier_all(scope);                                                                                           \
+    }                                                                                                                          \
+    OXSHMEM_DEVICE void prefix##sync_all##suffix() {                                                                           \
+        oxshmem::sync_all(scope);                                                                                              \
+    }
 OXSHMEM_FOR_EACH_SCOPE(OXSHMEM_DEFINE_COLLECTIVE, )
 #undef OXSHMEM_DEFINE_COLLECTIVE
 
-OXSHMEM_DEVICE int oxshmem_my_pe() { return oxshmem::my_pe(); }
-OXSHMEM_DEVICE int oxshmem_n_pes() { return oxshmem::n_pes(); }
+OXSHMEM_DEVICE int oxshmem_my_pe() {
+    return oxshmem::my_pe();
+}
+OXSHMEM_DEVICE int oxshmem_n_pes() {
+    return oxshmem::n_pes();
+}
 OXSHMEM_DEVICE void *oxshmem_ptr(const void *address, int pe) {
     return oxshmem::ptr(static_cast<char *>(const_cast<void *>(address)), pe);
 }
-OXSHMEM_DEVICE void oxshmem_fence() { oxshmem::fence(); }
+OXSHMEM_DEVICE void oxshmem_fence() {
+    oxshmem::fence();
+}
 OXSHMEM_DEVICE void oxshmem_signal_op(uint64_t *signal, uint64_t value, oxshmem::SignalOp op, int pe) {
     oxshmem::signal_op(signal, value, op, pe);
 }
-OXSHMEM_DEVICE uint64_t oxshmem_signal_fetch(const uint64_t *signal) { return oxshmem::signal_fetch(signal); }
+OXSHMEM_DEVICE uint64_t oxshmem_signal_fetch(const uint64_t *signal) {
+    return oxshmem::signal_fetch(signal);
+}
 OXSHMEM_DEVICE uint64_t oxshmem_signal_wait_until(const uint64_t *signal, oxshmem::Compare cmp, uint64_t value) {
     return oxshmem::signal_wait_until(signal, cmp, value);
 }

@@ -3,9 +3,9 @@
 // Point-to-point synchronisation: wait_until, test, and their _all, _any and _some forms, each with one value for all variables
 // or a vector of values.
 //
-// Variables are in the caller's own heap. When a wait returns (or a test is true), what their writer completed or ordered before
-// writing them is visible. `status`, if not null, excludes the variables whose entry is not 0; if it excludes all (or n is 0), _all
-// is true at once, _any answers SIZE_MAX and _some answers 0.
+// Variables are in the caller's own heap. When a wait returns (or a test is true), what their writer completed or ordered
+// before writing them is visible. `status`, if not null, excludes the variables whose entry is not 0; if it excludes all (or n
+// is 0), _all is true at once, _any answers SIZE_MAX and _some answers 0.
 #pragma once
 
 #include "detail/address.h"
@@ -61,12 +61,13 @@ template <class T> struct Same {
     OXSHMEM_DEVICE T operator[](size_t) const { return value; }
 };
 
-template <class T, class Values>
-OXSHMEM_DEVICE bool holds(const T *ivars, size_t i, Compare cmp, const Values &values) {
+template <class T, class Values> OXSHMEM_DEVICE bool holds(const T *ivars, size_t i, Compare cmp, const Values &values) {
     return compare<T>(port::load<order::acquire, reach::system>(ivars + i), cmp, values[i]);
 }
 
-OXSHMEM_DEVICE bool excluded(const int *status, size_t i) { return status != nullptr && status[i] != 0; }
+OXSHMEM_DEVICE bool excluded(const int *status, size_t i) {
+    return status != nullptr && status[i] != 0;
+}
 
 template <class T, class Values>
 OXSHMEM_DEVICE bool test_all(const T *ivars, size_t n, const int *status, Compare cmp, const Values &values) {
@@ -153,12 +154,10 @@ OXSHMEM_DEVICE size_t wait_some(const T *ivars, size_t n, size_t *indices, const
 template <class T> OXSHMEM_DEVICE void wait_until(const T *ivar, Compare cmp, T value) {
     detail::wait_all(ivar, 1, nullptr, cmp, detail::Same<T>{value});
 }
-template <class T>
-OXSHMEM_DEVICE void wait_until_all(const T *ivars, size_t n, const int *status, Compare cmp, T value) {
+template <class T> OXSHMEM_DEVICE void wait_until_all(const T *ivars, size_t n, const int *status, Compare cmp, T value) {
     detail::wait_all(ivars, n, status, cmp, detail::Same<T>{value});
 }
-template <class T>
-OXSHMEM_DEVICE size_t wait_until_any(const T *ivars, size_t n, const int *status, Compare cmp, T value) {
+template <class T> OXSHMEM_DEVICE size_t wait_until_any(const T *ivars, size_t n, const int *status, Compare cmp, T value) {
     return detail::wait_any(ivars, n, status, cmp, detail::Same<T>{value});
 }
 template <class T>
@@ -182,12 +181,10 @@ OXSHMEM_DEVICE size_t wait_until_some_vector(const T *ivars, size_t n, size_t *i
 template <class T> OXSHMEM_DEVICE int test(const T *ivar, Compare cmp, T value) {
     return detail::check_variables(ivar, 1, cmp, detail::Op::wait_until) && detail::holds(ivar, 0, cmp, detail::Same<T>{value});
 }
-template <class T>
-OXSHMEM_DEVICE int test_all(const T *ivars, size_t n, const int *status, Compare cmp, T value) {
+template <class T> OXSHMEM_DEVICE int test_all(const T *ivars, size_t n, const int *status, Compare cmp, T value) {
     return detail::test_all(ivars, n, status, cmp, detail::Same<T>{value});
 }
-template <class T>
-OXSHMEM_DEVICE size_t test_any(const T *ivars, size_t n, const int *status, Compare cmp, T value) {
+template <class T> OXSHMEM_DEVICE size_t test_any(const T *ivars, size_t n, const int *status, Compare cmp, T value) {
     bool any_left;
     return detail::test_any(ivars, n, status, cmp, detail::Same<T>{value}, any_left);
 }

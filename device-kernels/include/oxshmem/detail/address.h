@@ -42,7 +42,9 @@ OXSHMEM_DEVICE bool in_heap(const void *address, uint64_t bytes) {
 }
 
 // The bytes of `n` elements; the highest number, which no heap has, if it does not fit.
-template <class T> OXSHMEM_DEVICE uint64_t bytes_of(uint64_t n) { return n > ~0ull / sizeof(T) ? ~0ull : n * sizeof(T); }
+template <class T> OXSHMEM_DEVICE uint64_t bytes_of(uint64_t n) {
+    return n > ~0ull / sizeof(T) ? ~0ull : n * sizeof(T);
+}
 
 OXSHMEM_DEVICE bool check_symmetric(const void *address, uint64_t bytes, int pe, Op op) {
     if (in_heap(address, bytes)) {
@@ -79,7 +81,9 @@ OXSHMEM_DEVICE uint64_t left_in_chunk(uint64_t offset) {
     return chunk - (offset & (chunk - 1));
 }
 
-OXSHMEM_DEVICE uint64_t chunk_of(uint64_t offset) { return offset >> port::state().chunk_log2; }
+OXSHMEM_DEVICE uint64_t chunk_of(uint64_t offset) {
+    return offset >> port::state().chunk_log2;
+}
 
 OXSHMEM_DEVICE Located locate_remote(const void *address, int pe) {
     const abi::State &s = port::state();

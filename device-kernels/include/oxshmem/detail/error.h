@@ -12,14 +12,18 @@ using abi::Op;
 using port::order;
 using port::reach;
 
-template <class T> OXSHMEM_DEVICE T *as(uint64_t address) { return reinterpret_cast<T *>(address); }
+template <class T> OXSHMEM_DEVICE T *as(uint64_t address) {
+    return reinterpret_cast<T *>(address);
+}
 
-OXSHMEM_DEVICE abi::Control &control() { return *as<abi::Control>(port::state().control); }
+OXSHMEM_DEVICE abi::Control &control() {
+    return *as<abi::Control>(port::state().control);
+}
 
 // Completion errors and deadlines end every wait of the launch, because what it waits for may never come; a call with bad
 // arguments is dropped and ends none.
 OXSHMEM_NOINLINE void raise(ErrorCode code, Op op, int pe, uint64_t address, uint64_t length, uint32_t qpn = 0,
-                                   uint64_t wqe_index = 0, uint32_t syndrome = 0, uint32_t vendor_syndrome = 0) {
+                            uint64_t wqe_index = 0, uint32_t syndrome = 0, uint32_t vendor_syndrome = 0) {
     abi::Control &ctl = control();
     if (port::compare_exchange<order::acq_rel, reach::device>(&ctl.claimed, 0u, 1u) == 0) {
         abi::ErrorRecord &e = ctl.error;
@@ -43,14 +47,13 @@ OXSHMEM_NOINLINE void raise(ErrorCode code, Op op, int pe, uint64_t address, uin
     }
 }
 
-// Whether a wait ends when the launch is being aborted. Waits for the HCA do not: it answers in any case, and a poster that leaves
-// between reserving and writing would block its queue for later launches. When the job is over, every wait ends.
+// Whether a wait ends when the launch is being aborted. Waits for the HCA do not: it answers in any case, and a poster that
+// leaves between reserving and writing would block its queue for later launches. When the job is over, every wait ends.
 enum class OnAbort { unwind, keep_waiting };
 
 // Calls `done` until it answers true. False: the deadline passed (recorded with `op`, `pe` and `address`), or the launch is
 // being aborted.
-template <OnAbort A = OnAbort::unwind, class Done>
-OXSHMEM_DEVICE bool wait(Op op, int pe, const void *address, Done done) {
+template <OnAbort A = OnAbort::unwind, class Done> OXSHMEM_DEVICE bool wait(Op op, int pe, const void *address, Done done) {
     constexpr uint32_t kCheckEvery = 32; // passes between looks at the clock and the abort word
     uint64_t deadline = 0;
     for (uint32_t pass = 1; !done(); ++pass) {

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// The operations over IBGDA, by single lanes that combine where they converge. Each answers the QP's block index behind its last
-// work request (what a blocking caller waits for), or 0 if nothing had to be, or could be, posted.
+// The operations over IBGDA, by single lanes that combine where they converge. Each answers the QP's block index behind its
+// last work request (what a blocking caller waits for), or 0 if nothing had to be, or could be, posted.
 //
-// They are functions of their own: copied to every call they would give each kernel the registers of the network, also where all
-// peers are reached by load and store.
+// They are functions of their own: copied to every call they would give each kernel the registers of the network, also where
+// all peers are reached by load and store.
 #pragma once
 
 #include "qp.h"
 
 namespace oxshmem::detail {
 
-OXSHMEM_DEVICE uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+OXSHMEM_DEVICE uint64_t least(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
 
-// p where lanes share work requests: each run of lanes, from a lane in `starts` to the next, is one inline write of as many blocks as
-// its payload needs.
+// p where lanes share work requests: each run of lanes, from a lane in `starts` to the next, is one inline write of as many
+// blocks as its payload needs.
 template <class T>
 OXSHMEM_DEVICE void network_p_runs(Qp &qp, const Group &group, const Located &remote, T value, uint32_t starts) {
     uint32_t blocks = 0; // of all runs so far
@@ -52,8 +54,8 @@ template <class T> OXSHMEM_OUTLINE void network_p(T *dst, T value, int pe) {
     const Located remote = locate_remote(dst, pe);
 
     if (group.size > 1) {
-        // A lane continues the run of the lane before it if its target is adjacent and under the same key. The chunk, which tells the key,
-        // is mixed in so high that targets on both sides of a border are never adjacent.
+        // A lane continues the run of the lane before it if its target is adjacent and under the same key. The chunk, which
+        // tells the key, is mixed in so high that targets on both sides of a border are never adjacent.
         const uint64_t place = remote.address + (chunk_of(remote.address) << 48);
         const uint32_t starts = port::run_starts(group.mask, place, sizeof(T));
         if (starts != group.mask) {
@@ -94,7 +96,9 @@ OXSHMEM_DEVICE Piece next_piece(const void *dst, const void *src, uint64_t bytes
     return piece;
 }
 
-OXSHMEM_DEVICE uint32_t piece_blocks(const Piece &piece) { return piece.inlined ? inline_blocks(piece.bytes) : 1; }
+OXSHMEM_DEVICE uint32_t piece_blocks(const Piece &piece) {
+    return piece.inlined ? inline_blocks(piece.bytes) : 1;
+}
 
 OXSHMEM_DEVICE void write_piece(const Slot &slot, const Qp &qp, const Piece &piece, const void *src, bool signaled) {
     if (piece.inlined) {
@@ -112,9 +116,8 @@ OXSHMEM_OUTLINE uint64_t network_put(void *dst, const void *src, uint64_t bytes,
     const char *from = static_cast<const char *>(src);
     while (bytes != 0) {
         const Piece piece = next_piece(to, from, bytes, pe);
-        end = post(qp, piece_blocks(piece), [&](const Slot &slot, bool signaled) {
-            write_piece(slot, qp, piece, from, signaled);
-        });
+        end = post(qp, piece_blocks(piece),
+                   [&](const Slot &slot, bool signaled) { write_piece(slot, qp, piece, from, signaled); });
         if (end == 0) {
             return 0;
         }
@@ -187,9 +190,8 @@ template <class T> OXSHMEM_OUTLINE T network_g(const T *src, int pe) {
 OXSHMEM_OUTLINE void network_atomic(void *target, AtomicRequest request, int pe) {
     Qp &qp = qp_for(pe);
     const Located remote = locate_remote(target, pe);
-    post(qp, request.blocks(), [&](const Slot &slot, bool signaled) {
-        request.write(slot, qp.qpn, remote, discard(qp), signaled);
-    });
+    post(qp, request.blocks(),
+         [&](const Slot &slot, bool signaled) { request.write(slot, qp.qpn, remote, discard(qp), signaled); });
 }
 
 // As network_atomic, and answers what was there before. The HCA returns 8-byte results in host order and 4-byte results of
@@ -237,7 +239,7 @@ OXSHMEM_OUTLINE void network_signal(uint64_t *signal, uint64_t value, SignalOp o
 
 // Data, then its signal on the same QP; the last piece and the signal share a reservation and a doorbell.
 OXSHMEM_OUTLINE uint64_t network_put_signal(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value,
-                                           SignalOp op, int pe) {
+                                            SignalOp op, int pe) {
     Qp &qp = qp_for(pe);
     const Located target = locate_remote(signal, pe);
     char *to = static_cast<char *>(dst);

@@ -2,19 +2,21 @@
 //
 // Submission: from "lanes want to post" to "the doorbell rang", and completion. Posters never wait for other posters.
 //
-// Per QP: `reserved` counts blocks handed out, a stamp per block says in which lap it was last written, `rung` is where the last
-// doorbell ended, `tickets` counts announcements since a ringer left, `completed` counts blocks whose completion was seen.
+// Per QP: `reserved` counts blocks handed out, a stamp per block says in which lap it was last written, `rung` is where the
+// last doorbell ended, `tickets` counts announcements since a ringer left, `completed` counts blocks whose completion was seen.
 //
 //   1. A group of lanes that use one QP reserves all its blocks by one atomic add. Only then may it have to wait, and only for
 //      completions: earlier groups never wait for later ones, so the oldest can always go on.
 //   2. Lanes write their WQEs, fence, and stamp their blocks.
-//   3. The group's leader takes a ticket. If it is not the first it is done. If it is, it rings for every block of the ready prefix,
+//   3. The group's leader takes a ticket. If it is not the first it is done. If it is, it rings for every block of the ready
+//   prefix,
 //      the stamped blocks from `rung` on, whoever wrote them.
-//   4. The ringer leaves by exchanging the ticket count that it saw before its last scan for zero. If the count moved meanwhile the
+//   4. The ringer leaves by exchanging the ticket count that it saw before its last scan for zero. If the count moved meanwhile
+//   the
 //      exchange fails and it scans again, so a block is never left behind: its stamp precedes its ticket.
 //
-// A reserved block that is not yet stamped ends the prefix; its owner's ticket, which is taken later, rings for what lies behind.
-// Visibility to the HCA: poster's stores, poster's fence, stamp, ringer's load of the stamp, system fence, doorbell.
+// A reserved block that is not yet stamped ends the prefix; its owner's ticket, which is taken later, rings for what lies
+// behind. Visibility to the HCA: poster's stores, poster's fence, stamp, ringer's load of the stamp, system fence, doorbell.
 #pragma once
 
 #include "wqe.h"
@@ -133,7 +135,9 @@ OXSHMEM_DEVICE Slot slot_at(const Qp &qp, uint64_t index) {
     return {qp.wq, index, (1u << qp.depth_log2) - 1};
 }
 
-OXSHMEM_DEVICE uint32_t stamp_of(const Qp &qp, uint64_t index) { return low(index >> qp.depth_log2) + 1; }
+OXSHMEM_DEVICE uint32_t stamp_of(const Qp &qp, uint64_t index) {
+    return low(index >> qp.depth_log2) + 1;
+}
 
 OXSHMEM_DEVICE bool stamped(const Qp &qp, uint64_t index) {
     const uint64_t slot = index & ((1ull << qp.depth_log2) - 1);
@@ -159,7 +163,7 @@ OXSHMEM_DEVICE uint64_t ready_prefix(const Qp &qp, const Group &group, uint64_t 
             uint32_t ready = 0; // of the four blocks of this lane, in order
             const uint64_t mine = from + group.rank * kEach;
             uint32_t stamps[kEach];
-OXSHMEM_UNROLL
+            OXSHMEM_UNROLL
             for (uint32_t i = 0; i < kEach; ++i) {
                 const uint64_t slot = (mine + i) & ((1ull << qp.depth_log2) - 1);
                 stamps[i] = port::load<order::relaxed, reach::device>(as<uint32_t>(qp.stamps) + slot);
@@ -181,8 +185,8 @@ OXSHMEM_UNROLL
     }
 }
 
-// Rings for the ready prefix until no ticket is left. Called by the lanes of the group that drew the first ticket (by its leader
-// alone where lanes do not scan together).
+// Rings for the ready prefix until no ticket is left. Called by the lanes of the group that drew the first ticket (by its
+// leader alone where lanes do not scan together).
 OXSHMEM_DEVICE void ring(Qp &qp, const Group &group) {
     const bool leads = group.leads();
     const uint32_t share = 1u << (qp.depth_log2 - 2);
@@ -274,7 +278,8 @@ OXSHMEM_DEVICE void submit(Qp &qp, const Group &group, uint64_t first, uint32_t 
 }
 
 // Lets every lane post one sequence of work requests that takes `blocks` blocks, together with the lanes that converge here.
-// `write(slot, signaled)` writes it. Returns the 64-bit index behind the lane's own last block, or 0 if nothing could be posted.
+// `write(slot, signaled)` writes it. Returns the 64-bit index behind the lane's own last block, or 0 if nothing could be
+// posted.
 template <class Write> OXSHMEM_DEVICE uint64_t post(Qp &qp, uint32_t blocks, Write write) {
     const Group group = converge(qp, blocks);
     uint64_t base;
@@ -294,9 +299,7 @@ struct Landing {
     uint32_t lap;
 
     OXSHMEM_DEVICE uint64_t address(const Qp &qp) const { return qp.landing + slot * abi::kLandingBytes; }
-    OXSHMEM_DEVICE Located located(const Qp &qp) const {
-        return {port::state().slab_lkey, address(qp), abi::kLandingBytes};
-    }
+    OXSHMEM_DEVICE Located located(const Qp &qp) const { return {port::state().slab_lkey, address(qp), abi::kLandingBytes}; }
     OXSHMEM_DEVICE void release(const Qp &qp) const {
         port::store<order::release, reach::device>(as<uint32_t>(qp.laps) + slot, lap + 1);
     }
@@ -308,7 +311,7 @@ OXSHMEM_DEVICE bool take_landing(Qp &qp, Landing &landing) {
     landing.lap = low(ticket >> qp.landing_log2);
     uint32_t *lap = as<uint32_t>(qp.laps) + landing.slot;
     return wait<OnAbort::keep_waiting>(Op::landing, qp.pe, lap,
-                [&] { return port::load<order::acquire, reach::device>(lap) == landing.lap; });
+                                       [&] { return port::load<order::acquire, reach::device>(lap) == landing.lap; });
 }
 
 // Where results go that nobody wants.

@@ -21,17 +21,25 @@ enum class Opcode : uint32_t {
 constexpr uint32_t kExtended4 = 0x08;
 constexpr uint32_t kExtended8 = 0x09;
 
-constexpr uint32_t kCqUpdate = 0x08;           // fm_ce_se: write a CQE
-constexpr uint32_t kInlineFlag = 0x80000000u;  // inline header: the payload follows
-constexpr uint32_t kInlineHeaderOffset = 32;   // behind control and remote address
-constexpr uint32_t kInlineOffset = 36;         // first payload byte
-constexpr uint32_t kInlineOneBlock = 28;       // payload bytes that fit a one-block WQE
-constexpr uint32_t kInlineMost = 4 * 64 - 36;  // payload bytes of a four-block WQE, the longest we use for bulk data
+constexpr uint32_t kCqUpdate = 0x08;          // fm_ce_se: write a CQE
+constexpr uint32_t kInlineFlag = 0x80000000u; // inline header: the payload follows
+constexpr uint32_t kInlineHeaderOffset = 32;  // behind control and remote address
+constexpr uint32_t kInlineOffset = 36;        // first payload byte
+constexpr uint32_t kInlineOneBlock = 28;      // payload bytes that fit a one-block WQE
+constexpr uint32_t kInlineMost = 4 * 64 - 36; // payload bytes of a four-block WQE, the longest we use for bulk data
 
-OXSHMEM_DEVICE uint32_t be(uint32_t v) { return port::byte_swap(v); }
-OXSHMEM_DEVICE uint64_t be(uint64_t v) { return port::byte_swap(v); }
-OXSHMEM_DEVICE uint32_t high(uint64_t v) { return static_cast<uint32_t>(v >> 32); }
-OXSHMEM_DEVICE uint32_t low(uint64_t v) { return static_cast<uint32_t>(v); }
+OXSHMEM_DEVICE uint32_t be(uint32_t v) {
+    return port::byte_swap(v);
+}
+OXSHMEM_DEVICE uint64_t be(uint64_t v) {
+    return port::byte_swap(v);
+}
+OXSHMEM_DEVICE uint32_t high(uint64_t v) {
+    return static_cast<uint32_t>(v >> 32);
+}
+OXSHMEM_DEVICE uint32_t low(uint64_t v) {
+    return static_cast<uint32_t>(v);
+}
 
 OXSHMEM_DEVICE uint32_t inline_blocks(uint32_t payload) {
     return (kInlineOffset + payload + abi::kBlockBytes - 1) / abi::kBlockBytes;
@@ -115,8 +123,8 @@ struct Slot {
 struct AtomicRequest {
     Opcode op;
     uint32_t opmod;
-    // Operands in the order of the WQE's segment; masks only for masked_cs. For masked_fa `second` is the field boundary: a carry
-    // does not cross a set bit, so all ones turn the addition into an exclusive or.
+    // Operands in the order of the WQE's segment; masks only for masked_cs. For masked_fa `second` is the field boundary: a
+    // carry does not cross a set bit, so all ones turn the addition into an exclusive or.
     uint64_t first, second, first_mask, second_mask;
     uint32_t width; // operand bytes, 4 or 8
 

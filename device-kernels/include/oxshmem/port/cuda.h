@@ -20,13 +20,14 @@
 #define OXSHMEM_KERNEL(name, ...) extern "C" __global__ void __launch_bounds__(1024) name(__VA_ARGS__)
 #define OXSHMEM_SHARED(type, name, ...) __shared__ type name __VA_ARGS__
 #define OXSHMEM_DYNAMIC_SHARED(type, name)                                                                                     \
-    extern __shared__ __align__(16) unsigned char oxshmem_dynamic_shared[];                                                   \
+    extern __shared__ __align__(16) unsigned char oxshmem_dynamic_shared[];                                                    \
     type *const name = reinterpret_cast<type *>(oxshmem_dynamic_shared)
 
 // The state symbol of this module. It is born with what the module was built for, which the runtime checks before it fills the
 // symbol. A module that is loaded through the driver API exports it under this name; a program of several CUDA-runtime
 // translation units keeps one per unit.
-#define OXSHMEM_STATE_AS_BUILT {oxshmem::abi::kMagic, oxshmem::abi::kAbiVersion, sizeof(oxshmem::abi::State)}
+#define OXSHMEM_STATE_AS_BUILT                                                                                                 \
+    { oxshmem::abi::kMagic, oxshmem::abi::kAbiVersion, sizeof(oxshmem::abi::State) }
 #if defined(OXSHMEM_MODULE_NAME)
 extern "C" __constant__ oxshmem::abi::State oxshmem_state;
 __constant__ oxshmem::abi::State oxshmem_state = OXSHMEM_STATE_AS_BUILT;
@@ -43,7 +44,9 @@ enum class reach { block, device, system };
 // Adjacent lanes should touch adjacent addresses.
 constexpr bool kCoalesced = true;
 
-OXSHMEM_DEVICE const abi::State &state() { return oxshmem_state; }
+OXSHMEM_DEVICE const abi::State &state() {
+    return oxshmem_state;
+}
 
 namespace detail {
 
@@ -106,15 +109,9 @@ template <class T> OXSHMEM_DEVICE T from_word(typename word<sizeof(T)>::type val
 #define OXSHMEM_PTX_RMW(sem, sc, S, op, t32, t64)                                                                              \
     if constexpr (O == order::sem && R == reach::S) {                                                                          \
         if constexpr (sizeof(T) == 4)                                                                                          \
-            asm volatile("atom." #sem "." #sc "." op "." t32 " %0, [%1], %2;"                                                  \
-                         : "=r"(out)                                                                                           \
-                         : "l"(p), "r"(in)                                                                                     \
-                         : "memory");                                                                                          \
+            asm volatile("atom." #sem "." #sc "." op "." t32 " %0, [%1], %2;" : "=r"(out) : "l"(p), "r"(in) : "memory");       \
         else                                                                                                                   \
-            asm volatile("atom." #sem "." #sc "." op "." t64 " %0, [%1], %2;"                                                  \
-                         : "=l"(out)                                                                                           \
-                         : "l"(p), "l"(in)                                                                                     \
-                         : "memory");                                                                                          \
+            asm volatile("atom." #sem "." #sc "." op "." t64 " %0, [%1], %2;" : "=l"(out) : "l"(p), "l"(in) : "memory");       \
     }
 
 #define OXSHMEM_PTX_CAS(sem, sc, S, R)                                                                                         \
@@ -181,7 +178,9 @@ template <order O, reach R, class T> OXSHMEM_DEVICE T compare_exchange(T *p, T e
     return detail::from_word<T>(out);
 }
 
-template <order O, reach R, class T> OXSHMEM_DEVICE T fetch_sub(T *p, T value) { return fetch_add<O, R>(p, T(0) - value); }
+template <order O, reach R, class T> OXSHMEM_DEVICE T fetch_sub(T *p, T value) {
+    return fetch_add<O, R>(p, T(0) - value);
+}
 
 #undef OXSHMEM_PTX_LOAD
 #undef OXSHMEM_PTX_STORE
@@ -209,8 +208,12 @@ struct alignas(16) vec16 {
     uint32_t x, y, z, w;
 };
 
-OXSHMEM_DEVICE vec16 load_vec(const void *p) { return *static_cast<const vec16 *>(p); }
-OXSHMEM_DEVICE void store_vec(void *p, vec16 v) { *static_cast<vec16 *>(p) = v; }
+OXSHMEM_DEVICE vec16 load_vec(const void *p) {
+    return *static_cast<const vec16 *>(p);
+}
+OXSHMEM_DEVICE void store_vec(void *p, vec16 v) {
+    *static_cast<vec16 *>(p) = v;
+}
 
 OXSHMEM_DEVICE void pause() {}
 
@@ -226,13 +229,25 @@ OXSHMEM_DEVICE uint32_t lane_id() {
     return lane;
 }
 
-OXSHMEM_DEVICE uint32_t thread_rank() { return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z); }
-OXSHMEM_DEVICE uint32_t block_threads() { return blockDim.x * blockDim.y * blockDim.z; }
-OXSHMEM_DEVICE uint32_t block_rank() { return blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z); }
-OXSHMEM_DEVICE uint32_t grid_blocks() { return gridDim.x * gridDim.y * gridDim.z; }
+OXSHMEM_DEVICE uint32_t thread_rank() {
+    return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+}
+OXSHMEM_DEVICE uint32_t block_threads() {
+    return blockDim.x * blockDim.y * blockDim.z;
+}
+OXSHMEM_DEVICE uint32_t block_rank() {
+    return blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+}
+OXSHMEM_DEVICE uint32_t grid_blocks() {
+    return gridDim.x * gridDim.y * gridDim.z;
+}
 
-OXSHMEM_DEVICE uint32_t active_mask() { return __activemask(); }
-OXSHMEM_DEVICE uint32_t ballot(uint32_t mask, bool predicate) { return __ballot_sync(mask, predicate); }
+OXSHMEM_DEVICE uint32_t active_mask() {
+    return __activemask();
+}
+OXSHMEM_DEVICE uint32_t ballot(uint32_t mask, bool predicate) {
+    return __ballot_sync(mask, predicate);
+}
 template <class T> OXSHMEM_DEVICE T shfl(uint32_t mask, T value, uint32_t source_lane) {
     // The shuffle instruction moves 32 bits.
     constexpr size_t kWords = (sizeof(T) + 3) / 4;
@@ -258,19 +273,37 @@ OXSHMEM_DEVICE uint32_t run_starts(uint32_t mask, uint64_t value, uint32_t step)
     const uint64_t before = shfl(mask, value, previous);
     return ballot(mask, below == 0 || value != before + step);
 }
-OXSHMEM_DEVICE void sync_warp(uint32_t mask) { __syncwarp(mask); }
-OXSHMEM_DEVICE void sync_block() { __syncthreads(); }
+OXSHMEM_DEVICE void sync_warp(uint32_t mask) {
+    __syncwarp(mask);
+}
+OXSHMEM_DEVICE void sync_block() {
+    __syncthreads();
+}
 
-OXSHMEM_DEVICE uint32_t count_ones(uint32_t bits) { return __popc(bits); }
-OXSHMEM_DEVICE uint32_t lowest_bit(uint32_t bits) { return __ffs(static_cast<int>(bits)) - 1; }
-OXSHMEM_DEVICE uint32_t lowest_bit(uint64_t bits) { return __ffsll(static_cast<long long>(bits)) - 1; }
-OXSHMEM_DEVICE uint32_t leading_zeros(uint32_t bits) { return __clz(static_cast<int>(bits)); }
-OXSHMEM_DEVICE uint32_t byte_swap(uint32_t v) { return __byte_perm(v, 0, 0x0123); }
+OXSHMEM_DEVICE uint32_t count_ones(uint32_t bits) {
+    return __popc(bits);
+}
+OXSHMEM_DEVICE uint32_t lowest_bit(uint32_t bits) {
+    return __ffs(static_cast<int>(bits)) - 1;
+}
+OXSHMEM_DEVICE uint32_t lowest_bit(uint64_t bits) {
+    return __ffsll(static_cast<long long>(bits)) - 1;
+}
+OXSHMEM_DEVICE uint32_t leading_zeros(uint32_t bits) {
+    return __clz(static_cast<int>(bits));
+}
+OXSHMEM_DEVICE uint32_t byte_swap(uint32_t v) {
+    return __byte_perm(v, 0, 0x0123);
+}
 OXSHMEM_DEVICE uint64_t byte_swap(uint64_t v) {
     return static_cast<uint64_t>(byte_swap(static_cast<uint32_t>(v))) << 32 | byte_swap(static_cast<uint32_t>(v >> 32));
 }
 
-OXSHMEM_DEVICE uint3 block_index() { return blockIdx; }
-OXSHMEM_DEVICE uint3 thread_index() { return threadIdx; }
+OXSHMEM_DEVICE uint3 block_index() {
+    return blockIdx;
+}
+OXSHMEM_DEVICE uint3 thread_index() {
+    return threadIdx;
+}
 
 } // namespace oxshmem::port

@@ -43,8 +43,9 @@
 //                                    T: trivially copyable
 //   match_any(mask, uint64_t value)  the lanes of the mask with an equal value
 //   run_starts(mask, uint64_t value, step)
-//                                    the lanes of the mask whose value is not that of the next lower lane of the mask plus `step`, and
-//                                    the lowest lane: where runs of equally spaced values begin. `step` is the same for all.
+//                                    the lanes of the mask whose value is not that of the next lower lane of the mask plus
+//                                    `step`, and the lowest lane: where runs of equally spaced values begin. `step` is the same
+//                                    for all.
 //   sync_warp(mask), sync_block()    barriers that also order memory among their participants. Exited threads do not count.
 //
 // Declarations
