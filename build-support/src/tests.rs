@@ -69,7 +69,9 @@ pub(crate) fn cargo_for(dir: &Path, package: &str) -> Cargo {
 const MODULE_H: &str = "
 #define OXSHMEM_GLUE_(a, b) a##b
 #define OXSHMEM_GLUE(a, b) OXSHMEM_GLUE_(a, b)
+#ifndef __CUDACC__
 extern \"C\" const void *OXSHMEM_GLUE(oxshmem_module_, OXSHMEM_MODULE_NAME)() { static int value; value = answer(); return &value; }
+#endif
 ";
 
 /// A source whose entry gives a pointer to `value`. All that it defines has external linkage, and an exception needs the C++
