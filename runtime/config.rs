@@ -543,7 +543,7 @@ variables! {
     /// Never use load/store to another PE, even where it is possible.
     "OXSHMEM_DISABLE_P2P" copy disable_p2p: bool = false, Limits::None;
     /// Largest size of the symmetric heap of one PE. Address space of this size is reserved for each PE of the node; memory is taken chunk by chunk as the heap grows.
-    "OXSHMEM_HEAP_MAX" copy heap_max: ByteSize = ByteSize(16 * GIB), Limits::Range(MIB, 64 * TIB);
+    "OXSHMEM_HEAP_MAX" copy heap_max: ByteSize = ByteSize(16 * GIB), Limits::Range(MIB, 512 * GIB);
     /// By how much the heap grows, and what is registered with the HCA in one piece. At most `OXSHMEM_HEAP_MAX`. Rounded up to the granularity of the device's memory (2M on GPUs).
     "OXSHMEM_HEAP_CHUNK" copy heap_chunk: ByteSize = ByteSize(64 * MIB), Limits::PowerOfTwo(MIB, TIB);
     /// Send-queue depth of a QP, in blocks of 64 bytes.
@@ -855,8 +855,8 @@ mod tests {
             ("OXSHMEM_QP_DEPTH", "0x80", "128 to 32768"),
             ("OXSHMEM_QP_DEPTH", "99999999999999999999", "128 to 32768"),
             ("OXSHMEM_HEAP_MAX", "1Q", "`64M`"),
-            ("OXSHMEM_HEAP_MAX", "99999999T", "1M to 64T"),
-            ("OXSHMEM_HEAP_MAX", "M", "1M to 64T"),
+            ("OXSHMEM_HEAP_MAX", "99999999T", "1M to 512G"),
+            ("OXSHMEM_HEAP_MAX", "M", "1M to 512G"),
             ("OXSHMEM_TIMEOUT", "30", "`500ms`"),
             ("OXSHMEM_TIMEOUT", "1.5s", "1ms to 24h"),
             ("OXSHMEM_DISABLE_P2P", "yes", "`true`"),
