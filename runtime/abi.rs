@@ -5,6 +5,8 @@
 pub const MAGIC: u32 = 0x4d53_584f;
 /// Raised with every change of layout or meaning.
 pub const ABI_VERSION: u32 = 1;
+/// What is hot for one party has lines of its own: 128 bytes is what one GPU L2 access touches.
+pub const LINE_BYTES: u64 = 128;
 /// Bytes of a WQE basic block.
 pub const BLOCK_BYTES: u64 = 64;
 /// [`Control::abort`]: the job is over, and every device wait returns. Device code itself aborts a launch with a smaller number.

@@ -4,10 +4,8 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use crate::abi::LINE_BYTES;
 use crate::device::{AddressSpace, Device, DeviceError};
-
-/// What is hot for one party has lines of its own: 128 bytes is what one GPU L2 access touches.
-pub(crate) const LINE: u64 = 128;
 
 /// Lays the parts of a slab out, one behind the other.
 #[derive(Debug, Default)]
@@ -22,7 +20,7 @@ pub(crate) struct Offset(pub u64);
 impl Layout {
     /// Room for `count` items of `bytes` bytes, beginning on a line of its own.
     pub(crate) fn array(&mut self, count: u64, bytes: u64) -> Offset {
-        let offset = self.end.next_multiple_of(LINE);
+        let offset = self.end.next_multiple_of(LINE_BYTES);
         self.end = offset + count * bytes;
         Offset(offset)
     }

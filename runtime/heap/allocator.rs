@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use offset_allocator::{Allocation, Allocator};
 
 /// Allocation granularity: no two allocations share a line that hardware transfers at once.
-pub(crate) const LINE: u64 = 128;
+const LINE: u64 = crate::abi::LINE_BYTES;
 
 /// Allocations that may be live at a time.
 const MAX_ALLOCATIONS: u32 = 1 << 16;

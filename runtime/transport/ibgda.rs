@@ -16,13 +16,13 @@ use oxshmem_hca::wire::{cqe, dbr};
 
 use super::TransportError;
 use crate::Result;
-use crate::abi::{self, BLOCK_BYTES, LANDING_BYTES, QpConstants};
+use crate::abi::{self, BLOCK_BYTES, LANDING_BYTES, LINE_BYTES, QpConstants};
 use crate::bootstrap::Bootstrap;
 use crate::config::{self, Config};
 use crate::device::{Device, DeviceError};
 use crate::fault::Cause;
 use crate::heap::SymmetricHeap;
-use crate::slab::{LINE, Layout, Offset, Slab};
+use crate::slab::{Layout, Offset, Slab};
 
 /// A collapsed CQ uses its first entry alone; two is the least that drivers create.
 const LOG_CQ_SIZE: u8 = 1;
@@ -63,8 +63,8 @@ impl QueueLayout {
             qps: layout.array(all, size_of::<abi::Qp>() as u64),
             used: layout.array(all.div_ceil(64), 8),
             cqs: layout.array(real, BLOCK_BYTES << LOG_CQ_SIZE),
-            cq_records: layout.array(real, LINE),
-            records: layout.array(real, LINE),
+            cq_records: layout.array(real, LINE_BYTES),
+            records: layout.array(real, LINE_BYTES),
             queues: layout.array(real, depth * BLOCK_BYTES),
             stamps: layout.array(real, depth * 4),
             landing: layout.array(real, landing_bytes()),
@@ -81,7 +81,7 @@ impl QueueLayout {
 
 /// Slots, and one more for results nobody wants; whole lines.
 const fn landing_bytes() -> u64 {
-    ((1u64 << LOG_LANDING) + 1).next_multiple_of(LINE / LANDING_BYTES) * LANDING_BYTES
+    ((1u64 << LOG_LANDING) + 1).next_multiple_of(LINE_BYTES / LANDING_BYTES) * LANDING_BYTES
 }
 
 fn at(array: Offset, index: u32, stride: u64) -> Offset {
@@ -260,14 +260,23 @@ impl Ibgda {
 
     /// Forgets which queue pairs were used, if all of them are idle. Nothing may be posting meanwhile.
     pub(crate) fn forget_idle(&self, slab: &Slab) -> Result<(), DeviceError> {
-        let all = u64::from(self.queues.n_pes * self.queues.per_peer);
-        for index in 0..all {
-            let qp: abi::Qp = slab.read(self.queues.qps, index)?;
-            if qp.reserved != qp.completed {
-                return Ok(());
+        let words = u64::from(self.queues.n_pes * self.queues.per_peer).div_ceil(64);
+        let mut any = false;
+        for word in 0..words {
+            let mut bits: u64 = slab.read(self.queues.used, word)?;
+            while bits != 0 {
+                let qp: abi::Qp = slab.read(self.queues.qps, word * 64 + u64::from(bits.trailing_zeros()))?;
+                if qp.reserved != qp.completed {
+                    return Ok(());
+                }
+                any = true;
+                bits &= bits - 1;
             }
         }
-        slab.fill(self.queues.used, all.div_ceil(64) * 8, 0)
+        if any {
+            slab.fill(self.queues.used, words * 8, 0)?;
+        }
+        Ok(())
     }
 }
 
@@ -325,14 +334,14 @@ fn create_qp(
         &CqAttributes {
             log_size: LOG_CQ_SIZE,
             umem_offset: cq_at.0,
-            dbr_offset: at(queues.cq_records, index, LINE).0,
+            dbr_offset: at(queues.cq_records, index, LINE_BYTES).0,
             collapsed: true,
         },
     )?;
     let geometry = QpGeometry {
         log_sq_size: queues.log_depth as u8,
         sq_offset: at(queues.queues, index, BLOCK_BYTES << queues.log_depth).0,
-        dbr_offset: at(queues.records, index, LINE).0,
+        dbr_offset: at(queues.records, index, LINE_BYTES).0,
         user_index: index,
     };
     Ok(Qp::create(pd, &cq, uar, umem, &geometry)?)
@@ -350,7 +359,7 @@ fn describe_qp(
     abi::Qp::new(QpConstants {
         wq: slab.address(at(queues.queues, index, BLOCK_BYTES << queues.log_depth)),
         stamps: slab.address(at(queues.stamps, index, 4 << queues.log_depth)),
-        dbr: slab.address(at(queues.records, index, LINE)) + dbr::SEND_OFFSET as u64,
+        dbr: slab.address(at(queues.records, index, LINE_BYTES)) + dbr::SEND_OFFSET as u64,
         doorbell: doorbell as u64,
         cqe: slab.address(at(queues.cqs, index, BLOCK_BYTES << LOG_CQ_SIZE)),
         landing: slab.address(at(queues.landing, index, landing_bytes())),
