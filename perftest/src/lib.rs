@@ -5,6 +5,7 @@
 
 pub mod atomic;
 pub mod bench;
+pub mod compare;
 pub mod demo;
 pub mod error;
 pub mod job;

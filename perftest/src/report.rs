@@ -114,7 +114,7 @@ fn number<T: ToString>(value: Option<T>) -> String {
 }
 
 /// With four significant digits, or as many as stand before the point.
-fn rounded(value: Option<f64>) -> String {
+pub(crate) fn rounded(value: Option<f64>) -> String {
     let Some(value) = value else { return "-".to_owned() };
     let before = if value.abs() < 1.0 { 1 } else { value.abs().log10() as usize + 1 };
     format!("{value:.*}", 4usize.saturating_sub(before))
