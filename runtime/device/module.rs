@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use super::{DeviceError, LaunchConfig, LoadedModule};
+use super::{DeviceError, LaunchConfig, LoadedModule, Stream};
 
 /// A module as the build left it in the program; made by [`include_module!`](crate::include_module).
 #[derive(Debug, Clone, Copy)]
@@ -59,9 +59,14 @@ impl Function {
 
     /// # Safety
     /// As [`LoadedModule::launch`].
-    pub(crate) unsafe fn launch(&self, config: LaunchConfig, args: &impl KernelArgs) -> Result<(), DeviceError> {
+    pub(crate) unsafe fn launch(
+        &self,
+        config: LaunchConfig,
+        args: &impl KernelArgs,
+        stream: &Stream,
+    ) -> Result<(), DeviceError> {
         // SAFETY: the caller's promise.
-        args.with_bytes(&mut |args| unsafe { self.loaded.launch(&self.name, config, args) })
+        args.with_bytes(&mut |args| unsafe { self.loaded.launch(&self.name, config, args, stream) })
     }
 }
 
