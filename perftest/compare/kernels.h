@@ -15,15 +15,29 @@ struct Run {
     uint64_t *signals;      // symmetric
     uint64_t *clock;        // local
     uint64_t bytes, stride; // of one iteration; words from one element of p to the next
+    uint64_t step, steps;   // see away()
     uint64_t warmup, iters;
     uint64_t base; // added to values, so that no sample can pass with what another has left
     int pe;        // the other PE
     int first;     // whether this PE begins a ping-pong
 };
 
-// Iteration i copies from 64 * (i mod 16) bytes on, so what one has left does not pass for what the next should bring.
+// Iteration i puts from 64 * (i mod 16) bytes on, so what one has left does not pass for what the next should bring.
 COMPARE_DEVICE uint64_t shift(uint64_t i) {
     return i % 16 * 64;
+}
+
+// Where in the memory of the other PE iteration i works, in bytes: it walks in `steps` steps of `step` bytes, over and over. So
+// the time of a single word is not that of one slice of the L2 cache, near or far as chance has it, and gets do not find their
+// data in the L1 cache.
+COMPARE_DEVICE uint64_t away(const Run &run, uint64_t i) {
+    return i % run.steps * run.step;
+}
+COMPARE_DEVICE uint64_t *word_away(const Run &run, char *base, uint64_t i) {
+    return reinterpret_cast<uint64_t *>(base + away(run, i));
+}
+COMPARE_DEVICE uint64_t *signal_away(const Run &run, uint64_t i) {
+    return run.signals + away(run, i) / sizeof(uint64_t);
 }
 
 // What p stores at element e in iteration i.
@@ -104,17 +118,17 @@ template <class Body> COMPARE_DEVICE void timed(const Run &run, Body body) {
 // The grid's groups share each message; the host sees to it that all parts are equal and multiples of 16 bytes.
 template <class Scope> COMPARE_DEVICE void put_bw(Scope scope, const Run &run) {
     const uint64_t part = run.bytes / groups(scope), at = group(scope) * part;
-    timed(run, [&](uint64_t i) { put_nbi(scope, run.dst + at, run.src + shift(i) + at, part, run.pe); });
+    timed(run, [&](uint64_t i) { put_nbi(scope, run.dst + away(run, i) + at, run.src + shift(i) + at, part, run.pe); });
 }
 
 template <class Scope> COMPARE_DEVICE void get_bw(Scope scope, const Run &run) {
     const uint64_t part = run.bytes / groups(scope), at = group(scope) * part;
-    timed(run, [&](uint64_t i) { get(scope, run.dst + at, run.src + shift(i) + at, part, run.pe); });
+    timed(run, [&](uint64_t i) { get(scope, run.dst + at, run.src + away(run, i) + at, part, run.pe); });
 }
 
 template <class Scope> COMPARE_DEVICE void put_quiet(Scope scope, const Run &run) {
     timed(run, [&](uint64_t i) {
-        put_nbi(scope, run.dst, run.src + shift(i), run.bytes, run.pe);
+        put_nbi(scope, run.dst + away(run, i), run.src + shift(i), run.bytes, run.pe);
         quiet_of(scope);
     });
 }
@@ -131,7 +145,7 @@ COMPARE_DEVICE void p_bw(const Run &run) {
 
 COMPARE_DEVICE void p_quiet(const Run &run) {
     timed(run, [&](uint64_t i) {
-        p(reinterpret_cast<uint64_t *>(run.dst), value(run.base, i, 0), run.pe);
+        p(word_away(run, run.dst, i), value(run.base, i, 0), run.pe);
         quiet();
     });
 }
@@ -145,12 +159,13 @@ COMPARE_DEVICE void signal_rate(const Run &run) {
 COMPARE_DEVICE void signal_ping_pong(const Run &run) {
     timed(run, [&](uint64_t i) {
         const uint64_t turn = run.base + i + 1;
+        uint64_t *signal = signal_away(run, i);
         if (run.first != 0) {
-            signal_set(run.signals, turn, run.pe);
+            signal_set(signal, turn, run.pe);
         }
-        const bool came = signal_wait(run.signals, turn);
+        const bool came = signal_wait(signal, turn);
         if (run.first == 0 && came) {
-            signal_set(run.signals, turn, run.pe);
+            signal_set(signal, turn, run.pe);
         }
     });
 }
@@ -158,17 +173,27 @@ COMPARE_DEVICE void signal_ping_pong(const Run &run) {
 template <class Scope> COMPARE_DEVICE void put_signal_ping_pong(Scope scope, const Run &run) {
     timed(run, [&](uint64_t i) {
         const uint64_t turn = run.base + i + 1;
+        uint64_t *signal = signal_away(run, i);
+        const auto send = [&] {
+            put_signal_nbi(scope, run.dst + away(run, i), run.src + shift(i), run.bytes, signal, turn, run.pe);
+        };
         if (run.first != 0) {
-            put_signal_nbi(scope, run.dst, run.src + shift(i), run.bytes, run.signals, turn, run.pe);
+            send();
         }
         if (leads(scope)) {
-            signal_wait(run.signals, turn);
+            signal_wait(signal, turn);
         }
         meet(scope);
         if (run.first == 0) {
-            put_signal_nbi(scope, run.dst, run.src + shift(i), run.bytes, run.signals, turn, run.pe);
+            send();
         }
     });
+}
+
+// A word that was just written, as it is in memory: not from the L1 cache, where g may find what it has fetched before.
+COMPARE_DEVICE uint64_t look(uint64_t *word, int pe) {
+    const volatile uint64_t *there = ptr(word, pe);
+    return there != nullptr ? *there : g(word, pe);
 }
 
 // Whether they order anything: each PE stores a word (barrier_all: at the next PE; sync_all: at home), meets the others, and
@@ -183,7 +208,7 @@ template <class Scope, class Meet> COMPARE_DEVICE void check_meeting(Scope scope
         }
         meet_all();
         if (leads(scope)) {
-            wrong += g(words + before, at_home ? before : me) != value(run.base, i, before);
+            wrong += look(words + before, at_home ? before : me) != value(run.base, i, before);
         }
         meet_all();
     }
@@ -219,12 +244,12 @@ COMPARE_DEVICE void copy(char *to, const char *from, uint64_t bytes) {
 
 COMPARE_DEVICE void link_store(const Run &run) {
     char *dst = ptr(run.dst, run.pe);
-    timed(run, [&](uint64_t i) { copy(dst, run.src + shift(i), run.bytes); });
+    timed(run, [&](uint64_t i) { copy(dst + away(run, i), run.src + shift(i), run.bytes); });
 }
 
 COMPARE_DEVICE void link_load(const Run &run) {
     const char *src = ptr(run.src, run.pe);
-    timed(run, [&](uint64_t i) { copy(run.dst, src + shift(i), run.bytes); });
+    timed(run, [&](uint64_t i) { copy(run.dst, src + away(run, i), run.bytes); });
 }
 
 COMPARE_DEVICE void link_words(const Run &run) {
@@ -237,10 +262,11 @@ COMPARE_DEVICE void link_words(const Run &run) {
     });
 }
 
-COMPARE_DEVICE void store_fence(const Run &run) {
-    volatile uint64_t *dst = reinterpret_cast<uint64_t *>(ptr(run.dst, run.pe));
+// A word is loaded from here, stored there, and waited for.
+COMPARE_DEVICE void word_fence(const Run &run) {
+    char *dst = ptr(run.dst, run.pe);
     timed(run, [&](uint64_t i) {
-        *dst = value(run.base, i, 0);
+        *word_away(run, dst, i) = *reinterpret_cast<const uint64_t *>(run.src + shift(i));
         __threadfence_system();
     });
 }
@@ -253,9 +279,9 @@ COMPARE_DEVICE void await(volatile uint64_t *flag, uint64_t value) {
 }
 
 COMPARE_DEVICE void flag_ping_pong(const Run &run) {
-    volatile uint64_t *mine = run.signals, *theirs = ptr(run.signals, run.pe);
     timed(run, [&](uint64_t i) {
         const uint64_t turn = run.base + i + 1;
+        volatile uint64_t *mine = signal_away(run, i), *theirs = ptr(signal_away(run, i), run.pe);
         if (run.first != 0) {
             *theirs = turn;
         }
@@ -266,11 +292,11 @@ COMPARE_DEVICE void flag_ping_pong(const Run &run) {
     });
 }
 
-// All PEs meet: thread k tells PE k and waits for it.
+// All PEs meet: thread k tells PE k and waits for it. `step` has room for a word of each PE.
 COMPARE_DEVICE void flag_meeting(const Run &run, bool fence) {
     const int me = my_pe(), other = static_cast<int>(threadIdx.x);
     const bool takes_part = other < n_pes() && other != me;
-    volatile uint64_t *theirs = takes_part ? ptr(run.signals + me, other) : run.signals;
+    char *theirs = reinterpret_cast<char *>(takes_part ? ptr(run.signals, other) : run.signals);
     timed(run, [&](uint64_t i) {
         const uint64_t turn = run.base + i + 1;
         if (fence && threadIdx.x == 0) {
@@ -278,8 +304,8 @@ COMPARE_DEVICE void flag_meeting(const Run &run, bool fence) {
         }
         __syncwarp();
         if (takes_part) {
-            *theirs = turn;
-            await(run.signals + other, turn);
+            *static_cast<volatile uint64_t *>(word_away(run, theirs, i) + me) = turn;
+            await(signal_away(run, i) + other, turn);
         }
         __syncwarp();
     });
@@ -289,9 +315,10 @@ COMPARE_DEVICE void flag_meeting(const Run &run, bool fence) {
 
 #define COMPARE_KERNEL(name, call)                                                                                             \
     COMPARE_KERNEL_FUNCTION(name, char *dst, char *src, uint64_t *signals, uint64_t *clock, uint64_t bytes, uint64_t stride,   \
-                            uint64_t warmup, uint64_t iters, uint64_t base, int pe, int first) {                               \
+                            uint64_t step, uint64_t steps, uint64_t warmup, uint64_t iters, uint64_t base, int pe,             \
+                            int first) {                                                                                       \
         using namespace compare;                                                                                               \
-        const Run run{dst, src, signals, clock, bytes, stride, warmup, iters, base, pe, first};                                \
+        const Run run{dst, src, signals, clock, bytes, stride, step, steps, warmup, iters, base, pe, first};                   \
         call;                                                                                                                  \
     }
 
@@ -318,7 +345,7 @@ COMPARE_KERNEL(check_sync_all_block, check_meeting(block, run, true, [] { sync_a
 COMPARE_KERNEL(link_store, compare::link_store(run))
 COMPARE_KERNEL(link_load, compare::link_load(run))
 COMPARE_KERNEL(link_words, compare::link_words(run))
-COMPARE_KERNEL(store_fence, compare::store_fence(run))
+COMPARE_KERNEL(word_fence, compare::word_fence(run))
 COMPARE_KERNEL(flag_ping_pong, compare::flag_ping_pong(run))
 COMPARE_KERNEL(flag_sync, flag_meeting(run, false))
 COMPARE_KERNEL(flag_barrier, flag_meeting(run, true))

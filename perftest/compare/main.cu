@@ -5,9 +5,9 @@
 //
 //   program PLAN [posting]
 //
-// A line of the plan: NAME KERNEL CTAS THREADS BYTES STRIDE WARMUP ITERS SAMPLES. PE 0 answers with a line of JSON that names
-// the library, and one for each row with the nanoseconds of each sample. With `posting` nothing is delivered (the HCA is the
-// null card), so PE 0 works alone and nothing is checked.
+// A line of the plan: NAME KERNEL CTAS THREADS BYTES STRIDE STEP STEPS WARMUP ITERS SAMPLES. PE 0 answers with a line of JSON
+// that names the library, and one for each row with the nanoseconds of each sample. With `posting` nothing is delivered (the
+// HCA is the null card), so PE 0 works alone and nothing is checked.
 //
 // OXSHMEM_RANK and OXSHMEM_NPES, which the launcher sets, are the PE's place in both builds; it takes GPU rank modulo their
 // number.
@@ -33,10 +33,11 @@ using namespace compare;
         }                                                                                                                      \
     } while (0)
 
-constexpr uint64_t kSlack = 1024; // what shift() can add
+constexpr uint64_t kShifts = 1024; // what shift() can add
 constexpr uint64_t kUntouched = ~0ull;
 
-using Kernel = void (*)(char *, char *, uint64_t *, uint64_t *, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int, int);
+using Kernel = void (*)(char *, char *, uint64_t *, uint64_t *, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
+                        uint64_t, int, int);
 
 // Who runs a kernel, and what must hold afterwards.
 enum class Role {
@@ -77,7 +78,7 @@ const Entry kEntries[] = {
     {"link_store", ::link_store, Role::put, nullptr},
     {"link_load", ::link_load, Role::get, nullptr},
     {"link_words", ::link_words, Role::words, nullptr},
-    {"store_fence", ::store_fence, Role::word, nullptr},
+    {"word_fence", ::word_fence, Role::put, nullptr},
     {"flag_ping_pong", ::flag_ping_pong, Role::ping_pong, nullptr},
     {"flag_sync", flag_sync, Role::meeting, nullptr},
     {"flag_barrier", flag_barrier, Role::meeting, nullptr},
@@ -86,10 +87,15 @@ const Entry kEntries[] = {
 struct Row {
     std::string name, kernel;
     unsigned ctas, threads;
-    uint64_t bytes, stride, warmup, iters, samples;
+    uint64_t bytes, stride, step, steps, warmup, iters, samples;
 
-    uint64_t extent() const { return bytes * stride; } // of dst
+    uint64_t walk() const { return step * steps; }
+    uint64_t dst_bytes() const { return bytes * stride + walk(); }
+    uint64_t src_bytes() const { return bytes + std::max(walk(), kShifts); }
+    // A word for each thread, or at each step.
+    uint64_t signal_words() const { return std::max<uint64_t>(static_cast<uint64_t>(ctas) * threads, walk() / 8 + 1); }
     uint64_t all_threads() const { return static_cast<uint64_t>(ctas) * threads; }
+    uint64_t away(uint64_t i) const { return i % steps * step; }
 };
 
 // What PE `pe` sends: word `index` of its source.
@@ -127,12 +133,13 @@ class Pe {
 public:
     Pe(const std::vector<Row> &rows, bool posting) : me_(host_my_pe()), n_(host_n_pes()), posting_(posting) {
         for (const Row &row : rows) {
-            bytes_ = std::max(bytes_, row.extent());
-            signals_count_ = std::max(signals_count_, row.all_threads());
+            dst_bytes_ = std::max(dst_bytes_, row.dst_bytes());
+            src_bytes_ = std::max(src_bytes_, row.src_bytes());
+            signals_count_ = std::max(signals_count_, row.signal_words());
             clock_count_ = std::max<uint64_t>(clock_count_, 2 * row.ctas);
         }
-        dst_ = static_cast<char *>(alloc(bytes_));
-        src_ = static_cast<char *>(alloc(bytes_ + kSlack));
+        dst_ = static_cast<char *>(alloc(dst_bytes_));
+        src_ = static_cast<char *>(alloc(src_bytes_));
         signals_ = static_cast<uint64_t *>(alloc(signals_count_ * sizeof(uint64_t)));
         CUDA(cudaMemset(signals_, 0, signals_count_ * sizeof(uint64_t)));
         CUDA(cudaMalloc(&clock_, clock_count_ * sizeof(uint64_t)));
@@ -192,16 +199,16 @@ private:
     }
 
     void prepare(const Row &row) {
-        fill<<<256, 256>>>(reinterpret_cast<uint64_t *>(src_), (row.bytes + kSlack) / 8, base_, me_);
+        fill<<<256, 256>>>(reinterpret_cast<uint64_t *>(src_), row.src_bytes() / 8, base_, me_);
         CUDA(cudaGetLastError());
-        CUDA(cudaMemset(dst_, 0xff, row.extent()));
+        CUDA(cudaMemset(dst_, 0xff, row.dst_bytes()));
         CUDA(cudaMemset(clock_, 0, clock_count_ * sizeof(uint64_t)));
         CUDA(cudaDeviceSynchronize());
     }
 
     void launch(const Row &row, Kernel kernel, uint64_t warmup, uint64_t iters, uint64_t base) {
-        kernel<<<row.ctas, row.threads>>>(dst_, src_, signals_, clock_, row.bytes, row.stride, warmup, iters, base, other(),
-                                          me_ == 0);
+        kernel<<<row.ctas, row.threads>>>(dst_, src_, signals_, clock_, row.bytes, row.stride, row.step, row.steps, warmup,
+                                          iters, base, other(), me_ == 0);
         CUDA(cudaGetLastError());
         CUDA(cudaDeviceSynchronize());
         check();
@@ -226,18 +233,19 @@ private:
     void verify(const Entry &entry, const Row &row) {
         const uint64_t last = row.warmup + row.iters - 1;
         const auto *dst = reinterpret_cast<const uint64_t *>(dst_);
+        const auto *dst_away = reinterpret_cast<const uint64_t *>(dst_ + row.away(last));
         uint64_t *found = nullptr;
         const uint64_t nothing[2] = {0, ~0ull};
         CUDA(cudaMalloc(&found, sizeof(nothing)));
         CUDA(cudaMemcpy(found, nothing, sizeof(nothing), cudaMemcpyHostToDevice));
-        const bool arrives = (entry.role == Role::get && me_ == 0) || (entry.role == Role::put && me_ == 1) ||
-                             (entry.role == Role::exchange && me_ <= 1);
-        if (arrives) {
-            check_data<<<256, 256>>>(dst, row.bytes / 8, base_, other(), shift_of(last) / 8, found);
+        if (entry.role == Role::get && me_ == 0) {
+            check_data<<<256, 256>>>(dst, row.bytes / 8, base_, other(), row.away(last) / 8, found);
+        } else if ((entry.role == Role::put && me_ == 1) || (entry.role == Role::exchange && me_ <= 1)) {
+            check_data<<<256, 256>>>(dst_away, row.bytes / 8, base_, other(), shift_of(last) / 8, found);
         } else if (entry.role == Role::words && me_ == 1) {
             check_words<<<256, 256>>>(dst, row.bytes / 8, row.stride, base_, last, found);
         } else if (entry.role == Role::word && me_ == 1) {
-            check_words<<<1, 1>>>(dst, 1, 1, base_, last, found);
+            check_words<<<1, 1>>>(dst_away, 1, 1, base_, last, found);
         }
         CUDA(cudaGetLastError());
         uint64_t result[2];
@@ -248,9 +256,9 @@ private:
                  static_cast<unsigned long long>(result[0]), static_cast<unsigned long long>(result[1]));
         }
         if (entry.role == Role::signals && me_ == 1) {
-            verify_signals(row, row.all_threads(), last);
+            verify_signals(row, 0, row.all_threads(), last);
         } else if ((entry.role == Role::ping_pong || entry.role == Role::exchange) && me_ <= 1) {
-            verify_signals(row, 1, last);
+            verify_signals(row, row.away(last) / 8, 1, last);
         } else if (entry.check != nullptr) {
             constexpr uint64_t kRounds = 200;
             barrier();
@@ -265,9 +273,9 @@ private:
         barrier();
     }
 
-    void verify_signals(const Row &row, uint64_t n, uint64_t last) {
+    void verify_signals(const Row &row, uint64_t first, uint64_t n, uint64_t last) {
         std::vector<uint64_t> signals(n);
-        CUDA(cudaMemcpy(signals.data(), signals_, n * sizeof(uint64_t), cudaMemcpyDeviceToHost));
+        CUDA(cudaMemcpy(signals.data(), signals_ + first, n * sizeof(uint64_t), cudaMemcpyDeviceToHost));
         for (uint64_t i = 0; i < n; ++i) {
             if (signals[i] != base_ + last + 1) {
                 fail("PE %d, row %s: signal %llu is %llu, not %llu", me_, row.name.c_str(), static_cast<unsigned long long>(i),
@@ -280,7 +288,7 @@ private:
 
     int me_, n_;
     bool posting_;
-    uint64_t bytes_ = 0, signals_count_ = 1024, clock_count_ = 2;
+    uint64_t dst_bytes_ = 8, src_bytes_ = 8, signals_count_ = 1, clock_count_ = 2;
     char *dst_ = nullptr, *src_ = nullptr;
     uint64_t *signals_ = nullptr, *clock_ = nullptr;
     uint64_t base_ = 1; // grows with every sample, so signals only grow
@@ -295,9 +303,12 @@ std::vector<Row> read_plan(const char *path) {
     for (std::string line; std::getline(file, line);) {
         std::istringstream words(line);
         Row row;
-        if (!(words >> row.name >> row.kernel >> row.ctas >> row.threads >> row.bytes >> row.stride >> row.warmup >>
-              row.iters >> row.samples)) {
+        if (!(words >> row.name >> row.kernel >> row.ctas >> row.threads >> row.bytes >> row.stride >> row.step >> row.steps >>
+              row.warmup >> row.iters >> row.samples)) {
             fail("%s: a line that is no row: %s", path, line.c_str());
+        }
+        if (row.ctas == 0 || row.threads == 0 || row.steps == 0 || row.iters == 0) {
+            fail("%s: a shape with a zero: %s", path, line.c_str());
         }
         rows.push_back(row);
     }

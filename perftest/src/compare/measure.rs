@@ -85,8 +85,17 @@ fn plan(rows: &[&rows::Row]) -> String {
         // Writing to a string does not fail.
         let _ = writeln!(
             text,
-            "{} {} {} {} {} {} {} {} {SAMPLES}",
-            row.name, row.kernel, row.ctas, row.threads, row.bytes, row.stride, row.warmup, row.iters
+            "{} {} {} {} {} {} {} {} {} {} {SAMPLES}",
+            row.name,
+            row.kernel,
+            row.ctas,
+            row.threads,
+            row.bytes,
+            row.stride,
+            row.step,
+            row.steps,
+            row.warmup,
+            row.iters
         );
         text
     })

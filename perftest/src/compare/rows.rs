@@ -98,6 +98,10 @@ pub struct Row {
     pub operations: u64,
     /// Words from one element of `p` to the next.
     pub stride: u64,
+    /// Iterations walk over the other PE's memory: so many bytes further each time,
+    pub step: u64,
+    /// and from the start again after so many. With one, all work in the same place.
+    pub steps: u64,
     /// Iterations that are not timed.
     pub warmup: u64,
     /// Iterations that are.
@@ -132,7 +136,7 @@ impl Row {
 
     /// Whether it is a plain kernel's, and so a limit.
     pub fn is_limit(&self) -> bool {
-        ["link_", "store_fence", "flag_"].iter().any(|start| self.kernel.starts_with(start))
+        ["link_", "word_fence", "flag_"].iter().any(|start| self.kernel.starts_with(start))
     }
 }
 
@@ -145,7 +149,7 @@ impl fmt::Display for Row {
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 /// Room for a word of each PE.
-const MEETING_BYTES: u64 = 8 * KIB;
+const MEETING_BYTES: u64 = KIB;
 
 const fn row(name: &'static str, title: &'static str, kernel: &'static str, (ctas, threads): (u32, u32)) -> Row {
     Row {
@@ -157,6 +161,8 @@ const fn row(name: &'static str, title: &'static str, kernel: &'static str, (cta
         bytes: 8,
         operations: 1,
         stride: 1,
+        step: 128,
+        steps: 256,
         warmup: 20,
         iters: 1000,
         unit: Unit::Microseconds,
@@ -180,6 +186,8 @@ const fn bandwidth(
 ) -> Row {
     Row {
         bytes: 32 * MIB,
+        step: 64,
+        steps: 16,
         warmup: 4,
         iters,
         unit: Unit::GigabytesPerSecond,
@@ -202,6 +210,11 @@ const fn latency(
     Row { bytes, iters, goal, ..row(name, title, kernel, (1, threads)) }
 }
 
+/// So that each get crosses the link: over 64 MiB, which no cache on the way holds.
+const fn afar(row: Row) -> Row {
+    Row { step: row.bytes, steps: 64 * MIB / row.bytes, ..row }
+}
+
 const fn with_limit(row: Row, limit: &'static str) -> Row {
     Row { limit: Some(limit), ..row }
 }
@@ -215,7 +228,8 @@ const fn meeting(
     limit: Option<&'static str>,
     goal: Option<Goal>,
 ) -> Row {
-    Row { bytes: MEETING_BYTES, limit, goal, goal_pes: Some(4), ..row(name, title, kernel, (1, threads)) }
+    // Steps have room for a word of each of up to 64 PEs.
+    Row { bytes: MEETING_BYTES, step: 512, limit, goal, goal_pes: Some(4), ..row(name, title, kernel, (1, threads)) }
 }
 
 /// Posting to the null card: `each` bytes by every calling thread. Their reference figure, and the goal.
@@ -231,6 +245,8 @@ const fn posting(
     let callers = shape.0 as u64 * shape.1 as u64;
     Row {
         bytes: callers * each,
+        step: 0,
+        steps: 1,
         operations: callers,
         warmup: 100,
         iters: 2000,
@@ -298,7 +314,7 @@ pub const ROWS: &[Row] = &[
     ),
     bandwidth("link_words_32", "8-byte stores over the link, 32 CTAs x 1024", "link_words", 32, 120, None, None),
     bandwidth("p_bw_32", "p, 8 bytes, bare loop, 32 CTAs x 1024", "p_bw", 32, 120, Some("link_words_32"), AT_LIMIT),
-    latency("store_fence", "store, system fence", "store_fence", 1, 8, 1000, None),
+    latency("word_fence", "load here, store there, system fence", "word_fence", 1, 8, 1000, None),
     with_limit(
         latency(
             "put_quiet_thread_8",
@@ -309,7 +325,7 @@ pub const ROWS: &[Row] = &[
             1000,
             Some(Goal::OfTheirTime(0.72)),
         ),
-        "store_fence",
+        "word_fence",
     ),
     latency(
         "put_quiet_thread_64k",
@@ -329,8 +345,8 @@ pub const ROWS: &[Row] = &[
         400,
         Some(Goal::OfTheirTime(0.5)),
     ),
-    latency("get_thread_64k", "get, thread, 64 KiB", "get_thread", 1, 64 * KIB, 40, Some(Goal::OfTheirTime(0.33))),
-    latency("get_warp_64k", "get, warp, 64 KiB", "get_warp", 32, 64 * KIB, 200, Some(Goal::OfTheirTime(0.33))),
+    afar(latency("get_thread_64k", "get, thread, 64 KiB", "get_thread", 1, 64 * KIB, 40, Some(Goal::OfTheirTime(0.33)))),
+    afar(latency("get_warp_64k", "get, warp, 64 KiB", "get_warp", 32, 64 * KIB, 200, Some(Goal::OfTheirTime(0.33)))),
     latency("flag_ping_pong", "ping-pong of plain stores, round trip", "flag_ping_pong", 1, 8, 1000, None),
     with_limit(
         latency(
