@@ -18,8 +18,7 @@ struct Run {
     uint64_t step, steps;   // see away()
     uint64_t warmup, iters;
     uint64_t base; // added to values, so that no sample can pass with what another has left
-    int pe;        // the other PE
-    int first;     // whether this PE begins a ping-pong
+    int pe;        // the other PE of PE 0 and PE 1, which take turns in a ping-pong; PE 0 begins
 };
 
 // Iteration i puts from 64 * (i mod 16) bytes on, so what one has left does not pass for what the next should bring.
@@ -160,11 +159,11 @@ COMPARE_DEVICE void signal_ping_pong(const Run &run) {
     timed(run, [&](uint64_t i) {
         const uint64_t turn = run.base + i + 1;
         uint64_t *signal = signal_away(run, i);
-        if (run.first != 0) {
+        if (my_pe() == 0) {
             signal_set(signal, turn, run.pe);
         }
         const bool came = signal_wait(signal, turn);
-        if (run.first == 0 && came) {
+        if (my_pe() != 0 && came) {
             signal_set(signal, turn, run.pe);
         }
     });
@@ -177,14 +176,14 @@ template <class Scope> COMPARE_DEVICE void put_signal_ping_pong(Scope scope, con
         const auto send = [&] {
             put_signal_nbi(scope, run.dst + away(run, i), run.src + shift(i), run.bytes, signal, turn, run.pe);
         };
-        if (run.first != 0) {
+        if (my_pe() == 0) {
             send();
         }
         if (leads(scope)) {
             signal_wait(signal, turn);
         }
         meet(scope);
-        if (run.first == 0) {
+        if (my_pe() != 0) {
             send();
         }
     });
@@ -282,11 +281,11 @@ COMPARE_DEVICE void flag_ping_pong(const Run &run) {
     timed(run, [&](uint64_t i) {
         const uint64_t turn = run.base + i + 1;
         volatile uint64_t *mine = signal_away(run, i), *theirs = ptr(signal_away(run, i), run.pe);
-        if (run.first != 0) {
+        if (my_pe() == 0) {
             *theirs = turn;
         }
         await(mine, turn);
-        if (run.first == 0) {
+        if (my_pe() != 0) {
             *theirs = turn;
         }
     });
@@ -315,10 +314,9 @@ COMPARE_DEVICE void flag_meeting(const Run &run, bool fence) {
 
 #define COMPARE_KERNEL(name, call)                                                                                             \
     COMPARE_KERNEL_FUNCTION(name, char *dst, char *src, uint64_t *signals, uint64_t *clock, uint64_t bytes, uint64_t stride,   \
-                            uint64_t step, uint64_t steps, uint64_t warmup, uint64_t iters, uint64_t base, int pe,             \
-                            int first) {                                                                                       \
+                            uint64_t step, uint64_t steps, uint64_t warmup, uint64_t iters, uint64_t base, int pe) {           \
         using namespace compare;                                                                                               \
-        const Run run{dst, src, signals, clock, bytes, stride, step, steps, warmup, iters, base, pe, first};                   \
+        const Run run{dst, src, signals, clock, bytes, stride, step, steps, warmup, iters, base, pe};                          \
         call;                                                                                                                  \
     }
 

@@ -37,7 +37,7 @@ constexpr uint64_t kShifts = 1024; // what shift() can add
 constexpr uint64_t kUntouched = ~0ull;
 
 using Kernel = void (*)(char *, char *, uint64_t *, uint64_t *, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
-                        uint64_t, int, int);
+                        uint64_t, int);
 
 // Who runs a kernel, and what must hold afterwards.
 enum class Role {
@@ -208,7 +208,7 @@ private:
 
     void launch(const Row &row, Kernel kernel, uint64_t warmup, uint64_t iters, uint64_t base) {
         kernel<<<row.ctas, row.threads>>>(dst_, src_, signals_, clock_, row.bytes, row.stride, row.step, row.steps, warmup,
-                                          iters, base, other(), me_ == 0);
+                                          iters, base, other());
         CUDA(cudaGetLastError());
         CUDA(cudaDeviceSynchronize());
         check();

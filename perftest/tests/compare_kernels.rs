@@ -85,7 +85,6 @@ fn as_pe() {
     let launch = |row: &Row, kernel: &str, base: u64| {
         let function = kernels.function(kernel).unwrap();
         let shape = LaunchConfig::linear(row.ctas, row.threads);
-        let first = i32::from(me == 0);
         let args = (
             &dst,
             &src,
@@ -99,7 +98,6 @@ fn as_pe() {
             ITERS,
             base,
             i32::try_from(other).unwrap(),
-            first,
         );
         // SAFETY: all kernels have these parameters, and the shapes of `small` fit the memory.
         unsafe { pe.launch(&function, shape, args).unwrap() };
