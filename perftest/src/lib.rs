@@ -9,6 +9,7 @@ pub mod compare;
 pub mod demo;
 pub mod error;
 pub mod job;
+pub mod machine;
 pub mod options;
 pub mod pattern;
 pub mod plot;

@@ -51,6 +51,12 @@ pub struct Row {
     pub doorbells: Option<u64>,
     /// Whether all data was found right.
     pub verified: bool,
+    /// GPU model; null without a GPU, or without nvidia-smi.
+    pub gpu: Option<String>,
+    /// The driver's version; null likewise.
+    pub driver: Option<String>,
+    /// Day, UTC.
+    pub date: String,
 }
 
 impl Row {
@@ -190,6 +196,9 @@ pub(crate) mod tests {
             wqes: Some(400),
             doorbells: Some(37),
             verified: true,
+            gpu: None,
+            driver: None,
+            date: "2026-11-21".into(),
         }
     }
 
@@ -198,7 +207,7 @@ pub(crate) mod tests {
         let mut value = serde_json::to_value(row("warp", 64, 1.5)).unwrap();
         let object = value.as_object_mut().unwrap();
         let fields = "bench device hca transport npes ctas threads scope bytes iters gbps mops us_p50 us_p99 wqes doorbells verified \
-                      qps op stride";
+                      qps op stride gpu driver date";
         for field in fields.split_whitespace() {
             assert!(object.remove(field).is_some(), "{field}");
         }

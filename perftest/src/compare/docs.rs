@@ -3,9 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use serde::de::DeserializeOwned;
+
 use super::plot;
 use super::report::{Line, REFERENCE, Source, TITLES};
 use crate::error::Error;
+use crate::report::{Row, rounded};
 
 /// The page, below the root of the repository.
 pub const PAGE: &str = "docs/performance.md";
@@ -22,8 +25,17 @@ const END: &str = "<!-- made by `make performance-docs`: end -->";
 pub struct Baseline {
     /// The file's name without its end.
     pub name: String,
-    /// Its lines, at least one.
-    pub lines: Vec<Line>,
+    /// What it holds.
+    pub results: Results,
+}
+
+/// The lines of a file, at least one.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Results {
+    /// Of a comparison.
+    Comparison(Vec<Line>),
+    /// Of the `shmem_*` tests, on a GPU.
+    Tests(Vec<Row>),
 }
 
 /// The groups of lines and what stands above each.
@@ -43,20 +55,26 @@ impl Baseline {
     /// # Errors
     /// It cannot be read, or a line of it is not one of a comparison.
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let text = std::fs::read_to_string(path).map_err(|error| usage(path, error))?;
-        let lines: Result<Vec<Line>, Error> = text
-            .lines()
-            .enumerate()
-            .map(|(at, line)| {
+        fn lines<T: DeserializeOwned>(path: &Path, text: &str) -> Result<Vec<T>, Error> {
+            let parse = |(at, line)| {
                 serde_json::from_str(line).map_err(|error| usage(path, format!("line {}: {error}", at + 1)))
-            })
-            .collect();
-        let lines = lines?;
-        if lines.is_empty() {
-            return Err(usage(path, "there is no line in it"));
+            };
+            text.lines().enumerate().map(parse).collect()
         }
+        let text = std::fs::read_to_string(path).map_err(|error| usage(path, error))?;
+        let results = if text.is_empty() {
+            return Err(usage(path, "there is no line in it"));
+        } else if text.starts_with("{\"bench\":") {
+            let rows: Vec<Row> = lines(path, &text)?;
+            if let Some(row) = rows.iter().find(|row| row.gpu.is_none() || !row.verified) {
+                return Err(usage(path, format!("{}: not of a GPU, or not verified", row.bench)));
+            }
+            Results::Tests(rows)
+        } else {
+            Results::Comparison(lines(path, &text)?)
+        };
         let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-        Ok(Self { name, lines })
+        Ok(Self { name, results })
     }
 
     /// Reads every baseline below `root`, by name.
@@ -84,12 +102,21 @@ impl Baseline {
     /// # Errors
     /// It cannot be drawn.
     pub fn plot(&self) -> Result<Option<String>, Error> {
-        let comparable = self.lines.iter().any(|line| line.group != "link" && line.ratio.is_some());
-        comparable.then(|| plot::ratios(&self.lines)).transpose()
+        match &self.results {
+            Results::Comparison(lines) if is_comparable(lines) => plot::ratios(lines).map(Some),
+            _ => Ok(None),
+        }
     }
 
     fn section(&self) -> String {
-        let setting = &self.lines[0].setting;
+        match &self.results {
+            Results::Comparison(lines) => self.comparison(lines),
+            Results::Tests(rows) => tests_section(rows),
+        }
+    }
+
+    fn comparison(&self, lines: &[Line]) -> String {
+        let setting = &lines[0].setting;
         let library = |name: &Option<String>| name.clone().unwrap_or_else(|| "not run".to_owned());
         let mut text = format!(
             "## {} x {}\n\nDriver {}, {}. Ours: {}; theirs: {}. {} PEs, each on a GPU of its own; {} runs of each program, in turn.\n",
@@ -102,16 +129,16 @@ impl Baseline {
             setting.pes,
             setting.repetitions,
         );
-        let goals: Vec<bool> = self.lines.iter().filter_map(|line| line.met).collect();
+        let goals: Vec<bool> = lines.iter().filter_map(|line| line.met).collect();
         if !goals.is_empty() {
             let met = goals.iter().filter(|met| **met).count();
             text += &format!("Goals met: {met} of {}.\n", goals.len());
         }
-        if self.lines.iter().any(|line| line.group != "link" && line.ratio.is_some()) {
+        if is_comparable(lines) {
             text += &format!("\n![Ratios](performance/{})\n", self.plot_name());
         }
         for (group, title) in GROUPS {
-            let lines: Vec<&Line> = self.lines.iter().filter(|line| line.group == group).collect();
+            let lines: Vec<&Line> = lines.iter().filter(|line| line.group == group).collect();
             if lines.is_empty() {
                 continue;
             }
@@ -125,6 +152,43 @@ impl Baseline {
         }
         text
     }
+}
+
+fn is_comparable(lines: &[Line]) -> bool {
+    lines.iter().any(|line| line.group != "link" && line.ratio.is_some())
+}
+
+/// Figures of the `shmem_*` tests, one table.
+fn tests_section(rows: &[Row]) -> String {
+    let first = &rows[0];
+    let unknown = || "unknown".to_owned();
+    let mut text = format!(
+        "## {} PEs on {}: `shmem_*` tests\n\nDriver {}, {}.\n\n\
+         | test | path | scope | CTAs x threads | bytes | stride | GB/s | M ops/s | p50 [us] | p99 [us] |\n|{}\n",
+        first.npes,
+        first.gpu.clone().unwrap_or_else(unknown),
+        first.driver.clone().unwrap_or_else(unknown),
+        first.date,
+        "---|".repeat(10),
+    );
+    for row in rows {
+        let path =
+            row.hca.as_ref().map_or_else(|| row.transport.clone(), |hca| format!("{}, {hca} HCA", row.transport));
+        text += &format!(
+            "| {} | {path} | {} | {} x {} | {} | {} | {} | {} | {} | {} |\n",
+            row.bench,
+            row.scope,
+            row.ctas,
+            row.threads,
+            row.bytes,
+            row.stride.map_or_else(|| "-".to_owned(), |stride| stride.to_string()),
+            rounded(row.gbps),
+            rounded(row.mops),
+            rounded(row.us_p50),
+            rounded(row.us_p99),
+        );
+    }
+    text
 }
 
 /// The page with what stands between its two marks made from `baselines`.
@@ -220,7 +284,7 @@ mod tests {
             line("signal_ping_pong", &[1_250_000], &[2_440_000]),
             line("post_p_1", &[10_000_000], &[]),
         ];
-        Baseline { name: "model-x2".to_owned(), lines }
+        Baseline { name: "model-x2".to_owned(), results: Results::Comparison(lines) }
     }
 
     fn template() -> String {
@@ -260,9 +324,24 @@ mod tests {
             let error = Baseline::read_all(&folder).unwrap_err().to_string();
             assert!(error.contains("odd.jsonl") && error.contains(reason), "{error}");
         }
-        let lines: Vec<String> = baseline().lines.iter().map(|line| serde_json::to_string(line).unwrap()).collect();
-        std::fs::write(&file, lines.join("\n")).unwrap();
-        assert_eq!(Baseline::read_all(&folder).unwrap()[0].lines, baseline().lines);
+        let Results::Comparison(lines) = baseline().results else { unreachable!() };
+        let json: Vec<String> = lines.iter().map(|line| serde_json::to_string(line).unwrap()).collect();
+        std::fs::write(&file, json.join("\n")).unwrap();
+        assert_eq!(Baseline::read_all(&folder).unwrap()[0].results, baseline().results);
+
+        let row = Row { gpu: Some("Model".to_owned()), ..crate::report::tests::row("warp", 64, 1.5) };
+        std::fs::write(&file, row.to_json().unwrap()).unwrap();
+        let tests = Baseline::read_all(&folder).unwrap();
+        let made = page(&template(), &tests).unwrap();
+        for text in [
+            "## 2 PEs on Model: `shmem_*` tests",
+            "| shmem_put_bw | ibgda, soft HCA | warp | 4 x 32 | 64 | - | 1.500 | 1500 |",
+        ] {
+            assert!(made.contains(text), "{text}: {made}");
+        }
+        assert_eq!(tests[0].plot().unwrap(), None);
+        std::fs::write(&file, Row { verified: false, ..row }.to_json().unwrap()).unwrap();
+        assert!(Baseline::read_all(&folder).unwrap_err().to_string().contains("not verified"));
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -12,12 +12,13 @@ pub mod rows;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
-use std::time::{Duration, SystemTime};
+use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 
 use crate::error::Error;
+use crate::machine::{self, Gpus};
 use measure::{Answers, Group, Program, Start};
 use report::{Figure, Line, Setting};
 use rows::{ROWS, Row};
@@ -71,54 +72,6 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// The GPUs of this machine.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Gpus {
-    model: String,
-    driver: String,
-    number: u32,
-}
-
-impl Gpus {
-    /// From what `nvidia-smi --query-gpu=name,driver_version --format=csv,noheader` prints.
-    fn parse(text: &str) -> Option<Self> {
-        let first = text.lines().next()?;
-        let (model, driver) = first.rsplit_once(", ")?;
-        Some(Self {
-            model: model.to_owned(),
-            driver: driver.to_owned(),
-            number: u32::try_from(text.lines().count()).ok()?,
-        })
-    }
-
-    fn find() -> Result<Self, Error> {
-        let query = ["--query-gpu=name,driver_version", "--format=csv,noheader"];
-        let output = Command::new("nvidia-smi").args(query).output();
-        let found = output.as_ref().ok().filter(|output| output.status.success());
-        found.and_then(|output| Self::parse(&String::from_utf8_lossy(&output.stdout))).ok_or_else(|| {
-            Error::Usage(
-                "nvidia-smi names no GPU; the comparison needs at least two NVIDIA GPUs joined by a link".to_owned(),
-            )
-        })
-    }
-}
-
-/// Year, month and day of a number of days since 1970-01-01: by Howard Hinnant's "days from civil" algorithm, backwards.
-fn date(days: u64) -> String {
-    let z = days + 719_468;
-    let (era, day_of_era) = (z / 146_097, z % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    format!("{}-{month:02}-{day:02}", year_of_era + era * 400 + u64::from(month <= 2))
-}
-
-fn today() -> String {
-    date(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs()) / 86_400)
 }
 
 /// A folder that goes away with this value.
@@ -188,7 +141,11 @@ fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
     }
     let ours = programs::find_ours(arguments.ours.as_deref()).map_err(Error::Usage)?;
     let ours = Program { side: "ours", path: ours, env: Vec::new(), fresh_file: None };
-    let gpus = Gpus::find()?;
+    let gpus = Gpus::find().ok_or_else(|| {
+        Error::Usage(
+            "nvidia-smi names no GPU; the comparison needs at least two NVIDIA GPUs joined by a link".to_owned(),
+        )
+    })?;
     let pes = arguments.pes.unwrap_or(gpus.number.min(4));
     if pes < 2 || pes > gpus.number {
         return Err(Error::Usage(format!(
@@ -221,7 +178,7 @@ fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
         driver: gpus.driver,
         pes,
         repetitions: arguments.repetitions,
-        date: today(),
+        date: machine::today(),
         our_library: our_answers.library.clone(),
         their_library: their_answers.library.clone(),
     };
@@ -295,23 +252,6 @@ mod tests {
     fn arguments_are_sound() {
         use clap::CommandFactory;
         Arguments::command().debug_assert();
-    }
-
-    #[test]
-    fn days_become_dates() {
-        for (days, text) in [(0, "1970-01-01"), (11_016, "2000-02-29"), (11_017, "2000-03-01"), (20_778, "2026-11-21")]
-        {
-            assert_eq!(date(days), text);
-        }
-    }
-
-    #[test]
-    fn gpus_are_read_from_the_tool() {
-        let text = "NVIDIA H200, 580.95.05\nNVIDIA H200, 580.95.05\n";
-        let gpus = Gpus { model: "NVIDIA H200".to_owned(), driver: "580.95.05".to_owned(), number: 2 };
-        assert_eq!(Gpus::parse(text), Some(gpus));
-        assert_eq!(Gpus::parse(""), None);
-        assert_eq!(Gpus::parse("No devices were found\n"), None);
     }
 
     #[test]
