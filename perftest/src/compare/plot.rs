@@ -8,7 +8,7 @@ use crate::error::Error;
 
 const WIDTH: i32 = 1080;
 /// Where bars begin to have room: left of it stand the rows' titles.
-const LEFT: i32 = 400;
+const LEFT: i32 = 410;
 const RIGHT: i32 = WIDTH - 90;
 const TOP: i32 = 64;
 const STEP: i32 = 24;
@@ -49,28 +49,28 @@ pub fn ratios(lines: &[Line]) -> Result<String, Error> {
         };
         let setting = &first.setting;
         let title = format!("How many times better: {} PEs, {}, driver {}", setting.pes, setting.gpu, setting.driver);
-        area.draw(&Text::new(title, (16, 20), text(18, HPos::Left)))?;
+        area.draw(&Text::new(title, (16, 20), text(21, HPos::Left)))?;
         for power in low..=high {
             let ratio = f64::from(power).exp2();
             let line = if power == 0 { BLACK.stroke_width(2) } else { BLACK.mix(0.2).stroke_width(1) };
             area.draw(&PathElement::new([(x(ratio), TOP - 4), (x(ratio), bottom)], line))?;
-            area.draw(&Text::new(format!("{ratio}x"), (x(ratio), TOP - 14), text(13, HPos::Center)))?;
+            area.draw(&Text::new(format!("{ratio}x"), (x(ratio), TOP - 14), text(15, HPos::Center)))?;
         }
         for (index, (line, ratio)) in bars.iter().enumerate() {
             let middle = TOP + index as i32 * STEP + STEP / 2;
             let star = if line.theirs_from == Some(Source::Reference) { " *" } else { "" };
-            area.draw(&Text::new(format!("{}{star}", line.title), (LEFT - 10, middle), text(13, HPos::Right)))?;
+            area.draw(&Text::new(format!("{}{star}", line.title), (LEFT - 10, middle), text(15, HPos::Right)))?;
             let (from, to) = (x(1.0).min(x(*ratio)), x(1.0).max(x(*ratio)));
             let color = if *ratio >= 1.0 { BETTER } else { WORSE };
             area.draw(&Rectangle::new([(from, middle - 8), (to, middle + 8)], color.filled()))?;
-            area.draw(&Text::new(format!("{ratio:.2}"), (to + 6, middle), text(13, HPos::Left)))?;
+            area.draw(&Text::new(format!("{ratio:.2}"), (to + 6, middle), text(15, HPos::Left)))?;
         }
         let note = if referred {
             "right of 1x: OxSHMEM is better; * against a reference figure"
         } else {
             "right of 1x: OxSHMEM is better"
         };
-        area.draw(&Text::new(note, (16, bottom + 26), text(13, HPos::Left)))?;
+        area.draw(&Text::new(note, (16, bottom + 26), text(15, HPos::Left)))?;
         area.present()
     })();
     drawn.map_err(|error: DrawingAreaErrorKind<_>| failed(error.to_string()))?;
