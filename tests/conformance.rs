@@ -112,6 +112,12 @@ jobs! {
     host_mismatch_2: "host_mismatch", P2p, 2;
     host_mismatch_4: "host_mismatch", Ibgda, 4;
 
+    streams_p2p_1: "streams", P2p, 1;
+    streams_p2p_3: "streams", P2p, 3;
+    streams_p2p_2_workers: "streams", P2p, 2, "OXSHMEM_CPU_WORKERS" = "3";
+    streams_ibgda_2: "streams", Ibgda, 2;
+    streams_ibgda_3: "streams", Ibgda, 3;
+
     // Queues of 128 blocks: 16-bit counters wrap again and again.
     flood_ibgda_2_one_qp: "flood" "4" "32" "700" "70000", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "128";
     flood_ibgda_2_one_warp: "flood" "1" "32" "2500" "70000", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "128";

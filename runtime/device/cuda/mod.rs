@@ -13,6 +13,7 @@ mod stream;
 use std::ffi::c_void;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 pub(crate) use caller::CallerStream;
 use cudarc::driver::sys::{self, CUdevice_attribute, CUpointer_attribute, CUresult};
@@ -70,7 +71,9 @@ impl CudaDevice {
     /// The GPU whose context is current in the calling thread; if there is none, GPU `node_rank` modulo their number, where `node_rank`
     /// counts the PEs of this node. `probe` is a module that has to be loadable.
     pub(crate) fn open(config: &Config, node_rank: usize, probe: &ModuleSource) -> Result<Self, DeviceError> {
+        let begun = Instant::now();
         driver::start().map_err(unavailable)?;
+        let driver_ms = begun.elapsed().as_millis();
         let gpu = choose(node_rank).map_err(|error| unavailable(error.to_string()))?;
         let Some(gpu) = gpu else {
             return Err(unavailable("this process sees no GPU (CUDA_VISIBLE_DEVICES)".into()));
@@ -79,6 +82,7 @@ impl CudaDevice {
         let context = Context::retain(gpu).map_err(|error| {
             unavailable(format!("the context of GPU {} ({name}) cannot be made: {error}", gpu.ordinal))
         })?;
+        let context_ms = begun.elapsed().as_millis() - driver_ms;
         let stream = Stream::new(context, config.kernel_timeout())
             .map_err(|error| DeviceError::Cuda { what: "cannot create a stream".into(), source: error })?;
         let stream = Arc::new(stream);
@@ -86,7 +90,7 @@ impl CudaDevice {
             let _entered = stream.enter()?;
             memory::granularity(gpu).map_err(|error| stream.error("cannot size GPU memory", error))?
         };
-        tracing::info!(gpu = gpu.ordinal, name, "opened a GPU");
+        tracing::info!(gpu = gpu.ordinal, name, driver_ms, context_ms, "opened a GPU");
         Ok(Self {
             installed: Mutex::default(),
             read_back: Mutex::new(Pinned::new(Arc::clone(&stream), READ_BACK_BYTES)?),
