@@ -533,7 +533,7 @@ impl Pe {
         }
         let earlier = self.take_unread(wait);
         let fault = self.take_fault(&report)?;
-        if let Some(fault) = &fault {
+        if let Some(fault) = fault.as_ref().filter(|fault| fault.ends_waits()) {
             for other in self.unread.borrow_mut().values_mut() {
                 other.fault.get_or_insert_with(|| fault.clone());
             }

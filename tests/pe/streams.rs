@@ -169,7 +169,11 @@ pub fn errors(_: &[String]) -> Outcome {
         Err(Error::Fault(fault)) => assert!(matches!(fault.kind, FaultKind::PeOutOfRange { .. }), "{fault}"),
         other => panic!("{other:?}"),
     }
-    assert_eq!(pe.read_local(&words, 4..8)?, [0, 0, 0, 9]);
+    pe.signal_on_stream(&words, 6, 8, SignalOp::Set, pe.my_pe(), &second)?;
+    pe.put_on_stream(&words, 4, &words, 0..2, pe.n_pes(), &first)?;
+    assert!(pe.synchronize_stream(&first).is_err());
+    pe.synchronize_stream(&second)?;
+    assert_eq!(pe.read_local(&words, 4..8)?, [0, 0, 8, 9]);
 
     let out_of_range = |result: oxshmem::Result<()>| {
         assert!(matches!(result, Err(Error::Heap(HeapError::OutOfRange { .. }))), "{result:?}");
