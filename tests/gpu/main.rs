@@ -27,6 +27,7 @@ const CASES: &[Case] = &[
     ("callers_streams", streams::callers_streams),
     ("chunks", limits::chunks),
     ("context_lost", running::context_lost),
+    ("killed", running::killed),
     ("launches", limits::launches),
     ("modules", modules::modules),
     ("out_of_memory", limits::out_of_memory),
