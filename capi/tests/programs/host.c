@@ -153,10 +153,29 @@ static void alone(void) {
     WORKS(oxshmem_finalize());
 }
 
+static const char *locate(void **address, size_t *bytes) {
+    (void)address;
+    (void)bytes;
+    return "nowhere";
+}
+
+/* Kernels that were compiled with the headers of another version. */
+static void another_version(void) {
+    static const oxshmem_unit unit = {999, 264, "old.cu", locate};
+    oxshmem_uniqueid id;
+    WORKS(oxshmem_get_uniqueid(&id));
+    oxshmem_unit_register(&unit);
+    REFUSED(oxshmem_init_with_uniqueid(&id, 0, 1), OXSHMEM_ERROR_DEVICE, "device ABI 999 (264 bytes");
+    EXPECT(strstr(oxshmem_error(), "old.cu") && strstr(oxshmem_error(), "this runtime has ABI"));
+    EXPECT(oxshmem_host_n_pes() == -1);
+    oxshmem_unit_unregister(&unit);
+}
+
 int main(int argc, char **argv) {
     EXPECT(strcmp(oxshmem_error(), "") == 0);
     without_a_pe();
     if (argc > 1 && strcmp(argv[1], "alone") == 0) {
+        another_version();
         alone();
     } else {
         /* Twice: a job can be joined again. */
