@@ -7,13 +7,16 @@ use std::sync::Arc;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
+use oxshmem_hca::soft::Accelerator;
+
 use super::cpu::{self, Executor, ExecutorOptions};
+use super::cpu_accelerator::CpuAccelerator;
 use super::{AddressSpace, CudaGpu, Device, DeviceError, LaunchConfig, LoadedModule, ModuleSource};
 use crate::abi;
 use crate::config::Config;
 
 /// The CPU of this machine.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct CpuDevice {
     executor: Arc<Executor>,
 }
@@ -115,6 +118,10 @@ impl Device for CpuDevice {
         // SAFETY: the caller's promise.
         unsafe { self.read(from, bytes) }?;
         Ok(ended?)
+    }
+
+    fn accelerator(&self) -> Result<Arc<dyn Accelerator>, DeviceError> {
+        Ok(Arc::new(CpuAccelerator::new(Box::new(self.clone()))?))
     }
 
     fn gpu(&self) -> Option<CudaGpu> {

@@ -1,9 +1,11 @@
 //! Devices: what runs kernels and owns the memory they use. Everything above this module works on any of them.
 
 pub mod cpu;
+mod cpu_accelerator;
 mod cpu_device;
 pub mod cuda;
 mod module;
+mod shared_memory;
 
 use std::fmt::Debug;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -16,7 +18,13 @@ pub(crate) use cuda::CudaDevice;
 pub use cuda::CudaGpu;
 pub use module::{Function, KernelArg, KernelArgs, Module, ModuleSource};
 
+use oxshmem_hca::soft::Accelerator;
+
 use crate::abi;
+
+crate::include_module!(SOFT_HCA, "soft_hca");
+/// Its only kernel.
+const SOFT_HCA_KERNEL: &str = "oxshmem_soft_hca";
 
 /// What a device refused or could not do.
 #[derive(Debug, thiserror::Error)]
@@ -145,6 +153,8 @@ pub(crate) trait Device: Debug + Send + Sync {
     /// # Safety
     /// `from` names mapped device memory of that length.
     unsafe fn synchronize(&self, from: u64, bytes: &mut [u8]) -> Result<(), DeviceError>;
+    /// Runs the software HCA's kernel, independently of all other kernels.
+    fn accelerator(&self) -> Result<Arc<dyn Accelerator>, DeviceError>;
     /// The GPU, if it is one.
     fn gpu(&self) -> Option<CudaGpu>;
 }

@@ -4,6 +4,7 @@
 //! as it was. Kernels run on a stream of the PE's own; copies between host and GPU on another, so that the host can write the abort word
 //! that device waits poll while a kernel runs.
 
+mod accelerator;
 mod driver;
 mod memory;
 mod module;
@@ -12,7 +13,9 @@ mod stream;
 use std::ffi::c_void;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use accelerator::CudaAccelerator;
 use cudarc::driver::sys::CUdevice_attribute;
 pub use driver::DriverError;
 use driver::driver;
@@ -22,6 +25,8 @@ use memory::{Copies, Pinned, Reservation};
 use module::CudaModule;
 pub use module::ModuleError;
 use stream::Stream;
+
+use oxshmem_hca::soft::Accelerator;
 
 use super::{AddressSpace, Device, DeviceError, LoadedModule, ModuleSource};
 use crate::abi;
@@ -50,6 +55,7 @@ pub(crate) struct CudaDevice {
     read_back: Mutex<Pinned>,
     copies: Copies,
     granularity: u64,
+    deadline: Duration,
     name: String,
     stream: Arc<Stream>,
 }
@@ -90,6 +96,7 @@ impl CudaDevice {
             read_back: Mutex::new(Pinned::new(Arc::clone(&stream), READ_BACK_BYTES)?),
             copies: Copies::new(Arc::clone(&stream))?,
             granularity,
+            deadline: config.kernel_timeout(),
             name,
             stream,
         })
@@ -237,6 +244,10 @@ impl Device for CudaDevice {
         // SAFETY: the copy has ended.
         unsafe { std::ptr::copy_nonoverlapping(buffer.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
+    }
+
+    fn accelerator(&self) -> Result<Arc<dyn Accelerator>, DeviceError> {
+        Ok(Arc::new(CudaAccelerator::new(self.gpu(), self.granularity, self.deadline)?))
     }
 
     fn gpu(&self) -> Option<CudaGpu> {
