@@ -218,7 +218,7 @@ impl Ibgda {
             len: chunk,
             start_addr: offset,
             access: Access::ALL,
-            // A fence on the device relies on writes of one queue pair arriving in order, which relaxed PCIe ordering gives up.
+            // Signals and fences rely on writes that do not pass each other on the way to memory.
             relaxed_ordering: false,
         };
         let key = Mkey::create(&self.pd, &umem, &attributes)?;
