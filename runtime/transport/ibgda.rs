@@ -267,7 +267,7 @@ impl Ibgda {
             let mut bits: u64 = slab.read(self.queues.used, word)?;
             while bits != 0 {
                 let qp: abi::Qp = slab.read(self.queues.qps, word * 64 + u64::from(bits.trailing_zeros()))?;
-                if qp.reserved != qp.completed {
+                if qp.reserved & !abi::FENCE_PENDING != qp.completed {
                     return Ok(());
                 }
                 any = true;
