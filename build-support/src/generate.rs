@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::cargo::Cargo;
-use crate::{Error, Module, files};
+use crate::{ARCHITECTURES, Error, Module, files};
 
 /// A module with everything checked and made absolute.
 #[derive(Debug)]
@@ -21,6 +21,8 @@ pub(crate) struct Unit {
     pub defines: Vec<(String, String)>,
     /// The device headers.
     pub headers: PathBuf,
+    /// What PTX is made for, ascending.
+    pub architectures: Vec<u32>,
 }
 
 impl Unit {
@@ -38,6 +40,11 @@ impl Unit {
         if !headers.join("oxshmem").is_dir() {
             return Err(Error::MissingHeaders(headers.to_owned()));
         }
+        let known = |arch: &u32| ARCHITECTURES.contains(arch);
+        let architectures = module.architectures.clone();
+        if !architectures.iter().all(known) || !architectures.is_sorted_by(|a, b| a < b) {
+            return Err(Error::BadArchitectures { module: name, architectures, known: &ARCHITECTURES });
+        }
         let absolute = |path: &PathBuf| cargo.manifest_dir.join(path);
         let sources: Vec<PathBuf> = module.sources.iter().map(absolute).collect();
         if let Some(path) = sources.iter().find(|path| !path.is_file()) {
@@ -47,7 +54,15 @@ impl Unit {
             .replace(|c: char| !c.is_ascii_alphanumeric() && c != '_', "_");
         let mut includes: Vec<PathBuf> = module.includes.iter().map(absolute).collect();
         includes.push(headers.to_owned());
-        Ok(Self { name, symbol_tail, sources, includes, defines: module.defines.clone(), headers: headers.to_owned() })
+        Ok(Self {
+            name,
+            symbol_tail,
+            sources,
+            includes,
+            defines: module.defines.clone(),
+            headers: headers.to_owned(),
+            architectures,
+        })
     }
 
     /// The module's entry symbol, which `oxshmem/port/module.h` defines; also the name of its static library.

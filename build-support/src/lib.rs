@@ -13,7 +13,7 @@
 //! A module is one translation unit: its sources are included one after the other, in the order given. It is compiled
 //!
 //! * by the host's C++ compiler, into a static library that is linked into the program (the `cpu` device), always;
-//! * by nvcc, when there is one: PTX for the virtual architectures in [`ARCHITECTURES`], and from each PTX a cubin for the
+//! * by nvcc, when there is one: PTX for the virtual architectures in [`ARCHITECTURES`] (or those of them that [`Module::architectures`] names), and from each PTX a cubin for the
 //!   real architecture of the same number. The PTX goes into the program; the cubins stay in `OUT_DIR`. They show that the
 //!   PTX assembles, and what each function uses: see [`Artifacts::usage`] and the file `<name>.usage.txt`.
 //!
@@ -71,7 +71,7 @@ pub struct Module {
     sources: Vec<PathBuf>,
     includes: Vec<PathBuf>,
     defines: Vec<(String, String)>,
-    cpu_only: bool,
+    architectures: Vec<u32>,
 }
 
 /// What compiling a module left in `OUT_DIR`.
@@ -83,7 +83,7 @@ pub struct Artifacts {
     pub cpu: PathBuf,
     /// PTX by virtual architecture (80 stands for `compute_80`), ascending, no two alike. Empty without a CUDA compiler.
     pub ptx: Vec<(u32, PathBuf)>,
-    /// Cubins by real architecture (80 stands for `sm_80`), one for each of [`ARCHITECTURES`]. Empty without a CUDA compiler.
+    /// Cubins by real architecture (80 stands for `sm_80`), one for each that the module is made for. Empty without a CUDA compiler.
     pub cubins: Vec<(u32, PathBuf)>,
     /// What each device function uses on each real architecture, as `ptxas` reports it. Empty without a CUDA compiler.
     pub usage: Vec<FunctionUsage>,
@@ -93,7 +93,13 @@ impl Module {
     /// Start a module. `name` is what `oxshmem::include_module!` is given: a C identifier, unique in the package.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), sources: Vec::new(), includes: Vec::new(), defines: Vec::new(), cpu_only: false }
+        Self {
+            name: name.into(),
+            sources: Vec::new(),
+            includes: Vec::new(),
+            defines: Vec::new(),
+            architectures: ARCHITECTURES.into(),
+        }
     }
 
     /// Add a source file, relative to the package's folder.
@@ -120,7 +126,15 @@ impl Module {
     /// Leave PTX out, for code that only the `cpu` device can run.
     #[must_use]
     pub fn cpu_only(mut self) -> Self {
-        self.cpu_only = true;
+        self.architectures.clear();
+        self
+    }
+
+    /// Make PTX for these of [`ARCHITECTURES`] alone, ascending. The module runs on GPUs of the lowest of them and newer ones. What
+    /// takes long to compile need not be compiled for each.
+    #[must_use]
+    pub fn architectures(mut self, architectures: impl Into<Vec<u32>>) -> Self {
+        self.architectures = architectures.into();
         self
     }
 
@@ -156,7 +170,7 @@ impl Module {
     /// Compile for the package that `cargo` describes. Returns the directives to print, without their `cargo:`.
     fn compile_in(&self, cargo: &Cargo, headers: &Path, env: cuda::Env<'_>) -> Result<(Artifacts, Vec<String>), Error> {
         let unit = generate::Unit::new(self, cargo, headers)?;
-        let nvcc = if self.cpu_only { cuda::Found::SwitchedOff } else { cuda::find(cargo, env)? };
+        let nvcc = if self.architectures.is_empty() { cuda::Found::SwitchedOff } else { cuda::find(cargo, env)? };
 
         let cpu = cpu::Object::prepare(&unit, cargo)?;
         let cuda = match &nvcc {

@@ -25,6 +25,7 @@ const CASES: &[Case] = &[
     ("beside_cudarc", interop::beside_cudarc),
     ("chunks", limits::chunks),
     ("context_lost", running::context_lost),
+    ("killed", running::killed),
     ("launches", limits::launches),
     ("modules", modules::modules),
     ("out_of_memory", limits::out_of_memory),
