@@ -149,7 +149,7 @@ impl Pe {
     fn build(config: Config, bootstrap: &Bootstrap, phases: &mut Phases) -> Result<Built> {
         let (me, n_pes) = (bootstrap.rank(), bootstrap.size());
         let plan = Plan::new(&config, bootstrap)?;
-        let device = open_device(&config, &plan, bootstrap)?;
+        let device = open_device(&config, bootstrap)?;
         phases.end("device");
         agree_on_sizes(&config, device.as_ref(), bootstrap)?;
         check_reach(&plan, device.as_ref(), bootstrap)?;
@@ -815,18 +815,9 @@ fn back(
 }
 
 /// The device that the configuration asks for. `auto` takes a GPU that can be used, and says in the log why none can.
-fn open_device(config: &Config, plan: &Plan, bootstrap: &Bootstrap) -> Result<Arc<dyn Device>> {
+fn open_device(config: &Config, bootstrap: &Bootstrap) -> Result<Arc<dyn Device>> {
     let node_rank = bootstrap.node_peers().iter().position(|pe| *pe == bootstrap.rank()).unwrap_or_default();
-    let open_cuda = || -> Result<CudaDevice> {
-        if plan.network {
-            return Err(TransportError::NotAvailable {
-                name: "the network on the `cuda` device (IBGDA with queues in GPU memory)",
-                remedy: "run all PEs on one node with OXSHMEM_TRANSPORT=p2p, or use OXSHMEM_DEVICE=cpu",
-            }
-            .into());
-        }
-        Ok(CudaDevice::open(config, node_rank, &HOST_OPS)?)
-    };
+    let open_cuda = || -> Result<CudaDevice> { Ok(CudaDevice::open(config, node_rank, &HOST_OPS)?) };
     match config.device() {
         config::Device::Cpu => Ok(Arc::new(CpuDevice::new(config)?)),
         config::Device::Cuda => Ok(Arc::new(open_cuda()?)),

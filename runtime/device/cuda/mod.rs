@@ -4,6 +4,7 @@
 //! as it was. Kernels run on a stream of the PE's own; copies between host and GPU on another, so that the host can write the abort word
 //! that device waits poll while a kernel runs.
 
+mod accelerator;
 mod caller;
 mod driver;
 mod memory;
@@ -13,8 +14,9 @@ mod stream;
 use std::ffi::c_void;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use accelerator::CudaAccelerator;
 pub(crate) use caller::CallerStream;
 use cudarc::driver::sys::{self, CUdevice_attribute, CUpointer_attribute, CUresult};
 pub use driver::DriverError;
@@ -25,6 +27,8 @@ use memory::{Copies, Pinned, Reservation};
 use module::CudaModule;
 pub use module::ModuleError;
 use stream::Stream;
+
+use oxshmem_hca::soft::Accelerator;
 
 use super::{AddressSpace, Device, DeviceError, LoadedModule, ModuleSource, StreamKind, Wait};
 use crate::abi;
@@ -53,6 +57,7 @@ pub(crate) struct CudaDevice {
     read_back: Mutex<Pinned>,
     copies: Copies,
     granularity: u64,
+    deadline: Duration,
     name: String,
     stream: Arc<Stream>,
 }
@@ -96,6 +101,7 @@ impl CudaDevice {
             read_back: Mutex::new(Pinned::new(Arc::clone(&stream), READ_BACK_BYTES)?),
             copies: Copies::new(Arc::clone(&stream))?,
             granularity,
+            deadline: config.kernel_timeout(),
             name,
             stream,
         })
@@ -347,6 +353,10 @@ impl Device for CudaDevice {
 
     fn make_current(&self) -> Result<(), DeviceError> {
         self.stream.context().adopt().map_err(|error| self.stream.error("cannot make a GPU current", error))
+    }
+
+    fn accelerator(&self) -> Result<Arc<dyn Accelerator>, DeviceError> {
+        Ok(Arc::new(CudaAccelerator::new(self.gpu(), self.granularity, self.deadline)?))
     }
 
     fn gpu(&self) -> Option<CudaGpu> {
