@@ -10,8 +10,9 @@
 // Layouts are those of rdma-core's mlx5dv.h, written down here once more instead of taken from the headers that post, so that
 // an error there is not repeated here.
 //
-// Order: work requests of a queue pair execute side by side, and their payloads become visible in any order, but for those
-// with fence mode 3 (strong ordering), which start when all before them is visible. A CQE comes after all it covers.
+// Order: work requests of a queue pair execute side by side, and their payloads become visible in any order. Those with fence
+// mode 3 (strong ordering) start when all before them is visible, and so do reads and atomics of a place that one before them
+// touches. A CQE comes after all it covers.
 
 #include "soft_hca.h"
 
@@ -74,7 +75,10 @@ struct Shared {
     uint32_t blocks;                 // that the whole work requests of the step take
     uint32_t stop;                   // kThreads less the first block that the step cannot do
     uint32_t trap;                   // kThreads less the first one that is the host's to judge
-    uint32_t ordered[kThreads / 32]; // work requests with strong ordering, as bits
+    uint32_t ordered[kThreads / 32]; // work requests that start when all before them is visible, as bits
+    uint32_t looks;                  // some work request reads remote memory
+    uint64_t first[kThreads];        // remote memory that a work request touches: from here
+    uint64_t behind[kThreads];       // to here
     uint32_t copied;                 // copies on the list
     Copy copies[kThreads];
     uint64_t partial;  // bytes that are moved of a work request that is not done yet
@@ -106,6 +110,7 @@ OXSHMEM_DEVICE void tell_host(Tables &t, EventKind kind, uint32_t place, uint64_
     event.kind = static_cast<uint32_t>(kind);
     event.place = place;
     event.value = value;
+    port::store<order::release, reach::system>(&event.number, number + 1);
 }
 
 // Looks a key up; where the range is, or 0 if the host has to judge.
@@ -485,7 +490,7 @@ OXSHMEM_DEVICE void find_starts(Shared &s, uint32_t count) {
     port::sync_block();
 }
 
-// The next work request with strong ordering behind `from`, at most `end`.
+// The next work request behind `from` that starts when all before it is visible, at most `end`.
 OXSHMEM_DEVICE uint32_t next_ordered(const Shared &s, uint32_t from, uint32_t end) {
     for (uint32_t i = from + 1; i < end; i = (i / 32 + 1) * 32) {
         const uint32_t bits = s.ordered[i / 32] & ~0u << i % 32;
@@ -507,7 +512,7 @@ OXSHMEM_DEVICE bool step(Tables &t, const Slice &slice, Shared &s) {
     const uint32_t threads = port::block_threads();
     QpContext &qp = t.qps[s.place];
     if (rank == 0) {
-        s.several = s.stop = s.trap = s.copied = s.signaled = s.wqes = 0;
+        s.several = s.stop = s.trap = s.looks = s.copied = s.signaled = s.wqes = 0;
         s.partial = s.bytes = 0;
     }
     if (rank < kThreads / 32) {
@@ -543,7 +548,26 @@ OXSHMEM_DEVICE bool step(Tables &t, const Slice &slice, Shared &s) {
             port::fetch_or<order::relaxed, reach::block>(&s.ordered[rank / 32], 1u << rank % 32);
         }
     }
+    const bool looks = mine && request.opcode != Opcode::write && request.remote != 0;
+    if (looks) {
+        s.looks = 1;
+    }
+    if (rank < count) {
+        s.first[rank] = request.remote;
+        s.behind[rank] = request.remote + request.bytes;
+    }
     port::sync_block();
+    if (s.looks != 0) {
+        // Reads and atomics find what was posted before them to the same place.
+        bool meets = false;
+        for (uint32_t i = 0; looks && i < rank && !meets; ++i) {
+            meets = s.first[i] < request.remote + request.bytes && request.remote < s.behind[i];
+        }
+        if (meets) {
+            port::fetch_or<order::relaxed, reach::block>(&s.ordered[rank / 32], 1u << rank % 32);
+        }
+        port::sync_block();
+    }
 
     const uint32_t limit = kThreads - s.stop;
     const uint32_t end = limit < s.blocks ? limit : s.blocks;
@@ -689,11 +713,11 @@ OXSHMEM_DEVICE void execute_all(Tables &t, const Slice &slice, uint64_t start) {
     OXSHMEM_SHARED(Shared, s);
     const uint32_t rank = port::thread_rank();
     uint64_t busy = start;
-    for (;;) {
+    for (bool looked = false;; looked = true) {
         if (rank == 0) {
             const uint64_t now = port::clock_ns();
             s.rung = 0;
-            s.leave = now - start >= slice.run_ns || now - busy >= slice.idle_ns ||
+            s.leave = (looked && (now - start >= slice.run_ns || now - busy >= slice.idle_ns)) ||
                       port::load<order::relaxed, reach::device>(&t.control.leave) >= slice.number;
         }
         port::sync_block();

@@ -61,6 +61,8 @@ struct Event {
     uint32_t kind; // EventKind
     uint32_t place;
     uint64_t value;
+    uint64_t number; // 1 + its place in the order of all events; written last
+    uint64_t reserved0;
 };
 
 struct alignas(128) QpContext {
@@ -128,7 +130,7 @@ struct Slice {
     uint32_t null;      // 1: complete what is posted and do nothing else
 };
 
-static_assert(sizeof(Control) == 256 && sizeof(BlockCounters) == 128 && sizeof(Event) == 16, "mirrored in tables.rs");
+static_assert(sizeof(Control) == 256 && sizeof(BlockCounters) == 128 && sizeof(Event) == 32, "mirrored in tables.rs");
 static_assert(sizeof(QpContext) == 256 && sizeof(Key) == 64 && sizeof(Slice) == 40, "mirrored in tables.rs");
 
 } // namespace oxshmem::soft

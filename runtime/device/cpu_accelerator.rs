@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use oxshmem_hca::soft::tables::Slice;
@@ -10,7 +10,17 @@ use oxshmem_hca::soft::{Accelerator, AcceleratorError, AcceleratorMemory, Accele
 
 use super::cpu::{Executor, ExecutorOptions, LaunchConfig, LaunchHandle, Module};
 use super::shared_memory::SharedMemory;
-use super::{Device, DeviceError, SOFT_HCA, SOFT_HCA_KERNEL};
+use super::{CpuDevice, Device, DeviceError, SOFT_HCA, SOFT_HCA_KERNEL};
+use crate::config::Config;
+
+/// Memory of this process and a SIMT executor that run the software HCA's kernel; for
+/// [`SoftOptions::accelerator`](oxshmem_hca::soft::SoftOptions::accelerator).
+///
+/// # Errors
+/// The system refuses threads or memory.
+pub fn cpu_accelerator() -> Result<Arc<dyn Accelerator>, DeviceError> {
+    CpuDevice::new(&Config::default())?.accelerator()
+}
 
 /// Two blocks of one warp, which is enough to have both in tests.
 const BLOCKS: u32 = 2;

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use cpu::LaunchConfig;
+pub use cpu_accelerator::cpu_accelerator;
 pub(crate) use cpu_device::CpuDevice;
 pub(crate) use cuda::CudaDevice;
 pub use cuda::CudaGpu;

@@ -4,8 +4,8 @@
 // one checks; the host puts barriers between them. Called by one block, whose last warp is not full.
 #include <oxshmem/port/port.h>
 
-// Some 700 calls: if each were a copy of its operation, compiling this would take minutes. So here operations are not copied into
-// their callers, by a declaration that comes first.
+// Some 700 calls: if each were a copy of its operation, compiling this would take minutes. So here operations are not copied
+// into their callers, by a declaration that comes first.
 #ifdef __CUDACC__
 #undef OXSHMEM_DEVICE
 #define OXSHMEM_DEVICE inline __device__

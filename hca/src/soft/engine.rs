@@ -321,7 +321,9 @@ impl Engine {
         for qpn in turn.drain(..) {
             let Some(mut qp) = self.qps.lend(qpn) else { continue };
             work += self.run(&mut qp);
-            qp.active = !self.hand_back(&mut qp) && qp.has_work() && self.dead.is_none();
+            let given_back = self.hand_back(&mut qp);
+            work += usize::from(given_back);
+            qp.active = !given_back && qp.has_work() && self.dead.is_none();
             if qp.active {
                 self.active.push(qpn);
             }

@@ -230,7 +230,7 @@ impl SoftHca {
         let mut engine = self.shared.engine();
         if let Some(pace) = engine.pace() {
             engine.keep_running(1, pace.idle);
-            engine.pause();
+            engine.await_slices();
         }
         engine.progress() + engine.housekeeping()
     }

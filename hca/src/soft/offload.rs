@@ -50,6 +50,10 @@ pub(super) struct Offload {
     slices: u64,
     /// Slices that had not ended when that was last looked at.
     running: usize,
+    /// Slices whose reports were taken in.
+    reported: u64,
+    /// Events were announced and not there yet.
+    unread: bool,
     events: u64,
     served: u64,
     /// Doorbells that the host has rung itself.
@@ -88,6 +92,8 @@ impl Offload {
             null,
             slices: 0,
             running: 0,
+            reported: 0,
+            unread: false,
             events: 0,
             served: 0,
             rings: 0,
@@ -163,6 +169,11 @@ impl Offload {
             return Ok(());
         }
         self.write(self.at(offset_of!(Tables, control.leave)), &self.slices)?;
+        self.finish()
+    }
+
+    /// Waits until all slices have ended.
+    fn finish(&mut self) -> AcceleratorResult<()> {
         let since = Instant::now();
         let look = self.accelerator.pace().look;
         loop {
@@ -248,14 +259,14 @@ impl Engine {
     /// Looks whether slices have ended, and takes in what they report. Returns how much there was.
     pub(super) fn collect(&mut self) -> usize {
         let Some(control) = self.with_offload(|offload| {
-            let before = offload.running;
-            if before == 0 {
+            if offload.running != 0 {
+                offload.running = offload.accelerator.running()?;
+            }
+            let ended = offload.slices - offload.running as u64;
+            if ended == offload.reported && !offload.unread {
                 return Ok(None);
             }
-            offload.running = offload.accelerator.running()?;
-            if offload.running == before {
-                return Ok(None);
-            }
+            offload.reported = ended;
             offload.read::<Control>(offload.at(offset_of!(Tables, control))).map(Some)
         }) else {
             return 0;
@@ -268,10 +279,10 @@ impl Engine {
         let served = control.served.wrapping_sub(offload.served);
         offload.served = control.served;
         let first = offload.events;
-        offload.events = control.events;
         let new = control.events.wrapping_sub(first);
         if new > EVENTS as u64 {
             // More than the ring holds: look at every QP.
+            offload.events = control.events;
             for place in 0..self.qps.places() {
                 let qpn = self.qps.number(place);
                 self.take_over(qpn, false);
@@ -280,6 +291,13 @@ impl Engine {
             for number in first..control.events {
                 let at = offset_of!(Tables, events) + (number % EVENTS as u64) as usize * size_of::<Event>();
                 let Some(event) = self.with_offload(|offload| offload.read::<Event>(offload.at(at))) else { break };
+                if event.number != number + 1 {
+                    // A slice that runs is about to write it.
+                    break;
+                }
+                if let Some(offload) = &mut self.offload {
+                    offload.events = number + 1;
+                }
                 match event.kind {
                     EVENT_TRAP => self.take_over(FIRST_QPN + event.place, false),
                     EVENT_DOORBELL => self.wrong_doorbell(event.value, event.place / REGISTERS_PER_PAGE as u32 + 1),
@@ -288,6 +306,9 @@ impl Engine {
                     }
                 }
             }
+        }
+        if let Some(offload) = &mut self.offload {
+            offload.unread = offload.events != control.events;
         }
         (served + new) as usize
     }
@@ -544,6 +565,11 @@ impl Engine {
     /// Makes sure that the kernel touches nothing until something is launched again.
     pub(super) fn pause(&mut self) {
         self.with_offload(Offload::pause);
+    }
+
+    /// Waits until the slices that were launched have ended by themselves.
+    pub(super) fn await_slices(&mut self) {
+        self.with_offload(Offload::finish);
     }
 
     /// Doorbell page `uar` comes or goes: clears its registers. Its address.

@@ -43,6 +43,8 @@ pub struct Event {
     pub kind: u32,
     pub place: u32,
     pub value: u64,
+    pub number: u64,
+    pub reserved0: u64,
 }
 
 /// The first half of a `QpContext`, which the host writes.
@@ -192,7 +194,7 @@ pub fn layout() -> Vec<u64> {
     let mut all = layout! {
         Control { leave, events, served }
         BlockCounters { wqes, doorbells, cqes, bytes }
-        Event { kind, place, value }
+        Event { kind, place, value, number }
         QpConstants {
             sq, dbr, cqe, qpn, depth_log2, state, pd, log_msg_max, uar_page, cq_log_size, peer, accepts, remote_pd, remote_qpn
         }
