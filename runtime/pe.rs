@@ -3,9 +3,11 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
+use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
 use oxshmem_hca::provider::Counters;
@@ -127,10 +129,15 @@ impl Pe {
     pub fn with_config(config: Config) -> Result<Self> {
         config.init_log();
         let occupied = Occupied::claim()?;
+        let mut phases = Phases::begin();
         let bootstrap = Bootstrap::connect(&config)?;
-        let built = Self::build(config, &bootstrap);
+        phases.end("bootstrap");
+        let built = Self::build(config, &bootstrap, &mut phases);
         match built {
-            Ok(parts) => Ok(parts.into_pe(bootstrap, occupied)),
+            Ok(parts) => {
+                tracing::info!(pe = bootstrap.rank(), "init: {phases}");
+                Ok(parts.into_pe(bootstrap, occupied))
+            }
             Err(error) => {
                 // The others would wait for this PE until their deadline.
                 bootstrap.abort(&format!("PE {} cannot initialise: {error}", bootstrap.rank()));
@@ -139,12 +146,15 @@ impl Pe {
         }
     }
 
-    fn build(config: Config, bootstrap: &Bootstrap) -> Result<Built> {
+    fn build(config: Config, bootstrap: &Bootstrap, phases: &mut Phases) -> Result<Built> {
         let (me, n_pes) = (bootstrap.rank(), bootstrap.size());
         let plan = Plan::new(&config, bootstrap)?;
-        let device = open_device(&config, &plan, bootstrap)?;
+        let device = open_device(&config, bootstrap)?;
+        phases.end("device");
         agree_on_sizes(&config, device.as_ref(), bootstrap)?;
         check_reach(&plan, device.as_ref(), bootstrap)?;
+
+        phases.end("peers");
 
         let chunk = config.heap_chunk().0.next_multiple_of(device.granularity());
         let config = if chunk == config.heap_chunk().0 {
@@ -166,6 +176,7 @@ impl Pe {
         let parts = Parts::new(&mut layout, u64::from(n_pes), max_chunks);
         let queues = plan.network.then(|| QueueLayout::new(&mut layout, &config, me, n_pes));
         let slab = Arc::new(Slab::new(Arc::clone(&device), &layout)?);
+        phases.end("slab");
 
         // From here on a failure of the job ends every device wait.
         let control = Arc::clone(&slab);
@@ -180,11 +191,13 @@ impl Pe {
             Ok(bootstrap.barrier("sockets of the heap")?)
         })?;
         let mut heap = SymmetricHeap::new(Arc::clone(&device), heap_layout, links)?;
+        phases.end("heap addresses");
 
         let network = match queues {
             Some(queues) => Some(Ibgda::connect(&config, bootstrap, device.as_ref(), &slab, queues)?),
             None => None,
         };
+        phases.end("network");
 
         // The first allocation is the runtime's own: the slots that barriers write to.
         let sync_bytes = u64::from(n_pes) * 8;
@@ -229,10 +242,13 @@ impl Pe {
         }
         device.install(&state)?;
         let host_ops = Module { loaded: device.load(&HOST_OPS)? };
+        phases.end("modules");
 
         let mut built = Built { host_ops, network, heap, slab, parts, device, state, plan, config };
         built.back(bootstrap, sync_offset + sync_bytes)?;
+        phases.end("heap memory");
         bootstrap.barrier("end of init")?;
+        phases.end("others");
         Ok(built)
     }
 
@@ -517,7 +533,7 @@ impl Pe {
         }
         let earlier = self.take_unread(wait);
         let fault = self.take_fault(&report)?;
-        if let Some(fault) = &fault {
+        if let Some(fault) = fault.as_ref().filter(|fault| fault.ends_waits()) {
             for other in self.unread.borrow_mut().values_mut() {
                 other.fault.get_or_insert_with(|| fault.clone());
             }
@@ -799,18 +815,9 @@ fn back(
 }
 
 /// The device that the configuration asks for. `auto` takes a GPU that can be used, and says in the log why none can.
-fn open_device(config: &Config, plan: &Plan, bootstrap: &Bootstrap) -> Result<Arc<dyn Device>> {
+fn open_device(config: &Config, bootstrap: &Bootstrap) -> Result<Arc<dyn Device>> {
     let node_rank = bootstrap.node_peers().iter().position(|pe| *pe == bootstrap.rank()).unwrap_or_default();
-    let open_cuda = || -> Result<CudaDevice> {
-        if plan.network {
-            return Err(TransportError::NotAvailable {
-                name: "the network on the `cuda` device (IBGDA with queues in GPU memory)",
-                remedy: "run all PEs on one node with OXSHMEM_TRANSPORT=p2p, or use OXSHMEM_DEVICE=cpu",
-            }
-            .into());
-        }
-        Ok(CudaDevice::open(config, node_rank, &HOST_OPS)?)
-    };
+    let open_cuda = || -> Result<CudaDevice> { Ok(CudaDevice::open(config, node_rank, &HOST_OPS)?) };
     match config.device() {
         config::Device::Cpu => Ok(Arc::new(CpuDevice::new(config)?)),
         config::Device::Cuda => Ok(Arc::new(open_cuda()?)),
@@ -864,6 +871,40 @@ fn agree_on_sizes(config: &Config, device: &dyn Device, bootstrap: &Bootstrap) -
             pe,
             theirs: String::from_utf8_lossy(&all[pe]).into_owned(),
         }),
+    }
+}
+
+/// How long each part of init took, for the log.
+#[derive(Debug)]
+struct Phases {
+    begun: Instant,
+    last: Instant,
+    parts: Vec<(&'static str, Duration)>,
+}
+
+impl Phases {
+    fn begin() -> Self {
+        let now = Instant::now();
+        Self { begun: now, last: now, parts: Vec::new() }
+    }
+
+    /// What was done since the phase before was this.
+    fn end(&mut self, name: &'static str) {
+        let now = Instant::now();
+        self.parts.push((name, now - self.last));
+        self.last = now;
+    }
+}
+
+impl fmt::Display for Phases {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1} ms", (self.last - self.begun).as_secs_f64() * 1e3)?;
+        let mut separator = ": ";
+        for (name, time) in &self.parts {
+            write!(f, "{separator}{name} {:.1}", time.as_secs_f64() * 1e3)?;
+            separator = ", ";
+        }
+        Ok(())
     }
 }
 

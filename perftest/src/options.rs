@@ -58,7 +58,7 @@ struct Arguments {
     /// How the other PE is reached: auto, p2p, ibgda or ibrc.
     #[arg(long, value_name = "TRANSPORT")]
     transport: Option<Transport>,
-    /// What executes work requests: auto, soft or mlx5.
+    /// What executes work requests: auto, soft, mlx5, or null, which completes them and moves nothing (posting rates).
     #[arg(long, value_name = "HCA")]
     hca: Option<Hca>,
     /// QPs to each peer.
@@ -380,7 +380,7 @@ mod tests {
             (Bench::PutBw, "--npes 1", "--npes"),
             (Bench::PutBw, "--device gpu", "auto, cpu or cuda"),
             (Bench::PutBw, "--transport tcp", "auto, p2p, ibgda or ibrc"),
-            (Bench::PutBw, "--hca nic", "auto, soft or mlx5"),
+            (Bench::PutBw, "--hca nic", "auto, soft, mlx5 or null"),
             (Bench::PutBw, "--qps 65", "OXSHMEM_QPS_PER_PEER"),
             (Bench::PutBw, "--scope grid", "--scope"),
             (Bench::PutBw, "--op inc", "has no --op"),

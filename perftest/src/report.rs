@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+use crate::run::NULL;
 
 /// One measured point. Fields that do not apply are null in JSON.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -15,7 +16,7 @@ pub struct Row {
     pub bench: String,
     /// `cpu` or `cuda`.
     pub device: String,
-    /// `soft` or `mlx5`; null when the path uses none.
+    /// `soft`, `mlx5`, or `null` for the HCA that moves nothing; no value when the path uses none.
     pub hca: Option<String>,
     /// How PE 0 reaches PE 1: `p2p` or `ibgda`.
     pub transport: String,
@@ -148,7 +149,14 @@ impl Table {
             columns.push(column("WQEs", 9, |row| number(row.wqes)));
             columns.push(column("doorbells", 9, |row| number(row.doorbells)));
         }
-        columns.push(column("data", 8, |row| if row.verified { "verified" } else { "WRONG" }.to_owned()));
+        columns.push(column("data", 8, |row| {
+            match (row.verified, row.hca.as_deref()) {
+                (true, _) => "verified",
+                (false, Some(NULL)) => "unmoved",
+                (false, _) => "WRONG",
+            }
+            .to_owned()
+        }));
         Self { columns }
     }
 

@@ -42,6 +42,9 @@ struct Buffers {
     wrong: SymmetricSlice<u64>,
 }
 
+/// The HCA that completes everything and moves nothing.
+pub(crate) const NULL: &str = "null";
+
 /// Work requests and doorbells, where there is a network.
 type Counts = (Option<u64>, Option<u64>);
 
@@ -94,13 +97,25 @@ impl<'a> Session<'a> {
                 pe.n_pes()
             )));
         }
-        if options.hca == Some(Hca::Mlx5) && pe.hca_name() != Some("mlx5") {
+        let wanted = match options.hca {
+            Some(Hca::Mlx5) => Some("mlx5"),
+            Some(Hca::Null) => Some(NULL),
+            _ => None,
+        };
+        if let Some(wanted) = wanted.filter(|wanted| pe.hca_name() != Some(wanted)) {
             return Err(Error::Usage(format!(
-                "--hca mlx5: no work request would go through it, PE 1 is reached by {}; add --transport ibgda",
+                "--hca {wanted}: no work request would go through it, PE 1 is reached by {}; add --transport ibgda",
                 transport(pe)
             )));
         }
         let bench = options.bench;
+        if pe.hca_name() == Some(NULL) && bench.is_ping_pong() {
+            return Err(Error::Usage(format!(
+                "--hca null moves nothing, so no signal of {} would ever arrive; it measures how fast work requests are posted: use \
+                 shmem_p_bw, shmem_put_bw, shmem_put_latency, shmem_p_latency or the atomic tests",
+                bench.name()
+            )));
+        }
         let largest = options.sizes.last().copied().unwrap_or_default();
         let total = options.iters + options.warmup;
         let results = if bench.is_atomic() { largest / 8 * total } else { 1 };
@@ -152,7 +167,7 @@ impl<'a> Session<'a> {
             }
             // A PE that found wrong data ends the job now; PE 0 has shown it before. Where several did, the first to leave ends the
             // barrier of the others.
-            let together = self.pe.barrier_all();
+            let together = if self.moves_nothing() { Ok(()) } else { self.pe.barrier_all() };
             if let Some(wrong) = wrong {
                 return Err(wrong);
             }
@@ -174,6 +189,10 @@ impl<'a> Session<'a> {
     /// One point. PE 0 gets the row; it and the PE that found wrong data get that as an error beside it.
     fn point(&mut self, point: Point) -> Result<(Option<Row>, Option<Error>), Error> {
         let me = self.pe.my_pe();
+        if self.moves_nothing() {
+            // Neither data nor barriers would arrive. The others wait where the memory is given back.
+            return Ok(if me == FIRST { (Some(self.posting(point)?), None) } else { (None, None) });
+        }
         self.prepare(point)?;
         self.pe.barrier_all()?;
 
@@ -214,6 +233,21 @@ impl<'a> Session<'a> {
         let wrong = flags.iter().position(|flag| *flag != 0);
         let row = self.row(point, before, after, wrong.is_none())?;
         Ok((Some(row), found.or(wrong.map(Error::MismatchElsewhere))))
+    }
+
+    fn moves_nothing(&self) -> bool {
+        self.pe.hca_name() == Some(NULL)
+    }
+
+    /// How fast work requests are posted; nothing is verified.
+    fn posting(&self, point: Point) -> Result<Row, Error> {
+        if self.options.warmup != 0 {
+            self.launch(point, 0, self.options.warmup)?;
+        }
+        let before = self.counts()?;
+        self.launch(point, self.options.warmup, self.options.iters)?;
+        let after = self.counts()?;
+        self.row(point, before, after, false)
     }
 
     /// Waits until PE 0 has measured this point.

@@ -7,7 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
+use oxshmem_hca::soft::Accelerator;
+
 use super::cpu::{self, Executor, ExecutorOptions};
+use super::cpu_accelerator::CpuAccelerator;
 use super::{
     AddressSpace, CudaGpu, Device, DeviceError, LaunchConfig, LoadedModule, ModuleSource, Stream, StreamKind, Wait,
 };
@@ -15,12 +18,12 @@ use crate::abi;
 use crate::config::Config;
 
 /// The CPU of this machine.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct CpuDevice {
     /// The PE's own stream.
     executor: Arc<Executor>,
     /// The program's.
-    streams: Mutex<Vec<Weak<Executor>>>,
+    streams: Arc<Mutex<Vec<Weak<Executor>>>>,
 }
 
 impl CpuDevice {
@@ -31,7 +34,7 @@ impl CpuDevice {
             deadline: config.kernel_timeout(),
             ..ExecutorOptions::default()
         };
-        Ok(Self { executor: Arc::new(Executor::new(options)?), streams: Mutex::default() })
+        Ok(Self { executor: Arc::new(Executor::new(options)?), streams: Arc::default() })
     }
 
     fn streams(&self) -> MutexGuard<'_, Vec<Weak<Executor>>> {
@@ -210,6 +213,10 @@ impl Device for CpuDevice {
 
     fn make_current(&self) -> Result<(), DeviceError> {
         Ok(())
+    }
+
+    fn accelerator(&self) -> Result<Arc<dyn Accelerator>, DeviceError> {
+        Ok(Arc::new(CpuAccelerator::new(Box::new(self.clone()))?))
     }
 
     fn gpu(&self) -> Option<CudaGpu> {

@@ -1,9 +1,11 @@
 //! Devices: what runs kernels and owns the memory they use. Everything above this module works on any of them.
 
 pub mod cpu;
+mod cpu_accelerator;
 mod cpu_device;
 pub mod cuda;
 mod module;
+mod shared_memory;
 mod stream;
 
 use std::ffi::c_void;
@@ -13,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use cpu::LaunchConfig;
+pub use cpu_accelerator::cpu_accelerator;
 pub(crate) use cpu_device::CpuDevice;
 pub(crate) use cuda::CudaDevice;
 pub use cuda::CudaGpu;
@@ -20,7 +23,13 @@ pub use module::{Function, KernelArg, KernelArgs, Module, ModuleSource};
 pub use stream::Stream;
 pub(crate) use stream::StreamKind;
 
+use oxshmem_hca::soft::Accelerator;
+
 use crate::abi;
+
+crate::include_module!(SOFT_HCA, "soft_hca");
+/// Its only kernel.
+const SOFT_HCA_KERNEL: &str = "oxshmem_soft_hca";
 
 /// What a device refused or could not do.
 #[derive(Debug, thiserror::Error)]
@@ -189,6 +198,8 @@ pub(crate) trait Device: Debug + Send + Sync {
     ) -> Result<(), DeviceError>;
     /// Makes the device the calling thread's current one, where threads have one and this one has none yet.
     fn make_current(&self) -> Result<(), DeviceError>;
+    /// Runs the software HCA's kernel, independently of all other kernels.
+    fn accelerator(&self) -> Result<Arc<dyn Accelerator>, DeviceError>;
     /// The GPU, if it is one.
     fn gpu(&self) -> Option<CudaGpu>;
 }

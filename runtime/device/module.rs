@@ -12,6 +12,8 @@ pub struct ModuleSource {
     pub name: &'static str,
     /// PTX per virtual architecture (80 for sm_80), ascending; empty if no CUDA compiler was there at build time.
     pub ptx: &'static [(u32, &'static str)],
+    /// Cubins per real architecture (80 for sm_80), ascending, which need no compilation by the driver; empty likewise.
+    pub cubins: &'static [(u32, &'static [u8])],
     /// Describes the module's CPU object.
     pub cpu: unsafe extern "C" fn() -> *const c_void,
 }

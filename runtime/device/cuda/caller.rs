@@ -64,23 +64,26 @@ impl Drop for Made {
     }
 }
 
+/// A stream's handle, and the thread where that says which stream is meant.
+type Name = (usize, Option<ThreadId>);
+
 /// The streams a PE has put work on.
 #[derive(Debug, Default)]
 pub(super) struct Queues {
-    by_handle: Mutex<HashMap<(usize, Option<ThreadId>), Arc<Queue>>>,
+    by_name: Mutex<HashMap<Name, Arc<Queue>>>,
     /// Work went into a graph: it may run at any time.
     captured: AtomicBool,
 }
 
 impl Queues {
     fn all(&self) -> Vec<Arc<Queue>> {
-        self.by_handle.lock().unwrap_or_else(PoisonError::into_inner).values().map(Arc::clone).collect()
+        self.by_name.lock().unwrap_or_else(PoisonError::into_inner).values().map(Arc::clone).collect()
     }
 
     /// The queue of a stream, made when the stream is first seen. The context must be current.
     fn of(&self, raw: CUstream) -> Result<Arc<Queue>, DriverError> {
         let thread = (raw as usize == PER_THREAD).then(|| std::thread::current().id());
-        let mut queues = self.by_handle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queues = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(queue) = queues.get(&(raw as usize, thread)) {
             return Ok(Arc::clone(queue));
         }
@@ -107,7 +110,7 @@ impl Queues {
 
     /// Gives the events back. The context must be current.
     pub fn destroy(&self) {
-        for (_, queue) in self.by_handle.lock().unwrap_or_else(PoisonError::into_inner).drain() {
+        for (_, queue) in self.by_name.lock().unwrap_or_else(PoisonError::into_inner).drain() {
             // SAFETY: nobody waits for it any more.
             if let Err(error) = unsafe { driver!(cuEventDestroy_v2(queue.event)) } {
                 tracing::debug!(%error, "cannot destroy an event");

@@ -4,6 +4,7 @@
 //! as it was. Kernels run on a stream of the PE's own; copies between host and GPU on another, so that the host can write the abort word
 //! that device waits poll while a kernel runs.
 
+mod accelerator;
 mod caller;
 mod driver;
 mod memory;
@@ -13,7 +14,9 @@ mod stream;
 use std::ffi::c_void;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
+use accelerator::CudaAccelerator;
 pub(crate) use caller::CallerStream;
 use cudarc::driver::sys::{self, CUdevice_attribute, CUpointer_attribute, CUresult};
 pub use driver::DriverError;
@@ -24,6 +27,8 @@ use memory::{Copies, Pinned, Reservation};
 use module::CudaModule;
 pub use module::ModuleError;
 use stream::Stream;
+
+use oxshmem_hca::soft::Accelerator;
 
 use super::{AddressSpace, Device, DeviceError, LoadedModule, ModuleSource, StreamKind, Wait};
 use crate::abi;
@@ -52,6 +57,7 @@ pub(crate) struct CudaDevice {
     read_back: Mutex<Pinned>,
     copies: Copies,
     granularity: u64,
+    deadline: Duration,
     name: String,
     stream: Arc<Stream>,
 }
@@ -70,7 +76,9 @@ impl CudaDevice {
     /// The GPU whose context is current in the calling thread; if there is none, GPU `node_rank` modulo their number, where `node_rank`
     /// counts the PEs of this node. `probe` is a module that has to be loadable.
     pub(crate) fn open(config: &Config, node_rank: usize, probe: &ModuleSource) -> Result<Self, DeviceError> {
+        let begun = Instant::now();
         driver::start().map_err(unavailable)?;
+        let driver_ms = begun.elapsed().as_millis();
         let gpu = choose(node_rank).map_err(|error| unavailable(error.to_string()))?;
         let Some(gpu) = gpu else {
             return Err(unavailable("this process sees no GPU (CUDA_VISIBLE_DEVICES)".into()));
@@ -79,6 +87,7 @@ impl CudaDevice {
         let context = Context::retain(gpu).map_err(|error| {
             unavailable(format!("the context of GPU {} ({name}) cannot be made: {error}", gpu.ordinal))
         })?;
+        let context_ms = begun.elapsed().as_millis() - driver_ms;
         let stream = Stream::new(context, config.kernel_timeout())
             .map_err(|error| DeviceError::Cuda { what: "cannot create a stream".into(), source: error })?;
         let stream = Arc::new(stream);
@@ -86,12 +95,13 @@ impl CudaDevice {
             let _entered = stream.enter()?;
             memory::granularity(gpu).map_err(|error| stream.error("cannot size GPU memory", error))?
         };
-        tracing::info!(gpu = gpu.ordinal, name, "opened a GPU");
+        tracing::info!(gpu = gpu.ordinal, name, driver_ms, context_ms, "opened a GPU");
         Ok(Self {
             installed: Mutex::default(),
             read_back: Mutex::new(Pinned::new(Arc::clone(&stream), READ_BACK_BYTES)?),
             copies: Copies::new(Arc::clone(&stream))?,
             granularity,
+            deadline: config.kernel_timeout(),
             name,
             stream,
         })
@@ -343,6 +353,10 @@ impl Device for CudaDevice {
 
     fn make_current(&self) -> Result<(), DeviceError> {
         self.stream.context().adopt().map_err(|error| self.stream.error("cannot make a GPU current", error))
+    }
+
+    fn accelerator(&self) -> Result<Arc<dyn Accelerator>, DeviceError> {
+        Ok(Arc::new(CudaAccelerator::new(self.gpu(), self.granularity, self.deadline)?))
     }
 
     fn gpu(&self) -> Option<CudaGpu> {

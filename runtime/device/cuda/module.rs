@@ -87,6 +87,13 @@ pub(super) fn select(
     best.map(|(_, text)| *text).ok_or(ModuleError::OldGpu { gpu, has: architecture, oldest })
 }
 
+/// The cubin for a GPU of this architecture: the newest of its major version that is not newer (CUDA C++ Programming Guide, "Binary
+/// Compatibility").
+fn select_cubin(cubins: &'static [(u32, &'static [u8])], architecture: u32) -> Option<&'static [u8]> {
+    let runs = |arch: u32| arch / 10 == architecture / 10 && arch <= architecture;
+    cubins.iter().filter(|(arch, _)| runs(*arch)).max_by_key(|(arch, _)| *arch).map(|(_, image)| *image)
+}
+
 /// The ISA version that PTX says it is.
 fn ptx_version(ptx: &str) -> String {
     let line = ptx.lines().find_map(|line| line.trim().strip_prefix(".version"));
@@ -219,7 +226,7 @@ impl CudaModule {
         let mut module = Self {
             source: *source,
             stream: Arc::clone(stream),
-            raw: compile(ptx).map_err(refused)?,
+            raw: load_image(source, ptx, architecture).map_err(refused)?,
             state: 0,
             kernels: BTreeMap::new(),
             max_grid: [0; 3],
@@ -397,6 +404,22 @@ impl Drop for CudaModule {
     }
 }
 
+/// Loads a module's cubin into the current context, or has the driver compile its PTX if there is none that it takes.
+fn load_image(source: &ModuleSource, ptx: &str, architecture: u32) -> Result<CUmodule, ModuleError> {
+    let Some(cubin) = select_cubin(source.cubins, architecture) else { return compile(ptx) };
+    let mut module = std::ptr::null_mut();
+    // SAFETY: a whole cubin, whose header says how long it is.
+    match unsafe { driver!(cuModuleLoadData(&raw mut module, cubin.as_ptr().cast())) } {
+        Ok(()) => Ok(module),
+        Err(error) if error.loses_context() => Err(ModuleError::Load { source: error, log: String::new() }),
+        Err(error) => {
+            // A driver that is older than the compiler may know the PTX and not the cubin.
+            tracing::info!(module = source.name, %error, "the driver does not take the cubin and compiles the PTX");
+            compile(ptx)
+        }
+    }
+}
+
 /// Has the driver compile PTX for the current context's GPU.
 fn compile(ptx: &str) -> Result<CUmodule, ModuleError> {
     let text = CString::new(ptx).map_err(|_| ModuleError::Load {
@@ -494,6 +517,18 @@ mod tests {
             [(80, "eighty"), (86, "eighty"), (90, "ninety"), (99, "ninety"), (100, "hundred"), (120, "hundred")]
         {
             assert_eq!(select(PTX, 0, gpu).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn a_cubin_serves_gpus_of_its_major_version() {
+        static CUBINS: &[(u32, &[u8])] = &[(80, b"eighty"), (90, b"ninety"), (100, b"hundred")];
+        let text = |gpu| select_cubin(CUBINS, gpu).map(|image| String::from_utf8_lossy(image).into_owned());
+        for (gpu, image) in [(80, "eighty"), (86, "eighty"), (90, "ninety"), (100, "hundred"), (103, "hundred")] {
+            assert_eq!(text(gpu).as_deref(), Some(image), "{gpu}");
+        }
+        for gpu in [75, 110, 120] {
+            assert_eq!(text(gpu), None);
         }
     }
 

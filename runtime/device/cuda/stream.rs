@@ -49,7 +49,17 @@ impl Stream {
     /// A stream of its own that does not wait for the legacy default stream, nor that for it.
     pub fn new(context: Context, deadline: Duration) -> Result<Self, DriverError> {
         let raw = create(&context)?;
-        Ok(Self {
+        Ok(Self::of(context, raw, deadline))
+    }
+
+    /// The same, whose kernels start before all others that wait for room on the GPU.
+    pub fn urgent(context: Context, deadline: Duration) -> Result<Self, DriverError> {
+        let raw = create_urgent(&context)?;
+        Ok(Self::of(context, raw, deadline))
+    }
+
+    fn of(context: Context, raw: CUstream, deadline: Duration) -> Self {
+        Self {
             context,
             raw,
             deadline,
@@ -58,7 +68,7 @@ impl Stream {
             closed: AtomicBool::new(false),
             queues: Queues::default(),
             programs: Mutex::default(),
-        })
+        }
     }
 
     pub fn context(&self) -> &Context {
@@ -214,6 +224,19 @@ pub(super) fn create(context: &Context) -> Result<CUstream, DriverError> {
     let mut raw = std::ptr::null_mut();
     // SAFETY: a context is current.
     unsafe { driver!(cuStreamCreate(&raw mut raw, CUstream_flags::CU_STREAM_NON_BLOCKING as u32)) }?;
+    Ok(raw)
+}
+
+/// The same with the highest priority.
+fn create_urgent(context: &Context) -> Result<CUstream, DriverError> {
+    let _entered = context.enter()?;
+    let (mut lowest, mut highest) = (0, 0);
+    let mut raw = std::ptr::null_mut();
+    // SAFETY: a context is current; the calls write two integers and one handle.
+    unsafe {
+        driver!(cuCtxGetStreamPriorityRange(&raw mut lowest, &raw mut highest))?;
+        driver!(cuStreamCreateWithPriority(&raw mut raw, CUstream_flags::CU_STREAM_NON_BLOCKING as u32, highest))?;
+    }
     Ok(raw)
 }
 
