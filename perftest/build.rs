@@ -6,6 +6,7 @@ fn main() {
         .source("kernels/latency.cu")
         .source("kernels/atomic.cu")
         .source("kernels/ping_pong.cu")
+        .source("kernels/ceiling.cu")
         .compile();
     oxshmem_build::Module::new("perftest_checks").include("kernels").source("tests/kernels/split.cu").compile();
     // On GPUs these belong to the programs that scripts/compare builds.

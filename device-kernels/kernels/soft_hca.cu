@@ -127,13 +127,22 @@ OXSHMEM_DEVICE uint64_t translate(const Key &entry, uint32_t key, uint32_t peer,
 struct Reader {
     const Tables &tables;
     const QpContext &qp;
-    uint64_t index; // of the work request's first block
+    uint64_t index;           // of the work request's first block
+    port::vec16 head[4] = {}; // that block, read at once
 
     OXSHMEM_DEVICE uint64_t block(uint32_t number) const {
         return qp.sq + ((index + number) & ((1ull << qp.depth_log2) - 1)) * 64;
     }
+    OXSHMEM_DEVICE void read_head() {
+        OXSHMEM_UNROLL
+        for (uint32_t i = 0; i < 4; ++i) {
+            head[i] = port::load_vec(at<void>(block(0) + i * 16));
+        }
+    }
     // The 16 bytes of segment `ds`.
-    OXSHMEM_DEVICE port::vec16 segment(uint32_t ds) const { return port::load_vec(at<void>(block(ds / 4) + ds % 4 * 16)); }
+    OXSHMEM_DEVICE port::vec16 segment(uint32_t ds) const {
+        return ds < 4 ? head[ds] : port::load_vec(at<void>(block(ds / 4) + ds % 4 * 16));
+    }
     OXSHMEM_DEVICE uint64_t byte(uint32_t offset) const { return block(offset / 64) + offset % 64; }
 
     OXSHMEM_DEVICE uint64_t local(port::vec16 s, uint32_t right, uint64_t &bytes) const {
@@ -251,7 +260,7 @@ OXSHMEM_DEVICE bool decode(const Reader &reader, port::vec16 control, Request &r
                 request.mask = request.compare;
             }
         }
-        request.local = reader.local(reader.segment(wide_cs ? 4 : 3), kLocalWrite, request.bytes);
+        request.local = reader.local(wide_cs ? reader.segment(4) : reader.segment(3), kLocalWrite, request.bytes);
         if (request.local == 0 || request.bytes != request.width) {
             return false;
         }
@@ -440,28 +449,33 @@ OXSHMEM_DEVICE bool answer(Tables &t, const Slice &slice, Shared &s, uint32_t nu
     if (s.value == 0) {
         return false;
     }
-    t.counters[port::block_rank()].doorbells += 1;
+    port::fetch_add<order::relaxed, reach::device>(&t.counters[port::block_rank()].doorbells, uint64_t{1});
     const uint32_t second = be(static_cast<uint32_t>(s.value >> 32));
-    s.place = (second >> 8) - kFirstQpn;
-    QpContext *const qp = s.place < kQps ? &t.qps[s.place] : nullptr;
+    const uint32_t place = (second >> 8) - kFirstQpn;
+    QpContext *const qp = &t.qps[place < kQps ? place : 0];
+    // All at once, instead of one after the other.
+    const uint32_t qpn = qp->qpn, page = qp->uar_page, state = qp->state, depth_log2 = qp->depth_log2;
+    const uint32_t bell = qp->bell, trapped = qp->trap;
+    const uint64_t dbr = qp->dbr, consumer = qp->consumer, moved = qp->moved;
     // libmlx5 leaves the size of the last work request in the low bits.
-    if (qp == nullptr || (second & 0xc0) != 0 || qp->qpn != second >> 8 || qp->uar_page != number / kRegistersPerPage + 1 ||
-        (qp->bell != 0 && qp->bell != number + 1)) {
+    if (place >= kQps || (second & 0xc0) != 0 || qpn != second >> 8 || page != number / kRegistersPerPage + 1 ||
+        (bell != 0 && bell != number + 1)) {
         tell_host(t, EventKind::doorbell, number, s.value);
         port::fetch_max<order::relaxed, reach::device>(&t.control.leave, slice.number);
         return false;
     }
     qp->bell = number + 1;
-    if (qp->trap != 0) {
+    if (trapped != 0) {
         // The host rings again when it is done.
         return false;
     }
-    s.consumer = qp->consumer;
-    s.moved = qp->moved;
-    const uint32_t word = be(port::load<order::acquire, reach::system>(at<uint32_t>(qp->dbr)));
-    s.available = (word - static_cast<uint32_t>(s.consumer)) & 0xffff;
-    if (qp->state != kStateRts || word >> 16 != 0 || s.available > 1u << qp->depth_log2) {
-        trap(t, slice, s.place);
+    const uint32_t word = be(port::load<order::acquire, reach::system>(at<uint32_t>(dbr)));
+    s.place = place;
+    s.consumer = consumer;
+    s.moved = moved;
+    s.available = (word - static_cast<uint32_t>(consumer)) & 0xffff;
+    if (state != kStateRts || word >> 16 != 0 || s.available > 1u << depth_log2) {
+        trap(t, slice, place);
         return false;
     }
     return true;
@@ -521,9 +535,10 @@ OXSHMEM_DEVICE bool step(Tables &t, const Slice &slice, Shared &s) {
     port::sync_block();
 
     const uint32_t count = s.available < threads ? s.available : threads;
-    const Reader reader{t, qp, s.consumer + rank};
+    Reader reader{t, qp, s.consumer + rank};
     port::vec16 control{};
     if (rank < count) {
+        reader.read_head();
         control = reader.segment(0);
         const uint32_t segments = be(control.y) & 0x3f;
         s.sizes[rank] = segments == 0 ? 1 : (segments + 3) / 4;
@@ -614,9 +629,9 @@ OXSHMEM_DEVICE bool step(Tables &t, const Slice &slice, Shared &s) {
     port::sync_block();
     if (rank == 0) {
         BlockCounters &counters = t.counters[port::block_rank()];
-        counters.wqes += s.wqes;
-        counters.bytes += s.bytes;
-        counters.cqes += s.signaled != 0 ? 1 : 0;
+        port::fetch_add<order::relaxed, reach::device>(&counters.wqes, uint64_t{s.wqes});
+        port::fetch_add<order::relaxed, reach::device>(&counters.bytes, s.bytes);
+        port::fetch_add<order::relaxed, reach::device>(&counters.cqes, uint64_t{s.signaled != 0});
         qp.consumer = s.consumer + end;
         qp.moved = 0;
         // All payload before the CQE, and before anything of a later step.
@@ -663,6 +678,7 @@ OXSHMEM_DEVICE void complete_all(Tables &t, const Slice &slice, uint64_t start) 
     const uint32_t first = port::block_rank() + port::grid_blocks() * port::thread_rank();
     const uint32_t threads = port::grid_blocks() * port::block_threads();
     uint64_t busy = start;
+    uint64_t doorbells = 0;
     for (uint32_t pass = 0;; ++pass) {
         bool any = false;
         for (uint32_t number = first; number < slice.registers; number += threads) {
@@ -692,6 +708,7 @@ OXSHMEM_DEVICE void complete_all(Tables &t, const Slice &slice, uint64_t start) 
             }
             const uint64_t tail = static_cast<uint64_t>(be((last & 0xffff) << 16)) << 32 | be(qp.qpn);
             port::store<order::relaxed, reach::system>(at<uint64_t>(qp.cqe + 56), tail);
+            doorbells += 1;
         }
         if (any || pass % 64 == 0) {
             const uint64_t now = port::clock_ns();
@@ -703,8 +720,10 @@ OXSHMEM_DEVICE void complete_all(Tables &t, const Slice &slice, uint64_t start) 
         }
         port::pause();
     }
-    if (busy != start) {
+    if (doorbells != 0) {
         port::fetch_add<order::relaxed, reach::device>(&t.control.served, uint64_t{1});
+        port::fetch_add<order::relaxed, reach::device>(&t.counters[port::block_rank()].doorbells, doorbells);
+        port::fetch_add<order::relaxed, reach::device>(&t.counters[port::block_rank()].cqes, doorbells);
     }
 }
 
@@ -713,12 +732,13 @@ OXSHMEM_DEVICE void execute_all(Tables &t, const Slice &slice, uint64_t start) {
     OXSHMEM_SHARED(Shared, s);
     const uint32_t rank = port::thread_rank();
     uint64_t busy = start;
-    for (bool looked = false;; looked = true) {
+    for (uint32_t pass = 0;; ++pass) {
         if (rank == 0) {
             const uint64_t now = port::clock_ns();
             s.rung = 0;
-            s.leave = (looked && (now - start >= slice.run_ns || now - busy >= slice.idle_ns)) ||
-                      port::load<order::relaxed, reach::device>(&t.control.leave) >= slice.number;
+            // At least one look at the registers, and an eye on `leave` every few of them.
+            s.leave = (pass != 0 && (now - start >= slice.run_ns || now - busy >= slice.idle_ns)) ||
+                      (pass % 8 == 0 && port::load<order::relaxed, reach::device>(&t.control.leave) >= slice.number);
         }
         port::sync_block();
         if (s.leave != 0) {

@@ -76,6 +76,9 @@ struct Arguments {
     /// Words from one element to the next: with 1 lanes put to adjacent words and combine, with more they do not.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     stride: Option<u64>,
+    /// Measure also how fast the HCA executes requests of this size that were posted before (shmem_p_bw and shmem_put_bw).
+    #[arg(long)]
+    ceiling: bool,
     /// The atomic.
     #[arg(long, value_enum)]
     op: Option<AtomicOp>,
@@ -105,6 +108,8 @@ pub struct Options {
     pub stride: u64,
     /// The atomic.
     pub op: Option<AtomicOp>,
+    /// Whether to measure the HCA's own ceiling as well.
+    pub ceiling: bool,
     /// PEs to start.
     pub npes: u32,
     /// An HCA that must be in use.
@@ -237,6 +242,9 @@ impl Options {
         if arguments.stride.is_some() && bench != Bench::PBw {
             return refuse(format!("{} has no --stride; shmem_p_bw has", bench.name()));
         }
+        if arguments.ceiling && !matches!(bench, Bench::PBw | Bench::PutBw) {
+            return refuse(format!("{} has no --ceiling; shmem_p_bw and shmem_put_bw have", bench.name()));
+        }
         if arguments.op.is_some() && !bench.is_atomic() {
             return refuse(format!("{} has no --op; the atomic tests have", bench.name()));
         }
@@ -276,6 +284,7 @@ impl Options {
             threads,
             stride,
             op: arguments.op.or(bench.default_op()),
+            ceiling: arguments.ceiling,
             npes: arguments.npes,
             hca: arguments.hca,
             json: arguments.json,
@@ -385,6 +394,7 @@ mod tests {
             (Bench::PutBw, "--scope grid", "--scope"),
             (Bench::PutBw, "--op inc", "has no --op"),
             (Bench::PutBw, "--stride 2", "has no --stride"),
+            (Bench::GetBw, "--ceiling", "has no --ceiling"),
             (Bench::PutBw, "--nonsense", "--nonsense"),
             (Bench::PutBw, "--plot p.png --min 8 --max 64", "end in .svg"),
             (Bench::PutBw, "--plot p.svg --min 8 --max 8", "at least two"),

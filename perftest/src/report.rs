@@ -42,6 +42,12 @@ pub struct Row {
     pub gbps: Option<f64>,
     /// 10^6 operations per second; null in latency tests.
     pub mops: Option<f64>,
+    /// GB/s at which the HCA executes requests of this size that were posted before, if that was measured.
+    #[serde(default)]
+    pub ceiling_gbps: Option<f64>,
+    /// The same in million operations per second.
+    #[serde(default)]
+    pub ceiling_mops: Option<f64>,
     /// Median time of an iteration; null in bandwidth tests.
     pub us_p50: Option<f64>,
     /// 99th percentile of it.
@@ -129,7 +135,7 @@ pub(crate) fn rounded(value: Option<f64>) -> String {
 
 impl Table {
     /// The columns that a test of this kind fills.
-    pub fn new(latency: bool, network: bool) -> Self {
+    pub fn new(latency: bool, network: bool, ceiling: bool) -> Self {
         let column = |title, width, cell| Column { title, width, cell };
         let mut columns = vec![
             column("bytes", 10, |row| row.bytes.to_string()),
@@ -144,6 +150,10 @@ impl Table {
         } else {
             columns.push(column("GB/s", 9, |row| rounded(row.gbps)));
             columns.push(column("M ops/s", 9, |row| rounded(row.mops)));
+        }
+        if ceiling {
+            columns.push(column("HCA GB/s", 9, |row| rounded(row.ceiling_gbps)));
+            columns.push(column("HCA M/s", 9, |row| rounded(row.ceiling_mops)));
         }
         if network {
             columns.push(column("WQEs", 9, |row| number(row.wqes)));
@@ -199,6 +209,8 @@ pub(crate) mod tests {
             iters: 100,
             gbps: Some(value),
             mops: Some(value * 1000.0),
+            ceiling_gbps: None,
+            ceiling_mops: None,
             us_p50: None,
             us_p99: None,
             wqes: Some(400),
@@ -215,7 +227,7 @@ pub(crate) mod tests {
         let mut value = serde_json::to_value(row("warp", 64, 1.5)).unwrap();
         let object = value.as_object_mut().unwrap();
         let fields = "bench device hca transport npes ctas threads scope bytes iters gbps mops us_p50 us_p99 wqes doorbells verified \
-                      qps op stride gpu driver date";
+                      qps op stride gpu driver date ceiling_gbps ceiling_mops";
         for field in fields.split_whitespace() {
             assert!(object.remove(field).is_some(), "{field}");
         }

@@ -45,6 +45,10 @@ struct Buffers {
 /// The HCA that completes everything and moves nothing.
 pub(crate) const NULL: &str = "null";
 
+/// Threads of a block of the kernel `ceiling`, and requests that it posts to its queue pair.
+const CEILING_THREADS: u32 = 256;
+const CEILING_REQUESTS: f64 = 65536.0;
+
 /// Work requests and doorbells, where there is a network.
 type Counts = (Option<u64>, Option<u64>);
 
@@ -231,7 +235,7 @@ impl<'a> Session<'a> {
         let Some((before, after)) = measured.filter(|_| me == FIRST) else { return Ok((None, found)) };
         let flags = self.pe.read_local(&self.buffers.wrong, 0..self.pe.n_pes())?;
         let wrong = flags.iter().position(|flag| *flag != 0);
-        let row = self.row(point, before, after, wrong.is_none())?;
+        let row = self.with_ceiling(point, self.row(point, before, after, wrong.is_none())?)?;
         Ok((Some(row), found.or(wrong.map(Error::MismatchElsewhere))))
     }
 
@@ -247,7 +251,7 @@ impl<'a> Session<'a> {
         let before = self.counts()?;
         self.launch(point, self.options.warmup, self.options.iters)?;
         let after = self.counts()?;
-        self.row(point, before, after, false)
+        self.with_ceiling(point, self.row(point, before, after, false)?)
     }
 
     /// Waits until PE 0 has measured this point.
@@ -283,17 +287,7 @@ impl<'a> Session<'a> {
         } else {
             let clock = self.pe.read_local(&self.buffers.times, 0..2 * options.ctas as usize)?;
             let ns = elapsed(&clock) as f64;
-            let groups = u64::from(options.ctas)
-                * match point.scope {
-                    Scope::Thread => u64::from(threads),
-                    Scope::Warp => u64::from(threads.div_ceil(32)),
-                    Scope::Block => 1,
-                };
-            let each = match bench {
-                // Every group sends its share, as far as there are bytes (or lines, see kernels/common.h).
-                Bench::PutBw | Bench::GetBw => groups.min(point.bytes),
-                _ => point.elements(),
-            };
+            let each = self.calls(point);
             gbps = Some((point.bytes * options.iters) as f64 / ns);
             mops = Some((each * options.iters) as f64 * 1e3 / ns);
         }
@@ -314,6 +308,8 @@ impl<'a> Session<'a> {
             iters: options.iters,
             gbps,
             mops,
+            ceiling_gbps: None,
+            ceiling_mops: None,
             us_p50: times.map(|times| times.us_p50),
             us_p99: times.map(|times| times.us_p99),
             wqes: delta(before.0, after.0),
@@ -323,6 +319,47 @@ impl<'a> Session<'a> {
             driver: self.gpus.as_ref().map(|gpus| gpus.driver.clone()),
             date: machine::today(),
         })
+    }
+
+    /// Operations of one iteration.
+    fn calls(&self, point: Point) -> u64 {
+        let threads = self.options.threads_in(point.scope);
+        let groups = u64::from(self.options.ctas)
+            * match point.scope {
+                Scope::Thread => u64::from(threads),
+                Scope::Warp => u64::from(threads.div_ceil(32)),
+                Scope::Block => 1,
+            };
+        match self.options.bench {
+            // Every group sends its share, as far as there are bytes (or lines, see kernels/common.h).
+            Bench::PutBw | Bench::GetBw => groups.min(point.bytes),
+            _ => point.elements(),
+        }
+    }
+
+    /// The row with what the HCA itself can do, if that was asked for: as many queue pairs as the CTAs use are filled with requests of
+    /// the size that the test's operations have, and then rung.
+    fn with_ceiling(&self, point: Point, row: Row) -> Result<Row, Error> {
+        if !self.options.ceiling || self.pe.hca_name().is_none() {
+            return Ok(row);
+        }
+        let blocks = self.options.ctas.min(self.pe.config().qps_per_peer());
+        let bytes = (point.bytes / self.calls(point)).max(1);
+        let (dst, src, times) = (&self.buffers.dst, &self.buffers.src, &self.buffers.times);
+        let function = self.kernels.function("ceiling")?;
+        let args = (dst, src, bytes, point.bytes, SECOND as i32, times);
+        // SAFETY: what the kernel declares; both buffers hold `point.bytes` bytes, and `times` a word for each block.
+        unsafe { self.pe.launch(&function, LaunchConfig::linear(blocks, CEILING_THREADS), args)? };
+        self.pe.synchronize()?;
+        let spent = self.pe.read_local(times, 0..blocks as usize)?;
+        if spent.contains(&0) {
+            return Err(Error::Usage(format!(
+                "--ceiling: the HCA did not complete prepared requests of {bytes} bytes"
+            )));
+        }
+        let requests = f64::from(blocks) * CEILING_REQUESTS;
+        let mops = spent.iter().max().map(|longest| requests * 1e3 / *longest as f64);
+        Ok(Row { ceiling_mops: mops, ceiling_gbps: mops.map(|mops| mops * bytes as f64 / 1e3), ..row })
     }
 
     /// Writes what is sent or fetched, and something else where it shall arrive.
