@@ -1,22 +1,27 @@
 //! The semantics of the device and host APIs, per device and transport: each test is a job whose PEs run one case.
 
-use oxshmem_tests::{Job, Transport, absent};
+use oxshmem_tests::{Device, Job, Transport, on_devices};
 
 const PE: &str = env!("CARGO_BIN_EXE_conformance-pe");
 
-/// `name: case and arguments, transport, PEs` and variables.
+/// For each of the devices, `name: case and arguments, transport, PEs` and variables.
 macro_rules! jobs {
-    ($($name:ident: $case:literal $($arg:literal)*, $transport:ident, $npes:literal $(, $variable:literal = $value:literal)*;)*) => {
+    ($devices:tt $($name:ident: $case:literal $($arg:literal)*, $transport:ident, $npes:literal $(, $variable:literal = $value:literal)*;)*) => {
         $(
-            #[test]
-            fn $name() {
-                Job::new(PE, $case, $npes).args(&[$($arg),*]).transport(Transport::$transport)$(.env($variable, $value))*.passes();
+            mod $name {
+                use super::*;
+
+                fn job() -> Job {
+                    Job::new(PE, $case, $npes).args(&[$($arg),*]).transport(Transport::$transport)$(.env($variable, $value))*
+                }
+                on_devices!($devices job);
             }
         )*
     };
 }
 
 jobs! {
+    [cpu cuda]
     layout: "layout", P2p, 1;
 
     typed_p2p_1: "typed", P2p, 1;
@@ -28,14 +33,10 @@ jobs! {
     rma_p2p_1: "rma", P2p, 1;
     rma_p2p_2: "rma", P2p, 2;
     rma_p2p_3: "rma", P2p, 3;
-    rma_p2p_8: "rma", P2p, 8;
-    rma_p2p_2_workers: "rma", P2p, 2, "OXSHMEM_CPU_WORKERS" = "3";
     rma_ibgda_1: "rma", Ibgda, 1;
     rma_ibgda_2: "rma", Ibgda, 2;
     rma_ibgda_3: "rma", Ibgda, 3;
     rma_ibgda_4: "rma", Ibgda, 4;
-    rma_ibgda_8: "rma", Ibgda, 8;
-    rma_ibgda_2_workers: "rma", Ibgda, 2, "OXSHMEM_CPU_WORKERS" = "3";
 
     lanes_p2p_1: "lanes", P2p, 1;
     lanes_p2p_2: "lanes", P2p, 2;
@@ -43,18 +44,13 @@ jobs! {
     lanes_ibgda_2: "lanes", Ibgda, 2;
     lanes_ibgda_3: "lanes", Ibgda, 3;
     lanes_ibgda_4: "lanes", Ibgda, 4;
-    lanes_ibgda_2_workers: "lanes", Ibgda, 2, "OXSHMEM_CPU_WORKERS" = "3";
     lanes_ibgda_2_one_qp: "lanes", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "128";
 
     signals_p2p_1: "signals", P2p, 1;
     signals_p2p_2: "signals", P2p, 2;
     signals_p2p_4: "signals", P2p, 4;
-    signals_p2p_8: "signals", P2p, 8;
-    signals_p2p_2_workers: "signals", P2p, 2, "OXSHMEM_CPU_WORKERS" = "3";
     signals_ibgda_2: "signals", Ibgda, 2;
     signals_ibgda_4: "signals", Ibgda, 4;
-    signals_ibgda_8: "signals", Ibgda, 8;
-    signals_ibgda_2_workers: "signals", Ibgda, 2, "OXSHMEM_CPU_WORKERS" = "3";
 
     atomic_values_p2p_1: "atomic_values", P2p, 1;
     atomic_values_p2p_3: "atomic_values", P2p, 3;
@@ -63,11 +59,8 @@ jobs! {
     atomic_contention_p2p_1: "atomic_contention", P2p, 1;
     atomic_contention_p2p_2: "atomic_contention", P2p, 2;
     atomic_contention_p2p_4: "atomic_contention", P2p, 4;
-    atomic_contention_p2p_2_workers: "atomic_contention", P2p, 2, "OXSHMEM_CPU_WORKERS" = "3";
     atomic_contention_ibgda_2: "atomic_contention", Ibgda, 2;
     atomic_contention_ibgda_4: "atomic_contention", Ibgda, 4;
-    atomic_contention_ibgda_8: "atomic_contention", Ibgda, 8;
-    atomic_contention_ibgda_2_workers: "atomic_contention", Ibgda, 2, "OXSHMEM_CPU_WORKERS" = "3";
 
     waits_p2p_1: "waits", P2p, 1;
     waits_p2p_2: "waits", P2p, 2;
@@ -79,18 +72,11 @@ jobs! {
     barriers_p2p_2: "barriers", P2p, 2;
     barriers_p2p_3: "barriers", P2p, 3;
     barriers_p2p_4: "barriers" "15", P2p, 4;
-    barriers_p2p_8: "barriers" "8", P2p, 8;
-    barriers_p2p_17: "barriers" "3", P2p, 17;
     barriers_ibgda_2: "barriers", Ibgda, 2;
     barriers_ibgda_4: "barriers" "15", Ibgda, 4;
-    barriers_ibgda_8: "barriers" "8", Ibgda, 8;
-    barriers_ibgda_20: "barriers" "2", Ibgda, 20;
-    barriers_ibgda_2_workers: "barriers", Ibgda, 2, "OXSHMEM_CPU_WORKERS" = "3";
 
     fence_p2p_2: "fence", P2p, 2;
-    fence_p2p_2_workers: "fence", P2p, 2, "OXSHMEM_CPU_WORKERS" = "3";
     fence_ibgda_2: "fence", Ibgda, 2;
-    fence_ibgda_4_workers: "fence", Ibgda, 4, "OXSHMEM_CPU_WORKERS" = "3";
     pointers_p2p_1: "pointers", P2p, 1;
     pointers_p2p_4: "pointers", P2p, 4;
     pointers_ibgda_3: "pointers", Ibgda, 3;
@@ -112,6 +98,11 @@ jobs! {
     host_mismatch_2: "host_mismatch", P2p, 2;
     host_mismatch_4: "host_mismatch", Ibgda, 4;
 
+    streams_p2p_1: "streams", P2p, 1;
+    streams_p2p_3: "streams", P2p, 3;
+    streams_ibgda_2: "streams", Ibgda, 2;
+    streams_ibgda_3: "streams", Ibgda, 3;
+
     // Queues of 128 blocks: 16-bit counters wrap again and again.
     flood_ibgda_2_one_qp: "flood" "4" "32" "700" "70000", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "128";
     flood_ibgda_2_one_warp: "flood" "1" "32" "2500" "70000", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "128";
@@ -119,12 +110,73 @@ jobs! {
     flood_ibgda_3_uneven_warps: "flood" "3" "50" "600" "70000", Ibgda, 3, "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "256";
     flood_ibgda_2_many_qps: "flood" "4" "64" "1200" "70000", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "4", "OXSHMEM_QP_DEPTH" = "128";
     flood_ibgda_2_ctas_beyond_qps: "flood" "7" "40" "400" "20000", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "3", "OXSHMEM_QP_DEPTH" = "128";
-    flood_ibgda_2_workers: "flood" "4" "64" "500" "70000", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "128", "OXSHMEM_CPU_WORKERS" = "3";
     flood_ibgda_2_large_qp: "flood" "4" "64" "500" "70000", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "16384";
     flood_p2p_2: "flood" "4" "32" "700" "0", P2p, 2;
 
     requests_ibgda_2: "requests", Ibgda, 2;
     requests_ibgda_2_wrapping: "requests" "40", Ibgda, 2, "OXSHMEM_QP_DEPTH" = "128";
+}
+
+// The network through the engine that runs as a kernel, which is the only one on GPUs.
+jobs! {
+    [cpu]
+    layout_ibgda_1_kernel: "layout", Ibgda, 1, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    typed_ibgda_2_kernel: "typed", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    rma_ibgda_2_kernel: "rma", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    rma_ibgda_3_kernel: "rma", Ibgda, 3, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    lanes_ibgda_2_kernel: "lanes", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    lanes_ibgda_3_kernel: "lanes", Ibgda, 3, "OXSHMEM_SOFT_ENGINE" = "kernel", "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "128";
+    signals_ibgda_2_kernel: "signals", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    signals_ibgda_4_kernel: "signals", Ibgda, 4, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    atomic_values_ibgda_2_kernel: "atomic_values", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    atomic_contention_ibgda_3_kernel: "atomic_contention", Ibgda, 3, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    waits_ibgda_2_kernel: "waits", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    barriers_ibgda_2_kernel: "barriers", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    barriers_ibgda_4_kernel: "barriers" "15", Ibgda, 4, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    fence_ibgda_2_kernel: "fence", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    pointers_ibgda_3_kernel: "pointers", Ibgda, 3, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    host_transfers_ibgda_3_kernel: "host_transfers", Ibgda, 3, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    host_signals_ibgda_2_kernel: "host_signals", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    host_atomics_ibgda_3_kernel: "host_atomics", Ibgda, 3, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    host_heap_ibgda_2_kernel: "host_heap", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    host_rounds_ibgda_3_kernel: "host_rounds", Ibgda, 3, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    requests_ibgda_2_kernel: "requests", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    requests_ibgda_2_kernel_wrapping: "requests" "40", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel", "OXSHMEM_QP_DEPTH" = "128";
+    flood_ibgda_2_kernel: "flood" "4" "32" "700" "70000", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel", "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "128";
+    flood_ibgda_2_kernel_ctas_beyond_qps: "flood" "7" "40" "400" "20000", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel", "OXSHMEM_QPS_PER_PEER" = "3", "OXSHMEM_QP_DEPTH" = "128";
+}
+
+// More PEs than these GPUs are meant for, and what only the `cpu` device has.
+jobs! {
+    [cpu]
+    rma_p2p_8: "rma", P2p, 8;
+    rma_p2p_2_workers: "rma", P2p, 2, "OXSHMEM_CPU_WORKERS" = "3";
+    rma_ibgda_8: "rma", Ibgda, 8;
+    rma_ibgda_2_workers: "rma", Ibgda, 2, "OXSHMEM_CPU_WORKERS" = "3";
+
+    lanes_ibgda_2_workers: "lanes", Ibgda, 2, "OXSHMEM_CPU_WORKERS" = "3";
+
+    signals_p2p_8: "signals", P2p, 8;
+    signals_p2p_2_workers: "signals", P2p, 2, "OXSHMEM_CPU_WORKERS" = "3";
+    signals_ibgda_8: "signals", Ibgda, 8;
+    signals_ibgda_2_workers: "signals", Ibgda, 2, "OXSHMEM_CPU_WORKERS" = "3";
+
+    atomic_contention_p2p_2_workers: "atomic_contention", P2p, 2, "OXSHMEM_CPU_WORKERS" = "3";
+    atomic_contention_ibgda_8: "atomic_contention", Ibgda, 8;
+    atomic_contention_ibgda_2_workers: "atomic_contention", Ibgda, 2, "OXSHMEM_CPU_WORKERS" = "3";
+
+    barriers_p2p_8: "barriers" "8", P2p, 8;
+    barriers_p2p_17: "barriers" "3", P2p, 17;
+    barriers_ibgda_8: "barriers" "8", Ibgda, 8;
+    barriers_ibgda_20: "barriers" "2", Ibgda, 20;
+    barriers_ibgda_2_workers: "barriers", Ibgda, 2, "OXSHMEM_CPU_WORKERS" = "3";
+
+    fence_p2p_2_workers: "fence", P2p, 2, "OXSHMEM_CPU_WORKERS" = "3";
+    fence_ibgda_4_workers: "fence", Ibgda, 4, "OXSHMEM_CPU_WORKERS" = "3";
+
+    streams_p2p_2_workers: "streams", P2p, 2, "OXSHMEM_CPU_WORKERS" = "3";
+
+    flood_ibgda_2_workers: "flood" "4" "64" "500" "70000", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "128", "OXSHMEM_CPU_WORKERS" = "3";
 }
 
 /// With the defaults, a PE needs less than 256 MiB of memory.
@@ -136,12 +188,9 @@ fn memory() {
     }
 }
 
-/// Every case that needs nothing but the device and the transport.
-fn whole_suite(device: &str, transport: Transport) {
-    if let Some(reason) = absent(PE, device, transport) {
-        println!("skipped: {reason}");
-        return;
-    }
+/// The CPU proxy: every case that needs nothing but the device and the transport.
+#[test]
+fn ibrc() {
     for case in [
         "typed",
         "rma",
@@ -154,21 +203,6 @@ fn whole_suite(device: &str, transport: Transport) {
         "fence",
         "pointers",
     ] {
-        Job::new(PE, case, 2).transport(transport).env("OXSHMEM_DEVICE", device).passes();
+        Job::new(PE, case, 2).on(Device::Cpu).transport(Transport::Ibrc).passes_or_is_skipped();
     }
-}
-
-#[test]
-fn suite_cpu_ibrc() {
-    whole_suite("cpu", Transport::Ibrc);
-}
-
-#[test]
-fn suite_cuda_p2p() {
-    whole_suite("cuda", Transport::P2p);
-}
-
-#[test]
-fn suite_cuda_ibgda() {
-    whole_suite("cuda", Transport::Ibgda);
 }

@@ -1,15 +1,16 @@
 //! The `cuda` device on this machine's GPUs: each test is a job whose PEs run one case of `gpu-pe`. Without a GPU they are skipped, with the
 //! reason.
 
-use oxshmem_tests::{Job, Transport, absent};
+use std::time::{Duration, Instant};
+
+use cudarc::driver::{CudaContext, DriverError};
+use oxshmem::launch::PeStatus;
+use oxshmem_tests::{Device, Job, transcript};
 
 const PE: &str = env!("CARGO_BIN_EXE_gpu-pe");
 
 fn passes(case: &str, npes: u32) {
-    match absent(PE, "cuda", Transport::P2p) {
-        Some(reason) => println!("skipped: {reason}"),
-        None => drop(Job::new(PE, case, npes).transport(Transport::P2p).passes()),
-    }
+    Job::new(PE, case, npes).on(Device::Cuda).passes_or_is_skipped();
 }
 
 macro_rules! cases {
@@ -21,6 +22,8 @@ macro_rules! cases {
 cases! {
     aborted: "aborted", 3;
     beside_cudarc: "beside_cudarc", 2;
+    callers_streams_1: "callers_streams", 1;
+    callers_streams_2: "callers_streams", 2;
     chunks_1: "chunks", 1;
     chunks_2: "chunks", 2;
     chunks_3: "chunks", 3;
@@ -30,7 +33,42 @@ cases! {
     out_of_memory_1: "out_of_memory", 1;
     out_of_memory_2: "out_of_memory", 2;
     overdue: "overdue", 1;
+    own_modules: "own_modules", 1;
     rounds_1: "rounds", 1;
     rounds_4: "rounds", 4;
     unanswered: "unanswered", 2;
+}
+
+/// Free memory of each GPU, in bytes.
+fn free_memory() -> Result<Vec<usize>, DriverError> {
+    (0..CudaContext::device_count()? as usize).map(|gpu| Ok(CudaContext::new(gpu)?.mem_get_info()?.0)).collect()
+}
+
+/// A PE that is killed while its kernel runs leaves nothing on the GPUs, and the others are told.
+#[test]
+fn killed() -> Result<(), DriverError> {
+    const NPES: usize = 3;
+    // Less than a heap of the case, more than what tests beside this one use meanwhile.
+    const SLACK: usize = 1 << 30;
+    let job = Job::new(PE, "killed", NPES as u32).on(Device::Cuda);
+    if !job.is_possible() {
+        return Ok(());
+    }
+    let before = free_memory()?;
+    let outcome = job.run();
+    let text = transcript(&outcome);
+    for (rank, pe) in outcome.pes.iter().enumerate() {
+        let wanted = if rank + 1 == NPES { PeStatus::Killed(libc::SIGKILL) } else { PeStatus::Exited(0) };
+        assert_eq!(pe.status, wanted, "{text}");
+    }
+    // The driver clears up after a process has ended.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let after = free_memory()?;
+        if before.iter().zip(&after).all(|(before, after)| after + SLACK >= *before) {
+            return Ok(());
+        }
+        assert!(Instant::now() < deadline, "free memory was {before:?}, and is {after:?} bytes\n{text}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }

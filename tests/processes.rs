@@ -5,19 +5,23 @@
 use std::fs;
 
 use oxshmem::launch::PeStatus;
-use oxshmem_tests::{Job, Transport, stdout, transcript};
+use oxshmem_tests::{Device, Job, Transport, stdout, transcript};
 
 const PE: &str = env!("CARGO_BIN_EXE_conformance-pe");
 
 /// The PE that dies, and how.
 const DYING: usize = 1;
 
-fn survivors_are_told(case: &str, transport: Transport, npes: u32, end: PeStatus) {
+fn survivors_are_told(case: &str, device: Device, transport: Transport, npes: u32, end: PeStatus) {
     // Deadlines that no test waits for: an error that comes is not theirs.
     let job = Job::new(PE, case, npes)
+        .on(device)
         .transport(transport)
         .env("OXSHMEM_TIMEOUT", "10min")
         .env("OXSHMEM_BOOTSTRAP_TIMEOUT", "10min");
+    if !job.is_possible() {
+        return;
+    }
     let outcome = job.run();
     let text = transcript(&outcome);
     for (rank, pe) in outcome.pes.iter().enumerate() {
@@ -66,13 +70,23 @@ macro_rules! deaths {
                 use super::*;
 
                 #[test]
-                fn p2p() {
-                    survivors_are_told(stringify!($case), Transport::P2p, 4, $end);
+                fn p2p_cpu() {
+                    survivors_are_told(stringify!($case), Device::Cpu, Transport::P2p, 4, $end);
                 }
 
                 #[test]
-                fn ibgda() {
-                    survivors_are_told(stringify!($case), Transport::Ibgda, 3, $end);
+                fn ibgda_cpu() {
+                    survivors_are_told(stringify!($case), Device::Cpu, Transport::Ibgda, 3, $end);
+                }
+
+                #[test]
+                fn p2p_cuda() {
+                    survivors_are_told(stringify!($case), Device::Cuda, Transport::P2p, 4, $end);
+                }
+
+                #[test]
+                fn ibgda_cuda() {
+                    survivors_are_told(stringify!($case), Device::Cuda, Transport::Ibgda, 3, $end);
                 }
             }
         )*

@@ -174,7 +174,7 @@ impl Images {
         let inputs = unit.inputs()?;
         let file = |end: String| cargo.out_dir.join(format!("{}.{end}", unit.name));
         let text = |path: &Path| path.display().to_string();
-        let steps = ARCHITECTURES.map(|arch| {
+        let steps = unit.architectures.iter().map(|&arch| {
             let ptx = file(format!("compute_{arch}.ptx"));
             let depfile = file(format!("compute_{arch}.d"));
             let mut command =
@@ -197,7 +197,7 @@ impl Images {
             (arch, compile, assemble)
         });
         let toolkit = nvcc.path.parent().unwrap_or(Path::new("")).join("..");
-        Ok(Self { toolkit, steps: steps.into() })
+        Ok(Self { toolkit, steps: steps.collect() })
     }
 
     /// One job for each architecture.

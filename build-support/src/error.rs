@@ -15,6 +15,16 @@ pub enum Error {
     /// A module without sources.
     #[error("device module {0:?} has no sources: add one with Module::source")]
     NoSource(String),
+    /// Architectures that are unknown, or not ascending.
+    #[error("device module {module:?}: architectures {architectures:?} are not some of {known:?}, ascending")]
+    BadArchitectures {
+        /// The module.
+        module: String,
+        /// What was given to `Module::architectures`.
+        architectures: Vec<u32>,
+        /// [`ARCHITECTURES`](crate::ARCHITECTURES).
+        known: &'static [u32],
+    },
     /// A source that is not there.
     #[error("device module {module:?}: source {} does not exist", path.display())]
     MissingSource {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::cargo::Cargo;
-use crate::{Error, Module, files};
+use crate::{ARCHITECTURES, Error, Module, files};
 
 /// A module with everything checked and made absolute.
 #[derive(Debug)]
@@ -21,6 +21,8 @@ pub(crate) struct Unit {
     pub defines: Vec<(String, String)>,
     /// The device headers.
     pub headers: PathBuf,
+    /// What PTX is made for, ascending.
+    pub architectures: Vec<u32>,
 }
 
 impl Unit {
@@ -38,6 +40,11 @@ impl Unit {
         if !headers.join("oxshmem").is_dir() {
             return Err(Error::MissingHeaders(headers.to_owned()));
         }
+        let known = |arch: &u32| ARCHITECTURES.contains(arch);
+        let architectures = module.architectures.clone();
+        if !architectures.iter().all(known) || !architectures.is_sorted_by(|a, b| a < b) {
+            return Err(Error::BadArchitectures { module: name, architectures, known: &ARCHITECTURES });
+        }
         let absolute = |path: &PathBuf| cargo.manifest_dir.join(path);
         let sources: Vec<PathBuf> = module.sources.iter().map(absolute).collect();
         if let Some(path) = sources.iter().find(|path| !path.is_file()) {
@@ -47,7 +54,15 @@ impl Unit {
             .replace(|c: char| !c.is_ascii_alphanumeric() && c != '_', "_");
         let mut includes: Vec<PathBuf> = module.includes.iter().map(absolute).collect();
         includes.push(headers.to_owned());
-        Ok(Self { name, symbol_tail, sources, includes, defines: module.defines.clone(), headers: headers.to_owned() })
+        Ok(Self {
+            name,
+            symbol_tail,
+            sources,
+            includes,
+            defines: module.defines.clone(),
+            headers: headers.to_owned(),
+            architectures,
+        })
     }
 
     /// The module's entry symbol, which `oxshmem/port/module.h` defines; also the name of its static library.
@@ -83,18 +98,20 @@ fn include_lines(unit: &Unit) -> String {
     })
 }
 
-/// The Rust expression for `oxshmem::include_module!`, given the PTX files beside it.
+/// The Rust expression for `oxshmem::include_module!`, given the PTX files and cubins beside it.
 ///
 /// The library is named in a `#[link]` attribute, not in a directive to cargo, since cargo hands a directive to a package's
 /// library target alone if it has one. `-whole-archive` makes the linker take the object once even where both a library and
 /// a test of it include the module.
-pub(crate) fn rust_expression(unit: &Unit, ptx: &[(u32, PathBuf)]) -> String {
+pub(crate) fn rust_expression(unit: &Unit, ptx: &[(u32, PathBuf)], cubins: &[(u32, PathBuf)]) -> String {
     let symbol = unit.symbol();
-    let images = ptx.iter().fold(String::new(), |mut text, (arch, path)| {
-        let file = path.file_name().unwrap_or_default().to_string_lossy();
-        let _ = write!(text, "({arch}, include_str!({file:?})), ");
-        text
-    });
+    let list = |images: &[(u32, PathBuf)], include: &str, as_slice: &str| {
+        let images = images.iter().map(|(arch, path)| {
+            let file = path.file_name().unwrap_or_default().to_string_lossy();
+            format!("({arch}, {include}!({file:?}){as_slice})")
+        });
+        images.collect::<Vec<_>>().join(", ")
+    };
     format!(
         "{{\n    \
              #[link(name = {symbol:?}, kind = \"static\", modifiers = \"-whole-archive\")]\n    \
@@ -102,9 +119,10 @@ pub(crate) fn rust_expression(unit: &Unit, ptx: &[(u32, PathBuf)]) -> String {
              unsafe extern \"C\" {{\n        \
                  fn {symbol}() -> *const ::core::ffi::c_void;\n    \
              }}\n    \
-             ::oxshmem::ModuleSource {{ name: {:?}, ptx: &[{}], cpu: {symbol} }}\n\
+             ::oxshmem::ModuleSource {{ name: {:?}, ptx: &[{}], cubins: &[{}], cpu: {symbol} }}\n\
          }}\n",
         unit.name,
-        images.trim_end_matches(", "),
+        list(ptx, "include_str", ""),
+        list(cubins, "include_bytes", ".as_slice()"),
     )
 }

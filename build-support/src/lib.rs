@@ -13,9 +13,10 @@
 //! A module is one translation unit: its sources are included one after the other, in the order given. It is compiled
 //!
 //! * by the host's C++ compiler, into a static library that is linked into the program (the `cpu` device), always;
-//! * by nvcc, when there is one: PTX for the virtual architectures in [`ARCHITECTURES`], and from each PTX a cubin for the
-//!   real architecture of the same number. The PTX goes into the program; the cubins stay in `OUT_DIR`. They show that the
-//!   PTX assembles, and what each function uses: see [`Artifacts::usage`] and the file `<name>.usage.txt`.
+//! * by nvcc, when there is one: PTX for the virtual architectures in [`ARCHITECTURES`] (or those of them that
+//!   [`Module::architectures`] names), and from each PTX a cubin for the real architecture of the same number. Both go into the
+//!   program: a cubin is loaded at once, PTX serves newer GPUs, for which the driver compiles it. What each function uses is in
+//!   [`Artifacts::usage`] and in the file `<name>.usage.txt`.
 //!
 //! PTX that differs from the next lower architecture's in nothing but its `.target` line is left out.
 //!
@@ -71,7 +72,7 @@ pub struct Module {
     sources: Vec<PathBuf>,
     includes: Vec<PathBuf>,
     defines: Vec<(String, String)>,
-    cpu_only: bool,
+    architectures: Vec<u32>,
 }
 
 /// What compiling a module left in `OUT_DIR`.
@@ -83,7 +84,7 @@ pub struct Artifacts {
     pub cpu: PathBuf,
     /// PTX by virtual architecture (80 stands for `compute_80`), ascending, no two alike. Empty without a CUDA compiler.
     pub ptx: Vec<(u32, PathBuf)>,
-    /// Cubins by real architecture (80 stands for `sm_80`), one for each of [`ARCHITECTURES`]. Empty without a CUDA compiler.
+    /// Cubins by real architecture (80 stands for `sm_80`), one for each that the module is made for. Empty without a CUDA compiler.
     pub cubins: Vec<(u32, PathBuf)>,
     /// What each device function uses on each real architecture, as `ptxas` reports it. Empty without a CUDA compiler.
     pub usage: Vec<FunctionUsage>,
@@ -93,7 +94,13 @@ impl Module {
     /// Start a module. `name` is what `oxshmem::include_module!` is given: a C identifier, unique in the package.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), sources: Vec::new(), includes: Vec::new(), defines: Vec::new(), cpu_only: false }
+        Self {
+            name: name.into(),
+            sources: Vec::new(),
+            includes: Vec::new(),
+            defines: Vec::new(),
+            architectures: ARCHITECTURES.into(),
+        }
     }
 
     /// Add a source file, relative to the package's folder.
@@ -120,7 +127,15 @@ impl Module {
     /// Leave PTX out, for code that only the `cpu` device can run.
     #[must_use]
     pub fn cpu_only(mut self) -> Self {
-        self.cpu_only = true;
+        self.architectures.clear();
+        self
+    }
+
+    /// Make PTX for these of [`ARCHITECTURES`] alone, ascending. The module runs on GPUs of the lowest of them and newer ones. What
+    /// takes long to compile need not be compiled for each.
+    #[must_use]
+    pub fn architectures(mut self, architectures: impl Into<Vec<u32>>) -> Self {
+        self.architectures = architectures.into();
         self
     }
 
@@ -156,7 +171,7 @@ impl Module {
     /// Compile for the package that `cargo` describes. Returns the directives to print, without their `cargo:`.
     fn compile_in(&self, cargo: &Cargo, headers: &Path, env: cuda::Env<'_>) -> Result<(Artifacts, Vec<String>), Error> {
         let unit = generate::Unit::new(self, cargo, headers)?;
-        let nvcc = if self.cpu_only { cuda::Found::SwitchedOff } else { cuda::find(cargo, env)? };
+        let nvcc = if self.architectures.is_empty() { cuda::Found::SwitchedOff } else { cuda::find(cargo, env)? };
 
         let cpu = cpu::Object::prepare(&unit, cargo)?;
         let cuda = match &nvcc {
@@ -175,7 +190,7 @@ impl Module {
         usage::write_report(&cargo.out_dir.join(format!("{}.usage.txt", unit.name)), &usage)?;
 
         let rust = cargo.out_dir.join(format!("{}.rs", unit.name));
-        step::write_if_changed(&rust, &generate::rust_expression(&unit, &ptx))?;
+        step::write_if_changed(&rust, &generate::rust_expression(&unit, &ptx, &cubins))?;
 
         let mut files = cpu.dependencies()?;
         let mut warnings = cpu.warnings()?;

@@ -115,7 +115,7 @@ impl Ibgda {
         slab: &Slab,
         queues: QueueLayout,
     ) -> Result<Self> {
-        let provider = open(config)?;
+        let provider = open(config, device)?;
         check(provider.as_ref(), &queues)?;
         device.set_doorbell_hook(doorbell_rung);
 
@@ -284,11 +284,26 @@ impl Ibgda {
     }
 }
 
-fn open(config: &Config) -> Result<Arc<dyn Provider>> {
+fn open(config: &Config, device: &dyn Device) -> Result<Arc<dyn Provider>> {
     match config.hca() {
-        config::Hca::Auto | config::Hca::Soft => {
+        config::Hca::Auto | config::Hca::Soft | config::Hca::Null => {
             let faults = FaultPlan::from_str(config.soft_faults()).map_err(TransportError::Faults)?;
-            let options = SoftOptions { faults, ..SoftOptions::default() };
+            let null = config.hca() == config::Hca::Null;
+            let reachable = device.gpu().is_none();
+            let kernel = match config.soft_engine() {
+                config::SoftEngine::Auto => null || !reachable,
+                config::SoftEngine::Kernel => true,
+                config::SoftEngine::Thread if reachable => false,
+                config::SoftEngine::Thread => {
+                    return Err(TransportError::NotAvailable {
+                        name: "OXSHMEM_SOFT_ENGINE=thread on the `cuda` device, whose queues the CPU cannot reach,",
+                        remedy: "use kernel or auto",
+                    }
+                    .into());
+                }
+            };
+            let accelerator = kernel.then(|| device.accelerator()).transpose()?;
+            let options = SoftOptions { faults, accelerator, null, ..SoftOptions::default() };
             let options = if config.soft_trace() { options.traced() } else { options };
             Ok(SoftHca::open(options)?)
         }

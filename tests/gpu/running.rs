@@ -7,7 +7,7 @@ use oxshmem::{Config, Error, FaultKind, LaunchConfig, Pe, SymmetricSlice};
 
 use crate::{GPU, Outcome, init, init_with};
 
-const ONE: LaunchConfig = LaunchConfig { grid: [1, 1, 1], block: [1, 1, 1], shared_bytes: 0 };
+const ONE: LaunchConfig = LaunchConfig { grid: [1, 1, 1], block: [1, 1, 1], shared_bytes: 0, cooperative: false };
 
 /// Every PE puts its number to the next one, from the host.
 fn pass_round(pe: &Pe, inbox: &SymmetricSlice<u32>) -> oxshmem::Result<()> {
@@ -95,6 +95,34 @@ pub fn aborted() -> Outcome {
     unsafe { pe.launch(&wait, ONE, (&signal,))? };
     match pe.synchronize() {
         Err(Error::Bootstrap(error)) => assert!(error.to_string().contains("tired of it"), "{error}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(pe.finalize().is_err());
+    Ok(())
+}
+
+/// The last PE is killed while its kernel runs and the others' kernels wait for it; they are told at once. Each has memory that is
+/// mapped by all.
+pub fn killed() -> Outcome {
+    let builder = Config::builder().timeout(Duration::from_secs(3600)).heap_chunk(1u64 << 30).heap_max(4u64 << 30);
+    let pe = init_with(builder)?;
+    let dying = pe.my_pe() + 1 == pe.n_pes();
+    let signal = pe.alloc::<u64>((2usize << 30) / size_of::<u64>())?;
+    let gpu = pe.load(&GPU)?;
+    let (wait, busy) = (gpu.function("wait_for_signal")?, gpu.function("busy")?);
+    pe.barrier_all()?;
+    if dying {
+        // SAFETY: the kernel takes a number, of nanoseconds.
+        unsafe { pe.launch(&busy, ONE, (3_600_000_000_000u64,))? };
+        std::thread::sleep(Duration::from_millis(300));
+        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+        unreachable!("killed");
+    }
+    // SAFETY: the kernel takes the address of a signal.
+    unsafe { pe.launch(&wait, ONE, (&signal,))? };
+    let dead = format!("PE {}", pe.n_pes() - 1);
+    match pe.synchronize() {
+        Err(Error::Bootstrap(error)) => assert!(error.to_string().contains(&dead), "{error}"),
         other => panic!("{other:?}"),
     }
     assert!(pe.finalize().is_err());

@@ -3,7 +3,9 @@
 // Programs with errors. Each names the thread that errs: `who` is its rank in the grid.
 #include "conformance.h"
 
+#ifndef __CUDACC__
 #include <stdexcept>
+#endif
 
 namespace {
 
@@ -132,7 +134,9 @@ OXSHMEM_KERNEL(crash, uint32_t form, uint64_t *at, uint32_t who) {
             *static_cast<volatile uint64_t *>(at) = 1;
             break;
         case 1:
+#ifndef __CUDACC__
             throw std::runtime_error("thrown by the test");
+#endif
         case 2:
             sync_warp(~0u); // the others are in the barrier below
             break;

@@ -2,6 +2,26 @@
 //
 // Every name of typed.h is called once with values that tell it from every other call. One kernel fills the sources, one calls,
 // one checks; the host puts barriers between them. Called by one block, whose last warp is not full.
+#include <oxshmem/port/port.h>
+
+// Some 700 calls: if each were a copy of its operation, compiling this would take minutes. So here operations are not copied
+// into their callers, by a declaration that comes first.
+#ifdef __CUDACC__
+#undef OXSHMEM_DEVICE
+#define OXSHMEM_DEVICE inline __device__
+
+namespace oxshmem {
+enum class Compare;
+namespace detail {
+enum class SignalOp;
+template <class Scope> __noinline__ __device__ void put_by(void *, const void *, uint64_t, int, bool);
+template <class Scope> __noinline__ __device__ void get_by(void *, const void *, uint64_t, int, bool);
+} // namespace detail
+template <class Scope, class T> __noinline__ __device__ void iput(Scope, T *, const T *, ptrdiff_t, ptrdiff_t, size_t, int);
+template <class Scope, class T> __noinline__ __device__ void iget(Scope, T *, const T *, ptrdiff_t, ptrdiff_t, size_t, int);
+} // namespace oxshmem
+#endif
+
 #include "conformance.h"
 
 namespace {
@@ -37,15 +57,19 @@ template <class T> OXSHMEM_DEVICE T value(int pe, uint32_t zone, uint32_t i) {
     return make<T>(mix((static_cast<uint64_t>(pe) * 1000 + zone) * 16 + i));
 }
 
+template <class T> OXSHMEM_NOINLINE void fill(unsigned char *arena, uint32_t zone) {
+    for (uint32_t i = 0; i < kElements; ++i) {
+        slot<T>(arena, zone, kSource)[i] = value<T>(oxshmem::my_pe(), zone, i);
+        slot<T>(arena, zone, kStridedSource)[i * kStride] = value<T>(oxshmem::my_pe(), zone, i);
+    }
+}
+
 struct Fill {
     unsigned char *arena;
 
     template <class T, class S, class Calls> OXSHMEM_DEVICE void site(uint32_t zone, S) const {
         if (thread_rank() == 0) {
-            for (uint32_t i = 0; i < kElements; ++i) {
-                slot<T>(arena, zone, kSource)[i] = value<T>(oxshmem::my_pe(), zone, i);
-                slot<T>(arena, zone, kStridedSource)[i * kStride] = value<T>(oxshmem::my_pe(), zone, i);
-            }
+            fill<T>(arena, zone);
         }
     }
 };
@@ -76,33 +100,36 @@ struct Call {
     }
 };
 
+template <class T>
+OXSHMEM_NOINLINE void holds(unsigned char *arena, Report *report, uint32_t zone, Slot which, uint32_t stride, int pe) {
+    for (uint32_t i = 0; i < kElements; ++i) {
+        EXPECT(report, same(slot<T>(arena, zone, which)[i * stride], value<T>(pe, zone, i)));
+    }
+}
+
+template <class T> OXSHMEM_NOINLINE void check(unsigned char *arena, Report *report, uint32_t zone) {
+    const int n = oxshmem::n_pes();
+    const int from = (oxshmem::my_pe() + n - 1) % n;
+    const int to = (oxshmem::my_pe() + 1) % n;
+    for (Slot which : {kPut, kPutNbi, kPutSignal, kPutSignalNbi, kIput}) {
+        holds<T>(arena, report, zone, which, 1, from);
+    }
+    holds<T>(arena, report, zone, kGet, 1, to);
+    holds<T>(arena, report, zone, kGetNbi, 1, to);
+    holds<T>(arena, report, zone, kIget, kStride, to);
+    const uint64_t *signals = slot<uint64_t>(arena, zone, kSignals);
+    EXPECT_EQ(report, signals[0], uint64_t{zone + 1});
+    EXPECT_EQ(report, signals[1], uint64_t{zone + 2});
+}
+
 struct Check {
     unsigned char *arena;
     Report *report;
 
     template <class T, class S, class Calls> OXSHMEM_DEVICE void site(uint32_t zone, S) const {
-        if (thread_rank() != 0) {
-            return;
+        if (thread_rank() == 0) {
+            check<T>(arena, report, zone);
         }
-        const int n = oxshmem::n_pes();
-        const int from = (oxshmem::my_pe() + n - 1) % n;
-        const int to = (oxshmem::my_pe() + 1) % n;
-        for (uint32_t i = 0; i < kElements; ++i) {
-            const auto holds = [&](Slot which, uint32_t index, int pe) {
-                EXPECT(report, same(slot<T>(arena, zone, which)[index], value<T>(pe, zone, i)));
-            };
-            holds(kPut, i, from);
-            holds(kPutNbi, i, from);
-            holds(kPutSignal, i, from);
-            holds(kPutSignalNbi, i, from);
-            holds(kIput, i, from);
-            holds(kGet, i, to);
-            holds(kGetNbi, i, to);
-            holds(kIget, i * kStride, to);
-        }
-        const uint64_t *signals = slot<uint64_t>(arena, zone, kSignals);
-        EXPECT_EQ(report, signals[0], uint64_t{zone + 1});
-        EXPECT_EQ(report, signals[1], uint64_t{zone + 2});
     }
 };
 

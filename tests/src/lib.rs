@@ -5,6 +5,8 @@
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use oxshmem::launch::{self, LaunchOptions, Outcome, Output, PeStatus};
@@ -32,6 +34,59 @@ impl Transport {
     }
 }
 
+/// What runs the kernels of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Device {
+    /// The SIMT executor.
+    Cpu,
+    /// NVIDIA GPUs.
+    Cuda,
+}
+
+impl Device {
+    /// The value of `OXSHMEM_DEVICE`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Cuda => "cuda",
+        }
+    }
+}
+
+/// The folder with the programs that tests start, for tests that run on a machine where they were not built.
+pub const PROGRAMS: &str = "OXSHMEM_TEST_PROGRAMS";
+
+/// Where the program is that cargo built at `built`: there, or in the folder that [`PROGRAMS`] names.
+#[must_use]
+pub fn program(built: &str) -> PathBuf {
+    match (std::env::var_os(PROGRAMS), Path::new(built).file_name()) {
+        (Some(folder), Some(name)) => Path::new(&folder).join(name),
+        _ => built.into(),
+    }
+}
+
+/// One test for each of the devices named, as in `on_devices!([cpu cuda] job)`: what the function `job` makes passes there, or is skipped
+/// with the reason if there is no such device, or none with the job's transport.
+#[macro_export]
+macro_rules! on_devices {
+    ([$($device:ident)+] $job:ident) => {
+        $($crate::on_devices!($device $job);)+
+    };
+    (cpu $job:ident) => {
+        #[test]
+        fn cpu() {
+            $job().on($crate::Device::Cpu).passes();
+        }
+    };
+    (cuda $job:ident) => {
+        #[test]
+        fn cuda() {
+            $job().on($crate::Device::Cuda).passes_or_is_skipped();
+        }
+    };
+}
+
 /// The status with which the case `probe` says that there is no such device or transport.
 pub const ABSENT: i32 = 77;
 
@@ -40,13 +95,20 @@ pub const ABSENT: i32 = 77;
 /// # Panics
 /// It is there, but does not work.
 #[must_use]
-pub fn absent(program: &str, device: &str, transport: Transport) -> Option<String> {
-    let outcome = Job::new(program, "probe", 1).transport(transport).env("OXSHMEM_DEVICE", device).run();
-    match outcome.pes[0].status {
+pub fn absent(program: &str, device: Device, transport: Transport) -> Option<String> {
+    static KNOWN: Mutex<Vec<(Device, Transport, Option<String>)>> = Mutex::new(Vec::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, _, reason)) = known.iter().find(|(d, t, _)| (*d, *t) == (device, transport)) {
+        return reason.clone();
+    }
+    let outcome = Job::new(program, "probe", 1).transport(transport).on(device).run();
+    let reason = match outcome.pes[0].status {
         PeStatus::Exited(0) => None,
         PeStatus::Exited(ABSENT) => Some(stdout(&outcome, 0).trim().to_owned()),
-        _ => panic!("{device} with {} does not work:\n{}", transport.name(), transcript(&outcome)),
-    }
+        _ => panic!("{} with {} does not work:\n{}", device.name(), transport.name(), transcript(&outcome)),
+    };
+    known.push((device, transport, reason.clone()));
+    reason
 }
 
 /// Longest time of one job; far above what any takes, so that a hang is a failure with the PEs' output.
@@ -55,7 +117,10 @@ const LIMIT: Duration = Duration::from_secs(150);
 /// A job of `conformance-pe`: a case, its PEs and their environment.
 #[derive(Debug)]
 pub struct Job {
+    program: String,
     case: String,
+    device: Device,
+    transport: Transport,
     options: LaunchOptions,
 }
 
@@ -64,19 +129,33 @@ impl Job {
     /// crosses chunks.
     #[must_use]
     pub fn new(program: &str, case: &str, npes: u32) -> Self {
-        let mut options = LaunchOptions::new(npes, program)
+        let mut options = LaunchOptions::new(npes, crate::program(program))
             .args([case])
             .env("OXSHMEM_HEAP_CHUNK", "1M")
             .env("OXSHMEM_HEAP_MAX", "256M");
         options.output = Output::Captured;
         options.timeout = Some(LIMIT);
-        Self { case: case.to_owned(), options }
+        Self {
+            program: program.to_owned(),
+            case: case.to_owned(),
+            device: Device::Cpu,
+            transport: Transport::P2p,
+            options,
+        }
     }
 
-    /// Chooses the path between PEs.
+    /// Chooses the device; without this, the `cpu` device.
     #[must_use]
-    pub fn transport(self, transport: Transport) -> Self {
-        self.env("OXSHMEM_TRANSPORT", transport.name())
+    pub fn on(mut self, device: Device) -> Self {
+        self.device = device;
+        self
+    }
+
+    /// Chooses the path between PEs; without this, load and store.
+    #[must_use]
+    pub fn transport(mut self, transport: Transport) -> Self {
+        self.transport = transport;
+        self
     }
 
     /// Sets a variable in the PEs; the last value of a name counts.
@@ -99,7 +178,9 @@ impl Job {
     /// It cannot be started, or does not end in time.
     #[must_use]
     pub fn run(&self) -> Outcome {
-        let outcome = match launch::run(&self.options) {
+        let options = self.options.clone();
+        let options = options.env("OXSHMEM_DEVICE", self.device.name()).env("OXSHMEM_TRANSPORT", self.transport.name());
+        let outcome = match launch::run(&options) {
             Ok(outcome) => outcome,
             Err(error) => panic!("{}: {error}", self.case),
         };
@@ -113,8 +194,35 @@ impl Job {
     /// A PE failed; its output, and that of the others, is in the message.
     pub fn passes(&self) -> Outcome {
         let outcome = self.run();
-        assert!(outcome.is_success(), "{} failed with {:?}\n{}", self.case, self.options.env, transcript(&outcome));
+        assert!(
+            outcome.is_success(),
+            "{} failed on {} over {} with {:?}\n{}",
+            self.case,
+            self.device.name(),
+            self.transport.name(),
+            self.options.env,
+            transcript(&outcome)
+        );
         outcome
+    }
+
+    /// Whether the device and the transport are there; if not, says why.
+    #[must_use]
+    pub fn is_possible(&self) -> bool {
+        match absent(&self.program, self.device, self.transport) {
+            Some(reason) => {
+                println!("skipped: {reason}");
+                false
+            }
+            None => true,
+        }
+    }
+
+    /// As [`passes`](Self::passes), if the device and the transport are there.
+    pub fn passes_or_is_skipped(&self) {
+        if self.is_possible() {
+            self.passes();
+        }
     }
 }
 
