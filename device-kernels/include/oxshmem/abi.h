@@ -147,7 +147,7 @@ struct alignas(128) State {
     uint32_t network; // Network
 
     // Load/store reach: PEs p2p_first .. p2p_first + p2p_count, of which bit i of p2p_mask says whether p2p_first + i is
-    // reachable. The heap of PE q lies at heap_base + (q - my_pe) * stride. The own PE is always reachable.
+    // reachable. The heap of PE q lies at heap_base + (q - my_pe) * stride. The own PE's bit is set.
     int32_t p2p_first;
     int32_t p2p_count; // at most 64
     uint64_t p2p_mask;

@@ -23,10 +23,7 @@ OXSHMEM_DEVICE int n_pes() {
 
 // The address at which `pe`'s copy of `address` can be loaded and stored directly, or null if it cannot.
 template <class T> OXSHMEM_DEVICE T *ptr(T *address, int pe) {
-    const abi::State &s = port::state();
-    const uint32_t slot = static_cast<uint32_t>(pe - s.p2p_first);
-    const bool mapped = pe == s.my_pe || (slot < static_cast<uint32_t>(s.p2p_count) && (s.p2p_mask >> slot & 1) != 0);
-    return mapped && detail::in_heap(address, sizeof(T)) ? detail::translate(address, pe) : nullptr;
+    return detail::is_direct(pe) && detail::in_heap(address, sizeof(T)) ? detail::translate(address, pe) : nullptr;
 }
 
 namespace detail {
@@ -75,7 +72,8 @@ template <class Scope> OXSHMEM_DEVICE void network_get_by(void *dst, const void 
     }
 }
 
-template <class Scope> OXSHMEM_DEVICE void put_by(void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
+// The whole of a put or get, out of line: the copying alone takes more registers than a caller's loop should lose.
+template <class Scope> OXSHMEM_OUTLINE void any_put(void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
     const Path path = path_to(pe, Op::put);
     if (path == Path::none || !check_symmetric(dst, bytes, pe, Op::put) || bytes == 0) {
         return;
@@ -87,7 +85,7 @@ template <class Scope> OXSHMEM_DEVICE void put_by(void *dst, const void *src, ui
     }
 }
 
-template <class Scope> OXSHMEM_DEVICE void get_by(void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
+template <class Scope> OXSHMEM_OUTLINE void any_get(void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
     const Path path = path_to(pe, Op::get);
     if (path == Path::none || !check_symmetric(src, bytes, pe, Op::get) || bytes == 0) {
         return;
@@ -99,33 +97,65 @@ template <class Scope> OXSHMEM_DEVICE void get_by(void *dst, const void *src, ui
     }
 }
 
+// Whether it is one thread's copy of one aligned word, which is short enough to be done in place.
+template <class Scope> OXSHMEM_DEVICE bool is_word(const void *dst, const void *src, uint64_t bytes) {
+    const uint64_t both = reinterpret_cast<uint64_t>(dst) | reinterpret_cast<uint64_t>(src);
+    return Scope::kLanes == 1 && bytes == 8 && both % 8 == 0;
+}
+
+template <class Scope> OXSHMEM_DEVICE void put_by(void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
+    uint64_t *word = is_word<Scope>(dst, src, bytes) ? ptr(static_cast<uint64_t *>(dst), pe) : nullptr;
+    if (word != nullptr) {
+        *word = *static_cast<const uint64_t *>(src);
+    } else {
+        any_put<Scope>(dst, src, bytes, pe, blocking);
+    }
+}
+
+template <class Scope> OXSHMEM_DEVICE void get_by(void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
+    const uint64_t *word = is_word<Scope>(dst, src, bytes) ? ptr(static_cast<const uint64_t *>(src), pe) : nullptr;
+    if (word != nullptr) {
+        *static_cast<uint64_t *>(dst) = *word;
+    } else {
+        any_get<Scope>(dst, src, bytes, pe, blocking);
+    }
+}
+
+} // namespace detail
+
+namespace detail {
+
+// p and g where the word cannot be accessed in place: over the network, or not at all.
+template <class T> OXSHMEM_OUTLINE void far_p(T *dst, T value, int pe) {
+    if (path_to(pe, Op::p) != Path::none && check_symmetric(dst, sizeof(T), pe, Op::p)) {
+        network_p(dst, value, pe);
+    }
+}
+
+template <class T> OXSHMEM_OUTLINE T far_g(const T *src, int pe) {
+    const bool good = path_to(pe, Op::g) != Path::none && check_symmetric(src, sizeof(T), pe, Op::g);
+    return good ? network_g(src, pe) : T{};
+}
+
 } // namespace detail
 
 // Stores one value into `dst` at `pe`. `value` may be reused at once. A value of an aligned address arrives untorn.
 template <class T> OXSHMEM_DEVICE void p(T *dst, T value, int pe) {
     static_assert(detail::scalar<T>);
-    const detail::Path path = detail::path_to(pe, detail::Op::p);
-    if (path == detail::Path::none || !detail::check_symmetric(dst, sizeof(T), pe, detail::Op::p)) {
-        return;
-    }
-    if (path == detail::Path::load_store) {
-        port::store<port::order::relaxed, port::reach::system>(detail::translate(dst, pe), value);
+    if (T *word = ptr(dst, pe)) {
+        port::store<port::order::relaxed, port::reach::system>(word, value);
     } else {
-        detail::network_p(dst, value, pe);
+        detail::far_p(dst, value, pe);
     }
 }
 
 // Loads one value from `src` at `pe`. Zero if the call was refused (the error is recorded).
 template <class T> OXSHMEM_DEVICE T g(const T *src, int pe) {
     static_assert(detail::scalar<T>);
-    const detail::Path path = detail::path_to(pe, detail::Op::g);
-    if (path == detail::Path::none || !detail::check_symmetric(src, sizeof(T), pe, detail::Op::g)) {
-        return T{};
+    if (const T *word = ptr(src, pe)) {
+        return port::load<port::order::relaxed, port::reach::system>(word);
     }
-    if (path == detail::Path::load_store) {
-        return port::load<port::order::relaxed, port::reach::system>(detail::translate(src, pe));
-    }
-    return detail::network_g(src, pe);
+    return detail::far_g(src, pe);
 }
 
 // Copies `bytes` bytes from local `src` to symmetric `dst` at `pe`.

@@ -33,8 +33,8 @@ template <order O> OXSHMEM_DEVICE void local_signal(uint64_t *signal, uint64_t v
 }
 
 template <class Scope>
-OXSHMEM_DEVICE void put_signal_by(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value, SignalOp op,
-                                  int pe, bool blocking) {
+OXSHMEM_OUTLINE void put_signal_by(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value, SignalOp op,
+                                   int pe, bool blocking) {
     const Path path = path_to(pe, Op::put_signal);
     if (path == Path::none || !check_symmetric(dst, bytes, pe, Op::put_signal) ||
         !check_signal(signal, op, pe, Op::put_signal)) {
@@ -89,17 +89,25 @@ OXSHMEM_DEVICE void put_signal(Scope scope, T *dst, const T *src, size_t n, uint
     putmem_signal(scope, dst, src, detail::bytes_of<T>(n), signal, value, op, pe);
 }
 
+namespace detail {
+
+// signal_op where the word cannot be updated in place: over the network, or not at all.
+OXSHMEM_OUTLINE void far_signal(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
+    if (path_to(pe, Op::signal) != Path::none && check_signal(signal, op, pe, Op::signal)) {
+        network_signal(signal, value, op, pe);
+    }
+}
+
+} // namespace detail
+
 // Updates `signal` at `pe`. It may overtake the caller's earlier operations unless a fence (or quiet) lies between; where the
 // signal says that data is there, put_signal is the faster way.
 OXSHMEM_DEVICE void signal_op(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
-    const detail::Path path = detail::path_to(pe, detail::Op::signal);
-    if (path == detail::Path::none || !detail::check_signal(signal, op, pe, detail::Op::signal)) {
-        return;
-    }
-    if (path == detail::Path::load_store) {
-        detail::local_signal<port::order::relaxed>(detail::translate(signal, pe), value, op);
+    uint64_t *word = reinterpret_cast<uint64_t>(signal) % 8 == 0 ? ptr(signal, pe) : nullptr;
+    if (word != nullptr && (op == SIGNAL_SET || op == SIGNAL_ADD)) {
+        detail::local_signal<port::order::relaxed>(word, value, op);
     } else {
-        detail::network_signal(signal, value, op, pe);
+        detail::far_signal(signal, value, op, pe);
     }
 }
 

@@ -9,14 +9,17 @@ namespace oxshmem::detail {
 
 enum class Path { load_store, network, none };
 
+// Whether `pe`'s heap can be loaded from and stored to.
+OXSHMEM_DEVICE bool is_direct(int pe) {
+    const abi::State &s = port::state();
+    const uint32_t slot = static_cast<uint32_t>(pe - s.p2p_first);
+    return slot < 64 && (s.p2p_mask >> slot & 1) != 0;
+}
+
 // Which way leads to `pe`; records an error and answers `none` when no way does.
 OXSHMEM_DEVICE Path path_to(int pe, Op op) {
     const abi::State &s = port::state();
-    if (pe == s.my_pe) {
-        return Path::load_store;
-    }
-    const uint32_t slot = static_cast<uint32_t>(pe - s.p2p_first);
-    if (slot < static_cast<uint32_t>(s.p2p_count) && (s.p2p_mask >> slot & 1) != 0) {
+    if (is_direct(pe)) {
         return Path::load_store;
     }
     if (static_cast<uint32_t>(pe) >= static_cast<uint32_t>(s.n_pes)) {

@@ -49,7 +49,7 @@ OXSHMEM_DEVICE void network_p_runs(Qp &qp, const Group &group, const Located &re
 
 // Writes one value inline. Lanes whose targets follow each other share a work request; the rest share the reservation and the
 // doorbell.
-template <class T> OXSHMEM_OUTLINE void network_p(T *dst, T value, int pe) {
+template <class T> OXSHMEM_DEVICE void network_p(T *dst, T value, int pe) {
     Qp &qp = qp_for(pe);
     const Group group = converge(qp, 1);
     const Located remote = locate_remote(dst, pe);
@@ -170,7 +170,7 @@ OXSHMEM_OUTLINE uint64_t network_get(void *dst, const void *src, uint64_t bytes,
 }
 
 // Fetches one value; zero if it could not be had (the reason is recorded).
-template <class T> OXSHMEM_OUTLINE T network_g(const T *src, int pe) {
+template <class T> OXSHMEM_DEVICE T network_g(const T *src, int pe) {
     Qp &qp = qp_for(pe);
     T value{};
     Landing landing;
