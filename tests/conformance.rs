@@ -105,7 +105,7 @@ jobs! {
     flood_ibgda_3_uneven_warps: "flood" "3" "50" "600" "70000", Ibgda, 3, "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "256";
     flood_ibgda_2_many_qps: "flood" "4" "64" "1200" "70000", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "4", "OXSHMEM_QP_DEPTH" = "128";
     flood_ibgda_2_ctas_beyond_qps: "flood" "7" "40" "400" "20000", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "3", "OXSHMEM_QP_DEPTH" = "128";
-    flood_ibgda_2_large_qp: "flood" "4" "64" "500" "70000", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "32768";
+    flood_ibgda_2_large_qp: "flood" "4" "64" "500" "70000", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "16384";
     flood_p2p_2: "flood" "4" "32" "700" "0", P2p, 2;
 
     requests_ibgda_2: "requests", Ibgda, 2;

@@ -234,7 +234,7 @@ pub(crate) mod tests {
                 assert_eq!(table.row(&row).len(), header.len());
             }
         }
-        let table = Table::new(false, true, true);
+        let table = Table::new(false, true, false);
         assert_eq!(
             table.row(&row("warp", 64, 1.5)).split_whitespace().collect::<Vec<_>>(),
             ["64", "warp", "4", "32", "100", "1.500", "1500", "400", "37", "verified"]

@@ -267,7 +267,10 @@ impl Ibgda {
             let mut bits: u64 = slab.read(self.queues.used, word)?;
             while bits != 0 {
                 let qp: abi::Qp = slab.read(self.queues.qps, word * 64 + u64::from(bits.trailing_zeros()))?;
-                if qp.reserved & !abi::FENCE_PENDING != qp.completed {
+                // Both modulo 2^42.
+                if (qp.gate >> abi::GATE_RESERVED_SHIFT) << abi::GATE_RESERVED_SHIFT
+                    != qp.completed << abi::GATE_RESERVED_SHIFT
+                {
                     return Ok(());
                 }
                 any = true;

@@ -40,11 +40,10 @@ OXSHMEM_KERNEL(abi_layout, uint64_t *out, uint64_t *count) {
     FIELD(Qp, pe);
     FIELD(Qp, index);
     FIELD(Qp, landing_log2);
-    FIELD(Qp, reserved);
+    FIELD(Qp, gate);
     FIELD(Qp, landing_head);
     FIELD(Qp, rung);
     FIELD(Qp, doorbells);
-    FIELD(Qp, tickets);
     FIELD(Qp, completed);
     SIZE(LocalRegion);
     FIELD(LocalRegion, base);
