@@ -14,6 +14,8 @@ pub const LINE_BYTES: u64 = 128;
 pub const BLOCK_BYTES: u64 = 64;
 /// [`Control::abort`]: the job is over, and every device wait returns. Device code itself aborts a launch with a smaller number.
 pub const ABORT_JOB: u32 = 2;
+/// [`Control::claimed`]: the error is whole.
+pub const ERROR_VALID: u32 = 2;
 /// Bytes of a landing slot.
 pub const LANDING_BYTES: u64 = 64;
 /// Buffers outside the heap that can be registered at a time.

@@ -5,7 +5,7 @@ const ARCHITECTURES: [u32; 1] = [80];
 
 fn main() {
     for name in
-        ["abi", "atomics", "barriers", "errors", "gpu", "lanes", "queues", "rma", "signals", "waits", "wqe"]
+        ["abi", "atomics", "barriers", "errors", "gpu", "lanes", "queues", "rma", "signals", "streams", "waits", "wqe"]
     {
         oxshmem_build::Module::new(name).source(format!("kernels/{name}.cu")).architectures(ARCHITECTURES).compile();
     }

@@ -98,6 +98,11 @@ jobs! {
     host_mismatch_2: "host_mismatch", P2p, 2;
     host_mismatch_4: "host_mismatch", Ibgda, 4;
 
+    streams_p2p_1: "streams", P2p, 1;
+    streams_p2p_3: "streams", P2p, 3;
+    streams_ibgda_2: "streams", Ibgda, 2;
+    streams_ibgda_3: "streams", Ibgda, 3;
+
     // Queues of 128 blocks: 16-bit counters wrap again and again.
     flood_ibgda_2_one_qp: "flood" "4" "32" "700" "70000", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "128";
     flood_ibgda_2_one_warp: "flood" "1" "32" "2500" "70000", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "128";
@@ -169,6 +174,8 @@ jobs! {
     fence_p2p_2_workers: "fence", P2p, 2, "OXSHMEM_CPU_WORKERS" = "3";
     fence_ibgda_4_workers: "fence", Ibgda, 4, "OXSHMEM_CPU_WORKERS" = "3";
 
+    streams_p2p_2_workers: "streams", P2p, 2, "OXSHMEM_CPU_WORKERS" = "3";
+
     flood_ibgda_2_workers: "flood" "4" "64" "500" "70000", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "128", "OXSHMEM_CPU_WORKERS" = "3";
 }
 
@@ -184,9 +191,18 @@ fn memory() {
 /// The CPU proxy: every case that needs nothing but the device and the transport.
 #[test]
 fn ibrc() {
-    for case in
-        ["typed", "rma", "lanes", "signals", "atomic_values", "atomic_contention", "waits", "barriers", "fence", "pointers"]
-    {
+    for case in [
+        "typed",
+        "rma",
+        "lanes",
+        "signals",
+        "atomic_values",
+        "atomic_contention",
+        "waits",
+        "barriers",
+        "fence",
+        "pointers",
+    ] {
         Job::new(PE, case, 2).on(Device::Cpu).transport(Transport::Ibrc).passes_or_is_skipped();
     }
 }

@@ -13,8 +13,8 @@ use oxshmem_hca::prm::qpc::QpState;
 use oxshmem_hca::provider::Provider;
 use oxshmem_hca::soft::{SoftHca, SoftOptions};
 use oxshmem_hca::testing::{Endpoint, EndpointOptions};
-use oxshmem_hca::wire::ctrl::Fence;
 use oxshmem_hca::wire::cqe::{self, Syndrome};
+use oxshmem_hca::wire::ctrl::Fence;
 use oxshmem_hca::wire::masked_atomic::Repr as Masked;
 use oxshmem_hca::wire::{BLOCK_BYTES, MAX_WQE_BYTES, Op, Wqe, data, doorbell, raddr};
 use proptest::prelude::*;
@@ -357,7 +357,8 @@ fn what_a_kernel_cannot_do_is_refused() {
 
     let hca = SoftHca::open(kernel()).unwrap();
     let provider: std::sync::Arc<dyn Provider> = hca;
-    let error = Endpoint::new(&provider, EndpointOptions { collapsed: false, ..EndpointOptions::default() }).unwrap_err();
+    let error =
+        Endpoint::new(&provider, EndpointOptions { collapsed: false, ..EndpointOptions::default() }).unwrap_err();
     assert!(error.to_string().contains("cqc.cc"), "{error}");
 }
 

@@ -5,9 +5,11 @@
 
 pub mod atomic;
 pub mod bench;
+pub mod compare;
 pub mod demo;
 pub mod error;
 pub mod job;
+pub mod machine;
 pub mod options;
 pub mod pattern;
 pub mod plot;

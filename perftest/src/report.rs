@@ -58,6 +58,12 @@ pub struct Row {
     pub doorbells: Option<u64>,
     /// Whether all data was found right.
     pub verified: bool,
+    /// GPU model; null without a GPU, or without nvidia-smi.
+    pub gpu: Option<String>,
+    /// The driver's version; null likewise.
+    pub driver: Option<String>,
+    /// Day, UTC.
+    pub date: String,
 }
 
 impl Row {
@@ -121,7 +127,7 @@ fn number<T: ToString>(value: Option<T>) -> String {
 }
 
 /// With four significant digits, or as many as stand before the point.
-fn rounded(value: Option<f64>) -> String {
+pub(crate) fn rounded(value: Option<f64>) -> String {
     let Some(value) = value else { return "-".to_owned() };
     let before = if value.abs() < 1.0 { 1 } else { value.abs().log10() as usize + 1 };
     format!("{value:.*}", 4usize.saturating_sub(before))
@@ -210,6 +216,9 @@ pub(crate) mod tests {
             wqes: Some(400),
             doorbells: Some(37),
             verified: true,
+            gpu: None,
+            driver: None,
+            date: "2026-11-21".into(),
         }
     }
 
@@ -218,7 +227,7 @@ pub(crate) mod tests {
         let mut value = serde_json::to_value(row("warp", 64, 1.5)).unwrap();
         let object = value.as_object_mut().unwrap();
         let fields = "bench device hca transport npes ctas threads scope bytes iters gbps mops us_p50 us_p99 wqes doorbells verified \
-                      qps op stride ceiling_gbps ceiling_mops";
+                      qps op stride gpu driver date ceiling_gbps ceiling_mops";
         for field in fields.split_whitespace() {
             assert!(object.remove(field).is_some(), "{field}");
         }

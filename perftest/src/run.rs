@@ -9,6 +9,7 @@ use oxshmem::{KernelArgs, LaunchConfig, Module, Path, Pe, SignalOp, SymmetricSli
 use crate::atomic::Expected;
 use crate::bench::{Bench, Scope};
 use crate::error::Error;
+use crate::machine::{self, Gpus};
 use crate::options::Options;
 use crate::pattern::{self, SLACK};
 use crate::report::Row;
@@ -71,6 +72,8 @@ pub struct Session<'a> {
     options: &'a Options,
     kernels: Module,
     buffers: Buffers,
+    /// The machine's GPUs, if kernels run on one.
+    gpus: Option<Gpus>,
     points_done: u64,
     /// Value of the ping-pong signal so far.
     rounds: u64,
@@ -130,7 +133,8 @@ impl<'a> Session<'a> {
             done: pe.alloc_aligned(8, 64)?,
             wrong: pe.alloc_aligned(pe.n_pes(), 64)?,
         };
-        Ok(Self { pe, options, kernels: pe.load(&KERNELS)?, buffers, points_done: 0, rounds: 0 })
+        let gpus = if pe.my_pe() == FIRST && pe.device_name() == "cuda" { Gpus::find() } else { None };
+        Ok(Self { pe, options, kernels: pe.load(&KERNELS)?, buffers, gpus, points_done: 0, rounds: 0 })
     }
 
     /// Gives the memory back. Collective.
@@ -311,6 +315,9 @@ impl<'a> Session<'a> {
             wqes: delta(before.0, after.0),
             doorbells: delta(before.1, after.1),
             verified,
+            gpu: self.gpus.as_ref().map(|gpus| gpus.model.clone()),
+            driver: self.gpus.as_ref().map(|gpus| gpus.driver.clone()),
+            date: machine::today(),
         })
     }
 
@@ -346,7 +353,9 @@ impl<'a> Session<'a> {
         self.pe.synchronize()?;
         let spent = self.pe.read_local(times, 0..blocks as usize)?;
         if spent.contains(&0) {
-            return Err(Error::Usage(format!("--ceiling: the HCA did not complete prepared requests of {bytes} bytes")));
+            return Err(Error::Usage(format!(
+                "--ceiling: the HCA did not complete prepared requests of {bytes} bytes"
+            )));
         }
         let requests = f64::from(blocks) * CEILING_REQUESTS;
         let mops = spent.iter().max().map(|longest| requests * 1e3 / *longest as f64);

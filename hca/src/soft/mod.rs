@@ -193,7 +193,8 @@ impl SoftHca {
         let server = Server::start(gid, fd)?;
         let accelerator = options.accelerator;
         let offload = accelerator.clone().map(|accelerator| Offload::new(accelerator, options.null)).transpose();
-        let offload = offload.map_err(|error| Error::Accelerator { what: "start the engine's kernel".into(), source: error })?;
+        let offload =
+            offload.map_err(|error| Error::Accelerator { what: "start the engine's kernel".into(), source: error })?;
         let tracer = Tracer::new(device.clone(), options.trace);
         let shared = Arc::new(Shared {
             engine: Mutex::new(Engine::new(gid, control, server, options.faults, tracer, offload)),
@@ -205,9 +206,9 @@ impl SoftHca {
         } else {
             let shared = Arc::clone(&shared);
             let offloaded = accelerator.is_some();
-            let thread = std::thread::Builder::new().name("oxshmem-hca".into()).spawn(move || {
-                if offloaded { drive_kernel(&shared) } else { drive(&shared) }
-            });
+            let thread = std::thread::Builder::new()
+                .name("oxshmem-hca".into())
+                .spawn(move || if offloaded { drive_kernel(&shared) } else { drive(&shared) });
             Some(thread.map_err(|error| Error::os("start the engine's thread", error))?)
         };
         let info = HcaInfo {
@@ -425,7 +426,11 @@ fn drive_kernel(shared: &Shared) {
             nap = pace.look;
         }
         let busy = worked.elapsed() < BUSY_TIME;
-        let running = if busy || news { engine.keep_running(if busy { pace.ahead } else { 1 }, pace.idle) } else { engine.running() };
+        let running = if busy || news {
+            engine.keep_running(if busy { pace.ahead } else { 1 }, pace.idle)
+        } else {
+            engine.running()
+        };
         let waiting = engine.is_waiting();
         drop(engine);
         while shared.waiting.load(Ordering::Relaxed) != 0 {

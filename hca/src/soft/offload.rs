@@ -11,8 +11,8 @@ use super::accelerator::{Accelerator, AcceleratorMemory, AcceleratorResult, Pace
 use super::control::{FIRST_QPN, MkeyEntry, MkeyFacts, rights};
 use super::engine::{Engine, Qp, RemoteKey};
 use super::tables::{
-    self, BlockCounters, Control, EVENT_DOORBELL, EVENT_TRAP, EVENTS, Event, Key, Plain, QpConstants, QpContext, QpProgress,
-    Slice, Tables,
+    self, BlockCounters, Control, EVENT_DOORBELL, EVENT_TRAP, EVENTS, Event, Key, Plain, QpConstants, QpContext,
+    QpProgress, Slice, Tables,
 };
 use super::{REGISTER_STRIDE, REGISTERS_PER_PAGE};
 use crate::prm::qpc::QpState;
@@ -301,7 +301,9 @@ impl Engine {
                 match event.kind {
                     EVENT_TRAP => self.take_over(FIRST_QPN + event.place, false),
                     EVENT_DOORBELL => self.wrong_doorbell(event.value, event.place / REGISTERS_PER_PAGE as u32 + 1),
-                    other => self.violation(0, 0, None, format!("the engine's kernel reported an event of kind {other}")),
+                    other => {
+                        self.violation(0, 0, None, format!("the engine's kernel reported an event of kind {other}"))
+                    }
                 }
             }
         }
@@ -415,7 +417,8 @@ impl Engine {
         if qp.handed.bell != 0 {
             // What was rung meanwhile was rung in vain, so this is done in any case.
             let mut bytes = [0; doorbell::LEN];
-            doorbell::Repr::producer(qp.producer as u16, qp.qpn).emit(&mut doorbell::Segment::new_unchecked(&mut bytes[..]));
+            doorbell::Repr::producer(qp.producer as u16, qp.qpn)
+                .emit(&mut doorbell::Segment::new_unchecked(&mut bytes[..]));
             let bell = qp.handed.bell;
             self.with_offload(|offload| {
                 offload.rings += 1;

@@ -131,7 +131,8 @@ impl Accelerator for CudaAccelerator {
         let mut events = self.launched();
         let config = LaunchConfig::linear(BLOCKS, THREADS);
         // SAFETY: the kernel takes one slice; what it names is the caller's promise.
-        unsafe { self.module.launch(SOFT_HCA_KERNEL, config, &[&slice.to_bytes()]) }.map_err(failed)?;
+        unsafe { self.module.launch(SOFT_HCA_KERNEL, config, &[&slice.to_bytes()], &crate::device::Stream::OWN) }
+            .map_err(failed)?;
         self.record(&mut events).map_err(failed)
     }
 

@@ -33,6 +33,9 @@ extern "C" __constant__ oxshmem::abi::State oxshmem_state;
 __constant__ oxshmem::abi::State oxshmem_state = OXSHMEM_STATE_AS_BUILT;
 #else
 static __constant__ oxshmem::abi::State oxshmem_state = OXSHMEM_STATE_AS_BUILT;
+#ifndef __CUDACC_RTC__
+#include <oxshmem/port/unit.h>
+#endif
 #endif
 #undef OXSHMEM_STATE_AS_BUILT
 
