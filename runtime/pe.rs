@@ -810,6 +810,8 @@ fn back(
             let key = u32::from_ne_bytes([key[0], key[1], key[2], key[3]]);
             slab.write(parts.rkeys, pe as u64 * max_chunks + index as u64, &key)?;
         }
+        let keys: Vec<u32> = theirs.as_chunks::<4>().0.iter().map(|key| u32::from_be_bytes(*key)).collect();
+        network.prepare(pe as u32, &keys)?;
     }
     Ok(())
 }

@@ -293,6 +293,39 @@ fn peers_that_go_away_are_noticed() {
     assert_eq!(pair.b.heap.read(0, 8), [1; 8]);
 }
 
+/// What was prepared needs no stop of the kernel: the trace has none.
+#[test]
+fn prepared_keys_stop_nothing() {
+    let log = Log::default();
+    let traced = SoftOptions { trace: Some(Box::new(log.clone())), ..kernel() };
+    let mut pair = Pair::with(EndpointOptions::default(), traced, kernel(), &QpAttributes::default());
+    let (qpn, rkey) = (pair.a.qp.qpn(), pair.b.address().rkey);
+    pair.hca_a.prepare(&[(qpn, rkey)]).unwrap();
+    let remote = Endpoint::remote(&pair.b.address(), 0);
+    pair.run(Op::WriteInline { remote, payload: &[1; 8] });
+    assert_eq!(pair.b.heap.read(0, 8), [1; 8]);
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    assert!(!text.contains("stopped") && text.contains("CREATE_QP"), "{text}");
+
+    let error = pair.hca_a.prepare(&[(qpn, rkey ^ 0x100)]).unwrap_err().to_string();
+    assert!(error.contains("no such key"), "{error}");
+    assert!(pair.hca_a.prepare(&[(qpn + 1, rkey)]).unwrap_err().to_string().contains("no such QP"));
+}
+
+#[derive(Clone, Default)]
+struct Log(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 #[test]
 fn doorbells_that_fit_no_queue_pair_are_reported() {
     let mut pair = pair();

@@ -250,6 +250,10 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// Execute a command that concerns no object, such as QUERY_HCA_CAP.
     fn general_cmd(&self, input: &[u8], output: &mut [u8]) -> Result<()>;
 
+    /// Makes ready, for each pair of an own connected QP and a key of its peer, what the first work request that uses both would otherwise
+    /// have to wait for. Cards have nothing to do. Call it while no kernel waits for the network: mapping memory may wait for kernels.
+    fn prepare(&self, uses: &[(u32, u32)]) -> Result<()>;
+
     /// What it has done, where that is counted.
     fn counters(&self) -> Option<Counters>;
 

@@ -27,11 +27,17 @@ OXSHMEM_DEVICE void write_request(const abi::Qp &qp, uint64_t index, char *dst, 
     }
 }
 
+// Writes a NOP.
+OXSHMEM_DEVICE void write_nothing(const abi::Qp &qp, uint64_t index, bool signaled) {
+    char *const at = reinterpret_cast<char *>(qp.wq + (index & ((1ull << qp.depth_log2) - 1)) * 64);
+    port::store_vec(at, {big((index & 0xffff) << 8), big(qp.qpn << 8 | 1), (signaled ? 0x08u : 0u) << 24, 0});
+}
+
 } // namespace perftest
 
-// Each block writes `bytes` bytes a request to its part of `total` bytes. `spent[block]`: nanoseconds, 0 if something went
-// wrong.
-OXSHMEM_KERNEL(ceiling, char *dst, const char *src, uint64_t bytes, uint64_t total, int pe, uint64_t *spent) {
+// Each block writes `bytes` bytes a request to its part of `total` bytes, `timed` requests (a multiple of the queue's depth);
+// what is left of 65536 requests does nothing. `spent[block]`: nanoseconds, 0 if something went wrong.
+OXSHMEM_KERNEL(ceiling, char *dst, const char *src, uint64_t bytes, uint64_t total, uint64_t timed, int pe, uint64_t *spent) {
     using namespace perftest;
     const abi::State &state = port::state();
     const abi::Qp &qp =
@@ -40,13 +46,18 @@ OXSHMEM_KERNEL(ceiling, char *dst, const char *src, uint64_t bytes, uint64_t tot
     const uint64_t depth = 1ull << qp.depth_log2;
     const uint64_t places = total / bytes;
     uint64_t index = port::byte_swap(port::load<port::order::relaxed, port::reach::device>(record)) & 0xffff;
+    const uint64_t counted = index + timed;
     const uint64_t last = index + 0x10000;
     uint64_t sum = 0;
     bool good = true;
     for (; index < last; index += depth) {
         for (uint64_t i = port::thread_rank(); i < depth; i += port::block_threads()) {
             const uint64_t place = (i + port::block_rank() * depth) % places * bytes;
-            write_request(qp, index + i, dst + place, src + place, bytes, pe, i + 1 == depth);
+            if (index < counted) {
+                write_request(qp, index + i, dst + place, src + place, bytes, pe, i + 1 == depth);
+            } else {
+                write_nothing(qp, index + i, i + 1 == depth);
+            }
         }
         port::fence<port::order::acq_rel, port::reach::system>();
         port::sync_block();
@@ -64,7 +75,7 @@ OXSHMEM_KERNEL(ceiling, char *dst, const char *src, uint64_t bytes, uint64_t tot
                 const uint32_t counter = port::byte_swap(static_cast<uint32_t>(seen >> 32)) >> 16;
                 const uint64_t now = port::clock_ns();
                 if (seen >> 60 == 0 && counter == ((end - 1) & 0xffff)) {
-                    sum += now - begin;
+                    sum += index < counted ? now - begin : 0;
                     break;
                 }
                 if (seen >> 60 == 0xd || now - begin > state.timeout_ns) {

@@ -45,9 +45,11 @@ struct Buffers {
 /// The HCA that completes everything and moves nothing.
 pub(crate) const NULL: &str = "null";
 
-/// Threads of a block of the kernel `ceiling`, and requests that it posts to its queue pair.
+/// Threads of a block of the kernel `ceiling`, the most requests that it times, and the bytes that they may move on all queue pairs,
+/// unless one filling of the queues takes more.
 const CEILING_THREADS: u32 = 256;
-const CEILING_REQUESTS: f64 = 65536.0;
+const CEILING_REQUESTS: u64 = 65536;
+const CEILING_BYTES: u64 = 16 << 30;
 
 /// Work requests and doorbells, where there is a network.
 type Counts = (Option<u64>, Option<u64>);
@@ -347,7 +349,10 @@ impl<'a> Session<'a> {
         let bytes = (point.bytes / self.calls(point)).max(1);
         let (dst, src, times) = (&self.buffers.dst, &self.buffers.src, &self.buffers.times);
         let function = self.kernels.function("ceiling")?;
-        let args = (dst, src, bytes, point.bytes, SECOND as i32, times);
+        let depth = u64::from(self.pe.config().qp_depth());
+        let rounds = CEILING_BYTES / (bytes * depth * u64::from(blocks));
+        let timed = (rounds * depth).clamp(depth, CEILING_REQUESTS);
+        let args = (dst, src, bytes, point.bytes, timed, SECOND as i32, times);
         // SAFETY: what the kernel declares; both buffers hold `point.bytes` bytes, and `times` a word for each block.
         unsafe { self.pe.launch(&function, LaunchConfig::linear(blocks, CEILING_THREADS), args)? };
         self.pe.synchronize()?;
@@ -357,7 +362,7 @@ impl<'a> Session<'a> {
                 "--ceiling: the HCA did not complete prepared requests of {bytes} bytes"
             )));
         }
-        let requests = f64::from(blocks) * CEILING_REQUESTS;
+        let requests = (timed * u64::from(blocks)) as f64;
         let mops = spent.iter().max().map(|longest| requests * 1e3 / *longest as f64);
         Ok(Row { ceiling_mops: mops, ceiling_gbps: mops.map(|mops| mops * bytes as f64 / 1e3), ..row })
     }

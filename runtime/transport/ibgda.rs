@@ -227,6 +227,14 @@ impl Ibgda {
         Ok(keys)
     }
 
+    /// Makes the HCA ready for keys of a peer's chunks, so that no kernel has to wait for that. They are in host byte order.
+    pub(crate) fn prepare(&self, pe: u32, rkeys: &[u32]) -> Result<()> {
+        let Some((_, first)) = self.queues.peers().find(|(peer, _)| *peer == pe) else { return Ok(()) };
+        let mine = self.queue_pairs.iter().skip(first as usize).take(self.queues.per_peer as usize);
+        let uses: Vec<(u32, u32)> = mine.flat_map(|qp| rkeys.iter().map(|rkey| (qp.qpn(), *rkey))).collect();
+        Ok(self.provider.prepare(&uses)?)
+    }
+
     pub(crate) fn provider_name(&self) -> &'static str {
         self.provider.info().provider
     }

@@ -17,6 +17,7 @@ use super::control::{MkeyFacts, rights};
 use super::engine::{Deferred, Engine, LocalKey, Qp, RemoteKey, Step};
 use super::fabric::{EXCHANGE_LIMIT, PeerMemory};
 use super::memory;
+use crate::error::Error;
 use crate::prm::mkey::ANY_QP;
 use crate::prm::qpc::QpState;
 use crate::wire::cqe::Syndrome;
@@ -115,6 +116,34 @@ impl Engine {
                 Step::Done
             }
             _ => Step::Wait,
+        }
+    }
+
+    /// Looks at what a WQE of QP `qpn` that names `rkey` would look at, so that the engine's kernel knows it. `Some` says what is still
+    /// waited for.
+    pub(super) fn prepare(&mut self, qpn: u32, rkey: u32) -> Result<Option<String>, Error> {
+        if !self.is_offloaded() {
+            return Ok(None);
+        }
+        if let Some(reason) = &self.dead {
+            return Err(Error::Dead { device: format!("soft {}", self.gid), reason: reason.clone() });
+        }
+        let Some(mut qp) = self.qps.lend(qpn) else {
+            return Err(Error::argument("qpn", format!("{qpn:#x}"), "no such QP"));
+        };
+        let found = self.look_at_peer(&mut qp).and_then(|()| self.find_remote(&mut qp, rkey));
+        if let Ok(key) = &found {
+            if !qp.handed.connected {
+                self.write_constants(&mut qp);
+            }
+            self.publish_remote_key(&qp, key);
+        }
+        self.qps.put_back(qpn, qp);
+        match found {
+            Ok(_) => Ok(None),
+            Err(Stop::Stall(reason) | Stop::Fetch(reason)) => Ok(Some(reason)),
+            Err(Stop::Fail(failure)) => Err(Error::argument("rkey", format!("{rkey:#x}"), failure.text)),
+            Err(Stop::HandBack) => Ok(None),
         }
     }
 

@@ -312,8 +312,8 @@ impl Engine {
             O::DestroyQp => {
                 let qp::DestroyQp { qpn } = decode(input, output)?;
                 self.qp(qpn)?;
-                let Some(mut qp) = self.qps.remove(qpn) else { return Ok(None) };
                 self.erase_qp(qpn);
+                let Some(mut qp) = self.qps.remove(qpn) else { return Ok(None) };
                 qp.reset();
                 self.control.publish_qp(qpn, &control::QpFacts::default());
                 self.use_pd(qp.context.pd, -1);

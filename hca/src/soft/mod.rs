@@ -342,6 +342,33 @@ impl Provider for SoftHca {
         self.command(Purpose::General, input, output).map(|_| ())
     }
 
+    fn prepare(&self, uses: &[(u32, u32)]) -> Result<()> {
+        let since = Instant::now();
+        let mut done = 0;
+        while done < uses.len() {
+            // Under one lock for as many as possible: the kernel is stopped for changes once.
+            let mut engine = self.shared.engine();
+            let mut waiting = String::new();
+            while let Some((qpn, rkey)) = uses.get(done) {
+                match engine.prepare(*qpn, *rkey)? {
+                    None => done += 1,
+                    Some(reason) => {
+                        waiting = reason;
+                        break;
+                    }
+                }
+            }
+            drop(engine);
+            if done < uses.len() {
+                if since.elapsed() > fabric::EXCHANGE_LIMIT {
+                    return Err(Error::Timeout { what: waiting, limit: fabric::EXCHANGE_LIMIT });
+                }
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        }
+        Ok(())
+    }
+
     fn counters(&self) -> Option<Counters> {
         Some(self.shared.engine().all_counters())
     }

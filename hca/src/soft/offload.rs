@@ -346,6 +346,10 @@ impl Engine {
                 self.violation(qp.qpn, 0, None, text);
             }
             self.activate(&mut qp);
+            if self.tracer.is_on() {
+                let (consumer, producer) = (qp.consumer, qp.producer);
+                self.tracer.line("stopped", format_args!("qp={qpn:#x} at={consumer} posted={producer}"));
+            }
         }
         self.qps.put_back(qpn, qp);
     }
@@ -406,6 +410,10 @@ impl Engine {
         self.write_progress(qp, false);
         qp.handed.trapped = false;
         qp.handed.done = false;
+        if self.tracer.is_on() {
+            let (qpn, consumer, producer) = (qp.qpn, qp.consumer, qp.producer);
+            self.tracer.line("resumed", format_args!("qp={qpn:#x} at={consumer} posted={producer}"));
+        }
         if qp.handed.bell != 0 {
             // What was rung meanwhile was rung in vain, so this is done in any case.
             let mut bytes = [0; doorbell::LEN];
@@ -474,6 +482,14 @@ impl Engine {
 
     /// Takes a QP out of the tables.
     pub(super) fn erase_qp(&mut self, qpn: u32) {
+        if self.tracer.is_on()
+            && let Some(mut qp) = self.qps.lend(qpn)
+        {
+            self.refresh(&mut qp);
+            let (consumer, producer) = (qp.consumer, qp.producer);
+            self.tracer.line("erased", format_args!("qp={qpn:#x} at={consumer} posted={producer}"));
+            self.qps.put_back(qpn, qp);
+        }
         self.with_offload(|offload| {
             offload.change(offload.qp(qpn), &QpConstants::default())?;
             offload.write(offload.qp(qpn) + offset_of!(QpContext, progress) as u64, &QpProgress::default())
