@@ -4,10 +4,10 @@
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench fmt clean
+.PHONY: help setup demo test bench gpu-bundle usage header-time fmt clean
 
 help: ## Print this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
 setup: ## Install what building needs: system packages, Rust, the CUDA compiler (idempotent)
 	@scripts/setup
@@ -20,6 +20,15 @@ test: setup ## Formatting, lints, docs, all tests, a few seconds of fuzzing
 
 bench: setup ## All benchmarks; results in results/
 	@scripts/bench
+
+gpu-bundle: setup ## Build and pack what a machine with GPUs needs; there: ./gpu-bundle/run
+	@scripts/gpu-bundle
+
+usage: setup ## Registers, stack and spills of the library's device functions
+	@scripts/usage
+
+header-time: setup ## How long a kernel with the device headers takes to compile
+	@scripts/header-time
 
 fmt: ## Format Rust, C++ and CUDA sources
 	@cargo fmt --all

@@ -5,11 +5,12 @@ const ARCHITECTURES: [u32; 1] = [80];
 
 fn main() {
     for name in
-        ["abi", "atomics", "barriers", "errors", "gpu", "lanes", "queues", "rma", "signals", "waits", "wqe"]
+        ["abi", "atomics", "barriers", "errors", "gpu", "lanes", "queues", "rma", "signals", "typed", "waits", "wqe"]
     {
         oxshmem_build::Module::new(name).source(format!("kernels/{name}.cu")).architectures(ARCHITECTURES).compile();
     }
-    oxshmem_build::Module::new("typed").source("kernels/typed.cu").cpu_only().compile();
+    // For the report of registers and spills on every architecture.
+    oxshmem_build::Module::new("paths").source("kernels/paths.cu").compile();
     // Calls the port layer as only the `cpu` device can be called.
     oxshmem_build::Module::new("simt").source("kernels/simt.cu").cpu_only().compile();
 }

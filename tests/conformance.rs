@@ -155,9 +155,18 @@ fn memory() {
 /// The CPU proxy: every case that needs nothing but the device and the transport.
 #[test]
 fn ibrc() {
-    for case in
-        ["typed", "rma", "lanes", "signals", "atomic_values", "atomic_contention", "waits", "barriers", "fence", "pointers"]
-    {
+    for case in [
+        "typed",
+        "rma",
+        "lanes",
+        "signals",
+        "atomic_values",
+        "atomic_contention",
+        "waits",
+        "barriers",
+        "fence",
+        "pointers",
+    ] {
         Job::new(PE, case, 2).on(Device::Cpu).transport(Transport::Ibrc).passes_or_is_skipped();
     }
 }

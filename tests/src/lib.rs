@@ -54,8 +54,8 @@ impl Device {
     }
 }
 
-/// The folder with the programs that tests start, for tests that run on a machine where they were not built.
-pub const PROGRAMS: &str = "OXSHMEM_TEST_PROGRAMS";
+/// The variable with the folder of the programs that tests start, for tests that run on a machine where they were not built.
+pub const PROGRAMS: &str = "CONFORMANCE_PROGRAMS";
 
 /// Where the program is that cargo built at `built`: there, or in the folder that [`PROGRAMS`] names.
 #[must_use]
@@ -135,7 +135,13 @@ impl Job {
             .env("OXSHMEM_HEAP_MAX", "256M");
         options.output = Output::Captured;
         options.timeout = Some(LIMIT);
-        Self { program: program.to_owned(), case: case.to_owned(), device: Device::Cpu, transport: Transport::P2p, options }
+        Self {
+            program: program.to_owned(),
+            case: case.to_owned(),
+            device: Device::Cpu,
+            transport: Transport::P2p,
+            options,
+        }
     }
 
     /// Chooses the device; without this, the `cpu` device.
@@ -173,8 +179,7 @@ impl Job {
     #[must_use]
     pub fn run(&self) -> Outcome {
         let options = self.options.clone();
-        let options =
-            options.env("OXSHMEM_DEVICE", self.device.name()).env("OXSHMEM_TRANSPORT", self.transport.name());
+        let options = options.env("OXSHMEM_DEVICE", self.device.name()).env("OXSHMEM_TRANSPORT", self.transport.name());
         let outcome = match launch::run(&options) {
             Ok(outcome) => outcome,
             Err(error) => panic!("{}: {error}", self.case),
