@@ -4,7 +4,10 @@
 /// [`State::magic`]: "OXSM" in memory.
 pub const MAGIC: u32 = 0x4d53_584f;
 /// Raised with every change of layout or meaning.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
+
+/// Bit of [`Qp::reserved`]: a fence was called, and no work request carries it yet.
+pub const FENCE_PENDING: u64 = 1 << 63;
 /// What is hot for one party has lines of its own: 128 bytes is what one GPU L2 access touches.
 pub const LINE_BYTES: u64 = 128;
 /// Bytes of a WQE basic block.
@@ -95,7 +98,7 @@ pub struct Qp {
     /// log2 of the number of landing slots.
     pub landing_log2: u32,
     reserved0: [u32; 13],
-    /// Blocks ever reserved.
+    /// Blocks ever reserved, and [`FENCE_PENDING`].
     pub reserved: u64,
     /// Landing slots ever reserved.
     pub landing_head: u64,

@@ -218,7 +218,8 @@ impl Ibgda {
             len: chunk,
             start_addr: offset,
             access: Access::ALL,
-            relaxed_ordering: true,
+            // Signals and fences rely on writes that do not pass each other on the way to memory.
+            relaxed_ordering: false,
         };
         let key = Mkey::create(&self.pd, &umem, &attributes)?;
         let keys = ChunkKeys { lkey: key.lkey(), rkey: key.rkey() };
@@ -266,7 +267,7 @@ impl Ibgda {
             let mut bits: u64 = slab.read(self.queues.used, word)?;
             while bits != 0 {
                 let qp: abi::Qp = slab.read(self.queues.qps, word * 64 + u64::from(bits.trailing_zeros()))?;
-                if qp.reserved != qp.completed {
+                if qp.reserved & !abi::FENCE_PENDING != qp.completed {
                     return Ok(());
                 }
                 any = true;

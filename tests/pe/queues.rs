@@ -2,6 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 use oxshmem::{Error, FaultKind};
+use oxshmem_hca::wire::ctrl::Fence;
 use oxshmem_hca::wire::wqe::{Op, Wqe};
 use oxshmem_hca::wire::{data, masked_atomic, raddr};
 
@@ -153,7 +154,11 @@ fn compare_requests(rig: &Rig) -> Outcome {
             }
             op => op,
         };
-        let wqe = Wqe::new(before.qpn as u32, index as u16, signaled, op);
+        let mut wqe = Wqe::new(before.qpn as u32, index as u16, signaled, op);
+        // Only the signals of put_signal have to stay behind what was posted before.
+        if op.remote().is_some_and(|remote| remote.raddr == before.offset + 328) {
+            wqe.fence = Fence::StrongOrdering;
+        }
         let mut wanted = [0; 1024];
         let blocks = wqe.emit(&mut wanted);
         // What lies behind an inline payload is nobody's.

@@ -14,7 +14,7 @@
 namespace oxshmem::abi {
 
 constexpr uint32_t kMagic = 0x4d53584f; // "OXSM" in memory
-constexpr uint32_t kAbiVersion = 1;
+constexpr uint32_t kAbiVersion = 2;
 
 // Send-queue geometry, in WQE basic blocks of 64 bytes. The upper limit keeps 16-bit completion counters unambiguous; the
 // lower one lets a full warp reserve its largest group (two blocks a lane) and leaves as much again in flight.
@@ -24,6 +24,9 @@ constexpr uint32_t kMaxDepthLog2 = 15;
 
 // A landing slot receives what one lane reads from a peer (a fetched value, or a piece of a get into unregistered memory).
 constexpr uint32_t kLandingBytes = 64;
+
+// Bit 63 of Qp::reserved: a fence was called, and no work request carries it yet.
+constexpr uint64_t kFencePending = 1ull << 63;
 
 // The longest message of one work request; longer puts and gets are cut (PRM: log_msg_max is 30).
 constexpr uint64_t kMaxMessageBytes = 1ull << 30;
@@ -110,7 +113,7 @@ struct alignas(128) Qp {
     uint32_t landing_log2;
     uint32_t reserved0[13];
     // Written by posters.
-    alignas(128) uint64_t reserved; // blocks ever reserved
+    alignas(128) uint64_t reserved; // blocks ever reserved, and kFencePending
     uint64_t landing_head;          // landing slots ever reserved
     // Written by the group that rings.
     alignas(128) uint64_t rung; // blocks the last doorbell covered

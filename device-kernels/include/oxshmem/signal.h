@@ -24,12 +24,11 @@ OXSHMEM_DEVICE bool check_signal(const uint64_t *signal, SignalOp op, int pe, Op
     return check_symmetric(signal, sizeof(uint64_t), pe, caller) && check_aligned(signal, pe, caller);
 }
 
-// Releases everything the caller has stored before.
-OXSHMEM_DEVICE void local_signal(uint64_t *signal, uint64_t value, SignalOp op) {
+template <order O> OXSHMEM_DEVICE void local_signal(uint64_t *signal, uint64_t value, SignalOp op) {
     if (op == SignalOp::set) {
-        port::store<order::release, reach::system>(signal, value);
+        port::store<O, reach::system>(signal, value);
     } else {
-        port::fetch_add<order::release, reach::system>(signal, value);
+        port::fetch_add<O, reach::system>(signal, value);
     }
 }
 
@@ -45,7 +44,7 @@ OXSHMEM_DEVICE void put_signal_by(void *dst, const void *src, uint64_t bytes, ui
         copy<Scope>(translate(dst, pe), src, bytes);
         Scope::sync();
         if (Scope::rank() == 0) {
-            local_signal(translate(signal, pe), value, op);
+            local_signal<order::release>(translate(signal, pe), value, op);
         }
         return;
     }
@@ -90,14 +89,15 @@ OXSHMEM_DEVICE void put_signal(Scope scope, T *dst, const T *src, size_t n, uint
     putmem_signal(scope, dst, src, detail::bytes_of<T>(n), signal, value, op, pe);
 }
 
-// Updates `signal` at `pe` after the caller's earlier puts to that PE.
+// Updates `signal` at `pe`. It may overtake the caller's earlier operations unless a fence (or quiet) lies between; where the
+// signal says that data is there, put_signal is the faster way.
 OXSHMEM_DEVICE void signal_op(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
     const detail::Path path = detail::path_to(pe, detail::Op::signal);
     if (path == detail::Path::none || !detail::check_signal(signal, op, pe, detail::Op::signal)) {
         return;
     }
     if (path == detail::Path::load_store) {
-        detail::local_signal(detail::translate(signal, pe), value, op);
+        detail::local_signal<port::order::relaxed>(detail::translate(signal, pe), value, op);
     } else {
         detail::network_signal(signal, value, op, pe);
     }

@@ -119,13 +119,28 @@ template <class Scope> OXSHMEM_OUTLINE void copy_skewed(char *to, const char *fr
     }
 }
 
+// Unit `index` of a copy of whole units.
+template <class U> OXSHMEM_DEVICE void copy_one(char *to, const char *from, uint64_t bytes, uint32_t index) {
+    if (index * sizeof(U) < bytes) {
+        reinterpret_cast<U *>(to)[index] = reinterpret_cast<const U *>(from)[index];
+    }
+}
+
 // Copies `bytes` bytes with the widest access that both addresses allow. Where both are aligned to 2, 4 or 8, no aligned unit
 // of that size is torn.
 template <class Scope> OXSHMEM_DEVICE void copy(void *dst, const void *src, uint64_t bytes) {
     char *to = static_cast<char *>(dst);
     const char *from = static_cast<const char *>(src);
     if constexpr (port::kCoalesced) {
-        if ((reinterpret_cast<uint64_t>(to) ^ reinterpret_cast<uint64_t>(from)) % 16 == 0) {
+        // Short and aligned: one access for each lane, and nothing else to compute.
+        const uint64_t together = reinterpret_cast<uint64_t>(to) | reinterpret_cast<uint64_t>(from) | bytes;
+        if (together % 16 == 0 && bytes <= 16 * Scope::size()) {
+            copy_one<port::vec16>(to, from, bytes, Scope::rank());
+        } else if (together % 8 == 0 && bytes <= 8 * Scope::size()) {
+            copy_one<uint64_t>(to, from, bytes, Scope::rank());
+        } else if (together % 4 == 0 && bytes <= 4 * Scope::size()) {
+            copy_one<uint32_t>(to, from, bytes, Scope::rank());
+        } else if ((reinterpret_cast<uint64_t>(to) ^ reinterpret_cast<uint64_t>(from)) % 16 == 0) {
             copy_aligned<Scope, port::vec16>(to, from, bytes);
         } else {
             copy_skewed<Scope>(to, from, bytes);

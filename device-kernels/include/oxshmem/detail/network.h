@@ -33,17 +33,17 @@ OXSHMEM_DEVICE void network_p_runs(Qp &qp, const Group &group, const Located &re
         blocks += inline_blocks(port::count_ones(members) * sizeof(T));
         last_run = first;
     }
-    uint64_t base;
-    if (!reserve(qp, group, blocks, base)) {
+    const Reservation reservation = reserve(qp, group, blocks);
+    if (!reservation.ok) {
         return;
     }
-    const Slot slot = slot_at(qp, base + my_offset);
+    const Slot slot = slot_at(qp, reservation, my_offset);
     if (my_run == port::lane_id()) {
         slot.inline_header(qp.qpn, remote, port::count_ones(my_lanes) * sizeof(T), my_run == last_run);
     }
     const uint32_t position = port::count_ones(my_lanes & ((1u << port::lane_id()) - 1));
     slot.inline_value(position * sizeof(T), value);
-    submit(qp, group, base, blocks);
+    submit(qp, group, reservation.first, blocks);
 }
 
 // Writes one value inline. Lanes whose targets follow each other share a work request; the rest share the reservation and the
@@ -63,14 +63,14 @@ template <class T> OXSHMEM_OUTLINE void network_p(T *dst, T value, int pe) {
             return;
         }
     }
-    uint64_t base;
-    if (!reserve(qp, group, group.size, base)) {
+    const Reservation reservation = reserve(qp, group, group.size);
+    if (!reservation.ok) {
         return;
     }
-    const Slot slot = slot_at(qp, base + group.rank);
+    const Slot slot = slot_at(qp, reservation, group.rank);
     slot.inline_header(qp.qpn, remote, sizeof(T), group.last());
     slot.inline_value(0, value);
-    submit(qp, group, base, group.size);
+    submit(qp, group, reservation.first, group.size);
 }
 
 // One piece of a put: what a single work request can carry from `src` to `dst`, at most `bytes`.
@@ -251,7 +251,7 @@ OXSHMEM_OUTLINE uint64_t network_put_signal(void *dst, const void *src, uint64_t
         const uint64_t end = post(qp, data_blocks + (last ? 1 : 0), [&](const Slot &slot, bool signaled) {
             write_piece(slot, qp, piece, from, signaled && !last);
             if (last) {
-                write_signal(Slot{slot.wq, slot.index + data_blocks, slot.mask}, qp, target, value, op, signaled);
+                write_signal(Slot{slot.wq, slot.index + data_blocks, slot.mask, true}, qp, target, value, op, signaled);
             }
         });
         if (end == 0 || last) {
@@ -263,6 +263,22 @@ OXSHMEM_OUTLINE uint64_t network_put_signal(void *dst, const void *src, uint64_t
     }
 }
 
+// Makes the next request on each QP that this block uses a strongly ordered one.
+OXSHMEM_OUTLINE void network_fence() {
+    const abi::State &s = port::state();
+    const uint32_t mine = port::block_rank() % s.qps_per_pe;
+    const uint32_t words = (static_cast<uint32_t>(s.n_pes) * s.qps_per_pe + 63) / 64;
+    for (uint32_t word = 0; word < words; ++word) {
+        uint64_t bits = port::load<order::relaxed, reach::device>(as<uint64_t>(s.used) + word);
+        for (; bits != 0; bits &= bits - 1) {
+            const uint32_t index = word * 64 + port::lowest_bit(bits);
+            if (index % s.qps_per_pe == mine) {
+                port::fetch_or<order::relaxed, reach::device>(&as<Qp>(s.qps)[index].reserved, abi::kFencePending);
+            }
+        }
+    }
+}
+
 // Waits for everything that was posted on any QP before the call.
 OXSHMEM_OUTLINE void network_quiet() {
     const abi::State &s = port::state();
@@ -271,7 +287,7 @@ OXSHMEM_OUTLINE void network_quiet() {
         uint64_t bits = port::load<order::acquire, reach::device>(as<uint64_t>(s.used) + word);
         for (; bits != 0; bits &= bits - 1) {
             Qp &qp = as<Qp>(s.qps)[word * 64 + port::lowest_bit(bits)];
-            const uint64_t posted = port::load<order::acquire, reach::device>(&qp.reserved);
+            const uint64_t posted = port::load<order::acquire, reach::device>(&qp.reserved) & ~abi::kFencePending;
             if (!wait_completed(qp, posted, Op::quiet)) {
                 return;
             }

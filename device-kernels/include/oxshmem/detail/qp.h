@@ -109,30 +109,37 @@ OXSHMEM_DEVICE bool wait_completed(Qp &qp, uint64_t blocks, Op op) {
     return wait<OnAbort::keep_waiting>(op, qp.pe, as<void>(qp.wq), done) && ok;
 }
 
-// Reserves `blocks` blocks for the whole group and waits until they are free. Every lane gets the index of the first one.
-// False: they never became free (the reason is recorded); the QP is of no more use.
-OXSHMEM_DEVICE bool reserve(Qp &qp, const Group &group, uint32_t blocks, uint64_t &first) {
+// The blocks of a group.
+struct Reservation {
+    uint64_t first;
+    bool ordered; // a fence was called before: the first request has to carry it
+    bool ok;      // false: they never became free (the reason is recorded); the QP is of no more use
+};
+
+// Reserves `blocks` blocks for the whole group and waits until they are free. Every lane gets the answer.
+OXSHMEM_DEVICE Reservation reserve(Qp &qp, const Group &group, uint32_t blocks) {
     uint64_t base = 0;
-    bool ok = true;
     if (group.leads()) {
         base = port::fetch_add<order::relaxed, reach::device>(&qp.reserved, static_cast<uint64_t>(blocks));
-        const uint64_t depth = 1ull << qp.depth_log2;
-        if (base + blocks > depth) {
-            ok = wait_completed(qp, base + blocks - depth, Op::queue_space);
+        if ((base & abi::kFencePending) != 0) {
+            // Groups that reserve before this is done carry the fence too, which does no harm.
+            port::fetch_and<order::relaxed, reach::device>(&qp.reserved, ~abi::kFencePending);
         }
-        if (!ok) {
+        const uint64_t end = (base & ~abi::kFencePending) + blocks;
+        const uint64_t depth = 1ull << qp.depth_log2;
+        if (end > depth && !wait_completed(qp, end - depth, Op::queue_space)) {
             base = ~0ull;
         }
     }
     if (group.size > 1) {
         base = port::shfl(group.mask, base, group.leader);
     }
-    first = base;
-    return base != ~0ull;
+    return {base & ~abi::kFencePending, (base & abi::kFencePending) != 0, base != ~0ull};
 }
 
-OXSHMEM_DEVICE Slot slot_at(const Qp &qp, uint64_t index) {
-    return {qp.wq, index, (1u << qp.depth_log2) - 1};
+// The slot of the request `offset` blocks behind the first of a reservation.
+OXSHMEM_DEVICE Slot slot_at(const Qp &qp, const Reservation &reservation, uint32_t offset) {
+    return {qp.wq, reservation.first + offset, (1u << qp.depth_log2) - 1, reservation.ordered && offset == 0};
 }
 
 OXSHMEM_DEVICE uint32_t stamp_of(const Qp &qp, uint64_t index) {
@@ -282,14 +289,13 @@ OXSHMEM_DEVICE void submit(Qp &qp, const Group &group, uint64_t first, uint32_t 
 // posted.
 template <class Write> OXSHMEM_DEVICE uint64_t post(Qp &qp, uint32_t blocks, Write write) {
     const Group group = converge(qp, blocks);
-    uint64_t base;
-    if (!reserve(qp, group, blocks * group.size, base)) {
+    const Reservation reservation = reserve(qp, group, blocks * group.size);
+    if (!reservation.ok) {
         return 0;
     }
-    const uint64_t first = base + blocks * group.rank;
-    write(slot_at(qp, first), group.last());
-    submit(qp, group, base, blocks * group.size);
-    return first + blocks;
+    write(slot_at(qp, reservation, blocks * group.rank), group.last());
+    submit(qp, group, reservation.first, blocks * group.size);
+    return reservation.first + blocks * (group.rank + 1);
 }
 
 // A landing slot: registered memory for one result of up to kLandingBytes. Taken before blocks are reserved, since its previous

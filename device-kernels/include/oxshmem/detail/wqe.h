@@ -22,6 +22,7 @@ constexpr uint32_t kExtended4 = 0x08;
 constexpr uint32_t kExtended8 = 0x09;
 
 constexpr uint32_t kCqUpdate = 0x08;          // fm_ce_se: write a CQE
+constexpr uint32_t kStrongOrdering = 3 << 5;  // fm_ce_se: nothing of this request is visible before all of the earlier ones
 constexpr uint32_t kInlineFlag = 0x80000000u; // inline header: the payload follows
 constexpr uint32_t kInlineHeaderOffset = 32;  // behind control and remote address
 constexpr uint32_t kInlineOffset = 36;        // first payload byte
@@ -50,6 +51,7 @@ struct Slot {
     uint64_t wq;
     uint64_t index; // 64-bit block index of the WQE's first block
     uint32_t mask;  // depth - 1
+    bool ordered;   // strong ordering
 
     // The 16 bytes at segment `ds` of the WQE.
     OXSHMEM_DEVICE void *segment(uint32_t ds) const {
@@ -65,7 +67,7 @@ struct Slot {
 
     OXSHMEM_DEVICE void control(Opcode op, uint32_t opmod, uint32_t qpn, uint32_t ds, bool signaled) const {
         put(0, be(opmod << 24 | (low(index) & 0xffff) << 8 | static_cast<uint32_t>(op)), be(qpn << 8 | ds),
-            (signaled ? kCqUpdate : 0) << 24, 0);
+            ((signaled ? kCqUpdate : 0) | (ordered ? kStrongOrdering : 0)) << 24, 0);
     }
 
     OXSHMEM_DEVICE void remote_address(const Located &remote) const {
