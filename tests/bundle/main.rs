@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 
-use report::Report;
+use report::{Report, say};
 use step::Runner;
 
 /// What can be run.
@@ -57,7 +57,7 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
     }
     let runner = Runner::new(&arguments.out, Duration::from_secs(arguments.limit))?;
     let mut report = Report::new(&runner);
-    println!("{}", report.heading());
+    say(report.heading());
     for part in parts {
         match part {
             Part::Tests => parts::tests(&runner, &mut report, arguments.jobs, &arguments.only),
@@ -68,7 +68,7 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
         // Also what an interrupted run has found is kept.
         report.write(&arguments.out.join("results.json"))?;
     }
-    println!("\n{}\nresults: {}", report.table(), arguments.out.join("results.json").display());
+    say(&format!("\n{}\nresults: {}", report.table(), arguments.out.join("results.json").display()));
     Ok(report.is_good())
 }
 

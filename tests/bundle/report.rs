@@ -1,6 +1,7 @@
 //! What was found: a table for people, JSON for programs.
 
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -104,10 +105,14 @@ impl Report {
 
     /// Adds what a step found, and prints it in a line; what failed, in one line each.
     pub fn add(&mut self, group: Group) {
-        println!("{}", line(&group));
+        say(&line(&group));
         for item in &group.items {
             if let Status::Failed(how) = &item.status {
-                println!("    FAILED {}: {}", item.name, how.lines().next().unwrap_or_default());
+                say(&format!(
+                    "    FAILED {}: {}",
+                    item.name,
+                    how.lines().find(|line| !line.is_empty()).unwrap_or_default()
+                ));
             }
         }
         let mut reasons: Vec<&str> = Vec::new();
@@ -115,7 +120,7 @@ impl Report {
             if let Status::Skipped(reason) = &item.status
                 && !reasons.contains(&reason.as_str())
             {
-                println!("    skipped: {reason}");
+                say(&format!("    skipped: {reason}"));
                 reasons.push(reason);
             }
         }
@@ -150,6 +155,11 @@ impl Report {
         let all = json!({ "machine": self.machine, "good": self.is_good(), "groups": groups });
         std::fs::write(path, format!("{all:#}\n")).map_err(|error| format!("{}: {error}", path.display()))
     }
+}
+
+/// Prints a line. Nobody has to read it: what counts is written to files.
+pub fn say(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{text}");
 }
 
 fn count(group: &Group) -> (usize, usize, usize) {
