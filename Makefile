@@ -4,10 +4,10 @@
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench gpu-bundle usage header-time fmt clean
+.PHONY: help setup demo test bench compare performance-docs gpu-bundle usage header-time fmt clean
 
 help: ## Print this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
 
 setup: ## Install what building needs: system packages, Rust, the CUDA compiler (idempotent)
 	@scripts/setup
@@ -20,6 +20,13 @@ test: setup ## Formatting, lints, docs, all tests, a few seconds of fuzzing
 
 bench: setup ## All benchmarks; results in results/
 	@scripts/bench
+
+compare: setup ## Side by side with NVSHMEM on this machine's GPUs; JSON and a plot in results/
+	@mkdir -p results
+	@scripts/compare --json results/compare.jsonl --plot results/compare.svg
+
+performance-docs: setup ## Make docs/performance.md's tables and plots from perftest/baselines
+	@cargo run --release --quiet -p oxshmem-perftest --bin performance_docs
 
 gpu-bundle: setup ## Build and pack what a machine with GPUs needs; there: ./gpu-bundle/run
 	@scripts/gpu-bundle

@@ -1,7 +1,9 @@
 //! Compiles the runtime's device code (`device-kernels/kernels`) and the C++ side of the `cpu` device.
 
 fn main() {
-    oxshmem_build::Module::new("host_ops").source("device-kernels/kernels/host_ops.cu").compile();
+    for name in ["host_ops", "soft_hca"] {
+        oxshmem_build::Module::new(name).source(format!("device-kernels/kernels/{name}.cu")).compile();
+    }
 
     println!("cargo::rerun-if-changed=runtime/device/cpu/glue.cpp");
     cc::Build::new()

@@ -6,14 +6,16 @@ pub const MAGIC: u32 = 0x4d53_584f;
 /// Raised with every change of layout or meaning.
 pub const ABI_VERSION: u32 = 2;
 
-/// Bit of [`Qp::reserved`]: a fence was called, and no work request carries it yet.
-pub const FENCE_PENDING: u64 = 1 << 63;
+/// Where the blocks ever reserved begin in [`Qp::gate`], which keeps them modulo 2^42.
+pub const GATE_RESERVED_SHIFT: u32 = 22;
 /// What is hot for one party has lines of its own: 128 bytes is what one GPU L2 access touches.
 pub const LINE_BYTES: u64 = 128;
 /// Bytes of a WQE basic block.
 pub const BLOCK_BYTES: u64 = 64;
 /// [`Control::abort`]: the job is over, and every device wait returns. Device code itself aborts a launch with a smaller number.
 pub const ABORT_JOB: u32 = 2;
+/// [`Control::claimed`]: the error is whole.
+pub const ERROR_VALID: u32 = 2;
 /// Bytes of a landing slot.
 pub const LANDING_BYTES: u64 = 64;
 /// Buffers outside the heap that can be registered at a time.
@@ -98,8 +100,8 @@ pub struct Qp {
     /// log2 of the number of landing slots.
     pub landing_log2: u32,
     reserved0: [u32; 13],
-    /// Blocks ever reserved, and [`FENCE_PENDING`].
-    pub reserved: u64,
+    /// Blocks ever reserved, from [`GATE_RESERVED_SHIFT`] on; below, who is posting.
+    pub gate: u64,
     /// Landing slots ever reserved.
     pub landing_head: u64,
     pad0: [u64; 14],
@@ -107,9 +109,7 @@ pub struct Qp {
     pub rung: u64,
     /// Doorbells rung.
     pub doorbells: u64,
-    /// Announcements since a ringer last left.
-    pub tickets: u32,
-    pad1: [u32; 27],
+    pad1: [u64; 14],
     /// Blocks that may be reused.
     pub completed: u64,
     pad2: [u64; 15],
@@ -148,13 +148,12 @@ impl Qp {
             index: c.index,
             landing_log2: c.landing_log2,
             reserved0: [0; 13],
-            reserved: 0,
+            gate: 0,
             landing_head: 0,
             pad0: [0; 14],
             rung: 0,
             doorbells: 0,
-            tickets: 0,
-            pad1: [0; 27],
+            pad1: [0; 14],
             completed: 0,
             pad2: [0; 15],
         }
@@ -238,7 +237,7 @@ const _: () = assert!(size_of::<Control>() == 128);
 const _: () = assert!(size_of::<Qp>() == 512);
 const _: () = {
     use core::mem::offset_of;
-    assert!(offset_of!(Qp, reserved) == 128 && offset_of!(Qp, rung) == 256 && offset_of!(Qp, completed) == 384);
+    assert!(offset_of!(Qp, gate) == 128 && offset_of!(Qp, rung) == 256 && offset_of!(Qp, completed) == 384);
 };
 const _: () = assert!(size_of::<LocalRegion>() == 24);
 const _: () = assert!(size_of::<State>() == 256);
@@ -263,8 +262,8 @@ layout! {
     ErrorRecord { code, op, pe, qpn, wqe_index, address, length, syndrome, vendor_syndrome, block, thread }
     Control { abort, claimed, error }
     Qp {
-        wq, stamps, dbr, doorbell, cqe, landing, laps, qpn, depth_log2, pe, index, landing_log2, reserved, landing_head, rung,
-        doorbells, tickets, completed,
+        wq, stamps, dbr, doorbell, cqe, landing, laps, qpn, depth_log2, pe, index, landing_log2, gate, landing_head, rung,
+        doorbells, completed,
     }
     LocalRegion { base, bytes, lkey }
     State {

@@ -404,13 +404,27 @@ choice! {
 
 choice! {
     /// Which HCA executes work requests.
-    Hca: "`auto`, `soft` or `mlx5`" {
+    Hca: "`auto`, `soft`, `mlx5` or `null`" {
         /// `mlx5` where a card is found that the device can post to, else `soft`.
         Auto = "auto",
         /// The software HCA.
         Soft = "soft",
         /// A ConnectX through rdma-core.
         Mlx5 = "mlx5",
+        /// The software HCA as a card that completes everything and moves nothing: for measuring posting alone.
+        Null = "null",
+    }
+}
+
+choice! {
+    /// What executes the software HCA's send queues.
+    SoftEngine: "`auto`, `thread` or `kernel`" {
+        /// `kernel` on `cuda`, `thread` on `cpu`.
+        Auto = "auto",
+        /// A thread of the CPU, which checks every field, and misbehaves on demand.
+        Thread = "thread",
+        /// A kernel of the device.
+        Kernel = "kernel",
     }
 }
 
@@ -536,7 +550,7 @@ const TIB: u64 = 1 << 40;
 variables! {
     /// Where kernels run: `cuda` an NVIDIA GPU, `cpu` the SIMT executor, `auto` the GPU if there is a usable one.
     "OXSHMEM_DEVICE" copy device: Device = Device::Auto, Limits::None;
-    /// What executes work requests: `mlx5` a ConnectX, `soft` the software HCA, `auto` the card if there is a usable one.
+    /// What executes work requests: `mlx5` a ConnectX, `soft` the software HCA, `auto` the card if there is a usable one; `null` completes them and moves nothing, which measures posting alone.
     "OXSHMEM_HCA" copy hca: Hca = Hca::Auto, Limits::None;
     /// How peers are reached: `auto` decides per peer; `p2p` is load/store only, and a peer that cannot be reached so is an error; `ibgda` and `ibrc` use the network for every PE but oneself.
     "OXSHMEM_TRANSPORT" copy transport: Transport = Transport::Auto, Limits::None;
@@ -547,7 +561,7 @@ variables! {
     /// By how much the heap grows, and what is registered with the HCA in one piece. At most `OXSHMEM_HEAP_MAX`. Rounded up to the granularity of the device's memory (2M on GPUs).
     "OXSHMEM_HEAP_CHUNK" copy heap_chunk: ByteSize = ByteSize(64 * MIB), Limits::PowerOfTwo(MIB, TIB);
     /// Send-queue depth of a QP, in blocks of 64 bytes.
-    "OXSHMEM_QP_DEPTH" copy qp_depth: u32 = 1024, Limits::PowerOfTwo(128, 32768);
+    "OXSHMEM_QP_DEPTH" copy qp_depth: u32 = 1024, Limits::PowerOfTwo(128, 16384);
     /// QPs to each peer reached over the network; CTAs are spread over them.
     "OXSHMEM_QPS_PER_PEER" copy qps_per_peer: u32 = 4, Limits::Range(1, 64);
     /// Deadline of every wait for another PE, on the device and on the host; after it the operation ends with an error.
@@ -580,7 +594,9 @@ variables! {
     "OXSHMEM_IB_UDP_SPORT" borrow ib_udp_sport: Vec<u32> = Vec::new(), Limits::Range(49152, 65535);
     /// Faults that the software HCA produces on purpose, for tests; the grammar is the software HCA's.
     "OXSHMEM_SOFT_FAULTS" borrow soft_faults: String = String::new(), Limits::None;
-    /// Print every command, doorbell, work request and completion of the software HCA on stderr.
+    /// What executes the software HCA's send queues: a `thread` of the CPU, or a `kernel` of the device, which queues in GPU memory need; `auto` is `thread` on the `cpu` device. A kernel produces no faults.
+    "OXSHMEM_SOFT_ENGINE" copy soft_engine: SoftEngine = SoftEngine::Auto, Limits::None;
+    /// Print every command, doorbell, work request and completion of the software HCA on stderr; of its kernel only what that hands to the CPU.
     "OXSHMEM_SOFT_TRACE" copy soft_trace: bool = false, Limits::None;
     /// What is logged on stderr.
     "OXSHMEM_LOG" borrow log: LogFilter = LogFilter("warn".into()), Limits::None;
@@ -851,9 +867,9 @@ mod tests {
         for (name, value, words) in [
             ("OXSHMEM_DEVICE", "gpu", "`auto`, `cpu` or `cuda`"),
             ("OXSHMEM_DEVICE", "", "`auto`"),
-            ("OXSHMEM_QP_DEPTH", "-1", "a power of two, 128 to 32768"),
-            ("OXSHMEM_QP_DEPTH", "0x80", "128 to 32768"),
-            ("OXSHMEM_QP_DEPTH", "99999999999999999999", "128 to 32768"),
+            ("OXSHMEM_QP_DEPTH", "-1", "a power of two, 128 to 16384"),
+            ("OXSHMEM_QP_DEPTH", "0x80", "128 to 16384"),
+            ("OXSHMEM_QP_DEPTH", "99999999999999999999", "128 to 16384"),
             ("OXSHMEM_HEAP_MAX", "1Q", "`64M`"),
             ("OXSHMEM_HEAP_MAX", "99999999T", "1M to 512G"),
             ("OXSHMEM_HEAP_MAX", "M", "1M to 512G"),

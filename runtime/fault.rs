@@ -219,6 +219,11 @@ pub(crate) struct Cause {
 }
 
 impl DeviceFault {
+    /// Whether device code ends all waits of the PE when it records this; see `raise` in `detail/error.h`.
+    pub(crate) fn ends_waits(&self) -> bool {
+        matches!(self.kind, FaultKind::Timeout { .. } | FaultKind::Completion { .. })
+    }
+
     /// The QP of a completion error.
     pub(crate) fn failed_qp(&self) -> Option<u32> {
         match self.kind {

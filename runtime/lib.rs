@@ -24,7 +24,7 @@ mod transport;
 extern crate self as oxshmem;
 
 pub use config::Config;
-pub use device::{CudaGpu, Function, KernelArg, KernelArgs, LaunchConfig, Module, ModuleSource};
+pub use device::{CudaGpu, Function, KernelArg, KernelArgs, LaunchConfig, Module, ModuleSource, Stream};
 pub use error::{Error, Result};
 pub use fault::{DeviceFault, FaultKind};
 pub use heap::HeapError;

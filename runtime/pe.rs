@@ -1,9 +1,13 @@
 //! A processing element: one process's membership in a job, from init to finalize.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
 use oxshmem_hca::provider::Counters;
@@ -12,7 +16,8 @@ use crate::abi::{self, ErrorRecord};
 use crate::bootstrap::{Bootstrap, BootstrapError};
 use crate::config::{self, Config};
 use crate::device::{
-    CpuDevice, CudaDevice, CudaGpu, Device, Function, KernelArgs, LaunchConfig, Module, ModuleSource, cuda,
+    CpuDevice, CudaDevice, CudaGpu, Device, Function, KernelArgs, LaunchConfig, Module, ModuleSource, Stream, Wait,
+    cuda,
 };
 use crate::fault::DeviceFault;
 use crate::heap::{HeapError, HeapLayout, PeerLinks, SymmetricHeap};
@@ -57,6 +62,7 @@ pub enum Path {
 #[derive(Debug)]
 pub struct Pe {
     // Dropped in this order: first what uses memory, then memory.
+    unread: RefCell<BTreeMap<usize, Unread>>,
     host_ops: Module,
     network: Option<Ibgda>,
     heap: RefCell<SymmetricHeap>,
@@ -69,6 +75,14 @@ pub struct Pe {
     bootstrap: Bootstrap,
     _occupied: Occupied,
     _one_thread: PhantomData<Cell<()>>,
+}
+
+/// A stream with work whose errors have not been reported yet.
+#[derive(Debug)]
+struct Unread {
+    stream: Stream,
+    /// An error that another stream's `synchronize` found while this stream had work. It may have ended that work's waits too.
+    fault: Option<DeviceFault>,
 }
 
 /// What is where in the slab.
@@ -115,10 +129,15 @@ impl Pe {
     pub fn with_config(config: Config) -> Result<Self> {
         config.init_log();
         let occupied = Occupied::claim()?;
+        let mut phases = Phases::begin();
         let bootstrap = Bootstrap::connect(&config)?;
-        let built = Self::build(config, &bootstrap);
+        phases.end("bootstrap");
+        let built = Self::build(config, &bootstrap, &mut phases);
         match built {
-            Ok(parts) => Ok(parts.into_pe(bootstrap, occupied)),
+            Ok(parts) => {
+                tracing::info!(pe = bootstrap.rank(), "init: {phases}");
+                Ok(parts.into_pe(bootstrap, occupied))
+            }
             Err(error) => {
                 // The others would wait for this PE until their deadline.
                 bootstrap.abort(&format!("PE {} cannot initialise: {error}", bootstrap.rank()));
@@ -127,12 +146,15 @@ impl Pe {
         }
     }
 
-    fn build(config: Config, bootstrap: &Bootstrap) -> Result<Built> {
+    fn build(config: Config, bootstrap: &Bootstrap, phases: &mut Phases) -> Result<Built> {
         let (me, n_pes) = (bootstrap.rank(), bootstrap.size());
         let plan = Plan::new(&config, bootstrap)?;
-        let device = open_device(&config, &plan, bootstrap)?;
+        let device = open_device(&config, bootstrap)?;
+        phases.end("device");
         agree_on_sizes(&config, device.as_ref(), bootstrap)?;
         check_reach(&plan, device.as_ref(), bootstrap)?;
+
+        phases.end("peers");
 
         let chunk = config.heap_chunk().0.next_multiple_of(device.granularity());
         let config = if chunk == config.heap_chunk().0 {
@@ -154,6 +176,7 @@ impl Pe {
         let parts = Parts::new(&mut layout, u64::from(n_pes), max_chunks);
         let queues = plan.network.then(|| QueueLayout::new(&mut layout, &config, me, n_pes));
         let slab = Arc::new(Slab::new(Arc::clone(&device), &layout)?);
+        phases.end("slab");
 
         // From here on a failure of the job ends every device wait.
         let control = Arc::clone(&slab);
@@ -168,11 +191,13 @@ impl Pe {
             Ok(bootstrap.barrier("sockets of the heap")?)
         })?;
         let mut heap = SymmetricHeap::new(Arc::clone(&device), heap_layout, links)?;
+        phases.end("heap addresses");
 
         let network = match queues {
             Some(queues) => Some(Ibgda::connect(&config, bootstrap, device.as_ref(), &slab, queues)?),
             None => None,
         };
+        phases.end("network");
 
         // The first allocation is the runtime's own: the slots that barriers write to.
         let sync_bytes = u64::from(n_pes) * 8;
@@ -217,10 +242,13 @@ impl Pe {
         }
         device.install(&state)?;
         let host_ops = Module { loaded: device.load(&HOST_OPS)? };
+        phases.end("modules");
 
         let mut built = Built { host_ops, network, heap, slab, parts, device, state, plan, config };
         built.back(bootstrap, sync_offset + sync_bytes)?;
+        phases.end("heap memory");
         bootstrap.barrier("end of init")?;
+        phases.end("others");
         Ok(built)
     }
 
@@ -253,6 +281,15 @@ impl Pe {
     #[must_use]
     pub fn gpu(&self) -> Option<CudaGpu> {
         self.device.gpu()
+    }
+
+    /// Makes the GPU the calling thread's current one, for the CUDA runtime and driver alike, if the thread has none yet. Nothing on the
+    /// `cpu` device.
+    ///
+    /// # Errors
+    /// The GPU's context is lost.
+    pub fn make_gpu_current(&self) -> Result<()> {
+        Ok(self.device.make_current()?)
     }
 
     /// Provider of the HCA in use (`soft` or `mlx5`), if there is one.
@@ -345,7 +382,47 @@ impl Pe {
         Ok(Module { loaded: self.device.load(source)? })
     }
 
-    /// Launches a kernel and returns at once. Kernels run in the order of their launches; [`synchronize`](Pe::synchronize) waits for them.
+    /// Gives a module that the program has loaded itself this PE's state, so that its kernels can use the device API. Its kernels are
+    /// launched by the program; [`synchronize_device`](Pe::synchronize_device) reports their errors.
+    ///
+    /// # Errors
+    /// It has no state symbol, or one of another version of the device ABI; or this is not the `cuda` device.
+    ///
+    /// # Safety
+    /// `raw` is a `CUmodule` of the GPU's primary context, none of whose kernels is running. It stays loaded until it is
+    /// [unregistered](Pe::unregister_module) or the PE is finalized, and none of its kernels runs then.
+    pub unsafe fn register_module(&self, raw: *mut c_void) -> Result<()> {
+        // SAFETY: the caller's promise.
+        Ok(unsafe { self.device.register_module(raw) }?)
+    }
+
+    /// Forgets a module that was registered; its kernels must not be launched any more.
+    ///
+    /// # Errors
+    /// It is not registered.
+    pub fn unregister_module(&self, raw: *mut c_void) -> Result<()> {
+        Ok(self.device.unregister_module(raw)?)
+    }
+
+    /// Gives a state symbol this PE's state, as [`register_module`](Pe::register_module) does: that of a translation unit of a
+    /// CUDA-runtime program. `locate` is called with the GPU's context current, and answers the symbol's device address and size. On the
+    /// `cpu` device nothing happens, but for a warning in the log.
+    ///
+    /// # Errors
+    /// As [`register_module`](Pe::register_module), or what `locate` says.
+    ///
+    /// # Safety
+    /// What `locate` answers is true until the PE is finalized, and no kernel that reads the symbol is running.
+    pub unsafe fn register_unit(
+        &self,
+        name: &str,
+        mut locate: impl FnMut() -> std::result::Result<(u64, usize), String>,
+    ) -> Result<()> {
+        Ok(self.device.register_unit(name, &mut locate)?)
+    }
+
+    /// Launches a kernel on the PE's own stream and returns at once. Kernels on a stream run in the order of their launches;
+    /// [`synchronize`](Pe::synchronize) waits for them.
     ///
     /// # Errors
     /// The shape or the arguments do not fit; nothing was launched.
@@ -355,30 +432,138 @@ impl Pe {
     /// may do. What they point to must stay valid until the kernel has ended.
     pub unsafe fn launch(&self, function: &Function, config: LaunchConfig, args: impl KernelArgs) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { function.launch(config, &args) }?;
+        unsafe { self.launch_on_stream(&Stream::OWN, function, config, args) }
+    }
+
+    /// As [`launch`](Pe::launch), on `stream`.
+    ///
+    /// # Errors
+    /// As [`launch`](Pe::launch); or the stream is not one of this PE's device.
+    ///
+    /// # Safety
+    /// As [`launch`](Pe::launch).
+    pub unsafe fn launch_on_stream(
+        &self,
+        stream: &Stream,
+        function: &Function,
+        config: LaunchConfig,
+        args: impl KernelArgs,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { function.launch(config, &args, stream) }?;
+        self.note(stream);
         Ok(())
     }
 
-    /// Waits until all kernels launched before have ended.
+    /// The stream that [`launch`](Pe::launch) and the host's operations use.
+    #[must_use]
+    pub fn stream(&self) -> Stream {
+        Stream::OWN
+    }
+
+    /// A new stream, which waits for no other.
+    ///
+    /// # Errors
+    /// The device has no room for it.
+    pub fn create_stream(&self) -> Result<Stream> {
+        Ok(self.device.create_stream()?)
+    }
+
+    /// A stream that the program made: on the `cuda` device a `CUstream` (`cudaStream_t`, cudarc's `CudaStream::cu_stream`) of the GPU's
+    /// primary context, null for the legacy default stream. The `cpu` device takes null alone, and means the PE's own stream.
+    ///
+    /// What is put on a stream that is being captured becomes part of the graph; errors of its launches are reported by the next
+    /// [`synchronize_device`](Pe::synchronize_device), and they must have ended before the PE is finalized.
+    ///
+    /// # Errors
+    /// The device cannot use it.
+    ///
+    /// # Safety
+    /// `raw` is such a stream, and stays one while work is put on it or [`synchronize_stream`](Pe::synchronize_stream) is called with it.
+    pub unsafe fn stream_from_raw(&self, raw: *mut c_void) -> Result<Stream> {
+        // SAFETY: the caller's promise.
+        Ok(unsafe { self.device.stream_from_raw(raw) }?)
+    }
+
+    /// Waits until everything that was put on streams through this PE has ended: kernels and on-stream operations.
     ///
     /// # Errors
     /// The first that applies: the job has failed (a PE died, say); a kernel ended with an error; device code recorded one: a deadline that
     /// passed, an error completion, a call that was refused. The PE can go on unless the job has failed; a connection that the error
     /// names as lost stays lost. A kernel that makes a GPU fault (a bad address, say) loses the GPU's context, and everything but
     /// [`finalize`](Pe::finalize) then returns that error.
+    ///
+    /// A deadline or an error completion ends the waits on all streams of the PE, so each of those that had work at the time reports
+    /// it.
     pub fn synchronize(&self) -> Result<()> {
+        let streams: Vec<Stream> = {
+            let unread = self.unread.borrow();
+            let others = unread.values().map(|unread| unread.stream.clone()).filter(|stream| stream.key() != 0);
+            others.chain([Stream::OWN]).collect()
+        };
+        if streams.len() == 1 { self.wait(Wait::Own) } else { self.wait(Wait::Launched(&streams)) }
+    }
+
+    /// Waits until everything on `stream` has ended, whoever put it there.
+    ///
+    /// # Errors
+    /// As [`synchronize`](Pe::synchronize). Device code has one place for its first error, so an error of another stream may be reported
+    /// here, and there again.
+    pub fn synchronize_stream(&self, stream: &Stream) -> Result<()> {
+        self.wait(Wait::Stream(stream))
+    }
+
+    /// Waits until everything on the device that this process started has ended, as `cudaDeviceSynchronize` does, and reports errors: for
+    /// kernels that were launched by the CUDA runtime or driver. No stream may be capturing.
+    ///
+    /// # Errors
+    /// As [`synchronize`](Pe::synchronize).
+    pub fn synchronize_device(&self) -> Result<()> {
+        self.wait(Wait::Everything)
+    }
+
+    fn wait(&self, wait: Wait<'_>) -> Result<()> {
         let mut report = [0; REPORT_BYTES];
         // SAFETY: the slab holds the control block.
-        let ended = unsafe { self.device.synchronize(self.slab.address(self.parts.control), &mut report) };
-        if let (Some(network), Ok(())) = (&self.network, &ended) {
+        let ended = unsafe { self.device.synchronize(wait, self.slab.address(self.parts.control), &mut report) };
+        if let (Some(network), Ok(())) = (&self.network, &ended)
+            && !self.device.runs_elsewhere()
+        {
             network.forget_idle(&self.slab)?;
         }
+        let earlier = self.take_unread(wait);
         let fault = self.take_fault(&report)?;
+        if let Some(fault) = fault.as_ref().filter(|fault| fault.ends_waits()) {
+            for other in self.unread.borrow_mut().values_mut() {
+                other.fault.get_or_insert_with(|| fault.clone());
+            }
+        }
         if let Some(failure) = self.bootstrap.failure() {
             return Err(BootstrapError::Failed(failure).into());
         }
         ended?;
-        fault.map_or(Ok(()), |fault| Err(fault.into()))
+        earlier.or(fault).map_or(Ok(()), |fault| Err(fault.into()))
+    }
+
+    /// Remembers that there is work on a stream.
+    fn note(&self, stream: &Stream) {
+        let new = || Unread { stream: stream.clone(), fault: None };
+        self.unread.borrow_mut().entry(stream.key()).or_insert_with(new);
+    }
+
+    /// Forgets the streams that were waited for; an error that their work was told of.
+    fn take_unread(&self, wait: Wait<'_>) -> Option<DeviceFault> {
+        let mut unread = self.unread.borrow_mut();
+        let mut take = |stream: &Stream| unread.remove(&stream.key()).and_then(|unread| unread.fault);
+        match wait {
+            Wait::Own => take(&Stream::OWN),
+            Wait::Stream(stream) => take(stream),
+            Wait::Launched(streams) => streams.iter().fold(None, |first, stream| {
+                let fault = take(stream);
+                first.or(fault)
+            }),
+            Wait::Everything => std::mem::take(&mut *unread).into_values().find_map(|unread| unread.fault),
+        }
     }
 
     /// Leaves the job in order: completes what is outstanding and waits until every PE does the same. Collective. A job can be joined again
@@ -387,7 +572,9 @@ impl Pe {
     /// # Errors
     /// As [`synchronize`](Pe::synchronize), or not every PE finalizes before the deadline. This PE has left in any case.
     pub fn finalize(self) -> Result<()> {
-        let quiet = self.quiet();
+        // Work on other streams uses memory that is about to go.
+        let ended = if self.device.runs_elsewhere() { self.synchronize_device() } else { self.synchronize() };
+        let quiet = ended.and_then(|()| self.quiet());
         // Nobody's memory goes away while somebody may still write to it.
         let together = self.bootstrap.barrier("finalize");
         let left = self.bootstrap.finalize();
@@ -403,7 +590,9 @@ impl Pe {
 
     /// The error that device code recorded in the beginning of its control block, if there is one; and gets ready for the next.
     fn take_fault(&self, report: &[u8; REPORT_BYTES]) -> Result<Option<DeviceFault>> {
-        if report[CLAIMED_AT..CLAIMED_AT + 4] == [0; 4] {
+        let claimed: u32 = bytemuck::pod_read_unaligned(&report[CLAIMED_AT..CLAIMED_AT + 4]);
+        if claimed != abi::ERROR_VALID {
+            // None, or one that a kernel on another stream is writing: the next look finds it.
             return Ok(None);
         }
         let record: ErrorRecord = bytemuck::pod_read_unaligned(&report[ERROR_AT..]);
@@ -481,8 +670,54 @@ impl Pe {
     /// `args` must fit the kernel.
     pub(crate) unsafe fn run_host_kernel(&self, name: &str, threads: u32, args: &impl KernelArgs) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.host_ops.function(name)?.launch(LaunchConfig::linear(1, threads), args)? };
-        self.synchronize()
+        unsafe { self.host_ops.function(name)?.launch(LaunchConfig::linear(1, threads), args, &Stream::OWN)? };
+        self.wait(Wait::Own)
+    }
+
+    /// Puts a kernel of `host_ops.cu` in one block on a stream.
+    ///
+    /// # Safety
+    /// `args` must fit the kernel.
+    pub(crate) unsafe fn queue_host_kernel(
+        &self,
+        stream: &Stream,
+        name: &str,
+        threads: u32,
+        args: impl KernelArgs,
+    ) -> Result<()> {
+        let function = self.host_ops.function(name)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.launch_on_stream(stream, &function, LaunchConfig::linear(1, threads), args) }
+    }
+
+    /// Queues a copy of device memory by a copy engine; `false` if the device has none.
+    ///
+    /// # Safety
+    /// As [`Device::copy_on`].
+    pub(crate) unsafe fn queue_copy(&self, stream: &Stream, to: u64, from: u64, bytes: u64) -> Result<bool> {
+        // SAFETY: the caller's promise.
+        let queued = unsafe { self.device.copy_on(stream, to, from, bytes) }?;
+        if queued {
+            self.note(stream);
+        }
+        Ok(queued)
+    }
+
+    /// Waits for the PE's own stream.
+    pub(crate) fn wait_own(&self) -> Result<()> {
+        self.wait(Wait::Own)
+    }
+
+    /// Where the copy at `pe` of `bytes` bytes of the own heap is mapped here; `None` if it is not, or they are not all memory of the
+    /// heap.
+    pub(crate) fn mapped(&self, address: u64, bytes: u64, pe: usize) -> Option<u64> {
+        let LoadStore { first, count } = self.plan.load_store;
+        let heap = self.heap.borrow();
+        let offset = address.checked_sub(heap.base())?;
+        let inside = offset.checked_add(bytes).is_some_and(|end| end <= heap.backed());
+        let slot = pe.checked_sub(first).filter(|slot| *slot < count)?;
+        let first_heap = heap.base() - heap.layout().my_slot as u64 * heap.layout().max;
+        inside.then(|| first_heap + slot as u64 * heap.layout().max + offset)
     }
 }
 
@@ -491,8 +726,10 @@ impl Drop for Pe {
         // Kernels must not outlive the memory they use. After finalize none runs.
         let mut report = [0; REPORT_BYTES];
         let stopped = self.slab.write(self.parts.control, ABORT_AT, &abi::ABORT_JOB).and_then(|()| {
+            let control = self.slab.address(self.parts.control);
+            let wait = if self.device.runs_elsewhere() { Wait::Everything } else { Wait::Own };
             // SAFETY: the slab holds the control block.
-            unsafe { self.device.synchronize(self.slab.address(self.parts.control), &mut report) }
+            unsafe { self.device.synchronize(wait, control, &mut report) }
         });
         if let Err(error) = stopped {
             tracing::warn!(%error, "a PE was dropped, and its kernels did not end in order");
@@ -520,6 +757,7 @@ impl Built {
 
     fn into_pe(self, bootstrap: Bootstrap, occupied: Occupied) -> Pe {
         Pe {
+            unread: RefCell::default(),
             host_ops: self.host_ops,
             network: self.network,
             heap: RefCell::new(self.heap),
@@ -577,18 +815,9 @@ fn back(
 }
 
 /// The device that the configuration asks for. `auto` takes a GPU that can be used, and says in the log why none can.
-fn open_device(config: &Config, plan: &Plan, bootstrap: &Bootstrap) -> Result<Arc<dyn Device>> {
+fn open_device(config: &Config, bootstrap: &Bootstrap) -> Result<Arc<dyn Device>> {
     let node_rank = bootstrap.node_peers().iter().position(|pe| *pe == bootstrap.rank()).unwrap_or_default();
-    let open_cuda = || -> Result<CudaDevice> {
-        if plan.network {
-            return Err(TransportError::NotAvailable {
-                name: "the network on the `cuda` device (IBGDA with queues in GPU memory)",
-                remedy: "run all PEs on one node with OXSHMEM_TRANSPORT=p2p, or use OXSHMEM_DEVICE=cpu",
-            }
-            .into());
-        }
-        Ok(CudaDevice::open(config, node_rank, &HOST_OPS)?)
-    };
+    let open_cuda = || -> Result<CudaDevice> { Ok(CudaDevice::open(config, node_rank, &HOST_OPS)?) };
     match config.device() {
         config::Device::Cpu => Ok(Arc::new(CpuDevice::new(config)?)),
         config::Device::Cuda => Ok(Arc::new(open_cuda()?)),
@@ -642,6 +871,40 @@ fn agree_on_sizes(config: &Config, device: &dyn Device, bootstrap: &Bootstrap) -
             pe,
             theirs: String::from_utf8_lossy(&all[pe]).into_owned(),
         }),
+    }
+}
+
+/// How long each part of init took, for the log.
+#[derive(Debug)]
+struct Phases {
+    begun: Instant,
+    last: Instant,
+    parts: Vec<(&'static str, Duration)>,
+}
+
+impl Phases {
+    fn begin() -> Self {
+        let now = Instant::now();
+        Self { begun: now, last: now, parts: Vec::new() }
+    }
+
+    /// What was done since the phase before was this.
+    fn end(&mut self, name: &'static str) {
+        let now = Instant::now();
+        self.parts.push((name, now - self.last));
+        self.last = now;
+    }
+}
+
+impl fmt::Display for Phases {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1} ms", (self.last - self.begun).as_secs_f64() * 1e3)?;
+        let mut separator = ": ";
+        for (name, time) in &self.parts {
+            write!(f, "{separator}{name} {:.1}", time.as_secs_f64() * 1e3)?;
+            separator = ", ";
+        }
+        Ok(())
     }
 }
 

@@ -98,6 +98,11 @@ jobs! {
     host_mismatch_2: "host_mismatch", P2p, 2;
     host_mismatch_4: "host_mismatch", Ibgda, 4;
 
+    streams_p2p_1: "streams", P2p, 1;
+    streams_p2p_3: "streams", P2p, 3;
+    streams_ibgda_2: "streams", Ibgda, 2;
+    streams_ibgda_3: "streams", Ibgda, 3;
+
     // Queues of 128 blocks: 16-bit counters wrap again and again.
     flood_ibgda_2_one_qp: "flood" "4" "32" "700" "70000", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "128";
     flood_ibgda_2_one_warp: "flood" "1" "32" "2500" "70000", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "128";
@@ -105,11 +110,40 @@ jobs! {
     flood_ibgda_3_uneven_warps: "flood" "3" "50" "600" "70000", Ibgda, 3, "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "256";
     flood_ibgda_2_many_qps: "flood" "4" "64" "1200" "70000", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "4", "OXSHMEM_QP_DEPTH" = "128";
     flood_ibgda_2_ctas_beyond_qps: "flood" "7" "40" "400" "20000", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "3", "OXSHMEM_QP_DEPTH" = "128";
-    flood_ibgda_2_large_qp: "flood" "4" "64" "500" "70000", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "32768";
+    flood_ibgda_2_large_qp: "flood" "4" "64" "500" "70000", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "16384";
     flood_p2p_2: "flood" "4" "32" "700" "0", P2p, 2;
 
     requests_ibgda_2: "requests", Ibgda, 2;
     requests_ibgda_2_wrapping: "requests" "40", Ibgda, 2, "OXSHMEM_QP_DEPTH" = "128";
+}
+
+// The network through the engine that runs as a kernel, which is the only one on GPUs.
+jobs! {
+    [cpu]
+    layout_ibgda_1_kernel: "layout", Ibgda, 1, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    typed_ibgda_2_kernel: "typed", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    rma_ibgda_2_kernel: "rma", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    rma_ibgda_3_kernel: "rma", Ibgda, 3, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    lanes_ibgda_2_kernel: "lanes", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    lanes_ibgda_3_kernel: "lanes", Ibgda, 3, "OXSHMEM_SOFT_ENGINE" = "kernel", "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "128";
+    signals_ibgda_2_kernel: "signals", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    signals_ibgda_4_kernel: "signals", Ibgda, 4, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    atomic_values_ibgda_2_kernel: "atomic_values", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    atomic_contention_ibgda_3_kernel: "atomic_contention", Ibgda, 3, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    waits_ibgda_2_kernel: "waits", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    barriers_ibgda_2_kernel: "barriers", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    barriers_ibgda_4_kernel: "barriers" "15", Ibgda, 4, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    fence_ibgda_2_kernel: "fence", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    pointers_ibgda_3_kernel: "pointers", Ibgda, 3, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    host_transfers_ibgda_3_kernel: "host_transfers", Ibgda, 3, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    host_signals_ibgda_2_kernel: "host_signals", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    host_atomics_ibgda_3_kernel: "host_atomics", Ibgda, 3, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    host_heap_ibgda_2_kernel: "host_heap", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    host_rounds_ibgda_3_kernel: "host_rounds", Ibgda, 3, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    requests_ibgda_2_kernel: "requests", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    requests_ibgda_2_kernel_wrapping: "requests" "40", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel", "OXSHMEM_QP_DEPTH" = "128";
+    flood_ibgda_2_kernel: "flood" "4" "32" "700" "70000", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel", "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "128";
+    flood_ibgda_2_kernel_ctas_beyond_qps: "flood" "7" "40" "400" "20000", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel", "OXSHMEM_QPS_PER_PEER" = "3", "OXSHMEM_QP_DEPTH" = "128";
 }
 
 // More PEs than these GPUs are meant for, and what only the `cpu` device has.
@@ -139,6 +173,8 @@ jobs! {
 
     fence_p2p_2_workers: "fence", P2p, 2, "OXSHMEM_CPU_WORKERS" = "3";
     fence_ibgda_4_workers: "fence", Ibgda, 4, "OXSHMEM_CPU_WORKERS" = "3";
+
+    streams_p2p_2_workers: "streams", P2p, 2, "OXSHMEM_CPU_WORKERS" = "3";
 
     flood_ibgda_2_workers: "flood" "4" "64" "500" "70000", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "128", "OXSHMEM_CPU_WORKERS" = "3";
 }

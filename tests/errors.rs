@@ -24,6 +24,11 @@ jobs! {
     refused_p2p_1: "refused", P2p, 1;
     refused_p2p_3: "refused", P2p, 3;
     refused_ibgda_3: "refused", Ibgda, 3;
+    stream_aborted_p2p_2: "stream_aborted", P2p, 2, "OXSHMEM_TIMEOUT" = "1h";
+    stream_aborted_ibgda_3: "stream_aborted", Ibgda, 3, "OXSHMEM_TIMEOUT" = "1h";
+    stream_errors_p2p_1: "stream_errors", P2p, 1, "OXSHMEM_TIMEOUT" = "150ms";
+    stream_errors_p2p_2: "stream_errors", P2p, 2, "OXSHMEM_TIMEOUT" = "150ms";
+    stream_errors_ibgda_2: "stream_errors", Ibgda, 2, "OXSHMEM_TIMEOUT" = "150ms";
     timeouts_p2p_1: "timeouts", P2p, 1, "OXSHMEM_TIMEOUT" = "150ms";
     timeouts_p2p_3: "timeouts", P2p, 3, "OXSHMEM_TIMEOUT" = "150ms";
     timeouts_ibgda_2: "timeouts", Ibgda, 2, "OXSHMEM_TIMEOUT" = "150ms";

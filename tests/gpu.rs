@@ -22,6 +22,8 @@ macro_rules! cases {
 cases! {
     aborted: "aborted", 3;
     beside_cudarc: "beside_cudarc", 2;
+    callers_streams_1: "callers_streams", 1;
+    callers_streams_2: "callers_streams", 2;
     chunks_1: "chunks", 1;
     chunks_2: "chunks", 2;
     chunks_3: "chunks", 3;
@@ -31,6 +33,7 @@ cases! {
     out_of_memory_1: "out_of_memory", 1;
     out_of_memory_2: "out_of_memory", 2;
     overdue: "overdue", 1;
+    own_modules: "own_modules", 1;
     rounds_1: "rounds", 1;
     rounds_4: "rounds", 4;
     unanswered: "unanswered", 2;

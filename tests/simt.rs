@@ -90,7 +90,7 @@ fn assert_usable(executor: &Executor) {
 #[test]
 fn threads_know_their_position_in_three_dimensions() {
     for workers in [1, 3] {
-        let config = LaunchConfig { grid: [3, 2, 2], block: [5, 4, 3], shared_bytes: 0 };
+        let config = LaunchConfig { grid: [3, 2, 2], block: [5, 4, 3], ..LaunchConfig::linear(1, 1) };
         let mut out = vec![u32::MAX; 12 * 60 * 14];
         run(&with_workers(workers), "positions", config, &[&out.as_mut_ptr()]).unwrap();
         let mut rank = 0;
@@ -737,7 +737,7 @@ fn signals_that_are_not_faults_reach_the_previous_handler() {
 fn launches_beyond_a_limit_are_refused() {
     let executor = executor();
     let refused = |name: &str, config, args: &[&dyn Argument]| try_launch(&executor, name, config, args).unwrap_err();
-    let config = |grid, block| LaunchConfig { grid, block, shared_bytes: 0 };
+    let config = |grid, block| LaunchConfig { grid, block, ..LaunchConfig::linear(1, 1) };
     let error = refused("empty", config([1, 0, 1], [1, 1, 1]), &[]);
     assert!(matches!(error, LaunchError::Grid { .. }), "{error}");
     let error = refused("empty", config([1 << 20, 1 << 20, 1], [1, 1, 1]), &[]);

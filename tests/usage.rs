@@ -14,13 +14,13 @@ const CALLED: [&str; 4] = ["network_p", "network_signal", "network_quiet", "copy
 
 /// Those that do spill, with bytes stored and loaded per thread as CUDA 13.0 compiles them: less is welcome, more is not.
 const KNOWN: [(&str, u32, u32); 7] = [
-    ("put_thread", 12, 12),
     ("put_warp", 8, 0),
     ("put_block", 8, 0),
-    ("quiet_warp", 4, 4),
-    ("network_put", 4, 8),
-    ("network_put_signal", 12, 12),
-    ("network_quiet", 40, 40),
+    ("put_nbi_thread", 20, 12),
+    ("put_nbi_warp", 8, 0),
+    ("put_nbi_block", 8, 0),
+    ("network_put", 44, 32),
+    ("network_put_signal", 40, 56),
 ];
 
 /// Bytes of spill stores and loads by function, the most that is said of each.

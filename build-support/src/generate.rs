@@ -98,18 +98,20 @@ fn include_lines(unit: &Unit) -> String {
     })
 }
 
-/// The Rust expression for `oxshmem::include_module!`, given the PTX files beside it.
+/// The Rust expression for `oxshmem::include_module!`, given the PTX files and cubins beside it.
 ///
 /// The library is named in a `#[link]` attribute, not in a directive to cargo, since cargo hands a directive to a package's
 /// library target alone if it has one. `-whole-archive` makes the linker take the object once even where both a library and
 /// a test of it include the module.
-pub(crate) fn rust_expression(unit: &Unit, ptx: &[(u32, PathBuf)]) -> String {
+pub(crate) fn rust_expression(unit: &Unit, ptx: &[(u32, PathBuf)], cubins: &[(u32, PathBuf)]) -> String {
     let symbol = unit.symbol();
-    let images = ptx.iter().fold(String::new(), |mut text, (arch, path)| {
-        let file = path.file_name().unwrap_or_default().to_string_lossy();
-        let _ = write!(text, "({arch}, include_str!({file:?})), ");
-        text
-    });
+    let list = |images: &[(u32, PathBuf)], include: &str, as_slice: &str| {
+        let images = images.iter().map(|(arch, path)| {
+            let file = path.file_name().unwrap_or_default().to_string_lossy();
+            format!("({arch}, {include}!({file:?}){as_slice})")
+        });
+        images.collect::<Vec<_>>().join(", ")
+    };
     format!(
         "{{\n    \
              #[link(name = {symbol:?}, kind = \"static\", modifiers = \"-whole-archive\")]\n    \
@@ -117,9 +119,10 @@ pub(crate) fn rust_expression(unit: &Unit, ptx: &[(u32, PathBuf)]) -> String {
              unsafe extern \"C\" {{\n        \
                  fn {symbol}() -> *const ::core::ffi::c_void;\n    \
              }}\n    \
-             ::oxshmem::ModuleSource {{ name: {:?}, ptx: &[{}], cpu: {symbol} }}\n\
+             ::oxshmem::ModuleSource {{ name: {:?}, ptx: &[{}], cubins: &[{}], cpu: {symbol} }}\n\
          }}\n",
         unit.name,
-        images.trim_end_matches(", "),
+        list(ptx, "include_str", ""),
+        list(cubins, "include_bytes", ".as_slice()"),
     )
 }

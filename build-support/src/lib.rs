@@ -13,9 +13,10 @@
 //! A module is one translation unit: its sources are included one after the other, in the order given. It is compiled
 //!
 //! * by the host's C++ compiler, into a static library that is linked into the program (the `cpu` device), always;
-//! * by nvcc, when there is one: PTX for the virtual architectures in [`ARCHITECTURES`] (or those of them that [`Module::architectures`] names), and from each PTX a cubin for the
-//!   real architecture of the same number. The PTX goes into the program; the cubins stay in `OUT_DIR`. They show that the
-//!   PTX assembles, and what each function uses: see [`Artifacts::usage`] and the file `<name>.usage.txt`.
+//! * by nvcc, when there is one: PTX for the virtual architectures in [`ARCHITECTURES`] (or those of them that
+//!   [`Module::architectures`] names), and from each PTX a cubin for the real architecture of the same number. Both go into the
+//!   program: a cubin is loaded at once, PTX serves newer GPUs, for which the driver compiles it. What each function uses is in
+//!   [`Artifacts::usage`] and in the file `<name>.usage.txt`.
 //!
 //! PTX that differs from the next lower architecture's in nothing but its `.target` line is left out.
 //!
@@ -189,7 +190,7 @@ impl Module {
         usage::write_report(&cargo.out_dir.join(format!("{}.usage.txt", unit.name)), &usage)?;
 
         let rust = cargo.out_dir.join(format!("{}.rs", unit.name));
-        step::write_if_changed(&rust, &generate::rust_expression(&unit, &ptx))?;
+        step::write_if_changed(&rust, &generate::rust_expression(&unit, &ptx, &cubins))?;
 
         let mut files = cpu.dependencies()?;
         let mut warnings = cpu.warnings()?;

@@ -97,6 +97,7 @@ const RUNTIME: &str = r#"
     pub struct ModuleSource {
         pub name: &'static str,
         pub ptx: &'static [(u32, &'static str)],
+        pub cubins: &'static [(u32, &'static [u8])],
         pub cpu: unsafe extern "C" fn() -> *const std::ffi::c_void,
     }
     #[macro_export]
@@ -366,6 +367,7 @@ fn ptx_cubins_and_usage_come_out() {
         ),
         "{rust}"
     );
+    assert!(rust.contains(r#"cubins: &[(80, include_bytes!("kernels.sm_80.cubin").as_slice()), (90, "#), "{rust}");
     let report = std::fs::read_to_string(artifacts.rust.with_file_name("kernels.usage.txt")).unwrap();
     assert_eq!(report.lines().count(), 4, "{report}");
 

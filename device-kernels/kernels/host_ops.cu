@@ -23,7 +23,10 @@ OXSHMEM_KERNEL(oxshmem_host_signal, uint64_t *signal, uint64_t value, int op, in
 }
 
 OXSHMEM_KERNEL(oxshmem_host_signal_wait, const uint64_t *signal, int cmp, uint64_t value, uint64_t *seen) {
-    *seen = oxshmem::signal_wait_until(signal, static_cast<oxshmem::Compare>(cmp), value);
+    const uint64_t last = oxshmem::signal_wait_until(signal, static_cast<oxshmem::Compare>(cmp), value);
+    if (seen != nullptr) {
+        *seen = last;
+    }
 }
 
 // runtime/host/atomic.rs numbers the operations.

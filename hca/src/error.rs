@@ -65,6 +65,14 @@ pub enum Error {
         /// What is wrong with them.
         detail: String,
     },
+    /// The accelerator of a software HCA failed.
+    #[error("cannot {what}: {source}")]
+    Accelerator {
+        /// What was tried.
+        what: String,
+        /// The cause.
+        source: crate::soft::AcceleratorError,
+    },
     /// The HCA is gone.
     #[error("HCA {device} is dead: {reason}")]
     Dead {

@@ -218,7 +218,7 @@ impl std::io::Write for Log {
 fn schedule(seed: u64) -> Vec<String> {
     let log = Log::default();
     let faults = FaultPlan { seed, reorder: 0.5, lost_doorbell: 0.3, ..FaultPlan::default() };
-    let a = SoftOptions { faults, stepped: true, trace: Some(Box::new(log.clone())) };
+    let a = SoftOptions { faults, stepped: true, trace: Some(Box::new(log.clone())), ..SoftOptions::default() };
     let b = SoftOptions { stepped: true, ..SoftOptions::default() };
     let mut pair = Pair::with(EndpointOptions::default(), a, b, &QpAttributes::default());
     let mut more: Vec<_> = (0..3).map(|_| second(&pair)).collect();

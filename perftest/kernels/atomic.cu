@@ -87,6 +87,9 @@ struct AtomicRun {
         const uint64_t threads = grid_threads();
         begin(out);
         for (uint64_t i = first; i < first + iters; ++i) {
+            if (Op == AtomicOp::set && i + 1 == first + iters) {
+                fence(); // the last one's value is what the check finds
+            }
             for (uint64_t e = grid_rank(); e < elements; e += threads) {
                 one<Op>(i, e);
             }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// put, get, p and g as fast as they go: every iteration moves `bytes` bytes, all iterations are in flight together, and one
-// quiet ends them. `clock` gets begin and end of each block.
+// put, get, p and g as fast as they go: every iteration moves `bytes` bytes, all iterations but the last are in flight
+// together, and one quiet ends them. `clock` gets begin and end of each block.
 
 #include "common.h"
 
@@ -14,6 +14,9 @@ OXSHMEM_DEVICE void put_bw(Scope scope, char *dst, const char *src, uint64_t byt
     begin(clock);
     if (part.count != 0) {
         for (uint64_t i = first; i < first + iters; ++i) {
+            if (i + 1 == first + iters) {
+                fence(); // the last iteration's data is what the check finds
+            }
             putmem_nbi(scope, dst + part.first, src + shift(i) + part.first, part.count, pe);
         }
     }
@@ -27,6 +30,9 @@ OXSHMEM_DEVICE void get_bw(Scope scope, char *dst, const char *src, uint64_t byt
     begin(clock);
     if (part.count != 0) {
         for (uint64_t i = first; i < first + iters; ++i) {
+            if (i + 1 == first + iters) {
+                quiet(); // a fence does not order gets
+            }
             getmem_nbi(scope, dst + part.first, src + shift(i) + part.first, part.count, pe);
         }
     }
@@ -54,6 +60,9 @@ OXSHMEM_KERNEL(p_bw, uint64_t *dst, uint64_t elements, uint64_t stride, uint64_t
     const uint64_t threads = perftest::grid_threads();
     perftest::begin(clock);
     for (uint64_t i = first; i < first + iters; ++i) {
+        if (i + 1 == first + iters) {
+            oxshmem::fence();
+        }
         for (uint64_t e = perftest::grid_rank(); e < elements; e += threads) {
             oxshmem::p(dst + e * stride, perftest::word(seed, i, e), pe);
         }

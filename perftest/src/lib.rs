@@ -5,9 +5,11 @@
 
 pub mod atomic;
 pub mod bench;
+pub mod compare;
 pub mod demo;
 pub mod error;
 pub mod job;
+pub mod machine;
 pub mod options;
 pub mod pattern;
 pub mod plot;
@@ -73,7 +75,7 @@ fn measure(pe: &Pe, options: &Options) -> Result<(), Error> {
     if pe.my_pe() == 0 {
         json = options.json.as_deref().map(JsonLines::create).transpose()?;
     }
-    let table = Table::new(options.bench.is_latency(), pe.hca_name().is_some());
+    let table = Table::new(options.bench.is_latency(), pe.hca_name().is_some(), options.ceiling);
     let mut rows: Vec<Row> = Vec::new();
     session.run(&mut |row| {
         if rows.is_empty() {

@@ -58,7 +58,7 @@ struct Arguments {
     /// How the other PE is reached: auto, p2p, ibgda or ibrc.
     #[arg(long, value_name = "TRANSPORT")]
     transport: Option<Transport>,
-    /// What executes work requests: auto, soft or mlx5.
+    /// What executes work requests: auto, soft, mlx5, or null, which completes them and moves nothing (posting rates).
     #[arg(long, value_name = "HCA")]
     hca: Option<Hca>,
     /// QPs to each peer.
@@ -76,6 +76,9 @@ struct Arguments {
     /// Words from one element to the next: with 1 lanes put to adjacent words and combine, with more they do not.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     stride: Option<u64>,
+    /// Measure also how fast the HCA executes requests of this size that were posted before (shmem_p_bw and shmem_put_bw).
+    #[arg(long)]
+    ceiling: bool,
     /// The atomic.
     #[arg(long, value_enum)]
     op: Option<AtomicOp>,
@@ -105,6 +108,8 @@ pub struct Options {
     pub stride: u64,
     /// The atomic.
     pub op: Option<AtomicOp>,
+    /// Whether to measure the HCA's own ceiling as well.
+    pub ceiling: bool,
     /// PEs to start.
     pub npes: u32,
     /// An HCA that must be in use.
@@ -237,6 +242,9 @@ impl Options {
         if arguments.stride.is_some() && bench != Bench::PBw {
             return refuse(format!("{} has no --stride; shmem_p_bw has", bench.name()));
         }
+        if arguments.ceiling && !matches!(bench, Bench::PBw | Bench::PutBw) {
+            return refuse(format!("{} has no --ceiling; shmem_p_bw and shmem_put_bw have", bench.name()));
+        }
         if arguments.op.is_some() && !bench.is_atomic() {
             return refuse(format!("{} has no --op; the atomic tests have", bench.name()));
         }
@@ -276,6 +284,7 @@ impl Options {
             threads,
             stride,
             op: arguments.op.or(bench.default_op()),
+            ceiling: arguments.ceiling,
             npes: arguments.npes,
             hca: arguments.hca,
             json: arguments.json,
@@ -380,11 +389,12 @@ mod tests {
             (Bench::PutBw, "--npes 1", "--npes"),
             (Bench::PutBw, "--device gpu", "auto, cpu or cuda"),
             (Bench::PutBw, "--transport tcp", "auto, p2p, ibgda or ibrc"),
-            (Bench::PutBw, "--hca nic", "auto, soft or mlx5"),
+            (Bench::PutBw, "--hca nic", "auto, soft, mlx5 or null"),
             (Bench::PutBw, "--qps 65", "OXSHMEM_QPS_PER_PEER"),
             (Bench::PutBw, "--scope grid", "--scope"),
             (Bench::PutBw, "--op inc", "has no --op"),
             (Bench::PutBw, "--stride 2", "has no --stride"),
+            (Bench::GetBw, "--ceiling", "has no --ceiling"),
             (Bench::PutBw, "--nonsense", "--nonsense"),
             (Bench::PutBw, "--plot p.png --min 8 --max 64", "end in .svg"),
             (Bench::PutBw, "--plot p.svg --min 8 --max 8", "at least two"),

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+use crate::run::NULL;
 
 /// One measured point. Fields that do not apply are null in JSON.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -15,7 +16,7 @@ pub struct Row {
     pub bench: String,
     /// `cpu` or `cuda`.
     pub device: String,
-    /// `soft` or `mlx5`; null when the path uses none.
+    /// `soft`, `mlx5`, or `null` for the HCA that moves nothing; no value when the path uses none.
     pub hca: Option<String>,
     /// How PE 0 reaches PE 1: `p2p` or `ibgda`.
     pub transport: String,
@@ -41,6 +42,12 @@ pub struct Row {
     pub gbps: Option<f64>,
     /// 10^6 operations per second; null in latency tests.
     pub mops: Option<f64>,
+    /// GB/s at which the HCA executes requests of this size that were posted before, if that was measured.
+    #[serde(default)]
+    pub ceiling_gbps: Option<f64>,
+    /// The same in million operations per second.
+    #[serde(default)]
+    pub ceiling_mops: Option<f64>,
     /// Median time of an iteration; null in bandwidth tests.
     pub us_p50: Option<f64>,
     /// 99th percentile of it.
@@ -51,6 +58,12 @@ pub struct Row {
     pub doorbells: Option<u64>,
     /// Whether all data was found right.
     pub verified: bool,
+    /// GPU model; null without a GPU, or without nvidia-smi.
+    pub gpu: Option<String>,
+    /// The driver's version; null likewise.
+    pub driver: Option<String>,
+    /// Day, UTC.
+    pub date: String,
 }
 
 impl Row {
@@ -114,7 +127,7 @@ fn number<T: ToString>(value: Option<T>) -> String {
 }
 
 /// With four significant digits, or as many as stand before the point.
-fn rounded(value: Option<f64>) -> String {
+pub(crate) fn rounded(value: Option<f64>) -> String {
     let Some(value) = value else { return "-".to_owned() };
     let before = if value.abs() < 1.0 { 1 } else { value.abs().log10() as usize + 1 };
     format!("{value:.*}", 4usize.saturating_sub(before))
@@ -122,7 +135,7 @@ fn rounded(value: Option<f64>) -> String {
 
 impl Table {
     /// The columns that a test of this kind fills.
-    pub fn new(latency: bool, network: bool) -> Self {
+    pub fn new(latency: bool, network: bool, ceiling: bool) -> Self {
         let column = |title, width, cell| Column { title, width, cell };
         let mut columns = vec![
             column("bytes", 10, |row| row.bytes.to_string()),
@@ -138,11 +151,22 @@ impl Table {
             columns.push(column("GB/s", 9, |row| rounded(row.gbps)));
             columns.push(column("M ops/s", 9, |row| rounded(row.mops)));
         }
+        if ceiling {
+            columns.push(column("HCA GB/s", 9, |row| rounded(row.ceiling_gbps)));
+            columns.push(column("HCA M/s", 9, |row| rounded(row.ceiling_mops)));
+        }
         if network {
             columns.push(column("WQEs", 9, |row| number(row.wqes)));
             columns.push(column("doorbells", 9, |row| number(row.doorbells)));
         }
-        columns.push(column("data", 8, |row| if row.verified { "verified" } else { "WRONG" }.to_owned()));
+        columns.push(column("data", 8, |row| {
+            match (row.verified, row.hca.as_deref()) {
+                (true, _) => "verified",
+                (false, Some(NULL)) => "unmoved",
+                (false, _) => "WRONG",
+            }
+            .to_owned()
+        }));
         Self { columns }
     }
 
@@ -185,11 +209,16 @@ pub(crate) mod tests {
             iters: 100,
             gbps: Some(value),
             mops: Some(value * 1000.0),
+            ceiling_gbps: None,
+            ceiling_mops: None,
             us_p50: None,
             us_p99: None,
             wqes: Some(400),
             doorbells: Some(37),
             verified: true,
+            gpu: None,
+            driver: None,
+            date: "2026-11-21".into(),
         }
     }
 
@@ -198,7 +227,7 @@ pub(crate) mod tests {
         let mut value = serde_json::to_value(row("warp", 64, 1.5)).unwrap();
         let object = value.as_object_mut().unwrap();
         let fields = "bench device hca transport npes ctas threads scope bytes iters gbps mops us_p50 us_p99 wqes doorbells verified \
-                      qps op stride";
+                      qps op stride gpu driver date ceiling_gbps ceiling_mops";
         for field in fields.split_whitespace() {
             assert!(object.remove(field).is_some(), "{field}");
         }

@@ -9,6 +9,7 @@ use oxshmem::{KernelArgs, LaunchConfig, Module, Path, Pe, SignalOp, SymmetricSli
 use crate::atomic::Expected;
 use crate::bench::{Bench, Scope};
 use crate::error::Error;
+use crate::machine::{self, Gpus};
 use crate::options::Options;
 use crate::pattern::{self, SLACK};
 use crate::report::Row;
@@ -41,6 +42,13 @@ struct Buffers {
     wrong: SymmetricSlice<u64>,
 }
 
+/// The HCA that completes everything and moves nothing.
+pub(crate) const NULL: &str = "null";
+
+/// Threads of a block of the kernel `ceiling`, and requests that it posts to its queue pair.
+const CEILING_THREADS: u32 = 256;
+const CEILING_REQUESTS: f64 = 65536.0;
+
 /// Work requests and doorbells, where there is a network.
 type Counts = (Option<u64>, Option<u64>);
 
@@ -64,6 +72,8 @@ pub struct Session<'a> {
     options: &'a Options,
     kernels: Module,
     buffers: Buffers,
+    /// The machine's GPUs, if kernels run on one.
+    gpus: Option<Gpus>,
     points_done: u64,
     /// Value of the ping-pong signal so far.
     rounds: u64,
@@ -91,13 +101,25 @@ impl<'a> Session<'a> {
                 pe.n_pes()
             )));
         }
-        if options.hca == Some(Hca::Mlx5) && pe.hca_name() != Some("mlx5") {
+        let wanted = match options.hca {
+            Some(Hca::Mlx5) => Some("mlx5"),
+            Some(Hca::Null) => Some(NULL),
+            _ => None,
+        };
+        if let Some(wanted) = wanted.filter(|wanted| pe.hca_name() != Some(wanted)) {
             return Err(Error::Usage(format!(
-                "--hca mlx5: no work request would go through it, PE 1 is reached by {}; add --transport ibgda",
+                "--hca {wanted}: no work request would go through it, PE 1 is reached by {}; add --transport ibgda",
                 transport(pe)
             )));
         }
         let bench = options.bench;
+        if pe.hca_name() == Some(NULL) && bench.is_ping_pong() {
+            return Err(Error::Usage(format!(
+                "--hca null moves nothing, so no signal of {} would ever arrive; it measures how fast work requests are posted: use \
+                 shmem_p_bw, shmem_put_bw, shmem_put_latency, shmem_p_latency or the atomic tests",
+                bench.name()
+            )));
+        }
         let largest = options.sizes.last().copied().unwrap_or_default();
         let total = options.iters + options.warmup;
         let results = if bench.is_atomic() { largest / 8 * total } else { 1 };
@@ -111,7 +133,8 @@ impl<'a> Session<'a> {
             done: pe.alloc_aligned(8, 64)?,
             wrong: pe.alloc_aligned(pe.n_pes(), 64)?,
         };
-        Ok(Self { pe, options, kernels: pe.load(&KERNELS)?, buffers, points_done: 0, rounds: 0 })
+        let gpus = if pe.my_pe() == FIRST && pe.device_name() == "cuda" { Gpus::find() } else { None };
+        Ok(Self { pe, options, kernels: pe.load(&KERNELS)?, buffers, gpus, points_done: 0, rounds: 0 })
     }
 
     /// Gives the memory back. Collective.
@@ -148,7 +171,7 @@ impl<'a> Session<'a> {
             }
             // A PE that found wrong data ends the job now; PE 0 has shown it before. Where several did, the first to leave ends the
             // barrier of the others.
-            let together = self.pe.barrier_all();
+            let together = if self.moves_nothing() { Ok(()) } else { self.pe.barrier_all() };
             if let Some(wrong) = wrong {
                 return Err(wrong);
             }
@@ -170,6 +193,10 @@ impl<'a> Session<'a> {
     /// One point. PE 0 gets the row; it and the PE that found wrong data get that as an error beside it.
     fn point(&mut self, point: Point) -> Result<(Option<Row>, Option<Error>), Error> {
         let me = self.pe.my_pe();
+        if self.moves_nothing() {
+            // Neither data nor barriers would arrive. The others wait where the memory is given back.
+            return Ok(if me == FIRST { (Some(self.posting(point)?), None) } else { (None, None) });
+        }
         self.prepare(point)?;
         self.pe.barrier_all()?;
 
@@ -208,8 +235,23 @@ impl<'a> Session<'a> {
         let Some((before, after)) = measured.filter(|_| me == FIRST) else { return Ok((None, found)) };
         let flags = self.pe.read_local(&self.buffers.wrong, 0..self.pe.n_pes())?;
         let wrong = flags.iter().position(|flag| *flag != 0);
-        let row = self.row(point, before, after, wrong.is_none())?;
+        let row = self.with_ceiling(point, self.row(point, before, after, wrong.is_none())?)?;
         Ok((Some(row), found.or(wrong.map(Error::MismatchElsewhere))))
+    }
+
+    fn moves_nothing(&self) -> bool {
+        self.pe.hca_name() == Some(NULL)
+    }
+
+    /// How fast work requests are posted; nothing is verified.
+    fn posting(&self, point: Point) -> Result<Row, Error> {
+        if self.options.warmup != 0 {
+            self.launch(point, 0, self.options.warmup)?;
+        }
+        let before = self.counts()?;
+        self.launch(point, self.options.warmup, self.options.iters)?;
+        let after = self.counts()?;
+        self.with_ceiling(point, self.row(point, before, after, false)?)
     }
 
     /// Waits until PE 0 has measured this point.
@@ -245,17 +287,7 @@ impl<'a> Session<'a> {
         } else {
             let clock = self.pe.read_local(&self.buffers.times, 0..2 * options.ctas as usize)?;
             let ns = elapsed(&clock) as f64;
-            let groups = u64::from(options.ctas)
-                * match point.scope {
-                    Scope::Thread => u64::from(threads),
-                    Scope::Warp => u64::from(threads.div_ceil(32)),
-                    Scope::Block => 1,
-                };
-            let each = match bench {
-                // Every group sends its share, as far as there are bytes (or lines, see kernels/common.h).
-                Bench::PutBw | Bench::GetBw => groups.min(point.bytes),
-                _ => point.elements(),
-            };
+            let each = self.calls(point);
             gbps = Some((point.bytes * options.iters) as f64 / ns);
             mops = Some((each * options.iters) as f64 * 1e3 / ns);
         }
@@ -276,12 +308,58 @@ impl<'a> Session<'a> {
             iters: options.iters,
             gbps,
             mops,
+            ceiling_gbps: None,
+            ceiling_mops: None,
             us_p50: times.map(|times| times.us_p50),
             us_p99: times.map(|times| times.us_p99),
             wqes: delta(before.0, after.0),
             doorbells: delta(before.1, after.1),
             verified,
+            gpu: self.gpus.as_ref().map(|gpus| gpus.model.clone()),
+            driver: self.gpus.as_ref().map(|gpus| gpus.driver.clone()),
+            date: machine::today(),
         })
+    }
+
+    /// Operations of one iteration.
+    fn calls(&self, point: Point) -> u64 {
+        let threads = self.options.threads_in(point.scope);
+        let groups = u64::from(self.options.ctas)
+            * match point.scope {
+                Scope::Thread => u64::from(threads),
+                Scope::Warp => u64::from(threads.div_ceil(32)),
+                Scope::Block => 1,
+            };
+        match self.options.bench {
+            // Every group sends its share, as far as there are bytes (or lines, see kernels/common.h).
+            Bench::PutBw | Bench::GetBw => groups.min(point.bytes),
+            _ => point.elements(),
+        }
+    }
+
+    /// The row with what the HCA itself can do, if that was asked for: as many queue pairs as the CTAs use are filled with requests of
+    /// the size that the test's operations have, and then rung.
+    fn with_ceiling(&self, point: Point, row: Row) -> Result<Row, Error> {
+        if !self.options.ceiling || self.pe.hca_name().is_none() {
+            return Ok(row);
+        }
+        let blocks = self.options.ctas.min(self.pe.config().qps_per_peer());
+        let bytes = (point.bytes / self.calls(point)).max(1);
+        let (dst, src, times) = (&self.buffers.dst, &self.buffers.src, &self.buffers.times);
+        let function = self.kernels.function("ceiling")?;
+        let args = (dst, src, bytes, point.bytes, SECOND as i32, times);
+        // SAFETY: what the kernel declares; both buffers hold `point.bytes` bytes, and `times` a word for each block.
+        unsafe { self.pe.launch(&function, LaunchConfig::linear(blocks, CEILING_THREADS), args)? };
+        self.pe.synchronize()?;
+        let spent = self.pe.read_local(times, 0..blocks as usize)?;
+        if spent.contains(&0) {
+            return Err(Error::Usage(format!(
+                "--ceiling: the HCA did not complete prepared requests of {bytes} bytes"
+            )));
+        }
+        let requests = f64::from(blocks) * CEILING_REQUESTS;
+        let mops = spent.iter().max().map(|longest| requests * 1e3 / *longest as f64);
+        Ok(Row { ceiling_mops: mops, ceiling_gbps: mops.map(|mops| mops * bytes as f64 / 1e3), ..row })
     }
 
     /// Writes what is sent or fetched, and something else where it shall arrive.

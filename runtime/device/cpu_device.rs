@@ -2,20 +2,28 @@
 
 use std::ffi::c_void;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
+use oxshmem_hca::soft::Accelerator;
+
 use super::cpu::{self, Executor, ExecutorOptions};
-use super::{AddressSpace, CudaGpu, Device, DeviceError, LaunchConfig, LoadedModule, ModuleSource};
+use super::cpu_accelerator::CpuAccelerator;
+use super::{
+    AddressSpace, CudaGpu, Device, DeviceError, LaunchConfig, LoadedModule, ModuleSource, Stream, StreamKind, Wait,
+};
 use crate::abi;
 use crate::config::Config;
 
 /// The CPU of this machine.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct CpuDevice {
+    /// The PE's own stream.
     executor: Arc<Executor>,
+    /// The program's.
+    streams: Arc<Mutex<Vec<Weak<Executor>>>>,
 }
 
 impl CpuDevice {
@@ -26,8 +34,29 @@ impl CpuDevice {
             deadline: config.kernel_timeout(),
             ..ExecutorOptions::default()
         };
-        Ok(Self { executor: Arc::new(Executor::new(options)?) })
+        Ok(Self { executor: Arc::new(Executor::new(options)?), streams: Arc::default() })
     }
+
+    fn streams(&self) -> MutexGuard<'_, Vec<Weak<Executor>>> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn executor<'a>(&'a self, stream: &'a Stream) -> Result<&'a Executor, DeviceError> {
+        executor_of(stream, &self.executor)
+    }
+}
+
+/// The executor that is a stream.
+fn executor_of<'a>(stream: &'a Stream, own: &'a Executor) -> Result<&'a Executor, DeviceError> {
+    match &stream.0 {
+        StreamKind::Own => Ok(own),
+        StreamKind::Cpu(executor) => Ok(executor),
+        StreamKind::Cuda(_) => Err(DeviceError::Unsupported { device: "cpu", reason: "the stream is one of a GPU" }),
+    }
+}
+
+fn no_modules() -> DeviceError {
+    DeviceError::Unsupported { device: "cpu", reason: "it takes no CUDA modules; run with OXSHMEM_DEVICE=cuda" }
 }
 
 fn memory_error(what: &'static str, bytes: u64) -> impl FnOnce(rustix::io::Errno) -> DeviceError {
@@ -110,11 +139,84 @@ impl Device for CpuDevice {
         Ok(Arc::new(CpuModule { name: source.name, module, executor: Arc::clone(&self.executor) }))
     }
 
-    unsafe fn synchronize(&self, from: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
-        let ended = self.executor.synchronize();
+    fn create_stream(&self) -> Result<Stream, DeviceError> {
+        let executor = Arc::new(Executor::new(self.executor.options().clone())?);
+        self.streams().push(Arc::downgrade(&executor));
+        Ok(Stream(StreamKind::Cpu(executor)))
+    }
+
+    unsafe fn stream_from_raw(&self, raw: *mut c_void) -> Result<Stream, DeviceError> {
+        if raw.is_null() {
+            return Ok(Stream::OWN);
+        }
+        Err(DeviceError::Unsupported {
+            device: "cpu",
+            reason: "it has no CUDA streams; pass a null pointer for the PE's own stream, or run with OXSHMEM_DEVICE=cuda",
+        })
+    }
+
+    unsafe fn synchronize(&self, wait: Wait<'_>, from: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        let mut ended = Ok(());
+        let mut wait_for = |stream: &Stream| {
+            let executor = self.executor(stream)?;
+            if let Err(error) = executor.synchronize() {
+                ended = std::mem::replace(&mut ended, Ok(())).and(Err(error));
+            }
+            Ok::<(), DeviceError>(())
+        };
+        match wait {
+            Wait::Own => wait_for(&Stream::OWN)?,
+            Wait::Stream(stream) => wait_for(stream)?,
+            Wait::Launched(streams) => streams.iter().try_for_each(wait_for)?,
+            Wait::Everything => {
+                let all: Vec<_> = self.streams().iter().filter_map(Weak::upgrade).collect();
+                wait_for(&Stream::OWN)?;
+                all.into_iter().try_for_each(|executor| wait_for(&Stream(StreamKind::Cpu(executor))))?;
+            }
+        }
         // SAFETY: the caller's promise.
         unsafe { self.read(from, bytes) }?;
         Ok(ended?)
+    }
+
+    fn runs_elsewhere(&self) -> bool {
+        let mut streams = self.streams();
+        streams.retain(|executor| executor.strong_count() != 0);
+        streams.iter().filter_map(Weak::upgrade).any(|executor| !executor.is_idle())
+    }
+
+    unsafe fn copy_on(&self, _stream: &Stream, _to: u64, _from: u64, _bytes: u64) -> Result<bool, DeviceError> {
+        Ok(false)
+    }
+
+    fn is_accessible(&self, _address: u64) -> bool {
+        true
+    }
+
+    unsafe fn register_module(&self, _raw: *mut c_void) -> Result<(), DeviceError> {
+        Err(no_modules())
+    }
+
+    fn unregister_module(&self, _raw: *mut c_void) -> Result<(), DeviceError> {
+        Err(no_modules())
+    }
+
+    fn register_unit(
+        &self,
+        name: &str,
+        _locate: &mut dyn FnMut() -> Result<(u64, usize), String>,
+    ) -> Result<(), DeviceError> {
+        // Its kernels run on a GPU, if at all; the program may use the host API only.
+        tracing::warn!(unit = name, "kernels of CUDA translation units cannot be used: this PE is on the cpu device");
+        Ok(())
+    }
+
+    fn make_current(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn accelerator(&self) -> Result<Arc<dyn Accelerator>, DeviceError> {
+        Ok(Arc::new(CpuAccelerator::new(Box::new(self.clone()))?))
     }
 
     fn gpu(&self) -> Option<CudaGpu> {
@@ -136,10 +238,16 @@ impl CpuModule {
 }
 
 impl LoadedModule for CpuModule {
-    unsafe fn launch(&self, name: &str, config: LaunchConfig, args: &[&[u8]]) -> Result<(), DeviceError> {
+    unsafe fn launch(
+        &self,
+        name: &str,
+        config: LaunchConfig,
+        args: &[&[u8]],
+        stream: &Stream,
+    ) -> Result<(), DeviceError> {
         let kernel = self.kernel(name)?;
         // SAFETY: the caller's promise.
-        unsafe { self.executor.launch(kernel, config, args) }?;
+        unsafe { executor_of(stream, &self.executor)?.launch(kernel, config, args) }?;
         Ok(())
     }
 

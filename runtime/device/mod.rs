@@ -1,22 +1,35 @@
 //! Devices: what runs kernels and owns the memory they use. Everything above this module works on any of them.
 
 pub mod cpu;
+mod cpu_accelerator;
 mod cpu_device;
 pub mod cuda;
 mod module;
+mod shared_memory;
+mod stream;
 
+use std::ffi::c_void;
 use std::fmt::Debug;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use cpu::LaunchConfig;
+pub use cpu_accelerator::cpu_accelerator;
 pub(crate) use cpu_device::CpuDevice;
 pub(crate) use cuda::CudaDevice;
 pub use cuda::CudaGpu;
 pub use module::{Function, KernelArg, KernelArgs, Module, ModuleSource};
+pub use stream::Stream;
+pub(crate) use stream::StreamKind;
+
+use oxshmem_hca::soft::Accelerator;
 
 use crate::abi;
+
+crate::include_module!(SOFT_HCA, "soft_hca");
+/// Its only kernel.
+const SOFT_HCA_KERNEL: &str = "oxshmem_soft_hca";
 
 /// What a device refused or could not do.
 #[derive(Debug, thiserror::Error)]
@@ -88,6 +101,14 @@ pub enum DeviceError {
         /// The deadline.
         deadline: Duration,
     },
+    /// Something that this device does not take.
+    #[error("device `{device}`: {reason}")]
+    Unsupported {
+        /// The device.
+        device: &'static str,
+        /// Why, and what to do.
+        reason: &'static str,
+    },
     /// A launch was refused; nothing of it ran.
     #[error(transparent)]
     Launch(#[from] cpu::LaunchError),
@@ -139,23 +160,76 @@ pub(crate) trait Device: Debug + Send + Sync {
     fn set_doorbell_hook(&self, hook: fn());
     /// Loads a module and checks its ABI version.
     fn load(&self, source: &ModuleSource) -> Result<Arc<dyn LoadedModule>, DeviceError>;
-    /// Waits until all launched kernels have ended, and copies what is at `from` then (at most 4 KiB) to `bytes`; the first error among
+    /// A new stream.
+    fn create_stream(&self) -> Result<Stream, DeviceError>;
+    /// The program's stream with this handle.
+    ///
+    /// # Safety
+    /// `raw` is a stream of this device, and stays one while work is put on it and waited for.
+    unsafe fn stream_from_raw(&self, raw: *mut c_void) -> Result<Stream, DeviceError>;
+    /// Waits until what `wait` names has ended, and copies what is at `from` then (at most 4 KiB) to `bytes`; the first error among
     /// the kernels. After an error `bytes` is filled too, unless the device is lost.
     ///
     /// # Safety
     /// `from` names mapped device memory of that length.
-    unsafe fn synchronize(&self, from: u64, bytes: &mut [u8]) -> Result<(), DeviceError>;
+    unsafe fn synchronize(&self, wait: Wait<'_>, from: u64, bytes: &mut [u8]) -> Result<(), DeviceError>;
+    /// Whether device code may be running now that was not launched on the PE's own stream.
+    fn runs_elsewhere(&self) -> bool;
+    /// Queues a copy of device memory by a copy engine; `false` if the device has none and nothing was queued.
+    ///
+    /// # Safety
+    /// Both ranges are mapped device memory until the copy has ended.
+    unsafe fn copy_on(&self, stream: &Stream, to: u64, from: u64, bytes: u64) -> Result<bool, DeviceError>;
+    /// Whether kernels can access what is at `address`, a pointer of the program, as it is.
+    fn is_accessible(&self, address: u64) -> bool;
+    /// Gives a module that the program loaded itself the PE's state.
+    ///
+    /// # Safety
+    /// `raw` is a loaded `CUmodule` of the GPU's primary context, and no kernel of it is running.
+    unsafe fn register_module(&self, raw: *mut c_void) -> Result<(), DeviceError>;
+    /// Forgets a module that was registered.
+    fn unregister_module(&self, raw: *mut c_void) -> Result<(), DeviceError>;
+    /// Gives the state symbol of a translation unit the PE's state. `locate` says where the symbol is and what it has room for; the
+    /// device's context is current when it is called.
+    fn register_unit(
+        &self,
+        name: &str,
+        locate: &mut dyn FnMut() -> Result<(u64, usize), String>,
+    ) -> Result<(), DeviceError>;
+    /// Makes the device the calling thread's current one, where threads have one and this one has none yet.
+    fn make_current(&self) -> Result<(), DeviceError>;
+    /// Runs the software HCA's kernel, independently of all other kernels.
+    fn accelerator(&self) -> Result<Arc<dyn Accelerator>, DeviceError>;
     /// The GPU, if it is one.
     fn gpu(&self) -> Option<CudaGpu>;
 }
 
+/// What [`Device::synchronize`] waits for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Wait<'a> {
+    /// The PE's own stream.
+    Own,
+    /// All that is on this stream, whoever put it there. The stream exists.
+    Stream(&'a Stream),
+    /// What the PE has put on these streams, which the program may have destroyed since.
+    Launched(&'a [Stream]),
+    /// Everything on the device that this process started.
+    Everything,
+}
+
 /// A module that a device holds.
 pub(crate) trait LoadedModule: Debug + Send + Sync {
-    /// Launches the kernel `name`; returns before it has run.
+    /// Queues the kernel `name` on a stream; returns before it has run.
     ///
     /// # Safety
     /// What the arguments point to must stay valid until the kernel has ended, and the kernel must be sound for them.
-    unsafe fn launch(&self, name: &str, config: LaunchConfig, args: &[&[u8]]) -> Result<(), DeviceError>;
+    unsafe fn launch(
+        &self,
+        name: &str,
+        config: LaunchConfig,
+        args: &[&[u8]],
+        stream: &Stream,
+    ) -> Result<(), DeviceError>;
     /// Refuses names the module does not have.
     fn check(&self, name: &str) -> Result<(), DeviceError>;
 }

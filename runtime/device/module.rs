@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use super::{DeviceError, LaunchConfig, LoadedModule};
+use super::{DeviceError, LaunchConfig, LoadedModule, Stream};
 
 /// A module as the build left it in the program; made by [`include_module!`](crate::include_module).
 #[derive(Debug, Clone, Copy)]
@@ -12,6 +12,8 @@ pub struct ModuleSource {
     pub name: &'static str,
     /// PTX per virtual architecture (80 for sm_80), ascending; empty if no CUDA compiler was there at build time.
     pub ptx: &'static [(u32, &'static str)],
+    /// Cubins per real architecture (80 for sm_80), ascending, which need no compilation by the driver; empty likewise.
+    pub cubins: &'static [(u32, &'static [u8])],
     /// Describes the module's CPU object.
     pub cpu: unsafe extern "C" fn() -> *const c_void,
 }
@@ -59,9 +61,14 @@ impl Function {
 
     /// # Safety
     /// As [`LoadedModule::launch`].
-    pub(crate) unsafe fn launch(&self, config: LaunchConfig, args: &impl KernelArgs) -> Result<(), DeviceError> {
+    pub(crate) unsafe fn launch(
+        &self,
+        config: LaunchConfig,
+        args: &impl KernelArgs,
+        stream: &Stream,
+    ) -> Result<(), DeviceError> {
         // SAFETY: the caller's promise.
-        args.with_bytes(&mut |args| unsafe { self.loaded.launch(&self.name, config, args) })
+        args.with_bytes(&mut |args| unsafe { self.loaded.launch(&self.name, config, args, stream) })
     }
 }
 

@@ -66,6 +66,17 @@ pub enum HeapError {
         /// The address.
         address: u64,
     },
+    /// The program's side of an on-stream operation is pageable host memory.
+    #[error(
+        "{bytes} bytes at {address:#x} are not memory that the GPU can access; for operations on a stream use memory of the symmetric heap, of \
+         the GPU (cudaMalloc), or page-locked memory (cudaMallocHost)"
+    )]
+    NotOnDevice {
+        /// The address.
+        address: u64,
+        /// Length of the transfer.
+        bytes: usize,
+    },
     /// A range outside an allocation.
     #[error("elements {first}..{last} of a symmetric slice of {len}")]
     OutOfRange {

@@ -1,6 +1,8 @@
 //! The host's operations: puts, gets, atomics, signals and barriers from Rust, on the same paths as a kernel's.
 
 mod atomic;
+mod mem;
+mod on_stream;
 mod rma;
 mod slice;
 

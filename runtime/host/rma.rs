@@ -37,7 +37,7 @@ pub enum Compare {
 }
 
 /// Threads that a host operation copies with.
-const THREADS: u32 = 32;
+pub(super) const THREADS: u32 = 32;
 
 /// Every call returns when its local side is done: `data` may be reused, or the result is complete. What was put is delivered at the
 /// peer after [`quiet`](Pe::quiet) or [`barrier_all`](Pe::barrier_all).
@@ -48,7 +48,11 @@ impl Pe {
     /// Copies `data` to elements `at..` of `dst` at `pe`.
     pub fn put<T: Pod>(&self, dst: &SymmetricSlice<T>, at: usize, data: &[T], pe: usize) -> Result<()> {
         let target = dst.range_address(at..at.saturating_add(data.len()))?;
-        let bytes: &[u8] = bytemuck::cast_slice(data);
+        self.put_bytes(target, bytemuck::cast_slice(data), pe)
+    }
+
+    /// Copies `bytes` to the symmetric address `target` at `pe`.
+    pub(super) fn put_bytes(&self, target: u64, bytes: &[u8], pe: usize) -> Result<()> {
         for (piece, part) in bytes.chunks(STAGING_BYTES).enumerate() {
             self.stage(part)?;
             let to = target + (piece * STAGING_BYTES) as u64;
@@ -72,17 +76,26 @@ impl Pe {
         op: SignalOp,
         pe: usize,
     ) -> Result<()> {
-        let signal_address = signal.element_address(index)?;
-        let per_piece = STAGING_BYTES / size_of::<T>().max(1);
-        let last = data.len().saturating_sub(1) / per_piece * per_piece;
-        self.put(dst, at, &data[..last], pe)?;
-        let tail = &data[last..];
-        let target = dst.range_address(at + last..at.saturating_add(data.len()))?;
-        let bytes: &[u8] = bytemuck::cast_slice(tail);
-        self.stage(bytes)?;
+        let update = (signal.element_address(index)?, value, op);
+        let target = dst.range_address(at..at.saturating_add(data.len()))?;
+        self.put_bytes_signal(target, bytemuck::cast_slice(data), update, pe)
+    }
+
+    /// [`put_bytes`](Pe::put_bytes), and a signal behind it: its address, value and operator.
+    pub(super) fn put_bytes_signal(
+        &self,
+        target: u64,
+        bytes: &[u8],
+        (signal, value, op): (u64, u64, SignalOp),
+        pe: usize,
+    ) -> Result<()> {
+        let last = bytes.len().saturating_sub(1) / STAGING_BYTES * STAGING_BYTES;
+        let (head, tail) = bytes.split_at(last);
+        self.put_bytes(target, head, pe)?;
+        self.stage(tail)?;
         let args =
-            (target, self.staging_address(), bytes.len() as u64, signal_address, value, op as i32, self.peer(pe));
-        // SAFETY: as in `put`.
+            (target + last as u64, self.staging_address(), tail.len() as u64, signal, value, op as i32, self.peer(pe));
+        // SAFETY: as in `put_bytes`.
         unsafe { self.run_host_kernel("oxshmem_host_put_signal", THREADS, &args) }
     }
 
@@ -90,7 +103,12 @@ impl Pe {
     pub fn get<T: Pod>(&self, src: &SymmetricSlice<T>, range: Range<usize>, pe: usize) -> Result<Vec<T>> {
         let source = src.range_address(range.clone())?;
         let mut data = vec![T::zeroed(); range.len()];
-        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut data);
+        self.get_bytes(source, bytemuck::cast_slice_mut(&mut data), pe)?;
+        Ok(data)
+    }
+
+    /// Copies what is at the symmetric address `source` at `pe` to `bytes`.
+    pub(super) fn get_bytes(&self, source: u64, bytes: &mut [u8], pe: usize) -> Result<()> {
         for (piece, part) in bytes.chunks_mut(STAGING_BYTES).enumerate() {
             let from = source + (piece * STAGING_BYTES) as u64;
             let args = (self.staging_address(), from, part.len() as u64, self.peer(pe));
@@ -98,7 +116,7 @@ impl Pe {
             unsafe { self.run_host_kernel("oxshmem_host_get", THREADS, &args)? };
             self.unstage(part)?;
         }
-        Ok(data)
+        Ok(())
     }
 
     /// Copies `data` to elements `at..` of the own copy of `dst`.

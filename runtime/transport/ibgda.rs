@@ -115,7 +115,7 @@ impl Ibgda {
         slab: &Slab,
         queues: QueueLayout,
     ) -> Result<Self> {
-        let provider = open(config)?;
+        let provider = open(config, device)?;
         check(provider.as_ref(), &queues)?;
         device.set_doorbell_hook(doorbell_rung);
 
@@ -267,7 +267,10 @@ impl Ibgda {
             let mut bits: u64 = slab.read(self.queues.used, word)?;
             while bits != 0 {
                 let qp: abi::Qp = slab.read(self.queues.qps, word * 64 + u64::from(bits.trailing_zeros()))?;
-                if qp.reserved & !abi::FENCE_PENDING != qp.completed {
+                // Both modulo 2^42.
+                if (qp.gate >> abi::GATE_RESERVED_SHIFT) << abi::GATE_RESERVED_SHIFT
+                    != qp.completed << abi::GATE_RESERVED_SHIFT
+                {
                     return Ok(());
                 }
                 any = true;
@@ -281,11 +284,26 @@ impl Ibgda {
     }
 }
 
-fn open(config: &Config) -> Result<Arc<dyn Provider>> {
+fn open(config: &Config, device: &dyn Device) -> Result<Arc<dyn Provider>> {
     match config.hca() {
-        config::Hca::Auto | config::Hca::Soft => {
+        config::Hca::Auto | config::Hca::Soft | config::Hca::Null => {
             let faults = FaultPlan::from_str(config.soft_faults()).map_err(TransportError::Faults)?;
-            let options = SoftOptions { faults, ..SoftOptions::default() };
+            let null = config.hca() == config::Hca::Null;
+            let reachable = device.gpu().is_none();
+            let kernel = match config.soft_engine() {
+                config::SoftEngine::Auto => null || !reachable,
+                config::SoftEngine::Kernel => true,
+                config::SoftEngine::Thread if reachable => false,
+                config::SoftEngine::Thread => {
+                    return Err(TransportError::NotAvailable {
+                        name: "OXSHMEM_SOFT_ENGINE=thread on the `cuda` device, whose queues the CPU cannot reach,",
+                        remedy: "use kernel or auto",
+                    }
+                    .into());
+                }
+            };
+            let accelerator = kernel.then(|| device.accelerator()).transpose()?;
+            let options = SoftOptions { faults, accelerator, null, ..SoftOptions::default() };
             let options = if config.soft_trace() { options.traced() } else { options };
             Ok(SoftHca::open(options)?)
         }

@@ -34,7 +34,7 @@ pub fn launches() -> Outcome {
         // SAFETY: where it is not refused, the arguments are the kernel's.
         unsafe { pe.launch(kernel, config, args) }
     }
-    let shape = |grid, block, shared_bytes| LaunchConfig { grid, block, shared_bytes };
+    let shape = |grid, block, shared_bytes| LaunchConfig { grid, block, shared_bytes, cooperative: false };
     let plain = LaunchConfig::linear(1, 32);
     let check = |config: LaunchConfig| refused(config, &|| launch(&pe, &kernel, config, (0u32, &sum)));
     assert!(matches!(check(shape([0, 1, 1], [1, 1, 1], 0)), LaunchError::Grid { .. }));

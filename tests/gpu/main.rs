@@ -6,6 +6,7 @@ mod interop;
 mod limits;
 mod modules;
 mod running;
+mod streams;
 
 use std::process::ExitCode;
 
@@ -23,6 +24,7 @@ type Case = (&'static str, fn() -> Outcome);
 const CASES: &[Case] = &[
     ("aborted", running::aborted),
     ("beside_cudarc", interop::beside_cudarc),
+    ("callers_streams", streams::callers_streams),
     ("chunks", limits::chunks),
     ("context_lost", running::context_lost),
     ("killed", running::killed),
@@ -30,6 +32,7 @@ const CASES: &[Case] = &[
     ("modules", modules::modules),
     ("out_of_memory", limits::out_of_memory),
     ("overdue", running::overdue),
+    ("own_modules", streams::own_modules),
     ("probe", probe),
     ("rounds", running::rounds),
     ("unanswered", running::unanswered),

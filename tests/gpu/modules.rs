@@ -25,7 +25,7 @@ fn state(magic: u32, version: u32, bytes: usize) -> String {
 }
 
 fn module(text: &'static str) -> ModuleSource {
-    ModuleSource { name: "made_up", ptx: Box::leak(Box::new([(80, text)])), cpu: GPU.cpu }
+    ModuleSource { name: "made_up", ptx: Box::leak(Box::new([(80, text)])), cubins: &[], cpu: GPU.cpu }
 }
 
 pub fn modules() -> Outcome {
@@ -58,7 +58,7 @@ pub fn modules() -> Outcome {
         }
         other => panic!("{other}"),
     }
-    match pe.load(&ModuleSource { name: "empty", ptx: &[], cpu: GPU.cpu }) {
+    match pe.load(&ModuleSource { name: "empty", ptx: &[], cubins: &[], cpu: GPU.cpu }) {
         Err(Error::Device(DeviceError::CudaModule { source: ModuleError::NoPtx, .. })) => {}
         other => panic!("{other:?}"),
     }

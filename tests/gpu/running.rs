@@ -7,7 +7,7 @@ use oxshmem::{Config, Error, FaultKind, LaunchConfig, Pe, SymmetricSlice};
 
 use crate::{GPU, Outcome, init, init_with};
 
-const ONE: LaunchConfig = LaunchConfig { grid: [1, 1, 1], block: [1, 1, 1], shared_bytes: 0 };
+const ONE: LaunchConfig = LaunchConfig { grid: [1, 1, 1], block: [1, 1, 1], shared_bytes: 0, cooperative: false };
 
 /// Every PE puts its number to the next one, from the host.
 fn pass_round(pe: &Pe, inbox: &SymmetricSlice<u32>) -> oxshmem::Result<()> {

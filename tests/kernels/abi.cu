@@ -3,6 +3,8 @@
 // Sizes and offsets of the device ABI as the device's compiler lays it out, in the order of oxshmem::abi::layout().
 #include <oxshmem/oxshmem.h>
 
+#include "../../device-kernels/kernels/soft_hca.h"
+
 #define SIZE(type) out[at++] = sizeof(type)
 #define FIELD(type, field) out[at++] = offsetof(type, field)
 
@@ -38,11 +40,10 @@ OXSHMEM_KERNEL(abi_layout, uint64_t *out, uint64_t *count) {
     FIELD(Qp, pe);
     FIELD(Qp, index);
     FIELD(Qp, landing_log2);
-    FIELD(Qp, reserved);
+    FIELD(Qp, gate);
     FIELD(Qp, landing_head);
     FIELD(Qp, rung);
     FIELD(Qp, doorbells);
-    FIELD(Qp, tickets);
     FIELD(Qp, completed);
     SIZE(LocalRegion);
     FIELD(LocalRegion, base);
@@ -75,5 +76,71 @@ OXSHMEM_KERNEL(abi_layout, uint64_t *out, uint64_t *count) {
     FIELD(State, timeout_ns);
     FIELD(State, sync_slots);
     FIELD(State, sync_epoch);
+    *count = at;
+}
+
+// The tables of the software HCA's kernel, in the order of oxshmem_hca::soft::tables::layout().
+OXSHMEM_KERNEL(soft_hca_layout, uint64_t *out, uint64_t *count) {
+    using namespace oxshmem::soft;
+    uint64_t at = 0;
+    SIZE(Control);
+    FIELD(Control, leave);
+    FIELD(Control, events);
+    FIELD(Control, served);
+    SIZE(BlockCounters);
+    FIELD(BlockCounters, wqes);
+    FIELD(BlockCounters, doorbells);
+    FIELD(BlockCounters, cqes);
+    FIELD(BlockCounters, bytes);
+    SIZE(Event);
+    FIELD(Event, kind);
+    FIELD(Event, place);
+    FIELD(Event, value);
+    FIELD(Event, number);
+    out[at++] = offsetof(QpContext, consumer); // the size of what the host writes
+    FIELD(QpContext, sq);
+    FIELD(QpContext, dbr);
+    FIELD(QpContext, cqe);
+    FIELD(QpContext, qpn);
+    FIELD(QpContext, depth_log2);
+    FIELD(QpContext, state);
+    FIELD(QpContext, pd);
+    FIELD(QpContext, log_msg_max);
+    FIELD(QpContext, uar_page);
+    FIELD(QpContext, cq_log_size);
+    FIELD(QpContext, peer);
+    FIELD(QpContext, accepts);
+    FIELD(QpContext, remote_pd);
+    FIELD(QpContext, remote_qpn);
+    SIZE(QpContext);
+    FIELD(QpContext, consumer);
+    FIELD(QpContext, moved);
+    FIELD(QpContext, cq_producer);
+    FIELD(QpContext, bell);
+    FIELD(QpContext, trap);
+    SIZE(Key);
+    FIELD(Key, key);
+    FIELD(Key, peer);
+    FIELD(Key, pd);
+    FIELD(Key, qpn);
+    FIELD(Key, rights);
+    FIELD(Key, start);
+    FIELD(Key, length);
+    FIELD(Key, base);
+    SIZE(Slice);
+    FIELD(Slice, tables);
+    FIELD(Slice, number);
+    FIELD(Slice, run_ns);
+    FIELD(Slice, idle_ns);
+    FIELD(Slice, registers);
+    FIELD(Slice, null);
+    SIZE(Tables);
+    FIELD(Tables, control);
+    FIELD(Tables, counters);
+    FIELD(Tables, events);
+    FIELD(Tables, qps);
+    FIELD(Tables, local_keys);
+    FIELD(Tables, remote_keys);
+    FIELD(Tables, pages);
     *count = at;
 }

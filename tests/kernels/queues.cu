@@ -58,8 +58,8 @@ OXSHMEM_KERNEL(flooded, const uint64_t *words, const unsigned char *wide, const 
 OXSHMEM_KERNEL(reserved_blocks, uint64_t *out, int pe) {
     const abi::State &s = state();
     for (uint32_t i = 0; i < s.qps_per_pe; ++i) {
-        out[i] = reinterpret_cast<const abi::Qp *>(s.qps)[static_cast<uint32_t>(pe) * s.qps_per_pe + i].reserved &
-                 ~abi::kFencePending;
+        out[i] = reinterpret_cast<const abi::Qp *>(s.qps)[static_cast<uint32_t>(pe) * s.qps_per_pe + i].gate >>
+                 abi::kGateReservedShift;
     }
 }
 
@@ -75,7 +75,7 @@ OXSHMEM_KERNEL(queue_names, Names *out, const void *at, int pe) {
     const uint64_t offset = reinterpret_cast<uint64_t>(at) - s.heap_base;
     const uint32_t chunk = static_cast<uint32_t>(offset >> s.chunk_log2);
     out->qpn = qp.qpn;
-    out->reserved = qp.reserved & ~abi::kFencePending;
+    out->reserved = qp.gate >> abi::kGateReservedShift;
     out->depth = 1ull << qp.depth_log2;
     out->landing = qp.landing;
     out->landing_head = qp.landing_head;

@@ -15,7 +15,7 @@ struct WqeParameters {
 };
 
 OXSHMEM_DEVICE Slot slot_of(const WqeParameters &p) {
-    return {p.wq, p.index, p.mask};
+    return {p.wq, p.index, p.mask, false};
 }
 OXSHMEM_DEVICE Located remote_of(const WqeParameters &p) {
     return {be(p.rkey), p.remote, ~0ull};

@@ -13,6 +13,7 @@ mod queues;
 mod rig;
 mod rma;
 mod signals;
+mod streams;
 mod typed;
 mod waits;
 
@@ -55,6 +56,9 @@ const CASES: &[Case] = &[
     ("requests", queues::requests),
     ("rma", rma::rma),
     ("signals", signals::signals),
+    ("stream_aborted", streams::aborted),
+    ("stream_errors", streams::errors),
+    ("streams", streams::streams),
     ("timeouts", errors::timeouts),
     ("typed", typed::typed),
     ("waits", waits::waits),

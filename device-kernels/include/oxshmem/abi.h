@@ -20,13 +20,18 @@ constexpr uint32_t kAbiVersion = 2;
 // lower one lets a full warp reserve its largest group (two blocks a lane) and leaves as much again in flight.
 constexpr uint32_t kBlockBytes = 64;
 constexpr uint32_t kMinDepthLog2 = 7;
-constexpr uint32_t kMaxDepthLog2 = 15;
+constexpr uint32_t kMaxDepthLog2 = 14;
 
 // A landing slot receives what one lane reads from a peer (a fetched value, or a piece of a get into unregistered memory).
 constexpr uint32_t kLandingBytes = 64;
 
-// Bit 63 of Qp::reserved: a fence was called, and no work request carries it yet.
-constexpr uint64_t kFencePending = 1ull << 63;
+// Qp::gate: bit 0: a fence was called, and no work request carries it yet; bit 1: nobody holds the baton though groups are in
+// the gate; bits 21:2: groups of lanes between reserving and leaving; from bit 22 on: blocks ever reserved, modulo 2^42.
+constexpr uint64_t kGateFence = 1;
+constexpr uint64_t kGateBatonFree = 2;
+constexpr uint64_t kGateOneGroup = 4;
+constexpr uint32_t kGateGroupBits = 20; // more than a GPU has threads
+constexpr uint32_t kGateReservedShift = 22;
 
 // The longest message of one work request; longer puts and gets are cut (PRM: log_msg_max is 30).
 constexpr uint64_t kMaxMessageBytes = 1ull << 30;
@@ -100,7 +105,7 @@ struct alignas(128) Control {
 struct alignas(128) Qp {
     // Constants.
     uint64_t wq;         // send queue: (1 << depth_log2) blocks of 64 bytes
-    uint64_t stamps;     // uint32_t per block: (index >> depth_log2) + 1 once the block is written
+    uint64_t stamps;     // uint32_t per block: says in which lap it was written last; see detail/qp.h
     uint64_t dbr;        // big-endian 32-bit send doorbell record
     uint64_t doorbell;   // doorbell register in the UAR, 8 bytes
     uint64_t cqe;        // the collapsed CQE, 64 bytes
@@ -113,12 +118,11 @@ struct alignas(128) Qp {
     uint32_t landing_log2;
     uint32_t reserved0[13];
     // Written by posters.
-    alignas(128) uint64_t reserved; // blocks ever reserved, and kFencePending
-    uint64_t landing_head;          // landing slots ever reserved
+    alignas(128) uint64_t gate;
+    uint64_t landing_head; // landing slots ever reserved
     // Written by the group that rings.
     alignas(128) uint64_t rung; // blocks the last doorbell covered
     uint64_t doorbells;         // doorbells rung, for statistics
-    uint32_t tickets;           // groups that announced blocks since a ringer last left
     // Written by whoever sees a completion.
     alignas(128) uint64_t completed; // blocks that may be reused
 };
@@ -173,7 +177,7 @@ struct alignas(128) State {
 
 static_assert(sizeof(ErrorRecord) == 72, "mirrored in runtime/abi.rs");
 static_assert(sizeof(Control) == 128, "mirrored in runtime/abi.rs");
-static_assert(sizeof(Qp) == 512 && offsetof(Qp, reserved) == 128 && offsetof(Qp, rung) == 256 && offsetof(Qp, completed) == 384,
+static_assert(sizeof(Qp) == 512 && offsetof(Qp, gate) == 128 && offsetof(Qp, rung) == 256 && offsetof(Qp, completed) == 384,
               "mirrored in runtime/abi.rs");
 static_assert(sizeof(LocalRegion) == 24, "mirrored in runtime/abi.rs");
 static_assert(sizeof(State) == 256, "mirrored in runtime/abi.rs");

@@ -12,7 +12,13 @@ namespace oxshmem {
 // their peers, gets have arrived. "Happens before" includes other threads' operations that the caller has synchronised with,
 // for instance by __syncthreads().
 OXSHMEM_DEVICE void quiet() {
-    port::fence<port::order::acq_rel, port::reach::system>();
+    // Where only the own heap is stored to directly, others learn of it through work requests alone, and a system fence
+    // precedes each doorbell.
+    if (port::state().p2p_count == 1) {
+        port::fence<port::order::acq_rel, port::reach::device>();
+    } else {
+        port::fence<port::order::acq_rel, port::reach::system>();
+    }
     if (port::state().network != static_cast<uint32_t>(abi::Network::none)) {
         detail::network_quiet();
     }

@@ -7,10 +7,11 @@ use super::execute::Failure;
 use super::fabric::{Peer, Server};
 use super::faults::FaultPlan;
 use super::memory::{self, Mapping};
+use super::offload::{Handed, Offload};
 use super::rng::shuffle;
 use super::slots::Slots;
 use super::trace::Tracer;
-use super::{REGISTER_STRIDE, REGISTERS_PER_PAGE, Violation, control};
+use super::{REGISTER_STRIDE, REGISTERS_PER_PAGE, Violation, control, tables};
 use crate::prm::cq::CqContext;
 use crate::prm::mkey::MkeyContext;
 use crate::prm::qpc::{QpContext, QpState};
@@ -41,7 +42,9 @@ pub(super) struct PdState {
 
 #[derive(Debug)]
 pub(super) struct UarState {
-    pub page: Mapping,
+    pub base: *mut u8,
+    /// The page, unless it is part of an accelerator's tables.
+    pub _page: Option<Mapping>,
     pub users: usize,
 }
 
@@ -89,6 +92,9 @@ pub(super) struct RemoteKey {
     pub key: u32,
     pub entry: *const MkeyEntry,
     pub seq: u32,
+    pub pd: u32,
+    pub qpn: u32,
+    pub umem: u32,
     pub start: u64,
     pub len: u64,
     pub base: *mut u8,
@@ -141,6 +147,7 @@ pub(super) struct Qp {
     pub stalled: Option<Instant>,
     pub hold: Hold,
     pub deferred: Option<Deferred>,
+    pub handed: Handed,
 }
 
 /// What a fault plan makes the current WQE wait for.
@@ -181,6 +188,7 @@ impl Qp {
         self.remote = None;
         self.local_key = None;
         self.remote_keys = [None; 4];
+        self.handed = Handed::default();
     }
 
     pub(super) fn facts(&self) -> QpFacts {
@@ -216,6 +224,8 @@ pub(super) enum Step {
 /// The engine of a software HCA.
 #[derive(Debug)]
 pub(super) struct Engine {
+    /// First, so that nothing runs any more when what it uses is dropped.
+    pub(super) offload: Option<Offload>,
     pub(super) gid: Gid,
     pub(super) control: OwnSegment,
     pub(super) server: Server,
@@ -251,18 +261,30 @@ pub(super) struct Engine {
 unsafe impl Send for Engine {}
 
 impl Engine {
-    pub(super) fn new(gid: Gid, control: OwnSegment, server: Server, faults: FaultPlan, tracer: Tracer) -> Self {
+    pub(super) fn new(
+        gid: Gid,
+        control: OwnSegment,
+        server: Server,
+        faults: FaultPlan,
+        tracer: Tracer,
+        offload: Option<Offload>,
+    ) -> Self {
+        let limit = |on_host: usize, in_tables: usize| if offload.is_some() { in_tables } else { on_host };
+        let uars = Slots::new(1, limit(1 << 12, tables::PAGES));
+        let mkeys = Slots::new(control::FIRST_MKEY, limit(control::MAX_MKEYS, tables::LOCAL_KEYS));
+        let qps = Slots::new(control::FIRST_QPN, limit(control::MAX_QPS, tables::QPS));
         Self {
+            offload,
             gid,
             control,
             server,
             pds: Slots::new(1, 1 << 16),
-            uars: Slots::new(1, 1 << 12),
+            uars,
             umems: HashMap::new(),
             next_umem: 1,
-            mkeys: Slots::new(control::FIRST_MKEY, control::MAX_MKEYS),
+            mkeys,
             cqs: Slots::new(0x400, 1 << 16),
-            qps: Slots::new(control::FIRST_QPN, control::MAX_QPS),
+            qps,
             created: 0,
             peers: Vec::new(),
             key_epoch: 0,
@@ -288,7 +310,7 @@ impl Engine {
             return 0;
         }
         self.now = None;
-        let mut work = self.scan_doorbells();
+        let mut work = if self.is_offloaded() { self.collect() } else { self.scan_doorbells() };
         if self.active.is_empty() {
             return work;
         }
@@ -299,7 +321,9 @@ impl Engine {
         for qpn in turn.drain(..) {
             let Some(mut qp) = self.qps.lend(qpn) else { continue };
             work += self.run(&mut qp);
-            qp.active = qp.has_work() && self.dead.is_none();
+            let given_back = self.hand_back(&mut qp);
+            work += usize::from(given_back);
+            qp.active = !given_back && qp.has_work() && self.dead.is_none();
             if qp.active {
                 self.active.push(qpn);
             }
@@ -324,7 +348,11 @@ impl Engine {
             self.poll_at = (self.poll_at + 1) % self.peers.len();
             news += usize::from(self.peers[self.poll_at].poll());
         }
+        if self.is_offloaded() {
+            self.review_peers();
+        }
         if self.peers.iter().any(Peer::has_withdrawn) {
+            self.pause();
             self.unmap_withdrawn();
         }
         let places = self.qps.places();
@@ -333,8 +361,10 @@ impl Engine {
             self.sweep_at = (self.sweep_at + 1) % places;
             let qpn = self.qps.number(self.sweep_at);
             let Some(mut qp) = self.qps.lend(qpn) else { continue };
-            if matches!(qp.state, QpState::Rts | QpState::Err) && self.read_doorbell_record(&mut qp, None) {
-                self.counters.recovered += 1;
+            // The kernel looks after its own.
+            let ours = !self.is_offloaded() || qp.handed.trapped && !qp.active;
+            if ours && matches!(qp.state, QpState::Rts | QpState::Err) && self.read_doorbell_record(&mut qp, None) {
+                self.counters.recovered += u64::from(!qp.handed.trapped);
                 found += 1;
                 if self.tracer.is_on() {
                     let producer = qp.producer as u16;
@@ -367,11 +397,16 @@ impl Engine {
 
     /// Rebuild the list of registers after a UAR page came or went.
     pub(super) fn list_registers(&mut self) {
+        if self.is_offloaded() {
+            let highest = self.uars.iter().map(|(number, _)| number).max();
+            self.watch_pages(highest.unwrap_or_default());
+            return;
+        }
         self.registers = self
             .uars
             .iter()
             .flat_map(|(number, uar)| {
-                let base = uar.page.ptr();
+                let base = uar.base;
                 (0..REGISTERS_PER_PAGE).map(move |i| {
                     // SAFETY: the register lies within the page.
                     (unsafe { base.add(doorbell::FIRST_REGISTER + i * REGISTER_STRIDE) }, number)
@@ -427,9 +462,15 @@ impl Engine {
     }
 
     /// Take over the doorbell record. Returns true if it moved.
-    fn read_doorbell_record(&mut self, qp: &mut Qp, rung: Option<u16>) -> bool {
-        // SAFETY: the record lies in a umem that stays registered while the QP lives, aligned to 8.
-        let word = u32::from_be(unsafe { memory::load32(qp.dbr.add(dbr::SEND_OFFSET), Ordering::Acquire) });
+    pub(super) fn read_doorbell_record(&mut self, qp: &mut Qp, rung: Option<u16>) -> bool {
+        let record = qp.dbr.wrapping_add(dbr::SEND_OFFSET);
+        let word = if self.is_offloaded() {
+            self.load_offloaded(record.addr() as u64)
+        } else {
+            // SAFETY: the record lies in a umem that stays registered while the QP lives, aligned to 8.
+            unsafe { memory::load32(record, Ordering::Acquire) }
+        };
+        let word = u32::from_be(word);
         let problem = match dbr::Repr::from_word(word) {
             Err(error) => error.to_string(),
             Ok(record) => {
@@ -495,7 +536,7 @@ impl Engine {
     /// Execute, continue or flush the WQE at the consumer index.
     fn step(&mut self, qp: &mut Qp, budget: &mut usize) -> Step {
         let mut first = [0u64; BLOCK_WORDS];
-        fetch(qp, qp.consumer, &mut first);
+        self.fetch(qp, qp.consumer, &mut first);
         let ds = first[0].to_ne_bytes()[7] & 0x3f;
         let blocks = u64::from(ds).div_ceil(4).max(1);
         let available = qp.producer - qp.consumer;
@@ -526,7 +567,7 @@ impl Engine {
             for i in 1..blocks {
                 let at = (i as usize - 1) * BLOCK_WORDS;
                 if let Some(block) = rest[at..].first_chunk_mut() {
-                    fetch(qp, qp.consumer + i, block);
+                    self.fetch(qp, qp.consumer + i, block);
                 }
             }
             self.execute(qp, as_bytes(&words), blocks, budget)
@@ -650,18 +691,42 @@ impl Engine {
         cq.producer = cq.producer.wrapping_add(1) & 0xff_ffff;
         let mut bytes = [0; cqe::LEN];
         repr.emit(&mut cqe::Segment::new_unchecked(&mut bytes[..]));
+        let at = cq.base.wrapping_add(slot as usize * cqe::LEN);
+        if self.is_offloaded() {
+            self.store_cqe_offloaded(at.addr() as u64, &bytes);
+            return self.wrote_cqe(&repr);
+        }
         // SAFETY: the queue lies in a umem that stays registered while the CQ lives, aligned to 64; the slot is below its size.
         unsafe {
-            let at = cq.base.add(slot as usize * cqe::LEN);
             for offset in (0..cqe::TAIL_OFFSET).step_by(8) {
                 memory::store64(at.add(offset), word(&bytes, offset), Ordering::Relaxed);
             }
             // Release: payload and body come before the words that a poller looks at.
             memory::store64(at.add(cqe::TAIL_OFFSET), word(&bytes, cqe::TAIL_OFFSET), Ordering::Release);
         }
+        self.wrote_cqe(&repr);
+    }
+
+    fn wrote_cqe(&mut self, repr: &cqe::Repr) {
         self.counters.cqes += 1;
         if self.tracer.is_on() {
             self.tracer.line("cqe", format_args!("{repr}"));
+        }
+    }
+
+    /// Read one block of a send queue.
+    #[inline]
+    fn fetch(&mut self, qp: &Qp, index: u64, block: &mut [u64; BLOCK_WORDS]) {
+        let slot = (index & (qp.depth() - 1)) as usize;
+        let at = qp.sq.wrapping_add(slot * BLOCK_BYTES);
+        if self.is_offloaded() {
+            return self.fetch_offloaded(at.addr() as u64, block);
+        }
+        // SAFETY: the queue lies in a umem that stays registered while the QP lives, is `depth` blocks long and aligned to 64.
+        unsafe {
+            for (i, word) in block.iter_mut().enumerate() {
+                *word = memory::load64(at.add(i * 8), Ordering::Relaxed);
+            }
         }
     }
 
@@ -694,6 +759,7 @@ impl Engine {
     pub(super) fn set_state(&mut self, qp: &mut Qp, state: QpState) {
         qp.state = state;
         qp.context.state = state as u8;
+        self.write_constants(qp);
         self.control.publish_qp(qp.qpn, &qp.facts());
         if self.tracer.is_on() {
             self.tracer.line("state", format_args!("qp={:#x} {}", qp.qpn, state.name()));
@@ -722,19 +788,7 @@ impl Engine {
             }
             self.dead = Some(reason.to_owned());
             self.control.set_dead();
-        }
-    }
-}
-
-/// Read one block of a send queue.
-#[inline]
-fn fetch(qp: &Qp, index: u64, block: &mut [u64; BLOCK_WORDS]) {
-    let slot = (index & (qp.depth() - 1)) as usize;
-    // SAFETY: the queue lies in a umem that stays registered while the QP lives, is `depth` blocks long and aligned to 64.
-    unsafe {
-        let at = qp.sq.add(slot * BLOCK_BYTES);
-        for (i, word) in block.iter_mut().enumerate() {
-            *word = memory::load64(at.add(i * 8), Ordering::Relaxed);
+            self.pause();
         }
     }
 }

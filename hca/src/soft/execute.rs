@@ -13,7 +13,7 @@
 //! | remote key: unknown, other protection domain, right, bounds | remote access (0x13) |
 
 use super::atomics;
-use super::control::rights;
+use super::control::{MkeyFacts, rights};
 use super::engine::{Deferred, Engine, LocalKey, Qp, RemoteKey, Step};
 use super::fabric::{EXCHANGE_LIMIT, PeerMemory};
 use super::memory;
@@ -48,6 +48,8 @@ enum Stop {
     Fetch(String),
     /// Not at all.
     Fail(Failure),
+    /// Nothing is wrong with it, and the kernel that executes this QP now has what it needs.
+    HandBack,
 }
 
 impl From<Failure> for Stop {
@@ -88,6 +90,11 @@ impl Engine {
             Err(Stop::Fail(failure)) => {
                 self.fail(qp, wqe.op.opcode() as u8, blocks, &failure);
                 Step::Done
+            }
+            Err(Stop::HandBack) => {
+                qp.stalled = None;
+                qp.handed.done = true;
+                Step::Wait
             }
             Err(Stop::Stall(reason)) => self.stall(qp, wqe.op.opcode() as u8, blocks, qp.retry_budget(), &reason),
             Err(Stop::Fetch(reason)) => {
@@ -157,6 +164,7 @@ impl Engine {
                 check_length(qp, local)?;
                 let dst = self.local(qp, local, rights::LOCAL_WRITE)?;
                 let src = self.remote(qp, remote, local.len(), rights::REMOTE_READ)?;
+                self.leave_to_kernel()?;
                 Ok(transfer(qp, &Transfer { dst, src, len: local.len() as usize }, budget))
             }
             // No bytes: the keys are not looked at (InfiniBand specification, 9.7.4.1.5), but the peer must be there.
@@ -185,8 +193,15 @@ impl Engine {
         }
     }
 
+    /// Memory of queues and payloads is the CPU's to touch only if the engine has no kernel.
+    #[inline]
+    fn leave_to_kernel(&self) -> Result<(), Stop> {
+        if self.is_offloaded() { Err(Stop::HandBack) } else { Ok(()) }
+    }
+
     #[inline]
     fn write(&mut self, qp: &mut Qp, bytes: Transfer, budget: &mut usize) -> Result<Option<u64>, Stop> {
+        self.leave_to_kernel()?;
         if self.faulty
             && qp.moved == 0
             && bytes.len <= MAX_DEFERRED
@@ -225,6 +240,7 @@ impl Engine {
             let text = format!("raddr.raddr {:#x} is aligned, but the memory behind it is not", remote.raddr);
             return Err(Failure::new(Syndrome::RemoteInvalidRequest, text).into());
         }
+        self.leave_to_kernel()?;
         let result = operate(word);
         // SAFETY: `dst` was checked for `width` bytes.
         unsafe { memory::copy(dst, result.as_ptr(), width) };
@@ -253,8 +269,7 @@ impl Engine {
                 segment.lkey
             )));
         }
-        // SAFETY: `offset` is within the key's range, which lies in its umem.
-        Ok(unsafe { key.base.add(offset as usize) })
+        Ok(key.base.wrapping_add(offset as usize))
     }
 
     #[cold]
@@ -352,6 +367,9 @@ impl Engine {
                 key
             }
         };
+        if self.is_offloaded() {
+            self.publish_remote_key(qp, &key);
+        }
         if key.rights & right == 0 {
             let text = format!("raddr.rkey {:#x} does not allow {}", segment.rkey, name_of(right));
             return Err(Failure::new(Syndrome::RemoteAccess, text).into());
@@ -367,8 +385,7 @@ impl Engine {
             );
             return Err(Failure::new(Syndrome::RemoteAccess, text).into());
         }
-        // SAFETY: `offset` is within the key's range, which `find_remote` found to lie in the mapping of the umem.
-        Ok(unsafe { key.base.add(offset as usize) })
+        Ok(key.base.wrapping_add(offset as usize))
     }
 
     #[cold]
@@ -411,10 +428,9 @@ impl Engine {
                 if facts.umem_offset.checked_add(facts.len).is_none_or(|end| end > *len) {
                     return Err(denied(format!("key {rkey:#x} of {gid} is larger than its memory, {len} bytes")));
                 }
-                // SAFETY: `umem_offset` is within the mapping, as just checked.
-                let base = unsafe { mapping.ptr().add(facts.umem_offset as usize) };
-                let (start, len, rights) = (facts.start, facts.len, facts.rights);
-                Ok(RemoteKey { key: rkey, entry: address, seq, start, len, base, rights })
+                let base = mapping.ptr().wrapping_add(facts.umem_offset as usize);
+                let MkeyFacts { pd, qpn, umem, start, len, rights, .. } = facts;
+                Ok(RemoteKey { key: rkey, entry: address, seq, pd, qpn, umem, start, len, base, rights })
             }
         }
     }

@@ -13,6 +13,7 @@
 //! | UMEM_NONE | id | |
 //! | FORGET | id; the owner has deregistered it | |
 
+use super::accelerator::{Accelerator, AcceleratorMemory};
 use super::control::{self, Segment};
 use super::memory::Mapping;
 use crate::error::{Error, Result};
@@ -261,6 +262,23 @@ fn answer(gid: Gid, client: &Client, served: &Mutex<Served>) -> std::result::Res
     }
 }
 
+/// Where memory of a peer is mapped: for this process's CPU, or for kernels alone.
+#[derive(Debug)]
+pub(super) enum Mapped {
+    Host(Mapping),
+    Accelerator(Box<dyn AcceleratorMemory>),
+}
+
+impl Mapped {
+    /// Its address; to be dereferenced only by whom it was mapped for.
+    pub(super) fn ptr(&self) -> *mut u8 {
+        match self {
+            Self::Host(mapping) => mapping.ptr(),
+            Self::Accelerator(memory) => memory.address() as *mut u8,
+        }
+    }
+}
+
 /// Memory of a peer.
 #[derive(Debug)]
 pub(super) enum PeerMemory {
@@ -269,7 +287,7 @@ pub(super) enum PeerMemory {
     /// Mapped.
     Mapped {
         /// The mapping of the whole umem.
-        mapping: Mapping,
+        mapping: Mapped,
         /// Its length in bytes.
         len: u64,
     },
@@ -283,6 +301,8 @@ pub(super) struct Peer {
     pub(super) gid: Gid,
     pub(super) control: Segment,
     connection: Connection,
+    /// Maps the peer's memory for kernels, if there is one.
+    accelerator: Option<Arc<dyn Accelerator>>,
     memory: HashMap<u32, PeerMemory>,
     /// Memory that the peer has withdrawn; still mapped, because a payload that is held back may be meant for it.
     withdrawn: Vec<PeerMemory>,
@@ -291,7 +311,7 @@ pub(super) struct Peer {
 
 impl Peer {
     /// Find the HCA with `gid` and introduce the one with `own` to it.
-    pub(super) fn connect(own: Gid, gid: Gid) -> Result<Self> {
+    pub(super) fn connect(own: Gid, gid: Gid, accelerator: Option<Arc<dyn Accelerator>>) -> Result<Self> {
         let unknown = |error: Error| Error::UnknownGid { gid, detail: error.to_string() };
         let connection = Connection::connect(&socket_name(gid), EXCHANGE_LIMIT).map_err(unknown)?;
         let (a, b) = own.halves();
@@ -309,7 +329,7 @@ impl Peer {
             return Err(protocol(format!("{reply:?} with {} files", received.fds.len())));
         }
         let control = Segment::of_peer(received.fds[0].as_fd(), gid)?;
-        Ok(Self { gid, control, connection, memory: HashMap::new(), withdrawn: Vec::new(), closed: false })
+        Ok(Self { gid, control, connection, accelerator, memory: HashMap::new(), withdrawn: Vec::new(), closed: false })
     }
 
     /// Whether the peer still lives, as far as is known without a system call.
@@ -328,6 +348,11 @@ impl Peer {
                 Err(error) => PeerMemory::Refused(error.to_string()),
             }
         })
+    }
+
+    /// Whether umem `id` is not mapped, or not any more.
+    pub(super) fn has_lost(&self, id: u32) -> bool {
+        !matches!(self.memory.get(&id), Some(PeerMemory::Mapped { .. }))
     }
 
     /// Whether there is withdrawn memory to unmap.
@@ -378,12 +403,20 @@ impl Peer {
         let Ok(id) = u32::try_from(message.a) else { return };
         match (message.kind, fds.first()) {
             (Kind::UmemOk, Some(fd)) => {
-                let mapped = usize::try_from(message.c)
-                    .map_err(|_| Error::argument("len", message.c, "larger than this process's address space"))
-                    .and_then(|len| Mapping::of_fd(fd.as_fd(), message.b, len, true));
+                let mapped = match &self.accelerator {
+                    Some(accelerator) => accelerator
+                        .map(fd.as_fd(), message.b, message.c)
+                        .map(Mapped::Accelerator)
+                        .map_err(|error| error.to_string()),
+                    None => usize::try_from(message.c)
+                        .map_err(|_| Error::argument("len", message.c, "larger than this process's address space"))
+                        .and_then(|len| Mapping::of_fd(fd.as_fd(), message.b, len, true))
+                        .map(Mapped::Host)
+                        .map_err(|error| error.to_string()),
+                };
                 let memory = match mapped {
                     Ok(mapping) => PeerMemory::Mapped { mapping, len: message.c },
-                    Err(error) => PeerMemory::Refused(error.to_string()),
+                    Err(reason) => PeerMemory::Refused(reason),
                 };
                 self.memory.insert(id, memory);
             }
@@ -426,7 +459,7 @@ mod tests {
         let fd = rustix::fs::memfd_create("export", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&fd, 8192).unwrap();
         server.export(5, Export { fd, offset: 4096, len: 4096 });
-        let mut peer = Peer::connect(gid(2), gid(1)).unwrap();
+        let mut peer = Peer::connect(gid(2), gid(1), None).unwrap();
         settle(&mut peer, 5);
         assert!(matches!(peer.memory(5), PeerMemory::Mapped { len: 4096, .. }));
         settle(&mut peer, 6);
@@ -443,13 +476,13 @@ mod tests {
         while peer.is_alive() {
             peer.poll();
         }
-        assert!(matches!(Peer::connect(gid(2), gid(1)), Err(Error::UnknownGid { .. })));
+        assert!(matches!(Peer::connect(gid(2), gid(1), None), Err(Error::UnknownGid { .. })));
     }
 
     #[test]
     fn garbage_closes_only_its_own_connection() {
         let (_own, _server) = server(gid(3));
-        let mut good = Peer::connect(gid(4), gid(3)).unwrap();
+        let mut good = Peer::connect(gid(4), gid(3), None).unwrap();
         let limit = Duration::from_secs(10);
         let hello = Message { kind: Kind::Hello, a: 0, b: 0, c: 0 }.encode();
         let mut wrong_version = hello;

@@ -7,6 +7,7 @@ use super::control::{MkeyFacts, rights};
 use super::engine::{CqState, Engine, Hold, MkeyState, PdState, Qp, Remote, UarState, UmemState};
 use super::fabric::{Export, Peer};
 use super::memory::{Mapping, PAGE};
+use super::offload::Handed;
 use super::{GID_INDEX, LOG_MAX_CQ_SIZE, LOG_MAX_MSG, LOG_MAX_SQ_SIZE, MTU, PORT, REGISTER_STRIDE, control};
 use crate::error::{Error, Result};
 use crate::prm::qpc::{self, QpState};
@@ -187,9 +188,18 @@ impl Engine {
             }
             O::AllocUar => {
                 let _: uar::AllocUar = decode(input, output)?;
-                let page = Mapping::anonymous(PAGE as usize).or_else(|error| no_memory(&error))?;
-                let uar = self.uars.insert_with(|_| UarState { page, users: 0 });
+                let page = match self.is_offloaded() {
+                    true => None,
+                    false => Some(Mapping::anonymous(PAGE as usize).or_else(|error| no_memory(&error))?),
+                };
+                let base = page.as_ref().map_or(std::ptr::null_mut(), Mapping::ptr);
+                let uar = self.uars.insert_with(|_| UarState { base, _page: page, users: 0 });
                 let uar = uar.ok_or_else(|| full("UAR pages", self.uars.limit()))?;
+                if let Some(base) = self.clear_page(uar)
+                    && let Some(state) = self.uars.get_mut(uar)
+                {
+                    state.base = base;
+                }
                 self.list_registers();
                 prm::encode_output(&uar::AllocUarOut { uar }, output);
                 Ok(Some(Object::Uar(uar)))
@@ -214,6 +224,7 @@ impl Engine {
                 let mkey::DestroyMkey { mkey_index } = decode(input, output)?;
                 let facts = self.mkey(mkey_index)?.facts;
                 self.control.publish_mkey(mkey_index, &MkeyFacts::default());
+                self.write_local_key(mkey_index, None);
                 self.mkeys.remove(mkey_index);
                 self.key_epoch += 1;
                 self.use_pd(facts.pd, -1);
@@ -262,6 +273,7 @@ impl Engine {
             }
             O::ToErrQp => {
                 let qp::ToErrQp { qpn } = decode(input, output)?;
+                self.take_over(qpn, true);
                 self.modify_qp(qpn, |engine, qp| {
                     engine.set_state(qp, QpState::Err);
                     // What is outstanding gets flushed.
@@ -276,6 +288,7 @@ impl Engine {
                 self.modify_qp(qpn, |engine, qp| {
                     qp.reset();
                     engine.set_state(qp, QpState::Reset);
+                    engine.write_progress(qp, false);
                     Ok(())
                 })?;
                 prm::encode_output(&qp::ToRstQpOut {}, output);
@@ -283,6 +296,10 @@ impl Engine {
             }
             O::QueryQp => {
                 let qp::QueryQp { qpn } = decode(input, output)?;
+                self.modify_qp(qpn, |engine, qp| {
+                    engine.refresh(qp);
+                    Ok(())
+                })?;
                 let qp = self.qp(qpn)?;
                 let qpc = qpc::QpContext {
                     hw_sq_wqebb_counter: qp.consumer as u16,
@@ -296,6 +313,7 @@ impl Engine {
                 let qp::DestroyQp { qpn } = decode(input, output)?;
                 self.qp(qpn)?;
                 let Some(mut qp) = self.qps.remove(qpn) else { return Ok(None) };
+                self.erase_qp(qpn);
                 qp.reset();
                 self.control.publish_qp(qpn, &control::QpFacts::default());
                 self.use_pd(qp.context.pd, -1);
@@ -429,6 +447,7 @@ impl Engine {
         };
         let index = self.mkeys.insert_with(|index| MkeyState { facts: facts(index), context: *mkc, base });
         let index = index.ok_or_else(|| full("memory keys", self.mkeys.limit()))?;
+        self.write_local_key(index, Some((&facts(index), base)));
         self.control.publish_mkey(index, &facts(index));
         self.key_epoch += 1;
         self.use_pd(mkc.pd, 1);
@@ -454,6 +473,10 @@ impl Engine {
         }
         if !command.cq_umem_valid || !cqc.dbr_umem_valid {
             return refuse(CommandStatus::BadParam, 0x2e0, "cq_umem_valid and cqc.dbr_umem_valid must be set");
+        }
+        if self.is_offloaded() && !(cqc.cc && cqc.oi) {
+            let detail = "cqc.cc and cqc.oi must be set: the engine's kernel writes collapsed queues only, and reads no consumer counter";
+            return refuse(CommandStatus::BadParam, CQC + 0x0b, detail);
         }
         self.uar(cqc.uar_page, CQC + 0x68)?;
         let bytes = 64u64 << cqc.log_cq_size;
@@ -530,6 +553,7 @@ impl Engine {
                 stalled: None,
                 hold: Hold::Undecided,
                 deferred: None,
+                handed: Handed::default(),
             })
         });
         let qpn = qpn.ok_or_else(|| full("QPs", self.qps.limit()))?;
@@ -657,6 +681,10 @@ impl Engine {
         context.next_send_psn = new.next_send_psn;
         context.primary_address_path.ack_timeout = new.primary_address_path.ack_timeout;
         self.set_state(qp, QpState::Rts);
+        if qp.handed.trapped {
+            // A doorbell came too early; the kernel may have the QP now.
+            self.activate(qp);
+        }
         Ok(())
     }
 
@@ -685,6 +713,13 @@ impl Engine {
             return Err(Error::argument("umem", self.next_umem, "24-bit umem ids are used up; open the HCA anew"));
         }
         let shared = match source {
+            UmemSource::Host { .. } if self.is_offloaded() => {
+                return Err(Error::argument(
+                    "umem",
+                    format!("{len} bytes at {addr:p}"),
+                    "memory of the host is out of reach of the engine's kernel: register it by file descriptor (UmemSource::Fd)",
+                ));
+            }
             UmemSource::Host { .. } => {
                 if access.is_remote() {
                     return Err(Error::argument(
@@ -706,7 +741,9 @@ impl Engine {
                 let size =
                     rustix::fs::fstat(fd).map_err(|errno| Error::os("look at the file of a umem", errno))?.st_size;
                 let end = offset.checked_add(len as u64);
-                if end.is_none_or(|end| end > u64::try_from(size).unwrap_or(0)) {
+                // Descriptors of GPU memory have no size; who maps them checks it.
+                let sized = !self.is_offloaded();
+                if sized && end.is_none_or(|end| end > u64::try_from(size).unwrap_or(0)) {
                     let value = format!("{len} bytes at offset {offset:#x}");
                     return Err(Error::argument("umem", value, format!("the file has {size} bytes")));
                 }
@@ -826,8 +863,7 @@ fn within(umem: &UmemState, offset: u64, len: u64, align: u64, bit: u32, what: &
         let detail = format!("{what}: {len} bytes at offset {offset:#x} do not fit a umem of {} bytes", umem.len);
         return refuse(CommandStatus::BadParam, bit, detail);
     }
-    // SAFETY: `offset` is within the umem, as just checked.
-    let at = unsafe { umem.addr.add(offset as usize) };
+    let at = umem.addr.wrapping_add(offset as usize);
     if !(at.addr() as u64).is_multiple_of(align) {
         let detail = format!("{what}: offset {offset:#x} is not aligned to {align} bytes in memory");
         return refuse(CommandStatus::BadParam, bit, detail);

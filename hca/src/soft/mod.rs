@@ -18,6 +18,7 @@
 //! [`FaultPlan`] makes it delay, reorder, lose, fail and die on demand. With [`SoftOptions::trace`], each command, doorbell, WQE and CQE
 //! is printed in a line.
 
+mod accelerator;
 mod atomics;
 mod control;
 mod engine;
@@ -27,11 +28,14 @@ mod faults;
 mod firmware;
 pub mod fuzz;
 mod memory;
+mod offload;
 mod parking;
 mod rng;
 mod slots;
+pub mod tables;
 mod trace;
 
+pub use accelerator::{Accelerator, AcceleratorError, AcceleratorMemory, AcceleratorResult, Pace};
 pub use faults::{FaultPlan, InjectedError, ParseFaultError};
 pub use firmware::SYNDROME_BASE;
 pub use parking::doorbell_rung;
@@ -45,6 +49,7 @@ use crate::wire::doorbell;
 use engine::Engine;
 use fabric::{Peer, Server};
 use firmware::{Object, Purpose};
+use offload::Offload;
 use std::fmt;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -81,6 +86,11 @@ const SHORT_PARK: Duration = Duration::from_micros(100);
 const FIRST_PARK: Duration = Duration::from_millis(1);
 const LONGEST_PARK: Duration = Duration::from_millis(16);
 
+/// Time without work after which a kernel's slices no longer follow each other at once.
+const BUSY_TIME: Duration = Duration::from_millis(2);
+/// The longest time without a slice.
+const LONGEST_NAP: Duration = Duration::from_millis(1);
+
 /// How to open a software HCA.
 #[derive(Default)]
 pub struct SoftOptions {
@@ -90,6 +100,11 @@ pub struct SoftOptions {
     pub trace: Option<Box<dyn Write + Send>>,
     /// Whether the caller drives the engine itself with [`SoftHca::progress`], instead of a thread.
     pub stepped: bool,
+    /// What executes send queues instead of this process's CPU, in memory that only it reaches. Registered memory is then given by
+    /// addresses that are valid there, and CQs are collapsed.
+    pub accelerator: Option<Arc<dyn Accelerator>>,
+    /// Complete what is posted, and execute nothing: measures posting alone. Needs an accelerator.
+    pub null: bool,
 }
 
 impl SoftOptions {
@@ -106,6 +121,8 @@ impl fmt::Debug for SoftOptions {
             .field("faults", &self.faults)
             .field("trace", &self.trace.is_some())
             .field("stepped", &self.stepped)
+            .field("accelerator", &self.accelerator)
+            .field("null", &self.null)
             .finish()
     }
 }
@@ -155,25 +172,32 @@ impl Shared {
 pub struct SoftHca {
     info: HcaInfo,
     shared: Arc<Shared>,
+    accelerator: Option<Arc<dyn Accelerator>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl SoftHca {
     /// Open an HCA with a fresh GID.
     pub fn open(options: SoftOptions) -> Result<Arc<Self>> {
+        check_options(&options)?;
         let random = random()?;
         let gid = Gid::from_halves(0xfe80 << 48, random);
         let bytes = random.to_be_bytes();
         // Locally administered, unicast.
         let mac = [bytes[2] & 0xfc | 2, bytes[3], bytes[4], bytes[5], bytes[6], bytes[7]];
-        let device = format!("soft-{:08x}", random as u32);
+        let provider = if options.null { "null" } else { "soft" };
+        let device = format!("{provider}-{:08x}", random as u32);
         let control = control::OwnSegment::create(gid)?;
         let fd =
             control.fd().try_clone_to_owned().map_err(|error| Error::os("duplicate the control segment", error))?;
         let server = Server::start(gid, fd)?;
+        let accelerator = options.accelerator;
+        let offload = accelerator.clone().map(|accelerator| Offload::new(accelerator, options.null)).transpose();
+        let offload =
+            offload.map_err(|error| Error::Accelerator { what: "start the engine's kernel".into(), source: error })?;
         let tracer = Tracer::new(device.clone(), options.trace);
         let shared = Arc::new(Shared {
-            engine: Mutex::new(Engine::new(gid, control, server, options.faults, tracer)),
+            engine: Mutex::new(Engine::new(gid, control, server, options.faults, tracer, offload)),
             waiting: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
         });
@@ -181,11 +205,14 @@ impl SoftHca {
             None
         } else {
             let shared = Arc::clone(&shared);
-            let thread = std::thread::Builder::new().name("oxshmem-hca".into()).spawn(move || drive(&shared));
+            let offloaded = accelerator.is_some();
+            let thread = std::thread::Builder::new()
+                .name("oxshmem-hca".into())
+                .spawn(move || if offloaded { drive_kernel(&shared) } else { drive(&shared) });
             Some(thread.map_err(|error| Error::os("start the engine's thread", error))?)
         };
         let info = HcaInfo {
-            provider: "soft",
+            provider,
             device,
             port: PORT,
             gid_index: GID_INDEX,
@@ -195,12 +222,16 @@ impl SoftHca {
             link_layer: LinkLayer::Ethernet,
             active_mtu: MTU,
         };
-        Ok(Arc::new(Self { info, shared, thread }))
+        Ok(Arc::new(Self { info, shared, accelerator, thread }))
     }
 
     /// One pass of the engine and its housekeeping; for HCAs opened with [`SoftOptions::stepped`]. Returns 0 if nothing happened.
     pub fn progress(&self) -> usize {
         let mut engine = self.shared.engine();
+        if let Some(pace) = engine.pace() {
+            engine.keep_running(1, pace.idle);
+            engine.await_slices();
+        }
         engine.progress() + engine.housekeeping()
     }
 
@@ -260,7 +291,7 @@ impl Provider for SoftHca {
         let mut engine = self.shared.engine();
         engine.command(Purpose::Create, &AllocUar {}.encode(), &mut output)?;
         let page_id = AllocUar::decode_output(&output).uar;
-        let page = engine.uars.get(page_id).map(|uar| uar.page.ptr());
+        let page = engine.uars.get(page_id).map(|uar| uar.base);
         let base = page.ok_or_else(|| Error::argument("uar", page_id, "the page vanished"))?;
         let registers = (0..REGISTERS_PER_PAGE).map(|i| doorbell::FIRST_REGISTER + i * REGISTER_STRIDE).collect();
         Ok(UarPage { page_id, base, registers })
@@ -292,7 +323,7 @@ impl Provider for SoftHca {
             && !self.shared.engine().knows(gid)
         {
             // Not under the engine's lock: the peer may be this HCA, or wait for this one.
-            let peer = Peer::connect(self.info.gid, gid)?;
+            let peer = Peer::connect(self.info.gid, gid, self.accelerator.clone())?;
             self.shared.engine().add_peer(peer);
         }
         self.command(Purpose::Modify(object), input, output).map(|_| ())
@@ -312,7 +343,7 @@ impl Provider for SoftHca {
     }
 
     fn counters(&self) -> Option<Counters> {
-        Some(self.shared.engine().counters)
+        Some(self.shared.engine().all_counters())
     }
 
     fn first_failure(&self, qpn: u32) -> Option<QpFailure> {
@@ -374,6 +405,58 @@ fn drive(shared: &Shared) {
             }
         }
     }
+}
+
+/// The engine's thread where a kernel executes: launches slice after slice while there is work, and fewer of them when there is none.
+fn drive_kernel(shared: &Shared) {
+    let Some(pace) = shared.engine().pace() else { return };
+    let mut kept_house = Instant::now();
+    let mut worked = Instant::now();
+    let mut nap = pace.look;
+    let mut news = true;
+    while !shared.stop.load(Ordering::Acquire) {
+        let mut engine = shared.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut work = engine.progress();
+        if kept_house.elapsed() >= HOUSEKEEPING_PERIOD {
+            kept_house = Instant::now();
+            work += engine.housekeeping();
+        }
+        if work > 0 {
+            worked = Instant::now();
+            nap = pace.look;
+        }
+        let busy = worked.elapsed() < BUSY_TIME;
+        let running = if busy || news {
+            engine.keep_running(if busy { pace.ahead } else { 1 }, pace.idle)
+        } else {
+            engine.running()
+        };
+        let waiting = engine.is_waiting();
+        drop(engine);
+        while shared.waiting.load(Ordering::Relaxed) != 0 {
+            std::thread::yield_now();
+        }
+        // While slices run, see when they end; between them, sleep longer and longer.
+        let limit = if running > 0 || busy { pace.look } else { nap };
+        let woken = parking::park(limit, || shared.stop.load(Ordering::Acquire));
+        news = woken || running == 0;
+        if !(running > 0 || busy || waiting || woken) {
+            nap = (nap * 2).min(LONGEST_NAP);
+        }
+    }
+}
+
+/// Refuses what an engine with a kernel cannot do.
+fn check_options(options: &SoftOptions) -> Result<()> {
+    if options.accelerator.is_none() {
+        let rule = "the null card is a mode of the engine's kernel (OXSHMEM_SOFT_ENGINE=kernel)";
+        return if options.null { Err(Error::argument("null", true, rule)) } else { Ok(()) };
+    }
+    if options.faults != (FaultPlan { seed: options.faults.seed, ..FaultPlan::default() }) {
+        let rule = "only the engine of the CPU misbehaves on demand (OXSHMEM_SOFT_ENGINE=thread)";
+        return Err(Error::argument("faults", &options.faults, rule));
+    }
+    Ok(())
 }
 
 /// 64 random bits from the kernel.

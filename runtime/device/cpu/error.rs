@@ -97,6 +97,25 @@ pub enum LaunchError {
         /// The limit.
         limit: u64,
     },
+    /// More blocks than can run at the same time.
+    #[error(
+        "kernel `{kernel}`: a cooperative launch of {blocks} blocks of {threads} threads, but at most {limit} of that shape run at the same \
+         time ({per_sm} on each of {sms} SMs): launch fewer blocks, or use fewer threads, registers or shared memory in each"
+    )]
+    Cooperative {
+        /// The kernel.
+        kernel: String,
+        /// Blocks asked for.
+        blocks: u64,
+        /// Threads of each.
+        threads: u32,
+        /// The most blocks.
+        limit: u64,
+        /// Blocks of that shape that one SM holds.
+        per_sm: u32,
+        /// SMs of the GPU.
+        sms: u32,
+    },
     /// Too much dynamic shared memory.
     #[error("kernel `{kernel}`: {bytes} bytes of dynamic shared memory, the limit is {limit} bytes a block")]
     Shared {

@@ -84,12 +84,21 @@ pub struct LaunchConfig {
     pub block: [u32; 3],
     /// Dynamic shared memory of a block in bytes, at most [`MAX_SHARED_BYTES`].
     pub shared_bytes: usize,
+    /// All blocks run at the same time, so that they may wait for each other; more than fit the device are refused with the limit. The
+    /// `cpu` device runs every launch so.
+    pub cooperative: bool,
 }
 
 impl LaunchConfig {
     /// A row of `blocks` blocks of `threads` threads, without dynamic shared memory.
     pub fn linear(blocks: u32, threads: u32) -> Self {
-        Self { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 0 }
+        Self { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 0, cooperative: false }
+    }
+
+    /// The same shape, launched so that all blocks run at the same time.
+    #[must_use]
+    pub fn cooperative(self) -> Self {
+        Self { cooperative: true, ..self }
     }
 }
 
@@ -363,6 +372,11 @@ impl Executor {
             self.shared.begin_next(&mut state);
         }
         Ok(LaunchHandle(launch))
+    }
+
+    /// Whether all launches have ended.
+    pub fn is_idle(&self) -> bool {
+        self.shared.lock().current.is_none()
     }
 
     /// Waits until all launches have ended.

@@ -4,10 +4,10 @@ use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 
 use cudarc::driver::sys;
-use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUresult};
+use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUevent, CUresult};
 
-/// The release that brought the newest driver functions used here: cuFuncGetParamInfo, cuFuncLoad, cuModuleEnumerateFunctions.
-const OLDEST_DRIVER: i32 = 12040;
+/// The release that brought the newest driver function used here: cuCtxRecordEvent.
+const OLDEST_DRIVER: i32 = 12050;
 
 /// A call of the CUDA driver that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -236,6 +236,22 @@ impl Context {
         // SAFETY: the context lives as long as `self`.
         unsafe { driver!(cuCtxPushCurrent_v2(self.raw)) }?;
         Ok(Entered)
+    }
+
+    /// Makes the context current in this thread if none is.
+    pub fn adopt(&self) -> Result<(), DriverError> {
+        let mut current: CUcontext = std::ptr::null_mut();
+        // SAFETY: writes one handle; the context lives as long as `self`.
+        unsafe {
+            driver!(cuCtxGetCurrent(&raw mut current))?;
+            if current.is_null() { driver!(cuCtxSetCurrent(self.raw)) } else { Ok(()) }
+        }
+    }
+
+    /// Puts `event` behind all work in the context.
+    pub fn record(&self, event: CUevent) -> Result<(), DriverError> {
+        // SAFETY: both are alive.
+        unsafe { driver!(cuCtxRecordEvent(self.raw, event)) }
     }
 }
 

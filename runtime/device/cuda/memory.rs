@@ -20,7 +20,7 @@ use crate::device::{AddressSpace, DeviceError};
 /// Copies go through a pinned buffer of this size, piece by piece.
 const BUFFER_BYTES: usize = 1 << 20;
 
-fn length(bytes: u64) -> usize {
+pub(super) fn length(bytes: u64) -> usize {
     // What does not fit this process's addresses is refused by the driver.
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }

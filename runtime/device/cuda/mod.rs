@@ -4,6 +4,8 @@
 //! as it was. Kernels run on a stream of the PE's own; copies between host and GPU on another, so that the host can write the abort word
 //! that device waits poll while a kernel runs.
 
+mod accelerator;
+mod caller;
 mod driver;
 mod memory;
 mod module;
@@ -12,8 +14,11 @@ mod stream;
 use std::ffi::c_void;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use cudarc::driver::sys::CUdevice_attribute;
+use accelerator::CudaAccelerator;
+pub(crate) use caller::CallerStream;
+use cudarc::driver::sys::{self, CUdevice_attribute, CUpointer_attribute, CUresult};
 pub use driver::DriverError;
 use driver::driver;
 pub(crate) use driver::driver_present;
@@ -23,7 +28,9 @@ use module::CudaModule;
 pub use module::ModuleError;
 use stream::Stream;
 
-use super::{AddressSpace, Device, DeviceError, LoadedModule, ModuleSource};
+use oxshmem_hca::soft::Accelerator;
+
+use super::{AddressSpace, Device, DeviceError, LoadedModule, ModuleSource, StreamKind, Wait};
 use crate::abi;
 use crate::config::Config;
 
@@ -50,6 +57,7 @@ pub(crate) struct CudaDevice {
     read_back: Mutex<Pinned>,
     copies: Copies,
     granularity: u64,
+    deadline: Duration,
     name: String,
     stream: Arc<Stream>,
 }
@@ -68,7 +76,9 @@ impl CudaDevice {
     /// The GPU whose context is current in the calling thread; if there is none, GPU `node_rank` modulo their number, where `node_rank`
     /// counts the PEs of this node. `probe` is a module that has to be loadable.
     pub(crate) fn open(config: &Config, node_rank: usize, probe: &ModuleSource) -> Result<Self, DeviceError> {
+        let begun = Instant::now();
         driver::start().map_err(unavailable)?;
+        let driver_ms = begun.elapsed().as_millis();
         let gpu = choose(node_rank).map_err(|error| unavailable(error.to_string()))?;
         let Some(gpu) = gpu else {
             return Err(unavailable("this process sees no GPU (CUDA_VISIBLE_DEVICES)".into()));
@@ -77,6 +87,7 @@ impl CudaDevice {
         let context = Context::retain(gpu).map_err(|error| {
             unavailable(format!("the context of GPU {} ({name}) cannot be made: {error}", gpu.ordinal))
         })?;
+        let context_ms = begun.elapsed().as_millis() - driver_ms;
         let stream = Stream::new(context, config.kernel_timeout())
             .map_err(|error| DeviceError::Cuda { what: "cannot create a stream".into(), source: error })?;
         let stream = Arc::new(stream);
@@ -84,12 +95,13 @@ impl CudaDevice {
             let _entered = stream.enter()?;
             memory::granularity(gpu).map_err(|error| stream.error("cannot size GPU memory", error))?
         };
-        tracing::info!(gpu = gpu.ordinal, name, "opened a GPU");
+        tracing::info!(gpu = gpu.ordinal, name, driver_ms, context_ms, "opened a GPU");
         Ok(Self {
             installed: Mutex::default(),
             read_back: Mutex::new(Pinned::new(Arc::clone(&stream), READ_BACK_BYTES)?),
             copies: Copies::new(Arc::clone(&stream))?,
             granularity,
+            deadline: config.kernel_timeout(),
             name,
             stream,
         })
@@ -122,6 +134,28 @@ impl CudaDevice {
 
     fn gpu(&self) -> Gpu {
         self.stream.context().gpu
+    }
+
+    /// What every module is given.
+    fn state(&self) -> Result<abi::State, DeviceError> {
+        self.installed().state.ok_or(DeviceError::Unsupported { device: "cuda", reason: "init is not complete" })
+    }
+
+    /// Waits for the PE's own stream and reads what its kernels reported. The context must be current.
+    ///
+    /// # Safety
+    /// As [`Device::synchronize`].
+    unsafe fn synchronize_own(&self, from: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        let buffer = self.read_back.lock().unwrap_or_else(PoisonError::into_inner);
+        assert!(bytes.len() <= buffer.bytes());
+        // Behind the kernels, on their stream, so that one wait does for both.
+        // SAFETY: the buffer has room; the source is the caller's promise.
+        unsafe { driver!(cuMemcpyDtoHAsync_v2(buffer.as_ptr().cast(), from, bytes.len(), self.stream.raw())) }
+            .map_err(|error| self.stream.error("cannot read what kernels reported", error))?;
+        self.stream.wait()?;
+        // SAFETY: the copy has ended.
+        unsafe { std::ptr::copy_nonoverlapping(buffer.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
     }
 }
 
@@ -225,18 +259,104 @@ impl Device for CudaDevice {
         Ok(module)
     }
 
-    unsafe fn synchronize(&self, from: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
-        let buffer = self.read_back.lock().unwrap_or_else(PoisonError::into_inner);
-        assert!(bytes.len() <= buffer.bytes());
+    fn create_stream(&self) -> Result<super::Stream, DeviceError> {
+        Ok(super::Stream(StreamKind::Cuda(CallerStream::create(&self.stream)?)))
+    }
+
+    unsafe fn stream_from_raw(&self, raw: *mut c_void) -> Result<super::Stream, DeviceError> {
+        if raw == self.stream.raw().cast() {
+            return Ok(super::Stream::OWN);
+        }
+        Ok(super::Stream(StreamKind::Cuda(CallerStream::adopt(&self.stream, raw.cast())?)))
+    }
+
+    unsafe fn synchronize(&self, wait: Wait<'_>, from: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
         let _entered = self.stream.enter()?;
-        // Behind the kernels, on their stream, so that one wait does for both.
-        // SAFETY: the buffer has room; the source is the caller's promise.
-        unsafe { driver!(cuMemcpyDtoHAsync_v2(buffer.as_ptr().cast(), from, bytes.len(), self.stream.raw())) }
-            .map_err(|error| self.stream.error("cannot read what kernels reported", error))?;
-        self.stream.wait()?;
-        // SAFETY: the copy has ended.
-        unsafe { std::ptr::copy_nonoverlapping(buffer.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
+        match wait {
+            // SAFETY: the caller's promise.
+            Wait::Own => return unsafe { self.synchronize_own(from, bytes) },
+            Wait::Stream(stream) => match self.stream.target(stream)? {
+                // SAFETY: the caller's promise.
+                None => return unsafe { self.synchronize_own(from, bytes) },
+                Some(stream) => stream.wait()?,
+            },
+            Wait::Launched(streams) => {
+                for stream in streams {
+                    match self.stream.target(stream)? {
+                        None => self.stream.wait()?,
+                        Some(stream) => stream.wait_for_queued()?,
+                    }
+                }
+            }
+            Wait::Everything => self.stream.wait_for_context()?,
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.copies.read(from, bytes) }
+    }
+
+    fn runs_elsewhere(&self) -> bool {
+        let programs = self.stream.programs();
+        if programs.units != 0 || !programs.modules.is_empty() {
+            return true;
+        }
+        drop(programs);
+        self.stream.enter().is_ok_and(|_entered| self.stream.queues().busy())
+    }
+
+    unsafe fn copy_on(&self, stream: &super::Stream, to: u64, from: u64, bytes: u64) -> Result<bool, DeviceError> {
+        let on = self.stream.target(stream)?;
+        let _entered = self.stream.enter()?;
+        let raw = on.map_or(self.stream.raw(), CallerStream::raw);
+        // SAFETY: the caller's promise.
+        unsafe { driver!(cuMemcpyDtoDAsync_v2(to, from, memory::length(bytes), raw)) }
+            .and_then(|()| on.map_or(Ok(()), |stream| stream.queued("copy")))
+            .map_err(|error| self.stream.error("cannot queue a copy", error))?;
+        Ok(true)
+    }
+
+    fn is_accessible(&self, address: u64) -> bool {
+        let Ok(_entered) = self.stream.enter() else { return false };
+        let mut kind = 0u32;
+        let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+        // SAFETY: writes one integer; what is no memory of CUDA's, device or page-locked, is an invalid value.
+        unsafe { sys::cuPointerGetAttribute((&raw mut kind).cast(), attribute, address) == CUresult::CUDA_SUCCESS }
+    }
+
+    unsafe fn register_module(&self, raw: *mut c_void) -> Result<(), DeviceError> {
+        let _entered = self.stream.enter()?;
+        module::register(&self.copies, raw.cast(), &self.state()?)?;
+        self.stream.programs().modules.insert(raw as usize);
         Ok(())
+    }
+
+    fn unregister_module(&self, raw: *mut c_void) -> Result<(), DeviceError> {
+        if self.stream.programs().modules.remove(&(raw as usize)) {
+            return Ok(());
+        }
+        Err(DeviceError::Unsupported { device: "cuda", reason: "the module is not registered" })
+    }
+
+    fn register_unit(
+        &self,
+        name: &str,
+        locate: &mut dyn FnMut() -> Result<(u64, usize), String>,
+    ) -> Result<(), DeviceError> {
+        let _entered = self.stream.enter()?;
+        let (symbol, bytes) = locate().map_err(|what| DeviceError::CudaModule {
+            module: name.to_owned(),
+            source: ModuleError::State { what: format!("the CUDA runtime cannot find its oxshmem_state: {what}") },
+        })?;
+        module::register_symbol(&self.copies, name, symbol, bytes, &self.state()?)?;
+        self.stream.programs().units += 1;
+        Ok(())
+    }
+
+    fn make_current(&self) -> Result<(), DeviceError> {
+        self.stream.context().adopt().map_err(|error| self.stream.error("cannot make a GPU current", error))
+    }
+
+    fn accelerator(&self) -> Result<Arc<dyn Accelerator>, DeviceError> {
+        Ok(Arc::new(CudaAccelerator::new(self.gpu(), self.granularity, self.deadline)?))
     }
 
     fn gpu(&self) -> Option<CudaGpu> {

@@ -9,6 +9,7 @@ use cudarc::driver::sys::{
     self, CUdevice_attribute, CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUresult,
 };
 
+use super::caller::CallerStream;
 use super::driver::{DriverError, check, driver};
 use super::memory::Copies;
 use super::stream::Stream;
@@ -86,6 +87,13 @@ pub(super) fn select(
     best.map(|(_, text)| *text).ok_or(ModuleError::OldGpu { gpu, has: architecture, oldest })
 }
 
+/// The cubin for a GPU of this architecture: the newest of its major version that is not newer (CUDA C++ Programming Guide, "Binary
+/// Compatibility").
+fn select_cubin(cubins: &'static [(u32, &'static [u8])], architecture: u32) -> Option<&'static [u8]> {
+    let runs = |arch: u32| arch / 10 == architecture / 10 && arch <= architecture;
+    cubins.iter().filter(|(arch, _)| runs(*arch)).max_by_key(|(arch, _)| *arch).map(|(_, image)| *image)
+}
+
 /// The ISA version that PTX says it is.
 fn ptx_version(ptx: &str) -> String {
     let line = ptx.lines().find_map(|line| line.trim().strip_prefix(".version"));
@@ -123,6 +131,61 @@ enum SharedOrOwn {
     Own(ModuleError),
 }
 
+/// Where a module has its state symbol, and the symbol's size.
+fn find_state(module: CUmodule) -> Result<(u64, usize), ModuleError> {
+    let (mut state, mut bytes) = (0, 0);
+    // SAFETY: the module is loaded.
+    unsafe { driver!(cuModuleGetGlobal_v2(&raw mut state, &raw mut bytes, module, STATE_SYMBOL.as_ptr())) }
+        .map_err(|error| ModuleError::State { what: format!("it has no symbol oxshmem_state ({error})") })?;
+    Ok((state, bytes))
+}
+
+/// Refuses a symbol of another ABI, or that is none. The context must be current.
+fn check_symbol(copies: &Copies, module: &str, state: u64, bytes: usize) -> Result<(), DeviceError> {
+    let mut as_built = [0; 12];
+    if bytes >= as_built.len() {
+        // SAFETY: the symbol has that many bytes.
+        unsafe { copies.read(state, &mut as_built) }?;
+    }
+    let module = || module.to_owned();
+    check_state(&as_built, bytes).map_err(|error| match error {
+        SharedOrOwn::Shared(source) => DeviceError::Module { module: module(), source },
+        SharedOrOwn::Own(source) => DeviceError::CudaModule { module: module(), source },
+    })
+}
+
+/// Gives a state symbol of the right size the PE's state.
+fn fill_symbol(copies: &Copies, symbol: u64, state: &abi::State) -> Result<(), DeviceError> {
+    // SAFETY: `repr(C)` of integers without padding: its fields fill its 256 bytes but for the alignment at its end, which the copy
+    // in an array of zeros covers.
+    let bytes = unsafe {
+        let mut bytes = [0u8; size_of::<abi::State>()];
+        std::ptr::copy_nonoverlapping(std::ptr::from_ref(state).cast(), bytes.as_mut_ptr(), bytes.len());
+        bytes
+    };
+    // SAFETY: the symbol has the size of the state.
+    unsafe { copies.write(symbol, &bytes) }
+}
+
+/// Checks and fills the state symbol of a module that the program loaded. The context must be current.
+pub(super) fn register(copies: &Copies, raw: CUmodule, state: &abi::State) -> Result<(), DeviceError> {
+    let name = format!("registered at {raw:p}");
+    let (symbol, bytes) = find_state(raw).map_err(|source| DeviceError::CudaModule { module: name.clone(), source })?;
+    register_symbol(copies, &name, symbol, bytes, state)
+}
+
+/// Checks and fills a state symbol. The context must be current.
+pub(super) fn register_symbol(
+    copies: &Copies,
+    name: &str,
+    symbol: u64,
+    bytes: usize,
+    state: &abi::State,
+) -> Result<(), DeviceError> {
+    check_symbol(copies, name, symbol, bytes)?;
+    fill_symbol(copies, symbol, state)
+}
+
 /// One kernel.
 #[derive(Debug, Clone)]
 struct Kernel {
@@ -142,6 +205,7 @@ pub(super) struct CudaModule {
     kernels: BTreeMap<String, Kernel>,
     max_grid: [u32; 3],
     max_shared: usize,
+    sms: u32,
 }
 
 // SAFETY: handles of modules and functions may be used from any thread.
@@ -162,30 +226,16 @@ impl CudaModule {
         let mut module = Self {
             source: *source,
             stream: Arc::clone(stream),
-            raw: compile(ptx).map_err(refused)?,
+            raw: load_image(source, ptx, architecture).map_err(refused)?,
             state: 0,
             kernels: BTreeMap::new(),
             max_grid: [0; 3],
             max_shared: 0,
+            sms: 0,
         };
 
-        let (mut state, mut bytes) = (0, 0);
-        // SAFETY: the module is loaded.
-        let found =
-            unsafe { driver!(cuModuleGetGlobal_v2(&raw mut state, &raw mut bytes, module.raw, STATE_SYMBOL.as_ptr())) };
-        let missing = |error| refused(ModuleError::State { what: format!("it has no symbol oxshmem_state ({error})") });
-        found.map_err(missing)?;
-        let mut as_built = [0; 12];
-        if bytes >= as_built.len() {
-            // SAFETY: the symbol has that many bytes.
-            unsafe { copies.read(state, &mut as_built) }?;
-        }
-        check_state(&as_built, bytes).map_err(|error| match error {
-            SharedOrOwn::Shared(source_error) => {
-                DeviceError::Module { module: source.name.to_owned(), source: source_error }
-            }
-            SharedOrOwn::Own(error) => refused(error),
-        })?;
+        let (state, bytes) = find_state(module.raw).map_err(refused)?;
+        check_symbol(copies, source.name, state, bytes)?;
         module.state = state;
         module.kernels = kernels(module.raw).map_err(failed)?;
         let limit = |attribute| gpu.attribute(attribute).map(i32::unsigned_abs).map_err(failed);
@@ -195,6 +245,7 @@ impl CudaModule {
             limit(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z)?,
         ];
         module.max_shared = limit(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize;
+        module.sms = limit(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         Ok(module)
     }
 
@@ -205,15 +256,7 @@ impl CudaModule {
 
     /// Gives the module the PE's state. No kernel of it may be running.
     pub fn install(&self, copies: &Copies, state: &abi::State) -> Result<(), DeviceError> {
-        // SAFETY: `repr(C)` of integers without padding: its fields fill its 256 bytes but for the alignment at its end, which the copy
-        // in an array of zeros covers.
-        let bytes = unsafe {
-            let mut bytes = [0u8; size_of::<abi::State>()];
-            std::ptr::copy_nonoverlapping(std::ptr::from_ref(state).cast(), bytes.as_mut_ptr(), bytes.len());
-            bytes
-        };
-        // SAFETY: the symbol has the size of the state.
-        unsafe { copies.write(self.state, &bytes) }
+        fill_symbol(copies, self.state, state)
     }
 
     fn kernel(&self, name: &str) -> Result<&Kernel, DeviceError> {
@@ -235,7 +278,7 @@ impl CudaModule {
         args: &[&[u8]],
     ) -> Result<(), LaunchError> {
         let name = || name.to_owned();
-        let LaunchConfig { grid, block, shared_bytes } = config;
+        let LaunchConfig { grid, block, shared_bytes, .. } = config;
         if grid.contains(&0) {
             return Err(LaunchError::Grid { kernel: name(), grid });
         }
@@ -251,6 +294,31 @@ impl CudaModule {
             return Err(LaunchError::Shared { kernel: name(), bytes: shared_bytes, limit });
         }
         check_args(name, &kernel.parameters, args)
+    }
+
+    /// Refuses more blocks than run at the same time. The context must be current.
+    fn check_cooperative(&self, name: &str, kernel: &Kernel, config: LaunchConfig) -> Result<(), DeviceError> {
+        let threads: u32 = config.block.iter().product();
+        let mut per_sm = 0;
+        // SAFETY: writes one integer.
+        unsafe {
+            driver!(cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                &raw mut per_sm,
+                kernel.raw,
+                threads as i32,
+                config.shared_bytes
+            ))
+        }
+        .map_err(|error| self.stream.error(format!("cannot size a launch of kernel `{name}`"), error))?;
+        let (per_sm, sms) = (per_sm.unsigned_abs(), self.sms);
+        let limit = u64::from(per_sm) * u64::from(sms);
+        let blocks = config.grid.iter().map(|extent| u64::from(*extent)).product();
+        if blocks > limit {
+            return Err(
+                LaunchError::Cooperative { kernel: name.to_owned(), blocks, threads, limit, per_sm, sms }.into()
+            );
+        }
+        Ok(())
     }
 }
 
@@ -271,14 +339,20 @@ fn check_args(kernel: impl Fn() -> String, parameters: &[usize], args: &[&[u8]])
 }
 
 impl LoadedModule for CudaModule {
-    unsafe fn launch(&self, name: &str, config: LaunchConfig, args: &[&[u8]]) -> Result<(), DeviceError> {
+    unsafe fn launch(
+        &self,
+        name: &str,
+        config: LaunchConfig,
+        args: &[&[u8]],
+        stream: &crate::device::Stream,
+    ) -> Result<(), DeviceError> {
         if self.stream.closed() {
             return Err(LaunchError::Stale { kernel: name.to_owned() }.into());
         }
         let kernel = self.kernel(name)?;
         self.check_launch(name, kernel, config, args)?;
+        let on = self.stream.target(stream)?;
         let failed = |error| self.stream.error(format!("cannot launch kernel `{name}`"), error);
-        let ([gx, gy, gz], [bx, by, bz]) = (config.grid, config.block);
         let mut pointers: Vec<*mut c_void> = args.iter().map(|arg| arg.as_ptr().cast_mut().cast()).collect();
         let _entered = self.stream.enter()?;
         if config.shared_bytes + kernel.static_shared > FREE_SHARED_BYTES {
@@ -287,24 +361,27 @@ impl LoadedModule for CudaModule {
             unsafe { driver!(cuFuncSetAttribute(kernel.raw, attribute, config.shared_bytes as i32)) }
                 .map_err(failed)?;
         }
-        self.stream.note(name);
-        // SAFETY: number and sizes of the arguments are the kernel's, the driver copies them during the call; that they are what the
-        // kernel needs is the caller's promise.
-        unsafe {
-            driver!(cuLaunchKernel(
-                kernel.raw,
-                gx,
-                gy,
-                gz,
-                bx,
-                by,
-                bz,
-                config.shared_bytes as u32,
-                self.stream.raw(),
-                pointers.as_mut_ptr(),
-                std::ptr::null_mut(),
-            ))
+        if config.cooperative {
+            self.check_cooperative(name, kernel, config)?;
         }
+        if on.is_none() {
+            self.stream.note(name);
+        }
+        let ([gx, gy, gz], [bx, by, bz]) = (config.grid, config.block);
+        let shared_bytes = config.shared_bytes as u32;
+        let raw = on.map_or(self.stream.raw(), CallerStream::raw);
+        let args = pointers.as_mut_ptr();
+        // SAFETY: number and sizes of the arguments are the kernel's, the driver copies them during the call; that they are what the
+        // kernel needs, and that the stream exists, is the caller's promise.
+        unsafe {
+            if config.cooperative {
+                driver!(cuLaunchCooperativeKernel(kernel.raw, gx, gy, gz, bx, by, bz, shared_bytes, raw, args))
+            } else {
+                let extra = std::ptr::null_mut();
+                driver!(cuLaunchKernel(kernel.raw, gx, gy, gz, bx, by, bz, shared_bytes, raw, args, extra))
+            }
+        }
+        .and_then(|()| on.map_or(Ok(()), |stream| stream.queued(name)))
         .map_err(failed)
     }
 
@@ -323,6 +400,22 @@ impl Drop for CudaModule {
         // SAFETY: `load` loaded it, and none of its kernels runs.
         if let Err(error) = unsafe { driver!(cuModuleUnload(self.raw)) } {
             tracing::debug!(%error, module = self.source.name, "cannot unload a module");
+        }
+    }
+}
+
+/// Loads a module's cubin into the current context, or has the driver compile its PTX if there is none that it takes.
+fn load_image(source: &ModuleSource, ptx: &str, architecture: u32) -> Result<CUmodule, ModuleError> {
+    let Some(cubin) = select_cubin(source.cubins, architecture) else { return compile(ptx) };
+    let mut module = std::ptr::null_mut();
+    // SAFETY: a whole cubin, whose header says how long it is.
+    match unsafe { driver!(cuModuleLoadData(&raw mut module, cubin.as_ptr().cast())) } {
+        Ok(()) => Ok(module),
+        Err(error) if error.loses_context() => Err(ModuleError::Load { source: error, log: String::new() }),
+        Err(error) => {
+            // A driver that is older than the compiler may know the PTX and not the cubin.
+            tracing::info!(module = source.name, %error, "the driver does not take the cubin and compiles the PTX");
+            compile(ptx)
         }
     }
 }
@@ -424,6 +517,18 @@ mod tests {
             [(80, "eighty"), (86, "eighty"), (90, "ninety"), (99, "ninety"), (100, "hundred"), (120, "hundred")]
         {
             assert_eq!(select(PTX, 0, gpu).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn a_cubin_serves_gpus_of_its_major_version() {
+        static CUBINS: &[(u32, &[u8])] = &[(80, b"eighty"), (90, b"ninety"), (100, b"hundred")];
+        let text = |gpu| select_cubin(CUBINS, gpu).map(|image| String::from_utf8_lossy(image).into_owned());
+        for (gpu, image) in [(80, "eighty"), (86, "eighty"), (90, "ninety"), (100, "hundred"), (103, "hundred")] {
+            assert_eq!(text(gpu).as_deref(), Some(image), "{gpu}");
+        }
+        for gpu in [75, 110, 120] {
+            assert_eq!(text(gpu), None);
         }
     }
 

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use cudarc::driver::sys::{self, CUresult, CUstream, CUstream_flags};
+use cudarc::driver::sys::{self, CUevent, CUresult, CUstream, CUstream_flags};
 
+use super::caller::{self, CallerStream, Queues};
 use super::driver::{Context, DriverError, Entered, check, driver};
-use crate::device::DeviceError;
+use crate::device::{DeviceError, StreamKind};
 
 /// How long a wait spins; kernels that take longer are looked at every [`LOOK_AGAIN`].
 const SPIN: Duration = Duration::from_millis(2);
@@ -26,6 +27,17 @@ pub(super) struct Stream {
     suspects: OnceLock<String>,
     /// The PE is gone.
     closed: AtomicBool,
+    /// What the PE has put on other streams.
+    queues: Queues,
+    /// Modules and translation units of the program that have the PE's state: their kernels are launched without the PE's knowing.
+    programs: Mutex<Programs>,
+}
+
+/// See [`Stream::programs`].
+#[derive(Debug, Default)]
+pub(super) struct Programs {
+    pub units: usize,
+    pub modules: BTreeSet<usize>,
 }
 
 // SAFETY: streams may be used from any thread.
@@ -37,14 +49,26 @@ impl Stream {
     /// A stream of its own that does not wait for the legacy default stream, nor that for it.
     pub fn new(context: Context, deadline: Duration) -> Result<Self, DriverError> {
         let raw = create(&context)?;
-        Ok(Self {
+        Ok(Self::of(context, raw, deadline))
+    }
+
+    /// The same, whose kernels start before all others that wait for room on the GPU.
+    pub fn urgent(context: Context, deadline: Duration) -> Result<Self, DriverError> {
+        let raw = create_urgent(&context)?;
+        Ok(Self::of(context, raw, deadline))
+    }
+
+    fn of(context: Context, raw: CUstream, deadline: Duration) -> Self {
+        Self {
             context,
             raw,
             deadline,
             launched: Mutex::default(),
             suspects: OnceLock::new(),
             closed: AtomicBool::new(false),
-        })
+            queues: Queues::default(),
+            programs: Mutex::default(),
+        }
     }
 
     pub fn context(&self) -> &Context {
@@ -76,7 +100,9 @@ impl Stream {
     }
 
     fn launched_names(&self) -> String {
-        self.launched().iter().cloned().collect::<Vec<_>>().join(", ")
+        let mut names = self.queues.launched();
+        names.extend(self.launched().iter().cloned());
+        names.into_iter().collect::<Vec<_>>().join(", ")
     }
 
     /// Remembers that a kernel was launched.
@@ -96,23 +122,65 @@ impl Stream {
         self.closed.load(Ordering::Acquire)
     }
 
+    /// The caller's stream that is meant, or `None` for this one.
+    pub fn target<'a>(
+        self: &Arc<Self>,
+        stream: &'a crate::device::Stream,
+    ) -> Result<Option<&'a CallerStream>, DeviceError> {
+        let reason = match &stream.0 {
+            StreamKind::Own => return Ok(None),
+            StreamKind::Cuda(stream) if stream.is_of(self) => return Ok(Some(stream)),
+            StreamKind::Cuda(_) => "the stream belongs to a PE that has been finalized; make it again",
+            StreamKind::Cpu(_) => "the stream is one of the cpu device",
+        };
+        Err(DeviceError::Unsupported { device: "cuda", reason })
+    }
+
+    pub fn queues(&self) -> &Queues {
+        &self.queues
+    }
+
+    pub fn programs(&self) -> MutexGuard<'_, Programs> {
+        self.programs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Waits until everything on the stream has ended. The context must be current.
     ///
     /// # Errors
     /// A kernel lost the context; or the deadline passed, and what runs goes on running, since nothing can stop it.
     pub fn wait(&self) -> Result<(), DeviceError> {
+        // SAFETY: the stream lives as long as `self`.
+        self.wait_until(|| ("cuStreamQuery", unsafe { sys::cuStreamQuery(self.raw) }))?;
+        self.launched().clear();
+        Ok(())
+    }
+
+    /// Waits for an event of this context, which must be current. Errors as [`wait`](Self::wait).
+    pub fn wait_event(&self, event: CUevent) -> Result<(), DeviceError> {
+        // SAFETY: the caller has the event.
+        self.wait_until(|| ("cuEventQuery", unsafe { sys::cuEventQuery(event) }))
+    }
+
+    /// Waits for all work in the context, whoever started it. The context must be current. Errors as [`wait`](Self::wait).
+    pub fn wait_for_context(&self) -> Result<(), DeviceError> {
+        let failed = |error| self.error("cannot wait for the GPU", error);
+        let event = caller::new_event().map_err(failed)?;
+        let recorded = self.context.record(event).map_err(failed);
+        let ended = recorded.and_then(|()| self.wait_event(event));
+        // SAFETY: nobody else has it; the driver keeps what it still needs of it.
+        unsafe { driver!(cuEventDestroy_v2(event)) }.map_err(failed).and(ended)?;
+        self.launched().clear();
+        Ok(())
+    }
+
+    fn wait_until(&self, mut query: impl FnMut() -> (&'static str, CUresult)) -> Result<(), DeviceError> {
         let start = Instant::now();
         loop {
-            // SAFETY: the stream lives as long as `self`.
-            match unsafe { sys::cuStreamQuery(self.raw) } {
-                CUresult::CUDA_SUCCESS => {
-                    self.launched().clear();
-                    return Ok(());
-                }
-                CUresult::CUDA_ERROR_NOT_READY => {}
-                other => {
-                    let failed = check("cuStreamQuery", other);
-                    return failed.map_err(|error| self.error("cannot wait for kernels", error));
+            match query() {
+                (_, CUresult::CUDA_SUCCESS) => return Ok(()),
+                (_, CUresult::CUDA_ERROR_NOT_READY) => {}
+                (call, other) => {
+                    return check(call, other).map_err(|error| self.error("cannot wait for kernels", error));
                 }
             }
             let waited = start.elapsed();
@@ -131,7 +199,7 @@ impl Stream {
     pub fn idle(&self) -> bool {
         let Ok(_entered) = self.context.enter() else { return true };
         // SAFETY: the stream lives as long as `self`.
-        unsafe { sys::cuStreamQuery(self.raw) != CUresult::CUDA_ERROR_NOT_READY }
+        unsafe { sys::cuStreamQuery(self.raw) != CUresult::CUDA_ERROR_NOT_READY && !self.queues.unfinished() }
     }
 }
 
@@ -141,6 +209,9 @@ impl Drop for Stream {
         if !self.idle() {
             tracing::error!("a kernel does not end; its stream and context are kept until the process ends");
             return;
+        }
+        if let Ok(_entered) = self.context.enter() {
+            self.queues.destroy();
         }
         destroy(&self.context, self.raw);
         self.context.release();
@@ -153,6 +224,19 @@ pub(super) fn create(context: &Context) -> Result<CUstream, DriverError> {
     let mut raw = std::ptr::null_mut();
     // SAFETY: a context is current.
     unsafe { driver!(cuStreamCreate(&raw mut raw, CUstream_flags::CU_STREAM_NON_BLOCKING as u32)) }?;
+    Ok(raw)
+}
+
+/// The same with the highest priority.
+fn create_urgent(context: &Context) -> Result<CUstream, DriverError> {
+    let _entered = context.enter()?;
+    let (mut lowest, mut highest) = (0, 0);
+    let mut raw = std::ptr::null_mut();
+    // SAFETY: a context is current; the calls write two integers and one handle.
+    unsafe {
+        driver!(cuCtxGetStreamPriorityRange(&raw mut lowest, &raw mut highest))?;
+        driver!(cuStreamCreateWithPriority(&raw mut raw, CUstream_flags::CU_STREAM_NON_BLOCKING as u32, highest))?;
+    }
     Ok(raw)
 }
 

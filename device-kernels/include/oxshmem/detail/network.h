@@ -37,13 +37,14 @@ OXSHMEM_DEVICE void network_p_runs(Qp &qp, const Group &group, const Located &re
     if (!reservation.ok) {
         return;
     }
-    const Slot slot = slot_at(qp, reservation, my_offset);
+    const Slot slot = slot_at(reservation, my_offset);
     if (my_run == port::lane_id()) {
         slot.inline_header(qp.qpn, remote, port::count_ones(my_lanes) * sizeof(T), my_run == last_run);
     }
     const uint32_t position = port::count_ones(my_lanes & ((1u << port::lane_id()) - 1));
     slot.inline_value(position * sizeof(T), value);
-    submit(qp, group, reservation.first, blocks);
+    const uint32_t own = my_run == port::lane_id() ? inline_blocks(port::count_ones(my_lanes) * sizeof(T)) : 0;
+    submit(qp, group, reservation, blocks, my_offset, own, true);
 }
 
 // Writes one value inline. Lanes whose targets follow each other share a work request; the rest share the reservation and the
@@ -67,10 +68,10 @@ template <class T> OXSHMEM_OUTLINE void network_p(T *dst, T value, int pe) {
     if (!reservation.ok) {
         return;
     }
-    const Slot slot = slot_at(qp, reservation, group.rank);
+    const Slot slot = slot_at(reservation, group.rank);
     slot.inline_header(qp.qpn, remote, sizeof(T), group.last());
     slot.inline_value(0, value);
-    submit(qp, group, reservation.first, group.size);
+    submit(qp, group, reservation, group.size, group.rank, 1, false);
 }
 
 // One piece of a put: what a single work request can carry from `src` to `dst`, at most `bytes`.
@@ -273,7 +274,7 @@ OXSHMEM_OUTLINE void network_fence() {
         for (; bits != 0; bits &= bits - 1) {
             const uint32_t index = word * 64 + port::lowest_bit(bits);
             if (index % s.qps_per_pe == mine) {
-                port::fetch_or<order::relaxed, reach::device>(&as<Qp>(s.qps)[index].reserved, abi::kFencePending);
+                port::fetch_or<order::relaxed, reach::device>(&as<Qp>(s.qps)[index].gate, abi::kGateFence);
             }
         }
     }
@@ -287,7 +288,8 @@ OXSHMEM_OUTLINE void network_quiet() {
         uint64_t bits = port::load<order::acquire, reach::device>(as<uint64_t>(s.used) + word);
         for (; bits != 0; bits &= bits - 1) {
             Qp &qp = as<Qp>(s.qps)[word * 64 + port::lowest_bit(bits)];
-            const uint64_t posted = port::load<order::acquire, reach::device>(&qp.reserved) & ~abi::kFencePending;
+            const uint64_t completed = port::load<order::relaxed, reach::device>(&qp.completed);
+            const uint64_t posted = reserved_in(port::load<order::relaxed, reach::device>(&qp.gate), completed);
             if (!wait_completed(qp, posted, Op::quiet)) {
                 return;
             }

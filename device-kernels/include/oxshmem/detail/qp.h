@@ -2,21 +2,29 @@
 //
 // Submission: from "lanes want to post" to "the doorbell rang", and completion. Posters never wait for other posters.
 //
-// Per QP: `reserved` counts blocks handed out, a stamp per block says in which lap it was last written, `rung` is where the
-// last doorbell ended, `tickets` counts announcements since a ringer left, `completed` counts blocks whose completion was seen.
+// Per QP, `gate` counts the blocks handed out and the groups that are between reserving and leaving, and has a bit that says
+// that nobody holds the baton: the right to ring. A stamp per block says in which lap it was last written, `rung` is where the
+// last doorbell ended, `completed` counts blocks that may be reused.
 //
-//   1. A group of lanes that use one QP reserves all its blocks by one atomic add. Only then may it have to wait, and only for
-//      completions: earlier groups never wait for later ones, so the oldest can always go on.
-//   2. Lanes write their WQEs, fence, and stamp their blocks.
-//   3. The group's leader takes a ticket. If it is not the first it is done. If it is, it rings for every block of the ready
-//   prefix,
+//   1. A group of lanes that use one QP reserves all its blocks, and enters, by one atomic add. Only then may it have to wait,
+//   and
+//      only for completions: earlier groups never wait for later ones, so the oldest can always go on. A group that finds
+//      nobody in the gate has the baton: everything before its own blocks has been rung for.
+//   2. Lanes write their WQEs, and fence.
+//   3. The group with the baton rings for its own blocks at once. Then it leaves if it is still alone; if not, it rings for
+//   what
+//      others have stamped meanwhile, and hands the baton to them when it finds nothing new.
+//   4. The others stamp their blocks and leave. One that sees the baton free as it leaves takes it, and rings for the ready
+//   prefix:
 //      the stamped blocks from `rung` on, whoever wrote them.
-//   4. The ringer leaves by exchanging the ticket count that it saw before its last scan for zero. If the count moved meanwhile
-//   the
-//      exchange fails and it scans again, so a block is never left behind: its stamp precedes its ticket.
 //
-// A reserved block that is not yet stamped ends the prefix; its owner's ticket, which is taken later, rings for what lies
-// behind. Visibility to the HCA: poster's stores, poster's fence, stamp, ringer's load of the stamp, system fence, doorbell.
+// No block is left behind. While the baton is held, its holder leaves alone only if the gate has not changed since before its
+// last scan, and with others only by freeing the baton; whoever left before that had stamped, which the holder checks for once
+// more afterwards; whoever leaves later sees the baton free. So while it is free, there is nothing to ring for until another
+// group leaves. A reserved block that is not yet stamped ends the prefix; its owner is in the gate.
+//
+// Visibility to the HCA: poster's stores, poster's fence, stamp, ringer's load of the stamp, device fence, doorbell record,
+// system fence, doorbell.
 #pragma once
 
 #include "wqe.h"
@@ -47,135 +55,202 @@ OXSHMEM_DEVICE Qp &qp_for(int pe) {
     return as<Qp>(s.qps)[static_cast<uint64_t>(pe) * s.qps_per_pe + port::block_rank() % s.qps_per_pe];
 }
 
-// The lanes that are here together, use `qp` and need the same number of blocks.
-OXSHMEM_DEVICE Group converge(const Qp &qp, uint32_t blocks) {
-    return make_group(port::converged(static_cast<uint64_t>(blocks) << 32 | qp.index));
+// Qp::index, computed because a load would have to be waited for.
+OXSHMEM_DEVICE uint32_t index_of(const Qp &qp) {
+    return static_cast<uint32_t>((reinterpret_cast<uint64_t>(&qp) - port::state().qps) / sizeof(Qp));
 }
 
-enum class Completion { none, progress, error };
+// The lanes that are here together, use `qp` and need the same number of blocks.
+OXSHMEM_DEVICE Group converge(const Qp &qp, uint32_t blocks) {
+    return make_group(port::converged(static_cast<uint64_t>(blocks) << 32 | index_of(qp)));
+}
 
-// Looks once at the collapsed CQE and publishes what it says.
-OXSHMEM_DEVICE Completion poll(Qp &qp, Op op) {
-    const uint64_t before = port::load<order::acquire, reach::device>(&qp.completed);
+constexpr uint64_t kReservedMask = (1ull << (64 - abi::kGateReservedShift)) - 1;
+
+// Blocks ever reserved, given a number that is not larger and less than 2^42 smaller.
+OXSHMEM_DEVICE uint64_t reserved_in(uint64_t gate, uint64_t not_after) {
+    return not_after + (((gate >> abi::kGateReservedShift) - not_after) & kReservedMask);
+}
+
+OXSHMEM_DEVICE uint64_t groups_in(uint64_t gate) {
+    return (gate & (abi::kGateOneGroup * ((1ull << abi::kGateGroupBits) - 1))) / abi::kGateOneGroup;
+}
+
+// Where WQE number `index` begins.
+OXSHMEM_DEVICE uint64_t block_at(const Qp &qp, uint64_t index) {
+    return qp.wq + (index & ((1ull << qp.depth_log2) - 1)) * abi::kBlockBytes;
+}
+
+// Whether the collapsed CQE says that the first `blocks` blocks have completed; raises `completed` if so. An error CQE is
+// recorded, and answers true with `failed` set.
+template <order O> OXSHMEM_DEVICE bool poll(Qp &qp, uint64_t blocks, Op op, bool &failed) {
     // Bytes 56-63 of the CQE: QPN, wqe_counter (big-endian), signature, op_own.
-    const uint64_t tail = port::load<order::acquire, reach::system>(as<uint64_t>(qp.cqe + 56));
+    const uint64_t tail = port::load<O, reach::system>(as<uint64_t>(qp.cqe + 56));
     const uint32_t opcode = static_cast<uint32_t>(tail >> 60);
     constexpr uint32_t kInvalid = 0xf, kRequestError = 0xd;
     if (opcode == kInvalid) {
-        return Completion::none;
+        return false;
     }
+    // The counter names the first block of the newest completed WQE, modulo 2^16. A queue has at most 2^14 blocks, so it is
+    // less than that behind `blocks` (and the WQE's own length), or less than that ahead; or `completed` says what it cannot.
     const uint32_t counter = be(static_cast<uint32_t>(tail >> 32)) >> 16;
-    // The counter names the first block of the newest completed WQE, modulo 2^16. At most 2^15 blocks are in flight, so it lies
-    // either in the 2^15 blocks from `before` on, or before them and says nothing new.
-    const uint32_t ahead = (counter - low(before)) & 0xffff;
+    const uint32_t behind = (low(blocks) - counter) & 0xffff;
+    const uint64_t first = behind < 0x8000 ? blocks - behind : blocks + (0x10000 - behind);
     if (opcode == kRequestError) {
         // mlx5_err_cqe: vendor_err_synd is byte 54, syndrome byte 55.
         const uint64_t syndromes = port::load<order::relaxed, reach::system>(as<uint64_t>(qp.cqe + 48));
-        const uint64_t index = before + (ahead < 0x8000 ? ahead : 0);
-        const uint64_t slot = qp.wq + (index & ((1ull << qp.depth_log2) - 1)) * abi::kBlockBytes;
-        const uint64_t address = be(*as<uint64_t>(slot + 16));
-        raise(ErrorCode::completion, op, qp.pe, address, be(*as<uint32_t>(slot)) & 0xff, qp.qpn, index,
+        const uint64_t slot = block_at(qp, first);
+        raise(ErrorCode::completion, op, qp.pe, be(*as<uint64_t>(slot + 16)), be(*as<uint32_t>(slot)) & 0xff, qp.qpn, first,
               static_cast<uint32_t>(syndromes >> 56), static_cast<uint32_t>(syndromes >> 48) & 0xff);
-        return Completion::error;
+        failed = true;
+        return true;
     }
-    if (ahead >= 0x8000) {
-        return Completion::none;
+    uint64_t end = first + 1;
+    if (behind > 1 && behind < 0x8000) {
+        if (behind > kMostBlocks) {
+            return false;
+        }
+        // The newest WQE may be one of several blocks. Its size is in its control segment, unless its first block was reserved
+        // again, for a WQE that will complete too.
+        const uint32_t segments = be(port::load<order::acquire, reach::device>(as<uint32_t>(block_at(qp, first) + 4))) & 0x3f;
+        end = first + (segments + 3) / 4;
+        const uint64_t reserved = reserved_in(port::load<order::relaxed, reach::device>(&qp.gate), first);
+        if (end < blocks || reserved > first + (1ull << qp.depth_log2)) {
+            return false;
+        }
     }
-    // A WQE of several blocks frees all of them: its size is in its control segment, which nobody overwrites while `completed`
-    // has not passed it.
-    const uint64_t first = before + ahead;
-    const uint64_t slot = qp.wq + (first & ((1ull << qp.depth_log2) - 1)) * abi::kBlockBytes;
-    const uint32_t segments = be(port::load<order::relaxed, reach::device>(as<uint32_t>(slot + 4))) & 0x3f;
-    if (port::load<order::acquire, reach::device>(&qp.completed) != before) {
-        return Completion::progress;
-    }
-    port::fetch_max<order::acq_rel, reach::device>(&qp.completed, first + (segments + 3) / 4);
-    return Completion::progress;
+    port::raise_to<order::relaxed, reach::device>(&qp.completed, end);
+    return true;
 }
 
-// Waits until `blocks` blocks in all have completed. False: error or deadline.
+// Waits until `blocks` blocks in all have completed, and what their WQEs fetched is visible. False: error or deadline.
 OXSHMEM_DEVICE bool wait_completed(Qp &qp, uint64_t blocks, Op op) {
-    bool ok = true;
+    bool failed = false;
     const auto done = [&] {
-        if (port::load<order::acquire, reach::device>(&qp.completed) >= blocks) {
+        if (poll<order::acquire>(qp, blocks, op, failed)) {
             return true;
         }
-        if (poll(qp, op) == Completion::error) {
-            ok = false;
-            return true;
+        if (port::load<order::relaxed, reach::device>(&qp.completed) < blocks) {
+            return false;
         }
-        return port::load<order::acquire, reach::device>(&qp.completed) >= blocks;
+        // Another thread has read a newer CQE, so long ago that it has come around since.
+        port::fence<order::acq_rel, reach::system>();
+        return true;
     };
-    return wait<OnAbort::keep_waiting>(op, qp.pe, as<void>(qp.wq), done) && ok;
+    return wait<OnAbort::keep_waiting>(op, qp.pe, as<void>(qp.wq), done) && !failed;
 }
 
-// The blocks of a group.
+// Waits until blocks may be reused. False: error or deadline.
+OXSHMEM_NOINLINE bool wait_space(Qp &qp, uint64_t blocks) {
+    bool failed = false;
+    const auto done = [&] {
+        return port::load<order::relaxed, reach::device>(&qp.completed) >= blocks ||
+               poll<order::relaxed>(qp, blocks, Op::queue_space, failed);
+    };
+    return wait<OnAbort::keep_waiting>(Op::queue_space, qp.pe, as<void>(qp.wq), done) && !failed;
+}
+
+// Whether a group that reserved (or entered again) has the baton by that, given what was in the gate before.
+OXSHMEM_DEVICE bool got_baton(uint64_t gate) {
+    return groups_in(gate) == 0 && (gate & abi::kGateBatonFree) == 0;
+}
+
+// The blocks of a group, and the constants of their QP. These are read before the gate: both take their time, but not twice.
 struct Reservation {
     uint64_t first;
+    uint64_t wq, stamps;
+    uint32_t depth_log2, qpn;
     bool ordered; // a fence was called before: the first request has to carry it
+    bool baton;   // nobody else is in the gate
+    bool used;    // the QP is known as one that was posted to
     bool ok;      // false: they never became free (the reason is recorded); the QP is of no more use
 };
 
-// Reserves `blocks` blocks for the whole group and waits until they are free. Every lane gets the answer.
+// Reserves `blocks` blocks for the whole group and waits until they are free. Every lane gets the answer. A group whose
+// reservation is ok has to submit.
 OXSHMEM_DEVICE Reservation reserve(Qp &qp, const Group &group, uint32_t blocks) {
-    uint64_t base = 0;
+    Reservation r;
+    r.wq = qp.wq, r.stamps = qp.stamps, r.depth_log2 = qp.depth_log2, r.qpn = qp.qpn;
+    const uint64_t used = port::load<order::relaxed, reach::device>(as<uint64_t>(port::state().used) + index_of(qp) / 64);
+    uint64_t first = 0;
+    uint32_t flags = 0;
+    constexpr uint32_t kOrdered = 1, kBaton = 2;
     if (group.leads()) {
-        base = port::fetch_add<order::relaxed, reach::device>(&qp.reserved, static_cast<uint64_t>(blocks));
-        if ((base & abi::kFencePending) != 0) {
+        const uint64_t completed = port::load<order::relaxed, reach::device>(&qp.completed);
+        const uint64_t gate = port::fetch_add<order::relaxed, reach::device>(
+            &qp.gate, (static_cast<uint64_t>(blocks) << abi::kGateReservedShift) + abi::kGateOneGroup);
+        if ((gate & abi::kGateFence) != 0) {
             // Groups that reserve before this is done carry the fence too, which does no harm.
-            port::fetch_and<order::relaxed, reach::device>(&qp.reserved, ~abi::kFencePending);
+            port::fetch_and<order::relaxed, reach::device>(&qp.gate, ~abi::kGateFence);
         }
-        const uint64_t end = (base & ~abi::kFencePending) + blocks;
-        const uint64_t depth = 1ull << qp.depth_log2;
-        if (end > depth && !wait_completed(qp, end - depth, Op::queue_space)) {
-            base = ~0ull;
+        first = reserved_in(gate, completed);
+        const uint64_t depth = 1ull << r.depth_log2;
+        if (first + blocks > depth + completed && !wait_space(qp, first + blocks - depth)) {
+            first = ~0ull;
         }
+        flags = (gate & abi::kGateFence) != 0 ? kOrdered : 0;
+        flags |= got_baton(gate) ? kBaton : 0;
     }
     if (group.size > 1) {
-        base = port::shfl(group.mask, base, group.leader);
+        first = port::shfl(group.mask, first, group.leader);
+        flags = port::shfl(group.mask, flags, group.leader);
     }
-    return {base & ~abi::kFencePending, (base & abi::kFencePending) != 0, base != ~0ull};
+    r.first = first;
+    r.used = (used >> index_of(qp) % 64 & 1) != 0;
+    r.ordered = (flags & kOrdered) != 0;
+    r.baton = (flags & kBaton) != 0;
+    r.ok = first != ~0ull;
+    return r;
 }
 
 // The slot of the request `offset` blocks behind the first of a reservation.
-OXSHMEM_DEVICE Slot slot_at(const Qp &qp, const Reservation &reservation, uint32_t offset) {
-    return {qp.wq, reservation.first + offset, (1u << qp.depth_log2) - 1, reservation.ordered && offset == 0};
+OXSHMEM_DEVICE Slot slot_at(const Reservation &r, uint32_t offset) {
+    return {r.wq, r.first + offset, (1u << r.depth_log2) - 1, r.ordered && offset == 0};
 }
 
-OXSHMEM_DEVICE uint32_t stamp_of(const Qp &qp, uint64_t index) {
-    return low(index >> qp.depth_log2) + 1;
+// The stamp of a written block: the lap, and above it how many blocks of its lane follow. A doorbell covers all blocks of a
+// lane or none, so it never ends in the middle of a WQE.
+constexpr uint32_t kStampLapBits = 28;
+
+OXSHMEM_DEVICE uint32_t lap_of(const Reservation &r, uint64_t index) {
+    return (low(index >> r.depth_log2) + 1) & ((1u << kStampLapBits) - 1);
 }
 
-OXSHMEM_DEVICE bool stamped(const Qp &qp, uint64_t index) {
-    const uint64_t slot = index & ((1ull << qp.depth_log2) - 1);
-    return port::load<order::relaxed, reach::device>(as<uint32_t>(qp.stamps) + slot) == stamp_of(qp, index);
+OXSHMEM_DEVICE bool is_of_lap(const Reservation &r, uint64_t index, uint32_t stamp) {
+    return (stamp & ((1u << kStampLapBits) - 1)) == lap_of(r, index);
 }
 
-OXSHMEM_DEVICE void stamp(const Qp &qp, uint64_t index) {
-    const uint64_t slot = index & ((1ull << qp.depth_log2) - 1);
-    port::store<order::relaxed, reach::device>(as<uint32_t>(qp.stamps) + slot, stamp_of(qp, index));
+OXSHMEM_DEVICE uint32_t *stamp_at(const Reservation &r, uint64_t index) {
+    return as<uint32_t>(r.stamps) + (index & ((1ull << r.depth_log2) - 1));
 }
 
-// The end of the ready prefix that begins at `from`, scanned by all lanes of the group, four stamps a lane and pass.
-OXSHMEM_DEVICE uint64_t ready_prefix(const Qp &qp, const Group &group, uint64_t from) {
-    const uint64_t limit = from + (1ull << qp.depth_log2);
+// Stamps the calling lane's own blocks, which are written.
+OXSHMEM_DEVICE void stamp(const Reservation &r, uint32_t offset, uint32_t blocks) {
+    for (uint32_t i = 0; i < blocks; ++i) {
+        const uint64_t index = r.first + offset + i;
+        port::store<order::relaxed, reach::device>(stamp_at(r, index), (blocks - 1 - i) << kStampLapBits | lap_of(r, index));
+    }
+}
+
+// The end of the stamped prefix that begins at `from`, scanned by all lanes of the group, four stamps a lane and pass.
+OXSHMEM_DEVICE uint64_t stamped_prefix(const Reservation &r, const Group &group, uint64_t from) {
+    const uint64_t limit = from + (1ull << r.depth_log2);
     if constexpr (!port::kCoalesced) {
-        while (from < limit && stamped(qp, from)) {
+        while (from < limit && is_of_lap(r, from, port::load<order::relaxed, reach::device>(stamp_at(r, from)))) {
             ++from;
         }
         return from;
     } else {
         constexpr uint32_t kEach = 4;
         while (from < limit) {
-            uint32_t ready = 0; // of the four blocks of this lane, in order
             const uint64_t mine = from + group.rank * kEach;
             uint32_t stamps[kEach];
             OXSHMEM_UNROLL
             for (uint32_t i = 0; i < kEach; ++i) {
-                const uint64_t slot = (mine + i) & ((1ull << qp.depth_log2) - 1);
-                stamps[i] = port::load<order::relaxed, reach::device>(as<uint32_t>(qp.stamps) + slot);
+                stamps[i] = port::load<order::relaxed, reach::device>(stamp_at(r, mine + i));
             }
-            while (ready < kEach && stamps[ready] == stamp_of(qp, mine + ready)) {
+            uint32_t ready = 0; // of the four blocks of this lane, in order
+            while (ready < kEach && is_of_lap(r, mine + ready, stamps[ready])) {
                 ++ready;
             }
             const uint32_t full = port::ballot(group.mask, ready == kEach);
@@ -192,95 +267,162 @@ OXSHMEM_DEVICE uint64_t ready_prefix(const Qp &qp, const Group &group, uint64_t 
     }
 }
 
-// Rings for the ready prefix until no ticket is left. Called by the lanes of the group that drew the first ticket (by its
-// leader alone where lanes do not scan together).
-OXSHMEM_DEVICE void ring(Qp &qp, const Group &group) {
-    const bool leads = group.leads();
-    const uint32_t share = 1u << (qp.depth_log2 - 2);
-    for (;;) {
-        uint32_t seen = 0;
-        uint64_t from = 0;
-        if (leads) {
-            seen = port::load<order::acquire, reach::device>(&qp.tickets);
-            from = port::load<order::relaxed, reach::device>(&qp.rung);
+// The same without the blocks of a lane that has not stamped all of its own.
+OXSHMEM_DEVICE uint64_t ready_prefix(const Reservation &r, const Group &group, uint64_t from) {
+    uint64_t end = stamped_prefix(r, group, from);
+    while (end != from && port::load<order::relaxed, reach::device>(stamp_at(r, end - 1)) >> kStampLapBits != 0) {
+        --end;
+    }
+    return end;
+}
+
+// Rings for all blocks before `end`, which are written and seen to be written. By one lane, which holds the baton.
+OXSHMEM_DEVICE void ring_for(Qp &qp, uint64_t end) {
+    const uint64_t dbr = qp.dbr, doorbell = qp.doorbell;
+    const uint32_t qpn = qp.qpn;
+    port::fence<order::acq_rel, reach::device>();
+    port::store<order::relaxed, reach::device>(as<uint32_t>(dbr), be(low(end) & 0xffff));
+    port::store<order::relaxed, reach::device>(&qp.rung, end);
+    port::fence<order::acq_rel, reach::system>();
+    const uint64_t first_word = be(low(end) << 8 & 0xffff00);
+    const uint64_t second_word = be(qpn << 8);
+    port::mmio_store(as<uint64_t>(doorbell), second_word << 32 | first_word);
+}
+
+OXSHMEM_DEVICE void count_doorbell(Qp &qp) {
+    port::add_to<order::relaxed, reach::device>(&qp.doorbells, uint64_t{1});
+}
+
+// Values of the leader for all lanes of a group that works together. Where lanes do not scan together there is only the leader.
+template <class T> OXSHMEM_DEVICE T from_leader(const Group &group, T value) {
+    return port::kCoalesced && group.size > 1 ? port::shfl(group.mask, value, group.leader) : value;
+}
+
+// Leaves the gate, by one lane; the group's stamps are visible to whoever sees that. False: the baton is free.
+OXSHMEM_DEVICE bool leave(Qp &qp) {
+    return (port::fetch_add<order::release, reach::device>(&qp.gate, 0 - abi::kGateOneGroup) & abi::kGateBatonFree) == 0;
+}
+
+// Enters the gate again, for the baton. Answers where the last doorbell ended, or ~0 if another group has it.
+OXSHMEM_DEVICE uint64_t take_baton(Qp &qp) {
+    const uint64_t gate = port::fetch_add<order::relaxed, reach::device>(&qp.gate, abi::kGateOneGroup);
+    if (!got_baton(gate) &&
+        (port::fetch_and<order::relaxed, reach::device>(&qp.gate, ~abi::kGateBatonFree) & abi::kGateBatonFree) == 0) {
+        return ~0ull;
+    }
+    port::fence<order::acq_rel, reach::device>();
+    return port::load<order::relaxed, reach::device>(&qp.rung);
+}
+
+// Leaves for good, or has the baton and is in the gate: answers then where the last doorbell ended, otherwise ~0. `inside`: the
+// group is in the gate.
+OXSHMEM_DEVICE uint64_t leave_or_take(Qp &qp, bool inside) {
+    while (!inside || !leave(qp)) {
+        const uint64_t rung = take_baton(qp);
+        if (rung != ~0ull) {
+            return rung;
+        }
+        inside = true;
+    }
+    return ~0ull;
+}
+
+// Gives the baton to the other groups in the gate, and leaves. False: there are none.
+OXSHMEM_DEVICE bool hand_over(Qp &qp) {
+    // The bit is clear while the baton is held, so that adding sets it.
+    const uint64_t gate = port::fetch_add<order::acq_rel, reach::device>(&qp.gate, abi::kGateBatonFree - abi::kGateOneGroup);
+    return groups_in(gate) != 1;
+}
+
+// What the holder of the baton does, once everything before `rung` has been rung for, until it is out of the gate. Called by
+// all lanes of the group, or by the leader alone where lanes do not scan together.
+OXSHMEM_OUTLINE void keep_ringing(Qp &qp, Group group, Reservation r, uint64_t rung) {
+    constexpr uint32_t kMostRings = 8; // then it is another group's turn
+    enum Next : uint32_t { kAgain, kOut, kCheck };
+    for (uint32_t rings = 0;;) {
+        uint64_t gate = 0;
+        if (group.leads()) {
+            gate = port::load<order::acquire, reach::device>(&qp.gate);
         }
         if (port::kCoalesced && group.size > 1) {
-            from = port::shfl(group.mask, from, group.leader);
+            port::sync_warp(group.mask);
         }
-        uint64_t end = ready_prefix(qp, group, from);
-        // While others still announce blocks and the prefix is short, gather: one doorbell for more of them.
-        for (;;) {
-            uint32_t now = seen;
-            if (leads) {
-                now = port::load<order::acquire, reach::device>(&qp.tickets);
+        const uint64_t end = ready_prefix(r, group, rung);
+        const bool news = end != rung;
+        rung = end;
+        Next next = kAgain;
+        if (group.leads()) {
+            if (news) {
+                ring_for(qp, end);
+                count_doorbell(qp);
             }
+            if (groups_in(gate) == 1) {
+                const uint64_t empty = gate - abi::kGateOneGroup;
+                next = port::compare_exchange<order::release, reach::device>(&qp.gate, gate, empty) == gate ? kOut : kAgain;
+            } else if (!news || ++rings == kMostRings) {
+                if (hand_over(qp)) {
+                    next = kCheck;
+                } else {
+                    rung = leave_or_take(qp, false);
+                }
+            }
+        }
+        next = from_leader(group, next);
+        if (next == kCheck) {
             if (port::kCoalesced && group.size > 1) {
-                now = port::shfl(group.mask, now, group.leader);
-                seen = port::shfl(group.mask, seen, group.leader);
+                port::sync_warp(group.mask);
             }
-            if (now == seen || end - from >= share) {
-                break;
+            // The others may all be waiting for what was stamped after the scan.
+            if (ready_prefix(r, group, rung) == rung) {
+                return;
             }
-            seen = now;
-            end = ready_prefix(qp, group, end);
-        }
-        uint32_t left = 0;
-        if (leads) {
-            if (end != from) {
-                port::store<order::relaxed, reach::device>(&qp.rung, end);
-                port::store<order::relaxed, reach::device>(as<uint32_t>(qp.dbr), be(low(end) & 0xffff));
-                port::fence<order::acq_rel, reach::system>();
-                const uint64_t first_word = be(low(end) << 8 & 0xffff00);
-                const uint64_t second_word = be(qp.qpn << 8);
-                port::mmio_store(as<uint64_t>(qp.doorbell), second_word << 32 | first_word);
-                qp.doorbells += 1;
+            if (group.leads()) {
+                rung = leave_or_take(qp, false);
             }
-            left = port::compare_exchange<order::acq_rel, reach::device>(&qp.tickets, seen, 0u) == seen ? 1 : 0;
         }
-        if (port::kCoalesced && group.size > 1) {
-            left = port::shfl(group.mask, left, group.leader);
-        }
-        if (left != 0) {
+        rung = from_leader(group, rung);
+        if (next == kOut || rung == ~0ull) {
             return;
         }
+        port::pause();
     }
 }
 
-// Announces the group's blocks: [first, first + blocks), all written. Every lane of the group calls.
-OXSHMEM_DEVICE void submit(Qp &qp, const Group &group, uint64_t first, uint32_t blocks) {
-    port::fence<order::acq_rel, reach::device>();
-    if (group.size > 1) {
+// Submits the group's blocks, `blocks` in all, of which the calling lane answers for `own` from `offset` on. `shared`: lanes
+// wrote to each other's blocks. Every lane of the group calls.
+OXSHMEM_DEVICE void submit(Qp &qp, const Group &group, const Reservation &r, uint32_t blocks, uint32_t offset, uint32_t own,
+                           bool shared) {
+    if (group.size > 1 && (r.baton || shared)) {
         port::sync_warp(group.mask);
     }
-    if constexpr (!port::kCoalesced) {
-        if (!group.leads()) {
-            return;
-        }
-        for (uint32_t i = 0; i < blocks; ++i) {
-            stamp(qp, first + i);
+    if (!r.used && group.leads()) {
+        const uint32_t index = index_of(qp);
+        port::fetch_or<order::relaxed, reach::device>(as<uint64_t>(port::state().used) + index / 64, uint64_t{1} << index % 64);
+    }
+    const uint64_t end = r.first + blocks;
+    uint64_t rung = ~0ull;
+    if (r.baton) {
+        if (group.leads()) {
+            ring_for(qp, end);
+            // Alone still?
+            const uint64_t alone = end << abi::kGateReservedShift | abi::kGateOneGroup;
+            const uint64_t empty = alone - abi::kGateOneGroup;
+            rung = port::compare_exchange<order::release, reach::device>(&qp.gate, alone, empty) == alone ? ~0ull : end;
+            count_doorbell(qp);
         }
     } else {
-        for (uint32_t i = group.rank; i < blocks; i += group.size) {
-            stamp(qp, first + i);
-        }
+        port::fence<order::acq_rel, reach::device>();
+        stamp(r, offset, own);
         if (group.size > 1) {
             port::sync_warp(group.mask);
         }
-    }
-    uint32_t ticket = 0;
-    if (group.leads()) {
-        uint64_t *used = as<uint64_t>(port::state().used) + qp.index / 64;
-        const uint64_t bit = 1ull << qp.index % 64;
-        if ((port::load<order::relaxed, reach::device>(used) & bit) == 0) {
-            port::fetch_or<order::acq_rel, reach::device>(used, bit);
+        if (group.leads()) {
+            rung = leave_or_take(qp, true);
         }
-        ticket = port::fetch_add<order::acq_rel, reach::device>(&qp.tickets, 1u);
     }
-    if (port::kCoalesced && group.size > 1) {
-        ticket = port::shfl(group.mask, ticket, group.leader);
-    }
-    if (ticket == 0) {
-        ring(qp, group);
+    rung = from_leader(group, rung);
+    if (rung != ~0ull && (port::kCoalesced || group.leads())) {
+        keep_ringing(qp, group, r, rung);
     }
 }
 
@@ -293,8 +435,9 @@ template <class Write> OXSHMEM_DEVICE uint64_t post(Qp &qp, uint32_t blocks, Wri
     if (!reservation.ok) {
         return 0;
     }
-    write(slot_at(qp, reservation, blocks * group.rank), group.last());
-    submit(qp, group, reservation.first, blocks * group.size);
+    const uint32_t offset = blocks * group.rank;
+    write(slot_at(reservation, offset), group.last());
+    submit(qp, group, reservation, blocks * group.size, offset, blocks, false);
     return reservation.first + blocks * (group.rank + 1);
 }
 

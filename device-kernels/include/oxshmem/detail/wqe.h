@@ -28,6 +28,7 @@ constexpr uint32_t kInlineHeaderOffset = 32;  // behind control and remote addre
 constexpr uint32_t kInlineOffset = 36;        // first payload byte
 constexpr uint32_t kInlineOneBlock = 28;      // payload bytes that fit a one-block WQE
 constexpr uint32_t kInlineMost = 4 * 64 - 36; // payload bytes of a four-block WQE, the longest we use for bulk data
+constexpr uint32_t kMostBlocks = 5;           // of any WQE: 32 lanes with 8 bytes each, inline
 
 OXSHMEM_DEVICE uint32_t be(uint32_t v) {
     return port::byte_swap(v);

@@ -246,6 +246,14 @@ template <order O, reach R, class T> inline T fetch_max(T *p, std::common_type_t
     return detail::fetch_update<O, R>(p, [value](T old) { return old < value ? value : old; });
 }
 
+template <order O, reach R, class T> inline void add_to(T *p, std::common_type_t<T> value) {
+    fetch_add<O, R>(p, value);
+}
+
+template <order O, reach R, class T> inline void raise_to(T *p, std::common_type_t<T> value) {
+    fetch_max<O, R>(p, value);
+}
+
 template <order O, reach> inline void fence() {
     __atomic_thread_fence(detail::builtin_order(O));
 }

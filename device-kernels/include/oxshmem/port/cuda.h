@@ -33,6 +33,9 @@ extern "C" __constant__ oxshmem::abi::State oxshmem_state;
 __constant__ oxshmem::abi::State oxshmem_state = OXSHMEM_STATE_AS_BUILT;
 #else
 static __constant__ oxshmem::abi::State oxshmem_state = OXSHMEM_STATE_AS_BUILT;
+#ifndef __CUDACC_RTC__
+#include <oxshmem/port/unit.h>
+#endif
 #endif
 #undef OXSHMEM_STATE_AS_BUILT
 
@@ -166,6 +169,26 @@ OXSHMEM_PTX_DEFINE_RMW(fetch_xor, "xor", "b32", "b64")
 OXSHMEM_PTX_DEFINE_RMW(fetch_max, "max", "u32", "u64") // of unsigned values
 OXSHMEM_PTX_DEFINE_RMW(exchange, "exch", "b32", "b64")
 
+#define OXSHMEM_PTX_RED(sem, sc, S, op, t32, t64)                                                                              \
+    if constexpr (O == order::sem && R == reach::S) {                                                                          \
+        if constexpr (sizeof(T) == 4)                                                                                          \
+            asm volatile("red." #sem "." #sc "." op "." t32 " [%0], %1;" ::"l"(p), "r"(in) : "memory");                        \
+        else                                                                                                                   \
+            asm volatile("red." #sem "." #sc "." op "." t64 " [%0], %1;" ::"l"(p), "l"(in) : "memory");                        \
+    }
+
+#define OXSHMEM_PTX_DEFINE_RED(name, op, t32, t64)                                                                             \
+    template <order O, reach R, class T> OXSHMEM_DEVICE void name(T *p, T value) {                                             \
+        static_assert(sizeof(T) == 4 || sizeof(T) == 8);                                                                       \
+        static_assert(O == order::relaxed || O == order::release);                                                             \
+        const auto in = detail::to_word(value);                                                                                \
+        OXSHMEM_PTX_SCOPES(OXSHMEM_PTX_RED, relaxed, op, t32, t64)                                                             \
+        OXSHMEM_PTX_SCOPES(OXSHMEM_PTX_RED, release, op, t32, t64)                                                             \
+    }
+
+OXSHMEM_PTX_DEFINE_RED(add_to, "add", "u32", "u64")
+OXSHMEM_PTX_DEFINE_RED(raise_to, "max", "u32", "u64")
+
 template <order O, reach R, class T> OXSHMEM_DEVICE T compare_exchange(T *p, T expected, T desired) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8);
     const auto cmp = detail::to_word(expected);
@@ -188,6 +211,8 @@ template <order O, reach R, class T> OXSHMEM_DEVICE T fetch_sub(T *p, T value) {
 #undef OXSHMEM_PTX_CAS
 #undef OXSHMEM_PTX_SCOPES
 #undef OXSHMEM_PTX_DEFINE_RMW
+#undef OXSHMEM_PTX_RED
+#undef OXSHMEM_PTX_DEFINE_RED
 
 template <order O, reach R> OXSHMEM_DEVICE void fence() {
     static_assert(O == order::acq_rel, "PTX has no weaker fence");

@@ -12,6 +12,8 @@
 //   fetch_add, fetch_sub, fetch_and, fetch_or, fetch_xor, fetch_max, exchange <order, reach>(T *, T) -> the old value
 //   compare_exchange<order, reach>(T *, T expected, T desired) -> the old value; equal to `expected` if it was replaced
 //       T of 4 or 8 bytes; float and double only for fetch_add, exchange and compare_exchange (which compares bits).
+//   add_to, raise_to <order, reach>(T *, T)
+//       fetch_add and fetch_max without an answer to wait for; unsigned integers, relaxed or release.
 //   fence<order, reach>()
 //       Orders this thread's earlier accesses against its later ones. It does not order a store before a later load.
 //   mmio_store(uint64_t *reg, uint64_t value)

@@ -1,0 +1,490 @@
+//! `liboxshmem`: the host API for C and C++ programs, declared in `oxshmem/host.h`, which says what each function does.
+//!
+//! The process's PE lives behind a lock, so calls from several threads take turns. A panic ends no foreign frame: it is an
+//! `OXSHMEM_ERROR_INTERNAL`.
+
+#![allow(clippy::missing_safety_doc)] // Callers are C programs: what they promise is in host.h.
+
+mod error;
+mod units;
+
+use std::ffi::{c_char, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use api::bootstrap::UniqueId;
+use api::{Compare, Config, Pe, SignalOp, Stream};
+use error::{Failure, Status};
+
+/// The process's PE.
+static PE: Mutex<Option<Pe>> = Mutex::new(None);
+/// Answers that need not wait for other calls; -1 without a PE.
+static MY_PE: AtomicI32 = AtomicI32::new(-1);
+static N_PES: AtomicI32 = AtomicI32::new(-1);
+static GPU: AtomicI32 = AtomicI32::new(-1);
+
+fn pe() -> MutexGuard<'static, Option<Pe>> {
+    PE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs `call`; what it answers, or `failed` with the error kept for `oxshmem_error`.
+fn answer<T>(failed: impl FnOnce(Status) -> T, call: impl FnOnce() -> Result<T, Failure>) -> T {
+    let failure = match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(answer)) => return answer,
+        Ok(Err(failure)) => failure,
+        Err(panic) => Failure::panic(panic.as_ref()),
+    };
+    failed(failure.keep())
+}
+
+/// [`answer`] for functions that return a status.
+fn status(call: impl FnOnce() -> Result<(), Failure>) -> c_int {
+    answer(|status| status as c_int, || call().map(|()| Status::Success as c_int))
+}
+
+/// [`status`] for functions that need a PE.
+fn with_pe(call: impl FnOnce(&Pe) -> Result<(), Failure>) -> c_int {
+    status(|| call(pe().as_ref().ok_or_else(Failure::no_pe)?))
+}
+
+/// A PE number as the API takes it.
+fn peer(own: &Pe, pe: c_int) -> Result<usize, Failure> {
+    usize::try_from(pe)
+        .ok()
+        .filter(|pe| *pe < own.n_pes())
+        .ok_or_else(|| Failure::invalid(format!("PE {pe} does not exist; PEs are 0 to {}", own.n_pes() - 1)))
+}
+
+fn signal_op(op: c_int) -> Result<SignalOp, Failure> {
+    [SignalOp::Set, SignalOp::Add].into_iter().find(|known| *known as c_int == op).ok_or_else(|| {
+        Failure::invalid(format!("signal operator {op} is neither OXSHMEM_SIGNAL_SET (9) nor OXSHMEM_SIGNAL_ADD (10)"))
+    })
+}
+
+fn compare(cmp: c_int) -> Result<Compare, Failure> {
+    let known = [Compare::Eq, Compare::Ne, Compare::Gt, Compare::Le, Compare::Lt, Compare::Ge];
+    known.into_iter().find(|known| *known as c_int == cmp).ok_or_else(|| {
+        Failure::invalid(format!("comparison {cmp} is none of OXSHMEM_CMP_EQ (0) to OXSHMEM_CMP_GE (5)"))
+    })
+}
+
+fn not_null<T>(what: &str, address: *const T, bytes: usize) -> Result<(), Failure> {
+    if address.is_null() && bytes != 0 {
+        return Err(Failure::invalid(format!("{what} is null, for a transfer of {bytes} bytes")));
+    }
+    Ok(())
+}
+
+/// # Safety
+/// What host.h says of streams.
+unsafe fn on_stream(own: &Pe, stream: *mut c_void) -> Result<Stream, Failure> {
+    // SAFETY: the caller's promise.
+    Ok(unsafe { own.stream_from_raw(stream) }?)
+}
+
+/// Joins a job and fills the state symbols of all translation units.
+fn join(config: impl FnOnce() -> Result<Config, Failure>) -> Result<(), Failure> {
+    let mut place = pe();
+    if place.is_some() {
+        return Err(api::Error::Occupied.into());
+    }
+    let own = Pe::with_config(config()?)?;
+    own.make_gpu_current()?;
+    if let Err(failure) = units::install(&own) {
+        own.abort(&format!("PE {} cannot initialise: {}", own.my_pe(), failure.text()));
+        return Err(failure);
+    }
+    MY_PE.store(int(own.my_pe()), Ordering::Release);
+    N_PES.store(int(own.n_pes()), Ordering::Release);
+    GPU.store(own.gpu().map_or(-1, |gpu| gpu.ordinal), Ordering::Release);
+    *place = Some(own);
+    Ok(())
+}
+
+/// A job has at most [`api::config::MAX_NPES`] PEs.
+fn int(number: usize) -> c_int {
+    c_int::try_from(number).unwrap_or(c_int::MAX)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn oxshmem_error() -> *const c_char {
+    error::last()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn oxshmem_version(major: *mut c_int, minor: *mut c_int, patch: *mut c_int) {
+    let parts = [env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR"), env!("CARGO_PKG_VERSION_PATCH")];
+    for (to, part) in [major, minor, patch].into_iter().zip(parts) {
+        // SAFETY: null, or a place for the number.
+        if let Some(to) = unsafe { to.as_mut() } {
+            *to = part.parse().unwrap_or(0);
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn oxshmem_init() -> c_int {
+    status(|| join(|| Ok(Config::from_env().map_err(api::Error::from)?)))
+}
+
+/// `oxshmem_uniqueid`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct RawUniqueId {
+    text: [u8; 512],
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn oxshmem_get_uniqueid(id: *mut RawUniqueId) -> c_int {
+    status(|| {
+        // SAFETY: null, or a place for an id.
+        let id = unsafe { id.as_mut() }.ok_or_else(|| Failure::invalid("id is null".into()))?;
+        let text = UniqueId::create().map_err(api::Error::from)?.to_string();
+        if text.len() >= id.text.len() {
+            return Err(Failure::internal(format!("the unique id has {} characters", text.len())));
+        }
+        id.text.fill(0);
+        id.text[..text.len()].copy_from_slice(text.as_bytes());
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn oxshmem_init_with_uniqueid(id: *const RawUniqueId, pe: c_int, n_pes: c_int) -> c_int {
+    status(|| {
+        join(|| {
+            // SAFETY: null, or an id.
+            let id = unsafe { id.as_ref() }.ok_or_else(|| Failure::invalid("id is null".into()))?;
+            let end = id.text.iter().position(|byte| *byte == 0).unwrap_or(id.text.len());
+            let text = String::from_utf8_lossy(&id.text[..end]);
+            let id: UniqueId = text.parse().map_err(Failure::invalid)?;
+            let number = |name: &str, value: c_int| {
+                u32::try_from(value).map_err(|_| Failure::invalid(format!("{name} is {value}; it cannot be negative")))
+            };
+            let builder = Config::builder().env().unique_id(&id, number("pe", pe)?, number("n_pes", n_pes)?);
+            Ok(builder.build().map_err(api::Error::from)?)
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn oxshmem_finalize() -> c_int {
+    status(|| {
+        let mut place = pe();
+        let own = place.take().ok_or_else(Failure::no_pe)?;
+        for answer in [&MY_PE, &N_PES, &GPU] {
+            answer.store(-1, Ordering::Release);
+        }
+        units::forget();
+        Ok(own.finalize()?)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn oxshmem_host_my_pe() -> c_int {
+    MY_PE.load(Ordering::Acquire)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn oxshmem_host_n_pes() -> c_int {
+    N_PES.load(Ordering::Acquire)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn oxshmem_gpu() -> c_int {
+    GPU.load(Ordering::Acquire)
+}
+
+/// Alignment of memory whose user did not ask for one: that of a line, so that neighbours do not slow each other down.
+const ALIGNMENT: usize = 128;
+
+fn allocate(alignment: usize, bytes: usize) -> Result<*mut c_void, Failure> {
+    let pe = pe();
+    let own = pe.as_ref().ok_or_else(Failure::no_pe)?;
+    let memory = own.alloc_aligned::<u8>(bytes, alignment)?;
+    Ok(memory.address() as *mut c_void)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn oxshmem_malloc(bytes: usize) -> *mut c_void {
+    answer(|_| std::ptr::null_mut(), || allocate(ALIGNMENT, bytes))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn oxshmem_calloc(count: usize, bytes: usize) -> *mut c_void {
+    answer(|_| std::ptr::null_mut(), || allocate(ALIGNMENT, count.saturating_mul(bytes)))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn oxshmem_align(alignment: usize, bytes: usize) -> *mut c_void {
+    answer(|_| std::ptr::null_mut(), || allocate(alignment, bytes))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn oxshmem_free(address: *mut c_void) -> c_int {
+    with_pe(|own| {
+        if address.is_null() {
+            return Ok(());
+        }
+        // SAFETY: `free` looks at the address alone, and refuses one that is no allocation's.
+        Ok(own.free(unsafe { own.slice_from_raw::<u8>(address.cast(), 0) })?)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn oxshmem_host_ptr(address: *const c_void, pe: c_int) -> *mut c_void {
+    answer(
+        |_| std::ptr::null_mut(),
+        || {
+            let own = self::pe();
+            let own = own.as_ref().ok_or_else(Failure::no_pe)?;
+            Ok(own.ptr(address, peer(own, pe)?).unwrap_or(std::ptr::null_mut()))
+        },
+    )
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn oxshmem_host_putmem(dst: *mut c_void, src: *const c_void, bytes: usize, pe: c_int) -> c_int {
+    with_pe(|own| {
+        not_null("src", src, bytes)?;
+        // SAFETY: the caller's promise.
+        Ok(unsafe { own.putmem(dst, src, bytes, peer(own, pe)?) }?)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn oxshmem_host_getmem(dst: *mut c_void, src: *const c_void, bytes: usize, pe: c_int) -> c_int {
+    with_pe(|own| {
+        not_null("dst", dst, bytes)?;
+        // SAFETY: the caller's promise.
+        Ok(unsafe { own.getmem(dst, src, bytes, peer(own, pe)?) }?)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn oxshmem_host_putmem_signal(
+    dst: *mut c_void,
+    src: *const c_void,
+    bytes: usize,
+    signal: *mut u64,
+    value: u64,
+    op: c_int,
+    pe: c_int,
+) -> c_int {
+    with_pe(|own| {
+        not_null("src", src, bytes)?;
+        // SAFETY: the caller's promise.
+        Ok(unsafe { own.putmem_signal(dst, src, bytes, signal, value, signal_op(op)?, peer(own, pe)?) }?)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn oxshmem_host_signal_op(signal: *mut u64, value: u64, op: c_int, pe: c_int) -> c_int {
+    with_pe(|own| {
+        // SAFETY: device code checks the address, and refuses one that is not in the heap.
+        let signal = unsafe { own.slice_from_raw(signal, 1) };
+        Ok(own.signal(&signal, 0, value, signal_op(op)?, peer(own, pe)?)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn oxshmem_host_signal_fetch(signal: *const u64, value: *mut u64) -> c_int {
+    with_pe(|own| {
+        not_null("value", value, size_of::<u64>())?;
+        // SAFETY: `value` is a place for the number; device code checks the signal's address.
+        Ok(unsafe { own.getmem(value.cast(), signal.cast(), size_of::<u64>(), own.my_pe()) }?)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn oxshmem_host_signal_wait_until(
+    signal: *const u64,
+    cmp: c_int,
+    value: u64,
+    seen: *mut u64,
+) -> c_int {
+    with_pe(|own| {
+        let signal = own_signal(own, signal)?;
+        let last = own.signal_wait_until(&signal, 0, compare(cmp)?, value)?;
+        // SAFETY: null, or a place for the number.
+        if let Some(seen) = unsafe { seen.as_mut() } {
+            *seen = last;
+        }
+        Ok(())
+    })
+}
+
+/// A signal that device code reads without checking.
+fn own_signal(own: &Pe, signal: *const u64) -> Result<api::SymmetricSlice<u64>, Failure> {
+    if !signal.is_aligned() || own.ptr(signal.cast(), own.my_pe()).is_none() {
+        return Err(Failure::invalid(format!(
+            "{signal:p} is not the address of a signal, which is 8 aligned bytes of the symmetric heap"
+        )));
+    }
+    // SAFETY: it is in the heap, and so are the 8 bytes there, since they are aligned.
+    Ok(unsafe { own.slice_from_raw(signal.cast_mut(), 1) })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn oxshmem_host_quiet() -> c_int {
+    with_pe(|own| Ok(own.quiet()?))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn oxshmem_host_fence() -> c_int {
+    with_pe(|own| {
+        own.fence();
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn oxshmem_host_barrier_all() -> c_int {
+    with_pe(|own| Ok(own.barrier_all()?))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn oxshmem_host_sync_all() -> c_int {
+    with_pe(|own| Ok(own.sync_all()?))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn oxshmemx_putmem_on_stream(
+    dst: *mut c_void,
+    src: *const c_void,
+    bytes: usize,
+    pe: c_int,
+    stream: *mut c_void,
+) -> c_int {
+    with_pe(|own| {
+        not_null("src", src, bytes)?;
+        // SAFETY: the caller's promise.
+        Ok(unsafe { own.putmem_on_stream(dst, src, bytes, peer(own, pe)?, &on_stream(own, stream)?) }?)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn oxshmemx_getmem_on_stream(
+    dst: *mut c_void,
+    src: *const c_void,
+    bytes: usize,
+    pe: c_int,
+    stream: *mut c_void,
+) -> c_int {
+    with_pe(|own| {
+        not_null("dst", dst, bytes)?;
+        // SAFETY: the caller's promise.
+        Ok(unsafe { own.getmem_on_stream(dst, src, bytes, peer(own, pe)?, &on_stream(own, stream)?) }?)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn oxshmemx_putmem_signal_on_stream(
+    dst: *mut c_void,
+    src: *const c_void,
+    bytes: usize,
+    signal: *mut u64,
+    value: u64,
+    op: c_int,
+    pe: c_int,
+    stream: *mut c_void,
+) -> c_int {
+    with_pe(|own| {
+        not_null("src", src, bytes)?;
+        let (op, pe) = (signal_op(op)?, peer(own, pe)?);
+        // SAFETY: the caller's promise.
+        unsafe {
+            let stream = on_stream(own, stream)?;
+            own.putmem_signal_on_stream(dst, src, bytes, signal, value, op, pe, &stream)?;
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn oxshmemx_signal_op_on_stream(
+    signal: *mut u64,
+    value: u64,
+    op: c_int,
+    pe: c_int,
+    stream: *mut c_void,
+) -> c_int {
+    with_pe(|own| {
+        // SAFETY: device code checks the signal's address; the stream is the caller's promise.
+        let (signal, stream) = unsafe { (own.slice_from_raw(signal, 1), on_stream(own, stream)?) };
+        Ok(own.signal_on_stream(&signal, 0, value, signal_op(op)?, peer(own, pe)?, &stream)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn oxshmemx_signal_wait_until_on_stream(
+    signal: *const u64,
+    cmp: c_int,
+    value: u64,
+    stream: *mut c_void,
+) -> c_int {
+    with_pe(|own| {
+        let signal = own_signal(own, signal)?;
+        // SAFETY: the caller's promise.
+        let stream = unsafe { on_stream(own, stream) }?;
+        Ok(own.signal_wait_until_on_stream(&signal, 0, compare(cmp)?, value, &stream)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn oxshmemx_quiet_on_stream(stream: *mut c_void) -> c_int {
+    // SAFETY: the caller's promise.
+    with_pe(|own| Ok(own.quiet_on_stream(&unsafe { on_stream(own, stream) }?)?))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn oxshmemx_barrier_all_on_stream(stream: *mut c_void) -> c_int {
+    // SAFETY: the caller's promise.
+    with_pe(|own| Ok(own.barrier_all_on_stream(&unsafe { on_stream(own, stream) }?)?))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn oxshmemx_sync_all_on_stream(stream: *mut c_void) -> c_int {
+    // SAFETY: the caller's promise.
+    with_pe(|own| Ok(own.sync_all_on_stream(&unsafe { on_stream(own, stream) }?)?))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn oxshmem_synchronize() -> c_int {
+    with_pe(|own| Ok(own.synchronize_device()?))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn oxshmemx_stream_synchronize(stream: *mut c_void) -> c_int {
+    // SAFETY: the caller's promise.
+    with_pe(|own| Ok(own.synchronize_stream(&unsafe { on_stream(own, stream) }?)?))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn oxshmemx_module_register(module: *mut c_void) -> c_int {
+    with_pe(|own| {
+        not_null("module", module, 1)?;
+        // SAFETY: the caller's promise.
+        Ok(unsafe { own.register_module(module) }?)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn oxshmemx_module_unregister(module: *mut c_void) -> c_int {
+    with_pe(|own| Ok(own.unregister_module(module)?))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn oxshmem_unit_register(unit: *const units::RawUnit) {
+    // SAFETY: the caller's promise: a static object.
+    status(|| unsafe { units::register(unit) });
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn oxshmem_unit_unregister(unit: *const units::RawUnit) {
+    status(|| {
+        units::unregister(unit);
+        Ok(())
+    });
+}

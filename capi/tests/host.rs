@@ -1,0 +1,59 @@
+//! The host API from C and C++, on the `cpu` device.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// `programs/host.c`, compiled in this language.
+fn program(compiler: &str, standard: &str, language: &str) -> PathBuf {
+    let path = common::scratch(language).join("host");
+    let library = common::library();
+    common::succeeds(
+        Command::new(compiler)
+            .args([standard, "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-x", language])
+            .arg(common::manifest().join("tests/programs/host.c"))
+            .arg("-I")
+            .arg(common::manifest().join("../device-kernels/include"))
+            .arg("-L")
+            .arg(&library)
+            .args(["-loxshmem", &format!("-Wl,-rpath,{}", library.display()), "-o"])
+            .arg(&path),
+    );
+    path
+}
+
+fn passes(program: &std::path::Path, transport: &str, npes: u32) {
+    let variables = [("OXSHMEM_DEVICE", "cpu"), ("OXSHMEM_TRANSPORT", transport), ("OXSHMEM_TIMEOUT", "300ms")];
+    common::job(program, &[], npes, &variables);
+}
+
+#[test]
+fn from_c() {
+    let program = program("cc", "-std=c99", "c");
+    for (transport, npes) in [("p2p", 1), ("p2p", 3), ("ibgda", 2)] {
+        passes(&program, transport, npes);
+    }
+    common::job(&program, &[OsStr::new("alone")], 1, &[("OXSHMEM_DEVICE", "cpu")]);
+}
+
+#[test]
+fn from_cxx() {
+    passes(&program("c++", "-std=c++17", "c++"), "p2p", 2);
+}
+
+/// What host.h says in numbers is what the library has.
+#[test]
+fn the_header_has_the_version_of_the_library() {
+    let header = std::fs::read_to_string(common::manifest().join("../device-kernels/include/oxshmem/host.h")).unwrap();
+    for (name, value) in [
+        ("MAJOR", env!("CARGO_PKG_VERSION_MAJOR")),
+        ("MINOR", env!("CARGO_PKG_VERSION_MINOR")),
+        ("PATCH", env!("CARGO_PKG_VERSION_PATCH")),
+    ] {
+        assert!(header.contains(&format!("OXSHMEM_{name}_VERSION = {value},")), "{name} {value}");
+    }
+}

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * OxSHMEM's host API for C and C++; link with liboxshmem. Device code is in oxshmem/oxshmem.h, which may be included beside
+ * this file.
+ *
+ * Names are those of OpenSHMEM. What device code has under the same name has `host` in it here (oxshmem_host_putmem);
+ * operations on a CUDA stream are oxshmemx_..._on_stream. docs/semantics.md says what each promises.
+ *
+ * Results. A call that returns int returns OXSHMEM_SUCCESS (0) or another value of oxshmem_status; one that returns a pointer
+ * returns null when it failed. oxshmem_error() says why. No call ends the process, and every wait has a deadline
+ * (OXSHMEM_TIMEOUT).
+ *
+ * Threads. Any thread may call; calls are executed one at a time, so one that waits holds the others up. Collective calls are
+ * made by all PEs in the same order.
+ *
+ * Streams. `stream` is a cudaStream_t or CUstream of the PE's GPU, null for the legacy default stream; on the `cpu` device it
+ * is null and means the PE's own stream. Calls without a stream run on the PE's own stream and return when they are done: they
+ * do not wait for kernels that the program has launched, and these not for them. Errors of device code, the program's kernels
+ * included, are returned by oxshmem_synchronize and oxshmemx_stream_synchronize.
+ */
+#ifndef OXSHMEM_HOST_H
+#define OXSHMEM_HOST_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    OXSHMEM_MAJOR_VERSION = 0,
+    OXSHMEM_MINOR_VERSION = 1,
+    OXSHMEM_PATCH_VERSION = 0,
+};
+
+typedef enum oxshmem_status {
+    OXSHMEM_SUCCESS = 0,
+    OXSHMEM_ERROR_INVALID = 1,         /* an argument that no call takes; nothing was done */
+    OXSHMEM_ERROR_NOT_INITIALIZED = 2, /* no PE: init was not called, failed, or was followed by finalize */
+    OXSHMEM_ERROR_CONFIG = 3,          /* a variable of the environment, or PEs that are configured differently */
+    OXSHMEM_ERROR_JOB_FAILED = 4,      /* PEs did not meet, or one died: the job is over */
+    OXSHMEM_ERROR_DEVICE = 5,          /* the device refused something or is lost, or a kernel was ended */
+    OXSHMEM_ERROR_FAULT = 6,           /* device code reported an error: a deadline, an error completion, a bad argument */
+    OXSHMEM_ERROR_HEAP = 7,            /* the symmetric heap: exhausted, asymmetric calls, not an allocation */
+    OXSHMEM_ERROR_TRANSPORT = 8,       /* an HCA or a transport that was asked for is not to be had */
+    OXSHMEM_ERROR_INTERNAL = 9,        /* an error in this library */
+} oxshmem_status;
+
+/* How a signal is updated. */
+enum { OXSHMEM_SIGNAL_SET = 9, OXSHMEM_SIGNAL_ADD = 10 };
+
+/* Comparisons. */
+enum {
+    OXSHMEM_CMP_EQ = 0,
+    OXSHMEM_CMP_NE = 1,
+    OXSHMEM_CMP_GT = 2,
+    OXSHMEM_CMP_LE = 3,
+    OXSHMEM_CMP_LT = 4,
+    OXSHMEM_CMP_GE = 5,
+};
+
+/* Why the last call of this thread that failed did so; "" if none has. Valid until the next call of this thread fails. */
+const char *oxshmem_error(void);
+
+/* The library's version, to be compared with the macros above. Null pointers are skipped. */
+void oxshmem_version(int *major, int *minor, int *patch);
+
+/* Joining and leaving a job. Collective. */
+
+/* Joins the job that the environment describes (oxrun sets it). The PE takes the GPU that is current in the calling thread; if
+ * none is, it takes one by its number on the node and makes it current in this thread (see oxshmem_gpu). */
+int oxshmem_init(void);
+
+/* A job that the program sets up itself: one process gets an id, gives it to the others by whatever means it has, and all join.
+ * The process that got it outlives the job. The text ends with 0. */
+typedef struct oxshmem_uniqueid {
+    char text[512];
+} oxshmem_uniqueid;
+int oxshmem_get_uniqueid(oxshmem_uniqueid *id);
+int oxshmem_init_with_uniqueid(const oxshmem_uniqueid *id, int pe, int n_pes);
+
+/* Completes what is outstanding, waits for all PEs, and frees the heap. Kernels that use the device API must have ended or be
+ * on streams that this call can wait for. This PE has left also if an error is returned; a job can be joined again. */
+int oxshmem_finalize(void);
+
+/* -1 if there is no PE. */
+int oxshmem_host_my_pe(void);
+int oxshmem_host_n_pes(void);
+
+/* The CUDA device that the PE uses, for cudaSetDevice in other threads; -1 on the `cpu` device, or without a PE. */
+int oxshmem_gpu(void);
+
+/* The symmetric heap. Collective; all PEs pass the same. Memory is zeroed. */
+void *oxshmem_malloc(size_t bytes);
+void *oxshmem_calloc(size_t count, size_t bytes);
+void *oxshmem_align(size_t alignment, size_t bytes);
+/* Operations on the memory have been completed by all PEs (oxshmem_host_barrier_all). Null is ignored. */
+int oxshmem_free(void *address);
+
+/* Where kernels (on the `cpu` device the host too) can load and store `pe`'s copy of `address`; null if that PE is reached over
+ * the network or the address is not in the heap, which is no error. */
+void *oxshmem_host_ptr(const void *address, int pe);
+
+/* Transfers. The side at the other PE is given by the address of the own copy; the other side is any memory of heap, GPU or
+ * host. */
+int oxshmem_host_putmem(void *dst, const void *src, size_t bytes, int pe);
+int oxshmem_host_getmem(void *dst, const void *src, size_t bytes, int pe);
+int oxshmem_host_putmem_signal(void *dst, const void *src, size_t bytes, uint64_t *signal, uint64_t value, int op, int pe);
+int oxshmem_host_signal_op(uint64_t *signal, uint64_t value, int op, int pe);
+/* The value of the own signal. */
+int oxshmem_host_signal_fetch(const uint64_t *signal, uint64_t *value);
+/* `seen`, if not null, receives the value that compared true. */
+int oxshmem_host_signal_wait_until(const uint64_t *signal, int cmp, uint64_t value, uint64_t *seen);
+
+/* Ordering. `quiet` completes operations of this PE that happened before; barrier_all and sync_all are collective. */
+int oxshmem_host_quiet(void);
+int oxshmem_host_fence(void);
+int oxshmem_host_barrier_all(void);
+int oxshmem_host_sync_all(void);
+
+/* On a stream: queued, in order with the stream's other work. Both sides are memory that the GPU can access. */
+int oxshmemx_putmem_on_stream(void *dst, const void *src, size_t bytes, int pe, void *stream);
+int oxshmemx_getmem_on_stream(void *dst, const void *src, size_t bytes, int pe, void *stream);
+int oxshmemx_putmem_signal_on_stream(void *dst, const void *src, size_t bytes, uint64_t *signal, uint64_t value, int op, int pe,
+                                     void *stream);
+int oxshmemx_signal_op_on_stream(uint64_t *signal, uint64_t value, int op, int pe, void *stream);
+int oxshmemx_signal_wait_until_on_stream(const uint64_t *signal, int cmp, uint64_t value, void *stream);
+int oxshmemx_quiet_on_stream(void *stream);
+int oxshmemx_barrier_all_on_stream(void *stream);
+int oxshmemx_sync_all_on_stream(void *stream);
+
+/* Waits for everything on the device that this process started, as cudaDeviceSynchronize does, and returns the first error of
+ * device code. No stream may be capturing. */
+int oxshmem_synchronize(void);
+/* Likewise for what is on one stream. */
+int oxshmemx_stream_synchronize(void *stream);
+
+/* Gives a CUmodule that was loaded through the driver API the PE's state, so that its kernels can use the device API.
+ * Translation units of CUDA-runtime programs need not do this: including oxshmem/oxshmem.h registers them. */
+int oxshmemx_module_register(void *module);
+int oxshmemx_module_unregister(void *module);
+
+/* What oxshmem/oxshmem.h uses. `locate` answers 0 and the unit's state symbol on the current device, or a text. */
+typedef struct oxshmem_unit {
+    uint32_t abi_version; /* of the device headers that the unit was compiled with; this and the next two fields never change */
+    uint32_t state_bytes;
+    const char *name;
+    const char *(*locate)(void **address, size_t *bytes);
+} oxshmem_unit;
+void oxshmem_unit_register(const oxshmem_unit *unit);
+void oxshmem_unit_unregister(const oxshmem_unit *unit);
+
+#ifdef __cplusplus
+}
+#endif
+
+/* Single values: oxshmem_host_int_p(dst, value, pe), oxshmem_host_int_g(&value, src, pe). */
+#define OXSHMEM_HOST_SCALAR(name, T)                                                                                           \
+    static inline int oxshmem_host_##name##_p(T *dst, T value, int pe) {                                                       \
+        return oxshmem_host_putmem(dst, &value, sizeof(T), pe);                                                                \
+    }                                                                                                                          \
+    static inline int oxshmem_host_##name##_g(T *value, const T *src, int pe) {                                                \
+        return oxshmem_host_getmem(value, src, sizeof(T), pe);                                                                 \
+    }
+OXSHMEM_HOST_SCALAR(float, float)
+OXSHMEM_HOST_SCALAR(double, double)
+OXSHMEM_HOST_SCALAR(char, char)
+OXSHMEM_HOST_SCALAR(schar, signed char)
+OXSHMEM_HOST_SCALAR(short, short)
+OXSHMEM_HOST_SCALAR(int, int)
+OXSHMEM_HOST_SCALAR(long, long)
+OXSHMEM_HOST_SCALAR(longlong, long long)
+OXSHMEM_HOST_SCALAR(uchar, unsigned char)
+OXSHMEM_HOST_SCALAR(ushort, unsigned short)
+OXSHMEM_HOST_SCALAR(uint, unsigned int)
+OXSHMEM_HOST_SCALAR(ulong, unsigned long)
+OXSHMEM_HOST_SCALAR(ulonglong, unsigned long long)
+OXSHMEM_HOST_SCALAR(int8, int8_t)
+OXSHMEM_HOST_SCALAR(int16, int16_t)
+OXSHMEM_HOST_SCALAR(int32, int32_t)
+OXSHMEM_HOST_SCALAR(int64, int64_t)
+OXSHMEM_HOST_SCALAR(uint8, uint8_t)
+OXSHMEM_HOST_SCALAR(uint16, uint16_t)
+OXSHMEM_HOST_SCALAR(uint32, uint32_t)
+OXSHMEM_HOST_SCALAR(uint64, uint64_t)
+OXSHMEM_HOST_SCALAR(size, size_t)
+OXSHMEM_HOST_SCALAR(ptrdiff, ptrdiff_t)
+#undef OXSHMEM_HOST_SCALAR
+
+#endif

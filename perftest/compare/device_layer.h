@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// The device operations that are compared, under one set of names: those of OxSHMEM, or with COMPARE_NVSHMEM those of NVSHMEM.
+// Each forwards to the one call of the library that does it; what the libraries do not differ in is in kernels.h.
+//
+//   COMPARE_KERNEL_FUNCTION(name, parameters...), COMPARE_DEVICE      before kernels and device functions
+//   thread, warp, block                                               scopes: who calls together
+//   my_pe(), n_pes(), ptr(address, pe)                                as in both libraries
+//   put_nbi, get, put_signal_nbi (scope, ...), p, g, signal_set, signal_wait, quiet, barrier_all(scope), sync_all(scope)
+//   clock_ns(), pause()                                               the GPU's clock; for the body of a spin loop
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#ifndef COMPARE_NVSHMEM
+
+#include <oxshmem/oxshmem.h>
+
+#define COMPARE_KERNEL_FUNCTION(name, ...) OXSHMEM_KERNEL(name, __VA_ARGS__)
+#define COMPARE_DEVICE OXSHMEM_DEVICE
+#define COMPARE_UNROLL OXSHMEM_UNROLL
+
+namespace compare {
+
+using oxshmem::block;
+using oxshmem::block_scope;
+using oxshmem::thread;
+using oxshmem::thread_scope;
+using oxshmem::warp;
+using oxshmem::warp_scope;
+
+using oxshmem::barrier_all;
+using oxshmem::g;
+using oxshmem::my_pe;
+using oxshmem::n_pes;
+using oxshmem::p;
+using oxshmem::ptr;
+using oxshmem::quiet;
+using oxshmem::sync_all;
+using oxshmem::port::clock_ns;
+using oxshmem::port::pause;
+
+template <class Scope> COMPARE_DEVICE void put_nbi(Scope scope, char *dst, const char *src, size_t bytes, int pe) {
+    oxshmem::putmem_nbi(scope, dst, src, bytes, pe);
+}
+template <class Scope> COMPARE_DEVICE void get(Scope scope, char *dst, const char *src, size_t bytes, int pe) {
+    oxshmem::getmem(scope, dst, src, bytes, pe);
+}
+template <class Scope>
+COMPARE_DEVICE void put_signal_nbi(Scope scope, char *dst, const char *src, size_t bytes, uint64_t *signal, uint64_t value,
+                                   int pe) {
+    oxshmem::putmem_signal_nbi(scope, dst, src, bytes, signal, value, oxshmem::SIGNAL_SET, pe);
+}
+COMPARE_DEVICE void signal_set(uint64_t *signal, uint64_t value, int pe) {
+    oxshmem::signal_op(signal, value, oxshmem::SIGNAL_SET, pe);
+}
+// Whether the signal came: a wait can end with an error, which the library records.
+COMPARE_DEVICE bool signal_wait(uint64_t *signal, uint64_t value) {
+    return oxshmem::signal_wait_until(signal, oxshmem::CMP_GE, value) >= value;
+}
+
+} // namespace compare
+
+#else
+
+#include <nvshmem.h>
+#include <nvshmemx.h>
+
+#define COMPARE_KERNEL_FUNCTION(name, ...) extern "C" __global__ void __launch_bounds__(1024) name(__VA_ARGS__)
+#define COMPARE_DEVICE __device__ __forceinline__
+#define COMPARE_UNROLL _Pragma("unroll")
+
+namespace compare {
+
+struct thread_scope {};
+struct warp_scope {};
+struct block_scope {};
+constexpr thread_scope thread{};
+constexpr warp_scope warp{};
+constexpr block_scope block{};
+
+COMPARE_DEVICE int my_pe() {
+    return nvshmem_my_pe();
+}
+COMPARE_DEVICE int n_pes() {
+    return nvshmem_n_pes();
+}
+template <class T> COMPARE_DEVICE T *ptr(T *address, int pe) {
+    return static_cast<T *>(nvshmem_ptr(address, pe));
+}
+
+COMPARE_DEVICE void put_nbi(thread_scope, char *dst, const char *src, size_t bytes, int pe) {
+    nvshmem_putmem_nbi(dst, src, bytes, pe);
+}
+COMPARE_DEVICE void put_nbi(warp_scope, char *dst, const char *src, size_t bytes, int pe) {
+    nvshmemx_putmem_nbi_warp(dst, src, bytes, pe);
+}
+COMPARE_DEVICE void put_nbi(block_scope, char *dst, const char *src, size_t bytes, int pe) {
+    nvshmemx_putmem_nbi_block(dst, src, bytes, pe);
+}
+
+COMPARE_DEVICE void get(thread_scope, char *dst, const char *src, size_t bytes, int pe) {
+    nvshmem_getmem(dst, src, bytes, pe);
+}
+COMPARE_DEVICE void get(warp_scope, char *dst, const char *src, size_t bytes, int pe) {
+    nvshmemx_getmem_warp(dst, src, bytes, pe);
+}
+COMPARE_DEVICE void get(block_scope, char *dst, const char *src, size_t bytes, int pe) {
+    nvshmemx_getmem_block(dst, src, bytes, pe);
+}
+
+COMPARE_DEVICE void put_signal_nbi(thread_scope, char *dst, const char *src, size_t bytes, uint64_t *signal, uint64_t value,
+                                   int pe) {
+    nvshmem_putmem_signal_nbi(dst, src, bytes, signal, value, NVSHMEM_SIGNAL_SET, pe);
+}
+COMPARE_DEVICE void put_signal_nbi(warp_scope, char *dst, const char *src, size_t bytes, uint64_t *signal, uint64_t value,
+                                   int pe) {
+    nvshmemx_putmem_signal_nbi_warp(dst, src, bytes, signal, value, NVSHMEM_SIGNAL_SET, pe);
+}
+COMPARE_DEVICE void put_signal_nbi(block_scope, char *dst, const char *src, size_t bytes, uint64_t *signal, uint64_t value,
+                                   int pe) {
+    nvshmemx_putmem_signal_nbi_block(dst, src, bytes, signal, value, NVSHMEM_SIGNAL_SET, pe);
+}
+
+COMPARE_DEVICE void p(uint64_t *dst, uint64_t value, int pe) {
+    nvshmem_uint64_p(dst, value, pe);
+}
+COMPARE_DEVICE uint64_t g(const uint64_t *src, int pe) {
+    return nvshmem_uint64_g(src, pe);
+}
+COMPARE_DEVICE void signal_set(uint64_t *signal, uint64_t value, int pe) {
+    nvshmemx_signal_op(signal, value, NVSHMEM_SIGNAL_SET, pe);
+}
+COMPARE_DEVICE bool signal_wait(uint64_t *signal, uint64_t value) {
+    return nvshmem_signal_wait_until(signal, NVSHMEM_CMP_GE, value) >= value;
+}
+COMPARE_DEVICE void quiet() {
+    nvshmem_quiet();
+}
+
+COMPARE_DEVICE void barrier_all(thread_scope) {
+    nvshmem_barrier_all();
+}
+COMPARE_DEVICE void barrier_all(block_scope) {
+    nvshmemx_barrier_all_block();
+}
+COMPARE_DEVICE void sync_all(thread_scope) {
+    nvshmem_sync_all();
+}
+COMPARE_DEVICE void sync_all(block_scope) {
+    nvshmemx_sync_all_block();
+}
+
+// The clock that OxSHMEM's port layer reads.
+COMPARE_DEVICE uint64_t clock_ns() {
+    uint64_t now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    return now;
+}
+COMPARE_DEVICE void pause() {}
+
+} // namespace compare
+
+#endif

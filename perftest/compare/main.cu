@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// One PE of a comparison: runs the rows of a plan, in order, and checks the data of each. Built once against OxSHMEM and, with
+// COMPARE_NVSHMEM, once against NVSHMEM. The driver (src/compare) writes the plan, starts the PEs and reads what PE 0 prints.
+//
+//   program PLAN [posting]
+//
+// A line of the plan: NAME KERNEL CTAS THREADS BYTES STRIDE STEP STEPS WARMUP ITERS SAMPLES. PE 0 answers with a line of JSON
+// that names the library, and one for each row with the nanoseconds of each sample. With `posting` nothing is delivered (the
+// HCA is the null card), so PE 0 works alone and nothing is checked.
+//
+// OXSHMEM_RANK and OXSHMEM_NPES, which the launcher sets, are the PE's place in both builds; it takes GPU rank modulo their
+// number.
+
+#include "host_layer.h"
+#include "kernels.h"
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+namespace {
+
+using namespace compare;
+
+#define CUDA(call)                                                                                                             \
+    do {                                                                                                                       \
+        const cudaError_t status = call;                                                                                       \
+        if (status != cudaSuccess) {                                                                                           \
+            fail("%s: %s", #call, cudaGetErrorString(status));                                                                 \
+        }                                                                                                                      \
+    } while (0)
+
+constexpr uint64_t kShifts = 1024; // what shift() can add
+constexpr uint64_t kUntouched = ~0ull;
+
+using Kernel = void (*)(char *, char *, uint64_t *, uint64_t *, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
+                        uint64_t, int);
+
+// Who runs a kernel, and what must hold afterwards.
+enum class Role {
+    put,       // PE 0; the last iteration's data is at PE 1
+    get,       // PE 0; the last iteration's data, PE 1's, is at PE 0
+    words,     // PE 0; every word of the last iteration is at PE 1, and nothing between them
+    word,      // PE 0; the last iteration's one word is at PE 1
+    signals,   // PE 0; every thread's signal at PE 1 has its last value
+    ping_pong, // PE 0 and 1; both signals have their last value
+    exchange,  // likewise, and the last iteration's data is at both
+    meeting,   // all PEs; `check` finds nothing wrong
+};
+
+struct Entry {
+    const char *name;
+    Kernel kernel;
+    Role role;
+    Kernel check;
+};
+
+const Entry kEntries[] = {
+    {"put_bw_thread", put_bw_thread, Role::put, nullptr},
+    {"put_bw_block", put_bw_block, Role::put, nullptr},
+    {"get_bw_block", get_bw_block, Role::get, nullptr},
+    {"put_quiet_thread", put_quiet_thread, Role::put, nullptr},
+    {"put_quiet_warp", put_quiet_warp, Role::put, nullptr},
+    {"get_thread", get_thread, Role::get, nullptr},
+    {"get_warp", get_warp, Role::get, nullptr},
+    {"p_bw", ::p_bw, Role::words, nullptr},
+    {"p_quiet", ::p_quiet, Role::word, nullptr},
+    {"signal_rate", ::signal_rate, Role::signals, nullptr},
+    {"signal_ping_pong", ::signal_ping_pong, Role::ping_pong, nullptr},
+    {"put_signal_ping_pong_thread", put_signal_ping_pong_thread, Role::exchange, nullptr},
+    {"barrier_all_thread", barrier_all_thread, Role::meeting, check_barrier_all_thread},
+    {"barrier_all_block", barrier_all_block, Role::meeting, check_barrier_all_block},
+    {"sync_all_thread", sync_all_thread, Role::meeting, check_sync_all_thread},
+    {"sync_all_block", sync_all_block, Role::meeting, check_sync_all_block},
+    {"link_store", ::link_store, Role::put, nullptr},
+    {"link_load", ::link_load, Role::get, nullptr},
+    {"link_words", ::link_words, Role::words, nullptr},
+    {"word_fence", ::word_fence, Role::put, nullptr},
+    {"flag_ping_pong", ::flag_ping_pong, Role::ping_pong, nullptr},
+    {"flag_sync", flag_sync, Role::meeting, nullptr},
+    {"flag_barrier", flag_barrier, Role::meeting, nullptr},
+};
+
+struct Row {
+    std::string name, kernel;
+    unsigned ctas, threads;
+    uint64_t bytes, stride, step, steps, warmup, iters, samples;
+
+    uint64_t walk() const { return step * steps; }
+    uint64_t dst_bytes() const { return bytes * stride + walk(); }
+    uint64_t src_bytes() const { return bytes + std::max(walk(), kShifts); }
+    // A word for each thread, or at each step.
+    uint64_t signal_words() const { return std::max<uint64_t>(static_cast<uint64_t>(ctas) * threads, walk() / 8 + 1); }
+    uint64_t all_threads() const { return static_cast<uint64_t>(ctas) * threads; }
+    uint64_t away(uint64_t i) const { return i % steps * step; }
+};
+
+// What PE `pe` sends: word `index` of its source.
+__host__ __device__ uint64_t pattern(uint64_t seed, int pe, uint64_t index) {
+    const uint64_t x = (seed + static_cast<uint64_t>(pe) * 0xd1b54a32d192ed03ull + index) * 0x9e3779b97f4a7c15ull;
+    return x ^ x >> 29;
+}
+
+__global__ void fill(uint64_t *words, uint64_t n, uint64_t seed, int pe) {
+    for (uint64_t i = grid_rank(); i < n; i += grid_threads()) {
+        words[i] = pattern(seed, pe, i);
+    }
+}
+
+// Counts the words that are not as they should be in found[0]; found[1] gets the place of the first.
+__global__ void check_data(const uint64_t *words, uint64_t n, uint64_t seed, int from, uint64_t shifted, uint64_t *found) {
+    for (uint64_t i = grid_rank(); i < n; i += grid_threads()) {
+        if (words[i] != pattern(seed, from, i + shifted)) {
+            atomicAdd(reinterpret_cast<unsigned long long *>(found), 1ull);
+            atomicMin(reinterpret_cast<unsigned long long *>(found + 1), static_cast<unsigned long long>(i));
+        }
+    }
+}
+
+__global__ void check_words(const uint64_t *words, uint64_t n, uint64_t stride, uint64_t base, uint64_t last, uint64_t *found) {
+    for (uint64_t i = grid_rank(); i < n * stride; i += grid_threads()) {
+        if (words[i] != (i % stride == 0 ? value(base, last, i / stride) : kUntouched)) {
+            atomicAdd(reinterpret_cast<unsigned long long *>(found), 1ull);
+            atomicMin(reinterpret_cast<unsigned long long *>(found + 1), static_cast<unsigned long long>(i));
+        }
+    }
+}
+
+class Pe {
+public:
+    Pe(const std::vector<Row> &rows, bool posting) : me_(host_my_pe()), n_(host_n_pes()), posting_(posting) {
+        for (const Row &row : rows) {
+            dst_bytes_ = std::max(dst_bytes_, row.dst_bytes());
+            src_bytes_ = std::max(src_bytes_, row.src_bytes());
+            signals_count_ = std::max(signals_count_, row.signal_words());
+            clock_count_ = std::max<uint64_t>(clock_count_, 2 * row.ctas);
+        }
+        dst_ = static_cast<char *>(alloc(dst_bytes_));
+        src_ = static_cast<char *>(alloc(src_bytes_));
+        signals_ = static_cast<uint64_t *>(alloc(signals_count_ * sizeof(uint64_t)));
+        CUDA(cudaMemset(signals_, 0, signals_count_ * sizeof(uint64_t)));
+        CUDA(cudaMalloc(&clock_, clock_count_ * sizeof(uint64_t)));
+    }
+
+    void close() {
+        CUDA(cudaFree(clock_));
+        release(signals_);
+        release(src_);
+        release(dst_);
+    }
+
+    // The nanoseconds of each sample; on PE 0.
+    std::vector<uint64_t> run(const Row &row) {
+        const auto entry =
+            std::find_if(std::begin(kEntries), std::end(kEntries), [&](const Entry &e) { return row.kernel == e.name; });
+        if (entry == std::end(kEntries)) {
+            fail("%s: there is no kernel %s", row.name.c_str(), row.kernel.c_str());
+        }
+        std::vector<uint64_t> samples;
+        for (uint64_t sample = 0; sample < row.samples; ++sample) {
+            prepare(row);
+            meet();
+            if (takes_part(entry->role)) {
+                const uint64_t ns = timed_run(*entry, row);
+                if (me_ == 0) {
+                    samples.push_back(ns);
+                }
+            }
+            meet();
+            if (!posting_) {
+                verify(*entry, row);
+            }
+            base_ += row.warmup + row.iters;
+        }
+        return samples;
+    }
+
+private:
+    int other() const { return me_ == 0 ? 1 : 0; }
+    void meet() const {
+        if (!posting_) {
+            barrier();
+        }
+    }
+
+    bool takes_part(Role role) const {
+        switch (role) {
+        case Role::meeting:
+            return true;
+        case Role::ping_pong:
+        case Role::exchange:
+            return me_ <= 1;
+        default:
+            return me_ == 0;
+        }
+    }
+
+    void prepare(const Row &row) {
+        fill<<<256, 256>>>(reinterpret_cast<uint64_t *>(src_), row.src_bytes() / 8, base_, me_);
+        CUDA(cudaGetLastError());
+        CUDA(cudaMemset(dst_, 0xff, row.dst_bytes()));
+        CUDA(cudaMemset(clock_, 0, clock_count_ * sizeof(uint64_t)));
+        CUDA(cudaDeviceSynchronize());
+    }
+
+    void launch(const Row &row, Kernel kernel, uint64_t warmup, uint64_t iters, uint64_t base) {
+        kernel<<<row.ctas, row.threads>>>(dst_, src_, signals_, clock_, row.bytes, row.stride, row.step, row.steps, warmup,
+                                          iters, base, other());
+        CUDA(cudaGetLastError());
+        CUDA(cudaDeviceSynchronize());
+        check();
+    }
+
+    // From the first CTA's begin to the last one's end.
+    uint64_t timed_run(const Entry &entry, const Row &row) {
+        launch(row, entry.kernel, row.warmup, row.iters, base_);
+        std::vector<uint64_t> clock(2ull * row.ctas);
+        CUDA(cudaMemcpy(clock.data(), clock_, clock.size() * sizeof(uint64_t), cudaMemcpyDeviceToHost));
+        uint64_t begin = ~0ull, end = 0;
+        for (size_t i = 0; i < clock.size(); i += 2) {
+            begin = std::min(begin, clock[i]);
+            end = std::max(end, clock[i + 1]);
+        }
+        if (begin == 0 || end <= begin) {
+            fail("%s: the kernel has not run to its end", row.name.c_str());
+        }
+        return end - begin;
+    }
+
+    void verify(const Entry &entry, const Row &row) {
+        const uint64_t last = row.warmup + row.iters - 1;
+        const auto *dst = reinterpret_cast<const uint64_t *>(dst_);
+        const auto *dst_away = reinterpret_cast<const uint64_t *>(dst_ + row.away(last));
+        uint64_t *found = nullptr;
+        const uint64_t nothing[2] = {0, ~0ull};
+        CUDA(cudaMalloc(&found, sizeof(nothing)));
+        CUDA(cudaMemcpy(found, nothing, sizeof(nothing), cudaMemcpyHostToDevice));
+        if (entry.role == Role::get && me_ == 0) {
+            check_data<<<256, 256>>>(dst, row.bytes / 8, base_, other(), row.away(last) / 8, found);
+        } else if ((entry.role == Role::put && me_ == 1) || (entry.role == Role::exchange && me_ <= 1)) {
+            check_data<<<256, 256>>>(dst_away, row.bytes / 8, base_, other(), shift_of(last) / 8, found);
+        } else if (entry.role == Role::words && me_ == 1) {
+            check_words<<<256, 256>>>(dst, row.bytes / 8, row.stride, base_, last, found);
+        } else if (entry.role == Role::word && me_ == 1) {
+            check_words<<<1, 1>>>(dst_away, 1, 1, base_, last, found);
+        }
+        CUDA(cudaGetLastError());
+        uint64_t result[2];
+        CUDA(cudaMemcpy(result, found, sizeof(result), cudaMemcpyDeviceToHost));
+        CUDA(cudaFree(found));
+        if (result[0] != 0) {
+            fail("PE %d, row %s: wrong data: %llu words, the first at word %llu", me_, row.name.c_str(),
+                 static_cast<unsigned long long>(result[0]), static_cast<unsigned long long>(result[1]));
+        }
+        if (entry.role == Role::signals && me_ == 1) {
+            verify_signals(row, 0, row.all_threads(), last);
+        } else if ((entry.role == Role::ping_pong || entry.role == Role::exchange) && me_ <= 1) {
+            verify_signals(row, row.away(last) / 8, 1, last);
+        } else if (entry.check != nullptr) {
+            constexpr uint64_t kRounds = 200;
+            barrier();
+            launch(row, entry.check, 0, kRounds, base_);
+            uint64_t wrong = 0;
+            CUDA(cudaMemcpy(&wrong, clock_, sizeof(wrong), cudaMemcpyDeviceToHost));
+            if (wrong != 0) {
+                fail("PE %d, row %s: in %llu of %llu rounds another PE's word was not there", me_, row.name.c_str(),
+                     static_cast<unsigned long long>(wrong), static_cast<unsigned long long>(kRounds));
+            }
+        }
+        barrier();
+    }
+
+    void verify_signals(const Row &row, uint64_t first, uint64_t n, uint64_t last) {
+        std::vector<uint64_t> signals(n);
+        CUDA(cudaMemcpy(signals.data(), signals_ + first, n * sizeof(uint64_t), cudaMemcpyDeviceToHost));
+        for (uint64_t i = 0; i < n; ++i) {
+            if (signals[i] != base_ + last + 1) {
+                fail("PE %d, row %s: signal %llu is %llu, not %llu", me_, row.name.c_str(), static_cast<unsigned long long>(i),
+                     static_cast<unsigned long long>(signals[i]), static_cast<unsigned long long>(base_ + last + 1));
+            }
+        }
+    }
+
+    static uint64_t shift_of(uint64_t i) { return i % 16 * 64; }
+
+    int me_, n_;
+    bool posting_;
+    uint64_t dst_bytes_ = 8, src_bytes_ = 8, signals_count_ = 1, clock_count_ = 2;
+    char *dst_ = nullptr, *src_ = nullptr;
+    uint64_t *signals_ = nullptr, *clock_ = nullptr;
+    uint64_t base_ = 1; // grows with every sample, so signals only grow
+};
+
+std::vector<Row> read_plan(const char *path) {
+    std::ifstream file(path);
+    if (!file) {
+        fail("cannot read %s", path);
+    }
+    std::vector<Row> rows;
+    for (std::string line; std::getline(file, line);) {
+        std::istringstream words(line);
+        Row row;
+        if (!(words >> row.name >> row.kernel >> row.ctas >> row.threads >> row.bytes >> row.stride >> row.step >> row.steps >>
+              row.warmup >> row.iters >> row.samples)) {
+            fail("%s: a line that is no row: %s", path, line.c_str());
+        }
+        if (row.ctas == 0 || row.threads == 0 || row.steps == 0 || row.iters == 0) {
+            fail("%s: a shape with a zero: %s", path, line.c_str());
+        }
+        rows.push_back(row);
+    }
+    return rows;
+}
+
+// A number that the launcher has left in the environment.
+int place(const char *variable) {
+    const char *text = std::getenv(variable);
+    char *end = nullptr;
+    const long number = text == nullptr ? -1 : std::strtol(text, &end, 10);
+    if (text == nullptr || *text == '\0' || *end != '\0' || number < 0) {
+        fail("%s is not set to a number; start this program through the driver", variable);
+    }
+    return static_cast<int>(number);
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+    const bool posting = argc == 3 && std::strcmp(argv[2], "posting") == 0;
+    if (argc != 2 && !posting) {
+        fail("usage: %s PLAN [posting]", argv[0]);
+    }
+    const std::vector<Row> rows = read_plan(argv[1]);
+    const int rank = place("OXSHMEM_RANK"), n = place("OXSHMEM_NPES");
+    int gpus = 0;
+    CUDA(cudaGetDeviceCount(&gpus));
+    CUDA(cudaSetDevice(rank % gpus));
+    CUDA(cudaFree(nullptr));
+    init(rank, n);
+    Pe pe(rows, posting);
+    if (rank == 0) {
+        std::printf("{\"library\":\"%s\"}\n", library().c_str());
+    }
+    if (rank == 0 || !posting) {
+        for (const Row &row : rows) {
+            const std::vector<uint64_t> samples = pe.run(row);
+            if (rank == 0) {
+                std::printf("{\"row\":\"%s\",\"ns\":[", row.name.c_str());
+                for (size_t i = 0; i < samples.size(); ++i) {
+                    std::printf("%s%llu", i == 0 ? "" : ",", static_cast<unsigned long long>(samples[i]));
+                }
+                std::printf("]}\n");
+                std::fflush(stdout);
+            }
+        }
+    }
+    pe.close();
+    finalize();
+}

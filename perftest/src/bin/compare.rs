@@ -1,0 +1,7 @@
+//! Side by side with NVSHMEM; see docs/performance.md.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    oxshmem_perftest::compare::main()
+}

@@ -1,0 +1,355 @@
+//! `docs/performance.md`: its tables and plots, from the JSON of the baselines.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde::de::DeserializeOwned;
+
+use super::plot;
+use super::report::{Line, REFERENCE, Source, TITLES};
+use crate::error::Error;
+use crate::report::{Row, rounded};
+use crate::run::NULL;
+
+/// The page, below the root of the repository.
+pub const PAGE: &str = "docs/performance.md";
+/// The results: one file of JSON lines for each model and number of GPUs.
+pub const BASELINES: &str = "perftest/baselines";
+/// Where plots go.
+pub const PLOTS: &str = "docs/performance";
+
+const BEGIN: &str = "<!-- made by `make performance-docs`: begin -->";
+const END: &str = "<!-- made by `make performance-docs`: end -->";
+
+/// Results of one machine.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Baseline {
+    /// The file's name without its end.
+    pub name: String,
+    /// What it holds.
+    pub results: Results,
+}
+
+/// The lines of a file, at least one.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Results {
+    /// Of a comparison.
+    Comparison(Vec<Line>),
+    /// Of the `shmem_*` tests, on a GPU.
+    Tests(Vec<Row>),
+}
+
+/// The groups of lines and what stands above each.
+const GROUPS: [(&str, &str); 3] = [
+    ("p2p", "Over the link (P2P)"),
+    ("null-card", "Posting to the null card"),
+    ("link", "What plain kernels reach: the limits"),
+];
+
+fn usage(path: &Path, what: impl std::fmt::Display) -> Error {
+    Error::Usage(format!("{}: {what}", path.display()))
+}
+
+impl Baseline {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// It cannot be read, or a line of it is not one of a comparison.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        fn lines<T: DeserializeOwned>(path: &Path, text: &str) -> Result<Vec<T>, Error> {
+            let parse = |(at, line)| {
+                serde_json::from_str(line).map_err(|error| usage(path, format!("line {}: {error}", at + 1)))
+            };
+            text.lines().enumerate().map(parse).collect()
+        }
+        let text = std::fs::read_to_string(path).map_err(|error| usage(path, error))?;
+        let results = if text.is_empty() {
+            return Err(usage(path, "there is no line in it"));
+        } else if text.starts_with("{\"bench\":") {
+            let rows: Vec<Row> = lines(path, &text)?;
+            // The null card moves nothing that could be verified.
+            let counts = |row: &Row| row.gpu.is_some() && (row.verified || row.hca.as_deref() == Some(NULL));
+            if let Some(row) = rows.iter().find(|row| !counts(row)) {
+                return Err(usage(path, format!("{}: not of a GPU, or not verified", row.bench)));
+            }
+            Results::Tests(rows)
+        } else {
+            Results::Comparison(lines(path, &text)?)
+        };
+        let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+        Ok(Self { name, results })
+    }
+
+    /// Reads every baseline below `root`, by name.
+    ///
+    /// # Errors
+    /// As [`Baseline::read`].
+    pub fn read_all(root: &Path) -> Result<Vec<Self>, Error> {
+        let folder = root.join(BASELINES);
+        let entries = std::fs::read_dir(&folder).map_err(|error| usage(&folder, error))?;
+        let mut paths: Vec<PathBuf> = entries
+            .map(|entry| entry.map(|entry| entry.path()).map_err(|error| usage(&folder, error)))
+            .collect::<Result<_, _>>()?;
+        paths.retain(|path| path.extension().is_some_and(|end| end == "jsonl"));
+        paths.sort();
+        paths.iter().map(|path| Self::read(path)).collect()
+    }
+
+    /// The name of its plot.
+    pub fn plot_name(&self) -> String {
+        format!("{}.svg", self.name)
+    }
+
+    /// Its plot; `None` if no row has figures of both sides.
+    ///
+    /// # Errors
+    /// It cannot be drawn.
+    pub fn plot(&self) -> Result<Option<String>, Error> {
+        match &self.results {
+            Results::Comparison(lines) if is_comparable(lines) => plot::ratios(lines).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    fn section(&self) -> String {
+        match &self.results {
+            Results::Comparison(lines) => self.comparison(lines),
+            Results::Tests(rows) => tests_section(rows),
+        }
+    }
+
+    fn comparison(&self, lines: &[Line]) -> String {
+        let setting = &lines[0].setting;
+        let library = |name: &Option<String>| name.clone().unwrap_or_else(|| "not run".to_owned());
+        let mut text = format!(
+            "## {} x {}\n\nDriver {}, {}. Ours: {}; theirs: {}. {} PEs, each on a GPU of its own; {} runs of each program, in turn.\n",
+            setting.pes,
+            setting.gpu,
+            setting.driver,
+            setting.date,
+            library(&setting.our_library),
+            library(&setting.their_library),
+            setting.pes,
+            setting.repetitions,
+        );
+        let goals: Vec<bool> = lines.iter().filter_map(|line| line.met).collect();
+        if !goals.is_empty() {
+            let met = goals.iter().filter(|met| **met).count();
+            text += &format!("Goals met: {met} of {}.\n", goals.len());
+        }
+        if is_comparable(lines) {
+            text += &format!("\n![Ratios](performance/{})\n", self.plot_name());
+        }
+        for (group, title) in GROUPS {
+            let lines: Vec<&Line> = lines.iter().filter(|line| line.group == group).collect();
+            if lines.is_empty() {
+                continue;
+            }
+            text += &format!("\n### {title}\n\n| {} |\n|{}\n", TITLES.join(" | "), "---|".repeat(TITLES.len()));
+            for line in &lines {
+                text += &format!("| {} |\n", line.cells().join(" | ").replace('*', "\\*"));
+            }
+            if lines.iter().any(|line| line.theirs_from == Some(Source::Reference)) {
+                text += &format!("\n{}.\n", REFERENCE.replace('*', "\\*"));
+            }
+        }
+        text
+    }
+}
+
+fn is_comparable(lines: &[Line]) -> bool {
+    lines.iter().any(|line| line.group != "link" && line.ratio.is_some())
+}
+
+/// Figures of the `shmem_*` tests, one table.
+fn tests_section(rows: &[Row]) -> String {
+    let first = &rows[0];
+    let unknown = || "unknown".to_owned();
+    let mut text = format!(
+        "## {} PEs on {}: `shmem_*` tests\n\nDriver {}, {}.\n\n\
+         | test | path | scope | CTAs x threads | bytes | stride | GB/s | M ops/s | HCA GB/s | HCA M/s | p50 [us] | p99 [us] |\n|{}\n",
+        first.npes,
+        first.gpu.clone().unwrap_or_else(unknown),
+        first.driver.clone().unwrap_or_else(unknown),
+        first.date,
+        "---|".repeat(12),
+    );
+    for row in rows {
+        let path =
+            row.hca.as_ref().map_or_else(|| row.transport.clone(), |hca| format!("{}, {hca} HCA", row.transport));
+        text += &format!(
+            "| {} | {path} | {} | {} x {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
+            row.bench,
+            row.scope,
+            row.ctas,
+            row.threads,
+            row.bytes,
+            row.stride.map_or_else(|| "-".to_owned(), |stride| stride.to_string()),
+            rounded(row.gbps),
+            rounded(row.mops),
+            rounded(row.ceiling_gbps),
+            rounded(row.ceiling_mops),
+            rounded(row.us_p50),
+            rounded(row.us_p99),
+        );
+    }
+    if rows.iter().any(|row| row.ceiling_gbps.is_some()) {
+        text += "\nHCA: its own ceiling, requests of this size that were posted before the clock started.\n";
+    }
+    text
+}
+
+/// The page with what stands between its two marks made from `baselines`.
+///
+/// # Errors
+/// The marks are not there.
+pub fn page(old: &str, baselines: &[Baseline]) -> Result<String, Error> {
+    let missing = || Error::Usage(format!("{PAGE}: the lines `{BEGIN}` and `{END}` are not there"));
+    let (before, rest) = old.split_once(BEGIN).ok_or_else(missing)?;
+    let (_, after) = rest.split_once(END).ok_or_else(missing)?;
+    let sections = if baselines.is_empty() {
+        format!("Nothing has been measured on GPUs yet: `{BASELINES}` is empty.\n")
+    } else {
+        baselines.iter().map(Baseline::section).collect::<Vec<_>>().join("\n")
+    };
+    Ok(format!("{before}{BEGIN}\n\n{sections}\n{END}{after}"))
+}
+
+/// What the files made from the baselines below `root` should hold: the page, and the plots.
+///
+/// # Errors
+/// Something cannot be read or drawn.
+pub fn files(root: &Path) -> Result<Vec<(PathBuf, String)>, Error> {
+    let path = root.join(PAGE);
+    let old = std::fs::read_to_string(&path).map_err(|error| usage(&path, error))?;
+    let baselines = Baseline::read_all(root)?;
+    let mut files = vec![(path, page(&old, &baselines)?)];
+    for baseline in &baselines {
+        if let Some(plot) = baseline.plot()? {
+            files.push((root.join(PLOTS).join(baseline.plot_name()), plot));
+        }
+    }
+    Ok(files)
+}
+
+/// Plots below `root` that no baseline has.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn strays(root: &Path, files: &[(PathBuf, String)]) -> Result<Vec<PathBuf>, Error> {
+    let folder = root.join(PLOTS);
+    let entries = match std::fs::read_dir(&folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(usage(&folder, error)),
+    };
+    let paths: Result<Vec<PathBuf>, Error> =
+        entries.map(|entry| entry.map(|entry| entry.path()).map_err(|error| usage(&folder, error))).collect();
+    Ok(paths?.into_iter().filter(|path| files.iter().all(|(made, _)| made != path)).collect())
+}
+
+/// Writes them.
+fn write(root: &Path) -> Result<(), Error> {
+    let files = files(root)?;
+    for (path, text) in &files {
+        let failed = |source| Error::Output { path: path.clone(), source };
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).map_err(failed)?;
+        }
+        std::fs::write(path, text).map_err(failed)?;
+    }
+    for stray in strays(root, &files)? {
+        std::fs::remove_file(&stray).map_err(|source| Error::Output { path: stray.clone(), source })?;
+    }
+    Ok(())
+}
+
+/// The program `performance_docs`: its one argument is the root of the repository, by default the current folder.
+pub fn main() -> ExitCode {
+    let root = std::env::args_os().nth(1).map_or_else(|| PathBuf::from("."), PathBuf::from);
+    match write(&root) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("performance_docs: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::super::report::tests::setting;
+    use super::super::rows;
+    use super::*;
+
+    fn baseline() -> Baseline {
+        let line = |name: &str, ours: &[u64], theirs: &[u64]| {
+            Line::new(rows::find(name).unwrap(), ours, theirs, None, &setting())
+        };
+        let lines = vec![
+            line("flag_ping_pong", &[1_210_000], &[1_210_000]),
+            line("signal_ping_pong", &[1_250_000], &[2_440_000]),
+            line("post_p_1", &[10_000_000], &[]),
+        ];
+        Baseline { name: "model-x2".to_owned(), results: Results::Comparison(lines) }
+    }
+
+    fn template() -> String {
+        format!("# Title\n\nBefore.\n\n{BEGIN}\nold\n{END}\n\nAfter.\n")
+    }
+
+    #[test]
+    fn only_what_stands_between_the_marks_changes() {
+        let made = page(&template(), &[baseline()]).unwrap();
+        assert!(made.starts_with("# Title\n\nBefore.\n\n") && made.ends_with("\n\nAfter.\n") && !made.contains("old"));
+        for text in [
+            "## 2 x Model of a GPU",
+            "Driver 1.2.3, 2026-11-21",
+            "| signal ping-pong, round trip | 1.250 | 2.440 | us | 1.95 | <= 1.3 us | yes | - |",
+            "performance/model-x2.svg",
+            "34.00\\*",
+            "Goals met: 2 of 2",
+        ] {
+            assert!(made.contains(text), "{text}: {made}");
+        }
+        assert_eq!(page(&made, &[baseline()]).unwrap(), made);
+    }
+
+    #[test]
+    fn without_results_the_page_says_so() {
+        assert!(page(&template(), &[]).unwrap().contains("Nothing has been measured on GPUs yet"));
+        assert!(page("# Title", &[]).unwrap_err().to_string().contains("are not there"));
+    }
+
+    #[test]
+    fn a_baseline_that_is_none_is_named() {
+        let folder = std::env::temp_dir().join(format!("oxshmem-baselines-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join(BASELINES)).unwrap();
+        let file = folder.join(BASELINES).join("odd.jsonl");
+        for (text, reason) in [("", "no line"), ("{}\n", "line 1: missing field")] {
+            std::fs::write(&file, text).unwrap();
+            let error = Baseline::read_all(&folder).unwrap_err().to_string();
+            assert!(error.contains("odd.jsonl") && error.contains(reason), "{error}");
+        }
+        let Results::Comparison(lines) = baseline().results else { unreachable!() };
+        let json: Vec<String> = lines.iter().map(|line| serde_json::to_string(line).unwrap()).collect();
+        std::fs::write(&file, json.join("\n")).unwrap();
+        assert_eq!(Baseline::read_all(&folder).unwrap()[0].results, baseline().results);
+
+        let row = Row { gpu: Some("Model".to_owned()), ..crate::report::tests::row("warp", 64, 1.5) };
+        std::fs::write(&file, row.to_json().unwrap()).unwrap();
+        let tests = Baseline::read_all(&folder).unwrap();
+        let made = page(&template(), &tests).unwrap();
+        for text in [
+            "## 2 PEs on Model: `shmem_*` tests",
+            "| shmem_put_bw | ibgda, soft HCA | warp | 4 x 32 | 64 | - | 1.500 | 1500 |",
+        ] {
+            assert!(made.contains(text), "{text}: {made}");
+        }
+        assert_eq!(tests[0].plot().unwrap(), None);
+        std::fs::write(&file, Row { verified: false, ..row }.to_json().unwrap()).unwrap();
+        assert!(Baseline::read_all(&folder).unwrap_err().to_string().contains("not verified"));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,282 @@
+//! Side by side with NVSHMEM: the same kernels over both libraries, in turn, in one run.
+//!
+//! `perftest/compare` holds the programs: kernels and a host program, written once over a thin layer of names and built once against each
+//! library. This driver builds theirs where NVSHMEM is installed, runs both in turn, and reports medians and ratios.
+
+pub mod docs;
+pub mod measure;
+pub mod plot;
+pub mod programs;
+pub mod report;
+pub mod rows;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+
+use crate::error::Error;
+use crate::machine::{self, Gpus};
+use measure::{Answers, Group, Program, Start};
+use report::{Figure, Line, Setting};
+use rows::{ROWS, Row};
+
+/// Compares OxSHMEM with NVSHMEM on this machine's GPUs: the same kernels, in turn, medians.
+///
+/// Exit status: 0 when every row that could be measured was, 1 when one has failed, 2 when the arguments are wrong. That NVSHMEM is not
+/// installed is no failure: only ours is measured then.
+#[derive(Debug, Parser)]
+#[command(name = "compare", version)]
+struct Arguments {
+    /// PEs, each on a GPU of its own; as many as there are GPUs, but no more than four, unless set.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64))]
+    pes: Option<u32>,
+    /// How often both programs are run, in turn.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repetitions: u32,
+    /// Only rows whose name contains this; may be given several times.
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
+    /// Print the rows' names and shapes, and measure nothing.
+    #[arg(long)]
+    list: bool,
+    /// Write one JSON object per line and row to this file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw the ratios into this SVG file.
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+    /// Our program, if it is not beside this one.
+    #[arg(long, value_name = "PROGRAM")]
+    ours: Option<PathBuf>,
+    /// NVSHMEM's folder with include and lib; else NVSHMEM_HOME, else python3's package.
+    #[arg(long, value_name = "DIR")]
+    nvshmem: Option<PathBuf>,
+    /// The CUDA compiler.
+    #[arg(long, value_name = "NVCC")]
+    nvcc: Option<PathBuf>,
+    /// The longest that one run of one program may take, in seconds.
+    #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    timeout: u64,
+}
+
+/// The driver's program.
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match compare(&arguments) {
+        Ok(status) => status,
+        Err(error) => {
+            eprintln!("compare: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A folder that goes away with this value.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Self, Error> {
+        let path = std::env::temp_dir().join(format!("oxshmem-compare-{}", std::process::id()));
+        std::fs::create_dir(&path).map_err(|source| Error::Output { path: path.clone(), source })?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What cannot be removed is left to the system's own cleaning.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The rows of `only`, and the limits that they refer to; all if it names none.
+fn select(only: &[String]) -> Result<Vec<&'static Row>, Error> {
+    if let Some(text) = only.iter().find(|text| ROWS.iter().all(|row| !row.name.contains(text.as_str()))) {
+        return Err(Error::Usage(format!("--only {text}: no row's name contains that; --list prints them")));
+    }
+    let named = |row: &Row| only.is_empty() || only.iter().any(|text| row.name.contains(text.as_str()));
+    let limits: Vec<&str> = ROWS.iter().filter(|row| named(row)).filter_map(|row| row.limit).collect();
+    Ok(ROWS.iter().filter(|row| named(row) || limits.contains(&row.name)).collect())
+}
+
+fn list(rows: &[&Row]) {
+    for row in rows {
+        let goal = row.goal.map_or_else(|| "-".to_owned(), |goal| goal.text(row.unit));
+        println!("{:<24} {:<52} {:<5} goal {goal}", row.name, row.title, row.unit.name());
+    }
+}
+
+/// Their program, built in `folder`; or why there is none. An NVSHMEM that is there and cannot be used is an error.
+fn theirs(arguments: &Arguments, folder: &Path) -> Result<Result<Program, String>, Error> {
+    let nvshmem = match programs::Nvshmem::find(arguments.nvshmem.as_deref()) {
+        Ok(nvshmem) => nvshmem,
+        Err(reason) if arguments.nvshmem.is_none() => return Ok(Err(reason)),
+        Err(reason) => return Err(Error::Usage(reason)),
+    };
+    let nvcc = match programs::find_nvcc(arguments.nvcc.as_deref()) {
+        Ok(nvcc) => nvcc,
+        Err(reason) => return Ok(Err(reason)),
+    };
+    println!("building the NVSHMEM side with {} against {}", nvcc.display(), nvshmem.lib.display());
+    let path = programs::build_theirs(&nvcc, &nvshmem, folder).map_err(Error::Usage)?;
+    let env = [
+        // Its bootstrap plugin lies beside its library.
+        ("LD_LIBRARY_PATH", nvshmem.lib.display().to_string()),
+        ("NVSHMEM_REMOTE_TRANSPORT", "none".to_owned()),
+        // Multicast over the switch is for collectives, which are not compared.
+        ("NVSHMEM_DISABLE_NVLS", "1".to_owned()),
+    ];
+    let env = env.map(|(name, value)| (name.to_owned(), value)).to_vec();
+    Ok(Ok(Program { side: "theirs", path, env, fresh_file: Some("COMPARE_UNIQUE_ID") }))
+}
+
+fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
+    let rows = select(&arguments.only)?;
+    if arguments.list {
+        list(&rows);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let ours = programs::find_ours(arguments.ours.as_deref()).map_err(Error::Usage)?;
+    let ours = Program { side: "ours", path: ours, env: Vec::new(), fresh_file: None };
+    let gpus = Gpus::find().ok_or_else(|| {
+        Error::Usage(
+            "nvidia-smi names no GPU; the comparison needs at least two NVIDIA GPUs joined by a link".to_owned(),
+        )
+    })?;
+    let pes = arguments.pes.unwrap_or(gpus.number.min(4));
+    if pes < 2 || pes > gpus.number {
+        return Err(Error::Usage(format!(
+            "{pes} PEs need a GPU each, at least two, and this machine has {}",
+            gpus.number
+        )));
+    }
+    let scratch = Scratch::new()?;
+    let theirs = theirs(arguments, &scratch.0)?;
+    if let Err(reason) = &theirs {
+        println!("only ours is measured: {reason}");
+    }
+
+    let start = Start { pes, timeout: Duration::from_secs(arguments.timeout), folder: &scratch.0 };
+    let (mut our_answers, mut their_answers) = (Answers::default(), Answers::default());
+    let groups = Group::split(&rows);
+    for repetition in 1..=arguments.repetitions {
+        println!("repetition {repetition} of {}", arguments.repetitions);
+        for group in &groups {
+            our_answers.add_run(&ours, group, &start);
+            // There is no null card under their library.
+            if let (Ok(theirs), rows::Path::P2p) = (&theirs, group.path) {
+                their_answers.add_run(theirs, group, &start);
+            }
+        }
+    }
+
+    let setting = Setting {
+        gpu: gpus.model,
+        driver: gpus.driver,
+        pes,
+        repetitions: arguments.repetitions,
+        date: machine::today(),
+        our_library: our_answers.library.clone(),
+        their_library: their_answers.library.clone(),
+    };
+    let lines = lines(&rows, &our_answers, &their_answers, &setting);
+    println!("\n{}\n{}", heading(&setting), report::table(&lines));
+    write(arguments, &lines)?;
+    let mut failed = false;
+    for (side, answers) in [("ours", &our_answers), ("theirs", &their_answers)] {
+        for (row, text) in &answers.failures {
+            failed = true;
+            eprintln!("compare: {side}, {row}: {text}");
+        }
+    }
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// What was measured where.
+fn heading(setting: &Setting) -> String {
+    format!(
+        "{} PEs on {}, driver {}, {}; ours: {}; theirs: {}; {} runs each in turn",
+        setting.pes,
+        setting.gpu,
+        setting.driver,
+        setting.date,
+        setting.our_library.as_deref().unwrap_or("not run"),
+        setting.their_library.as_deref().unwrap_or("not run"),
+        setting.repetitions,
+    )
+}
+
+fn lines(rows: &[&Row], ours: &Answers, theirs: &Answers, setting: &Setting) -> Vec<Line> {
+    let samples = |answers: &Answers, name: &str| answers.samples.get(name).cloned().unwrap_or_default();
+    // Plain kernels are the same in both programs; the limit is what the hardware was seen to do.
+    let limit = |row: &Row| {
+        let limit = rows::find(row.limit?)?;
+        let medians = [ours, theirs].map(|answers| Figure::of(limit, &samples(answers, limit.name)));
+        medians.into_iter().flatten().map(|figure| figure.median).reduce(if limit.unit.is_rate() {
+            f64::max
+        } else {
+            f64::min
+        })
+    };
+    rows.iter()
+        .map(|row| Line::new(row, &samples(ours, row.name), &samples(theirs, row.name), limit(row), setting))
+        .collect()
+}
+
+fn write(arguments: &Arguments, lines: &[Line]) -> Result<(), Error> {
+    if let Some(path) = &arguments.json {
+        let failed = |source| Error::Output { path: path.clone(), source };
+        let mut file = std::fs::File::create(path).map_err(failed)?;
+        for line in lines {
+            let text = serde_json::to_string(line)
+                .map_err(|error| Error::System { what: "writing figures as JSON", source: error.into() })?;
+            writeln!(file, "{text}").map_err(failed)?;
+        }
+    }
+    if let Some(path) = &arguments.plot {
+        let failed = |source| Error::Output { path: path.clone(), source };
+        std::fs::write(path, plot::ratios(lines)?).map_err(failed)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_sound() {
+        use clap::CommandFactory;
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn selected_rows_bring_their_limits() {
+        let names = |only: &[&str]| -> Vec<&str> {
+            let only: Vec<String> = only.iter().map(|text| (*text).to_owned()).collect();
+            select(&only).unwrap().iter().map(|row| row.name).collect()
+        };
+        assert_eq!(names(&["put_bw_block_4", "get_warp"]), ["link_store_4", "put_bw_block_4", "get_warp_64k"]);
+        assert_eq!(names(&[]).len(), ROWS.len());
+        let error = select(&["nonsense".to_owned()]).unwrap_err().to_string();
+        assert!(error.contains("nonsense") && error.contains("--list"), "{error}");
+    }
+
+    #[test]
+    fn limits_are_the_better_of_both_programs() {
+        let row = rows::find("put_bw_block_1").unwrap();
+        let limit = rows::find("link_store_1").unwrap();
+        let answers = |limit_ns: u64| Answers {
+            samples: [(row.name, vec![15_000_000]), (limit.name, vec![limit_ns])].into(),
+            ..Answers::default()
+        };
+        let lines = lines(&[row], &answers(15_000_000), &answers(14_000_000), &report::tests::setting());
+        let expected = limit.figure(14_000_000);
+        assert!((lines[0].limit.unwrap() / expected - 1.0).abs() < 1e-3);
+        assert_eq!(lines[0].met, Some(false));
+    }
+}

@@ -1,0 +1,524 @@
+//! What is compared: one table of rows, each with its kernel, its shape, its unit and its goal.
+
+use std::fmt;
+
+/// What a figure is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// 10^9 bytes of payload per second.
+    GigabytesPerSecond,
+    /// 10^6 calls of the API per second.
+    MegaOperationsPerSecond,
+    /// Microseconds per iteration.
+    Microseconds,
+}
+
+impl Unit {
+    /// As in tables and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::GigabytesPerSecond => "GB/s",
+            Self::MegaOperationsPerSecond => "M/s",
+            Self::Microseconds => "us",
+        }
+    }
+
+    /// Whether more is better.
+    pub fn is_rate(self) -> bool {
+        self != Self::Microseconds
+    }
+
+    /// How many times better `ours` is than `theirs`.
+    pub fn ratio(self, ours: f64, theirs: f64) -> f64 {
+        if self.is_rate() { ours / theirs } else { theirs / ours }
+    }
+}
+
+/// What a row should reach.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Goal {
+    /// At least this part of the limit that a plain kernel reaches in the same run.
+    OfLimit(f64),
+    /// At least this many times their rate.
+    TimesTheirs(f64),
+    /// At most this part of their time.
+    OfTheirTime(f64),
+    /// At most this, in the row's unit.
+    AtMost(f64),
+}
+
+impl Goal {
+    /// Whether `ours` reaches it; `None` where what it is relative to was not measured.
+    pub fn is_met(self, ours: f64, theirs: Option<f64>, limit: Option<f64>) -> Option<bool> {
+        match self {
+            Self::OfLimit(part) => limit.map(|limit| ours >= part * limit),
+            Self::TimesTheirs(times) => theirs.map(|theirs| ours >= times * theirs),
+            Self::OfTheirTime(part) => theirs.map(|theirs| ours <= part * theirs),
+            Self::AtMost(most) => Some(ours <= most),
+        }
+    }
+
+    /// As text, for a row in `unit`.
+    pub fn text(self, unit: Unit) -> String {
+        match self {
+            Self::OfLimit(part) => format!(">= {part} of the limit"),
+            Self::TimesTheirs(times) => format!(">= {times}x theirs"),
+            Self::OfTheirTime(part) => format!("<= {part}x theirs"),
+            Self::AtMost(most) => format!("<= {most} {}", unit.name()),
+        }
+    }
+}
+
+/// What stands between the PEs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Path {
+    /// Load and store over the GPUs' link.
+    P2p,
+    /// IBGDA with the null card, which takes work requests and completes them and moves nothing: the cost of posting alone. With this
+    /// many QPs to the peer.
+    NullCard(u32),
+}
+
+/// One row.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Row {
+    /// Identifies it in JSON; no spaces.
+    pub name: &'static str,
+    /// For people.
+    pub title: &'static str,
+    /// In `compare/kernels.h`.
+    pub kernel: &'static str,
+    /// CTAs.
+    pub ctas: u32,
+    /// Threads per CTA.
+    pub threads: u32,
+    /// Payload of one iteration, over all CTAs.
+    pub bytes: u64,
+    /// Calls of the API in one iteration, over all threads.
+    pub operations: u64,
+    /// Words from one element of `p` to the next.
+    pub stride: u64,
+    /// Iterations walk over the other PE's memory: so many bytes further each time,
+    pub step: u64,
+    /// and from the start again after so many. With one, all work in the same place.
+    pub steps: u64,
+    /// Iterations that are not timed.
+    pub warmup: u64,
+    /// Iterations that are.
+    pub iters: u64,
+    /// What its figure is in.
+    pub unit: Unit,
+    /// What stands between the PEs.
+    pub path: Path,
+    /// The row with the same shape and a plain kernel.
+    pub limit: Option<&'static str>,
+    /// What it should reach.
+    pub goal: Option<Goal>,
+    /// The PEs that the goal is for, where it depends on their number.
+    pub goal_pes: Option<u32>,
+    /// Their figure where their library is not run here. Each was measured before this program existed, with the public device API of NVSHMEM
+    /// 3.4.5 on one H200: queues, doorbells and CQs in GPU memory, a null card like ours, depth 1024, one QP per CTA unless the row says
+    /// otherwise.
+    pub reference: Option<f64>,
+}
+
+impl Row {
+    /// Its figure, from the time of all timed iterations.
+    pub fn figure(&self, nanoseconds: u64) -> f64 {
+        let ns = nanoseconds as f64;
+        let iters = self.iters as f64;
+        match self.unit {
+            Unit::GigabytesPerSecond => self.bytes as f64 * iters / ns,
+            Unit::MegaOperationsPerSecond => self.operations as f64 * iters * 1e3 / ns,
+            Unit::Microseconds => ns / iters / 1e3,
+        }
+    }
+
+    /// Whether it is a plain kernel's, and so a limit.
+    pub fn is_limit(&self) -> bool {
+        ["link_", "word_fence", "flag_"].iter().any(|start| self.kernel.starts_with(start))
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.title)
+    }
+}
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+/// Room for a word of each PE.
+const MEETING_BYTES: u64 = KIB;
+
+const fn row(name: &'static str, title: &'static str, kernel: &'static str, (ctas, threads): (u32, u32)) -> Row {
+    Row {
+        name,
+        title,
+        kernel,
+        ctas,
+        threads,
+        bytes: 8,
+        operations: 1,
+        stride: 1,
+        step: 128,
+        steps: 256,
+        warmup: 20,
+        iters: 1000,
+        unit: Unit::Microseconds,
+        path: Path::P2p,
+        limit: None,
+        goal: None,
+        goal_pes: None,
+        reference: None,
+    }
+}
+
+/// 32 MiB an iteration. CTAs run apart, so all iterations put to the same place.
+const fn bandwidth(
+    name: &'static str,
+    title: &'static str,
+    kernel: &'static str,
+    ctas: u32,
+    iters: u64,
+    limit: Option<&'static str>,
+    goal: Option<Goal>,
+) -> Row {
+    Row {
+        bytes: 32 * MIB,
+        step: 0,
+        steps: 1,
+        warmup: 4,
+        iters,
+        unit: Unit::GigabytesPerSecond,
+        limit,
+        goal,
+        ..row(name, title, kernel, (ctas, 1024))
+    }
+}
+
+/// One group of threads.
+const fn latency(
+    name: &'static str,
+    title: &'static str,
+    kernel: &'static str,
+    threads: u32,
+    bytes: u64,
+    iters: u64,
+    goal: Option<Goal>,
+) -> Row {
+    Row { bytes, iters, goal, ..row(name, title, kernel, (1, threads)) }
+}
+
+/// Iterations get from different places, so what one has left does not pass for what the next should bring.
+const fn shifted(row: Row) -> Row {
+    Row { step: 64, steps: 16, ..row }
+}
+
+/// So that each get crosses the link: over 64 MiB, which no cache on the way holds.
+const fn afar(row: Row) -> Row {
+    Row { step: row.bytes, steps: 64 * MIB / row.bytes, ..row }
+}
+
+const fn with_limit(row: Row, limit: &'static str) -> Row {
+    Row { limit: Some(limit), ..row }
+}
+
+/// All PEs meet; goals are for four of them.
+const fn meeting(
+    name: &'static str,
+    title: &'static str,
+    kernel: &'static str,
+    threads: u32,
+    limit: Option<&'static str>,
+    goal: Option<Goal>,
+) -> Row {
+    // Steps have room for a word of each of up to 64 PEs.
+    Row { bytes: MEETING_BYTES, step: 512, limit, goal, goal_pes: Some(4), ..row(name, title, kernel, (1, threads)) }
+}
+
+/// Posting to the null card: `each` bytes by every calling thread. Their reference figure, and the goal.
+const fn posting(
+    name: &'static str,
+    title: &'static str,
+    kernel: &'static str,
+    shape: (u32, u32),
+    qps: u32,
+    each: u64,
+    (reference, goal): (f64, Goal),
+) -> Row {
+    let callers = shape.0 as u64 * shape.1 as u64;
+    Row {
+        bytes: callers * each,
+        step: 0,
+        steps: 1,
+        operations: callers,
+        warmup: 100,
+        iters: 2000,
+        unit: Unit::MegaOperationsPerSecond,
+        path: Path::NullCard(qps),
+        goal: Some(goal),
+        reference: Some(reference),
+        ..row(name, title, kernel, shape)
+    }
+}
+
+/// Lanes put two words apart, so they do not combine.
+const fn apart(row: Row) -> Row {
+    Row { stride: 2, ..row }
+}
+
+const AT_LIMIT: Option<Goal> = Some(Goal::OfLimit(0.98));
+const FIVE_TIMES: Goal = Goal::TimesTheirs(5.0);
+const FOUR_TIMES: Goal = Goal::TimesTheirs(4.0);
+const THREE_TIMES: Goal = Goal::TimesTheirs(3.0);
+
+const BLOCK: u32 = 256;
+
+/// Every row. Limits stand before what they limit.
+pub const ROWS: &[Row] = &[
+    bandwidth("link_store_1", "16-byte stores over the link, 1 CTA x 1024", "link_store", 1, 20, None, None),
+    bandwidth("link_store_4", "16-byte stores over the link, 4 CTAs x 1024", "link_store", 4, 60, None, None),
+    bandwidth("link_store_32", "16-byte stores over the link, 32 CTAs x 1024", "link_store", 32, 120, None, None),
+    bandwidth(
+        "put_bw_block_1",
+        "put_nbi block, 32 MiB, 1 CTA x 1024",
+        "put_bw_block",
+        1,
+        20,
+        Some("link_store_1"),
+        AT_LIMIT,
+    ),
+    bandwidth(
+        "put_bw_block_4",
+        "put_nbi block, 32 MiB, 4 CTAs x 1024",
+        "put_bw_block",
+        4,
+        60,
+        Some("link_store_4"),
+        AT_LIMIT,
+    ),
+    bandwidth(
+        "put_bw_block_32",
+        "put_nbi block, 32 MiB, 32 CTAs x 1024",
+        "put_bw_block",
+        32,
+        120,
+        Some("link_store_32"),
+        AT_LIMIT,
+    ),
+    shifted(bandwidth("link_load_4", "16-byte loads over the link, 4 CTAs x 1024", "link_load", 4, 60, None, None)),
+    shifted(bandwidth(
+        "get_bw_block_4",
+        "get block, 32 MiB, 4 CTAs x 1024",
+        "get_bw_block",
+        4,
+        60,
+        Some("link_load_4"),
+        Some(Goal::TimesTheirs(2.5)),
+    )),
+    bandwidth("link_words_32", "8-byte stores over the link, 32 CTAs x 1024", "link_words", 32, 120, None, None),
+    bandwidth("p_bw_32", "p, 8 bytes, bare loop, 32 CTAs x 1024", "p_bw", 32, 120, Some("link_words_32"), AT_LIMIT),
+    latency("word_fence", "load here, store there, system fence", "word_fence", 1, 8, 1000, None),
+    with_limit(
+        latency(
+            "put_quiet_thread_8",
+            "put_nbi + quiet, thread, 8 B",
+            "put_quiet_thread",
+            1,
+            8,
+            1000,
+            Some(Goal::OfTheirTime(0.72)),
+        ),
+        "word_fence",
+    ),
+    latency(
+        "put_quiet_thread_64k",
+        "put_nbi + quiet, thread, 64 KiB",
+        "put_quiet_thread",
+        1,
+        64 * KIB,
+        100,
+        Some(Goal::OfTheirTime(0.33)),
+    ),
+    latency(
+        "put_quiet_warp_64k",
+        "put_nbi + quiet, warp, 64 KiB",
+        "put_quiet_warp",
+        32,
+        64 * KIB,
+        400,
+        Some(Goal::OfTheirTime(0.5)),
+    ),
+    afar(latency(
+        "get_thread_64k",
+        "get, thread, 64 KiB",
+        "get_thread",
+        1,
+        64 * KIB,
+        40,
+        Some(Goal::OfTheirTime(0.33)),
+    )),
+    afar(latency("get_warp_64k", "get, warp, 64 KiB", "get_warp", 32, 64 * KIB, 200, Some(Goal::OfTheirTime(0.33)))),
+    latency("flag_ping_pong", "ping-pong of plain stores, round trip", "flag_ping_pong", 1, 8, 1000, None),
+    with_limit(
+        latency(
+            "signal_ping_pong",
+            "signal ping-pong, round trip",
+            "signal_ping_pong",
+            1,
+            8,
+            1000,
+            Some(Goal::AtMost(1.3)),
+        ),
+        "flag_ping_pong",
+    ),
+    latency(
+        "put_signal_ping_pong_1k",
+        "put_signal ping-pong, thread, 1 KiB, round trip",
+        "put_signal_ping_pong_thread",
+        1,
+        KIB,
+        500,
+        Some(Goal::OfTheirTime(0.4)),
+    ),
+    meeting("flag_barrier", "system fence, and a flag to and from each PE", "flag_barrier", 32, None, None),
+    meeting(
+        "barrier_all_thread",
+        "barrier_all, thread",
+        "barrier_all_thread",
+        1,
+        Some("flag_barrier"),
+        Some(Goal::AtMost(1.4)),
+    ),
+    meeting(
+        "barrier_all_block",
+        "barrier_all, block of 256",
+        "barrier_all_block",
+        BLOCK,
+        Some("flag_barrier"),
+        Some(Goal::AtMost(1.4)),
+    ),
+    meeting("flag_sync", "a flag to and from each PE", "flag_sync", 32, None, None),
+    meeting("sync_all_thread", "sync_all, thread", "sync_all_thread", 1, Some("flag_sync"), Some(Goal::AtMost(0.9))),
+    meeting(
+        "sync_all_block",
+        "sync_all, block of 256",
+        "sync_all_block",
+        BLOCK,
+        Some("flag_sync"),
+        Some(Goal::AtMost(0.9)),
+    ),
+    apart(posting("post_p_1", "p, not combined, 1 CTA x 1024", "p_bw", (1, 1024), 1, 8, (34.0, FIVE_TIMES))),
+    apart(posting("post_p_8", "p, not combined, 8 CTAs x 1024", "p_bw", (8, 1024), 8, 8, (238.0, FIVE_TIMES))),
+    apart(posting("post_p_32", "p, not combined, 32 CTAs x 1024", "p_bw", (32, 1024), 32, 8, (930.0, FIVE_TIMES))),
+    posting("post_p_combined_1", "p, combined, 1 CTA x 1024", "p_bw", (1, 1024), 1, 8, (130.0, THREE_TIMES)),
+    posting("post_p_combined_8", "p, combined, 8 CTAs x 1024", "p_bw", (8, 1024), 8, 8, (910.0, THREE_TIMES)),
+    posting("post_p_combined_32", "p, combined, 32 CTAs x 1024", "p_bw", (32, 1024), 32, 8, (2700.0, THREE_TIMES)),
+    apart(posting(
+        "post_p_one_qp_8",
+        "p, not combined, 8 CTAs x 1024 on one QP",
+        "p_bw",
+        (8, 1024),
+        1,
+        8,
+        (50.0, FOUR_TIMES),
+    )),
+    posting("post_put_1", "put_nbi, 512 B, 1 CTA x 1 thread", "put_bw_thread", (1, 1), 1, 512, (0.18, FOUR_TIMES)),
+    posting("post_put_64", "put_nbi, 512 B, 64 CTAs x 1 thread", "put_bw_thread", (64, 1), 64, 512, (10.2, FOUR_TIMES)),
+    posting("post_signal_1", "signal SET, 1 CTA x 1024", "signal_rate", (1, 1024), 1, 8, (24.0, THREE_TIMES)),
+    posting("post_signal_32", "signal SET, 32 CTAs x 1024", "signal_rate", (32, 1024), 32, 8, (685.0, THREE_TIMES)),
+    Row {
+        unit: Unit::Microseconds,
+        ..posting("post_p_quiet", "p + quiet, one thread", "p_quiet", (1, 1), 1, 8, (7.3, Goal::AtMost(2.5)))
+    },
+];
+
+/// The row of that name.
+pub fn find(name: &str) -> Option<&'static Row> {
+    ROWS.iter().find(|row| row.name == name)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_sound() {
+        for (index, row) in ROWS.iter().enumerate() {
+            assert!(!row.name.contains(char::is_whitespace) && !row.title.contains('|'), "{}", row.name);
+            assert!(
+                ROWS[..index].iter().all(|other| other.name != row.name && other.title != row.title),
+                "{}",
+                row.name
+            );
+            // Groups get equal parts, multiples of 16 bytes, where a message is shared.
+            if row.kernel.contains("_bw_") || row.kernel.starts_with("link_") {
+                let groups =
+                    u64::from(row.ctas) * if row.kernel.ends_with("_thread") { u64::from(row.threads) } else { 1 };
+                assert_eq!(row.bytes % (16 * groups), 0, "{}", row.name);
+            }
+            assert_eq!(row.bytes % 8, 0, "{}", row.name);
+            if let Some(limit) = row.limit {
+                let limit = ROWS[..index].iter().find(|other| other.name == limit).unwrap();
+                assert!(limit.is_limit() && limit.unit == row.unit, "{}", row.name);
+                assert!(
+                    !row.unit.is_rate()
+                        || (limit.ctas, limit.threads, limit.bytes) == (row.ctas, row.threads, row.bytes)
+                );
+            }
+            assert_eq!(row.goal.is_none(), row.is_limit(), "{}", row.name);
+            assert_eq!(matches!(row.path, Path::NullCard(_)), row.reference.is_some(), "{}", row.name);
+            assert!(!matches!(row.goal, Some(Goal::OfLimit(_))) || row.limit.is_some(), "{}", row.name);
+            if let Path::NullCard(qps) = row.path {
+                assert!((1..=64).contains(&qps), "{}", row.name);
+            }
+        }
+    }
+
+    #[test]
+    fn every_kernel_exists() {
+        let kernels = include_str!("../../compare/kernels.h");
+        let host = include_str!("../../compare/main.cu");
+        for row in ROWS {
+            assert!(kernels.contains(&format!("COMPARE_KERNEL({},", row.kernel)), "{}", row.name);
+            assert!(host.contains(&format!("{{\"{}\", ", row.kernel)), "{}", row.name);
+        }
+    }
+
+    #[test]
+    fn figures_follow_from_times() {
+        let put = find("put_bw_block_1").unwrap();
+        // 32 MiB each millisecond.
+        assert!((put.figure(put.iters * 1_000_000) - 33.554_432).abs() < 1e-9);
+        let ping_pong = find("signal_ping_pong").unwrap();
+        assert!((ping_pong.figure(ping_pong.iters * 1250) - 1.25).abs() < 1e-9);
+        let post = find("post_p_8").unwrap();
+        // 8192 puts each microsecond.
+        assert!((post.figure(post.iters * 1000) - 8192.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn goals_are_met_or_not_or_unknown() {
+        let met = |goal: Goal, ours| goal.is_met(ours, Some(100.0), Some(200.0));
+        for (goal, good, bad) in [
+            (Goal::OfLimit(0.98), 197.0, 195.0),
+            (Goal::TimesTheirs(2.5), 251.0, 249.0),
+            (Goal::OfTheirTime(0.5), 49.0, 51.0),
+            (Goal::AtMost(1.3), 1.3, 1.31),
+        ] {
+            assert_eq!((met(goal, good), met(goal, bad)), (Some(true), Some(false)), "{goal:?}");
+        }
+        assert_eq!(Goal::OfLimit(0.98).is_met(1.0, Some(1.0), None), None);
+        assert_eq!(Goal::TimesTheirs(2.0).is_met(1.0, None, Some(1.0)), None);
+        assert_eq!(Goal::OfTheirTime(2.0).is_met(1.0, None, Some(1.0)), None);
+        assert_eq!(Goal::AtMost(1.3).is_met(1.0, None, None), Some(true));
+    }
+
+    #[test]
+    fn a_ratio_above_one_is_better() {
+        assert!(Unit::GigabytesPerSecond.ratio(2.0, 1.0) > 1.0);
+        assert!(Unit::Microseconds.ratio(1.0, 2.0) > 1.0);
+    }
+}

@@ -1,0 +1,172 @@
+//! The comparison's kernels, OxSHMEM's half, on the `cpu` device: every row's kernel, in a smaller shape, between three PEs, with its
+//! data checked. What reads and writes them on GPUs is `compare/main.cu`.
+#![allow(clippy::unwrap_used)]
+
+use oxshmem::launch::{self, LaunchOptions, Output};
+use oxshmem::{LaunchConfig, Pe};
+use oxshmem_perftest::compare::rows::{ROWS, Row};
+
+oxshmem::include_module!(KERNELS, "compare");
+
+const MOST: usize = 16 << 10;
+const SLACK: usize = 8 << 10;
+const WARMUP: u64 = 2;
+const ITERS: u64 = 17;
+const LAST: u64 = WARMUP + ITERS - 1;
+
+/// Starts `as_pe` of this program as the PEs of a job.
+fn job(transport: &str) {
+    let options = LaunchOptions {
+        output: Output::Captured,
+        ..LaunchOptions::new(3, std::env::current_exe().unwrap())
+            .args(["as_pe", "--exact", "--nocapture"])
+            .env("OXSHMEM_DEVICE", "cpu")
+            .env("OXSHMEM_TRANSPORT", transport)
+            .env("OXSHMEM_TIMEOUT", "60s")
+    };
+    let outcome = launch::run(&options).unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let said: Vec<String> = outcome.pes.iter().map(|pe| text(&pe.stdout) + &text(&pe.stderr)).collect();
+    assert!(outcome.is_success(), "{transport}: {:?}\n{}", outcome.reports, said.join("\n"));
+    assert!(said.iter().all(|said| said.contains("every row was checked")), "{transport}: {said:?}");
+}
+
+#[test]
+fn every_row_is_right_over_p2p() {
+    job("p2p");
+}
+
+#[test]
+fn every_row_is_right_over_ibgda() {
+    job("ibgda");
+}
+
+/// As in `kernels.h`.
+fn shift(i: u64) -> usize {
+    (i % 16 * 64) as usize
+}
+
+fn value(base: u64, i: u64, e: u64) -> u64 {
+    (base + i).wrapping_mul(0xd1b5_4a32_d192_ed03).wrapping_add(e)
+}
+
+fn source(pe: usize, base: u64) -> Vec<u8> {
+    (0..MOST + SLACK).map(|i| ((i as u64 * 131 + pe as u64 * 17 + base * 29) >> 3) as u8).collect()
+}
+
+/// The row in a shape that the `cpu` device runs quickly.
+fn small(row: &Row) -> Row {
+    let (ctas, threads) = (row.ctas.min(3), if row.threads > 32 { 64 } else { row.threads });
+    let bytes = match row.kernel {
+        "p_quiet" | "word_fence" => 8,
+        "p_bw" | "link_words" => 8 * 200,
+        _ if row.bytes > 64 => 16 * 3 * 64,
+        _ => row.bytes,
+    };
+    // A walk of less than the iterations, so that some of it is gone over again.
+    Row { ctas, threads, bytes, step: row.step.min(512), steps: row.steps.min(11), ..*row }
+}
+
+#[test]
+fn as_pe() {
+    if !launch::in_job() {
+        return;
+    }
+    let pe = oxshmem::init().unwrap();
+    let me = pe.my_pe();
+    let kernels = pe.load(&KERNELS).unwrap();
+    let dst = pe.alloc_aligned::<u8>(MOST, 256).unwrap();
+    let src = pe.alloc_aligned::<u8>(MOST + SLACK, 256).unwrap();
+    let signals = pe.alloc_aligned::<u64>(1024, 256).unwrap();
+    let clock = pe.alloc_aligned::<u64>(1024, 256).unwrap();
+    let other = usize::from(me == 0);
+    let mut base = 1;
+
+    let launch = |row: &Row, kernel: &str, base: u64| {
+        let function = kernels.function(kernel).unwrap();
+        let shape = LaunchConfig::linear(row.ctas, row.threads);
+        let args = (
+            &dst,
+            &src,
+            &signals,
+            &clock,
+            row.bytes,
+            row.stride,
+            row.step,
+            row.steps,
+            WARMUP,
+            ITERS,
+            base,
+            i32::try_from(other).unwrap(),
+        );
+        // SAFETY: all kernels have these parameters, and the shapes of `small` fit the memory.
+        unsafe { pe.launch(&function, shape, args).unwrap() };
+        pe.synchronize().unwrap();
+    };
+    let words = |at: usize, n: usize| -> Vec<u64> {
+        let bytes = pe.read_local(&dst, at..at + 8 * n).unwrap();
+        bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()
+    };
+
+    for row in ROWS.iter().map(small).filter(|row| !row.is_limit() || reachable(&pe)) {
+        pe.write_local(&dst, 0, &[0xff; MOST]).unwrap();
+        pe.write_local(&src, 0, &source(me, base)).unwrap();
+        pe.write_local(&clock, 0, &[0; 1024]).unwrap();
+        pe.barrier_all().unwrap();
+        let meeting =
+            ["barrier_all", "sync_all", "flag_barrier", "flag_sync"].iter().any(|start| row.kernel.starts_with(start));
+        let ping_pong = row.kernel.contains("ping_pong");
+        if me == 0 || meeting || (ping_pong && me == 1) {
+            launch(&row, row.kernel, base);
+            let times = pe.read_local(&clock, 0..2 * row.ctas as usize).unwrap();
+            assert!(times.chunks_exact(2).all(|pair| pair[0] != 0 && pair[0] <= pair[1]), "{}: {times:?}", row.name);
+        }
+        pe.barrier_all().unwrap();
+
+        let bytes = row.bytes as usize;
+        let away = (LAST % row.steps * row.step) as usize;
+        let sent = |from: usize| source(other, base)[from..][..bytes].to_vec();
+        let data = |at: usize| pe.read_local(&dst, at..at + bytes).unwrap();
+        let signal = |at: usize, n: usize| {
+            let found = pe.read_local(&signals, at..at + n).unwrap();
+            assert!(found.iter().all(|found| *found == base + LAST + 1), "{}: {found:?}", row.name);
+        };
+        match row.kernel {
+            "p_bw" | "link_words" if me == 1 => {
+                let stride = row.stride as usize;
+                let found = words(0, bytes / 8 * stride);
+                for (i, word) in found.iter().enumerate() {
+                    let expected = if i % stride == 0 { value(base, LAST, (i / stride) as u64) } else { u64::MAX };
+                    assert_eq!(*word, expected, "{}, word {i}", row.name);
+                }
+            }
+            "p_quiet" if me == 1 => assert_eq!(words(away, 2), [value(base, LAST, 0), u64::MAX], "{}", row.name),
+            "signal_rate" if me == 1 => signal(0, (row.ctas * row.threads) as usize),
+            "put_signal_ping_pong_thread" if me <= 1 => {
+                signal(away / 8, 1);
+                assert!(data(away) == sent(shift(LAST)), "{}", row.name);
+            }
+            "signal_ping_pong" | "flag_ping_pong" if me <= 1 => signal(away / 8, 1),
+            _ if meeting && !row.is_limit() => {
+                launch(&row, &format!("check_{}", row.kernel), base);
+                assert_eq!(pe.read_local(&clock, 0..1).unwrap(), [0], "{}: wrong rounds", row.name);
+            }
+            kernel if (kernel.starts_with("get_") || kernel == "link_load") && me == 0 => {
+                assert!(data(0) == sent(away), "{}", row.name);
+            }
+            kernel if ["put_", "link_store", "word_fence"].iter().any(|start| kernel.starts_with(start)) && me == 1 => {
+                assert!(data(away) == sent(shift(LAST)), "{}", row.name);
+            }
+            _ => {}
+        }
+        pe.barrier_all().unwrap();
+        base += WARMUP + ITERS;
+    }
+    pe.finalize().unwrap();
+    println!("every row was checked");
+}
+
+/// Whether peers can be loaded from and stored to, which the plain kernels do.
+fn reachable(pe: &Pe) -> bool {
+    matches!(pe.path(usize::from(pe.my_pe() == 0)), Some(oxshmem::Path::LoadStore))
+}

@@ -1,0 +1,178 @@
+//! Streams and modules of a program that uses the GPU itself.
+
+use std::ffi::{CString, c_void};
+
+use cudarc::driver::{CudaContext, sys};
+use oxshmem::device::DeviceError;
+use oxshmem::{Compare, Error, HeapError, LaunchConfig, SignalOp};
+
+use crate::{GPU, Outcome, init};
+
+const ONE: LaunchConfig = LaunchConfig { grid: [1, 1, 1], block: [1, 1, 1], shared_bytes: 0, cooperative: false };
+const WORDS: usize = 50_000;
+
+/// What a driver call answers.
+fn works(result: sys::CUresult) {
+    assert_eq!(result, sys::CUresult::CUDA_SUCCESS);
+}
+
+/// cudarc's stream, the legacy and the per-thread default stream, a stream that is destroyed with work on it, and one that is captured.
+pub fn callers_streams() -> Outcome {
+    let context = CudaContext::new(0)?;
+    let theirs = context.new_stream()?;
+    let pe = init()?;
+    let (me, n) = (pe.my_pe(), pe.n_pes());
+    let (next, previous) = ((me + 1) % n, (me + n - 1) % n);
+    let (source, inbox) = (pe.alloc::<u32>(WORDS)?, pe.alloc::<u32>(WORDS)?);
+    let signal = pe.alloc::<u64>(1)?;
+    let busy = pe.load(&GPU)?.function("busy")?;
+    let mut round = 0u64;
+    let passed = |round: u64| {
+        pe.barrier_all()?;
+        let expected = (previous as u32) << 16 | round as u32;
+        let seen = pe.read_local(&inbox, 0..WORDS)?;
+        assert!(seen.iter().all(|word| *word == expected), "round {round}: {:#x} instead of {expected:#x}", seen[0]);
+        pe.barrier_all()
+    };
+    let value = |round: u64| (me as u32) << 16 | round as u32;
+
+    // The library's operations come after the program's own work on the stream, and before what follows.
+    let handles = [theirs.cu_stream(), std::ptr::null_mut(), 2 as sys::CUstream];
+    for raw in handles {
+        // SAFETY: streams of the context that the PE is in.
+        let stream = unsafe { pe.stream_from_raw(raw.cast()) }?;
+        assert_eq!(stream.raw(), Some(raw.cast()));
+        for words in [16, WORDS] {
+            round += 1;
+            // SAFETY: the kernel takes a number; the memory is the heap's.
+            unsafe {
+                pe.launch_on_stream(&stream, &busy, ONE, (20_000_000u64,))?;
+                works(sys::cuMemsetD32Async(source.address(), value(round), WORDS, raw));
+            }
+            pe.put_on_stream(&inbox, words, &source, words..WORDS, next, &stream)?;
+            pe.put_signal_on_stream(&inbox, 0, &source, 0..words, &signal, 0, round, SignalOp::Set, next, &stream)?;
+            // SAFETY: the stream does not end before the kernels.
+            unsafe { works(sys::cuMemsetD32Async(source.address(), 0, WORDS, raw)) };
+            pe.signal_wait_until_on_stream(&signal, 0, Compare::Ge, round, &stream)?;
+            pe.synchronize_stream(&stream)?;
+            passed(round)?;
+        }
+    }
+
+    // Gone with work on it: synchronize knows when that has ended.
+    let mut raw = std::ptr::null_mut();
+    context.bind_to_thread()?;
+    round += 1;
+    // SAFETY: the stream exists while it is used; the kernel takes a number; the memory is the heap's.
+    unsafe {
+        works(sys::cuStreamCreate(&raw mut raw, 1));
+        let stream = pe.stream_from_raw(raw.cast())?;
+        pe.launch_on_stream(&stream, &busy, ONE, (50_000_000u64,))?;
+        works(sys::cuMemsetD32Async(source.address(), value(round), WORDS, raw));
+        pe.put_on_stream(&inbox, 0, &source, 0..WORDS, next, &stream)?;
+        works(sys::cuStreamDestroy_v2(raw));
+    }
+    pe.synchronize()?;
+    passed(round)?;
+
+    // A graph.
+    // SAFETY: as above; graph and executable graph are used as cuda.h says.
+    unsafe {
+        let raw = theirs.cu_stream();
+        let stream = pe.stream_from_raw(raw.cast())?;
+        let (mut graph, mut executable) = (std::ptr::null_mut(), std::ptr::null_mut());
+        works(sys::cuStreamBeginCapture_v2(raw, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+        pe.put_on_stream(&inbox, 16, &source, 16..WORDS, next, &stream)?;
+        pe.put_on_stream(&inbox, 0, &source, 0..16, next, &stream)?;
+        pe.quiet_on_stream(&stream)?;
+        works(sys::cuStreamEndCapture(raw, &raw mut graph));
+        works(sys::cuGraphInstantiateWithFlags(&raw mut executable, graph, 0));
+        for _ in 0..3 {
+            round += 1;
+            works(sys::cuMemsetD32Async(source.address(), value(round), WORDS, raw));
+            works(sys::cuGraphLaunch(executable, raw));
+            pe.synchronize_device()?;
+            passed(round)?;
+        }
+        works(sys::cuGraphExecDestroy(executable));
+        works(sys::cuGraphDestroy(graph));
+    }
+
+    // Memory that a kernel would fault on.
+    // SAFETY: a stream of the context.
+    let stream = unsafe { pe.stream_from_raw(theirs.cu_stream().cast()) }?;
+    let pageable = [0u32; 16];
+    // SAFETY: it is refused.
+    let refused =
+        unsafe { pe.putmem_on_stream(inbox.address() as *mut c_void, pageable.as_ptr().cast(), 64, next, &stream) };
+    assert!(matches!(refused, Err(Error::Heap(HeapError::NotOnDevice { bytes: 64, .. }))), "{refused:?}");
+    // The call that waits takes it.
+    round += 1;
+    let data = vec![value(round); WORDS];
+    // SAFETY: as long as the data; then memory of cudarc's.
+    unsafe {
+        pe.putmem(inbox.address() as *mut c_void, data.as_ptr().cast(), WORDS * 4, next)?;
+        passed(round)?;
+        let copy = theirs.clone_htod(&data)?;
+        theirs.synchronize()?;
+        let (address, _guard) = cudarc::driver::DevicePtr::device_ptr(&copy, &theirs);
+        let into = address as *mut c_void;
+        pe.getmem(into, inbox.address() as *const c_void, WORDS * 4, next)?;
+        drop(_guard);
+        assert_eq!(theirs.clone_dtoh(&copy)?, data);
+    }
+    pe.barrier_all()?;
+    pe.finalize()?;
+
+    // A stream of a PE that is gone.
+    let pe = init()?;
+    let words = pe.alloc::<u32>(1)?;
+    let stale = pe.put_on_stream(&words, 0, &words, 0..1, 0, &stream);
+    assert!(matches!(stale, Err(Error::Device(DeviceError::Unsupported { device: "cuda", .. }))), "{stale:?}");
+    Ok(pe.finalize()?)
+}
+
+/// A module that the program loads through the driver API can be given the PE's state.
+pub fn own_modules() -> Outcome {
+    let context = CudaContext::new(0)?;
+    let pe = init()?;
+    let (major, minor) = context.compute_capability()?;
+    let fits = |arch: u32| arch as i32 <= major * 10 + minor;
+    let (_, ptx) = GPU.ptx.iter().rfind(|(arch, _)| fits(*arch)).ok_or("no PTX")?;
+    context.bind_to_thread()?;
+    let load = |ptx: &str| {
+        let text = CString::new(ptx).unwrap();
+        let mut module = std::ptr::null_mut();
+        // SAFETY: PTX that ends with 0.
+        works(unsafe { sys::cuModuleLoadData(&raw mut module, text.as_ptr().cast()) });
+        module
+    };
+    let answer = pe.alloc::<i32>(2)?;
+    for _ in 0..2 {
+        let module = load(ptx);
+        let mut function = std::ptr::null_mut();
+        let mut address = answer.address();
+        let mut args = [(&raw mut address).cast::<c_void>()];
+        // SAFETY: the module stays loaded until it is unregistered, the kernel takes an address.
+        unsafe {
+            pe.register_module(module.cast())?;
+            works(sys::cuModuleGetFunction(&raw mut function, module, c"who_am_i".as_ptr()));
+            let (stream, extra) = (std::ptr::null_mut(), std::ptr::null_mut());
+            works(sys::cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, args.as_mut_ptr(), extra));
+        }
+        pe.synchronize_device()?;
+        assert_eq!(pe.read_local(&answer, 0..2)?, [pe.my_pe() as i32, pe.n_pes() as i32]);
+        pe.write_local(&answer, 0, &[-1, -1])?;
+        pe.unregister_module(module.cast())?;
+        assert!(pe.unregister_module(module.cast()).is_err());
+        // SAFETY: none of its kernels is running.
+        works(unsafe { sys::cuModuleUnload(module) });
+    }
+    let stateless = load(".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry nothing()\n{\nret;\n}\n");
+    // SAFETY: it is loaded.
+    let refused = unsafe { pe.register_module(stateless.cast()) };
+    assert!(matches!(refused, Err(Error::Device(DeviceError::CudaModule { .. }))), "{refused:?}");
+    // SAFETY: none of its kernels is running.
+    works(unsafe { sys::cuModuleUnload(stateless) });
+    Ok(pe.finalize()?)
+}

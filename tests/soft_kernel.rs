@@ -1,0 +1,373 @@
+//! The software HCA's kernel on the `cpu` device: it does what the engine of the CPU does, to memory, completions, errors and queue pairs.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "../hca/tests/common/mod.rs"]
+mod common;
+
+use std::time::Duration;
+
+use common::Pair;
+use oxshmem_hca::objects::QpAttributes;
+use oxshmem_hca::prm::qpc::QpState;
+use oxshmem_hca::provider::Provider;
+use oxshmem_hca::soft::{SoftHca, SoftOptions};
+use oxshmem_hca::testing::{Endpoint, EndpointOptions};
+use oxshmem_hca::wire::cqe::{self, Syndrome};
+use oxshmem_hca::wire::ctrl::Fence;
+use oxshmem_hca::wire::masked_atomic::Repr as Masked;
+use oxshmem_hca::wire::{BLOCK_BYTES, MAX_WQE_BYTES, Op, Wqe, data, doorbell, raddr};
+use proptest::prelude::*;
+
+fn kernel() -> SoftOptions {
+    SoftOptions {
+        stepped: true,
+        accelerator: Some(oxshmem::device::cpu_accelerator().unwrap()),
+        ..SoftOptions::default()
+    }
+}
+
+fn thread() -> SoftOptions {
+    SoftOptions { stepped: true, ..SoftOptions::default() }
+}
+
+fn pair() -> Pair {
+    Pair::new(EndpointOptions::default(), kernel)
+}
+
+/// One work request of a random program; each has 256 bytes of remote memory and 256 of local memory to itself.
+#[derive(Debug, Clone)]
+struct Request {
+    kind: u8,
+    len: u32,
+    shift: u32,
+    operands: [u64; 4],
+    signaled: bool,
+    ordered: bool,
+    /// Bytes of the WQE to change, and how.
+    damage: Vec<(usize, u8)>,
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let damage = prop_oneof![
+        30 => Just(Vec::new()),
+        1 => prop::collection::vec((0usize..64, 1u8..=255), 1..2),
+    ];
+    (0u8..12, 0u32..220, 0u32..16, any::<[u64; 4]>(), any::<bool>(), any::<bool>(), damage).prop_map(
+        |(kind, len, shift, operands, signaled, ordered, damage)| Request {
+            kind,
+            len,
+            shift,
+            operands,
+            signaled,
+            ordered,
+            damage,
+        },
+    )
+}
+
+/// Posts the work requests and rings after each, or once; answers what there is to compare.
+fn run(options: fn() -> SoftOptions, requests: &[Request], every: usize) -> Outcome {
+    let mut pair = Pair::new(EndpointOptions::default(), options);
+    let mut filler = 0u32;
+    let fill: Vec<u8> = std::iter::repeat_with(|| {
+        filler = filler.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (filler >> 24) as u8
+    })
+    .take(1 << 16)
+    .collect();
+    pair.a.heap.write(0, &fill);
+    pair.b.heap.write(0, &fill);
+    for (at, request) in requests.iter().enumerate() {
+        let (place, shift) = (at as u64 * 256, u64::from(request.shift));
+        let atomic = |width: u64| Endpoint::remote(&pair.b.address(), place + shift / width * width);
+        let remote = Endpoint::remote(&pair.b.address(), place + shift);
+        let local = |len: u32| pair.a.local((1 << 15) + place + 16 - shift, len);
+        let [a, b, c, d] = request.operands;
+        let payload = &fill[at..at + request.len as usize];
+        let op = match request.kind {
+            0 => Op::Nop { ds: 1 + (request.len % 4) as u8 },
+            1 => Op::Dump { local: local(request.len.max(1)) },
+            2 | 3 => Op::WriteInline { remote, payload },
+            4 => Op::Write { remote, local: (request.len != 0).then(|| local(request.len)) },
+            5 => Op::Read { remote, local: (request.len != 0).then(|| local(request.len)) },
+            6 => Op::AtomicFa { remote: atomic(8), add: a, local: local(8) },
+            7 => Op::AtomicCs { remote: atomic(8), compare: a, swap: b, local: local(8) },
+            8 => {
+                let operands = Masked::CompareSwap8 { swap: a, compare: b, swap_mask: c, compare_mask: d & 1 };
+                Op::Masked { remote: atomic(8), operands, local: local(8) }
+            }
+            9 => {
+                let (swap_mask, compare_mask) = (c as u32, d as u32 & 1);
+                let operands = Masked::CompareSwap4 { swap: a as u32, compare: b as u32, swap_mask, compare_mask };
+                Op::Masked { remote: atomic(4), operands, local: local(4) }
+            }
+            10 => {
+                let boundary = [0, u64::MAX, b][a as usize % 3];
+                Op::Masked { remote: atomic(8), operands: Masked::FetchAdd8 { add: a, boundary }, local: local(8) }
+            }
+            _ => {
+                let boundary = [0, u32::MAX, b as u32][a as usize % 3];
+                let operands = Masked::FetchAdd4 { add: a as u32, boundary };
+                Op::Masked { remote: atomic(4), operands, local: local(4) }
+            }
+        };
+        let mut wqe = Wqe::new(pair.a.qp.qpn(), pair.a.posted() as u16, request.signaled, op);
+        wqe.fence = if request.ordered { Fence::StrongOrdering } else { Fence::None };
+        let mut bytes = [0; MAX_WQE_BYTES];
+        let blocks = wqe.emit(&mut bytes);
+        for (at, change) in &request.damage {
+            bytes[*at] ^= *change;
+        }
+        pair.a.post_raw(&bytes[..blocks * BLOCK_BYTES]);
+        if (at + 1) % every == 0 {
+            pair.a.ring();
+            while pair.step() {}
+        }
+    }
+    pair.a.ring();
+    while pair.step() {}
+    Outcome {
+        local: pair.a.heap.read(0, 1 << 16),
+        remote: pair.b.heap.read(0, 1 << 16),
+        cqe: pair.a.cqe().map(|cqe| match cqe.status {
+            cqe::Status::Done { byte_cnt, .. } => (cqe.wqe_opcode, cqe.wqe_counter, Ok(byte_cnt)),
+            cqe::Status::Error { syndrome, .. } => (cqe.wqe_opcode, cqe.wqe_counter, Err(syndrome)),
+        }),
+        state: pair.a.qp.query().unwrap().state,
+        violations: pair
+            .hca_a
+            .violations()
+            .iter()
+            .map(|violation| violation.to_string().replace(&pair.hca_b.info().gid.to_string(), "the peer"))
+            .collect(),
+    }
+}
+
+#[derive(Debug, PartialEq)]
+struct Outcome {
+    local: Vec<u8>,
+    remote: Vec<u8>,
+    cqe: Option<(u8, u16, Result<u32, u8>)>,
+    state: QpState,
+    violations: Vec<String>,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// The CPU's engine, which is the reference, and the kernel leave the same behind; also where a work request is damaged.
+    #[test]
+    fn kernel_and_thread_agree(requests in prop::collection::vec(request(), 1..40), every in 1usize..50) {
+        // A queue of 128 blocks must hold what is posted between two doorbells.
+        let every = every.min(20);
+        let expected = run(thread, &requests, every);
+        let found = run(kernel, &requests, every);
+        let differs = |ours: &[u8], theirs: &[u8]| ours.iter().zip(theirs).position(|(a, b)| a != b);
+        prop_assert_eq!(differs(&expected.remote, &found.remote), None, "remote memory");
+        prop_assert_eq!(differs(&expected.local, &found.local), None, "local memory");
+        prop_assert_eq!(
+            (expected.cqe, expected.state, expected.violations),
+            (found.cqe, found.state, found.violations)
+        );
+    }
+}
+
+#[test]
+fn indices_wrap_again_and_again() {
+    let mut pair = pair();
+    let address = pair.b.address();
+    for round in 0..1500u64 {
+        for i in 0..100 {
+            let remote = Endpoint::remote(&address, i * 8);
+            pair.a.post(Op::WriteInline { remote, payload: &(round * 100 + i).to_ne_bytes() }, i == 99);
+        }
+        pair.a.ring();
+        while pair.step() {}
+        assert_eq!(pair.a.cqe().unwrap().wqe_counter, (round * 100 + 99) as u16, "round {round}");
+    }
+    let expected: Vec<u8> = (149_900..150_000u64).flat_map(u64::to_ne_bytes).collect();
+    assert_eq!(pair.b.heap.read(0, 800), expected);
+    let counters = pair.hca_a.counters().unwrap();
+    assert_eq!((counters.wqes, counters.bytes, counters.errors), (150_000, 1_200_000, 0));
+    assert_eq!((counters.doorbells, counters.recovered), (1500, 0));
+}
+
+#[test]
+fn long_transfers_take_several_turns() {
+    let mut pair = Pair::new(EndpointOptions { heap_bytes: 8 << 20, ..EndpointOptions::default() }, kernel);
+    let pattern: Vec<u8> = (0..7_000_001u32).map(|i| ((i * 31) >> 3) as u8).collect();
+    pair.a.heap.write(5, &pattern);
+    let remote = Endpoint::remote(&pair.b.address(), 3);
+    let local = Some(pair.a.local(5, pattern.len() as u32));
+    let cqe = pair.run(Op::Write { remote, local });
+    assert_eq!(cqe.status_bytes(), pattern.len() as u32);
+    assert_eq!(pair.b.heap.read(3, pattern.len()), pattern);
+    let local = Some(pair.a.local(9, pattern.len() as u32));
+    pair.run(Op::Read { remote, local });
+    assert_eq!(pair.a.heap.read(9, pattern.len()), pattern);
+}
+
+trait StatusBytes {
+    fn status_bytes(&self) -> u32;
+}
+
+impl StatusBytes for cqe::Repr {
+    fn status_bytes(&self) -> u32 {
+        match self.status {
+            cqe::Status::Done { byte_cnt, .. } => byte_cnt,
+            cqe::Status::Error { .. } => 0,
+        }
+    }
+}
+
+/// What a queue pair in error still gets is flushed, and after a reset it works again.
+#[test]
+fn errors_flush_and_a_reset_heals() {
+    let mut pair = pair();
+    let address = pair.b.address();
+    let bad = raddr::Repr { rkey: address.rkey ^ 0x100, ..Endpoint::remote(&address, 0) };
+    let good = Endpoint::remote(&address, 0);
+    pair.a.post(Op::WriteInline { remote: good, payload: &[1; 8] }, false);
+    pair.a.post(Op::WriteInline { remote: bad, payload: &[2; 8] }, false);
+    pair.a.post(Op::WriteInline { remote: good, payload: &[3; 8] }, false);
+    pair.a.ring();
+    while pair.step() {}
+    assert_eq!(pair.b.heap.read(0, 8), [1; 8], "what came before the error is done, what came after is not");
+    let error = |syndrome: Syndrome| cqe::Status::Error { syndrome: syndrome as u8, vendor_syndrome: 0 };
+    let cqe = pair.a.cqe().unwrap();
+    assert_eq!((cqe.wqe_counter, cqe.status), (2, error(Syndrome::WrFlush)));
+    let first = pair.hca_a.first_failure(pair.a.qp.qpn()).unwrap();
+    assert_eq!((first.wqe_index, first.syndrome), (1, Syndrome::RemoteAccess as u8));
+    // Posted to a queue pair that is in error already.
+    pair.a.post_and_ring(Op::Nop { ds: 1 });
+    while pair.step() {}
+    let step = || {
+        pair.step();
+    };
+    let cqe = pair.a.wait(3, common::LIMIT, step).unwrap();
+    assert_eq!(cqe.status, error(Syndrome::WrFlush));
+    assert_eq!(pair.a.qp.query().unwrap().state, QpState::Err);
+
+    pair.a.qp.to_reset().unwrap();
+    pair.b.qp.to_reset().unwrap();
+    pair.a.restart();
+    pair.b.restart();
+    pair.a.connect(&pair.b.address(), &QpAttributes::default()).unwrap();
+    pair.b.connect(&pair.a.address(), &QpAttributes::default()).unwrap();
+    pair.run(Op::WriteInline { remote: good, payload: &[4; 8] });
+    assert_eq!(pair.b.heap.read(0, 8), [4; 8]);
+}
+
+#[test]
+fn a_queue_pair_that_is_put_into_error_is_flushed() {
+    let mut pair = pair();
+    let remote = Endpoint::remote(&pair.b.address(), 0);
+    pair.run(Op::WriteInline { remote, payload: &[1; 8] });
+    pair.a.qp.to_error().unwrap();
+    let cqe = pair.run_any(Op::WriteInline { remote, payload: &[2; 8] });
+    assert_eq!(cqe.status, cqe::Status::Error { syndrome: Syndrome::WrFlush as u8, vendor_syndrome: 0 });
+    assert_eq!(pair.b.heap.read(0, 8), [1; 8]);
+}
+
+/// A peer whose HCA dies, and one that destroys its key, after the kernel has used both.
+#[test]
+fn peers_that_go_away_are_noticed() {
+    let quick = QpAttributes { ack_timeout: 8, retry_count: 1, ..QpAttributes::default() };
+    let mut pair = Pair::with(EndpointOptions::default(), kernel(), kernel(), &quick);
+    let remote = Endpoint::remote(&pair.b.address(), 0);
+    pair.run(Op::WriteInline { remote, payload: &[1; 8] });
+    pair.b.key.close().unwrap();
+    pair.hca_a.progress();
+    let cqe = pair.run_any(Op::WriteInline { remote, payload: &[2; 8] });
+    assert_eq!(cqe.status, cqe::Status::Error { syndrome: Syndrome::RemoteAccess as u8, vendor_syndrome: 0 });
+    assert_eq!(pair.b.heap.read(0, 8), [1; 8]);
+
+    let mut pair = Pair::with(EndpointOptions::default(), kernel(), kernel(), &quick);
+    let remote = Endpoint::remote(&pair.b.address(), 0);
+    pair.run(Op::WriteInline { remote, payload: &[1; 8] });
+    pair.hca_b.kill();
+    pair.hca_a.progress();
+    let cqe = pair.run_any(Op::WriteInline { remote, payload: &[2; 8] });
+    assert_eq!(cqe.status, cqe::Status::Error { syndrome: Syndrome::RetryExceeded as u8, vendor_syndrome: 0 });
+    assert_eq!(pair.b.heap.read(0, 8), [1; 8]);
+}
+
+#[test]
+fn doorbells_that_fit_no_queue_pair_are_reported() {
+    let mut pair = pair();
+    let qpn = pair.a.qp.qpn();
+    for (bell, text) in [
+        (doorbell::Repr::producer(1, qpn + 7), "doorbell.qpn: no QP"),
+        (doorbell::Repr { ds: 0x40, ..doorbell::Repr::producer(1, qpn) }, "doorbell.qpn_ds[7:6]"),
+    ] {
+        pair.a.ring_register(bell);
+        while pair.step() {}
+        let last = pair.hca_a.violations().pop().unwrap().to_string();
+        assert!(last.contains(text), "{last}");
+    }
+    // The queue pair itself is well.
+    let remote = Endpoint::remote(&pair.b.address(), 0);
+    pair.run(Op::WriteInline { remote, payload: &[1; 8] });
+    pair.a.set_doorbell_record(60_000);
+    pair.a.ring_register(doorbell::Repr::producer(0, qpn));
+    while pair.step() {}
+    let last = pair.hca_a.violations().pop().unwrap().to_string();
+    assert!(last.contains("dbr.send is 60000"), "{last}");
+    assert_eq!(pair.a.qp.query().unwrap().state, QpState::Err);
+}
+
+/// An engine with a thread instead of steps, and both ends posting.
+#[test]
+fn both_ends_post_to_running_kernels() {
+    let running = || SoftOptions { stepped: false, ..kernel() };
+    let mut pair = Pair::new(EndpointOptions::default(), running);
+    for i in 0..200u64 {
+        let (a, b) = (pair.a.address(), pair.b.address());
+        let at = pair.a.post_and_ring(Op::WriteInline { remote: Endpoint::remote(&b, 0), payload: &i.to_ne_bytes() });
+        let bt = pair.b.post_and_ring(Op::WriteInline { remote: Endpoint::remote(&a, 0), payload: &i.to_ne_bytes() });
+        for (end, index) in [(&pair.a, at), (&pair.b, bt)] {
+            let cqe = end.wait(index, common::LIMIT, || std::thread::sleep(Duration::from_micros(20))).unwrap();
+            assert!(matches!(cqe.status, cqe::Status::Done { .. }), "{cqe}");
+        }
+        assert_eq!(pair.b.heap.word(0).load(std::sync::atomic::Ordering::Acquire), i);
+    }
+}
+
+#[test]
+fn the_null_card_completes_and_moves_nothing() {
+    let mut pair = Pair::new(EndpointOptions::default(), || SoftOptions { null: true, ..kernel() });
+    assert_eq!(pair.hca_a.info().provider, "null");
+    let remote = Endpoint::remote(&pair.b.address(), 0);
+    // One block, then two: the CQE names the first block of the last work request.
+    pair.a.post(Op::WriteInline { remote, payload: &[1; 8] }, true);
+    let index = pair.a.post_and_ring(Op::WriteInline { remote, payload: &[1; 60] });
+    while pair.step() {}
+    assert_eq!((index, pair.a.cqe().unwrap().wqe_counter), (1, 1));
+    assert_eq!(pair.b.heap.read(0, 64), [0; 64]);
+}
+
+#[test]
+fn what_a_kernel_cannot_do_is_refused() {
+    let faulty = SoftOptions { faults: "reorder=0.5".parse().unwrap(), ..kernel() };
+    let error = SoftHca::open(faulty).unwrap_err().to_string();
+    assert!(error.contains("OXSHMEM_SOFT_ENGINE=thread"), "{error}");
+    let error = SoftHca::open(SoftOptions { null: true, ..thread() }).unwrap_err().to_string();
+    assert!(error.contains("OXSHMEM_SOFT_ENGINE=kernel"), "{error}");
+
+    let hca = SoftHca::open(kernel()).unwrap();
+    let provider: std::sync::Arc<dyn Provider> = hca;
+    let error =
+        Endpoint::new(&provider, EndpointOptions { collapsed: false, ..EndpointOptions::default() }).unwrap_err();
+    assert!(error.to_string().contains("cqc.cc"), "{error}");
+}
+
+/// A data segment that is good for `kernel_and_thread_agree` in one respect only: its length means 2 GiB.
+#[test]
+fn lengths_are_checked() {
+    let mut pair = pair();
+    let remote = Endpoint::remote(&pair.b.address(), 0);
+    let local = Some(data::Repr { byte_count: 0, ..pair.a.local(0, 8) });
+    let cqe = pair.run_any(Op::Read { remote, local });
+    assert_eq!(cqe.status, cqe::Status::Error { syndrome: Syndrome::LocalLength as u8, vendor_syndrome: 0 });
+}
