@@ -4,7 +4,7 @@
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench compare performance-docs fmt clean
+.PHONY: help setup demo test bench compare performance-docs gpu-bundle usage header-time fmt clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
@@ -27,6 +27,15 @@ compare: setup ## Side by side with NVSHMEM on this machine's GPUs; JSON and a p
 
 performance-docs: setup ## Make docs/performance.md's tables and plots from perftest/baselines
 	@cargo run --release --quiet -p oxshmem-perftest --bin performance_docs
+
+gpu-bundle: setup ## Build and pack what a machine with GPUs needs; there: ./gpu-bundle/run
+	@scripts/gpu-bundle
+
+usage: setup ## Registers, stack and spills of the library's device functions
+	@scripts/usage
+
+header-time: setup ## How long a kernel with the device headers takes to compile
+	@scripts/header-time
 
 fmt: ## Format Rust, C++ and CUDA sources
 	@cargo fmt --all

@@ -181,7 +181,7 @@ jobs! {
 
 /// With the defaults, a PE needs less than 256 MiB of memory.
 #[test]
-fn memory() {
+fn memory_cpu() {
     for transport in [Transport::P2p, Transport::Ibgda] {
         let job = Job::new(PE, "host_memory", 2).transport(transport);
         job.env("OXSHMEM_HEAP_MAX", "16G").env("OXSHMEM_HEAP_CHUNK", "64M").passes();
@@ -190,7 +190,7 @@ fn memory() {
 
 /// The CPU proxy: every case that needs nothing but the device and the transport.
 #[test]
-fn ibrc() {
+fn ibrc_cpu() {
     for case in [
         "typed",
         "rma",

@@ -287,6 +287,12 @@ fn wrong_modules_are_refused() {
     assert!(matches!(space.build_cpu(&Module::new("a"), "crate"), Err(Error::NoSource(_))));
     let missing = space.build_cpu(&Module::new("a").source("b.cu"), "crate").unwrap_err().to_string();
     assert!(missing.contains("b.cu does not exist"), "{missing}");
+    space.dir.write("a.cu", "");
+    for wrong in [vec![70], vec![90, 80], vec![90, 90]] {
+        let error =
+            space.build_cpu(&Module::new("a").source("a.cu").architectures(wrong.clone()), "crate").unwrap_err();
+        assert!(matches!(&error, Error::BadArchitectures { architectures, .. } if *architectures == wrong), "{error}");
+    }
     let module = Module::new("a").source("a.cu");
     let nowhere = module.compile_in(&cargo_for(space.dir.path(), "crate"), Path::new("/nonexistent"), &no_cuda);
     assert!(matches!(nowhere, Err(Error::MissingHeaders(_))));
@@ -364,6 +370,11 @@ fn ptx_cubins_and_usage_come_out() {
     assert!(rust.contains(r#"cubins: &[(80, include_bytes!("kernels.sm_80.cubin").as_slice()), (90, "#), "{rust}");
     let report = std::fs::read_to_string(artifacts.rust.with_file_name("kernels.usage.txt")).unwrap();
     assert_eq!(report.lines().count(), 4, "{report}");
+
+    let one = Module::new("one").source("a.cu").architectures([90]);
+    let (artifacts, _) = space.build(&one, "crate", &env).unwrap();
+    assert_eq!(artifacts.ptx.iter().map(|(arch, _)| *arch).collect::<Vec<_>>(), [90]);
+    assert_eq!(artifacts.cubins.iter().map(|(arch, _)| *arch).collect::<Vec<_>>(), [90]);
 
     space.dir.write("a.cu", "int answer() { return 1; } // broken\n");
     let error = space.build(&Module::new("kernels").source("a.cu"), "crate", &env).unwrap_err().to_string();

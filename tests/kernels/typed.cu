@@ -4,22 +4,30 @@
 // one checks; the host puts barriers between them. Called by one block, whose last warp is not full.
 #include <oxshmem/port/port.h>
 
-// Some 700 calls: if each were a copy of its operation, compiling this would take minutes. So here operations are not copied
-// into their callers, by a declaration that comes first.
+// More than a thousand calls: if each were a copy of its operation, compiling them would take the CUDA compiler minutes. So
+// what is long is declared beforehand as a function of its own.
 #ifdef __CUDACC__
 #undef OXSHMEM_DEVICE
 #define OXSHMEM_DEVICE inline __device__
+#define OUTLINED inline __device__ __noinline__
 
 namespace oxshmem {
-enum class Compare;
+enum class Compare : int;
 namespace detail {
-enum class SignalOp;
-template <class Scope> __noinline__ __device__ void put_by(void *, const void *, uint64_t, int, bool);
-template <class Scope> __noinline__ __device__ void get_by(void *, const void *, uint64_t, int, bool);
+enum class SignalOp : int;
+struct AtomicRequest;
+template <class Scope> OUTLINED void put_by(void *, const void *, uint64_t, int, bool);
+template <class Scope> OUTLINED void get_by(void *, const void *, uint64_t, int, bool);
+template <class Scope> OUTLINED void put_signal_by(void *, const void *, uint64_t, uint64_t *, uint64_t, SignalOp, int, bool);
+template <bool Fetch, class T, class Local> OUTLINED T atomic(T *, int, const AtomicRequest &, Local);
+template <class Done> OUTLINED bool wait_for(abi::Op, const void *, Done);
 } // namespace detail
-template <class Scope, class T> __noinline__ __device__ void iput(Scope, T *, const T *, ptrdiff_t, ptrdiff_t, size_t, int);
-template <class Scope, class T> __noinline__ __device__ void iget(Scope, T *, const T *, ptrdiff_t, ptrdiff_t, size_t, int);
+template <class T> OUTLINED void p(T *, T, int);
+template <class T> OUTLINED T g(const T *, int);
+template <class Scope, class T> OUTLINED void iput(Scope, T *, const T *, ptrdiff_t, ptrdiff_t, size_t, int);
+template <class Scope, class T> OUTLINED void iget(Scope, T *, const T *, ptrdiff_t, ptrdiff_t, size_t, int);
 } // namespace oxshmem
+#undef OUTLINED
 #endif
 
 #include "conformance.h"

@@ -1,0 +1,84 @@
+//! `gpu-bundle/run`: runs on a machine with GPUs what `make gpu-bundle` has packed elsewhere, prints a table and writes everything to one
+//! JSON file.
+
+mod parts;
+mod report;
+mod step;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+
+use report::{Report, say};
+use step::Runner;
+
+/// What can be run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Conformance over P2P and IBGDA, errors, faults, deaths of PEs.
+    Tests,
+    /// Every performance test over P2P and IBGDA.
+    Perftests,
+    /// Side by side with NVSHMEM, where that is installed.
+    Compare,
+    /// The core of the tests under compute-sanitizer's memcheck and racecheck.
+    Sanitize,
+}
+
+/// Runs the tests, the performance tests, the comparison and the sanitizers on this machine's GPUs.
+///
+/// Exit status: 0 if everything that ran has passed, 1 if something failed or nothing could be run, 2 if the arguments are wrong. What the
+/// machine lacks is skipped, with the reason.
+#[derive(Debug, Parser)]
+#[command(name = "run", version)]
+struct Arguments {
+    /// What to run; tests, perftests and compare unless given.
+    parts: Vec<Part>,
+    /// Folder for results.json and the logs of all steps.
+    #[arg(long, value_name = "DIR", default_value = "results")]
+    out: PathBuf,
+    /// The longest that one step may take, in seconds.
+    #[arg(long, value_name = "S", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=86400))]
+    limit: u64,
+    /// Jobs at a time in the tests.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    jobs: u32,
+    /// Only tests, performance tests, rows and cases whose name contains this.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    only: String,
+}
+
+fn run(arguments: &Arguments) -> Result<bool, String> {
+    let mut parts = arguments.parts.clone();
+    if parts.is_empty() {
+        parts = vec![Part::Tests, Part::Perftests, Part::Compare];
+    }
+    let runner = Runner::new(&arguments.out, Duration::from_secs(arguments.limit))?;
+    let mut report = Report::new(&runner);
+    say(report.heading());
+    for part in parts {
+        match part {
+            Part::Tests => parts::tests(&runner, &mut report, arguments.jobs, &arguments.only),
+            Part::Perftests => parts::perftests(&runner, &mut report, &arguments.only),
+            Part::Compare => parts::compare(&runner, &mut report, &arguments.only),
+            Part::Sanitize => parts::sanitize(&runner, &mut report, &arguments.only),
+        }
+        // Also what an interrupted run has found is kept.
+        report.write(&arguments.out.join("results.json"))?;
+    }
+    say(&format!("\n{}\nresults: {}", report.table(), arguments.out.join("results.json").display()));
+    Ok(report.is_good())
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("run: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

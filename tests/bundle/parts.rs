@@ -1,0 +1,270 @@
+//! The parts of a run.
+
+use std::path::{Path, PathBuf};
+
+use oxshmem_tests::{Device, Transport, absent};
+use serde_json::Value;
+
+use crate::report::{Group, Item, Report, Status, say};
+use crate::step::{Ended, Runner, Step};
+
+const TRANSPORTS: [Transport; 2] = [Transport::P2p, Transport::Ibgda];
+
+/// The test programs of the bundle, and whether their jobs may run beside each other: those of `gpu` look at the free memory.
+const TESTS: [(&str, bool); 4] = [("gpu", false), ("conformance", true), ("errors", true), ("processes", true)];
+
+/// Runs the tests, on all GPUs and, if there are several, once more with all PEs on one.
+pub fn tests(runner: &Runner, report: &mut Report, jobs: u32, only: &str) {
+    for one_gpu in [false, true] {
+        if one_gpu && report.gpus() < 2 {
+            continue;
+        }
+        for (test, beside) in TESTS {
+            let name = format!("{test}, {}", if one_gpu { "one GPU" } else { "all GPUs" });
+            let threads = if beside { jobs } else { 1 };
+            let log = format!("tests-{test}{}", if one_gpu { "-one-gpu" } else { "" });
+            let mut step = Step::new(log, runner.bundle.join("tests").join(test))
+                .args(["--show-output", "--test-threads", &threads.to_string()])
+                // Those of the `cpu` device need no GPU to be tested.
+                .args(["--skip", "cpu"]);
+            if !only.is_empty() {
+                step = step.args([only]);
+            }
+            if one_gpu {
+                step = step.env("CUDA_VISIBLE_DEVICES", "0");
+            }
+            let ended = runner.run(&step);
+            let mut items = read_tests(&ended.text);
+            // A program that was killed, or has crashed, has not said how its last tests ended.
+            if !ended.text.lines().any(|line| line.starts_with("test result: ")) {
+                items.push(Item { name: format!("{test} as a whole"), status: Status::Failed(ended.how) });
+            }
+            report.add(Group { part: "tests", name, seconds: ended.seconds, items, lines: Vec::new() });
+        }
+    }
+}
+
+/// What Rust's test harness printed with `--show-output`.
+fn read_tests(text: &str) -> Vec<Item> {
+    let mut items: Vec<Item> = Vec::new();
+    let mut shown: Option<&str> = None;
+    for line in text.lines() {
+        if let Some((name, result)) = line.strip_prefix("test ").and_then(|rest| rest.rsplit_once(" ... ")) {
+            let name = name.trim_end_matches(" - should panic").to_owned();
+            let status = match result {
+                "ok" => Status::Passed,
+                other if other.starts_with("ignored") => Status::Skipped(other.to_owned()),
+                other => Status::Failed(other.to_owned()),
+            };
+            items.push(Item { name, status });
+        } else if let Some(name) = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----")) {
+            shown = Some(name);
+        } else if line == "successes:" || line == "failures:" {
+            shown = None;
+        } else if let Some(item) = shown.and_then(|name| items.iter_mut().find(|item| item.name == name)) {
+            match (&mut item.status, line.strip_prefix("skipped: ")) {
+                (status @ Status::Passed, Some(reason)) => *status = Status::Skipped(reason.to_owned()),
+                (Status::Failed(how), _) if how == "FAILED" => line.clone_into(how),
+                (Status::Failed(how), _) => {
+                    how.push('\n');
+                    how.push_str(line);
+                }
+                _ => {}
+            }
+        }
+    }
+    items
+}
+
+/// The reason why programs of the bundle cannot run on GPUs over a transport.
+fn obstacle(runner: &Runner, transport: Transport) -> Option<String> {
+    let Some(pe) = runner.program("conformance-pe") else {
+        return Some("bin/conformance-pe is not in this bundle".to_owned());
+    };
+    absent(&pe.to_string_lossy(), Device::Cuda, transport)
+}
+
+/// What a program that was run by itself makes of an item.
+fn verdict(ended: &Ended) -> Status {
+    if ended.good {
+        return Status::Passed;
+    }
+    let said = ended.text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    Status::Failed(format!("{}: {said}", ended.how))
+}
+
+/// JSON lines in a file; none if there is no file.
+fn read_lines(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+/// Runs every performance test over both transports, with its defaults.
+pub fn perftests(runner: &Runner, report: &mut Report, only: &str) {
+    let mut programs: Vec<String> = std::fs::read_dir(runner.bundle.join("bin"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| name.starts_with("shmem_") && name.contains(only))
+        .collect();
+    programs.sort();
+    for transport in TRANSPORTS {
+        let mut group = Group { part: "perftests", name: transport.name().to_owned(), ..Group::default() };
+        let obstacle = obstacle(runner, transport);
+        for name in &programs {
+            let status = match &obstacle {
+                Some(reason) => Status::Skipped(reason.clone()),
+                None => {
+                    let json = runner.out.join(format!("{name}-{}.jsonl", transport.name()));
+                    let step = Step::new(format!("{name}-{}", transport.name()), runner.bundle.join("bin").join(name))
+                        .args(["--device", "cuda", "--transport", transport.name(), "--json"])
+                        .args([&json]);
+                    let ended = runner.run(&step);
+                    group.seconds += ended.seconds;
+                    group.lines.extend(read_lines(&json));
+                    say(ended.text.trim_end());
+                    verdict(&ended)
+                }
+            };
+            group.items.push(Item { name: name.clone(), status });
+        }
+        report.add(group);
+    }
+}
+
+/// Runs the comparison with NVSHMEM; without NVSHMEM it measures our side alone, and says so.
+pub fn compare(runner: &Runner, report: &mut Report, only: &str) {
+    let mut group = Group { part: "compare", name: "with NVSHMEM".to_owned(), ..Group::default() };
+    let json = runner.out.join("compare.jsonl");
+    let run = || {
+        let program = runner.program("compare").ok_or("bin/compare is not in this bundle")?;
+        if report.gpus() < 2 {
+            return Err(format!("it takes two GPUs, and there are {}", report.gpus()));
+        }
+        if let Some(reason) = obstacle(runner, Transport::P2p) {
+            return Err(reason);
+        }
+        let mut step = Step::new("compare", program)
+            .args([Path::new("--json"), &json, Path::new("--plot"), &runner.out.join("compare.svg")])
+            .env("LD_LIBRARY_PATH", libraries(runner));
+        if !only.is_empty() {
+            step = step.args(["--only", only]);
+        }
+        Ok(runner.run(&step))
+    };
+    let status = match run() {
+        Err(reason) => Status::Skipped(reason),
+        Ok(ended) => {
+            group.seconds = ended.seconds;
+            group.lines = read_lines(&json);
+            say(ended.text.trim_end());
+            verdict(&ended)
+        }
+    };
+    group.items.push(Item { name: "compare".to_owned(), status });
+    report.add(group);
+}
+
+/// The search path for shared libraries, the bundle's first.
+fn libraries(runner: &Runner) -> String {
+    let own = runner.bundle.join("bin").display().to_string();
+    match std::env::var("LD_LIBRARY_PATH") {
+        Ok(others) if !others.is_empty() => format!("{own}:{others}"),
+        _ => own,
+    }
+}
+
+/// The tests' core for the sanitizers: cases, their arguments, and PEs. Sanitized kernels are 10 to 100 times slower, so rounds are few.
+const SANITIZED: [(&str, &[&str], u32); 6] = [
+    ("rma", &["1"], 2),
+    ("lanes", &[], 2),
+    ("signals", &[], 2),
+    ("atomic_values", &[], 2),
+    ("barriers", &["3"], 2),
+    ("fence", &[], 2),
+];
+
+/// Where compute-sanitizer is: in `PATH`, or where CUDA installs itself.
+fn sanitizer() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/local/cuda/bin")]);
+    folders.map(|folder| folder.join("compute-sanitizer")).find(|path| path.is_file())
+}
+
+/// Runs the core of the tests under the sanitizers, with every PE of a job under one.
+pub fn sanitize(runner: &Runner, report: &mut Report, only: &str) {
+    let sanitizer = sanitizer().ok_or("compute-sanitizer is neither in PATH nor in /usr/local/cuda/bin");
+    for tool in ["memcheck", "racecheck"] {
+        for transport in TRANSPORTS {
+            let name = format!("{tool}, {}", transport.name());
+            let mut group = Group { part: "sanitize", name, ..Group::default() };
+            let usable = match (&sanitizer, obstacle(runner, transport)) {
+                (Err(reason), _) => Err((*reason).to_owned()),
+                (_, Some(reason)) => Err(reason),
+                (Ok(sanitizer), None) => Ok(sanitizer),
+            };
+            for (case, args, npes) in SANITIZED.iter().filter(|(case, ..)| case.contains(only)) {
+                let status = match &usable {
+                    Err(reason) => Status::Skipped(reason.clone()),
+                    Ok(sanitizer) => {
+                        let ended = runner.run(&sanitized(runner, sanitizer, tool, transport, case, args, *npes));
+                        group.seconds += ended.seconds;
+                        verdict(&ended)
+                    }
+                };
+                group.items.push(Item { name: (*case).to_owned(), status });
+            }
+            report.add(group);
+        }
+    }
+}
+
+/// A job of the conformance program under a sanitizer.
+fn sanitized(
+    runner: &Runner,
+    sanitizer: &Path,
+    tool: &str,
+    transport: Transport,
+    case: &str,
+    args: &[&str],
+    npes: u32,
+) -> Step {
+    // Any status but 0 will do: it says that the sanitizer has found something.
+    const FOUND: &str = "97";
+    let bin = |name: &str| runner.bundle.join("bin").join(name);
+    // The runtime asks the driver for a kernel's parameters until it says that there are no more, which is not to be reported.
+    let quietly: &[&str] = if tool == "memcheck" { &["--report-api-errors", "no"] } else { &[] };
+    Step::new(format!("{tool}-{case}-{}", transport.name()), sanitizer)
+        .args(["--tool", tool, "--target-processes", "all", "--error-exitcode", FOUND])
+        .args(quietly)
+        .args([bin("oxrun")])
+        .args(["-n".to_owned(), npes.to_string()])
+        .args([bin("conformance-pe")])
+        .args([case])
+        .args(args.iter().copied())
+        .env("OXSHMEM_DEVICE", Device::Cuda.name())
+        .env("OXSHMEM_TRANSPORT", transport.name())
+        .env("OXSHMEM_HEAP_CHUNK", "2M")
+        .env("OXSHMEM_HEAP_MAX", "256M")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_the_harness_prints() {
+        let text = "\nrunning 4 tests\ntest a::cuda ... ok\ntest b::cuda ... ok\ntest c::cuda ... FAILED\n\
+            test d ... ignored, slow\n\nsuccesses:\n\n---- a::cuda stdout ----\nskipped: no GPU\n\n\nsuccesses:\n    a::cuda\n\n\
+            failures:\n\n---- c::cuda stdout ----\n\nthread panicked\nvalues differ\n\n\nfailures:\n    c::cuda\n\n\
+            test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s\n";
+        let items = read_tests(text);
+        let names: Vec<_> = items.iter().map(|item| item.name.as_str()).collect();
+        assert_eq!(names, ["a::cuda", "b::cuda", "c::cuda", "d"]);
+        assert_eq!(items[0].status, Status::Skipped("no GPU".to_owned()));
+        assert_eq!(items[1].status, Status::Passed);
+        assert!(matches!(&items[2].status, Status::Failed(how) if how.contains("values differ")), "{items:?}");
+        assert_eq!(items[3].status, Status::Skipped("ignored, slow".to_owned()));
+    }
+}

@@ -1,0 +1,125 @@
+//! One program that is run, with a time limit and a log.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+/// Where programs are, where logs go, and how long a program may take.
+#[derive(Debug)]
+pub struct Runner {
+    /// The bundle's folder.
+    pub bundle: PathBuf,
+    /// Results and logs.
+    pub out: PathBuf,
+    limit: Duration,
+}
+
+/// A program, its arguments and its environment.
+#[derive(Debug, Clone)]
+pub struct Step {
+    name: String,
+    program: PathBuf,
+    args: Vec<OsString>,
+    env: Vec<(String, OsString)>,
+}
+
+/// How a step ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Whether it ended well and in time.
+    pub good: bool,
+    /// What is wrong if not: its status, or the limit.
+    pub how: String,
+    /// What it wrote, to both streams.
+    pub text: String,
+    /// How long it took, in seconds.
+    pub seconds: f64,
+}
+
+impl Step {
+    /// `name` is unique in a run: it names the log.
+    pub fn new(name: impl Into<String>, program: impl Into<PathBuf>) -> Self {
+        Self { name: name.into(), program: program.into(), args: Vec::new(), env: Vec::new() }
+    }
+
+    /// Adds arguments.
+    #[must_use]
+    pub fn args<T: Into<OsString>>(mut self, args: impl IntoIterator<Item = T>) -> Self {
+        self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// Sets a variable.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: impl Into<OsString>) -> Self {
+        self.env.push((name.to_owned(), value.into()));
+        self
+    }
+}
+
+impl Runner {
+    /// Takes the folder of this program as the bundle's, and makes the folder for results.
+    pub fn new(out: &Path, limit: Duration) -> Result<Self, String> {
+        let program =
+            std::env::current_exe().map_err(|error| format!("this program's own path is unknown: {error}"))?;
+        let bundle = program.parent().unwrap_or(Path::new("/")).to_owned();
+        let failed = |error: std::io::Error| format!("{}: {error}", out.display());
+        std::fs::create_dir_all(out).map_err(failed)?;
+        Ok(Self { bundle, out: out.canonicalize().map_err(failed)?, limit })
+    }
+
+    /// A program of the bundle, if it is there.
+    pub fn program(&self, name: &str) -> Option<PathBuf> {
+        Some(self.bundle.join("bin").join(name)).filter(|path| path.is_file())
+    }
+
+    /// Runs a step to its end, or to the limit: then it and what it has started are killed.
+    pub fn run(&self, step: &Step) -> Ended {
+        let begin = Instant::now();
+        let log = self.out.join(format!("{}.log", step.name));
+        let (good, how) = match self.start(step, &log).and_then(|child| self.wait(child, begin)) {
+            Ok(Some(status)) => (status.success(), describe(status)),
+            Ok(None) => (false, format!("killed after its limit of {} s", self.limit.as_secs())),
+            Err(error) => (false, format!("{}: {error}", step.program.display())),
+        };
+        // A log that cannot be read is empty: `how` tells what went wrong.
+        let text = std::fs::read(&log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+        Ended { good, how, text, seconds: begin.elapsed().as_secs_f64() }
+    }
+
+    fn start(&self, step: &Step, log: &Path) -> std::io::Result<Child> {
+        let output = File::create(log)?;
+        let mut command = Command::new(&step.program);
+        command.args(&step.args).envs(step.env.iter().map(|(name, value)| (name, value)));
+        command.env(oxshmem_tests::PROGRAMS, self.bundle.join("bin")).process_group(0);
+        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output).spawn()
+    }
+
+    fn wait(&self, mut child: Child, begin: Instant) -> std::io::Result<Option<ExitStatus>> {
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok(Some(status));
+            }
+            if begin.elapsed() >= self.limit {
+                if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+                    kill_process_group(group, Signal::KILL)?;
+                }
+                child.wait()?;
+                return Ok(None);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+fn describe(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit status {code}"),
+        (None, signal) => format!("ended by signal {}", signal.unwrap_or(0)),
+    }
+}
