@@ -237,13 +237,13 @@ pub(crate) mod tests {
     #[test]
     fn columns_are_aligned() {
         for (latency, network) in [(false, false), (false, true), (true, false), (true, true)] {
-            let table = Table::new(latency, network);
+            let table = Table::new(latency, network, false);
             let header = table.header();
             for row in [row("block", 1, 0.000_012_3), row("thread", 4 << 20, 123.456)] {
                 assert_eq!(table.row(&row).len(), header.len());
             }
         }
-        let table = Table::new(false, true);
+        let table = Table::new(false, true, false);
         assert_eq!(
             table.row(&row("warp", 64, 1.5)).split_whitespace().collect::<Vec<_>>(),
             ["64", "warp", "4", "32", "100", "1.500", "1500", "400", "37", "verified"]
