@@ -121,7 +121,7 @@ impl Line {
         let group = match row.path {
             _ if row.is_limit() => "link",
             Path::P2p => "p2p",
-            Path::NullCard(_) => "null-card",
+            Path::NullCard { .. } => "null-card",
         };
         let range = |figure: Option<Figure>| figure.map(|figure| (digits(figure.low), digits(figure.high)));
         Self {
@@ -170,7 +170,7 @@ pub const TITLES: [&str; 8] = ["row", "ours", "theirs", "unit", "ratio", "goal",
 
 /// What a `*` says.
 pub const REFERENCE: &str = "* not of this run: NVSHMEM 3.4.5's public device API on one H200, posting to a null card like ours (queues, doorbells and \
-                             CQs in GPU memory), depth 1024, one QP per CTA unless the row says otherwise";
+                             CQs in GPU memory), one QP per CTA and depth 1024 unless the row says otherwise";
 
 /// A table of lines with a caption each for the groups.
 pub fn table(lines: &[Line]) -> String {

@@ -74,9 +74,13 @@ impl Goal {
 pub enum Path {
     /// Load and store over the GPUs' link.
     P2p,
-    /// IBGDA with the null card, which takes work requests and completes them and moves nothing: the cost of posting alone. With this
-    /// many QPs to the peer.
-    NullCard(u32),
+    /// IBGDA with the null card, which takes work requests and completes them and moves nothing: the cost of posting alone.
+    NullCard {
+        /// QPs to the peer.
+        qps: u32,
+        /// Blocks of each send queue.
+        depth: u32,
+    },
 }
 
 /// One row.
@@ -117,7 +121,7 @@ pub struct Row {
     /// The PEs that the goal is for, where it depends on their number.
     pub goal_pes: Option<u32>,
     /// Their figure where their library is not run here. Each was measured before this program existed, with the public device API of NVSHMEM
-    /// 3.4.5 on one H200: queues, doorbells and CQs in GPU memory, a null card like ours, depth 1024, one QP per CTA unless the row says
+    /// 3.4.5 on one H200: queues, doorbells and CQs in GPU memory, a null card like ours, one QP per CTA and depth 1024 unless the row says
     /// otherwise.
     pub reference: Option<f64>,
 }
@@ -256,7 +260,7 @@ const fn posting(
         warmup: 100,
         iters: 2000,
         unit: Unit::MegaOperationsPerSecond,
-        path: Path::NullCard(qps),
+        path: Path::NullCard { qps, depth: 1024 },
         goal: Some(goal),
         reference: Some(reference),
         ..row(name, title, kernel, shape)
@@ -266,6 +270,14 @@ const fn posting(
 /// Lanes put two words apart, so they do not combine.
 const fn apart(row: Row) -> Row {
     Row { stride: 2, ..row }
+}
+
+/// With queues of 8192 blocks.
+const fn deep(row: Row) -> Row {
+    match row.path {
+        Path::NullCard { qps, .. } => Row { path: Path::NullCard { qps, depth: 8192 }, ..row },
+        Path::P2p => row,
+    }
 }
 
 const AT_LIMIT: Option<Goal> = Some(Goal::OfLimit(0.98));
@@ -412,6 +424,33 @@ pub const ROWS: &[Row] = &[
     apart(posting("post_p_1", "p, not combined, 1 CTA x 1024", "p_bw", (1, 1024), 1, 8, (34.0, FIVE_TIMES))),
     apart(posting("post_p_8", "p, not combined, 8 CTAs x 1024", "p_bw", (8, 1024), 8, 8, (238.0, FIVE_TIMES))),
     apart(posting("post_p_32", "p, not combined, 32 CTAs x 1024", "p_bw", (32, 1024), 32, 8, (930.0, FIVE_TIMES))),
+    deep(apart(posting(
+        "post_p_deep_1",
+        "p, not combined, 1 CTA x 1024, depth 8192",
+        "p_bw",
+        (1, 1024),
+        1,
+        8,
+        (34.0, FIVE_TIMES),
+    ))),
+    deep(apart(posting(
+        "post_p_deep_8",
+        "p, not combined, 8 CTAs x 1024, depth 8192",
+        "p_bw",
+        (8, 1024),
+        8,
+        8,
+        (257.0, FIVE_TIMES),
+    ))),
+    deep(apart(posting(
+        "post_p_deep_32",
+        "p, not combined, 32 CTAs x 1024, depth 8192",
+        "p_bw",
+        (32, 1024),
+        32,
+        8,
+        (945.0, FIVE_TIMES),
+    ))),
     posting("post_p_combined_1", "p, combined, 1 CTA x 1024", "p_bw", (1, 1024), 1, 8, (130.0, THREE_TIMES)),
     posting("post_p_combined_8", "p, combined, 8 CTAs x 1024", "p_bw", (8, 1024), 8, 8, (910.0, THREE_TIMES)),
     posting("post_p_combined_32", "p, combined, 32 CTAs x 1024", "p_bw", (32, 1024), 32, 8, (2700.0, THREE_TIMES)),
@@ -469,9 +508,9 @@ mod tests {
                 );
             }
             assert_eq!(row.goal.is_none(), row.is_limit(), "{}", row.name);
-            assert_eq!(matches!(row.path, Path::NullCard(_)), row.reference.is_some(), "{}", row.name);
+            assert_eq!(matches!(row.path, Path::NullCard { .. }), row.reference.is_some(), "{}", row.name);
             assert!(!matches!(row.goal, Some(Goal::OfLimit(_))) || row.limit.is_some(), "{}", row.name);
-            if let Path::NullCard(qps) = row.path {
+            if let Path::NullCard { qps, .. } = row.path {
                 assert!((1..=64).contains(&qps), "{}", row.name);
             }
         }
