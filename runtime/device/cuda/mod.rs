@@ -148,7 +148,9 @@ impl CudaDevice {
     unsafe fn synchronize_own(&self, from: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
         let buffer = self.read_back.lock().unwrap_or_else(PoisonError::into_inner);
         assert!(bytes.len() <= buffer.bytes());
-        // Behind the kernels, on their stream, so that one wait does for both.
+        // A copy that is queued behind a kernel keeps the copy engine from those of all other streams, on which the software HCA reads what
+        // its kernel reports: the kernel here might wait for ever for that one. So the copy comes when the kernels have ended.
+        self.stream.wait()?;
         // SAFETY: the buffer has room; the source is the caller's promise.
         unsafe { driver!(cuMemcpyDtoHAsync_v2(buffer.as_ptr().cast(), from, bytes.len(), self.stream.raw())) }
             .map_err(|error| self.stream.error("cannot read what kernels reported", error))?;
