@@ -19,7 +19,7 @@ const KNOWN: [(&str, u32, u32); 7] = [
     ("put_nbi_thread", 20, 12),
     ("put_nbi_warp", 8, 0),
     ("put_nbi_block", 8, 0),
-    ("network_put", 44, 32),
+    ("network_put", 44, 64),
     ("network_put_signal", 40, 56),
 ];
 
