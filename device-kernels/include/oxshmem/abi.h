@@ -90,7 +90,7 @@ struct ErrorRecord {
 };
 
 // Values of Control::abort. A launch that is aborted unwinds: its waits return, but for those for the HCA, which answers in any
-// case. A job that is over has no later launches to keep the queues usable for, so there those waits return too.
+// case. Where the job is over, or the HCA has missed a deadline, no queue has to be kept usable, so those waits return too.
 constexpr uint32_t kAbortLaunch = 1;
 constexpr uint32_t kAbortJob = 2;
 

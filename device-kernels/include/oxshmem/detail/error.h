@@ -48,7 +48,8 @@ OXSHMEM_NOINLINE void raise(ErrorCode code, Op op, int pe, uint64_t address, uin
 }
 
 // Whether a wait ends when the launch is being aborted. Waits for the HCA do not: it answers in any case, and a poster that
-// leaves between reserving and writing would block its queue for later launches. When the job is over, every wait ends.
+// leaves between reserving and writing would block its queue for later launches. When the job is over, or the HCA has missed a
+// deadline, every wait ends.
 enum class OnAbort { unwind, keep_waiting };
 
 // Calls `done` until it answers true. False: the deadline passed (recorded with `op`, `pe` and `address`), or the launch is
@@ -67,6 +68,10 @@ template <OnAbort A = OnAbort::unwind, class Done> OXSHMEM_DEVICE bool wait(Op o
                 deadline = now + port::state().timeout_ns;
             } else if (now > deadline) {
                 raise(ErrorCode::timeout, op, pe, reinterpret_cast<uint64_t>(address), 0);
+                if (A == OnAbort::keep_waiting) {
+                    // The HCA does not answer: whoever waits for it later in this launch would only wait as long again.
+                    port::fetch_max<order::acq_rel, reach::system>(&control().abort, abi::kAbortJob);
+                }
                 return false;
             }
         }
