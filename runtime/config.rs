@@ -561,7 +561,7 @@ variables! {
     /// By how much the heap grows, and what is registered with the HCA in one piece. At most `OXSHMEM_HEAP_MAX`. Rounded up to the granularity of the device's memory (2M on GPUs).
     "OXSHMEM_HEAP_CHUNK" copy heap_chunk: ByteSize = ByteSize(64 * MIB), Limits::PowerOfTwo(MIB, TIB);
     /// Send-queue depth of a QP, in blocks of 64 bytes.
-    "OXSHMEM_QP_DEPTH" copy qp_depth: u32 = 1024, Limits::PowerOfTwo(128, 16384);
+    "OXSHMEM_QP_DEPTH" copy qp_depth: u32 = 1024, Limits::PowerOfTwo(256, 16384);
     /// QPs to each peer reached over the network; CTAs are spread over them.
     "OXSHMEM_QPS_PER_PEER" copy qps_per_peer: u32 = 4, Limits::Range(1, 64);
     /// Deadline of every wait for another PE, on the device and on the host; after it the operation ends with an error.
@@ -867,9 +867,9 @@ mod tests {
         for (name, value, words) in [
             ("OXSHMEM_DEVICE", "gpu", "`auto`, `cpu` or `cuda`"),
             ("OXSHMEM_DEVICE", "", "`auto`"),
-            ("OXSHMEM_QP_DEPTH", "-1", "a power of two, 128 to 16384"),
-            ("OXSHMEM_QP_DEPTH", "0x80", "128 to 16384"),
-            ("OXSHMEM_QP_DEPTH", "99999999999999999999", "128 to 16384"),
+            ("OXSHMEM_QP_DEPTH", "-1", "a power of two, 256 to 16384"),
+            ("OXSHMEM_QP_DEPTH", "0x100", "256 to 16384"),
+            ("OXSHMEM_QP_DEPTH", "99999999999999999999", "256 to 16384"),
             ("OXSHMEM_HEAP_MAX", "1Q", "`64M`"),
             ("OXSHMEM_HEAP_MAX", "99999999T", "1M to 512G"),
             ("OXSHMEM_HEAP_MAX", "M", "1M to 512G"),

@@ -70,7 +70,7 @@ fn host_operations_are_unharmed() {
 fn wrapping_queues_are_unharmed() {
     for faults in ["seed=5,reorder=0.01,delay=1us", "seed=6,lost-doorbell=0.05", "seed=7,visibility,delay=1us"] {
         let job = Job::new(PE, "flood", 2).args(&["2", "32", "1200", "70000"]).transport(Transport::Ibgda);
-        job.env("OXSHMEM_SOFT_FAULTS", faults).env("OXSHMEM_QPS_PER_PEER", "1").env("OXSHMEM_QP_DEPTH", "128").passes();
+        job.env("OXSHMEM_SOFT_FAULTS", faults).env("OXSHMEM_QPS_PER_PEER", "1").env("OXSHMEM_QP_DEPTH", "256").passes();
     }
 }
 

@@ -697,7 +697,7 @@ OXSHMEM_DEVICE void complete_all(Tables &t, const Slice &slice, uint64_t start) 
             const uint32_t posted = be(port::load<order::acquire, reach::system>(at<uint32_t>(qp.dbr)));
             // The CQE names the first block of the last work request: the last that looks like one.
             uint32_t last = posted - 1;
-            for (uint32_t back = 1; back <= 4; ++back) {
+            for (uint32_t back = 1; back <= 5; ++back) {
                 const uint64_t block = qp.sq + ((posted - back) & ((1u << qp.depth_log2) - 1)) * 64;
                 const uint64_t head = port::load<order::relaxed, reach::device>(at<uint64_t>(block));
                 const uint32_t index = be(static_cast<uint32_t>(head)) >> 8 & 0xffff;

@@ -155,8 +155,8 @@ fn compare_requests(rig: &Rig) -> Outcome {
             op => op,
         };
         let mut wqe = Wqe::new(before.qpn as u32, index as u16, signaled, op);
-        // Only the signals of put_signal have to stay behind what was posted before.
-        if op.remote().is_some_and(|remote| remote.raddr == before.offset + 328) {
+        // Signals stay behind what was posted before.
+        if op.remote().is_some_and(|remote| [320, 328].map(|at| before.offset + at).contains(&remote.raddr)) {
             wqe.fence = Fence::StrongOrdering;
         }
         let mut wanted = [0; 1024];

@@ -17,9 +17,9 @@ constexpr uint32_t kMagic = 0x4d53584f; // "OXSM" in memory
 constexpr uint32_t kAbiVersion = 2;
 
 // Send-queue geometry, in WQE basic blocks of 64 bytes. The upper limit keeps 16-bit completion counters unambiguous; the
-// lower one lets a full warp reserve its largest group (two blocks a lane) and leaves as much again in flight.
+// lower one lets a full warp reserve its largest group, five blocks a lane.
 constexpr uint32_t kBlockBytes = 64;
-constexpr uint32_t kMinDepthLog2 = 7;
+constexpr uint32_t kMinDepthLog2 = 8;
 constexpr uint32_t kMaxDepthLog2 = 14;
 
 // A landing slot receives what one lane reads from a peer (a fetched value, or a piece of a get into unregistered memory).

@@ -235,7 +235,10 @@ OXSHMEM_DEVICE void write_signal(const Slot &slot, const Qp &qp, const Located &
 OXSHMEM_OUTLINE void network_signal(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
     Qp &qp = qp_for(pe);
     const Located remote = locate_remote(signal, pe);
-    post(qp, 1, [&](const Slot &slot, bool signaled) { write_signal(slot, qp, remote, value, op, signaled); });
+    // Strongly ordered, like the signal of a put_signal: two signals to one word arrive in their order.
+    post(qp, 1, [&](const Slot &slot, bool signaled) {
+        write_signal(Slot{slot.wq, slot.index, slot.mask, true}, qp, remote, value, op, signaled);
+    });
 }
 
 // Data, then its signal on the same QP; the last piece and the signal share a reservation and a doorbell.

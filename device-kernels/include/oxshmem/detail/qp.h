@@ -105,17 +105,16 @@ template <order O> OXSHMEM_DEVICE bool poll(Qp &qp, uint64_t blocks, Op op, bool
         failed = true;
         return true;
     }
-    uint64_t end = first + 1;
-    if (behind > 1 && behind < 0x8000) {
+    // All before the newest WQE is complete. Its own blocks count as well only where their number is known: its size is in its
+    // control segment, which nobody overwrites before `completed` has passed it.
+    uint64_t end = first;
+    if (behind != 0 && behind < 0x8000) {
         if (behind > kMostBlocks) {
             return false;
         }
-        // The newest WQE may be one of several blocks. Its size is in its control segment, unless its first block was reserved
-        // again, for a WQE that will complete too.
         const uint32_t segments = be(port::load<order::acquire, reach::device>(as<uint32_t>(block_at(qp, first) + 4))) & 0x3f;
         end = first + (segments + 3) / 4;
-        const uint64_t reserved = reserved_in(port::load<order::relaxed, reach::device>(&qp.gate), first);
-        if (end < blocks || reserved > first + (1ull << qp.depth_log2)) {
+        if (port::load<order::relaxed, reach::device>(&qp.completed) > first || end < blocks) {
             return false;
         }
     }
