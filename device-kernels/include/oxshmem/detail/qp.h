@@ -383,7 +383,7 @@ OXSHMEM_OUTLINE void keep_ringing(Qp &qp, Group group, Reservation r, uint64_t r
         if (next == kOut || rung == ~0ull) {
             return;
         }
-        port::pause();
+        // No pause: this waits for nobody, and lanes of the group that overtake it would no longer combine with it.
     }
 }
 
