@@ -52,7 +52,7 @@ pub(crate) struct QueueLayout {
 impl QueueLayout {
     pub(crate) fn new(layout: &mut Layout, config: &Config, me: u32, n_pes: u32) -> Self {
         let per_peer = config.qps_per_peer();
-        let depth = u64::from(config.qp_depth());
+        let depth = u64::from(config.send_queue_depth(n_pes));
         let all = u64::from(n_pes * per_peer);
         let real = u64::from((n_pes - 1) * per_peer);
         Self {
