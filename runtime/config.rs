@@ -592,6 +592,8 @@ variables! {
     "OXSHMEM_IB_MAX_RD_ATOMIC" copy ib_max_rd_atomic: u32 = 16, Limits::PowerOfTwo(1, 128);
     /// UDP source ports of RoCE v2, given to QPs in turn so that equal-cost paths share the load (PRM `ads.udp_sport`); empty: derived from the two QP numbers.
     "OXSHMEM_IB_UDP_SPORT" borrow ib_udp_sport: Vec<u32> = Vec::new(), Limits::Range(49152, 65535);
+    /// Pairs of PEs that are treated as if their devices had no access to each other's memory, as in `0-1,2-3`; for tests.
+    "OXSHMEM_P2P_FAULTS" borrow p2p_faults: String = String::new(), Limits::None;
     /// Faults that the software HCA produces on purpose, for tests; the grammar is the software HCA's.
     "OXSHMEM_SOFT_FAULTS" borrow soft_faults: String = String::new(), Limits::None;
     /// What executes the software HCA's send queues: a `thread` of the CPU, or a `kernel` of the device, which queues in GPU memory need; `auto` is `thread` on the `cpu` device. A kernel produces no faults.
