@@ -402,17 +402,69 @@ choice! {
     }
 }
 
-choice! {
-    /// Which HCA executes work requests.
-    Hca: "`auto`, `soft`, `mlx5` or `null`" {
-        /// `mlx5` where a card is found that the device can post to, else `soft`.
-        Auto = "auto",
-        /// The software HCA.
-        Soft = "soft",
-        /// A ConnectX through rdma-core.
-        Mlx5 = "mlx5",
-        /// The software HCA as a card that completes everything and moves nothing: for measuring posting alone.
-        Null = "null",
+/// Which HCA executes work requests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hca {
+    /// `mlx5` where a card is found that the device can post to, else `soft`.
+    Auto,
+    /// The software HCA.
+    Soft,
+    /// A ConnectX through rdma-core.
+    Mlx5,
+    /// The software HCA as a card that completes everything and moves nothing: for measuring posting alone.
+    Null,
+    /// Any RDMA device, through the kernel's verbs.
+    Verbs {
+        /// Its name; without one, the nearest that has an active port.
+        device: Option<String>,
+        /// The port, from 1; without one, the first that is active.
+        port: Option<u8>,
+    },
+}
+
+impl fmt::Display for Hca {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Soft => f.write_str("soft"),
+            Self::Mlx5 => f.write_str("mlx5"),
+            Self::Null => f.write_str("null"),
+            Self::Verbs { device: None, .. } => f.write_str("verbs"),
+            Self::Verbs { device: Some(device), port: None } => write!(f, "verbs:{device}"),
+            Self::Verbs { device: Some(device), port: Some(port) } => write!(f, "verbs:{device}/{port}"),
+        }
+    }
+}
+
+impl std::str::FromStr for Hca {
+    type Err = String;
+    /// Reads the name that `Display` writes.
+    fn from_str(text: &str) -> Result<Self, String> {
+        <Self as Value>::parse(text).ok_or_else(|| format!("'{text}': expected {}", Self::FORM.replace('`', "")))
+    }
+}
+
+impl Value for Hca {
+    const FORM: &'static str = "`auto`, `soft`, `mlx5`, `null`, `verbs`, `verbs:DEVICE` or `verbs:DEVICE/PORT`";
+    fn parse(text: &str) -> Option<Self> {
+        let verbs = match text {
+            "auto" => return Some(Self::Auto),
+            "soft" => return Some(Self::Soft),
+            "mlx5" => return Some(Self::Mlx5),
+            "null" => return Some(Self::Null),
+            "verbs" => return Some(Self::Verbs { device: None, port: None }),
+            _ => text.strip_prefix("verbs:")?,
+        };
+        let (device, port) = match verbs.split_once('/') {
+            Some((device, port)) => (device, Some(decimal(port)?.try_into().ok().filter(|port| *port > 0)?)),
+            None => (verbs, None),
+        };
+        // Names of devices are file names.
+        let plain = !device.is_empty() && device.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c));
+        plain.then(|| Self::Verbs { device: Some(device.to_owned()), port })
+    }
+    fn show(&self) -> String {
+        self.to_string()
     }
 }
 
@@ -550,8 +602,8 @@ const TIB: u64 = 1 << 40;
 variables! {
     /// Where kernels run: `cuda` an NVIDIA GPU, `cpu` the SIMT executor, `auto` the GPU if there is a usable one.
     "OXSHMEM_DEVICE" copy device: Device = Device::Auto, Limits::None;
-    /// What executes work requests: `mlx5` a ConnectX, `soft` the software HCA, `auto` the card if there is a usable one; `null` completes them and moves nothing, which measures posting alone.
-    "OXSHMEM_HCA" copy hca: Hca = Hca::Auto, Limits::None;
+    /// What executes work requests: `mlx5` a ConnectX, `soft` the software HCA, `auto` the card if there is a usable one; `verbs` any RDMA device through the kernel's verbs, posted to by the CPU proxy: the one named, or the nearest to the GPU or the CPUs of the PE, PEs being spread over those that are equally near; `null` completes them and moves nothing, which measures posting alone.
+    "OXSHMEM_HCA" borrow hca: Hca = Hca::Auto, Limits::None;
     /// How peers are reached: `auto` decides per peer; `p2p` is load/store only, and a peer that cannot be reached so is an error; `ibgda` and `ibrc` use the network for every PE but oneself.
     "OXSHMEM_TRANSPORT" copy transport: Transport = Transport::Auto, Limits::None;
     /// Never use load/store to another PE, even where it is possible.
@@ -560,7 +612,7 @@ variables! {
     "OXSHMEM_HEAP_MAX" copy heap_max: ByteSize = ByteSize(16 * GIB), Limits::Range(MIB, 512 * GIB);
     /// By how much the heap grows, and what is registered with the HCA in one piece. At most `OXSHMEM_HEAP_MAX`. Rounded up to the granularity of the device's memory (2M on GPUs).
     "OXSHMEM_HEAP_CHUNK" copy heap_chunk: ByteSize = ByteSize(64 * MIB), Limits::PowerOfTwo(MIB, TIB);
-    /// Send-queue depth of a QP, in blocks of 64 bytes; `auto` takes 8192, or as much less (not below 1024) as keeps all queues of a PE within 64 MiB.
+    /// Send-queue depth of a QP, in blocks of 64 bytes (with `OXSHMEM_HCA=verbs` in work requests, and a card with less lowers it); `auto` takes 8192, or as much less (not below 1024) as keeps all queues of a PE within 64 MiB.
     "OXSHMEM_QP_DEPTH" copy qp_depth: Choice = Choice::Auto, Limits::PowerOfTwo(256, 16384);
     /// QPs to each peer reached over the network; CTAs are spread over them.
     "OXSHMEM_QPS_PER_PEER" copy qps_per_peer: u32 = 4, Limits::Range(1, 64);
@@ -843,6 +895,7 @@ mod tests {
             ("OXSHMEM_TIMEOUT", "500ms"),
             ("OXSHMEM_KERNEL_TIMEOUT", "2min"),
             ("OXSHMEM_SOFT_TRACE", "true"),
+            ("OXSHMEM_HCA", "verbs:mlx5_0/2"),
             ("OXSHMEM_IB_GID_INDEX", "3"),
             ("OXSHMEM_IB_UDP_SPORT", "49152,50000"),
             ("OXSHMEM_LOG", "info,oxshmem_hca=trace"),
@@ -857,10 +910,11 @@ mod tests {
         assert_eq!(config.kernel_timeout(), Duration::from_secs(120));
         assert!(config.soft_trace());
         assert_eq!(config.ib_gid_index(), Choice::Given(3));
+        assert_eq!(config.hca(), &Hca::Verbs { device: Some("mlx5_0".into()), port: Some(2) });
         assert_eq!(config.ib_udp_sport(), &[49152, 50000]);
         assert_eq!(config.log().to_string(), "info,oxshmem_hca=trace");
         let origins: Vec<_> = config.settings().filter(|(_, _, origin)| *origin == Origin::Environment).collect();
-        assert_eq!(origins.len(), 10);
+        assert_eq!(origins.len(), 11);
     }
 
     #[test]
@@ -882,6 +936,10 @@ mod tests {
         for (name, value, words) in [
             ("OXSHMEM_DEVICE", "gpu", "`auto`, `cpu` or `cuda`"),
             ("OXSHMEM_DEVICE", "", "`auto`"),
+            ("OXSHMEM_HCA", "verbs:", "`verbs:DEVICE/PORT`"),
+            ("OXSHMEM_HCA", "verbs:mlx5_0/0", "`verbs:DEVICE/PORT`"),
+            ("OXSHMEM_HCA", "verbs:mlx5_0/1/2", "`verbs:DEVICE/PORT`"),
+            ("OXSHMEM_HCA", "verbs:../mlx5_0", "`verbs:DEVICE/PORT`"),
             ("OXSHMEM_QP_DEPTH", "-1", "a power of two, 256 to 16384"),
             ("OXSHMEM_QP_DEPTH", "0x100", "256 to 16384"),
             ("OXSHMEM_QP_DEPTH", "99999999999999999999", "256 to 16384"),

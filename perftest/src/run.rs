@@ -103,8 +103,9 @@ impl<'a> Session<'a> {
                 pe.n_pes()
             )));
         }
-        let wanted = match options.hca {
+        let wanted = match &options.hca {
             Some(Hca::Mlx5) => Some("mlx5"),
+            Some(Hca::Verbs { .. }) => Some("verbs"),
             Some(Hca::Null) => Some(NULL),
             _ => None,
         };

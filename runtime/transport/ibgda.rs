@@ -299,7 +299,7 @@ fn open(config: &Config, device: &dyn Device) -> Result<Arc<dyn Provider>> {
     match config.hca() {
         config::Hca::Auto | config::Hca::Soft | config::Hca::Null => {
             let faults = FaultPlan::from_str(config.soft_faults()).map_err(TransportError::Faults)?;
-            let null = config.hca() == config::Hca::Null;
+            let null = *config.hca() == config::Hca::Null;
             let reachable = device.gpu().is_none();
             let kernel = match config.soft_engine() {
                 config::SoftEngine::Auto => null || !reachable,
@@ -318,6 +318,11 @@ fn open(config: &Config, device: &dyn Device) -> Result<Arc<dyn Provider>> {
             let options = if config.soft_trace() { options.traced() } else { options };
             Ok(SoftHca::open(options)?)
         }
+        config::Hca::Verbs { .. } => Err(TransportError::NotAvailable {
+            name: "OXSHMEM_HCA=verbs with work requests that device code posts (OXSHMEM_TRANSPORT=ibgda)",
+            remedy: "use OXSHMEM_TRANSPORT=ibrc, or OXSHMEM_HCA=soft",
+        }
+        .into()),
         config::Hca::Mlx5 => Err(TransportError::NotAvailable {
             name: "OXSHMEM_HCA=mlx5 (the provider for ConnectX cards)",
             remedy: "use soft or auto",
