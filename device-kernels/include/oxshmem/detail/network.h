@@ -22,7 +22,8 @@ OXSHMEM_DEVICE bool by_proxy() {
 // blocks as its payload needs.
 template <class T>
 OXSHMEM_DEVICE void network_p_runs(Qp &qp, const Group &group, const Located &remote, T value, uint32_t starts) {
-    uint32_t offset = 0, run = group.leader, lanes = group.mask; // the calling lane's run: its first block, first lane and lanes
+    uint32_t offset = 0, run = group.leader,
+             lanes = group.mask; // the calling lane's run: its first block, first lane and lanes
     uint32_t last_run = group.leader;
     uint32_t blocks = inline_blocks(group.size * sizeof(T)); // of all runs
     if ((starts & (starts - 1)) != 0) {
@@ -123,10 +124,11 @@ OXSHMEM_DEVICE void write_piece(const Slot &slot, const Piece &piece, const void
     }
 }
 
-// A put that is a single work request, as most are: of more than kInlineOneBlock bytes, between chunks of the heap.
+// A put that is a single work request of this GPU's, as most are: of more than kInlineOneBlock bytes, between chunks of the
+// heap.
 OXSHMEM_DEVICE bool is_one_transfer(const void *dst, const void *src, uint64_t bytes) {
     const uint64_t from = offset_of(src);
-    return bytes > kInlineOneBlock && bytes <= abi::kMaxMessageBytes && from < port::state().heap_bytes &&
+    return !by_proxy() && bytes > kInlineOneBlock && bytes <= abi::kMaxMessageBytes && from < port::state().heap_bytes &&
            in_one_chunk(offset_of(dst), bytes) && in_one_chunk(from, bytes);
 }
 
@@ -148,8 +150,7 @@ OXSHMEM_OUTLINE uint64_t network_put(void *dst, const void *src, uint64_t bytes,
     const char *from = static_cast<const char *>(src);
     while (bytes != 0) {
         const Piece piece = next_piece(to, from, bytes, pe);
-        end = post(qp, piece_blocks(piece),
-                   [&](const Slot &slot, bool signaled) { write_piece(slot, piece, from, signaled); });
+        end = post(qp, piece_blocks(piece), [&](const Slot &slot, bool signaled) { write_piece(slot, piece, from, signaled); });
         if (end == 0) {
             return 0;
         }
@@ -232,8 +233,7 @@ OXSHMEM_OUTLINE void network_atomic(void *target, AtomicRequest request, int pe)
     }
     Qp &qp = qp_for(pe);
     const Located remote = locate_remote(target, pe);
-    post(qp, request.blocks(),
-         [&](const Slot &slot, bool signaled) { request.write(slot, remote, discard(qp), signaled); });
+    post(qp, request.blocks(), [&](const Slot &slot, bool signaled) { request.write(slot, remote, discard(qp), signaled); });
 }
 
 // As network_atomic, and answers what was there before. The HCA returns 8-byte results in host order and 4-byte results of
@@ -281,9 +281,7 @@ OXSHMEM_OUTLINE void network_signal(uint64_t *signal, uint64_t value, SignalOp o
     Qp &qp = qp_for(pe);
     const Located remote = locate_remote(signal, pe);
     // Strongly ordered, like the signal of a put_signal: two signals to one word arrive in their order.
-    post(qp, 1, [&](const Slot &slot, bool signaled) {
-        write_signal(slot.ordered_after(0), qp, remote, value, op, signaled);
-    });
+    post(qp, 1, [&](const Slot &slot, bool signaled) { write_signal(slot.ordered_after(0), qp, remote, value, op, signaled); });
 }
 
 // Data, then its signal on the same QP; the last piece and the signal share a reservation and a doorbell.

@@ -384,8 +384,8 @@ OXSHMEM_OUTLINE void keep_ringing(Qp &qp, Group group, Reservation r, uint64_t r
     }
 }
 
-// Submits the group's blocks, `blocks` in all, which are written; the lanes' `stamps()` stamp all of them. `shared`: lanes wrote
-// to each other's blocks. Every lane of the group calls.
+// Submits the group's blocks, `blocks` in all, which are written; the lanes' `stamps()` stamp all of them. `shared`: lanes
+// wrote to each other's blocks. Every lane of the group calls.
 template <class Stamps>
 OXSHMEM_DEVICE void submit(Qp &qp, const Group &group, const Reservation &r, uint32_t blocks, bool shared, Stamps stamps) {
     if (group.size > 1 && (r.baton || shared)) {

@@ -89,52 +89,58 @@ template <reach R> OXSHMEM_DEVICE uint64_t operand(const void *p) {
 
 } // namespace detail
 
-// One macro for each shape of instruction, expanded for every semantic x scope x width. What threads of several blocks share lies
-// in global memory, and the instructions say so: for a generic address the compiler adds a test for shared memory to every
+// One macro for each shape of instruction, expanded for every semantic x scope x width. What threads of several blocks share
+// lies in global memory, and the instructions say so: for a generic address the compiler adds a test for shared memory to every
 // atomic, with a loop that emulates it there, and waits for the answer of atomics that have none.
-#define OXSHMEM_PTX_LOAD(sem, sc, S, space, R)                                                                                        \
+#define OXSHMEM_PTX_LOAD(sem, sc, S, space, R)                                                                                 \
     if constexpr (O == order::sem && R == reach::S) {                                                                          \
         if constexpr (sizeof(T) == 1)                                                                                          \
-            asm volatile("ld." #sem "." #sc space ".u8 %0, [%1];" : "=r"(out) : "l"(at) : "memory");                                  \
+            asm volatile("ld." #sem "." #sc space ".u8 %0, [%1];" : "=r"(out) : "l"(at) : "memory");                           \
         else if constexpr (sizeof(T) == 2)                                                                                     \
-            asm volatile("ld." #sem "." #sc space ".u16 %0, [%1];" : "=h"(out) : "l"(at) : "memory");                                 \
+            asm volatile("ld." #sem "." #sc space ".u16 %0, [%1];" : "=h"(out) : "l"(at) : "memory");                          \
         else if constexpr (sizeof(T) == 4)                                                                                     \
-            asm volatile("ld." #sem "." #sc space ".u32 %0, [%1];" : "=r"(out) : "l"(at) : "memory");                                 \
+            asm volatile("ld." #sem "." #sc space ".u32 %0, [%1];" : "=r"(out) : "l"(at) : "memory");                          \
         else                                                                                                                   \
-            asm volatile("ld." #sem "." #sc space ".u64 %0, [%1];" : "=l"(out) : "l"(at) : "memory");                                 \
+            asm volatile("ld." #sem "." #sc space ".u64 %0, [%1];" : "=l"(out) : "l"(at) : "memory");                          \
     }
 
-#define OXSHMEM_PTX_STORE(sem, sc, S, space, R)                                                                                       \
+#define OXSHMEM_PTX_STORE(sem, sc, S, space, R)                                                                                \
     if constexpr (O == order::sem && R == reach::S) {                                                                          \
         if constexpr (sizeof(T) == 1)                                                                                          \
-            asm volatile("st." #sem "." #sc space ".u8 [%0], %1;" ::"l"(at), "r"(in) : "memory");                                     \
+            asm volatile("st." #sem "." #sc space ".u8 [%0], %1;" ::"l"(at), "r"(in) : "memory");                              \
         else if constexpr (sizeof(T) == 2)                                                                                     \
-            asm volatile("st." #sem "." #sc space ".u16 [%0], %1;" ::"l"(at), "h"(in) : "memory");                                    \
+            asm volatile("st." #sem "." #sc space ".u16 [%0], %1;" ::"l"(at), "h"(in) : "memory");                             \
         else if constexpr (sizeof(T) == 4)                                                                                     \
-            asm volatile("st." #sem "." #sc space ".u32 [%0], %1;" ::"l"(at), "r"(in) : "memory");                                    \
+            asm volatile("st." #sem "." #sc space ".u32 [%0], %1;" ::"l"(at), "r"(in) : "memory");                             \
         else                                                                                                                   \
-            asm volatile("st." #sem "." #sc space ".u64 [%0], %1;" ::"l"(at), "l"(in) : "memory");                                    \
+            asm volatile("st." #sem "." #sc space ".u64 [%0], %1;" ::"l"(at), "l"(in) : "memory");                             \
     }
 
-#define OXSHMEM_PTX_RMW(sem, sc, S, space, op, t32, t64)                                                                              \
+#define OXSHMEM_PTX_RMW(sem, sc, S, space, op, t32, t64)                                                                       \
     if constexpr (O == order::sem && R == reach::S) {                                                                          \
         if constexpr (sizeof(T) == 4)                                                                                          \
-            asm volatile("atom." #sem "." #sc space "." op "." t32 " %0, [%1], %2;" : "=r"(out) : "l"(at), "r"(in) : "memory");       \
-        else                                                                                                                   \
-            asm volatile("atom." #sem "." #sc space "." op "." t64 " %0, [%1], %2;" : "=l"(out) : "l"(at), "l"(in) : "memory");       \
-    }
-
-#define OXSHMEM_PTX_CAS(sem, sc, S, space, R)                                                                                         \
-    if constexpr (O == order::sem && R == reach::S) {                                                                          \
-        if constexpr (sizeof(T) == 4)                                                                                          \
-            asm volatile("atom." #sem "." #sc space ".cas.b32 %0, [%1], %2, %3;"                                                     \
+            asm volatile("atom." #sem "." #sc space "." op "." t32 " %0, [%1], %2;"                                            \
                          : "=r"(out)                                                                                           \
-                         : "l"(at), "r"(cmp), "r"(in)                                                                           \
+                         : "l"(at), "r"(in)                                                                                    \
                          : "memory");                                                                                          \
         else                                                                                                                   \
-            asm volatile("atom." #sem "." #sc space ".cas.b64 %0, [%1], %2, %3;"                                                     \
+            asm volatile("atom." #sem "." #sc space "." op "." t64 " %0, [%1], %2;"                                            \
                          : "=l"(out)                                                                                           \
-                         : "l"(at), "l"(cmp), "l"(in)                                                                           \
+                         : "l"(at), "l"(in)                                                                                    \
+                         : "memory");                                                                                          \
+    }
+
+#define OXSHMEM_PTX_CAS(sem, sc, S, space, R)                                                                                  \
+    if constexpr (O == order::sem && R == reach::S) {                                                                          \
+        if constexpr (sizeof(T) == 4)                                                                                          \
+            asm volatile("atom." #sem "." #sc space ".cas.b32 %0, [%1], %2, %3;"                                               \
+                         : "=r"(out)                                                                                           \
+                         : "l"(at), "r"(cmp), "r"(in)                                                                          \
+                         : "memory");                                                                                          \
+        else                                                                                                                   \
+            asm volatile("atom." #sem "." #sc space ".cas.b64 %0, [%1], %2, %3;"                                               \
+                         : "=l"(out)                                                                                           \
+                         : "l"(at), "l"(cmp), "l"(in)                                                                          \
                          : "memory");                                                                                          \
     }
 
@@ -179,12 +185,12 @@ OXSHMEM_PTX_DEFINE_RMW(fetch_xor, "xor", "b32", "b64")
 OXSHMEM_PTX_DEFINE_RMW(fetch_max, "max", "u32", "u64") // of unsigned values
 OXSHMEM_PTX_DEFINE_RMW(exchange, "exch", "b32", "b64")
 
-#define OXSHMEM_PTX_RED(sem, sc, S, space, op, t32, t64)                                                                              \
+#define OXSHMEM_PTX_RED(sem, sc, S, space, op, t32, t64)                                                                       \
     if constexpr (O == order::sem && R == reach::S) {                                                                          \
         if constexpr (sizeof(T) == 4)                                                                                          \
-            asm volatile("red." #sem "." #sc space "." op "." t32 " [%0], %1;" ::"l"(at), "r"(in) : "memory");                        \
+            asm volatile("red." #sem "." #sc space "." op "." t32 " [%0], %1;" ::"l"(at), "r"(in) : "memory");                 \
         else                                                                                                                   \
-            asm volatile("red." #sem "." #sc space "." op "." t64 " [%0], %1;" ::"l"(at), "l"(in) : "memory");                        \
+            asm volatile("red." #sem "." #sc space "." op "." t64 " [%0], %1;" ::"l"(at), "l"(in) : "memory");                 \
     }
 
 #define OXSHMEM_PTX_DEFINE_RED(name, op, t32, t64)                                                                             \
@@ -289,8 +295,8 @@ OXSHMEM_DEVICE uint32_t active_mask() {
     return __activemask();
 }
 
-// A mask that only the running program knows makes the compiler compare those of all lanes first, at every warp operation. Whole
-// warps are spared that.
+// A mask that only the running program knows makes the compiler compare those of all lanes first, at every warp operation.
+// Whole warps are spared that.
 constexpr uint32_t kWholeWarp = 0xffffffff;
 
 OXSHMEM_DEVICE uint32_t ballot(uint32_t mask, bool predicate) {
