@@ -283,7 +283,8 @@ OXSHMEM_OUTLINE void network_fence() {
     }
 }
 
-// Waits for everything that was posted on any QP before the call.
+// Waits for everything that was posted on any QP before the call. One that fails (its error is recorded) keeps it from none of
+// the others.
 OXSHMEM_OUTLINE void network_quiet() {
     const abi::State &s = port::state();
     const uint32_t words = (static_cast<uint32_t>(s.n_pes) * s.qps_per_pe + 63) / 64;
@@ -293,9 +294,7 @@ OXSHMEM_OUTLINE void network_quiet() {
             Qp &qp = as<Qp>(s.qps)[word * 64 + port::lowest_bit(bits)];
             const uint64_t completed = port::load<order::relaxed, reach::device>(&qp.completed);
             const uint64_t posted = reserved_in(port::load<order::relaxed, reach::device>(&qp.gate), completed);
-            if (!wait_completed(qp, posted, Op::quiet)) {
-                return;
-            }
+            wait_completed(qp, posted, Op::quiet);
         }
     }
 }
