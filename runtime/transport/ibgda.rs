@@ -52,7 +52,7 @@ pub(crate) struct QueueLayout {
 impl QueueLayout {
     pub(crate) fn new(layout: &mut Layout, config: &Config, me: u32, n_pes: u32) -> Self {
         let per_peer = config.qps_per_peer();
-        let depth = u64::from(config.qp_depth());
+        let depth = u64::from(config.send_queue_depth(n_pes));
         let all = u64::from(n_pes * per_peer);
         let real = u64::from((n_pes - 1) * per_peer);
         Self {
@@ -299,7 +299,7 @@ fn open(config: &Config, device: &dyn Device) -> Result<Arc<dyn Provider>> {
     match config.hca() {
         config::Hca::Auto | config::Hca::Soft | config::Hca::Null => {
             let faults = FaultPlan::from_str(config.soft_faults()).map_err(TransportError::Faults)?;
-            let null = config.hca() == config::Hca::Null;
+            let null = *config.hca() == config::Hca::Null;
             let reachable = device.gpu().is_none();
             let kernel = match config.soft_engine() {
                 config::SoftEngine::Auto => null || !reachable,
@@ -318,6 +318,11 @@ fn open(config: &Config, device: &dyn Device) -> Result<Arc<dyn Provider>> {
             let options = if config.soft_trace() { options.traced() } else { options };
             Ok(SoftHca::open(options)?)
         }
+        config::Hca::Verbs { .. } => Err(TransportError::NotAvailable {
+            name: "OXSHMEM_HCA=verbs with work requests that device code posts (OXSHMEM_TRANSPORT=ibgda)",
+            remedy: "use OXSHMEM_TRANSPORT=ibrc, or OXSHMEM_HCA=soft",
+        }
+        .into()),
         config::Hca::Mlx5 => Err(TransportError::NotAvailable {
             name: "OXSHMEM_HCA=mlx5 (the provider for ConnectX cards)",
             remedy: "use soft or auto",
