@@ -1,6 +1,6 @@
 //! Which PEs of the node load from and store to each other's memory: those that the plan lets and whose devices both can.
 
-use super::{LoadStore, Plan, TransportError};
+use super::{LoadStore, NetworkKind, Plan, TransportError};
 use crate::Result;
 use crate::bootstrap::Bootstrap;
 use crate::config::{Config, Transport};
@@ -62,7 +62,8 @@ impl Plan {
             );
         }
         // Queue pairs are set up by all PEs together, also by those that reach everybody.
-        let network = self.network || told.iter().any(|missing| *missing != 0);
+        let needed = told.iter().any(|missing| *missing != 0);
+        let network = self.network.or(needed.then(|| NetworkKind::of(config)));
         Ok((Self { direct, network, ..self }, devices))
     }
 }
