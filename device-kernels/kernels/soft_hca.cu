@@ -598,7 +598,10 @@ OXSHMEM_DEVICE bool step(Tables &t, const Slice &slice, Shared &s) {
         }
         if (to < end) {
             if (rank == 0) {
-                s.copied = 0;
+                // Untouched if it is 0: nobody has met since others looked at it then.
+                if (s.copied != 0) {
+                    s.copied = 0;
+                }
                 port::fence<order::acq_rel, reach::system>();
             }
             port::sync_block();
@@ -735,11 +738,17 @@ OXSHMEM_DEVICE void complete_all(Tables &t, const Slice &slice, uint64_t start) 
 OXSHMEM_DEVICE void execute_all(Tables &t, const Slice &slice, uint64_t start) {
     OXSHMEM_SHARED(Shared, s);
     const uint32_t rank = port::thread_rank();
+    if (rank == 0) {
+        s.rung = 0;
+    }
     uint64_t busy = start;
     for (uint32_t pass = 0;; ++pass) {
         if (rank == 0) {
             const uint64_t now = port::clock_ns();
-            s.rung = 0;
+            // Others may still be looking at a 0.
+            if (s.rung != 0) {
+                s.rung = 0;
+            }
             // At least one look at the registers, and an eye on `leave` every few of them.
             s.leave = (pass != 0 && (now - start >= slice.run_ns || now - busy >= slice.idle_ns)) ||
                       (pass % 8 == 0 && port::load<order::relaxed, reach::device>(&t.control.leave) >= slice.number);
