@@ -24,11 +24,14 @@ OXSHMEM_DEVICE bool check_signal(const uint64_t *signal, SignalOp op, int pe, Op
     return check_symmetric(signal, sizeof(uint64_t), pe, caller) && check_aligned(signal, pe, caller);
 }
 
-template <order O> OXSHMEM_DEVICE void local_signal(uint64_t *signal, uint64_t value, SignalOp op) {
-    if (op == SignalOp::set) {
-        port::store<O, reach::system>(signal, value);
+// Updates a signal by store, or by an atomic whose answer nobody waits for.
+template <order O> OXSHMEM_DEVICE void near_signal(uint64_t *signal, uint64_t value, SignalOp op) {
+    if (op != SignalOp::set) {
+        port::add_to<O, reach::system>(signal, value);
+    } else if (O == order::relaxed) {
+        port::flag_store(signal, value);
     } else {
-        port::fetch_add<O, reach::system>(signal, value);
+        port::store<O, reach::system>(signal, value);
     }
 }
 
@@ -44,7 +47,7 @@ OXSHMEM_OUTLINE void put_signal_by(void *dst, const void *src, uint64_t bytes, u
         copy<Scope>(translate(dst, pe), src, bytes);
         Scope::sync();
         if (Scope::rank() == 0) {
-            local_signal<order::release>(translate(signal, pe), value, op);
+            near_signal<order::release>(translate(signal, pe), value, op);
         }
         return;
     }
@@ -103,9 +106,10 @@ OXSHMEM_OUTLINE void far_signal(uint64_t *signal, uint64_t value, SignalOp op, i
 // Updates `signal` at `pe`. It may overtake the caller's earlier operations unless a fence (or quiet) lies between; where the
 // signal says that data is there, put_signal is the faster way.
 OXSHMEM_DEVICE void signal_op(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
-    uint64_t *word = reinterpret_cast<uint64_t>(signal) % 8 == 0 ? ptr(signal, pe) : nullptr;
-    if (word != nullptr && (op == SIGNAL_SET || op == SIGNAL_ADD)) {
-        detail::local_signal<port::order::relaxed>(word, value, op);
+    uint64_t *const word = port::early(detail::translate(signal, pe));
+    if (detail::is_direct(pe) && detail::holds_word(signal) && reinterpret_cast<uint64_t>(signal) % sizeof(*signal) == 0 &&
+        (op == SIGNAL_SET || op == SIGNAL_ADD)) {
+        detail::near_signal<port::order::relaxed>(word, value, op);
     } else {
         detail::far_signal(signal, value, op, pe);
     }

@@ -104,7 +104,7 @@ pub struct Row {
     pub stride: u64,
     /// Iterations walk over the other PE's memory: so many bytes further each time,
     pub step: u64,
-    /// and from the start again after so many. With one, all work in the same place.
+    /// and from the start again after so many, a power of two. With one, all work in the same place.
     pub steps: u64,
     /// Iterations that are not timed.
     pub warmup: u64,
