@@ -43,9 +43,8 @@ OXSHMEM_DEVICE bool await(int pe, uint32_t epoch, Op op) {
         return wait(op, pe, slot, [&] { return reached(port::load<order::acquire, reach::system>(slot), epoch); });
     }
     const uint64_t *slot = network_slots() + pe;
-    return wait(op, pe, slot, [&] {
-        return reached(static_cast<uint32_t>(port::load<order::acquire, reach::system>(slot)), epoch);
-    });
+    return wait(op, pe, slot,
+                [&] { return reached(static_cast<uint32_t>(port::load<order::acquire, reach::system>(slot)), epoch); });
 }
 
 // Waits for those of the PEs `first` to `first` + 3 that are reached by load and store; `first` is a multiple of 4.

@@ -47,8 +47,8 @@ template <class Scope, uint32_t kInFlight, class U> OXSHMEM_DEVICE uint64_t copy
 }
 
 // Copies whole units of type U by one thread. What a thread waits for is that its source comes from the L2 cache, or over the
-// link, and it has registers for little of it at a time. So it first touches each sector of what it copies next: then all of that
-// is on its way at once, and is copied out of the L1 cache.
+// link, and it has registers for little of it at a time. So it first touches each sector of what it copies next: then all of
+// that is on its way at once, and is copied out of the L1 cache.
 template <class U> OXSHMEM_DEVICE void copy_alone(U *dst, const U *src, uint64_t n) {
     constexpr uint32_t kSectors = 16, kInFlight = 4;
     constexpr uint32_t kAtOnce = kSectors * port::kSectorBytes / sizeof(U);

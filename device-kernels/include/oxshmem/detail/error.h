@@ -78,9 +78,10 @@ OXSHMEM_NOINLINE uint64_t check_deadline(uint64_t deadline, uint32_t ends_on) {
     return deadline == 0 ? now + port::state().timeout_ns : now > deadline ? kTooLate : deadline;
 }
 
-// Calls `done` until it answers true. False: the deadline passed (recorded with `op`, `pe` as it is then, and `address`), or the
-// launch is being aborted.
-template <OnAbort A = OnAbort::unwind, class Done> OXSHMEM_DEVICE bool wait(Op op, const int &pe, const void *address, Done done) {
+// Calls `done` until it answers true. False: the deadline passed (recorded with `op`, `pe` as it is then, and `address`), or
+// the launch is being aborted.
+template <OnAbort A = OnAbort::unwind, class Done>
+OXSHMEM_DEVICE bool wait(Op op, const int &pe, const void *address, Done done) {
     constexpr uint32_t kCheckEvery = 32; // passes between looks at the clock and the abort word
     constexpr uint32_t kEndsOn = A == OnAbort::unwind ? abi::kAbortLaunch : abi::kAbortJob;
     uint64_t deadline = 0;
