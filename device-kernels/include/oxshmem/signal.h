@@ -35,23 +35,25 @@ template <order O> OXSHMEM_DEVICE void near_signal(uint64_t *signal, uint64_t va
     }
 }
 
+// The two ways of a put with signal. They are functions of their own, so that a caller's loop does not lose the registers that
+// the other way needs.
 template <class Scope>
-OXSHMEM_OUTLINE void put_signal_by(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value, SignalOp op,
-                                   int pe, bool blocking) {
-    const Path path = path_to(pe, Op::put_signal);
-    if (path == Path::none || !check_symmetric(dst, bytes, pe, Op::put_signal) ||
-        !check_signal(signal, op, pe, Op::put_signal)) {
-        return;
-    }
-    if (path == Path::load_store) {
+OXSHMEM_OUTLINE void near_put_signal(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value, SignalOp op,
+                                     int pe) {
+    if (check_symmetric(dst, bytes, pe, Op::put_signal) && check_signal(signal, op, pe, Op::put_signal)) {
         copy<Scope>(translate(dst, pe), src, bytes);
         Scope::sync();
         if (Scope::rank() == 0) {
             near_signal<order::release>(translate(signal, pe), value, op);
         }
-        return;
     }
-    if (Scope::rank() != 0) {
+}
+
+template <class Scope>
+OXSHMEM_OUTLINE void far_put_signal(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value, SignalOp op,
+                                    int pe, bool blocking) {
+    if (Scope::rank() != 0 || path_to(pe, Op::put_signal) == Path::none || !check_symmetric(dst, bytes, pe, Op::put_signal) ||
+        !check_signal(signal, op, pe, Op::put_signal)) {
         return;
     }
     if (bytes == 0) {
@@ -61,6 +63,16 @@ OXSHMEM_OUTLINE void put_signal_by(void *dst, const void *src, uint64_t bytes, u
     const uint64_t end = network_put_signal(dst, src, bytes, signal, value, op, pe);
     if (blocking && end != 0) {
         wait_completed(qp_for(pe), end, Op::put_signal);
+    }
+}
+
+template <class Scope>
+OXSHMEM_DEVICE void put_signal_by(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value, SignalOp op,
+                                  int pe, bool blocking) {
+    if (is_direct(pe)) {
+        near_put_signal<Scope>(dst, src, bytes, signal, value, op, pe);
+    } else {
+        far_put_signal<Scope>(dst, src, bytes, signal, value, op, pe, blocking);
     }
 }
 

@@ -499,6 +499,7 @@ mod tests {
                 assert_eq!(row.bytes % (16 * groups), 0, "{}", row.name);
             }
             assert_eq!(row.bytes % 8, 0, "{}", row.name);
+            assert!(row.steps.is_power_of_two(), "{}", row.name);
             if let Some(limit) = row.limit {
                 let limit = ROWS[..index].iter().find(|other| other.name == limit).unwrap();
                 assert!(limit.is_limit() && limit.unit == row.unit, "{}", row.name);
