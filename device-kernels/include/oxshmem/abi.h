@@ -175,8 +175,8 @@ struct alignas(128) State {
     uint64_t control; // Control
     uint64_t timeout_ns;
 
-    // Symmetric uint64_t[n_pes] and, from the next multiple of 16 bytes on, uint32_t[n_pes rounded up to a multiple of 4]: slot
-    // i of each is written by PE i alone.
+    // Symmetric uint32_t[n_pes rounded up to a multiple of 4], and behind it uint64_t[n_pes]: slot i of each is written by PE i
+    // alone.
     uint64_t sync_slots;
     uint64_t sync_epoch; // address of a local uint32_t: barriers and syncs passed so far
 };

@@ -9,7 +9,7 @@ namespace oxshmem {
 
 namespace detail {
 
-// Above this many PEs rounds of one message each (dissemination) beat one round of n - 1.
+// Up to this many PEs each tells all others at once; more meet by rounds of one message each (dissemination).
 constexpr int kOneRoundPes = 16;
 
 // Epoch numbers only grow, modulo 2^32, so nothing is ever reset and a PE may be one sync ahead.
@@ -17,81 +17,90 @@ OXSHMEM_DEVICE bool reached(uint32_t slot, uint32_t epoch) {
     return static_cast<int32_t>(slot - epoch) >= 0;
 }
 
-// Slot i of each of the two symmetric arrays is written by PE i alone: of the first through the network, 64 bits each, and of
-// the second by stores, so close together that one load sees those of four PEs.
-OXSHMEM_DEVICE uint64_t *network_slots() {
-    return as<uint64_t>(port::state().sync_slots);
+// Slot i of each of the two symmetric arrays is written by PE i alone: of the first by stores, so close together that one load
+// sees those of four PEs, and of the second through the network, 64 bits each.
+OXSHMEM_DEVICE uint32_t *near_slots() {
+    return as<uint32_t>(port::state().sync_slots);
 }
-OXSHMEM_DEVICE uint32_t *direct_slots() {
-    const abi::State &s = port::state();
-    return as<uint32_t>(s.sync_slots + (static_cast<uint64_t>(s.n_pes) * sizeof(uint64_t) + 15) / 16 * 16);
+OXSHMEM_DEVICE uint64_t *far_slots() {
+    return as<uint64_t>(port::state().sync_slots + (static_cast<uint64_t>(port::state().n_pes) + 3) / 4 * 16);
 }
 
-// Tells `pe` that this PE has entered sync number `epoch`.
-OXSHMEM_DEVICE void enter(int pe, uint32_t epoch, Op op) {
+// Waits for the PEs `first` to `first` + 3; `first` is a multiple of 4.
+OXSHMEM_DEVICE bool await_four(int first, uint32_t epoch, Op op) {
+    const uint32_t *slots = near_slots() + first;
+    const int others = port::state().n_pes - first - 1; // behind the first
+    const auto late = [&] {
+        int pe = first;
+        while (pe < first + others && reached(port::load<order::relaxed, reach::system>(near_slots() + pe), epoch)) {
+            ++pe;
+        }
+        return pe;
+    };
+    return wait(op, late, slots, [&] {
+        const port::vec16 seen = port::load_four<order::acquire, reach::system>(slots);
+        return reached(seen.x, epoch) && (others < 1 || reached(seen.y, epoch)) && (others < 2 || reached(seen.z, epoch)) &&
+               (others < 3 || reached(seen.w, epoch));
+    });
+}
+
+// Tells the other PEs that this one has entered, and waits until all have, where all are reached by load and store. By the
+// first `lanes` threads of the scope, of one warp, each of which makes visible what the others shall see before it tells any.
+OXSHMEM_DEVICE void near_meet(Op op, uint32_t epoch, int rank, int lanes) {
+    const abi::State &s = port::state();
+    release_stores();
+    for (int pe = rank; pe < s.n_pes; pe += lanes) {
+        port::flag_store(translate(near_slots() + s.my_pe, pe), epoch);
+    }
+    for (int first = 4 * rank; first < s.n_pes; first += 4 * lanes) {
+        if (!await_four(first, epoch, op)) {
+            break;
+        }
+    }
+}
+
+// Tells one PE, and waits for one, whatever lies between.
+OXSHMEM_DEVICE void tell(int pe, uint32_t epoch, Op op) {
     const int me = port::state().my_pe;
     if (is_direct(pe)) {
-        port::flag_store(translate(direct_slots() + me, pe), epoch);
+        port::flag_store(translate(near_slots() + me, pe), epoch);
     } else if (path_to(pe, op) == Path::network) {
-        network_signal(network_slots() + me, epoch, SignalOp::set, pe);
+        network_signal(far_slots() + me, epoch, SignalOp::set, pe);
     }
 }
 
 OXSHMEM_DEVICE bool await(int pe, uint32_t epoch, Op op) {
-    if (is_direct(pe)) {
-        const uint32_t *slot = direct_slots() + pe;
-        return wait(op, pe, slot, [&] { return reached(port::load<order::acquire, reach::system>(slot), epoch); });
-    }
-    const uint64_t *slot = network_slots() + pe;
-    return wait(op, pe, slot,
-                [&] { return reached(static_cast<uint32_t>(port::load<order::acquire, reach::system>(slot)), epoch); });
-}
-
-// Waits for those of the PEs `first` to `first` + 3 that are reached by load and store; `first` is a multiple of 4.
-OXSHMEM_DEVICE bool await_four(int first, uint32_t epoch, Op op) {
-    const uint32_t *slots = direct_slots() + first;
-    const int n = port::state().n_pes;
-    // What does not count is as good as reached.
-    const auto counts = [&](int i) { return first + i < n && is_direct(first + i); };
-    const bool c0 = counts(0), c1 = counts(1), c2 = counts(2), c3 = counts(3);
-    int late = first;
-    return wait(op, late, slots, [&] {
-        const port::vec16 seen = port::load_four<order::acquire, reach::system>(slots);
-        const bool l0 = c0 && !reached(seen.x, epoch), l1 = c1 && !reached(seen.y, epoch);
-        const bool l2 = c2 && !reached(seen.z, epoch), l3 = c3 && !reached(seen.w, epoch);
-        late = first + (l0 ? 0 : l1 ? 1 : l2 ? 2 : 3);
-        return !(l0 || l1 || l2 || l3);
+    const uint32_t *near = near_slots() + pe;
+    const uint64_t *far = far_slots() + pe;
+    const bool is_near = is_direct(pe);
+    return wait(op, pe, is_near ? static_cast<const void *>(near) : far, [&] {
+        return reached(is_near ? port::load<order::acquire, reach::system>(near)
+                               : static_cast<uint32_t>(port::load<order::acquire, reach::system>(far)),
+                       epoch);
     });
 }
 
-// Tells the other PEs that this one has entered, and waits until all have. By the first `lanes` threads of the scope, of one
-// warp, each of which makes visible what the others shall see before it tells any.
-template <class Release> OXSHMEM_DEVICE void meet(Op op, uint32_t epoch, int rank, int lanes, Release release) {
+// near_meet where some PEs are reached through the network, or where there are many of them.
+OXSHMEM_OUTLINE void far_meet(Op op, uint32_t epoch, int rank, int lanes) {
     const abi::State &s = port::state();
     if (s.n_pes <= kOneRoundPes) {
-        release();
+        release_stores();
         for (int pe = rank; pe < s.n_pes; pe += lanes) {
-            enter(pe, epoch, op);
-        }
-        for (int first = 4 * rank; first < s.n_pes; first += 4 * lanes) {
-            if (!await_four(first, epoch, op)) {
-                return;
+            if (pe != s.my_pe) {
+                tell(pe, epoch, op);
             }
         }
-        if (s.p2p_count != s.n_pes) {
-            for (int pe = rank; pe < s.n_pes; pe += lanes) {
-                if (!is_direct(pe) && !await(pe, epoch, op)) {
-                    return;
-                }
+        for (int pe = rank; pe < s.n_pes; pe += lanes) {
+            if (pe != s.my_pe && !await(pe, epoch, op)) {
+                return;
             }
         }
     } else if (rank == 0) {
         for (int distance = 1; distance < s.n_pes; distance *= 2) {
             // What this PE has seen of those that entered before is passed on.
-            release();
-            const int to = s.my_pe + distance, from = s.my_pe - distance;
-            enter(to >= s.n_pes ? to - s.n_pes : to, epoch, op);
-            if (!await(from < 0 ? from + s.n_pes : from, epoch, op)) {
+            release_stores();
+            tell((s.my_pe + distance) % s.n_pes, epoch, op);
+            if (!await((s.my_pe + s.n_pes - distance) % s.n_pes, epoch, op)) {
                 return;
             }
         }
@@ -103,17 +112,22 @@ template <class Scope, class Complete> OXSHMEM_DEVICE void sync_all(Op op, Compl
     const abi::State &s = port::state();
     uint32_t *counter = as<uint32_t>(s.sync_epoch);
     const uint32_t epoch = *counter + 1;
+    const int rank = static_cast<int>(Scope::rank()), size = static_cast<int>(Scope::size());
     Scope::sync();
-    if (s.network != static_cast<uint32_t>(abi::Network::none)) {
-        if (Scope::rank() == 0) {
+    const int lanes = size < kOneRoundPes ? size : kOneRoundPes;
+    const bool all_near = s.p2p_count == s.n_pes && s.n_pes <= kOneRoundPes;
+    if (!all_near) {
+        if (rank == 0) {
             complete();
         }
         Scope::sync();
     }
-    const int rank = static_cast<int>(Scope::rank()), size = static_cast<int>(Scope::size());
-    const int lanes = size < kOneRoundPes ? size : kOneRoundPes;
     if (rank < lanes && rank < s.n_pes) {
-        meet(op, epoch, rank, lanes, [] { release_stores(); });
+        if (all_near) {
+            near_meet(op, epoch, rank, lanes);
+        } else {
+            far_meet(op, epoch, rank, lanes);
+        }
         if (rank == 0) {
             *counter = epoch;
         }
@@ -134,7 +148,11 @@ OXSHMEM_DEVICE void sync_all() {
 
 // quiet, then sync_all: every operation issued by any PE before is complete and visible everywhere after.
 template <class Scope> OXSHMEM_DEVICE void barrier_all(Scope) {
-    detail::sync_all<Scope>(detail::Op::barrier, [] { detail::network_quiet(); });
+    detail::sync_all<Scope>(detail::Op::barrier, [] {
+        if (port::state().network != static_cast<uint32_t>(abi::Network::none)) {
+            detail::network_quiet();
+        }
+    });
 }
 OXSHMEM_DEVICE void barrier_all() {
     barrier_all(thread);

@@ -143,7 +143,7 @@ template <class T> OXSHMEM_OUTLINE T far_g(const T *src, int pe) {
 template <class T> OXSHMEM_DEVICE void p(T *dst, T value, int pe) {
     static_assert(detail::scalar<T>);
     T *const word = port::early(detail::translate(dst, pe));
-    if (detail::is_direct(pe) && detail::holds_word(dst)) {
+    if (OXSHMEM_LIKELY(detail::is_direct(pe) && detail::holds_word(dst))) {
         port::store<port::order::relaxed, port::reach::system>(word, value);
     } else {
         detail::far_p(dst, value, pe);
@@ -154,7 +154,7 @@ template <class T> OXSHMEM_DEVICE void p(T *dst, T value, int pe) {
 template <class T> OXSHMEM_DEVICE T g(const T *src, int pe) {
     static_assert(detail::scalar<T>);
     const T *const word = port::early(detail::translate(src, pe));
-    if (detail::is_direct(pe) && detail::holds_word(src)) {
+    if (OXSHMEM_LIKELY(detail::is_direct(pe) && detail::holds_word(src))) {
         return port::load<port::order::relaxed, port::reach::system>(word);
     }
     return detail::far_g(src, pe);

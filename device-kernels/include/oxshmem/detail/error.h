@@ -78,16 +78,25 @@ OXSHMEM_NOINLINE uint64_t check_deadline(uint64_t deadline, uint32_t ends_on) {
     return deadline == 0 ? now + port::state().timeout_ns : now > deadline ? kTooLate : deadline;
 }
 
-// Calls `done` until it answers true. False: the deadline passed (recorded with `op`, `pe` as it is then, and `address`), or
-// the launch is being aborted.
-template <OnAbort A = OnAbort::unwind, class Done>
-OXSHMEM_DEVICE bool wait(Op op, const int &pe, const void *address, Done done) {
-    constexpr uint32_t kCheckEvery = 32; // passes between looks at the clock and the abort word
+// Who is to blame for a wait that took too long: a PE, or a function that finds out.
+OXSHMEM_DEVICE int blamed(int pe) {
+    return pe;
+}
+template <class Find> OXSHMEM_DEVICE int blamed(Find find) {
+    return find();
+}
+
+// Calls `done` until it answers true. False: the deadline passed (recorded with `op`, `pe` and `address`), or the launch is
+// being aborted. Polls several times, with nothing between that would delay the caller, before it looks at the clock and the
+// abort word.
+template <OnAbort A = OnAbort::unwind, class Peer, class Done>
+OXSHMEM_DEVICE bool wait(Op op, Peer pe, const void *address, Done done) {
+    constexpr uint32_t kPolls = 32;
     constexpr uint32_t kEndsOn = A == OnAbort::unwind ? abi::kAbortLaunch : abi::kAbortJob;
     uint64_t deadline = 0;
     while (deadline != kAborted) {
         OXSHMEM_NO_UNROLL
-        for (uint32_t pass = 0; pass < kCheckEvery; ++pass) {
+        for (uint32_t poll = 0; poll < kPolls; ++poll) {
             if (done()) {
                 return true;
             }
@@ -95,7 +104,7 @@ OXSHMEM_DEVICE bool wait(Op op, const int &pe, const void *address, Done done) {
         }
         deadline = check_deadline(deadline, kEndsOn);
         if (deadline == kTooLate) {
-            raise(ErrorCode::timeout, op, pe, reinterpret_cast<uint64_t>(address), 0);
+            raise(ErrorCode::timeout, op, blamed(pe), reinterpret_cast<uint64_t>(address), 0);
             if (A == OnAbort::keep_waiting) {
                 // The HCA does not answer: whoever waits for it later in this launch would only wait as long again.
                 port::fetch_max<order::acq_rel, reach::system>(&control().abort, abi::kAbortJob);

@@ -478,6 +478,7 @@ struct kernel_registration {
 #define OXSHMEM_OUTLINE inline
 #define OXSHMEM_UNROLL _Pragma("GCC unroll 8")
 #define OXSHMEM_NO_UNROLL
+#define OXSHMEM_LIKELY(condition) __builtin_expect(static_cast<bool>(condition), true)
 #define OXSHMEM_NOINLINE __attribute__((noinline)) inline
 
 #define OXSHMEM_KERNEL(name, ...)                                                                                              \

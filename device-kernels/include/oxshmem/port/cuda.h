@@ -17,6 +17,7 @@
 #define OXSHMEM_DEVICE __device__ __forceinline__
 #define OXSHMEM_UNROLL _Pragma("unroll")
 #define OXSHMEM_NO_UNROLL _Pragma("unroll 1")
+#define OXSHMEM_LIKELY(condition) __builtin_expect(static_cast<bool>(condition), true)
 #define OXSHMEM_NOINLINE static __device__ __noinline__
 #define OXSHMEM_OUTLINE static __device__ __noinline__
 // Any block that the hardware takes can be launched: the bound keeps the registers of a thread low enough.

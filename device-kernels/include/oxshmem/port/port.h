@@ -63,6 +63,7 @@
 //   OXSHMEM_NOINLINE                            likewise, for one that is called rarely
 //   OXSHMEM_OUTLINE                             likewise, for one that is long: on a GPU it is not copied into its callers
 //   OXSHMEM_UNROLL                              before a short loop of constant length
+//   OXSHMEM_LIKELY(condition)                   the condition, which should cost little where it is true
 //   OXSHMEM_NO_UNROLL                           before a loop that should stay as it is
 //   OXSHMEM_KERNEL(name, parameters...) { ... } a kernel, found by the host under `name`; parameters are trivially copyable
 //   OXSHMEM_SHARED(type, name, [N][M]...)       static shared memory, uninitialised; without extents: a scalar
