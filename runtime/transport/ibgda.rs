@@ -14,7 +14,7 @@ use oxshmem_hca::provider::{Access, Counters, Provider, UmemSource};
 use oxshmem_hca::soft::{FaultPlan, SoftHca, SoftOptions, doorbell_rung};
 use oxshmem_hca::wire::{cqe, dbr};
 
-use super::TransportError;
+use super::{ChunkKeys, TransportError};
 use crate::Result;
 use crate::abi::{self, BLOCK_BYTES, LANDING_BYTES, LINE_BYTES, QpConstants};
 use crate::bootstrap::Bootstrap;
@@ -52,7 +52,7 @@ pub(crate) struct QueueLayout {
 impl QueueLayout {
     pub(crate) fn new(layout: &mut Layout, config: &Config, me: u32, n_pes: u32) -> Self {
         let per_peer = config.qps_per_peer();
-        let depth = u64::from(config.qp_depth());
+        let depth = u64::from(config.send_queue_depth(n_pes));
         let all = u64::from(n_pes * per_peer);
         let real = u64::from((n_pes - 1) * per_peer);
         Self {
@@ -88,13 +88,6 @@ fn at(array: Offset, index: u32, stride: u64) -> Offset {
     Offset(array.0 + u64::from(index) * stride)
 }
 
-/// Keys of a heap chunk, in host byte order.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ChunkKeys {
-    pub lkey: u32,
-    pub rkey: u32,
-}
-
 /// The network of a PE: an open HCA, and a queue pair or several to every other PE.
 #[derive(Debug)]
 pub(crate) struct Ibgda {
@@ -107,16 +100,19 @@ pub(crate) struct Ibgda {
 }
 
 impl Ibgda {
-    /// Opens the HCA, creates the queue pairs and connects them. Collective.
+    /// Opens the HCA, creates the queue pairs and connects them. `devices` says what every PE's device is. Collective.
     pub(crate) fn connect(
         config: &Config,
         bootstrap: &Bootstrap,
-        device: &dyn Device,
+        (device, devices): (&dyn Device, &[String]),
         slab: &Slab,
         queues: QueueLayout,
     ) -> Result<Self> {
         let provider = open(config, device)?;
-        check(provider.as_ref(), &queues)?;
+        if provider.info().provider == "soft" && *config.hca() != config::Hca::Null {
+            check_soft_reach(provider.as_ref(), bootstrap, device, devices)?;
+        }
+        check(provider.as_ref(), queues.log_depth)?;
         device.set_doorbell_hook(doorbell_rung);
 
         let pd = Pd::alloc(&provider)?;
@@ -292,11 +288,12 @@ impl Ibgda {
     }
 }
 
-fn open(config: &Config, device: &dyn Device) -> Result<Arc<dyn Provider>> {
+/// Opens the HCA that the configuration asks for.
+pub(super) fn open(config: &Config, device: &dyn Device) -> Result<Arc<dyn Provider>> {
     match config.hca() {
         config::Hca::Auto | config::Hca::Soft | config::Hca::Null => {
             let faults = FaultPlan::from_str(config.soft_faults()).map_err(TransportError::Faults)?;
-            let null = config.hca() == config::Hca::Null;
+            let null = *config.hca() == config::Hca::Null;
             let reachable = device.gpu().is_none();
             let kernel = match config.soft_engine() {
                 config::SoftEngine::Auto => null || !reachable,
@@ -315,6 +312,11 @@ fn open(config: &Config, device: &dyn Device) -> Result<Arc<dyn Provider>> {
             let options = if config.soft_trace() { options.traced() } else { options };
             Ok(SoftHca::open(options)?)
         }
+        config::Hca::Verbs { .. } => Err(TransportError::NotAvailable {
+            name: "OXSHMEM_HCA=verbs with work requests that device code posts (OXSHMEM_TRANSPORT=ibgda)",
+            remedy: "use OXSHMEM_TRANSPORT=ibrc, or OXSHMEM_HCA=soft",
+        }
+        .into()),
         config::Hca::Mlx5 => Err(TransportError::NotAvailable {
             name: "OXSHMEM_HCA=mlx5 (the provider for ConnectX cards)",
             remedy: "use soft or auto",
@@ -323,16 +325,38 @@ fn open(config: &Config, device: &dyn Device) -> Result<Arc<dyn Provider>> {
     }
 }
 
+/// Refuses peers whose memory the software HCA cannot reach: it has no other way there than the device's own.
+fn check_soft_reach(
+    provider: &dyn Provider,
+    bootstrap: &Bootstrap,
+    device: &dyn Device,
+    devices: &[String],
+) -> Result<()> {
+    for pe in bootstrap.node_peers().into_iter().filter(|pe| *pe != bootstrap.rank()) {
+        if let Err(reason) = device.reaches(&devices[pe as usize]) {
+            let what = format!(
+                "the software HCA moves data by loads and stores of the GPU, so it does not reach the memory of PE {pe} ({}) from {} either: \
+                 {reason}; run the PEs on GPUs with peer access (nvidia-smi topo -p2p r) or on one GPU, use a ConnectX card, or \
+                 OXSHMEM_DEVICE=cpu",
+                devices[pe as usize],
+                device.identity()
+            );
+            return Err(TransportError::Hca { device: provider.info().device.clone(), what }.into());
+        }
+    }
+    Ok(())
+}
+
 /// Refuses HCAs that lack what device code uses.
-fn check(provider: &dyn Provider, queues: &QueueLayout) -> Result<()> {
+pub(super) fn check(provider: &dyn Provider, log_depth: u32) -> Result<()> {
     let (general, atomic) = query_caps(provider)?;
     let missing = if !general.rc {
         Some("it has no RC transport".to_owned())
-    } else if u32::from(general.log_max_qp_sz) < queues.log_depth {
+    } else if u32::from(general.log_max_qp_sz) < log_depth {
         Some(format!(
             "its queues have at most {} blocks, OXSHMEM_QP_DEPTH asks for {}",
             1u64 << general.log_max_qp_sz,
-            1u64 << queues.log_depth
+            1u64 << log_depth
         ))
     } else if atomic.atomic_req_8b_endianness_mode != 1 {
         Some("it keeps 8-byte atomics big-endian in memory; the driver must set the host's byte order".to_owned())
@@ -401,7 +425,7 @@ fn describe_qp(
 
 /// The configuration's ranges are those of the fields.
 #[allow(clippy::cast_possible_truncation)]
-fn attributes(config: &Config, index: u32) -> QpAttributes {
+pub(super) fn attributes(config: &Config, index: u32) -> QpAttributes {
     let ports = config.ib_udp_sport();
     QpAttributes {
         pkey_index: config.ib_pkey_index() as u16,

@@ -62,7 +62,7 @@ OXSHMEM_OUTLINE void far_put_signal(void *dst, const void *src, uint64_t bytes, 
     }
     const uint64_t end = network_put_signal(dst, src, bytes, signal, value, op, pe);
     if (blocking && end != 0) {
-        wait_completed(qp_for(pe), end, Op::put_signal);
+        network_wait(end, pe, Op::put_signal);
     }
 }
 

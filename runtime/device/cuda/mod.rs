@@ -30,7 +30,7 @@ use stream::Stream;
 
 use oxshmem_hca::soft::Accelerator;
 
-use super::{AddressSpace, Device, DeviceError, LoadedModule, ModuleSource, StreamKind, Wait};
+use super::{AddressSpace, Device, DeviceError, HostMemory, LoadedModule, ModuleSource, StreamKind, Wait};
 use crate::abi;
 use crate::config::Config;
 
@@ -236,6 +236,13 @@ impl Device for CudaDevice {
     unsafe fn fill(&self, at: u64, value: u8, bytes: u64) -> Result<(), DeviceError> {
         // SAFETY: the caller's promise.
         unsafe { self.copies.fill(at, value, bytes) }
+    }
+
+    fn host_memory(&self, bytes: u64) -> Result<Box<dyn HostMemory>, DeviceError> {
+        let memory = Pinned::new(Arc::clone(&self.stream), memory::length(bytes))?;
+        // SAFETY: it is that long, and nobody else has it yet.
+        unsafe { std::ptr::write_bytes(memory.as_ptr(), 0, memory.bytes()) };
+        Ok(Box::new(memory))
     }
 
     fn install(&self, state: &abi::State) -> Result<(), DeviceError> {

@@ -1,55 +1,71 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// The operations over IBGDA, by single lanes that combine where they converge. Each answers the QP's block index behind its
-// last work request (what a blocking caller waits for), or 0 if nothing had to be, or could be, posted.
+// The operations over the network: by IBGDA below, or handed to the CPU proxy (ibrc.h). By single lanes that combine where they
+// converge. Each answers what a blocking caller gives to network_wait (the QP's block index behind its last work request, or
+// the ring's index behind its last descriptor), or 0 if nothing had to be, or could be, posted.
 //
 // They are functions of their own: copied to every call they would give each kernel the registers of the network, also where
 // all peers are reached by load and store.
 #pragma once
 
+#include "ibrc.h"
 #include "qp.h"
 
 namespace oxshmem::detail {
 
-OXSHMEM_DEVICE uint64_t least(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
+// Whether the network is the CPU proxy's.
+OXSHMEM_DEVICE bool by_proxy() {
+    return port::state().network == static_cast<uint32_t>(abi::Network::ibrc);
 }
 
 // p where lanes share work requests: each run of lanes, from a lane in `starts` to the next, is one inline write of as many
 // blocks as its payload needs.
 template <class T>
 OXSHMEM_DEVICE void network_p_runs(Qp &qp, const Group &group, const Located &remote, T value, uint32_t starts) {
-    uint32_t blocks = 0; // of all runs so far
-    uint32_t last_run = 0;
-    uint32_t my_offset = 0, my_run = 0, my_lanes = 0;
-    for (uint32_t left = starts; left != 0;) {
-        const uint32_t first = port::lowest_bit(left);
-        left &= left - 1;
-        const uint32_t before_next = left == 0 ? ~0u : (1u << port::lowest_bit(left)) - 1;
-        const uint32_t members = group.mask & before_next & ~((1u << first) - 1);
-        if ((members >> port::lane_id() & 1) != 0) {
-            my_offset = blocks, my_run = first, my_lanes = members;
+    uint32_t offset = 0, run = group.leader,
+             lanes = group.mask; // the calling lane's run: its first block, first lane and lanes
+    uint32_t last_run = group.leader;
+    uint32_t blocks = inline_blocks(group.size * sizeof(T)); // of all runs
+    if ((starts & (starts - 1)) != 0) {
+        blocks = 0;
+        for (uint32_t left = starts; left != 0;) {
+            last_run = port::lowest_bit(left);
+            left &= left - 1;
+            const uint32_t before_next = left == 0 ? ~0u : (1u << port::lowest_bit(left)) - 1;
+            const uint32_t members = group.mask & before_next & ~((1u << last_run) - 1);
+            if ((members >> port::lane_id() & 1) != 0) {
+                offset = blocks, run = last_run, lanes = members;
+            }
+            blocks += inline_blocks(port::count_ones(members) * sizeof(T));
         }
-        blocks += inline_blocks(port::count_ones(members) * sizeof(T));
-        last_run = first;
     }
     const Reservation reservation = reserve(qp, group, blocks);
     if (!reservation.ok) {
         return;
     }
-    const Slot slot = slot_at(reservation, my_offset);
-    if (my_run == port::lane_id()) {
-        slot.inline_header(qp.qpn, remote, port::count_ones(my_lanes) * sizeof(T), my_run == last_run);
+    const uint32_t bytes = port::count_ones(lanes) * sizeof(T);
+    const uint32_t position = port::count_ones(lanes & ((1u << port::lane_id()) - 1));
+    const Slot slot = slot_at(reservation, offset);
+    if (position == 0) {
+        slot.inline_header(remote, bytes, run == last_run);
     }
-    const uint32_t position = port::count_ones(my_lanes & ((1u << port::lane_id()) - 1));
     slot.inline_value(position * sizeof(T), value);
-    const uint32_t own = my_run == port::lane_id() ? inline_blocks(port::count_ones(my_lanes) * sizeof(T)) : 0;
-    submit(qp, group, reservation, blocks, my_offset, own, true);
+    submit(qp, group, reservation, blocks, true, [&] {
+        // A request never has more blocks than lanes.
+        const uint32_t own = inline_blocks(bytes);
+        if (position < own) {
+            stamp(reservation, offset + position, own - 1 - position);
+        }
+    });
 }
 
 // Writes one value inline. Lanes whose targets follow each other share a work request; the rest share the reservation and the
 // doorbell.
 template <class T> OXSHMEM_DEVICE void network_p(T *dst, T value, int pe) {
+    if (by_proxy()) {
+        ibrc_p(dst, to_bits(value), sizeof(T), pe);
+        return;
+    }
     Qp &qp = qp_for(pe);
     const Group group = converge(qp, 1);
     const Located remote = locate_remote(dst, pe);
@@ -68,10 +84,8 @@ template <class T> OXSHMEM_DEVICE void network_p(T *dst, T value, int pe) {
     if (!reservation.ok) {
         return;
     }
-    const Slot slot = slot_at(reservation, group.rank);
-    slot.inline_header(qp.qpn, remote, sizeof(T), group.last());
-    slot.inline_value(0, value);
-    submit(qp, group, reservation, group.size, group.rank, 1, false);
+    slot_at(reservation, group.rank).inline_word(remote, value, group.last());
+    submit(qp, group, reservation, group.size, false, [&] { stamp(reservation, group.rank, 0); });
 }
 
 // One piece of a put: what a single work request can carry from `src` to `dst`, at most `bytes`.
@@ -101,24 +115,41 @@ OXSHMEM_DEVICE uint32_t piece_blocks(const Piece &piece) {
     return piece.inlined ? inline_blocks(piece.bytes) : 1;
 }
 
-OXSHMEM_DEVICE void write_piece(const Slot &slot, const Qp &qp, const Piece &piece, const void *src, bool signaled) {
+OXSHMEM_DEVICE void write_piece(const Slot &slot, const Piece &piece, const void *src, bool signaled) {
     if (piece.inlined) {
-        slot.inline_header(qp.qpn, piece.remote, piece.bytes, signaled);
+        slot.inline_header(piece.remote, piece.bytes, signaled);
         slot.inline_bytes(src, piece.bytes);
     } else {
-        slot.transfer(Opcode::rdma_write, qp.qpn, piece.remote, piece.local, piece.bytes, signaled);
+        slot.transfer(Opcode::rdma_write, piece.remote, piece.local, piece.bytes, signaled);
     }
 }
 
+// A put that is a single work request, as most are: of more than kInlineOneBlock bytes, between chunks of the heap.
+OXSHMEM_DEVICE bool is_one_transfer(const void *dst, const void *src, uint64_t bytes) {
+    const uint64_t from = offset_of(src);
+    return bytes > kInlineOneBlock && bytes <= abi::kMaxMessageBytes && from < port::state().heap_bytes &&
+           in_one_chunk(offset_of(dst), bytes) && in_one_chunk(from, bytes);
+}
+
+OXSHMEM_DEVICE uint64_t network_transfer(void *dst, const void *src, uint64_t bytes, int pe) {
+    Qp &qp = qp_for(pe);
+    const Located remote = locate_remote(dst, pe), local = locate_local(src);
+    return post(qp, 1, [&](const Slot &slot, bool signaled) {
+        slot.transfer(Opcode::rdma_write, remote, local, static_cast<uint32_t>(bytes), signaled);
+    });
+}
+
 OXSHMEM_OUTLINE uint64_t network_put(void *dst, const void *src, uint64_t bytes, int pe) {
+    if (by_proxy()) {
+        return ibrc_put(dst, src, bytes, pe);
+    }
     Qp &qp = qp_for(pe);
     uint64_t end = 0;
     char *to = static_cast<char *>(dst);
     const char *from = static_cast<const char *>(src);
     while (bytes != 0) {
         const Piece piece = next_piece(to, from, bytes, pe);
-        end = post(qp, piece_blocks(piece),
-                   [&](const Slot &slot, bool signaled) { write_piece(slot, qp, piece, from, signaled); });
+        end = post(qp, piece_blocks(piece), [&](const Slot &slot, bool signaled) { write_piece(slot, piece, from, signaled); });
         if (end == 0) {
             return 0;
         }
@@ -131,6 +162,9 @@ OXSHMEM_OUTLINE uint64_t network_put(void *dst, const void *src, uint64_t bytes,
 
 // Reads into registered memory are left to the HCA; others go through a landing slot and are complete on return.
 OXSHMEM_OUTLINE uint64_t network_get(void *dst, const void *src, uint64_t bytes, int pe, Op op) {
+    if (by_proxy()) {
+        return ibrc_get(dst, src, bytes, pe, op);
+    }
     Qp &qp = qp_for(pe);
     uint64_t end = 0;
     char *to = static_cast<char *>(dst);
@@ -142,7 +176,7 @@ OXSHMEM_OUTLINE uint64_t network_get(void *dst, const void *src, uint64_t bytes,
         if (local.bytes != 0) {
             part = least(part, local.bytes);
             end = post(qp, 1, [&](const Slot &slot, bool signaled) {
-                slot.transfer(Opcode::rdma_read, qp.qpn, remote, local, static_cast<uint32_t>(part), signaled);
+                slot.transfer(Opcode::rdma_read, remote, local, static_cast<uint32_t>(part), signaled);
             });
             if (end == 0) {
                 return 0;
@@ -154,7 +188,7 @@ OXSHMEM_OUTLINE uint64_t network_get(void *dst, const void *src, uint64_t bytes,
                 return 0;
             }
             end = post(qp, 1, [&](const Slot &slot, bool signaled) {
-                slot.transfer(Opcode::rdma_read, qp.qpn, remote, landing.located(qp), static_cast<uint32_t>(part), signaled);
+                slot.transfer(Opcode::rdma_read, remote, landing.located(qp), static_cast<uint32_t>(part), signaled);
             });
             if (end == 0 || !wait_completed(qp, end, op)) {
                 return 0;
@@ -171,6 +205,9 @@ OXSHMEM_OUTLINE uint64_t network_get(void *dst, const void *src, uint64_t bytes,
 
 // Fetches one value; zero if it could not be had (the reason is recorded).
 template <class T> OXSHMEM_DEVICE T network_g(const T *src, int pe) {
+    if (by_proxy()) {
+        return from_bits<T>(ibrc_g(src, sizeof(T), pe));
+    }
     Qp &qp = qp_for(pe);
     T value{};
     Landing landing;
@@ -179,7 +216,7 @@ template <class T> OXSHMEM_DEVICE T network_g(const T *src, int pe) {
     }
     const Located remote = locate_remote(src, pe);
     const uint64_t end = post(qp, 1, [&](const Slot &slot, bool signaled) {
-        slot.transfer(Opcode::rdma_read, qp.qpn, remote, landing.located(qp), sizeof(T), signaled);
+        slot.transfer(Opcode::rdma_read, remote, landing.located(qp), sizeof(T), signaled);
     });
     if (end != 0 && wait_completed(qp, end, Op::g)) {
         value = port::load<order::relaxed, reach::system>(as<T>(landing.address(qp)));
@@ -189,15 +226,21 @@ template <class T> OXSHMEM_DEVICE T network_g(const T *src, int pe) {
 }
 
 OXSHMEM_OUTLINE void network_atomic(void *target, AtomicRequest request, int pe) {
+    if (by_proxy()) {
+        ibrc_atomic(target, request, pe);
+        return;
+    }
     Qp &qp = qp_for(pe);
     const Located remote = locate_remote(target, pe);
-    post(qp, request.blocks(),
-         [&](const Slot &slot, bool signaled) { request.write(slot, qp.qpn, remote, discard(qp), signaled); });
+    post(qp, request.blocks(), [&](const Slot &slot, bool signaled) { request.write(slot, remote, discard(qp), signaled); });
 }
 
 // As network_atomic, and answers what was there before. The HCA returns 8-byte results in host order and 4-byte results of
 // extended atomics big-endian.
 template <class T> OXSHMEM_OUTLINE T network_fetch_atomic(T *target, AtomicRequest request, int pe) {
+    if (by_proxy()) {
+        return from_bits<T>(ibrc_fetch_atomic(target, request, pe));
+    }
     Qp &qp = qp_for(pe);
     T value{};
     Landing landing;
@@ -206,7 +249,7 @@ template <class T> OXSHMEM_OUTLINE T network_fetch_atomic(T *target, AtomicReque
     }
     const Located remote = locate_remote(target, pe);
     const uint64_t end = post(qp, request.blocks(), [&](const Slot &slot, bool signaled) {
-        request.write(slot, qp.qpn, remote, landing.located(qp), signaled);
+        request.write(slot, remote, landing.located(qp), signaled);
     });
     if (end != 0 && wait_completed(qp, end, Op::atomic)) {
         if constexpr (sizeof(T) == 4) {
@@ -220,30 +263,34 @@ template <class T> OXSHMEM_OUTLINE T network_fetch_atomic(T *target, AtomicReque
     return value;
 }
 
-enum class SignalOp : int { set = 9, add = 10 };
-
 OXSHMEM_DEVICE void write_signal(const Slot &slot, const Qp &qp, const Located &remote, uint64_t value, SignalOp op,
                                  bool signaled) {
     if (op == SignalOp::set) {
-        slot.inline_header(qp.qpn, remote, sizeof(uint64_t), signaled);
-        slot.inline_value(0, value);
+        slot.inline_word(remote, value, signaled);
     } else {
-        AtomicRequest::add(value).write(slot, qp.qpn, remote, discard(qp), signaled);
+        AtomicRequest::add(value).write(slot, remote, discard(qp), signaled);
     }
 }
 
 OXSHMEM_OUTLINE void network_signal(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
+    if (by_proxy()) {
+        ibrc_signal(signal, value, op, pe);
+        return;
+    }
     Qp &qp = qp_for(pe);
     const Located remote = locate_remote(signal, pe);
     // Strongly ordered, like the signal of a put_signal: two signals to one word arrive in their order.
-    post(qp, 1, [&](const Slot &slot, bool signaled) {
-        write_signal(Slot{slot.wq, slot.index, slot.mask, true}, qp, remote, value, op, signaled);
-    });
+    post(qp, 1, [&](const Slot &slot, bool signaled) { write_signal(slot.ordered_after(0), qp, remote, value, op, signaled); });
 }
 
 // Data, then its signal on the same QP; the last piece and the signal share a reservation and a doorbell.
 OXSHMEM_OUTLINE uint64_t network_put_signal(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value,
                                             SignalOp op, int pe) {
+    if (by_proxy()) {
+        const uint64_t end = ibrc_put(dst, src, bytes, pe);
+        ibrc_signal(signal, value, op, pe);
+        return end;
+    }
     Qp &qp = qp_for(pe);
     const Located target = locate_remote(signal, pe);
     char *to = static_cast<char *>(dst);
@@ -253,9 +300,9 @@ OXSHMEM_OUTLINE uint64_t network_put_signal(void *dst, const void *src, uint64_t
         const bool last = piece.bytes == bytes;
         const uint32_t data_blocks = piece_blocks(piece);
         const uint64_t end = post(qp, data_blocks + (last ? 1 : 0), [&](const Slot &slot, bool signaled) {
-            write_piece(slot, qp, piece, from, signaled && !last);
+            write_piece(slot, piece, from, signaled && !last);
             if (last) {
-                write_signal(Slot{slot.wq, slot.index + data_blocks, slot.mask, true}, qp, target, value, op, signaled);
+                write_signal(slot.ordered_after(data_blocks), qp, target, value, op, signaled);
             }
         });
         if (end == 0 || last) {
@@ -269,6 +316,10 @@ OXSHMEM_OUTLINE uint64_t network_put_signal(void *dst, const void *src, uint64_t
 
 // Makes the next request on each QP that this block uses a strongly ordered one.
 OXSHMEM_OUTLINE void network_fence() {
+    if (by_proxy()) {
+        ibrc_fence();
+        return;
+    }
     const abi::State &s = port::state();
     const uint32_t mine = port::block_rank() % s.qps_per_pe;
     const uint32_t words = (static_cast<uint32_t>(s.n_pes) * s.qps_per_pe + 63) / 64;
@@ -283,8 +334,21 @@ OXSHMEM_OUTLINE void network_fence() {
     }
 }
 
+// Waits until what an operation to `pe` answered is complete.
+OXSHMEM_OUTLINE void network_wait(uint64_t end, int pe, Op op) {
+    if (by_proxy()) {
+        ibrc_wait(end, pe, op);
+    } else {
+        wait_completed(qp_for(pe), end, op);
+    }
+}
+
 // Waits for everything that was posted on any QP before the call.
 OXSHMEM_OUTLINE void network_quiet() {
+    if (by_proxy()) {
+        ibrc_quiet();
+        return;
+    }
     const abi::State &s = port::state();
     const uint32_t words = (static_cast<uint32_t>(s.n_pes) * s.qps_per_pe + 63) / 64;
     for (uint32_t word = 0; word < words; ++word) {

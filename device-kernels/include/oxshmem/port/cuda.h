@@ -86,61 +86,75 @@ template <class T> OXSHMEM_DEVICE T from_word(typename word<sizeof(T)>::type val
     }
 }
 
+// The operand of an instruction with this reach: an address of global memory, or a generic one.
+template <reach R> OXSHMEM_DEVICE uint64_t operand(const void *p) {
+    return R == reach::block ? reinterpret_cast<uint64_t>(p) : __cvta_generic_to_global(p);
+}
+
 } // namespace detail
 
-// One macro for each shape of instruction, expanded for every semantic x scope x width.
-#define OXSHMEM_PTX_LOAD(sem, sc, S, R)                                                                                        \
+// One macro for each shape of instruction, expanded for every semantic x scope x width. What threads of several blocks share
+// lies in global memory, and the instructions say so: for a generic address the compiler adds a test for shared memory to every
+// atomic, with a loop that emulates it there, and waits for the answer of atomics that have none.
+#define OXSHMEM_PTX_LOAD(sem, sc, S, space, R)                                                                                 \
     if constexpr (O == order::sem && R == reach::S) {                                                                          \
         if constexpr (sizeof(T) == 1)                                                                                          \
-            asm volatile("ld." #sem "." #sc ".u8 %0, [%1];" : "=r"(out) : "l"(p) : "memory");                                  \
+            asm volatile("ld." #sem "." #sc space ".u8 %0, [%1];" : "=r"(out) : "l"(at) : "memory");                           \
         else if constexpr (sizeof(T) == 2)                                                                                     \
-            asm volatile("ld." #sem "." #sc ".u16 %0, [%1];" : "=h"(out) : "l"(p) : "memory");                                 \
+            asm volatile("ld." #sem "." #sc space ".u16 %0, [%1];" : "=h"(out) : "l"(at) : "memory");                          \
         else if constexpr (sizeof(T) == 4)                                                                                     \
-            asm volatile("ld." #sem "." #sc ".u32 %0, [%1];" : "=r"(out) : "l"(p) : "memory");                                 \
+            asm volatile("ld." #sem "." #sc space ".u32 %0, [%1];" : "=r"(out) : "l"(at) : "memory");                          \
         else                                                                                                                   \
-            asm volatile("ld." #sem "." #sc ".u64 %0, [%1];" : "=l"(out) : "l"(p) : "memory");                                 \
+            asm volatile("ld." #sem "." #sc space ".u64 %0, [%1];" : "=l"(out) : "l"(at) : "memory");                          \
     }
 
-#define OXSHMEM_PTX_STORE(sem, sc, S, R)                                                                                       \
+#define OXSHMEM_PTX_STORE(sem, sc, S, space, R)                                                                                \
     if constexpr (O == order::sem && R == reach::S) {                                                                          \
         if constexpr (sizeof(T) == 1)                                                                                          \
-            asm volatile("st." #sem "." #sc ".u8 [%0], %1;" ::"l"(p), "r"(in) : "memory");                                     \
+            asm volatile("st." #sem "." #sc space ".u8 [%0], %1;" ::"l"(at), "r"(in) : "memory");                              \
         else if constexpr (sizeof(T) == 2)                                                                                     \
-            asm volatile("st." #sem "." #sc ".u16 [%0], %1;" ::"l"(p), "h"(in) : "memory");                                    \
+            asm volatile("st." #sem "." #sc space ".u16 [%0], %1;" ::"l"(at), "h"(in) : "memory");                             \
         else if constexpr (sizeof(T) == 4)                                                                                     \
-            asm volatile("st." #sem "." #sc ".u32 [%0], %1;" ::"l"(p), "r"(in) : "memory");                                    \
+            asm volatile("st." #sem "." #sc space ".u32 [%0], %1;" ::"l"(at), "r"(in) : "memory");                             \
         else                                                                                                                   \
-            asm volatile("st." #sem "." #sc ".u64 [%0], %1;" ::"l"(p), "l"(in) : "memory");                                    \
+            asm volatile("st." #sem "." #sc space ".u64 [%0], %1;" ::"l"(at), "l"(in) : "memory");                             \
     }
 
-#define OXSHMEM_PTX_RMW(sem, sc, S, op, t32, t64)                                                                              \
+#define OXSHMEM_PTX_RMW(sem, sc, S, space, op, t32, t64)                                                                       \
     if constexpr (O == order::sem && R == reach::S) {                                                                          \
         if constexpr (sizeof(T) == 4)                                                                                          \
-            asm volatile("atom." #sem "." #sc "." op "." t32 " %0, [%1], %2;" : "=r"(out) : "l"(p), "r"(in) : "memory");       \
-        else                                                                                                                   \
-            asm volatile("atom." #sem "." #sc "." op "." t64 " %0, [%1], %2;" : "=l"(out) : "l"(p), "l"(in) : "memory");       \
-    }
-
-#define OXSHMEM_PTX_CAS(sem, sc, S, R)                                                                                         \
-    if constexpr (O == order::sem && R == reach::S) {                                                                          \
-        if constexpr (sizeof(T) == 4)                                                                                          \
-            asm volatile("atom." #sem "." #sc ".cas.b32 %0, [%1], %2, %3;"                                                     \
+            asm volatile("atom." #sem "." #sc space "." op "." t32 " %0, [%1], %2;"                                            \
                          : "=r"(out)                                                                                           \
-                         : "l"(p), "r"(cmp), "r"(in)                                                                           \
+                         : "l"(at), "r"(in)                                                                                    \
                          : "memory");                                                                                          \
         else                                                                                                                   \
-            asm volatile("atom." #sem "." #sc ".cas.b64 %0, [%1], %2, %3;"                                                     \
+            asm volatile("atom." #sem "." #sc space "." op "." t64 " %0, [%1], %2;"                                            \
                          : "=l"(out)                                                                                           \
-                         : "l"(p), "l"(cmp), "l"(in)                                                                           \
+                         : "l"(at), "l"(in)                                                                                    \
+                         : "memory");                                                                                          \
+    }
+
+#define OXSHMEM_PTX_CAS(sem, sc, S, space, R)                                                                                  \
+    if constexpr (O == order::sem && R == reach::S) {                                                                          \
+        if constexpr (sizeof(T) == 4)                                                                                          \
+            asm volatile("atom." #sem "." #sc space ".cas.b32 %0, [%1], %2, %3;"                                               \
+                         : "=r"(out)                                                                                           \
+                         : "l"(at), "r"(cmp), "r"(in)                                                                          \
+                         : "memory");                                                                                          \
+        else                                                                                                                   \
+            asm volatile("atom." #sem "." #sc space ".cas.b64 %0, [%1], %2, %3;"                                               \
+                         : "=l"(out)                                                                                           \
+                         : "l"(at), "l"(cmp), "l"(in)                                                                          \
                          : "memory");                                                                                          \
     }
 
 #define OXSHMEM_PTX_SCOPES(M, sem, ...)                                                                                        \
-    M(sem, cta, block, __VA_ARGS__)                                                                                            \
-    M(sem, gpu, device, __VA_ARGS__) M(sem, sys, system, __VA_ARGS__)
+    M(sem, cta, block, "", __VA_ARGS__)                                                                                        \
+    M(sem, gpu, device, ".global", __VA_ARGS__) M(sem, sys, system, ".global", __VA_ARGS__)
 
 template <order O, reach R, class T> OXSHMEM_DEVICE T load(const T *p) {
     static_assert(O == order::relaxed || O == order::acquire);
+    const uint64_t at = detail::operand<R>(p);
     typename detail::word<sizeof(T)>::type out;
     OXSHMEM_PTX_SCOPES(OXSHMEM_PTX_LOAD, relaxed, R)
     OXSHMEM_PTX_SCOPES(OXSHMEM_PTX_LOAD, acquire, R)
@@ -149,6 +163,7 @@ template <order O, reach R, class T> OXSHMEM_DEVICE T load(const T *p) {
 
 template <order O, reach R, class T> OXSHMEM_DEVICE void store(T *p, T value) {
     static_assert(O == order::relaxed || O == order::release);
+    const uint64_t at = detail::operand<R>(p);
     const auto in = detail::to_word(value);
     OXSHMEM_PTX_SCOPES(OXSHMEM_PTX_STORE, relaxed, R)
     OXSHMEM_PTX_SCOPES(OXSHMEM_PTX_STORE, release, R)
@@ -157,6 +172,7 @@ template <order O, reach R, class T> OXSHMEM_DEVICE void store(T *p, T value) {
 #define OXSHMEM_PTX_DEFINE_RMW(name, op, t32, t64)                                                                             \
     template <order O, reach R, class T> OXSHMEM_DEVICE T name(T *p, T value) {                                                \
         static_assert(sizeof(T) == 4 || sizeof(T) == 8);                                                                       \
+        const uint64_t at = detail::operand<R>(p);                                                                             \
         const auto in = detail::to_word(value);                                                                                \
         typename detail::word<sizeof(T)>::type out;                                                                            \
         OXSHMEM_PTX_SCOPES(OXSHMEM_PTX_RMW, relaxed, op, t32, t64)                                                             \
@@ -173,18 +189,19 @@ OXSHMEM_PTX_DEFINE_RMW(fetch_xor, "xor", "b32", "b64")
 OXSHMEM_PTX_DEFINE_RMW(fetch_max, "max", "u32", "u64") // of unsigned values
 OXSHMEM_PTX_DEFINE_RMW(exchange, "exch", "b32", "b64")
 
-#define OXSHMEM_PTX_RED(sem, sc, S, op, t32, t64)                                                                              \
+#define OXSHMEM_PTX_RED(sem, sc, S, space, op, t32, t64)                                                                       \
     if constexpr (O == order::sem && R == reach::S) {                                                                          \
         if constexpr (sizeof(T) == 4)                                                                                          \
-            asm volatile("red." #sem "." #sc "." op "." t32 " [%0], %1;" ::"l"(p), "r"(in) : "memory");                        \
+            asm volatile("red." #sem "." #sc space "." op "." t32 " [%0], %1;" ::"l"(at), "r"(in) : "memory");                 \
         else                                                                                                                   \
-            asm volatile("red." #sem "." #sc "." op "." t64 " [%0], %1;" ::"l"(p), "l"(in) : "memory");                        \
+            asm volatile("red." #sem "." #sc space "." op "." t64 " [%0], %1;" ::"l"(at), "l"(in) : "memory");                 \
     }
 
 #define OXSHMEM_PTX_DEFINE_RED(name, op, t32, t64)                                                                             \
     template <order O, reach R, class T> OXSHMEM_DEVICE void name(T *p, T value) {                                             \
         static_assert(sizeof(T) == 4 || sizeof(T) == 8);                                                                       \
         static_assert(O == order::relaxed || O == order::release);                                                             \
+        const uint64_t at = detail::operand<R>(p);                                                                             \
         const auto in = detail::to_word(value);                                                                                \
         OXSHMEM_PTX_SCOPES(OXSHMEM_PTX_RED, relaxed, op, t32, t64)                                                             \
         OXSHMEM_PTX_SCOPES(OXSHMEM_PTX_RED, release, op, t32, t64)                                                             \
@@ -195,6 +212,7 @@ OXSHMEM_PTX_DEFINE_RED(raise_to, "max", "u32", "u64")
 
 template <order O, reach R, class T> OXSHMEM_DEVICE T compare_exchange(T *p, T expected, T desired) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+    const uint64_t at = detail::operand<R>(p);
     const auto cmp = detail::to_word(expected);
     const auto in = detail::to_word(desired);
     typename detail::word<sizeof(T)>::type out;
@@ -283,6 +301,12 @@ template <order O, reach R> OXSHMEM_DEVICE vec16 load_four(const uint32_t *p) {
     return v;
 }
 
+OXSHMEM_DEVICE void store_pair(uint64_t *p, uint64_t first, uint64_t second) {
+    asm volatile("st.relaxed.sys.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(first), "l"(second) : "memory");
+}
+
+OXSHMEM_DEVICE void wake_host() {}
+
 OXSHMEM_DEVICE void pause() {}
 
 OXSHMEM_DEVICE uint64_t clock_ns() {
@@ -313,27 +337,51 @@ OXSHMEM_DEVICE uint32_t grid_blocks() {
 OXSHMEM_DEVICE uint32_t active_mask() {
     return __activemask();
 }
+
+// A mask that only the running program knows makes the compiler compare those of all lanes first, at every warp operation.
+// Whole warps are spared that.
+constexpr uint32_t kWholeWarp = 0xffffffff;
+
 OXSHMEM_DEVICE uint32_t ballot(uint32_t mask, bool predicate) {
-    return __ballot_sync(mask, predicate);
+    return mask == kWholeWarp ? __ballot_sync(kWholeWarp, predicate) : __ballot_sync(mask, predicate);
 }
 template <class T> OXSHMEM_DEVICE T shfl(uint32_t mask, T value, uint32_t source_lane) {
     // The shuffle instruction moves 32 bits.
     constexpr size_t kWords = (sizeof(T) + 3) / 4;
     uint32_t words[kWords] = {};
     memcpy(words, &value, sizeof(T));
-    OXSHMEM_UNROLL
-    for (size_t i = 0; i < kWords; ++i) {
-        words[i] = __shfl_sync(mask, words[i], source_lane);
+    if (mask == kWholeWarp) {
+        OXSHMEM_UNROLL
+        for (size_t i = 0; i < kWords; ++i) {
+            words[i] = __shfl_sync(kWholeWarp, words[i], source_lane);
+        }
+    } else {
+        OXSHMEM_UNROLL
+        for (size_t i = 0; i < kWords; ++i) {
+            words[i] = __shfl_sync(mask, words[i], source_lane);
+        }
     }
     memcpy(&value, words, sizeof(T));
     return value;
 }
 OXSHMEM_DEVICE uint32_t match_any(uint32_t mask, uint64_t value) {
-    return __match_any_sync(mask, static_cast<unsigned long long>(value));
+    const unsigned long long key = value;
+    return mask == kWholeWarp ? __match_any_sync(kWholeWarp, key) : __match_any_sync(mask, key);
 }
 OXSHMEM_DEVICE uint32_t converged(uint64_t key) {
     const uint32_t active = active_mask();
-    return (active & (active - 1)) == 0 ? active : match_any(active, key);
+    if ((active & (active - 1)) == 0) {
+        return active;
+    }
+    // One comparison where all agree, as they mostly do; match_any takes one for each different key.
+    int all;
+    const unsigned long long word = key;
+    if (active == kWholeWarp) {
+        __match_all_sync(kWholeWarp, word, &all);
+    } else {
+        __match_all_sync(active, word, &all);
+    }
+    return all != 0 ? active : match_any(active, key);
 }
 OXSHMEM_DEVICE uint32_t run_starts(uint32_t mask, uint64_t value, uint32_t step) {
     const uint32_t below = mask & ((1u << lane_id()) - 1);
@@ -342,7 +390,11 @@ OXSHMEM_DEVICE uint32_t run_starts(uint32_t mask, uint64_t value, uint32_t step)
     return ballot(mask, below == 0 || value != before + step);
 }
 OXSHMEM_DEVICE void sync_warp(uint32_t mask) {
-    __syncwarp(mask);
+    if (mask == kWholeWarp) {
+        __syncwarp();
+    } else {
+        __syncwarp(mask);
+    }
 }
 OXSHMEM_DEVICE void sync_block() {
     __syncthreads();

@@ -28,6 +28,11 @@
 //       store<relaxed, system> of 4 or 8 bytes that a peer waits for: on its way at once.
 //   load_four<acquire, system>(const uint32_t *) -> vec16
 //       Four loads of adjacent words, aligned to 16 bytes, as one access.
+//   store_pair(uint64_t *p, uint64_t first, uint64_t second)
+//       Two relaxed stores of system reach, to p[0] and p[1], in any order; p is aligned to 16 bytes.
+//   wake_host()
+//       Call it after stores that a thread of the host waits for. On `cpu` it wakes that thread if it sleeps; a GPU wakes
+//       nobody, and there the host polls.
 //
 // Time
 //   pause()      belongs into every spin loop: on `cpu` it lets the other threads run, and nothing else does
