@@ -201,8 +201,8 @@ impl Pe {
         phases.end("network");
 
         // The first allocation is the runtime's own: the slots that barriers write to.
-        let sync_bytes = u64::from(n_pes) * 8;
-        let sync_offset = heap.allocate(sync_bytes, 8)?;
+        let sync_bytes = (u64::from(n_pes) * 4).next_multiple_of(16) + u64::from(n_pes) * 8;
+        let sync_offset = heap.allocate(sync_bytes, 16)?;
 
         let first_pe = i32::try_from(first).unwrap_or(i32::MAX);
         let mut state = abi::State {

@@ -104,7 +104,7 @@ pub struct Row {
     pub stride: u64,
     /// Iterations walk over the other PE's memory: so many bytes further each time,
     pub step: u64,
-    /// and from the start again after so many. With one, all work in the same place.
+    /// and from the start again after so many, a power of two. With one, all work in the same place.
     pub steps: u64,
     /// Iterations that are not timed.
     pub warmup: u64,
@@ -500,6 +500,7 @@ mod tests {
                 assert_eq!(row.bytes % (16 * groups), 0, "{}", row.name);
             }
             assert_eq!(row.bytes % 8, 0, "{}", row.name);
+            assert!(row.steps.is_power_of_two(), "{}", row.name);
             if let Some(limit) = row.limit {
                 let limit = ROWS[..index].iter().find(|other| other.name == limit).unwrap();
                 assert!(limit.is_limit() && limit.unit == row.unit, "{}", row.name);

@@ -103,8 +103,9 @@ template <order O> OXSHMEM_DEVICE bool poll(Qp &qp, uint64_t blocks, Op op, bool
         // mlx5_err_cqe: vendor_err_synd is byte 54, syndrome byte 55.
         const uint64_t syndromes = port::load<order::relaxed, reach::system>(as<uint64_t>(qp.cqe + 48));
         const uint64_t slot = block_at(qp, first);
-        raise(ErrorCode::completion, op, qp.pe, be(*as<uint64_t>(slot + 16)), be(*as<uint32_t>(slot)) & 0xff, qp.qpn, first,
-              static_cast<uint32_t>(syndromes >> 56), static_cast<uint32_t>(syndromes >> 48) & 0xff);
+        raise_completion(
+            op, qp.pe, be(*as<uint64_t>(slot + 16)), be(*as<uint32_t>(slot)) & 0xff,
+            {qp.qpn, first, static_cast<uint32_t>(syndromes >> 56), static_cast<uint32_t>(syndromes >> 48) & 0xff});
         failed = true;
         return true;
     }

@@ -6,14 +6,18 @@
 // synchronise between threads of that scope; fence.acq_rel orders everything before it with everything after it.
 #pragma once
 
-#include <cuda_runtime.h>
-
 #include <oxshmem/abi.h>
 
+#ifndef __CUDACC_RTC__
+#include <cuda_runtime.h>
+
 #include <cstring>
+#endif
 
 #define OXSHMEM_DEVICE __device__ __forceinline__
 #define OXSHMEM_UNROLL _Pragma("unroll")
+#define OXSHMEM_NO_UNROLL _Pragma("unroll 1")
+#define OXSHMEM_LIKELY(condition) __builtin_expect(static_cast<bool>(condition), true)
 #define OXSHMEM_NOINLINE static __device__ __noinline__
 #define OXSHMEM_OUTLINE static __device__ __noinline__
 // Any block that the hardware takes can be launched: the bound keeps the registers of a thread low enough.
@@ -256,6 +260,45 @@ OXSHMEM_DEVICE vec16 load_vec(const void *p) {
 }
 OXSHMEM_DEVICE void store_vec(void *p, vec16 v) {
     *static_cast<vec16 *>(p) = v;
+}
+
+constexpr uint32_t kSectorBytes = 32;
+
+template <uint32_t kSectors> OXSHMEM_DEVICE void touch(const void *p, uint32_t bytes) {
+    uint32_t found[kSectors], all = 0;
+    OXSHMEM_UNROLL
+    for (uint32_t i = 0; i < kSectors; ++i) {
+        const uint32_t offset = i * kSectorBytes < bytes ? i * kSectorBytes : bytes - 1;
+        asm volatile("ld.u8 %0, [%1];" : "=r"(found[i]) : "l"(static_cast<const char *>(p) + offset) : "memory");
+    }
+    OXSHMEM_UNROLL
+    for (uint32_t i = 0; i < kSectors; ++i) {
+        all |= found[i];
+    }
+    // Loads that nobody waits for would be removed. (prefetch.global.L1 is slower than not to prefetch, on an H200.)
+    asm volatile("{ .reg .pred p; setp.eq.u32 p, %0, 1; @p nanosleep.u32 0; }" ::"r"(all));
+}
+
+template <class T> OXSHMEM_DEVICE T *early(T *p) {
+    asm volatile("" : "+l"(p));
+    return p;
+}
+
+OXSHMEM_DEVICE void flag_store(uint64_t *p, uint64_t value) {
+    asm volatile("st.mmio.relaxed.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(p)), "l"(value) : "memory");
+}
+OXSHMEM_DEVICE void flag_store(uint32_t *p, uint32_t value) {
+    asm volatile("st.mmio.relaxed.sys.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(p)), "r"(value) : "memory");
+}
+
+template <order O, reach R> OXSHMEM_DEVICE vec16 load_four(const uint32_t *p) {
+    static_assert(O == order::acquire && R == reach::system);
+    vec16 v;
+    asm volatile("ld.acquire.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(__cvta_generic_to_global(p))
+                 : "memory");
+    return v;
 }
 
 OXSHMEM_DEVICE void store_pair(uint64_t *p, uint64_t first, uint64_t second) {
