@@ -50,6 +50,7 @@ enum class reach { block, device, system };
 
 // Adjacent lanes should touch adjacent addresses.
 constexpr bool kCoalesced = true;
+constexpr uint32_t kWholeWarp = 0xffffffff;
 
 OXSHMEM_DEVICE const abi::State &state() {
     return oxshmem_state;
@@ -340,14 +341,13 @@ OXSHMEM_DEVICE uint32_t active_mask() {
 
 // A mask that only the running program knows makes the compiler compare those of all lanes first, at every warp operation.
 // Whole warps are spared that.
-constexpr uint32_t kWholeWarp = 0xffffffff;
 
 OXSHMEM_DEVICE uint32_t ballot(uint32_t mask, bool predicate) {
     if (mask == kWholeWarp) {
         return __ballot_sync(kWholeWarp, predicate);
     }
-    // Not a vote: where groups of lanes with different masks are there together, ptxas of CUDA 13.0 lets them vote together, and
-    // waits for nobody.
+    // Not a vote: where groups of lanes with different masks are there together, ptxas of CUDA 13.0 lets them vote together,
+    // and waits for nobody.
     return __reduce_or_sync(mask, predicate ? 1u << lane_id() : 0u);
 }
 template <class T> OXSHMEM_DEVICE T shfl(uint32_t mask, T value, uint32_t source_lane) {
