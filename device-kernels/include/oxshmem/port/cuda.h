@@ -342,8 +342,8 @@ OXSHMEM_DEVICE uint32_t active_mask() {
 // Whole warps are spared that.
 constexpr uint32_t kWholeWarp = 0xffffffff;
 
-// Of a part of a warp: lane by lane. Where groups of lanes with different masks meet at a vote (or a redux), ptxas of CUDA 13.0 gives
-// each the bits of all of them, and waits for nobody; at shuffles it compares the masks.
+// Of a part of a warp: lane by lane. Where groups of lanes with different masks meet at a vote (or a redux), ptxas of CUDA 13.0
+// gives each the bits of all of them, and waits for nobody; at shuffles it compares the masks.
 OXSHMEM_DEVICE uint32_t ballot(uint32_t mask, bool predicate) {
     if (mask == kWholeWarp) {
         return __ballot_sync(kWholeWarp, predicate);
