@@ -224,3 +224,14 @@ OXSHMEM_KERNEL(put_and_signal, uint64_t *at, uint64_t value, uint64_t *signal, i
     oxshmem::p(at, value, pe);
     oxshmem::signal_op(signal, 1, oxshmem::SIGNAL_ADD, pe);
 }
+
+// Puts to a PE whose queue pair has failed and to one whose queue pair works, and completes both: `left` is what the latter
+// still had to complete then, in blocks. One thread.
+OXSHMEM_KERNEL(put_to_both, uint64_t *at, uint64_t value, int failed, int working, uint64_t *left) {
+    const abi::State &s = state();
+    const abi::Qp &qp = reinterpret_cast<const abi::Qp *>(s.qps)[static_cast<uint32_t>(working) * s.qps_per_pe];
+    oxshmem::p(at, value, failed);
+    oxshmem::p(at, value, working);
+    oxshmem::quiet();
+    *left = (qp.gate >> abi::kGateReservedShift) - qp.completed;
+}

@@ -237,6 +237,7 @@ pub fn completion_error(args: &[String]) -> Outcome {
     let at = slice.slice(me..me + 1)?;
     let done = rig.pe.alloc::<u64>(1)?;
     let names = rig.pe.alloc::<Names>(1)?;
+    let left = rig.filled(&[u64::MAX])?;
     let last = n - 1;
     let lost = 1;
     if me != 0 {
@@ -273,6 +274,9 @@ pub fn completion_error(args: &[String]) -> Outcome {
         matches!(&error, Error::Fault(fault) if matches!(fault.kind, FaultKind::Completion { pe, .. } if pe == lost)),
         "{error}"
     );
+    // It keeps quiet from none of the others.
+    assert!(rig.run_linear("put_to_both", 1, 1, (&at, 9u64, lost, last as i32, &left)).is_err());
+    assert_eq!(rig.pe.read_local(&left, 0..1)?, [0]);
     // The other PEs are still reached.
     rig.run_linear("put_and_signal", 1, 1, (&at, 6u64, &done, last as i32))?;
     // It ends the job, and this PE with it.

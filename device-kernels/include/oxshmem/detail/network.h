@@ -124,10 +124,11 @@ OXSHMEM_DEVICE void write_piece(const Slot &slot, const Piece &piece, const void
     }
 }
 
-// A put that is a single work request, as most are: of more than kInlineOneBlock bytes, between chunks of the heap.
+// A put that is a single work request of this GPU's, as most are: of more than kInlineOneBlock bytes, between chunks of the
+// heap.
 OXSHMEM_DEVICE bool is_one_transfer(const void *dst, const void *src, uint64_t bytes) {
     const uint64_t from = offset_of(src);
-    return bytes > kInlineOneBlock && bytes <= abi::kMaxMessageBytes && from < port::state().heap_bytes &&
+    return !by_proxy() && bytes > kInlineOneBlock && bytes <= abi::kMaxMessageBytes && from < port::state().heap_bytes &&
            in_one_chunk(offset_of(dst), bytes) && in_one_chunk(from, bytes);
 }
 
@@ -343,7 +344,8 @@ OXSHMEM_OUTLINE void network_wait(uint64_t end, int pe, Op op) {
     }
 }
 
-// Waits for everything that was posted on any QP before the call.
+// Waits for everything that was posted on any QP before the call. One that fails (its error is recorded) keeps it from none of
+// the others.
 OXSHMEM_OUTLINE void network_quiet() {
     if (by_proxy()) {
         ibrc_quiet();
@@ -355,11 +357,10 @@ OXSHMEM_OUTLINE void network_quiet() {
         uint64_t bits = port::load<order::acquire, reach::device>(as<uint64_t>(s.used) + word);
         for (; bits != 0; bits &= bits - 1) {
             Qp &qp = as<Qp>(s.qps)[word * 64 + port::lowest_bit(bits)];
-            const uint64_t completed = port::load<order::relaxed, reach::device>(&qp.completed);
+            // Acquire: what is completed must not be newer than what is posted.
+            const uint64_t completed = port::load<order::acquire, reach::device>(&qp.completed);
             const uint64_t posted = reserved_in(port::load<order::relaxed, reach::device>(&qp.gate), completed);
-            if (!wait_completed(qp, posted, Op::quiet)) {
-                return;
-            }
+            wait_completed(qp, posted, Op::quiet);
         }
     }
 }

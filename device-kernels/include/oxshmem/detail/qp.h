@@ -109,16 +109,19 @@ template <order O> OXSHMEM_DEVICE bool poll(Qp &qp, uint64_t blocks, Op op, bool
         failed = true;
         return true;
     }
-    // All before the newest WQE is complete. Its own blocks count as well only where their number is known: its size is in its
-    // control segment, which nobody overwrites before `completed` has passed it.
+    // All before the newest WQE is complete. Its own blocks count as well only where their number is known: it is in the control
+    // segment, which is its own as long as it says so. Once `completed` has passed it, another may be there, also for those who
+    // do not see that yet.
     uint64_t end = first;
     if (behind != 0 && behind < 0x8000) {
         if (behind > kMostBlocks) {
             return false;
         }
-        const uint32_t segments = be(port::load<order::acquire, reach::device>(as<uint32_t>(block_at(qp, first) + 4))) & 0x3f;
-        end = first + (segments + 3) / 4;
-        if (port::load<order::relaxed, reach::device>(&qp.completed) > first || end < blocks) {
+        const uint64_t control = port::load<order::acquire, reach::device>(as<uint64_t>(block_at(qp, first)));
+        const uint32_t index = be(low(control)) >> 8 & 0xffff, qpn_ds = be(high(control));
+        end = first + ((qpn_ds & 0x3f) + 3) / 4;
+        if (end < blocks || index != counter || qpn_ds >> 8 != qp.qpn ||
+            port::load<order::relaxed, reach::device>(&qp.completed) > first) {
             return false;
         }
     }
