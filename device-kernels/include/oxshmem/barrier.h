@@ -115,7 +115,7 @@ template <class Scope, class Complete> OXSHMEM_DEVICE void sync_all(Op op, Compl
     const int rank = static_cast<int>(Scope::rank()), size = static_cast<int>(Scope::size());
     Scope::sync();
     const int lanes = size < kOneRoundPes ? size : kOneRoundPes;
-    const bool all_near = s.p2p_count == s.n_pes && s.n_pes <= kOneRoundPes;
+    const bool all_near = s.n_pes <= kOneRoundPes && s.p2p_mask == (1ull << s.n_pes) - 1 && s.p2p_first == 0;
     if (!all_near) {
         if (rank == 0) {
             complete();
