@@ -52,7 +52,7 @@ pub(crate) struct Region<'a> {
 
 /// An open card with a queue pair or several to every other PE: registration and connecting. Queue pairs have dense indices as in
 /// [`Backend`].
-pub(crate) trait Fabric: Debug {
+pub(crate) trait Fabric: Debug + Send {
     /// `soft`, `verbs`.
     fn name(&self) -> &'static str;
     /// Registers memory until the fabric is dropped, which the memory outlives.

@@ -17,7 +17,6 @@
 #define OXSHMEM_DEVICE __device__ __forceinline__
 #define OXSHMEM_UNROLL _Pragma("unroll")
 #define OXSHMEM_NO_UNROLL _Pragma("unroll 1")
-#define OXSHMEM_LIKELY(condition) __builtin_expect(static_cast<bool>(condition), true)
 #define OXSHMEM_NOINLINE static __device__ __noinline__
 #define OXSHMEM_OUTLINE static __device__ __noinline__
 // Any block that the hardware takes can be launched: the bound keeps the registers of a thread low enough.
@@ -278,18 +277,6 @@ template <uint32_t kSectors> OXSHMEM_DEVICE void touch(const void *p, uint32_t b
     }
     // Loads that nobody waits for would be removed. (prefetch.global.L1 is slower than not to prefetch, on an H200.)
     asm volatile("{ .reg .pred p; setp.eq.u32 p, %0, 1; @p nanosleep.u32 0; }" ::"r"(all));
-}
-
-template <class T> OXSHMEM_DEVICE T *early(T *p) {
-    asm volatile("" : "+l"(p));
-    return p;
-}
-
-OXSHMEM_DEVICE void flag_store(uint64_t *p, uint64_t value) {
-    asm volatile("st.mmio.relaxed.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(p)), "l"(value) : "memory");
-}
-OXSHMEM_DEVICE void flag_store(uint32_t *p, uint32_t value) {
-    asm volatile("st.mmio.relaxed.sys.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(p)), "r"(value) : "memory");
 }
 
 template <order O, reach R> OXSHMEM_DEVICE vec16 load_four(const uint32_t *p) {
