@@ -233,36 +233,36 @@ impl Value for Duration {
     }
 }
 
-/// A table index that the HCA's driver chooses unless it is given: `auto` or a number.
+/// A number that the runtime chooses unless it is given: `auto` or an integer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Index {
-    /// Chosen when the port is opened.
+pub enum Choice {
+    /// As the variable's description says.
     Auto,
-    /// This entry.
-    At(u32),
+    /// This number.
+    Given(u32),
 }
 
-impl From<u32> for Index {
-    fn from(index: u32) -> Self {
-        Self::At(index)
+impl From<u32> for Choice {
+    fn from(number: u32) -> Self {
+        Self::Given(number)
     }
 }
 
-impl Value for Index {
+impl Value for Choice {
     const FORM: &'static str = "`auto` or an integer";
     fn parse(text: &str) -> Option<Self> {
-        if text == "auto" { Some(Self::Auto) } else { u32::parse(text).map(Self::At) }
+        if text == "auto" { Some(Self::Auto) } else { u32::parse(text).map(Self::Given) }
     }
     fn show(&self) -> String {
         match self {
             Self::Auto => "auto".into(),
-            Self::At(index) => index.to_string(),
+            Self::Given(number) => number.to_string(),
         }
     }
     fn numbers(&self) -> Vec<u64> {
         match self {
             Self::Auto => Vec::new(),
-            Self::At(index) => vec![u64::from(*index)],
+            Self::Given(number) => vec![u64::from(*number)],
         }
     }
 }
@@ -402,17 +402,69 @@ choice! {
     }
 }
 
-choice! {
-    /// Which HCA executes work requests.
-    Hca: "`auto`, `soft`, `mlx5` or `null`" {
-        /// `mlx5` where a card is found that the device can post to, else `soft`.
-        Auto = "auto",
-        /// The software HCA.
-        Soft = "soft",
-        /// A ConnectX through rdma-core.
-        Mlx5 = "mlx5",
-        /// The software HCA as a card that completes everything and moves nothing: for measuring posting alone.
-        Null = "null",
+/// Which HCA executes work requests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hca {
+    /// `mlx5` where a card is found that the device can post to, else `soft`.
+    Auto,
+    /// The software HCA.
+    Soft,
+    /// A ConnectX through rdma-core.
+    Mlx5,
+    /// The software HCA as a card that completes everything and moves nothing: for measuring posting alone.
+    Null,
+    /// Any RDMA device, through the kernel's verbs.
+    Verbs {
+        /// Its name; without one, the nearest that has an active port.
+        device: Option<String>,
+        /// The port, from 1; without one, the first that is active.
+        port: Option<u8>,
+    },
+}
+
+impl fmt::Display for Hca {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Soft => f.write_str("soft"),
+            Self::Mlx5 => f.write_str("mlx5"),
+            Self::Null => f.write_str("null"),
+            Self::Verbs { device: None, .. } => f.write_str("verbs"),
+            Self::Verbs { device: Some(device), port: None } => write!(f, "verbs:{device}"),
+            Self::Verbs { device: Some(device), port: Some(port) } => write!(f, "verbs:{device}/{port}"),
+        }
+    }
+}
+
+impl std::str::FromStr for Hca {
+    type Err = String;
+    /// Reads the name that `Display` writes.
+    fn from_str(text: &str) -> Result<Self, String> {
+        <Self as Value>::parse(text).ok_or_else(|| format!("'{text}': expected {}", Self::FORM.replace('`', "")))
+    }
+}
+
+impl Value for Hca {
+    const FORM: &'static str = "`auto`, `soft`, `mlx5`, `null`, `verbs`, `verbs:DEVICE` or `verbs:DEVICE/PORT`";
+    fn parse(text: &str) -> Option<Self> {
+        let verbs = match text {
+            "auto" => return Some(Self::Auto),
+            "soft" => return Some(Self::Soft),
+            "mlx5" => return Some(Self::Mlx5),
+            "null" => return Some(Self::Null),
+            "verbs" => return Some(Self::Verbs { device: None, port: None }),
+            _ => text.strip_prefix("verbs:")?,
+        };
+        let (device, port) = match verbs.split_once('/') {
+            Some((device, port)) => (device, Some(decimal(port)?.try_into().ok().filter(|port| *port > 0)?)),
+            None => (verbs, None),
+        };
+        // Names of devices are file names.
+        let plain = !device.is_empty() && device.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c));
+        plain.then(|| Self::Verbs { device: Some(device.to_owned()), port })
+    }
+    fn show(&self) -> String {
+        self.to_string()
     }
 }
 
@@ -550,8 +602,8 @@ const TIB: u64 = 1 << 40;
 variables! {
     /// Where kernels run: `cuda` an NVIDIA GPU, `cpu` the SIMT executor, `auto` the GPU if there is a usable one.
     "OXSHMEM_DEVICE" copy device: Device = Device::Auto, Limits::None;
-    /// What executes work requests: `mlx5` a ConnectX, `soft` the software HCA, `auto` the card if there is a usable one; `null` completes them and moves nothing, which measures posting alone.
-    "OXSHMEM_HCA" copy hca: Hca = Hca::Auto, Limits::None;
+    /// What executes work requests: `mlx5` a ConnectX, `soft` the software HCA, `auto` the card if there is a usable one; `verbs` any RDMA device through the kernel's verbs, posted to by the CPU proxy: the one named, or the nearest to the GPU or the CPUs of the PE, PEs being spread over those that are equally near; `null` completes them and moves nothing, which measures posting alone.
+    "OXSHMEM_HCA" borrow hca: Hca = Hca::Auto, Limits::None;
     /// How peers are reached: `auto` decides per peer; `p2p` is load/store only, and a peer that cannot be reached so is an error; `ibgda` and `ibrc` use the network for every PE but oneself.
     "OXSHMEM_TRANSPORT" copy transport: Transport = Transport::Auto, Limits::None;
     /// Never use load/store to another PE, even where it is possible.
@@ -560,8 +612,8 @@ variables! {
     "OXSHMEM_HEAP_MAX" copy heap_max: ByteSize = ByteSize(16 * GIB), Limits::Range(MIB, 512 * GIB);
     /// By how much the heap grows, and what is registered with the HCA in one piece. At most `OXSHMEM_HEAP_MAX`. Rounded up to the granularity of the device's memory (2M on GPUs).
     "OXSHMEM_HEAP_CHUNK" copy heap_chunk: ByteSize = ByteSize(64 * MIB), Limits::PowerOfTwo(MIB, TIB);
-    /// Send-queue depth of a QP, in blocks of 64 bytes.
-    "OXSHMEM_QP_DEPTH" copy qp_depth: u32 = 1024, Limits::PowerOfTwo(256, 16384);
+    /// Send-queue depth of a QP, in blocks of 64 bytes (with `OXSHMEM_HCA=verbs` in work requests, and a card with less lowers it); `auto` takes 8192, or as much less (not below 1024) as keeps all queues of a PE within 64 MiB.
+    "OXSHMEM_QP_DEPTH" copy qp_depth: Choice = Choice::Auto, Limits::PowerOfTwo(256, 16384);
     /// QPs to each peer reached over the network; CTAs are spread over them.
     "OXSHMEM_QPS_PER_PEER" copy qps_per_peer: u32 = 4, Limits::Range(1, 64);
     /// Descriptors that fit the ring between device code and the CPU proxy (`ibrc`).
@@ -575,7 +627,7 @@ variables! {
     /// Stack of one GPU thread on the `cpu` device, rounded up to pages.
     "OXSHMEM_CPU_STACK" copy cpu_stack: ByteSize = ByteSize(64 * KIB), Limits::Range(16 * KIB, 64 * MIB);
     /// Entry of the port's GID table (PRM `ads.src_addr_index`, 8 bits); `auto` takes the first RoCE v2 entry with an IPv4 or global address, or entry 0 on InfiniBand.
-    "OXSHMEM_IB_GID_INDEX" copy ib_gid_index: Index = Index::Auto, Limits::Range(0, 255);
+    "OXSHMEM_IB_GID_INDEX" copy ib_gid_index: Choice = Choice::Auto, Limits::Range(0, 255);
     /// Entry of the port's partition key table (PRM `ads.pkey_index`, 16 bits).
     "OXSHMEM_IB_PKEY_INDEX" copy ib_pkey_index: u32 = 0, Limits::Range(0, 65535);
     /// InfiniBand service level, on RoCE the Ethernet priority in its low three bits (PRM `ads.sl`, 4 bits).
@@ -594,6 +646,8 @@ variables! {
     "OXSHMEM_IB_MAX_RD_ATOMIC" copy ib_max_rd_atomic: u32 = 16, Limits::PowerOfTwo(1, 128);
     /// UDP source ports of RoCE v2, given to QPs in turn so that equal-cost paths share the load (PRM `ads.udp_sport`); empty: derived from the two QP numbers.
     "OXSHMEM_IB_UDP_SPORT" borrow ib_udp_sport: Vec<u32> = Vec::new(), Limits::Range(49152, 65535);
+    /// Pairs of PEs that are treated as if their devices had no access to each other's memory, as in `0-1,2-3`; for tests.
+    "OXSHMEM_P2P_FAULTS" borrow p2p_faults: String = String::new(), Limits::None;
     /// Faults that the software HCA produces on purpose, for tests; the grammar is the software HCA's.
     "OXSHMEM_SOFT_FAULTS" borrow soft_faults: String = String::new(), Limits::None;
     /// What executes the software HCA's send queues: a `thread` of the CPU, or a `kernel` of the device, which queues in GPU memory need; `auto` is `thread` on the `cpu` device. A kernel produces no faults.
@@ -655,6 +709,19 @@ impl Config {
     /// Every variable with its value, written as in the environment, and where the value came from.
     pub fn settings(&self) -> impl Iterator<Item = (&'static Variable, String, Origin)> {
         VARIABLES.iter().map(|variable| (variable, (variable.show)(self), (variable.origin)(self)))
+    }
+
+    /// Blocks in the send queue of each QP of a PE, in a job of `n_pes` PEs: a power of two, see `OXSHMEM_QP_DEPTH`.
+    pub fn send_queue_depth(&self, n_pes: u32) -> u32 {
+        const BLOCK_BYTES: u64 = 64;
+        match self.qp_depth() {
+            Choice::Given(depth) => depth,
+            Choice::Auto => {
+                let qps = u64::from(n_pes) * u64::from(self.qps_per_peer());
+                let within = (64 * MIB / (qps.max(1) * BLOCK_BYTES)).clamp(1024, 8192);
+                1 << within.ilog2()
+            }
+        }
     }
 
     /// Installs a log writer on stderr that follows `OXSHMEM_LOG`, unless the program has installed one of its own.
@@ -830,6 +897,7 @@ mod tests {
             ("OXSHMEM_TIMEOUT", "500ms"),
             ("OXSHMEM_KERNEL_TIMEOUT", "2min"),
             ("OXSHMEM_SOFT_TRACE", "true"),
+            ("OXSHMEM_HCA", "verbs:mlx5_0/2"),
             ("OXSHMEM_IB_GID_INDEX", "3"),
             ("OXSHMEM_IB_UDP_SPORT", "49152,50000"),
             ("OXSHMEM_LOG", "info,oxshmem_hca=trace"),
@@ -843,11 +911,12 @@ mod tests {
         assert_eq!(config.timeout(), Duration::from_millis(500));
         assert_eq!(config.kernel_timeout(), Duration::from_secs(120));
         assert!(config.soft_trace());
-        assert_eq!(config.ib_gid_index(), Index::At(3));
+        assert_eq!(config.ib_gid_index(), Choice::Given(3));
+        assert_eq!(config.hca(), &Hca::Verbs { device: Some("mlx5_0".into()), port: Some(2) });
         assert_eq!(config.ib_udp_sport(), &[49152, 50000]);
         assert_eq!(config.log().to_string(), "info,oxshmem_hca=trace");
         let origins: Vec<_> = config.settings().filter(|(_, _, origin)| *origin == Origin::Environment).collect();
-        assert_eq!(origins.len(), 10);
+        assert_eq!(origins.len(), 11);
     }
 
     #[test]
@@ -869,6 +938,10 @@ mod tests {
         for (name, value, words) in [
             ("OXSHMEM_DEVICE", "gpu", "`auto`, `cpu` or `cuda`"),
             ("OXSHMEM_DEVICE", "", "`auto`"),
+            ("OXSHMEM_HCA", "verbs:", "`verbs:DEVICE/PORT`"),
+            ("OXSHMEM_HCA", "verbs:mlx5_0/0", "`verbs:DEVICE/PORT`"),
+            ("OXSHMEM_HCA", "verbs:mlx5_0/1/2", "`verbs:DEVICE/PORT`"),
+            ("OXSHMEM_HCA", "verbs:../mlx5_0", "`verbs:DEVICE/PORT`"),
             ("OXSHMEM_QP_DEPTH", "-1", "a power of two, 256 to 16384"),
             ("OXSHMEM_QP_DEPTH", "0x100", "256 to 16384"),
             ("OXSHMEM_QP_DEPTH", "99999999999999999999", "256 to 16384"),
@@ -893,6 +966,15 @@ mod tests {
             Config::from_vars([(OsString::from("OXSHMEM_HCA"), value)]).unwrap_err(),
             ConfigError::Malformed { .. }
         ));
+    }
+
+    #[test]
+    fn send_queues_are_deep_while_they_fit() {
+        let config = Config::builder().qps_per_peer(4u32).build().unwrap();
+        let depths = [1, 2, 32, 33, 64, 128, 256, 512, 100_000].map(|n_pes| config.send_queue_depth(n_pes));
+        assert_eq!(depths, [8192, 8192, 8192, 4096, 4096, 2048, 1024, 1024, 1024]);
+        let given = config.to_builder().qp_depth(512u32).build().unwrap();
+        assert_eq!(given.send_queue_depth(2), 512);
     }
 
     #[test]
@@ -938,9 +1020,9 @@ mod tests {
     fn the_program_overrides_the_environment() {
         let vars = [("OXSHMEM_DEVICE", "cuda"), ("OXSHMEM_QP_DEPTH", "256")];
         let config = Config::builder().device(Device::Cpu).vars(vars).build().unwrap();
-        assert_eq!((config.device(), config.qp_depth()), (Device::Cpu, 256));
+        assert_eq!((config.device(), config.qp_depth()), (Device::Cpu, Choice::Given(256)));
         let changed = config.to_builder().qp_depth(512u32).build().unwrap();
-        assert_eq!((changed.device(), changed.qp_depth()), (Device::Cpu, 512));
+        assert_eq!((changed.device(), changed.qp_depth()), (Device::Cpu, Choice::Given(512)));
     }
 
     #[test]

@@ -103,7 +103,19 @@ jobs! {
     streams_ibgda_2: "streams", Ibgda, 2;
     streams_ibgda_3: "streams", Ibgda, 3;
 
-    // Queues of 128 blocks: 16-bit counters wrap again and again.
+    // Some pairs of PEs are without peer access, as GPUs can be: they use the network, the others load and store.
+    rma_mixed_3: "rma", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1";
+    lanes_mixed_3: "lanes", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-2";
+    signals_mixed_3: "signals", Auto, 3, "OXSHMEM_P2P_FAULTS" = "1-2";
+    atomic_contention_mixed_3: "atomic_contention", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1";
+    waits_mixed_3: "waits", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1,1-2";
+    barriers_mixed_4: "barriers" "15", Auto, 4, "OXSHMEM_P2P_FAULTS" = "0-1,2-3";
+    fence_mixed_2: "fence", Auto, 2, "OXSHMEM_P2P_FAULTS" = "0-1";
+    pointers_mixed_3: "pointers", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1";
+    host_transfers_mixed_3: "host_transfers", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1";
+    streams_mixed_3: "streams", Auto, 3, "OXSHMEM_P2P_FAULTS" = "1-2";
+
+    // Queues of 256 blocks: 16-bit counters wrap again and again.
     flood_ibgda_2_one_qp: "flood" "4" "32" "700" "70000", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "256";
     flood_ibgda_2_one_warp: "flood" "1" "32" "2500" "70000", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "256";
     flood_ibgda_2_one_thread: "flood" "1" "1" "60000" "70000", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "256";

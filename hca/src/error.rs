@@ -73,6 +73,9 @@ pub enum Error {
         /// The cause.
         source: crate::soft::AcceleratorError,
     },
+    /// A device of the kernel's verbs failed.
+    #[error(transparent)]
+    Verbs(#[from] crate::verbs::VerbsError),
     /// The HCA is gone.
     #[error("HCA {device} is dead: {reason}")]
     Dead {

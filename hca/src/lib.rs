@@ -5,6 +5,7 @@
 //! * [`provider`]: the boundary below which a card or the software HCA sits. It carries command bytes, as DevX does.
 //! * [`objects`]: typed objects over a provider: protection domain, memory key, completion queue, queue pair.
 //! * [`soft`]: the software HCA, a provider that executes the same commands and the same WQE bytes in this process.
+//! * [`verbs`]: RDMA devices through the kernel's verbs.
 //! * [`fdpass`]: file descriptors over abstract unix sockets.
 //! * [`testing`]: a host-side poster of WQEs, for tests and benches.
 
@@ -15,6 +16,7 @@ pub mod prm;
 pub mod provider;
 pub mod soft;
 pub mod testing;
+pub mod verbs;
 pub mod wire;
 
 pub use error::{Error, Result};

@@ -672,7 +672,7 @@ fn check_attributes(info: &HcaInfo, peer: &QpAddress, attributes: &QpAttributes)
 
 /// A source port that depends on both QP numbers, so that QPs take different paths. Multiplication spreads neighbours, as in
 /// rdma-core's `ibv_flow_label_to_udp_sport` fed with its `rdma_calc_flow_label`.
-fn udp_source_port(qpn: u32, peer: u32) -> u16 {
+pub(crate) fn udp_source_port(qpn: u32, peer: u32) -> u16 {
     let mixed = u64::from(qpn).wrapping_mul(u64::from(peer));
     let folded = mixed ^ mixed >> 20 ^ mixed >> 40;
     0xc000 | ((folded ^ folded >> 14) & 0x3fff) as u16

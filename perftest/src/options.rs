@@ -58,7 +58,8 @@ struct Arguments {
     /// How the other PE is reached: auto, p2p, ibgda or ibrc.
     #[arg(long, value_name = "TRANSPORT")]
     transport: Option<Transport>,
-    /// What executes work requests: auto, soft, mlx5, or null, which completes them and moves nothing (posting rates).
+    /// What executes work requests: auto, soft, mlx5, verbs or verbs:DEVICE (with the CPU proxy), or null, which completes them and moves
+    /// nothing (posting rates).
     #[arg(long, value_name = "HCA")]
     hca: Option<Hca>,
     /// QPs to each peer.
@@ -316,8 +317,8 @@ fn config<K: Into<std::ffi::OsString>, V: Into<std::ffi::OsString>>(
     if let Some(transport) = arguments.transport {
         builder = builder.transport(transport);
     }
-    if let Some(hca) = arguments.hca {
-        builder = builder.hca(hca);
+    if let Some(hca) = &arguments.hca {
+        builder = builder.hca(hca.clone());
     }
     if let Some(qps) = arguments.qps {
         builder = builder.qps_per_peer(qps);
@@ -355,7 +356,7 @@ mod tests {
             assert_eq!(options.sizes.first(), Some(&defaults.min));
             assert_eq!(options.sizes.last(), Some(&defaults.max));
             assert_eq!(options.scopes, bench.scopes());
-            assert_eq!(options.config.qp_depth(), 256);
+            assert_eq!(options.config.send_queue_depth(2), 256);
             assert_eq!(options.op.is_some(), bench.is_atomic());
         }
         assert!(
@@ -372,7 +373,7 @@ mod tests {
         assert_eq!((options.iters, options.warmup, options.ctas, options.threads, options.npes), (7, 0, 3, 96, 5));
         assert_eq!(options.scopes, [Scope::Warp]);
         assert_eq!((options.config.device(), options.config.transport()), (Device::Cpu, Transport::P2p));
-        assert_eq!((options.config.hca(), options.config.qps_per_peer()), (Hca::Soft, 2));
+        assert_eq!((options.config.hca(), options.config.qps_per_peer()), (&Hca::Soft, 2));
         assert!(options.json.is_some() && options.plot.is_some());
         assert_eq!(parse(Bench::PBw, "--stride 16").unwrap().stride, 16);
         assert_eq!(parse(Bench::AtomicBw, "--op compare_swap").unwrap().op, Some(AtomicOp::CompareSwap));
@@ -389,7 +390,7 @@ mod tests {
             (Bench::PutBw, "--npes 1", "--npes"),
             (Bench::PutBw, "--device gpu", "auto, cpu or cuda"),
             (Bench::PutBw, "--transport tcp", "auto, p2p, ibgda or ibrc"),
-            (Bench::PutBw, "--hca nic", "auto, soft, mlx5 or null"),
+            (Bench::PutBw, "--hca nic", "auto, soft, mlx5, null, verbs"),
             (Bench::PutBw, "--qps 65", "OXSHMEM_QPS_PER_PEER"),
             (Bench::PutBw, "--scope grid", "--scope"),
             (Bench::PutBw, "--op inc", "has no --op"),

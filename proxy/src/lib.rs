@@ -5,6 +5,7 @@
 //! * [`block`]: the memory that both share.
 //! * [`engine`]: from descriptors to work requests, and from completions to acknowledgements; without I/O.
 //! * [`thread`]: the thread around it; [`parking`]: how it sleeps.
+//! * [`verbs`]: work requests on a device of the kernel's verbs.
 //! * [`work`]: work requests, completions, and the [`Backend`](work::Backend) that carries them.
 //! * [`devx`]: a backend over queue pairs that [`oxshmem_hca::objects`] sets up, such as those of the software HCA.
 
@@ -15,4 +16,5 @@ pub mod engine;
 pub mod parking;
 pub mod ring;
 pub mod thread;
+pub mod verbs;
 pub mod work;

@@ -109,7 +109,7 @@ impl Ibrc {
     ) -> Result<Self> {
         let (me, n_pes, per_peer) = (bootstrap.rank(), bootstrap.size(), config.qps_per_peer());
         let count = (n_pes - 1) * per_peer;
-        let mut fabric = open(config, device, count)?;
+        let mut fabric = open(config, device, count, config.send_queue_depth(n_pes))?;
         let block_layout =
             block::Layout { log_depth: config.proxy_ring().trailing_zeros(), log_landing: LOG_LANDING, n_pes };
         let memory = device.host_memory(block_layout.bytes())?;
@@ -232,14 +232,14 @@ fn exchange(fabric: &mut dyn Fabric, bootstrap: &Bootstrap, me: u32, n_pes: u32,
     Ok(bootstrap.barrier("queue pairs connected")?)
 }
 
-fn open(config: &Config, device: &dyn Device, count: u32) -> Result<Box<dyn Fabric>> {
+fn open(config: &Config, device: &dyn Device, count: u32, depth: u32) -> Result<Box<dyn Fabric>> {
     match config.hca() {
         config::Hca::Null => Err(TransportError::NotAvailable {
             name: "OXSHMEM_HCA=null with the CPU proxy (OXSHMEM_TRANSPORT=ibrc)",
             remedy: "use soft or auto, or measure posting by device code (OXSHMEM_TRANSPORT=ibgda)",
         }
         .into()),
-        _ => Ok(Box::new(DevxFabric::open(config, device, count)?)),
+        _ => Ok(Box::new(DevxFabric::open(config, device, count, depth)?)),
     }
 }
 
@@ -263,9 +263,9 @@ struct OwnedQueues {
 }
 
 impl DevxFabric {
-    fn open(config: &Config, device: &dyn Device, count: u32) -> Result<Self> {
+    fn open(config: &Config, device: &dyn Device, count: u32, depth: u32) -> Result<Self> {
         let provider = ibgda::open(config, device, ibgda::Poster::Host)?;
-        let layout = QueueLayout { count, log_depth: config.qp_depth().trailing_zeros() };
+        let layout = QueueLayout { count, log_depth: depth.trailing_zeros() };
         ibgda::check(provider.as_ref(), layout.log_depth)?;
         let pd = Pd::alloc(&provider)?;
         let memory: Arc<dyn HostMemory> = Arc::from(device.host_memory(layout.bytes())?);
@@ -361,6 +361,10 @@ impl Backend for OwnedQueues {
         completions: &mut Vec<oxshmem_proxy::work::Completion>,
     ) -> std::result::Result<(), oxshmem_proxy::work::PollError> {
         self.queues.poll(completions)
+    }
+
+    fn status(&self) -> String {
+        self.queues.status()
     }
 
     fn explain(&self, qp: u32) -> Option<String> {

@@ -1,0 +1,363 @@
+//! Devices and ports.
+
+use std::ffi::CStr;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::error::{Result, VerbsError};
+use super::library::Library;
+use super::sys;
+use crate::provider::{Gid, LinkLayer, Mtu};
+
+/// The names of the devices that the verbs library can use, in its order.
+///
+/// # Errors
+/// No library, no device, or none that the library has a driver for.
+pub fn device_names() -> Result<Vec<String>> {
+    Ok(DeviceList::get()?.iter().map(|(name, _)| name).collect())
+}
+
+/// The library's list of devices; they may be opened as long as it lives.
+struct DeviceList {
+    library: &'static Library,
+    list: NonNull<*mut sys::ibv_device>,
+    count: usize,
+}
+
+impl DeviceList {
+    fn get() -> Result<Self> {
+        let library = Library::get()?;
+        let mut count = 0;
+        // SAFETY: `count` may be written.
+        let list = unsafe { library.functions().ibv_get_device_list(&raw mut count) };
+        let present = super::topology::device_names();
+        let none = || match present.is_empty() {
+            true => VerbsError::NoDevice,
+            false => VerbsError::NoDriver { devices: present.join(", ") },
+        };
+        // Without the kernel's part the library fails with ENOSYS.
+        let list = NonNull::new(list).ok_or_else(none)?;
+        let devices = Self { library, list, count: usize::try_from(count).unwrap_or(0) };
+        if devices.count == 0 { Err(none()) } else { Ok(devices) }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (String, *mut sys::ibv_device)> {
+        (0..self.count).map(|i| {
+            // SAFETY: the list has that many devices, and each has a name.
+            unsafe {
+                let device = *self.list.add(i).as_ptr();
+                let name = CStr::from_ptr(self.library.functions().ibv_get_device_name(device));
+                (name.to_string_lossy().into_owned(), device)
+            }
+        })
+    }
+}
+
+impl Drop for DeviceList {
+    fn drop(&mut self) {
+        // SAFETY: the list came from the library and is used no more.
+        unsafe { self.library.functions().ibv_free_device_list(self.list.as_ptr()) }
+    }
+}
+
+/// With what a device's atomics are atomic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Atomicity {
+    /// It has none.
+    None,
+    /// With those that this device executes.
+    Device,
+    /// Also with those of CPUs and other devices.
+    Global,
+}
+
+/// What a device can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Ports.
+    pub ports: u8,
+    /// Work requests in a queue.
+    pub queue_depth: u32,
+    /// Completions in a queue.
+    pub cq_depth: u32,
+    /// Reads and atomics of others that a queue pair serves at a time.
+    pub reads_served: u8,
+    /// Reads and atomics that a queue pair has in flight.
+    pub reads_in_flight: u8,
+    /// 8-byte fetch-and-add and compare-and-swap.
+    pub atomicity: Atomicity,
+}
+
+/// An open device.
+#[derive(Debug)]
+pub struct Context {
+    library: &'static Library,
+    raw: NonNull<sys::ibv_context>,
+    name: String,
+    limits: Limits,
+}
+
+// SAFETY: the verbs library is thread-safe (its manual, `ibv_open_device` and the others): any thread may use a context.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// Opens the device of that name.
+    ///
+    /// # Errors
+    /// No library, no such device, or one that this user may not open.
+    pub fn open(name: &str) -> Result<Arc<Self>> {
+        let devices = DeviceList::get()?;
+        let library = devices.library;
+        let Some((_, device)) = devices.iter().find(|(other, _)| other == name) else {
+            let present: Vec<_> = devices.iter().map(|(name, _)| name).collect();
+            return Err(VerbsError::NoSuchDevice { name: name.to_owned(), present: present.join(", ") });
+        };
+        // SAFETY: the device is of the list, which is alive.
+        let raw = unsafe { library.functions().ibv_open_device(device) };
+        let Some(raw) = NonNull::new(raw) else {
+            let source = io::Error::last_os_error();
+            // SAFETY: as above; the name is a C string in the structure.
+            let node = unsafe { CStr::from_ptr((&raw const (*device).dev_name).cast()) };
+            let node = format!("/dev/infiniband/{}", node.to_string_lossy());
+            return Err(VerbsError::DeviceNode { device: name.to_owned(), node, source });
+        };
+        let mut context = Self {
+            library,
+            raw,
+            name: name.to_owned(),
+            limits: Limits {
+                ports: 0,
+                queue_depth: 0,
+                cq_depth: 0,
+                reads_served: 0,
+                reads_in_flight: 0,
+                atomicity: Atomicity::None,
+            },
+        };
+        context.limits = context.query()?;
+        Ok(Arc::new(context))
+    }
+
+    fn query(&self) -> Result<Limits> {
+        // SAFETY: the structure is plain data, for which zeros are a value.
+        let mut attributes: sys::ibv_device_attr = unsafe { std::mem::zeroed() };
+        // SAFETY: the context is alive and the structure may be written.
+        let status = unsafe { self.library.functions().ibv_query_device(self.raw.as_ptr(), &raw mut attributes) };
+        self.check("ibv_query_device", status)?;
+        let positive = |value: i32| u32::try_from(value).unwrap_or(0);
+        let byte = |value: i32| u8::try_from(value.clamp(0, 128)).unwrap_or(0);
+        Ok(Limits {
+            ports: attributes.phys_port_cnt,
+            queue_depth: positive(attributes.max_qp_wr),
+            cq_depth: positive(attributes.max_cqe),
+            reads_served: byte(attributes.max_qp_rd_atom),
+            reads_in_flight: byte(attributes.max_qp_init_rd_atom),
+            atomicity: match attributes.atomic_cap {
+                sys::IBV_ATOMIC_HCA => Atomicity::Device,
+                sys::IBV_ATOMIC_GLOB => Atomicity::Global,
+                _ => Atomicity::None,
+            },
+        })
+    }
+
+    /// The device's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What the device can do.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    pub(super) fn library(&self) -> &'static Library {
+        self.library
+    }
+
+    pub(super) fn raw(&self) -> *mut sys::ibv_context {
+        self.raw.as_ptr()
+    }
+
+    /// The answer of a call that returns 0 or an errno.
+    pub(super) fn check(&self, call: &'static str, status: i32) -> Result<()> {
+        match status {
+            0 => Ok(()),
+            // Some calls of old drivers return -1 and set errno.
+            -1 => Err(VerbsError::call(call, &self.name, io::Error::last_os_error())),
+            errno => Err(VerbsError::call(call, &self.name, io::Error::from_raw_os_error(errno.abs()))),
+        }
+    }
+
+    /// The answer of a call that returns a pointer, or null and sets errno.
+    pub(super) fn check_pointer<T>(&self, call: &'static str, pointer: *mut T) -> Result<NonNull<T>> {
+        NonNull::new(pointer).ok_or_else(|| VerbsError::call(call, &self.name, io::Error::last_os_error()))
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: everything made of the context holds an `Arc` of it, so nothing is left.
+        let status = unsafe { self.library.functions().ibv_close_device(self.raw.as_ptr()) };
+        if let Err(error) = self.check("ibv_close_device", status) {
+            tracing::warn!(%error, "an RDMA device could not be closed");
+        }
+    }
+}
+
+/// An active port of an open device, and the address that it is reached by.
+#[derive(Debug, Clone)]
+pub struct Port {
+    /// The device.
+    pub context: Arc<Context>,
+    /// Its number, from 1.
+    pub number: u8,
+    /// What it is on.
+    pub link_layer: LinkLayer,
+    /// Active MTU.
+    pub mtu: Mtu,
+    /// Its LID; 0 on Ethernet.
+    pub lid: u16,
+    /// Entry of the GID table in use.
+    pub gid_index: u8,
+    /// That entry.
+    pub gid: Gid,
+    /// The longest message, bytes.
+    pub max_message: u32,
+    /// Whether packets must carry a global route header although it is InfiniBand.
+    pub(super) grh_required: bool,
+}
+
+/// An entry of a GID table.
+struct GidEntry {
+    gid: Gid,
+    kind: u32,
+}
+
+impl Port {
+    /// Looks at a port, and at its GID table: entry `gid_index`, or without one the first RoCE v2 entry with an IPv4 or global address,
+    /// entry 0 on InfiniBand.
+    ///
+    /// # Errors
+    /// A port that does not exist or is not active; an entry that cannot be used.
+    pub fn query(context: &Arc<Context>, number: u8, gid_index: Option<u32>) -> Result<Self> {
+        let (device, ports) = (&context.name, context.limits.ports);
+        if !(1..=ports).contains(&number) {
+            return Err(VerbsError::NoSuchPort { device: device.clone(), port: number, ports });
+        }
+        // SAFETY: plain data, for which zeros are a value.
+        let mut attributes: sys::ibv_port_attr = unsafe { std::mem::zeroed() };
+        // SAFETY: the context is alive.
+        let status = unsafe { sys::query_port(context.library.functions(), context.raw(), number, &mut attributes) };
+        context.check("ibv_query_port", status)?;
+        if attributes.state != sys::IBV_PORT_ACTIVE {
+            let state = match attributes.state {
+                sys::IBV_PORT_DOWN => "DOWN",
+                sys::IBV_PORT_INIT => "INIT",
+                sys::IBV_PORT_ARMED => "ARMED",
+                _ => "in a passing state",
+            };
+            return Err(VerbsError::PortDown { device: device.clone(), port: number, state });
+        }
+        let link_layer =
+            if attributes.link_layer == LINK_LAYER_ETHERNET { LinkLayer::Ethernet } else { LinkLayer::InfiniBand };
+        let table = u32::try_from(attributes.gid_tbl_len).unwrap_or(0);
+        let (gid_index, gid) = choose_gid(context, number, link_layer, table, gid_index)?;
+        Ok(Self {
+            context: Arc::clone(context),
+            number,
+            link_layer,
+            mtu: u8::try_from(attributes.active_mtu).ok().and_then(Mtu::from_u8).unwrap_or(Mtu::B1024),
+            lid: attributes.lid,
+            gid_index,
+            gid,
+            max_message: attributes.max_msg_sz,
+            grh_required: attributes.flags & QPF_GRH_REQUIRED != 0,
+        })
+    }
+}
+
+/// `IBV_LINK_LAYER_ETHERNET` and `IBV_QPF_GRH_REQUIRED`, of enumerations that the structures do not name.
+const LINK_LAYER_ETHERNET: u8 = 2;
+const QPF_GRH_REQUIRED: u8 = 1;
+
+fn choose_gid(context: &Context, port: u8, link_layer: LinkLayer, table: u32, asked: Option<u32>) -> Result<(u8, Gid)> {
+    let entry = |index: u32| query_gid(context, port, index);
+    let usable = |index: u32| {
+        entry(index).is_some_and(|entry| match link_layer {
+            LinkLayer::Ethernet => entry.kind == sys::IBV_GID_TYPE_ROCE_V2,
+            LinkLayer::InfiniBand => true,
+        })
+    };
+    // The field of a queue pair's address has 8 bits.
+    let all = 0..table.min(256);
+    let Some(index) = asked else {
+        let chosen = match link_layer {
+            LinkLayer::InfiniBand => all.clone().find(|index| usable(*index)),
+            LinkLayer::Ethernet => {
+                all.clone().find(|index| usable(*index) && entry(*index).is_some_and(|entry| is_routable(entry.gid)))
+            }
+        };
+        return chosen
+            .and_then(|index| Some((u8::try_from(index).ok()?, entry(index)?.gid)))
+            .ok_or_else(|| VerbsError::NoGid { device: context.name.clone(), port });
+    };
+    let fault = match entry(index) {
+        Some(found) if usable(index) && all.contains(&index) => {
+            if let Ok(index) = u8::try_from(index) {
+                return Ok((index, found.gid));
+            }
+            "is beyond what a queue pair can name".to_owned()
+        }
+        Some(found) => format!("({}) is of RoCE v1, and RoCE v2 is needed", found.gid),
+        None if index >= table => format!("does not exist (the table has {table})"),
+        None => "is empty".to_owned(),
+    };
+    let usable: Vec<_> = all
+        .filter(|index| usable(*index))
+        .filter_map(|index| Some(format!("{index} ({})", entry(index)?.gid)))
+        .collect();
+    let usable = if usable.is_empty() { "none".to_owned() } else { usable.join(", ") };
+    Err(VerbsError::GidIndex { device: context.name.clone(), port, index, fault, usable })
+}
+
+/// An entry, unless it does not exist or is empty.
+fn query_gid(context: &Context, port: u8, index: u32) -> Option<GidEntry> {
+    // SAFETY: plain data, for which zeros are a value.
+    let mut entry: sys::ibv_gid_entry = unsafe { std::mem::zeroed() };
+    // SAFETY: the context is alive, and the structure may be written.
+    let status = unsafe {
+        context.library.functions()._ibv_query_gid_ex(
+            context.raw(),
+            u32::from(port),
+            index,
+            &raw mut entry,
+            0,
+            size_of::<sys::ibv_gid_entry>(),
+        )
+    };
+    // SAFETY: any 16 bytes are a GID.
+    let gid = Gid(unsafe { entry.gid.raw });
+    (status == 0 && gid != Gid::default()).then_some(GidEntry { gid, kind: entry.gid_type })
+}
+
+/// Whether a RoCE address is more than link-local, so that a peer on another subnet can answer it.
+fn is_routable(gid: Gid) -> bool {
+    !std::net::Ipv6Addr::from(gid.0).is_unicast_link_local()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn link_local_addresses_are_not_chosen() {
+        for (gid, routable) in [("fe80::1", false), ("::ffff:10.0.0.1", true), ("2001:db8::1", true)] {
+            assert_eq!(gid.parse().map(is_routable), Ok(routable), "{gid}");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! The verbs library, loaded once, when it is first asked for.
+
+use std::ffi::CStr;
+use std::fmt;
+use std::sync::OnceLock;
+
+use super::error::{Result, VerbsError};
+use super::sys::{Ibverbs, ibv_wc_status};
+
+/// Its name: the major version has been 1 since 2006.
+const NAME: &str = "libibverbs.so.1";
+
+/// The loaded library.
+pub(super) struct Library {
+    functions: Ibverbs,
+}
+
+impl fmt::Debug for Library {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Library").field("name", &NAME).finish_non_exhaustive()
+    }
+}
+
+impl Library {
+    /// The library, with every function that [`functions`](Self::functions) callers use without asking.
+    pub(super) fn get() -> Result<&'static Self> {
+        static LIBRARY: OnceLock<std::result::Result<Library, String>> = OnceLock::new();
+        let loaded = LIBRARY.get_or_init(|| {
+            // SAFETY: the library's constructors do nothing but set up the library.
+            unsafe { Ibverbs::new(NAME) }.map(|functions| Self { functions }).map_err(|error| error.to_string())
+        });
+        let library = loaded.as_ref().map_err(|reason| VerbsError::NoLibrary { reason: reason.clone() })?;
+        let all = &library.functions;
+        let missing = [
+            ("ibv_get_device_list", all.ibv_get_device_list.is_err()),
+            ("ibv_free_device_list", all.ibv_free_device_list.is_err()),
+            ("ibv_get_device_name", all.ibv_get_device_name.is_err()),
+            ("ibv_open_device", all.ibv_open_device.is_err()),
+            ("ibv_close_device", all.ibv_close_device.is_err()),
+            ("ibv_query_device", all.ibv_query_device.is_err()),
+            ("ibv_query_port", all.ibv_query_port.is_err()),
+            ("_ibv_query_gid_ex", all._ibv_query_gid_ex.is_err()),
+            ("ibv_alloc_pd", all.ibv_alloc_pd.is_err()),
+            ("ibv_dealloc_pd", all.ibv_dealloc_pd.is_err()),
+            ("ibv_reg_mr_iova2", all.ibv_reg_mr_iova2.is_err()),
+            ("ibv_dereg_mr", all.ibv_dereg_mr.is_err()),
+            ("ibv_create_cq", all.ibv_create_cq.is_err()),
+            ("ibv_destroy_cq", all.ibv_destroy_cq.is_err()),
+            ("ibv_create_qp", all.ibv_create_qp.is_err()),
+            ("ibv_modify_qp", all.ibv_modify_qp.is_err()),
+            ("ibv_query_qp", all.ibv_query_qp.is_err()),
+            ("ibv_destroy_qp", all.ibv_destroy_qp.is_err()),
+            ("ibv_wc_status_str", all.ibv_wc_status_str.is_err()),
+        ];
+        match missing.into_iter().find(|(_, missing)| *missing) {
+            Some((function, _)) => Err(VerbsError::OldLibrary { function }),
+            None => Ok(library),
+        }
+    }
+
+    /// Its functions. Those that [`get`](Self::get) does not check may be absent.
+    pub(super) fn functions(&self) -> &Ibverbs {
+        &self.functions
+    }
+
+    /// What a completion's status means.
+    pub(super) fn status_text(&self, status: ibv_wc_status) -> &'static str {
+        // SAFETY: any number may be asked about; the answer is a constant.
+        let text = unsafe { CStr::from_ptr(self.functions.ibv_wc_status_str(status)) };
+        text.to_str().unwrap_or("a status without a name")
+    }
+}

@@ -1,0 +1,192 @@
+//! Work requests carried by a device of the kernel's verbs.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use oxshmem_hca::verbs::{
+    Atomicity, CompletionQueue, Port, QueuePair, Segment, SendChain, SendOperation, SendRequest, Target,
+    WorkCompletion, WorkStatus,
+};
+
+use crate::work::{
+    Backend, Capabilities, Completion, Failure, Local, Operation, PAYLOAD_BYTES, PollError, PostError, Remote, Status,
+    Width, WorkRequest,
+};
+
+/// Connected queue pairs of one port, whose completions go to one queue.
+#[derive(Debug)]
+pub struct VerbsBackend {
+    queue_pairs: Vec<QueuePair>,
+    completions: Arc<CompletionQueue>,
+    by_number: HashMap<u32, u32>,
+    device: String,
+    capabilities: Capabilities,
+    chain: SendChain,
+    batch: Vec<WorkCompletion>,
+    failures: HashMap<u32, String>,
+}
+
+impl VerbsBackend {
+    /// Takes connected queue pairs, by dense index, that were made for `send_depth` work requests each on `port`.
+    #[must_use]
+    pub fn new(port: &Port, queue_pairs: Vec<QueuePair>, completions: Arc<CompletionQueue>, send_depth: u32) -> Self {
+        let by_number = (0..).zip(&queue_pairs).map(|(index, qp)| (qp.qpn(), index)).collect();
+        let inline_bytes = queue_pairs.iter().map(QueuePair::inline_bytes).min().unwrap_or(PAYLOAD_BYTES as u32);
+        let capabilities = Capabilities {
+            inline_bytes,
+            // Verbs have atomics of eight bytes without masks only.
+            width_four: false,
+            masked: false,
+            four_is_big_endian: false,
+            atomics_coherent_with_cpu: port.context.limits().atomicity == Atomicity::Global,
+            send_depth,
+            max_message: port.max_message,
+        };
+        Self {
+            queue_pairs,
+            completions,
+            by_number,
+            device: port.context.name().to_owned(),
+            capabilities,
+            chain: SendChain::default(),
+            batch: Vec::new(),
+            failures: HashMap::new(),
+        }
+    }
+
+    fn refusal(&self, qp: u32, requests: usize, reason: String) -> PostError {
+        PostError { qp: format!("queue pair {qp} of {}", self.device), requests, reason }
+    }
+}
+
+fn segment(local: Local) -> Segment {
+    Segment { address: local.address, length: local.length, key: local.key }
+}
+
+fn target(remote: Remote) -> Target {
+    Target { address: remote.address, key: remote.key }
+}
+
+/// The verbs' form of an operation; nothing for one that [`Capabilities`] excludes.
+fn operation(operation: &Operation) -> Option<SendOperation<'_>> {
+    Some(match operation {
+        Operation::Write { source, target: to } => SendOperation::Write(segment(*source), target(*to)),
+        Operation::WriteInline { payload, target: to } => SendOperation::WriteInline(payload.as_slice(), target(*to)),
+        Operation::Read { target: into, source } => SendOperation::Read(segment(*into), target(*source)),
+        Operation::FetchAdd { add, width: Width::Eight, result, target: to } => {
+            SendOperation::FetchAdd { add: *add, result: segment(*result), target: target(*to) }
+        }
+        Operation::CompareSwap { compare, swap, width: Width::Eight, result, target: to } => {
+            SendOperation::CompareSwap { compare: *compare, swap: *swap, result: segment(*result), target: target(*to) }
+        }
+        Operation::FetchAdd { width: Width::Four, .. }
+        | Operation::CompareSwap { width: Width::Four, .. }
+        | Operation::MaskedFetchAdd { .. }
+        | Operation::MaskedCompareSwap { .. } => return None,
+    })
+}
+
+/// `enum ibv_wc_status` as the syndrome of an mlx5 error CQE (`MLX5_CQE_SYNDROME_*`), as rdma-core's mlx5 driver translates, backwards; a status
+/// that no mlx5 syndrome stands for is 0, and the explanation says what it was.
+fn syndrome(status: u32) -> u32 {
+    match status {
+        1 => 0x01,  // local length
+        2 => 0x02,  // local QP operation
+        4 => 0x04,  // local protection
+        5 => 0x05,  // flushed
+        6 => 0x06,  // memory window bind
+        7 => 0x10,  // bad response
+        8 => 0x11,  // local access
+        9 => 0x12,  // remote invalid request
+        10 => 0x13, // remote access
+        11 => 0x14, // remote operation
+        12 => 0x15, // transport retries exceeded
+        13 => 0x16, // receiver-not-ready retries exceeded
+        16 => 0x22, // remote aborted
+        _ => 0,
+    }
+}
+
+/// `IBV_WC_WR_FLUSH_ERR`.
+const FLUSHED: u32 = 5;
+
+impl Backend for VerbsBackend {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn post(&mut self, qp: u32, requests: &[WorkRequest]) -> Result<(), PostError> {
+        self.chain.clear();
+        for request in requests {
+            let Some(operation) = operation(&request.operation) else {
+                let reason = format!("{:?} is none of its operations", request.operation);
+                return Err(self.refusal(qp, requests.len(), reason));
+            };
+            let (id, signaled, fence) = (request.id, request.signaled, request.fence);
+            self.chain.push(&SendRequest { id, operation, signaled, fence });
+        }
+        let posted = match self.queue_pairs.get(qp as usize) {
+            Some(queue_pair) => queue_pair.post(&mut self.chain).map_err(|error| error.to_string()),
+            None => Err(format!("there are {} queue pairs", self.queue_pairs.len())),
+        };
+        posted.map_err(|reason| self.refusal(qp, requests.len(), reason))
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), PollError> {
+        self.batch.clear();
+        self.completions.poll(&mut self.batch).map_err(|error| PollError { reason: error.to_string() })?;
+        for done in &self.batch {
+            // The queue serves no others.
+            let Some(&qp) = self.by_number.get(&done.qpn) else { continue };
+            let status = match done.status {
+                WorkStatus::Success => Status::Success,
+                WorkStatus::Failed { code, vendor } => {
+                    let what = if code == FLUSHED { Failure::Flushed } else { Failure::Error };
+                    let text = self.queue_pairs[qp as usize].status_text(code);
+                    // What follows is flushed; the first says why.
+                    self.failures.entry(qp).or_insert_with(|| {
+                        format!("{}: {text} (verbs status {code}, vendor {vendor:#x})", self.device)
+                    });
+                    Status::Failed { what, syndrome: syndrome(code), vendor }
+                }
+            };
+            completions.push(Completion { qp, id: done.id, status });
+        }
+        Ok(())
+    }
+
+    fn explain(&self, qp: u32) -> Option<String> {
+        self.failures.get(&qp).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::work::Payload;
+
+    #[test]
+    fn what_capabilities_exclude_has_no_form() {
+        let (local, remote) = (Local { address: 8, length: 8, key: 1 }, Remote { address: 16, key: 2 });
+        let add = |width| Operation::FetchAdd { add: 1, width, result: local, target: remote };
+        let expected =
+            SendOperation::FetchAdd { add: 1, result: segment(local), target: Target { address: 16, key: 2 } };
+        assert_eq!(operation(&add(Width::Eight)), Some(expected));
+        assert_eq!(operation(&add(Width::Four)), None);
+        let (width, result, target) = (Width::Eight, local, remote);
+        assert_eq!(operation(&Operation::MaskedFetchAdd { add: 1, boundary: 0, width, result, target }), None);
+        let payload = Payload::new([7; PAYLOAD_BYTES], 3);
+        let inline = Operation::WriteInline { payload, target: remote };
+        assert_eq!(operation(&inline), Some(SendOperation::WriteInline(&[7; 3], Target { address: 16, key: 2 })));
+    }
+
+    #[test]
+    fn every_status_of_rc_has_a_syndrome_of_its_own() {
+        let statuses = [1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16];
+        let mut syndromes: Vec<_> = statuses.map(syndrome).to_vec();
+        syndromes.sort_unstable();
+        syndromes.dedup();
+        assert_eq!(syndromes.len(), statuses.len());
+        assert_eq!((syndrome(FLUSHED), syndrome(12), syndrome(99)), (5, 0x15, 0));
+    }
+}
