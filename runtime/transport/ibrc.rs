@@ -23,7 +23,7 @@ use super::{ChunkKeys, TransportError, ibgda};
 use crate::Result;
 use crate::abi;
 use crate::bootstrap::Bootstrap;
-use crate::config::{self, Config};
+use crate::config::Config;
 use crate::device::{Device, HostMemory};
 use crate::heap::SymmetricHeap;
 use crate::slab::{Layout, Offset, Slab};
@@ -52,7 +52,7 @@ pub(crate) struct Region<'a> {
 
 /// An open card with a queue pair or several to every other PE: registration and connecting. Queue pairs have dense indices as in
 /// [`Backend`].
-pub(crate) trait Fabric: Debug {
+pub(crate) trait Fabric: Debug + Send {
     /// `soft`, `verbs`.
     fn name(&self) -> &'static str;
     /// Registers memory until the fabric is dropped, which the memory outlives.
@@ -233,14 +233,7 @@ fn exchange(fabric: &mut dyn Fabric, bootstrap: &Bootstrap, me: u32, n_pes: u32,
 }
 
 fn open(config: &Config, device: &dyn Device, count: u32, depth: u32) -> Result<Box<dyn Fabric>> {
-    match config.hca() {
-        config::Hca::Null => Err(TransportError::NotAvailable {
-            name: "OXSHMEM_HCA=null with the CPU proxy (OXSHMEM_TRANSPORT=ibrc)",
-            remedy: "use soft or auto, or measure posting by device code (OXSHMEM_TRANSPORT=ibgda)",
-        }
-        .into()),
-        _ => Ok(Box::new(DevxFabric::open(config, device, count, depth)?)),
-    }
+    Ok(Box::new(DevxFabric::open(config, device, count, depth)?))
 }
 
 /// Queue pairs in host memory of an HCA that DevX commands set up: the software HCA.

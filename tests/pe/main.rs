@@ -9,6 +9,7 @@ mod host;
 mod lanes;
 mod layout;
 mod processes;
+mod proxy;
 mod queues;
 mod rig;
 mod rma;
@@ -32,6 +33,7 @@ const CASES: &[Case] = &[
     ("barriers", barriers::barriers),
     ("completion_error", queues::completion_error),
     ("crashes", errors::crashes),
+    ("descriptors", proxy::descriptors),
     ("dies_in_alloc", processes::dies_in_alloc),
     ("dies_in_barrier", processes::dies_in_barrier),
     ("dies_in_bootstrap", processes::dies_in_bootstrap),
@@ -52,6 +54,7 @@ const CASES: &[Case] = &[
     ("order", queues::order),
     ("pointers", barriers::pointers),
     ("probe", layout::probe),
+    ("proxy_threads", proxy::threads),
     ("refused", errors::refused),
     ("requests", queues::requests),
     ("rma", rma::rma),
