@@ -109,9 +109,9 @@ template <order O> OXSHMEM_DEVICE bool poll(Qp &qp, uint64_t blocks, Op op, bool
         failed = true;
         return true;
     }
-    // All before the newest WQE is complete. Its own blocks count as well only where their number is known: it is in the control
-    // segment, which is its own as long as it says so. Once `completed` has passed it, another may be there, also for those who
-    // do not see that yet.
+    // All before the newest WQE is complete. Its own blocks count as well only where their number is known: it is in the
+    // control segment, which is its own as long as it says so. Once `completed` has passed it, another may be there, also for
+    // those who do not see that yet.
     uint64_t end = first;
     if (behind != 0 && behind < 0x8000) {
         if (behind > kMostBlocks) {
@@ -372,8 +372,9 @@ OXSHMEM_OUTLINE void keep_ringing(Qp &qp, Group group, Reservation r, uint64_t r
             if (port::kCoalesced && group.size > 1) {
                 port::sync_warp(group.mask);
             }
-            // The others may all be waiting for what was stamped after the scan.
-            if (ready_prefix(r, group, rung) == rung) {
+            // The others may all be waiting for what was stamped after the scan. Without the baton stamps change while lanes look
+            // at them, so one lane decides.
+            if (from_leader<uint32_t>(group, ready_prefix(r, group, rung) == rung) != 0) {
                 return;
             }
             if (group.leads()) {

@@ -343,7 +343,12 @@ OXSHMEM_DEVICE uint32_t active_mask() {
 constexpr uint32_t kWholeWarp = 0xffffffff;
 
 OXSHMEM_DEVICE uint32_t ballot(uint32_t mask, bool predicate) {
-    return mask == kWholeWarp ? __ballot_sync(kWholeWarp, predicate) : __ballot_sync(mask, predicate);
+    if (mask == kWholeWarp) {
+        return __ballot_sync(kWholeWarp, predicate);
+    }
+    // Not a vote: where groups of lanes with different masks are there together, ptxas of CUDA 13.0 lets them vote together, and
+    // waits for nobody.
+    return __reduce_or_sync(mask, predicate ? 1u << lane_id() : 0u);
 }
 template <class T> OXSHMEM_DEVICE T shfl(uint32_t mask, T value, uint32_t source_lane) {
     // The shuffle instruction moves 32 bits.
