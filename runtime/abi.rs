@@ -4,7 +4,7 @@
 /// [`State::magic`]: "OXSM" in memory.
 pub const MAGIC: u32 = 0x4d53_584f;
 /// Raised with every change of layout or meaning.
-pub const ABI_VERSION: u32 = 2;
+pub const ABI_VERSION: u32 = 3;
 
 /// Where the blocks ever reserved begin in [`Qp::gate`], which keeps them modulo 2^42.
 pub const GATE_RESERVED_SHIFT: u32 = 22;
@@ -29,6 +29,8 @@ pub enum Network {
     None = 0,
     /// Device code builds WQEs and rings the doorbell.
     Ibgda = 1,
+    /// Device code writes descriptors, and a thread of the host posts them.
+    Ibrc = 2,
 }
 
 /// The first error of a launch, as device code records it.
@@ -160,6 +162,43 @@ impl Qp {
     }
 }
 
+/// The ring of the CPU proxy as device code sees it.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C, align(128))]
+pub struct Proxy {
+    /// Address of the slots.
+    pub slots: u64,
+    /// Address of the word that counts slots taken.
+    pub taken_word: u64,
+    /// Address of the words that count descriptors done and failed.
+    pub completed_word: u64,
+    /// Address of the acknowledgements, a `u64` per landing slot.
+    pub acknowledgements: u64,
+    /// Address of the landing slots.
+    pub landing: u64,
+    /// Address of the fault records, one a PE.
+    pub faults: u64,
+    /// Address of the landing slots' laps, a `u32` each.
+    pub laps: u64,
+    /// log2 of the slots.
+    pub depth_log2: u32,
+    /// log2 of the landing slots.
+    pub landing_log2: u32,
+    reserved0: [u64; 8],
+    /// Slots ever reserved.
+    pub head: u64,
+    /// Landing slots ever reserved.
+    pub landing_head: u64,
+    pad0: [u64; 14],
+    /// What device code has seen of `taken_word`.
+    pub taken: u64,
+    /// What it has seen of `completed_word`.
+    pub completed: u64,
+    /// Failures that it has recorded.
+    pub failures: u64,
+    pad1: [u64; 13],
+}
+
 /// A registered buffer outside the symmetric heap.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -230,6 +269,8 @@ pub struct State {
     pub sync_slots: u64,
     /// Address of the count of syncs passed.
     pub sync_epoch: u64,
+    /// Address of the [`Proxy`], if there is one.
+    pub proxy: u64,
 }
 
 const _: () = assert!(size_of::<ErrorRecord>() == 72);
@@ -238,6 +279,10 @@ const _: () = assert!(size_of::<Qp>() == 512);
 const _: () = {
     use core::mem::offset_of;
     assert!(offset_of!(Qp, gate) == 128 && offset_of!(Qp, rung) == 256 && offset_of!(Qp, completed) == 384);
+};
+const _: () = {
+    use core::mem::offset_of;
+    assert!(size_of::<Proxy>() == 384 && offset_of!(Proxy, head) == 128 && offset_of!(Proxy, taken) == 256);
 };
 const _: () = assert!(size_of::<LocalRegion>() == 24);
 const _: () = assert!(size_of::<State>() == 256);
@@ -265,10 +310,14 @@ layout! {
         wq, stamps, dbr, doorbell, cqe, landing, laps, qpn, depth_log2, pe, index, landing_log2, gate, landing_head, rung,
         doorbells, completed,
     }
+    Proxy {
+        slots, taken_word, completed_word, acknowledgements, landing, faults, laps, depth_log2, landing_log2, head, landing_head,
+        taken, completed, failures,
+    }
     LocalRegion { base, bytes, lkey }
     State {
         magic, abi_version, bytes, my_pe, n_pes, network, p2p_first, p2p_count, p2p_mask, heap_base, heap_bytes, stride,
         chunk_log2, max_chunks, lkeys, rkeys, qps, qps_per_pe, slab_lkey, used, local_regions, n_local_regions, control,
-        timeout_ns, sync_slots, sync_epoch,
+        timeout_ns, sync_slots, sync_epoch, proxy,
     }
 }

@@ -224,6 +224,13 @@ impl DeviceFault {
         matches!(self.kind, FaultKind::Timeout { .. } | FaultKind::Completion { .. })
     }
 
+    /// Adds what the HCA says about a completion error.
+    pub(crate) fn annotate(&mut self, text: &str) {
+        if let FaultKind::Completion { cause, .. } = &mut self.kind {
+            *cause = format!(": {text}");
+        }
+    }
+
     /// The QP of a completion error.
     pub(crate) fn failed_qp(&self) -> Option<u32> {
         match self.kind {

@@ -2,7 +2,8 @@
 //!
 //! Every processing element ([`Pe`]) has a symmetric heap; memory of the heap ([`SymmetricSlice`]) exists at the same offset on every PE.
 //! Kernels put to, get from and synchronise on the memory of other PEs (`oxshmem/oxshmem.h`): by load and store where a PE's memory is
-//! mapped, and by work requests that device code posts to an RDMA card (IBGDA) where it is not. The host has the same operations.
+//! mapped, and by work requests to an RDMA card where it is not: device code posts them
+//! itself (IBGDA), or leaves that to a thread of the host (IBRC). The host has the same operations.
 //!
 //! Nothing below needs a GPU or a card: the `cpu` device runs the same kernels on a SIMT executor, and the software HCA executes the
 //! same work requests. See `docs/architecture.md`.

@@ -23,8 +23,7 @@ use crate::fault::DeviceFault;
 use crate::heap::{HeapError, HeapLayout, PeerLinks, SymmetricHeap};
 use crate::host::SymmetricSlice;
 use crate::slab::{Layout, Offset, Slab};
-use crate::transport::ibgda::{Ibgda, QueueLayout};
-use crate::transport::{LoadStore, Plan, TransportError};
+use crate::transport::{LoadStore, Network, NetworkKind, NetworkLayout, Plan, TransportError};
 use crate::{Error, Result};
 
 crate::include_module!(pub(crate) HOST_OPS, "host_ops");
@@ -52,6 +51,8 @@ pub enum Path {
     LoadStore,
     /// Work requests that device code posts.
     Ibgda,
+    /// Work requests that the CPU proxy posts.
+    Ibrc,
 }
 
 /// This process's place in a job: its PE. Made by [`init`] or [`Pe::with_config`], ended by [`finalize`](Pe::finalize).
@@ -64,7 +65,7 @@ pub struct Pe {
     // Dropped in this order: first what uses memory, then memory.
     unread: RefCell<BTreeMap<usize, Unread>>,
     host_ops: Module,
-    network: Option<Ibgda>,
+    network: Option<Network>,
     heap: RefCell<SymmetricHeap>,
     slab: Arc<Slab>,
     parts: Parts,
@@ -174,7 +175,7 @@ impl Pe {
 
         let mut layout = Layout::default();
         let parts = Parts::new(&mut layout, u64::from(n_pes), max_chunks);
-        let queues = plan.network.then(|| QueueLayout::new(&mut layout, &config, me, n_pes));
+        let queues = plan.network.map(|kind| NetworkLayout::new(kind, &mut layout, &config, me, n_pes));
         let slab = Arc::new(Slab::new(Arc::clone(&device), &layout)?);
         phases.end("slab");
 
@@ -194,7 +195,7 @@ impl Pe {
         phases.end("heap addresses");
 
         let network = match queues {
-            Some(queues) => Some(Ibgda::connect(&config, bootstrap, device.as_ref(), &slab, queues)?),
+            Some(queues) => Some(Network::connect(&config, bootstrap, device.as_ref(), &slab, queues)?),
             None => None,
         };
         phases.end("network");
@@ -295,7 +296,7 @@ impl Pe {
     /// Provider of the HCA in use (`soft` or `mlx5`), if there is one.
     #[must_use]
     pub fn hca_name(&self) -> Option<&'static str> {
-        self.network.as_ref().map(Ibgda::provider_name)
+        self.network.as_ref().map(Network::provider_name)
     }
 
     /// How `pe` is reached. `None` if there is no such PE.
@@ -307,6 +308,8 @@ impl Pe {
                 Path::Own
             } else if (first..first + count).contains(&pe) {
                 Path::LoadStore
+            } else if self.plan.network == Some(NetworkKind::Ibrc) {
+                Path::Ibrc
             } else {
                 Path::Ibgda
             }
@@ -316,13 +319,19 @@ impl Pe {
     /// What the HCA has done, where that is counted. `None` without a network.
     #[must_use]
     pub fn hca_counters(&self) -> Option<Counters> {
-        self.network.as_ref().and_then(Ibgda::counters)
+        self.network.as_ref().and_then(Network::counters)
     }
 
-    /// Doorbells that device code has rung. `None` without a network, or if the device is lost.
+    /// Doorbells that device code has rung. `None` if it rings none, or if the device is lost.
     #[must_use]
     pub fn doorbells(&self) -> Option<u64> {
-        self.network.as_ref().and_then(|network| network.doorbells(&self.slab).ok())
+        self.network.as_ref().and_then(|network| network.doorbells(&self.slab))
+    }
+
+    /// What the CPU proxy has done, as of a short while ago. `None` without one.
+    #[must_use]
+    pub fn proxy_counters(&self) -> Option<oxshmem_proxy::thread::Counters> {
+        self.network.as_ref().and_then(Network::proxy)
     }
 
     /// Symmetric memory for `len` elements, zeroed, at the same offset on every PE. Collective: every PE asks for the same.
@@ -451,6 +460,7 @@ impl Pe {
     ) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { function.launch(config, &args, stream) }?;
+        self.wake_proxy();
         self.note(stream);
         Ok(())
     }
@@ -545,6 +555,13 @@ impl Pe {
         earlier.or(fault).map_or(Ok(()), |fault| Err(fault.into()))
     }
 
+    /// A kernel was launched, which may have work for the proxy soon.
+    fn wake_proxy(&self) {
+        if let Some(network) = &self.network {
+            network.wake();
+        }
+    }
+
     /// Remembers that there is work on a stream.
     fn note(&self, stream: &Stream) {
         let new = || Unread { stream: stream.clone(), fault: None };
@@ -605,10 +622,8 @@ impl Pe {
             }
         }
         let mut fault = DeviceFault::decode(&record, self.state.my_pe, self.state.n_pes, self.state.timeout_ns);
-        if let (Some(network), Some(qpn)) = (&self.network, fault.failed_qp())
-            && let Some(cause) = network.cause(&self.slab, qpn)
-        {
-            fault.explain(cause);
+        if let Some(network) = &self.network {
+            network.explain(&self.slab, &mut fault);
         }
         Ok(Some(fault))
     }
@@ -671,6 +686,7 @@ impl Pe {
     pub(crate) unsafe fn run_host_kernel(&self, name: &str, threads: u32, args: &impl KernelArgs) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.host_ops.function(name)?.launch(LaunchConfig::linear(1, threads), args, &Stream::OWN)? };
+        self.wake_proxy();
         self.wait(Wait::Own)
     }
 
@@ -740,7 +756,7 @@ impl Drop for Pe {
 /// A PE but for its bootstrap.
 struct Built {
     host_ops: Module,
-    network: Option<Ibgda>,
+    network: Option<Network>,
     heap: SymmetricHeap,
     slab: Arc<Slab>,
     parts: Parts,
@@ -777,7 +793,7 @@ impl Built {
 /// Adds chunks until `end` bytes of the heap are backed, and exchanges their keys. Collective.
 fn back(
     heap: &mut SymmetricHeap,
-    network: Option<&Ibgda>,
+    network: Option<&Network>,
     slab: &Slab,
     parts: Parts,
     config: &Config,

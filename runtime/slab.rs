@@ -106,3 +106,5 @@ unsafe impl Plain for u64 {}
 unsafe impl Plain for crate::abi::Qp {}
 // SAFETY: `repr(C)` of integers, padded explicitly.
 unsafe impl Plain for crate::abi::LocalRegion {}
+// SAFETY: `repr(C)` of integers, padded explicitly.
+unsafe impl Plain for crate::abi::Proxy {}

@@ -1,7 +1,20 @@
 //! The CPU path of OxSHMEM (IBRC): a ring of descriptors from device code, and an engine that posts them.
 //!
+//! * [`descriptor`]: what device code writes into the ring.
+//! * [`ring`]: its reading end.
+//! * [`block`]: the memory that both share.
+//! * [`engine`]: from descriptors to work requests, and from completions to acknowledgements; without I/O.
+//! * [`thread`]: the thread around it; [`parking`]: how it sleeps.
 //! * [`verbs`]: work requests on a device of the kernel's verbs.
 //! * [`work`]: work requests, completions, and the [`Backend`](work::Backend) that carries them.
+//! * [`devx`]: a backend over queue pairs that [`oxshmem_hca::objects`] sets up, such as those of the software HCA.
 
+pub mod block;
+pub mod descriptor;
+pub mod devx;
+pub mod engine;
+pub mod parking;
+pub mod ring;
+pub mod thread;
 pub mod verbs;
 pub mod work;

@@ -12,7 +12,8 @@ use oxshmem_hca::soft::Accelerator;
 use super::cpu::{self, Executor, ExecutorOptions};
 use super::cpu_accelerator::CpuAccelerator;
 use super::{
-    AddressSpace, CudaGpu, Device, DeviceError, LaunchConfig, LoadedModule, ModuleSource, Stream, StreamKind, Wait,
+    AddressSpace, CudaGpu, Device, DeviceError, HostMemory, LaunchConfig, LoadedModule, ModuleSource, Stream,
+    StreamKind, Wait,
 };
 use crate::abi;
 use crate::config::Config;
@@ -116,6 +117,14 @@ impl Device for CpuDevice {
         // SAFETY: the caller's promise.
         unsafe { std::ptr::write_bytes(at as *mut u8, value, length(bytes)) };
         Ok(())
+    }
+
+    fn host_memory(&self, bytes: u64) -> Result<Box<dyn HostMemory>, DeviceError> {
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address that the system chooses.
+        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), length(bytes), prot, MapFlags::PRIVATE) }
+            .map_err(memory_error("cannot map host memory", bytes))?;
+        Ok(Box::new(Mapped(Reservation { base: base as u64, bytes })))
     }
 
     fn install(&self, state: &abi::State) -> Result<(), DeviceError> {
@@ -275,6 +284,16 @@ impl AddressSpace for Reservation {
         unsafe { mmap(at, length(bytes), prot, flags, memory, 0) }
             .map_err(memory_error("cannot map shared memory", bytes))?;
         Ok(())
+    }
+}
+
+/// A mapping of host memory.
+#[derive(Debug)]
+struct Mapped(Reservation);
+
+impl HostMemory for Mapped {
+    fn address(&self) -> *mut u8 {
+        self.0.base as *mut u8
     }
 }
 

@@ -125,6 +125,12 @@ pub(crate) trait AddressSpace: Debug + Send + Sync {
     fn map(&self, memory: BorrowedFd<'_>, offset: u64, bytes: u64) -> Result<(), DeviceError>;
 }
 
+/// Host memory that kernels reach at the same address, zero at first. Freed when dropped.
+pub(crate) trait HostMemory: Debug + Send + Sync {
+    /// Where it is.
+    fn address(&self) -> *mut u8;
+}
+
 /// A device: memory, and kernels to run on it.
 pub(crate) trait Device: Debug + Send + Sync {
     /// `cpu`, `cuda`.
@@ -154,9 +160,12 @@ pub(crate) trait Device: Debug + Send + Sync {
     /// # Safety
     /// `at` names mapped device memory of that length.
     unsafe fn fill(&self, at: u64, value: u8, bytes: u64) -> Result<(), DeviceError>;
+    /// `bytes` bytes of zeroed memory that host and kernels read and write at the same time.
+    fn host_memory(&self, bytes: u64) -> Result<Box<dyn HostMemory>, DeviceError>;
     /// Gives every module, loaded before or later, this state. No kernel is running.
     fn install(&self, state: &abi::State) -> Result<(), DeviceError>;
-    /// Calls `hook` after each store to a doorbell register, where such stores have to be noticed by software.
+    /// Calls `hook` after each store to a doorbell register, and after others that a thread of the host waits for, where such stores have
+    /// to be noticed by software.
     fn set_doorbell_hook(&self, hook: fn());
     /// Loads a module and checks its ABI version.
     fn load(&self, source: &ModuleSource) -> Result<Arc<dyn LoadedModule>, DeviceError>;

@@ -14,7 +14,7 @@ use oxshmem_hca::provider::{Access, Counters, Provider, UmemSource};
 use oxshmem_hca::soft::{FaultPlan, SoftHca, SoftOptions, doorbell_rung};
 use oxshmem_hca::wire::{cqe, dbr};
 
-use super::TransportError;
+use super::{ChunkKeys, TransportError};
 use crate::Result;
 use crate::abi::{self, BLOCK_BYTES, LANDING_BYTES, LINE_BYTES, QpConstants};
 use crate::bootstrap::Bootstrap;
@@ -88,13 +88,6 @@ fn at(array: Offset, index: u32, stride: u64) -> Offset {
     Offset(array.0 + u64::from(index) * stride)
 }
 
-/// Keys of a heap chunk, in host byte order.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ChunkKeys {
-    pub lkey: u32,
-    pub rkey: u32,
-}
-
 /// The network of a PE: an open HCA, and a queue pair or several to every other PE.
 #[derive(Debug)]
 pub(crate) struct Ibgda {
@@ -116,7 +109,7 @@ impl Ibgda {
         queues: QueueLayout,
     ) -> Result<Self> {
         let provider = open(config, device)?;
-        check(provider.as_ref(), &queues)?;
+        check(provider.as_ref(), queues.log_depth)?;
         device.set_doorbell_hook(doorbell_rung);
 
         let pd = Pd::alloc(&provider)?;
@@ -292,7 +285,8 @@ impl Ibgda {
     }
 }
 
-fn open(config: &Config, device: &dyn Device) -> Result<Arc<dyn Provider>> {
+/// Opens the HCA that the configuration asks for.
+pub(super) fn open(config: &Config, device: &dyn Device) -> Result<Arc<dyn Provider>> {
     match config.hca() {
         config::Hca::Auto | config::Hca::Soft | config::Hca::Null => {
             let faults = FaultPlan::from_str(config.soft_faults()).map_err(TransportError::Faults)?;
@@ -329,15 +323,15 @@ fn open(config: &Config, device: &dyn Device) -> Result<Arc<dyn Provider>> {
 }
 
 /// Refuses HCAs that lack what device code uses.
-fn check(provider: &dyn Provider, queues: &QueueLayout) -> Result<()> {
+pub(super) fn check(provider: &dyn Provider, log_depth: u32) -> Result<()> {
     let (general, atomic) = query_caps(provider)?;
     let missing = if !general.rc {
         Some("it has no RC transport".to_owned())
-    } else if u32::from(general.log_max_qp_sz) < queues.log_depth {
+    } else if u32::from(general.log_max_qp_sz) < log_depth {
         Some(format!(
             "its queues have at most {} blocks, OXSHMEM_QP_DEPTH asks for {}",
             1u64 << general.log_max_qp_sz,
-            1u64 << queues.log_depth
+            1u64 << log_depth
         ))
     } else if atomic.atomic_req_8b_endianness_mode != 1 {
         Some("it keeps 8-byte atomics big-endian in memory; the driver must set the host's byte order".to_owned())
@@ -406,7 +400,7 @@ fn describe_qp(
 
 /// The configuration's ranges are those of the fields.
 #[allow(clippy::cast_possible_truncation)]
-fn attributes(config: &Config, index: u32) -> QpAttributes {
+pub(super) fn attributes(config: &Config, index: u32) -> QpAttributes {
     let ports = config.ib_udp_sport();
     QpAttributes {
         pkey_index: config.ib_pkey_index() as u16,

@@ -1,9 +1,20 @@
 //! Transports: which PEs are reached by load and store, and which over the network.
 
 pub(crate) mod ibgda;
+pub(crate) mod ibrc;
+mod verbs;
+
+use ibgda::{Ibgda, QueueLayout};
+use ibrc::{Ibrc, ProxyLayout};
+use oxshmem_hca::provider::Counters;
 
 use crate::bootstrap::Bootstrap;
-use crate::config::{Config, Transport};
+use crate::config::{Config, Hca, Transport};
+use crate::device::{Device, DeviceError};
+use crate::fault::DeviceFault;
+use crate::heap::SymmetricHeap;
+use crate::slab::{Layout, Slab};
+use crate::{Result, abi};
 
 /// PEs that one word of the device state can describe.
 const MAX_LOAD_STORE_PES: usize = 64;
@@ -65,6 +76,14 @@ pub enum TransportError {
     /// The faults asked for cannot be read.
     #[error("OXSHMEM_SOFT_FAULTS: {0}")]
     Faults(oxshmem_hca::soft::ParseFaultError),
+    /// The proxy's thread could not be started.
+    #[error(
+        "cannot start the thread of the CPU proxy: {source}; raise the limit of threads (ulimit -u), or use OXSHMEM_TRANSPORT=ibgda"
+    )]
+    ProxyThread {
+        /// The system's answer.
+        source: std::io::Error,
+    },
     /// Addresses from a peer that cannot be read.
     #[error("PE {pe} sent addresses of queue pairs that this version cannot read; all PEs must run the same build")]
     Address {
@@ -84,22 +103,156 @@ pub(crate) struct LoadStore {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub load_store: LoadStore,
-    /// Whether some PE needs the network.
-    pub network: bool,
+    /// The network, if some PE needs one.
+    pub network: Option<NetworkKind>,
+}
+
+/// Who posts work requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NetworkKind {
+    /// Device code.
+    Ibgda,
+    /// The CPU proxy.
+    Ibrc,
+}
+
+/// What a network needs of the slab.
+#[derive(Debug)]
+pub(crate) enum NetworkLayout {
+    Ibgda(QueueLayout),
+    Ibrc(ProxyLayout),
+}
+
+impl NetworkLayout {
+    pub(crate) fn new(kind: NetworkKind, layout: &mut Layout, config: &Config, me: u32, n_pes: u32) -> Self {
+        match kind {
+            NetworkKind::Ibgda => Self::Ibgda(QueueLayout::new(layout, config, me, n_pes)),
+            NetworkKind::Ibrc => Self::Ibrc(ProxyLayout::new(layout)),
+        }
+    }
+}
+
+/// Keys of a heap chunk, in host byte order.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ChunkKeys {
+    pub lkey: u32,
+    pub rkey: u32,
+}
+
+/// The network of a PE.
+#[derive(Debug)]
+pub(crate) enum Network {
+    Ibgda(Ibgda),
+    Ibrc(Ibrc),
+}
+
+impl Network {
+    /// Opens the HCA and connects to every other PE. Collective.
+    pub(crate) fn connect(
+        config: &Config,
+        bootstrap: &Bootstrap,
+        device: &dyn Device,
+        slab: &Slab,
+        layout: NetworkLayout,
+    ) -> Result<Self> {
+        match layout {
+            NetworkLayout::Ibgda(queues) => Ibgda::connect(config, bootstrap, device, slab, queues).map(Self::Ibgda),
+            NetworkLayout::Ibrc(layout) => Ibrc::connect(config, bootstrap, device, slab, layout).map(Self::Ibrc),
+        }
+    }
+
+    /// Fills in what device code needs to know.
+    pub(crate) fn describe(&self, slab: &Slab, state: &mut abi::State) {
+        match self {
+            Self::Ibgda(ibgda) => ibgda.describe(slab, state),
+            Self::Ibrc(ibrc) => ibrc.describe(slab, state),
+        }
+    }
+
+    /// Registers chunk `index` of the heap; its addresses on the wire are offsets in the heap.
+    pub(crate) fn register(&self, heap: &SymmetricHeap, index: usize) -> Result<ChunkKeys> {
+        match self {
+            Self::Ibgda(ibgda) => ibgda.register(heap, index),
+            Self::Ibrc(ibrc) => ibrc.register(heap, index),
+        }
+    }
+
+    /// Makes the HCA ready for keys of a peer's chunks, so that no kernel has to wait for that. They are in host byte order.
+    pub(crate) fn prepare(&self, pe: u32, rkeys: &[u32]) -> Result<()> {
+        match self {
+            Self::Ibgda(ibgda) => ibgda.prepare(pe, rkeys),
+            Self::Ibrc(ibrc) => ibrc.prepare(pe, rkeys),
+        }
+    }
+
+    pub(crate) fn provider_name(&self) -> &'static str {
+        match self {
+            Self::Ibgda(ibgda) => ibgda.provider_name(),
+            Self::Ibrc(ibrc) => ibrc.provider_name(),
+        }
+    }
+
+    pub(crate) fn counters(&self) -> Option<Counters> {
+        match self {
+            Self::Ibgda(ibgda) => ibgda.counters(),
+            Self::Ibrc(ibrc) => ibrc.counters(),
+        }
+    }
+
+    /// Says more about a completion error, where the HCA does.
+    pub(crate) fn explain(&self, slab: &Slab, fault: &mut DeviceFault) {
+        match self {
+            Self::Ibgda(ibgda) => {
+                if let Some(cause) = fault.failed_qp().and_then(|qpn| ibgda.cause(slab, qpn)) {
+                    fault.explain(cause);
+                }
+            }
+            Self::Ibrc(ibrc) => {
+                if let Some(text) = fault.failed_qp().and_then(|qpn| ibrc.explanation(qpn)) {
+                    fault.annotate(&text);
+                }
+            }
+        }
+    }
+
+    /// Doorbells that device code has rung.
+    pub(crate) fn doorbells(&self, slab: &Slab) -> Option<u64> {
+        match self {
+            Self::Ibgda(ibgda) => ibgda.doorbells(slab).ok(),
+            Self::Ibrc(_) => None,
+        }
+    }
+
+    /// What the CPU proxy has done.
+    pub(crate) fn proxy(&self) -> Option<oxshmem_proxy::thread::Counters> {
+        match self {
+            Self::Ibgda(_) => None,
+            Self::Ibrc(ibrc) => Some(ibrc.proxy()),
+        }
+    }
+
+    /// Kernels are about to run.
+    pub(crate) fn wake(&self) {
+        if let Self::Ibrc(ibrc) = self {
+            ibrc.wake();
+        }
+    }
+
+    /// Forgets which queue pairs were used, if all of them are idle. Nothing may be posting meanwhile.
+    pub(crate) fn forget_idle(&self, slab: &Slab) -> std::result::Result<(), DeviceError> {
+        match self {
+            Self::Ibgda(ibgda) => ibgda.forget_idle(slab),
+            Self::Ibrc(_) => Ok(()),
+        }
+    }
 }
 
 impl Plan {
     /// Decides per peer: load/store inside the node unless the configuration forbids it, the network for everyone else.
-    pub(crate) fn new(config: &Config, bootstrap: &Bootstrap) -> Result<Self, TransportError> {
+    pub(crate) fn new(config: &Config, bootstrap: &Bootstrap) -> std::result::Result<Self, TransportError> {
         let (me, n_pes) = (bootstrap.rank() as usize, bootstrap.size() as usize);
-        if config.transport() == Transport::Ibrc {
-            return Err(TransportError::NotAvailable {
-                name: "OXSHMEM_TRANSPORT=ibrc (the CPU proxy)",
-                remedy: "use ibgda, p2p or auto",
-            });
-        }
         let node: Vec<usize> = bootstrap.node_peers().into_iter().map(|rank| rank as usize).collect();
-        let alone = config.disable_p2p() || config.transport() == Transport::Ibgda;
+        let alone = config.disable_p2p() || matches!(config.transport(), Transport::Ibgda | Transport::Ibrc);
         let load_store = if alone { LoadStore { first: me, count: 1 } } else { run_around(me, &node) };
         let reachable = |pe: usize| (load_store.first..load_store.first + load_store.count).contains(&pe);
         let outside = (0..n_pes).find(|pe| !reachable(*pe));
@@ -118,7 +271,11 @@ impl Plan {
                 },
             });
         }
-        Ok(Self { load_store, network: outside.is_some() })
+        // Plain verbs leave posting to the CPU.
+        let proxy =
+            matches!((config.transport(), config.hca()), (Transport::Ibrc, _) | (Transport::Auto, Hca::Verbs { .. }));
+        let kind = if proxy { NetworkKind::Ibrc } else { NetworkKind::Ibgda };
+        Ok(Self { load_store, network: outside.map(|_| kind) })
     }
 }
 

@@ -45,6 +45,21 @@ OXSHMEM_KERNEL(abi_layout, uint64_t *out, uint64_t *count) {
     FIELD(Qp, rung);
     FIELD(Qp, doorbells);
     FIELD(Qp, completed);
+    SIZE(Proxy);
+    FIELD(Proxy, slots);
+    FIELD(Proxy, taken_word);
+    FIELD(Proxy, completed_word);
+    FIELD(Proxy, acknowledgements);
+    FIELD(Proxy, landing);
+    FIELD(Proxy, faults);
+    FIELD(Proxy, laps);
+    FIELD(Proxy, depth_log2);
+    FIELD(Proxy, landing_log2);
+    FIELD(Proxy, head);
+    FIELD(Proxy, landing_head);
+    FIELD(Proxy, taken);
+    FIELD(Proxy, completed);
+    FIELD(Proxy, failures);
     SIZE(LocalRegion);
     FIELD(LocalRegion, base);
     FIELD(LocalRegion, bytes);
@@ -76,6 +91,7 @@ OXSHMEM_KERNEL(abi_layout, uint64_t *out, uint64_t *count) {
     FIELD(State, timeout_ns);
     FIELD(State, sync_slots);
     FIELD(State, sync_epoch);
+    FIELD(State, proxy);
     *count = at;
 }
 

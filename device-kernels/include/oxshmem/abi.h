@@ -14,7 +14,7 @@
 namespace oxshmem::abi {
 
 constexpr uint32_t kMagic = 0x4d53584f; // "OXSM" in memory
-constexpr uint32_t kAbiVersion = 2;
+constexpr uint32_t kAbiVersion = 3;
 
 // Send-queue geometry, in WQE basic blocks of 64 bytes. The upper limit keeps 16-bit completion counters unambiguous; the
 // lower one lets a full warp reserve its largest group, five blocks a lane.
@@ -127,6 +127,43 @@ struct alignas(128) Qp {
     alignas(128) uint64_t completed; // blocks that may be reused
 };
 
+// The ring of the CPU proxy and what goes with it. Slots, words of the proxy, acknowledgements, landing slots and faults lie in
+// host memory; see proxy/src/block.rs, and detail/ibrc.h for the slots.
+struct alignas(128) Proxy {
+    // Constants.
+    uint64_t slots;            // (1 << depth_log2) slots of kSlotBytes
+    uint64_t taken_word;       // uint64_t: slots that the proxy has taken
+    uint64_t completed_word;   // uint64_t: descriptors done, bit 63 once any failed; next to it uint64_t: failures << 16 | peer
+    uint64_t acknowledgements; // uint64_t per landing slot: (lap + 1) << 1 | failed
+    uint64_t landing;          // (1 << landing_log2) slots of kLandingBytes
+    uint64_t faults;           // ProxyFault[n_pes]
+    uint64_t laps;             // uint32_t per landing slot, in device memory: how often it was released
+    uint32_t depth_log2;
+    uint32_t landing_log2;
+    uint64_t reserved0[8];
+    // Written by posters.
+    alignas(128) uint64_t head; // slots ever reserved
+    uint64_t landing_head;      // landing slots ever reserved
+    // What device code has seen of the proxy's words, so that it need not ask host memory again.
+    alignas(128) uint64_t taken;
+    uint64_t completed;
+    uint64_t failures; // that were recorded
+};
+
+// What failed first at a peer, written once by the proxy before it counts the failure.
+struct ProxyFault {
+    uint32_t qpn;
+    uint32_t opcode; // of an mlx5 WQE that does the same
+    uint64_t request;
+    uint64_t address;
+    uint32_t syndrome;
+    uint32_t vendor_syndrome;
+    uint64_t reserved0[4];
+};
+
+constexpr uint32_t kSlotBytes = 64;
+constexpr uint64_t kProxyFailed = 1ull << 63; // in the word behind completed_word
+
 // A registered buffer outside the symmetric heap, usable as the local side of puts and gets.
 struct LocalRegion {
     uint64_t base;
@@ -173,12 +210,17 @@ struct alignas(128) State {
 
     uint64_t sync_slots; // symmetric uint64_t[n_pes]: slot i is written by PE i alone
     uint64_t sync_epoch; // address of a local uint64_t: barriers and syncs passed so far
+
+    uint64_t proxy; // Proxy, if `network` is ibrc
 };
 
 static_assert(sizeof(ErrorRecord) == 72, "mirrored in runtime/abi.rs");
 static_assert(sizeof(Control) == 128, "mirrored in runtime/abi.rs");
 static_assert(sizeof(Qp) == 512 && offsetof(Qp, gate) == 128 && offsetof(Qp, rung) == 256 && offsetof(Qp, completed) == 384,
               "mirrored in runtime/abi.rs");
+static_assert(sizeof(Proxy) == 384 && offsetof(Proxy, head) == 128 && offsetof(Proxy, taken) == 256,
+              "mirrored in runtime/abi.rs");
+static_assert(sizeof(ProxyFault) == 64, "mirrored in proxy/src/block.rs");
 static_assert(sizeof(LocalRegion) == 24, "mirrored in runtime/abi.rs");
 static_assert(sizeof(State) == 256, "mirrored in runtime/abi.rs");
 

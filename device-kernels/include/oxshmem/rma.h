@@ -37,7 +37,7 @@ template <class Scope> OXSHMEM_DEVICE void network_put_by(void *dst, const void 
         if (Scope::rank() == 0) {
             const uint64_t end = network_put(dst, src, bytes, pe);
             if (blocking && end != 0 && bytes > kInlineOneBlock) {
-                wait_completed(qp_for(pe), end, Op::put);
+                network_wait(end, pe, Op::put);
             }
         }
     } else {
@@ -59,7 +59,7 @@ template <class Scope> OXSHMEM_DEVICE void network_get_by(void *dst, const void 
         const uint64_t end =
             network_get(static_cast<char *>(dst) + first, static_cast<const char *>(src) + first, last - first, pe, Op::get);
         if (blocking && end != 0) {
-            wait_completed(qp_for(pe), end, Op::get);
+            network_wait(end, pe, Op::get);
         }
     };
     if (locate_local(dst).bytes != 0) {
@@ -252,7 +252,7 @@ OXSHMEM_DEVICE void iget(Scope, T *dst, const T *src, ptrdiff_t dst_stride, ptrd
             }
         }
         if (end != 0) {
-            detail::wait_completed(detail::qp_for(pe), end, detail::Op::iget);
+            detail::network_wait(end, pe, detail::Op::iget);
         }
     }
     Scope::sync();

@@ -57,7 +57,7 @@ OXSHMEM_OUTLINE void put_signal_by(void *dst, const void *src, uint64_t bytes, u
     }
     const uint64_t end = network_put_signal(dst, src, bytes, signal, value, op, pe);
     if (blocking && end != 0) {
-        wait_completed(qp_for(pe), end, Op::put_signal);
+        network_wait(end, pe, Op::put_signal);
     }
 }
 

@@ -15,7 +15,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use super::driver::{DriverError, Gpu, driver};
 use super::stream::{self, Stream};
 use crate::config::ByteSize;
-use crate::device::{AddressSpace, DeviceError};
+use crate::device::{AddressSpace, DeviceError, HostMemory};
 
 /// Copies go through a pinned buffer of this size, piece by piece.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -219,6 +219,15 @@ pub(super) struct Pinned {
 
 // SAFETY: plain memory, used under the owner's rules.
 unsafe impl Send for Pinned {}
+// SAFETY: as above.
+unsafe impl Sync for Pinned {}
+
+/// Kernels reach page-locked memory at the host's address, since the driver's address space is unified.
+impl HostMemory for Pinned {
+    fn address(&self) -> *mut u8 {
+        self.at
+    }
+}
 
 impl Pinned {
     pub fn new(stream: Arc<Stream>, bytes: usize) -> Result<Self, DeviceError> {

@@ -30,7 +30,7 @@ use stream::Stream;
 
 use oxshmem_hca::soft::Accelerator;
 
-use super::{AddressSpace, Device, DeviceError, LoadedModule, ModuleSource, StreamKind, Wait};
+use super::{AddressSpace, Device, DeviceError, HostMemory, LoadedModule, ModuleSource, StreamKind, Wait};
 use crate::abi;
 use crate::config::Config;
 
@@ -44,6 +44,8 @@ pub struct CudaGpu {
     pub ordinal: i32,
     /// Its name.
     pub name: String,
+    /// Its address on the PCI bus, as sysfs writes it: `0000:1b:00.0`.
+    pub pci: String,
     /// The stream on which [`Pe::launch`](crate::Pe::launch) runs kernels, a `CUstream` of the GPU's primary context. Valid until the PE
     /// is finalized.
     pub stream: *mut c_void,
@@ -59,6 +61,7 @@ pub(crate) struct CudaDevice {
     granularity: u64,
     deadline: Duration,
     name: String,
+    pci: String,
     stream: Arc<Stream>,
 }
 
@@ -84,6 +87,7 @@ impl CudaDevice {
             return Err(unavailable("this process sees no GPU (CUDA_VISIBLE_DEVICES)".into()));
         };
         let name = Self::check(gpu, probe)?;
+        let pci = gpu.pci().map_err(|error| unavailable(error.to_string()))?;
         let context = Context::retain(gpu).map_err(|error| {
             unavailable(format!("the context of GPU {} ({name}) cannot be made: {error}", gpu.ordinal))
         })?;
@@ -103,6 +107,7 @@ impl CudaDevice {
             granularity,
             deadline: config.kernel_timeout(),
             name,
+            pci,
             stream,
         })
     }
@@ -238,6 +243,13 @@ impl Device for CudaDevice {
         unsafe { self.copies.fill(at, value, bytes) }
     }
 
+    fn host_memory(&self, bytes: u64) -> Result<Box<dyn HostMemory>, DeviceError> {
+        let memory = Pinned::new(Arc::clone(&self.stream), memory::length(bytes))?;
+        // SAFETY: it is that long, and nobody else has it yet.
+        unsafe { std::ptr::write_bytes(memory.as_ptr(), 0, memory.bytes()) };
+        Ok(Box::new(memory))
+    }
+
     fn install(&self, state: &abi::State) -> Result<(), DeviceError> {
         let mut installed = self.installed();
         installed.state = Some(*state);
@@ -363,7 +375,7 @@ impl Device for CudaDevice {
 
     fn gpu(&self) -> Option<CudaGpu> {
         let ordinal = self.stream.context().gpu.ordinal;
-        Some(CudaGpu { ordinal, name: self.name.clone(), stream: self.stream.raw().cast() })
+        Some(CudaGpu { ordinal, name: self.name.clone(), pci: self.pci.clone(), stream: self.stream.raw().cast() })
     }
 }
 

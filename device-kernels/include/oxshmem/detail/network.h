@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// The operations over IBGDA, by single lanes that combine where they converge. Each answers the QP's block index behind its
-// last work request (what a blocking caller waits for), or 0 if nothing had to be, or could be, posted.
+// The operations over the network: by IBGDA below, or handed to the CPU proxy (ibrc.h). By single lanes that combine where they
+// converge. Each answers what a blocking caller gives to network_wait (the QP's block index behind its last work request, or
+// the ring's index behind its last descriptor), or 0 if nothing had to be, or could be, posted.
 //
 // They are functions of their own: copied to every call they would give each kernel the registers of the network, also where
 // all peers are reached by load and store.
 #pragma once
 
+#include "ibrc.h"
 #include "qp.h"
 
 namespace oxshmem::detail {
 
-OXSHMEM_DEVICE uint64_t least(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
+// Whether the network is the CPU proxy's.
+OXSHMEM_DEVICE bool by_proxy() {
+    return port::state().network == static_cast<uint32_t>(abi::Network::ibrc);
 }
 
 // p where lanes share work requests: each run of lanes, from a lane in `starts` to the next, is one inline write of as many
@@ -50,6 +53,10 @@ OXSHMEM_DEVICE void network_p_runs(Qp &qp, const Group &group, const Located &re
 // Writes one value inline. Lanes whose targets follow each other share a work request; the rest share the reservation and the
 // doorbell.
 template <class T> OXSHMEM_DEVICE void network_p(T *dst, T value, int pe) {
+    if (by_proxy()) {
+        ibrc_p(dst, to_bits(value), sizeof(T), pe);
+        return;
+    }
     Qp &qp = qp_for(pe);
     const Group group = converge(qp, 1);
     const Located remote = locate_remote(dst, pe);
@@ -111,6 +118,9 @@ OXSHMEM_DEVICE void write_piece(const Slot &slot, const Qp &qp, const Piece &pie
 }
 
 OXSHMEM_OUTLINE uint64_t network_put(void *dst, const void *src, uint64_t bytes, int pe) {
+    if (by_proxy()) {
+        return ibrc_put(dst, src, bytes, pe);
+    }
     Qp &qp = qp_for(pe);
     uint64_t end = 0;
     char *to = static_cast<char *>(dst);
@@ -131,6 +141,9 @@ OXSHMEM_OUTLINE uint64_t network_put(void *dst, const void *src, uint64_t bytes,
 
 // Reads into registered memory are left to the HCA; others go through a landing slot and are complete on return.
 OXSHMEM_OUTLINE uint64_t network_get(void *dst, const void *src, uint64_t bytes, int pe, Op op) {
+    if (by_proxy()) {
+        return ibrc_get(dst, src, bytes, pe, op);
+    }
     Qp &qp = qp_for(pe);
     uint64_t end = 0;
     char *to = static_cast<char *>(dst);
@@ -171,6 +184,9 @@ OXSHMEM_OUTLINE uint64_t network_get(void *dst, const void *src, uint64_t bytes,
 
 // Fetches one value; zero if it could not be had (the reason is recorded).
 template <class T> OXSHMEM_DEVICE T network_g(const T *src, int pe) {
+    if (by_proxy()) {
+        return from_bits<T>(ibrc_g(src, sizeof(T), pe));
+    }
     Qp &qp = qp_for(pe);
     T value{};
     Landing landing;
@@ -189,6 +205,10 @@ template <class T> OXSHMEM_DEVICE T network_g(const T *src, int pe) {
 }
 
 OXSHMEM_OUTLINE void network_atomic(void *target, AtomicRequest request, int pe) {
+    if (by_proxy()) {
+        ibrc_atomic(target, request, pe);
+        return;
+    }
     Qp &qp = qp_for(pe);
     const Located remote = locate_remote(target, pe);
     post(qp, request.blocks(),
@@ -198,6 +218,9 @@ OXSHMEM_OUTLINE void network_atomic(void *target, AtomicRequest request, int pe)
 // As network_atomic, and answers what was there before. The HCA returns 8-byte results in host order and 4-byte results of
 // extended atomics big-endian.
 template <class T> OXSHMEM_OUTLINE T network_fetch_atomic(T *target, AtomicRequest request, int pe) {
+    if (by_proxy()) {
+        return from_bits<T>(ibrc_fetch_atomic(target, request, pe));
+    }
     Qp &qp = qp_for(pe);
     T value{};
     Landing landing;
@@ -220,8 +243,6 @@ template <class T> OXSHMEM_OUTLINE T network_fetch_atomic(T *target, AtomicReque
     return value;
 }
 
-enum class SignalOp : int { set = 9, add = 10 };
-
 OXSHMEM_DEVICE void write_signal(const Slot &slot, const Qp &qp, const Located &remote, uint64_t value, SignalOp op,
                                  bool signaled) {
     if (op == SignalOp::set) {
@@ -233,6 +254,10 @@ OXSHMEM_DEVICE void write_signal(const Slot &slot, const Qp &qp, const Located &
 }
 
 OXSHMEM_OUTLINE void network_signal(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
+    if (by_proxy()) {
+        ibrc_signal(signal, value, op, pe);
+        return;
+    }
     Qp &qp = qp_for(pe);
     const Located remote = locate_remote(signal, pe);
     // Strongly ordered, like the signal of a put_signal: two signals to one word arrive in their order.
@@ -244,6 +269,11 @@ OXSHMEM_OUTLINE void network_signal(uint64_t *signal, uint64_t value, SignalOp o
 // Data, then its signal on the same QP; the last piece and the signal share a reservation and a doorbell.
 OXSHMEM_OUTLINE uint64_t network_put_signal(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value,
                                             SignalOp op, int pe) {
+    if (by_proxy()) {
+        const uint64_t end = ibrc_put(dst, src, bytes, pe);
+        ibrc_signal(signal, value, op, pe);
+        return end;
+    }
     Qp &qp = qp_for(pe);
     const Located target = locate_remote(signal, pe);
     char *to = static_cast<char *>(dst);
@@ -269,6 +299,10 @@ OXSHMEM_OUTLINE uint64_t network_put_signal(void *dst, const void *src, uint64_t
 
 // Makes the next request on each QP that this block uses a strongly ordered one.
 OXSHMEM_OUTLINE void network_fence() {
+    if (by_proxy()) {
+        ibrc_fence();
+        return;
+    }
     const abi::State &s = port::state();
     const uint32_t mine = port::block_rank() % s.qps_per_pe;
     const uint32_t words = (static_cast<uint32_t>(s.n_pes) * s.qps_per_pe + 63) / 64;
@@ -283,8 +317,21 @@ OXSHMEM_OUTLINE void network_fence() {
     }
 }
 
+// Waits until what an operation to `pe` answered is complete.
+OXSHMEM_OUTLINE void network_wait(uint64_t end, int pe, Op op) {
+    if (by_proxy()) {
+        ibrc_wait(end, pe, op);
+    } else {
+        wait_completed(qp_for(pe), end, op);
+    }
+}
+
 // Waits for everything that was posted on any QP before the call.
 OXSHMEM_OUTLINE void network_quiet() {
+    if (by_proxy()) {
+        ibrc_quiet();
+        return;
+    }
     const abi::State &s = port::state();
     const uint32_t words = (static_cast<uint32_t>(s.n_pes) * s.qps_per_pe + 63) / 64;
     for (uint32_t word = 0; word < words; ++word) {

@@ -280,6 +280,15 @@ inline void store_vec(void *p, vec16 value) {
     *static_cast<volatile detail::vec_word *>(p) = detail::vec_word{value.x, value.y, value.z, value.w};
 }
 
+inline void store_pair(uint64_t *p, uint64_t first, uint64_t second) {
+    store<order::relaxed, reach::system>(p, first);
+    store<order::relaxed, reach::system>(p + 1, second);
+}
+
+inline void wake_host() {
+    oxshmem_cpu_doorbell(oxshmem_cpu_current);
+}
+
 inline const abi::State &state() {
     return oxshmem_cpu_state;
 }

@@ -240,6 +240,12 @@ OXSHMEM_DEVICE void store_vec(void *p, vec16 v) {
     *static_cast<vec16 *>(p) = v;
 }
 
+OXSHMEM_DEVICE void store_pair(uint64_t *p, uint64_t first, uint64_t second) {
+    asm volatile("st.relaxed.sys.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(first), "l"(second) : "memory");
+}
+
+OXSHMEM_DEVICE void wake_host() {}
+
 OXSHMEM_DEVICE void pause() {}
 
 OXSHMEM_DEVICE uint64_t clock_ns() {

@@ -20,6 +20,11 @@
 //       A doorbell: one 8-byte store that is neither split nor merged. Fence before it: it orders nothing by itself on a GPU.
 //   vec16 { x, y, z, w }, load_vec(const void *), store_vec(void *, vec16)
 //       One access of 16 aligned bytes, relaxed; not atomic as a whole.
+//   store_pair(uint64_t *p, uint64_t first, uint64_t second)
+//       Two relaxed stores of system reach, to p[0] and p[1], in any order; p is aligned to 16 bytes.
+//   wake_host()
+//       Call it after stores that a thread of the host waits for. On `cpu` it wakes that thread if it sleeps; a GPU wakes
+//       nobody, and there the host polls.
 //
 // Time
 //   pause()      belongs into every spin loop: on `cpu` it lets the other threads run, and nothing else does

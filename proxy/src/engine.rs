@@ -1,0 +1,673 @@
+//! The engine, without I/O: descriptors in, chains of work requests out; completions in, acknowledgements out.
+//!
+//! # Order
+//! A descriptor goes to the queue pair that its peer and queue number name, and requests of a queue pair are posted in the order of their
+//! descriptors. An ordered descriptor's request is marked with a fence; so is the next one to each peer after a [`Request::Fence`] of its
+//! queue.
+//!
+//! # Atomics that the card lacks
+//! Their work is done by a loop of native 64-bit compare-and-swaps on the aligned eight bytes around the operand, each of them a work
+//! request: read (a swap of a guess with itself), compute here, swap, and once more if somebody else was faster. As every other atomic
+//! on the word is a 64-bit work request of the same card or such a loop, all of them are atomic with respect to each other. A
+//! request that is fenced waits here until the queue pair's loops have ended; others pass them.
+//!
+//! # Completion
+//! Success is reported for requests that are signaled: the last of each chain, and those that somebody waits for by name. It covers all
+//! earlier ones of the queue pair. A descriptor is done when all its requests are; [`Engine::completed`] counts the descriptors before the
+//! first that is not.
+//!
+//! # Errors
+//! A queue pair that failed ends all of its descriptors, now and later, as failed. They count as completed, so nobody waits for them, and
+//! [`Engine::failures`] rises; what failed first is kept per peer. Other queue pairs go on.
+
+use std::collections::VecDeque;
+
+use crate::descriptor::{Atomic, Descriptor, Landing, Request, Slot};
+use crate::work::{Capabilities, Completion, Failure, Local, Operation, Remote, Status, Width, WorkRequest};
+
+/// The most requests of a chain.
+pub const CHAIN: usize = 64;
+/// Compare-and-swap loops at a time.
+pub const LOOPS: u32 = 256;
+/// Bytes from one landing slot to the next.
+pub const LANDING_BYTES: u64 = 64;
+/// The syndrome of a descriptor that cannot be carried out, as of a malformed WQE (`MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR`).
+const LOCAL_QP_OPERATION: u32 = 0x02;
+
+/// The landing slots: registered memory that the card writes results to and that this process reads.
+pub trait Results {
+    /// The first eight bytes of a slot.
+    fn load(&self, slot: u32) -> u64;
+    /// Replaces them.
+    fn store(&mut self, slot: u32, value: u64);
+}
+
+/// What an engine is made for.
+#[derive(Debug, Clone, Copy)]
+pub struct EngineOptions {
+    /// The own PE, to which no queue pair leads.
+    pub me: u32,
+    /// PEs of the job.
+    pub n_pes: u32,
+    /// Queue pairs to each peer.
+    pub per_peer: u32,
+    /// Descriptors that may be on their way at a time.
+    pub window: usize,
+    /// Landing slot 0: address and lkey; `length` is not used. Behind the device's `slots` there are [`EXTRA_SLOTS`] for the engine.
+    pub landing: Local,
+    /// Landing slots of the device.
+    pub slots: u32,
+}
+
+/// Landing slots that the engine itself needs: one a loop, and one for results that nobody wants.
+pub const EXTRA_SLOTS: u32 = LOOPS + 1;
+
+/// The word that tells device code the end of what it waits for at a landing slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Acknowledgement {
+    /// The landing slot.
+    pub slot: u32,
+    /// See [`acknowledgement`].
+    pub value: u64,
+}
+
+/// What an acknowledgement says: the lap it is for, from 1, and whether the operation failed.
+#[must_use]
+pub fn acknowledgement(lap: u32, failed: bool) -> u64 {
+    (u64::from(lap) + 1) << 1 | u64::from(failed)
+}
+
+/// What failed first at a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fault {
+    /// The peer.
+    pub pe: u32,
+    /// The queue pair, by dense index.
+    pub qp: u32,
+    /// The request's id on it.
+    pub id: u64,
+    /// As [`Operation::opcode`].
+    pub opcode: u8,
+    /// The address at the peer.
+    pub address: u64,
+    /// As in [`Status::Failed`].
+    pub syndrome: u32,
+    /// As in [`Status::Failed`].
+    pub vendor: u32,
+}
+
+/// What happens when a request has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// Its descriptor has one request less to wait for.
+    Plain,
+    /// And a landing slot is acknowledged; `swap`: its four bytes are big-endian.
+    Land { landing: Landing, swap: bool },
+    /// A loop goes on.
+    Loop { index: u32 },
+}
+
+/// What is to be posted.
+#[derive(Debug, Clone, Copy)]
+enum Work {
+    Request(Operation, End),
+    /// The first step of a loop, which gets its place when it is posted.
+    Loop(Loop),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    work: Work,
+    fence: bool,
+    descriptor: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Posted {
+    id: u64,
+    opcode: u8,
+    address: u64,
+    descriptor: u64,
+    end: End,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    pending: VecDeque<Pending>,
+    posted: VecDeque<Posted>,
+    next_id: u64,
+    /// The next request is to be fenced.
+    fence_next: bool,
+    /// Loops that were posted and have not ended.
+    loops: u32,
+    /// It is among those that may have something to post.
+    listed: bool,
+    failed: bool,
+}
+
+/// A compare-and-swap loop.
+#[derive(Debug, Clone, Copy)]
+struct Loop {
+    /// The aligned eight bytes.
+    target: Remote,
+    /// Where the operand is in them, bits.
+    shift: u32,
+    width: Width,
+    operands: Atomic,
+    guess: u64,
+    landing: Option<Landing>,
+}
+
+impl Loop {
+    fn mask(&self) -> u64 {
+        match self.width {
+            Width::Four => 0xffff_ffff << self.shift,
+            Width::Eight => u64::MAX,
+        }
+    }
+
+    /// What the eight bytes become.
+    fn next(&self) -> u64 {
+        let mask = self.mask();
+        let new = apply(self.operands, (self.guess & mask) >> self.shift);
+        self.guess & !mask | new << self.shift & mask
+    }
+
+    fn result(&self) -> u64 {
+        (self.guess & self.mask()) >> self.shift
+    }
+}
+
+/// What an atomic makes of a word. Bits above the operand's width are to be ignored.
+#[must_use]
+pub fn apply(operands: Atomic, old: u64) -> u64 {
+    match operands {
+        Atomic::Add { value, boundary } => {
+            // Without the boundary bits no carry leaves a field; those bits are added without carry.
+            ((old & !boundary).wrapping_add(value & !boundary)) ^ ((old ^ value) & boundary)
+        }
+        Atomic::CompareSwap { swap, compare, swap_mask, compare_mask } => {
+            if (old ^ compare) & compare_mask == 0 {
+                old & !swap_mask | swap & swap_mask
+            } else {
+                old
+            }
+        }
+    }
+}
+
+/// The engine.
+#[derive(Debug)]
+pub struct Engine {
+    options: EngineOptions,
+    capabilities: Capabilities,
+    queues: Vec<Queue>,
+    /// Queues that may have something to post.
+    listed: VecDeque<u32>,
+    /// Queues whose next request waits for a loop.
+    blocked: Vec<u32>,
+    /// Requests that descriptors wait for, from number `completed` on.
+    window: VecDeque<u32>,
+    completed: u64,
+    loops: Vec<Loop>,
+    free_loops: Vec<u32>,
+    outstanding: usize,
+    failures: u64,
+    last_failed: u32,
+    faults: Vec<Fault>,
+    acknowledgements: Vec<Acknowledgement>,
+}
+
+impl Engine {
+    /// An idle engine for a backend with these capabilities.
+    #[must_use]
+    pub fn new(options: EngineOptions, capabilities: Capabilities) -> Self {
+        let count = (options.n_pes.saturating_sub(1) * options.per_peer) as usize;
+        let idle = Loop {
+            target: Remote::default(),
+            shift: 0,
+            width: Width::Eight,
+            operands: Atomic::Add { value: 0, boundary: 0 },
+            guess: 0,
+            landing: None,
+        };
+        Self {
+            options,
+            capabilities,
+            queues: (0..count).map(|_| Queue::default()).collect(),
+            listed: VecDeque::new(),
+            blocked: Vec::new(),
+            window: VecDeque::with_capacity(options.window),
+            completed: 0,
+            loops: vec![idle; LOOPS as usize],
+            free_loops: (0..LOOPS).rev().collect(),
+            outstanding: 0,
+            failures: 0,
+            last_failed: 0,
+            faults: Vec::new(),
+            acknowledgements: Vec::new(),
+        }
+    }
+
+    /// Whether another descriptor may be given.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.window.len() < self.options.window
+    }
+
+    /// Whether everything given has ended.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.window.is_empty()
+    }
+
+    /// Whether requests are at the backend.
+    #[must_use]
+    pub fn has_outstanding(&self) -> bool {
+        self.outstanding != 0
+    }
+
+    /// Descriptors done, without a gap, since the beginning.
+    #[must_use]
+    pub fn completed(&self) -> u64 {
+        self.completed
+    }
+
+    /// How many descriptors have failed, and the peer of the newest of them.
+    #[must_use]
+    pub fn failures(&self) -> (u64, u32) {
+        (self.failures, self.last_failed)
+    }
+
+    /// What failed first at each peer that failed, in the order of the failures.
+    #[must_use]
+    pub fn faults(&self) -> &[Fault] {
+        &self.faults
+    }
+
+    /// What device code is to be told about landing slots since the last call. They are in the landing slots already.
+    pub fn acknowledgements(&mut self) -> std::vec::Drain<'_, Acknowledgement> {
+        self.acknowledgements.drain(..)
+    }
+
+    /// The dense index of a queue pair; `None` if there is none.
+    fn qp(&self, pe: u32, queue: u32) -> Option<u32> {
+        let EngineOptions { me, n_pes, per_peer, .. } = self.options;
+        (pe < n_pes && pe != me && queue < per_peer).then(|| (if pe < me { pe } else { pe - 1 }) * per_peer + queue)
+    }
+
+    /// The peer that a queue pair leads to.
+    fn pe(&self, qp: u32) -> u32 {
+        let peer = qp / self.options.per_peer;
+        if peer < self.options.me { peer } else { peer + 1 }
+    }
+
+    /// Takes the next descriptor of the ring, [`has_room`](Self::has_room) given.
+    pub fn accept(&mut self, slot: &Slot) {
+        let number = self.completed + self.window.len() as u64;
+        self.window.push_back(0);
+        match Descriptor::decode(slot) {
+            Ok(descriptor) => self.accept_decoded(number, &descriptor),
+            Err(error) => {
+                tracing::error!(%error, number, "a slot of the ring was not written by the device API");
+                self.refuse(number, 0);
+            }
+        }
+        self.advance();
+    }
+
+    fn accept_decoded(&mut self, number: u64, descriptor: &Descriptor) {
+        let Descriptor { pe, queue, ordered, request } = *descriptor;
+        if request == Request::Fence {
+            let per_peer = self.options.per_peer as usize;
+            for queue in self.queues.iter_mut().skip(queue as usize).step_by(per_peer) {
+                queue.fence_next = true;
+            }
+            return;
+        }
+        let Some(qp) = self.qp(pe, queue) else {
+            tracing::error!(pe, queue, number, "a slot of the ring names a queue pair that does not exist");
+            return self.refuse(number, pe);
+        };
+        if self.queues[qp as usize].failed {
+            let landing = match request {
+                Request::Fetch { landing, .. } => Some(landing),
+                Request::Atomic { landing, .. } => landing,
+                _ => None,
+            };
+            self.fail(number, pe, landing);
+            return;
+        }
+        let fence = std::mem::take(&mut self.queues[qp as usize].fence_next) || ordered;
+        match request {
+            Request::Write { source, target } => self.cut(source, target, |engine, source, target, first| {
+                let operation = Operation::Write { source, target };
+                engine.enqueue(qp, number, Work::Request(operation, End::Plain), fence && first);
+            }),
+            Request::Read { target, source } => self.cut(target, source, |engine, target, source, first| {
+                let operation = Operation::Read { target, source };
+                engine.enqueue(qp, number, Work::Request(operation, End::Plain), fence && first);
+            }),
+            Request::WriteInline { payload, .. } if payload.as_slice().is_empty() => {}
+            Request::WriteInline { payload, target } => {
+                let work = Work::Request(Operation::WriteInline { payload, target }, End::Plain);
+                self.enqueue(qp, number, work, fence);
+            }
+            Request::Fetch { landing, bytes, source } => {
+                let target = self.landing(landing.slot, bytes);
+                let end = End::Land { landing, swap: false };
+                self.enqueue(qp, number, Work::Request(Operation::Read { target, source }, end), fence);
+            }
+            Request::Atomic { operands, width, landing, target } => {
+                self.atomic(qp, number, operands, width, landing, target, fence);
+            }
+            Request::Fence => {}
+        }
+    }
+
+    /// Calls `each` for pieces of a transfer, none longer than the backend's messages. A transfer of no bytes has none.
+    fn cut(&mut self, local: Local, remote: Remote, mut each: impl FnMut(&mut Self, Local, Remote, bool)) {
+        let longest = self.capabilities.max_message.max(1);
+        let (mut local, mut remote, mut left, mut first) = (local, remote, local.length, true);
+        while left != 0 {
+            local.length = left.min(longest);
+            each(self, local, remote, first);
+            left -= local.length;
+            local.address = local.address.wrapping_add(local.length.into());
+            remote.address += u64::from(local.length);
+            first = false;
+        }
+    }
+
+    fn landing(&self, slot: u32, bytes: u32) -> Local {
+        let Local { address, key, .. } = self.options.landing;
+        Local { address: address.wrapping_add(u64::from(slot) * LANDING_BYTES), length: bytes, key }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn atomic(
+        &mut self,
+        qp: u32,
+        number: u64,
+        operands: Atomic,
+        width: Width,
+        landing: Option<Landing>,
+        target: Remote,
+        fence: bool,
+    ) {
+        // The last slot is for what nobody wants.
+        let slot = landing.map_or(self.options.slots + LOOPS, |landing| landing.slot);
+        let result = self.landing(slot, width.bytes());
+        let all = match width {
+            Width::Four => 0xffff_ffff,
+            Width::Eight => u64::MAX,
+        };
+        let Capabilities { width_four, masked, four_is_big_endian, .. } = self.capabilities;
+        let sized = width == Width::Eight || width_four;
+        let native = match operands {
+            Atomic::Add { value, boundary } if sized && boundary & all == 0 => {
+                Some(Operation::FetchAdd { add: value, width, result, target })
+            }
+            Atomic::Add { value, boundary } if sized && masked => {
+                Some(Operation::MaskedFetchAdd { add: value, boundary, width, result, target })
+            }
+            Atomic::CompareSwap { swap, compare, swap_mask, compare_mask }
+                if sized && swap_mask & compare_mask & all == all =>
+            {
+                Some(Operation::CompareSwap { compare, swap, width, result, target })
+            }
+            Atomic::CompareSwap { swap, compare, swap_mask, compare_mask } if sized && masked => {
+                Some(Operation::MaskedCompareSwap { compare, swap, compare_mask, swap_mask, width, result, target })
+            }
+            _ => None,
+        };
+        match native {
+            Some(operation) => {
+                let swap = width == Width::Four && four_is_big_endian;
+                let end = landing.map_or(End::Plain, |landing| End::Land { landing, swap });
+                self.enqueue(qp, number, Work::Request(operation, end), fence);
+            }
+            None => {
+                let aligned = target.address & !7;
+                let shift = (target.address - aligned) as u32 * 8;
+                let target = Remote { address: aligned, key: target.key };
+                let work = Work::Loop(Loop { target, shift, width, operands, guess: 0, landing });
+                self.enqueue(qp, number, work, fence);
+            }
+        }
+    }
+
+    fn enqueue(&mut self, qp: u32, descriptor: u64, work: Work, fence: bool) {
+        if let Some(requests) = self.window.get_mut((descriptor - self.completed) as usize) {
+            *requests += 1;
+        }
+        self.queues[qp as usize].pending.push_back(Pending { work, fence, descriptor });
+        self.list(qp);
+    }
+
+    fn list(&mut self, qp: u32) {
+        let queue = &mut self.queues[qp as usize];
+        if !queue.listed && !queue.pending.is_empty() {
+            queue.listed = true;
+            self.listed.push_back(qp);
+        }
+    }
+
+    /// Replaces `chain` by the next requests to post together, and says to which queue pair; `None` if there is nothing to post now. They
+    /// count as posted.
+    pub fn chain(&mut self, chain: &mut Vec<WorkRequest>) -> Option<u32> {
+        while let Some(qp) = self.listed.pop_front() {
+            chain.clear();
+            self.queues[qp as usize].listed = false;
+            let blocked = self.fill(qp, chain);
+            if blocked {
+                self.blocked.push(qp);
+            }
+            let Some(last) = chain.last_mut() else { continue };
+            last.signaled = true;
+            self.outstanding += chain.len();
+            if !blocked && self.has_credit(qp) {
+                self.list(qp);
+            }
+            return Some(qp);
+        }
+        None
+    }
+
+    fn has_credit(&self, qp: u32) -> bool {
+        self.queues[qp as usize].posted.len() < self.capabilities.send_depth as usize
+    }
+
+    /// Whether it stopped at a request that waits for a loop.
+    fn fill(&mut self, qp: u32, chain: &mut Vec<WorkRequest>) -> bool {
+        while chain.len() < CHAIN && self.has_credit(qp) {
+            let queue = &mut self.queues[qp as usize];
+            let Some(Pending { work, fence, descriptor }) = queue.pending.front().copied() else { break };
+            if fence && queue.loops != 0 {
+                return true;
+            }
+            let (operation, end) = match work {
+                Work::Request(operation, end) => (operation, end),
+                Work::Loop(new) => {
+                    let Some(index) = self.free_loops.pop() else { return true };
+                    self.loops[index as usize] = new;
+                    queue.loops += 1;
+                    (self.step(index), End::Loop { index })
+                }
+            };
+            let queue = &mut self.queues[qp as usize];
+            queue.pending.pop_front();
+            let id = queue.next_id;
+            queue.next_id += 1;
+            let (opcode, address) = (operation.opcode(), operation.remote().address);
+            queue.posted.push_back(Posted { id, opcode, address, descriptor, end });
+            chain.push(WorkRequest { id, operation, signaled: end != End::Plain, fence });
+        }
+        false
+    }
+
+    /// The next compare-and-swap of a loop.
+    fn step(&self, index: u32) -> Operation {
+        let step = &self.loops[index as usize];
+        Operation::CompareSwap {
+            compare: step.guess,
+            swap: step.next(),
+            width: Width::Eight,
+            result: self.landing(self.options.slots + index, 8),
+            target: step.target,
+        }
+    }
+
+    /// Takes a completion in.
+    pub fn complete(&mut self, completion: &Completion, results: &mut dyn Results) {
+        let Completion { qp, id, status } = *completion;
+        if qp as usize >= self.queues.len() {
+            tracing::error!(qp, id, "a completion of a queue pair that does not exist");
+            return;
+        }
+        // All before it have succeeded, whatever became of it.
+        while let Some(front) = self.queues[qp as usize].posted.front().copied() {
+            if front.id > id || (front.id == id && status != Status::Success) {
+                break;
+            }
+            self.queues[qp as usize].posted.pop_front();
+            self.outstanding -= 1;
+            self.succeed(qp, &front, results);
+        }
+        if let Status::Failed { what, syndrome, vendor } = status {
+            self.lose(qp, id, what, syndrome, vendor);
+        }
+        self.list(qp);
+        self.advance();
+    }
+
+    fn succeed(&mut self, qp: u32, posted: &Posted, results: &mut dyn Results) {
+        match posted.end {
+            End::Plain => {}
+            End::Land { landing, swap } => {
+                if swap {
+                    let seen = results.load(landing.slot) as u32;
+                    results.store(landing.slot, u64::from(seen.swap_bytes()));
+                }
+                self.acknowledge(landing, false);
+            }
+            End::Loop { index } => {
+                let seen = results.load(self.options.slots + index);
+                let step = &mut self.loops[index as usize];
+                if seen != step.guess {
+                    step.guess = seen;
+                    let work = Work::Request(self.step(index), posted.end);
+                    let again = Pending { work, fence: false, descriptor: posted.descriptor };
+                    // In front: a fenced request may wait for this loop.
+                    self.queues[qp as usize].pending.push_front(again);
+                    return;
+                }
+                if let Some(landing) = step.landing {
+                    results.store(landing.slot, step.result());
+                    self.acknowledge(landing, false);
+                }
+                self.end_loop(qp, index);
+            }
+        }
+        self.ended(posted.descriptor);
+    }
+
+    fn end_loop(&mut self, qp: u32, index: u32) {
+        self.free_loops.push(index);
+        self.queues[qp as usize].loops -= 1;
+        for blocked in std::mem::take(&mut self.blocked) {
+            self.list(blocked);
+        }
+    }
+
+    fn acknowledge(&mut self, landing: Landing, failed: bool) {
+        let value = acknowledgement(landing.lap, failed);
+        self.acknowledgements.push(Acknowledgement { slot: landing.slot, value });
+    }
+
+    /// One request of a descriptor has ended.
+    fn ended(&mut self, descriptor: u64) {
+        if let Some(requests) = self.window.get_mut((descriptor - self.completed) as usize) {
+            *requests -= 1;
+        }
+    }
+
+    fn advance(&mut self) {
+        while self.window.front().is_some_and(|requests| requests & !FAILED == 0) {
+            self.window.pop_front();
+            self.completed += 1;
+        }
+    }
+
+    /// A queue pair is in error from request `id` on.
+    fn lose(&mut self, qp: u32, id: u64, what: Failure, syndrome: u32, vendor: u32) {
+        let pe = self.pe(qp);
+        let queue = &mut self.queues[qp as usize];
+        if queue.failed {
+            return;
+        }
+        queue.failed = true;
+        let (posted, pending) = (std::mem::take(&mut queue.posted), std::mem::take(&mut queue.pending));
+        let cause = posted.front().map_or((0, 0), |first| (first.opcode, first.address));
+        tracing::debug!(pe, qp, id, ?what, syndrome, vendor, "a queue pair failed");
+        self.record(Fault { pe, qp, id, opcode: cause.0, address: cause.1, syndrome, vendor });
+        self.outstanding -= posted.len();
+        let posted = posted.into_iter().map(|posted| (posted.descriptor, Some(posted.end), None));
+        let pending = pending.into_iter().map(|pending| match pending.work {
+            Work::Request(_, end) => (pending.descriptor, Some(end), None),
+            Work::Loop(never_begun) => (pending.descriptor, None, never_begun.landing),
+        });
+        for (descriptor, end, landing) in posted.chain(pending).collect::<Vec<_>>() {
+            let landing = match end {
+                Some(End::Land { landing, .. }) => Some(landing),
+                Some(End::Loop { index }) => {
+                    let landing = self.loops[index as usize].landing;
+                    self.end_loop(qp, index);
+                    landing
+                }
+                Some(End::Plain) | None => landing,
+            };
+            self.ended(descriptor);
+            self.fail(descriptor, pe, landing);
+        }
+    }
+
+    /// Every queue pair is in error: the backend is gone.
+    pub fn lose_all(&mut self) {
+        for qp in 0..self.queues.len() as u32 {
+            let id = self.queues[qp as usize].posted.front().map_or(0, |first| first.id);
+            self.lose(qp, id, Failure::Error, LOCAL_QP_OPERATION, 0);
+        }
+        self.advance();
+    }
+
+    fn record(&mut self, fault: Fault) {
+        if self.faults.iter().all(|known| known.pe != fault.pe) {
+            self.faults.push(fault);
+        }
+    }
+
+    /// A descriptor fails, once however many of its requests do.
+    fn fail(&mut self, descriptor: u64, pe: u32, landing: Option<Landing>) {
+        if let Some(requests) = self.window.get_mut((descriptor - self.completed) as usize)
+            && *requests & FAILED == 0
+        {
+            *requests |= FAILED;
+            self.failures += 1;
+            self.last_failed = pe;
+        }
+        if let Some(landing) = landing {
+            self.acknowledge(landing, true);
+        }
+    }
+
+    /// A descriptor cannot be carried out.
+    fn refuse(&mut self, descriptor: u64, pe: u32) {
+        let pe = pe.min(self.options.n_pes.saturating_sub(1));
+        self.record(Fault { pe, qp: 0, id: 0, opcode: 0, address: 0, syndrome: LOCAL_QP_OPERATION, vendor: 0 });
+        self.fail(descriptor, pe, None);
+    }
+}
+
+/// In an entry of the window: the descriptor has failed. Below: how many requests it waits for.
+const FAILED: u32 = 1 << 31;

@@ -1,0 +1,299 @@
+//! The thread around the engine: takes descriptors out of the ring, posts, polls, and publishes what has ended.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::block::Block;
+use crate::engine::{CHAIN, Engine};
+use crate::parking;
+use crate::ring::{RawWords, Reader};
+use crate::work::{Backend, Completion, WorkRequest};
+
+/// Descriptors taken before anything is posted.
+const BATCH: usize = CHAIN;
+/// Passes without work after which each further pass offers the CPU to others.
+const SPIN_PASSES: u32 = 64;
+/// Time without work after which the thread naps.
+const SPIN_TIME: Duration = Duration::from_micros(100);
+/// The first nap. Naps double as long as nothing happens.
+const FIRST_NAP: Duration = Duration::from_micros(50);
+/// The longest nap while requests are on their way, whose completions wake nobody.
+const WORKING_NAP: Duration = Duration::from_micros(100);
+
+/// How a proxy sleeps when there is nothing to do.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    /// The longest nap: how late a descriptor may be seen that nobody announces by [`parking::wake_sleepers`].
+    pub longest_nap: Duration,
+}
+
+/// What a proxy has done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Descriptors taken out of the ring.
+    pub descriptors: u64,
+    /// Work requests posted.
+    pub requests: u64,
+    /// Chains they were posted in.
+    pub chains: u64,
+    /// Naps.
+    pub naps: u64,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    stop: AtomicBool,
+    descriptors: AtomicU64,
+    requests: AtomicU64,
+    chains: AtomicU64,
+    naps: AtomicU64,
+    explanations: Mutex<Vec<(u32, String)>>,
+}
+
+impl Shared {
+    fn explanations(&self) -> MutexGuard<'_, Vec<(u32, String)>> {
+        self.explanations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A running proxy. Dropping it stops the thread, whatever is on its way.
+pub struct Proxy {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proxy").field("counters", &self.counters()).finish_non_exhaustive()
+    }
+}
+
+impl Proxy {
+    /// Starts the thread. `qpns` are the numbers that errors name queue pairs by, in dense order.
+    ///
+    /// # Errors
+    /// The system has no room for a thread.
+    pub fn start(
+        block: Block,
+        engine: Engine,
+        backend: Box<dyn Backend>,
+        qpns: Vec<u32>,
+        pace: Pace,
+    ) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let reader = Reader::new(block.slots(), block.layout().log_depth);
+        let worker = Worker {
+            shared: Arc::clone(&shared),
+            pump: Pump {
+                shared: Arc::clone(&shared),
+                reader,
+                block,
+                engine,
+                backend,
+                qpns,
+                chain: Vec::with_capacity(CHAIN),
+                completions: Vec::with_capacity(CHAIN),
+                known_faults: 0,
+                published: (0, 0),
+                broken: None,
+                counters: Counters::default(),
+            },
+            pace,
+        };
+        let thread = std::thread::Builder::new().name("oxshmem-proxy".into()).spawn(move || worker.run())?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Wakes it, because descriptors are about to come that wake nobody.
+    pub fn wake(&self) {
+        parking::wake_sleepers();
+    }
+
+    /// What it has done so far, as of a short while ago.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counters {
+            descriptors: load(&self.shared.descriptors),
+            requests: load(&self.shared.requests),
+            chains: load(&self.shared.chains),
+            naps: load(&self.shared.naps),
+        }
+    }
+
+    /// Why the first failure at `pe` happened, beyond its syndrome.
+    #[must_use]
+    pub fn explanation(&self, pe: u32) -> Option<String> {
+        self.shared.explanations().iter().find(|(known, _)| *known == pe).map(|(_, text)| text.clone())
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        parking::wake_sleepers();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the proxy's thread panicked");
+        }
+    }
+}
+
+/// Everything that moves descriptors and completions.
+struct Pump {
+    shared: Arc<Shared>,
+    reader: Reader<RawWords>,
+    block: Block,
+    engine: Engine,
+    backend: Box<dyn Backend>,
+    qpns: Vec<u32>,
+    chain: Vec<WorkRequest>,
+    completions: Vec<Completion>,
+    known_faults: usize,
+    published: (u64, u64),
+    broken: Option<String>,
+    counters: Counters,
+}
+
+impl Pump {
+    /// One pass; whether anything happened.
+    fn pass(&mut self) -> bool {
+        let mut worked = false;
+        let before = self.reader.taken();
+        while self.engine.has_room()
+            && self.reader.taken() - before < BATCH as u64
+            && let Some(slot) = self.reader.take()
+        {
+            self.engine.accept(&slot);
+        }
+        let taken = self.reader.taken() - before;
+        if taken != 0 {
+            worked = true;
+            self.counters.descriptors += taken;
+            self.block.publish_taken(self.reader.taken());
+        }
+        worked |= self.post();
+        worked |= self.poll();
+        self.publish();
+        worked
+    }
+
+    fn post(&mut self) -> bool {
+        let mut any = false;
+        while self.broken.is_none()
+            && let Some(qp) = self.engine.chain(&mut self.chain)
+        {
+            any = true;
+            self.counters.requests += self.chain.len() as u64;
+            self.counters.chains += 1;
+            if let Err(error) = self.backend.post(qp, &self.chain) {
+                self.give_up(&error);
+            }
+        }
+        any
+    }
+
+    fn poll(&mut self) -> bool {
+        if !self.engine.has_outstanding() || self.broken.is_some() {
+            return false;
+        }
+        self.completions.clear();
+        if let Err(error) = self.backend.poll(&mut self.completions) {
+            self.give_up(&error);
+            return true;
+        }
+        for completion in &self.completions {
+            self.engine.complete(completion, &mut self.block);
+        }
+        !self.completions.is_empty()
+    }
+
+    /// The backend is gone: all that was and will be given fails.
+    fn give_up(&mut self, error: &dyn std::error::Error) {
+        tracing::error!(%error, "the proxy can no longer post");
+        self.broken = Some(error.to_string());
+        self.engine.lose_all();
+    }
+
+    /// Publishes what has ended: faults, then how many failed, then who may go on.
+    fn publish(&mut self) {
+        let failures = self.engine.failures();
+        let now = (self.engine.completed(), failures.0);
+        for acknowledgement in {
+            let new = &self.engine.faults()[self.known_faults..];
+            for fault in new {
+                if let Some(text) = self.broken.clone().or_else(|| self.backend.explain(fault.qp)) {
+                    self.shared.explanations().push((fault.pe, text));
+                }
+                self.block.publish_fault(fault, self.qpns.get(fault.qp as usize).copied().unwrap_or(0));
+            }
+            self.known_faults = self.engine.faults().len();
+            if now != self.published {
+                self.published = now;
+                self.block.publish_completed(now.0, failures);
+            }
+            self.engine.acknowledgements()
+        } {
+            self.block.publish_acknowledgement(acknowledgement);
+        }
+    }
+}
+
+struct Worker {
+    shared: Arc<Shared>,
+    pump: Pump,
+    pace: Pace,
+}
+
+impl Worker {
+    fn run(mut self) {
+        let mut idle = 0u32;
+        let mut idle_since = None;
+        let mut nap = FIRST_NAP;
+        while !self.shared.stop.load(Ordering::Acquire) {
+            if self.pump.pass() {
+                (idle, idle_since, nap) = (0, None, FIRST_NAP);
+                continue;
+            }
+            idle = idle.wrapping_add(1);
+            if idle < SPIN_PASSES {
+                std::hint::spin_loop();
+                continue;
+            }
+            let since = *idle_since.get_or_insert_with(Instant::now);
+            if since.elapsed() < SPIN_TIME {
+                std::thread::yield_now();
+                continue;
+            }
+            self.report();
+            let longest = if self.pump.engine.has_outstanding() { WORKING_NAP } else { self.pace.longest_nap };
+            let stop = &self.shared.stop;
+            let reader = &self.pump.reader;
+            let woken = parking::sleep(nap.min(longest), || stop.load(Ordering::Acquire) || reader.is_begun());
+            self.pump.counters.naps += 1;
+            if woken {
+                (idle, idle_since, nap) = (0, None, FIRST_NAP);
+            } else {
+                nap = (nap * 2).min(longest);
+            }
+        }
+        self.report();
+    }
+
+    fn report(&self) {
+        let Counters { descriptors, requests, chains, naps } = self.pump.counters;
+        let pairs = [
+            (&self.shared.descriptors, descriptors),
+            (&self.shared.requests, requests),
+            (&self.shared.chains, chains),
+            (&self.shared.naps, naps),
+        ];
+        for (counter, value) in pairs {
+            counter.store(value, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! IBRC: a ring that device code writes descriptors into, and the proxy's thread, which posts them.
+//!
+//! The ring and all that goes with it lie in host memory that kernels reach ([`oxshmem_proxy::block`]). What sets up queue pairs and
+//! registers memory is a [`Fabric`]; what posts and polls is the [`Backend`] that it gives to the proxy.
+
+use std::cell::RefCell;
+use std::fmt::Debug;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use oxshmem_hca::objects::{Mkey, MkeyAttributes, Pd, QpAddress, Umem};
+use oxshmem_hca::provider::{Access, Counters, Provider, UmemSource};
+use oxshmem_hca::soft::doorbell_rung;
+use oxshmem_proxy::block::{self, Block};
+use oxshmem_proxy::devx::{QueueLayout, Queues};
+use oxshmem_proxy::engine::{Engine, EngineOptions};
+use oxshmem_proxy::parking::wake_sleepers;
+use oxshmem_proxy::thread::{Pace, Proxy};
+use oxshmem_proxy::work::{Backend, Local};
+
+use super::verbs::VerbsFabric;
+use super::{ChunkKeys, TransportError, ibgda};
+use crate::Result;
+use crate::abi;
+use crate::bootstrap::Bootstrap;
+use crate::config::{self, Config};
+use crate::device::{Device, HostMemory};
+use crate::heap::SymmetricHeap;
+use crate::slab::{Layout, Offset, Slab};
+
+/// log2 of the landing slots: enough for eight warps on each of four queues that fetch at a time.
+const LOG_LANDING: u32 = 10;
+
+/// Naps of an idle proxy. Device code on the CPU wakes it; kernels of a GPU cannot, and wait as long at most.
+const CPU_NAP: Duration = Duration::from_millis(16);
+const GPU_NAP: Duration = Duration::from_millis(1);
+
+/// Memory to register.
+#[derive(Debug)]
+pub(crate) struct Region<'a> {
+    /// The descriptor that holds it, from its start; none for memory of this process alone.
+    pub memory: Option<BorrowedFd<'a>>,
+    /// Where it is mapped here.
+    pub address: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// The address of its first byte on the wire and in work requests.
+    pub iova: u64,
+    /// Whether peers may read, write and do atomics.
+    pub remote: bool,
+}
+
+/// An open card with a queue pair or several to every other PE: registration and connecting. Queue pairs have dense indices as in
+/// [`Backend`].
+pub(crate) trait Fabric: Debug {
+    /// `soft`, `verbs`.
+    fn name(&self) -> &'static str;
+    /// Registers memory until the fabric is dropped, which the memory outlives.
+    fn register(&mut self, region: &Region<'_>) -> Result<ChunkKeys>;
+    /// What peers need to connect to queue pair `qp`; the same length everywhere.
+    fn endpoint(&self, qp: u32) -> Result<Vec<u8>>;
+    /// Connects queue pair `qp` to a peer's.
+    fn connect(&mut self, qp: u32, theirs: &[u8]) -> Result<()>;
+    /// The number that errors name queue pair `qp` by.
+    fn qpn(&self, qp: u32) -> u32;
+    /// Makes queue pair `qp`, connected, ready for keys of its peer, where that takes time.
+    fn prepare(&self, qp: u32, rkeys: &[u32]) -> Result<()>;
+    /// Gives the queue pairs away, once, when all are connected.
+    fn backend(&mut self) -> Result<Box<dyn Backend>>;
+    /// What the card has done, where that is counted.
+    fn counters(&self) -> Option<Counters>;
+}
+
+/// What of the proxy lies in device memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ProxyLayout {
+    proxy: Offset,
+    laps: Offset,
+}
+
+impl ProxyLayout {
+    pub(crate) fn new(layout: &mut Layout) -> Self {
+        Self { proxy: layout.array(1, size_of::<abi::Proxy>() as u64), laps: layout.array(1, 4 << LOG_LANDING) }
+    }
+}
+
+/// The network of a PE whose work requests the proxy posts.
+#[derive(Debug)]
+pub(crate) struct Ibrc {
+    // Dropped in this order: the thread, what is registered, memory.
+    proxy: Proxy,
+    fabric: RefCell<Box<dyn Fabric>>,
+    _block: Box<dyn HostMemory>,
+    layout: ProxyLayout,
+    me: u32,
+    per_peer: u32,
+    qpns: Vec<u32>,
+    slab_lkey: u32,
+}
+
+impl Ibrc {
+    /// Opens the card, connects to every other PE and starts the proxy. Collective.
+    pub(crate) fn connect(
+        config: &Config,
+        bootstrap: &Bootstrap,
+        device: &dyn Device,
+        slab: &Slab,
+        layout: ProxyLayout,
+    ) -> Result<Self> {
+        let (me, n_pes, per_peer) = (bootstrap.rank(), bootstrap.size(), config.qps_per_peer());
+        let count = (n_pes - 1) * per_peer;
+        let mut fabric = open(config, bootstrap, device, count)?;
+        let block_layout =
+            block::Layout { log_depth: config.proxy_ring().trailing_zeros(), log_landing: LOG_LANDING, n_pes };
+        let memory = device.host_memory(block_layout.bytes())?;
+        let base = memory.address() as u64;
+
+        let landing = Region {
+            memory: None,
+            address: base + block_layout.landing(),
+            bytes: block_layout.landing_bytes(),
+            iova: base + block_layout.landing(),
+            remote: false,
+        };
+        let landing_key = fabric.register(&landing)?.lkey;
+        let whole = slab.address(Offset(0));
+        let region =
+            Region { memory: Some(slab.memory()), address: whole, bytes: slab.bytes(), iova: whole, remote: false };
+        let slab_lkey = fabric.register(&region)?.lkey;
+        exchange(fabric.as_mut(), bootstrap, me, n_pes, per_peer)?;
+
+        let backend = fabric.backend()?;
+        let qpns: Vec<u32> = (0..count).map(|qp| fabric.qpn(qp)).collect();
+        let options = EngineOptions {
+            me,
+            n_pes,
+            per_peer,
+            window: config.proxy_ring() as usize,
+            landing: Local { address: landing.address, length: 0, key: landing_key },
+            slots: 1 << LOG_LANDING,
+        };
+        let engine = Engine::new(options, *backend.capabilities());
+        slab.write(layout.proxy, 0, &describe(slab, layout, base, block_layout))?;
+        device.set_doorbell_hook(wake_sleepers);
+        let longest_nap = if device.gpu().is_some() { GPU_NAP } else { CPU_NAP };
+        // SAFETY: the memory is a field behind the proxy, is zero, and only device code, the card and this use it.
+        let block = unsafe { Block::new(memory.address(), block_layout) };
+        let proxy = Proxy::start(block, engine, backend, qpns.clone(), Pace { longest_nap })
+            .map_err(|source| TransportError::ProxyThread { source })?;
+        Ok(Self { proxy, fabric: RefCell::new(fabric), _block: memory, layout, me, per_peer, qpns, slab_lkey })
+    }
+
+    /// Fills in what device code needs to know.
+    pub(crate) fn describe(&self, slab: &Slab, state: &mut abi::State) {
+        state.network = abi::Network::Ibrc as u32;
+        state.qps_per_pe = self.per_peer;
+        state.slab_lkey = self.slab_lkey.to_be();
+        state.proxy = slab.address(self.layout.proxy);
+    }
+
+    /// Registers chunk `index` of the heap; its addresses on the wire are offsets in the heap.
+    pub(crate) fn register(&self, heap: &SymmetricHeap, index: usize) -> Result<ChunkKeys> {
+        let bytes = heap.layout().chunk;
+        let offset = index as u64 * bytes;
+        let memory = Some(heap.chunks()[index].memory.as_fd());
+        let region = Region { memory, address: heap.base() + offset, bytes, iova: offset, remote: true };
+        self.fabric.borrow_mut().register(&region)
+    }
+
+    /// Makes the card ready for keys of a peer's chunks.
+    pub(crate) fn prepare(&self, pe: u32, rkeys: &[u32]) -> Result<()> {
+        if pe == self.me {
+            return Ok(());
+        }
+        let first = (if pe < self.me { pe } else { pe - 1 }) * self.per_peer;
+        (first..first + self.per_peer).try_for_each(|qp| self.fabric.borrow().prepare(qp, rkeys))
+    }
+
+    pub(crate) fn provider_name(&self) -> &'static str {
+        self.fabric.borrow().name()
+    }
+
+    pub(crate) fn counters(&self) -> Option<Counters> {
+        self.fabric.borrow().counters()
+    }
+
+    /// What the card says about the failure of a queue pair.
+    pub(crate) fn explanation(&self, qpn: u32) -> Option<String> {
+        let qp = self.qpns.iter().position(|known| *known == qpn)? as u32;
+        let peer = qp / self.per_peer;
+        self.proxy.explanation(if peer < self.me { peer } else { peer + 1 })
+    }
+
+    pub(crate) fn proxy(&self) -> oxshmem_proxy::thread::Counters {
+        self.proxy.counters()
+    }
+
+    pub(crate) fn wake(&self) {
+        self.proxy.wake();
+    }
+}
+
+fn describe(slab: &Slab, layout: ProxyLayout, base: u64, block: block::Layout) -> abi::Proxy {
+    let mut proxy = abi::Proxy::default();
+    proxy.slots = base;
+    proxy.taken_word = base + block.taken();
+    proxy.completed_word = base + block.completed();
+    proxy.acknowledgements = base + block.acknowledgements();
+    proxy.landing = base + block.landing();
+    proxy.faults = base + block.faults();
+    proxy.laps = slab.address(layout.laps);
+    proxy.depth_log2 = block.log_depth;
+    proxy.landing_log2 = block.log_landing;
+    proxy
+}
+
+/// Tells every PE the endpoints that lead to it, and connects to those it has for this one. Collective.
+fn exchange(fabric: &mut dyn Fabric, bootstrap: &Bootstrap, me: u32, n_pes: u32, per_peer: u32) -> Result<()> {
+    // All endpoints in dense order, which leaves out the sender.
+    let mine = (0..(n_pes - 1) * per_peer).map(|qp| fabric.endpoint(qp)).collect::<Result<Vec<_>>>()?;
+    let length = mine.first().map_or(0, Vec::len);
+    let all = bootstrap.allgather("endpoints of the proxy", &mine.concat())?;
+    for (peer, pe) in (0..n_pes).filter(|pe| *pe != me).enumerate() {
+        let to_me = if me < pe { me } else { me - 1 };
+        for i in 0..per_peer {
+            let at = (to_me * per_peer + i) as usize * length;
+            let theirs = all[pe as usize].get(at..at + length).ok_or(TransportError::Address { pe: pe as usize })?;
+            fabric.connect(peer as u32 * per_peer + i, theirs)?;
+        }
+    }
+    // Nobody posts before the other end is ready to receive.
+    Ok(bootstrap.barrier("queue pairs connected")?)
+}
+
+fn open(config: &Config, bootstrap: &Bootstrap, device: &dyn Device, count: u32) -> Result<Box<dyn Fabric>> {
+    match config.hca() {
+        config::Hca::Verbs { .. } => Ok(Box::new(VerbsFabric::open(config, bootstrap, device, count)?)),
+        config::Hca::Null => Err(TransportError::NotAvailable {
+            name: "OXSHMEM_HCA=null with the CPU proxy (OXSHMEM_TRANSPORT=ibrc)",
+            remedy: "use soft or auto, or measure posting by device code (OXSHMEM_TRANSPORT=ibgda)",
+        }
+        .into()),
+        _ => Ok(Box::new(DevxFabric::open(config, device, count)?)),
+    }
+}
+
+/// Queue pairs in host memory of an HCA that DevX commands set up: the software HCA.
+#[derive(Debug)]
+struct DevxFabric {
+    // Dropped in this order: what uses memory, then memory.
+    queues: Option<Queues>,
+    keys: Vec<Mkey>,
+    pd: Arc<Pd>,
+    provider: Arc<dyn Provider>,
+    memory: Arc<dyn HostMemory>,
+    qpns: Vec<u32>,
+    config: Config,
+}
+
+/// The queue pairs with the memory that their queues lie in.
+struct OwnedQueues {
+    queues: Queues,
+    _memory: Arc<dyn HostMemory>,
+}
+
+impl DevxFabric {
+    fn open(config: &Config, device: &dyn Device, count: u32) -> Result<Self> {
+        let provider = ibgda::open(config, device)?;
+        let layout = QueueLayout { count, log_depth: config.qp_depth().trailing_zeros() };
+        ibgda::check(provider.as_ref(), layout.log_depth)?;
+        let pd = Pd::alloc(&provider)?;
+        let memory: Arc<dyn HostMemory> = Arc::from(device.host_memory(layout.bytes())?);
+        // SAFETY: the memory is owned by whoever owns the queues, and dropped after them.
+        let queues = unsafe { Queues::create(&pd, memory.address(), layout, doorbell_rung) }?;
+        let qpns = (0..count).filter_map(|qp| queues.qpn(qp)).collect();
+        Ok(Self { queues: Some(queues), keys: Vec::new(), pd, provider, memory, qpns, config: config.clone() })
+    }
+
+    fn queues(&self) -> Result<&Queues> {
+        self.queues.as_ref().ok_or_else(|| self.gone())
+    }
+
+    fn gone(&self) -> crate::Error {
+        let what = "its queue pairs are in use".to_owned();
+        TransportError::Hca { device: self.provider.info().device.clone(), what }.into()
+    }
+}
+
+impl Fabric for DevxFabric {
+    fn name(&self) -> &'static str {
+        self.provider.info().provider
+    }
+
+    fn register(&mut self, region: &Region<'_>) -> Result<ChunkKeys> {
+        let len = usize::try_from(region.bytes).unwrap_or(usize::MAX);
+        let addr = region.address as *mut u8;
+        let source = match region.memory {
+            Some(fd) => UmemSource::Fd { fd, offset: 0, len, addr },
+            None => UmemSource::Host { addr, len },
+        };
+        let access = if region.remote { Access::ALL } else { Access::LOCAL };
+        // SAFETY: what is registered outlives the fabric (see `Fabric::register`), and is used through raw pointers only.
+        let umem = unsafe { Umem::register(&self.provider, source, access) }?;
+        let attributes = MkeyAttributes {
+            umem_offset: 0,
+            len: region.bytes,
+            start_addr: region.iova,
+            access,
+            // Signals and fences rely on writes that do not pass each other on the way to memory.
+            relaxed_ordering: false,
+        };
+        let key = Mkey::create(&self.pd, &umem, &attributes)?;
+        let keys = ChunkKeys { lkey: key.lkey(), rkey: key.rkey() };
+        self.keys.push(key);
+        Ok(keys)
+    }
+
+    fn endpoint(&self, qp: u32) -> Result<Vec<u8>> {
+        let address = self.queues()?.address(qp).ok_or_else(|| self.gone())?;
+        Ok(address.to_bytes().to_vec())
+    }
+
+    fn connect(&mut self, qp: u32, theirs: &[u8]) -> Result<()> {
+        let address = QpAddress::from_bytes(theirs)?;
+        Ok(self.queues()?.connect(qp, &address, &ibgda::attributes(&self.config, qp))?)
+    }
+
+    fn qpn(&self, qp: u32) -> u32 {
+        self.qpns.get(qp as usize).copied().unwrap_or(0)
+    }
+
+    fn prepare(&self, qp: u32, rkeys: &[u32]) -> Result<()> {
+        let uses: Vec<(u32, u32)> = rkeys.iter().map(|rkey| (self.qpn(qp), *rkey)).collect();
+        Ok(self.provider.prepare(&uses)?)
+    }
+
+    fn backend(&mut self) -> Result<Box<dyn Backend>> {
+        let queues = self.queues.take().ok_or_else(|| self.gone())?;
+        Ok(Box::new(OwnedQueues { queues, _memory: Arc::clone(&self.memory) }))
+    }
+
+    fn counters(&self) -> Option<Counters> {
+        self.provider.counters()
+    }
+}
+
+impl Backend for OwnedQueues {
+    fn capabilities(&self) -> &oxshmem_proxy::work::Capabilities {
+        self.queues.capabilities()
+    }
+
+    fn post(
+        &mut self,
+        qp: u32,
+        requests: &[oxshmem_proxy::work::WorkRequest],
+    ) -> std::result::Result<(), oxshmem_proxy::work::PostError> {
+        self.queues.post(qp, requests)
+    }
+
+    fn poll(
+        &mut self,
+        completions: &mut Vec<oxshmem_proxy::work::Completion>,
+    ) -> std::result::Result<(), oxshmem_proxy::work::PollError> {
+        self.queues.poll(completions)
+    }
+
+    fn explain(&self, qp: u32) -> Option<String> {
+        self.queues.explain(qp)
+    }
+}
