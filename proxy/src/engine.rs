@@ -7,9 +7,9 @@
 //!
 //! # Atomics that the card lacks
 //! Their work is done by a loop of native 64-bit compare-and-swaps on the aligned eight bytes around the operand, each of them a work
-//! request: read (a swap of a guess with itself), compute here, swap, and once more if somebody else was faster. As every other atomic
-//! on the word is a 64-bit work request of the same card or such a loop, all of them are atomic with respect to each other. A
-//! request that is fenced waits here until the queue pair's loops have ended; others pass them.
+//! request: swap a guess, compute here from what was there, and swap once more if the guess was wrong. As every other atomic on the word is
+//! a 64-bit work request of the same card or such a loop, all of them are atomic with respect to each other. Whatever is behind a loop on
+//! its queue pair waits here until it has ended; only loops on other words pass, unless they are ordered.
 //!
 //! # Completion
 //! Success is reported for requests that are signaled: the last of each chain, and those that somebody waits for by name. It covers all
@@ -138,8 +138,8 @@ struct Queue {
     next_id: u64,
     /// The next request is to be fenced.
     fence_next: bool,
-    /// Loops that were posted and have not ended.
-    loops: u32,
+    /// The words of loops that were posted and have not ended.
+    loops: Vec<u64>,
     /// It is among those that may have something to post.
     listed: bool,
     failed: bool,
@@ -483,7 +483,14 @@ impl Engine {
         while chain.len() < CHAIN && self.has_credit(qp) {
             let queue = &mut self.queues[qp as usize];
             let Some(Pending { work, fence, descriptor }) = queue.pending.front().copied() else { break };
-            if fence && queue.loops != 0 {
+            let waits = match work {
+                // A loop's next step.
+                Work::Request(_, End::Loop { .. }) => false,
+                Work::Request(..) => !queue.loops.is_empty(),
+                Work::Loop(new) if !fence => queue.loops.contains(&new.target.address),
+                Work::Loop(_) => !queue.loops.is_empty(),
+            };
+            if waits {
                 return true;
             }
             let (operation, end) = match work {
@@ -491,7 +498,7 @@ impl Engine {
                 Work::Loop(new) => {
                     let Some(index) = self.free_loops.pop() else { return true };
                     self.loops[index as usize] = new;
-                    queue.loops += 1;
+                    queue.loops.push(new.target.address);
                     (self.step(index), End::Loop { index })
                 }
             };
@@ -574,7 +581,11 @@ impl Engine {
 
     fn end_loop(&mut self, qp: u32, index: u32) {
         self.free_loops.push(index);
-        self.queues[qp as usize].loops -= 1;
+        let word = self.loops[index as usize].target.address;
+        let loops = &mut self.queues[qp as usize].loops;
+        if let Some(at) = loops.iter().position(|busy| *busy == word) {
+            loops.swap_remove(at);
+        }
         for blocked in std::mem::take(&mut self.blocked) {
             self.list(blocked);
         }

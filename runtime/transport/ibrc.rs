@@ -266,7 +266,7 @@ struct OwnedQueues {
 
 impl DevxFabric {
     fn open(config: &Config, device: &dyn Device, count: u32) -> Result<Self> {
-        let provider = ibgda::open(config, device)?;
+        let provider = ibgda::open(config, device, ibgda::Poster::Host)?;
         let layout = QueueLayout { count, log_depth: config.qp_depth().trailing_zeros() };
         ibgda::check(provider.as_ref(), layout.log_depth)?;
         let pd = Pd::alloc(&provider)?;

@@ -150,6 +150,7 @@ OXSHMEM_KERNEL(soft_hca_layout, uint64_t *out, uint64_t *count) {
     FIELD(Slice, idle_ns);
     FIELD(Slice, registers);
     FIELD(Slice, null);
+    FIELD(Slice, host_doorbells);
     SIZE(Tables);
     FIELD(Tables, control);
     FIELD(Tables, counters);
