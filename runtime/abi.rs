@@ -271,6 +271,11 @@ pub struct State {
     pub sync_epoch: u64,
     /// Address of the [`Proxy`], if there is one.
     pub proxy: u64,
+    /// Not 0: all atomics are the card's, also those to PEs that are load/store reachable and to the own one, since the card's are not
+    /// atomic with those of CPUs and GPUs.
+    pub atomics_by_network: u32,
+    /// Zero.
+    pub reserved0: u32,
 }
 
 const _: () = assert!(size_of::<ErrorRecord>() == 72);
@@ -318,6 +323,6 @@ layout! {
     State {
         magic, abi_version, bytes, my_pe, n_pes, network, p2p_first, p2p_count, p2p_mask, heap_base, heap_bytes, stride,
         chunk_log2, max_chunks, lkeys, rkeys, qps, qps_per_pe, slab_lkey, used, local_regions, n_local_regions, control,
-        timeout_ns, sync_slots, sync_epoch, proxy,
+        timeout_ns, sync_slots, sync_epoch, proxy, atomics_by_network,
     }
 }

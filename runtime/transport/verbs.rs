@@ -6,7 +6,7 @@ use oxshmem_hca::objects::QpAddress;
 use oxshmem_hca::provider::{Access, Counters};
 use oxshmem_hca::verbs::topology::{Place, Topology};
 use oxshmem_hca::verbs::{
-    CompletionQueue, Context, MemoryRegion, Port, ProtectionDomain, QueuePair, QueuePairSize, VerbsError,
+    Atomicity, CompletionQueue, Context, MemoryRegion, Port, ProtectionDomain, QueuePair, QueuePairSize, VerbsError,
 };
 use oxshmem_proxy::verbs::VerbsBackend;
 use oxshmem_proxy::work::{Backend, PAYLOAD_BYTES};
@@ -42,8 +42,10 @@ pub(super) struct VerbsFabric {
 }
 
 impl VerbsFabric {
-    /// Opens the port that the configuration names, or the one that falls to this PE, and creates `count` queue pairs. Collective.
-    pub(super) fn open(config: &Config, bootstrap: &Bootstrap, device: &dyn Device, count: u32) -> Result<Self> {
+    /// Opens the port that the configuration names, or the one that falls to this PE, and creates `peers` queue pairs to other PEs, and those
+    /// to the own one. Collective.
+    pub(super) fn open(config: &Config, bootstrap: &Bootstrap, device: &dyn Device, peers: u32) -> Result<Self> {
+        let count = peers + config.qps_per_peer();
         let port = open_port(config, bootstrap, device)?;
         let context = &port.context;
         let limits = context.limits();
@@ -124,6 +126,14 @@ fn open_port(config: &Config, bootstrap: &Bootstrap, device: &dyn Device) -> Res
 impl Fabric for VerbsFabric {
     fn name(&self) -> &'static str {
         "verbs"
+    }
+
+    fn is_coherent(&self) -> bool {
+        self.port.context.limits().atomicity == Atomicity::Global
+    }
+
+    fn has_own(&self) -> bool {
+        true
     }
 
     fn register(&mut self, region: &Region<'_>) -> Result<ChunkKeys> {

@@ -92,6 +92,7 @@ OXSHMEM_KERNEL(abi_layout, uint64_t *out, uint64_t *count) {
     FIELD(State, sync_slots);
     FIELD(State, sync_epoch);
     FIELD(State, proxy);
+    FIELD(State, atomics_by_network);
     *count = at;
 }
 

@@ -212,6 +212,9 @@ struct alignas(128) State {
     uint64_t sync_epoch; // address of a local uint64_t: barriers and syncs passed so far
 
     uint64_t proxy; // Proxy, if `network` is ibrc
+
+    uint32_t atomics_by_network; // not 0: all atomics are the card's, also those to PEs that are load/store reachable
+    uint32_t reserved0;          // 0
 };
 
 static_assert(sizeof(ErrorRecord) == 72, "mirrored in runtime/abi.rs");

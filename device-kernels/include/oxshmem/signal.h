@@ -44,7 +44,11 @@ OXSHMEM_OUTLINE void put_signal_by(void *dst, const void *src, uint64_t bytes, u
         copy<Scope>(translate(dst, pe), src, bytes);
         Scope::sync();
         if (Scope::rank() == 0) {
-            local_signal<order::release>(translate(signal, pe), value, op);
+            if (op == SignalOp::add && atomics_by_network()) {
+                network_signal(signal, value, op, pe);
+            } else {
+                local_signal<order::release>(translate(signal, pe), value, op);
+            }
         }
         return;
     }
@@ -91,7 +95,7 @@ OXSHMEM_DEVICE void put_signal(Scope scope, T *dst, const T *src, size_t n, uint
 
 namespace detail {
 
-// signal_op where the word cannot be updated in place: over the network, or not at all.
+// signal_op where the word cannot, or must not, be updated in place: over the network, or not at all.
 OXSHMEM_OUTLINE void far_signal(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
     if (path_to(pe, Op::signal) != Path::none && check_signal(signal, op, pe, Op::signal)) {
         network_signal(signal, value, op, pe);
@@ -104,7 +108,7 @@ OXSHMEM_OUTLINE void far_signal(uint64_t *signal, uint64_t value, SignalOp op, i
 // signal says that data is there, put_signal is the faster way.
 OXSHMEM_DEVICE void signal_op(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
     uint64_t *word = reinterpret_cast<uint64_t>(signal) % 8 == 0 ? ptr(signal, pe) : nullptr;
-    if (word != nullptr && (op == SIGNAL_SET || op == SIGNAL_ADD)) {
+    if (word != nullptr && (op == SIGNAL_SET || (op == SIGNAL_ADD && !detail::atomics_by_network()))) {
         detail::local_signal<port::order::relaxed>(word, value, op);
     } else {
         detail::far_signal(signal, value, op, pe);
