@@ -4,7 +4,7 @@
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soft-roce bench compare performance-docs gpu-bundle usage header-time fmt clean
+.PHONY: help setup demo test soft-roce bench compare compare-transports performance-docs gpu-bundle usage header-time fmt clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
@@ -27,6 +27,10 @@ bench: setup ## All benchmarks; results in results/
 compare: setup ## Side by side with NVSHMEM on this machine's GPUs; JSON and a plot in results/
 	@mkdir -p results
 	@scripts/compare --json results/compare.jsonl --plot results/compare.svg
+
+compare-transports: setup ## IBGDA beside IBRC on this machine; JSON and a plot in results/
+	@mkdir -p results
+	@cargo run --release --quiet -p oxshmem-perftest --bin compare_transports -- --json results/transports.jsonl --plot results/transports.svg
 
 performance-docs: setup ## Make docs/performance.md's tables and plots from perftest/baselines
 	@cargo run --release --quiet -p oxshmem-perftest --bin performance_docs

@@ -233,36 +233,36 @@ impl Value for Duration {
     }
 }
 
-/// A table index that the HCA's driver chooses unless it is given: `auto` or a number.
+/// A number that the runtime chooses unless it is given: `auto` or an integer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Index {
-    /// Chosen when the port is opened.
+pub enum Choice {
+    /// As the variable's description says.
     Auto,
-    /// This entry.
-    At(u32),
+    /// This number.
+    Given(u32),
 }
 
-impl From<u32> for Index {
-    fn from(index: u32) -> Self {
-        Self::At(index)
+impl From<u32> for Choice {
+    fn from(number: u32) -> Self {
+        Self::Given(number)
     }
 }
 
-impl Value for Index {
+impl Value for Choice {
     const FORM: &'static str = "`auto` or an integer";
     fn parse(text: &str) -> Option<Self> {
-        if text == "auto" { Some(Self::Auto) } else { u32::parse(text).map(Self::At) }
+        if text == "auto" { Some(Self::Auto) } else { u32::parse(text).map(Self::Given) }
     }
     fn show(&self) -> String {
         match self {
             Self::Auto => "auto".into(),
-            Self::At(index) => index.to_string(),
+            Self::Given(number) => number.to_string(),
         }
     }
     fn numbers(&self) -> Vec<u64> {
         match self {
             Self::Auto => Vec::new(),
-            Self::At(index) => vec![u64::from(*index)],
+            Self::Given(number) => vec![u64::from(*number)],
         }
     }
 }
@@ -612,8 +612,8 @@ variables! {
     "OXSHMEM_HEAP_MAX" copy heap_max: ByteSize = ByteSize(16 * GIB), Limits::Range(MIB, 512 * GIB);
     /// By how much the heap grows, and what is registered with the HCA in one piece. At most `OXSHMEM_HEAP_MAX`. Rounded up to the granularity of the device's memory (2M on GPUs).
     "OXSHMEM_HEAP_CHUNK" copy heap_chunk: ByteSize = ByteSize(64 * MIB), Limits::PowerOfTwo(MIB, TIB);
-    /// Send-queue depth of a QP, in blocks of 64 bytes; with `OXSHMEM_HCA=verbs` in work requests, and a card with less lowers it.
-    "OXSHMEM_QP_DEPTH" copy qp_depth: u32 = 1024, Limits::PowerOfTwo(256, 16384);
+    /// Send-queue depth of a QP, in blocks of 64 bytes (with `OXSHMEM_HCA=verbs` in work requests, and a card with less lowers it); `auto` takes 8192, or as much less (not below 1024) as keeps all queues of a PE within 64 MiB.
+    "OXSHMEM_QP_DEPTH" copy qp_depth: Choice = Choice::Auto, Limits::PowerOfTwo(256, 16384);
     /// QPs to each peer reached over the network; CTAs are spread over them.
     "OXSHMEM_QPS_PER_PEER" copy qps_per_peer: u32 = 4, Limits::Range(1, 64);
     /// Descriptors that fit the ring between device code and the CPU proxy (`ibrc`).
@@ -627,7 +627,7 @@ variables! {
     /// Stack of one GPU thread on the `cpu` device, rounded up to pages.
     "OXSHMEM_CPU_STACK" copy cpu_stack: ByteSize = ByteSize(64 * KIB), Limits::Range(16 * KIB, 64 * MIB);
     /// Entry of the port's GID table (PRM `ads.src_addr_index`, 8 bits); `auto` takes the first RoCE v2 entry with an IPv4 or global address, or entry 0 on InfiniBand.
-    "OXSHMEM_IB_GID_INDEX" copy ib_gid_index: Index = Index::Auto, Limits::Range(0, 255);
+    "OXSHMEM_IB_GID_INDEX" copy ib_gid_index: Choice = Choice::Auto, Limits::Range(0, 255);
     /// Entry of the port's partition key table (PRM `ads.pkey_index`, 16 bits).
     "OXSHMEM_IB_PKEY_INDEX" copy ib_pkey_index: u32 = 0, Limits::Range(0, 65535);
     /// InfiniBand service level, on RoCE the Ethernet priority in its low three bits (PRM `ads.sl`, 4 bits).
@@ -646,6 +646,8 @@ variables! {
     "OXSHMEM_IB_MAX_RD_ATOMIC" copy ib_max_rd_atomic: u32 = 16, Limits::PowerOfTwo(1, 128);
     /// UDP source ports of RoCE v2, given to QPs in turn so that equal-cost paths share the load (PRM `ads.udp_sport`); empty: derived from the two QP numbers.
     "OXSHMEM_IB_UDP_SPORT" borrow ib_udp_sport: Vec<u32> = Vec::new(), Limits::Range(49152, 65535);
+    /// Pairs of PEs that are treated as if their devices had no access to each other's memory, as in `0-1,2-3`; for tests.
+    "OXSHMEM_P2P_FAULTS" borrow p2p_faults: String = String::new(), Limits::None;
     /// Faults that the software HCA produces on purpose, for tests; the grammar is the software HCA's.
     "OXSHMEM_SOFT_FAULTS" borrow soft_faults: String = String::new(), Limits::None;
     /// What executes the software HCA's send queues: a `thread` of the CPU, or a `kernel` of the device, which queues in GPU memory need; `auto` is `thread` on the `cpu` device. A kernel produces no faults.
@@ -707,6 +709,19 @@ impl Config {
     /// Every variable with its value, written as in the environment, and where the value came from.
     pub fn settings(&self) -> impl Iterator<Item = (&'static Variable, String, Origin)> {
         VARIABLES.iter().map(|variable| (variable, (variable.show)(self), (variable.origin)(self)))
+    }
+
+    /// Blocks in the send queue of each QP of a PE, in a job of `n_pes` PEs: a power of two, see `OXSHMEM_QP_DEPTH`.
+    pub fn send_queue_depth(&self, n_pes: u32) -> u32 {
+        const BLOCK_BYTES: u64 = 64;
+        match self.qp_depth() {
+            Choice::Given(depth) => depth,
+            Choice::Auto => {
+                let qps = u64::from(n_pes) * u64::from(self.qps_per_peer());
+                let within = (64 * MIB / (qps.max(1) * BLOCK_BYTES)).clamp(1024, 8192);
+                1 << within.ilog2()
+            }
+        }
     }
 
     /// Installs a log writer on stderr that follows `OXSHMEM_LOG`, unless the program has installed one of its own.
@@ -896,8 +911,8 @@ mod tests {
         assert_eq!(config.timeout(), Duration::from_millis(500));
         assert_eq!(config.kernel_timeout(), Duration::from_secs(120));
         assert!(config.soft_trace());
+        assert_eq!(config.ib_gid_index(), Choice::Given(3));
         assert_eq!(config.hca(), &Hca::Verbs { device: Some("mlx5_0".into()), port: Some(2) });
-        assert_eq!(config.ib_gid_index(), Index::At(3));
         assert_eq!(config.ib_udp_sport(), &[49152, 50000]);
         assert_eq!(config.log().to_string(), "info,oxshmem_hca=trace");
         let origins: Vec<_> = config.settings().filter(|(_, _, origin)| *origin == Origin::Environment).collect();
@@ -954,6 +969,15 @@ mod tests {
     }
 
     #[test]
+    fn send_queues_are_deep_while_they_fit() {
+        let config = Config::builder().qps_per_peer(4u32).build().unwrap();
+        let depths = [1, 2, 32, 33, 64, 128, 256, 512, 100_000].map(|n_pes| config.send_queue_depth(n_pes));
+        assert_eq!(depths, [8192, 8192, 8192, 4096, 4096, 2048, 1024, 1024, 1024]);
+        let given = config.to_builder().qp_depth(512u32).build().unwrap();
+        assert_eq!(given.send_queue_depth(2), 512);
+    }
+
+    #[test]
     fn limits_hold_for_the_environment_and_for_the_program() {
         for (name, value) in [
             ("OXSHMEM_QP_DEPTH", "64"),
@@ -996,9 +1020,9 @@ mod tests {
     fn the_program_overrides_the_environment() {
         let vars = [("OXSHMEM_DEVICE", "cuda"), ("OXSHMEM_QP_DEPTH", "256")];
         let config = Config::builder().device(Device::Cpu).vars(vars).build().unwrap();
-        assert_eq!((config.device(), config.qp_depth()), (Device::Cpu, 256));
+        assert_eq!((config.device(), config.qp_depth()), (Device::Cpu, Choice::Given(256)));
         let changed = config.to_builder().qp_depth(512u32).build().unwrap();
-        assert_eq!((changed.device(), changed.qp_depth()), (Device::Cpu, 512));
+        assert_eq!((changed.device(), changed.qp_depth()), (Device::Cpu, Choice::Given(512)));
     }
 
     #[test]

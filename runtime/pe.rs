@@ -23,7 +23,7 @@ use crate::fault::DeviceFault;
 use crate::heap::{HeapError, HeapLayout, PeerLinks, SymmetricHeap};
 use crate::host::SymmetricSlice;
 use crate::slab::{Layout, Offset, Slab};
-use crate::transport::{LoadStore, Network, NetworkKind, NetworkLayout, Plan, TransportError};
+use crate::transport::{LoadStore, Network, NetworkKind, NetworkLayout, Plan};
 use crate::{Error, Result};
 
 crate::include_module!(pub(crate) HOST_OPS, "host_ops");
@@ -153,8 +153,7 @@ impl Pe {
         let device = open_device(&config, bootstrap)?;
         phases.end("device");
         agree_on_sizes(&config, device.as_ref(), bootstrap)?;
-        check_reach(&plan, device.as_ref(), bootstrap)?;
-
+        let (plan, devices) = plan.settle(&config, device.as_ref(), bootstrap)?;
         phases.end("peers");
 
         let chunk = config.heap_chunk().0.next_multiple_of(device.granularity());
@@ -188,21 +187,22 @@ impl Pe {
         }));
 
         let timeout = config.bootstrap_timeout();
-        let links = PeerLinks::connect(&bootstrap.job_id().to_string(), me as usize, first, count, timeout, || {
+        let peers = plan.direct_peers(me as usize);
+        let links = PeerLinks::connect(&bootstrap.job_id().to_string(), me as usize, &peers, timeout, || {
             Ok(bootstrap.barrier("sockets of the heap")?)
         })?;
         let mut heap = SymmetricHeap::new(Arc::clone(&device), heap_layout, links)?;
         phases.end("heap addresses");
 
         let network = match queues {
-            Some(queues) => Some(Network::connect(&config, bootstrap, device.as_ref(), &slab, queues)?),
+            Some(queues) => Some(Network::connect(&config, bootstrap, (device.as_ref(), &devices), &slab, queues)?),
             None => None,
         };
         phases.end("network");
 
         // The first allocation is the runtime's own: the slots that barriers write to.
-        let sync_bytes = u64::from(n_pes) * 8;
-        let sync_offset = heap.allocate(sync_bytes, 8)?;
+        let sync_bytes = (u64::from(n_pes) * 4).next_multiple_of(16) + u64::from(n_pes) * 8;
+        let sync_offset = heap.allocate(sync_bytes, 16)?;
 
         let first_pe = i32::try_from(first).unwrap_or(i32::MAX);
         let mut state = abi::State {
@@ -214,7 +214,7 @@ impl Pe {
             network: abi::Network::None as u32,
             p2p_first: first_pe,
             p2p_count: count as i32,
-            p2p_mask: u64::MAX >> (64 - count),
+            p2p_mask: plan.direct,
             heap_base: heap.base(),
             heap_bytes: heap_layout.max,
             stride: heap_layout.max,
@@ -302,11 +302,10 @@ impl Pe {
     /// How `pe` is reached. `None` if there is no such PE.
     #[must_use]
     pub fn path(&self, pe: usize) -> Option<Path> {
-        let LoadStore { first, count } = self.plan.load_store;
         (pe < self.n_pes()).then(|| {
             if pe == self.my_pe() {
                 Path::Own
-            } else if (first..first + count).contains(&pe) {
+            } else if self.plan.is_direct(pe) {
                 Path::LoadStore
             } else if self.plan.network == Some(NetworkKind::Ibrc) {
                 Path::Ibrc
@@ -727,11 +726,10 @@ impl Pe {
     /// Where the copy at `pe` of `bytes` bytes of the own heap is mapped here; `None` if it is not, or they are not all memory of the
     /// heap.
     pub(crate) fn mapped(&self, address: u64, bytes: u64, pe: usize) -> Option<u64> {
-        let LoadStore { first, count } = self.plan.load_store;
         let heap = self.heap.borrow();
         let offset = address.checked_sub(heap.base())?;
         let inside = offset.checked_add(bytes).is_some_and(|end| end <= heap.backed());
-        let slot = pe.checked_sub(first).filter(|slot| *slot < count)?;
+        let slot = self.plan.is_direct(pe).then(|| pe - self.plan.load_store.first)?;
         let first_heap = heap.base() - heap.layout().my_slot as u64 * heap.layout().max;
         inside.then(|| first_heap + slot as u64 * heap.layout().max + offset)
     }
@@ -852,21 +850,6 @@ fn open_device(config: &Config, bootstrap: &Bootstrap) -> Result<Arc<dyn Device>
             }
         },
     }
-}
-
-/// Refuses PEs whose memory this PE's device cannot reach, though the plan says it does.
-fn check_reach(plan: &Plan, device: &dyn Device, bootstrap: &Bootstrap) -> Result<()> {
-    let me = bootstrap.rank() as usize;
-    let identities = bootstrap.allgather("devices", device.identity().as_bytes())?;
-    let LoadStore { first, count } = plan.load_store;
-    for pe in (first..first + count).filter(|pe| *pe != me) {
-        let theirs = String::from_utf8_lossy(&identities[pe]);
-        if let Err(reason) = device.reaches(&theirs) {
-            let peer_device = theirs.into_owned();
-            return Err(TransportError::NoPeerAccess { me, device: device.identity(), pe, peer_device, reason }.into());
-        }
-    }
-    Ok(())
 }
 
 /// Offsets and keys are exchanged by position, so these must be the same everywhere.

@@ -1,6 +1,6 @@
 //! Errors in kernels: what is reported, and that the PE goes on.
 
-use oxshmem_tests::{Job, Transport, on_devices};
+use oxshmem_tests::{Device, Job, Transport, on_devices, transcript};
 
 const PE: &str = env!("CARGO_BIN_EXE_conformance-pe");
 
@@ -32,6 +32,10 @@ jobs! {
     timeouts_p2p_1: "timeouts", P2p, 1, "OXSHMEM_TIMEOUT" = "150ms";
     timeouts_p2p_3: "timeouts", P2p, 3, "OXSHMEM_TIMEOUT" = "150ms";
     timeouts_ibgda_2: "timeouts", Ibgda, 2, "OXSHMEM_TIMEOUT" = "150ms";
+    refused_ibrc_3: "refused", Ibrc, 3;
+    stream_aborted_ibrc_3: "stream_aborted", Ibrc, 3, "OXSHMEM_TIMEOUT" = "1h";
+    stream_errors_ibrc_2: "stream_errors", Ibrc, 2, "OXSHMEM_TIMEOUT" = "150ms";
+    timeouts_ibrc_2: "timeouts", Ibrc, 2, "OXSHMEM_TIMEOUT" = "150ms";
 }
 
 // A crash on a GPU loses its context; see gpu.rs.
@@ -40,5 +44,35 @@ jobs! {
     timeouts_p2p_1_workers: "timeouts", P2p, 1, "OXSHMEM_TIMEOUT" = "150ms", "OXSHMEM_CPU_WORKERS" = "3";
     crashes_p2p_2: "crashes", P2p, 2;
     crashes_ibgda_2: "crashes", Ibgda, 2;
+    crashes_ibrc_2: "crashes", Ibrc, 2;
     crashes_p2p_1_workers: "crashes", P2p, 1, "OXSHMEM_CPU_WORKERS" = "3";
+}
+
+/// PEs whose devices do not reach each other: the network where that is allowed, and said; an error where it is not.
+fn without_peer_access(device: Device) {
+    let job = |transport| Job::new(PE, "pointers", 3).on(device).transport(transport).env("OXSHMEM_P2P_FAULTS", "0-1");
+    if !job(Transport::Auto).is_possible() {
+        return;
+    }
+    let text = transcript(&job(Transport::Auto).passes());
+    for pair in ["PE 0 (", "PE 1 ("] {
+        assert!(text.contains(pair), "{text}");
+    }
+    assert!(text.contains("OXSHMEM_P2P_FAULTS says so; it is reached over the network"), "{text}");
+    let outcome = job(Transport::P2p).run();
+    let text = transcript(&outcome);
+    assert!(!outcome.is_success() && text.contains("OXSHMEM_TRANSPORT=auto to reach it over the network"), "{text}");
+    let outcome = job(Transport::Auto).env("OXSHMEM_P2P_FAULTS", "0-0").run();
+    let text = transcript(&outcome);
+    assert!(!outcome.is_success() && text.contains("`0-0` is not a pair of different PEs"), "{text}");
+}
+
+#[test]
+fn without_peer_access_cpu() {
+    without_peer_access(Device::Cpu);
+}
+
+#[test]
+fn without_peer_access_cuda() {
+    without_peer_access(Device::Cuda);
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::{CudaContext, DriverError};
 use oxshmem::launch::PeStatus;
-use oxshmem_tests::{Device, Job, transcript};
+use oxshmem_tests::{Device, Job, Transport, transcript};
 
 const PE: &str = env!("CARGO_BIN_EXE_gpu-pe");
 
@@ -71,4 +71,31 @@ fn killed() -> Result<(), DriverError> {
         assert!(Instant::now() < deadline, "free memory was {before:?}, and is {after:?} bytes\n{text}");
         std::thread::sleep(Duration::from_millis(100));
     }
+}
+
+/// A GPU that a PE does not reach, here because its process does not see it. The software HCA does not reach it either, and says so.
+#[test]
+fn unreached_gpu() -> Result<(), DriverError> {
+    let job = |transport| Job::new(PE, "sees_one_gpu", 2).on(Device::Cuda).transport(transport);
+    if !job(Transport::P2p).is_possible() {
+        return Ok(());
+    }
+    let gpus = CudaContext::device_count()?;
+    if gpus < 2 {
+        println!("skipped: it takes two GPUs, and there are {gpus}");
+        return Ok(());
+    }
+    let network = ["it is reached over the network", "the software HCA moves data by loads and stores of the GPU"];
+    let cases: [(_, &[&str]); 3] = [
+        (Transport::P2p, &["set OXSHMEM_TRANSPORT=auto to reach it over the network"]),
+        (Transport::Auto, &network),
+        (Transport::Ibgda, &network[1..]),
+    ];
+    for (transport, wanted) in cases {
+        let outcome = job(transport).run();
+        let text = transcript(&outcome);
+        assert!(!outcome.is_success() && text.contains("CUDA_VISIBLE_DEVICES"), "{transport:?}: {text}");
+        assert!(wanted.iter().all(|wanted| text.contains(wanted)), "{transport:?}: {text}");
+    }
+    Ok(())
 }

@@ -107,8 +107,10 @@ OXSHMEM_DEVICE uint64_t *register_at(Tables &t, uint32_t number) {
 // Passes on what the host has rung in its own memory. Called by the one thread that looks at this register. What was passed on
 // last is kept at the page's start, where no registers are.
 OXSHMEM_DEVICE void relay(Tables &t, const Slice &slice, uint32_t number) {
-    const uint64_t value = port::load<order::acquire, reach::system>(at<uint64_t>(slice.host_doorbells + number * sizeof(uint64_t)));
-    uint64_t *const passed = reinterpret_cast<uint64_t *>(t.pages[number / kRegistersPerPage].bytes) + number % kRegistersPerPage;
+    const uint64_t value =
+        port::load<order::acquire, reach::system>(at<uint64_t>(slice.host_doorbells + number * sizeof(uint64_t)));
+    uint64_t *const passed =
+        reinterpret_cast<uint64_t *>(t.pages[number / kRegistersPerPage].bytes) + number % kRegistersPerPage;
     if (*passed != value) {
         *passed = value;
         port::store<order::release, reach::system>(register_at(t, number), value);
@@ -609,7 +611,10 @@ OXSHMEM_DEVICE bool step(Tables &t, const Slice &slice, Shared &s) {
         }
         if (to < end) {
             if (rank == 0) {
-                s.copied = 0;
+                // Untouched if it is 0: nobody has met since others looked at it then.
+                if (s.copied != 0) {
+                    s.copied = 0;
+                }
                 port::fence<order::acq_rel, reach::system>();
             }
             port::sync_block();
@@ -697,27 +702,31 @@ OXSHMEM_DEVICE void complete_all(Tables &t, const Slice &slice, uint64_t start) 
                 relay(t, slice, number);
             }
             uint64_t *const bell = register_at(t, number);
-            const uint64_t value = port::load<order::relaxed, reach::system>(bell);
-            if (value == 0) {
+            if (port::load<order::relaxed, reach::system>(bell) == 0) {
                 continue;
             }
             any = true;
-            port::exchange<order::acquire, reach::system>(bell, uint64_t{0});
+            const uint64_t value = port::exchange<order::acquire, reach::system>(bell, uint64_t{0});
             const uint32_t place = (be(static_cast<uint32_t>(value >> 32)) >> 8) - kFirstQpn;
             if (place >= kQps || t.qps[place].state != kStateRts) {
                 continue;
             }
             QpContext &qp = t.qps[place];
-            const uint32_t posted = be(port::load<order::acquire, reach::system>(at<uint32_t>(qp.dbr)));
-            // The CQE names the first block of the last work request: the last that looks like one.
+            const uint32_t posted = be(static_cast<uint32_t>(value)) >> 8 & 0xffff;
+            // The CQE names the first block of the last work request: the last that looks like one. All are asked for at once.
+            constexpr uint32_t kMost = 5;
+            uint64_t heads[kMost];
+            OXSHMEM_UNROLL
+            for (uint32_t i = 0; i < kMost; ++i) {
+                const uint64_t block = qp.sq + ((posted - 1 - i) & ((1u << qp.depth_log2) - 1)) * 64;
+                heads[i] = port::load<order::relaxed, reach::device>(at<uint64_t>(block));
+            }
             uint32_t last = posted - 1;
-            for (uint32_t back = 1; back <= 5; ++back) {
-                const uint64_t block = qp.sq + ((posted - back) & ((1u << qp.depth_log2) - 1)) * 64;
-                const uint64_t head = port::load<order::relaxed, reach::device>(at<uint64_t>(block));
-                const uint32_t index = be(static_cast<uint32_t>(head)) >> 8 & 0xffff;
-                if (index == ((posted - back) & 0xffff) && be(static_cast<uint32_t>(head >> 32)) >> 8 == qp.qpn) {
-                    last = posted - back;
-                    break;
+            OXSHMEM_UNROLL
+            for (uint32_t i = kMost; i-- != 0;) {
+                const uint32_t index = be(static_cast<uint32_t>(heads[i])) >> 8 & 0xffff;
+                if (index == ((posted - 1 - i) & 0xffff) && be(static_cast<uint32_t>(heads[i] >> 32)) >> 8 == qp.qpn) {
+                    last = posted - 1 - i;
                 }
             }
             const uint64_t tail = static_cast<uint64_t>(be((last & 0xffff) << 16)) << 32 | be(qp.qpn);
@@ -745,11 +754,17 @@ OXSHMEM_DEVICE void complete_all(Tables &t, const Slice &slice, uint64_t start) 
 OXSHMEM_DEVICE void execute_all(Tables &t, const Slice &slice, uint64_t start) {
     OXSHMEM_SHARED(Shared, s);
     const uint32_t rank = port::thread_rank();
+    if (rank == 0) {
+        s.rung = 0;
+    }
     uint64_t busy = start;
     for (uint32_t pass = 0;; ++pass) {
         if (rank == 0) {
             const uint64_t now = port::clock_ns();
-            s.rung = 0;
+            // Others may still be looking at a 0.
+            if (s.rung != 0) {
+                s.rung = 0;
+            }
             // At least one look at the registers, and an eye on `leave` every few of them.
             s.leave = (pass != 0 && (now - start >= slice.run_ns || now - busy >= slice.idle_ns)) ||
                       (pass % 8 == 0 && port::load<order::relaxed, reach::device>(&t.control.leave) >= slice.number);

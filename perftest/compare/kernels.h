@@ -26,11 +26,11 @@ COMPARE_DEVICE uint64_t shift(uint64_t i) {
     return i % 16 * 64;
 }
 
-// Where in the memory of the other PE iteration i works, in bytes: it walks in `steps` steps of `step` bytes, over and over. So
-// the time of a single word is not that of one slice of the L2 cache, near or far as chance has it, and gets do not find their
-// data in the L1 cache.
+// Where in the memory of the other PE iteration i works, in bytes: it walks in `steps` steps of `step` bytes, over and
+// over; `steps` is a power of two. So the time of a single word is not that of one slice of the L2 cache, near or far as chance
+// has it, and gets do not find their data in the L1 cache.
 COMPARE_DEVICE uint64_t away(const Run &run, uint64_t i) {
-    return i % run.steps * run.step;
+    return (i & (run.steps - 1)) * run.step;
 }
 COMPARE_DEVICE uint64_t *word_away(const Run &run, char *base, uint64_t i) {
     return reinterpret_cast<uint64_t *>(base + away(run, i));

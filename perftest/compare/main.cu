@@ -307,8 +307,8 @@ std::vector<Row> read_plan(const char *path) {
               row.warmup >> row.iters >> row.samples)) {
             fail("%s: a line that is no row: %s", path, line.c_str());
         }
-        if (row.ctas == 0 || row.threads == 0 || row.steps == 0 || row.iters == 0) {
-            fail("%s: a shape with a zero: %s", path, line.c_str());
+        if (row.ctas == 0 || row.threads == 0 || row.steps == 0 || (row.steps & (row.steps - 1)) != 0 || row.iters == 0) {
+            fail("%s: a shape that cannot be: %s", path, line.c_str());
         }
         rows.push_back(row);
     }

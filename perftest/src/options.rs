@@ -356,7 +356,7 @@ mod tests {
             assert_eq!(options.sizes.first(), Some(&defaults.min));
             assert_eq!(options.sizes.last(), Some(&defaults.max));
             assert_eq!(options.scopes, bench.scopes());
-            assert_eq!(options.config.qp_depth(), 256);
+            assert_eq!(options.config.send_queue_depth(2), 256);
             assert_eq!(options.op.is_some(), bench.is_atomic());
         }
         assert!(

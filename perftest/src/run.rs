@@ -350,7 +350,7 @@ impl<'a> Session<'a> {
         let bytes = (point.bytes / self.calls(point)).max(1);
         let (dst, src, times) = (&self.buffers.dst, &self.buffers.src, &self.buffers.times);
         let function = self.kernels.function("ceiling")?;
-        let depth = u64::from(self.pe.config().qp_depth());
+        let depth = u64::from(self.pe.config().send_queue_depth(self.pe.n_pes() as u32));
         let rounds = CEILING_BYTES / (bytes * depth * u64::from(blocks));
         let timed = (rounds * depth).clamp(depth, CEILING_REQUESTS);
         let args = (dst, src, bytes, point.bytes, timed, SECOND as i32, times);
@@ -561,6 +561,7 @@ fn transport(pe: &Pe) -> &'static str {
     match pe.path(other) {
         Some(Path::LoadStore) => "p2p",
         Some(Path::Ibgda) => "ibgda",
+        Some(Path::Ibrc) => "ibrc",
         _ => "none",
     }
 }

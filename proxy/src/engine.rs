@@ -298,6 +298,21 @@ impl Engine {
         (self.failures, self.last_failed)
     }
 
+    /// What waits for what, in words, for the log.
+    #[must_use]
+    pub fn status(&self) -> String {
+        let mut text = format!("{} done, {} under way", self.completed, self.window.len());
+        for (qp, queue) in self.queues.iter().enumerate() {
+            if let Some(oldest) = queue.posted.front() {
+                let (posted, pending) = (queue.posted.len(), queue.pending.len());
+                text += &format!("; queue pair {qp}: {posted} posted from {}, {pending} to post", oldest.id);
+            } else if !queue.pending.is_empty() {
+                text += &format!("; queue pair {qp}: {} to post", queue.pending.len());
+            }
+        }
+        text
+    }
+
     /// What failed first at each peer that failed, in the order of the failures.
     #[must_use]
     pub fn faults(&self) -> &[Fault] {

@@ -22,13 +22,12 @@ pub(crate) struct PeerLinks {
 }
 
 impl PeerLinks {
-    /// Connects the PEs `first..first + count` of the job that `name` identifies. `everyone_listens` is called between listening and
-    /// connecting, and returns when every PE listens.
+    /// Connects with the `peers`, each with its slot, of the job that `name` identifies. `everyone_listens` is called between listening
+    /// and connecting, and returns when every PE listens.
     pub(crate) fn connect(
         name: &str,
         me: usize,
-        first: usize,
-        count: usize,
+        peers: &[(usize, usize)],
         timeout: Duration,
         everyone_listens: impl FnOnce() -> Result<(), crate::Error>,
     ) -> Result<Self, crate::Error> {
@@ -40,25 +39,26 @@ impl PeerLinks {
 
         // Each connects to the PEs below it and says who it is.
         let mut links = Vec::new();
-        for pe in first..me {
+        for &(pe, slot) in peers.iter().filter(|(pe, _)| *pe < me) {
             let connection = Connection::connect(&socket(pe), left())?;
             connection.send(&(me as u64).to_le_bytes(), &[], left())?;
-            links.push(Link { pe, slot: pe - first, connection });
+            links.push(Link { pe, slot, connection });
         }
-        while links.len() + 1 < count {
+        while links.len() < peers.len() {
             let connection = listener.accept(left())?;
             let mut hello = [0; 8];
             let received = connection.recv(&mut hello, left())?;
             let pe = usize::try_from(u64::from_le_bytes(hello)).unwrap_or(usize::MAX);
-            let expected = me + 1..first + count;
-            if received.len != hello.len() || !expected.contains(&pe) || links.iter().any(|link| link.pe == pe) {
+            let is_due = |peer: usize| peer > me && !links.iter().any(|link| link.pe == peer);
+            let due = peers.iter().find(|(peer, _)| received.len == hello.len() && *peer == pe && is_due(pe));
+            let Some(&(pe, slot)) = due else {
                 tracing::warn!(
                     pe,
-                    "dropped a connection to the heap's socket that is from none of the PEs {expected:?}"
+                    "dropped a connection to the heap's socket that is from none of the PEs that are due"
                 );
                 continue;
-            }
-            links.push(Link { pe, slot: pe - first, connection });
+            };
+            links.push(Link { pe, slot, connection });
         }
         Ok(Self { links })
     }

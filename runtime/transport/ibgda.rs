@@ -52,7 +52,7 @@ pub(crate) struct QueueLayout {
 impl QueueLayout {
     pub(crate) fn new(layout: &mut Layout, config: &Config, me: u32, n_pes: u32) -> Self {
         let per_peer = config.qps_per_peer();
-        let depth = u64::from(config.qp_depth());
+        let depth = u64::from(config.send_queue_depth(n_pes));
         let all = u64::from(n_pes * per_peer);
         let real = u64::from((n_pes - 1) * per_peer);
         Self {
@@ -100,15 +100,18 @@ pub(crate) struct Ibgda {
 }
 
 impl Ibgda {
-    /// Opens the HCA, creates the queue pairs and connects them. Collective.
+    /// Opens the HCA, creates the queue pairs and connects them. `devices` says what every PE's device is. Collective.
     pub(crate) fn connect(
         config: &Config,
         bootstrap: &Bootstrap,
-        device: &dyn Device,
+        (device, devices): (&dyn Device, &[String]),
         slab: &Slab,
         queues: QueueLayout,
     ) -> Result<Self> {
         let provider = open(config, device, Poster::Device)?;
+        if provider.info().provider == "soft" && *config.hca() != config::Hca::Null {
+            check_soft_reach(provider.as_ref(), bootstrap, device, devices)?;
+        }
         check(provider.as_ref(), queues.log_depth)?;
         device.set_doorbell_hook(doorbell_rung);
 
@@ -343,6 +346,28 @@ pub(super) fn open(config: &Config, device: &dyn Device, poster: Poster) -> Resu
         }
         .into()),
     }
+}
+
+/// Refuses peers whose memory the software HCA cannot reach: it has no other way there than the device's own.
+fn check_soft_reach(
+    provider: &dyn Provider,
+    bootstrap: &Bootstrap,
+    device: &dyn Device,
+    devices: &[String],
+) -> Result<()> {
+    for pe in bootstrap.node_peers().into_iter().filter(|pe| *pe != bootstrap.rank()) {
+        if let Err(reason) = device.reaches(&devices[pe as usize]) {
+            let what = format!(
+                "the software HCA moves data by loads and stores of the GPU, so it does not reach the memory of PE {pe} ({}) from {} either: \
+                 {reason}; run the PEs on GPUs with peer access (nvidia-smi topo -p2p r) or on one GPU, use a ConnectX card, or \
+                 OXSHMEM_DEVICE=cpu",
+                devices[pe as usize],
+                device.identity()
+            );
+            return Err(TransportError::Hca { device: provider.info().device.clone(), what }.into());
+        }
+    }
+    Ok(())
 }
 
 /// Refuses HCAs that lack what device code uses.

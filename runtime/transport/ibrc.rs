@@ -114,7 +114,7 @@ impl Ibrc {
         layout: ProxyLayout,
     ) -> Result<Self> {
         let (me, n_pes, per_peer) = (bootstrap.rank(), bootstrap.size(), config.qps_per_peer());
-        let mut fabric = open(config, bootstrap, device, (n_pes - 1) * per_peer)?;
+        let mut fabric = open(config, bootstrap, device)?;
         let own = fabric.has_own();
         let count = (n_pes - u32::from(!own)) * per_peer;
         let block_layout =
@@ -250,15 +250,18 @@ fn exchange(fabric: &mut dyn Fabric, bootstrap: &Bootstrap, me: u32, n_pes: u32,
     Ok(all.iter().all(|theirs| theirs.first() == Some(&1)))
 }
 
-fn open(config: &Config, bootstrap: &Bootstrap, device: &dyn Device, count: u32) -> Result<Box<dyn Fabric>> {
+/// Opens the card that the configuration asks for, with the queue pairs to every other PE.
+fn open(config: &Config, bootstrap: &Bootstrap, device: &dyn Device) -> Result<Box<dyn Fabric>> {
+    let count = (bootstrap.size() - 1) * config.qps_per_peer();
+    let depth = config.send_queue_depth(bootstrap.size());
     match config.hca() {
-        config::Hca::Verbs { .. } => Ok(Box::new(VerbsFabric::open(config, bootstrap, device, count)?)),
+        config::Hca::Verbs { .. } => Ok(Box::new(VerbsFabric::open(config, bootstrap, device, count, depth)?)),
         config::Hca::Null => Err(TransportError::NotAvailable {
             name: "OXSHMEM_HCA=null with the CPU proxy (OXSHMEM_TRANSPORT=ibrc)",
             remedy: "use soft or auto, or measure posting by device code (OXSHMEM_TRANSPORT=ibgda)",
         }
         .into()),
-        _ => Ok(Box::new(DevxFabric::open(config, device, count)?)),
+        _ => Ok(Box::new(DevxFabric::open(config, device, count, depth)?)),
     }
 }
 
@@ -282,9 +285,9 @@ struct OwnedQueues {
 }
 
 impl DevxFabric {
-    fn open(config: &Config, device: &dyn Device, count: u32) -> Result<Self> {
+    fn open(config: &Config, device: &dyn Device, count: u32, depth: u32) -> Result<Self> {
         let provider = ibgda::open(config, device, ibgda::Poster::Host)?;
-        let layout = QueueLayout { count, log_depth: config.qp_depth().trailing_zeros() };
+        let layout = QueueLayout { count, log_depth: depth.trailing_zeros() };
         ibgda::check(provider.as_ref(), layout.log_depth)?;
         let pd = Pd::alloc(&provider)?;
         let memory: Arc<dyn HostMemory> = Arc::from(device.host_memory(layout.bytes())?);
@@ -388,6 +391,10 @@ impl Backend for OwnedQueues {
         completions: &mut Vec<oxshmem_proxy::work::Completion>,
     ) -> std::result::Result<(), oxshmem_proxy::work::PollError> {
         self.queues.poll(completions)
+    }
+
+    fn status(&self) -> String {
+        self.queues.status()
     }
 
     fn explain(&self, qp: u32) -> Option<String> {

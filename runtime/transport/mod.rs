@@ -2,6 +2,7 @@
 
 pub(crate) mod ibgda;
 pub(crate) mod ibrc;
+mod reach;
 mod verbs;
 
 use ibgda::{Ibgda, QueueLayout};
@@ -40,10 +41,10 @@ pub enum TransportError {
         /// Why.
         reason: &'static str,
     },
-    /// PEs of one node whose devices cannot reach each other's memory.
+    /// `OXSHMEM_TRANSPORT=p2p`, but the devices of PEs of one node cannot reach each other's memory.
     #[error(
-        "PE {me} ({device}) has no load/store access to the memory of PE {pe} ({peer_device}): {reason}; run each PE on a GPU with peer \
-         access to the others (nvidia-smi topo -p2p r), or use OXSHMEM_DEVICE=cpu"
+        "OXSHMEM_TRANSPORT=p2p, but PE {me} ({device}) has no load/store access to the memory of PE {pe} ({peer_device}): {reason}; set \
+         OXSHMEM_TRANSPORT=auto to reach it over the network, or run each PE on a GPU with peer access to the others (nvidia-smi topo -p2p r)"
     )]
     NoPeerAccess {
         /// This PE.
@@ -76,6 +77,18 @@ pub enum TransportError {
     /// The faults asked for cannot be read.
     #[error("OXSHMEM_SOFT_FAULTS: {0}")]
     Faults(oxshmem_hca::soft::ParseFaultError),
+    /// The pairs of PEs in `OXSHMEM_P2P_FAULTS` cannot be read.
+    #[error("OXSHMEM_P2P_FAULTS: `{pair}` is not a pair of different PEs, as in `0-1,2-3`")]
+    Pair {
+        /// What was found in the place of a pair.
+        pair: String,
+    },
+    /// What a peer says of its reach cannot be read.
+    #[error("PE {pe} said of the memory it reaches what this version cannot read; all PEs must run the same build")]
+    Reach {
+        /// The peer.
+        pe: usize,
+    },
     /// The proxy's thread could not be started.
     #[error(
         "cannot start the thread of the CPU proxy: {source}; raise the limit of threads (ulimit -u), or use OXSHMEM_TRANSPORT=ibgda"
@@ -92,7 +105,7 @@ pub enum TransportError {
     },
 }
 
-/// The run of PEs whose heaps are mapped here; it includes the own PE.
+/// The run of PEs whose heaps have a place beside the own one, which is among them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LoadStore {
     pub first: usize,
@@ -103,6 +116,8 @@ pub(crate) struct LoadStore {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub load_store: LoadStore,
+    /// Bit i: the heap of PE `load_store.first + i` is mapped here, and this PE's there.
+    pub direct: u64,
     /// The network, if some PE needs one.
     pub network: Option<NetworkKind>,
 }
@@ -114,6 +129,16 @@ pub(crate) enum NetworkKind {
     Ibgda,
     /// The CPU proxy.
     Ibrc,
+}
+
+impl NetworkKind {
+    fn of(config: &Config) -> Self {
+        // Plain verbs leave posting to the CPU.
+        match (config.transport(), config.hca()) {
+            (Transport::Ibrc, _) | (Transport::Auto, Hca::Verbs { .. }) => Self::Ibrc,
+            _ => Self::Ibgda,
+        }
+    }
 }
 
 /// What a network needs of the slab.
@@ -151,12 +176,14 @@ impl Network {
     pub(crate) fn connect(
         config: &Config,
         bootstrap: &Bootstrap,
-        device: &dyn Device,
+        (device, devices): (&dyn Device, &[String]),
         slab: &Slab,
         layout: NetworkLayout,
     ) -> Result<Self> {
         match layout {
-            NetworkLayout::Ibgda(queues) => Ibgda::connect(config, bootstrap, device, slab, queues).map(Self::Ibgda),
+            NetworkLayout::Ibgda(queues) => {
+                Ibgda::connect(config, bootstrap, (device, devices), slab, queues).map(Self::Ibgda)
+            }
             NetworkLayout::Ibrc(layout) => Ibrc::connect(config, bootstrap, device, slab, layout).map(Self::Ibrc),
         }
     }
@@ -271,11 +298,20 @@ impl Plan {
                 },
             });
         }
-        // Plain verbs leave posting to the CPU.
-        let proxy =
-            matches!((config.transport(), config.hca()), (Transport::Ibrc, _) | (Transport::Auto, Hca::Verbs { .. }));
-        let kind = if proxy { NetworkKind::Ibrc } else { NetworkKind::Ibgda };
-        Ok(Self { load_store, network: outside.map(|_| kind) })
+        let direct = u64::MAX >> (MAX_LOAD_STORE_PES - load_store.count);
+        Ok(Self { load_store, direct, network: outside.map(|_| NetworkKind::of(config)) })
+    }
+
+    /// Whether the heap of `pe` is mapped here.
+    pub(crate) fn is_direct(&self, pe: usize) -> bool {
+        pe.checked_sub(self.load_store.first)
+            .is_some_and(|slot| slot < self.load_store.count && self.direct >> slot & 1 == 1)
+    }
+
+    /// The PEs whose heaps are mapped here, but for `me`, with the place of each.
+    pub(crate) fn direct_peers(&self, me: usize) -> Vec<(usize, usize)> {
+        let LoadStore { first, count } = self.load_store;
+        (first..first + count).filter(|pe| *pe != me && self.is_direct(*pe)).map(|pe| (pe, pe - first)).collect()
     }
 }
 

@@ -15,7 +15,7 @@ use super::ibrc::{Fabric, Region};
 use super::{ChunkKeys, TransportError, ibgda};
 use crate::Result;
 use crate::bootstrap::Bootstrap;
-use crate::config::{Config, Hca, Index};
+use crate::config::{Choice, Config, Hca};
 use crate::device::Device;
 
 /// The least depth of a queue pair that is of use.
@@ -44,13 +44,20 @@ pub(super) struct VerbsFabric {
 impl VerbsFabric {
     /// Opens the port that the configuration names, or the one that falls to this PE, and creates `peers` queue pairs to other PEs, and those
     /// to the own one. Collective.
-    pub(super) fn open(config: &Config, bootstrap: &Bootstrap, device: &dyn Device, peers: u32) -> Result<Self> {
+    pub(super) fn open(
+        config: &Config,
+        bootstrap: &Bootstrap,
+        device: &dyn Device,
+        peers: u32,
+        depth: u32,
+    ) -> Result<Self> {
         let count = peers + config.qps_per_peer();
         let port = open_port(config, bootstrap, device)?;
         let context = &port.context;
         let limits = context.limits();
         // Every request may end with a completion of its own: those that are flushed do.
-        let depth = config.qp_depth().min(limits.queue_depth).min(limits.cq_depth / count.max(1));
+        let wanted = depth;
+        let depth = depth.min(limits.queue_depth).min(limits.cq_depth / count.max(1));
         if depth < MIN_DEPTH {
             let what = format!(
                 "has room for {} completions, {count} queue pairs need {} at least; lower OXSHMEM_QPS_PER_PEER",
@@ -59,8 +66,13 @@ impl VerbsFabric {
             );
             return Err(VerbsError::Unsupported { device: context.name().to_owned(), what }.into());
         }
-        if depth < config.qp_depth() {
-            tracing::info!(device = context.name(), depth, "the card's queues are not as deep as OXSHMEM_QP_DEPTH");
+        if depth < wanted {
+            tracing::info!(
+                device = context.name(),
+                depth,
+                wanted,
+                "the card's queues are not as deep as OXSHMEM_QP_DEPTH"
+            );
         }
         let domain = ProtectionDomain::new(context)?;
         let completions = CompletionQueue::new(context, count * depth)?;
@@ -115,8 +127,8 @@ fn open_port(config: &Config, bootstrap: &Bootstrap, device: &dyn Device) -> Res
         }
     };
     let gid_index = match config.ib_gid_index() {
-        Index::Auto => None,
-        Index::At(index) => Some(index),
+        Choice::Auto => None,
+        Choice::Given(index) => Some(index),
     };
     let port = Port::query(&Context::open(&name)?, port, gid_index)?;
     tracing::info!(pe = bootstrap.rank(), device = name, port = port.number, gid = %port.gid, %place, "RDMA device");

@@ -1,5 +1,8 @@
 //! What does not fit.
 
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
 use oxshmem::device::DeviceError;
 use oxshmem::device::cpu::{LaunchError, ModuleError};
 use oxshmem::{Config, Error, HeapError, KernelArgs, LaunchConfig};
@@ -101,4 +104,15 @@ pub fn chunks() -> Outcome {
         pe.free(slice)?;
     }
     Ok(pe.finalize()?)
+}
+
+/// Joins a job as a process that sees one GPU, each rank another.
+pub fn sees_one_gpu() -> Outcome {
+    const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
+    let rank = std::env::var("OXSHMEM_RANK")?;
+    if std::env::var_os(VISIBLE).is_some_and(|gpus| gpus == *rank) {
+        return Ok(init()?.finalize()?);
+    }
+    // The driver reads it when it starts, so this is for another program.
+    Err(Command::new(std::env::current_exe()?).args(std::env::args_os().skip(1)).env(VISIBLE, rank).exec().into())
 }

@@ -35,6 +35,7 @@ const CASES: &[Case] = &[
     ("own_modules", streams::own_modules),
     ("probe", probe),
     ("rounds", running::rounds),
+    ("sees_one_gpu", limits::sees_one_gpu),
     ("unanswered", running::unanswered),
 ];
 

@@ -9,28 +9,47 @@ using namespace conformance;
 namespace abi = oxshmem::abi;
 
 constexpr uint32_t kWideBytes = 100; // three blocks of queue
+constexpr uint32_t kWideEvery = 8;   // rounds
+constexpr uint32_t kSwapEvery = 32;
+constexpr uint32_t kStateWords = 8;
+
+// Which of a thread's `count` rounds send what. No two requests write the same place, since nothing orders them.
+OXSHMEM_DEVICE bool sends_wide(uint32_t i) {
+    return i % kWideEvery == global_rank() % kWideEvery;
+}
+OXSHMEM_DEVICE bool sends_swap(uint32_t i) {
+    return i % kSwapEvery == 9;
+}
+
+// How many of `count` rounds there are of a kind that comes once in `every`, at most.
+OXSHMEM_DEVICE uint64_t most_of(uint32_t count, uint32_t every) {
+    return (count + every - 1) / every;
+}
 
 } // namespace
 
 // Each thread of each PE puts `count` words to `pe`, one request each, among them requests of two and three blocks and atomics.
-// `words`: n_pes x threads x count, `wide`: n_pes x threads x kWideBytes, `swapped`: n_pes x threads.
+// `words`: n_pes x threads x count, `wide`: n_pes x threads x count / kWideEvery (rounded up) x kWideBytes, `swapped`: n_pes x
+// threads x count / kSwapEvery (rounded up).
 OXSHMEM_KERNEL(flood, uint64_t *words, unsigned char *wide, uint64_t *swapped, uint64_t *sum, uint32_t count, int pe) {
     const uint64_t mine = static_cast<uint64_t>(oxshmem::my_pe()) * grid_threads() + global_rank();
     unsigned char local[kWideBytes];
     for (uint32_t i = 0; i < count; ++i) {
         // Neighbours' words lie `count` apart, so nothing combines.
         oxshmem::p(words + mine * count + i, mix(mine * count + i), pe);
-        if (i % 8 == global_rank() % 8) {
+        if (sends_wide(i)) {
+            const uint64_t place = mine * most_of(count, kWideEvery) + i / kWideEvery;
             for (uint32_t k = 0; k < kWideBytes; ++k) {
-                local[k] = static_cast<unsigned char>(mix(mine) + i + k);
+                local[k] = static_cast<unsigned char>(mix(place) + k);
             }
-            oxshmem::putmem_nbi(oxshmem::thread, wide + mine * kWideBytes, local, kWideBytes, pe);
+            oxshmem::putmem_nbi(oxshmem::thread, wide + place * kWideBytes, local, kWideBytes, pe);
         }
         if (i % 16 == 3) {
             oxshmem::atomic_add(sum, uint64_t{1}, pe);
         }
-        if (i % 32 == 9) {
-            oxshmem::atomic_set(swapped + mine, mix(mine) + i, pe);
+        if (sends_swap(i)) {
+            const uint64_t place = mine * most_of(count, kSwapEvery) + i / kSwapEvery;
+            oxshmem::atomic_set(swapped + place, mix(~place), pe);
         }
         if (i % 64 == 33) {
             oxshmem::atomic_fetch_inc(sum, pe);
@@ -42,16 +61,37 @@ OXSHMEM_KERNEL(flood, uint64_t *words, unsigned char *wide, uint64_t *swapped, u
 OXSHMEM_KERNEL(flooded, const uint64_t *words, const unsigned char *wide, const uint64_t *swapped, uint32_t count, int from,
                Report *report) {
     const uint64_t theirs = static_cast<uint64_t>(from) * grid_threads() + global_rank();
-    uint32_t last_wide = 0, last_swap = 0;
     for (uint32_t i = 0; i < count; ++i) {
         EXPECT_EQ(report, words[theirs * count + i], mix(theirs * count + i));
-        last_wide = i % 8 == global_rank() % 8 ? i : last_wide;
-        last_swap = i % 32 == 9 ? i : last_swap;
+        if (sends_wide(i)) {
+            const uint64_t place = theirs * most_of(count, kWideEvery) + i / kWideEvery;
+            for (uint32_t k = 0; k < kWideBytes; ++k) {
+                EXPECT_EQ(report, wide[place * kWideBytes + k], static_cast<unsigned char>(mix(place) + k));
+            }
+        }
+        if (sends_swap(i)) {
+            const uint64_t place = theirs * most_of(count, kSwapEvery) + i / kSwapEvery;
+            EXPECT_EQ(report, swapped[place], mix(~place));
+        }
     }
-    for (uint32_t k = 0; k < kWideBytes; ++k) {
-        EXPECT_EQ(report, wide[theirs * kWideBytes + k], static_cast<unsigned char>(mix(theirs) + last_wide + k));
+}
+
+// How far each queue pair to `pe` is: `kStateWords` words each, mirrored in pe/queues.rs. For a test that is stuck.
+OXSHMEM_KERNEL(queue_state, uint64_t *out, int pe) {
+    const abi::State &s = state();
+    for (uint32_t i = 0; i < s.qps_per_pe; ++i) {
+        const abi::Qp &qp = reinterpret_cast<const abi::Qp *>(s.qps)[static_cast<uint32_t>(pe) * s.qps_per_pe + i];
+        uint64_t *words = out + uint64_t{i} * kStateWords;
+        const uint64_t slot = qp.completed & ((1ull << qp.depth_log2) - 1);
+        words[0] = qp.gate;
+        words[1] = qp.rung;
+        words[2] = qp.completed;
+        words[3] = byte_swap(*reinterpret_cast<const uint32_t *>(qp.dbr));
+        words[4] = *reinterpret_cast<const uint64_t *>(qp.doorbell);
+        words[5] = byte_swap(*reinterpret_cast<const uint32_t *>(qp.cqe + 60)); // wqe_counter, signature, op_own
+        words[6] = byte_swap(*reinterpret_cast<const uint32_t *>(qp.wq + slot * abi::kBlockBytes));
+        words[7] = reinterpret_cast<const uint32_t *>(qp.stamps)[slot];
     }
-    EXPECT_EQ(report, swapped[theirs], mix(theirs) + last_swap);
 }
 
 // Blocks ever reserved on each queue pair to `pe`.
@@ -183,4 +223,15 @@ OXSHMEM_KERNEL(put_to, uint64_t *at, uint64_t value, int pe, uint32_t most) {
 OXSHMEM_KERNEL(put_and_signal, uint64_t *at, uint64_t value, uint64_t *signal, int pe) {
     oxshmem::p(at, value, pe);
     oxshmem::signal_op(signal, 1, oxshmem::SIGNAL_ADD, pe);
+}
+
+// Puts to a PE whose queue pair has failed and to one whose queue pair works, and completes both: `left` is what the latter
+// still had to complete then, in blocks. One thread.
+OXSHMEM_KERNEL(put_to_both, uint64_t *at, uint64_t value, int failed, int working, uint64_t *left) {
+    const abi::State &s = state();
+    const abi::Qp &qp = reinterpret_cast<const abi::Qp *>(s.qps)[static_cast<uint32_t>(working) * s.qps_per_pe];
+    oxshmem::p(at, value, failed);
+    oxshmem::p(at, value, working);
+    oxshmem::quiet();
+    *left = (qp.gate >> abi::kGateReservedShift) - qp.completed;
 }

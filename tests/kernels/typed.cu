@@ -30,6 +30,8 @@ template <class Scope, class T> OUTLINED void iget(Scope, T *, const T *, ptrdif
 #undef OUTLINED
 #endif
 
+#include <oxshmem/typed.h>
+
 #include "conformance.h"
 
 namespace {

@@ -15,7 +15,7 @@ struct WqeParameters {
 };
 
 OXSHMEM_DEVICE Slot slot_of(const WqeParameters &p) {
-    return {p.wq, p.index, p.mask, false};
+    return {p.wq, p.index, p.mask, p.qpn, false};
 }
 OXSHMEM_DEVICE Located remote_of(const WqeParameters &p) {
     return {be(p.rkey), p.remote, ~0ull};
@@ -25,16 +25,16 @@ OXSHMEM_DEVICE Located local_of(const WqeParameters &p) {
 }
 
 OXSHMEM_KERNEL(wqe_transfer, WqeParameters p, int read) {
-    slot_of(p).transfer(read ? Opcode::rdma_read : Opcode::rdma_write, p.qpn, remote_of(p), local_of(p), p.bytes, p.signaled);
+    slot_of(p).transfer(read ? Opcode::rdma_read : Opcode::rdma_write, remote_of(p), local_of(p), p.bytes, p.signaled);
 }
 
 OXSHMEM_KERNEL(wqe_inline, WqeParameters p, const char *payload) {
-    slot_of(p).inline_header(p.qpn, remote_of(p), p.bytes, p.signaled);
+    slot_of(p).inline_header(remote_of(p), p.bytes, p.signaled);
     slot_of(p).inline_bytes(payload, p.bytes);
 }
 
 OXSHMEM_KERNEL(wqe_inline_words, WqeParameters p, const uint64_t *words) {
-    slot_of(p).inline_header(p.qpn, remote_of(p), p.bytes, p.signaled);
+    slot_of(p).inline_header(remote_of(p), p.bytes, p.signaled);
     for (uint32_t i = 0; i < p.bytes / 8; ++i) {
         slot_of(p).inline_value(8 * i, words[i]);
     }
@@ -56,5 +56,5 @@ template <class T> OXSHMEM_DEVICE AtomicRequest request(int op, T first, T secon
 OXSHMEM_KERNEL(wqe_atomic, WqeParameters p, int op, int width) {
     const AtomicRequest r = width == 8 ? request<uint64_t>(op, p.first, p.second)
                                        : request<uint32_t>(op, static_cast<uint32_t>(p.first), static_cast<uint32_t>(p.second));
-    r.write(slot_of(p), p.qpn, remote_of(p), local_of(p), p.signaled);
+    r.write(slot_of(p), remote_of(p), local_of(p), p.signaled);
 }

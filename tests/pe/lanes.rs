@@ -1,7 +1,7 @@
 //! Scalar puts and gets by converged lanes: every pattern of targets, compared by value; adjacent ones must combine.
 
 use bytemuck::{Pod, Zeroable};
-use oxshmem::SymmetricSlice;
+use oxshmem::{Path, SymmetricSlice};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -241,7 +241,7 @@ fn combined(rig: &Rig) -> Outcome {
         rig.pe.barrier_all()?;
     }
     if let &[adjacent, scattered] = &requests[..]
-        && rig.n_pes() > 1
+        && rig.pe.path(to as usize) == Some(Path::Ibgda)
     {
         let puts = PATTERNS * 32;
         assert!(adjacent * 8 <= puts, "{puts} adjacent puts took {adjacent} work requests");

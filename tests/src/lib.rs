@@ -14,6 +14,8 @@ use oxshmem::launch::{self, LaunchOptions, Outcome, Output, PeStatus};
 /// How the PEs of a job reach each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
+    /// Load and store where that is possible, the network otherwise.
+    Auto,
     /// Load and store.
     P2p,
     /// Work requests that device code posts.
@@ -27,6 +29,7 @@ impl Transport {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            Self::Auto => "auto",
             Self::P2p => "p2p",
             Self::Ibgda => "ibgda",
             Self::Ibrc => "ibrc",

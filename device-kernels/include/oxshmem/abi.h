@@ -8,8 +8,12 @@
 // a 128-byte line of its own: two lines are what one GPU L2 access touches, and neighbours must not slow each other down.
 #pragma once
 
+#ifdef __CUDACC_RTC__
+#include "port/rtc.h"
+#else
 #include <cstddef>
 #include <cstdint>
+#endif
 
 namespace oxshmem::abi {
 
@@ -208,8 +212,10 @@ struct alignas(128) State {
     uint64_t control; // Control
     uint64_t timeout_ns;
 
-    uint64_t sync_slots; // symmetric uint64_t[n_pes]: slot i is written by PE i alone
-    uint64_t sync_epoch; // address of a local uint64_t: barriers and syncs passed so far
+    // Symmetric uint32_t[n_pes rounded up to a multiple of 4], and behind it uint64_t[n_pes]: slot i of each is written by PE i
+    // alone.
+    uint64_t sync_slots;
+    uint64_t sync_epoch; // address of a local uint32_t: barriers and syncs passed so far
 
     uint64_t proxy; // Proxy, if `network` is ibrc
 
@@ -219,10 +225,12 @@ struct alignas(128) State {
 
 static_assert(sizeof(ErrorRecord) == 72, "mirrored in runtime/abi.rs");
 static_assert(sizeof(Control) == 128, "mirrored in runtime/abi.rs");
+#ifndef __CUDACC_RTC__ // which has no offsetof
 static_assert(sizeof(Qp) == 512 && offsetof(Qp, gate) == 128 && offsetof(Qp, rung) == 256 && offsetof(Qp, completed) == 384,
               "mirrored in runtime/abi.rs");
 static_assert(sizeof(Proxy) == 384 && offsetof(Proxy, head) == 128 && offsetof(Proxy, taken) == 256,
               "mirrored in runtime/abi.rs");
+#endif
 static_assert(sizeof(ProxyFault) == 64, "mirrored in proxy/src/block.rs");
 static_assert(sizeof(LocalRegion) == 24, "mirrored in runtime/abi.rs");
 static_assert(sizeof(State) == 256, "mirrored in runtime/abi.rs");

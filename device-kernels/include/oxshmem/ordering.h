@@ -8,17 +8,26 @@
 
 namespace oxshmem {
 
-// Completes every put, get, p, g, atomic and signal of this PE that happens before the call: puts are delivered and visible at
-// their peers, gets have arrived. "Happens before" includes other threads' operations that the caller has synchronised with,
-// for instance by __syncthreads().
-OXSHMEM_DEVICE void quiet() {
-    // Where only the own heap is stored to directly, others learn of it through work requests alone, and a system fence
-    // precedes each doorbell.
+namespace detail {
+
+// Orders what the caller has stored, and seen of others' stores, before its later stores to any PE and its later work requests.
+// Where only the own heap is stored to directly, others learn of it through work requests alone, and a system fence precedes
+// each doorbell.
+OXSHMEM_DEVICE void release_stores() {
     if (port::state().p2p_count == 1) {
         port::fence<port::order::acq_rel, port::reach::device>();
     } else {
         port::fence<port::order::acq_rel, port::reach::system>();
     }
+}
+
+} // namespace detail
+
+// Completes every put, get, p, g, atomic and signal of this PE that happens before the call: puts are delivered and visible at
+// their peers, gets have arrived. "Happens before" includes other threads' operations that the caller has synchronised with,
+// for instance by __syncthreads().
+OXSHMEM_DEVICE void quiet() {
+    detail::release_stores();
     if (port::state().network != static_cast<uint32_t>(abi::Network::none)) {
         detail::network_quiet();
     }

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// OxSHMEM's device API, whole. CUDA C++17, header only; nothing to link.
+// OxSHMEM's device API. CUDA C++17, header only; nothing to link.
 //
 // The templates live in namespace oxshmem and take their scope as first argument (oxshmem::put_nbi(oxshmem::block, dst, src, n,
-// pe)); typed.h gives them the names of OpenSHMEM. docs/semantics.md says what each promises.
+// pe)). docs/semantics.md says what each promises. The names of OpenSHMEM, which are thousands and take as long to read as the
+// rest, are in oxshmem/typed.h.
 #pragma once
 
-#include "typed.h"
+#include "atomic.h"
+#include "barrier.h"
+#include "rma.h"
+#include "signal.h"
+#include "wait.h"

@@ -33,9 +33,10 @@ template <class T> constexpr bool scalar = sizeof(T) == 1 || sizeof(T) == 2 || s
 // A put of registered (or small) memory is a few work requests, and one lane posts them. Unregistered memory is pushed through
 // the queue by all lanes.
 template <class Scope> OXSHMEM_DEVICE void network_put_by(void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
-    if (bytes <= kInlineOneBlock || locate_local(src).bytes != 0) {
+    if (is_one_transfer(dst, src, bytes) || bytes <= kInlineOneBlock || locate_local(src).bytes != 0) {
         if (Scope::rank() == 0) {
-            const uint64_t end = network_put(dst, src, bytes, pe);
+            const bool single = is_one_transfer(dst, src, bytes);
+            const uint64_t end = single ? network_transfer(dst, src, bytes, pe) : network_put(dst, src, bytes, pe);
             if (blocking && end != 0 && bytes > kInlineOneBlock) {
                 network_wait(end, pe, Op::put);
             }
@@ -72,27 +73,20 @@ template <class Scope> OXSHMEM_DEVICE void network_get_by(void *dst, const void 
     }
 }
 
-// The whole of a put or get, out of line: the copying alone takes more registers than a caller's loop should lose.
-template <class Scope> OXSHMEM_OUTLINE void any_put(void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
-    const Path path = path_to(pe, Op::put);
-    if (path == Path::none || !check_symmetric(dst, bytes, pe, Op::put) || bytes == 0) {
-        return;
-    }
-    if (path == Path::load_store) {
-        copy<Scope>(translate(dst, pe), src, bytes);
-    } else {
+// Copying takes more registers than a caller's loop should lose, and so does posting: each is a function of its own.
+template <class Scope> OXSHMEM_OUTLINE void near_copy(void *dst, const void *src, uint64_t bytes) {
+    copy<Scope>(dst, src, bytes);
+}
+
+// put and get of what cannot be accessed in place: over the network, or not at all.
+template <class Scope> OXSHMEM_OUTLINE void far_put(void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
+    if (path_to(pe, Op::put) != Path::none && check_symmetric(dst, bytes, pe, Op::put) && bytes != 0) {
         network_put_by<Scope>(dst, src, bytes, pe, blocking);
     }
 }
 
-template <class Scope> OXSHMEM_OUTLINE void any_get(void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
-    const Path path = path_to(pe, Op::get);
-    if (path == Path::none || !check_symmetric(src, bytes, pe, Op::get) || bytes == 0) {
-        return;
-    }
-    if (path == Path::load_store) {
-        copy<Scope>(dst, translate(src, pe), bytes);
-    } else {
+template <class Scope> OXSHMEM_OUTLINE void far_get(void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
+    if (path_to(pe, Op::get) != Path::none && check_symmetric(src, bytes, pe, Op::get) && bytes != 0) {
         network_get_by<Scope>(dst, src, bytes, pe, blocking);
     }
 }
@@ -104,26 +98,24 @@ template <class Scope> OXSHMEM_DEVICE bool is_word(const void *dst, const void *
 }
 
 template <class Scope> OXSHMEM_DEVICE void put_by(void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
-    uint64_t *word = is_word<Scope>(dst, src, bytes) ? ptr(static_cast<uint64_t *>(dst), pe) : nullptr;
-    if (word != nullptr) {
-        *word = *static_cast<const uint64_t *>(src);
+    if (!is_direct(pe) || !in_heap(dst, bytes)) {
+        far_put<Scope>(dst, src, bytes, pe, blocking);
+    } else if (is_word<Scope>(dst, src, bytes)) {
+        *translate(static_cast<uint64_t *>(dst), pe) = *static_cast<const uint64_t *>(src);
     } else {
-        any_put<Scope>(dst, src, bytes, pe, blocking);
+        near_copy<Scope>(translate(dst, pe), src, bytes);
     }
 }
 
 template <class Scope> OXSHMEM_DEVICE void get_by(void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
-    const uint64_t *word = is_word<Scope>(dst, src, bytes) ? ptr(static_cast<const uint64_t *>(src), pe) : nullptr;
-    if (word != nullptr) {
-        *static_cast<uint64_t *>(dst) = *word;
+    if (!is_direct(pe) || !in_heap(src, bytes)) {
+        far_get<Scope>(dst, src, bytes, pe, blocking);
+    } else if (is_word<Scope>(dst, src, bytes)) {
+        *static_cast<uint64_t *>(dst) = *translate(static_cast<const uint64_t *>(src), pe);
     } else {
-        any_get<Scope>(dst, src, bytes, pe, blocking);
+        near_copy<Scope>(dst, translate(src, pe), bytes);
     }
 }
-
-} // namespace detail
-
-namespace detail {
 
 // p and g where the word cannot be accessed in place: over the network, or not at all.
 template <class T> OXSHMEM_OUTLINE void far_p(T *dst, T value, int pe) {
@@ -142,7 +134,8 @@ template <class T> OXSHMEM_OUTLINE T far_g(const T *src, int pe) {
 // Stores one value into `dst` at `pe`. `value` may be reused at once. A value of an aligned address arrives untorn.
 template <class T> OXSHMEM_DEVICE void p(T *dst, T value, int pe) {
     static_assert(detail::scalar<T>);
-    if (T *word = ptr(dst, pe)) {
+    T *const word = port::early(detail::translate(dst, pe));
+    if (OXSHMEM_LIKELY(detail::is_direct(pe) && detail::holds_word(dst))) {
         port::store<port::order::relaxed, port::reach::system>(word, value);
     } else {
         detail::far_p(dst, value, pe);
@@ -152,7 +145,8 @@ template <class T> OXSHMEM_DEVICE void p(T *dst, T value, int pe) {
 // Loads one value from `src` at `pe`. Zero if the call was refused (the error is recorded).
 template <class T> OXSHMEM_DEVICE T g(const T *src, int pe) {
     static_assert(detail::scalar<T>);
-    if (const T *word = ptr(src, pe)) {
+    const T *const word = port::early(detail::translate(src, pe));
+    if (OXSHMEM_LIKELY(detail::is_direct(pe) && detail::holds_word(src))) {
         return port::load<port::order::relaxed, port::reach::system>(word);
     }
     return detail::far_g(src, pe);

@@ -24,35 +24,36 @@ OXSHMEM_DEVICE bool check_signal(const uint64_t *signal, SignalOp op, int pe, Op
     return check_symmetric(signal, sizeof(uint64_t), pe, caller) && check_aligned(signal, pe, caller);
 }
 
-template <order O> OXSHMEM_DEVICE void local_signal(uint64_t *signal, uint64_t value, SignalOp op) {
-    if (op == SignalOp::set) {
-        port::store<O, reach::system>(signal, value);
+// Updates a signal by store, or by an atomic whose answer nobody waits for.
+template <order O> OXSHMEM_DEVICE void near_signal(uint64_t *signal, uint64_t value, SignalOp op) {
+    if (op != SignalOp::set) {
+        port::add_to<O, reach::system>(signal, value);
+    } else if (O == order::relaxed) {
+        port::flag_store(signal, value);
     } else {
-        port::fetch_add<O, reach::system>(signal, value);
+        port::store<O, reach::system>(signal, value);
+    }
+}
+
+// The ways of a put with signal. They are functions of their own, so that a caller's loop does not lose the registers that
+// the other ways need.
+template <class Scope>
+OXSHMEM_OUTLINE void near_put_signal(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value, SignalOp op,
+                                     int pe) {
+    if (check_symmetric(dst, bytes, pe, Op::put_signal) && check_signal(signal, op, pe, Op::put_signal)) {
+        copy<Scope>(translate(dst, pe), src, bytes);
+        Scope::sync();
+        if (Scope::rank() == 0) {
+            near_signal<order::release>(translate(signal, pe), value, op);
+        }
     }
 }
 
 template <class Scope>
-OXSHMEM_OUTLINE void put_signal_by(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value, SignalOp op,
-                                   int pe, bool blocking) {
-    const Path path = path_to(pe, Op::put_signal);
-    if (path == Path::none || !check_symmetric(dst, bytes, pe, Op::put_signal) ||
+OXSHMEM_OUTLINE void far_put_signal(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value, SignalOp op,
+                                    int pe, bool blocking) {
+    if (Scope::rank() != 0 || path_to(pe, Op::put_signal) == Path::none || !check_symmetric(dst, bytes, pe, Op::put_signal) ||
         !check_signal(signal, op, pe, Op::put_signal)) {
-        return;
-    }
-    if (path == Path::load_store) {
-        copy<Scope>(translate(dst, pe), src, bytes);
-        Scope::sync();
-        if (Scope::rank() == 0) {
-            if (op == SignalOp::add && atomics_by_network()) {
-                network_signal(signal, value, op, pe);
-            } else {
-                local_signal<order::release>(translate(signal, pe), value, op);
-            }
-        }
-        return;
-    }
-    if (Scope::rank() != 0) {
         return;
     }
     if (bytes == 0) {
@@ -62,6 +63,32 @@ OXSHMEM_OUTLINE void put_signal_by(void *dst, const void *src, uint64_t bytes, u
     const uint64_t end = network_put_signal(dst, src, bytes, signal, value, op, pe);
     if (blocking && end != 0) {
         network_wait(end, pe, Op::put_signal);
+    }
+}
+
+// The data by store, the addition by the card; see atomics_by_network.
+template <class Scope>
+OXSHMEM_OUTLINE void split_put_signal(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value, int pe) {
+    if (check_symmetric(dst, bytes, pe, Op::put_signal) && check_signal(signal, SignalOp::add, pe, Op::put_signal)) {
+        copy<Scope>(translate(dst, pe), src, bytes);
+        Scope::sync();
+        if (Scope::rank() == 0) {
+            network_signal(signal, value, SignalOp::add, pe);
+        }
+    }
+}
+
+template <class Scope>
+OXSHMEM_DEVICE void put_signal_by(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value, SignalOp op,
+                                  int pe, bool blocking) {
+    if (is_direct(pe)) {
+        if (op == SignalOp::add && atomics_by_network()) {
+            split_put_signal<Scope>(dst, src, bytes, signal, value, pe);
+        } else {
+            near_put_signal<Scope>(dst, src, bytes, signal, value, op, pe);
+        }
+    } else {
+        far_put_signal<Scope>(dst, src, bytes, signal, value, op, pe, blocking);
     }
 }
 
@@ -107,9 +134,11 @@ OXSHMEM_OUTLINE void far_signal(uint64_t *signal, uint64_t value, SignalOp op, i
 // Updates `signal` at `pe`. It may overtake the caller's earlier operations unless a fence (or quiet) lies between; where the
 // signal says that data is there, put_signal is the faster way.
 OXSHMEM_DEVICE void signal_op(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
-    uint64_t *word = reinterpret_cast<uint64_t>(signal) % 8 == 0 ? ptr(signal, pe) : nullptr;
-    if (word != nullptr && (op == SIGNAL_SET || (op == SIGNAL_ADD && !detail::atomics_by_network()))) {
-        detail::local_signal<port::order::relaxed>(word, value, op);
+    uint64_t *const word = port::early(detail::translate(signal, pe));
+    if (OXSHMEM_LIKELY(detail::is_direct(pe) && detail::holds_word(signal) &&
+                       reinterpret_cast<uint64_t>(signal) % sizeof(*signal) == 0 &&
+                       (op == SIGNAL_SET || (op == SIGNAL_ADD && !detail::atomics_by_network())))) {
+        detail::near_signal<port::order::relaxed>(word, value, op);
     } else {
         detail::far_signal(signal, value, op, pe);
     }

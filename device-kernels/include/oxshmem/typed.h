@@ -5,11 +5,7 @@
 // barrier.h.
 #pragma once
 
-#include "atomic.h"
-#include "barrier.h"
-#include "rma.h"
-#include "signal.h"
-#include "wait.h"
+#include "oxshmem.h"
 
 // X(type name, C++ type): the standard RMA types of OpenSHMEM 1.5, table 5, less long double, which GPUs do not have.
 #define OXSHMEM_FOR_EACH_RMA_TYPE(X)                                                                                           \

@@ -56,6 +56,11 @@ OXSHMEM_DEVICE bool in_heap(const void *address, uint64_t bytes) {
     return offset < room && bytes <= room - offset;
 }
 
+// The same for one aligned word of at most 16 bytes, which an empty heap would not hold.
+template <class T> OXSHMEM_DEVICE bool holds_word(const T *address) {
+    return offset_of(address) <= port::state().heap_bytes - sizeof(T);
+}
+
 // The bytes of `n` elements; the highest number, which no heap has, if it does not fit.
 template <class T> OXSHMEM_DEVICE uint64_t bytes_of(uint64_t n) {
     return n > ~0ull / sizeof(T) ? ~0ull : n * sizeof(T);
@@ -98,6 +103,11 @@ OXSHMEM_DEVICE uint64_t left_in_chunk(uint64_t offset) {
 
 OXSHMEM_DEVICE uint64_t chunk_of(uint64_t offset) {
     return offset >> port::state().chunk_log2;
+}
+
+// Whether [offset, offset + bytes) of the heap, at least one byte, lies in a single chunk.
+OXSHMEM_DEVICE bool in_one_chunk(uint64_t offset, uint64_t bytes) {
+    return chunk_of(offset) == chunk_of(offset + bytes - 1);
 }
 
 OXSHMEM_DEVICE Located locate_remote(const void *address, int pe) {

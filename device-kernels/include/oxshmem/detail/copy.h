@@ -3,8 +3,6 @@
 // Copies by load and store, for peers whose heap is mapped.
 #pragma once
 
-#include <cstring>
-
 #include "scope.h"
 
 namespace oxshmem::detail {
@@ -48,12 +46,51 @@ template <class Scope, uint32_t kInFlight, class U> OXSHMEM_DEVICE uint64_t copy
     return done;
 }
 
+// Copies whole units of type U by one thread. What a thread waits for is that its source comes from the L2 cache, or over the
+// link, and it has registers for little of it at a time. So it first touches each sector of what it copies next: then all of
+// that is on its way at once, and is copied out of the L1 cache.
+template <class U> OXSHMEM_DEVICE void copy_alone(U *dst, const U *src, uint64_t n) {
+    constexpr uint32_t kSectors = 16, kInFlight = 8;
+    constexpr uint32_t kAtOnce = kSectors * port::kSectorBytes / sizeof(U);
+    while (n != 0) {
+        const uint32_t part = n < kAtOnce ? static_cast<uint32_t>(n) : kAtOnce;
+        if (part > kInFlight) {
+            port::touch<kSectors>(src, part * sizeof(U));
+        }
+        uint32_t i = 0;
+        OXSHMEM_NO_UNROLL
+        for (; i + kInFlight <= part; i += kInFlight) {
+            U units[kInFlight];
+            OXSHMEM_UNROLL
+            for (uint32_t k = 0; k < kInFlight; ++k) {
+                units[k] = src[i + k];
+            }
+            OXSHMEM_UNROLL
+            for (uint32_t k = 0; k < kInFlight; ++k) {
+                dst[i + k] = units[k];
+            }
+        }
+        OXSHMEM_NO_UNROLL
+        for (; i < part; ++i) {
+            dst[i] = src[i];
+        }
+        dst += part, src += part, n -= part;
+    }
+}
+
 // Copies whole units of type U.
 template <class Scope, class U> OXSHMEM_DEVICE void copy_units(U *dst, const U *src, uint64_t n) {
-    uint64_t done = copy_tiles<Scope, 8>(dst, src, n);
-    done += copy_tiles<Scope, 2>(dst + done, src + done, n - done);
-    for (uint64_t i = done + Scope::rank(); i < n; i += Scope::size()) {
-        dst[i] = src[i];
+    if constexpr (Scope::kLanes == 1) {
+        copy_alone(dst, src, n);
+    } else {
+        uint64_t done = copy_tiles<Scope, 8>(dst, src, n);
+        if constexpr (sizeof(U) == sizeof(port::vec16)) {
+            done += copy_tiles<Scope, 2>(dst + done, src + done, n - done);
+        }
+        OXSHMEM_NO_UNROLL
+        for (uint64_t i = done + Scope::rank(); i < n; i += Scope::size()) {
+            dst[i] = src[i];
+        }
     }
 }
 
@@ -64,7 +101,7 @@ template <class U> OXSHMEM_DEVICE void copy_unit(char *&to, const char *&from, u
 
 // Copies fewer than 16 bytes by one lane, where `to` and `from` are equally aligned: with units that grow until the addresses
 // are aligned, and then with units that shrink.
-OXSHMEM_DEVICE void copy_edge(char *to, const char *from, uint32_t left) {
+OXSHMEM_OUTLINE void copy_edge(char *to, const char *from, uint32_t left) {
     const auto odd = [&](uint32_t unit) { return (reinterpret_cast<uint64_t>(to) & unit) != 0 && left >= unit; };
     if (odd(1)) {
         copy_unit<uint8_t>(to, from, left);

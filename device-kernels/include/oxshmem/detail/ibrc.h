@@ -166,8 +166,7 @@ OXSHMEM_NOINLINE void ibrc_failure(Op op) {
     const uint32_t pe = static_cast<uint32_t>(now & 0xffff);
     const uint64_t fault = p.faults + pe * sizeof(abi::ProxyFault);
     const auto word = [&](uint32_t i) { return port::load<order::relaxed, reach::system>(as<uint64_t>(fault + i * 8)); };
-    raise(ErrorCode::completion, op, static_cast<int>(pe), word(2), high(word(0)), low(word(0)), word(1), low(word(3)),
-          high(word(3)));
+    raise_completion(op, static_cast<int>(pe), word(2), high(word(0)), {low(word(0)), word(1), low(word(3)), high(word(3))});
 }
 
 // Waits until the first `end` descriptors are done. Failures among them are recorded.

@@ -22,32 +22,41 @@ OXSHMEM_DEVICE bool by_proxy() {
 // blocks as its payload needs.
 template <class T>
 OXSHMEM_DEVICE void network_p_runs(Qp &qp, const Group &group, const Located &remote, T value, uint32_t starts) {
-    uint32_t blocks = 0; // of all runs so far
-    uint32_t last_run = 0;
-    uint32_t my_offset = 0, my_run = 0, my_lanes = 0;
-    for (uint32_t left = starts; left != 0;) {
-        const uint32_t first = port::lowest_bit(left);
-        left &= left - 1;
-        const uint32_t before_next = left == 0 ? ~0u : (1u << port::lowest_bit(left)) - 1;
-        const uint32_t members = group.mask & before_next & ~((1u << first) - 1);
-        if ((members >> port::lane_id() & 1) != 0) {
-            my_offset = blocks, my_run = first, my_lanes = members;
+    uint32_t offset = 0, run = group.leader,
+             lanes = group.mask; // the calling lane's run: its first block, first lane and lanes
+    uint32_t last_run = group.leader;
+    uint32_t blocks = inline_blocks(group.size * sizeof(T)); // of all runs
+    if ((starts & (starts - 1)) != 0) {
+        blocks = 0;
+        for (uint32_t left = starts; left != 0;) {
+            last_run = port::lowest_bit(left);
+            left &= left - 1;
+            const uint32_t before_next = left == 0 ? ~0u : (1u << port::lowest_bit(left)) - 1;
+            const uint32_t members = group.mask & before_next & ~((1u << last_run) - 1);
+            if ((members >> port::lane_id() & 1) != 0) {
+                offset = blocks, run = last_run, lanes = members;
+            }
+            blocks += inline_blocks(port::count_ones(members) * sizeof(T));
         }
-        blocks += inline_blocks(port::count_ones(members) * sizeof(T));
-        last_run = first;
     }
     const Reservation reservation = reserve(qp, group, blocks);
     if (!reservation.ok) {
         return;
     }
-    const Slot slot = slot_at(reservation, my_offset);
-    if (my_run == port::lane_id()) {
-        slot.inline_header(qp.qpn, remote, port::count_ones(my_lanes) * sizeof(T), my_run == last_run);
+    const uint32_t bytes = port::count_ones(lanes) * sizeof(T);
+    const uint32_t position = port::count_ones(lanes & ((1u << port::lane_id()) - 1));
+    const Slot slot = slot_at(reservation, offset);
+    if (position == 0) {
+        slot.inline_header(remote, bytes, run == last_run);
     }
-    const uint32_t position = port::count_ones(my_lanes & ((1u << port::lane_id()) - 1));
     slot.inline_value(position * sizeof(T), value);
-    const uint32_t own = my_run == port::lane_id() ? inline_blocks(port::count_ones(my_lanes) * sizeof(T)) : 0;
-    submit(qp, group, reservation, blocks, my_offset, own, true);
+    submit(qp, group, reservation, blocks, true, [&] {
+        // A request never has more blocks than lanes.
+        const uint32_t own = inline_blocks(bytes);
+        if (position < own) {
+            stamp(reservation, offset + position, own - 1 - position);
+        }
+    });
 }
 
 // Writes one value inline. Lanes whose targets follow each other share a work request; the rest share the reservation and the
@@ -75,10 +84,8 @@ template <class T> OXSHMEM_DEVICE void network_p(T *dst, T value, int pe) {
     if (!reservation.ok) {
         return;
     }
-    const Slot slot = slot_at(reservation, group.rank);
-    slot.inline_header(qp.qpn, remote, sizeof(T), group.last());
-    slot.inline_value(0, value);
-    submit(qp, group, reservation, group.size, group.rank, 1, false);
+    slot_at(reservation, group.rank).inline_word(remote, value, group.last());
+    submit(qp, group, reservation, group.size, false, [&] { stamp(reservation, group.rank, 0); });
 }
 
 // One piece of a put: what a single work request can carry from `src` to `dst`, at most `bytes`.
@@ -108,13 +115,29 @@ OXSHMEM_DEVICE uint32_t piece_blocks(const Piece &piece) {
     return piece.inlined ? inline_blocks(piece.bytes) : 1;
 }
 
-OXSHMEM_DEVICE void write_piece(const Slot &slot, const Qp &qp, const Piece &piece, const void *src, bool signaled) {
+OXSHMEM_DEVICE void write_piece(const Slot &slot, const Piece &piece, const void *src, bool signaled) {
     if (piece.inlined) {
-        slot.inline_header(qp.qpn, piece.remote, piece.bytes, signaled);
+        slot.inline_header(piece.remote, piece.bytes, signaled);
         slot.inline_bytes(src, piece.bytes);
     } else {
-        slot.transfer(Opcode::rdma_write, qp.qpn, piece.remote, piece.local, piece.bytes, signaled);
+        slot.transfer(Opcode::rdma_write, piece.remote, piece.local, piece.bytes, signaled);
     }
+}
+
+// A put that is a single work request of this GPU's, as most are: of more than kInlineOneBlock bytes, between chunks of the
+// heap.
+OXSHMEM_DEVICE bool is_one_transfer(const void *dst, const void *src, uint64_t bytes) {
+    const uint64_t from = offset_of(src);
+    return !by_proxy() && bytes > kInlineOneBlock && bytes <= abi::kMaxMessageBytes && from < port::state().heap_bytes &&
+           in_one_chunk(offset_of(dst), bytes) && in_one_chunk(from, bytes);
+}
+
+OXSHMEM_DEVICE uint64_t network_transfer(void *dst, const void *src, uint64_t bytes, int pe) {
+    Qp &qp = qp_for(pe);
+    const Located remote = locate_remote(dst, pe), local = locate_local(src);
+    return post(qp, 1, [&](const Slot &slot, bool signaled) {
+        slot.transfer(Opcode::rdma_write, remote, local, static_cast<uint32_t>(bytes), signaled);
+    });
 }
 
 OXSHMEM_OUTLINE uint64_t network_put(void *dst, const void *src, uint64_t bytes, int pe) {
@@ -127,8 +150,7 @@ OXSHMEM_OUTLINE uint64_t network_put(void *dst, const void *src, uint64_t bytes,
     const char *from = static_cast<const char *>(src);
     while (bytes != 0) {
         const Piece piece = next_piece(to, from, bytes, pe);
-        end = post(qp, piece_blocks(piece),
-                   [&](const Slot &slot, bool signaled) { write_piece(slot, qp, piece, from, signaled); });
+        end = post(qp, piece_blocks(piece), [&](const Slot &slot, bool signaled) { write_piece(slot, piece, from, signaled); });
         if (end == 0) {
             return 0;
         }
@@ -155,7 +177,7 @@ OXSHMEM_OUTLINE uint64_t network_get(void *dst, const void *src, uint64_t bytes,
         if (local.bytes != 0) {
             part = least(part, local.bytes);
             end = post(qp, 1, [&](const Slot &slot, bool signaled) {
-                slot.transfer(Opcode::rdma_read, qp.qpn, remote, local, static_cast<uint32_t>(part), signaled);
+                slot.transfer(Opcode::rdma_read, remote, local, static_cast<uint32_t>(part), signaled);
             });
             if (end == 0) {
                 return 0;
@@ -167,7 +189,7 @@ OXSHMEM_OUTLINE uint64_t network_get(void *dst, const void *src, uint64_t bytes,
                 return 0;
             }
             end = post(qp, 1, [&](const Slot &slot, bool signaled) {
-                slot.transfer(Opcode::rdma_read, qp.qpn, remote, landing.located(qp), static_cast<uint32_t>(part), signaled);
+                slot.transfer(Opcode::rdma_read, remote, landing.located(qp), static_cast<uint32_t>(part), signaled);
             });
             if (end == 0 || !wait_completed(qp, end, op)) {
                 return 0;
@@ -195,7 +217,7 @@ template <class T> OXSHMEM_DEVICE T network_g(const T *src, int pe) {
     }
     const Located remote = locate_remote(src, pe);
     const uint64_t end = post(qp, 1, [&](const Slot &slot, bool signaled) {
-        slot.transfer(Opcode::rdma_read, qp.qpn, remote, landing.located(qp), sizeof(T), signaled);
+        slot.transfer(Opcode::rdma_read, remote, landing.located(qp), sizeof(T), signaled);
     });
     if (end != 0 && wait_completed(qp, end, Op::g)) {
         value = port::load<order::relaxed, reach::system>(as<T>(landing.address(qp)));
@@ -211,8 +233,7 @@ OXSHMEM_OUTLINE void network_atomic(void *target, AtomicRequest request, int pe)
     }
     Qp &qp = qp_for(pe);
     const Located remote = locate_remote(target, pe);
-    post(qp, request.blocks(),
-         [&](const Slot &slot, bool signaled) { request.write(slot, qp.qpn, remote, discard(qp), signaled); });
+    post(qp, request.blocks(), [&](const Slot &slot, bool signaled) { request.write(slot, remote, discard(qp), signaled); });
 }
 
 // As network_atomic, and answers what was there before. The HCA returns 8-byte results in host order and 4-byte results of
@@ -229,7 +250,7 @@ template <class T> OXSHMEM_OUTLINE T network_fetch_atomic(T *target, AtomicReque
     }
     const Located remote = locate_remote(target, pe);
     const uint64_t end = post(qp, request.blocks(), [&](const Slot &slot, bool signaled) {
-        request.write(slot, qp.qpn, remote, landing.located(qp), signaled);
+        request.write(slot, remote, landing.located(qp), signaled);
     });
     if (end != 0 && wait_completed(qp, end, Op::atomic)) {
         if constexpr (sizeof(T) == 4) {
@@ -246,10 +267,9 @@ template <class T> OXSHMEM_OUTLINE T network_fetch_atomic(T *target, AtomicReque
 OXSHMEM_DEVICE void write_signal(const Slot &slot, const Qp &qp, const Located &remote, uint64_t value, SignalOp op,
                                  bool signaled) {
     if (op == SignalOp::set) {
-        slot.inline_header(qp.qpn, remote, sizeof(uint64_t), signaled);
-        slot.inline_value(0, value);
+        slot.inline_word(remote, value, signaled);
     } else {
-        AtomicRequest::add(value).write(slot, qp.qpn, remote, discard(qp), signaled);
+        AtomicRequest::add(value).write(slot, remote, discard(qp), signaled);
     }
 }
 
@@ -261,9 +281,7 @@ OXSHMEM_OUTLINE void network_signal(uint64_t *signal, uint64_t value, SignalOp o
     Qp &qp = qp_for(pe);
     const Located remote = locate_remote(signal, pe);
     // Strongly ordered, like the signal of a put_signal: two signals to one word arrive in their order.
-    post(qp, 1, [&](const Slot &slot, bool signaled) {
-        write_signal(Slot{slot.wq, slot.index, slot.mask, true}, qp, remote, value, op, signaled);
-    });
+    post(qp, 1, [&](const Slot &slot, bool signaled) { write_signal(slot.ordered_after(0), qp, remote, value, op, signaled); });
 }
 
 // Data, then its signal on the same QP; the last piece and the signal share a reservation and a doorbell.
@@ -283,9 +301,9 @@ OXSHMEM_OUTLINE uint64_t network_put_signal(void *dst, const void *src, uint64_t
         const bool last = piece.bytes == bytes;
         const uint32_t data_blocks = piece_blocks(piece);
         const uint64_t end = post(qp, data_blocks + (last ? 1 : 0), [&](const Slot &slot, bool signaled) {
-            write_piece(slot, qp, piece, from, signaled && !last);
+            write_piece(slot, piece, from, signaled && !last);
             if (last) {
-                write_signal(Slot{slot.wq, slot.index + data_blocks, slot.mask, true}, qp, target, value, op, signaled);
+                write_signal(slot.ordered_after(data_blocks), qp, target, value, op, signaled);
             }
         });
         if (end == 0 || last) {
@@ -326,7 +344,8 @@ OXSHMEM_OUTLINE void network_wait(uint64_t end, int pe, Op op) {
     }
 }
 
-// Waits for everything that was posted on any QP before the call.
+// Waits for everything that was posted on any QP before the call. One that fails (its error is recorded) keeps it from none of
+// the others.
 OXSHMEM_OUTLINE void network_quiet() {
     if (by_proxy()) {
         ibrc_quiet();
@@ -338,11 +357,10 @@ OXSHMEM_OUTLINE void network_quiet() {
         uint64_t bits = port::load<order::acquire, reach::device>(as<uint64_t>(s.used) + word);
         for (; bits != 0; bits &= bits - 1) {
             Qp &qp = as<Qp>(s.qps)[word * 64 + port::lowest_bit(bits)];
-            const uint64_t completed = port::load<order::relaxed, reach::device>(&qp.completed);
+            // Acquire: what is completed must not be newer than what is posted.
+            const uint64_t completed = port::load<order::acquire, reach::device>(&qp.completed);
             const uint64_t posted = reserved_in(port::load<order::relaxed, reach::device>(&qp.gate), completed);
-            if (!wait_completed(qp, posted, Op::quiet)) {
-                return;
-            }
+            wait_completed(qp, posted, Op::quiet);
         }
     }
 }

@@ -52,7 +52,10 @@ OXSHMEM_DEVICE Group make_group(uint32_t mask) {
 // The QP that this block's operations to `pe` use: always the same one, so they stay in order without waiting.
 OXSHMEM_DEVICE Qp &qp_for(int pe) {
     const abi::State &s = port::state();
-    return as<Qp>(s.qps)[static_cast<uint64_t>(pe) * s.qps_per_pe + port::block_rank() % s.qps_per_pe];
+    // The branch spares a division.
+    const uint32_t rank = port::block_rank();
+    const uint32_t which = rank < s.qps_per_pe ? rank : rank % s.qps_per_pe;
+    return as<Qp>(s.qps)[static_cast<uint64_t>(pe) * s.qps_per_pe + which];
 }
 
 // Qp::index, computed because a load would have to be waited for.
@@ -100,21 +103,25 @@ template <order O> OXSHMEM_DEVICE bool poll(Qp &qp, uint64_t blocks, Op op, bool
         // mlx5_err_cqe: vendor_err_synd is byte 54, syndrome byte 55.
         const uint64_t syndromes = port::load<order::relaxed, reach::system>(as<uint64_t>(qp.cqe + 48));
         const uint64_t slot = block_at(qp, first);
-        raise(ErrorCode::completion, op, qp.pe, be(*as<uint64_t>(slot + 16)), be(*as<uint32_t>(slot)) & 0xff, qp.qpn, first,
-              static_cast<uint32_t>(syndromes >> 56), static_cast<uint32_t>(syndromes >> 48) & 0xff);
+        raise_completion(
+            op, qp.pe, be(*as<uint64_t>(slot + 16)), be(*as<uint32_t>(slot)) & 0xff,
+            {qp.qpn, first, static_cast<uint32_t>(syndromes >> 56), static_cast<uint32_t>(syndromes >> 48) & 0xff});
         failed = true;
         return true;
     }
-    // All before the newest WQE is complete. Its own blocks count as well only where their number is known: its size is in its
-    // control segment, which nobody overwrites before `completed` has passed it.
+    // All before the newest WQE is complete. Its own blocks count as well only where their number is known: it is in the
+    // control segment, which is its own as long as it says so. Once `completed` has passed it, another may be there, also for
+    // those who do not see that yet.
     uint64_t end = first;
     if (behind != 0 && behind < 0x8000) {
         if (behind > kMostBlocks) {
             return false;
         }
-        const uint32_t segments = be(port::load<order::acquire, reach::device>(as<uint32_t>(block_at(qp, first) + 4))) & 0x3f;
-        end = first + (segments + 3) / 4;
-        if (port::load<order::relaxed, reach::device>(&qp.completed) > first || end < blocks) {
+        const uint64_t control = port::load<order::acquire, reach::device>(as<uint64_t>(block_at(qp, first)));
+        const uint32_t index = be(low(control)) >> 8 & 0xffff, qpn_ds = be(high(control));
+        end = first + ((qpn_ds & 0x3f) + 3) / 4;
+        if (end < blocks || index != counter || qpn_ds >> 8 != qp.qpn ||
+            port::load<order::relaxed, reach::device>(&qp.completed) > first) {
             return false;
         }
     }
@@ -123,7 +130,7 @@ template <order O> OXSHMEM_DEVICE bool poll(Qp &qp, uint64_t blocks, Op op, bool
 }
 
 // Waits until `blocks` blocks in all have completed, and what their WQEs fetched is visible. False: error or deadline.
-OXSHMEM_DEVICE bool wait_completed(Qp &qp, uint64_t blocks, Op op) {
+OXSHMEM_OUTLINE bool wait_completed(Qp &qp, uint64_t blocks, Op op) {
     bool failed = false;
     const auto done = [&] {
         if (poll<order::acquire>(qp, blocks, op, failed)) {
@@ -161,7 +168,6 @@ struct Reservation {
     uint32_t depth_log2, qpn;
     bool ordered; // a fence was called before: the first request has to carry it
     bool baton;   // nobody else is in the gate
-    bool used;    // the QP is known as one that was posted to
     bool ok;      // false: they never became free (the reason is recorded); the QP is of no more use
 };
 
@@ -170,10 +176,9 @@ struct Reservation {
 OXSHMEM_DEVICE Reservation reserve(Qp &qp, const Group &group, uint32_t blocks) {
     Reservation r;
     r.wq = qp.wq, r.stamps = qp.stamps, r.depth_log2 = qp.depth_log2, r.qpn = qp.qpn;
-    const uint64_t used = port::load<order::relaxed, reach::device>(as<uint64_t>(port::state().used) + index_of(qp) / 64);
+    // What the leader learns, in one word: the index, which stays far below these bits, and two flags.
+    constexpr uint64_t kOrdered = 1ull << 62, kBaton = 1ull << 63, kFailed = ~0ull;
     uint64_t first = 0;
-    uint32_t flags = 0;
-    constexpr uint32_t kOrdered = 1, kBaton = 2;
     if (group.leads()) {
         const uint64_t completed = port::load<order::relaxed, reach::device>(&qp.completed);
         const uint64_t gate = port::fetch_add<order::relaxed, reach::device>(
@@ -185,26 +190,24 @@ OXSHMEM_DEVICE Reservation reserve(Qp &qp, const Group &group, uint32_t blocks) 
         first = reserved_in(gate, completed);
         const uint64_t depth = 1ull << r.depth_log2;
         if (first + blocks > depth + completed && !wait_space(qp, first + blocks - depth)) {
-            first = ~0ull;
+            first = kFailed;
+        } else {
+            first |= ((gate & abi::kGateFence) != 0 ? kOrdered : 0) | (got_baton(gate) ? kBaton : 0);
         }
-        flags = (gate & abi::kGateFence) != 0 ? kOrdered : 0;
-        flags |= got_baton(gate) ? kBaton : 0;
     }
     if (group.size > 1) {
         first = port::shfl(group.mask, first, group.leader);
-        flags = port::shfl(group.mask, flags, group.leader);
     }
-    r.first = first;
-    r.used = (used >> index_of(qp) % 64 & 1) != 0;
-    r.ordered = (flags & kOrdered) != 0;
-    r.baton = (flags & kBaton) != 0;
-    r.ok = first != ~0ull;
+    r.first = first & ~(kOrdered | kBaton);
+    r.ordered = (first & kOrdered) != 0;
+    r.baton = (first & kBaton) != 0;
+    r.ok = first != kFailed;
     return r;
 }
 
 // The slot of the request `offset` blocks behind the first of a reservation.
 OXSHMEM_DEVICE Slot slot_at(const Reservation &r, uint32_t offset) {
-    return {r.wq, r.first + offset, (1u << r.depth_log2) - 1, r.ordered && offset == 0};
+    return {r.wq, r.first + offset, (1u << r.depth_log2) - 1, r.qpn, r.ordered && offset == 0};
 }
 
 // The stamp of a written block: the lap, and above it how many blocks of its lane follow. A doorbell covers all blocks of a
@@ -223,12 +226,10 @@ OXSHMEM_DEVICE uint32_t *stamp_at(const Reservation &r, uint64_t index) {
     return as<uint32_t>(r.stamps) + (index & ((1ull << r.depth_log2) - 1));
 }
 
-// Stamps the calling lane's own blocks, which are written.
-OXSHMEM_DEVICE void stamp(const Reservation &r, uint32_t offset, uint32_t blocks) {
-    for (uint32_t i = 0; i < blocks; ++i) {
-        const uint64_t index = r.first + offset + i;
-        port::store<order::relaxed, reach::device>(stamp_at(r, index), (blocks - 1 - i) << kStampLapBits | lap_of(r, index));
-    }
+// Stamps the block `offset` blocks behind the first of a reservation, behind which `following` blocks of the same lane follow.
+OXSHMEM_DEVICE void stamp(const Reservation &r, uint32_t offset, uint32_t following) {
+    const uint64_t index = r.first + offset;
+    port::store<order::relaxed, reach::device>(stamp_at(r, index), following << kStampLapBits | lap_of(r, index));
 }
 
 // The end of the stamped prefix that begins at `from`, scanned by all lanes of the group, four stamps a lane and pass.
@@ -387,17 +388,17 @@ OXSHMEM_OUTLINE void keep_ringing(Qp &qp, Group group, Reservation r, uint64_t r
     }
 }
 
-// Submits the group's blocks, `blocks` in all, of which the calling lane answers for `own` from `offset` on. `shared`: lanes
+// Submits the group's blocks, `blocks` in all, which are written; the lanes' `stamps()` stamp all of them. `shared`: lanes
 // wrote to each other's blocks. Every lane of the group calls.
-OXSHMEM_DEVICE void submit(Qp &qp, const Group &group, const Reservation &r, uint32_t blocks, uint32_t offset, uint32_t own,
-                           bool shared) {
+template <class Stamps>
+OXSHMEM_DEVICE void submit(Qp &qp, const Group &group, const Reservation &r, uint32_t blocks, bool shared, Stamps stamps) {
     if (group.size > 1 && (r.baton || shared)) {
         port::sync_warp(group.mask);
     }
-    if (!r.used && group.leads()) {
-        const uint32_t index = index_of(qp);
-        port::fetch_or<order::relaxed, reach::device>(as<uint64_t>(port::state().used) + index / 64, uint64_t{1} << index % 64);
-    }
+    uint64_t *const used = as<uint64_t>(port::state().used) + index_of(qp) / 64;
+    const uint64_t used_bit = uint64_t{1} << index_of(qp) % 64;
+    // Asked for here and looked at below, so that nobody waits for it.
+    const uint64_t known = group.leads() ? port::load<order::relaxed, reach::device>(used) : used_bit;
     const uint64_t end = r.first + blocks;
     uint64_t rung = ~0ull;
     if (r.baton) {
@@ -406,18 +407,21 @@ OXSHMEM_DEVICE void submit(Qp &qp, const Group &group, const Reservation &r, uin
             // Alone still?
             const uint64_t alone = end << abi::kGateReservedShift | abi::kGateOneGroup;
             const uint64_t empty = alone - abi::kGateOneGroup;
-            rung = port::compare_exchange<order::release, reach::device>(&qp.gate, alone, empty) == alone ? ~0ull : end;
             count_doorbell(qp);
+            rung = port::compare_exchange<order::release, reach::device>(&qp.gate, alone, empty) == alone ? ~0ull : end;
         }
     } else {
         port::fence<order::acq_rel, reach::device>();
-        stamp(r, offset, own);
+        stamps();
         if (group.size > 1) {
             port::sync_warp(group.mask);
         }
         if (group.leads()) {
             rung = leave_or_take(qp, true);
         }
+    }
+    if ((known & used_bit) == 0) {
+        port::fetch_or<order::relaxed, reach::device>(used, used_bit);
     }
     rung = from_leader(group, rung);
     if (rung != ~0ull && (port::kCoalesced || group.leads())) {
@@ -436,7 +440,11 @@ template <class Write> OXSHMEM_DEVICE uint64_t post(Qp &qp, uint32_t blocks, Wri
     }
     const uint32_t offset = blocks * group.rank;
     write(slot_at(reservation, offset), group.last());
-    submit(qp, group, reservation, blocks * group.size, offset, blocks, false);
+    submit(qp, group, reservation, blocks * group.size, false, [&] {
+        for (uint32_t i = 0; i < blocks; ++i) {
+            stamp(reservation, offset + i, blocks - 1 - i);
+        }
+    });
     return reservation.first + blocks * (group.rank + 1);
 }
 

@@ -52,7 +52,11 @@ struct Slot {
     uint64_t wq;
     uint64_t index; // 64-bit block index of the WQE's first block
     uint32_t mask;  // depth - 1
-    bool ordered;   // strong ordering
+    uint32_t qpn;
+    bool ordered; // strong ordering
+
+    // The slot that begins `blocks` blocks later, for a strongly ordered request.
+    OXSHMEM_DEVICE Slot ordered_after(uint32_t blocks) const { return {wq, index + blocks, mask, qpn, true}; }
 
     // The 16 bytes at segment `ds` of the WQE.
     OXSHMEM_DEVICE void *segment(uint32_t ds) const {
@@ -66,7 +70,7 @@ struct Slot {
         port::store_vec(segment(ds), port::vec16{x, y, z, w});
     }
 
-    OXSHMEM_DEVICE void control(Opcode op, uint32_t opmod, uint32_t qpn, uint32_t ds, bool signaled) const {
+    OXSHMEM_DEVICE void control(Opcode op, uint32_t opmod, uint32_t ds, bool signaled) const {
         put(0, be(opmod << 24 | (low(index) & 0xffff) << 8 | static_cast<uint32_t>(op)), be(qpn << 8 | ds),
             ((signaled ? kCqUpdate : 0) | (ordered ? kStrongOrdering : 0)) << 24, 0);
     }
@@ -80,18 +84,27 @@ struct Slot {
     }
 
     // RDMA WRITE or READ: one block.
-    OXSHMEM_DEVICE void transfer(Opcode op, uint32_t qpn, const Located &remote, const Located &local, uint32_t bytes,
-                                 bool signaled) const {
-        control(op, 0, qpn, 3, signaled);
+    OXSHMEM_DEVICE void transfer(Opcode op, const Located &remote, const Located &local, uint32_t bytes, bool signaled) const {
+        control(op, 0, 3, signaled);
         remote_address(remote);
         data(2, local, bytes);
     }
 
     // Everything of an inline RDMA WRITE but its payload, which begins at byte kInlineOffset.
-    OXSHMEM_DEVICE void inline_header(uint32_t qpn, const Located &remote, uint32_t bytes, bool signaled) const {
-        control(Opcode::rdma_write, 0, qpn, (kInlineOffset + bytes + 15) / 16, signaled);
+    OXSHMEM_DEVICE void inline_header(const Located &remote, uint32_t bytes, bool signaled) const {
+        control(Opcode::rdma_write, 0, (kInlineOffset + bytes + 15) / 16, signaled);
         remote_address(remote);
         *static_cast<uint32_t *>(byte(kInlineHeaderOffset)) = be(bytes | kInlineFlag);
+    }
+
+    // An inline RDMA WRITE of one value: header and payload fit three segments, each stored as a whole.
+    template <class T> OXSHMEM_DEVICE void inline_word(const Located &remote, T value, bool signaled) const {
+        static_assert(kInlineHeaderOffset % 16 == 0 && kInlineOffset + sizeof(uint64_t) <= kInlineHeaderOffset + 16);
+        uint64_t bits = 0;
+        memcpy(&bits, &value, sizeof(T));
+        control(Opcode::rdma_write, 0, 3, signaled);
+        remote_address(remote);
+        put(kInlineHeaderOffset / 16, be(static_cast<uint32_t>(sizeof(T)) | kInlineFlag), low(bits), high(bits), 0);
     }
 
     // Payload of an inline WQE. Segments of 16 bytes are contiguous in the queue unless a wrap lies between them.
@@ -134,9 +147,8 @@ struct AtomicRequest {
     OXSHMEM_DEVICE uint32_t segments() const { return op == Opcode::masked_cs && width == 8 ? 5 : 4; }
     OXSHMEM_DEVICE uint32_t blocks() const { return segments() == 5 ? 2 : 1; }
 
-    OXSHMEM_DEVICE void write(const Slot &slot, uint32_t qpn, const Located &remote, const Located &result,
-                              bool signaled) const {
-        slot.control(op, opmod, qpn, segments(), signaled);
+    OXSHMEM_DEVICE void write(const Slot &slot, const Located &remote, const Located &result, bool signaled) const {
+        slot.control(op, opmod, segments(), signaled);
         slot.remote_address(remote);
         uint32_t ds = 2;
         if (width == 8) {

@@ -280,6 +280,22 @@ inline void store_vec(void *p, vec16 value) {
     *static_cast<volatile detail::vec_word *>(p) = detail::vec_word{value.x, value.y, value.z, value.w};
 }
 
+constexpr uint32_t kSectorBytes = 64;
+
+template <uint32_t> inline void touch(const void *, uint32_t) {}
+
+template <class T> inline T *early(T *p) {
+    return p;
+}
+
+template <class T> inline void flag_store(T *p, T value) {
+    store<order::relaxed, reach::system>(p, value);
+}
+
+template <order O, reach R> inline vec16 load_four(const uint32_t *p) {
+    return {load<O, R>(p), load<O, R>(p + 1), load<O, R>(p + 2), load<O, R>(p + 3)};
+}
+
 inline void store_pair(uint64_t *p, uint64_t first, uint64_t second) {
     store<order::relaxed, reach::system>(p, first);
     store<order::relaxed, reach::system>(p + 1, second);
@@ -470,6 +486,8 @@ struct kernel_registration {
 #define OXSHMEM_DEVICE inline
 #define OXSHMEM_OUTLINE inline
 #define OXSHMEM_UNROLL _Pragma("GCC unroll 8")
+#define OXSHMEM_NO_UNROLL
+#define OXSHMEM_LIKELY(condition) __builtin_expect(static_cast<bool>(condition), true)
 #define OXSHMEM_NOINLINE __attribute__((noinline)) inline
 
 #define OXSHMEM_KERNEL(name, ...)                                                                                              \

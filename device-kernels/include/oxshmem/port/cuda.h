@@ -6,14 +6,18 @@
 // synchronise between threads of that scope; fence.acq_rel orders everything before it with everything after it.
 #pragma once
 
-#include <cuda_runtime.h>
-
 #include <oxshmem/abi.h>
 
+#ifndef __CUDACC_RTC__
+#include <cuda_runtime.h>
+
 #include <cstring>
+#endif
 
 #define OXSHMEM_DEVICE __device__ __forceinline__
 #define OXSHMEM_UNROLL _Pragma("unroll")
+#define OXSHMEM_NO_UNROLL _Pragma("unroll 1")
+#define OXSHMEM_LIKELY(condition) __builtin_expect(static_cast<bool>(condition), true)
 #define OXSHMEM_NOINLINE static __device__ __noinline__
 #define OXSHMEM_OUTLINE static __device__ __noinline__
 // Any block that the hardware takes can be launched: the bound keeps the registers of a thread low enough.
@@ -82,61 +86,75 @@ template <class T> OXSHMEM_DEVICE T from_word(typename word<sizeof(T)>::type val
     }
 }
 
+// The operand of an instruction with this reach: an address of global memory, or a generic one.
+template <reach R> OXSHMEM_DEVICE uint64_t operand(const void *p) {
+    return R == reach::block ? reinterpret_cast<uint64_t>(p) : __cvta_generic_to_global(p);
+}
+
 } // namespace detail
 
-// One macro for each shape of instruction, expanded for every semantic x scope x width.
-#define OXSHMEM_PTX_LOAD(sem, sc, S, R)                                                                                        \
+// One macro for each shape of instruction, expanded for every semantic x scope x width. What threads of several blocks share
+// lies in global memory, and the instructions say so: for a generic address the compiler adds a test for shared memory to every
+// atomic, with a loop that emulates it there, and waits for the answer of atomics that have none.
+#define OXSHMEM_PTX_LOAD(sem, sc, S, space, R)                                                                                 \
     if constexpr (O == order::sem && R == reach::S) {                                                                          \
         if constexpr (sizeof(T) == 1)                                                                                          \
-            asm volatile("ld." #sem "." #sc ".u8 %0, [%1];" : "=r"(out) : "l"(p) : "memory");                                  \
+            asm volatile("ld." #sem "." #sc space ".u8 %0, [%1];" : "=r"(out) : "l"(at) : "memory");                           \
         else if constexpr (sizeof(T) == 2)                                                                                     \
-            asm volatile("ld." #sem "." #sc ".u16 %0, [%1];" : "=h"(out) : "l"(p) : "memory");                                 \
+            asm volatile("ld." #sem "." #sc space ".u16 %0, [%1];" : "=h"(out) : "l"(at) : "memory");                          \
         else if constexpr (sizeof(T) == 4)                                                                                     \
-            asm volatile("ld." #sem "." #sc ".u32 %0, [%1];" : "=r"(out) : "l"(p) : "memory");                                 \
+            asm volatile("ld." #sem "." #sc space ".u32 %0, [%1];" : "=r"(out) : "l"(at) : "memory");                          \
         else                                                                                                                   \
-            asm volatile("ld." #sem "." #sc ".u64 %0, [%1];" : "=l"(out) : "l"(p) : "memory");                                 \
+            asm volatile("ld." #sem "." #sc space ".u64 %0, [%1];" : "=l"(out) : "l"(at) : "memory");                          \
     }
 
-#define OXSHMEM_PTX_STORE(sem, sc, S, R)                                                                                       \
+#define OXSHMEM_PTX_STORE(sem, sc, S, space, R)                                                                                \
     if constexpr (O == order::sem && R == reach::S) {                                                                          \
         if constexpr (sizeof(T) == 1)                                                                                          \
-            asm volatile("st." #sem "." #sc ".u8 [%0], %1;" ::"l"(p), "r"(in) : "memory");                                     \
+            asm volatile("st." #sem "." #sc space ".u8 [%0], %1;" ::"l"(at), "r"(in) : "memory");                              \
         else if constexpr (sizeof(T) == 2)                                                                                     \
-            asm volatile("st." #sem "." #sc ".u16 [%0], %1;" ::"l"(p), "h"(in) : "memory");                                    \
+            asm volatile("st." #sem "." #sc space ".u16 [%0], %1;" ::"l"(at), "h"(in) : "memory");                             \
         else if constexpr (sizeof(T) == 4)                                                                                     \
-            asm volatile("st." #sem "." #sc ".u32 [%0], %1;" ::"l"(p), "r"(in) : "memory");                                    \
+            asm volatile("st." #sem "." #sc space ".u32 [%0], %1;" ::"l"(at), "r"(in) : "memory");                             \
         else                                                                                                                   \
-            asm volatile("st." #sem "." #sc ".u64 [%0], %1;" ::"l"(p), "l"(in) : "memory");                                    \
+            asm volatile("st." #sem "." #sc space ".u64 [%0], %1;" ::"l"(at), "l"(in) : "memory");                             \
     }
 
-#define OXSHMEM_PTX_RMW(sem, sc, S, op, t32, t64)                                                                              \
+#define OXSHMEM_PTX_RMW(sem, sc, S, space, op, t32, t64)                                                                       \
     if constexpr (O == order::sem && R == reach::S) {                                                                          \
         if constexpr (sizeof(T) == 4)                                                                                          \
-            asm volatile("atom." #sem "." #sc "." op "." t32 " %0, [%1], %2;" : "=r"(out) : "l"(p), "r"(in) : "memory");       \
-        else                                                                                                                   \
-            asm volatile("atom." #sem "." #sc "." op "." t64 " %0, [%1], %2;" : "=l"(out) : "l"(p), "l"(in) : "memory");       \
-    }
-
-#define OXSHMEM_PTX_CAS(sem, sc, S, R)                                                                                         \
-    if constexpr (O == order::sem && R == reach::S) {                                                                          \
-        if constexpr (sizeof(T) == 4)                                                                                          \
-            asm volatile("atom." #sem "." #sc ".cas.b32 %0, [%1], %2, %3;"                                                     \
+            asm volatile("atom." #sem "." #sc space "." op "." t32 " %0, [%1], %2;"                                            \
                          : "=r"(out)                                                                                           \
-                         : "l"(p), "r"(cmp), "r"(in)                                                                           \
+                         : "l"(at), "r"(in)                                                                                    \
                          : "memory");                                                                                          \
         else                                                                                                                   \
-            asm volatile("atom." #sem "." #sc ".cas.b64 %0, [%1], %2, %3;"                                                     \
+            asm volatile("atom." #sem "." #sc space "." op "." t64 " %0, [%1], %2;"                                            \
                          : "=l"(out)                                                                                           \
-                         : "l"(p), "l"(cmp), "l"(in)                                                                           \
+                         : "l"(at), "l"(in)                                                                                    \
+                         : "memory");                                                                                          \
+    }
+
+#define OXSHMEM_PTX_CAS(sem, sc, S, space, R)                                                                                  \
+    if constexpr (O == order::sem && R == reach::S) {                                                                          \
+        if constexpr (sizeof(T) == 4)                                                                                          \
+            asm volatile("atom." #sem "." #sc space ".cas.b32 %0, [%1], %2, %3;"                                               \
+                         : "=r"(out)                                                                                           \
+                         : "l"(at), "r"(cmp), "r"(in)                                                                          \
+                         : "memory");                                                                                          \
+        else                                                                                                                   \
+            asm volatile("atom." #sem "." #sc space ".cas.b64 %0, [%1], %2, %3;"                                               \
+                         : "=l"(out)                                                                                           \
+                         : "l"(at), "l"(cmp), "l"(in)                                                                          \
                          : "memory");                                                                                          \
     }
 
 #define OXSHMEM_PTX_SCOPES(M, sem, ...)                                                                                        \
-    M(sem, cta, block, __VA_ARGS__)                                                                                            \
-    M(sem, gpu, device, __VA_ARGS__) M(sem, sys, system, __VA_ARGS__)
+    M(sem, cta, block, "", __VA_ARGS__)                                                                                        \
+    M(sem, gpu, device, ".global", __VA_ARGS__) M(sem, sys, system, ".global", __VA_ARGS__)
 
 template <order O, reach R, class T> OXSHMEM_DEVICE T load(const T *p) {
     static_assert(O == order::relaxed || O == order::acquire);
+    const uint64_t at = detail::operand<R>(p);
     typename detail::word<sizeof(T)>::type out;
     OXSHMEM_PTX_SCOPES(OXSHMEM_PTX_LOAD, relaxed, R)
     OXSHMEM_PTX_SCOPES(OXSHMEM_PTX_LOAD, acquire, R)
@@ -145,6 +163,7 @@ template <order O, reach R, class T> OXSHMEM_DEVICE T load(const T *p) {
 
 template <order O, reach R, class T> OXSHMEM_DEVICE void store(T *p, T value) {
     static_assert(O == order::relaxed || O == order::release);
+    const uint64_t at = detail::operand<R>(p);
     const auto in = detail::to_word(value);
     OXSHMEM_PTX_SCOPES(OXSHMEM_PTX_STORE, relaxed, R)
     OXSHMEM_PTX_SCOPES(OXSHMEM_PTX_STORE, release, R)
@@ -153,6 +172,7 @@ template <order O, reach R, class T> OXSHMEM_DEVICE void store(T *p, T value) {
 #define OXSHMEM_PTX_DEFINE_RMW(name, op, t32, t64)                                                                             \
     template <order O, reach R, class T> OXSHMEM_DEVICE T name(T *p, T value) {                                                \
         static_assert(sizeof(T) == 4 || sizeof(T) == 8);                                                                       \
+        const uint64_t at = detail::operand<R>(p);                                                                             \
         const auto in = detail::to_word(value);                                                                                \
         typename detail::word<sizeof(T)>::type out;                                                                            \
         OXSHMEM_PTX_SCOPES(OXSHMEM_PTX_RMW, relaxed, op, t32, t64)                                                             \
@@ -169,18 +189,19 @@ OXSHMEM_PTX_DEFINE_RMW(fetch_xor, "xor", "b32", "b64")
 OXSHMEM_PTX_DEFINE_RMW(fetch_max, "max", "u32", "u64") // of unsigned values
 OXSHMEM_PTX_DEFINE_RMW(exchange, "exch", "b32", "b64")
 
-#define OXSHMEM_PTX_RED(sem, sc, S, op, t32, t64)                                                                              \
+#define OXSHMEM_PTX_RED(sem, sc, S, space, op, t32, t64)                                                                       \
     if constexpr (O == order::sem && R == reach::S) {                                                                          \
         if constexpr (sizeof(T) == 4)                                                                                          \
-            asm volatile("red." #sem "." #sc "." op "." t32 " [%0], %1;" ::"l"(p), "r"(in) : "memory");                        \
+            asm volatile("red." #sem "." #sc space "." op "." t32 " [%0], %1;" ::"l"(at), "r"(in) : "memory");                 \
         else                                                                                                                   \
-            asm volatile("red." #sem "." #sc "." op "." t64 " [%0], %1;" ::"l"(p), "l"(in) : "memory");                        \
+            asm volatile("red." #sem "." #sc space "." op "." t64 " [%0], %1;" ::"l"(at), "l"(in) : "memory");                 \
     }
 
 #define OXSHMEM_PTX_DEFINE_RED(name, op, t32, t64)                                                                             \
     template <order O, reach R, class T> OXSHMEM_DEVICE void name(T *p, T value) {                                             \
         static_assert(sizeof(T) == 4 || sizeof(T) == 8);                                                                       \
         static_assert(O == order::relaxed || O == order::release);                                                             \
+        const uint64_t at = detail::operand<R>(p);                                                                             \
         const auto in = detail::to_word(value);                                                                                \
         OXSHMEM_PTX_SCOPES(OXSHMEM_PTX_RED, relaxed, op, t32, t64)                                                             \
         OXSHMEM_PTX_SCOPES(OXSHMEM_PTX_RED, release, op, t32, t64)                                                             \
@@ -191,6 +212,7 @@ OXSHMEM_PTX_DEFINE_RED(raise_to, "max", "u32", "u64")
 
 template <order O, reach R, class T> OXSHMEM_DEVICE T compare_exchange(T *p, T expected, T desired) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+    const uint64_t at = detail::operand<R>(p);
     const auto cmp = detail::to_word(expected);
     const auto in = detail::to_word(desired);
     typename detail::word<sizeof(T)>::type out;
@@ -240,6 +262,45 @@ OXSHMEM_DEVICE void store_vec(void *p, vec16 v) {
     *static_cast<vec16 *>(p) = v;
 }
 
+constexpr uint32_t kSectorBytes = 32;
+
+template <uint32_t kSectors> OXSHMEM_DEVICE void touch(const void *p, uint32_t bytes) {
+    uint32_t found[kSectors], all = 0;
+    OXSHMEM_UNROLL
+    for (uint32_t i = 0; i < kSectors; ++i) {
+        const uint32_t offset = i * kSectorBytes < bytes ? i * kSectorBytes : bytes - 1;
+        asm volatile("ld.u8 %0, [%1];" : "=r"(found[i]) : "l"(static_cast<const char *>(p) + offset) : "memory");
+    }
+    OXSHMEM_UNROLL
+    for (uint32_t i = 0; i < kSectors; ++i) {
+        all |= found[i];
+    }
+    // Loads that nobody waits for would be removed. (prefetch.global.L1 is slower than not to prefetch, on an H200.)
+    asm volatile("{ .reg .pred p; setp.eq.u32 p, %0, 1; @p nanosleep.u32 0; }" ::"r"(all));
+}
+
+template <class T> OXSHMEM_DEVICE T *early(T *p) {
+    asm volatile("" : "+l"(p));
+    return p;
+}
+
+OXSHMEM_DEVICE void flag_store(uint64_t *p, uint64_t value) {
+    asm volatile("st.mmio.relaxed.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(p)), "l"(value) : "memory");
+}
+OXSHMEM_DEVICE void flag_store(uint32_t *p, uint32_t value) {
+    asm volatile("st.mmio.relaxed.sys.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(p)), "r"(value) : "memory");
+}
+
+template <order O, reach R> OXSHMEM_DEVICE vec16 load_four(const uint32_t *p) {
+    static_assert(O == order::acquire && R == reach::system);
+    vec16 v;
+    asm volatile("ld.acquire.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(__cvta_generic_to_global(p))
+                 : "memory");
+    return v;
+}
+
 OXSHMEM_DEVICE void store_pair(uint64_t *p, uint64_t first, uint64_t second) {
     asm volatile("st.relaxed.sys.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(first), "l"(second) : "memory");
 }
@@ -276,27 +337,51 @@ OXSHMEM_DEVICE uint32_t grid_blocks() {
 OXSHMEM_DEVICE uint32_t active_mask() {
     return __activemask();
 }
+
+// A mask that only the running program knows makes the compiler compare those of all lanes first, at every warp operation.
+// Whole warps are spared that.
+constexpr uint32_t kWholeWarp = 0xffffffff;
+
 OXSHMEM_DEVICE uint32_t ballot(uint32_t mask, bool predicate) {
-    return __ballot_sync(mask, predicate);
+    return mask == kWholeWarp ? __ballot_sync(kWholeWarp, predicate) : __ballot_sync(mask, predicate);
 }
 template <class T> OXSHMEM_DEVICE T shfl(uint32_t mask, T value, uint32_t source_lane) {
     // The shuffle instruction moves 32 bits.
     constexpr size_t kWords = (sizeof(T) + 3) / 4;
     uint32_t words[kWords] = {};
     memcpy(words, &value, sizeof(T));
-    OXSHMEM_UNROLL
-    for (size_t i = 0; i < kWords; ++i) {
-        words[i] = __shfl_sync(mask, words[i], source_lane);
+    if (mask == kWholeWarp) {
+        OXSHMEM_UNROLL
+        for (size_t i = 0; i < kWords; ++i) {
+            words[i] = __shfl_sync(kWholeWarp, words[i], source_lane);
+        }
+    } else {
+        OXSHMEM_UNROLL
+        for (size_t i = 0; i < kWords; ++i) {
+            words[i] = __shfl_sync(mask, words[i], source_lane);
+        }
     }
     memcpy(&value, words, sizeof(T));
     return value;
 }
 OXSHMEM_DEVICE uint32_t match_any(uint32_t mask, uint64_t value) {
-    return __match_any_sync(mask, static_cast<unsigned long long>(value));
+    const unsigned long long key = value;
+    return mask == kWholeWarp ? __match_any_sync(kWholeWarp, key) : __match_any_sync(mask, key);
 }
 OXSHMEM_DEVICE uint32_t converged(uint64_t key) {
     const uint32_t active = active_mask();
-    return (active & (active - 1)) == 0 ? active : match_any(active, key);
+    if ((active & (active - 1)) == 0) {
+        return active;
+    }
+    // One comparison where all agree, as they mostly do; match_any takes one for each different key.
+    int all;
+    const unsigned long long word = key;
+    if (active == kWholeWarp) {
+        __match_all_sync(kWholeWarp, word, &all);
+    } else {
+        __match_all_sync(active, word, &all);
+    }
+    return all != 0 ? active : match_any(active, key);
 }
 OXSHMEM_DEVICE uint32_t run_starts(uint32_t mask, uint64_t value, uint32_t step) {
     const uint32_t below = mask & ((1u << lane_id()) - 1);
@@ -305,7 +390,11 @@ OXSHMEM_DEVICE uint32_t run_starts(uint32_t mask, uint64_t value, uint32_t step)
     return ballot(mask, below == 0 || value != before + step);
 }
 OXSHMEM_DEVICE void sync_warp(uint32_t mask) {
-    __syncwarp(mask);
+    if (mask == kWholeWarp) {
+        __syncwarp();
+    } else {
+        __syncwarp(mask);
+    }
 }
 OXSHMEM_DEVICE void sync_block() {
     __syncthreads();

@@ -20,6 +20,14 @@
 //       A doorbell: one 8-byte store that is neither split nor merged. Fence before it: it orders nothing by itself on a GPU.
 //   vec16 { x, y, z, w }, load_vec(const void *), store_vec(void *, vec16)
 //       One access of 16 aligned bytes, relaxed; not atomic as a whole.
+//   touch<n>(const void *p, uint32_t bytes)
+//       For loads that follow: has the first n sectors (kSectorBytes each) of these in the cache next to the thread.
+//   early(T *) -> T *
+//       The same, computed here and not only after a branch behind which it is used.
+//   flag_store(T *, T)
+//       store<relaxed, system> of 4 or 8 bytes that a peer waits for: on its way at once.
+//   load_four<acquire, system>(const uint32_t *) -> vec16
+//       Four loads of adjacent words, aligned to 16 bytes, as one access.
 //   store_pair(uint64_t *p, uint64_t first, uint64_t second)
 //       Two relaxed stores of system reach, to p[0] and p[1], in any order; p is aligned to 16 bytes.
 //   wake_host()
@@ -60,6 +68,8 @@
 //   OXSHMEM_NOINLINE                            likewise, for one that is called rarely
 //   OXSHMEM_OUTLINE                             likewise, for one that is long: on a GPU it is not copied into its callers
 //   OXSHMEM_UNROLL                              before a short loop of constant length
+//   OXSHMEM_LIKELY(condition)                   the condition, which should cost little where it is true
+//   OXSHMEM_NO_UNROLL                           before a loop that should stay as it is
 //   OXSHMEM_KERNEL(name, parameters...) { ... } a kernel, found by the host under `name`; parameters are trivially copyable
 //   OXSHMEM_SHARED(type, name, [N][M]...)       static shared memory, uninitialised; without extents: a scalar
 //   OXSHMEM_DYNAMIC_SHARED(type, name)          type *name: the launch's dynamic shared memory, aligned to 16 bytes
