@@ -4,7 +4,7 @@
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench compare compare-transports performance-docs gpu-bundle usage header-time fmt clean
+.PHONY: help setup demo test soft-roce bench compare compare-transports performance-docs gpu-bundle usage header-time fmt clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
@@ -17,6 +17,9 @@ demo: setup ## Two PEs on this machine: bandwidth and message rate through P2P a
 
 test: setup ## Formatting, lints, docs, all tests, a few seconds of fuzzing
 	@scripts/test
+
+soft-roce: setup ## On real verbs without RDMA hardware: IBRC in a QEMU guest with Soft-RoCE, with lost packets and a cut cable too
+	@scripts/soft-roce-test
 
 bench: setup ## All benchmarks; results in results/
 	@scripts/bench

@@ -107,8 +107,10 @@ OXSHMEM_DEVICE uint64_t *register_at(Tables &t, uint32_t number) {
 // Passes on what the host has rung in its own memory. Called by the one thread that looks at this register. What was passed on
 // last is kept at the page's start, where no registers are.
 OXSHMEM_DEVICE void relay(Tables &t, const Slice &slice, uint32_t number) {
-    const uint64_t value = port::load<order::acquire, reach::system>(at<uint64_t>(slice.host_doorbells + number * sizeof(uint64_t)));
-    uint64_t *const passed = reinterpret_cast<uint64_t *>(t.pages[number / kRegistersPerPage].bytes) + number % kRegistersPerPage;
+    const uint64_t value =
+        port::load<order::acquire, reach::system>(at<uint64_t>(slice.host_doorbells + number * sizeof(uint64_t)));
+    uint64_t *const passed =
+        reinterpret_cast<uint64_t *>(t.pages[number / kRegistersPerPage].bytes) + number % kRegistersPerPage;
     if (*passed != value) {
         *passed = value;
         port::store<order::release, reach::system>(register_at(t, number), value);

@@ -20,6 +20,7 @@
 //! A queue pair that failed ends all of its descriptors, now and later, as failed. They count as completed, so nobody waits for them, and
 //! [`Engine::failures`] rises; what failed first is kept per peer. Other queue pairs go on.
 
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 
 use crate::descriptor::{Atomic, Descriptor, Landing, Request, Slot};
@@ -45,8 +46,10 @@ pub trait Results {
 /// What an engine is made for.
 #[derive(Debug, Clone, Copy)]
 pub struct EngineOptions {
-    /// The own PE, to which no queue pair leads.
+    /// The own PE.
     pub me: u32,
+    /// Whether queue pairs lead to it as well: the last ones.
+    pub own: bool,
     /// PEs of the job.
     pub n_pes: u32,
     /// Queue pairs to each peer.
@@ -57,6 +60,21 @@ pub struct EngineOptions {
     pub landing: Local,
     /// Landing slots of the device.
     pub slots: u32,
+}
+
+impl EngineOptions {
+    /// The PE that a queue pair leads to.
+    #[must_use]
+    pub fn peer(&self, qp: u32) -> u32 {
+        let peer = qp / self.per_peer;
+        if peer + 1 == self.n_pes {
+            self.me
+        } else if peer < self.me {
+            peer
+        } else {
+            peer + 1
+        }
+    }
 }
 
 /// Landing slots that the engine itself needs: one a loop, and one for results that nobody wants.
@@ -222,7 +240,8 @@ impl Engine {
     /// An idle engine for a backend with these capabilities.
     #[must_use]
     pub fn new(options: EngineOptions, capabilities: Capabilities) -> Self {
-        let count = (options.n_pes.saturating_sub(1) * options.per_peer) as usize;
+        let peers = options.n_pes.saturating_sub(u32::from(!options.own));
+        let count = (peers * options.per_peer) as usize;
         let idle = Loop {
             target: Remote::default(),
             shift: 0,
@@ -307,14 +326,21 @@ impl Engine {
 
     /// The dense index of a queue pair; `None` if there is none.
     fn qp(&self, pe: u32, queue: u32) -> Option<u32> {
-        let EngineOptions { me, n_pes, per_peer, .. } = self.options;
-        (pe < n_pes && pe != me && queue < per_peer).then(|| (if pe < me { pe } else { pe - 1 }) * per_peer + queue)
+        let EngineOptions { me, own, n_pes, per_peer, .. } = self.options;
+        if pe >= n_pes || queue >= per_peer || (pe == me && !own) {
+            return None;
+        }
+        let peer = match pe.cmp(&me) {
+            Ordering::Less => pe,
+            Ordering::Equal => n_pes - 1,
+            Ordering::Greater => pe - 1,
+        };
+        Some(peer * per_peer + queue)
     }
 
     /// The peer that a queue pair leads to.
     fn pe(&self, qp: u32) -> u32 {
-        let peer = qp / self.options.per_peer;
-        if peer < self.options.me { peer } else { peer + 1 }
+        self.options.peer(qp)
     }
 
     /// Takes the next descriptor of the ring, [`has_room`](Self::has_room) given.

@@ -27,7 +27,7 @@ const BYTES: u64 = SHARED + 64;
 
 fn options(window: usize) -> EngineOptions {
     let landing = Local { address: LANDING, length: 0, key: 77 };
-    EngineOptions { me: ME, n_pes: N_PES, per_peer: PER_PEER, window, landing, slots: SLOTS }
+    EngineOptions { me: ME, own: false, n_pes: N_PES, per_peer: PER_PEER, window, landing, slots: SLOTS }
 }
 
 fn capabilities(send_depth: u32, masked: bool, width_four: bool, four_is_big_endian: bool) -> Capabilities {

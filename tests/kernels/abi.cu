@@ -45,6 +45,9 @@ OXSHMEM_KERNEL(abi_layout, uint64_t *out, uint64_t *count) {
     FIELD(Qp, rung);
     FIELD(Qp, doorbells);
     FIELD(Qp, completed);
+    SIZE(ProxyWord);
+    FIELD(ProxyWord, seen);
+    FIELD(ProxyWord, polled);
     SIZE(Proxy);
     FIELD(Proxy, slots);
     FIELD(Proxy, taken_word);
@@ -92,6 +95,7 @@ OXSHMEM_KERNEL(abi_layout, uint64_t *out, uint64_t *count) {
     FIELD(State, sync_slots);
     FIELD(State, sync_epoch);
     FIELD(State, proxy);
+    FIELD(State, atomics_by_network);
     *count = at;
 }
 

@@ -162,8 +162,8 @@ OXSHMEM_KERNEL(ring_words, uint64_t *out) {
     }
 }
 
-// The work requests that pe/queues.rs expects, in its order, and the descriptors that pe/proxy.rs does. `at`: 1 KiB in one chunk, behind `at + 512` local data. One
-// thread.
+// The work requests that pe/queues.rs expects, in its order, and the descriptors that pe/proxy.rs does. `at`: 1 KiB in one
+// chunk, behind `at + 512` local data. One thread.
 OXSHMEM_KERNEL(every_request, unsigned char *at, int pe) {
     using namespace oxshmem;
     unsigned char stack[100];

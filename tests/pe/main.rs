@@ -4,6 +4,7 @@
 
 mod atomics;
 mod barriers;
+mod cable;
 mod errors;
 mod host;
 mod lanes;
@@ -33,6 +34,7 @@ const CASES: &[Case] = &[
     ("barriers", barriers::barriers),
     ("completion_error", queues::completion_error),
     ("crashes", errors::crashes),
+    ("cut_cable", cable::cut_cable),
     ("descriptors", proxy::descriptors),
     ("dies_in_alloc", processes::dies_in_alloc),
     ("dies_in_barrier", processes::dies_in_barrier),

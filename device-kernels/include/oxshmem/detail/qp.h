@@ -372,8 +372,8 @@ OXSHMEM_OUTLINE void keep_ringing(Qp &qp, Group group, Reservation r, uint64_t r
             if (port::kCoalesced && group.size > 1) {
                 port::sync_warp(group.mask);
             }
-            // The others may all be waiting for what was stamped after the scan. Without the baton stamps change while lanes look
-            // at them, so one lane decides.
+            // The others may all be waiting for what was stamped after the scan. Without the baton stamps change while lanes
+            // look at them, so one lane decides.
             if (from_leader<uint32_t>(group, ready_prefix(r, group, rung) == rung) != 0) {
                 return;
             }

@@ -346,8 +346,8 @@ OXSHMEM_DEVICE uint32_t ballot(uint32_t mask, bool predicate) {
     if (mask == kWholeWarp) {
         return __ballot_sync(kWholeWarp, predicate);
     }
-    // Not a vote: where groups of lanes with different masks are there together, ptxas of CUDA 13.0 lets them vote together, and
-    // waits for nobody.
+    // Not a vote: where groups of lanes with different masks are there together, ptxas of CUDA 13.0 lets them vote together,
+    // and waits for nobody.
     return __reduce_or_sync(mask, predicate ? 1u << lane_id() : 0u);
 }
 template <class T> OXSHMEM_DEVICE T shfl(uint32_t mask, T value, uint32_t source_lane) {
