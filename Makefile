@@ -4,7 +4,7 @@
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench compare performance-docs gpu-bundle usage header-time fmt clean
+.PHONY: help setup demo test soft-roce bench compare compare-transports performance-docs gpu-bundle usage header-time fmt clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
@@ -18,12 +18,19 @@ demo: setup ## Two PEs on this machine: bandwidth and message rate through P2P a
 test: setup ## Formatting, lints, docs, all tests, a few seconds of fuzzing
 	@scripts/test
 
+soft-roce: setup ## On real verbs without RDMA hardware: IBRC in a QEMU guest with Soft-RoCE, with lost packets and a cut cable too
+	@scripts/soft-roce-test
+
 bench: setup ## All benchmarks; results in results/
 	@scripts/bench
 
 compare: setup ## Side by side with NVSHMEM on this machine's GPUs; JSON and a plot in results/
 	@mkdir -p results
 	@scripts/compare --json results/compare.jsonl --plot results/compare.svg
+
+compare-transports: setup ## IBGDA beside IBRC on this machine; JSON and a plot in results/
+	@mkdir -p results
+	@cargo run --release --quiet -p oxshmem-perftest --bin compare_transports -- --json results/transports.jsonl --plot results/transports.svg
 
 performance-docs: setup ## Make docs/performance.md's tables and plots from perftest/baselines
 	@cargo run --release --quiet -p oxshmem-perftest --bin performance_docs

@@ -1,6 +1,6 @@
 //! The semantics of the device and host APIs, per device and transport: each test is a job whose PEs run one case.
 
-use oxshmem_tests::{Device, Job, Transport, on_devices};
+use oxshmem_tests::{Job, Transport, on_devices};
 
 const PE: &str = env!("CARGO_BIN_EXE_conformance-pe");
 
@@ -191,30 +191,87 @@ jobs! {
     flood_ibgda_2_workers: "flood" "4" "64" "500" "70000", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "256", "OXSHMEM_CPU_WORKERS" = "3";
 }
 
+// The network by the CPU proxy. Its rings, queues and landing slots are filled and emptied by host and device together.
+jobs! {
+    [cpu cuda]
+    typed_ibrc_1: "typed", Ibrc, 1;
+    typed_ibrc_2: "typed", Ibrc, 2;
+    typed_ibrc_4: "typed", Ibrc, 4;
+    rma_ibrc_1: "rma", Ibrc, 1;
+    rma_ibrc_2: "rma", Ibrc, 2;
+    rma_ibrc_3: "rma", Ibrc, 3;
+    rma_ibrc_4: "rma", Ibrc, 4;
+    lanes_ibrc_2: "lanes", Ibrc, 2;
+    lanes_ibrc_3: "lanes", Ibrc, 3;
+    lanes_ibrc_4: "lanes", Ibrc, 4;
+    signals_ibrc_2: "signals", Ibrc, 2;
+    signals_ibrc_4: "signals", Ibrc, 4;
+    atomic_values_ibrc_2: "atomic_values", Ibrc, 2;
+    atomic_values_ibrc_3: "atomic_values", Ibrc, 3;
+    atomic_contention_ibrc_2: "atomic_contention", Ibrc, 2;
+    atomic_contention_ibrc_4: "atomic_contention", Ibrc, 4;
+    waits_ibrc_2: "waits", Ibrc, 2;
+    waits_ibrc_3: "waits", Ibrc, 3;
+    barriers_ibrc_2: "barriers", Ibrc, 2;
+    barriers_ibrc_4: "barriers" "15", Ibrc, 4;
+    fence_ibrc_2: "fence", Ibrc, 2;
+    pointers_ibrc_3: "pointers", Ibrc, 3;
+    host_transfers_ibrc_3: "host_transfers", Ibrc, 3;
+    host_signals_ibrc_2: "host_signals", Ibrc, 2;
+    host_atomics_ibrc_3: "host_atomics", Ibrc, 3;
+    host_heap_ibrc_2: "host_heap", Ibrc, 2;
+    host_heap_ibrc_4: "host_heap", Ibrc, 4;
+    host_rounds_ibrc_3: "host_rounds", Ibrc, 3;
+    host_mismatch_ibrc_2: "host_mismatch", Ibrc, 2;
+    streams_ibrc_2: "streams", Ibrc, 2;
+    streams_ibrc_3: "streams", Ibrc, 3;
+
+    descriptors_ibrc_2: "descriptors", Ibrc, 2;
+    descriptors_ibrc_2_wrapping: "descriptors" "40", Ibrc, 2, "OXSHMEM_PROXY_RING" = "64";
+    proxy_threads_ibrc_1: "proxy_threads", Ibrc, 1;
+    proxy_threads_ibrc_2: "proxy_threads", Ibrc, 2;
+    proxy_threads_ibgda_2: "proxy_threads", Ibgda, 2;
+    proxy_threads_p2p_2: "proxy_threads", P2p, 2;
+
+    // The smallest ring and queues: each wraps hundreds of times.
+    flood_ibrc_2_small: "flood" "4" "32" "700" "0", Ibrc, 2, "OXSHMEM_PROXY_RING" = "64", "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "256";
+    flood_ibrc_2_one_warp: "flood" "1" "32" "2500" "0", Ibrc, 2, "OXSHMEM_PROXY_RING" = "64";
+    flood_ibrc_2_one_thread: "flood" "1" "1" "60000" "0", Ibrc, 2;
+    flood_ibrc_3_uneven_warps: "flood" "3" "50" "600" "0", Ibrc, 3, "OXSHMEM_PROXY_RING" = "128";
+    flood_ibrc_2_ctas_beyond_qps: "flood" "7" "40" "400" "0", Ibrc, 2, "OXSHMEM_QPS_PER_PEER" = "3";
+    flood_ibrc_2_large: "flood" "4" "64" "1200" "0", Ibrc, 2, "OXSHMEM_PROXY_RING" = "65536", "OXSHMEM_QP_DEPTH" = "16384";
+    lanes_ibrc_2_small: "lanes", Ibrc, 2, "OXSHMEM_PROXY_RING" = "64", "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "256";
+}
+
+jobs! {
+    [cpu]
+    rma_ibrc_8: "rma", Ibrc, 8;
+    atomic_contention_ibrc_8: "atomic_contention", Ibrc, 8;
+    barriers_ibrc_20: "barriers" "2", Ibrc, 20;
+    rma_ibrc_2_workers: "rma", Ibrc, 2, "OXSHMEM_CPU_WORKERS" = "3";
+    lanes_ibrc_2_workers: "lanes", Ibrc, 2, "OXSHMEM_CPU_WORKERS" = "3";
+    atomic_contention_ibrc_2_workers: "atomic_contention", Ibrc, 2, "OXSHMEM_CPU_WORKERS" = "3";
+    barriers_ibrc_2_workers: "barriers", Ibrc, 2, "OXSHMEM_CPU_WORKERS" = "3";
+    flood_ibrc_2_workers: "flood" "4" "64" "500" "0", Ibrc, 2, "OXSHMEM_PROXY_RING" = "64", "OXSHMEM_CPU_WORKERS" = "3";
+
+    // Executed by the software HCA's kernel, as on GPUs: the host posts, and the kernel reads the host's queues.
+    typed_ibrc_2_kernel: "typed", Ibrc, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    rma_ibrc_3_kernel: "rma", Ibrc, 3, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    lanes_ibrc_2_kernel: "lanes", Ibrc, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    signals_ibrc_2_kernel: "signals", Ibrc, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    atomic_contention_ibrc_2_kernel: "atomic_contention", Ibrc, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    waits_ibrc_2_kernel: "waits", Ibrc, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    fence_ibrc_2_kernel: "fence", Ibrc, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    host_transfers_ibrc_2_kernel: "host_transfers", Ibrc, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    host_heap_ibrc_2_kernel: "host_heap", Ibrc, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    flood_ibrc_2_kernel: "flood" "4" "32" "700" "0", Ibrc, 2, "OXSHMEM_SOFT_ENGINE" = "kernel", "OXSHMEM_PROXY_RING" = "64";
+}
+
 /// With the defaults, a PE needs less than 256 MiB of memory.
 #[test]
 fn memory_cpu() {
-    for transport in [Transport::P2p, Transport::Ibgda] {
+    for transport in [Transport::P2p, Transport::Ibgda, Transport::Ibrc] {
         let job = Job::new(PE, "host_memory", 2).transport(transport);
         job.env("OXSHMEM_HEAP_MAX", "16G").env("OXSHMEM_HEAP_CHUNK", "64M").passes();
-    }
-}
-
-/// The CPU proxy: every case that needs nothing but the device and the transport.
-#[test]
-fn ibrc_cpu() {
-    for case in [
-        "typed",
-        "rma",
-        "lanes",
-        "signals",
-        "atomic_values",
-        "atomic_contention",
-        "waits",
-        "barriers",
-        "fence",
-        "pointers",
-    ] {
-        Job::new(PE, case, 2).on(Device::Cpu).transport(Transport::Ibrc).passes_or_is_skipped();
     }
 }

@@ -32,6 +32,10 @@ jobs! {
     timeouts_p2p_1: "timeouts", P2p, 1, "OXSHMEM_TIMEOUT" = "150ms";
     timeouts_p2p_3: "timeouts", P2p, 3, "OXSHMEM_TIMEOUT" = "150ms";
     timeouts_ibgda_2: "timeouts", Ibgda, 2, "OXSHMEM_TIMEOUT" = "150ms";
+    refused_ibrc_3: "refused", Ibrc, 3;
+    stream_aborted_ibrc_3: "stream_aborted", Ibrc, 3, "OXSHMEM_TIMEOUT" = "1h";
+    stream_errors_ibrc_2: "stream_errors", Ibrc, 2, "OXSHMEM_TIMEOUT" = "150ms";
+    timeouts_ibrc_2: "timeouts", Ibrc, 2, "OXSHMEM_TIMEOUT" = "150ms";
 }
 
 // A crash on a GPU loses its context; see gpu.rs.
@@ -40,6 +44,7 @@ jobs! {
     timeouts_p2p_1_workers: "timeouts", P2p, 1, "OXSHMEM_TIMEOUT" = "150ms", "OXSHMEM_CPU_WORKERS" = "3";
     crashes_p2p_2: "crashes", P2p, 2;
     crashes_ibgda_2: "crashes", Ibgda, 2;
+    crashes_ibrc_2: "crashes", Ibrc, 2;
     crashes_p2p_1_workers: "crashes", P2p, 1, "OXSHMEM_CPU_WORKERS" = "3";
 }
 

@@ -13,8 +13,10 @@ const HARMLESS: [&str; 4] = [
 ];
 
 fn unharmed(case: &str, npes: u32, args: &[&str]) {
-    for faults in HARMLESS {
-        Job::new(PE, case, npes).args(args).transport(Transport::Ibgda).env("OXSHMEM_SOFT_FAULTS", faults).passes();
+    for transport in [Transport::Ibgda, Transport::Ibrc] {
+        for faults in HARMLESS {
+            Job::new(PE, case, npes).args(args).transport(transport).env("OXSHMEM_SOFT_FAULTS", faults).passes();
+        }
     }
 }
 
@@ -74,9 +76,17 @@ fn wrapping_queues_are_unharmed() {
     }
 }
 
+#[test]
+fn wrapping_rings_are_unharmed() {
+    for faults in ["seed=5,reorder=0.01,delay=1us", "seed=6,lost-doorbell=0.05", "seed=7,visibility,delay=1us"] {
+        let job = Job::new(PE, "flood", 2).args(&["2", "32", "1200", "0"]).transport(Transport::Ibrc);
+        job.env("OXSHMEM_SOFT_FAULTS", faults).env("OXSHMEM_PROXY_RING", "64").env("OXSHMEM_QP_DEPTH", "256").passes();
+    }
+}
+
 /// Rounds in which a signal came before the data that it announces, at any PE.
-fn stale(complete: bool, seed: u32) -> u32 {
-    let job = Job::new(PE, "order", 2).args(&[if complete { "1" } else { "0" }, "40"]).transport(Transport::Ibgda);
+fn stale(transport: Transport, complete: bool, seed: u32) -> u32 {
+    let job = Job::new(PE, "order", 2).args(&[if complete { "1" } else { "0" }, "40"]).transport(transport);
     let outcome = job.env("OXSHMEM_SOFT_FAULTS", format!("seed={seed},reorder=0.5,delay=200us")).passes();
     (0..2)
         .map(|rank| {
@@ -93,10 +103,16 @@ fn stale(complete: bool, seed: u32) -> u32 {
 #[test]
 fn a_missing_quiet_is_found_out() {
     const SEEDS: std::ops::Range<u32> = 0..8;
-    let found: Vec<u32> = SEEDS.map(|seed| stale(false, seed)).collect();
-    assert!(found.iter().any(|count| *count > 0), "the missing quiet was not noticed with any seed: {found:?}");
-    for seed in SEEDS {
-        assert_eq!(stale(true, seed), 0, "the program with a quiet fails with seed {seed}");
+    for transport in [Transport::Ibgda, Transport::Ibrc] {
+        let found: Vec<u32> = SEEDS.map(|seed| stale(transport, false, seed)).collect();
+        assert!(found.iter().any(|count| *count > 0), "{transport:?}: the missing quiet was not noticed: {found:?}");
+        for seed in SEEDS {
+            assert_eq!(
+                stale(transport, true, seed),
+                0,
+                "{transport:?}: the program with a quiet fails with seed {seed}"
+            );
+        }
     }
 }
 
@@ -108,9 +124,11 @@ fn an_error_completion_names_what_failed() {
         ("0x12", "remote invalid request"),
         ("0x15", "transport retry counter exceeded"),
     ];
-    for (syndrome, name) in syndromes {
-        let outcome = Job::new(PE, "completion_error", 3).args(&[syndrome, name]).transport(Transport::Ibgda).run();
-        assert!(outcome.is_success(), "{syndrome}:\n{}", oxshmem_tests::transcript(&outcome));
+    for transport in [Transport::Ibgda, Transport::Ibrc] {
+        for (syndrome, name) in syndromes {
+            let outcome = Job::new(PE, "completion_error", 3).args(&[syndrome, name]).transport(transport).run();
+            assert!(outcome.is_success(), "{transport:?}, {syndrome}:\n{}", oxshmem_tests::transcript(&outcome));
+        }
     }
 }
 

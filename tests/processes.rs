@@ -80,6 +80,16 @@ macro_rules! deaths {
                 }
 
                 #[test]
+                fn ibrc_cpu() {
+                    survivors_are_told(stringify!($case), Device::Cpu, Transport::Ibrc, 3, $end);
+                }
+
+                #[test]
+                fn ibrc_cuda() {
+                    survivors_are_told(stringify!($case), Device::Cuda, Transport::Ibrc, 3, $end);
+                }
+
+                #[test]
                 fn p2p_cuda() {
                     survivors_are_told(stringify!($case), Device::Cuda, Transport::P2p, 4, $end);
                 }

@@ -104,6 +104,19 @@ OXSHMEM_DEVICE uint64_t *register_at(Tables &t, uint32_t number) {
     return reinterpret_cast<uint64_t *>(t.pages[number / kRegistersPerPage].bytes + offset);
 }
 
+// Passes on what the host has rung in its own memory. Called by the one thread that looks at this register. What was passed on
+// last is kept at the page's start, where no registers are.
+OXSHMEM_DEVICE void relay(Tables &t, const Slice &slice, uint32_t number) {
+    const uint64_t value =
+        port::load<order::acquire, reach::system>(at<uint64_t>(slice.host_doorbells + number * sizeof(uint64_t)));
+    uint64_t *const passed =
+        reinterpret_cast<uint64_t *>(t.pages[number / kRegistersPerPage].bytes) + number % kRegistersPerPage;
+    if (*passed != value) {
+        *passed = value;
+        port::store<order::release, reach::system>(register_at(t, number), value);
+    }
+}
+
 OXSHMEM_DEVICE void tell_host(Tables &t, EventKind kind, uint32_t place, uint64_t value) {
     const uint64_t number = port::fetch_add<order::relaxed, reach::device>(&t.control.events, uint64_t{1});
     Event &event = t.events[number % kEvents];
@@ -685,6 +698,9 @@ OXSHMEM_DEVICE void complete_all(Tables &t, const Slice &slice, uint64_t start) 
     for (uint32_t pass = 0;; ++pass) {
         bool any = false;
         for (uint32_t number = first; number < slice.registers; number += threads) {
+            if (slice.host_doorbells != 0) {
+                relay(t, slice, number);
+            }
             uint64_t *const bell = register_at(t, number);
             if (port::load<order::relaxed, reach::system>(bell) == 0) {
                 continue;
@@ -759,6 +775,9 @@ OXSHMEM_DEVICE void execute_all(Tables &t, const Slice &slice, uint64_t start) {
         }
         const uint32_t stride = port::grid_blocks() * port::block_threads();
         for (uint32_t i = port::block_rank() + port::grid_blocks() * rank; i < slice.registers; i += stride) {
+            if (slice.host_doorbells != 0) {
+                relay(t, slice, i);
+            }
             if (port::load<order::relaxed, reach::system>(register_at(t, i)) != 0) {
                 const uint32_t place = port::fetch_add<order::relaxed, reach::block>(&s.rung, 1u);
                 if (place < kThreads) {

@@ -128,9 +128,11 @@ struct Slice {
     uint64_t idle_ns;   // or after this time without work
     uint32_t registers; // doorbell registers to look at
     uint32_t null;      // 1: complete what is posted and do nothing else
+    // 0, or where the host rings instead: a uint64_t in host memory for each register. The kernel passes on what changes there.
+    uint64_t host_doorbells;
 };
 
 static_assert(sizeof(Control) == 256 && sizeof(BlockCounters) == 128 && sizeof(Event) == 32, "mirrored in tables.rs");
-static_assert(sizeof(QpContext) == 256 && sizeof(Key) == 64 && sizeof(Slice) == 40, "mirrored in tables.rs");
+static_assert(sizeof(QpContext) == 256 && sizeof(Key) == 64 && sizeof(Slice) == 48, "mirrored in tables.rs");
 
 } // namespace oxshmem::soft

@@ -147,7 +147,8 @@ pub enum UmemSource<'a> {
         /// Where the range is mapped.
         addr: *mut u8,
     },
-    /// Memory of this process alone. On `soft`, peers cannot reach it.
+    /// Memory of this process alone. On `soft`, peers cannot reach it, and an engine's kernel has to reach it at this address
+    /// ([`SoftOptions::host_doorbells`](crate::soft::SoftOptions::host_doorbells)).
     Host {
         /// Where it starts.
         addr: *mut u8,

@@ -1,18 +1,16 @@
-//! `make demo`: two PEs on this machine, p and put through P2P and through IBGDA, data verified, one table at the end.
+//! `make demo`: two PEs on this machine, p and put through P2P, IBGDA and IBRC, data verified, one table at the end.
 
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use oxshmem::launch::{self, LaunchOptions, Output};
-use oxshmem::{Pe, config::Transport};
+use oxshmem::config::Transport;
+use oxshmem::launch;
 
 use crate::bench::Bench;
 use crate::error::Error;
-use crate::job;
-use crate::options::Options;
 use crate::report::Row;
-use crate::run::Session;
+use crate::step;
 
 const NAME: &str = "demo";
 
@@ -35,7 +33,7 @@ pub fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     if launch::in_job() {
-        return as_pe();
+        return step::as_pe(NAME);
     }
     match show() {
         Ok(status) => status,
@@ -56,6 +54,7 @@ fn show() -> Result<ExitCode, Error> {
     for (transport, how) in [
         (Transport::P2p, "device code stores into PE 1's mapped memory"),
         (Transport::Ibgda, "device code builds mlx5 WQEs and rings the doorbell, the HCA executes them"),
+        (Transport::Ibrc, "device code writes descriptors, a thread of the host posts them, the HCA executes them"),
     ] {
         println!("{transport}: {how}");
         for (what, bench, options) in STEPS {
@@ -63,7 +62,7 @@ fn show() -> Result<ExitCode, Error> {
             print!("  {what:<28}");
             // A line that is not seen yet is no reason to stop.
             let _ = std::io::stdout().flush();
-            match step(bench, options, transport)? {
+            match one(bench, options, transport)? {
                 Ok(row) => {
                     println!("{} iterations verified, {:.1} s", row.iters, begin.elapsed().as_secs_f64());
                     rows.push((what, row));
@@ -81,59 +80,13 @@ fn show() -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Measures one thing in a job of two PEs; what the PEs complained about if it failed.
-fn step(bench: Bench, options: &str, transport: Transport) -> Result<Result<Row, Vec<String>>, Error> {
-    let args = [bench.name().to_owned(), format!("--transport={transport}")];
-    let options = LaunchOptions {
-        output: Output::Captured,
-        timeout: Some(LIMIT),
-        forward_signals: true,
-        ..LaunchOptions::new(2, job::this_program()?)
-            .args(args.into_iter().chain(options.split(' ').map(str::to_owned)))
-    };
-    let outcome = launch::run(&options)?;
-    if !outcome.is_success() {
-        return Ok(Err(job::complaints(&outcome)));
-    }
-    let text = String::from_utf8_lossy(&outcome.pes[0].stdout);
-    Ok(match text.lines().map(serde_json::from_str::<Row>).collect::<Result<Vec<_>, _>>() {
-        Ok(rows) if rows.len() == 1 => rows.into_iter().next().ok_or_else(Vec::new),
-        _ => Err(vec![format!("PE 0 has not answered with one row of figures: {text:?}")]),
-    })
-}
-
-/// The part of a PE: the arguments are a test's name and its options, the answer is a line of JSON.
-fn as_pe() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let Some(bench) = Bench::ALL.into_iter().find(|bench| args.first().is_some_and(|name| name == bench.name())) else {
-        eprintln!("{NAME}: start this program without a launcher, it starts its own PEs");
-        return ExitCode::from(2);
-    };
-    let options = match Options::parse(bench, &args) {
-        Ok(options) => options,
-        Err(error) => error.exit(),
-    };
-    match measure(&options) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // Read by rank in `step`; what only follows from another PE's error stays untold.
-            if !error.is_consequence() {
-                eprintln!("{error}");
-            }
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn measure(options: &Options) -> Result<(), Error> {
-    crate::in_job(options, |pe: &Pe| {
-        let mut session = Session::new(pe, options)?;
-        session.run(&mut |row| {
-            println!("{}", row.to_json()?);
-            Ok(())
-        })?;
-        session.close()
-    })
+/// Measures one thing; what the PEs complained about if it failed.
+fn one(bench: Bench, options: &str, transport: Transport) -> Result<Result<Row, Vec<String>>, Error> {
+    let options = format!("--transport={transport} {options}");
+    Ok(step::run(bench, &options, LIMIT)?.and_then(|rows| match <[Row; 1]>::try_from(rows) {
+        Ok([row]) => Ok(row),
+        Err(rows) => Err(vec![format!("PE 0 has answered with {} rows of figures instead of one", rows.len())]),
+    }))
 }
 
 fn table(rows: &[(&str, Row)]) -> String {
@@ -173,6 +126,7 @@ fn origin(rows: &[(&str, Row)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::Options;
     use crate::report::tests::row;
 
     #[test]

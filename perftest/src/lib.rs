@@ -16,6 +16,8 @@ pub mod plot;
 pub mod report;
 pub mod run;
 pub mod stats;
+pub mod step;
+pub mod transports;
 
 use std::process::ExitCode;
 

@@ -18,7 +18,7 @@ pub struct Row {
     pub device: String,
     /// `soft`, `mlx5`, or `null` for the HCA that moves nothing; no value when the path uses none.
     pub hca: Option<String>,
-    /// How PE 0 reaches PE 1: `p2p` or `ibgda`.
+    /// How PE 0 reaches PE 1: `p2p`, `ibgda` or `ibrc`.
     pub transport: String,
     /// PEs in the job; two take part.
     pub npes: usize,

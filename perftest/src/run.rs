@@ -561,6 +561,7 @@ fn transport(pe: &Pe) -> &'static str {
     match pe.path(other) {
         Some(Path::LoadStore) => "p2p",
         Some(Path::Ibgda) => "ibgda",
+        Some(Path::Ibrc) => "ibrc",
         _ => "none",
     }
 }

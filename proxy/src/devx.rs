@@ -293,6 +293,21 @@ impl Backend for Queues {
         Ok(())
     }
 
+    fn status(&self) -> String {
+        let mut text = Vec::new();
+        for qp in &self.busy {
+            let pair = &self.pairs[*qp as usize];
+            let tail = self.word(self.layout.cq(*qp) + cqe::TAIL_OFFSET as u64).load(Ordering::Acquire);
+            let oldest = pair.requests.front();
+            text.push(format!(
+                "{:#x}: {} blocks posted, oldest {oldest:?}, CQE {tail:#018x}",
+                pair.qp.qpn(),
+                pair.posted
+            ));
+        }
+        text.join("; ")
+    }
+
     fn explain(&self, qp: u32) -> Option<String> {
         self.provider.first_failure(self.qpn(qp)?).map(|failure| failure.text)
     }

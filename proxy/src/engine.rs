@@ -7,9 +7,9 @@
 //!
 //! # Atomics that the card lacks
 //! Their work is done by a loop of native 64-bit compare-and-swaps on the aligned eight bytes around the operand, each of them a work
-//! request: read (a swap of a guess with itself), compute here, swap, and once more if somebody else was faster. As every other atomic
-//! on the word is a 64-bit work request of the same card or such a loop, all of them are atomic with respect to each other. A
-//! request that is fenced waits here until the queue pair's loops have ended; others pass them.
+//! request: swap a guess, compute here from what was there, and swap once more if the guess was wrong. As every other atomic on the word is
+//! a 64-bit work request of the same card or such a loop, all of them are atomic with respect to each other. Whatever is behind a loop on
+//! its queue pair waits here until it has ended; only loops on other words pass, unless they are ordered.
 //!
 //! # Completion
 //! Success is reported for requests that are signaled: the last of each chain, and those that somebody waits for by name. It covers all
@@ -20,6 +20,7 @@
 //! A queue pair that failed ends all of its descriptors, now and later, as failed. They count as completed, so nobody waits for them, and
 //! [`Engine::failures`] rises; what failed first is kept per peer. Other queue pairs go on.
 
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 
 use crate::descriptor::{Atomic, Descriptor, Landing, Request, Slot};
@@ -45,8 +46,10 @@ pub trait Results {
 /// What an engine is made for.
 #[derive(Debug, Clone, Copy)]
 pub struct EngineOptions {
-    /// The own PE, to which no queue pair leads.
+    /// The own PE.
     pub me: u32,
+    /// Whether queue pairs lead to it as well: the last ones.
+    pub own: bool,
     /// PEs of the job.
     pub n_pes: u32,
     /// Queue pairs to each peer.
@@ -57,6 +60,21 @@ pub struct EngineOptions {
     pub landing: Local,
     /// Landing slots of the device.
     pub slots: u32,
+}
+
+impl EngineOptions {
+    /// The PE that a queue pair leads to.
+    #[must_use]
+    pub fn peer(&self, qp: u32) -> u32 {
+        let peer = qp / self.per_peer;
+        if peer + 1 == self.n_pes {
+            self.me
+        } else if peer < self.me {
+            peer
+        } else {
+            peer + 1
+        }
+    }
 }
 
 /// Landing slots that the engine itself needs: one a loop, and one for results that nobody wants.
@@ -138,8 +156,8 @@ struct Queue {
     next_id: u64,
     /// The next request is to be fenced.
     fence_next: bool,
-    /// Loops that were posted and have not ended.
-    loops: u32,
+    /// The words of loops that were posted and have not ended.
+    loops: Vec<u64>,
     /// It is among those that may have something to post.
     listed: bool,
     failed: bool,
@@ -222,7 +240,8 @@ impl Engine {
     /// An idle engine for a backend with these capabilities.
     #[must_use]
     pub fn new(options: EngineOptions, capabilities: Capabilities) -> Self {
-        let count = (options.n_pes.saturating_sub(1) * options.per_peer) as usize;
+        let peers = options.n_pes.saturating_sub(u32::from(!options.own));
+        let count = (peers * options.per_peer) as usize;
         let idle = Loop {
             target: Remote::default(),
             shift: 0,
@@ -279,6 +298,21 @@ impl Engine {
         (self.failures, self.last_failed)
     }
 
+    /// What waits for what, in words, for the log.
+    #[must_use]
+    pub fn status(&self) -> String {
+        let mut text = format!("{} done, {} under way", self.completed, self.window.len());
+        for (qp, queue) in self.queues.iter().enumerate() {
+            if let Some(oldest) = queue.posted.front() {
+                let (posted, pending) = (queue.posted.len(), queue.pending.len());
+                text += &format!("; queue pair {qp}: {posted} posted from {}, {pending} to post", oldest.id);
+            } else if !queue.pending.is_empty() {
+                text += &format!("; queue pair {qp}: {} to post", queue.pending.len());
+            }
+        }
+        text
+    }
+
     /// What failed first at each peer that failed, in the order of the failures.
     #[must_use]
     pub fn faults(&self) -> &[Fault] {
@@ -292,14 +326,21 @@ impl Engine {
 
     /// The dense index of a queue pair; `None` if there is none.
     fn qp(&self, pe: u32, queue: u32) -> Option<u32> {
-        let EngineOptions { me, n_pes, per_peer, .. } = self.options;
-        (pe < n_pes && pe != me && queue < per_peer).then(|| (if pe < me { pe } else { pe - 1 }) * per_peer + queue)
+        let EngineOptions { me, own, n_pes, per_peer, .. } = self.options;
+        if pe >= n_pes || queue >= per_peer || (pe == me && !own) {
+            return None;
+        }
+        let peer = match pe.cmp(&me) {
+            Ordering::Less => pe,
+            Ordering::Equal => n_pes - 1,
+            Ordering::Greater => pe - 1,
+        };
+        Some(peer * per_peer + queue)
     }
 
     /// The peer that a queue pair leads to.
     fn pe(&self, qp: u32) -> u32 {
-        let peer = qp / self.options.per_peer;
-        if peer < self.options.me { peer } else { peer + 1 }
+        self.options.peer(qp)
     }
 
     /// Takes the next descriptor of the ring, [`has_room`](Self::has_room) given.
@@ -483,7 +524,14 @@ impl Engine {
         while chain.len() < CHAIN && self.has_credit(qp) {
             let queue = &mut self.queues[qp as usize];
             let Some(Pending { work, fence, descriptor }) = queue.pending.front().copied() else { break };
-            if fence && queue.loops != 0 {
+            let waits = match work {
+                // A loop's next step.
+                Work::Request(_, End::Loop { .. }) => false,
+                Work::Request(..) => !queue.loops.is_empty(),
+                Work::Loop(new) if !fence => queue.loops.contains(&new.target.address),
+                Work::Loop(_) => !queue.loops.is_empty(),
+            };
+            if waits {
                 return true;
             }
             let (operation, end) = match work {
@@ -491,7 +539,7 @@ impl Engine {
                 Work::Loop(new) => {
                     let Some(index) = self.free_loops.pop() else { return true };
                     self.loops[index as usize] = new;
-                    queue.loops += 1;
+                    queue.loops.push(new.target.address);
                     (self.step(index), End::Loop { index })
                 }
             };
@@ -574,7 +622,11 @@ impl Engine {
 
     fn end_loop(&mut self, qp: u32, index: u32) {
         self.free_loops.push(index);
-        self.queues[qp as usize].loops -= 1;
+        let word = self.loops[index as usize].target.address;
+        let loops = &mut self.queues[qp as usize].loops;
+        if let Some(at) = loops.iter().position(|busy| *busy == word) {
+            loops.swap_remove(at);
+        }
         for blocked in std::mem::take(&mut self.blocked) {
             self.list(blocked);
         }

@@ -282,6 +282,16 @@ impl Worker {
             }
         }
         self.report();
+        if !self.pump.engine.is_idle() {
+            // For whoever asks why operations did not end.
+            tracing::debug!(
+                taken = self.pump.reader.taken(),
+                next_slot_is_begun = self.pump.reader.is_begun(),
+                engine = %self.pump.engine.status(),
+                backend = %self.pump.backend.status(),
+                "the proxy stops before all was done"
+            );
+        }
     }
 
     fn report(&self) {

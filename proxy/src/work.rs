@@ -295,6 +295,11 @@ pub trait Backend: Send {
     /// The device is gone.
     fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), PollError>;
 
+    /// How far its queue pairs are, in words, for the log.
+    fn status(&self) -> String {
+        String::new()
+    }
+
     /// What the device says about the failure of a queue pair, beyond the syndrome.
     fn explain(&self, qp: u32) -> Option<String> {
         let _ = qp;

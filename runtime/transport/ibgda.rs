@@ -11,7 +11,7 @@ use oxshmem_hca::objects::{
     Cq, CqAttributes, Mkey, MkeyAttributes, Pd, Qp, QpAddress, QpAttributes, QpGeometry, Uar, Umem, query_caps,
 };
 use oxshmem_hca::provider::{Access, Counters, Provider, UmemSource};
-use oxshmem_hca::soft::{FaultPlan, SoftHca, SoftOptions, doorbell_rung};
+use oxshmem_hca::soft::{AcceleratorMemory, FaultPlan, HOST_DOORBELL_BYTES, SoftHca, SoftOptions, doorbell_rung};
 use oxshmem_hca::wire::{cqe, dbr};
 
 use super::{ChunkKeys, TransportError};
@@ -19,7 +19,7 @@ use crate::Result;
 use crate::abi::{self, BLOCK_BYTES, LANDING_BYTES, LINE_BYTES, QpConstants};
 use crate::bootstrap::Bootstrap;
 use crate::config::{self, Config};
-use crate::device::{Device, DeviceError};
+use crate::device::{Device, DeviceError, HostMemory};
 use crate::fault::Cause;
 use crate::heap::SymmetricHeap;
 use crate::slab::{Layout, Offset, Slab};
@@ -108,7 +108,7 @@ impl Ibgda {
         slab: &Slab,
         queues: QueueLayout,
     ) -> Result<Self> {
-        let provider = open(config, device)?;
+        let provider = open(config, device, Poster::Device)?;
         if provider.info().provider == "soft" && *config.hca() != config::Hca::Null {
             check_soft_reach(provider.as_ref(), bootstrap, device, devices)?;
         }
@@ -288,8 +288,25 @@ impl Ibgda {
     }
 }
 
+/// Who posts to an HCA.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Poster {
+    Device,
+    Host,
+}
+
+/// Host memory as the software HCA's kernel is given it.
+#[derive(Debug)]
+struct Doorbells(Box<dyn HostMemory>);
+
+impl AcceleratorMemory for Doorbells {
+    fn address(&self) -> u64 {
+        self.0.address() as u64
+    }
+}
+
 /// Opens the HCA that the configuration asks for.
-pub(super) fn open(config: &Config, device: &dyn Device) -> Result<Arc<dyn Provider>> {
+pub(super) fn open(config: &Config, device: &dyn Device, poster: Poster) -> Result<Arc<dyn Provider>> {
     match config.hca() {
         config::Hca::Auto | config::Hca::Soft | config::Hca::Null => {
             let faults = FaultPlan::from_str(config.soft_faults()).map_err(TransportError::Faults)?;
@@ -308,7 +325,13 @@ pub(super) fn open(config: &Config, device: &dyn Device) -> Result<Arc<dyn Provi
                 }
             };
             let accelerator = kernel.then(|| device.accelerator()).transpose()?;
-            let options = SoftOptions { faults, accelerator, null, ..SoftOptions::default() };
+            let host_doorbells = if kernel && poster == Poster::Host {
+                let memory = Doorbells(device.host_memory(HOST_DOORBELL_BYTES as u64)?);
+                Some(Arc::new(memory) as Arc<dyn AcceleratorMemory>)
+            } else {
+                None
+            };
+            let options = SoftOptions { faults, accelerator, host_doorbells, null, ..SoftOptions::default() };
             let options = if config.soft_trace() { options.traced() } else { options };
             Ok(SoftHca::open(options)?)
         }

@@ -19,11 +19,12 @@ use oxshmem_proxy::parking::wake_sleepers;
 use oxshmem_proxy::thread::{Pace, Proxy};
 use oxshmem_proxy::work::{Backend, Local};
 
+use super::verbs::VerbsFabric;
 use super::{ChunkKeys, TransportError, ibgda};
 use crate::Result;
 use crate::abi;
 use crate::bootstrap::Bootstrap;
-use crate::config::{self, Config};
+use crate::config::Config;
 use crate::device::{Device, HostMemory};
 use crate::heap::SymmetricHeap;
 use crate::slab::{Layout, Offset, Slab};
@@ -55,6 +56,10 @@ pub(crate) struct Region<'a> {
 pub(crate) trait Fabric: Debug + Send {
     /// `soft`, `verbs`.
     fn name(&self) -> &'static str;
+    /// Whether its atomics are atomic with those of CPUs and GPUs.
+    fn is_coherent(&self) -> bool;
+    /// Whether it has queue pairs to the own PE, the last ones: atomics to it need them if somebody's card is not coherent.
+    fn has_own(&self) -> bool;
     /// Registers memory until the fabric is dropped, which the memory outlives.
     fn register(&mut self, region: &Region<'_>) -> Result<ChunkKeys>;
     /// What peers need to connect to queue pair `qp`; the same length everywhere.
@@ -92,8 +97,9 @@ pub(crate) struct Ibrc {
     fabric: RefCell<Box<dyn Fabric>>,
     _block: Box<dyn HostMemory>,
     layout: ProxyLayout,
-    me: u32,
-    per_peer: u32,
+    options: EngineOptions,
+    /// Whether the cards' atomics, all of them, are atomic with those of CPUs and GPUs.
+    coherent: bool,
     qpns: Vec<u32>,
     slab_lkey: u32,
 }
@@ -108,8 +114,9 @@ impl Ibrc {
         layout: ProxyLayout,
     ) -> Result<Self> {
         let (me, n_pes, per_peer) = (bootstrap.rank(), bootstrap.size(), config.qps_per_peer());
-        let count = (n_pes - 1) * per_peer;
-        let mut fabric = open(config, device, count, config.send_queue_depth(n_pes))?;
+        let mut fabric = open(config, bootstrap, device)?;
+        let own = fabric.has_own();
+        let count = (n_pes - u32::from(!own)) * per_peer;
         let block_layout =
             block::Layout { log_depth: config.proxy_ring().trailing_zeros(), log_landing: LOG_LANDING, n_pes };
         let memory = device.host_memory(block_layout.bytes())?;
@@ -127,12 +134,13 @@ impl Ibrc {
         let region =
             Region { memory: Some(slab.memory()), address: whole, bytes: slab.bytes(), iova: whole, remote: false };
         let slab_lkey = fabric.register(&region)?.lkey;
-        exchange(fabric.as_mut(), bootstrap, me, n_pes, per_peer)?;
+        let coherent = exchange(fabric.as_mut(), bootstrap, me, n_pes, per_peer)?;
 
         let backend = fabric.backend()?;
         let qpns: Vec<u32> = (0..count).map(|qp| fabric.qpn(qp)).collect();
         let options = EngineOptions {
             me,
+            own,
             n_pes,
             per_peer,
             window: config.proxy_ring() as usize,
@@ -147,13 +155,14 @@ impl Ibrc {
         let block = unsafe { Block::new(memory.address(), block_layout) };
         let proxy = Proxy::start(block, engine, backend, qpns.clone(), Pace { longest_nap })
             .map_err(|source| TransportError::ProxyThread { source })?;
-        Ok(Self { proxy, fabric: RefCell::new(fabric), _block: memory, layout, me, per_peer, qpns, slab_lkey })
+        Ok(Self { proxy, fabric: RefCell::new(fabric), _block: memory, layout, options, coherent, qpns, slab_lkey })
     }
 
     /// Fills in what device code needs to know.
     pub(crate) fn describe(&self, slab: &Slab, state: &mut abi::State) {
         state.network = abi::Network::Ibrc as u32;
-        state.qps_per_pe = self.per_peer;
+        state.qps_per_pe = self.options.per_peer;
+        state.atomics_by_network = u32::from(!self.coherent);
         state.slab_lkey = self.slab_lkey.to_be();
         state.proxy = slab.address(self.layout.proxy);
     }
@@ -169,11 +178,12 @@ impl Ibrc {
 
     /// Makes the card ready for keys of a peer's chunks.
     pub(crate) fn prepare(&self, pe: u32, rkeys: &[u32]) -> Result<()> {
-        if pe == self.me {
+        let EngineOptions { me, per_peer, .. } = self.options;
+        if pe == me {
             return Ok(());
         }
-        let first = (if pe < self.me { pe } else { pe - 1 }) * self.per_peer;
-        (first..first + self.per_peer).try_for_each(|qp| self.fabric.borrow().prepare(qp, rkeys))
+        let first = (if pe < me { pe } else { pe - 1 }) * per_peer;
+        (first..first + per_peer).try_for_each(|qp| self.fabric.borrow().prepare(qp, rkeys))
     }
 
     pub(crate) fn provider_name(&self) -> &'static str {
@@ -187,8 +197,7 @@ impl Ibrc {
     /// What the card says about the failure of a queue pair.
     pub(crate) fn explanation(&self, qpn: u32) -> Option<String> {
         let qp = self.qpns.iter().position(|known| *known == qpn)? as u32;
-        let peer = qp / self.per_peer;
-        self.proxy.explanation(if peer < self.me { peer } else { peer + 1 })
+        self.proxy.explanation(self.options.peer(qp))
     }
 
     pub(crate) fn proxy(&self) -> oxshmem_proxy::thread::Counters {
@@ -214,31 +223,39 @@ fn describe(slab: &Slab, layout: ProxyLayout, base: u64, block: block::Layout) -
     proxy
 }
 
-/// Tells every PE the endpoints that lead to it, and connects to those it has for this one. Collective.
-fn exchange(fabric: &mut dyn Fabric, bootstrap: &Bootstrap, me: u32, n_pes: u32, per_peer: u32) -> Result<()> {
-    // All endpoints in dense order, which leaves out the sender.
+/// Tells every PE the endpoints that lead to it, and connects to those it has for this one. Answers whether all cards' atomics are
+/// atomic with those of CPUs and GPUs. Collective.
+fn exchange(fabric: &mut dyn Fabric, bootstrap: &Bootstrap, me: u32, n_pes: u32, per_peer: u32) -> Result<bool> {
+    // All endpoints in dense order, which leaves out the sender; before them whether the card's atomics are coherent.
     let mine = (0..(n_pes - 1) * per_peer).map(|qp| fabric.endpoint(qp)).collect::<Result<Vec<_>>>()?;
     let length = mine.first().map_or(0, Vec::len);
-    let all = bootstrap.allgather("endpoints of the proxy", &mine.concat())?;
+    let mine = [vec![u8::from(fabric.is_coherent())], mine.concat()].concat();
+    let all = bootstrap.allgather("endpoints of the proxy", &mine)?;
     for (peer, pe) in (0..n_pes).filter(|pe| *pe != me).enumerate() {
         let to_me = if me < pe { me } else { me - 1 };
         for i in 0..per_peer {
-            let at = (to_me * per_peer + i) as usize * length;
+            let at = 1 + (to_me * per_peer + i) as usize * length;
             let theirs = all[pe as usize].get(at..at + length).ok_or(TransportError::Address { pe: pe as usize })?;
             fabric.connect(peer as u32 * per_peer + i, theirs)?;
         }
     }
+    if fabric.has_own() {
+        for qp in (n_pes - 1) * per_peer..n_pes * per_peer {
+            let own = fabric.endpoint(qp)?;
+            fabric.connect(qp, &own)?;
+        }
+    }
     // Nobody posts before the other end is ready to receive.
-    Ok(bootstrap.barrier("queue pairs connected")?)
+    bootstrap.barrier("queue pairs connected")?;
+    Ok(all.iter().all(|theirs| theirs.first() == Some(&1)))
 }
 
-fn open(config: &Config, device: &dyn Device, count: u32, depth: u32) -> Result<Box<dyn Fabric>> {
+/// Opens the card that the configuration asks for, with the queue pairs to every other PE.
+fn open(config: &Config, bootstrap: &Bootstrap, device: &dyn Device) -> Result<Box<dyn Fabric>> {
+    let count = (bootstrap.size() - 1) * config.qps_per_peer();
+    let depth = config.send_queue_depth(bootstrap.size());
     match config.hca() {
-        config::Hca::Null => Err(TransportError::NotAvailable {
-            name: "OXSHMEM_HCA=null with the CPU proxy (OXSHMEM_TRANSPORT=ibrc)",
-            remedy: "use soft or auto, or measure posting by device code (OXSHMEM_TRANSPORT=ibgda)",
-        }
-        .into()),
+        config::Hca::Verbs { .. } => Ok(Box::new(VerbsFabric::open(config, bootstrap, device, count, depth)?)),
         _ => Ok(Box::new(DevxFabric::open(config, device, count, depth)?)),
     }
 }
@@ -264,7 +281,7 @@ struct OwnedQueues {
 
 impl DevxFabric {
     fn open(config: &Config, device: &dyn Device, count: u32, depth: u32) -> Result<Self> {
-        let provider = ibgda::open(config, device)?;
+        let provider = ibgda::open(config, device, ibgda::Poster::Host)?;
         let layout = QueueLayout { count, log_depth: depth.trailing_zeros() };
         ibgda::check(provider.as_ref(), layout.log_depth)?;
         let pd = Pd::alloc(&provider)?;
@@ -288,6 +305,14 @@ impl DevxFabric {
 impl Fabric for DevxFabric {
     fn name(&self) -> &'static str {
         self.provider.info().provider
+    }
+
+    fn is_coherent(&self) -> bool {
+        true
+    }
+
+    fn has_own(&self) -> bool {
+        false
     }
 
     fn register(&mut self, region: &Region<'_>) -> Result<ChunkKeys> {
@@ -361,6 +386,10 @@ impl Backend for OwnedQueues {
         completions: &mut Vec<oxshmem_proxy::work::Completion>,
     ) -> std::result::Result<(), oxshmem_proxy::work::PollError> {
         self.queues.poll(completions)
+    }
+
+    fn status(&self) -> String {
+        self.queues.status()
     }
 
     fn explain(&self, qp: u32) -> Option<String> {

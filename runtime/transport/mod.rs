@@ -3,13 +3,14 @@
 pub(crate) mod ibgda;
 pub(crate) mod ibrc;
 mod reach;
+mod verbs;
 
 use ibgda::{Ibgda, QueueLayout};
 use ibrc::{Ibrc, ProxyLayout};
 use oxshmem_hca::provider::Counters;
 
 use crate::bootstrap::Bootstrap;
-use crate::config::{Config, Transport};
+use crate::config::{Config, Hca, Transport};
 use crate::device::{Device, DeviceError};
 use crate::fault::DeviceFault;
 use crate::heap::SymmetricHeap;
@@ -132,7 +133,11 @@ pub(crate) enum NetworkKind {
 
 impl NetworkKind {
     fn of(config: &Config) -> Self {
-        if config.transport() == Transport::Ibrc { Self::Ibrc } else { Self::Ibgda }
+        // Plain verbs leave posting to the CPU.
+        match (config.transport(), config.hca()) {
+            (Transport::Ibrc, _) | (Transport::Auto, Hca::Verbs { .. }) => Self::Ibrc,
+            _ => Self::Ibgda,
+        }
     }
 }
 

@@ -45,6 +45,9 @@ OXSHMEM_KERNEL(abi_layout, uint64_t *out, uint64_t *count) {
     FIELD(Qp, rung);
     FIELD(Qp, doorbells);
     FIELD(Qp, completed);
+    SIZE(ProxyWord);
+    FIELD(ProxyWord, seen);
+    FIELD(ProxyWord, polled);
     SIZE(Proxy);
     FIELD(Proxy, slots);
     FIELD(Proxy, taken_word);
@@ -91,6 +94,7 @@ OXSHMEM_KERNEL(abi_layout, uint64_t *out, uint64_t *count) {
     FIELD(State, sync_slots);
     FIELD(State, sync_epoch);
     FIELD(State, proxy);
+    FIELD(State, atomics_by_network);
     *count = at;
 }
 
@@ -149,6 +153,7 @@ OXSHMEM_KERNEL(soft_hca_layout, uint64_t *out, uint64_t *count) {
     FIELD(Slice, idle_ns);
     FIELD(Slice, registers);
     FIELD(Slice, null);
+    FIELD(Slice, host_doorbells);
     SIZE(Tables);
     FIELD(Tables, control);
     FIELD(Tables, counters);

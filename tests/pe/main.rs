@@ -4,11 +4,13 @@
 
 mod atomics;
 mod barriers;
+mod cable;
 mod errors;
 mod host;
 mod lanes;
 mod layout;
 mod processes;
+mod proxy;
 mod queues;
 mod rig;
 mod rma;
@@ -32,6 +34,8 @@ const CASES: &[Case] = &[
     ("barriers", barriers::barriers),
     ("completion_error", queues::completion_error),
     ("crashes", errors::crashes),
+    ("cut_cable", cable::cut_cable),
+    ("descriptors", proxy::descriptors),
     ("dies_in_alloc", processes::dies_in_alloc),
     ("dies_in_barrier", processes::dies_in_barrier),
     ("dies_in_bootstrap", processes::dies_in_bootstrap),
@@ -52,6 +56,7 @@ const CASES: &[Case] = &[
     ("order", queues::order),
     ("pointers", barriers::pointers),
     ("probe", layout::probe),
+    ("proxy_threads", proxy::threads),
     ("refused", errors::refused),
     ("requests", queues::requests),
     ("rma", rma::rma),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
 // Atomics on 32- and 64-bit words of the symmetric heap. Fetching forms return when they hold the old value; the others
-// complete at the next quiet. Atomics by load/store and atomics by the HCA are atomic with respect to each other only where the
-// platform says so: use one path to a word (paths are fixed per peer, so all of a PE's atomics to one peer agree).
+// complete at the next quiet. All atomics on a word are atomic with respect to each other, whoever does them: where the card's
+// are not so with those of CPUs and GPUs, all go through the card, those to the own PE too.
 #pragma once
 
 #include "detail/network.h"
@@ -14,7 +14,7 @@ namespace detail {
 // Where an atomic goes; `none` if it was refused.
 template <class T> OXSHMEM_DEVICE Path atomic_path(const T *target, int pe) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8);
-    const Path path = path_to(pe, Op::atomic);
+    const Path path = atomic_path_to(pe, Op::atomic);
     return path != Path::none && check_symmetric(target, sizeof(T), pe, Op::atomic) && check_aligned(target, pe, Op::atomic)
                ? path
                : Path::none;

@@ -33,8 +33,8 @@ template <order O> OXSHMEM_DEVICE void near_signal(uint64_t *signal, uint64_t va
     }
 }
 
-// The two ways of a put with signal. They are functions of their own, so that a caller's loop does not lose the registers that
-// the other way needs.
+// The ways of a put with signal. They are functions of their own, so that a caller's loop does not lose the registers that
+// the other ways need.
 template <class Scope>
 OXSHMEM_OUTLINE void near_put_signal(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value, SignalOp op,
                                      int pe) {
@@ -64,11 +64,27 @@ OXSHMEM_OUTLINE void far_put_signal(void *dst, const void *src, uint64_t bytes, 
     }
 }
 
+// The data by store, the addition by the card; see atomics_by_network.
+template <class Scope>
+OXSHMEM_OUTLINE void split_put_signal(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value, int pe) {
+    if (check_symmetric(dst, bytes, pe, Op::put_signal) && check_signal(signal, SignalOp::add, pe, Op::put_signal)) {
+        copy<Scope>(translate(dst, pe), src, bytes);
+        Scope::sync();
+        if (Scope::rank() == 0) {
+            network_signal(signal, value, SignalOp::add, pe);
+        }
+    }
+}
+
 template <class Scope>
 OXSHMEM_DEVICE void put_signal_by(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value, SignalOp op,
                                   int pe, bool blocking) {
     if (is_direct(pe)) {
-        near_put_signal<Scope>(dst, src, bytes, signal, value, op, pe);
+        if (op == SignalOp::add && atomics_by_network()) {
+            split_put_signal<Scope>(dst, src, bytes, signal, value, pe);
+        } else {
+            near_put_signal<Scope>(dst, src, bytes, signal, value, op, pe);
+        }
     } else {
         far_put_signal<Scope>(dst, src, bytes, signal, value, op, pe, blocking);
     }
@@ -104,7 +120,7 @@ OXSHMEM_DEVICE void put_signal(Scope scope, T *dst, const T *src, size_t n, uint
 
 namespace detail {
 
-// signal_op where the word cannot be updated in place: over the network, or not at all.
+// signal_op where the word cannot, or must not, be updated in place: over the network, or not at all.
 OXSHMEM_OUTLINE void far_signal(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
     if (path_to(pe, Op::signal) != Path::none && check_signal(signal, op, pe, Op::signal)) {
         network_signal(signal, value, op, pe);
@@ -119,7 +135,8 @@ OXSHMEM_DEVICE void signal_op(uint64_t *signal, uint64_t value, SignalOp op, int
     uint64_t *const word = detail::translate(signal, pe);
     // An aligned word that begins in the heap ends there.
     if (detail::is_direct(pe) && detail::offset_of(signal) < port::state().heap_bytes &&
-        reinterpret_cast<uint64_t>(signal) % sizeof(*signal) == 0 && (op == SIGNAL_SET || op == SIGNAL_ADD)) {
+        reinterpret_cast<uint64_t>(signal) % sizeof(*signal) == 0 &&
+        (op == SIGNAL_SET || (op == SIGNAL_ADD && !detail::atomics_by_network()))) {
         detail::near_signal<port::order::relaxed>(word, value, op);
     } else {
         detail::far_signal(signal, value, op, pe);

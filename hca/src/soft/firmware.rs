@@ -713,7 +713,7 @@ impl Engine {
             return Err(Error::argument("umem", self.next_umem, "24-bit umem ids are used up; open the HCA anew"));
         }
         let shared = match source {
-            UmemSource::Host { .. } if self.is_offloaded() => {
+            UmemSource::Host { .. } if self.is_offloaded() && !self.host_rings() => {
                 return Err(Error::argument(
                     "umem",
                     format!("{len} bytes at {addr:p}"),

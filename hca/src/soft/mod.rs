@@ -103,9 +103,15 @@ pub struct SoftOptions {
     /// What executes send queues instead of this process's CPU, in memory that only it reaches. Registered memory is then given by
     /// addresses that are valid there, and CQs are collapsed.
     pub accelerator: Option<Arc<dyn Accelerator>>,
+    /// With an accelerator: [`HOST_DOORBELL_BYTES`] bytes that this process and the kernel reach at the same address. Queues are then
+    /// filled by this process, in memory of that kind, and doorbell registers are words in it. Without it, kernels post and ring.
+    pub host_doorbells: Option<Arc<dyn AcceleratorMemory>>,
     /// Complete what is posted, and execute nothing: measures posting alone. Needs an accelerator.
     pub null: bool,
 }
+
+/// Bytes of [`SoftOptions::host_doorbells`].
+pub const HOST_DOORBELL_BYTES: usize = tables::PAGES * REGISTERS_PER_PAGE * size_of::<u64>();
 
 impl SoftOptions {
     /// The trace on standard error.
@@ -122,6 +128,7 @@ impl fmt::Debug for SoftOptions {
             .field("trace", &self.trace.is_some())
             .field("stepped", &self.stepped)
             .field("accelerator", &self.accelerator)
+            .field("host_doorbells", &self.host_doorbells)
             .field("null", &self.null)
             .finish()
     }
@@ -192,7 +199,9 @@ impl SoftHca {
             control.fd().try_clone_to_owned().map_err(|error| Error::os("duplicate the control segment", error))?;
         let server = Server::start(gid, fd)?;
         let accelerator = options.accelerator;
-        let offload = accelerator.clone().map(|accelerator| Offload::new(accelerator, options.null)).transpose();
+        let host_doorbells = options.host_doorbells;
+        let offload =
+            accelerator.clone().map(|accelerator| Offload::new(accelerator, host_doorbells, options.null)).transpose();
         let offload =
             offload.map_err(|error| Error::Accelerator { what: "start the engine's kernel".into(), source: error })?;
         let tracer = Tracer::new(device.clone(), options.trace);
@@ -293,7 +302,9 @@ impl Provider for SoftHca {
         let page_id = AllocUar::decode_output(&output).uar;
         let page = engine.uars.get(page_id).map(|uar| uar.base);
         let base = page.ok_or_else(|| Error::argument("uar", page_id, "the page vanished"))?;
-        let registers = (0..REGISTERS_PER_PAGE).map(|i| doorbell::FIRST_REGISTER + i * REGISTER_STRIDE).collect();
+        let (first, stride) =
+            if engine.host_rings() { (0, size_of::<u64>()) } else { (doorbell::FIRST_REGISTER, REGISTER_STRIDE) };
+        let registers = (0..REGISTERS_PER_PAGE).map(|i| first + i * stride).collect();
         Ok(UarPage { page_id, base, registers })
     }
 
@@ -476,6 +487,10 @@ fn drive_kernel(shared: &Shared) {
 /// Refuses what an engine with a kernel cannot do.
 fn check_options(options: &SoftOptions) -> Result<()> {
     if options.accelerator.is_none() {
+        if options.host_doorbells.is_some() {
+            let rule = "the engine's thread looks at registers of its own; only its kernel needs others";
+            return Err(Error::argument("host_doorbells", true, rule));
+        }
         let rule = "the null card is a mode of the engine's kernel (OXSHMEM_SOFT_ENGINE=kernel)";
         return if options.null { Err(Error::argument("null", true, rule)) } else { Ok(()) };
     }

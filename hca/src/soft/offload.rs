@@ -44,6 +44,8 @@ struct Published {
 pub(super) struct Offload {
     pub(super) accelerator: Arc<dyn Accelerator>,
     memory: Box<dyn AcceleratorMemory>,
+    /// Where the host rings, if it does; see [`HOST_DOORBELL_BYTES`](super::HOST_DOORBELL_BYTES).
+    host_doorbells: Option<Arc<dyn AcceleratorMemory>>,
     /// Complete everything, execute nothing.
     null: bool,
     /// Slices launched so far.
@@ -84,11 +86,16 @@ pub(super) struct Handed {
 }
 
 impl Offload {
-    pub(super) fn new(accelerator: Arc<dyn Accelerator>, null: bool) -> AcceleratorResult<Self> {
+    pub(super) fn new(
+        accelerator: Arc<dyn Accelerator>,
+        host_doorbells: Option<Arc<dyn AcceleratorMemory>>,
+        null: bool,
+    ) -> AcceleratorResult<Self> {
         let memory = accelerator.allocate(size_of::<Tables>() as u64)?;
         let mut offload = Self {
             accelerator,
             memory,
+            host_doorbells,
             null,
             slices: 0,
             running: 0,
@@ -152,6 +159,7 @@ impl Offload {
             idle_ns: nanos(idle),
             registers: self.registers,
             null: u32::from(self.null),
+            host_doorbells: self.host_doorbells.as_ref().map_or(0, |memory| memory.address()),
         };
         // SAFETY: the tables are dropped after all slices have ended, and so are mappings.
         unsafe { self.accelerator.launch(&slice) }?;
@@ -588,15 +596,24 @@ impl Engine {
         self.with_offload(Offload::finish);
     }
 
-    /// Doorbell page `uar` comes or goes: clears its registers. Its address.
+    /// Doorbell page `uar` comes or goes: clears its registers. Where they are for whoever rings: the kernel's own, or the host's words.
     pub(super) fn clear_page(&mut self, uar: u32) -> Option<*mut u8> {
         self.with_offload(|offload| {
             offload.pause()?;
             let page = offload.page(uar);
             // SAFETY: the page lies in the tables.
             unsafe { offload.accelerator.write(page, &[0; size_of::<tables::Page>()]) }?;
-            Ok(page as *mut u8)
+            let Some(host) = &offload.host_doorbells else { return Ok(page as *mut u8) };
+            let words = host.address() + (uar - 1) as u64 * (REGISTERS_PER_PAGE * size_of::<u64>()) as u64;
+            // SAFETY: the words of this page are in the memory of `SoftOptions::host_doorbells`.
+            unsafe { offload.accelerator.write(words, &[0; REGISTERS_PER_PAGE * size_of::<u64>()]) }?;
+            Ok(words as *mut u8)
         })
+    }
+
+    /// Whether the host rings, in memory of its own.
+    pub(super) fn host_rings(&self) -> bool {
+        self.offload.as_ref().is_some_and(|offload| offload.host_doorbells.is_some())
     }
 
     /// The number of doorbell pages in use has changed.

@@ -131,6 +131,7 @@ pub struct Slice {
     pub idle_ns: u64,
     pub registers: u32,
     pub null: u32,
+    pub host_doorbells: u64,
 }
 
 /// Structures of integers without implicit padding, for which any bytes are a value.
@@ -162,7 +163,8 @@ impl Slice {
             at.copy_from_slice(&word.to_ne_bytes());
         }
         bytes[32..36].copy_from_slice(&self.registers.to_ne_bytes());
-        bytes[36..].copy_from_slice(&self.null.to_ne_bytes());
+        bytes[36..40].copy_from_slice(&self.null.to_ne_bytes());
+        bytes[40..].copy_from_slice(&self.host_doorbells.to_ne_bytes());
         bytes
     }
 }
@@ -212,7 +214,7 @@ pub fn layout() -> Vec<u64> {
     }
     all.extend(layout! {
         Key { key, peer, pd, qpn, rights, start, length, base }
-        Slice { tables, number, run_ns, idle_ns, registers, null }
+        Slice { tables, number, run_ns, idle_ns, registers, null, host_doorbells }
         Tables { control, counters, events, qps, local_keys, remote_keys, pages }
     });
     all

@@ -198,7 +198,7 @@ fn refused(call: &'static str, context: &Context, bytes: usize, source: io::Erro
             VerbsError::LockedMemory { device: context.name().to_owned(), bytes, limit }
         }
         (Some(libc::EFAULT), _) => VerbsError::call(call, context.name(), source)
-            .hint(format!("the {bytes} bytes are not mapped, or of a file system whose pages cannot be pinned")),
+            .hint(format!("the {bytes} bytes are not mapped, of a file system whose pages cannot be pinned, or of a GPU without the module nvidia_peermem")),
         _ => VerbsError::call(call, context.name(), source).hint(format!("{bytes} bytes were to be registered")),
     }
 }

@@ -38,6 +38,10 @@ pub struct WorkCompletion {
     pub status: WorkStatus,
 }
 
+/// Retries of a queue pair. The field's largest value, 7, is a number like the others in the InfiniBand specification, but rdma_rxe takes it for "without
+/// end" (its completer never counts down from 7), and then a peer that is gone would never be reported.
+const MOST_RETRIES: u8 = 6;
+
 /// Completions that one poll fetches at most.
 const BATCH: usize = 32;
 
@@ -280,7 +284,7 @@ impl QueuePair {
         let ready_to_send = sys::ibv_qp_attr {
             qp_state: sys::IBV_QPS_RTS,
             timeout: attributes.ack_timeout,
-            retry_cnt: attributes.retry_count,
+            retry_cnt: attributes.retry_count.min(MOST_RETRIES),
             rnr_retry: attributes.rnr_retry,
             sq_psn: attributes.first_psn,
             max_rd_atomic: asked.min(limits.reads_in_flight),

@@ -184,6 +184,16 @@ impl Gpu {
         Ok(value)
     }
 
+    /// Its address on the PCI bus, as sysfs writes it: `0000:1b:00.0`.
+    pub fn pci(&self) -> Result<String, DriverError> {
+        let mut text = [0u8; 32];
+        // SAFETY: writes at most that many bytes, with a 0 at the end.
+        unsafe { driver!(cuDeviceGetPCIBusId(text.as_mut_ptr().cast(), text.len() as i32, self.raw)) }?;
+        Ok(CStr::from_bytes_until_nul(&text)
+            .map(|text| text.to_string_lossy().to_ascii_lowercase())
+            .unwrap_or_default())
+    }
+
     /// 90 for sm_90.
     pub fn architecture(&self) -> Result<u32, DriverError> {
         let major = self.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;

@@ -44,6 +44,8 @@ pub struct CudaGpu {
     pub ordinal: i32,
     /// Its name.
     pub name: String,
+    /// Its address on the PCI bus, as sysfs writes it: `0000:1b:00.0`.
+    pub pci: String,
     /// The stream on which [`Pe::launch`](crate::Pe::launch) runs kernels, a `CUstream` of the GPU's primary context. Valid until the PE
     /// is finalized.
     pub stream: *mut c_void,
@@ -59,6 +61,7 @@ pub(crate) struct CudaDevice {
     granularity: u64,
     deadline: Duration,
     name: String,
+    pci: String,
     stream: Arc<Stream>,
 }
 
@@ -84,6 +87,7 @@ impl CudaDevice {
             return Err(unavailable("this process sees no GPU (CUDA_VISIBLE_DEVICES)".into()));
         };
         let name = Self::check(gpu, probe)?;
+        let pci = gpu.pci().map_err(|error| unavailable(error.to_string()))?;
         let context = Context::retain(gpu).map_err(|error| {
             unavailable(format!("the context of GPU {} ({name}) cannot be made: {error}", gpu.ordinal))
         })?;
@@ -103,6 +107,7 @@ impl CudaDevice {
             granularity,
             deadline: config.kernel_timeout(),
             name,
+            pci,
             stream,
         })
     }
@@ -370,7 +375,7 @@ impl Device for CudaDevice {
 
     fn gpu(&self) -> Option<CudaGpu> {
         let ordinal = self.stream.context().gpu.ordinal;
-        Some(CudaGpu { ordinal, name: self.name.clone(), stream: self.stream.raw().cast() })
+        Some(CudaGpu { ordinal, name: self.name.clone(), pci: self.pci.clone(), stream: self.stream.raw().cast() })
     }
 }
 

@@ -33,6 +33,18 @@ OXSHMEM_DEVICE Path path_to(int pe, Op op) {
     return Path::network;
 }
 
+// Whether all atomics are the card's, even to memory that can be loaded from and stored to: its atomics are not atomic with
+// those of CPUs and GPUs.
+OXSHMEM_DEVICE bool atomics_by_network() {
+    return port::state().atomics_by_network != 0;
+}
+
+// Which way an atomic takes to `pe`; as path_to otherwise.
+OXSHMEM_DEVICE Path atomic_path_to(int pe, Op op) {
+    const Path path = path_to(pe, op);
+    return path == Path::load_store && atomics_by_network() ? Path::network : path;
+}
+
 OXSHMEM_DEVICE uint64_t offset_of(const void *address) {
     return reinterpret_cast<uint64_t>(address) - port::state().heap_base;
 }

@@ -342,6 +342,7 @@ inline uint3 thread_index() {
 // ---------------------------------------------------------------------------------------------------------------------------
 
 constexpr bool kCoalesced = false;
+constexpr uint32_t kWholeWarp = 0xffffffff;
 
 inline uint32_t count_ones(uint32_t bits) {
     return static_cast<uint32_t>(__builtin_popcount(bits));

@@ -1,0 +1,70 @@
+//! One measurement in a job of its own: a program starts itself again as two PEs, which answer with rows of figures.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use oxshmem::Pe;
+use oxshmem::launch::{self, LaunchOptions, Output};
+
+use crate::bench::Bench;
+use crate::error::Error;
+use crate::job;
+use crate::options::Options;
+use crate::report::Row;
+use crate::run::Session;
+
+/// Measures one thing in a job of two PEs that takes `limit` at most; what the PEs complained about if it failed. `options` are those of
+/// the test's program, separated by single blanks.
+///
+/// # Errors
+/// The job cannot be started.
+pub fn run(bench: Bench, options: &str, limit: Duration) -> Result<Result<Vec<Row>, Vec<String>>, Error> {
+    let options = LaunchOptions {
+        output: Output::Captured,
+        timeout: Some(limit),
+        forward_signals: true,
+        ..LaunchOptions::new(2, job::this_program()?)
+            .args([bench.name().to_owned()].into_iter().chain(options.split(' ').map(str::to_owned)))
+    };
+    let outcome = launch::run(&options)?;
+    if !outcome.is_success() {
+        return Ok(Err(job::complaints(&outcome)));
+    }
+    let text = String::from_utf8_lossy(&outcome.pes[0].stdout);
+    let rows = text.lines().map(serde_json::from_str::<Row>).collect::<Result<Vec<_>, _>>();
+    Ok(rows.map_err(|_| vec![format!("PE 0 has not answered with rows of figures: {text:?}")]))
+}
+
+/// The part of a PE: the arguments are a test's name and its options, the answer is a line of JSON for each row.
+pub fn as_pe(name: &str) -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let Some(bench) = Bench::ALL.into_iter().find(|bench| args.first().is_some_and(|name| name == bench.name())) else {
+        eprintln!("{name}: start this program without a launcher, it starts its own PEs");
+        return ExitCode::from(2);
+    };
+    let options = match Options::parse(bench, &args) {
+        Ok(options) => options,
+        Err(error) => error.exit(),
+    };
+    match measure(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Read by rank in `run`; what only follows from another PE's error stays untold.
+            if !error.is_consequence() {
+                eprintln!("{error}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(options: &Options) -> Result<(), Error> {
+    crate::in_job(options, |pe: &Pe| {
+        let mut session = Session::new(pe, options)?;
+        session.run(&mut |row| {
+            println!("{}", row.to_json()?);
+            Ok(())
+        })?;
+        session.close()
+    })
+}

@@ -1,0 +1,338 @@
+//! `make compare-transports`: IBGDA beside IBRC on this machine: put bandwidth by message size and CTAs, and the rate of scalar puts by CTAs;
+//! as table, JSON lines and SVG.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use oxshmem::config::{ByteSize, Device, Transport};
+use oxshmem::launch;
+use plotters::prelude::*;
+
+use crate::bench::Bench;
+use crate::error::Error;
+use crate::report::{JsonLines, Row};
+use crate::step;
+
+const NAME: &str = "compare_transports";
+
+/// A job that takes longer has failed.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// The transports, in the order of the columns.
+const BOTH: [Transport; 2] = [Transport::Ibgda, Transport::Ibrc];
+
+/// Compares IBGDA with IBRC: two PEs, put bandwidth by message size and CTAs, scalar put rate by CTAs.
+#[derive(Debug, Parser)]
+#[command(name = NAME)]
+struct Arguments {
+    /// Where kernels run: auto, cpu or cuda.
+    #[arg(long, default_value = "auto")]
+    device: Device,
+    /// One JSON object per line and measured point.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Both figures over sizes and CTAs.
+    #[arg(long)]
+    plot: Option<PathBuf>,
+}
+
+/// What is measured: the test and its options but for transport and CTAs.
+#[derive(Debug, Clone, Copy)]
+struct Sweep {
+    title: &'static str,
+    bench: Bench,
+    options: &'static str,
+    ctas: &'static [u32],
+}
+
+/// The published experiment's shape: as many CTAs as a GPU's share of posters, messages from a word to what fills the link. The `cpu`
+/// device gets less of everything.
+const ON_GPU: [Sweep; 3] = [
+    Sweep {
+        title: "put_nbi by blocks",
+        bench: Bench::PutBw,
+        options: "--min 8 --max 4M --factor 8 --scope block --threads 256 --iters 64 --warmup 8",
+        ctas: &[1, 8, 32],
+    },
+    Sweep {
+        title: "p, 8 bytes, lanes combine",
+        bench: Bench::PBw,
+        options: "--min 64K --max 64K --threads 256 --iters 32 --warmup 4",
+        ctas: &[1, 2, 4, 8, 16, 32],
+    },
+    Sweep {
+        title: "p, 8 bytes, not combined",
+        bench: Bench::PBw,
+        options: "--min 64K --max 64K --threads 256 --iters 32 --warmup 4 --stride 2",
+        ctas: &[1, 2, 4, 8, 16, 32],
+    },
+];
+const ON_CPU: [Sweep; 3] = [
+    Sweep {
+        title: "put_nbi by blocks",
+        bench: Bench::PutBw,
+        options: "--min 8 --max 256K --factor 8 --scope block --threads 32 --iters 200 --warmup 20",
+        ctas: &[1, 4],
+    },
+    Sweep {
+        title: "p, 8 bytes, lanes combine",
+        bench: Bench::PBw,
+        options: "--min 16K --max 16K --threads 32 --iters 200 --warmup 20",
+        ctas: &[1, 4],
+    },
+    Sweep {
+        title: "p, 8 bytes, not combined",
+        bench: Bench::PBw,
+        options: "--min 16K --max 16K --threads 32 --iters 200 --warmup 20 --stride 2",
+        ctas: &[1, 4],
+    },
+];
+
+/// One line of the table: the same thing over both.
+#[derive(Debug, Clone)]
+struct Pair {
+    title: &'static str,
+    rows: [Row; 2],
+}
+
+impl Pair {
+    /// The figure that is compared, and its unit: GB/s of puts, million operations per second of scalar puts.
+    fn figures(&self) -> ([f64; 2], &'static str) {
+        let [first, second] = &self.rows;
+        let pick = |row: &Row| if self.is_rate() { row.mops } else { row.gbps }.unwrap_or_default();
+        ([pick(first), pick(second)], if self.is_rate() { "M ops/s" } else { "GB/s" })
+    }
+
+    fn is_rate(&self) -> bool {
+        self.rows[0].bench == Bench::PBw.name()
+    }
+}
+
+/// The program.
+pub fn main() -> ExitCode {
+    if launch::in_job() {
+        return step::as_pe(NAME);
+    }
+    let arguments = Arguments::parse();
+    match compare(&arguments) {
+        Ok(status) => status,
+        Err(error) => {
+            eprintln!("{NAME}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
+    let mut json = arguments.json.as_deref().map(JsonLines::create).transpose()?;
+    let mut pairs: Vec<Pair> = Vec::new();
+    let device = match probe(arguments.device)? {
+        Ok(device) => device,
+        Err(complaints) => return Ok(failed(&complaints)),
+    };
+    println!("Two PEs on this machine, device {device}; every byte is verified.\n\n{}", heading());
+    for sweep in if device == "cuda" { ON_GPU } else { ON_CPU } {
+        for ctas in sweep.ctas {
+            let mut found: Vec<Vec<Row>> = Vec::new();
+            for transport in BOTH {
+                let options =
+                    format!("--transport={transport} --device={} --ctas={ctas} {}", arguments.device, sweep.options);
+                match step::run(sweep.bench, &options, LIMIT)? {
+                    Ok(rows) => found.push(rows),
+                    Err(complaints) => {
+                        eprintln!("{NAME}: {} over {transport} with {ctas} CTAs:", sweep.title);
+                        return Ok(failed(&complaints));
+                    }
+                }
+            }
+            let [Some(ibgda), Some(ibrc)] = [found.first(), found.get(1)] else { continue };
+            for (first, second) in ibgda.iter().zip(ibrc) {
+                if let Some(json) = &mut json {
+                    json.write(first)?;
+                    json.write(second)?;
+                }
+                let pair = Pair { title: sweep.title, rows: [first.clone(), second.clone()] };
+                println!("{}", line(&pair));
+                // A line that is not seen yet is no reason to stop.
+                let _ = std::io::stdout().flush();
+                pairs.push(pair);
+            }
+        }
+    }
+    if let Some(path) = &arguments.plot {
+        draw(path, &pairs)?;
+    }
+    let wrong = pairs.iter().any(|pair| pair.rows.iter().any(|row| !row.verified));
+    Ok(if wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Which device `auto` is here.
+fn probe(device: Device) -> Result<Result<String, Vec<String>>, Error> {
+    let options = format!("--transport=ibrc --device={device} --min 8 --max 8 --scope block --iters 1 --warmup 0");
+    Ok(step::run(Bench::PutBw, &options, LIMIT)?
+        .and_then(|rows| rows.into_iter().next().map(|row| row.device).ok_or_else(Vec::new)))
+}
+
+fn failed(complaints: &[String]) -> ExitCode {
+    complaints.iter().for_each(|line| eprintln!("{NAME}: {line}"));
+    ExitCode::FAILURE
+}
+
+fn heading() -> String {
+    format!(
+        "{:<26}  {:>5}  {:>8}  {:>10}  {:>10}  {:>7}  {:>8}  {}",
+        "operation", "CTAs", "bytes", "IBGDA", "IBRC", "unit", "ratio", "data"
+    )
+}
+
+fn line(pair: &Pair) -> String {
+    let ([ibgda, ibrc], unit) = pair.figures();
+    let row = &pair.rows[0];
+    let bytes = if pair.is_rate() { 8 } else { row.bytes };
+    let data = if pair.rows.iter().all(|row| row.verified) { "verified" } else { "WRONG" };
+    format!(
+        "{:<26}  {:>5}  {:>8}  {ibgda:>10.3}  {ibrc:>10.3}  {unit:>7}  {:>7.2}x  {data}",
+        pair.title,
+        row.ctas,
+        ByteSize(bytes).to_string(),
+        ibgda / ibrc.max(f64::MIN_POSITIVE),
+    )
+}
+
+/// A line of a plot.
+struct Series {
+    label: String,
+    points: Vec<(f64, f64)>,
+}
+
+/// Left: bandwidth over the message size, a line for each path and number of CTAs. Right: rate over CTAs, a line for each path and kind.
+fn series(pairs: &[Pair], rates: bool) -> Vec<Series> {
+    let mut found: Vec<Series> = Vec::new();
+    for pair in pairs.iter().filter(|pair| pair.is_rate() == rates) {
+        for (row, figure) in pair.rows.iter().zip(pair.figures().0) {
+            let (label, x) = if rates {
+                (format!("{}, {}", row.transport, pair.title), f64::from(row.ctas))
+            } else {
+                (format!("{}, {} CTAs", row.transport, row.ctas), row.bytes as f64)
+            };
+            // What a logarithmic axis cannot show.
+            if figure <= 0.0 {
+                continue;
+            }
+            match found.iter_mut().find(|series| series.label == label) {
+                Some(series) => series.points.push((x, figure)),
+                None => found.push(Series { label, points: vec![(x, figure)] }),
+            }
+        }
+    }
+    found
+}
+
+fn draw(path: &Path, pairs: &[Pair]) -> Result<(), Error> {
+    let problem = |reason: String| Error::Plot { path: path.to_owned(), reason };
+    let area = SVGBackend::new(path, (1480, 620)).into_drawing_area();
+    let result = (|| {
+        area.fill(&WHITE)?;
+        let halves = area.split_evenly((1, 2));
+        for (half, rates) in halves.iter().zip([false, true]) {
+            let lines = series(pairs, rates);
+            let range = |pick: fn(&(f64, f64)) -> f64| {
+                let values = lines.iter().flat_map(|line| line.points.iter().map(pick));
+                values.fold((f64::INFINITY, 0f64), |(low, high), value| (low.min(value), high.max(value)))
+            };
+            let ((min, max), (low, high)) = (range(|point| point.0), range(|point| point.1));
+            if min >= max {
+                continue;
+            }
+            let (title, x, y) = if rates {
+                ("scalar put rate", "CTAs", "million puts per second")
+            } else {
+                ("put bandwidth", "message size [bytes]", "GB/s (10^9 bytes per second)")
+            };
+            let size = |value: &f64| ByteSize(value.round() as u64).to_string();
+            let mut chart = ChartBuilder::on(half)
+                .caption(title, ("sans-serif", 20))
+                .margin(16)
+                .x_label_area_size(50)
+                .y_label_area_size(76)
+                .build_cartesian_2d((min..max).log_scale().base(2.0), (low * 0.8..high * 1.25).log_scale())?;
+            chart
+                .configure_mesh()
+                .x_desc(x)
+                .y_desc(y)
+                .x_label_formatter(&size)
+                .y_label_formatter(&|value| format!("{value:.3}"))
+                .draw()?;
+            for (index, line) in lines.iter().enumerate() {
+                let color = Palette99::pick(index).to_rgba();
+                chart
+                    .draw_series(LineSeries::new(line.points.iter().copied(), color.stroke_width(2)).point_size(3))?
+                    .label(line.label.as_str())
+                    .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], color.stroke_width(2)));
+            }
+            chart.configure_series_labels().background_style(WHITE.mix(0.9)).border_style(BLACK).draw()?;
+        }
+        area.present()
+    })();
+    result.map_err(|error: DrawingAreaErrorKind<_>| problem(error.to_string()))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::options::Options;
+    use crate::report::tests::row;
+
+    #[test]
+    fn every_sweep_has_options_that_its_test_takes() {
+        for sweep in ON_GPU.into_iter().chain(ON_CPU) {
+            for (ctas, transport) in sweep.ctas.iter().zip(BOTH.iter().cycle()) {
+                let options = format!("--transport={transport} --device=auto --ctas={ctas} {}", sweep.options);
+                let args = std::iter::once(sweep.bench.name()).chain(options.split(' '));
+                assert!(Options::parse(sweep.bench, args).is_ok_and(|options| options.scopes.len() == 1), "{options}");
+            }
+        }
+    }
+
+    fn pairs() -> Vec<Pair> {
+        let of = |bench: Bench, bytes, ctas, rate| {
+            BOTH.map(|transport| Row {
+                bench: bench.name().into(),
+                transport: transport.to_string(),
+                ctas,
+                mops: Some(if transport == Transport::Ibgda { rate } else { rate / 4.0 }),
+                gbps: Some(if transport == Transport::Ibgda { rate } else { rate / 4.0 }),
+                ..row("block", bytes, 1.0)
+            })
+        };
+        vec![
+            Pair { title: "put", rows: of(Bench::PutBw, 8, 1, 1.0) },
+            Pair { title: "put", rows: of(Bench::PutBw, 4096, 1, 40.0) },
+            Pair { title: "p", rows: of(Bench::PBw, 4096, 1, 20.0) },
+            Pair { title: "p", rows: of(Bench::PBw, 4096, 8, 60.0) },
+        ]
+    }
+
+    #[test]
+    fn lines_are_aligned_and_compare() {
+        let pairs = pairs();
+        let lines: Vec<String> = pairs.iter().map(line).collect();
+        assert!(lines.iter().all(|line| line.contains("4.00x") && line.ends_with("verified")), "{lines:?}");
+        assert_eq!(lines[0].find("GB/s").unwrap() + 4, heading().find("unit").unwrap() + 4);
+    }
+
+    #[test]
+    fn the_plot_has_both_figures_and_paths() {
+        let path = std::env::temp_dir().join(format!("oxshmem-transports-{}.svg", std::process::id()));
+        draw(&path, &pairs()).unwrap();
+        let svg = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        for text in ["<svg", "scalar put rate", "put bandwidth", "CTAs", "ibgda, 1 CTAs", "ibrc, p"] {
+            assert!(svg.contains(text), "{text}");
+        }
+    }
+}

@@ -1,0 +1,583 @@
+//! The engine against a model of cards: requests of a queue pair take effect in order, everything else as the seed says; completions are
+//! delayed, left out where a later one covers them, or errors.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use oxshmem_proxy::descriptor::{Atomic, Descriptor, Landing, Request};
+use oxshmem_proxy::engine::{
+    Acknowledgement, CHAIN, EXTRA_SLOTS, Engine, EngineOptions, LANDING_BYTES, Results, acknowledgement, apply,
+};
+use oxshmem_proxy::work::{
+    Capabilities, Completion, Failure, Local, Operation, PAYLOAD_BYTES, Payload, Remote, Status, Width, WorkRequest,
+};
+use proptest::prelude::*;
+
+const ME: u32 = 1;
+const N_PES: u32 = 3;
+const PER_PEER: u32 = 2;
+const QPS: u32 = (N_PES - 1) * PER_PEER;
+const SLOTS: u32 = 8;
+const LANDING: u64 = 0x7000_0000;
+/// Bytes of a peer's memory: one part for each queue, and shared words behind.
+const PART: u64 = 256;
+const SHARED: u64 = PART * PER_PEER as u64;
+const BYTES: u64 = SHARED + 64;
+
+fn options(window: usize) -> EngineOptions {
+    let landing = Local { address: LANDING, length: 0, key: 77 };
+    EngineOptions { me: ME, own: false, n_pes: N_PES, per_peer: PER_PEER, window, landing, slots: SLOTS }
+}
+
+fn capabilities(send_depth: u32, masked: bool, width_four: bool, four_is_big_endian: bool) -> Capabilities {
+    Capabilities {
+        inline_bytes: PAYLOAD_BYTES as u32,
+        width_four,
+        masked,
+        four_is_big_endian,
+        atomics_coherent_with_cpu: false,
+        send_depth,
+        max_message: 64,
+    }
+}
+
+/// The own side: landing slots.
+struct Landings(Vec<u64>);
+
+impl Results for Landings {
+    fn load(&self, slot: u32) -> u64 {
+        self.0[slot as usize]
+    }
+    fn store(&mut self, slot: u32, value: u64) {
+        self.0[slot as usize] = value;
+    }
+}
+
+/// What the own heap holds at an address: reads of it need no memory.
+fn own_byte(address: u64) -> u8 {
+    (address * 37 + 11) as u8
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<WorkRequest>,
+    /// Done, not reported.
+    done: VecDeque<(u64, bool)>,
+    next_id: u64,
+    fails_at: Option<u64>,
+    failed: bool,
+}
+
+/// A card and the memory of all peers.
+struct Card {
+    capabilities: Capabilities,
+    queues: Vec<Queue>,
+    memory: HashMap<u32, Vec<u8>>,
+    landings: Landings,
+    reads: BTreeMap<u64, u8>,
+}
+
+impl Card {
+    fn new(capabilities: Capabilities) -> Self {
+        let slots = (SLOTS + EXTRA_SLOTS) as usize;
+        Self {
+            capabilities,
+            queues: (0..QPS).map(|_| Queue::default()).collect(),
+            memory: (0..N_PES).map(|pe| (pe, vec![0; BYTES as usize])).collect(),
+            landings: Landings(vec![0; slots]),
+            reads: BTreeMap::new(),
+        }
+    }
+
+    fn post(&mut self, qp: u32, chain: &[WorkRequest]) {
+        let queue = &mut self.queues[qp as usize];
+        assert!(!chain.is_empty() && chain.len() <= CHAIN, "a chain of {}", chain.len());
+        assert!(chain.last().unwrap().signaled, "nobody would hear of the chain's end");
+        for request in chain {
+            assert_eq!(request.id, queue.next_id, "ids rise by one");
+            queue.next_id += 1;
+            queue.waiting.push_back(*request);
+        }
+        let outstanding = queue.waiting.len() + queue.done.len();
+        assert!(outstanding <= self.capabilities.send_depth as usize, "{outstanding} requests outstanding");
+    }
+
+    /// Carries out the oldest request of a queue pair.
+    fn execute(&mut self, qp: u32) -> bool {
+        let Some(request) = self.queues[qp as usize].waiting.pop_front() else { return false };
+        let fails = self.queues[qp as usize].fails_at == Some(request.id) || self.queues[qp as usize].failed;
+        if fails {
+            self.queues[qp as usize].failed = true;
+        } else {
+            self.carry_out(qp, &request.operation);
+        }
+        if request.signaled || fails {
+            self.queues[qp as usize].done.push_back((request.id, !fails));
+        }
+        true
+    }
+
+    fn peer(qp: u32) -> u32 {
+        let peer = qp / PER_PEER;
+        if peer < ME { peer } else { peer + 1 }
+    }
+
+    fn word(&self, pe: u32, at: u64, width: Width) -> u64 {
+        let bytes = &self.memory[&pe][at as usize..(at + u64::from(width.bytes())) as usize];
+        let mut word = [0; 8];
+        word[..bytes.len()].copy_from_slice(bytes);
+        u64::from_le_bytes(word)
+    }
+
+    fn carry_out(&mut self, qp: u32, operation: &Operation) {
+        let pe = Self::peer(qp);
+        let remote = operation.remote();
+        assert_eq!(remote.key, 1000 + pe, "the key of another peer");
+        let at = remote.address as usize;
+        let Capabilities { masked, width_four, max_message, .. } = self.capabilities;
+        let mut atomic = |operands, width: Width, result: Local, needs_masks: bool| {
+            assert!(width == Width::Eight || width_four, "the card has no such width");
+            assert!(!needs_masks || masked, "the card has no masked atomics");
+            assert!(at.is_multiple_of(width.bytes() as usize) && result.length == width.bytes());
+            let old = self.word(pe, remote.address, width);
+            let new = apply(operands, old).to_le_bytes();
+            let bytes = width.bytes() as usize;
+            self.memory.get_mut(&pe).unwrap()[at..at + bytes].copy_from_slice(&new[..bytes]);
+            let slot = self.slot(result);
+            self.landings.0[slot] = match width {
+                Width::Four if self.capabilities.four_is_big_endian => u64::from((old as u32).swap_bytes()),
+                _ => old,
+            };
+        };
+        let all = u64::MAX;
+        let swap_all = |swap, compare| Atomic::CompareSwap { swap, compare, swap_mask: all, compare_mask: all };
+        match *operation {
+            Operation::Write { source, .. } => {
+                assert!(source.length <= max_message && source.length != 0 && source.key == 55);
+                for i in 0..u64::from(source.length) {
+                    self.memory.get_mut(&pe).unwrap()[at + i as usize] = own_byte(source.address + i);
+                }
+            }
+            Operation::WriteInline { payload, .. } => {
+                let bytes = payload.as_slice();
+                self.memory.get_mut(&pe).unwrap()[at..at + bytes.len()].copy_from_slice(bytes);
+            }
+            Operation::Read { target, .. } => {
+                assert!(target.length <= max_message && target.length != 0);
+                let bytes = self.memory[&pe][at..at + target.length as usize].to_vec();
+                if target.key == 77 {
+                    let mut word = [0; 8];
+                    word[..bytes.len().min(8)].copy_from_slice(&bytes[..bytes.len().min(8)]);
+                    let slot = self.slot(target);
+                    self.landings.0[slot] = u64::from_le_bytes(word);
+                } else {
+                    self.reads.extend((target.address..).zip(bytes));
+                }
+            }
+            Operation::FetchAdd { add, width, result, .. } => {
+                atomic(Atomic::Add { value: add, boundary: 0 }, width, result, false);
+            }
+            Operation::CompareSwap { compare, swap, width, result, .. } => {
+                atomic(swap_all(swap, compare), width, result, false);
+            }
+            Operation::MaskedFetchAdd { add, boundary, width, result, .. } => {
+                atomic(Atomic::Add { value: add, boundary }, width, result, true);
+            }
+            Operation::MaskedCompareSwap { compare, swap, compare_mask, swap_mask, width, result, .. } => {
+                atomic(Atomic::CompareSwap { swap, compare, swap_mask, compare_mask }, width, result, true);
+            }
+        }
+    }
+
+    fn slot(&self, local: Local) -> usize {
+        assert_eq!(local.key, 77);
+        let offset = local.address - LANDING;
+        assert_eq!(offset % LANDING_BYTES, 0);
+        let slot = (offset / LANDING_BYTES) as usize;
+        assert!(slot < self.landings.0.len());
+        slot
+    }
+
+    /// Reports what is done on a queue pair, `skip`ping successes that a later one covers.
+    fn report(&mut self, qp: u32, skip: bool) -> Vec<Completion> {
+        let queue = &mut self.queues[qp as usize];
+        let mut completions = Vec::new();
+        let ok = queue.done.iter().take_while(|(_, ok)| *ok).count();
+        for (position, (id, ok_)) in queue.done.drain(..).enumerate() {
+            let status = if ok_ {
+                if skip && position + 1 < ok {
+                    continue;
+                }
+                Status::Success
+            } else {
+                let first = position == ok && queue.fails_at == Some(id);
+                let (what, syndrome) = if first { (Failure::Error, 0x13) } else { (Failure::Flushed, 0x05) };
+                Status::Failed { what, syndrome, vendor: 9 }
+            };
+            completions.push(Completion { qp, id, status });
+        }
+        completions
+    }
+}
+
+fn landing_of(descriptor: &Descriptor) -> Option<Landing> {
+    match descriptor.request {
+        Request::Fetch { landing, .. } => Some(landing),
+        Request::Atomic { landing, .. } => landing,
+        _ => None,
+    }
+}
+
+/// Runs descriptors to their end in an order that `seed` decides. Returns the acknowledgements in the order they came, with what was in
+/// the landing slot then. As device code does, a landing slot is used again only when its last user has been told.
+fn run(engine: &mut Engine, card: &mut Card, descriptors: &[Descriptor], seed: u64) -> Vec<(Acknowledgement, u64)> {
+    // An xorshift generator.
+    let mut state = seed | 1;
+    let mut choose = move |n: u32| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 33) as u32 % n
+    };
+    let mut given = descriptors.iter();
+    let mut next = given.next();
+    let (mut chain, mut acknowledgements) = (Vec::new(), Vec::new());
+    let mut used = [0; SLOTS as usize];
+    for _ in 0..200_000 {
+        match choose(5) {
+            0 => {
+                let free = |descriptor: &Descriptor| {
+                    landing_of(descriptor).is_none_or(|landing| used[landing.slot as usize] == landing.lap)
+                };
+                if let Some(descriptor) = next.filter(|next| engine.has_room() && free(next)) {
+                    engine.accept(&descriptor.encode());
+                    next = given.next();
+                }
+            }
+            1 => {
+                if let Some(qp) = engine.chain(&mut chain) {
+                    card.post(qp, &chain);
+                }
+            }
+            2 | 3 => {
+                let first = choose(QPS);
+                (0..QPS).any(|i| card.execute((first + i) % QPS));
+            }
+            _ => {
+                let qp = choose(QPS);
+                for completion in card.report(qp, choose(2) == 0) {
+                    engine.complete(&completion, &mut card.landings);
+                }
+            }
+        }
+        for acknowledgement in engine.acknowledgements() {
+            used[acknowledgement.slot as usize] += 1;
+            acknowledgements.push((acknowledgement, card.landings.load(acknowledgement.slot)));
+        }
+        if next.is_none() && engine.is_idle() {
+            return acknowledgements;
+        }
+    }
+    panic!("after {} descriptors nothing happens: {engine:?}", engine.completed());
+}
+
+fn remote(pe: u32, address: u64) -> Remote {
+    Remote { address, key: 1000 + pe }
+}
+
+/// A descriptor of queue `queue` that touches only this queue's part of the peer's memory, or adds to a shared word.
+fn any_descriptor() -> impl Strategy<Value = Descriptor> {
+    let place = (prop_oneof![Just(0u32), Just(2)], 0..PER_PEER, any::<bool>());
+    let width = prop_oneof![Just(Width::Four), Just(Width::Eight)];
+    let operands = prop_oneof![
+        (any::<u64>(), prop_oneof![Just(0), Just(u64::MAX), any::<u64>()])
+            .prop_map(|(value, boundary)| Atomic::Add { value, boundary }),
+        (any::<u64>(), 0u64..3, any::<u64>(), prop_oneof![Just(0), Just(u64::MAX)]).prop_map(
+            |(swap, compare, swap_mask, compare_mask)| Atomic::CompareSwap { swap, compare, swap_mask, compare_mask }
+        ),
+    ];
+    let kind = prop_oneof![
+        (0u64..PART / 2, 1u32..100, any::<u32>()).prop_map(|(at, length, from)| (0, at, length, u64::from(from), None)),
+        (0u64..PART - 48, 0u32..=48, any::<u64>()).prop_map(|(at, length, seed)| (1, at, length, seed, None)),
+        (0u64..PART / 2, 1u32..100, any::<u32>()).prop_map(|(at, length, to)| (2, at, length, u64::from(to), None)),
+        (0u64..PART - 8, 1u32..=8).prop_map(|(at, length)| (3, at, length, 0, None)),
+        (0u64..PART / 8, operands, width).prop_map(|(at, operands, width)| (4, at * 8, 0, 0, Some((operands, width)))),
+        (0u64..8, 1u64..100).prop_map(|(word, add)| (5, word, 0, add, None)),
+        Just((6, 0, 0, 0, None)),
+    ];
+    (place, kind).prop_map(|((pe, queue, ordered), (kind, at, length, seed, atomic))| {
+        let target = remote(pe, u64::from(queue) * PART + at);
+        // Landing slots are given out by `numbered`.
+        let landing = Landing { slot: 0, lap: 0 };
+        let request = match kind {
+            0 => Request::Write { source: Local { address: seed, length, key: 55 }, target },
+            1 => {
+                let bytes = std::array::from_fn(|i| (seed >> (i % 8 * 8)) as u8);
+                Request::WriteInline { payload: Payload::new(bytes, length as usize), target }
+            }
+            2 => Request::Read { target: Local { address: seed << 8, length, key: 55 }, source: target },
+            3 => Request::Fetch { landing, bytes: length, source: target },
+            4 => {
+                let (operands, width) = atomic.unwrap();
+                let target = remote(pe, target.address + if width == Width::Four { seed % 2 * 4 } else { 0 });
+                Request::Atomic { operands, width, landing: (at % 16 == 0).then_some(landing), target }
+            }
+            5 => Request::Atomic {
+                operands: Atomic::Add { value: seed, boundary: 0 },
+                width: if at % 2 == 0 { Width::Eight } else { Width::Four },
+                landing: None,
+                target: remote(pe, SHARED + at / 2 * 16 + at % 2 * 8),
+            },
+            _ => Request::Fence,
+        };
+        Descriptor { pe, queue, ordered, request }
+    })
+}
+
+/// Gives every descriptor that fetches a landing slot and lap of its own.
+fn numbered(mut descriptors: Vec<Descriptor>) -> Vec<Descriptor> {
+    let mut ticket = 0;
+    for descriptor in &mut descriptors {
+        if let Request::Fetch { landing, .. } | Request::Atomic { landing: Some(landing), .. } = &mut descriptor.request
+        {
+            *landing = Landing { slot: ticket % SLOTS, lap: ticket / SLOTS };
+            ticket += 1;
+        }
+    }
+    descriptors
+}
+
+/// What one queue's descriptors do, one after the other: memory, and what is fetched. `card` is only memory here.
+fn in_turn(card: &mut Card, descriptors: &[Descriptor]) -> HashMap<(u32, u32), u64> {
+    let mut fetched = HashMap::new();
+    for descriptor in descriptors {
+        let qp = (if descriptor.pe < ME { descriptor.pe } else { descriptor.pe - 1 }) * PER_PEER + descriptor.queue;
+        let result = Local { address: LANDING, length: 8, key: 77 };
+        match descriptor.request {
+            Request::Write { source, target } => card.carry_out(qp, &Operation::Write { source, target }),
+            Request::WriteInline { payload, target } => {
+                card.carry_out(qp, &Operation::WriteInline { payload, target });
+            }
+            Request::Read { target, source } => card.carry_out(qp, &Operation::Read { target, source }),
+            Request::Fetch { landing, bytes, source } => {
+                let target = Local { length: bytes, ..result };
+                card.carry_out(qp, &Operation::Read { target, source });
+                fetched.insert((landing.slot, landing.lap), card.landings.0[0]);
+            }
+            Request::Atomic { operands, width, landing, target } => {
+                let old = card.word(descriptor.pe, target.address, width);
+                let new = apply(operands, old).to_le_bytes();
+                let at = target.address as usize;
+                let memory = card.memory.get_mut(&descriptor.pe).unwrap();
+                memory[at..at + width.bytes() as usize].copy_from_slice(&new[..width.bytes() as usize]);
+                if let Some(landing) = landing {
+                    fetched.insert((landing.slot, landing.lap), old);
+                }
+            }
+            Request::Fence => {}
+        }
+    }
+    fetched
+}
+
+/// Compare masks and operands of 32-bit atomics have no meaning above bit 31.
+fn narrowed(mut descriptors: Vec<Descriptor>) -> Vec<Descriptor> {
+    for descriptor in &mut descriptors {
+        if let Request::Atomic { operands, width: Width::Four, .. } = &mut descriptor.request {
+            let low = 0xffff_ffff;
+            *operands = match *operands {
+                Atomic::Add { value, boundary } => Atomic::Add { value: value & low, boundary: boundary & low },
+                Atomic::CompareSwap { swap, compare, swap_mask, compare_mask } => Atomic::CompareSwap {
+                    swap: swap & low,
+                    compare: compare & low,
+                    swap_mask: swap_mask & low,
+                    compare_mask: compare_mask & low,
+                },
+            };
+        }
+    }
+    descriptors
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    /// Whatever the order of execution, each queue's part ends as if its descriptors had run in turn, sums are right, and every fetch is
+    /// told once, with what was there; on cards with and without masked and four-byte atomics, and with queues of any depth.
+    #[test]
+    fn every_order_ends_the_same(
+        descriptors in proptest::collection::vec(any_descriptor(), 1..120),
+        seed in any::<u64>(),
+        masked in any::<bool>(), width_four in any::<bool>(), swapped in any::<bool>(),
+        send_depth in 1u32..80, window in 1usize..100,
+    ) {
+        let descriptors = numbered(narrowed(descriptors));
+        let capabilities = capabilities(send_depth, masked, width_four, swapped);
+        let mut engine = Engine::new(options(window), capabilities);
+        let mut card = Card::new(capabilities);
+        let acknowledgements = run(&mut engine, &mut card, &descriptors, seed);
+        prop_assert_eq!(engine.completed(), descriptors.len() as u64);
+        prop_assert_eq!(engine.failures().0, 0);
+
+        let mut reference = Card::new(Capabilities { max_message: u32::MAX, ..capabilities });
+        let fetched = in_turn(&mut reference, &descriptors);
+        for pe in [0, 2] {
+            prop_assert_eq!(&card.memory[&pe], &reference.memory[&pe], "memory of PE {}", pe);
+        }
+        let mut told: HashMap<u32, u32> = HashMap::new();
+        for (Acknowledgement { slot, value }, seen) in acknowledgements {
+            let lap = (value >> 1) as u32 - 1;
+            prop_assert_eq!(value, acknowledgement(lap, false));
+            prop_assert_eq!(Some(&seen), fetched.get(&(slot, lap)), "slot {} lap {}", slot, lap);
+            *told.entry(slot).or_default() += 1;
+        }
+        prop_assert_eq!(told.values().sum::<u32>() as usize, fetched.len());
+    }
+
+    /// One queue pair fails at any request: its descriptors end as failed, each once; the others are as if nothing had happened.
+    #[test]
+    fn a_failure_stays_with_its_queue_pair(
+        descriptors in proptest::collection::vec(any_descriptor(), 1..100),
+        seed in any::<u64>(),
+        masked in any::<bool>(), qp in 0..QPS, fails_at in 0u64..20, send_depth in 1u32..40,
+    ) {
+        let descriptors = numbered(narrowed(descriptors));
+        let capabilities = capabilities(send_depth, masked, masked, false);
+        let mut engine = Engine::new(options(64), capabilities);
+        let mut card = Card::new(capabilities);
+        card.queues[qp as usize].fails_at = Some(fails_at);
+        let acknowledgements = run(&mut engine, &mut card, &descriptors, seed);
+        prop_assert_eq!(engine.completed(), descriptors.len() as u64);
+        let lost = card.queues[qp as usize].failed;
+        let pe = Card::peer(qp);
+        let queue = qp % PER_PEER;
+        if lost {
+            let fault = engine.faults()[0];
+            prop_assert_eq!((fault.pe, fault.qp, fault.id, fault.vendor), (pe, qp, fails_at, 9));
+            prop_assert_eq!(fault.syndrome, 0x13);
+            prop_assert!(engine.failures().0 >= 1 && engine.failures().1 == pe);
+        }
+        prop_assert_eq!(engine.faults().len(), usize::from(lost));
+        for (Acknowledgement { slot, value }, _) in &acknowledgements {
+            if value & 1 != 0 {
+                let lap = (value >> 1) as u32 - 1;
+                let slot = *slot;
+                let whose = descriptors.iter().find(|descriptor| landing_of(descriptor) == Some(Landing { slot, lap }));
+                prop_assert!(whose.is_some_and(|descriptor| (descriptor.pe, descriptor.queue) == (pe, queue)));
+            }
+        }
+        let asked = descriptors.iter().filter(|descriptor| landing_of(descriptor).is_some()).count();
+        prop_assert_eq!(acknowledgements.len(), asked);
+        let mut reference = Card::new(Capabilities { max_message: u32::MAX, ..capabilities });
+        in_turn(&mut reference, &descriptors);
+        for other in [0u32, 2] {
+            for part in 0..PER_PEER {
+                if lost && (other, part) == (pe, queue) {
+                    continue;
+                }
+                let range = (u64::from(part) * PART) as usize..(u64::from(part + 1) * PART) as usize;
+                prop_assert_eq!(&card.memory[&other][range.clone()], &reference.memory[&other][range]);
+            }
+        }
+    }
+}
+
+fn p(pe: u32, queue: u32, address: u64, ordered: bool) -> Descriptor {
+    let payload = Payload::new([7; PAYLOAD_BYTES], 8);
+    Descriptor { pe, queue, ordered, request: Request::WriteInline { payload, target: remote(pe, address) } }
+}
+
+#[test]
+fn a_fence_marks_the_next_request_to_each_peer_and_no_other() {
+    let mut engine = Engine::new(options(64), capabilities(64, true, true, false));
+    let fence = Descriptor { pe: 0, queue: 1, ordered: false, request: Request::Fence };
+    for descriptor in
+        [p(0, 1, 0, false), fence, p(0, 0, 8, false), p(0, 1, 16, false), p(0, 1, 24, false), p(2, 1, 0, false)]
+    {
+        engine.accept(&descriptor.encode());
+    }
+    let mut fenced = Vec::new();
+    let mut chain = Vec::new();
+    while let Some(qp) = engine.chain(&mut chain) {
+        fenced.extend(chain.iter().filter(|request| request.fence).map(|request| (qp, request.id)));
+    }
+    fenced.sort_unstable();
+    assert_eq!(fenced, [(1, 1), (3, 0)]);
+}
+
+/// What is behind a loop waits for it; only a loop on another word passes, unless it is ordered.
+#[test]
+fn requests_wait_for_loops() {
+    let capabilities = capabilities(64, false, false, false);
+    let operands = Atomic::Add { value: 1, boundary: 0 };
+    let add = |address, ordered| {
+        let request = Request::Atomic { operands, width: Width::Four, landing: None, target: remote(0, address) };
+        Descriptor { pe: 0, queue: 0, ordered, request }
+    };
+    for (second, together, sum) in [
+        (p(0, 0, 64, false), 1, 6),
+        (p(0, 0, 64, true), 1, 6),
+        (add(0, false), 1, 7),
+        (add(4, false), 1, 6),
+        (add(8, true), 1, 6),
+        (add(8, false), 2, 6),
+    ] {
+        let mut engine = Engine::new(options(64), capabilities);
+        let mut card = Card::new(capabilities);
+        card.memory.get_mut(&0).unwrap()[..12].fill(5);
+        engine.accept(&add(0, false).encode());
+        engine.accept(&second.encode());
+        let mut chain = Vec::new();
+        assert_eq!(engine.chain(&mut chain), Some(0));
+        assert_eq!(chain.len(), together, "{second:?}");
+        card.post(0, &chain);
+        let mut steps = 0;
+        while !engine.is_idle() {
+            while card.execute(0) {}
+            for completion in card.report(0, false) {
+                engine.complete(&completion, &mut card.landings);
+            }
+            while let Some(qp) = engine.chain(&mut chain) {
+                card.post(qp, &chain);
+            }
+            steps += 1;
+            assert!(steps < 10, "{second:?}");
+        }
+        assert_eq!(card.memory[&0][0], sum, "{second:?}");
+    }
+}
+
+#[test]
+fn what_no_device_code_writes_is_refused_and_the_rest_goes_on() {
+    let mut engine = Engine::new(options(64), capabilities(64, true, true, false));
+    let mut card = Card::new(capabilities(64, true, true, false));
+    engine.accept(&[0; 8]);
+    engine.accept(&p(ME, 0, 0, false).encode());
+    engine.accept(&p(N_PES, 0, 0, false).encode());
+    engine.accept(&p(0, PER_PEER, 0, false).encode());
+    assert_eq!((engine.completed(), engine.failures().0), (4, 4));
+    run(&mut engine, &mut card, &[p(0, 0, 0, false)], 7);
+    assert_eq!((engine.completed(), card.memory[&0][0]), (5, 7));
+}
+
+#[test]
+fn when_the_backend_is_gone_nobody_waits() {
+    let capabilities = capabilities(2, false, false, false);
+    let mut engine = Engine::new(options(64), capabilities);
+    for queue in [0, 1, 0, 0, 0] {
+        engine.accept(&p(2, queue, 0, false).encode());
+    }
+    let landing = Some(Landing { slot: 3, lap: 2 });
+    let operands = Atomic::Add { value: 1, boundary: u64::MAX };
+    let request = Request::Atomic { operands, width: Width::Eight, landing, target: remote(0, 0) };
+    engine.accept(&Descriptor { pe: 0, queue: 0, ordered: false, request }.encode());
+    let mut chain = Vec::new();
+    while engine.chain(&mut chain).is_some() {}
+    engine.lose_all();
+    engine.accept(&p(0, 1, 0, false).encode());
+    assert!(engine.is_idle() && !engine.has_outstanding());
+    assert_eq!((engine.completed(), engine.failures().0), (7, 7));
+    let told: Vec<_> = engine.acknowledgements().collect();
+    assert_eq!(told, [Acknowledgement { slot: 3, value: acknowledgement(2, true) }]);
+}

@@ -1,0 +1,189 @@
+//! IBRC over the kernel's verbs: which device a PE uses, and queue pairs on it to every peer.
+
+use std::sync::Arc;
+
+use oxshmem_hca::objects::QpAddress;
+use oxshmem_hca::provider::{Access, Counters};
+use oxshmem_hca::verbs::topology::{Place, Topology};
+use oxshmem_hca::verbs::{
+    Atomicity, CompletionQueue, Context, MemoryRegion, Port, ProtectionDomain, QueuePair, QueuePairSize, VerbsError,
+};
+use oxshmem_proxy::verbs::VerbsBackend;
+use oxshmem_proxy::work::{Backend, PAYLOAD_BYTES};
+
+use super::ibrc::{Fabric, Region};
+use super::{ChunkKeys, TransportError, ibgda};
+use crate::Result;
+use crate::bootstrap::Bootstrap;
+use crate::config::{Choice, Config, Hca};
+use crate::device::Device;
+
+/// The least depth of a queue pair that is of use.
+const MIN_DEPTH: u32 = 16;
+
+impl From<VerbsError> for crate::Error {
+    fn from(error: VerbsError) -> Self {
+        Self::Hca(error.into())
+    }
+}
+
+/// A port of a device of the kernel's verbs, with queue pairs to every peer.
+#[derive(Debug)]
+pub(super) struct VerbsFabric {
+    // Dropped in this order: what uses memory, then memory's registration, then what both need.
+    queue_pairs: Vec<QueuePair>,
+    regions: Vec<MemoryRegion>,
+    addresses: Vec<QpAddress>,
+    completions: Arc<CompletionQueue>,
+    domain: Arc<ProtectionDomain>,
+    port: Port,
+    depth: u32,
+    config: Config,
+}
+
+impl VerbsFabric {
+    /// Opens the port that the configuration names, or the one that falls to this PE, and creates `peers` queue pairs to other PEs, and those
+    /// to the own one. Collective.
+    pub(super) fn open(
+        config: &Config,
+        bootstrap: &Bootstrap,
+        device: &dyn Device,
+        peers: u32,
+        depth: u32,
+    ) -> Result<Self> {
+        let count = peers + config.qps_per_peer();
+        let port = open_port(config, bootstrap, device)?;
+        let context = &port.context;
+        let limits = context.limits();
+        // Every request may end with a completion of its own: those that are flushed do.
+        let wanted = depth;
+        let depth = depth.min(limits.queue_depth).min(limits.cq_depth / count.max(1));
+        if depth < MIN_DEPTH {
+            let what = format!(
+                "has room for {} completions, {count} queue pairs need {} at least; lower OXSHMEM_QPS_PER_PEER",
+                limits.cq_depth,
+                count * MIN_DEPTH
+            );
+            return Err(VerbsError::Unsupported { device: context.name().to_owned(), what }.into());
+        }
+        if depth < wanted {
+            tracing::info!(
+                device = context.name(),
+                depth,
+                wanted,
+                "the card's queues are not as deep as OXSHMEM_QP_DEPTH"
+            );
+        }
+        let domain = ProtectionDomain::new(context)?;
+        let completions = CompletionQueue::new(context, count * depth)?;
+        let size = QueuePairSize { sends: depth, receives: 0, inline_bytes: PAYLOAD_BYTES as u32 };
+        let queue_pairs = (0..count)
+            .map(|_| QueuePair::new(&domain, &completions, &port, size))
+            .collect::<std::result::Result<Vec<_>, _>>()?;
+        let addresses = queue_pairs.iter().map(QueuePair::address).collect();
+        let regions = Vec::new();
+        Ok(Self { queue_pairs, regions, addresses, completions, domain, port, depth, config: config.clone() })
+    }
+
+    fn queue_pair(&self, qp: u32) -> Result<&QueuePair> {
+        Ok(self.queue_pairs.get(qp as usize).ok_or_else(|| self.gone())?)
+    }
+
+    fn gone(&self) -> TransportError {
+        TransportError::Hca {
+            device: self.port.context.name().to_owned(),
+            what: "its queue pairs are in use".to_owned(),
+        }
+    }
+}
+
+/// Opens the port that the configuration names. Where it names none, the PEs of the node tell each other where they work, and share out the
+/// devices; all of them come to the same answer. Collective.
+fn open_port(config: &Config, bootstrap: &Bootstrap, device: &dyn Device) -> Result<Port> {
+    let place = device.gpu().map_or_else(Place::of_this_thread, |gpu| Place::Pci(gpu.pci));
+    let places = bootstrap.allgather("places of PEs", place.to_string().as_bytes())?;
+    let node = bootstrap.node_peers();
+
+    let (name, port) = match config.hca() {
+        Hca::Verbs { device: Some(name), port } => (name.clone(), port.unwrap_or(1)),
+        _ => {
+            let places: Vec<Place> = node
+                .iter()
+                .map(|pe| {
+                    let text = places.get(*pe as usize).map(|bytes| String::from_utf8_lossy(bytes));
+                    text.and_then(|text| text.parse().ok()).unwrap_or(Place::Anywhere)
+                })
+                .collect();
+            let topology = Topology::of_this_machine().map_err(|source| {
+                crate::Error::Hca(oxshmem_hca::Error::Os {
+                    what: "/sys/class/infiniband cannot be read".into(),
+                    source,
+                })
+            })?;
+            let chosen = topology.assign(&places)?;
+            let mine = node.iter().position(|pe| *pe == bootstrap.rank()).and_then(|at| chosen.get(at));
+            let (entry, port) = mine.ok_or(VerbsError::NoDevice)?;
+            (entry.name.clone(), port.number)
+        }
+    };
+    let gid_index = match config.ib_gid_index() {
+        Choice::Auto => None,
+        Choice::Given(index) => Some(index),
+    };
+    let port = Port::query(&Context::open(&name)?, port, gid_index)?;
+    tracing::info!(pe = bootstrap.rank(), device = name, port = port.number, gid = %port.gid, %place, "RDMA device");
+    Ok(port)
+}
+
+impl Fabric for VerbsFabric {
+    fn name(&self) -> &'static str {
+        "verbs"
+    }
+
+    fn is_coherent(&self) -> bool {
+        self.port.context.limits().atomicity == Atomicity::Global
+    }
+
+    fn has_own(&self) -> bool {
+        true
+    }
+
+    fn register(&mut self, region: &Region<'_>) -> Result<ChunkKeys> {
+        let len = usize::try_from(region.bytes).unwrap_or(usize::MAX);
+        let access = if region.remote { Access::ALL } else { Access::LOCAL };
+        let address = std::ptr::with_exposed_provenance_mut(region.address as usize);
+        // SAFETY: what is registered outlives the fabric (see `Fabric::register`), and is used through raw pointers only.
+        let key = unsafe { MemoryRegion::register(&self.domain, address, len, region.iova, access) }?;
+        let keys = ChunkKeys { lkey: key.lkey(), rkey: key.rkey() };
+        self.regions.push(key);
+        Ok(keys)
+    }
+
+    fn endpoint(&self, qp: u32) -> Result<Vec<u8>> {
+        let address = self.addresses.get(qp as usize).ok_or_else(|| self.gone())?;
+        Ok(address.to_bytes().to_vec())
+    }
+
+    fn connect(&mut self, qp: u32, theirs: &[u8]) -> Result<()> {
+        let address = QpAddress::from_bytes(theirs)?;
+        Ok(self.queue_pair(qp)?.connect(&address, &ibgda::attributes(&self.config, qp))?)
+    }
+
+    fn qpn(&self, qp: u32) -> u32 {
+        self.addresses.get(qp as usize).map_or(0, |address| address.qpn)
+    }
+
+    fn prepare(&self, _qp: u32, _rkeys: &[u32]) -> Result<()> {
+        // The card looks keys up by itself.
+        Ok(())
+    }
+
+    fn backend(&mut self) -> Result<Box<dyn Backend>> {
+        let queue_pairs = std::mem::take(&mut self.queue_pairs);
+        Ok(Box::new(VerbsBackend::new(&self.port, queue_pairs, Arc::clone(&self.completions), self.depth)))
+    }
+
+    fn counters(&self) -> Option<Counters> {
+        None
+    }
+}
