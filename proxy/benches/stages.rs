@@ -64,8 +64,15 @@ impl Results for NoResults {
 }
 
 fn engine(capabilities: Capabilities) -> Engine {
-    let options =
-        EngineOptions { me: 0, n_pes: 2, per_peer: QPS, window: COUNT as usize, landing: Local::default(), slots: 1 };
+    let options = EngineOptions {
+        me: 0,
+        n_pes: 2,
+        per_peer: QPS,
+        own: false,
+        window: COUNT as usize,
+        landing: Local::default(),
+        slots: 1,
+    };
     Engine::new(options, capabilities)
 }
 

@@ -24,7 +24,7 @@ use super::{ChunkKeys, TransportError, ibgda};
 use crate::Result;
 use crate::abi;
 use crate::bootstrap::Bootstrap;
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::device::{Device, HostMemory};
 use crate::heap::SymmetricHeap;
 use crate::slab::{Layout, Offset, Slab};
