@@ -248,10 +248,8 @@ pub struct State {
     pub p2p_mask: u64,
     /// Address of the own heap.
     pub heap_base: u64,
-    /// Address space reserved for one heap.
+    /// Address space reserved for one heap: the distance between neighbouring PEs' heaps.
     pub heap_bytes: u64,
-    /// Distance of neighbouring PEs' heaps.
-    pub stride: u64,
     /// log2 of the registration unit.
     pub chunk_log2: u32,
     /// Chunks a heap may have.
@@ -333,7 +331,7 @@ layout! {
     }
     LocalRegion { base, bytes, lkey }
     State {
-        magic, abi_version, bytes, my_pe, n_pes, network, p2p_first, p2p_count, p2p_mask, heap_base, heap_bytes, stride,
+        magic, abi_version, bytes, my_pe, n_pes, network, p2p_first, p2p_count, p2p_mask, heap_base, heap_bytes,
         chunk_log2, max_chunks, lkeys, rkeys, qps, qps_per_pe, slab_lkey, used, local_regions, n_local_regions, control,
         timeout_ns, sync_slots, sync_epoch, proxy, atomics_by_network,
     }

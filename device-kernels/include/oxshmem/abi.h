@@ -194,13 +194,12 @@ struct alignas(128) State {
     uint32_t network; // Network
 
     // Load/store reach: PEs p2p_first .. p2p_first + p2p_count, of which bit i of p2p_mask says whether p2p_first + i is
-    // reachable. The heap of PE q lies at heap_base + (q - my_pe) * stride. The own PE's bit is set.
+    // reachable. The heap of PE q lies at heap_base + (q - my_pe) * heap_bytes. The own PE's bit is set.
     int32_t p2p_first;
     int32_t p2p_count; // at most 64
     uint64_t p2p_mask;
     uint64_t heap_base;
     uint64_t heap_bytes; // reserved for one heap; what is backed grows up to it
-    uint64_t stride;
 
     // Keys, big-endian. On the wire an address in the heap is its offset, so no peer's base is needed.
     uint32_t chunk_log2; // registration unit
