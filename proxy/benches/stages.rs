@@ -68,10 +68,10 @@ fn engine(capabilities: Capabilities) -> Engine {
         me: 0,
         n_pes: 2,
         per_peer: QPS,
+        own: false,
         window: COUNT as usize,
         landing: Local::default(),
         slots: 1,
-        own: false,
     };
     Engine::new(options, capabilities)
 }

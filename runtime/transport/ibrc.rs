@@ -24,7 +24,7 @@ use super::{ChunkKeys, TransportError, ibgda};
 use crate::Result;
 use crate::abi;
 use crate::bootstrap::Bootstrap;
-use crate::config::{Config, Hca};
+use crate::config::{self, Config};
 use crate::device::{Device, HostMemory};
 use crate::heap::SymmetricHeap;
 use crate::slab::{Layout, Offset, Slab};
@@ -255,7 +255,7 @@ fn open(config: &Config, bootstrap: &Bootstrap, device: &dyn Device) -> Result<B
     let count = (bootstrap.size() - 1) * config.qps_per_peer();
     let depth = config.send_queue_depth(bootstrap.size());
     match config.hca() {
-        Hca::Verbs { .. } => Ok(Box::new(VerbsFabric::open(config, bootstrap, device, count, depth)?)),
+        config::Hca::Verbs { .. } => Ok(Box::new(VerbsFabric::open(config, bootstrap, device, count, depth)?)),
         _ => Ok(Box::new(DevxFabric::open(config, device, count, depth)?)),
     }
 }
