@@ -30,7 +30,7 @@ struct Ring(Vec<AtomicU64>);
 
 impl Ring {
     fn new() -> Self {
-        Self((0..SLOT_BYTES / 8 << LOG_DEPTH).map(|_| AtomicU64::new(0)).collect())
+        Self((0..(SLOT_BYTES / 8) << LOG_DEPTH).map(|_| AtomicU64::new(0)).collect())
     }
 
     fn fill(&self, from: u64) {
