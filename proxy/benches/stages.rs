@@ -30,7 +30,7 @@ struct Ring(Vec<AtomicU64>);
 
 impl Ring {
     fn new() -> Self {
-        Self((0..SLOT_BYTES / 8 << LOG_DEPTH).map(|_| AtomicU64::new(0)).collect())
+        Self((0..(SLOT_BYTES / 8) << LOG_DEPTH).map(|_| AtomicU64::new(0)).collect())
     }
 
     fn fill(&self, from: u64) {
@@ -64,8 +64,15 @@ impl Results for NoResults {
 }
 
 fn engine(capabilities: Capabilities) -> Engine {
-    let options =
-        EngineOptions { me: 0, n_pes: 2, per_peer: QPS, window: COUNT as usize, landing: Local::default(), slots: 1 };
+    let options = EngineOptions {
+        me: 0,
+        own: false,
+        n_pes: 2,
+        per_peer: QPS,
+        window: COUNT as usize,
+        landing: Local::default(),
+        slots: 1,
+    };
     Engine::new(options, capabilities)
 }
 

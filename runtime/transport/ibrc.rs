@@ -53,7 +53,7 @@ pub(crate) struct Region<'a> {
 
 /// An open card with a queue pair or several to every other PE: registration and connecting. Queue pairs have dense indices as in
 /// [`Backend`].
-pub(crate) trait Fabric: Debug {
+pub(crate) trait Fabric: Debug + Send {
     /// `soft`, `verbs`.
     fn name(&self) -> &'static str;
     /// Whether its atomics are atomic with those of CPUs and GPUs.

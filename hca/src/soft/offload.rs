@@ -604,7 +604,7 @@ impl Engine {
             // SAFETY: the page lies in the tables.
             unsafe { offload.accelerator.write(page, &[0; size_of::<tables::Page>()]) }?;
             let Some(host) = &offload.host_doorbells else { return Ok(page as *mut u8) };
-            let words = host.address() + (uar - 1) as u64 * (REGISTERS_PER_PAGE * size_of::<u64>()) as u64;
+            let words = host.address() + u64::from(uar - 1) * (REGISTERS_PER_PAGE * size_of::<u64>()) as u64;
             // SAFETY: the words of this page are in the memory of `SoftOptions::host_doorbells`.
             unsafe { offload.accelerator.write(words, &[0; REGISTERS_PER_PAGE * size_of::<u64>()]) }?;
             Ok(words as *mut u8)

@@ -86,7 +86,7 @@ impl MemoryRegion {
     ) -> Result<Self> {
         let context = &domain.context;
         // The kernel's rule; it would say no more than "invalid argument".
-        if (address.addr() as u64 ^ iova) % rustix::param::page_size() as u64 != 0 {
+        if !(address.addr() as u64 ^ iova).is_multiple_of(rustix::param::page_size() as u64) {
             let what =
                 format!("maps whole pages: address {address:p} and iova {iova:#x} differ in their offset in a page");
             return Err(VerbsError::Unsupported { device: context.name().to_owned(), what });
