@@ -191,12 +191,23 @@ pub struct Proxy {
     pub landing_head: u64,
     pad0: [u64; 14],
     /// What device code has seen of `taken_word`.
-    pub taken: u64,
+    pub taken: ProxyWord,
+    pad1: [u64; 14],
     /// What it has seen of `completed_word`.
-    pub completed: u64,
+    pub completed: ProxyWord,
     /// Failures that it has recorded.
     pub failures: u64,
-    pad1: [u64; 13],
+    pad2: [u64; 13],
+}
+
+/// A word of the proxy's as device code knows it.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub struct ProxyWord {
+    /// What was seen of it.
+    pub seen: u64,
+    /// 1: somebody is asking host memory.
+    pub polled: u64,
 }
 
 /// A registered buffer outside the symmetric heap.
@@ -237,10 +248,8 @@ pub struct State {
     pub p2p_mask: u64,
     /// Address of the own heap.
     pub heap_base: u64,
-    /// Address space reserved for one heap.
+    /// Address space reserved for one heap: the distance between neighbouring PEs' heaps.
     pub heap_bytes: u64,
-    /// Distance of neighbouring PEs' heaps.
-    pub stride: u64,
     /// log2 of the registration unit.
     pub chunk_log2: u32,
     /// Chunks a heap may have.
@@ -287,7 +296,7 @@ const _: () = {
 };
 const _: () = {
     use core::mem::offset_of;
-    assert!(size_of::<Proxy>() == 384 && offset_of!(Proxy, head) == 128 && offset_of!(Proxy, taken) == 256);
+    assert!(size_of::<Proxy>() == 512 && offset_of!(Proxy, taken) == 256 && offset_of!(Proxy, completed) == 384);
 };
 const _: () = assert!(size_of::<LocalRegion>() == 24);
 const _: () = assert!(size_of::<State>() == 256);
@@ -315,13 +324,14 @@ layout! {
         wq, stamps, dbr, doorbell, cqe, landing, laps, qpn, depth_log2, pe, index, landing_log2, gate, landing_head, rung,
         doorbells, completed,
     }
+    ProxyWord { seen, polled }
     Proxy {
         slots, taken_word, completed_word, acknowledgements, landing, faults, laps, depth_log2, landing_log2, head, landing_head,
         taken, completed, failures,
     }
     LocalRegion { base, bytes, lkey }
     State {
-        magic, abi_version, bytes, my_pe, n_pes, network, p2p_first, p2p_count, p2p_mask, heap_base, heap_bytes, stride,
+        magic, abi_version, bytes, my_pe, n_pes, network, p2p_first, p2p_count, p2p_mask, heap_base, heap_bytes,
         chunk_log2, max_chunks, lkeys, rkeys, qps, qps_per_pe, slab_lkey, used, local_regions, n_local_regions, control,
         timeout_ns, sync_slots, sync_epoch, proxy, atomics_by_network,
     }

@@ -217,7 +217,6 @@ impl Pe {
             p2p_mask: plan.direct,
             heap_base: heap.base(),
             heap_bytes: heap_layout.max,
-            stride: heap_layout.max,
             chunk_log2: chunk.trailing_zeros(),
             max_chunks: u32::try_from(max_chunks).unwrap_or(u32::MAX),
             lkeys: slab.address(parts.lkeys),

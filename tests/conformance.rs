@@ -226,6 +226,13 @@ jobs! {
     streams_ibrc_2: "streams", Ibrc, 2;
     streams_ibrc_3: "streams", Ibrc, 3;
 
+    descriptors_ibrc_2: "descriptors", Ibrc, 2;
+    descriptors_ibrc_2_wrapping: "descriptors" "40", Ibrc, 2, "OXSHMEM_PROXY_RING" = "64";
+    proxy_threads_ibrc_1: "proxy_threads", Ibrc, 1;
+    proxy_threads_ibrc_2: "proxy_threads", Ibrc, 2;
+    proxy_threads_ibgda_2: "proxy_threads", Ibgda, 2;
+    proxy_threads_p2p_2: "proxy_threads", P2p, 2;
+
     // The smallest ring and queues: each wraps hundreds of times.
     flood_ibrc_2_small: "flood" "4" "32" "700" "0", Ibrc, 2, "OXSHMEM_PROXY_RING" = "64", "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "256";
     flood_ibrc_2_one_warp: "flood" "1" "32" "2500" "0", Ibrc, 2, "OXSHMEM_PROXY_RING" = "64";

@@ -10,18 +10,11 @@ const ARCHITECTURE: &str = "sm_90";
 
 /// Beginnings of the names of the kernels that are hot, and parts of the names of what they call.
 const HOT: [&str; 5] = ["put_", "p_", "signal_", "quiet_", "fence"];
-const CALLED: [&str; 4] = ["network_p", "network_signal", "network_quiet", "copy_skewed"];
+const CALLED: [&str; 8] =
+    ["near_", "far_p", "far_signal", "network_p", "network_signal", "network_quiet", "copy_", "ibrc_put"];
 
 /// Those that do spill, with bytes stored and loaded per thread as CUDA 13.0 compiles them: less is welcome, more is not.
-const KNOWN: [(&str, u32, u32); 7] = [
-    ("put_warp", 8, 0),
-    ("put_block", 8, 0),
-    ("put_nbi_thread", 20, 12),
-    ("put_nbi_warp", 8, 0),
-    ("put_nbi_block", 8, 0),
-    ("network_put", 44, 64),
-    ("network_put_signal", 40, 56),
-];
+const KNOWN: [(&str, u32, u32); 1] = [("far_put", 8, 0)];
 
 /// Bytes of spill stores and loads by function, the most that is said of each.
 fn spills() -> BTreeMap<&'static str, (u32, u32)> {

@@ -203,7 +203,6 @@ fn wrong_data_of_the_hca_is_an_error() {
 fn what_is_not_there_is_one_clear_line() {
     for (args, parts) in [
         ("--device cuda", ["cuda", "no NVIDIA driver"]),
-        ("--transport ibrc --hca null", ["ibrc", "not available"]),
         ("--hca mlx5 --transport ibgda", ["mlx5", ""]),
         ("--hca mlx5", ["mlx5", "--transport ibgda"]),
     ] {

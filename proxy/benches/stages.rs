@@ -30,7 +30,7 @@ struct Ring(Vec<AtomicU64>);
 
 impl Ring {
     fn new() -> Self {
-        Self((0..(SLOT_BYTES / 8) << LOG_DEPTH).map(|_| AtomicU64::new(0)).collect())
+        Self((0..SLOT_BYTES / 8 << LOG_DEPTH).map(|_| AtomicU64::new(0)).collect())
     }
 
     fn fill(&self, from: u64) {
@@ -66,9 +66,9 @@ impl Results for NoResults {
 fn engine(capabilities: Capabilities) -> Engine {
     let options = EngineOptions {
         me: 0,
-        own: false,
         n_pes: 2,
         per_peer: QPS,
+        own: false,
         window: COUNT as usize,
         landing: Local::default(),
         slots: 1,

@@ -256,11 +256,6 @@ fn open(config: &Config, bootstrap: &Bootstrap, device: &dyn Device) -> Result<B
     let depth = config.send_queue_depth(bootstrap.size());
     match config.hca() {
         config::Hca::Verbs { .. } => Ok(Box::new(VerbsFabric::open(config, bootstrap, device, count, depth)?)),
-        config::Hca::Null => Err(TransportError::NotAvailable {
-            name: "OXSHMEM_HCA=null with the CPU proxy (OXSHMEM_TRANSPORT=ibrc)",
-            remedy: "use soft or auto, or measure posting by device code (OXSHMEM_TRANSPORT=ibgda)",
-        }
-        .into()),
         _ => Ok(Box::new(DevxFabric::open(config, device, count, depth)?)),
     }
 }

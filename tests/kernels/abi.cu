@@ -45,6 +45,9 @@ OXSHMEM_KERNEL(abi_layout, uint64_t *out, uint64_t *count) {
     FIELD(Qp, rung);
     FIELD(Qp, doorbells);
     FIELD(Qp, completed);
+    SIZE(ProxyWord);
+    FIELD(ProxyWord, seen);
+    FIELD(ProxyWord, polled);
     SIZE(Proxy);
     FIELD(Proxy, slots);
     FIELD(Proxy, taken_word);
@@ -76,7 +79,6 @@ OXSHMEM_KERNEL(abi_layout, uint64_t *out, uint64_t *count) {
     FIELD(State, p2p_mask);
     FIELD(State, heap_base);
     FIELD(State, heap_bytes);
-    FIELD(State, stride);
     FIELD(State, chunk_log2);
     FIELD(State, max_chunks);
     FIELD(State, lkeys);

@@ -134,8 +134,36 @@ OXSHMEM_KERNEL(queue_bytes, unsigned char *out, int pe) {
     memcpy(out, reinterpret_cast<const void *>(qp.wq), static_cast<size_t>(abi::kBlockBytes) << qp.depth_log2);
 }
 
-// The work requests that pe/queues.rs expects, in its order. `at`: 1 KiB in one chunk, behind `at + 512` local data. One
-// thread.
+// What names memory in the descriptors for `pe`, and how far the ring is. Mirrored in pe/proxy.rs.
+struct RingNames {
+    uint64_t head, depth, landing_head, landing_log2, lkey, rkey, offset;
+};
+
+OXSHMEM_KERNEL(ring_names, RingNames *out, const void *at, int pe) {
+    const abi::State &s = state();
+    const abi::Proxy &proxy = *reinterpret_cast<const abi::Proxy *>(s.proxy);
+    const uint64_t offset = reinterpret_cast<uint64_t>(at) - s.heap_base;
+    const uint32_t chunk = static_cast<uint32_t>(offset >> s.chunk_log2);
+    out->head = proxy.head;
+    out->depth = 1ull << proxy.depth_log2;
+    out->landing_head = proxy.landing_head;
+    out->landing_log2 = proxy.landing_log2;
+    out->lkey = byte_swap(reinterpret_cast<const uint32_t *>(s.lkeys)[chunk]);
+    out->rkey = byte_swap(reinterpret_cast<const uint32_t *>(s.rkeys)[static_cast<uint32_t>(pe) * s.max_chunks + chunk]);
+    out->offset = offset;
+}
+
+// The ring's words.
+OXSHMEM_KERNEL(ring_words, uint64_t *out) {
+    const abi::Proxy &proxy = *reinterpret_cast<const abi::Proxy *>(state().proxy);
+    const uint64_t words = (abi::kSlotBytes / 8) << proxy.depth_log2;
+    for (uint64_t i = 0; i < words; ++i) {
+        out[i] = load<order::relaxed, reach::system>(reinterpret_cast<const uint64_t *>(proxy.slots) + i);
+    }
+}
+
+// The work requests that pe/queues.rs expects, in its order, and the descriptors that pe/proxy.rs does. `at`: 1 KiB in one
+// chunk, behind `at + 512` local data. One thread.
 OXSHMEM_KERNEL(every_request, unsigned char *at, int pe) {
     using namespace oxshmem;
     unsigned char stack[100];
@@ -226,12 +254,18 @@ OXSHMEM_KERNEL(put_and_signal, uint64_t *at, uint64_t value, uint64_t *signal, i
 }
 
 // Puts to a PE whose queue pair has failed and to one whose queue pair works, and completes both: `left` is what the latter
-// still had to complete then, in blocks. One thread.
+// (over the proxy: the ring) still had to complete then, in blocks or descriptors. One thread.
 OXSHMEM_KERNEL(put_to_both, uint64_t *at, uint64_t value, int failed, int working, uint64_t *left) {
     const abi::State &s = state();
-    const abi::Qp &qp = reinterpret_cast<const abi::Qp *>(s.qps)[static_cast<uint32_t>(working) * s.qps_per_pe];
     oxshmem::p(at, value, failed);
     oxshmem::p(at, value, working);
     oxshmem::quiet();
-    *left = (qp.gate >> abi::kGateReservedShift) - qp.completed;
+    if (s.network == static_cast<uint32_t>(abi::Network::ibrc)) {
+        const abi::Proxy &proxy = *reinterpret_cast<const abi::Proxy *>(s.proxy);
+        const uint64_t *word = reinterpret_cast<const uint64_t *>(proxy.completed_word);
+        *left = proxy.head - (load<order::acquire, reach::system>(word) & ~abi::kProxyFailed);
+    } else {
+        const abi::Qp &qp = reinterpret_cast<const abi::Qp *>(s.qps)[static_cast<uint32_t>(working) * s.qps_per_pe];
+        *left = (qp.gate >> abi::kGateReservedShift) - qp.completed;
+    }
 }

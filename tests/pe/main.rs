@@ -10,6 +10,7 @@ mod host;
 mod lanes;
 mod layout;
 mod processes;
+mod proxy;
 mod queues;
 mod rig;
 mod rma;
@@ -34,6 +35,7 @@ const CASES: &[Case] = &[
     ("completion_error", queues::completion_error),
     ("crashes", errors::crashes),
     ("cut_cable", cable::cut_cable),
+    ("descriptors", proxy::descriptors),
     ("dies_in_alloc", processes::dies_in_alloc),
     ("dies_in_barrier", processes::dies_in_barrier),
     ("dies_in_bootstrap", processes::dies_in_bootstrap),
@@ -54,6 +56,7 @@ const CASES: &[Case] = &[
     ("order", queues::order),
     ("pointers", barriers::pointers),
     ("probe", layout::probe),
+    ("proxy_threads", proxy::threads),
     ("refused", errors::refused),
     ("requests", queues::requests),
     ("rma", rma::rma),

@@ -9,7 +9,7 @@ use oxshmem_hca::wire::{data, masked_atomic, raddr};
 use crate::Outcome;
 use crate::rig::Rig;
 
-oxshmem::include_module!(QUEUES, "queues");
+oxshmem::include_module!(pub(crate) QUEUES, "queues");
 
 /// Bytes of `kWideBytes` in `kernels/queues.cu`, and how many rounds there are for each such put, and for each swap.
 const WIDE: usize = 100;
@@ -266,7 +266,7 @@ pub fn completion_error(args: &[String]) -> Outcome {
         }
         return Ok(());
     }
-    let error = rig.run_linear("put_to", 1, 1, (&at, 7u64, lost, 100_000u32)).unwrap_err();
+    let error = rig.run_linear("put_to", 1, 1, (&at, 7u64, lost, 2_000u32)).unwrap_err();
     let Error::Fault(fault) = &error else { panic!("{error:?}") };
     let FaultKind::Completion { pe, qpn, opcode, address, syndrome: named, wqe_index, cause, .. } = &fault.kind else {
         panic!("{error:?}")

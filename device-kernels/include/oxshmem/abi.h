@@ -131,6 +131,12 @@ struct alignas(128) Qp {
     alignas(128) uint64_t completed; // blocks that may be reused
 };
 
+// A word of the proxy's as device code knows it.
+struct ProxyWord {
+    uint64_t seen;
+    uint64_t polled; // 1: somebody is asking host memory
+};
+
 // The ring of the CPU proxy and what goes with it. Slots, words of the proxy, acknowledgements, landing slots and faults lie in
 // host memory; see proxy/src/block.rs, and detail/ibrc.h for the slots.
 struct alignas(128) Proxy {
@@ -148,9 +154,9 @@ struct alignas(128) Proxy {
     // Written by posters.
     alignas(128) uint64_t head; // slots ever reserved
     uint64_t landing_head;      // landing slots ever reserved
-    // What device code has seen of the proxy's words, so that it need not ask host memory again.
-    alignas(128) uint64_t taken;
-    uint64_t completed;
+    // What device code has seen of the proxy's words, so that not everybody asks host memory.
+    alignas(128) ProxyWord taken;
+    alignas(128) ProxyWord completed;
     uint64_t failures; // that were recorded
 };
 
@@ -188,13 +194,12 @@ struct alignas(128) State {
     uint32_t network; // Network
 
     // Load/store reach: PEs p2p_first .. p2p_first + p2p_count, of which bit i of p2p_mask says whether p2p_first + i is
-    // reachable. The heap of PE q lies at heap_base + (q - my_pe) * stride. The own PE's bit is set.
+    // reachable. The heap of PE q lies at heap_base + (q - my_pe) * heap_bytes. The own PE's bit is set.
     int32_t p2p_first;
     int32_t p2p_count; // at most 64
     uint64_t p2p_mask;
     uint64_t heap_base;
     uint64_t heap_bytes; // reserved for one heap; what is backed grows up to it
-    uint64_t stride;
 
     // Keys, big-endian. On the wire an address in the heap is its offset, so no peer's base is needed.
     uint32_t chunk_log2; // registration unit
@@ -228,7 +233,7 @@ static_assert(sizeof(Control) == 128, "mirrored in runtime/abi.rs");
 #ifndef __CUDACC_RTC__ // which has no offsetof
 static_assert(sizeof(Qp) == 512 && offsetof(Qp, gate) == 128 && offsetof(Qp, rung) == 256 && offsetof(Qp, completed) == 384,
               "mirrored in runtime/abi.rs");
-static_assert(sizeof(Proxy) == 384 && offsetof(Proxy, head) == 128 && offsetof(Proxy, taken) == 256,
+static_assert(sizeof(Proxy) == 512 && offsetof(Proxy, taken) == 256 && offsetof(Proxy, completed) == 384,
               "mirrored in runtime/abi.rs");
 #endif
 static_assert(sizeof(ProxyFault) == 64, "mirrored in proxy/src/block.rs");

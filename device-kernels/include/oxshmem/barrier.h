@@ -50,7 +50,7 @@ OXSHMEM_DEVICE void near_meet(Op op, uint32_t epoch, int rank, int lanes) {
     const abi::State &s = port::state();
     release_stores();
     for (int pe = rank; pe < s.n_pes; pe += lanes) {
-        port::flag_store(translate(near_slots() + s.my_pe, pe), epoch);
+        port::store<order::relaxed, reach::system>(translate(near_slots() + s.my_pe, pe), epoch);
     }
     for (int first = 4 * rank; first < s.n_pes; first += 4 * lanes) {
         if (!await_four(first, epoch, op)) {
@@ -63,7 +63,7 @@ OXSHMEM_DEVICE void near_meet(Op op, uint32_t epoch, int rank, int lanes) {
 OXSHMEM_DEVICE void tell(int pe, uint32_t epoch, Op op) {
     const int me = port::state().my_pe;
     if (is_direct(pe)) {
-        port::flag_store(translate(near_slots() + me, pe), epoch);
+        port::store<order::relaxed, reach::system>(translate(near_slots() + me, pe), epoch);
     } else if (path_to(pe, op) == Path::network) {
         network_signal(far_slots() + me, epoch, SignalOp::set, pe);
     }
@@ -115,7 +115,7 @@ template <class Scope, class Complete> OXSHMEM_DEVICE void sync_all(Op op, Compl
     const int rank = static_cast<int>(Scope::rank()), size = static_cast<int>(Scope::size());
     Scope::sync();
     const int lanes = size < kOneRoundPes ? size : kOneRoundPes;
-    const bool all_near = s.p2p_count == s.n_pes && s.n_pes <= kOneRoundPes;
+    const bool all_near = s.n_pes <= kOneRoundPes && s.p2p_mask == (1ull << s.n_pes) - 1 && s.p2p_first == 0;
     if (!all_near) {
         if (rank == 0) {
             complete();

@@ -134,8 +134,8 @@ template <class T> OXSHMEM_OUTLINE T far_g(const T *src, int pe) {
 // Stores one value into `dst` at `pe`. `value` may be reused at once. A value of an aligned address arrives untorn.
 template <class T> OXSHMEM_DEVICE void p(T *dst, T value, int pe) {
     static_assert(detail::scalar<T>);
-    T *const word = port::early(detail::translate(dst, pe));
-    if (OXSHMEM_LIKELY(detail::is_direct(pe) && detail::holds_word(dst))) {
+    T *const word = detail::translate(dst, pe);
+    if (detail::is_direct(pe) && detail::holds_word(dst)) {
         port::store<port::order::relaxed, port::reach::system>(word, value);
     } else {
         detail::far_p(dst, value, pe);
@@ -145,8 +145,8 @@ template <class T> OXSHMEM_DEVICE void p(T *dst, T value, int pe) {
 // Loads one value from `src` at `pe`. Zero if the call was refused (the error is recorded).
 template <class T> OXSHMEM_DEVICE T g(const T *src, int pe) {
     static_assert(detail::scalar<T>);
-    const T *const word = port::early(detail::translate(src, pe));
-    if (OXSHMEM_LIKELY(detail::is_direct(pe) && detail::holds_word(src))) {
+    const T *const word = detail::translate(src, pe);
+    if (detail::is_direct(pe) && detail::holds_word(src)) {
         return port::load<port::order::relaxed, port::reach::system>(word);
     }
     return detail::far_g(src, pe);

@@ -28,8 +28,6 @@ OXSHMEM_DEVICE bool check_signal(const uint64_t *signal, SignalOp op, int pe, Op
 template <order O> OXSHMEM_DEVICE void near_signal(uint64_t *signal, uint64_t value, SignalOp op) {
     if (op != SignalOp::set) {
         port::add_to<O, reach::system>(signal, value);
-    } else if (O == order::relaxed) {
-        port::flag_store(signal, value);
     } else {
         port::store<O, reach::system>(signal, value);
     }
@@ -134,10 +132,11 @@ OXSHMEM_OUTLINE void far_signal(uint64_t *signal, uint64_t value, SignalOp op, i
 // Updates `signal` at `pe`. It may overtake the caller's earlier operations unless a fence (or quiet) lies between; where the
 // signal says that data is there, put_signal is the faster way.
 OXSHMEM_DEVICE void signal_op(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
-    uint64_t *const word = port::early(detail::translate(signal, pe));
-    if (OXSHMEM_LIKELY(detail::is_direct(pe) && detail::holds_word(signal) &&
-                       reinterpret_cast<uint64_t>(signal) % sizeof(*signal) == 0 &&
-                       (op == SIGNAL_SET || (op == SIGNAL_ADD && !detail::atomics_by_network())))) {
+    uint64_t *const word = detail::translate(signal, pe);
+    // An aligned word that begins in the heap ends there.
+    if (detail::is_direct(pe) && detail::offset_of(signal) < port::state().heap_bytes &&
+        reinterpret_cast<uint64_t>(signal) % sizeof(*signal) == 0 &&
+        (op == SIGNAL_SET || (op == SIGNAL_ADD && !detail::atomics_by_network()))) {
         detail::near_signal<port::order::relaxed>(word, value, op);
     } else {
         detail::far_signal(signal, value, op, pe);

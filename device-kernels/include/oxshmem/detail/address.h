@@ -85,7 +85,7 @@ template <class T> OXSHMEM_DEVICE bool check_aligned(const T *address, int pe, O
 // The peer's copy of a symmetric address, for peers that path_to() calls load_store.
 template <class T> OXSHMEM_DEVICE T *translate(T *address, int pe) {
     const abi::State &s = port::state();
-    const int64_t delta = static_cast<int64_t>(pe - s.my_pe) * static_cast<int64_t>(s.stride);
+    const int64_t delta = static_cast<int64_t>(pe - s.my_pe) * static_cast<int64_t>(s.heap_bytes);
     return as<T>(reinterpret_cast<uint64_t>(address) + static_cast<uint64_t>(delta));
 }
 

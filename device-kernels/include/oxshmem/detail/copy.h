@@ -50,7 +50,7 @@ template <class Scope, uint32_t kInFlight, class U> OXSHMEM_DEVICE uint64_t copy
 // link, and it has registers for little of it at a time. So it first touches each sector of what it copies next: then all of
 // that is on its way at once, and is copied out of the L1 cache.
 template <class U> OXSHMEM_DEVICE void copy_alone(U *dst, const U *src, uint64_t n) {
-    constexpr uint32_t kSectors = 16, kInFlight = 8;
+    constexpr uint32_t kSectors = 32, kInFlight = 8;
     constexpr uint32_t kAtOnce = kSectors * port::kSectorBytes / sizeof(U);
     while (n != 0) {
         const uint32_t part = n < kAtOnce ? static_cast<uint32_t>(n) : kAtOnce;

@@ -64,18 +64,22 @@ OXSHMEM_DEVICE abi::Proxy &proxy() {
     return *as<abi::Proxy>(port::state().proxy);
 }
 
-// Waits until `word`, a count of the proxy's that only grows, is at least `least`. `seen` is what device code knows of it.
-OXSHMEM_DEVICE bool wait_word(uint64_t word, uint64_t *seen, uint64_t mask, uint64_t least, int pe, Op op) {
-    if ((port::load<order::acquire, reach::device>(seen) & mask) >= least) {
+// Waits until the word at `address`, a count of the proxy's that only grows, is at least `least`. One waiter asks host memory;
+// the others look at what it has seen, since every question crosses PCIe.
+OXSHMEM_DEVICE bool wait_word(uint64_t address, abi::ProxyWord &word, uint64_t mask, uint64_t least, int pe, Op op) {
+    const auto known = [&] { return (port::load<order::acquire, reach::device>(&word.seen) & mask) >= least; };
+    if (known()) {
         return true;
     }
-    return wait<OnAbort::keep_waiting>(op, pe, as<void>(word), [&] {
-        const uint64_t now = port::load<order::acquire, reach::system>(as<uint64_t>(word));
-        if ((now & mask) < least) {
-            return false;
+    return wait<OnAbort::keep_waiting>(op, pe, as<void>(address), [&] {
+        if (port::load<order::relaxed, reach::device>(&word.polled) == 0 &&
+            port::exchange<order::relaxed, reach::device>(&word.polled, uint64_t{1}) == 0) {
+            const uint64_t now = port::load<order::acquire, reach::system>(as<uint64_t>(address));
+            port::raise_to<order::release, reach::device>(&word.seen, now);
+            port::store<order::release, reach::device>(&word.polled, uint64_t{0});
+            return (now & mask) >= least;
         }
-        port::raise_to<order::release, reach::device>(seen, now);
-        return true;
+        return known();
     });
 }
 
@@ -87,7 +91,7 @@ OXSHMEM_DEVICE uint64_t reserve_slots(const Posters &group, uint32_t count, int 
         first = port::fetch_add<order::relaxed, reach::device>(&p.head, static_cast<uint64_t>(count));
         const uint64_t end = first + count;
         const uint64_t depth = 1ull << p.depth_log2;
-        if (end > depth && !wait_word(p.taken_word, &p.taken, ~0ull, end - depth, pe, Op::queue_space)) {
+        if (end > depth && !wait_word(p.taken_word, p.taken, ~0ull, end - depth, pe, Op::queue_space)) {
             first = ~0ull;
         }
     }
@@ -172,10 +176,10 @@ OXSHMEM_NOINLINE void ibrc_failure(Op op) {
 // Waits until the first `end` descriptors are done. Failures among them are recorded.
 OXSHMEM_OUTLINE bool ibrc_wait(uint64_t end, int pe, Op op) {
     abi::Proxy &p = proxy();
-    if (!wait_word(p.completed_word, &p.completed, ~abi::kProxyFailed, end, pe, op)) {
+    if (!wait_word(p.completed_word, p.completed, ~abi::kProxyFailed, end, pe, op)) {
         return false;
     }
-    if ((port::load<order::relaxed, reach::device>(&p.completed) & abi::kProxyFailed) != 0) {
+    if ((port::load<order::relaxed, reach::device>(&p.completed.seen) & abi::kProxyFailed) != 0) {
         ibrc_failure(op);
     }
     return true;

@@ -88,40 +88,38 @@ template <class T> OXSHMEM_DEVICE void network_p(T *dst, T value, int pe) {
     submit(qp, group, reservation, group.size, false, [&] { stamp(reservation, group.rank, 0); });
 }
 
-// One piece of a put: what a single work request can carry from `src` to `dst`, at most `bytes`.
-struct Piece {
-    Located remote, local;
-    uint32_t bytes;
-    bool inlined;
-};
-
-OXSHMEM_DEVICE Piece next_piece(const void *dst, const void *src, uint64_t bytes, int pe) {
-    Piece piece;
-    piece.remote = locate_remote(dst, pe);
-    bytes = least(bytes, piece.remote.bytes);
-    if (bytes <= kInlineOneBlock) {
-        piece.local = {0, 0, 0};
-        piece.inlined = true;
-    } else {
-        piece.local = locate_local(src);
-        piece.inlined = piece.local.bytes == 0; // not registered: the payload travels in the queue
-        bytes = least(bytes, piece.inlined ? kInlineMost : least(piece.local.bytes, abi::kMaxMessageBytes));
+// Puts are cut into pieces that a single work request carries. How long the next is, of at most `bytes` bytes:
+OXSHMEM_DEVICE uint32_t piece_bytes(const void *dst, const void *src, uint64_t bytes) {
+    bytes = least(bytes, left_in_chunk(offset_of(dst)));
+    if (bytes > kInlineOneBlock) {
+        const uint64_t registered = locate_local(src).bytes;
+        // What is not registered travels in the queue.
+        bytes = least(bytes, registered == 0 ? kInlineMost : least(registered, abi::kMaxMessageBytes));
     }
-    piece.bytes = static_cast<uint32_t>(bytes);
-    return piece;
+    return static_cast<uint32_t>(bytes);
 }
 
-OXSHMEM_DEVICE uint32_t piece_blocks(const Piece &piece) {
-    return piece.inlined ? inline_blocks(piece.bytes) : 1;
+// Whether a piece travels in the queue, with its work request.
+OXSHMEM_DEVICE bool is_inline(const void *src, uint32_t bytes) {
+    return bytes <= kInlineOneBlock || locate_local(src).bytes == 0;
 }
 
-OXSHMEM_DEVICE void write_piece(const Slot &slot, const Piece &piece, const void *src, bool signaled) {
-    if (piece.inlined) {
-        slot.inline_header(piece.remote, piece.bytes, signaled);
-        slot.inline_bytes(src, piece.bytes);
+OXSHMEM_DEVICE void write_piece(const Slot &slot, const Located &remote, const void *src, uint32_t bytes, bool inlined,
+                                bool signaled) {
+    if (inlined) {
+        slot.inline_header(remote, bytes, signaled);
+        slot.inline_bytes(src, bytes);
     } else {
-        slot.transfer(Opcode::rdma_write, piece.remote, piece.local, piece.bytes, signaled);
+        slot.transfer(Opcode::rdma_write, remote, locate_local(src), bytes, signaled);
     }
+}
+
+// Posts one piece. A function of its own, and so is the loop around it: together they need more registers than there are.
+OXSHMEM_OUTLINE uint64_t put_piece(void *dst, const void *src, uint32_t bytes, int pe) {
+    const Located remote = locate_remote(dst, pe);
+    const bool inlined = is_inline(src, bytes);
+    return post(qp_for(pe), inlined ? inline_blocks(bytes) : 1,
+                [&](const Slot &slot, bool signaled) { write_piece(slot, remote, src, bytes, inlined, signaled); });
 }
 
 // A put that is a single work request of this GPU's, as most are: of more than kInlineOneBlock bytes, between chunks of the
@@ -144,19 +142,18 @@ OXSHMEM_OUTLINE uint64_t network_put(void *dst, const void *src, uint64_t bytes,
     if (by_proxy()) {
         return ibrc_put(dst, src, bytes, pe);
     }
-    Qp &qp = qp_for(pe);
     uint64_t end = 0;
     char *to = static_cast<char *>(dst);
     const char *from = static_cast<const char *>(src);
     while (bytes != 0) {
-        const Piece piece = next_piece(to, from, bytes, pe);
-        end = post(qp, piece_blocks(piece), [&](const Slot &slot, bool signaled) { write_piece(slot, piece, from, signaled); });
+        const uint32_t part = piece_bytes(to, from, bytes);
+        end = put_piece(to, from, part, pe);
         if (end == 0) {
             return 0;
         }
-        to += piece.bytes;
-        from += piece.bytes;
-        bytes -= piece.bytes;
+        to += part;
+        from += part;
+        bytes -= part;
     }
     return end;
 }
@@ -284,7 +281,19 @@ OXSHMEM_OUTLINE void network_signal(uint64_t *signal, uint64_t value, SignalOp o
     post(qp, 1, [&](const Slot &slot, bool signaled) { write_signal(slot.ordered_after(0), qp, remote, value, op, signaled); });
 }
 
-// Data, then its signal on the same QP; the last piece and the signal share a reservation and a doorbell.
+// The last piece of a put and the signal behind it share a reservation and a doorbell.
+OXSHMEM_OUTLINE uint64_t put_piece_and_signal(void *dst, const void *src, uint32_t bytes, uint64_t *signal, uint64_t value,
+                                              SignalOp op, int pe) {
+    Qp &qp = qp_for(pe);
+    const bool inlined = is_inline(src, bytes);
+    const uint32_t data_blocks = inlined ? inline_blocks(bytes) : 1;
+    return post(qp, data_blocks + 1, [&](const Slot &slot, bool signaled) {
+        write_piece(slot, locate_remote(dst, pe), src, bytes, inlined, false);
+        write_signal(slot.ordered_after(data_blocks), qp, locate_remote(signal, pe), value, op, signaled);
+    });
+}
+
+// Data, then its signal on the same QP.
 OXSHMEM_OUTLINE uint64_t network_put_signal(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value,
                                             SignalOp op, int pe) {
     if (by_proxy()) {
@@ -292,26 +301,19 @@ OXSHMEM_OUTLINE uint64_t network_put_signal(void *dst, const void *src, uint64_t
         ibrc_signal(signal, value, op, pe);
         return end;
     }
-    Qp &qp = qp_for(pe);
-    const Located target = locate_remote(signal, pe);
     char *to = static_cast<char *>(dst);
     const char *from = static_cast<const char *>(src);
     for (;;) {
-        const Piece piece = next_piece(to, from, bytes, pe);
-        const bool last = piece.bytes == bytes;
-        const uint32_t data_blocks = piece_blocks(piece);
-        const uint64_t end = post(qp, data_blocks + (last ? 1 : 0), [&](const Slot &slot, bool signaled) {
-            write_piece(slot, piece, from, signaled && !last);
-            if (last) {
-                write_signal(slot.ordered_after(data_blocks), qp, target, value, op, signaled);
-            }
-        });
-        if (end == 0 || last) {
-            return end;
+        const uint32_t part = piece_bytes(to, from, bytes);
+        if (part == bytes) {
+            return put_piece_and_signal(to, from, part, signal, value, op, pe);
         }
-        to += piece.bytes;
-        from += piece.bytes;
-        bytes -= piece.bytes;
+        if (put_piece(to, from, part, pe) == 0) {
+            return 0;
+        }
+        to += part;
+        from += part;
+        bytes -= part;
     }
 }
 

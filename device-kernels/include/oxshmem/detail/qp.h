@@ -232,39 +232,42 @@ OXSHMEM_DEVICE void stamp(const Reservation &r, uint32_t offset, uint32_t follow
     port::store<order::relaxed, reach::device>(stamp_at(r, index), following << kStampLapBits | lap_of(r, index));
 }
 
-// The end of the stamped prefix that begins at `from`, scanned by all lanes of the group, four stamps a lane and pass.
+// Whether the lanes of a group scan and ring together: a whole warp does. Of a part of a warp the leader alone does, because
+// other parts may be anywhere in the same code.
+OXSHMEM_DEVICE bool works_together(const Group &group) {
+    return port::kCoalesced && group.mask == port::kWholeWarp;
+}
+
+// The end of the stamped prefix that begins at `from`. Whole warps scan with all lanes, four stamps a lane and pass.
 OXSHMEM_DEVICE uint64_t stamped_prefix(const Reservation &r, const Group &group, uint64_t from) {
     const uint64_t limit = from + (1ull << r.depth_log2);
-    if constexpr (!port::kCoalesced) {
+    if (!works_together(group)) {
         while (from < limit && is_of_lap(r, from, port::load<order::relaxed, reach::device>(stamp_at(r, from)))) {
             ++from;
         }
         return from;
-    } else {
-        constexpr uint32_t kEach = 4;
-        while (from < limit) {
-            const uint64_t mine = from + group.rank * kEach;
-            uint32_t stamps[kEach];
-            OXSHMEM_UNROLL
-            for (uint32_t i = 0; i < kEach; ++i) {
-                stamps[i] = port::load<order::relaxed, reach::device>(stamp_at(r, mine + i));
-            }
-            uint32_t ready = 0; // of the four blocks of this lane, in order
-            while (ready < kEach && is_of_lap(r, mine + ready, stamps[ready])) {
-                ++ready;
-            }
-            const uint32_t full = port::ballot(group.mask, ready == kEach);
-            const uint32_t stopped = group.mask & ~full;
-            if (stopped == 0) {
-                from += group.size * kEach;
-                continue;
-            }
-            const uint32_t stop = port::lowest_bit(stopped);
-            const uint32_t passed = port::count_ones(group.mask & ((1u << stop) - 1));
-            return from + passed * kEach + port::shfl(group.mask, ready, stop);
-        }
-        return from;
     }
+    constexpr uint32_t kEach = 4;
+    while (from < limit) {
+        const uint64_t mine = from + group.rank * kEach;
+        uint32_t stamps[kEach];
+        OXSHMEM_UNROLL
+        for (uint32_t i = 0; i < kEach; ++i) {
+            stamps[i] = port::load<order::relaxed, reach::device>(stamp_at(r, mine + i));
+        }
+        uint32_t ready = 0; // of the four blocks of this lane, in order
+        while (ready < kEach && is_of_lap(r, mine + ready, stamps[ready])) {
+            ++ready;
+        }
+        const uint32_t stopped = ~port::ballot(port::kWholeWarp, ready == kEach);
+        if (stopped == 0) {
+            from += group.size * kEach;
+            continue;
+        }
+        const uint32_t stop = port::lowest_bit(stopped);
+        return from + stop * kEach + port::shfl(port::kWholeWarp, ready, stop);
+    }
+    return from;
 }
 
 // The same without the blocks of a lane that has not stamped all of its own.
@@ -293,9 +296,16 @@ OXSHMEM_DEVICE void count_doorbell(Qp &qp) {
     port::add_to<order::relaxed, reach::device>(&qp.doorbells, uint64_t{1});
 }
 
-// Values of the leader for all lanes of a group that works together. Where lanes do not scan together there is only the leader.
+// A value of the leader for all lanes of a group that works together. In other groups there is only the leader.
 template <class T> OXSHMEM_DEVICE T from_leader(const Group &group, T value) {
-    return port::kCoalesced && group.size > 1 ? port::shfl(group.mask, value, group.leader) : value;
+    return works_together(group) ? port::shfl(port::kWholeWarp, value, group.leader) : value;
+}
+
+// Lets all lanes of a group that works together see what each did before.
+OXSHMEM_DEVICE void meet(const Group &group) {
+    if (works_together(group)) {
+        port::sync_warp(port::kWholeWarp);
+    }
 }
 
 // Leaves the gate, by one lane; the group's stamps are visible to whoever sees that. False: the baton is free.
@@ -335,7 +345,7 @@ OXSHMEM_DEVICE bool hand_over(Qp &qp) {
 }
 
 // What the holder of the baton does, once everything before `rung` has been rung for, until it is out of the gate. Called by
-// all lanes of the group, or by the leader alone where lanes do not scan together.
+// all lanes of a group that works together, otherwise by the leader alone.
 OXSHMEM_OUTLINE void keep_ringing(Qp &qp, Group group, Reservation r, uint64_t rung) {
     constexpr uint32_t kMostRings = 8; // then it is another group's turn
     enum Next : uint32_t { kAgain, kOut, kCheck };
@@ -344,9 +354,7 @@ OXSHMEM_OUTLINE void keep_ringing(Qp &qp, Group group, Reservation r, uint64_t r
         if (group.leads()) {
             gate = port::load<order::acquire, reach::device>(&qp.gate);
         }
-        if (port::kCoalesced && group.size > 1) {
-            port::sync_warp(group.mask);
-        }
+        meet(group);
         const uint64_t end = ready_prefix(r, group, rung);
         const bool news = end != rung;
         rung = end;
@@ -369,11 +377,10 @@ OXSHMEM_OUTLINE void keep_ringing(Qp &qp, Group group, Reservation r, uint64_t r
         }
         next = from_leader(group, next);
         if (next == kCheck) {
-            if (port::kCoalesced && group.size > 1) {
-                port::sync_warp(group.mask);
-            }
-            // The others may all be waiting for what was stamped after the scan.
-            if (ready_prefix(r, group, rung) == rung) {
+            meet(group);
+            // The others may all be waiting for what was stamped after the scan. Without the baton stamps change while lanes
+            // look at them, so one lane decides.
+            if (from_leader<uint32_t>(group, ready_prefix(r, group, rung) == rung) != 0) {
                 return;
             }
             if (group.leads()) {
@@ -423,8 +430,9 @@ OXSHMEM_DEVICE void submit(Qp &qp, const Group &group, const Reservation &r, uin
     if ((known & used_bit) == 0) {
         port::fetch_or<order::relaxed, reach::device>(used, used_bit);
     }
+    // Where lanes do not work together, this is for the leader alone.
     rung = from_leader(group, rung);
-    if (rung != ~0ull && (port::kCoalesced || group.leads())) {
+    if (rung != ~0ull) {
         keep_ringing(qp, group, r, rung);
     }
 }

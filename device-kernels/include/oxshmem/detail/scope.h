@@ -24,10 +24,8 @@ struct warp_scope {
         const uint32_t left = port::block_threads() - first;
         return left < 32 ? left : 32;
     }
-    OXSHMEM_DEVICE static void sync() {
-        const uint32_t lanes = size();
-        port::sync_warp(lanes == 32 ? ~0u : (1u << lanes) - 1);
-    }
+    // Lanes that a last warp does not have count as exited.
+    OXSHMEM_DEVICE static void sync() { port::sync_warp(~0u); }
 };
 
 // All threads of the block.

@@ -284,14 +284,6 @@ constexpr uint32_t kSectorBytes = 64;
 
 template <uint32_t> inline void touch(const void *, uint32_t) {}
 
-template <class T> inline T *early(T *p) {
-    return p;
-}
-
-template <class T> inline void flag_store(T *p, T value) {
-    store<order::relaxed, reach::system>(p, value);
-}
-
 template <order O, reach R> inline vec16 load_four(const uint32_t *p) {
     return {load<O, R>(p), load<O, R>(p + 1), load<O, R>(p + 2), load<O, R>(p + 3)};
 }
@@ -350,6 +342,7 @@ inline uint3 thread_index() {
 // ---------------------------------------------------------------------------------------------------------------------------
 
 constexpr bool kCoalesced = false;
+constexpr uint32_t kWholeWarp = 0xffffffff;
 
 inline uint32_t count_ones(uint32_t bits) {
     return static_cast<uint32_t>(__builtin_popcount(bits));
@@ -487,7 +480,6 @@ struct kernel_registration {
 #define OXSHMEM_OUTLINE inline
 #define OXSHMEM_UNROLL _Pragma("GCC unroll 8")
 #define OXSHMEM_NO_UNROLL
-#define OXSHMEM_LIKELY(condition) __builtin_expect(static_cast<bool>(condition), true)
 #define OXSHMEM_NOINLINE __attribute__((noinline)) inline
 
 #define OXSHMEM_KERNEL(name, ...)                                                                                              \

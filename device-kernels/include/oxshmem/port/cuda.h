@@ -17,7 +17,6 @@
 #define OXSHMEM_DEVICE __device__ __forceinline__
 #define OXSHMEM_UNROLL _Pragma("unroll")
 #define OXSHMEM_NO_UNROLL _Pragma("unroll 1")
-#define OXSHMEM_LIKELY(condition) __builtin_expect(static_cast<bool>(condition), true)
 #define OXSHMEM_NOINLINE static __device__ __noinline__
 #define OXSHMEM_OUTLINE static __device__ __noinline__
 // Any block that the hardware takes can be launched: the bound keeps the registers of a thread low enough.
@@ -50,6 +49,7 @@ enum class reach { block, device, system };
 
 // Adjacent lanes should touch adjacent addresses.
 constexpr bool kCoalesced = true;
+constexpr uint32_t kWholeWarp = 0xffffffff;
 
 OXSHMEM_DEVICE const abi::State &state() {
     return oxshmem_state;
@@ -279,18 +279,6 @@ template <uint32_t kSectors> OXSHMEM_DEVICE void touch(const void *p, uint32_t b
     asm volatile("{ .reg .pred p; setp.eq.u32 p, %0, 1; @p nanosleep.u32 0; }" ::"r"(all));
 }
 
-template <class T> OXSHMEM_DEVICE T *early(T *p) {
-    asm volatile("" : "+l"(p));
-    return p;
-}
-
-OXSHMEM_DEVICE void flag_store(uint64_t *p, uint64_t value) {
-    asm volatile("st.mmio.relaxed.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(p)), "l"(value) : "memory");
-}
-OXSHMEM_DEVICE void flag_store(uint32_t *p, uint32_t value) {
-    asm volatile("st.mmio.relaxed.sys.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(p)), "r"(value) : "memory");
-}
-
 template <order O, reach R> OXSHMEM_DEVICE vec16 load_four(const uint32_t *p) {
     static_assert(O == order::acquire && R == reach::system);
     vec16 v;
@@ -340,10 +328,19 @@ OXSHMEM_DEVICE uint32_t active_mask() {
 
 // A mask that only the running program knows makes the compiler compare those of all lanes first, at every warp operation.
 // Whole warps are spared that.
-constexpr uint32_t kWholeWarp = 0xffffffff;
-
+//
+// Of a part of a warp: lane by lane. Where groups of lanes with different masks meet at a vote (or a redux), ptxas of CUDA 13.0
+// gives each the bits of all of them, and waits for nobody; at shuffles it compares the masks.
 OXSHMEM_DEVICE uint32_t ballot(uint32_t mask, bool predicate) {
-    return mask == kWholeWarp ? __ballot_sync(kWholeWarp, predicate) : __ballot_sync(mask, predicate);
+    if (mask == kWholeWarp) {
+        return __ballot_sync(kWholeWarp, predicate);
+    }
+    uint32_t all = 0;
+    for (uint32_t left = mask; left != 0; left &= left - 1) {
+        const uint32_t lane = static_cast<uint32_t>(__ffs(static_cast<int>(left))) - 1;
+        all |= __shfl_sync(mask, predicate ? 1u : 0u, static_cast<int>(lane)) << lane;
+    }
+    return all;
 }
 template <class T> OXSHMEM_DEVICE T shfl(uint32_t mask, T value, uint32_t source_lane) {
     // The shuffle instruction moves 32 bits.

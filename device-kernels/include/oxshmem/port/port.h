@@ -22,10 +22,6 @@
 //       One access of 16 aligned bytes, relaxed; not atomic as a whole.
 //   touch<n>(const void *p, uint32_t bytes)
 //       For loads that follow: has the first n sectors (kSectorBytes each) of these in the cache next to the thread.
-//   early(T *) -> T *
-//       The same, computed here and not only after a branch behind which it is used.
-//   flag_store(T *, T)
-//       store<relaxed, system> of 4 or 8 bytes that a peer waits for: on its way at once.
 //   load_four<acquire, system>(const uint32_t *) -> vec16
 //       Four loads of adjacent words, aligned to 16 bytes, as one access.
 //   store_pair(uint64_t *p, uint64_t first, uint64_t second)
@@ -42,6 +38,7 @@
 //   lane_id() in the warp, thread_rank() linear in the block, block_threads(), block_rank() linear in the grid, grid_blocks();
 //   block_index() and thread_index() with fields x, y, z
 //   kCoalesced: adjacent lanes should touch adjacent addresses; if false, each lane should take a run of its own
+//   kWholeWarp: the mask of all lanes of a warp
 //
 // Bits
 //   count_ones, lowest_bit (of a value that is not 0), leading_zeros (likewise), byte_swap
@@ -61,14 +58,14 @@
 //                                    the lanes of the mask whose value is not that of the next lower lane of the mask plus
 //                                    `step`, and the lowest lane: where runs of equally spaced values begin. `step` is the same
 //                                    for all.
-//   sync_warp(mask), sync_block()    barriers that also order memory among their participants. Exited threads do not count.
+//   sync_warp(mask), sync_block()    barriers that also order memory among their participants. Exited threads do not count, nor
+//   do lanes that the block's last warp does not have.
 //
 // Declarations
 //   OXSHMEM_DEVICE                              before a device function that is defined in a header
 //   OXSHMEM_NOINLINE                            likewise, for one that is called rarely
 //   OXSHMEM_OUTLINE                             likewise, for one that is long: on a GPU it is not copied into its callers
 //   OXSHMEM_UNROLL                              before a short loop of constant length
-//   OXSHMEM_LIKELY(condition)                   the condition, which should cost little where it is true
 //   OXSHMEM_NO_UNROLL                           before a loop that should stay as it is
 //   OXSHMEM_KERNEL(name, parameters...) { ... } a kernel, found by the host under `name`; parameters are trivially copyable
 //   OXSHMEM_SHARED(type, name, [N][M]...)       static shared memory, uninitialised; without extents: a scalar
