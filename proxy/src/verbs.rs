@@ -138,9 +138,12 @@ impl Backend for VerbsBackend {
             let WorkRequest { id, signaled, .. } = *request;
             let mut fence = request.fence;
             if let Some(progress) = self.progress.get_mut(qp as usize) {
-                // A reliable connection carries requests out in their order, but for reads and atomics, which later ones may pass.
-                fence &= progress.fetch > progress.done;
-                if !matches!(operation, SendOperation::Write(..) | SendOperation::WriteInline(..)) {
+                // A responder takes requests in their order; what needs a fence is a write, which may pass the reads and atomics before it.
+                // An atomic must not have one where it is not needed: rdma_rxe, when it has to send a fenced atomic again, waits for
+                // that atomic itself, for ever (its test for the fence counts the one that is being repeated).
+                let write = matches!(operation, SendOperation::Write(..) | SendOperation::WriteInline(..));
+                fence &= write && progress.fetch > progress.done;
+                if !write {
                     progress.fetch = id + 1;
                 }
             }
