@@ -24,6 +24,17 @@ pub struct VerbsBackend {
     chain: SendChain,
     batch: Vec<WorkCompletion>,
     failures: HashMap<u32, String>,
+    /// By queue pair.
+    progress: Vec<Progress>,
+}
+
+/// Ids of a queue pair's requests, plus one.
+#[derive(Debug, Clone, Copy, Default)]
+struct Progress {
+    /// The last read or atomic that was posted.
+    fetch: u64,
+    /// The last that is known to have been done.
+    done: u64,
 }
 
 impl VerbsBackend {
@@ -32,6 +43,7 @@ impl VerbsBackend {
     pub fn new(port: &Port, queue_pairs: Vec<QueuePair>, completions: Arc<CompletionQueue>, send_depth: u32) -> Self {
         let by_number = (0..).zip(&queue_pairs).map(|(index, qp)| (qp.qpn(), index)).collect();
         let inline_bytes = queue_pairs.iter().map(QueuePair::inline_bytes).min().unwrap_or(PAYLOAD_BYTES as u32);
+        let progress = vec![Progress::default(); queue_pairs.len()];
         let capabilities = Capabilities {
             inline_bytes,
             // Verbs have atomics of eight bytes without masks only.
@@ -51,6 +63,7 @@ impl VerbsBackend {
             chain: SendChain::default(),
             batch: Vec::new(),
             failures: HashMap::new(),
+            progress,
         }
     }
 
@@ -122,7 +135,18 @@ impl Backend for VerbsBackend {
                 let reason = format!("{:?} is none of its operations", request.operation);
                 return Err(self.refusal(qp, requests.len(), reason));
             };
-            let (id, signaled, fence) = (request.id, request.signaled, request.fence);
+            let WorkRequest { id, signaled, .. } = *request;
+            let mut fence = request.fence;
+            if let Some(progress) = self.progress.get_mut(qp as usize) {
+                // A responder takes requests in their order; what needs a fence is a write, which may pass the reads and atomics before it.
+                // An atomic must not have one where it is not needed: rdma_rxe, when it has to send a fenced atomic again, waits for
+                // that atomic itself, for ever (its test for the fence counts the one that is being repeated).
+                let write = matches!(operation, SendOperation::Write(..) | SendOperation::WriteInline(..));
+                fence &= write && progress.fetch > progress.done;
+                if !write {
+                    progress.fetch = id + 1;
+                }
+            }
             self.chain.push(&SendRequest { id, operation, signaled, fence });
         }
         let posted = match self.queue_pairs.get(qp as usize) {
@@ -139,7 +163,10 @@ impl Backend for VerbsBackend {
             // The queue serves no others.
             let Some(&qp) = self.by_number.get(&done.qpn) else { continue };
             let status = match done.status {
-                WorkStatus::Success => Status::Success,
+                WorkStatus::Success => {
+                    self.progress[qp as usize].done = done.id + 1;
+                    Status::Success
+                }
                 WorkStatus::Failed { code, vendor } => {
                     let what = if code == FLUSHED { Failure::Flushed } else { Failure::Error };
                     let text = self.queue_pairs[qp as usize].status_text(code);

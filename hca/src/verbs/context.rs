@@ -118,10 +118,14 @@ impl Context {
         // SAFETY: the device is of the list, which is alive.
         let raw = unsafe { library.functions().ibv_open_device(device) };
         let Some(raw) = NonNull::new(raw) else {
-            let source = io::Error::last_os_error();
+            let mut source = io::Error::last_os_error();
             // SAFETY: as above; the name is a C string in the structure.
             let node = unsafe { CStr::from_ptr((&raw const (*device).dev_name).cast()) };
             let node = format!("/dev/infiniband/{}", node.to_string_lossy());
+            // The library looks for the node elsewhere, too, and says how that ended.
+            if let Err(error) = std::fs::File::options().read(true).write(true).open(&node) {
+                source = error;
+            }
             return Err(VerbsError::DeviceNode { device: name.to_owned(), node, source });
         };
         let mut context = Self {

@@ -1,5 +1,6 @@
 //! The verbs library, loaded once, when it is first asked for.
 
+use std::error::Error as _;
 use std::ffi::CStr;
 use std::fmt;
 use std::sync::OnceLock;
@@ -27,7 +28,11 @@ impl Library {
         static LIBRARY: OnceLock<std::result::Result<Library, String>> = OnceLock::new();
         let loaded = LIBRARY.get_or_init(|| {
             // SAFETY: the library's constructors do nothing but set up the library.
-            unsafe { Ibverbs::new(NAME) }.map(|functions| Self { functions }).map_err(|error| error.to_string())
+            unsafe { Ibverbs::new(NAME) }.map(|functions| Self { functions }).map_err(|error| match error.source() {
+                // What the loader itself says.
+                Some(source) => source.to_string(),
+                None => error.to_string(),
+            })
         });
         let library = loaded.as_ref().map_err(|reason| VerbsError::NoLibrary { reason: reason.clone() })?;
         let all = &library.functions;
