@@ -80,6 +80,7 @@ fn pairs(text: &str) -> Result<Vec<(usize, usize)>, TransportError> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
