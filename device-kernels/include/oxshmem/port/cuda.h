@@ -365,20 +365,16 @@ OXSHMEM_DEVICE uint32_t match_any(uint32_t mask, uint64_t value) {
     const unsigned long long key = value;
     return mask == kWholeWarp ? __match_any_sync(kWholeWarp, key) : __match_any_sync(mask, key);
 }
+// Whole warps work together; of a part of one each lane works alone. Shuffles and votes among lanes that are one of several
+// groups in the same code were seen to mix values of different groups (CUDA 13.0, sm_90).
 OXSHMEM_DEVICE uint32_t converged(uint64_t key) {
-    const uint32_t active = active_mask();
-    if ((active & (active - 1)) == 0) {
-        return active;
+    const uint32_t alone = 1u << lane_id();
+    if (active_mask() != kWholeWarp) {
+        return alone;
     }
-    // One comparison where all agree, as they mostly do; match_any takes one for each different key.
     int all;
-    const unsigned long long word = key;
-    if (active == kWholeWarp) {
-        __match_all_sync(kWholeWarp, word, &all);
-    } else {
-        __match_all_sync(active, word, &all);
-    }
-    return all != 0 ? active : match_any(active, key);
+    __match_all_sync(kWholeWarp, static_cast<unsigned long long>(key), &all);
+    return all != 0 ? kWholeWarp : alone;
 }
 OXSHMEM_DEVICE uint32_t run_starts(uint32_t mask, uint64_t value, uint32_t step) {
     const uint32_t below = mask & ((1u << lane_id()) - 1);

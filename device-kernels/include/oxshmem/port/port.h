@@ -48,7 +48,8 @@
 //   active_mask()                    the lanes that are converged with the caller, itself included. A hint about grouping: two
 //                                    lanes may be told different groups, but each is told the group that all of its members are
 //                                    told.
-//   converged(uint64_t key)          the same, and only those with an equal key
+//   converged(uint64_t key)          some of them, with an equal key, that work together; on a GPU the whole warp or the caller
+//                                    alone
 //   ballot(mask, predicate)          bit i: lane i's predicate
 //   shfl(mask, value, source_lane)   value of lane `source_lane` modulo 32; the caller's own if that lane is not in the mask or
 //   exited.
