@@ -64,7 +64,7 @@ fn small(row: &Row) -> Row {
         _ => row.bytes,
     };
     // A walk of less than the iterations, so that some of it is gone over again.
-    Row { ctas, threads, bytes, step: row.step.min(512), steps: row.steps.min(11), ..*row }
+    Row { ctas, threads, bytes, step: row.step.min(512), steps: row.steps.min(8), ..*row }
 }
 
 #[test]

@@ -260,14 +260,14 @@ fn help_shows_what_applies() {
 }
 
 #[test]
-fn the_demo_compares_both_transports() {
+fn the_demo_compares_the_transports() {
     let output = run(env!("CARGO_BIN_EXE_demo"), "", &[]);
     let out = text(&output.stdout);
     assert!(output.status.success(), "{out}{}", text(&output.stderr));
-    for part in ["p2p ", "ibgda ", "lanes combine", "not combined", "software HCA", "not of a GPU"] {
+    for part in ["p2p ", "ibgda ", "ibrc ", "lanes combine", "not combined", "software HCA", "not of a GPU"] {
         assert!(out.contains(part), "{part}: {out}");
     }
-    assert_eq!(out.lines().filter(|line| line.ends_with(" verified")).count(), 6, "{out}");
+    assert_eq!(out.lines().filter(|line| line.ends_with(" verified")).count(), 9, "{out}");
 }
 
 #[test]

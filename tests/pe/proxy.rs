@@ -1,5 +1,7 @@
 //! The CPU proxy: what device code writes into its ring, and that its thread exists only where it is needed.
 
+use std::time::{Duration, Instant};
+
 use bytemuck::{Pod, Zeroable};
 use oxshmem::Path;
 use oxshmem_proxy::descriptor::{Atomic, Descriptor, Landing, Request, Slot, WORDS, tag, unseal};
@@ -25,12 +27,20 @@ struct Names {
 /// A proxy's thread exists if a peer is reached over it, and only then.
 pub fn threads(_: &[String]) -> Outcome {
     let rig = Rig::new(&QUEUES)?;
-    let mut found = 0;
-    for task in std::fs::read_dir("/proc/self/task")? {
-        found += usize::from(std::fs::read_to_string(task?.path().join("comm"))?.trim() == "oxshmem-proxy");
-    }
+    let count = || -> std::io::Result<usize> {
+        let mut found = 0;
+        for task in std::fs::read_dir("/proc/self/task")? {
+            found += usize::from(std::fs::read_to_string(task?.path().join("comm"))?.trim() == "oxshmem-proxy");
+        }
+        Ok(found)
+    };
     let needed = (0..rig.n_pes()).any(|pe| rig.pe.path(pe) == Some(Path::Ibrc));
-    assert_eq!((found, rig.pe.proxy_counters().is_some()), (usize::from(needed), needed));
+    // A thread takes its name when it first runs.
+    let limit = Instant::now() + Duration::from_secs(10);
+    while count()? < usize::from(needed) && Instant::now() < limit {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!((count()?, rig.pe.proxy_counters().is_some()), (usize::from(needed), needed));
     rig.finish()
 }
 

@@ -68,11 +68,11 @@ OXSHMEM_DEVICE Group converge(const Qp &qp, uint32_t blocks) {
     return make_group(port::converged(static_cast<uint64_t>(blocks) << 32 | index_of(qp)));
 }
 
-constexpr uint64_t kReservedMask = (1ull << (64 - abi::kGateReservedShift)) - 1;
-
-// Blocks ever reserved, given a number that is not larger and less than 2^42 smaller.
-OXSHMEM_DEVICE uint64_t reserved_in(uint64_t gate, uint64_t not_after) {
-    return not_after + (((gate >> abi::kGateReservedShift) - not_after) & kReservedMask);
+// Blocks ever reserved, given a number that differs from it by less than 2^41: the gate and that number may have been read in
+// either order.
+OXSHMEM_DEVICE uint64_t reserved_in(uint64_t gate, uint64_t near) {
+    const auto ahead = static_cast<int64_t>(gate - (near << abi::kGateReservedShift)) >> abi::kGateReservedShift;
+    return near + static_cast<uint64_t>(ahead);
 }
 
 OXSHMEM_DEVICE uint64_t groups_in(uint64_t gate) {
