@@ -19,6 +19,7 @@ mod host;
 pub mod launch;
 mod pe;
 mod slab;
+mod team;
 mod transport;
 
 // The build's generated expressions name this crate.
@@ -31,4 +32,5 @@ pub use fault::{DeviceFault, FaultKind};
 pub use heap::HeapError;
 pub use host::{AtomicValue, BitwiseValue, Compare, SignalOp, SymmetricSlice};
 pub use pe::{Path, Pe, init};
+pub use team::{Collectives, MissingPes, Team, TeamError, TeamUniqueId};
 pub use transport::TransportError;

@@ -173,6 +173,11 @@ impl JobId {
         Ok(Self(bytes))
     }
 
+    /// The identity's bytes.
+    pub(crate) fn to_bytes(self) -> [u8; 16] {
+        self.0
+    }
+
     /// The first eight digits: enough to tell jobs apart in a message, too few to join one.
     fn short(self) -> String {
         self.to_string()[..8].to_owned()
