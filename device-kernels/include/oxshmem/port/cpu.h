@@ -284,8 +284,12 @@ constexpr uint32_t kSectorBytes = 64;
 
 template <uint32_t> inline void touch(const void *, uint32_t) {}
 
-template <order O, reach R> inline vec16 load_four(const uint32_t *p) {
-    return {load<O, R>(p), load<O, R>(p + 1), load<O, R>(p + 2), load<O, R>(p + 3)};
+struct pair64 {
+    uint64_t first, second;
+};
+
+template <order O, reach R> inline pair64 load_pair(const uint64_t *p) {
+    return {load<O, R>(p), load<O, R>(p + 1)};
 }
 
 inline void store_pair(uint64_t *p, uint64_t first, uint64_t second) {
@@ -413,6 +417,9 @@ inline void sync_warp(uint32_t mask) {
 
 inline void sync_block() {
     oxshmem_cpu_sync_block(oxshmem_cpu_current, 0);
+}
+inline bool sync_block_any(bool predicate) {
+    return oxshmem_cpu_sync_block(oxshmem_cpu_current, predicate ? 1 : 0) >> 32 != 0;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------------

@@ -279,13 +279,19 @@ template <uint32_t kSectors> OXSHMEM_DEVICE void touch(const void *p, uint32_t b
     asm volatile("{ .reg .pred p; setp.eq.u32 p, %0, 1; @p nanosleep.u32 0; }" ::"r"(all));
 }
 
-template <order O, reach R> OXSHMEM_DEVICE vec16 load_four(const uint32_t *p) {
-    static_assert(O == order::acquire && R == reach::system);
-    vec16 v;
-    asm volatile("ld.acquire.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(__cvta_generic_to_global(p))
-                 : "memory");
+struct pair64 {
+    uint64_t first, second;
+};
+
+template <order O, reach R> OXSHMEM_DEVICE pair64 load_pair(const uint64_t *p) {
+    static_assert(R == reach::system);
+    const uint64_t at = detail::operand<R>(p);
+    pair64 v;
+    if constexpr (O == order::acquire) {
+        asm volatile("ld.acquire.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(v.first), "=l"(v.second) : "l"(at) : "memory");
+    } else {
+        asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(v.first), "=l"(v.second) : "l"(at) : "memory");
+    }
     return v;
 }
 
@@ -391,6 +397,9 @@ OXSHMEM_DEVICE void sync_warp(uint32_t mask) {
 }
 OXSHMEM_DEVICE void sync_block() {
     __syncthreads();
+}
+OXSHMEM_DEVICE bool sync_block_any(bool predicate) {
+    return __syncthreads_or(predicate ? 1 : 0) != 0;
 }
 
 OXSHMEM_DEVICE uint32_t count_ones(uint32_t bits) {
