@@ -369,7 +369,7 @@ impl Decoder {
 }
 
 /// Cuts `text` to at most `limit` bytes, at a character's end.
-pub(super) fn cut(text: &str, limit: usize) -> &str {
+pub fn cut(text: &str, limit: usize) -> &str {
     let end = (0..=limit.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     &text[..end.unwrap_or(0)]
 }

@@ -48,6 +48,7 @@ pub use unique_id::UniqueId;
 
 use crate::config::Config;
 use client::Client;
+pub(crate) use frame::cut;
 use group::Arrival;
 
 /// Why PEs could not meet, or stopped working together.
@@ -479,7 +480,7 @@ fn check_length(what: &str, length: usize, limit: usize) -> Result<(), Bootstrap
 
 fn aborted(rank: u32, reason: &str) -> Failure {
     // Shorter than the wire's limit for texts, so that the sentence around it fits too.
-    let reason = frame::cut(reason, 900);
+    let reason = cut(reason, 900);
     Failure { kind: FailureKind::Aborted, ranks: vec![rank], message: format!("PE {rank} aborted the job: {reason}") }
 }
 

@@ -22,7 +22,7 @@ pub use unique_id::TeamUniqueId;
 
 use crate::Result;
 use crate::abi;
-use crate::bootstrap::{BootstrapError, Failure, FailureKind, list};
+use crate::bootstrap::{BootstrapError, Failure, FailureKind, cut, list};
 use crate::pe::Pe;
 use crate::transport::Reach;
 
@@ -420,8 +420,7 @@ impl Pe {
         }
         // Nobody begins before everybody's workspace is cleared, and if one cannot, none does.
         let problem = setup.map_or_else(|error: crate::Error| error.to_string(), |()| String::new());
-        let problem = problem.get(..problem.floor_char_boundary(1024)).unwrap_or_default();
-        let outcome = meeting.hold(self, 1, problem.as_bytes()).and_then(|told| {
+        let outcome = meeting.hold(self, 1, cut(&problem, 1024).as_bytes()).and_then(|told| {
             match told.into_iter().find(|(_, problem)| !problem.is_empty()) {
                 None => Ok(()),
                 Some((pe, problem)) => {
