@@ -16,6 +16,7 @@ mod rig;
 mod rma;
 mod signals;
 mod streams;
+mod teams;
 mod typed;
 mod waits;
 
@@ -41,6 +42,7 @@ const CASES: &[Case] = &[
     ("dies_in_bootstrap", processes::dies_in_bootstrap),
     ("dies_in_finalize", processes::dies_in_finalize),
     ("dies_in_kernel", processes::dies_in_kernel),
+    ("dies_in_split", processes::dies_in_split),
     ("drops", processes::drops),
     ("fence", barriers::fence),
     ("flood", queues::flood),
@@ -64,6 +66,10 @@ const CASES: &[Case] = &[
     ("stream_aborted", streams::aborted),
     ("stream_errors", streams::errors),
     ("streams", streams::streams),
+    ("teams", teams::teams),
+    ("teams_absent", teams::absent),
+    ("teams_refused", teams::refused),
+    ("teams_turnover", teams::turnover),
     ("timeouts", errors::timeouts),
     ("typed", typed::typed),
     ("waits", waits::waits),
