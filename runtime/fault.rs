@@ -391,7 +391,7 @@ mod tests {
 
     #[test]
     fn codes_of_another_version_are_shown_as_they_are() {
-        let record = ErrorRecord { code: 99, op: 99, ..ErrorRecord::default() };
+        let record = ErrorRecord { code: 99, op: 99, team: abi::TEAM_INVALID, ..ErrorRecord::default() };
         assert!(DeviceFault::decode(&record, 0, 1, 0).to_string().contains("unknown operation: unknown error code 99"));
     }
 }

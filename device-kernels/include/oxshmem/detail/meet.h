@@ -33,6 +33,10 @@ struct TeamView {
     OXSHMEM_DEVICE uint64_t *headers() const {
         return as<uint64_t>(workspace + abi::kHeadersAt) + parity() * abi::kOneRoundPes;
     }
+    OXSHMEM_DEVICE uint64_t packets() const { return workspace + abi::kPacketsAt + parity() * abi::kPacketBytes; }
+    OXSHMEM_DEVICE uint64_t *arrivals(int kind) const {
+        return as<uint64_t>(workspace + abi::kArrivalsAt) + (parity() * 2 + static_cast<uint32_t>(kind)) * static_cast<uint32_t>(n);
+    }
 };
 
 OXSHMEM_DEVICE abi::Team &team_row(int handle) {
@@ -106,24 +110,28 @@ OXSHMEM_DEVICE void tell_all(const TeamView &team, uint64_t header, int rank, in
     }
 }
 
-// Waits for the headers of members `first` and `first` + 1. False: they differ from the own one (or the deadline passed).
-template <order O> OXSHMEM_DEVICE bool await_two(const TeamView &team, Op op, int first, uint64_t header) {
+// Waits for the headers of members `first` and `first` + 1, and calls `meanwhile` as often as it looks. False: they differ from
+// the own one (or the deadline passed).
+template <order O, class Meanwhile>
+OXSHMEM_DEVICE bool await_two(const TeamView &team, Op op, int first, uint64_t header, Meanwhile meanwhile) {
     const uint64_t *slots = team.headers() + first;
     const bool two = first + 1 < team.n;
     port::pair64 seen{};
     const auto late = [&] { return team.blame(entered(seen.first, header) ? first + 1 : first); };
     const bool there = wait(op, late, slots, [&] {
         seen = port::load_pair<O, reach::system>(slots);
+        meanwhile();
         return entered(seen.first, header) && (!two || entered(seen.second, header));
     });
     return there && agrees(team, op, first, seen.first, header) && (!two || agrees(team, op, first + 1, seen.second, header));
 }
 
 // Waits for the headers of all members; by `lanes` lanes, each of which learns of some.
-template <order O> OXSHMEM_DEVICE bool await_all(const TeamView &team, Op op, uint64_t header, int rank, int lanes) {
+template <order O, class Meanwhile>
+OXSHMEM_DEVICE bool await_all(const TeamView &team, Op op, uint64_t header, int rank, int lanes, Meanwhile meanwhile) {
     bool good = true;
     for (int first = 2 * rank; good && first < team.n; first += 2 * lanes) {
-        good = await_two<O>(team, op, first, header);
+        good = await_two<O>(team, op, first, header, meanwhile);
     }
     return good;
 }
@@ -164,13 +172,17 @@ OXSHMEM_OUTLINE bool meet_in_rounds(const TeamView &team, Op op, uint32_t announ
     return said == header && !is_bad(announced);
 }
 
+// Lanes that meet for their scope, of one warp: each makes visible what the others shall see before it tells any.
+OXSHMEM_DEVICE int meeting_lanes(int size) {
+    constexpr int kMost = 16;
+    return size < kMost ? size : kMost;
+}
+
 // A meeting of one group of threads per member. What members have stored before is visible to all who leave, with `Visible`.
 // Ends with Scope::any: every lane is told whether all members have entered the same call.
 template <class Scope, bool Visible> OXSHMEM_DEVICE bool meet(const TeamView &team, Op op, uint32_t announced) {
     const int rank = static_cast<int>(Scope::rank()), size = static_cast<int>(Scope::size());
-    // Of one warp, each of which makes visible what the others shall see before it tells any.
-    constexpr int kLanes = 16;
-    const int lanes = size < kLanes ? size : kLanes;
+    const int lanes = meeting_lanes(size);
     bool good = true;
     if (team.one_round) {
         if (rank < lanes && rank < team.n) {
@@ -179,8 +191,8 @@ template <class Scope, bool Visible> OXSHMEM_DEVICE bool meet(const TeamView &te
             }
             const uint64_t header = header_of(team, announced);
             tell_all(team, header, rank, lanes);
-            good =
-                await_all < Visible ? order::acquire : order::relaxed > (team, op, header, rank, lanes) && !is_bad(announced);
+            constexpr order kOrder = Visible ? order::acquire : order::relaxed;
+            good = await_all<kOrder>(team, op, header, rank, lanes, [] {}) && !is_bad(announced);
         }
     } else if (rank == 0) {
         good = meet_in_rounds(team, op, announced);

@@ -368,6 +368,35 @@ inline uint64_t byte_swap(uint64_t value) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------------
+// Numbers
+// ---------------------------------------------------------------------------------------------------------------------------
+
+inline float half_to_float(uint16_t bits) {
+    const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16, exponent = bits >> 10 & 31, fraction = bits & 0x3ff;
+    if (exponent == 31) {
+        return detail::bits<float>(sign | 0x7f800000 | fraction << 13);
+    }
+    const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -24)
+                                          : detail::bits<float>((exponent + 112) << 23 | fraction << 13);
+    return sign != 0 ? -magnitude : magnitude;
+}
+
+inline uint16_t float_to_half(float value) {
+    const uint32_t word = detail::bits<uint32_t>(value);
+    const uint16_t sign = static_cast<uint16_t>(word >> 16 & 0x8000);
+    const float magnitude = std::fabs(value);
+    if (!(magnitude < 65520.0f)) { // rounds to infinity, or is NaN
+        return static_cast<uint16_t>(sign | (magnitude != magnitude ? 0x7fff : 0x7c00));
+    }
+    if (magnitude < 0x1p-14f) {
+        // Subnormal: a multiple of 2^-24; one that rounds up to the smallest normal number has the bits for it.
+        return static_cast<uint16_t>(sign | static_cast<uint16_t>(std::nearbyint(std::ldexp(magnitude, 24))));
+    }
+    const uint32_t even = (word & 0x7fffffff) + 0xfff + (word >> 13 & 1);
+    return static_cast<uint16_t>(sign | (even - (112u << 23)) >> 13);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------------
 // Warps and blocks
 // ---------------------------------------------------------------------------------------------------------------------------
 

@@ -421,6 +421,17 @@ OXSHMEM_DEVICE uint64_t byte_swap(uint64_t v) {
     return static_cast<uint64_t>(byte_swap(static_cast<uint32_t>(v))) << 32 | byte_swap(static_cast<uint32_t>(v >> 32));
 }
 
+OXSHMEM_DEVICE float half_to_float(uint16_t bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+}
+OXSHMEM_DEVICE uint16_t float_to_half(float value) {
+    uint16_t bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+
 OXSHMEM_DEVICE uint3 block_index() {
     return blockIdx;
 }

@@ -43,6 +43,9 @@
 // Bits
 //   count_ones, lowest_bit (of a value that is not 0), leading_zeros (likewise), byte_swap
 //
+// Numbers
+//   half_to_float(uint16_t) -> float, float_to_half(float) -> uint16_t     IEEE 754 binary16; rounds to nearest even
+//
 // Warps of 32 lanes. `mask` names lanes, must name the caller, and every lane in it that has not exited must make the same call
 // with the same mask.
 //   active_mask()                    the lanes that are converged with the caller, itself included. A hint about grouping: two
