@@ -44,7 +44,7 @@ const TABLE: [(Collective, &[Step], &[Step]); COLLECTIVES] = [
 /// Bytes that a member may send to each of the `n_pes` members of a team in packets: each data word of 4 bytes takes 8, and each sender
 /// has its share of the receiver's workspace.
 fn packet_limit(n_pes: usize) -> u64 {
-    abi::PACKET_BYTES / n_pes.max(1) as u64 / 2
+    abi::PACKET_BYTES / 2 / n_pes.max(1) as u64 / 8 * 8
 }
 
 /// Whether device code has the algorithm for the collective.

@@ -7,6 +7,7 @@ mod barriers;
 mod cable;
 mod errors;
 mod host;
+mod host_collectives;
 mod lanes;
 mod layout;
 mod processes;
@@ -47,6 +48,8 @@ const CASES: &[Case] = &[
     ("fence", barriers::fence),
     ("flood", queues::flood),
     ("host_atomics", host::atomics),
+    ("host_collectives", host_collectives::collectives),
+    ("host_collectives_refused", host_collectives::refused),
     ("host_heap", host::heap),
     ("host_memory", host::memory),
     ("host_mismatch", host::mismatch),
