@@ -98,6 +98,16 @@ jobs! {
     host_mismatch_2: "host_mismatch", P2p, 2;
     host_mismatch_4: "host_mismatch", Ibgda, 4;
 
+    collectives_p2p_1: "collectives", P2p, 1;
+    collectives_p2p_2: "collectives", P2p, 2;
+    collectives_p2p_3: "collectives", P2p, 3;
+    collectives_p2p_4: "collectives", P2p, 4;
+    collectives_ibgda_2: "collectives" "6000", Ibgda, 2;
+    collectives_ibgda_3: "collectives" "6000", Ibgda, 3;
+    collectives_mixed_3: "collectives" "6000", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1";
+    reproducible_p2p_4: "reproducible", P2p, 4;
+    reproducible_ibgda_3: "reproducible", Ibgda, 3;
+
     teams_p2p_1: "teams", P2p, 1;
     teams_p2p_2: "teams", P2p, 2;
     teams_p2p_3: "teams", P2p, 3;
@@ -173,6 +183,7 @@ jobs! {
     barriers_ibgda_2_kernel: "barriers", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
     barriers_ibgda_4_kernel: "barriers" "15", Ibgda, 4, "OXSHMEM_SOFT_ENGINE" = "kernel";
     host_collectives_ibgda_3_kernel: "host_collectives" "64", Ibgda, 3, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    collectives_ibgda_3_kernel: "collectives" "6000", Ibgda, 3, "OXSHMEM_SOFT_ENGINE" = "kernel";
     teams_ibgda_3_kernel: "teams", Ibgda, 3, "OXSHMEM_SOFT_ENGINE" = "kernel";
     fence_ibgda_2_kernel: "fence", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
     pointers_ibgda_3_kernel: "pointers", Ibgda, 3, "OXSHMEM_SOFT_ENGINE" = "kernel";
@@ -212,6 +223,17 @@ jobs! {
     barriers_ibgda_20: "barriers" "2", Ibgda, 20;
     barriers_ibgda_2_workers: "barriers", Ibgda, 2, "OXSHMEM_CPU_WORKERS" = "3";
 
+    collectives_p2p_5: "collectives", P2p, 5;
+    collectives_p2p_6: "collectives" "6000", P2p, 6;
+    collectives_p2p_7: "collectives" "6000", P2p, 7;
+    collectives_p2p_8: "collectives" "6000", P2p, 8;
+    collectives_p2p_3_workers: "collectives" "6000", P2p, 3, "OXSHMEM_CPU_WORKERS" = "3";
+    collectives_ibgda_5: "collectives" "6000", Ibgda, 5;
+    collectives_ibgda_8: "collectives" "6000", Ibgda, 8;
+    collectives_ibgda_3_workers: "collectives" "6000", Ibgda, 3, "OXSHMEM_CPU_WORKERS" = "3";
+    collectives_mixed_6: "collectives" "6000", Auto, 6, "OXSHMEM_P2P_FAULTS" = "0-1,2-3,1-5";
+    reproducible_p2p_7: "reproducible", P2p, 7;
+    reproducible_mixed_5: "reproducible", Auto, 5, "OXSHMEM_P2P_FAULTS" = "0-1,2-3";
     teams_p2p_5: "teams", P2p, 5;
     teams_p2p_6: "teams", P2p, 6;
     teams_p2p_7: "teams", P2p, 7;
@@ -270,6 +292,9 @@ jobs! {
     host_transfers_ibrc_3: "host_transfers", Ibrc, 3;
     host_signals_ibrc_2: "host_signals", Ibrc, 2;
     host_atomics_ibrc_3: "host_atomics", Ibrc, 3;
+    collectives_ibrc_2: "collectives" "6000", Ibrc, 2;
+    collectives_ibrc_3: "collectives" "6000", Ibrc, 3;
+    reproducible_ibrc_3: "reproducible", Ibrc, 3;
     host_heap_ibrc_2: "host_heap", Ibrc, 2;
     host_heap_ibrc_4: "host_heap", Ibrc, 4;
     host_rounds_ibrc_3: "host_rounds", Ibrc, 3;
@@ -299,6 +324,7 @@ jobs! {
     rma_ibrc_8: "rma", Ibrc, 8;
     atomic_contention_ibrc_8: "atomic_contention", Ibrc, 8;
     barriers_ibrc_20: "barriers" "2", Ibrc, 20;
+    collectives_ibrc_8: "collectives" "6000", Ibrc, 8;
     teams_ibrc_8: "teams", Ibrc, 8;
     rma_ibrc_2_workers: "rma", Ibrc, 2, "OXSHMEM_CPU_WORKERS" = "3";
     lanes_ibrc_2_workers: "lanes", Ibrc, 2, "OXSHMEM_CPU_WORKERS" = "3";

@@ -21,6 +21,12 @@ macro_rules! jobs {
 
 jobs! {
     [cpu cuda]
+    collective_errors_p2p_3: "collective_errors", P2p, 3;
+    collective_errors_ibgda_3: "collective_errors", Ibgda, 3;
+    collective_errors_ibrc_3: "collective_errors", Ibrc, 3;
+    collective_timeouts_p2p_2: "collective_timeouts", P2p, 2, "OXSHMEM_TIMEOUT" = "300ms";
+    collective_timeouts_ibgda_3: "collective_timeouts", Ibgda, 3, "OXSHMEM_TIMEOUT" = "300ms";
+    collective_timeouts_ibrc_3: "collective_timeouts", Ibrc, 3, "OXSHMEM_TIMEOUT" = "300ms";
     refused_p2p_1: "refused", P2p, 1;
     refused_p2p_3: "refused", P2p, 3;
     refused_ibgda_3: "refused", Ibgda, 3;

@@ -57,6 +57,12 @@ fn barriers_are_unharmed() {
 }
 
 #[test]
+fn collectives_are_unharmed() {
+    unharmed("collectives", 3, &["3000"]);
+    unharmed("reproducible", 3, &["500"]);
+}
+
+#[test]
 fn fences_are_unharmed() {
     unharmed("fence", 2, &[]);
 }

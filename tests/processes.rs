@@ -111,6 +111,7 @@ deaths! {
     dies_in_alloc: KILLED;
     dies_in_split: KILLED;
     dies_in_barrier: KILLED;
+    dies_in_collective: KILLED;
     dies_in_finalize: KILLED;
     drops: PeStatus::Exited(0);
     aborts: PeStatus::Exited(0);

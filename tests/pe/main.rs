@@ -45,6 +45,7 @@ const CASES: &[Case] = &[
     ("dies_in_alloc", processes::dies_in_alloc),
     ("dies_in_barrier", processes::dies_in_barrier),
     ("dies_in_bootstrap", processes::dies_in_bootstrap),
+    ("dies_in_collective", processes::dies_in_collective),
     ("dies_in_finalize", processes::dies_in_finalize),
     ("dies_in_kernel", processes::dies_in_kernel),
     ("dies_in_split", processes::dies_in_split),

@@ -108,6 +108,24 @@ pub fn dies_in_barrier(_: &[String]) -> Outcome {
     named(&pe.barrier_all().expect_err("the PE died"))
 }
 
+/// While the others combine long arrays, again and again.
+pub fn dies_in_collective(_: &[String]) -> Outcome {
+    let pe = oxshmem::init()?;
+    let (src, dst) = (pe.alloc::<f32>(100_000)?, pe.alloc::<f32>(100_000)?);
+    print_sockets()?;
+    let world = pe.team_world();
+    for round in 0.. {
+        if pe.my_pe() == DYING && round == 3 {
+            die();
+        }
+        if let Err(error) = pe.reduce(&world, oxshmem::ReduceOp::Sum, &dst, &src, src.len()) {
+            named(&error)?;
+            return named(&pe.broadcast(&world, &dst, &src, src.len(), 0).expect_err("the job has failed"));
+        }
+    }
+    Ok(())
+}
+
 /// While it puts itself, and the others finalize.
 pub fn dies_in_finalize(_: &[String]) -> Outcome {
     let pe = oxshmem::init()?;

@@ -273,6 +273,119 @@ OXSHMEM_FOR_EACH_WAIT_TYPE(OXSHMEM_DEFINE_WAIT)
 OXSHMEM_FOR_EACH_SCOPE(OXSHMEM_DEFINE_COLLECTIVE, )
 #undef OXSHMEM_DEFINE_COLLECTIVE
 
+// Collectives over teams. They are templates, whose parameter nobody gives: so only what a program uses is compiled.
+//
+// X(type name, C++ type): the types of reductions by and, or and xor, by min and max, and by sum and product: tables 10 to 12
+// of OpenSHMEM 1.5, and the 16-bit floating-point types.
+#define OXSHMEM_FOR_EACH_BITWISE_REDUCE_TYPE(X)                                                                                \
+    X(uchar, unsigned char)                                                                                                    \
+    X(ushort, unsigned short)                                                                                                  \
+    X(uint, unsigned int)                                                                                                      \
+    X(ulong, unsigned long)                                                                                                    \
+    X(ulonglong, unsigned long long)                                                                                           \
+    X(int8, int8_t)                                                                                                            \
+    X(int16, int16_t)                                                                                                          \
+    X(int32, int32_t)                                                                                                          \
+    X(int64, int64_t)                                                                                                          \
+    X(uint8, uint8_t)                                                                                                          \
+    X(uint16, uint16_t)                                                                                                        \
+    X(uint32, uint32_t)                                                                                                        \
+    X(uint64, uint64_t)                                                                                                        \
+    X(size, size_t)
+
+#define OXSHMEM_FOR_EACH_NARROW_REDUCE_TYPE(X)                                                                                 \
+    X(half, oxshmem::half)                                                                                                     \
+    X(bfloat16, oxshmem::bfloat16)
+
+#define OXSHMEM_FOR_EACH_COMPLEX_REDUCE_TYPE(X)                                                                                \
+    X(complexf, oxshmem::complex<float>)                                                                                       \
+    X(complexd, oxshmem::complex<double>)
+
+#define OXSHMEM_DEFINE_REDUCTION(prefix, suffix, scope, name, T, op)                                                           \
+    template <class S = decltype(scope)>                                                                                       \
+    OXSHMEM_DEVICE int prefix##name##_##op##_reduce##suffix(oxshmem::team_t team, T *dst, const T *src, size_t n) {            \
+        return oxshmem::reduce(S{}, team, oxshmem::op_##op, dst, src, n);                                                      \
+    }                                                                                                                          \
+    template <class S = decltype(scope)>                                                                                       \
+    OXSHMEM_DEVICE int prefix##name##_##op##_reducescatter##suffix(oxshmem::team_t team, T *dst, const T *src, size_t n) {     \
+        return oxshmem::reducescatter(S{}, team, oxshmem::op_##op, dst, src, n);                                               \
+    }
+#define OXSHMEM_DEFINE_REDUCTIONS(name, T, op) OXSHMEM_FOR_EACH_SCOPE(OXSHMEM_DEFINE_REDUCTION, name, T, op)
+#define OXSHMEM_DEFINE_BITWISE(name, T)                                                                                        \
+    OXSHMEM_DEFINE_REDUCTIONS(name, T, and)                                                                                    \
+    OXSHMEM_DEFINE_REDUCTIONS(name, T, or)                                                                                     \
+    OXSHMEM_DEFINE_REDUCTIONS(name, T, xor)
+#define OXSHMEM_DEFINE_ORDERED(name, T)                                                                                        \
+    OXSHMEM_DEFINE_REDUCTIONS(name, T, min)                                                                                    \
+    OXSHMEM_DEFINE_REDUCTIONS(name, T, max)
+#define OXSHMEM_DEFINE_SUM(name, T) OXSHMEM_DEFINE_REDUCTIONS(name, T, sum)
+#define OXSHMEM_DEFINE_PROD(name, T) OXSHMEM_DEFINE_REDUCTIONS(name, T, prod)
+OXSHMEM_FOR_EACH_BITWISE_REDUCE_TYPE(OXSHMEM_DEFINE_BITWISE)
+OXSHMEM_FOR_EACH_RMA_TYPE(OXSHMEM_DEFINE_ORDERED)
+OXSHMEM_FOR_EACH_NARROW_REDUCE_TYPE(OXSHMEM_DEFINE_ORDERED)
+OXSHMEM_FOR_EACH_RMA_TYPE(OXSHMEM_DEFINE_SUM)
+OXSHMEM_FOR_EACH_NARROW_REDUCE_TYPE(OXSHMEM_DEFINE_SUM)
+OXSHMEM_FOR_EACH_COMPLEX_REDUCE_TYPE(OXSHMEM_DEFINE_SUM)
+OXSHMEM_FOR_EACH_RMA_TYPE(OXSHMEM_DEFINE_PROD)
+OXSHMEM_FOR_EACH_COMPLEX_REDUCE_TYPE(OXSHMEM_DEFINE_PROD)
+#undef OXSHMEM_DEFINE_PROD
+#undef OXSHMEM_DEFINE_SUM
+#undef OXSHMEM_DEFINE_ORDERED
+#undef OXSHMEM_DEFINE_BITWISE
+#undef OXSHMEM_DEFINE_REDUCTIONS
+#undef OXSHMEM_DEFINE_REDUCTION
+
+// `form` is the whole name in the middle, for example int_broadcast or broadcastmem.
+#define OXSHMEM_DEFINE_GATHERING(prefix, suffix, scope, T, BROADCAST, COLLECT, FCOLLECT, ALLTOALL, ALLTOALLS, form)            \
+    template <class S = decltype(scope)>                                                                                       \
+    OXSHMEM_DEVICE int prefix##BROADCAST##suffix(oxshmem::team_t team, T *dst, const T *src, size_t n, int root) {             \
+        return oxshmem::broadcast##form(S{}, team, dst, src, n, root);                                                         \
+    }                                                                                                                          \
+    template <class S = decltype(scope)>                                                                                       \
+    OXSHMEM_DEVICE int prefix##COLLECT##suffix(oxshmem::team_t team, T *dst, const T *src, size_t n) {                         \
+        return oxshmem::collect##form(S{}, team, dst, src, n);                                                                 \
+    }                                                                                                                          \
+    template <class S = decltype(scope)>                                                                                       \
+    OXSHMEM_DEVICE int prefix##FCOLLECT##suffix(oxshmem::team_t team, T *dst, const T *src, size_t n) {                        \
+        return oxshmem::fcollect##form(S{}, team, dst, src, n);                                                                \
+    }                                                                                                                          \
+    template <class S = decltype(scope)>                                                                                       \
+    OXSHMEM_DEVICE int prefix##ALLTOALL##suffix(oxshmem::team_t team, T *dst, const T *src, size_t n) {                        \
+        return oxshmem::alltoall##form(S{}, team, dst, src, n);                                                                \
+    }                                                                                                                          \
+    template <class S = decltype(scope)>                                                                                       \
+    OXSHMEM_DEVICE int prefix##ALLTOALLS##suffix(oxshmem::team_t team, T *dst, const T *src, ptrdiff_t dst_stride,             \
+                                                 ptrdiff_t src_stride, size_t n) {                                             \
+        return oxshmem::alltoalls##form(S{}, team, dst, src, dst_stride, src_stride, n);                                       \
+    }
+#define OXSHMEM_DEFINE_TYPED_GATHERING(name, T)                                                                                \
+    OXSHMEM_FOR_EACH_SCOPE(OXSHMEM_DEFINE_GATHERING, T, name##_broadcast, name##_collect, name##_fcollect, name##_alltoall,    \
+                           name##_alltoalls, )
+OXSHMEM_FOR_EACH_RMA_TYPE(OXSHMEM_DEFINE_TYPED_GATHERING)
+OXSHMEM_FOR_EACH_SCOPE(OXSHMEM_DEFINE_GATHERING, void, broadcastmem, collectmem, fcollectmem, alltoallmem, alltoallsmem, mem)
+#undef OXSHMEM_DEFINE_TYPED_GATHERING
+#undef OXSHMEM_DEFINE_GATHERING
+
+#define OXSHMEM_DEFINE_MEETING(prefix, suffix, scope, ...)                                                                     \
+    OXSHMEM_DEVICE int prefix##team_sync##suffix(oxshmem::team_t team) {                                                       \
+        return oxshmem::team_sync(scope, team);                                                                                \
+    }                                                                                                                          \
+    OXSHMEM_DEVICE int prefix##barrier##suffix(oxshmem::team_t team) {                                                         \
+        return oxshmem::barrier(scope, team);                                                                                  \
+    }
+OXSHMEM_FOR_EACH_SCOPE(OXSHMEM_DEFINE_MEETING, )
+#undef OXSHMEM_DEFINE_MEETING
+
+OXSHMEM_DEVICE int oxshmem_team_my_pe(oxshmem::team_t team) {
+    return oxshmem::team_my_pe(team);
+}
+OXSHMEM_DEVICE int oxshmem_team_n_pes(oxshmem::team_t team) {
+    return oxshmem::team_n_pes(team);
+}
+OXSHMEM_DEVICE int oxshmem_team_translate_pe(oxshmem::team_t source, int pe, oxshmem::team_t destination) {
+    return oxshmem::team_translate_pe(source, pe, destination);
+}
+
 OXSHMEM_DEVICE int oxshmem_my_pe() {
     return oxshmem::my_pe();
 }

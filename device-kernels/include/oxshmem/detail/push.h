@@ -37,7 +37,7 @@ OXSHMEM_DEVICE Share share_of(const TeamView &team, uint64_t bytes, int member) 
 }
 
 // Copies to all members' dst, what was loaded once stored to each.
-template <class Scope> OXSHMEM_OUTLINE void spread(const Session &session, void *dst, const void *src, uint64_t bytes) {
+template <class Scope> OXSHMEM_OUTLINE void spread(Session session, void *dst, const void *src, uint64_t bytes) {
     const TeamView &team = session.team;
     uint64_t done = 0;
     if constexpr (port::kCoalesced && Scope::kLanes > 1) {
@@ -76,8 +76,8 @@ template <class Scope> OXSHMEM_OUTLINE void spread(const Session &session, void 
 // Combines [first, last) of all members' src in the order of the members, and stores it `shift` bytes before that in dst: in
 // all members' or in the own one.
 template <class Scope, class Combine>
-OXSHMEM_OUTLINE void combine_share(const Session &session, void *dst, const void *src, Share share, uint64_t shift, bool to_all,
-                                   const Combine &combine) {
+OXSHMEM_OUTLINE void combine_share(Session session, void *dst, const void *src, Share share, uint64_t shift, bool to_all,
+                                   Combine combine) {
     const TeamView &team = session.team;
     constexpr uint32_t kUnits = 2;
     constexpr int kMembers = 4;
@@ -175,7 +175,7 @@ template <class Scope, class SentTo> OXSHMEM_DEVICE void complete_sends(const Se
 
 // The own part of `bytes` bytes at `src` + member * `step` goes to dst + me * `bytes` of each member.
 template <class Scope>
-OXSHMEM_OUTLINE bool push_parts(const Session &session, void *dst, const void *src, uint64_t bytes, uint64_t step) {
+OXSHMEM_OUTLINE bool push_parts(Session session, void *dst, const void *src, uint64_t bytes, uint64_t step) {
     const TeamView &team = session.team;
     char *to = at_offset(dst, bytes * static_cast<uint64_t>(team.me));
     const auto part = [&](int member) { return at_offset(src, step * static_cast<uint64_t>(member)); };
@@ -224,7 +224,7 @@ OXSHMEM_DEVICE void copy_element(char *to, const char *from, uint32_t bytes) {
 }
 
 template <class Scope>
-OXSHMEM_OUTLINE bool push_strided(const Session &session, void *dst, const void *src, uint64_t n, Strides strides) {
+OXSHMEM_OUTLINE bool push_strided(Session session, void *dst, const void *src, uint64_t n, Strides strides) {
     const TeamView &team = session.team;
     char *to = at_offset(dst, static_cast<uint64_t>(team.me) * n * strides.dst);
     for (int distance = 1; distance <= team.n; ++distance) {
@@ -253,7 +253,7 @@ OXSHMEM_OUTLINE bool push_strided(const Session &session, void *dst, const void 
 // The root's data to all. Load/store reachable members read it; over the network the root sends each member a part, which it
 // sends on to the others.
 template <class Scope>
-OXSHMEM_OUTLINE bool push_broadcast(const Session &session, void *dst, const void *src, uint64_t bytes, int root) {
+OXSHMEM_OUTLINE bool push_broadcast(Session session, void *dst, const void *src, uint64_t bytes, int root) {
     const TeamView &team = session.team;
     const bool is_root = team.me == root;
     if (is_root && dst != src) {
@@ -299,8 +299,7 @@ OXSHMEM_OUTLINE bool push_broadcast(const Session &session, void *dst, const voi
 // All members' data combined: each member combines its share, which goes to all, or stays. Through the network, others' data
 // comes by pieces into the own workspace: piece p into one half of it, and not before piece p - 2 has been combined.
 template <class Scope, class Combine>
-OXSHMEM_OUTLINE bool push_combined(const Session &session, void *dst, const void *src, uint64_t bytes, bool to_all,
-                                   const Combine &combine) {
+OXSHMEM_OUTLINE bool push_combined(Session session, void *dst, const void *src, uint64_t bytes, bool to_all, Combine combine) {
     const TeamView &team = session.team;
     // Of all data, or of one member's result.
     const auto share = [&](int member) {

@@ -10,7 +10,7 @@ namespace oxshmem::detail {
 // A binomial tree: counted from the root, a member's parent is its number without the lowest bit, and it sends on to those with
 // one bit more below that. Long data follows in pieces.
 template <class Scope>
-OXSHMEM_OUTLINE bool tree_broadcast(const Session &session, void *dst, const void *src, uint64_t bytes, int root) {
+OXSHMEM_OUTLINE bool tree_broadcast(Session session, void *dst, const void *src, uint64_t bytes, int root) {
     constexpr uint64_t kTreePiece = 65536;
     const TeamView &team = session.team;
     const uint32_t n = static_cast<uint32_t>(team.n);
@@ -54,7 +54,7 @@ OXSHMEM_OUTLINE bool tree_broadcast(const Session &session, void *dst, const voi
 // uses the other half. A member that sends piece p + 1 has done with piece p, so its partners may write where that was once
 // they have seen it.
 template <class Scope, class Combine>
-OXSHMEM_OUTLINE bool tree_reduce(const Session &session, void *dst, const void *src, uint64_t bytes, const Combine &combine) {
+OXSHMEM_OUTLINE bool tree_reduce(Session session, void *dst, const void *src, uint64_t bytes, Combine combine) {
     const TeamView &team = session.team;
     int power = 1;
     uint32_t rounds = 0;
