@@ -54,10 +54,6 @@ OXSHMEM_OUTLINE void far_put_signal(void *dst, const void *src, uint64_t bytes, 
         !check_signal(signal, op, pe, Op::put_signal)) {
         return;
     }
-    if (bytes == 0) {
-        network_signal(signal, value, op, pe);
-        return;
-    }
     const uint64_t end = network_put_signal(dst, src, bytes, signal, value, op, pe);
     if (blocking && end != 0) {
         network_wait(end, pe, Op::put_signal);
