@@ -618,6 +618,8 @@ variables! {
     "OXSHMEM_QPS_PER_PEER" copy qps_per_peer: u32 = 4, Limits::Range(1, 64);
     /// Descriptors that fit the ring between device code and the CPU proxy (`ibrc`).
     "OXSHMEM_PROXY_RING" copy proxy_ring: u32 = 4096, Limits::PowerOfTwo(64, 65536);
+    /// Teams that a PE can be in at the same time, the world, shared and node teams included. Each takes about 66 KiB of the heap.
+    "OXSHMEM_MAX_TEAMS" copy max_teams: u32 = 32, Limits::Range(3, 256);
     /// Deadline of every wait for another PE, on the device and on the host; after it the operation ends with an error.
     "OXSHMEM_TIMEOUT" copy timeout: Duration = Duration::from_secs(30), Limits::Range(1_000, 24 * HOUR);
     /// Longest time that a kernel may run. On the `cpu` device it is stopped then; on a GPU, where it cannot be stopped, waiting for it ends with an error.

@@ -90,7 +90,7 @@ struct Unread {
 #[derive(Debug, Clone, Copy)]
 struct Parts {
     control: Offset,
-    sync_epoch: Offset,
+    teams: Offset,
     region_count: Offset,
     regions: Offset,
     lkeys: Offset,
@@ -99,10 +99,10 @@ struct Parts {
 }
 
 impl Parts {
-    fn new(layout: &mut Layout, n_pes: u64, max_chunks: u64) -> Self {
+    fn new(layout: &mut Layout, n_pes: u64, max_chunks: u64, max_teams: u64) -> Self {
         Self {
             control: layout.array(1, size_of::<abi::Control>() as u64),
-            sync_epoch: layout.array(1, 8),
+            teams: layout.array(max_teams, size_of::<abi::Team>() as u64),
             region_count: layout.array(1, 8),
             regions: layout.array(abi::MAX_LOCAL_REGIONS as u64, size_of::<abi::LocalRegion>() as u64),
             lkeys: layout.array(max_chunks, 4),
@@ -173,7 +173,7 @@ impl Pe {
         let max_chunks = heap_layout.max / chunk;
 
         let mut layout = Layout::default();
-        let parts = Parts::new(&mut layout, u64::from(n_pes), max_chunks);
+        let parts = Parts::new(&mut layout, u64::from(n_pes), max_chunks, config.max_teams().into());
         let queues = plan.network.map(|kind| NetworkLayout::new(kind, &mut layout, &config, me, n_pes));
         let slab = Arc::new(Slab::new(Arc::clone(&device), &layout)?);
         phases.end("slab");
@@ -200,9 +200,23 @@ impl Pe {
         };
         phases.end("network");
 
-        // The first allocation is the runtime's own: the slots that barriers write to.
-        let sync_bytes = (u64::from(n_pes) * 4).next_multiple_of(16) + u64::from(n_pes) * 8;
-        let sync_offset = heap.allocate(sync_bytes, 16)?;
+        // The first allocation is the runtime's own: the workspaces of teams. That of the world is the first.
+        let workspace_bytes = u64::from(config.max_teams()) * abi::team_workspace_bytes(n_pes.into());
+        let workspace = heap.allocate(workspace_bytes, abi::LINE_BYTES)?;
+        let world = abi::Team {
+            handle: abi::TEAM_WORLD,
+            my_pe: me.cast_signed(),
+            n_pes: n_pes.cast_signed(),
+            stride: 1,
+            // Without a network every PE reaches every other one by load and store.
+            one_round: u32::from(plan.network.is_none() && n_pes as usize <= abi::ONE_ROUND_PES),
+            workspace: heap.base() + workspace,
+            ..abi::Team::NONE
+        };
+        slab.write(parts.teams, 0, &world)?;
+        for row in 1..config.max_teams() {
+            slab.write(parts.teams, row.into(), &abi::Team::NONE)?;
+        }
 
         let first_pe = i32::try_from(first).unwrap_or(i32::MAX);
         let mut state = abi::State {
@@ -225,8 +239,8 @@ impl Pe {
             n_local_regions: slab.address(parts.region_count),
             control: slab.address(parts.control),
             timeout_ns: u64::try_from(config.timeout().as_nanos()).unwrap_or(u64::MAX),
-            sync_slots: heap.base() + sync_offset,
-            sync_epoch: slab.address(parts.sync_epoch),
+            teams: slab.address(parts.teams),
+            max_teams: config.max_teams(),
             ..abi::State::default()
         };
         if let Some(network) = &network {
@@ -245,7 +259,7 @@ impl Pe {
         phases.end("modules");
 
         let mut built = Built { host_ops, network, heap, slab, parts, device, state, plan, config };
-        built.back(bootstrap, sync_offset + sync_bytes)?;
+        built.back(bootstrap, workspace + workspace_bytes)?;
         phases.end("heap memory");
         bootstrap.barrier("end of init")?;
         phases.end("others");
@@ -854,11 +868,13 @@ fn open_device(config: &Config, bootstrap: &Bootstrap) -> Result<Arc<dyn Device>
 /// Offsets and keys are exchanged by position, so these must be the same everywhere.
 fn agree_on_sizes(config: &Config, device: &dyn Device, bootstrap: &Bootstrap) -> Result<()> {
     let mine = format!(
-        "device {} OXSHMEM_HEAP_MAX={} OXSHMEM_HEAP_CHUNK={} OXSHMEM_QPS_PER_PEER={} OXSHMEM_TRANSPORT={:?} OXSHMEM_DISABLE_P2P={}",
+        "device {} OXSHMEM_HEAP_MAX={} OXSHMEM_HEAP_CHUNK={} OXSHMEM_QPS_PER_PEER={} OXSHMEM_MAX_TEAMS={} OXSHMEM_TRANSPORT={:?} \
+         OXSHMEM_DISABLE_P2P={}",
         device.name(),
         config.heap_max().0,
         config.heap_chunk().0,
         config.qps_per_peer(),
+        config.max_teams(),
         config.transport(),
         config.disable_p2p(),
     );

@@ -5,6 +5,7 @@
 mod atomics;
 mod barriers;
 mod cable;
+mod collectives;
 mod errors;
 mod host;
 mod lanes;
@@ -32,6 +33,7 @@ const CASES: &[Case] = &[
     ("atomic_contention", atomics::contention),
     ("atomic_values", atomics::values),
     ("barriers", barriers::barriers),
+    ("collectives", collectives::collectives),
     ("completion_error", queues::completion_error),
     ("crashes", errors::crashes),
     ("cut_cable", cable::cut_cable),
