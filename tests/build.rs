@@ -16,6 +16,7 @@ fn main() {
         "rma",
         "signals",
         "streams",
+        "teams",
         "typed",
         "waits",
         "wqe",

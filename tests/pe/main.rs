@@ -8,6 +8,7 @@ mod cable;
 mod collectives;
 mod errors;
 mod host;
+mod host_collectives;
 mod lanes;
 mod layout;
 mod processes;
@@ -17,6 +18,7 @@ mod rig;
 mod rma;
 mod signals;
 mod streams;
+mod teams;
 mod typed;
 mod waits;
 
@@ -43,10 +45,13 @@ const CASES: &[Case] = &[
     ("dies_in_bootstrap", processes::dies_in_bootstrap),
     ("dies_in_finalize", processes::dies_in_finalize),
     ("dies_in_kernel", processes::dies_in_kernel),
+    ("dies_in_split", processes::dies_in_split),
     ("drops", processes::drops),
     ("fence", barriers::fence),
     ("flood", queues::flood),
     ("host_atomics", host::atomics),
+    ("host_collectives", host_collectives::collectives),
+    ("host_collectives_refused", host_collectives::refused),
     ("host_heap", host::heap),
     ("host_memory", host::memory),
     ("host_mismatch", host::mismatch),
@@ -66,6 +71,10 @@ const CASES: &[Case] = &[
     ("stream_aborted", streams::aborted),
     ("stream_errors", streams::errors),
     ("streams", streams::streams),
+    ("teams", teams::teams),
+    ("teams_absent", teams::absent),
+    ("teams_refused", teams::refused),
+    ("teams_turnover", teams::turnover),
     ("timeouts", errors::timeouts),
     ("typed", typed::typed),
     ("waits", waits::waits),
