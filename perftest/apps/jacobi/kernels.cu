@@ -87,35 +87,40 @@ template <bool kMeasure, uint32_t kRows> OXSHMEM_DEVICE void step(Strip &s, doub
     s.to += kRows * s.pitch;
 }
 
-// The block's next values of rows `first` to before `last` of a chunk.
+// The block's next values of rows `first` to before `last` of a chunk; the thread's sum of squared changes. A function of its
+// own: its loop needs all the registers there are.
 template <bool kMeasure>
-OXSHMEM_DEVICE void sweep(const Problem &m, const float *in, float *out, uint64_t chunk, uint64_t first, uint64_t last,
-                          double &sum) {
+OXSHMEM_OUTLINE double sweep(const float *in, float *out, uint64_t columns, uint64_t pitch, uint64_t chunk, uint64_t first,
+                             uint64_t last) {
     constexpr uint32_t kTogether = 4;
     const uint64_t column = chunk * chunk_columns() + kLane * port::thread_rank();
-    if (column >= m.columns) {
-        return;
+    double sum = 0;
+    if (column >= columns) {
+        return sum;
     }
     Strip s;
-    s.pitch = m.pitch;
-    s.from = in + first * m.pitch + column;
-    s.to = out + first * m.pitch + column;
+    s.pitch = pitch;
+    s.from = in + first * pitch + column;
+    s.to = out + first * pitch + column;
     // Where there is nothing beside it, the value is not used.
     s.left = column == 0 ? 0 : 1;
-    s.right = column + kLane < m.pitch ? kLane : kLane - 1;
+    s.right = column + kLane < pitch ? kLane : kLane - 1;
     OXSHMEM_UNROLL
     for (uint64_t c = 0; c < kLane; ++c) {
-        s.fixed[c] = column + c == 0 || column + c + 1 >= m.columns;
+        s.fixed[c] = column + c == 0 || column + c + 1 >= columns;
     }
-    s.up = *reinterpret_cast<const float4 *>(s.from - m.pitch);
+    s.up = *reinterpret_cast<const float4 *>(s.from - pitch);
     s.mid = *reinterpret_cast<const float4 *>(s.from);
     uint64_t row = first;
+    OXSHMEM_NO_UNROLL
     for (; row + kTogether <= last; row += kTogether) {
         step<kMeasure, kTogether>(s, sum);
     }
+    OXSHMEM_NO_UNROLL
     for (; row < last; ++row) {
         step<kMeasure, 1>(s, sum);
     }
+    return sum;
 }
 
 // One of the two rows that a neighbour needs: where it is here, at whom and where it shall be, and with which signals.
@@ -184,7 +189,7 @@ OXSHMEM_DEVICE bool run(const Problem &m, const float *in, float *out, uint64_t 
         if (!await(m, chunk, first, last, turn.come)) {
             return false;
         }
-        sweep<kMeasure>(m, in, out, chunk, first, last, sum);
+        sum += sweep<kMeasure>(in, out, m.columns, m.pitch, chunk, first, last);
         // put sends when all blocks are through.
         if (kVariant != Variant::put && first == 1) {
             send<kVariant>(m, edge(m, out, true), chunk, turn.sent);
@@ -197,32 +202,40 @@ OXSHMEM_DEVICE bool run(const Problem &m, const float *in, float *out, uint64_t 
     return true;
 }
 
-// How many of `n` chunks of the edges, which go round, the blocks before this one take.
-OXSHMEM_DEVICE uint64_t taken(uint64_t n, uint64_t block) {
-    const uint64_t blocks = port::grid_blocks(), more = n % blocks;
-    return n / blocks * block + (block < more ? block : more);
+// What a chunk of an edge costs, waiting and sending included, in chunks of other rows.
+constexpr uint64_t kEdgeCost = 8;
+
+// This block's part of `inner` chunks, where `edges` chunks of edges have been dealt out to the blocks, one after the other.
+OXSHMEM_DEVICE Part inner_part(uint64_t inner, uint64_t edges) {
+    const uint64_t blocks = port::grid_blocks(), me = port::block_rank();
+    // The first `more` blocks have one edge more than the others.
+    const uint64_t each = edges / blocks, more = edges % blocks;
+    const uint64_t quota = (inner + kEdgeCost * edges) / blocks, busy = kEdgeCost * (each + 1);
+    const uint64_t less = more != 0 && quota > busy ? quota - busy : 0;
+    if (me < more) {
+        return {me * less, less};
+    }
+    const Part part = split(inner - more * less, blocks - more, me - more);
+    return {more * less + part.first, part.count};
 }
 
+// put takes the rows in their order. The others begin with those that neighbours wait for.
 template <Variant kVariant, bool kMeasure>
 OXSHMEM_DEVICE bool iterate(const Problem &m, const float *in, float *out, Turn turn, double &sum) {
     const uint64_t blocks = port::grid_blocks(), me = port::block_rank(), n = chunks(m);
-    const Part mine = split(n * m.rows, blocks, me);
-    if (kVariant != Variant::overlap) {
-        return run<kVariant, kMeasure>(m, in, out, 1, m.rows + 1, mine, turn, sum);
+    if (kVariant == Variant::put) {
+        return run<kVariant, kMeasure>(m, in, out, 1, m.rows + 1, split(n * m.rows, blocks, me), turn, sum);
     }
-    // What neighbours wait for comes first. All blocks get the same amount in the end.
-    const uint64_t edges = m.rows == 1 ? 1 : 2;
-    for (uint64_t i = me; i < edges * n; i += blocks) {
-        const uint64_t row = i < n ? 1 : m.rows;
+    const bool top = m.above >= 0, bottom = m.below >= 0 && (m.rows > 1 || !top);
+    const uint64_t edges = n * ((top ? 1 : 0) + (bottom ? 1 : 0));
+    for (uint64_t i = me; i < edges; i += blocks) {
+        const uint64_t row = top && i < n ? 1 : m.rows;
         if (!run<kVariant, kMeasure>(m, in, out, row, row + 1, Part{i % n, 1}, turn, sum)) {
             return false;
         }
     }
-    if (m.rows <= 2) {
-        return true;
-    }
-    const uint64_t before = taken(edges * n, me), here = taken(edges * n, me + 1) - before;
-    return run<kVariant, kMeasure>(m, in, out, 2, m.rows, Part{mine.first - before, mine.count - here}, turn, sum);
+    const uint64_t from = top ? 2 : 1, to = bottom ? m.rows : m.rows + 1;
+    return from >= to || run<kVariant, kMeasure>(m, in, out, from, to, inner_part(n * (to - from), edges), turn, sum);
 }
 
 // The sum over all PEs of the blocks' partial sums, by block 0: each PE tells all others its own, and all add in one order, so
