@@ -45,7 +45,7 @@ typedef enum oxshmem_status {
     OXSHMEM_ERROR_HEAP = 7,            /* the symmetric heap: exhausted, asymmetric calls, not an allocation */
     OXSHMEM_ERROR_TRANSPORT = 8,       /* an HCA or a transport that was asked for is not to be had */
     OXSHMEM_ERROR_INTERNAL = 9,        /* an error in this library */
-    OXSHMEM_ERROR_TEAM = 10,           /* a handle of no team; members of a team that do not come or disagree; no room for a team */
+    OXSHMEM_ERROR_TEAM = 10, /* a handle of no team; members of a team that do not come or disagree; no room for a team */
 } oxshmem_status;
 
 /* How a signal is updated. */
@@ -120,9 +120,9 @@ int oxshmem_host_fence(void);
 int oxshmem_host_barrier_all(void);
 int oxshmem_host_sync_all(void);
 
-/* Teams: ordered sets of PEs. docs/teams.md. A handle is the same number on all members and in device code. The calls that make or
- * end a team are collective over the team that is split or ended, or over the members of the new one; an error is returned on all
- * of them, and nothing has changed then. Teams have no configuration: OxSHMEM has no contexts. */
+/* Teams: ordered sets of PEs. docs/teams.md. A handle is the same number on all members and in device code. The calls that make
+ * or end a team are collective over the team that is split or ended, or over the members of the new one; an error is returned
+ * on all of them, and nothing has changed then. Teams have no configuration: OxSHMEM has no contexts. */
 typedef int32_t oxshmem_team_t;
 enum {
     OXSHMEM_TEAM_INVALID = -1,
@@ -138,8 +138,8 @@ int oxshmem_host_team_translate_pe(oxshmem_team_t source, int pe, oxshmem_team_t
 int oxshmem_team_split_strided(oxshmem_team_t parent, int start, int stride, int size, oxshmem_team_t *team);
 /* The PEs of `parent` in rows of `xrange`: *x is the caller's row, *y its column. */
 int oxshmem_team_split_2d(oxshmem_team_t parent, int xrange, oxshmem_team_t *x, oxshmem_team_t *y);
-/* A team of any PEs: one gets an id and gives it to the others, and all of them, and no other PE, call `init` with it, each with
- * the number that it will have. */
+/* A team of any PEs: one gets an id and gives it to the others, and all of them, and no other PE, call `init` with it, each
+ * with the number that it will have. */
 typedef struct oxshmem_team_uniqueid {
     unsigned char bytes[16];
 } oxshmem_team_uniqueid;
@@ -150,8 +150,8 @@ int oxshmem_team_destroy(oxshmem_team_t team);
 /* Which algorithms the team's collectives use, as OXSHMEM_COLLECTIVES says it; at most `bytes` bytes with the 0 at the end. */
 int oxshmem_team_algorithms(oxshmem_team_t team, char *text, size_t bytes);
 
-/* Operators and element types of reductions. and, or, xor take integers; min and max all types but complex ones; prod all but half
- * and bfloat16. */
+/* Operators and element types of reductions. and, or, xor take integers; min and max all types but complex ones; prod all but
+ * half and bfloat16. */
 typedef enum oxshmem_reduce_op {
     OXSHMEM_REDUCE_AND = 0,
     OXSHMEM_REDUCE_OR = 1,
@@ -190,7 +190,8 @@ int oxshmem_host_alltoallmem(oxshmem_team_t team, void *dst, const void *src, si
 int oxshmem_host_alltoallsmem(oxshmem_team_t team, void *dst, const void *src, ptrdiff_t dst_stride, ptrdiff_t src_stride,
                               size_t n, size_t element_bytes);
 int oxshmem_host_reduce(oxshmem_team_t team, oxshmem_reduce_op op, oxshmem_type type, void *dst, const void *src, size_t n);
-int oxshmem_host_reducescatter(oxshmem_team_t team, oxshmem_reduce_op op, oxshmem_type type, void *dst, const void *src, size_t n);
+int oxshmem_host_reducescatter(oxshmem_team_t team, oxshmem_reduce_op op, oxshmem_type type, void *dst, const void *src,
+                               size_t n);
 /* The same on a stream; collectives of a team come one after the other. */
 int oxshmemx_team_sync_on_stream(oxshmem_team_t team, void *stream);
 int oxshmemx_barrier_on_stream(oxshmem_team_t team, void *stream);
@@ -200,8 +201,8 @@ int oxshmemx_fcollectmem_on_stream(oxshmem_team_t team, void *dst, const void *s
 int oxshmemx_alltoallmem_on_stream(oxshmem_team_t team, void *dst, const void *src, size_t bytes, void *stream);
 int oxshmemx_alltoallsmem_on_stream(oxshmem_team_t team, void *dst, const void *src, ptrdiff_t dst_stride, ptrdiff_t src_stride,
                                     size_t n, size_t element_bytes, void *stream);
-int oxshmemx_reduce_on_stream(oxshmem_team_t team, oxshmem_reduce_op op, oxshmem_type type, void *dst, const void *src, size_t n,
-                              void *stream);
+int oxshmemx_reduce_on_stream(oxshmem_team_t team, oxshmem_reduce_op op, oxshmem_type type, void *dst, const void *src,
+                              size_t n, void *stream);
 int oxshmemx_reducescatter_on_stream(oxshmem_team_t team, oxshmem_reduce_op op, oxshmem_type type, void *dst, const void *src,
                                      size_t n, void *stream);
 
@@ -241,37 +242,105 @@ void oxshmem_unit_unregister(const oxshmem_unit *unit);
 }
 #endif
 
-/* Single values: oxshmem_host_int_p(dst, value, pe), oxshmem_host_int_g(&value, src, pe). */
-#define OXSHMEM_HOST_SCALAR(name, T)                                                                                           \
+/* Single values: oxshmem_host_int_p(dst, value, pe), oxshmem_host_int_g(&value, src, pe). Collectives of elements:
+ * oxshmem_host_int_fcollect(team, dst, src, n) and so on. */
+#define OXSHMEM_HOST_TYPED(name, T)                                                                                            \
     static inline int oxshmem_host_##name##_p(T *dst, T value, int pe) {                                                       \
         return oxshmem_host_putmem(dst, &value, sizeof(T), pe);                                                                \
     }                                                                                                                          \
     static inline int oxshmem_host_##name##_g(T *value, const T *src, int pe) {                                                \
         return oxshmem_host_getmem(value, src, sizeof(T), pe);                                                                 \
+    }                                                                                                                          \
+    static inline int oxshmem_host_##name##_broadcast(oxshmem_team_t team, T *dst, const T *src, size_t n, int root) {         \
+        return oxshmem_host_broadcastmem(team, dst, src, n * sizeof(T), root);                                                 \
+    }                                                                                                                          \
+    static inline int oxshmem_host_##name##_collect(oxshmem_team_t team, T *dst, const T *src, size_t n) {                     \
+        return oxshmem_host_collectmem(team, dst, src, n * sizeof(T));                                                         \
+    }                                                                                                                          \
+    static inline int oxshmem_host_##name##_fcollect(oxshmem_team_t team, T *dst, const T *src, size_t n) {                    \
+        return oxshmem_host_fcollectmem(team, dst, src, n * sizeof(T));                                                        \
+    }                                                                                                                          \
+    static inline int oxshmem_host_##name##_alltoall(oxshmem_team_t team, T *dst, const T *src, size_t n) {                    \
+        return oxshmem_host_alltoallmem(team, dst, src, n * sizeof(T));                                                        \
+    }                                                                                                                          \
+    static inline int oxshmem_host_##name##_alltoalls(oxshmem_team_t team, T *dst, const T *src, ptrdiff_t dst_stride,         \
+                                                      ptrdiff_t src_stride, size_t n) {                                        \
+        return oxshmem_host_alltoallsmem(team, dst, src, dst_stride, src_stride, n, sizeof(T));                                \
     }
-OXSHMEM_HOST_SCALAR(float, float)
-OXSHMEM_HOST_SCALAR(double, double)
-OXSHMEM_HOST_SCALAR(char, char)
-OXSHMEM_HOST_SCALAR(schar, signed char)
-OXSHMEM_HOST_SCALAR(short, short)
-OXSHMEM_HOST_SCALAR(int, int)
-OXSHMEM_HOST_SCALAR(long, long)
-OXSHMEM_HOST_SCALAR(longlong, long long)
-OXSHMEM_HOST_SCALAR(uchar, unsigned char)
-OXSHMEM_HOST_SCALAR(ushort, unsigned short)
-OXSHMEM_HOST_SCALAR(uint, unsigned int)
-OXSHMEM_HOST_SCALAR(ulong, unsigned long)
-OXSHMEM_HOST_SCALAR(ulonglong, unsigned long long)
-OXSHMEM_HOST_SCALAR(int8, int8_t)
-OXSHMEM_HOST_SCALAR(int16, int16_t)
-OXSHMEM_HOST_SCALAR(int32, int32_t)
-OXSHMEM_HOST_SCALAR(int64, int64_t)
-OXSHMEM_HOST_SCALAR(uint8, uint8_t)
-OXSHMEM_HOST_SCALAR(uint16, uint16_t)
-OXSHMEM_HOST_SCALAR(uint32, uint32_t)
-OXSHMEM_HOST_SCALAR(uint64, uint64_t)
-OXSHMEM_HOST_SCALAR(size, size_t)
-OXSHMEM_HOST_SCALAR(ptrdiff, ptrdiff_t)
-#undef OXSHMEM_HOST_SCALAR
+OXSHMEM_HOST_TYPED(float, float)
+OXSHMEM_HOST_TYPED(double, double)
+OXSHMEM_HOST_TYPED(char, char)
+OXSHMEM_HOST_TYPED(schar, signed char)
+OXSHMEM_HOST_TYPED(short, short)
+OXSHMEM_HOST_TYPED(int, int)
+OXSHMEM_HOST_TYPED(long, long)
+OXSHMEM_HOST_TYPED(longlong, long long)
+OXSHMEM_HOST_TYPED(uchar, unsigned char)
+OXSHMEM_HOST_TYPED(ushort, unsigned short)
+OXSHMEM_HOST_TYPED(uint, unsigned int)
+OXSHMEM_HOST_TYPED(ulong, unsigned long)
+OXSHMEM_HOST_TYPED(ulonglong, unsigned long long)
+OXSHMEM_HOST_TYPED(int8, int8_t)
+OXSHMEM_HOST_TYPED(int16, int16_t)
+OXSHMEM_HOST_TYPED(int32, int32_t)
+OXSHMEM_HOST_TYPED(int64, int64_t)
+OXSHMEM_HOST_TYPED(uint8, uint8_t)
+OXSHMEM_HOST_TYPED(uint16, uint16_t)
+OXSHMEM_HOST_TYPED(uint32, uint32_t)
+OXSHMEM_HOST_TYPED(uint64, uint64_t)
+OXSHMEM_HOST_TYPED(size, size_t)
+OXSHMEM_HOST_TYPED(ptrdiff, ptrdiff_t)
+#undef OXSHMEM_HOST_TYPED
+
+/* Reductions: oxshmem_host_float_sum_reduce(team, dst, src, n), oxshmem_host_float_sum_reducescatter. */
+#define OXSHMEM_HOST_REDUCE(name, T, element, op, OP)                                                                          \
+    static inline int oxshmem_host_##name##_##op##_reduce(oxshmem_team_t team, T *dst, const T *src, size_t n) {               \
+        return oxshmem_host_reduce(team, OXSHMEM_REDUCE_##OP, element, dst, src, n);                                           \
+    }                                                                                                                          \
+    static inline int oxshmem_host_##name##_##op##_reducescatter(oxshmem_team_t team, T *dst, const T *src, size_t n) {        \
+        return oxshmem_host_reducescatter(team, OXSHMEM_REDUCE_##OP, element, dst, src, n);                                    \
+    }
+#define OXSHMEM_HOST_ARITHMETIC(name, T, element)                                                                              \
+    OXSHMEM_HOST_REDUCE(name, T, element, min, MIN)                                                                            \
+    OXSHMEM_HOST_REDUCE(name, T, element, max, MAX)                                                                            \
+    OXSHMEM_HOST_REDUCE(name, T, element, sum, SUM)                                                                            \
+    OXSHMEM_HOST_REDUCE(name, T, element, prod, PROD)
+#define OXSHMEM_HOST_INTEGER(name, T)                                                                                          \
+    OXSHMEM_HOST_ARITHMETIC(name, T, OXSHMEM_TYPE_OF_INTEGER(T))                                                               \
+    OXSHMEM_HOST_REDUCE(name, T, OXSHMEM_TYPE_OF_INTEGER(T), and, AND)                                                         \
+    OXSHMEM_HOST_REDUCE(name, T, OXSHMEM_TYPE_OF_INTEGER(T), or, OR)                                                           \
+    OXSHMEM_HOST_REDUCE(name, T, OXSHMEM_TYPE_OF_INTEGER(T), xor, XOR)
+#define OXSHMEM_TYPE_OF_INTEGER(T)                                                                                             \
+    ((oxshmem_type)(((T)-1 < (T)1 ? OXSHMEM_TYPE_INT8 : OXSHMEM_TYPE_UINT8) + (sizeof(T) == 8   ? 3                            \
+                                                                               : sizeof(T) == 4 ? 2                            \
+                                                                               : sizeof(T) == 2 ? 1                            \
+                                                                                                : 0)))
+OXSHMEM_HOST_ARITHMETIC(float, float, OXSHMEM_TYPE_FLOAT)
+OXSHMEM_HOST_ARITHMETIC(double, double, OXSHMEM_TYPE_DOUBLE)
+OXSHMEM_HOST_INTEGER(char, char)
+OXSHMEM_HOST_INTEGER(schar, signed char)
+OXSHMEM_HOST_INTEGER(short, short)
+OXSHMEM_HOST_INTEGER(int, int)
+OXSHMEM_HOST_INTEGER(long, long)
+OXSHMEM_HOST_INTEGER(longlong, long long)
+OXSHMEM_HOST_INTEGER(uchar, unsigned char)
+OXSHMEM_HOST_INTEGER(ushort, unsigned short)
+OXSHMEM_HOST_INTEGER(uint, unsigned int)
+OXSHMEM_HOST_INTEGER(ulong, unsigned long)
+OXSHMEM_HOST_INTEGER(ulonglong, unsigned long long)
+OXSHMEM_HOST_INTEGER(int8, int8_t)
+OXSHMEM_HOST_INTEGER(int16, int16_t)
+OXSHMEM_HOST_INTEGER(int32, int32_t)
+OXSHMEM_HOST_INTEGER(int64, int64_t)
+OXSHMEM_HOST_INTEGER(uint8, uint8_t)
+OXSHMEM_HOST_INTEGER(uint16, uint16_t)
+OXSHMEM_HOST_INTEGER(uint32, uint32_t)
+OXSHMEM_HOST_INTEGER(uint64, uint64_t)
+OXSHMEM_HOST_INTEGER(size, size_t)
+OXSHMEM_HOST_INTEGER(ptrdiff, ptrdiff_t)
+#undef OXSHMEM_HOST_REDUCE
+#undef OXSHMEM_HOST_ARITHMETIC
+#undef OXSHMEM_HOST_INTEGER
+#undef OXSHMEM_TYPE_OF_INTEGER
 
 #endif
