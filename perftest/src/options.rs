@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 use oxshmem::Config;
-use oxshmem::config::{ConfigError, Device, Hca, Transport};
+use oxshmem::config::{Device, Hca};
 
 use crate::atomic::AtomicOp;
 use crate::bench::{Bench, Scope};
+use crate::connection::Connection;
 use crate::error::Error;
 
 /// The most threads of a CTA.
@@ -52,19 +53,8 @@ struct Arguments {
     /// Threads that call an operation together.
     #[arg(long, value_enum, default_value = "all")]
     scope: Scopes,
-    /// Where kernels run: auto, cpu or cuda.
-    #[arg(long, value_name = "DEVICE")]
-    device: Option<Device>,
-    /// How the other PE is reached: auto, p2p, ibgda or ibrc.
-    #[arg(long, value_name = "TRANSPORT")]
-    transport: Option<Transport>,
-    /// What executes work requests: auto, soft, mlx5, verbs or verbs:DEVICE (with the CPU proxy), or null, which completes them and moves
-    /// nothing (posting rates).
-    #[arg(long, value_name = "HCA")]
-    hca: Option<Hca>,
-    /// QPs to each peer.
-    #[arg(long, value_name = "N")]
-    qps: Option<u32>,
+    #[command(flatten)]
+    connection: Connection,
     /// PEs to start, when no launcher has started this one. PE 0 and PE 1 take part, others wait.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=1024))]
     npes: u32,
@@ -125,7 +115,11 @@ pub struct Options {
     pub config: Config,
 }
 
-fn size(text: &str) -> Result<u64, String> {
+/// A size on a command line: bytes, or a number with K, M or G (powers of 1024).
+///
+/// # Errors
+/// It is none, or less than 1 byte or more than 1024G.
+pub fn size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
         "" | "B" => 0,
@@ -143,7 +137,7 @@ fn size(text: &str) -> Result<u64, String> {
 }
 
 /// Every size from `min` to `max`, each `factor` times the one before; `max` itself is always among them.
-fn sizes(min: u64, max: u64, factor: u64) -> Vec<u64> {
+pub fn sizes(min: u64, max: u64, factor: u64) -> Vec<u64> {
     let mut sizes: Vec<u64> =
         std::iter::successors(Some(min), |size| size.checked_mul(factor)).take_while(|size| *size < max).collect();
     sizes.push(max);
@@ -187,7 +181,7 @@ impl Options {
         vars: impl IntoIterator<Item = (K, V)>,
     ) -> Result<Self, Error> {
         let refuse = |text: String| Err(Error::Usage(text));
-        let config = config(&arguments, vars)?;
+        let config = arguments.connection.config(vars)?;
         let defaults = bench.defaults(config.device() != Device::Cuda);
 
         let sizes = match bench.only_size() {
@@ -287,7 +281,7 @@ impl Options {
             op: arguments.op.or(bench.default_op()),
             ceiling: arguments.ceiling,
             npes: arguments.npes,
-            hca: arguments.hca,
+            hca: arguments.connection.hca,
             json: arguments.json,
             plot: arguments.plot,
             corrupt: arguments.corrupt,
@@ -305,31 +299,11 @@ impl Options {
     }
 }
 
-/// The configuration: what the command line says, else the environment, else the library's defaults.
-fn config<K: Into<std::ffi::OsString>, V: Into<std::ffi::OsString>>(
-    arguments: &Arguments,
-    vars: impl IntoIterator<Item = (K, V)>,
-) -> Result<Config, ConfigError> {
-    let mut builder = Config::builder().vars(vars);
-    if let Some(device) = arguments.device {
-        builder = builder.device(device);
-    }
-    if let Some(transport) = arguments.transport {
-        builder = builder.transport(transport);
-    }
-    if let Some(hca) = &arguments.hca {
-        builder = builder.hca(hca.clone());
-    }
-    if let Some(qps) = arguments.qps {
-        builder = builder.qps_per_peer(qps);
-    }
-    builder.build()
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use oxshmem::config::Transport;
     use proptest::prelude::*;
 
     fn parse(bench: Bench, args: &str) -> Result<Options, String> {

@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// The solver: one launch does all iterations. Its blocks run at the same time and meet after each.
+//
+// A PE holds `rows` rows of the mesh, and one row more at each end: its neighbours' next rows, or the mesh's own fixed ones.
+// Two fields take turns as input and output. Rows are cut into chunks of as many columns as a block has threads, times four; a
+// chunk of a row is what a block works on at a time, and what is sent. The block that needs a neighbour's chunk waits for its
+// signal, and nothing else does:
+//
+// * what is written into a neighbour's field is its input one iteration later, and is written again two iterations later. The
+//   sender has by then got what the neighbour has computed from it;
+// * that is also why what is sent may be overwritten: its arrival has been answered.
+
+#include "grid.h"
+
+namespace jacobi {
+
+using namespace perftest;
+
+// Mirrored in solver.rs.
+struct Problem {
+    float *fields[2];   // symmetric: the first is the first input
+    uint64_t *signals;  // symmetric: by chunk what has come from above, and behind them from below
+    uint64_t *arrivals; // own, 0: see grid_meets
+    double *partial;    // own, a word for each block, and one behind them
+    uint64_t *counted;  // symmetric, by PE: sums that came
+    double *sums;       // symmetric, by parity and PE
+    uint64_t *results;  // own: begin and end in ns, iterations done, bits of the last sum of squares
+    uint64_t columns, pitch, rows;
+    int64_t above, below; // the neighbours, -1 for none
+    uint64_t above_row;   // where the neighbour above keeps this PE's first row; the one below keeps the last in row 0
+    uint64_t iterations;
+    uint64_t measure;      // after so many iterations the change is measured; 0: never
+    double enough;         // and the solver stops when its sum of squares is not more than this
+    uint64_t base, counts; // iterations, and measurements, of earlier launches: signals only grow
+};
+
+enum class Variant { p, put, overlap };
+
+constexpr uint64_t kLane = 4; // columns of a thread
+
+OXSHMEM_DEVICE uint64_t chunk_columns() {
+    return kLane * port::block_threads();
+}
+
+// One thread's columns of the rows that it is led over, from top to bottom.
+struct Strip {
+    const float *from;
+    float *to;
+    uint64_t pitch;
+    uint64_t left, right; // distance of the columns beside it
+    bool fixed[kLane];    // columns that are no interior of the mesh
+    float4 up, mid;
+};
+
+// `kRows` rows, so that many loads are in flight. The sum of squared changes is added to `sum` if that is asked for.
+template <bool kMeasure, uint32_t kRows> OXSHMEM_DEVICE void step(Strip &s, double &sum) {
+    float4 down[kRows];
+    float left[kRows], right[kRows];
+    OXSHMEM_UNROLL
+    for (uint32_t k = 0; k < kRows; ++k) {
+        down[k] = *reinterpret_cast<const float4 *>(s.from + (k + 1) * s.pitch);
+        left[k] = *(s.from + k * s.pitch - s.left);
+        right[k] = s.from[k * s.pitch + s.right];
+    }
+    OXSHMEM_UNROLL
+    for (uint32_t k = 0; k < kRows; ++k) {
+        // The order of additions is that of serial.rs: so results are equal, bit by bit.
+        const float4 &mid = s.mid, &up = s.up;
+        float4 next;
+        next.x = s.fixed[0] ? mid.x : 0.25f * ((up.x + down[k].x) + (left[k] + mid.y));
+        next.y = s.fixed[1] ? mid.y : 0.25f * ((up.y + down[k].y) + (mid.x + mid.z));
+        next.z = s.fixed[2] ? mid.z : 0.25f * ((up.z + down[k].z) + (mid.y + mid.w));
+        next.w = s.fixed[3] ? mid.w : 0.25f * ((up.w + down[k].w) + (mid.z + right[k]));
+        *reinterpret_cast<float4 *>(s.to + k * s.pitch) = next;
+        if (kMeasure) {
+            const float change[kLane] = {next.x - mid.x, next.y - mid.y, next.z - mid.z, next.w - mid.w};
+            OXSHMEM_UNROLL
+            for (uint64_t c = 0; c < kLane; ++c) {
+                sum += static_cast<double>(change[c]) * change[c];
+            }
+        }
+        s.up = mid;
+        s.mid = down[k];
+    }
+    s.from += kRows * s.pitch;
+    s.to += kRows * s.pitch;
+}
+
+// The block's next values of rows `first` to before `last` of a chunk; the thread's sum of squared changes. A function of its
+// own: its loop needs all the registers there are.
+template <bool kMeasure>
+OXSHMEM_OUTLINE double sweep(const float *in, float *out, uint64_t columns, uint64_t pitch, uint64_t chunk, uint64_t first,
+                             uint64_t last) {
+    constexpr uint32_t kTogether = 4;
+    const uint64_t column = chunk * chunk_columns() + kLane * port::thread_rank();
+    double sum = 0;
+    if (column >= columns) {
+        return sum;
+    }
+    Strip s;
+    s.pitch = pitch;
+    s.from = in + first * pitch + column;
+    s.to = out + first * pitch + column;
+    // Where there is nothing beside it, the value is not used.
+    s.left = column == 0 ? 0 : 1;
+    s.right = column + kLane < pitch ? kLane : kLane - 1;
+    OXSHMEM_UNROLL
+    for (uint64_t c = 0; c < kLane; ++c) {
+        s.fixed[c] = column + c == 0 || column + c + 1 >= columns;
+    }
+    s.up = *reinterpret_cast<const float4 *>(s.from - pitch);
+    s.mid = *reinterpret_cast<const float4 *>(s.from);
+    uint64_t row = first;
+    OXSHMEM_NO_UNROLL
+    for (; row + kTogether <= last; row += kTogether) {
+        step<kMeasure, kTogether>(s, sum);
+    }
+    OXSHMEM_NO_UNROLL
+    for (; row < last; ++row) {
+        step<kMeasure, 1>(s, sum);
+    }
+    return sum;
+}
+
+// One of the two rows that a neighbour needs: where it is here, at whom and where it shall be, and with which signals.
+struct Edge {
+    int64_t pe;
+    const float *row;
+    float *there;
+    uint64_t *signals;
+};
+
+OXSHMEM_DEVICE uint64_t chunks(const Problem &m) {
+    return (m.columns + chunk_columns() - 1) / chunk_columns();
+}
+
+OXSHMEM_DEVICE Edge edge(const Problem &m, float *out, bool top) {
+    return top ? Edge{m.above, out + m.pitch, out + m.above_row * m.pitch, m.signals + chunks(m)}
+               : Edge{m.below, out + m.rows * m.pitch, out, m.signals};
+}
+
+// What signals say in an iteration: those waited for, and those sent.
+struct Turn {
+    uint64_t come, sent;
+};
+
+// A chunk of an edge, by the block.
+template <Variant kVariant> OXSHMEM_DEVICE void send(const Problem &m, const Edge &e, uint64_t chunk, uint64_t sent) {
+    if (e.pe < 0) {
+        return;
+    }
+    const int pe = static_cast<int>(e.pe);
+    const uint64_t first = chunk * chunk_columns();
+    const uint64_t width = m.columns - first < chunk_columns() ? m.columns - first : chunk_columns();
+    // All of the block's threads have stored their values before others send them.
+    port::sync_block();
+    if (kVariant == Variant::p) {
+        for (uint64_t c = port::thread_rank(); c < width; c += port::block_threads()) {
+            p(e.there + first + c, e.row[first + c], pe);
+        }
+        port::sync_block();
+        if (port::thread_rank() == 0) {
+            fence();
+            signal_op(e.signals + chunk, sent, SIGNAL_SET, pe);
+        }
+    } else {
+        put_signal_nbi(block, e.there + first, e.row + first, width, e.signals + chunk, sent, SIGNAL_SET, pe);
+    }
+}
+
+// Whether what the neighbours have to send for rows `first` to before `last` has come.
+OXSHMEM_DEVICE bool await(const Problem &m, uint64_t chunk, uint64_t first, uint64_t last, uint64_t come) {
+    const bool top = first == 1 && m.above >= 0, bottom = last == m.rows + 1 && m.below >= 0;
+    return (!top || block_awaits(m.signals + chunk, come)) && (!bottom || block_awaits(m.signals + chunks(m) + chunk, come));
+}
+
+// The block's part of one iteration: a run of the chunks of rows `from` to before `to`, which are counted from the top of the
+// first chunk to the bottom of the last.
+template <Variant kVariant, bool kMeasure>
+OXSHMEM_DEVICE bool run(const Problem &m, const float *in, float *out, uint64_t from, uint64_t to, Part part, Turn turn,
+                        double &sum) {
+    const uint64_t height = to - from;
+    uint64_t at = part.first;
+    const uint64_t end = part.first + part.count;
+    while (at < end) {
+        const uint64_t chunk = at / height, first = from + at % height;
+        const uint64_t last = to - first < end - at ? to : first + (end - at);
+        if (!await(m, chunk, first, last, turn.come)) {
+            return false;
+        }
+        sum += sweep<kMeasure>(in, out, m.columns, m.pitch, chunk, first, last);
+        // put sends when all blocks are through.
+        if (kVariant != Variant::put && first == 1) {
+            send<kVariant>(m, edge(m, out, true), chunk, turn.sent);
+        }
+        if (kVariant != Variant::put && last == m.rows + 1) {
+            send<kVariant>(m, edge(m, out, false), chunk, turn.sent);
+        }
+        at += last - first;
+    }
+    return true;
+}
+
+// What a chunk of an edge costs, waiting and sending included, in chunks of other rows.
+constexpr uint64_t kEdgeCost = 8;
+
+// This block's part of `inner` chunks, where `edges` chunks of edges have been dealt out to the blocks, one after the other.
+OXSHMEM_DEVICE Part inner_part(uint64_t inner, uint64_t edges) {
+    const uint64_t blocks = port::grid_blocks(), me = port::block_rank();
+    // The first `more` blocks have one edge more than the others.
+    const uint64_t each = edges / blocks, more = edges % blocks;
+    const uint64_t quota = (inner + kEdgeCost * edges) / blocks, busy = kEdgeCost * (each + 1);
+    const uint64_t less = more != 0 && quota > busy ? quota - busy : 0;
+    if (me < more) {
+        return {me * less, less};
+    }
+    const Part part = split(inner - more * less, blocks - more, me - more);
+    return {more * less + part.first, part.count};
+}
+
+// put takes the rows in their order. The others begin with those that neighbours wait for.
+template <Variant kVariant, bool kMeasure>
+OXSHMEM_DEVICE bool iterate(const Problem &m, const float *in, float *out, Turn turn, double &sum) {
+    const uint64_t blocks = port::grid_blocks(), me = port::block_rank(), n = chunks(m);
+    if (kVariant == Variant::put) {
+        return run<kVariant, kMeasure>(m, in, out, 1, m.rows + 1, split(n * m.rows, blocks, me), turn, sum);
+    }
+    const bool top = m.above >= 0, bottom = m.below >= 0 && (m.rows > 1 || !top);
+    const uint64_t edges = n * ((top ? 1 : 0) + (bottom ? 1 : 0));
+    for (uint64_t i = me; i < edges; i += blocks) {
+        const uint64_t row = top && i < n ? 1 : m.rows;
+        if (!run<kVariant, kMeasure>(m, in, out, row, row + 1, Part{i % n, 1}, turn, sum)) {
+            return false;
+        }
+    }
+    const uint64_t from = top ? 2 : 1, to = bottom ? m.rows : m.rows + 1;
+    return from >= to || run<kVariant, kMeasure>(m, in, out, from, to, inner_part(n * (to - from), edges), turn, sum);
+}
+
+// The sum over all PEs of the blocks' partial sums, by block 0: each PE tells all others its own, and all add in one order, so
+// that they get equal bits. Two sets of places take turns: whoever writes to one again has heard from everybody since.
+OXSHMEM_DEVICE bool add_up(const Problem &m, uint64_t count) {
+    const uint32_t me = port::thread_rank(), threads = port::block_threads();
+    const int n = n_pes();
+    double sum = 0;
+    for (uint32_t block = me; block < port::grid_blocks(); block += threads) {
+        sum += m.partial[block];
+    }
+    sum = block_sum(sum);
+    double *const own = m.partial + port::grid_blocks(), *const sums = m.sums + (count & 1) * static_cast<uint64_t>(n);
+    if (me == 0) {
+        *own = sum;
+    }
+    port::sync_block();
+    for (int pe = static_cast<int>(me); pe < n; pe += static_cast<int>(threads)) {
+        put_signal_nbi(thread, sums + my_pe(), own, 1, m.counted + my_pe(), count, SIGNAL_SET, pe);
+    }
+    for (int pe = 0; pe < n; ++pe) {
+        if (!block_awaits(m.counted + pe, count)) {
+            return false;
+        }
+    }
+    if (me == 0) {
+        double total = 0;
+        for (int pe = 0; pe < n; ++pe) {
+            total += sums[pe];
+        }
+        memcpy(m.results + 3, &total, sizeof(total));
+    }
+    return true;
+}
+
+template <Variant kVariant> OXSHMEM_DEVICE void solve(const Problem &m) {
+    uint64_t round = 0, count = m.counts;
+    const bool first = port::block_rank() == 0, clock = first && port::thread_rank() == 0;
+    if (first) {
+        sync_all(block);
+    }
+    if (!grid_meets(m.arrivals, round)) {
+        return;
+    }
+    if (clock) {
+        m.results[0] = port::clock_ns();
+    }
+    for (uint64_t i = 0; i < m.iterations; ++i) {
+        const float *in = m.fields[i & 1];
+        float *out = m.fields[~i & 1];
+        const bool measured = m.measure != 0 && (i + 1) % m.measure == 0;
+        // What the first iteration reads is there from the start.
+        const Turn turn{i == 0 ? 0 : m.base + i, m.base + i + 1};
+        double sum = 0;
+        if (!(measured ? iterate<kVariant, true>(m, in, out, turn, sum) : iterate<kVariant, false>(m, in, out, turn, sum))) {
+            return;
+        }
+        if (measured) {
+            sum = block_sum(sum);
+            if (port::thread_rank() == 0) {
+                m.partial[port::block_rank()] = sum;
+            }
+        }
+        if (!grid_meets(m.arrivals, round)) {
+            return;
+        }
+        if (kVariant == Variant::put) {
+            const uint64_t n = chunks(m);
+            for (uint64_t s = port::block_rank(); s < 2 * n; s += port::grid_blocks()) {
+                send<kVariant>(m, edge(m, out, s < n), s % n, turn.sent);
+            }
+        }
+        if (clock) {
+            m.results[1] = port::clock_ns();
+            m.results[2] = i + 1;
+        }
+        if (measured) {
+            ++count;
+            if (first && !add_up(m, count)) {
+                return;
+            }
+            if (m.enough > 0) {
+                if (!grid_meets(m.arrivals, round)) {
+                    return;
+                }
+                double total;
+                memcpy(&total, m.results + 3, sizeof(total));
+                if (total <= m.enough) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+} // namespace jacobi
+
+OXSHMEM_KERNEL(solve_p, jacobi::Problem problem) {
+    jacobi::solve<jacobi::Variant::p>(problem);
+}
+OXSHMEM_KERNEL(solve_put, jacobi::Problem problem) {
+    jacobi::solve<jacobi::Variant::put>(problem);
+}
+OXSHMEM_KERNEL(solve_overlap, jacobi::Problem problem) {
+    jacobi::solve<jacobi::Variant::overlap>(problem);
+}
+
+// The start of a run: `sides` has the fixed value of the first and the last column of each row, all else is 0.
+OXSHMEM_KERNEL(start, float *field, const float *sides, uint64_t columns, uint64_t pitch, uint64_t rows) {
+    const uint64_t n = rows * pitch, threads = perftest::grid_threads();
+    for (uint64_t i = perftest::grid_rank(); i < n; i += threads) {
+        const uint64_t column = i % pitch;
+        field[i] = column == 0 || column + 1 == columns ? sides[i / pitch] : 0.0f;
+    }
+}
+
+// Counts the places of `rows` rows in which two fields differ, bit by bit; found[1] gets the first.
+OXSHMEM_KERNEL(compare, const uint32_t *a, const uint32_t *b, uint64_t columns, uint64_t pitch, uint64_t rows,
+               uint64_t *found) {
+    using namespace oxshmem::port;
+    const uint64_t n = rows * pitch, threads = perftest::grid_threads();
+    for (uint64_t i = perftest::grid_rank(); i < n; i += threads) {
+        if (i % pitch < columns && a[i] != b[i]) {
+            fetch_add<order::relaxed, reach::device>(found, uint64_t{1});
+            // The complement, so that the largest is the first place and 0 means none.
+            fetch_max<order::relaxed, reach::device>(found + 1, ~i);
+        }
+    }
+}
