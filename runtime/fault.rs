@@ -178,7 +178,7 @@ fn mismatch(pe: i32, theirs: u64, mine: u64) -> FaultKind {
     let ahead = ((theirs >> 32) as u32).wrapping_sub((mine >> 32) as u32).cast_signed();
     let theirs = match call(theirs) {
         _ if ahead != 0 => format!("PE {pe} is {ahead} collectives ahead"),
-        None => format!("PE {} made a call that is refused, or that fits no other", theirs & 0xff_ffff),
+        None => format!("PE {pe} made a call that is refused, or that does not fit the others"),
         Some(other) if call(mine) == Some(other) => {
             format!("PE {pe} called {other} with another size, type, root or operator")
         }
@@ -381,7 +381,7 @@ mod tests {
         for (theirs, part) in [
             (7 << 32 | 3 << 28 | 99, "PE 1 called broadcast"),
             (7 << 32 | 5 << 28 | 98, "PE 1 called fcollect with another size"),
-            (7 << 32 | 3, "PE 3 made a call that is refused"),
+            (7 << 32 | 1, "PE 1 made a call that is refused"),
             (9 << 32 | 5 << 28 | 99, "PE 1 is 2 collectives ahead"),
         ] {
             let text = decode(theirs, mine);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// What the host's collectives run on the device. Each is launched as one block. Errors are recorded, and reported by the host's next
-// synchronisation.
+// What the host's collectives run on the device. Each is launched as one block. Errors are recorded, and reported by the host's
+// next synchronisation.
 
 #include <oxshmem/oxshmem.h>
 

@@ -43,7 +43,7 @@ template <class S> OXSHMEM_DEVICE int run(const Step &step) {
         return alltoallmem(S{}, step.team, dst, src, bytes);
     case abi::Call::alltoalls:
         return inner::alltoalls_bytes<S>(step.team, dst, src, static_cast<ptrdiff_t>(step.dst_stride),
-                                          static_cast<ptrdiff_t>(step.src_stride), step.n, step.element);
+                                         static_cast<ptrdiff_t>(step.src_stride), step.n, step.element);
     case abi::Call::reduce:
         return inner::reduce_elements<S>(step.team, dst, src, step.n, true, combine);
     case abi::Call::reducescatter:
@@ -102,6 +102,10 @@ OXSHMEM_KERNEL(run_steps, Step *steps, uint32_t count, abi::Team *saved) {
         }
         sync_block();
     }
+}
+
+OXSHMEM_KERNEL(read_one_round, int team, uint64_t *out) {
+    *out = inner::team_row(team).one_round;
 }
 
 // The templates' own forms: types and operators that the compiler knows. `data`: room for 16 words on every PE.

@@ -318,6 +318,12 @@ impl Bench {
         Way { team: TEAM_WORLD, me, n, scope, algorithm, by_rounds }
     }
 
+    /// Whether a team's members tell each other directly.
+    fn one_round(&self, team: i32) -> oxshmem::Result<bool> {
+        self.rig.run_linear("read_one_round", 1, 1, (team, &self.saved))?;
+        Ok(self.rig.pe.read_local(&self.saved, 0..1)?[0] != 0)
+    }
+
     /// Runs cases in one launch (or a few) of one block, and compares every byte of the memory they are given.
     fn run(&self, cases: Vec<Case>) -> Outcome {
         let mut left = cases;
@@ -383,16 +389,11 @@ impl Bench {
     }
 }
 
-/// Whether the world meets in one round: every PE is reached by load and store.
-fn is_near(rig: &Rig) -> bool {
-    (0..rig.n_pes()).all(|pe| matches!(rig.pe.path(pe), Some(oxshmem::Path::Own | oxshmem::Path::LoadStore)))
-}
-
 /// Every collective by every algorithm in every scope, and every type and operator. Arguments: the longest length.
 pub fn collectives(args: &[String]) -> Outcome {
     let long: u64 = args.first().map_or(Ok(20_000), |text| text.parse())?;
     let bench = Bench::new()?;
-    let near = is_near(&bench.rig);
+    let near = bench.one_round(TEAM_WORLD)?;
     let mut ways = Vec::new();
     for scope in 0..3 {
         for algorithm in [Algorithm::Packets, Algorithm::Push, Algorithm::Tree] {
@@ -411,5 +412,196 @@ pub fn collectives(args: &[String]) -> Outcome {
     }
     let words = bench.rig.pe.alloc::<i32>(16)?;
     bench.rig.run_linear("typed_forms", 1, 40, (&words, bench.rig.report()))?;
+    bench.rig.finish()
+}
+
+/// Reductions of numbers whose sum depends on the order: equal on all PEs to the last bit, and the next time too. Arguments: the
+/// longest length.
+pub fn reproducible(args: &[String]) -> Outcome {
+    let long: u64 = args.first().map_or(Ok(3000), |text| text.parse())?;
+    let bench = Bench::new()?;
+    let (me, n) = (bench.rig.me() as u64, bench.rig.n_pes());
+    for kind in [Type::Float32, Type::Float64, Type::Half, Type::Bfloat16, Type::Complex64] {
+        for algorithm in [Algorithm::Packets, Algorithm::Push, Algorithm::Tree] {
+            for elements in [5, long] {
+                let bytes = (elements * u64::from(bytes_of(kind))) as usize;
+                // Of every exponent but the largest, so that no sum overflows.
+                let word = |at: u64| match kind {
+                    Type::Half => u64::from(mix(me << 40 | at) as u16 & 0xbbff),
+                    _ => mix(me << 40 | at) & !(0x4000_4000_4000_4000 | 0x4000_0000),
+                };
+                let mut src: Vec<u8> = (0..elements * 2).flat_map(|at| word(at).to_le_bytes()).collect();
+                if kind == Type::Half {
+                    src = (0..elements).flat_map(|at| (word(at) as u16).to_le_bytes()).collect();
+                }
+                bench.rig.pe.write_local(&bench.arena, 0, &src[..bytes])?;
+                let step = |dst: usize| Step {
+                    dst: bench.arena.address() + dst as u64,
+                    src: bench.arena.address(),
+                    n: elements,
+                    kind: kind as u32,
+                    op: ReduceOp::Sum as u32,
+                    ..bench.world(2, algorithm, false).step(Call::Reduce)
+                };
+                let at = bytes.next_multiple_of(64);
+                let steps = bench.rig.filled(&[step(at), step(2 * at)])?;
+                bench.rig.pe.barrier_all()?;
+                bench.rig.run_linear("run_steps", 1, 64, (&steps, 2u32, &bench.saved))?;
+                let first = bench.rig.pe.read_local(&bench.arena, at..at + bytes)?;
+                let second = bench.rig.pe.read_local(&bench.arena, 2 * at..2 * at + bytes)?;
+                assert!(first == second, "{kind:?} by {algorithm:?}: the second time differs");
+                assert!(first.iter().any(|byte| *byte != 0), "{kind:?} by {algorithm:?}: nothing was summed");
+                bench.rig.pe.barrier_all()?;
+                for pe in 0..n {
+                    let theirs = bench.rig.pe.get(&bench.arena, at..at + bytes, pe)?;
+                    assert!(
+                        theirs == first,
+                        "{kind:?} by {algorithm:?}, {elements} elements: PE {pe} has another result"
+                    );
+                }
+                bench.rig.pe.barrier_all()?;
+                bench.rig.pe.free(steps)?;
+            }
+        }
+    }
+    bench.rig.finish()
+}
+
+/// What each PE of a bad call must report.
+enum Due {
+    /// This error of its own.
+    Own(fn(&FaultKind) -> bool),
+    /// That the call of this PE does not fit; or of any other one.
+    Mismatch(Option<usize>),
+}
+
+/// Calls that do not belong together, or are wrong: an error on every PE, nothing written, and the team goes on. At least three PEs.
+pub fn collective_errors(_: &[String]) -> Outcome {
+    const ODD: usize = 1;
+    let bench = Bench::new()?;
+    let (me, n) = (bench.rig.me(), bench.rig.n_pes());
+    let at = bench.arena.address();
+    let plain = |call: Call, algorithm: Algorithm, scope: u32| Step {
+        dst: at + 8192,
+        src: at,
+        n: 48,
+        dst_stride: 1,
+        src_stride: 1,
+        kind: Type::Uint8 as u32,
+        op: ReduceOp::Sum as u32,
+        ..bench.world(scope, algorithm, false).step(call)
+    };
+    let outside = |kind: &FaultKind| matches!(kind, FaultKind::AddressOutsideHeap { .. });
+    let overlap = |kind: &FaultKind| matches!(kind, FaultKind::Overlap { .. });
+    let argument = |kind: &FaultKind| matches!(kind, FaultKind::BadArgument { .. });
+    type Change = fn(&mut Step);
+    // One PE's call differs.
+    let differs: [(Call, Change); 9] = [
+        (Call::Broadcast, |step| step.call = Call::Fcollect as u32),
+        (Call::Broadcast, |step| step.root = 0),
+        (Call::Fcollect, |step| step.n = 47),
+        (Call::Alltoall, |step| step.call = Call::Reduce as u32),
+        (Call::Reduce, |step| step.op = ReduceOp::Max as u32),
+        (Call::Reduce, |step| step.kind = Type::Int8 as u32),
+        (Call::Reducescatter, |step| step.dst += 64),
+        (Call::Alltoalls, |step| step.src_stride = 2),
+        (Call::Sync, |step| step.call = Call::Collect as u32),
+    ];
+    // One PE's call is refused.
+    let refused: [(Call, Change, fn(&FaultKind) -> bool); 9] = [
+        (Call::Broadcast, |step| step.root = -1, argument),
+        (Call::Broadcast, |step| step.root = 1000, argument),
+        (Call::Fcollect, |step| step.src = 64, outside),
+        (Call::Collect, |step| step.n = 1 << 40, outside),
+        (Call::Alltoall, |step| step.dst = step.src + 16, overlap),
+        (Call::Reduce, |step| step.dst = step.src + 1, overlap),
+        (Call::Reduce, |step| step.op = 77, argument),
+        (Call::Reducescatter, |step| step.n = u64::MAX, outside),
+        (Call::Alltoalls, |step| step.dst_stride = 0, argument),
+    ];
+    for algorithm in [Algorithm::Packets, Algorithm::Push, Algorithm::Tree] {
+        for scope in [0, 2] {
+            for (index, (call, change)) in differs.into_iter().enumerate() {
+                let mut step = plain(call, algorithm, scope);
+                step.root = 2;
+                if me == ODD {
+                    change(&mut step);
+                }
+                let due = Due::Mismatch((me != ODD).then_some(ODD));
+                bench.errs(&format!("differing call {index}"), step, &due)?;
+            }
+            for (index, (call, change, own)) in refused.into_iter().enumerate() {
+                for all in [false, true] {
+                    let mut step = plain(call, algorithm, scope);
+                    if me == ODD || all {
+                        change(&mut step);
+                    }
+                    let due = if me == ODD || all { Due::Own(own) } else { Due::Mismatch(Some(ODD)) };
+                    bench.errs(&format!("refused call {index}"), step, &due)?;
+                }
+            }
+        }
+    }
+    // A dst without room for what all collect is found out by all.
+    let base = at - at % (1 << 20);
+    let behind = base + bench.rig.pe.config().heap_max().0;
+    let step = Step { dst: behind - 64, ..plain(Call::Collect, Algorithm::Push, 2) };
+    bench.errs("collect beyond the heap", step, &Due::Own(outside))?;
+    assert!(n >= 3);
+    bench.rig.finish()
+}
+
+impl Bench {
+    /// Runs one step that has to fail, and one that must not.
+    fn errs(&self, what: &str, step: Step, due: &Due) -> Outcome {
+        let memory = vec![UNTOUCHED; 16384];
+        self.rig.pe.write_local(&self.arena, 0, &memory)?;
+        let steps = self.rig.filled(&[step])?;
+        self.rig.pe.barrier_all()?;
+        let what = format!("PE {}: {what}: {step:?}", self.rig.me());
+        let error = self.rig.run_linear("run_steps", 1, 64, (&steps, 1u32, &self.saved)).expect_err(&what);
+        let Error::Fault(fault) = &error else { panic!("{what}: {error:?}") };
+        assert_eq!(fault.team, Some(TEAM_WORLD), "{what}: {fault}");
+        assert!(fault.to_string().contains("of the world team"), "{what}: {fault}");
+        match (due, &fault.kind) {
+            (Due::Own(is_right), kind) => assert!(is_right(kind), "{what}: {fault}"),
+            (Due::Mismatch(culprit), FaultKind::Mismatch { pe, .. }) => {
+                assert_eq!(*pe, *culprit as i32, "{what}: {fault}")
+            }
+            (Due::Mismatch(_), _) => panic!("{what}: {fault}"),
+        }
+        assert_ne!(self.rig.pe.read_local(&steps, 0..1)?[0].result, 0, "{what}: the call says that all is well");
+        self.rig.pe.barrier_all()?;
+        assert!(self.rig.pe.read_local(&self.arena, 0..memory.len())? == memory, "{what}: something was written");
+        self.rig.pe.free(steps)?;
+        let way = Way { scope: step.scope, ..self.world(2, Algorithm::Packets, false) };
+        self.run(vec![way.fcollect(24), way.reduce(Type::Int32, ReduceOp::Sum, 3, false)])
+    }
+}
+
+/// A PE that does not come, and a handle of no team: the others' deadline passes, and they say for whom they waited. Run with a short
+/// `OXSHMEM_TIMEOUT`.
+pub fn collective_timeouts(_: &[String]) -> Outcome {
+    const MISSING: usize = 1;
+    let bench = Bench::new()?;
+    let step = |team| Step {
+        dst: bench.arena.address() + 8192,
+        src: bench.arena.address(),
+        n: 4000,
+        team,
+        ..bench.world(2, Algorithm::Push, false).step(Call::Fcollect)
+    };
+    let stale = 0x100;
+    let team = if bench.rig.me() == MISSING { stale } else { TEAM_WORLD };
+    let steps = bench.rig.filled(&[step(team)])?;
+    bench.rig.pe.barrier_all()?;
+    let error = bench.rig.run_linear("run_steps", 1, 64, (&steps, 1u32, &bench.saved)).expect_err("a PE is missing");
+    let Error::Fault(fault) = &error else { panic!("{error:?}") };
+    assert_eq!((fault.operation, fault.team), ("fcollect", Some(team)), "{fault}");
+    match &fault.kind {
+        FaultKind::BadTeam { handle } => assert_eq!((*handle, bench.rig.me()), (stale, MISSING), "{fault}"),
+        FaultKind::Timeout { pe, .. } => assert_eq!(*pe, MISSING as i32, "{fault}"),
+        _ => panic!("{fault}"),
+    }
     bench.rig.finish()
 }

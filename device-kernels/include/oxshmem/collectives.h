@@ -2,9 +2,9 @@
 //
 // Collectives over a team: broadcast, collect, fcollect, alltoall, alltoalls, reduce, reducescatter.
 //
-// Every member makes the same call, one group of threads per PE at a time; different teams may be busy at the same time. dst and src
-// are symmetric, the same on all members. When a call returns, dst holds the result and src may be reused, on this PE. Each
-// answers 0, or not 0 if an error was recorded: then nothing was written to dst, unless a deadline or the job's end came
+// Every member makes the same call, one group of threads per PE at a time; different teams may be busy at the same time. dst
+// and src are symmetric, the same on all members. When a call returns, dst holds the result and src may be reused, on this PE.
+// Each answers 0, or not 0 if an error was recorded: then nothing was written to dst, unless a deadline or the job's end came
 // between. A call that is refused on one member is an error on all of them.
 //
 // The algorithm is chosen by the team's table (docs/teams.md). Results of reductions are equal on all members to the last bit,
@@ -23,8 +23,7 @@ OXSHMEM_DEVICE uint64_t extra_of(uint64_t a, uint64_t b, uint64_t c) {
     return (a * 0x9e3779b97f4a7c15ull + b) * 0xbf58476d1ce4e5b9ull + c;
 }
 
-template <class Scope>
-OXSHMEM_OUTLINE int broadcast_bytes(int handle, void *dst, const void *src, uint64_t bytes, int root) {
+template <class Scope> OXSHMEM_OUTLINE int broadcast_bytes(int handle, void *dst, const void *src, uint64_t bytes, int root) {
     Session session;
     if (!begin<Scope>(session, handle, Op::broadcast, Call::broadcast)) {
         return 1;
@@ -60,7 +59,8 @@ OXSHMEM_DEVICE int gather_parts(int handle, Collective collective, Op op, Call c
     if (!begin<Scope>(session, handle, op, call)) {
         return 1;
     }
-    check_buffers<Scope>(session, dst, times(bytes, session.team.n), src, step == 0 ? bytes : times(bytes, session.team.n), false);
+    check_buffers<Scope>(session, dst, times(bytes, session.team.n), src, step == 0 ? bytes : times(bytes, session.team.n),
+                         false);
     const uint32_t announced = announced_by(session, dst, src, bytes, 0);
     const Algorithm algorithm = choose(session, collective, bytes);
     take_epoch<Scope>(session);
@@ -89,8 +89,8 @@ template <class Scope> OXSHMEM_OUTLINE int alltoall_bytes(int handle, void *dst,
 
 // Elements lie `strides` bytes apart, `n` of them for each member.
 template <class Scope>
-OXSHMEM_OUTLINE int alltoalls_bytes(int handle, void *dst, const void *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, uint64_t n,
-                                    uint32_t element) {
+OXSHMEM_OUTLINE int alltoalls_bytes(int handle, void *dst, const void *src, ptrdiff_t dst_stride, ptrdiff_t src_stride,
+                                    uint64_t n, uint32_t element) {
     Session session;
     if (!begin<Scope>(session, handle, Op::alltoalls, Call::alltoalls)) {
         return 1;
@@ -143,8 +143,8 @@ OXSHMEM_OUTLINE int alltoalls_bytes(int handle, void *dst, const void *src, ptrd
     return n == 0 || push_strided<Scope>(session, dst, src, n, strides) ? 0 : 1;
 }
 
-// The sizes of all members' contributions to a collect, each in the first piece of its packets (or, over the network, in the place
-// where its packets would be).
+// The sizes of all members' contributions to a collect, each in the first piece of its packets (or, over the network, in the
+// place where its packets would be).
 struct Sizes {
     const TeamView &team;
     bool packed;
@@ -175,7 +175,8 @@ OXSHMEM_DEVICE bool check_collected(Session &session, const Sizes &sizes, void *
     return !session.bad;
 }
 
-// Small contributions travel with their sizes, and if all are small that is all. Otherwise they are pushed to where they belong.
+// Small contributions travel with their sizes, and if all are small that is all. Otherwise they are pushed to where they
+// belong.
 template <class Scope> OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, const void *src, uint64_t bytes) {
     Session session;
     if (!begin<Scope>(session, handle, Op::collect, Call::collect)) {
@@ -294,7 +295,9 @@ OXSHMEM_OUTLINE int reduce_elements(int handle, void *dst, const void *src, uint
         const auto load = [&](int member, uint32_t offset, uint64_t left) {
             return load_piece(at_offset(src, (to_all ? 0 : bytes * static_cast<uint64_t>(member)) + offset), left);
         };
-        const auto store = [&](uint32_t offset, vec16 value, uint64_t left) { store_piece(at_offset(dst, offset), value, left); };
+        const auto store = [&](uint32_t offset, vec16 value, uint64_t left) {
+            store_piece(at_offset(dst, offset), value, left);
+        };
         return exchange_combined<Scope>(session, announced, static_cast<uint32_t>(bytes), combine, load, store) ? 0 : 1;
     }
     if (!meet<Scope, true>(session.team, session.op, announced)) {
@@ -303,9 +306,8 @@ OXSHMEM_OUTLINE int reduce_elements(int handle, void *dst, const void *src, uint
     if (bytes == 0) {
         return 0;
     }
-    const bool good = to_all && algorithm == Algorithm::tree
-                          ? tree_reduce<Scope>(session, dst, src, bytes, combine)
-                          : push_combined<Scope>(session, dst, src, bytes, to_all, combine);
+    const bool good = to_all && algorithm == Algorithm::tree ? tree_reduce<Scope>(session, dst, src, bytes, combine)
+                                                             : push_combined<Scope>(session, dst, src, bytes, to_all, combine);
     return good ? 0 : 1;
 }
 

@@ -109,8 +109,8 @@ template <class Scope> OXSHMEM_DEVICE bool begin(Session &session, int handle, O
 template <class Scope>
 OXSHMEM_DEVICE void refuse(Session &session, ErrorCode code, const void *address, uint64_t length, int pe = -1) {
     if (Scope::rank() == 0 && !session.bad) {
-        raise(code, session.op, pe == -1 ? session.blame() : Blame{pe, session.team.handle}, reinterpret_cast<uint64_t>(address),
-              length);
+        raise(code, session.op, pe == -1 ? session.blame() : Blame{pe, session.team.handle},
+              reinterpret_cast<uint64_t>(address), length);
     }
     session.bad = true;
 }
@@ -121,8 +121,8 @@ template <class Scope> OXSHMEM_DEVICE void check_root(Session &session, int root
     }
 }
 
-// Both buffers lie in the heap and apart from each other; or they begin at one address, where that is allowed. Empty ones may be
-// anywhere.
+// Both buffers lie in the heap and apart from each other; or they begin at one address, where that is allowed. Empty ones may
+// be anywhere.
 template <class Scope>
 OXSHMEM_DEVICE void check_buffers(Session &session, const void *dst, uint64_t dst_bytes, const void *src, uint64_t src_bytes,
                                   bool same_allowed) {
@@ -183,7 +183,8 @@ OXSHMEM_DEVICE bool await_arrival(const Session &session, int kind, int member, 
 // Waits until `wanted(member)` of every other member has arrived; 0: nothing. Ends with Scope::any.
 template <class Scope, class Wanted> OXSHMEM_DEVICE bool await_arrivals(const Session &session, int kind, Wanted wanted) {
     bool good = true;
-    for (int member = static_cast<int>(Scope::rank()); good && member < session.team.n; member += static_cast<int>(Scope::size())) {
+    for (int member = static_cast<int>(Scope::rank()); good && member < session.team.n;
+         member += static_cast<int>(Scope::size())) {
         const uint32_t count = member == session.team.me ? 0 : wanted(member);
         good = count == 0 || await_arrival(session, kind, member, count);
     }

@@ -72,7 +72,8 @@ template <class Scope, class Load> OXSHMEM_DEVICE void send_packets(const Sessio
             const uint32_t item = first + k * size;
             if (item < total) {
                 const uint32_t distance = pieces == 1 ? item : item / pieces, piece = item - distance * pieces;
-                send_piece(team, session.member_behind(static_cast<int>(distance) + 1), piece, values[k], bytes - piece * kPiece);
+                send_piece(team, session.member_behind(static_cast<int>(distance) + 1), piece, values[k],
+                           bytes - piece * kPiece);
             }
         }
     }
@@ -93,9 +94,8 @@ OXSHMEM_DEVICE bool receive_packets(const Session &session, uint32_t announced, 
     if (static_cast<int>(rank) < lanes) {
         tell_all(team, header, static_cast<int>(rank), lanes);
         // Packets mostly come together with the headers.
-        good = await_all<order::relaxed>(team, session.op, header, static_cast<int>(rank), lanes, [&] {
-            have = have || (rank < items && !session.bad && look(rank, missing));
-        });
+        good = await_all<order::relaxed>(team, session.op, header, static_cast<int>(rank), lanes,
+                                         [&] { have = have || (rank < items && !session.bad && look(rank, missing)); });
     }
     if (Scope::any(!good || session.bad)) {
         return false;
@@ -113,8 +113,8 @@ OXSHMEM_DEVICE bool receive_packets(const Session &session, uint32_t announced, 
     return !Scope::any(!good);
 }
 
-// Every member (or, if `only` is not negative, that one) sends `bytes` bytes to every other one. `load` as in send_packets, also
-// of what the own PE sends to itself; `store(sender, offset, value, bytes)` stores a piece.
+// Every member (or, if `only` is not negative, that one) sends `bytes` bytes to every other one. `load` as in send_packets,
+// also of what the own PE sends to itself; `store(sender, offset, value, bytes)` stores a piece.
 template <class Scope, class Load, class Store>
 OXSHMEM_DEVICE bool exchange(const Session &session, uint32_t announced, uint32_t bytes, int only, Load load, Store store) {
     const TeamView &team = session.team;
@@ -165,8 +165,8 @@ OXSHMEM_DEVICE bool exchange(const Session &session, uint32_t announced, uint32_
 
 // As exchange, by all members; what arrives is combined in the order of the members.
 template <class Scope, class Combine, class Load, class Store>
-OXSHMEM_DEVICE bool exchange_combined(const Session &session, uint32_t announced, uint32_t bytes, const Combine &combine, Load load,
-                                      Store store) {
+OXSHMEM_DEVICE bool exchange_combined(const Session &session, uint32_t announced, uint32_t bytes, const Combine &combine,
+                                      Load load, Store store) {
     const TeamView &team = session.team;
     if (!session.bad) {
         send_packets<Scope>(session, bytes, load);

@@ -35,7 +35,8 @@ struct TeamView {
     }
     OXSHMEM_DEVICE uint64_t packets() const { return workspace + abi::kPacketsAt + parity() * abi::kPacketBytes; }
     OXSHMEM_DEVICE uint64_t *arrivals(int kind) const {
-        return as<uint64_t>(workspace + abi::kArrivalsAt) + (parity() * 2 + static_cast<uint32_t>(kind)) * static_cast<uint32_t>(n);
+        return as<uint64_t>(workspace + abi::kArrivalsAt) +
+               (parity() * 2 + static_cast<uint32_t>(kind)) * static_cast<uint32_t>(n);
     }
 };
 
@@ -89,17 +90,20 @@ OXSHMEM_DEVICE bool entered(uint64_t seen, uint64_t header) {
     return static_cast<int32_t>(static_cast<uint32_t>(seen >> 32) - static_cast<uint32_t>(header >> 32)) >= 0;
 }
 
-// Compares what a member announces; false if it differs. Who has made a bad call knows more than what others announce.
+// Who has made a bad call, by what `member` announces: it may know of another one; that others blame the caller means that its
+// own call is the one that does not fit.
+OXSHMEM_DEVICE int culprit(const TeamView &team, int member, uint64_t seen, uint64_t header) {
+    const int named = static_cast<int>(seen & 0xffffff);
+    const bool knows = is_bad(static_cast<uint32_t>(seen)) && seen >> 32 == header >> 32 && named != port::state().my_pe;
+    return knows ? named : team.pe_of(member);
+}
+
+// Compares what a member announces; false if it differs. Who has made a bad call has said so.
 OXSHMEM_DEVICE bool agrees(const TeamView &team, Op op, int member, uint64_t seen, uint64_t header) {
-    if (seen == header) {
-        return true;
+    if (seen != header && !is_bad(static_cast<uint32_t>(header))) {
+        raise(ErrorCode::mismatch, op, {culprit(team, member, seen, header), team.handle}, header, seen);
     }
-    if (!is_bad(static_cast<uint32_t>(header))) {
-        const bool knows = is_bad(static_cast<uint32_t>(seen)) && seen >> 32 == header >> 32;
-        const int pe = knows ? static_cast<int>(seen & 0xffffff) : team.pe_of(member);
-        raise(ErrorCode::mismatch, op, {pe, team.handle}, header, seen);
-    }
-    return false;
+    return seen == header;
 }
 
 // Tells all members; by `lanes` lanes of the scope.
@@ -110,10 +114,10 @@ OXSHMEM_DEVICE void tell_all(const TeamView &team, uint64_t header, int rank, in
     }
 }
 
-// Waits for the headers of members `first` and `first` + 1, and calls `meanwhile` as often as it looks. False: they differ from
-// the own one (or the deadline passed).
+// Waits for the headers of members `first` and `first` + 1, and calls `meanwhile` as often as it looks. Whether they agree with
+// the own one goes to `agreed`. False: the deadline passed.
 template <order O, class Meanwhile>
-OXSHMEM_DEVICE bool await_two(const TeamView &team, Op op, int first, uint64_t header, Meanwhile meanwhile) {
+OXSHMEM_DEVICE bool await_two(const TeamView &team, Op op, int first, uint64_t header, bool &agreed, Meanwhile meanwhile) {
     const uint64_t *slots = team.headers() + first;
     const bool two = first + 1 < team.n;
     port::pair64 seen{};
@@ -123,17 +127,22 @@ OXSHMEM_DEVICE bool await_two(const TeamView &team, Op op, int first, uint64_t h
         meanwhile();
         return entered(seen.first, header) && (!two || entered(seen.second, header));
     });
-    return there && agrees(team, op, first, seen.first, header) && (!two || agrees(team, op, first + 1, seen.second, header));
+    if (there && (seen.first != header || (two && seen.second != header))) {
+        agreed = false;
+        agrees(team, op, seen.first != header ? first : first + 1, seen.first != header ? seen.first : seen.second, header);
+    }
+    return there;
 }
 
-// Waits for the headers of all members; by `lanes` lanes, each of which learns of some.
+// Waits for the headers of all members; by `lanes` lanes, each of which learns of some. Waits for all of them also if one does
+// not agree: who leaves knows that everybody has entered.
 template <order O, class Meanwhile>
 OXSHMEM_DEVICE bool await_all(const TeamView &team, Op op, uint64_t header, int rank, int lanes, Meanwhile meanwhile) {
-    bool good = true;
-    for (int first = 2 * rank; good && first < team.n; first += 2 * lanes) {
-        good = await_two<O>(team, op, first, header, meanwhile);
+    bool there = true, agreed = true;
+    for (int first = 2 * rank; there && first < team.n; first += 2 * lanes) {
+        there = await_two<O>(team, op, first, header, agreed, meanwhile);
     }
-    return good;
+    return there && agreed;
 }
 
 // Writes a word at `member`, by load and store or through the network. Earlier stores must have been released.
@@ -165,8 +174,7 @@ OXSHMEM_OUTLINE bool meet_in_rounds(const TeamView &team, Op op, uint32_t announ
             return false;
         }
         if (!agrees(team, op, before, seen, header) && said == header) {
-            const uint32_t what = static_cast<uint32_t>(seen);
-            said = header_of(team, is_bad(what) ? what : announce_bad(team.pe_of(before)));
+            said = header_of(team, announce_bad(culprit(team, before, seen, header)));
         }
     }
     return said == header && !is_bad(announced);

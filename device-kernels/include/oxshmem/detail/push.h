@@ -2,9 +2,9 @@
 //
 // Large collectives: after a meeting, straight between the members' buffers.
 //
-// Where all members are load and store reachable, every member's threads store to its peers' dst, or load from their src, and one
-// fence before the flags of arrival ends the collective. Otherwise each message is a put with signal, whose signal is the flag.
-// Loads from peers see what was stored before the meeting, because it made that visible.
+// Where all members are load and store reachable, every member's threads store to its peers' dst, or load from their src, and
+// one fence before the flags of arrival ends the collective. Otherwise each message is a put with signal, whose signal is the
+// flag. Loads from peers see what was stored before the meeting, because it made that visible.
 #pragma once
 
 #include <oxshmem/signal.h>
@@ -73,11 +73,11 @@ template <class Scope> OXSHMEM_OUTLINE void spread(const Session &session, void 
     }
 }
 
-// Combines [first, last) of all members' src in the order of the members, and stores it `shift` bytes before that in dst: in all
-// members' or in the own one.
+// Combines [first, last) of all members' src in the order of the members, and stores it `shift` bytes before that in dst: in
+// all members' or in the own one.
 template <class Scope, class Combine>
 OXSHMEM_OUTLINE void combine_share(const Session &session, void *dst, const void *src, Share share, uint64_t shift, bool to_all,
-                                  const Combine &combine) {
+                                   const Combine &combine) {
     const TeamView &team = session.team;
     constexpr uint32_t kUnits = 2;
     constexpr int kMembers = 4;
@@ -273,8 +273,10 @@ OXSHMEM_OUTLINE bool push_broadcast(const Session &session, void *dst, const voi
         for (int distance = 1; distance < team.n; ++distance) {
             const int member = session.member_behind(distance);
             const Share share = part(member);
-            put_by<Scope>(at_offset(dst, own.first), at_offset(src, own.first), own.last - own.first, team.pe_of(member), false);
-            deliver<Scope>(session, 0, member, at_offset(dst, share.first), at_offset(src, share.first), share.last - share.first, 1);
+            put_by<Scope>(at_offset(dst, own.first), at_offset(src, own.first), own.last - own.first, team.pe_of(member),
+                          false);
+            deliver<Scope>(session, 0, member, at_offset(dst, share.first), at_offset(src, share.first),
+                           share.last - share.first, 1);
         }
         complete_sends<Scope>(session, [](int) { return true; });
         return !Scope::any(false);
@@ -294,8 +296,8 @@ OXSHMEM_OUTLINE bool push_broadcast(const Session &session, void *dst, const voi
     return await_arrivals<Scope>(session, 1, [&](int member) { return member == root ? 0u : 1u; });
 }
 
-// All members' data combined: each member combines its share, which goes to all, or stays. Through the network, others' data comes
-// by pieces into the own workspace: piece p into one half of it, and not before piece p - 2 has been combined.
+// All members' data combined: each member combines its share, which goes to all, or stays. Through the network, others' data
+// comes by pieces into the own workspace: piece p into one half of it, and not before piece p - 2 has been combined.
 template <class Scope, class Combine>
 OXSHMEM_OUTLINE bool push_combined(const Session &session, void *dst, const void *src, uint64_t bytes, bool to_all,
                                    const Combine &combine) {
@@ -325,7 +327,8 @@ OXSHMEM_OUTLINE bool push_combined(const Session &session, void *dst, const void
     };
     const uint32_t most = pieces(0); // no member has more
     for (uint32_t piece = 0; piece < most; ++piece) {
-        if (piece >= 2 && !await_arrivals<Scope>(session, 1, [&](int member) { return piece < pieces(member) ? piece - 1 : 0; })) {
+        if (piece >= 2 &&
+            !await_arrivals<Scope>(session, 1, [&](int member) { return piece < pieces(member) ? piece - 1 : 0; })) {
             return false;
         }
         for (int distance = 1; distance < team.n; ++distance) {

@@ -16,9 +16,7 @@ struct bfloat16 {
 };
 
 // Laid out as C's and C++'s complex numbers.
-template <class T> struct complex {
-    T real, imag;
-};
+template <class T> struct complex { T real, imag; };
 
 OXSHMEM_DEVICE float to_float(half value) {
     return port::half_to_float(value.bits);
@@ -114,10 +112,10 @@ template <> struct traits<bfloat16> {
 };
 
 template <class T, ReduceOp O>
-constexpr bool reducible = O == ReduceOp::op_sum                              ? true
-                           : O == ReduceOp::op_prod                           ? traits<T>::kProduct
+constexpr bool reducible = O == ReduceOp::op_sum                            ? true
+                           : O == ReduceOp::op_prod                         ? traits<T>::kProduct
                            : O == ReduceOp::op_min || O == ReduceOp::op_max ? traits<T>::kOrdered
-                                                                              : traits<T>::kBitwise;
+                                                                            : traits<T>::kBitwise;
 
 template <ReduceOp O, class T> OXSHMEM_DEVICE T apply(T a, T b) {
     if constexpr (O == ReduceOp::op_and) {
@@ -282,8 +280,8 @@ OXSHMEM_DEVICE bool is_reduction(Type type, ReduceOp op) {
     const bool integer = t <= static_cast<uint32_t>(Type::uint64);
     const bool is_complex = type == Type::complex32 || type == Type::complex64;
     const bool narrow = type == Type::half || type == Type::bfloat16;
-    return op == ReduceOp::op_sum    ? true
-           : op == ReduceOp::op_prod ? !narrow
+    return op == ReduceOp::op_sum                         ? true
+           : op == ReduceOp::op_prod                      ? !narrow
            : o <= static_cast<uint32_t>(ReduceOp::op_xor) ? integer
                                                           : !is_complex;
 }

@@ -47,12 +47,12 @@ OXSHMEM_OUTLINE bool tree_broadcast(const Session &session, void *dst, const voi
 }
 
 // Recursive doubling, piece by piece. If the number of members is no power of two, the first few are pairs: the odd member of a
-// pair sends its data to the even one and gets the result. Of two operands the one of lower members is the first, so all members
-// compute the same.
+// pair sends its data to the even one and gets the result. Of two operands the one of lower members is the first, so all
+// members compute the same.
 //
 // A piece has a place for what each round brings, and one for what each round sends, in one half of the workspace; piece p + 1
-// uses the other half. A member that sends piece p + 1 has done with piece p, so its partners may write where that was once they
-// have seen it.
+// uses the other half. A member that sends piece p + 1 has done with piece p, so its partners may write where that was once
+// they have seen it.
 template <class Scope, class Combine>
 OXSHMEM_OUTLINE bool tree_reduce(const Session &session, void *dst, const void *src, uint64_t bytes, const Combine &combine) {
     const TeamView &team = session.team;
@@ -82,7 +82,8 @@ OXSHMEM_OUTLINE bool tree_reduce(const Session &session, void *dst, const void *
         const auto merge = [&](char *out, const char *low, const char *high) {
             for (uint64_t at = Scope::rank() * kPiece; at < length; at += Scope::size() * kPiece) {
                 const vec16 value = load_piece(low + at, length - at);
-                store_piece(out + at, high == nullptr ? value : combine(value, load_piece(high + at, length - at)), length - at);
+                store_piece(out + at, high == nullptr ? value : combine(value, load_piece(high + at, length - at)),
+                            length - at);
             }
             Scope::sync();
         };
