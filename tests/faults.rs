@@ -57,6 +57,12 @@ fn barriers_are_unharmed() {
 }
 
 #[test]
+fn teams_are_unharmed() {
+    unharmed("teams", 3, &[]);
+    unharmed("host_collectives", 3, &["7"]);
+}
+
+#[test]
 fn fences_are_unharmed() {
     unharmed("fence", 2, &[]);
 }

@@ -53,6 +53,7 @@ const CASES: &[Case] = &[
     ("flood", queues::flood),
     ("host_atomics", host::atomics),
     ("host_collectives", host_collectives::collectives),
+    ("host_collectives_late", host_collectives::late),
     ("host_collectives_refused", host_collectives::refused),
     ("host_heap", host::heap),
     ("host_memory", host::memory),
