@@ -6,7 +6,7 @@
 //   COMPARE_KERNEL_FUNCTION(name, parameters...), COMPARE_DEVICE      before kernels and device functions
 //   thread, warp, block                                               scopes: who calls together
 //   my_pe(), n_pes(), ptr(address, pe)                                as in both libraries
-//   put_nbi, get, put_signal_nbi (scope, ...), p, g, signal_set, signal_wait, quiet, barrier_all(scope), sync_all(scope)
+//   put_nbi, get, put_signal_nbi (scope, ...), p, g, signal_set, signal_wait, fence, quiet, barrier_all(scope), sync_all(scope)
 //   clock_ns(), pause()                                               the GPU's clock; for the body of a spin loop
 #pragma once
 
@@ -31,6 +31,7 @@ using oxshmem::warp;
 using oxshmem::warp_scope;
 
 using oxshmem::barrier_all;
+using oxshmem::fence;
 using oxshmem::g;
 using oxshmem::my_pe;
 using oxshmem::n_pes;
@@ -126,6 +127,9 @@ COMPARE_DEVICE void put_signal_nbi(block_scope, char *dst, const char *src, size
 COMPARE_DEVICE void p(uint64_t *dst, uint64_t value, int pe) {
     nvshmem_uint64_p(dst, value, pe);
 }
+COMPARE_DEVICE void p(float *dst, float value, int pe) {
+    nvshmem_float_p(dst, value, pe);
+}
 COMPARE_DEVICE uint64_t g(const uint64_t *src, int pe) {
     return nvshmem_uint64_g(src, pe);
 }
@@ -134,6 +138,9 @@ COMPARE_DEVICE void signal_set(uint64_t *signal, uint64_t value, int pe) {
 }
 COMPARE_DEVICE bool signal_wait(uint64_t *signal, uint64_t value) {
     return nvshmem_signal_wait_until(signal, NVSHMEM_CMP_GE, value) >= value;
+}
+COMPARE_DEVICE void fence() {
+    nvshmem_fence();
 }
 COMPARE_DEVICE void quiet() {
     nvshmem_quiet();

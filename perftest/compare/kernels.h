@@ -312,6 +312,8 @@ COMPARE_DEVICE void flag_meeting(const Run &run, bool fence) {
 
 } // namespace compare
 
+#include "jacobi.h"
+
 #define COMPARE_KERNEL(name, call)                                                                                             \
     COMPARE_KERNEL_FUNCTION(name, char *dst, char *src, uint64_t *signals, uint64_t *clock, uint64_t bytes, uint64_t stride,   \
                             uint64_t step, uint64_t steps, uint64_t warmup, uint64_t iters, uint64_t base, int pe) {           \
@@ -340,6 +342,8 @@ COMPARE_KERNEL(check_barrier_all_thread, check_meeting(thread, run, false, [] { 
 COMPARE_KERNEL(check_barrier_all_block, check_meeting(block, run, false, [] { barrier_all(block); }))
 COMPARE_KERNEL(check_sync_all_thread, check_meeting(thread, run, true, [] { sync_all(thread); }))
 COMPARE_KERNEL(check_sync_all_block, check_meeting(block, run, true, [] { sync_all(block); }))
+COMPARE_KERNEL(jacobi_p, jacobi<true>(run))
+COMPARE_KERNEL(jacobi_put, jacobi<false>(run))
 COMPARE_KERNEL(link_store, compare::link_store(run))
 COMPARE_KERNEL(link_load, compare::link_load(run))
 COMPARE_KERNEL(link_words, compare::link_words(run))
