@@ -1,7 +1,7 @@
 //! Compiles the runtime's device code (`device-kernels/kernels`) and the C++ side of the `cpu` device.
 
 fn main() {
-    for name in ["host_ops", "soft_hca"] {
+    for name in ["collectives", "host_ops", "soft_hca"] {
         oxshmem_build::Module::new(name).source(format!("device-kernels/kernels/{name}.cu")).compile();
     }
 

@@ -4,7 +4,7 @@
 /// [`State::magic`]: "OXSM" in memory.
 pub const MAGIC: u32 = 0x4d53_584f;
 /// Raised with every change of layout or meaning.
-pub const ABI_VERSION: u32 = 3;
+pub const ABI_VERSION: u32 = 4;
 
 /// Where the blocks ever reserved begin in [`Qp::gate`], which keeps them modulo 2^42.
 pub const GATE_RESERVED_SHIFT: u32 = 22;
@@ -59,6 +59,10 @@ pub struct ErrorRecord {
     pub block: [u32; 3],
     /// Thread index in the block.
     pub thread: [u32; 3],
+    /// Handle of the team, -1 if none.
+    pub team: i32,
+    /// Zero.
+    pub reserved0: u32,
 }
 
 /// Shared by host and device.
@@ -224,6 +228,176 @@ pub struct LocalRegion {
     pub reserved0: u32,
 }
 
+/// Handle of no team.
+pub const TEAM_INVALID: i32 = -1;
+/// Handle of the team of all PEs.
+pub const TEAM_WORLD: i32 = 0;
+/// Handle of the team of PEs that reach each other by load and store.
+pub const TEAM_SHARED: i32 = 1;
+/// Handle of the team of the node's PEs.
+pub const TEAM_NODE: i32 = 2;
+/// A handle's bits from here on are the generation of its row; those below are the row's index.
+pub const TEAM_INDEX_BITS: u32 = 8;
+/// Rows of [`Team::choices`].
+pub const COLLECTIVES: usize = 7;
+/// Entries of a row of [`Team::choices`].
+pub const CHOICES: usize = 3;
+/// Members of a team that tell each other directly, at most.
+pub const ONE_ROUND_PES: usize = 64;
+/// Where [`team_workspace_bytes`] has packets, and how many bytes per parity.
+pub const PACKET_BYTES: u64 = 32768;
+const ARRIVALS_AT: u64 = 2 * 32 * 8 + 2 * ONE_ROUND_PES as u64 * 8 + 2 * PACKET_BYTES;
+
+/// Bytes of the workspace of a team of `n_pes` members, a multiple of [`LINE_BYTES`].
+#[must_use]
+pub const fn team_workspace_bytes(n_pes: u64) -> u64 {
+    (ARRIVALS_AT + 2 * 2 * n_pes * 8).next_multiple_of(LINE_BYTES)
+}
+
+/// Collectives that have a choice of algorithms; the rows of [`Team::choices`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Collective {
+    /// One member's data to all.
+    Broadcast = 0,
+    /// Everybody's data to all, of different lengths.
+    Collect = 1,
+    /// Everybody's data to all, of one length.
+    Fcollect = 2,
+    /// A part of everybody's data to each.
+    Alltoall = 3,
+    /// The same with strides.
+    Alltoalls = 4,
+    /// Everybody's data combined, to all.
+    Reduce = 5,
+    /// Everybody's data combined, a part to each.
+    Reducescatter = 6,
+}
+
+/// Element types of reductions, as kernels take them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Type {
+    /// `i8`.
+    Int8 = 0,
+    /// `i16`.
+    Int16 = 1,
+    /// `i32`.
+    Int32 = 2,
+    /// `i64`.
+    Int64 = 3,
+    /// `u8`.
+    Uint8 = 4,
+    /// `u16`.
+    Uint16 = 5,
+    /// `u32`.
+    Uint32 = 6,
+    /// `u64`.
+    Uint64 = 7,
+    /// `f32`.
+    Float32 = 8,
+    /// `f64`.
+    Float64 = 9,
+    /// Two `f32`: real and imaginary part.
+    Complex32 = 10,
+    /// Two `f64`.
+    Complex64 = 11,
+    /// IEEE 754 binary16.
+    Half = 12,
+    /// The upper half of an `f32`.
+    Bfloat16 = 13,
+}
+
+/// Operators of reductions, as kernels take them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ReduceOp {
+    /// Bitwise and; integers.
+    And = 0,
+    /// Bitwise or; integers.
+    Or = 1,
+    /// Bitwise exclusive or; integers.
+    Xor = 2,
+    /// The smallest; not complex numbers.
+    Min = 3,
+    /// The largest; not complex numbers.
+    Max = 4,
+    /// The sum.
+    Sum = 5,
+    /// The product; not [`Type::Half`] and [`Type::Bfloat16`].
+    Prod = 6,
+}
+
+/// How a collective is carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Algorithm {
+    /// One round of flagged words into each other's workspace: load/store reach, and no more than the workspace holds.
+    Packets = 0,
+    /// After a meeting, straight between the members' buffers.
+    Push = 1,
+    /// A binomial tree (broadcast) or recursive doubling (reduce).
+    Tree = 2,
+}
+
+/// An algorithm and up to which size it is used; `abi.h` says of what.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Choice {
+    /// The largest size.
+    pub up_to_bytes: u64,
+    /// [`Algorithm`].
+    pub algorithm: u32,
+    /// Zero.
+    pub reserved0: u32,
+}
+
+/// A team of a PE as device code sees it. Member i is PE `start + i * stride`, or `members[i]`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(128))]
+pub struct Team {
+    /// The handle; [`TEAM_INVALID`]: there is no team in this row.
+    pub handle: i32,
+    /// The own number in the team.
+    pub my_pe: i32,
+    /// Members.
+    pub n_pes: i32,
+    /// The first member, if `members` is 0.
+    pub start: i32,
+    /// The distance between members, if `members` is 0.
+    pub stride: i32,
+    /// 1: members tell each other directly: all are load/store reachable, and at most [`ONE_ROUND_PES`].
+    pub one_round: u32,
+    /// Address of an `i32` per member, or 0.
+    pub members: u64,
+    /// Symmetric address of the workspace.
+    pub workspace: u64,
+    /// What to use up to which size, by [`Collective`], in ascending order; beyond the last, [`Algorithm::Push`].
+    pub choices: [[Choice; CHOICES]; COLLECTIVES],
+    pub(crate) pad0: u64,
+    /// Of the last meeting.
+    pub epoch: u32,
+    pub(crate) pad1: [u32; 31],
+}
+
+impl Team {
+    /// A row without a team.
+    pub(crate) const NONE: Self = Self {
+        handle: TEAM_INVALID,
+        my_pe: 0,
+        n_pes: 0,
+        start: 0,
+        stride: 0,
+        one_round: 0,
+        members: 0,
+        workspace: 0,
+        choices: [[Choice { up_to_bytes: 0, algorithm: 0, reserved0: 0 }; CHOICES]; COLLECTIVES],
+        pad0: 0,
+        epoch: 0,
+        pad1: [0; 31],
+    };
+}
+
 /// What every module is given. Read-only for device code.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C, align(128))]
@@ -274,20 +448,18 @@ pub struct State {
     pub control: u64,
     /// Deadline of device waits, in ns.
     pub timeout_ns: u64,
-    /// Symmetric address of the sync slots.
-    pub sync_slots: u64,
-    /// Address of the count of syncs passed.
-    pub sync_epoch: u64,
+    /// Address of the [`Team`] array.
+    pub teams: u64,
     /// Address of the [`Proxy`], if there is one.
     pub proxy: u64,
     /// Not 0: all atomics are the card's, also those to PEs that are load/store reachable and to the own one, since the card's are not
     /// atomic with those of CPUs and GPUs.
     pub atomics_by_network: u32,
-    /// Zero.
-    pub reserved0: u32,
+    /// Rows of `teams`.
+    pub max_teams: u32,
 }
 
-const _: () = assert!(size_of::<ErrorRecord>() == 72);
+const _: () = assert!(size_of::<ErrorRecord>() == 80);
 const _: () = assert!(size_of::<Control>() == 128);
 const _: () = assert!(size_of::<Qp>() == 512);
 const _: () = {
@@ -299,6 +471,10 @@ const _: () = {
     assert!(size_of::<Proxy>() == 512 && offset_of!(Proxy, taken) == 256 && offset_of!(Proxy, completed) == 384);
 };
 const _: () = assert!(size_of::<LocalRegion>() == 24);
+const _: () = {
+    use core::mem::offset_of;
+    assert!(size_of::<Team>() == 512 && offset_of!(Team, choices) == 40 && offset_of!(Team, epoch) == 384);
+};
 const _: () = assert!(size_of::<State>() == 256);
 
 macro_rules! layout {
@@ -318,7 +494,7 @@ macro_rules! layout {
 }
 
 layout! {
-    ErrorRecord { code, op, pe, qpn, wqe_index, address, length, syndrome, vendor_syndrome, block, thread }
+    ErrorRecord { code, op, pe, qpn, wqe_index, address, length, syndrome, vendor_syndrome, block, thread, team }
     Control { abort, claimed, error }
     Qp {
         wq, stamps, dbr, doorbell, cqe, landing, laps, qpn, depth_log2, pe, index, landing_log2, gate, landing_head, rung,
@@ -330,9 +506,11 @@ layout! {
         taken, completed, failures,
     }
     LocalRegion { base, bytes, lkey }
+    Choice { up_to_bytes, algorithm }
+    Team { handle, my_pe, n_pes, start, stride, one_round, members, workspace, choices, epoch }
     State {
         magic, abi_version, bytes, my_pe, n_pes, network, p2p_first, p2p_count, p2p_mask, heap_base, heap_bytes,
         chunk_log2, max_chunks, lkeys, rkeys, qps, qps_per_pe, slab_lkey, used, local_regions, n_local_regions, control,
-        timeout_ns, sync_slots, sync_epoch, proxy, atomics_by_network,
+        timeout_ns, teams, proxy, atomics_by_network, max_teams,
     }
 }

@@ -9,6 +9,7 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use crate::bootstrap::{JobId, Rendezvous, UniqueId};
+use crate::team::Collectives;
 
 /// What every variable's name starts with.
 pub const PREFIX: &str = "OXSHMEM_";
@@ -169,6 +170,14 @@ impl From<u64> for ByteSize {
     }
 }
 
+impl std::str::FromStr for ByteSize {
+    type Err = String;
+    /// Reads what `Display` writes.
+    fn from_str(text: &str) -> Result<Self, String> {
+        <Self as Value>::parse(text).ok_or_else(|| format!("'{text}': expected {}", Self::FORM.replace('`', "")))
+    }
+}
+
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = [("T", 40), ("G", 30), ("M", 20), ("K", 10)];
@@ -314,6 +323,18 @@ impl Value for LogFilter {
     }
     fn show(&self) -> String {
         self.0.clone()
+    }
+}
+
+impl Value for Collectives {
+    const FORM: &'static str = "a list like `fcollect=push,broadcast=packets:4K/tree`: collectives `broadcast`, `collect`, `fcollect`, \
+        `alltoall`, `alltoalls`, `reduce`, `reducescatter`; algorithms `packets`, `push`, and for `broadcast` and `reduce` `tree`, with \
+        ascending sizes of which the last may be missing";
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+    fn show(&self) -> String {
+        self.to_string()
     }
 }
 
@@ -618,6 +639,10 @@ variables! {
     "OXSHMEM_QPS_PER_PEER" copy qps_per_peer: u32 = 4, Limits::Range(1, 64);
     /// Descriptors that fit the ring between device code and the CPU proxy (`ibrc`).
     "OXSHMEM_PROXY_RING" copy proxy_ring: u32 = 4096, Limits::PowerOfTwo(64, 65536);
+    /// Teams that a PE can be in at the same time, the world, shared and node teams included. Each takes about 66 KiB of the heap.
+    "OXSHMEM_MAX_TEAMS" copy max_teams: u32 = 32, Limits::Range(3, 256);
+    /// Which algorithms collectives use, in place of the library's choice: for some of `broadcast`, `collect`, `fcollect`, `alltoall`, `alltoalls`, `reduce` and `reducescatter` up to three of `packets`, `push` and (for broadcast and reduce) `tree`, each with the size up to which it is used; see `teams.md`.
+    "OXSHMEM_COLLECTIVES" borrow collectives: Collectives = Collectives::default(), Limits::None;
     /// Deadline of every wait for another PE, on the device and on the host; after it the operation ends with an error.
     "OXSHMEM_TIMEOUT" copy timeout: Duration = Duration::from_secs(30), Limits::Range(1_000, 24 * HOUR);
     /// Longest time that a kernel may run. On the `cpu` device it is stopped then; on a GPU, where it cannot be stopped, waiting for it ends with an error.
@@ -954,6 +979,7 @@ mod tests {
             ("OXSHMEM_LOG", "verbose", "`debug`"),
             ("OXSHMEM_IB_UDP_SPORT", "50000,", "commas"),
             ("OXSHMEM_JOB", "zz", "32 hexadecimal digits"),
+            ("OXSHMEM_COLLECTIVES", "fcollect=tree", "for `broadcast` and `reduce` `tree`"),
             ("OXSHMEM_RENDEZVOUS", "localhost", "host:port"),
         ] {
             let error = one(name, value).unwrap_err();

@@ -6,6 +6,7 @@ use crate::device::DeviceError;
 use crate::fault::DeviceFault;
 use crate::heap::HeapError;
 use crate::launch::LaunchError;
+use crate::team::TeamError;
 use crate::transport::TransportError;
 
 /// Anything that can go wrong in a call of this library; each variant is the error of one area, unchanged.
@@ -33,6 +34,9 @@ pub enum Error {
     /// A transport that was asked for is not to be had.
     #[error(transparent)]
     Transport(#[from] TransportError),
+    /// A team that is none, or that cannot be had.
+    #[error(transparent)]
+    Team(#[from] TeamError),
     /// A process has one PE at a time.
     #[error("this process has a PE already; finalize it before the next init")]
     Occupied,

@@ -2,16 +2,18 @@
 
 use std::fmt;
 
-use crate::abi::ErrorRecord;
+use crate::abi::{self, ErrorRecord};
 
 /// An error that device code recorded. Operations that were refused had no effect; those issued before are complete or reported.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("PE {me}, {place}: {operation}: {kind}", place = Place(*block, *thread))]
+#[error("PE {me}, {place}: {operation}{team}: {kind}", place = Place(*block, *thread), team = OnTeam(*team))]
 pub struct DeviceFault {
     /// The PE whose kernel it was.
     pub me: i32,
     /// The operation.
     pub operation: &'static str,
+    /// The team whose collective it was, by its handle.
+    pub team: Option<i32>,
     /// Block index of the thread.
     pub block: [u32; 3],
     /// Thread index in the block.
@@ -97,7 +99,9 @@ pub enum FaultKind {
         pe: i32,
     },
     /// Another argument is wrong.
-    #[error("bad argument {value} (stride, comparison or signal operator) for PE {pe}, address {address:#x}")]
+    #[error(
+        "bad argument {value} (stride, comparison, signal operator, or type and operator of a reduction) for PE {pe}, address {address:#x}"
+    )]
     BadArgument {
         /// The value.
         value: i64,
@@ -105,6 +109,30 @@ pub enum FaultKind {
         address: u64,
         /// The peer.
         pe: i32,
+    },
+    /// No team has this handle.
+    #[error("{handle:#x} is not the handle of a team of this PE; it may have been destroyed")]
+    BadTeam {
+        /// The handle.
+        handle: i32,
+    },
+    /// Members of a team made calls that do not belong together.
+    #[error("{theirs}, while this PE called {mine}; every PE of the team makes the same call, and nothing was written")]
+    Mismatch {
+        /// The PE whose call is another one.
+        pe: i32,
+        /// What that PE did.
+        theirs: String,
+        /// The collective that this PE called.
+        mine: &'static str,
+    },
+    /// Buffers that must not overlap do.
+    #[error("dst {dst:#x} and src {src:#x} overlap; pass buffers that do not")]
+    Overlap {
+        /// Where the one begins.
+        dst: u64,
+        /// Where the other begins.
+        src: u64,
     },
     /// A record that this runtime cannot read.
     #[error("unknown error code {code}")]
@@ -123,8 +151,44 @@ impl fmt::Display for Place {
     }
 }
 
+/// Names a team in an error.
+struct OnTeam(Option<i32>);
+
+impl fmt::Display for OnTeam {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            None => Ok(()),
+            Some(abi::TEAM_WORLD) => f.write_str(" of the world team"),
+            Some(abi::TEAM_SHARED) => f.write_str(" of the shared team"),
+            Some(abi::TEAM_NODE) => f.write_str(" of the node team"),
+            Some(handle) => write!(f, " of team {handle:#x}"),
+        }
+    }
+}
+
+/// What a header of a collective says; see `Call` in `abi.h`.
+fn call(header: u64) -> Option<&'static str> {
+    const NAMES: [&str; 9] =
+        ["sync", "barrier", "broadcast", "collect", "fcollect", "alltoall", "alltoalls", "reduce", "reducescatter"];
+    NAMES.get(((header as u32 >> 28) as usize).checked_sub(1)?).copied()
+}
+
+fn mismatch(pe: i32, theirs: u64, mine: u64) -> FaultKind {
+    let my_call = call(mine).unwrap_or("a collective with bad arguments");
+    let ahead = ((theirs >> 32) as u32).wrapping_sub((mine >> 32) as u32).cast_signed();
+    let theirs = match call(theirs) {
+        _ if ahead != 0 => format!("PE {pe} is {ahead} collectives ahead"),
+        None => format!("PE {pe} made a call that is refused, or that does not fit the others"),
+        Some(other) if call(mine) == Some(other) => {
+            format!("PE {pe} called {other} with another size, type, root or operator")
+        }
+        Some(other) => format!("PE {pe} called {other}"),
+    };
+    FaultKind::Mismatch { pe, theirs, mine: my_call }
+}
+
 fn operation(op: u32) -> &'static str {
-    const NAMES: [&str; 19] = [
+    const NAMES: [&str; 26] = [
         "operation",
         "put",
         "get",
@@ -139,11 +203,18 @@ fn operation(op: u32) -> &'static str {
         "signal_wait_until",
         "quiet",
         "fence",
-        "barrier_all",
-        "sync_all",
+        "barrier",
+        "sync",
         "waiting for room in a send queue",
         "waiting for a landing slot",
         "ptr",
+        "broadcast",
+        "collect",
+        "fcollect",
+        "alltoall",
+        "alltoalls",
+        "reduce",
+        "reducescatter",
     ];
     NAMES.get(op as usize).copied().unwrap_or("unknown operation")
 }
@@ -201,9 +272,13 @@ impl DeviceFault {
             },
             6 => FaultKind::NoPath { pe },
             7 => FaultKind::BadArgument { value: length.cast_signed(), address, pe },
+            8 => FaultKind::BadTeam { handle: length as u32 as i32 },
+            9 => mismatch(pe, length, address),
+            10 => FaultKind::Overlap { dst: address, src: length },
             code => FaultKind::Unknown { code },
         };
-        Self { me, operation: operation(record.op), block: record.block, thread: record.thread, kind }
+        let team = (record.team != abi::TEAM_INVALID).then_some(record.team);
+        Self { me, operation: operation(record.op), team, block: record.block, thread: record.thread, kind }
     }
 }
 
@@ -269,6 +344,8 @@ mod tests {
             vendor_syndrome: 0x88,
             block: [1, 0, 0],
             thread: [31, 0, 0],
+            team: abi::TEAM_INVALID,
+            reserved0: 0,
         };
         let text = DeviceFault::decode(&record, 2, 4, 0).to_string();
         for part in [
@@ -287,8 +364,34 @@ mod tests {
     }
 
     #[test]
+    fn calls_that_do_not_fit_name_team_collective_and_pe() {
+        let decode = |theirs: u64, mine: u64| {
+            let record = ErrorRecord {
+                code: 9,
+                op: 21,
+                pe: 1,
+                address: mine,
+                length: theirs,
+                team: 0x105,
+                ..ErrorRecord::default()
+            };
+            DeviceFault::decode(&record, 0, 4, 0).to_string()
+        };
+        let mine = 7 << 32 | 5 << 28 | 99;
+        for (theirs, part) in [
+            (7 << 32 | 3 << 28 | 99, "PE 1 called broadcast"),
+            (7 << 32 | 5 << 28 | 98, "PE 1 called fcollect with another size"),
+            (7 << 32 | 1, "PE 1 made a call that is refused"),
+            (9 << 32 | 5 << 28 | 99, "PE 1 is 2 collectives ahead"),
+        ] {
+            let text = decode(theirs, mine);
+            assert!(text.contains("fcollect of team 0x105") && text.contains(part), "{text}");
+        }
+    }
+
+    #[test]
     fn codes_of_another_version_are_shown_as_they_are() {
-        let record = ErrorRecord { code: 99, op: 99, ..ErrorRecord::default() };
+        let record = ErrorRecord { code: 99, op: 99, team: abi::TEAM_INVALID, ..ErrorRecord::default() };
         assert!(DeviceFault::decode(&record, 0, 1, 0).to_string().contains("unknown operation: unknown error code 99"));
     }
 }

@@ -19,16 +19,19 @@ mod host;
 pub mod launch;
 mod pe;
 mod slab;
+mod team;
 mod transport;
 
 // The build's generated expressions name this crate.
 extern crate self as oxshmem;
 
+pub use abi::ReduceOp;
 pub use config::Config;
 pub use device::{CudaGpu, Function, KernelArg, KernelArgs, LaunchConfig, Module, ModuleSource, Stream};
 pub use error::{Error, Result};
 pub use fault::{DeviceFault, FaultKind};
 pub use heap::HeapError;
-pub use host::{AtomicValue, BitwiseValue, Compare, SignalOp, SymmetricSlice};
+pub use host::{AtomicValue, Bfloat16, BitwiseValue, Compare, Complex, Half, Reducible, SignalOp, SymmetricSlice};
 pub use pe::{Path, Pe, init};
+pub use team::{Collectives, MissingPes, Team, TeamError, TeamUniqueId};
 pub use transport::TransportError;

@@ -1,6 +1,6 @@
 //! A processing element: one process's membership in a job, from init to finalize.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::fmt;
@@ -23,10 +23,12 @@ use crate::fault::DeviceFault;
 use crate::heap::{HeapError, HeapLayout, PeerLinks, SymmetricHeap};
 use crate::host::SymmetricSlice;
 use crate::slab::{Layout, Offset, Slab};
+use crate::team::{TeamStorage, Teams};
 use crate::transport::{LoadStore, Network, NetworkKind, NetworkLayout, Plan};
 use crate::{Error, Result};
 
 crate::include_module!(pub(crate) HOST_OPS, "host_ops");
+crate::include_module!(COLLECTIVES, "collectives");
 
 /// Host operations pass their data through a registered buffer of this size.
 pub(crate) const STAGING_BYTES: usize = 1 << 20;
@@ -65,6 +67,8 @@ pub struct Pe {
     // Dropped in this order: first what uses memory, then memory.
     unread: RefCell<BTreeMap<usize, Unread>>,
     host_ops: Module,
+    collectives: OnceCell<Module>,
+    teams: RefCell<Teams>,
     network: Option<Network>,
     heap: RefCell<SymmetricHeap>,
     slab: Arc<Slab>,
@@ -90,7 +94,7 @@ struct Unread {
 #[derive(Debug, Clone, Copy)]
 struct Parts {
     control: Offset,
-    sync_epoch: Offset,
+    teams: TeamStorage,
     region_count: Offset,
     regions: Offset,
     lkeys: Offset,
@@ -99,14 +103,14 @@ struct Parts {
 }
 
 impl Parts {
-    fn new(layout: &mut Layout, n_pes: u64, max_chunks: u64) -> Self {
+    fn new(layout: &mut Layout, n_pes: u32, max_chunks: u64, max_teams: u32) -> Self {
         Self {
             control: layout.array(1, size_of::<abi::Control>() as u64),
-            sync_epoch: layout.array(1, 8),
+            teams: TeamStorage::new(layout, n_pes, max_teams),
             region_count: layout.array(1, 8),
             regions: layout.array(abi::MAX_LOCAL_REGIONS as u64, size_of::<abi::LocalRegion>() as u64),
             lkeys: layout.array(max_chunks, 4),
-            rkeys: layout.array(n_pes * max_chunks, 4),
+            rkeys: layout.array(u64::from(n_pes) * max_chunks, 4),
             staging: layout.array(1, STAGING_BYTES as u64),
         }
     }
@@ -137,7 +141,9 @@ impl Pe {
         match built {
             Ok(parts) => {
                 tracing::info!(pe = bootstrap.rank(), "init: {phases}");
-                Ok(parts.into_pe(bootstrap, occupied))
+                let pe = parts.into_pe(bootstrap, occupied);
+                pe.add_predefined()?;
+                Ok(pe)
             }
             Err(error) => {
                 // The others would wait for this PE until their deadline.
@@ -153,7 +159,7 @@ impl Pe {
         let device = open_device(&config, bootstrap)?;
         phases.end("device");
         agree_on_sizes(&config, device.as_ref(), bootstrap)?;
-        let (plan, devices) = plan.settle(&config, device.as_ref(), bootstrap)?;
+        let (plan, devices, reach) = plan.settle(&config, device.as_ref(), bootstrap)?;
         phases.end("peers");
 
         let chunk = config.heap_chunk().0.next_multiple_of(device.granularity());
@@ -173,7 +179,7 @@ impl Pe {
         let max_chunks = heap_layout.max / chunk;
 
         let mut layout = Layout::default();
-        let parts = Parts::new(&mut layout, u64::from(n_pes), max_chunks);
+        let mut parts = Parts::new(&mut layout, n_pes, max_chunks, config.max_teams());
         let queues = plan.network.map(|kind| NetworkLayout::new(kind, &mut layout, &config, me, n_pes));
         let slab = Arc::new(Slab::new(Arc::clone(&device), &layout)?);
         phases.end("slab");
@@ -200,9 +206,8 @@ impl Pe {
         };
         phases.end("network");
 
-        // The first allocation is the runtime's own: the slots that barriers write to.
-        let sync_bytes = (u64::from(n_pes) * 4).next_multiple_of(16) + u64::from(n_pes) * 8;
-        let sync_offset = heap.allocate(sync_bytes, 16)?;
+        // The first allocation is the runtime's own: the workspaces of teams.
+        let workspaces = parts.teams.reserve(&mut heap, &slab)?;
 
         let first_pe = i32::try_from(first).unwrap_or(i32::MAX);
         let mut state = abi::State {
@@ -225,10 +230,9 @@ impl Pe {
             n_local_regions: slab.address(parts.region_count),
             control: slab.address(parts.control),
             timeout_ns: u64::try_from(config.timeout().as_nanos()).unwrap_or(u64::MAX),
-            sync_slots: heap.base() + sync_offset,
-            sync_epoch: slab.address(parts.sync_epoch),
             ..abi::State::default()
         };
+        parts.teams.describe(&slab, &mut state);
         if let Some(network) = &network {
             network.describe(&slab, &mut state);
             let region = abi::LocalRegion {
@@ -244,8 +248,9 @@ impl Pe {
         let host_ops = Module { loaded: device.load(&HOST_OPS)? };
         phases.end("modules");
 
-        let mut built = Built { host_ops, network, heap, slab, parts, device, state, plan, config };
-        built.back(bootstrap, sync_offset + sync_bytes)?;
+        let teams = Teams::new(config.max_teams(), reach);
+        let mut built = Built { host_ops, teams, network, heap, slab, parts, device, state, plan, config };
+        built.back(bootstrap, workspaces.end)?;
         phases.end("heap memory");
         bootstrap.barrier("end of init")?;
         phases.end("others");
@@ -650,6 +655,27 @@ impl Pe {
         self.device.as_ref()
     }
 
+    pub(crate) fn bootstrap(&self) -> &Bootstrap {
+        &self.bootstrap
+    }
+
+    pub(crate) fn slab(&self) -> &Slab {
+        &self.slab
+    }
+
+    pub(crate) fn teams(&self) -> &RefCell<Teams> {
+        &self.teams
+    }
+
+    pub(crate) fn team_storage(&self) -> &TeamStorage {
+        &self.parts.teams
+    }
+
+    /// Address of the own heap.
+    pub(crate) fn heap_base(&self) -> u64 {
+        self.state.heap_base
+    }
+
     /// A PE number as device code takes it; what does not fit is out of range there too.
     pub(crate) fn peer(&self, pe: usize) -> i32 {
         i32::try_from(pe).unwrap_or(i32::MAX)
@@ -704,6 +730,27 @@ impl Pe {
         unsafe { self.launch_on_stream(stream, &function, LaunchConfig::linear(1, threads), args) }
     }
 
+    /// Puts a kernel of `collectives.cu` in one block on a stream. The module is loaded by the first.
+    ///
+    /// # Safety
+    /// `args` must fit the kernel.
+    pub(crate) unsafe fn queue_collective(
+        &self,
+        stream: &Stream,
+        name: &str,
+        threads: u32,
+        args: impl KernelArgs,
+    ) -> Result<()> {
+        if self.collectives.get().is_none() {
+            // One thread at a time has the PE, so nobody else has set it meanwhile.
+            let _ = self.collectives.set(self.load(&COLLECTIVES)?);
+        }
+        let Some(module) = self.collectives.get() else { return Ok(()) };
+        let function = module.function(name)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.launch_on_stream(stream, &function, LaunchConfig::linear(1, threads), args) }
+    }
+
     /// Queues a copy of device memory by a copy engine; `false` if the device has none.
     ///
     /// # Safety
@@ -753,6 +800,7 @@ impl Drop for Pe {
 /// A PE but for its bootstrap.
 struct Built {
     host_ops: Module,
+    teams: Teams,
     network: Option<Network>,
     heap: SymmetricHeap,
     slab: Arc<Slab>,
@@ -772,6 +820,8 @@ impl Built {
         Pe {
             unread: RefCell::default(),
             host_ops: self.host_ops,
+            collectives: OnceCell::new(),
+            teams: RefCell::new(self.teams),
             network: self.network,
             heap: RefCell::new(self.heap),
             slab: self.slab,
@@ -854,11 +904,14 @@ fn open_device(config: &Config, bootstrap: &Bootstrap) -> Result<Arc<dyn Device>
 /// Offsets and keys are exchanged by position, so these must be the same everywhere.
 fn agree_on_sizes(config: &Config, device: &dyn Device, bootstrap: &Bootstrap) -> Result<()> {
     let mine = format!(
-        "device {} OXSHMEM_HEAP_MAX={} OXSHMEM_HEAP_CHUNK={} OXSHMEM_QPS_PER_PEER={} OXSHMEM_TRANSPORT={:?} OXSHMEM_DISABLE_P2P={}",
+        "device {} OXSHMEM_HEAP_MAX={} OXSHMEM_HEAP_CHUNK={} OXSHMEM_QPS_PER_PEER={} OXSHMEM_MAX_TEAMS={} OXSHMEM_COLLECTIVES={} \
+         OXSHMEM_TRANSPORT={:?} OXSHMEM_DISABLE_P2P={}",
         device.name(),
         config.heap_max().0,
         config.heap_chunk().0,
         config.qps_per_peer(),
+        config.max_teams(),
+        config.collectives(),
         config.transport(),
         config.disable_p2p(),
     );

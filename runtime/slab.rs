@@ -108,3 +108,5 @@ unsafe impl Plain for crate::abi::Qp {}
 unsafe impl Plain for crate::abi::LocalRegion {}
 // SAFETY: `repr(C)` of integers, padded explicitly.
 unsafe impl Plain for crate::abi::Proxy {}
+// SAFETY: `repr(C)` of integers, padded explicitly.
+unsafe impl Plain for crate::abi::Team {}

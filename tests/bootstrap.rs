@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use oxshmem::Config;
 use oxshmem::bootstrap::{
-    Bootstrap, BootstrapError, Failure, FailureKind, Hub, HubOptions, JobId, MAX_CONTRIBUTION, MAX_LABEL, UniqueId,
+    Bootstrap, BootstrapError, Failure, FailureKind, Hub, HubOptions, JobId, MAX_CONTRIBUTION, MAX_GROUP_CONTRIBUTION,
+    MAX_LABEL, UniqueId,
 };
 
 /// Long enough that only a hang reaches it.
@@ -236,6 +237,71 @@ fn pes_that_disagree_are_told_both_sides() {
 }
 
 #[test]
+fn some_of_the_ranks_gather_beside_the_others() {
+    on_all(6, PATIENT, |pe| {
+        let rank = pe.rank();
+        // Even and odd ranks, the highest first; several times.
+        for round in 0..20u8 {
+            let key = [b'a' + (rank % 2) as u8];
+            let parts = pe.gather(&key, "halves", (2 - rank / 2, 3), &vec![round; rank as usize]).unwrap();
+            let ranks = [4, 2, 0].map(|even| even + rank % 2);
+            assert_eq!(parts, ranks.map(|rank| (rank, vec![round; rank as usize])));
+        }
+        // Those that are not in it do not wait.
+        if rank < 2 {
+            pe.barrier("all").unwrap();
+        } else {
+            assert_eq!(pe.gather(b"rest", "rest", (rank - 2, 4), b"").unwrap().len(), 4);
+            pe.barrier("all").unwrap();
+        }
+        pe.finalize().unwrap();
+    });
+}
+
+#[test]
+fn a_gather_that_fails_leaves_the_job_as_it_was() {
+    let together = std::sync::Barrier::new(3);
+    on_all(3, SHORT, |pe| {
+        let disbanded = |result| match result {
+            Err(BootstrapError::Disbanded(failure)) => failure,
+            other => panic!("{other:?}"),
+        };
+        let rank = pe.rank();
+        if rank < 2 {
+            let failure: Failure = disbanded(pe.gather(b"a", "absence", (rank, 3), b"x"));
+            assert_eq!((failure.kind, &failure.ranks[..]), (FailureKind::Missing, &[2][..]));
+            assert!(failure.message.starts_with("member 2 of 3 did not arrive within 1 s at absence"), "{failure}");
+        }
+        together.wait();
+        let failure = disbanded(pe.gather(b"b", "numbers", (rank / 2, 3), b""));
+        assert_eq!(failure.kind, FailureKind::Mismatch);
+        assert!(failure.message.ends_with("both enter numbers as member 0 of 3"), "{failure}");
+        let long = vec![0; MAX_GROUP_CONTRIBUTION + 1];
+        assert!(matches!(pe.gather(b"c", "long", (rank, 3), &long), Err(BootstrapError::TooLong { .. })));
+        assert!(matches!(pe.gather(&long, "long", (rank, 3), b""), Err(BootstrapError::TooLong { .. })));
+        assert_eq!(pe.gather(b"c", "again", (rank, 3), &long[1..]).unwrap().len(), 3);
+        pe.finalize().unwrap();
+        assert!(matches!(pe.gather(b"c", "late", (0, 1), b""), Err(BootstrapError::Finalized("gather"))));
+    });
+    let alone = Bootstrap::connect(&Config::default()).unwrap();
+    assert_eq!(alone.gather(b"x", "alone", (0, 1), b"mine").unwrap(), [(0, b"mine".to_vec())]);
+    let error = alone.gather(b"x", "alone", (0, 2), b"").unwrap_err().to_string();
+    assert_eq!(error, "PE 0 says that alone has 2 members, in a job of 1");
+}
+
+#[test]
+fn the_death_of_any_pe_ends_a_gather() {
+    let failures = on_all(3, PATIENT, |pe| match pe.rank() {
+        2 => {
+            pe.abort("it had enough");
+            failure(pe.barrier("x"))
+        }
+        rank => failure(pe.gather(b"a", "pair", (rank, 3), b"")),
+    });
+    assert!(failures.iter().all(|failure| failure.message == "PE 2 aborted the job: it had enough"), "{failures:?}");
+}
+
+#[test]
 fn arguments_above_their_limits_leave_the_job_as_it_was() {
     on_all(2, PATIENT, |pe| {
         let long = "x".repeat(MAX_LABEL + 1);
@@ -259,7 +325,7 @@ fn strangers_on_the_port_do_not_disturb_the_job() {
     assert!(matches!(http.read_to_end(&mut answer), Ok(0)), "the hub said {answer:?}");
     // More silent ones than the hub keeps, and one that never finishes its frame.
     let silent: Vec<_> = (0..300).map(|_| TcpStream::connect(hub.address()).unwrap()).collect();
-    (&silent[0]).write_all(b"OXSB\x00\x01").unwrap();
+    (&silent[0]).write_all(b"OXSB\x00\x02").unwrap();
     on_ranks(&hub, 2, 0..2, PATIENT, |pe| {
         let pe = pe.unwrap();
         pe.barrier("x").unwrap();

@@ -5,8 +5,21 @@ const ARCHITECTURES: [u32; 1] = [90];
 
 fn main() {
     for name in [
-        "abi", "atomics", "barriers", "errors", "gpu", "lanes", "queues", "rma", "signals", "streams", "typed",
-        "waits", "wqe",
+        "abi",
+        "atomics",
+        "barriers",
+        "collectives",
+        "errors",
+        "gpu",
+        "lanes",
+        "queues",
+        "rma",
+        "signals",
+        "streams",
+        "teams",
+        "typed",
+        "waits",
+        "wqe",
     ] {
         oxshmem_build::Module::new(name).source(format!("kernels/{name}.cu")).architectures(ARCHITECTURES).compile();
     }

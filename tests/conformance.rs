@@ -98,6 +98,29 @@ jobs! {
     host_mismatch_2: "host_mismatch", P2p, 2;
     host_mismatch_4: "host_mismatch", Ibgda, 4;
 
+    teams_p2p_1: "teams", P2p, 1;
+    teams_p2p_2: "teams", P2p, 2;
+    teams_p2p_3: "teams", P2p, 3;
+    teams_p2p_4: "teams", P2p, 4;
+    teams_ibgda_2: "teams", Ibgda, 2;
+    teams_ibgda_3: "teams", Ibgda, 3;
+    teams_ibgda_4: "teams", Ibgda, 4;
+    teams_turnover_p2p_3: "teams_turnover", P2p, 3;
+    teams_turnover_ibgda_2: "teams_turnover" "100", Ibgda, 2;
+
+    host_collectives_p2p_1: "host_collectives", P2p, 1;
+    host_collectives_p2p_2: "host_collectives", P2p, 2;
+    host_collectives_p2p_3: "host_collectives", P2p, 3;
+    host_collectives_p2p_4: "host_collectives", P2p, 4;
+    host_collectives_ibgda_2: "host_collectives", Ibgda, 2;
+    host_collectives_ibgda_3: "host_collectives", Ibgda, 3;
+    host_collectives_ibgda_4: "host_collectives" "64", Ibgda, 4;
+    host_collectives_p2p_3_push: "host_collectives", P2p, 3, "OXSHMEM_COLLECTIVES" = "broadcast=push,collect=push,fcollect=push,alltoall=push,alltoalls=push,reduce=push,reducescatter=push";
+    host_collectives_p2p_3_packets: "host_collectives", P2p, 3, "OXSHMEM_COLLECTIVES" = "broadcast=packets,collect=packets,fcollect=packets,alltoall=packets,alltoalls=packets,reduce=packets,reducescatter=packets";
+    host_collectives_p2p_4_tree: "host_collectives", P2p, 4, "OXSHMEM_COLLECTIVES" = "broadcast=tree,reduce=tree";
+    host_collectives_ibgda_3_push: "host_collectives", Ibgda, 3, "OXSHMEM_COLLECTIVES" = "broadcast=push,reduce=push";
+    host_collectives_ibgda_3_tree: "host_collectives", Ibgda, 3, "OXSHMEM_COLLECTIVES" = "broadcast=tree,reduce=tree";
+
     streams_p2p_1: "streams", P2p, 1;
     streams_p2p_3: "streams", P2p, 3;
     streams_ibgda_2: "streams", Ibgda, 2;
@@ -114,6 +137,10 @@ jobs! {
     pointers_mixed_3: "pointers", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1";
     host_transfers_mixed_3: "host_transfers", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1";
     streams_mixed_3: "streams", Auto, 3, "OXSHMEM_P2P_FAULTS" = "1-2";
+
+    host_collectives_mixed_3: "host_collectives", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1";
+    teams_mixed_3: "teams", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1";
+    teams_mixed_4: "teams", Auto, 4, "OXSHMEM_P2P_FAULTS" = "0-1,2-3";
 
     // Queues of 256 blocks: 16-bit counters wrap again and again.
     flood_ibgda_2_one_qp: "flood" "4" "32" "700" "70000", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "256";
@@ -145,6 +172,8 @@ jobs! {
     waits_ibgda_2_kernel: "waits", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
     barriers_ibgda_2_kernel: "barriers", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
     barriers_ibgda_4_kernel: "barriers" "15", Ibgda, 4, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    host_collectives_ibgda_3_kernel: "host_collectives" "64", Ibgda, 3, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    teams_ibgda_3_kernel: "teams", Ibgda, 3, "OXSHMEM_SOFT_ENGINE" = "kernel";
     fence_ibgda_2_kernel: "fence", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
     pointers_ibgda_3_kernel: "pointers", Ibgda, 3, "OXSHMEM_SOFT_ENGINE" = "kernel";
     host_transfers_ibgda_3_kernel: "host_transfers", Ibgda, 3, "OXSHMEM_SOFT_ENGINE" = "kernel";
@@ -183,6 +212,22 @@ jobs! {
     barriers_ibgda_20: "barriers" "2", Ibgda, 20;
     barriers_ibgda_2_workers: "barriers", Ibgda, 2, "OXSHMEM_CPU_WORKERS" = "3";
 
+    teams_p2p_5: "teams", P2p, 5;
+    teams_p2p_6: "teams", P2p, 6;
+    teams_p2p_7: "teams", P2p, 7;
+    teams_p2p_8: "teams", P2p, 8;
+    teams_ibgda_5: "teams", Ibgda, 5;
+    teams_ibgda_8: "teams", Ibgda, 8;
+    teams_mixed_6: "teams", Auto, 6, "OXSHMEM_P2P_FAULTS" = "0-1,1-2,3-5";
+    host_collectives_p2p_5: "host_collectives", P2p, 5;
+    host_collectives_p2p_8: "host_collectives", P2p, 8;
+    host_collectives_ibgda_8: "host_collectives" "64", Ibgda, 8;
+    host_collectives_p2p_7_tree: "host_collectives", P2p, 7, "OXSHMEM_COLLECTIVES" = "broadcast=tree,reduce=tree";
+    host_collectives_ibgda_7_tree: "host_collectives" "64", Ibgda, 7, "OXSHMEM_COLLECTIVES" = "broadcast=tree,reduce=tree";
+    host_collectives_p2p_3_workers: "host_collectives", P2p, 3, "OXSHMEM_CPU_WORKERS" = "3";
+    teams_p2p_3_workers: "teams", P2p, 3, "OXSHMEM_CPU_WORKERS" = "3";
+    teams_turnover_p2p_8: "teams_turnover" "100", P2p, 8;
+
     fence_p2p_2_workers: "fence", P2p, 2, "OXSHMEM_CPU_WORKERS" = "3";
     fence_ibgda_4_workers: "fence", Ibgda, 4, "OXSHMEM_CPU_WORKERS" = "3";
 
@@ -214,6 +259,12 @@ jobs! {
     waits_ibrc_3: "waits", Ibrc, 3;
     barriers_ibrc_2: "barriers", Ibrc, 2;
     barriers_ibrc_4: "barriers" "15", Ibrc, 4;
+    host_collectives_ibrc_2: "host_collectives", Ibrc, 2;
+    host_collectives_ibrc_3: "host_collectives", Ibrc, 3;
+    host_collectives_ibrc_3_tree: "host_collectives", Ibrc, 3, "OXSHMEM_COLLECTIVES" = "broadcast=tree,reduce=tree";
+    teams_ibrc_2: "teams", Ibrc, 2;
+    teams_ibrc_3: "teams", Ibrc, 3;
+    teams_turnover_ibrc_2: "teams_turnover" "100", Ibrc, 2;
     fence_ibrc_2: "fence", Ibrc, 2;
     pointers_ibrc_3: "pointers", Ibrc, 3;
     host_transfers_ibrc_3: "host_transfers", Ibrc, 3;
@@ -248,6 +299,7 @@ jobs! {
     rma_ibrc_8: "rma", Ibrc, 8;
     atomic_contention_ibrc_8: "atomic_contention", Ibrc, 8;
     barriers_ibrc_20: "barriers" "2", Ibrc, 20;
+    teams_ibrc_8: "teams", Ibrc, 8;
     rma_ibrc_2_workers: "rma", Ibrc, 2, "OXSHMEM_CPU_WORKERS" = "3";
     lanes_ibrc_2_workers: "lanes", Ibrc, 2, "OXSHMEM_CPU_WORKERS" = "3";
     atomic_contention_ibrc_2_workers: "atomic_contention", Ibrc, 2, "OXSHMEM_CPU_WORKERS" = "3";

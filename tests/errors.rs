@@ -33,6 +33,16 @@ jobs! {
     timeouts_p2p_3: "timeouts", P2p, 3, "OXSHMEM_TIMEOUT" = "150ms";
     timeouts_ibgda_2: "timeouts", Ibgda, 2, "OXSHMEM_TIMEOUT" = "150ms";
     refused_ibrc_3: "refused", Ibrc, 3;
+    teams_refused_p2p_2: "teams_refused", P2p, 2, "OXSHMEM_MAX_TEAMS" = "5";
+    teams_refused_p2p_4: "teams_refused", P2p, 4, "OXSHMEM_MAX_TEAMS" = "5";
+    teams_refused_ibgda_3: "teams_refused", Ibgda, 3, "OXSHMEM_MAX_TEAMS" = "5";
+    teams_refused_ibrc_2: "teams_refused", Ibrc, 2, "OXSHMEM_MAX_TEAMS" = "5";
+    host_collectives_refused_p2p_2: "host_collectives_refused", P2p, 2, "OXSHMEM_TIMEOUT" = "1h";
+    host_collectives_refused_p2p_4: "host_collectives_refused", P2p, 4, "OXSHMEM_TIMEOUT" = "1h";
+    host_collectives_refused_ibgda_2: "host_collectives_refused", Ibgda, 2, "OXSHMEM_TIMEOUT" = "1h";
+    host_collectives_refused_ibgda_3: "host_collectives_refused", Ibgda, 3, "OXSHMEM_TIMEOUT" = "1h";
+    host_collectives_refused_ibrc_2: "host_collectives_refused", Ibrc, 2, "OXSHMEM_TIMEOUT" = "1h";
+    teams_absent_p2p_3: "teams_absent", P2p, 3, "OXSHMEM_BOOTSTRAP_TIMEOUT" = "1s";
     stream_aborted_ibrc_3: "stream_aborted", Ibrc, 3, "OXSHMEM_TIMEOUT" = "1h";
     stream_errors_ibrc_2: "stream_errors", Ibrc, 2, "OXSHMEM_TIMEOUT" = "150ms";
     timeouts_ibrc_2: "timeouts", Ibrc, 2, "OXSHMEM_TIMEOUT" = "150ms";

@@ -109,6 +109,7 @@ deaths! {
     dies_in_bootstrap: KILLED;
     dies_in_kernel: KILLED;
     dies_in_alloc: KILLED;
+    dies_in_split: KILLED;
     dies_in_barrier: KILLED;
     dies_in_finalize: KILLED;
     drops: PeStatus::Exited(0);

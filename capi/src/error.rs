@@ -20,6 +20,7 @@ pub(crate) enum Status {
     Heap = 7,
     Transport = 8,
     Internal = 9,
+    Team = 10,
 }
 
 /// A call that failed.
@@ -79,6 +80,7 @@ impl From<Error> for Failure {
             Error::Fault(_) => Status::Fault,
             Error::Heap(_) => Status::Heap,
             Error::Hca(_) | Error::Transport(_) => Status::Transport,
+            Error::Team(_) => Status::Team,
             Error::Occupied => Status::Invalid,
             _ => Status::Internal,
         };

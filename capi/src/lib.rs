@@ -6,6 +6,7 @@
 #![allow(clippy::missing_safety_doc)] // Callers are C programs: what they promise is in host.h.
 
 mod error;
+mod teams;
 mod units;
 
 use std::ffi::{c_char, c_int, c_void};

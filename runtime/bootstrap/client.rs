@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt;
 
 use super::frame::{Decoder, Frame, FrameError, Hello, MAX_RESULT, Message};
+use super::group::Arrival;
 use super::{BootstrapError, Failure, FailureCell, FailureKind, JobId, Peer, Rendezvous, Seconds, aborted, lock};
 
 /// How long the hub may take to answer a HELLO. A HELLO is never queued behind other work.
@@ -164,6 +165,17 @@ impl Client {
         }
     }
 
+    /// See [`super::Bootstrap::gather`].
+    pub fn gather(&self, arrival: Arrival) -> Result<Vec<(u32, Vec<u8>)>, BootstrapError> {
+        let size = arrival.size as usize;
+        let turn = lock(&self.turn);
+        match self.ask(&turn, 0, "gather", Message::Group(arrival))? {
+            Message::Grouped { parts } if parts.len() == size => Ok(parts),
+            Message::Disbanded(failure) => Err(BootstrapError::Disbanded(failure)),
+            other => Err(self.unexpected("gather", &other)),
+        }
+    }
+
     /// See [`super::Bootstrap::abort`].
     pub fn abort(&self, reason: &str) {
         if self.shared.failure.get().is_some() || lock(&self.monitor).is_none() {
@@ -190,18 +202,24 @@ impl Client {
         result
     }
 
-    /// Sends this PE's part and waits for the hub's answer.
+    /// Enters a collective of all ranks and waits for the hub's answer.
     fn collective(&self, what: &'static str, message: Message) -> Result<Message, BootstrapError> {
         let mut turn = lock(&self.turn);
+        let sequence = turn.sequence + 1;
+        turn.sequence = sequence;
+        self.ask(&turn, sequence, what, message)
+    }
+
+    /// Sends this PE's part and waits for the hub's answer.
+    fn ask(&self, turn: &Turn, sequence: u64, what: &'static str, message: Message) -> Result<Message, BootstrapError> {
         if turn.finalized {
             return Err(BootstrapError::Finalized(what));
         }
         if let Some(failure) = self.shared.failure.get() {
             return Err(BootstrapError::Failed(failure));
         }
-        turn.sequence += 1;
         let deadline = Instant::now() + self.timeout + HUB_SLACK;
-        if let Err(error) = self.send(turn.sequence, message) {
+        if let Err(error) = self.send(sequence, message) {
             // The monitor finds the connection broken too, after what the hub may have said before.
             let lost = || hub_lost(self.rank, &self.address, &error.to_string());
             return self.wait(Instant::now() + HUB_SLACK, lost).map(|frame| frame.message);
@@ -211,7 +229,7 @@ impl Client {
             hub_lost(self.rank, &self.address, &what)
         };
         let frame = self.wait(deadline, late)?;
-        if (frame.sequence, frame.generation) != (turn.sequence, self.generation) {
+        if (frame.sequence, frame.generation) != (sequence, self.generation) {
             return Err(self.unexpected(what, &frame.message));
         }
         Ok(frame.message)
@@ -281,7 +299,11 @@ fn monitor(mut wire: Wire, shared: &Shared, rank: u32, address: &str) {
         };
         match frame.message {
             Message::Failed(failure) => return shared.fail(failure),
-            Message::Gathered { .. } | Message::Released | Message::Farewell => {
+            Message::Gathered { .. }
+            | Message::Released
+            | Message::Farewell
+            | Message::Grouped { .. }
+            | Message::Disbanded(_) => {
                 let last = matches!(frame.message, Message::Farewell);
                 *lock(&shared.answer) = Some(frame);
                 shared.changed.notify_all();
@@ -495,10 +517,24 @@ mod tests {
     }
 
     #[test]
+    fn a_gather_has_as_many_parts_as_members() {
+        let (client, hub) = with_hub(|wire| {
+            wire.read(None).unwrap();
+            say(wire, 0, Message::Grouped { parts: vec![(0, vec![]); 3] });
+            let _ = wire.read(None);
+        });
+        let arrival = Arrival { key: vec![1], label: "split".into(), size: 2, index: 0, data: vec![] };
+        let error = client.gather(arrival).unwrap_err().to_string();
+        assert!(error.ends_with("it answered gather with Grouped"), "{error}");
+        drop(client);
+        hub.join().unwrap();
+    }
+
+    #[test]
     fn garbage_from_the_hub_is_an_error() {
         let (client, hub) = with_hub(|wire| {
             wire.read(None).unwrap();
-            wire.stream.write_all(b"OXSB\0\x01\xff").unwrap();
+            wire.stream.write_all(b"OXSB\0\x02\xff").unwrap();
             wire.stream.write_all(&[0; 30]).unwrap();
         });
         let message = failure_of_barrier(&client);

@@ -18,12 +18,13 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use super::group::Arrival;
 use super::{Failure, FailureKind, JobId, Peer};
 
 /// First four bytes of every frame.
 pub const MAGIC: [u8; 4] = *b"OXSB";
 /// Version of header and payloads.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// The header's length.
 pub const HEADER_LEN: usize = 28;
 /// The hub's number in the rank field.
@@ -34,6 +35,10 @@ pub const MAX_LABEL: usize = 128;
 pub const MAX_CONTRIBUTION: usize = 16 << 20;
 /// Longest result of an allgather, in bytes, with 4 bytes for each rank.
 pub const MAX_RESULT: usize = 1 << 30;
+/// Longest key of a gather among some ranks, in bytes.
+pub const MAX_KEY: usize = 64;
+/// Longest contribution of one rank to a gather among some ranks, in bytes.
+pub const MAX_GROUP_CONTRIBUTION: usize = 64 << 10;
 /// Longest payload of a connection that has not said HELLO yet.
 pub const MAX_GREETING: usize = 4 << 10;
 /// Longest payload that a rank sends.
@@ -126,6 +131,12 @@ ops! {
     Abort = 11,
     /// Hub to all: the job has failed.
     Failed = 12,
+    /// Rank to hub: contribution to a gather among some ranks.
+    Group = 13,
+    /// Hub to its members: its result.
+    Grouped = 14,
+    /// Hub to its members: it has failed, and the job goes on.
+    Disbanded = 15,
 }
 
 /// What a rank says about itself when it connects.
@@ -157,6 +168,9 @@ pub enum Message {
     Farewell,
     Abort { reason: String },
     Failed(Failure),
+    Group(Arrival),
+    Grouped { parts: Vec<(u32, Vec<u8>)> },
+    Disbanded(Failure),
 }
 
 impl Message {
@@ -175,6 +189,9 @@ impl Message {
             Self::Farewell => Op::Farewell,
             Self::Abort { .. } => Op::Abort,
             Self::Failed(_) => Op::Failed,
+            Self::Group(_) => Op::Group,
+            Self::Grouped { .. } => Op::Grouped,
+            Self::Disbanded(_) => Op::Disbanded,
         }
     }
 
@@ -200,11 +217,20 @@ impl Message {
                 parts.iter().for_each(|part| out.bytes(part));
             }
             Self::Barrier { label } => out.bytes(label.as_bytes()),
-            Self::Failed(failure) => {
-                out.0.push(failure.kind as u8);
-                out.u32(len32(&failure.ranks));
-                failure.ranks.iter().for_each(|rank| out.u32(*rank));
-                out.text(&failure.message);
+            Self::Failed(failure) | Self::Disbanded(failure) => out.failure(failure),
+            Self::Group(arrival) => {
+                out.bytes(&arrival.key);
+                out.bytes(arrival.label.as_bytes());
+                out.u32(arrival.size);
+                out.u32(arrival.index);
+                out.bytes(&arrival.data);
+            }
+            Self::Grouped { parts } => {
+                out.u32(len32(parts));
+                for (rank, part) in parts {
+                    out.u32(*rank);
+                    out.bytes(part);
+                }
             }
             Self::Accepted | Self::Released | Self::Goodbye | Self::Farewell => {}
         }
@@ -229,11 +255,16 @@ impl Message {
             Op::Goodbye => Self::Goodbye,
             Op::Farewell => Self::Farewell,
             Op::Abort => Self::Abort { reason: input.text(MAX_TEXT)? },
-            Op::Failed => Self::Failed(Failure {
-                kind: FailureKind::from_wire(input.take(1)?[0])?,
-                ranks: input.list(Reader::u32)?,
-                message: input.text(MAX_TEXT)?,
+            Op::Failed => Self::Failed(input.failure()?),
+            Op::Group => Self::Group(Arrival {
+                key: input.bytes_up_to(MAX_KEY)?.to_vec(),
+                label: input.text(MAX_LABEL)?,
+                size: input.u32()?,
+                index: input.u32()?,
+                data: input.bytes_up_to(MAX_GROUP_CONTRIBUTION)?.to_vec(),
             }),
+            Op::Grouped => Self::Grouped { parts: input.list(|input| Some((input.u32()?, input.bytes()?.to_vec())))? },
+            Op::Disbanded => Self::Disbanded(input.failure()?),
         };
         input.0.is_empty().then_some(message)
     }
@@ -338,7 +369,7 @@ impl Decoder {
 }
 
 /// Cuts `text` to at most `limit` bytes, at a character's end.
-pub(super) fn cut(text: &str, limit: usize) -> &str {
+pub fn cut(text: &str, limit: usize) -> &str {
     let end = (0..=limit.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     &text[..end.unwrap_or(0)]
 }
@@ -369,6 +400,12 @@ impl Writer {
     fn text(&mut self, text: &str) {
         self.bytes(cut(text, MAX_TEXT).as_bytes());
     }
+    fn failure(&mut self, failure: &Failure) {
+        self.0.push(failure.kind as u8);
+        self.u32(len32(&failure.ranks));
+        failure.ranks.iter().for_each(|rank| self.u32(*rank));
+        self.text(&failure.message);
+    }
     fn peer(&mut self, peer: &Peer) {
         self.u32(peer.pid);
         self.text(&peer.host);
@@ -394,9 +431,18 @@ impl<'a> Reader<'a> {
         let length = self.u32()? as usize;
         self.take(length)
     }
+    fn bytes_up_to(&mut self, limit: usize) -> Option<&'a [u8]> {
+        self.bytes().filter(|bytes| bytes.len() <= limit)
+    }
     fn text(&mut self, limit: usize) -> Option<String> {
-        let bytes = self.bytes().filter(|bytes| bytes.len() <= limit)?;
-        std::str::from_utf8(bytes).ok().map(str::to_owned)
+        std::str::from_utf8(self.bytes_up_to(limit)?).ok().map(str::to_owned)
+    }
+    fn failure(&mut self) -> Option<Failure> {
+        Some(Failure {
+            kind: FailureKind::from_wire(self.take(1)?[0])?,
+            ranks: self.list(Self::u32)?,
+            message: self.text(MAX_TEXT)?,
+        })
     }
     fn peer(&mut self) -> Option<Peer> {
         Some(Peer { pid: self.u32()?, host: self.text(MAX_TEXT)?, node: self.text(MAX_TEXT)? })
@@ -424,6 +470,14 @@ mod tests {
         (any::<u32>(), "[a-z.]{0,40}", "[a-z0-9-]{0,60}").prop_map(|(pid, host, node)| Peer { pid, host, node })
     }
 
+    fn failure() -> impl Strategy<Value = Failure> {
+        (0u8..5, vec(any::<u32>(), 0..5), "\\PC{0,60}").prop_map(|(kind, ranks, message)| Failure {
+            kind: FailureKind::from_wire(kind).unwrap(),
+            ranks,
+            message,
+        })
+    }
+
     fn message() -> impl Strategy<Value = Message> {
         prop_oneof![
             (any::<[u8; 16]>(), any::<u32>(), any::<u32>(), peer()).prop_map(|(job, npes, millis, peer)| {
@@ -439,9 +493,11 @@ mod tests {
             Just(Message::Goodbye),
             Just(Message::Farewell),
             "\\PC{0,60}".prop_map(|reason| Message::Abort { reason }),
-            (0u8..5, vec(any::<u32>(), 0..5), "\\PC{0,60}").prop_map(|(kind, ranks, message)| {
-                Message::Failed(Failure { kind: FailureKind::from_wire(kind).unwrap(), ranks, message })
-            }),
+            failure().prop_map(Message::Failed),
+            (vec(any::<u8>(), 0..64), "[a-z ]{0,40}", any::<u32>(), any::<u32>(), vec(any::<u8>(), 0..99))
+                .prop_map(|(key, label, size, index, data)| Message::Group(Arrival { key, label, size, index, data })),
+            vec((any::<u32>(), vec(any::<u8>(), 0..20)), 0..9).prop_map(|parts| Message::Grouped { parts }),
+            failure().prop_map(Message::Disbanded),
         ]
     }
 
@@ -520,6 +576,21 @@ mod tests {
             b[27] += 1;
         });
         assert_eq!(surplus, FrameError::Payload(Op::Barrier));
+    }
+
+    #[test]
+    fn parts_of_a_gather_have_limits() {
+        let parse = |key: usize, data: usize| {
+            let arrival = Arrival { key: vec![0; key], label: String::new(), size: 1, index: 0, data: vec![0; data] };
+            let mut decoder = Decoder::new(MAX_FROM_RANK);
+            let message = Message::Group(arrival);
+            decoder.push(&Frame { generation: 1, rank: 0, sequence: 0, message }.emit());
+            decoder.next_frame()
+        };
+        assert!(parse(MAX_KEY, MAX_GROUP_CONTRIBUTION).is_ok());
+        for (key, data) in [(MAX_KEY + 1, 0), (0, MAX_GROUP_CONTRIBUTION + 1)] {
+            assert_eq!(parse(key, data), Err(FrameError::Payload(Op::Group)));
+        }
     }
 
     #[test]

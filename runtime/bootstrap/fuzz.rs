@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::frame::{Decoder, Frame, Hello, MAX_FROM_RANK, MAX_GREETING, Message, Op};
+use super::group::Arrival;
 use super::session::{Action, Connection, Session};
 use super::{JobId, Peer};
 
@@ -49,6 +50,14 @@ fn play(data: &[u8]) -> Hub {
             }
             4 => {
                 let message = match command >> 6 {
+                    key if argument & 8 != 0 => {
+                        // Eight keys, sizes 0 to 7 and numbers 0 to 31.
+                        let numbers = input.next().unwrap_or(0);
+                        let (size, index) = (u32::from(numbers & 7), u32::from(numbers >> 3));
+                        let label = if command >> 3 & 3 == 0 { "d" } else { "e" }.to_owned();
+                        let key = vec![key | command >> 3 & 4];
+                        Message::Group(Arrival { key, label, size, index, data: vec![command; usize::from(argument)] })
+                    }
                     0 => Message::Allgather { label: "a".into(), data: vec![command; usize::from(argument)] },
                     1 => Message::Barrier { label: "b".into() },
                     2 => Message::Goodbye,
@@ -128,6 +137,11 @@ impl Hub {
     }
 
     fn settle(&mut self) {
+        let (open, failed) = self.session.groups();
+        assert!(
+            open <= 8 && failed <= 8,
+            "{open} gathers and {failed} that failed, of a job of at most 8 PEs with 8 keys"
+        );
         for action in self.session.take_actions() {
             match action {
                 Action::Send(connection, bytes) => {
@@ -169,6 +183,8 @@ mod tests {
             (Op::Released, [hello, [4 | 1 << 3 | 1 << 6, 0]].concat()),
             (Op::Farewell, [hello, [4 | 1 << 3 | 2 << 6, 0]].concat()),
             (Op::Failed, [hello, [4 | 3 << 6, 0]].concat()),
+            (Op::Grouped, [&hello[..], &[4 | 1 << 3, 8, 1]].concat()),
+            (Op::Disbanded, [&hello[..], &[4 | 1 << 3, 8, 2]].concat()),
         ] {
             let data = [&[0][..], &open, &history].concat();
             assert_eq!(super::play(&data).last, Some(op));

@@ -31,6 +31,7 @@
 mod client;
 mod frame;
 pub mod fuzz;
+mod group;
 mod hub;
 mod session;
 mod unique_id;
@@ -41,12 +42,14 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-pub use frame::{FrameError, MAX_CONTRIBUTION, MAX_LABEL, MAX_RESULT};
+pub use frame::{FrameError, MAX_CONTRIBUTION, MAX_GROUP_CONTRIBUTION, MAX_KEY, MAX_LABEL, MAX_RESULT};
 pub use hub::{Hub, HubOptions};
 pub use unique_id::UniqueId;
 
 use crate::config::Config;
 use client::Client;
+pub(crate) use frame::cut;
+use group::Arrival;
 
 /// Why PEs could not meet, or stopped working together.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -55,6 +58,11 @@ pub enum BootstrapError {
     /// The job has failed; every PE gets this, and so does every later call.
     #[error("{0}")]
     Failed(Failure),
+    /// A gather among some PEs has failed; each of its members gets this, and the job goes on. [`Failure::ranks`] are the numbers in
+    /// the gather of those that did not arrive ([`FailureKind::Missing`]), or the PEs that contradict each other
+    /// ([`FailureKind::Mismatch`]).
+    #[error("{0}")]
+    Disbanded(Failure),
     /// No connection to the hub before the deadline.
     #[error("PE {rank}: no rendezvous at {address} within {}: {reason}; check that the launcher runs and that this address is \
         reachable from here, or raise OXSHMEM_BOOTSTRAP_TIMEOUT", Seconds(*timeout))]
@@ -164,6 +172,11 @@ impl JobId {
             .and_then(|mut file| io::Read::read_exact(&mut file, &mut bytes))
             .map_err(BootstrapError::system("reading /dev/urandom for the job's identity"))?;
         Ok(Self(bytes))
+    }
+
+    /// The identity's bytes.
+    pub(crate) fn to_bytes(self) -> [u8; 16] {
+        self.0
     }
 
     /// The first eight digits: enough to tell jobs apart in a message, too few to join one.
@@ -379,6 +392,34 @@ impl Bootstrap {
         }
     }
 
+    /// Gives every member of a group what each contributed, by its number in the group, with its rank. Collective among the members: those
+    /// that pass the same `key`, as many as `size` says, each with another `index` below that. Nobody else takes part, and
+    /// gathers with different keys do not wait for each other. `label` says in error messages what it is for.
+    ///
+    /// # Errors
+    /// [`BootstrapError::Disbanded`] at every member: one did not arrive before the deadline, two came with one index, or they disagree on
+    /// size or label. Otherwise as [`Bootstrap::allgather`], with the limits [`MAX_KEY`], [`MAX_LABEL`] and
+    /// [`MAX_GROUP_CONTRIBUTION`].
+    pub fn gather(
+        &self,
+        key: &[u8],
+        label: &str,
+        (index, size): (u32, u32),
+        data: &[u8],
+    ) -> Result<Vec<(u32, Vec<u8>)>, BootstrapError> {
+        check_length("label of a gather", label.len(), MAX_LABEL)?;
+        check_length(&format!("key of the gather ({label})"), key.len(), MAX_KEY)?;
+        check_length(&format!("contribution to the gather ({label})"), data.len(), MAX_GROUP_CONTRIBUTION)?;
+        let arrival = Arrival { key: key.to_vec(), label: label.to_owned(), size, index, data: data.to_vec() };
+        match &self.link {
+            Link::Single { .. } => {
+                self.single("gather")?;
+                group::alone(arrival)
+            }
+            Link::Hub(client) => client.gather(arrival),
+        }
+    }
+
     /// Ends the job: every other PE's pending and later collectives fail with `reason`, cut to 900 bytes. Does nothing
     /// when the job has failed already or this PE has finalized.
     pub fn abort(&self, reason: &str) {
@@ -439,7 +480,7 @@ fn check_length(what: &str, length: usize, limit: usize) -> Result<(), Bootstrap
 
 fn aborted(rank: u32, reason: &str) -> Failure {
     // Shorter than the wire's limit for texts, so that the sentence around it fits too.
-    let reason = frame::cut(reason, 900);
+    let reason = cut(reason, 900);
     Failure { kind: FailureKind::Aborted, ranks: vec![rank], message: format!("PE {rank} aborted the job: {reason}") }
 }
 

@@ -1,13 +1,15 @@
 //! What the hub decides, without sockets, threads or clocks: events go in with the time, actions come out.
 //!
 //! A generation starts with the first HELLO and ends when every rank has said GOODBYE; then the next may start. Within it one
-//! collective is open at a time. Any failure is for good.
+//! collective of all ranks is open at a time, and beside it gathers among some of them (`group.rs`). Any failure is for good, but for
+//! those of such gathers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::frame::{Frame, FrameError, HUB, Hello, MAX_RESULT, Message, Op};
+use super::group::{Answer, Arrival, Groups};
 use super::{Failure, FailureKind, JobId, Peer, Seconds, list};
 use crate::config::MAX_NPES;
 
@@ -42,6 +44,7 @@ pub struct Session {
     joining: Option<(Duration, Duration)>,
     next_sequence: u64,
     open: Option<Collective>,
+    groups: Groups,
     failure: Option<Failure>,
     /// Ranks whose process has ended, and how.
     exited: BTreeMap<u32, String>,
@@ -86,6 +89,7 @@ impl Session {
             joining: None,
             next_sequence: 1,
             open: None,
+            groups: Groups::default(),
             failure: None,
             exited: BTreeMap::new(),
             actions: Vec::new(),
@@ -107,6 +111,11 @@ impl Session {
         self.connections.values().filter(|state| !matches!(state, State::Member(_))).count()
     }
 
+    /// Gathers among some ranks that are under way, and those that failed and are remembered.
+    pub fn groups(&self) -> (usize, usize) {
+        (self.groups.open(), self.groups.failures())
+    }
+
     /// When [`Session::tick`] has something to do next.
     pub fn deadline(&self) -> Option<Duration> {
         let silent = self.connections.values().filter_map(|state| match state {
@@ -114,7 +123,8 @@ impl Session {
             _ => None,
         });
         let joining = self.joining.map(|(deadline, _)| deadline);
-        silent.chain(joining).chain(self.open.as_ref().map(|open| open.deadline)).min()
+        let open = self.open.as_ref().map(|open| open.deadline);
+        silent.chain(joining).chain(open).chain(self.groups.deadline()).min()
     }
 
     /// A connection was accepted.
@@ -172,6 +182,9 @@ impl Session {
                 open.first,
             );
             self.missing(absent, &what);
+        }
+        for answer in self.groups.tick(now) {
+            self.answer(answer);
         }
     }
 
@@ -266,6 +279,7 @@ impl Session {
             Message::Allgather { label, data } => (Op::Allgather, label, data),
             Message::Barrier { label } => (Op::Barrier, label, Vec::new()),
             Message::Goodbye => (Op::Goodbye, String::new(), Vec::new()),
+            Message::Group(arrival) => return self.arrived_in_group(now, rank, arrival),
             Message::Abort { reason } => {
                 let failure = super::aborted(rank, &reason);
                 return self.fail(failure.kind, failure.ranks, failure.message);
@@ -282,6 +296,10 @@ impl Session {
         let what = describe(op, sequence, &label);
         if self.joining.is_some() {
             let message = format!("PE {rank} entered {what} before every PE had joined");
+            return self.fail(FailureKind::Mismatch, vec![rank], message);
+        }
+        if let Some(here) = self.groups.of(rank) {
+            let message = format!("PE {rank} entered {what} while it is in {here}");
             return self.fail(FailureKind::Mismatch, vec![rank], message);
         }
         if let Some(open) = &self.open {
@@ -317,6 +335,32 @@ impl Session {
         }
     }
 
+    fn arrived_in_group(&mut self, now: Duration, rank: u32, arrival: Arrival) {
+        let entered = self.open.as_ref().filter(|open| open.parts[rank as usize].is_some());
+        let here = entered.map(|open| describe(open.op, self.next_sequence, &open.label));
+        let problem = if self.joining.is_some() {
+            Some("before every PE had joined".to_owned())
+        } else {
+            here.or_else(|| self.groups.of(rank)).map(|here| format!("while it is in {here}"))
+        };
+        if let Some(problem) = problem {
+            let message = format!("PE {rank} entered {} {problem}", arrival.label);
+            return self.fail(FailureKind::Mismatch, vec![rank], message);
+        }
+        let timeout = self.members[rank as usize].as_ref().map_or(Duration::ZERO, |member| member.timeout);
+        let answer = self.groups.arrived(now, (rank, timeout), self.members.len() as u32, arrival);
+        if let Some(answer) = answer {
+            self.answer(answer);
+        }
+    }
+
+    fn answer(&mut self, answer: Answer) {
+        let bytes = self.emit(0, answer.message);
+        let members = answer.to.iter().filter_map(|rank| self.members.get(*rank as usize)?.as_ref());
+        let connected = members.filter(|member| self.connections.contains_key(&member.connection));
+        self.actions.extend(connected.map(|member| Action::Send(member.connection, Arc::clone(&bytes))));
+    }
+
     fn complete(&mut self, open: Collective) {
         let sequence = self.next_sequence;
         self.next_sequence += 1;
@@ -344,6 +388,8 @@ impl Session {
                 }
                 self.generation = self.generation.wrapping_add(1).max(1);
                 self.next_sequence = 1;
+                // What is left of gathers that failed is nothing to the next generation.
+                self.groups = Groups::default();
             }
             _ => self.send_all(sequence, Message::Released),
         }
@@ -374,6 +420,7 @@ impl Session {
         self.failure = Some(failure.clone());
         self.joining = None;
         self.open = None;
+        self.groups = Groups::default();
         self.send_all(0, Message::Failed(failure));
     }
 
@@ -439,6 +486,10 @@ mod tests {
     const JOB: JobId = JobId([7; 16]);
     const TIMEOUT: Duration = Duration::from_secs(60);
 
+    fn arrival(rank: u32, key: &[u8], size: u32, index: u32) -> Arrival {
+        Arrival { key: key.to_vec(), label: "split".into(), size, index, data: vec![rank as u8] }
+    }
+
     /// Connection k is rank k's.
     struct Job {
         session: Session,
@@ -477,6 +528,11 @@ mod tests {
 
         fn barrier(&mut self, rank: u32, sequence: u64, label: &str) {
             self.says(rank, sequence, Message::Barrier { label: label.into() });
+        }
+
+        /// Enters a gather and contributes the rank.
+        fn group(&mut self, rank: u32, key: &[u8], size: u32, index: u32) {
+            self.says(rank, 0, Message::Group(arrival(rank, key, size, index)));
         }
 
         /// What was sent since the last call.
@@ -658,6 +714,127 @@ mod tests {
         job.join(0, 2);
         job.barrier(0, 1, "a");
         assert!(job.failed(&[0]).message.contains("before every PE had joined"));
+    }
+
+    #[test]
+    fn some_ranks_gather_while_others_do_something_else() {
+        let mut job = Job::joined(4);
+        job.barrier(0, 1, "all");
+        job.group(3, b"a", 2, 1);
+        job.group(1, b"b", 1, 0);
+        let alone = Message::Grouped { parts: vec![(1, vec![1])] };
+        assert_eq!(job.sent(), vec![(1, alone)]);
+        // Numbers in the gather are not ranks.
+        job.group(2, b"a", 2, 0);
+        let gathered = Message::Grouped { parts: vec![(2, vec![2]), (3, vec![3])] };
+        assert_eq!(job.sent(), vec![(2, gathered.clone()), (3, gathered.clone())]);
+        // Again, with the same key.
+        job.group(2, b"a", 2, 0);
+        job.group(3, b"a", 2, 1);
+        assert_eq!(job.sent(), vec![(2, gathered.clone()), (3, gathered)]);
+        for rank in 1..4 {
+            job.barrier(rank, 1, "all");
+        }
+        assert_eq!(job.sent().len(), 4);
+        assert_eq!((job.session.groups().0, job.session.deadline()), (0, None));
+    }
+
+    #[test]
+    fn members_that_do_not_arrive_are_named_and_the_job_goes_on() {
+        let mut job = Job::joined(4);
+        job.group(3, b"a", 3, 2);
+        job.now += Duration::from_secs(10);
+        job.group(1, b"a", 3, 0);
+        assert_eq!(job.session.deadline(), Some(Duration::from_secs(1060)));
+        job.session.tick(Duration::from_secs(1060));
+        let failure = Failure {
+            kind: FailureKind::Missing,
+            ranks: vec![1],
+            message: "member 1 of 3 did not arrive within 60 s at split, which PE 3 entered first".into(),
+        };
+        let told = Message::Disbanded(failure);
+        assert_eq!(job.sent(), vec![(1, told.clone()), (3, told.clone())]);
+        // The late one is told at once, and is the last.
+        job.now = Duration::from_secs(1061);
+        job.group(2, b"a", 3, 1);
+        assert_eq!(job.sent(), vec![(2, told)]);
+        assert_eq!((job.session.deadline(), job.session.failure()), (None, None));
+        // Another attempt works.
+        for rank in 1..4 {
+            job.group(rank, b"a", 3, rank - 1);
+        }
+        assert_eq!(job.sent().len(), 3);
+    }
+
+    #[test]
+    fn members_that_disagree_are_told_and_those_that_follow_too() {
+        // Who comes, in this order, with which size and number, and what all are told.
+        for (arrivals, words) in [
+            ([(0, 3, 0), (1, 2, 1), (2, 3, 2)], "PEs disagree: PE 0 says that split has 3 members, PE 1 says 2"),
+            ([(2, 3, 1), (0, 3, 1), (1, 3, 0)], "PE 2 and PE 0 both enter split as member 1 of 3"),
+            ([(1, 3, 3), (0, 3, 0), (2, 3, 2)], "PE 1 enters split as member 3; its members are 0 to 2"),
+            ([(1, 5, 3), (0, 3, 0), (2, 3, 2)], "PE 1 says that split has 5 members, in a job of 4"),
+            ([(1, 0, 0), (0, 3, 0), (2, 3, 2)], "PE 1 says that split has 0 members, in a job of 4"),
+        ] {
+            let mut job = Job::joined(4);
+            for (rank, size, index) in arrivals {
+                job.group(rank, b"a", size, index);
+            }
+            let mut told: Vec<u64> = Vec::new();
+            for (to, message) in job.sent() {
+                let Message::Disbanded(failure) = message else { continue };
+                assert_eq!((failure.kind, failure.message.as_str()), (FailureKind::Mismatch, words));
+                told.push(to);
+            }
+            told.sort_unstable();
+            assert_eq!((&told[..], job.session.failure()), (&[0, 1, 2][..], None), "{words}");
+        }
+        let mut job = Job::joined(2);
+        job.group(0, b"a", 2, 0);
+        job.says(1, 0, Message::Group(Arrival { label: "destroy".into(), ..arrival(1, b"a", 2, 1) }));
+        let Some((1, Message::Disbanded(failure))) = job.sent().pop() else { panic!() };
+        assert_eq!(failure.message, "PEs disagree: PE 0 entered split, PE 1 entered destroy");
+    }
+
+    #[test]
+    fn gathers_do_not_outlive_the_job_and_no_rank_is_in_two_places() {
+        let mut job = Job::joined(3);
+        job.group(0, b"a", 2, 0);
+        job.session.broken(2, "closed its connection");
+        job.failed(&[0, 1]);
+        assert_eq!(job.session.groups().0, 0);
+
+        let mut job = Job::joined(2);
+        job.group(0, b"a", 2, 0);
+        job.group(0, b"b", 2, 0);
+        assert_eq!(job.failed(&[0, 1]).message, "PE 0 entered split while it is in split");
+
+        let mut job = Job::joined(2);
+        job.group(0, b"a", 2, 0);
+        job.says(0, 1, Message::Goodbye);
+        assert_eq!(job.failed(&[0, 1]).message, "PE 0 entered finalize (collective 1) while it is in split");
+
+        let mut job = Job::joined(2);
+        job.barrier(0, 1, "x");
+        job.group(0, b"a", 2, 0);
+        assert_eq!(job.failed(&[0, 1]).message, "PE 0 entered split while it is in barrier 1 (x)");
+
+        let mut job = Job::new(Some(2));
+        job.join(0, 2);
+        job.group(0, b"a", 1, 0);
+        assert_eq!(job.failed(&[0]).message, "PE 0 entered split before every PE had joined");
+    }
+
+    #[test]
+    fn gathers_that_failed_are_forgotten() {
+        let mut job = Job::joined(4);
+        for round in 0..3 * MAX_NPES {
+            job.group(0, &round.to_be_bytes(), 3, 0);
+            job.group(1, &round.to_be_bytes(), 2, 0);
+            assert!(job.session.groups().1 <= MAX_NPES as usize);
+        }
+        job.session.tick(job.now + TIMEOUT);
+        assert_eq!((job.session.groups().1, job.session.deadline()), (0, None));
     }
 
     #[test]

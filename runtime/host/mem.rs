@@ -195,7 +195,7 @@ impl Pe {
     }
 
     /// Threads for a copy of so many bytes.
-    fn copy_threads(&self, bytes: u64) -> u32 {
+    pub(super) fn copy_threads(&self, bytes: u64) -> u32 {
         if self.gpu().is_none() {
             return THREADS;
         }

@@ -8,6 +8,7 @@ mod verbs;
 use ibgda::{Ibgda, QueueLayout};
 use ibrc::{Ibrc, ProxyLayout};
 use oxshmem_hca::provider::Counters;
+pub(crate) use reach::Reach;
 
 use crate::bootstrap::Bootstrap;
 use crate::config::{Config, Hca, Transport};

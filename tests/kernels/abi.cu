@@ -23,6 +23,7 @@ OXSHMEM_KERNEL(abi_layout, uint64_t *out, uint64_t *count) {
     FIELD(ErrorRecord, vendor_syndrome);
     FIELD(ErrorRecord, block);
     FIELD(ErrorRecord, thread);
+    FIELD(ErrorRecord, team);
     SIZE(Control);
     FIELD(Control, abort);
     FIELD(Control, claimed);
@@ -67,6 +68,20 @@ OXSHMEM_KERNEL(abi_layout, uint64_t *out, uint64_t *count) {
     FIELD(LocalRegion, base);
     FIELD(LocalRegion, bytes);
     FIELD(LocalRegion, lkey);
+    SIZE(Choice);
+    FIELD(Choice, up_to_bytes);
+    FIELD(Choice, algorithm);
+    SIZE(Team);
+    FIELD(Team, handle);
+    FIELD(Team, my_pe);
+    FIELD(Team, n_pes);
+    FIELD(Team, start);
+    FIELD(Team, stride);
+    FIELD(Team, one_round);
+    FIELD(Team, members);
+    FIELD(Team, workspace);
+    FIELD(Team, choices);
+    FIELD(Team, epoch);
     SIZE(State);
     FIELD(State, magic);
     FIELD(State, abi_version);
@@ -91,10 +106,10 @@ OXSHMEM_KERNEL(abi_layout, uint64_t *out, uint64_t *count) {
     FIELD(State, n_local_regions);
     FIELD(State, control);
     FIELD(State, timeout_ns);
-    FIELD(State, sync_slots);
-    FIELD(State, sync_epoch);
+    FIELD(State, teams);
     FIELD(State, proxy);
     FIELD(State, atomics_by_network);
+    FIELD(State, max_teams);
     *count = at;
 }
 

@@ -229,8 +229,7 @@ pub fn timeouts(_: &[String]) -> Outcome {
     let mut bench = Bench::new()?;
     let me = bench.rig.me() as i32;
     let limit = bench.rig.pe.config().timeout().as_millis() as u64;
-    let operations =
-        ["wait_until", "wait_until", "wait_until", "wait_until", "signal_wait_until", "barrier_all", "sync_all"];
+    let operations = ["wait_until", "wait_until", "wait_until", "wait_until", "signal_wait_until", "barrier", "sync"];
     for (form, operation) in operations.into_iter().enumerate() {
         let variables = bench.rig.pe.alloc::<u64>(4)?;
         let collective = form >= 5;

@@ -5,8 +5,10 @@
 mod atomics;
 mod barriers;
 mod cable;
+mod collectives;
 mod errors;
 mod host;
+mod host_collectives;
 mod lanes;
 mod layout;
 mod processes;
@@ -16,6 +18,7 @@ mod rig;
 mod rma;
 mod signals;
 mod streams;
+mod teams;
 mod typed;
 mod waits;
 
@@ -32,6 +35,9 @@ const CASES: &[Case] = &[
     ("atomic_contention", atomics::contention),
     ("atomic_values", atomics::values),
     ("barriers", barriers::barriers),
+    ("collective_errors", collectives::collective_errors),
+    ("collective_timeouts", collectives::collective_timeouts),
+    ("collectives", collectives::collectives),
     ("completion_error", queues::completion_error),
     ("crashes", errors::crashes),
     ("cut_cable", cable::cut_cable),
@@ -41,10 +47,13 @@ const CASES: &[Case] = &[
     ("dies_in_bootstrap", processes::dies_in_bootstrap),
     ("dies_in_finalize", processes::dies_in_finalize),
     ("dies_in_kernel", processes::dies_in_kernel),
+    ("dies_in_split", processes::dies_in_split),
     ("drops", processes::drops),
     ("fence", barriers::fence),
     ("flood", queues::flood),
     ("host_atomics", host::atomics),
+    ("host_collectives", host_collectives::collectives),
+    ("host_collectives_refused", host_collectives::refused),
     ("host_heap", host::heap),
     ("host_memory", host::memory),
     ("host_mismatch", host::mismatch),
@@ -58,12 +67,17 @@ const CASES: &[Case] = &[
     ("probe", layout::probe),
     ("proxy_threads", proxy::threads),
     ("refused", errors::refused),
+    ("reproducible", collectives::reproducible),
     ("requests", queues::requests),
     ("rma", rma::rma),
     ("signals", signals::signals),
     ("stream_aborted", streams::aborted),
     ("stream_errors", streams::errors),
     ("streams", streams::streams),
+    ("teams", teams::teams),
+    ("teams_absent", teams::absent),
+    ("teams_refused", teams::refused),
+    ("teams_turnover", teams::turnover),
     ("timeouts", errors::timeouts),
     ("typed", typed::typed),
     ("waits", waits::waits),

@@ -88,6 +88,16 @@ pub fn dies_in_alloc(_: &[String]) -> Outcome {
     named(&pe.alloc::<u8>(5 << 20).expect_err("the PE died"))
 }
 
+/// While the others split a team.
+pub fn dies_in_split(_: &[String]) -> Outcome {
+    let pe = oxshmem::init()?;
+    print_sockets()?;
+    if pe.my_pe() == DYING {
+        die();
+    }
+    named(&pe.team_split_2d(&pe.team_world(), 2).expect_err("the PE died"))
+}
+
 /// While the others are in a barrier of the host.
 pub fn dies_in_barrier(_: &[String]) -> Outcome {
     let pe = oxshmem::init()?;

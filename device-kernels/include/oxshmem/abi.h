@@ -18,7 +18,7 @@
 namespace oxshmem::abi {
 
 constexpr uint32_t kMagic = 0x4d53584f; // "OXSM" in memory
-constexpr uint32_t kAbiVersion = 3;
+constexpr uint32_t kAbiVersion = 4;
 
 // Send-queue geometry, in WQE basic blocks of 64 bytes. The upper limit keeps 16-bit completion counters unambiguous; the
 // lower one lets a full warp reserve its largest group, five blocks a lane.
@@ -53,6 +53,9 @@ enum class ErrorCode : uint32_t {
     completion = 5,           // the HCA answered with an error CQE: `syndrome`, `vendor_syndrome`
     no_path = 6,              // neither load/store nor a network reaches `pe`
     bad_argument = 7,         // an argument other than those above; `length` holds it
+    bad_team = 8,             // `length` is no handle of a team, or no longer
+    mismatch = 9,             // `pe` entered another collective: `length` holds its header, `address` the own one
+    overlap = 10,             // dst, `address`, and src, `length`, overlap where they must not
 };
 
 // The operation an ErrorRecord names.
@@ -76,6 +79,13 @@ enum class Op : uint32_t {
     queue_space = 16, // waiting for room in a send queue
     landing = 17,     // waiting for a landing slot
     ptr = 18,
+    broadcast = 19,
+    collect = 20,
+    fcollect = 21,
+    alltoall = 22,
+    alltoalls = 23,
+    reduce = 24,
+    reducescatter = 25,
 };
 
 // The first error of a launch; later ones are dropped, since they mostly follow from it.
@@ -91,6 +101,8 @@ struct ErrorRecord {
     uint32_t vendor_syndrome;
     uint32_t block[3];
     uint32_t thread[3];
+    int32_t team; // handle of the team, -1 if none
+    uint32_t reserved0;
 };
 
 // Values of Control::abort. A launch that is aborted unwinds: its waits return, but for those for the HCA, which answers in any
@@ -184,6 +196,106 @@ struct LocalRegion {
 
 constexpr uint32_t kMaxLocalRegions = 64;
 
+// A handle of a team is generation << 8 | index of its row. The first three rows are fixed.
+constexpr int32_t kTeamInvalid = -1;
+constexpr int32_t kTeamWorld = 0;
+constexpr int32_t kTeamShared = 1;
+constexpr int32_t kTeamNode = 2;
+constexpr uint32_t kTeamIndexBits = 8;
+
+// Collectives that have a choice of algorithms.
+enum class Collective : uint32_t {
+    broadcast = 0,
+    collect = 1,
+    fcollect = 2,
+    alltoall = 3,
+    alltoalls = 4,
+    reduce = 5,
+    reducescatter = 6,
+};
+constexpr uint32_t kCollectives = 7;
+
+enum class Algorithm : uint32_t {
+    packets = 0, // one round of flagged words into each other's workspace; load/store reach, and what the workspace holds
+    push = 1,    // after a meeting, straight between the members' buffers
+    tree = 2,    // a binomial tree (broadcast) or recursive doubling (reduce); messages by put with signal
+};
+
+// `algorithm` is used up to this many bytes: of dst for broadcast and reduce, of one member's contribution for collect (the
+// largest) and fcollect, of one pair for alltoall and alltoalls, of one member's result for reducescatter.
+struct Choice {
+    uint64_t up_to_bytes;
+    uint32_t algorithm; // Algorithm
+    uint32_t reserved0;
+};
+constexpr uint32_t kChoices = 3; // in ascending order; beyond the last, push
+
+// The workspace of a team, at the same offset in every member's heap:
+//   uint64_t rounds[2][kRounds]                 headers of a meeting by dissemination
+//   uint64_t headers[2][kOneRoundPes]           headers of a meeting in one round: slot i is written by member i alone
+//   unsigned char packets[2][kPacketBytes]      packets, or pieces on their way
+//   uint64_t arrivals[2][2][n_pes]              member i tells that what it sends has arrived
+// The first index is the epoch modulo 2. Members that are in epoch e have all left epoch e - 2, so nothing is overwritten
+// unread.
+constexpr uint32_t kRounds = 32;
+constexpr uint32_t kOneRoundPes = 64;
+constexpr uint64_t kPacketBytes = 32768;
+constexpr uint64_t kHeadersAt = 2 * kRounds * 8;
+constexpr uint64_t kPacketsAt = kHeadersAt + 2 * kOneRoundPes * 8;
+constexpr uint64_t kArrivalsAt = kPacketsAt + 2 * kPacketBytes;
+
+// A header, 64 bits: the epoch in the upper half, and below it what the member announces: either the number of the call it
+// makes (bits 31:28, at least 1) and a hash of everything that must be equal on all members; or, with those bits 0, that the
+// call of PE `header & 0xffffff` is a bad one or does not fit.
+enum class Call : uint32_t {
+    none = 0,
+    sync = 1,
+    barrier = 2,
+    broadcast = 3,
+    collect = 4,
+    fcollect = 5,
+    alltoall = 6,
+    alltoalls = 7,
+    reduce = 8,
+    reducescatter = 9,
+};
+constexpr uint32_t kCallShift = 28;
+
+// The element types and operators of reductions, for kernels that take them as numbers.
+enum class Type : uint32_t {
+    int8 = 0,
+    int16 = 1,
+    int32 = 2,
+    int64 = 3,
+    uint8 = 4,
+    uint16 = 5,
+    uint32 = 6,
+    uint64 = 7,
+    float32 = 8,
+    float64 = 9,
+    complex32 = 10, // two floats
+    complex64 = 11, // two doubles
+    half = 12,      // IEEE 754 binary16
+    bfloat16 = 13,
+};
+enum class ReduceOp : uint32_t { op_and = 0, op_or = 1, op_xor = 2, op_min = 3, op_max = 4, op_sum = 5, op_prod = 6 };
+
+// A team of this PE. Member i is PE start + i * stride, or members[i].
+struct alignas(128) Team {
+    // Constants.
+    int32_t handle; // kTeamInvalid: there is no team in this row
+    int32_t my_pe;  // in the team
+    int32_t n_pes;
+    int32_t start;
+    int32_t stride;
+    uint32_t one_round; // 1: members tell each other directly: all are load/store reachable, and at most kOneRoundPes
+    uint64_t members;   // int32_t[n_pes], or 0
+    uint64_t workspace; // symmetric
+    Choice choices[kCollectives][kChoices];
+    // Written by whoever runs a collective.
+    alignas(128) uint32_t epoch; // of the last meeting; counts up, less 0 and 1
+};
+
 // What every module is given, read-only for device code.
 struct alignas(128) State {
     uint32_t magic;
@@ -217,27 +329,28 @@ struct alignas(128) State {
     uint64_t control; // Control
     uint64_t timeout_ns;
 
-    // Symmetric uint32_t[n_pes rounded up to a multiple of 4], and behind it uint64_t[n_pes]: slot i of each is written by PE i
-    // alone.
-    uint64_t sync_slots;
-    uint64_t sync_epoch; // address of a local uint32_t: barriers and syncs passed so far
+    uint64_t teams; // Team[max_teams]
 
     uint64_t proxy; // Proxy, if `network` is ibrc
 
     uint32_t atomics_by_network; // not 0: all atomics are the card's, also those to PEs that are load/store reachable
-    uint32_t reserved0;          // 0
+    uint32_t max_teams;
 };
 
-static_assert(sizeof(ErrorRecord) == 72, "mirrored in runtime/abi.rs");
+static_assert(sizeof(ErrorRecord) == 80, "mirrored in runtime/abi.rs");
 static_assert(sizeof(Control) == 128, "mirrored in runtime/abi.rs");
 #ifndef __CUDACC_RTC__ // which has no offsetof
 static_assert(sizeof(Qp) == 512 && offsetof(Qp, gate) == 128 && offsetof(Qp, rung) == 256 && offsetof(Qp, completed) == 384,
               "mirrored in runtime/abi.rs");
 static_assert(sizeof(Proxy) == 512 && offsetof(Proxy, taken) == 256 && offsetof(Proxy, completed) == 384,
               "mirrored in runtime/abi.rs");
+static_assert(sizeof(Team) == 512 && offsetof(Team, choices) == 40 && offsetof(Team, epoch) == 384,
+              "mirrored in runtime/abi.rs");
 #endif
 static_assert(sizeof(ProxyFault) == 64, "mirrored in proxy/src/block.rs");
 static_assert(sizeof(LocalRegion) == 24, "mirrored in runtime/abi.rs");
+static_assert(sizeof(Choice) == 16, "mirrored in runtime/abi.rs");
+static_assert(kPacketsAt % 128 == 0 && kArrivalsAt % 128 == 0, "lines of their own");
 static_assert(sizeof(State) == 256, "mirrored in runtime/abi.rs");
 
 } // namespace oxshmem::abi

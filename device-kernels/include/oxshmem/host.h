@@ -45,6 +45,7 @@ typedef enum oxshmem_status {
     OXSHMEM_ERROR_HEAP = 7,            /* the symmetric heap: exhausted, asymmetric calls, not an allocation */
     OXSHMEM_ERROR_TRANSPORT = 8,       /* an HCA or a transport that was asked for is not to be had */
     OXSHMEM_ERROR_INTERNAL = 9,        /* an error in this library */
+    OXSHMEM_ERROR_TEAM = 10,           /* a handle of no team; members of a team that do not come or disagree; no room for a team */
 } oxshmem_status;
 
 /* How a signal is updated. */
@@ -118,6 +119,91 @@ int oxshmem_host_quiet(void);
 int oxshmem_host_fence(void);
 int oxshmem_host_barrier_all(void);
 int oxshmem_host_sync_all(void);
+
+/* Teams: ordered sets of PEs. docs/teams.md. A handle is the same number on all members and in device code. The calls that make or
+ * end a team are collective over the team that is split or ended, or over the members of the new one; an error is returned on all
+ * of them, and nothing has changed then. Teams have no configuration: OxSHMEM has no contexts. */
+typedef int32_t oxshmem_team_t;
+enum {
+    OXSHMEM_TEAM_INVALID = -1,
+    OXSHMEM_TEAM_WORLD = 0,  /* all PEs */
+    OXSHMEM_TEAM_SHARED = 1, /* PEs that reach each other by load and store */
+    OXSHMEM_TEAM_NODE = 2,   /* PEs of the node */
+};
+/* -1 if there is no such team; a PE that is not in `destination` is -1 there, which is no error. */
+int oxshmem_host_team_my_pe(oxshmem_team_t team);
+int oxshmem_host_team_n_pes(oxshmem_team_t team);
+int oxshmem_host_team_translate_pe(oxshmem_team_t source, int pe, oxshmem_team_t destination);
+/* `size` PEs of `parent` from `start` on, `stride` apart. *team is OXSHMEM_TEAM_INVALID on PEs that are not among them. */
+int oxshmem_team_split_strided(oxshmem_team_t parent, int start, int stride, int size, oxshmem_team_t *team);
+/* The PEs of `parent` in rows of `xrange`: *x is the caller's row, *y its column. */
+int oxshmem_team_split_2d(oxshmem_team_t parent, int xrange, oxshmem_team_t *x, oxshmem_team_t *y);
+/* A team of any PEs: one gets an id and gives it to the others, and all of them, and no other PE, call `init` with it, each with
+ * the number that it will have. */
+typedef struct oxshmem_team_uniqueid {
+    unsigned char bytes[16];
+} oxshmem_team_uniqueid;
+int oxshmem_team_get_uniqueid(oxshmem_team_uniqueid *id);
+int oxshmem_team_init(const oxshmem_team_uniqueid *id, int my_pe, int n_pes, oxshmem_team_t *team);
+/* The team's collectives must have ended on all members. OXSHMEM_TEAM_INVALID is ignored. */
+int oxshmem_team_destroy(oxshmem_team_t team);
+/* Which algorithms the team's collectives use, as OXSHMEM_COLLECTIVES says it; at most `bytes` bytes with the 0 at the end. */
+int oxshmem_team_algorithms(oxshmem_team_t team, char *text, size_t bytes);
+
+/* Operators and element types of reductions. and, or, xor take integers; min and max all types but complex ones; prod all but half
+ * and bfloat16. */
+typedef enum oxshmem_reduce_op {
+    OXSHMEM_REDUCE_AND = 0,
+    OXSHMEM_REDUCE_OR = 1,
+    OXSHMEM_REDUCE_XOR = 2,
+    OXSHMEM_REDUCE_MIN = 3,
+    OXSHMEM_REDUCE_MAX = 4,
+    OXSHMEM_REDUCE_SUM = 5,
+    OXSHMEM_REDUCE_PROD = 6,
+} oxshmem_reduce_op;
+typedef enum oxshmem_type {
+    OXSHMEM_TYPE_INT8 = 0,
+    OXSHMEM_TYPE_INT16 = 1,
+    OXSHMEM_TYPE_INT32 = 2,
+    OXSHMEM_TYPE_INT64 = 3,
+    OXSHMEM_TYPE_UINT8 = 4,
+    OXSHMEM_TYPE_UINT16 = 5,
+    OXSHMEM_TYPE_UINT32 = 6,
+    OXSHMEM_TYPE_UINT64 = 7,
+    OXSHMEM_TYPE_FLOAT = 8,
+    OXSHMEM_TYPE_DOUBLE = 9,
+    OXSHMEM_TYPE_COMPLEXF = 10, /* two floats */
+    OXSHMEM_TYPE_COMPLEXD = 11, /* two doubles */
+    OXSHMEM_TYPE_HALF = 12,
+    OXSHMEM_TYPE_BFLOAT16 = 13,
+} oxshmem_type;
+
+/* Collectives: all members make the same calls on a team in the same order, with the same numbers (but `bytes` of collectmem).
+ * Addresses are symmetric. docs/teams.md says which buffers may be the same. Wrong calls of one member are errors on all. */
+int oxshmem_host_team_sync(oxshmem_team_t team);
+int oxshmem_host_barrier(oxshmem_team_t team);
+int oxshmem_host_broadcastmem(oxshmem_team_t team, void *dst, const void *src, size_t bytes, int root);
+int oxshmem_host_collectmem(oxshmem_team_t team, void *dst, const void *src, size_t bytes);
+int oxshmem_host_fcollectmem(oxshmem_team_t team, void *dst, const void *src, size_t bytes);
+int oxshmem_host_alltoallmem(oxshmem_team_t team, void *dst, const void *src, size_t bytes);
+/* Strides count elements, which have 1, 2, 4, 8 or 16 bytes. */
+int oxshmem_host_alltoallsmem(oxshmem_team_t team, void *dst, const void *src, ptrdiff_t dst_stride, ptrdiff_t src_stride,
+                              size_t n, size_t element_bytes);
+int oxshmem_host_reduce(oxshmem_team_t team, oxshmem_reduce_op op, oxshmem_type type, void *dst, const void *src, size_t n);
+int oxshmem_host_reducescatter(oxshmem_team_t team, oxshmem_reduce_op op, oxshmem_type type, void *dst, const void *src, size_t n);
+/* The same on a stream; collectives of a team come one after the other. */
+int oxshmemx_team_sync_on_stream(oxshmem_team_t team, void *stream);
+int oxshmemx_barrier_on_stream(oxshmem_team_t team, void *stream);
+int oxshmemx_broadcastmem_on_stream(oxshmem_team_t team, void *dst, const void *src, size_t bytes, int root, void *stream);
+int oxshmemx_collectmem_on_stream(oxshmem_team_t team, void *dst, const void *src, size_t bytes, void *stream);
+int oxshmemx_fcollectmem_on_stream(oxshmem_team_t team, void *dst, const void *src, size_t bytes, void *stream);
+int oxshmemx_alltoallmem_on_stream(oxshmem_team_t team, void *dst, const void *src, size_t bytes, void *stream);
+int oxshmemx_alltoallsmem_on_stream(oxshmem_team_t team, void *dst, const void *src, ptrdiff_t dst_stride, ptrdiff_t src_stride,
+                                    size_t n, size_t element_bytes, void *stream);
+int oxshmemx_reduce_on_stream(oxshmem_team_t team, oxshmem_reduce_op op, oxshmem_type type, void *dst, const void *src, size_t n,
+                              void *stream);
+int oxshmemx_reducescatter_on_stream(oxshmem_team_t team, oxshmem_reduce_op op, oxshmem_type type, void *dst, const void *src,
+                                     size_t n, void *stream);
 
 /* On a stream: queued, in order with the stream's other work. Both sides are memory that the GPU can access. */
 int oxshmemx_putmem_on_stream(void *dst, const void *src, size_t bytes, int pe, void *stream);

@@ -9,6 +9,8 @@
 
 #include "atomic.h"
 #include "barrier.h"
+#include "collectives.h"
 #include "rma.h"
 #include "signal.h"
+#include "team.h"
 #include "wait.h"

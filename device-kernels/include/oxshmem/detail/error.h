@@ -27,15 +27,23 @@ struct CompletionError {
     uint32_t syndrome, vendor_syndrome;
 };
 
+// Who an error is about: a PE (-1: none), and the team whose collective it is.
+struct Blame {
+    int pe;
+    int team;
+    OXSHMEM_DEVICE Blame(int pe, int team = abi::kTeamInvalid) : pe(pe), team(team) {}
+};
+
 // Completion errors and deadlines end every wait of the launch, because what it waits for may never come; a call with bad
 // arguments is dropped and ends none.
-OXSHMEM_DEVICE void record(ErrorCode code, Op op, int pe, uint64_t address, uint64_t length, const CompletionError &cqe) {
+OXSHMEM_DEVICE void record(ErrorCode code, Op op, Blame blame, uint64_t address, uint64_t length, const CompletionError &cqe) {
     abi::Control &ctl = control();
     if (port::compare_exchange<order::acq_rel, reach::device>(&ctl.claimed, 0u, 1u) == 0) {
         abi::ErrorRecord &e = ctl.error;
         e.code = static_cast<uint32_t>(code);
         e.op = static_cast<uint32_t>(op);
-        e.pe = pe;
+        e.pe = blame.pe;
+        e.team = blame.team;
         e.qpn = cqe.qpn;
         e.wqe_index = cqe.wqe_index;
         e.address = address;
@@ -53,8 +61,8 @@ OXSHMEM_DEVICE void record(ErrorCode code, Op op, int pe, uint64_t address, uint
     }
 }
 
-OXSHMEM_NOINLINE void raise(ErrorCode code, Op op, int pe, uint64_t address, uint64_t length) {
-    record(code, op, pe, address, length, {});
+OXSHMEM_NOINLINE void raise(ErrorCode code, Op op, Blame blame, uint64_t address, uint64_t length) {
+    record(code, op, blame, address, length, {});
 }
 
 OXSHMEM_NOINLINE void raise_completion(Op op, int pe, uint64_t address, uint64_t length, CompletionError cqe) {
@@ -78,17 +86,20 @@ OXSHMEM_NOINLINE uint64_t check_deadline(uint64_t deadline, uint32_t ends_on) {
     return deadline == 0 ? now + port::state().timeout_ns : now > deadline ? kTooLate : deadline;
 }
 
-// Who is to blame for a wait that took too long: a PE, or a function that finds out.
-OXSHMEM_DEVICE int blamed(int pe) {
+// Who is to blame for a wait that took too long: that is known, or a function finds out.
+OXSHMEM_DEVICE Blame blamed(int pe) {
     return pe;
 }
-template <class Find> OXSHMEM_DEVICE int blamed(Find find) {
+OXSHMEM_DEVICE Blame blamed(Blame blame) {
+    return blame;
+}
+template <class Find> OXSHMEM_DEVICE Blame blamed(Find find) {
     return find();
 }
 
-// Calls `done` until it answers true. False: the deadline passed (recorded with `op`, `pe` and `address`), or the launch is
-// being aborted. Polls several times, with nothing between that would delay the caller, before it looks at the clock and the
-// abort word.
+// Calls `done` until it answers true. False: the deadline passed (recorded with `op`, whom `pe` blames, and `address`), or the
+// launch is being aborted. Polls several times, with nothing between that would delay the caller, before it looks at the clock
+// and the abort word.
 template <OnAbort A = OnAbort::unwind, class Peer, class Done>
 OXSHMEM_DEVICE bool wait(Op op, Peer pe, const void *address, Done done) {
     constexpr uint32_t kPolls = 32;

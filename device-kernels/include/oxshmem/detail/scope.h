@@ -13,6 +13,7 @@ struct thread_scope {
     OXSHMEM_DEVICE static uint32_t rank() { return 0; }
     OXSHMEM_DEVICE static uint32_t size() { return 1; }
     OXSHMEM_DEVICE static void sync() {}
+    OXSHMEM_DEVICE static bool any(bool said) { return said; }
 };
 
 // The threads of a warp: 32, or what is left of the block in its last warp.
@@ -26,6 +27,11 @@ struct warp_scope {
     }
     // Lanes that a last warp does not have count as exited.
     OXSHMEM_DEVICE static void sync() { port::sync_warp(~0u); }
+    // sync, and whether any lane says so.
+    OXSHMEM_DEVICE static bool any(bool said) {
+        sync();
+        return port::ballot(~0u, said) != 0;
+    }
 };
 
 // All threads of the block.
@@ -34,6 +40,7 @@ struct block_scope {
     OXSHMEM_DEVICE static uint32_t rank() { return port::thread_rank(); }
     OXSHMEM_DEVICE static uint32_t size() { return port::block_threads(); }
     OXSHMEM_DEVICE static void sync() { port::sync_block(); }
+    OXSHMEM_DEVICE static bool any(bool said) { return port::sync_block_any(said); }
 };
 
 constexpr thread_scope thread{};

@@ -284,8 +284,12 @@ constexpr uint32_t kSectorBytes = 64;
 
 template <uint32_t> inline void touch(const void *, uint32_t) {}
 
-template <order O, reach R> inline vec16 load_four(const uint32_t *p) {
-    return {load<O, R>(p), load<O, R>(p + 1), load<O, R>(p + 2), load<O, R>(p + 3)};
+struct pair64 {
+    uint64_t first, second;
+};
+
+template <order O, reach R> inline pair64 load_pair(const uint64_t *p) {
+    return {load<O, R>(p), load<O, R>(p + 1)};
 }
 
 inline void store_pair(uint64_t *p, uint64_t first, uint64_t second) {
@@ -364,6 +368,35 @@ inline uint64_t byte_swap(uint64_t value) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------------
+// Numbers
+// ---------------------------------------------------------------------------------------------------------------------------
+
+inline float half_to_float(uint16_t bits) {
+    const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16, exponent = bits >> 10 & 31, fraction = bits & 0x3ff;
+    if (exponent == 31) {
+        return detail::bits<float>(sign | 0x7f800000 | fraction << 13);
+    }
+    const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -24)
+                                          : detail::bits<float>((exponent + 112) << 23 | fraction << 13);
+    return sign != 0 ? -magnitude : magnitude;
+}
+
+inline uint16_t float_to_half(float value) {
+    const uint32_t word = detail::bits<uint32_t>(value);
+    const uint16_t sign = static_cast<uint16_t>(word >> 16 & 0x8000);
+    const float magnitude = std::fabs(value);
+    if (!(magnitude < 65520.0f)) { // rounds to infinity, or is NaN
+        return static_cast<uint16_t>(sign | (magnitude != magnitude ? 0x7fff : 0x7c00));
+    }
+    if (magnitude < 0x1p-14f) {
+        // Subnormal: a multiple of 2^-24; one that rounds up to the smallest normal number has the bits for it.
+        return static_cast<uint16_t>(sign | static_cast<uint16_t>(std::nearbyint(std::ldexp(magnitude, 24))));
+    }
+    const uint32_t even = (word & 0x7fffffff) + 0xfff + (word >> 13 & 1);
+    return static_cast<uint16_t>(sign | (even - (112u << 23)) >> 13);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------------
 // Warps and blocks
 // ---------------------------------------------------------------------------------------------------------------------------
 
@@ -413,6 +446,9 @@ inline void sync_warp(uint32_t mask) {
 
 inline void sync_block() {
     oxshmem_cpu_sync_block(oxshmem_cpu_current, 0);
+}
+inline bool sync_block_any(bool predicate) {
+    return oxshmem_cpu_sync_block(oxshmem_cpu_current, predicate ? 1 : 0) >> 32 != 0;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------------

@@ -279,13 +279,19 @@ template <uint32_t kSectors> OXSHMEM_DEVICE void touch(const void *p, uint32_t b
     asm volatile("{ .reg .pred p; setp.eq.u32 p, %0, 1; @p nanosleep.u32 0; }" ::"r"(all));
 }
 
-template <order O, reach R> OXSHMEM_DEVICE vec16 load_four(const uint32_t *p) {
-    static_assert(O == order::acquire && R == reach::system);
-    vec16 v;
-    asm volatile("ld.acquire.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(__cvta_generic_to_global(p))
-                 : "memory");
+struct pair64 {
+    uint64_t first, second;
+};
+
+template <order O, reach R> OXSHMEM_DEVICE pair64 load_pair(const uint64_t *p) {
+    static_assert(R == reach::system);
+    const uint64_t at = detail::operand<R>(p);
+    pair64 v;
+    if constexpr (O == order::acquire) {
+        asm volatile("ld.acquire.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(v.first), "=l"(v.second) : "l"(at) : "memory");
+    } else {
+        asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(v.first), "=l"(v.second) : "l"(at) : "memory");
+    }
     return v;
 }
 
@@ -392,6 +398,9 @@ OXSHMEM_DEVICE void sync_warp(uint32_t mask) {
 OXSHMEM_DEVICE void sync_block() {
     __syncthreads();
 }
+OXSHMEM_DEVICE bool sync_block_any(bool predicate) {
+    return __syncthreads_or(predicate ? 1 : 0) != 0;
+}
 
 OXSHMEM_DEVICE uint32_t count_ones(uint32_t bits) {
     return __popc(bits);
@@ -410,6 +419,17 @@ OXSHMEM_DEVICE uint32_t byte_swap(uint32_t v) {
 }
 OXSHMEM_DEVICE uint64_t byte_swap(uint64_t v) {
     return static_cast<uint64_t>(byte_swap(static_cast<uint32_t>(v))) << 32 | byte_swap(static_cast<uint32_t>(v >> 32));
+}
+
+OXSHMEM_DEVICE float half_to_float(uint16_t bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+}
+OXSHMEM_DEVICE uint16_t float_to_half(float value) {
+    uint16_t bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
 }
 
 OXSHMEM_DEVICE uint3 block_index() {

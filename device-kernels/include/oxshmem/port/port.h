@@ -22,8 +22,8 @@
 //       One access of 16 aligned bytes, relaxed; not atomic as a whole.
 //   touch<n>(const void *p, uint32_t bytes)
 //       For loads that follow: has the first n sectors (kSectorBytes each) of these in the cache next to the thread.
-//   load_four<acquire, system>(const uint32_t *) -> vec16
-//       Four loads of adjacent words, aligned to 16 bytes, as one access.
+//   load_pair<order, system>(const uint64_t *) -> pair64 { first, second }
+//       Two loads of adjacent words, aligned to 16 bytes, as one access.
 //   store_pair(uint64_t *p, uint64_t first, uint64_t second)
 //       Two relaxed stores of system reach, to p[0] and p[1], in any order; p is aligned to 16 bytes.
 //   wake_host()
@@ -43,6 +43,9 @@
 // Bits
 //   count_ones, lowest_bit (of a value that is not 0), leading_zeros (likewise), byte_swap
 //
+// Numbers
+//   half_to_float(uint16_t) -> float, float_to_half(float) -> uint16_t     IEEE 754 binary16; rounds to nearest even
+//
 // Warps of 32 lanes. `mask` names lanes, must name the caller, and every lane in it that has not exited must make the same call
 // with the same mask.
 //   active_mask()                    the lanes that are converged with the caller, itself included. A hint about grouping: two
@@ -59,6 +62,7 @@
 //                                    the lanes of the mask whose value is not that of the next lower lane of the mask plus
 //                                    `step`, and the lowest lane: where runs of equally spaced values begin. `step` is the same
 //                                    for all.
+//   sync_block_any(predicate)        sync_block, and whether any thread's predicate is true
 //   sync_warp(mask), sync_block()    barriers that also order memory among their participants. Exited threads do not count, nor
 //   do lanes that the block's last warp does not have.
 //

@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// Collectives over a team: broadcast, collect, fcollect, alltoall, alltoalls, reduce, reducescatter.
+//
+// Every member makes the same call, one group of threads per PE at a time; different teams may be busy at the same time. dst
+// and src are symmetric, the same on all members. When a call returns, dst holds the result and src may be reused, on this PE.
+// Each answers 0, or not 0 if an error was recorded: then nothing was written to dst, unless a deadline or the job's end came
+// between. A call that is refused on one member is an error on all of them.
+//
+// The algorithm is chosen by the team's table (docs/teams.md). Results of reductions are equal on all members to the last bit,
+// and from run to run for one algorithm and team.
+#pragma once
+
+#include "detail/exchange.h"
+#include "detail/tree.h"
+
+namespace oxshmem {
+
+namespace detail {
+
+// What the calls announce beside buffers and size.
+OXSHMEM_DEVICE uint64_t extra_of(uint64_t a, uint64_t b, uint64_t c) {
+    return (a * 0x9e3779b97f4a7c15ull + b) * 0xbf58476d1ce4e5b9ull + c;
+}
+
+template <class Scope> OXSHMEM_OUTLINE int broadcast_bytes(int handle, void *dst, const void *src, uint64_t bytes, int root) {
+    Session session;
+    if (!begin<Scope>(session, handle, Op::broadcast, Call::broadcast)) {
+        return 1;
+    }
+    check_root<Scope>(session, root);
+    check_buffers<Scope>(session, dst, bytes, src, bytes, true);
+    const uint32_t announced = announced_by(session, dst, src, bytes, static_cast<uint64_t>(root));
+    const Algorithm algorithm = choose(session, Collective::broadcast, bytes);
+    take_epoch<Scope>(session);
+    if (session.team.one_round && algorithm == Algorithm::packets && bytes <= packet_room(session.team.n)) {
+        const auto load = [&](int, uint32_t offset, uint64_t left) { return load_piece(at_offset(src, offset), left); };
+        const auto store = [&](int, uint32_t offset, vec16 value, uint64_t left) {
+            store_piece(at_offset(dst, offset), value, left);
+        };
+        return exchange<Scope>(session, announced, static_cast<uint32_t>(bytes), root, load, store) ? 0 : 1;
+    }
+    if (!meet<Scope, true>(session.team, session.op, announced)) {
+        return 1;
+    }
+    if (bytes == 0) {
+        return 0;
+    }
+    const bool good = algorithm == Algorithm::tree ? tree_broadcast<Scope>(session, dst, src, bytes, root)
+                                                   : push_broadcast<Scope>(session, dst, src, bytes, root);
+    return good ? 0 : 1;
+}
+
+// fcollect (`step` 0: all get the same) and alltoall (`step` = `bytes`): `bytes` bytes for each member.
+template <class Scope>
+OXSHMEM_DEVICE int gather_parts(int handle, Collective collective, Op op, Call call, void *dst, const void *src, uint64_t bytes,
+                                uint64_t step) {
+    Session session;
+    if (!begin<Scope>(session, handle, op, call)) {
+        return 1;
+    }
+    check_buffers<Scope>(session, dst, times(bytes, session.team.n), src, step == 0 ? bytes : times(bytes, session.team.n),
+                         false);
+    const uint32_t announced = announced_by(session, dst, src, bytes, 0);
+    const Algorithm algorithm = choose(session, collective, bytes);
+    take_epoch<Scope>(session);
+    if (session.team.one_round && algorithm == Algorithm::packets && bytes <= packet_room(session.team.n)) {
+        const auto load = [&](int member, uint32_t offset, uint64_t left) {
+            return load_piece(at_offset(src, step * static_cast<uint64_t>(member) + offset), left);
+        };
+        const auto store = [&](int member, uint32_t offset, vec16 value, uint64_t left) {
+            store_piece(at_offset(dst, bytes * static_cast<uint64_t>(member) + offset), value, left);
+        };
+        return exchange<Scope>(session, announced, static_cast<uint32_t>(bytes), -1, load, store) ? 0 : 1;
+    }
+    if (!meet<Scope, true>(session.team, session.op, announced)) {
+        return 1;
+    }
+    return bytes == 0 || push_parts<Scope>(session, dst, src, bytes, step) ? 0 : 1;
+}
+
+template <class Scope> OXSHMEM_OUTLINE int fcollect_bytes(int handle, void *dst, const void *src, uint64_t bytes) {
+    return gather_parts<Scope>(handle, Collective::fcollect, Op::fcollect, Call::fcollect, dst, src, bytes, 0);
+}
+
+template <class Scope> OXSHMEM_OUTLINE int alltoall_bytes(int handle, void *dst, const void *src, uint64_t bytes) {
+    return gather_parts<Scope>(handle, Collective::alltoall, Op::alltoall, Call::alltoall, dst, src, bytes, bytes);
+}
+
+// Elements lie `strides` bytes apart, `n` of them for each member.
+template <class Scope>
+OXSHMEM_OUTLINE int alltoalls_bytes(int handle, void *dst, const void *src, ptrdiff_t dst_stride, ptrdiff_t src_stride,
+                                    uint64_t n, uint32_t element) {
+    Session session;
+    if (!begin<Scope>(session, handle, Op::alltoalls, Call::alltoalls)) {
+        return 1;
+    }
+    const bool sized = element == 1 || element == 2 || element == 4 || element == 8 || element == 16;
+    const bool good_strides = dst_stride >= 1 && src_stride >= 1;
+    if (!sized || !good_strides) {
+        refuse<Scope>(session, ErrorCode::bad_argument, nullptr,
+                      !sized ? element : static_cast<uint64_t>(dst_stride < 1 ? dst_stride : src_stride));
+    } else {
+        // From the first element to the last one's end.
+        const auto extent = [&](ptrdiff_t stride) {
+            const uint64_t count = times(n, session.team.n);
+            const uint64_t most = (~0ull / element - 1) / static_cast<uint64_t>(stride);
+            return count == 0 ? 0 : count - 1 > most ? ~0ull : ((count - 1) * static_cast<uint64_t>(stride) + 1) * element;
+        };
+        check_buffers<Scope>(session, dst, extent(dst_stride), src, extent(src_stride), false);
+    }
+    const Strides strides{element, static_cast<uint64_t>(dst_stride) * element, static_cast<uint64_t>(src_stride) * element};
+    const uint32_t announced = announced_by(session, dst, src, n, extra_of(element, strides.dst, strides.src));
+    const uint64_t bytes = sized ? times(n, static_cast<int>(element)) : 0;
+    const Algorithm algorithm = choose(session, Collective::alltoalls, bytes);
+    take_epoch<Scope>(session);
+    if (session.team.one_round && algorithm == Algorithm::packets && bytes <= packet_room(session.team.n)) {
+        const auto each = [&](uint32_t offset, uint64_t left, auto visit) {
+            const uint32_t end = left < kPiece ? static_cast<uint32_t>(left) : kPiece;
+            for (uint32_t at = 0; at < end; at += element) {
+                visit(at, (offset + at) / element);
+            }
+        };
+        const auto load = [&](int member, uint32_t offset, uint64_t left) {
+            vec16 value{};
+            each(offset, left, [&](uint32_t at, uint64_t index) {
+                const uint64_t number = static_cast<uint64_t>(member) * n + index;
+                memcpy(reinterpret_cast<char *>(&value) + at, at_offset(src, number * strides.src), element);
+            });
+            return value;
+        };
+        const auto store = [&](int member, uint32_t offset, vec16 value, uint64_t left) {
+            each(offset, left, [&](uint32_t at, uint64_t index) {
+                const uint64_t number = static_cast<uint64_t>(member) * n + index;
+                memcpy(at_offset(dst, number * strides.dst), reinterpret_cast<const char *>(&value) + at, element);
+            });
+        };
+        return exchange<Scope>(session, announced, static_cast<uint32_t>(bytes), -1, load, store) ? 0 : 1;
+    }
+    if (!meet<Scope, true>(session.team, session.op, announced)) {
+        return 1;
+    }
+    return n == 0 || push_strided<Scope>(session, dst, src, n, strides) ? 0 : 1;
+}
+
+// The sizes of all members' contributions to a collect, each in the first piece of its packets (or, over the network, in the
+// place where its packets would be).
+struct Sizes {
+    const TeamView &team;
+    bool packed;
+
+    OXSHMEM_DEVICE uint64_t of(int member) const {
+        if (!packed) {
+            return port::load<order::relaxed, reach::system>(as<uint64_t>(team.packets()) + member);
+        }
+        vec16 first;
+        look_at_piece(team, member, 0, first, 8);
+        return static_cast<uint64_t>(first.y) << 32 | first.x;
+    }
+};
+
+// What collect does once the sizes are known: dst has to have room for all, on every member alike.
+template <class Scope>
+OXSHMEM_DEVICE bool check_collected(Session &session, const Sizes &sizes, void *dst, const void *src, uint64_t bytes,
+                                    uint64_t &before, uint64_t &largest) {
+    uint64_t total = 0;
+    before = 0, largest = 0;
+    for (int member = 0; member < session.team.n; ++member) {
+        const uint64_t size = sizes.of(member);
+        before = member == session.team.me ? total : before;
+        largest = size > largest ? size : largest;
+        total = total + size < total ? ~0ull : total + size;
+    }
+    check_buffers<Scope>(session, dst, total, src, bytes, false);
+    return !session.bad;
+}
+
+// Small contributions travel with their sizes, and if all are small that is all. Otherwise they are pushed to where they
+// belong.
+template <class Scope> OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, const void *src, uint64_t bytes) {
+    Session session;
+    if (!begin<Scope>(session, handle, Op::collect, Call::collect)) {
+        return 1;
+    }
+    const TeamView &team = session.team;
+    check_buffers<Scope>(session, dst, 0, src, bytes, false);
+    const uint32_t announced = announced_by(session, dst, src, 0, 0);
+    // The table is asked for what fits, because the sizes of others are not known yet.
+    const uint64_t room = packet_room(team.n) - kPiece;
+    uint64_t limit = 0;
+    for (uint32_t i = 0; i < abi::kChoices; ++i) {
+        const abi::Choice &choice = session.row->choices[static_cast<uint32_t>(Collective::collect)][i];
+        if (choice.algorithm == static_cast<uint32_t>(Algorithm::packets) && choice.up_to_bytes > limit) {
+            limit = choice.up_to_bytes;
+        }
+    }
+    limit = least(limit, room);
+    const Sizes sizes{team, team.one_round};
+    uint64_t before, largest;
+    take_epoch<Scope>(session);
+    if (team.one_round) {
+        const uint32_t small = bytes <= limit ? static_cast<uint32_t>(bytes) : 0;
+        const auto load = [&](int, uint32_t offset, uint64_t left) {
+            if (offset == 0) {
+                return vec16{static_cast<uint32_t>(bytes), static_cast<uint32_t>(bytes >> 32), 0, 0};
+            }
+            return load_piece(at_offset(src, offset - kPiece), left);
+        };
+        // The own size lies where the others' do, so that the sum is the same code for all.
+        if (Scope::rank() == 0) {
+            send_piece(team, team.me, 0, load(team.me, 0, kPiece), 8);
+        }
+        if (!session.bad) {
+            send_packets<Scope>(session, kPiece + small, load);
+        }
+        const auto sized = [&](uint32_t member, int &missing) {
+            vec16 first;
+            missing = static_cast<int>(member);
+            return look_at_piece(team, missing, 0, first, 8);
+        };
+        if (!receive_packets<Scope>(session, announced, static_cast<uint32_t>(team.n), 1, sized, [](uint32_t) {}) ||
+            !check_collected<Scope>(session, sizes, dst, src, bytes, before, largest)) {
+            return 1;
+        }
+        if (largest <= limit) {
+            bool good = true;
+            uint64_t to = 0;
+            for (int member = 0; member < team.n; ++member) {
+                const uint32_t size = static_cast<uint32_t>(sizes.of(member));
+                for (uint32_t at = Scope::rank() * kPiece; good && at < size; at += Scope::size() * kPiece) {
+                    vec16 value;
+                    if (member == team.me) {
+                        value = load_piece(at_offset(src, at), size - at);
+                    } else {
+                        good = wait(session.op, team.blame(member), as<void>(team.packets()),
+                                    [&] { return look_at_piece(team, member, at / kPiece + 1, value, size - at); });
+                    }
+                    if (good) {
+                        store_piece(at_offset(dst, to + at), value, size - at);
+                    }
+                }
+                to += size;
+            }
+            return Scope::any(!good) ? 1 : 0;
+        }
+    } else {
+        if (!meet<Scope, true>(team, session.op, announced)) {
+            return 1;
+        }
+        uint64_t *own = as<uint64_t>(team.packets()) + team.me;
+        if (Scope::rank() == 0) {
+            port::store<order::relaxed, reach::system>(own, bytes);
+        }
+        Scope::sync();
+        for (int distance = 1; distance < team.n; ++distance) {
+            deliver<Scope>(session, 1, session.member_behind(distance), own, own, sizeof(*own), 1);
+        }
+        if (!await_arrivals<Scope>(session, 1, [](int) { return 1u; }) ||
+            !check_collected<Scope>(session, sizes, dst, src, bytes, before, largest)) {
+            return 1;
+        }
+    }
+    char *to = at_offset(dst, before);
+    if (team.one_round) {
+        spread<Scope>(session, to, src, bytes);
+        return end_together<Scope, true>(session) ? 0 : 1;
+    }
+    for (int distance = 1; distance < team.n; ++distance) {
+        deliver<Scope>(session, 0, session.member_behind(distance), to, src, bytes, 1);
+    }
+    near_copy<Scope>(to, src, bytes);
+    complete_sends<Scope>(session, [](int) { return true; });
+    return await_arrivals<Scope>(session, 0, [](int) { return 1u; }) ? 0 : 1;
+}
+
+// reduce (`to_all`: `n` elements, the result on all members) and reducescatter (`n` elements of the result on each member).
+template <class Scope, class Combine>
+OXSHMEM_OUTLINE int reduce_elements(int handle, void *dst, const void *src, uint64_t n, bool to_all, Combine combine) {
+    Session session;
+    if (!begin<Scope>(session, handle, to_all ? Op::reduce : Op::reducescatter, to_all ? Call::reduce : Call::reducescatter)) {
+        return 1;
+    }
+    const uint64_t kinds = static_cast<uint64_t>(combine.type()) << 32 | static_cast<uint64_t>(combine.op());
+    uint64_t bytes = 0;
+    if (!is_reduction(combine.type(), combine.op())) {
+        refuse<Scope>(session, ErrorCode::bad_argument, nullptr, kinds);
+    } else {
+        bytes = times(n, static_cast<int>(element_bytes(combine.type())));
+        check_buffers<Scope>(session, dst, bytes, src, to_all ? bytes : times(bytes, session.team.n), to_all);
+    }
+    const uint32_t announced = announced_by(session, dst, src, n, kinds);
+    const Algorithm algorithm = choose(session, to_all ? Collective::reduce : Collective::reducescatter, bytes);
+    take_epoch<Scope>(session);
+    if (session.team.one_round && algorithm == Algorithm::packets && bytes <= packet_room(session.team.n)) {
+        const auto load = [&](int member, uint32_t offset, uint64_t left) {
+            return load_piece(at_offset(src, (to_all ? 0 : bytes * static_cast<uint64_t>(member)) + offset), left);
+        };
+        const auto store = [&](uint32_t offset, vec16 value, uint64_t left) {
+            store_piece(at_offset(dst, offset), value, left);
+        };
+        return exchange_combined<Scope>(session, announced, static_cast<uint32_t>(bytes), combine, load, store) ? 0 : 1;
+    }
+    if (!meet<Scope, true>(session.team, session.op, announced)) {
+        return 1;
+    }
+    if (bytes == 0) {
+        return 0;
+    }
+    const bool good = to_all && algorithm == Algorithm::tree ? tree_reduce<Scope>(session, dst, src, bytes, combine)
+                                                             : push_combined<Scope>(session, dst, src, bytes, to_all, combine);
+    return good ? 0 : 1;
+}
+
+} // namespace detail
+
+// `bytes` bytes of member `root`'s src to all members' dst, its own included. dst may be src.
+template <class Scope> OXSHMEM_DEVICE int broadcastmem(Scope, team_t team, void *dst, const void *src, size_t bytes, int root) {
+    return detail::broadcast_bytes<Scope>(team, dst, src, bytes, root);
+}
+template <class Scope, class T> OXSHMEM_DEVICE int broadcast(Scope, team_t team, T *dst, const T *src, size_t n, int root) {
+    return detail::broadcast_bytes<Scope>(team, dst, src, detail::bytes_of<T>(n), root);
+}
+
+// All members' src one behind the other to all members' dst; members may contribute different lengths.
+template <class Scope> OXSHMEM_DEVICE int collectmem(Scope, team_t team, void *dst, const void *src, size_t bytes) {
+    return detail::collect_bytes<Scope>(team, dst, src, bytes);
+}
+template <class Scope, class T> OXSHMEM_DEVICE int collect(Scope, team_t team, T *dst, const T *src, size_t n) {
+    return detail::collect_bytes<Scope>(team, dst, src, detail::bytes_of<T>(n));
+}
+
+// The same, of one length for all.
+template <class Scope> OXSHMEM_DEVICE int fcollectmem(Scope, team_t team, void *dst, const void *src, size_t bytes) {
+    return detail::fcollect_bytes<Scope>(team, dst, src, bytes);
+}
+template <class Scope, class T> OXSHMEM_DEVICE int fcollect(Scope, team_t team, T *dst, const T *src, size_t n) {
+    return detail::fcollect_bytes<Scope>(team, dst, src, detail::bytes_of<T>(n));
+}
+
+// Part j of member i's src, of `n` elements, becomes part i of member j's dst.
+template <class Scope> OXSHMEM_DEVICE int alltoallmem(Scope, team_t team, void *dst, const void *src, size_t bytes) {
+    return detail::alltoall_bytes<Scope>(team, dst, src, bytes);
+}
+template <class Scope, class T> OXSHMEM_DEVICE int alltoall(Scope, team_t team, T *dst, const T *src, size_t n) {
+    return detail::alltoall_bytes<Scope>(team, dst, src, detail::bytes_of<T>(n));
+}
+
+// The same with elements `dst_stride` and `src_stride` elements apart, at least 1.
+template <class Scope>
+OXSHMEM_DEVICE int alltoallsmem(Scope, team_t team, void *dst, const void *src, ptrdiff_t dst_stride, ptrdiff_t src_stride,
+                                size_t bytes) {
+    return detail::alltoalls_bytes<Scope>(team, dst, src, dst_stride, src_stride, bytes, 1);
+}
+template <class Scope, class T>
+OXSHMEM_DEVICE int alltoalls(Scope, team_t team, T *dst, const T *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t n) {
+    return detail::alltoalls_bytes<Scope>(team, dst, src, dst_stride, src_stride, n, sizeof(T));
+}
+
+// `n` elements of all members' src combined by an operator (op_sum and so on), to all members' dst. dst may be src.
+template <class Scope, class Operator, class T>
+OXSHMEM_DEVICE int reduce(Scope, team_t team, Operator, T *dst, const T *src, size_t n) {
+    return detail::reduce_elements<Scope>(team, dst, src, n, true, detail::Combine<T, Operator::kNumber>{});
+}
+
+// Part i of all members' src, of `n` elements, combined to member i's dst.
+template <class Scope, class Operator, class T>
+OXSHMEM_DEVICE int reducescatter(Scope, team_t team, Operator, T *dst, const T *src, size_t n) {
+    return detail::reduce_elements<Scope>(team, dst, src, n, false, detail::Combine<T, Operator::kNumber>{});
+}
+
+} // namespace oxshmem

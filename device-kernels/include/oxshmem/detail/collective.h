@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// What all collectives share: checks of arguments, the choice of an algorithm, unaligned pieces of 16 bytes, and arrivals.
+#pragma once
+
+#include <oxshmem/team.h>
+
+#include "copy.h"
+
+namespace oxshmem::detail {
+
+using abi::Algorithm;
+using abi::Collective;
+using port::vec16;
+
+// Data is looked at 16 bytes at a time, wherever it begins; the last piece may be shorter.
+constexpr uint32_t kPiece = sizeof(vec16);
+
+OXSHMEM_OUTLINE vec16 load_bytes(const char *from, uint32_t bytes) {
+    vec16 value{};
+    memcpy(&value, from, bytes < kPiece ? bytes : kPiece);
+    return value;
+}
+OXSHMEM_OUTLINE void store_bytes(char *to, vec16 value, uint32_t bytes) {
+    memcpy(to, &value, bytes < kPiece ? bytes : kPiece);
+}
+
+OXSHMEM_DEVICE uint32_t word_at(const char *from, uint32_t offset, uint32_t bytes) {
+    return offset < bytes ? reinterpret_cast<const uint32_t *>(from)[offset / 4] : 0;
+}
+
+// The first `bytes` bytes at `from`, at most 16; the rest is 0.
+OXSHMEM_DEVICE vec16 load_piece(const char *from, uint64_t bytes) {
+    const uint32_t part = bytes < kPiece ? static_cast<uint32_t>(bytes) : kPiece;
+    if (!port::kCoalesced) {
+        return load_bytes(from, part);
+    }
+    const uint64_t at = reinterpret_cast<uint64_t>(from);
+    if (at % 16 == 0 && part == kPiece) {
+        return port::load_vec(from);
+    }
+    if (((at | part) & 3) == 0) {
+        return {word_at(from, 0, part), word_at(from, 4, part), word_at(from, 8, part), word_at(from, 12, part)};
+    }
+    return load_bytes(from, part);
+}
+
+OXSHMEM_DEVICE void store_piece(char *to, vec16 value, uint64_t bytes) {
+    const uint32_t part = bytes < kPiece ? static_cast<uint32_t>(bytes) : kPiece;
+    const uint64_t at = reinterpret_cast<uint64_t>(to);
+    if (port::kCoalesced && at % 16 == 0 && part == kPiece) {
+        port::store_vec(to, value);
+    } else if (port::kCoalesced && ((at | part) & 3) == 0) {
+        uint32_t *words = reinterpret_cast<uint32_t *>(to);
+        words[0] = value.x;
+        if (part > 4) {
+            words[1] = value.y;
+        }
+        if (part > 8) {
+            words[2] = value.z;
+        }
+        if (part > 12) {
+            words[3] = value.w;
+        }
+    } else {
+        store_bytes(to, value, part);
+    }
+}
+
+OXSHMEM_DEVICE uint64_t pieces_of(uint64_t bytes) {
+    return (bytes + kPiece - 1) / kPiece;
+}
+
+// The product, or the highest number, which no heap has.
+OXSHMEM_DEVICE uint64_t times(uint64_t bytes, int n) {
+    return bytes > ~0ull / static_cast<uint64_t>(n) ? ~0ull : bytes * static_cast<uint64_t>(n);
+}
+
+// One call of a collective by one PE.
+struct Session {
+    TeamView team;
+    const abi::Team *row;
+    Op op;
+    Call call;
+    bool bad; // an argument was refused
+
+    OXSHMEM_DEVICE Blame blame() const { return {port::state().my_pe, team.handle}; }
+    // The member `distance` behind the own one.
+    OXSHMEM_DEVICE int member_behind(int distance) const {
+        const int member = team.me + distance;
+        return member < team.n ? member : member - team.n;
+    }
+};
+
+// Finds the team. False: there is none, which one lane records.
+template <class Scope> OXSHMEM_DEVICE bool begin(Session &session, int handle, Op op, Call call) {
+    session.row = find_team(handle);
+    session.op = op, session.call = call, session.bad = false;
+    if (session.row == nullptr) {
+        if (Scope::rank() == 0) {
+            raise(ErrorCode::bad_team, op, {-1, handle}, 0, static_cast<uint32_t>(handle));
+        }
+        return false;
+    }
+    session.team = view_of(*session.row);
+    return true;
+}
+
+template <class Scope>
+OXSHMEM_DEVICE void refuse(Session &session, ErrorCode code, const void *address, uint64_t length, int pe = -1) {
+    if (Scope::rank() == 0 && !session.bad) {
+        raise(code, session.op, pe == -1 ? session.blame() : Blame{pe, session.team.handle},
+              reinterpret_cast<uint64_t>(address), length);
+    }
+    session.bad = true;
+}
+
+template <class Scope> OXSHMEM_DEVICE void check_root(Session &session, int root) {
+    if (static_cast<uint32_t>(root) >= static_cast<uint32_t>(session.team.n)) {
+        refuse<Scope>(session, ErrorCode::bad_argument, nullptr, static_cast<uint64_t>(static_cast<int64_t>(root)));
+    }
+}
+
+// Both buffers lie in the heap and apart from each other; or they begin at one address, where that is allowed. Empty ones may
+// be anywhere.
+template <class Scope>
+OXSHMEM_DEVICE void check_buffers(Session &session, const void *dst, uint64_t dst_bytes, const void *src, uint64_t src_bytes,
+                                  bool same_allowed) {
+    const uint64_t to = reinterpret_cast<uint64_t>(dst), from = reinterpret_cast<uint64_t>(src);
+    if (dst_bytes != 0 && !in_heap(dst, dst_bytes)) {
+        refuse<Scope>(session, ErrorCode::address_outside_heap, dst, dst_bytes);
+    } else if (src_bytes != 0 && !in_heap(src, src_bytes)) {
+        refuse<Scope>(session, ErrorCode::address_outside_heap, src, src_bytes);
+    } else if (dst_bytes != 0 && src_bytes != 0 && to < from + src_bytes && from < to + dst_bytes &&
+               !(same_allowed && to == from)) {
+        refuse<Scope>(session, ErrorCode::overlap, dst, from);
+    }
+}
+
+// What the own call announces: everything that has to be equal is in the hash.
+OXSHMEM_DEVICE uint32_t announced_by(const Session &session, const void *dst, const void *src, uint64_t size, uint64_t extra) {
+    if (session.bad) {
+        return announce_bad(port::state().my_pe);
+    }
+    uint64_t hash = size * 0x9e3779b97f4a7c15ull;
+    hash = (hash ^ hash >> 29 ^ offset_of(dst)) * 0xbf58476d1ce4e5b9ull;
+    hash = (hash ^ hash >> 32 ^ offset_of(src)) * 0x94d049bb133111ebull;
+    hash = (hash ^ hash >> 29 ^ extra) * 0x9e3779b97f4a7c15ull;
+    return announce(session.call, hash >> 36);
+}
+
+OXSHMEM_DEVICE Algorithm choose(const Session &session, Collective collective, uint64_t bytes) {
+    const abi::Choice *choices = session.row->choices[static_cast<uint32_t>(collective)];
+    for (uint32_t i = 0; i < abi::kChoices; ++i) {
+        if (bytes <= choices[i].up_to_bytes) {
+            return static_cast<Algorithm>(choices[i].algorithm);
+        }
+    }
+    return Algorithm::push;
+}
+
+// The scope's earlier accesses are done, all lanes know the epoch, and it is taken.
+template <class Scope> OXSHMEM_DEVICE void take_epoch(const Session &session) {
+    Scope::sync();
+    if (Scope::rank() == 0) {
+        close_epoch(session.team);
+    }
+}
+
+// Arrivals: what member i has sent, of two kinds, as epoch << 32 | how much of it has arrived.
+OXSHMEM_DEVICE uint64_t arrival_of(const TeamView &team, uint32_t count) {
+    return static_cast<uint64_t>(team.epoch) << 32 | count;
+}
+
+OXSHMEM_DEVICE bool await_arrival(const Session &session, int kind, int member, uint32_t count) {
+    const uint64_t *word = session.team.arrivals(kind) + member;
+    return wait(session.op, session.team.blame(member), word, [&] {
+        const uint64_t seen = port::load<order::acquire, reach::system>(word);
+        return seen >> 32 == session.team.epoch && static_cast<uint32_t>(seen) >= count;
+    });
+}
+
+// Waits until `wanted(member)` of every other member has arrived; 0: nothing. Ends with Scope::any.
+template <class Scope, class Wanted> OXSHMEM_DEVICE bool await_arrivals(const Session &session, int kind, Wanted wanted) {
+    bool good = true;
+    for (int member = static_cast<int>(Scope::rank()); good && member < session.team.n;
+         member += static_cast<int>(Scope::size())) {
+        const uint32_t count = member == session.team.me ? 0 : wanted(member);
+        good = count == 0 || await_arrival(session, kind, member, count);
+    }
+    return !Scope::any(!good);
+}
+
+// Tells load/store reachable members, from `first` to before `last`, that all lanes' stores to them are done.
+template <class Scope, bool Visible> OXSHMEM_DEVICE void arrive(const Session &session, int kind, int first, int last) {
+    Scope::sync();
+    const int rank = static_cast<int>(Scope::rank()), lanes = meeting_lanes(static_cast<int>(Scope::size()));
+    if (rank < lanes && first + rank < last) {
+        if (Visible) {
+            release_stores();
+        }
+        uint64_t *own = session.team.arrivals(kind) + session.team.me;
+        for (int member = first + rank; member < last; member += lanes) {
+            port::store<order::relaxed, reach::system>(translate(own, session.team.pe_of(member)), arrival_of(session.team, 1));
+        }
+    }
+}
+
+} // namespace oxshmem::detail

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// Packets: small collectives in one round, where all members are load and store reachable.
+//
+// Data travels in words of which one half is data and the other half the epoch, so each says by itself that it has arrived: no
+// fence, and nobody is told anything afterwards. Each sender has its share of every member's workspace. Headers travel beside
+// the packets, and nothing is stored to dst before all of them agree.
+#pragma once
+
+#include "collective.h"
+#include "reduce_ops.h"
+
+namespace oxshmem::detail {
+
+// A piece of 16 bytes of data takes two units of 16 bytes, each with 8 bytes of data.
+constexpr uint32_t kPacketPiece = 2 * kPiece;
+// Pieces that a lane has under way at once.
+constexpr uint32_t kPiecesAtOnce = 4;
+
+OXSHMEM_DEVICE uint32_t packet_share(int n) {
+    return static_cast<uint32_t>(abi::kPacketBytes) / static_cast<uint32_t>(n) / kPacketPiece * kPacketPiece;
+}
+// Bytes of data that one member can send to each other one.
+OXSHMEM_DEVICE uint32_t packet_room(int n) {
+    return packet_share(n) / 2;
+}
+
+OXSHMEM_DEVICE uint64_t *packet_at(const TeamView &team, int sender, uint32_t piece) {
+    return as<uint64_t>(team.packets() + static_cast<uint32_t>(sender) * packet_share(team.n) + piece * kPacketPiece);
+}
+
+OXSHMEM_DEVICE void send_piece(const TeamView &team, int member, uint32_t piece, vec16 value, uint32_t bytes) {
+    uint64_t *at = translate(packet_at(team, team.me, piece), team.pe_of(member));
+    const uint64_t flag = static_cast<uint64_t>(team.epoch) << 32;
+    port::store_pair(at, flag | value.x, flag | value.y);
+    if (bytes > 8) {
+        port::store_pair(at + 2, flag | value.z, flag | value.w);
+    }
+}
+
+// Looks whether a piece has arrived.
+OXSHMEM_DEVICE bool look_at_piece(const TeamView &team, int sender, uint32_t piece, vec16 &value, uint32_t bytes) {
+    const uint64_t *at = packet_at(team, sender, piece);
+    const port::pair64 low = port::load_pair<order::relaxed, reach::system>(at);
+    const port::pair64 high = bytes > 8 ? port::load_pair<order::relaxed, reach::system>(at + 2) : low;
+    value = {static_cast<uint32_t>(low.first), static_cast<uint32_t>(low.second), 0, 0};
+    if (bytes > 8) {
+        value.z = static_cast<uint32_t>(high.first), value.w = static_cast<uint32_t>(high.second);
+    }
+    const uint32_t epoch = team.epoch;
+    return low.first >> 32 == epoch && low.second >> 32 == epoch && high.first >> 32 == epoch && high.second >> 32 == epoch;
+}
+
+// Sends `bytes` bytes to every other member; `load(member, offset, bytes)` answers a piece of them.
+template <class Scope, class Load> OXSHMEM_DEVICE void send_packets(const Session &session, uint32_t bytes, Load load) {
+    const TeamView &team = session.team;
+    const uint32_t pieces = static_cast<uint32_t>(pieces_of(bytes));
+    const uint32_t total = pieces * static_cast<uint32_t>(team.n - 1);
+    const uint32_t size = Scope::size();
+    for (uint32_t first = Scope::rank(); first < total; first += size * kPiecesAtOnce) {
+        vec16 values[kPiecesAtOnce] = {};
+        OXSHMEM_UNROLL
+        for (uint32_t k = 0; k < kPiecesAtOnce; ++k) {
+            const uint32_t item = first + k * size;
+            if (item < total) {
+                const uint32_t distance = pieces == 1 ? item : item / pieces, offset = (item - distance * pieces) * kPiece;
+                values[k] = load(session.member_behind(static_cast<int>(distance) + 1), offset, bytes - offset);
+            }
+        }
+        OXSHMEM_UNROLL
+        for (uint32_t k = 0; k < kPiecesAtOnce; ++k) {
+            const uint32_t item = first + k * size;
+            if (item < total) {
+                const uint32_t distance = pieces == 1 ? item : item / pieces, piece = item - distance * pieces;
+                send_piece(team, session.member_behind(static_cast<int>(distance) + 1), piece, values[k],
+                           bytes - piece * kPiece);
+            }
+        }
+    }
+}
+
+// Meets, and receives `items` items. `look(first, missing)` looks at what the calling lane handles from item `first` on, and
+// answers whether all is there (or who has not sent yet); `take(first)` stores it. Both take up to `at_once` items,
+// Scope::size() apart.
+template <class Scope, class Look, class Take>
+OXSHMEM_DEVICE bool receive_packets(const Session &session, uint32_t announced, uint32_t items, uint32_t at_once, Look look,
+                                    Take take) {
+    const TeamView &team = session.team;
+    const uint32_t rank = Scope::rank(), size = Scope::size();
+    const int lanes = meeting_lanes(static_cast<int>(size));
+    const uint64_t header = header_of(team, announced);
+    bool good = true, have = false;
+    int missing = team.me;
+    if (static_cast<int>(rank) < lanes) {
+        tell_all(team, header, static_cast<int>(rank), lanes);
+        // Packets mostly come together with the headers.
+        good = await_all<order::relaxed>(team, session.op, header, static_cast<int>(rank), lanes,
+                                         [&] { have = have || (rank < items && !session.bad && look(rank, missing)); });
+    }
+    if (Scope::any(!good || session.bad)) {
+        return false;
+    }
+    for (uint32_t first = rank; good && first < items; first += size * at_once) {
+        if (!have) {
+            const auto late = [&] { return team.blame(missing); };
+            good = wait(session.op, late, as<void>(team.packets()), [&] { return look(first, missing); });
+        }
+        have = false;
+        if (good) {
+            take(first);
+        }
+    }
+    return !Scope::any(!good);
+}
+
+// Every member (or, if `only` is not negative, that one) sends `bytes` bytes to every other one. `load` as in send_packets,
+// also of what the own PE sends to itself; `store(sender, offset, value, bytes)` stores a piece.
+template <class Scope, class Load, class Store>
+OXSHMEM_DEVICE bool exchange(const Session &session, uint32_t announced, uint32_t bytes, int only, Load load, Store store) {
+    const TeamView &team = session.team;
+    if (!session.bad && (only < 0 || only == team.me)) {
+        send_packets<Scope>(session, bytes, load);
+    }
+    const uint32_t pieces = static_cast<uint32_t>(pieces_of(bytes));
+    const uint32_t items = pieces * static_cast<uint32_t>(only < 0 ? team.n : 1);
+    const uint32_t size = Scope::size();
+    const auto sender_of = [&](uint32_t item) {
+        return only >= 0 ? only : static_cast<int>(pieces == 1 ? item : item / pieces);
+    };
+    const auto offset_in = [&](uint32_t item, int sender) {
+        return (only >= 0 ? item : item - static_cast<uint32_t>(sender) * pieces) * kPiece;
+    };
+    vec16 values[kPiecesAtOnce] = {};
+    const auto look = [&](uint32_t first, int &missing) {
+        bool all = true;
+        OXSHMEM_UNROLL
+        for (uint32_t k = 0; k < kPiecesAtOnce; ++k) {
+            const uint32_t item = first + k * size;
+            if (item < items) {
+                const int sender = sender_of(item);
+                const uint32_t offset = offset_in(item, sender);
+                if (sender == team.me) {
+                    values[k] = load(sender, offset, bytes - offset);
+                } else if (!look_at_piece(team, sender, offset / kPiece, values[k], bytes - offset)) {
+                    missing = sender;
+                    all = false;
+                }
+            }
+        }
+        return all;
+    };
+    const auto take = [&](uint32_t first) {
+        OXSHMEM_UNROLL
+        for (uint32_t k = 0; k < kPiecesAtOnce; ++k) {
+            const uint32_t item = first + k * size;
+            if (item < items) {
+                const int sender = sender_of(item);
+                const uint32_t offset = offset_in(item, sender);
+                store(sender, offset, values[k], bytes - offset);
+            }
+        }
+    };
+    return receive_packets<Scope>(session, announced, items, kPiecesAtOnce, look, take);
+}
+
+// As exchange, by all members; what arrives is combined in the order of the members.
+template <class Scope, class Combine, class Load, class Store>
+OXSHMEM_DEVICE bool exchange_combined(const Session &session, uint32_t announced, uint32_t bytes, const Combine &combine,
+                                      Load load, Store store) {
+    const TeamView &team = session.team;
+    if (!session.bad) {
+        send_packets<Scope>(session, bytes, load);
+    }
+    vec16 sum{};
+    const auto look = [&](uint32_t item, int &missing) {
+        const uint32_t offset = item * kPiece;
+        for (int first = 0; first < team.n; first += static_cast<int>(kPiecesAtOnce)) {
+            vec16 values[kPiecesAtOnce] = {};
+            bool all = true;
+            OXSHMEM_UNROLL
+            for (uint32_t k = 0; k < kPiecesAtOnce; ++k) {
+                const int sender = first + static_cast<int>(k);
+                if (sender == team.me) {
+                    values[k] = load(sender, offset, bytes - offset);
+                } else if (sender < team.n && !look_at_piece(team, sender, item, values[k], bytes - offset)) {
+                    missing = sender;
+                    all = false;
+                }
+            }
+            if (!all) {
+                return false;
+            }
+            OXSHMEM_UNROLL
+            for (uint32_t k = 0; k < kPiecesAtOnce; ++k) {
+                const int sender = first + static_cast<int>(k);
+                if (sender < team.n) {
+                    sum = sender == 0 ? values[k] : combine(sum, values[k]);
+                }
+            }
+        }
+        return true;
+    };
+    const auto take = [&](uint32_t item) { store(item * kPiece, sum, bytes - item * kPiece); };
+    return receive_packets<Scope>(session, announced, static_cast<uint32_t>(pieces_of(bytes)), 1, look, take);
+}
+
+} // namespace oxshmem::detail

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// Meetings: all members of a team learn that all have entered, and that all make the same call. Every collective is one or
+// begins with one.
+//
+// Each member writes a header, its epoch and what it announces (abi::Call), where others look for it. Members that are load and
+// store reachable tell each other directly; otherwise they meet by dissemination: in round k each tells the member 2^k behind
+// it, which takes as many messages as rounds. Nothing is ever reset: headers of epoch e lie beside those of e - 1, and whoever
+// is in epoch e knows that all have left e - 2.
+#pragma once
+
+#include <oxshmem/ordering.h>
+
+namespace oxshmem::detail {
+
+using abi::Call;
+
+// A team as a call sees it: what it needs of its row, read at once.
+struct TeamView {
+    int handle;
+    int me, n; // number and members
+    int start, stride;
+    bool one_round;
+    uint64_t members, workspace;
+    uint32_t epoch; // of the meeting to come
+
+    OXSHMEM_DEVICE int pe_of(int member) const { return members == 0 ? start + member * stride : as<int32_t>(members)[member]; }
+    OXSHMEM_DEVICE Blame blame(int member) const { return {pe_of(member), handle}; }
+    OXSHMEM_DEVICE uint32_t parity() const { return epoch & 1; }
+
+    // Places in the workspace, as addresses in the own heap.
+    OXSHMEM_DEVICE uint64_t *rounds() const { return as<uint64_t>(workspace) + parity() * abi::kRounds; }
+    OXSHMEM_DEVICE uint64_t *headers() const {
+        return as<uint64_t>(workspace + abi::kHeadersAt) + parity() * abi::kOneRoundPes;
+    }
+    OXSHMEM_DEVICE uint64_t packets() const { return workspace + abi::kPacketsAt + parity() * abi::kPacketBytes; }
+    OXSHMEM_DEVICE uint64_t *arrivals(int kind) const {
+        return as<uint64_t>(workspace + abi::kArrivalsAt) +
+               (parity() * 2 + static_cast<uint32_t>(kind)) * static_cast<uint32_t>(n);
+    }
+};
+
+OXSHMEM_DEVICE abi::Team &team_row(int handle) {
+    constexpr uint32_t kMask = (1u << abi::kTeamIndexBits) - 1;
+    return as<abi::Team>(port::state().teams)[static_cast<uint32_t>(handle) & kMask];
+}
+
+// The row of a handle, or null if there is no such team.
+OXSHMEM_DEVICE abi::Team *find_team(int handle) {
+    const uint32_t index = static_cast<uint32_t>(handle) & ((1u << abi::kTeamIndexBits) - 1);
+    if (handle < 0 || index >= port::state().max_teams || team_row(handle).handle != handle) {
+        return nullptr;
+    }
+    return &team_row(handle);
+}
+
+// Epochs 0 and 1 are left out, so that a word that was never written is of no epoch.
+OXSHMEM_DEVICE uint32_t epoch_after(uint32_t epoch) {
+    return epoch + 1 < 2 ? epoch + 3 : epoch + 1;
+}
+
+OXSHMEM_DEVICE TeamView view_of(const abi::Team &row) {
+    TeamView team;
+    team.handle = row.handle;
+    team.me = row.my_pe, team.n = row.n_pes;
+    team.start = row.start, team.stride = row.stride;
+    team.one_round = row.one_round != 0;
+    team.members = row.members, team.workspace = row.workspace;
+    team.epoch = epoch_after(row.epoch);
+    return team;
+}
+
+// What a member announces: a call and a hash of what has to be equal; or that `pe` has made a bad call.
+OXSHMEM_DEVICE uint32_t announce(Call call, uint64_t hash) {
+    return static_cast<uint32_t>(call) << abi::kCallShift | (static_cast<uint32_t>(hash) & ((1u << abi::kCallShift) - 1));
+}
+OXSHMEM_DEVICE uint32_t announce_bad(int pe) {
+    return static_cast<uint32_t>(pe) & 0xffffff;
+}
+OXSHMEM_DEVICE bool is_bad(uint32_t announced) {
+    return announced >> abi::kCallShift == 0;
+}
+
+OXSHMEM_DEVICE uint64_t header_of(const TeamView &team, uint32_t announced) {
+    return static_cast<uint64_t>(team.epoch) << 32 | announced;
+}
+
+// Whether a header is there. Members that have left an earlier collective by its deadline may be ahead.
+OXSHMEM_DEVICE bool entered(uint64_t seen, uint64_t header) {
+    return static_cast<int32_t>(static_cast<uint32_t>(seen >> 32) - static_cast<uint32_t>(header >> 32)) >= 0;
+}
+
+// Who has made a bad call, by what `member` announces: it may know of another one; that others blame the caller means that its
+// own call is the one that does not fit.
+OXSHMEM_DEVICE int culprit(const TeamView &team, int member, uint64_t seen, uint64_t header) {
+    const int named = static_cast<int>(seen & 0xffffff);
+    const bool knows = is_bad(static_cast<uint32_t>(seen)) && seen >> 32 == header >> 32 && named != port::state().my_pe;
+    return knows ? named : team.pe_of(member);
+}
+
+// Compares what a member announces; false if it differs. Who has made a bad call has said so.
+OXSHMEM_DEVICE bool agrees(const TeamView &team, Op op, int member, uint64_t seen, uint64_t header) {
+    if (seen != header && !is_bad(static_cast<uint32_t>(header))) {
+        raise(ErrorCode::mismatch, op, {culprit(team, member, seen, header), team.handle}, header, seen);
+    }
+    return seen == header;
+}
+
+// Tells all members; by `lanes` lanes of the scope.
+OXSHMEM_DEVICE void tell_all(const TeamView &team, uint64_t header, int rank, int lanes) {
+    uint64_t *own = team.headers() + team.me;
+    for (int member = rank; member < team.n; member += lanes) {
+        port::store<order::relaxed, reach::system>(translate(own, team.pe_of(member)), header);
+    }
+}
+
+// Waits for the headers of members `first` and `first` + 1, and calls `meanwhile` as often as it looks. Whether they agree with
+// the own one goes to `agreed`. False: the deadline passed.
+template <order O, class Meanwhile>
+OXSHMEM_DEVICE bool await_two(const TeamView &team, Op op, int first, uint64_t header, bool &agreed, Meanwhile meanwhile) {
+    const uint64_t *slots = team.headers() + first;
+    const bool two = first + 1 < team.n;
+    port::pair64 seen{};
+    const auto late = [&] { return team.blame(entered(seen.first, header) ? first + 1 : first); };
+    const bool there = wait(op, late, slots, [&] {
+        seen = port::load_pair<O, reach::system>(slots);
+        meanwhile();
+        return entered(seen.first, header) && (!two || entered(seen.second, header));
+    });
+    if (there && (seen.first != header || (two && seen.second != header))) {
+        agreed = false;
+        agrees(team, op, seen.first != header ? first : first + 1, seen.first != header ? seen.first : seen.second, header);
+    }
+    return there;
+}
+
+// Waits for the headers of all members; by `lanes` lanes, each of which learns of some. Waits for all of them also if one does
+// not agree: who leaves knows that everybody has entered.
+template <order O, class Meanwhile>
+OXSHMEM_DEVICE bool await_all(const TeamView &team, Op op, uint64_t header, int rank, int lanes, Meanwhile meanwhile) {
+    bool there = true, agreed = true;
+    for (int first = 2 * rank; there && first < team.n; first += 2 * lanes) {
+        there = await_two<O>(team, op, first, header, agreed, meanwhile);
+    }
+    return there && agreed;
+}
+
+// Writes a word at `member`, by load and store or through the network. Earlier stores must have been released.
+OXSHMEM_DEVICE void tell(const TeamView &team, Op op, int member, uint64_t *word, uint64_t value) {
+    const int pe = team.pe_of(member);
+    if (is_direct(pe)) {
+        port::store<order::relaxed, reach::system>(translate(word, pe), value);
+    } else if (path_to(pe, op) == Path::network) {
+        network_signal(word, value, SignalOp::set, pe);
+    }
+}
+
+// A meeting by dissemination, by one lane. Whatever a member has learnt it passes on: who has entered, that calls differ, and
+// the stores that it has seen.
+OXSHMEM_OUTLINE bool meet_in_rounds(const TeamView &team, Op op, uint32_t announced) {
+    const uint64_t header = header_of(team, announced);
+    uint64_t said = header;
+    uint64_t *slot = team.rounds();
+    for (int distance = 1; distance < team.n; distance *= 2, ++slot) {
+        release_stores();
+        tell(team, op, (team.me + distance) % team.n, slot, said);
+        const int before = (team.me + team.n - distance) % team.n;
+        uint64_t seen = 0;
+        const bool there = wait(op, team.blame(before), slot, [&] {
+            seen = port::load<order::acquire, reach::system>(slot);
+            return entered(seen, header);
+        });
+        if (!there) {
+            return false;
+        }
+        if (!agrees(team, op, before, seen, header) && said == header) {
+            said = header_of(team, announce_bad(culprit(team, before, seen, header)));
+        }
+    }
+    return said == header && !is_bad(announced);
+}
+
+// Lanes that meet for their scope, of one warp: each makes visible what the others shall see before it tells any.
+OXSHMEM_DEVICE int meeting_lanes(int size) {
+    constexpr int kMost = 16;
+    return size < kMost ? size : kMost;
+}
+
+// A meeting of one group of threads per member. What members have stored before is visible to all who leave, with `Visible`.
+// Ends with Scope::any: every lane is told whether all members have entered the same call.
+template <class Scope, bool Visible> OXSHMEM_DEVICE bool meet(const TeamView &team, Op op, uint32_t announced) {
+    const int rank = static_cast<int>(Scope::rank()), size = static_cast<int>(Scope::size());
+    const int lanes = meeting_lanes(size);
+    bool good = true;
+    if (team.one_round) {
+        if (rank < lanes && rank < team.n) {
+            if (Visible) {
+                release_stores();
+            }
+            const uint64_t header = header_of(team, announced);
+            tell_all(team, header, rank, lanes);
+            constexpr order kOrder = Visible ? order::acquire : order::relaxed;
+            good = await_all<kOrder>(team, op, header, rank, lanes, [] {}) && !is_bad(announced);
+        }
+    } else if (rank == 0) {
+        good = meet_in_rounds(team, op, announced);
+    }
+    return !Scope::any(!good);
+}
+
+// Remembers that the meeting is over; by one lane, before the scope's last barrier.
+OXSHMEM_DEVICE void close_epoch(const TeamView &team) {
+    team_row(team.handle).epoch = team.epoch;
+}
+
+} // namespace oxshmem::detail

@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// Large collectives: after a meeting, straight between the members' buffers.
+//
+// Where all members are load and store reachable, every member's threads store to its peers' dst, or load from their src, and
+// one fence before the flags of arrival ends the collective. Otherwise each message is a put with signal, whose signal is the
+// flag. Loads from peers see what was stored before the meeting, because it made that visible.
+#pragma once
+
+#include <oxshmem/signal.h>
+
+#include "collective.h"
+#include "reduce_ops.h"
+
+namespace oxshmem::detail {
+
+OXSHMEM_DEVICE char *at_offset(void *base, uint64_t offset) {
+    return static_cast<char *>(base) + offset;
+}
+OXSHMEM_DEVICE const char *at_offset(const void *base, uint64_t offset) {
+    return static_cast<const char *>(base) + offset;
+}
+
+// A member's copy of a symmetric address.
+template <class T> OXSHMEM_DEVICE T *of_member(const TeamView &team, T *address, int member) {
+    return translate(address, team.pe_of(member));
+}
+
+// What of `bytes` bytes member `member` works on, in pieces of 16 bytes.
+struct Share {
+    uint64_t first, last;
+};
+OXSHMEM_DEVICE Share share_of(const TeamView &team, uint64_t bytes, int member) {
+    const uint64_t each = (pieces_of(bytes) + static_cast<uint64_t>(team.n) - 1) / static_cast<uint64_t>(team.n) * kPiece;
+    const uint64_t first = each * static_cast<uint64_t>(member);
+    return {first < bytes ? first : bytes, first + each < bytes ? first + each : bytes};
+}
+
+// Copies to all members' dst, what was loaded once stored to each.
+template <class Scope> OXSHMEM_OUTLINE void spread(const Session &session, void *dst, const void *src, uint64_t bytes) {
+    const TeamView &team = session.team;
+    uint64_t done = 0;
+    if constexpr (port::kCoalesced && Scope::kLanes > 1) {
+        if (((reinterpret_cast<uint64_t>(dst) | reinterpret_cast<uint64_t>(src)) & 15) == 0) {
+            constexpr uint32_t kInFlight = 8;
+            const uint64_t step = static_cast<uint64_t>(Scope::size()) * kPiece;
+            done = bytes / kPiece * kPiece;
+            for (uint64_t first = Scope::rank() * kPiece; first < done; first += step * kInFlight) {
+                vec16 values[kInFlight] = {};
+                OXSHMEM_UNROLL
+                for (uint32_t k = 0; k < kInFlight; ++k) {
+                    if (first + k * step < done) {
+                        values[k] = port::load_vec(at_offset(src, first + k * step));
+                    }
+                }
+                for (int distance = 1; distance <= team.n; ++distance) {
+                    char *to = of_member(team, at_offset(dst, first), session.member_behind(distance % team.n));
+                    OXSHMEM_UNROLL
+                    for (uint32_t k = 0; k < kInFlight; ++k) {
+                        if (first + k * step < done) {
+                            port::store_vec(to + k * step, values[k]);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    if (done != bytes) {
+        for (int distance = 1; distance <= team.n; ++distance) {
+            char *to = of_member(team, at_offset(dst, done), session.member_behind(distance % team.n));
+            near_copy<Scope>(to, at_offset(src, done), bytes - done);
+        }
+    }
+}
+
+// Combines [first, last) of all members' src in the order of the members, and stores it `shift` bytes before that in dst: in
+// all members' or in the own one.
+template <class Scope, class Combine>
+OXSHMEM_OUTLINE void combine_share(const Session &session, void *dst, const void *src, Share share, uint64_t shift, bool to_all,
+                                   const Combine &combine) {
+    const TeamView &team = session.team;
+    constexpr uint32_t kUnits = 2;
+    constexpr int kMembers = 4;
+    const uint64_t step = static_cast<uint64_t>(Scope::size()) * kPiece;
+    for (uint64_t first = share.first + Scope::rank() * kPiece; first < share.last; first += step * kUnits) {
+        vec16 sums[kUnits] = {};
+        for (int group = 0; group < team.n; group += kMembers) {
+            vec16 values[kMembers][kUnits] = {};
+            OXSHMEM_UNROLL
+            for (int m = 0; m < kMembers; ++m) {
+                if (group + m < team.n) {
+                    const char *from = of_member(team, at_offset(src, 0), group + m);
+                    OXSHMEM_UNROLL
+                    for (uint32_t u = 0; u < kUnits; ++u) {
+                        const uint64_t at = first + u * step;
+                        if (at < share.last) {
+                            values[m][u] = load_piece(from + at, share.last - at);
+                        }
+                    }
+                }
+            }
+            OXSHMEM_UNROLL
+            for (int m = 0; m < kMembers; ++m) {
+                OXSHMEM_UNROLL
+                for (uint32_t u = 0; u < kUnits; ++u) {
+                    if (group + m < team.n && first + u * step < share.last) {
+                        sums[u] = group + m == 0 ? values[m][u] : combine(sums[u], values[m][u]);
+                    }
+                }
+            }
+        }
+        for (int distance = 0; distance < (to_all ? team.n : 1); ++distance) {
+            char *to = of_member(team, at_offset(dst, 0), session.member_behind(distance));
+            OXSHMEM_UNROLL
+            for (uint32_t u = 0; u < kUnits; ++u) {
+                const uint64_t at = first + u * step;
+                if (at < share.last) {
+                    store_piece(to + (at - shift), sums[u], share.last - at);
+                }
+            }
+        }
+    }
+}
+
+// All members tell each other that they are done, and wait for that.
+template <class Scope, bool Visible> OXSHMEM_DEVICE bool end_together(const Session &session) {
+    arrive<Scope, Visible>(session, 0, 0, session.team.n);
+    return await_arrivals<Scope>(session, 0, [](int) { return 1u; });
+}
+
+// ---------------------------------------------------------------------------------------------------------------------------
+// Messages to members that may be reached in different ways
+// ---------------------------------------------------------------------------------------------------------------------------
+
+// Copies to `member`, and then says there that `count` of the arrivals of `kind` are there. Every lane of the scope calls.
+template <class Scope>
+OXSHMEM_DEVICE void deliver(const Session &session, int kind, int member, void *dst, const void *src, uint64_t bytes,
+                            uint32_t count) {
+    const TeamView &team = session.team;
+    put_signal_by<Scope>(dst, src, bytes, team.arrivals(kind) + team.me, arrival_of(team, count), SignalOp::set,
+                         team.pe_of(member), false);
+}
+
+// Waits until what this block has sent to `member` through the network may be overwritten; by one lane.
+OXSHMEM_DEVICE void complete_sends_to(const Session &session, int member) {
+    const int pe = session.team.pe_of(member);
+    if (!is_direct(pe) && !by_proxy()) {
+        Qp &qp = qp_for(pe);
+        const uint64_t completed = port::load<order::acquire, reach::device>(&qp.completed);
+        const uint64_t posted = reserved_in(port::load<order::relaxed, reach::device>(&qp.gate), completed);
+        if (posted != completed) {
+            wait_completed(qp, posted, session.op);
+        }
+    }
+}
+
+// The same for all members that `sent_to(member)`.
+template <class Scope, class SentTo> OXSHMEM_DEVICE void complete_sends(const Session &session, SentTo sent_to) {
+    if (Scope::rank() == 0) {
+        if (by_proxy()) {
+            ibrc_quiet();
+            return;
+        }
+        for (int member = 0; member < session.team.n; ++member) {
+            if (member != session.team.me && sent_to(member)) {
+                complete_sends_to(session, member);
+            }
+        }
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------------
+// The collectives, behind their meeting. Each ends with Scope::any.
+// ---------------------------------------------------------------------------------------------------------------------------
+
+// The own part of `bytes` bytes at `src` + member * `step` goes to dst + me * `bytes` of each member.
+template <class Scope>
+OXSHMEM_OUTLINE bool push_parts(const Session &session, void *dst, const void *src, uint64_t bytes, uint64_t step) {
+    const TeamView &team = session.team;
+    char *to = at_offset(dst, bytes * static_cast<uint64_t>(team.me));
+    const auto part = [&](int member) { return at_offset(src, step * static_cast<uint64_t>(member)); };
+    if (team.one_round) {
+        if (step == 0) {
+            spread<Scope>(session, to, src, bytes);
+        } else {
+            for (int distance = 1; distance <= team.n; ++distance) {
+                const int member = session.member_behind(distance % team.n);
+                near_copy<Scope>(of_member(team, to, member), part(member), bytes);
+            }
+        }
+        return end_together<Scope, true>(session);
+    }
+    for (int distance = 1; distance < team.n; ++distance) {
+        const int member = session.member_behind(distance);
+        deliver<Scope>(session, 0, member, to, part(member), bytes, 1);
+    }
+    near_copy<Scope>(to, part(team.me), bytes);
+    complete_sends<Scope>(session, [](int) { return true; });
+    return await_arrivals<Scope>(session, 0, [](int) { return 1u; });
+}
+
+// The same for elements that lie apart: strides in bytes.
+struct Strides {
+    uint32_t element;
+    uint64_t dst, src;
+};
+
+OXSHMEM_DEVICE void copy_element(char *to, const char *from, uint32_t bytes) {
+    switch (bytes) {
+    case 1:
+        *to = *from;
+        return;
+    case 2:
+        *reinterpret_cast<uint16_t *>(to) = *reinterpret_cast<const uint16_t *>(from);
+        return;
+    case 4:
+        *reinterpret_cast<uint32_t *>(to) = *reinterpret_cast<const uint32_t *>(from);
+        return;
+    default:
+        for (uint32_t at = 0; at < bytes; at += 8) {
+            *reinterpret_cast<uint64_t *>(to + at) = *reinterpret_cast<const uint64_t *>(from + at);
+        }
+    }
+}
+
+template <class Scope>
+OXSHMEM_OUTLINE bool push_strided(const Session &session, void *dst, const void *src, uint64_t n, Strides strides) {
+    const TeamView &team = session.team;
+    char *to = at_offset(dst, static_cast<uint64_t>(team.me) * n * strides.dst);
+    for (int distance = 1; distance <= team.n; ++distance) {
+        const int member = session.member_behind(distance % team.n), pe = team.pe_of(member);
+        const char *from = at_offset(src, static_cast<uint64_t>(member) * n * strides.src);
+        const bool near = is_direct(pe);
+        for (uint64_t i = Scope::rank(); i < n; i += Scope::size()) {
+            if (near) {
+                copy_element(translate(to + i * strides.dst, pe), from + i * strides.src, strides.element);
+            } else {
+                network_put(to + i * strides.dst, from + i * strides.src, strides.element, pe);
+            }
+        }
+        if (!team.one_round && member != team.me) {
+            Scope::sync();
+            deliver<Scope>(session, 0, member, to, src, 0, 1);
+        }
+    }
+    if (team.one_round) {
+        return end_together<Scope, true>(session);
+    }
+    complete_sends<Scope>(session, [](int) { return true; });
+    return await_arrivals<Scope>(session, 0, [](int) { return 1u; });
+}
+
+// The root's data to all. Load/store reachable members read it; over the network the root sends each member a part, which it
+// sends on to the others.
+template <class Scope>
+OXSHMEM_OUTLINE bool push_broadcast(const Session &session, void *dst, const void *src, uint64_t bytes, int root) {
+    const TeamView &team = session.team;
+    const bool is_root = team.me == root;
+    if (is_root && dst != src) {
+        near_copy<Scope>(dst, src, bytes);
+    }
+    if (team.one_round) {
+        if (is_root) {
+            return await_arrivals<Scope>(session, 0, [](int) { return 1u; });
+        }
+        near_copy<Scope>(dst, of_member(team, src, root), bytes);
+        arrive<Scope, false>(session, 0, root, root + 1);
+        return !Scope::any(false);
+    }
+    const auto part = [&](int member) { return share_of(team, bytes, member); };
+    if (is_root) {
+        const Share own = part(root);
+        for (int distance = 1; distance < team.n; ++distance) {
+            const int member = session.member_behind(distance);
+            const Share share = part(member);
+            put_by<Scope>(at_offset(dst, own.first), at_offset(src, own.first), own.last - own.first, team.pe_of(member),
+                          false);
+            deliver<Scope>(session, 0, member, at_offset(dst, share.first), at_offset(src, share.first),
+                           share.last - share.first, 1);
+        }
+        complete_sends<Scope>(session, [](int) { return true; });
+        return !Scope::any(false);
+    }
+    if (!await_arrivals<Scope>(session, 0, [&](int member) { return member == root ? 1u : 0u; })) {
+        return false;
+    }
+    const Share own = part(team.me);
+    for (int distance = 1; distance < team.n; ++distance) {
+        const int member = session.member_behind(distance);
+        if (member != root) {
+            const char *from = at_offset(static_cast<const void *>(dst), own.first);
+            deliver<Scope>(session, 1, member, at_offset(dst, own.first), from, own.last - own.first, 1);
+        }
+    }
+    complete_sends<Scope>(session, [&](int member) { return member != root; });
+    return await_arrivals<Scope>(session, 1, [&](int member) { return member == root ? 0u : 1u; });
+}
+
+// All members' data combined: each member combines its share, which goes to all, or stays. Through the network, others' data
+// comes by pieces into the own workspace: piece p into one half of it, and not before piece p - 2 has been combined.
+template <class Scope, class Combine>
+OXSHMEM_OUTLINE bool push_combined(const Session &session, void *dst, const void *src, uint64_t bytes, bool to_all,
+                                   const Combine &combine) {
+    const TeamView &team = session.team;
+    // Of all data, or of one member's result.
+    const auto share = [&](int member) {
+        const uint64_t first = bytes * static_cast<uint64_t>(member);
+        return to_all ? share_of(team, bytes, member) : Share{first, first + bytes};
+    };
+    const Share own = share(team.me);
+    const uint64_t shift = to_all ? 0 : own.first;
+    if (team.one_round) {
+        combine_share<Scope>(session, dst, src, own, shift, to_all, combine);
+        return to_all ? end_together<Scope, true>(session) : end_together<Scope, false>(session);
+    }
+    const uint64_t room = abi::kPacketBytes / 2 / static_cast<uint64_t>(team.n) / kPiece * kPiece;
+    const auto pieces = [&](int member) {
+        const Share s = share(member);
+        return static_cast<uint32_t>((s.last - s.first + room - 1) / room);
+    };
+    const auto place = [&](int sender, uint32_t piece) {
+        return as<char>(team.packets() + (piece & 1) * (abi::kPacketBytes / 2) + static_cast<uint64_t>(sender) * room);
+    };
+    const auto piece_of = [&](const Share &s, uint32_t piece) {
+        const uint64_t first = s.first + piece * room;
+        return Share{first, s.last - first < room ? s.last : first + room};
+    };
+    const uint32_t most = pieces(0); // no member has more
+    for (uint32_t piece = 0; piece < most; ++piece) {
+        if (piece >= 2 &&
+            !await_arrivals<Scope>(session, 1, [&](int member) { return piece < pieces(member) ? piece - 1 : 0; })) {
+            return false;
+        }
+        for (int distance = 1; distance < team.n; ++distance) {
+            const int member = session.member_behind(distance);
+            if (piece < pieces(member)) {
+                const Share s = piece_of(share(member), piece);
+                deliver<Scope>(session, 0, member, place(team.me, piece), at_offset(src, s.first), s.last - s.first, piece + 1);
+            }
+        }
+        if (piece >= pieces(team.me)) {
+            continue;
+        }
+        if (!await_arrivals<Scope>(session, 0, [&](int) { return piece + 1; })) {
+            return false;
+        }
+        const Share s = piece_of(own, piece);
+        for (uint64_t at = Scope::rank() * kPiece; at < s.last - s.first; at += Scope::size() * kPiece) {
+            const uint64_t left = s.last - s.first - at;
+            vec16 sum{};
+            for (int member = 0; member < team.n; ++member) {
+                const char *from = member == team.me ? at_offset(src, s.first) : place(member, piece);
+                const vec16 value = load_piece(from + at, left);
+                sum = member == 0 ? value : combine(sum, value);
+            }
+            store_piece(at_offset(dst, s.first - shift + at), sum, left);
+        }
+        Scope::sync();
+        for (int distance = 1; distance < team.n; ++distance) {
+            char *to = at_offset(dst, s.first - shift);
+            deliver<Scope>(session, 1, session.member_behind(distance), to, to, to_all ? s.last - s.first : 0, piece + 1);
+        }
+    }
+    complete_sends<Scope>(session, [](int) { return true; });
+    return await_arrivals<Scope>(session, 1, [&](int member) { return pieces(member); });
+}
+
+} // namespace oxshmem::detail

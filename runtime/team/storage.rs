@@ -1,0 +1,100 @@
+//! Where teams lie: the table and lists of members in the slab, workspaces in the heap. Of fixed size: as many teams as
+//! `OXSHMEM_MAX_TEAMS` says, for as many PEs as the job has.
+
+use std::ops::Range;
+
+use super::{Entry, Members, TeamError, choice};
+use crate::Result;
+use crate::abi;
+use crate::heap::SymmetricHeap;
+use crate::pe::Pe;
+use crate::slab::{Layout, Offset, Slab};
+
+/// The places of all teams.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TeamStorage {
+    table: Offset,
+    /// An `i32` for each row and PE.
+    members: Offset,
+    rows: u64,
+    n_pes: u64,
+    /// Of the first workspace, in the heap.
+    workspaces: u64,
+}
+
+impl TeamStorage {
+    pub(crate) fn new(layout: &mut Layout, n_pes: u32, max_teams: u32) -> Self {
+        let (n_pes, rows) = (u64::from(n_pes), u64::from(max_teams));
+        Self {
+            table: layout.array(rows, size_of::<abi::Team>() as u64),
+            members: layout.array(rows * n_pes, size_of::<i32>() as u64),
+            rows,
+            n_pes,
+            workspaces: 0,
+        }
+    }
+
+    /// Takes the workspaces from the heap, and begins without teams. The range of the heap must then be backed by memory.
+    pub(crate) fn reserve(&mut self, heap: &mut SymmetricHeap, slab: &Slab) -> Result<Range<u64>> {
+        let bytes = self.rows * abi::team_workspace_bytes(self.n_pes);
+        let first = heap.allocate(bytes, abi::LINE_BYTES).map_err(|_| TeamError::NoHeap {
+            bytes,
+            teams: self.rows,
+            heap: heap.layout().max,
+        })?;
+        self.workspaces = first;
+        // All bits of `TEAM_INVALID` are set, and of a row without a team the handle alone is looked at.
+        slab.fill(self.table, self.rows * size_of::<abi::Team>() as u64, 0xff)?;
+        Ok(first..first + bytes)
+    }
+
+    pub(crate) fn describe(&self, slab: &Slab, state: &mut abi::State) {
+        state.teams = slab.address(self.table);
+        state.max_teams = self.rows as u32;
+    }
+
+    fn workspace(&self, row: usize) -> u64 {
+        self.workspaces + row as u64 * abi::team_workspace_bytes(self.n_pes)
+    }
+
+    pub(super) fn clear_workspace(&self, pe: &Pe, row: usize) -> Result<()> {
+        // SAFETY: the workspaces are an allocation of the heap that is never freed.
+        Ok(unsafe { pe.device().fill(pe.heap_base() + self.workspace(row), 0, abi::team_workspace_bytes(self.n_pes)) }?)
+    }
+
+    /// Handles of the row's team are refused from here on.
+    pub(super) fn clear_row(&self, slab: &Slab, row: usize) -> Result<()> {
+        Ok(slab.write(self.table, row as u64, &abi::Team::NONE)?)
+    }
+
+    /// Makes a team known to device code, with its counters at zero.
+    pub(super) fn write_row(&self, pe: &Pe, entry: &Entry) -> Result<()> {
+        let slab = pe.slab();
+        let row = entry.place.row as u64;
+        let int = |number: usize| i32::try_from(number).unwrap_or(i32::MAX);
+        let (start, stride, members) = match &entry.members {
+            Members::Strided { start, stride, .. } => (*start, *stride, 0),
+            Members::List(pes) => {
+                let first = row * self.n_pes;
+                let list = slab.address(self.members) + first * size_of::<i32>() as u64;
+                let numbers: Vec<i32> = pes.iter().map(|pe| int(*pe)).collect();
+                // SAFETY: each row has room for all PEs of the job.
+                unsafe { pe.device().write(list, bytemuck::cast_slice(&numbers)) }?;
+                (0, 0, list)
+            }
+        };
+        let team = abi::Team {
+            handle: entry.place.handle(),
+            my_pe: int(entry.me),
+            n_pes: int(entry.members.len()),
+            start: int(start),
+            stride: int(stride),
+            one_round: entry.near.into(),
+            members,
+            workspace: pe.heap_base() + self.workspace(entry.place.row),
+            choices: choice::choices(entry.near, entry.members.len(), pe.config().collectives()),
+            ..abi::Team::NONE
+        };
+        Ok(slab.write(self.table, row, &team)?)
+    }
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// Collectives by a list of steps, so that one launch runs hundreds of them.
+#include "conformance.h"
+
+#include <oxshmem/collectives.h>
+
+namespace {
+
+using namespace conformance;
+using namespace oxshmem;
+namespace inner = oxshmem::detail;
+
+// Mirrored in pe/collectives.rs.
+struct Step {
+    uint32_t call, scope, algorithm, by_rounds;
+    int32_t team, root;
+    uint32_t type, op;
+    uint32_t element;
+    int32_t result; // written: what the call answered
+    int64_t dst_stride, src_stride;
+    uint64_t dst, src, n;
+};
+
+template <class S> OXSHMEM_DEVICE int run(const Step &step) {
+    using inner::as;
+    void *const dst = as<void>(step.dst);
+    const void *const src = as<void>(step.src);
+    const size_t bytes = step.n * step.element;
+    const inner::CombineNumbered combine{static_cast<abi::Type>(step.type), static_cast<abi::ReduceOp>(step.op)};
+    switch (static_cast<abi::Call>(step.call)) {
+    case abi::Call::sync:
+        return team_sync(S{}, step.team);
+    case abi::Call::barrier:
+        return barrier(S{}, step.team);
+    case abi::Call::broadcast:
+        return broadcastmem(S{}, step.team, dst, src, bytes, step.root);
+    case abi::Call::collect:
+        return collectmem(S{}, step.team, dst, src, bytes);
+    case abi::Call::fcollect:
+        return fcollectmem(S{}, step.team, dst, src, bytes);
+    case abi::Call::alltoall:
+        return alltoallmem(S{}, step.team, dst, src, bytes);
+    case abi::Call::alltoalls:
+        return inner::alltoalls_bytes<S>(step.team, dst, src, static_cast<ptrdiff_t>(step.dst_stride),
+                                         static_cast<ptrdiff_t>(step.src_stride), step.n, step.element);
+    case abi::Call::reduce:
+        return inner::reduce_elements<S>(step.team, dst, src, step.n, true, combine);
+    case abi::Call::reducescatter:
+        return inner::reduce_elements<S>(step.team, dst, src, step.n, false, combine);
+    case abi::Call::none:
+        break;
+    }
+    return -1;
+}
+
+template <class S> OXSHMEM_DEVICE void run_in(Step &step) {
+    if (thread_rank() < S::size()) {
+        const int result = run<S>(step);
+        S::sync();
+        if (S::rank() == 0) {
+            step.result = result;
+        }
+    }
+}
+
+// Makes the team's table say what the step asks for.
+OXSHMEM_DEVICE void prepare(const Step &step) {
+    abi::Team *row = inner::find_team(step.team);
+    if (thread_rank() == 0 && row != nullptr) {
+        for (abi::Choice(&choices)[abi::kChoices] : row->choices) {
+            choices[0] = {~0ull, step.algorithm, 0};
+        }
+        row->one_round = step.by_rounds != 0 ? 0 : row->one_round;
+    }
+    sync_block();
+}
+
+} // namespace
+
+// `saved`: room for one row of a team.
+OXSHMEM_KERNEL(run_steps, Step *steps, uint32_t count, abi::Team *saved) {
+    for (uint32_t i = 0; i < count; ++i) {
+        Step &step = steps[i];
+        abi::Team *row = inner::find_team(step.team);
+        if (thread_rank() == 0 && row != nullptr) {
+            *saved = *row;
+        }
+        sync_block();
+        prepare(step);
+        if (step.scope == 0) {
+            run_in<thread_scope>(step);
+        } else if (step.scope == 1) {
+            run_in<warp_scope>(step);
+        } else {
+            run_in<block_scope>(step);
+        }
+        sync_block();
+        if (thread_rank() == 0 && row != nullptr) {
+            saved->epoch = row->epoch;
+            *row = *saved;
+        }
+        sync_block();
+    }
+}
+
+OXSHMEM_KERNEL(read_one_round, int team, uint64_t *out) {
+    *out = inner::team_row(team).one_round;
+}
+
+// The templates' own forms: types and operators that the compiler knows. `data`: room for 16 words on every PE.
+OXSHMEM_KERNEL(typed_forms, int *data, Report *report) {
+    const int n = n_pes(), me = my_pe();
+    int *const src = data, *const dst = data + 4;
+    if (thread_rank() == 0) {
+        src[0] = me + 1, src[1] = -me;
+    }
+    sync_block();
+    EXPECT_EQ(report, reduce(block, TEAM_WORLD, op_sum, dst, src, 2), 0);
+    EXPECT_EQ(report, dst[0], n * (n + 1) / 2);
+    EXPECT_EQ(report, dst[1], -(n * (n - 1) / 2));
+    sync_block();
+    EXPECT_EQ(report, reduce(block, TEAM_WORLD, op_min, dst, src, 2), 0);
+    EXPECT_EQ(report, dst[0], 1);
+    EXPECT_EQ(report, dst[1], 1 - n);
+    sync_block();
+    EXPECT_EQ(report, broadcast(block, TEAM_WORLD, dst, src, 2, n - 1), 0);
+    EXPECT_EQ(report, dst[0], n);
+    EXPECT_EQ(report, dst[1], 1 - n);
+    EXPECT_EQ(report, team_my_pe(TEAM_WORLD), me);
+    EXPECT_EQ(report, team_n_pes(TEAM_WORLD), n);
+    EXPECT_EQ(report, team_translate_pe(TEAM_WORLD, n - 1, TEAM_WORLD), n - 1);
+    EXPECT_EQ(report, team_translate_pe(TEAM_WORLD, n, TEAM_WORLD), -1);
+    EXPECT_EQ(report, team_my_pe(TEAM_INVALID), -1);
+    EXPECT_EQ(report, team_n_pes(0x300), -1);
+}

@@ -1,0 +1,377 @@
+//! Teams: how they are made, what they are, and what is refused.
+
+use oxshmem::bootstrap::{Failure, FailureKind};
+use oxshmem::{Error, FaultKind, Path, SymmetricSlice, Team, TeamError, TeamUniqueId};
+
+use crate::Outcome;
+use crate::rig::Rig;
+
+oxshmem::include_module!(TEAMS, "teams");
+
+/// A PE, and memory for what its kernels say.
+struct Bench {
+    rig: Rig,
+    flags: SymmetricSlice<u32>,
+    numbers: SymmetricSlice<i32>,
+    id: SymmetricSlice<u8>,
+}
+
+impl Bench {
+    fn new() -> oxshmem::Result<Self> {
+        let rig = Rig::new(&TEAMS)?;
+        let n = rig.n_pes();
+        let (flags, numbers, id) = (rig.pe.alloc(n)?, rig.pe.alloc(n + 4)?, rig.pe.alloc(16)?);
+        Ok(Self { rig, flags, numbers, id })
+    }
+
+    /// What device code says of a team: the own number, the members, and the numbers in `other` of PEs from -1 to one after the last.
+    fn numbers(&self, team: i32, other: i32) -> oxshmem::Result<Vec<i32>> {
+        let most = self.numbers.len();
+        self.rig.run_linear("team_numbers", 1, 1, (team, other, &self.numbers, most as i32))?;
+        self.rig.pe.read_local(&self.numbers, 0..most)
+    }
+
+    fn check_translation(&self, from: &Team, to: &Team) -> Outcome {
+        let target = to.members();
+        let expected: Vec<Option<usize>> =
+            from.members().iter().map(|pe| target.iter().position(|member| member == pe)).collect();
+        let seen = self.numbers(from.handle(), to.handle())?;
+        assert_eq!((seen[2], seen[3 + from.n_pes()]), (-1, -1));
+        for (pe, expected) in expected.into_iter().enumerate() {
+            assert_eq!(from.translate(pe, to), expected, "PE {pe} of {from:?} in {to:?}");
+            assert_eq!(
+                seen[3 + pe],
+                expected.map_or(-1, |pe| pe as i32),
+                "PE {pe} of {from:?} in {to:?}, on the device"
+            );
+        }
+        assert_eq!(from.translate(from.n_pes(), to), None);
+        Ok(())
+    }
+
+    /// The team is of these PEs, in this order, and they meet. By all of its members.
+    fn check(&self, team: &Team, expected: &[usize]) -> Outcome {
+        let me = expected.iter().position(|pe| *pe == self.rig.me());
+        assert_eq!((team.members(), Some(team.my_pe()), team.n_pes()), (expected.to_vec(), me, expected.len()));
+        assert_eq!(self.rig.pe.team(team.handle())?.members(), expected);
+        let seen = self.numbers(team.handle(), team.handle())?;
+        assert_eq!(seen[..2], [team.my_pe() as i32, team.n_pes() as i32]);
+        let world = self.rig.pe.team_world();
+        self.check_translation(team, &world)?;
+        self.check_translation(&world, team)?;
+        for (scope, threads) in [(0u32, 1u32), (1, 32), (2, 50)] {
+            let first = ((team.handle() as u32) << 8) + scope * 16 + 1;
+            let args = (team.handle(), &self.flags, first, 4u32, scope, self.rig.report());
+            self.rig.run_linear("team_rounds", 1, threads, args)?;
+            self.rig.pe.team_sync(team)?;
+            self.rig.pe.barrier(team)?;
+        }
+        Ok(())
+    }
+
+    /// An id that PE 0 got. By all PEs.
+    fn shared_id(&self) -> Result<TeamUniqueId, Box<dyn std::error::Error>> {
+        if self.rig.me() == 0 {
+            let id = self.rig.pe.team_unique_id()?;
+            for pe in 0..self.rig.n_pes() {
+                self.rig.pe.put(&self.id, 0, id.as_bytes(), pe)?;
+            }
+        }
+        self.rig.pe.barrier_all()?;
+        let bytes = self.rig.pe.read_local(&self.id, 0..16)?;
+        let id = TeamUniqueId::from_bytes(bytes.try_into().unwrap());
+        assert_eq!(id.to_string().parse::<TeamUniqueId>()?, id);
+        // Before PE 0 gets another one.
+        self.rig.pe.barrier_all()?;
+        Ok(id)
+    }
+}
+
+pub fn teams(_: &[String]) -> Outcome {
+    let bench = Bench::new()?;
+    let pe = &bench.rig.pe;
+    let (me, n) = (pe.my_pe(), pe.n_pes());
+    let world = pe.team_world();
+    let all: Vec<usize> = (0..n).collect();
+    bench.check(&world, &all)?;
+    bench.check(&pe.team_node(), &all)?;
+    let shared = pe.team_shared();
+    for member in shared.members() {
+        assert!(matches!(pe.path(member), Some(Path::Own | Path::LoadStore)), "PE {member} is not within reach");
+    }
+    bench.check(&shared, &shared.members())?;
+    assert!(shared.is_near());
+    assert_eq!(world.is_near(), (0..n).all(|pe| shared.members().contains(&pe)));
+    assert_eq!([world.handle(), shared.handle(), pe.team_node().handle()], [0, 1, 2]);
+
+    // Every start and some strides, each as long as it gets.
+    for start in 0..n {
+        for stride in [1, 2, 3] {
+            let size = (n - start).div_ceil(stride);
+            let expected: Vec<usize> = (start..n).step_by(stride).collect();
+            let team = pe.team_split_strided(&world, start, stride, size)?;
+            assert_eq!(team.is_some(), expected.contains(&me), "split_strided({start}, {stride}, {size})");
+            if let Some(team) = team {
+                bench.check(&team, &expected)?;
+                bench.check_translation(&team, &shared)?;
+                pe.team_destroy(team)?;
+            }
+        }
+    }
+
+    // A part of a part, with its parent in use at the same time.
+    let odd: Vec<usize> = (1..n).step_by(2).collect();
+    if let Some(odd_team) = pe.team_split_strided(&world, 1.min(n - 1), 2, odd.len().max(1))?
+        && n > 1
+    {
+        let last = odd[odd.len() - 1];
+        if let Some(inner) = pe.team_split_strided(&odd_team, odd.len() - 1, 1, 1)? {
+            bench.check(&inner, &[last])?;
+            bench.check_translation(&inner, &odd_team)?;
+            bench.check_translation(&odd_team, &inner)?;
+        }
+        bench.check(&odd_team, &odd)?;
+    }
+
+    for xrange in [1, 2, 3, n, n + 5] {
+        let (row, column) = pe.team_split_2d(&world, xrange)?;
+        let width = xrange.min(n);
+        let first = me / width * width;
+        bench.check(&row, &(first..n.min(first + width)).collect::<Vec<_>>())?;
+        bench.check(&column, &(me % width..n).step_by(width).collect::<Vec<_>>())?;
+        bench.check_translation(&row, &column)?;
+        pe.team_destroy(row)?;
+        pe.team_destroy(column)?;
+    }
+    sets(&bench)?;
+    bench.rig.pe.barrier_all()?;
+    bench.rig.finish()
+}
+
+/// Teams of any PEs, in any order.
+fn sets(bench: &Bench) -> Outcome {
+    let pe = &bench.rig.pe;
+    let (me, n) = (pe.my_pe(), pe.n_pes());
+    // Backwards, and parts of that.
+    let backwards: Vec<usize> = (0..n).rev().collect();
+    let team = pe.team_from_unique_id(&bench.shared_id()?, n - 1 - me, n)?;
+    bench.check(&team, &backwards)?;
+    bench.check_translation(&team, &pe.team_shared())?;
+    let half: Vec<usize> = backwards.iter().copied().step_by(2).collect();
+    if let Some(part) = pe.team_split_strided(&team, 0, 2, half.len())? {
+        bench.check(&part, &half)?;
+        pe.team_destroy(part)?;
+    }
+    let (row, column) = pe.team_split_2d(&team, 2)?;
+    let first = (n - 1 - me) / 2 * 2;
+    bench.check(&row, &backwards[first..n.min(first + 2)])?;
+    bench.check(&column, &backwards.iter().copied().skip((n - 1 - me) % 2).step_by(2).collect::<Vec<_>>())?;
+
+    // Two at the same time that know nothing of each other, turned by one: unevenly spaced from three members on.
+    let (id, other) = (bench.shared_id()?, bench.shared_id()?);
+    let mut members: Vec<usize> = (me % 2..n).step_by(2).collect();
+    members.rotate_left(1);
+    let index = members.iter().position(|pe| *pe == me).unwrap();
+    let turned = pe.team_from_unique_id(if me.is_multiple_of(2) { &id } else { &other }, index, members.len())?;
+    bench.check(&turned, &members)?;
+    bench.check_translation(&turned, &team)?;
+    bench.check_translation(&team, &turned)?;
+    // With the same id again, also while the first team exists.
+    let again = pe.team_from_unique_id(if me.is_multiple_of(2) { &id } else { &other }, index, members.len())?;
+    bench.check(&again, &members)?;
+    pe.team_destroy(turned)?;
+    bench.check(&again, &members)?;
+    // One of its own, which nobody has to share an id for.
+    let alone = pe.team_from_unique_id(&pe.team_unique_id()?, 0, 1)?;
+    bench.check(&alone, &[me])
+}
+
+/// Hundreds of teams, one after the other: nothing grows, and no handle comes twice.
+pub fn turnover(args: &[String]) -> Outcome {
+    let rounds: usize = args.first().map_or(Ok(300), |text| text.parse())?;
+    let bench = Bench::new()?;
+    let pe = &bench.rig.pe;
+    let (n, world) = (pe.n_pes(), pe.team_world());
+    let allocations = pe.live_allocations();
+    let mut handles = Vec::new();
+    for round in 0..rounds {
+        let start = round % n;
+        let Some(team) = pe.team_split_strided(&world, start, 1, n - start)? else { continue };
+        let (row, column) = pe.team_split_2d(&team, 2)?;
+        for team in [&team, &row, &column] {
+            assert!(!handles.contains(&team.handle()), "handle {:#x} comes again", team.handle());
+            assert!(team.handle() & 0xff < 12, "of few teams at a time {:#x} is the row of one", team.handle());
+            pe.team_sync(team)?;
+        }
+        if round % 50 == 0 {
+            bench.check(&team, &(start..n).collect::<Vec<_>>())?;
+        }
+        for team in [team, column, row] {
+            handles.push(team.handle());
+            let stale = team.handle();
+            pe.team_destroy(team)?;
+            assert!(matches!(pe.team(stale), Err(Error::Team(TeamError::BadHandle { handle, .. })) if handle == stale));
+        }
+    }
+    assert_eq!(pe.live_allocations(), allocations);
+    bench.rig.pe.barrier_all()?;
+    bench.rig.finish()
+}
+
+fn team_error<T: std::fmt::Debug>(result: oxshmem::Result<T>) -> TeamError {
+    match result {
+        Err(Error::Team(error)) => error,
+        other => panic!("{other:?} is not the error that was due"),
+    }
+}
+
+fn disagreement<T: std::fmt::Debug>(result: oxshmem::Result<T>) -> Failure {
+    match team_error(result) {
+        TeamError::Meeting { failure, .. } if failure.kind == FailureKind::Mismatch => failure,
+        other => panic!("{other:?} is not a disagreement"),
+    }
+}
+
+/// Calls that are refused, by all that make them, and leave everything as it was. Run with `OXSHMEM_MAX_TEAMS=5`, by at least 2 PEs.
+pub fn refused(_: &[String]) -> Outcome {
+    let bench = Bench::new()?;
+    let pe = &bench.rig.pe;
+    let (me, n) = (pe.my_pe(), pe.n_pes());
+    let world = pe.team_world();
+
+    let split = |start, stride, size| pe.team_split_strided(&world, start, stride, size);
+    for (start, stride, size, part) in [
+        (0, 1, n + 1, "last member would be"),
+        (n, 1, 1, "last member"),
+        (0, 0, 2, "stride"),
+        (0, 1, 0, "at least one"),
+    ] {
+        let text = team_error(split(start, stride, size)).to_string();
+        assert!(text.contains(&format!("size {size}) of a team of {n} PEs")) && text.contains(part), "{text}");
+    }
+    assert!(matches!(team_error(pe.team_split_2d(&world, 0)), TeamError::BadSplit { .. }));
+    for team in [pe.team_world(), pe.team_shared(), pe.team_node()] {
+        assert!(matches!(team_error(pe.team_destroy(team)), TeamError::Predefined { .. }));
+    }
+
+    // Different arguments, and different calls.
+    let failure = disagreement(split(0, 1, if me == 1 { 1 } else { n }));
+    for part in [format!("size {n})"), "size 1)".into(), "PE 1".into(), "of the world team".into()] {
+        assert!(failure.message.contains(&part), "{failure}");
+    }
+    assert!(failure.ranks.contains(&1), "{failure:?}");
+    let team = split(0, 1, n)?.unwrap();
+    let handle = team.handle();
+    let failure = if me == 0 { disagreement(pe.team_destroy(team)) } else { disagreement(pe.team_split_2d(&team, 1)) };
+    let text = failure.message;
+    assert!(text.contains(&format!("destroy of team {handle:#x}")) && text.contains("split_2d(xrange 1)"), "{text}");
+    // It is as good as before.
+    let team = pe.team(handle)?;
+    bench.check(&team, &(0..n).collect::<Vec<_>>())?;
+
+    // PE 0 is in one team more than the others, and the next that it would be in has no room.
+    let alone = split(0, 1, 1)?;
+    assert_eq!(alone.is_some(), me == 0);
+    let error = team_error(split(0, 1, 2));
+    let text = error.to_string();
+    assert!(matches!(error, TeamError::Exhausted { members: 2, pe: 0, used: 5, limit: 5 }), "{error:?}");
+    assert!(text.contains("OXSHMEM_MAX_TEAMS") && text.contains("PE 0 is in 5"), "{text}");
+    let rest = split(1, 1, n - 1)?;
+    if let Some(rest) = rest {
+        bench.check(&rest, &(1..n).collect::<Vec<_>>())?;
+        pe.team_destroy(rest)?;
+    }
+    // One of two new teams has room, but not both.
+    assert!(matches!(team_error(pe.team_split_2d(&world, n)), TeamError::Exhausted { .. }));
+    if let Some(alone) = alone {
+        pe.team_destroy(alone)?;
+    }
+    let pair = split(0, 1, 2)?;
+    if let Some(pair) = pair {
+        bench.check(&pair, &[0, 1])?;
+        pe.team_destroy(pair)?;
+    }
+
+    stale(&bench, team)?;
+    ids(&bench)?;
+    // All of it has left no trace.
+    let (row, column) = pe.team_split_2d(&world, n)?;
+    bench.check(&row, &(0..n).collect::<Vec<_>>())?;
+    bench.check(&column, &[me])?;
+    bench.rig.pe.barrier_all()?;
+    bench.rig.finish()
+}
+
+/// A team after its end. What the type system lets through is its handle.
+fn stale(bench: &Bench, team: Team) -> Outcome {
+    let pe = &bench.rig.pe;
+    let (handle, twin) = (team.handle(), pe.team(team.handle())?);
+    pe.team_destroy(team)?;
+    let is_bad = |error: TeamError| matches!(error, TeamError::BadHandle { handle: bad, .. } if bad == handle);
+    assert!(is_bad(team_error(pe.team(handle))) && is_bad(team_error(pe.team_sync(&twin))));
+    assert!(is_bad(team_error(pe.team_split_2d(&twin, 1))) && is_bad(team_error(pe.team_destroy(twin))));
+    // The row has another team now, whose handle is another.
+    let next = pe.team_split_strided(&pe.team_world(), 0, 1, pe.n_pes())?.unwrap();
+    assert_eq!(next.handle(), handle + 0x100);
+    for bad in [handle, next.handle() + 0x100, -1, i32::MIN, 5, 0x1ff, i32::MAX, 0x100, 0x101] {
+        assert_eq!(bench.numbers(bad, 0)?[..2], [-1, -1], "{bad:#x}");
+        assert_eq!(bench.numbers(0, bad)?[3], -1, "{bad:#x}");
+        let error = bench.rig.run_linear("team_sync_refused", 1, 1, (bad, &bench.numbers)).unwrap_err();
+        let Error::Fault(fault) = &error else { panic!("{error:?}") };
+        assert!(matches!(fault.kind, FaultKind::BadTeam { handle } if handle == bad), "{bad:#x}: {error}");
+        assert_ne!(pe.read_local(&bench.numbers, 0..1)?, [0]);
+    }
+    bench.check(&next, &(0..pe.n_pes()).collect::<Vec<_>>())?;
+    Ok(pe.team_destroy(next)?)
+}
+
+/// Sets whose members do not agree.
+fn ids(bench: &Bench) -> Outcome {
+    let pe = &bench.rig.pe;
+    let (me, n) = (pe.my_pe(), pe.n_pes());
+    let failure = disagreement(pe.team_from_unique_id(&bench.shared_id()?, me.saturating_sub(1), n));
+    assert!(failure.message.contains("both enter team ") && failure.message.contains("as member 0"), "{failure}");
+    let failure = disagreement(pe.team_from_unique_id(&bench.shared_id()?, me, if me == 1 { n - 1 } else { n }));
+    assert!(failure.message.contains(&format!("{n}")) && failure.message.contains("PE 1"), "{failure}");
+    let failure = disagreement(pe.team_from_unique_id(&bench.shared_id()?, me + 1, n));
+    assert!(failure.message.contains(&format!("as member {n}")), "{failure}");
+    let failure = disagreement(pe.team_from_unique_id(&bench.shared_id()?, me, n + 1));
+    assert!(failure.message.contains(&format!("has {} members, in a job of {n}", n + 1)), "{failure}");
+    let id = bench.shared_id()?;
+    let team = pe.team_from_unique_id(&id, me, n)?;
+    bench.check(&team, &(0..n).collect::<Vec<_>>())?;
+    Ok(pe.team_destroy(team)?)
+}
+
+/// A member that does something else is named at the deadline, and told so when it comes. Run with a short
+/// `OXSHMEM_BOOTSTRAP_TIMEOUT`, by at least 3 PEs.
+pub fn absent(_: &[String]) -> Outcome {
+    const ABSENT: usize = 2;
+    let bench = Bench::new()?;
+    let pe = &bench.rig.pe;
+    let (me, n) = (pe.my_pe(), pe.n_pes());
+    let world = pe.team_world();
+    let told = pe.alloc::<u64>(1)?;
+    let missing = |error: TeamError| match error {
+        TeamError::Meeting { failure, pes } if failure.kind == FailureKind::Missing => (failure, pes),
+        other => panic!("{other:?}"),
+    };
+    let call = || pe.team_split_strided(&world, 0, 1, n);
+    if me == ABSENT {
+        pe.signal_wait_until(&told, 0, oxshmem::Compare::Eq, n as u64 - 1)?;
+    }
+    let (failure, pes) = missing(team_error(call()));
+    if me != ABSENT {
+        assert_eq!((&failure.ranks[..], &pes.0[..]), (&[ABSENT as u32][..], &[ABSENT as u32][..]));
+        let text = failure.to_string();
+        assert!(text.starts_with("member 2 of ") && text.contains("split_strided(start 0"), "{text}");
+        pe.signal(&told, 0, 1, oxshmem::SignalOp::Add, ABSENT)?;
+        pe.quiet()?;
+    }
+    // The late one has made the call as often as the others, so the next is the same for all.
+    pe.barrier_all()?;
+    let team = call()?.unwrap();
+    bench.check(&team, &(0..n).collect::<Vec<_>>())?;
+    pe.barrier_all()?;
+    bench.rig.finish()
+}
