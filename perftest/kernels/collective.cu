@@ -11,8 +11,7 @@ enum class Kind : uint32_t { barrier, sync, broadcast, collect, fcollect, alltoa
 
 // What each PE gives is `bytes` long; to alltoall and alltoalls it gives as much for each PE. alltoalls leaves out every other
 // word on both sides. Reductions add floats.
-template <class Scope>
-OXSHMEM_DEVICE int call(Scope scope, Kind kind, char *dst, const char *src, uint64_t bytes) {
+template <class Scope> OXSHMEM_DEVICE int call(Scope scope, Kind kind, char *dst, const char *src, uint64_t bytes) {
     const uint64_t floats = bytes / sizeof(float), words = bytes / sizeof(uint64_t);
     switch (kind) {
     case Kind::barrier:
@@ -40,8 +39,8 @@ OXSHMEM_DEVICE int call(Scope scope, Kind kind, char *dst, const char *src, uint
 }
 
 template <class Scope>
-OXSHMEM_DEVICE void collective(Scope scope, Kind kind, char *dst, const char *src, uint64_t bytes, uint64_t first, uint64_t iters,
-                               uint64_t *times) {
+OXSHMEM_DEVICE void collective(Scope scope, Kind kind, char *dst, const char *src, uint64_t bytes, uint64_t first,
+                               uint64_t iters, uint64_t *times) {
     Scope::sync();
     for (uint64_t i = 0; i < iters; ++i) {
         const uint64_t from = port::clock_ns();
@@ -54,8 +53,8 @@ OXSHMEM_DEVICE void collective(Scope scope, Kind kind, char *dst, const char *sr
     }
 }
 
-// Whether barrier and sync order anything: each PE stores a word (barrier: at the next PE; sync: at home), meets the others, and looks
-// at what the PE before it has stored. `wrong` gets how often that was not there.
+// Whether barrier and sync order anything: each PE stores a word (barrier: at the next PE; sync: at home), meets the others,
+// and looks at what the PE before it has stored. `wrong` gets how often that was not there.
 template <class Scope> OXSHMEM_DEVICE void meetings(Scope scope, Kind kind, uint64_t *words, uint64_t iters, uint64_t *wrong) {
     const int me = my_pe(), n = n_pes(), next = (me + 1) % n, before = (me + n - 1) % n;
     uint64_t count = 0;

@@ -45,7 +45,7 @@ typedef enum oxshmem_status {
     OXSHMEM_ERROR_HEAP = 7,            /* the symmetric heap: exhausted, asymmetric calls, not an allocation */
     OXSHMEM_ERROR_TRANSPORT = 8,       /* an HCA or a transport that was asked for is not to be had */
     OXSHMEM_ERROR_INTERNAL = 9,        /* an error in this library */
-    OXSHMEM_ERROR_TEAM = 10,           /* a handle of no team; members of a team that do not come or disagree; no room for a team */
+    OXSHMEM_ERROR_TEAM = 10, /* a handle of no team; members of a team that do not come or disagree; no room for a team */
 } oxshmem_status;
 
 /* How a signal is updated. */
@@ -120,9 +120,9 @@ int oxshmem_host_fence(void);
 int oxshmem_host_barrier_all(void);
 int oxshmem_host_sync_all(void);
 
-/* Teams: ordered sets of PEs. docs/teams.md. A handle is the same number on all members and in device code. The calls that make or
- * end a team are collective over the team that is split or ended, or over the members of the new one; an error is returned on all
- * of them, and nothing has changed then. Teams have no configuration: OxSHMEM has no contexts. */
+/* Teams: ordered sets of PEs. docs/teams.md. A handle is the same number on all members and in device code. The calls that make
+ * or end a team are collective over the team that is split or ended, or over the members of the new one; an error is returned
+ * on all of them, and nothing has changed then. Teams have no configuration: OxSHMEM has no contexts. */
 typedef int32_t oxshmem_team_t;
 enum {
     OXSHMEM_TEAM_INVALID = -1,
@@ -138,8 +138,8 @@ int oxshmem_host_team_translate_pe(oxshmem_team_t source, int pe, oxshmem_team_t
 int oxshmem_team_split_strided(oxshmem_team_t parent, int start, int stride, int size, oxshmem_team_t *team);
 /* The PEs of `parent` in rows of `xrange`: *x is the caller's row, *y its column. */
 int oxshmem_team_split_2d(oxshmem_team_t parent, int xrange, oxshmem_team_t *x, oxshmem_team_t *y);
-/* A team of any PEs: one gets an id and gives it to the others, and all of them, and no other PE, call `init` with it, each with
- * the number that it will have. */
+/* A team of any PEs: one gets an id and gives it to the others, and all of them, and no other PE, call `init` with it, each
+ * with the number that it will have. */
 typedef struct oxshmem_team_uniqueid {
     unsigned char bytes[16];
 } oxshmem_team_uniqueid;
@@ -150,8 +150,8 @@ int oxshmem_team_destroy(oxshmem_team_t team);
 /* Which algorithms the team's collectives use, as OXSHMEM_COLLECTIVES says it; at most `bytes` bytes with the 0 at the end. */
 int oxshmem_team_algorithms(oxshmem_team_t team, char *text, size_t bytes);
 
-/* Operators and element types of reductions. and, or, xor take integers; min and max all types but complex ones; prod all but half
- * and bfloat16. */
+/* Operators and element types of reductions. and, or, xor take integers; min and max all types but complex ones; prod all but
+ * half and bfloat16. */
 typedef enum oxshmem_reduce_op {
     OXSHMEM_REDUCE_AND = 0,
     OXSHMEM_REDUCE_OR = 1,
@@ -190,7 +190,8 @@ int oxshmem_host_alltoallmem(oxshmem_team_t team, void *dst, const void *src, si
 int oxshmem_host_alltoallsmem(oxshmem_team_t team, void *dst, const void *src, ptrdiff_t dst_stride, ptrdiff_t src_stride,
                               size_t n, size_t element_bytes);
 int oxshmem_host_reduce(oxshmem_team_t team, oxshmem_reduce_op op, oxshmem_type type, void *dst, const void *src, size_t n);
-int oxshmem_host_reducescatter(oxshmem_team_t team, oxshmem_reduce_op op, oxshmem_type type, void *dst, const void *src, size_t n);
+int oxshmem_host_reducescatter(oxshmem_team_t team, oxshmem_reduce_op op, oxshmem_type type, void *dst, const void *src,
+                               size_t n);
 /* The same on a stream; collectives of a team come one after the other. */
 int oxshmemx_team_sync_on_stream(oxshmem_team_t team, void *stream);
 int oxshmemx_barrier_on_stream(oxshmem_team_t team, void *stream);
@@ -200,8 +201,8 @@ int oxshmemx_fcollectmem_on_stream(oxshmem_team_t team, void *dst, const void *s
 int oxshmemx_alltoallmem_on_stream(oxshmem_team_t team, void *dst, const void *src, size_t bytes, void *stream);
 int oxshmemx_alltoallsmem_on_stream(oxshmem_team_t team, void *dst, const void *src, ptrdiff_t dst_stride, ptrdiff_t src_stride,
                                     size_t n, size_t element_bytes, void *stream);
-int oxshmemx_reduce_on_stream(oxshmem_team_t team, oxshmem_reduce_op op, oxshmem_type type, void *dst, const void *src, size_t n,
-                              void *stream);
+int oxshmemx_reduce_on_stream(oxshmem_team_t team, oxshmem_reduce_op op, oxshmem_type type, void *dst, const void *src,
+                              size_t n, void *stream);
 int oxshmemx_reducescatter_on_stream(oxshmem_team_t team, oxshmem_reduce_op op, oxshmem_type type, void *dst, const void *src,
                                      size_t n, void *stream);
 

@@ -26,17 +26,16 @@ struct Problem {
     float *fields[2];   // symmetric: the first is the first input
     uint64_t *signals;  // symmetric: by chunk what has come from above, and behind them from below
     uint64_t *arrivals; // own, 0: see grid_meets
-    double *partial;    // own, a word for each block, and one behind them
-    uint64_t *counted;  // symmetric, by PE: sums that came
-    double *sums;       // symmetric, by parity and PE
+    double *partial;    // own, a word for each block
+    double *change;     // symmetric: the sum of squares of this PE, and of all
     uint64_t *results;  // own: begin and end in ns, iterations done, bits of the last sum of squares
     uint64_t columns, pitch, rows;
     int64_t above, below; // the neighbours, -1 for none
     uint64_t above_row;   // where the neighbour above keeps this PE's first row; the one below keeps the last in row 0
     uint64_t iterations;
-    uint64_t measure;      // after so many iterations the change is measured; 0: never
-    double enough;         // and the solver stops when its sum of squares is not more than this
-    uint64_t base, counts; // iterations, and measurements, of earlier launches: signals only grow
+    uint64_t measure; // after so many iterations the change is measured; 0: never
+    double enough;    // and the solver stops when its sum of squares is not more than this
+    uint64_t base;    // iterations of earlier launches: signals only grow
 };
 
 enum class Variant { p, put, overlap };
@@ -139,41 +138,28 @@ OXSHMEM_DEVICE bool iterate(const Problem &m, const float *in, float *out, Turn 
     return from >= to || run<kVariant, kMeasure>(m, in, out, from, to, stencil::inner_share(n * (to - from), edges), turn, sum);
 }
 
-// The sum over all PEs of the blocks' partial sums, by block 0: each PE tells all others its own, and all add in one order, so
-// that they get equal bits. Two sets of places take turns: whoever writes to one again has heard from everybody since.
-OXSHMEM_DEVICE bool add_up(const Problem &m, uint64_t count) {
-    const uint32_t me = port::thread_rank(), threads = port::block_threads();
-    const int n = n_pes();
+// The sum over all PEs of the blocks' partial sums, by block 0. All PEs get equal bits.
+OXSHMEM_DEVICE bool add_up(const Problem &m) {
     double sum = 0;
-    for (uint32_t block = me; block < port::grid_blocks(); block += threads) {
+    for (uint32_t block = port::thread_rank(); block < port::grid_blocks(); block += port::block_threads()) {
         sum += m.partial[block];
     }
     sum = block_sum(sum);
-    double *const own = m.partial + port::grid_blocks(), *const sums = m.sums + (count & 1) * static_cast<uint64_t>(n);
-    if (me == 0) {
-        *own = sum;
+    if (port::thread_rank() == 0) {
+        m.change[0] = sum;
     }
     port::sync_block();
-    for (int pe = static_cast<int>(me); pe < n; pe += static_cast<int>(threads)) {
-        put_signal_nbi(thread, sums + my_pe(), own, 1, m.counted + my_pe(), count, SIGNAL_SET, pe);
+    if (reduce(block, TEAM_WORLD, op_sum, m.change + 1, m.change, 1) != 0) {
+        return false;
     }
-    for (int pe = 0; pe < n; ++pe) {
-        if (!block_awaits(m.counted + pe, count)) {
-            return false;
-        }
-    }
-    if (me == 0) {
-        double total = 0;
-        for (int pe = 0; pe < n; ++pe) {
-            total += sums[pe];
-        }
-        memcpy(m.results + 3, &total, sizeof(total));
+    if (port::thread_rank() == 0) {
+        memcpy(m.results + 3, m.change + 1, sizeof(double));
     }
     return true;
 }
 
 template <Variant kVariant> OXSHMEM_DEVICE void solve(const Problem &m) {
-    uint64_t round = 0, count = m.counts;
+    uint64_t round = 0;
     const bool first = port::block_rank() == 0, clock = first && port::thread_rank() == 0;
     if (first) {
         sync_all(block);
@@ -214,8 +200,7 @@ template <Variant kVariant> OXSHMEM_DEVICE void solve(const Problem &m) {
             m.results[2] = i + 1;
         }
         if (measured) {
-            ++count;
-            if (first && !add_up(m, count)) {
+            if (first && !add_up(m)) {
                 return;
             }
             if (m.enough > 0) {
