@@ -7,6 +7,7 @@
 //   thread, warp, block                                               scopes: who calls together
 //   my_pe(), n_pes(), ptr(address, pe)                                as in both libraries
 //   put_nbi, get, put_signal_nbi (scope, ...), p, g, signal_set, signal_wait, fence, quiet, barrier_all(scope), sync_all(scope)
+//   alltoall, fcollect, broadcast, sum (scope, ...)                   collectives of all PEs; whether they went well
 //   clock_ns(), pause()                                               the GPU's clock; for the body of a spin loop
 #pragma once
 
@@ -55,6 +56,18 @@ COMPARE_DEVICE void put_signal_nbi(Scope scope, char *dst, const char *src, size
 }
 COMPARE_DEVICE void signal_set(uint64_t *signal, uint64_t value, int pe) {
     oxshmem::signal_op(signal, value, oxshmem::SIGNAL_SET, pe);
+}
+template <class Scope> COMPARE_DEVICE bool alltoall(Scope scope, char *dst, const char *src, size_t bytes) {
+    return oxshmem::alltoallmem(scope, oxshmem::TEAM_WORLD, dst, src, bytes) == 0;
+}
+template <class Scope> COMPARE_DEVICE bool fcollect(Scope scope, char *dst, const char *src, size_t bytes) {
+    return oxshmem::fcollectmem(scope, oxshmem::TEAM_WORLD, dst, src, bytes) == 0;
+}
+template <class Scope> COMPARE_DEVICE bool broadcast(Scope scope, char *dst, const char *src, size_t bytes, int root) {
+    return oxshmem::broadcastmem(scope, oxshmem::TEAM_WORLD, dst, src, bytes, root) == 0;
+}
+template <class Scope> COMPARE_DEVICE bool sum(Scope scope, uint64_t *dst, const uint64_t *src, size_t n) {
+    return oxshmem::reduce(scope, oxshmem::TEAM_WORLD, oxshmem::op_sum, dst, src, n) == 0;
 }
 // Whether the signal came: a wait can end with an error, which the library records.
 COMPARE_DEVICE bool signal_wait(uint64_t *signal, uint64_t value) {
@@ -157,6 +170,23 @@ COMPARE_DEVICE void sync_all(thread_scope) {
 }
 COMPARE_DEVICE void sync_all(block_scope) {
     nvshmemx_sync_all_block();
+}
+
+COMPARE_DEVICE bool alltoall(thread_scope, char *dst, const char *src, size_t bytes) {
+    return nvshmem_alltoallmem(NVSHMEM_TEAM_WORLD, dst, src, bytes) == 0;
+}
+COMPARE_DEVICE bool alltoall(block_scope, char *dst, const char *src, size_t bytes) {
+    return nvshmemx_alltoallmem_block(NVSHMEM_TEAM_WORLD, dst, src, bytes) == 0;
+}
+COMPARE_DEVICE bool fcollect(block_scope, char *dst, const char *src, size_t bytes) {
+    return nvshmemx_fcollectmem_block(NVSHMEM_TEAM_WORLD, dst, src, bytes) == 0;
+}
+COMPARE_DEVICE bool broadcast(block_scope, char *dst, const char *src, size_t bytes, int root) {
+    // nvshmemx_broadcastmem_block of 3.4 takes no root.
+    return nvshmemx_char_broadcast_block(NVSHMEM_TEAM_WORLD, dst, src, bytes, root) == 0;
+}
+COMPARE_DEVICE bool sum(block_scope, uint64_t *dst, const uint64_t *src, size_t n) {
+    return nvshmemx_uint64_sum_reduce_block(NVSHMEM_TEAM_WORLD, dst, src, n) == 0;
 }
 
 // The clock that OxSHMEM's port layer reads.

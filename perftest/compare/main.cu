@@ -50,6 +50,10 @@ enum class Role {
     ping_pong, // PE 0 and 1; both signals have their last value
     exchange,  // likewise, and the last iteration's data is at both
     meeting,   // all PEs; `check` finds nothing wrong
+    alltoall,  // all PEs; each has the part of each PE's last data that is for it
+    fcollect,  // all PEs; each has the last data of all
+    broadcast, // all PEs; each has the last root's data
+    sum,       // all PEs; each has the sums of the last data
     jacobi,    // all PEs; each has its rows of the solution
 };
 
@@ -77,6 +81,11 @@ const Entry kEntries[] = {
     {"barrier_all_block", barrier_all_block, Role::meeting, check_barrier_all_block},
     {"sync_all_thread", sync_all_thread, Role::meeting, check_sync_all_thread},
     {"sync_all_block", sync_all_block, Role::meeting, check_sync_all_block},
+    {"alltoall_thread", ::alltoall_thread, Role::alltoall, nullptr},
+    {"alltoall_block", ::alltoall_block, Role::alltoall, nullptr},
+    {"fcollect_block", ::fcollect_block, Role::fcollect, nullptr},
+    {"broadcast_block", ::broadcast_block, Role::broadcast, nullptr},
+    {"sum_block", ::sum_block, Role::sum, nullptr},
     {"jacobi_p", ::jacobi_p, Role::jacobi, nullptr},
     {"jacobi_put", ::jacobi_put, Role::jacobi, nullptr},
     {"link_store", ::link_store, Role::put, nullptr},
@@ -127,6 +136,19 @@ __global__ void check_data(const uint64_t *words, uint64_t n, uint64_t seed, int
 __global__ void check_words(const uint64_t *words, uint64_t n, uint64_t stride, uint64_t base, uint64_t last, uint64_t *found) {
     for (uint64_t i = grid_rank(); i < n * stride; i += grid_threads()) {
         if (words[i] != (i % stride == 0 ? value(base, last, i / stride) : kUntouched)) {
+            atomicAdd(reinterpret_cast<unsigned long long *>(found), 1ull);
+            atomicMin(reinterpret_cast<unsigned long long *>(found + 1), static_cast<unsigned long long>(i));
+        }
+    }
+}
+
+__global__ void check_sums(const uint64_t *words, uint64_t n, uint64_t seed, int pes, uint64_t shifted, uint64_t *found) {
+    for (uint64_t i = grid_rank(); i < n; i += grid_threads()) {
+        uint64_t expected = 0;
+        for (int pe = 0; pe < pes; ++pe) {
+            expected += pattern(seed, pe, i + shifted);
+        }
+        if (words[i] != expected) {
             atomicAdd(reinterpret_cast<unsigned long long *>(found), 1ull);
             atomicMin(reinterpret_cast<unsigned long long *>(found + 1), static_cast<unsigned long long>(i));
         }
@@ -192,6 +214,11 @@ public:
         if (entry == std::end(kEntries)) {
             fail("%s: there is no kernel %s", row.name.c_str(), row.kernel.c_str());
         }
+        const bool all = entry->role == Role::alltoall || entry->role == Role::fcollect;
+        if (all && static_cast<uint64_t>(n_) * row.bytes > row.walk()) {
+            fail("%s: there is room for the data of %llu PEs, and there are %d", row.name.c_str(),
+                 static_cast<unsigned long long>(row.walk() / row.bytes), n_);
+        }
         std::vector<uint64_t> samples;
         for (uint64_t sample = 0; sample < row.samples; ++sample) {
             prepare(row);
@@ -222,6 +249,10 @@ private:
     bool takes_part(Role role) const {
         switch (role) {
         case Role::meeting:
+        case Role::alltoall:
+        case Role::fcollect:
+        case Role::broadcast:
+        case Role::sum:
         case Role::jacobi:
             return true;
         case Role::ping_pong:
@@ -280,6 +311,15 @@ private:
             check_words<<<256, 256>>>(dst, row.bytes / 8, row.stride, base_, last, found);
         } else if (entry.role == Role::word && me_ == 1) {
             check_words<<<1, 1>>>(dst_away, 1, 1, base_, last, found);
+        } else if (entry.role == Role::alltoall || entry.role == Role::fcollect) {
+            const uint64_t words = row.bytes / 8, mine = entry.role == Role::alltoall ? me_ * words : 0;
+            for (int pe = 0; pe < n_; ++pe) {
+                check_data<<<256, 256>>>(dst + pe * words, words, base_, pe, shift_of(last) / 8 + mine, found);
+            }
+        } else if (entry.role == Role::broadcast) {
+            check_data<<<256, 256>>>(dst, row.bytes / 8, base_, static_cast<int>(last % n_), shift_of(last) / 8, found);
+        } else if (entry.role == Role::sum) {
+            check_sums<<<256, 256>>>(dst, row.bytes / 8, base_, n_, shift_of(last) / 8, found);
         } else if (entry.role == Role::jacobi) {
             const uint64_t side = row.step, total = row.warmup + row.iters;
             const stencil::Share mine = stencil_share(side - 2);

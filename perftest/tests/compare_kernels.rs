@@ -10,6 +10,8 @@ oxshmem::include_module!(KERNELS, "compare");
 
 const MOST: usize = 16 << 10;
 const SLACK: usize = 8 << 10;
+/// What all PEs call together, and leaves data.
+const COLLECTIVES: [&str; 5] = ["alltoall_thread", "alltoall_block", "fcollect_block", "broadcast_block", "sum_block"];
 /// Columns and rows of the mesh.
 const SIDE: u64 = 60;
 const WARMUP: u64 = 2;
@@ -64,11 +66,16 @@ fn small(row: &Row) -> Row {
         "jacobi_p" | "jacobi_put" => (SIDE / 3 + 3) * SIDE * 4,
         "p_quiet" | "word_fence" => 8,
         "p_bw" | "link_words" => 8 * 200,
+        kernel if COLLECTIVES.contains(&kernel) => row.bytes.min(1 << 10),
         _ if row.bytes > 64 => 16 * 3 * 64,
         _ => row.bytes,
     };
     // A walk of less than the iterations, so that some of it is gone over again.
-    let step = if row.kernel.starts_with("jacobi") { SIDE } else { row.step.min(512) };
+    let step = match row.kernel {
+        "jacobi_p" | "jacobi_put" => SIDE,
+        _ if COLLECTIVES.contains(&row.kernel) => 8 * bytes,
+        _ => row.step.min(512),
+    };
     Row { ctas, threads, bytes, step, steps: row.steps.min(8), ..*row }
 }
 
@@ -174,6 +181,27 @@ fn as_pe() {
                 assert!(data(away) == sent(shift(LAST)), "{}", row.name);
             }
             "signal_ping_pong" | "flag_ping_pong" if me <= 1 => signal(away / 8, 1),
+            kernel if COLLECTIVES.contains(&kernel) => {
+                let given = |sender: usize, first: usize| source(sender, base)[shift(LAST) + first..][..bytes].to_vec();
+                let all = 0..pe.n_pes();
+                let expected: Vec<u8> = match kernel {
+                    "fcollect_block" => all.flat_map(|sender| given(sender, 0)).collect(),
+                    "broadcast_block" => given(LAST as usize % pe.n_pes(), 0),
+                    "sum_block" => all
+                        .map(|sender| given(sender, 0))
+                        .reduce(|sums, more| {
+                            let words = |bytes: &[u8]| -> Vec<u64> {
+                                bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()
+                            };
+                            let both = words(&sums).into_iter().zip(words(&more));
+                            both.flat_map(|(a, b)| a.wrapping_add(b).to_ne_bytes()).collect()
+                        })
+                        .unwrap(),
+                    _ => all.flat_map(|sender| given(sender, me * bytes)).collect(),
+                };
+                let found = pe.read_local(&dst, 0..expected.len()).unwrap();
+                assert!(found == expected, "{}", row.name);
+            }
             "jacobi_p" | "jacobi_put" => {
                 let (side, pes) = (SIDE as usize, pe.n_pes());
                 let (each, more) = ((side - 2) / pes, (side - 2) % pes);

@@ -242,6 +242,19 @@ const fn meeting(
     Row { bytes: MEETING_BYTES, step: 512, limit, goal, goal_pes: Some(4), ..row(name, title, kernel, (1, threads)) }
 }
 
+/// All PEs call a collective of `bytes` bytes; goals are for four of them. There is room for the data of eight.
+const fn collective(
+    name: &'static str,
+    title: &'static str,
+    kernel: &'static str,
+    threads: u32,
+    bytes: u64,
+    iters: u64,
+    goal: Option<Goal>,
+) -> Row {
+    Row { step: 8 * bytes, steps: 1, goal_pes: Some(4), ..latency(name, title, kernel, threads, bytes, iters, goal) }
+}
+
 /// A Jacobi solver on a mesh of `side` columns and rows: microseconds of an iteration. A field of two PEs and more is `bytes` long at
 /// most, and `step` is the side.
 const fn jacobi(
@@ -443,6 +456,69 @@ pub const ROWS: &[Row] = &[
         BLOCK,
         Some("flag_sync"),
         Some(Goal::AtMost(0.9)),
+    ),
+    collective(
+        "alltoall_thread_8",
+        "alltoall, thread, 8 B to each PE",
+        "alltoall_thread",
+        1,
+        8,
+        1000,
+        Some(Goal::AtMost(1.3)),
+    ),
+    collective(
+        "alltoall_block_8",
+        "alltoall, block of 256, 8 B to each PE",
+        "alltoall_block",
+        BLOCK,
+        8,
+        1000,
+        Some(Goal::AtMost(1.3)),
+    ),
+    collective(
+        "alltoall_block_1m",
+        "alltoall, block of 1024, 1 MiB to each PE",
+        "alltoall_block",
+        1024,
+        MIB,
+        60,
+        Some(Goal::OfTheirTime(0.5)),
+    ),
+    collective(
+        "fcollect_block_256k",
+        "fcollect, block of 1024, 256 KiB of each PE",
+        "fcollect_block",
+        1024,
+        256 * KIB,
+        60,
+        Some(Goal::OfTheirTime(0.5)),
+    ),
+    collective(
+        "broadcast_block_1m",
+        "broadcast, block of 1024, 1 MiB",
+        "broadcast_block",
+        1024,
+        MIB,
+        60,
+        Some(Goal::OfTheirTime(0.4)),
+    ),
+    collective(
+        "sum_block_8",
+        "sum reduce, block of 256, one 64-bit word",
+        "sum_block",
+        BLOCK,
+        8,
+        1000,
+        Some(Goal::OfTheirTime(1.0)),
+    ),
+    collective(
+        "sum_block_1m",
+        "sum reduce, block of 1024, 1 MiB of 64-bit words",
+        "sum_block",
+        1024,
+        MIB,
+        60,
+        Some(Goal::OfTheirTime(1.0)),
     ),
     jacobi(
         "jacobi_p_4096",
