@@ -146,9 +146,8 @@ fn as_pe() {
         pe.write_local(&src, 0, &source(me, base)).unwrap();
         pe.write_local(&clock, 0, &[0; 1024]).unwrap();
         pe.barrier_all().unwrap();
-        let meeting = ["barrier_all", "sync_all", "flag_barrier", "flag_sync", "jacobi"]
-            .iter()
-            .any(|start| row.kernel.starts_with(start));
+        let starts = ["barrier_all", "sync_all", "flag_barrier", "flag_sync", "jacobi"];
+        let meeting = starts.iter().any(|start| row.kernel.starts_with(start)) || COLLECTIVES.contains(&row.kernel);
         let ping_pong = row.kernel.contains("ping_pong");
         if me == 0 || meeting || (ping_pong && me == 1) {
             launch(&row, row.kernel, base);

@@ -141,8 +141,8 @@ OXSHMEM_DEVICE bool iterate(const Problem &m, const float *in, float *out, Turn 
 // The sum over all PEs of the blocks' partial sums, by block 0. All PEs get equal bits.
 OXSHMEM_DEVICE bool add_up(const Problem &m) {
     double sum = 0;
-    for (uint32_t block = port::thread_rank(); block < port::grid_blocks(); block += port::block_threads()) {
-        sum += m.partial[block];
+    for (uint32_t i = port::thread_rank(); i < port::grid_blocks(); i += port::block_threads()) {
+        sum += m.partial[i];
     }
     sum = block_sum(sum);
     if (port::thread_rank() == 0) {
