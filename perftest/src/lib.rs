@@ -5,6 +5,7 @@
 
 pub mod atomic;
 pub mod bench;
+pub mod collectives;
 pub mod compare;
 pub mod connection;
 pub mod demo;

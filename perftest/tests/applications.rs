@@ -1,4 +1,4 @@
-//! The applications from the outside: results right over each transport, JSON, pictures, and what they say when something is wrong.
+//! The applications, and the test of collectives, from the outside: results right over each transport, JSON, pictures, and what they say when something is wrong.
 #![allow(clippy::unwrap_used)]
 
 use std::path::PathBuf;
@@ -9,6 +9,7 @@ use serde_json::Value;
 
 const JACOBI: &str = env!("CARGO_BIN_EXE_jacobi");
 const ALLTOALL: &str = env!("CARGO_BIN_EXE_alltoall");
+const COLLECTIVES: &str = env!("CARGO_BIN_EXE_shmem_collective_latency");
 const TRANSPORTS: [&str; 3] = ["p2p", "ibgda", "ibrc"];
 
 fn run(program: &str, args: &str, env: &[(&str, &str)]) -> Output {
@@ -114,7 +115,7 @@ fn jacobi_stops_when_it_has_converged() {
     let args = "--npes 2 --nx 30 --ny 30 --niter 100000 --norm-every 10 --tolerance 0.05";
     let rows = rows(JACOBI, args, &[]);
     let done = rows[0]["niter"].as_u64().unwrap();
-    assert!(done < 100_000 && done % 10 == 0, "{done}");
+    assert!(done < 100_000 && done.is_multiple_of(10), "{done}");
     assert!(rows.iter().all(|row| row["niter"] == done && row["norm"].as_f64().unwrap() <= 0.05));
 }
 
@@ -163,6 +164,10 @@ fn fixed_messages_arrive_over_each_transport() {
             assert_eq!((&row["transport"], row["wqes"].is_u64()), (&transport.into(), transport != "p2p"));
         }
     }
+    for transport in TRANSPORTS {
+        let args = format!("--via collective --npes 3 -b 1 -e 3000 -f 60 -n 5 --transport {transport}");
+        assert!(rows(ALLTOALL, &args, &[]).iter().all(|row| row["via"] == "collective" && row["ctas"] == 1));
+    }
     rows(ALLTOALL, "--npes 1 -b 8 -e 8 -n 3", &[]);
     rows(ALLTOALL, "--npes 8 -b 8 -e 2K -f 256 -n 3", &[]);
 }
@@ -189,6 +194,25 @@ fn tokens_reach_their_experts_and_come_back() {
 }
 
 #[test]
+fn collectives_leave_what_they_should() {
+    for transport in TRANSPORTS {
+        let rows =
+            rows(COLLECTIVES, &format!("--npes 3 -b 8 -e 2008 -f 16 -n 5 -w 2 -t 40 --transport {transport}"), &[]);
+        // Barrier and sync have no size, the seven others have three; in three scopes.
+        assert_eq!(rows.len(), 3 * (2 + 7 * 3), "{transport}");
+        for row in &rows {
+            assert_eq!((&row["transport"], &row["npes"], &row["iters"]), (&transport.into(), &3.into(), &5.into()));
+            assert!(row["us_p50"].as_f64().unwrap() > 0.0 && row["wqes"].is_u64() == (transport != "p2p"), "{row}");
+        }
+    }
+    let plot = File::new("svg");
+    let args = format!("--npes 2 -b 8 -e 64 -n 3 --collective reduce --scope block --plot {}", plot.0.display());
+    assert!(rows(COLLECTIVES, &args, &[]).iter().all(|row| row["collective"] == "reduce" && row["scope"] == "block"));
+    assert!(plot.read().contains("reduce, block"));
+    rows(COLLECTIVES, "--npes 1 -b 8 -e 8 -n 2", &[]);
+}
+
+#[test]
 fn wrong_results_are_errors_with_their_place() {
     for (program, args, part) in [
         (
@@ -202,6 +226,11 @@ fn wrong_results_are_errors_with_their_place() {
             "beside the solution of one PE, point 205:",
         ),
         (ALLTOALL, "-b 64 -e 64 -n 3 --corrupt 9", "what another PE sent, byte 9:"),
+        (
+            COLLECTIVES,
+            "--collective fcollect --scope warp -b 64 -e 64 -n 3 --corrupt 9",
+            "what the collective left, byte 9:",
+        ),
         (ALLTOALL, "--mode moe -b 64 -e 64 -n 3 --corrupt 9", "experts made of a token, byte 9:"),
     ] {
         let json = File::new("jsonl");
@@ -233,6 +262,9 @@ fn what_cannot_be_is_refused_before_anything_starts() {
         (ALLTOALL, "--transport warp", "auto, p2p, ibgda or ibrc"),
         (ALLTOALL, "--mode moe --experts 2 --top-k 3", "only 2 experts"),
         (ALLTOALL, "--hca null --transport ibgda", "moves nothing"),
+        (ALLTOALL, "--mode moe --via collective", "--mode fixed"),
+        (COLLECTIVES, "-b 12 -e 12", "multiples of 8"),
+        (COLLECTIVES, "--collective gather", "--collective"),
     ] {
         let output = run(program, args, &[]);
         let error = text(&output.stderr);

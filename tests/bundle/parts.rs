@@ -99,14 +99,15 @@ fn read_lines(path: &Path) -> Vec<Value> {
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// Runs every performance test over all transports, with its defaults.
+/// Runs every performance test and application over all transports, with its defaults.
 pub fn perftests(runner: &Runner, report: &mut Report, only: &str) {
     let mut programs: Vec<String> = std::fs::read_dir(runner.bundle.join("bin"))
         .into_iter()
         .flatten()
         .flatten()
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .filter(|name| name.starts_with("shmem_") && name.contains(only))
+        .filter(|name| name.starts_with("shmem_") || ["jacobi", "alltoall"].contains(&name.as_str()))
+        .filter(|name| name.contains(only))
         .collect();
     programs.sort();
     for transport in TRANSPORTS {

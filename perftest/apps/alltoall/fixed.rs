@@ -4,6 +4,7 @@ use oxshmem::{LaunchConfig, SymmetricSlice};
 use oxshmem_perftest::error::Error;
 use oxshmem_perftest::pattern::{self, SLACK};
 
+use crate::options::Via;
 use crate::report::Row;
 use crate::session::{Phase, Session, Words};
 
@@ -31,7 +32,7 @@ impl<'a, 'b> Exchange<'a, 'b> {
     pub fn new(session: &'b Session<'a>) -> Result<Self, Error> {
         let (pe, plan) = (session.pe, session.plan);
         let npes = pe.n_pes();
-        let room = room(plan.sizes.last().copied().unwrap_or_default()) as usize;
+        let room = room(session.options.via(), plan.sizes.last().copied().unwrap_or_default()) as usize;
         Ok(Self {
             session,
             dst: pe.alloc_aligned(room.saturating_mul(2 * npes), 256)?,
@@ -59,14 +60,14 @@ impl<'a, 'b> Exchange<'a, 'b> {
     pub fn run(&mut self, bytes: u64) -> Result<(Vec<Row>, Option<Error>), Error> {
         let (session, pe) = (self.session, self.session.pe);
         let (me, npes) = (pe.my_pe(), pe.n_pes());
-        let source = pattern::source(seed(bytes, me), room(bytes) as usize * npes + SLACK);
+        let source = pattern::source(seed(bytes, me), self.room(bytes) as usize * npes + SLACK);
         pe.write_local(&self.src, 0, &source)?;
         let warmup = session.options.warmup;
         if warmup != 0 {
             self.launch(bytes, 0, warmup)?;
         }
         // What is not overwritten is wrong.
-        let len = room(bytes) as usize * npes;
+        let len = self.room(bytes) as usize * npes;
         pe.write_local(&self.dst, 0, &vec![0xff; 2 * len])?;
         let before = session.counts()?;
         let iters = session.plan.iters;
@@ -94,9 +95,16 @@ impl<'a, 'b> Exchange<'a, 'b> {
         Ok((vec![session.row(&phase, before, after, wrong.is_none())], found.or(wrong.map(Error::MismatchElsewhere))))
     }
 
+    fn room(&self, bytes: u64) -> u64 {
+        room(self.session.options.via(), bytes)
+    }
+
     /// The kernel, its shape, and the slices of a message.
     fn shape(&self, bytes: u64) -> (&'static str, LaunchConfig, u64) {
         let plan = self.session.plan;
+        if self.session.options.via() == Via::Collective {
+            return ("exchange_collective", LaunchConfig::linear(1, plan.threads), 1);
+        }
         if bytes < BY_BLOCKS {
             return ("exchange_warp", LaunchConfig::linear(1, plan.threads), 1);
         }
@@ -113,7 +121,7 @@ impl<'a, 'b> Exchange<'a, 'b> {
             self.session.arrivals.address(),
             self.times.address(),
             bytes,
-            room(bytes),
+            self.room(bytes),
             slices,
             first,
             iters,
@@ -127,7 +135,7 @@ impl<'a, 'b> Exchange<'a, 'b> {
     /// What the last iteration has brought: it was iteration `last` of this size.
     fn check(&self, bytes: u64, last: u64) -> Result<(), Error> {
         let pe = self.session.pe;
-        let (me, npes, room, bytes) = (pe.my_pe(), pe.n_pes(), room(bytes) as usize, bytes as usize);
+        let (me, npes, room, bytes) = (pe.my_pe(), pe.n_pes(), self.room(bytes) as usize, bytes as usize);
         let set = (self.base % 2) as usize * npes * room;
         for sender in 0..npes {
             let at = set + sender * room;
@@ -143,9 +151,12 @@ impl<'a, 'b> Exchange<'a, 'b> {
     }
 }
 
-/// From one PE's message to the next one's.
-fn room(bytes: u64) -> u64 {
-    bytes.next_multiple_of(64)
+/// From one PE's message to the next one's. The collective has them side by side.
+fn room(via: Via, bytes: u64) -> u64 {
+    match via {
+        Via::Put => bytes.next_multiple_of(64),
+        Via::Collective => bytes,
+    }
 }
 
 fn seed(bytes: u64, sender: usize) -> u64 {

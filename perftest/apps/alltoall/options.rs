@@ -20,6 +20,15 @@ pub enum Mode {
     Moe,
 }
 
+/// What exchanges messages of one size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Via {
+    /// Puts with signal, by many CTAs.
+    Put,
+    /// The collective `alltoall`, which one CTA calls.
+    Collective,
+}
+
 /// All-to-all: every PE sends to every PE, by device code. Data is verified. One line per size is printed, for moe two.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "alltoall", version)]
@@ -27,6 +36,9 @@ pub struct Options {
     /// What is exchanged.
     #[arg(long, value_enum, default_value = "fixed")]
     pub mode: Mode,
+    /// fixed: what the messages travel by.
+    #[arg(long, value_enum)]
+    via: Option<Via>,
     /// PEs to start, when no launcher has started this one.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub npes: u32,
@@ -92,6 +104,11 @@ pub struct Plan {
 }
 
 impl Options {
+    /// What messages travel by.
+    pub fn via(&self) -> Via {
+        self.via.unwrap_or(Via::Put)
+    }
+
     /// The choice of experts among `npes` PEs.
     ///
     /// # Errors
@@ -144,6 +161,9 @@ impl Options {
         if self.connection.hca == Some(oxshmem::config::Hca::Null) {
             return refuse("--hca null moves nothing, so no message would ever arrive".to_owned());
         }
+        if self.via.is_some() && self.mode == Mode::Moe {
+            return refuse("--via is for --mode fixed: tokens travel by puts".to_owned());
+        }
         self.routing(self.npes as usize)?;
         let iters = self.iters.unwrap_or(iters);
         // Counts of tokens are kept in 32 bits.
@@ -188,6 +208,7 @@ mod tests {
             ("--mode moe --experts 3 --top-k 4", "only 3 experts"),
             ("--mode moe --tokens 1000000 --top-k 8 -n 100000", "2^32"),
             ("--threads 33", "whole ones"),
+            ("--mode moe --via collective", "--mode fixed"),
             ("--plot a.png", "end in .svg"),
             ("--plot a.svg -b 8 -e 8", "at least two"),
             ("--hca null", "moves nothing"),

@@ -10,6 +10,8 @@ pub struct Row {
     pub app: String,
     /// `fixed` or `moe`.
     pub mode: String,
+    /// `put` or `collective`: what messages travelled by.
+    pub via: String,
     /// `exchange`; with moe `dispatch` (until all tokens have come) and `combine` (until all have come back and are added up).
     pub phase: String,
     /// `cpu` or `cuda`.
@@ -93,7 +95,10 @@ pub fn title(row: &Row) -> String {
         }
         _ => String::new(),
     };
-    format!("# alltoall, {}: {} PEs{moe}, device {}, {}{hca}{model}", row.mode, row.npes, row.device, row.transport)
+    format!(
+        "# alltoall, {} by {}: {} PEs{moe}, device {}, {}{hca}{model}",
+        row.mode, row.via, row.npes, row.device, row.transport
+    )
 }
 
 impl Row {

@@ -6,7 +6,7 @@ use oxshmem_perftest::error::Error;
 use oxshmem_perftest::machine::{self, Gpus};
 use oxshmem_perftest::stats::Percentiles;
 
-use crate::options::{Mode, Options, Plan};
+use crate::options::{Mode, Options, Plan, Via};
 use crate::report::Row;
 
 oxshmem::include_module!(KERNELS, "alltoall");
@@ -127,6 +127,11 @@ impl<'a> Session<'a> {
             mode: match options.mode {
                 Mode::Fixed => "fixed",
                 Mode::Moe => "moe",
+            }
+            .to_owned(),
+            via: match options.via() {
+                Via::Put => "put",
+                Via::Collective => "collective",
             }
             .to_owned(),
             phase: phase.name.to_owned(),

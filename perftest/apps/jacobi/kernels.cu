@@ -12,116 +12,33 @@
 // * that is also why what is sent may be overwritten: its arrival has been answered.
 
 #include "grid.h"
+#include "stencil.h"
 
 namespace jacobi {
 
 using namespace perftest;
+using stencil::chunk_columns;
+using stencil::Share;
+using stencil::sweep;
 
 // Mirrored in solver.rs.
 struct Problem {
     float *fields[2];   // symmetric: the first is the first input
     uint64_t *signals;  // symmetric: by chunk what has come from above, and behind them from below
     uint64_t *arrivals; // own, 0: see grid_meets
-    double *partial;    // own, a word for each block, and one behind them
-    uint64_t *counted;  // symmetric, by PE: sums that came
-    double *sums;       // symmetric, by parity and PE
+    double *partial;    // own, a word for each block
+    double *change;     // symmetric: the sum of squares of this PE, and of all
     uint64_t *results;  // own: begin and end in ns, iterations done, bits of the last sum of squares
     uint64_t columns, pitch, rows;
     int64_t above, below; // the neighbours, -1 for none
     uint64_t above_row;   // where the neighbour above keeps this PE's first row; the one below keeps the last in row 0
     uint64_t iterations;
-    uint64_t measure;      // after so many iterations the change is measured; 0: never
-    double enough;         // and the solver stops when its sum of squares is not more than this
-    uint64_t base, counts; // iterations, and measurements, of earlier launches: signals only grow
+    uint64_t measure; // after so many iterations the change is measured; 0: never
+    double enough;    // and the solver stops when its sum of squares is not more than this
+    uint64_t base;    // iterations of earlier launches: signals only grow
 };
 
 enum class Variant { p, put, overlap };
-
-constexpr uint64_t kLane = 4; // columns of a thread
-
-OXSHMEM_DEVICE uint64_t chunk_columns() {
-    return kLane * port::block_threads();
-}
-
-// One thread's columns of the rows that it is led over, from top to bottom.
-struct Strip {
-    const float *from;
-    float *to;
-    uint64_t pitch;
-    uint64_t left, right; // distance of the columns beside it
-    bool fixed[kLane];    // columns that are no interior of the mesh
-    float4 up, mid;
-};
-
-// `kRows` rows, so that many loads are in flight. The sum of squared changes is added to `sum` if that is asked for.
-template <bool kMeasure, uint32_t kRows> OXSHMEM_DEVICE void step(Strip &s, double &sum) {
-    float4 down[kRows];
-    float left[kRows], right[kRows];
-    OXSHMEM_UNROLL
-    for (uint32_t k = 0; k < kRows; ++k) {
-        down[k] = *reinterpret_cast<const float4 *>(s.from + (k + 1) * s.pitch);
-        left[k] = *(s.from + k * s.pitch - s.left);
-        right[k] = s.from[k * s.pitch + s.right];
-    }
-    OXSHMEM_UNROLL
-    for (uint32_t k = 0; k < kRows; ++k) {
-        // The order of additions is that of serial.rs: so results are equal, bit by bit.
-        const float4 &mid = s.mid, &up = s.up;
-        float4 next;
-        next.x = s.fixed[0] ? mid.x : 0.25f * ((up.x + down[k].x) + (left[k] + mid.y));
-        next.y = s.fixed[1] ? mid.y : 0.25f * ((up.y + down[k].y) + (mid.x + mid.z));
-        next.z = s.fixed[2] ? mid.z : 0.25f * ((up.z + down[k].z) + (mid.y + mid.w));
-        next.w = s.fixed[3] ? mid.w : 0.25f * ((up.w + down[k].w) + (mid.z + right[k]));
-        *reinterpret_cast<float4 *>(s.to + k * s.pitch) = next;
-        if (kMeasure) {
-            const float change[kLane] = {next.x - mid.x, next.y - mid.y, next.z - mid.z, next.w - mid.w};
-            OXSHMEM_UNROLL
-            for (uint64_t c = 0; c < kLane; ++c) {
-                sum += static_cast<double>(change[c]) * change[c];
-            }
-        }
-        s.up = mid;
-        s.mid = down[k];
-    }
-    s.from += kRows * s.pitch;
-    s.to += kRows * s.pitch;
-}
-
-// The block's next values of rows `first` to before `last` of a chunk; the thread's sum of squared changes. A function of its
-// own: its loop needs all the registers there are.
-template <bool kMeasure>
-OXSHMEM_OUTLINE double sweep(const float *in, float *out, uint64_t columns, uint64_t pitch, uint64_t chunk, uint64_t first,
-                             uint64_t last) {
-    constexpr uint32_t kTogether = 4;
-    const uint64_t column = chunk * chunk_columns() + kLane * port::thread_rank();
-    double sum = 0;
-    if (column >= columns) {
-        return sum;
-    }
-    Strip s;
-    s.pitch = pitch;
-    s.from = in + first * pitch + column;
-    s.to = out + first * pitch + column;
-    // Where there is nothing beside it, the value is not used.
-    s.left = column == 0 ? 0 : 1;
-    s.right = column + kLane < pitch ? kLane : kLane - 1;
-    OXSHMEM_UNROLL
-    for (uint64_t c = 0; c < kLane; ++c) {
-        s.fixed[c] = column + c == 0 || column + c + 1 >= columns;
-    }
-    s.up = *reinterpret_cast<const float4 *>(s.from - pitch);
-    s.mid = *reinterpret_cast<const float4 *>(s.from);
-    uint64_t row = first;
-    OXSHMEM_NO_UNROLL
-    for (; row + kTogether <= last; row += kTogether) {
-        step<kMeasure, kTogether>(s, sum);
-    }
-    OXSHMEM_NO_UNROLL
-    for (; row < last; ++row) {
-        step<kMeasure, 1>(s, sum);
-    }
-    return sum;
-}
 
 // One of the two rows that a neighbour needs: where it is here, at whom and where it shall be, and with which signals.
 struct Edge {
@@ -178,7 +95,7 @@ OXSHMEM_DEVICE bool await(const Problem &m, uint64_t chunk, uint64_t first, uint
 // The block's part of one iteration: a run of the chunks of rows `from` to before `to`, which are counted from the top of the
 // first chunk to the bottom of the last.
 template <Variant kVariant, bool kMeasure>
-OXSHMEM_DEVICE bool run(const Problem &m, const float *in, float *out, uint64_t from, uint64_t to, Part part, Turn turn,
+OXSHMEM_DEVICE bool run(const Problem &m, const float *in, float *out, uint64_t from, uint64_t to, Share part, Turn turn,
                         double &sum) {
     const uint64_t height = to - from;
     uint64_t at = part.first;
@@ -202,77 +119,47 @@ OXSHMEM_DEVICE bool run(const Problem &m, const float *in, float *out, uint64_t 
     return true;
 }
 
-// What a chunk of an edge costs, waiting and sending included, in chunks of other rows.
-constexpr uint64_t kEdgeCost = 8;
-
-// This block's part of `inner` chunks, where `edges` chunks of edges have been dealt out to the blocks, one after the other.
-OXSHMEM_DEVICE Part inner_part(uint64_t inner, uint64_t edges) {
-    const uint64_t blocks = port::grid_blocks(), me = port::block_rank();
-    // The first `more` blocks have one edge more than the others.
-    const uint64_t each = edges / blocks, more = edges % blocks;
-    const uint64_t quota = (inner + kEdgeCost * edges) / blocks, busy = kEdgeCost * (each + 1);
-    const uint64_t less = more != 0 && quota > busy ? quota - busy : 0;
-    if (me < more) {
-        return {me * less, less};
-    }
-    const Part part = split(inner - more * less, blocks - more, me - more);
-    return {more * less + part.first, part.count};
-}
-
 // put takes the rows in their order. The others begin with those that neighbours wait for.
 template <Variant kVariant, bool kMeasure>
 OXSHMEM_DEVICE bool iterate(const Problem &m, const float *in, float *out, Turn turn, double &sum) {
     const uint64_t blocks = port::grid_blocks(), me = port::block_rank(), n = chunks(m);
     if (kVariant == Variant::put) {
-        return run<kVariant, kMeasure>(m, in, out, 1, m.rows + 1, split(n * m.rows, blocks, me), turn, sum);
+        return run<kVariant, kMeasure>(m, in, out, 1, m.rows + 1, stencil::share(n * m.rows, blocks, me), turn, sum);
     }
     const bool top = m.above >= 0, bottom = m.below >= 0 && (m.rows > 1 || !top);
     const uint64_t edges = n * ((top ? 1 : 0) + (bottom ? 1 : 0));
     for (uint64_t i = me; i < edges; i += blocks) {
         const uint64_t row = top && i < n ? 1 : m.rows;
-        if (!run<kVariant, kMeasure>(m, in, out, row, row + 1, Part{i % n, 1}, turn, sum)) {
+        if (!run<kVariant, kMeasure>(m, in, out, row, row + 1, Share{i % n, 1}, turn, sum)) {
             return false;
         }
     }
     const uint64_t from = top ? 2 : 1, to = bottom ? m.rows : m.rows + 1;
-    return from >= to || run<kVariant, kMeasure>(m, in, out, from, to, inner_part(n * (to - from), edges), turn, sum);
+    return from >= to || run<kVariant, kMeasure>(m, in, out, from, to, stencil::inner_share(n * (to - from), edges), turn, sum);
 }
 
-// The sum over all PEs of the blocks' partial sums, by block 0: each PE tells all others its own, and all add in one order, so
-// that they get equal bits. Two sets of places take turns: whoever writes to one again has heard from everybody since.
-OXSHMEM_DEVICE bool add_up(const Problem &m, uint64_t count) {
-    const uint32_t me = port::thread_rank(), threads = port::block_threads();
-    const int n = n_pes();
+// The sum over all PEs of the blocks' partial sums, by block 0. All PEs get equal bits.
+OXSHMEM_DEVICE bool add_up(const Problem &m) {
     double sum = 0;
-    for (uint32_t block = me; block < port::grid_blocks(); block += threads) {
-        sum += m.partial[block];
+    for (uint32_t i = port::thread_rank(); i < port::grid_blocks(); i += port::block_threads()) {
+        sum += m.partial[i];
     }
     sum = block_sum(sum);
-    double *const own = m.partial + port::grid_blocks(), *const sums = m.sums + (count & 1) * static_cast<uint64_t>(n);
-    if (me == 0) {
-        *own = sum;
+    if (port::thread_rank() == 0) {
+        m.change[0] = sum;
     }
     port::sync_block();
-    for (int pe = static_cast<int>(me); pe < n; pe += static_cast<int>(threads)) {
-        put_signal_nbi(thread, sums + my_pe(), own, 1, m.counted + my_pe(), count, SIGNAL_SET, pe);
+    if (reduce(block, TEAM_WORLD, op_sum, m.change + 1, m.change, 1) != 0) {
+        return false;
     }
-    for (int pe = 0; pe < n; ++pe) {
-        if (!block_awaits(m.counted + pe, count)) {
-            return false;
-        }
-    }
-    if (me == 0) {
-        double total = 0;
-        for (int pe = 0; pe < n; ++pe) {
-            total += sums[pe];
-        }
-        memcpy(m.results + 3, &total, sizeof(total));
+    if (port::thread_rank() == 0) {
+        memcpy(m.results + 3, m.change + 1, sizeof(double));
     }
     return true;
 }
 
 template <Variant kVariant> OXSHMEM_DEVICE void solve(const Problem &m) {
-    uint64_t round = 0, count = m.counts;
+    uint64_t round = 0;
     const bool first = port::block_rank() == 0, clock = first && port::thread_rank() == 0;
     if (first) {
         sync_all(block);
@@ -313,8 +200,7 @@ template <Variant kVariant> OXSHMEM_DEVICE void solve(const Problem &m) {
             m.results[2] = i + 1;
         }
         if (measured) {
-            ++count;
-            if (first && !add_up(m, count)) {
+            if (first && !add_up(m)) {
                 return;
             }
             if (m.enough > 0) {

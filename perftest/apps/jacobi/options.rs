@@ -220,7 +220,7 @@ mod tests {
             ("--npes 9 --ny 10", "at most 8 PEs"),
             ("--nx 16000000 --ny 16000000 --check off", "OXSHMEM_HEAP_MAX"),
             ("--variant get", "--variant"),
-            ("--tolerance -1", "from 0 on"),
+            ("--tolerance=-1", "from 0 on"),
             ("--tolerance 1e-3 --norm-every 0", "--norm-every"),
             ("--plot field.png", "end in .svg"),
             ("--hca null", "moves nothing"),

@@ -20,7 +20,7 @@ const NORM_TOLERANCE: f64 = 1e-9;
 const PLAIN: LaunchConfig = LaunchConfig { grid: [128, 1, 1], block: [64, 1, 1], shared_bytes: 0, cooperative: false };
 
 /// The kernels' parameter `Problem`: words, in its order.
-struct Problem([u64; 19]);
+struct Problem([u64; 17]);
 
 impl KernelArg for Problem {
     type Bytes = Vec<u8>;
@@ -75,16 +75,14 @@ pub struct Solver<'a> {
     signals: SymmetricSlice<u64>,
     arrivals: SymmetricSlice<u64>,
     partial: SymmetricSlice<f64>,
-    counted: SymmetricSlice<u64>,
-    sums: SymmetricSlice<f64>,
+    change: SymmetricSlice<f64>,
     results: SymmetricSlice<u64>,
     found: SymmetricSlice<u64>,
     verdicts: SymmetricSlice<u64>,
     checked: SymmetricSlice<u64>,
     gpus: Option<Gpus>,
-    /// Iterations, norms and runs so far.
+    /// Iterations and runs so far.
     base: u64,
-    counts: u64,
     runs: u64,
     /// The serial solution, with its iterations.
     serial: Option<(u64, Solution)>,
@@ -121,16 +119,14 @@ impl<'a> Solver<'a> {
             whole: single.then(|| Fields::new(pe, mesh.ny * mesh.pitch(), mesh.ny)).transpose()?,
             signals: pe.alloc(2 * chunks)?,
             arrivals: pe.alloc_aligned(1, 128)?,
-            partial: pe.alloc_aligned(ctas as usize + 1, 128)?,
-            counted: pe.alloc_aligned(npes, 128)?,
-            sums: pe.alloc(2 * npes)?,
+            partial: pe.alloc_aligned(ctas as usize, 128)?,
+            change: pe.alloc_aligned(2, 128)?,
             results: pe.alloc_aligned(4, 128)?,
             found: pe.alloc(2)?,
             verdicts: pe.alloc(WORDS * npes)?,
             checked: pe.alloc(1)?,
             gpus: if pe.my_pe() == 0 && gpu.is_some() { Gpus::find() } else { None },
             base: 0,
-            counts: 0,
             runs: 0,
             serial: None,
         })
@@ -144,9 +140,9 @@ impl<'a> Solver<'a> {
         let pe = self.pe;
         self.fields.free(pe)?;
         self.whole.map_or(Ok(()), |whole| whole.free(pe))?;
-        let words = [self.signals, self.arrivals, self.counted, self.results, self.found, self.verdicts, self.checked];
+        let words = [self.signals, self.arrivals, self.results, self.found, self.verdicts, self.checked];
         words.into_iter().try_for_each(|slice| pe.free(slice))?;
-        [self.partial, self.sums].into_iter().try_for_each(|slice| pe.free(slice))?;
+        [self.partial, self.change].into_iter().try_for_each(|slice| pe.free(slice))?;
         Ok(())
     }
 
@@ -238,7 +234,6 @@ impl<'a> Solver<'a> {
         // What was sent in the last iteration is on its way.
         self.pe.barrier_all()?;
         self.base += iterations;
-        self.counts += iterations.checked_div(measure).unwrap_or(0);
         let results = self.pe.read_local(&self.results, 0..4)?;
         Ok(Answer {
             nanoseconds: results[1].saturating_sub(results[0]).max(1),
@@ -275,8 +270,7 @@ impl<'a> Solver<'a> {
             self.signals.address(),
             self.arrivals.address(),
             self.partial.address(),
-            self.counted.address(),
-            self.sums.address(),
+            self.change.address(),
             self.results.address(),
             self.mesh.nx,
             self.mesh.pitch(),
@@ -288,7 +282,6 @@ impl<'a> Solver<'a> {
             measure,
             self.options.tolerance.powi(2).to_bits(),
             self.base,
-            self.counts,
         ])
     }
 
