@@ -67,6 +67,9 @@ struct Arguments {
     /// Words from one element to the next: with 1 lanes put to adjacent words and combine, with more they do not.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     stride: Option<u64>,
+    /// Microseconds of silence before each iteration: shows what it costs when those who serve it have fallen asleep (shmem_p_latency).
+    #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u64).range(..=1_000_000))]
+    pause: Option<u64>,
     /// Measure also how fast the HCA executes requests of this size that were posted before (shmem_p_bw and shmem_put_bw).
     #[arg(long)]
     ceiling: bool,
@@ -97,6 +100,8 @@ pub struct Options {
     pub threads: u32,
     /// Words between the elements of p.
     pub stride: u64,
+    /// Microseconds of silence before each iteration.
+    pub pause: u64,
     /// The atomic.
     pub op: Option<AtomicOp>,
     /// Whether to measure the HCA's own ceiling as well.
@@ -169,6 +174,9 @@ impl Options {
         if bench != Bench::PBw {
             command = command.mut_arg("stride", |arg| arg.hide(true));
         }
+        if bench != Bench::PLatency {
+            command = command.mut_arg("pause", |arg| arg.hide(true));
+        }
         let matches = command.try_get_matches_from_mut(args)?;
         let arguments = Arguments::from_arg_matches(&matches)?;
         Self::build(bench, arguments, vars)
@@ -237,6 +245,9 @@ impl Options {
         if arguments.stride.is_some() && bench != Bench::PBw {
             return refuse(format!("{} has no --stride; shmem_p_bw has", bench.name()));
         }
+        if arguments.pause.is_some() && bench != Bench::PLatency {
+            return refuse(format!("{} has no --pause; shmem_p_latency has", bench.name()));
+        }
         if arguments.ceiling && !matches!(bench, Bench::PBw | Bench::PutBw) {
             return refuse(format!("{} has no --ceiling; shmem_p_bw and shmem_put_bw have", bench.name()));
         }
@@ -278,6 +289,7 @@ impl Options {
             ctas: if bench.takes_ctas() { arguments.ctas.unwrap_or(defaults.ctas) } else { 1 },
             threads,
             stride,
+            pause: arguments.pause.unwrap_or(0),
             op: arguments.op.or(bench.default_op()),
             ceiling: arguments.ceiling,
             npes: arguments.npes,
@@ -379,6 +391,7 @@ mod tests {
             (Bench::PBw, "--scope warp", "thread scope only"),
             (Bench::PBw, "--min 12", "multiples of 8 bytes"),
             (Bench::PutLatency, "--ctas 2", "one CTA"),
+            (Bench::PutLatency, "--pause 5", "--pause"),
             (Bench::AtomicBw, "--op frob", "--op"),
         ] {
             let error = parse(bench, line).unwrap_err();

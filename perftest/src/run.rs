@@ -499,7 +499,10 @@ impl<'a> Session<'a> {
                 &format!("put_latency_{scope}"),
                 (&b.dst, &b.src, bytes, first, iters, peer, &b.times),
             ),
-            Bench::PLatency => self.start(point, "p_latency", (&b.dst, elements, seed, first, iters, peer, &b.times)),
+            Bench::PLatency => {
+                let pause = self.options.pause * 1000;
+                self.start(point, "p_latency", (&b.dst, elements, seed, first, iters, pause, peer, &b.times))
+            }
             Bench::GLatency => self.start(point, "g_latency", (&b.dst, &b.src, elements, first, iters, peer, &b.times)),
             Bench::AtomicBw => self.start(
                 point,

@@ -48,6 +48,7 @@ const CASES: &[Case] = &[
     ("dies_in_finalize", processes::dies_in_finalize),
     ("dies_in_kernel", processes::dies_in_kernel),
     ("dies_in_split", processes::dies_in_split),
+    ("dies_under_load", processes::dies_under_load),
     ("drops", processes::drops),
     ("fence", barriers::fence),
     ("flood", queues::flood),
