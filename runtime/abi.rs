@@ -254,6 +254,13 @@ pub const fn team_workspace_bytes(n_pes: u64) -> u64 {
     (ARRIVALS_AT + 2 * 2 * n_pes * 8).next_multiple_of(LINE_BYTES)
 }
 
+/// [`Team::packet_share`] of a team of `n_pes` members: a packet of 16 bytes of data takes 32.
+#[must_use]
+#[allow(clippy::cast_possible_truncation)] // At most PACKET_BYTES.
+pub const fn packet_share(n_pes: usize) -> u32 {
+    (PACKET_BYTES / n_pes as u64 / 32 * 32) as u32
+}
+
 /// Collectives that have a choice of algorithms; the rows of [`Team::choices`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
@@ -368,16 +375,18 @@ pub struct Team {
     pub stride: i32,
     /// 1: members tell each other directly: all are load/store reachable, and at most [`ONE_ROUND_PES`].
     pub one_round: u32,
+    /// Bytes of a member's packets for each sender: see [`packet_share`].
+    pub packet_share: u32,
+    /// Of the last meeting; the only thing that device code writes.
+    pub epoch: u32,
     /// Address of an `i32` per member, or 0.
     pub members: u64,
     /// Symmetric address of the workspace.
     pub workspace: u64,
+    pub(crate) pad0: [u64; 10],
     /// What to use up to which size, by [`Collective`], in ascending order; beyond the last, [`Algorithm::Push`].
     pub choices: [[Choice; CHOICES]; COLLECTIVES],
-    pub(crate) pad0: u64,
-    /// Of the last meeting.
-    pub epoch: u32,
-    pub(crate) pad1: [u32; 31],
+    pub(crate) pad1: [u64; 6],
 }
 
 impl Team {
@@ -389,12 +398,13 @@ impl Team {
         start: 0,
         stride: 0,
         one_round: 0,
+        packet_share: 0,
+        epoch: 0,
         members: 0,
         workspace: 0,
+        pad0: [0; 10],
         choices: [[Choice { up_to_bytes: 0, algorithm: 0, reserved0: 0 }; CHOICES]; COLLECTIVES],
-        pad0: 0,
-        epoch: 0,
-        pad1: [0; 31],
+        pad1: [0; 6],
     };
 }
 
@@ -473,7 +483,7 @@ const _: () = {
 const _: () = assert!(size_of::<LocalRegion>() == 24);
 const _: () = {
     use core::mem::offset_of;
-    assert!(size_of::<Team>() == 512 && offset_of!(Team, choices) == 40 && offset_of!(Team, epoch) == 384);
+    assert!(size_of::<Team>() == 512 && offset_of!(Team, members) == 32 && offset_of!(Team, choices) == 128);
 };
 const _: () = assert!(size_of::<State>() == 256);
 
@@ -507,7 +517,7 @@ layout! {
     }
     LocalRegion { base, bytes, lkey }
     Choice { up_to_bytes, algorithm }
-    Team { handle, my_pe, n_pes, start, stride, one_round, members, workspace, choices, epoch }
+    Team { handle, my_pe, n_pes, start, stride, one_round, packet_share, epoch, members, workspace, choices }
     State {
         magic, abi_version, bytes, my_pe, n_pes, network, p2p_first, p2p_count, p2p_mask, heap_base, heap_bytes,
         chunk_log2, max_chunks, lkeys, rkeys, qps, qps_per_pe, slab_lkey, used, local_regions, n_local_regions, control,

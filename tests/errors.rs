@@ -48,6 +48,10 @@ jobs! {
     host_collectives_refused_ibgda_2: "host_collectives_refused", Ibgda, 2, "OXSHMEM_TIMEOUT" = "1h";
     host_collectives_refused_ibgda_3: "host_collectives_refused", Ibgda, 3, "OXSHMEM_TIMEOUT" = "1h";
     host_collectives_refused_ibrc_2: "host_collectives_refused", Ibrc, 2, "OXSHMEM_TIMEOUT" = "1h";
+    host_collectives_late_p2p_2: "host_collectives_late", P2p, 2, "OXSHMEM_TIMEOUT" = "300ms";
+    host_collectives_late_p2p_4: "host_collectives_late", P2p, 4, "OXSHMEM_TIMEOUT" = "300ms";
+    host_collectives_late_ibgda_3: "host_collectives_late", Ibgda, 3, "OXSHMEM_TIMEOUT" = "300ms";
+    host_collectives_late_ibrc_2: "host_collectives_late", Ibrc, 2, "OXSHMEM_TIMEOUT" = "300ms";
     teams_absent_p2p_3: "teams_absent", P2p, 3, "OXSHMEM_BOOTSTRAP_TIMEOUT" = "1s";
     stream_aborted_ibrc_3: "stream_aborted", Ibrc, 3, "OXSHMEM_TIMEOUT" = "1h";
     stream_errors_ibrc_2: "stream_errors", Ibrc, 2, "OXSHMEM_TIMEOUT" = "150ms";

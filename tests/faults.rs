@@ -32,7 +32,7 @@ fn transfers_are_unharmed() {
 
 #[test]
 fn lanes_are_unharmed() {
-    unharmed("lanes", 2, &[]);
+    unharmed("lanes", 2, &["1"]);
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn signals_are_unharmed() {
 
 #[test]
 fn atomics_are_unharmed() {
-    unharmed("atomic_contention", 2, &[]);
+    unharmed("atomic_contention", 2, &["1"]);
     unharmed("atomic_values", 2, &[]);
 }
 
@@ -63,8 +63,14 @@ fn collectives_are_unharmed() {
 }
 
 #[test]
+fn teams_are_unharmed() {
+    unharmed("teams", 3, &[]);
+    unharmed("host_collectives", 3, &["7"]);
+}
+
+#[test]
 fn fences_are_unharmed() {
-    unharmed("fence", 2, &[]);
+    unharmed("fence", 2, &["300"]);
 }
 
 #[test]

@@ -108,6 +108,7 @@ const KILLED: PeStatus = PeStatus::Killed(libc::SIGKILL);
 deaths! {
     dies_in_bootstrap: KILLED;
     dies_in_kernel: KILLED;
+    dies_under_load: KILLED;
     dies_in_alloc: KILLED;
     dies_in_split: KILLED;
     dies_in_barrier: KILLED;

@@ -1,6 +1,7 @@
 //! What cargo tells a build script.
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 
 use crate::Error;
 
@@ -36,5 +37,12 @@ impl Cargo {
             host: text("HOST")?,
             jobs: text("NUM_JOBS")?.parse().unwrap_or(1),
         })
+    }
+
+    /// A folder that all build scripts of this target directory share, whatever profile and features they run for: `oxshmem-modules`
+    /// beside the profiles' folders. None if `OUT_DIR` is not where cargo puts it.
+    pub fn shared_dir(&self) -> Option<PathBuf> {
+        let build = self.out_dir.ancestors().find(|dir| dir.file_name() == Some(OsStr::new("build")))?;
+        build.parent().and_then(Path::parent).map(|root| root.join("oxshmem-modules"))
     }
 }

@@ -1,5 +1,6 @@
 //! The CPU object of a module.
 
+use std::hash::Hash;
 use std::path::{Path, PathBuf};
 
 use crate::Error;
@@ -27,9 +28,22 @@ pub(crate) struct Object {
     finish: Vec<Step>,
 }
 
-impl Object {
-    /// Find the C++ toolchain and write the translation unit.
-    pub fn prepare(unit: &Unit, cargo: &Cargo) -> Result<Self, Error> {
+/// The C++ toolchain.
+#[derive(Debug)]
+pub(crate) struct Toolchain {
+    /// The compiler and the arguments that every compilation has.
+    compiler: Vec<String>,
+    /// What its `--version` printed.
+    version: String,
+    /// The archiver and its arguments.
+    archiver: Vec<String>,
+    /// The argument against a binding that GCC gives static members of templates, and that stays global whatever is asked of objcopy.
+    not_unique: Option<String>,
+}
+
+impl Toolchain {
+    /// Find it.
+    pub fn find(cargo: &Cargo) -> Result<Self, Error> {
         let mut build = cc::Build::new();
         build
             .cpp(true)
@@ -41,22 +55,38 @@ impl Object {
             .debug(false)
             .warnings(true)
             .extra_warnings(true);
-        let compiler = build.try_get_compiler().map_err(|error| Error::NoCxx(error.to_string()))?;
+        let not_found = |error: cc::Error| Error::NoCxx(error.to_string());
+        let compiler = build.try_get_compiler().map_err(not_found)?;
         let version = compiler
             .to_command()
             .arg("--version")
             .output()
             .map_err(|error| Error::NoCxx(format!("{}: {error}", compiler.path().display())))?;
-        // GCC gives static members of templates a binding that stays global whatever is asked below; clang does not.
-        let not_unique = (!compiler.is_like_clang()).then(|| "-fno-gnu-unique".to_owned());
-        let compiler = step::words(&compiler.to_command());
+        Ok(Self {
+            version: String::from_utf8_lossy(&version.stdout).into_owned(),
+            archiver: step::words(&build.try_get_archiver().map_err(not_found)?),
+            not_unique: (!compiler.is_like_clang()).then(|| "-fno-gnu-unique".to_owned()),
+            compiler: step::words(&compiler.to_command()),
+        })
+    }
+
+    /// What tells its results from those of others.
+    pub fn identity(&self) -> impl Hash + use<'_> {
+        (&self.compiler, &self.version, &self.archiver)
+    }
+}
+
+impl Object {
+    /// Write the translation unit to `dir` and lay out the compiler runs there.
+    pub fn prepare(unit: &Unit, dir: &Path, toolchain: &Toolchain) -> Result<Self, Error> {
+        let compiler = toolchain.compiler.clone();
         let symbol = unit.symbol();
 
-        let source = cargo.out_dir.join(format!("{}.cpu.cpp", unit.name));
-        step::write_if_changed(&source, &generate::translation_unit(unit))?;
-        let file = |extension: &str| cargo.out_dir.join(format!("{}.cpu.{extension}", unit.name));
+        let source = dir.join(format!("{}.cpu.cpp", unit.name));
+        step::write_if_changed(&source, generate::translation_unit(unit).as_bytes())?;
+        let file = |extension: &str| dir.join(format!("{}.cpu.{extension}", unit.name));
         let (object, merged, local) = (file("o"), file("merged.o"), file("local.o"));
-        let archive = cargo.out_dir.join(format!("lib{symbol}.a"));
+        let archive = dir.join(format!("lib{symbol}.a"));
         let what = |action: &str| format!("{action} device module {:?} for the cpu device", unit.name);
         let text = |path: &Path| path.display().to_string();
 
@@ -74,14 +104,14 @@ impl Object {
             ]
             .map(str::to_owned),
         );
-        command.extend(not_unique);
+        command.extend(toolchain.not_unique.clone());
         command.extend(unit.preprocessor_args());
         command.extend(["-MMD".to_owned(), "-MF".to_owned(), text(&file("d"))]);
         command.extend(["-c".to_owned(), text(&source), "-o".to_owned(), text(&object)]);
         let compile = Step {
             what: what("compiling"),
             command,
-            salt: String::from_utf8_lossy(&version.stdout).into_owned(),
+            salt: toolchain.version.clone(),
             output: object.clone(),
             inputs: unit.inputs()?,
             depfile: Some(file("d")),
@@ -96,7 +126,7 @@ impl Object {
         let localise =
             vec!["objcopy".to_owned(), format!("--keep-global-symbol={symbol}"), text(&merged), text(&local)];
         let localise = Step::after(what("localising symbols of"), localise, &merged, local.clone());
-        let mut pack = step::words(&build.try_get_archiver().map_err(|error| Error::NoCxx(error.to_string()))?);
+        let mut pack = toolchain.archiver.clone();
         pack.extend(["crs".to_owned(), text(&archive), text(&local)]);
         let pack = Step::after(what("archiving"), pack, &local, archive);
         Ok(Self { compile, finish: vec![merge, localise, pack] })

@@ -17,9 +17,11 @@ pub const ARCHITECTURES: [u32; 3] = [80, 90, 100];
 /// The oldest CUDA release that knows the last of [`ARCHITECTURES`].
 const OLDEST: (u32, u32) = (12, 8);
 
-/// Variables that decide which compiler is used, and those that nvcc reads itself.
-const ENVIRONMENT: [&str; 7] =
-    ["OXSHMEM_CUDA", "NVCC", "CUDA_HOME", "CUDA_PATH", "NVCC_CCBIN", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"];
+/// Variables that decide which compiler is used.
+const CHOICE: [&str; 4] = ["OXSHMEM_CUDA", "NVCC", "CUDA_HOME", "CUDA_PATH"];
+
+/// Variables that nvcc reads itself.
+const OPTIONS: [&str; 3] = ["NVCC_CCBIN", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"];
 
 /// Where a toolkit is usually installed.
 const USUAL_PLACE: &str = "/usr/local/cuda";
@@ -129,9 +131,15 @@ fn parse_release(version: &str) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
+/// What PTX and cubins depend on besides commands and files: the compiler's version, and the options it takes from the environment.
+pub(crate) fn salt(nvcc: &Nvcc, env: Env<'_>) -> String {
+    format!("{}{:?}", nvcc.version, OPTIONS.map(env))
+}
+
 /// Directives to cargo about the search: what to watch, and the line that says that there is no PTX.
 pub(crate) fn directives(found: &Found, cargo: &Cargo) -> Vec<String> {
-    let mut lines: Vec<String> = ENVIRONMENT.iter().map(|name| format!("rerun-if-env-changed={name}")).collect();
+    let mut lines: Vec<String> =
+        CHOICE.iter().chain(&OPTIONS).map(|name| format!("rerun-if-env-changed={name}")).collect();
     match found {
         Found::Compiler(nvcc) => lines.push(format!("rerun-if-changed={}", nvcc.path.display())),
         Found::SwitchedOff => {}
@@ -167,12 +175,12 @@ pub(crate) struct Images {
 }
 
 impl Images {
-    /// Write the translation unit and lay out the compiler runs.
-    pub fn prepare(unit: &Unit, cargo: &Cargo, nvcc: &Nvcc) -> Result<Self, Error> {
-        let source = cargo.out_dir.join(format!("{}.cuda.cu", unit.name));
-        step::write_if_changed(&source, &generate::translation_unit(unit))?;
+    /// Write the translation unit to `dir` and lay out the compiler runs there.
+    pub fn prepare(unit: &Unit, dir: &Path, nvcc: &Nvcc, salt: &str) -> Result<Self, Error> {
+        let source = dir.join(format!("{}.cuda.cu", unit.name));
+        step::write_if_changed(&source, generate::translation_unit(unit).as_bytes())?;
         let inputs = unit.inputs()?;
-        let file = |end: String| cargo.out_dir.join(format!("{}.{end}", unit.name));
+        let file = |end: String| dir.join(format!("{}.{end}", unit.name));
         let text = |path: &Path| path.display().to_string();
         let steps = unit.architectures.iter().map(|&arch| {
             let ptx = file(format!("compute_{arch}.ptx"));
@@ -184,7 +192,7 @@ impl Images {
             let compile = Step {
                 what: format!("compiling device module {:?} to PTX for compute_{arch}", unit.name),
                 command,
-                salt: nvcc.version.clone(),
+                salt: salt.to_owned(),
                 output: ptx.clone(),
                 inputs: inputs.clone(),
                 depfile: Some(depfile),
@@ -193,7 +201,7 @@ impl Images {
             let mut command = vec![text(&nvcc.path), "-cubin".into(), format!("-arch=sm_{arch}"), "-Xptxas=-v".into()];
             command.extend(["-o".into(), text(&cubin), text(&ptx)]);
             let what = format!("assembling the PTX of device module {:?} for sm_{arch}", unit.name);
-            let assemble = Step { salt: nvcc.version.clone(), ..Step::after(what, command, &ptx, cubin) };
+            let assemble = Step { salt: salt.to_owned(), ..Step::after(what, command, &ptx, cubin) };
             (arch, compile, assemble)
         });
         let toolkit = nvcc.path.parent().unwrap_or(Path::new("")).join("..");

@@ -7,7 +7,7 @@ use crate::cargo::Cargo;
 use crate::{ARCHITECTURES, Error, Module, files};
 
 /// A module with everything checked and made absolute.
-#[derive(Debug)]
+#[derive(Debug, Hash)]
 pub(crate) struct Unit {
     /// The module's name.
     pub name: String,

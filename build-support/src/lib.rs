@@ -23,6 +23,12 @@
 //! Symbols of a module's CPU object are local to it, but for its entry. So two modules of one program may define
 //! functions of the same name, as they may on a GPU.
 //!
+//! # What is compiled again
+//!
+//! Compilers work in `target/oxshmem-modules`, which all profiles and feature sets of a target directory share, and their results are copied to
+//! `OUT_DIR`. A step whose command and inputs are those of its last run is not repeated, so lints, documentation, tests and release
+//! builds together compile a module once.
+//!
 //! # Generated Rust
 //!
 //! `$OUT_DIR/<name>.rs` is one expression of type `::oxshmem::ModuleSource`. It carries its own `#[link]` attribute, so the
@@ -49,7 +55,9 @@ mod files;
 mod generate;
 mod step;
 mod usage;
+mod work;
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -57,6 +65,7 @@ use cargo::Cargo;
 pub use cuda::ARCHITECTURES;
 pub use error::Error;
 pub use usage::FunctionUsage;
+use work::Work;
 
 /// The folder of the device headers: `#include <oxshmem/...>` is relative to it.
 #[must_use]
@@ -173,9 +182,14 @@ impl Module {
         let unit = generate::Unit::new(self, cargo, headers)?;
         let nvcc = if self.architectures.is_empty() { cuda::Found::SwitchedOff } else { cuda::find(cargo, env)? };
 
-        let cpu = cpu::Object::prepare(&unit, cargo)?;
+        let toolchain = cpu::Toolchain::find(cargo)?;
+        let mut hasher = DefaultHasher::new();
+        (&unit, toolchain.identity()).hash(&mut hasher);
+        let work = Work::open(cargo, &unit.name, hasher.finish())?;
+
+        let cpu = cpu::Object::prepare(&unit, &work.dir, &toolchain)?;
         let cuda = match &nvcc {
-            cuda::Found::Compiler(nvcc) => Some(cuda::Images::prepare(&unit, cargo, nvcc)?),
+            cuda::Found::Compiler(nvcc) => Some(cuda::Images::prepare(&unit, &work.dir, nvcc, &cuda::salt(nvcc, env))?),
             cuda::Found::SwitchedOff | cuda::Found::Nothing => None,
         };
         let mut jobs: Vec<step::Job<'_>> = vec![Box::new(|| cpu.build())];
@@ -183,14 +197,18 @@ impl Module {
             jobs.extend(images.jobs());
         }
         step::run_all(jobs, cargo.jobs)?;
-        let (ptx, cubins, usage) = match &cuda {
+        let (mut ptx, mut cubins, usage) = match &cuda {
             Some(images) => images.collect()?,
             None => Default::default(),
         };
+        for (_, path) in ptx.iter_mut().chain(&mut cubins) {
+            *path = work.publish(path, &cargo.out_dir)?;
+        }
+        let archive = work.publish(cpu.archive(), &cargo.out_dir)?;
         usage::write_report(&cargo.out_dir.join(format!("{}.usage.txt", unit.name)), &usage)?;
 
         let rust = cargo.out_dir.join(format!("{}.rs", unit.name));
-        step::write_if_changed(&rust, &generate::rust_expression(&unit, &ptx, &cubins))?;
+        step::write_if_changed(&rust, generate::rust_expression(&unit, &ptx, &cubins).as_bytes())?;
 
         let mut files = cpu.dependencies()?;
         let mut warnings = cpu.warnings()?;
@@ -199,7 +217,7 @@ impl Module {
             warnings.extend(images.warnings()?);
         }
         // Cargo watches all files of a folder.
-        files.retain(|path| !path.starts_with(headers) && !path.starts_with(&cargo.out_dir));
+        files.retain(|path| !path.starts_with(headers) && !path.starts_with(&work.dir));
         files.push(headers.to_owned());
         files.sort();
         files.dedup();
@@ -208,7 +226,7 @@ impl Module {
         directives.extend(warnings.iter().map(|line| format!("warning={line}")));
         directives.extend(cpu::directives(cargo));
         directives.extend(cuda::directives(&nvcc, cargo));
-        let artifacts = Artifacts { rust, cpu: cpu.archive().to_owned(), ptx, cubins, usage };
+        let artifacts = Artifacts { rust, cpu: archive, ptx, cubins, usage };
         Ok((artifacts, directives))
     }
 }

@@ -88,7 +88,7 @@ impl Step {
                 output: log.trim_end().to_owned(),
             });
         }
-        write_if_changed(&self.log_file(), &log)?;
+        write_if_changed(&self.log_file(), log.as_bytes())?;
         // A file that was edited meanwhile may or may not be in the output: leave no stamp, so the next run repeats the step.
         let edited = self.dependencies()?.iter().any(|path| {
             std::fs::metadata(path).and_then(|data| data.modified()).is_ok_and(|modified| modified >= started)
@@ -153,12 +153,12 @@ pub(crate) fn words(command: &Command) -> Vec<String> {
     std::iter::once(command.get_program()).chain(command.get_args()).map(|w| w.to_string_lossy().into_owned()).collect()
 }
 
-/// Write `text` unless the file holds it already: its time then stays as it is.
-pub(crate) fn write_if_changed(path: &Path, text: &str) -> Result<(), Error> {
-    if std::fs::read(path).is_ok_and(|old| old == text.as_bytes()) {
+/// Write `content` unless the file holds it already: its time then stays as it is.
+pub(crate) fn write_if_changed(path: &Path, content: &[u8]) -> Result<(), Error> {
+    if std::fs::read(path).is_ok_and(|old| old == content) {
         return Ok(());
     }
-    std::fs::write(path, text).map_err(Error::file(path))
+    std::fs::write(path, content).map_err(Error::file(path))
 }
 
 /// The prerequisites in a make rule, as compilers write them: separated by blanks, lines joined by a backslash, and blanks

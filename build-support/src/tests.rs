@@ -261,6 +261,33 @@ fn nothing_is_redone_until_an_input_changes() {
 }
 
 #[test]
+fn profiles_share_what_is_compiled_and_each_has_the_results() {
+    let space = Workspace::new();
+    space.dir.write("kernel.cu", "int answer() { return 1; }\n");
+    let module = Module::new("kernels").source("kernel.cu");
+    let build = |profile: &str| {
+        let out_dir = space.dir.path().join(format!("target/{profile}/build/crate-0123/out"));
+        std::fs::create_dir_all(&out_dir).unwrap();
+        let cargo = Cargo { out_dir: out_dir.clone(), ..cargo_for(space.dir.path(), "crate") };
+        let (artifacts, directives) = module.compile_in(&cargo, &space.dir.path().join("include"), &no_cuda).unwrap();
+        assert!(artifacts.cpu.starts_with(&out_dir) && artifacts.cpu.is_file());
+        assert!(artifacts.rust.starts_with(&out_dir) && artifacts.rust.is_file());
+        assert!(!directives.iter().any(|line| line.contains("oxshmem-modules")), "{directives:?}");
+        std::fs::read(artifacts.cpu).unwrap()
+    };
+    let debug = build("debug");
+    let shared: Vec<_> = std::fs::read_dir(space.dir.path().join("target/oxshmem-modules")).unwrap().collect();
+    assert_eq!(shared.len(), 1);
+    // A mark that a new run of the compiler would wipe out.
+    let archive = shared[0].as_ref().unwrap().path().join("liboxshmem_module_crate_0_1_0_kernels.a");
+    let marked = [debug.as_slice(), b"mark"].concat();
+    std::fs::write(archive, &marked).unwrap();
+    assert_eq!(build("release"), marked);
+    space.dir.write("kernel.cu", "int answer() { return 2; }\n");
+    assert_ne!(build("release"), marked);
+}
+
+#[test]
 fn compiler_output_reaches_the_error_and_warnings_reach_cargo() {
     let space = Workspace::new();
     space.dir.write("bad.cu", "int answer() { return undeclared_name; }\n");

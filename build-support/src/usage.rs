@@ -105,7 +105,7 @@ pub(crate) fn write_report(path: &Path, usage: &[FunctionUsage]) -> Result<(), E
             function.name,
         );
     }
-    step::write_if_changed(path, &text)
+    step::write_if_changed(path, text.as_bytes())
 }
 
 #[cfg(test)]

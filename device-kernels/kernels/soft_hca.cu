@@ -60,14 +60,18 @@ struct Copy {
 // What the threads of a block share.
 struct Shared {
     uint32_t leave;
-    uint32_t rung;            // doorbells found in this pass
-    uint32_t bells[kThreads]; // their registers
+    uint32_t rung;             // doorbells found in this pass
+    uint32_t bells[kThreads];  // their registers
+    uint64_t values[kThreads]; // what the host has rung there, or 0: it is in the register
     // The turn of one queue pair.
     uint64_t value;     // what was rung
     uint64_t consumer;  // its first block that is not executed
     uint64_t moved;     // bytes of that work request that are moved already
     uint32_t place;     // in Tables::qps
     uint32_t available; // blocks to execute
+    uint64_t record;    // where its doorbell record lies
+    uint32_t claimed;   // blocks that the doorbell announced
+    uint32_t early;     // of those, how many may have been read before the record
     // One step of it.
     uint32_t several;                // some work request has more than one block
     uint32_t sizes[kThreads];        // blocks of a work request, were one to start there
@@ -104,17 +108,19 @@ OXSHMEM_DEVICE uint64_t *register_at(Tables &t, uint32_t number) {
     return reinterpret_cast<uint64_t *>(t.pages[number / kRegistersPerPage].bytes + offset);
 }
 
-// Passes on what the host has rung in its own memory. Called by the one thread that looks at this register. What was passed on
-// last is kept at the page's start, where no registers are.
-OXSHMEM_DEVICE void relay(Tables &t, const Slice &slice, uint32_t number) {
+// What the host has rung in its own memory, if it is news, or 0. Called by the one thread that looks at this register. What was
+// seen last is kept at the page's start, where no registers are.
+OXSHMEM_DEVICE uint64_t rung_by_host(Tables &t, const Slice &slice, uint32_t number) {
+    uint64_t *const seen = reinterpret_cast<uint64_t *>(t.pages[number / kRegistersPerPage].bytes) + number % kRegistersPerPage;
+    // Both are asked for at once: the second crosses PCIe, and nothing overtakes it.
+    const uint64_t before = port::load<order::relaxed, reach::device>(seen);
     const uint64_t value =
         port::load<order::acquire, reach::system>(at<uint64_t>(slice.host_doorbells + number * sizeof(uint64_t)));
-    uint64_t *const passed =
-        reinterpret_cast<uint64_t *>(t.pages[number / kRegistersPerPage].bytes) + number % kRegistersPerPage;
-    if (*passed != value) {
-        *passed = value;
-        port::store<order::release, reach::system>(register_at(t, number), value);
+    if (before == value) {
+        return 0;
     }
+    *seen = value;
+    return value;
 }
 
 OXSHMEM_DEVICE void tell_host(Tables &t, EventKind kind, uint32_t place, uint64_t value) {
@@ -326,6 +332,13 @@ OXSHMEM_DEVICE uint32_t inline_word(const Reader &reader, uint32_t offset) {
 }
 
 OXSHMEM_DEVICE void write_inline(const Reader &reader, uint64_t to, uint32_t bytes) {
+    // One word: it was read with the head, which may have crossed PCIe.
+    if (bytes == 8 && to % 8 == 0) {
+        return store(to, static_cast<uint64_t>(reader.head[2].z) << 32 | reader.head[2].y);
+    }
+    if (bytes == 4 && to % 4 == 0) {
+        return store(to, static_cast<uint32_t>(reader.head[2].y));
+    }
     uint32_t done = 0;
     while (done < bytes) {
         const uint64_t here = to + done;
@@ -456,9 +469,9 @@ OXSHMEM_DEVICE void trap(Tables &t, const Slice &slice, uint32_t place) {
 }
 
 // Takes a doorbell in: whether a queue pair gets a turn. The leader alone.
-OXSHMEM_DEVICE bool answer(Tables &t, const Slice &slice, Shared &s, uint32_t number) {
+OXSHMEM_DEVICE bool answer(Tables &t, const Slice &slice, Shared &s, uint32_t number, uint64_t value) {
     // Acquire: the doorbell record and what it covers were written before.
-    s.value = port::exchange<order::acquire, reach::system>(register_at(t, number), uint64_t{0});
+    s.value = value != 0 ? value : port::exchange<order::acquire, reach::system>(register_at(t, number), uint64_t{0});
     if (s.value == 0) {
         return false;
     }
@@ -482,16 +495,29 @@ OXSHMEM_DEVICE bool answer(Tables &t, const Slice &slice, Shared &s, uint32_t nu
         // The host rings again when it is done.
         return false;
     }
-    const uint32_t word = be(port::load<order::acquire, reach::system>(at<uint32_t>(dbr)));
-    s.place = place;
-    s.consumer = consumer;
-    s.moved = moved;
-    s.available = (word - static_cast<uint32_t>(consumer)) & 0xffff;
-    if (state != kStateRts || word >> 16 != 0 || s.available > 1u << depth_log2) {
+    if (state != kStateRts) {
         trap(t, slice, place);
         return false;
     }
+    s.place = place;
+    s.consumer = consumer;
+    s.moved = moved;
+    s.record = dbr;
+    // A doorbell names a block behind all that it announces, or the last work request of them; the record has the last word.
+    const uint32_t claimed = ((be(static_cast<uint32_t>(s.value)) >> 8) - static_cast<uint32_t>(consumer)) & 0xffff;
+    s.claimed = claimed <= 1u << depth_log2 ? claimed : 0;
     return true;
+}
+
+// Reads the doorbell record: how much is there to execute. The leader alone.
+OXSHMEM_DEVICE void read_record(Tables &t, const Slice &slice, Shared &s) {
+    const uint32_t word = be(port::load<order::acquire, reach::system>(at<uint32_t>(s.record)));
+    s.available = (word - static_cast<uint32_t>(s.consumer)) & 0xffff;
+    if (word >> 16 != 0 || s.available > 1u << t.qps[s.place].depth_log2) {
+        s.available = 0;
+        trap(t, slice, s.place);
+    }
+    s.early = s.claimed <= s.available ? s.claimed : 0;
 }
 
 // Finds where work requests start among the first `count` blocks.
@@ -533,8 +559,9 @@ OXSHMEM_DEVICE void stop_at(uint32_t &where, uint32_t block) {
     port::fetch_max<order::relaxed, reach::block>(&where, kThreads - block);
 }
 
-// One step of a queue pair: up to a block of the queue for each thread. All threads. False ends the turn.
-OXSHMEM_DEVICE bool step(Tables &t, const Slice &slice, Shared &s) {
+// One step of a queue pair: up to a block of the queue for each thread, of which `early` are read. All threads. False ends the
+// turn.
+OXSHMEM_DEVICE bool step(Tables &t, const Slice &slice, Shared &s, Reader &reader, uint32_t early) {
     const uint32_t rank = port::thread_rank();
     const uint32_t threads = port::block_threads();
     QpContext &qp = t.qps[s.place];
@@ -548,10 +575,12 @@ OXSHMEM_DEVICE bool step(Tables &t, const Slice &slice, Shared &s) {
     port::sync_block();
 
     const uint32_t count = s.available < threads ? s.available : threads;
-    Reader reader{t, qp, s.consumer + rank};
+    reader.index = s.consumer + rank;
     port::vec16 control{};
     if (rank < count) {
-        reader.read_head();
+        if (rank >= early) {
+            reader.read_head();
+        }
         control = reader.segment(0);
         const uint32_t segments = be(control.y) & 0x3f;
         s.sizes[rank] = segments == 0 ? 1 : (segments + 3) / 4;
@@ -668,19 +697,35 @@ OXSHMEM_DEVICE bool step(Tables &t, const Slice &slice, Shared &s) {
     return s.available != 0;
 }
 
-// Gives the queue pair that rang in register `number` a turn. All threads.
-OXSHMEM_DEVICE void serve(Tables &t, const Slice &slice, Shared &s, uint32_t number) {
-    if (port::thread_rank() == 0 && !answer(t, slice, s, number)) {
-        s.available = 0;
+// Gives the queue pair that rang in register `number` a turn; `value`: what the host rang. All threads.
+OXSHMEM_DEVICE void serve(Tables &t, const Slice &slice, Shared &s, uint32_t number, uint64_t value) {
+    const uint32_t rank = port::thread_rank();
+    if (rank == 0) {
+        s.available = answer(t, slice, s, number, value) ? 1 : 0;
     }
     port::sync_block();
     if (s.available == 0) {
         return;
     }
-    uint32_t steps = 0;
-    while (step(t, slice, s) && ++steps < kSteps) {
+    // What was written before the doorbell is read while the leader reads the doorbell record: both may lie behind PCIe.
+    Reader reader{t, t.qps[s.place], s.consumer + rank};
+    if (rank < s.claimed) {
+        reader.read_head();
     }
-    if (port::thread_rank() == 0) {
+    port::sync_block();
+    if (rank == 0) {
+        read_record(t, slice, s);
+    }
+    port::sync_block();
+    if (s.available == 0) {
+        return;
+    }
+    uint32_t early = s.early;
+    uint32_t steps = 0;
+    while (step(t, slice, s, reader, early) && ++steps < kSteps) {
+        early = 0;
+    }
+    if (rank == 0) {
         port::fetch_add<order::relaxed, reach::device>(&t.control.served, uint64_t{1});
         if (s.available != 0) {
             // Others first. If it has rung meanwhile, that does as well.
@@ -698,15 +743,13 @@ OXSHMEM_DEVICE void complete_all(Tables &t, const Slice &slice, uint64_t start) 
     for (uint32_t pass = 0;; ++pass) {
         bool any = false;
         for (uint32_t number = first; number < slice.registers; number += threads) {
-            if (slice.host_doorbells != 0) {
-                relay(t, slice, number);
-            }
+            uint64_t value = slice.host_doorbells != 0 ? rung_by_host(t, slice, number) : 0;
             uint64_t *const bell = register_at(t, number);
-            if (port::load<order::relaxed, reach::system>(bell) == 0) {
+            if (value == 0 && port::load<order::relaxed, reach::system>(bell) == 0) {
                 continue;
             }
             any = true;
-            const uint64_t value = port::exchange<order::acquire, reach::system>(bell, uint64_t{0});
+            value = value != 0 ? value : port::exchange<order::acquire, reach::system>(bell, uint64_t{0});
             const uint32_t place = (be(static_cast<uint32_t>(value >> 32)) >> 8) - kFirstQpn;
             if (place >= kQps || t.qps[place].state != kStateRts) {
                 continue;
@@ -775,20 +818,23 @@ OXSHMEM_DEVICE void execute_all(Tables &t, const Slice &slice, uint64_t start) {
         }
         const uint32_t stride = port::grid_blocks() * port::block_threads();
         for (uint32_t i = port::block_rank() + port::grid_blocks() * rank; i < slice.registers; i += stride) {
-            if (slice.host_doorbells != 0) {
-                relay(t, slice, i);
-            }
-            if (port::load<order::relaxed, reach::system>(register_at(t, i)) != 0) {
+            const uint64_t rung = port::load<order::relaxed, reach::system>(register_at(t, i));
+            const uint64_t by_host = slice.host_doorbells != 0 ? rung_by_host(t, slice, i) : 0;
+            if ((rung | by_host) != 0) {
                 const uint32_t place = port::fetch_add<order::relaxed, reach::block>(&s.rung, 1u);
                 if (place < kThreads) {
                     s.bells[place] = i;
+                    s.values[place] = by_host;
+                } else if (by_host != 0) {
+                    // For a later pass.
+                    port::store<order::release, reach::system>(register_at(t, i), by_host);
                 }
             }
         }
         port::sync_block();
         const uint32_t rung = s.rung < kThreads ? s.rung : kThreads;
         for (uint32_t i = 0; i < rung; ++i) {
-            serve(t, slice, s, s.bells[i]);
+            serve(t, slice, s, s.bells[i], s.values[i]);
             port::sync_block();
         }
         if (rung != 0) {

@@ -7,10 +7,12 @@
 //! * [`soft`]: the software HCA, a provider that executes the same commands and the same WQE bytes in this process.
 //! * [`verbs`]: RDMA devices through the kernel's verbs.
 //! * [`fdpass`]: file descriptors over abstract unix sockets.
+//! * [`idle`]: how threads wait for work.
 //! * [`testing`]: a host-side poster of WQEs, for tests and benches.
 
 pub mod error;
 pub mod fdpass;
+pub mod idle;
 pub mod objects;
 pub mod prm;
 pub mod provider;

@@ -6,7 +6,8 @@
 //   COMPARE_KERNEL_FUNCTION(name, parameters...), COMPARE_DEVICE      before kernels and device functions
 //   thread, warp, block                                               scopes: who calls together
 //   my_pe(), n_pes(), ptr(address, pe)                                as in both libraries
-//   put_nbi, get, put_signal_nbi (scope, ...), p, g, signal_set, signal_wait, quiet, barrier_all(scope), sync_all(scope)
+//   put_nbi, get, put_signal_nbi (scope, ...), p, g, signal_set, signal_wait, fence, quiet, barrier_all(scope), sync_all(scope)
+//   alltoall, fcollect, broadcast, sum (scope, ...)                   collectives of all PEs; whether they went well
 //   clock_ns(), pause()                                               the GPU's clock; for the body of a spin loop
 #pragma once
 
@@ -31,6 +32,7 @@ using oxshmem::warp;
 using oxshmem::warp_scope;
 
 using oxshmem::barrier_all;
+using oxshmem::fence;
 using oxshmem::g;
 using oxshmem::my_pe;
 using oxshmem::n_pes;
@@ -54,6 +56,18 @@ COMPARE_DEVICE void put_signal_nbi(Scope scope, char *dst, const char *src, size
 }
 COMPARE_DEVICE void signal_set(uint64_t *signal, uint64_t value, int pe) {
     oxshmem::signal_op(signal, value, oxshmem::SIGNAL_SET, pe);
+}
+template <class Scope> COMPARE_DEVICE bool alltoall(Scope scope, char *dst, const char *src, size_t bytes) {
+    return oxshmem::alltoallmem(scope, oxshmem::TEAM_WORLD, dst, src, bytes) == 0;
+}
+template <class Scope> COMPARE_DEVICE bool fcollect(Scope scope, char *dst, const char *src, size_t bytes) {
+    return oxshmem::fcollectmem(scope, oxshmem::TEAM_WORLD, dst, src, bytes) == 0;
+}
+template <class Scope> COMPARE_DEVICE bool broadcast(Scope scope, char *dst, const char *src, size_t bytes, int root) {
+    return oxshmem::broadcastmem(scope, oxshmem::TEAM_WORLD, dst, src, bytes, root) == 0;
+}
+template <class Scope> COMPARE_DEVICE bool sum(Scope scope, uint64_t *dst, const uint64_t *src, size_t n) {
+    return oxshmem::reduce(scope, oxshmem::TEAM_WORLD, oxshmem::op_sum, dst, src, n) == 0;
 }
 // Whether the signal came: a wait can end with an error, which the library records.
 COMPARE_DEVICE bool signal_wait(uint64_t *signal, uint64_t value) {
@@ -126,6 +140,9 @@ COMPARE_DEVICE void put_signal_nbi(block_scope, char *dst, const char *src, size
 COMPARE_DEVICE void p(uint64_t *dst, uint64_t value, int pe) {
     nvshmem_uint64_p(dst, value, pe);
 }
+COMPARE_DEVICE void p(float *dst, float value, int pe) {
+    nvshmem_float_p(dst, value, pe);
+}
 COMPARE_DEVICE uint64_t g(const uint64_t *src, int pe) {
     return nvshmem_uint64_g(src, pe);
 }
@@ -134,6 +151,9 @@ COMPARE_DEVICE void signal_set(uint64_t *signal, uint64_t value, int pe) {
 }
 COMPARE_DEVICE bool signal_wait(uint64_t *signal, uint64_t value) {
     return nvshmem_signal_wait_until(signal, NVSHMEM_CMP_GE, value) >= value;
+}
+COMPARE_DEVICE void fence() {
+    nvshmem_fence();
 }
 COMPARE_DEVICE void quiet() {
     nvshmem_quiet();
@@ -150,6 +170,23 @@ COMPARE_DEVICE void sync_all(thread_scope) {
 }
 COMPARE_DEVICE void sync_all(block_scope) {
     nvshmemx_sync_all_block();
+}
+
+COMPARE_DEVICE bool alltoall(thread_scope, char *dst, const char *src, size_t bytes) {
+    return nvshmem_alltoallmem(NVSHMEM_TEAM_WORLD, dst, src, bytes) == 0;
+}
+COMPARE_DEVICE bool alltoall(block_scope, char *dst, const char *src, size_t bytes) {
+    return nvshmemx_alltoallmem_block(NVSHMEM_TEAM_WORLD, dst, src, bytes) == 0;
+}
+COMPARE_DEVICE bool fcollect(block_scope, char *dst, const char *src, size_t bytes) {
+    return nvshmemx_fcollectmem_block(NVSHMEM_TEAM_WORLD, dst, src, bytes) == 0;
+}
+COMPARE_DEVICE bool broadcast(block_scope, char *dst, const char *src, size_t bytes, int root) {
+    // nvshmemx_broadcastmem_block of 3.4 takes no root.
+    return nvshmemx_char_broadcast_block(NVSHMEM_TEAM_WORLD, dst, src, bytes, root) == 0;
+}
+COMPARE_DEVICE bool sum(block_scope, uint64_t *dst, const uint64_t *src, size_t n) {
+    return nvshmemx_uint64_sum_reduce_block(NVSHMEM_TEAM_WORLD, dst, src, n) == 0;
 }
 
 // The clock that OxSHMEM's port layer reads.

@@ -216,6 +216,25 @@ template <class Scope, class Meet> COMPARE_DEVICE void check_meeting(Scope scope
     }
 }
 
+// Collectives; with none of them does a PE get far ahead, so broadcast has each PE as root in turn.
+template <class Scope> COMPARE_DEVICE void alltoalls(Scope scope, const Run &run) {
+    timed(run, [&](uint64_t i) { alltoall(scope, run.dst, run.src + shift(i), run.bytes); });
+}
+COMPARE_DEVICE void fcollects(const Run &run) {
+    timed(run, [&](uint64_t i) { fcollect(block, run.dst, run.src + shift(i), run.bytes); });
+}
+COMPARE_DEVICE void broadcasts(const Run &run) {
+    timed(run, [&](uint64_t i) {
+        broadcast(block, run.dst, run.src + shift(i), run.bytes, static_cast<int>(i % static_cast<uint64_t>(n_pes())));
+    });
+}
+COMPARE_DEVICE void sums(const Run &run) {
+    timed(run, [&](uint64_t i) {
+        sum(block, reinterpret_cast<uint64_t *>(run.dst), reinterpret_cast<const uint64_t *>(run.src + shift(i)),
+            run.bytes / sizeof(uint64_t));
+    });
+}
+
 // The limits: what plain kernels reach over the same memory.
 
 // The CTA's share of a copy by 16-byte accesses, eight of each thread in flight.
@@ -312,6 +331,8 @@ COMPARE_DEVICE void flag_meeting(const Run &run, bool fence) {
 
 } // namespace compare
 
+#include "jacobi.h"
+
 #define COMPARE_KERNEL(name, call)                                                                                             \
     COMPARE_KERNEL_FUNCTION(name, char *dst, char *src, uint64_t *signals, uint64_t *clock, uint64_t bytes, uint64_t stride,   \
                             uint64_t step, uint64_t steps, uint64_t warmup, uint64_t iters, uint64_t base, int pe) {           \
@@ -340,6 +361,13 @@ COMPARE_KERNEL(check_barrier_all_thread, check_meeting(thread, run, false, [] { 
 COMPARE_KERNEL(check_barrier_all_block, check_meeting(block, run, false, [] { barrier_all(block); }))
 COMPARE_KERNEL(check_sync_all_thread, check_meeting(thread, run, true, [] { sync_all(thread); }))
 COMPARE_KERNEL(check_sync_all_block, check_meeting(block, run, true, [] { sync_all(block); }))
+COMPARE_KERNEL(alltoall_thread, alltoalls(thread, run))
+COMPARE_KERNEL(alltoall_block, alltoalls(block, run))
+COMPARE_KERNEL(fcollect_block, fcollects(run))
+COMPARE_KERNEL(broadcast_block, broadcasts(run))
+COMPARE_KERNEL(sum_block, sums(run))
+COMPARE_KERNEL(jacobi_p, jacobi<true>(run))
+COMPARE_KERNEL(jacobi_put, jacobi<false>(run))
 COMPARE_KERNEL(link_store, compare::link_store(run))
 COMPARE_KERNEL(link_load, compare::link_load(run))
 COMPARE_KERNEL(link_words, compare::link_words(run))

@@ -19,6 +19,7 @@
 #include <cstring>
 #include <fstream>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -49,6 +50,11 @@ enum class Role {
     ping_pong, // PE 0 and 1; both signals have their last value
     exchange,  // likewise, and the last iteration's data is at both
     meeting,   // all PEs; `check` finds nothing wrong
+    alltoall,  // all PEs; each has the part of each PE's last data that is for it
+    fcollect,  // all PEs; each has the last data of all
+    broadcast, // all PEs; each has the last root's data
+    sum,       // all PEs; each has the sums of the last data
+    jacobi,    // all PEs; each has its rows of the solution
 };
 
 struct Entry {
@@ -75,6 +81,13 @@ const Entry kEntries[] = {
     {"barrier_all_block", barrier_all_block, Role::meeting, check_barrier_all_block},
     {"sync_all_thread", sync_all_thread, Role::meeting, check_sync_all_thread},
     {"sync_all_block", sync_all_block, Role::meeting, check_sync_all_block},
+    {"alltoall_thread", ::alltoall_thread, Role::alltoall, nullptr},
+    {"alltoall_block", ::alltoall_block, Role::alltoall, nullptr},
+    {"fcollect_block", ::fcollect_block, Role::fcollect, nullptr},
+    {"broadcast_block", ::broadcast_block, Role::broadcast, nullptr},
+    {"sum_block", ::sum_block, Role::sum, nullptr},
+    {"jacobi_p", ::jacobi_p, Role::jacobi, nullptr},
+    {"jacobi_put", ::jacobi_put, Role::jacobi, nullptr},
     {"link_store", ::link_store, Role::put, nullptr},
     {"link_load", ::link_load, Role::get, nullptr},
     {"link_words", ::link_words, Role::words, nullptr},
@@ -129,6 +142,44 @@ __global__ void check_words(const uint64_t *words, uint64_t n, uint64_t stride, 
     }
 }
 
+__global__ void check_sums(const uint64_t *words, uint64_t n, uint64_t seed, int pes, uint64_t shifted, uint64_t *found) {
+    for (uint64_t i = grid_rank(); i < n; i += grid_threads()) {
+        uint64_t expected = 0;
+        for (int pe = 0; pe < pes; ++pe) {
+            expected += pattern(seed, pe, i + shifted);
+        }
+        if (words[i] != expected) {
+            atomicAdd(reinterpret_cast<unsigned long long *>(found), 1ull);
+            atomicMin(reinterpret_cast<unsigned long long *>(found + 1), static_cast<unsigned long long>(i));
+        }
+    }
+}
+
+// The reference for jacobi: one iteration on the whole mesh, without anything clever.
+__global__ void jacobi_start(float *field, uint64_t side) {
+    for (uint64_t i = grid_rank(); i < side * side; i += grid_threads()) {
+        field[i] = start_value(side, i / side, i % side);
+    }
+}
+
+__global__ void jacobi_step(const float *in, float *out, uint64_t side) {
+    for (uint64_t i = grid_rank(); i < side * (side - 2); i += grid_threads()) {
+        const float *at = in + side + i;
+        const uint64_t column = i % side;
+        const bool fixed = column == 0 || column + 1 == side;
+        out[side + i] = fixed ? *at : 0.25f * ((at[-static_cast<int64_t>(side)] + at[side]) + (at[-1] + at[1]));
+    }
+}
+
+__global__ void check_equal(const uint32_t *a, const uint32_t *b, uint64_t n, uint64_t *found) {
+    for (uint64_t i = grid_rank(); i < n; i += grid_threads()) {
+        if (a[i] != b[i]) {
+            atomicAdd(reinterpret_cast<unsigned long long *>(found), 1ull);
+            atomicMin(reinterpret_cast<unsigned long long *>(found + 1), static_cast<unsigned long long>(i));
+        }
+    }
+}
+
 class Pe {
 public:
     Pe(const std::vector<Row> &rows, bool posting) : me_(host_my_pe()), n_(host_n_pes()), posting_(posting) {
@@ -136,7 +187,8 @@ public:
             dst_bytes_ = std::max(dst_bytes_, row.dst_bytes());
             src_bytes_ = std::max(src_bytes_, row.src_bytes());
             signals_count_ = std::max(signals_count_, row.signal_words());
-            clock_count_ = std::max<uint64_t>(clock_count_, 2 * row.ctas);
+            // And a word for blocks that meet.
+            clock_count_ = std::max<uint64_t>(clock_count_, 2 * row.ctas + 1);
         }
         dst_ = static_cast<char *>(alloc(dst_bytes_));
         src_ = static_cast<char *>(alloc(src_bytes_));
@@ -146,6 +198,9 @@ public:
     }
 
     void close() {
+        for (float *field : solution_) {
+            CUDA(cudaFree(field));
+        }
         CUDA(cudaFree(clock_));
         release(signals_);
         release(src_);
@@ -158,6 +213,11 @@ public:
             std::find_if(std::begin(kEntries), std::end(kEntries), [&](const Entry &e) { return row.kernel == e.name; });
         if (entry == std::end(kEntries)) {
             fail("%s: there is no kernel %s", row.name.c_str(), row.kernel.c_str());
+        }
+        const bool all = entry->role == Role::alltoall || entry->role == Role::fcollect;
+        if (all && static_cast<uint64_t>(n_) * row.bytes > row.walk()) {
+            fail("%s: there is room for the data of %llu PEs, and there are %d", row.name.c_str(),
+                 static_cast<unsigned long long>(row.walk() / row.bytes), n_);
         }
         std::vector<uint64_t> samples;
         for (uint64_t sample = 0; sample < row.samples; ++sample) {
@@ -189,6 +249,11 @@ private:
     bool takes_part(Role role) const {
         switch (role) {
         case Role::meeting:
+        case Role::alltoall:
+        case Role::fcollect:
+        case Role::broadcast:
+        case Role::sum:
+        case Role::jacobi:
             return true;
         case Role::ping_pong:
         case Role::exchange:
@@ -246,6 +311,22 @@ private:
             check_words<<<256, 256>>>(dst, row.bytes / 8, row.stride, base_, last, found);
         } else if (entry.role == Role::word && me_ == 1) {
             check_words<<<1, 1>>>(dst_away, 1, 1, base_, last, found);
+        } else if (entry.role == Role::alltoall || entry.role == Role::fcollect) {
+            const uint64_t words = row.bytes / 8, mine = entry.role == Role::alltoall ? me_ * words : 0;
+            for (int pe = 0; pe < n_; ++pe) {
+                check_data<<<256, 256>>>(dst + pe * words, words, base_, pe, shift_of(last) / 8 + mine, found);
+            }
+        } else if (entry.role == Role::broadcast) {
+            check_data<<<256, 256>>>(dst, row.bytes / 8, base_, static_cast<int>(last % n_), shift_of(last) / 8, found);
+        } else if (entry.role == Role::sum) {
+            check_sums<<<256, 256>>>(dst, row.bytes / 8, base_, n_, shift_of(last) / 8, found);
+        } else if (entry.role == Role::jacobi) {
+            const uint64_t side = row.step, total = row.warmup + row.iters;
+            const stencil::Share mine = stencil_share(side - 2);
+            const uint64_t n = mine.count * side;
+            check_equal<<<256, 256>>>(reinterpret_cast<const uint32_t *>(total % 2 == 0 ? dst_ : src_) + side,
+                                      reinterpret_cast<const uint32_t *>(solution(side, total)) + (mine.first + 1) * side, n,
+                                      found);
         }
         CUDA(cudaGetLastError());
         uint64_t result[2];
@@ -284,6 +365,28 @@ private:
         }
     }
 
+    stencil::Share stencil_share(uint64_t rows) const {
+        const uint64_t pes = static_cast<uint64_t>(n_), me = static_cast<uint64_t>(me_), each = rows / pes, more = rows % pes;
+        return {me * each + std::min(me, more), each + (me < more ? 1 : 0)};
+    }
+
+    // The whole mesh after so many iterations; kept, since several rows ask for the same.
+    const float *solution(uint64_t side, uint64_t iterations) {
+        if (solved_ != std::make_pair(side, iterations)) {
+            for (float *&field : solution_) {
+                CUDA(cudaFree(field));
+                CUDA(cudaMalloc(&field, side * side * sizeof(float)));
+                jacobi_start<<<1024, 256>>>(field, side);
+            }
+            for (uint64_t i = 0; i < iterations; ++i) {
+                jacobi_step<<<2048, 256>>>(solution_[i % 2], solution_[~i % 2], side);
+            }
+            CUDA(cudaGetLastError());
+            solved_ = {side, iterations};
+        }
+        return solution_[iterations % 2];
+    }
+
     static uint64_t shift_of(uint64_t i) { return i % 16 * 64; }
 
     int me_, n_;
@@ -291,6 +394,8 @@ private:
     uint64_t dst_bytes_ = 8, src_bytes_ = 8, signals_count_ = 1, clock_count_ = 2;
     char *dst_ = nullptr, *src_ = nullptr;
     uint64_t *signals_ = nullptr, *clock_ = nullptr;
+    float *solution_[2] = {nullptr, nullptr};
+    std::pair<uint64_t, uint64_t> solved_{0, 0};
     uint64_t base_ = 1; // grows with every sample, so signals only grow
 };
 

@@ -32,11 +32,15 @@ PERFTEST_PUT_LATENCY(warp)
 PERFTEST_PUT_LATENCY(block)
 #undef PERFTEST_PUT_LATENCY
 
-// A round: the block's threads put an array word by word, then one quiet.
-OXSHMEM_KERNEL(p_latency, uint64_t *dst, uint64_t elements, uint64_t seed, uint64_t first, uint64_t iters, int pe,
-               uint64_t *times) {
+// A round: the block's threads put an array word by word, then one quiet. Before each of them they stay silent for `pause`
+// nanoseconds.
+OXSHMEM_KERNEL(p_latency, uint64_t *dst, uint64_t elements, uint64_t seed, uint64_t first, uint64_t iters, uint64_t pause,
+               int pe, uint64_t *times) {
     const uint64_t threads = perftest::grid_threads();
     for (uint64_t i = 0; i < iters; ++i) {
+        for (const uint64_t start = oxshmem::port::clock_ns(); oxshmem::port::clock_ns() - start < pause;) {
+            oxshmem::port::pause();
+        }
         oxshmem::port::sync_block();
         const uint64_t from = oxshmem::port::clock_ns();
         for (uint64_t e = perftest::grid_rank(); e < elements; e += threads) {

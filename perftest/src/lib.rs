@@ -5,7 +5,9 @@
 
 pub mod atomic;
 pub mod bench;
+pub mod collectives;
 pub mod compare;
+pub mod connection;
 pub mod demo;
 pub mod error;
 pub mod job;
@@ -18,10 +20,11 @@ pub mod run;
 pub mod stats;
 pub mod step;
 pub mod transports;
+pub mod waiting;
 
 use std::process::ExitCode;
 
-use oxshmem::{Pe, launch};
+use oxshmem::{Config, Pe, launch};
 
 use crate::bench::Bench;
 use crate::error::Error;
@@ -36,31 +39,37 @@ pub fn main(bench: Bench) -> ExitCode {
         Ok(options) => options,
         Err(error) => error.exit(),
     };
+    start_or_join(bench.name(), options.npes, &options.config, |pe| measure(pe, &options))
+}
+
+/// Starts this program again as `npes` PEs, with the same arguments; or, as one of them, joins the job, does `work` and leaves it. `name`
+/// is the program's, for messages.
+pub fn start_or_join(name: &str, npes: u32, config: &Config, work: impl FnOnce(&Pe) -> Result<(), Error>) -> ExitCode {
     if !launch::in_job() {
-        return job::start(bench.name(), options.npes).unwrap_or_else(|error| {
-            eprintln!("{}: {error}", bench.name());
+        return job::start(name, npes).unwrap_or_else(|error| {
+            eprintln!("{name}: {error}");
             ExitCode::FAILURE
         });
     }
     let complaint = match Complaint::attach() {
         Ok(complaint) => complaint,
         Err(error) => {
-            eprintln!("{}: {error}", bench.name());
+            eprintln!("{name}: {error}");
             return ExitCode::FAILURE;
         }
     };
-    match in_job(&options, |pe| measure(pe, &options)) {
+    match in_job(config, work) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complaint.file(bench.name(), &error);
+            complaint.file(name, &error);
             ExitCode::FAILURE
         }
     }
 }
 
 /// Joins the job, does `work` as one of its PEs, and leaves it.
-fn in_job(options: &Options, work: impl FnOnce(&Pe) -> Result<(), Error>) -> Result<(), Error> {
-    let pe = Pe::with_config(options.config.clone())?;
+fn in_job(config: &Config, work: impl FnOnce(&Pe) -> Result<(), Error>) -> Result<(), Error> {
+    let pe = Pe::with_config(config.clone())?;
     let done = work(&pe);
     match &done {
         Ok(()) => pe.finalize()?,

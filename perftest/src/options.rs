@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 use oxshmem::Config;
-use oxshmem::config::{ConfigError, Device, Hca, Transport};
+use oxshmem::config::{Device, Hca};
 
 use crate::atomic::AtomicOp;
 use crate::bench::{Bench, Scope};
+use crate::connection::Connection;
 use crate::error::Error;
 
 /// The most threads of a CTA.
@@ -52,19 +53,8 @@ struct Arguments {
     /// Threads that call an operation together.
     #[arg(long, value_enum, default_value = "all")]
     scope: Scopes,
-    /// Where kernels run: auto, cpu or cuda.
-    #[arg(long, value_name = "DEVICE")]
-    device: Option<Device>,
-    /// How the other PE is reached: auto, p2p, ibgda or ibrc.
-    #[arg(long, value_name = "TRANSPORT")]
-    transport: Option<Transport>,
-    /// What executes work requests: auto, soft, mlx5, verbs or verbs:DEVICE (with the CPU proxy), or null, which completes them and moves
-    /// nothing (posting rates).
-    #[arg(long, value_name = "HCA")]
-    hca: Option<Hca>,
-    /// QPs to each peer.
-    #[arg(long, value_name = "N")]
-    qps: Option<u32>,
+    #[command(flatten)]
+    connection: Connection,
     /// PEs to start, when no launcher has started this one. PE 0 and PE 1 take part, others wait.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=1024))]
     npes: u32,
@@ -77,6 +67,9 @@ struct Arguments {
     /// Words from one element to the next: with 1 lanes put to adjacent words and combine, with more they do not.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     stride: Option<u64>,
+    /// Microseconds of silence before each iteration: shows what it costs when those who serve it have fallen asleep (shmem_p_latency).
+    #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u64).range(..=1_000_000))]
+    pause: Option<u64>,
     /// Measure also how fast the HCA executes requests of this size that were posted before (shmem_p_bw and shmem_put_bw).
     #[arg(long)]
     ceiling: bool,
@@ -107,6 +100,8 @@ pub struct Options {
     pub threads: u32,
     /// Words between the elements of p.
     pub stride: u64,
+    /// Microseconds of silence before each iteration.
+    pub pause: u64,
     /// The atomic.
     pub op: Option<AtomicOp>,
     /// Whether to measure the HCA's own ceiling as well.
@@ -125,7 +120,11 @@ pub struct Options {
     pub config: Config,
 }
 
-fn size(text: &str) -> Result<u64, String> {
+/// A size on a command line: bytes, or a number with K, M or G (powers of 1024).
+///
+/// # Errors
+/// It is none, or less than 1 byte or more than 1024G.
+pub fn size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
         "" | "B" => 0,
@@ -143,7 +142,7 @@ fn size(text: &str) -> Result<u64, String> {
 }
 
 /// Every size from `min` to `max`, each `factor` times the one before; `max` itself is always among them.
-fn sizes(min: u64, max: u64, factor: u64) -> Vec<u64> {
+pub fn sizes(min: u64, max: u64, factor: u64) -> Vec<u64> {
     let mut sizes: Vec<u64> =
         std::iter::successors(Some(min), |size| size.checked_mul(factor)).take_while(|size| *size < max).collect();
     sizes.push(max);
@@ -175,6 +174,9 @@ impl Options {
         if bench != Bench::PBw {
             command = command.mut_arg("stride", |arg| arg.hide(true));
         }
+        if bench != Bench::PLatency {
+            command = command.mut_arg("pause", |arg| arg.hide(true));
+        }
         let matches = command.try_get_matches_from_mut(args)?;
         let arguments = Arguments::from_arg_matches(&matches)?;
         Self::build(bench, arguments, vars)
@@ -187,7 +189,7 @@ impl Options {
         vars: impl IntoIterator<Item = (K, V)>,
     ) -> Result<Self, Error> {
         let refuse = |text: String| Err(Error::Usage(text));
-        let config = config(&arguments, vars)?;
+        let config = arguments.connection.config(vars)?;
         let defaults = bench.defaults(config.device() != Device::Cuda);
 
         let sizes = match bench.only_size() {
@@ -243,6 +245,9 @@ impl Options {
         if arguments.stride.is_some() && bench != Bench::PBw {
             return refuse(format!("{} has no --stride; shmem_p_bw has", bench.name()));
         }
+        if arguments.pause.is_some() && bench != Bench::PLatency {
+            return refuse(format!("{} has no --pause; shmem_p_latency has", bench.name()));
+        }
         if arguments.ceiling && !matches!(bench, Bench::PBw | Bench::PutBw) {
             return refuse(format!("{} has no --ceiling; shmem_p_bw and shmem_put_bw have", bench.name()));
         }
@@ -284,10 +289,11 @@ impl Options {
             ctas: if bench.takes_ctas() { arguments.ctas.unwrap_or(defaults.ctas) } else { 1 },
             threads,
             stride,
+            pause: arguments.pause.unwrap_or(0),
             op: arguments.op.or(bench.default_op()),
             ceiling: arguments.ceiling,
             npes: arguments.npes,
-            hca: arguments.hca,
+            hca: arguments.connection.hca,
             json: arguments.json,
             plot: arguments.plot,
             corrupt: arguments.corrupt,
@@ -305,31 +311,11 @@ impl Options {
     }
 }
 
-/// The configuration: what the command line says, else the environment, else the library's defaults.
-fn config<K: Into<std::ffi::OsString>, V: Into<std::ffi::OsString>>(
-    arguments: &Arguments,
-    vars: impl IntoIterator<Item = (K, V)>,
-) -> Result<Config, ConfigError> {
-    let mut builder = Config::builder().vars(vars);
-    if let Some(device) = arguments.device {
-        builder = builder.device(device);
-    }
-    if let Some(transport) = arguments.transport {
-        builder = builder.transport(transport);
-    }
-    if let Some(hca) = &arguments.hca {
-        builder = builder.hca(hca.clone());
-    }
-    if let Some(qps) = arguments.qps {
-        builder = builder.qps_per_peer(qps);
-    }
-    builder.build()
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use oxshmem::config::Transport;
     use proptest::prelude::*;
 
     fn parse(bench: Bench, args: &str) -> Result<Options, String> {
@@ -405,6 +391,7 @@ mod tests {
             (Bench::PBw, "--scope warp", "thread scope only"),
             (Bench::PBw, "--min 12", "multiples of 8 bytes"),
             (Bench::PutLatency, "--ctas 2", "one CTA"),
+            (Bench::PutLatency, "--pause 5", "--pause"),
             (Bench::AtomicBw, "--op frob", "--op"),
         ] {
             let error = parse(bench, line).unwrap_err();

@@ -9,32 +9,41 @@ use crate::error::Error;
 use crate::report::Row;
 
 /// One line of a plot.
-struct Series {
-    label: String,
-    points: Vec<(f64, f64)>,
+#[derive(Debug, Clone)]
+pub struct Series {
+    /// What it shows.
+    pub label: String,
+    /// Message size and value.
+    pub points: Vec<(f64, f64)>,
 }
 
 fn label_of_size(bytes: &f64) -> String {
     oxshmem::config::ByteSize(bytes.round() as u64).to_string()
 }
 
-/// Rates, or percentiles, by scope.
-fn series(rows: &[Row]) -> Vec<Series> {
+/// The lines that points make, each named with the line that it is on; points without a value are left out.
+pub fn lines(points: impl IntoIterator<Item = (String, u64, Option<f64>)>) -> Vec<Series> {
     let mut found: Vec<Series> = Vec::new();
-    let mut add = |label: String, bytes: u64, value: Option<f64>| {
-        let Some(value) = value else { return };
+    for (label, bytes, value) in points {
+        let Some(value) = value else { continue };
         let point = (bytes as f64, value);
         match found.iter_mut().find(|series| series.label == label) {
             Some(series) => series.points.push(point),
             None => found.push(Series { label, points: vec![point] }),
         }
-    };
-    for row in rows {
-        add(format!("{} scope", row.scope), row.bytes, row.gbps);
-        add(format!("{} scope, p50", row.scope), row.bytes, row.us_p50);
-        add(format!("{} scope, p99", row.scope), row.bytes, row.us_p99);
     }
     found
+}
+
+/// Rates, or percentiles, by scope.
+fn series(rows: &[Row]) -> Vec<Series> {
+    lines(rows.iter().flat_map(|row| {
+        [
+            (format!("{} scope", row.scope), row.bytes, row.gbps),
+            (format!("{} scope, p50", row.scope), row.bytes, row.us_p50),
+            (format!("{} scope, p99", row.scope), row.bytes, row.us_p99),
+        ]
+    }))
 }
 
 /// Draws `rows`, which belong to one run of one test, into `path`.
@@ -42,17 +51,7 @@ fn series(rows: &[Row]) -> Vec<Series> {
 /// # Errors
 /// The file cannot be written, or there are fewer than two sizes.
 pub fn draw(path: &Path, rows: &[Row]) -> Result<(), Error> {
-    let failed = |reason: String| Error::Plot { path: path.to_owned(), reason };
-    let lines = series(rows);
-    let points = || lines.iter().flat_map(|series| &series.points);
-    let range = |values: &mut dyn Iterator<Item = f64>| {
-        values.fold((f64::INFINITY, 0f64), |(low, high), value| (low.min(value), high.max(value)))
-    };
-    let (min, max) = range(&mut points().map(|point| point.0));
-    let (low, high) = range(&mut points().map(|point| point.1));
-    let (Some(first), true) = (rows.first(), min < max) else {
-        return Err(failed("figures are drawn over the message size, and there are fewer than two sizes".to_owned()));
-    };
+    let Some(first) = rows.first() else { return draw_series(path, "", "", &[]) };
     let unit = if first.gbps.is_some() { "GB/s (10^9 bytes per second)" } else { "time per iteration [us]" };
     let title = format!(
         "{}: device {}, {}{}, {} CTAs x {} threads",
@@ -63,6 +62,24 @@ pub fn draw(path: &Path, rows: &[Row]) -> Result<(), Error> {
         first.ctas,
         first.threads,
     );
+    draw_series(path, &title, unit, &series(rows))
+}
+
+/// Draws lines over the message size, both axes logarithmic, into `path`.
+///
+/// # Errors
+/// The file cannot be written, or there are fewer than two sizes.
+pub fn draw_series(path: &Path, title: &str, unit: &str, lines: &[Series]) -> Result<(), Error> {
+    let failed = |reason: String| Error::Plot { path: path.to_owned(), reason };
+    let points = || lines.iter().flat_map(|series| &series.points);
+    let range = |values: &mut dyn Iterator<Item = f64>| {
+        values.fold((f64::INFINITY, 0f64), |(low, high), value| (low.min(value), high.max(value)))
+    };
+    let (min, max) = range(&mut points().map(|point| point.0));
+    let (low, high) = range(&mut points().map(|point| point.1));
+    if min >= max {
+        return Err(failed("figures are drawn over the message size, and there are fewer than two sizes".to_owned()));
+    }
     let area = SVGBackend::new(path, (960, 600)).into_drawing_area();
     let result = (|| {
         area.fill(&WHITE)?;

@@ -72,9 +72,16 @@ impl Row {
     /// # Errors
     /// A figure is not a number.
     pub fn to_json(&self) -> Result<String, Error> {
-        serde_json::to_string(self)
-            .map_err(|error| Error::System { what: "writing figures as JSON", source: error.into() })
+        to_json(self)
     }
+}
+
+/// A row of figures as one line of JSON.
+///
+/// # Errors
+/// A figure is not a number.
+pub fn to_json(row: &impl Serialize) -> Result<String, Error> {
+    serde_json::to_string(row).map_err(|error| Error::System { what: "writing figures as JSON", source: error.into() })
 }
 
 /// A file of JSON lines.
@@ -98,8 +105,8 @@ impl JsonLines {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn write(&mut self, row: &Row) -> Result<(), Error> {
-        let line = row.to_json()?;
+    pub fn write(&mut self, row: &impl Serialize) -> Result<(), Error> {
+        let line = to_json(row)?;
         writeln!(self.file, "{line}").map_err(|source| Error::Output { path: self.path.clone(), source })
     }
 }
@@ -127,7 +134,7 @@ fn number<T: ToString>(value: Option<T>) -> String {
 }
 
 /// With four significant digits, or as many as stand before the point.
-pub(crate) fn rounded(value: Option<f64>) -> String {
+pub fn rounded(value: Option<f64>) -> String {
     let Some(value) = value else { return "-".to_owned() };
     let before = if value.abs() < 1.0 { 1 } else { value.abs().log10() as usize + 1 };
     format!("{value:.*}", 4usize.saturating_sub(before))

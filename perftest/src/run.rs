@@ -1,28 +1,24 @@
 //! Measuring: every point is prepared, warmed up, measured, and its data checked.
 
-use std::time::{Duration, Instant};
-
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use oxshmem::config::Hca;
 use oxshmem::{KernelArgs, LaunchConfig, Module, Path, Pe, SignalOp, SymmetricSlice};
 
 use crate::atomic::Expected;
 use crate::bench::{Bench, Scope};
+use crate::connection;
 use crate::error::Error;
 use crate::machine::{self, Gpus};
 use crate::options::Options;
 use crate::pattern::{self, SLACK};
 use crate::report::Row;
 use crate::stats::{Percentiles, elapsed};
+use crate::waiting;
 
 oxshmem::include_module!(KERNELS, "perftest");
 
 /// The PE that measures, and the one that it works with.
 const FIRST: usize = 0;
 const SECOND: usize = 1;
-
-/// How often a PE that has nothing to do looks whether the measuring one is done. It sleeps meanwhile: its core may be needed.
-const LOOK_EVERY: Duration = Duration::from_micros(500);
 
 /// Symmetric memory of a test.
 struct Buffers {
@@ -103,18 +99,7 @@ impl<'a> Session<'a> {
                 pe.n_pes()
             )));
         }
-        let wanted = match &options.hca {
-            Some(Hca::Mlx5) => Some("mlx5"),
-            Some(Hca::Verbs { .. }) => Some("verbs"),
-            Some(Hca::Null) => Some(NULL),
-            _ => None,
-        };
-        if let Some(wanted) = wanted.filter(|wanted| pe.hca_name() != Some(wanted)) {
-            return Err(Error::Usage(format!(
-                "--hca {wanted}: no work request would go through it, PE 1 is reached by {}; add --transport ibgda",
-                transport(pe)
-            )));
-        }
+        connection::require_hca(pe, options.hca.as_ref())?;
         let bench = options.bench;
         if pe.hca_name() == Some(NULL) && bench.is_ping_pong() {
             return Err(Error::Usage(format!(
@@ -259,18 +244,9 @@ impl<'a> Session<'a> {
 
     /// Waits until PE 0 has measured this point.
     fn await_done(&self, point: Point) -> Result<(), Error> {
-        let limit = self.pe.config().kernel_timeout();
-        let begin = Instant::now();
-        while self.pe.read_local(&self.buffers.done, 0..1)?[0] < self.points_done {
-            // Reports the failure of the job, if that is why PE 0 does not come.
-            self.pe.synchronize()?;
-            if begin.elapsed() > limit {
-                let what = format!("{} bytes in {} scope", point.bytes, point.scope.name());
-                return Err(Error::Late { me: self.pe.my_pe(), seconds: limit.as_secs(), what });
-            }
-            std::thread::sleep(LOOK_EVERY);
-        }
-        Ok(())
+        waiting::until(self.pe, &self.buffers.done, self.points_done, || {
+            format!("{} bytes in {} scope", point.bytes, point.scope.name())
+        })
     }
 
     /// Work requests and doorbells so far, those included that a barrier has posted and nobody waited for.
@@ -523,7 +499,10 @@ impl<'a> Session<'a> {
                 &format!("put_latency_{scope}"),
                 (&b.dst, &b.src, bytes, first, iters, peer, &b.times),
             ),
-            Bench::PLatency => self.start(point, "p_latency", (&b.dst, elements, seed, first, iters, peer, &b.times)),
+            Bench::PLatency => {
+                let pause = self.options.pause * 1000;
+                self.start(point, "p_latency", (&b.dst, elements, seed, first, iters, pause, peer, &b.times))
+            }
             Bench::GLatency => self.start(point, "g_latency", (&b.dst, &b.src, elements, first, iters, peer, &b.times)),
             Bench::AtomicBw => self.start(
                 point,

@@ -1,10 +1,12 @@
-//! One measurement in a job of its own: a program starts itself again as two PEs, which answer with rows of figures.
+//! One measurement in a job of its own: a program starts itself again as PEs, which answer with rows of figures.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use oxshmem::Pe;
 use oxshmem::launch::{self, LaunchOptions, Output};
+use serde::de::DeserializeOwned;
 
 use crate::bench::Bench;
 use crate::error::Error;
@@ -19,19 +21,31 @@ use crate::run::Session;
 /// # Errors
 /// The job cannot be started.
 pub fn run(bench: Bench, options: &str, limit: Duration) -> Result<Result<Vec<Row>, Vec<String>>, Error> {
+    rows(2, [bench.name().to_owned()].into_iter().chain(options.split(' ').map(str::to_owned)), Some(limit))
+}
+
+/// Runs this program with `args` as a job of `npes` PEs, of which PE 0 answers with a line of JSON for each row; what the PEs complained
+/// about if it failed.
+///
+/// # Errors
+/// The job cannot be started.
+pub fn rows<R: DeserializeOwned>(
+    npes: u32,
+    args: impl IntoIterator<Item: Into<OsString>>,
+    limit: Option<Duration>,
+) -> Result<Result<Vec<R>, Vec<String>>, Error> {
     let options = LaunchOptions {
         output: Output::Captured,
-        timeout: Some(limit),
+        timeout: limit,
         forward_signals: true,
-        ..LaunchOptions::new(2, job::this_program()?)
-            .args([bench.name().to_owned()].into_iter().chain(options.split(' ').map(str::to_owned)))
+        ..LaunchOptions::new(npes, job::this_program()?).args(args)
     };
     let outcome = launch::run(&options)?;
     if !outcome.is_success() {
         return Ok(Err(job::complaints(&outcome)));
     }
     let text = String::from_utf8_lossy(&outcome.pes[0].stdout);
-    let rows = text.lines().map(serde_json::from_str::<Row>).collect::<Result<Vec<_>, _>>();
+    let rows = text.lines().map(serde_json::from_str::<R>).collect::<Result<Vec<_>, _>>();
     Ok(rows.map_err(|_| vec![format!("PE 0 has not answered with rows of figures: {text:?}")]))
 }
 
@@ -59,7 +73,7 @@ pub fn as_pe(name: &str) -> ExitCode {
 }
 
 fn measure(options: &Options) -> Result<(), Error> {
-    crate::in_job(options, |pe: &Pe| {
+    crate::in_job(&options.config, |pe: &Pe| {
         let mut session = Session::new(pe, options)?;
         session.run(&mut |row| {
             println!("{}", row.to_json()?);

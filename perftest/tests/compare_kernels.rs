@@ -10,6 +10,10 @@ oxshmem::include_module!(KERNELS, "compare");
 
 const MOST: usize = 16 << 10;
 const SLACK: usize = 8 << 10;
+/// What all PEs call together, and leaves data.
+const COLLECTIVES: [&str; 5] = ["alltoall_thread", "alltoall_block", "fcollect_block", "broadcast_block", "sum_block"];
+/// Columns and rows of the mesh.
+const SIDE: u64 = 60;
 const WARMUP: u64 = 2;
 const ITERS: u64 = 17;
 const LAST: u64 = WARMUP + ITERS - 1;
@@ -58,13 +62,42 @@ fn source(pe: usize, base: u64) -> Vec<u8> {
 fn small(row: &Row) -> Row {
     let (ctas, threads) = (row.ctas.min(3), if row.threads > 32 { 64 } else { row.threads });
     let bytes = match row.kernel {
+        // A field of a third of the mesh.
+        "jacobi_p" | "jacobi_put" => (SIDE / 3 + 3) * SIDE * 4,
         "p_quiet" | "word_fence" => 8,
         "p_bw" | "link_words" => 8 * 200,
+        kernel if COLLECTIVES.contains(&kernel) => row.bytes.min(1 << 10),
         _ if row.bytes > 64 => 16 * 3 * 64,
         _ => row.bytes,
     };
     // A walk of less than the iterations, so that some of it is gone over again.
-    Row { ctas, threads, bytes, step: row.step.min(512), steps: row.steps.min(8), ..*row }
+    let step = match row.kernel {
+        "jacobi_p" | "jacobi_put" => SIDE,
+        _ if COLLECTIVES.contains(&row.kernel) => 8 * bytes,
+        _ => row.step.min(512),
+    };
+    Row { ctas, threads, bytes, step, steps: row.steps.min(8), ..*row }
+}
+
+/// The mesh of `jacobi.h` after so many iterations.
+fn solution(iterations: u64) -> Vec<f32> {
+    let side = SIDE as usize;
+    let last = (side - 1) as f32;
+    let mut field: Vec<f32> = (0..side * side)
+        .map(|i| match i % side {
+            column if column == 0 || column + 1 == side => {
+                ((i / side) as f32 / last) * ((side - 1 - i / side) as f32 / last)
+            }
+            _ => 0.0,
+        })
+        .collect();
+    for _ in 0..iterations {
+        let before = field.clone();
+        for i in (1..side - 1).flat_map(|row| (1..side - 1).map(move |column| row * side + column)) {
+            field[i] = 0.25 * ((before[i - side] + before[i + side]) + (before[i - 1] + before[i + 1]));
+        }
+    }
+    field
 }
 
 #[test]
@@ -113,8 +146,8 @@ fn as_pe() {
         pe.write_local(&src, 0, &source(me, base)).unwrap();
         pe.write_local(&clock, 0, &[0; 1024]).unwrap();
         pe.barrier_all().unwrap();
-        let meeting =
-            ["barrier_all", "sync_all", "flag_barrier", "flag_sync"].iter().any(|start| row.kernel.starts_with(start));
+        let starts = ["barrier_all", "sync_all", "flag_barrier", "flag_sync", "jacobi"];
+        let meeting = starts.iter().any(|start| row.kernel.starts_with(start)) || COLLECTIVES.contains(&row.kernel);
         let ping_pong = row.kernel.contains("ping_pong");
         if me == 0 || meeting || (ping_pong && me == 1) {
             launch(&row, row.kernel, base);
@@ -147,6 +180,39 @@ fn as_pe() {
                 assert!(data(away) == sent(shift(LAST)), "{}", row.name);
             }
             "signal_ping_pong" | "flag_ping_pong" if me <= 1 => signal(away / 8, 1),
+            kernel if COLLECTIVES.contains(&kernel) => {
+                let given = |sender: usize, first: usize| source(sender, base)[shift(LAST) + first..][..bytes].to_vec();
+                let all = 0..pe.n_pes();
+                let expected: Vec<u8> = match kernel {
+                    "fcollect_block" => all.flat_map(|sender| given(sender, 0)).collect(),
+                    "broadcast_block" => given(LAST as usize % pe.n_pes(), 0),
+                    "sum_block" => all
+                        .map(|sender| given(sender, 0))
+                        .reduce(|sums, more| {
+                            let words = |bytes: &[u8]| -> Vec<u64> {
+                                bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()
+                            };
+                            let both = words(&sums).into_iter().zip(words(&more));
+                            both.flat_map(|(a, b)| a.wrapping_add(b).to_ne_bytes()).collect()
+                        })
+                        .unwrap(),
+                    _ => all.flat_map(|sender| given(sender, me * bytes)).collect(),
+                };
+                let found = pe.read_local(&dst, 0..expected.len()).unwrap();
+                assert!(found == expected, "{}", row.name);
+            }
+            "jacobi_p" | "jacobi_put" => {
+                let (side, pes) = (SIDE as usize, pe.n_pes());
+                let (each, more) = ((side - 2) / pes, (side - 2) % pes);
+                let (first, rows) = (1 + me * each + me.min(more), each + usize::from(me < more));
+                let last = if (WARMUP + ITERS).is_multiple_of(2) { &dst } else { &src };
+                let found = pe.read_local(last, 4 * side..4 * side * (rows + 1)).unwrap();
+                let expected: Vec<u8> = solution(WARMUP + ITERS)[first * side..][..rows * side]
+                    .iter()
+                    .flat_map(|v| v.to_ne_bytes())
+                    .collect();
+                assert!(found == expected, "{}", row.name);
+            }
             _ if meeting && !row.is_limit() => {
                 launch(&row, &format!("check_{}", row.kernel), base);
                 assert_eq!(pe.read_local(&clock, 0..1).unwrap(), [0], "{}: wrong rounds", row.name);

@@ -86,6 +86,7 @@ pub fn seal(words: Slot, tag: u64) -> Slot {
 
 /// The words before [`seal`].
 #[must_use]
+#[inline]
 pub fn unseal(sealed: Slot) -> Slot {
     let mut words = sealed;
     for (number, word) in words.iter_mut().enumerate().skip(1) {
@@ -203,6 +204,7 @@ impl Descriptor {
     ///
     /// # Errors
     /// Not an operation, or operands that do not fit it.
+    #[inline]
     pub fn decode(words: &Slot) -> Result<Self, Malformed> {
         let header = words[0];
         let wrong = |rule| Malformed { header, rule };

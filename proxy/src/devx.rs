@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use oxshmem_hca::objects::{Cq, CqAttributes, Pd, Qp, QpAddress, QpAttributes, QpGeometry, Uar, Umem};
 use oxshmem_hca::provider::{Provider, UmemSource};
 use oxshmem_hca::wire::ctrl::Fence;
-use oxshmem_hca::wire::{BLOCK_BYTES, MAX_WQE_BYTES, Op, Wqe, cqe, data, dbr, doorbell, masked_atomic, raddr};
+use oxshmem_hca::wire::{BLOCK_BYTES, Op, Wqe, cqe, data, dbr, doorbell, masked_atomic, raddr};
 use oxshmem_hca::{Error, Result, provider::Access};
 
 use crate::work::{
@@ -187,7 +187,7 @@ impl Queues {
         if request.fence {
             wqe.fence = Fence::StrongOrdering;
         }
-        let mut bytes = [0; MAX_WQE_BYTES];
+        let mut bytes = [0; MOST_BLOCKS as usize * BLOCK_BYTES];
         let blocks = wqe.emit(&mut bytes);
         let mask = (1u64 << self.layout.log_depth) - 1;
         for (number, block) in bytes.chunks_exact(BLOCK_BYTES).take(blocks).enumerate() {

@@ -9,7 +9,8 @@
 //! Their work is done by a loop of native 64-bit compare-and-swaps on the aligned eight bytes around the operand, each of them a work
 //! request: swap a guess, compute here from what was there, and swap once more if the guess was wrong. As every other atomic on the word is
 //! a 64-bit work request of the same card or such a loop, all of them are atomic with respect to each other. Whatever is behind a loop on
-//! its queue pair waits here until it has ended; only loops on other words pass, unless they are ordered.
+//! its queue pair waits here until it has ended; only loops on other words pass, unless they are ordered. Atomics on the word of a loop
+//! that follow it at once join it: one compare-and-swap does the work of all of them, one after the other.
 //!
 //! # Completion
 //! Success is reported for requests that are signaled: the last of each chain, and those that somebody waits for by name. It covers all
@@ -129,8 +130,8 @@ enum End {
 #[derive(Debug, Clone, Copy)]
 enum Work {
     Request(Operation, End),
-    /// The first step of a loop, which gets its place when it is posted.
-    Loop(Loop),
+    /// An atomic for a loop: one of its own, which gets its place when it is posted, or the one in front of it.
+    Loop(Swapped),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -158,25 +159,26 @@ struct Queue {
     fence_next: bool,
     /// The words of loops that were posted and have not ended.
     loops: Vec<u64>,
+    /// What the last loop left, and where: the next one's guess.
+    left: (u64, u64),
     /// It is among those that may have something to post.
     listed: bool,
     failed: bool,
 }
 
-/// A compare-and-swap loop.
+/// An atomic that is done by a loop.
 #[derive(Debug, Clone, Copy)]
-struct Loop {
+struct Swapped {
     /// The aligned eight bytes.
     target: Remote,
     /// Where the operand is in them, bits.
     shift: u32,
     width: Width,
     operands: Atomic,
-    guess: u64,
     landing: Option<Landing>,
 }
 
-impl Loop {
+impl Swapped {
     fn mask(&self) -> u64 {
         match self.width {
             Width::Four => 0xffff_ffff << self.shift,
@@ -185,14 +187,32 @@ impl Loop {
     }
 
     /// What the eight bytes become.
-    fn next(&self) -> u64 {
+    fn apply(&self, old: u64) -> u64 {
         let mask = self.mask();
-        let new = apply(self.operands, (self.guess & mask) >> self.shift);
-        self.guess & !mask | new << self.shift & mask
+        let new = apply(self.operands, (old & mask) >> self.shift);
+        old & !mask | new << self.shift & mask
     }
 
-    fn result(&self) -> u64 {
-        (self.guess & self.mask()) >> self.shift
+    fn result(&self, old: u64) -> u64 {
+        (old & self.mask()) >> self.shift
+    }
+}
+
+/// A compare-and-swap loop.
+#[derive(Debug, Default)]
+struct Loop {
+    /// The aligned eight bytes.
+    target: Remote,
+    /// What they are believed to be.
+    guess: u64,
+    /// The atomics it does, in order, with their descriptors.
+    members: Vec<(Swapped, u64)>,
+}
+
+impl Loop {
+    /// What the eight bytes become.
+    fn next(&self) -> u64 {
+        self.members.iter().fold(self.guess, |value, (member, _)| member.apply(value))
     }
 }
 
@@ -242,14 +262,6 @@ impl Engine {
     pub fn new(options: EngineOptions, capabilities: Capabilities) -> Self {
         let peers = options.n_pes.saturating_sub(u32::from(!options.own));
         let count = (peers * options.per_peer) as usize;
-        let idle = Loop {
-            target: Remote::default(),
-            shift: 0,
-            width: Width::Eight,
-            operands: Atomic::Add { value: 0, boundary: 0 },
-            guess: 0,
-            landing: None,
-        };
         Self {
             options,
             capabilities,
@@ -258,7 +270,7 @@ impl Engine {
             blocked: Vec::new(),
             window: VecDeque::with_capacity(options.window),
             completed: 0,
-            loops: vec![idle; LOOPS as usize],
+            loops: (0..LOOPS).map(|_| Loop::default()).collect(),
             free_loops: (0..LOOPS).rev().collect(),
             outstanding: 0,
             failures: 0,
@@ -472,8 +484,7 @@ impl Engine {
                 let aligned = target.address & !7;
                 let shift = (target.address - aligned) as u32 * 8;
                 let target = Remote { address: aligned, key: target.key };
-                let work = Work::Loop(Loop { target, shift, width, operands, guess: 0, landing });
-                self.enqueue(qp, number, work, fence);
+                self.enqueue(qp, number, Work::Loop(Swapped { target, shift, width, operands, landing }), fence);
             }
         }
     }
@@ -523,28 +534,35 @@ impl Engine {
     fn fill(&mut self, qp: u32, chain: &mut Vec<WorkRequest>) -> bool {
         while chain.len() < CHAIN && self.has_credit(qp) {
             let queue = &mut self.queues[qp as usize];
-            let Some(Pending { work, fence, descriptor }) = queue.pending.front().copied() else { break };
-            let waits = match work {
+            let Some(next) = queue.pending.front() else { break };
+            let waits = match &next.work {
                 // A loop's next step.
                 Work::Request(_, End::Loop { .. }) => false,
                 Work::Request(..) => !queue.loops.is_empty(),
-                Work::Loop(new) if !fence => queue.loops.contains(&new.target.address),
-                Work::Loop(_) => !queue.loops.is_empty(),
+                Work::Loop(new) => {
+                    let conflicts =
+                        if next.fence { !queue.loops.is_empty() } else { queue.loops.contains(&new.target.address) };
+                    conflicts || self.free_loops.is_empty()
+                }
             };
             if waits {
                 return true;
             }
+            let Some(Pending { work, fence, descriptor }) = queue.pending.pop_front() else { break };
             let (operation, end) = match work {
                 Work::Request(operation, end) => (operation, end),
                 Work::Loop(new) => {
-                    let Some(index) = self.free_loops.pop() else { return true };
-                    self.loops[index as usize] = new;
-                    queue.loops.push(new.target.address);
-                    (self.step(index), End::Loop { index })
+                    let Some(index) = self.free_loops.pop() else { break };
+                    let address = new.target.address;
+                    queue.loops.push(address);
+                    let slot = &mut self.loops[index as usize];
+                    slot.target = new.target;
+                    slot.guess = if queue.left.0 == address { queue.left.1 } else { 0 };
+                    slot.members.push((new, descriptor));
+                    (self.step(qp, index), End::Loop { index })
                 }
             };
             let queue = &mut self.queues[qp as usize];
-            queue.pending.pop_front();
             let id = queue.next_id;
             queue.next_id += 1;
             let (opcode, address) = (operation.opcode(), operation.remote().address);
@@ -554,16 +572,19 @@ impl Engine {
         false
     }
 
-    /// The next compare-and-swap of a loop.
-    fn step(&self, index: u32) -> Operation {
-        let step = &self.loops[index as usize];
-        Operation::CompareSwap {
-            compare: step.guess,
-            swap: step.next(),
-            width: Width::Eight,
-            result: self.landing(self.options.slots + index, 8),
-            target: step.target,
+    /// The next compare-and-swap of a loop. Atomics on its word that are next on the queue pair join it.
+    fn step(&mut self, qp: u32, index: u32) -> Operation {
+        let step = &mut self.loops[index as usize];
+        let pending = &mut self.queues[qp as usize].pending;
+        while let Some(&Pending { work: Work::Loop(next), fence: false, descriptor }) = pending.front()
+            && next.target.address == step.target.address
+        {
+            step.members.push((next, descriptor));
+            pending.pop_front();
         }
+        let (compare, swap, target) = (step.guess, step.next(), step.target);
+        let result = self.landing(self.options.slots + index, 8);
+        Operation::CompareSwap { compare, swap, width: Width::Eight, result, target }
     }
 
     /// Takes a completion in.
@@ -604,17 +625,23 @@ impl Engine {
                 let step = &mut self.loops[index as usize];
                 if seen != step.guess {
                     step.guess = seen;
-                    let work = Work::Request(self.step(index), posted.end);
+                    let work = Work::Request(self.step(qp, index), posted.end);
                     let again = Pending { work, fence: false, descriptor: posted.descriptor };
                     // In front: a fenced request may wait for this loop.
                     self.queues[qp as usize].pending.push_front(again);
                     return;
                 }
-                if let Some(landing) = step.landing {
-                    results.store(landing.slot, step.result());
-                    self.acknowledge(landing, false);
+                let (address, mut value) = (step.target.address, seen);
+                for (member, descriptor) in std::mem::take(&mut step.members) {
+                    if let Some(landing) = member.landing {
+                        results.store(landing.slot, member.result(value));
+                        self.acknowledge(landing, false);
+                    }
+                    value = member.apply(value);
+                    self.ended(descriptor);
                 }
-                self.end_loop(qp, index);
+                self.queues[qp as usize].left = (address, value);
+                return self.end_loop(qp, index);
             }
         }
         self.ended(posted.descriptor);
@@ -664,21 +691,27 @@ impl Engine {
         tracing::debug!(pe, qp, id, ?what, syndrome, vendor, "a queue pair failed");
         self.record(Fault { pe, qp, id, opcode: cause.0, address: cause.1, syndrome, vendor });
         self.outstanding -= posted.len();
-        let posted = posted.into_iter().map(|posted| (posted.descriptor, Some(posted.end), None));
-        let pending = pending.into_iter().map(|pending| match pending.work {
-            Work::Request(_, end) => (pending.descriptor, Some(end), None),
-            Work::Loop(never_begun) => (pending.descriptor, None, never_begun.landing),
-        });
-        for (descriptor, end, landing) in posted.chain(pending).collect::<Vec<_>>() {
-            let landing = match end {
-                Some(End::Land { landing, .. }) => Some(landing),
-                Some(End::Loop { index }) => {
-                    let landing = self.loops[index as usize].landing;
+        let posted = posted.into_iter().map(|posted| (posted.descriptor, posted.end));
+        let mut ends = Vec::new();
+        let mut lost = Vec::new();
+        for Pending { work, descriptor, .. } in pending {
+            match work {
+                Work::Request(_, end) => ends.push((descriptor, end)),
+                Work::Loop(never_begun) => lost.push((descriptor, never_begun.landing)),
+            }
+        }
+        for (descriptor, end) in posted.chain(ends) {
+            match end {
+                End::Plain => lost.push((descriptor, None)),
+                End::Land { landing, .. } => lost.push((descriptor, Some(landing))),
+                End::Loop { index } => {
+                    let members = std::mem::take(&mut self.loops[index as usize].members);
+                    lost.extend(members.into_iter().map(|(member, descriptor)| (descriptor, member.landing)));
                     self.end_loop(qp, index);
-                    landing
                 }
-                Some(End::Plain) | None => landing,
-            };
+            }
+        }
+        for (descriptor, landing) in lost {
             self.ended(descriptor);
             self.fail(descriptor, pe, landing);
         }

@@ -4,21 +4,21 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use oxshmem_hca::idle::{Idler, Patience};
 
 use crate::block::Block;
 use crate::engine::{CHAIN, Engine};
-use crate::parking;
+use crate::parking::{self, PROXIES};
 use crate::ring::{RawWords, Reader};
 use crate::work::{Backend, Completion, WorkRequest};
 
 /// Descriptors taken before anything is posted.
 const BATCH: usize = CHAIN;
-/// Passes without work after which each further pass offers the CPU to others.
-const SPIN_PASSES: u32 = 64;
 /// Time without work after which the thread naps.
-const SPIN_TIME: Duration = Duration::from_micros(100);
-/// The first nap. Naps double as long as nothing happens.
+const AWAKE: Duration = Duration::from_micros(100);
+/// The first nap.
 const FIRST_NAP: Duration = Duration::from_micros(50);
 /// The longest nap while requests are on their way, whose completions wake nobody.
 const WORKING_NAP: Duration = Duration::from_micros(100);
@@ -26,6 +26,8 @@ const WORKING_NAP: Duration = Duration::from_micros(100);
 /// How a proxy sleeps when there is nothing to do.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
+    /// Passes without work after which the thread offers the CPU to others.
+    pub spin_passes: u32,
     /// The longest nap: how late a descriptor may be seen that nobody announces by [`parking::wake_sleepers`].
     pub longest_nap: Duration,
 }
@@ -251,34 +253,24 @@ struct Worker {
 
 impl Worker {
     fn run(mut self) {
-        let mut idle = 0u32;
-        let mut idle_since = None;
-        let mut nap = FIRST_NAP;
+        let Pace { spin_passes, longest_nap } = self.pace;
+        let mut idler = Idler::new(Patience { spin_passes, awake: AWAKE, first_nap: FIRST_NAP });
         while !self.shared.stop.load(Ordering::Acquire) {
             if self.pump.pass() {
-                (idle, idle_since, nap) = (0, None, FIRST_NAP);
+                idler.worked();
                 continue;
             }
-            idle = idle.wrapping_add(1);
-            if idle < SPIN_PASSES {
-                std::hint::spin_loop();
-                continue;
-            }
-            let since = *idle_since.get_or_insert_with(Instant::now);
-            if since.elapsed() < SPIN_TIME {
-                std::thread::yield_now();
-                continue;
-            }
+            let Some(nap) = idler.rest() else { continue };
             self.report();
-            let longest = if self.pump.engine.has_outstanding() { WORKING_NAP } else { self.pace.longest_nap };
+            let longest = if self.pump.engine.has_outstanding() { WORKING_NAP } else { longest_nap };
             let stop = &self.shared.stop;
             let reader = &self.pump.reader;
-            let woken = parking::sleep(nap.min(longest), || stop.load(Ordering::Acquire) || reader.is_begun());
+            let woken = PROXIES.park(nap.min(longest), || stop.load(Ordering::Acquire) || reader.is_begun());
             self.pump.counters.naps += 1;
             if woken {
-                (idle, idle_since, nap) = (0, None, FIRST_NAP);
+                idler.worked();
             } else {
-                nap = (nap * 2).min(longest);
+                idler.napped(longest);
             }
         }
         self.report();

@@ -38,12 +38,14 @@ pub struct Payload {
 impl Payload {
     /// The first `length` of `bytes`, at most [`PAYLOAD_BYTES`].
     #[must_use]
+    #[inline]
     pub fn new(bytes: [u8; PAYLOAD_BYTES], length: usize) -> Self {
         Self { bytes, length: length.min(PAYLOAD_BYTES) as u8 }
     }
 
     /// The bytes.
     #[must_use]
+    #[inline]
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
     }
@@ -160,6 +162,7 @@ pub enum Operation {
 impl Operation {
     /// The word or bytes at the peer.
     #[must_use]
+    #[inline]
     pub fn remote(&self) -> Remote {
         match *self {
             Self::Write { target, .. }
@@ -174,6 +177,7 @@ impl Operation {
 
     /// The number that errors name the operation by: the opcode of an mlx5 WQE that would do it (`MLX5_OPCODE_*`, rdma-core's mlx5dv.h).
     #[must_use]
+    #[inline]
     pub fn opcode(&self) -> u8 {
         match self {
             Self::Write { .. } | Self::WriteInline { .. } => 0x08,

@@ -548,6 +548,58 @@ fn requests_wait_for_loops() {
     }
 }
 
+/// Atomics that follow each other on a word are one loop, and each sees what the one before left; the next loop knows the word already.
+#[test]
+fn atomics_on_a_word_join_its_loop() {
+    let capabilities = capabilities(64, false, false, false);
+    let mut engine = Engine::new(options(64), capabilities);
+    let mut card = Card::new(capabilities);
+    card.memory.get_mut(&0).unwrap()[..8].copy_from_slice(&100u64.to_le_bytes());
+    let mut posted = Vec::new();
+    let mut told = Vec::new();
+    for round in 0..2u32 {
+        for slot in 0..4 {
+            let landing = Some(Landing { slot, lap: round });
+            // A swap of the low half, and an addition to the high half: neighbours share the eight bytes.
+            let (operands, address) = if slot % 2 == 0 {
+                let operands = Atomic::CompareSwap {
+                    swap: u64::from(10 * round + slot),
+                    compare: 0,
+                    swap_mask: u64::MAX,
+                    compare_mask: 0,
+                };
+                (operands, 0)
+            } else {
+                (Atomic::Add { value: 1, boundary: 0 }, 4)
+            };
+            let request = Request::Atomic { operands, width: Width::Four, landing, target: remote(0, address) };
+            engine.accept(&Descriptor { pe: 0, queue: 0, ordered: false, request }.encode());
+        }
+        let mut chain = Vec::new();
+        let mut requests = 0;
+        while !engine.is_idle() {
+            while let Some(qp) = engine.chain(&mut chain) {
+                requests += chain.len();
+                card.post(qp, &chain);
+            }
+            while card.execute(0) {}
+            for completion in card.report(0, false) {
+                engine.complete(&completion, &mut card.landings);
+            }
+        }
+        posted.push(requests);
+        told.push((0..4).map(|slot| card.landings.load(slot)).collect::<Vec<_>>());
+        assert_eq!(engine.acknowledgements().count(), 4);
+    }
+    assert_eq!(
+        posted,
+        [2, 1],
+        "compare-and-swaps of a loop whose first guess is wrong, and of one whose guess is right"
+    );
+    assert_eq!(told, [[100, 0, 0, 1], [2, 2, 10, 3]]);
+    assert_eq!(card.memory[&0][..8], [12, 0, 0, 0, 4, 0, 0, 0]);
+}
+
 #[test]
 fn what_no_device_code_writes_is_refused_and_the_rest_goes_on() {
     let mut engine = Engine::new(options(64), capabilities(64, true, true, false));

@@ -446,10 +446,12 @@ impl Pe {
     }
 
     fn take_in(&self, entry: Entry) -> Team {
+        let handle = entry.place.handle();
+        tracing::debug!(pe = self.my_pe(), n_pes = entry.members.len(), "{}: {}", name(handle), entry.algorithms);
         let mut teams = self.teams().borrow_mut();
         teams.rows.take(entry.place);
         let entry = Arc::new(entry);
-        teams.by_handle.insert(entry.place.handle(), Arc::clone(&entry));
+        teams.by_handle.insert(handle, Arc::clone(&entry));
         Team(entry)
     }
 
@@ -462,8 +464,7 @@ impl Pe {
             let index = pes.iter().position(|pe| *pe == me).unwrap_or_default();
             let entry = self.entry(Place { row, generation: 0 }, &pes, index);
             self.team_storage().write_row(self, &entry)?;
-            let team = self.take_in(entry);
-            tracing::info!(pe = me, n_pes = team.n_pes(), "{}: {}", name(team.handle()), team.algorithms());
+            self.take_in(entry);
         }
         Ok(())
     }

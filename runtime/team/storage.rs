@@ -90,6 +90,7 @@ impl TeamStorage {
             start: int(start),
             stride: int(stride),
             one_round: entry.near.into(),
+            packet_share: abi::packet_share(entry.members.len()),
             members,
             workspace: pe.heap_base() + self.workspace(entry.place.row),
             choices: choice::choices(entry.near, entry.members.len(), pe.config().collectives()),

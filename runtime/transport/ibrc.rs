@@ -32,9 +32,10 @@ use crate::slab::{Layout, Offset, Slab};
 /// log2 of the landing slots: enough for eight warps on each of four queues that fetch at a time.
 const LOG_LANDING: u32 = 10;
 
-/// Naps of an idle proxy. Device code on the CPU wakes it; kernels of a GPU cannot, and wait as long at most.
-const CPU_NAP: Duration = Duration::from_millis(16);
-const GPU_NAP: Duration = Duration::from_millis(1);
+/// How a proxy waits for work. Device code on the CPU wakes it, and needs the core that it spins on; kernels of a GPU can not wake it, and
+/// wait as long as the longest nap.
+const CPU_PACE: Pace = Pace { spin_passes: 64, longest_nap: Duration::from_millis(16) };
+const GPU_PACE: Pace = Pace { spin_passes: 4096, longest_nap: Duration::from_millis(1) };
 
 /// Memory to register.
 #[derive(Debug)]
@@ -150,10 +151,10 @@ impl Ibrc {
         let engine = Engine::new(options, *backend.capabilities());
         slab.write(layout.proxy, 0, &describe(slab, layout, base, block_layout))?;
         device.set_doorbell_hook(wake_sleepers);
-        let longest_nap = if device.gpu().is_some() { GPU_NAP } else { CPU_NAP };
+        let pace = if device.gpu().is_some() { GPU_PACE } else { CPU_PACE };
         // SAFETY: the memory is a field behind the proxy, is zero, and only device code, the card and this use it.
         let block = unsafe { Block::new(memory.address(), block_layout) };
-        let proxy = Proxy::start(block, engine, backend, qpns.clone(), Pace { longest_nap })
+        let proxy = Proxy::start(block, engine, backend, qpns.clone(), pace)
             .map_err(|source| TransportError::ProxyThread { source })?;
         Ok(Self { proxy, fabric: RefCell::new(fabric), _block: memory, layout, options, coherent, qpns, slab_lkey })
     }

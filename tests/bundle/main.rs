@@ -17,9 +17,9 @@ use step::Runner;
 /// What can be run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// Conformance over P2P and IBGDA, errors, faults, deaths of PEs.
+    /// Conformance over P2P, IBGDA and IBRC, errors, faults, deaths of PEs.
     Tests,
-    /// Every performance test over P2P and IBGDA.
+    /// Every performance test over P2P, IBGDA and IBRC.
     Perftests,
     /// Side by side with NVSHMEM, where that is installed.
     Compare,

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::report::{Group, Item, Report, Status, say};
 use crate::step::{Ended, Runner, Step};
 
-const TRANSPORTS: [Transport; 2] = [Transport::P2p, Transport::Ibgda];
+const TRANSPORTS: [Transport; 3] = [Transport::P2p, Transport::Ibgda, Transport::Ibrc];
 
 /// The test programs of the bundle, and whether their jobs may run beside each other: those of `gpu` look at the free memory.
 const TESTS: [(&str, bool); 4] = [("gpu", false), ("conformance", true), ("errors", true), ("processes", true)];
@@ -99,14 +99,15 @@ fn read_lines(path: &Path) -> Vec<Value> {
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// Runs every performance test over both transports, with its defaults.
+/// Runs every performance test and application over all transports, with its defaults.
 pub fn perftests(runner: &Runner, report: &mut Report, only: &str) {
     let mut programs: Vec<String> = std::fs::read_dir(runner.bundle.join("bin"))
         .into_iter()
         .flatten()
         .flatten()
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .filter(|name| name.starts_with("shmem_") && name.contains(only))
+        .filter(|name| name.starts_with("shmem_") || ["jacobi", "alltoall"].contains(&name.as_str()))
+        .filter(|name| name.contains(only))
         .collect();
     programs.sort();
     for transport in TRANSPORTS {

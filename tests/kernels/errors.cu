@@ -172,3 +172,27 @@ OXSHMEM_KERNEL(wait_for_the_dead, uint64_t *ready, uint64_t *signal, int dying) 
     }
     oxshmem::signal_wait_until(signal, oxshmem::CMP_EQ, 1);
 }
+
+// Loads the network: puts and adds to the next PE, `data` having two words for each thread. PE `dying` waits until the others
+// have begun, then posts `rounds` and completes none of them; the others go on until the job fails. One block.
+OXSHMEM_KERNEL(under_load, uint64_t *ready, uint64_t *data, uint64_t rounds, int dying) {
+    const bool dies = oxshmem::my_pe() == dying;
+    const int next = (oxshmem::my_pe() + 1) % oxshmem::n_pes();
+    if (dies && global_rank() == 0) {
+        oxshmem::signal_wait_until(ready, oxshmem::CMP_EQ, static_cast<uint64_t>(oxshmem::n_pes() - 1));
+    }
+    sync_block();
+    uint32_t &abort = oxshmem::detail::control().abort;
+    for (uint64_t i = 0; dies ? i < rounds : load<order::relaxed, reach::system>(&abort) == 0; ++i) {
+        oxshmem::p(data + 2 * global_rank(), i, next);
+        oxshmem::atomic_add(data + 2 * global_rank() + 1, uint64_t{1}, next);
+        if (!dies && i % 8 == 7) {
+            oxshmem::quiet();
+        }
+        if (!dies && i == 64 && global_rank() == 0) {
+            oxshmem::signal_op(ready, 1, oxshmem::SIGNAL_ADD, dying);
+        }
+        // Nothing here need wait, and then threads of the `cpu` device run one after the other.
+        pause();
+    }
+}

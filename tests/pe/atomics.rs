@@ -88,11 +88,13 @@ fn contend<T: Word>(rig: &Rig, kernel: &str, home: usize, blocks: u32, threads: 
     Ok(())
 }
 
-pub fn contention(_: &[String]) -> Outcome {
+/// `contention [TIMES]`: how often each thread calls each of them.
+pub fn contention(args: &[String]) -> Outcome {
+    let times: u32 = args.first().map_or(Ok(4), |text| text.parse())?;
     let rig = Rig::new(&ATOMICS)?;
     for home in [0, rig.n_pes() - 1] {
-        contend::<i32>(&rig, "atomic_contention32", home, 2, 40, 4)?;
-        contend::<i64>(&rig, "atomic_contention64", home, 3, 32, 4)?;
+        contend::<i32>(&rig, "atomic_contention32", home, 2, 40, times)?;
+        contend::<i64>(&rig, "atomic_contention64", home, 3, 32, times)?;
     }
     contend::<i64>(&rig, "atomic_contention64", 0, 1, 1, 50)?;
     rig.finish()

@@ -30,10 +30,12 @@ pub fn barriers(args: &[String]) -> Outcome {
     rig.finish()
 }
 
-pub fn fence(_: &[String]) -> Outcome {
+/// `fence [ROUNDS]`.
+pub fn fence(args: &[String]) -> Outcome {
+    let rounds: u64 = args.first().map_or(Ok(2000), |text| text.parse())?;
     let rig = Rig::new(&BARRIERS)?;
     let (first, second) = (rig.pe.alloc::<u64>(1)?, rig.pe.alloc::<u64>(1)?);
-    rig.run_linear("fence_rounds", 2, 1, (&first, &second, 2000u64, rig.report()))?;
+    rig.run_linear("fence_rounds", 2, 1, (&first, &second, rounds, rig.report()))?;
     rig.finish()
 }
 

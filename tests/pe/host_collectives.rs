@@ -391,3 +391,40 @@ pub fn refused(_: &[String]) -> Outcome {
     goes_on()?;
     Ok(pe.finalize()?)
 }
+
+/// A member that comes late is named at the deadline; when it has made its call too, the team goes on. Run with a short
+/// `OXSHMEM_TIMEOUT`.
+pub fn late(_: &[String]) -> Outcome {
+    const LATE: usize = 1;
+    let pe = oxshmem::init()?;
+    let (me, n, world) = (pe.my_pe(), pe.n_pes(), pe.team_world());
+    let team = pe.team_split_strided(&world, 0, 1, n)?.unwrap();
+    let (src, dst) = (pe.alloc::<u32>(5000)?, pe.alloc::<u32>(5000 * n)?);
+    pe.write_local(&src, 0, &[me as u32; 5000])?;
+    for size in [1, 5000] {
+        let call = || pe.fcollect(&team, &dst, &src, size);
+        if me == LATE {
+            // The others meet it here after their deadline, through the hub.
+            let _ = pe.alloc::<u8>(1)?;
+            // What they had for it may be there or not.
+            if let Err(error) = call() {
+                assert!(matches!(&error, Error::Fault(fault) if fault.operation == "fcollect"), "{error}");
+            }
+        } else {
+            let Err(Error::Fault(fault)) = call() else { panic!("a member is missing") };
+            let FaultKind::Timeout { pe: missing, .. } = fault.kind else { panic!("{fault}") };
+            assert_eq!(
+                (missing, fault.operation, fault.team),
+                (LATE as i32, "fcollect", Some(team.handle())),
+                "{fault}"
+            );
+            let _ = pe.alloc::<u8>(1)?;
+        }
+        let _ = pe.alloc::<u8>(1)?;
+        call()?;
+        let expected: Vec<u32> = (0..n as u32).flat_map(|pe| vec![pe; size]).collect();
+        assert_eq!(pe.read_local(&dst, 0..size * n)?, expected);
+    }
+    pe.team_destroy(team)?;
+    Ok(pe.finalize()?)
+}

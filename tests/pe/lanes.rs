@@ -126,11 +126,13 @@ fn check(rig: &Rig, layout: &Layout, arena: &SymmetricSlice<u8>, blocks: u64, th
     Ok(())
 }
 
-pub fn lanes(_: &[String]) -> Outcome {
+/// `lanes [GRIDS]`: by how many of the grids.
+pub fn lanes(args: &[String]) -> Outcome {
+    let grids: usize = args.first().map_or(Ok(2), |text| text.parse())?;
     let rig = Rig::new(&LANES)?;
     let n_pes = rig.n_pes() as u64;
     let patterns = PATTERNS.len() as u64;
-    for (blocks, threads) in [(1, 32), (2, 80)] {
+    for (blocks, threads) in [(1, 32), (2, 80)].into_iter().take(grids) {
         for width in [1, 2, 4, 8] {
             // The zones of a put begin so that the first pattern's own zone straddles the border of the first chunk.
             let layout = Layout { n_pes, first: 40 };

@@ -78,6 +78,28 @@ pub fn dies_in_kernel(_: &[String]) -> Outcome {
     named(&rig.pe.finalize().expect_err("the job has failed"))
 }
 
+/// While it and the others put and add as fast as they can, so that queues and rings are full of what never ends. A proxy is a thread of its
+/// PE: what kills the one kills the other.
+pub fn dies_under_load(_: &[String]) -> Outcome {
+    const THREADS: u32 = 40;
+    let rig = Rig::new(&ERRORS)?;
+    let (ready, data) = (rig.pe.alloc::<u64>(1)?, rig.pe.alloc::<u64>(2 * THREADS as usize)?);
+    rig.pe.barrier_all()?;
+    print_sockets()?;
+    let ended = rig.run_linear("under_load", 1, THREADS, (&ready, &data, 200u64, DYING as i32));
+    if rig.me() == DYING {
+        die();
+    }
+    // Who has posted to the dead PE may learn it from the network first, the others from the job.
+    let text = ended.expect_err("the PE died").to_string();
+    println!("survivor: {text}");
+    if !text.contains(&format!("PE {DYING}")) {
+        return Err(format!("not the error that was due: {text}").into());
+    }
+    named(&rig.pe.barrier_all().expect_err("the job has failed"))?;
+    named(&rig.pe.finalize().expect_err("the job has failed"))
+}
+
 /// While the others allocate, with a heap that has to grow.
 pub fn dies_in_alloc(_: &[String]) -> Outcome {
     let pe = oxshmem::init()?;

@@ -32,8 +32,130 @@ static void without_a_pe(void) {
     REFUSED(oxshmem_host_barrier_all(), OXSHMEM_ERROR_NOT_INITIALIZED, "there is no PE");
     REFUSED(oxshmemx_quiet_on_stream(NULL), OXSHMEM_ERROR_NOT_INITIALIZED, "there is no PE");
     REFUSED(oxshmem_finalize(), OXSHMEM_ERROR_NOT_INITIALIZED, "there is no PE");
+    EXPECT(oxshmem_host_team_my_pe(OXSHMEM_TEAM_WORLD) == -1 && strstr(oxshmem_error(), "oxshmem_init"));
+    REFUSED(oxshmem_team_destroy(5), OXSHMEM_ERROR_NOT_INITIALIZED, "there is no PE");
     REFUSED(oxshmem_get_uniqueid(NULL), OXSHMEM_ERROR_INVALID, "null");
     REFUSED(oxshmem_init_with_uniqueid(NULL, 0, 1), OXSHMEM_ERROR_INVALID, "null");
+}
+
+/* Every call on teams. */
+static void teams(int me, int n) {
+    const oxshmem_team_t world = OXSHMEM_TEAM_WORLD;
+    EXPECT(oxshmem_host_team_my_pe(world) == me && oxshmem_host_team_n_pes(world) == n);
+    EXPECT(oxshmem_host_team_n_pes(OXSHMEM_TEAM_NODE) == n);
+    EXPECT(oxshmem_host_team_translate_pe(OXSHMEM_TEAM_SHARED, oxshmem_host_team_my_pe(OXSHMEM_TEAM_SHARED), world) == me);
+    char text[1000], little[4] = "xyz";
+    WORKS(oxshmem_team_algorithms(world, text, sizeof(text)));
+    EXPECT(strstr(text, "broadcast=") == text && strstr(text, ",reducescatter="));
+    WORKS(oxshmem_team_algorithms(world, little, sizeof(little)));
+    EXPECT(strcmp(little, "bro") == 0);
+    WORKS(oxshmem_team_algorithms(world, NULL, 0));
+
+    /* All but PE 0, or PE 0 alone. */
+    oxshmem_team_t rest = 77, x = 77, y = 77, backwards = 77;
+    const int first = n > 1 ? 1 : 0;
+    WORKS(oxshmem_team_split_strided(world, first, 1, n - first, &rest));
+    EXPECT((rest == OXSHMEM_TEAM_INVALID) == (me < first));
+    if (rest != OXSHMEM_TEAM_INVALID) {
+        EXPECT(oxshmem_host_team_my_pe(rest) == me - first && oxshmem_host_team_n_pes(rest) == n - first);
+        EXPECT(oxshmem_host_team_translate_pe(rest, 0, world) == first);
+        EXPECT(n == 1 || oxshmem_host_team_translate_pe(world, 0, rest) == -1);
+        WORKS(oxshmem_host_team_sync(rest));
+        WORKS(oxshmem_host_barrier(rest));
+        WORKS(oxshmem_team_destroy(rest));
+    }
+    WORKS(oxshmem_team_destroy(OXSHMEM_TEAM_INVALID));
+    WORKS(oxshmem_team_split_2d(world, 2, &x, &y));
+    EXPECT(oxshmem_host_team_my_pe(x) == me % 2 && oxshmem_host_team_my_pe(y) == me / 2);
+
+    /* PE 0 gets an id and gives it to the others. */
+    oxshmem_team_uniqueid *id = (oxshmem_team_uniqueid *)oxshmem_malloc(sizeof(*id));
+    if (me == 0) {
+        WORKS(oxshmem_team_get_uniqueid(id));
+    }
+    WORKS(oxshmem_host_broadcastmem(world, id, id, sizeof(*id), 0));
+    WORKS(oxshmem_team_init(id, n - 1 - me, n, &backwards));
+    EXPECT(oxshmem_host_team_my_pe(backwards) == n - 1 - me && oxshmem_host_team_translate_pe(backwards, 0, world) == n - 1);
+
+    enum { N = 100 };
+    int *src = (int *)oxshmem_malloc(3 * N * (size_t)n * sizeof(int)),
+        *dst = (int *)oxshmem_malloc(3 * N * (size_t)n * sizeof(int));
+    for (int i = 0; i < 3 * N * n; ++i) {
+        src[i] = me * 100000 + i;
+    }
+    WORKS(oxshmem_host_int_fcollect(backwards, dst, src, N));
+    WORKS(oxshmem_host_sync_all());
+    for (int pe = 0; pe < n; ++pe) {
+        EXPECT(dst[pe * N] == (n - 1 - pe) * 100000 && dst[pe * N + N - 1] == (n - 1 - pe) * 100000 + N - 1);
+    }
+    WORKS(oxshmem_host_sync_all());
+    WORKS(oxshmem_host_int_collect(world, dst, src, (size_t)me + 1));
+    EXPECT(dst[0] == 0 && dst[n * (n + 1) / 2 - 1] == (n - 1) * 100000 + n - 1);
+    WORKS(oxshmem_host_sync_all());
+    WORKS(oxshmem_host_int_alltoall(world, dst, src, N));
+    EXPECT(dst[0] == me * N && dst[(n - 1) * N] == (n - 1) * 100000 + me * N);
+    WORKS(oxshmem_host_sync_all());
+    WORKS(oxshmem_host_int_alltoalls(world, dst, src, 3, 2, N));
+    EXPECT(dst[0] == 2 * me * N && dst[3 * (n - 1) * N + 3] == (n - 1) * 100000 + 2 * (me * N + 1));
+    WORKS(oxshmem_host_sync_all());
+    WORKS(oxshmem_host_int_sum_reduce(world, dst, src, N));
+    EXPECT(dst[0] == n * (n - 1) / 2 * 100000 && dst[1] == dst[0] + n);
+    WORKS(oxshmem_host_sync_all());
+    WORKS(oxshmem_host_uint_max_reducescatter(world, (unsigned *)dst, (unsigned *)src, N));
+    EXPECT(dst[1] == (n - 1) * 100000 + me * N + 1);
+    WORKS(oxshmem_host_sync_all());
+    float *floats = (float *)src;
+    floats[0] = me + 0.5F;
+    WORKS(oxshmem_host_float_min_reduce(backwards, floats, floats, 1));
+    EXPECT(floats[0] == 0.5F);
+    WORKS(oxshmem_host_sync_all());
+    signed char *bytes = (signed char *)src;
+    bytes[0] = (signed char)(me == 0 ? -1 : 0x7f);
+    WORKS(oxshmem_host_schar_and_reduce(world, bytes, bytes, 1));
+    EXPECT(bytes[0] == (n == 1 ? -1 : 0x7f));
+    WORKS(oxshmem_host_sync_all());
+
+    /* On a stream. */
+    src[0] = me + 1;
+    WORKS(oxshmemx_team_sync_on_stream(world, NULL));
+    WORKS(oxshmemx_reduce_on_stream(world, OXSHMEM_REDUCE_SUM, OXSHMEM_TYPE_INT32, src, src, 1, NULL));
+    WORKS(oxshmemx_fcollectmem_on_stream(world, dst, src, sizeof(int), NULL));
+    WORKS(oxshmemx_broadcastmem_on_stream(world, dst + n, dst, sizeof(int), n - 1, NULL));
+    WORKS(oxshmemx_collectmem_on_stream(world, dst + n + 1, dst, sizeof(int), NULL));
+    WORKS(oxshmemx_alltoallmem_on_stream(world, dst + 3 * n, dst, sizeof(int), NULL));
+    WORKS(oxshmemx_alltoallsmem_on_stream(world, dst + 4 * n, dst, 1, 1, 1, sizeof(int), NULL));
+    WORKS(oxshmemx_reducescatter_on_stream(world, OXSHMEM_REDUCE_MAX, OXSHMEM_TYPE_INT32, dst + 5 * n, dst, 1, NULL));
+    WORKS(oxshmemx_barrier_on_stream(world, NULL));
+    WORKS(oxshmemx_stream_synchronize(NULL));
+    for (int at = 0; at <= 5 * n; ++at) {
+        EXPECT((at > 2 * n && at < 3 * n) || dst[at] == n * (n + 1) / 2);
+    }
+
+    /* What is refused, on all. */
+    REFUSED(oxshmem_host_int_broadcast(world, dst, src, 1, n), OXSHMEM_ERROR_FAULT, "broadcast");
+    REFUSED(oxshmem_host_fcollectmem(world, text, src, 4), OXSHMEM_ERROR_FAULT, "not inside the symmetric heap");
+    REFUSED(oxshmem_host_reduce(world, (oxshmem_reduce_op)9, OXSHMEM_TYPE_INT8, dst, src, 1), OXSHMEM_ERROR_INVALID,
+            "operator 9");
+    REFUSED(oxshmem_host_reduce(world, OXSHMEM_REDUCE_SUM, (oxshmem_type)15, dst, src, 1), OXSHMEM_ERROR_INVALID, "type 15");
+    REFUSED(oxshmem_host_reduce(world, OXSHMEM_REDUCE_AND, OXSHMEM_TYPE_FLOAT, dst, src, 1), OXSHMEM_ERROR_TEAM,
+            "And is not defined for f32");
+    REFUSED(oxshmem_host_alltoallsmem(world, dst, src, 1, 1, 1, 3), OXSHMEM_ERROR_INVALID, "not 3");
+    REFUSED(oxshmem_host_alltoallsmem(world, dst, src, -1, 1, 1, 4), OXSHMEM_ERROR_INVALID, "dst_stride is -1");
+    REFUSED(oxshmem_team_split_strided(world, 0, 1, n + 1, &rest), OXSHMEM_ERROR_TEAM, "last member");
+    REFUSED(oxshmem_team_split_strided(world, -1, 1, 1, &rest), OXSHMEM_ERROR_INVALID, "start is -1");
+    REFUSED(oxshmem_team_split_strided(world, 0, 1, 1, NULL), OXSHMEM_ERROR_INVALID, "team is null");
+    REFUSED(oxshmem_team_split_2d(world, 1, &x, NULL), OXSHMEM_ERROR_INVALID, "y is null");
+    REFUSED(oxshmem_team_init(NULL, 0, 1, &rest), OXSHMEM_ERROR_INVALID, "id is null");
+    REFUSED(oxshmem_team_destroy(world), OXSHMEM_ERROR_TEAM, "the world team cannot be destroyed");
+    WORKS(oxshmem_team_destroy(backwards));
+    REFUSED(oxshmem_team_destroy(backwards), OXSHMEM_ERROR_TEAM, "not the handle of a team");
+    REFUSED(oxshmem_host_team_sync(backwards), OXSHMEM_ERROR_TEAM, "not the handle of a team");
+    EXPECT(oxshmem_host_team_my_pe(backwards) == -1);
+    WORKS(oxshmem_team_destroy(x));
+    WORKS(oxshmem_team_destroy(y));
+    WORKS(oxshmem_free(src));
+    WORKS(oxshmem_free(dst));
+    WORKS(oxshmem_free(id));
 }
 
 static void job(void) {
@@ -42,6 +164,7 @@ static void job(void) {
     EXPECT(me >= 0 && me < n);
     EXPECT(oxshmem_gpu() == -1);
     REFUSED(oxshmem_init(), OXSHMEM_ERROR_INVALID, "has a PE already");
+    teams(me, n);
 
     int *inbox = (int *)oxshmem_malloc(WORDS * sizeof(int));
     unsigned char *big = (unsigned char *)oxshmem_align(4096, BIG);

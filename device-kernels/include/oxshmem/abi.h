@@ -282,18 +282,18 @@ enum class ReduceOp : uint32_t { op_and = 0, op_or = 1, op_xor = 2, op_min = 3, 
 
 // A team of this PE. Member i is PE start + i * stride, or members[i].
 struct alignas(128) Team {
-    // Constants.
+    // What every call reads, in three pieces of 16 bytes. All but the epoch is constant.
     int32_t handle; // kTeamInvalid: there is no team in this row
     int32_t my_pe;  // in the team
     int32_t n_pes;
     int32_t start;
     int32_t stride;
-    uint32_t one_round; // 1: members tell each other directly: all are load/store reachable, and at most kOneRoundPes
-    uint64_t members;   // int32_t[n_pes], or 0
-    uint64_t workspace; // symmetric
-    Choice choices[kCollectives][kChoices];
-    // Written by whoever runs a collective.
-    alignas(128) uint32_t epoch; // of the last meeting; counts up, less 0 and 1
+    uint32_t one_round;    // 1: members tell each other directly: all are load/store reachable, and at most kOneRoundPes
+    uint32_t packet_share; // bytes of `packets` for each sender: kPacketBytes / n_pes, rounded down to a multiple of 32
+    uint32_t epoch;        // of the last meeting; counts up, less 0 and 1
+    uint64_t members;      // int32_t[n_pes], or 0
+    uint64_t workspace;    // symmetric
+    alignas(128) Choice choices[kCollectives][kChoices];
 };
 
 // What every module is given, read-only for device code.
@@ -344,8 +344,9 @@ static_assert(sizeof(Qp) == 512 && offsetof(Qp, gate) == 128 && offsetof(Qp, run
               "mirrored in runtime/abi.rs");
 static_assert(sizeof(Proxy) == 512 && offsetof(Proxy, taken) == 256 && offsetof(Proxy, completed) == 384,
               "mirrored in runtime/abi.rs");
-static_assert(sizeof(Team) == 512 && offsetof(Team, choices) == 40 && offsetof(Team, epoch) == 384,
-              "mirrored in runtime/abi.rs");
+static_assert(sizeof(Team) == 512 && offsetof(Team, stride) == 16 && offsetof(Team, members) == 32 &&
+                  offsetof(Team, choices) == 128,
+              "mirrored in runtime/abi.rs, and read in pieces by view_of");
 #endif
 static_assert(sizeof(ProxyFault) == 64, "mirrored in proxy/src/block.rs");
 static_assert(sizeof(LocalRegion) == 24, "mirrored in runtime/abi.rs");

@@ -9,24 +9,24 @@ namespace oxshmem {
 
 namespace detail {
 
-// Completes what this PE has under way, if it is a barrier, and meets. Answers whether all have entered the same call.
-template <class Scope> OXSHMEM_DEVICE bool sync_team(const abi::Team &row, Call call) {
-    const TeamView team = view_of(row);
-    const Op op = call == Call::barrier ? Op::barrier : Op::sync;
-    Scope::sync();
-    if (call == Call::barrier && port::state().network != static_cast<uint32_t>(abi::Network::none)) {
-        if (Scope::rank() == 0) {
-            network_quiet();
-        }
+// Completes what this PE has under way, if it is a barrier, and meets. 0 if all have entered the same call.
+template <class Scope> OXSHMEM_DEVICE int sync_team(const abi::Team &row, Call call) {
+    if constexpr (Scope::kSeveralWarps) {
+        return by_first_warp([&] { return sync_team<warp_scope>(row, call); });
+    } else {
+        const TeamView team = view_of(row);
         Scope::sync();
+        if (call == Call::barrier && port::state().network != static_cast<uint32_t>(abi::Network::none)) {
+            if (Scope::rank() == 0) {
+                network_quiet();
+            }
+            Scope::sync();
+        }
+        return meet<Scope, true>(team, call == Call::barrier ? Op::barrier : Op::sync, announce(call, 0)) ? 0 : 1;
     }
-    if (Scope::rank() == 0) {
-        close_epoch(team);
-    }
-    return meet<Scope, true>(team, op, announce(call, 0));
 }
 
-// The same by the handle of a team; 0 if all is well, as all collectives answer.
+// The same by the handle of a team.
 template <class Scope> OXSHMEM_DEVICE int sync_by_handle(int handle, Call call) {
     const abi::Team *row = find_team(handle);
     if (row == nullptr) {
@@ -36,7 +36,7 @@ template <class Scope> OXSHMEM_DEVICE int sync_by_handle(int handle, Call call) 
         }
         return 1;
     }
-    return sync_team<Scope>(*row, call) ? 0 : 1;
+    return sync_team<Scope>(*row, call);
 }
 
 } // namespace detail

@@ -24,6 +24,11 @@ OXSHMEM_DEVICE uint64_t extra_of(uint64_t a, uint64_t b, uint64_t c) {
 }
 
 template <class Scope> OXSHMEM_OUTLINE int broadcast_bytes(int handle, void *dst, const void *src, uint64_t bytes, int root) {
+    if constexpr (Scope::kSeveralWarps) {
+        if (bytes <= kFewBytes) {
+            return by_first_warp([&] { return broadcast_bytes<warp_scope>(handle, dst, src, bytes, root); });
+        }
+    }
     Session session;
     if (!begin<Scope>(session, handle, Op::broadcast, Call::broadcast)) {
         return 1;
@@ -32,8 +37,8 @@ template <class Scope> OXSHMEM_OUTLINE int broadcast_bytes(int handle, void *dst
     check_buffers<Scope>(session, dst, bytes, src, bytes, true);
     const uint32_t announced = announced_by(session, dst, src, bytes, static_cast<uint64_t>(root));
     const Algorithm algorithm = choose(session, Collective::broadcast, bytes);
-    take_epoch<Scope>(session);
-    if (session.team.one_round && algorithm == Algorithm::packets && bytes <= packet_room(session.team.n)) {
+    Scope::sync();
+    if (session.team.one_round && algorithm == Algorithm::packets && bytes <= packet_room(session.team)) {
         const auto load = [&](int, uint32_t offset, uint64_t left) { return load_piece(at_offset(src, offset), left); };
         const auto store = [&](int, uint32_t offset, vec16 value, uint64_t left) {
             store_piece(at_offset(dst, offset), value, left);
@@ -55,6 +60,11 @@ template <class Scope> OXSHMEM_OUTLINE int broadcast_bytes(int handle, void *dst
 template <class Scope>
 OXSHMEM_DEVICE int gather_parts(int handle, Collective collective, Op op, Call call, void *dst, const void *src, uint64_t bytes,
                                 uint64_t step) {
+    if constexpr (Scope::kSeveralWarps) {
+        if (bytes <= kFewBytes) {
+            return by_first_warp([&] { return gather_parts<warp_scope>(handle, collective, op, call, dst, src, bytes, step); });
+        }
+    }
     Session session;
     if (!begin<Scope>(session, handle, op, call)) {
         return 1;
@@ -63,8 +73,8 @@ OXSHMEM_DEVICE int gather_parts(int handle, Collective collective, Op op, Call c
                          false);
     const uint32_t announced = announced_by(session, dst, src, bytes, 0);
     const Algorithm algorithm = choose(session, collective, bytes);
-    take_epoch<Scope>(session);
-    if (session.team.one_round && algorithm == Algorithm::packets && bytes <= packet_room(session.team.n)) {
+    Scope::sync();
+    if (session.team.one_round && algorithm == Algorithm::packets && bytes <= packet_room(session.team)) {
         const auto load = [&](int member, uint32_t offset, uint64_t left) {
             return load_piece(at_offset(src, step * static_cast<uint64_t>(member) + offset), left);
         };
@@ -91,6 +101,12 @@ template <class Scope> OXSHMEM_OUTLINE int alltoall_bytes(int handle, void *dst,
 template <class Scope>
 OXSHMEM_OUTLINE int alltoalls_bytes(int handle, void *dst, const void *src, ptrdiff_t dst_stride, ptrdiff_t src_stride,
                                     uint64_t n, uint32_t element) {
+    if constexpr (Scope::kSeveralWarps) {
+        if (n <= kFewBytes / kPiece) {
+            return by_first_warp(
+                [&] { return alltoalls_bytes<warp_scope>(handle, dst, src, dst_stride, src_stride, n, element); });
+        }
+    }
     Session session;
     if (!begin<Scope>(session, handle, Op::alltoalls, Call::alltoalls)) {
         return 1;
@@ -113,8 +129,8 @@ OXSHMEM_OUTLINE int alltoalls_bytes(int handle, void *dst, const void *src, ptrd
     const uint32_t announced = announced_by(session, dst, src, n, extra_of(element, strides.dst, strides.src));
     const uint64_t bytes = sized ? times(n, static_cast<int>(element)) : 0;
     const Algorithm algorithm = choose(session, Collective::alltoalls, bytes);
-    take_epoch<Scope>(session);
-    if (session.team.one_round && algorithm == Algorithm::packets && bytes <= packet_room(session.team.n)) {
+    Scope::sync();
+    if (session.team.one_round && algorithm == Algorithm::packets && bytes <= packet_room(session.team)) {
         const auto each = [&](uint32_t offset, uint64_t left, auto visit) {
             const uint32_t end = left < kPiece ? static_cast<uint32_t>(left) : kPiece;
             for (uint32_t at = 0; at < end; at += element) {
@@ -178,6 +194,11 @@ OXSHMEM_DEVICE bool check_collected(Session &session, const Sizes &sizes, void *
 // Small contributions travel with their sizes, and if all are small that is all. Otherwise they are pushed to where they
 // belong.
 template <class Scope> OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, const void *src, uint64_t bytes) {
+    if constexpr (Scope::kSeveralWarps) {
+        if (bytes <= kFewBytes) {
+            return by_first_warp([&] { return collect_bytes<warp_scope>(handle, dst, src, bytes); });
+        }
+    }
     Session session;
     if (!begin<Scope>(session, handle, Op::collect, Call::collect)) {
         return 1;
@@ -186,7 +207,7 @@ template <class Scope> OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, 
     check_buffers<Scope>(session, dst, 0, src, bytes, false);
     const uint32_t announced = announced_by(session, dst, src, 0, 0);
     // The table is asked for what fits, because the sizes of others are not known yet.
-    const uint64_t room = packet_room(team.n) - kPiece;
+    const uint64_t room = packet_room(team) - kPiece;
     uint64_t limit = 0;
     for (uint32_t i = 0; i < abi::kChoices; ++i) {
         const abi::Choice &choice = session.row->choices[static_cast<uint32_t>(Collective::collect)][i];
@@ -197,7 +218,7 @@ template <class Scope> OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, 
     limit = least(limit, room);
     const Sizes sizes{team, team.one_round};
     uint64_t before, largest;
-    take_epoch<Scope>(session);
+    Scope::sync();
     if (team.one_round) {
         const uint32_t small = bytes <= limit ? static_cast<uint32_t>(bytes) : 0;
         const auto load = [&](int, uint32_t offset, uint64_t left) {
@@ -276,6 +297,11 @@ template <class Scope> OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, 
 // reduce (`to_all`: `n` elements, the result on all members) and reducescatter (`n` elements of the result on each member).
 template <class Scope, class Combine>
 OXSHMEM_OUTLINE int reduce_elements(int handle, void *dst, const void *src, uint64_t n, bool to_all, Combine combine) {
+    if constexpr (Scope::kSeveralWarps) {
+        if (n <= kFewBytes / kPiece) {
+            return by_first_warp([&] { return reduce_elements<warp_scope>(handle, dst, src, n, to_all, combine); });
+        }
+    }
     Session session;
     if (!begin<Scope>(session, handle, to_all ? Op::reduce : Op::reducescatter, to_all ? Call::reduce : Call::reducescatter)) {
         return 1;
@@ -290,8 +316,8 @@ OXSHMEM_OUTLINE int reduce_elements(int handle, void *dst, const void *src, uint
     }
     const uint32_t announced = announced_by(session, dst, src, n, kinds);
     const Algorithm algorithm = choose(session, to_all ? Collective::reduce : Collective::reducescatter, bytes);
-    take_epoch<Scope>(session);
-    if (session.team.one_round && algorithm == Algorithm::packets && bytes <= packet_room(session.team.n)) {
+    Scope::sync();
+    if (session.team.one_round && algorithm == Algorithm::packets && bytes <= packet_room(session.team)) {
         const auto load = [&](int member, uint32_t offset, uint64_t left) {
             return load_piece(at_offset(src, (to_all ? 0 : bytes * static_cast<uint64_t>(member)) + offset), left);
         };

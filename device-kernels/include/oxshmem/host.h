@@ -242,37 +242,105 @@ void oxshmem_unit_unregister(const oxshmem_unit *unit);
 }
 #endif
 
-/* Single values: oxshmem_host_int_p(dst, value, pe), oxshmem_host_int_g(&value, src, pe). */
-#define OXSHMEM_HOST_SCALAR(name, T)                                                                                           \
+/* Single values: oxshmem_host_int_p(dst, value, pe), oxshmem_host_int_g(&value, src, pe). Collectives of elements:
+ * oxshmem_host_int_fcollect(team, dst, src, n) and so on. */
+#define OXSHMEM_HOST_TYPED(name, T)                                                                                            \
     static inline int oxshmem_host_##name##_p(T *dst, T value, int pe) {                                                       \
         return oxshmem_host_putmem(dst, &value, sizeof(T), pe);                                                                \
     }                                                                                                                          \
     static inline int oxshmem_host_##name##_g(T *value, const T *src, int pe) {                                                \
         return oxshmem_host_getmem(value, src, sizeof(T), pe);                                                                 \
+    }                                                                                                                          \
+    static inline int oxshmem_host_##name##_broadcast(oxshmem_team_t team, T *dst, const T *src, size_t n, int root) {         \
+        return oxshmem_host_broadcastmem(team, dst, src, n * sizeof(T), root);                                                 \
+    }                                                                                                                          \
+    static inline int oxshmem_host_##name##_collect(oxshmem_team_t team, T *dst, const T *src, size_t n) {                     \
+        return oxshmem_host_collectmem(team, dst, src, n * sizeof(T));                                                         \
+    }                                                                                                                          \
+    static inline int oxshmem_host_##name##_fcollect(oxshmem_team_t team, T *dst, const T *src, size_t n) {                    \
+        return oxshmem_host_fcollectmem(team, dst, src, n * sizeof(T));                                                        \
+    }                                                                                                                          \
+    static inline int oxshmem_host_##name##_alltoall(oxshmem_team_t team, T *dst, const T *src, size_t n) {                    \
+        return oxshmem_host_alltoallmem(team, dst, src, n * sizeof(T));                                                        \
+    }                                                                                                                          \
+    static inline int oxshmem_host_##name##_alltoalls(oxshmem_team_t team, T *dst, const T *src, ptrdiff_t dst_stride,         \
+                                                      ptrdiff_t src_stride, size_t n) {                                        \
+        return oxshmem_host_alltoallsmem(team, dst, src, dst_stride, src_stride, n, sizeof(T));                                \
     }
-OXSHMEM_HOST_SCALAR(float, float)
-OXSHMEM_HOST_SCALAR(double, double)
-OXSHMEM_HOST_SCALAR(char, char)
-OXSHMEM_HOST_SCALAR(schar, signed char)
-OXSHMEM_HOST_SCALAR(short, short)
-OXSHMEM_HOST_SCALAR(int, int)
-OXSHMEM_HOST_SCALAR(long, long)
-OXSHMEM_HOST_SCALAR(longlong, long long)
-OXSHMEM_HOST_SCALAR(uchar, unsigned char)
-OXSHMEM_HOST_SCALAR(ushort, unsigned short)
-OXSHMEM_HOST_SCALAR(uint, unsigned int)
-OXSHMEM_HOST_SCALAR(ulong, unsigned long)
-OXSHMEM_HOST_SCALAR(ulonglong, unsigned long long)
-OXSHMEM_HOST_SCALAR(int8, int8_t)
-OXSHMEM_HOST_SCALAR(int16, int16_t)
-OXSHMEM_HOST_SCALAR(int32, int32_t)
-OXSHMEM_HOST_SCALAR(int64, int64_t)
-OXSHMEM_HOST_SCALAR(uint8, uint8_t)
-OXSHMEM_HOST_SCALAR(uint16, uint16_t)
-OXSHMEM_HOST_SCALAR(uint32, uint32_t)
-OXSHMEM_HOST_SCALAR(uint64, uint64_t)
-OXSHMEM_HOST_SCALAR(size, size_t)
-OXSHMEM_HOST_SCALAR(ptrdiff, ptrdiff_t)
-#undef OXSHMEM_HOST_SCALAR
+OXSHMEM_HOST_TYPED(float, float)
+OXSHMEM_HOST_TYPED(double, double)
+OXSHMEM_HOST_TYPED(char, char)
+OXSHMEM_HOST_TYPED(schar, signed char)
+OXSHMEM_HOST_TYPED(short, short)
+OXSHMEM_HOST_TYPED(int, int)
+OXSHMEM_HOST_TYPED(long, long)
+OXSHMEM_HOST_TYPED(longlong, long long)
+OXSHMEM_HOST_TYPED(uchar, unsigned char)
+OXSHMEM_HOST_TYPED(ushort, unsigned short)
+OXSHMEM_HOST_TYPED(uint, unsigned int)
+OXSHMEM_HOST_TYPED(ulong, unsigned long)
+OXSHMEM_HOST_TYPED(ulonglong, unsigned long long)
+OXSHMEM_HOST_TYPED(int8, int8_t)
+OXSHMEM_HOST_TYPED(int16, int16_t)
+OXSHMEM_HOST_TYPED(int32, int32_t)
+OXSHMEM_HOST_TYPED(int64, int64_t)
+OXSHMEM_HOST_TYPED(uint8, uint8_t)
+OXSHMEM_HOST_TYPED(uint16, uint16_t)
+OXSHMEM_HOST_TYPED(uint32, uint32_t)
+OXSHMEM_HOST_TYPED(uint64, uint64_t)
+OXSHMEM_HOST_TYPED(size, size_t)
+OXSHMEM_HOST_TYPED(ptrdiff, ptrdiff_t)
+#undef OXSHMEM_HOST_TYPED
+
+/* Reductions: oxshmem_host_float_sum_reduce(team, dst, src, n), oxshmem_host_float_sum_reducescatter. */
+#define OXSHMEM_HOST_REDUCE(name, T, element, op, OP)                                                                          \
+    static inline int oxshmem_host_##name##_##op##_reduce(oxshmem_team_t team, T *dst, const T *src, size_t n) {               \
+        return oxshmem_host_reduce(team, OXSHMEM_REDUCE_##OP, element, dst, src, n);                                           \
+    }                                                                                                                          \
+    static inline int oxshmem_host_##name##_##op##_reducescatter(oxshmem_team_t team, T *dst, const T *src, size_t n) {        \
+        return oxshmem_host_reducescatter(team, OXSHMEM_REDUCE_##OP, element, dst, src, n);                                    \
+    }
+#define OXSHMEM_HOST_ARITHMETIC(name, T, element)                                                                              \
+    OXSHMEM_HOST_REDUCE(name, T, element, min, MIN)                                                                            \
+    OXSHMEM_HOST_REDUCE(name, T, element, max, MAX)                                                                            \
+    OXSHMEM_HOST_REDUCE(name, T, element, sum, SUM)                                                                            \
+    OXSHMEM_HOST_REDUCE(name, T, element, prod, PROD)
+#define OXSHMEM_HOST_INTEGER(name, T)                                                                                          \
+    OXSHMEM_HOST_ARITHMETIC(name, T, OXSHMEM_TYPE_OF_INTEGER(T))                                                               \
+    OXSHMEM_HOST_REDUCE(name, T, OXSHMEM_TYPE_OF_INTEGER(T), and, AND)                                                         \
+    OXSHMEM_HOST_REDUCE(name, T, OXSHMEM_TYPE_OF_INTEGER(T), or, OR)                                                           \
+    OXSHMEM_HOST_REDUCE(name, T, OXSHMEM_TYPE_OF_INTEGER(T), xor, XOR)
+#define OXSHMEM_TYPE_OF_INTEGER(T)                                                                                             \
+    ((oxshmem_type)(((T)-1 < (T)1 ? OXSHMEM_TYPE_INT8 : OXSHMEM_TYPE_UINT8) + (sizeof(T) == 8   ? 3                            \
+                                                                               : sizeof(T) == 4 ? 2                            \
+                                                                               : sizeof(T) == 2 ? 1                            \
+                                                                                                : 0)))
+OXSHMEM_HOST_ARITHMETIC(float, float, OXSHMEM_TYPE_FLOAT)
+OXSHMEM_HOST_ARITHMETIC(double, double, OXSHMEM_TYPE_DOUBLE)
+OXSHMEM_HOST_INTEGER(char, char)
+OXSHMEM_HOST_INTEGER(schar, signed char)
+OXSHMEM_HOST_INTEGER(short, short)
+OXSHMEM_HOST_INTEGER(int, int)
+OXSHMEM_HOST_INTEGER(long, long)
+OXSHMEM_HOST_INTEGER(longlong, long long)
+OXSHMEM_HOST_INTEGER(uchar, unsigned char)
+OXSHMEM_HOST_INTEGER(ushort, unsigned short)
+OXSHMEM_HOST_INTEGER(uint, unsigned int)
+OXSHMEM_HOST_INTEGER(ulong, unsigned long)
+OXSHMEM_HOST_INTEGER(ulonglong, unsigned long long)
+OXSHMEM_HOST_INTEGER(int8, int8_t)
+OXSHMEM_HOST_INTEGER(int16, int16_t)
+OXSHMEM_HOST_INTEGER(int32, int32_t)
+OXSHMEM_HOST_INTEGER(int64, int64_t)
+OXSHMEM_HOST_INTEGER(uint8, uint8_t)
+OXSHMEM_HOST_INTEGER(uint16, uint16_t)
+OXSHMEM_HOST_INTEGER(uint32, uint32_t)
+OXSHMEM_HOST_INTEGER(uint64, uint64_t)
+OXSHMEM_HOST_INTEGER(size, size_t)
+OXSHMEM_HOST_INTEGER(ptrdiff, ptrdiff_t)
+#undef OXSHMEM_HOST_REDUCE
+#undef OXSHMEM_HOST_ARITHMETIC
+#undef OXSHMEM_HOST_INTEGER
+#undef OXSHMEM_TYPE_OF_INTEGER
 
 #endif

@@ -30,24 +30,25 @@ namespace detail {
 
 template <class T> constexpr bool scalar = sizeof(T) == 1 || sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8;
 
-// A put of registered (or small) memory is a few work requests, and one lane posts them. Unregistered memory is pushed through
-// the queue by all lanes.
+// Pushes unregistered memory through the queue, by all lanes.
+template <class Scope> OXSHMEM_OUTLINE void network_push(void *dst, const void *src, uint64_t bytes, int pe) {
+    const Slice mine = slice<Scope>((bytes + kInlineMost - 1) / kInlineMost);
+    const uint64_t first = mine.first * kInlineMost;
+    const uint64_t last = least(mine.last * kInlineMost, bytes);
+    if (first < last) {
+        network_put(static_cast<char *>(dst) + first, static_cast<const char *>(src) + first, last - first, pe);
+    }
+}
+
+// A put of registered (or small) memory is a few work requests, and one lane posts them.
 template <class Scope> OXSHMEM_DEVICE void network_put_by(void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
-    if (is_one_transfer(dst, src, bytes) || bytes <= kInlineOneBlock || locate_local(src).bytes != 0) {
-        if (Scope::rank() == 0) {
-            const bool single = is_one_transfer(dst, src, bytes);
-            const uint64_t end = single ? network_transfer(dst, src, bytes, pe) : network_put(dst, src, bytes, pe);
-            if (blocking && end != 0 && bytes > kInlineOneBlock) {
-                network_wait(end, pe, Op::put);
-            }
-        }
-    } else {
-        const uint64_t pieces = (bytes + kInlineMost - 1) / kInlineMost;
-        const Slice mine = slice<Scope>(pieces);
-        const uint64_t first = mine.first * kInlineMost;
-        const uint64_t last = least(mine.last * kInlineMost, bytes);
-        if (first < last) {
-            network_put(static_cast<char *>(dst) + first, static_cast<const char *>(src) + first, last - first, pe);
+    if (Scope::kLanes > 1 && bytes > kInlineOneBlock && locate_local(src).bytes == 0) {
+        network_push<Scope>(dst, src, bytes, pe);
+    } else if (Scope::rank() == 0) {
+        const uint64_t end =
+            is_one_transfer(dst, src, bytes) ? network_transfer(dst, src, bytes, pe) : network_put(dst, src, bytes, pe);
+        if (blocking && end != 0 && bytes > kInlineOneBlock) {
+            network_wait(end, pe, Op::put);
         }
     }
 }

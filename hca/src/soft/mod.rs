@@ -41,6 +41,7 @@ pub use firmware::SYNDROME_BASE;
 pub use parking::doorbell_rung;
 
 use crate::error::{Error, Result};
+use crate::idle::{Idler, Patience};
 use crate::provider::{
     Access, Counters, Gid, HcaInfo, LinkLayer, Mtu, ObjectHandle, Provider, QpFailure, UarPage, UmemSource,
 };
@@ -50,6 +51,7 @@ use engine::Engine;
 use fabric::{Peer, Server};
 use firmware::{Object, Purpose};
 use offload::Offload;
+use parking::ENGINES;
 use std::fmt;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -74,16 +76,14 @@ const LOG_MAX_CQ_SIZE: u8 = 22;
 /// log2 of the longest message, 1 GiB.
 const LOG_MAX_MSG: u8 = 30;
 
-/// Passes without work after which the engine offers the CPU to others in each further pass.
-const SPIN_PASSES: u32 = 64;
-/// Time without work after which the engine's thread parks.
-const SPIN_TIME: Duration = Duration::from_micros(50);
+/// How the engine's thread waits for work. The longest nap is [`LONGEST_PARK`].
+const PATIENCE: Patience =
+    Patience { spin_passes: 64, awake: Duration::from_micros(50), first_nap: Duration::from_millis(1) };
 /// How often the thread looks after peers and lost doorbells while there is work.
 const HOUSEKEEPING_PERIOD: Duration = Duration::from_millis(1);
 /// The longest the thread parks while a QP waits for time to pass.
 const SHORT_PARK: Duration = Duration::from_micros(100);
-/// The shortest and the longest it parks when there is nothing to do. It doubles as long as nothing happens.
-const FIRST_PARK: Duration = Duration::from_millis(1);
+/// The longest it parks when there is nothing to do.
 const LONGEST_PARK: Duration = Duration::from_millis(16);
 
 /// Time without work after which a kernel's slices no longer follow each other at once.
@@ -277,7 +277,7 @@ impl SoftHca {
 impl Drop for SoftHca {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        parking::wake();
+        ENGINES.announce();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
@@ -395,15 +395,16 @@ impl Provider for SoftHca {
 
 /// The engine's thread.
 fn drive(shared: &Shared) {
-    let mut idle = 0u32;
-    let mut idle_since = None;
+    let mut idler = Idler::new(PATIENCE);
+    let mut passes = 0u32;
     let mut kept_house = Instant::now();
-    let mut park = FIRST_PARK;
     while !shared.stop.load(Ordering::Acquire) {
         let mut engine = shared.engine.lock().unwrap_or_else(PoisonError::into_inner);
         let mut work = engine.progress();
         let waiting = engine.is_waiting();
-        if idle % SPIN_PASSES == SPIN_PASSES - 1 || work > 0 && kept_house.elapsed() >= HOUSEKEEPING_PERIOD {
+        passes = passes.wrapping_add(1);
+        // A clock is not read in every pass.
+        if work > 0 || passes.is_multiple_of(PATIENCE.spin_passes) {
             let now = Instant::now();
             if now.duration_since(kept_house) >= HOUSEKEEPING_PERIOD {
                 kept_house = now;
@@ -415,31 +416,22 @@ fn drive(shared: &Shared) {
             std::thread::yield_now();
         }
         if work > 0 {
-            (idle, idle_since, park) = (0, None, FIRST_PARK);
+            idler.worked();
             continue;
         }
-        idle = idle.wrapping_add(1);
-        if idle < SPIN_PASSES {
-            std::hint::spin_loop();
-            continue;
-        }
-        let since = *idle_since.get_or_insert_with(Instant::now);
-        if since.elapsed() < SPIN_TIME {
-            std::thread::yield_now();
-            continue;
-        }
-        let limit = if waiting { SHORT_PARK } else { park };
-        let woken = parking::park(limit, || shared.stop.load(Ordering::Acquire) || shared.engine().doorbell_pending());
+        let Some(nap) = idler.rest() else { continue };
+        let limit = if waiting { SHORT_PARK } else { nap };
+        let woken = ENGINES.park(limit, || shared.stop.load(Ordering::Acquire) || shared.engine().doorbell_pending());
         if woken {
-            (idle, idle_since, park) = (0, None, FIRST_PARK);
+            idler.worked();
         } else if !waiting {
-            park = (park * 2).min(LONGEST_PARK);
+            idler.napped(LONGEST_PARK);
         }
         // A lost doorbell or a dead peer is found here at the latest.
         if kept_house.elapsed() >= HOUSEKEEPING_PERIOD {
             kept_house = Instant::now();
             if shared.engine().housekeeping() > 0 {
-                (idle, idle_since, park) = (0, None, FIRST_PARK);
+                idler.worked();
             }
         }
     }
@@ -476,7 +468,7 @@ fn drive_kernel(shared: &Shared) {
         }
         // While slices run, see when they end; between them, sleep longer and longer.
         let limit = if running > 0 || busy { pace.look } else { nap };
-        let woken = parking::park(limit, || shared.stop.load(Ordering::Acquire));
+        let woken = ENGINES.park(limit, || shared.stop.load(Ordering::Acquire));
         news = woken || running == 0;
         if !(running > 0 || busy || waiting || woken) {
             nap = (nap * 2).min(LONGEST_NAP);

@@ -251,6 +251,7 @@ impl Repr {
     }
 
     /// Encode into `segment`.
+    #[inline]
     pub fn emit<T: AsRef<[u8]> + AsMut<[u8]>>(&self, segment: &mut Segment<T>) {
         segment.set_opmod_idx_opcode(self.opmod, self.index, self.opcode as u8);
         segment.set_qpn_ds(self.qpn, self.ds);

@@ -85,6 +85,7 @@ impl Repr {
     }
 
     /// Encode into `segment`.
+    #[inline]
     pub fn emit<T: AsRef<[u8]> + AsMut<[u8]>>(&self, segment: &mut Segment<T>) {
         segment.set_byte_count(self.byte_count);
         segment.set_lkey(self.lkey);

@@ -95,12 +95,14 @@ impl Repr {
     }
 
     /// Encode into `segment`.
+    #[inline]
     pub fn emit<T: AsRef<[u8]> + AsMut<[u8]>>(&self, segment: &mut Segment<T>) {
         segment.set_opmod_idx_opcode(self.opmod, self.index, self.opcode);
         segment.set_qpn_ds(self.qpn, self.ds);
     }
 
     /// The register's value as a host integer whose memory image is the wire format.
+    #[inline]
     pub fn to_register(&self) -> u64 {
         let mut bytes = [0u8; LEN];
         self.emit(&mut Segment::new_unchecked(&mut bytes[..]));

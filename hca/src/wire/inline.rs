@@ -108,14 +108,19 @@ impl<'a> Repr<'a> {
     ///
     /// # Panics
     /// If the buffer is shorter than [`octowords`](Self::octowords) units or the payload longer than [`MAX_PAYLOAD`].
+    #[inline]
     pub fn emit<T: AsRef<[u8]> + AsMut<[u8]>>(&self, segment: &mut Segment<T>) {
         let len = self.payload.len();
         assert!(len <= MAX_PAYLOAD, "{len} bytes of inline payload, the limit is {MAX_PAYLOAD}");
         segment.set_byte_count(MARKER | len as u32);
         let padded = self.octowords() * OCTOWORD_BYTES - HEADER_LEN;
         let room = &mut segment.payload_mut()[..padded];
+        // The padding is in the last unit, of which the first has twelve bytes here.
+        match room.last_chunk_mut::<OCTOWORD_BYTES>() {
+            Some(last) => *last = [0; OCTOWORD_BYTES],
+            None => room.fill(0),
+        }
         room[..len].copy_from_slice(self.payload);
-        room[len..].fill(0);
     }
 }
 

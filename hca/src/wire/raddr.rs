@@ -66,6 +66,7 @@ impl Repr {
     }
 
     /// Encode into `segment`.
+    #[inline]
     pub fn emit<T: AsRef<[u8]> + AsMut<[u8]>>(&self, segment: &mut Segment<T>) {
         segment.set_raddr(self.raddr);
         segment.set_rkey(self.rkey);

@@ -126,8 +126,10 @@ fn theirs(arguments: &Arguments, folder: &Path) -> Result<Result<Program, String
         // Its bootstrap plugin lies beside its library.
         ("LD_LIBRARY_PATH", nvshmem.lib.display().to_string()),
         ("NVSHMEM_REMOTE_TRANSPORT", "none".to_owned()),
-        // Multicast over the switch is for collectives, which are not compared.
+        // Not every machine lends out multicast over the switch, and ours uses none.
         ("NVSHMEM_DISABLE_NVLS", "1".to_owned()),
+        // Room for the largest mesh; ours grows as needed.
+        ("NVSHMEM_SYMMETRIC_SIZE", "4G".to_owned()),
     ];
     let env = env.map(|(name, value)| (name.to_owned(), value)).to_vec();
     Ok(Ok(Program { side: "theirs", path, env, fresh_file: Some("COMPARE_UNIQUE_ID") }))

@@ -242,6 +242,41 @@ const fn meeting(
     Row { bytes: MEETING_BYTES, step: 512, limit, goal, goal_pes: Some(4), ..row(name, title, kernel, (1, threads)) }
 }
 
+/// All PEs call a collective of `bytes` bytes; goals are for four of them. There is room for the data of eight.
+const fn collective(
+    name: &'static str,
+    title: &'static str,
+    kernel: &'static str,
+    threads: u32,
+    bytes: u64,
+    iters: u64,
+    goal: Option<Goal>,
+) -> Row {
+    Row { step: 8 * bytes, steps: 1, goal_pes: Some(4), ..latency(name, title, kernel, threads, bytes, iters, goal) }
+}
+
+/// A Jacobi solver on a mesh of `side` columns and rows: microseconds of an iteration. A field of two PEs and more is `bytes` long at
+/// most, and `step` is the side.
+const fn jacobi(
+    name: &'static str,
+    title: &'static str,
+    kernel: &'static str,
+    side: u64,
+    iters: u64,
+    goal: Option<Goal>,
+) -> Row {
+    Row {
+        bytes: (side / 2 + 2) * side * 4,
+        step: side,
+        steps: 1,
+        iters,
+        goal,
+        goal_pes: Some(4),
+        // One CTA for each multiprocessor of an H200.
+        ..row(name, title, kernel, (132, 512))
+    }
+}
+
 /// Posting to the null card: `each` bytes by every calling thread. Their reference figure, and the goal.
 const fn posting(
     name: &'static str,
@@ -421,6 +456,101 @@ pub const ROWS: &[Row] = &[
         BLOCK,
         Some("flag_sync"),
         Some(Goal::AtMost(0.9)),
+    ),
+    collective(
+        "alltoall_thread_8",
+        "alltoall, thread, 8 B to each PE",
+        "alltoall_thread",
+        1,
+        8,
+        1000,
+        Some(Goal::AtMost(1.3)),
+    ),
+    collective(
+        "alltoall_block_8",
+        "alltoall, block of 256, 8 B to each PE",
+        "alltoall_block",
+        BLOCK,
+        8,
+        1000,
+        Some(Goal::AtMost(1.3)),
+    ),
+    collective(
+        "alltoall_block_1m",
+        "alltoall, block of 1024, 1 MiB to each PE",
+        "alltoall_block",
+        1024,
+        MIB,
+        60,
+        Some(Goal::OfTheirTime(0.5)),
+    ),
+    collective(
+        "fcollect_block_256k",
+        "fcollect, block of 1024, 256 KiB of each PE",
+        "fcollect_block",
+        1024,
+        256 * KIB,
+        60,
+        Some(Goal::OfTheirTime(0.5)),
+    ),
+    collective(
+        "broadcast_block_1m",
+        "broadcast, block of 1024, 1 MiB",
+        "broadcast_block",
+        1024,
+        MIB,
+        60,
+        Some(Goal::OfTheirTime(0.4)),
+    ),
+    collective(
+        "sum_block_8",
+        "sum reduce, block of 256, one 64-bit word",
+        "sum_block",
+        BLOCK,
+        8,
+        1000,
+        Some(Goal::OfTheirTime(1.0)),
+    ),
+    collective(
+        "sum_block_1m",
+        "sum reduce, block of 1024, 1 MiB of 64-bit words",
+        "sum_block",
+        1024,
+        MIB,
+        60,
+        Some(Goal::OfTheirTime(1.0)),
+    ),
+    jacobi(
+        "jacobi_p_4096",
+        "Jacobi 4096 x 4096, rows by p, an iteration",
+        "jacobi_p",
+        4096,
+        1000,
+        Some(Goal::OfTheirTime(0.8)),
+    ),
+    jacobi(
+        "jacobi_put_4096",
+        "Jacobi 4096 x 4096, rows by put_signal, an iteration",
+        "jacobi_put",
+        4096,
+        1000,
+        Some(Goal::OfTheirTime(0.8)),
+    ),
+    jacobi(
+        "jacobi_p_16384",
+        "Jacobi 16384 x 16384, rows by p, an iteration",
+        "jacobi_p",
+        16384,
+        300,
+        Some(Goal::OfTheirTime(0.97)),
+    ),
+    jacobi(
+        "jacobi_put_16384",
+        "Jacobi 16384 x 16384, rows by put_signal, an iteration",
+        "jacobi_put",
+        16384,
+        300,
+        Some(Goal::OfTheirTime(0.97)),
     ),
     apart(posting("post_p_1", "p, not combined, 1 CTA x 1024", "p_bw", (1, 1024), 1, 8, (34.0, FIVE_TIMES))),
     apart(posting("post_p_8", "p, not combined, 8 CTAs x 1024", "p_bw", (8, 1024), 8, 8, (257.0, FIVE_TIMES))),

@@ -46,6 +46,8 @@ pub struct CudaGpu {
     pub name: String,
     /// Its address on the PCI bus, as sysfs writes it: `0000:1b:00.0`.
     pub pci: String,
+    /// Its streaming multiprocessors.
+    pub multiprocessors: u32,
     /// The stream on which [`Pe::launch`](crate::Pe::launch) runs kernels, a `CUstream` of the GPU's primary context. Valid until the PE
     /// is finalized.
     pub stream: *mut c_void,
@@ -62,6 +64,7 @@ pub(crate) struct CudaDevice {
     deadline: Duration,
     name: String,
     pci: String,
+    multiprocessors: u32,
     stream: Arc<Stream>,
 }
 
@@ -88,6 +91,10 @@ impl CudaDevice {
         };
         let name = Self::check(gpu, probe)?;
         let pci = gpu.pci().map_err(|error| unavailable(error.to_string()))?;
+        let multiprocessors = gpu
+            .attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+            .map_err(|error| unavailable(error.to_string()))?
+            .unsigned_abs();
         let context = Context::retain(gpu).map_err(|error| {
             unavailable(format!("the context of GPU {} ({name}) cannot be made: {error}", gpu.ordinal))
         })?;
@@ -108,6 +115,7 @@ impl CudaDevice {
             deadline: config.kernel_timeout(),
             name,
             pci,
+            multiprocessors,
             stream,
         })
     }
@@ -375,7 +383,13 @@ impl Device for CudaDevice {
 
     fn gpu(&self) -> Option<CudaGpu> {
         let ordinal = self.stream.context().gpu.ordinal;
-        Some(CudaGpu { ordinal, name: self.name.clone(), pci: self.pci.clone(), stream: self.stream.raw().cast() })
+        Some(CudaGpu {
+            ordinal,
+            name: self.name.clone(),
+            pci: self.pci.clone(),
+            multiprocessors: self.multiprocessors,
+            stream: self.stream.raw().cast(),
+        })
     }
 }
 

@@ -94,15 +94,16 @@ struct Session {
 
 // Finds the team. False: there is none, which one lane records.
 template <class Scope> OXSHMEM_DEVICE bool begin(Session &session, int handle, Op op, Call call) {
-    session.row = find_team(handle);
+    const bool in_table = is_row_of_table(handle);
+    session.row = &team_row(in_table ? handle : abi::kTeamWorld);
+    session.team = view_of(*session.row);
     session.op = op, session.call = call, session.bad = false;
-    if (session.row == nullptr) {
+    if (!in_table || session.team.handle != handle) {
         if (Scope::rank() == 0) {
             raise(ErrorCode::bad_team, op, {-1, handle}, 0, static_cast<uint32_t>(handle));
         }
         return false;
     }
-    session.team = view_of(*session.row);
     return true;
 }
 
@@ -159,13 +160,8 @@ OXSHMEM_DEVICE Algorithm choose(const Session &session, Collective collective, u
     return Algorithm::push;
 }
 
-// The scope's earlier accesses are done, all lanes know the epoch, and it is taken.
-template <class Scope> OXSHMEM_DEVICE void take_epoch(const Session &session) {
-    Scope::sync();
-    if (Scope::rank() == 0) {
-        close_epoch(session.team);
-    }
-}
+// So little data that a block leaves it to its first warp.
+constexpr uint64_t kFewBytes = 512;
 
 // Arrivals: what member i has sent, of two kinds, as epoch << 32 | how much of it has arrived.
 OXSHMEM_DEVICE uint64_t arrival_of(const TeamView &team, uint32_t count) {

@@ -17,16 +17,13 @@ constexpr uint32_t kPacketPiece = 2 * kPiece;
 // Pieces that a lane has under way at once.
 constexpr uint32_t kPiecesAtOnce = 4;
 
-OXSHMEM_DEVICE uint32_t packet_share(int n) {
-    return static_cast<uint32_t>(abi::kPacketBytes) / static_cast<uint32_t>(n) / kPacketPiece * kPacketPiece;
-}
 // Bytes of data that one member can send to each other one.
-OXSHMEM_DEVICE uint32_t packet_room(int n) {
-    return packet_share(n) / 2;
+OXSHMEM_DEVICE uint32_t packet_room(const TeamView &team) {
+    return team.share / 2;
 }
 
 OXSHMEM_DEVICE uint64_t *packet_at(const TeamView &team, int sender, uint32_t piece) {
-    return as<uint64_t>(team.packets() + static_cast<uint32_t>(sender) * packet_share(team.n) + piece * kPacketPiece);
+    return as<uint64_t>(team.packets() + static_cast<uint32_t>(sender) * team.share + piece * kPacketPiece);
 }
 
 OXSHMEM_DEVICE void send_piece(const TeamView &team, int member, uint32_t piece, vec16 value, uint32_t bytes) {
@@ -93,6 +90,9 @@ OXSHMEM_DEVICE bool receive_packets(const Session &session, uint32_t announced, 
     int missing = team.me;
     if (static_cast<int>(rank) < lanes) {
         tell_all(team, header, static_cast<int>(rank), lanes);
+        if (rank == 0) {
+            close_epoch(team);
+        }
         // Packets mostly come together with the headers.
         good = await_all<order::relaxed>(team, session.op, header, static_cast<int>(rank), lanes,
                                          [&] { have = have || (rank < items && !session.bad && look(rank, missing)); });

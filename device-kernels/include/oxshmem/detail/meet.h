@@ -22,6 +22,7 @@ struct TeamView {
     int start, stride;
     bool one_round;
     uint64_t members, workspace;
+    uint32_t share; // bytes of packets for each sender
     uint32_t epoch; // of the meeting to come
 
     OXSHMEM_DEVICE int pe_of(int member) const { return members == 0 ? start + member * stride : as<int32_t>(members)[member]; }
@@ -45,13 +46,15 @@ OXSHMEM_DEVICE abi::Team &team_row(int handle) {
     return as<abi::Team>(port::state().teams)[static_cast<uint32_t>(handle) & kMask];
 }
 
+// Whether the row that a handle names exists.
+OXSHMEM_DEVICE bool is_row_of_table(int handle) {
+    const uint32_t index = static_cast<uint32_t>(handle) & ((1u << abi::kTeamIndexBits) - 1);
+    return handle >= 0 && index < port::state().max_teams;
+}
+
 // The row of a handle, or null if there is no such team.
 OXSHMEM_DEVICE abi::Team *find_team(int handle) {
-    const uint32_t index = static_cast<uint32_t>(handle) & ((1u << abi::kTeamIndexBits) - 1);
-    if (handle < 0 || index >= port::state().max_teams || team_row(handle).handle != handle) {
-        return nullptr;
-    }
-    return &team_row(handle);
+    return is_row_of_table(handle) && team_row(handle).handle == handle ? &team_row(handle) : nullptr;
 }
 
 // Epochs 0 and 1 are left out, so that a word that was never written is of no epoch.
@@ -59,14 +62,20 @@ OXSHMEM_DEVICE uint32_t epoch_after(uint32_t epoch) {
     return epoch + 1 < 2 ? epoch + 3 : epoch + 1;
 }
 
+// All loads at once: after a meeting they come from the L2 cache, and one behind the other they would take longer than a small
+// collective.
 OXSHMEM_DEVICE TeamView view_of(const abi::Team &row) {
+    const port::vec16 who = port::load_vec(&row.handle), how = port::load_vec(&row.stride),
+                      where = port::load_vec(&row.members);
     TeamView team;
-    team.handle = row.handle;
-    team.me = row.my_pe, team.n = row.n_pes;
-    team.start = row.start, team.stride = row.stride;
-    team.one_round = row.one_round != 0;
-    team.members = row.members, team.workspace = row.workspace;
-    team.epoch = epoch_after(row.epoch);
+    team.handle = static_cast<int>(who.x);
+    team.me = static_cast<int>(who.y), team.n = static_cast<int>(who.z);
+    team.start = static_cast<int>(who.w), team.stride = static_cast<int>(how.x);
+    team.one_round = how.y != 0;
+    team.share = how.z;
+    team.epoch = epoch_after(how.w);
+    team.members = static_cast<uint64_t>(where.y) << 32 | where.x;
+    team.workspace = static_cast<uint64_t>(where.w) << 32 | where.z;
     return team;
 }
 
@@ -155,12 +164,18 @@ OXSHMEM_DEVICE void tell(const TeamView &team, Op op, int member, uint64_t *word
     }
 }
 
+// Takes the epoch; by one lane, when all have read the row. Told others first, nobody waits for this store.
+OXSHMEM_DEVICE void close_epoch(const TeamView &team) {
+    team_row(team.handle).epoch = team.epoch;
+}
+
 // A meeting by dissemination, by one lane. Whatever a member has learnt it passes on: who has entered, that calls differ, and
 // the stores that it has seen.
 OXSHMEM_OUTLINE bool meet_in_rounds(const TeamView &team, Op op, uint32_t announced) {
     const uint64_t header = header_of(team, announced);
     uint64_t said = header;
     uint64_t *slot = team.rounds();
+    close_epoch(team);
     for (int distance = 1; distance < team.n; distance *= 2, ++slot) {
         release_stores();
         tell(team, op, (team.me + distance) % team.n, slot, said);
@@ -186,8 +201,8 @@ OXSHMEM_DEVICE int meeting_lanes(int size) {
     return size < kMost ? size : kMost;
 }
 
-// A meeting of one group of threads per member. What members have stored before is visible to all who leave, with `Visible`.
-// Ends with Scope::any: every lane is told whether all members have entered the same call.
+// A meeting of one group of threads per member, all of which have read the row. What members have stored before is visible to
+// all who leave, with `Visible`. Ends with Scope::any: every lane is told whether all members have entered the same call.
 template <class Scope, bool Visible> OXSHMEM_DEVICE bool meet(const TeamView &team, Op op, uint32_t announced) {
     const int rank = static_cast<int>(Scope::rank()), size = static_cast<int>(Scope::size());
     const int lanes = meeting_lanes(size);
@@ -199,6 +214,9 @@ template <class Scope, bool Visible> OXSHMEM_DEVICE bool meet(const TeamView &te
             }
             const uint64_t header = header_of(team, announced);
             tell_all(team, header, rank, lanes);
+            if (rank == 0) {
+                close_epoch(team);
+            }
             constexpr order kOrder = Visible ? order::acquire : order::relaxed;
             good = await_all<kOrder>(team, op, header, rank, lanes, [] {}) && !is_bad(announced);
         }
@@ -208,9 +226,12 @@ template <class Scope, bool Visible> OXSHMEM_DEVICE bool meet(const TeamView &te
     return !Scope::any(!good);
 }
 
-// Remembers that the meeting is over; by one lane, before the scope's last barrier.
-OXSHMEM_DEVICE void close_epoch(const TeamView &team) {
-    team_row(team.handle).epoch = team.epoch;
+// Has the block's first warp do what many threads do no faster: what all do alike takes longer than a little data. `call`
+// answers not 0 if it failed.
+template <class Call> OXSHMEM_DEVICE int by_first_warp(Call call) {
+    block_scope::sync();
+    const int failed = block_scope::rank() < 32 ? call() : 0;
+    return block_scope::any(failed != 0) ? 1 : 0;
 }
 
 } // namespace oxshmem::detail

@@ -88,38 +88,50 @@ template <class T> OXSHMEM_DEVICE void network_p(T *dst, T value, int pe) {
     submit(qp, group, reservation, group.size, false, [&] { stamp(reservation, group.rank, 0); });
 }
 
-// Puts are cut into pieces that a single work request carries. How long the next is, of at most `bytes` bytes:
-OXSHMEM_DEVICE uint32_t piece_bytes(const void *dst, const void *src, uint64_t bytes) {
+// Puts are cut into pieces that a single work request carries.
+struct Piece {
+    uint32_t bytes;
+    bool inlined; // travels in the queue, with its work request
+};
+
+// The next piece of a put of `bytes` bytes.
+OXSHMEM_DEVICE Piece next_piece(const void *dst, const void *src, uint64_t bytes) {
     bytes = least(bytes, left_in_chunk(offset_of(dst)));
-    if (bytes > kInlineOneBlock) {
-        const uint64_t registered = locate_local(src).bytes;
-        // What is not registered travels in the queue.
-        bytes = least(bytes, registered == 0 ? kInlineMost : least(registered, abi::kMaxMessageBytes));
+    if (bytes <= kInlineOneBlock) {
+        return {static_cast<uint32_t>(bytes), true};
     }
-    return static_cast<uint32_t>(bytes);
+    const uint64_t registered = locate_local(src).bytes;
+    // What is not registered travels in the queue.
+    const bool inlined = registered == 0;
+    return {static_cast<uint32_t>(least(bytes, inlined ? kInlineMost : least(registered, abi::kMaxMessageBytes))), inlined};
 }
 
-// Whether a piece travels in the queue, with its work request.
-OXSHMEM_DEVICE bool is_inline(const void *src, uint32_t bytes) {
-    return bytes <= kInlineOneBlock || locate_local(src).bytes == 0;
+OXSHMEM_DEVICE uint32_t blocks_of(const Piece &piece) {
+    return piece.inlined ? inline_blocks(piece.bytes) : 1;
 }
 
-OXSHMEM_DEVICE void write_piece(const Slot &slot, const Located &remote, const void *src, uint32_t bytes, bool inlined,
-                                bool signaled) {
-    if (inlined) {
-        slot.inline_header(remote, bytes, signaled);
-        slot.inline_bytes(src, bytes);
+OXSHMEM_DEVICE void write_piece(const Slot &slot, const Located &remote, const void *src, const Piece &piece, bool signaled) {
+    if (piece.inlined) {
+        slot.inline_header(remote, piece.bytes, signaled);
+        slot.inline_bytes(src, piece.bytes);
     } else {
-        slot.transfer(Opcode::rdma_write, remote, locate_local(src), bytes, signaled);
+        slot.transfer(Opcode::rdma_write, remote, locate_local(src), piece.bytes, signaled);
     }
 }
 
-// Posts one piece. A function of its own, and so is the loop around it: together they need more registers than there are.
-OXSHMEM_OUTLINE uint64_t put_piece(void *dst, const void *src, uint32_t bytes, int pe) {
+// What was posted of a put: `end` as the operations answer it.
+struct Posted {
+    uint64_t end;
+    uint64_t bytes;
+};
+
+// Posts the next piece. A function of its own, and so is the loop around it: together they need more registers than there are.
+OXSHMEM_OUTLINE Posted put_piece(void *dst, const void *src, uint64_t bytes, int pe) {
+    const Piece piece = next_piece(dst, src, bytes);
     const Located remote = locate_remote(dst, pe);
-    const bool inlined = is_inline(src, bytes);
-    return post(qp_for(pe), inlined ? inline_blocks(bytes) : 1,
-                [&](const Slot &slot, bool signaled) { write_piece(slot, remote, src, bytes, inlined, signaled); });
+    const uint64_t end = post(qp_for(pe), blocks_of(piece),
+                              [&](const Slot &slot, bool signaled) { write_piece(slot, remote, src, piece, signaled); });
+    return {end, piece.bytes};
 }
 
 // A put that is a single work request of this GPU's, as most are: of more than kInlineOneBlock bytes, between chunks of the
@@ -138,7 +150,7 @@ OXSHMEM_DEVICE uint64_t network_transfer(void *dst, const void *src, uint64_t by
     });
 }
 
-OXSHMEM_OUTLINE uint64_t network_put(void *dst, const void *src, uint64_t bytes, int pe) {
+OXSHMEM_DEVICE uint64_t network_put(void *dst, const void *src, uint64_t bytes, int pe) {
     if (by_proxy()) {
         return ibrc_put(dst, src, bytes, pe);
     }
@@ -146,57 +158,67 @@ OXSHMEM_OUTLINE uint64_t network_put(void *dst, const void *src, uint64_t bytes,
     char *to = static_cast<char *>(dst);
     const char *from = static_cast<const char *>(src);
     while (bytes != 0) {
-        const uint32_t part = piece_bytes(to, from, bytes);
-        end = put_piece(to, from, part, pe);
+        const Posted posted = put_piece(to, from, bytes, pe);
+        end = posted.end;
         if (end == 0) {
             return 0;
         }
-        to += part;
-        from += part;
-        bytes -= part;
+        to += posted.bytes;
+        from += posted.bytes;
+        bytes -= posted.bytes;
     }
     return end;
 }
 
-// Reads into registered memory are left to the HCA; others go through a landing slot and are complete on return.
-OXSHMEM_OUTLINE uint64_t network_get(void *dst, const void *src, uint64_t bytes, int pe, Op op) {
+// Reads the next piece of a get into registered memory.
+OXSHMEM_OUTLINE Posted get_piece(void *dst, const void *src, uint64_t bytes, int pe) {
+    const Located local = locate_local(dst);
+    const Located remote = locate_remote(src, pe);
+    const uint64_t part = least(least(bytes, remote.bytes), least(local.bytes, abi::kMaxMessageBytes));
+    const uint64_t end = post(qp_for(pe), 1, [&](const Slot &slot, bool signaled) {
+        slot.transfer(Opcode::rdma_read, remote, local, static_cast<uint32_t>(part), signaled);
+    });
+    return {end, part};
+}
+
+// Reads the next piece of a get into a landing slot, and copies it from there.
+OXSHMEM_OUTLINE Posted get_landed(void *dst, const void *src, uint64_t bytes, int pe, Op op) {
+    Qp &qp = qp_for(pe);
+    Landing landing;
+    if (!take_landing(qp, landing)) {
+        return {0, 0};
+    }
+    const Located remote = locate_remote(src, pe);
+    const uint64_t part = least(least(bytes, remote.bytes), abi::kLandingBytes);
+    const uint64_t end = post(qp, 1, [&](const Slot &slot, bool signaled) {
+        slot.transfer(Opcode::rdma_read, remote, landing.located(qp), static_cast<uint32_t>(part), signaled);
+    });
+    if (end == 0 || !wait_completed(qp, end, op)) {
+        return {0, 0};
+    }
+    memcpy(dst, as<void>(landing.address(qp)), part);
+    landing.release(qp);
+    return {end, part};
+}
+
+// Reads into registered memory are left to the HCA; others are complete on return.
+OXSHMEM_DEVICE uint64_t network_get(void *dst, const void *src, uint64_t bytes, int pe, Op op) {
     if (by_proxy()) {
         return ibrc_get(dst, src, bytes, pe, op);
     }
-    Qp &qp = qp_for(pe);
     uint64_t end = 0;
     char *to = static_cast<char *>(dst);
     const char *from = static_cast<const char *>(src);
     while (bytes != 0) {
-        const Located remote = locate_remote(from, pe);
-        const Located local = locate_local(to);
-        uint64_t part = least(least(bytes, remote.bytes), abi::kMaxMessageBytes);
-        if (local.bytes != 0) {
-            part = least(part, local.bytes);
-            end = post(qp, 1, [&](const Slot &slot, bool signaled) {
-                slot.transfer(Opcode::rdma_read, remote, local, static_cast<uint32_t>(part), signaled);
-            });
-            if (end == 0) {
-                return 0;
-            }
-        } else {
-            part = least(part, abi::kLandingBytes);
-            Landing landing;
-            if (!take_landing(qp, landing)) {
-                return 0;
-            }
-            end = post(qp, 1, [&](const Slot &slot, bool signaled) {
-                slot.transfer(Opcode::rdma_read, remote, landing.located(qp), static_cast<uint32_t>(part), signaled);
-            });
-            if (end == 0 || !wait_completed(qp, end, op)) {
-                return 0;
-            }
-            memcpy(to, as<void>(landing.address(qp)), part);
-            landing.release(qp);
+        const bool registered = locate_local(to).bytes != 0;
+        const Posted posted = registered ? get_piece(to, from, bytes, pe) : get_landed(to, from, bytes, pe, op);
+        end = posted.end;
+        if (end == 0) {
+            return 0;
         }
-        to += part;
-        from += part;
-        bytes -= part;
+        to += posted.bytes;
+        from += posted.bytes;
+        bytes -= posted.bytes;
     }
     return end;
 }
@@ -281,40 +303,36 @@ OXSHMEM_OUTLINE void network_signal(uint64_t *signal, uint64_t value, SignalOp o
     post(qp, 1, [&](const Slot &slot, bool signaled) { write_signal(slot.ordered_after(0), qp, remote, value, op, signaled); });
 }
 
-// The last piece of a put and the signal behind it share a reservation and a doorbell.
-OXSHMEM_OUTLINE uint64_t put_piece_and_signal(void *dst, const void *src, uint32_t bytes, uint64_t *signal, uint64_t value,
+// A put of a single piece and its signal, which share a reservation and a doorbell.
+OXSHMEM_OUTLINE uint64_t put_piece_and_signal(void *dst, const void *src, Piece piece, uint64_t *signal, uint64_t value,
                                               SignalOp op, int pe) {
     Qp &qp = qp_for(pe);
-    const bool inlined = is_inline(src, bytes);
-    const uint32_t data_blocks = inlined ? inline_blocks(bytes) : 1;
+    const uint32_t data_blocks = blocks_of(piece);
     return post(qp, data_blocks + 1, [&](const Slot &slot, bool signaled) {
-        write_piece(slot, locate_remote(dst, pe), src, bytes, inlined, false);
+        write_piece(slot, locate_remote(dst, pe), src, piece, false);
         write_signal(slot.ordered_after(data_blocks), qp, locate_remote(signal, pe), value, op, signaled);
     });
 }
 
-// Data, then its signal on the same QP.
-OXSHMEM_OUTLINE uint64_t network_put_signal(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value,
-                                            SignalOp op, int pe) {
-    if (by_proxy()) {
-        const uint64_t end = ibrc_put(dst, src, bytes, pe);
-        ibrc_signal(signal, value, op, pe);
-        return end;
-    }
-    char *to = static_cast<char *>(dst);
-    const char *from = static_cast<const char *>(src);
-    for (;;) {
-        const uint32_t part = piece_bytes(to, from, bytes);
-        if (part == bytes) {
-            return put_piece_and_signal(to, from, part, signal, value, op, pe);
+// Data, if there is any, then its signal on the same QP. Answers what completes the data.
+OXSHMEM_DEVICE uint64_t network_put_signal(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value,
+                                           SignalOp op, int pe) {
+    uint64_t end = 0;
+    if (bytes != 0) {
+        const bool proxy = by_proxy();
+        if (!proxy) {
+            const Piece piece = next_piece(dst, src, bytes);
+            if (piece.bytes == bytes) {
+                return put_piece_and_signal(dst, src, piece, signal, value, op, pe);
+            }
         }
-        if (put_piece(to, from, part, pe) == 0) {
+        end = network_put(dst, src, bytes, pe);
+        if (end == 0 && !proxy) {
             return 0;
         }
-        to += part;
-        from += part;
-        bytes -= part;
     }
+    network_signal(signal, value, op, pe);
+    return end;
 }
 
 // Makes the next request on each QP that this block uses a strongly ordered one.

@@ -10,6 +10,7 @@ namespace oxshmem {
 // One thread on its own.
 struct thread_scope {
     static constexpr uint32_t kLanes = 1; // whose accesses should be adjacent
+    static constexpr bool kSeveralWarps = false;
     OXSHMEM_DEVICE static uint32_t rank() { return 0; }
     OXSHMEM_DEVICE static uint32_t size() { return 1; }
     OXSHMEM_DEVICE static void sync() {}
@@ -19,6 +20,7 @@ struct thread_scope {
 // The threads of a warp: 32, or what is left of the block in its last warp.
 struct warp_scope {
     static constexpr uint32_t kLanes = 32; // whose accesses should be adjacent
+    static constexpr bool kSeveralWarps = false;
     OXSHMEM_DEVICE static uint32_t rank() { return port::lane_id(); }
     OXSHMEM_DEVICE static uint32_t size() {
         const uint32_t first = port::thread_rank() & ~31u;
@@ -37,6 +39,7 @@ struct warp_scope {
 // All threads of the block.
 struct block_scope {
     static constexpr uint32_t kLanes = 32; // whose accesses should be adjacent
+    static constexpr bool kSeveralWarps = true;
     OXSHMEM_DEVICE static uint32_t rank() { return port::thread_rank(); }
     OXSHMEM_DEVICE static uint32_t size() { return port::block_threads(); }
     OXSHMEM_DEVICE static void sync() { port::sync_block(); }

@@ -223,10 +223,6 @@ template <order O, reach R, class T> OXSHMEM_DEVICE T compare_exchange(T *p, T e
     return detail::from_word<T>(out);
 }
 
-template <order O, reach R, class T> OXSHMEM_DEVICE T fetch_sub(T *p, T value) {
-    return fetch_add<O, R>(p, T(0) - value);
-}
-
 #undef OXSHMEM_PTX_LOAD
 #undef OXSHMEM_PTX_STORE
 #undef OXSHMEM_PTX_RMW
@@ -332,47 +328,9 @@ OXSHMEM_DEVICE uint32_t active_mask() {
     return __activemask();
 }
 
-// A mask that only the running program knows makes the compiler compare those of all lanes first, at every warp operation.
-// Whole warps are spared that.
-//
-// Of a part of a warp: lane by lane. Where groups of lanes with different masks meet at a vote (or a redux), ptxas of CUDA 13.0
-// gives each the bits of all of them, and waits for nobody; at shuffles it compares the masks.
-OXSHMEM_DEVICE uint32_t ballot(uint32_t mask, bool predicate) {
-    if (mask == kWholeWarp) {
-        return __ballot_sync(kWholeWarp, predicate);
-    }
-    uint32_t all = 0;
-    for (uint32_t left = mask; left != 0; left &= left - 1) {
-        const uint32_t lane = static_cast<uint32_t>(__ffs(static_cast<int>(left))) - 1;
-        all |= __shfl_sync(mask, predicate ? 1u : 0u, static_cast<int>(lane)) << lane;
-    }
-    return all;
-}
-template <class T> OXSHMEM_DEVICE T shfl(uint32_t mask, T value, uint32_t source_lane) {
-    // The shuffle instruction moves 32 bits.
-    constexpr size_t kWords = (sizeof(T) + 3) / 4;
-    uint32_t words[kWords] = {};
-    memcpy(words, &value, sizeof(T));
-    if (mask == kWholeWarp) {
-        OXSHMEM_UNROLL
-        for (size_t i = 0; i < kWords; ++i) {
-            words[i] = __shfl_sync(kWholeWarp, words[i], source_lane);
-        }
-    } else {
-        OXSHMEM_UNROLL
-        for (size_t i = 0; i < kWords; ++i) {
-            words[i] = __shfl_sync(mask, words[i], source_lane);
-        }
-    }
-    memcpy(&value, words, sizeof(T));
-    return value;
-}
-OXSHMEM_DEVICE uint32_t match_any(uint32_t mask, uint64_t value) {
-    const unsigned long long key = value;
-    return mask == kWholeWarp ? __match_any_sync(kWholeWarp, key) : __match_any_sync(mask, key);
-}
-// Whole warps work together; of a part of one each lane works alone. Shuffles and votes among lanes that are one of several
-// groups in the same code were seen to mix values of different groups (CUDA 13.0, sm_90).
+// Lanes work together as a whole warp, or each alone. Where groups of lanes with different masks meet at a vote, a shuffle or a
+// match, ptxas of CUDA 13.0 (sm_90) was seen to give each the values of others, so no warp operation here has a mask that only
+// the running program knows.
 OXSHMEM_DEVICE uint32_t converged(uint64_t key) {
     const uint32_t alone = 1u << lane_id();
     if (active_mask() != kWholeWarp) {
@@ -382,17 +340,31 @@ OXSHMEM_DEVICE uint32_t converged(uint64_t key) {
     __match_all_sync(kWholeWarp, static_cast<unsigned long long>(key), &all);
     return all != 0 ? kWholeWarp : alone;
 }
+OXSHMEM_DEVICE uint32_t ballot(uint32_t mask, bool predicate) {
+    return mask == kWholeWarp ? __ballot_sync(kWholeWarp, predicate) : predicate ? mask : 0;
+}
+template <class T> OXSHMEM_DEVICE T shfl(uint32_t mask, T value, uint32_t source_lane) {
+    if (mask == kWholeWarp) {
+        // The shuffle instruction moves 32 bits.
+        constexpr size_t kWords = (sizeof(T) + 3) / 4;
+        uint32_t words[kWords] = {};
+        memcpy(words, &value, sizeof(T));
+        OXSHMEM_UNROLL
+        for (size_t i = 0; i < kWords; ++i) {
+            words[i] = __shfl_sync(kWholeWarp, words[i], source_lane);
+        }
+        memcpy(&value, words, sizeof(T));
+    }
+    return value;
+}
 OXSHMEM_DEVICE uint32_t run_starts(uint32_t mask, uint64_t value, uint32_t step) {
-    const uint32_t below = mask & ((1u << lane_id()) - 1);
-    const uint32_t previous = below == 0 ? lane_id() : 31 - __clz(static_cast<int>(below));
-    const uint64_t before = shfl(mask, value, previous);
-    return ballot(mask, below == 0 || value != before + step);
+    const uint32_t lane = lane_id();
+    const uint64_t before = shfl(mask, value, lane == 0 ? 0 : lane - 1);
+    return ballot(mask, mask != kWholeWarp || lane == 0 || value != before + step);
 }
 OXSHMEM_DEVICE void sync_warp(uint32_t mask) {
     if (mask == kWholeWarp) {
         __syncwarp();
-    } else {
-        __syncwarp(mask);
     }
 }
 OXSHMEM_DEVICE void sync_block() {

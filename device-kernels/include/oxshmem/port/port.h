@@ -9,7 +9,7 @@
 //   load<order, reach>(const T *) -> T, store<order, reach>(T *, T)
 //       T: integer, enum, float or double of 1, 2, 4 or 8 bytes, naturally aligned. load takes relaxed or acquire, store takes
 //       relaxed or release.
-//   fetch_add, fetch_sub, fetch_and, fetch_or, fetch_xor, fetch_max, exchange <order, reach>(T *, T) -> the old value
+//   fetch_add, fetch_and, fetch_or, fetch_xor, fetch_max, exchange <order, reach>(T *, T) -> the old value
 //   compare_exchange<order, reach>(T *, T expected, T desired) -> the old value; equal to `expected` if it was replaced
 //       T of 4 or 8 bytes; float and double only for fetch_add, exchange and compare_exchange (which compares bits).
 //   add_to, raise_to <order, reach>(T *, T)
@@ -47,7 +47,7 @@
 //   half_to_float(uint16_t) -> float, float_to_half(float) -> uint16_t     IEEE 754 binary16; rounds to nearest even
 //
 // Warps of 32 lanes. `mask` names lanes, must name the caller, and every lane in it that has not exited must make the same call
-// with the same mask.
+// with the same mask. On a GPU it is kWholeWarp or the caller alone.
 //   active_mask()                    the lanes that are converged with the caller, itself included. A hint about grouping: two
 //                                    lanes may be told different groups, but each is told the group that all of its members are
 //                                    told.
@@ -57,7 +57,6 @@
 //   shfl(mask, value, source_lane)   value of lane `source_lane` modulo 32; the caller's own if that lane is not in the mask or
 //   exited.
 //                                    T: trivially copyable
-//   match_any(mask, uint64_t value)  the lanes of the mask with an equal value
 //   run_starts(mask, uint64_t value, step)
 //                                    the lanes of the mask whose value is not that of the next lower lane of the mask plus
 //                                    `step`, and the lowest lane: where runs of equally spaced values begin. `step` is the same

@@ -1,0 +1,164 @@
+//! Messages of one size.
+
+use oxshmem::{LaunchConfig, SymmetricSlice};
+use oxshmem_perftest::error::Error;
+use oxshmem_perftest::pattern::{self, SLACK};
+
+use crate::options::Via;
+use crate::report::Row;
+use crate::session::{Phase, Session, Words};
+
+/// Messages below this are sent by the warps of one CTA.
+const BY_BLOCKS: u64 = 1024;
+/// A slice of a message is not less than this.
+const SLICE: u64 = 1024;
+
+/// Messages of one size, from every PE to every PE.
+pub struct Exchange<'a, 'b> {
+    session: &'b Session<'a>,
+    dst: SymmetricSlice<u8>,
+    src: SymmetricSlice<u8>,
+    signals: SymmetricSlice<u64>,
+    times: SymmetricSlice<u64>,
+    /// Iterations so far.
+    base: u64,
+}
+
+impl<'a, 'b> Exchange<'a, 'b> {
+    /// Allocates for the largest size. Collective.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn new(session: &'b Session<'a>) -> Result<Self, Error> {
+        let (pe, plan) = (session.pe, session.plan);
+        let npes = pe.n_pes();
+        let room = room(session.options.via(), plan.sizes.last().copied().unwrap_or_default()) as usize;
+        Ok(Self {
+            session,
+            dst: pe.alloc_aligned(room.saturating_mul(2 * npes), 256)?,
+            src: pe.alloc_aligned(room.saturating_mul(npes).saturating_add(SLACK), 256)?,
+            signals: pe.alloc_aligned(npes * plan.ctas as usize, 128)?,
+            times: pe.alloc(plan.iters.max(session.options.warmup) as usize)?,
+            base: 0,
+        })
+    }
+
+    /// Collective.
+    ///
+    /// # Errors
+    /// The job has failed.
+    pub fn close(self) -> Result<(), Error> {
+        [self.dst, self.src].into_iter().try_for_each(|slice| self.session.pe.free(slice))?;
+        [self.signals, self.times].into_iter().try_for_each(|slice| self.session.pe.free(slice))?;
+        Ok(())
+    }
+
+    /// Measures one size. PE 0 gets the row; it and the PEs that found wrong data get that as an error beside it. Collective.
+    ///
+    /// # Errors
+    /// Anything but wrong data.
+    pub fn run(&mut self, bytes: u64) -> Result<(Vec<Row>, Option<Error>), Error> {
+        let (session, pe) = (self.session, self.session.pe);
+        let (me, npes) = (pe.my_pe(), pe.n_pes());
+        let source = pattern::source(seed(bytes, me), self.room(bytes) as usize * npes + SLACK);
+        pe.write_local(&self.src, 0, &source)?;
+        let warmup = session.options.warmup;
+        if warmup != 0 {
+            self.launch(bytes, 0, warmup)?;
+        }
+        // What is not overwritten is wrong.
+        let len = self.room(bytes) as usize * npes;
+        pe.write_local(&self.dst, 0, &vec![0xff; 2 * len])?;
+        let before = session.counts()?;
+        let iters = session.plan.iters;
+        self.launch(bytes, warmup, iters)?;
+        let after = session.counts()?;
+
+        let found = self.check(bytes, warmup + iters - 1).err();
+        let found = match found {
+            Some(wrong @ Error::Mismatch(_)) => Some(wrong),
+            Some(error) => return Err(error),
+            None => None,
+        };
+        let wrong = session.verdict(found.is_some())?;
+        if me != 0 {
+            return Ok((Vec::new(), found));
+        }
+        let times = pe.read_local(&self.times, 0..iters as usize)?;
+        let phase = Phase {
+            name: "exchange",
+            shape: self.shape(bytes).1,
+            bytes,
+            sent: bytes * (npes as u64 - 1),
+            times: &times,
+        };
+        Ok((vec![session.row(&phase, before, after, wrong.is_none())], found.or(wrong.map(Error::MismatchElsewhere))))
+    }
+
+    fn room(&self, bytes: u64) -> u64 {
+        room(self.session.options.via(), bytes)
+    }
+
+    /// The kernel, its shape, and the slices of a message.
+    fn shape(&self, bytes: u64) -> (&'static str, LaunchConfig, u64) {
+        let plan = self.session.plan;
+        if self.session.options.via() == Via::Collective {
+            return ("exchange_collective", LaunchConfig::linear(1, plan.threads), 1);
+        }
+        if bytes < BY_BLOCKS {
+            return ("exchange_warp", LaunchConfig::linear(1, plan.threads), 1);
+        }
+        let each = (u64::from(plan.ctas) / self.session.pe.n_pes() as u64).clamp(1, (bytes / SLICE).max(1));
+        ("exchange_block", LaunchConfig::linear(plan.ctas, plan.threads), each)
+    }
+
+    fn launch(&mut self, bytes: u64, first: u64, iters: u64) -> Result<(), Error> {
+        let (kernel, shape, slices) = self.shape(bytes);
+        let words = Words([
+            self.dst.address(),
+            self.src.address(),
+            self.signals.address(),
+            self.session.arrivals.address(),
+            self.times.address(),
+            bytes,
+            self.room(bytes),
+            slices,
+            first,
+            iters,
+            self.base,
+        ]);
+        self.session.launch(kernel, shape, words)?;
+        self.base += iters;
+        Ok(())
+    }
+
+    /// What the last iteration has brought: it was iteration `last` of this size.
+    fn check(&self, bytes: u64, last: u64) -> Result<(), Error> {
+        let pe = self.session.pe;
+        let (me, npes, room, bytes) = (pe.my_pe(), pe.n_pes(), self.room(bytes) as usize, bytes as usize);
+        let set = (self.base % 2) as usize * npes * room;
+        for sender in 0..npes {
+            let at = set + sender * room;
+            let mut found = pe.read_local(&self.dst, at..at + bytes)?;
+            if let Some(byte) = self.session.options.corrupt.filter(|_| me == 0 && sender + 1 == npes) {
+                found.iter_mut().skip(byte as usize).take(1).for_each(|byte| *byte ^= 1);
+            }
+            let sent = pattern::source(seed(bytes as u64, sender), room * npes + SLACK);
+            let from = pattern::shift(last) + me * room;
+            pattern::check("what another PE sent", &sent[from..from + bytes], &found)?;
+        }
+        Ok(())
+    }
+}
+
+/// From one PE's message to the next one's. The collective has them side by side.
+fn room(via: Via, bytes: u64) -> u64 {
+    match via {
+        Via::Put => bytes.next_multiple_of(64),
+        Via::Collective => bytes,
+    }
+}
+
+fn seed(bytes: u64, sender: usize) -> u64 {
+    pattern::seed("alltoall", &sender.to_string(), bytes)
+}

@@ -1,0 +1,80 @@
+//! Laplace's equation on a mesh, by Jacobi's method: rows split over PEs, halo rows exchanged by device code in three ways. See
+//! `docs/applications.md`.
+
+mod mesh;
+mod options;
+mod picture;
+mod report;
+mod scaling;
+mod serial;
+mod solver;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+use oxshmem::{Pe, launch};
+use oxshmem_perftest::error::Error;
+use oxshmem_perftest::report::{JsonLines, to_json};
+
+use options::Options;
+use solver::Solver;
+
+const NAME: &str = "jacobi";
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let refuse = |text: String| Options::command().error(clap::error::ErrorKind::ValueValidation, text).exit();
+    let config = match options.config() {
+        Ok(config) => config,
+        Err(error) => refuse(error.to_string()),
+    };
+    let Some(scaling) = options.scaling else {
+        return oxshmem_perftest::start_or_join(NAME, options.npes, &config, |pe| solve(pe, &options));
+    };
+    if launch::in_job() {
+        refuse("--scaling starts jobs of its own: run it without a launcher".to_owned());
+    }
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    scaling::run(&options, scaling, &args).unwrap_or_else(|error| {
+        eprintln!("{NAME}: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+/// Runs every variant as one PE of the job, and shows the figures.
+fn solve(pe: &Pe, options: &Options) -> Result<(), Error> {
+    let mut solver = Solver::new(pe, options)?;
+    let mut json = None;
+    if pe.my_pe() == 0 {
+        json = options.json.as_deref().map(JsonLines::create).transpose()?;
+    }
+    let mut last = None;
+    for (index, variant) in options.variants().into_iter().enumerate() {
+        let (row, wrong) = solver.run(variant)?;
+        if let Some(row) = row {
+            if options.lines {
+                println!("{}", to_json(&row)?);
+            } else {
+                if index == 0 {
+                    println!("{}\n{}", report::title(&row), report::header(false));
+                }
+                println!("{}", row.text());
+            }
+            if let Some(json) = &mut json {
+                json.write(&row)?;
+            }
+            last = Some(row);
+        }
+        let together = pe.barrier_all();
+        if let Some(wrong) = wrong {
+            return Err(wrong);
+        }
+        together?;
+    }
+    if let (Some(path), Some(row)) = (&options.plot, &last) {
+        let mesh = options.mesh();
+        let values = solver.sample(row.niter, &picture::places(mesh.ny), &picture::places(mesh.nx))?;
+        picture::draw(path, mesh, row.niter, &values)?;
+    }
+    solver.close()
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// One collective of all PEs after the other, by one group of threads of each. `times` gets the nanoseconds of each.
+
+#include "common.h"
+
+namespace perftest {
+
+// Mirrored in src/collectives.rs.
+enum class Kind : uint32_t { barrier, sync, broadcast, collect, fcollect, alltoall, alltoalls, reduce, reducescatter };
+
+// What each PE gives is `bytes` long; to alltoall and alltoalls it gives as much for each PE. alltoalls leaves out every other
+// word on both sides. Reductions add floats.
+template <class Scope> OXSHMEM_DEVICE int call(Scope scope, Kind kind, char *dst, const char *src, uint64_t bytes) {
+    const uint64_t floats = bytes / sizeof(float), words = bytes / sizeof(uint64_t);
+    switch (kind) {
+    case Kind::barrier:
+        return barrier(scope, TEAM_WORLD);
+    case Kind::sync:
+        return team_sync(scope, TEAM_WORLD);
+    case Kind::broadcast:
+        return broadcastmem(scope, TEAM_WORLD, dst, src, bytes, 0);
+    case Kind::collect:
+        return collectmem(scope, TEAM_WORLD, dst, src, bytes);
+    case Kind::fcollect:
+        return fcollectmem(scope, TEAM_WORLD, dst, src, bytes);
+    case Kind::alltoall:
+        return alltoallmem(scope, TEAM_WORLD, dst, src, bytes);
+    case Kind::alltoalls:
+        return alltoalls(scope, TEAM_WORLD, reinterpret_cast<uint64_t *>(dst), reinterpret_cast<const uint64_t *>(src), 2, 2,
+                         words);
+    case Kind::reduce:
+        return reduce(scope, TEAM_WORLD, op_sum, reinterpret_cast<float *>(dst), reinterpret_cast<const float *>(src), floats);
+    case Kind::reducescatter:
+        return reducescatter(scope, TEAM_WORLD, op_sum, reinterpret_cast<float *>(dst), reinterpret_cast<const float *>(src),
+                             floats);
+    }
+    return 1;
+}
+
+template <class Scope>
+OXSHMEM_DEVICE void collective(Scope scope, Kind kind, char *dst, const char *src, uint64_t bytes, uint64_t first,
+                               uint64_t iters, uint64_t *times) {
+    Scope::sync();
+    for (uint64_t i = 0; i < iters; ++i) {
+        const uint64_t from = port::clock_ns();
+        if (call(scope, kind, dst, src + shift(first + i), bytes) != 0) {
+            return; // the error is recorded
+        }
+        if (Scope::rank() == 0) {
+            times[i] = port::clock_ns() - from;
+        }
+    }
+}
+
+// Whether barrier and sync order anything: each PE stores a word (barrier: at the next PE; sync: at home), meets the others,
+// and looks at what the PE before it has stored. `wrong` gets how often that was not there.
+template <class Scope> OXSHMEM_DEVICE void meetings(Scope scope, Kind kind, uint64_t *words, uint64_t iters, uint64_t *wrong) {
+    const int me = my_pe(), n = n_pes(), next = (me + 1) % n, before = (me + n - 1) % n;
+    uint64_t count = 0;
+    for (uint64_t i = 0; i < iters; ++i) {
+        if (Scope::rank() == 0) {
+            p(words + me, word(0, i, static_cast<uint64_t>(me)), kind == Kind::barrier ? next : me);
+        }
+        Scope::sync();
+        if (call(scope, kind, nullptr, nullptr, 0) != 0) {
+            return;
+        }
+        if (Scope::rank() == 0) {
+            count += g(words + before, kind == Kind::barrier ? me : before) != word(0, i, static_cast<uint64_t>(before));
+        }
+        Scope::sync();
+        if (call(scope, kind, nullptr, nullptr, 0) != 0) {
+            return;
+        }
+    }
+    if (Scope::rank() == 0) {
+        *wrong = count;
+    }
+}
+
+} // namespace perftest
+
+#define PERFTEST_COLLECTIVE(scope)                                                                                             \
+    OXSHMEM_KERNEL(collective_##scope, uint32_t kind, char *dst, const char *src, uint64_t bytes, uint64_t first,              \
+                   uint64_t iters, uint64_t *times) {                                                                          \
+        perftest::collective(oxshmem::scope, static_cast<perftest::Kind>(kind), dst, src, bytes, first, iters, times);         \
+    }                                                                                                                          \
+    OXSHMEM_KERNEL(meetings_##scope, uint32_t kind, uint64_t *words, uint64_t iters, uint64_t *wrong) {                        \
+        perftest::meetings(oxshmem::scope, static_cast<perftest::Kind>(kind), words, iters, wrong);                            \
+    }
+PERFTEST_COLLECTIVE(thread)
+PERFTEST_COLLECTIVE(warp)
+PERFTEST_COLLECTIVE(block)
+#undef PERFTEST_COLLECTIVE

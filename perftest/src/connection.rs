@@ -1,0 +1,90 @@
+//! The options that say where kernels run and how PEs reach each other: every program has them.
+
+use std::ffi::OsString;
+
+use oxshmem::config::{ConfigError, Device, Hca, Transport};
+use oxshmem::{Config, Path, Pe};
+
+use crate::error::Error;
+use crate::run::NULL;
+
+/// Device, transport and HCA.
+#[derive(Debug, Clone, PartialEq, clap::Args)]
+pub struct Connection {
+    /// Where kernels run: auto, cpu or cuda.
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<Device>,
+    /// How other PEs are reached: auto, p2p, ibgda or ibrc.
+    #[arg(long, value_name = "TRANSPORT")]
+    pub transport: Option<Transport>,
+    /// What executes work requests: auto, soft, mlx5, verbs or verbs:DEVICE (with the CPU proxy), or null, which completes them and moves
+    /// nothing (posting rates).
+    #[arg(long, value_name = "HCA")]
+    pub hca: Option<Hca>,
+    /// QPs to each peer.
+    #[arg(long, value_name = "N")]
+    pub qps: Option<u32>,
+}
+
+impl Connection {
+    /// The configuration: what the command line says, else the environment `vars`, else the library's defaults.
+    ///
+    /// # Errors
+    /// What the configuration refuses.
+    pub fn config<K: Into<OsString>, V: Into<OsString>>(
+        &self,
+        vars: impl IntoIterator<Item = (K, V)>,
+    ) -> Result<Config, ConfigError> {
+        let mut builder = Config::builder().vars(vars);
+        if let Some(device) = self.device {
+            builder = builder.device(device);
+        }
+        if let Some(transport) = self.transport {
+            builder = builder.transport(transport);
+        }
+        if let Some(hca) = &self.hca {
+            builder = builder.hca(hca.clone());
+        }
+        if let Some(qps) = self.qps {
+            builder = builder.qps_per_peer(qps);
+        }
+        builder.build()
+    }
+}
+
+/// Refuses a job in which no work request would go through the HCA that was asked for.
+///
+/// # Errors
+/// Another HCA is in use, or none.
+pub fn require_hca(pe: &Pe, hca: Option<&Hca>) -> Result<(), Error> {
+    let wanted = match hca {
+        Some(Hca::Mlx5) => "mlx5",
+        Some(Hca::Verbs { .. }) => "verbs",
+        Some(Hca::Null) => NULL,
+        _ => return Ok(()),
+    };
+    if pe.hca_name() == Some(wanted) {
+        return Ok(());
+    }
+    Err(Error::Usage(format!(
+        "--hca {wanted}: no work request would go through it, the other PEs are reached by {}; add --transport ibgda",
+        paths(pe)
+    )))
+}
+
+/// How this PE reaches the others: `p2p`, `ibgda` or `ibrc`, joined by `+` if it is not the same for all; `none` if there are none.
+pub fn paths(pe: &Pe) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for other in (0..pe.n_pes()).filter(|other| *other != pe.my_pe()) {
+        let name = match pe.path(other) {
+            Some(Path::LoadStore) => "p2p",
+            Some(Path::Ibgda) => "ibgda",
+            Some(Path::Ibrc) => "ibrc",
+            _ => "none",
+        };
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    if names.is_empty() { "none".to_owned() } else { names.join("+") }
+}
