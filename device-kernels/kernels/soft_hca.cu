@@ -69,9 +69,6 @@ struct Shared {
     uint64_t moved;     // bytes of that work request that are moved already
     uint32_t place;     // in Tables::qps
     uint32_t available; // blocks to execute
-    uint64_t record;    // where its doorbell record lies
-    uint32_t claimed;   // blocks that the doorbell announced
-    uint32_t early;     // of those, how many may have been read before the record
     // One step of it.
     uint32_t several;                // some work request has more than one block
     uint32_t sizes[kThreads];        // blocks of a work request, were one to start there
@@ -495,29 +492,16 @@ OXSHMEM_DEVICE bool answer(Tables &t, const Slice &slice, Shared &s, uint32_t nu
         // The host rings again when it is done.
         return false;
     }
-    if (state != kStateRts) {
-        trap(t, slice, place);
-        return false;
-    }
+    const uint32_t word = be(port::load<order::acquire, reach::system>(at<uint32_t>(dbr)));
     s.place = place;
     s.consumer = consumer;
     s.moved = moved;
-    s.record = dbr;
-    // A doorbell names a block behind all that it announces, or the last work request of them; the record has the last word.
-    const uint32_t claimed = ((be(static_cast<uint32_t>(s.value)) >> 8) - static_cast<uint32_t>(consumer)) & 0xffff;
-    s.claimed = claimed <= 1u << depth_log2 ? claimed : 0;
-    return true;
-}
-
-// Reads the doorbell record: how much is there to execute. The leader alone.
-OXSHMEM_DEVICE void read_record(Tables &t, const Slice &slice, Shared &s) {
-    const uint32_t word = be(port::load<order::acquire, reach::system>(at<uint32_t>(s.record)));
-    s.available = (word - static_cast<uint32_t>(s.consumer)) & 0xffff;
-    if (word >> 16 != 0 || s.available > 1u << t.qps[s.place].depth_log2) {
-        s.available = 0;
-        trap(t, slice, s.place);
+    s.available = (word - static_cast<uint32_t>(consumer)) & 0xffff;
+    if (state != kStateRts || word >> 16 != 0 || s.available > 1u << depth_log2) {
+        trap(t, slice, place);
+        return false;
     }
-    s.early = s.claimed <= s.available ? s.claimed : 0;
+    return true;
 }
 
 // Finds where work requests start among the first `count` blocks.
@@ -559,9 +543,8 @@ OXSHMEM_DEVICE void stop_at(uint32_t &where, uint32_t block) {
     port::fetch_max<order::relaxed, reach::block>(&where, kThreads - block);
 }
 
-// One step of a queue pair: up to a block of the queue for each thread, of which `early` are read. All threads. False ends the
-// turn.
-OXSHMEM_DEVICE bool step(Tables &t, const Slice &slice, Shared &s, Reader &reader, uint32_t early) {
+// One step of a queue pair: up to a block of the queue for each thread. All threads. False ends the turn.
+OXSHMEM_DEVICE bool step(Tables &t, const Slice &slice, Shared &s) {
     const uint32_t rank = port::thread_rank();
     const uint32_t threads = port::block_threads();
     QpContext &qp = t.qps[s.place];
@@ -575,12 +558,10 @@ OXSHMEM_DEVICE bool step(Tables &t, const Slice &slice, Shared &s, Reader &reade
     port::sync_block();
 
     const uint32_t count = s.available < threads ? s.available : threads;
-    reader.index = s.consumer + rank;
+    Reader reader{t, qp, s.consumer + rank};
     port::vec16 control{};
     if (rank < count) {
-        if (rank >= early) {
-            reader.read_head();
-        }
+        reader.read_head();
         control = reader.segment(0);
         const uint32_t segments = be(control.y) & 0x3f;
         s.sizes[rank] = segments == 0 ? 1 : (segments + 3) / 4;
@@ -699,33 +680,17 @@ OXSHMEM_DEVICE bool step(Tables &t, const Slice &slice, Shared &s, Reader &reade
 
 // Gives the queue pair that rang in register `number` a turn; `value`: what the host rang. All threads.
 OXSHMEM_DEVICE void serve(Tables &t, const Slice &slice, Shared &s, uint32_t number, uint64_t value) {
-    const uint32_t rank = port::thread_rank();
-    if (rank == 0) {
-        s.available = answer(t, slice, s, number, value) ? 1 : 0;
+    if (port::thread_rank() == 0 && !answer(t, slice, s, number, value)) {
+        s.available = 0;
     }
     port::sync_block();
     if (s.available == 0) {
         return;
     }
-    // What was written before the doorbell is read while the leader reads the doorbell record: both may lie behind PCIe.
-    Reader reader{t, t.qps[s.place], s.consumer + rank};
-    if (rank < s.claimed) {
-        reader.read_head();
-    }
-    port::sync_block();
-    if (rank == 0) {
-        read_record(t, slice, s);
-    }
-    port::sync_block();
-    if (s.available == 0) {
-        return;
-    }
-    uint32_t early = s.early;
     uint32_t steps = 0;
-    while (step(t, slice, s, reader, early) && ++steps < kSteps) {
-        early = 0;
+    while (step(t, slice, s) && ++steps < kSteps) {
     }
-    if (rank == 0) {
+    if (port::thread_rank() == 0) {
         port::fetch_add<order::relaxed, reach::device>(&t.control.served, uint64_t{1});
         if (s.available != 0) {
             // Others first. If it has rung meanwhile, that does as well.

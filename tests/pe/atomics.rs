@@ -8,9 +8,11 @@ use crate::rig::Rig;
 
 oxshmem::include_module!(ATOMICS, "atomics");
 
-pub fn values(_: &[String]) -> Outcome {
+/// `atomic_values [PART]`: one in so many of the steps.
+pub fn values(args: &[String]) -> Outcome {
+    let part: u32 = args.first().map_or(Ok(1), |text| text.parse())?;
     let rig = Rig::new(&ATOMICS)?;
-    for (blocks, threads, steps) in [(1, 1, 400u32), (2, 40, 20)] {
+    for (blocks, threads, steps) in [(1, 1, 400 / part), (2, 40, 20 / part)] {
         let words = rig.pe.alloc::<u64>(rig.n_pes() * (blocks * threads) as usize * 6)?;
         rig.run_linear("atomic_values", blocks, threads, (&words, steps, u64::from(threads), rig.report()))?;
         rig.pe.barrier_all()?;
@@ -88,7 +90,7 @@ fn contend<T: Word>(rig: &Rig, kernel: &str, home: usize, blocks: u32, threads: 
     Ok(())
 }
 
-/// `contention [TIMES]`: how often each thread calls each of them.
+/// `atomic_contention [TIMES]`: how often each thread calls each of them.
 pub fn contention(args: &[String]) -> Outcome {
     let times: u32 = args.first().map_or(Ok(4), |text| text.parse())?;
     let rig = Rig::new(&ATOMICS)?;

@@ -131,69 +131,22 @@ struct Descriptor {
     }
 
     // Every word carries the tag of the slot's lap in its lowest bit; the header keeps the bits that gives way.
-    OXSHMEM_DEVICE void seal(uint64_t index) {
-        const uint64_t tag = ((index >> proxy().depth_log2) + 1) & 1;
-        words[0] |= tag;
+    OXSHMEM_DEVICE void store(uint64_t index) const {
+        const abi::Proxy &p = proxy();
+        const uint64_t tag = ((index >> p.depth_log2) + 1) & 1;
+        uint64_t header = words[0] | tag;
         OXSHMEM_UNROLL
         for (uint32_t i = 1; i < 8; ++i) {
-            words[0] |= (words[i] & 1) << i;
-            words[i] = (words[i] & ~1ull) | tag;
+            header |= (words[i] & 1) << i;
         }
+        uint64_t *slot = as<uint64_t>(p.slots + (index & ((1ull << p.depth_log2) - 1)) * abi::kSlotBytes);
+        const auto tagged = [&](uint32_t i) { return (words[i] & ~1ull) | tag; };
+        port::store_pair(slot + 2, tagged(2), tagged(3));
+        port::store_pair(slot + 4, tagged(4), tagged(5));
+        port::store_pair(slot + 6, tagged(6), tagged(7));
+        port::store_pair(slot, header, tagged(1));
     }
 };
-
-OXSHMEM_DEVICE uint64_t *slot_at(uint64_t index) {
-    const abi::Proxy &p = proxy();
-    return as<uint64_t>(p.slots + (index & ((1ull << p.depth_log2) - 1)) * abi::kSlotBytes);
-}
-
-// The place of bit number `rank` of those that are set.
-OXSHMEM_DEVICE uint32_t bit_of_rank(uint32_t bits, uint32_t rank) {
-    uint32_t place = 0;
-    OXSHMEM_UNROLL
-    for (uint32_t step = 16; step != 0; step /= 2) {
-        place += port::count_ones(bits & ((1u << (place + step)) - 1)) <= rank ? step : 0;
-    }
-    return place;
-}
-
-// Stores the descriptors of some lanes of the group, `leaders`, in the order of lanes from slot `first` on. All of the group
-// call.
-OXSHMEM_DEVICE void store_slots(const Posters &group, uint32_t leaders, Descriptor descriptor, uint64_t first) {
-    const uint32_t lane = port::lane_id();
-    const uint64_t index = first + port::count_ones(leaders & ((1u << lane) - 1));
-    descriptor.seal(index);
-    const uint64_t *words = descriptor.words;
-    if (!port::kCoalesced || group.mask != port::kWholeWarp) {
-        if ((leaders >> lane & 1) != 0) {
-            uint64_t *slot = slot_at(index);
-            OXSHMEM_UNROLL
-            for (uint32_t i = 0; i < 8; i += 2) {
-                port::store_pair(slot + i, words[i], words[i + 1]);
-            }
-        }
-        return;
-    }
-    // A lane's own slot would cross PCIe in four pieces of sixteen bytes, and the memory behind it takes so many of them a
-    // second. Four lanes together store a whole one.
-    const uint32_t count = port::count_ones(leaders);
-    for (uint32_t base = 0; base < count; base += 8) {
-        const uint32_t rank = base + lane / 4;
-        const uint32_t source = bit_of_rank(leaders, rank);
-        uint64_t low = 0;
-        uint64_t high = 0;
-        OXSHMEM_UNROLL
-        for (uint32_t part = 0; part < 4; ++part) {
-            const uint64_t its_low = port::shfl(group.mask, words[2 * part], source);
-            const uint64_t its_high = port::shfl(group.mask, words[2 * part + 1], source);
-            low = lane % 4 == part ? its_low : low;
-            high = lane % 4 == part ? its_high : high;
-        }
-        if (rank < count) {
-            port::store_pair(slot_at(first + rank) + 2 * (lane % 4), low, high);
-        }
-    }
-}
 
 // Lets every lane post its descriptor, together with the lanes that converge here. Answers the index behind it, or 0.
 OXSHMEM_OUTLINE uint64_t ibrc_post(const Descriptor &descriptor, int pe) {
@@ -202,7 +155,7 @@ OXSHMEM_OUTLINE uint64_t ibrc_post(const Descriptor &descriptor, int pe) {
     if (first == ~0ull) {
         return 0;
     }
-    store_slots(group, group.mask, descriptor, first);
+    descriptor.store(first + group.rank);
     port::wake_host();
     return first + group.rank + 1;
 }
@@ -321,8 +274,10 @@ OXSHMEM_OUTLINE void ibrc_p(void *dst, uint64_t bits, uint32_t bytes, int pe) {
     if (index == ~0ull) {
         return;
     }
-    descriptor.words[1] |= static_cast<uint64_t>(lanes * bytes) << 48;
-    store_slots(group, leaders, descriptor, index);
+    if ((leaders >> port::lane_id() & 1) != 0) {
+        descriptor.words[1] |= static_cast<uint64_t>(lanes * bytes) << 48;
+        descriptor.store(index + port::count_ones(leaders & ((1u << port::lane_id()) - 1)));
+    }
     port::wake_host();
 }
 
@@ -440,8 +395,8 @@ OXSHMEM_OUTLINE void ibrc_signal(uint64_t *signal, uint64_t value, SignalOp op, 
 OXSHMEM_OUTLINE void ibrc_fence() {
     const Posters group = posters(0);
     const uint64_t index = reserve_slots(group, 1, -1);
-    if (index != ~0ull) {
-        store_slots(group, 1u << group.leader, Descriptor(Work::fence, 0, {0, 0, 0}, 0), index);
+    if (index != ~0ull && group.rank == 0) {
+        Descriptor(Work::fence, 0, {0, 0, 0}, 0).store(index);
         port::wake_host();
     }
 }
