@@ -73,8 +73,14 @@ template <Variant kVariant> OXSHMEM_DEVICE void send(const Problem &m, const Edg
     // All of the block's threads have stored their values before others send them.
     port::sync_block();
     if (kVariant == Variant::p) {
-        for (uint64_t c = port::thread_rank(); c < width; c += port::block_threads()) {
-            p(e.there + first + c, e.row[first + c], pe);
+        // Two values a word; adjacent lanes put adjacent words, which combine on their way through a network.
+        const auto *from = reinterpret_cast<const uint64_t *>(e.row + first);
+        auto *to = reinterpret_cast<uint64_t *>(e.there + first);
+        for (uint64_t c = port::thread_rank(); c < width / 2; c += port::block_threads()) {
+            p(to + c, from[c], pe);
+        }
+        if (width % 2 != 0 && port::thread_rank() == 0) {
+            p(e.there + first + width - 1, e.row[first + width - 1], pe);
         }
         port::sync_block();
         if (port::thread_rank() == 0) {

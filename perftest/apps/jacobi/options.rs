@@ -15,7 +15,7 @@ const MAX_SIDE: i64 = 1 << 24;
 /// How rows travel to the neighbours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Variant {
-    /// Scalar `p`, value by value, of the rows that are computed first, while the others are computed.
+    /// Scalar `p`, two values a word, of the rows that are computed first, while the others are computed.
     P,
     /// Block puts when an iteration is done.
     Put,
