@@ -78,10 +78,11 @@ OXSHMEM_KERNEL(abi_layout, uint64_t *out, uint64_t *count) {
     FIELD(Team, start);
     FIELD(Team, stride);
     FIELD(Team, one_round);
+    FIELD(Team, packet_share);
+    FIELD(Team, epoch);
     FIELD(Team, members);
     FIELD(Team, workspace);
     FIELD(Team, choices);
-    FIELD(Team, epoch);
     SIZE(State);
     FIELD(State, magic);
     FIELD(State, abi_version);
