@@ -22,6 +22,8 @@ pub(crate) struct Cargo {
     pub host: String,
     /// How many compilers may run at a time.
     pub jobs: usize,
+    /// The profile is `release`, or inherits from it.
+    pub release: bool,
 }
 
 impl Cargo {
@@ -36,6 +38,7 @@ impl Cargo {
             target: text("TARGET")?,
             host: text("HOST")?,
             jobs: text("NUM_JOBS")?.parse().unwrap_or(1),
+            release: text("PROFILE")? == "release",
         })
     }
 

@@ -14,6 +14,10 @@ use crate::usage::{self, FunctionUsage};
 /// The architectures that PTX (`compute_N`) and cubins (`sm_N`) are made for, ascending.
 pub const ARCHITECTURES: [u32; 3] = [80, 90, 100];
 
+/// The architecture that other builds than release builds make a cubin for: assembling is most of what device code costs to compile. On
+/// other GPUs the driver compiles the PTX when it is loaded.
+const DEV_ARCHITECTURE: u32 = 90;
+
 /// The oldest CUDA release that knows the last of [`ARCHITECTURES`].
 const OLDEST: (u32, u32) = (12, 8);
 
@@ -170,13 +174,13 @@ fn announces(cargo: &Cargo, this_crate: &Path) -> bool {
 pub(crate) struct Images {
     /// The folder that nvcc's own headers are named under: as nvcc writes it, `..` included.
     toolkit: PathBuf,
-    /// For each architecture, PTX and then the cubin made from it.
-    steps: Vec<(u32, Step, Step)>,
+    /// For each architecture, PTX and then the cubin made from it, if one is made.
+    steps: Vec<(u32, Step, Option<Step>)>,
 }
 
 impl Images {
     /// Write the translation unit to `dir` and lay out the compiler runs there.
-    pub fn prepare(unit: &Unit, dir: &Path, nvcc: &Nvcc, salt: &str) -> Result<Self, Error> {
+    pub fn prepare(unit: &Unit, dir: &Path, nvcc: &Nvcc, salt: &str, release: bool) -> Result<Self, Error> {
         let source = dir.join(format!("{}.cuda.cu", unit.name));
         step::write_if_changed(&source, generate::translation_unit(unit).as_bytes())?;
         let inputs = unit.inputs()?;
@@ -202,7 +206,7 @@ impl Images {
             command.extend(["-o".into(), text(&cubin), text(&ptx)]);
             let what = format!("assembling the PTX of device module {:?} for sm_{arch}", unit.name);
             let assemble = Step { salt: salt.to_owned(), ..Step::after(what, command, &ptx, cubin) };
-            (arch, compile, assemble)
+            (arch, compile, (release || arch == DEV_ARCHITECTURE).then_some(assemble))
         });
         let toolkit = nvcc.path.parent().unwrap_or(Path::new("")).join("..");
         Ok(Self { toolkit, steps: steps.collect() })
@@ -213,13 +217,12 @@ impl Images {
         self.steps.iter().map(|(_, compile, assemble)| -> Job<'_> {
             Box::new(move || {
                 compile.run()?;
-                assemble.run()?;
-                Ok(())
+                assemble.as_ref().map_or(Ok(()), |assemble| assemble.run().map(drop))
             })
         })
     }
 
-    /// The results: PTX without duplicates, all cubins, and the usage of all functions.
+    /// The results: PTX without duplicates, the cubins, and the usage of all functions in these.
     #[allow(clippy::type_complexity, reason = "taken apart where it is called")]
     pub fn collect(&self) -> Result<(Vec<(u32, PathBuf)>, Vec<(u32, PathBuf)>, Vec<FunctionUsage>), Error> {
         let (mut ptx, mut cubins, mut functions) = (Vec::new(), Vec::new(), Vec::new());
@@ -231,8 +234,10 @@ impl Images {
                 ptx.push((*arch, compile.output.clone()));
                 last = text;
             }
-            cubins.push((*arch, assemble.output.clone()));
-            functions.extend(usage::parse(*arch, &assemble.log()?));
+            if let Some(assemble) = assemble {
+                cubins.push((*arch, assemble.output.clone()));
+                functions.extend(usage::parse(*arch, &assemble.log()?));
+            }
         }
         Ok((ptx, cubins, functions))
     }
@@ -254,7 +259,7 @@ impl Images {
         let mut lines: Vec<String> = Vec::new();
         for (_, compile, assemble) in &self.steps {
             let log = compile.log()?;
-            let remarks = assemble.log()?;
+            let remarks = assemble.as_ref().map_or(Ok(String::new()), Step::log)?;
             let remarks = remarks.lines().filter(|line| line.contains("warning"));
             for line in log.lines().chain(remarks).filter(|line| !line.trim().is_empty()) {
                 if !lines.iter().any(|known| known == line) {

@@ -14,9 +14,10 @@
 //!
 //! * by the host's C++ compiler, into a static library that is linked into the program (the `cpu` device), always;
 //! * by nvcc, when there is one: PTX for the virtual architectures in [`ARCHITECTURES`] (or those of them that
-//!   [`Module::architectures`] names), and from each PTX a cubin for the real architecture of the same number. Both go into the
-//!   program: a cubin is loaded at once, PTX serves newer GPUs, for which the driver compiles it. What each function uses is in
-//!   [`Artifacts::usage`] and in the file `<name>.usage.txt`.
+//!   [`Module::architectures`] names), and from each PTX a cubin for the real architecture of the same number; in builds that
+//!   are not release builds for sm_90 alone, since assembling takes the most time. Both go into the
+//!   program: a cubin is loaded at once, PTX serves other and newer GPUs, for which the driver compiles it. What each function uses is
+//!   in [`Artifacts::usage`] and in the file `<name>.usage.txt`.
 //!
 //! PTX that differs from the next lower architecture's in nothing but its `.target` line is left out.
 //!
@@ -189,7 +190,9 @@ impl Module {
 
         let cpu = cpu::Object::prepare(&unit, &work.dir, &toolchain)?;
         let cuda = match &nvcc {
-            cuda::Found::Compiler(nvcc) => Some(cuda::Images::prepare(&unit, &work.dir, nvcc, &cuda::salt(nvcc, env))?),
+            cuda::Found::Compiler(nvcc) => {
+                Some(cuda::Images::prepare(&unit, &work.dir, nvcc, &cuda::salt(nvcc, env), cargo.release)?)
+            }
             cuda::Found::SwitchedOff | cuda::Found::Nothing => None,
         };
         let mut jobs: Vec<step::Job<'_>> = vec![Box::new(|| cpu.build())];

@@ -63,6 +63,7 @@ pub(crate) fn cargo_for(dir: &Path, package: &str) -> Cargo {
         host: target.clone(),
         target,
         jobs: 2,
+        release: true,
     }
 }
 
@@ -406,6 +407,20 @@ fn ptx_cubins_and_usage_come_out() {
     space.dir.write("a.cu", "int answer() { return 1; } // broken\n");
     let error = space.build(&Module::new("kernels").source("a.cu"), "crate", &env).unwrap_err().to_string();
     assert!(error.contains("compute_80") && error.contains("kernel.cu(1): error: broken"), "{error}");
+}
+
+#[test]
+fn only_release_builds_assemble_for_every_architecture() {
+    let space = Workspace::new();
+    space.dir.write("a.cu", "int answer() { return 1; }\n");
+    let nvcc = program(&space.dir.path().join("nvcc"), FAKE_NVCC);
+    let env = |name: &str| (name == "NVCC").then(|| nvcc.clone().into_os_string());
+    let cargo = Cargo { release: false, ..cargo_for(space.dir.path(), "crate") };
+    let module = Module::new("kernels").source("a.cu");
+    let (artifacts, _) = module.compile_in(&cargo, &space.dir.path().join("include"), &env).unwrap();
+    assert_eq!(artifacts.ptx.iter().map(|(arch, _)| *arch).collect::<Vec<_>>(), [80, 90]);
+    assert_eq!(artifacts.cubins.iter().map(|(arch, _)| *arch).collect::<Vec<_>>(), [90]);
+    assert_eq!(artifacts.usage.iter().map(|f| f.arch).collect::<Vec<_>>(), [90]);
 }
 
 #[test]
