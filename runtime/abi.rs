@@ -261,6 +261,30 @@ pub const fn packet_share(n_pes: usize) -> u32 {
     (PACKET_BYTES / n_pes as u64 / 32 * 32) as u32
 }
 
+/// The calls that members announce to each other, and that the host's kernel makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Call {
+    /// All have entered.
+    Sync = 1,
+    /// The same, after a quiet.
+    Barrier = 2,
+    /// [`Collective::Broadcast`].
+    Broadcast = 3,
+    /// [`Collective::Collect`].
+    Collect = 4,
+    /// [`Collective::Fcollect`].
+    Fcollect = 5,
+    /// [`Collective::Alltoall`].
+    Alltoall = 6,
+    /// [`Collective::Alltoalls`].
+    Alltoalls = 7,
+    /// [`Collective::Reduce`].
+    Reduce = 8,
+    /// [`Collective::Reducescatter`].
+    Reducescatter = 9,
+}
+
 /// Collectives that have a choice of algorithms; the rows of [`Team::choices`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]

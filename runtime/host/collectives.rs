@@ -5,8 +5,8 @@ use bytemuck::{Pod, Zeroable};
 use super::SymmetricSlice;
 use super::mem::bytes_of;
 use crate::Result;
-use crate::abi::{ReduceOp, Type};
-use crate::device::{KernelArgs, Stream};
+use crate::abi::{Call, ReduceOp, Type};
+use crate::device::Stream;
 use crate::heap::HeapError;
 use crate::pe::Pe;
 use crate::team::{Team, TeamError};
@@ -78,12 +78,14 @@ fn is_defined(op: ReduceOp, element: Type) -> bool {
     }
 }
 
-/// A kernel and its arguments, less the team.
-struct Call<A> {
-    kernel: &'static str,
+/// The arguments of the kernel: call, team, dst, src, n, then the root or both strides, the element's bytes or type, and the operator.
+type Args = (u32, i32, u64, u64, u64, i64, i64, u32, u32);
+
+/// A launch of the kernel.
+struct Launch {
     /// That goes through one PE's hands, for the number of threads.
     bytes: u64,
-    args: A,
+    args: Args,
 }
 
 /// What a transfer has as arguments: destination and source.
@@ -150,8 +152,8 @@ macro_rules! collectives {
                 #[allow(clippy::too_many_arguments)]
                 pub fn $on_stream $(<$element: $bound>)? (&self, $team: &Team $(, $arg: $type)*, stream: &Stream) -> Result<()> {
                     let $pe = self;
-                    let (call, refused) = $call;
-                    self.queue(call, stream)?;
+                    let (launch, refused) = $call;
+                    self.queue(launch, stream)?;
                     refused.map_or(Ok(()), Err)
                 }
             )*
@@ -161,18 +163,17 @@ macro_rules! collectives {
 
 /// What to launch, and the error to answer. With an error, device code is given sides that it refuses, and so the other members learn that
 /// this one's call is not to be had.
-type Checked<A> = (Call<A>, Option<crate::Error>);
+type Checked = (Launch, Option<crate::Error>);
 
-fn checked<A>(
-    kernel: &'static str,
-    bytes: u64,
-    sides: Result<Sides, impl Into<crate::Error>>,
-    args: impl FnOnce(Sides) -> A,
-) -> Checked<A> {
+fn checked(bytes: u64, sides: Result<Sides, impl Into<crate::Error>>, args: impl FnOnce(Sides) -> Args) -> Checked {
     match sides {
-        Ok(sides) => (Call { kernel, bytes, args: args(sides) }, None),
-        Err(error) => (Call { kernel, bytes: 0, args: args(NOWHERE) }, Some(error.into())),
+        Ok(sides) => (Launch { bytes, args: args(sides) }, None),
+        Err(error) => (Launch { bytes: 0, args: args(NOWHERE) }, Some(error.into())),
     }
+}
+
+fn meeting(call: Call, handle: i32) -> Checked {
+    (Launch { bytes: 0, args: (call as u32, handle, 0, 0, 0, 0, 0, 0, 0) }, None)
 }
 
 collectives! {
@@ -180,21 +181,21 @@ collectives! {
     /// visible to all; it completes no network operation.
     team_sync / team_sync_on_stream(pe, team) => {
         let handle = team.live_handle(pe)?;
-        (Call { kernel: "oxshmem_host_team_sync", bytes: 0, args: (handle,) }, None)
+        meeting(Call::Sync, handle)
     };
 
     /// [`quiet`](Pe::quiet), then [`team_sync`](Pe::team_sync).
     barrier / barrier_on_stream(pe, team) => {
         let handle = team.live_handle(pe)?;
-        (Call { kernel: "oxshmem_host_team_barrier", bytes: 0, args: (handle,) }, None)
+        meeting(Call::Barrier, handle)
     };
 
     /// Copies `n` elements of `src` of member `root` to `dst` of every member, its own included. `dst` may be `src`.
     broadcast / broadcast_on_stream<T: Pod>(pe, team, dst: &SymmetricSlice<T>, src: &SymmetricSlice<T>, n: usize, root: usize) => {
         let handle = team.live_handle(pe)?;
         let bytes = bytes_of::<T>(n);
-        checked("oxshmem_host_broadcast", bytes, sides((dst, n), (src, n)), |(dst, src)| {
-            (handle, dst, src, refusable(bytes, dst), pe.peer(root))
+        checked(bytes, sides((dst, n), (src, n)), |(dst, src)| {
+            (Call::Broadcast as u32, handle, dst, src, refusable(bytes, dst), pe.peer(root).into(), 0, 0, 0)
         })
     };
 
@@ -203,8 +204,8 @@ collectives! {
     collect / collect_on_stream<T: Pod>(pe, team, dst: &SymmetricSlice<T>, src: &SymmetricSlice<T>, n: usize) => {
         let handle = team.live_handle(pe)?;
         let bytes = bytes_of::<T>(n);
-        checked("oxshmem_host_collect", parts(bytes as usize, team.n_pes()) as u64, sides((dst, n), (src, n)), |(dst, src)| {
-            (handle, dst, src, refusable(bytes, dst))
+        checked(parts(bytes as usize, team.n_pes()) as u64, sides((dst, n), (src, n)), |(dst, src)| {
+            (Call::Collect as u32, handle, dst, src, refusable(bytes, dst), 0, 0, 0, 0)
         })
     };
 
@@ -212,8 +213,8 @@ collectives! {
     fcollect / fcollect_on_stream<T: Pod>(pe, team, dst: &SymmetricSlice<T>, src: &SymmetricSlice<T>, n: usize) => {
         let (handle, total) = (team.live_handle(pe)?, parts(n, team.n_pes()));
         let bytes = bytes_of::<T>(n);
-        checked("oxshmem_host_fcollect", bytes_of::<T>(total), sides((dst, total), (src, n)), |(dst, src)| {
-            (handle, dst, src, refusable(bytes, dst))
+        checked(bytes_of::<T>(total), sides((dst, total), (src, n)), |(dst, src)| {
+            (Call::Fcollect as u32, handle, dst, src, refusable(bytes, dst), 0, 0, 0, 0)
         })
     };
 
@@ -221,8 +222,8 @@ collectives! {
     alltoall / alltoall_on_stream<T: Pod>(pe, team, dst: &SymmetricSlice<T>, src: &SymmetricSlice<T>, n: usize) => {
         let (handle, total) = (team.live_handle(pe)?, parts(n, team.n_pes()));
         let bytes = bytes_of::<T>(n);
-        checked("oxshmem_host_alltoall", bytes_of::<T>(total), sides((dst, total), (src, total)), |(dst, src)| {
-            (handle, dst, src, refusable(bytes, dst))
+        checked(bytes_of::<T>(total), sides((dst, total), (src, total)), |(dst, src)| {
+            (Call::Alltoall as u32, handle, dst, src, refusable(bytes, dst), 0, 0, 0, 0)
         })
     };
 
@@ -230,8 +231,9 @@ collectives! {
     alltoalls / alltoalls_on_stream<T: Pod>(pe, team, dst: &SymmetricSlice<T>, src: &SymmetricSlice<T>, dst_stride: usize, src_stride: usize, n: usize) => {
         let (handle, total) = (team.live_handle(pe)?, parts(n, team.n_pes()));
         let range = sides((dst, span(total, dst_stride)), (src, span(total, src_stride)));
-        checked("oxshmem_host_alltoalls", bytes_of::<T>(total), range, |(dst, src)| {
-            (handle, dst, src, stride(dst_stride), stride(src_stride), refusable(word(n), dst), size_of::<T>() as u32)
+        checked(bytes_of::<T>(total), range, |(dst, src)| {
+            let (n, element) = (refusable(word(n), dst), size_of::<T>() as u32);
+            (Call::Alltoalls as u32, handle, dst, src, n, stride(dst_stride), stride(src_stride), element, 0)
         })
     };
 
@@ -240,18 +242,17 @@ collectives! {
     reduce / reduce_on_stream<T: Reducible>(pe, team, op: ReduceOp, dst: &SymmetricSlice<T>, src: &SymmetricSlice<T>, n: usize) => {
         let handle = team.live_handle(pe)?;
         let range = sides((dst, n), (src, n)).map_err(Into::into).and_then(|sides| defined::<T>(op, sides));
-        checked("oxshmem_host_reduce", bytes_of::<T>(n), range, |(dst, src)| {
-            (handle, op as u32, T::TYPE as u32, dst, src, refusable(word(n), dst))
+        checked(bytes_of::<T>(n), range, |(dst, src)| {
+            (Call::Reduce as u32, handle, dst, src, refusable(word(n), dst), 0, 0, T::TYPE as u32, op as u32)
         })
     };
 
-    /// Combines `n` elements for each member of `src` of all members, and puts the i-th `n` of the result into `dst` of member i. `dst` may be
-    /// `src`.
+    /// Combines `n` elements for each member of `src` of all members, and puts the i-th `n` of the result into `dst` of member i.
     reducescatter / reducescatter_on_stream<T: Reducible>(pe, team, op: ReduceOp, dst: &SymmetricSlice<T>, src: &SymmetricSlice<T>, n: usize) => {
         let (handle, total) = (team.live_handle(pe)?, parts(n, team.n_pes()));
         let range = sides((dst, n), (src, total)).map_err(Into::into).and_then(|sides| defined::<T>(op, sides));
-        checked("oxshmem_host_reducescatter", bytes_of::<T>(total), range, |(dst, src)| {
-            (handle, op as u32, T::TYPE as u32, dst, src, refusable(word(n), dst))
+        checked(bytes_of::<T>(total), range, |(dst, src)| {
+            (Call::Reducescatter as u32, handle, dst, src, refusable(word(n), dst), 0, 0, T::TYPE as u32, op as u32)
         })
     };
 }
@@ -270,10 +271,10 @@ fn stride(stride: usize) -> i64 {
 }
 
 impl Pe {
-    fn queue<A: KernelArgs>(&self, call: Call<A>, stream: &Stream) -> Result<()> {
-        let threads = self.copy_threads(call.bytes);
-        // SAFETY: the kernels check every address and number themselves, but for memory outside the heap, which a slice is not.
-        unsafe { self.queue_collective(stream, call.kernel, threads, call.args) }
+    fn queue(&self, launch: Launch, stream: &Stream) -> Result<()> {
+        let threads = self.copy_threads(launch.bytes);
+        // SAFETY: the kernel checks every address and number itself, but for memory outside the heap, which a slice is not.
+        unsafe { self.queue_collective(stream, "oxshmem_host_collective", threads, launch.args) }
     }
 }
 
