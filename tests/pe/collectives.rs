@@ -383,8 +383,7 @@ impl Bench {
             let wrong = (0..image.len()).find(|at| seen[*at] != image[*at]);
             if let Some(at) = wrong {
                 let at_address = self.arena.address() + at as u64;
-                let near =
-                    left.iter().filter(|case| case.step.dst <= at_address || case.step.src <= at_address).next_back();
+                let near = left.iter().rfind(|case| case.step.dst <= at_address || case.step.src <= at_address);
                 panic!("PE {}: a byte outside dst was written, near {:?}", self.rig.me(), near.map(|case| &case.name));
             }
             left = rest;
@@ -539,6 +538,7 @@ pub fn collective_errors(_: &[String]) -> Outcome {
     let overlap = |kind: &FaultKind| matches!(kind, FaultKind::Overlap { .. });
     let argument = |kind: &FaultKind| matches!(kind, FaultKind::BadArgument { .. });
     type Change = fn(&mut Step);
+    type IsRight = fn(&FaultKind) -> bool;
     // One PE's call differs.
     let differs: [(Call, Change); 9] = [
         (Call::Broadcast, |step| step.call = Call::Fcollect as u32),
@@ -552,7 +552,7 @@ pub fn collective_errors(_: &[String]) -> Outcome {
         (Call::Sync, |step| step.call = Call::Collect as u32),
     ];
     // One PE's call is refused.
-    let refused: [(Call, Change, fn(&FaultKind) -> bool); 9] = [
+    let refused: [(Call, Change, IsRight); 9] = [
         (Call::Broadcast, |step| step.root = -1, argument),
         (Call::Broadcast, |step| step.root = 1000, argument),
         (Call::Fcollect, |step| step.src = 64, outside),
