@@ -97,6 +97,15 @@ template <class Scope> OXSHMEM_OUTLINE int alltoall_bytes(int handle, void *dst,
     return gather_parts<Scope>(handle, Collective::alltoall, Op::alltoall, Call::alltoall, dst, src, bytes, bytes);
 }
 
+// Calls `visit` for each element of a piece that begins `offset` bytes into the data, of which `left` bytes are left: with its
+// place in the piece and its number. (A template, because NVRTC takes generic lambdas for host functions.)
+template <class Visit> OXSHMEM_DEVICE void each_element(uint32_t element, uint32_t offset, uint64_t left, Visit visit) {
+    const uint32_t end = left < kPiece ? static_cast<uint32_t>(left) : kPiece;
+    for (uint32_t at = 0; at < end; at += element) {
+        visit(at, (offset + at) / element);
+    }
+}
+
 // Elements lie `strides` bytes apart, `n` of them for each member.
 template <class Scope>
 OXSHMEM_OUTLINE int alltoalls_bytes(int handle, void *dst, const void *src, ptrdiff_t dst_stride, ptrdiff_t src_stride,
@@ -131,22 +140,16 @@ OXSHMEM_OUTLINE int alltoalls_bytes(int handle, void *dst, const void *src, ptrd
     const Algorithm algorithm = choose(session, Collective::alltoalls, bytes);
     Scope::sync();
     if (session.team.one_round && algorithm == Algorithm::packets && bytes <= packet_room(session.team)) {
-        const auto each = [&](uint32_t offset, uint64_t left, auto visit) {
-            const uint32_t end = left < kPiece ? static_cast<uint32_t>(left) : kPiece;
-            for (uint32_t at = 0; at < end; at += element) {
-                visit(at, (offset + at) / element);
-            }
-        };
         const auto load = [&](int member, uint32_t offset, uint64_t left) {
             vec16 value{};
-            each(offset, left, [&](uint32_t at, uint64_t index) {
+            each_element(element, offset, left, [&](uint32_t at, uint64_t index) {
                 const uint64_t number = static_cast<uint64_t>(member) * n + index;
                 memcpy(reinterpret_cast<char *>(&value) + at, at_offset(src, number * strides.src), element);
             });
             return value;
         };
         const auto store = [&](int member, uint32_t offset, vec16 value, uint64_t left) {
-            each(offset, left, [&](uint32_t at, uint64_t index) {
+            each_element(element, offset, left, [&](uint32_t at, uint64_t index) {
                 const uint64_t number = static_cast<uint64_t>(member) * n + index;
                 memcpy(at_offset(dst, number * strides.dst), reinterpret_cast<const char *>(&value) + at, element);
             });

@@ -174,44 +174,46 @@ template <class T, ReduceOp O> struct Combine {
     OXSHMEM_DEVICE ReduceOp op() const { return O; }
 };
 
+// combine_as, or the first value where there is no such reduction. (Not a generic lambda: NVRTC takes those for host
+// functions.)
+template <ReduceOp O, class T> OXSHMEM_DEVICE port::vec16 combine_if(port::vec16 a, port::vec16 b) {
+    if constexpr (reducible<T, O>) {
+        return combine_as<O, T>(a, b);
+    } else {
+        return a;
+    }
+}
+
 template <ReduceOp O> OXSHMEM_DEVICE port::vec16 combine_type(Type type, port::vec16 a, port::vec16 b) {
-    const auto with = [&](auto zero) {
-        using T = decltype(zero);
-        if constexpr (reducible<T, O>) {
-            return combine_as<O, T>(a, b);
-        } else {
-            return a;
-        }
-    };
     switch (type) {
     case Type::int8:
-        return with(int8_t{});
+        return combine_if<O, int8_t>(a, b);
     case Type::int16:
-        return with(int16_t{});
+        return combine_if<O, int16_t>(a, b);
     case Type::int32:
-        return with(int32_t{});
+        return combine_if<O, int32_t>(a, b);
     case Type::int64:
-        return with(int64_t{});
+        return combine_if<O, int64_t>(a, b);
     case Type::uint8:
-        return with(uint8_t{});
+        return combine_if<O, uint8_t>(a, b);
     case Type::uint16:
-        return with(uint16_t{});
+        return combine_if<O, uint16_t>(a, b);
     case Type::uint32:
-        return with(uint32_t{});
+        return combine_if<O, uint32_t>(a, b);
     case Type::uint64:
-        return with(uint64_t{});
+        return combine_if<O, uint64_t>(a, b);
     case Type::float32:
-        return with(float{});
+        return combine_if<O, float>(a, b);
     case Type::float64:
-        return with(double{});
+        return combine_if<O, double>(a, b);
     case Type::complex32:
-        return with(complex<float>{});
+        return combine_if<O, complex<float>>(a, b);
     case Type::complex64:
-        return with(complex<double>{});
+        return combine_if<O, complex<double>>(a, b);
     case Type::half:
-        return with(half{});
+        return combine_if<O, half>(a, b);
     case Type::bfloat16:
-        return with(bfloat16{});
+        return combine_if<O, bfloat16>(a, b);
     }
     return a;
 }
