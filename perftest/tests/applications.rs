@@ -1,54 +1,21 @@
 //! The applications, and the test of collectives, from the outside: results right over each transport, JSON, pictures, and what they say when something is wrong.
 #![allow(clippy::unwrap_used)]
 
-use std::path::PathBuf;
-use std::process::{Command, Output};
-use std::sync::atomic::{AtomicU32, Ordering};
+mod common;
 
 use serde_json::Value;
+
+use common::{File, run, text};
 
 const JACOBI: &str = env!("CARGO_BIN_EXE_jacobi");
 const ALLTOALL: &str = env!("CARGO_BIN_EXE_alltoall");
 const COLLECTIVES: &str = env!("CARGO_BIN_EXE_shmem_collective_latency");
 const TRANSPORTS: [&str; 3] = ["p2p", "ibgda", "ibrc"];
 
-fn run(program: &str, args: &str, env: &[(&str, &str)]) -> Output {
-    let mut command = Command::new(program);
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("OXSHMEM_")) {
-        command.env_remove(name);
-    }
-    command.args(args.split_whitespace()).envs(env.iter().copied()).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// A file that goes away with the test.
-struct File(PathBuf);
-
-impl File {
-    fn new(end: &str) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self(std::env::temp_dir().join(format!("oxshmem-applications-{}-{number}.{end}", std::process::id())))
-    }
-
-    fn read(&self) -> String {
-        std::fs::read_to_string(&self.0).unwrap()
-    }
-}
-
-impl Drop for File {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
 /// Runs a program that shall succeed, with wrong data nowhere; its rows.
 fn rows(program: &str, args: &str, env: &[(&str, &str)]) -> Vec<Value> {
     let json = File::new("jsonl");
-    let output = run(program, &format!("{args} --device cpu --json {}", json.0.display()), env);
+    let output = run(program, &format!("{args} --device cpu --json {}", json.path().display()), env);
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success() && err.is_empty(), "{args}: {out}{err}");
     let rows: Vec<Value> = json.read().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -125,7 +92,7 @@ fn jacobi_scales_over_jobs() {
     for (scaling, heights) in [("strong", [32, 32, 32]), ("weak", [32, 62, 92])] {
         let args = format!(
             "--scaling {scaling} --npes 3 --nx 40 --ny 32 --niter 20 --variant overlap --plot {}",
-            plot.0.display()
+            plot.path().display()
         );
         let rows = rows(JACOBI, &args, &[]);
         let shapes: Vec<_> =
@@ -141,9 +108,9 @@ fn jacobi_scales_over_jobs() {
 #[test]
 fn pictures_are_drawn() {
     let plot = File::new("svg");
-    rows(JACOBI, &format!("--npes 2 --nx 200 --ny 20 --niter 20 --variant p --plot {}", plot.0.display()), &[]);
+    rows(JACOBI, &format!("--npes 2 --nx 200 --ny 20 --niter 20 --variant p --plot {}", plot.path().display()), &[]);
     assert!(plot.read().matches("<rect").count() > 96 * 20);
-    rows(ALLTOALL, &format!("--npes 2 -b 8 -e 64 -n 5 --plot {}", plot.0.display()), &[]);
+    rows(ALLTOALL, &format!("--npes 2 -b 8 -e 64 -n 5 --plot {}", plot.path().display()), &[]);
     assert!(plot.read().contains("exchange, p99"));
 }
 
@@ -206,7 +173,7 @@ fn collectives_leave_what_they_should() {
         }
     }
     let plot = File::new("svg");
-    let args = format!("--npes 2 -b 8 -e 64 -n 3 --collective reduce --scope block --plot {}", plot.0.display());
+    let args = format!("--npes 2 -b 8 -e 64 -n 3 --collective reduce --scope block --plot {}", plot.path().display());
     assert!(rows(COLLECTIVES, &args, &[]).iter().all(|row| row["collective"] == "reduce" && row["scope"] == "block"));
     assert!(plot.read().contains("reduce, block"));
     rows(COLLECTIVES, "--npes 1 -b 8 -e 8 -n 2", &[]);
@@ -234,7 +201,7 @@ fn wrong_results_are_errors_with_their_place() {
         (ALLTOALL, "--mode moe -b 64 -e 64 -n 3 --corrupt 9", "experts made of a token, byte 9:"),
     ] {
         let json = File::new("jsonl");
-        let args = format!("{args} --npes 2 --transport p2p --device cpu --json {}", json.0.display());
+        let args = format!("{args} --npes 2 --transport p2p --device cpu --json {}", json.path().display());
         let error = failure(program, &args, &[]);
         assert!(error.contains(part) && error.contains("1 of"), "{args}: {error}");
         assert!(json.read().lines().all(|line| serde_json::from_str::<Value>(line).unwrap()["verified"] == false));

@@ -1,12 +1,14 @@
 //! Every program from the outside: exit status, table, JSON, and what it says when something is wrong.
 #![allow(clippy::unwrap_used)]
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::sync::atomic::{AtomicU32, Ordering};
+mod common;
+
+use std::path::Path;
 
 use oxshmem_perftest::bench::Bench;
 use oxshmem_perftest::report::Row;
+
+use common::{File, run, text};
 
 fn program(bench: Bench) -> &'static str {
     match bench {
@@ -24,39 +26,6 @@ fn program(bench: Bench) -> &'static str {
     }
 }
 
-fn run(program: &str, args: &str, env: &[(&str, &str)]) -> Output {
-    let mut command = Command::new(program);
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("OXSHMEM_")) {
-        command.env_remove(name);
-    }
-    command.args(args.split_whitespace()).envs(env.iter().copied()).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// A file that goes away with the test.
-struct File(PathBuf);
-
-impl File {
-    fn new(end: &str) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self(std::env::temp_dir().join(format!("oxshmem-programs-{}-{number}.{end}", std::process::id())))
-    }
-
-    fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for File {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
 /// Runs a test that shall succeed; its rows.
 fn rows(bench: Bench, args: &str) -> Vec<Row> {
     rows_of(program(bench), bench, args)
@@ -68,7 +37,7 @@ fn rows_of(program: &str, bench: Bench, args: &str) -> Vec<Row> {
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{} {args}: {out}{err}", bench.name());
     assert_eq!(err, "", "{} {args}", bench.name());
-    let lines = std::fs::read_to_string(json.path()).unwrap();
+    let lines = json.read();
     let rows: Vec<Row> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     // A title, the columns' titles, and a line for each row.
     assert_eq!(out.lines().count(), rows.len() + 2, "{out}");
@@ -157,7 +126,7 @@ fn more_pes_wait_and_more_qps_are_used() {
 fn a_plot_is_drawn() {
     let plot = File::new("svg");
     rows(Bench::PutLatency, &format!("-b 8 -e 64 -f 2 -n 5 --transport p2p --plot {}", plot.path().display()));
-    let svg = std::fs::read_to_string(plot.path()).unwrap();
+    let svg = plot.read();
     assert!(svg.starts_with("<svg") && svg.contains("thread scope, p99") && svg.contains("[us]"));
 }
 
@@ -185,7 +154,7 @@ fn wrong_data_is_an_error_with_its_place() {
         }
         let place = [format!("byte {byte}:"), format!("word {}:", byte / 8)];
         assert!(place.iter().any(|place| error.contains(place)), "{name}: {error}");
-        let line = std::fs::read_to_string(json.path()).unwrap();
+        let line = json.read();
         let row: Row = serde_json::from_str(&line).unwrap();
         assert!(!row.verified, "{name}");
     }

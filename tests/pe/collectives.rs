@@ -2,28 +2,13 @@
 //! nothing; and calls that do not belong together.
 
 use bytemuck::{Pod, Zeroable};
-use oxshmem::abi::{Algorithm, ReduceOp, TEAM_WORLD, Team as Row, Type};
+use oxshmem::abi::{Algorithm, Call, ReduceOp, TEAM_WORLD, Team as Row, Type};
 use oxshmem::{Error, FaultKind, SymmetricSlice};
 
 use crate::Outcome;
 use crate::rig::{Rig, mix};
 
 oxshmem::include_module!(COLLECTIVES, "collectives");
-
-/// `abi::Call` of `abi.h`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-enum Call {
-    Sync = 1,
-    Barrier = 2,
-    Broadcast = 3,
-    Collect = 4,
-    Fcollect = 5,
-    Alltoall = 6,
-    Alltoalls = 7,
-    Reduce = 8,
-    Reducescatter = 9,
-}
 
 /// Mirrors `Step` of `kernels/collectives.cu`.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
