@@ -14,8 +14,8 @@ use crate::usage::{self, FunctionUsage};
 /// The architectures that PTX (`compute_N`) and cubins (`sm_N`) are made for, ascending.
 pub const ARCHITECTURES: [u32; 3] = [80, 90, 100];
 
-/// The architecture that other builds than release builds make a cubin for: assembling is most of what device code costs to compile. On
-/// other GPUs the driver compiles the PTX when it is loaded.
+/// The architecture that other builds than release builds make a cubin for, from the PTX of the lowest architecture: device code takes
+/// long to compile, most of all to assemble. On other GPUs the driver compiles the PTX when it is loaded.
 const DEV_ARCHITECTURE: u32 = 90;
 
 /// The oldest CUDA release that knows the last of [`ARCHITECTURES`].
@@ -169,13 +169,20 @@ fn announces(cargo: &Cargo, this_crate: &Path) -> bool {
     cargo.package == "oxshmem" || hidden
 }
 
+/// PTX of an architecture, and the cubin made from it: for the same architecture or, in other than release builds, a newer one.
+#[derive(Debug)]
+struct Image {
+    virtual_arch: u32,
+    compile: Step,
+    assemble: Option<(u32, Step)>,
+}
+
 /// PTX and cubins of a module.
 #[derive(Debug)]
 pub(crate) struct Images {
     /// The folder that nvcc's own headers are named under: as nvcc writes it, `..` included.
     toolkit: PathBuf,
-    /// For each architecture, PTX and then the cubin made from it, if one is made.
-    steps: Vec<(u32, Step, Option<Step>)>,
+    steps: Vec<Image>,
 }
 
 impl Images {
@@ -186,7 +193,8 @@ impl Images {
         let inputs = unit.inputs()?;
         let file = |end: String| dir.join(format!("{}.{end}", unit.name));
         let text = |path: &Path| path.display().to_string();
-        let steps = unit.architectures.iter().map(|&arch| {
+        let made = if release { unit.architectures.len() } else { 1 };
+        let steps = unit.architectures.iter().take(made).map(|&arch| {
             let ptx = file(format!("compute_{arch}.ptx"));
             let depfile = file(format!("compute_{arch}.d"));
             let mut command =
@@ -201,12 +209,15 @@ impl Images {
                 inputs: inputs.clone(),
                 depfile: Some(depfile),
             };
-            let cubin = file(format!("sm_{arch}.cubin"));
-            let mut command = vec![text(&nvcc.path), "-cubin".into(), format!("-arch=sm_{arch}"), "-Xptxas=-v".into()];
+            let real = if release { arch } else { arch.max(DEV_ARCHITECTURE) };
+            // Builds of both kinds share this folder, and neither is to undo the other's work.
+            let cubin =
+                file(if real == arch { format!("sm_{real}.cubin") } else { format!("compute_{arch}.sm_{real}.cubin") });
+            let mut command = vec![text(&nvcc.path), "-cubin".into(), format!("-arch=sm_{real}"), "-Xptxas=-v".into()];
             command.extend(["-o".into(), text(&cubin), text(&ptx)]);
-            let what = format!("assembling the PTX of device module {:?} for sm_{arch}", unit.name);
+            let what = format!("assembling the PTX of device module {:?} for sm_{real}", unit.name);
             let assemble = Step { salt: salt.to_owned(), ..Step::after(what, command, &ptx, cubin) };
-            (arch, compile, (release || arch == DEV_ARCHITECTURE).then_some(assemble))
+            Image { virtual_arch: arch, compile, assemble: (release || !unit.large).then_some((real, assemble)) }
         });
         let toolkit = nvcc.path.parent().unwrap_or(Path::new("")).join("..");
         Ok(Self { toolkit, steps: steps.collect() })
@@ -214,10 +225,10 @@ impl Images {
 
     /// One job for each architecture.
     pub fn jobs(&self) -> impl Iterator<Item = Job<'_>> {
-        self.steps.iter().map(|(_, compile, assemble)| -> Job<'_> {
+        self.steps.iter().map(|Image { compile, assemble, .. }| -> Job<'_> {
             Box::new(move || {
                 compile.run()?;
-                assemble.as_ref().map_or(Ok(()), |assemble| assemble.run().map(drop))
+                assemble.as_ref().map_or(Ok(()), |(_, assemble)| assemble.run().map(drop))
             })
         })
     }
@@ -227,16 +238,16 @@ impl Images {
     pub fn collect(&self) -> Result<(Vec<(u32, PathBuf)>, Vec<(u32, PathBuf)>, Vec<FunctionUsage>), Error> {
         let (mut ptx, mut cubins, mut functions) = (Vec::new(), Vec::new(), Vec::new());
         let mut last = String::new();
-        for (arch, compile, assemble) in &self.steps {
+        for Image { virtual_arch: arch, compile, assemble } in &self.steps {
             let text = std::fs::read_to_string(&compile.output).map_err(Error::file(&compile.output))?;
             let text = without_target(&text);
             if text != last {
                 ptx.push((*arch, compile.output.clone()));
                 last = text;
             }
-            if let Some(assemble) = assemble {
-                cubins.push((*arch, assemble.output.clone()));
-                functions.extend(usage::parse(*arch, &assemble.log()?));
+            if let Some((real, assemble)) = assemble {
+                cubins.push((*real, assemble.output.clone()));
+                functions.extend(usage::parse(*real, &assemble.log()?));
             }
         }
         Ok((ptx, cubins, functions))
@@ -245,7 +256,7 @@ impl Images {
     /// Files that the PTX was made from, without the CUDA toolkit's.
     pub fn dependencies(&self) -> Result<Vec<PathBuf>, Error> {
         let mut paths = Vec::new();
-        for (_, compile, _) in &self.steps {
+        for Image { compile, .. } in &self.steps {
             paths.extend(compile.dependencies()?);
         }
         paths.retain(|path| !path.starts_with(&self.toolkit));
@@ -257,9 +268,9 @@ impl Images {
     /// What the compilers remarked, without repeating what they say for every architecture.
     pub fn warnings(&self) -> Result<Vec<String>, Error> {
         let mut lines: Vec<String> = Vec::new();
-        for (_, compile, assemble) in &self.steps {
+        for Image { compile, assemble, .. } in &self.steps {
             let log = compile.log()?;
-            let remarks = assemble.as_ref().map_or(Ok(String::new()), Step::log)?;
+            let remarks = assemble.as_ref().map_or(Ok(String::new()), |(_, assemble)| assemble.log())?;
             let remarks = remarks.lines().filter(|line| line.contains("warning"));
             for line in log.lines().chain(remarks).filter(|line| !line.trim().is_empty()) {
                 if !lines.iter().any(|known| known == line) {

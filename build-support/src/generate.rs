@@ -23,6 +23,8 @@ pub(crate) struct Unit {
     pub headers: PathBuf,
     /// What PTX is made for, ascending.
     pub architectures: Vec<u32>,
+    /// Cubins are made in release builds alone.
+    pub large: bool,
 }
 
 impl Unit {
@@ -62,6 +64,7 @@ impl Unit {
             defines: module.defines.clone(),
             headers: headers.to_owned(),
             architectures,
+            large: module.large,
         })
     }
 

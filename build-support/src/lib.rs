@@ -14,10 +14,10 @@
 //!
 //! * by the host's C++ compiler, into a static library that is linked into the program (the `cpu` device), always;
 //! * by nvcc, when there is one: PTX for the virtual architectures in [`ARCHITECTURES`] (or those of them that
-//!   [`Module::architectures`] names), and from each PTX a cubin for the real architecture of the same number; in builds that
-//!   are not release builds for sm_90 alone, since assembling takes the most time. Both go into the
-//!   program: a cubin is loaded at once, PTX serves other and newer GPUs, for which the driver compiles it. What each function uses is
-//!   in [`Artifacts::usage`] and in the file `<name>.usage.txt`.
+//!   [`Module::architectures`] names), and from each PTX a cubin for the real architecture of the same number. Builds that are not
+//!   release builds make PTX for the lowest of them alone, and from that a cubin for sm_90: so they lack what a source has for newer
+//!   architectures only, and take a third of the time; [`Module::large`] leaves out that cubin too. Both go into the program: a cubin is loaded at once, PTX serves other and newer
+//!   GPUs, for which the driver compiles it. What each function uses is in [`Artifacts::usage`] and in the file `<name>.usage.txt`.
 //!
 //! PTX that differs from the next lower architecture's in nothing but its `.target` line is left out.
 //!
@@ -83,6 +83,7 @@ pub struct Module {
     includes: Vec<PathBuf>,
     defines: Vec<(String, String)>,
     architectures: Vec<u32>,
+    large: bool,
 }
 
 /// What compiling a module left in `OUT_DIR`.
@@ -94,7 +95,7 @@ pub struct Artifacts {
     pub cpu: PathBuf,
     /// PTX by virtual architecture (80 stands for `compute_80`), ascending, no two alike. Empty without a CUDA compiler.
     pub ptx: Vec<(u32, PathBuf)>,
-    /// Cubins by real architecture (80 stands for `sm_80`), one for each that the module is made for. Empty without a CUDA compiler.
+    /// Cubins by real architecture (80 stands for `sm_80`), one for each that the build is made for. Empty without a CUDA compiler.
     pub cubins: Vec<(u32, PathBuf)>,
     /// What each device function uses on each real architecture, as `ptxas` reports it. Empty without a CUDA compiler.
     pub usage: Vec<FunctionUsage>,
@@ -110,6 +111,7 @@ impl Module {
             includes: Vec::new(),
             defines: Vec::new(),
             architectures: ARCHITECTURES.into(),
+            large: false,
         }
     }
 
@@ -146,6 +148,14 @@ impl Module {
     #[must_use]
     pub fn architectures(mut self, architectures: impl Into<Vec<u32>>) -> Self {
         self.architectures = architectures.into();
+        self
+    }
+
+    /// Make cubins in release builds alone, for a module that takes long to assemble. In other builds the driver takes as long when the
+    /// module is loaded.
+    #[must_use]
+    pub fn large(mut self) -> Self {
+        self.large = true;
         self
     }
 

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::cargo::Cargo;
-use crate::{Artifacts, Error, Module};
+use crate::{ARCHITECTURES, Artifacts, Error, Module};
 
 /// A folder that is removed when dropped.
 pub(crate) struct TempDir(PathBuf);
@@ -410,17 +410,27 @@ fn ptx_cubins_and_usage_come_out() {
 }
 
 #[test]
-fn only_release_builds_assemble_for_every_architecture() {
+fn only_release_builds_compile_for_every_architecture() {
     let space = Workspace::new();
     space.dir.write("a.cu", "int answer() { return 1; }\n");
     let nvcc = program(&space.dir.path().join("nvcc"), FAKE_NVCC);
     let env = |name: &str| (name == "NVCC").then(|| nvcc.clone().into_os_string());
     let cargo = Cargo { release: false, ..cargo_for(space.dir.path(), "crate") };
-    let module = Module::new("kernels").source("a.cu");
-    let (artifacts, _) = module.compile_in(&cargo, &space.dir.path().join("include"), &env).unwrap();
-    assert_eq!(artifacts.ptx.iter().map(|(arch, _)| *arch).collect::<Vec<_>>(), [80, 90]);
-    assert_eq!(artifacts.cubins.iter().map(|(arch, _)| *arch).collect::<Vec<_>>(), [90]);
-    assert_eq!(artifacts.usage.iter().map(|f| f.arch).collect::<Vec<_>>(), [90]);
+    let include = space.dir.path().join("include");
+    for (architectures, ptx, cubin) in
+        [(ARCHITECTURES.to_vec(), 80, 90), (vec![90, 100], 90, 90), (vec![100], 100, 100)]
+    {
+        let module = Module::new("kernels").source("a.cu").architectures(architectures);
+        let (artifacts, _) = module.compile_in(&cargo, &include, &env).unwrap();
+        assert_eq!(artifacts.ptx.iter().map(|(arch, _)| *arch).collect::<Vec<_>>(), [ptx]);
+        assert_eq!(artifacts.cubins.iter().map(|(arch, _)| *arch).collect::<Vec<_>>(), [cubin]);
+        assert_eq!(artifacts.usage.iter().map(|f| f.arch).collect::<Vec<_>>(), [cubin]);
+    }
+    let large = Module::new("kernels").source("a.cu").large();
+    let (artifacts, _) = large.compile_in(&cargo, &include, &env).unwrap();
+    assert_eq!((artifacts.ptx.len(), artifacts.cubins.len(), artifacts.usage.len()), (1, 0, 0));
+    let (artifacts, _) = large.compile_in(&Cargo { release: true, ..cargo }, &include, &env).unwrap();
+    assert_eq!(artifacts.cubins.len(), ARCHITECTURES.len());
 }
 
 #[test]
