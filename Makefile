@@ -4,7 +4,7 @@
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soft-roce bench compare compare-transports performance-docs gpu-bundle usage header-time fmt clean
+.PHONY: help setup demo test soft-roce hardware-check bench compare compare-transports performance-docs gpu-bundle usage header-time fmt clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
@@ -20,6 +20,10 @@ test: setup ## Formatting, lints, docs, all tests, a few seconds of fuzzing
 
 soft-roce: setup ## On real verbs without RDMA hardware: IBRC in a QEMU guest with Soft-RoCE, with lost packets and a cut cable too
 	@scripts/soft-roce-test
+
+hardware-check: setup ## What this machine can do: the doctor, conformance and figures over every path; one report in results/hardware-check.tar.gz
+	@cargo build --release --quiet -p oxshmem -p oxshmem-info -p oxshmem-tests -p oxshmem-perftest --bins
+	@cargo run --release --quiet -p oxshmem-tests --bin gpu-bundle-run -- hardware-check --out results/hardware-check
 
 bench: setup ## All benchmarks; results in results/
 	@scripts/bench

@@ -8,7 +8,7 @@ fn main() {
         .source("kernels/ping_pong.cu")
         .source("kernels/ceiling.cu")
         .compile();
-    oxshmem_build::Module::new("perftest_collectives").source("kernels/collective.cu").compile();
+    oxshmem_build::Module::new("perftest_collectives").source("kernels/collective.cu").large().compile();
     oxshmem_build::Module::new("alltoall").include("kernels").source("apps/alltoall/kernels.cu").compile();
     oxshmem_build::Module::new("jacobi")
         .include("kernels")

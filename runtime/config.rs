@@ -8,6 +8,8 @@ use std::fmt;
 use std::io::IsTerminal;
 use std::time::Duration;
 
+use oxshmem_hca::topology::{Card, DeviceChoice};
+
 use crate::bootstrap::{JobId, Rendezvous, UniqueId};
 use crate::team::Collectives;
 
@@ -326,6 +328,17 @@ impl Value for LogFilter {
     }
 }
 
+impl Value for DeviceChoice {
+    const FORM: &'static str = "a list like `mlx5_0,mlx5_3/2` (device, or device and port), one of devices to leave out like `^mlx5_1`, or a mapping like \
+        `0=mlx5_0,0000:1b:00.0=mlx5_1/1`";
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
 impl Value for Collectives {
     const FORM: &'static str = "a list like `fcollect=push,broadcast=packets:4K/tree`: collectives `broadcast`, `collect`, `fcollect`, \
         `alltoall`, `alltoalls`, `reduce`, `reducescatter`; algorithms `packets`, `push`, and for `broadcast` and `reduce` `tree`, with \
@@ -431,15 +444,16 @@ pub enum Hca {
     /// The software HCA.
     Soft,
     /// A ConnectX through rdma-core.
-    Mlx5,
+    Mlx5 {
+        /// Which; without one, the nearest that has an active port, out of those in `OXSHMEM_HCA_DEVICES`.
+        card: Option<Card>,
+    },
     /// The software HCA as a card that completes everything and moves nothing: for measuring posting alone.
     Null,
     /// Any RDMA device, through the kernel's verbs.
     Verbs {
-        /// Its name; without one, the nearest that has an active port.
-        device: Option<String>,
-        /// The port, from 1; without one, the first that is active.
-        port: Option<u8>,
+        /// Which; without one, the nearest that has an active port, out of those in `OXSHMEM_HCA_DEVICES`.
+        card: Option<Card>,
     },
 }
 
@@ -448,11 +462,11 @@ impl fmt::Display for Hca {
         match self {
             Self::Auto => f.write_str("auto"),
             Self::Soft => f.write_str("soft"),
-            Self::Mlx5 => f.write_str("mlx5"),
             Self::Null => f.write_str("null"),
-            Self::Verbs { device: None, .. } => f.write_str("verbs"),
-            Self::Verbs { device: Some(device), port: None } => write!(f, "verbs:{device}"),
-            Self::Verbs { device: Some(device), port: Some(port) } => write!(f, "verbs:{device}/{port}"),
+            Self::Mlx5 { card: None } => f.write_str("mlx5"),
+            Self::Mlx5 { card: Some(card) } => write!(f, "mlx5:{card}"),
+            Self::Verbs { card: None } => f.write_str("verbs"),
+            Self::Verbs { card: Some(card) } => write!(f, "verbs:{card}"),
         }
     }
 }
@@ -466,23 +480,21 @@ impl std::str::FromStr for Hca {
 }
 
 impl Value for Hca {
-    const FORM: &'static str = "`auto`, `soft`, `mlx5`, `null`, `verbs`, `verbs:DEVICE` or `verbs:DEVICE/PORT`";
+    const FORM: &'static str = "`auto`, `soft`, `null`, `mlx5` or `verbs`, of which the last two may name a device, as in `mlx5:DEVICE` or `verbs:DEVICE/PORT`";
     fn parse(text: &str) -> Option<Self> {
-        let verbs = match text {
-            "auto" => return Some(Self::Auto),
-            "soft" => return Some(Self::Soft),
-            "mlx5" => return Some(Self::Mlx5),
-            "null" => return Some(Self::Null),
-            "verbs" => return Some(Self::Verbs { device: None, port: None }),
-            _ => text.strip_prefix("verbs:")?,
+        let card = |text: &str| match text.strip_prefix(':') {
+            None => text.is_empty().then_some(None),
+            Some(card) => card.parse().ok().map(Some),
         };
-        let (device, port) = match verbs.split_once('/') {
-            Some((device, port)) => (device, Some(decimal(port)?.try_into().ok().filter(|port| *port > 0)?)),
-            None => (verbs, None),
-        };
-        // Names of devices are file names.
-        let plain = !device.is_empty() && device.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c));
-        plain.then(|| Self::Verbs { device: Some(device.to_owned()), port })
+        match text {
+            "auto" => Some(Self::Auto),
+            "soft" => Some(Self::Soft),
+            "null" => Some(Self::Null),
+            _ => match text.strip_prefix("mlx5") {
+                Some(rest) => card(rest).map(|card| Self::Mlx5 { card }),
+                None => card(text.strip_prefix("verbs")?).map(|card| Self::Verbs { card }),
+            },
+        }
     }
     fn show(&self) -> String {
         self.to_string()
@@ -498,6 +510,18 @@ choice! {
         Thread = "thread",
         /// A kernel of the device.
         Kernel = "kernel",
+    }
+}
+
+choice! {
+    /// Who stores to a card's doorbell registers for device code.
+    Doorbell: "`auto`, `gpu` or `cpu`" {
+        /// Device code where it reaches them, else a thread of the CPU.
+        Auto = "auto",
+        /// Device code.
+        Gpu = "gpu",
+        /// A thread of the CPU, which watches words that device code stores to in host memory.
+        Cpu = "cpu",
     }
 }
 
@@ -623,8 +647,10 @@ const TIB: u64 = 1 << 40;
 variables! {
     /// Where kernels run: `cuda` an NVIDIA GPU, `cpu` the SIMT executor, `auto` the GPU if there is a usable one.
     "OXSHMEM_DEVICE" copy device: Device = Device::Auto, Limits::None;
-    /// What executes work requests: `mlx5` a ConnectX, `soft` the software HCA, `auto` the card if there is a usable one; `verbs` any RDMA device through the kernel's verbs, posted to by the CPU proxy: the one named, or the nearest to the GPU or the CPUs of the PE, PEs being spread over those that are equally near; `null` completes them and moves nothing, which measures posting alone.
+    /// What executes work requests: `mlx5` a ConnectX, `soft` the software HCA, `auto` the card if there is a usable one; `verbs` any RDMA device through the kernel's verbs, posted to by the CPU proxy; `null` completes them and moves nothing, which measures posting alone.
     "OXSHMEM_HCA" borrow hca: Hca = Hca::Auto, Limits::None;
+    /// Which RDMA devices `mlx5` and `verbs` may use, where `OXSHMEM_HCA` does not name one: those of the list, or all but those after `^`; or exactly which device each PE uses, by the PE's number on its node or by the PCI address of its GPU. Without a mapping a PE uses the device nearest to its GPU or its CPUs, PEs being spread over those that are equally near.
+    "OXSHMEM_HCA_DEVICES" borrow hca_devices: DeviceChoice = DeviceChoice::Any, Limits::None;
     /// How peers are reached: `auto` decides per peer; `p2p` is load/store only, and a peer that cannot be reached so is an error; `ibgda` and `ibrc` use the network for every PE but oneself.
     "OXSHMEM_TRANSPORT" copy transport: Transport = Transport::Auto, Limits::None;
     /// Never use load/store to another PE, even where it is possible.
@@ -633,10 +659,12 @@ variables! {
     "OXSHMEM_HEAP_MAX" copy heap_max: ByteSize = ByteSize(16 * GIB), Limits::Range(MIB, 512 * GIB);
     /// By how much the heap grows, and what is registered with the HCA in one piece. At most `OXSHMEM_HEAP_MAX`. Rounded up to the granularity of the device's memory (2M on GPUs).
     "OXSHMEM_HEAP_CHUNK" copy heap_chunk: ByteSize = ByteSize(64 * MIB), Limits::PowerOfTwo(MIB, TIB);
-    /// Send-queue depth of a QP, in blocks of 64 bytes (with `OXSHMEM_HCA=verbs` in work requests, and a card with less lowers it); `auto` takes 8192, or as much less (not below 1024) as keeps all queues of a PE within 64 MiB.
+    /// Send-queue depth of a QP, in blocks of 64 bytes (with `OXSHMEM_HCA=verbs` in work requests, and a card with less lowers it); `auto` takes 8192, or as much less (not below 1024) as keeps all queues of a PE within 64 MiB, and over the CPU proxy (`ibrc`) not more than 2048.
     "OXSHMEM_QP_DEPTH" copy qp_depth: Choice = Choice::Auto, Limits::PowerOfTwo(256, 16384);
     /// QPs to each peer reached over the network; CTAs are spread over them.
     "OXSHMEM_QPS_PER_PEER" copy qps_per_peer: u32 = 4, Limits::Range(1, 64);
+    /// Who rings a card's doorbells where device code posts: `gpu` device code itself, which needs the card's registers in its addresses; `cpu` a thread of the CPU that watches words in host memory; `auto` device code where it can.
+    "OXSHMEM_IBGDA_DOORBELL" copy ibgda_doorbell: Doorbell = Doorbell::Auto, Limits::None;
     /// Descriptors that fit the ring between device code and the CPU proxy (`ibrc`).
     "OXSHMEM_PROXY_RING" copy proxy_ring: u32 = 4096, Limits::PowerOfTwo(64, 65536);
     /// Teams that a PE can be in at the same time, the world, shared and node teams included. Each takes about 66 KiB of the heap.
@@ -776,6 +804,39 @@ impl Config {
                 first: format!("OXSHMEM_HEAP_CHUNK={}", self.heap_chunk()),
                 second: format!("OXSHMEM_HEAP_MAX={}", self.heap_max()),
                 rule: "a chunk is at most the whole heap",
+            });
+        }
+        let unused = match self.hca() {
+            Hca::Soft | Hca::Null => Some("the software HCA has no devices to choose from"),
+            Hca::Mlx5 { card: Some(_) } | Hca::Verbs { card: Some(_) } => Some("name the device in one of them"),
+            Hca::Auto | Hca::Mlx5 { card: None } | Hca::Verbs { card: None } => None,
+        };
+        if let Some(rule) = unused.filter(|_| *self.hca_devices() != DeviceChoice::Any) {
+            return Err(ConfigError::Contradiction {
+                first: format!("OXSHMEM_HCA={}", self.hca()),
+                second: format!("OXSHMEM_HCA_DEVICES={}", self.hca_devices()),
+                rule,
+            });
+        }
+        let faulty = !self.soft_faults().is_empty();
+        if let Hca::Mlx5 { .. } | Hca::Verbs { .. } = self.hca()
+            && (faulty || self.soft_trace())
+        {
+            let (name, value) = match faulty {
+                true => ("OXSHMEM_SOFT_FAULTS", self.soft_faults().as_str()),
+                false => ("OXSHMEM_SOFT_TRACE", "1"),
+            };
+            return Err(ConfigError::Contradiction {
+                first: format!("{name}={value}"),
+                second: format!("OXSHMEM_HCA={}", self.hca()),
+                rule: "only the software HCA does that; unset it, or use OXSHMEM_HCA=soft",
+            });
+        }
+        if self.ibgda_doorbell() != Doorbell::Auto && matches!(self.hca(), Hca::Soft | Hca::Null | Hca::Verbs { .. }) {
+            return Err(ConfigError::Contradiction {
+                first: format!("OXSHMEM_IBGDA_DOORBELL={}", self.ibgda_doorbell()),
+                second: format!("OXSHMEM_HCA={}", self.hca()),
+                rule: "it says how a ConnectX card is rung; unset it, or use OXSHMEM_HCA=mlx5",
             });
         }
         let launcher = [
@@ -921,7 +982,7 @@ mod tests {
             ("OXSHMEM_HEAP_CHUNK", "2097152"),
             ("OXSHMEM_TIMEOUT", "500ms"),
             ("OXSHMEM_KERNEL_TIMEOUT", "2min"),
-            ("OXSHMEM_SOFT_TRACE", "true"),
+            ("OXSHMEM_DISABLE_P2P", "true"),
             ("OXSHMEM_HCA", "verbs:mlx5_0/2"),
             ("OXSHMEM_IB_GID_INDEX", "3"),
             ("OXSHMEM_IB_UDP_SPORT", "49152,50000"),
@@ -935,9 +996,9 @@ mod tests {
         assert_eq!(config.heap_chunk(), ByteSize(2 << 20));
         assert_eq!(config.timeout(), Duration::from_millis(500));
         assert_eq!(config.kernel_timeout(), Duration::from_secs(120));
-        assert!(config.soft_trace());
+        assert!(config.disable_p2p());
         assert_eq!(config.ib_gid_index(), Choice::Given(3));
-        assert_eq!(config.hca(), &Hca::Verbs { device: Some("mlx5_0".into()), port: Some(2) });
+        assert_eq!(config.hca(), &Hca::Verbs { card: "mlx5_0/2".parse().ok() });
         assert_eq!(config.ib_udp_sport(), &[49152, 50000]);
         assert_eq!(config.log().to_string(), "info,oxshmem_hca=trace");
         let origins: Vec<_> = config.settings().filter(|(_, _, origin)| *origin == Origin::Environment).collect();
@@ -964,6 +1025,9 @@ mod tests {
             ("OXSHMEM_DEVICE", "gpu", "`auto`, `cpu` or `cuda`"),
             ("OXSHMEM_DEVICE", "", "`auto`"),
             ("OXSHMEM_HCA", "verbs:", "`verbs:DEVICE/PORT`"),
+            ("OXSHMEM_HCA", "mlx5_0", "`mlx5:DEVICE`"),
+            ("OXSHMEM_HCA_DEVICES", "mlx5_0,", "`mlx5_0,mlx5_3/2`"),
+            ("OXSHMEM_HCA_DEVICES", "0=mlx5_0,0=mlx5_1", "a mapping like"),
             ("OXSHMEM_HCA", "verbs:mlx5_0/0", "`verbs:DEVICE/PORT`"),
             ("OXSHMEM_HCA", "verbs:mlx5_0/1/2", "`verbs:DEVICE/PORT`"),
             ("OXSHMEM_HCA", "verbs:../mlx5_0", "`verbs:DEVICE/PORT`"),
@@ -1030,6 +1094,14 @@ mod tests {
     fn contradictions_name_both_sides() {
         let error = Config::from_vars([("OXSHMEM_HEAP_MAX", "1M"), ("OXSHMEM_HEAP_CHUNK", "2M")]).unwrap_err();
         assert!(error.to_string().contains("OXSHMEM_HEAP_CHUNK=2M contradicts OXSHMEM_HEAP_MAX=1M"), "{error}");
+        for (name, value, hca) in [
+            ("OXSHMEM_SOFT_FAULTS", "visibility", "mlx5:mlx5_0"),
+            ("OXSHMEM_SOFT_TRACE", "1", "verbs"),
+            ("OXSHMEM_IBGDA_DOORBELL", "cpu", "soft"),
+        ] {
+            let error = Config::from_vars([(name, value), ("OXSHMEM_HCA", hca)]).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{name}={value} contradicts OXSHMEM_HCA={hca}: ")), "{error}");
+        }
         let error = one("OXSHMEM_RANK", "0").unwrap_err();
         assert_eq!(error, ConfigError::Incomplete { present: "OXSHMEM_RANK", missing: "OXSHMEM_RENDEZVOUS" });
         let error = Config::from_vars([
@@ -1040,6 +1112,22 @@ mod tests {
         ])
         .unwrap_err();
         assert!(matches!(error, ConfigError::Contradiction { .. }), "{error}");
+    }
+
+    #[test]
+    fn choices_of_a_card_that_contradict_each_other_are_refused() {
+        for (vars, words) in [
+            ([("OXSHMEM_HCA", "mlx5:mlx5_0"), ("OXSHMEM_HCA_DEVICES", "mlx5_1")], "name the device in one of them"),
+            ([("OXSHMEM_HCA", "soft"), ("OXSHMEM_HCA_DEVICES", "^mlx5_1")], "the software HCA has no devices"),
+        ] {
+            let error = Config::from_vars(vars).unwrap_err();
+            assert!(matches!(error, ConfigError::Contradiction { .. }), "{error}");
+            let text = error.to_string();
+            assert!(text.contains(words) && vars.iter().all(|(name, _)| text.contains(name)), "{text}");
+        }
+        let mapped = Config::from_vars([("OXSHMEM_HCA", "mlx5"), ("OXSHMEM_HCA_DEVICES", "0=mlx5_0")]).unwrap();
+        assert_eq!(mapped.hca_devices().to_string(), "0=mlx5_0");
+        assert_eq!(mapped.hca(), &Hca::Mlx5 { card: None });
     }
 
     #[test]

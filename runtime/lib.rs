@@ -10,6 +10,7 @@
 
 pub mod abi;
 pub mod bootstrap;
+mod build_info;
 pub mod config;
 pub mod device;
 pub mod error;
@@ -26,6 +27,7 @@ mod transport;
 extern crate self as oxshmem;
 
 pub use abi::ReduceOp;
+pub use build_info::{BuildInfo, build_info};
 pub use config::Config;
 pub use device::{CudaGpu, Function, KernelArg, KernelArgs, LaunchConfig, Module, ModuleSource, Stream};
 pub use error::{Error, Result};

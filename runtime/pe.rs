@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
-use oxshmem_hca::provider::Counters;
+use oxshmem_hca::provider::{Attempt, Counters};
 
 use crate::abi::{self, ErrorRecord};
 use crate::bootstrap::{Bootstrap, BootstrapError};
@@ -24,7 +24,7 @@ use crate::heap::{HeapError, HeapLayout, PeerLinks, SymmetricHeap};
 use crate::host::SymmetricSlice;
 use crate::slab::{Layout, Offset, Slab};
 use crate::team::{TeamStorage, Teams};
-use crate::transport::{LoadStore, Network, NetworkKind, NetworkLayout, Plan};
+use crate::transport::{LoadStore, Network, NetworkKind, NetworkLayout, Plan, open_hca};
 use crate::{Error, Result};
 
 crate::include_module!(pub(crate) HOST_OPS, "host_ops");
@@ -161,6 +161,8 @@ impl Pe {
         agree_on_sizes(&config, device.as_ref(), bootstrap)?;
         let (plan, devices, reach) = plan.settle(&config, device.as_ref(), bootstrap)?;
         phases.end("peers");
+        let (plan, opened) = open_hca(&config, bootstrap, device.as_ref(), plan)?;
+        phases.end("HCA");
 
         let chunk = config.heap_chunk().0.next_multiple_of(device.granularity());
         let config = if chunk == config.heap_chunk().0 {
@@ -180,17 +182,15 @@ impl Pe {
 
         let mut layout = Layout::default();
         let mut parts = Parts::new(&mut layout, n_pes, max_chunks, config.max_teams());
-        let queues = plan.network.map(|kind| NetworkLayout::new(kind, &mut layout, &config, me, n_pes));
-        let slab = Arc::new(Slab::new(Arc::clone(&device), &layout)?);
+        let queues =
+            plan.network.map(|kind| NetworkLayout::new(kind, &mut layout, &config, (me, n_pes), opened.as_ref()));
+        let on_host = opened.as_ref().is_some_and(|opened| opened.queues_on_host);
+        let slab = Arc::new(Slab::new(Arc::clone(&device), &layout, on_host)?);
         phases.end("slab");
 
         // From here on a failure of the job ends every device wait.
         let control = Arc::clone(&slab);
-        bootstrap.on_failure(Box::new(move |_| {
-            if let Err(error) = control.write(parts.control, ABORT_AT, &abi::ABORT_JOB) {
-                tracing::error!(%error, "cannot tell running kernels that the job has failed");
-            }
-        }));
+        bootstrap.on_failure(Box::new(move |_| end_waits(&control, parts.control)));
 
         let timeout = config.bootstrap_timeout();
         let peers = plan.direct_peers(me as usize);
@@ -201,9 +201,15 @@ impl Pe {
         phases.end("heap addresses");
 
         let network = match queues {
-            Some(queues) => Some(Network::connect(&config, bootstrap, (device.as_ref(), &devices), &slab, queues)?),
+            Some(queues) => {
+                Some(Network::connect(&config, bootstrap, (device.as_ref(), &devices), &slab, queues, opened)?)
+            }
             None => None,
         };
+        if let Some(network) = &network {
+            let control = Arc::clone(&slab);
+            network.when_dead(move || end_waits(&control, parts.control));
+        }
         phases.end("network");
 
         // The first allocation is the runtime's own: the workspaces of teams.
@@ -301,6 +307,12 @@ impl Pe {
     #[must_use]
     pub fn hca_name(&self) -> Option<&'static str> {
         self.network.as_ref().map(Network::provider_name)
+    }
+
+    /// What was tried in which way to open and use the HCA: ways to register memory and to ring doorbells, each with what came of it.
+    #[must_use]
+    pub fn hca_attempts(&self) -> Vec<Attempt> {
+        self.network.as_ref().map(Network::attempts).unwrap_or_default()
     }
 
     /// How `pe` is reached. `None` if there is no such PE.
@@ -555,6 +567,11 @@ impl Pe {
             return Err(BootstrapError::Failed(failure).into());
         }
         ended?;
+        if let Some(error) = self.network.as_ref().and_then(Network::dead) {
+            // Nobody can be reached any more, and nobody reaches this PE.
+            self.bootstrap.abort(&format!("PE {}: {error}", self.bootstrap.rank()));
+            return Err(error.into());
+        }
         earlier.or(fault).map_or(Ok(()), |fault| Err(fault.into()))
     }
 
@@ -837,6 +854,13 @@ impl Built {
     }
 }
 
+/// Ends all waits of device code: the job, or the network, is gone.
+fn end_waits(slab: &Slab, control: Offset) {
+    if let Err(error) = slab.write(control, ABORT_AT, &abi::ABORT_JOB) {
+        tracing::error!(%error, "cannot tell running kernels that the job has failed");
+    }
+}
+
 /// Adds chunks until `end` bytes of the heap are backed, and exchanges their keys. Collective.
 fn back(
     heap: &mut SymmetricHeap,
@@ -863,7 +887,7 @@ fn back(
     let max_chunks = heap.layout().max / heap.layout().chunk;
     let mut rkeys = Vec::new();
     for index in added.clone() {
-        let keys = network.register(heap, index)?;
+        let keys = network.register(slab.device(), heap, index)?;
         slab.write(parts.lkeys, index as u64, &keys.lkey.to_be())?;
         rkeys.extend_from_slice(&keys.rkey.to_be_bytes());
     }

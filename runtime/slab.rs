@@ -1,11 +1,11 @@
-//! The slab: one piece of device memory per PE for everything that host and device share beside the heap, so that it is one umem and
-//! one memory region.
+//! The slab: one piece of memory per PE for everything that host and device share beside the heap, so that it is one umem and one memory
+//! region. It is memory of the device, unless a card that has to read its queues there cannot.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use crate::abi::LINE_BYTES;
-use crate::device::{AddressSpace, Device, DeviceError};
+use crate::device::{AddressSpace, Device, DeviceError, HostMemory};
 
 /// Lays the parts of a slab out, one behind the other.
 #[derive(Debug, Default)]
@@ -26,36 +26,61 @@ impl Layout {
     }
 }
 
-/// Device memory with an address and a descriptor.
+/// Memory that kernels reach, at an address that does not change.
 #[derive(Debug)]
 pub(crate) struct Slab {
     device: Arc<dyn Device>,
-    space: Box<dyn AddressSpace>,
-    memory: OwnedFd,
+    place: Place,
     bytes: u64,
 }
 
+#[derive(Debug)]
+enum Place {
+    Device { space: Box<dyn AddressSpace>, memory: OwnedFd },
+    Host(Box<dyn HostMemory>),
+}
+
 impl Slab {
-    /// Zeroed memory for everything in `layout`.
-    pub(crate) fn new(device: Arc<dyn Device>, layout: &Layout) -> Result<Self, DeviceError> {
+    /// Zeroed memory for everything in `layout`: of the device, or of the host.
+    pub(crate) fn new(device: Arc<dyn Device>, layout: &Layout, on_host: bool) -> Result<Self, DeviceError> {
         let bytes = layout.end.next_multiple_of(device.granularity());
-        let memory = device.allocate(bytes)?;
-        let space = device.reserve(bytes)?;
-        space.map(memory.as_fd(), 0, bytes)?;
-        Ok(Self { device, space, memory, bytes })
+        let place = if on_host {
+            Place::Host(device.host_memory(bytes)?)
+        } else {
+            let memory = device.allocate(bytes)?;
+            let space = device.reserve(bytes)?;
+            space.map(memory.as_fd(), 0, bytes)?;
+            Place::Device { space, memory }
+        };
+        Ok(Self { device, place, bytes })
+    }
+
+    fn base(&self) -> u64 {
+        match &self.place {
+            Place::Device { space, .. } => space.base(),
+            Place::Host(memory) => memory.address() as u64,
+        }
     }
 
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    pub(crate) fn memory(&self) -> BorrowedFd<'_> {
-        self.memory.as_fd()
+    pub(crate) fn device(&self) -> &dyn Device {
+        self.device.as_ref()
+    }
+
+    /// The descriptor of the memory, if it is the device's.
+    pub(crate) fn memory(&self) -> Option<BorrowedFd<'_>> {
+        match &self.place {
+            Place::Device { memory, .. } => Some(memory.as_fd()),
+            Place::Host(_) => None,
+        }
     }
 
     /// The device address of a part.
     pub(crate) fn address(&self, at: Offset) -> u64 {
-        self.space.base() + at.0
+        self.base() + at.0
     }
 
     /// Writes `value` at `at + index * size_of::<T>()`.
@@ -65,7 +90,7 @@ impl Slab {
         // SAFETY: T is plain, so its bytes are initialised; the range is inside the slab, which is mapped while `self` lives.
         unsafe {
             let bytes = std::slice::from_raw_parts(std::ptr::from_ref(value).cast::<u8>(), size_of::<T>());
-            self.device.write(self.space.base() + offset, bytes)
+            self.device.write(self.base() + offset, bytes)
         }
     }
 
@@ -77,7 +102,7 @@ impl Slab {
         // SAFETY: as in `write`; T is plain, so any bytes are a value of it.
         unsafe {
             let bytes = std::slice::from_raw_parts_mut(value.as_mut_ptr().cast::<u8>(), size_of::<T>());
-            self.device.read(self.space.base() + offset, bytes)?;
+            self.device.read(self.base() + offset, bytes)?;
             Ok(value.assume_init())
         }
     }

@@ -3,6 +3,9 @@
 /// The oldest GPUs that the tests run on; newer ones take the same PTX. One architecture keeps the build short.
 const ARCHITECTURES: [u32; 1] = [90];
 
+/// Those that take longest to assemble: what they call for one type and scope is assembled with the library and with other tests.
+const LARGE: [&str; 4] = ["collectives", "typed", "typed_collectives", "waits"];
+
 fn main() {
     for name in [
         "abi",
@@ -18,13 +21,17 @@ fn main() {
         "streams",
         "teams",
         "typed",
+        "typed_collectives",
         "waits",
         "wqe",
     ] {
-        oxshmem_build::Module::new(name).source(format!("kernels/{name}.cu")).architectures(ARCHITECTURES).compile();
+        let module = oxshmem_build::Module::new(name).source(format!("kernels/{name}.cu")).architectures(ARCHITECTURES);
+        if LARGE.contains(&name) { module.large() } else { module }.compile();
     }
     // For the report of registers and spills on every architecture.
     oxshmem_build::Module::new("paths").source("kernels/paths.cu").compile();
     // Calls the port layer as only the `cpu` device can be called.
     oxshmem_build::Module::new("simt").source("kernels/simt.cu").cpu_only().compile();
+    // What it counts does not depend on the device.
+    oxshmem_build::Module::new("costs").source("kernels/costs.cu").cpu_only().compile();
 }

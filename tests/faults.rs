@@ -56,9 +56,18 @@ fn barriers_are_unharmed() {
     unharmed("barriers", 3, &["5"]);
 }
 
+/// As `unharmed`, with another number of PEs for each of the faults.
+fn unharmed_in_turn(case: &str, npes: [u32; 4], args: &[&str]) {
+    for transport in [Transport::Ibgda, Transport::Ibrc] {
+        for (faults, npes) in HARMLESS.into_iter().zip(npes) {
+            Job::new(PE, case, npes).args(args).transport(transport).env("OXSHMEM_SOFT_FAULTS", faults).passes();
+        }
+    }
+}
+
 #[test]
 fn collectives_are_unharmed() {
-    unharmed("collectives", 2, &["500"]);
+    unharmed_in_turn("collectives", [2, 3, 5, 8], &["500"]);
 }
 
 #[test]
@@ -68,7 +77,7 @@ fn reductions_are_unharmed() {
 
 #[test]
 fn teams_are_unharmed() {
-    unharmed("teams", 3, &[]);
+    unharmed_in_turn("teams", [3, 2, 5, 4], &[]);
 }
 
 #[test]

@@ -5,13 +5,14 @@
 #[path = "../hca/tests/common/mod.rs"]
 mod common;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::Pair;
 use oxshmem_hca::objects::QpAttributes;
 use oxshmem_hca::prm::qpc::QpState;
 use oxshmem_hca::provider::Provider;
-use oxshmem_hca::soft::{SoftHca, SoftOptions};
+use oxshmem_hca::soft::{BlueFlame, HOST_DOORBELL_BYTES, SoftHca, SoftOptions};
 use oxshmem_hca::testing::{Endpoint, EndpointOptions};
 use oxshmem_hca::wire::cqe::{self, Syndrome};
 use oxshmem_hca::wire::ctrl::Fence;
@@ -29,6 +30,13 @@ fn kernel() -> SoftOptions {
 
 fn thread() -> SoftOptions {
     SoftOptions { stepped: true, ..SoftOptions::default() }
+}
+
+/// Where the host rings, in memory of its own.
+fn rung_by_host() -> SoftOptions {
+    let options = kernel();
+    let registers = options.accelerator.as_ref().unwrap().allocate(HOST_DOORBELL_BYTES as u64).unwrap();
+    SoftOptions { host_doorbells: Some(Arc::from(registers)), ..options }
 }
 
 fn pair() -> Pair {
@@ -66,9 +74,29 @@ fn request() -> impl Strategy<Value = Request> {
     )
 }
 
+/// Rings with one work request, whose blocks these are, if it can be rung so; otherwise for it.
+fn ring_with(endpoint: &Endpoint, blueflame: &mut BlueFlame, blocks: &[u8]) {
+    endpoint.write_doorbell_record();
+    // SAFETY: the endpoint keeps the page.
+    if !words(blocks).is_ok_and(|block| unsafe { blueflame.ring(&block) }) {
+        endpoint.ring();
+    }
+}
+
+/// A block in words, or all words of several.
+fn words(blocks: &[u8]) -> Result<[u64; BLOCK_BYTES / 8], Vec<u64>> {
+    let words: Vec<u64> = blocks.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+    words.try_into()
+}
+
+fn blueflame(pair: &Pair) -> Option<BlueFlame> {
+    pair.hca_a.blueflame(pair.a.uar.register(0).unwrap())
+}
+
 /// Posts the work requests and rings after each, or once; answers what there is to compare.
 fn run(options: fn() -> SoftOptions, requests: &[Request], every: usize) -> Outcome {
     let mut pair = Pair::new(EndpointOptions::default(), options);
+    let mut blueflame = blueflame(&pair).filter(|_| every == 1);
     let mut filler = 0u32;
     let fill: Vec<u8> = std::iter::repeat_with(|| {
         filler = filler.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -121,7 +149,10 @@ fn run(options: fn() -> SoftOptions, requests: &[Request], every: usize) -> Outc
         }
         pair.a.post_raw(&bytes[..blocks * BLOCK_BYTES]);
         if (at + 1) % every == 0 {
-            pair.a.ring();
+            match &mut blueflame {
+                Some(blueflame) => ring_with(&pair.a, blueflame, &bytes[..blocks * BLOCK_BYTES]),
+                None => pair.a.ring(),
+            }
             while pair.step() {}
         }
     }
@@ -171,6 +202,34 @@ proptest! {
             (found.cqe, found.state, found.violations)
         );
     }
+
+    /// So does the kernel where the host rings; and also if work requests come with their doorbells, one by one.
+    #[test]
+    fn work_requests_may_come_with_doorbells(requests in prop::collection::vec(request(), 1..20), every in 1usize..3) {
+        prop_assert_eq!(run(kernel, &requests, every), run(rung_by_host, &requests, every));
+    }
+}
+
+#[test]
+fn a_work_request_that_comes_with_its_doorbell_is_not_fetched() {
+    let mut pair = Pair::new(EndpointOptions::default(), rung_by_host);
+    let mut blueflame = blueflame(&pair).unwrap();
+    let remote = Endpoint::remote(&pair.b.address(), 64);
+    // The kernel learns whose register it is.
+    pair.run(Op::WriteInline { remote, payload: &[1; 8] });
+    let index = pair.a.posted();
+    let op = Op::WriteInline { remote, payload: &[7; 8] };
+    let mut block = [0; BLOCK_BYTES];
+    Wqe::new(pair.a.qp.qpn(), index as u16, true, op).emit(&mut block);
+    // In the queue there is something else, and the doorbell record tells of nothing.
+    pair.a.post(Op::WriteInline { remote, payload: &[9; 8] }, true);
+    let block = words(&block).unwrap();
+    // SAFETY: the endpoint keeps the page.
+    assert!(unsafe { blueflame.ring(&block) });
+    while pair.step() {}
+    assert_eq!((pair.b.heap.read(64, 8), pair.a.cqe().unwrap().wqe_counter), (vec![7; 8], index as u16));
+    let counters = pair.hca_a.counters().unwrap();
+    assert_eq!((counters.wqes, counters.doorbells, counters.errors), (2, 2, 0));
 }
 
 #[test]
@@ -313,7 +372,7 @@ fn prepared_keys_stop_nothing() {
 }
 
 #[derive(Clone, Default)]
-struct Log(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
 
 impl std::io::Write for Log {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -389,7 +448,7 @@ fn what_a_kernel_cannot_do_is_refused() {
     assert!(error.contains("OXSHMEM_SOFT_ENGINE=kernel"), "{error}");
 
     let hca = SoftHca::open(kernel()).unwrap();
-    let provider: std::sync::Arc<dyn Provider> = hca;
+    let provider: Arc<dyn Provider> = hca;
     let error =
         Endpoint::new(&provider, EndpointOptions { collapsed: false, ..EndpointOptions::default() }).unwrap_err();
     assert!(error.to_string().contains("cqc.cc"), "{error}");

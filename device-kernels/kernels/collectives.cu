@@ -15,7 +15,7 @@ OXSHMEM_KERNEL(oxshmem_host_collective, uint32_t call, int team, void *dst, cons
         break;
     case abi::Call::sync:
     case abi::Call::barrier:
-        oxshmem::detail::sync_by_handle<block_scope>(team, static_cast<abi::Call>(call));
+        oxshmem::detail::sync_team<block_scope>(team, static_cast<abi::Call>(call));
         break;
     case abi::Call::broadcast:
         broadcastmem(block, team, dst, src, n, static_cast<int>(first));

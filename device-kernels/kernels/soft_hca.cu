@@ -60,6 +60,7 @@ struct Copy {
 // What the threads of a block share.
 struct Shared {
     uint32_t leave;
+    uint32_t worked;           // some thread has executed a work request by itself in this pass
     uint32_t rung;             // doorbells found in this pass
     uint32_t bells[kThreads];  // their registers
     uint64_t values[kThreads]; // what the host has rung there, or 0: it is in the register
@@ -71,8 +72,8 @@ struct Shared {
     uint32_t available; // blocks to execute
     // One step of it.
     uint32_t several;                // some work request has more than one block
-    uint32_t sizes[kThreads];        // blocks of a work request, were one to start there
-    uint32_t starts[kThreads];       // whether one does
+    uint8_t sizes[kThreads];         // blocks of a work request, were one to start there
+    uint8_t starts[kThreads];        // whether one does
     uint32_t blocks;                 // that the whole work requests of the step take
     uint32_t stop;                   // kThreads less the first block that the step cannot do
     uint32_t trap;                   // kThreads less the first one that is the host's to judge
@@ -90,6 +91,10 @@ struct Shared {
     uint64_t bytes;
 };
 
+// An SM that runs blocks without shared memory may have set 16 KiB aside for it, and of that the system takes 1 KiB for each
+// block. With more, the engine waits until such an application ends, which waits for the engine.
+static_assert(sizeof(Shared) <= 15 * 1024, "the engine must fit beside applications");
+
 // A work request, decoded.
 struct Request {
     Opcode opcode;
@@ -105,19 +110,92 @@ OXSHMEM_DEVICE uint64_t *register_at(Tables &t, uint32_t number) {
     return reinterpret_cast<uint64_t *>(t.pages[number / kRegistersPerPage].bytes + offset);
 }
 
-// What the host has rung in its own memory, if it is news, or 0. Called by the one thread that looks at this register. What was
-// seen last is kept at the page's start, where no registers are.
-OXSHMEM_DEVICE uint64_t rung_by_host(Tables &t, const Slice &slice, uint32_t number) {
-    uint64_t *const seen = reinterpret_cast<uint64_t *>(t.pages[number / kRegistersPerPage].bytes) + number % kRegistersPerPage;
+OXSHMEM_DEVICE Watch &watch_of(Tables &t, uint32_t number) {
+    return reinterpret_cast<Watch *>(t.pages[number / kRegistersPerPage].bytes)[number % kRegistersPerPage];
+}
+
+// What the host has rung.
+struct HostBell {
+    uint64_t doorbell;   // 0: nothing new
+    bool whole;          // a work request came with it
+    port::vec16 head[4]; // that, if so
+    uint64_t peer;       // Watch::peer
+};
+
+OXSHMEM_DEVICE port::vec16 unseal(port::pair64 words, uint64_t displaced) {
+    const uint64_t first = (words.first & ~1ull) | (displaced & 1);
+    const uint64_t second = (words.second & ~1ull) | (displaced >> 1 & 1);
+    return {static_cast<uint32_t>(first), static_cast<uint32_t>(first >> 32), static_cast<uint32_t>(second),
+            static_cast<uint32_t>(second >> 32)};
+}
+
+// Looks at the doorbell of a register in host memory, where no work requests come with them. Called by the one thread that
+// looks at this one. What is new there, or 0.
+OXSHMEM_DEVICE uint64_t doorbell_of_host(Tables &t, const Slice &slice, uint32_t number) {
+    Watch &watch = watch_of(t, number);
     // Both are asked for at once: the second crosses PCIe, and nothing overtakes it.
-    const uint64_t before = port::load<order::relaxed, reach::device>(seen);
-    const uint64_t value =
-        port::load<order::acquire, reach::system>(at<uint64_t>(slice.host_doorbells + number * sizeof(uint64_t)));
+    const uint64_t before = port::load<order::relaxed, reach::device>(&watch.doorbell);
+    const uint64_t *const words = at<uint64_t>(slice.host_doorbells) + number * kHostRegisterWords;
+    const uint64_t value = port::load<order::acquire, reach::system>(words);
     if (before == value) {
         return 0;
     }
-    *seen = value;
+    watch.doorbell = value;
     return value;
+}
+
+constexpr uint32_t kLookers = 4; // lanes that look at a register in host memory together
+
+// Looks at registers in host memory: all lanes of a warp, kLookers for each register. The first of these is told. Adjacent
+// lanes have adjacent words, so that one read crosses PCIe, not one for each word. Which words make a work request, and why it
+// cannot be torn: hca/src/soft/blueflame.rs.
+OXSHMEM_DEVICE HostBell rung_by_host(Tables &t, const Slice &slice, uint32_t number) {
+    const uint32_t looker = port::lane_id() % kLookers;
+    port::pair64 mine{0, 0};
+    uint64_t before = 0;
+    HostBell bell{};
+    if (number < slice.registers) {
+        // All are asked for at once.
+        Watch &watch = watch_of(t, number);
+        before = port::load<order::relaxed, reach::device>(&watch.doorbell);
+        bell.peer = port::load<order::relaxed, reach::device>(&watch.peer);
+        const uint64_t *const words = at<uint64_t>(slice.host_doorbells) + number * kHostRegisterWords;
+        mine = port::load_pair<order::acquire, reach::system>(words + 2 * looker);
+    }
+    bool news = looker == 0 && mine.first != before;
+    if (port::ballot(port::kWholeWarp, news) == 0) {
+        return bell;
+    }
+    port::pair64 pairs[kLookers];
+    OXSHMEM_UNROLL
+    for (uint32_t i = 0; i < kLookers; ++i) {
+        pairs[i] = port::shfl(port::kWholeWarp, mine, port::lane_id() - looker + i);
+    }
+    // The size of a work request, or 0, is behind the number of the queue pair.
+    bell.whole = news && (be(static_cast<uint32_t>(mine.first >> 32)) & 0xff) != 0;
+    bell.doorbell = news ? mine.first : 0;
+    if (bell.whole) {
+        const uint64_t tag = mine.first & 1;
+        uint64_t others = 0;
+        OXSHMEM_UNROLL
+        for (const port::pair64 &pair : pairs) {
+            others |= (pair.first ^ tag) | (pair.second ^ tag);
+        }
+        const uint64_t displaced = pairs[0].second >> 56;
+        pairs[0].second &= ~0ull >> 8;
+        OXSHMEM_UNROLL
+        for (uint32_t i = 0; i < kLookers; ++i) {
+            bell.head[i] = unseal(pairs[i], displaced >> 2 * i);
+        }
+        // If not all words have the tag, the rest is on its way.
+        news = (others & 1) == 0;
+        bell.doorbell = news ? (mine.first & ~1ull) | (displaced & 1) : 0;
+        bell.whole = news;
+    }
+    if (news) {
+        watch_of(t, number).doorbell = mine.first;
+    }
+    return bell;
 }
 
 OXSHMEM_DEVICE void tell_host(Tables &t, EventKind kind, uint32_t place, uint64_t value) {
@@ -328,13 +406,28 @@ OXSHMEM_DEVICE uint32_t inline_word(const Reader &reader, uint32_t offset) {
     return *at<uint32_t>(reader.byte(36 + offset));
 }
 
+// Of a payload that lies in the first block: that was read already, perhaps across PCIe.
+constexpr uint32_t kHeadPayload = 28;
+
 OXSHMEM_DEVICE void write_inline(const Reader &reader, uint64_t to, uint32_t bytes) {
-    // One word: it was read with the head, which may have crossed PCIe.
-    if (bytes == 8 && to % 8 == 0) {
-        return store(to, static_cast<uint64_t>(reader.head[2].z) << 32 | reader.head[2].y);
-    }
-    if (bytes == 4 && to % 4 == 0) {
-        return store(to, static_cast<uint32_t>(reader.head[2].y));
+    if (bytes <= kHeadPayload && (to | bytes) % 4 == 0) {
+        const port::vec16 s2 = reader.head[2], s3 = reader.head[3];
+        const uint32_t words[8] = {s2.y, s2.z, s2.w, s3.x, s3.y, s3.z, s3.w, 0};
+        OXSHMEM_UNROLL
+        for (uint32_t i = 0; i < 4; ++i) {
+            const uint32_t left = bytes > i * 8 ? bytes - i * 8 : 0;
+            if (left >= 8 && to % 8 == 0) {
+                store(to + i * 8, static_cast<uint64_t>(words[2 * i + 1]) << 32 | words[2 * i]);
+            } else {
+                if (left >= 4) {
+                    store(to + i * 8, words[2 * i]);
+                }
+                if (left >= 8) {
+                    store(to + i * 8 + 4, words[2 * i + 1]);
+                }
+            }
+        }
+        return;
     }
     uint32_t done = 0;
     while (done < bytes) {
@@ -478,7 +571,7 @@ OXSHMEM_DEVICE bool answer(Tables &t, const Slice &slice, Shared &s, uint32_t nu
     QpContext *const qp = &t.qps[place < kQps ? place : 0];
     // All at once, instead of one after the other.
     const uint32_t qpn = qp->qpn, page = qp->uar_page, state = qp->state, depth_log2 = qp->depth_log2;
-    const uint32_t bell = qp->bell, trapped = qp->trap;
+    const uint32_t bell = qp->bell, trapped = qp->trap, peer = qp->peer;
     const uint64_t dbr = qp->dbr, consumer = qp->consumer, moved = qp->moved;
     // libmlx5 leaves the size of the last work request in the low bits.
     if (place >= kQps || (second & 0xc0) != 0 || qpn != second >> 8 || page != number / kRegistersPerPage + 1 ||
@@ -488,6 +581,7 @@ OXSHMEM_DEVICE bool answer(Tables &t, const Slice &slice, Shared &s, uint32_t nu
         return false;
     }
     qp->bell = number + 1;
+    watch_of(t, number).peer = peer;
     if (trapped != 0) {
         // The host rings again when it is done.
         return false;
@@ -564,7 +658,7 @@ OXSHMEM_DEVICE bool step(Tables &t, const Slice &slice, Shared &s) {
         reader.read_head();
         control = reader.segment(0);
         const uint32_t segments = be(control.y) & 0x3f;
-        s.sizes[rank] = segments == 0 ? 1 : (segments + 3) / 4;
+        s.sizes[rank] = static_cast<uint8_t>(segments == 0 ? 1 : (segments + 3) / 4);
         if (segments > 4) {
             s.several = 1;
         }
@@ -699,6 +793,52 @@ OXSHMEM_DEVICE void serve(Tables &t, const Slice &slice, Shared &s, uint32_t num
     }
 }
 
+// Executes a work request that came with its doorbell, and needs no other thread. False: it is left to the whole block, as what
+// the host has to judge is. The thread that found it alone.
+OXSHMEM_DEVICE bool execute_at_once(Tables &t, Shared &s, const HostBell &bell, uint32_t number) {
+    const port::vec16 control = bell.head[0];
+    const uint32_t second = be(control.y);
+    const uint32_t place = (second >> 8) - kFirstQpn;
+    if (place >= kQps || (second & 0x3f) > 4) {
+        return false;
+    }
+    QpContext &qp = t.qps[place];
+    // A line of everything that decode() looks at, all asked for at once: the key as well, should there be one.
+    const Key &key = t.remote_keys[((be(bell.head[1].z) >> 8) + static_cast<uint32_t>(bell.peer) * kPeerStride) % kRemoteKeys];
+    const uint32_t rights = key.rights;
+    const uint64_t length = key.length;
+    const uint32_t qpn = qp.qpn, page = qp.uar_page, state = qp.state, remote_qpn = qp.remote_qpn, trapped = qp.trap;
+    const uint64_t consumer = qp.consumer, moved = qp.moved;
+    const uint32_t bound = qp.bell, cq_producer = qp.cq_producer;
+    const bool fits = (qpn == second >> 8) & (page == number / kRegistersPerPage + 1) & (bound == number + 1) &
+                      (state == kStateRts) & (trapped == 0) & (moved == 0) & (remote_qpn <= kAnyQp) & (length <= ~0ull >> 1) &
+                      (rights <= 0xff) & (cq_producer <= 0xffffff);
+    if (!fits) {
+        return false;
+    }
+    // Were it not the next one, it would be behind: the queue was looked at since.
+    Reader reader{t, qp, consumer, {bell.head[0], bell.head[1], bell.head[2], bell.head[3]}};
+    Request request{};
+    if (!decode(reader, control, request) || (request.local != 0 && request.bytes > kSmall)) {
+        return false;
+    }
+    execute(s, reader, request);
+    qp.consumer = consumer + 1;
+    BlockCounters &counters = t.counters[port::block_rank()];
+    const bool signaled = (control.z >> 24 & 0x08) != 0;
+    port::add_to<order::relaxed, reach::device>(&counters.doorbells, uint64_t{1});
+    port::add_to<order::relaxed, reach::device>(&counters.wqes, uint64_t{1});
+    port::add_to<order::relaxed, reach::device>(&counters.bytes, request.bytes);
+    port::add_to<order::relaxed, reach::device>(&counters.cqes, uint64_t{signaled});
+    port::add_to<order::relaxed, reach::device>(&t.control.served, uint64_t{1});
+    // All payload before the CQE, and before anything later.
+    port::fence<order::acq_rel, reach::system>();
+    if (signaled) {
+        write_cqe(qp, be(control.x) & 0xff, consumer, static_cast<uint32_t>(request.bytes));
+    }
+    return true;
+}
+
 // A card that moves nothing: what is posted is complete. One thread for each register.
 OXSHMEM_DEVICE void complete_all(Tables &t, const Slice &slice, uint64_t start) {
     const uint32_t first = port::block_rank() + port::grid_blocks() * port::thread_rank();
@@ -708,7 +848,7 @@ OXSHMEM_DEVICE void complete_all(Tables &t, const Slice &slice, uint64_t start) 
     for (uint32_t pass = 0;; ++pass) {
         bool any = false;
         for (uint32_t number = first; number < slice.registers; number += threads) {
-            uint64_t value = slice.host_doorbells != 0 ? rung_by_host(t, slice, number) : 0;
+            uint64_t value = slice.host_doorbells != 0 ? doorbell_of_host(t, slice, number) : 0;
             uint64_t *const bell = register_at(t, number);
             if (value == 0 && port::load<order::relaxed, reach::system>(bell) == 0) {
                 continue;
@@ -758,17 +898,53 @@ OXSHMEM_DEVICE void complete_all(Tables &t, const Slice &slice, uint64_t start) 
     }
 }
 
+// Puts a register on the list of those that rang; `value`: what the host rang.
+OXSHMEM_DEVICE void enlist(Tables &t, Shared &s, uint32_t number, uint64_t value) {
+    const uint32_t place = port::fetch_add<order::relaxed, reach::block>(&s.rung, 1u);
+    if (place < kThreads) {
+        s.bells[place] = number;
+        s.values[place] = value;
+    } else if (value != 0) {
+        // For a later pass.
+        port::store<order::release, reach::system>(register_at(t, number), value);
+    }
+}
+
+// Looks at the registers that the host rings, and at those in the tables that stand for them: what was put off is rung there. A
+// short work request that came with its doorbell is executed here. All threads.
+OXSHMEM_DEVICE void look_at_host(Tables &t, const Slice &slice, Shared &s) {
+    const uint32_t blocks = port::grid_blocks();
+    const uint32_t stride = blocks * (port::block_threads() / kLookers);
+    const uint32_t first = port::block_rank() + blocks * (port::thread_rank() / kLookers);
+    // As often for all lanes of a warp.
+    for (uint32_t base = 0; base < slice.registers; base += stride) {
+        const uint32_t number = base + first;
+        const bool mine = port::thread_rank() % kLookers == 0 && number < slice.registers;
+        const uint64_t rung = mine ? port::load<order::relaxed, reach::system>(register_at(t, number)) : 0;
+        const HostBell bell = rung_by_host(t, slice, number);
+        if (bell.whole && rung == 0 && execute_at_once(t, s, bell, number)) {
+            s.worked = 1;
+        } else if ((rung | bell.doorbell) != 0) {
+            enlist(t, s, number, bell.doorbell);
+        }
+    }
+}
+
 // A card that executes.
 OXSHMEM_DEVICE void execute_all(Tables &t, const Slice &slice, uint64_t start) {
     OXSHMEM_SHARED(Shared, s);
     const uint32_t rank = port::thread_rank();
     if (rank == 0) {
-        s.rung = 0;
+        s.rung = s.worked = 0;
     }
     uint64_t busy = start;
     for (uint32_t pass = 0;; ++pass) {
         if (rank == 0) {
             const uint64_t now = port::clock_ns();
+            if (s.worked != 0) {
+                busy = now;
+                s.worked = 0;
+            }
             // Others may still be looking at a 0.
             if (s.rung != 0) {
                 s.rung = 0;
@@ -781,18 +957,13 @@ OXSHMEM_DEVICE void execute_all(Tables &t, const Slice &slice, uint64_t start) {
         if (s.leave != 0) {
             return;
         }
-        const uint32_t stride = port::grid_blocks() * port::block_threads();
-        for (uint32_t i = port::block_rank() + port::grid_blocks() * rank; i < slice.registers; i += stride) {
-            const uint64_t rung = port::load<order::relaxed, reach::system>(register_at(t, i));
-            const uint64_t by_host = slice.host_doorbells != 0 ? rung_by_host(t, slice, i) : 0;
-            if ((rung | by_host) != 0) {
-                const uint32_t place = port::fetch_add<order::relaxed, reach::block>(&s.rung, 1u);
-                if (place < kThreads) {
-                    s.bells[place] = i;
-                    s.values[place] = by_host;
-                } else if (by_host != 0) {
-                    // For a later pass.
-                    port::store<order::release, reach::system>(register_at(t, i), by_host);
+        if (slice.host_doorbells != 0) {
+            look_at_host(t, slice, s);
+        } else {
+            const uint32_t stride = port::grid_blocks() * port::block_threads();
+            for (uint32_t i = port::block_rank() + port::grid_blocks() * rank; i < slice.registers; i += stride) {
+                if (port::load<order::relaxed, reach::system>(register_at(t, i)) != 0) {
+                    enlist(t, s, i, 0);
                 }
             }
         }

@@ -25,6 +25,7 @@ constexpr uint32_t kPageBytes = 4096;
 constexpr uint32_t kFirstRegister = 0x800; // in a page
 constexpr uint32_t kRegisterStride = 0x80; // likewise
 constexpr uint32_t kRegistersPerPage = 16; // likewise
+constexpr uint32_t kHostRegisterWords = 8; // of a register that the host rings; hca/src/soft/blueflame.rs
 constexpr uint32_t kEvents = 1024;         // places in the ring of events
 constexpr uint32_t kBlocks = 64;           // most blocks of the kernel
 constexpr uint32_t kStateRts = 3;          // QpState::Rts
@@ -106,9 +107,16 @@ struct alignas(64) Key {
     uint64_t reserved1[2];
 };
 
+// A doorbell page. At its start, where no registers are, the kernel keeps what it has seen of those that the host rings.
 struct alignas(4096) Page {
     unsigned char bytes[kPageBytes];
 };
+
+struct Watch {
+    uint64_t doorbell; // seen last
+    uint64_t peer;     // of the queue pair that rings there, as in its context, or 0 before the first time
+};
+static_assert(sizeof(Watch) * kRegistersPerPage <= kFirstRegister);
 
 struct Tables {
     Control control;
@@ -128,7 +136,8 @@ struct Slice {
     uint64_t idle_ns;   // or after this time without work
     uint32_t registers; // doorbell registers to look at
     uint32_t null;      // 1: complete what is posted and do nothing else
-    // 0, or where the host rings instead: a uint64_t in host memory for each register. The kernel passes on what changes there.
+    // 0, or where the host rings instead: kHostRegisterWords in host memory for each register. The first is the doorbell: it is
+    // news when it changes. A work request may come with it.
     uint64_t host_doorbells;
 };
 

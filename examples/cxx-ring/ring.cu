@@ -6,6 +6,7 @@
 static __global__ void ring(int *inbox, uint64_t *arrived, uint64_t round) {
     const int next = (oxshmem::my_pe() + 1) % oxshmem::n_pes();
     oxshmem::p(inbox, oxshmem::my_pe(), next);
+    oxshmem::fence(); // the number before the signal
     oxshmem::signal_op(arrived, round, oxshmem::SIGNAL_SET, next);
     oxshmem::signal_wait_until(arrived, oxshmem::CMP_GE, round);
 }

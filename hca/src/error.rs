@@ -76,6 +76,12 @@ pub enum Error {
     /// A device of the kernel's verbs failed.
     #[error(transparent)]
     Verbs(#[from] crate::verbs::VerbsError),
+    /// A ConnectX card failed, or what it needs is missing.
+    #[error(transparent)]
+    Mlx5(#[from] crate::mlx5::Mlx5Error),
+    /// No device can be given to the PE.
+    #[error(transparent)]
+    Topology(#[from] crate::topology::TopologyError),
     /// The HCA is gone.
     #[error("HCA {device} is dead: {reason}")]
     Dead {

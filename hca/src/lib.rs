@@ -5,7 +5,9 @@
 //! * [`provider`]: the boundary below which a card or the software HCA sits. It carries command bytes, as DevX does.
 //! * [`objects`]: typed objects over a provider: protection domain, memory key, completion queue, queue pair.
 //! * [`soft`]: the software HCA, a provider that executes the same commands and the same WQE bytes in this process.
+//! * [`mlx5`]: ConnectX cards, a provider that hands the same commands to rdma-core.
 //! * [`verbs`]: RDMA devices through the kernel's verbs.
+//! * [`topology`]: which RDMA device is near which GPU, and which PE of a node uses which.
 //! * [`fdpass`]: file descriptors over abstract unix sockets.
 //! * [`idle`]: how threads wait for work.
 //! * [`testing`]: a host-side poster of WQEs, for tests and benches.
@@ -13,11 +15,13 @@
 pub mod error;
 pub mod fdpass;
 pub mod idle;
+pub mod mlx5;
 pub mod objects;
 pub mod prm;
 pub mod provider;
 pub mod soft;
 pub mod testing;
+pub mod topology;
 pub mod verbs;
 pub mod wire;
 

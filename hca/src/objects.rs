@@ -26,6 +26,7 @@ enum Owned {
     Object(ObjectHandle),
     Uar(u32),
     Umem(u32),
+    Key(u64),
 }
 
 impl Guard {
@@ -41,6 +42,7 @@ impl Guard {
             Owned::Object(handle) => self.provider.obj_destroy(handle),
             Owned::Uar(page) => self.provider.free_uar(page),
             Owned::Umem(id) => self.provider.dereg_umem(id),
+            Owned::Key(id) => self.provider.dereg_key(id),
         };
         if result.is_err() {
             // Still there, so a later attempt may succeed.
@@ -127,9 +129,14 @@ impl Uar {
         self.page.page_id
     }
 
-    /// How many registers may be used, each by one QP.
+    /// How many registers may be used.
     pub fn registers(&self) -> usize {
         self.page.registers.len()
+    }
+
+    /// The page as the HCA gave it.
+    pub fn page(&self) -> &UarPage {
+        &self.page
     }
 
     /// The address of register `index`, valid as long as this object.
@@ -141,6 +148,67 @@ impl Uar {
     /// Free it now. Fails while CQs and QPs use it.
     pub fn close(&self) -> Result<()> {
         self.guard.close()
+    }
+}
+
+/// Pages of a card that the queue pairs of a process share. More of them would not ring faster, and each has to be mapped for a GPU.
+const MAX_SHARED_PAGES: usize = 16;
+
+/// A doorbell register for a queue pair.
+#[derive(Debug, Clone)]
+pub struct Doorbell {
+    /// Its page, which the queue pair has to name.
+    pub uar: Arc<Uar>,
+    /// Its offset in the page, bytes.
+    pub offset: usize,
+}
+
+impl Doorbell {
+    /// Where this process has mapped the register.
+    pub fn address(&self) -> *mut u64 {
+        self.uar.page.base.wrapping_add(self.offset).cast()
+    }
+}
+
+/// Gives each queue pair a doorbell register: one of its own, or on a card one of a few that are shared.
+#[derive(Debug)]
+pub struct Doorbells {
+    provider: Arc<dyn Provider>,
+    pages: Vec<Arc<Uar>>,
+    given: usize,
+}
+
+impl Doorbells {
+    /// None so far.
+    pub fn new(provider: &Arc<dyn Provider>) -> Self {
+        Self { provider: Arc::clone(provider), pages: Vec::new(), given: 0 }
+    }
+
+    /// The register for the next queue pair.
+    pub fn give(&mut self) -> Result<Doorbell> {
+        let room: usize = self.pages.iter().map(|page| page.registers()).sum();
+        let shared = self.pages.first().is_some_and(|page| page.page.device_registers);
+        if self.given >= room && !(shared && self.pages.len() >= MAX_SHARED_PAGES) {
+            match Uar::alloc(&self.provider) {
+                Ok(page) if page.registers() == 0 => {
+                    return Err(Error::argument("uar", page.page_id(), "a page without doorbell registers"));
+                }
+                Ok(page) => self.pages.push(page),
+                // A card that gives no more pages has given enough.
+                Err(error) if shared => tracing::debug!(%error, pages = self.pages.len(), "doorbell pages are shared"),
+                Err(error) => return Err(error),
+            }
+        }
+        let room: usize = self.pages.iter().map(|page| page.registers()).sum();
+        let mut index = self.given % room;
+        self.given += 1;
+        for page in &self.pages {
+            match page.page.registers.get(index) {
+                Some(offset) => return Ok(Doorbell { uar: Arc::clone(page), offset: *offset }),
+                None => index -= page.registers(),
+            }
+        }
+        Err(Error::argument("uar", self.given, "no doorbell register"))
     }
 }
 
@@ -167,9 +235,7 @@ impl Umem {
     pub unsafe fn register(provider: &Arc<dyn Provider>, source: UmemSource<'_>, access: Access) -> Result<Arc<Self>> {
         // SAFETY: the caller's promise is the same.
         let id = unsafe { provider.reg_umem(source, access) }?;
-        let (addr, len) = match source {
-            UmemSource::Fd { addr, len, .. } | UmemSource::Host { addr, len } => (addr, len),
-        };
+        let (addr, len) = source.range();
         Ok(Arc::new(Self { guard: Guard::new(provider, Owned::Umem(id)), id, addr, len }))
     }
 
@@ -214,9 +280,10 @@ pub struct MkeyAttributes {
 #[derive(Debug)]
 pub struct Mkey {
     guard: Guard,
-    key: u32,
+    lkey: u32,
+    rkey: u32,
     _pd: Arc<Pd>,
-    _umem: Arc<Umem>,
+    _umem: Option<Arc<Umem>>,
 }
 
 /// The low byte of every key.
@@ -225,6 +292,34 @@ const KEY_VARIANT: u8 = 0x5a;
 const LOG_PAGE: u8 = 12;
 
 impl Mkey {
+    /// Register memory in the way that the HCA prefers: by its library, or as umem with a key. Work requests name its first byte
+    /// `start_addr`. `umem` is a registration of the same memory, if there is one already. Writes do not pass each other.
+    ///
+    /// # Safety
+    /// As for [`Umem::register`].
+    pub unsafe fn register(
+        pd: &Arc<Pd>,
+        source: UmemSource<'_>,
+        umem: Option<&Arc<Umem>>,
+        start_addr: u64,
+        access: Access,
+    ) -> Result<Self> {
+        let provider = &pd.guard.provider;
+        // SAFETY: the caller's promise is the same.
+        if let Some(key) = unsafe { provider.reg_key(pd.pdn, source, start_addr, access) }? {
+            let guard = Guard::new(provider, Owned::Key(key.id));
+            return Ok(Self { guard, lkey: key.lkey, rkey: key.rkey, _pd: Arc::clone(pd), _umem: None });
+        }
+        let umem = match umem {
+            Some(umem) => Arc::clone(umem),
+            // SAFETY: as above.
+            None => unsafe { Umem::register(provider, source, access) }?,
+        };
+        let len = umem.len as u64;
+        let attributes = MkeyAttributes { umem_offset: 0, len, start_addr, access, relaxed_ordering: false };
+        Self::create(pd, &umem, &attributes)
+    }
+
     /// Create one (CREATE_MKEY).
     pub fn create(pd: &Arc<Pd>, umem: &Arc<Umem>, attributes: &MkeyAttributes) -> Result<Self> {
         let access = attributes.access;
@@ -261,17 +356,17 @@ impl Mkey {
             },
         )?;
         let key = out.mkey_index << 8 | u32::from(KEY_VARIANT);
-        Ok(Self { guard, key, _pd: Arc::clone(pd), _umem: Arc::clone(umem) })
+        Ok(Self { guard, lkey: key, rkey: key, _pd: Arc::clone(pd), _umem: Some(Arc::clone(umem)) })
     }
 
     /// The key for data segments, in host byte order.
     pub fn lkey(&self) -> u32 {
-        self.key
+        self.lkey
     }
 
     /// The key for remote address segments, in host byte order.
     pub fn rkey(&self) -> u32 {
-        self.key
+        self.rkey
     }
 
     /// Destroy it now.
@@ -320,6 +415,7 @@ impl Cq {
                     dbr_umem_id: umem.id,
                     log_cq_size: attributes.log_size,
                     uar_page: uar.page_id(),
+                    c_eqn: uar.guard.provider.info().event_queue,
                     dbr_addr: attributes.dbr_offset,
                     ..cq::CqContext::default()
                 },
@@ -564,7 +660,6 @@ impl Qp {
     pub fn connect(&self, peer: &QpAddress, attributes: &QpAttributes) -> Result<()> {
         let info = self.guard.provider.info();
         check_attributes(info, peer, attributes)?;
-        let ethernet = info.link_layer == LinkLayer::Ethernet;
         let qpn = self.qpn;
         let mut init = qp::Rst2InitQp { qpn, ..qp::Rst2InitQp::default() };
         init.qpc.primary_address_path.vhca_port_num = info.port;
@@ -583,24 +678,12 @@ impl Qp {
         rtr.qpc.min_rnr_nak = attributes.min_rnr_timer;
         rtr.qpc.log_rra_max = attributes.log_max_rd_atomic;
         rtr.qpc.next_rcv_psn = attributes.first_psn;
-        let path = &mut rtr.qpc.primary_address_path;
-        path.pkey_index = attributes.pkey_index;
-        path.vhca_port_num = info.port;
-        path.tclass = attributes.traffic_class;
-        path.sl = attributes.sl;
-        if ethernet {
-            (path.rgid_hi, path.rgid_lo) = peer.gid.halves();
-            path.src_addr_index = info.gid_index;
-            path.hop_limit = attributes.hop_limit;
-            path.eth_prio = attributes.sl;
-            path.dscp = attributes.traffic_class >> 2;
-            path.udp_sport = attributes.udp_sport.unwrap_or_else(|| udp_source_port(qpn, peer.qpn));
-            let mac = peer.mac;
-            path.rmac_47_32 = u16::from_be_bytes([mac[0], mac[1]]);
-            path.rmac_31_0 = u32::from_be_bytes([mac[2], mac[3], mac[4], mac[5]]);
-        } else {
-            path.rlid = peer.lid;
-        }
+        // The hardware address is the kernel's to find out, and only Ethernet has one.
+        let mac = match info.link_layer {
+            LinkLayer::Ethernet => self.guard.provider.next_hop(peer, attributes)?,
+            LinkLayer::InfiniBand => [0; 6],
+        };
+        rtr.qpc.primary_address_path = address_path(info, qpn, peer, attributes, mac);
         modify(&self.guard, &rtr)?;
 
         let mut rts = qp::Rtr2RtsQp { qpn, ..qp::Rtr2RtsQp::default() };
@@ -641,6 +724,41 @@ impl Qp {
     pub fn close(&self) -> Result<()> {
         self.guard.close()
     }
+}
+
+/// The way from queue pair `qpn` to a peer: by GID on Ethernet, by LID within an InfiniBand subnet, by both between subnets.
+fn address_path(
+    info: &HcaInfo,
+    qpn: u32,
+    peer: &QpAddress,
+    attributes: &QpAttributes,
+    mac: [u8; 6],
+) -> qpc::AddressPath {
+    let mut path = qpc::AddressPath {
+        pkey_index: attributes.pkey_index,
+        vhca_port_num: info.port,
+        tclass: attributes.traffic_class,
+        sl: attributes.sl,
+        ..qpc::AddressPath::default()
+    };
+    let ethernet = info.link_layer == LinkLayer::Ethernet;
+    let global = ethernet || info.grh_required || info.gid.halves().0 != peer.gid.halves().0;
+    if global {
+        (path.rgid_hi, path.rgid_lo) = peer.gid.halves();
+        path.src_addr_index = info.gid_index;
+        path.hop_limit = attributes.hop_limit;
+    }
+    if ethernet {
+        path.eth_prio = attributes.sl;
+        path.dscp = attributes.traffic_class >> 2;
+        path.udp_sport = attributes.udp_sport.unwrap_or_else(|| udp_source_port(qpn, peer.qpn));
+        path.rmac_47_32 = u16::from_be_bytes([mac[0], mac[1]]);
+        path.rmac_31_0 = u32::from_be_bytes([mac[2], mac[3], mac[4], mac[5]]);
+    } else {
+        path.grh = global;
+        path.rlid = peer.lid;
+    }
+    path
 }
 
 fn check_attributes(info: &HcaInfo, peer: &QpAddress, attributes: &QpAttributes) -> Result<()> {
@@ -706,6 +824,75 @@ mod tests {
         fn source_ports_are_in_range(a in 0u32..1 << 24, b in 0u32..1 << 24) {
             prop_assert!(udp_source_port(a, b) >= 0xc000);
         }
+    }
+
+    fn info(link_layer: LinkLayer) -> HcaInfo {
+        HcaInfo {
+            provider: "mlx5",
+            device: "mlx5_0".into(),
+            port: 2,
+            gid_index: 3,
+            gid: Gid::from_halves(0xfe80 << 48, 1),
+            lid: 7,
+            mac: [0; 6],
+            link_layer,
+            active_mtu: Mtu::B4096,
+            grh_required: false,
+            coherent_atomics: false,
+            event_queue: 0,
+        }
+    }
+
+    fn peer(link_layer: LinkLayer, subnet: u64) -> QpAddress {
+        let gid = Gid::from_halves(subnet, 9);
+        QpAddress { qpn: 0x41, gid, lid: 0x1234, mac: [0; 6], mtu: Mtu::B4096, link_layer }
+    }
+
+    #[test]
+    fn within_an_infiniband_subnet_the_lid_leads_to_the_peer() {
+        let attributes = QpAttributes { sl: 5, pkey_index: 8, traffic_class: 0x68, ..QpAttributes::default() };
+        let own = info(LinkLayer::InfiniBand);
+        let path = address_path(&own, 0x40, &peer(LinkLayer::InfiniBand, 0xfe80 << 48), &attributes, [0; 6]);
+        let expected = qpc::AddressPath {
+            rlid: 0x1234,
+            sl: 5,
+            pkey_index: 8,
+            tclass: 0x68,
+            vhca_port_num: 2,
+            ..qpc::AddressPath::default()
+        };
+        assert_eq!(path, expected);
+        // Another subnet, or a port that asks for it: a global route header.
+        let header = qpc::AddressPath { grh: true, src_addr_index: 3, hop_limit: 255, rgid_lo: 9, ..expected };
+        let path = address_path(&own, 0x40, &peer(LinkLayer::InfiniBand, 0xfec0 << 48), &attributes, [0; 6]);
+        assert_eq!(path, qpc::AddressPath { rgid_hi: 0xfec0 << 48, ..header });
+        let own = HcaInfo { grh_required: true, ..own };
+        let path = address_path(&own, 0x40, &peer(LinkLayer::InfiniBand, 0xfe80 << 48), &attributes, [0; 6]);
+        assert_eq!(path, qpc::AddressPath { rgid_hi: 0xfe80 << 48, ..header });
+    }
+
+    #[test]
+    fn on_ethernet_gid_and_mac_lead_to_the_peer() {
+        let attributes =
+            QpAttributes { sl: 3, traffic_class: 0x68, udp_sport: Some(0xc123), ..QpAttributes::default() };
+        let theirs = peer(LinkLayer::Ethernet, 0xfe80 << 48);
+        let path = address_path(&info(LinkLayer::Ethernet), 0x40, &theirs, &attributes, [2, 3, 4, 5, 6, 7]);
+        let expected = qpc::AddressPath {
+            rgid_hi: 0xfe80 << 48,
+            rgid_lo: 9,
+            src_addr_index: 3,
+            hop_limit: 255,
+            eth_prio: 3,
+            sl: 3,
+            tclass: 0x68,
+            dscp: 0x1a,
+            udp_sport: 0xc123,
+            rmac_47_32: 0x0203,
+            rmac_31_0: 0x0405_0607,
+            vhca_port_num: 2,
+            ..qpc::AddressPath::default()
+        };
+        assert_eq!(path, expected);
     }
 
     #[test]

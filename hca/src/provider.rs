@@ -5,8 +5,10 @@
 //! `mlx5dv_devx_obj_create/modify/query/destroy`, `mlx5dv_devx_general_cmd`.
 
 use crate::error::Result;
+use crate::objects::{QpAddress, QpAttributes};
+use crate::soft::BlueFlame;
 use std::fmt;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::str::FromStr;
 
 /// A global identifier: an IPv6 address, 16 bytes in network order.
@@ -111,6 +113,12 @@ pub struct HcaInfo {
     pub link_layer: LinkLayer,
     /// Active MTU.
     pub active_mtu: Mtu,
+    /// Whether packets carry a global route header even within an InfiniBand subnet.
+    pub grh_required: bool,
+    /// Whether its atomics are atomic with those of CPUs and GPUs.
+    pub coherent_atomics: bool,
+    /// The event queue that CQs name. Nothing is ever asked of it.
+    pub event_queue: u32,
 }
 
 /// A page of doorbell registers.
@@ -123,8 +131,11 @@ pub struct UarPage {
     pub page_id: u32,
     /// Where the page is mapped.
     pub base: *mut u8,
-    /// Offsets of the registers that may be used, bytes. On `soft` at most one QP may use each; other providers set no such rule.
+    /// Offsets of the registers that may be used, bytes.
     pub registers: Vec<usize>,
+    /// Whether these are registers of a card: any number of QPs may share one, and a GPU reaches them only after they have been mapped for
+    /// it. Otherwise they are memory that whoever posts reaches at these addresses, and at most one QP may use each.
+    pub device_registers: bool,
 }
 
 // SAFETY: the pointer is an address of device registers (or memory that stands for them) which any thread may store to; the type
@@ -133,7 +144,14 @@ unsafe impl Send for UarPage {}
 // SAFETY: as above.
 unsafe impl Sync for UarPage {}
 
-/// Memory to register as umem.
+/// A device whose memory a card can be given as a dma-buf.
+pub trait DeviceMemory: fmt::Debug {
+    /// A dma-buf of `len` bytes from `addr`, both multiples of the page size; why not, otherwise. With `pcie` its addresses are those of the
+    /// PCIe BAR also where the device has another way to the CPU.
+    fn dma_buf(&self, addr: u64, len: usize, pcie: bool) -> std::result::Result<OwnedFd, String>;
+}
+
+/// Memory to register.
 #[derive(Debug, Clone, Copy)]
 pub enum UmemSource<'a> {
     /// A range of a file (a memfd, a dma-buf), mapped in this process at `addr`. Peers can reach it.
@@ -146,6 +164,8 @@ pub enum UmemSource<'a> {
         len: usize,
         /// Where the range is mapped.
         addr: *mut u8,
+        /// Who can export it as a dma-buf, if it is memory of a device.
+        device: Option<&'a dyn DeviceMemory>,
     },
     /// Memory of this process alone. On `soft`, peers cannot reach it, and an engine's kernel has to reach it at this address
     /// ([`SoftOptions::host_doorbells`](crate::soft::SoftOptions::host_doorbells)).
@@ -179,6 +199,44 @@ impl Access {
     /// Whether peers have any right.
     pub const fn is_remote(self) -> bool {
         self.remote_read || self.remote_write || self.remote_atomic
+    }
+}
+
+impl UmemSource<'_> {
+    /// Where the memory is, and its length in bytes.
+    pub fn range(&self) -> (*mut u8, usize) {
+        match *self {
+            UmemSource::Fd { addr, len, .. } | UmemSource::Host { addr, len } => (addr, len),
+        }
+    }
+}
+
+/// Memory that was registered without commands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryKey {
+    /// What [`dereg_key`](Provider::dereg_key) takes.
+    pub id: u64,
+    /// The key for data segments, in host byte order.
+    pub lkey: u32,
+    /// The key for remote address segments, in host byte order.
+    pub rkey: u32,
+}
+
+/// Something that can be done in more than one way, one way of it, and what came of that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt {
+    /// What was tried, in which way.
+    pub what: String,
+    /// What it gave, or why it failed.
+    pub outcome: std::result::Result<String, String>,
+}
+
+impl fmt::Display for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.outcome {
+            Ok(result) => write!(f, "{}: {result}", self.what),
+            Err(reason) => write!(f, "{}: no: {reason}", self.what),
+        }
     }
 }
 
@@ -236,6 +294,19 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// Forget memory. Fails while a key or a queue uses it.
     fn dereg_umem(&self, umem_id: u32) -> Result<()>;
 
+    /// Register memory for work requests of QPs in protection domain `pdn`, where the HCA does that without commands; work requests name its
+    /// first byte `iova`. `None` where it does not: then it is done by [`reg_umem`](Self::reg_umem) and CREATE_MKEY.
+    ///
+    /// # Safety
+    /// As for [`reg_umem`](Self::reg_umem), until [`dereg_key`](Self::dereg_key) has succeeded.
+    unsafe fn reg_key(&self, pdn: u32, source: UmemSource<'_>, iova: u64, access: Access) -> Result<Option<MemoryKey>>;
+
+    /// Forget what [`reg_key`](Self::reg_key) registered.
+    fn dereg_key(&self, id: u64) -> Result<()>;
+
+    /// The MAC address that packets to `peer` go to on Ethernet: the peer's, or that of a router on the way.
+    fn next_hop(&self, peer: &QpAddress, attributes: &QpAttributes) -> Result<[u8; 6]>;
+
     /// Execute a command that creates an object.
     fn obj_create(&self, input: &[u8], output: &mut [u8]) -> Result<ObjectHandle>;
 
@@ -260,4 +331,19 @@ pub trait Provider: Send + Sync + fmt::Debug {
 
     /// What failed first on a QP, where that is kept. A collapsed CQ may show a flushed WQE instead, whose CQE came later.
     fn first_failure(&self, qpn: u32) -> Option<QpFailure>;
+
+    /// What else can be done with a doorbell register than storing a doorbell, if anything. Ask once for each register.
+    fn blueflame(&self, register: *mut u64) -> Option<BlueFlame> {
+        let _ = register;
+        None
+    }
+
+    /// What was tried in which way, in order; each different outcome once.
+    fn attempts(&self) -> Vec<Attempt>;
+
+    /// Why the HCA is gone for good, if it is: removed, or failed as a whole.
+    fn dead(&self) -> Option<String>;
+
+    /// Calls `hook` once, from another thread, when the HCA is found to be gone, if it tells; at once if it is gone already.
+    fn when_dead(&self, hook: Box<dyn Fn() + Send + Sync>);
 }

@@ -53,7 +53,7 @@ impl SharedMemory {
 
     /// As a umem source.
     pub fn source(&self) -> UmemSource<'_> {
-        UmemSource::Fd { fd: self.fd(), offset: 0, len: self.len, addr: self.base }
+        UmemSource::Fd { fd: self.fd(), offset: 0, len: self.len, addr: self.base, device: None }
     }
 
     fn at(&self, offset: usize, len: usize) -> *mut u8 {

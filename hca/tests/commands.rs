@@ -476,12 +476,13 @@ fn wrong_memory() {
         let error = register(source).unwrap_err();
         assert!(error.contains(text), "`{text}` is not in `{error}`");
     };
-    bad(UmemSource::Fd { fd, offset: 0, len: 8193, addr }, "the file has 8192 bytes");
-    bad(UmemSource::Fd { fd, offset: 100, len: 4096, addr }, "multiple of the page size");
-    bad(UmemSource::Fd { fd, offset: 0, len: 0, addr }, "at least a byte");
-    bad(UmemSource::Fd { fd, offset: 0, len: 8, addr: std::ptr::null_mut() }, "mapped memory");
-    bad(UmemSource::Fd { fd, offset: !4095, len: 8192, addr }, "the file has 8192 bytes");
-    let id = register(UmemSource::Fd { fd, offset: 4096, len: 4096, addr: addr.wrapping_add(4096) }).unwrap();
+    bad(UmemSource::Fd { fd, offset: 0, len: 8193, addr, device: None }, "the file has 8192 bytes");
+    bad(UmemSource::Fd { fd, offset: 100, len: 4096, addr, device: None }, "multiple of the page size");
+    bad(UmemSource::Fd { fd, offset: 0, len: 0, addr, device: None }, "at least a byte");
+    bad(UmemSource::Fd { fd, offset: 0, len: 8, addr: std::ptr::null_mut(), device: None }, "mapped memory");
+    bad(UmemSource::Fd { fd, offset: !4095, len: 8192, addr, device: None }, "the file has 8192 bytes");
+    let id =
+        register(UmemSource::Fd { fd, offset: 4096, len: 4096, addr: addr.wrapping_add(4096), device: None }).unwrap();
     provider.dereg_umem(id).unwrap();
     assert!(provider.dereg_umem(id).is_err());
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use oxshmem_hca::objects::QpAttributes;
 use oxshmem_hca::provider::Access;
-use oxshmem_hca::verbs::topology::{Place, Topology};
+use oxshmem_hca::topology::{DeviceChoice, Family, Place, Topology};
 use oxshmem_hca::verbs::{
     Atomicity, CompletionQueue, Context, MemoryRegion, Port, ProtectionDomain, QueuePair, QueuePairSize, Receive,
     Segment, SendChain, SendOperation, SendRequest, Target, VerbsError, WorkCompletion, WorkStatus, device_names,
@@ -100,8 +100,9 @@ fn ports() -> Option<[Port; 2]> {
         }
         Ok(_) => {
             let topology = Topology::of_this_machine().unwrap();
-            let chosen = topology.assign(&[Place::Anywhere, Place::Anywhere]).unwrap();
-            Some([0, 1].map(|i: usize| open(&chosen[i].0.name, chosen[i].1.number)))
+            let chosen =
+                topology.assign(Family::Verbs, &DeviceChoice::Any, &[Place::Anywhere, Place::Anywhere]).unwrap();
+            Some([0, 1].map(|i: usize| open(&chosen[i].device.name, chosen[i].port.number)))
         }
     }
 }

@@ -235,6 +235,26 @@ COMPARE_DEVICE void sums(const Run &run) {
     });
 }
 
+// An all-to-all as a program does it, by puts: CTA b sends slice b of what is for each PE, and then waits for slice b from
+// each. So no PE gets further ahead than one iteration, which overwrites what nobody waits for any more.
+COMPARE_DEVICE void exchanges(const Run &run) {
+    const int me = my_pe(), n = n_pes();
+    const uint64_t part = run.bytes / gridDim.x, at = blockIdx.x * part;
+    uint64_t *const signals = run.signals + blockIdx.x;
+    timed(run, [&](uint64_t i) {
+        const uint64_t turn = run.base + i + 1;
+        for (int distance = 1; distance <= n; ++distance) {
+            const int pe = (me + distance) % n;
+            put_signal_nbi(block, run.dst + me * run.bytes + at, run.src + shift(i) + pe * run.bytes + at, part,
+                           signals + static_cast<uint64_t>(me) * gridDim.x, turn, pe);
+        }
+        if (threadIdx.x < static_cast<unsigned>(n)) {
+            signal_wait(signals + static_cast<uint64_t>(threadIdx.x) * gridDim.x, turn);
+        }
+        __syncthreads();
+    });
+}
+
 // The limits: what plain kernels reach over the same memory.
 
 // The CTA's share of a copy by 16-byte accesses, eight of each thread in flight.
@@ -366,6 +386,7 @@ COMPARE_KERNEL(alltoall_block, alltoalls(block, run))
 COMPARE_KERNEL(fcollect_block, fcollects(run))
 COMPARE_KERNEL(broadcast_block, broadcasts(run))
 COMPARE_KERNEL(sum_block, sums(run))
+COMPARE_KERNEL(exchange_block, exchanges(run))
 COMPARE_KERNEL(jacobi_p, jacobi<true>(run))
 COMPARE_KERNEL(jacobi_put, jacobi<false>(run))
 COMPARE_KERNEL(link_store, compare::link_store(run))

@@ -86,6 +86,7 @@ const Entry kEntries[] = {
     {"fcollect_block", ::fcollect_block, Role::fcollect, nullptr},
     {"broadcast_block", ::broadcast_block, Role::broadcast, nullptr},
     {"sum_block", ::sum_block, Role::sum, nullptr},
+    {"exchange_block", ::exchange_block, Role::alltoall, nullptr},
     {"jacobi_p", ::jacobi_p, Role::jacobi, nullptr},
     {"jacobi_put", ::jacobi_put, Role::jacobi, nullptr},
     {"link_store", ::link_store, Role::put, nullptr},

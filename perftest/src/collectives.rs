@@ -15,7 +15,7 @@ use crate::machine::{self, Gpus};
 use crate::options::{size, sizes};
 use crate::pattern::{self, SLACK};
 use crate::plot;
-use crate::report::{JsonLines, rounded};
+use crate::report::{Column, JsonLines, header, line, number, rounded, setting};
 use crate::stats::Percentiles;
 
 oxshmem::include_module!(KERNELS, "perftest_collectives");
@@ -248,31 +248,22 @@ pub struct Row {
     pub date: String,
 }
 
-/// A column: its title, its width, and what it shows of a row.
-type Column = (&'static str, usize, fn(&Row) -> String);
-
-const COLUMNS: [Column; 9] = [
-    ("collective", 13, |row| row.collective.clone()),
-    ("bytes", 10, |row| row.bytes.to_string()),
-    ("scope", 6, |row| row.scope.clone()),
-    ("threads", 7, |row| row.threads.to_string()),
-    ("p50 [us]", 10, |row| rounded(Some(row.us_p50))),
-    ("p99 [us]", 10, |row| rounded(Some(row.us_p99))),
-    ("WQEs", 9, |row| row.wqes.map_or_else(|| "-".to_owned(), |n| n.to_string())),
-    ("doorbells", 9, |row| row.doorbells.map_or_else(|| "-".to_owned(), |n| n.to_string())),
-    ("data", 8, |row| if row.verified { "verified" } else { "WRONG" }.to_owned()),
+const COLUMNS: [Column<Row>; 9] = [
+    Column("collective", 13, |row| row.collective.clone()),
+    Column("bytes", 10, |row| row.bytes.to_string()),
+    Column("scope", 6, |row| row.scope.clone()),
+    Column("threads", 7, |row| row.threads.to_string()),
+    Column("p50 [us]", 10, |row| rounded(Some(row.us_p50))),
+    Column("p99 [us]", 10, |row| rounded(Some(row.us_p99))),
+    Column("WQEs", 9, |row| number(row.wqes)),
+    Column("doorbells", 9, |row| number(row.doorbells)),
+    Column("data", 8, |row| if row.verified { "verified" } else { "WRONG" }.to_owned()),
 ];
-
-fn line(cell: impl Fn(&Column) -> String) -> String {
-    COLUMNS.iter().map(|column| format!("{:>1$}", cell(column), column.1)).collect::<Vec<_>>().join("  ")
-}
 
 /// What was measured, and on what.
 fn title(row: &Row) -> String {
-    let hca =
-        row.hca.as_ref().map(|hca| format!(", {hca} HCA, {} QPs", row.qps.unwrap_or_default())).unwrap_or_default();
-    let model = if row.device == "cpu" { " (no hardware: figures of the SIMT executor)" } else { "" };
-    format!("# {NAME}: {} PEs, device {}, {}{hca}{model}", row.npes, row.device, row.transport)
+    let setting = setting(&row.device, &row.transport, row.hca.as_deref(), row.qps);
+    format!("# {NAME}: {} PEs, {setting}", row.npes)
 }
 
 /// The program.
@@ -376,9 +367,9 @@ fn measure(pe: &Pe, options: &Options, plan: &Plan) -> Result<(), Error> {
         let (row, wrong) = session.point(point)?;
         if let Some(row) = row {
             if rows.is_empty() {
-                println!("{}\n{}", title(&row), line(|column| column.0.to_owned()));
+                println!("{}\n{}", title(&row), header(&COLUMNS));
             }
-            println!("{}", line(|column| (column.2)(&row)));
+            println!("{}", line(&COLUMNS, &row));
             if let Some(json) = &mut json {
                 json.write(&row)?;
             }

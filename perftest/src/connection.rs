@@ -58,7 +58,7 @@ impl Connection {
 /// Another HCA is in use, or none.
 pub fn require_hca(pe: &Pe, hca: Option<&Hca>) -> Result<(), Error> {
     let wanted = match hca {
-        Some(Hca::Mlx5) => "mlx5",
+        Some(Hca::Mlx5 { .. }) => "mlx5",
         Some(Hca::Verbs { .. }) => "verbs",
         Some(Hca::Null) => NULL,
         _ => return Ok(()),

@@ -105,19 +105,11 @@ fn measure(pe: &Pe, options: &Options) -> Result<(), Error> {
     session.close()
 }
 
-/// What was measured, and on what: figures of a software model must not pass for those of hardware.
+/// What was measured, and on what.
 fn title(options: &Options, row: &Row) -> String {
-    let hca =
-        row.hca.as_ref().map(|hca| format!(", {hca} HCA, {} QPs", row.qps.unwrap_or_default())).unwrap_or_default();
     let op = row.op.as_ref().map(|op| format!(", {op}")).unwrap_or_default();
     let stride =
         row.stride.filter(|stride| *stride != 1).map(|stride| format!(", stride {stride}")).unwrap_or_default();
-    let model = if row.device == "cpu" { " (no hardware: figures of the SIMT executor)" } else { "" };
-    format!(
-        "# {}{op}{stride}: {} PEs, device {}, {}{hca}{model}",
-        options.bench.name(),
-        row.npes,
-        row.device,
-        row.transport
-    )
+    let setting = report::setting(&row.device, &row.transport, row.hca.as_deref(), row.qps);
+    format!("# {}{op}{stride}: {} PEs, {setting}", options.bench.name(), row.npes)
 }

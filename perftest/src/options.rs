@@ -376,7 +376,7 @@ mod tests {
             (Bench::PutBw, "--npes 1", "--npes"),
             (Bench::PutBw, "--device gpu", "auto, cpu or cuda"),
             (Bench::PutBw, "--transport tcp", "auto, p2p, ibgda or ibrc"),
-            (Bench::PutBw, "--hca nic", "auto, soft, mlx5, null, verbs"),
+            (Bench::PutBw, "--hca nic", "expected auto, soft, null, mlx5 or verbs"),
             (Bench::PutBw, "--qps 65", "OXSHMEM_QPS_PER_PEER"),
             (Bench::PutBw, "--scope grid", "--scope"),
             (Bench::PutBw, "--op inc", "has no --op"),

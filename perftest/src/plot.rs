@@ -1,4 +1,4 @@
-//! Figures over the message size, as SVG.
+//! Figures over the message size or another number, as SVG.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::report::Row;
 pub struct Series {
     /// What it shows.
     pub label: String,
-    /// Message size and value.
+    /// Where, message size or another number, and the value.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -21,12 +21,13 @@ fn label_of_size(bytes: &f64) -> String {
     oxshmem::config::ByteSize(bytes.round() as u64).to_string()
 }
 
-/// The lines that points make, each named with the line that it is on; points without a value are left out.
+/// The lines that points make, each named with the line that it is on; points without a value, or with one that a logarithmic axis cannot
+/// show, are left out.
 pub fn lines(points: impl IntoIterator<Item = (String, u64, Option<f64>)>) -> Vec<Series> {
     let mut found: Vec<Series> = Vec::new();
-    for (label, bytes, value) in points {
-        let Some(value) = value else { continue };
-        let point = (bytes as f64, value);
+    for (label, x, value) in points {
+        let Some(value) = value.filter(|value| *value > 0.0) else { continue };
+        let point = (x as f64, value);
         match found.iter_mut().find(|series| series.label == label) {
             Some(series) => series.points.push(point),
             None => found.push(Series { label, points: vec![point] }),
@@ -65,50 +66,84 @@ pub fn draw(path: &Path, rows: &[Row]) -> Result<(), Error> {
     draw_series(path, &title, unit, &series(rows))
 }
 
-/// Draws lines over the message size, both axes logarithmic, into `path`.
+/// Draws lines over the message size into `path`.
 ///
 /// # Errors
 /// The file cannot be written, or there are fewer than two sizes.
 pub fn draw_series(path: &Path, title: &str, unit: &str, lines: &[Series]) -> Result<(), Error> {
-    let failed = |reason: String| Error::Plot { path: path.to_owned(), reason };
-    let points = || lines.iter().flat_map(|series| &series.points);
-    let range = |values: &mut dyn Iterator<Item = f64>| {
-        values.fold((f64::INFINITY, 0f64), |(low, high), value| (low.min(value), high.max(value)))
-    };
-    let (min, max) = range(&mut points().map(|point| point.0));
-    let (low, high) = range(&mut points().map(|point| point.1));
-    if min >= max {
-        return Err(failed("figures are drawn over the message size, and there are fewer than two sizes".to_owned()));
+    let chart = Chart { title, x: MESSAGE_SIZE, y: unit, lines };
+    if chart.ranges().is_none() {
+        let reason = "figures are drawn over the message size, and there are fewer than two sizes".to_owned();
+        return Err(Error::Plot { path: path.to_owned(), reason });
     }
-    let area = SVGBackend::new(path, (960, 600)).into_drawing_area();
+    draw_charts(path, (960, 600), &[chart])
+}
+
+/// What an axis of sizes is called.
+pub const MESSAGE_SIZE: &str = "message size [bytes]";
+
+/// Lines in a frame, both axes logarithmic.
+#[derive(Debug, Clone, Copy)]
+pub struct Chart<'a> {
+    /// What stands above it.
+    pub title: &'a str,
+    /// What stands at the horizontal axis, whose numbers are powers of two.
+    pub x: &'a str,
+    /// What stands at the vertical axis.
+    pub y: &'a str,
+    /// The lines.
+    pub lines: &'a [Series],
+}
+
+impl Chart<'_> {
+    /// From where to where the points go, or nothing if they lie above each other.
+    fn ranges(&self) -> Option<[(f64, f64); 2]> {
+        let range = |pick: fn(&(f64, f64)) -> f64| {
+            let values = self.lines.iter().flat_map(|line| line.points.iter().map(pick));
+            values.fold((f64::INFINITY, 0f64), |(low, high), value| (low.min(value), high.max(value)))
+        };
+        let (x, y) = (range(|point| point.0), range(|point| point.1));
+        (x.0 < x.1).then_some([x, y])
+    }
+}
+
+/// Draws charts side by side into `path`, `size` pixels in all. One whose points lie above each other stays empty.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn draw_charts(path: &Path, size: (u32, u32), charts: &[Chart<'_>]) -> Result<(), Error> {
+    let area = SVGBackend::new(path, size).into_drawing_area();
     let result = (|| {
         area.fill(&WHITE)?;
-        let mut chart = ChartBuilder::on(&area)
-            .caption(title, ("sans-serif", 20))
-            .margin(16)
-            .x_label_area_size(56)
-            .y_label_area_size(76)
-            .build_cartesian_2d((min..max).log_scale().base(2.0), (low * 0.8..high * 1.25).log_scale())?;
-        chart
-            .configure_mesh()
-            .x_desc("message size [bytes]")
-            .y_desc(unit)
-            .x_labels(16)
-            .x_label_formatter(&label_of_size)
-            .y_label_formatter(&|value| format!("{value:.3}"))
-            .x_label_style(("sans-serif", 14).into_font().color(&BLACK).pos(Pos::new(HPos::Center, VPos::Top)))
-            .draw()?;
-        for (index, line) in lines.iter().enumerate() {
-            let color = Palette99::pick(index).to_rgba();
-            chart
-                .draw_series(LineSeries::new(line.points.iter().copied(), color.stroke_width(2)).point_size(3))?
-                .label(line.label.as_str())
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], color.stroke_width(2)));
+        for (place, chart) in area.split_evenly((1, charts.len())).iter().zip(charts) {
+            let Some([(min, max), (low, high)]) = chart.ranges() else { continue };
+            let mut frame = ChartBuilder::on(place)
+                .caption(chart.title, ("sans-serif", 20))
+                .margin(16)
+                .x_label_area_size(56)
+                .y_label_area_size(76)
+                .build_cartesian_2d((min..max).log_scale().base(2.0), (low * 0.8..high * 1.25).log_scale())?;
+            frame
+                .configure_mesh()
+                .x_desc(chart.x)
+                .y_desc(chart.y)
+                .x_labels(16)
+                .x_label_formatter(&label_of_size)
+                .y_label_formatter(&|value| format!("{value:.3}"))
+                .x_label_style(("sans-serif", 14).into_font().color(&BLACK).pos(Pos::new(HPos::Center, VPos::Top)))
+                .draw()?;
+            for (index, line) in chart.lines.iter().enumerate() {
+                let color = Palette99::pick(index).to_rgba();
+                frame
+                    .draw_series(LineSeries::new(line.points.iter().copied(), color.stroke_width(2)).point_size(3))?
+                    .label(line.label.as_str())
+                    .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], color.stroke_width(2)));
+            }
+            frame.configure_series_labels().background_style(WHITE.mix(0.9)).border_style(BLACK).draw()?;
         }
-        chart.configure_series_labels().background_style(WHITE.mix(0.9)).border_style(BLACK).draw()?;
         area.present()
     })();
-    result.map_err(|error: DrawingAreaErrorKind<_>| failed(error.to_string()))
+    result.map_err(|error: DrawingAreaErrorKind<_>| Error::Plot { path: path.to_owned(), reason: error.to_string() })
 }
 
 #[cfg(test)]

@@ -111,25 +111,45 @@ impl JsonLines {
     }
 }
 
-/// A column: its title, its width, and what it shows of a row.
-struct Column {
-    title: &'static str,
-    width: usize,
-    cell: fn(&Row) -> String,
+/// A column of a table: its title, its width, and what it shows of a row.
+#[derive(Debug)]
+pub struct Column<R>(pub &'static str, pub usize, pub fn(&R) -> String);
+
+/// A line of a table: what `cell` answers for each column, aligned.
+fn aligned<'a, R: 'a>(columns: impl IntoIterator<Item = &'a Column<R>>, cell: impl Fn(&Column<R>) -> String) -> String {
+    columns.into_iter().map(|column| format!("{:>1$}", cell(column), column.1)).collect::<Vec<_>>().join("  ")
+}
+
+/// The titles of columns.
+pub fn header<'a, R: 'a>(columns: impl IntoIterator<Item = &'a Column<R>>) -> String {
+    aligned(columns, |column| column.0.to_owned())
+}
+
+/// A row as a line of the table.
+pub fn line<'a, R: 'a>(columns: impl IntoIterator<Item = &'a Column<R>>, row: &R) -> String {
+    aligned(columns, |column| (column.2)(row))
+}
+
+/// How something was measured, for the title of a table: figures of a software model must not pass for those of hardware.
+pub fn setting(device: &str, transport: &str, hca: Option<&str>, qps: Option<u32>) -> String {
+    let hca = hca.map(|hca| format!(", {hca} HCA, {} QPs", qps.unwrap_or_default())).unwrap_or_default();
+    let model = if device == "cpu" { " (no hardware: figures of the SIMT executor)" } else { "" };
+    format!("device {device}, {transport}{hca}{model}")
 }
 
 /// A table whose lines can be printed one by one, since widths are fixed.
 pub struct Table {
-    columns: Vec<Column>,
+    columns: Vec<Column<Row>>,
 }
 
 impl std::fmt::Debug for Table {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.columns.iter().map(|column| column.title)).finish()
+        f.debug_list().entries(self.columns.iter().map(|column| column.0)).finish()
     }
 }
 
-fn number<T: ToString>(value: Option<T>) -> String {
+/// A number, or that there is none.
+pub fn number<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
@@ -143,7 +163,7 @@ pub fn rounded(value: Option<f64>) -> String {
 impl Table {
     /// The columns that a test of this kind fills.
     pub fn new(latency: bool, network: bool, ceiling: bool) -> Self {
-        let column = |title, width, cell| Column { title, width, cell };
+        let column = Column::<Row>;
         let mut columns = vec![
             column("bytes", 10, |row| row.bytes.to_string()),
             column("scope", 6, |row| row.scope.clone()),
@@ -177,20 +197,14 @@ impl Table {
         Self { columns }
     }
 
-    fn line(&self, cell: impl Fn(&Column) -> String) -> String {
-        let cells: Vec<String> =
-            self.columns.iter().map(|column| format!("{:>1$}", cell(column), column.width)).collect();
-        cells.join("  ")
-    }
-
     /// The titles.
     pub fn header(&self) -> String {
-        self.line(|column| column.title.to_owned())
+        header(&self.columns)
     }
 
     /// A row.
     pub fn row(&self, row: &Row) -> String {
-        self.line(|column| (column.cell)(row))
+        line(&self.columns, row)
     }
 }
 

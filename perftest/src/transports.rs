@@ -9,10 +9,10 @@ use std::time::Duration;
 use clap::Parser;
 use oxshmem::config::{ByteSize, Device, Transport};
 use oxshmem::launch;
-use plotters::prelude::*;
 
 use crate::bench::Bench;
 use crate::error::Error;
+use crate::plot::{self, Chart, Series};
 use crate::report::{JsonLines, Row};
 use crate::step;
 
@@ -202,82 +202,25 @@ fn line(pair: &Pair) -> String {
     )
 }
 
-/// A line of a plot.
-struct Series {
-    label: String,
-    points: Vec<(f64, f64)>,
-}
-
-/// Left: bandwidth over the message size, a line for each path and number of CTAs. Right: rate over CTAs, a line for each path and kind.
+/// Bandwidth over the message size, a line for each path and number of CTAs; or rate over CTAs, a line for each path and kind.
 fn series(pairs: &[Pair], rates: bool) -> Vec<Series> {
-    let mut found: Vec<Series> = Vec::new();
-    for pair in pairs.iter().filter(|pair| pair.is_rate() == rates) {
-        for (row, figure) in pair.rows.iter().zip(pair.figures().0) {
-            let (label, x) = if rates {
-                (format!("{}, {}", row.transport, pair.title), f64::from(row.ctas))
+    plot::lines(pairs.iter().filter(|pair| pair.is_rate() == rates).flat_map(|pair| {
+        pair.rows.iter().zip(pair.figures().0).map(move |(row, figure)| {
+            if rates {
+                (format!("{}, {}", row.transport, pair.title), row.ctas.into(), Some(figure))
             } else {
-                (format!("{}, {} CTAs", row.transport, row.ctas), row.bytes as f64)
-            };
-            // What a logarithmic axis cannot show.
-            if figure <= 0.0 {
-                continue;
+                (format!("{}, {} CTAs", row.transport, row.ctas), row.bytes, Some(figure))
             }
-            match found.iter_mut().find(|series| series.label == label) {
-                Some(series) => series.points.push((x, figure)),
-                None => found.push(Series { label, points: vec![(x, figure)] }),
-            }
-        }
-    }
-    found
+        })
+    }))
 }
 
 fn draw(path: &Path, pairs: &[Pair]) -> Result<(), Error> {
-    let problem = |reason: String| Error::Plot { path: path.to_owned(), reason };
-    let area = SVGBackend::new(path, (1480, 620)).into_drawing_area();
-    let result = (|| {
-        area.fill(&WHITE)?;
-        let halves = area.split_evenly((1, 2));
-        for (half, rates) in halves.iter().zip([false, true]) {
-            let lines = series(pairs, rates);
-            let range = |pick: fn(&(f64, f64)) -> f64| {
-                let values = lines.iter().flat_map(|line| line.points.iter().map(pick));
-                values.fold((f64::INFINITY, 0f64), |(low, high), value| (low.min(value), high.max(value)))
-            };
-            let ((min, max), (low, high)) = (range(|point| point.0), range(|point| point.1));
-            if min >= max {
-                continue;
-            }
-            let (title, x, y) = if rates {
-                ("scalar put rate", "CTAs", "million puts per second")
-            } else {
-                ("put bandwidth", "message size [bytes]", "GB/s (10^9 bytes per second)")
-            };
-            let size = |value: &f64| ByteSize(value.round() as u64).to_string();
-            let mut chart = ChartBuilder::on(half)
-                .caption(title, ("sans-serif", 20))
-                .margin(16)
-                .x_label_area_size(50)
-                .y_label_area_size(76)
-                .build_cartesian_2d((min..max).log_scale().base(2.0), (low * 0.8..high * 1.25).log_scale())?;
-            chart
-                .configure_mesh()
-                .x_desc(x)
-                .y_desc(y)
-                .x_label_formatter(&size)
-                .y_label_formatter(&|value| format!("{value:.3}"))
-                .draw()?;
-            for (index, line) in lines.iter().enumerate() {
-                let color = Palette99::pick(index).to_rgba();
-                chart
-                    .draw_series(LineSeries::new(line.points.iter().copied(), color.stroke_width(2)).point_size(3))?
-                    .label(line.label.as_str())
-                    .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], color.stroke_width(2)));
-            }
-            chart.configure_series_labels().background_style(WHITE.mix(0.9)).border_style(BLACK).draw()?;
-        }
-        area.present()
-    })();
-    result.map_err(|error: DrawingAreaErrorKind<_>| problem(error.to_string()))
+    let (bandwidth, rates) = (series(pairs, false), series(pairs, true));
+    let unit = "GB/s (10^9 bytes per second)";
+    let bandwidth = Chart { title: "put bandwidth", x: plot::MESSAGE_SIZE, y: unit, lines: &bandwidth };
+    let rates = Chart { title: "scalar put rate", x: "CTAs", y: "million puts per second", lines: &rates };
+    plot::draw_charts(path, (1480, 620), &[bandwidth, rates])
 }
 
 #[cfg(test)]

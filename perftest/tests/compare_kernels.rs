@@ -11,7 +11,8 @@ oxshmem::include_module!(KERNELS, "compare");
 const MOST: usize = 16 << 10;
 const SLACK: usize = 8 << 10;
 /// What all PEs call together, and leaves data.
-const COLLECTIVES: [&str; 5] = ["alltoall_thread", "alltoall_block", "fcollect_block", "broadcast_block", "sum_block"];
+const COLLECTIVES: [&str; 6] =
+    ["alltoall_thread", "alltoall_block", "fcollect_block", "broadcast_block", "sum_block", "exchange_block"];
 /// Columns and rows of the mesh.
 const SIDE: u64 = 60;
 const WARMUP: u64 = 2;
@@ -66,7 +67,8 @@ fn small(row: &Row) -> Row {
         "jacobi_p" | "jacobi_put" => (SIDE / 3 + 3) * SIDE * 4,
         "p_quiet" | "word_fence" => 8,
         "p_bw" | "link_words" => 8 * 200,
-        kernel if COLLECTIVES.contains(&kernel) => row.bytes.min(1 << 10),
+        // A multiple of 16 bytes for each CTA, if there are several.
+        kernel if COLLECTIVES.contains(&kernel) => row.bytes.min(960),
         _ if row.bytes > 64 => 16 * 3 * 64,
         _ => row.bytes,
     };

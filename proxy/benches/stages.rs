@@ -16,7 +16,7 @@ use oxshmem_proxy::devx::{QueueLayout, Queues};
 use oxshmem_proxy::engine::{Engine, EngineOptions, Results};
 use oxshmem_proxy::ring::{RawWords, Reader, write_slot};
 use oxshmem_proxy::work::{
-    Backend, Capabilities, Completion, Local, Operation, PAYLOAD_BYTES, Payload, Remote, Status, WorkRequest,
+    Backend, Capabilities, Completion, Local, Operation, PAYLOAD_BYTES, Payload, Remote, Status, Transfer, WorkRequest,
 };
 
 const LOG_DEPTH: u32 = 12;
@@ -50,7 +50,7 @@ impl Ring {
 fn descriptor(index: u64) -> Slot {
     let payload = Payload::new([index as u8; PAYLOAD_BYTES], 8);
     let target = Remote { address: index % 1024 * 8, key: 7 };
-    let request = Request::WriteInline { payload, target };
+    let request = Request::Transfer(Transfer::WriteInline { payload, target });
     Descriptor { pe: 1, queue: index as u32 % QPS, ordered: false, request }.encode()
 }
 
@@ -99,7 +99,7 @@ impl Cards {
                 let base = memory.as_mut_ptr().cast::<u8>();
                 let base = base.wrapping_add(base.align_offset(4096));
                 // SAFETY: the memory is a field behind the queues.
-                unsafe { Queues::create(&Pd::alloc(&provider).unwrap(), base, layout, || {}) }.unwrap()
+                unsafe { Queues::create(&Pd::alloc(&provider).unwrap(), base, layout, true, || {}) }.unwrap()
             })
             .collect();
         let queues: [Queues; 2] = queues.try_into().unwrap_or_else(|_| unreachable!());
@@ -178,7 +178,7 @@ fn stages(c: &mut Criterion) {
                             .map(|i| {
                                 let payload = Payload::new([i as u8; PAYLOAD_BYTES], 8);
                                 let target = Remote { address: i * 8, key: 7 };
-                                let operation = Operation::WriteInline { payload, target };
+                                let operation = Operation::Transfer(Transfer::WriteInline { payload, target });
                                 let id = next_id + chain / u64::from(QPS) * 64 + i;
                                 WorkRequest { id, operation, signaled: i == 63, fence: false }
                             })

@@ -23,7 +23,7 @@
 //! | 4, 5 | | masked compare-and-swap: swap mask, compare mask |
 //! | 6 | | with fetch: landing slot in the low half, its lap in the high half |
 
-use crate::work::{Local, PAYLOAD_BYTES, Payload, Remote, Width};
+use crate::work::{Atomic, Local, PAYLOAD_BYTES, Payload, Remote, Transfer, Width};
 
 /// 64-bit words of a slot.
 pub const WORDS: usize = 8;
@@ -105,53 +105,11 @@ pub struct Landing {
     pub lap: u32,
 }
 
-/// The operands of an atomic.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Atomic {
-    /// Adds; a carry does not cross a set bit of `boundary`.
-    Add {
-        /// What is added.
-        value: u64,
-        /// Most significant bits of fields.
-        boundary: u64,
-    },
-    /// Replaces the bits in `swap_mask` if those in `compare_mask` equal `compare`.
-    CompareSwap {
-        /// New bits.
-        swap: u64,
-        /// Expected bits.
-        compare: u64,
-        /// Which are replaced.
-        swap_mask: u64,
-        /// Which are compared.
-        compare_mask: u64,
-    },
-}
-
 /// What a descriptor asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request {
-    /// Write registered memory.
-    Write {
-        /// From here.
-        source: Local,
-        /// To there.
-        target: Remote,
-    },
-    /// Write bytes of the slot.
-    WriteInline {
-        /// The bytes.
-        payload: Payload,
-        /// To there.
-        target: Remote,
-    },
-    /// Read into registered memory.
-    Read {
-        /// To here.
-        target: Local,
-        /// From there.
-        source: Remote,
-    },
+    /// Move bytes; nobody waits for this one by name.
+    Transfer(Transfer),
     /// Read into a landing slot, and tell.
     Fetch {
         /// To here.
@@ -204,7 +162,7 @@ impl Descriptor {
     ///
     /// # Errors
     /// Not an operation, or operands that do not fit it.
-    #[inline]
+    #[inline(always)]
     pub fn decode(words: &Slot) -> Result<Self, Malformed> {
         let header = words[0];
         let wrong = |rule| Malformed { header, rule };
@@ -220,9 +178,8 @@ impl Descriptor {
             }
             Ok(Request::Atomic { operands, width, landing: fetch.then_some(landing), target: remote })
         };
-        let all = u64::MAX;
         let request = match header >> 8 & 0xf {
-            code::WRITE => Request::Write { source: local, target: remote },
+            code::WRITE => Request::Transfer(Transfer::Write { source: local, target: remote }),
             code::WRITE_INLINE => {
                 let length = (words[1] >> 48) as usize;
                 if length > PAYLOAD_BYTES {
@@ -232,15 +189,14 @@ impl Descriptor {
                 for (to, word) in payload.chunks_exact_mut(8).zip(&words[2..]) {
                     to.copy_from_slice(&word.to_le_bytes());
                 }
-                Request::WriteInline { payload: Payload::new(payload, length), target: remote }
+                let payload = Payload::new(payload, length);
+                Request::Transfer(Transfer::WriteInline { payload, target: remote })
             }
             code::READ if fetch => Request::Fetch { landing, bytes, source: remote },
-            code::READ => Request::Read { target: local, source: remote },
+            code::READ => Request::Transfer(Transfer::Read { target: local, source: remote }),
             code::FETCH_ADD => atomic(Atomic::Add { value: words[2], boundary: 0 })?,
             code::MASKED_FETCH_ADD => atomic(Atomic::Add { value: words[2], boundary: words[3] })?,
-            code::COMPARE_SWAP => {
-                atomic(Atomic::CompareSwap { swap: words[2], compare: words[3], swap_mask: all, compare_mask: all })?
-            }
+            code::COMPARE_SWAP => atomic(Atomic::compare_swap(words[3], words[2]))?,
             code::MASKED_COMPARE_SWAP => atomic(Atomic::CompareSwap {
                 swap: words[2],
                 compare: words[3],
@@ -278,12 +234,12 @@ impl Descriptor {
             words[3] = u64::from(local.length) << 32 | u64::from(local.key.to_be());
         };
         let code = match self.request {
-            Request::Write { source, target } => {
+            Request::Transfer(Transfer::Write { source, target }) => {
                 transfer(&mut words, source);
                 remote = target;
                 code::WRITE
             }
-            Request::WriteInline { payload, target } => {
+            Request::Transfer(Transfer::WriteInline { payload, target }) => {
                 remote = target;
                 for (word, chunk) in words[2..].iter_mut().zip(payload.as_slice().chunks(8)) {
                     let mut bytes = [0; 8];
@@ -293,7 +249,7 @@ impl Descriptor {
                 words[1] = (payload.as_slice().len() as u64) << 48;
                 code::WRITE_INLINE
             }
-            Request::Read { target, source } => {
+            Request::Transfer(Transfer::Read { target, source }) => {
                 transfer(&mut words, target);
                 remote = source;
                 code::READ
@@ -364,25 +320,23 @@ pub(crate) mod tests {
                     compare_mask
                 }
             ),
-            (any::<u64>(), any::<u64>()).prop_map(|(swap, compare)| Atomic::CompareSwap {
-                swap,
-                compare,
-                swap_mask: u64::MAX,
-                compare_mask: u64::MAX
-            }),
+            (any::<u64>(), any::<u64>()).prop_map(|(swap, compare)| Atomic::compare_swap(compare, swap)),
         ]
     }
 
     fn any_request() -> impl Strategy<Value = Request> {
         let width = prop_oneof![Just(Width::Four), Just(Width::Eight)];
         prop_oneof![
-            (any_local(), any_remote()).prop_map(|(source, target)| Request::Write { source, target }),
+            (any_local(), any_remote())
+                .prop_map(|(source, target)| Request::Transfer(Transfer::Write { source, target })),
             (proptest::collection::vec(any::<u8>(), 0..=PAYLOAD_BYTES), any_remote()).prop_map(|(bytes, target)| {
                 let mut all = [0; PAYLOAD_BYTES];
                 all[..bytes.len()].copy_from_slice(&bytes);
-                Request::WriteInline { payload: Payload::new(all, bytes.len()), target }
+                let payload = Payload::new(all, bytes.len());
+                Request::Transfer(Transfer::WriteInline { payload, target })
             }),
-            (any_local(), any_remote()).prop_map(|(target, source)| Request::Read { target, source }),
+            (any_local(), any_remote())
+                .prop_map(|(target, source)| Request::Transfer(Transfer::Read { target, source })),
             (any_landing(), any::<u32>(), any_remote()).prop_map(|(landing, bytes, source)| Request::Fetch {
                 landing,
                 bytes,

@@ -5,17 +5,21 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(not(target_arch = "x86_64"))]
+use std::sync::atomic::fence;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use oxshmem_hca::objects::{Cq, CqAttributes, Pd, Qp, QpAddress, QpAttributes, QpGeometry, Uar, Umem};
+use oxshmem_hca::objects::{Cq, CqAttributes, Doorbells, Pd, Qp, QpAddress, QpAttributes, QpGeometry, Uar, Umem};
 use oxshmem_hca::provider::{Provider, UmemSource};
-use oxshmem_hca::wire::ctrl::Fence;
-use oxshmem_hca::wire::{BLOCK_BYTES, Op, Wqe, cqe, data, dbr, doorbell, masked_atomic, raddr};
+use oxshmem_hca::soft::BlueFlame;
+use oxshmem_hca::wire::ctrl::{self, Fence, Opcode};
+use oxshmem_hca::wire::{BLOCK_BYTES, OCTOWORD_BYTES, Op, Wqe, cqe, data, dbr, doorbell, inline, masked_atomic, raddr};
 use oxshmem_hca::{Error, Result, provider::Access};
 
+use crate::prefetch;
 use crate::work::{
-    Backend, Capabilities, Completion, Failure, Local, Operation, PollError, PostError, Remote, Status, Width,
-    WorkRequest,
+    Atomic, Backend, Capabilities, Completion, Failure, Local, Operation, PollError, PostError, Remote, Status,
+    Transfer, Width, WorkRequest,
 };
 
 /// A collapsed CQ uses its first entry alone; two is the least that drivers create.
@@ -24,6 +28,14 @@ const LOG_CQ_SIZE: u8 = 1;
 const LINE: u64 = 128;
 /// The most blocks that a request of the engine takes: 48 bytes inline, or an eight-byte masked compare-and-swap.
 const MOST_BLOCKS: u32 = 2;
+const BLOCK_WORDS: usize = BLOCK_BYTES / 8;
+const WORDS: usize = MOST_BLOCKS as usize * BLOCK_WORDS;
+
+/// How many blocks ahead of the one that is written are fetched.
+const AHEAD: u64 = 16;
+
+/// A WQE in memory order.
+type Words = [u64; WORDS];
 
 /// Where the queues of `count` queue pairs lie in memory, as offsets.
 #[derive(Debug, Clone, Copy)]
@@ -83,51 +95,75 @@ unsafe impl Send for Queues {}
 struct Pair {
     qp: Qp,
     doorbell: *mut u64,
+    /// The same register, if it takes work requests.
+    blueflame: Option<BlueFlame>,
     _uar: Arc<Uar>,
     /// Blocks filled so far.
     posted: u64,
-    /// Requests on their way: the index of the first block, and the id.
-    requests: VecDeque<(u64, u64)>,
+    /// The first blocks, modulo 2^16, of the requests on their way. A queue has less than 2^15 blocks, so these tell how far apart they are.
+    requests: VecDeque<u16>,
+    /// The id of the oldest of them, or of the next.
+    oldest_id: u64,
     failed: bool,
 }
 
+/// Where a WQE goes.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    qpn: u32,
+    /// The send queue's offset.
+    queue: u64,
+    /// The first block, as counted from the beginning.
+    index: u64,
+}
+
 impl Queues {
-    /// Creates queue pairs in the memory at `base`, which is zero. `rung` is called after each doorbell, for providers that have to be told.
+    /// Creates queue pairs in the memory at `base`, which is zero. `extended_atomics` says whether the HCA has masked ones, and those of four
+    /// bytes. `rung` is called after doorbells, for providers that have to be told.
     ///
     /// # Errors
     /// What the provider refuses.
     ///
     /// # Safety
     /// [`QueueLayout::bytes`] bytes stay mapped at `base` until this is dropped, and are used by nobody else.
-    pub unsafe fn create(pd: &Arc<Pd>, base: *mut u8, layout: QueueLayout, rung: fn()) -> Result<Self> {
+    pub unsafe fn create(
+        pd: &Arc<Pd>,
+        base: *mut u8,
+        layout: QueueLayout,
+        extended_atomics: bool,
+        rung: fn(),
+    ) -> Result<Self> {
         let provider = Arc::clone(pd.provider());
         let len = usize::try_from(layout.bytes()).unwrap_or(usize::MAX);
         // SAFETY: the caller's promise; the registration lives in the queue pairs.
         let umem = unsafe { Umem::register(&provider, UmemSource::Host { addr: base, len }, Access::LOCAL) }?;
         let capabilities = Capabilities {
             inline_bytes: oxshmem_hca::wire::wqe::MAX_INLINE as u32,
-            width_four: true,
-            masked: true,
+            width_four: extended_atomics,
+            masked: extended_atomics,
             four_is_big_endian: true,
-            // Of the software HCA; whoever drives a card through this asks the card.
-            atomics_coherent_with_cpu: true,
+            atomics_coherent_with_cpu: provider.info().coherent_atomics,
             send_depth: (1 << layout.log_depth) / MOST_BLOCKS,
             max_message: 1 << oxshmem_hca::objects::LOG_MESSAGE_MAX,
         };
         let mut queues = Self { pairs: Vec::new(), layout, base, provider, capabilities, busy: Vec::new(), rung };
-        let mut uar: Option<(Arc<Uar>, usize)> = None;
+        let mut doorbells = Doorbells::new(&queues.provider);
         for index in 0..layout.count {
-            let (page, register) = match uar.take() {
-                Some((page, next)) if next < page.registers() => (page, next),
-                _ => (Uar::alloc(&queues.provider)?, 0),
-            };
-            let doorbell = page
-                .register(register)
-                .ok_or_else(|| wrong("uar", page.page_id(), "a page without doorbell registers"))?;
-            let qp = queues.create_pair(pd, &page, &umem, index)?;
-            uar = Some((Arc::clone(&page), register + 1));
+            let doorbell = doorbells.give()?;
+            let qp = queues.create_pair(pd, &doorbell.uar, &umem, index)?;
             let requests = VecDeque::with_capacity(1 << layout.log_depth);
-            queues.pairs.push(Pair { qp, doorbell, _uar: page, posted: 0, requests, failed: false });
+            let (register, uar) = (doorbell.address(), doorbell.uar);
+            let blueflame = queues.provider.blueflame(register);
+            queues.pairs.push(Pair {
+                qp,
+                doorbell: register,
+                blueflame,
+                _uar: uar,
+                posted: 0,
+                requests,
+                oldest_id: 0,
+                failed: false,
+            });
         }
         Ok(queues)
     }
@@ -180,23 +216,27 @@ impl Queues {
         unsafe { AtomicU64::from_ptr(self.base.add(offset as usize).cast()) }
     }
 
-    /// Writes one WQE; how many blocks it took.
-    fn write(&self, qp: u32, index: u64, request: &WorkRequest) -> u64 {
-        let pair = &self.pairs[qp as usize];
-        let mut wqe = Wqe::new(pair.qp.qpn(), index as u16, request.signaled, op(&request.operation));
-        if request.fence {
-            wqe.fence = Fence::StrongOrdering;
-        }
-        let mut bytes = [0; MOST_BLOCKS as usize * BLOCK_BYTES];
-        let blocks = wqe.emit(&mut bytes);
+    /// Writes one WQE at `place`; how many blocks it took, and the first of them.
+    #[inline]
+    fn write(&self, place: Place, request: &WorkRequest) -> (u64, [u64; BLOCK_WORDS]) {
+        let (words, blocks) = match &request.operation {
+            Operation::Transfer(transfer) => transfer_words(place, request, transfer),
+            Operation::Atomic { operands, width, result, target } => {
+                op_words(place, request, atomic(*operands, *width, remote(*target), local(*result)))
+            }
+        };
         let mask = (1u64 << self.layout.log_depth) - 1;
-        for (number, block) in bytes.chunks_exact(BLOCK_BYTES).take(blocks).enumerate() {
-            let at = self.layout.queue(qp) + ((index + number as u64) & mask) * BLOCK_BYTES as u64;
-            for (offset, word) in (0u64..).step_by(8).zip(block.as_chunks::<8>().0) {
-                self.word(at + offset).store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+        let ahead = place.queue + ((place.index + AHEAD) & mask) * BLOCK_BYTES as u64;
+        // The card has read what was there.
+        prefetch::to_write(self.base.wrapping_add(ahead as usize));
+        let (all, _) = words.as_chunks::<BLOCK_WORDS>();
+        for (number, block) in (0u64..).zip(all).take(blocks) {
+            let at = place.queue + ((place.index + number) & mask) * BLOCK_BYTES as u64;
+            for (offset, word) in (0u64..).step_by(8).zip(block) {
+                self.word(at + offset).store(*word, Ordering::Relaxed);
             }
         }
-        blocks as u64
+        (blocks as u64, all[0])
     }
 
     /// What the CQE of a queue pair says, if it is news.
@@ -214,32 +254,31 @@ impl Queues {
         if pair.failed {
             return None;
         }
-        let oldest = pair.requests.front()?.0;
+        let oldest = *pair.requests.front()?;
+        let from_oldest = |block: u16| block.wrapping_sub(oldest);
         if failed {
             pair.failed = true;
             // The entry may show a request that was flushed behind the one that failed.
             let first = self.provider.first_failure(pair.qp.qpn());
-            let block = first.as_ref().map_or(oldest + u64::from(counter.wrapping_sub(oldest as u16)), |f| f.wqe_index);
-            let id = pair.requests.iter().find(|(first, _)| *first >= block).map_or(u64::MAX, |(_, id)| *id);
+            let block = first.as_ref().map_or(counter, |failure| failure.wqe_index as u16);
+            let place = pair.requests.iter().position(|start| from_oldest(*start) >= from_oldest(block));
+            let id = place.map_or(u64::MAX, |place| pair.oldest_id + place as u64);
             let syndrome = first.map_or(u32::from(synd[7]), |failure| u32::from(failure.syndrome));
             let what = if syndrome == cqe::Syndrome::WrFlush as u32 { Failure::Flushed } else { Failure::Error };
             pair.requests.clear();
             return Some(Completion { qp, id, status: Status::Failed { what, syndrome, vendor: u32::from(synd[6]) } });
         }
-        // A queue has less than 2^15 blocks, so an older entry is more than that ahead.
-        let ahead = counter.wrapping_sub(oldest as u16);
-        if ahead >= 1 << 15 {
+        // An older entry is far ahead.
+        let newest = from_oldest(counter);
+        if newest >= 1 << 15 {
             return None;
         }
-        let newest = oldest + u64::from(ahead);
-        let mut id = None;
-        while let Some((first, its_id)) = pair.requests.front().copied()
-            && first <= newest
-        {
-            id = Some(its_id);
+        let before = pair.oldest_id;
+        while pair.requests.front().is_some_and(|start| from_oldest(*start) <= newest) {
             pair.requests.pop_front();
+            pair.oldest_id += 1;
         }
-        id.map(|id| Completion { qp, id, status: Status::Success })
+        (pair.oldest_id != before).then(|| Completion { qp, id: pair.oldest_id - 1, status: Status::Success })
     }
 }
 
@@ -256,28 +295,43 @@ impl Backend for Queues {
                 reason: format!("there are {}", self.pairs.len()),
             });
         };
-        if pair.requests.is_empty() && !requests.is_empty() {
+        let idle = pair.requests.is_empty();
+        if idle && !requests.is_empty() {
             self.busy.push(qp);
         }
-        let mut end = pair.posted;
+        // It will be looked at soon, and the card has written it since.
+        prefetch::to_read(self.base.wrapping_add(self.layout.cq(qp) as usize));
+        let mut place = Place { qpn: pair.qp.qpn(), queue: self.layout.queue(qp), index: pair.posted };
+        let mut last = None;
         for request in requests {
-            let blocks = self.write(qp, end, request);
-            self.pairs[qp as usize].requests.push_back((end, request.id));
-            end += blocks;
+            let (blocks, first) = self.write(place, request);
+            self.pairs[qp as usize].requests.push_back(place.index as u16);
+            place.index += blocks;
+            last = (blocks == 1).then_some(first);
         }
-        let pair = &mut self.pairs[qp as usize];
-        pair.posted = end;
-        let (qpn, register) = (pair.qp.qpn(), pair.doorbell);
-        // WQEs, then the doorbell record, then the doorbell.
+        let end = place.index;
         let record = self.word(self.layout.record(qp)).as_ptr().cast::<u8>().wrapping_add(dbr::SEND_OFFSET);
+        // WQEs, then the doorbell record, then the doorbell.
         // SAFETY: the second half of the record's word.
         unsafe { AtomicU32::from_ptr(record.cast()) }.store(u32::from(end as u16).to_be(), Ordering::Release);
-        fence(Ordering::SeqCst);
-        let value = doorbell::Repr::producer(end as u16, qpn).to_register();
-        // SAFETY: the register is mapped as long as the pair's UAR lives.
-        unsafe { AtomicU64::from_ptr(register) }.store(value, Ordering::Release);
-        (self.rung)();
+        store_fence();
+        let pair = &mut self.pairs[qp as usize];
+        pair.posted = end;
+        let with_request = match (&mut pair.blueflame, &last) {
+            // SAFETY: the register is mapped as long as the pair's UAR lives.
+            (Some(blueflame), Some(block)) if idle && requests.len() == 1 => unsafe { blueflame.ring(block) },
+            _ => false,
+        };
+        if !with_request {
+            let value = doorbell::Repr::producer(end as u16, pair.qp.qpn()).to_register();
+            // SAFETY: as above.
+            unsafe { AtomicU64::from_ptr(pair.doorbell) }.store(value, Ordering::Release);
+        }
         Ok(())
+    }
+
+    fn announce(&self) {
+        (self.rung)();
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) -> std::result::Result<(), PollError> {
@@ -325,48 +379,147 @@ fn local(local: Local) -> data::Repr {
     data::Repr { byte_count: local.length, lkey: local.key, addr: local.address }
 }
 
-/// What a WQE says for an operation. Four-byte atomics exist in the masked form only.
-fn op(operation: &Operation) -> Op<'_> {
+/// The words of a WQE that moves bytes, as they lie in memory, and its blocks. The same as [`Wqe::emit`] makes, put together in registers: with most
+/// applications nearly every WQE is one of these, and stores of single fields that are loaded as words again cost more than all the rest.
+#[inline(always)]
+fn transfer_words(place: Place, request: &WorkRequest, transfer: &Transfer) -> (Words, usize) {
+    let mut words = [0; WORDS];
+    let (opcode, far, units) = match transfer {
+        Transfer::Write { source, target } => {
+            (words[4], words[5]) = data_segment(source);
+            (Opcode::RdmaWrite, target, 3)
+        }
+        Transfer::Read { target, source } => {
+            (words[4], words[5]) = data_segment(target);
+            (Opcode::RdmaRead, source, 3)
+        }
+        Transfer::WriteInline { payload, target } => {
+            // The payload begins behind a header of four bytes.
+            let length = payload.as_slice().len();
+            let mut before = u64::from((inline::MARKER | length as u32).swap_bytes());
+            for (word, next) in words[4..].iter_mut().zip(payload.words().into_iter().chain([0])) {
+                *word = before | next << 32;
+                before = next >> 32;
+            }
+            (Opcode::RdmaWrite, target, 2 + (inline::HEADER_LEN + length).div_ceil(OCTOWORD_BYTES))
+        }
+    };
+    let fence = if request.fence { Fence::StrongOrdering } else { Fence::None };
+    let control = ctrl::Repr {
+        opcode,
+        opmod: 0,
+        index: place.index as u16,
+        qpn: place.qpn,
+        ds: units as u8,
+        fence,
+        signaled: request.signaled,
+        solicited: false,
+    };
+    let first = u32::from(control.index) << 8 | opcode as u32;
+    words[0] = u64::from(first.swap_bytes()) | u64::from((control.qpn << 8 | units as u32).swap_bytes()) << 32;
+    words[1] = u64::from(control.fm_ce_se()) << 24;
+    words[2] = far.address.swap_bytes();
+    words[3] = u64::from(far.key.swap_bytes());
+    (words, units.div_ceil(BLOCK_BYTES / OCTOWORD_BYTES))
+}
+
+fn data_segment(local: &Local) -> (u64, u64) {
+    (u64::from(local.length.swap_bytes()) | u64::from(local.key.swap_bytes()) << 32, local.address.swap_bytes())
+}
+
+/// The words of any WQE.
+fn op_words(place: Place, request: &WorkRequest, op: Op<'_>) -> (Words, usize) {
+    let mut wqe = Wqe::new(place.qpn, place.index as u16, request.signaled, op);
+    if request.fence {
+        wqe.fence = Fence::StrongOrdering;
+    }
+    let mut bytes = [0; WORDS * 8];
+    let blocks = wqe.emit(&mut bytes);
+    let (all, _) = bytes.as_chunks::<8>();
+    (std::array::from_fn(|i| u64::from_ne_bytes(all[i])), blocks)
+}
+
+/// Stores before this reach memory before stores after it, whatever kind of memory that is: a register may be mapped write-combining.
+fn store_fence() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: it has no operands.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    fence(Ordering::SeqCst);
+}
+
+/// What a WQE says for an atomic. Four-byte atomics exist in the masked form only.
+fn atomic(operands: Atomic, width: Width, remote: raddr::Repr, local: data::Repr) -> Op<'static> {
     use masked_atomic::Repr::{CompareSwap4, CompareSwap8, FetchAdd4, FetchAdd8};
-    let masked = |target, operands, result| Op::Masked { remote: remote(target), operands, local: local(result) };
-    match operation {
-        Operation::Write { source, target } => Op::Write { remote: remote(*target), local: Some(local(*source)) },
-        Operation::WriteInline { payload, target } => {
-            Op::WriteInline { remote: remote(*target), payload: payload.as_slice() }
+    let masked = |operands| Op::Masked { remote, operands, local };
+    match (operands, width) {
+        (Atomic::Add { value, boundary: 0 }, Width::Eight) => Op::AtomicFa { remote, add: value, local },
+        (Atomic::Add { value, boundary }, Width::Eight) => masked(FetchAdd8 { add: value, boundary }),
+        (Atomic::Add { value, boundary }, Width::Four) => {
+            masked(FetchAdd4 { add: value as u32, boundary: boundary as u32 })
         }
-        Operation::Read { target, source } => Op::Read { remote: remote(*source), local: Some(local(*target)) },
-        Operation::FetchAdd { add, width: Width::Eight, result, target } => {
-            Op::AtomicFa { remote: remote(*target), add: *add, local: local(*result) }
+        (Atomic::CompareSwap { compare, swap, .. }, Width::Eight) if !operands.is_masked(width) => {
+            Op::AtomicCs { remote, compare, swap, local }
         }
-        Operation::FetchAdd { add, width: Width::Four, result, target } => {
-            masked(*target, FetchAdd4 { add: *add as u32, boundary: 0 }, *result)
+        (Atomic::CompareSwap { compare, swap, compare_mask, swap_mask }, Width::Eight) => {
+            masked(CompareSwap8 { swap, compare, swap_mask, compare_mask })
         }
-        Operation::CompareSwap { compare, swap, width: Width::Eight, result, target } => {
-            Op::AtomicCs { remote: remote(*target), compare: *compare, swap: *swap, local: local(*result) }
-        }
-        Operation::CompareSwap { compare, swap, width: Width::Four, result, target } => {
-            let (swap, compare) = (*swap as u32, *compare as u32);
-            masked(*target, CompareSwap4 { swap, compare, swap_mask: u32::MAX, compare_mask: u32::MAX }, *result)
-        }
-        Operation::MaskedFetchAdd { add, boundary, width, result, target } => {
-            let operands = match width {
-                Width::Four => FetchAdd4 { add: *add as u32, boundary: *boundary as u32 },
-                Width::Eight => FetchAdd8 { add: *add, boundary: *boundary },
+        (Atomic::CompareSwap { compare, swap, compare_mask, swap_mask }, Width::Four) => masked(CompareSwap4 {
+            swap: swap as u32,
+            compare: compare as u32,
+            swap_mask: swap_mask as u32,
+            compare_mask: compare_mask as u32,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::work::{PAYLOAD_BYTES, Payload};
+    use proptest::prelude::*;
+
+    fn any_transfer() -> impl Strategy<Value = Transfer> {
+        let local = (any::<u64>(), any::<u32>(), any::<u32>()).prop_map(|(address, length, key)| Local {
+            address,
+            length: length >> 1,
+            key,
+        });
+        let far = (any::<u64>(), any::<u32>()).prop_map(|(address, key)| Remote { address, key });
+        (0..3, local, far, prop::collection::vec(any::<u8>(), 0..=PAYLOAD_BYTES)).prop_map(
+            |(kind, local, far, bytes)| {
+                let mut all = [0; PAYLOAD_BYTES];
+                all[..bytes.len()].copy_from_slice(&bytes);
+                match kind {
+                    0 => Transfer::Write { source: local, target: far },
+                    1 => Transfer::Read { target: local, source: far },
+                    _ => Transfer::WriteInline { payload: Payload::new(all, bytes.len()), target: far },
+                }
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn words_are_those_of_the_wire_format(
+            transfer in any_transfer(),
+            (qpn, index) in (0u32..1 << 24, any::<u64>()),
+            (signaled, fence) in (any::<bool>(), any::<bool>()),
+        ) {
+            let request = WorkRequest { id: 0, operation: Operation::Transfer(transfer), signaled, fence };
+            let place = Place { qpn, queue: 0, index };
+            let op = match &transfer {
+                Transfer::Write { source, target } => {
+                    Op::Write { remote: remote(*target), local: Some(local(*source)) }
+                }
+                Transfer::Read { target, source } => Op::Read { remote: remote(*source), local: Some(local(*target)) },
+                Transfer::WriteInline { payload, target } => {
+                    Op::WriteInline { remote: remote(*target), payload: payload.as_slice() }
+                }
             };
-            masked(*target, operands, *result)
-        }
-        Operation::MaskedCompareSwap { compare, swap, compare_mask, swap_mask, width, result, target } => {
-            let (swap, compare, swap_mask, compare_mask) = (*swap, *compare, *swap_mask, *compare_mask);
-            let operands = match width {
-                Width::Four => CompareSwap4 {
-                    swap: swap as u32,
-                    compare: compare as u32,
-                    swap_mask: swap_mask as u32,
-                    compare_mask: compare_mask as u32,
-                },
-                Width::Eight => CompareSwap8 { swap, compare, swap_mask, compare_mask },
-            };
-            masked(*target, operands, *result)
+            prop_assert_eq!(transfer_words(place, &request, &transfer), op_words(place, &request, op));
         }
     }
 }

@@ -24,8 +24,10 @@
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 
-use crate::descriptor::{Atomic, Descriptor, Landing, Request, Slot};
-use crate::work::{Capabilities, Completion, Failure, Local, Operation, Remote, Status, Width, WorkRequest};
+use crate::descriptor::{Descriptor, Landing, Request, Slot};
+use crate::work::{
+    Atomic, Capabilities, Completion, Failure, Local, Operation, Remote, Status, Transfer, Width, WorkRequest,
+};
 
 /// The most requests of a chain.
 pub const CHAIN: usize = 64;
@@ -141,17 +143,20 @@ struct Pending {
     descriptor: u64,
 }
 
+/// A request that was posted. Ids rise by one, so none is kept: see [`Queue::oldest`].
 #[derive(Debug, Clone, Copy)]
 struct Posted {
-    id: u64,
-    opcode: u8,
     address: u64,
     descriptor: u64,
     end: End,
+    opcode: u8,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
+    /// The next chain: numbered, and in `posted`.
+    ready: Vec<WorkRequest>,
+    /// What comes behind it.
     pending: VecDeque<Pending>,
     posted: VecDeque<Posted>,
     next_id: u64,
@@ -164,6 +169,30 @@ struct Queue {
     /// It is among those that may have something to post.
     listed: bool,
     failed: bool,
+}
+
+impl Queue {
+    /// Whether another request fits the next chain, and the backend's queue of `depth`.
+    #[inline]
+    fn has_room(&self, depth: usize) -> bool {
+        self.ready.len() < CHAIN && self.posted.len() < depth
+    }
+
+    /// The id of the oldest request that was posted and has not ended, or of the next.
+    #[inline]
+    fn oldest(&self) -> u64 {
+        self.next_id - self.posted.len() as u64
+    }
+
+    /// Puts a request at the end of the next chain.
+    #[inline(always)]
+    fn push(&mut self, operation: Operation, end: End, fence: bool, descriptor: u64) {
+        let id = self.next_id;
+        self.next_id += 1;
+        let (opcode, address) = (operation.opcode(), operation.remote().address);
+        self.posted.push_back(Posted { address, descriptor, end, opcode });
+        self.ready.push(WorkRequest { id, operation, signaled: end != End::Plain, fence });
+    }
 }
 
 /// An atomic that is done by a loop.
@@ -180,16 +209,13 @@ struct Swapped {
 
 impl Swapped {
     fn mask(&self) -> u64 {
-        match self.width {
-            Width::Four => 0xffff_ffff << self.shift,
-            Width::Eight => u64::MAX,
-        }
+        self.width.bits() << self.shift
     }
 
     /// What the eight bytes become.
     fn apply(&self, old: u64) -> u64 {
         let mask = self.mask();
-        let new = apply(self.operands, (old & mask) >> self.shift);
+        let new = self.operands.apply((old & mask) >> self.shift);
         old & !mask | new << self.shift & mask
     }
 
@@ -213,24 +239,6 @@ impl Loop {
     /// What the eight bytes become.
     fn next(&self) -> u64 {
         self.members.iter().fold(self.guess, |value, (member, _)| member.apply(value))
-    }
-}
-
-/// What an atomic makes of a word. Bits above the operand's width are to be ignored.
-#[must_use]
-pub fn apply(operands: Atomic, old: u64) -> u64 {
-    match operands {
-        Atomic::Add { value, boundary } => {
-            // Without the boundary bits no carry leaves a field; those bits are added without carry.
-            ((old & !boundary).wrapping_add(value & !boundary)) ^ ((old ^ value) & boundary)
-        }
-        Atomic::CompareSwap { swap, compare, swap_mask, compare_mask } => {
-            if (old ^ compare) & compare_mask == 0 {
-                old & !swap_mask | swap & swap_mask
-            } else {
-                old
-            }
-        }
     }
 }
 
@@ -315,11 +323,11 @@ impl Engine {
     pub fn status(&self) -> String {
         let mut text = format!("{} done, {} under way", self.completed, self.window.len());
         for (qp, queue) in self.queues.iter().enumerate() {
-            if let Some(oldest) = queue.posted.front() {
-                let (posted, pending) = (queue.posted.len(), queue.pending.len());
-                text += &format!("; queue pair {qp}: {posted} posted from {}, {pending} to post", oldest.id);
-            } else if !queue.pending.is_empty() {
-                text += &format!("; queue pair {qp}: {} to post", queue.pending.len());
+            let (posted, pending) = (queue.posted.len(), queue.pending.len());
+            if posted != 0 {
+                text += &format!("; queue pair {qp}: {posted} posted from {}, {pending} to post", queue.oldest());
+            } else if pending != 0 {
+                text += &format!("; queue pair {qp}: {pending} to post");
             }
         }
         text
@@ -369,6 +377,7 @@ impl Engine {
         self.advance();
     }
 
+    #[inline(always)]
     fn accept_decoded(&mut self, number: u64, descriptor: &Descriptor) {
         let Descriptor { pe, queue, ordered, request } = *descriptor;
         if request == Request::Fence {
@@ -393,23 +402,23 @@ impl Engine {
         }
         let fence = std::mem::take(&mut self.queues[qp as usize].fence_next) || ordered;
         match request {
-            Request::Write { source, target } => self.cut(source, target, |engine, source, target, first| {
-                let operation = Operation::Write { source, target };
-                engine.enqueue(qp, number, Work::Request(operation, End::Plain), fence && first);
-            }),
-            Request::Read { target, source } => self.cut(target, source, |engine, target, source, first| {
-                let operation = Operation::Read { target, source };
-                engine.enqueue(qp, number, Work::Request(operation, End::Plain), fence && first);
-            }),
-            Request::WriteInline { payload, .. } if payload.as_slice().is_empty() => {}
-            Request::WriteInline { payload, target } => {
-                let work = Work::Request(Operation::WriteInline { payload, target }, End::Plain);
-                self.enqueue(qp, number, work, fence);
+            Request::Transfer(Transfer::Write { source, target }) => {
+                self.cut(source, target, |engine, source, target, first| {
+                    engine.transfer(qp, number, Transfer::Write { source, target }, fence && first);
+                });
             }
+            Request::Transfer(Transfer::Read { target, source }) => {
+                self.cut(target, source, |engine, target, source, first| {
+                    engine.transfer(qp, number, Transfer::Read { target, source }, fence && first);
+                });
+            }
+            Request::Transfer(Transfer::WriteInline { payload, .. }) if payload.as_slice().is_empty() => {}
+            Request::Transfer(inline) => self.transfer(qp, number, inline, fence),
             Request::Fetch { landing, bytes, source } => {
                 let target = self.landing(landing.slot, bytes);
                 let end = End::Land { landing, swap: false };
-                self.enqueue(qp, number, Work::Request(Operation::Read { target, source }, end), fence);
+                let operation = Operation::Transfer(Transfer::Read { target, source });
+                self.enqueue(qp, number, Work::Request(operation, end), fence);
             }
             Request::Atomic { operands, width, landing, target } => {
                 self.atomic(qp, number, operands, width, landing, target, fence);
@@ -437,6 +446,11 @@ impl Engine {
         Local { address: address.wrapping_add(u64::from(slot) * LANDING_BYTES), length: bytes, key }
     }
 
+    #[inline(always)]
+    fn transfer(&mut self, qp: u32, number: u64, transfer: Transfer, fence: bool) {
+        self.enqueue(qp, number, Work::Request(Operation::Transfer(transfer), End::Plain), fence);
+    }
+
     #[allow(clippy::too_many_arguments)]
     fn atomic(
         &mut self,
@@ -448,58 +462,47 @@ impl Engine {
         target: Remote,
         fence: bool,
     ) {
-        // The last slot is for what nobody wants.
-        let slot = landing.map_or(self.options.slots + LOOPS, |landing| landing.slot);
-        let result = self.landing(slot, width.bytes());
-        let all = match width {
-            Width::Four => 0xffff_ffff,
-            Width::Eight => u64::MAX,
-        };
         let Capabilities { width_four, masked, four_is_big_endian, .. } = self.capabilities;
-        let sized = width == Width::Eight || width_four;
-        let native = match operands {
-            Atomic::Add { value, boundary } if sized && boundary & all == 0 => {
-                Some(Operation::FetchAdd { add: value, width, result, target })
-            }
-            Atomic::Add { value, boundary } if sized && masked => {
-                Some(Operation::MaskedFetchAdd { add: value, boundary, width, result, target })
-            }
-            Atomic::CompareSwap { swap, compare, swap_mask, compare_mask }
-                if sized && swap_mask & compare_mask & all == all =>
-            {
-                Some(Operation::CompareSwap { compare, swap, width, result, target })
-            }
-            Atomic::CompareSwap { swap, compare, swap_mask, compare_mask } if sized && masked => {
-                Some(Operation::MaskedCompareSwap { compare, swap, compare_mask, swap_mask, width, result, target })
-            }
-            _ => None,
-        };
-        match native {
-            Some(operation) => {
-                let swap = width == Width::Four && four_is_big_endian;
-                let end = landing.map_or(End::Plain, |landing| End::Land { landing, swap });
-                self.enqueue(qp, number, Work::Request(operation, end), fence);
-            }
-            None => {
-                let aligned = target.address & !7;
-                let shift = (target.address - aligned) as u32 * 8;
-                let target = Remote { address: aligned, key: target.key };
-                self.enqueue(qp, number, Work::Loop(Swapped { target, shift, width, operands, landing }), fence);
-            }
+        if (width == Width::Eight || width_four) && (masked || !operands.is_masked(width)) {
+            // The last slot is for what nobody wants.
+            let slot = landing.map_or(self.options.slots + LOOPS, |landing| landing.slot);
+            let result = self.landing(slot, width.bytes());
+            let swap = width == Width::Four && four_is_big_endian;
+            let end = landing.map_or(End::Plain, |landing| End::Land { landing, swap });
+            let operation = Operation::Atomic { operands, width, result, target };
+            self.enqueue(qp, number, Work::Request(operation, end), fence);
+        } else {
+            let aligned = target.address & !7;
+            let shift = (target.address - aligned) as u32 * 8;
+            let target = Remote { address: aligned, key: target.key };
+            self.enqueue(qp, number, Work::Loop(Swapped { target, shift, width, operands, landing }), fence);
         }
     }
 
+    #[inline(always)]
     fn enqueue(&mut self, qp: u32, descriptor: u64, work: Work, fence: bool) {
         if let Some(requests) = self.window.get_mut((descriptor - self.completed) as usize) {
             *requests += 1;
         }
-        self.queues[qp as usize].pending.push_back(Pending { work, fence, descriptor });
+        let depth = self.capabilities.send_depth as usize;
+        let queue = &mut self.queues[qp as usize];
+        match work {
+            // Nothing is in front of it.
+            Work::Request(operation, end)
+                if queue.pending.is_empty() && queue.loops.is_empty() && queue.has_room(depth) =>
+            {
+                queue.push(operation, end, fence, descriptor);
+                self.outstanding += 1;
+            }
+            _ => queue.pending.push_back(Pending { work, fence, descriptor }),
+        }
         self.list(qp);
     }
 
+    #[inline]
     fn list(&mut self, qp: u32) {
         let queue = &mut self.queues[qp as usize];
-        if !queue.listed && !queue.pending.is_empty() {
+        if !(queue.listed || queue.pending.is_empty() && queue.ready.is_empty()) {
             queue.listed = true;
             self.listed.push_back(qp);
         }
@@ -509,16 +512,17 @@ impl Engine {
     /// count as posted.
     pub fn chain(&mut self, chain: &mut Vec<WorkRequest>) -> Option<u32> {
         while let Some(qp) = self.listed.pop_front() {
-            chain.clear();
             self.queues[qp as usize].listed = false;
-            let blocked = self.fill(qp, chain);
+            let blocked = !self.queues[qp as usize].pending.is_empty() && self.fill(qp);
             if blocked {
                 self.blocked.push(qp);
             }
-            let Some(last) = chain.last_mut() else { continue };
+            let queue = &mut self.queues[qp as usize];
+            let Some(last) = queue.ready.last_mut() else { continue };
             last.signaled = true;
-            self.outstanding += chain.len();
-            if !blocked && self.has_credit(qp) {
+            chain.clear();
+            std::mem::swap(chain, &mut queue.ready);
+            if !blocked && queue.has_room(self.capabilities.send_depth as usize) {
                 self.list(qp);
             }
             return Some(qp);
@@ -526,13 +530,9 @@ impl Engine {
         None
     }
 
-    fn has_credit(&self, qp: u32) -> bool {
-        self.queues[qp as usize].posted.len() < self.capabilities.send_depth as usize
-    }
-
-    /// Whether it stopped at a request that waits for a loop.
-    fn fill(&mut self, qp: u32, chain: &mut Vec<WorkRequest>) -> bool {
-        while chain.len() < CHAIN && self.has_credit(qp) {
+    /// Moves what may be posted from `pending` to `ready`. Whether it stopped at a request that waits for a loop.
+    fn fill(&mut self, qp: u32) -> bool {
+        while self.queues[qp as usize].has_room(self.capabilities.send_depth as usize) {
             let queue = &mut self.queues[qp as usize];
             let Some(next) = queue.pending.front() else { break };
             let waits = match &next.work {
@@ -562,12 +562,8 @@ impl Engine {
                     (self.step(qp, index), End::Loop { index })
                 }
             };
-            let queue = &mut self.queues[qp as usize];
-            let id = queue.next_id;
-            queue.next_id += 1;
-            let (opcode, address) = (operation.opcode(), operation.remote().address);
-            queue.posted.push_back(Posted { id, opcode, address, descriptor, end });
-            chain.push(WorkRequest { id, operation, signaled: end != End::Plain, fence });
+            self.queues[qp as usize].push(operation, end, fence, descriptor);
+            self.outstanding += 1;
         }
         false
     }
@@ -584,7 +580,7 @@ impl Engine {
         }
         let (compare, swap, target) = (step.guess, step.next(), step.target);
         let result = self.landing(self.options.slots + index, 8);
-        Operation::CompareSwap { compare, swap, width: Width::Eight, result, target }
+        Operation::Atomic { operands: Atomic::compare_swap(compare, swap), width: Width::Eight, result, target }
     }
 
     /// Takes a completion in.
@@ -595,11 +591,10 @@ impl Engine {
             return;
         }
         // All before it have succeeded, whatever became of it.
-        while let Some(front) = self.queues[qp as usize].posted.front().copied() {
-            if front.id > id || (front.id == id && status != Status::Success) {
-                break;
-            }
-            self.queues[qp as usize].posted.pop_front();
+        let oldest = self.queues[qp as usize].oldest();
+        let ended = (id + u64::from(status == Status::Success)).saturating_sub(oldest);
+        for _ in 0..ended {
+            let Some(front) = self.queues[qp as usize].posted.pop_front() else { break };
             self.outstanding -= 1;
             self.succeed(qp, &front, results);
         }
@@ -686,6 +681,7 @@ impl Engine {
             return;
         }
         queue.failed = true;
+        queue.ready.clear();
         let (posted, pending) = (std::mem::take(&mut queue.posted), std::mem::take(&mut queue.pending));
         let cause = posted.front().map_or((0, 0), |first| (first.opcode, first.address));
         tracing::debug!(pe, qp, id, ?what, syndrome, vendor, "a queue pair failed");
@@ -720,7 +716,7 @@ impl Engine {
     /// Every queue pair is in error: the backend is gone.
     pub fn lose_all(&mut self) {
         for qp in 0..self.queues.len() as u32 {
-            let id = self.queues[qp as usize].posted.front().map_or(0, |first| first.id);
+            let id = self.queues[qp as usize].oldest();
             self.lose(qp, id, Failure::Error, LOCAL_QP_OPERATION, 0);
         }
         self.advance();

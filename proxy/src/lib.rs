@@ -14,6 +14,7 @@ pub mod descriptor;
 pub mod devx;
 pub mod engine;
 pub mod parking;
+mod prefetch;
 pub mod ring;
 pub mod thread;
 pub mod verbs;

@@ -15,7 +15,11 @@
 //! that synchronise, the first has the lower index.
 
 use crate::descriptor::{Slot, WORDS, seal, tag, unseal};
+use crate::prefetch;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// How many slots ahead are fetched.
+const AHEAD: u64 = 16;
 
 /// The slots' memory, as words.
 pub trait Words {
@@ -23,6 +27,10 @@ pub trait Words {
     fn load(&self, index: usize) -> u64;
     /// What is loaded after this was stored not before what is loaded before it.
     fn acquire(&self);
+    /// Word `index` will be loaded soon.
+    fn prefetch(&self, index: usize) {
+        let _ = index;
+    }
 }
 
 /// Memory that device code writes.
@@ -53,6 +61,11 @@ impl Words for RawWords {
     #[inline]
     fn acquire(&self) {
         fence(Ordering::Acquire);
+    }
+
+    #[inline]
+    fn prefetch(&self, index: usize) {
+        prefetch::to_read(self.0.wrapping_add(index));
     }
 }
 
@@ -88,13 +101,19 @@ impl<M: Words> Reader<M> {
 
     #[inline]
     fn first_word(&self) -> usize {
-        (self.taken & ((1 << self.log_depth) - 1)) as usize * WORDS
+        self.word_of(self.taken)
+    }
+
+    #[inline]
+    fn word_of(&self, index: u64) -> usize {
+        (index & ((1 << self.log_depth) - 1)) as usize * WORDS
     }
 
     /// The next slot's words, without tags, if all of it has arrived.
     #[inline]
     pub fn take(&mut self) -> Option<Slot> {
         let (first, tag) = (self.first_word(), tag(self.taken, self.log_depth));
+        self.words.prefetch(self.word_of(self.taken.wrapping_add(AHEAD)));
         let mut slot = [0; WORDS];
         // From the last word to the first: of a slot that is being written, some word is most likely still missing.
         for (number, word) in slot.iter_mut().enumerate().rev() {

@@ -9,8 +9,8 @@ use oxshmem_hca::verbs::{
 };
 
 use crate::work::{
-    Backend, Capabilities, Completion, Failure, Local, Operation, PAYLOAD_BYTES, PollError, PostError, Remote, Status,
-    Width, WorkRequest,
+    Atomic, Backend, Capabilities, Completion, Failure, Local, Operation, PAYLOAD_BYTES, PollError, PostError, Remote,
+    Status, Transfer, Width, WorkRequest,
 };
 
 /// Connected queue pairs of one port, whose completions go to one queue.
@@ -83,19 +83,27 @@ fn target(remote: Remote) -> Target {
 /// The verbs' form of an operation; nothing for one that [`Capabilities`] excludes.
 fn operation(operation: &Operation) -> Option<SendOperation<'_>> {
     Some(match operation {
-        Operation::Write { source, target: to } => SendOperation::Write(segment(*source), target(*to)),
-        Operation::WriteInline { payload, target: to } => SendOperation::WriteInline(payload.as_slice(), target(*to)),
-        Operation::Read { target: into, source } => SendOperation::Read(segment(*into), target(*source)),
-        Operation::FetchAdd { add, width: Width::Eight, result, target: to } => {
-            SendOperation::FetchAdd { add: *add, result: segment(*result), target: target(*to) }
+        Operation::Transfer(Transfer::Write { source, target: to }) => {
+            SendOperation::Write(segment(*source), target(*to))
         }
-        Operation::CompareSwap { compare, swap, width: Width::Eight, result, target: to } => {
-            SendOperation::CompareSwap { compare: *compare, swap: *swap, result: segment(*result), target: target(*to) }
+        Operation::Transfer(Transfer::WriteInline { payload, target: to }) => {
+            SendOperation::WriteInline(payload.as_slice(), target(*to))
         }
-        Operation::FetchAdd { width: Width::Four, .. }
-        | Operation::CompareSwap { width: Width::Four, .. }
-        | Operation::MaskedFetchAdd { .. }
-        | Operation::MaskedCompareSwap { .. } => return None,
+        Operation::Transfer(Transfer::Read { target: into, source }) => {
+            SendOperation::Read(segment(*into), target(*source))
+        }
+        Operation::Atomic { operands, width, .. } if *width != Width::Eight || operands.is_masked(*width) => {
+            return None;
+        }
+        Operation::Atomic { operands, result, target: to, .. } => {
+            let (result, target) = (segment(*result), target(*to));
+            match *operands {
+                Atomic::Add { value, .. } => SendOperation::FetchAdd { add: value, result, target },
+                Atomic::CompareSwap { compare, swap, .. } => {
+                    SendOperation::CompareSwap { compare, swap, result, target }
+                }
+            }
+        }
     })
 }
 
@@ -195,15 +203,19 @@ mod tests {
     #[test]
     fn what_capabilities_exclude_has_no_form() {
         let (local, remote) = (Local { address: 8, length: 8, key: 1 }, Remote { address: 16, key: 2 });
-        let add = |width| Operation::FetchAdd { add: 1, width, result: local, target: remote };
+        let add = |width, boundary| Operation::Atomic {
+            operands: Atomic::Add { value: 1, boundary },
+            width,
+            result: local,
+            target: remote,
+        };
         let expected =
             SendOperation::FetchAdd { add: 1, result: segment(local), target: Target { address: 16, key: 2 } };
-        assert_eq!(operation(&add(Width::Eight)), Some(expected));
-        assert_eq!(operation(&add(Width::Four)), None);
-        let (width, result, target) = (Width::Eight, local, remote);
-        assert_eq!(operation(&Operation::MaskedFetchAdd { add: 1, boundary: 0, width, result, target }), None);
+        assert_eq!(operation(&add(Width::Eight, 0)), Some(expected));
+        assert_eq!(operation(&add(Width::Four, 0)), None);
+        assert_eq!(operation(&add(Width::Eight, 1)), None);
         let payload = Payload::new([7; PAYLOAD_BYTES], 3);
-        let inline = Operation::WriteInline { payload, target: remote };
+        let inline = Operation::Transfer(Transfer::WriteInline { payload, target: remote });
         assert_eq!(operation(&inline), Some(SendOperation::WriteInline(&[7; 3], Target { address: 16, key: 2 })));
     }
 

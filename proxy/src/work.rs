@@ -49,6 +49,14 @@ impl Payload {
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
     }
+
+    /// The bytes in little-endian words, and what lay behind them.
+    #[must_use]
+    #[inline]
+    pub fn words(&self) -> [u64; PAYLOAD_BYTES / 8] {
+        let (words, _) = self.bytes.as_chunks::<8>();
+        std::array::from_fn(|i| u64::from_le_bytes(words[i]))
+    }
 }
 
 impl fmt::Debug for Payload {
@@ -75,11 +83,79 @@ impl Width {
             Self::Eight => 8,
         }
     }
+
+    /// The bits of an operand.
+    #[must_use]
+    pub fn bits(self) -> u64 {
+        match self {
+            Self::Four => 0xffff_ffff,
+            Self::Eight => u64::MAX,
+        }
+    }
 }
 
-/// What a work request does. Results of atomics are `width` bytes; the address of `target` is a multiple of `width`.
+/// What an atomic does to its word. Bits above the operand's width are ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Operation {
+pub enum Atomic {
+    /// Adds; a carry does not cross a set bit of `boundary`: all ones make it an exclusive or.
+    Add {
+        /// What is added.
+        value: u64,
+        /// Most significant bits of fields.
+        boundary: u64,
+    },
+    /// Replaces the bits in `swap_mask` if those in `compare_mask` equal `compare`.
+    CompareSwap {
+        /// New bits.
+        swap: u64,
+        /// Expected bits.
+        compare: u64,
+        /// Which are replaced.
+        swap_mask: u64,
+        /// Which are compared.
+        compare_mask: u64,
+    },
+}
+
+impl Atomic {
+    /// Replaces all bits if all equal `compare`.
+    #[must_use]
+    pub fn compare_swap(compare: u64, swap: u64) -> Self {
+        Self::CompareSwap { swap, compare, swap_mask: u64::MAX, compare_mask: u64::MAX }
+    }
+
+    /// Whether it is more than an addition or a compare-and-swap of the whole operand: only where [`Capabilities::masked`] says so.
+    #[must_use]
+    pub fn is_masked(&self, width: Width) -> bool {
+        let all = width.bits();
+        match *self {
+            Self::Add { boundary, .. } => boundary & all != 0,
+            Self::CompareSwap { swap_mask, compare_mask, .. } => swap_mask & compare_mask & all != all,
+        }
+    }
+
+    /// What it makes of a word. Bits above the operand's width are to be ignored.
+    #[must_use]
+    pub fn apply(&self, old: u64) -> u64 {
+        match *self {
+            Self::Add { value, boundary } => {
+                // Without the boundary bits no carry leaves a field; those bits are added without carry.
+                ((old & !boundary).wrapping_add(value & !boundary)) ^ ((old ^ value) & boundary)
+            }
+            Self::CompareSwap { swap, compare, swap_mask, compare_mask } => {
+                if (old ^ compare) & compare_mask == 0 {
+                    old & !swap_mask | swap & swap_mask
+                } else {
+                    old
+                }
+            }
+        }
+    }
+}
+
+/// Bytes that are moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transfer {
     /// RDMA WRITE from registered memory.
     Write {
         /// From here,
@@ -101,60 +177,22 @@ pub enum Operation {
         /// from there.
         source: Remote,
     },
-    /// Adds, and fetches what was there before.
-    FetchAdd {
-        /// What is added.
-        add: u64,
-        /// Of the operand.
+}
+
+/// What a work request does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// Moves bytes.
+    Transfer(Transfer),
+    /// Changes a word, and fetches what was there before.
+    Atomic {
+        /// How. Masks only where [`Capabilities::masked`] says so.
+        operands: Atomic,
+        /// Of the operand; four bytes only where [`Capabilities::width_four`] says so.
         width: Width,
-        /// Where the old value goes.
+        /// Where the old value goes: `width` bytes.
         result: Local,
-        /// The word.
-        target: Remote,
-    },
-    /// Replaces the word if it equals `compare`, and fetches what was there before.
-    CompareSwap {
-        /// What is expected.
-        compare: u64,
-        /// The new value.
-        swap: u64,
-        /// Of the operand.
-        width: Width,
-        /// Where the old value goes.
-        result: Local,
-        /// The word.
-        target: Remote,
-    },
-    /// As `FetchAdd`, but a carry does not cross a set bit of `boundary`: all ones make it an exclusive or. Only where
-    /// [`Capabilities::masked`] says so.
-    MaskedFetchAdd {
-        /// What is added.
-        add: u64,
-        /// The most significant bit of each field.
-        boundary: u64,
-        /// Of the operand.
-        width: Width,
-        /// Where the old value goes.
-        result: Local,
-        /// The word.
-        target: Remote,
-    },
-    /// As `CompareSwap`, comparing the bits in `compare_mask` and replacing those in `swap_mask`. Only where [`Capabilities::masked`]
-    /// says so.
-    MaskedCompareSwap {
-        /// What is expected.
-        compare: u64,
-        /// The new value.
-        swap: u64,
-        /// Bits that are compared.
-        compare_mask: u64,
-        /// Bits that are replaced.
-        swap_mask: u64,
-        /// Of the operand.
-        width: Width,
-        /// Where the old value goes.
-        result: Local,
-        /// The word.
+        /// The word; the address is a multiple of `width`.
         target: Remote,
     },
 }
@@ -165,13 +203,9 @@ impl Operation {
     #[inline]
     pub fn remote(&self) -> Remote {
         match *self {
-            Self::Write { target, .. }
-            | Self::WriteInline { target, .. }
-            | Self::FetchAdd { target, .. }
-            | Self::CompareSwap { target, .. }
-            | Self::MaskedFetchAdd { target, .. }
-            | Self::MaskedCompareSwap { target, .. } => target,
-            Self::Read { source, .. } => source,
+            Self::Transfer(Transfer::Write { target, .. } | Transfer::WriteInline { target, .. })
+            | Self::Atomic { target, .. } => target,
+            Self::Transfer(Transfer::Read { source, .. }) => source,
         }
     }
 
@@ -180,12 +214,14 @@ impl Operation {
     #[inline]
     pub fn opcode(&self) -> u8 {
         match self {
-            Self::Write { .. } | Self::WriteInline { .. } => 0x08,
-            Self::Read { .. } => 0x10,
-            Self::CompareSwap { .. } => 0x11,
-            Self::FetchAdd { .. } => 0x12,
-            Self::MaskedCompareSwap { .. } => 0x14,
-            Self::MaskedFetchAdd { .. } => 0x15,
+            Self::Transfer(Transfer::Write { .. } | Transfer::WriteInline { .. }) => 0x08,
+            Self::Transfer(Transfer::Read { .. }) => 0x10,
+            Self::Atomic { operands, width, .. } => match (operands, operands.is_masked(*width)) {
+                (Atomic::CompareSwap { .. }, false) => 0x11,
+                (Atomic::Add { .. }, false) => 0x12,
+                (Atomic::CompareSwap { .. }, true) => 0x14,
+                (Atomic::Add { .. }, true) => 0x15,
+            },
         }
     }
 }
@@ -291,6 +327,9 @@ pub trait Backend: Send {
     /// # Errors
     /// The device is gone or refuses. A queue pair in error is not that: its requests fail by completion.
     fn post(&mut self, qp: u32, requests: &[WorkRequest]) -> Result<(), PostError>;
+
+    /// Wake whoever carries the chains out, should it sleep: after chains were posted, before anybody waits for them.
+    fn announce(&self) {}
 
     /// Append the completions that have arrived. They are in order for each queue pair. A backend may leave out a success that a later one
     /// of the same queue pair covers, and report an error once for all that was flushed behind it.

@@ -5,12 +5,13 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use oxshmem_proxy::descriptor::{Atomic, Descriptor, Landing, Request};
+use oxshmem_proxy::descriptor::{Descriptor, Landing, Request};
 use oxshmem_proxy::engine::{
-    Acknowledgement, CHAIN, EXTRA_SLOTS, Engine, EngineOptions, LANDING_BYTES, Results, acknowledgement, apply,
+    Acknowledgement, CHAIN, EXTRA_SLOTS, Engine, EngineOptions, LANDING_BYTES, Results, acknowledgement,
 };
 use oxshmem_proxy::work::{
-    Capabilities, Completion, Failure, Local, Operation, PAYLOAD_BYTES, Payload, Remote, Status, Width, WorkRequest,
+    Atomic, Capabilities, Completion, Failure, Local, Operation, PAYLOAD_BYTES, Payload, Remote, Status, Transfer,
+    Width, WorkRequest,
 };
 use proptest::prelude::*;
 
@@ -136,34 +137,18 @@ impl Card {
         assert_eq!(remote.key, 1000 + pe, "the key of another peer");
         let at = remote.address as usize;
         let Capabilities { masked, width_four, max_message, .. } = self.capabilities;
-        let mut atomic = |operands, width: Width, result: Local, needs_masks: bool| {
-            assert!(width == Width::Eight || width_four, "the card has no such width");
-            assert!(!needs_masks || masked, "the card has no masked atomics");
-            assert!(at.is_multiple_of(width.bytes() as usize) && result.length == width.bytes());
-            let old = self.word(pe, remote.address, width);
-            let new = apply(operands, old).to_le_bytes();
-            let bytes = width.bytes() as usize;
-            self.memory.get_mut(&pe).unwrap()[at..at + bytes].copy_from_slice(&new[..bytes]);
-            let slot = self.slot(result);
-            self.landings.0[slot] = match width {
-                Width::Four if self.capabilities.four_is_big_endian => u64::from((old as u32).swap_bytes()),
-                _ => old,
-            };
-        };
-        let all = u64::MAX;
-        let swap_all = |swap, compare| Atomic::CompareSwap { swap, compare, swap_mask: all, compare_mask: all };
         match *operation {
-            Operation::Write { source, .. } => {
+            Operation::Transfer(Transfer::Write { source, .. }) => {
                 assert!(source.length <= max_message && source.length != 0 && source.key == 55);
                 for i in 0..u64::from(source.length) {
                     self.memory.get_mut(&pe).unwrap()[at + i as usize] = own_byte(source.address + i);
                 }
             }
-            Operation::WriteInline { payload, .. } => {
+            Operation::Transfer(Transfer::WriteInline { payload, .. }) => {
                 let bytes = payload.as_slice();
                 self.memory.get_mut(&pe).unwrap()[at..at + bytes.len()].copy_from_slice(bytes);
             }
-            Operation::Read { target, .. } => {
+            Operation::Transfer(Transfer::Read { target, .. }) => {
                 assert!(target.length <= max_message && target.length != 0);
                 let bytes = self.memory[&pe][at..at + target.length as usize].to_vec();
                 if target.key == 77 {
@@ -175,17 +160,19 @@ impl Card {
                     self.reads.extend((target.address..).zip(bytes));
                 }
             }
-            Operation::FetchAdd { add, width, result, .. } => {
-                atomic(Atomic::Add { value: add, boundary: 0 }, width, result, false);
-            }
-            Operation::CompareSwap { compare, swap, width, result, .. } => {
-                atomic(swap_all(swap, compare), width, result, false);
-            }
-            Operation::MaskedFetchAdd { add, boundary, width, result, .. } => {
-                atomic(Atomic::Add { value: add, boundary }, width, result, true);
-            }
-            Operation::MaskedCompareSwap { compare, swap, compare_mask, swap_mask, width, result, .. } => {
-                atomic(Atomic::CompareSwap { swap, compare, swap_mask, compare_mask }, width, result, true);
+            Operation::Atomic { operands, width, result, .. } => {
+                assert!(width == Width::Eight || width_four, "the card has no such width");
+                assert!(!operands.is_masked(width) || masked, "the card has no masked atomics");
+                assert!(at.is_multiple_of(width.bytes() as usize) && result.length == width.bytes());
+                let old = self.word(pe, remote.address, width);
+                let new = operands.apply(old).to_le_bytes();
+                let bytes = width.bytes() as usize;
+                self.memory.get_mut(&pe).unwrap()[at..at + bytes].copy_from_slice(&new[..bytes]);
+                let slot = self.slot(result);
+                self.landings.0[slot] = match width {
+                    Width::Four if self.capabilities.four_is_big_endian => u64::from((old as u32).swap_bytes()),
+                    _ => old,
+                };
             }
         }
     }
@@ -311,12 +298,16 @@ fn any_descriptor() -> impl Strategy<Value = Descriptor> {
         // Landing slots are given out by `numbered`.
         let landing = Landing { slot: 0, lap: 0 };
         let request = match kind {
-            0 => Request::Write { source: Local { address: seed, length, key: 55 }, target },
+            0 => Request::Transfer(Transfer::Write { source: Local { address: seed, length, key: 55 }, target }),
             1 => {
                 let bytes = std::array::from_fn(|i| (seed >> (i % 8 * 8)) as u8);
-                Request::WriteInline { payload: Payload::new(bytes, length as usize), target }
+                let payload = Payload::new(bytes, length as usize);
+                Request::Transfer(Transfer::WriteInline { payload, target })
             }
-            2 => Request::Read { target: Local { address: seed << 8, length, key: 55 }, source: target },
+            2 => {
+                let into = Local { address: seed << 8, length, key: 55 };
+                Request::Transfer(Transfer::Read { target: into, source: target })
+            }
             3 => Request::Fetch { landing, bytes: length, source: target },
             4 => {
                 let (operands, width) = atomic.unwrap();
@@ -355,19 +346,15 @@ fn in_turn(card: &mut Card, descriptors: &[Descriptor]) -> HashMap<(u32, u32), u
         let qp = (if descriptor.pe < ME { descriptor.pe } else { descriptor.pe - 1 }) * PER_PEER + descriptor.queue;
         let result = Local { address: LANDING, length: 8, key: 77 };
         match descriptor.request {
-            Request::Write { source, target } => card.carry_out(qp, &Operation::Write { source, target }),
-            Request::WriteInline { payload, target } => {
-                card.carry_out(qp, &Operation::WriteInline { payload, target });
-            }
-            Request::Read { target, source } => card.carry_out(qp, &Operation::Read { target, source }),
+            Request::Transfer(transfer) => card.carry_out(qp, &Operation::Transfer(transfer)),
             Request::Fetch { landing, bytes, source } => {
                 let target = Local { length: bytes, ..result };
-                card.carry_out(qp, &Operation::Read { target, source });
+                card.carry_out(qp, &Operation::Transfer(Transfer::Read { target, source }));
                 fetched.insert((landing.slot, landing.lap), card.landings.0[0]);
             }
             Request::Atomic { operands, width, landing, target } => {
                 let old = card.word(descriptor.pe, target.address, width);
-                let new = apply(operands, old).to_le_bytes();
+                let new = operands.apply(old).to_le_bytes();
                 let at = target.address as usize;
                 let memory = card.memory.get_mut(&descriptor.pe).unwrap();
                 memory[at..at + width.bytes() as usize].copy_from_slice(&new[..width.bytes() as usize]);
@@ -485,7 +472,12 @@ proptest! {
 
 fn p(pe: u32, queue: u32, address: u64, ordered: bool) -> Descriptor {
     let payload = Payload::new([7; PAYLOAD_BYTES], 8);
-    Descriptor { pe, queue, ordered, request: Request::WriteInline { payload, target: remote(pe, address) } }
+    Descriptor {
+        pe,
+        queue,
+        ordered,
+        request: Request::Transfer(Transfer::WriteInline { payload, target: remote(pe, address) }),
+    }
 }
 
 #[test]

@@ -7,13 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
+use oxshmem_hca::provider::DeviceMemory;
 use oxshmem_hca::soft::Accelerator;
 
 use super::cpu::{self, Executor, ExecutorOptions};
 use super::cpu_accelerator::CpuAccelerator;
 use super::{
-    AddressSpace, CudaGpu, Device, DeviceError, HostMemory, LaunchConfig, LoadedModule, ModuleSource, Stream,
-    StreamKind, Wait,
+    AddressSpace, CudaGpu, Device, DeviceError, HostMemory, LaunchConfig, LoadedModule, MappedRegisters, ModuleSource,
+    Stream, StreamKind, Wait,
 };
 use crate::abi;
 use crate::config::Config;
@@ -67,6 +68,16 @@ fn memory_error(what: &'static str, bytes: u64) -> impl FnOnce(rustix::io::Errno
 fn length(bytes: u64) -> usize {
     // Address space of this process is measured in usize; what does not fit is refused by mmap.
     usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
+/// Kernels run in this process, where the page is mapped already.
+#[derive(Debug)]
+struct OwnRegisters(u64);
+
+impl MappedRegisters for OwnRegisters {
+    fn address(&self) -> u64 {
+        self.0
+    }
 }
 
 impl Device for CpuDevice {
@@ -125,6 +136,14 @@ impl Device for CpuDevice {
         let base = unsafe { mmap_anonymous(std::ptr::null_mut(), length(bytes), prot, MapFlags::PRIVATE) }
             .map_err(memory_error("cannot map host memory", bytes))?;
         Ok(Box::new(Mapped(Reservation { base: base as u64, bytes })))
+    }
+
+    fn map_registers(&self, page: *mut u8) -> Result<Box<dyn MappedRegisters>, DeviceError> {
+        Ok(Box::new(OwnRegisters(page as u64)))
+    }
+
+    fn exporter(&self) -> Option<&dyn DeviceMemory> {
+        None
     }
 
     fn install(&self, state: &abi::State) -> Result<(), DeviceError> {

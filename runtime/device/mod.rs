@@ -23,6 +23,7 @@ pub use module::{Function, KernelArg, KernelArgs, Module, ModuleSource};
 pub use stream::Stream;
 pub(crate) use stream::StreamKind;
 
+use oxshmem_hca::provider::DeviceMemory;
 use oxshmem_hca::soft::Accelerator;
 
 use crate::abi;
@@ -131,6 +132,12 @@ pub(crate) trait HostMemory: Debug + Send + Sync {
     fn address(&self) -> *mut u8;
 }
 
+/// A page of device registers that kernels reach. Unmapped when dropped.
+pub(crate) trait MappedRegisters: Debug + Send + Sync {
+    /// Where kernels find the page.
+    fn address(&self) -> u64;
+}
+
 /// A device: memory, and kernels to run on it.
 pub(crate) trait Device: Debug + Send + Sync {
     /// `cpu`, `cuda`.
@@ -162,6 +169,10 @@ pub(crate) trait Device: Debug + Send + Sync {
     unsafe fn fill(&self, at: u64, value: u8, bytes: u64) -> Result<(), DeviceError>;
     /// `bytes` bytes of zeroed memory that host and kernels read and write at the same time.
     fn host_memory(&self, bytes: u64) -> Result<Box<dyn HostMemory>, DeviceError>;
+    /// Lets kernels store to a page of registers of another device (4 KiB), which this process has mapped at `page` and keeps mapped.
+    fn map_registers(&self, page: *mut u8) -> Result<Box<dyn MappedRegisters>, DeviceError>;
+    /// Who exports the device's memory as dma-bufs, if it is not the host's.
+    fn exporter(&self) -> Option<&dyn DeviceMemory>;
     /// Gives every module, loaded before or later, this state. No kernel is running.
     fn install(&self, state: &abi::State) -> Result<(), DeviceError>;
     /// Calls `hook` after each store to a doorbell register, and after others that a thread of the host waits for, where such stores have

@@ -4,22 +4,21 @@
 //! collapsed CQ. Set-up speaks PRM commands to a [`Provider`], whichever it is.
 
 use std::cell::RefCell;
-use std::str::FromStr;
 use std::sync::Arc;
 
-use oxshmem_hca::objects::{
-    Cq, CqAttributes, Mkey, MkeyAttributes, Pd, Qp, QpAddress, QpAttributes, QpGeometry, Uar, Umem, query_caps,
-};
-use oxshmem_hca::provider::{Access, Counters, Provider, UmemSource};
-use oxshmem_hca::soft::{AcceleratorMemory, FaultPlan, HOST_DOORBELL_BYTES, SoftHca, SoftOptions, doorbell_rung};
+use oxshmem_hca::objects::{Cq, CqAttributes, Mkey, Pd, Qp, QpAddress, QpAttributes, QpGeometry, Uar, Umem};
+use oxshmem_hca::provider::{Access, Attempt, Counters, Provider, UmemSource};
+use oxshmem_hca::soft::doorbell_rung;
 use oxshmem_hca::wire::{cqe, dbr};
 
+use super::opened::Opened;
+use super::ringing::{self, Ringing, Way};
 use super::{ChunkKeys, TransportError};
 use crate::Result;
 use crate::abi::{self, BLOCK_BYTES, LANDING_BYTES, LINE_BYTES, QpConstants};
 use crate::bootstrap::Bootstrap;
 use crate::config::{self, Config};
-use crate::device::{Device, DeviceError, HostMemory};
+use crate::device::{Device, DeviceError};
 use crate::fault::Cause;
 use crate::heap::SymmetricHeap;
 use crate::slab::{Layout, Offset, Slab};
@@ -31,11 +30,13 @@ const LOG_CQ_SIZE: u8 = 1;
 const LOG_LANDING: u32 = 8;
 
 /// Where the queues are in the slab. QPs are numbered by peer, then by index among those to that peer; the device's array has entries for the
-/// own PE too, which stay zero, while queues exist for the others only.
+/// own PE too, which stay zero unless atomics to the own PE go through the card.
 #[derive(Debug, Clone)]
 pub(crate) struct QueueLayout {
     me: u32,
     n_pes: u32,
+    /// Whether there are queues to the own PE.
+    own: bool,
     per_peer: u32,
     log_depth: u32,
     qps: Offset,
@@ -50,14 +51,15 @@ pub(crate) struct QueueLayout {
 }
 
 impl QueueLayout {
-    pub(crate) fn new(layout: &mut Layout, config: &Config, me: u32, n_pes: u32) -> Self {
+    pub(crate) fn new(layout: &mut Layout, config: &Config, (me, n_pes): (u32, u32), own: bool) -> Self {
         let per_peer = config.qps_per_peer();
         let depth = u64::from(config.send_queue_depth(n_pes));
         let all = u64::from(n_pes * per_peer);
-        let real = u64::from((n_pes - 1) * per_peer);
+        let real = u64::from((n_pes - u32::from(!own)) * per_peer);
         Self {
             me,
             n_pes,
+            own,
             per_peer,
             log_depth: depth.trailing_zeros(),
             qps: layout.array(all, size_of::<abi::Qp>() as u64),
@@ -72,10 +74,10 @@ impl QueueLayout {
         }
     }
 
-    /// The peers, each with the position of its first queue.
+    /// The PEs that there are queues to, each with the position of its first queue.
     fn peers(&self) -> impl Iterator<Item = (u32, u32)> {
-        let (me, per_peer) = (self.me, self.per_peer);
-        (0..self.n_pes).filter(move |pe| *pe != me).enumerate().map(move |(i, pe)| (pe, i as u32 * per_peer))
+        let (me, own, per_peer) = (self.me, self.own, self.per_peer);
+        (0..self.n_pes).filter(move |pe| own || *pe != me).enumerate().map(move |(i, pe)| (pe, i as u32 * per_peer))
     }
 }
 
@@ -93,69 +95,67 @@ fn at(array: Offset, index: u32, stride: u64) -> Offset {
 pub(crate) struct Ibgda {
     chunks: RefCell<Vec<Mkey>>,
     queue_pairs: Vec<Qp>,
+    // Behind the queue pairs, which use its pages.
+    _ringing: Ringing,
     slab_key: Mkey,
     pd: Arc<Pd>,
-    provider: Arc<dyn Provider>,
+    opened: Opened,
     queues: QueueLayout,
 }
 
 impl Ibgda {
-    /// Opens the HCA, creates the queue pairs and connects them. `devices` says what every PE's device is. Collective.
+    /// Creates the queue pairs on an open HCA and connects them. `devices` says what every PE's device is. Collective.
     pub(crate) fn connect(
         config: &Config,
         bootstrap: &Bootstrap,
         (device, devices): (&dyn Device, &[String]),
         slab: &Slab,
         queues: QueueLayout,
+        opened: Opened,
     ) -> Result<Self> {
-        let provider = open(config, device, Poster::Device)?;
+        let provider = Arc::clone(&opened.provider);
         if provider.info().provider == "soft" && *config.hca() != config::Hca::Null {
             check_soft_reach(provider.as_ref(), bootstrap, device, devices)?;
         }
-        check(provider.as_ref(), queues.log_depth)?;
-        device.set_doorbell_hook(doorbell_rung);
+        match opened.way {
+            Way::Memory => device.set_doorbell_hook(doorbell_rung),
+            Way::Thread => device.set_doorbell_hook(ringing::announce),
+            Way::Mapped => {}
+        }
 
         let pd = Pd::alloc(&provider)?;
-        let length = usize::try_from(slab.bytes()).unwrap_or(usize::MAX);
         let base = slab.address(Offset(0));
-        let source = UmemSource::Fd { fd: slab.memory(), offset: 0, len: length, addr: base as *mut u8 };
+        let (len, addr) = (usize::try_from(slab.bytes()).unwrap_or(usize::MAX), base as *mut u8);
+        let source = match slab.memory() {
+            Some(fd) => UmemSource::Fd { fd, offset: 0, len, addr, device: device.exporter() },
+            None => UmemSource::Host { addr, len },
+        };
         // SAFETY: the slab outlives this object (see `Pe`), and is used through raw pointers only.
         let umem = unsafe { Umem::register(&provider, source, Access::LOCAL) }?;
-        let attributes = MkeyAttributes {
-            umem_offset: 0,
-            len: slab.bytes(),
-            start_addr: base,
-            access: Access::LOCAL,
-            relaxed_ordering: false,
-        };
-        let slab_key = Mkey::create(&pd, &umem, &attributes)?;
+        // SAFETY: as above.
+        let slab_key = unsafe { Mkey::register(&pd, source, Some(&umem), base, Access::LOCAL) }?;
 
         let mut queue_pairs = Vec::new();
-        let mut uar: Option<(Arc<Uar>, usize)> = None;
+        let count = queues.peers().count() as u32 * queues.per_peer;
+        let mut ringing = Ringing::new(&provider, opened.way, device, count)?;
         for (pe, first) in queues.peers() {
             for i in 0..queues.per_peer {
                 let index = first + i;
-                let (page, register) = match uar.take() {
-                    Some((page, next)) if next < page.registers() => (page, next),
-                    _ => (Uar::alloc(&provider)?, 0),
-                };
-                let qp = create_qp(&pd, &page, &umem, slab, &queues, index)?;
-                let doorbell = page.register(register).ok_or_else(|| TransportError::Hca {
-                    device: provider.info().device.clone(),
-                    what: "a UAR page without doorbell registers".into(),
-                })?;
+                let (doorbell, address) = ringing.give(device)?;
+                let qp = create_qp(&pd, &doorbell.uar, &umem, slab, &queues, index)?;
                 let position = pe * queues.per_peer + i;
                 slab.write(
                     queues.qps,
                     u64::from(position),
-                    &describe_qp(slab, &queues, index, pe, position, &qp, doorbell),
+                    &describe_qp(slab, &queues, index, pe, position, &qp, address),
                 )?;
-                uar = Some((page, register + 1));
                 queue_pairs.push(qp);
             }
         }
+        ringing.start(device)?;
 
-        let connected = Self { chunks: RefCell::default(), queue_pairs, slab_key, pd, provider, queues };
+        let connected =
+            Self { chunks: RefCell::default(), queue_pairs, _ringing: ringing, slab_key, pd, opened, queues };
         connected.exchange(config, bootstrap)?;
         Ok(connected)
     }
@@ -180,7 +180,8 @@ impl Ibgda {
                     .ok_or(TransportError::Address { pe: pe as usize })?;
                 let address = QpAddress::from_bytes(theirs)?;
                 let index = first + i;
-                self.queue_pairs[index as usize].connect(&address, &attributes(config, index))?;
+                self.queue_pairs[index as usize]
+                    .connect(&address, &attributes(config, self.opened.log_max_rd_atomic, index))?;
             }
         }
         // Nobody posts before the other end is ready to receive.
@@ -194,10 +195,11 @@ impl Ibgda {
         state.qps_per_pe = self.queues.per_peer;
         state.used = slab.address(self.queues.used);
         state.slab_lkey = self.slab_key.lkey().to_be();
+        state.atomics_by_network = u32::from(!self.opened.coherent);
     }
 
     /// Registers chunk `index` of the heap; its addresses on the wire are offsets in the heap.
-    pub(crate) fn register(&self, heap: &SymmetricHeap, index: usize) -> Result<ChunkKeys> {
+    pub(crate) fn register(&self, device: &dyn Device, heap: &SymmetricHeap, index: usize) -> Result<ChunkKeys> {
         use std::os::fd::AsFd;
         let chunk = heap.layout().chunk;
         let offset = index as u64 * chunk;
@@ -206,18 +208,10 @@ impl Ibgda {
             offset: 0,
             len: usize::try_from(chunk).unwrap_or(usize::MAX),
             addr: (heap.base() + offset) as *mut u8,
+            device: device.exporter(),
         };
         // SAFETY: the heap outlives this object (see `Pe`), and is used through raw pointers only.
-        let umem = unsafe { Umem::register(&self.provider, source, Access::ALL) }?;
-        let attributes = MkeyAttributes {
-            umem_offset: 0,
-            len: chunk,
-            start_addr: offset,
-            access: Access::ALL,
-            // Signals and fences rely on writes that do not pass each other on the way to memory.
-            relaxed_ordering: false,
-        };
-        let key = Mkey::create(&self.pd, &umem, &attributes)?;
+        let key = unsafe { Mkey::register(&self.pd, source, None, offset, Access::ALL) }?;
         let keys = ChunkKeys { lkey: key.lkey(), rkey: key.rkey() };
         self.chunks.borrow_mut().push(key);
         Ok(keys)
@@ -228,20 +222,24 @@ impl Ibgda {
         let Some((_, first)) = self.queues.peers().find(|(peer, _)| *peer == pe) else { return Ok(()) };
         let mine = self.queue_pairs.iter().skip(first as usize).take(self.queues.per_peer as usize);
         let uses: Vec<(u32, u32)> = mine.flat_map(|qp| rkeys.iter().map(|rkey| (qp.qpn(), *rkey))).collect();
-        Ok(self.provider.prepare(&uses)?)
+        Ok(self.opened.provider.prepare(&uses)?)
+    }
+
+    pub(crate) fn provider(&self) -> Arc<dyn Provider> {
+        Arc::clone(&self.opened.provider)
     }
 
     pub(crate) fn provider_name(&self) -> &'static str {
-        self.provider.info().provider
+        self.opened.provider.info().provider
     }
 
     pub(crate) fn counters(&self) -> Option<Counters> {
-        self.provider.counters()
+        self.opened.provider.counters()
     }
 
     /// What made a queue pair fail, if the HCA remembers.
     pub(crate) fn cause(&self, slab: &Slab, qpn: u32) -> Option<Cause> {
-        let failure = self.provider.first_failure(qpn)?;
+        let failure = self.opened.provider.first_failure(qpn)?;
         let (_, index) = self.queue_pairs.iter().zip(0u32..).find(|(qp, _)| qp.qpn() == qpn)?;
         let slot = failure.wqe_index & ((1 << self.queues.log_depth) - 1);
         let wqe = at(at(self.queues.queues, index, BLOCK_BYTES << self.queues.log_depth), slot as u32, BLOCK_BYTES);
@@ -255,6 +253,11 @@ impl Ibgda {
             syndrome: failure.syndrome,
             text: failure.text,
         })
+    }
+
+    /// What was tried in which way.
+    pub(crate) fn attempts(&self) -> Vec<Attempt> {
+        [self.opened.provider.attempts(), self.opened.attempts.clone()].concat()
     }
 
     /// Doorbells that device code has rung, on all queue pairs.
@@ -288,66 +291,6 @@ impl Ibgda {
     }
 }
 
-/// Who posts to an HCA.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Poster {
-    Device,
-    Host,
-}
-
-/// Host memory as the software HCA's kernel is given it.
-#[derive(Debug)]
-struct Doorbells(Box<dyn HostMemory>);
-
-impl AcceleratorMemory for Doorbells {
-    fn address(&self) -> u64 {
-        self.0.address() as u64
-    }
-}
-
-/// Opens the HCA that the configuration asks for.
-pub(super) fn open(config: &Config, device: &dyn Device, poster: Poster) -> Result<Arc<dyn Provider>> {
-    match config.hca() {
-        config::Hca::Auto | config::Hca::Soft | config::Hca::Null => {
-            let faults = FaultPlan::from_str(config.soft_faults()).map_err(TransportError::Faults)?;
-            let null = *config.hca() == config::Hca::Null;
-            let reachable = device.gpu().is_none();
-            let kernel = match config.soft_engine() {
-                config::SoftEngine::Auto => null || !reachable,
-                config::SoftEngine::Kernel => true,
-                config::SoftEngine::Thread if reachable => false,
-                config::SoftEngine::Thread => {
-                    return Err(TransportError::NotAvailable {
-                        name: "OXSHMEM_SOFT_ENGINE=thread on the `cuda` device, whose queues the CPU cannot reach,",
-                        remedy: "use kernel or auto",
-                    }
-                    .into());
-                }
-            };
-            let accelerator = kernel.then(|| device.accelerator()).transpose()?;
-            let host_doorbells = if kernel && poster == Poster::Host {
-                let memory = Doorbells(device.host_memory(HOST_DOORBELL_BYTES as u64)?);
-                Some(Arc::new(memory) as Arc<dyn AcceleratorMemory>)
-            } else {
-                None
-            };
-            let options = SoftOptions { faults, accelerator, host_doorbells, null, ..SoftOptions::default() };
-            let options = if config.soft_trace() { options.traced() } else { options };
-            Ok(SoftHca::open(options)?)
-        }
-        config::Hca::Verbs { .. } => Err(TransportError::NotAvailable {
-            name: "OXSHMEM_HCA=verbs with work requests that device code posts (OXSHMEM_TRANSPORT=ibgda)",
-            remedy: "use OXSHMEM_TRANSPORT=ibrc, or OXSHMEM_HCA=soft",
-        }
-        .into()),
-        config::Hca::Mlx5 => Err(TransportError::NotAvailable {
-            name: "OXSHMEM_HCA=mlx5 (the provider for ConnectX cards)",
-            remedy: "use soft or auto",
-        }
-        .into()),
-    }
-}
-
 /// Refuses peers whose memory the software HCA cannot reach: it has no other way there than the device's own.
 fn check_soft_reach(
     provider: &dyn Provider,
@@ -368,28 +311,6 @@ fn check_soft_reach(
         }
     }
     Ok(())
-}
-
-/// Refuses HCAs that lack what device code uses.
-pub(super) fn check(provider: &dyn Provider, log_depth: u32) -> Result<()> {
-    let (general, atomic) = query_caps(provider)?;
-    let missing = if !general.rc {
-        Some("it has no RC transport".to_owned())
-    } else if u32::from(general.log_max_qp_sz) < log_depth {
-        Some(format!(
-            "its queues have at most {} blocks, OXSHMEM_QP_DEPTH asks for {}",
-            1u64 << general.log_max_qp_sz,
-            1u64 << log_depth
-        ))
-    } else if atomic.atomic_req_8b_endianness_mode != 1 {
-        Some("it keeps 8-byte atomics big-endian in memory; the driver must set the host's byte order".to_owned())
-    } else {
-        None
-    };
-    match missing {
-        None => Ok(()),
-        Some(what) => Err(TransportError::Hca { device: provider.info().device.clone(), what }.into()),
-    }
 }
 
 fn create_qp(
@@ -428,13 +349,13 @@ fn describe_qp(
     pe: u32,
     position: u32,
     qp: &Qp,
-    doorbell: *mut u64,
+    doorbell: u64,
 ) -> abi::Qp {
     abi::Qp::new(QpConstants {
         wq: slab.address(at(queues.queues, index, BLOCK_BYTES << queues.log_depth)),
         stamps: slab.address(at(queues.stamps, index, 4 << queues.log_depth)),
         dbr: slab.address(at(queues.records, index, LINE_BYTES)) + dbr::SEND_OFFSET as u64,
-        doorbell: doorbell as u64,
+        doorbell,
         cqe: slab.address(at(queues.cqs, index, BLOCK_BYTES << LOG_CQ_SIZE)),
         landing: slab.address(at(queues.landing, index, landing_bytes())),
         laps: slab.address(at(queues.laps, index, 4 << LOG_LANDING)),
@@ -446,9 +367,10 @@ fn describe_qp(
     })
 }
 
-/// The configuration's ranges are those of the fields.
+/// How queue pair `index` is connected, on a card with so many reads and atomics in flight. The configuration's ranges are those of the
+/// fields.
 #[allow(clippy::cast_possible_truncation)]
-pub(super) fn attributes(config: &Config, index: u32) -> QpAttributes {
+pub(super) fn attributes(config: &Config, log_max_rd_atomic: u8, index: u32) -> QpAttributes {
     let ports = config.ib_udp_sport();
     QpAttributes {
         pkey_index: config.ib_pkey_index() as u16,
@@ -459,7 +381,7 @@ pub(super) fn attributes(config: &Config, index: u32) -> QpAttributes {
         ack_timeout: config.ib_timeout() as u8,
         retry_count: config.ib_retry_count() as u8,
         rnr_retry: config.ib_rnr_retry() as u8,
-        log_max_rd_atomic: config.ib_max_rd_atomic().trailing_zeros() as u8,
+        log_max_rd_atomic: (config.ib_max_rd_atomic().trailing_zeros() as u8).min(log_max_rd_atomic),
         ..QpAttributes::default()
     }
 }

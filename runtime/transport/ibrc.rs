@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use oxshmem_hca::objects::{Mkey, MkeyAttributes, Pd, QpAddress, Umem};
-use oxshmem_hca::provider::{Access, Counters, Provider, UmemSource};
+use oxshmem_hca::objects::{Mkey, Pd, QpAddress};
+use oxshmem_hca::provider::{Access, Attempt, Counters, DeviceMemory, Provider, UmemSource};
 use oxshmem_hca::soft::doorbell_rung;
 use oxshmem_proxy::block::{self, Block};
 use oxshmem_proxy::devx::{QueueLayout, Queues};
@@ -19,18 +19,22 @@ use oxshmem_proxy::parking::wake_sleepers;
 use oxshmem_proxy::thread::{Pace, Proxy};
 use oxshmem_proxy::work::{Backend, Local};
 
+use super::opened::Opened;
 use super::verbs::VerbsFabric;
 use super::{ChunkKeys, TransportError, ibgda};
 use crate::Result;
 use crate::abi;
 use crate::bootstrap::Bootstrap;
-use crate::config::{self, Config};
+use crate::config::{Choice, Config};
 use crate::device::{Device, HostMemory};
 use crate::heap::SymmetricHeap;
 use crate::slab::{Layout, Offset, Slab};
 
 /// log2 of the landing slots: enough for eight warps on each of four queues that fetch at a time.
 const LOG_LANDING: u32 = 10;
+
+/// Blocks of a send queue unless `OXSHMEM_QP_DEPTH` says otherwise: a thousand requests, which is more than are on their way at a time.
+const DEPTH: u32 = 2048;
 
 /// How a proxy waits for work. Device code on the CPU wakes it, and needs the core that it spins on; kernels of a GPU can not wake it, and
 /// wait as long as the longest nap.
@@ -42,6 +46,8 @@ const GPU_PACE: Pace = Pace { spin_passes: 4096, longest_nap: Duration::from_mil
 pub(crate) struct Region<'a> {
     /// The descriptor that holds it, from its start; none for memory of this process alone.
     pub memory: Option<BorrowedFd<'a>>,
+    /// Who can export it as a dma-buf, if it is memory of a device.
+    pub device: Option<&'a dyn DeviceMemory>,
     /// Where it is mapped here.
     pub address: u64,
     /// Bytes.
@@ -55,7 +61,7 @@ pub(crate) struct Region<'a> {
 /// An open card with a queue pair or several to every other PE: registration and connecting. Queue pairs have dense indices as in
 /// [`Backend`].
 pub(crate) trait Fabric: Debug + Send {
-    /// `soft`, `verbs`.
+    /// `soft`, `mlx5`, `verbs`.
     fn name(&self) -> &'static str;
     /// Whether its atomics are atomic with those of CPUs and GPUs.
     fn is_coherent(&self) -> bool;
@@ -75,6 +81,10 @@ pub(crate) trait Fabric: Debug + Send {
     fn backend(&mut self) -> Result<Box<dyn Backend>>;
     /// What the card has done, where that is counted.
     fn counters(&self) -> Option<Counters>;
+    /// What was tried in which way.
+    fn attempts(&self) -> Vec<Attempt>;
+    /// Who takes commands for the card, if that is how it is driven.
+    fn provider(&self) -> Option<Arc<dyn Provider>>;
 }
 
 /// What of the proxy lies in device memory.
@@ -113,9 +123,10 @@ impl Ibrc {
         device: &dyn Device,
         slab: &Slab,
         layout: ProxyLayout,
+        opened: Option<Opened>,
     ) -> Result<Self> {
         let (me, n_pes, per_peer) = (bootstrap.rank(), bootstrap.size(), config.qps_per_peer());
-        let mut fabric = open(config, bootstrap, device)?;
+        let mut fabric = open(config, bootstrap, device, opened)?;
         let own = fabric.has_own();
         let count = (n_pes - u32::from(!own)) * per_peer;
         let block_layout =
@@ -125,6 +136,7 @@ impl Ibrc {
 
         let landing = Region {
             memory: None,
+            device: None,
             address: base + block_layout.landing(),
             bytes: block_layout.landing_bytes(),
             iova: base + block_layout.landing(),
@@ -132,8 +144,14 @@ impl Ibrc {
         };
         let landing_key = fabric.register(&landing)?.lkey;
         let whole = slab.address(Offset(0));
-        let region =
-            Region { memory: Some(slab.memory()), address: whole, bytes: slab.bytes(), iova: whole, remote: false };
+        let region = Region {
+            memory: slab.memory(),
+            device: device.exporter(),
+            address: whole,
+            bytes: slab.bytes(),
+            iova: whole,
+            remote: false,
+        };
         let slab_lkey = fabric.register(&region)?.lkey;
         let coherent = exchange(fabric.as_mut(), bootstrap, me, n_pes, per_peer)?;
 
@@ -169,11 +187,12 @@ impl Ibrc {
     }
 
     /// Registers chunk `index` of the heap; its addresses on the wire are offsets in the heap.
-    pub(crate) fn register(&self, heap: &SymmetricHeap, index: usize) -> Result<ChunkKeys> {
+    pub(crate) fn register(&self, device: &dyn Device, heap: &SymmetricHeap, index: usize) -> Result<ChunkKeys> {
         let bytes = heap.layout().chunk;
         let offset = index as u64 * bytes;
         let memory = Some(heap.chunks()[index].memory.as_fd());
-        let region = Region { memory, address: heap.base() + offset, bytes, iova: offset, remote: true };
+        let device = device.exporter();
+        let region = Region { memory, device, address: heap.base() + offset, bytes, iova: offset, remote: true };
         self.fabric.borrow_mut().register(&region)
     }
 
@@ -193,6 +212,14 @@ impl Ibrc {
 
     pub(crate) fn counters(&self) -> Option<Counters> {
         self.fabric.borrow().counters()
+    }
+
+    pub(crate) fn provider(&self) -> Option<Arc<dyn Provider>> {
+        self.fabric.borrow().provider()
+    }
+
+    pub(crate) fn attempts(&self) -> Vec<Attempt> {
+        self.fabric.borrow().attempts()
     }
 
     /// What the card says about the failure of a queue pair.
@@ -252,23 +279,32 @@ fn exchange(fabric: &mut dyn Fabric, bootstrap: &Bootstrap, me: u32, n_pes: u32,
 }
 
 /// Opens the card that the configuration asks for, with the queue pairs to every other PE.
-fn open(config: &Config, bootstrap: &Bootstrap, device: &dyn Device) -> Result<Box<dyn Fabric>> {
+fn open(
+    config: &Config,
+    bootstrap: &Bootstrap,
+    device: &dyn Device,
+    opened: Option<Opened>,
+) -> Result<Box<dyn Fabric>> {
     let count = (bootstrap.size() - 1) * config.qps_per_peer();
-    let depth = config.send_queue_depth(bootstrap.size());
-    match config.hca() {
-        config::Hca::Verbs { .. } => Ok(Box::new(VerbsFabric::open(config, bootstrap, device, count, depth)?)),
-        _ => Ok(Box::new(DevxFabric::open(config, device, count, depth)?)),
+    // What waits for a free place waits in the engine. Queues that fit the cache of the proxy's core are filled faster.
+    let depth = match config.qp_depth() {
+        Choice::Given(depth) => depth,
+        Choice::Auto => config.send_queue_depth(bootstrap.size()).min(DEPTH),
+    };
+    match opened {
+        None => Ok(Box::new(VerbsFabric::open(config, bootstrap, device, count, depth)?)),
+        Some(opened) => Ok(Box::new(DevxFabric::new(config, device, opened, count, depth)?)),
     }
 }
 
-/// Queue pairs in host memory of an HCA that DevX commands set up: the software HCA.
+/// Queue pairs in host memory of an HCA that DevX commands set up.
 #[derive(Debug)]
 struct DevxFabric {
     // Dropped in this order: what uses memory, then memory.
     queues: Option<Queues>,
     keys: Vec<Mkey>,
     pd: Arc<Pd>,
-    provider: Arc<dyn Provider>,
+    opened: Opened,
     memory: Arc<dyn HostMemory>,
     qpns: Vec<u32>,
     config: Config,
@@ -281,16 +317,17 @@ struct OwnedQueues {
 }
 
 impl DevxFabric {
-    fn open(config: &Config, device: &dyn Device, count: u32, depth: u32) -> Result<Self> {
-        let provider = ibgda::open(config, device, ibgda::Poster::Host)?;
+    fn new(config: &Config, device: &dyn Device, opened: Opened, peers: u32, depth: u32) -> Result<Self> {
+        let own = has_own(&opened);
+        let count = peers + if own { config.qps_per_peer() } else { 0 };
         let layout = QueueLayout { count, log_depth: depth.trailing_zeros() };
-        ibgda::check(provider.as_ref(), layout.log_depth)?;
-        let pd = Pd::alloc(&provider)?;
+        let pd = Pd::alloc(&opened.provider)?;
         let memory: Arc<dyn HostMemory> = Arc::from(device.host_memory(layout.bytes())?);
+        let extended = opened.extended_atomics;
         // SAFETY: the memory is owned by whoever owns the queues, and dropped after them.
-        let queues = unsafe { Queues::create(&pd, memory.address(), layout, doorbell_rung) }?;
+        let queues = unsafe { Queues::create(&pd, memory.address(), layout, extended, doorbell_rung) }?;
         let qpns = (0..count).filter_map(|qp| queues.qpn(qp)).collect();
-        Ok(Self { queues: Some(queues), keys: Vec::new(), pd, provider, memory, qpns, config: config.clone() })
+        Ok(Self { queues: Some(queues), keys: Vec::new(), pd, opened, memory, qpns, config: config.clone() })
     }
 
     fn queues(&self) -> Result<&Queues> {
@@ -299,42 +336,38 @@ impl DevxFabric {
 
     fn gone(&self) -> crate::Error {
         let what = "its queue pairs are in use".to_owned();
-        TransportError::Hca { device: self.provider.info().device.clone(), what }.into()
+        TransportError::Hca { device: self.opened.provider.info().device.clone(), what }.into()
     }
+}
+
+/// Cards may have peers whose atomics are coherent with no CPU; what is on this PE's own one then has to go through its card too.
+fn has_own(opened: &Opened) -> bool {
+    opened.provider.info().provider == "mlx5"
 }
 
 impl Fabric for DevxFabric {
     fn name(&self) -> &'static str {
-        self.provider.info().provider
+        self.opened.provider.info().provider
     }
 
     fn is_coherent(&self) -> bool {
-        true
+        self.opened.coherent
     }
 
     fn has_own(&self) -> bool {
-        false
+        has_own(&self.opened)
     }
 
     fn register(&mut self, region: &Region<'_>) -> Result<ChunkKeys> {
         let len = usize::try_from(region.bytes).unwrap_or(usize::MAX);
         let addr = region.address as *mut u8;
         let source = match region.memory {
-            Some(fd) => UmemSource::Fd { fd, offset: 0, len, addr },
+            Some(fd) => UmemSource::Fd { fd, offset: 0, len, addr, device: region.device },
             None => UmemSource::Host { addr, len },
         };
         let access = if region.remote { Access::ALL } else { Access::LOCAL };
         // SAFETY: what is registered outlives the fabric (see `Fabric::register`), and is used through raw pointers only.
-        let umem = unsafe { Umem::register(&self.provider, source, access) }?;
-        let attributes = MkeyAttributes {
-            umem_offset: 0,
-            len: region.bytes,
-            start_addr: region.iova,
-            access,
-            // Signals and fences rely on writes that do not pass each other on the way to memory.
-            relaxed_ordering: false,
-        };
-        let key = Mkey::create(&self.pd, &umem, &attributes)?;
+        let key = unsafe { Mkey::register(&self.pd, source, None, region.iova, access) }?;
         let keys = ChunkKeys { lkey: key.lkey(), rkey: key.rkey() };
         self.keys.push(key);
         Ok(keys)
@@ -347,7 +380,7 @@ impl Fabric for DevxFabric {
 
     fn connect(&mut self, qp: u32, theirs: &[u8]) -> Result<()> {
         let address = QpAddress::from_bytes(theirs)?;
-        Ok(self.queues()?.connect(qp, &address, &ibgda::attributes(&self.config, qp))?)
+        Ok(self.queues()?.connect(qp, &address, &ibgda::attributes(&self.config, self.opened.log_max_rd_atomic, qp))?)
     }
 
     fn qpn(&self, qp: u32) -> u32 {
@@ -356,7 +389,7 @@ impl Fabric for DevxFabric {
 
     fn prepare(&self, qp: u32, rkeys: &[u32]) -> Result<()> {
         let uses: Vec<(u32, u32)> = rkeys.iter().map(|rkey| (self.qpn(qp), *rkey)).collect();
-        Ok(self.provider.prepare(&uses)?)
+        Ok(self.opened.provider.prepare(&uses)?)
     }
 
     fn backend(&mut self) -> Result<Box<dyn Backend>> {
@@ -365,7 +398,15 @@ impl Fabric for DevxFabric {
     }
 
     fn counters(&self) -> Option<Counters> {
-        self.provider.counters()
+        self.opened.provider.counters()
+    }
+
+    fn attempts(&self) -> Vec<Attempt> {
+        [self.opened.provider.attempts(), self.opened.attempts.clone()].concat()
+    }
+
+    fn provider(&self) -> Option<Arc<dyn Provider>> {
+        Some(Arc::clone(&self.opened.provider))
     }
 }
 
@@ -380,6 +421,10 @@ impl Backend for OwnedQueues {
         requests: &[oxshmem_proxy::work::WorkRequest],
     ) -> std::result::Result<(), oxshmem_proxy::work::PostError> {
         self.queues.post(qp, requests)
+    }
+
+    fn announce(&self) {
+        self.queues.announce();
     }
 
     fn poll(

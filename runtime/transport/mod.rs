@@ -2,12 +2,18 @@
 
 pub(crate) mod ibgda;
 pub(crate) mod ibrc;
+mod opened;
 mod reach;
+mod ringing;
+mod selection;
 mod verbs;
 
 use ibgda::{Ibgda, QueueLayout};
 use ibrc::{Ibrc, ProxyLayout};
-use oxshmem_hca::provider::Counters;
+pub(crate) use opened::{Opened, open as open_hca};
+use std::sync::Arc;
+
+use oxshmem_hca::provider::{Attempt, Counters, Provider};
 pub(crate) use reach::Reach;
 
 use crate::bootstrap::Bootstrap;
@@ -66,6 +72,14 @@ pub enum TransportError {
         name: &'static str,
         /// What to use instead.
         remedy: &'static str,
+    },
+    /// The HCA that was asked for cannot be used.
+    #[error("OXSHMEM_HCA={hca}: {source}")]
+    Asked {
+        /// The variable's value.
+        hca: String,
+        /// Why.
+        source: Box<oxshmem_hca::Error>,
     },
     /// An HCA could not be used for what the queues need.
     #[error("HCA {device}: {what}")]
@@ -150,9 +164,18 @@ pub(crate) enum NetworkLayout {
 }
 
 impl NetworkLayout {
-    pub(crate) fn new(kind: NetworkKind, layout: &mut Layout, config: &Config, me: u32, n_pes: u32) -> Self {
+    pub(crate) fn new(
+        kind: NetworkKind,
+        layout: &mut Layout,
+        config: &Config,
+        pes: (u32, u32),
+        opened: Option<&Opened>,
+    ) -> Self {
         match kind {
-            NetworkKind::Ibgda => Self::Ibgda(QueueLayout::new(layout, config, me, n_pes)),
+            NetworkKind::Ibgda => {
+                let own = opened.is_some_and(|opened| !opened.coherent);
+                Self::Ibgda(QueueLayout::new(layout, config, pes, own))
+            }
             NetworkKind::Ibrc => Self::Ibrc(ProxyLayout::new(layout)),
         }
     }
@@ -168,24 +191,33 @@ pub(crate) struct ChunkKeys {
 /// The network of a PE.
 #[derive(Debug)]
 pub(crate) enum Network {
-    Ibgda(Ibgda),
+    Ibgda(Box<Ibgda>),
     Ibrc(Ibrc),
 }
 
 impl Network {
-    /// Opens the HCA and connects to every other PE. Collective.
+    /// Connects to every other PE, on the HCA that was opened. Collective.
     pub(crate) fn connect(
         config: &Config,
         bootstrap: &Bootstrap,
         (device, devices): (&dyn Device, &[String]),
         slab: &Slab,
         layout: NetworkLayout,
+        opened: Option<Opened>,
     ) -> Result<Self> {
-        match layout {
-            NetworkLayout::Ibgda(queues) => {
-                Ibgda::connect(config, bootstrap, (device, devices), slab, queues).map(Self::Ibgda)
+        match (layout, opened) {
+            (NetworkLayout::Ibgda(queues), Some(opened)) => {
+                let ibgda = Ibgda::connect(config, bootstrap, (device, devices), slab, queues, opened)?;
+                Ok(Self::Ibgda(Box::new(ibgda)))
             }
-            NetworkLayout::Ibrc(layout) => Ibrc::connect(config, bootstrap, device, slab, layout).map(Self::Ibrc),
+            (NetworkLayout::Ibgda(_), None) => Err(TransportError::NotAvailable {
+                name: "OXSHMEM_TRANSPORT=ibgda without an HCA that takes commands",
+                remedy: "use OXSHMEM_TRANSPORT=ibrc",
+            }
+            .into()),
+            (NetworkLayout::Ibrc(layout), opened) => {
+                Ibrc::connect(config, bootstrap, device, slab, layout, opened).map(Self::Ibrc)
+            }
         }
     }
 
@@ -198,10 +230,10 @@ impl Network {
     }
 
     /// Registers chunk `index` of the heap; its addresses on the wire are offsets in the heap.
-    pub(crate) fn register(&self, heap: &SymmetricHeap, index: usize) -> Result<ChunkKeys> {
+    pub(crate) fn register(&self, device: &dyn Device, heap: &SymmetricHeap, index: usize) -> Result<ChunkKeys> {
         match self {
-            Self::Ibgda(ibgda) => ibgda.register(heap, index),
-            Self::Ibrc(ibrc) => ibrc.register(heap, index),
+            Self::Ibgda(ibgda) => ibgda.register(device, heap, index),
+            Self::Ibrc(ibrc) => ibrc.register(device, heap, index),
         }
     }
 
@@ -220,10 +252,39 @@ impl Network {
         }
     }
 
+    /// What was tried in which way to open and use the HCA.
+    pub(crate) fn attempts(&self) -> Vec<Attempt> {
+        match self {
+            Self::Ibgda(ibgda) => ibgda.attempts(),
+            Self::Ibrc(ibrc) => ibrc.attempts(),
+        }
+    }
+
     pub(crate) fn counters(&self) -> Option<Counters> {
         match self {
             Self::Ibgda(ibgda) => ibgda.counters(),
             Self::Ibrc(ibrc) => ibrc.counters(),
+        }
+    }
+
+    /// That the HCA is gone, if it is.
+    pub(crate) fn dead(&self) -> Option<oxshmem_hca::Error> {
+        let provider = self.provider()?;
+        let device = provider.info().device.clone();
+        provider.dead().map(|reason| oxshmem_hca::Error::Dead { device, reason })
+    }
+
+    /// Ends all waits of device code by `end` when the HCA is found to be gone.
+    pub(crate) fn when_dead(&self, end: impl Fn() + Send + Sync + 'static) {
+        if let Some(provider) = self.provider() {
+            provider.when_dead(Box::new(end));
+        }
+    }
+
+    fn provider(&self) -> Option<Arc<dyn Provider>> {
+        match self {
+            Self::Ibgda(ibgda) => Some(ibgda.provider()),
+            Self::Ibrc(ibrc) => ibrc.provider(),
         }
     }
 
@@ -261,8 +322,9 @@ impl Network {
 
     /// Kernels are about to run.
     pub(crate) fn wake(&self) {
-        if let Self::Ibrc(ibrc) = self {
-            ibrc.wake();
+        match self {
+            Self::Ibgda(_) => ringing::announce(),
+            Self::Ibrc(ibrc) => ibrc.wake(),
         }
     }
 

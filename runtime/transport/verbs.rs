@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use oxshmem_hca::objects::QpAddress;
-use oxshmem_hca::provider::{Access, Counters};
-use oxshmem_hca::verbs::topology::{Place, Topology};
+use oxshmem_hca::provider::{Access, Attempt, Counters, Provider};
 use oxshmem_hca::verbs::{
     Atomicity, CompletionQueue, Context, MemoryRegion, Port, ProtectionDomain, QueuePair, QueuePairSize, VerbsError,
 };
@@ -12,10 +11,10 @@ use oxshmem_proxy::verbs::VerbsBackend;
 use oxshmem_proxy::work::{Backend, PAYLOAD_BYTES};
 
 use super::ibrc::{Fabric, Region};
-use super::{ChunkKeys, TransportError, ibgda};
+use super::{ChunkKeys, TransportError, ibgda, selection};
 use crate::Result;
 use crate::bootstrap::Bootstrap;
-use crate::config::{Choice, Config, Hca};
+use crate::config::{Choice, Config};
 use crate::device::Device;
 
 /// The least depth of a queue pair that is of use.
@@ -97,41 +96,15 @@ impl VerbsFabric {
     }
 }
 
-/// Opens the port that the configuration names. Where it names none, the PEs of the node tell each other where they work, and share out the
-/// devices; all of them come to the same answer. Collective.
+/// Opens the port that the configuration names, or the one that falls to this PE. Collective.
 fn open_port(config: &Config, bootstrap: &Bootstrap, device: &dyn Device) -> Result<Port> {
-    let place = device.gpu().map_or_else(Place::of_this_thread, |gpu| Place::Pci(gpu.pci));
-    let places = bootstrap.allgather("places of PEs", place.to_string().as_bytes())?;
-    let node = bootstrap.node_peers();
-
-    let (name, port) = match config.hca() {
-        Hca::Verbs { device: Some(name), port } => (name.clone(), port.unwrap_or(1)),
-        _ => {
-            let places: Vec<Place> = node
-                .iter()
-                .map(|pe| {
-                    let text = places.get(*pe as usize).map(|bytes| String::from_utf8_lossy(bytes));
-                    text.and_then(|text| text.parse().ok()).unwrap_or(Place::Anywhere)
-                })
-                .collect();
-            let topology = Topology::of_this_machine().map_err(|source| {
-                crate::Error::Hca(oxshmem_hca::Error::Os {
-                    what: "/sys/class/infiniband cannot be read".into(),
-                    source,
-                })
-            })?;
-            let chosen = topology.assign(&places)?;
-            let mine = node.iter().position(|pe| *pe == bootstrap.rank()).and_then(|at| chosen.get(at));
-            let (entry, port) = mine.ok_or(VerbsError::NoDevice)?;
-            (entry.name.clone(), port.number)
-        }
-    };
+    let card = selection::choose(config, bootstrap, device)?;
     let gid_index = match config.ib_gid_index() {
         Choice::Auto => None,
         Choice::Given(index) => Some(index),
     };
-    let port = Port::query(&Context::open(&name)?, port, gid_index)?;
-    tracing::info!(pe = bootstrap.rank(), device = name, port = port.number, gid = %port.gid, %place, "RDMA device");
+    let port = Port::query(&Context::open(&card.device)?, card.port.unwrap_or(1), gid_index)?;
+    tracing::info!(pe = bootstrap.rank(), device = card.device, port = port.number, gid = %port.gid, "opened an RDMA device");
     Ok(port)
 }
 
@@ -166,7 +139,7 @@ impl Fabric for VerbsFabric {
 
     fn connect(&mut self, qp: u32, theirs: &[u8]) -> Result<()> {
         let address = QpAddress::from_bytes(theirs)?;
-        Ok(self.queue_pair(qp)?.connect(&address, &ibgda::attributes(&self.config, qp))?)
+        Ok(self.queue_pair(qp)?.connect(&address, &ibgda::attributes(&self.config, u8::MAX, qp))?)
     }
 
     fn qpn(&self, qp: u32) -> u32 {
@@ -184,6 +157,14 @@ impl Fabric for VerbsFabric {
     }
 
     fn counters(&self) -> Option<Counters> {
+        None
+    }
+
+    fn attempts(&self) -> Vec<Attempt> {
+        Vec::new()
+    }
+
+    fn provider(&self) -> Option<Arc<dyn Provider>> {
         None
     }
 }

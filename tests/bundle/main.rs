@@ -1,6 +1,7 @@
 //! `gpu-bundle/run`: runs on a machine with GPUs what `make gpu-bundle` has packed elsewhere, prints a table and writes everything to one
-//! JSON file.
+//! JSON file. `make hardware-check` runs one part of it where it was built.
 
+mod hardware;
 mod parts;
 mod report;
 mod step;
@@ -25,6 +26,9 @@ enum Part {
     Compare,
     /// The core of the tests under compute-sanitizer's memcheck and racecheck.
     Sanitize,
+    /// The doctor, then the core of conformance and performance over every path that this machine offers, with and without GPUs and cards; packs
+    /// everything into one archive beside the results.
+    HardwareCheck,
 }
 
 /// Runs the tests, the performance tests, the comparison and the sanitizers on this machine's GPUs.
@@ -39,9 +43,9 @@ struct Arguments {
     /// Folder for results.json and the logs of all steps.
     #[arg(long, value_name = "DIR", default_value = "results")]
     out: PathBuf,
-    /// The longest that one step may take, in seconds.
-    #[arg(long, value_name = "S", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=86400))]
-    limit: u64,
+    /// The longest that one step may take, in seconds; 600 unless given, 120 for the hardware check.
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86400))]
+    limit: Option<u64>,
     /// Jobs at a time in the tests.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     jobs: u32,
@@ -55,7 +59,8 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
     if parts.is_empty() {
         parts = vec![Part::Tests, Part::Perftests, Part::Compare];
     }
-    let runner = Runner::new(&arguments.out, Duration::from_secs(arguments.limit))?;
+    let usual = if parts == [Part::HardwareCheck] { hardware::limit() } else { Duration::from_secs(600) };
+    let runner = Runner::new(&arguments.out, arguments.limit.map_or(usual, Duration::from_secs))?;
     let mut report = Report::new(&runner);
     say(report.heading());
     for part in parts {
@@ -64,6 +69,7 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
             Part::Perftests => parts::perftests(&runner, &mut report, &arguments.only),
             Part::Compare => parts::compare(&runner, &mut report, &arguments.only),
             Part::Sanitize => parts::sanitize(&runner, &mut report, &arguments.only),
+            Part::HardwareCheck => hardware::check(&runner, &mut report, &arguments.only)?,
         }
         // Also what an interrupted run has found is kept.
         report.write(&arguments.out.join("results.json"))?;

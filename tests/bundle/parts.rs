@@ -85,7 +85,7 @@ fn obstacle(runner: &Runner, transport: Transport) -> Option<String> {
 }
 
 /// What a program that was run by itself makes of an item.
-fn verdict(ended: &Ended) -> Status {
+pub fn verdict(ended: &Ended) -> Status {
     if ended.good {
         return Status::Passed;
     }
@@ -94,7 +94,7 @@ fn verdict(ended: &Ended) -> Status {
 }
 
 /// JSON lines in a file; none if there is no file.
-fn read_lines(path: &Path) -> Vec<Value> {
+pub fn read_lines(path: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
@@ -177,13 +177,14 @@ fn libraries(runner: &Runner) -> String {
 }
 
 /// The tests' core for the sanitizers: cases, their arguments, and PEs. Sanitized kernels are 10 to 100 times slower, so rounds are few.
-const SANITIZED: [(&str, &[&str], u32); 6] = [
+const SANITIZED: [(&str, &[&str], u32); 7] = [
     ("rma", &["1"], 2),
     ("lanes", &[], 2),
     ("signals", &[], 2),
     ("atomic_values", &[], 2),
     ("barriers", &["3"], 2),
     ("fence", &[], 2),
+    ("collectives", &["100"], 2),
 ];
 
 /// Where compute-sanitizer is: in `PATH`, or where CUDA installs itself.

@@ -134,6 +134,16 @@ impl Report {
         passed > 0 && failed == 0
     }
 
+    /// Each group, with how many of its items passed, failed and were skipped.
+    pub fn counted(&self) -> impl Iterator<Item = (&Group, (usize, usize, usize))> {
+        self.groups.iter().map(|group| (group, count(group)))
+    }
+
+    /// Every item, with its group.
+    pub fn items(&self) -> impl Iterator<Item = (&Group, &Item)> {
+        self.groups.iter().flat_map(|group| group.items.iter().map(move |item| (group, item)))
+    }
+
     /// A line for each group, and the sums.
     pub fn table(&self) -> String {
         let mut text = format!("{:<11}{:<44}{:>7}{:>7}{:>8}{:>8}\n", "part", "", "passed", "failed", "skipped", "s");

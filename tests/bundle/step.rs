@@ -35,6 +35,8 @@ pub struct Ended {
     pub good: bool,
     /// What is wrong if not: its status, or the limit.
     pub how: String,
+    /// Its exit status, if it had one.
+    pub status: Option<i32>,
     /// What it wrote, to both streams.
     pub text: String,
     /// How long it took, in seconds.
@@ -73,23 +75,23 @@ impl Runner {
         Ok(Self { bundle, out: out.canonicalize().map_err(failed)?, limit })
     }
 
-    /// A program of the bundle, if it is there.
+    /// A program of the bundle, or one that was built beside this, if it is there.
     pub fn program(&self, name: &str) -> Option<PathBuf> {
-        Some(self.bundle.join("bin").join(name)).filter(|path| path.is_file())
+        [self.bundle.join("bin").join(name), self.bundle.join(name)].into_iter().find(|path| path.is_file())
     }
 
     /// Runs a step to its end, or to the limit: then it and what it has started are killed.
     pub fn run(&self, step: &Step) -> Ended {
         let begin = Instant::now();
         let log = self.out.join(format!("{}.log", step.name));
-        let (good, how) = match self.start(step, &log).and_then(|child| self.wait(child, begin)) {
-            Ok(Some(status)) => (status.success(), describe(status)),
-            Ok(None) => (false, format!("killed after its limit of {} s", self.limit.as_secs())),
-            Err(error) => (false, format!("{}: {error}", step.program.display())),
+        let (status, how) = match self.start(step, &log).and_then(|child| self.wait(child, begin)) {
+            Ok(Some(status)) => (status.code(), describe(status)),
+            Ok(None) => (None, format!("killed after its limit of {} s", self.limit.as_secs())),
+            Err(error) => (None, format!("{}: {error}", step.program.display())),
         };
         // A log that cannot be read is empty: `how` tells what went wrong.
         let text = std::fs::read(&log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
-        Ended { good, how, text, seconds: begin.elapsed().as_secs_f64() }
+        Ended { good: status == Some(0), how, status, text, seconds: begin.elapsed().as_secs_f64() }
     }
 
     fn start(&self, step: &Step, log: &Path) -> std::io::Result<Child> {

@@ -246,9 +246,19 @@ impl Way {
         self.case(call, String::new(), |_| {}, Vec::new(), Vec::new())
     }
 
+    /// Every collective, each with a third of the lengths from nothing to more than any packet holds; with three consecutive `turn`s all
+    /// collectives have had all lengths.
+    fn third(&self, long: u64, turn: usize) -> Vec<Case> {
+        let cases = self.everything(long).into_iter().enumerate();
+        let mut third = vec![self.meeting(Call::Sync), self.meeting(Call::Barrier)];
+        // Cases of one length are ten, and ten is one more than three times three: so the lengths of a collective take turns too.
+        third.extend(cases.filter(|(index, _)| (index + turn).is_multiple_of(3)).map(|(_, case)| case));
+        third
+    }
+
     /// Every collective with lengths from nothing to more than any packet holds.
     fn everything(&self, long: u64) -> Vec<Case> {
-        let mut cases = vec![self.meeting(Call::Sync), self.meeting(Call::Barrier)];
+        let mut cases = Vec::new();
         let n = self.n;
         for (index, bytes) in [0, 1, 4, 8, 13, 64, 250, 1000, long].into_iter().enumerate() {
             let index = index as u64;
@@ -393,10 +403,13 @@ pub fn collectives(args: &[String]) -> Outcome {
     }
     for way in &ways {
         // Threads on their own copy slowly.
-        bench.run(way.everything(if way.scope == 2 { long } else { long / 4 }))?;
+        bench.run(way.third(if way.scope == 2 { long } else { long / 4 }, way.scope as usize))?;
     }
-    for way in ways.iter().filter(|way| way.scope == 2) {
-        bench.run(way.reductions())?;
+    for (index, way) in ways.iter().filter(|way| way.scope == 2).enumerate() {
+        // What combines is the same code for all algorithms.
+        let cases = way.reductions().into_iter().enumerate();
+        bench
+            .run(cases.filter(|(i, _)| index == 0 || (i + index).is_multiple_of(4)).map(|(_, case)| case).collect())?;
     }
     subsets(&bench, long)?;
     let words = bench.rig.pe.alloc::<i32>(16)?;
@@ -422,19 +435,17 @@ fn subsets(bench: &Bench, long: u64) -> Outcome {
     for single in 0..n {
         split(single, 1, 1)?;
     }
-    for team in &teams {
+    for (index, team) in teams.iter().enumerate() {
         assert_eq!(team.members()[team.my_pe()], me);
         let near = bench.one_round(team.handle())?;
-        for (algorithm, by_rounds) in [
-            (Algorithm::Packets, false),
-            (Algorithm::Push, false),
-            (Algorithm::Tree, false),
-            (Algorithm::Push, near),
-            (Algorithm::Tree, near),
-        ] {
+        let mut ways = vec![(Algorithm::Packets, false), (Algorithm::Push, false), (Algorithm::Tree, false)];
+        if near {
+            ways.extend([(Algorithm::Push, true), (Algorithm::Tree, true)]);
+        }
+        for (turn, (algorithm, by_rounds)) in ways.into_iter().enumerate() {
             let (number, members) = (team.my_pe() as u64, team.n_pes() as u64);
             let way = Way { team: team.handle(), me: number, n: members, scope: 2, algorithm, by_rounds };
-            bench.run(way.everything(long / 4))?;
+            bench.run(way.third(long / 4, index + turn))?;
         }
     }
     for team in teams {

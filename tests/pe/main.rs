@@ -6,7 +6,9 @@ mod atomics;
 mod barriers;
 mod cable;
 mod collectives;
+mod costs;
 mod errors;
+mod hca;
 mod host;
 mod host_collectives;
 mod lanes;
@@ -39,6 +41,7 @@ const CASES: &[Case] = &[
     ("collective_timeouts", collectives::collective_timeouts),
     ("collectives", collectives::collectives),
     ("completion_error", queues::completion_error),
+    ("costs", costs::count),
     ("crashes", errors::crashes),
     ("cut_cable", cable::cut_cable),
     ("descriptors", proxy::descriptors),
@@ -53,6 +56,8 @@ const CASES: &[Case] = &[
     ("drops", processes::drops),
     ("fence", barriers::fence),
     ("flood", queues::flood),
+    ("hca_report", hca::report),
+    ("hca_rounds", hca::rounds),
     ("host_atomics", host::atomics),
     ("host_collectives", host_collectives::collectives),
     ("host_collectives_late", host_collectives::late),
@@ -83,6 +88,7 @@ const CASES: &[Case] = &[
     ("teams_turnover", teams::turnover),
     ("timeouts", errors::timeouts),
     ("typed", typed::typed),
+    ("typed_collectives", typed::collectives),
     ("waits", waits::waits),
 ];
 

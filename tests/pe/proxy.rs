@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use bytemuck::{Pod, Zeroable};
 use oxshmem::Path;
-use oxshmem_proxy::descriptor::{Atomic, Descriptor, Landing, Request, Slot, WORDS, tag, unseal};
-use oxshmem_proxy::work::{Local, PAYLOAD_BYTES, Payload, Remote, Width};
+use oxshmem_proxy::descriptor::{Descriptor, Landing, Request, Slot, WORDS, tag, unseal};
+use oxshmem_proxy::work::{Atomic, Local, PAYLOAD_BYTES, Payload, Remote, Transfer, Width};
 
 use crate::Outcome;
 use crate::queues::QUEUES;
@@ -88,12 +88,13 @@ fn compare(rig: &Rig) -> Outcome {
             lap: (ticket >> before.landing_log2) as u32,
         }
     };
-    let inline = |at: u64, bytes: &[u8]| Request::WriteInline { payload: payload(bytes), target: remote(at) };
+    let inline = |at: u64, bytes: &[u8]| {
+        Request::Transfer(Transfer::WriteInline { payload: payload(bytes), target: remote(at) })
+    };
     let atomic = |at: u64, width, operands, landing| Request::Atomic { operands, width, landing, target: remote(at) };
     let add = |value, boundary| Atomic::Add { value, boundary };
     let swap = |swap, swap_mask| Atomic::CompareSwap { swap, compare: 0, swap_mask, compare_mask: 0 };
-    let compare_swap =
-        |swap, compare| Atomic::CompareSwap { swap, compare, swap_mask: u64::MAX, compare_mask: u64::MAX };
+    let compare_swap = |swap, compare| Atomic::compare_swap(compare, swap);
     use Width::{Eight, Four};
     // In the order of the kernel; the flag says whether it stays behind what was posted before.
     let expected = [
@@ -106,7 +107,7 @@ fn compare(rig: &Rig) -> Outcome {
         (inline(100, &stack[..48]), false),
         (inline(148, &stack[48..96]), false),
         (inline(196, &stack[96..]), false),
-        (Request::Read { target: heap(512, 24), source: remote(8) }, false),
+        (Request::Transfer(Transfer::Read { target: heap(512, 24), source: remote(8) }), false),
         (Request::Fetch { landing: landing(), bytes: 2, source: remote(6) }, false),
         (atomic(256, Eight, add(5, 0), None), false),
         (atomic(256, Eight, add(u64::MAX, 0), Some(landing())), false),
@@ -124,7 +125,7 @@ fn compare(rig: &Rig) -> Outcome {
         (atomic(284, Four, add(0x8000_0000, u64::MAX), None), false),
         (inline(320, &77u64.to_le_bytes()), true),
         (atomic(320, Eight, add(3, 0), None), true),
-        (Request::Write { source: heap(512, 64), target: remote(340) }, false),
+        (Request::Transfer(Transfer::Write { source: heap(512, 64), target: remote(340) }), false),
         (inline(328, &9u64.to_le_bytes()), true),
         // The kernel reads into the local bytes before it puts from them again.
         (inline(404, &fetched), false),

@@ -4,6 +4,7 @@ use crate::Outcome;
 use crate::rig::Rig;
 
 oxshmem::include_module!(TYPED, "typed");
+oxshmem::include_module!(TYPED_COLLECTIVES, "typed_collectives");
 
 pub fn typed(_: &[String]) -> Outcome {
     // The last warp has 8 lanes.
@@ -27,5 +28,17 @@ pub fn typed(_: &[String]) -> Outcome {
     let data = rig.pe.alloc::<i32>(1)?;
     let signals = rig.pe.alloc::<u64>(1)?;
     rig.run_linear("typed_others", 1, THREADS, (&data, &signals, rig.report()))?;
+    rig.finish()
+}
+
+pub fn collectives(_: &[String]) -> Outcome {
+    const THREADS: u32 = 40;
+    let rig = Rig::new(&TYPED_COLLECTIVES)?;
+    // As `kRoom` of the kernels.
+    let room = rig.pe.alloc_aligned::<u8>(2 * 4096, 16)?;
+    rig.pe.barrier_all()?;
+    for kernel in ["typed_reductions", "typed_gatherings"] {
+        rig.run_linear(kernel, 1, THREADS, (&room, rig.report()))?;
+    }
     rig.finish()
 }

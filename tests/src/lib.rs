@@ -3,6 +3,8 @@
 //! A PE is a process, so a conformance test is a job: [`Job`] starts the PEs of one case of `conformance-pe` and judges how they
 //! ended. The cases themselves are in `tests/pe`, their kernels in `tests/kernels`.
 
+pub mod costs;
+
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -10,33 +10,25 @@ namespace oxshmem {
 namespace detail {
 
 // Completes what this PE has under way, if it is a barrier, and meets. 0 if all have entered the same call.
-template <class Scope> OXSHMEM_DEVICE int sync_team(const abi::Team &row, Call call) {
+template <class Scope> OXSHMEM_DEVICE int sync_team(int handle, Call call) {
     if constexpr (Scope::kSeveralWarps) {
-        return by_first_warp([&] { return sync_team<warp_scope>(row, call); });
-    } else {
-        const TeamView team = view_of(row);
-        Scope::sync();
-        if (call == Call::barrier && port::state().network != static_cast<uint32_t>(abi::Network::none)) {
-            if (Scope::rank() == 0) {
-                network_quiet();
-            }
-            Scope::sync();
+        if (are_many_threads()) {
+            return by_first_warp([&] { return sync_team<warp_scope>(handle, call); });
         }
-        return meet<Scope, true>(team, call == Call::barrier ? Op::barrier : Op::sync, announce(call, 0)) ? 0 : 1;
     }
-}
-
-// The same by the handle of a team.
-template <class Scope> OXSHMEM_DEVICE int sync_by_handle(int handle, Call call) {
-    const abi::Team *row = find_team(handle);
-    if (row == nullptr) {
-        if (Scope::rank() == 0) {
-            raise(ErrorCode::bad_team, call == Call::barrier ? Op::barrier : Op::sync, {-1, handle}, 0,
-                  static_cast<uint32_t>(handle));
-        }
+    const Op op = call == Call::barrier ? Op::barrier : Op::sync;
+    TeamView team;
+    if (!view_team<Scope>(team, handle, op)) {
         return 1;
     }
-    return sync_team<Scope>(*row, call);
+    Scope::sync();
+    if (call == Call::barrier && port::state().network != static_cast<uint32_t>(abi::Network::none)) {
+        if (Scope::rank() == 0) {
+            network_quiet();
+        }
+        Scope::sync();
+    }
+    return meet<Scope, true>(team, op, announce(call, 0)) ? 0 : 1;
 }
 
 } // namespace detail
@@ -44,7 +36,7 @@ template <class Scope> OXSHMEM_DEVICE int sync_by_handle(int handle, Call call) 
 // Returns when every PE has entered. Own stores and stores to load/store peers made before are visible to whoever leaves; puts
 // over the network are not completed. One group of threads per PE calls at a time.
 template <class Scope> OXSHMEM_DEVICE void sync_all(Scope) {
-    detail::sync_team<Scope>(detail::team_row(abi::kTeamWorld), detail::Call::sync);
+    detail::sync_team<Scope>(abi::kTeamWorld, detail::Call::sync);
 }
 OXSHMEM_DEVICE void sync_all() {
     sync_all(thread);
@@ -52,7 +44,7 @@ OXSHMEM_DEVICE void sync_all() {
 
 // quiet, then sync_all: every operation issued by any PE before is complete and visible everywhere after.
 template <class Scope> OXSHMEM_DEVICE void barrier_all(Scope) {
-    detail::sync_team<Scope>(detail::team_row(abi::kTeamWorld), detail::Call::barrier);
+    detail::sync_team<Scope>(abi::kTeamWorld, detail::Call::barrier);
 }
 OXSHMEM_DEVICE void barrier_all() {
     barrier_all(thread);
@@ -60,10 +52,10 @@ OXSHMEM_DEVICE void barrier_all() {
 
 // The same for the members of a team. Not 0: an error was recorded.
 template <class Scope> OXSHMEM_DEVICE int team_sync(Scope, int team) {
-    return detail::sync_by_handle<Scope>(team, detail::Call::sync);
+    return detail::sync_team<Scope>(team, detail::Call::sync);
 }
 template <class Scope> OXSHMEM_DEVICE int barrier(Scope, int team) {
-    return detail::sync_by_handle<Scope>(team, detail::Call::barrier);
+    return detail::sync_team<Scope>(team, detail::Call::barrier);
 }
 
 } // namespace oxshmem

@@ -18,15 +18,20 @@ namespace oxshmem {
 
 namespace detail {
 
+// A block that leaves the call to its first warp says so; others call for themselves.
+template <class Scope> constexpr Caller kOwn = Scope::kSeveralWarps ? Caller::block : Caller::scope;
+
 // What the calls announce beside buffers and size.
 OXSHMEM_DEVICE uint64_t extra_of(uint64_t a, uint64_t b, uint64_t c) {
     return (a * 0x9e3779b97f4a7c15ull + b) * 0xbf58476d1ce4e5b9ull + c;
 }
 
-template <class Scope> OXSHMEM_OUTLINE int broadcast_bytes(int handle, void *dst, const void *src, uint64_t bytes, int root) {
+template <class Scope>
+OXSHMEM_OUTLINE int broadcast_bytes(int handle, void *dst, const void *src, uint64_t bytes, int root,
+                                    Caller caller = kOwn<Scope>) {
     if constexpr (Scope::kSeveralWarps) {
-        if (bytes <= kFewBytes) {
-            return by_first_warp([&] { return broadcast_bytes<warp_scope>(handle, dst, src, bytes, root); });
+        if (bytes <= kFewBytes && are_many_threads()) {
+            return by_first_warp([&] { return broadcast_bytes<warp_scope>(handle, dst, src, bytes, root, Caller::block); });
         }
     }
     Session session;
@@ -35,10 +40,10 @@ template <class Scope> OXSHMEM_OUTLINE int broadcast_bytes(int handle, void *dst
     }
     check_root<Scope>(session, root);
     check_buffers<Scope>(session, dst, bytes, src, bytes, true);
-    const uint32_t announced = announced_by(session, dst, src, bytes, static_cast<uint64_t>(root));
-    const Algorithm algorithm = choose(session, Collective::broadcast, bytes);
+    const Algorithm algorithm = choose<Scope>(session, Collective::broadcast, bytes, pieces_of(bytes), caller);
+    const uint32_t announced = announced_by(session, dst, src, bytes, static_cast<uint64_t>(root), algorithm);
     Scope::sync();
-    if (session.team.one_round && algorithm == Algorithm::packets && bytes <= packet_room(session.team)) {
+    if (algorithm == Algorithm::packets) {
         const auto load = [&](int, uint32_t offset, uint64_t left) { return load_piece(at_offset(src, offset), left); };
         const auto store = [&](int, uint32_t offset, vec16 value, uint64_t left) {
             store_piece(at_offset(dst, offset), value, left);
@@ -59,10 +64,11 @@ template <class Scope> OXSHMEM_OUTLINE int broadcast_bytes(int handle, void *dst
 // fcollect (`step` 0: all get the same) and alltoall (`step` = `bytes`): `bytes` bytes for each member.
 template <class Scope>
 OXSHMEM_DEVICE int gather_parts(int handle, Collective collective, Op op, Call call, void *dst, const void *src, uint64_t bytes,
-                                uint64_t step) {
+                                uint64_t step, Caller caller = kOwn<Scope>) {
     if constexpr (Scope::kSeveralWarps) {
-        if (bytes <= kFewBytes) {
-            return by_first_warp([&] { return gather_parts<warp_scope>(handle, collective, op, call, dst, src, bytes, step); });
+        if (bytes <= kFewBytes && are_many_threads()) {
+            return by_first_warp(
+                [&] { return gather_parts<warp_scope>(handle, collective, op, call, dst, src, bytes, step, Caller::block); });
         }
     }
     Session session;
@@ -71,10 +77,11 @@ OXSHMEM_DEVICE int gather_parts(int handle, Collective collective, Op op, Call c
     }
     check_buffers<Scope>(session, dst, times(bytes, session.team.n), src, step == 0 ? bytes : times(bytes, session.team.n),
                          false);
-    const uint32_t announced = announced_by(session, dst, src, bytes, 0);
-    const Algorithm algorithm = choose(session, collective, bytes);
+    const uint64_t pieces = times(pieces_of(bytes), session.team.n);
+    const Algorithm algorithm = choose<Scope>(session, collective, bytes, pieces, caller);
+    const uint32_t announced = announced_by(session, dst, src, bytes, 0, algorithm);
     Scope::sync();
-    if (session.team.one_round && algorithm == Algorithm::packets && bytes <= packet_room(session.team)) {
+    if (algorithm == Algorithm::packets) {
         const auto load = [&](int member, uint32_t offset, uint64_t left) {
             return load_piece(at_offset(src, step * static_cast<uint64_t>(member) + offset), left);
         };
@@ -109,11 +116,12 @@ template <class Visit> OXSHMEM_DEVICE void each_element(uint32_t element, uint32
 // Elements lie `strides` bytes apart, `n` of them for each member.
 template <class Scope>
 OXSHMEM_OUTLINE int alltoalls_bytes(int handle, void *dst, const void *src, ptrdiff_t dst_stride, ptrdiff_t src_stride,
-                                    uint64_t n, uint32_t element) {
+                                    uint64_t n, uint32_t element, Caller caller = kOwn<Scope>) {
     if constexpr (Scope::kSeveralWarps) {
-        if (n <= kFewBytes / kPiece) {
-            return by_first_warp(
-                [&] { return alltoalls_bytes<warp_scope>(handle, dst, src, dst_stride, src_stride, n, element); });
+        if (n <= kFewBytes / kPiece && are_many_threads()) {
+            return by_first_warp([&] {
+                return alltoalls_bytes<warp_scope>(handle, dst, src, dst_stride, src_stride, n, element, Caller::block);
+            });
         }
     }
     Session session;
@@ -135,11 +143,12 @@ OXSHMEM_OUTLINE int alltoalls_bytes(int handle, void *dst, const void *src, ptrd
         check_buffers<Scope>(session, dst, extent(dst_stride), src, extent(src_stride), false);
     }
     const Strides strides{element, static_cast<uint64_t>(dst_stride) * element, static_cast<uint64_t>(src_stride) * element};
-    const uint32_t announced = announced_by(session, dst, src, n, extra_of(element, strides.dst, strides.src));
     const uint64_t bytes = sized ? times(n, static_cast<int>(element)) : 0;
-    const Algorithm algorithm = choose(session, Collective::alltoalls, bytes);
+    const uint64_t pieces = times(pieces_of(bytes), session.team.n);
+    const Algorithm algorithm = choose<Scope>(session, Collective::alltoalls, bytes, pieces, caller);
+    const uint32_t announced = announced_by(session, dst, src, n, extra_of(element, strides.dst, strides.src), algorithm);
     Scope::sync();
-    if (session.team.one_round && algorithm == Algorithm::packets && bytes <= packet_room(session.team)) {
+    if (algorithm == Algorithm::packets) {
         const auto load = [&](int member, uint32_t offset, uint64_t left) {
             vec16 value{};
             each_element(element, offset, left, [&](uint32_t at, uint64_t index) {
@@ -196,10 +205,11 @@ OXSHMEM_DEVICE bool check_collected(Session &session, const Sizes &sizes, void *
 
 // Small contributions travel with their sizes, and if all are small that is all. Otherwise they are pushed to where they
 // belong.
-template <class Scope> OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, const void *src, uint64_t bytes) {
+template <class Scope>
+OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, const void *src, uint64_t bytes, Caller caller = kOwn<Scope>) {
     if constexpr (Scope::kSeveralWarps) {
-        if (bytes <= kFewBytes) {
-            return by_first_warp([&] { return collect_bytes<warp_scope>(handle, dst, src, bytes); });
+        if (bytes <= kFewBytes && are_many_threads()) {
+            return by_first_warp([&] { return collect_bytes<warp_scope>(handle, dst, src, bytes, Caller::block); });
         }
     }
     Session session;
@@ -208,17 +218,22 @@ template <class Scope> OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, 
     }
     const TeamView &team = session.team;
     check_buffers<Scope>(session, dst, 0, src, bytes, false);
-    const uint32_t announced = announced_by(session, dst, src, 0, 0);
     // The table is asked for what fits, because the sizes of others are not known yet.
-    const uint64_t room = packet_room(team) - kPiece;
+    uint64_t room = packet_room(team);
+    if (caller == Caller::scope) {
+        const uint32_t each = kPiecesAtOnce * Scope::kLanes / static_cast<uint32_t>(team.n);
+        room = least(room, (each == 0 ? 1 : each) * kPiece);
+    }
+    room -= kPiece; // for the size
     uint64_t limit = 0;
     for (uint32_t i = 0; i < abi::kChoices; ++i) {
-        const abi::Choice &choice = session.row->choices[static_cast<uint32_t>(Collective::collect)][i];
+        const abi::Choice &choice = team_row(team.handle).choices[static_cast<uint32_t>(Collective::collect)][i];
         if (choice.algorithm == static_cast<uint32_t>(Algorithm::packets) && choice.up_to_bytes > limit) {
             limit = choice.up_to_bytes;
         }
     }
     limit = least(limit, room);
+    const uint32_t announced = announced_by(session, dst, src, 0, limit, Algorithm::packets);
     const Sizes sizes{team, team.one_round};
     uint64_t before, largest;
     Scope::sync();
@@ -235,7 +250,7 @@ template <class Scope> OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, 
             send_piece(team, team.me, 0, load(team.me, 0, kPiece), 8);
         }
         if (!session.bad) {
-            send_packets<Scope>(session, kPiece + small, load);
+            send_packets<Scope, kPiecesAtOnce>(session, kPiece + small, load);
         }
         const auto sized = [&](uint32_t member, int &missing) {
             vec16 first;
@@ -299,10 +314,12 @@ template <class Scope> OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, 
 
 // reduce (`to_all`: `n` elements, the result on all members) and reducescatter (`n` elements of the result on each member).
 template <class Scope, class Combine>
-OXSHMEM_OUTLINE int reduce_elements(int handle, void *dst, const void *src, uint64_t n, bool to_all, Combine combine) {
+OXSHMEM_OUTLINE int reduce_elements(int handle, void *dst, const void *src, uint64_t n, bool to_all, Combine combine,
+                                    Caller caller = kOwn<Scope>) {
     if constexpr (Scope::kSeveralWarps) {
-        if (n <= kFewBytes / kPiece) {
-            return by_first_warp([&] { return reduce_elements<warp_scope>(handle, dst, src, n, to_all, combine); });
+        if (n <= kFewBytes / kPiece && are_many_threads()) {
+            return by_first_warp(
+                [&] { return reduce_elements<warp_scope>(handle, dst, src, n, to_all, combine, Caller::block); });
         }
     }
     Session session;
@@ -317,10 +334,13 @@ OXSHMEM_OUTLINE int reduce_elements(int handle, void *dst, const void *src, uint
         bytes = times(n, static_cast<int>(element_bytes(combine.type())));
         check_buffers<Scope>(session, dst, bytes, src, to_all ? bytes : times(bytes, session.team.n), to_all);
     }
-    const uint32_t announced = announced_by(session, dst, src, n, kinds);
-    const Algorithm algorithm = choose(session, to_all ? Collective::reduce : Collective::reducescatter, bytes);
+    // A piece of the result takes one of each member, of which several come at once.
+    const uint64_t pieces = times(pieces_of(bytes), (session.team.n + 1) / 2);
+    const Collective collective = to_all ? Collective::reduce : Collective::reducescatter;
+    const Algorithm algorithm = choose<Scope>(session, collective, bytes, pieces, caller);
+    const uint32_t announced = announced_by(session, dst, src, n, kinds, algorithm);
     Scope::sync();
-    if (session.team.one_round && algorithm == Algorithm::packets && bytes <= packet_room(session.team)) {
+    if (algorithm == Algorithm::packets) {
         const auto load = [&](int member, uint32_t offset, uint64_t left) {
             return load_piece(at_offset(src, (to_all ? 0 : bytes * static_cast<uint64_t>(member)) + offset), left);
         };

@@ -3,7 +3,7 @@
 // OxSHMEM's device API. CUDA C++17, header only; nothing to link.
 //
 // The templates live in namespace oxshmem and take their scope as first argument (oxshmem::put_nbi(oxshmem::block, dst, src, n,
-// pe)). docs/semantics.md says what each promises. The names of OpenSHMEM, which are thousands and take as long to read as the
+// pe)). docs/semantics.md says what each promises. The names of OpenSHMEM, which are thousands and take longer to read than the
 // rest, are in oxshmem/typed.h.
 #pragma once
 

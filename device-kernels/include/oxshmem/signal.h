@@ -149,9 +149,10 @@ OXSHMEM_DEVICE uint64_t signal_fetch(const uint64_t *signal) {
 OXSHMEM_DEVICE uint64_t signal_wait_until(const uint64_t *signal, Compare cmp, uint64_t value) {
     uint64_t seen = 0;
     detail::wait_for(detail::Op::signal_wait, signal, [&] {
-        seen = signal_fetch(signal);
+        seen = port::load<port::order::relaxed, port::reach::system>(signal);
         return detail::compare(seen, cmp, value);
     });
+    port::acquire<port::reach::system>(signal);
     return seen;
 }
 

@@ -62,7 +62,11 @@ template <class T> struct Same {
 };
 
 template <class T, class Values> OXSHMEM_DEVICE bool holds(const T *ivars, size_t i, Compare cmp, const Values &values) {
-    return compare<T>(port::load<order::acquire, reach::system>(ivars + i), cmp, values[i]);
+    if (!compare<T>(port::load<order::relaxed, reach::system>(ivars + i), cmp, values[i])) {
+        return false;
+    }
+    port::acquire<reach::system>(ivars + i);
+    return true;
 }
 
 OXSHMEM_DEVICE bool excluded(const int *status, size_t i) {

@@ -31,7 +31,7 @@ fn the_readme_shows_this_crate() {
 
 #[test]
 fn the_ring_closes_on_every_transport() {
-    for transport in ["p2p", "ibgda"] {
+    for transport in ["p2p", "ibgda", "ibrc"] {
         let mut options = LaunchOptions::new(3, env!("CARGO_BIN_EXE_ring")).env("OXSHMEM_TRANSPORT", transport);
         options.output = Output::Captured;
         options.timeout = Some(Duration::from_secs(60));

@@ -68,6 +68,8 @@ pub(crate) trait Layout: Default {
     fn write(&self, bytes: &mut [u8], base: usize);
     /// Set the bits that belong to a field.
     fn cover(mask: &mut [u8], base: usize);
+    /// Append name and value of each field that is not 0; nested fields as `structure.field`.
+    fn show(&self, prefix: &str, out: &mut Vec<(String, u64)>);
     /// Name, bit offset and width of each field; nested structures have width 0.
     #[cfg(test)]
     const FIELDS: &'static [(&'static str, usize, usize)];
@@ -112,6 +114,15 @@ macro_rules! layout {
                 $($crate::prm::layout::set(
                     bytes, base + $at, $width, $crate::prm::layout::Bits::to_bits(self.$field));)*
                 $(self.$nested.write(bytes, base + $nested_at);)*
+            }
+
+            fn show(&self, prefix: &str, out: &mut Vec<(String, u64)>) {
+                $(match $crate::prm::layout::Bits::to_bits(self.$field) {
+                    0 => {}
+                    value => out.push((format!("{prefix}{}", stringify!($field)), value)),
+                })*
+                $($crate::prm::layout::Layout::show(
+                    &self.$nested, &format!("{prefix}{}.", stringify!($nested)), out);)*
             }
 
             #[cfg(test)]

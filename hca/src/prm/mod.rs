@@ -9,6 +9,7 @@ pub(crate) mod layout;
 
 pub mod caps;
 pub mod cq;
+pub mod dump;
 pub mod mkey;
 pub mod pd;
 pub mod qp;

@@ -46,6 +46,8 @@ pub(super) struct UarState {
     /// The page, unless it is part of an accelerator's tables.
     pub _page: Option<Mapping>,
     pub users: usize,
+    /// QPs that ring here, where they may share registers.
+    pub qps: Vec<u32>,
 }
 
 #[derive(Debug)]
@@ -246,6 +248,8 @@ pub(super) struct Engine {
     spare: Vec<u32>,
     pub(super) faults: FaultPlan,
     pub(super) faulty: bool,
+    /// QPs share registers, so a doorbell may have covered up another.
+    pub(super) card_doorbells: bool,
     pub(super) tracer: Tracer,
     pub(super) counters: Counters,
     pub(super) violations: Vec<Violation>,
@@ -268,6 +272,7 @@ impl Engine {
         faults: FaultPlan,
         tracer: Tracer,
         offload: Option<Offload>,
+        card_doorbells: bool,
     ) -> Self {
         let limit = |on_host: usize, in_tables: usize| if offload.is_some() { in_tables } else { on_host };
         let uars = Slots::new(1, limit(1 << 12, tables::PAGES));
@@ -293,6 +298,7 @@ impl Engine {
             spare: Vec::new(),
             faulty: faults.is_active(),
             faults,
+            card_doorbells,
             tracer,
             counters: Counters::default(),
             violations: Vec::new(),
@@ -429,8 +435,27 @@ impl Engine {
             self.counters.doorbells += 1;
             rung += 1;
             self.ring(value, uar);
+            if self.card_doorbells {
+                self.look_behind(uar);
+            }
         }
         rung
+    }
+
+    /// Look at the doorbell records of all QPs that ring in this page: a register keeps the last doorbell only.
+    fn look_behind(&mut self, uar: u32) {
+        let Some(page) = self.uars.get_mut(uar) else { return };
+        let qps = std::mem::take(&mut page.qps);
+        for qpn in &qps {
+            let Some(mut qp) = self.qps.lend(*qpn) else { continue };
+            if matches!(qp.state, QpState::Rts | QpState::Err) {
+                self.read_doorbell_record(&mut qp, None);
+            }
+            self.qps.put_back(*qpn, qp);
+        }
+        if let Some(page) = self.uars.get_mut(uar) {
+            page.qps = qps;
+        }
     }
 
     fn ring(&mut self, value: u64, uar: u32) {

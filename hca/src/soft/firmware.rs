@@ -193,7 +193,7 @@ impl Engine {
                     false => Some(Mapping::anonymous(PAGE as usize).or_else(|error| no_memory(&error))?),
                 };
                 let base = page.as_ref().map_or(std::ptr::null_mut(), Mapping::ptr);
-                let uar = self.uars.insert_with(|_| UarState { base, _page: page, users: 0 });
+                let uar = self.uars.insert_with(|_| UarState { base, _page: page, users: 0, qps: Vec::new() });
                 let uar = uar.ok_or_else(|| full("UAR pages", self.uars.limit()))?;
                 if let Some(base) = self.clear_page(uar)
                     && let Some(state) = self.uars.get_mut(uar)
@@ -318,6 +318,9 @@ impl Engine {
                 self.control.publish_qp(qpn, &control::QpFacts::default());
                 self.use_pd(qp.context.pd, -1);
                 self.use_uar(qp.context.uar_page, -1);
+                if let Some(page) = self.uars.get_mut(qp.context.uar_page) {
+                    page.qps.retain(|other| *other != qpn);
+                }
                 self.use_umem(qp.sq_umem, -1);
                 self.use_umem(qp.context.dbr_umem_id, -1);
                 if let Some(cq) = self.cqs.get_mut(qp.context.cqn_snd) {
@@ -564,6 +567,11 @@ impl Engine {
         self.use_umem(context.dbr_umem_id, 1);
         if let Some(cq) = self.cqs.get_mut(context.cqn_snd) {
             cq.users += 1;
+        }
+        if self.card_doorbells
+            && let Some(page) = self.uars.get_mut(context.uar_page)
+        {
+            page.qps.push(qpn);
         }
         prm::encode_output(&qp::CreateQpOut { qpn }, output);
         Ok(Object::Qp(qpn))

@@ -20,6 +20,7 @@
 
 mod accelerator;
 mod atomics;
+mod blueflame;
 mod control;
 mod engine;
 mod execute;
@@ -36,14 +37,17 @@ pub mod tables;
 mod trace;
 
 pub use accelerator::{Accelerator, AcceleratorError, AcceleratorMemory, AcceleratorResult, Pace};
+pub use blueflame::BlueFlame;
 pub use faults::{FaultPlan, InjectedError, ParseFaultError};
 pub use firmware::SYNDROME_BASE;
 pub use parking::doorbell_rung;
 
 use crate::error::{Error, Result};
 use crate::idle::{Idler, Patience};
+use crate::objects::{QpAddress, QpAttributes};
 use crate::provider::{
-    Access, Counters, Gid, HcaInfo, LinkLayer, Mtu, ObjectHandle, Provider, QpFailure, UarPage, UmemSource,
+    Access, Attempt, Counters, Gid, HcaInfo, LinkLayer, MemoryKey, Mtu, ObjectHandle, Provider, QpFailure, UarPage,
+    UmemSource,
 };
 use crate::wire::cqe::Syndrome;
 use crate::wire::doorbell;
@@ -79,6 +83,9 @@ const LOG_MAX_MSG: u8 = 30;
 /// How the engine's thread waits for work. The longest nap is [`LONGEST_PARK`].
 const PATIENCE: Patience =
     Patience { spin_passes: 64, awake: Duration::from_micros(50), first_nap: Duration::from_millis(1) };
+/// The same where nobody announces doorbells, with the longest nap.
+const WATCHFUL: Patience = Patience { first_nap: Duration::from_micros(50), ..PATIENCE };
+const LONGEST_WATCHFUL_NAP: Duration = Duration::from_millis(1);
 /// How often the thread looks after peers and lost doorbells while there is work.
 const HOUSEKEEPING_PERIOD: Duration = Duration::from_millis(1);
 /// The longest the thread parks while a QP waits for time to pass.
@@ -104,14 +111,18 @@ pub struct SoftOptions {
     /// addresses that are valid there, and CQs are collapsed.
     pub accelerator: Option<Arc<dyn Accelerator>>,
     /// With an accelerator: [`HOST_DOORBELL_BYTES`] bytes that this process and the kernel reach at the same address. Queues are then
-    /// filled by this process, in memory of that kind, and doorbell registers are words in it. Without it, kernels post and ring.
+    /// filled by this process, in memory of that kind, and doorbell registers lie in it. Without it, kernels post and ring.
     pub host_doorbells: Option<Arc<dyn AcceleratorMemory>>,
+    /// Doorbells as on a card: any number of queue pairs may ring one register, and nobody calls [`doorbell_rung`]. For the engine's thread.
+    pub card_doorbells: bool,
     /// Complete what is posted, and execute nothing: measures posting alone. Needs an accelerator.
     pub null: bool,
 }
 
 /// Bytes of [`SoftOptions::host_doorbells`].
-pub const HOST_DOORBELL_BYTES: usize = tables::PAGES * REGISTERS_PER_PAGE * size_of::<u64>();
+pub const HOST_DOORBELL_BYTES: usize = tables::PAGES * HOST_PAGE_BYTES;
+/// Those of one doorbell page.
+const HOST_PAGE_BYTES: usize = REGISTERS_PER_PAGE * blueflame::REGISTER_BYTES;
 
 impl SoftOptions {
     /// The trace on standard error.
@@ -129,6 +140,7 @@ impl fmt::Debug for SoftOptions {
             .field("stepped", &self.stepped)
             .field("accelerator", &self.accelerator)
             .field("host_doorbells", &self.host_doorbells)
+            .field("card_doorbells", &self.card_doorbells)
             .field("null", &self.null)
             .finish()
     }
@@ -198,6 +210,7 @@ impl SoftHca {
         let fd =
             control.fd().try_clone_to_owned().map_err(|error| Error::os("duplicate the control segment", error))?;
         let server = Server::start(gid, fd)?;
+        let card_doorbells = options.card_doorbells;
         let accelerator = options.accelerator;
         let host_doorbells = options.host_doorbells;
         let offload =
@@ -206,7 +219,7 @@ impl SoftHca {
             offload.map_err(|error| Error::Accelerator { what: "start the engine's kernel".into(), source: error })?;
         let tracer = Tracer::new(device.clone(), options.trace);
         let shared = Arc::new(Shared {
-            engine: Mutex::new(Engine::new(gid, control, server, options.faults, tracer, offload)),
+            engine: Mutex::new(Engine::new(gid, control, server, options.faults, tracer, offload, card_doorbells)),
             waiting: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
         });
@@ -217,7 +230,7 @@ impl SoftHca {
             let offloaded = accelerator.is_some();
             let thread = std::thread::Builder::new()
                 .name("oxshmem-hca".into())
-                .spawn(move || if offloaded { drive_kernel(&shared) } else { drive(&shared) });
+                .spawn(move || if offloaded { drive_kernel(&shared) } else { drive(&shared, card_doorbells) });
             Some(thread.map_err(|error| Error::os("start the engine's thread", error))?)
         };
         let info = HcaInfo {
@@ -230,6 +243,9 @@ impl SoftHca {
             mac,
             link_layer: LinkLayer::Ethernet,
             active_mtu: MTU,
+            grh_required: false,
+            coherent_atomics: true,
+            event_queue: 0,
         };
         Ok(Arc::new(Self { info, shared, accelerator, thread }))
     }
@@ -252,11 +268,6 @@ impl SoftHca {
     /// What the strict checks found, oldest first; at most 1024.
     pub fn violations(&self) -> Vec<Violation> {
         self.shared.engine().violations.clone()
-    }
-
-    /// Why the HCA is dead, if it is.
-    pub fn dead(&self) -> Option<String> {
-        self.shared.engine().dead.clone()
     }
 
     /// Stop executing, as hardware that fails: no more CQEs, commands fail, and peers run into their retry limits.
@@ -302,10 +313,13 @@ impl Provider for SoftHca {
         let page_id = AllocUar::decode_output(&output).uar;
         let page = engine.uars.get(page_id).map(|uar| uar.base);
         let base = page.ok_or_else(|| Error::argument("uar", page_id, "the page vanished"))?;
-        let (first, stride) =
-            if engine.host_rings() { (0, size_of::<u64>()) } else { (doorbell::FIRST_REGISTER, REGISTER_STRIDE) };
+        let (first, stride) = if engine.host_rings() {
+            (0, blueflame::REGISTER_BYTES)
+        } else {
+            (doorbell::FIRST_REGISTER, REGISTER_STRIDE)
+        };
         let registers = (0..REGISTERS_PER_PAGE).map(|i| first + i * stride).collect();
-        Ok(UarPage { page_id, base, registers })
+        Ok(UarPage { page_id, base, registers, device_registers: false })
     }
 
     fn free_uar(&self, page_id: u32) -> Result<()> {
@@ -319,6 +333,18 @@ impl Provider for SoftHca {
 
     fn dereg_umem(&self, umem_id: u32) -> Result<()> {
         self.shared.engine().deregister(umem_id)
+    }
+
+    unsafe fn reg_key(&self, _: u32, _: UmemSource<'_>, _: u64, _: Access) -> Result<Option<MemoryKey>> {
+        Ok(None)
+    }
+
+    fn dereg_key(&self, id: u64) -> Result<()> {
+        Err(Error::argument("key", id, "this HCA registers memory by commands only"))
+    }
+
+    fn next_hop(&self, peer: &QpAddress, _: &QpAttributes) -> Result<[u8; 6]> {
+        Ok(peer.mac)
     }
 
     fn obj_create(&self, input: &[u8], output: &mut [u8]) -> Result<ObjectHandle> {
@@ -384,6 +410,10 @@ impl Provider for SoftHca {
         Some(self.shared.engine().all_counters())
     }
 
+    fn blueflame(&self, register: *mut u64) -> Option<BlueFlame> {
+        self.shared.engine().takes_blocks().then(|| BlueFlame::new(register))
+    }
+
     fn first_failure(&self, qpn: u32) -> Option<QpFailure> {
         let engine = self.shared.engine();
         engine.violations.iter().find(|violation| violation.qpn == qpn).and_then(|violation| {
@@ -391,11 +421,24 @@ impl Provider for SoftHca {
             Some(QpFailure { wqe_index: violation.wqe_index, syndrome, text: violation.message.clone() })
         })
     }
+
+    fn attempts(&self) -> Vec<Attempt> {
+        Vec::new()
+    }
+
+    fn dead(&self) -> Option<String> {
+        self.shared.engine().dead.clone()
+    }
+
+    fn when_dead(&self, _: Box<dyn Fn() + Send + Sync>) {
+        // It dies on request only, to show what happens when nobody tells.
+    }
 }
 
 /// The engine's thread.
-fn drive(shared: &Shared) {
-    let mut idler = Idler::new(PATIENCE);
+fn drive(shared: &Shared, card_doorbells: bool) {
+    let (patience, longest) = if card_doorbells { (WATCHFUL, LONGEST_WATCHFUL_NAP) } else { (PATIENCE, LONGEST_PARK) };
+    let mut idler = Idler::new(patience);
     let mut passes = 0u32;
     let mut kept_house = Instant::now();
     while !shared.stop.load(Ordering::Acquire) {
@@ -425,7 +468,7 @@ fn drive(shared: &Shared) {
         if woken {
             idler.worked();
         } else if !waiting {
-            idler.napped(LONGEST_PARK);
+            idler.napped(longest);
         }
         // A lost doorbell or a dead peer is found here at the latest.
         if kept_house.elapsed() >= HOUSEKEEPING_PERIOD {
@@ -478,6 +521,10 @@ fn drive_kernel(shared: &Shared) {
 
 /// Refuses what an engine with a kernel cannot do.
 fn check_options(options: &SoftOptions) -> Result<()> {
+    if options.accelerator.is_some() && options.card_doorbells {
+        let rule = "the engine's kernel has a register for each queue pair";
+        return Err(Error::argument("card_doorbells", true, rule));
+    }
     if options.accelerator.is_none() {
         if options.host_doorbells.is_some() {
             let rule = "the engine's thread looks at registers of its own; only its kernel needs others";

@@ -14,7 +14,7 @@ use super::tables::{
     self, BlockCounters, Control, EVENT_DOORBELL, EVENT_TRAP, EVENTS, Event, Key, Plain, QpConstants, QpContext,
     QpProgress, Slice, Tables,
 };
-use super::{REGISTER_STRIDE, REGISTERS_PER_PAGE};
+use super::{HOST_PAGE_BYTES, REGISTER_STRIDE, REGISTERS_PER_PAGE};
 use crate::prm::qpc::QpState;
 use crate::provider::Counters;
 use crate::wire::cqe::Syndrome;
@@ -596,7 +596,7 @@ impl Engine {
         self.with_offload(Offload::finish);
     }
 
-    /// Doorbell page `uar` comes or goes: clears its registers. Where they are for whoever rings: the kernel's own, or the host's words.
+    /// Doorbell page `uar` comes or goes: clears its registers. Where they are for whoever rings: the kernel's own, or the host's.
     pub(super) fn clear_page(&mut self, uar: u32) -> Option<*mut u8> {
         self.with_offload(|offload| {
             offload.pause()?;
@@ -604,16 +604,21 @@ impl Engine {
             // SAFETY: the page lies in the tables.
             unsafe { offload.accelerator.write(page, &[0; size_of::<tables::Page>()]) }?;
             let Some(host) = &offload.host_doorbells else { return Ok(page as *mut u8) };
-            let words = host.address() + u64::from(uar - 1) * (REGISTERS_PER_PAGE * size_of::<u64>()) as u64;
-            // SAFETY: the words of this page are in the memory of `SoftOptions::host_doorbells`.
-            unsafe { offload.accelerator.write(words, &[0; REGISTERS_PER_PAGE * size_of::<u64>()]) }?;
-            Ok(words as *mut u8)
+            let registers = host.address() + u64::from(uar - 1) * HOST_PAGE_BYTES as u64;
+            // SAFETY: the registers of this page are in the memory of `SoftOptions::host_doorbells`.
+            unsafe { offload.accelerator.write(registers, &[0; HOST_PAGE_BYTES]) }?;
+            Ok(registers as *mut u8)
         })
     }
 
     /// Whether the host rings, in memory of its own.
     pub(super) fn host_rings(&self) -> bool {
         self.offload.as_ref().is_some_and(|offload| offload.host_doorbells.is_some())
+    }
+
+    /// Whether registers take whole work requests: the kernel executes, and the host rings.
+    pub(super) fn takes_blocks(&self) -> bool {
+        self.offload.as_ref().is_some_and(|offload| offload.host_doorbells.is_some() && !offload.null)
     }
 
     /// The number of doorbell pages in use has changed.

@@ -9,6 +9,7 @@ use super::error::{Result, VerbsError};
 use super::library::Library;
 use super::sys;
 use crate::provider::{Gid, LinkLayer, Mtu};
+use crate::topology::TopologyError;
 
 /// The names of the devices that the verbs library can use, in its order.
 ///
@@ -19,21 +20,22 @@ pub fn device_names() -> Result<Vec<String>> {
 }
 
 /// The library's list of devices; they may be opened as long as it lives.
-struct DeviceList {
+#[derive(Debug)]
+pub(crate) struct DeviceList {
     library: &'static Library,
     list: NonNull<*mut sys::ibv_device>,
     count: usize,
 }
 
 impl DeviceList {
-    fn get() -> Result<Self> {
+    pub(crate) fn get() -> Result<Self> {
         let library = Library::get()?;
         let mut count = 0;
         // SAFETY: `count` may be written.
         let list = unsafe { library.functions().ibv_get_device_list(&raw mut count) };
-        let present = super::topology::device_names();
+        let present = crate::topology::device_names();
         let none = || match present.is_empty() {
-            true => VerbsError::NoDevice,
+            true => TopologyError::NoDevice.into(),
             false => VerbsError::NoDriver { devices: present.join(", ") },
         };
         // Without the kernel's part the library fails with ENOSYS.
@@ -42,7 +44,8 @@ impl DeviceList {
         if devices.count == 0 { Err(none()) } else { Ok(devices) }
     }
 
-    fn iter(&self) -> impl Iterator<Item = (String, *mut sys::ibv_device)> {
+    /// Names, and devices.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (String, *mut sys::ibv_device)> {
         (0..self.count).map(|i| {
             // SAFETY: the list has that many devices, and each has a name.
             unsafe {
@@ -51,6 +54,34 @@ impl DeviceList {
                 (name.to_string_lossy().into_owned(), device)
             }
         })
+    }
+}
+
+impl DeviceList {
+    /// The device of that name.
+    pub(crate) fn find(&self, name: &str) -> Result<*mut sys::ibv_device> {
+        self.iter().find(|(other, _)| other == name).map(|(_, device)| device).ok_or_else(|| {
+            let present: Vec<_> = self.iter().map(|(name, _)| name).collect();
+            VerbsError::NoSuchDevice { name: name.to_owned(), present: present.join(", ") }
+        })
+    }
+
+    pub(crate) fn library(&self) -> &'static Library {
+        self.library
+    }
+
+    /// Why a device of the list could not be opened, `source` being what the library says.
+    pub(crate) fn refusal(&self, name: &str, device: *mut sys::ibv_device, mut source: io::Error) -> VerbsError {
+        // SAFETY: the device is of the list, which is alive; the name is a C string in the structure.
+        let node = unsafe { CStr::from_ptr((&raw const (*device).dev_name).cast()) };
+        let node = format!("/dev/infiniband/{}", node.to_string_lossy());
+        // Unless it is the user's right, the library looks for the node elsewhere, too, and says how that ended.
+        if source.kind() != io::ErrorKind::PermissionDenied
+            && let Err(error) = std::fs::File::options().read(true).write(true).open(&node)
+        {
+            source = error;
+        }
+        VerbsError::DeviceNode { device: name.to_owned(), node, source }
     }
 }
 
@@ -110,24 +141,17 @@ impl Context {
     /// No library, no such device, or one that this user may not open.
     pub fn open(name: &str) -> Result<Arc<Self>> {
         let devices = DeviceList::get()?;
-        let library = devices.library;
-        let Some((_, device)) = devices.iter().find(|(other, _)| other == name) else {
-            let present: Vec<_> = devices.iter().map(|(name, _)| name).collect();
-            return Err(VerbsError::NoSuchDevice { name: name.to_owned(), present: present.join(", ") });
-        };
+        let device = devices.find(name)?;
         // SAFETY: the device is of the list, which is alive.
-        let raw = unsafe { library.functions().ibv_open_device(device) };
-        let Some(raw) = NonNull::new(raw) else {
-            let mut source = io::Error::last_os_error();
-            // SAFETY: as above; the name is a C string in the structure.
-            let node = unsafe { CStr::from_ptr((&raw const (*device).dev_name).cast()) };
-            let node = format!("/dev/infiniband/{}", node.to_string_lossy());
-            // The library looks for the node elsewhere, too, and says how that ended.
-            if let Err(error) = std::fs::File::options().read(true).write(true).open(&node) {
-                source = error;
-            }
-            return Err(VerbsError::DeviceNode { device: name.to_owned(), node, source });
-        };
+        let raw = unsafe { devices.library.functions().ibv_open_device(device) };
+        match NonNull::new(raw) {
+            Some(raw) => Self::adopt(devices.library, raw, name),
+            None => Err(devices.refusal(name, device, io::Error::last_os_error())),
+        }
+    }
+
+    /// Takes over a context that the library, or a driver's, has opened.
+    pub(crate) fn adopt(library: &'static Library, raw: NonNull<sys::ibv_context>, name: &str) -> Result<Arc<Self>> {
         let mut context = Self {
             library,
             raw,
@@ -179,16 +203,16 @@ impl Context {
         self.limits
     }
 
-    pub(super) fn library(&self) -> &'static Library {
+    pub(crate) fn library(&self) -> &'static Library {
         self.library
     }
 
-    pub(super) fn raw(&self) -> *mut sys::ibv_context {
+    pub(crate) fn raw(&self) -> *mut sys::ibv_context {
         self.raw.as_ptr()
     }
 
     /// The answer of a call that returns 0 or an errno.
-    pub(super) fn check(&self, call: &'static str, status: i32) -> Result<()> {
+    pub(crate) fn check(&self, call: &'static str, status: i32) -> Result<()> {
         match status {
             0 => Ok(()),
             // Some calls of old drivers return -1 and set errno.
@@ -198,7 +222,7 @@ impl Context {
     }
 
     /// The answer of a call that returns a pointer, or null and sets errno.
-    pub(super) fn check_pointer<T>(&self, call: &'static str, pointer: *mut T) -> Result<NonNull<T>> {
+    pub(crate) fn check_pointer<T>(&self, call: &'static str, pointer: *mut T) -> Result<NonNull<T>> {
         NonNull::new(pointer).ok_or_else(|| VerbsError::call(call, &self.name, io::Error::last_os_error()))
     }
 }
@@ -233,7 +257,7 @@ pub struct Port {
     /// The longest message, bytes.
     pub max_message: u32,
     /// Whether packets must carry a global route header although it is InfiniBand.
-    pub(super) grh_required: bool,
+    pub grh_required: bool,
 }
 
 /// An entry of a GID table.

@@ -26,12 +26,9 @@ pub enum VerbsError {
         /// The function.
         function: &'static str,
     },
-    /// No device.
-    #[error(
-        "this machine has no RDMA device (/sys/class/infiniband is empty); load the card's driver, or use the software HCA \
-         (OXSHMEM_HCA=soft)"
-    )]
-    NoDevice,
+    /// No device can be given to the PE.
+    #[error(transparent)]
+    Topology(#[from] crate::topology::TopologyError),
     /// The kernel has devices, the library knows none of them.
     #[error(
         "the kernel has RDMA devices ({devices}), but the verbs library cannot use them; install their user-space drivers (Debian and Ubuntu: \
@@ -72,14 +69,6 @@ pub enum VerbsError {
         port: u8,
         /// Its state.
         state: &'static str,
-    },
-    /// No device has a port that could be used.
-    #[error(
-        "no RDMA device has an active port for RC queue pairs: {devices}; check cables, and name a device in OXSHMEM_HCA=verbs:DEVICE"
-    )]
-    NoActivePort {
-        /// Each device and port, and what is wrong with it.
-        devices: String,
     },
     /// An entry of the GID table that cannot be used.
     #[error("OXSHMEM_IB_GID_INDEX={index}: that entry of {device} port {port} {fault}; usable are {usable}")]

@@ -12,7 +12,7 @@ use super::sys::{Ibverbs, ibv_wc_status};
 const NAME: &str = "libibverbs.so.1";
 
 /// The loaded library.
-pub(super) struct Library {
+pub(crate) struct Library {
     functions: Ibverbs,
 }
 
@@ -22,17 +22,18 @@ impl fmt::Debug for Library {
     }
 }
 
+/// Why a library cannot be loaded: what the loader itself says.
+pub(crate) fn reason(error: &libloading::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), ToString::to_string)
+}
+
 impl Library {
     /// The library, with every function that [`functions`](Self::functions) callers use without asking.
-    pub(super) fn get() -> Result<&'static Self> {
+    pub(crate) fn get() -> Result<&'static Self> {
         static LIBRARY: OnceLock<std::result::Result<Library, String>> = OnceLock::new();
         let loaded = LIBRARY.get_or_init(|| {
             // SAFETY: the library's constructors do nothing but set up the library.
-            unsafe { Ibverbs::new(NAME) }.map(|functions| Self { functions }).map_err(|error| match error.source() {
-                // What the loader itself says.
-                Some(source) => source.to_string(),
-                None => error.to_string(),
-            })
+            unsafe { Ibverbs::new(NAME) }.map(|functions| Self { functions }).map_err(|error| reason(&error))
         });
         let library = loaded.as_ref().map_err(|reason| VerbsError::NoLibrary { reason: reason.clone() })?;
         let all = &library.functions;
@@ -64,12 +65,12 @@ impl Library {
     }
 
     /// Its functions. Those that [`get`](Self::get) does not check may be absent.
-    pub(super) fn functions(&self) -> &Ibverbs {
+    pub(crate) fn functions(&self) -> &Ibverbs {
         &self.functions
     }
 
     /// What a completion's status means.
-    pub(super) fn status_text(&self, status: ibv_wc_status) -> &'static str {
+    pub(crate) fn status_text(&self, status: ibv_wc_status) -> &'static str {
         // SAFETY: any number may be asked about; the answer is a constant.
         let text = unsafe { CStr::from_ptr(self.functions.ibv_wc_status_str(status)) };
         text.to_str().unwrap_or("a status without a name")

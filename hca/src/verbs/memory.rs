@@ -40,7 +40,7 @@ impl ProtectionDomain {
         &self.context
     }
 
-    pub(super) fn raw(&self) -> *mut sys::ibv_pd {
+    pub(crate) fn raw(&self) -> *mut sys::ibv_pd {
         self.raw.as_ptr()
     }
 }
@@ -177,7 +177,7 @@ impl Drop for MemoryRegion {
     }
 }
 
-pub(super) fn access_flags(access: Access) -> u32 {
+pub(crate) fn access_flags(access: Access) -> u32 {
     [
         // Writes and atomics of others need the local right as well (ibv_reg_mr(3)).
         (access.local_write || access.remote_write || access.remote_atomic, sys::IBV_ACCESS_LOCAL_WRITE),

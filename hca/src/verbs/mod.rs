@@ -2,15 +2,14 @@
 //!
 //! rdma-core is loaded when it is first needed, so a program that was built anywhere starts everywhere, and says what is missing. These
 //! are thin objects over it, each keeping alive what it depends on: [`Context`], [`Port`], [`ProtectionDomain`], [`MemoryRegion`],
-//! [`CompletionQueue`], [`QueuePair`] (RC). [`topology`] says which device is near which GPU or CPU.
+//! [`CompletionQueue`], [`QueuePair`] (RC).
 
-mod context;
+pub(crate) mod context;
 mod error;
-mod library;
+pub(crate) mod library;
 mod memory;
 mod queue;
-mod sys;
-pub mod topology;
+pub mod sys;
 mod work;
 
 pub use context::{Atomicity, Context, Limits, Port, device_names};

@@ -1,6 +1,6 @@
 //! What a measured size is reported as.
 
-use oxshmem_perftest::report::rounded;
+use oxshmem_perftest::report::{self, Column, line, number, rounded, setting};
 use serde::{Deserialize, Serialize};
 
 /// One size. Fields that do not apply are null in JSON.
@@ -60,50 +60,38 @@ pub struct Row {
     pub date: String,
 }
 
-/// A column: its title, its width, and what it shows of a row.
-type Column = (&'static str, usize, fn(&Row) -> String);
-
-const COLUMNS: [Column; 9] = [
-    ("bytes", 10, |row| row.bytes.to_string()),
-    ("phase", 8, |row| row.phase.clone()),
-    ("iters", 7, |row| row.iters.to_string()),
-    ("p50 [us]", 10, |row| rounded(Some(row.us_p50))),
-    ("p99 [us]", 10, |row| rounded(Some(row.us_p99))),
-    ("GB/s", 9, |row| rounded(Some(row.gbps))),
-    ("WQEs", 9, |row| row.wqes.map_or_else(|| "-".to_owned(), |n| n.to_string())),
-    ("doorbells", 9, |row| row.doorbells.map_or_else(|| "-".to_owned(), |n| n.to_string())),
-    ("data", 8, |row| if row.verified { "verified" } else { "WRONG" }.to_owned()),
+const COLUMNS: [Column<Row>; 9] = [
+    Column("bytes", 10, |row| row.bytes.to_string()),
+    Column("phase", 8, |row| row.phase.clone()),
+    Column("iters", 7, |row| row.iters.to_string()),
+    Column("p50 [us]", 10, |row| rounded(Some(row.us_p50))),
+    Column("p99 [us]", 10, |row| rounded(Some(row.us_p99))),
+    Column("GB/s", 9, |row| rounded(Some(row.gbps))),
+    Column("WQEs", 9, |row| number(row.wqes)),
+    Column("doorbells", 9, |row| number(row.doorbells)),
+    Column("data", 8, |row| if row.verified { "verified" } else { "WRONG" }.to_owned()),
 ];
-
-fn line(cell: impl Fn(&Column) -> String) -> String {
-    COLUMNS.iter().map(|column| format!("{:>1$}", cell(column), column.1)).collect::<Vec<_>>().join("  ")
-}
 
 /// The titles.
 pub fn header() -> String {
-    line(|column| column.0.to_owned())
+    report::header(&COLUMNS)
 }
 
-/// What was measured, and on what: figures of a software model must not pass for those of hardware.
+/// What was measured, and on what.
 pub fn title(row: &Row) -> String {
-    let hca =
-        row.hca.as_ref().map(|hca| format!(", {hca} HCA, {} QPs", row.qps.unwrap_or_default())).unwrap_or_default();
-    let model = if row.device == "cpu" { " (no hardware: figures of the SIMT executor)" } else { "" };
+    let setting = setting(&row.device, &row.transport, row.hca.as_deref(), row.qps);
     let moe = match (row.tokens, row.top_k, row.experts, row.seed) {
         (Some(tokens), Some(top), Some(experts), Some(seed)) => {
             format!(", {tokens} tokens each to {top} of {experts} experts (seed {seed})")
         }
         _ => String::new(),
     };
-    format!(
-        "# alltoall, {} by {}: {} PEs{moe}, device {}, {}{hca}{model}",
-        row.mode, row.via, row.npes, row.device, row.transport
-    )
+    format!("# alltoall, {} by {}: {} PEs{moe}, {setting}", row.mode, row.via, row.npes)
 }
 
 impl Row {
     /// The row as a line of the table.
     pub fn text(&self) -> String {
-        line(|column| (column.2)(self))
+        line(&COLUMNS, self)
     }
 }

@@ -1,6 +1,6 @@
 //! What a run is reported as.
 
-use oxshmem_perftest::report::rounded;
+use oxshmem_perftest::report::{self, Column, number, rounded, setting};
 use serde::{Deserialize, Serialize};
 
 use crate::options::Check;
@@ -75,20 +75,17 @@ impl From<Check> for String {
     }
 }
 
-/// A column: its title, its width, and what it shows of a row.
-type Column = (&'static str, usize, fn(&Row) -> String);
-
-const COLUMNS: [Column; 10] = [
-    ("variant", 8, |row| row.variant.clone()),
-    ("PEs", 5, |row| row.npes.to_string()),
-    ("iterations", 10, |row| row.niter.to_string()),
-    ("time [ms]", 10, |row| rounded(Some(row.ms))),
-    ("us/iteration", 12, |row| rounded(Some(row.us_per_iteration))),
-    ("Gpoints/s", 10, |row| rounded(Some(row.gpoints))),
-    ("norm", 10, |row| row.norm.map_or_else(|| "-".to_owned(), |norm| format!("{norm:.3e}"))),
-    ("WQEs", 9, |row| row.wqes.map_or_else(|| "-".to_owned(), |n| n.to_string())),
-    ("doorbells", 9, |row| row.doorbells.map_or_else(|| "-".to_owned(), |n| n.to_string())),
-    ("result", 9, |row| {
+const COLUMNS: [Column<Row>; 10] = [
+    Column("variant", 8, |row| row.variant.clone()),
+    Column("PEs", 5, |row| row.npes.to_string()),
+    Column("iterations", 10, |row| row.niter.to_string()),
+    Column("time [ms]", 10, |row| rounded(Some(row.ms))),
+    Column("us/iteration", 12, |row| rounded(Some(row.us_per_iteration))),
+    Column("Gpoints/s", 10, |row| rounded(Some(row.gpoints))),
+    Column("norm", 10, |row| row.norm.map_or_else(|| "-".to_owned(), |norm| format!("{norm:.3e}"))),
+    Column("WQEs", 9, |row| number(row.wqes)),
+    Column("doorbells", 9, |row| number(row.doorbells)),
+    Column("result", 9, |row| {
         match row.verified {
             Some(true) => "verified",
             Some(false) => "WRONG",
@@ -98,39 +95,33 @@ const COLUMNS: [Column; 10] = [
     }),
 ];
 
-const SCALING: [Column; 2] =
-    [("speedup", 8, |row| rounded(row.speedup)), ("efficiency", 10, |row| rounded(row.efficiency))];
+const SCALING: [Column<Row>; 2] =
+    [Column("speedup", 8, |row| rounded(row.speedup)), Column("efficiency", 10, |row| rounded(row.efficiency))];
 
-/// Lines of the table; with the columns of scaling if that is what it shows.
-fn line(scaling: bool, cell: impl Fn(&Column) -> String) -> String {
-    let columns = COLUMNS.iter().chain(SCALING.iter().filter(|_| scaling));
-    columns.map(|column| format!("{:>1$}", cell(column), column.1)).collect::<Vec<_>>().join("  ")
+/// The table's columns; with those of scaling if that is what it shows.
+fn columns(scaling: bool) -> impl Iterator<Item = &'static Column<Row>> {
+    COLUMNS.iter().chain(SCALING.iter().filter(move |_| scaling))
 }
 
 /// The titles.
 pub fn header(scaling: bool) -> String {
-    line(scaling, |column| column.0.to_owned())
+    report::header(columns(scaling))
 }
 
-/// What was solved, on what: figures of a software model must not pass for those of hardware.
+/// What was solved, and on what.
 pub fn title(row: &Row) -> String {
-    let hca =
-        row.hca.as_ref().map(|hca| format!(", {hca} HCA, {} QPs", row.qps.unwrap_or_default())).unwrap_or_default();
-    let model = if row.device == "cpu" { " (no hardware: figures of the SIMT executor)" } else { "" };
+    let setting = setting(&row.device, &row.transport, row.hca.as_deref(), row.qps);
     let check = match row.check.as_str() {
         "serial" => "; compared with a serial solution",
         "single" => "; compared with the solution of one PE",
         _ => "",
     };
-    format!(
-        "# jacobi: {} x {} points, {} CTAs x {} threads, device {}, {}{hca}{model}{check}",
-        row.nx, row.ny, row.ctas, row.threads, row.device, row.transport
-    )
+    format!("# jacobi: {} x {} points, {} CTAs x {} threads, {setting}{check}", row.nx, row.ny, row.ctas, row.threads)
 }
 
 impl Row {
     /// The row as a line of the table.
     pub fn text(&self) -> String {
-        line(self.scaling.is_some(), |column| (column.2)(self))
+        report::line(columns(self.scaling.is_some()), self)
     }
 }

@@ -255,6 +255,12 @@ const fn collective(
     Row { step: 8 * bytes, steps: 1, goal_pes: Some(4), ..latency(name, title, kernel, threads, bytes, iters, goal) }
 }
 
+/// All PEs send `bytes` to each, by puts of all CTAs. There is room for the data of eight.
+const fn exchange(name: &'static str, title: &'static str, shape: (u32, u32), bytes: u64, iters: u64) -> Row {
+    let goal = Some(Goal::OfTheirTime(1.0));
+    Row { bytes, step: 8 * bytes, steps: 1, iters, goal, ..row(name, title, "exchange_block", shape) }
+}
+
 /// A Jacobi solver on a mesh of `side` columns and rows: microseconds of an iteration. A field of two PEs and more is `bytes` long at
 /// most, and `step` is the side.
 const fn jacobi(
@@ -520,6 +526,9 @@ pub const ROWS: &[Row] = &[
         60,
         Some(Goal::OfTheirTime(1.0)),
     ),
+    exchange("exchange_8", "all-to-all by put_signal, block of 32, 8 B to each PE", (1, 32), 8, 1000),
+    exchange("exchange_64k", "all-to-all by put_signal, 4 CTAs x 512, 64 KiB to each PE", (4, 512), 64 * KIB, 300),
+    exchange("exchange_4m", "all-to-all by put_signal, 32 CTAs x 512, 4 MiB to each PE", (32, 512), 4 * MIB, 60),
     jacobi(
         "jacobi_p_4096",
         "Jacobi 4096 x 4096, rows by p, an iteration",

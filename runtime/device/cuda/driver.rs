@@ -6,8 +6,8 @@ use std::mem::MaybeUninit;
 use cudarc::driver::sys;
 use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUevent, CUresult};
 
-/// The release that brought the newest driver function used here: cuCtxRecordEvent.
-const OLDEST_DRIVER: i32 = 12050;
+/// The oldest CUDA release that a driver must serve (12050 for 12.5): it brought the newest driver function used here, cuCtxRecordEvent.
+pub const OLDEST_DRIVER: i32 = 12050;
 
 /// A call of the CUDA driver that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -90,7 +90,11 @@ pub(super) fn start() -> Result<(), String> {
     if !driver_present() {
         return Err("no NVIDIA driver on this machine (libcuda.so.1 cannot be loaded)".into());
     }
-    // SAFETY: the library is there; all drivers have this function.
+    // SAFETY: the library is there, and the function is looked up, not called.
+    if unsafe { sys::culib().get::<unsafe extern "C" fn()>(b"cuDriverGetVersion\0") }.is_err() {
+        return Err("the libcuda that is found first is not the NVIDIA driver's (look at LD_LIBRARY_PATH)".into());
+    }
+    // SAFETY: the library is there, and has this function.
     let asked = unsafe {
         let mut version = 0;
         driver!(cuDriverGetVersion(&raw mut version)).map(|()| version)

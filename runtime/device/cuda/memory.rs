@@ -7,8 +7,9 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::{
-    CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
-    CUmemAllocationProp, CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUstream,
+    CUdevice_attribute, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
+    CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation,
+    CUmemLocationType, CUstream,
 };
 use rustix::io::{FdFlags, fcntl_setfd};
 
@@ -31,7 +32,10 @@ fn location(gpu: Gpu) -> CUmemLocation {
 
 fn properties(gpu: Gpu) -> CUmemAllocationProp {
     // SAFETY: plain data for which all zeros is a value: no compression, no special usage.
-    let zeroed = unsafe { std::mem::zeroed() };
+    let mut zeroed: CUmemAllocationProp = unsafe { std::mem::zeroed() };
+    // So that network cards can be given the memory; a GPU that cannot do that does not know the attribute, or says no.
+    let for_cards = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED;
+    zeroed.allocFlags.gpuDirectRDMACapable = u8::from(gpu.attribute(for_cards).is_ok_and(|value| value != 0));
     CUmemAllocationProp {
         type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
         requestedHandleTypes: CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,

@@ -9,6 +9,7 @@ mod caller;
 mod driver;
 mod memory;
 mod module;
+mod network;
 mod stream;
 
 use std::ffi::c_void;
@@ -19,18 +20,22 @@ use std::time::{Duration, Instant};
 use accelerator::CudaAccelerator;
 pub(crate) use caller::CallerStream;
 use cudarc::driver::sys::{self, CUdevice_attribute, CUpointer_attribute, CUresult};
-pub use driver::DriverError;
 use driver::driver;
 pub(crate) use driver::driver_present;
 use driver::{Context, Gpu, Uuid};
+pub use driver::{DriverError, OLDEST_DRIVER};
 use memory::{Copies, Pinned, Reservation};
 use module::CudaModule;
 pub use module::ModuleError;
+use network::{Exporter, Registers};
 use stream::Stream;
 
+use oxshmem_hca::provider::DeviceMemory;
 use oxshmem_hca::soft::Accelerator;
 
-use super::{AddressSpace, Device, DeviceError, HostMemory, LoadedModule, ModuleSource, StreamKind, Wait};
+use super::{
+    AddressSpace, Device, DeviceError, HostMemory, LoadedModule, MappedRegisters, ModuleSource, StreamKind, Wait,
+};
 use crate::abi;
 use crate::config::Config;
 
@@ -65,6 +70,7 @@ pub(crate) struct CudaDevice {
     name: String,
     pci: String,
     multiprocessors: u32,
+    exporter: Exporter,
     stream: Arc<Stream>,
 }
 
@@ -116,6 +122,7 @@ impl CudaDevice {
             name,
             pci,
             multiprocessors,
+            exporter: Exporter::new(Arc::clone(&stream)),
             stream,
         })
     }
@@ -256,6 +263,14 @@ impl Device for CudaDevice {
         // SAFETY: it is that long, and nobody else has it yet.
         unsafe { std::ptr::write_bytes(memory.as_ptr(), 0, memory.bytes()) };
         Ok(Box::new(memory))
+    }
+
+    fn map_registers(&self, page: *mut u8) -> Result<Box<dyn MappedRegisters>, DeviceError> {
+        Ok(Box::new(Registers::map(&self.stream, page)?))
+    }
+
+    fn exporter(&self) -> Option<&dyn DeviceMemory> {
+        Some(&self.exporter)
     }
 
     fn install(&self, state: &abi::State) -> Result<(), DeviceError> {

@@ -16,33 +16,45 @@ using port::vec16;
 // Data is looked at 16 bytes at a time, wherever it begins; the last piece may be shorter.
 constexpr uint32_t kPiece = sizeof(vec16);
 
-OXSHMEM_OUTLINE vec16 load_bytes(const char *from, uint32_t bytes) {
-    vec16 value{};
-    memcpy(&value, from, bytes < kPiece ? bytes : kPiece);
-    return value;
-}
-OXSHMEM_OUTLINE void store_bytes(char *to, vec16 value, uint32_t bytes) {
-    memcpy(to, &value, bytes < kPiece ? bytes : kPiece);
-}
-
 OXSHMEM_DEVICE uint32_t word_at(const char *from, uint32_t offset, uint32_t bytes) {
     return offset < bytes ? reinterpret_cast<const uint32_t *>(from)[offset / 4] : 0;
+}
+
+// At most 16 bytes, in no usual shape.
+OXSHMEM_OUTLINE vec16 load_odd(const char *from, uint32_t bytes) {
+    vec16 value{};
+    if (port::kCoalesced && ((reinterpret_cast<uint64_t>(from) | bytes) & 3) == 0) {
+        return {word_at(from, 0, bytes), word_at(from, 4, bytes), word_at(from, 8, bytes), word_at(from, 12, bytes)};
+    }
+    memcpy(&value, from, bytes);
+    return value;
+}
+OXSHMEM_OUTLINE void store_odd(char *to, vec16 value, uint32_t bytes) {
+    if (port::kCoalesced && ((reinterpret_cast<uint64_t>(to) | bytes) & 3) == 0) {
+        const uint32_t from[] = {value.x, value.y, value.z, value.w};
+        OXSHMEM_UNROLL
+        for (uint32_t i = 0; i < 4; ++i) {
+            if (4 * i < bytes) {
+                reinterpret_cast<uint32_t *>(to)[i] = from[i];
+            }
+        }
+    } else {
+        memcpy(to, &value, bytes);
+    }
 }
 
 // The first `bytes` bytes at `from`, at most 16; the rest is 0.
 OXSHMEM_DEVICE vec16 load_piece(const char *from, uint64_t bytes) {
     const uint32_t part = bytes < kPiece ? static_cast<uint32_t>(bytes) : kPiece;
-    if (!port::kCoalesced) {
-        return load_bytes(from, part);
-    }
     const uint64_t at = reinterpret_cast<uint64_t>(from);
-    if (at % 16 == 0 && part == kPiece) {
+    if (port::kCoalesced && at % 16 == 0 && part == kPiece) {
         return port::load_vec(from);
     }
-    if (((at | part) & 3) == 0) {
-        return {word_at(from, 0, part), word_at(from, 4, part), word_at(from, 8, part), word_at(from, 12, part)};
+    if (port::kCoalesced && at % 8 == 0 && part == 8) {
+        const uint64_t half = *reinterpret_cast<const uint64_t *>(from);
+        return {static_cast<uint32_t>(half), static_cast<uint32_t>(half >> 32), 0, 0};
     }
-    return load_bytes(from, part);
+    return load_odd(from, part);
 }
 
 OXSHMEM_DEVICE void store_piece(char *to, vec16 value, uint64_t bytes) {
@@ -50,20 +62,10 @@ OXSHMEM_DEVICE void store_piece(char *to, vec16 value, uint64_t bytes) {
     const uint64_t at = reinterpret_cast<uint64_t>(to);
     if (port::kCoalesced && at % 16 == 0 && part == kPiece) {
         port::store_vec(to, value);
-    } else if (port::kCoalesced && ((at | part) & 3) == 0) {
-        uint32_t *words = reinterpret_cast<uint32_t *>(to);
-        words[0] = value.x;
-        if (part > 4) {
-            words[1] = value.y;
-        }
-        if (part > 8) {
-            words[2] = value.z;
-        }
-        if (part > 12) {
-            words[3] = value.w;
-        }
+    } else if (port::kCoalesced && at % 8 == 0 && part == 8) {
+        *reinterpret_cast<uint64_t *>(to) = static_cast<uint64_t>(value.y) << 32 | value.x;
     } else {
-        store_bytes(to, value, part);
+        store_odd(to, value, part);
     }
 }
 
@@ -73,13 +75,14 @@ OXSHMEM_DEVICE uint64_t pieces_of(uint64_t bytes) {
 
 // The product, or the highest number, which no heap has.
 OXSHMEM_DEVICE uint64_t times(uint64_t bytes, int n) {
-    return bytes > ~0ull / static_cast<uint64_t>(n) ? ~0ull : bytes * static_cast<uint64_t>(n);
+    // By halves: a division would take longer than all else that is computed for a small collective.
+    const uint64_t low = (bytes & 0xffffffff) * static_cast<uint64_t>(n), high = (bytes >> 32) * static_cast<uint64_t>(n);
+    return (high + (low >> 32)) >> 32 != 0 ? ~0ull : bytes * static_cast<uint64_t>(n);
 }
 
 // One call of a collective by one PE.
 struct Session {
     TeamView team;
-    const abi::Team *row;
     Op op;
     Call call;
     bool bad; // an argument was refused
@@ -94,17 +97,8 @@ struct Session {
 
 // Finds the team. False: there is none, which one lane records.
 template <class Scope> OXSHMEM_DEVICE bool begin(Session &session, int handle, Op op, Call call) {
-    const bool in_table = is_row_of_table(handle);
-    session.row = &team_row(in_table ? handle : abi::kTeamWorld);
-    session.team = view_of(*session.row);
     session.op = op, session.call = call, session.bad = false;
-    if (!in_table || session.team.handle != handle) {
-        if (Scope::rank() == 0) {
-            raise(ErrorCode::bad_team, op, {-1, handle}, 0, static_cast<uint32_t>(handle));
-        }
-        return false;
-    }
-    return true;
+    return view_team<Scope>(session.team, handle, op);
 }
 
 template <class Scope>
@@ -139,22 +133,40 @@ OXSHMEM_DEVICE void check_buffers(Session &session, const void *dst, uint64_t ds
 }
 
 // What the own call announces: everything that has to be equal is in the hash.
-OXSHMEM_DEVICE uint32_t announced_by(const Session &session, const void *dst, const void *src, uint64_t size, uint64_t extra) {
+OXSHMEM_DEVICE uint32_t announced_by(const Session &session, const void *dst, const void *src, uint64_t size, uint64_t extra,
+                                     Algorithm algorithm) {
     if (session.bad) {
         return announce_bad(port::state().my_pe);
     }
-    uint64_t hash = size * 0x9e3779b97f4a7c15ull;
+    uint64_t hash = (size << 2 | static_cast<uint64_t>(algorithm)) * 0x9e3779b97f4a7c15ull;
     hash = (hash ^ hash >> 29 ^ offset_of(dst)) * 0xbf58476d1ce4e5b9ull;
     hash = (hash ^ hash >> 32 ^ offset_of(src)) * 0x94d049bb133111ebull;
     hash = (hash ^ hash >> 29 ^ extra) * 0x9e3779b97f4a7c15ull;
     return announce(session.call, hash >> 36);
 }
 
-OXSHMEM_DEVICE Algorithm choose(const Session &session, Collective collective, uint64_t bytes) {
-    const abi::Choice *choices = session.row->choices[static_cast<uint32_t>(collective)];
+// Pieces that a lane has under way at once, where lanes have several; with more of them packets take longer than to push.
+constexpr uint32_t kPiecesAtOnce = 4;
+
+// Bytes of data that one member can send to each other one in packets.
+OXSHMEM_DEVICE uint32_t packet_room(const TeamView &team) {
+    return team.share / 2;
+}
+
+// Who calls, as far as the choice of an algorithm goes, in which all members must agree, whatever the sizes of their blocks.
+enum class Caller { scope, block };
+
+// What the team's table says for `bytes` bytes, of which the caller would handle `pieces` pieces in packets.
+template <class Scope>
+OXSHMEM_DEVICE Algorithm choose(const Session &session, Collective collective, uint64_t bytes, uint64_t pieces, Caller caller) {
+    const TeamView &team = session.team;
+    const bool few = caller == Caller::block || pieces <= kPiecesAtOnce * Scope::kLanes;
+    const bool packets = team.one_round && bytes <= packet_room(team) && few;
+    const abi::Choice *choices = team_row(team.handle).choices[static_cast<uint32_t>(collective)];
     for (uint32_t i = 0; i < abi::kChoices; ++i) {
-        if (bytes <= choices[i].up_to_bytes) {
-            return static_cast<Algorithm>(choices[i].algorithm);
+        const Algorithm algorithm = static_cast<Algorithm>(choices[i].algorithm);
+        if (bytes <= choices[i].up_to_bytes && (algorithm != Algorithm::packets || packets)) {
+            return algorithm;
         }
     }
     return Algorithm::push;
@@ -170,10 +182,12 @@ OXSHMEM_DEVICE uint64_t arrival_of(const TeamView &team, uint32_t count) {
 
 OXSHMEM_DEVICE bool await_arrival(const Session &session, int kind, int member, uint32_t count) {
     const uint64_t *word = session.team.arrivals(kind) + member;
-    return wait(session.op, session.team.blame(member), word, [&] {
+    const bool came = wait(session.op, session.team.blame(member), word, [&] {
         const uint64_t seen = port::load<order::acquire, reach::system>(word);
         return seen >> 32 == session.team.epoch && static_cast<uint32_t>(seen) >= count;
     });
+    OXSHMEM_ON_ARRIVAL(word, count);
+    return came;
 }
 
 // Waits until `wanted(member)` of every other member has arrived; 0: nothing. Ends with Scope::any.
@@ -197,6 +211,7 @@ template <class Scope, bool Visible> OXSHMEM_DEVICE void arrive(const Session &s
         }
         uint64_t *own = session.team.arrivals(kind) + session.team.me;
         for (int member = first + rank; member < last; member += lanes) {
+            OXSHMEM_ON_MESSAGE(session.team.pe_of(member), own, 1);
             port::store<order::relaxed, reach::system>(translate(own, session.team.pe_of(member)), arrival_of(session.team, 1));
         }
     }

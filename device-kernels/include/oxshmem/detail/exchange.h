@@ -14,19 +14,13 @@ namespace oxshmem::detail {
 
 // A piece of 16 bytes of data takes two units of 16 bytes, each with 8 bytes of data.
 constexpr uint32_t kPacketPiece = 2 * kPiece;
-// Pieces that a lane has under way at once.
-constexpr uint32_t kPiecesAtOnce = 4;
-
-// Bytes of data that one member can send to each other one.
-OXSHMEM_DEVICE uint32_t packet_room(const TeamView &team) {
-    return team.share / 2;
-}
 
 OXSHMEM_DEVICE uint64_t *packet_at(const TeamView &team, int sender, uint32_t piece) {
     return as<uint64_t>(team.packets() + static_cast<uint32_t>(sender) * team.share + piece * kPacketPiece);
 }
 
 OXSHMEM_DEVICE void send_piece(const TeamView &team, int member, uint32_t piece, vec16 value, uint32_t bytes) {
+    OXSHMEM_ON_MESSAGE(team.pe_of(member), nullptr, 0);
     uint64_t *at = translate(packet_at(team, team.me, piece), team.pe_of(member));
     const uint64_t flag = static_cast<uint64_t>(team.epoch) << 32;
     port::store_pair(at, flag | value.x, flag | value.y);
@@ -48,16 +42,18 @@ OXSHMEM_DEVICE bool look_at_piece(const TeamView &team, int sender, uint32_t pie
     return low.first >> 32 == epoch && low.second >> 32 == epoch && high.first >> 32 == epoch && high.second >> 32 == epoch;
 }
 
-// Sends `bytes` bytes to every other member; `load(member, offset, bytes)` answers a piece of them.
-template <class Scope, class Load> OXSHMEM_DEVICE void send_packets(const Session &session, uint32_t bytes, Load load) {
+// Sends `bytes` bytes to every other member; `load(member, offset, bytes)` answers a piece of them. A lane has `kAtOnce` pieces
+// under way at once.
+template <class Scope, uint32_t kAtOnce, class Load>
+OXSHMEM_DEVICE void send_packets(const Session &session, uint32_t bytes, Load load) {
     const TeamView &team = session.team;
     const uint32_t pieces = static_cast<uint32_t>(pieces_of(bytes));
     const uint32_t total = pieces * static_cast<uint32_t>(team.n - 1);
     const uint32_t size = Scope::size();
-    for (uint32_t first = Scope::rank(); first < total; first += size * kPiecesAtOnce) {
-        vec16 values[kPiecesAtOnce] = {};
+    for (uint32_t first = Scope::rank(); first < total; first += size * kAtOnce) {
+        vec16 values[kAtOnce] = {};
         OXSHMEM_UNROLL
-        for (uint32_t k = 0; k < kPiecesAtOnce; ++k) {
+        for (uint32_t k = 0; k < kAtOnce; ++k) {
             const uint32_t item = first + k * size;
             if (item < total) {
                 const uint32_t distance = pieces == 1 ? item : item / pieces, offset = (item - distance * pieces) * kPiece;
@@ -65,7 +61,7 @@ template <class Scope, class Load> OXSHMEM_DEVICE void send_packets(const Sessio
             }
         }
         OXSHMEM_UNROLL
-        for (uint32_t k = 0; k < kPiecesAtOnce; ++k) {
+        for (uint32_t k = 0; k < kAtOnce; ++k) {
             const uint32_t item = first + k * size;
             if (item < total) {
                 const uint32_t distance = pieces == 1 ? item : item / pieces, piece = item - distance * pieces;
@@ -115,11 +111,11 @@ OXSHMEM_DEVICE bool receive_packets(const Session &session, uint32_t announced, 
 
 // Every member (or, if `only` is not negative, that one) sends `bytes` bytes to every other one. `load` as in send_packets,
 // also of what the own PE sends to itself; `store(sender, offset, value, bytes)` stores a piece.
-template <class Scope, class Load, class Store>
-OXSHMEM_DEVICE bool exchange(const Session &session, uint32_t announced, uint32_t bytes, int only, Load load, Store store) {
+template <class Scope, uint32_t kAtOnce, class Load, class Store>
+OXSHMEM_DEVICE bool exchange_by(const Session &session, uint32_t announced, uint32_t bytes, int only, Load load, Store store) {
     const TeamView &team = session.team;
     if (!session.bad && (only < 0 || only == team.me)) {
-        send_packets<Scope>(session, bytes, load);
+        send_packets<Scope, kAtOnce>(session, bytes, load);
     }
     const uint32_t pieces = static_cast<uint32_t>(pieces_of(bytes));
     const uint32_t items = pieces * static_cast<uint32_t>(only < 0 ? team.n : 1);
@@ -130,11 +126,11 @@ OXSHMEM_DEVICE bool exchange(const Session &session, uint32_t announced, uint32_
     const auto offset_in = [&](uint32_t item, int sender) {
         return (only >= 0 ? item : item - static_cast<uint32_t>(sender) * pieces) * kPiece;
     };
-    vec16 values[kPiecesAtOnce] = {};
+    vec16 values[kAtOnce] = {};
     const auto look = [&](uint32_t first, int &missing) {
         bool all = true;
         OXSHMEM_UNROLL
-        for (uint32_t k = 0; k < kPiecesAtOnce; ++k) {
+        for (uint32_t k = 0; k < kAtOnce; ++k) {
             const uint32_t item = first + k * size;
             if (item < items) {
                 const int sender = sender_of(item);
@@ -151,7 +147,7 @@ OXSHMEM_DEVICE bool exchange(const Session &session, uint32_t announced, uint32_
     };
     const auto take = [&](uint32_t first) {
         OXSHMEM_UNROLL
-        for (uint32_t k = 0; k < kPiecesAtOnce; ++k) {
+        for (uint32_t k = 0; k < kAtOnce; ++k) {
             const uint32_t item = first + k * size;
             if (item < items) {
                 const int sender = sender_of(item);
@@ -160,7 +156,15 @@ OXSHMEM_DEVICE bool exchange(const Session &session, uint32_t announced, uint32_
             }
         }
     };
-    return receive_packets<Scope>(session, announced, items, kPiecesAtOnce, look, take);
+    return receive_packets<Scope>(session, announced, items, kAtOnce, look, take);
+}
+
+// One piece at a time where each lane has hardly more than one: much less to compute.
+template <class Scope, class Load, class Store>
+OXSHMEM_DEVICE bool exchange(const Session &session, uint32_t announced, uint32_t bytes, int only, Load load, Store store) {
+    const uint32_t items = static_cast<uint32_t>(pieces_of(bytes)) * static_cast<uint32_t>(only < 0 ? session.team.n : 1);
+    return items <= 2 * Scope::size() ? exchange_by<Scope, 1>(session, announced, bytes, only, load, store)
+                                      : exchange_by<Scope, kPiecesAtOnce>(session, announced, bytes, only, load, store);
 }
 
 // As exchange, by all members; what arrives is combined in the order of the members.
@@ -169,7 +173,7 @@ OXSHMEM_DEVICE bool exchange_combined(const Session &session, uint32_t announced
                                       Load load, Store store) {
     const TeamView &team = session.team;
     if (!session.bad) {
-        send_packets<Scope>(session, bytes, load);
+        send_packets<Scope, kPiecesAtOnce>(session, bytes, load);
     }
     vec16 sum{};
     const auto look = [&](uint32_t item, int &missing) {

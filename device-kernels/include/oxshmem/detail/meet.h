@@ -11,6 +11,14 @@
 
 #include <oxshmem/ordering.h>
 
+// Messages, for a program that counts them: it defines these before it includes a header (tests/kernels/costs.cu). `word` is
+// the word, as an address in the own heap, whose arrival at `pe` says that the message has arrived, and `turn` tells those
+// apart that one collective writes to one word; null: a later message says so.
+#ifndef OXSHMEM_ON_MESSAGE
+#define OXSHMEM_ON_MESSAGE(pe, word, turn) static_cast<void>(0)
+#define OXSHMEM_ON_ARRIVAL(word, turn) static_cast<void>(0)
+#endif
+
 namespace oxshmem::detail {
 
 using abi::Call;
@@ -79,6 +87,19 @@ OXSHMEM_DEVICE TeamView view_of(const abi::Team &row) {
     return team;
 }
 
+// Finds a team and reads its row. False: there is none, which one lane records.
+template <class Scope> OXSHMEM_DEVICE bool view_team(TeamView &team, int handle, Op op) {
+    const bool in_table = is_row_of_table(handle);
+    team = view_of(team_row(in_table ? handle : abi::kTeamWorld));
+    if (in_table && team.handle == handle) {
+        return true;
+    }
+    if (Scope::rank() == 0) {
+        raise(ErrorCode::bad_team, op, {-1, handle}, 0, static_cast<uint32_t>(handle));
+    }
+    return false;
+}
+
 // What a member announces: a call and a hash of what has to be equal; or that `pe` has made a bad call.
 OXSHMEM_DEVICE uint32_t announce(Call call, uint64_t hash) {
     return static_cast<uint32_t>(call) << abi::kCallShift | (static_cast<uint32_t>(hash) & ((1u << abi::kCallShift) - 1));
@@ -119,6 +140,7 @@ OXSHMEM_DEVICE bool agrees(const TeamView &team, Op op, int member, uint64_t see
 OXSHMEM_DEVICE void tell_all(const TeamView &team, uint64_t header, int rank, int lanes) {
     uint64_t *own = team.headers() + team.me;
     for (int member = rank; member < team.n; member += lanes) {
+        OXSHMEM_ON_MESSAGE(team.pe_of(member), own, 1);
         port::store<order::relaxed, reach::system>(translate(own, team.pe_of(member)), header);
     }
 }
@@ -136,6 +158,12 @@ OXSHMEM_DEVICE bool await_two(const TeamView &team, Op op, int first, uint64_t h
         meanwhile();
         return entered(seen.first, header) && (!two || entered(seen.second, header));
     });
+    if (there) {
+        OXSHMEM_ON_ARRIVAL(slots, 1);
+        if (two) {
+            OXSHMEM_ON_ARRIVAL(slots + 1, 1);
+        }
+    }
     if (there && (seen.first != header || (two && seen.second != header))) {
         agreed = false;
         agrees(team, op, seen.first != header ? first : first + 1, seen.first != header ? seen.first : seen.second, header);
@@ -157,6 +185,7 @@ OXSHMEM_DEVICE bool await_all(const TeamView &team, Op op, uint64_t header, int 
 // Writes a word at `member`, by load and store or through the network. Earlier stores must have been released.
 OXSHMEM_DEVICE void tell(const TeamView &team, Op op, int member, uint64_t *word, uint64_t value) {
     const int pe = team.pe_of(member);
+    OXSHMEM_ON_MESSAGE(pe, word, 1);
     if (is_direct(pe)) {
         port::store<order::relaxed, reach::system>(translate(word, pe), value);
     } else if (path_to(pe, op) == Path::network) {
@@ -188,6 +217,7 @@ OXSHMEM_OUTLINE bool meet_in_rounds(const TeamView &team, Op op, uint32_t announ
         if (!there) {
             return false;
         }
+        OXSHMEM_ON_ARRIVAL(slot, 1);
         if (!agrees(team, op, before, seen, header) && said == header) {
             said = header_of(team, announce_bad(culprit(team, before, seen, header)));
         }
@@ -226,8 +256,13 @@ template <class Scope, bool Visible> OXSHMEM_DEVICE bool meet(const TeamView &te
     return !Scope::any(!good);
 }
 
-// Has the block's first warp do what many threads do no faster: what all do alike takes longer than a little data. `call`
-// answers not 0 if it failed.
+// Whether the block is so large that what all threads do alike takes longer than to leave a little data to one warp.
+OXSHMEM_DEVICE bool are_many_threads() {
+    constexpr uint32_t kMany = 512;
+    return block_scope::size() > kMany;
+}
+
+// Has the block's first warp do it. `call` answers not 0 if it failed.
 template <class Call> OXSHMEM_DEVICE int by_first_warp(Call call) {
     block_scope::sync();
     const int failed = block_scope::rank() < 32 ? call() : 0;

@@ -364,6 +364,14 @@ OXSHMEM_OUTLINE void network_wait(uint64_t end, int pe, Op op) {
     }
 }
 
+// Waits for everything that was posted on a QP before the call.
+OXSHMEM_DEVICE void complete_posted(Qp &qp, Op op) {
+    // Acquire: what is completed must not be newer than what is posted.
+    const uint64_t completed = port::load<order::acquire, reach::device>(&qp.completed);
+    const uint64_t posted = reserved_in(port::load<order::relaxed, reach::device>(&qp.gate), completed);
+    wait_completed(qp, posted, op);
+}
+
 // Waits for everything that was posted on any QP before the call. One that fails (its error is recorded) keeps it from none of
 // the others.
 OXSHMEM_OUTLINE void network_quiet() {
@@ -376,11 +384,7 @@ OXSHMEM_OUTLINE void network_quiet() {
     for (uint32_t word = 0; word < words; ++word) {
         uint64_t bits = port::load<order::acquire, reach::device>(as<uint64_t>(s.used) + word);
         for (; bits != 0; bits &= bits - 1) {
-            Qp &qp = as<Qp>(s.qps)[word * 64 + port::lowest_bit(bits)];
-            // Acquire: what is completed must not be newer than what is posted.
-            const uint64_t completed = port::load<order::acquire, reach::device>(&qp.completed);
-            const uint64_t posted = reserved_in(port::load<order::relaxed, reach::device>(&qp.gate), completed);
-            wait_completed(qp, posted, Op::quiet);
+            complete_posted(as<Qp>(s.qps)[word * 64 + port::lowest_bit(bits)], Op::quiet);
         }
     }
 }

@@ -137,24 +137,12 @@ template <class Scope>
 OXSHMEM_DEVICE void deliver(const Session &session, int kind, int member, void *dst, const void *src, uint64_t bytes,
                             uint32_t count) {
     const TeamView &team = session.team;
+    OXSHMEM_ON_MESSAGE(team.pe_of(member), team.arrivals(kind) + team.me, count);
     put_signal_by<Scope>(dst, src, bytes, team.arrivals(kind) + team.me, arrival_of(team, count), SignalOp::set,
                          team.pe_of(member), false);
 }
 
-// Waits until what this block has sent to `member` through the network may be overwritten; by one lane.
-OXSHMEM_DEVICE void complete_sends_to(const Session &session, int member) {
-    const int pe = session.team.pe_of(member);
-    if (!is_direct(pe) && !by_proxy()) {
-        Qp &qp = qp_for(pe);
-        const uint64_t completed = port::load<order::acquire, reach::device>(&qp.completed);
-        const uint64_t posted = reserved_in(port::load<order::relaxed, reach::device>(&qp.gate), completed);
-        if (posted != completed) {
-            wait_completed(qp, posted, session.op);
-        }
-    }
-}
-
-// The same for all members that `sent_to(member)`.
+// Waits until what this block has sent through the network to all members that `sent_to(member)` may be overwritten.
 template <class Scope, class SentTo> OXSHMEM_DEVICE void complete_sends(const Session &session, SentTo sent_to) {
     if (Scope::rank() == 0) {
         if (by_proxy()) {
@@ -162,8 +150,9 @@ template <class Scope, class SentTo> OXSHMEM_DEVICE void complete_sends(const Se
             return;
         }
         for (int member = 0; member < session.team.n; ++member) {
-            if (member != session.team.me && sent_to(member)) {
-                complete_sends_to(session, member);
+            const int pe = session.team.pe_of(member);
+            if (!is_direct(pe) && sent_to(member)) {
+                complete_posted(qp_for(pe), session.op);
             }
         }
     }
@@ -235,6 +224,7 @@ OXSHMEM_OUTLINE bool push_strided(Session session, void *dst, const void *src, u
             if (near) {
                 copy_element(translate(to + i * strides.dst, pe), from + i * strides.src, strides.element);
             } else {
+                OXSHMEM_ON_MESSAGE(pe, nullptr, 0);
                 network_put(to + i * strides.dst, from + i * strides.src, strides.element, pe);
             }
         }
@@ -273,6 +263,7 @@ OXSHMEM_OUTLINE bool push_broadcast(Session session, void *dst, const void *src,
         for (int distance = 1; distance < team.n; ++distance) {
             const int member = session.member_behind(distance);
             const Share share = part(member);
+            OXSHMEM_ON_MESSAGE(team.pe_of(member), nullptr, 0);
             put_by<Scope>(at_offset(dst, own.first), at_offset(src, own.first), own.last - own.first, team.pe_of(member),
                           false);
             deliver<Scope>(session, 0, member, at_offset(dst, share.first), at_offset(src, share.first),

@@ -85,10 +85,10 @@ OXSHMEM_DEVICE uint64_t block_at(const Qp &qp, uint64_t index) {
 }
 
 // Whether the collapsed CQE says that the first `blocks` blocks have completed; raises `completed` if so. An error CQE is
-// recorded, and answers true with `failed` set.
-template <order O> OXSHMEM_DEVICE bool poll(Qp &qp, uint64_t blocks, Op op, bool &failed) {
+// recorded, and answers true with `failed` set. Orders nothing.
+OXSHMEM_DEVICE bool poll(Qp &qp, uint64_t blocks, Op op, bool &failed) {
     // Bytes 56-63 of the CQE: QPN, wqe_counter (big-endian), signature, op_own.
-    const uint64_t tail = port::load<O, reach::system>(as<uint64_t>(qp.cqe + 56));
+    const uint64_t tail = port::load<order::relaxed, reach::system>(as<uint64_t>(qp.cqe + 56));
     const uint32_t opcode = static_cast<uint32_t>(tail >> 60);
     constexpr uint32_t kInvalid = 0xf, kRequestError = 0xd;
     if (opcode == kInvalid) {
@@ -133,7 +133,8 @@ template <order O> OXSHMEM_DEVICE bool poll(Qp &qp, uint64_t blocks, Op op, bool
 OXSHMEM_OUTLINE bool wait_completed(Qp &qp, uint64_t blocks, Op op) {
     bool failed = false;
     const auto done = [&] {
-        if (poll<order::acquire>(qp, blocks, op, failed)) {
+        if (poll(qp, blocks, op, failed)) {
+            port::acquire<reach::system>(as<uint64_t>(qp.cqe + 56));
             return true;
         }
         if (port::load<order::relaxed, reach::device>(&qp.completed) < blocks) {
@@ -150,8 +151,7 @@ OXSHMEM_OUTLINE bool wait_completed(Qp &qp, uint64_t blocks, Op op) {
 OXSHMEM_NOINLINE bool wait_space(Qp &qp, uint64_t blocks) {
     bool failed = false;
     const auto done = [&] {
-        return port::load<order::relaxed, reach::device>(&qp.completed) >= blocks ||
-               poll<order::relaxed>(qp, blocks, Op::queue_space, failed);
+        return port::load<order::relaxed, reach::device>(&qp.completed) >= blocks || poll(qp, blocks, Op::queue_space, failed);
     };
     return wait<OnAbort::keep_waiting>(Op::queue_space, qp.pe, as<void>(qp.wq), done) && !failed;
 }

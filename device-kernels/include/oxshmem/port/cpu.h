@@ -164,6 +164,10 @@ template <order O, reach, class T> inline T load(const T *p) {
     return detail::bits<T>(__atomic_load_n(reinterpret_cast<const W *>(p), detail::builtin_order(O)));
 }
 
+template <reach, class T> inline void acquire(const T *) {
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+}
+
 template <order O, reach, class T> inline void store(T *p, std::common_type_t<T> value) {
     static_assert(O == order::relaxed || O == order::release, "a store is relaxed or release");
     using W = detail::word_t<T>;

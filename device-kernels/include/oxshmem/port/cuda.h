@@ -161,6 +161,11 @@ template <order O, reach R, class T> OXSHMEM_DEVICE T load(const T *p) {
     return detail::from_word<T>(out);
 }
 
+// Of a load whose value nobody uses, ptxas leaves only the ordering (CCTL.IVALL).
+template <reach R, class T> OXSHMEM_DEVICE void acquire(const T *p) {
+    load<order::acquire, R>(p);
+}
+
 template <order O, reach R, class T> OXSHMEM_DEVICE void store(T *p, T value) {
     static_assert(O == order::relaxed || O == order::release);
     const uint64_t at = detail::operand<R>(p);

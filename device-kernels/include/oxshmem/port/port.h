@@ -9,6 +9,9 @@
 //   load<order, reach>(const T *) -> T, store<order, reach>(T *, T)
 //       T: integer, enum, float or double of 1, 2, 4 or 8 bytes, naturally aligned. load takes relaxed or acquire, store takes
 //       relaxed or release.
+//   acquire<reach>(const T *)
+//       Makes an acquire load of the relaxed load whose value the caller has just acted upon. Polling so is better than with
+//       acquire loads: on a GPU each of those empties the multiprocessor's L1 cache, this does it once and loads nothing.
 //   fetch_add, fetch_and, fetch_or, fetch_xor, fetch_max, exchange <order, reach>(T *, T) -> the old value
 //   compare_exchange<order, reach>(T *, T expected, T desired) -> the old value; equal to `expected` if it was replaced
 //       T of 4 or 8 bytes; float and double only for fetch_add, exchange and compare_exchange (which compares bits).

@@ -599,6 +599,79 @@ const _: () = {
         "Offset of field: ibv_port_attr::port_cap_flags2",
     ][::core::mem::offset_of!(ibv_port_attr, port_cap_flags2) - 48usize];
 };
+pub const IBV_EVENT_CQ_ERR: ibv_event_type = 0;
+pub const IBV_EVENT_QP_FATAL: ibv_event_type = 1;
+pub const IBV_EVENT_QP_REQ_ERR: ibv_event_type = 2;
+pub const IBV_EVENT_QP_ACCESS_ERR: ibv_event_type = 3;
+pub const IBV_EVENT_COMM_EST: ibv_event_type = 4;
+pub const IBV_EVENT_SQ_DRAINED: ibv_event_type = 5;
+pub const IBV_EVENT_PATH_MIG: ibv_event_type = 6;
+pub const IBV_EVENT_PATH_MIG_ERR: ibv_event_type = 7;
+pub const IBV_EVENT_DEVICE_FATAL: ibv_event_type = 8;
+pub const IBV_EVENT_PORT_ACTIVE: ibv_event_type = 9;
+pub const IBV_EVENT_PORT_ERR: ibv_event_type = 10;
+pub const IBV_EVENT_LID_CHANGE: ibv_event_type = 11;
+pub const IBV_EVENT_PKEY_CHANGE: ibv_event_type = 12;
+pub const IBV_EVENT_SM_CHANGE: ibv_event_type = 13;
+pub const IBV_EVENT_SRQ_ERR: ibv_event_type = 14;
+pub const IBV_EVENT_SRQ_LIMIT_REACHED: ibv_event_type = 15;
+pub const IBV_EVENT_QP_LAST_WQE_REACHED: ibv_event_type = 16;
+pub const IBV_EVENT_CLIENT_REREGISTER: ibv_event_type = 17;
+pub const IBV_EVENT_GID_CHANGE: ibv_event_type = 18;
+pub const IBV_EVENT_WQ_FATAL: ibv_event_type = 19;
+pub type ibv_event_type = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct ibv_async_event {
+    pub element: ibv_async_event__bindgen_ty_1,
+    pub event_type: ibv_event_type,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub union ibv_async_event__bindgen_ty_1 {
+    pub cq: *mut ibv_cq,
+    pub qp: *mut ibv_qp,
+    pub srq: *mut ibv_srq,
+    pub wq: *mut ibv_wq,
+    pub port_num: ::core::ffi::c_int,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of ibv_async_event__bindgen_ty_1",
+    ][::core::mem::size_of::<ibv_async_event__bindgen_ty_1>() - 8usize];
+    [
+        "Alignment of ibv_async_event__bindgen_ty_1",
+    ][::core::mem::align_of::<ibv_async_event__bindgen_ty_1>() - 8usize];
+    [
+        "Offset of field: ibv_async_event__bindgen_ty_1::cq",
+    ][::core::mem::offset_of!(ibv_async_event__bindgen_ty_1, cq) - 0usize];
+    [
+        "Offset of field: ibv_async_event__bindgen_ty_1::qp",
+    ][::core::mem::offset_of!(ibv_async_event__bindgen_ty_1, qp) - 0usize];
+    [
+        "Offset of field: ibv_async_event__bindgen_ty_1::srq",
+    ][::core::mem::offset_of!(ibv_async_event__bindgen_ty_1, srq) - 0usize];
+    [
+        "Offset of field: ibv_async_event__bindgen_ty_1::wq",
+    ][::core::mem::offset_of!(ibv_async_event__bindgen_ty_1, wq) - 0usize];
+    [
+        "Offset of field: ibv_async_event__bindgen_ty_1::port_num",
+    ][::core::mem::offset_of!(ibv_async_event__bindgen_ty_1, port_num) - 0usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_async_event"][::core::mem::size_of::<ibv_async_event>() - 16usize];
+    [
+        "Alignment of ibv_async_event",
+    ][::core::mem::align_of::<ibv_async_event>() - 8usize];
+    [
+        "Offset of field: ibv_async_event::element",
+    ][::core::mem::offset_of!(ibv_async_event, element) - 0usize];
+    [
+        "Offset of field: ibv_async_event::event_type",
+    ][::core::mem::offset_of!(ibv_async_event, event_type) - 8usize];
+};
 pub const IBV_WC_SUCCESS: ibv_wc_status = 0;
 pub const IBV_WC_LOC_LEN_ERR: ibv_wc_status = 1;
 pub const IBV_WC_LOC_QP_OP_ERR: ibv_wc_status = 2;
@@ -2712,6 +2785,17 @@ pub struct Ibverbs {
         unsafe extern "C" fn(context: *mut ibv_context) -> ::core::ffi::c_int,
         ::libloading::Error,
     >,
+    pub ibv_get_async_event: Result<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            event: *mut ibv_async_event,
+        ) -> ::core::ffi::c_int,
+        ::libloading::Error,
+    >,
+    pub ibv_ack_async_event: Result<
+        unsafe extern "C" fn(event: *mut ibv_async_event),
+        ::libloading::Error,
+    >,
     pub ibv_query_device: Result<
         unsafe extern "C" fn(
             context: *mut ibv_context,
@@ -2822,6 +2906,18 @@ pub struct Ibverbs {
         unsafe extern "C" fn(qp: *mut ibv_qp) -> ::core::ffi::c_int,
         ::libloading::Error,
     >,
+    pub ibv_create_ah: Result<
+        unsafe extern "C" fn(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah,
+        ::libloading::Error,
+    >,
+    pub ibv_destroy_ah: Result<
+        unsafe extern "C" fn(ah: *mut ibv_ah) -> ::core::ffi::c_int,
+        ::libloading::Error,
+    >,
+    pub ibv_event_type_str: Result<
+        unsafe extern "C" fn(event: ibv_event_type) -> *const ::core::ffi::c_char,
+        ::libloading::Error,
+    >,
 }
 impl Ibverbs {
     pub unsafe fn new<P>(path: P) -> Result<Self, ::libloading::Error>
@@ -2849,6 +2945,12 @@ impl Ibverbs {
             .map(|sym| *sym);
         let ibv_open_device = __library.get(b"ibv_open_device\0").map(|sym| *sym);
         let ibv_close_device = __library.get(b"ibv_close_device\0").map(|sym| *sym);
+        let ibv_get_async_event = __library
+            .get(b"ibv_get_async_event\0")
+            .map(|sym| *sym);
+        let ibv_ack_async_event = __library
+            .get(b"ibv_ack_async_event\0")
+            .map(|sym| *sym);
         let ibv_query_device = __library.get(b"ibv_query_device\0").map(|sym| *sym);
         let ibv_query_port = __library.get(b"ibv_query_port\0").map(|sym| *sym);
         let ibv_query_gid = __library.get(b"ibv_query_gid\0").map(|sym| *sym);
@@ -2864,6 +2966,9 @@ impl Ibverbs {
         let ibv_modify_qp = __library.get(b"ibv_modify_qp\0").map(|sym| *sym);
         let ibv_query_qp = __library.get(b"ibv_query_qp\0").map(|sym| *sym);
         let ibv_destroy_qp = __library.get(b"ibv_destroy_qp\0").map(|sym| *sym);
+        let ibv_create_ah = __library.get(b"ibv_create_ah\0").map(|sym| *sym);
+        let ibv_destroy_ah = __library.get(b"ibv_destroy_ah\0").map(|sym| *sym);
+        let ibv_event_type_str = __library.get(b"ibv_event_type_str\0").map(|sym| *sym);
         Ok(Ibverbs {
             __library,
             ibv_wc_status_str,
@@ -2872,6 +2977,8 @@ impl Ibverbs {
             ibv_get_device_name,
             ibv_open_device,
             ibv_close_device,
+            ibv_get_async_event,
+            ibv_ack_async_event,
             ibv_query_device,
             ibv_query_port,
             ibv_query_gid,
@@ -2887,6 +2994,9 @@ impl Ibverbs {
             ibv_modify_qp,
             ibv_query_qp,
             ibv_destroy_qp,
+            ibv_create_ah,
+            ibv_destroy_ah,
+            ibv_event_type_str,
         })
     }
     pub unsafe fn ibv_wc_status_str(
@@ -2927,6 +3037,22 @@ impl Ibverbs {
         context: *mut ibv_context,
     ) -> ::core::ffi::c_int {
         (self.ibv_close_device.as_ref().expect("Expected function, got error."))(context)
+    }
+    pub unsafe fn ibv_get_async_event(
+        &self,
+        context: *mut ibv_context,
+        event: *mut ibv_async_event,
+    ) -> ::core::ffi::c_int {
+        (self
+            .ibv_get_async_event
+            .as_ref()
+            .expect("Expected function, got error."))(context, event)
+    }
+    pub unsafe fn ibv_ack_async_event(&self, event: *mut ibv_async_event) {
+        (self
+            .ibv_ack_async_event
+            .as_ref()
+            .expect("Expected function, got error."))(event)
     }
     pub unsafe fn ibv_query_device(
         &self,
@@ -3068,5 +3194,21 @@ impl Ibverbs {
     }
     pub unsafe fn ibv_destroy_qp(&self, qp: *mut ibv_qp) -> ::core::ffi::c_int {
         (self.ibv_destroy_qp.as_ref().expect("Expected function, got error."))(qp)
+    }
+    pub unsafe fn ibv_create_ah(
+        &self,
+        pd: *mut ibv_pd,
+        attr: *mut ibv_ah_attr,
+    ) -> *mut ibv_ah {
+        (self.ibv_create_ah.as_ref().expect("Expected function, got error."))(pd, attr)
+    }
+    pub unsafe fn ibv_destroy_ah(&self, ah: *mut ibv_ah) -> ::core::ffi::c_int {
+        (self.ibv_destroy_ah.as_ref().expect("Expected function, got error."))(ah)
+    }
+    pub unsafe fn ibv_event_type_str(
+        &self,
+        event: ibv_event_type,
+    ) -> *const ::core::ffi::c_char {
+        (self.ibv_event_type_str.as_ref().expect("Expected function, got error."))(event)
     }
 }

@@ -6,9 +6,15 @@
 #[allow(dead_code, missing_debug_implementations, missing_docs, non_camel_case_types, non_snake_case, non_upper_case_globals)]
 #[allow(unnameable_types, unreachable_pub, unsafe_op_in_unsafe_fn, unused_qualifications)]
 #[allow(clippy::all, clippy::undocumented_unsafe_blocks, clippy::missing_safety_doc, clippy::ptr_as_ptr, clippy::cast_lossless)]
-mod ibverbs;
+pub mod ibverbs;
 
-pub(super) use ibverbs::*;
+#[rustfmt::skip]
+#[allow(dead_code, missing_debug_implementations, missing_docs, non_camel_case_types, non_snake_case, non_upper_case_globals)]
+#[allow(unnameable_types, unreachable_pub, unsafe_op_in_unsafe_fn, unused_qualifications, ambiguous_glob_imports)]
+#[allow(clippy::all, clippy::undocumented_unsafe_blocks, clippy::missing_safety_doc, clippy::ptr_as_ptr, clippy::cast_lossless)]
+pub mod mlx5dv;
+
+pub(crate) use ibverbs::*;
 
 use core::ffi::c_int;
 use core::mem::offset_of;
@@ -20,7 +26,7 @@ const ENOSYS: c_int = libc::EOPNOTSUPP;
 ///
 /// # Safety
 /// `qp` is alive; `wr` is a chain of work requests whose segments stay where they are during the call.
-pub(super) unsafe fn ibv_post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
+pub(crate) unsafe fn ibv_post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
     // SAFETY: a queue pair that is alive has a context, and that its operations.
     unsafe { (*(*qp).context).ops.post_send.map_or(ENOSYS, |post| post(qp, wr, bad)) }
 }
@@ -29,7 +35,7 @@ pub(super) unsafe fn ibv_post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *
 ///
 /// # Safety
 /// As [`ibv_post_send`].
-pub(super) unsafe fn ibv_post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
+pub(crate) unsafe fn ibv_post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
     // SAFETY: as above.
     unsafe { (*(*qp).context).ops.post_recv.map_or(ENOSYS, |post| post(qp, wr, bad)) }
 }
@@ -38,7 +44,7 @@ pub(super) unsafe fn ibv_post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *
 ///
 /// # Safety
 /// `cq` is alive; `wc` has room for `entries`.
-pub(super) unsafe fn ibv_poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut ibv_wc) -> c_int {
+pub(crate) unsafe fn ibv_poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut ibv_wc) -> c_int {
     // SAFETY: a completion queue that is alive has a context, and that its operations.
     unsafe { (*(*cq).context).ops.poll_cq.map_or(-ENOSYS, |poll| poll(cq, entries, wc)) }
 }
@@ -48,7 +54,7 @@ pub(super) unsafe fn ibv_poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut ibv_w
 ///
 /// # Safety
 /// `context` is alive; `attributes` may be written.
-pub(super) unsafe fn query_port(
+pub(crate) unsafe fn query_port(
     library: &Ibverbs,
     context: *mut ibv_context,
     port: u8,

@@ -1,0 +1,596 @@
+//! An open card as a [`Provider`].
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
+use std::ptr::{self, NonNull};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::error::Mlx5Error;
+use super::events::{Death, Events};
+use super::library::Library;
+use super::memory::{Given, Ladder};
+use super::record::Record;
+use crate::error::{Error, Result};
+use crate::objects::{QpAddress, QpAttributes, query_caps};
+use crate::prm::caps::{AtomicCaps, GeneralCaps};
+use crate::prm::{self, CommandStatus, Opcode, dump, pd};
+use crate::provider::{
+    Access, Attempt, Counters, Gid, HcaInfo, MemoryKey, ObjectHandle, Provider, QpFailure, UarPage, UmemSource,
+};
+use crate::verbs::context::DeviceList;
+use crate::verbs::sys::{self, mlx5dv};
+use crate::verbs::{Atomicity, Context, MemoryRegion, Port, ProtectionDomain};
+
+/// A page of registers of its own, not cached: `MLX5DV_UAR_ALLOC_TYPE_NC_DEDICATED` of rdma-core 47's `mlx5_api.h`; older libraries refuse it.
+const UAR_NC_DEDICATED: u32 = 1 << 31;
+
+/// Kinds of doorbell pages, the best for a GPU first: its stores must neither wait for, nor mix with, those of others.
+const UAR_TYPES: [(u32, &str); 3] = [
+    (UAR_NC_DEDICATED, "doorbell page, not cached, of its own"),
+    (mlx5dv::MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF, "doorbell page, write-combining, of its own"),
+    (mlx5dv::MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC, "doorbell page, not cached, of the whole context"),
+];
+
+/// Bytes of a doorbell page (PRM: UAR page, 4 KiB).
+const UAR_BYTES: usize = 4096;
+
+/// Which card to open.
+#[derive(Debug, Clone, Copy)]
+pub struct Mlx5Options<'a> {
+    /// Its name, as in `mlx5_0`.
+    pub device: &'a str,
+    /// The port, from 1.
+    pub port: u8,
+    /// Entry of the port's GID table; without one the first with which packets can be routed.
+    pub gid_index: Option<u32>,
+}
+
+#[derive(Debug)]
+enum Held {
+    Devx(NonNull<mlx5dv::mlx5dv_devx_obj>),
+    Pd(u32),
+}
+
+/// What was made of the card and not given back.
+#[derive(Debug, Default)]
+struct Tables {
+    next: u64,
+    objects: HashMap<u64, Held>,
+    pds: HashMap<u32, Arc<ProtectionDomain>>,
+    keys: HashMap<u64, MemoryRegion>,
+    umems: HashMap<u32, NonNull<mlx5dv::mlx5dv_devx_umem>>,
+    /// Where packets to a peer go: one question to the kernel for each.
+    hops: HashMap<Gid, [u8; 6]>,
+    /// The library may give the same page more than once.
+    uars: HashMap<u32, Vec<NonNull<mlx5dv::mlx5dv_devx_uar>>>,
+}
+
+// SAFETY: the pointers are the library's, which is thread-safe; none is tied to a thread.
+unsafe impl Send for Tables {}
+
+impl Tables {
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+}
+
+/// An open ConnectX card.
+#[derive(Debug)]
+pub struct Mlx5Hca {
+    // Dropped in this order: the thread that uses the context, what was made of it, the context.
+    events: Option<Events>,
+    tables: Mutex<Tables>,
+    info: HcaInfo,
+    caps: (GeneralCaps, AtomicCaps),
+    /// For address handles.
+    domain: Arc<ProtectionDomain>,
+    context: Arc<Context>,
+    library: &'static Library,
+    record: Record,
+    regions: Ladder,
+    umems: Ladder,
+    death: Arc<Death>,
+}
+
+impl Mlx5Hca {
+    /// Opens a card, asks what it can do, and then looks at its port.
+    ///
+    /// # Errors
+    /// Libraries that are missing or too old, a device that does not exist or is of another driver, no right to open it or to give commands, a
+    /// port that carries nothing, a GID that does not exist.
+    pub fn open(options: &Mlx5Options<'_>) -> Result<Arc<Self>> {
+        let name = options.device;
+        // libibverbs first: without it there is nothing at all.
+        let devices = DeviceList::get()?;
+        let library = Library::get()?;
+        let device = devices.find(name)?;
+        // SAFETY: the device is of the list, which is alive.
+        if !unsafe { library.functions().mlx5dv_is_supported(device) } {
+            return Err(Mlx5Error::Foreign { device: name.to_owned() }.into());
+        }
+        let mut attributes = mlx5dv::mlx5dv_context_attr { flags: mlx5dv::MLX5DV_CONTEXT_FLAGS_DEVX, comp_mask: 0 };
+        // SAFETY: as above; the structure is read during the call.
+        let raw = unsafe { library.functions().mlx5dv_open_device(device, &raw mut attributes) };
+        let Some(raw) = NonNull::new(raw) else {
+            let source = io::Error::last_os_error();
+            return Err(match source.raw_os_error() {
+                // What the kernel, and the library, answer where there is no DevX.
+                Some(libc::EOPNOTSUPP | libc::EINVAL | libc::EPERM) => {
+                    Mlx5Error::NoDevx { device: name.to_owned(), source }.into()
+                }
+                _ => devices.refusal(name, device, source).into(),
+            });
+        };
+        let context = Context::adopt(devices.library(), raw, name)?;
+        let record = Record::default();
+        record.add::<String>("DevX context", Ok(format!("opened on {name}")));
+
+        let info = HcaInfo {
+            provider: "mlx5",
+            device: name.to_owned(),
+            port: options.port,
+            gid_index: 0,
+            gid: Gid::default(),
+            lid: 0,
+            mac: [0; 6],
+            link_layer: crate::provider::LinkLayer::Ethernet,
+            active_mtu: crate::provider::Mtu::B1024,
+            grh_required: false,
+            coherent_atomics: context.limits().atomicity == Atomicity::Global,
+            event_queue: 0,
+        };
+        let mut card = Self {
+            events: None,
+            tables: Mutex::default(),
+            info,
+            caps: (GeneralCaps::default(), AtomicCaps::default()),
+            domain: ProtectionDomain::new(&context)?,
+            context,
+            library,
+            record,
+            regions: Ladder::new("memory region"),
+            umems: Ladder::new("umem"),
+            death: Arc::default(),
+        };
+        card.caps = query_caps(&card)?;
+        let port = Port::query(&card.context, options.port, options.gid_index)?;
+        let event_queue = card.query_event_queue()?;
+        let info = &mut card.info;
+        (info.gid_index, info.gid, info.lid) = (port.gid_index, port.gid, port.lid);
+        (info.link_layer, info.active_mtu) = (port.link_layer, port.mtu);
+        (info.grh_required, info.event_queue) = (port.grh_required, event_queue);
+        card.events = Some(Events::listen(&card.context, &card.death)?);
+        Ok(Arc::new(card))
+    }
+
+    /// What the card's firmware says that it can do.
+    pub fn capabilities(&self) -> &(GeneralCaps, AtomicCaps) {
+        &self.caps
+    }
+
+    fn query_event_queue(&self) -> Result<u32> {
+        let mut number = 0;
+        // SAFETY: the context is open; the number may be written.
+        let status = unsafe { self.library.functions().mlx5dv_devx_query_eqn(self.context.raw(), 0, &raw mut number) };
+        match status {
+            0 => Ok(number),
+            _ => Err(self.failed("mlx5dv_devx_query_eqn", errno_of(status), String::new())),
+        }
+    }
+
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The error of a call that is not about a command.
+    fn failed(&self, call: &'static str, source: io::Error, detail: String) -> Error {
+        if let Some(dead) = self.dead_by(&source) {
+            return dead;
+        }
+        Mlx5Error::Call { call, device: self.info.device.clone(), source, detail }.into()
+    }
+
+    /// What is wrong, unless all is because the card is gone.
+    fn unless_dead(&self, error: Error) -> Error {
+        match self.death.reason() {
+            Some(reason) => Error::Dead { device: self.info.device.clone(), reason },
+            None => error,
+        }
+    }
+
+    /// What the system answers when the card is gone.
+    fn dead_by(&self, source: &io::Error) -> Option<Error> {
+        if matches!(source.raw_os_error(), Some(libc::EIO | libc::ENODEV)) {
+            let reason = format!("the driver answers \"{source}\"; the kernel's log (dmesg) says more");
+            if self.death.reason().is_none() {
+                self.death.note(&self.info.device, reason);
+            }
+        }
+        let reason = self.death.reason()?;
+        Some(Error::Dead { device: self.info.device.clone(), reason })
+    }
+
+    /// The answer to a command: what the card wrote, or else what the system says.
+    fn judge(&self, call: &'static str, source: Option<io::Error>, input: &[u8], output: &[u8]) -> Result<()> {
+        tracing::trace!(
+            device = self.info.device,
+            "{} -> {}",
+            dump::command(input),
+            source.as_ref().map_or_else(
+                || dump::answer(input, output),
+                |source| { format!("{source}, {}", dump::answer(input, output)) }
+            )
+        );
+        let (status, syndrome) = prm::outcome(output);
+        if status != CommandStatus::Ok {
+            let command = Opcode::of(input).map_or("a command", Opcode::name);
+            let detail = format!("{}: {}", self.info.device, dump::command(input));
+            return Err(Error::Command { command, status, syndrome, detail });
+        }
+        match source {
+            None => Ok(()),
+            Some(source) => Err(self.failed(call, source, format!("; {}", dump::command(input)))),
+        }
+    }
+
+    fn devx(&self, object: ObjectHandle) -> Result<NonNull<mlx5dv::mlx5dv_devx_obj>> {
+        match self.tables().objects.get(&object.0) {
+            Some(Held::Devx(pointer)) => Ok(*pointer),
+            _ => Err(no_object(object)),
+        }
+    }
+
+    /// ALLOC_PD, by verbs: memory regions of verbs need a domain of verbs.
+    fn alloc_pd(&self, output: &mut [u8]) -> Result<ObjectHandle> {
+        let domain = ProtectionDomain::new(&self.context)?;
+        let mut out = mlx5dv::mlx5dv_pd { pdn: 0, comp_mask: 0 };
+        // SAFETY: plain pointers, for which zeros are a value.
+        let mut object: mlx5dv::mlx5dv_obj = unsafe { std::mem::zeroed() };
+        object.pd = mlx5dv::mlx5dv_obj__bindgen_ty_7 { in_: domain.raw(), out: &raw mut out };
+        // SAFETY: the domain is alive, and `out` may be written.
+        let status = unsafe { self.library.functions().mlx5dv_init_obj(&raw mut object, mlx5dv::MLX5DV_OBJ_PD.into()) };
+        if status != 0 {
+            return Err(self.failed("mlx5dv_init_obj", errno_of(status), " (protection domain)".into()));
+        }
+        prm::encode_output(&pd::AllocPdOut { pd: out.pdn }, output);
+        tracing::trace!(device = self.info.device, "ALLOC_PD -> {}", dump::answer(&[8, 0], output));
+        let mut tables = self.tables();
+        tables.pds.insert(out.pdn, domain);
+        let number = tables.number();
+        tables.objects.insert(number, Held::Pd(out.pdn));
+        Ok(ObjectHandle(number))
+    }
+
+    /// The hardware address that the kernel resolves for an address handle.
+    fn resolve(&self, peer: &QpAddress, attributes: &QpAttributes) -> io::Result<[u8; 6]> {
+        let mut path = sys::ibv_ah_attr {
+            grh: sys::ibv_global_route {
+                dgid: sys::ibv_gid { raw: peer.gid.0 },
+                flow_label: 0,
+                sgid_index: self.info.gid_index,
+                hop_limit: attributes.hop_limit,
+                traffic_class: attributes.traffic_class,
+            },
+            dlid: peer.lid,
+            sl: attributes.sl,
+            src_path_bits: 0,
+            static_rate: 0,
+            is_global: 1,
+            port_num: self.info.port,
+        };
+        let verbs = self.context.library().functions();
+        // SAFETY: the domain is alive; the structure is read during the call.
+        let handle = unsafe { verbs.ibv_create_ah(self.domain.raw(), &raw mut path) };
+        let handle = NonNull::new(handle).ok_or_else(io::Error::last_os_error)?;
+        let mut out = MaybeUninit::<mlx5dv::mlx5dv_ah>::zeroed();
+        // SAFETY: plain pointers, for which zeros are a value.
+        let mut object: mlx5dv::mlx5dv_obj = unsafe { std::mem::zeroed() };
+        object.ah = mlx5dv::mlx5dv_obj__bindgen_ty_6 { in_: handle.as_ptr(), out: out.as_mut_ptr() };
+        // SAFETY: the handle is alive, and `out` may be written.
+        let status = unsafe { self.library.functions().mlx5dv_init_obj(&raw mut object, mlx5dv::MLX5DV_OBJ_AH.into()) };
+        // SAFETY: on success `out` names the handle's address vector, which lives as long as the handle.
+        let mac = if status == 0 { Ok(unsafe { (*out.assume_init().av).rmac }) } else { Err(errno_of(status)) };
+        // SAFETY: the handle is alive, and used no more.
+        unsafe { verbs.ibv_destroy_ah(handle.as_ptr()) };
+        mac
+    }
+}
+
+fn no_object(object: ObjectHandle) -> Error {
+    Error::argument("object", format!("{:#x}", object.0), "not a handle that this HCA gave out")
+}
+
+/// The error behind a status: an errno, or -1 and then `errno`.
+fn errno_of(status: i32) -> io::Error {
+    match status {
+        -1 => io::Error::last_os_error(),
+        errno => io::Error::from_raw_os_error(errno.abs()),
+    }
+}
+
+fn umem_access(access: Access) -> u32 {
+    // The kernel's `MLX5_IB_METHOD_DEVX_UMEM_REG` knows these three alone.
+    [
+        (access.local_write || access.is_remote(), sys::IBV_ACCESS_LOCAL_WRITE),
+        (access.remote_write || access.remote_atomic, sys::IBV_ACCESS_REMOTE_WRITE),
+        (access.remote_read, sys::IBV_ACCESS_REMOTE_READ),
+    ]
+    .into_iter()
+    .filter_map(|(wanted, flag)| wanted.then_some(flag))
+    .sum()
+}
+
+impl Provider for Mlx5Hca {
+    fn info(&self) -> &HcaInfo {
+        &self.info
+    }
+
+    fn alloc_uar(&self) -> Result<UarPage> {
+        let mut reasons = Vec::new();
+        for (kind, what) in UAR_TYPES {
+            // SAFETY: the context is open.
+            let uar = unsafe { self.library.functions().mlx5dv_devx_alloc_uar(self.context.raw(), kind) };
+            let Some(uar) = NonNull::new(uar) else {
+                let source = io::Error::last_os_error();
+                if let Some(dead) = self.dead_by(&source) {
+                    return Err(dead);
+                }
+                self.record.add(what, Err(&source));
+                reasons.push(format!("{what}: {source}"));
+                continue;
+            };
+            self.record.add::<String>(what, Ok("given".to_owned()));
+            // SAFETY: the library gave the structure, which lives until it is freed.
+            let (page_id, base, register) =
+                unsafe { (uar.as_ref().page_id, uar.as_ref().base_addr, uar.as_ref().reg_addr) };
+            self.tables().uars.entry(page_id).or_default().push(uar);
+            let offset = register.addr().wrapping_sub(base.addr());
+            if offset >= UAR_BYTES {
+                self.free_uar(page_id)?;
+                let rule = "the library's page and register do not belong together";
+                return Err(Error::argument("uar", page_id, rule));
+            }
+            let registers = vec![offset];
+            return Ok(UarPage { page_id, base: base.cast(), registers, device_registers: true });
+        }
+        Err(Mlx5Error::NoUar { device: self.info.device.clone(), reasons: reasons.join("; ") }.into())
+    }
+
+    fn free_uar(&self, page_id: u32) -> Result<()> {
+        let mut tables = self.tables();
+        let pages = tables.uars.get_mut(&page_id);
+        let Some(uar) = pages.and_then(Vec::pop) else {
+            return Err(Error::argument("uar", page_id, "no such page; was it freed before?"));
+        };
+        // SAFETY: the library gave it, and it is used no more.
+        unsafe { self.library.functions().mlx5dv_devx_free_uar(uar.as_ptr()) };
+        Ok(())
+    }
+
+    unsafe fn reg_umem(&self, source: UmemSource<'_>, access: Access) -> Result<u32> {
+        let (_, size) = source.range();
+        let umem = self.umems.climb(&self.record, &self.info.device, source, |given| {
+            let (addr, comp_mask, dmabuf_fd) = match given {
+                Given::DmaBuf(fd) => (ptr::null_mut(), mlx5dv::MLX5DV_UMEM_MASK_DMABUF.into(), fd.as_raw_fd()),
+                Given::Address(addr) => (addr.cast::<c_void>(), 0, 0),
+            };
+            let mut arguments = mlx5dv::mlx5dv_devx_umem_in {
+                addr,
+                size,
+                access: umem_access(access),
+                // Queues begin inside the umem, which the kernel permits with this only.
+                pgsz_bitmap: rustix::param::page_size() as u64,
+                comp_mask,
+                dmabuf_fd,
+            };
+            // SAFETY: the context is open; the caller vouches for the memory.
+            let umem =
+                unsafe { self.library.functions().mlx5dv_devx_umem_reg_ex(self.context.raw(), &raw mut arguments) };
+            NonNull::new(umem).ok_or_else(io::Error::last_os_error)
+        });
+        let umem = umem.map_err(|error| self.unless_dead(error.into()))?;
+        // SAFETY: the library gave the structure, which lives until it is deregistered.
+        let id = unsafe { umem.as_ref().umem_id };
+        self.tables().umems.insert(id, umem);
+        Ok(id)
+    }
+
+    fn dereg_umem(&self, umem_id: u32) -> Result<()> {
+        let mut tables = self.tables();
+        let Some(umem) = tables.umems.get(&umem_id).copied() else {
+            return Err(Error::argument("umem_id", umem_id, "no such umem; was it deregistered before?"));
+        };
+        // SAFETY: the library gave it.
+        match unsafe { self.library.functions().mlx5dv_devx_umem_dereg(umem.as_ptr()) } {
+            0 => {
+                tables.umems.remove(&umem_id);
+                Ok(())
+            }
+            status => {
+                drop(tables);
+                let detail = format!(" (umem {umem_id}); do keys or queues still use it?");
+                Err(self.failed("mlx5dv_devx_umem_dereg", errno_of(status), detail))
+            }
+        }
+    }
+
+    unsafe fn reg_key(&self, pdn: u32, source: UmemSource<'_>, iova: u64, access: Access) -> Result<Option<MemoryKey>> {
+        let domain = self.tables().pds.get(&pdn).cloned();
+        let domain = domain.ok_or_else(|| Error::argument("pdn", pdn, "no such protection domain"))?;
+        let (_, len) = source.range();
+        let region = self.regions.climb(&self.record, &self.info.device, source, |given| match given {
+            // SAFETY: the caller vouches for the memory.
+            Given::DmaBuf(fd) => unsafe { MemoryRegion::register_dmabuf(&domain, fd, 0, len, iova, access) },
+            // SAFETY: as above.
+            Given::Address(addr) => unsafe { MemoryRegion::register(&domain, addr, len, iova, access) },
+        });
+        let region = region.map_err(|error| self.unless_dead(error.into()))?;
+        let (lkey, rkey) = (region.lkey(), region.rkey());
+        let mut tables = self.tables();
+        let id = tables.number();
+        tables.keys.insert(id, region);
+        Ok(Some(MemoryKey { id, lkey, rkey }))
+    }
+
+    fn dereg_key(&self, id: u64) -> Result<()> {
+        // Dropped outside the lock: the kernel may take its time.
+        let region = self.tables().keys.remove(&id);
+        match region {
+            Some(region) => {
+                drop(region);
+                Ok(())
+            }
+            None => Err(Error::argument("key", id, "no such key; was it deregistered before?")),
+        }
+    }
+
+    fn next_hop(&self, peer: &QpAddress, attributes: &QpAttributes) -> Result<[u8; 6]> {
+        if let Some(mac) = self.tables().hops.get(&peer.gid) {
+            return Ok(*mac);
+        }
+        let mac = self.resolve(peer, attributes).map_err(|source| {
+            if let Some(dead) = self.dead_by(&source) {
+                return dead;
+            }
+            let HcaInfo { device, port, .. } = &self.info;
+            Error::from(Mlx5Error::Unreachable { device: device.clone(), port: *port, gid: peer.gid, source })
+        })?;
+        self.tables().hops.insert(peer.gid, mac);
+        Ok(mac)
+    }
+
+    fn obj_create(&self, input: &[u8], output: &mut [u8]) -> Result<ObjectHandle> {
+        if Opcode::of(input) == Some(Opcode::AllocPd) {
+            return self.alloc_pd(output);
+        }
+        // SAFETY: the context is open; input and output are as long as said.
+        let object = unsafe {
+            self.library.functions().mlx5dv_devx_obj_create(
+                self.context.raw(),
+                input.as_ptr().cast(),
+                input.len(),
+                output.as_mut_ptr().cast(),
+                output.len(),
+            )
+        };
+        let source = if object.is_null() { Some(io::Error::last_os_error()) } else { None };
+        self.judge("mlx5dv_devx_obj_create", source, input, output)?;
+        let object = NonNull::new(object).ok_or_else(|| Error::argument("input", "a command", "created nothing"))?;
+        let mut tables = self.tables();
+        let number = tables.number();
+        tables.objects.insert(number, Held::Devx(object));
+        Ok(ObjectHandle(number))
+    }
+
+    fn obj_modify(&self, object: ObjectHandle, input: &[u8], output: &mut [u8]) -> Result<()> {
+        let object = self.devx(object)?;
+        // SAFETY: the object is alive: whoever destroys it does not use it meanwhile; input and output are as long as said.
+        let status = unsafe {
+            self.library.functions().mlx5dv_devx_obj_modify(
+                object.as_ptr(),
+                input.as_ptr().cast(),
+                input.len(),
+                output.as_mut_ptr().cast(),
+                output.len(),
+            )
+        };
+        self.judge("mlx5dv_devx_obj_modify", (status != 0).then(|| errno_of(status)), input, output)
+    }
+
+    fn obj_query(&self, object: ObjectHandle, input: &[u8], output: &mut [u8]) -> Result<()> {
+        let object = self.devx(object)?;
+        // SAFETY: as for `obj_modify`.
+        let status = unsafe {
+            self.library.functions().mlx5dv_devx_obj_query(
+                object.as_ptr(),
+                input.as_ptr().cast(),
+                input.len(),
+                output.as_mut_ptr().cast(),
+                output.len(),
+            )
+        };
+        self.judge("mlx5dv_devx_obj_query", (status != 0).then(|| errno_of(status)), input, output)
+    }
+
+    fn obj_destroy(&self, object: ObjectHandle) -> Result<()> {
+        let held = self.tables().objects.remove(&object.0).ok_or_else(|| no_object(object))?;
+        match held {
+            Held::Pd(pdn) => {
+                // Memory regions that are left hold the domain.
+                let domain = self.tables().pds.remove(&pdn);
+                drop(domain);
+                Ok(())
+            }
+            Held::Devx(pointer) => {
+                // SAFETY: the object is alive, and destroyed once.
+                let status = unsafe { self.library.functions().mlx5dv_devx_obj_destroy(pointer.as_ptr()) };
+                if status == 0 {
+                    return Ok(());
+                }
+                let source = errno_of(status);
+                self.tables().objects.insert(object.0, Held::Devx(pointer));
+                Err(self.failed("mlx5dv_devx_obj_destroy", source, "; do other objects still use it?".into()))
+            }
+        }
+    }
+
+    fn general_cmd(&self, input: &[u8], output: &mut [u8]) -> Result<()> {
+        // SAFETY: the context is open; input and output are as long as said.
+        let status = unsafe {
+            self.library.functions().mlx5dv_devx_general_cmd(
+                self.context.raw(),
+                input.as_ptr().cast(),
+                input.len(),
+                output.as_mut_ptr().cast(),
+                output.len(),
+            )
+        };
+        self.judge("mlx5dv_devx_general_cmd", (status != 0).then(|| errno_of(status)), input, output)
+    }
+
+    fn prepare(&self, _: &[(u32, u32)]) -> Result<()> {
+        // The card looks keys up by itself.
+        Ok(())
+    }
+
+    fn counters(&self) -> Option<Counters> {
+        None
+    }
+
+    fn first_failure(&self, _: u32) -> Option<QpFailure> {
+        // The card tells by CQEs alone.
+        None
+    }
+
+    fn attempts(&self) -> Vec<Attempt> {
+        self.record.attempts()
+    }
+
+    fn dead(&self) -> Option<String> {
+        self.death.reason()
+    }
+
+    fn when_dead(&self, hook: Box<dyn Fn() + Send + Sync>) {
+        self.death.when(hook);
+    }
+}
+
+impl Drop for Mlx5Hca {
+    fn drop(&mut self) {
+        // The listener first: it uses the context, and whoever waits for its news is gone.
+        self.events = None;
+        let tables = self.tables.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let left = tables.objects.len() + tables.keys.len() + tables.umems.len();
+        if left != 0 {
+            tracing::warn!(
+                device = self.info.device,
+                left,
+                "objects of the card were not destroyed; the kernel does it"
+            );
+        }
+    }
+}

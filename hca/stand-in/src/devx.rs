@@ -1,0 +1,438 @@
+//! `mlx5dv_*`.
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use oxshmem_hca::objects::Umem;
+use oxshmem_hca::prm::caps::{ATOMIC_CURRENT, GENERAL_CURRENT};
+use oxshmem_hca::prm::{Command, CommandStatus, Opcode, cq, qp};
+use oxshmem_hca::provider::{Access, Gid, ObjectHandle, Provider, UarPage};
+use oxshmem_hca::verbs::sys::{ibverbs as ib, mlx5dv as dv};
+
+use crate::mapping;
+use crate::state::{Context, EVENT_QUEUE, lie_about, lies, mac_of, null};
+use crate::verbs::{Domain, describe_handle, dma_buf, register_umem};
+
+/// `EREMOTEIO`: the firmware refused, and has said why in the output.
+const REFUSED: i32 = libc::EREMOTEIO;
+
+/// Where the syndrome of a lie comes from.
+const LIE: u32 = 0xbad;
+
+/// Whether libmlx5 drives a device.
+#[unsafe(no_mangle)]
+pub extern "C" fn mlx5dv_is_supported(_: *mut ib::ibv_device) -> bool {
+    lies().number("device", "foreign").is_none()
+}
+
+/// Opens a device for commands.
+#[unsafe(no_mangle)]
+pub extern "C" fn mlx5dv_open_device(
+    device: *mut ib::ibv_device,
+    attributes: *mut dv::mlx5dv_context_attr,
+) -> *mut ib::ibv_context {
+    // SAFETY: the caller's structure.
+    let flags = unsafe { (*attributes).flags };
+    if flags != dv::MLX5DV_CONTEXT_FLAGS_DEVX {
+        return null(libc::EINVAL);
+    }
+    match lie_about("mlx5dv_open_device") {
+        Some(errno) => null(errno),
+        None => Context::open(device).unwrap_or_else(null),
+    }
+}
+
+/// What mlx5 makes of objects of verbs.
+#[unsafe(no_mangle)]
+pub extern "C" fn mlx5dv_init_obj(object: *mut dv::mlx5dv_obj, kinds: u64) -> c_int {
+    if let Some(errno) = lie_about("mlx5dv_init_obj") {
+        return errno;
+    }
+    // SAFETY: the caller's structure, with live objects and room for what is asked for.
+    unsafe {
+        if kinds == u64::from(dv::MLX5DV_OBJ_PD) {
+            let pdn = Domain::of((*object).pd.in_).pd.pdn();
+            (*object).pd.out.write(dv::mlx5dv_pd { pdn, comp_mask: 0 });
+            0
+        } else if kinds == u64::from(dv::MLX5DV_OBJ_AH) {
+            describe_handle((*object).ah.in_, (*object).ah.out);
+            0
+        } else {
+            libc::EOPNOTSUPP
+        }
+    }
+}
+
+/// The event queue of a completion vector.
+#[unsafe(no_mangle)]
+pub extern "C" fn mlx5dv_devx_query_eqn(context: *mut ib::ibv_context, vector: u32, number: *mut u32) -> c_int {
+    // SAFETY: an open context.
+    if let Some(errno) = unsafe { Context::of(context) }.refuses("mlx5dv_devx_query_eqn") {
+        return errno;
+    }
+    if vector != 0 {
+        return libc::EINVAL;
+    }
+    // SAFETY: the caller lets it be written.
+    unsafe { *number = EVENT_QUEUE };
+    0
+}
+
+#[repr(C)]
+struct Page {
+    raw: dv::mlx5dv_devx_uar,
+    context: *mut ib::ibv_context,
+    page: UarPage,
+}
+
+/// A page of doorbell registers, with one that may be used.
+#[unsafe(no_mangle)]
+pub extern "C" fn mlx5dv_devx_alloc_uar(context: *mut ib::ibv_context, kind: u32) -> *mut dv::mlx5dv_devx_uar {
+    // SAFETY: an open context.
+    let own = unsafe { Context::of(context) };
+    let call = match kind {
+        dv::MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF => "mlx5dv_devx_alloc_uar.bf",
+        dv::MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC => "mlx5dv_devx_alloc_uar.nc",
+        0x8000_0000 => "mlx5dv_devx_alloc_uar.dedicated",
+        _ => return null(libc::EOPNOTSUPP),
+    };
+    if let Some(errno) = own.refuses(call) {
+        return null(errno);
+    }
+    let Ok(page) = own.hca.alloc_uar() else { return null(libc::ENOMEM) };
+    let Some(register) = page.registers.first() else { return null(libc::ENOMEM) };
+    own.counts.pages.made();
+    let raw = dv::mlx5dv_devx_uar {
+        reg_addr: page.base.wrapping_add(*register).cast(),
+        base_addr: page.base.cast(),
+        page_id: page.page_id,
+        mmap_off: 0,
+        comp_mask: 0,
+    };
+    Box::into_raw(Box::new(Page { raw, context, page })).cast()
+}
+
+/// Frees a page.
+#[unsafe(no_mangle)]
+pub extern "C" fn mlx5dv_devx_free_uar(uar: *mut dv::mlx5dv_devx_uar) {
+    // SAFETY: it was a box, and is used no more.
+    let page = unsafe { Box::from_raw(uar.cast::<Page>()) };
+    // SAFETY: pages are freed before their context is closed.
+    let own = unsafe { Context::of(page.context) };
+    // If a queue pair still rings there, the page stays, and is counted as left.
+    if own.hca.free_uar(page.raw.page_id).is_ok() || own.refuses("").is_some() {
+        own.counts.pages.gone();
+    }
+    debug_assert_eq!(page.page.page_id, page.raw.page_id);
+}
+
+#[repr(C)]
+struct RegisteredUmem {
+    raw: dv::mlx5dv_devx_umem,
+    context: *mut ib::ibv_context,
+    umem: Arc<Umem>,
+}
+
+/// Registers memory for queues.
+#[unsafe(no_mangle)]
+pub extern "C" fn mlx5dv_devx_umem_reg_ex(
+    context: *mut ib::ibv_context,
+    arguments: *mut dv::mlx5dv_devx_umem_in,
+) -> *mut dv::mlx5dv_devx_umem {
+    // SAFETY: an open context, and the caller's structure.
+    let (own, arguments) = unsafe { (Context::of(context), &*arguments) };
+    let by_fd = arguments.comp_mask & u64::from(dv::MLX5DV_UMEM_MASK_DMABUF) != 0;
+    let call = if by_fd { "mlx5dv_devx_umem_reg_ex.dmabuf" } else { "mlx5dv_devx_umem_reg_ex.address" };
+    if let Some(errno) = own.refuses(call) {
+        return null(errno);
+    }
+    // The kernel's DevX knows three rights, and atomics are not among them (Linux, devx_umem_get).
+    let known = ib::IBV_ACCESS_LOCAL_WRITE | ib::IBV_ACCESS_REMOTE_WRITE | ib::IBV_ACCESS_REMOTE_READ;
+    // Without a page size nothing may begin inside the umem (Linux, devx_umem_reg_cmd_alloc); everybody here wants that.
+    if arguments.access & !known != 0 || arguments.pgsz_bitmap == 0 || arguments.pgsz_bitmap & 0xfff != 0 {
+        return null(libc::EINVAL);
+    }
+    let access = Access {
+        local_write: arguments.access & ib::IBV_ACCESS_LOCAL_WRITE != 0,
+        remote_read: arguments.access & ib::IBV_ACCESS_REMOTE_READ != 0,
+        remote_write: arguments.access & ib::IBV_ACCESS_REMOTE_WRITE != 0,
+        remote_atomic: false,
+    };
+    let place = if by_fd {
+        dma_buf(arguments.dmabuf_fd, arguments.addr.addr() as u64, arguments.size).map(|(at, file)| (at, Some(file)))
+    } else {
+        let address = arguments.addr.expose_provenance();
+        match mapping::is_mapped(address, arguments.size) {
+            true => Ok((address, mapping::behind(address, arguments.size))),
+            false => Err(libc::EFAULT),
+        }
+    };
+    let umem = place.and_then(|(address, file)| register_umem(own, address, arguments.size, file.as_ref(), access));
+    match umem {
+        Ok(umem) => {
+            own.counts.umems.made();
+            let raw = dv::mlx5dv_devx_umem { umem_id: umem.id() };
+            Box::into_raw(Box::new(RegisteredUmem { raw, context, umem })).cast()
+        }
+        Err(errno) => null(errno),
+    }
+}
+
+/// Deregisters memory, unless it is in use.
+#[unsafe(no_mangle)]
+pub extern "C" fn mlx5dv_devx_umem_dereg(handle: *mut dv::mlx5dv_devx_umem) -> c_int {
+    // SAFETY: a umem that is alive, of an open context.
+    let (registered, own) = unsafe {
+        let registered = &*handle.cast::<RegisteredUmem>();
+        (registered, Context::of(registered.context))
+    };
+    if registered.umem.close().is_err() && own.refuses("").is_none() {
+        return libc::EBUSY;
+    }
+    own.counts.umems.gone();
+    // SAFETY: it was a box, and is used no more.
+    drop(unsafe { Box::from_raw(handle.cast::<RegisteredUmem>()) });
+    0
+}
+
+struct Object {
+    context: *mut ib::ibv_context,
+    handle: ObjectHandle,
+    opcode: Option<Opcode>,
+}
+
+fn count(own: &Context, opcode: Option<Opcode>) -> &crate::state::Count {
+    match opcode {
+        Some(Opcode::CreateCq) => &own.counts.cqs,
+        Some(Opcode::CreateQp) => &own.counts.qps,
+        _ => &own.counts.others,
+    }
+}
+
+/// The bytes of a command and the room for its answer.
+struct Exchange<'a> {
+    input: &'a [u8],
+    output: &'a mut [u8],
+}
+
+impl<'a> Exchange<'a> {
+    /// # Safety
+    /// Both ranges are valid for as long as this is used.
+    unsafe fn new(input: *const c_void, in_len: usize, output: *mut c_void, out_len: usize) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe {
+            Self {
+                input: std::slice::from_raw_parts(input.cast(), in_len),
+                output: std::slice::from_raw_parts_mut(output.cast(), out_len),
+            }
+        }
+    }
+
+    fn opcode(&self) -> Option<Opcode> {
+        Opcode::of(self.input)
+    }
+
+    /// Lies about this command, if there are any; the errno.
+    fn lie(&mut self, own: &Context, call: &str) -> Result<(), i32> {
+        if lies().occurs("vanish", "command").is_some() {
+            own.vanish();
+        }
+        if let Some(errno) = own.refuses(call) {
+            return Err(errno);
+        }
+        let name = self.opcode().map_or("", Opcode::name);
+        match lies().occurs("status", name) {
+            Some(status) => Err(self.refuse(status as u8, LIE)),
+            None => Ok(()),
+        }
+    }
+
+    /// The firmware's refusal.
+    fn refuse(&mut self, status: u8, syndrome: u32) -> i32 {
+        self.output.fill(0);
+        if self.output.len() >= 8 {
+            self.output[0] = status;
+            self.output[4..8].copy_from_slice(&syndrome.to_be_bytes());
+        }
+        REFUSED
+    }
+
+    /// What the software HCA is given for what the program said.
+    fn translate(&mut self, own: &Context) -> Result<Vec<u8>, i32> {
+        let mut input = self.input.to_vec();
+        match self.opcode() {
+            Some(Opcode::CreateCq) => {
+                let create = cq::CreateCq::decode(self.input).map_err(|_| self.refuse(3, LIE))?;
+                // The kernel looks the queue up (Linux, mlx5_core_create_cq).
+                if create.cqc.c_eqn != EVENT_QUEUE {
+                    return Err(libc::EINVAL);
+                }
+                Ok(input)
+            }
+            Some(Opcode::Init2RtrQp) => {
+                let mut command = qp::Init2RtrQp::decode(self.input).map_err(|_| self.refuse(3, LIE))?;
+                let path = &mut command.qpc.primary_address_path;
+                let gid = Gid::from_halves(path.rgid_hi, path.rgid_lo);
+                let mac = mac_of(gid);
+                let named = [&path.rmac_47_32.to_be_bytes()[..], &path.rmac_31_0.to_be_bytes()].concat();
+                let index = u32::from(path.src_addr_index);
+                let routable = own.gid(index).is_some_and(|(_, kind)| kind == ib::IBV_GID_TYPE_ROCE_V2);
+                if !routable {
+                    return Err(self.refuse(CommandStatus::BadIndex as u8, LIE));
+                }
+                // Packets to another address would be lost; nobody has to wait for that here.
+                if named != mac {
+                    return Err(self.refuse(CommandStatus::BadParam as u8, LIE));
+                }
+                path.src_addr_index = 0;
+                (path.rgid_hi, path.rgid_lo) = own.own_gid(gid).halves();
+                input = command.encode();
+                Ok(input)
+            }
+            _ => Ok(input),
+        }
+    }
+}
+
+/// 0, or what a program finds in `errno` after a command that the software HCA was given.
+fn answered<T>(result: Result<T, oxshmem_hca::Error>) -> Result<T, i32> {
+    result.map_err(|error| match error {
+        oxshmem_hca::Error::Command { .. } => REFUSED,
+        oxshmem_hca::Error::Dead { .. } => libc::EIO,
+        _ => libc::EINVAL,
+    })
+}
+
+/// Creates an object.
+#[unsafe(no_mangle)]
+pub extern "C" fn mlx5dv_devx_obj_create(
+    context: *mut ib::ibv_context,
+    input: *const c_void,
+    in_len: usize,
+    output: *mut c_void,
+    out_len: usize,
+) -> *mut dv::mlx5dv_devx_obj {
+    // SAFETY: an open context, and the caller's memory.
+    let (own, mut exchange) = unsafe { (Context::of(context), Exchange::new(input, in_len, output, out_len)) };
+    let opcode = exchange.opcode();
+    let made = exchange.lie(own, "mlx5dv_devx_obj_create").and_then(|()| {
+        let input = exchange.translate(own)?;
+        answered(own.hca.obj_create(&input, exchange.output))
+    });
+    match made {
+        Ok(handle) => {
+            count(own, opcode).made();
+            Box::into_raw(Box::new(Object { context, handle, opcode })).cast()
+        }
+        Err(errno) => null(errno),
+    }
+}
+
+/// # Safety
+/// The handle came from [`mlx5dv_devx_obj_create`] and was not destroyed.
+unsafe fn object<'a>(handle: *mut dv::mlx5dv_devx_obj) -> (&'a Object, &'a Context) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let object = &*handle.cast::<Object>();
+        (object, Context::of(object.context))
+    }
+}
+
+/// Changes an object.
+#[unsafe(no_mangle)]
+pub extern "C" fn mlx5dv_devx_obj_modify(
+    handle: *mut dv::mlx5dv_devx_obj,
+    input: *const c_void,
+    in_len: usize,
+    output: *mut c_void,
+    out_len: usize,
+) -> c_int {
+    // SAFETY: an object that is alive, and the caller's memory.
+    let ((object, own), mut exchange) = unsafe { (object(handle), Exchange::new(input, in_len, output, out_len)) };
+    let done = exchange.lie(own, "mlx5dv_devx_obj_modify").and_then(|()| {
+        let input = exchange.translate(own)?;
+        answered(own.hca.obj_modify(object.handle, &input, exchange.output))
+    });
+    done.err().unwrap_or(0)
+}
+
+/// Reads an object's state.
+#[unsafe(no_mangle)]
+pub extern "C" fn mlx5dv_devx_obj_query(
+    handle: *mut dv::mlx5dv_devx_obj,
+    input: *const c_void,
+    in_len: usize,
+    output: *mut c_void,
+    out_len: usize,
+) -> c_int {
+    // SAFETY: an object that is alive, and the caller's memory.
+    let ((object, own), mut exchange) = unsafe { (object(handle), Exchange::new(input, in_len, output, out_len)) };
+    let done = exchange
+        .lie(own, "mlx5dv_devx_obj_query")
+        .and_then(|()| answered(own.hca.obj_query(object.handle, exchange.input, exchange.output)));
+    done.err().unwrap_or(0)
+}
+
+/// Destroys an object, unless others use it.
+#[unsafe(no_mangle)]
+pub extern "C" fn mlx5dv_devx_obj_destroy(handle: *mut dv::mlx5dv_devx_obj) -> c_int {
+    // SAFETY: an object that is alive.
+    let (made, own) = unsafe { object(handle) };
+    // Of a card that is gone the kernel has destroyed everything.
+    if let Err(errno) = answered(own.hca.obj_destroy(made.handle))
+        && own.refuses("").is_none()
+    {
+        return errno;
+    }
+    count(own, made.opcode).gone();
+    // SAFETY: it was a box, and is used no more.
+    drop(unsafe { Box::from_raw(handle.cast::<Object>()) });
+    0
+}
+
+/// Executes a command that concerns no object.
+#[unsafe(no_mangle)]
+pub extern "C" fn mlx5dv_devx_general_cmd(
+    context: *mut ib::ibv_context,
+    input: *const c_void,
+    in_len: usize,
+    output: *mut c_void,
+    out_len: usize,
+) -> c_int {
+    // SAFETY: an open context, and the caller's memory.
+    let (own, mut exchange) = unsafe { (Context::of(context), Exchange::new(input, in_len, output, out_len)) };
+    let done = exchange
+        .lie(own, "mlx5dv_devx_general_cmd")
+        .and_then(|()| answered(own.hca.general_cmd(exchange.input, exchange.output)));
+    if done.is_ok() {
+        change_capabilities(exchange.input, exchange.output);
+    }
+    done.err().unwrap_or(0)
+}
+
+/// Capabilities that lies may change: set, name, bit offset in the answer, width (Linux, mlx5_ifc.h: `cmd_hca_cap`, `atomic_caps`, 0x80 bits
+/// into `query_hca_cap_out`).
+const CAPABILITIES: [(u16, &str, usize, usize); 6] = [
+    (GENERAL_CURRENT, "log_max_qp_sz", 0x80 + 0x88, 8),
+    (GENERAL_CURRENT, "log_max_ra_req_qp", 0x80 + 0x14a, 6),
+    (GENERAL_CURRENT, "log_max_ra_res_qp", 0x80 + 0x15a, 6),
+    (GENERAL_CURRENT, "rc", 0x80 + 0x23f, 1),
+    (ATOMIC_CURRENT, "atomic_req_8b_endianness_mode", 0x80 + 0x40, 2),
+    (ATOMIC_CURRENT, "atomic_operations", 0x80 + 0x90, 16),
+];
+
+fn change_capabilities(input: &[u8], output: &mut [u8]) {
+    let Some(op_mod) = input.get(6..8).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]])) else { return };
+    for (name, value) in lies().numbers("cap") {
+        let Some((set, _, at, width)) = CAPABILITIES.iter().find(|(_, known, ..)| *known == name) else {
+            eprintln!("stand-in: no capability {name}");
+            std::process::abort();
+        };
+        for bit in (0..*width).filter(|_| *set == op_mod) {
+            let one = value >> (width - 1 - bit) & 1 != 0;
+            let mask = 0x80 >> ((at + bit) % 8);
+            let byte = &mut output[(at + bit) / 8];
+            *byte = if one { *byte | mask } else { *byte & !mask };
+        }
+    }
+}

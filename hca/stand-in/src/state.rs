@@ -1,0 +1,266 @@
+//! Devices, open contexts, and what was made of them.
+
+use std::ffi::c_char;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use oxshmem_hca::provider::{Gid, Provider};
+use oxshmem_hca::soft::{FaultPlan, SoftHca, SoftOptions};
+use oxshmem_hca::verbs::sys::ibverbs as ib;
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::lies::Lies;
+use crate::verbs;
+
+/// The event queue of completion vector 0.
+pub(crate) const EVENT_QUEUE: u32 = 7;
+/// Entries of the GID table: link-local and global, each as RoCE v1 and v2.
+pub(crate) const GIDS: u32 = 4;
+/// The upper half of global GIDs: 2001:db8::/64, for documentation.
+pub(crate) const GLOBAL: u64 = 0x2001_0db8_0000_0000;
+
+/// A device of the list; never freed, since contexts name it.
+#[repr(C)]
+pub(crate) struct Device {
+    pub(crate) raw: ib::ibv_device,
+}
+
+// SAFETY: never written after it was made.
+unsafe impl Sync for Device {}
+// SAFETY: as above.
+unsafe impl Send for Device {}
+
+/// What the environment says to do wrong.
+pub(crate) fn lies() -> &'static Lies {
+    static LIES: OnceLock<Lies> = OnceLock::new();
+    LIES.get_or_init(Lies::from_env)
+}
+
+/// The cards of this machine.
+pub(crate) fn devices() -> &'static [Device] {
+    static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
+    DEVICES.get_or_init(|| {
+        let count = match lies().number("device", "none") {
+            Some(_) => 0,
+            None => lies().number("device", "count").unwrap_or(1),
+        };
+        (0..count)
+            .map(|index| {
+                // SAFETY: plain data, for which zeros are a value.
+                let mut raw: ib::ibv_device = unsafe { std::mem::zeroed() };
+                copy_text(&mut raw.name, &format!("mlx5_{index}"));
+                copy_text(&mut raw.dev_name, &format!("uverbs{index}"));
+                Device { raw }
+            })
+            .collect()
+    })
+}
+
+fn copy_text(to: &mut [c_char], text: &str) {
+    for (to, from) in to.iter_mut().zip(text.bytes()) {
+        *to = from as c_char;
+    }
+}
+
+/// How many of a kind there are, and ever were.
+#[derive(Debug, Default)]
+pub(crate) struct Count {
+    made: AtomicU64,
+    live: AtomicI64,
+}
+
+impl Count {
+    pub(crate) fn made(&self) {
+        self.made.fetch_add(1, Ordering::Relaxed);
+        self.live.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn gone(&self) {
+        self.live.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What was made of a context.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) domains: Count,
+    pub(crate) regions: Count,
+    pub(crate) umems: Count,
+    pub(crate) pages: Count,
+    pub(crate) cqs: Count,
+    pub(crate) qps: Count,
+    pub(crate) others: Count,
+    pub(crate) handles: Count,
+}
+
+impl Counts {
+    fn all(&self) -> [(&'static str, &Count); 8] {
+        [
+            ("domains", &self.domains),
+            ("regions", &self.regions),
+            ("umems", &self.umems),
+            ("pages", &self.pages),
+            ("cqs", &self.cqs),
+            ("qps", &self.qps),
+            ("others", &self.others),
+            ("handles", &self.handles),
+        ]
+    }
+
+    /// Everything that was not given back.
+    pub(crate) fn live(&self) -> i64 {
+        self.all().iter().map(|(_, count)| count.live.load(Ordering::Relaxed)).sum()
+    }
+
+    /// A line: process, what is left, and what was made.
+    fn report(&self) -> String {
+        let made = self.all().map(|(name, count)| format!("{name}={}", count.made.load(Ordering::Relaxed)));
+        format!("pid={} live={} {}\n", std::process::id(), self.live(), made.join(" "))
+    }
+}
+
+/// An open context.
+#[repr(C)]
+pub(crate) struct Context {
+    /// What programs see the end of.
+    raw: ib::verbs_context,
+    pub(crate) hca: Arc<SoftHca>,
+    pub(crate) counts: Counts,
+    pub(crate) gone: Arc<AtomicBool>,
+    events: Arc<OwnedFd>,
+    watcher: Mutex<Option<(Arc<AtomicBool>, JoinHandle<()>)>>,
+}
+
+impl Context {
+    /// Opens a card, whose GID is new; its address is the program's handle.
+    pub(crate) fn open(device: *mut ib::ibv_device) -> Result<*mut ib::ibv_context, i32> {
+        let faults = lies().number("vanish", "wqe").map_or_else(String::new, |count| format!("die-after={count}"));
+        let faults = FaultPlan::from_str(&faults).map_err(|_| libc::EINVAL)?;
+        let watched = faults.die_after.is_some();
+        let hca = SoftHca::open(SoftOptions { faults, card_doorbells: true, ..SoftOptions::default() })
+            .map_err(|_| libc::ENOMEM)?;
+        let events = eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| errno.raw_os_error())?;
+        let events = Arc::new(events);
+        let gone = Arc::new(AtomicBool::new(false));
+        // SAFETY: numbers, pointers and functions that may be absent, for which zeros are a value.
+        let mut raw: ib::verbs_context = unsafe { std::mem::zeroed() };
+        raw.sz = size_of::<ib::verbs_context>();
+        raw.query_port = Some(verbs::query_port);
+        raw.context.device = device;
+        raw.context.cmd_fd = -1;
+        raw.context.async_fd = events.as_raw_fd();
+        raw.context.num_comp_vectors = 1;
+        raw.context.abi_compat = std::ptr::without_provenance_mut(usize::MAX);
+        let context = Box::new(Self { raw, hca, counts: Counts::default(), gone, events, watcher: Mutex::new(None) });
+        if watched && let Ok(mut watcher) = context.watcher.lock() {
+            *watcher = Some(context.watch());
+        }
+        let context = Box::into_raw(context);
+        // SAFETY: just made.
+        Ok(unsafe { &raw mut (*context).raw.context })
+    }
+
+    /// The context behind a program's handle.
+    ///
+    /// # Safety
+    /// The handle came from [`open`](Self::open) and was not closed.
+    pub(crate) unsafe fn of<'a>(handle: *mut ib::ibv_context) -> &'a Self {
+        let skip = std::mem::offset_of!(Self, raw) + std::mem::offset_of!(ib::verbs_context, context);
+        // SAFETY: the handle points to that field.
+        unsafe { &*handle.byte_sub(skip).cast::<Self>() }
+    }
+
+    /// Closes it, and writes the report if one was asked for.
+    ///
+    /// # Safety
+    /// As for [`of`](Self::of); the handle is used no more.
+    pub(crate) unsafe fn close(handle: *mut ib::ibv_context) {
+        // SAFETY: the caller's promise.
+        let own = std::ptr::from_ref(unsafe { Self::of(handle) }).cast_mut();
+        // SAFETY: it was a box.
+        let context = unsafe { Box::from_raw(own) };
+        if let Some((stop, thread)) = context.watcher.lock().ok().and_then(|mut watcher| watcher.take()) {
+            stop.store(true, Ordering::Relaxed);
+            let _ = thread.join();
+        }
+        if let Some(path) = lies().text("report", "file")
+            && let Ok(mut file) = OpenOptions::new().append(true).create(true).open(path)
+        {
+            // One write: other processes append to it too.
+            let _ = file.write_all(context.counts.report().as_bytes());
+        }
+    }
+
+    /// Says by an event that the card is gone, once it is.
+    fn watch(&self) -> (Arc<AtomicBool>, JoinHandle<()>) {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (hca, gone, events) = (Arc::clone(&self.hca), Arc::clone(&self.gone), Arc::clone(&self.events));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                if hca.dead().is_some() {
+                    return vanish(&gone, &events);
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        (stop, thread)
+    }
+
+    /// The card is gone.
+    pub(crate) fn vanish(&self) {
+        self.hca.kill();
+        vanish(&self.gone, &self.events);
+    }
+
+    /// Whether a call fails now, and with what: because it is told to, or because the card is gone.
+    pub(crate) fn refuses(&self, call: &str) -> Option<i32> {
+        if self.gone.load(Ordering::Relaxed) {
+            return Some(libc::EIO);
+        }
+        lie_about(call)
+    }
+
+    /// Entry `index` of the port's GID table, and its kind.
+    pub(crate) fn gid(&self, index: u32) -> Option<(Gid, u32)> {
+        let (prefix, low) = self.hca.info().gid.halves();
+        let prefix = if index < 2 { prefix } else { GLOBAL };
+        let kind = if index.is_multiple_of(2) { ib::IBV_GID_TYPE_ROCE_V1 } else { ib::IBV_GID_TYPE_ROCE_V2 };
+        (index < GIDS).then_some((Gid::from_halves(prefix, low), kind))
+    }
+
+    /// The GID by which the software HCA knows the card that others know by `gid`.
+    pub(crate) fn own_gid(&self, gid: Gid) -> Gid {
+        Gid::from_halves(self.hca.info().gid.halves().0, gid.halves().1)
+    }
+}
+
+fn vanish(gone: &AtomicBool, events: &OwnedFd) {
+    if !gone.swap(true, Ordering::Relaxed) {
+        let _ = rustix::io::write(events, &1u64.to_ne_bytes());
+    }
+}
+
+/// The errno with which a function is told to fail.
+pub(crate) fn lie_about(call: &str) -> Option<i32> {
+    lies().occurs("errno", call).and_then(|errno| i32::try_from(errno).ok())
+}
+
+/// The hardware address of the card with this GID: the software HCA derives it so (a locally administered one).
+pub(crate) fn mac_of(gid: Gid) -> [u8; 6] {
+    let low = gid.halves().1.to_be_bytes();
+    [low[2] & 0xfc | 2, low[3], low[4], low[5], low[6], low[7]]
+}
+
+/// Sets `errno`, and answers null.
+pub(crate) fn null<T>(errno: i32) -> *mut T {
+    // SAFETY: the thread's own errno.
+    unsafe { *libc::__errno_location() = errno };
+    std::ptr::null_mut()
+}

@@ -1,0 +1,117 @@
+//! What a probe found.
+
+use serde::Serialize;
+
+/// What a finding means for the configuration in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// Nothing to look at here, or nothing that is needed.
+    Skip,
+    /// As it should be.
+    Ok,
+    /// It works, with less than the machine could do, or nobody knows.
+    Warn,
+    /// What the configuration asks for cannot be had.
+    Fail,
+}
+
+impl Outcome {
+    /// As it is printed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Skip => "skip",
+            Self::Ok => "ok",
+            Self::Warn => "warn",
+            Self::Fail => "FAIL",
+        }
+    }
+}
+
+/// One line of the report.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What was looked at, as in `gpu.driver`.
+    pub probe: &'static str,
+    /// Which of several it was, as in `GPU 0`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub subject: String,
+    /// How it is.
+    pub result: Outcome,
+    /// What was seen.
+    pub reason: String,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+}
+
+impl Finding {
+    fn new(probe: &'static str, result: Outcome, reason: impl Into<String>) -> Self {
+        // Texts of libraries may have lines.
+        let reason = reason.into().replace('\n', " ");
+        Self { probe, subject: String::new(), result, reason, remedy: None }
+    }
+
+    /// All is well.
+    pub fn ok(probe: &'static str, reason: impl Into<String>) -> Self {
+        Self::new(probe, Outcome::Ok, reason)
+    }
+
+    /// There is nothing to look at.
+    pub fn skip(probe: &'static str, reason: impl Into<String>) -> Self {
+        Self::new(probe, Outcome::Skip, reason)
+    }
+
+    /// Something that wants a remedy, unless it does not matter.
+    pub fn bad(probe: &'static str, result: Outcome, reason: impl Into<String>, remedy: impl Into<String>) -> Self {
+        let remedy = (result >= Outcome::Warn).then(|| remedy.into());
+        Self { remedy, ..Self::new(probe, result, reason) }
+    }
+
+    /// Of this one.
+    pub fn of(mut self, subject: impl Into<String>) -> Self {
+        self.subject = subject.into();
+        self
+    }
+}
+
+/// How much the configuration wants of a kind of hardware.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Want {
+    /// It is not used even if it is there.
+    No,
+    /// It is used if it is there.
+    IfThere,
+    /// Nothing works without.
+    Must,
+}
+
+impl Want {
+    /// What it means that there is none.
+    pub fn absent(self) -> Outcome {
+        match self {
+            Self::No | Self::IfThere => Outcome::Skip,
+            Self::Must => Outcome::Fail,
+        }
+    }
+
+    /// What it means that it is there and cannot be used, where programs go on without.
+    pub fn broken(self) -> Outcome {
+        match self {
+            Self::No => Outcome::Skip,
+            Self::IfThere => Outcome::Warn,
+            Self::Must => Outcome::Fail,
+        }
+    }
+}
+
+/// What the configuration wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wants {
+    /// A GPU.
+    pub gpu: Want,
+    /// An RDMA card.
+    pub card: Want,
+    /// That card to be a ConnectX with mlx5 objects, not verbs.
+    pub mlx5: bool,
+}

@@ -1,0 +1,99 @@
+//! `oxshmem-info`: what OxSHMEM is, how it is configured, and what this machine can do.
+
+mod about;
+mod devices;
+mod doctor;
+mod paths;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+use oxshmem::Config;
+use serde::Serialize;
+
+/// Shows the version, the build, the configuration in force with where each value came from, and the machine's GPUs and RDMA cards.
+///
+/// Exit status: 0 when all went well, and `doctor` found that what the configuration asks for can be had; 1 when `doctor` found that it
+/// cannot, or PEs of `paths` failed; 2 when an argument or (except for `doctor`, which reports it) an OXSHMEM_* variable is wrong.
+#[derive(Debug, Parser)]
+#[command(name = "oxshmem-info", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// Write JSON.
+    #[arg(long, global = true)]
+    json: bool,
+    /// Seconds that each probe of a driver may take.
+    #[arg(long, global = true, value_name = "S", value_parser = seconds, default_value = "5")]
+    deadline: Duration,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Tries what PEs need of this machine, and says what is missing, why, and what to do.
+    Doctor,
+    /// Starts PEs and shows how each reaches the others; under oxrun it is the PE's program.
+    Paths {
+        /// Number of PEs.
+        #[arg(short = 'n', long = "npes", value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
+        npes: u32,
+    },
+    /// Asks a driver, in a process of its own.
+    #[command(hide = true)]
+    Probe {
+        #[command(subcommand)]
+        probe: doctor::Probe,
+    },
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let (least, most) = (0.01, 600.0);
+    match text.parse::<f64>() {
+        Ok(seconds) if (least..=most).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err(format!("expected seconds, {least} to {most}, like 5 or 0.5")),
+    }
+}
+
+/// Prints a value as JSON or as text. Nobody has to read it to the end.
+fn show(json: bool, value: &impl Serialize, text: impl FnOnce() -> String) {
+    let text = if json {
+        serde_json::to_string_pretty(value).unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}"))
+    } else {
+        text()
+    };
+    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match &arguments.command {
+        Some(Command::Probe { probe }) => {
+            probe.run();
+            ExitCode::SUCCESS
+        }
+        Some(Command::Doctor) => {
+            let report = doctor::examine(Config::from_env(), &doctor::Root::new("/"), arguments.deadline);
+            show(arguments.json, &report, || report.text());
+            ExitCode::from(u8::from(!report.is_ready()))
+        }
+        command => {
+            let config = match Config::from_env() {
+                Ok(config) => config,
+                Err(error) => {
+                    eprintln!("oxshmem-info: {error}");
+                    return ExitCode::from(2);
+                }
+            };
+            match command {
+                Some(Command::Paths { npes }) => paths::run(config, *npes, arguments.json),
+                _ => {
+                    let about = about::About::new(&config, &doctor::Root::new("/"), arguments.deadline);
+                    show(arguments.json, &about, || about.text());
+                    ExitCode::SUCCESS
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! Opens the HCA, and settles together with all PEs which kind it is and who posts to it.
+
+use std::fmt::Display;
+use std::os::fd::AsFd;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use oxshmem_hca::mlx5::{self, Mlx5Hca, Mlx5Options};
+use oxshmem_hca::objects::{Uar, Umem, query_caps};
+use oxshmem_hca::prm::caps::{
+    ATOMIC_OP_EXTENDED_CMP_SWAP, ATOMIC_OP_EXTENDED_FETCH_ADD, ATOMIC_SIZE_4, ATOMIC_SIZE_8, AtomicCaps, GeneralCaps,
+};
+use oxshmem_hca::provider::{Access, Attempt, Provider, UmemSource};
+use oxshmem_hca::soft::{AcceleratorMemory, FaultPlan, HOST_DOORBELL_BYTES, SoftHca, SoftOptions};
+
+use super::ringing::Way;
+use super::{NetworkKind, Plan, TransportError, selection};
+use crate::Result;
+use crate::bootstrap::Bootstrap;
+use crate::config::{self, Choice, Config, Doorbell, Hca, Transport};
+use crate::device::{Device, HostMemory};
+
+/// An open HCA.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub provider: Arc<dyn Provider>,
+    /// Whether all PEs' HCAs do atomics that are atomic with those of CPUs and GPUs.
+    pub coherent: bool,
+    /// Whether it has masked atomics, and those of four bytes.
+    pub extended_atomics: bool,
+    /// log2 of the reads and atomics that a queue pair may have in flight, in either direction.
+    pub log_max_rd_atomic: u8,
+    /// How device code rings.
+    pub way: Way,
+    /// Whether queues have to lie in memory of the host, as the card cannot reach them in that of the device.
+    pub queues_on_host: bool,
+    /// What was tried on the way to it, apart from what the provider itself tried.
+    pub attempts: Vec<Attempt>,
+}
+
+/// What a PE could do, as it tells the others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Vote {
+    /// Name of the provider it has opened.
+    provider: String,
+    /// Whether device code can post to it.
+    device_posts: bool,
+    /// Whether its atomics are coherent.
+    coherent: bool,
+    /// Why not, where something is not to be had.
+    reason: String,
+}
+
+impl Vote {
+    fn to_bytes(&self) -> Vec<u8> {
+        let flags = u8::from(self.device_posts) | u8::from(self.coherent) << 1;
+        [&[flags, self.provider.len() as u8], self.provider.as_bytes(), self.reason.as_bytes()].concat()
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (flags, len) = (*bytes.first()?, usize::from(*bytes.get(1)?));
+        let (provider, reason) = bytes.get(2..)?.split_at_checked(len)?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (flags < 4).then(|| Self {
+            provider: text(provider),
+            device_posts: flags & 1 != 0,
+            coherent: flags & 2 != 0,
+            reason: text(reason),
+        })
+    }
+}
+
+/// Opens the HCA that the plan's network needs, if it needs one. Where the configuration leaves it open, all PEs use ConnectX cards if each has one, and
+/// the software HCA otherwise; and the proxy posts if some card cannot be posted to by device code. Collective.
+pub(crate) fn open(
+    config: &Config,
+    bootstrap: &Bootstrap,
+    device: &dyn Device,
+    plan: Plan,
+) -> Result<(Plan, Option<Opened>)> {
+    let Some(kind) = plan.network else { return Ok((plan, None)) };
+    if matches!(config.hca(), Hca::Verbs { .. }) {
+        return match kind {
+            // They are opened with their own calls.
+            NetworkKind::Ibrc => Ok((plan, None)),
+            NetworkKind::Ibgda => Err(TransportError::NotAvailable {
+                name: "OXSHMEM_HCA=verbs with work requests that device code posts (OXSHMEM_TRANSPORT=ibgda)",
+                remedy: "use OXSHMEM_TRANSPORT=ibrc, or OXSHMEM_HCA=soft",
+            }
+            .into()),
+        };
+    }
+    let log_depth = config.send_queue_depth(bootstrap.size()).trailing_zeros();
+    let (candidate, reason) = candidate(config, bootstrap, device, kind)?;
+    let mut candidate = candidate;
+    let mut vote = Vote {
+        provider: candidate.as_ref().map_or("none", |opened| opened.provider.info().provider).to_owned(),
+        device_posts: kind == NetworkKind::Ibgda,
+        coherent: candidate.as_ref().is_none_or(|opened| opened.coherent),
+        reason,
+    };
+    if let Some(opened) = &mut candidate
+        && kind == NetworkKind::Ibgda
+        && let Err(error) = prepare_for_device(config, device, opened, log_depth)
+    {
+        if config.transport() == Transport::Ibgda {
+            return Err(error);
+        }
+        vote.device_posts = false;
+        vote.reason = error.to_string();
+    }
+
+    let votes = bootstrap.allgather("HCA", &vote.to_bytes())?;
+    let votes =
+        votes.iter().enumerate().map(|(pe, bytes)| Vote::from_bytes(bytes).ok_or(TransportError::Address { pe }));
+    let votes: Vec<Vote> = votes.collect::<std::result::Result<_, _>>()?;
+    let without = votes.iter().position(|vote| vote.provider == "none");
+    let mut opened = match (candidate, without) {
+        (Some(opened), None) => opened,
+        (candidate, _) => {
+            // Only where the configuration leaves it open.
+            drop(candidate);
+            let pe = without.unwrap_or_default();
+            tracing::info!(
+                "the software HCA is used: PE {pe} has no ConnectX card that it can use: {}",
+                votes[pe].reason
+            );
+            vote.device_posts = kind == NetworkKind::Ibgda;
+            soft(config, device, kind)?
+        }
+    };
+    if without.is_none()
+        && let Some(pe) = votes.iter().position(|other| other.provider != vote.provider)
+    {
+        let what = format!(
+            "this PE uses {}, PE {pe} uses {}; give all PEs the same OXSHMEM_HCA",
+            vote.provider, votes[pe].provider
+        );
+        return Err(hca_error(opened.provider.as_ref(), what));
+    }
+    opened.coherent = without.is_some() || votes.iter().all(|vote| vote.coherent);
+    let mut plan = plan;
+    if without.is_none()
+        && kind == NetworkKind::Ibgda
+        && let Some(pe) = votes.iter().position(|vote| !vote.device_posts)
+    {
+        tracing::warn!("the CPU proxy posts for all PEs, as device code cannot on PE {pe}: {}", votes[pe].reason);
+        let reason = format!("PE {pe}: {}", votes[pe].reason);
+        opened.attempts.push(Attempt { what: "work requests posted by device code".into(), outcome: Err(reason) });
+        plan.network = Some(NetworkKind::Ibrc);
+    }
+    if plan.network == Some(NetworkKind::Ibrc) {
+        check_queues(&opened, log_depth)?;
+    }
+    for attempt in &opened.attempts {
+        tracing::info!(pe = bootstrap.rank(), "{attempt}");
+    }
+    Ok((plan, Some(opened)))
+}
+
+/// Opens what the configuration asks for; nothing, with the reason, where it leaves the choice open and there is no card.
+fn candidate(
+    config: &Config,
+    bootstrap: &Bootstrap,
+    device: &dyn Device,
+    kind: NetworkKind,
+) -> Result<(Option<Opened>, String)> {
+    match config.hca() {
+        Hca::Soft | Hca::Null => Ok((Some(soft(config, device, kind)?), String::new())),
+        Hca::Auto => match card(config, bootstrap, device) {
+            Ok(opened) => Ok((Some(opened), String::new())),
+            // What the others have to say about a failure of the job is more to the point.
+            Err(error @ crate::Error::Bootstrap(_)) => Err(error),
+            Err(error) => Ok((None, error.to_string())),
+        },
+        Hca::Mlx5 { .. } | Hca::Verbs { .. } => match card(config, bootstrap, device) {
+            Ok(opened) => Ok((Some(opened), String::new())),
+            Err(crate::Error::Hca(source)) => {
+                Err(TransportError::Asked { hca: config.hca().to_string(), source: Box::new(source) }.into())
+            }
+            Err(error) => Err(error),
+        },
+    }
+}
+
+/// Opens the card that falls to this PE. Collective.
+fn card(config: &Config, bootstrap: &Bootstrap, device: &dyn Device) -> Result<Opened> {
+    let chosen = selection::choose(config, bootstrap, device);
+    // What is missing altogether says more than that nothing could be chosen.
+    mlx5::check_libraries()?;
+    let chosen = chosen?;
+    let gid_index = match config.ib_gid_index() {
+        Choice::Auto => None,
+        Choice::Given(index) => Some(index),
+    };
+    let options = Mlx5Options { device: &chosen.device, port: chosen.port.unwrap_or(1), gid_index };
+    let card = Mlx5Hca::open(&options)?;
+    let (general, atomic) = *card.capabilities();
+    tracing::info!(pe = bootstrap.rank(), device = chosen.device, port = options.port, gid = %card.info().gid, "ConnectX card");
+    Opened::new(card, &general, &atomic)
+}
+
+impl Opened {
+    fn new(provider: Arc<dyn Provider>, general: &GeneralCaps, atomic: &AtomicCaps) -> Result<Self> {
+        let operations = ATOMIC_OP_EXTENDED_CMP_SWAP | ATOMIC_OP_EXTENDED_FETCH_ADD;
+        let sizes = ATOMIC_SIZE_4 | ATOMIC_SIZE_8;
+        let missing = if !general.rc {
+            Some("it has no RC transport; use another card, or OXSHMEM_HCA=soft")
+        } else if atomic.atomic_req_8b_endianness_mode != 1 {
+            Some(
+                "it keeps 8-byte atomics big-endian in memory; its driver sets the host's byte order if the firmware allows it: update the \
+                 firmware, or use OXSHMEM_HCA=soft",
+            )
+        } else {
+            None
+        };
+        if let Some(what) = missing {
+            return Err(hca_error(provider.as_ref(), what.to_owned()));
+        }
+        Ok(Self {
+            coherent: provider.info().coherent_atomics,
+            extended_atomics: atomic.atomic_operations & operations == operations
+                && atomic.atomic_size_qp & sizes == sizes,
+            log_max_rd_atomic: general.log_max_ra_req_qp.min(general.log_max_ra_res_qp).min(7),
+            way: Way::Memory,
+            queues_on_host: false,
+            attempts: Vec::new(),
+            provider,
+        })
+    }
+}
+
+fn hca_error(provider: &dyn Provider, what: String) -> crate::Error {
+    TransportError::Hca { device: provider.info().device.clone(), what }.into()
+}
+
+fn check_queues(opened: &Opened, log_depth: u32) -> Result<()> {
+    let (general, _) = query_caps(opened.provider.as_ref())?;
+    if u32::from(general.log_max_qp_sz) >= log_depth {
+        return Ok(());
+    }
+    let what = format!(
+        "its queues have at most {} blocks, {} are asked for; lower OXSHMEM_QP_DEPTH",
+        1u64 << general.log_max_qp_sz.min(63),
+        1u64 << log_depth
+    );
+    Err(hca_error(opened.provider.as_ref(), what))
+}
+
+/// Finds out whether device code can post and how it rings: by itself, or through a thread of the CPU.
+fn prepare_for_device(config: &Config, device: &dyn Device, opened: &mut Opened, log_depth: u32) -> Result<()> {
+    check_queues(opened, log_depth)?;
+    if !opened.extended_atomics {
+        let what = "it has 8-byte atomics without masks alone, and device code posts masked ones; update the card's firmware, or let the CPU \
+                    proxy post (OXSHMEM_TRANSPORT=ibrc), which does without";
+        return Err(hca_error(opened.provider.as_ref(), what.to_owned()));
+    }
+    let page = Uar::alloc(&opened.provider)?;
+    if !page.page().device_registers {
+        return Ok(());
+    }
+    if let Err(error) = try_queues(device, &opened.provider) {
+        let what = "queues in memory of the device".to_owned();
+        opened.attempts.push(Attempt { what, outcome: Err(error.to_string()) });
+        let what = "queues in memory of the host".to_owned();
+        opened.attempts.push(Attempt { what, outcome: Ok("in use".to_owned()) });
+        opened.queues_on_host = true;
+    }
+    let mut tried = |what: &str, outcome: std::result::Result<&str, &dyn Display>| {
+        let outcome = outcome.map(ToOwned::to_owned).map_err(ToString::to_string);
+        opened.attempts.push(Attempt { what: what.to_owned(), outcome });
+    };
+    const DEVICE: &str = "doorbells rung by device code";
+    const THREAD: &str = "doorbells rung by a thread of the CPU";
+    if config.ibgda_doorbell() == Doorbell::Cpu {
+        tried(DEVICE, Err(&"OXSHMEM_IBGDA_DOORBELL=cpu says so"));
+        tried(THREAD, Ok("in use"));
+        opened.way = Way::Thread;
+        return Ok(());
+    }
+    match device.map_registers(page.page().base) {
+        Ok(_) => {
+            tried(DEVICE, Ok("in use"));
+            opened.way = Way::Mapped;
+        }
+        Err(error) if config.ibgda_doorbell() == Doorbell::Gpu => {
+            let what = format!("OXSHMEM_IBGDA_DOORBELL=gpu, but {error}");
+            return Err(hca_error(opened.provider.as_ref(), what));
+        }
+        Err(error) => {
+            tried(DEVICE, Err(&error));
+            tried(THREAD, Ok("in use"));
+            opened.way = Way::Thread;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the card can be given memory of the device for queues; tried with a little of it.
+fn try_queues(device: &dyn Device, provider: &Arc<dyn Provider>) -> Result<()> {
+    let bytes = device.granularity();
+    let memory = device.allocate(bytes)?;
+    let space = device.reserve(bytes)?;
+    space.map(memory.as_fd(), 0, bytes)?;
+    let source = UmemSource::Fd {
+        fd: memory.as_fd(),
+        offset: 0,
+        len: usize::try_from(bytes).unwrap_or(usize::MAX),
+        addr: space.base() as *mut u8,
+        device: device.exporter(),
+    };
+    // SAFETY: the memory is unmapped after this, and nobody uses it.
+    let umem = unsafe { Umem::register(provider, source, Access::LOCAL) }?;
+    Ok(umem.close()?)
+}
+
+/// Host memory as the software HCA's kernel is given it.
+#[derive(Debug)]
+struct HostDoorbells(Box<dyn HostMemory>);
+
+impl AcceleratorMemory for HostDoorbells {
+    fn address(&self) -> u64 {
+        self.0.address() as u64
+    }
+}
+
+/// Opens the software HCA.
+fn soft(config: &Config, device: &dyn Device, kind: NetworkKind) -> Result<Opened> {
+    let faults = FaultPlan::from_str(config.soft_faults()).map_err(TransportError::Faults)?;
+    let null = *config.hca() == Hca::Null;
+    let reachable = device.gpu().is_none();
+    let kernel = match config.soft_engine() {
+        config::SoftEngine::Auto => null || !reachable,
+        config::SoftEngine::Kernel => true,
+        config::SoftEngine::Thread if reachable => false,
+        config::SoftEngine::Thread => {
+            return Err(TransportError::NotAvailable {
+                name: "OXSHMEM_SOFT_ENGINE=thread on the `cuda` device, whose queues the CPU cannot reach,",
+                remedy: "use kernel or auto",
+            }
+            .into());
+        }
+    };
+    let accelerator = kernel.then(|| device.accelerator()).transpose()?;
+    let host_doorbells = if kernel && kind == NetworkKind::Ibrc {
+        let memory = HostDoorbells(device.host_memory(HOST_DOORBELL_BYTES as u64)?);
+        Some(Arc::new(memory) as Arc<dyn AcceleratorMemory>)
+    } else {
+        None
+    };
+    let options = SoftOptions { faults, accelerator, host_doorbells, null, ..SoftOptions::default() };
+    let options = if config.soft_trace() { options.traced() } else { options };
+    let hca = SoftHca::open(options)?;
+    let (general, atomic) = query_caps(hca.as_ref())?;
+    Opened::new(hca, &general, &atomic)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn votes_survive(provider in "[a-z0-9]{0,8}", device_posts: bool, coherent: bool, reason in ".{0,80}") {
+            let vote = Vote { provider, device_posts, coherent, reason };
+            prop_assert_eq!(Vote::from_bytes(&vote.to_bytes()), Some(vote));
+        }
+
+        #[test]
+        fn any_bytes_are_a_vote_or_not(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            let _ = Vote::from_bytes(&bytes);
+        }
+    }
+}

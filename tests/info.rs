@@ -1,0 +1,343 @@
+//! `oxshmem-info` as people run it, on machines that lack one thing or another.
+#![allow(clippy::unwrap_used)]
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use rustix::process::{Resource, Rlimit, geteuid, setrlimit};
+use serde_json::Value;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_oxshmem-info");
+
+fn program(args: &[&str]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.args(args);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("OXSHMEM_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// The JSON report of a doctor that ended as its `ready` says, whose parts are all there.
+fn doctor(command: &mut Command) -> Value {
+    let output = command.args(["doctor", "--json"]).output().unwrap();
+    let text = stdout(&output);
+    let report: Value = serde_json::from_str(&text).unwrap_or_else(|error| {
+        panic!("{error}: {text}\n{}", String::from_utf8_lossy(&output.stderr));
+    });
+    let ready = report["ready"].as_bool().unwrap();
+    assert_eq!(output.status.code(), Some(i32::from(!ready)), "{text}");
+    assert!(report["version"].is_string() && report["seconds"].is_f64());
+    let findings = report["findings"].as_array().unwrap();
+    for finding in findings {
+        let result = finding["result"].as_str().unwrap();
+        assert!(["ok", "warn", "fail", "skip"].contains(&result), "{finding}");
+        let reason = finding["reason"].as_str().unwrap();
+        assert!(!reason.is_empty() && !reason.contains('\n'), "{finding}");
+        assert!(!reason.contains("panicked"), "{finding}");
+        assert_eq!(finding["remedy"].is_string(), ["warn", "fail"].contains(&result), "{finding}");
+    }
+    for probe in [
+        "configuration",
+        "system.sharing",
+        "system.memlock",
+        "container.kind",
+        "gpu.bus",
+        "rdma.bus",
+        "rdma.libibverbs",
+        "rdma.libmlx5",
+    ] {
+        assert!(findings.iter().any(|finding| finding["probe"] == probe), "no {probe}: {text}");
+    }
+    assert_eq!(findings.iter().all(|finding| finding["result"] != "fail"), ready);
+    for path in report["paths"].as_array().unwrap() {
+        assert!(["ready", "missing", "unconfirmed"].contains(&path["state"].as_str().unwrap()), "{path}");
+    }
+    report
+}
+
+fn finding<'a>(report: &'a Value, probe: &str) -> &'a Value {
+    report["findings"].as_array().unwrap().iter().find(|finding| finding["probe"] == probe).unwrap_or(&Value::Null)
+}
+
+/// A folder that is gone when the test is.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("oxshmem-info-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755)).unwrap();
+        Self(folder)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn the_machine_as_it_is() {
+    let report = doctor(&mut program(&[]));
+    assert_eq!(finding(&report, "configuration")["result"], "ok");
+    assert_eq!(report["paths"][0]["state"], "ready", "{report:#}");
+    println!("doctor took {} s", report["seconds"]);
+    // The same for people, with a line that says how it ended.
+    let output = program(&["doctor"]).output().unwrap();
+    let text = stdout(&output);
+    let verdict = text.lines().last().unwrap();
+    assert!(verdict.starts_with(if output.status.success() { "ready: " } else { "NOT READY: " }), "{text}");
+}
+
+#[test]
+fn what_the_configuration_asks_for_decides() {
+    // What no machine has.
+    let report = doctor(program(&[]).env("OXSHMEM_HCA", "verbs:no_such_card"));
+    let selected = finding(&report, "rdma.selection");
+    assert_eq!(selected["result"], "fail");
+    assert!(selected["reason"].as_str().unwrap().contains("there is no RDMA device no_such_card"), "{selected}");
+    let report = doctor(program(&[]).env("OXSHMEM_HCA", "mlx5").env("OXSHMEM_HCA_DEVICES", "mlx5_77"));
+    assert_eq!(report["ready"], false);
+    // Nothing but the CPU is asked for.
+    let report = doctor(program(&[]).env("OXSHMEM_HCA", "soft").env("OXSHMEM_DEVICE", "cpu"));
+    assert_eq!(report["ready"], true, "{report:#}");
+}
+
+#[test]
+fn wrong_variables_are_findings_of_the_doctor_and_errors_elsewhere() {
+    for (vars, words) in [
+        (vec![("OXSHMEM_QP_DEPHT", "1")], "did you mean OXSHMEM_QP_DEPTH?"),
+        (
+            vec![("OXSHMEM_HCA", "mlx5:mlx5_0"), ("OXSHMEM_HCA_DEVICES", "mlx5_1")],
+            "contradicts OXSHMEM_HCA_DEVICES=mlx5_1",
+        ),
+        (vec![("OXSHMEM_HCA_DEVICES", "0=")], "OXSHMEM_HCA_DEVICES=0=: expected a list"),
+    ] {
+        let report = doctor(program(&[]).envs(vars.clone()));
+        let configuration = finding(&report, "configuration");
+        assert_eq!(configuration["result"], "fail");
+        assert!(configuration["reason"].as_str().unwrap().contains(words), "{configuration}");
+        let output = program(&[]).envs(vars).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{error}");
+        assert!(error.contains(words) && error.lines().count() == 1, "{error}");
+    }
+    assert_eq!(program(&["--deadline", "0"]).output().unwrap().status.code(), Some(2));
+    assert_eq!(program(&["nonsense"]).output().unwrap().status.code(), Some(2));
+}
+
+#[test]
+fn libraries_that_are_none_are_findings() {
+    let folder = Folder::new("libraries");
+    let system = ["/lib/x86_64-linux-gnu/libm.so.6", "/lib64/libm.so.6", "/lib/aarch64-linux-gnu/libm.so.6"];
+    let other = system.iter().find(|path| Path::new(path).exists());
+    // Text; then a library of another kind.
+    for (name, wrong) in [("text", None), ("other", other)] {
+        if name == "other" && wrong.is_none() {
+            println!("skipped: no libm where it usually is");
+            continue;
+        }
+        for library in ["libibverbs.so.1", "libmlx5.so.1", "libcuda.so", "libcuda.so.1"] {
+            let at = folder.0.join(library);
+            match wrong {
+                None => std::fs::write(&at, "not a library\n").unwrap(),
+                Some(path) => drop(std::fs::copy(path, &at).unwrap()),
+            }
+        }
+        let report = doctor(program(&[]).env("LD_LIBRARY_PATH", &folder.0).env("OXSHMEM_HCA", "mlx5"));
+        for probe in ["rdma.libibverbs", "rdma.libmlx5"] {
+            let said = finding(&report, probe);
+            assert_eq!(said["result"], "fail", "{name}: {said}");
+            let words = if wrong.is_none() { "cannot be loaded" } else { "has no" };
+            assert!(said["reason"].as_str().unwrap().contains(words), "{name}: {said}");
+        }
+        if wrong.is_some() {
+            let said = finding(&report, "gpu.libcuda");
+            assert!(said["reason"].as_str().unwrap().contains("libcuda lacks cuDriverGetVersion"), "{said}");
+            // A PE says it too, and goes on with the other device.
+            let mut job = program(&["paths", "-n", "1", "--json"]);
+            let job = job.env("LD_LIBRARY_PATH", &folder.0).env("OXSHMEM_HEAP_MAX", "64M").output().unwrap();
+            let warned = String::from_utf8_lossy(&job.stderr);
+            assert!(job.status.success() && warned.contains("not the NVIDIA driver"), "{warned}");
+        }
+    }
+}
+
+#[test]
+fn libraries_that_crash_or_hang_are_findings() {
+    let folder = Folder::new("crash");
+    let build = |body: &str, library: &str| {
+        let source = folder.0.join("library.c");
+        std::fs::write(&source, format!("#include <stdlib.h>\n#include <unistd.h>\n__attribute__((constructor)) static void begin(void) {{ {body} }}\n")).unwrap();
+        let built =
+            Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(folder.0.join(library)).arg(&source).status();
+        built.is_ok_and(|status| status.success())
+    };
+    if !build("abort();", "libmlx5.so.1") || !build("for (;;) sleep(1);", "libibverbs.so.1") {
+        println!("skipped: no C compiler");
+        return;
+    }
+    let mut command = program(&["--deadline", "0.3"]);
+    let report = doctor(command.env("LD_LIBRARY_PATH", &folder.0).env("OXSHMEM_HCA", "mlx5"));
+    let said = finding(&report, "rdma.libibverbs")["reason"].as_str().unwrap();
+    assert!(said.contains("no answer after 0.3 s"), "{said}");
+    let said = finding(&report, "rdma.libmlx5")["reason"].as_str().unwrap();
+    assert!(said.contains("signal 6"), "{said}");
+}
+
+/// What the doctor says of a card of the stand-in for rdma-core, which has the lies told to it; the functions are missing in its libraries.
+fn stand_in(folder: &Folder, lies: &str, missing: &[&str]) -> Value {
+    oxshmem_stand_in::install(&folder.0, missing).unwrap();
+    let mut command = program(&[]);
+    // Its card has no trace in sysfs, so it is named.
+    let command = command.env("OXSHMEM_HCA", "mlx5:mlx5_0").env(oxshmem_stand_in::VARIABLE, lies);
+    doctor(command.env("LD_LIBRARY_PATH", &folder.0))
+}
+
+#[test]
+fn a_card_is_used_as_jobs_use_it() {
+    let folder = Folder::new("card");
+    let report = stand_in(&folder, "", &[]);
+    for (probe, words) in [
+        ("rdma.libibverbs", "devices mlx5_0"),
+        ("rdma.libmlx5", "libmlx5.so.1"),
+        ("rdma.devx", "commands reach the card: port 1"),
+        ("rdma.uar", "a page of doorbell registers"),
+        ("rdma.host-memory", "by address"),
+    ] {
+        let said = finding(&report, probe);
+        assert_eq!(said["result"], "ok", "{said}");
+        assert!(said["reason"].as_str().unwrap().contains(words), "{said}");
+    }
+    for (lies, missing, probe, words) in [
+        // EOPNOTSUPP, EACCES, ENOMEM, EFAULT.
+        ("errno:mlx5dv_open_device=95", "", "rdma.devx", "no DevX context"),
+        ("errno:mlx5dv_open_device=13", "", "rdma.devx", "cannot be opened"),
+        ("port:down=1", "", "rdma.devx", "is DOWN"),
+        ("device:none=1", "", "rdma.devx", "no RDMA device"),
+        ("device:foreign=1", "", "rdma.devx", "no ConnectX card that libmlx5 drives"),
+        ("status:QUERY_HCA_CAP=0x3", "", "rdma.devx", "QUERY_HCA_CAP failed"),
+        ("errno:mlx5dv_devx_umem_reg_ex.address=14", "", "rdma.host-memory", "cannot be registered"),
+        ("", "mlx5dv_devx_alloc_uar", "rdma.libmlx5", "has no mlx5dv_devx_alloc_uar"),
+    ] {
+        let missing: &[&str] = if missing.is_empty() { &[] } else { &[missing] };
+        let report = stand_in(&folder, lies, missing);
+        let said = finding(&report, probe);
+        assert_eq!(said["result"], "fail", "{lies}: {said}");
+        assert!(said["reason"].as_str().unwrap().contains(words), "{lies}: {said}");
+    }
+}
+
+#[test]
+fn an_unprivileged_user_with_little_memory_to_lock_gets_the_same_answers() {
+    let mut command = program(&[]);
+    let folder = Folder::new("user");
+    if geteuid().is_root() {
+        // Where nobody may look into the build's folders.
+        let copy = folder.0.join("oxshmem-info");
+        std::fs::copy(PROGRAM, &copy).unwrap();
+        std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let mut unprivileged = Command::new(copy);
+        unprivileged.uid(65534).gid(65534).current_dir("/");
+        command = unprivileged;
+    }
+    // SAFETY: a system call, and nothing else, between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            let limit = Some(64 << 10);
+            Ok(setrlimit(Resource::Memlock, Rlimit { current: limit, maximum: limit })?)
+        });
+    }
+    let report = doctor(&mut command);
+    let limit = finding(&report, "system.memlock")["reason"].as_str().unwrap();
+    assert!(limit.contains("may lock 64 KiB"), "{limit}");
+    assert_eq!(report["paths"][0]["state"], "ready", "{report:#}");
+}
+
+#[test]
+fn a_machine_that_hides_sys_and_dev_is_survived() {
+    let script = format!("mount -t tmpfs none /sys && mount -t tmpfs none /dev/shm && exec {PROGRAM} \"$@\"");
+    let tried = Command::new("unshare").args(["-m", "true"]).status();
+    if !tried.is_ok_and(|status| status.success()) {
+        println!("skipped: this user may not make mount namespaces");
+        return;
+    }
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", &script, "sh"]).env("OXSHMEM_HCA", "mlx5");
+    let report = doctor(&mut command);
+    assert_eq!(finding(&report, "rdma.devices")["result"], "fail");
+    assert_eq!(report["paths"][0]["state"], "ready", "{report:#}");
+}
+
+#[test]
+fn the_configuration_is_shown_with_its_origins() {
+    let output = program(&["--json"]).env("OXSHMEM_HEAP_CHUNK", "2M").output().unwrap();
+    let about: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert!(about["build"]["abi_version"].as_u64().unwrap() > 0);
+    let setting = |name: &str| {
+        let all = about["configuration"].as_array().unwrap();
+        all.iter().find(|setting| setting["name"] == name).unwrap().clone()
+    };
+    assert_eq!(
+        (setting("OXSHMEM_HEAP_CHUNK")["value"].as_str(), setting("OXSHMEM_HEAP_CHUNK")["origin"].as_str()),
+        (Some("2M"), Some("environment"))
+    );
+    assert_eq!(setting("OXSHMEM_HEAP_MAX")["origin"], "default");
+    let depth = setting("OXSHMEM_QP_DEPTH");
+    assert!(depth["origin"] == "derived" && depth["note"].as_str().unwrap().contains("8192 with 2 PEs"), "{depth}");
+    let gpus = about["devices"]["gpus"].as_array().unwrap().len();
+    assert_eq!(about["devices"]["no_gpu"].is_string(), gpus == 0);
+    let text = stdout(&program(&[]).output().unwrap());
+    assert!(text.contains("Configuration:") && text.contains("GPUs:") && text.contains("RDMA devices:"), "{text}");
+}
+
+#[test]
+fn paths_of_a_job_are_shown() {
+    for (transport, path, hca) in
+        [("auto", "p2p", Value::Null), ("ibgda", "ibgda", "soft".into()), ("ibrc", "ibrc", "soft".into())]
+    {
+        let output = program(&["paths", "--npes", "2", "--json"])
+            .envs([("OXSHMEM_DEVICE", "cpu"), ("OXSHMEM_TRANSPORT", transport), ("OXSHMEM_HEAP_MAX", "64M")])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let matrix: Value = serde_json::from_str(&stdout(&output)).unwrap();
+        assert_eq!(matrix["paths"], serde_json::json!([["own", path], [path, "own"]]));
+        for pe in matrix["pes"].as_array().unwrap() {
+            assert_eq!((pe["device"].as_str(), &pe["hca"]), (Some("cpu"), &hca));
+        }
+    }
+    // What was tried to use a card is shown too.
+    let folder = Folder::new("paths");
+    oxshmem_stand_in::install(&folder.0, &[]).unwrap();
+    let output = program(&["paths", "--npes", "2", "--json"])
+        .envs([("OXSHMEM_DEVICE", "cpu"), ("OXSHMEM_TRANSPORT", "ibgda"), ("OXSHMEM_HCA", "mlx5:mlx5_0")])
+        .env("OXSHMEM_HEAP_MAX", "64M")
+        .env("LD_LIBRARY_PATH", &folder.0)
+        .output()
+        .unwrap();
+    let matrix: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(matrix["pes"][0]["hca"], "mlx5", "{}", String::from_utf8_lossy(&output.stderr));
+    let attempts = matrix["attempts"].as_array().unwrap();
+    assert!(attempts.contains(&"doorbells rung by device code: in use".into()), "{attempts:?}");
+    let output = program(&["paths", "-n", "2"]).env("OXSHMEM_DEVICE", "cpu").output().unwrap();
+    assert!(stdout(&output).contains("to PE      0      1"), "{}", stdout(&output));
+    let output = program(&["paths"])
+        .env("OXSHMEM_HCA", "verbs:no_such_card")
+        .env("OXSHMEM_TRANSPORT", "ibrc")
+        .env("OXSHMEM_DEVICE", "cpu")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+}
