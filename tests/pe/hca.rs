@@ -1,11 +1,15 @@
 //! What a PE says of its HCA, and whether it gives everything back.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use oxshmem::Pe;
 use oxshmem::config::Config;
 
 use crate::Outcome;
+
+/// Far above what the kernel takes to forget a thread.
+const LINGERING: Duration = Duration::from_secs(20);
 
 /// Prints provider, path and every attempt, a line each.
 pub fn report(_: &[String]) -> Outcome {
@@ -20,9 +24,17 @@ pub fn report(_: &[String]) -> Outcome {
     Ok(())
 }
 
-/// Threads and open files of this process.
-fn held() -> std::io::Result<(usize, usize)> {
-    Ok((fs::read_dir("/proc/self/task")?.count(), fs::read_dir("/proc/self/fd")?.count()))
+/// Open files of this process, once it has no thread but this one: a thread that was joined is listed for a moment longer.
+fn files_without_threads() -> Result<usize, String> {
+    let count = |folder: &str| fs::read_dir(folder).map(Iterator::count).map_err(|error| format!("{folder}: {error}"));
+    let begin = Instant::now();
+    loop {
+        match count("/proc/self/task")? {
+            1 => return count("/proc/self/fd"),
+            threads if begin.elapsed() > LINGERING => return Err(format!("{threads} threads after {LINGERING:?}")),
+            _ => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
 }
 
 /// Joins and leaves, as often as the argument says: nothing is left of any round.
@@ -38,10 +50,10 @@ pub fn rounds(args: &[String]) -> Outcome {
         pe.barrier_all()?;
         assert_eq!(pe.read_local(&word, 0..1)?, [round as u64]);
         pe.finalize()?;
-        let held = held()?;
-        let first = *after_first.get_or_insert(held);
-        if held != first {
-            return Err(format!("round {round}: {held:?} threads and files, {first:?} after the first").into());
+        let files = files_without_threads().map_err(|error| format!("round {round}: {error}"))?;
+        let first = *after_first.get_or_insert(files);
+        if files != first {
+            return Err(format!("round {round}: {files} open files, {first} after the first").into());
         }
     }
     Ok(())
