@@ -344,6 +344,18 @@ impl Engine {
         !self.active.is_empty() && self.dead.is_none()
     }
 
+    /// Nobody has had work for a while, so nobody is about to overtake: WQEs that sit out passes wait for time alone.
+    pub(super) fn end_reordering(&mut self) {
+        for at in 0..self.active.len() {
+            let qpn = self.active[at];
+            let Some(mut qp) = self.qps.lend(qpn) else { continue };
+            if let Hold::Until(_, passes) = &mut qp.hold {
+                *passes = 0;
+            }
+            self.qps.put_back(qpn, qp);
+        }
+    }
+
     /// What need not happen in every pass: notice peers that are gone, and work whose doorbell was lost.
     pub(super) fn housekeeping(&mut self) -> usize {
         if self.dead.is_some() {

@@ -467,7 +467,9 @@ fn drive(shared: &Shared, card_doorbells: bool) {
         let woken = ENGINES.park(limit, || shared.stop.load(Ordering::Acquire) || shared.engine().doorbell_pending());
         if woken {
             idler.worked();
-        } else if !waiting {
+        } else if waiting {
+            shared.engine().end_reordering();
+        } else {
             idler.napped(longest);
         }
         // A lost doorbell or a dead peer is found here at the latest.
