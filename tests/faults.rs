@@ -68,6 +68,7 @@ fn unharmed_in_turn(case: &str, npes: [u32; 4], args: &[&str]) {
 #[test]
 fn collectives_are_unharmed() {
     unharmed_in_turn("collectives", [2, 3, 5, 8], &["500"]);
+    unharmed_in_turn("collectives", [4, 7, 3, 2], &["500"]);
 }
 
 #[test]
@@ -82,7 +83,7 @@ fn teams_are_unharmed() {
 
 #[test]
 fn host_collectives_are_unharmed() {
-    unharmed("host_collectives", 2, &["1"]);
+    unharmed_in_turn("host_collectives", [2, 3, 4, 3], &["8"]);
 }
 
 #[test]
