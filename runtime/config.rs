@@ -525,6 +525,54 @@ choice! {
     }
 }
 
+/// Which puts that the CPU proxy posts are staged: their source is copied to host memory first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Staging {
+    /// Large ones, where the card is far from the GPU.
+    Auto,
+    /// Large ones, wherever the card is.
+    On,
+    /// None.
+    Off,
+    /// Those of at least so many bytes.
+    From(ByteSize),
+}
+
+impl fmt::Display for Staging {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::On => f.write_str("on"),
+            Self::Off => f.write_str("off"),
+            Self::From(size) => write!(f, "{size}"),
+        }
+    }
+}
+
+impl Value for Staging {
+    const FORM: &'static str = "`auto`, `on`, `off` or a size like `4096`, `512K` or `64M`";
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "auto" => Some(Self::Auto),
+            "on" => Some(Self::On),
+            "off" => Some(Self::Off),
+            _ => ByteSize::parse(text).map(Self::From),
+        }
+    }
+    fn show(&self) -> String {
+        self.to_string()
+    }
+    fn numbers(&self) -> Vec<u64> {
+        match self {
+            Self::From(size) => vec![size.0],
+            Self::Auto | Self::On | Self::Off => Vec::new(),
+        }
+    }
+    fn show_number(number: u64) -> String {
+        ByteSize(number).to_string()
+    }
+}
+
 choice! {
     /// How peers are reached. Self is always local.
     Transport: "`auto`, `p2p`, `ibgda` or `ibrc`" {
@@ -667,6 +715,8 @@ variables! {
     "OXSHMEM_IBGDA_DOORBELL" copy ibgda_doorbell: Doorbell = Doorbell::Auto, Limits::None;
     /// Descriptors that fit the ring between device code and the CPU proxy (`ibrc`).
     "OXSHMEM_PROXY_RING" copy proxy_ring: u32 = 4096, Limits::PowerOfTwo(64, 65536);
+    /// Which puts the CPU proxy (`ibrc`) stages, that is, copies to host memory before the card reads them: `on` those of 64K and more, a size those of so many bytes and more, `off` none; `auto` as `on` where the card is at another NUMA node than the GPU, otherwise none.
+    "OXSHMEM_IBRC_STAGING" copy ibrc_staging: Staging = Staging::Auto, Limits::Range(64, GIB);
     /// Teams that a PE can be in at the same time, the world, shared and node teams included. Each takes about 66 KiB of the heap.
     "OXSHMEM_MAX_TEAMS" copy max_teams: u32 = 32, Limits::Range(3, 256);
     /// Which algorithms collectives use, in place of the library's choice: for some of `broadcast`, `collect`, `fcollect`, `alltoall`, `alltoalls`, `reduce` and `reducescatter` up to three of `packets`, `push` and (for broadcast and reduce) `tree`, each with the size up to which it is used; see `teams.md`.
@@ -1045,6 +1095,7 @@ mod tests {
             ("OXSHMEM_JOB", "zz", "32 hexadecimal digits"),
             ("OXSHMEM_COLLECTIVES", "fcollect=tree", "for `broadcast` and `reduce` `tree`"),
             ("OXSHMEM_RENDEZVOUS", "localhost", "host:port"),
+            ("OXSHMEM_IBRC_STAGING", "yes", "`auto`, `on`, `off` or a size like"),
         ] {
             let error = one(name, value).unwrap_err();
             assert!(matches!(error, ConfigError::Malformed { .. }), "{name}={value}: {error}");
@@ -1081,6 +1132,8 @@ mod tests {
             ("OXSHMEM_IB_SL", "16"),
             ("OXSHMEM_IB_TIMEOUT", "0"),
             ("OXSHMEM_IB_UDP_SPORT", "50000,1"),
+            ("OXSHMEM_IBRC_STAGING", "8"),
+            ("OXSHMEM_IBRC_STAGING", "2G"),
         ] {
             let error = one(name, value).unwrap_err();
             assert!(matches!(error, ConfigError::OutOfRange { origin: Origin::Environment, .. }), "{error}");

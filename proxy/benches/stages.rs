@@ -72,6 +72,7 @@ fn engine(capabilities: Capabilities) -> Engine {
         window: COUNT as usize,
         landing: Local::default(),
         slots: 1,
+        staging: None,
     };
     Engine::new(options, capabilities)
 }

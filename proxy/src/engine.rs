@@ -12,6 +12,10 @@
 //! its queue pair waits here until it has ended; only loops on other words pass, unless they are ordered. Atomics on the word of a loop
 //! that follow it at once join it: one compare-and-swap does the work of all of them, one after the other.
 //!
+//! # Staged puts
+//! Sources of large puts can be copied to host memory first; see [`staging`](crate::staging). Whatever is behind such a put on its queue pair
+//! waits here until its last piece is posted, so the order is that of puts which are not staged.
+//!
 //! # Completion
 //! Success is reported for requests that are signaled: the last of each chain, and those that somebody waits for by name. It covers all
 //! earlier ones of the queue pair. A descriptor is done when all its requests are; [`Engine::completed`] counts the descriptors before the
@@ -25,6 +29,7 @@ use std::cmp::Ordering;
 use std::collections::VecDeque;
 
 use crate::descriptor::{Descriptor, Landing, Request, Slot};
+use crate::staging::{Copied, CopyRequest, Owner, Pool, Staging};
 use crate::work::{
     Atomic, Capabilities, Completion, Failure, Local, Operation, Remote, Status, Transfer, Width, WorkRequest,
 };
@@ -37,6 +42,8 @@ pub const LOOPS: u32 = 256;
 pub const LANDING_BYTES: u64 = 64;
 /// The syndrome of a descriptor that cannot be carried out, as of a malformed WQE (`MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR`).
 const LOCAL_QP_OPERATION: u32 = 0x02;
+/// The syndrome of a put whose source could not be copied (`MLX5_CQE_SYNDROME_LOCAL_PROT_ERR`): a card that cannot read it says the same.
+const LOCAL_PROTECTION: u32 = 0x04;
 
 /// The landing slots: registered memory that the card writes results to and that this process reads.
 pub trait Results {
@@ -63,6 +70,8 @@ pub struct EngineOptions {
     pub landing: Local,
     /// Landing slots of the device.
     pub slots: u32,
+    /// Which puts are staged, if any are.
+    pub staging: Option<Staging>,
 }
 
 impl EngineOptions {
@@ -126,6 +135,8 @@ enum End {
     Land { landing: Landing, swap: bool },
     /// A loop goes on.
     Loop { index: u32 },
+    /// A bounce slot is free again.
+    Staged { slot: u32 },
 }
 
 /// What is to be posted.
@@ -134,6 +145,21 @@ enum Work {
     Request(Operation, End),
     /// An atomic for a loop: one of its own, which gets its place when it is posted, or the one in front of it.
     Loop(Swapped),
+    /// A put whose pieces are posted when they have been copied. It counts as one request until its last piece is posted.
+    Staged {
+        put: u32,
+    },
+}
+
+/// Why no more of a queue's requests can be posted now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stop {
+    /// There are none, or the chain or the backend's queue is full.
+    Nothing,
+    /// The next one waits for a loop.
+    Loop,
+    /// The next one waits for a copy.
+    Copy,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -257,6 +283,9 @@ pub struct Engine {
     completed: u64,
     loops: Vec<Loop>,
     free_loops: Vec<u32>,
+    /// Puts of at least this many bytes are staged.
+    stage_from: u32,
+    pool: Pool,
     outstanding: usize,
     failures: u64,
     last_failed: u32,
@@ -280,6 +309,9 @@ impl Engine {
             completed: 0,
             loops: (0..LOOPS).map(|_| Loop::default()).collect(),
             free_loops: (0..LOOPS).rev().collect(),
+            // No put is that long (`kMaxMessageBytes` in abi.h).
+            stage_from: options.staging.map_or(u32::MAX, |staging| staging.from.max(1)),
+            pool: Pool::new(options.staging, count, capabilities.max_message),
             outstanding: 0,
             failures: 0,
             last_failed: 0,
@@ -329,6 +361,10 @@ impl Engine {
             } else if pending != 0 {
                 text += &format!("; queue pair {qp}: {pending} to post");
             }
+        }
+        let (copying, late) = self.pool.under_way();
+        if copying + late != 0 {
+            text += &format!("; {copying} copies under way, {late} given up");
         }
         text
     }
@@ -402,6 +438,10 @@ impl Engine {
         }
         let fence = std::mem::take(&mut self.queues[qp as usize].fence_next) || ordered;
         match request {
+            Request::Transfer(Transfer::Write { source, target }) if source.length >= self.stage_from => {
+                let put = self.pool.open(qp, source, target);
+                self.enqueue(qp, number, Work::Staged { put }, fence);
+            }
             Request::Transfer(Transfer::Write { source, target }) => {
                 self.cut(source, target, |engine, source, target, first| {
                     engine.transfer(qp, number, Transfer::Write { source, target }, fence && first);
@@ -513,8 +553,8 @@ impl Engine {
     pub fn chain(&mut self, chain: &mut Vec<WorkRequest>) -> Option<u32> {
         while let Some(qp) = self.listed.pop_front() {
             self.queues[qp as usize].listed = false;
-            let blocked = !self.queues[qp as usize].pending.is_empty() && self.fill(qp);
-            if blocked {
+            let stop = if self.queues[qp as usize].pending.is_empty() { Stop::Nothing } else { self.fill(qp) };
+            if stop == Stop::Loop {
                 self.blocked.push(qp);
             }
             let queue = &mut self.queues[qp as usize];
@@ -522,7 +562,7 @@ impl Engine {
             last.signaled = true;
             chain.clear();
             std::mem::swap(chain, &mut queue.ready);
-            if !blocked && queue.has_room(self.capabilities.send_depth as usize) {
+            if stop == Stop::Nothing && queue.has_room(self.capabilities.send_depth as usize) {
                 self.list(qp);
             }
             return Some(qp);
@@ -530,15 +570,15 @@ impl Engine {
         None
     }
 
-    /// Moves what may be posted from `pending` to `ready`. Whether it stopped at a request that waits for a loop.
-    fn fill(&mut self, qp: u32) -> bool {
+    /// Moves what may be posted from `pending` to `ready`. Why it stopped.
+    fn fill(&mut self, qp: u32) -> Stop {
         while self.queues[qp as usize].has_room(self.capabilities.send_depth as usize) {
             let queue = &mut self.queues[qp as usize];
             let Some(next) = queue.pending.front() else { break };
             let waits = match &next.work {
                 // A loop's next step.
                 Work::Request(_, End::Loop { .. }) => false,
-                Work::Request(..) => !queue.loops.is_empty(),
+                Work::Request(..) | Work::Staged { .. } => !queue.loops.is_empty(),
                 Work::Loop(new) => {
                     let conflicts =
                         if next.fence { !queue.loops.is_empty() } else { queue.loops.contains(&new.target.address) };
@@ -546,7 +586,13 @@ impl Engine {
                 }
             };
             if waits {
-                return true;
+                return Stop::Loop;
+            }
+            if let Work::Staged { put } = next.work {
+                if !self.fill_piece(qp, put) {
+                    return Stop::Copy;
+                }
+                continue;
             }
             let Some(Pending { work, fence, descriptor }) = queue.pending.pop_front() else { break };
             let (operation, end) = match work {
@@ -561,11 +607,65 @@ impl Engine {
                     slot.members.push((new, descriptor));
                     (self.step(qp, index), End::Loop { index })
                 }
+                Work::Staged { .. } => continue,
             };
             self.queues[qp as usize].push(operation, end, fence, descriptor);
             self.outstanding += 1;
         }
-        false
+        Stop::Nothing
+    }
+
+    /// Moves the next piece of the put that is first in `pending` to `ready`, if it is there.
+    fn fill_piece(&mut self, qp: u32, put: u32) -> bool {
+        let Some(piece) = self.pool.next_piece(put, self.capabilities.max_message) else { return false };
+        let queue = &mut self.queues[qp as usize];
+        let Some(first) = queue.pending.front_mut() else { return false };
+        let descriptor = first.descriptor;
+        let fence = std::mem::take(&mut first.fence);
+        if piece.last {
+            queue.pending.pop_front();
+        } else if let Some(requests) = self.window.get_mut((descriptor - self.completed) as usize) {
+            *requests += 1;
+        }
+        let end = piece.slot.map_or(End::Plain, |slot| End::Staged { slot });
+        queue.push(Operation::Transfer(piece.transfer), end, fence, descriptor);
+        self.outstanding += 1;
+        true
+    }
+
+    /// The next copy to start, if a put waits for one and there is a free bounce slot.
+    pub fn next_copy(&mut self) -> Option<CopyRequest> {
+        self.pool.next_copy()
+    }
+
+    /// Whether copies are under way.
+    #[must_use]
+    pub fn has_copies(&self) -> bool {
+        self.pool.under_way() != (0, 0)
+    }
+
+    /// Whether copies are under way that were not given up.
+    #[must_use]
+    pub fn awaits_copies(&self) -> bool {
+        self.pool.under_way().0 != 0
+    }
+
+    /// Takes the end of a copy in. If it failed, its put and what is behind that on its queue pair fail, and all that comes later.
+    pub fn copied(&mut self, copied: &Copied) {
+        let Some(Owner { qp, put }) = self.pool.copied(copied.slot) else { return };
+        match copied.outcome {
+            Ok(()) => self.list(qp),
+            Err(_) => self.lose_put(qp, put),
+        }
+        self.advance();
+    }
+
+    /// Waits no longer for the copies that are under way, which may be behind what waits for the puts. What they are for is posted from its
+    /// source, as is every put until the last of these copies has ended.
+    pub fn give_up_copies(&mut self) {
+        for qp in self.pool.give_up() {
+            self.list(qp);
+        }
     }
 
     /// The next compare-and-swap of a loop. Atomics on its word that are next on the queue pair join it.
@@ -608,6 +708,7 @@ impl Engine {
     fn succeed(&mut self, qp: u32, posted: &Posted, results: &mut dyn Results) {
         match posted.end {
             End::Plain => {}
+            End::Staged { slot } => self.pool.release(slot),
             End::Land { landing, swap } => {
                 if swap {
                     let seen = results.load(landing.slot) as u32;
@@ -677,7 +778,8 @@ impl Engine {
     fn lose(&mut self, qp: u32, id: u64, what: Failure, syndrome: u32, vendor: u32) {
         let pe = self.pe(qp);
         let queue = &mut self.queues[qp as usize];
-        if queue.failed {
+        // A put that could not be copied leaves what is in front of it.
+        if queue.failed && queue.posted.is_empty() && queue.pending.is_empty() {
             return;
         }
         queue.failed = true;
@@ -687,30 +789,63 @@ impl Engine {
         tracing::debug!(pe, qp, id, ?what, syndrome, vendor, "a queue pair failed");
         self.record(Fault { pe, qp, id, opcode: cause.0, address: cause.1, syndrome, vendor });
         self.outstanding -= posted.len();
-        let posted = posted.into_iter().map(|posted| (posted.descriptor, posted.end));
-        let mut ends = Vec::new();
-        let mut lost = Vec::new();
+        for Posted { descriptor, end, .. } in posted {
+            self.lose_request(qp, descriptor, end);
+        }
+        self.lose_pending(qp, pending);
+    }
+
+    /// The source of a put could not be copied. What is in front of it on its queue pair goes on, as in front of a request that fails.
+    fn lose_put(&mut self, qp: u32, put: u32) {
+        let pe = self.pe(qp);
+        let queue = &mut self.queues[qp as usize];
+        let is_put = |pending: &Pending| matches!(pending.work, Work::Staged { put: other } if other == put);
+        let at = queue.pending.iter().position(is_put).unwrap_or(queue.pending.len());
+        let lost = queue.pending.split_off(at);
+        queue.failed = true;
+        let id = queue.next_id;
+        let rest = Operation::Transfer(self.pool.rest(put));
+        let (opcode, address) = (rest.opcode(), rest.remote().address);
+        tracing::debug!(pe, qp, address, "the source of a put could not be copied");
+        self.record(Fault { pe, qp, id, opcode, address, syndrome: LOCAL_PROTECTION, vendor: 0 });
+        self.lose_pending(qp, lost);
+    }
+
+    fn lose_pending(&mut self, qp: u32, pending: VecDeque<Pending>) {
         for Pending { work, descriptor, .. } in pending {
             match work {
-                Work::Request(_, end) => ends.push((descriptor, end)),
-                Work::Loop(never_begun) => lost.push((descriptor, never_begun.landing)),
-            }
-        }
-        for (descriptor, end) in posted.chain(ends) {
-            match end {
-                End::Plain => lost.push((descriptor, None)),
-                End::Land { landing, .. } => lost.push((descriptor, Some(landing))),
-                End::Loop { index } => {
-                    let members = std::mem::take(&mut self.loops[index as usize].members);
-                    lost.extend(members.into_iter().map(|(member, descriptor)| (descriptor, member.landing)));
-                    self.end_loop(qp, index);
+                Work::Request(_, end) => self.lose_request(qp, descriptor, end),
+                Work::Loop(never_begun) => self.lose_descriptor(qp, descriptor, never_begun.landing),
+                Work::Staged { put } => {
+                    self.pool.close(put);
+                    self.lose_descriptor(qp, descriptor, None);
                 }
             }
         }
-        for (descriptor, landing) in lost {
-            self.ended(descriptor);
-            self.fail(descriptor, pe, landing);
+    }
+
+    fn lose_request(&mut self, qp: u32, descriptor: u64, end: End) {
+        match end {
+            End::Plain => self.lose_descriptor(qp, descriptor, None),
+            End::Land { landing, .. } => self.lose_descriptor(qp, descriptor, Some(landing)),
+            End::Staged { slot } => {
+                // The card does not read for a queue pair in error.
+                self.pool.release(slot);
+                self.lose_descriptor(qp, descriptor, None);
+            }
+            End::Loop { index } => {
+                for (member, descriptor) in std::mem::take(&mut self.loops[index as usize].members) {
+                    self.lose_descriptor(qp, descriptor, member.landing);
+                }
+                self.end_loop(qp, index);
+            }
         }
+    }
+
+    /// A request of a descriptor has ended, and the descriptor fails with it.
+    fn lose_descriptor(&mut self, qp: u32, descriptor: u64, landing: Option<Landing>) {
+        self.ended(descriptor);
+        self.fail(descriptor, self.pe(qp), landing);
     }
 
     /// Every queue pair is in error: the backend is gone.

@@ -4,6 +4,7 @@
 //! * [`ring`]: its reading end.
 //! * [`block`]: the memory that both share.
 //! * [`engine`]: from descriptors to work requests, and from completions to acknowledgements; without I/O.
+//! * [`staging`]: puts whose source is copied to host memory first.
 //! * [`thread`]: the thread around it; [`parking`]: how it sleeps.
 //! * [`verbs`]: work requests on a device of the kernel's verbs.
 //! * [`work`]: work requests, completions, and the [`Backend`](work::Backend) that carries them.
@@ -16,6 +17,7 @@ pub mod engine;
 pub mod parking;
 mod prefetch;
 pub mod ring;
+pub mod staging;
 pub mod thread;
 pub mod verbs;
 pub mod work;

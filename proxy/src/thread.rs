@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use oxshmem_hca::idle::{Idler, Patience};
 
@@ -12,6 +12,7 @@ use crate::block::Block;
 use crate::engine::{CHAIN, Engine};
 use crate::parking::{self, PROXIES};
 use crate::ring::{RawWords, Reader};
+use crate::staging::{Copied, Copier};
 use crate::work::{Backend, Completion, WorkRequest};
 
 /// Descriptors taken before anything is posted: what is done once a pass, doorbells and completions above all, costs several hundred
@@ -21,8 +22,12 @@ const BATCH: usize = 2 * CHAIN;
 const AWAKE: Duration = Duration::from_micros(100);
 /// The first nap.
 const FIRST_NAP: Duration = Duration::from_micros(50);
-/// The longest nap while requests are on their way, whose completions wake nobody.
+/// The longest nap while requests or copies are on their way, whose completions wake nobody.
 const WORKING_NAP: Duration = Duration::from_micros(100);
+
+/// Time without the end of a copy after which those under way are given up. A copy engine may hold them back behind a copy of the program's
+/// that waits for a kernel, which may in turn wait for the puts.
+const COPY_PATIENCE: Duration = Duration::from_millis(10);
 
 /// How a proxy sleeps when there is nothing to do.
 #[derive(Debug, Clone, Copy)]
@@ -44,6 +49,10 @@ pub struct Counters {
     pub chains: u64,
     /// Naps.
     pub naps: u64,
+    /// Pieces of staged puts whose copies were started.
+    pub copies: u64,
+    /// How often the copies under way were given up.
+    pub given_up: u64,
 }
 
 #[derive(Debug, Default)]
@@ -53,6 +62,8 @@ struct Shared {
     requests: AtomicU64,
     chains: AtomicU64,
     naps: AtomicU64,
+    copies: AtomicU64,
+    given_up: AtomicU64,
     explanations: Mutex<Vec<(u32, String)>>,
 }
 
@@ -75,7 +86,8 @@ impl fmt::Debug for Proxy {
 }
 
 impl Proxy {
-    /// Starts the thread. `qpns` are the numbers that errors name queue pairs by, in dense order.
+    /// Starts the thread. `qpns` are the numbers that errors name queue pairs by, in dense order; `copier` is there if the engine stages
+    /// puts.
     ///
     /// # Errors
     /// The system has no room for a thread.
@@ -83,6 +95,7 @@ impl Proxy {
         block: Block,
         engine: Engine,
         backend: Box<dyn Backend>,
+        copier: Option<Box<dyn Copier>>,
         qpns: Vec<u32>,
         pace: Pace,
     ) -> std::io::Result<Self> {
@@ -96,6 +109,7 @@ impl Proxy {
                 block,
                 engine,
                 backend,
+                copies: copier.map(|copier| Copies { copier, ended: Vec::new(), since: None }),
                 qpns,
                 chain: Vec::with_capacity(CHAIN),
                 completions: Vec::with_capacity(CHAIN),
@@ -124,6 +138,8 @@ impl Proxy {
             requests: load(&self.shared.requests),
             chains: load(&self.shared.chains),
             naps: load(&self.shared.naps),
+            copies: load(&self.shared.copies),
+            given_up: load(&self.shared.given_up),
         }
     }
 
@@ -146,6 +162,14 @@ impl Drop for Proxy {
     }
 }
 
+/// What copies the sources of staged puts.
+struct Copies {
+    copier: Box<dyn Copier>,
+    ended: Vec<Copied>,
+    /// When it was last seen to go on, while copies are under way.
+    since: Option<Instant>,
+}
+
 /// Everything that moves descriptors and completions.
 struct Pump {
     shared: Arc<Shared>,
@@ -153,6 +177,7 @@ struct Pump {
     block: Block,
     engine: Engine,
     backend: Box<dyn Backend>,
+    copies: Option<Copies>,
     qpns: Vec<u32>,
     chain: Vec<WorkRequest>,
     completions: Vec<Completion>,
@@ -179,9 +204,52 @@ impl Pump {
             self.counters.descriptors += taken;
             self.block.publish_taken(self.reader.taken());
         }
+        worked |= self.copy();
         worked |= self.post();
         worked |= self.poll();
         self.publish();
+        worked
+    }
+
+    /// Starts copies, and takes in those that have ended.
+    fn copy(&mut self) -> bool {
+        let Some(Copies { copier, ended, since }) = &mut self.copies else { return false };
+        let before = self.counters.copies;
+        while self.broken.is_none()
+            && let Some(request) = self.engine.next_copy()
+        {
+            self.counters.copies += 1;
+            if let Err(reason) = copier.start(&request) {
+                ended.push(Copied { slot: request.slot, outcome: Err(reason) });
+            }
+        }
+        if !self.engine.has_copies() {
+            return false;
+        }
+        copier.poll(ended);
+        let worked = self.counters.copies != before || !ended.is_empty();
+        for copied in ended.drain(..) {
+            let faults = self.engine.faults().len();
+            self.engine.copied(&copied);
+            if let (Some(fault), Err(reason)) = (self.engine.faults().get(faults), copied.outcome) {
+                let text = format!("the source cannot be copied to host memory: {reason}");
+                self.shared.explanations().push((fault.pe, text));
+            }
+        }
+        if worked || !self.engine.awaits_copies() {
+            *since = None;
+        } else if since.get_or_insert_with(Instant::now).elapsed() > COPY_PATIENCE {
+            *since = None;
+            if self.counters.given_up == 0 {
+                tracing::info!(
+                    "copies of puts' sources to host memory do not get through, maybe behind a copy of the program's that waits for a \
+                     kernel; until they do the card reads the sources itself"
+                );
+            }
+            self.counters.given_up += 1;
+            self.engine.give_up_copies();
+            return true;
+        }
         worked
     }
 
@@ -266,7 +334,9 @@ impl Worker {
             }
             let Some(nap) = idler.rest() else { continue };
             self.report();
-            let longest = if self.pump.engine.has_outstanding() { WORKING_NAP } else { longest_nap };
+            let engine = &self.pump.engine;
+            let working = engine.has_outstanding() || engine.has_copies();
+            let longest = if working { WORKING_NAP } else { longest_nap };
             let stop = &self.shared.stop;
             let reader = &self.pump.reader;
             let woken = PROXIES.park(nap.min(longest), || stop.load(Ordering::Acquire) || reader.is_begun());
@@ -291,12 +361,14 @@ impl Worker {
     }
 
     fn report(&self) {
-        let Counters { descriptors, requests, chains, naps } = self.pump.counters;
+        let Counters { descriptors, requests, chains, naps, copies, given_up } = self.pump.counters;
         let pairs = [
             (&self.shared.descriptors, descriptors),
             (&self.shared.requests, requests),
             (&self.shared.chains, chains),
             (&self.shared.naps, naps),
+            (&self.shared.copies, copies),
+            (&self.shared.given_up, given_up),
         ];
         for (counter, value) in pairs {
             counter.store(value, Ordering::Relaxed);

@@ -1,5 +1,5 @@
 //! The engine against a model of cards: requests of a queue pair take effect in order, everything else as the seed says; completions are
-//! delayed, left out where a later one covers them, or errors.
+//! delayed, left out where a later one covers them, or errors. Copies of staged puts end in any order, late or never in time, or fail.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,6 +9,7 @@ use oxshmem_proxy::descriptor::{Descriptor, Landing, Request};
 use oxshmem_proxy::engine::{
     Acknowledgement, CHAIN, EXTRA_SLOTS, Engine, EngineOptions, LANDING_BYTES, Results, acknowledgement,
 };
+use oxshmem_proxy::staging::{Copied, CopyRequest, Staging};
 use oxshmem_proxy::work::{
     Atomic, Capabilities, Completion, Failure, Local, Operation, PAYLOAD_BYTES, Payload, Remote, Status, Transfer,
     Width, WorkRequest,
@@ -21,6 +22,7 @@ const PER_PEER: u32 = 2;
 const QPS: u32 = (N_PES - 1) * PER_PEER;
 const SLOTS: u32 = 8;
 const LANDING: u64 = 0x7000_0000;
+const BOUNCE: u64 = 0x6000_0000;
 /// Bytes of a peer's memory: one part for each queue, and shared words behind.
 const PART: u64 = 256;
 const SHARED: u64 = PART * PER_PEER as u64;
@@ -28,7 +30,17 @@ const BYTES: u64 = SHARED + 64;
 
 fn options(window: usize) -> EngineOptions {
     let landing = Local { address: LANDING, length: 0, key: 77 };
-    EngineOptions { me: ME, own: false, n_pes: N_PES, per_peer: PER_PEER, window, landing, slots: SLOTS }
+    let staging = None;
+    EngineOptions { me: ME, own: false, n_pes: N_PES, per_peer: PER_PEER, window, landing, slots: SLOTS, staging }
+}
+
+/// Puts of `from` bytes and more through `slots` bounce slots of `bytes` each.
+fn staging(from: u32, slots: u32, bytes: u32) -> Staging {
+    Staging { from, bounce: Local { address: BOUNCE, length: bytes, key: 66 }, slots }
+}
+
+fn staged(window: usize, staging: Staging) -> EngineOptions {
+    EngineOptions { staging: Some(staging), ..options(window) }
 }
 
 fn capabilities(send_depth: u32, masked: bool, width_four: bool, four_is_big_endian: bool) -> Capabilities {
@@ -77,6 +89,10 @@ struct Card {
     memory: HashMap<u32, Vec<u8>>,
     landings: Landings,
     reads: BTreeMap<u64, u8>,
+    /// What is in the bounce slots.
+    bounce: BTreeMap<u64, u8>,
+    /// Requests whose source was not a bounce slot and was as long as puts that are staged.
+    direct: u32,
 }
 
 impl Card {
@@ -88,6 +104,8 @@ impl Card {
             memory: (0..N_PES).map(|pe| (pe, vec![0; BYTES as usize])).collect(),
             landings: Landings(vec![0; slots]),
             reads: BTreeMap::new(),
+            bounce: BTreeMap::new(),
+            direct: 0,
         }
     }
 
@@ -139,10 +157,17 @@ impl Card {
         let Capabilities { masked, width_four, max_message, .. } = self.capabilities;
         match *operation {
             Operation::Transfer(Transfer::Write { source, .. }) => {
-                assert!(source.length <= max_message && source.length != 0 && source.key == 55);
+                assert!(source.length <= max_message && source.length != 0);
                 for i in 0..u64::from(source.length) {
-                    self.memory.get_mut(&pe).unwrap()[at + i as usize] = own_byte(source.address + i);
+                    let from = source.address + i;
+                    let byte = match source.key {
+                        55 => own_byte(from),
+                        66 => self.bounce[&from],
+                        other => panic!("key {other}"),
+                    };
+                    self.memory.get_mut(&pe).unwrap()[at + i as usize] = byte;
                 }
+                self.direct += u32::from(source.key == 55);
             }
             Operation::Transfer(Transfer::WriteInline { payload, .. }) => {
                 let bytes = payload.as_slice();
@@ -216,9 +241,72 @@ fn landing_of(descriptor: &Descriptor) -> Option<Landing> {
     }
 }
 
+/// What copies sources: in any order, and some not at all before they are given up.
+#[derive(Default)]
+struct Copies {
+    staging: Option<Staging>,
+    under_way: Vec<CopyRequest>,
+    started: u32,
+    /// The copy with this number fails.
+    fails_at: Option<u32>,
+    /// The request of that copy, once it has failed.
+    failed: Option<CopyRequest>,
+    /// How often all copies may be given up.
+    give_up: u32,
+}
+
+impl Copies {
+    fn of(staging: Staging) -> Self {
+        Self { staging: Some(staging), ..Self::default() }
+    }
+
+    fn start(&mut self, engine: &mut Engine, card: &mut Card) {
+        let Some(staging) = self.staging else {
+            assert_eq!(engine.next_copy(), None, "nothing is staged");
+            return;
+        };
+        let Some(request) = engine.next_copy() else { return };
+        assert!(request.slot < staging.slots && request.source.length <= staging.bounce.length);
+        assert!(request.source.length != 0 && request.source.key == 55);
+        assert!(self.under_way.iter().all(|other| other.slot != request.slot), "slot {} twice", request.slot);
+        // A slot that a copy goes to holds nothing.
+        let at = staging.bounce.address + u64::from(request.slot * staging.bounce.length);
+        card.bounce.extend((at..at + u64::from(staging.bounce.length)).map(|at| (at, 0xee)));
+        self.under_way.push(request);
+    }
+
+    fn end(&mut self, engine: &mut Engine, card: &mut Card, at: u32) {
+        let Some(staging) = self.staging.filter(|_| !self.under_way.is_empty()) else { return };
+        let request = self.under_way.swap_remove(at as usize % self.under_way.len());
+        let fails = self.fails_at == Some(self.started);
+        self.started += 1;
+        if fails {
+            self.failed = Some(request);
+        } else {
+            let at = staging.bounce.address + u64::from(request.slot * staging.bounce.length);
+            for i in 0..u64::from(request.source.length) {
+                card.bounce.insert(at + i, own_byte(request.source.address + i));
+            }
+        }
+        let outcome = if fails { Err("as the test wants".to_owned()) } else { Ok(()) };
+        engine.copied(&Copied { slot: request.slot, outcome });
+    }
+}
+
 /// Runs descriptors to their end in an order that `seed` decides. Returns the acknowledgements in the order they came, with what was in
 /// the landing slot then. As device code does, a landing slot is used again only when its last user has been told.
 fn run(engine: &mut Engine, card: &mut Card, descriptors: &[Descriptor], seed: u64) -> Vec<(Acknowledgement, u64)> {
+    run_with(engine, card, &mut Copies::default(), descriptors, seed)
+}
+
+/// The same with staged puts.
+fn run_with(
+    engine: &mut Engine,
+    card: &mut Card,
+    copies: &mut Copies,
+    descriptors: &[Descriptor],
+    seed: u64,
+) -> Vec<(Acknowledgement, u64)> {
     // An xorshift generator.
     let mut state = seed | 1;
     let mut choose = move |n: u32| {
@@ -231,8 +319,8 @@ fn run(engine: &mut Engine, card: &mut Card, descriptors: &[Descriptor], seed: u
     let mut next = given.next();
     let (mut chain, mut acknowledgements) = (Vec::new(), Vec::new());
     let mut used = [0; SLOTS as usize];
-    for _ in 0..200_000 {
-        match choose(5) {
+    for _ in 0..400_000 {
+        match choose(8) {
             0 => {
                 let free = |descriptor: &Descriptor| {
                     landing_of(descriptor).is_none_or(|landing| used[landing.slot as usize] == landing.lap)
@@ -251,6 +339,19 @@ fn run(engine: &mut Engine, card: &mut Card, descriptors: &[Descriptor], seed: u
                 let first = choose(QPS);
                 (0..QPS).any(|i| card.execute((first + i) % QPS));
             }
+            4 => copies.start(engine, card),
+            // Copies that were given up end late: not as long as there is anything else to do, most of the time.
+            5 if engine.awaits_copies() || choose(16) == 0 => {
+                if copies.give_up != 0 && engine.awaits_copies() && choose(4) == 0 {
+                    copies.give_up -= 1;
+                    engine.give_up_copies();
+                    assert!(engine.has_copies() && !engine.awaits_copies() && engine.next_copy().is_none());
+                } else {
+                    let at = choose(1000);
+                    copies.end(engine, card, at);
+                }
+            }
+            5 => {}
             _ => {
                 let qp = choose(QPS);
                 for completion in card.report(qp, choose(2) == 0) {
@@ -468,6 +569,234 @@ proptest! {
             }
         }
     }
+}
+
+/// A pool that is mostly too small, and puts from any size on.
+fn any_staging() -> impl Strategy<Value = Staging> {
+    (1u32..40, 1u32..6, 1u32..100).prop_map(|(from, slots, bytes)| staging(from, slots, bytes))
+}
+
+/// The same with more and longer puts than [`any_descriptor`] makes by itself.
+fn any_program() -> impl Strategy<Value = Vec<Descriptor>> {
+    let put = ((prop_oneof![Just(0u32), Just(2)], 0..PER_PEER, any::<bool>()), 0u64..PART / 2, 1u32..128, any::<u32>())
+        .prop_map(|((pe, queue, ordered), at, length, from)| {
+            let source = Local { address: from.into(), length, key: 55 };
+            let target = remote(pe, u64::from(queue) * PART + at);
+            Descriptor { pe, queue, ordered, request: Request::Transfer(Transfer::Write { source, target }) }
+        });
+    proptest::collection::vec(prop_oneof![1 => put, 1 => any_descriptor()], 1..100)
+        .prop_map(|descriptors| numbered(narrowed(descriptors)))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    /// Staged puts leave what puts leave, in the order of their queue, with pools that are too small, in the company of loops, on queues
+    /// of any depth, and when copies are given up. Nothing is lost, and everything ends.
+    #[test]
+    fn staged_puts_end_the_same(
+        descriptors in any_program(), staging in any_staging(), seed in any::<u64>(),
+        masked in any::<bool>(), send_depth in 1u32..40, window in 1usize..100, give_up in 0u32..4,
+    ) {
+        let capabilities = capabilities(send_depth, masked, masked, false);
+        let mut engine = Engine::new(staged(window, staging), capabilities);
+        let mut card = Card::new(capabilities);
+        let mut copies = Copies { give_up, ..Copies::of(staging) };
+        let acknowledgements = run_with(&mut engine, &mut card, &mut copies, &descriptors, seed);
+        prop_assert_eq!(engine.completed(), descriptors.len() as u64);
+        prop_assert_eq!(engine.failures().0, 0);
+        prop_assert!(!engine.awaits_copies(), "a put ended before its copies");
+
+        let mut reference = Card::new(Capabilities { max_message: u32::MAX, ..capabilities });
+        let fetched = in_turn(&mut reference, &descriptors);
+        for pe in [0, 2] {
+            prop_assert_eq!(&card.memory[&pe], &reference.memory[&pe], "memory of PE {}", pe);
+        }
+        prop_assert_eq!(acknowledgements.len(), fetched.len());
+        for (Acknowledgement { slot, value }, seen) in acknowledgements {
+            prop_assert_eq!(Some(&seen), fetched.get(&(slot, (value >> 1) as u32 - 1)));
+        }
+        let short = |descriptor: &&Descriptor| matches!(descriptor.request,
+            Request::Transfer(Transfer::Write { source, .. }) if source.length < staging.from);
+        if copies.give_up == give_up {
+            let pieces = |descriptor: &Descriptor| match descriptor.request {
+                Request::Transfer(Transfer::Write { source, .. }) => source.length.div_ceil(64),
+                _ => 0,
+            };
+            let direct: u32 = descriptors.iter().filter(short).map(pieces).sum();
+            prop_assert_eq!(card.direct, direct, "puts that are long enough are staged, others are not");
+        }
+        // Late copies end after all, and then their slots are used again.
+        while !copies.under_way.is_empty() {
+            copies.end(&mut engine, &mut card, 0);
+        }
+        prop_assert!(!engine.has_copies());
+        let again = Descriptor { pe: 0, queue: 0, ordered: false, request: Request::Transfer(Transfer::Write {
+            source: Local { address: 3, length: staging.from, key: 55 }, target: remote(0, 0) }) };
+        let before = card.direct;
+        run_with(&mut engine, &mut card, &mut Copies { give_up: 0, ..copies }, &[again], seed);
+        prop_assert_eq!(card.direct, before);
+    }
+
+    /// A copy that fails ends its put, and what is behind it on its queue pair, as failed; what is in front of it, and other queue pairs,
+    /// are as if nothing had happened.
+    #[test]
+    fn a_copy_that_fails_fails_its_put_and_what_is_behind_it(
+        descriptors in any_program(), staging in any_staging(), seed in any::<u64>(),
+        masked in any::<bool>(), fails_at in 0u32..20, send_depth in 1u32..40,
+    ) {
+        let capabilities = capabilities(send_depth, masked, masked, false);
+        let mut engine = Engine::new(staged(64, staging), capabilities);
+        let mut card = Card::new(capabilities);
+        let mut copies = Copies { fails_at: Some(fails_at), ..Copies::of(staging) };
+        let acknowledgements = run_with(&mut engine, &mut card, &mut copies, &descriptors, seed);
+        prop_assert_eq!(engine.completed(), descriptors.len() as u64);
+        let asked = descriptors.iter().filter(|descriptor| landing_of(descriptor).is_some()).count();
+        prop_assert_eq!(acknowledgements.len(), asked);
+        prop_assert_eq!(engine.faults().len(), usize::from(copies.failed.is_some()));
+        let Some(fault) = engine.faults().first().copied() else { return Ok(()) };
+        prop_assert_eq!((fault.opcode, fault.syndrome), (0x08, 0x04));
+        prop_assert_eq!((fault.pe, engine.failures().1), (Card::peer(fault.qp), fault.pe));
+
+        // The put is the one on that queue pair whose source has the piece, and whose target the address of the fault.
+        let piece = copies.failed.unwrap().source.address;
+        let of_queue = |descriptor: &&Descriptor| (descriptor.pe, descriptor.queue) == (fault.pe, fault.qp % PER_PEER);
+        let own: Vec<Descriptor> = descriptors.iter().filter(of_queue).copied().collect();
+        let put = own.iter().position(|descriptor| match descriptor.request {
+            Request::Transfer(Transfer::Write { source, target }) => {
+                (source.address..source.address + u64::from(source.length)).contains(&piece)
+                    && (target.address..target.address + u64::from(source.length)).contains(&fault.address)
+            }
+            _ => false,
+        });
+        let put = put.unwrap();
+        let mut reference = Card::new(Capabilities { max_message: u32::MAX, ..capabilities });
+        in_turn(&mut reference, &own[..put]);
+        if let Request::Transfer(Transfer::Write { mut source, target }) = own[put].request {
+            // Its pieces before the one at the fault were posted.
+            source.length = (fault.address - target.address) as u32;
+            if source.length != 0 {
+                let request = Request::Transfer(Transfer::Write { source, target });
+                in_turn(&mut reference, &[Descriptor { request, ..own[put] }]);
+            }
+        }
+        let others: Vec<Descriptor> = descriptors.iter().filter(|descriptor| !of_queue(descriptor)).copied().collect();
+        in_turn(&mut reference, &others);
+        for pe in [0, 2] {
+            let part = |card: &Card| card.memory[&pe][..SHARED as usize].to_vec();
+            prop_assert_eq!(part(&card), part(&reference), "memory of PE {}", pe);
+        }
+        // No slot is lost.
+        prop_assert!(engine.failures().0 <= own.len() as u64 - put as u64);
+        while !copies.under_way.is_empty() {
+            copies.end(&mut engine, &mut card, 0);
+        }
+        prop_assert!(!engine.has_copies());
+    }
+
+    /// A queue pair fails while staged puts of it are copied, wait, or are at the card: all ends, and the others are as they would be.
+    #[test]
+    fn a_failure_of_a_queue_pair_ends_its_staged_puts(
+        descriptors in any_program(), staging in any_staging(), seed in any::<u64>(),
+        qp in 0..QPS, fails_at in 0u64..20, send_depth in 1u32..40, give_up in 0u32..2,
+    ) {
+        let capabilities = capabilities(send_depth, true, true, false);
+        let mut engine = Engine::new(staged(64, staging), capabilities);
+        let mut card = Card::new(capabilities);
+        card.queues[qp as usize].fails_at = Some(fails_at);
+        let mut copies = Copies { give_up, ..Copies::of(staging) };
+        run_with(&mut engine, &mut card, &mut copies, &descriptors, seed);
+        prop_assert_eq!(engine.completed(), descriptors.len() as u64);
+        let mut reference = Card::new(Capabilities { max_message: u32::MAX, ..capabilities });
+        in_turn(&mut reference, &descriptors);
+        for other in (0..QPS).filter(|other| *other != qp) {
+            let first = (u64::from(other % PER_PEER) * PART) as usize;
+            let range = first..first + PART as usize;
+            let pe = Card::peer(other);
+            prop_assert_eq!(&card.memory[&pe][range.clone()], &reference.memory[&pe][range], "queue pair {}", other);
+        }
+        while !copies.under_way.is_empty() {
+            copies.end(&mut engine, &mut card, 0);
+        }
+        prop_assert!(!engine.has_copies());
+    }
+}
+
+/// A put of `length` bytes on queue 0 of PE 0.
+fn put(from: u64, length: u32, at: u64) -> Descriptor {
+    let (source, target) = (Local { address: from, length, key: 55 }, remote(0, at));
+    Descriptor { pe: 0, queue: 0, ordered: false, request: Request::Transfer(Transfer::Write { source, target }) }
+}
+
+#[test]
+fn pieces_of_a_staged_put_are_copied_together_and_posted_in_their_order() {
+    let staging = staging(16, 3, 16);
+    let mut engine = Engine::new(staged(64, staging), capabilities(64, true, true, false));
+    let fence = Descriptor { pe: 0, queue: 0, ordered: false, request: Request::Fence };
+    let signal = p(0, 0, 200, true);
+    for descriptor in [put(0, 15, 0), fence, put(100, 40, 32), signal] {
+        engine.accept(&descriptor.encode());
+    }
+    let requests: Vec<CopyRequest> = std::iter::from_fn(|| engine.next_copy()).collect();
+    let parts: Vec<_> = requests.iter().map(|request| (request.source.address, request.source.length)).collect();
+    assert_eq!(parts, [(100, 16), (116, 16), (132, 8)]);
+    let mut chain = Vec::new();
+    assert_eq!(engine.chain(&mut chain), Some(0));
+    assert_eq!(chain.len(), 1, "a put that is too short to be staged, and waits for nothing");
+    let copied = |request: &CopyRequest| Copied { slot: request.slot, outcome: Ok(()) };
+    for later in [&requests[2], &requests[1]] {
+        engine.copied(&copied(later));
+        assert_eq!(engine.chain(&mut chain), None, "nothing overtakes the first piece");
+    }
+    engine.copied(&copied(&requests[0]));
+    assert_eq!(engine.chain(&mut chain), Some(0));
+    let posted: Vec<_> = chain.iter().map(|request| (request.operation.remote().address, request.fence)).collect();
+    assert_eq!(posted, [(32, true), (48, false), (64, false), (200, true)]);
+    assert_eq!((engine.chain(&mut chain), engine.awaits_copies()), (None, false));
+    // The slots are in use until the card has read them.
+    engine.accept(&put(0, 16, 0).encode());
+    assert_eq!(engine.next_copy(), None);
+    let done = |id| Completion { qp: 0, id, status: Status::Success };
+    engine.complete(&done(2), &mut Landings(Vec::new()));
+    assert_eq!(engine.next_copy().map(|request| request.source.length), Some(16));
+    engine.complete(&done(4), &mut Landings(Vec::new()));
+    assert_eq!(engine.completed(), 4);
+}
+
+/// Slots go to queue pairs in turn, and to the puts of each in their order: a peer that does not answer does not take the pool.
+#[test]
+fn queue_pairs_take_turns_at_the_bounce_slots() {
+    let mut engine = Engine::new(staged(64, staging(1, 4, 16)), capabilities(64, true, true, false));
+    for descriptor in [put(0, 64, 0), put(1000, 64, 64), Descriptor { queue: 1, ..put(2000, 64, 256) }] {
+        engine.accept(&descriptor.encode());
+    }
+    let from: Vec<u64> = std::iter::from_fn(|| engine.next_copy()).map(|request| request.source.address).collect();
+    assert_eq!(from, [0, 2000, 16, 2016]);
+}
+
+#[test]
+fn what_is_given_up_goes_from_its_source_until_the_last_copy_has_ended() {
+    let mut engine = Engine::new(staged(64, staging(1, 2, 16)), capabilities(64, true, true, false));
+    engine.accept(&put(0, 80, 0).encode());
+    let requests: Vec<CopyRequest> = std::iter::from_fn(|| engine.next_copy()).collect();
+    let copied = |request: &CopyRequest| Copied { slot: request.slot, outcome: Ok(()) };
+    engine.copied(&copied(&requests[0]));
+    engine.give_up_copies();
+    engine.accept(&put(500, 8, 128).encode());
+    let mut chain = Vec::new();
+    assert_eq!(engine.chain(&mut chain), Some(0));
+    let source = |request: &WorkRequest| match request.operation {
+        Operation::Transfer(Transfer::Write { source, .. }) => (source.key, source.address, source.length),
+        other => panic!("{other:?}"),
+    };
+    let sources: Vec<_> = chain.iter().map(source).collect();
+    let first = BOUNCE + u64::from(requests[0].slot) * 16;
+    assert_eq!(sources, [(66, first, 16), (55, 16, 64), (55, 500, 8)]);
+    engine.complete(&Completion { qp: 0, id: 2, status: Status::Success }, &mut Landings(Vec::new()));
+    assert!(engine.is_idle() && engine.has_copies());
+    engine.copied(&copied(&requests[1]));
+    engine.accept(&put(0, 8, 0).encode());
+    assert!(engine.next_copy().is_some() && engine.awaits_copies());
 }
 
 fn p(pe: u32, queue: u32, address: u64, ordered: bool) -> Descriptor {

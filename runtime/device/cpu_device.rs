@@ -1,5 +1,6 @@
 //! The `cpu` device as a [`Device`]: memfds for memory, the SIMT executor for kernels.
 
+use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -13,8 +14,8 @@ use oxshmem_hca::soft::Accelerator;
 use super::cpu::{self, Executor, ExecutorOptions};
 use super::cpu_accelerator::CpuAccelerator;
 use super::{
-    AddressSpace, CudaGpu, Device, DeviceError, HostMemory, LaunchConfig, LoadedModule, MappedRegisters, ModuleSource,
-    Stream, StreamKind, Wait,
+    AddressSpace, Copier, CudaGpu, Device, DeviceError, HostMemory, LaunchConfig, LoadedModule, MappedRegisters,
+    ModuleSource, Stream, StreamKind, Wait,
 };
 use crate::abi;
 use crate::config::Config;
@@ -80,6 +81,35 @@ impl MappedRegisters for OwnRegisters {
     }
 }
 
+/// Copies by the thread that asks whether they have ended, one each time.
+#[derive(Debug)]
+struct CallerCopier {
+    memory: Arc<dyn HostMemory>,
+    waiting: VecDeque<Waiting>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    from: u64,
+    offset: usize,
+    bytes: usize,
+    name: u32,
+}
+
+impl Copier for CallerCopier {
+    unsafe fn start(&mut self, from: u64, offset: usize, bytes: usize, name: u32) -> Result<(), DeviceError> {
+        self.waiting.push_back(Waiting { from, offset, bytes, name });
+        Ok(())
+    }
+
+    fn poll(&mut self, ended: &mut Vec<(u32, Result<(), DeviceError>)>) {
+        let Some(Waiting { from, offset, bytes, name }) = self.waiting.pop_front() else { return };
+        // SAFETY: the promise of whoever started the copy. What it says is visible to this thread, which started it.
+        unsafe { std::ptr::copy_nonoverlapping(from as *const u8, self.memory.address().add(offset), bytes) };
+        ended.push((name, Ok(())));
+    }
+}
+
 impl Device for CpuDevice {
     fn name(&self) -> &'static str {
         "cpu"
@@ -136,6 +166,10 @@ impl Device for CpuDevice {
         let base = unsafe { mmap_anonymous(std::ptr::null_mut(), length(bytes), prot, MapFlags::PRIVATE) }
             .map_err(memory_error("cannot map host memory", bytes))?;
         Ok(Box::new(Mapped(Reservation { base: base as u64, bytes })))
+    }
+
+    fn copier(&self, memory: Arc<dyn HostMemory>) -> Result<Box<dyn Copier>, DeviceError> {
+        Ok(Box::new(CallerCopier { memory, waiting: VecDeque::new() }))
     }
 
     fn map_registers(&self, page: *mut u8) -> Result<Box<dyn MappedRegisters>, DeviceError> {

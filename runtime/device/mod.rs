@@ -132,6 +132,18 @@ pub(crate) trait HostMemory: Debug + Send + Sync {
     fn address(&self) -> *mut u8;
 }
 
+/// Copies from device memory to host memory that go on while kernels run and the calling thread does other things. What was visible to the
+/// calling thread when it started a copy is in the copy. When it is dropped, no copy goes on.
+pub(crate) trait Copier: Debug + Send {
+    /// Starts to copy `bytes` bytes to `offset` in the memory; [`poll`](Self::poll) says when the copy has ended, by its `name`.
+    ///
+    /// # Safety
+    /// Until then, or until this is dropped, `from` names mapped device memory of that length, and nobody else uses the host memory.
+    unsafe fn start(&mut self, from: u64, offset: usize, bytes: usize, name: u32) -> Result<(), DeviceError>;
+    /// Appends the copies that have ended since the last call.
+    fn poll(&mut self, ended: &mut Vec<(u32, Result<(), DeviceError>)>);
+}
+
 /// A page of device registers that kernels reach. Unmapped when dropped.
 pub(crate) trait MappedRegisters: Debug + Send + Sync {
     /// Where kernels find the page.
@@ -169,6 +181,8 @@ pub(crate) trait Device: Debug + Send + Sync {
     unsafe fn fill(&self, at: u64, value: u8, bytes: u64) -> Result<(), DeviceError>;
     /// `bytes` bytes of zeroed memory that host and kernels read and write at the same time.
     fn host_memory(&self, bytes: u64) -> Result<Box<dyn HostMemory>, DeviceError>;
+    /// Copies device memory to `memory`, which this device gave.
+    fn copier(&self, memory: Arc<dyn HostMemory>) -> Result<Box<dyn Copier>, DeviceError>;
     /// Lets kernels store to a page of registers of another device (4 KiB), which this process has mapped at `page` and keeps mapped.
     fn map_registers(&self, page: *mut u8) -> Result<Box<dyn MappedRegisters>, DeviceError>;
     /// Who exports the device's memory as dma-bufs, if it is not the host's.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use oxshmem_hca::objects::{Mkey, Pd, QpAddress};
 use oxshmem_hca::provider::{Access, Attempt, Counters, DeviceMemory, Provider, UmemSource};
 use oxshmem_hca::soft::doorbell_rung;
+use oxshmem_hca::topology::Distance;
 use oxshmem_proxy::block::{self, Block};
 use oxshmem_proxy::devx::{QueueLayout, Queues};
 use oxshmem_proxy::engine::{Engine, EngineOptions};
@@ -20,6 +21,7 @@ use oxshmem_proxy::thread::{Pace, Proxy};
 use oxshmem_proxy::work::{Backend, Local};
 
 use super::opened::Opened;
+use super::staging::{self, Bounce};
 use super::verbs::VerbsFabric;
 use super::{ChunkKeys, TransportError, ibgda};
 use crate::Result;
@@ -67,6 +69,8 @@ pub(crate) trait Fabric: Debug + Send {
     fn is_coherent(&self) -> bool;
     /// Whether it has queue pairs to the own PE, the last ones: atomics to it need them if somebody's card is not coherent.
     fn has_own(&self) -> bool;
+    /// How far the card is from where the PE works; nothing where there is none.
+    fn distance(&self) -> Option<Distance>;
     /// Registers memory until the fabric is dropped, which the memory outlives.
     fn register(&mut self, region: &Region<'_>) -> Result<ChunkKeys>;
     /// What peers need to connect to queue pair `qp`; the same length everywhere.
@@ -107,6 +111,9 @@ pub(crate) struct Ibrc {
     proxy: Proxy,
     fabric: RefCell<Box<dyn Fabric>>,
     _block: Box<dyn HostMemory>,
+    bounce: Option<Bounce>,
+    /// How the card reads large puts.
+    attempts: Vec<Attempt>,
     layout: ProxyLayout,
     options: EngineOptions,
     /// Whether the cards' atomics, all of them, are atomic with those of CPUs and GPUs.
@@ -126,12 +133,14 @@ impl Ibrc {
         opened: Option<Opened>,
     ) -> Result<Self> {
         let (me, n_pes, per_peer) = (bootstrap.rank(), bootstrap.size(), config.qps_per_peer());
+        let block_layout =
+            block::Layout { log_depth: config.proxy_ring().trailing_zeros(), log_landing: LOG_LANDING, n_pes };
+        // Before the fabric, which they have to outlive, also when something fails.
+        let memory = device.host_memory(block_layout.bytes())?;
+        let bounce;
         let mut fabric = open(config, bootstrap, device, opened)?;
         let own = fabric.has_own();
         let count = (n_pes - u32::from(!own)) * per_peer;
-        let block_layout =
-            block::Layout { log_depth: config.proxy_ring().trailing_zeros(), log_landing: LOG_LANDING, n_pes };
-        let memory = device.host_memory(block_layout.bytes())?;
         let base = memory.address() as u64;
 
         let landing = Region {
@@ -153,6 +162,12 @@ impl Ibrc {
             remote: false,
         };
         let slab_lkey = fabric.register(&region)?.lkey;
+        let (staged, attempts) = staging::set_up(config, device, fabric.as_mut(), me)?;
+        let copier;
+        (bounce, copier) = staged.unzip();
+        if let Some(bounce) = &bounce {
+            bounce.sources.add(&region, slab_lkey);
+        }
         let coherent = exchange(fabric.as_mut(), bootstrap, me, n_pes, per_peer)?;
 
         let backend = fabric.backend()?;
@@ -165,6 +180,7 @@ impl Ibrc {
             window: config.proxy_ring() as usize,
             landing: Local { address: landing.address, length: 0, key: landing_key },
             slots: 1 << LOG_LANDING,
+            staging: bounce.as_ref().map(|bounce| bounce.staging),
         };
         let engine = Engine::new(options, *backend.capabilities());
         slab.write(layout.proxy, 0, &describe(slab, layout, base, block_layout))?;
@@ -172,9 +188,20 @@ impl Ibrc {
         let pace = if device.gpu().is_some() { GPU_PACE } else { CPU_PACE };
         // SAFETY: the memory is a field behind the proxy, is zero, and only device code, the card and this use it.
         let block = unsafe { Block::new(memory.address(), block_layout) };
-        let proxy = Proxy::start(block, engine, backend, qpns.clone(), pace)
+        let proxy = Proxy::start(block, engine, backend, copier, qpns.clone(), pace)
             .map_err(|source| TransportError::ProxyThread { source })?;
-        Ok(Self { proxy, fabric: RefCell::new(fabric), _block: memory, layout, options, coherent, qpns, slab_lkey })
+        Ok(Self {
+            proxy,
+            fabric: RefCell::new(fabric),
+            _block: memory,
+            bounce,
+            attempts,
+            layout,
+            options,
+            coherent,
+            qpns,
+            slab_lkey,
+        })
     }
 
     /// Fills in what device code needs to know.
@@ -193,7 +220,11 @@ impl Ibrc {
         let memory = Some(heap.chunks()[index].memory.as_fd());
         let device = device.exporter();
         let region = Region { memory, device, address: heap.base() + offset, bytes, iova: offset, remote: true };
-        self.fabric.borrow_mut().register(&region)
+        let keys = self.fabric.borrow_mut().register(&region)?;
+        if let Some(bounce) = &self.bounce {
+            bounce.sources.add(&region, keys.lkey);
+        }
+        Ok(keys)
     }
 
     /// Makes the card ready for keys of a peer's chunks.
@@ -219,7 +250,7 @@ impl Ibrc {
     }
 
     pub(crate) fn attempts(&self) -> Vec<Attempt> {
-        self.fabric.borrow().attempts()
+        [self.fabric.borrow().attempts(), self.attempts.clone()].concat()
     }
 
     /// What the card says about the failure of a queue pair.
@@ -356,6 +387,10 @@ impl Fabric for DevxFabric {
 
     fn has_own(&self) -> bool {
         has_own(&self.opened)
+    }
+
+    fn distance(&self) -> Option<Distance> {
+        self.opened.distance
     }
 
     fn register(&mut self, region: &Region<'_>) -> Result<ChunkKeys> {

@@ -6,6 +6,7 @@ mod opened;
 mod reach;
 mod ringing;
 mod selection;
+mod staging;
 mod verbs;
 
 use ibgda::{Ibgda, QueueLayout};
@@ -112,6 +113,14 @@ pub enum TransportError {
         /// The system's answer.
         source: std::io::Error,
     },
+    /// Puts cannot be staged, as they were asked to be.
+    #[error("OXSHMEM_IBRC_STAGING={setting}: puts cannot be staged: {source}; use auto or off")]
+    Staging {
+        /// The variable's value.
+        setting: String,
+        /// Why.
+        source: Box<crate::Error>,
+    },
     /// Addresses from a peer that cannot be read.
     #[error("PE {pe} sent addresses of queue pairs that this version cannot read; all PEs must run the same build")]
     Address {
@@ -192,7 +201,7 @@ pub(crate) struct ChunkKeys {
 #[derive(Debug)]
 pub(crate) enum Network {
     Ibgda(Box<Ibgda>),
-    Ibrc(Ibrc),
+    Ibrc(Box<Ibrc>),
 }
 
 impl Network {
@@ -216,7 +225,8 @@ impl Network {
             }
             .into()),
             (NetworkLayout::Ibrc(layout), opened) => {
-                Ibrc::connect(config, bootstrap, device, slab, layout, opened).map(Self::Ibrc)
+                let ibrc = Ibrc::connect(config, bootstrap, device, slab, layout, opened)?;
+                Ok(Self::Ibrc(Box::new(ibrc)))
             }
         }
     }

@@ -12,8 +12,10 @@ use oxshmem_hca::prm::caps::{
 };
 use oxshmem_hca::provider::{Access, Attempt, Provider, UmemSource};
 use oxshmem_hca::soft::{AcceleratorMemory, FaultPlan, HOST_DOORBELL_BYTES, SoftHca, SoftOptions};
+use oxshmem_hca::topology::Distance;
 
 use super::ringing::Way;
+use super::selection::Chosen;
 use super::{NetworkKind, Plan, TransportError, selection};
 use crate::Result;
 use crate::bootstrap::Bootstrap;
@@ -34,6 +36,8 @@ pub(crate) struct Opened {
     pub way: Way,
     /// Whether queues have to lie in memory of the host, as the card cannot reach them in that of the device.
     pub queues_on_host: bool,
+    /// How far the card is from where the PE works; nothing for the software HCA.
+    pub distance: Option<Distance>,
     /// What was tried on the way to it, apart from what the provider itself tried.
     pub attempts: Vec<Attempt>,
 }
@@ -188,7 +192,7 @@ fn card(config: &Config, bootstrap: &Bootstrap, device: &dyn Device) -> Result<O
     let chosen = selection::choose(config, bootstrap, device);
     // What is missing altogether says more than that nothing could be chosen.
     mlx5::check_libraries()?;
-    let chosen = chosen?;
+    let Chosen { card: chosen, distance } = chosen?;
     let gid_index = match config.ib_gid_index() {
         Choice::Auto => None,
         Choice::Given(index) => Some(index),
@@ -197,7 +201,7 @@ fn card(config: &Config, bootstrap: &Bootstrap, device: &dyn Device) -> Result<O
     let card = Mlx5Hca::open(&options)?;
     let (general, atomic) = *card.capabilities();
     tracing::info!(pe = bootstrap.rank(), device = chosen.device, port = options.port, gid = %card.info().gid, "ConnectX card");
-    Opened::new(card, &general, &atomic)
+    Ok(Opened { distance: Some(distance), ..Opened::new(card, &general, &atomic)? })
 }
 
 impl Opened {
@@ -224,6 +228,7 @@ impl Opened {
             log_max_rd_atomic: general.log_max_ra_req_qp.min(general.log_max_ra_res_qp).min(7),
             way: Way::Memory,
             queues_on_host: false,
+            distance: None,
             attempts: Vec::new(),
             provider,
         })

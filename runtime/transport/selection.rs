@@ -13,9 +13,25 @@ impl From<TopologyError> for crate::Error {
     }
 }
 
+/// The device of a PE, and how far it is from where the PE works.
+#[derive(Debug)]
+pub(super) struct Chosen {
+    pub card: Card,
+    pub distance: Distance,
+}
+
+impl Chosen {
+    /// A device that is named, whether or not it is there.
+    fn named(card: &Card, place: &Place) -> Self {
+        let topology = Topology::of_this_machine().ok();
+        let distance = topology.map_or(Distance::Unknown, |topology| topology.distance_to(place, &card.device));
+        Self { card: card.clone(), distance }
+    }
+}
+
 /// The device and port of this PE. Where the configuration does not name them, the PEs of the node tell each other where they work, and share out
 /// the devices; all of them come to the same answer. Collective.
-pub(super) fn choose(config: &Config, bootstrap: &Bootstrap, device: &dyn Device) -> Result<Card> {
+pub(super) fn choose(config: &Config, bootstrap: &Bootstrap, device: &dyn Device) -> Result<Chosen> {
     let place = device.gpu().map_or_else(Place::of_this_thread, |gpu| Place::Pci(gpu.pci));
     // Also by PEs that need no answer: PEs may be configured differently.
     let places = bootstrap.allgather("places of PEs", place.to_string().as_bytes())?;
@@ -23,10 +39,10 @@ pub(super) fn choose(config: &Config, bootstrap: &Bootstrap, device: &dyn Device
     let index = node.iter().position(|pe| *pe == bootstrap.rank()).unwrap_or_default();
 
     if let Some(card) = named(config.hca()) {
-        return Ok(card.clone());
+        return Ok(Chosen::named(card, &place));
     }
     if let Some(card) = config.hca_devices().exact(index, &place)? {
-        return Ok(card.clone());
+        return Ok(Chosen::named(card, &place));
     }
     let places: Vec<Place> = node
         .iter()
@@ -48,7 +64,7 @@ pub(super) fn choose(config: &Config, bootstrap: &Bootstrap, device: &dyn Device
             mine.device.name
         );
     }
-    Ok(Card { device: mine.device.name.clone(), port: Some(mine.port.number) })
+    Ok(Chosen { card: Card { device: mine.device.name.clone(), port: Some(mine.port.number) }, distance })
 }
 
 /// The device that `OXSHMEM_HCA` itself names.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use oxshmem_hca::objects::QpAddress;
 use oxshmem_hca::provider::{Access, Attempt, Counters, Provider};
+use oxshmem_hca::topology::Distance;
 use oxshmem_hca::verbs::{
     Atomicity, CompletionQueue, Context, MemoryRegion, Port, ProtectionDomain, QueuePair, QueuePairSize, VerbsError,
 };
@@ -11,6 +12,7 @@ use oxshmem_proxy::verbs::VerbsBackend;
 use oxshmem_proxy::work::{Backend, PAYLOAD_BYTES};
 
 use super::ibrc::{Fabric, Region};
+use super::selection::Chosen;
 use super::{ChunkKeys, TransportError, ibgda, selection};
 use crate::Result;
 use crate::bootstrap::Bootstrap;
@@ -36,6 +38,7 @@ pub(super) struct VerbsFabric {
     completions: Arc<CompletionQueue>,
     domain: Arc<ProtectionDomain>,
     port: Port,
+    distance: Distance,
     depth: u32,
     config: Config,
 }
@@ -51,7 +54,7 @@ impl VerbsFabric {
         depth: u32,
     ) -> Result<Self> {
         let count = peers + config.qps_per_peer();
-        let port = open_port(config, bootstrap, device)?;
+        let (port, distance) = open_port(config, bootstrap, device)?;
         let context = &port.context;
         let limits = context.limits();
         // Every request may end with a completion of its own: those that are flushed do.
@@ -81,7 +84,8 @@ impl VerbsFabric {
             .collect::<std::result::Result<Vec<_>, _>>()?;
         let addresses = queue_pairs.iter().map(QueuePair::address).collect();
         let regions = Vec::new();
-        Ok(Self { queue_pairs, regions, addresses, completions, domain, port, depth, config: config.clone() })
+        let config = config.clone();
+        Ok(Self { queue_pairs, regions, addresses, completions, domain, port, distance, depth, config })
     }
 
     fn queue_pair(&self, qp: u32) -> Result<&QueuePair> {
@@ -96,16 +100,16 @@ impl VerbsFabric {
     }
 }
 
-/// Opens the port that the configuration names, or the one that falls to this PE. Collective.
-fn open_port(config: &Config, bootstrap: &Bootstrap, device: &dyn Device) -> Result<Port> {
-    let card = selection::choose(config, bootstrap, device)?;
+/// Opens the port that the configuration names, or the one that falls to this PE, and says how far it is. Collective.
+fn open_port(config: &Config, bootstrap: &Bootstrap, device: &dyn Device) -> Result<(Port, Distance)> {
+    let Chosen { card, distance } = selection::choose(config, bootstrap, device)?;
     let gid_index = match config.ib_gid_index() {
         Choice::Auto => None,
         Choice::Given(index) => Some(index),
     };
     let port = Port::query(&Context::open(&card.device)?, card.port.unwrap_or(1), gid_index)?;
     tracing::info!(pe = bootstrap.rank(), device = card.device, port = port.number, gid = %port.gid, "opened an RDMA device");
-    Ok(port)
+    Ok((port, distance))
 }
 
 impl Fabric for VerbsFabric {
@@ -119,6 +123,10 @@ impl Fabric for VerbsFabric {
 
     fn has_own(&self) -> bool {
         true
+    }
+
+    fn distance(&self) -> Option<Distance> {
+        Some(self.distance)
     }
 
     fn register(&mut self, region: &Region<'_>) -> Result<ChunkKeys> {

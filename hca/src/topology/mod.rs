@@ -290,6 +290,13 @@ impl Topology {
         pci_path(&self.sysfs, &self.sysfs.join("bus/pci/devices").join(address.to_ascii_lowercase()))
     }
 
+    /// How far the device with this name is from a place.
+    #[must_use]
+    pub fn distance_to(&self, place: &Place, name: &str) -> Distance {
+        let device = self.devices.iter().find(|device| device.name == name);
+        device.map_or(Distance::Unknown, |device| self.distance(place, device))
+    }
+
     /// How far a device is from a place.
     #[must_use]
     pub fn distance(&self, place: &Place, device: &DeviceEntry) -> Distance {

@@ -504,7 +504,10 @@ fn way(card: &Card, place: &Place, distance: Distance) -> Finding {
         Some(consequence) if distance == Distance::System => Finding::bad(
             PROBE,
             Outcome::Warn,
-            format!("{card}, {distance}: {consequence}; data is not staged through host memory"),
+            format!(
+                "{card}, {distance}: {consequence}; of all data only large puts of the CPU proxy are staged through host memory \
+                 (OXSHMEM_IBRC_STAGING)"
+            ),
             "run PEs on GPUs that have a card at their socket, or name a nearer card in OXSHMEM_HCA_DEVICES",
         ),
         Some(consequence) => Finding::ok(PROBE, format!("{card}, {distance}: {consequence}")),
@@ -764,7 +767,7 @@ mod tests {
         assert_eq!(results(&findings), [Outcome::Ok, Outcome::Warn]);
         assert_eq!(findings[0].reason, "mlx5_0/1, below one PCIe bridge");
         assert!(
-            findings[1].reason.contains("at another NUMA node") && findings[1].reason.contains("not staged"),
+            findings[1].reason.contains("at another NUMA node") && findings[1].reason.contains("only large puts of the CPU proxy are staged"),
             "{findings:?}"
         );
         let findings = select(&[("OXSHMEM_HCA", "mlx5:mlx5_9")]);

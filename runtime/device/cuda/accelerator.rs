@@ -1,16 +1,15 @@
 //! The software HCA's kernel on a GPU: on a stream of the highest priority, with copies of its own, so that it waits for no kernel and no
 //! copy of the program.
 
-use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cudarc::driver::sys::{self, CUevent, CUevent_flags, CUresult};
 use oxshmem_hca::soft::tables::Slice;
 use oxshmem_hca::soft::{Accelerator, AcceleratorError, AcceleratorMemory, AcceleratorResult, Pace};
 
-use super::driver::{Context, Gpu, check, driver};
+use super::driver::{Context, Gpu};
+use super::marks::Marks;
 use super::memory::{self, Copies, Reservation};
 use super::module::CudaModule;
 use super::stream::Stream;
@@ -25,22 +24,13 @@ const THREADS: u32 = 256;
 #[derive(Debug)]
 pub(super) struct CudaAccelerator {
     // Dropped in this order.
-    launched: Mutex<Events>,
+    /// A mark behind each slice that may be running.
+    launched: Mutex<Marks<()>>,
     module: CudaModule,
     copies: Copies,
     granularity: u64,
     stream: Arc<Stream>,
 }
-
-/// An event behind each slice that may be running, and events that can be used again.
-#[derive(Debug, Default)]
-struct Events {
-    pending: VecDeque<CUevent>,
-    free: Vec<CUevent>,
-}
-
-// SAFETY: events may be used from any thread.
-unsafe impl Send for Events {}
 
 fn failed(error: impl std::fmt::Display) -> AcceleratorError {
     AcceleratorError(error.to_string())
@@ -56,41 +46,23 @@ impl CudaAccelerator {
         Ok(Self { launched: Mutex::default(), module, copies, granularity, stream })
     }
 
-    fn launched(&self) -> MutexGuard<'_, Events> {
+    fn launched(&self) -> MutexGuard<'_, Marks<()>> {
         self.launched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn record(&self, events: &mut Events) -> Result<(), DeviceError> {
-        let cannot = |error| self.stream.error("cannot mark the end of a slice", error);
+    fn record(&self, launched: &mut Marks<()>) -> Result<(), DeviceError> {
         let _entered = self.stream.enter()?;
-        let event = match events.free.pop() {
-            Some(event) => event,
-            None => {
-                let mut event = std::ptr::null_mut();
-                // SAFETY: writes one handle.
-                unsafe { driver!(cuEventCreate(&raw mut event, CUevent_flags::CU_EVENT_DISABLE_TIMING as u32)) }
-                    .map_err(cannot)?;
-                event
-            }
-        };
-        events.pending.push_back(event);
-        // SAFETY: both live as long as `self`.
-        unsafe { driver!(cuEventRecord(event, self.stream.raw())) }.map_err(cannot)
+        // SAFETY: the stream lives as long as `self`.
+        unsafe { launched.record(self.stream.raw(), ()) }
+            .map_err(|error| self.stream.error("cannot mark the end of a slice", error))
     }
 
-    fn reap(&self, events: &mut Events) -> Result<usize, DeviceError> {
+    fn reap(&self, launched: &mut Marks<()>) -> Result<usize, DeviceError> {
         let _entered = self.stream.enter()?;
-        while let Some(event) = events.pending.front().copied() {
-            // SAFETY: it lives as long as `self`.
-            match unsafe { sys::cuEventQuery(event) } {
-                CUresult::CUDA_ERROR_NOT_READY => break,
-                result => check("cuEventQuery", result)
-                    .map_err(|error| self.stream.error("a slice of the software HCA's kernel failed", error))?,
-            }
-            events.pending.pop_front();
-            events.free.push(event);
+        while let Some(passed) = launched.pass() {
+            passed.map_err(|((), error)| self.stream.error("a slice of the software HCA's kernel failed", error))?;
         }
-        Ok(events.pending.len())
+        Ok(launched.len())
     }
 }
 
@@ -128,12 +100,12 @@ impl Accelerator for CudaAccelerator {
     }
 
     unsafe fn launch(&self, slice: &Slice) -> AcceleratorResult<()> {
-        let mut events = self.launched();
+        let mut launched = self.launched();
         let config = LaunchConfig::linear(BLOCKS, THREADS);
         // SAFETY: the kernel takes one slice; what it names is the caller's promise.
         unsafe { self.module.launch(SOFT_HCA_KERNEL, config, &[&slice.to_bytes()], &crate::device::Stream::OWN) }
             .map_err(failed)?;
-        self.record(&mut events).map_err(failed)
+        self.record(&mut launched).map_err(failed)
     }
 
     fn running(&self) -> AcceleratorResult<usize> {
@@ -147,13 +119,6 @@ impl Drop for CudaAccelerator {
             return;
         }
         let Ok(_entered) = self.stream.enter() else { return };
-        let mut events = self.launched();
-        let Events { pending, free } = &mut *events;
-        for event in pending.drain(..).chain(free.drain(..)) {
-            // SAFETY: nobody uses it any more.
-            if let Err(error) = unsafe { driver!(cuEventDestroy_v2(event)) } {
-                tracing::debug!(%error, "cannot destroy an event");
-            }
-        }
+        self.launched().destroy();
     }
 }

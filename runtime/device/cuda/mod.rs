@@ -6,7 +6,9 @@
 
 mod accelerator;
 mod caller;
+mod copier;
 mod driver;
+mod marks;
 mod memory;
 mod module;
 mod network;
@@ -19,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use accelerator::CudaAccelerator;
 pub(crate) use caller::CallerStream;
+use copier::CudaCopier;
 use cudarc::driver::sys::{self, CUdevice_attribute, CUpointer_attribute, CUresult};
 use driver::driver;
 pub(crate) use driver::driver_present;
@@ -34,7 +37,8 @@ use oxshmem_hca::provider::DeviceMemory;
 use oxshmem_hca::soft::Accelerator;
 
 use super::{
-    AddressSpace, Device, DeviceError, HostMemory, LoadedModule, MappedRegisters, ModuleSource, StreamKind, Wait,
+    AddressSpace, Copier, Device, DeviceError, HostMemory, LoadedModule, MappedRegisters, ModuleSource, StreamKind,
+    Wait,
 };
 use crate::abi;
 use crate::config::Config;
@@ -263,6 +267,10 @@ impl Device for CudaDevice {
         // SAFETY: it is that long, and nobody else has it yet.
         unsafe { std::ptr::write_bytes(memory.as_ptr(), 0, memory.bytes()) };
         Ok(Box::new(memory))
+    }
+
+    fn copier(&self, memory: Arc<dyn HostMemory>) -> Result<Box<dyn Copier>, DeviceError> {
+        Ok(Box::new(CudaCopier::new(&self.stream, memory)?))
     }
 
     fn map_registers(&self, page: *mut u8) -> Result<Box<dyn MappedRegisters>, DeviceError> {
