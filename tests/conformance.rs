@@ -1,6 +1,6 @@
 //! The semantics of the device and host APIs, per device and transport: each test is a job whose PEs run one case.
 
-use oxshmem_tests::{Job, Transport, on_devices};
+use oxshmem_tests::{Job, Transport, on_devices, stdout, transcript};
 
 const PE: &str = env!("CARGO_BIN_EXE_conformance-pe");
 
@@ -364,6 +364,55 @@ jobs! {
     host_transfers_ibrc_2_kernel: "host_transfers", Ibrc, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
     host_heap_ibrc_2_kernel: "host_heap", Ibrc, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
     flood_ibrc_2_kernel: "flood" "4" "32" "700" "0", Ibrc, 2, "OXSHMEM_SOFT_ENGINE" = "kernel", "OXSHMEM_PROXY_RING" = "64";
+}
+
+// Puts through bounce slots of 4 KiB, which are 32, from the least size on that can be staged.
+jobs! {
+    [cpu cuda]
+    rma_ibrc_2_staged: "rma", Ibrc, 2, "OXSHMEM_IBRC_STAGING" = "64";
+    signals_ibrc_2_staged: "signals", Ibrc, 2, "OXSHMEM_IBRC_STAGING" = "64";
+    fence_ibrc_2_staged: "fence", Ibrc, 2, "OXSHMEM_IBRC_STAGING" = "64";
+    host_transfers_ibrc_3_staged: "host_transfers", Ibrc, 3, "OXSHMEM_IBRC_STAGING" = "64";
+    host_heap_ibrc_2_staged: "host_heap", Ibrc, 2, "OXSHMEM_IBRC_STAGING" = "64";
+    streams_ibrc_2_staged: "streams", Ibrc, 2, "OXSHMEM_IBRC_STAGING" = "64";
+    put_flood_ibrc_2: "put_flood" "2" "4" "40" "20000", Ibrc, 2;
+    put_flood_ibrc_2_staged: "put_flood" "2" "4" "40" "20000", Ibrc, 2, "OXSHMEM_IBRC_STAGING" = "64", "OXSHMEM_PROXY_RING" = "64";
+    put_flood_ibrc_3_some_staged: "put_flood" "3" "2" "40" "9000", Ibrc, 3, "OXSHMEM_IBRC_STAGING" = "4K", "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "256";
+}
+
+jobs! {
+    [cpu]
+    rma_ibrc_3_staged: "rma", Ibrc, 3, "OXSHMEM_IBRC_STAGING" = "on";
+    rma_ibrc_2_staged_workers: "rma", Ibrc, 2, "OXSHMEM_IBRC_STAGING" = "64", "OXSHMEM_CPU_WORKERS" = "3";
+    put_flood_ibrc_2_staged_kernel: "put_flood" "2" "4" "40" "9000", Ibrc, 2, "OXSHMEM_IBRC_STAGING" = "64", "OXSHMEM_SOFT_ENGINE" = "kernel";
+}
+
+/// How large puts are read, and why, is among what a PE says of its HCA.
+#[test]
+fn the_choice_of_staging_is_reported_cpu() {
+    for (value, line) in [
+        ("auto", "attempt sources of puts read by the card itself: in use: they are in host memory"),
+        ("off", "attempt sources of puts read by the card itself: in use: OXSHMEM_IBRC_STAGING=off says so"),
+        (
+            "on",
+            "attempt sources of puts of 64K and more copied to host memory first: in use: OXSHMEM_IBRC_STAGING=on says so",
+        ),
+        (
+            "300",
+            "attempt sources of puts of 300 and more copied to host memory first: in use: OXSHMEM_IBRC_STAGING=300 says so",
+        ),
+    ] {
+        let outcome =
+            Job::new(PE, "hca_report", 2).transport(Transport::Ibrc).env("OXSHMEM_IBRC_STAGING", value).passes();
+        let text = stdout(&outcome, 0);
+        assert!(text.lines().any(|found| found == line), "no `{line}` in\n{text}");
+    }
+    let outcome = Job::new(PE, "hca_report", 2).transport(Transport::Ibrc).env("OXSHMEM_IBRC_STAGING", "63").run();
+    let text = transcript(&outcome);
+    assert!(!outcome.is_success(), "{text}");
+    let error =
+        "OXSHMEM_IBRC_STAGING=63 (from the environment) is outside its limits: expected `auto`, `on`, `off` or a size";
+    assert!(text.contains(error), "{text}");
 }
 
 /// With the defaults, a PE needs less than 256 MiB of memory.

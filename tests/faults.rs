@@ -114,6 +114,14 @@ fn wrapping_rings_are_unharmed() {
     }
 }
 
+#[test]
+fn staged_puts_are_unharmed() {
+    for (faults, staging) in HARMLESS.into_iter().zip(["64", "64", "4K", "4K"]) {
+        let job = Job::new(PE, "put_flood", 2).args(&["2", "2", "20", "9000"]).transport(Transport::Ibrc);
+        job.env("OXSHMEM_SOFT_FAULTS", faults).env("OXSHMEM_IBRC_STAGING", staging).passes();
+    }
+}
+
 /// Rounds in which a signal came before the data that it announces, at any PE.
 fn stale(transport: Transport, complete: bool, seed: u32) -> u32 {
     let job = Job::new(PE, "order", 2).args(&[if complete { "1" } else { "0" }, "40"]).transport(transport);

@@ -91,6 +91,9 @@ jobs! {
     descriptors_ibrc_2: "descriptors", Ibrc, 2;
     flood_ibrc_2: "flood" "4" "32" "300" "0", Ibrc, 2, "OXSHMEM_PROXY_RING" = "64";
 
+    put_flood_ibrc_2_staged: "put_flood" "2" "4" "20" "9000", Ibrc, 2, "OXSHMEM_IBRC_STAGING" = "64";
+    rma_ibrc_2_staged: "rma", Ibrc, 2, "OXSHMEM_IBRC_STAGING" = "4K";
+
     // A thread of the CPU passes doorbells on.
     rma_ibgda_3_doorbell_by_cpu: "rma", Ibgda, 3, "OXSHMEM_IBGDA_DOORBELL" = "cpu";
     signals_ibgda_2_doorbell_by_cpu: "signals", Ibgda, 2, "OXSHMEM_IBGDA_DOORBELL" = "cpu";
@@ -232,6 +235,21 @@ fn memory_that_cannot_be_registered_is_explained() {
         "bytes of host memory cannot be registered with mlx5_0: by address: Bad address (os error 14)",
     );
     fails(&told("errno:ibv_reg_mr_iova2=14@2"), "bytes of host memory cannot be registered with mlx5_0: by address: ");
+}
+
+#[test]
+fn bounce_slots_that_cannot_be_registered_are_explained_where_they_were_asked_for() {
+    let job = |staging| job("hca_report", Transport::Ibrc, 2).env("OXSHMEM_IBRC_STAGING", staging);
+    // The landing slots, the slab, the bounce slots.
+    fails(
+        &job("on").env("RDMA_STAND_IN", "errno:ibv_reg_mr_iova2=12@3"),
+        "OXSHMEM_IBRC_STAGING=on: puts cannot be staged: ",
+    );
+    let text = report(job("auto"));
+    assert!(
+        text.contains("attempt sources of puts read by the card itself: in use: they are in host memory"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -240,6 +240,33 @@ OXSHMEM_KERNEL(flag_of_another_block, unsigned char *in, unsigned char *out, uin
     }
 }
 
+// Each thread puts `count` parts of its own memory to the next PE, one byte to `most` long, each with a signal behind it, and
+// looks at what the previous PE's thread has put when that one's signal is there. `in`, `out`: threads x count x most bytes;
+// `signals`: one for each thread.
+OXSHMEM_KERNEL(put_flood, unsigned char *in, unsigned char *out, uint64_t most, uint64_t *signals, uint32_t count,
+               Report *report) {
+    const int me = oxshmem::my_pe(), n = oxshmem::n_pes(), next = (me + 1) % n, previous = (me + n - 1) % n;
+    const auto place = [&](uint32_t i) { return (global_rank() * count + i) * most; };
+    const auto length = [&](uint32_t i) { return 1 + mix(place(i)) % most; };
+    const auto byte = [](int pe, uint64_t at) { return static_cast<unsigned char>(mix(at / 8 + pe) >> at % 8 * 8); };
+    for (uint32_t i = 0; i < count; ++i) {
+        const uint64_t at = place(i);
+        for (uint64_t k = 0; k < length(i); ++k) {
+            out[at + k] = byte(me, at + k);
+        }
+        oxshmem::putmem_nbi(oxshmem::thread, in + at, out + at, length(i), next);
+        oxshmem::signal_op(signals + global_rank(), 1, oxshmem::SIGNAL_ADD, next);
+    }
+    for (uint32_t i = 0; i < count; ++i) {
+        oxshmem::signal_wait_until(signals + global_rank(), oxshmem::CMP_GE, i + 1);
+        const uint64_t at = place(i);
+        for (uint64_t k = 0; k < most; ++k) {
+            EXPECT_EQ(report, peek(in + at + k), k < length(i) ? byte(previous, at + k) : 0);
+        }
+    }
+    oxshmem::quiet();
+}
+
 // Puts to `pe` until the queue pair fails or `most` are done.
 OXSHMEM_KERNEL(put_to, uint64_t *at, uint64_t value, int pe, uint32_t most) {
     for (uint32_t i = 0; i < most; ++i) {

@@ -74,6 +74,7 @@ const CASES: &[Case] = &[
     ("pointers", barriers::pointers),
     ("probe", layout::probe),
     ("proxy_threads", proxy::threads),
+    ("put_flood", proxy::put_flood),
     ("refused", errors::refused),
     ("reproducible", collectives::reproducible),
     ("requests", queues::requests),

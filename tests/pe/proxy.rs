@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use bytemuck::{Pod, Zeroable};
 use oxshmem::Path;
+use oxshmem::config::Staging;
 use oxshmem_proxy::descriptor::{Descriptor, Landing, Request, Slot, WORDS, tag, unseal};
 use oxshmem_proxy::work::{Atomic, Local, PAYLOAD_BYTES, Payload, Remote, Transfer, Width};
 
@@ -41,6 +42,33 @@ pub fn threads(_: &[String]) -> Outcome {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!((count()?, rig.pe.proxy_counters().is_some()), (usize::from(needed), needed));
+    rig.finish()
+}
+
+/// `put_flood BLOCKS THREADS COUNT MOST`: puts of up to `MOST` bytes, signals behind them, and whether any of them were staged.
+pub fn put_flood(args: &[String]) -> Outcome {
+    let rig = Rig::new(&QUEUES)?;
+    let [blocks, threads, count, most] = args else { return Err("put_flood BLOCKS THREADS COUNT MOST".into()) };
+    let (blocks, threads, count, most): (u32, u32, u32, usize) =
+        (blocks.parse()?, threads.parse()?, count.parse()?, most.parse()?);
+    let all = (blocks * threads * count) as usize * most;
+    let (incoming, outgoing) = (rig.pe.alloc::<u8>(all)?, rig.pe.alloc::<u8>(all)?);
+    let signals = rig.pe.alloc::<u64>((blocks * threads) as usize)?;
+    let args = (&incoming, &outgoing, most as u64, &signals, count, rig.report());
+    rig.run_linear("put_flood", blocks, threads, args)?;
+    rig.pe.barrier_all()?;
+    let counters = || rig.pe.proxy_counters().ok_or("no proxy");
+    if matches!(rig.pe.config().ibrc_staging(), Staging::On | Staging::From(_)) {
+        // It counts with a delay.
+        let limit = Instant::now() + Duration::from_secs(30);
+        while counters()?.copies == 0 && Instant::now() < limit {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(counters()?.copies != 0, "nothing was staged");
+    } else {
+        assert_eq!(counters()?.copies, 0);
+    }
+    println!("{:?}", counters()?);
     rig.finish()
 }
 

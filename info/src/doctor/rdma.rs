@@ -767,7 +767,8 @@ mod tests {
         assert_eq!(results(&findings), [Outcome::Ok, Outcome::Warn]);
         assert_eq!(findings[0].reason, "mlx5_0/1, below one PCIe bridge");
         assert!(
-            findings[1].reason.contains("at another NUMA node") && findings[1].reason.contains("only large puts of the CPU proxy are staged"),
+            findings[1].reason.contains("at another NUMA node")
+                && findings[1].reason.contains("only large puts of the CPU proxy are staged"),
             "{findings:?}"
         );
         let findings = select(&[("OXSHMEM_HCA", "mlx5:mlx5_9")]);
