@@ -588,17 +588,21 @@ impl Engine {
             if waits {
                 return Stop::Loop;
             }
-            if let Work::Staged { put } = next.work {
-                if !self.fill_piece(qp, put) {
-                    return Stop::Copy;
-                }
-                continue;
-            }
-            let Some(Pending { work, fence, descriptor }) = queue.pending.pop_front() else { break };
+            let Pending { work, fence, descriptor } = *next;
             let (operation, end) = match work {
-                Work::Request(operation, end) => (operation, end),
+                Work::Staged { put } => {
+                    if !self.fill_piece(qp, put) {
+                        return Stop::Copy;
+                    }
+                    continue;
+                }
+                Work::Request(operation, end) => {
+                    queue.pending.pop_front();
+                    (operation, end)
+                }
                 Work::Loop(new) => {
                     let Some(index) = self.free_loops.pop() else { break };
+                    queue.pending.pop_front();
                     let address = new.target.address;
                     queue.loops.push(address);
                     let slot = &mut self.loops[index as usize];
@@ -607,7 +611,6 @@ impl Engine {
                     slot.members.push((new, descriptor));
                     (self.step(qp, index), End::Loop { index })
                 }
-                Work::Staged { .. } => continue,
             };
             self.queues[qp as usize].push(operation, end, fence, descriptor);
             self.outstanding += 1;
