@@ -340,7 +340,7 @@ pub enum Type {
 }
 
 /// Operators of reductions, as kernels take them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum ReduceOp {
     /// Bitwise and; integers.

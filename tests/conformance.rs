@@ -353,6 +353,12 @@ jobs! {
     barriers_ibrc_2_workers: "barriers", Ibrc, 2, "OXSHMEM_CPU_WORKERS" = "3";
     flood_ibrc_2_workers: "flood" "4" "64" "500" "0", Ibrc, 2, "OXSHMEM_PROXY_RING" = "64", "OXSHMEM_CPU_WORKERS" = "3";
 
+    // As where PEs share a GPU.
+    host_collectives_p2p_3_thinned: "host_collectives" "9000" "thinned", P2p, 3;
+    host_collectives_ibrc_3_thinned: "host_collectives" "1000" "thinned", Ibrc, 3;
+    collectives_p2p_4_thinned: "collectives" "6000" "thinned", P2p, 4;
+    collectives_ibrc_3_thinned: "collectives" "6000" "thinned", Ibrc, 3;
+
     // Executed by the software HCA's kernel, as on GPUs: the host posts, and the kernel reads the host's queues.
     typed_ibrc_2_kernel: "typed", Ibrc, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
     rma_ibrc_3_kernel: "rma", Ibrc, 3, "OXSHMEM_SOFT_ENGINE" = "kernel";

@@ -6,7 +6,7 @@ use oxshmem::abi::{Algorithm, Call, ReduceOp, TEAM_WORLD, Team as Row, Type};
 use oxshmem::{Error, FaultKind, SymmetricSlice};
 
 use crate::Outcome;
-use crate::rig::{Rig, mix};
+use crate::rig::{Extent, Rig, mix};
 
 oxshmem::include_module!(COLLECTIVES, "collectives");
 
@@ -142,6 +142,51 @@ struct Case {
     src: Vec<u8>,
     dst: Vec<u8>,
     in_place: bool,
+    /// Bytes of a part, the same for all members.
+    size: u64,
+}
+
+/// Two things that meet in a case, and what they are.
+type Feature = (&'static str, u64, u64);
+
+impl Case {
+    /// What cases must show when not all are run.
+    fn features(&self) -> Vec<Feature> {
+        let Step { call, scope, algorithm, by_rounds, root, kind, op, element, dst_stride, .. } = self.step;
+        let (call, scope, algorithm) = (u64::from(call), u64::from(scope), u64::from(2 * algorithm + by_rounds));
+        let mut features = vec![
+            ("scope and call", scope, call),
+            ("scope and algorithm", scope, algorithm),
+            ("scope and size", scope, self.size),
+            ("algorithm and call", algorithm, call),
+            ("algorithm and size", algorithm, self.size),
+            ("call and size", call, self.size),
+            ("call and place", call, u64::from(self.in_place)),
+        ];
+        if call == Call::Broadcast as u64 {
+            features.push(("algorithm and root", algorithm, root as u64));
+        }
+        if call == Call::Alltoalls as u64 {
+            features.push(("element and stride", u64::from(element), dst_stride as u64));
+        }
+        if [Call::Reduce as u64, Call::Reducescatter as u64].contains(&call) {
+            let (kind, op) = (u64::from(kind), u64::from(op));
+            features.extend([
+                ("type and operator", kind, op),
+                ("type and call", kind, call),
+                ("operator and call", op, call),
+                ("operator and algorithm", op, algorithm),
+            ]);
+        }
+        features
+    }
+
+    /// The same in a team of some PEs, after all PEs have shown what does not depend on the members.
+    fn features_in_subset(&self) -> Vec<Feature> {
+        let mut features = self.features();
+        features.retain(|(pair, ..)| pair.starts_with("algorithm"));
+        features
+    }
 }
 
 /// Bytes of `member`'s data, from `offset` on.
@@ -177,7 +222,8 @@ impl Way {
     fn case(&self, call: Call, what: String, change: impl Fn(&mut Step), src: Vec<u8>, dst: Vec<u8>) -> Case {
         let mut step = self.step(call);
         change(&mut step);
-        Case { name: format!("{call:?} {what} {self:?}"), step, src, dst, in_place: false }
+        let size = step.n.wrapping_mul(u64::from(step.element));
+        Case { name: format!("{call:?} {what} {self:?}"), step, src, dst, in_place: false, size }
     }
 
     fn broadcast(&self, bytes: u64, root: u64, in_place: bool) -> Case {
@@ -193,11 +239,12 @@ impl Way {
         self.case(Call::Fcollect, what, |step| step.n = bytes, data(self.me, 0, bytes), all)
     }
 
-    /// Member i contributes `sizes(i)` bytes.
-    fn collect(&self, sizes: impl Fn(u64) -> u64) -> Case {
+    /// Member i contributes `sizes(i)` bytes, which `size` stands for.
+    fn collect(&self, size: u64, sizes: impl Fn(u64) -> u64) -> Case {
         let all = (0..self.n).flat_map(|member| data(member, 0, sizes(member))).collect();
         let own = sizes(self.me);
-        self.case(Call::Collect, format!("of {own} bytes"), |step| step.n = own, data(self.me, 0, own), all)
+        let case = self.case(Call::Collect, format!("of {own} bytes"), |step| step.n = own, data(self.me, 0, own), all);
+        Case { size, ..case }
     }
 
     fn alltoall(&self, bytes: u64) -> Case {
@@ -265,8 +312,8 @@ impl Way {
             cases.push(self.broadcast(bytes, index % n, index % 3 == 1));
             cases.push(self.fcollect(bytes));
             cases.push(self.alltoall(bytes));
-            cases.push(self.collect(|member| (bytes + 7 * member) * u64::from(member % 3 != 1)));
-            cases.push(self.collect(|member| if member == 0 { bytes } else { 3 }));
+            cases.push(self.collect(bytes, |member| (bytes + 7 * member) * u64::from(member % 3 != 1)));
+            cases.push(self.collect(bytes, |member| if member == 0 { bytes } else { 3 }));
             let element = 1 << (index % 5);
             cases.push(self.alltoalls(bytes / element / 4, element, 1 + index % 3, 2));
             cases.push(self.reduce(Type::Int32, ReduceOp::Sum, bytes / 4, index % 2 == 1));
@@ -387,7 +434,8 @@ impl Bench {
     }
 }
 
-/// Every collective by every algorithm in every scope, and every type and operator. Arguments: the longest length.
+/// Every collective by every algorithm in every scope, and every type and operator. Arguments: the longest length;
+/// and `thinned`, to run few of the calls.
 pub fn collectives(args: &[String]) -> Outcome {
     let long: u64 = args.first().map_or(Ok(20_000), |text| text.parse())?;
     let bench = Bench::new()?;
@@ -401,24 +449,29 @@ pub fn collectives(args: &[String]) -> Outcome {
             }
         }
     }
-    for way in &ways {
-        // Threads on their own copy slowly.
-        bench.run(way.third(if way.scope == 2 { long } else { long / 4 }, way.scope as usize))?;
-    }
-    for (index, way) in ways.iter().filter(|way| way.scope == 2).enumerate() {
-        // What combines is the same code for all algorithms.
-        let cases = way.reductions().into_iter().enumerate();
-        bench
-            .run(cases.filter(|(i, _)| index == 0 || (i + index).is_multiple_of(4)).map(|(_, case)| case).collect())?;
-    }
-    subsets(&bench, long)?;
+    let extent = Extent::of(&bench.rig.pe, args.get(1).is_some_and(|arg| arg == "thinned"))?;
+    bench.run(extent.of_list("collectives of all PEs", &bench.rig.pe, of_world(&ways, long), Case::features))?;
+    subsets(&bench, extent, long)?;
     let words = bench.rig.pe.alloc::<i32>(16)?;
     bench.rig.run_linear("typed_forms", 1, 40, (&words, bench.rig.report()))?;
     bench.rig.finish()
 }
 
+/// Every way with its third of the lengths, and the types and operators.
+fn of_world(ways: &[Way], long: u64) -> Vec<Case> {
+    // Threads on their own copy slowly.
+    let third = |way: &Way| way.third(if way.scope == 2 { long } else { long / 4 }, way.scope as usize);
+    let mut cases: Vec<Case> = ways.iter().flat_map(third).collect();
+    for (index, way) in ways.iter().filter(|way| way.scope == 2).enumerate() {
+        // What combines is the same code for all algorithms.
+        let reductions = way.reductions().into_iter().enumerate();
+        cases.extend(reductions.filter(|(i, _)| index == 0 || (i + index).is_multiple_of(4)).map(|(_, case)| case));
+    }
+    cases
+}
+
 /// Teams of every second PE, of all but the first, and of each PE alone; those that share no PE are busy at the same time.
-fn subsets(bench: &Bench, long: u64) -> Outcome {
+fn subsets(bench: &Bench, extent: Extent, long: u64) -> Outcome {
     let pe = &bench.rig.pe;
     let (me, n) = (pe.my_pe(), pe.n_pes());
     let world = pe.team_world();
@@ -442,11 +495,20 @@ fn subsets(bench: &Bench, long: u64) -> Outcome {
         if near {
             ways.extend([(Algorithm::Push, true), (Algorithm::Tree, true)]);
         }
+        let mut cases = Vec::new();
         for (turn, (algorithm, by_rounds)) in ways.into_iter().enumerate() {
             let (number, members) = (team.my_pe() as u64, team.n_pes() as u64);
             let way = Way { team: team.handle(), me: number, n: members, scope: 2, algorithm, by_rounds };
-            bench.run(way.third(long / 4, index + turn))?;
+            cases.extend(way.third(long / 4, index + turn));
         }
+        // Who is alone waits for nobody.
+        let extent = if team.n_pes() > 1 { extent } else { Extent::Whole };
+        bench.run(extent.of_list(
+            &format!("collectives of {} PEs", team.n_pes()),
+            pe,
+            cases,
+            Case::features_in_subset,
+        ))?;
     }
     for team in teams {
         pe.team_destroy(team)?;
@@ -645,4 +707,65 @@ pub fn collective_timeouts(_: &[String]) -> Outcome {
         _ => panic!("{fault}"),
     }
     bench.rig.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::rig::covering;
+
+    /// The ways of a world of `n` PEs that reach each other directly, or do not.
+    fn ways(me: u64, n: u64, near: bool) -> Vec<Way> {
+        let algorithms = [Algorithm::Packets, Algorithm::Push, Algorithm::Tree].into_iter();
+        let ways = algorithms.flat_map(|algorithm| [(algorithm, false), (algorithm, true)]);
+        let ways = ways.filter(|(algorithm, by_rounds)| !by_rounds || near && *algorithm != Algorithm::Packets);
+        let ways = ways.flat_map(|(algorithm, by_rounds)| (0..3).map(move |scope| (scope, algorithm, by_rounds)));
+        ways.map(|(scope, algorithm, by_rounds)| Way { team: TEAM_WORLD, me, n, scope, algorithm, by_rounds }).collect()
+    }
+
+    /// Counted by hand, not by what chooses them.
+    #[test]
+    fn a_thinned_list_has_every_call_way_type_and_operator() {
+        for (n, near) in [(2, true), (3, false), (4, true)] {
+            let all = of_world(&ways(0, n, near), 6000);
+            let total = all.len();
+            let few = covering(all, Case::features);
+            assert!(few.len() * 5 < total * 2, "{} of {total}", few.len());
+            let count =
+                |of: &dyn Fn(&Step) -> [u32; 2]| few.iter().map(|case| of(&case.step)).collect::<HashSet<_>>().len();
+            let algorithms = if near { 5 } else { 3 };
+            assert_eq!(count(&|step| [step.call, step.scope]), 9 * 3);
+            assert_eq!(count(&|step| [step.call, 2 * step.algorithm + step.by_rounds]), 9 * algorithms);
+            assert_eq!(count(&|step| [step.scope, 2 * step.algorithm + step.by_rounds]), 3 * algorithms);
+            let reductions = |step: &Step| [Call::Reduce as u32, Call::Reducescatter as u32].contains(&step.call);
+            let none = [u32::MAX; 2];
+            let kinds = count(&|step| if reductions(step) { [step.kind, step.op] } else { none });
+            // Eight integers with seven operators, f32 and f64 with four, 16 bits with three, complex with two; and what is none.
+            assert_eq!(kinds, 8 * 7 + 2 * 4 + 2 * 3 + 2 * 2 + 1);
+            let sizes: HashSet<u64> = few.iter().map(|case| case.size).collect();
+            assert!([0, 1, 4, 8, 13, 64, 250, 1000, 6000].iter().all(|size| sizes.contains(size)), "{sizes:?}");
+        }
+    }
+
+    /// Otherwise they would wait for each other in different calls.
+    #[test]
+    fn all_members_thin_alike() {
+        let names = |me: u64| -> Vec<[u64; 5]> {
+            let few = covering(of_world(&ways(me, 3, true), 6000), Case::features);
+            let step = |case: &Case| {
+                let Step { call, scope, algorithm, by_rounds, kind, op, .. } = case.step;
+                [call, scope, 2 * algorithm + by_rounds, 100 * kind + op].map(u64::from)
+            };
+            few.iter()
+                .map(|case| {
+                    let [a, b, c, d] = step(case);
+                    [a, b, c, d, case.size]
+                })
+                .collect()
+        };
+        assert_eq!(names(0), names(1));
+        assert_eq!(names(0), names(2));
+    }
 }

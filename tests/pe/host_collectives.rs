@@ -1,6 +1,7 @@
 //! Collectives from the host and on streams: on teams of several shapes, of all element types.
 
 use std::fmt::Debug;
+use std::ops::Range;
 
 use bytemuck::Pod;
 use oxshmem::{
@@ -9,7 +10,7 @@ use oxshmem::{
 };
 
 use crate::Outcome;
-use crate::rig::mix;
+use crate::rig::{Extent, mix};
 
 /// Elements of one member's part: nothing, what goes in packets, and what does not.
 const LENGTHS: [usize; 6] = [0, 1, 7, 64, 1000, 9000];
@@ -115,6 +116,139 @@ fn value<T: Element>(call: u64, pe: usize, index: usize) -> T {
     T::make(call << 40 | (pe as u64) << 32 | index as u64)
 }
 
+/// Who has what a broadcast sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Root {
+    First,
+    Middle,
+    Last,
+}
+
+/// A collective in one of the ways it is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Form {
+    Broadcast(Root),
+    Fcollect,
+    /// Lengths differ, one of them is zero.
+    Collect,
+    Alltoall,
+    /// Every third element of the source, every second place of the result.
+    Alltoalls,
+    Reduce(ReduceOp),
+    InPlace(ReduceOp),
+    Reducescatter(ReduceOp),
+}
+
+impl Form {
+    /// The forms of an element with these operations.
+    fn of(ops: &[ReduceOp]) -> Vec<Self> {
+        let mut forms = [Root::First, Root::Middle, Root::Last].map(Self::Broadcast).to_vec();
+        forms.extend([Self::Fcollect, Self::Collect, Self::Alltoall, Self::Alltoalls]);
+        forms.extend(ops.iter().flat_map(|op| [Self::Reduce(*op), Self::InPlace(*op), Self::Reducescatter(*op)]));
+        forms
+    }
+
+    fn op(self) -> Option<ReduceOp> {
+        match self {
+            Self::Reduce(op) | Self::InPlace(op) | Self::Reducescatter(op) => Some(op),
+            _ => None,
+        }
+    }
+
+    /// The form whatever is combined by it.
+    fn with_any_op(self) -> Self {
+        match self {
+            Self::Reduce(_) => Self::Reduce(ReduceOp::Sum),
+            Self::InPlace(_) => Self::InPlace(ReduceOp::Sum),
+            Self::Reducescatter(_) => Self::Reducescatter(ReduceOp::Sum),
+            other => other,
+        }
+    }
+}
+
+/// The calls with elements of one type.
+struct Kind {
+    ops: &'static [ReduceOp],
+    on_stream: bool,
+    /// Also with the long lengths.
+    long: bool,
+    run: fn(&Pe, &[Team], Option<&Stream>, &[Call]) -> Outcome,
+}
+
+const fn kind<T: Element>() -> Kind {
+    Kind { ops: T::OPS, on_stream: false, long: false, run: element::<T> }
+}
+
+const KINDS: [Kind; 15] = [
+    Kind { long: true, ..kind::<u64>() },
+    Kind { long: true, ..kind::<f32>() },
+    kind::<i8>(),
+    kind::<u8>(),
+    kind::<i16>(),
+    kind::<u16>(),
+    kind::<i32>(),
+    kind::<u32>(),
+    kind::<i64>(),
+    kind::<f64>(),
+    kind::<Half>(),
+    kind::<Bfloat16>(),
+    kind::<Complex<f32>>(),
+    kind::<Complex<f64>>(),
+    Kind { on_stream: true, ..kind::<i32>() },
+];
+
+/// What [`teams`] makes.
+const TEAMS: usize = 3;
+
+/// One call, the same on all PEs.
+#[derive(Debug, Clone, Copy)]
+struct Call {
+    /// Of [`KINDS`].
+    kind: usize,
+    /// Of [`teams`].
+    team: usize,
+    form: Form,
+    /// Elements of one member's part.
+    n: usize,
+}
+
+impl Call {
+    /// Every type and operation with every length on every team.
+    fn all(lengths: &[usize]) -> Vec<Self> {
+        let mut calls = Vec::new();
+        for (kind, Kind { ops, long, .. }) in KINDS.iter().enumerate() {
+            let lengths = &lengths[..if *long { lengths.len() } else { lengths.len().min(4) }];
+            for (team, n) in (0..TEAMS).flat_map(|team| lengths.iter().map(move |n| (team, *n))) {
+                calls.extend(Form::of(ops).into_iter().map(|form| Self { kind, team, form, n }));
+            }
+        }
+        calls
+    }
+
+    /// What calls must show when not all are made: every two things together; and every form with every length on every team, which is what an
+    /// algorithm is chosen by.
+    fn features(&self) -> Vec<(Option<usize>, Option<usize>, Option<usize>, Option<Form>, Option<ReduceOp>)> {
+        let (kind, team, n) = (Some(self.kind), Some(self.team), Some(self.n));
+        let form = Some(self.form.with_any_op());
+        let mut features = vec![
+            (None, team, n, form, None),
+            (kind, team, None, None, None),
+            (kind, None, n, None, None),
+            (kind, None, None, form, None),
+        ];
+        if let Some(op) = self.form.op() {
+            let op = Some(op);
+            features.extend([
+                (kind, None, None, None, op),
+                (None, team, None, None, op),
+                (None, None, n, None, op),
+                (None, None, None, form, op),
+            ]);
+        }
+        features
+    }
+}
+
 /// A team, memory for its collectives, and how they are called.
 struct Bench<'a, T> {
     pe: &'a Pe,
@@ -123,7 +257,7 @@ struct Bench<'a, T> {
     src: SymmetricSlice<T>,
     dst: SymmetricSlice<T>,
     stream: Option<&'a Stream>,
-    call: u64,
+    calls: u64,
 }
 
 /// Calls a collective of the host, or the one on a stream.
@@ -140,112 +274,108 @@ macro_rules! run {
 }
 
 impl<T: Element> Bench<'_, T> {
-    /// Fills the source with this call's values, and the result with others.
+    /// Fills the source with the next call's values, and the result with others.
     fn begin(&mut self, elements: usize) -> Outcome {
-        self.call += 1;
-        let mine: Vec<T> = (0..elements).map(|index| value(self.call, self.pe.my_pe(), index)).collect();
+        self.calls += 1;
+        let mine: Vec<T> = (0..elements).map(|index| self.value(self.pe.my_pe(), index)).collect();
         self.pe.write_local(&self.src, 0, &mine)?;
-        let guards: Vec<T> = (0..self.dst.len()).map(|index| value(!self.call >> 24, 77, index)).collect();
+        let guards: Vec<T> = (0..self.dst.len()).map(|index| self.guard(index)).collect();
         Ok(self.pe.write_local(&self.dst, 0, &guards)?)
     }
 
-    /// The result is this, and what is behind it is as it was.
-    fn expect(&self, what: &str, expected: &[T]) -> Outcome {
+    /// What PE `pe` contributes to this call.
+    fn value(&self, pe: usize, index: usize) -> T {
+        value(self.calls, pe, index)
+    }
+
+    /// What lies in the result before this call.
+    fn guard(&self, index: usize) -> T {
+        value(!self.calls >> 24, 77, index)
+    }
+
+    /// What all members contribute, combined.
+    fn combined(&self, op: ReduceOp, index: usize) -> T {
+        let values = self.members.iter().map(|pe| self.value(*pe, index));
+        values.reduce(|sum, value| T::combine(op, sum, value)).expect("a team has members")
+    }
+
+    /// Makes a call; its result must be right, and what is behind it as it was.
+    fn call(&mut self, form: Form, n: usize) -> Outcome {
+        let (members, me, size) = (self.members.clone(), self.team.my_pe(), self.members.len());
+        let from_all = |bench: &Self, range: &dyn Fn(usize) -> Range<usize>| -> Vec<T> {
+            let of = |(member, pe)| range(member).map(move |index| bench.value(pe, index));
+            members.iter().copied().enumerate().flat_map(of).collect()
+        };
+        self.begin(match form {
+            Form::Alltoall | Form::Reducescatter(_) => n * size,
+            Form::Alltoalls => 3 * n * size,
+            _ => n,
+        })?;
+        let expected: Vec<T> = match form {
+            Form::Broadcast(root) => {
+                let root = match root {
+                    Root::First => 0,
+                    Root::Middle => size / 2,
+                    Root::Last => size - 1,
+                };
+                run!(self, broadcast, broadcast_on_stream(&self.dst, &self.src, n, root));
+                (0..n).map(|index| self.value(members[root], index)).collect()
+            }
+            Form::Fcollect => {
+                run!(self, fcollect, fcollect_on_stream(&self.dst, &self.src, n));
+                from_all(self, &|_| 0..n)
+            }
+            Form::Collect => {
+                let length = |member: usize| n * member / size;
+                run!(self, collect, collect_on_stream(&self.dst, &self.src, length(me)));
+                from_all(self, &|member| 0..length(member))
+            }
+            Form::Alltoall => {
+                run!(self, alltoall, alltoall_on_stream(&self.dst, &self.src, n));
+                from_all(self, &|_| me * n..(me + 1) * n)
+            }
+            Form::Alltoalls => {
+                run!(self, alltoalls, alltoalls_on_stream(&self.dst, &self.src, 2, 3, n));
+                // What lies between stays.
+                let elements = members.iter().flat_map(|pe| (me * n..(me + 1) * n).map(|index| (*pe, 3 * index)));
+                let places = elements.enumerate();
+                places.flat_map(|(at, (pe, index))| [self.value(pe, index), self.guard(2 * at + 1)]).collect()
+            }
+            Form::Reduce(op) => {
+                run!(self, reduce, reduce_on_stream(op, &self.dst, &self.src, n));
+                (0..n).map(|index| self.combined(op, index)).collect()
+            }
+            Form::InPlace(op) => {
+                self.pe.write_local(&self.dst, 0, &self.pe.read_local(&self.src, 0..n)?)?;
+                run!(self, reduce, reduce_on_stream(op, &self.dst, &self.dst, n));
+                (0..n).map(|index| self.combined(op, index)).collect()
+            }
+            Form::Reducescatter(op) => {
+                run!(self, reducescatter, reducescatter_on_stream(op, &self.dst, &self.src, n));
+                (me * n..(me + 1) * n).map(|index| self.combined(op, index)).collect()
+            }
+        };
         let seen = self.pe.read_local(&self.dst, 0..expected.len() + GUARD)?;
-        let guards = (expected.len()..seen.len()).map(|index| value(!self.call >> 24, 77, index));
-        let whole = expected.iter().copied().chain(guards);
-        for (index, (seen, expected)) in seen.iter().zip(whole).enumerate() {
-            let (team, n) = (self.team.handle(), self.members.len());
-            assert_eq!(*seen, expected, "{what} on team {team:#x} of {n}: element {index} of {}", T::NAME);
+        let guards = (expected.len()..seen.len()).map(|index| self.guard(index));
+        let team = self.team.handle();
+        for (index, (seen, expected)) in seen.iter().zip(expected.iter().copied().chain(guards)).enumerate() {
+            assert_eq!(*seen, expected, "{form:?} of {n} {} on team {team:#x} of {size}: element {index}", T::NAME);
         }
         Ok(())
     }
-
-    /// Data as it is.
-    fn moves(&mut self, n: usize) -> Outcome {
-        let (members, me) = (self.members.clone(), self.team.my_pe());
-        let size = members.len();
-        for root in [0, size / 2, size - 1] {
-            self.begin(n)?;
-            run!(self, broadcast, broadcast_on_stream(&self.dst, &self.src, n, root));
-            let from = members[root];
-            self.expect("broadcast", &(0..n).map(|index| value(self.call, from, index)).collect::<Vec<T>>())?;
-        }
-        self.begin(n)?;
-        run!(self, fcollect, fcollect_on_stream(&self.dst, &self.src, n));
-        let of = |pe: usize, n: usize| (0..n).map(move |index| (pe, index));
-        let values = |at: Vec<(usize, usize)>| -> Vec<T> {
-            at.into_iter().map(|(pe, index)| value(self.call, pe, index)).collect()
-        };
-        self.expect("fcollect", &values(members.iter().flat_map(|pe| of(*pe, n)).collect()))?;
-
-        // Lengths that differ, one of them zero.
-        let length = |member: usize| n * member / size;
-        self.begin(n)?;
-        run!(self, collect, collect_on_stream(&self.dst, &self.src, length(me)));
-        let values = |at: Vec<(usize, usize)>| -> Vec<T> {
-            at.into_iter().map(|(pe, index)| value(self.call, pe, index)).collect()
-        };
-        let all = members.iter().enumerate().flat_map(|(member, pe)| of(*pe, length(member))).collect();
-        self.expect("collect", &values(all))?;
-
-        self.begin(n * size)?;
-        run!(self, alltoall, alltoall_on_stream(&self.dst, &self.src, n));
-        let values = |at: Vec<(usize, usize)>| -> Vec<T> {
-            at.into_iter().map(|(pe, index)| value(self.call, pe, index)).collect()
-        };
-        self.expect("alltoall", &values(members.iter().flat_map(|pe| (0..n).map(|i| (*pe, me * n + i))).collect()))?;
-
-        // Every second place of the result; what lies between stays.
-        self.begin(3 * n * size)?;
-        run!(self, alltoalls, alltoalls_on_stream(&self.dst, &self.src, 2, 3, n));
-        let mut expected: Vec<T> = Vec::new();
-        for pe in &members {
-            for index in 0..n {
-                expected.push(value(self.call, *pe, 3 * (me * n + index)));
-                expected.push(value(!self.call >> 24, 77, expected.len()));
-            }
-        }
-        self.expect("alltoalls", &expected)
-    }
-
-    fn reductions(&mut self, op: ReduceOp, n: usize) -> Outcome {
-        let (members, me) = (self.members.clone(), self.team.my_pe());
-        let combined = |call: u64, index: usize| {
-            let of = |pe: &usize| value::<T>(call, *pe, index);
-            members.iter().skip(1).fold(of(&members[0]), |sum, pe| T::combine(op, sum, of(pe)))
-        };
-        self.begin(n)?;
-        run!(self, reduce, reduce_on_stream(op, &self.dst, &self.src, n));
-        self.expect("reduce", &(0..n).map(|index| combined(self.call, index)).collect::<Vec<T>>())?;
-        // In place.
-        self.begin(n)?;
-        self.pe.write_local(&self.dst, 0, &self.pe.read_local(&self.src, 0..n)?)?;
-        run!(self, reduce, reduce_on_stream(op, &self.dst, &self.dst, n));
-        self.expect("reduce in place", &(0..n).map(|index| combined(self.call, index)).collect::<Vec<T>>())?;
-        self.begin(n * members.len())?;
-        run!(self, reducescatter, reducescatter_on_stream(op, &self.dst, &self.src, n));
-        let expected: Vec<T> = (0..n).map(|index| combined(self.call, me * n + index)).collect();
-        self.expect("reducescatter", &expected)
-    }
 }
 
-fn element<T: Element>(pe: &Pe, teams: &[Team], stream: Option<&Stream>, lengths: &[usize]) -> Outcome {
-    let most = lengths.iter().max().copied().unwrap_or_default();
+/// Makes calls with elements of one type, team after team.
+fn element<T: Element>(pe: &Pe, teams: &[Team], stream: Option<&Stream>, calls: &[Call]) -> Outcome {
+    let most = calls.iter().map(|call| call.n).max().unwrap_or_default();
     let room = 3 * most * pe.n_pes() + GUARD;
-    let (src, dst) = (pe.alloc::<T>(room)?, pe.alloc::<T>(room)?);
-    for team in teams {
-        let whole = || 0..room;
-        let (src, dst, members) = (src.slice(whole())?, dst.slice(whole())?, team.members());
-        let mut bench = Bench { pe, team, members, src, dst, stream, call: 0 };
-        for n in lengths {
-            bench.moves(*n)?;
-            for op in T::OPS {
-                bench.reductions(*op, *n)?;
-            }
-        }
-        // Before the memory is another team's.
-        pe.barrier_all()?;
+    // Each team has its own, since a slower PE may not be done with the team before.
+    let (src, dst) = (pe.alloc::<T>(teams.len() * room)?, pe.alloc::<T>(teams.len() * room)?);
+    for (index, team) in teams.iter().enumerate() {
+        let own = || index * room..(index + 1) * room;
+        let (src, dst, members) = (src.slice(own())?, dst.slice(own())?, team.members());
+        let mut bench = Bench { pe, team, members, src, dst, stream, calls: 0 };
+        calls.iter().filter(|call| call.team == index).try_for_each(|call| bench.call(call.form, call.n))?;
     }
     pe.free(src)?;
     Ok(pe.free(dst)?)
@@ -267,39 +397,29 @@ fn teams(pe: &Pe) -> Result<Vec<Team>, Box<dyn std::error::Error>> {
     Ok(vec![world, halves, backwards])
 }
 
+/// Every collective of the host. Arguments: the longest length; and `thinned`, to make few of the calls.
 pub fn collectives(args: &[String]) -> Outcome {
     let pe = oxshmem::init()?;
     let teams = teams(&pe)?;
     let most: usize = args.first().map_or(Ok(usize::MAX), |text| text.parse())?;
     let lengths: Vec<usize> = LENGTHS.into_iter().filter(|n| *n <= most).collect();
-    element::<u64>(&pe, &teams, None, &lengths)?;
-    element::<f32>(&pe, &teams, None, &lengths)?;
-    let few = &lengths[..lengths.len().min(4)];
-    element::<i8>(&pe, &teams, None, few)?;
-    element::<u8>(&pe, &teams, None, few)?;
-    element::<i16>(&pe, &teams, None, few)?;
-    element::<u16>(&pe, &teams, None, few)?;
-    element::<i32>(&pe, &teams, None, few)?;
-    element::<u32>(&pe, &teams, None, few)?;
-    element::<i64>(&pe, &teams, None, few)?;
-    element::<f64>(&pe, &teams, None, few)?;
-    element::<Half>(&pe, &teams, None, few)?;
-    element::<Bfloat16>(&pe, &teams, None, few)?;
-    element::<Complex<f32>>(&pe, &teams, None, few)?;
-    element::<Complex<f64>>(&pe, &teams, None, few)?;
+    let extent = Extent::of(&pe, args.get(1).is_some_and(|arg| arg == "thinned"))?;
+    let calls = extent.of_list("host_collectives", &pe, Call::all(&lengths), Call::features);
     let stream = pe.create_stream()?;
-    element::<i32>(&pe, &teams, Some(&stream), few)?;
-    order(&pe, &teams, &stream)?;
+    for (index, Kind { on_stream, run, .. }) in KINDS.iter().enumerate() {
+        let calls: Vec<Call> = calls.iter().filter(|call| call.kind == index).copied().collect();
+        run(&pe, &teams, on_stream.then_some(&stream), &calls)?;
+    }
+    order(&pe, &teams, &stream, if extent == Extent::Whole { 20 } else { 5 })?;
     Ok(pe.finalize()?)
 }
 
 /// What is put on a stream is done in order, and streams with different teams do not wait for each other.
-fn order(pe: &Pe, teams: &[Team], first: &Stream) -> Outcome {
-    const ROUNDS: usize = 20;
+fn order(pe: &Pe, teams: &[Team], first: &Stream, rounds: usize) -> Outcome {
     let (world, half) = (&teams[0], &teams[1]);
     let second = pe.create_stream()?;
     let (sums, others) = (pe.filled_with(1u64)?, pe.filled_with(1u64)?);
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds {
         pe.reduce_on_stream(world, ReduceOp::Sum, &sums, &sums, 1, first)?;
         pe.team_sync_on_stream(half, &second)?;
         pe.reduce_on_stream(half, ReduceOp::Max, &others, &others, 1, &second)?;
@@ -307,7 +427,7 @@ fn order(pe: &Pe, teams: &[Team], first: &Stream) -> Outcome {
     }
     pe.synchronize_stream(&second)?;
     pe.synchronize_stream(first)?;
-    let expected = (0..ROUNDS).fold(1u64, |sum, _| sum.wrapping_mul(pe.n_pes() as u64));
+    let expected = (0..rounds).fold(1u64, |sum, _| sum.wrapping_mul(pe.n_pes() as u64));
     assert_eq!((pe.read_local(&sums, 0..1)?[0], pe.read_local(&others, 0..1)?[0]), (expected, 1));
     Ok(())
 }
@@ -427,4 +547,33 @@ pub fn late(_: &[String]) -> Outcome {
     }
     pe.team_destroy(team)?;
     Ok(pe.finalize()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::rig::covering;
+
+    /// Counted by hand, not by what chooses them.
+    #[test]
+    fn a_thinned_list_has_every_type_operation_form_length_and_team() {
+        for lengths in [&LENGTHS[..], &LENGTHS[..5], &LENGTHS[..4], &LENGTHS[..3]] {
+            let all = Call::all(lengths);
+            let few = covering(all.clone(), Call::features);
+            assert!(few.len() * 9 < all.len(), "{} of {}", few.len(), all.len());
+            let kinds: HashSet<usize> = few.iter().map(|call| call.kind).collect();
+            assert_eq!(kinds.len(), 15);
+            // Of eight integer types and the one on a stream, two of f32 and f64, two of 16 bits, and complex ones.
+            let ops: HashSet<_> = few.iter().filter_map(|call| Some((call.kind, call.form.op()?))).collect();
+            assert_eq!(ops.len(), 9 * 7 + 2 * 4 + 2 * 3 + 2 * 2);
+            let forms: HashSet<_> = few.iter().map(|call| (call.kind, call.form.with_any_op())).collect();
+            assert_eq!(forms.len(), 15 * 10);
+            let sizes: HashSet<_> = few.iter().map(|call| (call.form.with_any_op(), call.n, call.team)).collect();
+            assert_eq!(sizes.len(), 10 * lengths.len() * TEAMS);
+            let teams: HashSet<_> = few.iter().filter_map(|call| Some((call.form.op()?, call.team))).collect();
+            assert_eq!(teams.len(), 7 * TEAMS);
+        }
+    }
 }

@@ -1,4 +1,7 @@
-//! What the cases share: a PE, a module, and the report that kernels write wrong values to.
+//! What the cases share: a PE, a module, the report that kernels write wrong values to, and shorter lists for PEs that share a GPU.
+
+use std::collections::HashSet;
+use std::hash::Hash;
 
 use bytemuck::{Pod, Zeroable};
 use oxshmem::{Config, Function, KernelArgs, LaunchConfig, Module, ModuleSource, Pe, SymmetricSlice};
@@ -97,4 +100,134 @@ pub fn mix(x: u64) -> u64 {
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
+}
+
+/// Which cases of a list are run.
+///
+/// A kernel that waits for its peers spins, and PEs that share a GPU take turns in time slices: what takes microseconds elsewhere then
+/// takes a slice of each PE. So there only as many cases are run as it takes to see every feature of the list, and PE 0 says so. On the
+/// `cpu` device, whose PEs give way while they wait, and with a GPU per PE all are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// All.
+    Whole,
+    /// Those that [`covering`] chooses, for this reason.
+    Thinned(&'static str),
+}
+
+impl Extent {
+    /// What PEs on these devices run; `thinned` thins the list anyway, to test that on any machine. Collective.
+    pub fn of(pe: &Pe, thinned: bool) -> oxshmem::Result<Self> {
+        if thinned {
+            return Ok(Self::Thinned("a short list was asked for"));
+        }
+        let shared = match pe.gpu() {
+            Some(gpu) => {
+                let system = rustix::system::uname();
+                has_equal(&gather(pe, &format!("{} {}", gpu.pci, system.nodename().to_string_lossy()))?)
+            }
+            None => false,
+        };
+        Ok(if shared { Self::Thinned("PEs share a GPU") } else { Self::Whole })
+    }
+
+    /// What is run of `cases`, in their order; the features are those of pairs of values that shall meet in a case. `what` names the
+    /// cases in the line that PE 0 prints. All PEs of a team get the same from the same list.
+    pub fn of_list<T, F: Hash + Eq>(
+        self,
+        what: &str,
+        pe: &Pe,
+        cases: Vec<T>,
+        features: impl Fn(&T) -> Vec<F>,
+    ) -> Vec<T> {
+        let Self::Thinned(reason) = self else { return cases };
+        let all = cases.len();
+        let cases = covering(cases, features);
+        if pe.my_pe() == 0 {
+            let few = cases.len();
+            println!("{what}: {few} of {all} calls, since {reason}; every type, operation, size and way still occurs");
+        }
+        cases
+    }
+}
+
+/// What each PE says, by PE. Collective; texts are cut to 64 bytes.
+fn gather(pe: &Pe, text: &str) -> oxshmem::Result<Vec<[u8; 64]>> {
+    let mut mine = [0; 64];
+    mine.iter_mut().zip(text.bytes()).for_each(|(to, from)| *to = from);
+    let all = pe.alloc::<[u8; 64]>(pe.n_pes())?;
+    (0..pe.n_pes()).try_for_each(|to| pe.put(&all, pe.my_pe(), &[mine], to))?;
+    pe.barrier_all()?;
+    let texts = pe.read_local(&all, 0..pe.n_pes())?;
+    pe.free(all)?;
+    Ok(texts)
+}
+
+fn has_equal<T: Hash + Eq>(items: &[T]) -> bool {
+    let mut seen = HashSet::new();
+    !items.iter().all(|item| seen.insert(item))
+}
+
+/// Few of the items, in their order, that together show every feature that any of them shows. They are visited in strides through the list, so
+/// that neighbours differ in all respects, and those are taken first that show the most features not seen before.
+pub fn covering<T, F: Hash + Eq>(items: Vec<T>, features: impl Fn(&T) -> Vec<F>) -> Vec<T> {
+    let n = items.len();
+    let features: Vec<Vec<F>> = items.iter().map(features).collect();
+    // Near the golden section, and prime to the length, so that every item is visited.
+    let step = (n * 618 / 1000..).find(|step| gcd(*step, n) == 1).unwrap_or(1);
+    let mut seen = HashSet::new();
+    let mut chosen = vec![false; n];
+    for least in (1..=features.iter().map(Vec::len).max().unwrap_or_default()).rev() {
+        for at in (0..n).map(|index| index * step % n) {
+            let new: Vec<&F> = features[at].iter().filter(|feature| !seen.contains(feature)).collect();
+            if new.len() >= least {
+                seen.extend(new);
+                chosen[at] = true;
+            }
+        }
+    }
+    items.into_iter().zip(chosen).filter_map(|(item, chosen)| chosen.then_some(item)).collect()
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn every_feature_is_shown(items in proptest::collection::vec((0u8..9, 0u8..9, 0u8..9), 0..300)) {
+            let pairs = |&(a, b, c): &(u8, u8, u8)| vec![(0, a, b), (1, a, c), (2, b, c)];
+            let all: HashSet<_> = items.iter().flat_map(pairs).collect();
+            let few = covering(items.clone(), pairs);
+            let shown: HashSet<_> = few.iter().flat_map(pairs).collect();
+            prop_assert_eq!(&shown, &all);
+            // One after the other, each once and in order.
+            let mut rest = items.iter();
+            prop_assert!(few.iter().all(|item| rest.any(|other| item == other)));
+        }
+    }
+
+    #[test]
+    fn pairs_take_fewer_items_than_products() {
+        let items: Vec<[u32; 4]> = (0..625).map(|i| [i % 5, i / 5 % 5, i / 25 % 5, i / 125]).collect();
+        let pairs = |item: &[u32; 4]| {
+            let pair = |(a, b): (usize, usize)| (a, b, item[a], item[b]);
+            [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)].map(pair).to_vec()
+        };
+        // 25 are the fewest that can do.
+        let few = covering(items, pairs);
+        assert!((25..60).contains(&few.len()), "{}", few.len());
+    }
+
+    #[test]
+    fn a_gpu_is_shared_when_two_pes_say_the_same() {
+        assert!(has_equal(&["0000:1b:00.0", "0000:4e:00.0", "0000:1b:00.0"]));
+        assert!(!has_equal(&["0000:1b:00.0", "0000:4e:00.0"]));
+        assert!(!has_equal::<&str>(&[]));
+    }
 }
