@@ -4,9 +4,11 @@
 // Each forwards to the one call of the library that does it; what the libraries do not differ in is in kernels.h.
 //
 //   COMPARE_KERNEL_FUNCTION(name, parameters...), COMPARE_DEVICE      before kernels and device functions
+//   COMPARE_SHARED(type, name, [N])                                   memory that a block shares
 //   thread, warp, block                                               scopes: who calls together
 //   my_pe(), n_pes(), ptr(address, pe)                                as in both libraries
-//   put_nbi, get, put_signal_nbi (scope, ...), p, g, signal_set, signal_wait, fence, quiet, barrier_all(scope), sync_all(scope)
+//   put_nbi, get, put_signal_nbi (scope, ...), p, g, signal_set, signal_add, signal_wait, fence, quiet
+//   barrier_all(scope), sync_all(scope)
 //   alltoall, fcollect, broadcast, sum (scope, ...)                   collectives of all PEs; whether they went well
 //   clock_ns(), pause()                                               the GPU's clock; for the body of a spin loop
 #pragma once
@@ -20,6 +22,7 @@
 
 #define COMPARE_KERNEL_FUNCTION(name, ...) OXSHMEM_KERNEL(name, __VA_ARGS__)
 #define COMPARE_DEVICE OXSHMEM_DEVICE
+#define COMPARE_SHARED(type, name, ...) OXSHMEM_SHARED(type, name, __VA_ARGS__)
 #define COMPARE_UNROLL OXSHMEM_UNROLL
 
 namespace compare {
@@ -57,6 +60,9 @@ COMPARE_DEVICE void put_signal_nbi(Scope scope, char *dst, const char *src, size
 COMPARE_DEVICE void signal_set(uint64_t *signal, uint64_t value, int pe) {
     oxshmem::signal_op(signal, value, oxshmem::SIGNAL_SET, pe);
 }
+COMPARE_DEVICE void signal_add(uint64_t *signal, uint64_t value, int pe) {
+    oxshmem::signal_op(signal, value, oxshmem::SIGNAL_ADD, pe);
+}
 template <class Scope> COMPARE_DEVICE bool alltoall(Scope scope, char *dst, const char *src, size_t bytes) {
     return oxshmem::alltoallmem(scope, oxshmem::TEAM_WORLD, dst, src, bytes) == 0;
 }
@@ -83,6 +89,7 @@ COMPARE_DEVICE bool signal_wait(uint64_t *signal, uint64_t value) {
 
 #define COMPARE_KERNEL_FUNCTION(name, ...) extern "C" __global__ void __launch_bounds__(1024) name(__VA_ARGS__)
 #define COMPARE_DEVICE __device__ __forceinline__
+#define COMPARE_SHARED(type, name, ...) __shared__ type name __VA_ARGS__
 #define COMPARE_UNROLL _Pragma("unroll")
 
 namespace compare {
@@ -148,6 +155,9 @@ COMPARE_DEVICE uint64_t g(const uint64_t *src, int pe) {
 }
 COMPARE_DEVICE void signal_set(uint64_t *signal, uint64_t value, int pe) {
     nvshmemx_signal_op(signal, value, NVSHMEM_SIGNAL_SET, pe);
+}
+COMPARE_DEVICE void signal_add(uint64_t *signal, uint64_t value, int pe) {
+    nvshmemx_signal_op(signal, value, NVSHMEM_SIGNAL_ADD, pe);
 }
 COMPARE_DEVICE bool signal_wait(uint64_t *signal, uint64_t value) {
     return nvshmem_signal_wait_until(signal, NVSHMEM_CMP_GE, value) >= value;

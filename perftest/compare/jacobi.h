@@ -27,22 +27,6 @@ COMPARE_DEVICE float start_value(uint64_t side, uint64_t row, uint64_t column) {
     return column == 0 || column + 1 == side ? at * left : 0.0f;
 }
 
-// The blocks of the grid meet; `word` is 0 before the launch. A block that does not come is noticed by the host.
-COMPARE_DEVICE void meet_grid(uint64_t *word, uint64_t &round) {
-    ++round;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        __threadfence();
-        atomicAdd(reinterpret_cast<unsigned long long *>(word), 1ull);
-        volatile uint64_t *const come = word;
-        while (*come < round * gridDim.x) {
-            pause();
-        }
-        __threadfence();
-    }
-    __syncthreads();
-}
-
 // `run`: step is the mesh's side; dst and src hold the fields, with the rows beside the own; signals hold, by chunk, what has
 // come from above, and behind them from below; the word behind the clocks counts for meet_grid. For what waits for what, see
 // apps/jacobi/kernels.cu.

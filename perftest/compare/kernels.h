@@ -14,7 +14,7 @@ struct Run {
     char *dst, *src;        // symmetric
     uint64_t *signals;      // symmetric
     uint64_t *clock;        // local
-    uint64_t bytes, stride; // of one iteration; words from one element of p to the next
+    uint64_t bytes, stride; // of one iteration; words from one element of p to the next, or see jacobi.h and moe.h
     uint64_t step, steps;   // see away()
     uint64_t warmup, iters;
     uint64_t base; // added to values, so that no sample can pass with what another has left
@@ -112,6 +112,23 @@ template <class Body> COMPARE_DEVICE void timed(const Run &run, Body body) {
     if (threadIdx.x == 0) {
         run.clock[2 * blockIdx.x + 1] = clock_ns();
     }
+}
+
+// The blocks of the grid meet; `word`, the one behind the clocks, is 0 before the launch. A block that does not come is noticed
+// by the host.
+COMPARE_DEVICE void meet_grid(uint64_t *word, uint64_t &round) {
+    ++round;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        atomicAdd(reinterpret_cast<unsigned long long *>(word), 1ull);
+        volatile uint64_t *const come = word;
+        while (*come < round * gridDim.x) {
+            pause();
+        }
+        __threadfence();
+    }
+    __syncthreads();
 }
 
 // The grid's groups share each message; the host sees to it that all parts are equal and multiples of 16 bytes.
@@ -352,6 +369,7 @@ COMPARE_DEVICE void flag_meeting(const Run &run, bool fence) {
 } // namespace compare
 
 #include "jacobi.h"
+#include "moe.h"
 
 #define COMPARE_KERNEL(name, call)                                                                                             \
     COMPARE_KERNEL_FUNCTION(name, char *dst, char *src, uint64_t *signals, uint64_t *clock, uint64_t bytes, uint64_t stride,   \
@@ -389,6 +407,7 @@ COMPARE_KERNEL(sum_block, sums(run))
 COMPARE_KERNEL(exchange_block, exchanges(run))
 COMPARE_KERNEL(jacobi_p, jacobi<true>(run))
 COMPARE_KERNEL(jacobi_put, jacobi<false>(run))
+COMPARE_KERNEL(moe, compare::moe(run))
 COMPARE_KERNEL(link_store, compare::link_store(run))
 COMPARE_KERNEL(link_load, compare::link_load(run))
 COMPARE_KERNEL(link_words, compare::link_words(run))

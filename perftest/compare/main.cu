@@ -55,6 +55,7 @@ enum class Role {
     broadcast, // all PEs; each has the last root's data
     sum,       // all PEs; each has the sums of the last data
     jacobi,    // all PEs; each has its rows of the solution
+    moe,       // all PEs; each has the sums of what experts made of its last tokens
 };
 
 struct Entry {
@@ -89,6 +90,7 @@ const Entry kEntries[] = {
     {"exchange_block", ::exchange_block, Role::alltoall, nullptr},
     {"jacobi_p", ::jacobi_p, Role::jacobi, nullptr},
     {"jacobi_put", ::jacobi_put, Role::jacobi, nullptr},
+    {"moe", ::moe, Role::moe, nullptr},
     {"link_store", ::link_store, Role::put, nullptr},
     {"link_load", ::link_load, Role::get, nullptr},
     {"link_words", ::link_words, Role::words, nullptr},
@@ -172,6 +174,23 @@ __global__ void jacobi_step(const float *in, float *out, uint64_t side) {
     }
 }
 
+// `words` are those of each token; all experts of a token add something to each of them, and the results are added.
+__global__ void check_experts(const uint32_t *sums, uint64_t tokens, uint64_t words, uint64_t base, uint64_t last, int me,
+                              int pes, uint64_t *found) {
+    for (uint64_t i = grid_rank(); i < tokens * words; i += grid_threads()) {
+        const uint64_t at = shift(last) / 4 + i;
+        const uint32_t word = static_cast<uint32_t>(pattern(base, me, at / 2) >> at % 2 * 32);
+        uint32_t expected = 0;
+        for (uint64_t k = 0; k < kTop; ++k) {
+            expected += word + expertise(chosen(me, i / words, k, pes), base + last);
+        }
+        if (sums[i] != expected) {
+            atomicAdd(reinterpret_cast<unsigned long long *>(found), 1ull);
+            atomicMin(reinterpret_cast<unsigned long long *>(found + 1), static_cast<unsigned long long>(i));
+        }
+    }
+}
+
 __global__ void check_equal(const uint32_t *a, const uint32_t *b, uint64_t n, uint64_t *found) {
     for (uint64_t i = grid_rank(); i < n; i += grid_threads()) {
         if (a[i] != b[i]) {
@@ -220,6 +239,12 @@ public:
             fail("%s: there is room for the data of %llu PEs, and there are %d", row.name.c_str(),
                  static_cast<unsigned long long>(row.walk() / row.bytes), n_);
         }
+        const MoeRoom room{static_cast<uint64_t>(n_), row.stride, row.bytes};
+        if (entry->role == Role::moe && (room.total() > row.walk() || row.threads % 32 != 0 || row.bytes % 16 != 0)) {
+            fail("%s: %d PEs need %llu bytes, and there are %llu; tokens are multiples of 16 bytes, CTAs whole warps",
+                 row.name.c_str(), n_, static_cast<unsigned long long>(room.total()),
+                 static_cast<unsigned long long>(row.walk()));
+        }
         std::vector<uint64_t> samples;
         for (uint64_t sample = 0; sample < row.samples; ++sample) {
             prepare(row);
@@ -255,6 +280,7 @@ private:
         case Role::broadcast:
         case Role::sum:
         case Role::jacobi:
+        case Role::moe:
             return true;
         case Role::ping_pong:
         case Role::exchange:
@@ -328,6 +354,9 @@ private:
             check_equal<<<256, 256>>>(reinterpret_cast<const uint32_t *>(total % 2 == 0 ? dst_ : src_) + side,
                                       reinterpret_cast<const uint32_t *>(solution(side, total)) + (mine.first + 1) * side, n,
                                       found);
+        } else if (entry.role == Role::moe) {
+            check_experts<<<256, 256>>>(reinterpret_cast<const uint32_t *>(dst_), row.stride, row.bytes / 4, base_, last, me_,
+                                        n_, found);
         }
         CUDA(cudaGetLastError());
         uint64_t result[2];

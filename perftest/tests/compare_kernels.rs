@@ -4,7 +4,7 @@
 
 use oxshmem::launch::{self, LaunchOptions, Output};
 use oxshmem::{LaunchConfig, Pe};
-use oxshmem_perftest::compare::rows::{ROWS, Row};
+use oxshmem_perftest::compare::rows::{ROWS, Row, moe_room};
 
 oxshmem::include_module!(KERNELS, "compare");
 
@@ -15,6 +15,8 @@ const COLLECTIVES: [&str; 6] =
     ["alltoall_thread", "alltoall_block", "fcollect_block", "broadcast_block", "sum_block", "exchange_block"];
 /// Columns and rows of the mesh.
 const SIDE: u64 = 60;
+/// Tokens of each PE.
+const TOKENS: u64 = 10;
 const WARMUP: u64 = 2;
 const ITERS: u64 = 17;
 const LAST: u64 = WARMUP + ITERS - 1;
@@ -66,6 +68,7 @@ fn small(row: &Row) -> Row {
         // A field of a third of the mesh.
         "jacobi_p" | "jacobi_put" => (SIDE / 3 + 3) * SIDE * 4,
         "p_quiet" | "word_fence" => 8,
+        "moe" => 64,
         "p_bw" | "link_words" => 8 * 200,
         // A multiple of 16 bytes for each CTA, if there are several.
         kernel if COLLECTIVES.contains(&kernel) => row.bytes.min(960),
@@ -75,10 +78,12 @@ fn small(row: &Row) -> Row {
     // A walk of less than the iterations, so that some of it is gone over again.
     let step = match row.kernel {
         "jacobi_p" | "jacobi_put" => SIDE,
+        "moe" => moe_room(3, TOKENS, bytes),
         _ if COLLECTIVES.contains(&row.kernel) => 8 * bytes,
         _ => row.step.min(512),
     };
-    Row { ctas, threads, bytes, step, steps: row.steps.min(8), ..*row }
+    let stride = if row.kernel == "moe" { TOKENS } else { row.stride };
+    Row { ctas, threads, bytes, stride, step, steps: row.steps.min(8), ..*row }
 }
 
 /// The mesh of `jacobi.h` after so many iterations.
@@ -100,6 +105,49 @@ fn solution(iterations: u64) -> Vec<f32> {
         }
     }
     field
+}
+
+/// Experts of each PE, and of a token: as in `moe.h`, like the next three.
+const EXPERTS: u64 = 8;
+const TOP: u64 = 4;
+
+fn hash(x: u64) -> u64 {
+    let x = x.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ x >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x ^ x >> 32
+}
+
+fn chosen(pe: usize, token: u64, pes: usize) -> impl Iterator<Item = u64> {
+    let (experts, random) = (pes as u64 * EXPERTS, hash((pe as u64) << 32 | token));
+    let first = ((random >> 40) % experts).min((random >> 16 & 0xff_ffff) % experts);
+    let step = 1 + (random & 0xffff) % ((experts - 1) / (TOP - 1));
+    (0..TOP).map(move |k| (first + k * step) % experts)
+}
+
+fn expertise(expert: u64, turn: u64) -> u32 {
+    hash(turn << 16 | expert) as u32
+}
+
+/// The sums of what experts make of a PE's tokens.
+fn of_experts(tokens: &[u8], bytes: usize, pe: usize, pes: usize, turn: u64) -> Vec<u8> {
+    let sums = (0..).zip(tokens.chunks_exact(bytes)).flat_map(|(token, data)| {
+        let more: Vec<u32> = chosen(pe, token, pes).map(|expert| expertise(expert, turn)).collect();
+        let words = data.as_chunks::<4>().0.iter().map(|word| u32::from_ne_bytes(*word));
+        words
+            .map(|word| more.iter().fold(0u32, |sum, more| sum.wrapping_add(word.wrapping_add(*more))))
+            .collect::<Vec<_>>()
+    });
+    sums.flat_map(u32::to_ne_bytes).collect()
+}
+
+#[test]
+fn tokens_go_to_different_experts() {
+    for (pes, token) in (1..9).flat_map(|pes| (0..200).map(move |token| (pes, token))) {
+        let mut experts: Vec<u64> = chosen(pes - 1, token, pes).collect();
+        experts.sort_unstable();
+        experts.dedup();
+        assert!(experts.len() as u64 == TOP && experts.iter().all(|expert| *expert < pes as u64 * EXPERTS));
+    }
 }
 
 #[test]
@@ -148,7 +196,7 @@ fn as_pe() {
         pe.write_local(&src, 0, &source(me, base)).unwrap();
         pe.write_local(&clock, 0, &[0; 1024]).unwrap();
         pe.barrier_all().unwrap();
-        let starts = ["barrier_all", "sync_all", "flag_barrier", "flag_sync", "jacobi"];
+        let starts = ["barrier_all", "sync_all", "flag_barrier", "flag_sync", "jacobi", "moe"];
         let meeting = starts.iter().any(|start| row.kernel.starts_with(start)) || COLLECTIVES.contains(&row.kernel);
         let ping_pong = row.kernel.contains("ping_pong");
         if me == 0 || meeting || (ping_pong && me == 1) {
@@ -214,6 +262,22 @@ fn as_pe() {
                     .flat_map(|v| v.to_ne_bytes())
                     .collect();
                 assert!(found == expected, "{}", row.name);
+            }
+            "moe" => {
+                let tokens = source(me, base)[shift(LAST)..][..TOKENS as usize * bytes].to_vec();
+                let found = pe.read_local(&dst, 0..tokens.len()).unwrap();
+                assert!(found == of_experts(&tokens, bytes, me, pe.n_pes(), base + LAST), "{}", row.name);
+                // What came from each PE, and what came back, is as much as was sent in all iterations.
+                let at = (row.step as usize - 3 * 8 * pe.n_pes()) / 8;
+                let tallies = words(8 * at, 2 * pe.n_pes());
+                let all = |sender: usize, owner: usize| {
+                    let choices = (0..TOKENS).flat_map(|token| chosen(sender, token, pe.n_pes()));
+                    let chosen = choices.filter(|expert| *expert / EXPERTS == owner as u64).count() as u64;
+                    (WARMUP + ITERS) * (u64::from(row.ctas) << 32 | chosen)
+                };
+                let arrived = (0..pe.n_pes()).map(|other| all(other, me));
+                let answered = (0..pe.n_pes()).map(|other| all(me, other));
+                assert_eq!(tallies, arrived.chain(answered).collect::<Vec<_>>(), "{}", row.name);
             }
             _ if meeting && !row.is_limit() => {
                 launch(&row, &format!("check_{}", row.kernel), base);

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The sources of the programs. Theirs is built from them on the spot, since NVSHMEM's device library is linked into it.
-const SOURCES: [(&str, &str); 6] = [
+const SOURCES: [(&str, &str); 7] = [
     ("device_layer.h", include_str!("../../compare/device_layer.h")),
     ("host_layer.h", include_str!("../../compare/host_layer.h")),
     ("kernels.h", include_str!("../../compare/kernels.h")),
     ("jacobi.h", include_str!("../../compare/jacobi.h")),
+    ("moe.h", include_str!("../../compare/moe.h")),
     ("stencil.h", include_str!("../../apps/jacobi/stencil.h")),
     ("main.cu", include_str!("../../compare/main.cu")),
 ];

@@ -100,7 +100,7 @@ pub struct Row {
     pub bytes: u64,
     /// Calls of the API in one iteration, over all threads.
     pub operations: u64,
-    /// Words from one element of `p` to the next.
+    /// Words from one element of `p` to the next; for `moe` tokens of each PE.
     pub stride: u64,
     /// Iterations walk over the other PE's memory: so many bytes further each time,
     pub step: u64,
@@ -280,6 +280,29 @@ const fn jacobi(
         goal_pes: Some(4),
         // One CTA for each multiprocessor of an H200.
         ..row(name, title, kernel, (132, 512))
+    }
+}
+
+/// Bytes that a PE needs for what comes to it: `MoeRoom` of `compare/moe.h`, with four choices of an expert for each token.
+pub const fn moe_room(pes: u64, tokens: u64, bytes: u64) -> u64 {
+    const CHOICES: u64 = 4;
+    let own = tokens * (1 + CHOICES) * bytes;
+    own + pes * (tokens * CHOICES * (bytes + 8) + 3 * 8)
+}
+
+/// 64 tokens of each PE go to four experts of eight on each PE, and come back: as `alltoall --mode moe` does it, dispatch and combine
+/// together. There is room for eight PEs.
+const fn moe(name: &'static str, title: &'static str, bytes: u64) -> Row {
+    const TOKENS: u64 = 64;
+    Row {
+        bytes,
+        stride: TOKENS,
+        step: moe_room(8, TOKENS, bytes),
+        steps: 1,
+        warmup: 10,
+        iters: 200,
+        goal: Some(Goal::OfTheirTime(1.0)),
+        ..row(name, title, "moe", (64, 512))
     }
 }
 
@@ -529,6 +552,8 @@ pub const ROWS: &[Row] = &[
     exchange("exchange_8", "all-to-all by put_signal, block of 32, 8 B to each PE", (1, 32), 8, 1000),
     exchange("exchange_64k", "all-to-all by put_signal, 4 CTAs x 512, 64 KiB to each PE", (4, 512), 64 * KIB, 300),
     exchange("exchange_4m", "all-to-all by put_signal, 32 CTAs x 512, 4 MiB to each PE", (32, 512), 4 * MIB, 60),
+    moe("moe_2k", "mixture of experts, 64 tokens of 2 KiB, dispatch and combine", 2 * KIB),
+    moe("moe_16k", "mixture of experts, 64 tokens of 16 KiB, dispatch and combine", 16 * KIB),
     jacobi(
         "jacobi_p_4096",
         "Jacobi 4096 x 4096, rows by p, an iteration",
