@@ -22,9 +22,8 @@ OXSHMEM_DEVICE bool by_proxy() {
 // blocks as its payload needs.
 template <class T>
 OXSHMEM_DEVICE void network_p_runs(Qp &qp, const Group &group, const Located &remote, T value, uint32_t starts) {
-    uint32_t offset = 0, run = group.leader,
-             lanes = group.mask; // the calling lane's run: its first block, first lane and lanes
-    uint32_t last_run = group.leader;
+    uint32_t offset = 0, lanes = group.mask;                 // the calling lane's run: its first block, and its lanes
+    uint32_t last_run = group.leader;                        // the first lane of the last run
     uint32_t blocks = inline_blocks(group.size * sizeof(T)); // of all runs
     if ((starts & (starts - 1)) != 0) {
         blocks = 0;
@@ -34,7 +33,7 @@ OXSHMEM_DEVICE void network_p_runs(Qp &qp, const Group &group, const Located &re
             const uint32_t before_next = left == 0 ? ~0u : (1u << port::lowest_bit(left)) - 1;
             const uint32_t members = group.mask & before_next & ~((1u << last_run) - 1);
             if ((members >> port::lane_id() & 1) != 0) {
-                offset = blocks, run = last_run, lanes = members;
+                offset = blocks, lanes = members;
             }
             blocks += inline_blocks(port::count_ones(members) * sizeof(T));
         }
@@ -47,7 +46,7 @@ OXSHMEM_DEVICE void network_p_runs(Qp &qp, const Group &group, const Located &re
     const uint32_t position = port::count_ones(lanes & ((1u << port::lane_id()) - 1));
     const Slot slot = slot_at(reservation, offset);
     if (position == 0) {
-        slot.inline_header(remote, bytes, run == last_run);
+        slot.inline_header(remote, bytes, port::lane_id() == last_run);
     }
     slot.inline_value(position * sizeof(T), value);
     submit(qp, group, reservation, blocks, true, [&] {
