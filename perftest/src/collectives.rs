@@ -11,11 +11,10 @@ use serde::{Deserialize, Serialize};
 use crate::bench::Scope;
 use crate::connection::{self, Connection};
 use crate::error::Error;
-use crate::machine::{self, Gpus};
 use crate::options::{size, sizes};
 use crate::pattern::{self, SLACK};
 use crate::plot;
-use crate::report::{Column, JsonLines, header, line, number, rounded, setting};
+use crate::report::{self, Column, Figures, Job, Posted, Table, verdict};
 use crate::stats::Percentiles;
 
 oxshmem::include_module!(KERNELS, "perftest_collectives");
@@ -212,16 +211,9 @@ pub struct Row {
     pub test: String,
     /// The collective.
     pub collective: String,
-    /// `cpu` or `cuda`.
-    pub device: String,
-    /// What executed work requests; null when no path uses any.
-    pub hca: Option<String>,
-    /// How PE 0 reaches the others.
-    pub transport: String,
-    /// PEs, which all take part.
-    pub npes: usize,
-    /// QPs to each peer; null without a network.
-    pub qps: Option<u32>,
+    /// The job, whose PEs all take part.
+    #[serde(flatten)]
+    pub job: Job,
     /// Threads of the calling block.
     pub threads: u32,
     /// `thread`, `warp` or `block`.
@@ -230,40 +222,41 @@ pub struct Row {
     pub bytes: u64,
     /// Measured iterations.
     pub iters: u64,
-    /// Median time at PE 0.
-    pub us_p50: f64,
-    /// 99th percentile.
-    pub us_p99: f64,
-    /// Work requests that PE 0's HCA executed; null without a network.
-    pub wqes: Option<u64>,
-    /// Doorbells that PE 0 rang; null likewise.
-    pub doorbells: Option<u64>,
+    /// At PE 0.
+    #[serde(flatten)]
+    pub times: Percentiles,
     /// Whether all data was right.
     pub verified: bool,
-    /// GPU model; null without a GPU.
-    pub gpu: Option<String>,
-    /// The driver's version; null likewise.
-    pub driver: Option<String>,
-    /// Day, UTC.
-    pub date: String,
 }
 
-const COLUMNS: [Column<Row>; 9] = [
-    Column("collective", 13, |row| row.collective.clone()),
-    Column("bytes", 10, |row| row.bytes.to_string()),
-    Column("scope", 6, |row| row.scope.clone()),
-    Column("threads", 7, |row| row.threads.to_string()),
-    Column("p50 [us]", 10, |row| rounded(Some(row.us_p50))),
-    Column("p99 [us]", 10, |row| rounded(Some(row.us_p99))),
-    Column("WQEs", 9, |row| number(row.wqes)),
-    Column("doorbells", 9, |row| number(row.doorbells)),
-    Column("data", 8, |row| if row.verified { "verified" } else { "WRONG" }.to_owned()),
-];
+impl Figures for Row {
+    fn job(&self) -> &Job {
+        &self.job
+    }
 
-/// What was measured, and on what.
-fn title(row: &Row) -> String {
-    let setting = setting(&row.device, &row.transport, row.hca.as_deref(), row.qps);
-    format!("# {NAME}: {} PEs, {setting}", row.npes)
+    fn times(&self) -> Percentiles {
+        self.times
+    }
+}
+
+impl Row {
+    fn columns() -> Vec<Column<Self>> {
+        let mut columns = vec![
+            Column("collective", 13, |row: &Self| row.collective.clone()),
+            Column("bytes", 10, |row| row.bytes.to_string()),
+            Column("scope", 6, |row| row.scope.clone()),
+            Column("threads", 7, |row| row.threads.to_string()),
+        ];
+        columns.extend(report::times());
+        columns.extend(report::posted());
+        columns.push(Column("data", 8, |row| verdict(row.verified)));
+        columns
+    }
+
+    /// What was measured, and on what.
+    fn title(&self) -> String {
+        format!("# {NAME}: {} PEs, {}", self.job.npes, self.job.setting())
+    }
 }
 
 /// The program.
@@ -339,7 +332,7 @@ struct Session<'a> {
     times: SymmetricSlice<u64>,
     /// Entry k, at PE 0: whether PE k found wrong data.
     wrong: SymmetricSlice<u64>,
-    gpus: Option<Gpus>,
+    job: Job,
 }
 
 fn measure(pe: &Pe, options: &Options, plan: &Plan) -> Result<(), Error> {
@@ -359,21 +352,13 @@ fn measure(pe: &Pe, options: &Options, plan: &Plan) -> Result<(), Error> {
         src: pe.alloc_aligned(room(Collective::source_bytes) as usize + SLACK, 256)?,
         times: pe.alloc(plan.iters.max(options.warmup) as usize)?,
         wrong: pe.alloc(npes as usize)?,
-        gpus: if first && pe.device_name() == "cuda" { Gpus::find() } else { None },
+        job: Job::of(pe, connection::paths(pe)),
     };
-    let mut json = options.json.as_deref().filter(|_| first).map(JsonLines::create).transpose()?;
-    let mut rows: Vec<Row> = Vec::new();
+    let mut table = Table::new(Row::title, Row::columns(), options.json.as_deref().filter(|_| first))?;
     for point in points(plan) {
         let (row, wrong) = session.point(point)?;
         if let Some(row) = row {
-            if rows.is_empty() {
-                println!("{}\n{}", title(&row), header(&COLUMNS));
-            }
-            println!("{}", line(&COLUMNS, &row));
-            if let Some(json) = &mut json {
-                json.write(&row)?;
-            }
-            rows.push(row);
+            table.add(row)?;
         }
         let together = pe.barrier_all();
         if let Some(wrong) = wrong {
@@ -381,13 +366,11 @@ fn measure(pe: &Pe, options: &Options, plan: &Plan) -> Result<(), Error> {
         }
         together?;
     }
-    if let (Some(path), Some(row)) = (&options.plot, rows.first()) {
-        let lines = plot::lines(
-            rows.iter()
-                .filter(|row| row.bytes != 0)
-                .map(|row| (format!("{}, {}", row.collective, row.scope), row.bytes, Some(row.us_p50))),
-        );
-        let title = format!("{NAME}: {} PEs, device {}, {}", row.npes, row.device, row.transport);
+    if let (Some(path), Some(Row { job, .. })) = (&options.plot, table.rows().first()) {
+        let sized = table.rows().iter().filter(|row| row.bytes != 0);
+        let lines =
+            plot::lines(sized.map(|row| (format!("{}, {}", row.collective, row.scope), row.bytes, row.times.us_p50)));
+        let title = format!("{NAME}: {} PEs, device {}, {}", job.npes, job.device, job.transport);
         plot::draw_series(path, &title, "median time [us]", &lines)?;
     }
     let Session { dst, src, times, wrong, .. } = session;
@@ -422,9 +405,9 @@ impl Session<'_> {
         if warmup != 0 {
             self.launch(point, 0, warmup)?;
         }
-        let before = self.counts()?;
+        let before = Posted::so_far(pe)?;
         self.launch(point, warmup, iters)?;
-        let after = self.counts()?;
+        let posted = Posted::so_far(pe)?.since(before);
         let times = pe.read_local(&self.times, 0..iters as usize)?;
         pe.barrier_all()?;
 
@@ -444,28 +427,16 @@ impl Session<'_> {
             return Ok((None, found));
         }
         let wrong = pe.read_local(&self.wrong, 0..npes)?.iter().position(|wrong| *wrong != 0);
-        let times = Percentiles::of(&times).unwrap_or(Percentiles { us_p50: 0.0, us_p99: 0.0 });
-        let delta = |before: Option<u64>, after: Option<u64>| Some(after?.saturating_sub(before?));
         let row = Row {
             test: NAME.to_owned(),
             collective: point.collective.name().to_owned(),
-            device: pe.device_name().to_owned(),
-            hca: pe.hca_name().map(str::to_owned),
-            transport: connection::paths(pe),
-            npes,
-            qps: pe.hca_name().map(|_| pe.config().qps_per_peer()),
+            job: self.job.having(posted),
             threads: self.threads(point.scope),
             scope: point.scope.name().to_owned(),
             bytes: point.bytes,
             iters,
-            us_p50: times.us_p50,
-            us_p99: times.us_p99,
-            wqes: delta(before.0, after.0),
-            doorbells: delta(before.1, after.1),
+            times: Percentiles::of(&times),
             verified: wrong.is_none(),
-            gpu: self.gpus.as_ref().map(|gpus| gpus.model.clone()),
-            driver: self.gpus.as_ref().map(|gpus| gpus.driver.clone()),
-            date: machine::today(),
         };
         Ok((Some(row), found.or(wrong.map(Error::MismatchElsewhere))))
     }
@@ -476,12 +447,6 @@ impl Session<'_> {
             Scope::Warp => 32,
             Scope::Block => self.plan.threads,
         }
-    }
-
-    /// Work requests and doorbells so far.
-    fn counts(&self) -> Result<(Option<u64>, Option<u64>), Error> {
-        self.pe.quiet()?;
-        Ok((self.pe.hca_counters().map(|counters| counters.wqes), self.pe.doorbells()))
     }
 
     fn launch(&self, point: Point, first: u64, iters: u64) -> Result<(), Error> {

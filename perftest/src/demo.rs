@@ -9,7 +9,7 @@ use oxshmem::launch;
 
 use crate::bench::Bench;
 use crate::error::Error;
-use crate::report::Row;
+use crate::report::{Row, number, verdict};
 use crate::step;
 
 const NAME: &str = "demo";
@@ -95,15 +95,14 @@ fn table(rows: &[(&str, Row)]) -> String {
         "transport", "operation", "GB/s", "M ops/s", "WQEs", "doorbells", "data"
     )];
     for (what, row) in rows {
-        let count = |value: Option<u64>| value.map_or_else(|| "-".to_owned(), |value| value.to_string());
         lines.push(format!(
             "{:<10}  {what:<26}  {:>7.3}  {:>8.2}  {:>9}  {:>9}  {:>9}",
-            row.transport,
+            row.job.transport,
             row.gbps.unwrap_or_default(),
             row.mops.unwrap_or_default(),
-            count(row.wqes),
-            count(row.doorbells),
-            if row.verified { "verified" } else { "WRONG" },
+            number(row.job.posted.wqes),
+            number(row.job.posted.doorbells),
+            verdict(row.verified),
         ));
     }
     lines.join("\n") + "\n"
@@ -111,8 +110,8 @@ fn table(rows: &[(&str, Row)]) -> String {
 
 /// What the figures are figures of.
 fn origin(rows: &[(&str, Row)]) -> String {
-    let device = rows.first().map_or("", |(_, row)| row.device.as_str());
-    let hca = rows.iter().find_map(|(_, row)| row.hca.as_deref()).unwrap_or("none");
+    let device = rows.first().map_or("", |(_, row)| row.job.device.as_str());
+    let hca = rows.iter().find_map(|(_, row)| row.job.hca.as_deref()).unwrap_or("none");
     let device_text = if device == "cpu" { "the `cpu` device (a SIMT executor)" } else { "a GPU" };
     let hca_text = if hca == "soft" { "the software HCA" } else { "a ConnectX" };
     let model = if device == "cpu" || hca == "soft" {
@@ -127,7 +126,8 @@ fn origin(rows: &[(&str, Row)]) -> String {
 mod tests {
     use super::*;
     use crate::options::Options;
-    use crate::report::tests::row;
+    use crate::report::tests::{job, row};
+    use crate::report::{Job, Posted};
 
     #[test]
     fn every_step_has_options_that_its_test_takes() {
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn the_table_is_aligned_and_says_what_ran() {
-        let p2p = Row { transport: "p2p".into(), hca: None, wqes: None, doorbells: None, ..row("block", 64, 1.0) };
+        let p2p = Row { job: Job { hca: None, ..job("p2p").having(Posted::default()) }, ..row("block", 64, 1.0) };
         let rows = [("put", p2p), ("p, not combined", row("thread", 64, 0.2))];
         let text = table(&rows);
         let lengths: Vec<usize> = text.lines().map(str::len).collect();

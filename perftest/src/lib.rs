@@ -30,7 +30,7 @@ use crate::bench::Bench;
 use crate::error::Error;
 use crate::job::Complaint;
 use crate::options::Options;
-use crate::report::{JsonLines, Row, Table};
+use crate::report::{Row, Table};
 use crate::run::Session;
 
 /// What the program of `bench` does.
@@ -82,34 +82,12 @@ fn in_job(config: &Config, work: impl FnOnce(&Pe) -> Result<(), Error>) -> Resul
 /// Measures as one PE of the job, and shows the figures.
 fn measure(pe: &Pe, options: &Options) -> Result<(), Error> {
     let mut session = Session::new(pe, options)?;
-    let mut json = None;
-    if pe.my_pe() == 0 {
-        json = options.json.as_deref().map(JsonLines::create).transpose()?;
-    }
-    let table = Table::new(options.bench.is_latency(), pe.hca_name().is_some(), options.ceiling);
-    let mut rows: Vec<Row> = Vec::new();
-    session.run(&mut |row| {
-        if rows.is_empty() {
-            println!("{}\n{}", title(options, &row), table.header());
-        }
-        println!("{}", table.row(&row));
-        if let Some(json) = &mut json {
-            json.write(&row)?;
-        }
-        rows.push(row);
-        Ok(())
-    })?;
-    if let Some(path) = options.plot.as_deref().filter(|_| pe.my_pe() == 0) {
-        plot::draw(path, &rows)?;
+    let first = pe.my_pe() == 0;
+    let columns = Row::columns(options.bench.is_latency(), pe.hca_name().is_some(), options.ceiling);
+    let mut table = Table::new(Row::title, columns, options.json.as_deref().filter(|_| first))?;
+    session.run(&mut |row| table.add(row))?;
+    if let Some(path) = options.plot.as_deref().filter(|_| first) {
+        plot::draw(path, table.rows())?;
     }
     session.close()
-}
-
-/// What was measured, and on what.
-fn title(options: &Options, row: &Row) -> String {
-    let op = row.op.as_ref().map(|op| format!(", {op}")).unwrap_or_default();
-    let stride =
-        row.stride.filter(|stride| *stride != 1).map(|stride| format!(", stride {stride}")).unwrap_or_default();
-    let setting = report::setting(&row.device, &row.transport, row.hca.as_deref(), row.qps);
-    format!("# {}{op}{stride}: {} PEs, {setting}", options.bench.name(), row.npes)
 }

@@ -41,8 +41,8 @@ fn series(rows: &[Row]) -> Vec<Series> {
     lines(rows.iter().flat_map(|row| {
         [
             (format!("{} scope", row.scope), row.bytes, row.gbps),
-            (format!("{} scope, p50", row.scope), row.bytes, row.us_p50),
-            (format!("{} scope, p99", row.scope), row.bytes, row.us_p99),
+            (format!("{} scope, p50", row.scope), row.bytes, row.times.us_p50),
+            (format!("{} scope, p99", row.scope), row.bytes, row.times.us_p99),
         ]
     }))
 }
@@ -57,9 +57,9 @@ pub fn draw(path: &Path, rows: &[Row]) -> Result<(), Error> {
     let title = format!(
         "{}: device {}, {}{}, {} CTAs x {} threads",
         first.bench,
-        first.device,
-        first.transport,
-        first.hca.as_ref().map(|hca| format!(" ({hca} HCA)")).unwrap_or_default(),
+        first.job.device,
+        first.job.transport,
+        first.job.hca.as_ref().map(|hca| format!(" ({hca} HCA)")).unwrap_or_default(),
         first.ctas,
         first.threads,
     );

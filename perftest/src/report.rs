@@ -1,29 +1,118 @@
-//! What a measured point is reported as: a line of the table, and a line of JSON.
+//! What measured points are reported as: lines of a table, and lines of JSON.
 
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use oxshmem::Pe;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+use crate::machine::{self, Gpus};
 use crate::run::NULL;
+use crate::stats::Percentiles;
 
-/// One measured point. Fields that do not apply are null in JSON.
+/// Where figures come from, and what was posted for them: fields that the rows of all programs have.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    /// `cpu` or `cuda`.
+    pub device: String,
+    /// `soft`, `mlx5`, `verbs`, or `null` for the HCA that moves nothing; null when no path uses any.
+    pub hca: Option<String>,
+    /// How PE 0 reaches the PEs that it works with: `p2p`, `ibgda` or `ibrc`, joined by `+` if it is not the same for all.
+    pub transport: String,
+    /// PEs.
+    pub npes: usize,
+    /// QPs to each peer; null without a network.
+    pub qps: Option<u32>,
+    /// What PE 0 posted in the measured iterations.
+    #[serde(flatten)]
+    pub posted: Posted,
+    /// GPU model; null without a GPU, or without nvidia-smi.
+    pub gpu: Option<String>,
+    /// The driver's version; null likewise.
+    pub driver: Option<String>,
+    /// Day, UTC.
+    pub date: String,
+}
+
+/// Work requests and doorbells.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Posted {
+    /// Work requests that the HCA executed; null without a network.
+    pub wqes: Option<u64>,
+    /// Doorbells that were rung; null likewise.
+    pub doorbells: Option<u64>,
+}
+
+impl Posted {
+    /// Of a PE so far, what a barrier has posted and nobody waited for included.
+    ///
+    /// # Errors
+    /// The job has failed.
+    pub fn so_far(pe: &Pe) -> Result<Self, Error> {
+        pe.quiet()?;
+        Ok(Self { wqes: pe.hca_counters().map(|counters| counters.wqes), doorbells: pe.doorbells() })
+    }
+
+    /// What was added since `before`.
+    pub fn since(self, before: Self) -> Self {
+        let added = |before: Option<u64>, after: Option<u64>| Some(after?.saturating_sub(before?));
+        Self { wqes: added(before.wqes, self.wqes), doorbells: added(before.doorbells, self.doorbells) }
+    }
+}
+
+impl Job {
+    /// That of a PE, which reaches those that it works with over `transport`; with nothing posted. PE 0 asks for the GPU's model and driver.
+    pub fn of(pe: &Pe, transport: impl Into<String>) -> Self {
+        let gpus = if pe.my_pe() == 0 && pe.gpu().is_some() { Gpus::find() } else { None };
+        Self {
+            device: pe.device_name().to_owned(),
+            hca: pe.hca_name().map(str::to_owned),
+            transport: transport.into(),
+            npes: pe.n_pes(),
+            qps: pe.hca_name().map(|_| pe.config().qps_per_peer()),
+            posted: Posted::default(),
+            gpu: gpus.as_ref().map(|gpus| gpus.model.clone()),
+            driver: gpus.map(|gpus| gpus.driver),
+            date: machine::today(),
+        }
+    }
+
+    /// The same, with what was posted.
+    pub fn having(&self, posted: Posted) -> Self {
+        Self { posted, ..self.clone() }
+    }
+
+    /// How something was measured, for the title of a table: figures of a software model must not pass for those of hardware.
+    pub fn setting(&self) -> String {
+        let Self { device, transport, .. } = self;
+        let qps = self.qps.unwrap_or_default();
+        let hca = self.hca.as_ref().map(|hca| format!(", {hca} HCA, {qps} QPs")).unwrap_or_default();
+        let model = if device == "cpu" { " (no hardware: figures of the SIMT executor)" } else { "" };
+        format!("device {device}, {transport}{hca}{model}")
+    }
+}
+
+/// A row of figures.
+pub trait Figures: Serialize {
+    /// Where they come from.
+    fn job(&self) -> &Job;
+
+    /// Times of an iteration; none where they were not taken.
+    fn times(&self) -> Percentiles {
+        Percentiles::default()
+    }
+}
+
+/// A measured point of a `shmem_*` test of two PEs. Fields that do not apply are null in JSON.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// The program.
     pub bench: String,
-    /// `cpu` or `cuda`.
-    pub device: String,
-    /// `soft`, `mlx5`, or `null` for the HCA that moves nothing; no value when the path uses none.
-    pub hca: Option<String>,
-    /// How PE 0 reaches PE 1: `p2p`, `ibgda` or `ibrc`.
-    pub transport: String,
-    /// PEs in the job; two take part.
-    pub npes: usize,
-    /// QPs to each peer; null without a network.
-    pub qps: Option<u32>,
+    /// The job; two of its PEs take part.
+    #[serde(flatten)]
+    pub job: Job,
     /// CTAs.
     pub ctas: u32,
     /// Threads per CTA.
@@ -48,31 +137,59 @@ pub struct Row {
     /// The same in million operations per second.
     #[serde(default)]
     pub ceiling_mops: Option<f64>,
-    /// Median time of an iteration; null in bandwidth tests.
-    pub us_p50: Option<f64>,
-    /// 99th percentile of it.
-    pub us_p99: Option<f64>,
-    /// Work requests that PE 0's HCA executed; null without a network.
-    pub wqes: Option<u64>,
-    /// Doorbells that PE 0 rang; null without a network.
-    pub doorbells: Option<u64>,
+    /// Of an iteration; null in bandwidth tests.
+    #[serde(flatten)]
+    pub times: Percentiles,
     /// Whether all data was found right.
     pub verified: bool,
-    /// GPU model; null without a GPU, or without nvidia-smi.
-    pub gpu: Option<String>,
-    /// The driver's version; null likewise.
-    pub driver: Option<String>,
-    /// Day, UTC.
-    pub date: String,
+}
+
+impl Figures for Row {
+    fn job(&self) -> &Job {
+        &self.job
+    }
+
+    fn times(&self) -> Percentiles {
+        self.times
+    }
 }
 
 impl Row {
-    /// The row as one line of JSON.
-    ///
-    /// # Errors
-    /// A figure is not a number.
-    pub fn to_json(&self) -> Result<String, Error> {
-        to_json(self)
+    /// The columns that a test of this kind fills.
+    pub fn columns(latency: bool, network: bool, ceiling: bool) -> Vec<Column<Self>> {
+        let mut columns = vec![
+            Column("bytes", 10, |row: &Self| row.bytes.to_string()),
+            Column("scope", 6, |row| row.scope.clone()),
+            Column("CTAs", 4, |row| row.ctas.to_string()),
+            Column("threads", 7, |row| row.threads.to_string()),
+            Column("iters", 7, |row| row.iters.to_string()),
+        ];
+        if latency {
+            columns.extend(times());
+        } else {
+            columns.push(Column("GB/s", 9, |row| rounded(row.gbps)));
+            columns.push(Column("M ops/s", 9, |row| rounded(row.mops)));
+        }
+        if ceiling {
+            columns.push(Column("HCA GB/s", 9, |row| rounded(row.ceiling_gbps)));
+            columns.push(Column("HCA M/s", 9, |row| rounded(row.ceiling_mops)));
+        }
+        if network {
+            columns.extend(posted());
+        }
+        columns.push(Column("data", 8, |row| match row.job.hca.as_deref() {
+            Some(NULL) if !row.verified => "unmoved".to_owned(),
+            _ => verdict(row.verified),
+        }));
+        columns
+    }
+
+    /// What was measured, and on what.
+    pub fn title(&self) -> String {
+        let op = self.op.as_ref().map(|op| format!(", {op}")).unwrap_or_default();
+        let stride = self.stride.filter(|stride| *stride != 1);
+        let stride = stride.map(|stride| format!(", stride {stride}")).unwrap_or_default();
+        format!("# {}{op}{stride}: {} PEs, {}", self.bench, self.job.npes, self.job.setting())
     }
 }
 
@@ -115,37 +232,25 @@ impl JsonLines {
 #[derive(Debug)]
 pub struct Column<R>(pub &'static str, pub usize, pub fn(&R) -> String);
 
-/// A line of a table: what `cell` answers for each column, aligned.
-fn aligned<'a, R: 'a>(columns: impl IntoIterator<Item = &'a Column<R>>, cell: impl Fn(&Column<R>) -> String) -> String {
-    columns.into_iter().map(|column| format!("{:>1$}", cell(column), column.1)).collect::<Vec<_>>().join("  ")
+/// The columns of times.
+pub fn times<R: Figures>() -> [Column<R>; 2] {
+    [
+        Column("p50 [us]", 10, |row: &R| rounded(row.times().us_p50)),
+        Column("p99 [us]", 10, |row| rounded(row.times().us_p99)),
+    ]
 }
 
-/// The titles of columns.
-pub fn header<'a, R: 'a>(columns: impl IntoIterator<Item = &'a Column<R>>) -> String {
-    aligned(columns, |column| column.0.to_owned())
+/// The columns of what was posted.
+pub fn posted<R: Figures>() -> [Column<R>; 2] {
+    [
+        Column("WQEs", 9, |row: &R| number(row.job().posted.wqes)),
+        Column("doorbells", 9, |row| number(row.job().posted.doorbells)),
+    ]
 }
 
-/// A row as a line of the table.
-pub fn line<'a, R: 'a>(columns: impl IntoIterator<Item = &'a Column<R>>, row: &R) -> String {
-    aligned(columns, |column| (column.2)(row))
-}
-
-/// How something was measured, for the title of a table: figures of a software model must not pass for those of hardware.
-pub fn setting(device: &str, transport: &str, hca: Option<&str>, qps: Option<u32>) -> String {
-    let hca = hca.map(|hca| format!(", {hca} HCA, {} QPs", qps.unwrap_or_default())).unwrap_or_default();
-    let model = if device == "cpu" { " (no hardware: figures of the SIMT executor)" } else { "" };
-    format!("device {device}, {transport}{hca}{model}")
-}
-
-/// A table whose lines can be printed one by one, since widths are fixed.
-pub struct Table {
-    columns: Vec<Column<Row>>,
-}
-
-impl std::fmt::Debug for Table {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.columns.iter().map(|column| column.0)).finish()
-    }
+/// What a table says of data.
+pub fn verdict(verified: bool) -> String {
+    if verified { "verified" } else { "WRONG" }.to_owned()
 }
 
 /// A number, or that there is none.
@@ -160,51 +265,63 @@ pub fn rounded(value: Option<f64>) -> String {
     format!("{value:.*}", 4usize.saturating_sub(before))
 }
 
-impl Table {
-    /// The columns that a test of this kind fills.
-    pub fn new(latency: bool, network: bool, ceiling: bool) -> Self {
-        let column = Column::<Row>;
-        let mut columns = vec![
-            column("bytes", 10, |row| row.bytes.to_string()),
-            column("scope", 6, |row| row.scope.clone()),
-            column("CTAs", 4, |row| row.ctas.to_string()),
-            column("threads", 7, |row| row.threads.to_string()),
-            column("iters", 7, |row| row.iters.to_string()),
-        ];
-        if latency {
-            columns.push(column("p50 [us]", 10, |row| rounded(row.us_p50)));
-            columns.push(column("p99 [us]", 10, |row| rounded(row.us_p99)));
-        } else {
-            columns.push(column("GB/s", 9, |row| rounded(row.gbps)));
-            columns.push(column("M ops/s", 9, |row| rounded(row.mops)));
-        }
-        if ceiling {
-            columns.push(column("HCA GB/s", 9, |row| rounded(row.ceiling_gbps)));
-            columns.push(column("HCA M/s", 9, |row| rounded(row.ceiling_mops)));
-        }
-        if network {
-            columns.push(column("WQEs", 9, |row| number(row.wqes)));
-            columns.push(column("doorbells", 9, |row| number(row.doorbells)));
-        }
-        columns.push(column("data", 8, |row| {
-            match (row.verified, row.hca.as_deref()) {
-                (true, _) => "verified",
-                (false, Some(NULL)) => "unmoved",
-                (false, _) => "WRONG",
-            }
-            .to_owned()
-        }));
-        Self { columns }
+/// Rows, each printed as a line of a table and written as a line of JSON as soon as it is there.
+pub struct Table<R> {
+    title: fn(&R) -> String,
+    columns: Vec<Column<R>>,
+    json: Option<JsonLines>,
+    rows: Vec<R>,
+}
+
+impl<R> std::fmt::Debug for Table<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.columns.iter().map(|column| column.0)).finish()
+    }
+}
+
+impl<R: Figures> Table<R> {
+    /// An empty table, whose first row is what `title` says above it; `json` is the file for lines of JSON.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn new(title: fn(&R) -> String, columns: Vec<Column<R>>, json: Option<&Path>) -> Result<Self, Error> {
+        Ok(Self { title, columns, json: json.map(JsonLines::create).transpose()?, rows: Vec::new() })
     }
 
-    /// The titles.
-    pub fn header(&self) -> String {
-        header(&self.columns)
+    /// Shows a row; before the first one the title and those of the columns.
+    ///
+    /// # Errors
+    /// The JSON file cannot be written.
+    pub fn add(&mut self, row: R) -> Result<(), Error> {
+        if self.rows.is_empty() {
+            println!("{}\n{}", (self.title)(&row), self.header());
+        }
+        println!("{}", self.line(&row));
+        if let Some(json) = &mut self.json {
+            json.write(&row)?;
+        }
+        self.rows.push(row);
+        Ok(())
     }
 
-    /// A row.
-    pub fn row(&self, row: &Row) -> String {
-        line(&self.columns, row)
+    /// The rows so far.
+    pub fn rows(&self) -> &[R] {
+        &self.rows
+    }
+
+    /// The titles of the columns.
+    fn header(&self) -> String {
+        self.aligned(|column| column.0.to_owned())
+    }
+
+    /// A row as a line.
+    fn line(&self, row: &R) -> String {
+        self.aligned(|column| (column.2)(row))
+    }
+
+    /// What `cell` answers for each column. Widths are fixed, so lines can be printed one by one.
+    fn aligned(&self, cell: impl Fn(&Column<R>) -> String) -> String {
+        self.columns.iter().map(|column| format!("{:>1$}", cell(column), column.1)).collect::<Vec<_>>().join("  ")
     }
 }
 
@@ -213,14 +330,24 @@ impl Table {
 pub(crate) mod tests {
     use super::*;
 
+    pub(crate) fn job(transport: &str) -> Job {
+        Job {
+            device: "cpu".into(),
+            hca: Some("soft".into()),
+            transport: transport.into(),
+            npes: 2,
+            qps: Some(4),
+            posted: Posted { wqes: Some(400), doorbells: Some(37) },
+            gpu: None,
+            driver: None,
+            date: "2026-11-21".into(),
+        }
+    }
+
     pub(crate) fn row(scope: &str, bytes: u64, value: f64) -> Row {
         Row {
             bench: "shmem_put_bw".into(),
-            device: "cpu".into(),
-            hca: Some("soft".into()),
-            transport: "ibgda".into(),
-            npes: 2,
-            qps: Some(4),
+            job: job("ibgda"),
             ctas: 4,
             threads: 32,
             scope: scope.into(),
@@ -232,14 +359,8 @@ pub(crate) mod tests {
             mops: Some(value * 1000.0),
             ceiling_gbps: None,
             ceiling_mops: None,
-            us_p50: None,
-            us_p99: None,
-            wqes: Some(400),
-            doorbells: Some(37),
+            times: Percentiles::default(),
             verified: true,
-            gpu: None,
-            driver: None,
-            date: "2026-11-21".into(),
         }
     }
 
@@ -255,22 +376,35 @@ pub(crate) mod tests {
         assert!(object.is_empty(), "{object:?}");
     }
 
+    fn table(latency: bool, network: bool) -> Table<Row> {
+        Table::new(Row::title, Row::columns(latency, network, false), None).unwrap()
+    }
+
+    #[test]
+    fn what_was_posted_is_a_difference() {
+        let (before, after) =
+            (Posted { wqes: Some(3), doorbells: None }, Posted { wqes: Some(10), doorbells: Some(1) });
+        assert_eq!(after.since(before), Posted { wqes: Some(7), doorbells: None });
+    }
+
     #[test]
     fn columns_are_aligned() {
         for (latency, network) in [(false, false), (false, true), (true, false), (true, true)] {
-            let table = Table::new(latency, network, false);
+            let table = table(latency, network);
             let header = table.header();
             for row in [row("block", 1, 0.000_012_3), row("thread", 4 << 20, 123.456)] {
-                assert_eq!(table.row(&row).len(), header.len());
+                assert_eq!(table.line(&row).len(), header.len());
             }
         }
-        let table = Table::new(false, true, false);
+        let table = table(false, true);
         assert_eq!(
-            table.row(&row("warp", 64, 1.5)).split_whitespace().collect::<Vec<_>>(),
+            table.line(&row("warp", 64, 1.5)).split_whitespace().collect::<Vec<_>>(),
             ["64", "warp", "4", "32", "100", "1.500", "1500", "400", "37", "verified"]
         );
         let wrong = Row { verified: false, ..row("warp", 64, 1.5) };
-        assert!(table.row(&wrong).ends_with("WRONG"));
+        assert!(table.line(&wrong).ends_with("WRONG"));
+        let job = Job { hca: Some(NULL.into()), ..job("ibgda") };
+        assert!(table.line(&Row { job, ..wrong }).ends_with("unmoved"));
     }
 
     #[test]

@@ -7,10 +7,9 @@ use crate::atomic::Expected;
 use crate::bench::{Bench, Scope};
 use crate::connection;
 use crate::error::Error;
-use crate::machine::{self, Gpus};
 use crate::options::Options;
 use crate::pattern::{self, SLACK};
-use crate::report::Row;
+use crate::report::{Job, Posted, Row};
 use crate::stats::{Percentiles, elapsed};
 use crate::waiting;
 
@@ -47,9 +46,6 @@ const CEILING_THREADS: u32 = 256;
 const CEILING_REQUESTS: u64 = 65536;
 const CEILING_BYTES: u64 = 16 << 30;
 
-/// Work requests and doorbells, where there is a network.
-type Counts = (Option<u64>, Option<u64>);
-
 /// One size in one scope.
 #[derive(Debug, Clone, Copy)]
 struct Point {
@@ -70,8 +66,7 @@ pub struct Session<'a> {
     options: &'a Options,
     kernels: Module,
     buffers: Buffers,
-    /// The machine's GPUs, if kernels run on one.
-    gpus: Option<Gpus>,
+    job: Job,
     points_done: u64,
     /// Value of the ping-pong signal so far.
     rounds: u64,
@@ -121,8 +116,8 @@ impl<'a> Session<'a> {
             done: pe.alloc_aligned(8, 64)?,
             wrong: pe.alloc_aligned(pe.n_pes(), 64)?,
         };
-        let gpus = if pe.my_pe() == FIRST && pe.device_name() == "cuda" { Gpus::find() } else { None };
-        Ok(Self { pe, options, kernels: pe.load(&KERNELS)?, buffers, gpus, points_done: 0, rounds: 0 })
+        let job = Job::of(pe, transport(pe));
+        Ok(Self { pe, options, kernels: pe.load(&KERNELS)?, buffers, job, points_done: 0, rounds: 0 })
     }
 
     /// Gives the memory back. Collective.
@@ -196,11 +191,8 @@ impl<'a> Session<'a> {
                 self.launch(point, 0, self.options.warmup)?;
                 self.rounds += if ping_pong { self.options.warmup } else { 0 };
             }
-            let before = self.counts()?;
-            self.launch(point, self.options.warmup, self.options.iters)?;
-            let after = self.counts()?;
+            measured = Some(self.measure(point)?);
             self.rounds += if ping_pong { self.options.iters } else { 0 };
-            measured = Some((before, after));
         }
         self.points_done += 1;
         if me == FIRST {
@@ -220,10 +212,10 @@ impl<'a> Session<'a> {
         self.pe.put(&self.buffers.wrong, me, &[u64::from(found.is_some())], FIRST)?;
         self.pe.barrier_all()?;
 
-        let Some((before, after)) = measured.filter(|_| me == FIRST) else { return Ok((None, found)) };
+        let Some(posted) = measured.filter(|_| me == FIRST) else { return Ok((None, found)) };
         let flags = self.pe.read_local(&self.buffers.wrong, 0..self.pe.n_pes())?;
         let wrong = flags.iter().position(|flag| *flag != 0);
-        let row = self.with_ceiling(point, self.row(point, before, after, wrong.is_none())?)?;
+        let row = self.with_ceiling(point, self.row(point, posted, wrong.is_none())?)?;
         Ok((Some(row), found.or(wrong.map(Error::MismatchElsewhere))))
     }
 
@@ -236,10 +228,15 @@ impl<'a> Session<'a> {
         if self.options.warmup != 0 {
             self.launch(point, 0, self.options.warmup)?;
         }
-        let before = self.counts()?;
+        let posted = self.measure(point)?;
+        self.with_ceiling(point, self.row(point, posted, false)?)
+    }
+
+    /// The measured iterations; what they have posted.
+    fn measure(&self, point: Point) -> Result<Posted, Error> {
+        let before = Posted::so_far(self.pe)?;
         self.launch(point, self.options.warmup, self.options.iters)?;
-        let after = self.counts()?;
-        self.with_ceiling(point, self.row(point, before, after, false)?)
+        Ok(Posted::so_far(self.pe)?.since(before))
     }
 
     /// Waits until PE 0 has measured this point.
@@ -249,17 +246,11 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Work requests and doorbells so far, those included that a barrier has posted and nobody waited for.
-    fn counts(&self) -> Result<Counts, Error> {
-        self.pe.quiet()?;
-        Ok((self.pe.hca_counters().map(|counters| counters.wqes), self.pe.doorbells()))
-    }
-
-    fn row(&self, point: Point, before: Counts, after: Counts, verified: bool) -> Result<Row, Error> {
+    fn row(&self, point: Point, posted: Posted, verified: bool) -> Result<Row, Error> {
         let options = self.options;
         let bench = options.bench;
         let threads = options.threads_in(point.scope);
-        let (mut gbps, mut mops, mut times) = (None, None, None);
+        let (mut gbps, mut mops, mut times) = (None, None, Percentiles::default());
         if bench.is_latency() {
             let nanoseconds = self.pe.read_local(&self.buffers.times, 0..length(options.iters))?;
             times = Percentiles::of(&nanoseconds);
@@ -270,14 +261,9 @@ impl<'a> Session<'a> {
             gbps = Some((point.bytes * options.iters) as f64 / ns);
             mops = Some((each * options.iters) as f64 * 1e3 / ns);
         }
-        let delta = |before: Option<u64>, after: Option<u64>| Some(after?.saturating_sub(before?));
         Ok(Row {
             bench: bench.name().to_owned(),
-            device: self.pe.device_name().to_owned(),
-            hca: self.pe.hca_name().map(str::to_owned),
-            transport: transport(self.pe).to_owned(),
-            npes: self.pe.n_pes(),
-            qps: self.pe.hca_name().map(|_| self.pe.config().qps_per_peer()),
+            job: self.job.having(posted),
             ctas: options.ctas,
             threads,
             scope: point.scope.name().to_owned(),
@@ -289,14 +275,8 @@ impl<'a> Session<'a> {
             mops,
             ceiling_gbps: None,
             ceiling_mops: None,
-            us_p50: times.map(|times| times.us_p50),
-            us_p99: times.map(|times| times.us_p99),
-            wqes: delta(before.0, after.0),
-            doorbells: delta(before.1, after.1),
+            times,
             verified,
-            gpu: self.gpus.as_ref().map(|gpus| gpus.model.clone()),
-            driver: self.gpus.as_ref().map(|gpus| gpus.driver.clone()),
-            date: machine::today(),
         })
     }
 

@@ -1,24 +1,27 @@
 //! Percentiles and rates.
 
-/// Median and 99th percentile of times, in microseconds: the nearest-rank percentiles, so each is a time that did occur.
-#[derive(Debug, Clone, Copy, PartialEq)]
+use serde::{Deserialize, Serialize};
+
+/// Median and 99th percentile of times, in microseconds: the nearest-rank percentiles, so each is a time that did occur. No values where
+/// nothing was timed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
     /// Median.
-    pub us_p50: f64,
+    pub us_p50: Option<f64>,
     /// 99th percentile.
-    pub us_p99: f64,
+    pub us_p99: Option<f64>,
 }
 
 impl Percentiles {
-    /// Of times in nanoseconds; `None` if there are none.
-    pub fn of(nanoseconds: &[u64]) -> Option<Self> {
+    /// Of times in nanoseconds.
+    pub fn of(nanoseconds: &[u64]) -> Self {
         let mut sorted = nanoseconds.to_vec();
         sorted.sort_unstable();
         let at = |percent: usize| {
             let rank = (sorted.len() * percent).div_ceil(100).max(1);
             sorted.get(rank - 1).map(|ns| *ns as f64 / 1e3)
         };
-        Some(Self { us_p50: at(50)?, us_p99: at(99)? })
+        Self { us_p50: at(50), us_p99: at(99) }
     }
 }
 
@@ -38,10 +41,11 @@ mod tests {
     #[test]
     fn percentiles_by_nearest_rank() {
         let times: Vec<u64> = (1..=100).rev().map(|n| n * 1000).collect();
-        assert_eq!(Percentiles::of(&times), Some(Percentiles { us_p50: 50.0, us_p99: 99.0 }));
-        assert_eq!(Percentiles::of(&[2500]), Some(Percentiles { us_p50: 2.5, us_p99: 2.5 }));
-        assert_eq!(Percentiles::of(&[1000, 3000]), Some(Percentiles { us_p50: 1.0, us_p99: 3.0 }));
-        assert_eq!(Percentiles::of(&[]), None);
+        let both = |us_p50, us_p99| Percentiles { us_p50: Some(us_p50), us_p99: Some(us_p99) };
+        assert_eq!(Percentiles::of(&times), both(50.0, 99.0));
+        assert_eq!(Percentiles::of(&[2500]), both(2.5, 2.5));
+        assert_eq!(Percentiles::of(&[1000, 3000]), both(1.0, 3.0));
+        assert_eq!(Percentiles::of(&[]), Percentiles::default());
     }
 
     #[test]
@@ -53,10 +57,11 @@ mod tests {
     proptest! {
         #[test]
         fn percentiles_are_ordered_times_that_occurred(times in proptest::collection::vec(0u64..1 << 40, 1..300)) {
-            let found = Percentiles::of(&times).unwrap();
-            prop_assert!(found.us_p50 <= found.us_p99);
-            prop_assert!(times.iter().any(|ns| *ns as f64 / 1e3 == found.us_p99));
-            let below = times.iter().filter(|ns| **ns as f64 / 1e3 <= found.us_p50).count();
+            let found = Percentiles::of(&times);
+            let (median, high) = (found.us_p50.unwrap(), found.us_p99.unwrap());
+            prop_assert!(median <= high);
+            prop_assert!(times.iter().any(|ns| *ns as f64 / 1e3 == high));
+            let below = times.iter().filter(|ns| **ns as f64 / 1e3 <= median).count();
             prop_assert!(2 * below >= times.len());
         }
     }

@@ -12,7 +12,7 @@ use crate::bench::Bench;
 use crate::error::Error;
 use crate::job;
 use crate::options::Options;
-use crate::report::Row;
+use crate::report::{Row, to_json};
 use crate::run::Session;
 
 /// Measures one thing in a job of two PEs that takes `limit` at most; what the PEs complained about if it failed. `options` are those of
@@ -76,7 +76,7 @@ fn measure(options: &Options) -> Result<(), Error> {
     crate::in_job(&options.config, |pe: &Pe| {
         let mut session = Session::new(pe, options)?;
         session.run(&mut |row| {
-            println!("{}", row.to_json()?);
+            println!("{}", to_json(&row)?);
             Ok(())
         })?;
         session.close()

@@ -13,7 +13,7 @@ use oxshmem::launch;
 use crate::bench::Bench;
 use crate::error::Error;
 use crate::plot::{self, Chart, Series};
-use crate::report::{JsonLines, Row};
+use crate::report::{JsonLines, Row, verdict};
 use crate::step;
 
 const NAME: &str = "compare_transports";
@@ -173,7 +173,7 @@ fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
 fn probe(device: Device) -> Result<Result<String, Vec<String>>, Error> {
     let options = format!("--transport=ibrc --device={device} --min 8 --max 8 --scope block --iters 1 --warmup 0");
     Ok(step::run(Bench::PutBw, &options, LIMIT)?
-        .and_then(|rows| rows.into_iter().next().map(|row| row.device).ok_or_else(Vec::new)))
+        .and_then(|rows| rows.into_iter().next().map(|row| row.job.device).ok_or_else(Vec::new)))
 }
 
 fn failed(complaints: &[String]) -> ExitCode {
@@ -192,7 +192,7 @@ fn line(pair: &Pair) -> String {
     let ([ibgda, ibrc], unit) = pair.figures();
     let row = &pair.rows[0];
     let bytes = if pair.is_rate() { 8 } else { row.bytes };
-    let data = if pair.rows.iter().all(|row| row.verified) { "verified" } else { "WRONG" };
+    let data = verdict(pair.rows.iter().all(|row| row.verified));
     format!(
         "{:<26}  {:>5}  {:>8}  {ibgda:>10.3}  {ibrc:>10.3}  {unit:>7}  {:>7.2}x  {data}",
         pair.title,
@@ -207,9 +207,9 @@ fn series(pairs: &[Pair], rates: bool) -> Vec<Series> {
     plot::lines(pairs.iter().filter(|pair| pair.is_rate() == rates).flat_map(|pair| {
         pair.rows.iter().zip(pair.figures().0).map(move |(row, figure)| {
             if rates {
-                (format!("{}, {}", row.transport, pair.title), row.ctas.into(), Some(figure))
+                (format!("{}, {}", row.job.transport, pair.title), row.ctas.into(), Some(figure))
             } else {
-                (format!("{}, {} CTAs", row.transport, row.ctas), row.bytes, Some(figure))
+                (format!("{}, {} CTAs", row.job.transport, row.ctas), row.bytes, Some(figure))
             }
         })
     }))
@@ -228,7 +228,7 @@ fn draw(path: &Path, pairs: &[Pair]) -> Result<(), Error> {
 mod tests {
     use super::*;
     use crate::options::Options;
-    use crate::report::tests::row;
+    use crate::report::tests::{job, row};
 
     #[test]
     fn every_sweep_has_options_that_its_test_takes() {
@@ -245,7 +245,7 @@ mod tests {
         let of = |bench: Bench, bytes, ctas, rate| {
             BOTH.map(|transport| Row {
                 bench: bench.name().into(),
-                transport: transport.to_string(),
+                job: job(&transport.to_string()),
                 ctas,
                 mops: Some(if transport == Transport::Ibgda { rate } else { rate / 4.0 }),
                 gbps: Some(if transport == Transport::Ibgda { rate } else { rate / 4.0 }),

@@ -43,7 +43,7 @@ fn rows_of(program: &str, bench: Bench, args: &str) -> Vec<Row> {
     assert_eq!(out.lines().count(), rows.len() + 2, "{out}");
     assert!(out.starts_with(&format!("# {}", bench.name())) && out.contains("no hardware"), "{out}");
     assert_eq!(out.matches("verified").count(), rows.len(), "{out}");
-    assert!(rows.iter().all(|row| row.verified && row.bench == bench.name() && row.device == "cpu"), "{rows:?}");
+    assert!(rows.iter().all(|row| row.verified && row.bench == bench.name() && row.job.device == "cpu"), "{rows:?}");
     rows
 }
 
@@ -65,16 +65,19 @@ fn check_all(transport: &str) {
         let sizes = if bench.only_size().is_some() { 1 } else { 4 };
         assert_eq!(rows.len(), scopes * sizes, "{}", bench.name());
         for row in &rows {
-            assert_eq!((row.npes, row.iters, row.transport.as_str()), (2, 7, transport));
+            assert_eq!((row.job.npes, row.iters, row.job.transport.as_str()), (2, 7, transport));
             assert_eq!((row.gbps.is_some(), row.mops.is_some()), (!bench.is_latency(), !bench.is_latency()));
-            assert_eq!((row.us_p50.is_some(), row.us_p99.is_some()), (bench.is_latency(), bench.is_latency()));
-            assert!(row.gbps.into_iter().chain(row.mops).chain(row.us_p50).all(|figure| figure > 0.0), "{row:?}");
+            assert_eq!(
+                (row.times.us_p50.is_some(), row.times.us_p99.is_some()),
+                (bench.is_latency(), bench.is_latency())
+            );
+            assert!(row.gbps.into_iter().chain(row.mops).chain(row.times.us_p50).all(|figure| figure > 0.0), "{row:?}");
             let network = transport == "ibgda";
-            assert_eq!(row.hca.as_deref(), network.then_some("soft"));
+            assert_eq!(row.job.hca.as_deref(), network.then_some("soft"));
             // Each of the iterations posts something, and doorbells are shared but never more than work requests.
-            assert_eq!(row.wqes.is_some_and(|wqes| wqes >= 7), network, "{row:?}");
-            assert_eq!(row.doorbells.is_some_and(|doorbells| doorbells > 0), network, "{row:?}");
-            assert!(!network || row.doorbells <= row.wqes, "{row:?}");
+            assert_eq!(row.job.posted.wqes.is_some_and(|wqes| wqes >= 7), network, "{row:?}");
+            assert_eq!(row.job.posted.doorbells.is_some_and(|doorbells| doorbells > 0), network, "{row:?}");
+            assert!(!network || row.job.posted.doorbells <= row.job.posted.wqes, "{row:?}");
         }
     }
 }
@@ -111,15 +114,15 @@ fn adjacent_lanes_combine_and_others_do_not() {
     let combined = rows(Bench::PBw, args);
     let apart = rows(Bench::PBw, &format!("{args} --stride 3"));
     // 512 words, 40 times: a work request for each, or one for each warp.
-    assert_eq!(apart[0].wqes, Some(512 * 40));
-    assert_eq!(combined[0].wqes, Some(512 * 40 / 32));
+    assert_eq!(apart[0].job.posted.wqes, Some(512 * 40));
+    assert_eq!(combined[0].job.posted.wqes, Some(512 * 40 / 32));
     assert_eq!((combined[0].stride, apart[0].stride), (Some(1), Some(3)));
 }
 
 #[test]
 fn more_pes_wait_and_more_qps_are_used() {
     let rows = rows(Bench::PutBw, "--npes 3 --qps 2 -b 64 -e 64 -n 3 --transport ibgda --scope block");
-    assert_eq!((rows[0].npes, rows[0].qps), (3, Some(2)));
+    assert_eq!((rows[0].job.npes, rows[0].job.qps), (3, Some(2)));
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use oxshmem::{LaunchConfig, SymmetricSlice};
 use oxshmem_perftest::error::{Error, Mismatch};
 use oxshmem_perftest::pattern::{self, word};
+use oxshmem_perftest::report::Posted;
 
 use crate::report::Row;
 use crate::routing::Routing;
@@ -85,10 +86,10 @@ impl<'a, 'b> Experts<'a, 'b> {
         // What is not overwritten is wrong.
         pe.write_local(&self.output, 0, &vec![0xff; (routing.tokens * bytes) as usize])?;
         pe.write_local(&self.labels, 0, &vec![u64::MAX; routing.capacity() as usize * npes])?;
-        let before = session.counts()?;
+        let before = Posted::so_far(pe)?;
         let iters = session.plan.iters;
         self.launch(bytes, iters)?;
-        let after = session.counts()?;
+        let posted = Posted::so_far(pe)?.since(before);
 
         let found = match self.check(bytes) {
             Ok(()) => None,
@@ -116,7 +117,7 @@ impl<'a, 'b> Experts<'a, 'b> {
             (1..npes).map(|pe| routing.chosen(pe).iter().filter(|expert| owners[**expert as usize] == 0).count()).sum();
         let rows = [("dispatch", elsewhere(0), dispatch), ("combine", answered, combine)].map(|(name, sent, times)| {
             let phase = Phase { name, shape: self.shape(), bytes, sent: sent as u64 * bytes, times: &times };
-            session.row(&phase, before, after, wrong.is_none())
+            session.row(&phase, posted, wrong.is_none())
         });
         Ok((rows.into(), found.or(wrong.map(Error::MismatchElsewhere))))
     }

@@ -3,6 +3,7 @@
 use oxshmem::{LaunchConfig, SymmetricSlice};
 use oxshmem_perftest::error::Error;
 use oxshmem_perftest::pattern::{self, SLACK};
+use oxshmem_perftest::report::Posted;
 
 use crate::options::Via;
 use crate::report::Row;
@@ -69,10 +70,10 @@ impl<'a, 'b> Exchange<'a, 'b> {
         // What is not overwritten is wrong.
         let len = self.room(bytes) as usize * npes;
         pe.write_local(&self.dst, 0, &vec![0xff; 2 * len])?;
-        let before = session.counts()?;
+        let before = Posted::so_far(pe)?;
         let iters = session.plan.iters;
         self.launch(bytes, warmup, iters)?;
-        let after = session.counts()?;
+        let posted = Posted::so_far(pe)?.since(before);
 
         let found = self.check(bytes, warmup + iters - 1).err();
         let found = match found {
@@ -92,7 +93,7 @@ impl<'a, 'b> Exchange<'a, 'b> {
             sent: bytes * (npes as u64 - 1),
             times: &times,
         };
-        Ok((vec![session.row(&phase, before, after, wrong.is_none())], found.or(wrong.map(Error::MismatchElsewhere))))
+        Ok((vec![session.row(&phase, posted, wrong.is_none())], found.or(wrong.map(Error::MismatchElsewhere))))
     }
 
     fn room(&self, bytes: u64) -> u64 {

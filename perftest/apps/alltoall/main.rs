@@ -7,13 +7,14 @@ mod report;
 mod routing;
 mod session;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 use oxshmem::Pe;
 use oxshmem_perftest::error::Error;
 use oxshmem_perftest::plot;
-use oxshmem_perftest::report::JsonLines;
+use oxshmem_perftest::report::Table;
 
 use experts::Experts;
 use fixed::Exchange;
@@ -35,65 +36,43 @@ fn main() -> ExitCode {
 /// Measures every size as one PE of the job, and shows the figures.
 fn measure(pe: &Pe, options: &Options, plan: &Plan) -> Result<(), Error> {
     let session = Session::new(pe, options, plan)?;
-    let mut table = Table::new(pe, options)?;
+    let json = options.json.as_deref().filter(|_| pe.my_pe() == 0);
+    let mut table = Table::new(Row::title, Row::columns(), json)?;
     match options.mode {
         Mode::Fixed => {
             let mut exchange = Exchange::new(&session)?;
-            plan.sizes.iter().try_for_each(|bytes| table.add(exchange.run(*bytes)?))?;
+            plan.sizes.iter().try_for_each(|bytes| show(pe, &mut table, exchange.run(*bytes)?))?;
             exchange.close()?;
         }
         Mode::Moe => {
             let mut experts = Experts::new(&session)?;
-            plan.sizes.iter().try_for_each(|bytes| table.add(experts.run(*bytes)?))?;
+            plan.sizes.iter().try_for_each(|bytes| show(pe, &mut table, experts.run(*bytes)?))?;
             experts.close()?;
         }
     }
-    table.draw(options)?;
+    if let Some(path) = &options.plot {
+        draw(path, table.rows())?;
+    }
     session.close()
 }
 
-/// What has been measured and shown; at PE 0, the others have nothing to show.
-struct Table<'a> {
-    pe: &'a Pe,
-    json: Option<JsonLines>,
-    rows: Vec<Row>,
+/// Shows the rows of a size, which PE 0 has; then ends the job if data was wrong. Collective.
+fn show(pe: &Pe, table: &mut Table<Row>, (rows, wrong): (Vec<Row>, Option<Error>)) -> Result<(), Error> {
+    rows.into_iter().try_for_each(|row| table.add(row))?;
+    let together = pe.barrier_all();
+    wrong.map_or(Ok(()), Err)?;
+    Ok(together?)
 }
 
-impl<'a> Table<'a> {
-    fn new(pe: &'a Pe, options: &Options) -> Result<Self, Error> {
-        let path = options.json.as_deref().filter(|_| pe.my_pe() == 0);
-        Ok(Self { pe, json: path.map(JsonLines::create).transpose()?, rows: Vec::new() })
-    }
-
-    /// Shows the rows of a size; then ends the job if data was wrong. Collective.
-    fn add(&mut self, (rows, wrong): (Vec<Row>, Option<Error>)) -> Result<(), Error> {
-        for row in rows {
-            if self.rows.is_empty() {
-                println!("{}\n{}", report::title(&row), report::header());
-            }
-            println!("{}", row.text());
-            if let Some(json) = &mut self.json {
-                json.write(&row)?;
-            }
-            self.rows.push(row);
-        }
-        let together = self.pe.barrier_all();
-        if let Some(wrong) = wrong {
-            return Err(wrong);
-        }
-        Ok(together?)
-    }
-
-    fn draw(&self, options: &Options) -> Result<(), Error> {
-        let (Some(path), Some(first)) = (&options.plot, self.rows.first()) else { return Ok(()) };
-        let lines = plot::lines(self.rows.iter().flat_map(|row| {
-            [
-                (format!("{}, p50", row.phase), row.bytes, Some(row.us_p50)),
-                (format!("{}, p99", row.phase), row.bytes, Some(row.us_p99)),
-            ]
-        }));
-        let title =
-            format!("alltoall, {}: {} PEs, device {}, {}", first.mode, first.npes, first.device, first.transport);
-        plot::draw_series(path, &title, "time per iteration [us]", &lines)
-    }
+/// Draws the times over the size; nothing where there are no rows.
+fn draw(path: &Path, rows: &[Row]) -> Result<(), Error> {
+    let Some(Row { mode, job, .. }) = rows.first() else { return Ok(()) };
+    let lines = plot::lines(rows.iter().flat_map(|row| {
+        [
+            (format!("{}, p50", row.phase), row.bytes, row.times.us_p50),
+            (format!("{}, p99", row.phase), row.bytes, row.times.us_p99),
+        ]
+    }));
+    let title = format!("alltoall, {mode}: {} PEs, device {}, {}", job.npes, job.device, job.transport);
+    plot::draw_series(path, &title, "time per iteration [us]", &lines)
 }

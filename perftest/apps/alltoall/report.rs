@@ -1,6 +1,7 @@
 //! What a measured size is reported as.
 
-use oxshmem_perftest::report::{self, Column, line, number, rounded, setting};
+use oxshmem_perftest::report::{self, Column, Figures, Job, rounded, verdict};
+use oxshmem_perftest::stats::Percentiles;
 use serde::{Deserialize, Serialize};
 
 /// One size. Fields that do not apply are null in JSON.
@@ -14,16 +15,9 @@ pub struct Row {
     pub via: String,
     /// `exchange`; with moe `dispatch` (until all tokens have come) and `combine` (until all have come back and are added up).
     pub phase: String,
-    /// `cpu` or `cuda`.
-    pub device: String,
-    /// What executed work requests; null when no path uses any.
-    pub hca: Option<String>,
-    /// How PE 0 reaches the others.
-    pub transport: String,
-    /// PEs.
-    pub npes: usize,
-    /// QPs to each peer; null without a network.
-    pub qps: Option<u32>,
+    /// The job; what was posted is that of all phases.
+    #[serde(flatten)]
+    pub job: Job,
     /// CTAs.
     pub ctas: u32,
     /// Threads per CTA.
@@ -40,58 +34,48 @@ pub struct Row {
     pub seed: Option<u64>,
     /// Measured iterations.
     pub iters: u64,
-    /// Median time of an iteration at PE 0.
-    pub us_p50: f64,
-    /// 99th percentile.
-    pub us_p99: f64,
+    /// Of an iteration, at PE 0.
+    #[serde(flatten)]
+    pub times: Percentiles,
     /// 10^9 bytes per second that PE 0 sent to other PEs, by the median time.
-    pub gbps: f64,
-    /// Work requests that PE 0's HCA executed, in all phases; null without a network.
-    pub wqes: Option<u64>,
-    /// Doorbells that PE 0 rang; null likewise.
-    pub doorbells: Option<u64>,
+    pub gbps: Option<f64>,
     /// Whether all data was right.
     pub verified: bool,
-    /// GPU model; null without a GPU.
-    pub gpu: Option<String>,
-    /// The driver's version; null likewise.
-    pub driver: Option<String>,
-    /// Day, UTC.
-    pub date: String,
 }
 
-const COLUMNS: [Column<Row>; 9] = [
-    Column("bytes", 10, |row| row.bytes.to_string()),
-    Column("phase", 8, |row| row.phase.clone()),
-    Column("iters", 7, |row| row.iters.to_string()),
-    Column("p50 [us]", 10, |row| rounded(Some(row.us_p50))),
-    Column("p99 [us]", 10, |row| rounded(Some(row.us_p99))),
-    Column("GB/s", 9, |row| rounded(Some(row.gbps))),
-    Column("WQEs", 9, |row| number(row.wqes)),
-    Column("doorbells", 9, |row| number(row.doorbells)),
-    Column("data", 8, |row| if row.verified { "verified" } else { "WRONG" }.to_owned()),
-];
+impl Figures for Row {
+    fn job(&self) -> &Job {
+        &self.job
+    }
 
-/// The titles.
-pub fn header() -> String {
-    report::header(&COLUMNS)
-}
-
-/// What was measured, and on what.
-pub fn title(row: &Row) -> String {
-    let setting = setting(&row.device, &row.transport, row.hca.as_deref(), row.qps);
-    let moe = match (row.tokens, row.top_k, row.experts, row.seed) {
-        (Some(tokens), Some(top), Some(experts), Some(seed)) => {
-            format!(", {tokens} tokens each to {top} of {experts} experts (seed {seed})")
-        }
-        _ => String::new(),
-    };
-    format!("# alltoall, {} by {}: {} PEs{moe}, {setting}", row.mode, row.via, row.npes)
+    fn times(&self) -> Percentiles {
+        self.times
+    }
 }
 
 impl Row {
-    /// The row as a line of the table.
-    pub fn text(&self) -> String {
-        line(&COLUMNS, self)
+    /// The columns of the table.
+    pub fn columns() -> Vec<Column<Self>> {
+        let mut columns = vec![
+            Column("bytes", 10, |row: &Self| row.bytes.to_string()),
+            Column("phase", 8, |row| row.phase.clone()),
+            Column("iters", 7, |row| row.iters.to_string()),
+        ];
+        columns.extend(report::times());
+        columns.push(Column("GB/s", 9, |row| rounded(row.gbps)));
+        columns.extend(report::posted());
+        columns.push(Column("data", 8, |row| verdict(row.verified)));
+        columns
+    }
+
+    /// What was measured, and on what.
+    pub fn title(&self) -> String {
+        let moe = match (self.tokens, self.top_k, self.experts, self.seed) {
+            (Some(tokens), Some(top), Some(experts), Some(seed)) => {
+                format!(", {tokens} tokens each to {top} of {experts} experts (seed {seed})")
+            }
+            _ => String::new(),
+        };
+        format!("# alltoall, {} by {}: {} PEs{moe}, {}", self.mode, self.via, self.job.npes, self.job.setting())
     }
 }

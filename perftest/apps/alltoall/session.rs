@@ -3,7 +3,7 @@
 use oxshmem::{KernelArg, LaunchConfig, Module, Pe, SymmetricSlice};
 use oxshmem_perftest::connection;
 use oxshmem_perftest::error::Error;
-use oxshmem_perftest::machine::{self, Gpus};
+use oxshmem_perftest::report::{Job, Posted};
 use oxshmem_perftest::stats::Percentiles;
 
 use crate::options::{Mode, Options, Plan, Via};
@@ -20,9 +20,6 @@ impl<const N: usize> KernelArg for Words<N> {
         self.0.iter().flat_map(|word| word.to_ne_bytes()).collect()
     }
 }
-
-/// Work requests and doorbells, where there is a network.
-pub type Counts = (Option<u64>, Option<u64>);
 
 /// One phase of a size.
 pub struct Phase<'a> {
@@ -51,7 +48,7 @@ pub struct Session<'a> {
     pub arrivals: SymmetricSlice<u64>,
     /// Entry k, at PE 0: whether PE k found wrong data.
     wrong: SymmetricSlice<u64>,
-    gpus: Option<Gpus>,
+    job: Job,
 }
 
 impl<'a> Session<'a> {
@@ -61,7 +58,6 @@ impl<'a> Session<'a> {
     /// An HCA that was asked for and is not in use, or no memory.
     pub fn new(pe: &'a Pe, options: &'a Options, plan: &'a Plan) -> Result<Self, Error> {
         connection::require_hca(pe, options.connection.hca.as_ref())?;
-        let on_gpu = pe.my_pe() == 0 && pe.device_name() == "cuda";
         Ok(Self {
             pe,
             options,
@@ -69,7 +65,7 @@ impl<'a> Session<'a> {
             module: pe.load(&KERNELS)?,
             arrivals: pe.alloc_aligned(1, 128)?,
             wrong: pe.alloc(pe.n_pes())?,
-            gpus: if on_gpu { Gpus::find() } else { None },
+            job: Job::of(pe, connection::paths(pe)),
         })
     }
 
@@ -96,15 +92,6 @@ impl<'a> Session<'a> {
         Ok(self.pe.barrier_all()?)
     }
 
-    /// Work requests and doorbells so far.
-    ///
-    /// # Errors
-    /// The job has failed.
-    pub fn counts(&self) -> Result<Counts, Error> {
-        self.pe.quiet()?;
-        Ok((self.pe.hca_counters().map(|counters| counters.wqes), self.pe.doorbells()))
-    }
-
     /// Tells PE 0 whether this one found wrong data; the first PE that did, at PE 0. Collective.
     ///
     /// # Errors
@@ -116,11 +103,10 @@ impl<'a> Session<'a> {
         Ok(if me == 0 { pe.read_local(&self.wrong, 0..pe.n_pes())?.iter().position(|wrong| *wrong != 0) } else { None })
     }
 
-    /// The row of a phase.
-    pub fn row(&self, phase: &Phase<'_>, before: Counts, after: Counts, verified: bool) -> Row {
+    /// The row of a phase; `posted` is what all phases of the measured iterations have posted.
+    pub fn row(&self, phase: &Phase<'_>, posted: Posted, verified: bool) -> Row {
         let (pe, options) = (self.pe, self.options);
-        let times = Percentiles::of(phase.times).unwrap_or(Percentiles { us_p50: 0.0, us_p99: 0.0 });
-        let delta = |before: Option<u64>, after: Option<u64>| Some(after?.saturating_sub(before?));
+        let times = Percentiles::of(phase.times);
         let routing = options.routing(pe.n_pes()).ok().filter(|_| options.mode == Mode::Moe);
         Row {
             app: "alltoall".to_owned(),
@@ -135,11 +121,7 @@ impl<'a> Session<'a> {
             }
             .to_owned(),
             phase: phase.name.to_owned(),
-            device: pe.device_name().to_owned(),
-            hca: pe.hca_name().map(str::to_owned),
-            transport: connection::paths(pe),
-            npes: pe.n_pes(),
-            qps: pe.hca_name().map(|_| pe.config().qps_per_peer()),
+            job: self.job.having(posted),
             ctas: phase.shape.grid[0],
             threads: phase.shape.block[0],
             bytes: phase.bytes,
@@ -148,15 +130,9 @@ impl<'a> Session<'a> {
             top_k: routing.map(|routing| routing.top),
             seed: routing.map(|routing| routing.seed),
             iters: self.plan.iters,
-            us_p50: times.us_p50,
-            us_p99: times.us_p99,
-            gbps: phase.sent as f64 / (times.us_p50 * 1e3).max(1.0),
-            wqes: delta(before.0, after.0),
-            doorbells: delta(before.1, after.1),
+            times,
+            gbps: times.us_p50.map(|median| phase.sent as f64 / (median * 1e3).max(1.0)),
             verified,
-            gpu: self.gpus.as_ref().map(|gpus| gpus.model.clone()),
-            driver: self.gpus.as_ref().map(|gpus| gpus.driver.clone()),
-            date: machine::today(),
         }
     }
 }

@@ -14,9 +14,10 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 use oxshmem::{Pe, launch};
 use oxshmem_perftest::error::Error;
-use oxshmem_perftest::report::{JsonLines, to_json};
+use oxshmem_perftest::report::{Table, to_json};
 
 use options::Options;
+use report::Row;
 use solver::Solver;
 
 const NAME: &str = "jacobi";
@@ -44,26 +45,18 @@ fn main() -> ExitCode {
 /// Runs every variant as one PE of the job, and shows the figures.
 fn solve(pe: &Pe, options: &Options) -> Result<(), Error> {
     let mut solver = Solver::new(pe, options)?;
-    let mut json = None;
-    if pe.my_pe() == 0 {
-        json = options.json.as_deref().map(JsonLines::create).transpose()?;
-    }
-    let mut last = None;
-    for (index, variant) in options.variants().into_iter().enumerate() {
+    let json = options.json.as_deref().filter(|_| pe.my_pe() == 0);
+    let mut table = Table::new(Row::title, Row::columns(false), json)?;
+    let mut iterations = None;
+    for variant in options.variants() {
         let (row, wrong) = solver.run(variant)?;
         if let Some(row) = row {
+            iterations = Some(row.niter);
             if options.lines {
                 println!("{}", to_json(&row)?);
             } else {
-                if index == 0 {
-                    println!("{}\n{}", report::title(&row), report::header(false));
-                }
-                println!("{}", row.text());
+                table.add(row)?;
             }
-            if let Some(json) = &mut json {
-                json.write(&row)?;
-            }
-            last = Some(row);
         }
         let together = pe.barrier_all();
         if let Some(wrong) = wrong {
@@ -71,10 +64,10 @@ fn solve(pe: &Pe, options: &Options) -> Result<(), Error> {
         }
         together?;
     }
-    if let (Some(path), Some(row)) = (&options.plot, &last) {
+    if let (Some(path), Some(iterations)) = (&options.plot, iterations) {
         let mesh = options.mesh();
-        let values = solver.sample(row.niter, &picture::places(mesh.ny), &picture::places(mesh.nx))?;
-        picture::draw(path, mesh, row.niter, &values)?;
+        let values = solver.sample(iterations, &picture::places(mesh.ny), &picture::places(mesh.nx))?;
+        picture::draw(path, mesh, iterations, &values)?;
     }
     solver.close()
 }

@@ -1,6 +1,6 @@
 //! What a run is reported as.
 
-use oxshmem_perftest::report::{self, Column, number, rounded, setting};
+use oxshmem_perftest::report::{self, Column, Figures, Job, rounded, verdict};
 use serde::{Deserialize, Serialize};
 
 use crate::options::Check;
@@ -12,16 +12,9 @@ pub struct Row {
     pub app: String,
     /// `p`, `put` or `overlap`.
     pub variant: String,
-    /// `cpu` or `cuda`.
-    pub device: String,
-    /// What executed work requests; null when no path uses any.
-    pub hca: Option<String>,
-    /// How PE 0 reaches the others.
-    pub transport: String,
-    /// PEs.
-    pub npes: usize,
-    /// QPs to each peer; null without a network.
-    pub qps: Option<u32>,
+    /// The job.
+    #[serde(flatten)]
+    pub job: Job,
     /// CTAs.
     pub ctas: u32,
     /// Threads per CTA.
@@ -42,10 +35,6 @@ pub struct Row {
     pub us_per_iteration: f64,
     /// 10^9 points per second, of all PEs.
     pub gpoints: f64,
-    /// Work requests that PE 0's HCA executed; null without a network.
-    pub wqes: Option<u64>,
-    /// Doorbells that PE 0 rang; null likewise.
-    pub doorbells: Option<u64>,
     /// `serial`, `single` or `off`: what the result was compared with.
     pub check: String,
     /// Whether it was right; null if it was compared with nothing.
@@ -56,12 +45,12 @@ pub struct Row {
     pub speedup: Option<f64>,
     /// The same by PE.
     pub efficiency: Option<f64>,
-    /// GPU model; null without a GPU.
-    pub gpu: Option<String>,
-    /// The driver's version; null likewise.
-    pub driver: Option<String>,
-    /// Day, UTC.
-    pub date: String,
+}
+
+impl Figures for Row {
+    fn job(&self) -> &Job {
+        &self.job
+    }
 }
 
 impl From<Check> for String {
@@ -75,53 +64,41 @@ impl From<Check> for String {
     }
 }
 
-const COLUMNS: [Column<Row>; 10] = [
-    Column("variant", 8, |row| row.variant.clone()),
-    Column("PEs", 5, |row| row.npes.to_string()),
-    Column("iterations", 10, |row| row.niter.to_string()),
-    Column("time [ms]", 10, |row| rounded(Some(row.ms))),
-    Column("us/iteration", 12, |row| rounded(Some(row.us_per_iteration))),
-    Column("Gpoints/s", 10, |row| rounded(Some(row.gpoints))),
-    Column("norm", 10, |row| row.norm.map_or_else(|| "-".to_owned(), |norm| format!("{norm:.3e}"))),
-    Column("WQEs", 9, |row| number(row.wqes)),
-    Column("doorbells", 9, |row| number(row.doorbells)),
-    Column("result", 9, |row| {
-        match row.verified {
-            Some(true) => "verified",
-            Some(false) => "WRONG",
-            None => "unchecked",
-        }
-        .to_owned()
-    }),
-];
-
-const SCALING: [Column<Row>; 2] =
-    [Column("speedup", 8, |row| rounded(row.speedup)), Column("efficiency", 10, |row| rounded(row.efficiency))];
-
-/// The table's columns; with those of scaling if that is what it shows.
-fn columns(scaling: bool) -> impl Iterator<Item = &'static Column<Row>> {
-    COLUMNS.iter().chain(SCALING.iter().filter(move |_| scaling))
-}
-
-/// The titles.
-pub fn header(scaling: bool) -> String {
-    report::header(columns(scaling))
-}
-
-/// What was solved, and on what.
-pub fn title(row: &Row) -> String {
-    let setting = setting(&row.device, &row.transport, row.hca.as_deref(), row.qps);
-    let check = match row.check.as_str() {
-        "serial" => "; compared with a serial solution",
-        "single" => "; compared with the solution of one PE",
-        _ => "",
-    };
-    format!("# jacobi: {} x {} points, {} CTAs x {} threads, {setting}{check}", row.nx, row.ny, row.ctas, row.threads)
-}
-
 impl Row {
-    /// The row as a line of the table.
-    pub fn text(&self) -> String {
-        report::line(columns(self.scaling.is_some()), self)
+    /// The columns of the table; with those of scaling if that is what it shows.
+    pub fn columns(scaling: bool) -> Vec<Column<Self>> {
+        let mut columns = vec![
+            Column("variant", 8, |row: &Self| row.variant.clone()),
+            Column("PEs", 5, |row| row.job.npes.to_string()),
+            Column("iterations", 10, |row| row.niter.to_string()),
+            Column("time [ms]", 10, |row| rounded(Some(row.ms))),
+            Column("us/iteration", 12, |row| rounded(Some(row.us_per_iteration))),
+            Column("Gpoints/s", 10, |row| rounded(Some(row.gpoints))),
+            Column("norm", 10, |row| row.norm.map_or_else(|| "-".to_owned(), |norm| format!("{norm:.3e}"))),
+        ];
+        columns.extend(report::posted());
+        columns.push(Column("result", 9, |row| row.verified.map_or_else(|| "unchecked".to_owned(), verdict)));
+        if scaling {
+            columns.push(Column("speedup", 8, |row| rounded(row.speedup)));
+            columns.push(Column("efficiency", 10, |row| rounded(row.efficiency)));
+        }
+        columns
+    }
+
+    /// What was solved, and on what.
+    pub fn title(&self) -> String {
+        let Self { nx, ny, ctas, threads, .. } = self;
+        let check = match self.check.as_str() {
+            "serial" => "; compared with a serial solution",
+            "single" => "; compared with the solution of one PE",
+            _ => "",
+        };
+        let scaling =
+            self.scaling.as_ref().map(|name| format!("\n# {name} scaling: speedup is that of points per second"));
+        let setting = self.job.setting();
+        format!(
+            "# jacobi: {nx} x {ny} points, {ctas} CTAs x {threads} threads, {setting}{check}{}",
+            scaling.unwrap_or_default()
+        )
     }
 }

@@ -4,12 +4,12 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use oxshmem_perftest::error::Error;
-use oxshmem_perftest::report::JsonLines;
+use oxshmem_perftest::plot::{self, Chart};
+use oxshmem_perftest::report::Table;
 use oxshmem_perftest::step;
-use plotters::prelude::*;
 
 use crate::options::{Options, Scaling};
-use crate::report::{self, Row};
+use crate::report::Row;
 
 /// Up to this many PEs every number of them is measured, above only powers of two and the most.
 const EVERY: u32 = 8;
@@ -31,12 +31,11 @@ fn height(options: &Options, scaling: Scaling, npes: u32) -> u64 {
 /// # Errors
 /// A job cannot be started, or a file cannot be written.
 pub fn run(options: &Options, scaling: Scaling, args: &[String]) -> Result<ExitCode, Error> {
-    let mut json = options.json.as_deref().map(JsonLines::create).transpose()?;
+    let mut table = Table::new(Row::title, Row::columns(true), options.json.as_deref())?;
     let name = match scaling {
         Scaling::Strong => "strong",
         Scaling::Weak => "weak",
     };
-    let mut rows: Vec<Row> = Vec::new();
     for npes in numbers(options.npes) {
         let more = ["--ny".to_owned(), height(options, scaling, npes).to_string(), "--lines".to_owned()];
         let answer = match step::rows::<Row>(npes, plain(args).into_iter().chain(more), None)? {
@@ -47,31 +46,19 @@ pub fn run(options: &Options, scaling: Scaling, args: &[String]) -> Result<ExitC
             }
         };
         for row in answer {
-            let alone =
-                rows.iter().find(|first| first.variant == row.variant).map_or(row.gpoints, |first| first.gpoints);
+            let first = table.rows().iter().find(|first| first.variant == row.variant);
+            let alone = first.map_or(row.gpoints, |first| first.gpoints);
             let speedup = row.gpoints / alone;
-            let row = Row {
+            table.add(Row {
                 scaling: Some(name.to_owned()),
                 speedup: Some(speedup),
                 efficiency: Some(speedup / f64::from(npes)),
                 ..row
-            };
-            if rows.is_empty() {
-                println!(
-                    "{}\n# {name} scaling: speedup is that of points per second\n{}",
-                    report::title(&row),
-                    report::header(true)
-                );
-            }
-            println!("{}", row.text());
-            if let Some(json) = &mut json {
-                json.write(&row)?;
-            }
-            rows.push(row);
+            })?;
         }
     }
     if let Some(path) = &options.plot {
-        draw(path, &rows, name)?;
+        draw(path, table.rows(), name)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -94,47 +81,17 @@ fn plain(args: &[String]) -> Vec<String> {
     kept
 }
 
-/// Speedup over the number of PEs, one line for each variant, and what would be perfect.
+/// Speedup over the number of PEs, one line for each variant, and what would be perfect. Both axes are logarithmic, so that is a straight line.
 fn draw(path: &Path, rows: &[Row], name: &str) -> Result<(), Error> {
-    let most = rows.iter().map(|row| row.npes).max().unwrap_or(1) as f64;
-    let highest = rows.iter().filter_map(|row| row.speedup).fold(most, f64::max);
-    let first = rows.first();
-    let mesh = first.map(|row| format!("{} x {} points", row.nx, row.ny)).unwrap_or_default();
-    let place = first.map(|row| format!("device {}", row.device)).unwrap_or_default();
-    let path_names: Vec<&str> = rows.last().map(|row| row.transport.as_str()).into_iter().collect();
-    let caption = format!("jacobi, {name} scaling: {mesh} on one PE, {place}, {}", path_names.join(""));
-    let area = SVGBackend::new(path, (960, 600)).into_drawing_area();
-    let result = (|| {
-        area.fill(&WHITE)?;
-        let mut chart = ChartBuilder::on(&area)
-            .caption(caption, ("sans-serif", 20))
-            .margin(16)
-            .x_label_area_size(48)
-            .y_label_area_size(64)
-            .build_cartesian_2d(0.0..most + 0.5, 0.0..highest * 1.05)?;
-        chart.configure_mesh().x_desc("PEs").y_desc("speedup (points per second)").draw()?;
-        chart
-            .draw_series(LineSeries::new([(1.0, 1.0), (most, most)], BLACK.mix(0.4)))?
-            .label("perfect")
-            .legend(|(x, y)| PathElement::new([(x, y), (x + 20, y)], BLACK.mix(0.4)));
-        let mut variants: Vec<&str> = rows.iter().map(|row| row.variant.as_str()).collect();
-        variants.sort_unstable();
-        variants.dedup();
-        for (index, variant) in variants.into_iter().enumerate() {
-            let color = Palette99::pick(index).to_rgba();
-            let points = rows
-                .iter()
-                .filter(|row| row.variant == variant)
-                .filter_map(|row| Some((row.npes as f64, row.speedup?)));
-            chart
-                .draw_series(LineSeries::new(points, color.stroke_width(2)).point_size(3))?
-                .label(variant)
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], color.stroke_width(2)));
-        }
-        chart.configure_series_labels().background_style(WHITE.mix(0.9)).border_style(BLACK).draw()?;
-        area.present()
-    })();
-    result.map_err(|error: DrawingAreaErrorKind<_>| Error::Plot { path: path.to_owned(), reason: error.to_string() })
+    let Some(Row { nx, ny, variant, job, .. }) = rows.first() else { return Ok(()) };
+    let transport = rows.last().map_or("", |row| row.job.transport.as_str());
+    let title = format!("jacobi, {name} scaling: {nx} x {ny} points on one PE, device {}, {transport}", job.device);
+    let jobs = rows.iter().filter(|row| row.variant == *variant);
+    let perfect = jobs.map(|row| ("perfect".to_owned(), row.job.npes as u64, Some(row.job.npes as f64)));
+    let measured = rows.iter().map(|row| (row.variant.clone(), row.job.npes as u64, row.speedup));
+    let lines = plot::lines(measured.chain(perfect));
+    let chart = Chart { title: &title, x: "PEs", y: "speedup (points per second)", lines: &lines };
+    plot::draw_charts(path, (960, 600), &[chart])
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use oxshmem::{Function, KernelArg, LaunchConfig, Module, Pe, SymmetricSlice};
 use oxshmem_perftest::connection;
 use oxshmem_perftest::error::{Error, Mismatch};
-use oxshmem_perftest::machine::{self, Gpus};
+use oxshmem_perftest::report::{Job, Posted};
 use oxshmem_perftest::waiting;
 
 use crate::mesh::Mesh;
@@ -80,7 +80,7 @@ pub struct Solver<'a> {
     found: SymmetricSlice<u64>,
     verdicts: SymmetricSlice<u64>,
     checked: SymmetricSlice<u64>,
-    gpus: Option<Gpus>,
+    job: Job,
     /// Iterations and runs so far.
     base: u64,
     runs: u64,
@@ -125,7 +125,7 @@ impl<'a> Solver<'a> {
             found: pe.alloc(2)?,
             verdicts: pe.alloc(WORDS * npes)?,
             checked: pe.alloc(1)?,
-            gpus: if pe.my_pe() == 0 && gpu.is_some() { Gpus::find() } else { None },
+            job: Job::of(pe, connection::paths(pe)),
             base: 0,
             runs: 0,
             serial: None,
@@ -157,9 +157,9 @@ impl<'a> Solver<'a> {
         if options.warmup != 0 {
             self.solve(&function, options.warmup)?;
         }
-        let before = self.counts()?;
+        let before = Posted::so_far(self.pe)?;
         let answer = self.solve(&function, options.niter)?;
-        let after = self.counts()?;
+        let posted = Posted::so_far(self.pe)?.since(before);
         self.runs += 1;
 
         let found = match self.check(answer) {
@@ -171,18 +171,13 @@ impl<'a> Solver<'a> {
         if self.pe.my_pe() != 0 {
             return Ok((None, found));
         }
-        let delta = |(before, after): (Option<u64>, Option<u64>)| Some(after?.saturating_sub(before?));
         let seconds = slowest as f64 / 1e9;
         let points = self.mesh.interior() * (self.mesh.nx - 2) * answer.iterations;
         let measured = options.norm_every != 0 && answer.iterations >= options.norm_every;
         let row = Row {
             app: "jacobi".to_owned(),
             variant: variant.name().to_owned(),
-            device: self.pe.device_name().to_owned(),
-            hca: self.pe.hca_name().map(str::to_owned),
-            transport: connection::paths(self.pe),
-            npes: self.pe.n_pes(),
-            qps: self.pe.hca_name().map(|_| self.pe.config().qps_per_peer()),
+            job: self.job.having(posted),
             ctas: self.shape.grid[0],
             threads: self.shape.block[0],
             nx: self.mesh.nx,
@@ -193,24 +188,13 @@ impl<'a> Solver<'a> {
             ms: seconds * 1e3,
             us_per_iteration: seconds * 1e6 / answer.iterations as f64,
             gpoints: points as f64 / seconds / 1e9,
-            wqes: delta((before.0, after.0)),
-            doorbells: delta((before.1, after.1)),
             check: options.check().into(),
             verified: (options.check() != Check::Off).then_some(wrong.is_none()),
             scaling: None,
             speedup: None,
             efficiency: None,
-            gpu: self.gpus.as_ref().map(|gpus| gpus.model.clone()),
-            driver: self.gpus.as_ref().map(|gpus| gpus.driver.clone()),
-            date: machine::today(),
         };
         Ok((Some(row), found.or(wrong.map(Error::MismatchElsewhere))))
-    }
-
-    /// Work requests and doorbells so far.
-    fn counts(&self) -> Result<(Option<u64>, Option<u64>), Error> {
-        self.pe.quiet()?;
-        Ok((self.pe.hca_counters().map(|counters| counters.wqes), self.pe.doorbells()))
     }
 
     /// From the start, `iterations` or what is enough of them.

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use super::plot;
 use super::report::{Line, REFERENCE, Source, TITLES};
 use crate::error::Error;
-use crate::report::{Row, rounded};
+use crate::report::{Job, Row, rounded};
 use crate::run::NULL;
 
 /// The page, below the root of the repository.
@@ -68,7 +68,7 @@ impl Baseline {
         } else if text.starts_with("{\"bench\":") {
             let rows: Vec<Row> = lines(path, &text)?;
             // The null card moves nothing that could be verified.
-            let counts = |row: &Row| row.gpu.is_some() && (row.verified || row.hca.as_deref() == Some(NULL));
+            let counts = |row: &Row| row.job.gpu.is_some() && (row.verified || row.job.hca.as_deref() == Some(NULL));
             if let Some(row) = rows.iter().find(|row| !counts(row)) {
                 return Err(usage(path, format!("{}: not of a GPU, or not verified", row.bench)));
             }
@@ -163,7 +163,7 @@ fn is_comparable(lines: &[Line]) -> bool {
 
 /// Figures of the `shmem_*` tests, one table.
 fn tests_section(rows: &[Row]) -> String {
-    let first = &rows[0];
+    let first = &rows[0].job;
     let unknown = || "unknown".to_owned();
     let mut text = format!(
         "## {} PEs on {}: `shmem_*` tests\n\nDriver {}, {}.\n\n\
@@ -175,8 +175,8 @@ fn tests_section(rows: &[Row]) -> String {
         "---|".repeat(12),
     );
     for row in rows {
-        let path =
-            row.hca.as_ref().map_or_else(|| row.transport.clone(), |hca| format!("{}, {hca} HCA", row.transport));
+        let Job { hca, transport, .. } = &row.job;
+        let path = hca.as_ref().map_or_else(|| transport.clone(), |hca| format!("{transport}, {hca} HCA"));
         text += &format!(
             "| {} | {path} | {} | {} x {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
             row.bench,
@@ -189,8 +189,8 @@ fn tests_section(rows: &[Row]) -> String {
             rounded(row.mops),
             rounded(row.ceiling_gbps),
             rounded(row.ceiling_mops),
-            rounded(row.us_p50),
-            rounded(row.us_p99),
+            rounded(row.times.us_p50),
+            rounded(row.times.us_p99),
         );
     }
     if rows.iter().any(|row| row.ceiling_gbps.is_some()) {
@@ -282,6 +282,7 @@ mod tests {
     use super::super::report::tests::setting;
     use super::super::rows;
     use super::*;
+    use crate::report::to_json;
 
     fn baseline() -> Baseline {
         let line = |name: &str, ours: &[u64], theirs: &[u64]| {
@@ -337,8 +338,9 @@ mod tests {
         std::fs::write(&file, json.join("\n")).unwrap();
         assert_eq!(Baseline::read_all(&folder).unwrap()[0].results, baseline().results);
 
-        let row = Row { gpu: Some("Model".to_owned()), ..crate::report::tests::row("warp", 64, 1.5) };
-        std::fs::write(&file, row.to_json().unwrap()).unwrap();
+        let mut row = crate::report::tests::row("warp", 64, 1.5);
+        row.job.gpu = Some("Model".to_owned());
+        std::fs::write(&file, to_json(&row).unwrap()).unwrap();
         let tests = Baseline::read_all(&folder).unwrap();
         let made = page(&template(), &tests).unwrap();
         for text in [
@@ -348,7 +350,7 @@ mod tests {
             assert!(made.contains(text), "{text}: {made}");
         }
         assert_eq!(tests[0].plot().unwrap(), None);
-        std::fs::write(&file, Row { verified: false, ..row }.to_json().unwrap()).unwrap();
+        std::fs::write(&file, to_json(&Row { verified: false, ..row }).unwrap()).unwrap();
         assert!(Baseline::read_all(&folder).unwrap_err().to_string().contains("not verified"));
         std::fs::remove_dir_all(&folder).unwrap();
     }
