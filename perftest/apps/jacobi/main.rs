@@ -66,8 +66,9 @@ fn solve(pe: &Pe, options: &Options) -> Result<(), Error> {
     }
     if let (Some(path), Some(iterations)) = (&options.plot, iterations) {
         let mesh = options.mesh();
-        let values = solver.sample(iterations, &picture::places(mesh.ny), &picture::places(mesh.nx))?;
-        picture::draw(path, mesh, iterations, &values)?;
+        let (rows, columns) = picture::places(mesh);
+        let title = format!("jacobi: {} x {} points, {iterations} iterations", mesh.nx, mesh.ny);
+        picture::draw(path, title, &solver.sample(iterations, &rows, &columns)?)?;
     }
     solver.close()
 }

@@ -116,8 +116,8 @@ pub struct Options {
     /// Write one JSON object per line and run to this file.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Draw the field, or with --scaling the times over the number of PEs, into this SVG file.
-    #[arg(long, value_name = "FILE.svg")]
+    /// Draw the field of the last variant into this PNG file; or with --scaling the speedup over the number of PEs into this SVG file.
+    #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
     /// Print lines of JSON instead of a table: for the jobs of --scaling.
     #[arg(long, hide = true)]
@@ -167,10 +167,13 @@ impl Options {
     /// What is wrong, and what to do instead.
     pub fn config(&self) -> Result<Config, Error> {
         let config = self.connection.config(std::env::vars_os())?;
-        if let Some(plot) = self.plot.as_ref().filter(|path| path.extension().is_none_or(|end| end != "svg")) {
+        let (what, end) =
+            if self.scaling.is_some() { ("the speedup is drawn", "svg") } else { ("the field is drawn", "png") };
+        if let Some(plot) = self.plot.as_ref().filter(|path| path.extension().is_none_or(|found| found != end)) {
             return Err(Error::Usage(format!(
-                "--plot {}: plots are SVG files, so the name must end in .svg",
-                plot.display()
+                "--plot {}: {what} as {}, so the name must end in .{end}",
+                plot.display(),
+                end.to_uppercase()
             )));
         }
         if self.connection.hca == Some(oxshmem::config::Hca::Null) {
@@ -183,7 +186,7 @@ impl Options {
         }
         if self.scaling.is_some() && self.plot.is_some() && self.npes < 2 {
             return Err(Error::Usage(
-                "--plot draws times over the number of PEs: give --scaling at least --npes 2".to_owned(),
+                "--plot draws the speedup over the number of PEs: give --scaling at least --npes 2".to_owned(),
             ));
         }
         self.mesh().check(self.npes as usize, self.check() == Check::Single, config.heap_max())?;
@@ -222,7 +225,8 @@ mod tests {
             ("--variant get", "--variant"),
             ("--tolerance=-1", "from 0 on"),
             ("--tolerance 1e-3 --norm-every 0", "--norm-every"),
-            ("--plot field.png", "end in .svg"),
+            ("--plot field.svg", "end in .png"),
+            ("--scaling weak --npes 2 --plot a.png", "end in .svg"),
             ("--hca null", "moves nothing"),
             ("--scaling strong --npes 1 --plot a.svg", "--npes 2"),
             ("--transport tcp", "auto, p2p, ibgda or ibrc"),
