@@ -86,7 +86,8 @@ impl Job {
 
     /// How something was measured, for the title of a table: figures of a software model must not pass for those of hardware.
     pub fn setting(&self) -> String {
-        let Self { device, transport, .. } = self;
+        let device = &self.device;
+        let transport = if self.npes == 1 { "no other PE" } else { &self.transport };
         let qps = self.qps.unwrap_or_default();
         let hca = self.hca.as_ref().map(|hca| format!(", {hca} HCA, {qps} QPs")).unwrap_or_default();
         let model = if device == "cpu" { " (no hardware: figures of the SIMT executor)" } else { "" };
@@ -378,6 +379,15 @@ pub(crate) mod tests {
 
     fn table(latency: bool, network: bool) -> Table<Row> {
         Table::new(Row::title, Row::columns(latency, network, false), None).unwrap()
+    }
+
+    #[test]
+    fn titles_say_how_it_was_measured() {
+        let setting = "device cpu, ibgda, soft HCA, 4 QPs (no hardware: figures of the SIMT executor)";
+        assert_eq!(job("ibgda").setting(), setting);
+        let on_gpu = Job { device: "cuda".into(), hca: None, ..job("p2p") };
+        assert_eq!(on_gpu.setting(), "device cuda, p2p");
+        assert_eq!(Job { npes: 1, transport: "none".into(), ..on_gpu }.setting(), "device cuda, no other PE");
     }
 
     #[test]

@@ -154,13 +154,16 @@ impl Case {
     fn features(&self) -> Vec<Feature> {
         let Step { call, scope, algorithm, by_rounds, root, kind, op, element, dst_stride, .. } = self.step;
         let (call, scope, algorithm) = (u64::from(call), u64::from(scope), u64::from(2 * algorithm + by_rounds));
+        // Nothing, parts of a word, a word, what lanes do at once, what fits packets, and what does not.
+        let size = [0, 7, 8, 64, 1024].iter().filter(|most| self.size > **most).count() as u64;
         let mut features = vec![
             ("scope and call", scope, call),
             ("scope and algorithm", scope, algorithm),
-            ("scope and size", scope, self.size),
+            ("scope and size", scope, size),
             ("algorithm and call", algorithm, call),
-            ("algorithm and size", algorithm, self.size),
-            ("call and size", call, self.size),
+            ("algorithm and size", algorithm, size),
+            ("call and size", call, size),
+            ("size", self.size, 0),
             ("call and place", call, u64::from(self.in_place)),
         ];
         if call == Call::Broadcast as u64 {

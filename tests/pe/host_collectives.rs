@@ -200,6 +200,9 @@ const KINDS: [Kind; 15] = [
 /// What [`teams`] makes.
 const TEAMS: usize = 3;
 
+/// What meets in a call: of kind, team, length, form and operation those that there are.
+type Feature = (Option<usize>, Option<usize>, Option<usize>, Option<Form>, Option<ReduceOp>);
+
 /// One call, the same on all PEs.
 #[derive(Debug, Clone, Copy)]
 struct Call {
@@ -227,7 +230,7 @@ impl Call {
 
     /// What calls must show when not all are made: every two things together; and every form with every length on every team, which is what an
     /// algorithm is chosen by.
-    fn features(&self) -> Vec<(Option<usize>, Option<usize>, Option<usize>, Option<Form>, Option<ReduceOp>)> {
+    fn features(&self) -> Vec<Feature> {
         let (kind, team, n) = (Some(self.kind), Some(self.team), Some(self.n));
         let form = Some(self.form.with_any_op());
         let mut features = vec![

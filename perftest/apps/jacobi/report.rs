@@ -79,6 +79,7 @@ impl Row {
         columns.extend(report::posted());
         columns.push(Column("result", 9, |row| row.verified.map_or_else(|| "unchecked".to_owned(), verdict)));
         if scaling {
+            columns.push(Column("path", 6, |row| row.job.transport.clone()));
             columns.push(Column("speedup", 8, |row| rounded(row.speedup)));
             columns.push(Column("efficiency", 10, |row| rounded(row.efficiency)));
         }
