@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::Pair;
+use oxshmem_hca::blueflame::BlueFlame;
 use oxshmem_hca::objects::QpAttributes;
 use oxshmem_hca::prm::qpc::QpState;
 use oxshmem_hca::provider::Provider;
-use oxshmem_hca::soft::{BlueFlame, HOST_DOORBELL_BYTES, SoftHca, SoftOptions};
+use oxshmem_hca::soft::{HOST_DOORBELL_BYTES, SoftHca, SoftOptions};
 use oxshmem_hca::testing::{Endpoint, EndpointOptions};
 use oxshmem_hca::wire::cqe::{self, Syndrome};
 use oxshmem_hca::wire::ctrl::Fence;

@@ -9,9 +9,11 @@
 //! * [`verbs`]: RDMA devices through the kernel's verbs.
 //! * [`topology`]: which RDMA device is near which GPU, and which PE of a node uses which.
 //! * [`fdpass`]: file descriptors over abstract unix sockets.
+//! * [`blueflame`]: doorbell registers that take work requests.
 //! * [`idle`]: how threads wait for work.
 //! * [`testing`]: a host-side poster of WQEs, for tests and benches.
 
+pub mod blueflame;
 pub mod error;
 pub mod fdpass;
 pub mod idle;

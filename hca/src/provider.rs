@@ -4,9 +4,9 @@
 //! calls below differ. Their shape follows rdma-core: `mlx5dv_devx_alloc_uar`, `mlx5dv_devx_umem_reg_ex`,
 //! `mlx5dv_devx_obj_create/modify/query/destroy`, `mlx5dv_devx_general_cmd`.
 
+use crate::blueflame::BlueFlame;
 use crate::error::Result;
 use crate::objects::{QpAddress, QpAttributes};
-use crate::soft::BlueFlame;
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::str::FromStr;

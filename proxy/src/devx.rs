@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::fence;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use oxshmem_hca::blueflame::BlueFlame;
 use oxshmem_hca::objects::{Cq, CqAttributes, Doorbells, Pd, Qp, QpAddress, QpAttributes, QpGeometry, Uar, Umem};
 use oxshmem_hca::provider::{Provider, UmemSource};
-use oxshmem_hca::soft::BlueFlame;
 use oxshmem_hca::wire::ctrl::{self, Fence, Opcode};
 use oxshmem_hca::wire::{BLOCK_BYTES, OCTOWORD_BYTES, Op, Wqe, cqe, data, dbr, doorbell, inline, masked_atomic, raddr};
 use oxshmem_hca::{Error, Result, provider::Access};

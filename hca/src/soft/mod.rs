@@ -20,7 +20,6 @@
 
 mod accelerator;
 mod atomics;
-mod blueflame;
 mod control;
 mod engine;
 mod execute;
@@ -37,11 +36,11 @@ pub mod tables;
 mod trace;
 
 pub use accelerator::{Accelerator, AcceleratorError, AcceleratorMemory, AcceleratorResult, Pace};
-pub use blueflame::BlueFlame;
 pub use faults::{FaultPlan, InjectedError, ParseFaultError};
 pub use firmware::SYNDROME_BASE;
 pub use parking::doorbell_rung;
 
+use crate::blueflame::{self, BlueFlame};
 use crate::error::{Error, Result};
 use crate::idle::{Idler, Patience};
 use crate::objects::{QpAddress, QpAttributes};

@@ -1,5 +1,5 @@
-//! Doorbell registers in host memory, which the engine's kernel reads across PCIe: a work request may come with its doorbell, as a card's
-//! BlueFlame buffer takes it (rdma-core's mlx5 provider, `post_send_db`), and then the kernel need fetch neither the doorbell record nor the queue.
+//! Doorbell registers that take a work request with its doorbell, as a card's BlueFlame buffer does (rdma-core's mlx5 provider, `post_send_db`).
+//! Whoever executes it need fetch neither the doorbell record nor the queue. They lie in host memory, and a kernel reads them across PCIe.
 //!
 //! A card gets the 64 bytes in one piece. Here they are eight words that are stored and loaded one by one, so each carries a tag in its lowest
 //! bit, which flips from one work request to the next. The bits that gives way lie in the highest byte of word 1, the control segment's
@@ -14,7 +14,7 @@ use crate::wire::BLOCK_BYTES;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of a register.
-pub(super) const REGISTER_BYTES: usize = BLOCK_BYTES;
+pub(crate) const REGISTER_BYTES: usize = BLOCK_BYTES;
 const WORDS: usize = REGISTER_BYTES / 8;
 /// Where the displaced bits are in word 1.
 const DISPLACED_SHIFT: usize = 56;
@@ -31,7 +31,7 @@ unsafe impl Send for BlueFlame {}
 
 impl BlueFlame {
     /// `register` names [`REGISTER_BYTES`] that stay mapped while this is used, are 0 now, and are otherwise stored to by doorbells alone.
-    pub(super) fn new(register: *mut u64) -> Self {
+    pub(crate) fn new(register: *mut u64) -> Self {
         Self { register, tag: 0 }
     }
 
