@@ -1,26 +1,16 @@
 //! The semantics of the device and host APIs, per device and transport: each test is a job whose PEs run one case.
 
-use oxshmem_tests::{Job, Transport, on_devices, stdout, transcript};
+use oxshmem_tests::{Job, Transport, jobs, stdout, transcript};
 
 const PE: &str = env!("CARGO_BIN_EXE_conformance-pe");
 
-/// For each of the devices, `name: case and arguments, transport, PEs` and variables.
-macro_rules! jobs {
-    ($devices:tt $($name:ident: $case:literal $($arg:literal)*, $transport:ident, $npes:literal $(, $variable:literal = $value:literal)*;)*) => {
-        $(
-            mod $name {
-                use super::*;
-
-                fn job() -> Job {
-                    Job::new(PE, $case, $npes).args(&[$($arg),*]).transport(Transport::$transport)$(.env($variable, $value))*
-                }
-                on_devices!($devices job);
-            }
-        )*
-    };
+/// A job of the conformance program.
+fn conformance(case: &str, npes: u32) -> Job {
+    Job::new(PE, case, npes)
 }
 
 jobs! {
+    conformance;
     [cpu cuda]
     layout: "layout", P2p, 1;
 
@@ -172,6 +162,7 @@ jobs! {
 
 // The network through the engine that runs as a kernel, which is the only one on GPUs.
 jobs! {
+    conformance;
     [cpu]
     layout_ibgda_1_kernel: "layout", Ibgda, 1, "OXSHMEM_SOFT_ENGINE" = "kernel";
     typed_ibgda_2_kernel: "typed", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
@@ -204,6 +195,7 @@ jobs! {
 
 // More PEs than these GPUs are meant for, and what only the `cpu` device has.
 jobs! {
+    conformance;
     [cpu]
     rma_p2p_8: "rma", P2p, 8;
     rma_p2p_2_workers: "rma", P2p, 2, "OXSHMEM_CPU_WORKERS" = "3";
@@ -271,6 +263,7 @@ jobs! {
 
 // The network by the CPU proxy. Its rings, queues and landing slots are filled and emptied by host and device together.
 jobs! {
+    conformance;
     [cpu cuda]
     typed_ibrc_1: "typed", Ibrc, 1;
     typed_ibrc_2: "typed", Ibrc, 2;
@@ -333,6 +326,7 @@ jobs! {
 }
 
 jobs! {
+    conformance;
     [cpu]
     rma_ibrc_8: "rma", Ibrc, 8;
     atomic_contention_ibrc_8: "atomic_contention", Ibrc, 8;
@@ -374,6 +368,7 @@ jobs! {
 
 // Puts through bounce slots of 4 KiB, which are 32, from the least size on that can be staged.
 jobs! {
+    conformance;
     [cpu cuda]
     rma_ibrc_2_staged: "rma", Ibrc, 2, "OXSHMEM_IBRC_STAGING" = "64";
     signals_ibrc_2_staged: "signals", Ibrc, 2, "OXSHMEM_IBRC_STAGING" = "64";
@@ -387,6 +382,7 @@ jobs! {
 }
 
 jobs! {
+    conformance;
     [cpu]
     rma_ibrc_3_staged: "rma", Ibrc, 3, "OXSHMEM_IBRC_STAGING" = "on";
     rma_ibrc_2_staged_workers: "rma", Ibrc, 2, "OXSHMEM_IBRC_STAGING" = "64", "OXSHMEM_CPU_WORKERS" = "3";

@@ -92,6 +92,25 @@ macro_rules! on_devices {
     };
 }
 
+/// Tests that are jobs: after the function that makes a job of a case and a number of PEs, and the devices, each `name: case and arguments,
+/// transport, PEs` and variables. Job `x` is the tests `x::cpu` and `x::cuda`, or one of them; see [`on_devices`].
+#[macro_export]
+macro_rules! jobs {
+    ($make:path; $devices:tt $($name:ident: $case:literal $($arg:literal)*, $transport:ident, $npes:literal $(, $variable:literal = $value:literal)*;)*) => {
+        $(
+            mod $name {
+                use super::*;
+
+                fn job() -> $crate::Job {
+                    let job = $make($case, $npes).args(&[$($arg),*]).transport($crate::Transport::$transport);
+                    job$(.env($variable, $value))*
+                }
+                $crate::on_devices!($devices job);
+            }
+        )*
+    };
+}
+
 /// The status with which the case `probe` says that there is no such device or transport.
 pub const ABSENT: i32 = 77;
 
