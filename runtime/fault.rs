@@ -237,7 +237,7 @@ fn syndrome(syndrome: u32) -> String {
         0x01 => "local length error",
         0x02 => "local QP operation error",
         0x04 => "local protection error",
-        0x05 => "work request flushed",
+        0x05 => "work request flushed since one before it failed, and the HCA does not keep which",
         0x06 => "memory window bind error",
         0x10 => "bad response",
         0x11 => "local access error",

@@ -220,11 +220,14 @@ fn a_card_is_used_as_jobs_use_it() {
         assert_eq!(said["result"], "ok", "{said}");
         assert!(said["reason"].as_str().unwrap().contains(words), "{said}");
     }
+    let said = finding(&stand_in(&folder, "port:infiniband=1", &[]), "rdma.devx")["reason"].to_string();
+    assert!(said.contains("LID 0x") && said.contains("partition key 0xffff, GID fe80::"), "{said}");
     for (lies, missing, probe, words) in [
         // EOPNOTSUPP, EACCES, ENOMEM, EFAULT.
         ("errno:mlx5dv_open_device=95", "", "rdma.devx", "no DevX context"),
         ("errno:mlx5dv_open_device=13", "", "rdma.devx", "cannot be opened"),
-        ("port:down=1", "", "rdma.devx", "is DOWN"),
+        ("port:state=1", "", "rdma.devx", "is DOWN"),
+        ("port:infiniband=1,port:lid=0", "", "rdma.devx", "has LID 0x0"),
         ("device:none=1", "", "rdma.devx", "no RDMA device"),
         ("device:foreign=1", "", "rdma.devx", "no ConnectX card that libmlx5 drives"),
         ("status:QUERY_HCA_CAP=0x3", "", "rdma.devx", "QUERY_HCA_CAP failed"),

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use oxshmem::launch::{self, LaunchOptions, Output, PeStatus};
-use oxshmem_tests::{Job, Transport, stdout, transcript};
+use oxshmem_tests::{Job, Transport, jobs, stdout, transcript};
 
 const PE: &str = env!("CARGO_BIN_EXE_conformance-pe");
 
@@ -21,27 +21,20 @@ fn libraries(missing: &[&str]) -> PathBuf {
 }
 
 /// A job whose PEs find the stand-in in the place of rdma-core.
-fn job(case: &str, transport: Transport, npes: u32) -> Job {
+fn on_the_card(case: &str, npes: u32) -> Job {
     static LIBRARIES: OnceLock<PathBuf> = OnceLock::new();
     Job::new(PE, case, npes)
-        .transport(transport)
         .env("LD_LIBRARY_PATH", LIBRARIES.get_or_init(|| libraries(&[])))
         .env("OXSHMEM_HCA", "mlx5:mlx5_0")
 }
 
-/// `name: case and arguments, transport, PEs` and variables.
-macro_rules! jobs {
-    ($($name:ident: $case:literal $($arg:literal)*, $transport:ident, $npes:literal $(, $variable:literal = $value:literal)*;)*) => {
-        $(
-            #[test]
-            fn $name() {
-                job($case, Transport::$transport, $npes).args(&[$($arg),*])$(.env($variable, $value))*.passes();
-            }
-        )*
-    };
+fn job(case: &str, transport: Transport, npes: u32) -> Job {
+    on_the_card(case, npes).transport(transport)
 }
 
 jobs! {
+    on_the_card;
+    [cpu]
     typed_ibgda_2: "typed", Ibgda, 2;
     rma_ibgda_1: "rma", Ibgda, 1;
     rma_ibgda_2: "rma", Ibgda, 2;
@@ -104,6 +97,29 @@ jobs! {
     atomic_values_ibgda_2_of_the_card: "atomic_values", Ibgda, 2, "RDMA_STAND_IN" = "device:atomics=1";
     signals_ibgda_2_of_the_card: "signals", Ibgda, 2, "RDMA_STAND_IN" = "device:atomics=1";
     atomic_contention_ibrc_3_of_the_card: "atomic_contention", Ibrc, 3, "RDMA_STAND_IN" = "device:atomics=1";
+
+    // On InfiniBand peers are reached by LID.
+    typed_ibgda_2_infiniband: "typed", Ibgda, 2, "RDMA_STAND_IN" = "port:infiniband=1";
+    rma_ibgda_1_infiniband: "rma", Ibgda, 1, "RDMA_STAND_IN" = "port:infiniband=1";
+    rma_ibgda_3_infiniband: "rma", Ibgda, 3, "RDMA_STAND_IN" = "port:infiniband=1";
+    signals_ibgda_4_infiniband: "signals", Ibgda, 4, "RDMA_STAND_IN" = "port:infiniband=1";
+    atomic_contention_ibgda_3_infiniband: "atomic_contention", Ibgda, 3, "RDMA_STAND_IN" = "port:infiniband=1";
+    collectives_ibgda_3_infiniband: "collectives" "500", Ibgda, 3, "RDMA_STAND_IN" = "port:infiniband=1";
+    typed_ibrc_2_infiniband: "typed", Ibrc, 2, "RDMA_STAND_IN" = "port:infiniband=1";
+    rma_ibrc_3_infiniband: "rma", Ibrc, 3, "RDMA_STAND_IN" = "port:infiniband=1";
+    signals_ibrc_2_infiniband: "signals", Ibrc, 2, "RDMA_STAND_IN" = "port:infiniband=1";
+    atomic_contention_ibrc_2_infiniband: "atomic_contention", Ibrc, 2, "RDMA_STAND_IN" = "port:infiniband=1";
+    collectives_ibrc_3_infiniband: "collectives" "500", Ibrc, 3, "RDMA_STAND_IN" = "port:infiniband=1";
+    // Several LIDs for a port; a header that is demanded; the only service level that is forwarded; another partition.
+    rma_ibgda_2_infiniband_lmc: "rma", Ibgda, 2, "RDMA_STAND_IN" = "port:infiniband=1,port:lmc=3";
+    rma_ibgda_2_infiniband_grh: "rma", Ibgda, 2, "RDMA_STAND_IN" = "port:infiniband=1,port:grh=1";
+    rma_ibgda_2_infiniband_sl: "rma", Ibgda, 2, "RDMA_STAND_IN" = "port:infiniband=1,port:sl=5", "OXSHMEM_IB_SL" = "5";
+    rma_ibgda_2_infiniband_pkey: "rma", Ibgda, 2, "RDMA_STAND_IN" = "port:infiniband=1", "OXSHMEM_IB_PKEY_INDEX" = "1";
+    // Two subnets, and a router between them.
+    rma_ibgda_3_subnets: "rma", Ibgda, 3, "RDMA_STAND_IN" = "device:count=2,port:infiniband=1,port:subnets=2",
+        "OXSHMEM_HCA" = "mlx5", "OXSHMEM_HCA_DEVICES" = "0=mlx5_0,1=mlx5_1,2=mlx5_0";
+    signals_ibrc_3_subnets: "signals", Ibrc, 3, "RDMA_STAND_IN" = "device:count=2,port:infiniband=1,port:subnets=2",
+        "OXSHMEM_HCA" = "mlx5", "OXSHMEM_HCA_DEVICES" = "0=mlx5_0,1=mlx5_1,2=mlx5_0";
 }
 
 /// What PE 0 says of its HCA.
@@ -173,7 +189,7 @@ fn devices_that_cannot_be_used_are_named() {
         "mlx5_0 cannot be opened: /dev/infiniband/uverbs0: Permission denied (os error 13); this user must be able to read",
     );
     fails(&told("errno:mlx5dv_open_device=95"), "mlx5_0 gives this user no DevX context: Operation not supported");
-    fails(&told("port:down=1"), "port 1 of mlx5_0 is DOWN, not ACTIVE");
+    fails(&told("port:state=1"), "port 1 of mlx5_0 is DOWN, not ACTIVE");
 }
 
 #[test]
@@ -185,6 +201,86 @@ fn entries_of_the_gid_table_are_checked() {
     );
     fails(&index("2"), "is of RoCE v1, and RoCE v2 is needed");
     index("1").passes();
+}
+
+/// Two PEs on InfiniBand, each with a card of its own.
+fn two_cards(case: &str, transport: Transport, lies: &str) -> Job {
+    job(case, transport, 2)
+        .env("OXSHMEM_HCA", "mlx5")
+        .env("OXSHMEM_HCA_DEVICES", "0=mlx5_0,1=mlx5_1")
+        .env("RDMA_STAND_IN", format!("device:count=2,port:infiniband=1,{lies}"))
+}
+
+fn on_infiniband(lies: &str) -> Job {
+    two_cards("hca_report", Transport::Ibgda, lies)
+}
+
+#[test]
+fn infiniband_ports_that_cannot_be_used_are_named() {
+    on_infiniband("").passes();
+    fails(
+        &on_infiniband("port:state=2"),
+        "port 1 of mlx5_0 is INIT, not ACTIVE; check cable and switch, the subnet manager",
+    );
+    fails(
+        &on_infiniband("port:lid=0"),
+        "port 1 of mlx5_0 has LID 0x0, and LIDs of ports are 0x1 to 0xbfff; the subnet manager assigns them",
+    );
+    fails(
+        &on_infiniband("").env("OXSHMEM_IB_GID_INDEX", "1"),
+        "OXSHMEM_IB_GID_INDEX=1: that entry of mlx5_0 port 1 is empty; usable are 0 (fe80::",
+    );
+}
+
+#[test]
+fn entries_of_the_partition_key_table_are_checked() {
+    let index = |job: Job, index: &str| job.env("OXSHMEM_IB_PKEY_INDEX", index);
+    fails(
+        &index(on_infiniband(""), "4"),
+        "OXSHMEM_IB_PKEY_INDEX=4: that entry of mlx5_0 port 1 is empty (0x0000); usable are 0 (0xffff), 1 (0x8001), 2 (0x0001), 3 (0x8010)",
+    );
+    fails(
+        &index(on_infiniband(""), "128"),
+        "that entry of mlx5_0 port 1 does not exist (the table has 128); usable are 0",
+    );
+    fails(
+        &index(told(""), "1"),
+        "OXSHMEM_IB_PKEY_INDEX=1: that entry of mlx5_0 port 1 does not exist (the table has 1); usable are 0",
+    );
+    fails(
+        &index(on_infiniband(""), "2"),
+        "mlx5_0 port 1 has partition key 0x0001 at OXSHMEM_IB_PKEY_INDEX, the peer's port 0x0001: limited members of a partition do",
+    );
+    fails(
+        &index(on_infiniband(""), "3"),
+        "the peer's port 0x8011: they are of different partitions; name entries of one partition",
+    );
+    fails(
+        &on_infiniband("errno:ibv_query_pkey=13"),
+        "mlx5_0 port 1 cannot be read (Permission denied (os error 13)); usable are none",
+    );
+}
+
+#[test]
+fn subnets_that_no_router_joins_are_named() {
+    fails(
+        &on_infiniband("port:subnets=2,port:flid=0"),
+        "are on different InfiniBand subnets, and the peer's GID has no FLID, by which a router is reached: let every PE use devices of one",
+    );
+    // What is chosen is the entry that a router knows.
+    on_infiniband("port:subnets=2").passes();
+    fails(&on_infiniband("port:subnets=2").env("OXSHMEM_IB_GID_INDEX", "0"), "are on different InfiniBand subnets");
+}
+
+#[test]
+fn packets_that_get_lost_on_infiniband_are_reported() {
+    // A LID that nobody has, a service level that is not forwarded, and too few hops to a router's other side.
+    for (lies, hops) in [("port:lid=0xafff", "255"), ("port:sl=5", "255"), ("port:subnets=2", "1")] {
+        for transport in [Transport::Ibgda, Transport::Ibrc] {
+            let job = two_cards("lost_packets", transport, lies);
+            job.env("OXSHMEM_IB_TIMEOUT", "8").env("OXSHMEM_IB_HOP_LIMIT", hops).passes();
+        }
+    }
 }
 
 #[test]

@@ -173,7 +173,7 @@ fn run(options: fn() -> SoftOptions, requests: &[Request], every: usize) -> Outc
             .hca_a
             .violations()
             .iter()
-            .map(|violation| violation.to_string().replace(&pair.hca_b.info().gid.to_string(), "the peer"))
+            .map(|violation| violation.to_string().replace(&pair.hca_b.info().port.gid.to_string(), "the peer"))
             .collect(),
     }
 }

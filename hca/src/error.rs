@@ -79,6 +79,9 @@ pub enum Error {
     /// A ConnectX card failed, or what it needs is missing.
     #[error(transparent)]
     Mlx5(#[from] crate::mlx5::Mlx5Error),
+    /// There is no way to the peer.
+    #[error(transparent)]
+    Route(#[from] crate::route::RouteError),
     /// No device can be given to the PE.
     #[error(transparent)]
     Topology(#[from] crate::topology::TopologyError),

@@ -10,6 +10,7 @@
 //! * [`topology`]: which RDMA device is near which GPU, and which PE of a node uses which.
 //! * [`fdpass`]: file descriptors over abstract unix sockets.
 //! * [`blueflame`]: doorbell registers that take work requests.
+//! * [`route`]: how packets get to a peer.
 //! * [`idle`]: how threads wait for work.
 //! * [`testing`]: a host-side poster of WQEs, for tests and benches.
 
@@ -21,6 +22,7 @@ pub mod mlx5;
 pub mod objects;
 pub mod prm;
 pub mod provider;
+pub mod route;
 pub mod soft;
 pub mod testing;
 pub mod topology;

@@ -6,7 +6,8 @@
 use crate::error::{Error, Result};
 use crate::prm::qpc::{self, QpContext, QpState};
 use crate::prm::{Command, caps, cq, mkey, pd, qp};
-use crate::provider::{Access, Gid, HcaInfo, LinkLayer, Mtu, ObjectHandle, Provider, UarPage, UmemSource};
+use crate::provider::{Access, Gid, HcaInfo, LinkLayer, Mtu, ObjectHandle, PortInfo, Provider, UarPage, UmemSource};
+use crate::route::{Route, route};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -507,6 +508,8 @@ pub struct QpAddress {
     pub gid: Gid,
     /// LID of the port; 0 on Ethernet.
     pub lid: u16,
+    /// Partition key that the QP uses.
+    pub pkey: u16,
     /// MAC address of the port; zeros on InfiniBand.
     pub mac: [u8; 6],
     /// Active MTU of the port.
@@ -517,10 +520,11 @@ pub struct QpAddress {
 
 impl QpAddress {
     /// The length of the encoded form.
-    pub const BYTES: usize = 32;
-    const VERSION: u8 = 1;
+    pub const BYTES: usize = 34;
+    const VERSION: u8 = 2;
 
-    /// As plain bytes, for the bootstrap to exchange: version, link layer, MTU, 0, LID, MAC, QP number, GID; little-endian.
+    /// As plain bytes, for the bootstrap to exchange: version, link layer, MTU, 0, LID, MAC, QP number, GID, partition key;
+    /// little-endian.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[0] = Self::VERSION;
@@ -530,6 +534,7 @@ impl QpAddress {
         bytes[6..12].copy_from_slice(&self.mac);
         bytes[12..16].copy_from_slice(&self.qpn.to_le_bytes());
         bytes[16..32].copy_from_slice(&self.gid.0);
+        bytes[32..].copy_from_slice(&self.pkey.to_le_bytes());
         bytes
     }
 
@@ -559,6 +564,7 @@ impl QpAddress {
             qpn,
             gid: Gid(std::array::from_fn(|i| bytes[16 + i])),
             lid: u16::from_le_bytes([bytes[4], bytes[5]]),
+            pkey: u16::from_le_bytes([bytes[32], bytes[33]]),
             mac: std::array::from_fn(|i| bytes[6 + i]),
             mtu,
             link_layer,
@@ -647,11 +653,12 @@ impl Qp {
         let info: &HcaInfo = self.guard.provider.info();
         QpAddress {
             qpn: self.qpn,
-            gid: info.gid,
-            lid: info.lid,
+            gid: info.port.gid,
+            lid: info.port.lid,
+            pkey: info.port.pkey,
             mac: info.mac,
-            mtu: info.active_mtu,
-            link_layer: info.link_layer,
+            mtu: info.port.mtu,
+            link_layer: info.port.link_layer,
         }
     }
 
@@ -659,10 +666,11 @@ impl Qp {
     /// requests posted here are retried. The peer's QP must exist.
     pub fn connect(&self, peer: &QpAddress, attributes: &QpAttributes) -> Result<()> {
         let info = self.guard.provider.info();
-        check_attributes(info, peer, attributes)?;
+        let route = route(&info.device, &info.port, peer)?;
+        check_attributes(info.port.link_layer, attributes)?;
         let qpn = self.qpn;
         let mut init = qp::Rst2InitQp { qpn, ..qp::Rst2InitQp::default() };
-        init.qpc.primary_address_path.vhca_port_num = info.port;
+        init.qpc.primary_address_path.vhca_port_num = info.port.number;
         init.qpc.primary_address_path.pkey_index = attributes.pkey_index;
         init.qpc.rre = true;
         init.qpc.rwe = true;
@@ -672,18 +680,18 @@ impl Qp {
         modify(&self.guard, &init)?;
 
         let mut rtr = qp::Init2RtrQp { qpn, ..qp::Init2RtrQp::default() };
-        rtr.qpc.mtu = attributes.mtu.min(info.active_mtu).min(peer.mtu) as u8;
+        rtr.qpc.mtu = attributes.mtu.min(info.port.mtu).min(peer.mtu) as u8;
         rtr.qpc.log_msg_max = LOG_MESSAGE_MAX;
         rtr.qpc.remote_qpn = peer.qpn;
         rtr.qpc.min_rnr_nak = attributes.min_rnr_timer;
         rtr.qpc.log_rra_max = attributes.log_max_rd_atomic;
         rtr.qpc.next_rcv_psn = attributes.first_psn;
         // The hardware address is the kernel's to find out, and only Ethernet has one.
-        let mac = match info.link_layer {
+        let mac = match info.port.link_layer {
             LinkLayer::Ethernet => self.guard.provider.next_hop(peer, attributes)?,
             LinkLayer::InfiniBand => [0; 6],
         };
-        rtr.qpc.primary_address_path = address_path(info, qpn, peer, attributes, mac);
+        rtr.qpc.primary_address_path = address_path(&info.port, route, qpn, peer, attributes, mac);
         modify(&self.guard, &rtr)?;
 
         let mut rts = qp::Rtr2RtsQp { qpn, ..qp::Rtr2RtsQp::default() };
@@ -726,9 +734,10 @@ impl Qp {
     }
 }
 
-/// The way from queue pair `qpn` to a peer: by GID on Ethernet, by LID within an InfiniBand subnet, by both between subnets.
+/// A route from queue pair `qpn` in the fields that the link layer and the route have (Linux, `mlx5_set_path`).
 fn address_path(
-    info: &HcaInfo,
+    port: &PortInfo,
+    route: Route,
     qpn: u32,
     peer: &QpAddress,
     attributes: &QpAttributes,
@@ -736,38 +745,32 @@ fn address_path(
 ) -> qpc::AddressPath {
     let mut path = qpc::AddressPath {
         pkey_index: attributes.pkey_index,
-        vhca_port_num: info.port,
-        tclass: attributes.traffic_class,
-        sl: attributes.sl,
+        vhca_port_num: port.number,
         ..qpc::AddressPath::default()
     };
-    let ethernet = info.link_layer == LinkLayer::Ethernet;
-    let global = ethernet || info.grh_required || info.gid.halves().0 != peer.gid.halves().0;
-    if global {
+    if route.global {
         (path.rgid_hi, path.rgid_lo) = peer.gid.halves();
-        path.src_addr_index = info.gid_index;
+        path.src_addr_index = port.gid_index;
         path.hop_limit = attributes.hop_limit;
+        path.tclass = attributes.traffic_class;
     }
-    if ethernet {
+    if port.link_layer == LinkLayer::Ethernet {
         path.eth_prio = attributes.sl;
         path.dscp = attributes.traffic_class >> 2;
         path.udp_sport = attributes.udp_sport.unwrap_or_else(|| udp_source_port(qpn, peer.qpn));
         path.rmac_47_32 = u16::from_be_bytes([mac[0], mac[1]]);
         path.rmac_31_0 = u32::from_be_bytes([mac[2], mac[3], mac[4], mac[5]]);
     } else {
-        path.grh = global;
-        path.rlid = peer.lid;
+        path.grh = route.global;
+        path.rlid = route.dlid;
+        path.sl = attributes.sl;
     }
     path
 }
 
-fn check_attributes(info: &HcaInfo, peer: &QpAddress, attributes: &QpAttributes) -> Result<()> {
-    if peer.link_layer != info.link_layer {
-        let rule = format!("the own port is {:?}; choose HCAs of one fabric", info.link_layer);
-        return Err(Error::argument("peer.link_layer", format!("{:?}", peer.link_layer), rule));
-    }
+fn check_attributes(link_layer: LinkLayer, attributes: &QpAttributes) -> Result<()> {
     let limits = [
-        ("sl", attributes.sl, 0, if info.link_layer == LinkLayer::Ethernet { 7 } else { 15 }),
+        ("sl", attributes.sl, 0, if link_layer == LinkLayer::Ethernet { 7 } else { 15 }),
         ("ack_timeout", attributes.ack_timeout, 1, 31),
         ("retry_count", attributes.retry_count, 0, 7),
         ("rnr_retry", attributes.rnr_retry, 0, 7),
@@ -800,16 +803,17 @@ pub(crate) fn udp_source_port(qpn: u32, peer: u32) -> u16 {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::route::tests::{peer, port};
     use proptest::prelude::*;
 
     proptest! {
         #[test]
         fn addresses_survive(
-            qpn in 0u32..1 << 24, gid in any::<[u8; 16]>(), lid in any::<u16>(), mac in any::<[u8; 6]>(), mtu in 1u8..=5,
-            ethernet in any::<bool>(),
+            qpn in 0u32..1 << 24, gid in any::<[u8; 16]>(), lid in any::<u16>(), pkey in any::<u16>(), mac in any::<[u8; 6]>(),
+            mtu in 1u8..=5, ethernet in any::<bool>(),
         ) {
             let link_layer = if ethernet { LinkLayer::Ethernet } else { LinkLayer::InfiniBand };
-            let address = QpAddress { qpn, gid: Gid(gid), lid, mac, mtu: Mtu::from_u8(mtu).unwrap(), link_layer };
+            let address = QpAddress { qpn, gid: Gid(gid), lid, pkey, mac, mtu: Mtu::from_u8(mtu).unwrap(), link_layer };
             prop_assert_eq!(QpAddress::from_bytes(&address.to_bytes()).unwrap(), address);
         }
 
@@ -826,64 +830,41 @@ mod tests {
         }
     }
 
-    fn info(link_layer: LinkLayer) -> HcaInfo {
-        HcaInfo {
-            provider: "mlx5",
-            device: "mlx5_0".into(),
-            port: 2,
-            gid_index: 3,
-            gid: Gid::from_halves(0xfe80 << 48, 1),
-            lid: 7,
-            mac: [0; 6],
-            link_layer,
-            active_mtu: Mtu::B4096,
-            grh_required: false,
-            coherent_atomics: false,
-            event_queue: 0,
-        }
-    }
-
-    fn peer(link_layer: LinkLayer, subnet: u64) -> QpAddress {
-        let gid = Gid::from_halves(subnet, 9);
-        QpAddress { qpn: 0x41, gid, lid: 0x1234, mac: [0; 6], mtu: Mtu::B4096, link_layer }
-    }
-
     #[test]
-    fn within_an_infiniband_subnet_the_lid_leads_to_the_peer() {
+    fn on_infiniband_lid_and_service_level_are_given() {
         let attributes = QpAttributes { sl: 5, pkey_index: 8, traffic_class: 0x68, ..QpAttributes::default() };
-        let own = info(LinkLayer::InfiniBand);
-        let path = address_path(&own, 0x40, &peer(LinkLayer::InfiniBand, 0xfe80 << 48), &attributes, [0; 6]);
-        let expected = qpc::AddressPath {
-            rlid: 0x1234,
-            sl: 5,
-            pkey_index: 8,
-            tclass: 0x68,
-            vhca_port_num: 2,
-            ..qpc::AddressPath::default()
-        };
+        let (own, peer) = (port(LinkLayer::InfiniBand), peer(LinkLayer::InfiniBand, 0xfec0 << 48));
+        let route = Route { dlid: 0x1234, global: false };
+        let path = address_path(&own, route, 0x40, &peer, &attributes, [0; 6]);
+        let expected =
+            qpc::AddressPath { rlid: 0x1234, sl: 5, pkey_index: 8, vhca_port_num: 2, ..qpc::AddressPath::default() };
         assert_eq!(path, expected);
-        // Another subnet, or a port that asks for it: a global route header.
-        let header = qpc::AddressPath { grh: true, src_addr_index: 3, hop_limit: 255, rgid_lo: 9, ..expected };
-        let path = address_path(&own, 0x40, &peer(LinkLayer::InfiniBand, 0xfec0 << 48), &attributes, [0; 6]);
-        assert_eq!(path, qpc::AddressPath { rgid_hi: 0xfec0 << 48, ..header });
-        let own = HcaInfo { grh_required: true, ..own };
-        let path = address_path(&own, 0x40, &peer(LinkLayer::InfiniBand, 0xfe80 << 48), &attributes, [0; 6]);
-        assert_eq!(path, qpc::AddressPath { rgid_hi: 0xfe80 << 48, ..header });
+        let path = address_path(&own, Route { global: true, ..route }, 0x40, &peer, &attributes, [0; 6]);
+        let header = qpc::AddressPath {
+            grh: true,
+            src_addr_index: 3,
+            hop_limit: 255,
+            tclass: 0x68,
+            rgid_hi: 0xfec0 << 48,
+            rgid_lo: 9,
+            ..expected
+        };
+        assert_eq!(path, header);
     }
 
     #[test]
     fn on_ethernet_gid_and_mac_lead_to_the_peer() {
         let attributes =
             QpAttributes { sl: 3, traffic_class: 0x68, udp_sport: Some(0xc123), ..QpAttributes::default() };
-        let theirs = peer(LinkLayer::Ethernet, 0xfe80 << 48);
-        let path = address_path(&info(LinkLayer::Ethernet), 0x40, &theirs, &attributes, [2, 3, 4, 5, 6, 7]);
+        let (own, theirs) = (port(LinkLayer::Ethernet), peer(LinkLayer::Ethernet, 0xfe80 << 48));
+        let route = Route { dlid: 0, global: true };
+        let path = address_path(&own, route, 0x40, &theirs, &attributes, [2, 3, 4, 5, 6, 7]);
         let expected = qpc::AddressPath {
             rgid_hi: 0xfe80 << 48,
             rgid_lo: 9,
             src_addr_index: 3,
             hop_limit: 255,
             eth_prio: 3,
-            sl: 3,
             tclass: 0x68,
             dscp: 0x1a,
             udp_sport: 0xc123,

@@ -22,6 +22,14 @@ impl Gid {
         ((value >> 64) as u64, value as u64)
     }
 
+    /// In InfiniBand subnets that a router joins: the LID to which other subnets send packets for this GID. The upper half of such GIDs is 32 bits
+    /// `fec00000`, the FLID, and the subnet's number (as NCCL's `src/transport/net_ib.cc` and UCX's `src/uct/ib/base/ib_iface.c` have it).
+    pub fn flid(self) -> Option<u16> {
+        let prefix = self.halves().0;
+        let flid = (prefix >> 16) as u16;
+        (prefix >> 32 == 0xfec0_0000 && flid != 0).then_some(flid)
+    }
+
     /// The GID with these halves.
     pub fn from_halves(hi: u64, lo: u64) -> Self {
         Self((u128::from(hi) << 64 | u128::from(lo)).to_be_bytes())
@@ -92,6 +100,30 @@ impl Mtu {
     }
 }
 
+/// The partition key of RoCE (InfiniBand specification, annex 16), and by default of InfiniBand: full member of the default partition.
+pub const DEFAULT_PKEY: u16 = 0xffff;
+
+/// An active port, and the address that peers reach it by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PortInfo {
+    /// Physical port, from 1.
+    pub number: u8,
+    /// Link layer.
+    pub link_layer: LinkLayer,
+    /// Active MTU.
+    pub mtu: Mtu,
+    /// LID; 0 on Ethernet.
+    pub lid: u16,
+    /// Partition key that queue pairs use: the upper bit tells a full member, the others are the partition.
+    pub pkey: u16,
+    /// Index of `gid` in the port's table.
+    pub gid_index: u8,
+    /// GID.
+    pub gid: Gid,
+    /// Whether packets carry a global route header even within an InfiniBand subnet.
+    pub grh_required: bool,
+}
+
 /// What a provider says about itself and the port in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HcaInfo {
@@ -99,22 +131,10 @@ pub struct HcaInfo {
     pub provider: &'static str,
     /// Name of the device.
     pub device: String,
-    /// Physical port, from 1.
-    pub port: u8,
-    /// Index of `gid` in the port's table.
-    pub gid_index: u8,
-    /// The port's GID.
-    pub gid: Gid,
-    /// The port's LID; 0 on Ethernet.
-    pub lid: u16,
+    /// The port.
+    pub port: PortInfo,
     /// The port's MAC address; zeros on InfiniBand.
     pub mac: [u8; 6],
-    /// Link layer.
-    pub link_layer: LinkLayer,
-    /// Active MTU.
-    pub active_mtu: Mtu,
-    /// Whether packets carry a global route header even within an InfiniBand subnet.
-    pub grh_required: bool,
     /// Whether its atomics are atomic with those of CPUs and GPUs.
     pub coherent_atomics: bool,
     /// The event queue that CQs name. Nothing is ever asked of it.

@@ -49,6 +49,7 @@ const VERBS: Binding = Binding {
         "ibv_query_device",
         "ibv_query_gid",
         "_ibv_query_gid_ex",
+        "ibv_query_pkey",
         "ibv_query_port",
         "ibv_query_qp",
         "ibv_reg_dmabuf_mr",

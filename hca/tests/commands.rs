@@ -158,7 +158,7 @@ impl Bench {
         rtr.qpc.log_msg_max = 30;
         rtr.qpc.remote_qpn = qpn;
         let path = &mut rtr.qpc.primary_address_path;
-        (path.rgid_hi, path.rgid_lo) = info.gid.halves();
+        (path.rgid_hi, path.rgid_lo) = info.port.gid.halves();
         path.hop_limit = 64;
         path.udp_sport = 0xc000;
         path.rmac_47_32 = u16::from_be_bytes([info.mac[0], info.mac[1]]);
@@ -215,9 +215,9 @@ fn capabilities() {
     let syndrome = refused(provider.general_cmd(&command.encode(), &mut out), CommandStatus::BadParam, "op_mod 0x2");
     assert_eq!(syndrome, SYNDROME_BASE | 0x30);
     let info = provider.info();
-    assert_eq!((info.provider, info.link_layer, info.lid), ("soft", LinkLayer::Ethernet, 0));
-    assert!(info.gid.to_string().starts_with("fe80::"));
-    assert_eq!(info.gid.to_string().parse::<Gid>().unwrap(), info.gid);
+    assert_eq!((info.provider, info.port.link_layer, info.port.lid), ("soft", LinkLayer::Ethernet, 0));
+    assert!(info.port.gid.to_string().starts_with("fe80::"));
+    assert_eq!(info.port.gid.to_string().parse::<Gid>().unwrap(), info.port.gid);
 }
 
 #[test]
@@ -505,7 +505,7 @@ fn wrong_attributes() {
         assert!(error.contains(text), "`{text}` is not in `{error}`");
     }
     let infiniband = oxshmem_hca::objects::QpAddress { link_layer: LinkLayer::InfiniBand, ..peer };
-    assert!(connect(infiniband, good).contains("one fabric"));
+    assert!(connect(infiniband, good).contains("the peer's port on InfiniBand"));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use oxshmem_hca::objects::QpAttributes;
 use oxshmem_hca::provider::Access;
+use oxshmem_hca::route::RouteError;
 use oxshmem_hca::topology::{DeviceChoice, Family, Place, Topology};
 use oxshmem_hca::verbs::{
     Atomicity, CompletionQueue, Context, MemoryRegion, Port, ProtectionDomain, QueuePair, QueuePairSize, Receive,
@@ -92,7 +93,7 @@ fn signaled(id: u64, operation: SendOperation<'_>) -> SendRequest<'_> {
 
 /// Ports of two devices, or one twice; nothing if there is none.
 fn ports() -> Option<[Port; 2]> {
-    let open = |name: &str, number| Port::query(&Context::open(name).unwrap(), number, None).unwrap();
+    let open = |name: &str, number| Port::query(&Context::open(name).unwrap(), number, None, 0).unwrap();
     match device_names() {
         Err(error) => {
             println!("skipped: {error}");
@@ -233,19 +234,21 @@ fn bad_input_is_named() {
     let name = port.context.name().to_owned();
     let error = Context::open("mlx5_99").unwrap_err();
     assert!(matches!(&error, VerbsError::NoSuchDevice { present, .. } if present.contains(&name)), "{error}");
-    let error = Port::query(&port.context, 9, None).unwrap_err();
+    let error = Port::query(&port.context, 9, None, 0).unwrap_err();
     assert!(matches!(error, VerbsError::NoSuchPort { port: 9, .. }), "{error}");
     for index in [200, 255, 1 << 20] {
-        let error = Port::query(&port.context, port.number, Some(index)).unwrap_err();
+        let error = Port::query(&port.context, port.info.number, Some(index), 0).unwrap_err();
         let text = error.to_string();
         assert!(matches!(error, VerbsError::GidIndex { .. }), "{text}");
         assert!(
-            text.contains(&format!("OXSHMEM_IB_GID_INDEX={index}")) && text.contains(&port.gid.to_string()),
+            text.contains(&format!("OXSHMEM_IB_GID_INDEX={index}")) && text.contains(&port.info.gid.to_string()),
             "{text}"
         );
     }
-    let again = Port::query(&port.context, port.number, Some(u32::from(port.gid_index))).unwrap();
-    assert_eq!(again.gid, port.gid);
+    let again = Port::query(&port.context, port.info.number, Some(u32::from(port.info.gid_index)), 0).unwrap();
+    assert_eq!(again.info, port.info);
+    let error = Port::query(&port.context, port.info.number, None, u16::MAX).unwrap_err();
+    assert!(matches!(error, VerbsError::PkeyIndex { index: u16::MAX, .. }), "{error}");
 
     let domain = ProtectionDomain::new(&port.context).unwrap();
     let completions = CompletionQueue::new(&port.context, 16).unwrap();
@@ -279,7 +282,7 @@ fn bad_input_is_named() {
     };
     let stranger = oxshmem_hca::objects::QpAddress { link_layer: other, ..peer };
     let error = queue_pair.connect(&stranger, &QpAttributes::default()).unwrap_err();
-    assert!(matches!(error, VerbsError::Networks { .. }), "{error}");
+    assert!(matches!(error, VerbsError::Route(RouteError::Networks { .. })), "{error}");
 }
 
 /// The limit of locked memory binds those without CAP_IPC_LOCK only, so this test gives the capability up, in a thread of its own.

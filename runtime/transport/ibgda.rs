@@ -367,13 +367,19 @@ fn describe_qp(
     })
 }
 
+/// Which entry of the port's partition key table is used; the configuration's range is that of the field.
+#[allow(clippy::cast_possible_truncation)]
+pub(super) fn pkey_index(config: &Config) -> u16 {
+    config.ib_pkey_index() as u16
+}
+
 /// How queue pair `index` is connected, on a card with so many reads and atomics in flight. The configuration's ranges are those of the
 /// fields.
 #[allow(clippy::cast_possible_truncation)]
 pub(super) fn attributes(config: &Config, log_max_rd_atomic: u8, index: u32) -> QpAttributes {
     let ports = config.ib_udp_sport();
     QpAttributes {
-        pkey_index: config.ib_pkey_index() as u16,
+        pkey_index: pkey_index(config),
         sl: config.ib_sl() as u8,
         traffic_class: config.ib_traffic_class() as u8,
         hop_limit: config.ib_hop_limit() as u8,

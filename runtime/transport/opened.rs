@@ -14,6 +14,7 @@ use oxshmem_hca::provider::{Access, Attempt, Provider, UmemSource};
 use oxshmem_hca::soft::{AcceleratorMemory, FaultPlan, HOST_DOORBELL_BYTES, SoftHca, SoftOptions};
 use oxshmem_hca::topology::Distance;
 
+use super::ibgda::pkey_index;
 use super::ringing::Way;
 use super::selection::Chosen;
 use super::{NetworkKind, Plan, TransportError, selection};
@@ -197,10 +198,11 @@ fn card(config: &Config, bootstrap: &Bootstrap, device: &dyn Device) -> Result<O
         Choice::Auto => None,
         Choice::Given(index) => Some(index),
     };
-    let options = Mlx5Options { device: &chosen.device, port: chosen.port.unwrap_or(1), gid_index };
+    let port = chosen.port.unwrap_or(1);
+    let options = Mlx5Options { device: &chosen.device, port, gid_index, pkey_index: pkey_index(config) };
     let card = Mlx5Hca::open(&options)?;
     let (general, atomic) = *card.capabilities();
-    tracing::info!(pe = bootstrap.rank(), device = chosen.device, port = options.port, gid = %card.info().gid, "ConnectX card");
+    tracing::info!(pe = bootstrap.rank(), device = chosen.device, port = options.port, gid = %card.info().port.gid, "ConnectX card");
     Ok(Opened { distance: Some(distance), ..Opened::new(card, &general, &atomic)? })
 }
 

@@ -107,8 +107,9 @@ fn open_port(config: &Config, bootstrap: &Bootstrap, device: &dyn Device) -> Res
         Choice::Auto => None,
         Choice::Given(index) => Some(index),
     };
-    let port = Port::query(&Context::open(&card.device)?, card.port.unwrap_or(1), gid_index)?;
-    tracing::info!(pe = bootstrap.rank(), device = card.device, port = port.number, gid = %port.gid, "opened an RDMA device");
+    let port =
+        Port::query(&Context::open(&card.device)?, card.port.unwrap_or(1), gid_index, ibgda::pkey_index(config))?;
+    tracing::info!(pe = bootstrap.rank(), device = card.device, port = port.info.number, gid = %port.info.gid, "opened an RDMA device");
     Ok((port, distance))
 }
 

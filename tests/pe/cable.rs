@@ -55,3 +55,25 @@ pub fn cut_cable(args: &[String]) -> Outcome {
     }
     Ok(())
 }
+
+/// Two PEs write to each other, and no packet arrives: both are told.
+pub fn lost_packets(_: &[String]) -> Outcome {
+    let rig = Rig::new(&QUEUES)?;
+    let (me, n) = (rig.me(), rig.n_pes());
+    let slice = rig.pe.alloc::<u64>(n)?;
+    let at = slice.slice(me..me + 1)?;
+    let error = rig.run_linear("put_to", 1, 1, (&at, 7u64, 1 - me as i32, 1u32)).unwrap_err();
+    let Error::Fault(fault) = &error else { panic!("{error:?}") };
+    let FaultKind::Completion { pe, opcode, syndrome, .. } = &fault.kind else { panic!("{error}") };
+    assert_eq!((*pe, opcode.as_str()), (1 - me as i32, "RDMA WRITE"), "{error}");
+    assert!(syndrome.contains("transport retry counter exceeded"), "{error}");
+    // Until the other knows, too; allocations are agreed on without the network.
+    let _ = rig.pe.alloc::<u64>(1)?;
+    assert_eq!(rig.pe.read_local(&slice, 0..n)?, vec![0; n]);
+    let _ = rig.pe.alloc::<u64>(1)?;
+    // What is lost stays lost, and finalize may say so.
+    if let Err(error) = rig.finish() {
+        println!("PE {me}, finalize: {error}");
+    }
+    Ok(())
+}

@@ -18,10 +18,14 @@ use crate::objects::{QpAddress, QpAttributes, query_caps};
 use crate::prm::caps::{AtomicCaps, GeneralCaps};
 use crate::prm::{self, CommandStatus, Opcode, dump, pd};
 use crate::provider::{
-    Access, Attempt, Counters, Gid, HcaInfo, MemoryKey, ObjectHandle, Provider, QpFailure, UarPage, UmemSource,
+    Access, Attempt, Counters, Gid, HcaInfo, LinkLayer, MemoryKey, Mtu, ObjectHandle, PortInfo, Provider, QpFailure,
+    UarPage, UmemSource,
 };
+use crate::route::{Route, route};
 use crate::verbs::context::DeviceList;
-use crate::verbs::sys::{self, mlx5dv};
+use crate::verbs::path;
+use crate::verbs::sys;
+use crate::verbs::sys::mlx5dv::{self, Mlx5dv};
 use crate::verbs::{Atomicity, Context, MemoryRegion, Port, ProtectionDomain};
 
 /// A page of registers of its own, not cached: `MLX5DV_UAR_ALLOC_TYPE_NC_DEDICATED` of rdma-core 47's `mlx5_api.h`; older libraries refuse it.
@@ -37,6 +41,10 @@ const UAR_TYPES: [(u32, &str); 3] = [
 /// Bytes of a doorbell page (PRM: UAR page, 4 KiB).
 const UAR_BYTES: usize = 4096;
 
+/// A function of the library that takes a command about an object, and room for the answer.
+type ObjectCall =
+    unsafe fn(&Mlx5dv, *mut mlx5dv::mlx5dv_devx_obj, *const c_void, usize, *mut c_void, usize) -> std::ffi::c_int;
+
 /// Which card to open.
 #[derive(Debug, Clone, Copy)]
 pub struct Mlx5Options<'a> {
@@ -46,6 +54,8 @@ pub struct Mlx5Options<'a> {
     pub port: u8,
     /// Entry of the port's GID table; without one the first with which packets can be routed.
     pub gid_index: Option<u32>,
+    /// Entry of the port's partition key table.
+    pub pkey_index: u16,
 }
 
 #[derive(Debug)]
@@ -132,14 +142,18 @@ impl Mlx5Hca {
         let info = HcaInfo {
             provider: "mlx5",
             device: name.to_owned(),
-            port: options.port,
-            gid_index: 0,
-            gid: Gid::default(),
-            lid: 0,
+            // Until it is looked at.
+            port: PortInfo {
+                number: options.port,
+                link_layer: LinkLayer::Ethernet,
+                mtu: Mtu::B256,
+                lid: 0,
+                pkey: 0,
+                gid_index: 0,
+                gid: Gid::default(),
+                grh_required: false,
+            },
             mac: [0; 6],
-            link_layer: crate::provider::LinkLayer::Ethernet,
-            active_mtu: crate::provider::Mtu::B1024,
-            grh_required: false,
             coherent_atomics: context.limits().atomicity == Atomicity::Global,
             event_queue: 0,
         };
@@ -157,12 +171,8 @@ impl Mlx5Hca {
             death: Arc::default(),
         };
         card.caps = query_caps(&card)?;
-        let port = Port::query(&card.context, options.port, options.gid_index)?;
-        let event_queue = card.query_event_queue()?;
-        let info = &mut card.info;
-        (info.gid_index, info.gid, info.lid) = (port.gid_index, port.gid, port.lid);
-        (info.link_layer, info.active_mtu) = (port.link_layer, port.mtu);
-        (info.grh_required, info.event_queue) = (port.grh_required, event_queue);
+        card.info.port = Port::query(&card.context, options.port, options.gid_index, options.pkey_index)?.info;
+        card.info.event_queue = card.query_event_queue()?;
         card.events = Some(Events::listen(&card.context, &card.death)?);
         Ok(Arc::new(card))
     }
@@ -244,6 +254,22 @@ impl Mlx5Hca {
         }
     }
 
+    /// Gives the library a command about an object.
+    fn execute(
+        &self,
+        call: &'static str,
+        function: ObjectCall,
+        object: ObjectHandle,
+        input: &[u8],
+        output: &mut [u8],
+    ) -> Result<()> {
+        let object = self.devx(object)?.as_ptr();
+        let (from, to) = (input.as_ptr().cast(), output.as_mut_ptr().cast());
+        // SAFETY: the object is alive: whoever destroys it does not use it meanwhile; input and output are as long as said.
+        let status = unsafe { function(self.library.functions(), object, from, input.len(), to, output.len()) };
+        self.judge(call, (status != 0).then(|| errno_of(status)), input, output)
+    }
+
     /// ALLOC_PD, by verbs: memory regions of verbs need a domain of verbs.
     fn alloc_pd(&self, output: &mut [u8]) -> Result<ObjectHandle> {
         let domain = ProtectionDomain::new(&self.context)?;
@@ -266,22 +292,9 @@ impl Mlx5Hca {
     }
 
     /// The hardware address that the kernel resolves for an address handle.
-    fn resolve(&self, peer: &QpAddress, attributes: &QpAttributes) -> io::Result<[u8; 6]> {
-        let mut path = sys::ibv_ah_attr {
-            grh: sys::ibv_global_route {
-                dgid: sys::ibv_gid { raw: peer.gid.0 },
-                flow_label: 0,
-                sgid_index: self.info.gid_index,
-                hop_limit: attributes.hop_limit,
-                traffic_class: attributes.traffic_class,
-            },
-            dlid: peer.lid,
-            sl: attributes.sl,
-            src_path_bits: 0,
-            static_rate: 0,
-            is_global: 1,
-            port_num: self.info.port,
-        };
+    fn resolve(&self, route: Route, peer: &QpAddress, attributes: &QpAttributes) -> io::Result<[u8; 6]> {
+        // No packet is sent with it, so none needs a flow label.
+        let mut path = path::address(&self.info.port, route, peer, attributes, 0);
         let verbs = self.context.library().functions();
         // SAFETY: the domain is alive; the structure is read during the call.
         let handle = unsafe { verbs.ibv_create_ah(self.domain.raw(), &raw mut path) };
@@ -452,12 +465,13 @@ impl Provider for Mlx5Hca {
         if let Some(mac) = self.tables().hops.get(&peer.gid) {
             return Ok(*mac);
         }
-        let mac = self.resolve(peer, attributes).map_err(|source| {
+        let route = route(&self.info.device, &self.info.port, peer)?;
+        let mac = self.resolve(route, peer, attributes).map_err(|source| {
             if let Some(dead) = self.dead_by(&source) {
                 return dead;
             }
             let HcaInfo { device, port, .. } = &self.info;
-            Error::from(Mlx5Error::Unreachable { device: device.clone(), port: *port, gid: peer.gid, source })
+            Error::from(Mlx5Error::Unreachable { device: device.clone(), port: port.number, gid: peer.gid, source })
         })?;
         self.tables().hops.insert(peer.gid, mac);
         Ok(mac)
@@ -487,33 +501,11 @@ impl Provider for Mlx5Hca {
     }
 
     fn obj_modify(&self, object: ObjectHandle, input: &[u8], output: &mut [u8]) -> Result<()> {
-        let object = self.devx(object)?;
-        // SAFETY: the object is alive: whoever destroys it does not use it meanwhile; input and output are as long as said.
-        let status = unsafe {
-            self.library.functions().mlx5dv_devx_obj_modify(
-                object.as_ptr(),
-                input.as_ptr().cast(),
-                input.len(),
-                output.as_mut_ptr().cast(),
-                output.len(),
-            )
-        };
-        self.judge("mlx5dv_devx_obj_modify", (status != 0).then(|| errno_of(status)), input, output)
+        self.execute("mlx5dv_devx_obj_modify", Mlx5dv::mlx5dv_devx_obj_modify, object, input, output)
     }
 
     fn obj_query(&self, object: ObjectHandle, input: &[u8], output: &mut [u8]) -> Result<()> {
-        let object = self.devx(object)?;
-        // SAFETY: as for `obj_modify`.
-        let status = unsafe {
-            self.library.functions().mlx5dv_devx_obj_query(
-                object.as_ptr(),
-                input.as_ptr().cast(),
-                input.len(),
-                output.as_mut_ptr().cast(),
-                output.len(),
-            )
-        };
-        self.judge("mlx5dv_devx_obj_query", (status != 0).then(|| errno_of(status)), input, output)
+        self.execute("mlx5dv_devx_obj_query", Mlx5dv::mlx5dv_devx_obj_query, object, input, output)
     }
 
     fn obj_destroy(&self, object: ObjectHandle) -> Result<()> {

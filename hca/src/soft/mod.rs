@@ -45,8 +45,8 @@ use crate::error::{Error, Result};
 use crate::idle::{Idler, Patience};
 use crate::objects::{QpAddress, QpAttributes};
 use crate::provider::{
-    Access, Attempt, Counters, Gid, HcaInfo, LinkLayer, MemoryKey, Mtu, ObjectHandle, Provider, QpFailure, UarPage,
-    UmemSource,
+    Access, Attempt, Counters, DEFAULT_PKEY, Gid, HcaInfo, LinkLayer, MemoryKey, Mtu, ObjectHandle, PortInfo, Provider,
+    QpFailure, UarPage, UmemSource,
 };
 use crate::wire::cqe::Syndrome;
 use crate::wire::doorbell;
@@ -116,6 +116,8 @@ pub struct SoftOptions {
     pub card_doorbells: bool,
     /// Complete what is posted, and execute nothing: measures posting alone. Needs an accelerator.
     pub null: bool,
+    /// The lower half of its GID, which no other HCA of this machine may have; random without.
+    pub interface: Option<u64>,
 }
 
 /// Bytes of [`SoftOptions::host_doorbells`].
@@ -141,6 +143,7 @@ impl fmt::Debug for SoftOptions {
             .field("host_doorbells", &self.host_doorbells)
             .field("card_doorbells", &self.card_doorbells)
             .field("null", &self.null)
+            .field("interface", &self.interface)
             .finish()
     }
 }
@@ -195,16 +198,16 @@ pub struct SoftHca {
 }
 
 impl SoftHca {
-    /// Open an HCA with a fresh GID.
+    /// Open an HCA.
     pub fn open(options: SoftOptions) -> Result<Arc<Self>> {
         check_options(&options)?;
-        let random = random()?;
-        let gid = Gid::from_halves(0xfe80 << 48, random);
-        let bytes = random.to_be_bytes();
+        let interface = options.interface.map_or_else(random, Ok)?;
+        let gid = Gid::from_halves(0xfe80 << 48, interface);
+        let bytes = interface.to_be_bytes();
         // Locally administered, unicast.
         let mac = [bytes[2] & 0xfc | 2, bytes[3], bytes[4], bytes[5], bytes[6], bytes[7]];
         let provider = if options.null { "null" } else { "soft" };
-        let device = format!("{provider}-{:08x}", random as u32);
+        let device = format!("{provider}-{:08x}", interface as u32);
         let control = control::OwnSegment::create(gid)?;
         let fd =
             control.fd().try_clone_to_owned().map_err(|error| Error::os("duplicate the control segment", error))?;
@@ -235,14 +238,17 @@ impl SoftHca {
         let info = HcaInfo {
             provider,
             device,
-            port: PORT,
-            gid_index: GID_INDEX,
-            gid,
-            lid: 0,
+            port: PortInfo {
+                number: PORT,
+                link_layer: LinkLayer::Ethernet,
+                mtu: MTU,
+                lid: 0,
+                pkey: DEFAULT_PKEY,
+                gid_index: GID_INDEX,
+                gid,
+                grh_required: false,
+            },
             mac,
-            link_layer: LinkLayer::Ethernet,
-            active_mtu: MTU,
-            grh_required: false,
             coherent_atomics: true,
             event_queue: 0,
         };
@@ -359,7 +365,7 @@ impl Provider for SoftHca {
             && !self.shared.engine().knows(gid)
         {
             // Not under the engine's lock: the peer may be this HCA, or wait for this one.
-            let peer = Peer::connect(self.info.gid, gid, self.accelerator.clone())?;
+            let peer = Peer::connect(self.info.port.gid, gid, self.accelerator.clone())?;
             self.shared.engine().add_peer(peer);
         }
         self.command(Purpose::Modify(object), input, output).map(|_| ())

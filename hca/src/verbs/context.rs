@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::error::{Result, VerbsError};
 use super::library::Library;
 use super::sys;
-use crate::provider::{Gid, LinkLayer, Mtu};
+use crate::provider::{DEFAULT_PKEY, Gid, LinkLayer, Mtu, PortInfo};
 use crate::topology::TopologyError;
 
 /// The names of the devices that the verbs library can use, in its order.
@@ -242,22 +242,10 @@ impl Drop for Context {
 pub struct Port {
     /// The device.
     pub context: Arc<Context>,
-    /// Its number, from 1.
-    pub number: u8,
-    /// What it is on.
-    pub link_layer: LinkLayer,
-    /// Active MTU.
-    pub mtu: Mtu,
-    /// Its LID; 0 on Ethernet.
-    pub lid: u16,
-    /// Entry of the GID table in use.
-    pub gid_index: u8,
-    /// That entry.
-    pub gid: Gid,
+    /// Its number, and the address that it is reached by.
+    pub info: PortInfo,
     /// The longest message, bytes.
     pub max_message: u32,
-    /// Whether packets must carry a global route header although it is InfiniBand.
-    pub grh_required: bool,
 }
 
 /// An entry of a GID table.
@@ -267,12 +255,12 @@ struct GidEntry {
 }
 
 impl Port {
-    /// Looks at a port, and at its GID table: entry `gid_index`, or without one the first RoCE v2 entry with an IPv4 or global address,
-    /// entry 0 on InfiniBand.
+    /// Looks at a port, at entry `pkey_index` of its partition key table, and at its GID table: entry `gid_index`, or without one the first RoCE v2
+    /// entry with an IPv4 or global address, on InfiniBand the first with an FLID, else the first.
     ///
     /// # Errors
-    /// A port that does not exist or is not active; an entry that cannot be used.
-    pub fn query(context: &Arc<Context>, number: u8, gid_index: Option<u32>) -> Result<Self> {
+    /// A port that does not exist, is not active or has no LID; an entry that cannot be used.
+    pub fn query(context: &Arc<Context>, number: u8, gid_index: Option<u32>, pkey_index: u16) -> Result<Self> {
         let (device, ports) = (&context.name, context.limits.ports);
         if !(1..=ports).contains(&number) {
             return Err(VerbsError::NoSuchPort { device: device.clone(), port: number, ports });
@@ -293,21 +281,29 @@ impl Port {
         }
         let link_layer =
             if attributes.link_layer == LINK_LAYER_ETHERNET { LinkLayer::Ethernet } else { LinkLayer::InfiniBand };
+        let lid = attributes.lid;
+        if link_layer == LinkLayer::InfiniBand && !LIDS.contains(&lid) {
+            return Err(VerbsError::NoLid { device: device.clone(), port: number, lid });
+        }
         let table = u32::try_from(attributes.gid_tbl_len).unwrap_or(0);
         let (gid_index, gid) = choose_gid(context, number, link_layer, table, gid_index)?;
-        Ok(Self {
-            context: Arc::clone(context),
+        let pkey = check_pkey(context, number, link_layer, attributes.pkey_tbl_len, pkey_index)?;
+        let info = PortInfo {
             number,
             link_layer,
             mtu: u8::try_from(attributes.active_mtu).ok().and_then(Mtu::from_u8).unwrap_or(Mtu::B1024),
-            lid: attributes.lid,
+            lid,
+            pkey,
             gid_index,
             gid,
-            max_message: attributes.max_msg_sz,
             grh_required: attributes.flags & QPF_GRH_REQUIRED != 0,
-        })
+        };
+        Ok(Self { context: Arc::clone(context), info, max_message: attributes.max_msg_sz })
     }
 }
+
+/// LIDs of ports; those above are of multicast groups (InfiniBand specification, section 4.1.3).
+pub(super) const LIDS: std::ops::RangeInclusive<u16> = 1..=0xbfff;
 
 /// `IBV_LINK_LAYER_ETHERNET` and `IBV_QPF_GRH_REQUIRED`, of enumerations that the structures do not name.
 const LINK_LAYER_ETHERNET: u8 = 2;
@@ -325,7 +321,10 @@ fn choose_gid(context: &Context, port: u8, link_layer: LinkLayer, table: u32, as
     let all = 0..table.min(256);
     let Some(index) = asked else {
         let chosen = match link_layer {
-            LinkLayer::InfiniBand => all.clone().find(|index| usable(*index)),
+            LinkLayer::InfiniBand => {
+                let routable = |index: &u32| entry(*index).is_some_and(|entry| entry.gid.flid().is_some());
+                all.clone().find(routable).or_else(|| all.clone().find(|index| usable(*index)))
+            }
             LinkLayer::Ethernet => {
                 all.clone().find(|index| usable(*index) && entry(*index).is_some_and(|entry| is_routable(entry.gid)))
             }
@@ -351,6 +350,42 @@ fn choose_gid(context: &Context, port: u8, link_layer: LinkLayer, table: u32, as
         .collect();
     let usable = if usable.is_empty() { "none".to_owned() } else { usable.join(", ") };
     Err(VerbsError::GidIndex { device: context.name.clone(), port, index, fault, usable })
+}
+
+/// The partition key at an index. RoCE has the default partition alone.
+fn check_pkey(context: &Context, port: u8, link_layer: LinkLayer, table: u16, index: u16) -> Result<u16> {
+    let entry = |index: u16| match link_layer {
+        LinkLayer::Ethernet => Ok(DEFAULT_PKEY),
+        LinkLayer::InfiniBand => query_pkey(context, port, index),
+    };
+    let fault = if index >= table {
+        format!("does not exist (the table has {table})")
+    } else {
+        match entry(index) {
+            // Key 0 is of no partition (InfiniBand specification, section 10.9.1.2).
+            Ok(key) if key & 0x7fff != 0 => return Ok(key),
+            Ok(key) => format!("is empty ({key:#06x})"),
+            Err(error) => format!("cannot be read ({error})"),
+        }
+    };
+    let usable: Vec<String> = (0..table)
+        .filter_map(|index| Some((index, entry(index).ok().filter(|key| key & 0x7fff != 0)?)))
+        .map(|(index, key)| format!("{index} ({key:#06x})"))
+        .collect();
+    let usable = if usable.is_empty() { "none".to_owned() } else { usable.join(", ") };
+    Err(VerbsError::PkeyIndex { device: context.name.clone(), port, index, fault, usable })
+}
+
+fn query_pkey(context: &Context, port: u8, index: u16) -> io::Result<u16> {
+    let mut key = 0;
+    // SAFETY: the context is alive, and the key may be written.
+    let status =
+        unsafe { context.library.functions().ibv_query_pkey(context.raw(), port, i32::from(index), &raw mut key) };
+    match status {
+        0 => Ok(u16::from_be(key)),
+        -1 => Err(io::Error::last_os_error()),
+        errno => Err(io::Error::from_raw_os_error(errno.abs())),
+    }
 }
 
 /// An entry, unless it does not exist or is empty.

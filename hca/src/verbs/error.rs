@@ -1,5 +1,6 @@
 //! What can go wrong with a verbs device. Each error says in one line what it is and what to do about it.
 
+use super::context::LIDS;
 use std::io;
 
 /// The result of a verbs call.
@@ -70,6 +71,33 @@ pub enum VerbsError {
         /// Its state.
         state: &'static str,
     },
+    /// An InfiniBand port without an address.
+    #[error(
+        "port {port} of {device} has LID {lid:#x}, and LIDs of ports are {:#x} to {:#x}; the subnet manager assigns them: see that one runs (`sminfo`)",
+        LIDS.start(), LIDS.end()
+    )]
+    NoLid {
+        /// The device.
+        device: String,
+        /// The port.
+        port: u8,
+        /// What it has instead.
+        lid: u16,
+    },
+    /// An entry of the partition key table that cannot be used.
+    #[error("OXSHMEM_IB_PKEY_INDEX={index}: that entry of {device} port {port} {fault}; usable are {usable}")]
+    PkeyIndex {
+        /// The device.
+        device: String,
+        /// The port.
+        port: u8,
+        /// The index asked for.
+        index: u16,
+        /// What is wrong with it.
+        fault: String,
+        /// What can be used, in words.
+        usable: String,
+    },
     /// An entry of the GID table that cannot be used.
     #[error("OXSHMEM_IB_GID_INDEX={index}: that entry of {device} port {port} {fault}; usable are {usable}")]
     GidIndex {
@@ -129,20 +157,9 @@ pub enum VerbsError {
         /// What it lacks, and what to do.
         what: String,
     },
-    /// The ports at the two ends do not fit.
-    #[error(
-        "{device} port {port} is on {here}, the peer's port on {there}: name devices of one network with OXSHMEM_HCA=verbs:DEVICE on every PE"
-    )]
-    Networks {
-        /// The device.
-        device: String,
-        /// The port.
-        port: u8,
-        /// Link layer here.
-        here: &'static str,
-        /// Link layer there.
-        there: &'static str,
-    },
+    /// There is no way to the peer.
+    #[error(transparent)]
+    Route(#[from] crate::route::RouteError),
     /// A call failed.
     #[error("{call} on {device} failed: {source}{hint}")]
     Call {

@@ -45,6 +45,7 @@ impl Library {
             ("ibv_close_device", all.ibv_close_device.is_err()),
             ("ibv_query_device", all.ibv_query_device.is_err()),
             ("ibv_query_port", all.ibv_query_port.is_err()),
+            ("ibv_query_pkey", all.ibv_query_pkey.is_err()),
             ("_ibv_query_gid_ex", all._ibv_query_gid_ex.is_err()),
             ("ibv_alloc_pd", all.ibv_alloc_pd.is_err()),
             ("ibv_dealloc_pd", all.ibv_dealloc_pd.is_err()),

@@ -8,6 +8,7 @@ pub(crate) mod context;
 mod error;
 pub(crate) mod library;
 mod memory;
+pub(crate) mod path;
 mod queue;
 pub mod sys;
 mod work;

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use super::context::{Context, Port};
 use super::error::{PostError, Result, VerbsError};
 use super::memory::ProtectionDomain;
+use super::path::{self, flow_label};
 use super::sys;
 use super::work::{Receive, SendChain};
 use crate::objects::{QpAddress, QpAttributes, udp_source_port};
 use crate::provider::{Access, LinkLayer};
+use crate::route::route;
 
 /// How a work request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -206,14 +208,16 @@ impl QueuePair {
     /// What the peer needs to know to connect to it.
     #[must_use]
     pub fn address(&self) -> QpAddress {
+        let info = &self.port.info;
         QpAddress {
             qpn: self.qpn(),
-            gid: self.port.gid,
-            lid: self.port.lid,
+            gid: info.gid,
+            lid: info.lid,
+            pkey: info.pkey,
             // The kernel finds out by itself.
             mac: [0; 6],
-            mtu: self.port.mtu,
-            link_layer: self.port.link_layer,
+            mtu: info.mtu,
+            link_layer: info.link_layer,
         }
     }
 
@@ -222,46 +226,35 @@ impl QueuePair {
     /// # Errors
     /// Values out of range, a peer on another network, or one that cannot be reached.
     pub fn connect(&self, peer: &QpAddress, attributes: &QpAttributes) -> Result<()> {
-        let (port, context) = (&self.port, &self.port.context);
-        if peer.link_layer != port.link_layer {
-            let name = |layer| match layer {
-                LinkLayer::InfiniBand => "InfiniBand",
-                LinkLayer::Ethernet => "Ethernet (RoCE)",
-            };
-            return Err(VerbsError::Networks {
-                device: context.name().to_owned(),
-                port: port.number,
-                here: name(port.link_layer),
-                there: name(peer.link_layer),
-            });
-        }
+        let (info, context) = (&self.port.info, &self.port.context);
+        let route = route(context.name(), info, peer)?;
+        let label = match info.link_layer {
+            LinkLayer::Ethernet => {
+                flow_label(attributes.udp_sport.unwrap_or_else(|| udp_source_port(self.qpn(), peer.qpn)))
+            }
+            LinkLayer::InfiniBand => 0,
+        };
         // SAFETY: plain data, for which zeros are a value.
         let zero: sys::ibv_qp_attr = unsafe { std::mem::zeroed() };
         let init = sys::ibv_qp_attr {
             qp_state: sys::IBV_QPS_INIT,
             pkey_index: attributes.pkey_index,
-            port_num: port.number,
+            port_num: info.number,
             qp_access_flags: access_of_peers(),
             ..zero
         };
-        self.modify(init, sys::IBV_QP_STATE | sys::IBV_QP_PKEY_INDEX | sys::IBV_QP_PORT | sys::IBV_QP_ACCESS_FLAGS)
-            .map_err(|error| {
-                error.hint(format!(
-                    "is {} an entry of the port's partition key table (OXSHMEM_IB_PKEY_INDEX)?",
-                    attributes.pkey_index
-                ))
-            })?;
+        self.modify(init, sys::IBV_QP_STATE | sys::IBV_QP_PKEY_INDEX | sys::IBV_QP_PORT | sys::IBV_QP_ACCESS_FLAGS)?;
 
         let limits = context.limits();
         let asked = 1u8 << attributes.log_max_rd_atomic.min(7);
         let ready_to_receive = sys::ibv_qp_attr {
             qp_state: sys::IBV_QPS_RTR,
-            path_mtu: attributes.mtu.min(peer.mtu).min(port.mtu) as u32,
+            path_mtu: attributes.mtu.min(peer.mtu).min(info.mtu) as u32,
             dest_qp_num: peer.qpn,
             rq_psn: attributes.first_psn,
             max_dest_rd_atomic: asked.min(limits.reads_served),
             min_rnr_timer: attributes.min_rnr_timer,
-            ah_attr: self.path(peer, attributes),
+            ah_attr: path::address(info, route, peer, attributes, label),
             ..zero
         };
         self.modify(
@@ -277,7 +270,7 @@ impl QueuePair {
         .map_err(|error| {
             error.hint(format!(
                 "the peer at {} (LID {}) is to be reached from GID index {} ({}); is there a route, and does its address answer?",
-                peer.gid, peer.lid, port.gid_index, port.gid
+                peer.gid, peer.lid, info.gid_index, info.gid
             ))
         })?;
 
@@ -300,30 +293,6 @@ impl QueuePair {
                 | sys::IBV_QP_MAX_QP_RD_ATOMIC,
         )
         .map_err(|error| error.hint("OXSHMEM_IB_TIMEOUT, OXSHMEM_IB_RETRY_COUNT and OXSHMEM_IB_RNR_RETRY are set here"))
-    }
-
-    /// The way to the peer: by GID on Ethernet and between InfiniBand subnets, by LID within one.
-    fn path(&self, peer: &QpAddress, attributes: &QpAttributes) -> sys::ibv_ah_attr {
-        let port = &self.port;
-        let subnet = |gid: crate::provider::Gid| gid.halves().0;
-        let global =
-            port.link_layer == LinkLayer::Ethernet || port.grh_required || subnet(port.gid) != subnet(peer.gid);
-        let source = attributes.udp_sport.unwrap_or_else(|| udp_source_port(self.qpn(), peer.qpn));
-        sys::ibv_ah_attr {
-            grh: sys::ibv_global_route {
-                dgid: sys::ibv_gid { raw: peer.gid.0 },
-                flow_label: if port.link_layer == LinkLayer::Ethernet { flow_label(source) } else { 0 },
-                sgid_index: port.gid_index,
-                hop_limit: attributes.hop_limit,
-                traffic_class: attributes.traffic_class,
-            },
-            dlid: peer.lid,
-            sl: attributes.sl,
-            src_path_bits: 0,
-            static_rate: 0,
-            is_global: u8::from(global),
-            port_num: port.number,
-        }
     }
 
     fn modify(&self, mut attributes: sys::ibv_qp_attr, mask: u32) -> Result<()> {
@@ -409,31 +378,4 @@ impl Drop for QueuePair {
 /// Peers may write, read, and use atomics, where the keys of memory allow it.
 fn access_of_peers() -> u32 {
     super::memory::access_flags(Access::ALL)
-}
-
-/// A flow label that gives this source port by rdma-core's `ibv_flow_label_to_udp_sport`: its low 14 bits, exclusive or its high 6. Never 0, which
-/// would leave the choice to the driver.
-fn flow_label(port: u16) -> u32 {
-    match u32::from(port & 0x3fff) {
-        0 => 1 << 14 | 1,
-        low => low,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        #[test]
-        fn the_flow_label_gives_the_source_port(port in 0xc000u16..) {
-            let label = flow_label(port);
-            prop_assert!(label != 0 && label >> 20 == 0);
-            let low = label & 0x3fff;
-            let high = (label & 0xfc000) >> 14;
-            prop_assert_eq!((low ^ high) | 0xc000, u32::from(port));
-        }
-    }
 }

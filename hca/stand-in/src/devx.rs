@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use oxshmem_hca::objects::Umem;
 use oxshmem_hca::prm::caps::{ATOMIC_CURRENT, GENERAL_CURRENT};
+use oxshmem_hca::prm::qpc::AddressPath;
 use oxshmem_hca::prm::{Command, CommandStatus, Opcode, cq, qp};
 use oxshmem_hca::provider::{Access, Gid, ObjectHandle, Provider, UarPage};
+use oxshmem_hca::soft::SoftHca;
 use oxshmem_hca::verbs::sys::{ibverbs as ib, mlx5dv as dv};
 
-use crate::mapping;
 use crate::state::{Context, EVENT_QUEUE, lie_about, lies, mac_of, null};
 use crate::verbs::{Domain, describe_handle, dma_buf, register_umem};
+use crate::{infiniband, mapping};
 
 /// `EREMOTEIO`: the firmware refused, and has said why in the output.
 const REFUSED: i32 = libc::EREMOTEIO;
@@ -271,6 +273,11 @@ impl<'a> Exchange<'a> {
             }
             Some(Opcode::Init2RtrQp) => {
                 let mut command = qp::Init2RtrQp::decode(self.input).map_err(|_| self.refuse(3, LIE))?;
+                if let Some(port) = own.infiniband {
+                    let receiver = port.follow(&command.qpc.primary_address_path);
+                    let receiver = receiver.map_err(|status| self.refuse(status as u8, LIE))?;
+                    return Ok(to_receiver(own, command, receiver));
+                }
                 let path = &mut command.qpc.primary_address_path;
                 let gid = Gid::from_halves(path.rgid_hi, path.rgid_lo);
                 let mac = mac_of(gid);
@@ -292,6 +299,27 @@ impl<'a> Exchange<'a> {
             _ => Ok(input),
         }
     }
+}
+
+/// INIT2RTR_QP of a port on InfiniBand as the software HCA takes it; its QP sends to the port with that GID, or to nobody.
+fn to_receiver(own: &Context, mut command: qp::Init2RtrQp, receiver: Option<Gid>) -> Vec<u8> {
+    let gid = receiver.unwrap_or_else(|| {
+        command.qpc.remote_qpn = infiniband::NOBODY;
+        own.hca.info().port.gid
+    });
+    let path = &mut command.qpc.primary_address_path;
+    let mac = mac_of(gid);
+    *path = AddressPath {
+        pkey_index: path.pkey_index,
+        vhca_port_num: path.vhca_port_num,
+        hop_limit: 1,
+        udp_sport: 0xc000,
+        rmac_47_32: u16::from_be_bytes([mac[0], mac[1]]),
+        rmac_31_0: u32::from_be_bytes([mac[2], mac[3], mac[4], mac[5]]),
+        ..AddressPath::default()
+    };
+    (path.rgid_hi, path.rgid_lo) = gid.halves();
+    command.encode()
 }
 
 /// 0, or what a program finds in `errno` after a command that the software HCA was given.
@@ -338,6 +366,28 @@ unsafe fn object<'a>(handle: *mut dv::mlx5dv_devx_obj) -> (&'a Object, &'a Conte
     }
 }
 
+/// Executes a command about an object; 0 or an errno.
+fn execute(
+    handle: *mut dv::mlx5dv_devx_obj,
+    call: &str,
+    mut exchange: Exchange<'_>,
+    function: fn(&SoftHca, ObjectHandle, &[u8], &mut [u8]) -> oxshmem_hca::Result<()>,
+) -> c_int {
+    // SAFETY: an object that is alive.
+    let (object, own) = unsafe { object(handle) };
+    let done = exchange.lie(own, call).and_then(|()| {
+        let input = exchange.translate(own)?;
+        let mut done = function(&own.hca, object.handle, &input, exchange.output);
+        if let (Err(oxshmem_hca::Error::UnknownGid { .. }), Some(_)) = (&done, own.infiniband) {
+            // Nobody has that LID, which only packets find out.
+            let command = qp::Init2RtrQp::decode(exchange.input).map_err(|_| libc::EINVAL)?;
+            done = function(&own.hca, object.handle, &to_receiver(own, command, None), exchange.output);
+        }
+        answered(done)
+    });
+    done.err().unwrap_or(0)
+}
+
 /// Changes an object.
 #[unsafe(no_mangle)]
 pub extern "C" fn mlx5dv_devx_obj_modify(
@@ -347,13 +397,9 @@ pub extern "C" fn mlx5dv_devx_obj_modify(
     output: *mut c_void,
     out_len: usize,
 ) -> c_int {
-    // SAFETY: an object that is alive, and the caller's memory.
-    let ((object, own), mut exchange) = unsafe { (object(handle), Exchange::new(input, in_len, output, out_len)) };
-    let done = exchange.lie(own, "mlx5dv_devx_obj_modify").and_then(|()| {
-        let input = exchange.translate(own)?;
-        answered(own.hca.obj_modify(object.handle, &input, exchange.output))
-    });
-    done.err().unwrap_or(0)
+    // SAFETY: the caller's memory.
+    let exchange = unsafe { Exchange::new(input, in_len, output, out_len) };
+    execute(handle, "mlx5dv_devx_obj_modify", exchange, SoftHca::obj_modify)
 }
 
 /// Reads an object's state.
@@ -365,12 +411,9 @@ pub extern "C" fn mlx5dv_devx_obj_query(
     output: *mut c_void,
     out_len: usize,
 ) -> c_int {
-    // SAFETY: an object that is alive, and the caller's memory.
-    let ((object, own), mut exchange) = unsafe { (object(handle), Exchange::new(input, in_len, output, out_len)) };
-    let done = exchange
-        .lie(own, "mlx5dv_devx_obj_query")
-        .and_then(|()| answered(own.hca.obj_query(object.handle, exchange.input, exchange.output)));
-    done.err().unwrap_or(0)
+    // SAFETY: the caller's memory.
+    let exchange = unsafe { Exchange::new(input, in_len, output, out_len) };
+    execute(handle, "mlx5dv_devx_obj_query", exchange, SoftHca::obj_query)
 }
 
 /// Destroys an object, unless others use it.
@@ -405,25 +448,31 @@ pub extern "C" fn mlx5dv_devx_general_cmd(
         .lie(own, "mlx5dv_devx_general_cmd")
         .and_then(|()| answered(own.hca.general_cmd(exchange.input, exchange.output)));
     if done.is_ok() {
-        change_capabilities(exchange.input, exchange.output);
+        change_capabilities(own, exchange.input, exchange.output);
     }
     done.err().unwrap_or(0)
 }
 
 /// Capabilities that lies may change: set, name, bit offset in the answer, width (Linux, mlx5_ifc.h: `cmd_hca_cap`, `atomic_caps`, 0x80 bits
 /// into `query_hca_cap_out`).
-const CAPABILITIES: [(u16, &str, usize, usize); 6] = [
+const CAPABILITIES: [(u16, &str, usize, usize); 8] = [
     (GENERAL_CURRENT, "log_max_qp_sz", 0x80 + 0x88, 8),
     (GENERAL_CURRENT, "log_max_ra_req_qp", 0x80 + 0x14a, 6),
     (GENERAL_CURRENT, "log_max_ra_res_qp", 0x80 + 0x15a, 6),
+    (GENERAL_CURRENT, "port_type", 0x80 + 0x1b6, 2),
+    (GENERAL_CURRENT, "roce", 0x80 + 0x21d, 1),
     (GENERAL_CURRENT, "rc", 0x80 + 0x23f, 1),
     (ATOMIC_CURRENT, "atomic_req_8b_endianness_mode", 0x80 + 0x40, 2),
     (ATOMIC_CURRENT, "atomic_operations", 0x80 + 0x90, 16),
 ];
 
-fn change_capabilities(input: &[u8], output: &mut [u8]) {
+/// What the software HCA, which is on Ethernet, says otherwise than a card on InfiniBand.
+const OF_INFINIBAND: [(&str, u64); 2] = [("port_type", 0), ("roce", 0)];
+
+fn change_capabilities(own: &Context, input: &[u8], output: &mut [u8]) {
     let Some(op_mod) = input.get(6..8).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]])) else { return };
-    for (name, value) in lies().numbers("cap") {
+    let network = own.infiniband.iter().flat_map(|_| OF_INFINIBAND);
+    for (name, value) in network.chain(lies().numbers("cap")) {
         let Some((set, _, at, width)) = CAPABILITIES.iter().find(|(_, known, ..)| *known == name) else {
             eprintln!("stand-in: no capability {name}");
             std::process::abort();

@@ -3,9 +3,11 @@
 //! With the folder that [`install`] makes on the library path, the provider for ConnectX cards runs through its real interface: C structures,
 //! protection domains, memory regions, umems, doorbell pages, command bytes, asynchronous events, teardown. The stand-in refuses what the library,
 //! the kernel and the firmware would refuse: umems with rights that the kernel's DevX does not know, or without a page size where
-//! queues begin inside them; CQs on an event queue that does not exist; packets to a hardware address that is not the peer's.
+//! queues begin inside them; CQs on an event queue that does not exist; packets to a hardware address that is not the peer's; paths with fields of the
+//! other link layer, or without those that they need.
 //!
-//! It has one card, `mlx5_0`, with one RoCE port. Index 3 of the port's GID table is the only one that can be routed.
+//! It has one card, `mlx5_0`, with one RoCE port. Index 3 of the port's GID table is the only one that can be routed. On request there are more cards,
+//! and ports are on InfiniBand: one subnet, or several that a router joins. Packets to LIDs and GIDs that nobody has are lost, as on a network.
 //!
 //! # Lies
 //! The variable [`VARIABLE`] makes it misbehave: items separated by commas, see [`lies`].
@@ -14,6 +16,7 @@
 //! are objects behind pointers.
 
 mod devx;
+mod infiniband;
 pub mod lies;
 mod mapping;
 mod state;

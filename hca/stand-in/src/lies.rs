@@ -9,7 +9,14 @@
 //! | `cap:FIELD=V` | a capability has that value |
 //! | `vanish:command=1@K` | with the K-th command the card is gone |
 //! | `vanish:wqe=K` | with the K-th work request the card is gone |
-//! | `port:down=1` | the port is down |
+//! | `port:state=N` | ports are in that state (`ibv_port_state`) |
+//! | `port:infiniband=1` | ports are on InfiniBand |
+//! | `port:subnets=N` | card K is on subnet K modulo N, and a router joins them |
+//! | `port:flid=0` | there is no router |
+//! | `port:lmc=N` | each port has 2^N LIDs |
+//! | `port:grh=1` | packets need a global route header |
+//! | `port:sl=N` | only packets of that service level are forwarded |
+//! | `port:lid=N` | ports say that this is their LID |
 //! | `device:none=1` | there is no device |
 //! | `device:foreign=1` | libmlx5 does not drive the device |
 //! | `device:atomics=K` | the device's atomics are of that kind (`ibv_atomic_cap`) |

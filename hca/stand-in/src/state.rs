@@ -16,11 +16,11 @@ use oxshmem_hca::verbs::sys::ibverbs as ib;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::lies::Lies;
-use crate::verbs;
+use crate::{infiniband, verbs};
 
 /// The event queue of completion vector 0.
 pub(crate) const EVENT_QUEUE: u32 = 7;
-/// Entries of the GID table: link-local and global, each as RoCE v1 and v2.
+/// Entries of a RoCE port's GID table: link-local and global, each as RoCE v1 and v2.
 pub(crate) const GIDS: u32 = 4;
 /// The upper half of global GIDs: 2001:db8::/64, for documentation.
 pub(crate) const GLOBAL: u64 = 0x2001_0db8_0000_0000;
@@ -131,6 +131,8 @@ pub(crate) struct Context {
     /// What programs see the end of.
     raw: ib::verbs_context,
     pub(crate) hca: Arc<SoftHca>,
+    /// What its port is, if it is on InfiniBand.
+    pub(crate) infiniband: Option<infiniband::Port>,
     pub(crate) counts: Counts,
     pub(crate) gone: Arc<AtomicBool>,
     events: Arc<OwnedFd>,
@@ -143,8 +145,13 @@ impl Context {
         let faults = lies().number("vanish", "wqe").map_or_else(String::new, |count| format!("die-after={count}"));
         let faults = FaultPlan::from_str(&faults).map_err(|_| libc::EINVAL)?;
         let watched = faults.die_after.is_some();
-        let hca = SoftHca::open(SoftOptions { faults, card_doorbells: true, ..SoftOptions::default() })
-            .map_err(|_| libc::ENOMEM)?;
+        let options = || SoftOptions { faults: faults.clone(), card_doorbells: true, ..SoftOptions::default() };
+        let card = devices().iter().position(|known| std::ptr::eq(&raw const known.raw, device));
+        let card = card.and_then(|card| u16::try_from(card).ok()).ok_or(libc::ENODEV)?;
+        let (hca, infiniband) = match infiniband::open(card, options) {
+            Some(opened) => opened.map(|(hca, port)| (hca, Some(port)))?,
+            None => (SoftHca::open(options()).map_err(|_| libc::ENOMEM)?, None),
+        };
         let events = eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| errno.raw_os_error())?;
         let events = Arc::new(events);
         let gone = Arc::new(AtomicBool::new(false));
@@ -157,7 +164,8 @@ impl Context {
         raw.context.async_fd = events.as_raw_fd();
         raw.context.num_comp_vectors = 1;
         raw.context.abi_compat = std::ptr::without_provenance_mut(usize::MAX);
-        let context = Box::new(Self { raw, hca, counts: Counts::default(), gone, events, watcher: Mutex::new(None) });
+        let (counts, watcher) = (Counts::default(), Mutex::new(None));
+        let context = Box::new(Self { raw, hca, infiniband, counts, gone, events, watcher });
         if watched && let Ok(mut watcher) = context.watcher.lock() {
             *watcher = Some(context.watch());
         }
@@ -229,7 +237,10 @@ impl Context {
 
     /// Entry `index` of the port's GID table, and its kind.
     pub(crate) fn gid(&self, index: u32) -> Option<(Gid, u32)> {
-        let (prefix, low) = self.hca.info().gid.halves();
+        if let Some(port) = self.infiniband {
+            return Some((port.gid(index)?, ib::IBV_GID_TYPE_IB));
+        }
+        let (prefix, low) = self.hca.info().port.gid.halves();
         let prefix = if index < 2 { prefix } else { GLOBAL };
         let kind = if index.is_multiple_of(2) { ib::IBV_GID_TYPE_ROCE_V1 } else { ib::IBV_GID_TYPE_ROCE_V2 };
         (index < GIDS).then_some((Gid::from_halves(prefix, low), kind))
@@ -237,7 +248,7 @@ impl Context {
 
     /// The GID by which the software HCA knows the card that others know by `gid`.
     pub(crate) fn own_gid(&self, gid: Gid) -> Gid {
-        Gid::from_halves(self.hca.info().gid.halves().0, gid.halves().1)
+        Gid::from_halves(self.hca.info().port.gid.halves().0, gid.halves().1)
     }
 }
 

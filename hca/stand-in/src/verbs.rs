@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::null_mut;
 
 use oxshmem_hca::objects::{Mkey, MkeyAttributes, Pd, Umem};
-use oxshmem_hca::provider::{Access, Gid, Provider, UmemSource};
+use oxshmem_hca::provider::{Access, DEFAULT_PKEY, Gid, Provider, UmemSource};
 use oxshmem_hca::verbs::sys::ibverbs as ib;
 use oxshmem_hca::verbs::sys::mlx5dv::{mlx5_wqe_av, mlx5dv_ah};
 use std::sync::Arc;
@@ -98,7 +98,8 @@ pub(crate) extern "C" fn query_port(
     len: usize,
 ) -> c_int {
     // SAFETY: an open context.
-    if let Some(errno) = unsafe { Context::of(context) }.refuses("ibv_query_port") {
+    let own = unsafe { Context::of(context) };
+    if let Some(errno) = own.refuses("ibv_query_port") {
         return errno;
     }
     if port != 1 || len < size_of::<ib::ibv_port_attr>() {
@@ -109,14 +110,41 @@ pub(crate) extern "C" fn query_port(
         attributes.write_bytes(0, 1);
         &mut *attributes
     };
-    let down = lies().number("port", "down").is_some();
-    attributes.state = if down { ib::IBV_PORT_DOWN } else { ib::IBV_PORT_ACTIVE };
+    let state = lies().number("port", "state").and_then(|state| u32::try_from(state).ok());
+    attributes.state = state.unwrap_or(ib::IBV_PORT_ACTIVE);
     (attributes.max_mtu, attributes.active_mtu) = (5, 5);
-    attributes.gid_tbl_len = GIDS as c_int;
     attributes.max_msg_sz = 1 << 30;
-    attributes.pkey_tbl_len = 128;
-    attributes.link_layer = 2;
+    match own.infiniband {
+        Some(port) => port.describe(attributes),
+        None => {
+            attributes.gid_tbl_len = GIDS as c_int;
+            attributes.pkey_tbl_len = 1;
+            attributes.link_layer = 2;
+        }
+    }
     0
+}
+
+/// An entry of the partition key table, in network order.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_query_pkey(context: *mut ib::ibv_context, port: u8, index: c_int, key: *mut u16) -> c_int {
+    // SAFETY: an open context.
+    let own = unsafe { Context::of(context) };
+    if let Some(errno) = own.refuses("ibv_query_pkey") {
+        return errno;
+    }
+    let entry = u16::try_from(index).ok().filter(|_| port == 1).and_then(|index| match own.infiniband {
+        Some(port) => port.pkey(index),
+        None => (index == 0).then_some(DEFAULT_PKEY),
+    });
+    match entry {
+        Some(entry) => {
+            // SAFETY: the caller lets it be written.
+            unsafe { *key = entry.to_be() };
+            0
+        }
+        None => libc::EINVAL,
+    }
 }
 
 /// As the first release had it; nobody who knows of the larger structure calls this.
@@ -140,7 +168,8 @@ pub extern "C" fn _ibv_query_gid_ex(
     match own.gid(index).filter(|_| port == 1 && size >= size_of::<ib::ibv_gid_entry>()) {
         Some((gid, kind)) => {
             let gid = ib::ibv_gid { raw: gid.0 };
-            let value = ib::ibv_gid_entry { gid, gid_index: index, port_num: 1, gid_type: kind, ndev_ifindex: 1 };
+            let ndev_ifindex = u32::from(own.infiniband.is_none());
+            let value = ib::ibv_gid_entry { gid, gid_index: index, port_num: 1, gid_type: kind, ndev_ifindex };
             // SAFETY: the caller lets it be written.
             unsafe { entry.write(value) };
             0
@@ -340,7 +369,7 @@ struct Handle {
     vector: mlx5_wqe_av,
 }
 
-/// Resolves the way to a peer: its hardware address, which follows from its GID.
+/// Resolves the way to a peer: its hardware address, which follows from its GID. On InfiniBand nobody asks.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_create_ah(handle: *mut ib::ibv_pd, attributes: *mut ib::ibv_ah_attr) -> *mut ib::ibv_ah {
     // SAFETY: a domain that is alive, of an open context; the attributes may be read.

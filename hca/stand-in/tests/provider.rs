@@ -62,7 +62,7 @@ mod inner {
     fn open() -> Arc<Mlx5Hca> {
         check_libraries().unwrap();
         assert_eq!(device_names().unwrap(), ["mlx5_0"]);
-        Mlx5Hca::open(&Mlx5Options { device: "mlx5_0", port: 1, gid_index: None }).unwrap()
+        Mlx5Hca::open(&Mlx5Options { device: "mlx5_0", port: 1, gid_index: None, pkey_index: 0 }).unwrap()
     }
 
     /// Memory of a device whose driver exports it as dma-buf, but does not know PCIe mappings.

@@ -5,7 +5,7 @@ use std::os::fd::{FromRawFd as _, OwnedFd};
 use oxshmem::config::{Choice, Config};
 use oxshmem_hca::mlx5::{Mlx5Hca, Mlx5Options};
 use oxshmem_hca::objects::Pd;
-use oxshmem_hca::provider::{Access, DeviceMemory, Provider, UmemSource};
+use oxshmem_hca::provider::{Access, DeviceMemory, LinkLayer, Provider, UmemSource};
 use oxshmem_hca::topology::Card;
 use serde::{Deserialize, Serialize};
 
@@ -73,21 +73,21 @@ impl DeviceMemory for GpuMemory {
 }
 
 /// The probe `card`: opens it, and tries what set-up needs. `gpu` is the GPU that is to post to it.
-pub fn probe(card: &Card, gid_index: Option<u32>, gpu: Option<i32>) {
-    let options = Mlx5Options { device: &card.device, port: card.port.unwrap_or(1), gid_index };
+pub fn probe(card: &Card, gid_index: Option<u32>, pkey_index: u16, gpu: Option<i32>) {
+    let options = Mlx5Options { device: &card.device, port: card.port.unwrap_or(1), gid_index, pkey_index };
     let opened = match Mlx5Hca::open(&options) {
         Ok(opened) => opened,
         Err(error) => return tell(&CardFact::Opened { outcome: Err(error.to_string()) }),
     };
     let (general, _) = opened.capabilities();
-    let info = opened.info();
-    let about = format!(
-        "port {} has MTU {}, GID {}; queues of up to {} blocks",
-        info.port,
-        info.active_mtu.bytes(),
-        info.gid,
-        1u64 << general.log_max_qp_sz
-    );
+    let port = &opened.info().port;
+    let lid = match port.link_layer {
+        LinkLayer::InfiniBand => format!("LID {:#x}, partition key {:#06x}, ", port.lid, port.pkey),
+        LinkLayer::Ethernet => String::new(),
+    };
+    let (number, mtu, gid) = (port.number, port.mtu.bytes(), port.gid);
+    let blocks = 1u64 << general.log_max_qp_sz;
+    let about = format!("port {number} has MTU {mtu}, {lid}GID {gid}; queues of up to {blocks} blocks");
     tell(&CardFact::Opened { outcome: Ok(about) });
     let memory = gpu.filter(|_| cuda::start_quietly()).map(cuda::create);
 
@@ -163,6 +163,9 @@ pub fn arguments(card: &Card, config: &Config, gpu: Option<i32>) -> Vec<String> 
     let mut arguments = vec!["card".to_owned(), card.to_string()];
     if let Choice::Given(index) = config.ib_gid_index() {
         arguments.extend(["--gid-index".to_owned(), index.to_string()]);
+    }
+    if config.ib_pkey_index() != 0 {
+        arguments.extend(["--pkey-index".to_owned(), config.ib_pkey_index().to_string()]);
     }
     if let Some(gpu) = gpu {
         arguments.extend(["--gpu".to_owned(), gpu.to_string()]);

@@ -54,6 +54,9 @@ pub enum Probe {
         /// Entry of the GID table.
         #[arg(long)]
         gid_index: Option<u32>,
+        /// Entry of the partition key table.
+        #[arg(long, default_value_t = 0)]
+        pkey_index: u16,
         /// The GPU that is to post to it.
         #[arg(long)]
         gpu: Option<i32>,
@@ -68,7 +71,7 @@ impl Probe {
             Self::Export { gpu } => cuda::probe_export(*gpu),
             Self::Verbs => libraries::probe(Library::Verbs),
             Self::Mlx5 => libraries::probe(Library::Mlx5),
-            Self::Card { card, gid_index, gpu } => card::probe(card, *gid_index, *gpu),
+            Self::Card { card, gid_index, pkey_index, gpu } => card::probe(card, *gid_index, *pkey_index, *gpu),
         }
     }
 }

@@ -239,6 +239,11 @@ impl Gid {
         layer == LinkLayer::InfiniBand || self.kind == "RoCE v2"
     }
 
+    /// Whether routers of InfiniBand know the way to it, so that it is better than others.
+    fn is_routable(&self, layer: LinkLayer) -> bool {
+        layer == LinkLayer::InfiniBand && oxshmem_hca::provider::Gid(self.address.octets()).flid().is_some()
+    }
+
     /// Whether it may be chosen without being named.
     fn is_default(&self, layer: LinkLayer) -> bool {
         self.serves(layer) && (layer == LinkLayer::InfiniBand || !self.address.is_unicast_link_local())
@@ -324,7 +329,11 @@ fn gid(table: &[Gid], layer: LinkLayer, asked: Choice, wants: Wants) -> Finding 
                 format!("name one of these: {usable}"),
             ),
         },
-        Choice::Auto => match table.iter().find(|gid| gid.is_default(layer)) {
+        Choice::Auto => match table
+            .iter()
+            .find(|gid| gid.is_routable(layer))
+            .or_else(|| table.iter().find(|gid| gid.is_default(layer)))
+        {
             Some(gid) => Finding::ok(PROBE, show(gid)),
             None => Finding::bad(
                 PROBE,
@@ -717,6 +726,10 @@ mod tests {
             results(&gids(&local.root, Some(&topology(&local)), &config(&[]), MUST)),
             [Outcome::Skip, Outcome::Ok]
         );
+        // What routers know goes before what is first.
+        local.add("/sys/class/infiniband/rxe1/ports/1/gids/1 = fec0:0000:0b00:0001:5054:00ff:fe12:3457");
+        let findings = gids(&local.root, Some(&topology(&local)), &config(&[]), MUST);
+        assert!(findings[1].reason.starts_with("entry 1: fec0:0:b00:1:"), "{}", findings[1].reason);
         let bare = Recorded::new(&format!("{port}/state = 4: ACTIVE\n{port}/link_layer = Ethernet"));
         assert!(gids(&bare.root, Some(&topology(&bare)), &config(&[]), AUTO)[0].reason.contains("cannot be read"));
         assert_eq!(results(&gids(&bare.root, None, &config(&[]), MUST)), [Outcome::Skip]);

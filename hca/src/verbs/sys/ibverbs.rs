@@ -157,8 +157,10 @@ const _: () = {
         "Offset of field: __pthread_cond_s::__g_signals",
     ][::core::mem::offset_of!(__pthread_cond_s, __g_signals) - 40usize];
 };
+pub type __u16 = ::core::ffi::c_ushort;
 pub type __u32 = ::core::ffi::c_uint;
 pub type __u64 = ::core::ffi::c_ulonglong;
+pub type __be16 = __u16;
 pub type __be32 = __u32;
 pub type __be64 = __u64;
 pub const IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH: ib_uverbs_advise_mr_advice = 0;
@@ -2831,6 +2833,15 @@ pub struct Ibverbs {
         ) -> ::core::ffi::c_int,
         ::libloading::Error,
     >,
+    pub ibv_query_pkey: Result<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            port_num: u8,
+            index: ::core::ffi::c_int,
+            pkey: *mut __be16,
+        ) -> ::core::ffi::c_int,
+        ::libloading::Error,
+    >,
     pub ibv_alloc_pd: Result<
         unsafe extern "C" fn(context: *mut ibv_context) -> *mut ibv_pd,
         ::libloading::Error,
@@ -2955,6 +2966,7 @@ impl Ibverbs {
         let ibv_query_port = __library.get(b"ibv_query_port\0").map(|sym| *sym);
         let ibv_query_gid = __library.get(b"ibv_query_gid\0").map(|sym| *sym);
         let _ibv_query_gid_ex = __library.get(b"_ibv_query_gid_ex\0").map(|sym| *sym);
+        let ibv_query_pkey = __library.get(b"ibv_query_pkey\0").map(|sym| *sym);
         let ibv_alloc_pd = __library.get(b"ibv_alloc_pd\0").map(|sym| *sym);
         let ibv_dealloc_pd = __library.get(b"ibv_dealloc_pd\0").map(|sym| *sym);
         let ibv_reg_mr_iova2 = __library.get(b"ibv_reg_mr_iova2\0").map(|sym| *sym);
@@ -2983,6 +2995,7 @@ impl Ibverbs {
             ibv_query_port,
             ibv_query_gid,
             _ibv_query_gid_ex,
+            ibv_query_pkey,
             ibv_alloc_pd,
             ibv_dealloc_pd,
             ibv_reg_mr_iova2,
@@ -3102,6 +3115,18 @@ impl Ibverbs {
             .expect(
                 "Expected function, got error.",
             ))(context, port_num, gid_index, entry, flags, entry_size)
+    }
+    pub unsafe fn ibv_query_pkey(
+        &self,
+        context: *mut ibv_context,
+        port_num: u8,
+        index: ::core::ffi::c_int,
+        pkey: *mut __be16,
+    ) -> ::core::ffi::c_int {
+        (self
+            .ibv_query_pkey
+            .as_ref()
+            .expect("Expected function, got error."))(context, port_num, index, pkey)
     }
     pub unsafe fn ibv_alloc_pd(&self, context: *mut ibv_context) -> *mut ibv_pd {
         (self.ibv_alloc_pd.as_ref().expect("Expected function, got error."))(context)

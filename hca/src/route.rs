@@ -1,0 +1,200 @@
+//! How packets get from a port to a peer's: what queue pairs of cards and those of the kernel's verbs have in common.
+
+use crate::objects::QpAddress;
+use crate::provider::{Gid, LinkLayer, PortInfo};
+
+/// The bit of a partition key that tells a full member, whom limited members hear.
+const FULL_MEMBER: u16 = 1 << 15;
+
+/// The way to a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Route {
+    /// Where packets go within the own InfiniBand subnet: the peer's LID, or that of a router; 0 on Ethernet.
+    pub(crate) dlid: u16,
+    /// Whether packets carry a global route header.
+    pub(crate) global: bool,
+}
+
+/// Why there is no way to a peer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RouteError {
+    /// Ports of different networks.
+    #[error(
+        "{device} port {port} is on {here}, the peer's port on {there}: let every PE use devices of one network (OXSHMEM_HCA=mlx5:DEVICE or \
+         verbs:DEVICE, OXSHMEM_HCA_DEVICES)"
+    )]
+    Networks {
+        /// The device.
+        device: String,
+        /// The port.
+        port: u8,
+        /// Network here.
+        here: &'static str,
+        /// Network there.
+        there: &'static str,
+    },
+    /// InfiniBand subnets that no router joins, as far as can be told.
+    #[error(
+        "{device} port {port} ({here}) and the peer's port ({there}) are on different InfiniBand subnets, and the peer's GID has no FLID, by which \
+         a router is reached: let every PE use devices of one subnet (OXSHMEM_HCA_DEVICES), or name entries of the GID table that have one \
+         (OXSHMEM_IB_GID_INDEX)"
+    )]
+    Subnets {
+        /// The device.
+        device: String,
+        /// The port.
+        port: u8,
+        /// GID here.
+        here: Gid,
+        /// GID there.
+        there: Gid,
+    },
+    /// Partition keys that do not go together.
+    #[error(
+        "{device} port {port} has partition key {here:#06x} at OXSHMEM_IB_PKEY_INDEX, the peer's port {there:#06x}: {fault}; name entries of one \
+         partition, at most one end a limited member, or let the subnet manager make them so"
+    )]
+    Partitions {
+        /// The device.
+        device: String,
+        /// The port.
+        port: u8,
+        /// Key here.
+        here: u16,
+        /// Key there.
+        there: u16,
+        /// What is wrong.
+        fault: &'static str,
+    },
+}
+
+/// What tells the subnet of a GID: its upper half, less the FLID.
+fn subnet(gid: Gid) -> u64 {
+    gid.halves().0 & if gid.flid().is_some() { !0xffff_0000 } else { u64::MAX }
+}
+
+fn name(layer: LinkLayer) -> &'static str {
+    match layer {
+        LinkLayer::InfiniBand => "InfiniBand",
+        LinkLayer::Ethernet => "Ethernet (RoCE)",
+    }
+}
+
+/// The way from a port of `device` to a peer: by GID on Ethernet, by LID within an InfiniBand subnet, by both between subnets.
+pub(crate) fn route(device: &str, own: &PortInfo, peer: &QpAddress) -> Result<Route, RouteError> {
+    let (device, port) = (|| device.to_owned(), own.number);
+    if peer.link_layer != own.link_layer {
+        let (here, there) = (name(own.link_layer), name(peer.link_layer));
+        return Err(RouteError::Networks { device: device(), port, here, there });
+    }
+    let fault = if (own.pkey ^ peer.pkey) & !FULL_MEMBER != 0 {
+        Some("they are of different partitions")
+    } else if (own.pkey | peer.pkey) & FULL_MEMBER == 0 {
+        Some("limited members of a partition do not hear each other")
+    } else {
+        None
+    };
+    if let Some(fault) = fault {
+        return Err(RouteError::Partitions { device: device(), port, here: own.pkey, there: peer.pkey, fault });
+    }
+    if own.link_layer == LinkLayer::Ethernet {
+        return Ok(Route { dlid: 0, global: true });
+    }
+    if subnet(own.gid) != subnet(peer.gid) {
+        let dlid = peer.gid.flid();
+        let none = || RouteError::Subnets { device: device(), port, here: own.gid, there: peer.gid };
+        return Ok(Route { dlid: dlid.ok_or_else(none)?, global: true });
+    }
+    // Functions of one card may share a LID, and are told apart by their GIDs.
+    let shared = own.lid == peer.lid && own.gid != peer.gid;
+    Ok(Route { dlid: peer.lid, global: own.grh_required || shared })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::provider::Mtu;
+
+    pub(crate) fn port(link_layer: LinkLayer) -> PortInfo {
+        PortInfo {
+            number: 2,
+            link_layer,
+            mtu: Mtu::B4096,
+            lid: 7,
+            pkey: 0xffff,
+            gid_index: 3,
+            gid: Gid::from_halves(0xfe80 << 48, 1),
+            grh_required: false,
+        }
+    }
+
+    pub(crate) fn peer(link_layer: LinkLayer, prefix: u64) -> QpAddress {
+        let gid = Gid::from_halves(prefix, 9);
+        QpAddress { qpn: 0x41, gid, lid: 0x1234, pkey: 0xffff, mac: [0; 6], mtu: Mtu::B4096, link_layer }
+    }
+
+    const LOCAL: u64 = 0xfe80 << 48;
+
+    #[test]
+    fn a_lid_leads_to_a_peer_of_the_subnet() {
+        let own = port(LinkLayer::InfiniBand);
+        let by_lid = Ok(Route { dlid: 0x1234, global: false });
+        let both = Ok(Route { dlid: 0x1234, global: true });
+        let near = peer(LinkLayer::InfiniBand, LOCAL);
+        assert_eq!(route("x", &own, &near), by_lid);
+        assert_eq!(route("x", &PortInfo { grh_required: true, ..own }, &near), both);
+        assert_eq!(route("x", &PortInfo { lid: 0x1234, ..own }, &near), both);
+        // The own port.
+        let own_address = QpAddress { gid: own.gid, lid: own.lid, ..near };
+        assert_eq!(route("x", &own, &own_address), Ok(Route { dlid: 7, global: false }));
+        // FLIDs are no part of the subnet's number.
+        let own = PortInfo { gid: Gid::from_halves(0xfec0_0000_0100_0001, 1), ..own };
+        assert_eq!(route("x", &own, &peer(LinkLayer::InfiniBand, 0xfec0_0000_0200_0001)), by_lid);
+    }
+
+    #[test]
+    fn a_router_leads_to_other_subnets() {
+        let own = port(LinkLayer::InfiniBand);
+        let far = peer(LinkLayer::InfiniBand, 0xfec0_0000_0200_0001);
+        assert_eq!(route("x", &own, &far), Ok(Route { dlid: 0x200, global: true }));
+        for prefix in [0xfec0_0000_0000_0001, 0xfd00_0000_0200_0001] {
+            let refused = route("mlx5_1", &own, &peer(LinkLayer::InfiniBand, prefix));
+            assert!(matches!(refused, Err(RouteError::Subnets { .. })), "{prefix:#x}: {refused:?}");
+        }
+    }
+
+    #[test]
+    fn a_gid_leads_to_a_peer_on_ethernet() {
+        let own = port(LinkLayer::Ethernet);
+        for prefix in [LOCAL, 0x2001 << 48] {
+            assert_eq!(route("x", &own, &peer(LinkLayer::Ethernet, prefix)), Ok(Route { dlid: 0, global: true }));
+        }
+        let refused = route("x", &own, &peer(LinkLayer::InfiniBand, LOCAL)).map_err(|error| error.to_string());
+        let text = "x port 2 is on Ethernet (RoCE), the peer's port on InfiniBand: ";
+        assert!(refused.as_ref().is_err_and(|error| error.starts_with(text)), "{refused:?}");
+    }
+
+    #[test]
+    fn partitions_separate_ports() {
+        let between = |here, there| {
+            let own = PortInfo { pkey: here, ..port(LinkLayer::InfiniBand) };
+            let peer = QpAddress { pkey: there, ..peer(LinkLayer::InfiniBand, LOCAL) };
+            route("mlx5_1", &own, &peer).map_err(|error| error.to_string())
+        };
+        for (here, there) in [(0xffff, 0xffff), (0x8001, 0x8001), (0x8001, 1), (1, 0x8001)] {
+            assert!(between(here, there).is_ok(), "{here:#x} {there:#x}");
+        }
+        for (here, there, text) in [
+            (
+                0xffff,
+                0x8001,
+                "mlx5_1 port 2 has partition key 0xffff at OXSHMEM_IB_PKEY_INDEX, the peer's port 0x8001: they are of",
+            ),
+            (1, 1, "0x0001: limited members of a partition do not hear each other; name entries"),
+        ] {
+            let refused = between(here, there);
+            assert!(refused.as_ref().is_err_and(|error| error.contains(text)), "{refused:?}");
+        }
+    }
+}
