@@ -27,6 +27,11 @@ fn what_is_missing_is_said_and_everything_is_packed() {
     }
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hardware-check");
     let _ = std::fs::remove_dir_all(&out);
+    // What an earlier run has left.
+    let old = out.join("old.log");
+    std::fs::create_dir_all(&out).unwrap();
+    std::fs::write(&old, "").unwrap();
+    std::fs::File::options().write(true).open(&old).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
     // A card that no machine of the tests has: nothing but the doctor runs.
     let ended = check(&out, "cpu-ibgda-mlx5").env("OXSHMEM_DEVICE", "cpu").output().unwrap();
     let said = text(&ended);
@@ -41,12 +46,17 @@ fn what_is_missing_is_said_and_everything_is_packed() {
     }
     let summary = read("summary.md");
     assert!(summary.contains("| doctor | 1 | 0 | 0 |"), "{summary}");
-    assert!(summary.contains("* cpu-ibgda-mlx5, path: no usable ConnectX or BlueField in this machine"), "{summary}");
+    assert!(summary.contains("* cpu-ibgda-mlx5: no usable ConnectX or BlueField in this machine"), "{summary}");
+    assert!(summary.contains("\n* machine: Linux ") && summary.contains("\n* doctor: ready: "), "{summary}");
+    let steps = read("steps.log");
+    assert!(steps.starts_with("doctor: exit status 0, ") && steps.contains("/oxshmem-info doctor\n"), "{steps}");
     let listed = Command::new("tar").arg("-tzf").arg(out.with_file_name("hardware-check.tar.gz")).output().unwrap();
     let listed = text(&listed);
-    for name in ["summary.md", "doctor.log", "doctor.json", "configuration.json", "figures.json", "results.json"] {
-        assert!(listed.contains(&format!("hardware-check/{name}")), "{listed}");
-    }
+    let mut names: Vec<&str> = listed.lines().filter_map(|line| line.strip_prefix("hardware-check/")).collect();
+    names.sort_unstable();
+    let expected =
+        ["configuration.json", "doctor.json", "doctor.log", "figures.json", "results.json", "steps.log", "summary.md"];
+    assert_eq!(names, expected);
 
     // A doctor that finds the machine not ready fails the check.
     let ended = check(&out, "cpu-ibgda-mlx5").env("OXSHMEM_HCA", "verbs:no_such_card").output().unwrap();

@@ -46,6 +46,9 @@ const FIGURES: [(&str, &[&str], &[&str]); 6] = [
 ];
 const BRIEFLY: [&str; 8] = ["-n", "4", "-w", "1", "-c", "1", "-t", "32"];
 
+/// The item of a path that is not to be had, or does not work at all.
+const PATH: &str = "path";
+
 /// A path between PEs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Route {
@@ -98,17 +101,17 @@ fn lacks(route: Route, about: &Value) -> Option<String> {
     }
 }
 
-/// Runs the check, and packs what it found.
-pub fn check(runner: &Runner, report: &mut Report, only: &str) -> Result<(), String> {
+/// Runs the check, and packs what it found; the archive.
+pub fn check(runner: &Runner, report: &mut Report, only: &str) -> Result<PathBuf, String> {
     let begun = Instant::now();
     let info = runner.program("oxshmem-info").ok_or("oxshmem-info is not beside this program")?;
-    let about = examine(runner, report, &info);
+    let (about, verdict_of_doctor) = examine(runner, report, &info);
     let mut figures = Vec::new();
     for route in routes().into_iter().filter(|route| route.name().contains(only)) {
         let mut group = Group { part: "hardware", name: route.name(), ..Group::default() };
         let obstacle = lacks(route, &about).map(Status::Skipped).or_else(|| probe(runner, route, &mut group));
         match obstacle {
-            Some(status) => group.items.push(Item { name: "path".to_owned(), status }),
+            Some(status) => group.items.push(Item { name: PATH.to_owned(), status }),
             None => {
                 // How PEs reach each other, and what was tried for that; in the log.
                 let step = Step::new(format!("{}-paths", route.name()), &info).args(["paths"]);
@@ -128,19 +131,18 @@ pub fn check(runner: &Runner, report: &mut Report, only: &str) -> Result<(), Str
         std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
     };
     write("figures.json", format!("{:#}\n", Value::Array(figures.clone())))?;
-    write("summary.md", summary(report, &about, &figures))?;
+    write("summary.md", summary(report, &about, &verdict_of_doctor, &figures))?;
     report.write(&runner.out.join("results.json"))?;
-    let archive = pack(&runner.out)?;
-    say(&format!("\n{} has everything: attach it to a report", archive.display()));
-    Ok(())
+    pack(runner)
 }
 
-/// Runs the doctor, and keeps what it and `oxshmem-info` say; the latter's answer.
-fn examine(runner: &Runner, report: &mut Report, info: &Path) -> Value {
+/// Runs the doctor, and keeps what it and `oxshmem-info` say; the latter's answer, and the doctor's last line.
+fn examine(runner: &Runner, report: &mut Report, info: &Path) -> (Value, String) {
     let mut group = Group { part: "hardware", name: "doctor".to_owned(), ..Group::default() };
     let ended = runner.run(&Step::new("doctor", info).args(["doctor"]));
     say(ended.text.trim_end());
     group.seconds = ended.seconds;
+    let last = ended.text.lines().next_back().unwrap_or("it said nothing").to_owned();
     let verdict = match ended.text.lines().find(|line| line.starts_with("FAIL")) {
         Some(line) if !ended.good => Status::Failed(line.to_owned()),
         _ => verdict(&ended),
@@ -154,7 +156,7 @@ fn examine(runner: &Runner, report: &mut Report, info: &Path) -> Value {
         // What is not written is missed in the archive, and nothing else depends on it.
         let _ = std::fs::rename(runner.out.join(format!("{name}-json.log")), runner.out.join(format!("{name}.json")));
     }
-    about
+    (about, last)
 }
 
 fn environment(step: Step, route: Route) -> Step {
@@ -251,20 +253,38 @@ fn best(figures: &[Value]) -> String {
 }
 
 /// The report for people who get the archive.
-fn summary(report: &Report, about: &Value, figures: &[Value]) -> String {
+fn summary(report: &Report, about: &Value, doctor: &str, figures: &[Value]) -> String {
     let mut text = String::from("# Hardware check\n\n");
     let text_of = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let (machine, devices) = (report.machine(), &about["devices"]);
+    let device_code = match about["build"]["cuda"].as_str() {
+        Some(release) => format!("with device code by CUDA {release}"),
+        None => "without device code for GPUs".to_owned(),
+    };
     // Writing to a string cannot fail.
     let _ = writeln!(
         text,
-        "OxSHMEM {}, built with CUDA {}.\n",
+        "OxSHMEM {} ({}), built {device_code}.\n\n* machine: Linux {}, {} processors, {}",
         text_of(&about["version"]),
-        text_of(&about["build"]["cuda"])
+        match machine["built_from"].as_str() {
+            None | Some("") => "commit unknown",
+            Some(commit) => commit,
+        },
+        text_of(&machine["kernel"]),
+        machine["processors"],
+        text_of(&machine["processor"]),
     );
-    for gpu in about["devices"]["gpus"].as_array().into_iter().flatten() {
+    let (gpus, cards) = (devices["gpus"].as_array(), devices["cards"].as_array());
+    for gpu in gpus.into_iter().flatten() {
         let _ = writeln!(text, "* GPU {}: {}, {}", gpu["ordinal"], text_of(&gpu["name"]), text_of(&gpu["pci"]));
     }
-    for card in about["devices"]["cards"].as_array().into_iter().flatten() {
+    if let Some(driver) = machine["driver"].as_str().filter(|driver| !driver.is_empty()) {
+        let _ = writeln!(text, "* {driver}");
+    }
+    if gpus.is_none_or(Vec::is_empty) {
+        let _ = writeln!(text, "* no GPU: {}", devices["no_gpu"].as_str().unwrap_or("none is seen"));
+    }
+    for card in cards.into_iter().flatten() {
         let _ = writeln!(
             text,
             "* card {}: {}, firmware {}",
@@ -273,13 +293,18 @@ fn summary(report: &Report, about: &Value, figures: &[Value]) -> String {
             text_of(&card["firmware"])
         );
     }
+    if cards.is_none_or(Vec::is_empty) {
+        text.push_str("* no RDMA card\n");
+    }
+    let _ = writeln!(text, "* doctor: {doctor}");
     let _ = write!(text, "\n| path | passed | failed | skipped | s |\n|---|---|---|---|---|\n");
     for (group, (passed, failed, skipped)) in report.counted() {
         let _ = writeln!(text, "| {} | {passed} | {failed} | {skipped} | {:.1} |", group.name, group.seconds);
     }
     text += &best(figures);
     for (title, failed) in [("Failed", true), ("Skipped", false)] {
-        let mut lines = Vec::new();
+        // Often one reason holds for several paths.
+        let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
         for (group, item) in report.items() {
             let how = match &item.status {
                 Status::Failed(how) if failed => how,
@@ -287,27 +312,43 @@ fn summary(report: &Report, about: &Value, figures: &[Value]) -> String {
                 _ => continue,
             };
             let first = how.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
-            lines.push(format!("* {}, {}: {first}", group.name, item.name));
+            let what = if item.name == PATH { group.name.clone() } else { format!("{} {}", group.name, item.name) };
+            match reasons.iter_mut().find(|(reason, _)| *reason == first) {
+                Some((_, whats)) => whats.push(what),
+                None => reasons.push((first, vec![what])),
+            }
         }
+        let lines = reasons.iter().map(|(reason, whats)| format!("* {}: {reason}\n", whats.join(", ")));
+        let lines: String = lines.collect();
         if !lines.is_empty() {
-            let _ = write!(text, "\n## {title}\n\n{}\n", lines.join("\n"));
+            let _ = write!(text, "\n## {title}\n\n{lines}");
         }
     }
     let _ = writeln!(
         text,
-        "\n{} figures are in `figures.json`; what the doctor said is in `doctor.log` and `doctor.json`, the configuration in `configuration.json`, \
-         the output of each step in the log of its name.",
+        "\n## Files\n\n{} figures are in `figures.json`, of runs that are kept short: they show whether a path works as it should, and are no measurement \
+         of what it can do. Every result is in `results.json`, what the doctor said in `doctor.log` and `doctor.json`, the configuration in \
+         `configuration.json`. `steps.log` has the command of each step, how it ended and how long it took; the log of its name has what it wrote, \
+         which is nothing if a test of conformance passes.",
         figures.len()
     );
     text
 }
 
-/// Packs the folder of results beside it.
-fn pack(out: &Path) -> Result<PathBuf, String> {
+/// Packs the results of this run, and nothing that an earlier one has left, beside their folder.
+fn pack(runner: &Runner) -> Result<PathBuf, String> {
+    let out = &runner.out;
+    let files = runner.written().map_err(|error| format!("{}: {error}", out.display()))?;
     let name = out.file_name().ok_or("the folder for results has no name")?;
     let folder = out.parent().unwrap_or(Path::new("/"));
     let archive = folder.join(format!("{}.tar.gz", name.to_string_lossy()));
-    let ended = Command::new("tar").arg("-czf").arg(&archive).arg("-C").arg(folder).arg(name).output();
+    let ended = Command::new("tar")
+        .arg("-czf")
+        .arg(&archive)
+        .arg("-C")
+        .arg(folder)
+        .args(files.iter().map(|file| Path::new(name).join(file)))
+        .output();
     match ended {
         Ok(output) if output.status.success() => Ok(archive),
         Ok(output) => Err(format!("tar: {}", String::from_utf8_lossy(&output.stderr).trim())),

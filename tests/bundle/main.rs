@@ -63,18 +63,23 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
     let runner = Runner::new(&arguments.out, arguments.limit.map_or(usual, Duration::from_secs))?;
     let mut report = Report::new(&runner);
     say(report.heading());
+    let mut archive = None;
     for part in parts {
         match part {
             Part::Tests => parts::tests(&runner, &mut report, arguments.jobs, &arguments.only),
             Part::Perftests => parts::perftests(&runner, &mut report, &arguments.only),
             Part::Compare => parts::compare(&runner, &mut report, &arguments.only),
             Part::Sanitize => parts::sanitize(&runner, &mut report, &arguments.only),
-            Part::HardwareCheck => hardware::check(&runner, &mut report, &arguments.only)?,
+            Part::HardwareCheck => archive = Some(hardware::check(&runner, &mut report, &arguments.only)?),
         }
         // Also what an interrupted run has found is kept.
         report.write(&arguments.out.join("results.json"))?;
     }
     say(&format!("\n{}\nresults: {}", report.table(), arguments.out.join("results.json").display()));
+    if let Some(archive) = archive {
+        let summary = arguments.out.join("summary.md");
+        say(&format!("summary: {}\n{} has everything: attach it to a report", summary.display(), archive.display()));
+    }
     Ok(report.is_good())
 }
 

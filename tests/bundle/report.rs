@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
+use std::process::Command;
 use std::time::SystemTime;
 
 use cudarc::driver::{CudaContext, result};
@@ -52,6 +53,8 @@ pub struct Report {
     heading: String,
     gpus: usize,
     groups: Vec<Group>,
+    /// Why something was skipped, as it was printed last.
+    reason: String,
 }
 
 /// Names and memory of the GPUs, and the driver's CUDA version; or why there are none.
@@ -75,10 +78,23 @@ fn gpus() -> Result<(Vec<(String, usize)>, String), String> {
     Ok((found, driver.lines().next().unwrap_or("unknown driver").to_owned()))
 }
 
+/// The commit of the folder that these programs were built in; they are no bundle then.
+fn checked_out() -> String {
+    let git = Command::new("git").args(["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty"]).output();
+    git.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
+}
+
+/// The processor's name, where the kernel tells it.
+fn processor() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    name.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
+}
+
 impl Report {
     /// Looks at the machine and the bundle.
     pub fn new(runner: &Runner) -> Self {
-        let built = std::fs::read_to_string(runner.bundle.join("built-from")).unwrap_or_default();
+        let built = std::fs::read_to_string(runner.bundle.join("built-from")).unwrap_or_else(|_| checked_out());
         let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         let (gpus, driver, heading) = match gpus() {
             Ok((gpus, driver)) => {
@@ -89,8 +105,21 @@ impl Report {
             Err(reason) => (Vec::new(), String::new(), reason),
         };
         let listed: Vec<Value> = gpus.iter().map(|(name, bytes)| json!({ "name": name, "bytes": bytes })).collect();
-        let machine = json!({ "gpus": listed, "driver": driver, "built_from": built.trim(), "unix_time": seconds });
-        Self { machine, heading, gpus: gpus.len(), groups: Vec::new() }
+        let machine = json!({
+            "gpus": listed,
+            "driver": driver,
+            "kernel": std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim(),
+            "processor": processor(),
+            "processors": std::thread::available_parallelism().map_or(0, usize::from),
+            "built_from": built.trim(),
+            "unix_time": seconds,
+        });
+        Self { machine, heading, gpus: gpus.len(), groups: Vec::new(), reason: String::new() }
+    }
+
+    /// The machine, and what the programs were built from, for programs.
+    pub fn machine(&self) -> &Value {
+        &self.machine
     }
 
     /// The machine, for people.
@@ -120,9 +149,12 @@ impl Report {
             if let Status::Skipped(reason) = &item.status
                 && !reasons.contains(&reason.as_str())
             {
-                say(&format!("    skipped: {reason}"));
+                say(&format!("    skipped: {}", if *reason == self.reason { "as above" } else { reason }));
                 reasons.push(reason);
             }
+        }
+        if let Some(reason) = reasons.last() {
+            self.reason = (*reason).to_owned();
         }
         self.groups.push(group);
     }

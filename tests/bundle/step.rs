@@ -1,13 +1,18 @@
 //! One program that is run, with a time limit and a log.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::fs::File;
+use std::io::Write as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::process::{Pid, Signal, kill_process_group};
+
+/// The list of steps, among their logs.
+const STEPS: &str = "steps.log";
 
 /// Where programs are, where logs go, and how long a program may take.
 #[derive(Debug)]
@@ -17,6 +22,8 @@ pub struct Runner {
     /// Results and logs.
     pub out: PathBuf,
     limit: Duration,
+    /// When the run began.
+    begun: SystemTime,
 }
 
 /// A program, its arguments and its environment.
@@ -26,6 +33,17 @@ pub struct Step {
     program: PathBuf,
     args: Vec<OsString>,
     env: Vec<(String, OsString)>,
+}
+
+impl fmt::Display for Step {
+    /// As a shell takes it, as long as nothing has to be quoted.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, value) in &self.env {
+            write!(f, "{name}={} ", value.to_string_lossy())?;
+        }
+        write!(f, "{}", self.program.display())?;
+        self.args.iter().try_for_each(|argument| write!(f, " {}", argument.to_string_lossy()))
+    }
 }
 
 /// How a step ended.
@@ -72,7 +90,10 @@ impl Runner {
         let bundle = program.parent().unwrap_or(Path::new("/")).to_owned();
         let failed = |error: std::io::Error| format!("{}: {error}", out.display());
         std::fs::create_dir_all(out).map_err(failed)?;
-        Ok(Self { bundle, out: out.canonicalize().map_err(failed)?, limit })
+        let out = out.canonicalize().map_err(failed)?;
+        // Of this run alone.
+        File::create(out.join(STEPS)).map_err(failed)?;
+        Ok(Self { bundle, out, limit, begun: SystemTime::now() })
     }
 
     /// A program of the bundle, or one that was built beside this, if it is there.
@@ -91,7 +112,27 @@ impl Runner {
         };
         // A log that cannot be read is empty: `how` tells what went wrong.
         let text = std::fs::read(&log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
-        Ended { good: status == Some(0), how, status, text, seconds: begin.elapsed().as_secs_f64() }
+        let seconds = begin.elapsed().as_secs_f64();
+        if let Ok(mut steps) = File::options().append(true).open(self.out.join(STEPS)) {
+            // For people; what counts is in the report.
+            let _ = writeln!(steps, "{}: {how}, {seconds:.1} s: {step}", step.name);
+        }
+        Ended { good: status == Some(0), how, status, text, seconds }
+    }
+
+    /// Names of the files in the folder of results that were written in this run, in order. A second is left for file systems that keep no parts of it.
+    pub fn written(&self) -> std::io::Result<Vec<OsString>> {
+        let since = self.begun - Duration::from_secs(1);
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(&self.out)? {
+            let entry = entry?;
+            let about = entry.metadata()?;
+            if about.is_file() && about.modified()? >= since {
+                names.push(entry.file_name());
+            }
+        }
+        names.sort();
+        Ok(names)
     }
 
     fn start(&self, step: &Step, log: &Path) -> std::io::Result<Child> {
