@@ -379,6 +379,18 @@ mod tests {
     }
 
     #[test]
+    fn a_device_that_is_named_is_as_far_as_the_tree_says() {
+        let tree = Tree::new("named", include_str!("fixtures/hgx-4-cards.txt"));
+        let topology = tree.topology();
+        let gpu = Place::Pci("0000:0e:00.0".into());
+        let distances = ["mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3", "mlx5_9"].map(|name| topology.distance_to(&gpu, name));
+        let far = Distance::System;
+        assert_eq!(distances, [Distance::Bridges(3), far, far, far, Distance::Unknown]);
+        let tree = Tree::new("named-single", include_str!("fixtures/single-card.txt"));
+        assert_eq!(tree.topology().distance_to(&Place::Pci("0000:42:00.0".into()), "mlx5_0"), Distance::HostBridge);
+    }
+
+    #[test]
     fn one_card_is_for_everybody() {
         let tree = Tree::new("single-card", include_str!("fixtures/single-card.txt"));
         let topology = tree.topology();
