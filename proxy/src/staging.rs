@@ -5,7 +5,7 @@
 //! take turns. A slot is free again when the card has read it, which the completion of the piece says.
 //!
 //! Staging is a matter of speed alone: every piece could be posted from its source as well. So copies that do not get through are given up
-//! ([`Pool::give_up`]), and until the last of them has ended after all, nothing is staged.
+//! ([`Engine::give_up_copies`](crate::engine::Engine::give_up_copies)), and until the last of them has ended after all, nothing is staged.
 
 use std::collections::VecDeque;
 
