@@ -58,9 +58,7 @@ pub enum FaultKind {
         pe: i32,
     },
     /// A wait outlasted its deadline.
-    #[error(
-        "no end after {timeout_ms} ms, waiting at {address:#x} for PE {pe}; if the peer is only slow, raise OXSHMEM_TIMEOUT"
-    )]
+    #[error("no end after {timeout_ms} ms, waiting at {address:#x} for PE {pe}; {}", Ending(lost))]
     Timeout {
         /// The deadline in milliseconds.
         timeout_ms: u64,
@@ -68,6 +66,8 @@ pub enum FaultKind {
         address: u64,
         /// The peer; the own PE if it could be any.
         pe: i32,
+        /// The peers to which the network is lost, and why: what was waited for may have been on its way there.
+        lost: Vec<(u32, String)>,
     },
     /// The HCA completed a work request with an error.
     #[error(
@@ -140,6 +140,21 @@ pub enum FaultKind {
         /// The code.
         code: u32,
     },
+}
+
+/// Why a wait may have had no end.
+struct Ending<'a>(&'a [(u32, String)]);
+
+impl fmt::Display for Ending<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("if the peer is only slow, raise OXSHMEM_TIMEOUT");
+        }
+        for (i, (pe, why)) in self.0.iter().enumerate() {
+            write!(f, "{}the connection to PE {pe} is lost ({why})", if i == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
 }
 
 struct Place([u32; 3], [u32; 3]);
@@ -232,7 +247,7 @@ fn opcode(opcode: u64) -> String {
     }
 }
 
-fn syndrome(syndrome: u32) -> String {
+pub(crate) fn syndrome(syndrome: u32) -> String {
     let name = match syndrome {
         0x01 => "local length error",
         0x02 => "local QP operation error",
@@ -259,7 +274,7 @@ impl DeviceFault {
             1 => FaultKind::PeOutOfRange { pe, last: n_pes - 1 },
             2 => FaultKind::AddressOutsideHeap { address, bytes: length, pe },
             3 => FaultKind::Unaligned { address, bytes: length, pe },
-            4 => FaultKind::Timeout { timeout_ms: timeout_ns / 1_000_000, address, pe },
+            4 => FaultKind::Timeout { timeout_ms: timeout_ns / 1_000_000, address, pe, lost: Vec::new() },
             5 => FaultKind::Completion {
                 pe,
                 qpn: record.qpn,

@@ -171,6 +171,19 @@ fn an_error_completion_names_what_failed() {
 }
 
 #[test]
+fn a_wait_that_has_no_end_names_lost_connections() {
+    for transport in [Transport::Ibgda, Transport::Ibrc] {
+        let job = Job::new(PE, "lost_barrier", 2).transport(transport).env("OXSHMEM_SOFT_FAULTS", "error=0x15@qp*:0");
+        let outcome = job.env("OXSHMEM_TIMEOUT", "3s").passes();
+        for pe in 0..2 {
+            let text = stdout(&outcome, pe);
+            let lost = format!("the connection to PE {} is lost (transport retry counter exceeded", 1 - pe);
+            assert!(text.contains("no end after 3000 ms") && text.contains(&lost), "{transport:?}: {text}");
+        }
+    }
+}
+
+#[test]
 fn a_malformed_fault_plan_is_refused() {
     let outcome = Job::new(PE, "typed", 2).transport(Transport::Ibgda).env("OXSHMEM_SOFT_FAULTS", "reorder=2").run();
     let text = oxshmem_tests::transcript(&outcome);

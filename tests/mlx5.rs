@@ -281,6 +281,13 @@ fn packets_that_get_lost_on_infiniband_are_reported() {
             job.env("OXSHMEM_IB_TIMEOUT", "8").env("OXSHMEM_IB_HOP_LIMIT", hops).passes();
         }
     }
+    for (transport, why) in
+        [(Transport::Ibgda, "a queue pair is in error"), (Transport::Ibrc, "transport retry counter")]
+    {
+        let job = two_cards("lost_barrier", transport, "port:lid=0xafff").env("OXSHMEM_TIMEOUT", "3s");
+        let text = transcript(&job.env("OXSHMEM_IB_TIMEOUT", "8").passes());
+        assert!(text.contains(&format!("the connection to PE 1 is lost ({why}")), "{text}");
+    }
 }
 
 #[test]

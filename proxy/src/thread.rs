@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use oxshmem_hca::idle::{Idler, Patience};
 
 use crate::block::Block;
-use crate::engine::{CHAIN, Engine};
+use crate::engine::{CHAIN, Engine, Fault};
 use crate::parking::{self, PROXIES};
 use crate::ring::{RawWords, Reader};
 use crate::staging::{Copied, Copier};
@@ -55,6 +55,17 @@ pub struct Counters {
     pub given_up: u64,
 }
 
+/// What failed first at a peer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lost {
+    /// The peer.
+    pub pe: u32,
+    /// As [`Fault::syndrome`].
+    pub syndrome: u32,
+    /// What is known beyond the syndrome.
+    pub reason: Option<String>,
+}
+
 #[derive(Debug, Default)]
 struct Shared {
     stop: AtomicBool,
@@ -64,12 +75,20 @@ struct Shared {
     naps: AtomicU64,
     copies: AtomicU64,
     given_up: AtomicU64,
-    explanations: Mutex<Vec<(u32, String)>>,
+    lost: Mutex<Vec<Lost>>,
 }
 
 impl Shared {
-    fn explanations(&self) -> MutexGuard<'_, Vec<(u32, String)>> {
-        self.explanations.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lost(&self) -> MutexGuard<'_, Vec<Lost>> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers a failure, if it is the first at its peer.
+    fn lose(&self, fault: &Fault, reason: Option<String>) {
+        let mut lost = self.lost();
+        if lost.iter().all(|known| known.pe != fault.pe) {
+            lost.push(Lost { pe: fault.pe, syndrome: fault.syndrome, reason });
+        }
     }
 }
 
@@ -143,10 +162,10 @@ impl Proxy {
         }
     }
 
-    /// Why the first failure at `pe` happened, beyond its syndrome.
+    /// The peers with a failed queue pair, and what failed first.
     #[must_use]
-    pub fn explanation(&self, pe: u32) -> Option<String> {
-        self.shared.explanations().iter().find(|(known, _)| *known == pe).map(|(_, text)| text.clone())
+    pub fn lost(&self) -> Vec<Lost> {
+        self.shared.lost().clone()
     }
 }
 
@@ -232,8 +251,7 @@ impl Pump {
             let faults = self.engine.faults().len();
             self.engine.copied(&copied);
             if let (Some(fault), Err(reason)) = (self.engine.faults().get(faults), copied.outcome) {
-                let text = format!("the source cannot be copied to host memory: {reason}");
-                self.shared.explanations().push((fault.pe, text));
+                self.shared.lose(fault, Some(format!("the source cannot be copied to host memory: {reason}")));
             }
         }
         if worked || !self.engine.awaits_copies() {
@@ -300,9 +318,7 @@ impl Pump {
         for acknowledgement in {
             let new = &self.engine.faults()[self.known_faults..];
             for fault in new {
-                if let Some(text) = self.broken.clone().or_else(|| self.backend.explain(fault.qp)) {
-                    self.shared.explanations().push((fault.pe, text));
-                }
+                self.shared.lose(fault, self.broken.clone().or_else(|| self.backend.explain(fault.qp)));
                 self.block.publish_fault(fault, self.qpns.get(fault.qp as usize).copied().unwrap_or(0));
             }
             self.known_faults = self.engine.faults().len();

@@ -11,7 +11,7 @@ use oxshmem_proxy::descriptor::{Descriptor, Request};
 use oxshmem_proxy::engine::{Engine, EngineOptions};
 use oxshmem_proxy::ring::write_slot;
 use oxshmem_proxy::staging::{Copied, Copier, CopyRequest, Staging};
-use oxshmem_proxy::thread::{Pace, Proxy};
+use oxshmem_proxy::thread::{Lost, Pace, Proxy};
 use oxshmem_proxy::work::{
     Backend, Capabilities, Completion, Local, Operation, PAYLOAD_BYTES, Payload, PollError, PostError, Remote, Status,
     Transfer, WorkRequest,
@@ -288,8 +288,8 @@ fn a_copy_that_fails_says_why() {
     rig.signal(0, 1, 200);
     rig.put(1, 0, 60, 300);
     assert!(!rig.quiet());
-    let why = rig.proxy.explanation(1).unwrap();
-    assert_eq!(why, "the source cannot be copied to host memory: no more of it");
+    let reason = Some("the source cannot be copied to host memory: no more of it".into());
+    assert_eq!(rig.proxy.lost(), [Lost { pe: 1, syndrome: 4, reason }]);
     // Write, at the peer's address of the put, local protection error, on the queue pair with this number.
     let fault: Vec<u64> = (0..4).map(|i| rig.word(LAYOUT.faults() + 64 + i * 8).load(Ordering::Relaxed)).collect();
     assert_eq!((fault[0], fault[2], fault[3]), (0x08 << 32 | 7, 60, 4));

@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use oxshmem_hca::objects::{Cq, CqAttributes, Mkey, Pd, Qp, QpAddress, QpAttributes, QpGeometry, Uar, Umem};
+use oxshmem_hca::prm::qpc::QpState;
 use oxshmem_hca::provider::{Access, Attempt, Counters, Provider, UmemSource};
 use oxshmem_hca::soft::doorbell_rung;
 use oxshmem_hca::wire::{cqe, dbr};
@@ -19,7 +20,7 @@ use crate::abi::{self, BLOCK_BYTES, LANDING_BYTES, LINE_BYTES, QpConstants};
 use crate::bootstrap::Bootstrap;
 use crate::config::{self, Config};
 use crate::device::{Device, DeviceError};
-use crate::fault::Cause;
+use crate::fault::{self, Cause};
 use crate::heap::SymmetricHeap;
 use crate::slab::{Layout, Offset, Slab};
 
@@ -253,6 +254,18 @@ impl Ibgda {
             syndrome: failure.syndrome,
             text: failure.text,
         })
+    }
+
+    /// The peers with a queue pair in error, and why, where the HCA remembers. It is asked for each queue pair.
+    pub(crate) fn lost(&self, slab: &Slab) -> Vec<(u32, String)> {
+        let why = |qp: &Qp| match self.cause(slab, qp.qpn()) {
+            Some(cause) => Some(format!("{}: {}", fault::syndrome(cause.syndrome.into()), cause.text)),
+            None => {
+                qp.query().is_ok_and(|found| found.state == QpState::Err).then(|| "a queue pair is in error".into())
+            }
+        };
+        let of = |first: u32| self.queue_pairs.iter().skip(first as usize).take(self.queues.per_peer as usize);
+        self.queues.peers().filter_map(|(pe, first)| Some((pe, of(first).find_map(why)?))).collect()
     }
 
     /// What was tried in which way.

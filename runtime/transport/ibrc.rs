@@ -17,7 +17,7 @@ use oxshmem_proxy::block::{self, Block};
 use oxshmem_proxy::devx::{QueueLayout, Queues};
 use oxshmem_proxy::engine::{Engine, EngineOptions};
 use oxshmem_proxy::parking::wake_sleepers;
-use oxshmem_proxy::thread::{Pace, Proxy};
+use oxshmem_proxy::thread::{Lost, Pace, Proxy};
 use oxshmem_proxy::work::{Backend, Local};
 
 use super::opened::Opened;
@@ -29,6 +29,7 @@ use crate::abi;
 use crate::bootstrap::Bootstrap;
 use crate::config::{Choice, Config};
 use crate::device::{Device, HostMemory};
+use crate::fault;
 use crate::heap::SymmetricHeap;
 use crate::slab::{Layout, Offset, Slab};
 
@@ -256,7 +257,17 @@ impl Ibrc {
     /// What the card says about the failure of a queue pair.
     pub(crate) fn explanation(&self, qpn: u32) -> Option<String> {
         let qp = self.qpns.iter().position(|known| *known == qpn)? as u32;
-        self.proxy.explanation(self.options.peer(qp))
+        let pe = self.options.peer(qp);
+        self.proxy.lost().into_iter().find(|lost| lost.pe == pe)?.reason
+    }
+
+    /// The peers that are lost, and why.
+    pub(crate) fn lost(&self) -> Vec<(u32, String)> {
+        let why = |lost: Lost| {
+            let reason = lost.reason.map_or_else(String::new, |reason| format!(": {reason}"));
+            (lost.pe, fault::syndrome(lost.syndrome) + &reason)
+        };
+        self.proxy.lost().into_iter().map(why).collect()
     }
 
     pub(crate) fn proxy(&self) -> oxshmem_proxy::thread::Counters {

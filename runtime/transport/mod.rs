@@ -20,7 +20,7 @@ pub(crate) use reach::Reach;
 use crate::bootstrap::Bootstrap;
 use crate::config::{Config, Hca, Transport};
 use crate::device::{Device, DeviceError};
-use crate::fault::DeviceFault;
+use crate::fault::{DeviceFault, FaultKind};
 use crate::heap::SymmetricHeap;
 use crate::slab::{Layout, Slab};
 use crate::{Result, abi};
@@ -298,8 +298,14 @@ impl Network {
         }
     }
 
-    /// Says more about a completion error, where the HCA does.
+    /// Says more about a completion error, where the HCA does; and about a wait without end, if a connection is lost.
     pub(crate) fn explain(&self, slab: &Slab, fault: &mut DeviceFault) {
+        if let FaultKind::Timeout { lost, .. } = &mut fault.kind {
+            *lost = match self {
+                Self::Ibgda(ibgda) => ibgda.lost(slab),
+                Self::Ibrc(ibrc) => ibrc.lost(),
+            };
+        }
         match self {
             Self::Ibgda(ibgda) => {
                 if let Some(cause) = fault.failed_qp().and_then(|qpn| ibgda.cause(slab, qpn)) {

@@ -77,3 +77,20 @@ pub fn lost_packets(_: &[String]) -> Outcome {
     }
     Ok(())
 }
+
+/// Two PEs meet, and what says so to the other does not arrive. Nobody waits for its completion, so it is the wait for the other that ends, at
+/// its deadline; the error names the connection as well.
+pub fn lost_barrier(_: &[String]) -> Outcome {
+    let rig = Rig::new(&QUEUES)?;
+    let other = 1 - rig.me() as u32;
+    let error = rig.pe.barrier_all().unwrap_err();
+    let Error::Fault(fault) = &error else { panic!("{error:?}") };
+    let FaultKind::Timeout { lost, .. } = &fault.kind else { panic!("{error}") };
+    assert_eq!(lost.iter().map(|(pe, _)| *pe).collect::<Vec<_>>(), [other], "{error}");
+    println!("{error}");
+    let _ = rig.pe.alloc::<u64>(1)?;
+    if let Err(error) = rig.finish() {
+        println!("finalize: {error}");
+    }
+    Ok(())
+}

@@ -240,7 +240,7 @@ pub fn timeouts(_: &[String]) -> Outcome {
         let error = bench.rig.run_linear("endless_wait", BLOCKS, THREADS, args).unwrap_err();
         let Error::Fault(fault) = error else { panic!("{operation}: {error:?}") };
         assert_eq!((fault.operation, fault.block, fault.thread), (operation, [1, 0, 0], [5, 0, 0]), "{fault}");
-        let FaultKind::Timeout { timeout_ms, address, pe } = fault.kind else { panic!("{fault}") };
+        let FaultKind::Timeout { timeout_ms, address, pe, .. } = fault.kind else { panic!("{fault}") };
         assert_eq!(timeout_ms, limit);
         assert!(fault.to_string().contains("OXSHMEM_TIMEOUT"), "{fault}");
         if collective {

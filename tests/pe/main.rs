@@ -70,6 +70,7 @@ const CASES: &[Case] = &[
     ("host_transfers", host::transfers),
     ("lanes", lanes::lanes),
     ("layout", layout::layout),
+    ("lost_barrier", cable::lost_barrier),
     ("lost_packets", cable::lost_packets),
     ("order", queues::order),
     ("pointers", barriers::pointers),
