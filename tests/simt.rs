@@ -746,6 +746,9 @@ fn launches_beyond_a_limit_are_refused() {
     assert!(error.to_string().contains("[32, 33, 1]") && error.to_string().contains("1024"), "{error}");
     let error = refused("empty", config([1, 1, 1], [0, 1, 1]), &[]);
     assert!(matches!(error, LaunchError::Block { .. }), "{error}");
+    let error = refused("bounded", config([1, 1, 1], [33, 3, 1]), &[]);
+    assert_eq!(error, LaunchError::Block { kernel: "bounded".to_owned(), block: [33, 3, 1], limit: 96 });
+    try_launch(&executor, "bounded", LaunchConfig::linear(2, 96), &[]).unwrap();
     let error = refused("empty", config([u32::MAX, 1, 1], [2, 1, 1]), &[]);
     let limit = executor.options().max_threads;
     assert_eq!(error, LaunchError::Threads { kernel: "empty".to_owned(), threads: u64::from(u32::MAX) * 2, limit });

@@ -44,6 +44,9 @@ pub fn launches() -> Outcome {
     assert!(matches!(check(shape([1, 1 << 20, 1], [1, 1, 1], 0)), LaunchError::GridLimit { .. }));
     assert!(matches!(check(shape([1, 1, 1], [1025, 1, 1], 0)), LaunchError::Block { .. }));
     assert!(matches!(check(shape([1, 1, 1], [0, 1, 1], 0)), LaunchError::Block { .. }));
+    let bounded = module.function("who_am_i")?;
+    let error = refused(plain, &|| launch(&pe, &bounded, shape([1, 1, 1], [65, 1, 1], 0), (&sum,)));
+    assert!(matches!(error, LaunchError::Block { limit: 64, .. }), "{error}");
     assert!(matches!(check(shape([1, 1, 1], [1, 1, 1], 1 << 20)), LaunchError::Shared { .. }));
     let count = refused(plain, &|| launch(&pe, &kernel, plain, (0u32,)));
     assert!(matches!(count, LaunchError::ArgumentCount { expected: 2, given: 1, .. }), "{count}");

@@ -42,7 +42,7 @@ OXSHMEM_KERNEL(put_from, void *dst, const void *src, uint64_t bytes, int pe) {
     oxshmem::quiet();
 }
 
-OXSHMEM_KERNEL(who_am_i, int *answer) {
+OXSHMEM_BOUNDED_KERNEL(64, who_am_i, int *answer) {
     answer[0] = oxshmem::my_pe();
     answer[1] = oxshmem::n_pes();
 }

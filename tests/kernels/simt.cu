@@ -513,3 +513,4 @@ OXSHMEM_KERNEL(time_active_mask, uint32_t times) {
 }
 
 OXSHMEM_KERNEL(empty) {}
+OXSHMEM_BOUNDED_KERNEL(96, bounded) {}

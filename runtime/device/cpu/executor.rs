@@ -80,7 +80,7 @@ impl ExecutorOptions {
 pub struct LaunchConfig {
     /// Blocks in x, y, z; x varies fastest.
     pub grid: [u32; 3],
-    /// Threads of a block in x, y, z; x varies fastest. At most [`MAX_BLOCK_THREADS`].
+    /// Threads of a block in x, y, z; x varies fastest. At most [`MAX_BLOCK_THREADS`], or what the kernel was declared with.
     pub block: [u32; 3],
     /// Dynamic shared memory of a block in bytes, at most [`MAX_SHARED_BYTES`].
     pub shared_bytes: usize,
@@ -144,8 +144,8 @@ impl Launch {
             _ => return Err(LaunchError::Grid { kernel: name(), grid: config.grid }),
         };
         let threads = match product(config.block) {
-            Some(threads) if (1..=u64::from(MAX_BLOCK_THREADS)).contains(&threads) => threads,
-            _ => return Err(LaunchError::Block { kernel: name(), block: config.block, limit: MAX_BLOCK_THREADS }),
+            Some(threads) if (1..=u64::from(kernel.max_threads())).contains(&threads) => threads,
+            _ => return Err(LaunchError::Block { kernel: name(), block: config.block, limit: kernel.max_threads() }),
         };
         if blocks * threads > options.max_threads {
             let (threads, limit) = (blocks * threads, options.max_threads);

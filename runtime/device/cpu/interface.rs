@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// `oxshmem::port::kCpuVersion`; raised with any change in this file or of the calls in `calls.rs`.
-pub(super) const CPU_VERSION: u32 = 2;
+pub(super) const CPU_VERSION: u32 = 3;
 
 /// A kernel's entry: reads argument i through `args[i]`.
 pub(super) type Entry = unsafe extern "C-unwind" fn(args: *mut *mut c_void);
@@ -19,7 +19,7 @@ pub(super) struct KernelDescription {
     pub(super) entry: Entry,
     pub(super) arg_sizes: *const u32,
     pub(super) n_args: u32,
-    pub(super) reserved0: u32,
+    pub(super) max_threads: u32,
     pub(super) next: *const KernelDescription,
 }
 

@@ -18,6 +18,7 @@ pub struct Kernel {
     name: &'static str,
     entry: Entry,
     arg_sizes: &'static [u32],
+    max_threads: u32,
     text: Range<usize>,
 }
 
@@ -57,7 +58,8 @@ impl Module {
                 (CStr::from_ptr(kernel.name), std::slice::from_raw_parts(kernel.arg_sizes, kernel.n_args as usize))
             };
             // A C++ identifier may hold other characters than ASCII, but g++ writes them as UTF-8.
-            kernels.push(Kernel::new(name.to_str().unwrap_or("?"), kernel.entry, arg_sizes));
+            let name = name.to_str().unwrap_or("?");
+            kernels.push(Kernel::new(name, kernel.entry, arg_sizes, kernel.max_threads));
             next = kernel.next;
         }
         // The list is in reverse order of declaration.
@@ -84,8 +86,8 @@ impl Module {
 }
 
 impl Kernel {
-    pub(super) fn new(name: &'static str, entry: Entry, arg_sizes: &'static [u32]) -> Self {
-        Self { name, entry, arg_sizes, text: interface::text_around(entry as usize) }
+    pub(super) fn new(name: &'static str, entry: Entry, arg_sizes: &'static [u32], max_threads: u32) -> Self {
+        Self { name, entry, arg_sizes, max_threads, text: interface::text_around(entry as usize) }
     }
 
     /// The name given to OXSHMEM_KERNEL.
@@ -96,6 +98,11 @@ impl Kernel {
     /// Bytes of each parameter.
     pub fn arg_sizes(&self) -> &'static [u32] {
         self.arg_sizes
+    }
+
+    /// The most threads that a block of it may have: [`MAX_BLOCK_THREADS`](super::MAX_BLOCK_THREADS), or what it was declared with.
+    pub fn max_threads(&self) -> u32 {
+        self.max_threads
     }
 
     pub(super) fn entry(&self) -> Entry {

@@ -9,7 +9,7 @@ use super::block::Thread;
 use super::calls::oxshmem_cpu_sync_block;
 use super::interface::{self, Entry};
 use super::stack::Guards;
-use super::{Executor, ExecutorOptions, Kernel, KernelErrorKind, LaunchConfig};
+use super::{Executor, ExecutorOptions, Kernel, KernelErrorKind, LaunchConfig, MAX_BLOCK_THREADS};
 
 fn current() -> &'static Thread {
     // SAFETY: called by kernels only: the slot holds the running thread.
@@ -60,7 +60,7 @@ fn executor(guards: Guards) -> Executor {
 }
 
 fn run(executor: &Executor, entry: Entry) -> Result<(), super::KernelError> {
-    let kernel = Kernel::new("kernel", entry, &[]);
+    let kernel = Kernel::new("kernel", entry, &[], MAX_BLOCK_THREADS);
     // SAFETY: the kernels here take nothing.
     unsafe { executor.launch(&kernel, LaunchConfig::linear(1, 64), &[]) }.unwrap().wait()
 }

@@ -58,7 +58,7 @@ struct oxshmem_cpu_kernel {
     void (*entry)(void **args); // reads argument i through args[i]
     const uint32_t *arg_sizes;
     uint32_t n_args;
-    uint32_t reserved0;
+    uint32_t max_threads; // of a block
     const oxshmem_cpu_kernel *next;
 };
 
@@ -89,7 +89,7 @@ void oxshmem_cpu_exception(oxshmem_cpu_thread *self, const char *what);
 namespace oxshmem::port {
 
 // Raised with any change of the structures and functions above.
-constexpr uint32_t kCpuVersion = 2;
+constexpr uint32_t kCpuVersion = 3;
 
 namespace detail {
 
@@ -504,8 +504,8 @@ struct kernel_registration {
     oxshmem_cpu_kernel kernel;
 
     template <class Entry>
-    kernel_registration(const oxshmem_cpu_kernel *&list, const char *name, Entry)
-        : kernel{name, &Entry::entry, Entry::arg_sizes, Entry::n_args, 0, list} {
+    kernel_registration(const oxshmem_cpu_kernel *&list, const char *name, uint32_t max_threads, Entry)
+        : kernel{name, &Entry::entry, Entry::arg_sizes, Entry::n_args, max_threads, list} {
         list = &kernel;
     }
 };
@@ -522,10 +522,11 @@ struct kernel_registration {
 #define OXSHMEM_NO_UNROLL
 #define OXSHMEM_NOINLINE __attribute__((noinline)) inline
 
-#define OXSHMEM_KERNEL(name, ...)                                                                                              \
+#define OXSHMEM_KERNEL(name, ...) OXSHMEM_BOUNDED_KERNEL(1024, name, __VA_ARGS__)
+#define OXSHMEM_BOUNDED_KERNEL(threads, name, ...)                                                                             \
     static void name(__VA_ARGS__);                                                                                             \
     static const ::oxshmem::port::detail::kernel_registration name##_registration(                                             \
-        ::oxshmem_cpu_kernel_list, #name, ::oxshmem::port::detail::kernel_entry<&name>());                                     \
+        ::oxshmem_cpu_kernel_list, #name, threads, ::oxshmem::port::detail::kernel_entry<&name>());                            \
     static void name(__VA_ARGS__)
 
 #define OXSHMEM_SHARED(type, name, ...)                                                                                        \
