@@ -41,7 +41,7 @@ OXSHMEM_OUTLINE void near_put_signal(void *dst, const void *src, uint64_t bytes,
     if (check_symmetric(dst, bytes, pe, Op::put_signal) && check_signal(signal, op, pe, Op::put_signal)) {
         copy<Scope>(translate(dst, pe), src, bytes);
         Scope::sync();
-        if (Scope::rank() == 0) {
+        if (Scope::rank() == Scope::last()) {
             near_signal<order::release>(translate(signal, pe), value, op);
         }
     }

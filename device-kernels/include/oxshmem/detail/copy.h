@@ -85,7 +85,13 @@ template <class Scope, class U> OXSHMEM_DEVICE void copy_units(U *dst, const U *
     } else {
         uint64_t done = copy_tiles<Scope, 8>(dst, src, n);
         if constexpr (sizeof(U) == sizeof(port::vec16)) {
-            done += copy_tiles<Scope, 2>(dst + done, src + done, n - done);
+            // Unless one access of each lane is enough.
+            if (n - done > Scope::size()) {
+                if constexpr (!Scope::kSeveralWarps) {
+                    done += copy_tiles<Scope, 4>(dst + done, src + done, n - done);
+                }
+                done += copy_tiles<Scope, 2>(dst + done, src + done, n - done);
+            }
         }
         OXSHMEM_NO_UNROLL
         for (uint64_t i = done + Scope::rank(); i < n; i += Scope::size()) {

@@ -7,12 +7,16 @@
 
 namespace oxshmem {
 
+// `rank` and `size` of the calling lane, `sync`, and `last`: the lane that speaks for all when they are through. Short copies
+// leave the last warp out, so it can wait for a fence while the others begin with what comes next.
+
 // One thread on its own.
 struct thread_scope {
     static constexpr uint32_t kLanes = 1; // whose accesses should be adjacent
     static constexpr bool kSeveralWarps = false;
     OXSHMEM_DEVICE static uint32_t rank() { return 0; }
     OXSHMEM_DEVICE static uint32_t size() { return 1; }
+    OXSHMEM_DEVICE static uint32_t last() { return 0; }
     OXSHMEM_DEVICE static void sync() {}
     OXSHMEM_DEVICE static bool any(bool said) { return said; }
 };
@@ -27,6 +31,7 @@ struct warp_scope {
         const uint32_t left = port::block_threads() - first;
         return left < 32 ? left : 32;
     }
+    OXSHMEM_DEVICE static uint32_t last() { return 0; }
     // Lanes that a last warp does not have count as exited.
     OXSHMEM_DEVICE static void sync() { port::sync_warp(~0u); }
     // sync, and whether any lane says so.
@@ -42,6 +47,7 @@ struct block_scope {
     static constexpr bool kSeveralWarps = true;
     OXSHMEM_DEVICE static uint32_t rank() { return port::thread_rank(); }
     OXSHMEM_DEVICE static uint32_t size() { return port::block_threads(); }
+    OXSHMEM_DEVICE static uint32_t last() { return (port::block_threads() - 1) & ~31u; }
     OXSHMEM_DEVICE static void sync() { port::sync_block(); }
     OXSHMEM_DEVICE static bool any(bool said) { return port::sync_block_any(said); }
 };
