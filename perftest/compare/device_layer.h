@@ -3,7 +3,9 @@
 // The device operations that are compared, under one set of names: those of OxSHMEM, or with COMPARE_NVSHMEM those of NVSHMEM.
 // Each forwards to the one call of the library that does it; what the libraries do not differ in is in kernels.h.
 //
-//   COMPARE_KERNEL_FUNCTION(name, parameters...), COMPARE_DEVICE      before kernels and device functions
+//   COMPARE_KERNEL_FUNCTION(name, parameters...)                      before kernels
+//   COMPARE_APPLICATION_FUNCTION(name, parameters...)                 before those of applications: up to 512 threads a block
+//   COMPARE_DEVICE                                                    before device functions
 //   COMPARE_SHARED(type, name, [N])                                   memory that a block shares
 //   thread, warp, block                                               scopes: who calls together
 //   my_pe(), n_pes(), ptr(address, pe)                                as in both libraries
@@ -21,6 +23,7 @@
 #include <oxshmem/oxshmem.h>
 
 #define COMPARE_KERNEL_FUNCTION(name, ...) OXSHMEM_KERNEL(name, __VA_ARGS__)
+#define COMPARE_APPLICATION_FUNCTION(name, ...) OXSHMEM_BOUNDED_KERNEL(512, name, __VA_ARGS__)
 #define COMPARE_DEVICE OXSHMEM_DEVICE
 #define COMPARE_SHARED(type, name, ...) OXSHMEM_SHARED(type, name, __VA_ARGS__)
 #define COMPARE_UNROLL OXSHMEM_UNROLL
@@ -88,6 +91,7 @@ COMPARE_DEVICE bool signal_wait(uint64_t *signal, uint64_t value) {
 #include <nvshmemx.h>
 
 #define COMPARE_KERNEL_FUNCTION(name, ...) extern "C" __global__ void __launch_bounds__(1024) name(__VA_ARGS__)
+#define COMPARE_APPLICATION_FUNCTION(name, ...) extern "C" __global__ void __launch_bounds__(512, 1) name(__VA_ARGS__)
 #define COMPARE_DEVICE __device__ __forceinline__
 #define COMPARE_SHARED(type, name, ...) __shared__ type name __VA_ARGS__
 #define COMPARE_UNROLL _Pragma("unroll")

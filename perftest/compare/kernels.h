@@ -371,13 +371,15 @@ COMPARE_DEVICE void flag_meeting(const Run &run, bool fence) {
 #include "jacobi.h"
 #include "moe.h"
 
-#define COMPARE_KERNEL(name, call)                                                                                             \
-    COMPARE_KERNEL_FUNCTION(name, char *dst, char *src, uint64_t *signals, uint64_t *clock, uint64_t bytes, uint64_t stride,   \
-                            uint64_t step, uint64_t steps, uint64_t warmup, uint64_t iters, uint64_t base, int pe) {           \
+#define COMPARE_ENTRY(declare, name, call)                                                                                     \
+    declare(name, char *dst, char *src, uint64_t *signals, uint64_t *clock, uint64_t bytes, uint64_t stride, uint64_t step,    \
+            uint64_t steps, uint64_t warmup, uint64_t iters, uint64_t base, int pe) {                                          \
         using namespace compare;                                                                                               \
         const Run run{dst, src, signals, clock, bytes, stride, step, steps, warmup, iters, base, pe};                          \
         call;                                                                                                                  \
     }
+#define COMPARE_KERNEL(name, call) COMPARE_ENTRY(COMPARE_KERNEL_FUNCTION, name, call)
+#define COMPARE_APPLICATION(name, call) COMPARE_ENTRY(COMPARE_APPLICATION_FUNCTION, name, call)
 
 COMPARE_KERNEL(put_bw_thread, put_bw(thread, run))
 COMPARE_KERNEL(put_bw_block, put_bw(block, run))
@@ -404,10 +406,10 @@ COMPARE_KERNEL(alltoall_block, alltoalls(block, run))
 COMPARE_KERNEL(fcollect_block, fcollects(run))
 COMPARE_KERNEL(broadcast_block, broadcasts(run))
 COMPARE_KERNEL(sum_block, sums(run))
-COMPARE_KERNEL(exchange_block, exchanges(run))
-COMPARE_KERNEL(jacobi_p, jacobi<true>(run))
-COMPARE_KERNEL(jacobi_put, jacobi<false>(run))
-COMPARE_KERNEL(moe, compare::moe(run))
+COMPARE_APPLICATION(exchange_block, exchanges(run))
+COMPARE_APPLICATION(jacobi_p, jacobi<true>(run))
+COMPARE_APPLICATION(jacobi_put, jacobi<false>(run))
+COMPARE_APPLICATION(moe, compare::moe(run))
 COMPARE_KERNEL(link_store, compare::link_store(run))
 COMPARE_KERNEL(link_load, compare::link_load(run))
 COMPARE_KERNEL(link_words, compare::link_words(run))
@@ -415,4 +417,6 @@ COMPARE_KERNEL(word_fence, compare::word_fence(run))
 COMPARE_KERNEL(flag_ping_pong, compare::flag_ping_pong(run))
 COMPARE_KERNEL(flag_sync, flag_meeting(run, false))
 COMPARE_KERNEL(flag_barrier, flag_meeting(run, true))
+#undef COMPARE_APPLICATION
 #undef COMPARE_KERNEL
+#undef COMPARE_ENTRY
