@@ -2,6 +2,7 @@
 //! is skipped.
 #![allow(clippy::unwrap_used)]
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -226,6 +227,17 @@ fn a_peer_that_is_gone_exhausts_the_retries() {
     a.queue_pair.fail().unwrap();
     a.post(&[signaled(2, SendOperation::Write(a.segment(0, 1), target))]);
     assert!(matches!(a.wait(1)[0].status, WorkStatus::Failed { code: FLUSHED, .. }));
+}
+
+#[test]
+fn messages_are_short_on_soft_roce_alone() {
+    let Some(ports) = ports() else { return };
+    for port in ports {
+        // Of all drivers rdma_rxe has this attribute: the network device that it is on.
+        let soft = Path::new("/sys/class/infiniband").join(port.context.name()).join("parent").exists();
+        let packets = port.max_message as usize / port.info.mtu.bytes();
+        assert!(if soft { packets == 4 } else { packets > 4 }, "{packets} packets on {}", port.context.name());
+    }
 }
 
 #[test]
