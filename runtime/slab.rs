@@ -1,11 +1,11 @@
 //! The slab: one piece of memory per PE for everything that host and device share beside the heap, so that it is one umem and one memory
 //! region. It is memory of the device, unless a card that has to read its queues there cannot.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use crate::abi::LINE_BYTES;
-use crate::device::{AddressSpace, Device, DeviceError, HostMemory};
+use crate::device::{AddressSpace, Device, DeviceError, HostMemory, Memory};
 
 /// Lays the parts of a slab out, one behind the other.
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ pub(crate) struct Slab {
 
 #[derive(Debug)]
 enum Place {
-    Device { space: Box<dyn AddressSpace>, memory: OwnedFd },
+    Device { space: Box<dyn AddressSpace>, memory: Memory },
     Host(Box<dyn HostMemory>),
 }
 
@@ -49,7 +49,7 @@ impl Slab {
         } else {
             let memory = device.allocate(bytes)?;
             let space = device.reserve(bytes)?;
-            space.map(memory.as_fd(), 0, bytes)?;
+            space.map_own(&memory, 0, bytes)?;
             Place::Device { space, memory }
         };
         Ok(Self { device, place, bytes })

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -15,7 +15,7 @@ use super::cpu::{self, Executor, ExecutorOptions};
 use super::cpu_accelerator::CpuAccelerator;
 use super::{
     AddressSpace, Copier, CudaGpu, Device, DeviceError, HostMemory, LaunchConfig, LoadedModule, MappedRegisters,
-    ModuleSource, Stream, StreamKind, Wait,
+    Memory, ModuleSource, Stream, StreamKind, Wait,
 };
 use crate::abi;
 use crate::config::Config;
@@ -135,11 +135,11 @@ impl Device for CpuDevice {
         Ok(Box::new(Reservation { base: base as u64, bytes }))
     }
 
-    fn allocate(&self, bytes: u64) -> Result<OwnedFd, DeviceError> {
-        let fd =
+    fn allocate(&self, bytes: u64) -> Result<Memory, DeviceError> {
+        let descriptor =
             memfd_create("oxshmem", MemfdFlags::CLOEXEC).map_err(memory_error("cannot create shared memory", bytes))?;
-        ftruncate(&fd, bytes).map_err(memory_error("cannot size shared memory", bytes))?;
-        Ok(fd)
+        ftruncate(&descriptor, bytes).map_err(memory_error("cannot size shared memory", bytes))?;
+        Ok(Memory { descriptor, handle: None })
     }
 
     unsafe fn write(&self, to: u64, bytes: &[u8]) -> Result<(), DeviceError> {

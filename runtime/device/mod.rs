@@ -10,7 +10,7 @@ mod stream;
 
 use std::ffi::c_void;
 use std::fmt::Debug;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -118,12 +118,31 @@ pub enum DeviceError {
     Kernel(#[from] cpu::KernelError),
 }
 
+/// Memory of a device that this process allocated, zeroed at first. Mappings and copies of the descriptor keep it too.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    /// Other processes map it through this.
+    descriptor: OwnedFd,
+    /// What the driver knows it by, if it is a GPU's.
+    handle: Option<cuda::Handle>,
+}
+
+impl AsFd for Memory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
 /// Address space for the heaps of the PEs of a node, or for a slab. Unmapped with everything in it when dropped.
 pub(crate) trait AddressSpace: Debug + Send + Sync {
     /// First address.
     fn base(&self) -> u64;
-    /// Maps `bytes` bytes of shareable memory at `base() + offset`.
+    /// Maps `bytes` bytes of another process's memory at `base() + offset`.
     fn map(&self, memory: BorrowedFd<'_>, offset: u64, bytes: u64) -> Result<(), DeviceError>;
+    /// The same with memory of this process.
+    fn map_own(&self, memory: &Memory, offset: u64, bytes: u64) -> Result<(), DeviceError> {
+        self.map(memory.as_fd(), offset, bytes)
+    }
 }
 
 /// Host memory that kernels reach at the same address, zero at first. Freed when dropped.
@@ -162,8 +181,8 @@ pub(crate) trait Device: Debug + Send + Sync {
     fn granularity(&self) -> u64;
     /// Reserves `bytes` bytes of addresses without memory behind them.
     fn reserve(&self, bytes: u64) -> Result<Box<dyn AddressSpace>, DeviceError>;
-    /// `bytes` bytes of zeroed memory that other processes can map through the descriptor.
-    fn allocate(&self, bytes: u64) -> Result<OwnedFd, DeviceError>;
+    /// `bytes` bytes of zeroed memory.
+    fn allocate(&self, bytes: u64) -> Result<Memory, DeviceError>;
     /// Copies host memory to device memory. Neither this nor `read` waits for kernels.
     ///
     /// # Safety

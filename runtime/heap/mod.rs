@@ -8,14 +8,14 @@ mod links;
 
 use std::fmt::Debug;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use allocator::HeapAllocator;
 pub(crate) use links::PeerLinks;
 
-use crate::device::{AddressSpace, Device, DeviceError};
+use crate::device::{AddressSpace, Device, DeviceError, Memory};
 
 /// What the symmetric heap refused or could not do.
 #[derive(Debug, thiserror::Error)]
@@ -131,7 +131,7 @@ pub(crate) struct HeapLayout {
 /// Memory that was added to the own heap.
 #[derive(Debug)]
 pub(crate) struct Chunk {
-    pub memory: OwnedFd,
+    pub memory: Memory,
 }
 
 /// The symmetric heap of this PE, with its peers' mapped beside it.
@@ -195,29 +195,32 @@ impl SymmetricHeap {
 
     /// Memory for the chunks that are missing until `end` bytes are backed. Nothing has changed until it is given to
     /// [`grow`](Self::grow).
-    pub(crate) fn allocate_chunks(&self, end: u64) -> Result<Vec<OwnedFd>, DeviceError> {
+    pub(crate) fn allocate_chunks(&self, end: u64) -> Result<Vec<Memory>, DeviceError> {
         let wanted = usize::try_from(end.div_ceil(self.layout.chunk)).unwrap_or(usize::MAX);
         (self.chunks.len()..wanted).map(|_| self.device.allocate(self.layout.chunk)).collect()
     }
 
     /// Adds this memory, here and in the mappings of all reachable peers, who call this with as many chunks. Answers the indices of the
     /// new chunks.
-    pub(crate) fn grow(&mut self, memory: Vec<OwnedFd>, timeout: Duration) -> Result<Range<usize>, crate::Error> {
+    pub(crate) fn grow(&mut self, memory: Vec<Memory>, timeout: Duration) -> Result<Range<usize>, crate::Error> {
         let first = self.chunks.len();
         for memory in memory {
             let index = self.chunks.len();
             let offset = index as u64 * self.layout.chunk;
-            self.map(&memory, self.layout.my_slot, offset)?;
+            self.space.map_own(&memory, self.at(self.layout.my_slot, offset), self.layout.chunk)?;
             self.links.send(index, memory.as_fd(), timeout)?;
             for (pe, slot, theirs) in self.links.receive(index, timeout)? {
-                self.map(&theirs, slot, offset).map_err(|source| HeapError::Map { pe, source: source.into() })?;
+                self.space
+                    .map(theirs.as_fd(), self.at(slot, offset), self.layout.chunk)
+                    .map_err(|source| HeapError::Map { pe, source: source.into() })?;
             }
             self.chunks.push(Chunk { memory });
         }
         Ok(first..self.chunks.len())
     }
 
-    fn map(&self, memory: &OwnedFd, slot: usize, offset: u64) -> Result<(), DeviceError> {
-        self.space.map(memory.as_fd(), slot as u64 * self.layout.max + offset, self.layout.chunk)
+    /// Where an offset of a heap is in the address space.
+    fn at(&self, slot: usize, offset: u64) -> u64 {
+        slot as u64 * self.layout.max + offset
     }
 }

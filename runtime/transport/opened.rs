@@ -308,7 +308,7 @@ fn try_queues(device: &dyn Device, provider: &Arc<dyn Provider>) -> Result<()> {
     let bytes = device.granularity();
     let memory = device.allocate(bytes)?;
     let space = device.reserve(bytes)?;
-    space.map(memory.as_fd(), 0, bytes)?;
+    space.map_own(&memory, 0, bytes)?;
     let source = UmemSource::Fd {
         fd: memory.as_fd(),
         offset: 0,

@@ -3,7 +3,7 @@
 //! CUDA driver API, "Virtual Memory Management": addresses are reserved, memory is created apart from them and exported as a file
 //! descriptor, and whoever has the descriptor maps it. The descriptor keeps the memory, as a memfd would.
 
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::{
@@ -16,7 +16,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use super::driver::{DriverError, Gpu, driver};
 use super::stream::{self, Stream};
 use crate::config::ByteSize;
-use crate::device::{AddressSpace, DeviceError, HostMemory};
+use crate::device::{AddressSpace, DeviceError, HostMemory, Memory};
 
 /// Copies go through a pinned buffer of this size, piece by piece.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -55,7 +55,8 @@ pub(super) fn granularity(gpu: Gpu) -> Result<u64, DriverError> {
 }
 
 /// A handle of physical memory. Mappings and descriptors keep the memory when it is dropped.
-struct Handle(CUmemGenericAllocationHandle);
+#[derive(Debug)]
+pub(crate) struct Handle(CUmemGenericAllocationHandle);
 
 impl Handle {
     fn create(gpu: Gpu, bytes: u64) -> Result<Self, DriverError> {
@@ -66,6 +67,7 @@ impl Handle {
         Ok(Self(handle))
     }
 
+    /// Memory that is mapped through this handle cannot be exported once more.
     fn import(memory: BorrowedFd<'_>) -> Result<Self, DriverError> {
         let mut handle = 0;
         let kind = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -96,7 +98,7 @@ impl Drop for Handle {
 }
 
 /// Zeroed memory of the GPU; `bytes` is a multiple of the granularity.
-pub(super) fn allocate(stream: &Arc<Stream>, copies: &Copies, bytes: u64) -> Result<OwnedFd, DeviceError> {
+pub(super) fn allocate(stream: &Arc<Stream>, copies: &Copies, bytes: u64) -> Result<Memory, DeviceError> {
     let gpu = stream.context().gpu;
     let space = Reservation::new(Arc::clone(stream), bytes)?;
     let _entered = stream.enter()?;
@@ -117,15 +119,15 @@ pub(super) fn allocate(stream: &Arc<Stream>, copies: &Copies, bytes: u64) -> Res
     space.map_handle(&handle, 0, bytes)?;
     // SAFETY: it was just mapped.
     unsafe { copies.fill(space.base, 0, bytes) }?;
-    let memory =
+    let descriptor =
         handle.export().map_err(|error| stream.error("cannot export GPU memory as a file descriptor", error))?;
     // Programs that this one starts have no use for it.
-    fcntl_setfd(&memory, FdFlags::CLOEXEC).map_err(|errno| DeviceError::Memory {
+    fcntl_setfd(&descriptor, FdFlags::CLOEXEC).map_err(|errno| DeviceError::Memory {
         what: "cannot set up the descriptor of GPU memory",
         bytes,
         source: errno.into(),
     })?;
-    Ok(memory)
+    Ok(Memory { descriptor, handle: Some(handle) })
 }
 
 /// Addresses for memory of this and other GPUs.
@@ -191,6 +193,13 @@ impl AddressSpace for Reservation {
         })?;
         self.map_handle(&handle, offset, bytes)
     }
+
+    fn map_own(&self, memory: &Memory, offset: u64, bytes: u64) -> Result<(), DeviceError> {
+        // What is no GPU's is refused there.
+        let Some(handle) = &memory.handle else { return self.map(memory.as_fd(), offset, bytes) };
+        let _entered = self.stream.enter()?;
+        self.map_handle(handle, offset, bytes)
+    }
 }
 
 impl Drop for Reservation {
@@ -243,6 +252,14 @@ impl Pinned {
                 .map_err(|error| stream.error(format!("cannot allocate {bytes} bytes of page-locked memory"), error))?;
         }
         Ok(Self { stream, at: at.cast(), bytes })
+    }
+
+    /// Filled with zeros.
+    pub fn zeroed(stream: Arc<Stream>, bytes: u64) -> Result<Self, DeviceError> {
+        let memory = Self::new(stream, length(bytes))?;
+        // SAFETY: it is that long, and nobody else has it yet.
+        unsafe { std::ptr::write_bytes(memory.as_ptr(), 0, memory.bytes()) };
+        Ok(memory)
     }
 
     pub fn bytes(&self) -> usize {

@@ -15,7 +15,6 @@ mod network;
 mod stream;
 
 use std::ffi::c_void;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -27,6 +26,7 @@ use driver::driver;
 pub(crate) use driver::driver_present;
 use driver::{Context, Gpu, Uuid};
 pub use driver::{DriverError, OLDEST_DRIVER};
+pub(crate) use memory::Handle;
 use memory::{Copies, Pinned, Reservation};
 use module::CudaModule;
 pub use module::ModuleError;
@@ -37,8 +37,8 @@ use oxshmem_hca::provider::DeviceMemory;
 use oxshmem_hca::soft::Accelerator;
 
 use super::{
-    AddressSpace, Copier, Device, DeviceError, HostMemory, LoadedModule, MappedRegisters, ModuleSource, StreamKind,
-    Wait,
+    AddressSpace, Copier, Device, DeviceError, HostMemory, LoadedModule, MappedRegisters, Memory, ModuleSource,
+    StreamKind, Wait,
 };
 use crate::abi;
 use crate::config::Config;
@@ -243,7 +243,7 @@ impl Device for CudaDevice {
         Ok(Box::new(Reservation::new(Arc::clone(&self.stream), bytes)?))
     }
 
-    fn allocate(&self, bytes: u64) -> Result<OwnedFd, DeviceError> {
+    fn allocate(&self, bytes: u64) -> Result<Memory, DeviceError> {
         memory::allocate(&self.stream, &self.copies, bytes)
     }
 
@@ -263,10 +263,7 @@ impl Device for CudaDevice {
     }
 
     fn host_memory(&self, bytes: u64) -> Result<Box<dyn HostMemory>, DeviceError> {
-        let memory = Pinned::new(Arc::clone(&self.stream), memory::length(bytes))?;
-        // SAFETY: it is that long, and nobody else has it yet.
-        unsafe { std::ptr::write_bytes(memory.as_ptr(), 0, memory.bytes()) };
-        Ok(Box::new(memory))
+        Ok(Box::new(Pinned::zeroed(Arc::clone(&self.stream), bytes)?))
     }
 
     fn copier(&self, memory: Arc<dyn HostMemory>) -> Result<Box<dyn Copier>, DeviceError> {
