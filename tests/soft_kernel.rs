@@ -13,7 +13,7 @@ use oxshmem_hca::blueflame::BlueFlame;
 use oxshmem_hca::objects::QpAttributes;
 use oxshmem_hca::prm::qpc::QpState;
 use oxshmem_hca::provider::Provider;
-use oxshmem_hca::soft::{HOST_DOORBELL_BYTES, SoftHca, SoftOptions};
+use oxshmem_hca::soft::{SoftHca, SoftOptions};
 use oxshmem_hca::testing::{Endpoint, EndpointOptions};
 use oxshmem_hca::wire::cqe::{self, Syndrome};
 use oxshmem_hca::wire::ctrl::Fence;
@@ -35,9 +35,12 @@ fn thread() -> SoftOptions {
 
 /// Where the host rings, in memory of its own.
 fn rung_by_host() -> SoftOptions {
-    let options = kernel();
-    let registers = options.accelerator.as_ref().unwrap().allocate(HOST_DOORBELL_BYTES as u64).unwrap();
-    SoftOptions { host_doorbells: Some(Arc::from(registers)), ..options }
+    SoftOptions { host_doorbells: true, ..kernel() }
+}
+
+/// Where registers are as on a card: the engine's thread looks at them and passes doorbells on.
+fn rung_as_on_a_card() -> SoftOptions {
+    SoftOptions { card_doorbells: true, ..kernel() }
 }
 
 fn pair() -> Pair {
@@ -210,6 +213,12 @@ proptest! {
     #[test]
     fn work_requests_may_come_with_doorbells(requests in prop::collection::vec(request(), 1..20), every in 1usize..3) {
         prop_assert_eq!(run(kernel, &requests, every), run(rung_by_host, &requests, every));
+    }
+
+    /// And where doorbells are passed on to it.
+    #[test]
+    fn doorbells_may_be_passed_on(requests in prop::collection::vec(request(), 1..20), every in 1usize..20) {
+        prop_assert_eq!(run(kernel, &requests, every), run(rung_as_on_a_card, &requests, every));
     }
 }
 

@@ -9,7 +9,7 @@ use oxshmem_hca::soft::tables::Slice;
 use oxshmem_hca::soft::{Accelerator, AcceleratorError, AcceleratorMemory, AcceleratorResult, Pace};
 
 use super::cpu::{Executor, ExecutorOptions, LaunchConfig, LaunchHandle, Module};
-use super::shared_memory::SharedMemory;
+use super::shared_memory::{OnHost, SharedMemory};
 use super::{CpuDevice, Device, DeviceError, SOFT_HCA, SOFT_HCA_KERNEL};
 use crate::config::Config;
 
@@ -64,6 +64,10 @@ impl Accelerator for CpuAccelerator {
         let memory = self.memory.allocate(bytes).map_err(failed)?;
         let space = self.memory.reserve(bytes).map_err(failed)?;
         Ok(Box::new(SharedMemory::own(space, &memory, bytes).map_err(failed)?))
+    }
+
+    fn host_memory(&self, bytes: u64) -> AcceleratorResult<Box<dyn AcceleratorMemory>> {
+        Ok(Box::new(OnHost(self.memory.host_memory(bytes).map_err(failed)?)))
     }
 
     fn map(&self, memory: BorrowedFd<'_>, offset: u64, len: u64) -> AcceleratorResult<Box<dyn AcceleratorMemory>> {

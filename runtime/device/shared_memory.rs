@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 
 use oxshmem_hca::soft::AcceleratorMemory;
 
-use super::{AddressSpace, DeviceError, Memory};
+use super::{AddressSpace, DeviceError, HostMemory, Memory};
 
 /// Memory with an address of its own.
 #[derive(Debug)]
@@ -29,6 +29,16 @@ impl SharedMemory {
     ) -> Result<Self, DeviceError> {
         space.map(memory, 0, bytes)?;
         Ok(Self { space, offset })
+    }
+}
+
+/// Host memory that kernels reach at the same address.
+#[derive(Debug)]
+pub(super) struct OnHost(pub Box<dyn HostMemory>);
+
+impl AcceleratorMemory for OnHost {
+    fn address(&self) -> u64 {
+        self.0.address() as u64
     }
 }
 

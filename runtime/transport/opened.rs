@@ -11,7 +11,7 @@ use oxshmem_hca::prm::caps::{
     ATOMIC_OP_EXTENDED_CMP_SWAP, ATOMIC_OP_EXTENDED_FETCH_ADD, ATOMIC_SIZE_4, ATOMIC_SIZE_8, AtomicCaps, GeneralCaps,
 };
 use oxshmem_hca::provider::{Access, Attempt, Provider, UmemSource};
-use oxshmem_hca::soft::{AcceleratorMemory, FaultPlan, HOST_DOORBELL_BYTES, SoftHca, SoftOptions};
+use oxshmem_hca::soft::{FaultPlan, SoftHca, SoftOptions};
 use oxshmem_hca::topology::Distance;
 
 use super::ibgda::pkey_index;
@@ -21,7 +21,7 @@ use super::{NetworkKind, Plan, TransportError, selection};
 use crate::Result;
 use crate::bootstrap::Bootstrap;
 use crate::config::{self, Choice, Config, Doorbell, Hca, Transport};
-use crate::device::{Device, HostMemory};
+use crate::device::Device;
 
 /// An open HCA.
 #[derive(Debug)]
@@ -321,16 +321,6 @@ fn try_queues(device: &dyn Device, provider: &Arc<dyn Provider>) -> Result<()> {
     Ok(umem.close()?)
 }
 
-/// Host memory as the software HCA's kernel is given it.
-#[derive(Debug)]
-struct HostDoorbells(Box<dyn HostMemory>);
-
-impl AcceleratorMemory for HostDoorbells {
-    fn address(&self) -> u64 {
-        self.0.address() as u64
-    }
-}
-
 /// Opens the software HCA.
 fn soft(config: &Config, device: &dyn Device, kind: NetworkKind) -> Result<Opened> {
     let faults = FaultPlan::from_str(config.soft_faults()).map_err(TransportError::Faults)?;
@@ -349,12 +339,7 @@ fn soft(config: &Config, device: &dyn Device, kind: NetworkKind) -> Result<Opene
         }
     };
     let accelerator = kernel.then(|| device.accelerator()).transpose()?;
-    let host_doorbells = if kernel && kind == NetworkKind::Ibrc {
-        let memory = HostDoorbells(device.host_memory(HOST_DOORBELL_BYTES as u64)?);
-        Some(Arc::new(memory) as Arc<dyn AcceleratorMemory>)
-    } else {
-        None
-    };
+    let host_doorbells = kernel && kind == NetworkKind::Ibrc;
     let options = SoftOptions { faults, accelerator, host_doorbells, null, ..SoftOptions::default() };
     let options = if config.soft_trace() { options.traced() } else { options };
     let hca = SoftHca::open(options)?;

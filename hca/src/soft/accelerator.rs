@@ -43,6 +43,9 @@ pub trait Accelerator: fmt::Debug + Send + Sync {
     /// `bytes` bytes of zeroed memory, aligned to a page.
     fn allocate(&self, bytes: u64) -> AcceleratorResult<Box<dyn AcceleratorMemory>>;
 
+    /// `bytes` bytes of zeroed memory of the host, aligned to a page, which this process and kernels reach at the same address.
+    fn host_memory(&self, bytes: u64) -> AcceleratorResult<Box<dyn AcceleratorMemory>>;
+
     /// Maps memory of a peer: `len` bytes from `offset` of a file.
     fn map(&self, memory: BorrowedFd<'_>, offset: u64, len: u64) -> AcceleratorResult<Box<dyn AcceleratorMemory>>;
 

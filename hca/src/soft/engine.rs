@@ -2,6 +2,7 @@
 //!
 //! One engine per HCA, under the HCA's lock. It can be stepped without a thread: [`Engine::progress`].
 
+use super::accelerator::AcceleratorMemory;
 use super::control::{MkeyEntry, MkeyFacts, OwnSegment, QpEntry, QpFacts, rights};
 use super::execute::Failure;
 use super::fabric::{Peer, Server};
@@ -44,10 +45,27 @@ pub(super) struct PdState {
 pub(super) struct UarState {
     pub base: *mut u8,
     /// The page, unless it is part of an accelerator's tables.
-    pub _page: Option<Mapping>,
+    pub _page: Option<UarPage>,
     pub users: usize,
     /// QPs that ring here, where they may share registers.
     pub qps: Vec<u32>,
+}
+
+/// Memory of a doorbell page of its own.
+#[derive(Debug)]
+pub(super) enum UarPage {
+    Host(Mapping),
+    /// Kernels reach it as well.
+    Accelerator(Box<dyn AcceleratorMemory>),
+}
+
+impl UarPage {
+    pub(super) fn ptr(&self) -> *mut u8 {
+        match self {
+            Self::Host(mapping) => mapping.ptr(),
+            Self::Accelerator(memory) => memory.address() as *mut u8,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -316,7 +334,8 @@ impl Engine {
             return 0;
         }
         self.now = None;
-        let mut work = if self.is_offloaded() { self.collect() } else { self.scan_doorbells() };
+        let mut work = if self.is_offloaded() { self.collect() } else { 0 };
+        work += self.scan_doorbells();
         if self.active.is_empty() {
             return work;
         }
@@ -415,7 +434,7 @@ impl Engine {
 
     /// Rebuild the list of registers after a UAR page came or went.
     pub(super) fn list_registers(&mut self) {
-        if self.is_offloaded() {
+        if self.is_offloaded() && !self.card_doorbells {
             let highest = self.uars.iter().map(|(number, _)| number).max();
             self.watch_pages(highest.unwrap_or_default());
             return;
@@ -460,7 +479,9 @@ impl Engine {
         let qps = std::mem::take(&mut page.qps);
         for qpn in &qps {
             let Some(mut qp) = self.qps.lend(*qpn) else { continue };
-            if matches!(qp.state, QpState::Rts | QpState::Err) {
+            if self.is_offloaded() {
+                self.ring_kernel(&qp);
+            } else if matches!(qp.state, QpState::Rts | QpState::Err) {
                 self.read_doorbell_record(&mut qp, None);
             }
             self.qps.put_back(*qpn, qp);
@@ -490,7 +511,10 @@ impl Engine {
             let text = format!("doorbell in UAR page {uar}, but the QP was created with page {}", qp.context.uar_page);
             self.violation(qp.qpn, bell.index.into(), None, text);
         } else if matches!(qp.state, QpState::Rts | QpState::Err) {
-            self.read_doorbell_record(&mut qp, Some(bell.index));
+            // The kernel looks at the record itself, of this QP and of those behind it.
+            if !self.is_offloaded() {
+                self.read_doorbell_record(&mut qp, Some(bell.index));
+            }
         } else {
             let text = format!("doorbell in state {}; it must be RTS", qp.state.name());
             self.violation(qp.qpn, bell.index.into(), None, text);

@@ -7,11 +7,12 @@
 //! | message | `a`, `b`, `c` | file |
 //! |---|---|---|
 //! | HELLO | GID of the sender | |
-//! | HELLO_OK | GID of the HCA, size of the control segment | control segment |
+//! | HELLO_OK | GID of the HCA, size of the control segment and 2^32 times the number of UMEM_OK that follow | control segment |
 //! | UMEM | id | |
-//! | UMEM_OK | id, offset, length | memory |
+//! | UMEM_OK | id, offset, length; also without having been asked for | memory |
 //! | UMEM_NONE | id | |
 //! | FORGET | id; the owner has deregistered it | |
+//! | HELD | id; an HCA with an accelerator has mapped it, or knows that it cannot | |
 
 use super::accelerator::{Accelerator, AcceleratorMemory};
 use super::control::{self, Segment};
@@ -20,14 +21,15 @@ use crate::error::{Error, Result};
 use crate::fdpass::{Connection, Listener};
 use crate::provider::Gid;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"OXHF");
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 const MESSAGE_BYTES: usize = 32;
 
 /// How long an exchange of two small messages on one machine may take before the peer counts as gone.
@@ -45,6 +47,7 @@ enum Kind {
     UmemOk = 4,
     UmemNone = 5,
     Forget = 6,
+    Held = 7,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +78,7 @@ impl Message {
         if magic != MAGIC || version != VERSION {
             return Err(format!("magic {magic:#x} version {version}, expected {MAGIC:#x} version {VERSION}"));
         }
-        let kind = [Kind::Hello, Kind::HelloOk, Kind::Umem, Kind::UmemOk, Kind::UmemNone, Kind::Forget]
+        let kind = [Kind::Hello, Kind::HelloOk, Kind::Umem, Kind::UmemOk, Kind::UmemNone, Kind::Forget, Kind::Held]
             .into_iter()
             .find(|known| *known as u16 == kind)
             .ok_or_else(|| format!("unknown kind {kind}"))?;
@@ -95,6 +98,14 @@ pub(super) struct Export {
     pub(super) fd: OwnedFd,
     pub(super) offset: u64,
     pub(super) len: u64,
+    /// Whether peers get it before they ask.
+    pub(super) announced: bool,
+}
+
+impl Export {
+    fn message(&self, id: u32) -> Message {
+        Message { kind: Kind::UmemOk, a: id.into(), b: self.offset, c: self.len }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -108,12 +119,53 @@ struct Served {
 struct Client {
     connection: Connection,
     greeted: std::sync::atomic::AtomicBool,
+    /// Memory that was announced to it, and that it does not hold yet.
+    awaited: Mutex<HashSet<u32>>,
+}
+
+impl Client {
+    fn awaited(&self) -> MutexGuard<'_, HashSet<u32>> {
+        self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends memory that it has not asked for.
+    fn announce(&self, id: u32, export: &Export) -> std::result::Result<(), String> {
+        self.awaited().insert(id);
+        match self.connection.try_send(&export.message(id).encode(), &[export.fd.as_fd()]) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err("the peer does not read its messages".into()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+/// Memory that peers are getting.
+#[derive(Debug)]
+pub(super) struct Sharing {
+    served: Arc<Mutex<Served>>,
+    news: Arc<Condvar>,
+}
+
+impl Sharing {
+    /// Waits until all peers that are connected hold umem `id`, if it was announced.
+    pub(super) fn wait(&self, id: u32, limit: Duration) -> Result<()> {
+        let served = lock(&self.served);
+        let awaited = |served: &mut Served| served.clients.iter().any(|client| client.awaited().contains(&id));
+        let (_served, waited) =
+            self.news.wait_timeout_while(served, limit, awaited).unwrap_or_else(PoisonError::into_inner);
+        match waited.timed_out() {
+            true => Err(Error::Timeout { what: format!("peers that map umem {id}"), limit }),
+            false => Ok(()),
+        }
+    }
 }
 
 /// The serving side: a thread that answers peers.
 #[derive(Debug)]
 pub(super) struct Server {
     served: Arc<Mutex<Served>>,
+    /// A peer holds something, or is gone.
+    news: Arc<Condvar>,
     wake: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
@@ -130,19 +182,35 @@ impl Server {
             .map_err(|errno| Error::os("create an eventfd for the fabric thread", errno))?;
         let wake = Arc::new(wake);
         let served = Arc::new(Mutex::new(Served { control: Some(control), ..Served::default() }));
+        let news = Arc::new(Condvar::new());
         let thread = std::thread::Builder::new()
             .name("oxshmem-fabric".into())
             .spawn({
-                let (served, wake) = (Arc::clone(&served), Arc::clone(&wake));
-                move || serve(gid, &listener, &served, &wake)
+                let (served, news, wake) = (Arc::clone(&served), Arc::clone(&news), Arc::clone(&wake));
+                move || serve(gid, &listener, &served, &news, &wake)
             })
             .map_err(|error| Error::os("start the fabric thread", error))?;
-        Ok(Self { served, wake, thread: Some(thread) })
+        Ok(Self { served, news, wake, thread: Some(thread) })
     }
 
     /// Let peers map umem `id`.
     pub(super) fn export(&self, id: u32, export: Export) {
-        lock(&self.served).exports.insert(id, export);
+        let mut served = lock(&self.served);
+        if export.announced {
+            served.clients.retain(|client| {
+                let told = !client.greeted.load(Relaxed) || client.announce(id, &export).is_ok();
+                if !told {
+                    tracing::warn!(umem = id, "dropped a peer that could not be told of memory");
+                }
+                told
+            });
+        }
+        served.exports.insert(id, export);
+    }
+
+    /// What waits for peers that are getting memory.
+    pub(super) fn sharing(&self) -> Sharing {
+        Sharing { served: Arc::clone(&self.served), news: Arc::clone(&self.news) }
     }
 
     /// Stop serving umem `id` and tell peers to unmap it.
@@ -183,7 +251,7 @@ impl Drop for Server {
 }
 
 /// The thread: wait for connections and requests until woken.
-fn serve(gid: Gid, listener: &Listener, served: &Mutex<Served>, wake: &OwnedFd) {
+fn serve(gid: Gid, listener: &Listener, served: &Mutex<Served>, news: &Condvar, wake: &OwnedFd) {
     loop {
         let clients = lock(served).clients.clone();
         let mut fds = vec![PollFd::new(wake, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
@@ -208,13 +276,15 @@ fn serve(gid: Gid, listener: &Listener, served: &Mutex<Served>, wake: &OwnedFd) 
                 }
                 lock(served).clients.retain(|other| !Arc::ptr_eq(other, client));
             }
+            news.notify_all();
         }
         if ready[1] {
             match listener.accept(Duration::ZERO) {
                 Ok(connection) => {
                     let mut served = lock(served);
                     if served.clients.len() < MAX_CLIENTS {
-                        served.clients.push(Arc::new(Client { connection, greeted: false.into() }));
+                        let (greeted, awaited) = (false.into(), Mutex::default());
+                        served.clients.push(Arc::new(Client { connection, greeted, awaited }));
                     } else {
                         tracing::warn!(%gid, limit = MAX_CLIENTS, "too many peers, refused one");
                     }
@@ -228,7 +298,6 @@ fn serve(gid: Gid, listener: &Listener, served: &Mutex<Served>, wake: &OwnedFd) 
 
 /// Answer one request. `Err` closes the connection; with an empty reason if the peer closed it.
 fn answer(gid: Gid, client: &Client, served: &Mutex<Served>) -> std::result::Result<(), String> {
-    use std::sync::atomic::Ordering::Relaxed;
     let mut bytes = [0; MESSAGE_BYTES + 1];
     let received = match client.connection.try_recv(&mut bytes).map_err(|error| error.to_string())? {
         None => return Ok(()),
@@ -237,18 +306,27 @@ fn answer(gid: Gid, client: &Client, served: &Mutex<Served>) -> std::result::Res
     };
     let request = Message::decode(&bytes[..received.len])?;
     let served = lock(served);
+    let announced: Vec<_> = match request.kind {
+        Kind::Hello => served.exports.iter().filter(|(_, export)| export.announced).collect(),
+        _ => Vec::new(),
+    };
     let (reply, fd) = match request.kind {
         Kind::Hello => {
             client.greeted.store(true, Relaxed);
             let (a, b) = gid.halves();
             let control = served.control.as_ref().ok_or("the HCA is closing")?;
-            (Message { kind: Kind::HelloOk, a, b, c: control::BYTES as u64 }, Some(control))
+            (
+                Message { kind: Kind::HelloOk, a, b, c: control::BYTES as u64 | (announced.len() as u64) << 32 },
+                Some(control),
+            )
+        }
+        Kind::Held if client.greeted.load(Relaxed) => {
+            client.awaited().retain(|id| u64::from(*id) != request.a);
+            return Ok(());
         }
         Kind::Umem if client.greeted.load(Relaxed) => {
             match u32::try_from(request.a).ok().and_then(|id| served.exports.get(&id)) {
-                Some(export) => {
-                    (Message { kind: Kind::UmemOk, a: request.a, b: export.offset, c: export.len }, Some(&export.fd))
-                }
+                Some(export) => (export.message(request.a as u32), Some(&export.fd)),
                 None => (Message { kind: Kind::UmemNone, a: request.a, b: 0, c: 0 }, None),
             }
         }
@@ -256,7 +334,7 @@ fn answer(gid: Gid, client: &Client, served: &Mutex<Served>) -> std::result::Res
     };
     let fds: Vec<_> = fd.iter().map(|fd| fd.as_fd()).collect();
     match client.connection.try_send(&reply.encode(), &fds) {
-        Ok(true) => Ok(()),
+        Ok(true) => announced.into_iter().try_for_each(|(id, export)| client.announce(*id, export)),
         Ok(false) => Err("the peer does not read its messages".into()),
         Err(error) => Err(error.to_string()),
     }
@@ -324,12 +402,20 @@ impl Peer {
         }
         let reply = Message::decode(&bytes[..received.len]).map_err(protocol)?;
         let (hi, lo) = gid.halves();
-        if reply != (Message { kind: Kind::HelloOk, a: hi, b: lo, c: control::BYTES as u64 }) || received.fds.len() != 1
-        {
+        let (size, announced) = (reply.c & u64::from(u32::MAX), reply.c >> 32);
+        let expected = Message { kind: Kind::HelloOk, a: hi, b: lo, c: control::BYTES as u64 };
+        if (Message { c: size, ..reply }) != expected || received.fds.len() != 1 {
             return Err(protocol(format!("{reply:?} with {} files", received.fds.len())));
         }
         let control = Segment::of_peer(received.fds[0].as_fd(), gid)?;
-        Ok(Self { gid, control, connection, accelerator, memory: HashMap::new(), withdrawn: Vec::new(), closed: false })
+        let (memory, withdrawn) = (HashMap::new(), Vec::new());
+        let mut peer = Self { gid, control, connection, accelerator, memory, withdrawn, closed: false };
+        for _ in 0..announced {
+            let received = peer.connection.recv(&mut bytes, EXCHANGE_LIMIT).map_err(unknown)?;
+            let message = Message::decode(&bytes[..received.len]).map_err(protocol)?;
+            peer.take(message, received.fds);
+        }
+        Ok(peer)
     }
 
     /// Whether the peer still lives, as far as is known without a system call.
@@ -399,9 +485,19 @@ impl Peer {
         }
     }
 
+    /// Tells the peer that umem `id` need not be waited for.
+    fn hold(&self, id: u32) {
+        let message = Message { kind: Kind::Held, a: id.into(), b: 0, c: 0 };
+        if self.accelerator.is_some() && !matches!(self.connection.try_send(&message.encode(), &[]), Ok(true)) {
+            tracing::warn!(gid = %self.gid, umem = id, "a peer's HCA was not told that its memory is mapped");
+        }
+    }
+
     fn take(&mut self, message: Message, fds: Vec<OwnedFd>) {
         let Ok(id) = u32::try_from(message.a) else { return };
         match (message.kind, fds.first()) {
+            // Announced, and asked for before that was noticed.
+            (Kind::UmemOk, Some(_)) if matches!(self.memory.get(&id), Some(PeerMemory::Mapped { .. })) => self.hold(id),
             (Kind::UmemOk, Some(fd)) => {
                 let mapped = match &self.accelerator {
                     Some(accelerator) => accelerator
@@ -419,6 +515,7 @@ impl Peer {
                     Err(reason) => PeerMemory::Refused(reason),
                 };
                 self.memory.insert(id, memory);
+                self.hold(id);
             }
             (Kind::UmemNone, _) => {
                 self.memory.insert(id, PeerMemory::Refused("the peer has no such memory, or does not share it".into()));
@@ -458,7 +555,7 @@ mod tests {
         let (_own, mut server) = server(gid(1));
         let fd = rustix::fs::memfd_create("export", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&fd, 8192).unwrap();
-        server.export(5, Export { fd, offset: 4096, len: 4096 });
+        server.export(5, Export { fd, offset: 4096, len: 4096, announced: false });
         let mut peer = Peer::connect(gid(2), gid(1), None).unwrap();
         settle(&mut peer, 5);
         assert!(matches!(peer.memory(5), PeerMemory::Mapped { len: 4096, .. }));
@@ -477,6 +574,37 @@ mod tests {
             peer.poll();
         }
         assert!(matches!(Peer::connect(gid(2), gid(1), None), Err(Error::UnknownGid { .. })));
+    }
+
+    #[test]
+    fn announced_memory_is_waited_for_until_every_peer_holds_it() {
+        let (_own, server) = server(gid(5));
+        let export = |announced| {
+            let fd = rustix::fs::memfd_create("export", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+            rustix::fs::ftruncate(&fd, 8192).unwrap();
+            Export { fd, offset: 0, len: 8192, announced }
+        };
+        let long = Duration::from_secs(100);
+        server.export(1, export(true));
+        server.sharing().wait(1, long).unwrap();
+        // What was announced before comes with the greeting, without being asked for.
+        let mut peer = Peer::connect(gid(6), gid(5), None).unwrap();
+        assert!(matches!(peer.memory.get(&1), Some(PeerMemory::Mapped { .. })));
+        server.export(2, export(true));
+        server.export(3, export(false));
+        server.sharing().wait(3, long).unwrap();
+        assert!(matches!(server.sharing().wait(2, Duration::ZERO), Err(Error::Timeout { .. })));
+        while !matches!(peer.memory.get(&2), Some(PeerMemory::Mapped { .. })) {
+            peer.poll();
+        }
+        assert!(!peer.memory.contains_key(&3));
+        // This peer says so by hand, as it has no accelerator.
+        peer.connection.send(&Message { kind: Kind::Held, a: 2, b: 0, c: 0 }.encode(), &[], long).unwrap();
+        server.sharing().wait(2, long).unwrap();
+        // Nobody waits for one that is gone.
+        server.export(4, export(true));
+        drop(peer);
+        server.sharing().wait(4, long).unwrap();
     }
 
     #[test]
@@ -502,8 +630,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn messages_survive(kind in 1u16..=6, a in any::<u64>(), b in any::<u64>(), c in any::<u64>()) {
-            let kind = [Kind::Hello, Kind::HelloOk, Kind::Umem, Kind::UmemOk, Kind::UmemNone, Kind::Forget][usize::from(kind) - 1];
+        fn messages_survive(kind in 1u16..=7, a in any::<u64>(), b in any::<u64>(), c in any::<u64>()) {
+            let kinds = [Kind::Hello, Kind::HelloOk, Kind::Umem, Kind::UmemOk, Kind::UmemNone, Kind::Forget, Kind::Held];
+            let kind = kinds[usize::from(kind) - 1];
             let message = Message { kind, a, b, c };
             prop_assert_eq!(Message::decode(&message.encode()), Ok(message));
         }

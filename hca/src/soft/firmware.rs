@@ -4,9 +4,9 @@
 //! command's input, of the field that is wrong, so it can be found in `mlx5_ifc.h`.
 
 use super::control::{MkeyFacts, rights};
-use super::engine::{CqState, Engine, Hold, MkeyState, PdState, Qp, Remote, UarState, UmemState};
+use super::engine::{CqState, Engine, Hold, MkeyState, PdState, Qp, Remote, UarPage, UarState, UmemState};
 use super::fabric::{Export, Peer};
-use super::memory::{Mapping, PAGE};
+use super::memory::PAGE;
 use super::offload::Handed;
 use super::{GID_INDEX, LOG_MAX_CQ_SIZE, LOG_MAX_MSG, LOG_MAX_SQ_SIZE, MTU, PORT, REGISTER_STRIDE, control};
 use crate::error::{Error, Result};
@@ -188,14 +188,12 @@ impl Engine {
             }
             O::AllocUar => {
                 let _: uar::AllocUar = decode(input, output)?;
-                let page = match self.is_offloaded() {
-                    true => None,
-                    false => Some(Mapping::anonymous(PAGE as usize).or_else(|error| no_memory(&error))?),
-                };
-                let base = page.as_ref().map_or(std::ptr::null_mut(), Mapping::ptr);
+                let page = self.uar_page().or_else(|error| no_memory(&error))?;
+                let base = page.as_ref().map_or(std::ptr::null_mut(), UarPage::ptr);
                 let uar = self.uars.insert_with(|_| UarState { base, _page: page, users: 0, qps: Vec::new() });
                 let uar = uar.ok_or_else(|| full("UAR pages", self.uars.limit()))?;
-                if let Some(base) = self.clear_page(uar)
+                if base.is_null()
+                    && let Some(base) = self.clear_page(uar)
                     && let Some(state) = self.uars.get_mut(uar)
                 {
                     state.base = base;
@@ -208,6 +206,8 @@ impl Engine {
                 let uar::DeallocUar { uar } = decode(input, output)?;
                 let users = self.uar(uar, 0x48)?.users;
                 busy(users, "UAR page", uar, "CQs and QPs")?;
+                // An accelerator takes back memory only while nothing runs.
+                self.pause();
                 self.uars.remove(uar);
                 self.list_registers();
                 prm::encode_output(&uar::DeallocUarOut {}, output);
@@ -326,6 +326,7 @@ impl Engine {
                 if let Some(cq) = self.cqs.get_mut(qp.context.cqn_snd) {
                     cq.users -= 1;
                 }
+                self.watch_qps();
                 prm::encode_output(&qp::DestroyQpOut {}, output);
                 Ok(None)
             }
@@ -573,6 +574,7 @@ impl Engine {
         {
             page.qps.push(qpn);
         }
+        self.watch_qps();
         prm::encode_output(&qp::CreateQpOut { qpn }, output);
         Ok(Object::Qp(qpn))
     }
@@ -721,7 +723,7 @@ impl Engine {
             return Err(Error::argument("umem", self.next_umem, "24-bit umem ids are used up; open the HCA anew"));
         }
         let shared = match source {
-            UmemSource::Host { .. } if self.is_offloaded() && !self.host_rings() => {
+            UmemSource::Host { .. } if self.is_offloaded() && !self.reaches_host() => {
                 return Err(Error::argument(
                     "umem",
                     format!("{len} bytes at {addr:p}"),
@@ -756,7 +758,8 @@ impl Engine {
                     return Err(Error::argument("umem", value, format!("the file has {size} bytes")));
                 }
                 let fd = fd.try_clone_to_owned().map_err(|error| Error::os("duplicate the file of a umem", error))?;
-                self.server.export(self.next_umem, Export { fd, offset, len: len as u64 });
+                let announced = access.is_remote() && self.announces();
+                self.server.export(self.next_umem, Export { fd, offset, len: len as u64, announced });
                 true
             }
         };

@@ -53,7 +53,7 @@ use crate::wire::doorbell;
 use engine::Engine;
 use fabric::{Peer, Server};
 use firmware::{Object, Purpose};
-use offload::Offload;
+use offload::{Offload, Rung};
 use parking::ENGINES;
 use std::fmt;
 use std::io::Write;
@@ -109,10 +109,12 @@ pub struct SoftOptions {
     /// What executes send queues instead of this process's CPU, in memory that only it reaches. Registered memory is then given by
     /// addresses that are valid there, and CQs are collapsed.
     pub accelerator: Option<Arc<dyn Accelerator>>,
-    /// With an accelerator: [`HOST_DOORBELL_BYTES`] bytes that this process and the kernel reach at the same address. Queues are then
-    /// filled by this process, in memory of that kind, and doorbell registers lie in it. Without it, kernels post and ring.
-    pub host_doorbells: Option<Arc<dyn AcceleratorMemory>>,
-    /// Doorbells as on a card: any number of queue pairs may ring one register, and nobody calls [`doorbell_rung`]. For the engine's thread.
+    /// With an accelerator: this process posts and rings. Queues are then in memory of the host that kernels reach too, and so are doorbell
+    /// registers. Without it, kernels post and ring.
+    pub host_doorbells: bool,
+    /// Doorbells as on a card: any number of queue pairs may ring one register, and nobody calls [`doorbell_rung`] or
+    /// [`Provider::prepare`]. With an accelerator queues may be anywhere where kernels reach them, and who registers memory that peers may
+    /// use waits until those that are connected have mapped it.
     pub card_doorbells: bool,
     /// Complete what is posted, and execute nothing: measures posting alone. Needs an accelerator.
     pub null: bool,
@@ -120,8 +122,8 @@ pub struct SoftOptions {
     pub interface: Option<u64>,
 }
 
-/// Bytes of [`SoftOptions::host_doorbells`].
-pub const HOST_DOORBELL_BYTES: usize = tables::PAGES * HOST_PAGE_BYTES;
+/// Bytes of the registers that the host rings.
+const HOST_DOORBELL_BYTES: usize = tables::PAGES * HOST_PAGE_BYTES;
 /// Those of one doorbell page.
 const HOST_PAGE_BYTES: usize = REGISTERS_PER_PAGE * blueflame::REGISTER_BYTES;
 
@@ -214,9 +216,12 @@ impl SoftHca {
         let server = Server::start(gid, fd)?;
         let card_doorbells = options.card_doorbells;
         let accelerator = options.accelerator;
-        let host_doorbells = options.host_doorbells;
-        let offload =
-            accelerator.clone().map(|accelerator| Offload::new(accelerator, host_doorbells, options.null)).transpose();
+        let rung = match (card_doorbells, options.host_doorbells) {
+            (true, _) => Rung::LikeCards,
+            (false, true) => Rung::ByHost,
+            (false, false) => Rung::ByKernels,
+        };
+        let offload = accelerator.clone().map(|accelerator| Offload::new(accelerator, rung, options.null)).transpose();
         let offload =
             offload.map_err(|error| Error::Accelerator { what: "start the engine's kernel".into(), source: error })?;
         let tracer = Tracer::new(device.clone(), options.trace);
@@ -230,9 +235,9 @@ impl SoftHca {
         } else {
             let shared = Arc::clone(&shared);
             let offloaded = accelerator.is_some();
-            let thread = std::thread::Builder::new()
-                .name("oxshmem-hca".into())
-                .spawn(move || if offloaded { drive_kernel(&shared) } else { drive(&shared, card_doorbells) });
+            let thread = std::thread::Builder::new().name("oxshmem-hca".into()).spawn(move || {
+                if offloaded { drive_kernel(&shared, card_doorbells) } else { drive(&shared, card_doorbells) }
+            });
             Some(thread.map_err(|error| Error::os("start the engine's thread", error))?)
         };
         let info = HcaInfo {
@@ -332,8 +337,17 @@ impl Provider for SoftHca {
     }
 
     unsafe fn reg_umem(&self, source: UmemSource<'_>, access: Access) -> Result<u32> {
+        let mut engine = self.shared.engine();
         // SAFETY: the caller's promise is the same.
-        unsafe { self.shared.engine().register(source, access) }
+        let id = unsafe { engine.register(source, access) }?;
+        let Some(sharing) = engine.announces().then(|| engine.server.sharing()) else { return Ok(id) };
+        drop(engine);
+        // Not under the engine's lock: peers may be waiting for this HCA in the same way.
+        if let Err(error) = sharing.wait(id, fabric::EXCHANGE_LIMIT) {
+            self.shared.engine().deregister(id)?;
+            return Err(error);
+        }
+        Ok(id)
     }
 
     fn dereg_umem(&self, umem_id: u32) -> Result<()> {
@@ -488,7 +502,7 @@ fn drive(shared: &Shared, card_doorbells: bool) {
 }
 
 /// The engine's thread where a kernel executes: launches slice after slice while there is work, and fewer of them when there is none.
-fn drive_kernel(shared: &Shared) {
+fn drive_kernel(shared: &Shared, card_doorbells: bool) {
     let Some(pace) = shared.engine().pace() else { return };
     let mut kept_house = Instant::now();
     let mut worked = Instant::now();
@@ -518,7 +532,8 @@ fn drive_kernel(shared: &Shared) {
         }
         // While slices run, see when they end; between them, sleep longer and longer.
         let limit = if running > 0 || busy { pace.look } else { nap };
-        let woken = ENGINES.park(limit, || shared.stop.load(Ordering::Acquire));
+        let ready = || card_doorbells && shared.engine().doorbell_pending();
+        let woken = ENGINES.park(limit, || shared.stop.load(Ordering::Acquire) || ready());
         news = woken || running == 0;
         if !(running > 0 || busy || waiting || woken) {
             nap = (nap * 2).min(LONGEST_NAP);
@@ -528,12 +543,12 @@ fn drive_kernel(shared: &Shared) {
 
 /// Refuses what an engine with a kernel cannot do.
 fn check_options(options: &SoftOptions) -> Result<()> {
-    if options.accelerator.is_some() && options.card_doorbells {
-        let rule = "the engine's kernel has a register for each queue pair";
+    if options.card_doorbells && (options.host_doorbells || options.null) {
+        let rule = "they are rung by whoever posts, and what is posted is executed";
         return Err(Error::argument("card_doorbells", true, rule));
     }
     if options.accelerator.is_none() {
-        if options.host_doorbells.is_some() {
+        if options.host_doorbells {
             let rule = "the engine's thread looks at registers of its own; only its kernel needs others";
             return Err(Error::argument("host_doorbells", true, rule));
         }

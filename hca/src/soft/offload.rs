@@ -9,12 +9,15 @@
 
 use super::accelerator::{Accelerator, AcceleratorMemory, AcceleratorResult, Pace};
 use super::control::{FIRST_QPN, MkeyEntry, MkeyFacts, rights};
-use super::engine::{Engine, Qp, RemoteKey};
+use super::engine::{Engine, Qp, RemoteKey, UarPage};
+use super::memory::{Mapping, PAGE};
 use super::tables::{
     self, BlockCounters, Control, EVENT_DOORBELL, EVENT_TRAP, EVENTS, Event, Key, Plain, QpConstants, QpContext,
     QpProgress, Slice, Tables,
 };
-use super::{HOST_PAGE_BYTES, REGISTER_STRIDE, REGISTERS_PER_PAGE};
+use super::{HOST_DOORBELL_BYTES, HOST_PAGE_BYTES, REGISTER_STRIDE, REGISTERS_PER_PAGE};
+use crate::blueflame;
+use crate::error::{Error, Result};
 use crate::prm::qpc::QpState;
 use crate::provider::Counters;
 use crate::wire::cqe::Syndrome;
@@ -22,6 +25,7 @@ use crate::wire::{BLOCK_BYTES, cqe, dbr, doorbell};
 use std::collections::HashMap;
 use std::mem::offset_of;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a slice may take to notice that it is to end before the HCA counts as dead.
@@ -44,8 +48,9 @@ struct Published {
 pub(super) struct Offload {
     pub(super) accelerator: Arc<dyn Accelerator>,
     memory: Box<dyn AcceleratorMemory>,
-    /// Where the host rings, if it does; see [`HOST_DOORBELL_BYTES`](super::HOST_DOORBELL_BYTES).
-    host_doorbells: Option<Arc<dyn AcceleratorMemory>>,
+    rung: Rung,
+    /// Where the host rings, if it does; [`HOST_DOORBELL_BYTES`].
+    host_doorbells: Option<Box<dyn AcceleratorMemory>>,
     /// Complete everything, execute nothing.
     null: bool,
     /// Slices launched so far.
@@ -70,6 +75,18 @@ pub(super) struct Offload {
 // SAFETY: the pointers name entries of peers' control segments, which stay mapped while the engine lives.
 unsafe impl Send for Offload {}
 
+/// Who rings, and where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rung {
+    /// Kernels, in the tables: a register for each QP.
+    ByKernels,
+    /// The host, in its memory: a register for each QP.
+    ByHost,
+    /// Whoever posts, in pages as on a card, where QPs share registers. The engine's thread looks at those, and rings for each QP that may be
+    /// meant in a register as for [`ByHost`](Self::ByHost), that of the QP's place in the tables.
+    LikeCards,
+}
+
 /// A QP's relation to the kernel.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Handed {
@@ -85,16 +102,22 @@ pub(super) struct Handed {
     stopped_at: (u64, u64, u32),
 }
 
+/// The number, from 1, of the register of a QP that has the one of its place.
+fn bell_of(qpn: u32) -> u32 {
+    qpn - FIRST_QPN + 1
+}
+
 impl Offload {
-    pub(super) fn new(
-        accelerator: Arc<dyn Accelerator>,
-        host_doorbells: Option<Arc<dyn AcceleratorMemory>>,
-        null: bool,
-    ) -> AcceleratorResult<Self> {
+    pub(super) fn new(accelerator: Arc<dyn Accelerator>, rung: Rung, null: bool) -> AcceleratorResult<Self> {
         let memory = accelerator.allocate(size_of::<Tables>() as u64)?;
+        let host_doorbells = match rung {
+            Rung::ByKernels => None,
+            Rung::ByHost | Rung::LikeCards => Some(accelerator.host_memory(HOST_DOORBELL_BYTES as u64)?),
+        };
         let mut offload = Self {
             accelerator,
             memory,
+            rung,
             host_doorbells,
             null,
             slices: 0,
@@ -323,6 +346,10 @@ impl Engine {
 
     /// A doorbell that the kernel could not use: say why.
     fn wrong_doorbell(&mut self, value: u64, uar: u32) {
+        if self.card_doorbells {
+            // They were checked when they were passed on; the QP is gone since.
+            return;
+        }
         let bell = match doorbell::Repr::from_register(value) {
             Ok(bell) => bell,
             Err(error) => return self.violation(0, 0, None, format!("doorbell in UAR page {uar}: {error}")),
@@ -453,7 +480,10 @@ impl Engine {
             state: qp.state as u32,
             pd: qp.context.pd,
             log_msg_max: qp.context.log_msg_max.into(),
-            uar_page: qp.context.uar_page,
+            uar_page: match self.card_doorbells {
+                true => bell_of(qp.qpn).div_ceil(REGISTERS_PER_PAGE as u32),
+                false => qp.context.uar_page,
+            },
             cq_log_size: cq.map_or(0, |cq| cq.context.log_cq_size.into()),
             peer: facts.map_or(0, |(peer, _)| peer as u32 + 1),
             accepts: facts.map_or(0, |(_, facts)| facts.rights),
@@ -500,6 +530,10 @@ impl Engine {
         }
         self.with_offload(|offload| {
             offload.change(offload.qp(qpn), &QpConstants::default())?;
+            if offload.rung == Rung::LikeCards {
+                // What was put off. Other ways of ringing clear whole pages.
+                offload.write(offload.register(bell_of(qpn)), &0u64)?;
+            }
             offload.write(offload.qp(qpn) + offset_of!(QpContext, progress) as u64, &QpProgress::default())
         });
     }
@@ -611,20 +645,71 @@ impl Engine {
         })
     }
 
-    /// Whether the host rings, in memory of its own.
+    /// Whether the host rings, in registers of the kernel.
     pub(super) fn host_rings(&self) -> bool {
-        self.offload.as_ref().is_some_and(|offload| offload.host_doorbells.is_some())
+        self.offload.as_ref().is_some_and(|offload| offload.rung == Rung::ByHost)
+    }
+
+    /// Whether the kernel is given queues in memory of the host.
+    pub(super) fn reaches_host(&self) -> bool {
+        self.offload.as_ref().is_some_and(|offload| offload.rung != Rung::ByKernels)
     }
 
     /// Whether registers take whole work requests: the kernel executes, and the host rings.
     pub(super) fn takes_blocks(&self) -> bool {
-        self.offload.as_ref().is_some_and(|offload| offload.host_doorbells.is_some() && !offload.null)
+        self.offload.as_ref().is_some_and(|offload| offload.rung == Rung::ByHost && !offload.null)
+    }
+
+    /// Whether peers map memory before they use it: mapping may wait for kernels, which wait for the mapping, and nobody prepares for keys.
+    pub(super) fn announces(&self) -> bool {
+        self.is_offloaded() && self.card_doorbells
+    }
+
+    /// Memory of a new doorbell page, unless it is part of the tables.
+    pub(super) fn uar_page(&self) -> Result<Option<UarPage>> {
+        let page = match &self.offload {
+            None => UarPage::Host(Mapping::anonymous(PAGE as usize)?),
+            Some(offload) if offload.rung == Rung::LikeCards => {
+                let memory = offload.accelerator.host_memory(PAGE);
+                let what = || "allocate a doorbell page".to_owned();
+                UarPage::Accelerator(memory.map_err(|source| Error::Accelerator { what: what(), source })?)
+            }
+            Some(_) => return Ok(None),
+        };
+        Ok(Some(page))
+    }
+
+    /// Makes the kernel look at the doorbell record of a QP.
+    pub(super) fn ring_kernel(&mut self, qp: &Qp) {
+        let Some(offload) = &mut self.offload else { return };
+        let Some(registers) = &offload.host_doorbells else { return };
+        if !matches!(qp.state, QpState::Rts | QpState::Err) {
+            return;
+        }
+        // Only a change is seen.
+        offload.rings += 1;
+        let value = u64::from((qp.qpn << 8).to_be()) << 32 | offload.rings & u64::from(u32::MAX);
+        let at = registers.address() + u64::from(bell_of(qp.qpn) - 1) * blueflame::REGISTER_BYTES as u64;
+        // SAFETY: the register of this QP in memory that this owns, aligned to 8.
+        let register = unsafe { AtomicU64::from_ptr(at as *mut u64) };
+        // Release: what the doorbell covers was seen to be there.
+        register.store(value, Ordering::Release);
     }
 
     /// The number of doorbell pages in use has changed.
     pub(super) fn watch_pages(&mut self, highest: u32) {
         if let Some(offload) = &mut self.offload {
             offload.registers = highest * REGISTERS_PER_PAGE as u32;
+        }
+    }
+
+    /// The QPs have changed, each of which has a register if they are rung as on a card.
+    pub(super) fn watch_qps(&mut self) {
+        let highest = self.qps.iter().map(|(qpn, _)| bell_of(qpn)).max();
+        if let Some(offload) = &mut self.offload
+            && offload.rung == Rung::LikeCards
+        {
+            offload.registers = highest.unwrap_or_default();
         }
     }
 

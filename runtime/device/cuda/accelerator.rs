@@ -10,10 +10,10 @@ use oxshmem_hca::soft::{Accelerator, AcceleratorError, AcceleratorMemory, Accele
 
 use super::driver::{Context, Gpu};
 use super::marks::Marks;
-use super::memory::{self, Copies, Reservation};
+use super::memory::{self, Copies, Locked, Reservation};
 use super::module::CudaModule;
 use super::stream::Stream;
-use crate::device::shared_memory::SharedMemory;
+use crate::device::shared_memory::{OnHost, SharedMemory};
 use crate::device::{DeviceError, LaunchConfig, LoadedModule, SOFT_HCA, SOFT_HCA_KERNEL};
 
 /// Blocks of the kernel. Each serves one queue pair at a time and moves what one SM can.
@@ -44,6 +44,10 @@ impl CudaAccelerator {
         let copies = Copies::new(Arc::clone(&stream))?;
         let module = CudaModule::load(&stream, &copies, &SOFT_HCA)?;
         Ok(Self { launched: Mutex::default(), module, copies, granularity, stream })
+    }
+
+    pub fn stream(&self) -> &Stream {
+        &self.stream
     }
 
     fn launched(&self) -> MutexGuard<'_, Marks<()>> {
@@ -81,6 +85,10 @@ impl Accelerator for CudaAccelerator {
         let memory = memory::allocate(&self.stream, &self.copies, bytes).map_err(failed)?;
         let space = Reservation::new(Arc::clone(&self.stream), bytes).map_err(failed)?;
         Ok(Box::new(SharedMemory::own(Box::new(space), &memory, bytes).map_err(failed)?))
+    }
+
+    fn host_memory(&self, bytes: u64) -> AcceleratorResult<Box<dyn AcceleratorMemory>> {
+        Ok(Box::new(OnHost(Box::new(Locked::new(Arc::clone(&self.stream), bytes).map_err(failed)?))))
     }
 
     fn map(&self, memory: BorrowedFd<'_>, offset: u64, len: u64) -> AcceleratorResult<Box<dyn AcceleratorMemory>> {

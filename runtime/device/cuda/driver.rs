@@ -44,6 +44,11 @@ impl DriverError {
         ];
         LOST.iter().any(|lost| *lost as u32 == self.code)
     }
+
+    /// Whether host memory could not be page-locked because it is.
+    pub(super) fn is_registered_already(&self) -> bool {
+        self.code == CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED as u32
+    }
 }
 
 /// The error of `call`, unless it succeeded.
@@ -82,6 +87,19 @@ pub(super) use driver;
 pub(crate) fn driver_present() -> bool {
     // SAFETY: looks for the library by name and loads it, which runs nothing but its own set-up.
     unsafe { sys::is_culib_present() }
+}
+
+/// Whether this process has initialised the driver; does nothing to it.
+pub(super) fn in_use() -> bool {
+    // SAFETY: asks the loader for what it has loaded already, by the name that the library gives itself.
+    let loaded = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
+    if loaded.is_null() {
+        return false;
+    }
+    // SAFETY: the reference that was just taken.
+    unsafe { libc::dlclose(loaded) };
+    // A driver that is not initialised does not count.
+    count().is_ok_and(|count| count > 0)
 }
 
 /// Loads and initialises the driver; why it cannot be used, otherwise. Everything else here relies on it: cudarc panics when the
@@ -237,6 +255,14 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
+    /// Whether the context of `gpu` is there.
+    pub fn exists(gpu: Gpu) -> Result<bool, DriverError> {
+        let (mut flags, mut active) = (0, 0);
+        // SAFETY: writes two integers.
+        unsafe { driver!(cuDevicePrimaryCtxGetState(gpu.raw, &raw mut flags, &raw mut active)) }?;
+        Ok(active != 0)
+    }
+
     /// Takes a reference; the first one in the process creates the context.
     pub fn retain(gpu: Gpu) -> Result<Self, DriverError> {
         let mut raw = std::ptr::null_mut();

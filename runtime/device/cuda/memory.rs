@@ -3,15 +3,17 @@
 //! CUDA driver API, "Virtual Memory Management": addresses are reserved, memory is created apart from them and exported as a file
 //! descriptor, and whoever has the descriptor maps it. The descriptor keeps the memory, as a memfd would.
 
+use std::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::{
-    CUdevice_attribute, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
-    CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation,
-    CUmemLocationType, CUstream,
+    CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE, CUdevice_attribute, CUmemAccess_flags, CUmemAccessDesc,
+    CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType,
+    CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUstream,
 };
 use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use super::driver::{DriverError, Gpu, driver};
 use super::stream::{self, Stream};
@@ -55,7 +57,7 @@ pub(super) fn granularity(gpu: Gpu) -> Result<u64, DriverError> {
 }
 
 /// A handle of physical memory. Mappings and descriptors keep the memory when it is dropped.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Handle(CUmemGenericAllocationHandle);
 
 impl Handle {
@@ -78,7 +80,15 @@ impl Handle {
         Ok(Self(handle))
     }
 
-    fn export(&self) -> Result<OwnedFd, DriverError> {
+    /// Of the memory that is mapped at `address`, if it was created apart from its addresses: equal for all addresses of one mapping.
+    pub fn behind(address: u64) -> Result<Self, DriverError> {
+        let mut handle = 0;
+        // SAFETY: writes one handle; the driver refuses addresses that it does not know.
+        unsafe { driver!(cuMemRetainAllocationHandle(&raw mut handle, address as *mut c_void)) }?;
+        Ok(Self(handle))
+    }
+
+    pub fn export(&self) -> Result<OwnedFd, DriverError> {
         let mut descriptor: i32 = -1;
         let kind = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
         // SAFETY: writes one descriptor.
@@ -90,7 +100,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: `create` or `import` made it.
+        // SAFETY: `create`, `import` or `behind` gave a reference, which this is.
         if let Err(error) = unsafe { driver!(cuMemRelease(self.0)) } {
             tracing::debug!(%error, "cannot release GPU memory");
         }
@@ -281,6 +291,77 @@ impl Drop for Pinned {
         // SAFETY: `new` allocated it, and no copy is under way.
         if let Err(error) = unsafe { driver!(cuMemFreeHost(self.at.cast())) } {
             tracing::debug!(%error, "cannot free page-locked memory");
+        }
+    }
+}
+
+/// Memory of the host that was page-locked after it was allocated. The driver takes such pages for a card's registers too
+/// (`CU_MEMHOSTREGISTER_IOMEMORY`), and refuses its own.
+#[derive(Debug)]
+pub(super) struct Locked {
+    stream: Arc<Stream>,
+    at: *mut c_void,
+    bytes: usize,
+}
+
+// SAFETY: plain memory, used under the owner's rules.
+unsafe impl Send for Locked {}
+// SAFETY: as above.
+unsafe impl Sync for Locked {}
+
+impl Locked {
+    /// Zeros.
+    pub fn new(stream: Arc<Stream>, bytes: u64) -> Result<Self, DeviceError> {
+        let bytes = length(bytes).next_multiple_of(rustix::param::page_size());
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let at = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, prot, flags) }.map_err(|errno| {
+            let what = "cannot allocate memory of the host";
+            DeviceError::Memory { what, bytes: bytes as u64, source: errno.into() }
+        })?;
+        let failed = |error| stream.error(format!("cannot page-lock {bytes} bytes"), error);
+        let entered = stream.enter()?;
+        let flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+        // SAFETY: it was just mapped.
+        if let Err(error) = unsafe { driver!(cuMemHostRegister_v2(at, bytes, flags)) } {
+            // SAFETY: nobody has it.
+            let _ = unsafe { munmap(at, bytes) };
+            return Err(failed(error));
+        }
+        let memory = Self { stream: Arc::clone(&stream), at, bytes };
+        let mut seen = 0;
+        // SAFETY: writes one address.
+        unsafe { driver!(cuMemHostGetDevicePointer_v2(&raw mut seen, at, 0)) }.map_err(failed)?;
+        drop(entered);
+        if seen != at.addr() as u64 {
+            let reason = "kernels do not reach page-locked memory at the host's address";
+            return Err(DeviceError::Unsupported { device: "cuda", reason });
+        }
+        Ok(memory)
+    }
+}
+
+impl HostMemory for Locked {
+    fn address(&self) -> *mut u8 {
+        self.at.cast()
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // No kernel may still use it.
+        if !self.stream.idle() {
+            return;
+        }
+        let Ok(_entered) = self.stream.enter() else { return };
+        // SAFETY: `new` page-locked it.
+        if let Err(error) = unsafe { driver!(cuMemHostUnregister(self.at)) } {
+            tracing::debug!(%error, "cannot unlock pages");
+            return;
+        }
+        // SAFETY: the own mapping, which nobody uses.
+        if let Err(error) = unsafe { munmap(self.at, self.bytes) } {
+            tracing::debug!(%error, "cannot unmap memory");
         }
     }
 }

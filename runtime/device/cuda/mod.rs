@@ -6,6 +6,7 @@
 
 mod accelerator;
 mod caller;
+mod card;
 mod copier;
 mod driver;
 mod marks;
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use accelerator::CudaAccelerator;
 pub(crate) use caller::CallerStream;
+pub use card::{Backing, CardGpu};
 use copier::CudaCopier;
 use cudarc::driver::sys::{self, CUdevice_attribute, CUpointer_attribute, CUresult};
 use driver::driver;

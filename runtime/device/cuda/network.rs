@@ -12,7 +12,7 @@ use cudarc::driver::sys::{
 };
 use oxshmem_hca::provider::DeviceMemory;
 
-use super::driver::driver;
+use super::driver::{DriverError, driver};
 use super::stream::Stream;
 use crate::device::{DeviceError, MappedRegisters};
 
@@ -25,6 +25,8 @@ pub(super) struct Registers {
     stream: Arc<Stream>,
     page: *mut u8,
     address: u64,
+    /// Whether somebody else in this process had registered the page before.
+    others: bool,
 }
 
 // SAFETY: addresses of a page that only device code accesses.
@@ -37,12 +39,14 @@ impl Registers {
         let _entered = stream.enter()?;
         let flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_IOMEMORY;
         // SAFETY: the caller keeps the page mapped; the driver refuses what it cannot map.
-        unsafe { driver!(cuMemHostRegister_v2(page.cast(), PAGE_BYTES, flags)) }.map_err(|error| {
+        let registered = unsafe { driver!(cuMemHostRegister_v2(page.cast(), PAGE_BYTES, flags)) };
+        let others = registered.as_ref().is_err_and(DriverError::is_registered_already);
+        registered.or_else(|error| if others { Ok(()) } else { Err(error) }).map_err(|error| {
             let what = "cannot map the card's doorbell registers for the GPU (the driver permits it with \
                         NVreg_RegistryDwords=\"PeerMappingOverride=1;\", and not in every virtual machine)";
             stream.error(what, error)
         })?;
-        let mut registers = Self { stream: Arc::clone(stream), page, address: 0 };
+        let mut registers = Self { stream: Arc::clone(stream), page, address: 0, others };
         // SAFETY: writes one address.
         let found = unsafe { driver!(cuMemHostGetDevicePointer_v2(&raw mut registers.address, page.cast(), 0)) };
         found
@@ -54,7 +58,7 @@ impl Registers {
 impl Drop for Registers {
     fn drop(&mut self) {
         // No kernel may still ring.
-        if !self.stream.idle() {
+        if self.others || !self.stream.idle() {
             return;
         }
         let Ok(_entered) = self.stream.enter() else { return };
