@@ -11,9 +11,9 @@ use oxshmem_hca::provider::{Access, Gid, ObjectHandle, Provider, UarPage};
 use oxshmem_hca::soft::SoftHca;
 use oxshmem_hca::verbs::sys::{ibverbs as ib, mlx5dv as dv};
 
-use crate::state::{Context, EVENT_QUEUE, lie_about, lies, mac_of, null};
+use crate::infiniband;
+use crate::state::{Context, EVENT_QUEUE, lie_about, lies, mac_of, null, say};
 use crate::verbs::{Domain, describe_handle, dma_buf, register_umem};
-use crate::{infiniband, mapping};
 
 /// `EREMOTEIO`: the firmware refused, and has said why in the output.
 const REFUSED: i32 = libc::EREMOTEIO;
@@ -101,7 +101,10 @@ pub extern "C" fn mlx5dv_devx_alloc_uar(context: *mut ib::ibv_context, kind: u32
     if let Some(errno) = own.refuses(call) {
         return null(errno);
     }
-    let Ok(page) = own.hca.alloc_uar() else { return null(libc::ENOMEM) };
+    let page = match own.hca.alloc_uar() {
+        Ok(page) => page,
+        Err(error) => return null(say(&error.to_string(), libc::ENOMEM)),
+    };
     let Some(register) = page.registers.first() else { return null(libc::ENOMEM) };
     own.counts.pages.made();
     let raw = dv::mlx5dv_devx_uar {
@@ -161,13 +164,11 @@ pub extern "C" fn mlx5dv_devx_umem_reg_ex(
         remote_atomic: false,
     };
     let place = if by_fd {
-        dma_buf(arguments.dmabuf_fd, arguments.addr.addr() as u64, arguments.size).map(|(at, file)| (at, Some(file)))
+        dma_buf(own, arguments.dmabuf_fd, arguments.addr.addr() as u64, arguments.size)
+            .map(|(at, file)| (at, Some(file)))
     } else {
         let address = arguments.addr.expose_provenance();
-        match mapping::is_mapped(address, arguments.size) {
-            true => Ok((address, mapping::behind(address, arguments.size))),
-            false => Err(libc::EFAULT),
-        }
+        own.behind(address, arguments.size).map(|file| (address, file))
     };
     let umem = place.and_then(|(address, file)| register_umem(own, address, arguments.size, file.as_ref(), access));
     match umem {

@@ -21,6 +21,8 @@
 //! | `device:foreign=1` | libmlx5 does not drive the device |
 //! | `device:atomics=K` | the device's atomics are of that kind (`ibv_atomic_cap`) |
 //! | `device:count=N` | there are N cards |
+//! | `device:kernel=1` | a kernel on the `cpu` device moves the data, as one on the GPU does where there is one |
+//! | `report:trace=1` | commands, doorbells, WQEs and CQEs are printed |
 //! | `report:file=PATH` | when a context is closed, what was made of it is written to the end of that file, a line |
 //!
 //! `CALL` is the name of a function, for some with more behind a dot: `mlx5dv_devx_umem_reg_ex.dmabuf`, `.address`; `mlx5dv_devx_alloc_uar.dedicated`,

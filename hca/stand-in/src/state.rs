@@ -10,13 +10,15 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use oxshmem::device::cpu_accelerator;
+use oxshmem::device::cuda::{self, CardGpu};
 use oxshmem_hca::provider::{Gid, Provider};
 use oxshmem_hca::soft::{FaultPlan, SoftHca, SoftOptions};
 use oxshmem_hca::verbs::sys::ibverbs as ib;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::lies::Lies;
-use crate::{infiniband, verbs};
+use crate::{infiniband, mapping, verbs};
 
 /// The event queue of completion vector 0.
 pub(crate) const EVENT_QUEUE: u32 = 7;
@@ -131,6 +133,8 @@ pub(crate) struct Context {
     /// What programs see the end of.
     raw: ib::verbs_context,
     pub(crate) hca: Arc<SoftHca>,
+    /// What moves its data, if the process works on a GPU; otherwise a thread of the CPU does.
+    pub(crate) gpu: Option<CardGpu>,
     /// What its port is, if it is on InfiniBand.
     pub(crate) infiniband: Option<infiniband::Port>,
     pub(crate) counts: Counts,
@@ -144,13 +148,26 @@ impl Context {
     pub(crate) fn open(device: *mut ib::ibv_device) -> Result<*mut ib::ibv_context, i32> {
         let faults = lies().number("vanish", "wqe").map_or_else(String::new, |count| format!("die-after={count}"));
         let faults = FaultPlan::from_str(&faults).map_err(|_| libc::EINVAL)?;
-        let watched = faults.die_after.is_some();
-        let options = || SoftOptions { faults: faults.clone(), card_doorbells: true, ..SoftOptions::default() };
+        let traced = lies().number("report", "trace").is_some();
+        let gpu = CardGpu::of_process().map_err(|error| say(&format!("no card: {error}"), libc::ENODEV))?;
+        let accelerator = match &gpu {
+            Some(gpu) => Some(gpu.accelerator()),
+            None if lies().number("device", "kernel").is_some() => {
+                Some(cpu_accelerator().map_err(|error| say(&error.to_string(), libc::ENOMEM))?)
+            }
+            None => None,
+        };
+        let watched = faults.die_after.is_some() || accelerator.is_some();
+        let options = || {
+            let (faults, accelerator) = (faults.clone(), accelerator.clone());
+            let options = SoftOptions { faults, accelerator, card_doorbells: true, ..SoftOptions::default() };
+            if traced { options.traced() } else { options }
+        };
         let card = devices().iter().position(|known| std::ptr::eq(&raw const known.raw, device));
         let card = card.and_then(|card| u16::try_from(card).ok()).ok_or(libc::ENODEV)?;
         let (hca, infiniband) = match infiniband::open(card, options) {
             Some(opened) => opened.map(|(hca, port)| (hca, Some(port)))?,
-            None => (SoftHca::open(options()).map_err(|_| libc::ENOMEM)?, None),
+            None => (SoftHca::open(options()).map_err(|error| say(&error.to_string(), libc::ENOMEM))?, None),
         };
         let events = eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| errno.raw_os_error())?;
         let events = Arc::new(events);
@@ -165,7 +182,7 @@ impl Context {
         raw.context.num_comp_vectors = 1;
         raw.context.abi_compat = std::ptr::without_provenance_mut(usize::MAX);
         let (counts, watcher) = (Counts::default(), Mutex::new(None));
-        let context = Box::new(Self { raw, hca, infiniband, counts, gone, events, watcher });
+        let context = Box::new(Self { raw, hca, gpu, infiniband, counts, gone, events, watcher });
         if watched && let Ok(mut watcher) = context.watcher.lock() {
             *watcher = Some(context.watch());
         }
@@ -205,6 +222,26 @@ impl Context {
         }
     }
 
+    /// The file that lies behind memory of this process, so that peers can reach it; if there is none, the card alone does.
+    pub(crate) fn behind(&self, address: usize, len: usize) -> Result<Option<mapping::Backing>, i32> {
+        let Some(gpu) = &self.gpu else {
+            return if mapping::is_mapped(address, len) {
+                Ok(mapping::behind(address, len))
+            } else {
+                Err(libc::EFAULT)
+            };
+        };
+        match gpu.behind(address as u64, len as u64) {
+            Ok(cuda::Backing::Device(file)) => Ok(file.map(|(fd, offset)| mapping::Backing { fd, offset })),
+            Ok(cuda::Backing::Host) => Ok(None),
+            Ok(cuda::Backing::Unknown) => Err(say(
+                &format!("{len} bytes at {address:#x}: a GPU moves the data, and does not reach them"),
+                libc::EFAULT,
+            )),
+            Err(error) => Err(say(&format!("{len} bytes at {address:#x}: {error}"), libc::EFAULT)),
+        }
+    }
+
     /// Says by an event that the card is gone, once it is.
     fn watch(&self) -> (Arc<AtomicBool>, JoinHandle<()>) {
         let stop = Arc::new(AtomicBool::new(false));
@@ -212,7 +249,8 @@ impl Context {
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
-                if hca.dead().is_some() {
+                if let Some(reason) = hca.dead() {
+                    say(&format!("the card is gone: {reason}"), 0);
                     return vanish(&gone, &events);
                 }
                 std::thread::sleep(Duration::from_millis(1));
@@ -267,6 +305,12 @@ pub(crate) fn lie_about(call: &str) -> Option<i32> {
 pub(crate) fn mac_of(gid: Gid) -> [u8; 6] {
     let low = gid.halves().1.to_be_bytes();
     [low[2] & 0xfc | 2, low[3], low[4], low[5], low[6], low[7]]
+}
+
+/// Explains an errno, which is all that the interface has room for.
+pub(crate) fn say(what: &str, errno: i32) -> i32 {
+    eprintln!("stand-in: {what}");
+    errno
 }
 
 /// Sets `errno`, and answers null.

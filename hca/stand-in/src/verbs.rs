@@ -11,7 +11,7 @@ use oxshmem_hca::verbs::sys::ibverbs as ib;
 use oxshmem_hca::verbs::sys::mlx5dv::{mlx5_wqe_av, mlx5dv_ah};
 use std::sync::Arc;
 
-use crate::state::{Context, EVENT_QUEUE, GIDS, devices, lie_about, lies, mac_of, null};
+use crate::state::{Context, EVENT_QUEUE, GIDS, devices, lie_about, lies, mac_of, null, say};
 use crate::{mapping, state};
 
 const _: () = assert!(EVENT_QUEUE != 0, "a number that is left out must not be right");
@@ -259,7 +259,7 @@ pub(crate) fn register_umem(
         None => return Err(libc::EFAULT),
     };
     // SAFETY: whoever registers memory keeps it mapped.
-    unsafe { Umem::register(&hca, source, access) }.map_err(|_| libc::EINVAL)
+    unsafe { Umem::register(&hca, source, access) }.map_err(|error| say(&error.to_string(), libc::EINVAL))
 }
 
 fn region(
@@ -283,7 +283,10 @@ fn region(
     };
     let attributes =
         MkeyAttributes { umem_offset: 0, len: len as u64, start_addr: iova, access, relaxed_ordering: false };
-    let Ok(key) = Mkey::create(&domain.pd, &umem, &attributes) else { return null(libc::ENOMEM) };
+    let key = match Mkey::create(&domain.pd, &umem, &attributes) {
+        Ok(key) => key,
+        Err(error) => return null(say(&error.to_string(), libc::ENOMEM)),
+    };
     own.counts.regions.made();
     let raw = ib::ibv_mr {
         context: domain.raw.context,
@@ -311,11 +314,11 @@ pub extern "C" fn ibv_reg_mr_iova2(
         return null(errno);
     }
     let address = addr.expose_provenance();
-    if !mapping::is_mapped(address, length) {
-        return null(libc::EFAULT);
+    // SAFETY: as above.
+    match unsafe { Context::of((*handle).context) }.behind(address, length) {
+        Ok(file) => region(handle, address, length, file.as_ref(), iova, access),
+        Err(errno) => null(errno),
     }
-    let file = mapping::behind(address, length);
-    region(handle, address, length, file.as_ref(), iova, access)
 }
 
 /// Registers a part of a dma-buf: here any file that this process has mapped.
@@ -329,22 +332,29 @@ pub extern "C" fn ibv_reg_dmabuf_mr(
     access: c_int,
 ) -> *mut ib::ibv_mr {
     // SAFETY: a domain that is alive, of an open context.
-    if let Some(errno) = unsafe { Context::of((*handle).context) }.refuses("ibv_reg_dmabuf_mr") {
+    let own = unsafe { Context::of((*handle).context) };
+    if let Some(errno) = own.refuses("ibv_reg_dmabuf_mr") {
         return null(errno);
     }
-    match dma_buf(fd, offset, length) {
+    match dma_buf(own, fd, offset, length) {
         Ok((address, file)) => region(handle, address, length, Some(&file), iova, access.cast_unsigned()),
         Err(errno) => null(errno),
     }
 }
 
 /// Where a part of a file is mapped, and the file.
-pub(crate) fn dma_buf(fd: c_int, offset: u64, len: usize) -> Result<(usize, mapping::Backing), i32> {
+pub(crate) fn dma_buf(own: &Context, fd: c_int, offset: u64, len: usize) -> Result<(usize, mapping::Backing), i32> {
     if fd < 0 {
         return Err(libc::EBADF);
     }
     // SAFETY: the caller's, who keeps it open during the call.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    if own.gpu.is_some() {
+        // Its size is where it ends; no other call tells a process what is behind one.
+        let size = rustix::fs::seek(fd, rustix::fs::SeekFrom::End(0)).map_err(|errno| errno.raw_os_error())?;
+        let fits = offset.checked_add(len as u64).is_some_and(|end| end <= size);
+        return Err(if fits { libc::EOPNOTSUPP } else { libc::EINVAL });
+    }
     let address = mapping::address_of(fd, offset, len).ok_or(libc::EFAULT)?;
     let fd = fd.try_clone_to_owned().map_err(|_| libc::EBADF)?;
     Ok((address, mapping::Backing { fd, offset }))

@@ -45,6 +45,7 @@ fn objects_go_in_any_order_and_once() {
 fn all_doorbells_work_and_any_kind_of_page_does() {
     on_the_stand_in("transfer", "");
     on_the_stand_in("transfer", "errno:mlx5dv_devx_alloc_uar.dedicated=95,errno:mlx5dv_devx_alloc_uar.bf=95");
+    on_the_stand_in("transfer", "device:kernel=1");
 }
 
 mod inner {
