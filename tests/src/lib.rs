@@ -4,6 +4,7 @@
 //! ended. The cases themselves are in `tests/pe`, their kernels in `tests/kernels`.
 
 pub mod costs;
+mod suite;
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -68,6 +69,15 @@ pub fn program(built: &str) -> PathBuf {
     match (std::env::var_os(PROGRAMS), Path::new(built).file_name()) {
         (Some(folder), Some(name)) => Path::new(&folder).join(name),
         _ => built.into(),
+    }
+}
+
+/// The folder for files of tests that cargo made at `built`: there, or one of the system's for temporary files where [`PROGRAMS`] is set.
+#[must_use]
+pub fn scratch(built: &str) -> PathBuf {
+    match std::env::var_os(PROGRAMS) {
+        Some(_) => std::env::temp_dir().join(format!("oxshmem-tests-{}", rustix::process::getuid().as_raw())),
+        None => built.into(),
     }
 }
 

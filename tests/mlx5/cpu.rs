@@ -1,0 +1,386 @@
+//! What needs no GPU: lies of libraries, kernel and firmware, and teardown.
+
+use std::time::Duration;
+
+use oxshmem::launch::{self, LaunchOptions, Output, PeStatus};
+use oxshmem_tests::{Job, Transport, stdout, transcript};
+
+use super::{PE, folder, job, libraries, library_path};
+
+/// What PE 0 says of its HCA.
+fn report(job: Job) -> String {
+    stdout(&job.passes(), 0)
+}
+
+#[test]
+fn the_report_names_what_was_tried_and_chosen() {
+    let text = report(job("hca_report", Transport::Ibgda, 2));
+    for line in [
+        "provider mlx5",
+        "path Ibgda",
+        "attempt DevX context: opened on mlx5_0",
+        "attempt host memory as umem by address: done",
+        "attempt host memory as memory region by address: done",
+        "attempt doorbell page, not cached, of its own: given",
+        "attempt doorbells rung by device code: in use",
+    ] {
+        assert!(text.lines().any(|found| found == line), "no `{line}` in\n{text}");
+    }
+}
+
+/// The errors of a job that must fail, each in one line. `text` is part of one of them.
+fn fails(job: &Job, text: &str) {
+    let outcome = job.run();
+    let all = transcript(&outcome);
+    assert!(!outcome.is_success(), "nothing failed, where `{text}` should have:\n{all}");
+    let reports = all.lines().filter(|line| line.starts_with("hca_report: "));
+    assert!(reports.clone().any(|line| line.contains(text)), "no line with `{text}` in\n{all}");
+}
+
+/// A PE whose libraries, kernel or firmware lie.
+fn told(lies: &str) -> Job {
+    job("hca_report", Transport::Ibgda, 2).env("RDMA_STAND_IN", lies)
+}
+
+#[test]
+fn libraries_that_are_too_old_are_named() {
+    let without = |function: &str| {
+        job("hca_report", Transport::Ibgda, 2).env("LD_LIBRARY_PATH", library_path(&libraries(&[function])))
+    };
+    let needed = "has no mlx5dv_devx_umem_reg_ex: it is too old; install rdma-core 36 or newer";
+    fails(&without("mlx5dv_devx_umem_reg_ex"), needed);
+    fails(&without("ibv_reg_mr_iova2"), "libibverbs.so.1 has no ibv_reg_mr_iova2: install rdma-core 32 or newer");
+}
+
+#[test]
+fn a_library_that_cannot_be_loaded_is_named() {
+    let folder = folder().join("no-stand-in");
+    let written =
+        std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(folder.join("libmlx5.so.1"), "no library"));
+    assert!(written.is_ok(), "{}: {written:?}", folder.display());
+    let path = format!("{}:{}", folder.display(), libraries(&[]).display());
+    let job = job("hca_report", Transport::Ibgda, 2).env("LD_LIBRARY_PATH", path);
+    fails(&job, "the driver library libmlx5.so.1 cannot be loaded (");
+}
+
+#[test]
+fn devices_that_cannot_be_used_are_named() {
+    let named = |device: &str| told("").env("OXSHMEM_HCA", device);
+    fails(&named("mlx5:mlx5_7"), "there is no RDMA device mlx5_7; this machine has mlx5_0");
+    fails(&named("mlx5:mlx5_0/2"), "mlx5_0 has no port 2: its ports are 1 to 1");
+    fails(&told("device:foreign=1"), "mlx5_0 is no ConnectX card that libmlx5 drives; use OXSHMEM_HCA=verbs:mlx5_0");
+    fails(&told("device:none=1"), "has no RDMA device");
+    fails(
+        &told("errno:mlx5dv_open_device=13"),
+        "mlx5_0 cannot be opened: /dev/infiniband/uverbs0: Permission denied (os error 13); this user must be able to read",
+    );
+    fails(&told("errno:mlx5dv_open_device=95"), "mlx5_0 gives this user no DevX context: Operation not supported");
+    fails(&told("port:state=1"), "port 1 of mlx5_0 is DOWN, not ACTIVE");
+}
+
+#[test]
+fn entries_of_the_gid_table_are_checked() {
+    let index = |index: &str| told("").env("OXSHMEM_IB_GID_INDEX", index);
+    fails(
+        &index("9"),
+        "OXSHMEM_IB_GID_INDEX=9: that entry of mlx5_0 port 1 does not exist (the table has 4); usable are 1 (",
+    );
+    fails(&index("2"), "is of RoCE v1, and RoCE v2 is needed");
+    index("1").passes();
+}
+
+/// Two PEs on InfiniBand, each with a card of its own.
+fn two_cards(case: &str, transport: Transport, lies: &str) -> Job {
+    job(case, transport, 2)
+        .env("OXSHMEM_HCA", "mlx5")
+        .env("OXSHMEM_HCA_DEVICES", "0=mlx5_0,1=mlx5_1")
+        .env("RDMA_STAND_IN", format!("device:count=2,port:infiniband=1,{lies}"))
+}
+
+fn on_infiniband(lies: &str) -> Job {
+    two_cards("hca_report", Transport::Ibgda, lies)
+}
+
+#[test]
+fn infiniband_ports_that_cannot_be_used_are_named() {
+    on_infiniband("").passes();
+    fails(
+        &on_infiniband("port:state=2"),
+        "port 1 of mlx5_0 is INIT, not ACTIVE; check cable and switch, the subnet manager",
+    );
+    fails(
+        &on_infiniband("port:lid=0"),
+        "port 1 of mlx5_0 has LID 0x0, and LIDs of ports are 0x1 to 0xbfff; the subnet manager assigns them",
+    );
+    fails(
+        &on_infiniband("").env("OXSHMEM_IB_GID_INDEX", "1"),
+        "OXSHMEM_IB_GID_INDEX=1: that entry of mlx5_0 port 1 is empty; usable are 0 (fe80::",
+    );
+}
+
+#[test]
+fn entries_of_the_partition_key_table_are_checked() {
+    let index = |job: Job, index: &str| job.env("OXSHMEM_IB_PKEY_INDEX", index);
+    fails(
+        &index(on_infiniband(""), "4"),
+        "OXSHMEM_IB_PKEY_INDEX=4: that entry of mlx5_0 port 1 is empty (0x0000); usable are 0 (0xffff), 1 (0x8001), 2 (0x0001), 3 (0x8010)",
+    );
+    fails(
+        &index(on_infiniband(""), "128"),
+        "that entry of mlx5_0 port 1 does not exist (the table has 128); usable are 0",
+    );
+    fails(
+        &index(told(""), "1"),
+        "OXSHMEM_IB_PKEY_INDEX=1: that entry of mlx5_0 port 1 does not exist (the table has 1); usable are 0",
+    );
+    fails(
+        &index(on_infiniband(""), "2"),
+        "mlx5_0 port 1 has partition key 0x0001 at OXSHMEM_IB_PKEY_INDEX, the peer's port 0x0001: limited members of a partition do",
+    );
+    fails(
+        &index(on_infiniband(""), "3"),
+        "the peer's port 0x8011: they are of different partitions; name entries of one partition",
+    );
+    fails(
+        &on_infiniband("errno:ibv_query_pkey=13"),
+        "mlx5_0 port 1 cannot be read (Permission denied (os error 13)); usable are none",
+    );
+}
+
+#[test]
+fn subnets_that_no_router_joins_are_named() {
+    fails(
+        &on_infiniband("port:subnets=2,port:flid=0"),
+        "are on different InfiniBand subnets, and the peer's GID has no FLID, by which a router is reached: let every PE use devices of one",
+    );
+    // What is chosen is the entry that a router knows.
+    on_infiniband("port:subnets=2").passes();
+    fails(&on_infiniband("port:subnets=2").env("OXSHMEM_IB_GID_INDEX", "0"), "are on different InfiniBand subnets");
+}
+
+#[test]
+fn packets_that_get_lost_on_infiniband_are_reported() {
+    // A LID that nobody has, a service level that is not forwarded, and too few hops to a router's other side.
+    for (lies, hops) in [("port:lid=0xafff", "255"), ("port:sl=5", "255"), ("port:subnets=2", "1")] {
+        for transport in [Transport::Ibgda, Transport::Ibrc] {
+            let job = two_cards("lost_packets", transport, lies);
+            job.env("OXSHMEM_IB_TIMEOUT", "8").env("OXSHMEM_IB_HOP_LIMIT", hops).passes();
+        }
+    }
+    for (transport, why) in
+        [(Transport::Ibgda, "a queue pair is in error"), (Transport::Ibrc, "transport retry counter")]
+    {
+        let job = two_cards("lost_barrier", transport, "port:lid=0xafff").env("OXSHMEM_TIMEOUT", "3s");
+        let text = transcript(&job.env("OXSHMEM_IB_TIMEOUT", "8").passes());
+        assert!(text.contains(&format!("the connection to PE 1 is lost ({why}")), "{text}");
+    }
+}
+
+#[test]
+fn cards_that_lack_something_are_named() {
+    fails(&told("cap:rc=0"), "HCA mlx5_0: it has no RC transport; use another card");
+    fails(&told("cap:atomic_req_8b_endianness_mode=0"), "HCA mlx5_0: it keeps 8-byte atomics big-endian in memory");
+    fails(
+        &told("cap:log_max_qp_sz=7").env("OXSHMEM_QP_DEPTH", "256"),
+        "HCA mlx5_0: its queues have at most 128 blocks, 256 are asked for; lower OXSHMEM_QP_DEPTH",
+    );
+    fails(&told("cap:atomic_operations=3"), "it has 8-byte atomics without masks alone");
+}
+
+#[test]
+fn without_masked_atomics_the_proxy_posts() {
+    let lies = "cap:atomic_operations=3,cap:log_max_ra_req_qp=1";
+    let auto = |case| job(case, Transport::Auto, 2).env("OXSHMEM_DISABLE_P2P", "1").env("RDMA_STAND_IN", lies);
+    let text = report(auto("hca_report"));
+    assert!(
+        text.contains("path Ibrc") && text.contains("attempt work requests posted by device code: no: PE 0: "),
+        "{text}"
+    );
+    auto("atomic_values").passes();
+}
+
+#[test]
+fn refusals_of_the_firmware_show_the_command() {
+    fails(
+        &told("status:CREATE_QP=0x0f@2"),
+        "CREATE_QP failed: no resources (status 0x0f), syndrome 0xbad: mlx5_0: CREATE_QP wq_umem_offset=0x",
+    );
+    fails(
+        &told("status:QUERY_HCA_CAP=2"),
+        "QUERY_HCA_CAP failed: bad operation (status 0x02), syndrome 0xbad: mlx5_0: ",
+    );
+    fails(&told("status:INIT2RTR_QP=0x0a"), "INIT2RTR_QP failed: bad index");
+    fails(
+        &told("errno:mlx5dv_devx_obj_create=22@1"),
+        "mlx5dv_devx_obj_create on mlx5_0 failed: Invalid argument (os error 22); CREATE_CQ ",
+    );
+    fails(&told("errno:mlx5dv_devx_query_eqn=95"), "mlx5dv_devx_query_eqn on mlx5_0 failed: Operation not supported");
+}
+
+#[test]
+fn memory_that_cannot_be_registered_is_explained() {
+    fails(
+        &told("errno:mlx5dv_devx_umem_reg_ex.address=14"),
+        "bytes of host memory cannot be registered with mlx5_0: by address: Bad address (os error 14)",
+    );
+    fails(&told("errno:ibv_reg_mr_iova2=14@2"), "bytes of host memory cannot be registered with mlx5_0: by address: ");
+}
+
+#[test]
+fn bounce_slots_that_cannot_be_registered_are_explained_where_they_were_asked_for() {
+    let job = |staging| job("hca_report", Transport::Ibrc, 2).env("OXSHMEM_IBRC_STAGING", staging);
+    // The landing slots, the slab, the bounce slots.
+    fails(
+        &job("on").env("RDMA_STAND_IN", "errno:ibv_reg_mr_iova2=12@3"),
+        "OXSHMEM_IBRC_STAGING=on: puts cannot be staged: ",
+    );
+    let text = report(job("auto"));
+    assert!(
+        text.contains("attempt sources of puts read by the card itself: in use: they are in host memory"),
+        "{text}"
+    );
+}
+
+#[test]
+fn queues_lie_in_host_memory_where_the_card_cannot_reach_the_devices() {
+    let lies = "errno:mlx5dv_devx_umem_reg_ex.address=95@1";
+    let text = report(told(lies));
+    assert!(
+        text.contains("attempt queues in memory of the device: no: ") && text.contains("Operation not supported"),
+        "{text}"
+    );
+    assert!(text.contains("attempt queues in memory of the host: in use"), "{text}");
+    job("rma", Transport::Ibgda, 3).env("RDMA_STAND_IN", lies).passes();
+}
+
+/// Sum of the counts of that name in the report of the stand-in, one for each PE.
+fn counts(reports: &str, name: &str) -> Vec<u64> {
+    let one = |line: &str| line.split(' ').find_map(|item| item.strip_prefix(name)?.strip_prefix('=')?.parse().ok());
+    reports.lines().filter_map(one).collect()
+}
+
+#[test]
+fn what_is_made_of_a_card_grows_with_the_peers_and_no_faster() {
+    const PES: u64 = 64;
+    const QPS: u64 = 8;
+    let file = folder().join("many");
+    let _ = std::fs::remove_file(&file);
+    job("hca_report", Transport::Ibgda, PES as u32)
+        .env("OXSHMEM_QPS_PER_PEER", QPS.to_string())
+        .env("OXSHMEM_QP_DEPTH", "256")
+        .env("OXSHMEM_HEAP_MAX", "4M")
+        .env("OXSHMEM_HEAP_CHUNK", "4M")
+        .env("RDMA_STAND_IN", format!("report:file={}", file.display()))
+        .passes();
+    let reports = std::fs::read_to_string(&file).unwrap_or_default();
+    println!("{}", reports.lines().next().unwrap_or_default());
+    let each = |name, count: u64| assert_eq!(counts(&reports, name), vec![count; PES as usize], "{name}");
+    each("qps", (PES - 1) * QPS);
+    each("cqs", (PES - 1) * QPS);
+    // The slab, after a piece of memory that was tried.
+    each("umems", 2);
+    // The slab and one chunk of the heap.
+    each("regions", 2);
+    // Few pages for all, after one that was tried.
+    each("pages", 17);
+    each("domains", 2);
+    each("others", 0);
+    // A question to the kernel for each peer.
+    each("handles", PES - 1);
+}
+
+#[test]
+fn there_are_second_choices_for_doorbell_pages() {
+    let text = report(told("errno:mlx5dv_devx_alloc_uar.dedicated=95"));
+    assert!(text.contains("doorbell page, not cached, of its own: no: Operation not supported"), "{text}");
+    assert!(text.contains("doorbell page, write-combining, of its own: given"), "{text}");
+    // Pages that all queue pairs have to share.
+    let one = "errno:mlx5dv_devx_alloc_uar.dedicated=95,errno:mlx5dv_devx_alloc_uar.bf=95";
+    job("rma", Transport::Ibgda, 2).env("RDMA_STAND_IN", one).passes();
+    let none = format!("{one},errno:mlx5dv_devx_alloc_uar.nc=12");
+    fails(
+        &told(&none),
+        "mlx5_0 gives no page of doorbell registers: doorbell page, not cached, of its own: Operation not",
+    );
+}
+
+#[test]
+fn peers_that_do_not_answer_are_named() {
+    fails(&told("errno:ibv_create_ah=110"), "mlx5_0 port 1 does not reach 2001:db8::");
+}
+
+#[test]
+fn a_card_that_vanishes_is_reported() {
+    // While it is set up, at different places.
+    for command in [1, 2, 5, 12, 20] {
+        fails(&told(&format!("vanish:command=1@{command}")), "HCA mlx5_0 is dead: ");
+    }
+    // While kernels wait for it, which they would for an hour.
+    for transport in [Transport::Ibgda, Transport::Ibrc] {
+        let job = job("flood", transport, 2).args(&["1", "1", "300", "0"]).env("OXSHMEM_TIMEOUT", "1h");
+        let outcome = job.env("RDMA_STAND_IN", "vanish:wqe=50").run();
+        let text = transcript(&outcome);
+        assert!(!outcome.is_success(), "{text}");
+        assert!(text.contains("HCA mlx5_0 is dead: it reported \"local catastrophic error\""), "{text}");
+    }
+}
+
+#[test]
+fn everything_is_given_back() {
+    let folder = folder();
+    for (transport, rounds) in [(Transport::Ibgda, "1000"), (Transport::Ibrc, "20")] {
+        let file = folder.join(format!("rounds-{}", transport.name()));
+        let _ = std::fs::remove_file(&file);
+        job("hca_rounds", transport, 2)
+            .args(&[rounds])
+            .env("RDMA_STAND_IN", format!("report:file={}", file.display()))
+            .env("OXSHMEM_QP_DEPTH", "256")
+            .env("OXSHMEM_HEAP_MAX", "4M")
+            .passes();
+        let reports = std::fs::read_to_string(&file).unwrap_or_default();
+        assert_eq!(reports.lines().count().to_string(), (2 * rounds.parse().unwrap_or(0)).to_string());
+        for line in reports.lines() {
+            assert!(line.contains(" live=0 "), "{line}");
+        }
+    }
+}
+
+#[test]
+fn the_death_of_a_process_is_survived() {
+    for (case, transport) in [
+        ("dies_in_bootstrap", Transport::Ibgda),
+        ("dies_in_kernel", Transport::Ibgda),
+        ("dies_under_load", Transport::Ibgda),
+        ("dies_under_load", Transport::Ibrc),
+    ] {
+        // Deadlines that no test waits for.
+        let job = job(case, transport, 3).env("OXSHMEM_TIMEOUT", "10min").env("OXSHMEM_BOOTSTRAP_TIMEOUT", "10min");
+        let outcome = job.run();
+        let text = transcript(&outcome);
+        for (rank, pe) in outcome.pes.iter().enumerate() {
+            let expected = if rank == 1 { PeStatus::Killed(libc::SIGKILL) } else { PeStatus::Exited(0) };
+            assert_eq!(pe.status, expected, "{text}");
+        }
+    }
+}
+
+#[test]
+fn jobs_that_are_killed_leave_nothing_in_the_way() {
+    let libraries = libraries(&[]);
+    for moment in (0..8).map(|i| Duration::from_millis(11 + 23 * i)) {
+        let mut options = LaunchOptions::new(2, oxshmem_tests::program(PE))
+            .args(["hca_rounds", "100000"])
+            .env("LD_LIBRARY_PATH", &libraries)
+            .env("OXSHMEM_HCA", "mlx5:mlx5_0")
+            .env("OXSHMEM_DEVICE", "cpu")
+            .env("OXSHMEM_TRANSPORT", "ibgda")
+            .env("OXSHMEM_QP_DEPTH", "256")
+            .env("OXSHMEM_HEAP_MAX", "4M")
+            .env("OXSHMEM_HEAP_CHUNK", "1M");
+        options.output = Output::Captured;
+        options.timeout = Some(moment);
+        let outcome = launch::run(&options).unwrap_or_else(|error| panic!("{error}"));
+        assert!(outcome.timed_out, "{}", transcript(&outcome));
+    }
+    job("rma", Transport::Ibgda, 2).passes();
+}
