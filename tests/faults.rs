@@ -83,7 +83,7 @@ fn teams_are_unharmed() {
 
 #[test]
 fn host_collectives_are_unharmed() {
-    unharmed_in_turn("host_collectives", [2, 3, 4, 3], &["8"]);
+    unharmed_in_turn("host_collectives", [2, 3, 4, 3], &["8", "thinned"]);
 }
 
 #[test]

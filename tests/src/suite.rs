@@ -45,7 +45,7 @@ macro_rules! network_suite {
             teams_ibgda_4: "teams", Ibgda, 4;
             teams_turnover_ibgda_2: "teams_turnover" "100", Ibgda, 2;
 
-            host_collectives_ibgda_3: "host_collectives", Ibgda, 3;
+            host_collectives_ibgda_2: "host_collectives", Ibgda, 2;
 
             streams_ibgda_2: "streams", Ibgda, 2;
 
@@ -81,7 +81,7 @@ macro_rules! network_suite {
             atomic_contention_ibrc_2: "atomic_contention", Ibrc, 2;
             waits_ibrc_2: "waits", Ibrc, 2;
             barriers_ibrc_4: "barriers" "15", Ibrc, 4;
-            host_collectives_ibrc_2: "host_collectives", Ibrc, 2;
+            host_collectives_ibrc_3: "host_collectives" "1000", Ibrc, 3;
             teams_ibrc_3: "teams", Ibrc, 3;
             teams_turnover_ibrc_2: "teams_turnover" "100", Ibrc, 2;
             fence_ibrc_2: "fence", Ibrc, 2;
@@ -139,7 +139,7 @@ macro_rules! network_suite_further {
             collectives_ibgda_4: "collectives" "1000", Ibgda, 4;
             teams_ibgda_2: "teams", Ibgda, 2;
             teams_ibgda_3: "teams", Ibgda, 3;
-            host_collectives_ibgda_2: "host_collectives", Ibgda, 2;
+            host_collectives_ibgda_3: "host_collectives", Ibgda, 3;
             host_collectives_ibgda_4: "host_collectives" "64", Ibgda, 4;
             host_collectives_ibgda_3_push: "host_collectives" "1000", Ibgda, 3, "OXSHMEM_COLLECTIVES" = "broadcast=push,reduce=push";
             host_collectives_ibgda_3_tree: "host_collectives" "1000", Ibgda, 3, "OXSHMEM_COLLECTIVES" = "broadcast=tree,reduce=tree";
@@ -162,7 +162,7 @@ macro_rules! network_suite_further {
             atomic_contention_ibrc_4: "atomic_contention", Ibrc, 4;
             waits_ibrc_3: "waits", Ibrc, 3;
             barriers_ibrc_2: "barriers", Ibrc, 2;
-            host_collectives_ibrc_3: "host_collectives" "1000", Ibrc, 3;
+            host_collectives_ibrc_2: "host_collectives", Ibrc, 2;
             host_collectives_ibrc_3_tree: "host_collectives" "1000", Ibrc, 3, "OXSHMEM_COLLECTIVES" = "broadcast=tree,reduce=tree";
             teams_ibrc_2: "teams", Ibrc, 2;
             teams_ibrc_4: "teams", Ibrc, 4;
