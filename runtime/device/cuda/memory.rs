@@ -264,14 +264,6 @@ impl Pinned {
         Ok(Self { stream, at: at.cast(), bytes })
     }
 
-    /// Filled with zeros.
-    pub fn zeroed(stream: Arc<Stream>, bytes: u64) -> Result<Self, DeviceError> {
-        let memory = Self::new(stream, length(bytes))?;
-        // SAFETY: it is that long, and nobody else has it yet.
-        unsafe { std::ptr::write_bytes(memory.as_ptr(), 0, memory.bytes()) };
-        Ok(memory)
-    }
-
     pub fn bytes(&self) -> usize {
         self.bytes
     }

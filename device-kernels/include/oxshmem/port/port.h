@@ -75,9 +75,8 @@
 //   OXSHMEM_UNROLL                              before a short loop of constant length
 //   OXSHMEM_NO_UNROLL                           before a loop that should stay as it is
 //   OXSHMEM_KERNEL(name, parameters...) { ... } a kernel, found by the host under `name`; parameters are trivially copyable
-//   OXSHMEM_BOUNDED_KERNEL(threads, name, ...)  the same for blocks of at most `threads` threads, so that each has more
-//   registers
-//                                               on a GPU: 64 for 1024 threads, 128 for 512
+//   OXSHMEM_BOUNDED_KERNEL(threads, name, ...)  the same for blocks of at most `threads` threads; on a GPU each then has more
+//                                               registers: 64 of 1024 threads, 128 of 512
 //   OXSHMEM_SHARED(type, name, [N][M]...)       static shared memory, uninitialised; without extents: a scalar
 //   OXSHMEM_DYNAMIC_SHARED(type, name)          type *name: the launch's dynamic shared memory, aligned to 16 bytes
 //   state() -> const abi::State &               what the runtime tells every module
