@@ -39,13 +39,20 @@ struct Arguments {
     plot: Option<PathBuf>,
 }
 
-/// What is measured: the test and its options but for transport and CTAs.
+/// What is measured: the test and its options but for transport, device, CTAs and QPs.
 #[derive(Debug, Clone, Copy)]
 struct Sweep {
     title: &'static str,
     bench: Bench,
     options: &'static str,
     ctas: &'static [u32],
+}
+
+impl Sweep {
+    /// A QP for each CTA: what is compared is how transports post, not how CTAs share a queue.
+    fn options(&self, transport: Transport, device: Device, ctas: u32) -> String {
+        format!("--transport={transport} --device={device} --ctas={ctas} --qps={ctas} {}", self.options)
+    }
 }
 
 /// The published experiment's shape: as many CTAs as a GPU's share of posters, messages from a word to what fills the link. The `cpu`
@@ -138,8 +145,7 @@ fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
         for ctas in sweep.ctas {
             let mut found: Vec<Vec<Row>> = Vec::new();
             for transport in BOTH {
-                let options =
-                    format!("--transport={transport} --device={} --ctas={ctas} {}", arguments.device, sweep.options);
+                let options = sweep.options(transport, arguments.device, *ctas);
                 match step::run(sweep.bench, &options, LIMIT)? {
                     Ok(rows) => found.push(rows),
                     Err(complaints) => {
@@ -234,7 +240,7 @@ mod tests {
     fn every_sweep_has_options_that_its_test_takes() {
         for sweep in ON_GPU.into_iter().chain(ON_CPU) {
             for (ctas, transport) in sweep.ctas.iter().zip(BOTH.iter().cycle()) {
-                let options = format!("--transport={transport} --device=auto --ctas={ctas} {}", sweep.options);
+                let options = sweep.options(*transport, Device::Auto, *ctas);
                 let args = std::iter::once(sweep.bench.name()).chain(options.split(' '));
                 assert!(Options::parse(sweep.bench, args).is_ok_and(|options| options.scopes.len() == 1), "{options}");
             }
