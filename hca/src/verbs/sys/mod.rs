@@ -10,7 +10,7 @@ pub mod ibverbs;
 
 #[rustfmt::skip]
 #[allow(dead_code, missing_debug_implementations, missing_docs, non_camel_case_types, non_snake_case, non_upper_case_globals)]
-#[allow(unnameable_types, unreachable_pub, unsafe_op_in_unsafe_fn, unused_qualifications, ambiguous_glob_imports)]
+#[allow(unnameable_types, unreachable_pub, unsafe_op_in_unsafe_fn, unused_qualifications)]
 #[allow(clippy::all, clippy::undocumented_unsafe_blocks, clippy::missing_safety_doc, clippy::ptr_as_ptr, clippy::cast_lossless)]
 pub mod mlx5dv;
 
