@@ -165,11 +165,10 @@ impl Ibgda {
     fn exchange(&self, config: &Config, bootstrap: &Bootstrap) -> Result<()> {
         let QueueLayout { me, per_peer, n_pes, .. } = self.queues;
         let mut mine = vec![0; (n_pes * per_peer) as usize * QpAddress::BYTES];
-        for (pe, first) in self.queues.peers() {
-            for i in 0..per_peer {
-                let at = (pe * per_peer + i) as usize * QpAddress::BYTES;
-                let address = self.queue_pairs[(first + i) as usize].address().to_bytes();
-                mine[at..at + QpAddress::BYTES].copy_from_slice(&address);
+        for (pe, to_peer) in self.peers() {
+            let first = (pe * per_peer) as usize * QpAddress::BYTES;
+            for (qp, room) in to_peer.iter().zip(mine[first..].chunks_exact_mut(QpAddress::BYTES)) {
+                room.copy_from_slice(&qp.address().to_bytes());
             }
         }
         let all = bootstrap.allgather("addresses of queue pairs", &mine)?;
@@ -187,6 +186,12 @@ impl Ibgda {
         }
         // Nobody posts before the other end is ready to receive.
         Ok(bootstrap.barrier("queue pairs connected")?)
+    }
+
+    /// The PEs that there are queue pairs to, each with those.
+    fn peers(&self) -> impl Iterator<Item = (u32, &[Qp])> {
+        let each = self.queue_pairs.chunks_exact(self.queues.per_peer as usize);
+        self.queues.peers().zip(each).map(|((pe, _), to_peer)| (pe, to_peer))
     }
 
     /// Fills in what device code needs to know.
@@ -220,9 +225,8 @@ impl Ibgda {
 
     /// Makes the HCA ready for keys of a peer's chunks, so that no kernel has to wait for that. They are in host byte order.
     pub(crate) fn prepare(&self, pe: u32, rkeys: &[u32]) -> Result<()> {
-        let Some((_, first)) = self.queues.peers().find(|(peer, _)| *peer == pe) else { return Ok(()) };
-        let mine = self.queue_pairs.iter().skip(first as usize).take(self.queues.per_peer as usize);
-        let uses: Vec<(u32, u32)> = mine.flat_map(|qp| rkeys.iter().map(|rkey| (qp.qpn(), *rkey))).collect();
+        let Some((_, to_peer)) = self.peers().find(|(peer, _)| *peer == pe) else { return Ok(()) };
+        let uses: Vec<(u32, u32)> = to_peer.iter().flat_map(|qp| rkeys.iter().map(|rkey| (qp.qpn(), *rkey))).collect();
         Ok(self.opened.provider.prepare(&uses)?)
     }
 
@@ -264,8 +268,7 @@ impl Ibgda {
                 qp.query().is_ok_and(|found| found.state == QpState::Err).then(|| "a queue pair is in error".into())
             }
         };
-        let of = |first: u32| self.queue_pairs.iter().skip(first as usize).take(self.queues.per_peer as usize);
-        self.queues.peers().filter_map(|(pe, first)| Some((pe, of(first).find_map(why)?))).collect()
+        self.peers().filter_map(|(pe, to_peer)| Some((pe, to_peer.iter().find_map(why)?))).collect()
     }
 
     /// What was tried in which way.
