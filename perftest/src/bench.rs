@@ -44,6 +44,28 @@ impl Scope {
     }
 }
 
+/// A selection of scopes, as on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)]
+pub enum Scopes {
+    Thread,
+    Warp,
+    Block,
+    All,
+}
+
+impl Scopes {
+    /// The scopes, where `all` are those that there are.
+    pub fn of(self, all: &[Scope]) -> Vec<Scope> {
+        match self {
+            Self::Thread => vec![Scope::Thread],
+            Self::Warp => vec![Scope::Warp],
+            Self::Block => vec![Scope::Block],
+            Self::All => all.to_vec(),
+        }
+    }
+}
+
 /// What a test does unless options say otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Defaults {

@@ -8,14 +8,15 @@ use oxshmem::config::{Device, Hca};
 use oxshmem::{Config, LaunchConfig, Module, Pe, SymmetricSlice};
 use serde::{Deserialize, Serialize};
 
-use crate::bench::Scope;
+use crate::bench::{Scope, Scopes};
 use crate::connection::{self, Connection};
 use crate::error::Error;
-use crate::options::{size, sizes};
+use crate::options::{require_svg, size, sizes};
 use crate::pattern::{self, SLACK};
 use crate::plot;
-use crate::report::{self, Column, Figures, Job, Posted, Table, verdict};
+use crate::report::{Column, Job, Posted, Table, verdict};
 use crate::stats::Percentiles;
+use crate::verdicts::{Verdicts, end_if_wrong};
 
 oxshmem::include_module!(KERNELS, "perftest_collectives");
 
@@ -96,15 +97,6 @@ impl Collective {
     }
 }
 
-/// A selection of scopes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Scopes {
-    Thread,
-    Warp,
-    Block,
-    All,
-}
-
 /// Measures collectives of all PEs, one after the other, each called by one group of threads of every PE.
 #[derive(Debug, Clone, Parser)]
 #[command(name = NAME, version)]
@@ -165,19 +157,10 @@ impl Options {
         let refuse = |text: String| Err(Error::Usage(text));
         let config = self.connection.config(std::env::vars_os())?;
         let small = config.device() != Device::Cuda;
-        let min = self.min.unwrap_or_else(|| 8.min(self.max.unwrap_or(u64::MAX)));
-        let max = self.max.unwrap_or_else(|| if small { 32 << 10 } else { 4 << 20 }.max(min));
-        if min > max {
-            return refuse(format!("--min {min} is larger than --max {max}"));
-        }
-        if let Some(odd) = [min, max].into_iter().find(|size| size % 8 != 0) {
-            return refuse(format!("{odd} bytes: sizes must be multiples of 8 bytes"));
-        }
-        let sizes = sizes(min, max, self.factor);
+        let defaults = (8, if small { 32 << 10 } else { 4 << 20 });
+        let sizes = sizes((self.min, self.max), defaults, self.factor, ("sizes", 8))?;
         if let Some(plot) = &self.plot {
-            if plot.extension().is_none_or(|end| end != "svg") {
-                return refuse(format!("--plot {}: plots are SVG files, so the name must end in .svg", plot.display()));
-            }
+            require_svg(plot)?;
             if sizes.len() < 2 || self.collective.iter().all(|one| one.is_meeting()) && !self.collective.is_empty() {
                 return refuse(
                     "--plot draws times over the message size: give a collective that has one, and at least two with --min and --max"
@@ -190,12 +173,7 @@ impl Options {
         }
         Ok(Plan {
             collectives: if self.collective.is_empty() { Collective::ALL.to_vec() } else { self.collective.clone() },
-            scopes: match self.scope {
-                Scopes::Thread => vec![Scope::Thread],
-                Scopes::Warp => vec![Scope::Warp],
-                Scopes::Block => vec![Scope::Block],
-                Scopes::All => Scope::ALL.to_vec(),
-            },
+            scopes: self.scope.of(&Scope::ALL),
             sizes,
             iters: self.iters.unwrap_or(if small { 100 } else { 1000 }),
             threads: self.threads.unwrap_or(if small { 64 } else { 512 }),
@@ -229,27 +207,17 @@ pub struct Row {
     pub verified: bool,
 }
 
-impl Figures for Row {
-    fn job(&self) -> &Job {
-        &self.job
-    }
-
-    fn times(&self) -> Percentiles {
-        self.times
-    }
-}
-
 impl Row {
     fn columns() -> Vec<Column<Self>> {
         let mut columns = vec![
-            Column("collective", 13, |row: &Self| row.collective.clone()),
-            Column("bytes", 10, |row| row.bytes.to_string()),
-            Column("scope", 6, |row| row.scope.clone()),
-            Column("threads", 7, |row| row.threads.to_string()),
+            Column::new("collective", 13, |row: &Self| row.collective.clone()),
+            Column::new("bytes", 10, |row: &Self| row.bytes.to_string()),
+            Column::new("scope", 6, |row: &Self| row.scope.clone()),
+            Column::new("threads", 7, |row: &Self| row.threads.to_string()),
         ];
-        columns.extend(report::times());
-        columns.extend(report::posted());
-        columns.push(Column("data", 8, |row| verdict(row.verified)));
+        columns.extend(Column::times(|row: &Self| row.times));
+        columns.extend(Column::posted(|row: &Self| row.job.posted));
+        columns.push(Column::new("data", 8, |row: &Self| verdict(row.verified)));
         columns
     }
 
@@ -330,8 +298,7 @@ struct Session<'a> {
     dst: SymmetricSlice<u8>,
     src: SymmetricSlice<u8>,
     times: SymmetricSlice<u64>,
-    /// Entry k, at PE 0: whether PE k found wrong data.
-    wrong: SymmetricSlice<u64>,
+    verdicts: Verdicts<'a>,
     job: Job,
 }
 
@@ -351,7 +318,7 @@ fn measure(pe: &Pe, options: &Options, plan: &Plan) -> Result<(), Error> {
         dst: pe.alloc_aligned(room(Collective::result_bytes) as usize, 256)?,
         src: pe.alloc_aligned(room(Collective::source_bytes) as usize + SLACK, 256)?,
         times: pe.alloc(plan.iters.max(options.warmup) as usize)?,
-        wrong: pe.alloc(npes as usize)?,
+        verdicts: Verdicts::new(pe)?,
         job: Job::of(pe, connection::paths(pe)),
     };
     let mut table = Table::new(Row::title, Row::columns(), options.json.as_deref().filter(|_| first))?;
@@ -360,23 +327,18 @@ fn measure(pe: &Pe, options: &Options, plan: &Plan) -> Result<(), Error> {
         if let Some(row) = row {
             table.add(row)?;
         }
-        let together = pe.barrier_all();
-        if let Some(wrong) = wrong {
-            return Err(wrong);
-        }
-        together?;
+        end_if_wrong(pe, wrong)?;
     }
     if let (Some(path), Some(Row { job, .. })) = (&options.plot, table.rows().first()) {
         let sized = table.rows().iter().filter(|row| row.bytes != 0);
         let lines =
             plot::lines(sized.map(|row| (format!("{}, {}", row.collective, row.scope), row.bytes, row.times.us_p50)));
-        let title = format!("{NAME}: {} PEs, device {}, {}", job.npes, job.device, job.transport);
-        plot::draw_series(path, &title, "median time [us]", &lines)?;
+        plot::draw_series(path, &format!("{NAME}: {}", job.parties()), "median time [us]", &lines)?;
     }
-    let Session { dst, src, times, wrong, .. } = session;
+    let Session { dst, src, times, verdicts, .. } = session;
     [dst, src].into_iter().try_for_each(|slice| pe.free(slice))?;
-    [times, wrong].into_iter().try_for_each(|slice| pe.free(slice))?;
-    Ok(())
+    pe.free(times)?;
+    verdicts.close()
 }
 
 /// Everything to measure, in order.
@@ -420,13 +382,10 @@ impl Session<'_> {
         if point.collective.is_meeting() {
             checked = checked.and(self.check_meeting(point)?);
         }
-        pe.put(&self.wrong, me, &[u64::from(checked.is_err())], 0)?;
-        pe.barrier_all()?;
-        let found = checked.err().map(Error::from);
+        let wrong = self.verdicts.gather(checked.map_err(Error::from))?;
         if me != 0 {
-            return Ok((None, found));
+            return Ok((None, wrong));
         }
-        let wrong = pe.read_local(&self.wrong, 0..npes)?.iter().position(|wrong| *wrong != 0);
         let row = Row {
             test: NAME.to_owned(),
             collective: point.collective.name().to_owned(),
@@ -438,7 +397,7 @@ impl Session<'_> {
             times: Percentiles::of(&times),
             verified: wrong.is_none(),
         };
-        Ok((Some(row), found.or(wrong.map(Error::MismatchElsewhere))))
+        Ok((Some(row), wrong))
     }
 
     fn threads(&self, scope: Scope) -> u32 {

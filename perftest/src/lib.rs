@@ -20,6 +20,7 @@ pub mod run;
 pub mod stats;
 pub mod step;
 pub mod transports;
+pub mod verdicts;
 pub mod waiting;
 
 use std::process::ExitCode;

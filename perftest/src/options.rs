@@ -1,13 +1,13 @@
 //! The command line.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
+use clap::{CommandFactory, FromArgMatches, Parser};
 use oxshmem::Config;
 use oxshmem::config::{Device, Hca};
 
 use crate::atomic::AtomicOp;
-use crate::bench::{Bench, Scope};
+use crate::bench::{Bench, Scope, Scopes};
 use crate::connection::Connection;
 use crate::error::Error;
 
@@ -17,15 +17,6 @@ const MAX_THREADS: u32 = 1024;
 const MAX_BYTES: u64 = 1 << 40;
 /// The most bytes between two elements of `--stride`, over all.
 const MAX_HEAP: u64 = 1 << 42;
-
-/// A selection of scopes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Scopes {
-    Thread,
-    Warp,
-    Block,
-    All,
-}
 
 #[derive(Debug, Clone, Parser)]
 struct Arguments {
@@ -141,8 +132,40 @@ pub fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Every size from `min` to `max`, each `factor` times the one before; `max` itself is always among them.
-pub fn sizes(min: u64, max: u64, factor: u64) -> Vec<u64> {
+/// Every size from `--min` to `--max`, each `factor` times the one before; the last itself is always among them. What was not `given` is
+/// taken from `defaults`, as far as they go with what was. Sizes are called `what`, and are multiples of `unit`.
+///
+/// # Errors
+/// The smallest is larger than the largest, or one of them is no multiple.
+pub fn sizes(
+    (min, max): (Option<u64>, Option<u64>),
+    defaults: (u64, u64),
+    factor: u64,
+    (what, unit): (&str, u64),
+) -> Result<Vec<u64>, Error> {
+    let min = min.unwrap_or_else(|| defaults.0.min(max.unwrap_or(u64::MAX)));
+    let max = max.unwrap_or_else(|| defaults.1.max(min));
+    if min > max {
+        return Err(Error::Usage(format!("--min {min} is larger than --max {max}")));
+    }
+    if let Some(odd) = [min, max].into_iter().find(|size| size % unit != 0) {
+        return Err(Error::Usage(format!("{odd} bytes: {what} must be multiples of {unit} bytes")));
+    }
+    Ok(ascending(min, max, factor))
+}
+
+/// Refuses the file of `--plot` if it is not named as one of SVG.
+///
+/// # Errors
+/// It is not.
+pub fn require_svg(plot: &Path) -> Result<(), Error> {
+    if plot.extension().is_some_and(|end| end == "svg") {
+        return Ok(());
+    }
+    Err(Error::Usage(format!("--plot {}: plots are SVG files, so the name must end in .svg", plot.display())))
+}
+
+fn ascending(min: u64, max: u64, factor: u64) -> Vec<u64> {
     let mut sizes: Vec<u64> =
         std::iter::successors(Some(min), |size| size.checked_mul(factor)).take_while(|size| *size < max).collect();
     sizes.push(max);
@@ -204,29 +227,14 @@ impl Options {
                 }
                 vec![only]
             }
-            None => {
-                let (given_min, given_max) = (arguments.min, arguments.max);
-                let min = given_min.unwrap_or_else(|| defaults.min.min(given_max.unwrap_or(u64::MAX)));
-                let max = given_max.unwrap_or_else(|| defaults.max.max(min));
-                if min > max {
-                    return refuse(format!("--min {min} is larger than --max {max}"));
-                }
-                if let Some(odd) = [min, max].into_iter().find(|size| size % bench.unit() != 0) {
-                    return refuse(format!(
-                        "{odd} bytes: sizes of {} must be multiples of {} bytes",
-                        bench.name(),
-                        bench.unit()
-                    ));
-                }
-                sizes(min, max, arguments.factor.unwrap_or(defaults.factor))
-            }
+            None => sizes(
+                (arguments.min, arguments.max),
+                (defaults.min, defaults.max),
+                arguments.factor.unwrap_or(defaults.factor),
+                (&format!("sizes of {}", bench.name()), bench.unit()),
+            )?,
         };
-        let scopes = match arguments.scope {
-            Scopes::All => bench.scopes().to_vec(),
-            Scopes::Thread => vec![Scope::Thread],
-            Scopes::Warp => vec![Scope::Warp],
-            Scopes::Block => vec![Scope::Block],
-        };
+        let scopes = arguments.scope.of(bench.scopes());
         if let Some(scope) = scopes.iter().find(|scope| !bench.scopes().contains(scope)) {
             return refuse(format!("{} has thread scope only, not {}", bench.name(), scope.name()));
         }
@@ -265,9 +273,7 @@ impl Options {
                 }
             });
         }
-        if let Some(plot) = arguments.plot.as_ref().filter(|path| path.extension().is_none_or(|end| end != "svg")) {
-            return refuse(format!("--plot {}: plots are SVG files, so the name must end in .svg", plot.display()));
-        }
+        arguments.plot.as_deref().map_or(Ok(()), require_svg)?;
         let stride = arguments.stride.unwrap_or(1);
         let largest = sizes.last().copied().unwrap_or_default();
         if largest.saturating_mul(stride) > MAX_HEAP {
@@ -405,7 +411,7 @@ mod tests {
     proptest! {
         #[test]
         fn sizes_ascend_from_min_to_max(min in 1u64..5000, more in 0u64..100_000, factor in 2u64..10) {
-            let sizes = sizes(min, min + more, factor);
+            let sizes = sizes((Some(min), Some(min + more)), (1, 1), factor, ("sizes", 1)).unwrap();
             prop_assert_eq!(sizes[0], min);
             prop_assert_eq!(*sizes.last().unwrap(), min + more);
             prop_assert!(sizes.windows(2).all(|pair| pair[0] < pair[1]));

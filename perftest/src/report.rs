@@ -84,6 +84,11 @@ impl Job {
         Self { posted, ..self.clone() }
     }
 
+    /// Who took part and where, for the title of a plot.
+    pub fn parties(&self) -> String {
+        format!("{} PEs, device {}, {}", self.npes, self.device, self.transport)
+    }
+
     /// How something was measured, for the title of a table: figures of a software model must not pass for those of hardware.
     pub fn setting(&self) -> String {
         let device = &self.device;
@@ -92,17 +97,6 @@ impl Job {
         let hca = self.hca.as_ref().map(|hca| format!(", {hca} HCA, {qps} QPs")).unwrap_or_default();
         let model = if device == "cpu" { " (no hardware: figures of the SIMT executor)" } else { "" };
         format!("device {device}, {transport}{hca}{model}")
-    }
-}
-
-/// A row of figures.
-pub trait Figures: Serialize {
-    /// Where they come from.
-    fn job(&self) -> &Job;
-
-    /// Times of an iteration; none where they were not taken.
-    fn times(&self) -> Percentiles {
-        Percentiles::default()
     }
 }
 
@@ -145,40 +139,30 @@ pub struct Row {
     pub verified: bool,
 }
 
-impl Figures for Row {
-    fn job(&self) -> &Job {
-        &self.job
-    }
-
-    fn times(&self) -> Percentiles {
-        self.times
-    }
-}
-
 impl Row {
     /// The columns that a test of this kind fills.
     pub fn columns(latency: bool, network: bool, ceiling: bool) -> Vec<Column<Self>> {
         let mut columns = vec![
-            Column("bytes", 10, |row: &Self| row.bytes.to_string()),
-            Column("scope", 6, |row| row.scope.clone()),
-            Column("CTAs", 4, |row| row.ctas.to_string()),
-            Column("threads", 7, |row| row.threads.to_string()),
-            Column("iters", 7, |row| row.iters.to_string()),
+            Column::new("bytes", 10, |row: &Self| row.bytes.to_string()),
+            Column::new("scope", 6, |row: &Self| row.scope.clone()),
+            Column::new("CTAs", 4, |row: &Self| row.ctas.to_string()),
+            Column::new("threads", 7, |row: &Self| row.threads.to_string()),
+            Column::new("iters", 7, |row: &Self| row.iters.to_string()),
         ];
         if latency {
-            columns.extend(times());
+            columns.extend(Column::times(|row: &Self| row.times));
         } else {
-            columns.push(Column("GB/s", 9, |row| rounded(row.gbps)));
-            columns.push(Column("M ops/s", 9, |row| rounded(row.mops)));
+            columns.push(Column::new("GB/s", 9, |row: &Self| rounded(row.gbps)));
+            columns.push(Column::new("M ops/s", 9, |row: &Self| rounded(row.mops)));
         }
         if ceiling {
-            columns.push(Column("HCA GB/s", 9, |row| rounded(row.ceiling_gbps)));
-            columns.push(Column("HCA M/s", 9, |row| rounded(row.ceiling_mops)));
+            columns.push(Column::new("HCA GB/s", 9, |row: &Self| rounded(row.ceiling_gbps)));
+            columns.push(Column::new("HCA M/s", 9, |row: &Self| rounded(row.ceiling_mops)));
         }
         if network {
-            columns.extend(posted());
+            columns.extend(Column::posted(|row: &Self| row.job.posted));
         }
-        columns.push(Column("data", 8, |row| match row.job.hca.as_deref() {
+        columns.push(Column::new("data", 8, |row: &Self| match row.job.hca.as_deref() {
             Some(NULL) if !row.verified => "unmoved".to_owned(),
             _ => verdict(row.verified),
         }));
@@ -229,24 +213,40 @@ impl JsonLines {
     }
 }
 
-/// A column of a table: its title, its width, and what it shows of a row.
-#[derive(Debug)]
-pub struct Column<R>(pub &'static str, pub usize, pub fn(&R) -> String);
-
-/// The columns of times.
-pub fn times<R: Figures>() -> [Column<R>; 2] {
-    [
-        Column("p50 [us]", 10, |row: &R| rounded(row.times().us_p50)),
-        Column("p99 [us]", 10, |row| rounded(row.times().us_p99)),
-    ]
+/// A column of a table.
+pub struct Column<R> {
+    title: &'static str,
+    width: usize,
+    cell: Box<dyn Fn(&R) -> String>,
 }
 
-/// The columns of what was posted.
-pub fn posted<R: Figures>() -> [Column<R>; 2] {
-    [
-        Column("WQEs", 9, |row: &R| number(row.job().posted.wqes)),
-        Column("doorbells", 9, |row| number(row.job().posted.doorbells)),
-    ]
+impl<R> std::fmt::Debug for Column<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Column").field("title", &self.title).field("width", &self.width).finish_non_exhaustive()
+    }
+}
+
+impl<R: 'static> Column<R> {
+    /// One with this title and width, and what it shows of a row.
+    pub fn new(title: &'static str, width: usize, cell: impl Fn(&R) -> String + 'static) -> Self {
+        Self { title, width, cell: Box::new(cell) }
+    }
+
+    /// Those of times.
+    pub fn times(of: fn(&R) -> Percentiles) -> [Self; 2] {
+        [
+            Self::new("p50 [us]", 10, move |row| rounded(of(row).us_p50)),
+            Self::new("p99 [us]", 10, move |row| rounded(of(row).us_p99)),
+        ]
+    }
+
+    /// Those of what was posted.
+    pub fn posted(of: fn(&R) -> Posted) -> [Self; 2] {
+        [
+            Self::new("WQEs", 9, move |row| number(of(row).wqes)),
+            Self::new("doorbells", 9, move |row| number(of(row).doorbells)),
+        ]
+    }
 }
 
 /// What a table says of data.
@@ -267,6 +267,7 @@ pub fn rounded(value: Option<f64>) -> String {
 }
 
 /// Rows, each printed as a line of a table and written as a line of JSON as soon as it is there.
+#[derive(Debug)]
 pub struct Table<R> {
     title: fn(&R) -> String,
     columns: Vec<Column<R>>,
@@ -274,13 +275,7 @@ pub struct Table<R> {
     rows: Vec<R>,
 }
 
-impl<R> std::fmt::Debug for Table<R> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.columns.iter().map(|column| column.0)).finish()
-    }
-}
-
-impl<R: Figures> Table<R> {
+impl<R: Serialize> Table<R> {
     /// An empty table, whose first row is what `title` says above it; `json` is the file for lines of JSON.
     ///
     /// # Errors
@@ -312,17 +307,17 @@ impl<R: Figures> Table<R> {
 
     /// The titles of the columns.
     fn header(&self) -> String {
-        self.aligned(|column| column.0.to_owned())
+        self.aligned(|column| column.title.to_owned())
     }
 
     /// A row as a line.
     fn line(&self, row: &R) -> String {
-        self.aligned(|column| (column.2)(row))
+        self.aligned(|column| (column.cell)(row))
     }
 
     /// What `cell` answers for each column. Widths are fixed, so lines can be printed one by one.
     fn aligned(&self, cell: impl Fn(&Column<R>) -> String) -> String {
-        self.columns.iter().map(|column| format!("{:>1$}", cell(column), column.1)).collect::<Vec<_>>().join("  ")
+        self.columns.iter().map(|column| format!("{:>1$}", cell(column), column.width)).collect::<Vec<_>>().join("  ")
     }
 }
 

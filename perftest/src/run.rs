@@ -11,6 +11,7 @@ use crate::options::Options;
 use crate::pattern::{self, SLACK};
 use crate::report::{Job, Posted, Row};
 use crate::stats::{Percentiles, elapsed};
+use crate::verdicts::{Verdicts, end_if_wrong};
 use crate::waiting;
 
 oxshmem::include_module!(KERNELS, "perftest");
@@ -33,8 +34,6 @@ struct Buffers {
     signal: SymmetricSlice<u64>,
     /// Counts the points that PE 0 has measured.
     done: SymmetricSlice<u64>,
-    /// Entry k: whether PE k found wrong data.
-    wrong: SymmetricSlice<u64>,
 }
 
 /// The HCA that completes everything and moves nothing.
@@ -66,6 +65,7 @@ pub struct Session<'a> {
     options: &'a Options,
     kernels: Module,
     buffers: Buffers,
+    verdicts: Verdicts<'a>,
     job: Job,
     points_done: u64,
     /// Value of the ping-pong signal so far.
@@ -114,10 +114,9 @@ impl<'a> Session<'a> {
             results: pe.alloc_aligned(length(results), 64)?,
             signal: pe.alloc_aligned(8, 64)?,
             done: pe.alloc_aligned(8, 64)?,
-            wrong: pe.alloc_aligned(pe.n_pes(), 64)?,
         };
-        let job = Job::of(pe, transport(pe));
-        Ok(Self { pe, options, kernels: pe.load(&KERNELS)?, buffers, job, points_done: 0, rounds: 0 })
+        let (verdicts, job) = (Verdicts::new(pe)?, Job::of(pe, transport(pe)));
+        Ok(Self { pe, options, kernels: pe.load(&KERNELS)?, buffers, verdicts, job, points_done: 0, rounds: 0 })
     }
 
     /// Gives the memory back. Collective.
@@ -125,14 +124,14 @@ impl<'a> Session<'a> {
     /// # Errors
     /// The job has failed.
     pub fn close(self) -> Result<(), Error> {
-        let Buffers { dst, src, times, results, signal, done, wrong } = self.buffers;
+        let Buffers { dst, src, times, results, signal, done } = self.buffers;
         for slice in [dst, src] {
             self.pe.free(slice)?;
         }
-        for slice in [times, results, signal, done, wrong] {
+        for slice in [times, results, signal, done] {
             self.pe.free(slice)?;
         }
-        Ok(())
+        self.verdicts.close()
     }
 
     /// Measures every size in every scope; PE 0 hands each row to `show`, and draws a progress bar on a terminal. Collective.
@@ -152,13 +151,10 @@ impl<'a> Session<'a> {
             if let Some(row) = row {
                 bar.suspend(|| show(row))?;
             }
-            // A PE that found wrong data ends the job now; PE 0 has shown it before. Where several did, the first to leave ends the
-            // barrier of the others.
-            let together = if self.moves_nothing() { Ok(()) } else { self.pe.barrier_all() };
-            if let Some(wrong) = wrong {
-                return Err(wrong);
+            // Where nothing moves, nothing is checked, and no barrier would end.
+            if !self.moves_nothing() {
+                end_if_wrong(self.pe, wrong)?;
             }
-            together?;
         }
         bar.finish_and_clear();
         Ok(())
@@ -204,19 +200,10 @@ impl<'a> Session<'a> {
             self.await_done(point)?;
         }
 
-        let found = match self.check(point) {
-            Ok(()) => None,
-            Err(wrong @ Error::Mismatch(_)) => Some(wrong),
-            Err(error) => return Err(error),
-        };
-        self.pe.put(&self.buffers.wrong, me, &[u64::from(found.is_some())], FIRST)?;
-        self.pe.barrier_all()?;
-
-        let Some(posted) = measured.filter(|_| me == FIRST) else { return Ok((None, found)) };
-        let flags = self.pe.read_local(&self.buffers.wrong, 0..self.pe.n_pes())?;
-        let wrong = flags.iter().position(|flag| *flag != 0);
+        let wrong = self.verdicts.gather(self.check(point))?;
+        let Some(posted) = measured.filter(|_| me == FIRST) else { return Ok((None, wrong)) };
         let row = self.with_ceiling(point, self.row(point, posted, wrong.is_none())?)?;
-        Ok((Some(row), found.or(wrong.map(Error::MismatchElsewhere))))
+        Ok((Some(row), wrong))
     }
 
     fn moves_nothing(&self) -> bool {

@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::io::BufReader;
 
 use serde_json::Value;
@@ -24,7 +25,23 @@ fn rows(program: &str, args: &str, env: &[(&str, &str)]) -> Vec<Value> {
     assert_eq!(out.matches(" verified").count(), rows.len(), "{out}");
     assert!(out.starts_with("# ") && out.contains("no hardware"), "{out}");
     assert!(rows.iter().all(|row| row["verified"] == true && row["device"] == "cpu"), "{rows:?}");
+    rows.iter().for_each(|row| {
+        assert_eq!(row.as_object().unwrap().keys().map(String::as_str).collect::<BTreeSet<_>>(), fields(program))
+    });
     rows
+}
+
+/// The fields that `docs/applications.md` and `docs/perftest.md` promise.
+fn fields(program: &str) -> BTreeSet<&'static str> {
+    let own = match program {
+        JACOBI => {
+            "app variant ctas nx ny niter norm_every norm ms us_per_iteration gpoints check scaling speedup efficiency"
+        }
+        ALLTOALL => "app mode via phase ctas bytes tokens experts top_k seed iters us_p50 us_p99 gbps",
+        _ => "test collective scope bytes iters us_p50 us_p99",
+    };
+    let common = "device hca transport npes qps threads wqes doorbells verified gpu driver date";
+    own.split(' ').chain(common.split(' ')).collect()
 }
 
 /// Runs a program that shall fail; what it says.

@@ -91,14 +91,9 @@ impl<'a, 'b> Experts<'a, 'b> {
         self.launch(bytes, iters)?;
         let posted = Posted::so_far(pe)?.since(before);
 
-        let found = match self.check(bytes) {
-            Ok(()) => None,
-            Err(wrong @ Error::Mismatch(_)) => Some(wrong),
-            Err(error) => return Err(error),
-        };
-        let wrong = session.verdict(found.is_some())?;
+        let wrong = session.verdicts.gather(self.check(bytes))?;
         if me != 0 {
-            return Ok((Vec::new(), found));
+            return Ok((Vec::new(), wrong));
         }
         let times = pe.read_local(&self.times, 0..2 * iters as usize)?;
         let (dispatch, combine): (Vec<u64>, Vec<u64>) =
@@ -119,7 +114,7 @@ impl<'a, 'b> Experts<'a, 'b> {
             let phase = Phase { name, shape: self.shape(), bytes, sent: sent as u64 * bytes, times: &times };
             session.row(&phase, posted, wrong.is_none())
         });
-        Ok((rows.into(), found.or(wrong.map(Error::MismatchElsewhere))))
+        Ok((rows.into(), wrong))
     }
 
     fn shape(&self) -> LaunchConfig {

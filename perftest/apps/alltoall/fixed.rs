@@ -75,15 +75,9 @@ impl<'a, 'b> Exchange<'a, 'b> {
         self.launch(bytes, warmup, iters)?;
         let posted = Posted::so_far(pe)?.since(before);
 
-        let found = self.check(bytes, warmup + iters - 1).err();
-        let found = match found {
-            Some(wrong @ Error::Mismatch(_)) => Some(wrong),
-            Some(error) => return Err(error),
-            None => None,
-        };
-        let wrong = session.verdict(found.is_some())?;
+        let wrong = session.verdicts.gather(self.check(bytes, warmup + iters - 1))?;
         if me != 0 {
-            return Ok((Vec::new(), found));
+            return Ok((Vec::new(), wrong));
         }
         let times = pe.read_local(&self.times, 0..iters as usize)?;
         let phase = Phase {
@@ -93,7 +87,7 @@ impl<'a, 'b> Exchange<'a, 'b> {
             sent: bytes * (npes as u64 - 1),
             times: &times,
         };
-        Ok((vec![session.row(&phase, posted, wrong.is_none())], found.or(wrong.map(Error::MismatchElsewhere))))
+        Ok((vec![session.row(&phase, posted, wrong.is_none())], wrong))
     }
 
     fn room(&self, bytes: u64) -> u64 {

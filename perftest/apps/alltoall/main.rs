@@ -15,6 +15,7 @@ use oxshmem::Pe;
 use oxshmem_perftest::error::Error;
 use oxshmem_perftest::plot;
 use oxshmem_perftest::report::Table;
+use oxshmem_perftest::verdicts::end_if_wrong;
 
 use experts::Experts;
 use fixed::Exchange;
@@ -59,9 +60,7 @@ fn measure(pe: &Pe, options: &Options, plan: &Plan) -> Result<(), Error> {
 /// Shows the rows of a size, which PE 0 has; then ends the job if data was wrong. Collective.
 fn show(pe: &Pe, table: &mut Table<Row>, (rows, wrong): (Vec<Row>, Option<Error>)) -> Result<(), Error> {
     rows.into_iter().try_for_each(|row| table.add(row))?;
-    let together = pe.barrier_all();
-    wrong.map_or(Ok(()), Err)?;
-    Ok(together?)
+    end_if_wrong(pe, wrong)
 }
 
 /// Draws the times over the size; nothing where there are no rows.
@@ -73,6 +72,5 @@ fn draw(path: &Path, rows: &[Row]) -> Result<(), Error> {
             (format!("{}, p99", row.phase), row.bytes, row.times.us_p99),
         ]
     }));
-    let title = format!("alltoall, {mode}: {} PEs, device {}, {}", job.npes, job.device, job.transport);
-    plot::draw_series(path, &title, "time per iteration [us]", &lines)
+    plot::draw_series(path, &format!("alltoall, {mode}: {}", job.parties()), "time per iteration [us]", &lines)
 }

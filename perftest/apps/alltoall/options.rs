@@ -7,7 +7,7 @@ use oxshmem::Config;
 use oxshmem::config::Device;
 use oxshmem_perftest::connection::Connection;
 use oxshmem_perftest::error::Error;
-use oxshmem_perftest::options::{size, sizes};
+use oxshmem_perftest::options::{require_svg, size, sizes};
 
 use crate::routing::Routing;
 
@@ -135,23 +135,17 @@ impl Options {
             (Mode::Moe, true) => (2 << 10, 8 << 10, 2, 10),
             (Mode::Moe, false) => (2 << 10, 16 << 10, 2, 200),
         };
-        let min = self.min.unwrap_or_else(|| low.min(self.max.unwrap_or(u64::MAX)));
-        let max = self.max.unwrap_or_else(|| high.max(min));
-        if min > max {
-            return refuse(format!("--min {min} is larger than --max {max}"));
-        }
-        let sizes = sizes(min, max, self.factor.unwrap_or(factor));
-        if let Some(odd) = sizes.iter().find(|size| self.mode == Mode::Moe && *size % 16 != 0) {
-            return refuse(format!("{odd} bytes: tokens must be multiples of 16 bytes"));
-        }
+        let unit = match self.mode {
+            Mode::Fixed => ("messages", 1),
+            Mode::Moe => ("tokens", 16),
+        };
+        let sizes = sizes((self.min, self.max), (low, high), self.factor.unwrap_or(factor), unit)?;
         let threads = self.threads.unwrap_or(if small { 64 } else { 512 });
         if !threads.is_multiple_of(32) {
             return refuse(format!("--threads {threads}: warps of 32 threads send, so give whole ones"));
         }
         if let Some(plot) = &self.plot {
-            if plot.extension().is_none_or(|end| end != "svg") {
-                return refuse(format!("--plot {}: plots are SVG files, so the name must end in .svg", plot.display()));
-            }
+            require_svg(plot)?;
             if sizes.len() < 2 {
                 return refuse(
                     "--plot draws times over the size: give it at least two with --min and --max".to_owned(),

@@ -1,6 +1,6 @@
 //! What a measured size is reported as.
 
-use oxshmem_perftest::report::{self, Column, Figures, Job, rounded, verdict};
+use oxshmem_perftest::report::{Column, Job, rounded, verdict};
 use oxshmem_perftest::stats::Percentiles;
 use serde::{Deserialize, Serialize};
 
@@ -43,28 +43,18 @@ pub struct Row {
     pub verified: bool,
 }
 
-impl Figures for Row {
-    fn job(&self) -> &Job {
-        &self.job
-    }
-
-    fn times(&self) -> Percentiles {
-        self.times
-    }
-}
-
 impl Row {
     /// The columns of the table.
     pub fn columns() -> Vec<Column<Self>> {
         let mut columns = vec![
-            Column("bytes", 10, |row: &Self| row.bytes.to_string()),
-            Column("phase", 8, |row| row.phase.clone()),
-            Column("iters", 7, |row| row.iters.to_string()),
+            Column::new("bytes", 10, |row: &Self| row.bytes.to_string()),
+            Column::new("phase", 8, |row: &Self| row.phase.clone()),
+            Column::new("iters", 7, |row: &Self| row.iters.to_string()),
         ];
-        columns.extend(report::times());
-        columns.push(Column("GB/s", 9, |row| rounded(row.gbps)));
-        columns.extend(report::posted());
-        columns.push(Column("data", 8, |row| verdict(row.verified)));
+        columns.extend(Column::times(|row: &Self| row.times));
+        columns.push(Column::new("GB/s", 9, |row: &Self| rounded(row.gbps)));
+        columns.extend(Column::posted(|row: &Self| row.job.posted));
+        columns.push(Column::new("data", 8, |row: &Self| verdict(row.verified)));
         columns
     }
 

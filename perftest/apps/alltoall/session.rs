@@ -1,10 +1,11 @@
-//! What both modes share: launches, counters, verdicts, and what goes into every row.
+//! What both modes share: launches, verdicts, and what goes into every row.
 
 use oxshmem::{KernelArg, LaunchConfig, Module, Pe, SymmetricSlice};
 use oxshmem_perftest::connection;
 use oxshmem_perftest::error::Error;
 use oxshmem_perftest::report::{Job, Posted};
 use oxshmem_perftest::stats::Percentiles;
+use oxshmem_perftest::verdicts::Verdicts;
 
 use crate::options::{Mode, Options, Plan, Via};
 use crate::report::Row;
@@ -46,8 +47,8 @@ pub struct Session<'a> {
     module: Module,
     /// Blocks that have met: see grid_meets.
     pub arrivals: SymmetricSlice<u64>,
-    /// Entry k, at PE 0: whether PE k found wrong data.
-    wrong: SymmetricSlice<u64>,
+    /// What PEs' checks come to.
+    pub verdicts: Verdicts<'a>,
     job: Job,
 }
 
@@ -64,7 +65,7 @@ impl<'a> Session<'a> {
             plan,
             module: pe.load(&KERNELS)?,
             arrivals: pe.alloc_aligned(1, 128)?,
-            wrong: pe.alloc(pe.n_pes())?,
+            verdicts: Verdicts::new(pe)?,
             job: Job::of(pe, connection::paths(pe)),
         })
     }
@@ -74,8 +75,8 @@ impl<'a> Session<'a> {
     /// # Errors
     /// The job has failed.
     pub fn close(self) -> Result<(), Error> {
-        [self.arrivals, self.wrong].into_iter().try_for_each(|slice| self.pe.free(slice))?;
-        Ok(())
+        self.pe.free(self.arrivals)?;
+        self.verdicts.close()
     }
 
     /// Runs a kernel whose parameter is `words`, all blocks at the same time. Collective.
@@ -90,17 +91,6 @@ impl<'a> Session<'a> {
         unsafe { self.pe.launch(&function, shape.cooperative(), (words,))? };
         self.pe.synchronize()?;
         Ok(self.pe.barrier_all()?)
-    }
-
-    /// Tells PE 0 whether this one found wrong data; the first PE that did, at PE 0. Collective.
-    ///
-    /// # Errors
-    /// The job has failed.
-    pub fn verdict(&self, wrong: bool) -> Result<Option<usize>, Error> {
-        let (pe, me) = (self.pe, self.pe.my_pe());
-        pe.put(&self.wrong, me, &[u64::from(wrong)], 0)?;
-        pe.barrier_all()?;
-        Ok(if me == 0 { pe.read_local(&self.wrong, 0..pe.n_pes())?.iter().position(|wrong| *wrong != 0) } else { None })
     }
 
     /// The row of a phase; `posted` is what all phases of the measured iterations have posted.

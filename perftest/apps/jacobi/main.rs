@@ -15,6 +15,7 @@ use clap::{CommandFactory, Parser};
 use oxshmem::{Pe, launch};
 use oxshmem_perftest::error::Error;
 use oxshmem_perftest::report::{Table, to_json};
+use oxshmem_perftest::verdicts::end_if_wrong;
 
 use options::Options;
 use report::Row;
@@ -58,11 +59,7 @@ fn solve(pe: &Pe, options: &Options) -> Result<(), Error> {
                 table.add(row)?;
             }
         }
-        let together = pe.barrier_all();
-        if let Some(wrong) = wrong {
-            return Err(wrong);
-        }
-        together?;
+        end_if_wrong(pe, wrong)?;
     }
     if let (Some(path), Some(iterations)) = (&options.plot, iterations) {
         let mesh = options.mesh();

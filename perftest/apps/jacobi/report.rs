@@ -1,6 +1,6 @@
 //! What a run is reported as.
 
-use oxshmem_perftest::report::{self, Column, Figures, Job, rounded, verdict};
+use oxshmem_perftest::report::{Column, Job, rounded, verdict};
 use serde::{Deserialize, Serialize};
 
 use crate::options::Check;
@@ -47,12 +47,6 @@ pub struct Row {
     pub efficiency: Option<f64>,
 }
 
-impl Figures for Row {
-    fn job(&self) -> &Job {
-        &self.job
-    }
-}
-
 impl From<Check> for String {
     fn from(check: Check) -> Self {
         match check {
@@ -68,20 +62,21 @@ impl Row {
     /// The columns of the table; with those of scaling if that is what it shows.
     pub fn columns(scaling: bool) -> Vec<Column<Self>> {
         let mut columns = vec![
-            Column("variant", 8, |row: &Self| row.variant.clone()),
-            Column("PEs", 5, |row| row.job.npes.to_string()),
-            Column("iterations", 10, |row| row.niter.to_string()),
-            Column("time [ms]", 10, |row| rounded(Some(row.ms))),
-            Column("us/iteration", 12, |row| rounded(Some(row.us_per_iteration))),
-            Column("Gpoints/s", 10, |row| rounded(Some(row.gpoints))),
-            Column("norm", 10, |row| row.norm.map_or_else(|| "-".to_owned(), |norm| format!("{norm:.3e}"))),
+            Column::new("variant", 8, |row: &Self| row.variant.clone()),
+            Column::new("PEs", 5, |row: &Self| row.job.npes.to_string()),
+            Column::new("iterations", 10, |row: &Self| row.niter.to_string()),
+            Column::new("time [ms]", 10, |row: &Self| rounded(Some(row.ms))),
+            Column::new("us/iteration", 12, |row: &Self| rounded(Some(row.us_per_iteration))),
+            Column::new("Gpoints/s", 10, |row: &Self| rounded(Some(row.gpoints))),
+            Column::new("norm", 10, |row: &Self| row.norm.map_or_else(|| "-".to_owned(), |norm| format!("{norm:.3e}"))),
         ];
-        columns.extend(report::posted());
-        columns.push(Column("result", 9, |row| row.verified.map_or_else(|| "unchecked".to_owned(), verdict)));
+        columns.extend(Column::posted(|row: &Self| row.job.posted));
+        columns
+            .push(Column::new("result", 9, |row: &Self| row.verified.map_or_else(|| "unchecked".to_owned(), verdict)));
         if scaling {
-            columns.push(Column("path", 6, |row| row.job.transport.clone()));
-            columns.push(Column("speedup", 8, |row| rounded(row.speedup)));
-            columns.push(Column("efficiency", 10, |row| rounded(row.efficiency)));
+            columns.push(Column::new("path", 6, |row: &Self| row.job.transport.clone()));
+            columns.push(Column::new("speedup", 8, |row: &Self| rounded(row.speedup)));
+            columns.push(Column::new("efficiency", 10, |row: &Self| rounded(row.efficiency)));
         }
         columns
     }

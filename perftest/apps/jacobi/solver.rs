@@ -4,6 +4,7 @@ use oxshmem::{Function, KernelArg, LaunchConfig, Module, Pe, SymmetricSlice};
 use oxshmem_perftest::connection;
 use oxshmem_perftest::error::{Error, Mismatch};
 use oxshmem_perftest::report::{Job, Posted};
+use oxshmem_perftest::verdicts::wrong_data;
 use oxshmem_perftest::waiting;
 
 use crate::mesh::Mesh;
@@ -162,11 +163,7 @@ impl<'a> Solver<'a> {
         let posted = Posted::so_far(self.pe)?.since(before);
         self.runs += 1;
 
-        let found = match self.check(answer) {
-            Ok(()) => None,
-            Err(wrong @ Error::Mismatch(_)) => Some(wrong),
-            Err(error) => return Err(error),
-        };
+        let found = wrong_data(self.check(answer))?;
         let (slowest, wrong) = self.verdict(answer, found.is_some())?;
         if self.pe.my_pe() != 0 {
             return Ok((None, found));
