@@ -112,8 +112,26 @@ impl Chart<'_> {
 /// # Errors
 /// The file cannot be written.
 pub fn draw_charts(path: &Path, size: (u32, u32), charts: &[Chart<'_>]) -> Result<(), Error> {
-    let area = SVGBackend::new(path, size).into_drawing_area();
-    let result = (|| {
+    write(path, svg(size, charts))
+}
+
+/// Writes what [`svg`] answers into `path`.
+///
+/// # Errors
+/// There is no drawing, or the file cannot be written.
+pub fn write(path: &Path, svg: Result<String, String>) -> Result<(), Error> {
+    svg.and_then(|text| std::fs::write(path, text).map_err(|error| error.to_string()))
+        .map_err(|reason| Error::Plot { path: path.to_owned(), reason })
+}
+
+/// Draws charts side by side, `size` pixels in all.
+///
+/// # Errors
+/// The reason why they cannot be drawn.
+pub fn svg(size: (u32, u32), charts: &[Chart<'_>]) -> Result<String, String> {
+    let mut text = String::new();
+    let drawn = (|| {
+        let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
         area.fill(&WHITE)?;
         for (place, chart) in area.split_evenly((1, charts.len())).iter().zip(charts) {
             let Some([(min, max), (low, high)]) = chart.ranges() else { continue };
@@ -143,7 +161,8 @@ pub fn draw_charts(path: &Path, size: (u32, u32), charts: &[Chart<'_>]) -> Resul
         }
         area.present()
     })();
-    result.map_err(|error: DrawingAreaErrorKind<_>| Error::Plot { path: path.to_owned(), reason: error.to_string() })
+    drawn.map_err(|error: DrawingAreaErrorKind<_>| error.to_string())?;
+    Ok(text)
 }
 
 #[cfg(test)]

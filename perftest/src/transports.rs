@@ -2,7 +2,7 @@
 //! as table, JSON lines and SVG.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use oxshmem::launch;
 use crate::bench::Bench;
 use crate::error::Error;
 use crate::plot::{self, Chart, Series};
-use crate::report::{JsonLines, Row, verdict};
+use crate::report::{Job, JsonLines, Row, verdict};
 use crate::step;
 
 const NAME: &str = "compare_transports";
@@ -42,7 +42,6 @@ struct Arguments {
 /// What is measured: the test and its options but for transport, device, CTAs and QPs.
 #[derive(Debug, Clone, Copy)]
 struct Sweep {
-    title: &'static str,
     bench: Bench,
     options: &'static str,
     ctas: &'static [u32],
@@ -59,19 +58,16 @@ impl Sweep {
 /// device gets less of everything.
 const ON_GPU: [Sweep; 3] = [
     Sweep {
-        title: "put_nbi by blocks",
         bench: Bench::PutBw,
         options: "--min 8 --max 4M --factor 8 --scope block --threads 256 --iters 64 --warmup 8",
         ctas: &[1, 8, 32],
     },
     Sweep {
-        title: "p, 8 bytes, lanes combine",
         bench: Bench::PBw,
         options: "--min 64K --max 64K --threads 256 --iters 32 --warmup 4",
         ctas: &[1, 2, 4, 8, 16, 32],
     },
     Sweep {
-        title: "p, 8 bytes, not combined",
         bench: Bench::PBw,
         options: "--min 64K --max 64K --threads 256 --iters 32 --warmup 4 --stride 2",
         ctas: &[1, 2, 4, 8, 16, 32],
@@ -79,19 +75,12 @@ const ON_GPU: [Sweep; 3] = [
 ];
 const ON_CPU: [Sweep; 3] = [
     Sweep {
-        title: "put_nbi by blocks",
         bench: Bench::PutBw,
         options: "--min 8 --max 256K --factor 8 --scope block --threads 32 --iters 200 --warmup 20",
         ctas: &[1, 4],
     },
+    Sweep { bench: Bench::PBw, options: "--min 16K --max 16K --threads 32 --iters 200 --warmup 20", ctas: &[1, 4] },
     Sweep {
-        title: "p, 8 bytes, lanes combine",
-        bench: Bench::PBw,
-        options: "--min 16K --max 16K --threads 32 --iters 200 --warmup 20",
-        ctas: &[1, 4],
-    },
-    Sweep {
-        title: "p, 8 bytes, not combined",
         bench: Bench::PBw,
         options: "--min 16K --max 16K --threads 32 --iters 200 --warmup 20 --stride 2",
         ctas: &[1, 4],
@@ -99,13 +88,55 @@ const ON_CPU: [Sweep; 3] = [
 ];
 
 /// One line of the table: the same thing over both.
-#[derive(Debug, Clone)]
-struct Pair {
-    title: &'static str,
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pair {
     rows: [Row; 2],
 }
 
+/// The titles of the table's columns.
+pub const TITLES: [&str; 8] = ["operation", "CTAs", "bytes", "IBGDA", "IBRC", "unit", "ratio", "data"];
+
 impl Pair {
+    /// The pair of these rows, if they are one.
+    fn new(rows: [Row; 2]) -> Option<Self> {
+        let shape = |row: &Row| (row.bench.clone(), row.scope.clone(), row.ctas, row.threads, row.stride, row.bytes);
+        let alike = shape(&rows[0]) == shape(&rows[1]);
+        let transports = BOTH.iter().zip(&rows).all(|(transport, row)| row.job.transport == transport.to_string());
+        (alike && transports).then_some(Self { rows })
+    }
+
+    /// Where it was measured.
+    pub fn job(&self) -> &Job {
+        &self.rows[0].job
+    }
+
+    /// What was done.
+    fn title(&self) -> String {
+        let row = &self.rows[0];
+        match row.stride {
+            None => format!("put_nbi by {}s", row.scope),
+            Some(1) => "p, 8 bytes, lanes combine".to_owned(),
+            Some(_) => "p, 8 bytes, not combined".to_owned(),
+        }
+    }
+
+    /// What the columns of [`TITLES`] show.
+    pub fn cells(&self) -> [String; 8] {
+        let ([ibgda, ibrc], unit) = self.figures();
+        let row = &self.rows[0];
+        let bytes = if self.is_rate() { 8 } else { row.bytes };
+        [
+            self.title(),
+            row.ctas.to_string(),
+            ByteSize(bytes).to_string(),
+            format!("{ibgda:.3}"),
+            format!("{ibrc:.3}"),
+            unit.to_owned(),
+            format!("{:.2}x", ibgda / ibrc.max(f64::MIN_POSITIVE)),
+            verdict(self.rows.iter().all(|row| row.verified)),
+        ]
+    }
+
     /// The figure that is compared, and its unit: GB/s of puts, million operations per second of scalar puts.
     fn figures(&self) -> ([f64; 2], &'static str) {
         let [first, second] = &self.rows;
@@ -140,7 +171,7 @@ fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
         Ok(device) => device,
         Err(complaints) => return Ok(failed(&complaints)),
     };
-    println!("Two PEs on this machine, device {device}; every byte is verified.\n\n{}", heading());
+    println!("Two PEs on this machine, device {device}; every byte is verified.\n\n{}", line(&TITLES));
     for sweep in if device == "cuda" { ON_GPU } else { ON_CPU } {
         for ctas in sweep.ctas {
             let mut found: Vec<Vec<Row>> = Vec::new();
@@ -149,7 +180,7 @@ fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
                 match step::run(sweep.bench, &options, LIMIT)? {
                     Ok(rows) => found.push(rows),
                     Err(complaints) => {
-                        eprintln!("{NAME}: {} over {transport} with {ctas} CTAs:", sweep.title);
+                        eprintln!("{NAME}: {} {options}:", sweep.bench.name());
                         return Ok(failed(&complaints));
                     }
                 }
@@ -160,8 +191,11 @@ fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
                     json.write(first)?;
                     json.write(second)?;
                 }
-                let pair = Pair { title: sweep.title, rows: [first.clone(), second.clone()] };
-                println!("{}", line(&pair));
+                let Some(pair) = Pair::new([first.clone(), second.clone()]) else {
+                    let odd = format!("{}: IBGDA and IBRC measured different things", sweep.bench.name());
+                    return Ok(failed(&[odd]));
+                };
+                println!("{}", line(&pair.cells()));
                 // A line that is not seen yet is no reason to stop.
                 let _ = std::io::stdout().flush();
                 pairs.push(pair);
@@ -169,7 +203,7 @@ fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
         }
     }
     if let Some(path) = &arguments.plot {
-        draw(path, &pairs)?;
+        plot::write(path, svg(&pairs))?;
     }
     let wrong = pairs.iter().any(|pair| pair.rows.iter().any(|row| !row.verified));
     Ok(if wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -187,25 +221,15 @@ fn failed(complaints: &[String]) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn heading() -> String {
-    format!(
-        "{:<26}  {:>5}  {:>8}  {:>10}  {:>10}  {:>7}  {:>8}  {}",
-        "operation", "CTAs", "bytes", "IBGDA", "IBRC", "unit", "ratio", "data"
-    )
+/// Aligned: the operation to the left, all else to the right, but for the verdict at the end.
+fn line<T: std::fmt::Display>([operation, ctas, bytes, ibgda, ibrc, unit, ratio, data]: &[T; 8]) -> String {
+    format!("{operation:<26}  {ctas:>5}  {bytes:>8}  {ibgda:>10}  {ibrc:>10}  {unit:>7}  {ratio:>8}  {data}")
 }
 
-fn line(pair: &Pair) -> String {
-    let ([ibgda, ibrc], unit) = pair.figures();
-    let row = &pair.rows[0];
-    let bytes = if pair.is_rate() { 8 } else { row.bytes };
-    let data = verdict(pair.rows.iter().all(|row| row.verified));
-    format!(
-        "{:<26}  {:>5}  {:>8}  {ibgda:>10.3}  {ibrc:>10.3}  {unit:>7}  {:>7.2}x  {data}",
-        pair.title,
-        row.ctas,
-        ByteSize(bytes).to_string(),
-        ibgda / ibrc.max(f64::MIN_POSITIVE),
-    )
+/// The pairs that these rows are, which stand in the order in which [`main`] writes them.
+pub fn pairs(rows: &[Row]) -> Option<Vec<Pair>> {
+    let (pairs, rest) = rows.as_chunks::<2>();
+    if rest.is_empty() { pairs.iter().map(|rows| Pair::new(rows.clone())).collect() } else { None }
 }
 
 /// Bandwidth over the message size, a line for each path and number of CTAs; or rate over CTAs, a line for each path and kind.
@@ -213,7 +237,7 @@ fn series(pairs: &[Pair], rates: bool) -> Vec<Series> {
     plot::lines(pairs.iter().filter(|pair| pair.is_rate() == rates).flat_map(|pair| {
         pair.rows.iter().zip(pair.figures().0).map(move |(row, figure)| {
             if rates {
-                (format!("{}, {}", row.job.transport, pair.title), row.ctas.into(), Some(figure))
+                (format!("{}, {}", row.job.transport, pair.title()), row.ctas.into(), Some(figure))
             } else {
                 (format!("{}, {} CTAs", row.job.transport, row.ctas), row.bytes, Some(figure))
             }
@@ -221,12 +245,16 @@ fn series(pairs: &[Pair], rates: bool) -> Vec<Series> {
     }))
 }
 
-fn draw(path: &Path, pairs: &[Pair]) -> Result<(), Error> {
+/// Both figures as SVG.
+///
+/// # Errors
+/// The reason why they cannot be drawn.
+pub fn svg(pairs: &[Pair]) -> Result<String, String> {
     let (bandwidth, rates) = (series(pairs, false), series(pairs, true));
     let unit = "GB/s (10^9 bytes per second)";
     let bandwidth = Chart { title: "put bandwidth", x: plot::MESSAGE_SIZE, y: unit, lines: &bandwidth };
     let rates = Chart { title: "scalar put rate", x: "CTAs", y: "million puts per second", lines: &rates };
-    plot::draw_charts(path, (1480, 620), &[bandwidth, rates])
+    plot::svg((1480, 620), &[bandwidth, rates])
 }
 
 #[cfg(test)]
@@ -247,39 +275,49 @@ mod tests {
         }
     }
 
-    fn pairs() -> Vec<Pair> {
-        let of = |bench: Bench, bytes, ctas, rate| {
-            BOTH.map(|transport| Row {
-                bench: bench.name().into(),
-                job: job(&transport.to_string()),
-                ctas,
-                mops: Some(if transport == Transport::Ibgda { rate } else { rate / 4.0 }),
-                gbps: Some(if transport == Transport::Ibgda { rate } else { rate / 4.0 }),
-                ..row("block", bytes, 1.0)
+    fn some() -> Vec<Row> {
+        let of = |bench: Bench, stride, bytes, ctas, rate: f64| {
+            BOTH.map(|transport| {
+                let rate = if transport == Transport::Ibgda { rate } else { rate / 4.0 };
+                let (mops, gbps) = (Some(rate), Some(rate));
+                let job = job(&transport.to_string());
+                Row { bench: bench.name().into(), job, ctas, stride, mops, gbps, ..row("block", bytes, 1.0) }
             })
         };
-        vec![
-            Pair { title: "put", rows: of(Bench::PutBw, 8, 1, 1.0) },
-            Pair { title: "put", rows: of(Bench::PutBw, 4096, 1, 40.0) },
-            Pair { title: "p", rows: of(Bench::PBw, 4096, 1, 20.0) },
-            Pair { title: "p", rows: of(Bench::PBw, 4096, 8, 60.0) },
+        [
+            of(Bench::PutBw, None, 8, 1, 1.0),
+            of(Bench::PutBw, None, 4096, 1, 40.0),
+            of(Bench::PBw, Some(1), 4096, 1, 20.0),
+            of(Bench::PBw, Some(2), 4096, 8, 60.0),
         ]
+        .concat()
     }
 
     #[test]
     fn lines_are_aligned_and_compare() {
-        let pairs = pairs();
-        let lines: Vec<String> = pairs.iter().map(line).collect();
+        let lines: Vec<String> = pairs(&some()).unwrap().iter().map(|pair| line(&pair.cells())).collect();
         assert!(lines.iter().all(|line| line.contains("4.00x") && line.ends_with("verified")), "{lines:?}");
-        assert_eq!(lines[0].find("GB/s").unwrap() + 4, heading().find("unit").unwrap() + 4);
+        assert_eq!(lines[0].find("GB/s").unwrap() + 4, line(&TITLES).find("unit").unwrap() + 4);
+        for (line, title) in
+            lines.iter().zip(["put_nbi by blocks ", "put_nbi by blocks ", "p, 8 bytes, lanes", "p, 8 bytes, not"])
+        {
+            assert!(line.starts_with(title), "{line}");
+        }
+    }
+
+    #[test]
+    fn rows_that_are_no_pairs_are_none() {
+        let rows = some();
+        assert_eq!(pairs(&rows[..3]), None);
+        assert_eq!(pairs(&rows[1..5]), None);
+        let mut odd = rows.clone();
+        odd[1].ctas += 1;
+        assert_eq!(pairs(&odd), None);
     }
 
     #[test]
     fn the_plot_has_both_figures_and_paths() {
-        let path = std::env::temp_dir().join(format!("oxshmem-transports-{}.svg", std::process::id()));
-        draw(&path, &pairs()).unwrap();
-        let svg = std::fs::read_to_string(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
+        let svg = svg(&pairs(&some()).unwrap()).unwrap();
         for text in ["<svg", "scalar put rate", "put bandwidth", "CTAs", "ibgda, 1 CTAs", "ibrc, p"] {
             assert!(svg.contains(text), "{text}");
         }

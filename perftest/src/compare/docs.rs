@@ -10,6 +10,7 @@ use super::report::{Line, REFERENCE, Source, TITLES};
 use crate::error::Error;
 use crate::report::{Job, Row, rounded};
 use crate::run::NULL;
+use crate::transports::{self, Pair};
 
 /// The page, below the root of the repository.
 pub const PAGE: &str = "docs/performance.md";
@@ -37,6 +38,8 @@ pub enum Results {
     Comparison(Vec<Line>),
     /// Of the `shmem_*` tests, on a GPU.
     Tests(Vec<Row>),
+    /// Of IBGDA beside IBRC, on a GPU.
+    Transports(Vec<Pair>),
 }
 
 /// The groups of lines and what stands above each.
@@ -72,7 +75,7 @@ impl Baseline {
             if let Some(row) = rows.iter().find(|row| !counts(row)) {
                 return Err(usage(path, format!("{}: not of a GPU, or not verified", row.bench)));
             }
-            Results::Tests(rows)
+            transports::pairs(&rows).map_or(Results::Tests(rows), Results::Transports)
         } else {
             Results::Comparison(lines(path, &text)?)
         };
@@ -107,7 +110,11 @@ impl Baseline {
     pub fn plot(&self) -> Result<Option<String>, Error> {
         match &self.results {
             Results::Comparison(lines) if is_comparable(lines) => plot::ratios(lines).map(Some),
-            _ => Ok(None),
+            Results::Transports(pairs) => {
+                let failed = |reason| Error::Plot { path: self.plot_name().into(), reason };
+                transports::svg(pairs).map(Some).map_err(failed)
+            }
+            Results::Comparison(_) | Results::Tests(_) => Ok(None),
         }
     }
 
@@ -115,7 +122,18 @@ impl Baseline {
         match &self.results {
             Results::Comparison(lines) => self.comparison(lines),
             Results::Tests(rows) => tests_section(rows),
+            Results::Transports(pairs) => self.transports(pairs),
         }
+    }
+
+    fn transports(&self, pairs: &[Pair]) -> String {
+        let mut text = heading(pairs[0].job(), "IBGDA beside IBRC");
+        text += &format!("![Both](performance/{})\n\n", self.plot_name());
+        text += &format!("| {} |\n|{}\n", transports::TITLES.join(" | "), "---|".repeat(transports::TITLES.len()));
+        for pair in pairs {
+            text += &format!("| {} |\n", pair.cells().join(" | "));
+        }
+        text
     }
 
     fn comparison(&self, lines: &[Line]) -> String {
@@ -161,17 +179,23 @@ fn is_comparable(lines: &[Line]) -> bool {
     lines.iter().any(|line| line.group != "link" && line.ratio.is_some())
 }
 
+/// Where and when this was measured, and what.
+fn heading(job: &Job, what: &str) -> String {
+    let unknown = || "unknown".to_owned();
+    format!(
+        "## {} PEs on {}: {what}\n\nDriver {}, {}.\n\n",
+        job.npes,
+        job.gpu.clone().unwrap_or_else(unknown),
+        job.driver.clone().unwrap_or_else(unknown),
+        job.date,
+    )
+}
+
 /// Figures of the `shmem_*` tests, one table.
 fn tests_section(rows: &[Row]) -> String {
-    let first = &rows[0].job;
-    let unknown = || "unknown".to_owned();
-    let mut text = format!(
-        "## {} PEs on {}: `shmem_*` tests\n\nDriver {}, {}.\n\n\
-         | test | path | scope | CTAs x threads | bytes | stride | GB/s | M ops/s | HCA GB/s | HCA M/s | p50 [us] | p99 [us] |\n|{}\n",
-        first.npes,
-        first.gpu.clone().unwrap_or_else(unknown),
-        first.driver.clone().unwrap_or_else(unknown),
-        first.date,
+    let mut text = heading(&rows[0].job, "`shmem_*` tests");
+    text += &format!(
+        "| test | path | scope | CTAs x threads | bytes | stride | GB/s | M ops/s | HCA GB/s | HCA M/s | p50 [us] | p99 [us] |\n|{}\n",
         "---|".repeat(12),
     );
     for row in rows {
@@ -350,6 +374,22 @@ mod tests {
             assert!(made.contains(text), "{text}: {made}");
         }
         assert_eq!(tests[0].plot().unwrap(), None);
+
+        let mut ibrc = Row { gbps: Some(0.5), ..row.clone() };
+        ibrc.job.transport = "ibrc".to_owned();
+        let beside = [64, 4096].map(|bytes| [&row, &ibrc].map(|row| Row { bytes, ..row.clone() })).concat();
+        std::fs::write(&file, beside.iter().map(|row| to_json(row).unwrap()).collect::<Vec<_>>().join("\n")).unwrap();
+        let transports = Baseline::read_all(&folder).unwrap();
+        let made = page(&template(), &transports).unwrap();
+        for text in [
+            "## 2 PEs on Model: IBGDA beside IBRC",
+            "performance/odd.svg",
+            "| put_nbi by warps | 4 | 64 | 1.500 | 0.500 | GB/s | 3.00x | verified |",
+        ] {
+            assert!(made.contains(text), "{text}: {made}");
+        }
+        assert!(transports[0].plot().unwrap().is_some_and(|svg| svg.contains("put bandwidth")));
+
         std::fs::write(&file, to_json(&Row { verified: false, ..row }).unwrap()).unwrap();
         assert!(Baseline::read_all(&folder).unwrap_err().to_string().contains("not verified"));
         std::fs::remove_dir_all(&folder).unwrap();
