@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, ValueEnum};
-use oxshmem::config::{Device, Hca};
+use oxshmem::config::Hca;
+use oxshmem::device::takes_gpu;
 use oxshmem::{Config, LaunchConfig, Module, Pe, SymmetricSlice};
 use serde::{Deserialize, Serialize};
 
@@ -156,7 +157,7 @@ impl Options {
     fn plan(&self) -> Result<Plan, Error> {
         let refuse = |text: String| Err(Error::Usage(text));
         let config = self.connection.config(std::env::vars_os())?;
-        let small = config.device() != Device::Cuda;
+        let small = !takes_gpu(config.device());
         let defaults = (8, if small { 32 << 10 } else { 4 << 20 });
         let sizes = sizes((self.min, self.max), defaults, self.factor, ("sizes", 8))?;
         if let Some(plot) = &self.plot {

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{CommandFactory, FromArgMatches, Parser};
 use oxshmem::Config;
-use oxshmem::config::{Device, Hca};
+use oxshmem::config::Hca;
+use oxshmem::device::takes_gpu;
 
 use crate::atomic::AtomicOp;
 use crate::bench::{Bench, Scope, Scopes};
@@ -213,7 +214,7 @@ impl Options {
     ) -> Result<Self, Error> {
         let refuse = |text: String| Err(Error::Usage(text));
         let config = arguments.connection.config(vars)?;
-        let defaults = bench.defaults(config.device() != Device::Cuda);
+        let defaults = bench.defaults(!takes_gpu(config.device()));
 
         let sizes = match bench.only_size() {
             Some(only) => {
@@ -321,7 +322,7 @@ impl Options {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use oxshmem::config::Transport;
+    use oxshmem::config::{Device, Transport};
     use proptest::prelude::*;
 
     fn parse(bench: Bench, args: &str) -> Result<Options, String> {
@@ -342,7 +343,7 @@ mod tests {
     #[test]
     fn defaults_are_filled_in() {
         for bench in Bench::ALL {
-            let options = parse(bench, "").unwrap();
+            let options = parse(bench, "--device cpu").unwrap();
             let defaults = bench.defaults(true);
             assert_eq!((options.iters, options.warmup, options.npes), (defaults.iters, defaults.warmup, 2));
             assert_eq!(options.sizes.first(), Some(&defaults.min));
@@ -352,7 +353,8 @@ mod tests {
             assert_eq!(options.op.is_some(), bench.is_atomic());
         }
         assert!(
-            parse(Bench::PutBw, "--device cuda").unwrap().sizes.len() > parse(Bench::PutBw, "").unwrap().sizes.len()
+            parse(Bench::PutBw, "--device cuda").unwrap().sizes.len()
+                > parse(Bench::PutBw, "--device cpu").unwrap().sizes.len()
         );
     }
 

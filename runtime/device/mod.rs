@@ -26,11 +26,22 @@ pub(crate) use stream::StreamKind;
 use oxshmem_hca::provider::DeviceMemory;
 use oxshmem_hca::soft::Accelerator;
 
-use crate::abi;
+use crate::{abi, config};
 
 crate::include_module!(SOFT_HCA, "soft_hca");
 /// Its only kernel.
 const SOFT_HCA_KERNEL: &str = "oxshmem_soft_hca";
+
+/// Whether a PE that asks for `device` gets a GPU, as far as that can be told before it is opened: with `auto` it does where this build has kernels
+/// for GPUs and the driver shows one. For defaults that depend on it; a GPU may still turn out to be unusable.
+#[must_use]
+pub fn takes_gpu(device: config::Device) -> bool {
+    match device {
+        config::Device::Cpu => false,
+        config::Device::Cuda => true,
+        config::Device::Auto => crate::build_info().cuda.is_some() && cuda::gpu_present(),
+    }
+}
 
 /// What a device refused or could not do.
 #[derive(Debug, thiserror::Error)]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 use oxshmem::Config;
-use oxshmem::config::Device;
+use oxshmem::device::takes_gpu;
 use oxshmem_perftest::connection::Connection;
 use oxshmem_perftest::error::Error;
 use oxshmem_perftest::options::{require_svg, size, sizes};
@@ -128,7 +128,7 @@ impl Options {
     pub fn plan(&self) -> Result<Plan, Error> {
         let refuse = |text: String| Err(Error::Usage(text));
         let config = self.connection.config(std::env::vars_os())?;
-        let small = config.device() != Device::Cuda;
+        let small = !takes_gpu(config.device());
         let (low, high, factor, iters) = match (self.mode, small) {
             (Mode::Fixed, true) => (8, 64 << 10, 8, 50),
             (Mode::Fixed, false) => (8, 4 << 20, 4, 200),

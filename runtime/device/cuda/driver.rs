@@ -142,6 +142,11 @@ pub(super) fn count() -> Result<i32, DriverError> {
     Ok(count)
 }
 
+/// Whether the driver shows this process a GPU; initialises it.
+pub(crate) fn gpu_present() -> bool {
+    start().is_ok() && count().is_ok_and(|count| count > 0)
+}
+
 /// A GPU of this machine, whichever number it has in a process.
 pub(super) type Uuid = [u8; 16];
 

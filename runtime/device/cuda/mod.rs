@@ -25,9 +25,9 @@ pub use card::{Backing, CardGpu};
 use copier::CudaCopier;
 use cudarc::driver::sys::{self, CUdevice_attribute, CUpointer_attribute, CUresult};
 use driver::driver;
-pub(crate) use driver::driver_present;
 use driver::{Context, Gpu, Uuid};
 pub use driver::{DriverError, OLDEST_DRIVER};
+pub(crate) use driver::{driver_present, gpu_present};
 pub(crate) use memory::Handle;
 use memory::{Copies, Pinned, Reservation};
 use module::CudaModule;
@@ -429,6 +429,7 @@ impl Drop for CudaDevice {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::device::takes_gpu;
 
     #[test]
     fn a_gpu_is_recognised_by_its_identity() {
@@ -443,10 +444,15 @@ mod tests {
 
     #[test]
     fn a_machine_without_a_gpu_refuses_with_the_reason() {
+        let auto = takes_gpu(crate::config::Device::Auto);
         match CudaDevice::open(&Config::default(), 0, &crate::pe::HOST_OPS) {
-            Ok(device) => println!("skipped: this machine has {}", device.identity()),
+            Ok(device) => {
+                assert!(auto);
+                println!("skipped: this machine has {}", device.identity());
+            }
             Err(DeviceError::Unavailable { device, reason }) => {
                 assert_eq!(device, "cuda");
+                assert!(!auto, "{reason}");
                 assert!(driver_present() || reason.contains("libcuda.so.1"), "{reason}");
             }
             Err(other) => panic!("{other}"),
