@@ -52,9 +52,16 @@ OXSHMEM_DEVICE uint64_t be64(uint32_t high, uint32_t low) {
     return static_cast<uint64_t>(be(high)) << 32 | be(low);
 }
 
-// A copy that is not done by the thread that decoded it.
+// A copy that is not done by the thread that decoded it. An inline payload's `from` is the index of its work request, and
+// kInline is added to `bytes`.
 struct Copy {
     uint64_t to, from, bytes;
+};
+constexpr uint64_t kInline = 1ull << 63;
+
+// Remote memory that a work request touches.
+struct Range {
+    uint64_t first, behind;
 };
 
 // What the threads of a block share.
@@ -79,10 +86,11 @@ struct Shared {
     uint32_t trap;                   // kThreads less the first one that is the host's to judge
     uint32_t ordered[kThreads / 32]; // work requests that start when all before them is visible, as bits
     uint32_t looks;                  // some work request reads remote memory
-    uint64_t first[kThreads];        // remote memory that a work request touches: from here
-    uint64_t behind[kThreads];       // to here
     uint32_t copied;                 // copies on the list
-    Copy copies[kThreads];
+    union {
+        Range touched[kThreads]; // until it is known what is ordered
+        Copy copies[kThreads];   // then
+    };
     uint64_t partial;  // bytes that are moved of a work request that is not done yet
     uint32_t signaled; // 1 + the block of the last work request that asks for a CQE
     uint32_t cqe_opcode;
@@ -91,9 +99,9 @@ struct Shared {
     uint64_t bytes;
 };
 
-// An SM that runs blocks without shared memory may have set 16 KiB aside for it, and of that the system takes 1 KiB for each
-// block. With more, the engine waits until such an application ends, which waits for the engine.
-static_assert(sizeof(Shared) <= 15 * 1024, "the engine must fit beside applications");
+// An SM that runs blocks with little shared memory may have set 16 KiB aside for it, and of that the system takes 1 KiB for
+// each block. With more, the engine waits until such an application ends, which waits for the engine.
+static_assert(sizeof(Shared) <= 10 * 1024, "the engine must fit beside applications");
 
 // A work request, decoded.
 struct Request {
@@ -450,6 +458,23 @@ OXSHMEM_DEVICE void write_inline(const Reader &reader, uint64_t to, uint32_t byt
     }
 }
 
+// The same by a warp, for whole words of 4 bytes; an aligned word of 8 is stored at once.
+OXSHMEM_DEVICE void write_inline_by_warp(const Reader &reader, uint64_t to, uint32_t bytes) {
+    const uint32_t head = static_cast<uint32_t>(to % 8), pairs = (bytes - head) / 8;
+    const uint32_t tail = head + pairs * 8;
+    for (uint32_t i = port::lane_id(); i < pairs; i += warp_scope::size()) {
+        const uint32_t offset = head + i * 8;
+        const uint64_t low = inline_word(reader, offset);
+        store(to + offset, static_cast<uint64_t>(inline_word(reader, offset + 4)) << 32 | low);
+    }
+    if (port::lane_id() == 0 && head != 0) {
+        store(to, inline_word(reader, 0));
+    }
+    if (port::lane_id() == 0 && tail != bytes) {
+        store(to + tail, inline_word(reader, tail));
+    }
+}
+
 OXSHMEM_DEVICE void copy_small(uint64_t to, uint64_t from, uint64_t bytes) {
     if (bytes == 8 && (to | from) % 8 == 0) {
         store(to, *at<uint64_t>(from));
@@ -485,7 +510,12 @@ OXSHMEM_DEVICE void execute(Shared &s, const Reader &reader, const Request &requ
             return;
         }
         if (request.local == 0) {
-            return write_inline(reader, request.remote, static_cast<uint32_t>(request.bytes));
+            if (request.bytes <= kSmall || (request.remote | request.bytes) % 4 != 0) {
+                return write_inline(reader, request.remote, static_cast<uint32_t>(request.bytes));
+            }
+            s.copies[port::fetch_add<order::relaxed, reach::block>(&s.copied, 1u)] = {request.remote, reader.index,
+                                                                                      request.bytes | kInline};
+            return;
         }
         const bool write = request.opcode == Opcode::write;
         uint64_t to = write ? request.remote : request.local;
@@ -520,17 +550,23 @@ OXSHMEM_DEVICE void execute(Shared &s, const Reader &reader, const Request &requ
     }
 }
 
-// All threads: the copies on the list.
-OXSHMEM_DEVICE void carry(const Shared &s) {
+// All threads: the copies on the list, which are `qp`'s.
+OXSHMEM_DEVICE void carry(const Tables &t, const QpContext &qp, const Shared &s) {
     const uint32_t count = s.copied;
     const uint32_t warps = (port::block_threads() + 31) / 32;
-    if (count < warps) {
-        for (uint32_t i = 0; i < count; ++i) {
-            oxshmem::detail::copy<block_scope>(at<void>(s.copies[i].to), at<void>(s.copies[i].from), s.copies[i].bytes);
+    const bool few = count < warps;
+    for (uint32_t i = 0; few && i < count; ++i) {
+        const Copy &copy = s.copies[i];
+        if ((copy.bytes & kInline) == 0) {
+            oxshmem::detail::copy<block_scope>(at<void>(copy.to), at<void>(copy.from), copy.bytes);
         }
-    } else {
-        for (uint32_t i = port::thread_rank() / 32; i < count; i += warps) {
-            oxshmem::detail::copy<warp_scope>(at<void>(s.copies[i].to), at<void>(s.copies[i].from), s.copies[i].bytes);
+    }
+    for (uint32_t i = port::thread_rank() / 32; i < count; i += warps) {
+        const Copy &copy = s.copies[i];
+        if ((copy.bytes & kInline) != 0) {
+            write_inline_by_warp(Reader{t, qp, copy.from}, copy.to, static_cast<uint32_t>(copy.bytes));
+        } else if (!few) {
+            oxshmem::detail::copy<warp_scope>(at<void>(copy.to), at<void>(copy.from), copy.bytes);
         }
     }
 }
@@ -685,15 +721,14 @@ OXSHMEM_DEVICE bool step(Tables &t, const Slice &slice, Shared &s) {
         s.looks = 1;
     }
     if (rank < count) {
-        s.first[rank] = request.remote;
-        s.behind[rank] = request.remote + request.bytes;
+        s.touched[rank] = {request.remote, request.remote + request.bytes};
     }
     port::sync_block();
     if (s.looks != 0) {
         // Reads and atomics find what was posted before them to the same place.
         bool meets = false;
         for (uint32_t i = 0; looks && i < rank && !meets; ++i) {
-            meets = s.first[i] < request.remote + request.bytes && request.remote < s.behind[i];
+            meets = s.touched[i].first < request.remote + request.bytes && request.remote < s.touched[i].behind;
         }
         if (meets) {
             port::fetch_or<order::relaxed, reach::block>(&s.ordered[rank / 32], 1u << rank % 32);
@@ -710,7 +745,7 @@ OXSHMEM_DEVICE bool step(Tables &t, const Slice &slice, Shared &s) {
         }
         port::sync_block();
         if (s.copied != 0) {
-            carry(s);
+            carry(t, qp, s);
             port::sync_block();
         }
         if (to < end) {
