@@ -36,19 +36,27 @@ OXSHMEM_DEVICE bool grid_meets(uint64_t *arrivals, uint64_t &round) {
     return block_awaits(arrivals, round * port::grid_blocks());
 }
 
-// The sum of the threads' values, in an order that the number of threads alone determines; for thread 0.
+// The sum of the threads' values, in an order that the number of threads alone determines; for thread 0. Little shared memory,
+// so that the software HCA's kernel finds room beside it.
 OXSHMEM_DEVICE double block_sum(double value) {
-    OXSHMEM_SHARED(double, values, [1024]);
-    const uint32_t rank = port::thread_rank(), threads = port::block_threads();
-    values[rank] = value;
-    port::sync_block();
-    for (uint32_t half = 512; half != 0; half /= 2) {
-        if (rank < half && rank + half < threads) {
-            values[rank] += values[rank + half];
-        }
-        port::sync_block();
+    OXSHMEM_SHARED(double, sums, [32]);
+    const uint32_t rank = port::thread_rank(), lane = port::lane_id(), left = port::block_threads() - (rank - lane);
+    const uint32_t lanes = left < 32 ? left : 32, warps = (port::block_threads() + 31) / 32;
+    for (uint32_t half = 16; half != 0; half /= 2) {
+        const double other = port::shfl(port::kWholeWarp, value, lane + half);
+        value += lane < half && lane + half < lanes ? other : 0.0;
     }
-    return values[0];
+    if (lane == 0) {
+        sums[rank / 32] = value;
+    }
+    port::sync_block();
+    if (rank == 0) {
+        for (uint32_t warp = 1; warp < warps; ++warp) {
+            value += sums[warp];
+        }
+    }
+    port::sync_block();
+    return value;
 }
 
 } // namespace perftest

@@ -18,7 +18,6 @@ namespace jacobi {
 
 using namespace perftest;
 using stencil::chunk_columns;
-using stencil::Share;
 using stencil::sweep;
 
 // Mirrored in solver.rs.
@@ -48,12 +47,23 @@ struct Edge {
     uint64_t *signals;
 };
 
-OXSHMEM_DEVICE uint64_t chunks(const Problem &m) {
-    return (m.columns + chunk_columns() - 1) / chunk_columns();
-}
+// A run of the chunks of rows `from` to before `to`, which are counted from the top of the first chunk to the bottom of the
+// last: `count` of them, from row `row` of chunk `chunk` on.
+struct Part {
+    uint64_t from, to;
+    uint64_t chunk, row, count;
+};
 
-OXSHMEM_DEVICE Edge edge(const Problem &m, float *out, bool top) {
-    return top ? Edge{m.above, out + m.pitch, out + m.above_row * m.pitch, m.signals + chunks(m)}
+// What a block does in each iteration. It takes divisions, so it is found out once; and it lies in shared memory, since the
+// loop over the mesh needs the registers.
+struct Plan {
+    uint64_t chunks;  // of a row
+    bool top, bottom; // rows that a neighbour waits for, which are dealt out chunk by chunk
+    Part inner;       // of the other rows
+};
+
+OXSHMEM_DEVICE Edge edge(const Problem &m, const Plan &plan, float *out, bool top) {
+    return top ? Edge{m.above, out + m.pitch, out + m.above_row * m.pitch, m.signals + plan.chunks}
                : Edge{m.below, out + m.rows * m.pitch, out, m.signals};
 }
 
@@ -93,55 +103,59 @@ template <Variant kVariant> OXSHMEM_DEVICE void send(const Problem &m, const Edg
 }
 
 // Whether what the neighbours have to send for rows `first` to before `last` has come.
-OXSHMEM_DEVICE bool await(const Problem &m, uint64_t chunk, uint64_t first, uint64_t last, uint64_t come) {
+OXSHMEM_DEVICE bool await(const Problem &m, const Plan &plan, uint64_t chunk, uint64_t first, uint64_t last, uint64_t come) {
     const bool top = first == 1 && m.above >= 0, bottom = last == m.rows + 1 && m.below >= 0;
-    return (!top || block_awaits(m.signals + chunk, come)) && (!bottom || block_awaits(m.signals + chunks(m) + chunk, come));
+    return (!top || block_awaits(m.signals + chunk, come)) && (!bottom || block_awaits(m.signals + plan.chunks + chunk, come));
 }
 
-// The block's part of one iteration: a run of the chunks of rows `from` to before `to`, which are counted from the top of the
-// first chunk to the bottom of the last.
+// The block's work on a part of the mesh in one iteration.
 template <Variant kVariant, bool kMeasure>
-OXSHMEM_DEVICE bool run(const Problem &m, const float *in, float *out, uint64_t from, uint64_t to, Share part, Turn turn,
-                        double &sum) {
-    const uint64_t height = to - from;
-    uint64_t at = part.first;
-    const uint64_t end = part.first + part.count;
-    while (at < end) {
-        const uint64_t chunk = at / height, first = from + at % height;
-        const uint64_t last = to - first < end - at ? to : first + (end - at);
-        if (!await(m, chunk, first, last, turn.come)) {
+OXSHMEM_DEVICE bool run(const Problem &m, const Plan &plan, const float *in, float *out, Part part, Turn turn, double &sum) {
+    while (part.count != 0) {
+        const uint64_t first = part.row;
+        const uint64_t last = part.to - first < part.count ? part.to : first + part.count;
+        if (!await(m, plan, part.chunk, first, last, turn.come)) {
             return false;
         }
-        sum += sweep<kMeasure>(in, out, m.columns, m.pitch, chunk, first, last);
+        sum += sweep<kMeasure>(in, out, m.columns, m.pitch, part.chunk, first, last);
         // put sends when all blocks are through.
         if (kVariant != Variant::put && first == 1) {
-            send<kVariant>(m, edge(m, out, true), chunk, turn.sent);
+            send<kVariant>(m, edge(m, plan, out, true), part.chunk, turn.sent);
         }
         if (kVariant != Variant::put && last == m.rows + 1) {
-            send<kVariant>(m, edge(m, out, false), chunk, turn.sent);
+            send<kVariant>(m, edge(m, plan, out, false), part.chunk, turn.sent);
         }
-        at += last - first;
+        part.count -= last - first;
+        part.chunk += 1, part.row = part.from;
     }
     return true;
 }
 
 // put takes the rows in their order. The others begin with those that neighbours wait for.
+template <Variant kVariant> OXSHMEM_DEVICE Plan make_plan(const Problem &m) {
+    Plan plan;
+    plan.chunks = (m.columns + chunk_columns() - 1) / chunk_columns();
+    plan.top = kVariant != Variant::put && m.above >= 0;
+    plan.bottom = kVariant != Variant::put && m.below >= 0 && (m.rows > 1 || !plan.top);
+    const uint64_t from = plan.top ? 2 : 1, to = plan.bottom ? m.rows : m.rows + 1, height = from < to ? to - from : 0;
+    const uint64_t edges = plan.chunks * ((plan.top ? 1 : 0) + (plan.bottom ? 1 : 0));
+    const stencil::Share share = stencil::inner_share(plan.chunks * height, edges);
+    const uint64_t above = height == 0 ? 0 : share.first / height;
+    plan.inner = {from, to, above, from + share.first - above * height, height == 0 ? 0 : share.count};
+    return plan;
+}
+
 template <Variant kVariant, bool kMeasure>
-OXSHMEM_DEVICE bool iterate(const Problem &m, const float *in, float *out, Turn turn, double &sum) {
-    const uint64_t blocks = port::grid_blocks(), me = port::block_rank(), n = chunks(m);
-    if (kVariant == Variant::put) {
-        return run<kVariant, kMeasure>(m, in, out, 1, m.rows + 1, stencil::share(n * m.rows, blocks, me), turn, sum);
-    }
-    const bool top = m.above >= 0, bottom = m.below >= 0 && (m.rows > 1 || !top);
-    const uint64_t edges = n * ((top ? 1 : 0) + (bottom ? 1 : 0));
-    for (uint64_t i = me; i < edges; i += blocks) {
-        const uint64_t row = top && i < n ? 1 : m.rows;
-        if (!run<kVariant, kMeasure>(m, in, out, row, row + 1, Share{i % n, 1}, turn, sum)) {
+OXSHMEM_DEVICE bool iterate(const Problem &m, const Plan &plan, const float *in, float *out, Turn turn, double &sum) {
+    const uint64_t n = plan.chunks, edges = (plan.top ? n : 0) + (plan.bottom ? n : 0);
+    for (uint64_t i = port::block_rank(); i < edges; i += port::grid_blocks()) {
+        const bool top = plan.top && i < n;
+        const uint64_t row = top ? 1 : m.rows, chunk = plan.top && !top ? i - n : i;
+        if (!run<kVariant, kMeasure>(m, plan, in, out, Part{row, row + 1, chunk, row, 1}, turn, sum)) {
             return false;
         }
     }
-    const uint64_t from = top ? 2 : 1, to = bottom ? m.rows : m.rows + 1;
-    return from >= to || run<kVariant, kMeasure>(m, in, out, from, to, stencil::inner_share(n * (to - from), edges), turn, sum);
+    return run<kVariant, kMeasure>(m, plan, in, out, plan.inner, turn, sum);
 }
 
 // The sum over all PEs of the blocks' partial sums, by block 0. All PEs get equal bits.
@@ -165,6 +179,10 @@ OXSHMEM_DEVICE bool add_up(const Problem &m) {
 }
 
 template <Variant kVariant> OXSHMEM_DEVICE void solve(const Problem &m) {
+    OXSHMEM_SHARED(Plan, plan);
+    if (port::thread_rank() == 0) {
+        plan = make_plan<kVariant>(m);
+    }
     uint64_t round = 0;
     const bool first = port::block_rank() == 0, clock = first && port::thread_rank() == 0;
     if (first) {
@@ -183,7 +201,8 @@ template <Variant kVariant> OXSHMEM_DEVICE void solve(const Problem &m) {
         // What the first iteration reads is there from the start.
         const Turn turn{i == 0 ? 0 : m.base + i, m.base + i + 1};
         double sum = 0;
-        if (!(measured ? iterate<kVariant, true>(m, in, out, turn, sum) : iterate<kVariant, false>(m, in, out, turn, sum))) {
+        if (!(measured ? iterate<kVariant, true>(m, plan, in, out, turn, sum)
+                       : iterate<kVariant, false>(m, plan, in, out, turn, sum))) {
             return;
         }
         if (measured) {
@@ -196,9 +215,9 @@ template <Variant kVariant> OXSHMEM_DEVICE void solve(const Problem &m) {
             return;
         }
         if (kVariant == Variant::put) {
-            const uint64_t n = chunks(m);
+            const uint64_t n = plan.chunks;
             for (uint64_t s = port::block_rank(); s < 2 * n; s += port::grid_blocks()) {
-                send<kVariant>(m, edge(m, out, s < n), s % n, turn.sent);
+                send<kVariant>(m, edge(m, plan, out, s < n), s < n ? s : s - n, turn.sent);
             }
         }
         if (clock) {
@@ -225,15 +244,17 @@ template <Variant kVariant> OXSHMEM_DEVICE void solve(const Problem &m) {
 
 } // namespace jacobi
 
-// With a bound of 640 threads, so 96 registers each, the loop over the mesh would spill none. But then a block of 512 threads
-// and one of the software HCA's kernel take all registers of a multiprocessor, and over IBGDA a run did not end within 25 s.
-OXSHMEM_KERNEL(solve_p, jacobi::Problem problem) {
+// Blocks of at most so many threads (MAX_THREADS in options.rs): then a thread has 80 registers, and the loop over the mesh
+// spills none. A block of 512 leaves room for one of the software HCA's kernel on the same multiprocessor.
+#define JACOBI_KERNEL(name) OXSHMEM_BOUNDED_KERNEL(768, name, jacobi::Problem problem)
+
+JACOBI_KERNEL(solve_p) {
     jacobi::solve<jacobi::Variant::p>(problem);
 }
-OXSHMEM_KERNEL(solve_put, jacobi::Problem problem) {
+JACOBI_KERNEL(solve_put) {
     jacobi::solve<jacobi::Variant::put>(problem);
 }
-OXSHMEM_KERNEL(solve_overlap, jacobi::Problem problem) {
+JACOBI_KERNEL(solve_overlap) {
     jacobi::solve<jacobi::Variant::overlap>(problem);
 }
 

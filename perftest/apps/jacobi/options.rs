@@ -12,6 +12,9 @@ use crate::mesh::Mesh;
 /// Meshes are smaller than what can be counted.
 const MAX_SIDE: i64 = 1 << 24;
 
+/// Threads of a CTA that the kernels are compiled for (kernels.cu).
+const MAX_THREADS: i64 = 768;
+
 /// How rows travel to the neighbours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Variant {
@@ -106,7 +109,7 @@ pub struct Options {
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
     pub ctas: Option<u32>,
     /// Threads per CTA; 512 on a GPU unless set. A CTA works on pieces of rows of four times as many columns.
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_THREADS))]
     pub threads: Option<u32>,
     #[command(flatten)]
     pub connection: Connection,
@@ -220,6 +223,7 @@ mod tests {
     fn what_does_not_fit_is_refused_with_the_reason() {
         for (line, reason) in [
             ("--nx 2", "--nx"),
+            ("--threads 769", "1..=768"),
             ("--npes 9 --ny 10", "at most 8 PEs"),
             ("--nx 16000000 --ny 16000000 --check off", "OXSHMEM_HEAP_MAX"),
             ("--variant get", "--variant"),

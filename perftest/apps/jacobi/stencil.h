@@ -32,47 +32,56 @@ struct Strip {
     const float *from;
     float *to;
     uint64_t pitch;
-    uint64_t left, right; // distance of the columns beside it
-    bool fixed[kLane];    // columns that are no interior of the mesh
+    bool fixed[kLane]; // columns that are no interior of the mesh
     float4 up, mid;
 };
 
-// `kRows` rows, so that many loads are in flight. The sum of squared changes is added to `sum` if that is asked for.
-template <bool kMeasure, uint32_t kRows> STENCIL_DEVICE void step(Strip &s, double &sum) {
+// Up to `kRows` rows, all of whose loads are on their way before the first is waited for: `rows` of them, or all if `kWhole`.
+// The sum of squared changes is added to `sum` if that is asked for.
+//
+// The columns beside the strip are loaded also where the mesh ends: then they are a value of the row before or behind, which is
+// not used. That spares the registers of addresses of their own.
+template <bool kMeasure, bool kWhole, uint32_t kRows> STENCIL_DEVICE void step(Strip &s, uint32_t rows, double &sum) {
     float4 down[kRows];
     float left[kRows], right[kRows];
+    const float *row = s.from;
     STENCIL_UNROLL
     for (uint32_t k = 0; k < kRows; ++k) {
-        down[k] = *reinterpret_cast<const float4 *>(s.from + (k + 1) * s.pitch);
-        left[k] = *(s.from + k * s.pitch - s.left);
-        right[k] = s.from[k * s.pitch + s.right];
+        left[k] = row[-1];
+        right[k] = row[kLane];
+        down[k] = *reinterpret_cast<const float4 *>(row + s.pitch);
+        // Too many rows: the last one again.
+        row += kWhole || k + 1 < rows ? s.pitch : 0;
     }
+    s.from = kWhole ? row : row + s.pitch;
     STENCIL_UNROLL
     for (uint32_t k = 0; k < kRows; ++k) {
-        // The order of additions is that of the serial solution: so results are equal, bit by bit.
-        const float4 mid = s.mid, up = s.up;
-        float4 next;
-        next.x = s.fixed[0] ? mid.x : 0.25f * ((up.x + down[k].x) + (left[k] + mid.y));
-        next.y = s.fixed[1] ? mid.y : 0.25f * ((up.y + down[k].y) + (mid.x + mid.z));
-        next.z = s.fixed[2] ? mid.z : 0.25f * ((up.z + down[k].z) + (mid.y + mid.w));
-        next.w = s.fixed[3] ? mid.w : 0.25f * ((up.w + down[k].w) + (mid.z + right[k]));
-        *reinterpret_cast<float4 *>(s.to + k * s.pitch) = next;
-        if (kMeasure) {
-            const float change[kLane] = {next.x - mid.x, next.y - mid.y, next.z - mid.z, next.w - mid.w};
-            STENCIL_UNROLL
-            for (uint64_t c = 0; c < kLane; ++c) {
-                sum += static_cast<double>(change[c]) * change[c];
+        if (kWhole || k < rows) {
+            // The order of additions is that of the serial solution: so results are equal, bit by bit.
+            const float4 mid = s.mid, up = s.up;
+            float4 next;
+            next.x = s.fixed[0] ? mid.x : 0.25f * ((up.x + down[k].x) + (left[k] + mid.y));
+            next.y = s.fixed[1] ? mid.y : 0.25f * ((up.y + down[k].y) + (mid.x + mid.z));
+            next.z = s.fixed[2] ? mid.z : 0.25f * ((up.z + down[k].z) + (mid.y + mid.w));
+            next.w = s.fixed[3] ? mid.w : 0.25f * ((up.w + down[k].w) + (mid.z + right[k]));
+            *reinterpret_cast<float4 *>(s.to) = next;
+            s.to += s.pitch;
+            if (kMeasure) {
+                const float change[kLane] = {next.x - mid.x, next.y - mid.y, next.z - mid.z, next.w - mid.w};
+                STENCIL_UNROLL
+                for (uint64_t c = 0; c < kLane; ++c) {
+                    sum += static_cast<double>(change[c]) * change[c];
+                }
             }
+            s.up = mid;
+            s.mid = down[k];
         }
-        s.up = mid;
-        s.mid = down[k];
     }
-    s.from += kRows * s.pitch;
-    s.to += kRows * s.pitch;
 }
 
-// The block's next values of rows `first` to before `last` of a chunk; the thread's sum of squared changes. `pitch`, a multiple
-// of kLane, is the distance of rows. A function of its own: its loop needs all the registers there are.
+// The block's next values of rows `first` to before `last`, at least one, of a chunk; the thread's sum of squared changes.
+// `pitch`, a multiple of kLane, is the distance of rows; there is a row before the first and one behind the last. A function of
+// its own: its loop needs all the registers there are.
 template <bool kMeasure>
 STENCIL_OUTLINE double sweep(const float *in, float *out, uint64_t columns, uint64_t pitch, uint64_t chunk, uint64_t first,
                              uint64_t last) {
@@ -86,23 +95,19 @@ STENCIL_OUTLINE double sweep(const float *in, float *out, uint64_t columns, uint
     s.pitch = pitch;
     s.from = in + first * pitch + column;
     s.to = out + first * pitch + column;
-    // Where there is nothing beside it, the value is not used.
-    s.left = column == 0 ? 0 : 1;
-    s.right = column + kLane < pitch ? kLane : kLane - 1;
     STENCIL_UNROLL
     for (uint64_t c = 0; c < kLane; ++c) {
         s.fixed[c] = column + c == 0 || column + c + 1 >= columns;
     }
     s.up = *reinterpret_cast<const float4 *>(s.from - pitch);
     s.mid = *reinterpret_cast<const float4 *>(s.from);
-    uint64_t row = first;
+    // The odd rows come first, so that their loads, and those above, are waited for once.
+    uint32_t rows = static_cast<uint32_t>(last - first);
+    const uint32_t odd = (rows - 1) % kTogether + 1;
+    step<kMeasure, false, kTogether>(s, odd, sum);
     STENCIL_NO_UNROLL
-    for (; row + kTogether <= last; row += kTogether) {
-        step<kMeasure, kTogether>(s, sum);
-    }
-    STENCIL_NO_UNROLL
-    for (; row < last; ++row) {
-        step<kMeasure, 1>(s, sum);
+    for (rows -= odd; rows != 0; rows -= kTogether) {
+        step<kMeasure, true, kTogether>(s, kTogether, sum);
     }
     return sum;
 }
