@@ -48,6 +48,18 @@ pub enum ModuleError {
     },
 }
 
+/// What a launch leaves room for, if it does.
+struct Beside(u32);
+
+impl fmt::Display for Beside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            blocks => write!(f, ", beside the {blocks} blocks of the software HCA's kernel, which they may wait for"),
+        }
+    }
+}
+
 /// Why a launch was refused. Nothing of it has run.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -100,7 +112,8 @@ pub enum LaunchError {
     /// More blocks than can run at the same time.
     #[error(
         "kernel `{kernel}`: a cooperative launch of {blocks} blocks of {threads} threads, but at most {limit} of that shape run at the same \
-         time ({per_sm} on each of {sms} SMs): launch fewer blocks, or use fewer threads, registers or shared memory in each"
+         time ({per_sm} on each of {sms} SMs{}): launch fewer blocks, or use fewer threads, registers or shared memory in each",
+        Beside(*beside)
     )]
     Cooperative {
         /// The kernel.
@@ -115,6 +128,8 @@ pub enum LaunchError {
         per_sm: u32,
         /// SMs of the GPU.
         sms: u32,
+        /// Blocks of the software HCA's kernel that need room beside them; 0 if it does not run there.
+        beside: u32,
     },
     /// Too much dynamic shared memory.
     #[error("kernel `{kernel}`: {bytes} bytes of dynamic shared memory, the limit is {limit} bytes a block")]

@@ -12,6 +12,7 @@ use super::driver::{Context, Gpu};
 use super::marks::Marks;
 use super::memory::{self, Copies, Locked, Reservation};
 use super::module::CudaModule;
+use super::room::Resident;
 use super::stream::Stream;
 use crate::device::shared_memory::{OnHost, SharedMemory};
 use crate::device::{DeviceError, LaunchConfig, LoadedModule, SOFT_HCA, SOFT_HCA_KERNEL};
@@ -44,6 +45,11 @@ impl CudaAccelerator {
         let copies = Copies::new(Arc::clone(&stream))?;
         let module = CudaModule::load(&stream, &copies, &SOFT_HCA)?;
         Ok(Self { launched: Mutex::default(), module, copies, granularity, stream })
+    }
+
+    /// What it takes of the GPU.
+    pub fn resident(&self) -> Result<Resident, DeviceError> {
+        Ok(Resident { block: self.module.block(SOFT_HCA_KERNEL, THREADS, 0)?, blocks: BLOCKS })
     }
 
     pub fn stream(&self) -> &Stream {

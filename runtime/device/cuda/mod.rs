@@ -13,6 +13,7 @@ mod marks;
 mod memory;
 mod module;
 mod network;
+mod room;
 mod stream;
 
 use std::ffi::c_void;
@@ -403,7 +404,9 @@ impl Device for CudaDevice {
     }
 
     fn accelerator(&self) -> Result<Arc<dyn Accelerator>, DeviceError> {
-        Ok(Arc::new(CudaAccelerator::new(self.gpu(), self.granularity, self.deadline)?))
+        let accelerator = CudaAccelerator::new(self.gpu(), self.granularity, self.deadline)?;
+        self.stream.leave_room(accelerator.resident()?);
+        Ok(Arc::new(accelerator))
     }
 
     fn gpu(&self) -> Option<CudaGpu> {

@@ -12,6 +12,7 @@ use cudarc::driver::sys::{
 use super::caller::CallerStream;
 use super::driver::{DriverError, check, driver};
 use super::memory::Copies;
+use super::room::{Block, Multiprocessors};
 use super::stream::Stream;
 use crate::abi;
 use crate::device::cpu::{LaunchError, ModuleError as SharedModuleError};
@@ -192,6 +193,8 @@ struct Kernel {
     raw: CUfunction,
     parameters: Vec<usize>,
     max_threads: u32,
+    /// Of each thread.
+    registers: u32,
     static_shared: usize,
 }
 
@@ -205,7 +208,7 @@ pub(super) struct CudaModule {
     kernels: BTreeMap<String, Kernel>,
     max_grid: [u32; 3],
     max_shared: usize,
-    sms: u32,
+    sms: Multiprocessors,
 }
 
 // SAFETY: handles of modules and functions may be used from any thread.
@@ -231,7 +234,7 @@ impl CudaModule {
             kernels: BTreeMap::new(),
             max_grid: [0; 3],
             max_shared: 0,
-            sms: 0,
+            sms: Multiprocessors::of(gpu).map_err(failed)?,
         };
 
         let (state, bytes) = find_state(module.raw).map_err(refused)?;
@@ -245,7 +248,6 @@ impl CudaModule {
             limit(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z)?,
         ];
         module.max_shared = limit(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize;
-        module.sms = limit(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         Ok(module)
     }
 
@@ -296,9 +298,21 @@ impl CudaModule {
         check_args(name, &kernel.parameters, args)
     }
 
-    /// Refuses more blocks than run at the same time. The context must be current.
+    /// Refuses more blocks than run at the same time, beside the software HCA's kernel if there is one, which they may wait for. The
+    /// context must be current.
     fn check_cooperative(&self, name: &str, kernel: &Kernel, config: LaunchConfig) -> Result<(), DeviceError> {
+        let failed = |error| self.stream.error(format!("cannot size a launch of kernel `{name}`"), error);
+        let set_aside = |percent: i32| {
+            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+            // SAFETY: the function is the module's.
+            unsafe { driver!(cuFuncSetAttribute(kernel.raw, attribute, percent)) }.map_err(failed)
+        };
         let threads: u32 = config.block.iter().product();
+        let beside = self.stream.beside();
+        if beside.is_some() {
+            // What the last launch has set would count as a limit.
+            set_aside(sys::CUshared_carveout::CU_SHAREDMEM_CARVEOUT_DEFAULT as i32)?;
+        }
         let mut per_sm = 0;
         // SAFETY: writes one integer.
         unsafe {
@@ -309,16 +323,34 @@ impl CudaModule {
                 config.shared_bytes
             ))
         }
-        .map_err(|error| self.stream.error(format!("cannot size a launch of kernel `{name}`"), error))?;
-        let (per_sm, sms) = (per_sm.unsigned_abs(), self.sms);
-        let limit = u64::from(per_sm) * u64::from(sms);
+        .map_err(failed)?;
+        let (per_sm, sms) = (per_sm.unsigned_abs(), self.sms.count);
+        let block = self.block(name, threads, config.shared_bytes)?;
+        let limit = match beside {
+            Some(resident) => self.sms.limit_beside(per_sm, block, resident),
+            None => u64::from(per_sm) * u64::from(sms),
+        };
         let blocks = config.grid.iter().map(|extent| u64::from(*extent)).product();
         if blocks > limit {
-            return Err(
-                LaunchError::Cooperative { kernel: name.to_owned(), blocks, threads, limit, per_sm, sms }.into()
-            );
+            let beside = beside.map_or(0, |resident| resident.blocks);
+            return Err(LaunchError::Cooperative {
+                kernel: name.to_owned(),
+                blocks,
+                threads,
+                limit,
+                per_sm,
+                sms,
+                beside,
+            }
+            .into());
         }
-        Ok(())
+        beside.map_or(Ok(()), |resident| set_aside(self.sms.carveout(blocks, block, resident) as i32))
+    }
+
+    /// What a block of a kernel takes of an SM.
+    pub fn block(&self, kernel: &str, threads: u32, dynamic_shared: usize) -> Result<Block, DeviceError> {
+        let Kernel { registers, static_shared, .. } = self.kernel(kernel)?;
+        Ok(Block { threads, registers: *registers, shared: (static_shared + dynamic_shared) as u32 })
     }
 }
 
@@ -483,6 +515,7 @@ fn kernels(module: CUmodule) -> Result<BTreeMap<String, Kernel>, DriverError> {
             raw,
             parameters: parameters(raw)?,
             max_threads: attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
+            registers: attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)?,
             static_shared: attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)? as usize,
         };
         kernels.insert(name.to_string_lossy().into_owned(), kernel);

@@ -9,6 +9,7 @@ use cudarc::driver::sys::{self, CUevent, CUresult, CUstream, CUstream_flags};
 
 use super::caller::{self, CallerStream, Queues};
 use super::driver::{Context, DriverError, Entered, check, driver};
+use super::room::Resident;
 use crate::device::{DeviceError, StreamKind};
 
 /// How long a wait spins; kernels that take longer are looked at every [`LOOK_AGAIN`].
@@ -31,6 +32,8 @@ pub(super) struct Stream {
     queues: Queues,
     /// Modules and translation units of the program that have the PE's state: their kernels are launched without the PE's knowing.
     programs: Mutex<Programs>,
+    /// The software HCA's kernel, where it runs on this GPU for the PE.
+    beside: OnceLock<Resident>,
 }
 
 /// See [`Stream::programs`].
@@ -68,7 +71,19 @@ impl Stream {
             closed: AtomicBool::new(false),
             queues: Queues::default(),
             programs: Mutex::default(),
+            beside: OnceLock::new(),
         }
+    }
+
+    /// From now on kernels whose blocks wait for each other leave room for this one.
+    pub fn leave_room(&self, resident: Resident) {
+        // A PE opens one HCA.
+        let _ = self.beside.set(resident);
+    }
+
+    /// What kernels whose blocks wait for each other leave room for.
+    pub fn beside(&self) -> Option<Resident> {
+        self.beside.get().copied()
     }
 
     pub fn context(&self) -> &Context {
