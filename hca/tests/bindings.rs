@@ -69,7 +69,6 @@ const VERBS: Binding = Binding {
         "ibv_qp_state",
         "ibv_send_flags",
         "ibv_send_wr",
-        "ibv_recv_wr",
         "ibv_wc",
         "ibv_wr_opcode",
     ],

@@ -78,7 +78,7 @@ impl VerbsFabric {
         }
         let domain = ProtectionDomain::new(context)?;
         let completions = CompletionQueue::new(context, count * depth)?;
-        let size = QueuePairSize { sends: depth, receives: 0, inline_bytes: PAYLOAD_BYTES as u32 };
+        let size = QueuePairSize { sends: depth, inline_bytes: PAYLOAD_BYTES as u32 };
         let queue_pairs = (0..count)
             .map(|_| QueuePair::new(&domain, &completions, &port, size))
             .collect::<std::result::Result<Vec<_>, _>>()?;

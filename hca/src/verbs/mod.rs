@@ -17,4 +17,4 @@ pub use context::{Atomicity, Context, Limits, Port, device_names};
 pub use error::{PostError, Result, VerbsError};
 pub use memory::{MemoryRegion, ProtectionDomain};
 pub use queue::{CompletionQueue, QueuePair, QueuePairSize, WorkCompletion, WorkStatus};
-pub use work::{Receive, Segment, SendChain, SendOperation, SendRequest, Target};
+pub use work::{Segment, SendChain, SendOperation, SendRequest, Target};

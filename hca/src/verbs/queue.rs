@@ -10,7 +10,7 @@ use super::error::{PostError, Result, VerbsError};
 use super::memory::ProtectionDomain;
 use super::path::{self, flow_label};
 use super::sys;
-use super::work::{Receive, SendChain};
+use super::work::SendChain;
 use crate::objects::{QpAddress, QpAttributes, udp_source_port};
 use crate::provider::{Access, LinkLayer};
 use crate::route::route;
@@ -119,8 +119,6 @@ impl Drop for CompletionQueue {
 pub struct QueuePairSize {
     /// Work requests that may be outstanding.
     pub sends: u32,
-    /// Receives that may be posted.
-    pub receives: u32,
     /// Bytes that a work request carries inside.
     pub inline_bytes: u32,
 }
@@ -167,7 +165,8 @@ impl QueuePair {
             srq: ptr::null_mut(),
             cap: sys::ibv_qp_cap {
                 max_send_wr: size.sends,
-                max_recv_wr: size.receives,
+                // What peers do needs none of this side's work requests.
+                max_recv_wr: 0,
                 max_send_sge: 1,
                 max_recv_sge: 1,
                 max_inline_data: size.inline_bytes,
@@ -338,22 +337,6 @@ impl QueuePair {
                 let source = io::Error::from_raw_os_error(errno.abs());
                 Err(PostError { posted: chain.position(refused), source })
             }
-        }
-    }
-
-    /// Posts a place for a message.
-    ///
-    /// # Errors
-    /// There is no room for more.
-    pub fn post_receive(&self, receive: &Receive) -> std::result::Result<(), PostError> {
-        let Receive { id, into } = *receive;
-        let mut segment = sys::ibv_sge { addr: into.address, length: into.length, lkey: into.key };
-        let mut wr = sys::ibv_recv_wr { wr_id: id, next: ptr::null_mut(), sg_list: &raw mut segment, num_sge: 1 };
-        let mut refused = ptr::null_mut();
-        // SAFETY: it is alive; the request and its segment are not needed after the call.
-        match unsafe { sys::ibv_post_recv(self.raw.as_ptr(), &raw mut wr, &raw mut refused) } {
-            0 => Ok(()),
-            errno => Err(PostError { posted: 0, source: io::Error::from_raw_os_error(errno.abs()) }),
         }
     }
 

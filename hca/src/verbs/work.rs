@@ -54,8 +54,6 @@ pub enum SendOperation<'a> {
         /// The word; its address is a multiple of 8.
         target: Target,
     },
-    /// SEND, into what the peer has posted to receive.
-    Send(Segment),
 }
 
 /// A work request.
@@ -69,15 +67,6 @@ pub struct SendRequest<'a> {
     pub signaled: bool,
     /// It waits for reads and atomics before it on its queue pair.
     pub fence: bool,
-}
-
-/// A place for one message that the peer sends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Receive {
-    /// What its completion is known by.
-    pub id: u64,
-    /// Where the message goes.
-    pub into: Segment,
 }
 
 /// Work requests that are posted by one call. It keeps its memory between uses.
@@ -164,10 +153,6 @@ impl SendChain {
             SendOperation::CompareSwap { compare, swap, result, target } => {
                 (wr.opcode, wr.wr) = (sys::IBV_WR_ATOMIC_CMP_AND_SWP, atomic(compare, swap, target));
                 result
-            }
-            SendOperation::Send(source) => {
-                wr.opcode = sys::IBV_WR_SEND;
-                source
             }
         };
         self.requests.push(wr);

@@ -31,15 +31,6 @@ pub(crate) unsafe fn ibv_post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *
     unsafe { (*(*qp).context).ops.post_send.map_or(ENOSYS, |post| post(qp, wr, bad)) }
 }
 
-/// `ibv_post_recv`: as [`ibv_post_send`], for receives.
-///
-/// # Safety
-/// As [`ibv_post_send`].
-pub(crate) unsafe fn ibv_post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
-    // SAFETY: as above.
-    unsafe { (*(*qp).context).ops.post_recv.map_or(ENOSYS, |post| post(qp, wr, bad)) }
-}
-
 /// `ibv_poll_cq`: how many completions were written to `wc`, or a negative number.
 ///
 /// # Safety
