@@ -300,15 +300,19 @@ OXSHMEM_DEVICE void run(const Experts &x) {
 
 } // namespace alltoall
 
-OXSHMEM_KERNEL(exchange_warp, alltoall::Fixed fixed) {
+// Blocks of at most so many threads (MAX_THREADS in options.rs): then a thread has 80 registers. A block of 512 leaves room for
+// one of the software HCA's kernel on the same multiprocessor.
+#define ALLTOALL_KERNEL(name, ...) OXSHMEM_BOUNDED_KERNEL(768, name, __VA_ARGS__)
+
+ALLTOALL_KERNEL(exchange_warp, alltoall::Fixed fixed) {
     alltoall::exchange(oxshmem::warp, fixed);
 }
-OXSHMEM_KERNEL(exchange_block, alltoall::Fixed fixed) {
+ALLTOALL_KERNEL(exchange_block, alltoall::Fixed fixed) {
     alltoall::exchange(oxshmem::block, fixed);
 }
-OXSHMEM_KERNEL(exchange_collective, alltoall::Fixed fixed) {
+ALLTOALL_KERNEL(exchange_collective, alltoall::Fixed fixed) {
     alltoall::exchange_by_collective(fixed);
 }
-OXSHMEM_KERNEL(experts, alltoall::Experts experts) {
+ALLTOALL_KERNEL(experts, alltoall::Experts experts) {
     alltoall::run(experts);
 }

@@ -11,6 +11,9 @@ use oxshmem_perftest::options::{require_svg, size, sizes};
 
 use crate::routing::Routing;
 
+/// Threads of a CTA that the kernels are compiled for (kernels.cu).
+const MAX_THREADS: i64 = 768;
+
 /// What is exchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
@@ -61,7 +64,7 @@ pub struct Options {
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
     ctas: Option<u32>,
     /// Threads per CTA, whole warps.
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(32..=1024))]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(32..=MAX_THREADS))]
     threads: Option<u32>,
     /// moe: tokens of each PE.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
@@ -202,6 +205,7 @@ mod tests {
             ("--mode moe --experts 3 --top-k 4", "only 3 experts"),
             ("--mode moe --tokens 1000000 --top-k 8 -n 100000", "2^32"),
             ("--threads 33", "whole ones"),
+            ("--threads 800", "32..=768"),
             ("--mode moe --via collective", "--mode fixed"),
             ("--plot a.png", "end in .svg"),
             ("--plot a.svg -b 8 -e 8", "at least two"),
