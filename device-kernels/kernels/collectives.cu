@@ -3,6 +3,7 @@
 // What the host's collectives run on the device: one kernel for all, because every kernel gets copies of the functions that it
 // calls. It is launched as one block. Errors are recorded, and reported by the host's next synchronisation.
 
+#include <oxshmem/detail/reduce_numbered.h>
 #include <oxshmem/oxshmem.h>
 
 // `call`: abi::Call. `n`: bytes, but elements for alltoalls and reductions. `first` and `second`: the root, or the strides of

@@ -4,6 +4,7 @@
 #include "conformance.h"
 
 #include <oxshmem/collectives.h>
+#include <oxshmem/detail/reduce_numbered.h>
 
 namespace {
 

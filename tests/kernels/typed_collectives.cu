@@ -4,6 +4,7 @@
 #include "conformance.h"
 
 #include <oxshmem/collectives.h>
+#include <oxshmem/detail/reduce_numbered.h>
 
 // More than eight hundred reductions: if each were compiled for its type and operator, that would take the CUDA compiler hours.
 // So what they forward to is replaced by functions that are told the type and the operator.

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// Reductions whose type and operator only the running program knows: for kernels that serve them all. A header of its own,
+// which the device API does not include: compilers make all the combinations whether a kernel uses them or not.
+#pragma once
+
+#include "reduce_ops.h"
+
+namespace oxshmem::detail {
+
+// combine_as, or the first value where there is no such reduction. (Not a generic lambda: NVRTC takes those for host
+// functions.)
+template <ReduceOp O, class T> OXSHMEM_DEVICE port::vec16 combine_if(port::vec16 a, port::vec16 b) {
+    if constexpr (reducible<T, O>) {
+        return combine_as<O, T>(a, b);
+    } else {
+        return a;
+    }
+}
+
+template <ReduceOp O> OXSHMEM_DEVICE port::vec16 combine_type(Type type, port::vec16 a, port::vec16 b) {
+    switch (type) {
+    case Type::int8:
+        return combine_if<O, int8_t>(a, b);
+    case Type::int16:
+        return combine_if<O, int16_t>(a, b);
+    case Type::int32:
+        return combine_if<O, int32_t>(a, b);
+    case Type::int64:
+        return combine_if<O, int64_t>(a, b);
+    case Type::uint8:
+        return combine_if<O, uint8_t>(a, b);
+    case Type::uint16:
+        return combine_if<O, uint16_t>(a, b);
+    case Type::uint32:
+        return combine_if<O, uint32_t>(a, b);
+    case Type::uint64:
+        return combine_if<O, uint64_t>(a, b);
+    case Type::float32:
+        return combine_if<O, float>(a, b);
+    case Type::float64:
+        return combine_if<O, double>(a, b);
+    case Type::complex32:
+        return combine_if<O, complex<float>>(a, b);
+    case Type::complex64:
+        return combine_if<O, complex<double>>(a, b);
+    case Type::half:
+        return combine_if<O, half>(a, b);
+    case Type::bfloat16:
+        return combine_if<O, bfloat16>(a, b);
+    }
+    return a;
+}
+
+OXSHMEM_OUTLINE port::vec16 combine_numbered(Type type, ReduceOp op, port::vec16 a, port::vec16 b) {
+    switch (op) {
+    case ReduceOp::op_and:
+        return combine_type<ReduceOp::op_and>(type, a, b);
+    case ReduceOp::op_or:
+        return combine_type<ReduceOp::op_or>(type, a, b);
+    case ReduceOp::op_xor:
+        return combine_type<ReduceOp::op_xor>(type, a, b);
+    case ReduceOp::op_min:
+        return combine_type<ReduceOp::op_min>(type, a, b);
+    case ReduceOp::op_max:
+        return combine_type<ReduceOp::op_max>(type, a, b);
+    case ReduceOp::op_sum:
+        return combine_type<ReduceOp::op_sum>(type, a, b);
+    case ReduceOp::op_prod:
+        return combine_type<ReduceOp::op_prod>(type, a, b);
+    }
+    return a;
+}
+
+// Combines with a type and an operator that only the running program knows: for kernels that serve them all.
+struct CombineNumbered {
+    Type number;
+    ReduceOp which;
+    OXSHMEM_DEVICE port::vec16 operator()(port::vec16 a, port::vec16 b) const { return combine_numbered(number, which, a, b); }
+    OXSHMEM_DEVICE Type type() const { return number; }
+    OXSHMEM_DEVICE ReduceOp op() const { return which; }
+};
+
+} // namespace oxshmem::detail
