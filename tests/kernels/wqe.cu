@@ -56,5 +56,5 @@ template <class T> OXSHMEM_DEVICE AtomicRequest request(int op, T first, T secon
 OXSHMEM_KERNEL(wqe_atomic, WqeParameters p, int op, int width) {
     const AtomicRequest r = width == 8 ? request<uint64_t>(op, p.first, p.second)
                                        : request<uint32_t>(op, static_cast<uint32_t>(p.first), static_cast<uint32_t>(p.second));
-    r.write(slot_of(p), remote_of(p), local_of(p), p.signaled);
+    slot_of(p).atomic(r, remote_of(p), local_of(p), p.signaled);
 }

@@ -18,7 +18,8 @@
 namespace oxshmem::abi {
 
 constexpr uint32_t kMagic = 0x4d53584f; // "OXSM" in memory
-constexpr uint32_t kAbiVersion = 4;
+#define OXSHMEM_ABI_VERSION 4
+constexpr uint32_t kAbiVersion = OXSHMEM_ABI_VERSION;
 
 // Send-queue geometry, in WQE basic blocks of 64 bytes. The upper limit keeps 16-bit completion counters unambiguous; the
 // lower one lets a full warp reserve its largest group, five blocks a lane.

@@ -45,8 +45,7 @@ template <class Scope> OXSHMEM_DEVICE void network_put_by(void *dst, const void 
     if (Scope::kLanes > 1 && bytes > kInlineOneBlock && locate_local(src).bytes == 0) {
         network_push<Scope>(dst, src, bytes, pe);
     } else if (Scope::rank() == 0) {
-        const uint64_t end =
-            is_one_transfer(dst, src, bytes) ? network_transfer(dst, src, bytes, pe) : network_put(dst, src, bytes, pe);
+        const uint64_t end = network_put_whole(dst, src, bytes, pe);
         if (blocking && end != 0 && bytes > kInlineOneBlock) {
             network_wait(end, pe, Op::put);
         }

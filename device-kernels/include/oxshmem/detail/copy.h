@@ -5,6 +5,10 @@
 
 #include "scope.h"
 
+#ifdef OXSHMEM_DEVICE_LIBRARY
+#include "library.h"
+#endif
+
 namespace oxshmem::detail {
 
 // The slice [first, last) of `n` items that the calling lane handles when lanes take contiguous runs.
@@ -19,6 +23,17 @@ template <class Scope> OXSHMEM_DEVICE Slice slice(uint64_t n) {
     return {first < n ? first : n, first + each < n ? first + each : n};
 }
 
+#ifdef OXSHMEM_DEVICE_LIBRARY
+template <class Scope> OXSHMEM_DEVICE void copy(void *dst, const void *src, uint64_t bytes) {
+    if constexpr (Scope::kLanes == 1) {
+        OXSHMEM_LIBRARY(copy_by_thread)(dst, src, bytes);
+    } else if constexpr (Scope::kSeveralWarps) {
+        OXSHMEM_LIBRARY(copy_by_block)(dst, src, bytes);
+    } else {
+        OXSHMEM_LIBRARY(copy_by_warp)(dst, src, bytes);
+    }
+}
+#else
 // Copies the whole tiles among `n` units and answers how many units they were. A tile is what a warp (or the one thread) copies
 // in one pass, kInFlight loads of each lane before the first store, at fixed distances that need no registers.
 template <class Scope, uint32_t kInFlight, class U> OXSHMEM_DEVICE uint64_t copy_tiles(U *dst, const U *src, uint64_t n) {
@@ -199,5 +214,6 @@ template <class Scope> OXSHMEM_DEVICE void copy(void *dst, const void *src, uint
         }
     }
 }
+#endif
 
 } // namespace oxshmem::detail

@@ -5,6 +5,10 @@
 
 #include <oxshmem/port/port.h>
 
+#ifdef OXSHMEM_DEVICE_LIBRARY
+#include "library.h"
+#endif
+
 namespace oxshmem::detail {
 
 using abi::ErrorCode;
@@ -34,6 +38,7 @@ struct Blame {
     OXSHMEM_DEVICE Blame(int pe, int team = abi::kTeamInvalid) : pe(pe), team(team) {}
 };
 
+#ifndef OXSHMEM_DEVICE_LIBRARY
 // Completion errors and deadlines end every wait of the launch, because what it waits for may never come; a call with bad
 // arguments is dropped and ends none.
 OXSHMEM_DEVICE void record(ErrorCode code, Op op, Blame blame, uint64_t address, uint64_t length, const CompletionError &cqe) {
@@ -68,6 +73,11 @@ OXSHMEM_NOINLINE void raise(ErrorCode code, Op op, Blame blame, uint64_t address
 OXSHMEM_NOINLINE void raise_completion(Op op, int pe, uint64_t address, uint64_t length, CompletionError cqe) {
     record(ErrorCode::completion, op, pe, address, length, cqe);
 }
+#else
+OXSHMEM_DEVICE void raise(ErrorCode code, Op op, Blame blame, uint64_t address, uint64_t length) {
+    OXSHMEM_LIBRARY(raise)(code, op, blame.pe, blame.team, address, length);
+}
+#endif
 
 // Whether a wait ends when the launch is being aborted. Waits for the HCA do not: it answers in any case, and a poster that
 // leaves between reserving and writing would block its queue for later launches. When the job is over, or the HCA has missed a
@@ -78,6 +88,7 @@ enum class OnAbort { unwind, keep_waiting };
 // the abort word that ends it.
 constexpr uint64_t kAborted = 1, kTooLate = 2;
 
+#ifndef OXSHMEM_DEVICE_LIBRARY
 OXSHMEM_NOINLINE uint64_t check_deadline(uint64_t deadline, uint32_t ends_on) {
     if (port::load<order::relaxed, reach::system>(&control().abort) >= ends_on) {
         return kAborted;
@@ -85,6 +96,11 @@ OXSHMEM_NOINLINE uint64_t check_deadline(uint64_t deadline, uint32_t ends_on) {
     const uint64_t now = port::clock_ns();
     return deadline == 0 ? now + port::state().timeout_ns : now > deadline ? kTooLate : deadline;
 }
+#else
+OXSHMEM_DEVICE uint64_t check_deadline(uint64_t deadline, uint32_t ends_on) {
+    return OXSHMEM_LIBRARY(check_deadline)(deadline, ends_on);
+}
+#endif
 
 // Who is to blame for a wait that took too long: that is known, or a function finds out.
 OXSHMEM_DEVICE Blame blamed(int pe) {

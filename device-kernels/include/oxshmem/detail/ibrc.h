@@ -11,25 +11,6 @@
 
 namespace oxshmem::detail {
 
-enum class SignalOp : int { set = 9, add = 10 };
-
-// A value of up to eight bytes as a word, zero above its size.
-template <class T> OXSHMEM_DEVICE uint64_t to_bits(T value) {
-    uint64_t bits = 0;
-    memcpy(&bits, &value, sizeof(T));
-    return bits;
-}
-
-template <class T> OXSHMEM_DEVICE T from_bits(uint64_t bits) {
-    T value;
-    memcpy(&value, &bits, sizeof(T));
-    return value;
-}
-
-OXSHMEM_DEVICE uint64_t least(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
-}
-
 // Operations of a descriptor, in bits 11:8 of its header.
 enum class Work : uint64_t {
     write = 1,

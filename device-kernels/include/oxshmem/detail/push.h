@@ -146,13 +146,13 @@ OXSHMEM_DEVICE void deliver(const Session &session, int kind, int member, void *
 template <class Scope, class SentTo> OXSHMEM_DEVICE void complete_sends(const Session &session, SentTo sent_to) {
     if (Scope::rank() == 0) {
         if (by_proxy()) {
-            ibrc_quiet();
+            network_quiet();
             return;
         }
         for (int member = 0; member < session.team.n; ++member) {
             const int pe = session.team.pe_of(member);
             if (!is_direct(pe) && sent_to(member)) {
-                complete_posted(qp_for(pe), session.op);
+                network_complete(pe, session.op);
             }
         }
     }

@@ -4,30 +4,15 @@
 // mlx5_wqe_raddr_seg, mlx5_wqe_data_seg, mlx5_wqe_inl_data_seg, mlx5_wqe_atomic_seg) and mlx5_ifc.h for the extended atomics.
 #pragma once
 
-#include "address.h"
+#include "operation.h"
 
 namespace oxshmem::detail {
-
-enum class Opcode : uint32_t {
-    rdma_write = 0x08,
-    rdma_read = 0x10,
-    atomic_cs = 0x11,
-    atomic_fa = 0x12,
-    masked_cs = 0x14,
-    masked_fa = 0x15,
-};
-
-// opmod of extended atomics, in bits 31:24 of the first word: bit 3 says "extended", the rest is log2(operand bytes) - 2.
-constexpr uint32_t kExtended4 = 0x08;
-constexpr uint32_t kExtended8 = 0x09;
 
 constexpr uint32_t kCqUpdate = 0x08;          // fm_ce_se: write a CQE
 constexpr uint32_t kStrongOrdering = 3 << 5;  // fm_ce_se: nothing of this request is visible before all of the earlier ones
 constexpr uint32_t kInlineFlag = 0x80000000u; // inline header: the payload follows
 constexpr uint32_t kInlineHeaderOffset = 32;  // behind control and remote address
 constexpr uint32_t kInlineOffset = 36;        // first payload byte
-constexpr uint32_t kInlineOneBlock = 28;      // payload bytes that fit a one-block WQE
-constexpr uint32_t kInlineMost = 4 * 64 - 36; // payload bytes of a four-block WQE, the longest we use for bulk data
 constexpr uint32_t kMostBlocks = 5;           // of any WQE: 32 lanes with 8 bytes each, inline
 
 OXSHMEM_DEVICE uint32_t be(uint32_t v) {
@@ -133,74 +118,23 @@ struct Slot {
             *static_cast<T *>(byte(kInlineOffset + offset)) = value;
         }
     }
-};
 
-// An atomic work request on one word. `add` and `compare` are what the operation needs; see the constructors.
-struct AtomicRequest {
-    Opcode op;
-    uint32_t opmod;
-    // Operands in the order of the WQE's segment; masks only for masked_cs. For masked_fa `second` is the field boundary: a
-    // carry does not cross a set bit, so all ones turn the addition into an exclusive or.
-    uint64_t first, second, first_mask, second_mask;
-    uint32_t width; // operand bytes, 4 or 8
-
-    OXSHMEM_DEVICE uint32_t segments() const { return op == Opcode::masked_cs && width == 8 ? 5 : 4; }
-    OXSHMEM_DEVICE uint32_t blocks() const { return segments() == 5 ? 2 : 1; }
-
-    OXSHMEM_DEVICE void write(const Slot &slot, const Located &remote, const Located &result, bool signaled) const {
-        slot.control(op, opmod, segments(), signaled);
-        slot.remote_address(remote);
+    // A request of AtomicRequest::blocks() blocks.
+    OXSHMEM_DEVICE void atomic(const AtomicRequest &r, const Located &remote, const Located &result, bool signaled) const {
+        control(r.op, r.opmod, r.segments(), signaled);
+        remote_address(remote);
         uint32_t ds = 2;
-        if (width == 8) {
-            slot.put(ds++, be(high(first)), be(low(first)), be(high(second)), be(low(second)));
-            if (op == Opcode::masked_cs) {
-                slot.put(ds++, be(high(first_mask)), be(low(first_mask)), be(high(second_mask)), be(low(second_mask)));
+        if (r.width == 8) {
+            put(ds++, be(high(r.first)), be(low(r.first)), be(high(r.second)), be(low(r.second)));
+            if (r.op == Opcode::masked_cs) {
+                put(ds++, be(high(r.first_mask)), be(low(r.first_mask)), be(high(r.second_mask)), be(low(r.second_mask)));
             }
-        } else if (op == Opcode::masked_cs) {
-            slot.put(ds++, be(low(first)), be(low(second)), be(low(first_mask)), be(low(second_mask)));
+        } else if (r.op == Opcode::masked_cs) {
+            put(ds++, be(low(r.first)), be(low(r.second)), be(low(r.first_mask)), be(low(r.second_mask)));
         } else {
-            slot.put(ds++, be(low(first)), be(low(second)), 0, 0);
+            put(ds++, be(low(r.first)), be(low(r.second)), 0, 0);
         }
-        slot.data(ds, result, width);
-    }
-
-    template <class T> OXSHMEM_DEVICE static AtomicRequest add(T value) {
-        const uint64_t operand = bits(value);
-        if constexpr (sizeof(T) == 8) {
-            return {Opcode::atomic_fa, 0, operand, 0, 0, 0, 8};
-        } else {
-            return {Opcode::masked_fa, kExtended4, operand, 0, 0, 0, 4};
-        }
-    }
-
-    template <class T> OXSHMEM_DEVICE static AtomicRequest exclusive_or(T value) {
-        return {Opcode::masked_fa, sizeof(T) == 8 ? kExtended8 : kExtended4, bits(value), ~0ull, 0, 0, sizeof(T)};
-    }
-
-    // Replaces the bits in `mask` by those of `value`: swap, set, and, or.
-    template <class T> OXSHMEM_DEVICE static AtomicRequest replace(T value, uint64_t mask) {
-        return {Opcode::masked_cs, sizeof(T) == 8 ? kExtended8 : kExtended4, bits(value), 0, mask, 0, sizeof(T)};
-    }
-
-    template <class T> OXSHMEM_DEVICE static AtomicRequest compare_swap(T expected, T desired) {
-        if constexpr (sizeof(T) == 8) {
-            return {Opcode::atomic_cs, 0, bits(desired), bits(expected), 0, 0, 8};
-        } else {
-            return {Opcode::masked_cs, kExtended4, bits(desired), bits(expected), ~0ull, ~0ull, 4};
-        }
-    }
-
-    template <class T> OXSHMEM_DEVICE static uint64_t bits(T value) {
-        static_assert(sizeof(T) == 4 || sizeof(T) == 8);
-        if constexpr (sizeof(T) == 8) {
-            uint64_t word;
-            memcpy(&word, &value, 8);
-            return word;
-        } else {
-            uint32_t word;
-            memcpy(&word, &value, 4);
-            return word;
-        }
+        data(ds, result, r.width);
     }
 };
 

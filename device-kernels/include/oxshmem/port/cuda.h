@@ -29,19 +29,28 @@
     extern __shared__ __align__(16) unsigned char oxshmem_dynamic_shared[];                                                    \
     type *const name = reinterpret_cast<type *>(oxshmem_dynamic_shared)
 
+// A name of the device library, detail/library.h.
+#define OXSHMEM_LIBRARY_NAME_(name, version) oxshmem_library_##name##_v##version
+#define OXSHMEM_LIBRARY_NAME(name, version) OXSHMEM_LIBRARY_NAME_(name, version)
+#define OXSHMEM_LIBRARY(name) OXSHMEM_LIBRARY_NAME(name, OXSHMEM_ABI_VERSION)
+
 // The state symbol of this module. It is born with what the module was built for, which the runtime checks before it fills the
 // symbol. A module that is loaded through the driver API exports it under this name; a program of several CUDA-runtime
-// translation units keeps one per unit.
+// translation units keeps one per unit. What is linked with the device library has the library's.
 #define OXSHMEM_STATE_AS_BUILT                                                                                                 \
     { oxshmem::abi::kMagic, oxshmem::abi::kAbiVersion, sizeof(oxshmem::abi::State) }
-#if defined(OXSHMEM_MODULE_NAME)
+#if defined(OXSHMEM_DEVICE_LIBRARY)
+#ifndef __CUDACC_RDC__
+#error "OXSHMEM_DEVICE_LIBRARY needs --relocatable-device-code=true, and the device library to link with"
+#endif
+extern "C" __constant__ oxshmem::abi::State OXSHMEM_LIBRARY(state);
+#define oxshmem_state OXSHMEM_LIBRARY(state)
+#elif defined(OXSHMEM_MODULE_NAME) || defined(__CUDACC_RTC__)
 extern "C" __constant__ oxshmem::abi::State oxshmem_state;
 __constant__ oxshmem::abi::State oxshmem_state = OXSHMEM_STATE_AS_BUILT;
 #else
 static __constant__ oxshmem::abi::State oxshmem_state = OXSHMEM_STATE_AS_BUILT;
-#ifndef __CUDACC_RTC__
 #include <oxshmem/port/unit.h>
-#endif
 #endif
 #undef OXSHMEM_STATE_AS_BUILT
 

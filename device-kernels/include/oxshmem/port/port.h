@@ -87,5 +87,8 @@
 #ifdef __CUDACC__
 #include <oxshmem/port/cuda.h>
 #else
+#ifdef OXSHMEM_DEVICE_LIBRARY
+#error "OXSHMEM_DEVICE_LIBRARY is for GPUs: the cpu device has no device library to link with"
+#endif
 #include <oxshmem/port/cpu.h>
 #endif

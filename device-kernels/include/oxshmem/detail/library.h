@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// The functions of the device library (kernels/device_library.cu): what a kernel calls that was compiled with
+// OXSHMEM_DEVICE_LIBRARY. Their names carry the version of the ABI, which a change of any of them raises.
+#pragma once
+
+#include <oxshmem/port/port.h>
+
+namespace oxshmem::detail {
+
+using abi::ErrorCode;
+using abi::Op;
+enum class SignalOp : int;
+struct AtomicRequest;
+
+extern "C" {
+// Errors and deadlines: error.h.
+__device__ void OXSHMEM_LIBRARY(raise)(ErrorCode code, Op op, int pe, int team, uint64_t address, uint64_t length);
+__device__ uint64_t OXSHMEM_LIBRARY(check_deadline)(uint64_t deadline, uint32_t ends_on);
+
+// Copies by load and store, by all lanes of a scope: copy.h.
+__device__ void OXSHMEM_LIBRARY(copy_by_thread)(void *dst, const void *src, uint64_t bytes);
+__device__ void OXSHMEM_LIBRARY(copy_by_warp)(void *dst, const void *src, uint64_t bytes);
+__device__ void OXSHMEM_LIBRARY(copy_by_block)(void *dst, const void *src, uint64_t bytes);
+
+// Operations over the network: posting.h. A value of 1, 2, 4 or 8 bytes is a word, zero above its size.
+__device__ void OXSHMEM_LIBRARY(p)(void *dst, uint64_t value, uint32_t bytes, int pe);
+__device__ uint64_t OXSHMEM_LIBRARY(g)(const void *src, uint32_t bytes, int pe);
+__device__ uint64_t OXSHMEM_LIBRARY(put)(void *dst, const void *src, uint64_t bytes, int pe);
+__device__ uint64_t OXSHMEM_LIBRARY(get)(void *dst, const void *src, uint64_t bytes, int pe, Op op);
+__device__ void OXSHMEM_LIBRARY(atomic)(void *target, AtomicRequest request, int pe);
+__device__ uint64_t OXSHMEM_LIBRARY(fetch_atomic)(void *target, AtomicRequest request, int pe);
+__device__ void OXSHMEM_LIBRARY(signal)(uint64_t *signal, uint64_t value, SignalOp op, int pe);
+__device__ uint64_t OXSHMEM_LIBRARY(put_signal)(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value,
+                                                SignalOp op, int pe);
+__device__ void OXSHMEM_LIBRARY(fence)();
+__device__ void OXSHMEM_LIBRARY(wait)(uint64_t end, int pe, Op op);
+__device__ void OXSHMEM_LIBRARY(complete)(int pe, Op op);
+__device__ void OXSHMEM_LIBRARY(quiet)();
+}
+
+} // namespace oxshmem::detail

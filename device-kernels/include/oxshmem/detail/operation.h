@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// What an operation over the network is, whoever posts it.
+#pragma once
+
+#include "address.h"
+
+namespace oxshmem::detail {
+
+// Whether the network is the CPU proxy's.
+OXSHMEM_DEVICE bool by_proxy() {
+    return port::state().network == static_cast<uint32_t>(abi::Network::ibrc);
+}
+
+enum class SignalOp : int { set = 9, add = 10 };
+
+// A value of up to eight bytes as a word, zero above its size.
+template <class T> OXSHMEM_DEVICE uint64_t to_bits(T value) {
+    uint64_t bits = 0;
+    memcpy(&bits, &value, sizeof(T));
+    return bits;
+}
+
+template <class T> OXSHMEM_DEVICE T from_bits(uint64_t bits) {
+    T value;
+    memcpy(&value, &bits, sizeof(T));
+    return value;
+}
+
+OXSHMEM_DEVICE uint64_t least(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+// mlx5 opcodes.
+enum class Opcode : uint32_t {
+    rdma_write = 0x08,
+    rdma_read = 0x10,
+    atomic_cs = 0x11,
+    atomic_fa = 0x12,
+    masked_cs = 0x14,
+    masked_fa = 0x15,
+};
+
+// opmod of extended atomics, in bits 31:24 of the first word: bit 3 says "extended", the rest is log2(operand bytes) - 2.
+constexpr uint32_t kExtended4 = 0x08;
+constexpr uint32_t kExtended8 = 0x09;
+
+// Payload that travels in the queue, with its work request.
+constexpr uint32_t kInlineOneBlock = 28;      // bytes that fit a one-block WQE
+constexpr uint32_t kInlineMost = 4 * 64 - 36; // of a four-block WQE, the longest we use for bulk data
+
+// An atomic work request on one word. `add` and `compare` are what the operation needs; see the constructors.
+struct AtomicRequest {
+    Opcode op;
+    uint32_t opmod;
+    // Operands in the order of the WQE's segment; masks only for masked_cs. For masked_fa `second` is the field boundary: a
+    // carry does not cross a set bit, so all ones turn the addition into an exclusive or.
+    uint64_t first, second, first_mask, second_mask;
+    uint32_t width; // operand bytes, 4 or 8
+
+    OXSHMEM_DEVICE uint32_t segments() const { return op == Opcode::masked_cs && width == 8 ? 5 : 4; }
+    OXSHMEM_DEVICE uint32_t blocks() const { return segments() == 5 ? 2 : 1; }
+
+    template <class T> OXSHMEM_DEVICE static AtomicRequest add(T value) {
+        const uint64_t operand = bits(value);
+        if constexpr (sizeof(T) == 8) {
+            return {Opcode::atomic_fa, 0, operand, 0, 0, 0, 8};
+        } else {
+            return {Opcode::masked_fa, kExtended4, operand, 0, 0, 0, 4};
+        }
+    }
+
+    template <class T> OXSHMEM_DEVICE static AtomicRequest exclusive_or(T value) {
+        return {Opcode::masked_fa, sizeof(T) == 8 ? kExtended8 : kExtended4, bits(value), ~0ull, 0, 0, sizeof(T)};
+    }
+
+    // Replaces the bits in `mask` by those of `value`: swap, set, and, or.
+    template <class T> OXSHMEM_DEVICE static AtomicRequest replace(T value, uint64_t mask) {
+        return {Opcode::masked_cs, sizeof(T) == 8 ? kExtended8 : kExtended4, bits(value), 0, mask, 0, sizeof(T)};
+    }
+
+    template <class T> OXSHMEM_DEVICE static AtomicRequest compare_swap(T expected, T desired) {
+        if constexpr (sizeof(T) == 8) {
+            return {Opcode::atomic_cs, 0, bits(desired), bits(expected), 0, 0, 8};
+        } else {
+            return {Opcode::masked_cs, kExtended4, bits(desired), bits(expected), ~0ull, ~0ull, 4};
+        }
+    }
+
+    template <class T> OXSHMEM_DEVICE static uint64_t bits(T value) {
+        static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+        if constexpr (sizeof(T) == 8) {
+            uint64_t word;
+            memcpy(&word, &value, 8);
+            return word;
+        } else {
+            uint32_t word;
+            memcpy(&word, &value, 4);
+            return word;
+        }
+    }
+};
+
+} // namespace oxshmem::detail

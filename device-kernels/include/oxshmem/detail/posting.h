@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// The operations over the network: by IBGDA below, or handed to the CPU proxy (ibrc.h). By single lanes that combine where they
+// converge. Each answers what a blocking caller gives to network_wait (the QP's block index behind its last work request, or
+// the ring's index behind its last descriptor), or 0 if nothing had to be, or could be, posted.
+//
+// They are functions of their own: copied to every call they would give each kernel the registers of the network, also where
+// all peers are reached by load and store.
+#pragma once
+
+#include "ibrc.h"
+#include "qp.h"
+
+namespace oxshmem::detail {
+
+// p where lanes share work requests: each run of lanes, from a lane in `starts` to the next, is one inline write of as many
+// blocks as its payload needs.
+template <class T>
+OXSHMEM_DEVICE void network_p_runs(Qp &qp, const Group &group, const Located &remote, T value, uint32_t starts) {
+    uint32_t offset = 0, lanes = group.mask;                 // the calling lane's run: its first block, and its lanes
+    uint32_t last_run = group.leader;                        // the first lane of the last run
+    uint32_t blocks = inline_blocks(group.size * sizeof(T)); // of all runs
+    if ((starts & (starts - 1)) != 0) {
+        blocks = 0;
+        for (uint32_t left = starts; left != 0;) {
+            last_run = port::lowest_bit(left);
+            left &= left - 1;
+            const uint32_t before_next = left == 0 ? ~0u : (1u << port::lowest_bit(left)) - 1;
+            const uint32_t members = group.mask & before_next & ~((1u << last_run) - 1);
+            if ((members >> port::lane_id() & 1) != 0) {
+                offset = blocks, lanes = members;
+            }
+            blocks += inline_blocks(port::count_ones(members) * sizeof(T));
+        }
+    }
+    const Reservation reservation = reserve(qp, group, blocks);
+    if (!reservation.ok) {
+        return;
+    }
+    const uint32_t bytes = port::count_ones(lanes) * sizeof(T);
+    const uint32_t position = port::count_ones(lanes & ((1u << port::lane_id()) - 1));
+    const Slot slot = slot_at(reservation, offset);
+    if (position == 0) {
+        slot.inline_header(remote, bytes, port::lane_id() == last_run);
+    }
+    slot.inline_value(position * sizeof(T), value);
+    submit(qp, group, reservation, blocks, true, [&] {
+        // A request never has more blocks than lanes.
+        const uint32_t own = inline_blocks(bytes);
+        if (position < own) {
+            stamp(reservation, offset + position, own - 1 - position);
+        }
+    });
+}
+
+// Writes one value inline. Lanes whose targets follow each other share a work request; the rest share the reservation and the
+// doorbell.
+template <class T> OXSHMEM_DEVICE void network_p(T *dst, T value, int pe) {
+    if (by_proxy()) {
+        ibrc_p(dst, to_bits(value), sizeof(T), pe);
+        return;
+    }
+    Qp &qp = qp_for(pe);
+    const Group group = converge(qp, 1);
+    const Located remote = locate_remote(dst, pe);
+
+    if (group.size > 1) {
+        // A lane continues the run of the lane before it if its target is adjacent and under the same key. The chunk, which
+        // tells the key, is mixed in so high that targets on both sides of a border are never adjacent.
+        const uint64_t place = remote.address + (chunk_of(remote.address) << 48);
+        const uint32_t starts = port::run_starts(group.mask, place, sizeof(T));
+        if (starts != group.mask) {
+            network_p_runs(qp, group, remote, value, starts);
+            return;
+        }
+    }
+    const Reservation reservation = reserve(qp, group, group.size);
+    if (!reservation.ok) {
+        return;
+    }
+    slot_at(reservation, group.rank).inline_word(remote, value, group.last());
+    submit(qp, group, reservation, group.size, false, [&] { stamp(reservation, group.rank, 0); });
+}
+
+// Puts are cut into pieces that a single work request carries.
+struct Piece {
+    uint32_t bytes;
+    bool inlined; // travels in the queue, with its work request
+};
+
+// The next piece of a put of `bytes` bytes.
+OXSHMEM_DEVICE Piece next_piece(const void *dst, const void *src, uint64_t bytes) {
+    bytes = least(bytes, left_in_chunk(offset_of(dst)));
+    if (bytes <= kInlineOneBlock) {
+        return {static_cast<uint32_t>(bytes), true};
+    }
+    const uint64_t registered = locate_local(src).bytes;
+    // What is not registered travels in the queue.
+    const bool inlined = registered == 0;
+    return {static_cast<uint32_t>(least(bytes, inlined ? kInlineMost : least(registered, abi::kMaxMessageBytes))), inlined};
+}
+
+OXSHMEM_DEVICE uint32_t blocks_of(const Piece &piece) {
+    return piece.inlined ? inline_blocks(piece.bytes) : 1;
+}
+
+OXSHMEM_DEVICE void write_piece(const Slot &slot, const Located &remote, const void *src, const Piece &piece, bool signaled) {
+    if (piece.inlined) {
+        slot.inline_header(remote, piece.bytes, signaled);
+        slot.inline_bytes(src, piece.bytes);
+    } else {
+        slot.transfer(Opcode::rdma_write, remote, locate_local(src), piece.bytes, signaled);
+    }
+}
+
+// What was posted of a put: `end` as the operations answer it.
+struct Posted {
+    uint64_t end;
+    uint64_t bytes;
+};
+
+// Posts the next piece. A function of its own, and so is the loop around it: together they need more registers than there are.
+OXSHMEM_OUTLINE Posted put_piece(void *dst, const void *src, uint64_t bytes, int pe) {
+    const Piece piece = next_piece(dst, src, bytes);
+    const Located remote = locate_remote(dst, pe);
+    const uint64_t end = post(qp_for(pe), blocks_of(piece),
+                              [&](const Slot &slot, bool signaled) { write_piece(slot, remote, src, piece, signaled); });
+    return {end, piece.bytes};
+}
+
+// A put that is a single work request of this GPU's, as most are: of more than kInlineOneBlock bytes, between chunks of the
+// heap.
+OXSHMEM_DEVICE bool is_one_transfer(const void *dst, const void *src, uint64_t bytes) {
+    const uint64_t from = offset_of(src);
+    return !by_proxy() && bytes > kInlineOneBlock && bytes <= abi::kMaxMessageBytes && from < port::state().heap_bytes &&
+           in_one_chunk(offset_of(dst), bytes) && in_one_chunk(from, bytes);
+}
+
+OXSHMEM_DEVICE uint64_t network_transfer(void *dst, const void *src, uint64_t bytes, int pe) {
+    Qp &qp = qp_for(pe);
+    const Located remote = locate_remote(dst, pe), local = locate_local(src);
+    return post(qp, 1, [&](const Slot &slot, bool signaled) {
+        slot.transfer(Opcode::rdma_write, remote, local, static_cast<uint32_t>(bytes), signaled);
+    });
+}
+
+OXSHMEM_DEVICE uint64_t network_put(void *dst, const void *src, uint64_t bytes, int pe) {
+    if (by_proxy()) {
+        return ibrc_put(dst, src, bytes, pe);
+    }
+    uint64_t end = 0;
+    char *to = static_cast<char *>(dst);
+    const char *from = static_cast<const char *>(src);
+    while (bytes != 0) {
+        const Posted posted = put_piece(to, from, bytes, pe);
+        end = posted.end;
+        if (end == 0) {
+            return 0;
+        }
+        to += posted.bytes;
+        from += posted.bytes;
+        bytes -= posted.bytes;
+    }
+    return end;
+}
+
+// A put by one lane, in the shortest way.
+OXSHMEM_DEVICE uint64_t network_put_whole(void *dst, const void *src, uint64_t bytes, int pe) {
+    return is_one_transfer(dst, src, bytes) ? network_transfer(dst, src, bytes, pe) : network_put(dst, src, bytes, pe);
+}
+
+// Reads the next piece of a get into registered memory.
+OXSHMEM_OUTLINE Posted get_piece(void *dst, const void *src, uint64_t bytes, int pe) {
+    const Located local = locate_local(dst);
+    const Located remote = locate_remote(src, pe);
+    const uint64_t part = least(least(bytes, remote.bytes), least(local.bytes, abi::kMaxMessageBytes));
+    const uint64_t end = post(qp_for(pe), 1, [&](const Slot &slot, bool signaled) {
+        slot.transfer(Opcode::rdma_read, remote, local, static_cast<uint32_t>(part), signaled);
+    });
+    return {end, part};
+}
+
+// Reads the next piece of a get into a landing slot, and copies it from there.
+OXSHMEM_OUTLINE Posted get_landed(void *dst, const void *src, uint64_t bytes, int pe, Op op) {
+    Qp &qp = qp_for(pe);
+    Landing landing;
+    if (!take_landing(qp, landing)) {
+        return {0, 0};
+    }
+    const Located remote = locate_remote(src, pe);
+    const uint64_t part = least(least(bytes, remote.bytes), abi::kLandingBytes);
+    const uint64_t end = post(qp, 1, [&](const Slot &slot, bool signaled) {
+        slot.transfer(Opcode::rdma_read, remote, landing.located(qp), static_cast<uint32_t>(part), signaled);
+    });
+    if (end == 0 || !wait_completed(qp, end, op)) {
+        return {0, 0};
+    }
+    memcpy(dst, as<void>(landing.address(qp)), part);
+    landing.release(qp);
+    return {end, part};
+}
+
+// Reads into registered memory are left to the HCA; others are complete on return.
+OXSHMEM_DEVICE uint64_t network_get(void *dst, const void *src, uint64_t bytes, int pe, Op op) {
+    if (by_proxy()) {
+        return ibrc_get(dst, src, bytes, pe, op);
+    }
+    uint64_t end = 0;
+    char *to = static_cast<char *>(dst);
+    const char *from = static_cast<const char *>(src);
+    while (bytes != 0) {
+        const bool registered = locate_local(to).bytes != 0;
+        const Posted posted = registered ? get_piece(to, from, bytes, pe) : get_landed(to, from, bytes, pe, op);
+        end = posted.end;
+        if (end == 0) {
+            return 0;
+        }
+        to += posted.bytes;
+        from += posted.bytes;
+        bytes -= posted.bytes;
+    }
+    return end;
+}
+
+// Fetches one value; zero if it could not be had (the reason is recorded).
+template <class T> OXSHMEM_DEVICE T network_g(const T *src, int pe) {
+    if (by_proxy()) {
+        return from_bits<T>(ibrc_g(src, sizeof(T), pe));
+    }
+    Qp &qp = qp_for(pe);
+    T value{};
+    Landing landing;
+    if (!take_landing(qp, landing)) {
+        return value;
+    }
+    const Located remote = locate_remote(src, pe);
+    const uint64_t end = post(qp, 1, [&](const Slot &slot, bool signaled) {
+        slot.transfer(Opcode::rdma_read, remote, landing.located(qp), sizeof(T), signaled);
+    });
+    if (end != 0 && wait_completed(qp, end, Op::g)) {
+        value = port::load<order::relaxed, reach::system>(as<T>(landing.address(qp)));
+        landing.release(qp);
+    }
+    return value;
+}
+
+OXSHMEM_OUTLINE void network_atomic(void *target, AtomicRequest request, int pe) {
+    if (by_proxy()) {
+        ibrc_atomic(target, request, pe);
+        return;
+    }
+    Qp &qp = qp_for(pe);
+    const Located remote = locate_remote(target, pe);
+    post(qp, request.blocks(), [&](const Slot &slot, bool signaled) { slot.atomic(request, remote, discard(qp), signaled); });
+}
+
+// As network_atomic, and answers what was there before. The HCA returns 8-byte results in host order and 4-byte results of
+// extended atomics big-endian.
+template <class T> OXSHMEM_OUTLINE T network_fetch_atomic(T *target, AtomicRequest request, int pe) {
+    if (by_proxy()) {
+        return from_bits<T>(ibrc_fetch_atomic(target, request, pe));
+    }
+    Qp &qp = qp_for(pe);
+    T value{};
+    Landing landing;
+    if (!take_landing(qp, landing)) {
+        return value;
+    }
+    const Located remote = locate_remote(target, pe);
+    const uint64_t end = post(qp, request.blocks(), [&](const Slot &slot, bool signaled) {
+        slot.atomic(request, remote, landing.located(qp), signaled);
+    });
+    if (end != 0 && wait_completed(qp, end, Op::atomic)) {
+        if constexpr (sizeof(T) == 4) {
+            const uint32_t bits = be(port::load<order::relaxed, reach::system>(as<uint32_t>(landing.address(qp))));
+            memcpy(&value, &bits, 4);
+        } else {
+            value = port::load<order::relaxed, reach::system>(as<T>(landing.address(qp)));
+        }
+        landing.release(qp);
+    }
+    return value;
+}
+
+OXSHMEM_DEVICE void write_signal(const Slot &slot, const Qp &qp, const Located &remote, uint64_t value, SignalOp op,
+                                 bool signaled) {
+    if (op == SignalOp::set) {
+        slot.inline_word(remote, value, signaled);
+    } else {
+        slot.atomic(AtomicRequest::add(value), remote, discard(qp), signaled);
+    }
+}
+
+OXSHMEM_OUTLINE void network_signal(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
+    if (by_proxy()) {
+        ibrc_signal(signal, value, op, pe);
+        return;
+    }
+    Qp &qp = qp_for(pe);
+    const Located remote = locate_remote(signal, pe);
+    // Strongly ordered, like the signal of a put_signal: two signals to one word arrive in their order.
+    post(qp, 1, [&](const Slot &slot, bool signaled) { write_signal(slot.ordered_after(0), qp, remote, value, op, signaled); });
+}
+
+// A put of a single piece and its signal, which share a reservation and a doorbell.
+OXSHMEM_OUTLINE uint64_t put_piece_and_signal(void *dst, const void *src, Piece piece, uint64_t *signal, uint64_t value,
+                                              SignalOp op, int pe) {
+    Qp &qp = qp_for(pe);
+    const uint32_t data_blocks = blocks_of(piece);
+    return post(qp, data_blocks + 1, [&](const Slot &slot, bool signaled) {
+        write_piece(slot, locate_remote(dst, pe), src, piece, false);
+        write_signal(slot.ordered_after(data_blocks), qp, locate_remote(signal, pe), value, op, signaled);
+    });
+}
+
+// Data, if there is any, then its signal on the same QP. Answers what completes the data.
+OXSHMEM_DEVICE uint64_t network_put_signal(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value,
+                                           SignalOp op, int pe) {
+    uint64_t end = 0;
+    if (bytes != 0) {
+        const bool proxy = by_proxy();
+        if (!proxy) {
+            const Piece piece = next_piece(dst, src, bytes);
+            if (piece.bytes == bytes) {
+                return put_piece_and_signal(dst, src, piece, signal, value, op, pe);
+            }
+        }
+        end = network_put(dst, src, bytes, pe);
+        if (end == 0 && !proxy) {
+            return 0;
+        }
+    }
+    network_signal(signal, value, op, pe);
+    return end;
+}
+
+// Makes the next request on each QP that this block uses a strongly ordered one.
+OXSHMEM_OUTLINE void network_fence() {
+    if (by_proxy()) {
+        ibrc_fence();
+        return;
+    }
+    const abi::State &s = port::state();
+    const uint32_t mine = port::block_rank() % s.qps_per_pe;
+    const uint32_t words = (static_cast<uint32_t>(s.n_pes) * s.qps_per_pe + 63) / 64;
+    for (uint32_t word = 0; word < words; ++word) {
+        uint64_t bits = port::load<order::relaxed, reach::device>(as<uint64_t>(s.used) + word);
+        for (; bits != 0; bits &= bits - 1) {
+            const uint32_t index = word * 64 + port::lowest_bit(bits);
+            if (index % s.qps_per_pe == mine) {
+                port::fetch_or<order::relaxed, reach::device>(&as<Qp>(s.qps)[index].gate, abi::kGateFence);
+            }
+        }
+    }
+}
+
+// Waits until what an operation to `pe` answered is complete.
+OXSHMEM_OUTLINE void network_wait(uint64_t end, int pe, Op op) {
+    if (by_proxy()) {
+        ibrc_wait(end, pe, op);
+    } else {
+        wait_completed(qp_for(pe), end, op);
+    }
+}
+
+// Waits for everything that was posted on a QP before the call.
+OXSHMEM_DEVICE void complete_posted(Qp &qp, Op op) {
+    // Acquire: what is completed must not be newer than what is posted.
+    const uint64_t completed = port::load<order::acquire, reach::device>(&qp.completed);
+    const uint64_t posted = reserved_in(port::load<order::relaxed, reach::device>(&qp.gate), completed);
+    wait_completed(qp, posted, op);
+}
+
+// Waits for everything that this block has posted to `pe` by IBGDA.
+OXSHMEM_DEVICE void network_complete(int pe, Op op) {
+    complete_posted(qp_for(pe), op);
+}
+
+// Waits for everything that was posted on any QP before the call. One that fails (its error is recorded) keeps it from none of
+// the others.
+OXSHMEM_OUTLINE void network_quiet() {
+    if (by_proxy()) {
+        ibrc_quiet();
+        return;
+    }
+    const abi::State &s = port::state();
+    const uint32_t words = (static_cast<uint32_t>(s.n_pes) * s.qps_per_pe + 63) / 64;
+    for (uint32_t word = 0; word < words; ++word) {
+        uint64_t bits = port::load<order::acquire, reach::device>(as<uint64_t>(s.used) + word);
+        for (; bits != 0; bits &= bits - 1) {
+            complete_posted(as<Qp>(s.qps)[word * 64 + port::lowest_bit(bits)], Op::quiet);
+        }
+    }
+}
+
+} // namespace oxshmem::detail
