@@ -180,7 +180,7 @@ struct Image {
 /// PTX and cubins of a module.
 #[derive(Debug)]
 pub(crate) struct Images {
-    /// The folder that nvcc's own headers are named under: as nvcc writes it, `..` included.
+    /// See [`toolkit`].
     toolkit: PathBuf,
     steps: Vec<Image>,
 }
@@ -219,8 +219,7 @@ impl Images {
             let assemble = Step { salt: salt.to_owned(), ..Step::after(what, command, &ptx, cubin) };
             Image { virtual_arch: arch, compile, assemble: (release || !unit.large).then_some((real, assemble)) }
         });
-        let toolkit = nvcc.path.parent().unwrap_or(Path::new("")).join("..");
-        Ok(Self { toolkit, steps: steps.collect() })
+        Ok(Self { toolkit: toolkit(nvcc), steps: steps.collect() })
     }
 
     /// One job for each architecture.
@@ -280,6 +279,87 @@ impl Images {
         }
         Ok(lines)
     }
+}
+
+/// Registers that a thread of relocatable code has at most: as many as the threads of a block of 1024 have, since kernels cannot be linked
+/// with a function that needs more than they may have themselves.
+const RELOCATABLE_REGISTERS: u32 = 64;
+
+/// Relocatable code of a module: cubins for all its architectures and PTX for newer GPUs, in one file.
+#[derive(Debug)]
+pub(crate) struct FatBinary {
+    /// See [`toolkit`].
+    toolkit: PathBuf,
+    step: Step,
+}
+
+impl FatBinary {
+    /// Write the translation unit to `dir` and lay out the compiler run there.
+    pub fn prepare(unit: &Unit, dir: &Path, nvcc: &Nvcc, salt: &str, release: bool) -> Result<Self, Error> {
+        let source = dir.join(format!("{}.cuda.cu", unit.name));
+        step::write_if_changed(&source, generate::translation_unit(unit).as_bytes())?;
+        // Builds of both kinds share the folder, and neither is to undo the other's work.
+        let dir = dir.join(if release { "release" } else { "dev" });
+        std::fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
+        let output = dir.join(format!("{}.fatbin", unit.name));
+        let depfile = dir.join(format!("{}.d", unit.name));
+        let text = |path: &Path| path.display().to_string();
+        let mut command = vec![text(&nvcc.path), "-fatbin".into(), "-rdc=true".into(), "-std=c++17".into()];
+        command.push(format!("-maxrregcount={RELOCATABLE_REGISTERS}"));
+        command.extend(targets(&unit.architectures, release).into_iter().flat_map(|code| ["-gencode".into(), code]));
+        command.extend(unit.preprocessor_args());
+        command.extend(["-MMD".into(), "-MF".into(), text(&depfile), "-o".into(), text(&output), text(&source)]);
+        let step = Step {
+            what: format!("compiling the relocatable device code {:?}", unit.name),
+            command,
+            salt: salt.to_owned(),
+            output,
+            inputs: unit.inputs()?,
+            depfile: Some(depfile),
+        };
+        Ok(Self { toolkit: toolkit(nvcc), step })
+    }
+
+    /// Compile; where the file is.
+    pub fn build(&self) -> Result<&Path, Error> {
+        self.step.run()?;
+        Ok(&self.step.output)
+    }
+
+    /// Files that it was made from, without the CUDA toolkit's.
+    pub fn dependencies(&self) -> Result<Vec<PathBuf>, Error> {
+        let mut paths = self.step.dependencies()?;
+        paths.retain(|path| !path.starts_with(&self.toolkit));
+        Ok(paths)
+    }
+
+    /// What the compiler warned of.
+    pub fn warnings(&self) -> Result<Vec<String>, Error> {
+        let log = self.step.log()?;
+        let remarks = log.lines().filter(|line| line.contains("warning"));
+        Ok(remarks.map(str::to_owned).collect())
+    }
+}
+
+/// What a fat binary holds, as nvcc's `-gencode` takes it: a cubin for each architecture, and PTX of the newest. (Beside PTX of an older
+/// one, nvJitLink 13.0 was seen to refuse the cubin that a GPU of the same major version can run.) Other than release builds compile for
+/// the lowest alone, as those of modules do.
+fn targets(architectures: &[u32], release: bool) -> Vec<String> {
+    let made = if release { architectures.len() } else { 1 };
+    let code = |(index, arch): (usize, &u32)| {
+        let real = if release { *arch } else { DEV_ARCHITECTURE.max(*arch) };
+        if index + 1 == made {
+            format!("arch=compute_{arch},code=[compute_{arch},sm_{real}]")
+        } else {
+            format!("arch=compute_{arch},code=sm_{real}")
+        }
+    };
+    architectures.iter().take(made).enumerate().map(code).collect()
+}
+
+/// The folder that nvcc's own headers are named under: as nvcc writes it, `..` included.
+fn toolkit(nvcc: &Nvcc) -> PathBuf {
+    nvcc.path.parent().unwrap_or(Path::new("")).join("..")
 }
 
 /// PTX without its comments and its `.target` line.
@@ -402,6 +482,17 @@ mod tests {
         assert_eq!(parse_release("Cuda compilation tools, release 13.0, V13.0.88"), Some((13, 0)));
         assert_eq!(parse_release("release 12.10"), Some((12, 10)));
         assert_eq!(parse_release("gcc 12"), None);
+    }
+
+    #[test]
+    fn a_fat_binary_has_all_cubins_and_the_newest_ptx() {
+        let release = targets(&ARCHITECTURES, true);
+        assert_eq!(
+            release,
+            ["arch=compute_80,code=sm_80", "arch=compute_90,code=sm_90", "arch=compute_100,code=[compute_100,sm_100]"]
+        );
+        assert_eq!(targets(&ARCHITECTURES, false), ["arch=compute_80,code=[compute_80,sm_90]"]);
+        assert_eq!(targets(&[100], false), ["arch=compute_100,code=[compute_100,sm_100]"]);
     }
 
     #[test]

@@ -24,6 +24,11 @@
 //! Symbols of a module's CPU object are local to it, but for its entry. So two modules of one program may define
 //! functions of the same name, as they may on a GPU.
 //!
+//! # Relocatable code
+//!
+//! [`Module::compile_relocatable`] makes of the same sources what a linker takes together with other relocatable code: the runtime's device
+//! library is made so.
+//!
 //! # What is compiled again
 //!
 //! Compilers work in `target/oxshmem-modules`, which all profiles and feature sets of a target directory share, and their results are copied to
@@ -101,6 +106,15 @@ pub struct Artifacts {
     pub usage: Vec<FunctionUsage>,
 }
 
+/// What compiling relocatable code left in `OUT_DIR`.
+#[derive(Debug, Clone)]
+pub struct Relocatable {
+    /// `<name>.fatbin`: cubins for the real architectures that the build is made for, and PTX for newer ones. Empty without a CUDA compiler.
+    pub image: PathBuf,
+    /// The compiler, if there is one.
+    pub nvcc: Option<PathBuf>,
+}
+
 impl Module {
     /// Start a module. `name` is what `oxshmem::include_module!` is given: a C identifier, unique in the package.
     #[must_use]
@@ -161,13 +175,7 @@ impl Module {
 
     /// Compile, print cargo's directives, and end the build script with the compiler's own output if that fails.
     pub fn compile(self) -> Artifacts {
-        match self.try_compile() {
-            Ok(artifacts) => artifacts,
-            Err(error) => {
-                eprintln!("{error}");
-                std::process::exit(1)
-            }
-        }
+        or_exit(self.try_compile())
     }
 
     /// As [`compile`](Module::compile), but return the error.
@@ -178,14 +186,61 @@ impl Module {
     pub fn try_compile(self) -> Result<Artifacts, Error> {
         let cargo = Cargo::from_env()?;
         let (artifacts, directives) = self.compile_in(&cargo, &include_dir(), &|name| std::env::var_os(name))?;
-        for directive in directives {
-            // A build script with several modules says once that there is no CUDA compiler.
-            static NOTICED: AtomicBool = AtomicBool::new(false);
-            if directive != cuda::NOTICE || !NOTICED.swap(true, Ordering::Relaxed) {
-                println!("cargo:{directive}");
-            }
-        }
+        print(directives);
         Ok(artifacts)
+    }
+
+    /// Compile to relocatable device code alone, which a program links at run time: `include_bytes!` takes the file in. Any kernel with at
+    /// least 64 registers a thread can be linked with it. Ends the build script as [`compile`](Module::compile) does.
+    pub fn compile_relocatable(self) -> Relocatable {
+        or_exit(self.try_compile_relocatable())
+    }
+
+    /// As [`compile_relocatable`](Module::compile_relocatable), but return the error.
+    ///
+    /// # Errors
+    ///
+    /// See [`Error`]; as [`try_compile`](Module::try_compile).
+    pub fn try_compile_relocatable(self) -> Result<Relocatable, Error> {
+        let cargo = Cargo::from_env()?;
+        let env = |name: &str| std::env::var_os(name);
+        let (relocatable, directives) = self.compile_relocatable_in(&cargo, &include_dir(), &env)?;
+        print(directives);
+        Ok(relocatable)
+    }
+
+    /// As [`compile_in`](Module::compile_in).
+    fn compile_relocatable_in(
+        &self,
+        cargo: &Cargo,
+        headers: &Path,
+        env: cuda::Env<'_>,
+    ) -> Result<(Relocatable, Vec<String>), Error> {
+        let unit = generate::Unit::new(self, cargo, headers)?;
+        let found = cuda::find(cargo, env)?;
+        let image = cargo.out_dir.join(format!("{}.fatbin", unit.name));
+        let (mut files, mut warnings) = (unit.sources.clone(), Vec::new());
+        let nvcc = match &found {
+            cuda::Found::Compiler(nvcc) => {
+                let mut hasher = DefaultHasher::new();
+                unit.hash(&mut hasher);
+                let work = Work::open(cargo, &unit.name, hasher.finish())?;
+                let binary = cuda::FatBinary::prepare(&unit, &work.dir, nvcc, &cuda::salt(nvcc, env), cargo.release)?;
+                work.publish(binary.build()?, &cargo.out_dir)?;
+                files = binary.dependencies()?;
+                files.retain(|path| !path.starts_with(&work.dir));
+                warnings = binary.warnings()?;
+                Some(nvcc.path.clone())
+            }
+            cuda::Found::SwitchedOff | cuda::Found::Nothing => {
+                step::write_if_changed(&image, &[])?;
+                None
+            }
+        };
+        let mut directives = watched(files, headers);
+        directives.extend(warnings.iter().map(|line| format!("warning={line}")));
+        directives.extend(cuda::directives(&found, cargo));
+        Ok((Relocatable { image, nvcc }, directives))
     }
 
     /// Compile for the package that `cargo` describes. Returns the directives to print, without their `cargo:`.
@@ -229,19 +284,44 @@ impl Module {
             files.extend(images.dependencies()?);
             warnings.extend(images.warnings()?);
         }
-        // Cargo watches all files of a folder.
-        files.retain(|path| !path.starts_with(headers) && !path.starts_with(&work.dir));
-        files.push(headers.to_owned());
-        files.sort();
-        files.dedup();
+        files.retain(|path| !path.starts_with(&work.dir));
         let mut directives = vec![format!("rustc-link-search=native={}", cargo.out_dir.display())];
-        directives.extend(files.iter().map(|path| format!("rerun-if-changed={}", path.display())));
+        directives.extend(watched(files, headers));
         directives.extend(warnings.iter().map(|line| format!("warning={line}")));
         directives.extend(cpu::directives(cargo));
         directives.extend(cuda::directives(&nvcc, cargo));
         let artifacts = Artifacts { rust, cpu: archive, ptx, cubins, usage };
         Ok((artifacts, directives))
     }
+}
+
+/// Directives to watch `files` and the device headers.
+fn watched(mut files: Vec<PathBuf>, headers: &Path) -> Vec<String> {
+    // Cargo watches all files of a folder.
+    files.retain(|path| !path.starts_with(headers));
+    files.push(headers.to_owned());
+    files.sort();
+    files.dedup();
+    files.iter().map(|path| format!("rerun-if-changed={}", path.display())).collect()
+}
+
+/// Prints directives to cargo.
+fn print(directives: Vec<String>) {
+    for directive in directives {
+        // A build script with several modules says once that there is no CUDA compiler.
+        static NOTICED: AtomicBool = AtomicBool::new(false);
+        if directive != cuda::NOTICE || !NOTICED.swap(true, Ordering::Relaxed) {
+            println!("cargo:{directive}");
+        }
+    }
+}
+
+/// What compiling left, or the end of the build script with the error.
+fn or_exit<T>(result: Result<T, Error>) -> T {
+    result.unwrap_or_else(|error| {
+        eprintln!("{error}");
+        std::process::exit(1)
+    })
 }
 
 #[cfg(test)]

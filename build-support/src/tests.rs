@@ -351,6 +351,7 @@ fn without_a_cuda_compiler_one_package_says_so() {
 /// Stands in for nvcc: writes the outputs it is asked for and what `ptxas -v` would print.
 const FAKE_NVCC: &str = r#"#!/bin/sh
 [ "$1" = --version ] && { echo 'release 13.0, V13.0.88'; exit; }
+all=$*
 while [ $# -gt 0 ]; do
     case $1 in
         -o) out=$2; shift ;;
@@ -370,6 +371,7 @@ case $out in
         echo "ptxas info    : Function properties for ring" >&2
         echo "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" >&2
         echo "ptxas info    : Used 8 registers, used 0 barriers" >&2 ;;
+    *.fatbin) echo "$all" > "$out" ;;
 esac
 "#;
 
@@ -431,6 +433,33 @@ fn only_release_builds_compile_for_every_architecture() {
     assert_eq!((artifacts.ptx.len(), artifacts.cubins.len(), artifacts.usage.len()), (1, 0, 0));
     let (artifacts, _) = large.compile_in(&Cargo { release: true, ..cargo }, &include, &env).unwrap();
     assert_eq!(artifacts.cubins.len(), ARCHITECTURES.len());
+}
+
+#[test]
+fn relocatable_code_is_one_file_and_empty_without_a_compiler() {
+    let space = Workspace::new();
+    space.dir.write("a.cu", "int answer() { return 1; }\n");
+    let nvcc = program(&space.dir.path().join("nvcc"), FAKE_NVCC);
+    let env = |name: &str| (name == "NVCC").then(|| nvcc.clone().into_os_string());
+    let include = space.dir.path().join("include");
+    let cargo = cargo_for(space.dir.path(), "crate");
+    let build = |cargo: &Cargo, env: crate::cuda::Env<'_>| {
+        let module = Module::new("library").source("a.cu").define("LINKED", "1");
+        let (made, directives) = module.compile_relocatable_in(cargo, &include, env).unwrap();
+        assert_eq!(made.image, cargo.out_dir.join("library.fatbin"));
+        let source = space.dir.path().join("a.cu");
+        assert!(directives.contains(&format!("rerun-if-changed={}", source.display())), "{directives:?}");
+        assert!(directives.contains(&format!("rerun-if-changed={}", include.display())), "{directives:?}");
+        (std::fs::read_to_string(&made.image).unwrap(), made.nvcc)
+    };
+    let (release, compiler) = build(&cargo, &env);
+    assert_eq!(compiler.as_ref(), Some(&nvcc));
+    for part in ["-fatbin -rdc=true", "-DLINKED=1", "code=sm_80", "code=sm_90", "code=[compute_100,sm_100]"] {
+        assert!(release.contains(part), "{part} is not in {release}");
+    }
+    let (dev, _) = build(&Cargo { release: false, ..cargo.clone() }, &env);
+    assert!(dev.contains("code=[compute_80,sm_90]") && !dev.contains("sm_100"), "{dev}");
+    assert_eq!(build(&cargo, &no_cuda), (String::new(), None));
 }
 
 #[test]
