@@ -1,9 +1,13 @@
-//! Compiles the runtime's device code (`device-kernels/kernels`) and the C++ side of the `cpu` device.
+//! Compiles the runtime's device code (`device-kernels/kernels`), the device library among it, and the C++ side of the `cpu` device.
 
 fn main() {
     for name in ["collectives", "host_ops", "soft_hca"] {
         oxshmem_build::Module::new(name).source(format!("device-kernels/kernels/{name}.cu")).compile();
     }
+
+    oxshmem_build::Module::new("device_library")
+        .source("device-kernels/kernels/device_library.cu")
+        .compile_relocatable();
 
     println!("cargo::rerun-if-changed=runtime/device/cpu/glue.cpp");
     cc::Build::new()

@@ -406,6 +406,21 @@ impl Pe {
         Ok(Module { loaded: self.device.load(source)? })
     }
 
+    /// Links device code that the program has compiled while it runs (by NVRTC, say) with the device library, for this PE's GPU. The answer
+    /// is a cubin: what `cuModuleLoadData` takes, and [`register_module`](Pe::register_module) then. It can be kept, and loaded again on GPUs
+    /// of the same architecture by programs with this version of the library.
+    ///
+    /// `code` is PTX, a cubin or a fat binary: relocatable, and compiled with `OXSHMEM_DEVICE_LIBRARY` defined. Such kernels have nothing of
+    /// the device API compiled again but what is their own, so they take a fraction of the time. What they call is
+    /// [`DEVICE_LIBRARY`](crate::device::cuda::DEVICE_LIBRARY).
+    ///
+    /// # Errors
+    /// What the driver's linker says: `code` is not relocatable, or from headers of another version of the device ABI; or its kernels may
+    /// have fewer than 64 registers a thread. Or this is not the `cuda` device.
+    pub fn link_module(&self, code: &[u8]) -> Result<Vec<u8>> {
+        Ok(self.device.link_module(code)?)
+    }
+
     /// Gives a module that the program has loaded itself this PE's state, so that its kernels can use the device API. Its kernels are
     /// launched by the program; [`synchronize_device`](Pe::synchronize_device) reports their errors.
     ///

@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use api::bootstrap::UniqueId;
+use api::device::DeviceError;
+use api::device::cuda::DEVICE_LIBRARY;
 use api::{Compare, Config, Pe, SignalOp, Stream};
 use error::{Failure, Status};
 
@@ -460,6 +462,46 @@ extern "C" fn oxshmem_synchronize() -> c_int {
 unsafe extern "C" fn oxshmemx_stream_synchronize(stream: *mut c_void) -> c_int {
     // SAFETY: the caller's promise.
     with_pe(|own| Ok(own.synchronize_stream(&unsafe { on_stream(own, stream) }?)?))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn oxshmemx_module_link(
+    code: *const c_void,
+    bytes: usize,
+    image: *mut *mut c_void,
+    image_bytes: *mut usize,
+) -> c_int {
+    with_pe(|own| {
+        not_null("code", code, 1)?;
+        not_null("image", image, 1)?;
+        not_null("image_bytes", image_bytes, 1)?;
+        // SAFETY: that many bytes of code, as the caller says.
+        let linked = own.link_module(unsafe { std::slice::from_raw_parts(code.cast::<u8>(), bytes) })?;
+        // SAFETY: a size that is not 0.
+        let copy = unsafe { libc::malloc(linked.len().max(1)) };
+        if copy.is_null() {
+            let bytes = linked.len() as u64;
+            let source = std::io::Error::last_os_error();
+            let error = DeviceError::Memory { what: "cannot allocate host memory for a module", bytes, source };
+            return Err(api::Error::from(error).into());
+        }
+        // SAFETY: memory of that length; places for a pointer and a number, as the caller says.
+        unsafe {
+            std::ptr::copy_nonoverlapping(linked.as_ptr(), copy.cast(), linked.len());
+            *image = copy;
+            *image_bytes = linked.len();
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn oxshmemx_device_library(bytes: *mut usize) -> *const c_void {
+    if !bytes.is_null() {
+        // SAFETY: a place for a number, as the caller says.
+        unsafe { *bytes = DEVICE_LIBRARY.len() };
+    }
+    if DEVICE_LIBRARY.is_empty() { std::ptr::null() } else { DEVICE_LIBRARY.as_ptr().cast() }
 }
 
 #[unsafe(no_mangle)]

@@ -255,6 +255,10 @@ impl Device for CpuDevice {
         true
     }
 
+    fn link_module(&self, _code: &[u8]) -> Result<Vec<u8>, DeviceError> {
+        Err(no_modules())
+    }
+
     unsafe fn register_module(&self, _raw: *mut c_void) -> Result<(), DeviceError> {
         Err(no_modules())
     }

@@ -246,6 +246,8 @@ pub(crate) trait Device: Debug + Send + Sync {
     unsafe fn copy_on(&self, stream: &Stream, to: u64, from: u64, bytes: u64) -> Result<bool, DeviceError>;
     /// Whether kernels can access what is at `address`, a pointer of the program, as it is.
     fn is_accessible(&self, address: u64) -> bool;
+    /// Links relocatable code with the device library, for this device; what can be loaded.
+    fn link_module(&self, code: &[u8]) -> Result<Vec<u8>, DeviceError>;
     /// Gives a module that the program loaded itself the PE's state.
     ///
     /// # Safety

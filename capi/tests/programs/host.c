@@ -166,6 +166,15 @@ static void job(void) {
     REFUSED(oxshmem_init(), OXSHMEM_ERROR_INVALID, "has a PE already");
     teams(me, n);
 
+    /* The device library is for GPUs. */
+    void *image = NULL;
+    size_t bytes = 1;
+    EXPECT((oxshmemx_device_library(&bytes) == NULL) == (bytes == 0) &&
+           oxshmemx_device_library(NULL) == oxshmemx_device_library(&bytes));
+    REFUSED(oxshmemx_module_link("code", 4, &image, &bytes), OXSHMEM_ERROR_DEVICE, "OXSHMEM_DEVICE=cuda");
+    REFUSED(oxshmemx_module_link(NULL, 4, &image, &bytes), OXSHMEM_ERROR_INVALID, "code is null");
+    REFUSED(oxshmemx_module_link("code", 4, NULL, &bytes), OXSHMEM_ERROR_INVALID, "image is null");
+
     int *inbox = (int *)oxshmem_malloc(WORDS * sizeof(int));
     unsigned char *big = (unsigned char *)oxshmem_align(4096, BIG);
     uint64_t *signals = (uint64_t *)oxshmem_calloc(4, sizeof(uint64_t));

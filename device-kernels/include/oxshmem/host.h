@@ -228,6 +228,14 @@ int oxshmemx_stream_synchronize(void *stream);
 int oxshmemx_module_register(void *module);
 int oxshmemx_module_unregister(void *module);
 
+/* For kernels that the program compiles while it runs, by NVRTC say. Compiled with OXSHMEM_DEVICE_LIBRARY defined and
+ * --relocatable-device-code=true, they leave what all kernels have in common to the device library, and take a fraction of the
+ * time. Links `bytes` bytes of such code (PTX, a cubin or a fat binary) with the library for the PE's GPU: *image, of
+ * *image_bytes bytes, is what cuModuleLoadData takes, and free() frees it. Register the module then. */
+int oxshmemx_module_link(const void *code, size_t bytes, void **image, size_t *image_bytes);
+/* The library itself, for other linkers: a fat binary. Null if liboxshmem was built without a CUDA compiler. */
+const void *oxshmemx_device_library(size_t *bytes);
+
 /* What oxshmem/oxshmem.h uses. `locate` answers 0 and the unit's state symbol on the current device, or a text. */
 typedef struct oxshmem_unit {
     uint32_t abi_version; /* of the device headers that the unit was compiled with; this and the next two fields never change */

@@ -9,6 +9,7 @@ mod caller;
 mod card;
 mod copier;
 mod driver;
+mod link;
 mod marks;
 mod memory;
 mod module;
@@ -29,6 +30,7 @@ use driver::driver;
 use driver::{Context, Gpu, Uuid};
 pub use driver::{DriverError, OLDEST_DRIVER};
 pub(crate) use driver::{driver_present, gpu_present};
+pub use link::DEVICE_LIBRARY;
 pub(crate) use memory::Handle;
 use memory::{Copies, Pinned, Reservation};
 use module::CudaModule;
@@ -368,6 +370,12 @@ impl Device for CudaDevice {
         let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
         // SAFETY: writes one integer; what is no memory of CUDA's, device or page-locked, is an invalid value.
         unsafe { sys::cuPointerGetAttribute((&raw mut kind).cast(), attribute, address) == CUresult::CUDA_SUCCESS }
+    }
+
+    fn link_module(&self, code: &[u8]) -> Result<Vec<u8>, DeviceError> {
+        let _entered = self.stream.enter()?;
+        link::link(code)
+            .map_err(|source| DeviceError::CudaModule { module: "compiled by the program".to_owned(), source })
     }
 
     unsafe fn register_module(&self, raw: *mut c_void) -> Result<(), DeviceError> {

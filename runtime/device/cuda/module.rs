@@ -21,7 +21,7 @@ use crate::device::{DeviceError, LaunchConfig, LoadedModule, ModuleSource};
 /// The state symbol that `oxshmem/port/cuda.h` defines in every module.
 const STATE_SYMBOL: &CStr = c"oxshmem_state";
 /// Room for what the driver's PTX compiler says.
-const LOG_BYTES: usize = 16 << 10;
+pub(super) const LOG_BYTES: usize = 16 << 10;
 /// Dynamic shared memory that a kernel may have without asking for it (CUDA C++ Programming Guide, "Compute Capabilities").
 const FREE_SHARED_BYTES: usize = 48 << 10;
 
@@ -61,12 +61,33 @@ pub enum ModuleError {
         /// What its compiler printed.
         log: String,
     },
+    /// The driver could not link it with the device library.
+    #[error(
+        "cannot link it with the device library: {source}{}; compile it with OXSHMEM_DEVICE_LIBRARY, as relocatable code, with the headers \
+         of this runtime, and for at least 64 registers a thread",
+        Said(log)
+    )]
+    Link {
+        /// What the driver answered.
+        source: DriverError,
+        /// What its linker printed.
+        log: String,
+    },
     /// It does not have the state symbol as it should be.
     #[error("{what}: compile device code with oxshmem_build and the headers of this runtime")]
     State {
         /// What is wrong with the symbol.
         what: String,
     },
+}
+
+struct Said<'a>(&'a str);
+
+impl fmt::Display for Said<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // One line, as all errors are.
+        self.0.lines().map(str::trim).filter(|line| !line.is_empty()).try_for_each(|line| write!(f, "; {line}"))
+    }
 }
 
 struct Log<'a>(&'a str);
@@ -96,7 +117,7 @@ fn select_cubin(cubins: &'static [(u32, &'static [u8])], architecture: u32) -> O
 }
 
 /// The ISA version that PTX says it is.
-fn ptx_version(ptx: &str) -> String {
+pub(super) fn ptx_version(ptx: &str) -> String {
     let line = ptx.lines().find_map(|line| line.trim().strip_prefix(".version"));
     line.map_or_else(|| "unknown".to_owned(), |version| version.trim().to_owned())
 }
@@ -132,11 +153,20 @@ enum SharedOrOwn {
     Own(ModuleError),
 }
 
+/// The state symbol of a module that was linked with the device library, as `OXSHMEM_LIBRARY` makes its name.
+fn library_state_symbol() -> String {
+    format!("oxshmem_library_state_v{}", abi::ABI_VERSION)
+}
+
 /// Where a module has its state symbol, and the symbol's size.
 fn find_state(module: CUmodule) -> Result<(u64, usize), ModuleError> {
     let (mut state, mut bytes) = (0, 0);
-    // SAFETY: the module is loaded.
-    unsafe { driver!(cuModuleGetGlobal_v2(&raw mut state, &raw mut bytes, module, STATE_SYMBOL.as_ptr())) }
+    let mut find = |symbol: &CStr| {
+        // SAFETY: the module is loaded.
+        unsafe { driver!(cuModuleGetGlobal_v2(&raw mut state, &raw mut bytes, module, symbol.as_ptr())) }
+    };
+    find(STATE_SYMBOL)
+        .or_else(|error| CString::new(library_state_symbol()).map_or(Err(error), |symbol| find(&symbol)))
         .map_err(|error| ModuleError::State { what: format!("it has no symbol oxshmem_state ({error})") })?;
     Ok((state, bytes))
 }
