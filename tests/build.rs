@@ -15,6 +15,7 @@ fn main() {
         "errors",
         "gpu",
         "lanes",
+        "linked",
         "queues",
         "rma",
         "signals",
@@ -30,6 +31,12 @@ fn main() {
     }
     // For the report of registers and spills on every architecture.
     oxshmem_build::Module::new("paths").source("kernels/paths.cu").compile();
+    // For the device library: what is linked with it when a test runs.
+    let linked = oxshmem_build::Module::new("linked").source("kernels/linked.cu").architectures(ARCHITECTURES);
+    let linked = linked.define("OXSHMEM_DEVICE_LIBRARY", "1").compile_relocatable();
+    let nvcc = linked.nvcc.unwrap_or_default();
+    // Not OXSHMEM_...: PEs refuse such variables that they do not know.
+    println!("cargo::rustc-env=TESTS_NVCC={}", nvcc.display());
     // Calls the port layer as only the `cpu` device can be called.
     oxshmem_build::Module::new("simt").source("kernels/simt.cu").cpu_only().compile();
     // What it counts does not depend on the device.

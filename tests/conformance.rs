@@ -129,6 +129,13 @@ jobs! {
 jobs! {
     conformance;
     [cpu]
+    // On GPUs its kernel is linked with the device library: gpu.rs.
+    exchange_p2p_2: "exchange", P2p, 2;
+    exchange_ibgda_2: "exchange", Ibgda, 2;
+    exchange_ibgda_2_kernel: "exchange", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    exchange_ibgda_3: "exchange", Ibgda, 3;
+    exchange_ibrc_2: "exchange", Ibrc, 2;
+
     rma_p2p_8: "rma", P2p, 8;
     rma_p2p_2_workers: "rma", P2p, 2, "OXSHMEM_CPU_WORKERS" = "3";
 

@@ -10,7 +10,7 @@ use oxshmem_tests::{Device, Job, Transport, transcript};
 const PE: &str = env!("CARGO_BIN_EXE_gpu-pe");
 
 fn passes(case: &str, npes: u32) {
-    Job::new(PE, case, npes).on(Device::Cuda).passes_or_is_skipped();
+    gpu(case, npes).on(Device::Cuda).passes_or_is_skipped();
 }
 
 macro_rules! cases {
@@ -29,6 +29,7 @@ cases! {
     chunks_3: "chunks", 3;
     context_lost: "context_lost", 1;
     launches: "launches", 1;
+    linked_deadline: "linked_deadline", 1;
     modules: "modules", 1;
     out_of_memory_1: "out_of_memory", 1;
     out_of_memory_2: "out_of_memory", 2;
@@ -37,6 +38,19 @@ cases! {
     rounds_1: "rounds", 1;
     rounds_4: "rounds", 4;
     unanswered: "unanswered", 2;
+}
+
+/// A job of `gpu-pe`.
+fn gpu(case: &str, npes: u32) -> Job {
+    Job::new(PE, case, npes)
+}
+
+oxshmem_tests::jobs! {
+    gpu;
+    [cuda]
+    linked_p2p: "linked", P2p, 2;
+    linked_ibgda: "linked", Ibgda, 2;
+    linked_ibrc: "linked", Ibrc, 2;
 }
 
 /// Free memory of each GPU, in bytes.

@@ -4,6 +4,7 @@
 
 mod interop;
 mod limits;
+mod linked;
 mod modules;
 mod running;
 mod streams;
@@ -29,6 +30,8 @@ const CASES: &[Case] = &[
     ("context_lost", running::context_lost),
     ("killed", running::killed),
     ("launches", limits::launches),
+    ("linked", linked::linked),
+    ("linked_deadline", linked::linked_deadline),
     ("modules", modules::modules),
     ("out_of_memory", limits::out_of_memory),
     ("overdue", running::overdue),

@@ -12,7 +12,7 @@ const ONE: LaunchConfig = LaunchConfig { grid: [1, 1, 1], block: [1, 1, 1], shar
 const WORDS: usize = 50_000;
 
 /// What a driver call answers.
-fn works(result: sys::CUresult) {
+pub fn works(result: sys::CUresult) {
     assert_eq!(result, sys::CUresult::CUDA_SUCCESS);
 }
 

@@ -8,6 +8,7 @@ mod cable;
 mod collectives;
 mod costs;
 mod errors;
+mod exchange;
 mod hca;
 mod host;
 mod host_collectives;
@@ -54,6 +55,7 @@ const CASES: &[Case] = &[
     ("dies_in_split", processes::dies_in_split),
     ("dies_under_load", processes::dies_under_load),
     ("drops", processes::drops),
+    ("exchange", exchange::exchange),
     ("fence", barriers::fence),
     ("flood", queues::flood),
     ("hca_report", hca::report),

@@ -4,6 +4,7 @@
 //! ended. The cases themselves are in `tests/pe`, their kernels in `tests/kernels`.
 
 pub mod costs;
+pub mod exchange;
 mod suite;
 
 use std::ffi::OsString;
