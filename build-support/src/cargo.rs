@@ -43,9 +43,11 @@ impl Cargo {
     }
 
     /// A folder that all build scripts of this target directory share, whatever profile and features they run for: `oxshmem-modules`
-    /// beside the profiles' folders. None if `OUT_DIR` is not where cargo puts it.
+    /// beside the profiles' folders, or beside the triple's where cargo was given one. None if `OUT_DIR` is not where cargo puts it.
     pub fn shared_dir(&self) -> Option<PathBuf> {
         let build = self.out_dir.ancestors().find(|dir| dir.file_name() == Some(OsStr::new("build")))?;
-        build.parent().and_then(Path::parent).map(|root| root.join("oxshmem-modules"))
+        let profiles = build.parent().and_then(Path::parent)?;
+        let root = if profiles.ends_with(&self.target) { profiles.parent()? } else { profiles };
+        Some(root.join("oxshmem-modules"))
     }
 }

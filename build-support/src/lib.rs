@@ -31,9 +31,9 @@
 //!
 //! # What is compiled again
 //!
-//! Compilers work in `target/oxshmem-modules`, which all profiles and feature sets of a target directory share, and their results are copied to
-//! `OUT_DIR`. A step whose command and inputs are those of its last run is not repeated, so lints, documentation, tests and release
-//! builds together compile a module once.
+//! Compilers work in `target/oxshmem-modules`, which all profiles, feature sets and triples of a target directory share, and their
+//! results are copied to `OUT_DIR`. A step whose command and inputs are those of its last run is not repeated, so lints, documentation,
+//! tests, fuzzing and release builds together compile a module once.
 //!
 //! # Generated Rust
 //!

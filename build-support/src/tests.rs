@@ -284,6 +284,7 @@ fn profiles_share_what_is_compiled_and_each_has_the_results() {
     let marked = [debug.as_slice(), b"mark"].concat();
     std::fs::write(archive, &marked).unwrap();
     assert_eq!(build("release"), marked);
+    assert_eq!(build(&format!("{}-unknown-linux-gnu/release", std::env::consts::ARCH)), marked);
     space.dir.write("kernel.cu", "int answer() { return 2; }\n");
     assert_ne!(build("release"), marked);
 }
