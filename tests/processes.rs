@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
+use std::time::Duration;
 
 use oxshmem::launch::PeStatus;
 use oxshmem_tests::{Device, Job, Transport, stdout, transcript};
@@ -13,10 +14,11 @@ const PE: &str = env!("CARGO_BIN_EXE_conformance-pe");
 const DYING: usize = 1;
 
 fn survivors_are_told(case: &str, device: Device, transport: Transport, npes: u32, end: PeStatus) {
-    // Deadlines that no test waits for: an error that comes is not theirs.
+    // Deadlines that no test waits for: an error that comes is not theirs. Nor does the launcher hurry survivors that share a GPU.
     let job = Job::new(PE, case, npes)
         .on(device)
         .transport(transport)
+        .grace(Duration::from_secs(60))
         .env("OXSHMEM_TIMEOUT", "10min")
         .env("OXSHMEM_BOOTSTRAP_TIMEOUT", "10min");
     if !job.is_possible() {

@@ -180,6 +180,13 @@ impl Job {
         }
     }
 
+    /// How long PEs may take to end when another has died; the launcher's three seconds unless set.
+    #[must_use]
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.options.grace = grace;
+        self
+    }
+
     /// Chooses the device; without this, the `cpu` device.
     #[must_use]
     pub fn on(mut self, device: Device) -> Self {
