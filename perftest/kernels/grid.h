@@ -6,6 +6,10 @@
 
 #include "common.h"
 
+// A kernel for blocks of at most so many threads (APPLICATION_THREADS in options.rs): then a thread has 80 registers, and loops
+// over data spill none. A block of 512 leaves room for one of the software HCA's kernel on the same multiprocessor.
+#define PERFTEST_APPLICATION_KERNEL(name, ...) OXSHMEM_BOUNDED_KERNEL(768, name, __VA_ARGS__)
+
 namespace perftest {
 
 // Whether `signal` reached `value`, for all threads of the block; false when the wait has ended with an error.

@@ -133,6 +133,9 @@ pub fn size(text: &str) -> Result<u64, String> {
     }
 }
 
+/// Threads of a CTA that the applications' kernels are compiled for (kernels/grid.h).
+pub const APPLICATION_THREADS: i64 = 768;
+
 /// Every size from `--min` to `--max`, each `factor` times the one before; the last itself is always among them. What was not `given` is
 /// taken from `defaults`, as far as they go with what was. Sizes are called `what`, and are multiples of `unit`.
 ///

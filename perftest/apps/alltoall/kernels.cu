@@ -300,19 +300,15 @@ OXSHMEM_DEVICE void run(const Experts &x) {
 
 } // namespace alltoall
 
-// Blocks of at most so many threads (MAX_THREADS in options.rs): then a thread has 80 registers. A block of 512 leaves room for
-// one of the software HCA's kernel on the same multiprocessor.
-#define ALLTOALL_KERNEL(name, ...) OXSHMEM_BOUNDED_KERNEL(768, name, __VA_ARGS__)
-
-ALLTOALL_KERNEL(exchange_warp, alltoall::Fixed fixed) {
+PERFTEST_APPLICATION_KERNEL(exchange_warp, alltoall::Fixed fixed) {
     alltoall::exchange(oxshmem::warp, fixed);
 }
-ALLTOALL_KERNEL(exchange_block, alltoall::Fixed fixed) {
+PERFTEST_APPLICATION_KERNEL(exchange_block, alltoall::Fixed fixed) {
     alltoall::exchange(oxshmem::block, fixed);
 }
-ALLTOALL_KERNEL(exchange_collective, alltoall::Fixed fixed) {
+PERFTEST_APPLICATION_KERNEL(exchange_collective, alltoall::Fixed fixed) {
     alltoall::exchange_by_collective(fixed);
 }
-ALLTOALL_KERNEL(experts, alltoall::Experts experts) {
+PERFTEST_APPLICATION_KERNEL(experts, alltoall::Experts experts) {
     alltoall::run(experts);
 }

@@ -7,12 +7,9 @@ use oxshmem::Config;
 use oxshmem::device::takes_gpu;
 use oxshmem_perftest::connection::Connection;
 use oxshmem_perftest::error::Error;
-use oxshmem_perftest::options::{require_svg, size, sizes};
+use oxshmem_perftest::options::{APPLICATION_THREADS, require_svg, size, sizes};
 
 use crate::routing::Routing;
-
-/// Threads of a CTA that the kernels are compiled for (kernels.cu).
-const MAX_THREADS: i64 = 768;
 
 /// What is exchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -64,7 +61,7 @@ pub struct Options {
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
     ctas: Option<u32>,
     /// Threads per CTA, whole warps.
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(32..=MAX_THREADS))]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(32..=APPLICATION_THREADS))]
     threads: Option<u32>,
     /// moe: tokens of each PE.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]

@@ -244,17 +244,13 @@ template <Variant kVariant> OXSHMEM_DEVICE void solve(const Problem &m) {
 
 } // namespace jacobi
 
-// Blocks of at most so many threads (MAX_THREADS in options.rs): then a thread has 80 registers, and the loop over the mesh
-// spills none. A block of 512 leaves room for one of the software HCA's kernel on the same multiprocessor.
-#define JACOBI_KERNEL(name) OXSHMEM_BOUNDED_KERNEL(768, name, jacobi::Problem problem)
-
-JACOBI_KERNEL(solve_p) {
+PERFTEST_APPLICATION_KERNEL(solve_p, jacobi::Problem problem) {
     jacobi::solve<jacobi::Variant::p>(problem);
 }
-JACOBI_KERNEL(solve_put) {
+PERFTEST_APPLICATION_KERNEL(solve_put, jacobi::Problem problem) {
     jacobi::solve<jacobi::Variant::put>(problem);
 }
-JACOBI_KERNEL(solve_overlap) {
+PERFTEST_APPLICATION_KERNEL(solve_overlap, jacobi::Problem problem) {
     jacobi::solve<jacobi::Variant::overlap>(problem);
 }
 

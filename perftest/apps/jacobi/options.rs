@@ -6,14 +6,12 @@ use clap::{Parser, ValueEnum};
 use oxshmem::Config;
 use oxshmem_perftest::connection::Connection;
 use oxshmem_perftest::error::Error;
+use oxshmem_perftest::options::APPLICATION_THREADS;
 
 use crate::mesh::Mesh;
 
 /// Meshes are smaller than what can be counted.
 const MAX_SIDE: i64 = 1 << 24;
-
-/// Threads of a CTA that the kernels are compiled for (kernels.cu).
-const MAX_THREADS: i64 = 768;
 
 /// How rows travel to the neighbours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -109,7 +107,7 @@ pub struct Options {
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
     pub ctas: Option<u32>,
     /// Threads per CTA; 512 on a GPU unless set. A CTA works on pieces of rows of four times as many columns.
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_THREADS))]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=APPLICATION_THREADS))]
     pub threads: Option<u32>,
     #[command(flatten)]
     pub connection: Connection,

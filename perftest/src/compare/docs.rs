@@ -129,7 +129,7 @@ impl Baseline {
     fn transports(&self, pairs: &[Pair]) -> String {
         let mut text = heading(pairs[0].job(), "IBGDA beside IBRC");
         text += &format!("![Both](performance/{})\n\n", self.plot_name());
-        text += &format!("| {} |\n|{}\n", transports::TITLES.join(" | "), "---|".repeat(transports::TITLES.len()));
+        text += &table_head(&transports::TITLES);
         for pair in pairs {
             text += &format!("| {} |\n", pair.cells().join(" | "));
         }
@@ -163,7 +163,7 @@ impl Baseline {
             if lines.is_empty() {
                 continue;
             }
-            text += &format!("\n### {title}\n\n| {} |\n|{}\n", TITLES.join(" | "), "---|".repeat(TITLES.len()));
+            text += &format!("\n### {title}\n\n{}", table_head(&TITLES));
             for line in &lines {
                 text += &format!("| {} |\n", line.cells().join(" | ").replace('*', "\\*"));
             }
@@ -179,6 +179,11 @@ fn is_comparable(lines: &[Line]) -> bool {
     lines.iter().any(|line| line.group != "link" && line.ratio.is_some())
 }
 
+/// A table's titles, and the line below them.
+fn table_head(titles: &[&str]) -> String {
+    format!("| {} |\n|{}\n", titles.join(" | "), "---|".repeat(titles.len()))
+}
+
 /// Where and when this was measured, and what.
 fn heading(job: &Job, what: &str) -> String {
     let unknown = || "unknown".to_owned();
@@ -191,13 +196,25 @@ fn heading(job: &Job, what: &str) -> String {
     )
 }
 
+const TEST_TITLES: [&str; 12] = [
+    "test",
+    "path",
+    "scope",
+    "CTAs x threads",
+    "bytes",
+    "stride",
+    "GB/s",
+    "M ops/s",
+    "HCA GB/s",
+    "HCA M/s",
+    "p50 [us]",
+    "p99 [us]",
+];
+
 /// Figures of the `shmem_*` tests, one table.
 fn tests_section(rows: &[Row]) -> String {
     let mut text = heading(&rows[0].job, "`shmem_*` tests");
-    text += &format!(
-        "| test | path | scope | CTAs x threads | bytes | stride | GB/s | M ops/s | HCA GB/s | HCA M/s | p50 [us] | p99 [us] |\n|{}\n",
-        "---|".repeat(12),
-    );
+    text += &table_head(&TEST_TITLES);
     for row in rows {
         let Job { hca, transport, .. } = &row.job;
         let path = hca.as_ref().map_or_else(|| transport.clone(), |hca| format!("{transport}, {hca} HCA"));
