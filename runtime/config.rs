@@ -8,7 +8,7 @@ use std::fmt;
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use oxshmem_hca::topology::{Card, DeviceChoice};
+use oxshmem_hca::topology::{Card, DeviceChoice, MAX_CARDS};
 
 use crate::bootstrap::{JobId, Rendezvous, UniqueId};
 use crate::team::Collectives;
@@ -253,6 +253,16 @@ pub enum Choice {
     Given(u32),
 }
 
+impl Choice {
+    /// The number, if it is given.
+    pub fn given(self) -> Option<u32> {
+        match self {
+            Self::Auto => None,
+            Self::Given(number) => Some(number),
+        }
+    }
+}
+
 impl From<u32> for Choice {
     fn from(number: u32) -> Self {
         Self::Given(number)
@@ -328,9 +338,12 @@ impl Value for LogFilter {
     }
 }
 
+// The form says how many.
+const _: () = assert!(MAX_CARDS == 4);
+
 impl Value for DeviceChoice {
     const FORM: &'static str = "a list like `mlx5_0,mlx5_3/2` (device, or device and port), one of devices to leave out like `^mlx5_1`, or a mapping like \
-        `0=mlx5_0,0000:1b:00.0=mlx5_1/1`";
+        `0=mlx5_0,0000:1b:00.0=mlx5_1/1+mlx5_2` with up to 4 devices for each";
     fn parse(text: &str) -> Option<Self> {
         text.parse().ok()
     }
@@ -697,8 +710,10 @@ variables! {
     "OXSHMEM_DEVICE" copy device: Device = Device::Auto, Limits::None;
     /// What executes work requests: `mlx5` a ConnectX, `soft` the software HCA, `auto` the card if there is a usable one; `verbs` any RDMA device through the kernel's verbs, posted to by the CPU proxy; `null` completes them and moves nothing, which measures posting alone.
     "OXSHMEM_HCA" borrow hca: Hca = Hca::Auto, Limits::None;
-    /// Which RDMA devices `mlx5` and `verbs` may use, where `OXSHMEM_HCA` does not name one: those of the list, or all but those after `^`; or exactly which device each PE uses, by the PE's number on its node or by the PCI address of its GPU. Without a mapping a PE uses the device nearest to its GPU or its CPUs, PEs being spread over those that are equally near.
+    /// Which RDMA devices `mlx5` and `verbs` may use, where `OXSHMEM_HCA` does not name one: those of the list, or all but those after `^`; or exactly which device each PE uses, by the PE's number on its node or by the PCI address of its GPU, with `mlx5` also several joined by `+`. Without a mapping a PE uses the device nearest to its GPU or its CPUs, PEs being spread over those that are equally near, and with `mlx5` maybe more (`OXSHMEM_HCA_DEVICES_PER_PE`).
     "OXSHMEM_HCA_DEVICES" borrow hca_devices: DeviceChoice = DeviceChoice::Any, Limits::None;
+    /// How many RDMA devices a PE drives with `mlx5`; its QPs are spread over them. `auto`: all that are equally near to its GPU below one PCIe switch and nobody else's; a number: so many, the nearest first. All PEs use as many as the PE with the fewest has, and never more than `OXSHMEM_QPS_PER_PEER`.
+    "OXSHMEM_HCA_DEVICES_PER_PE" copy hca_devices_per_pe: Choice = Choice::Auto, Limits::Range(1, MAX_CARDS as u64);
     /// How peers are reached: `auto` decides per peer; `p2p` is load/store only, and a peer that cannot be reached so is an error; `ibgda` and `ibrc` use the network for every PE but oneself.
     "OXSHMEM_TRANSPORT" copy transport: Transport = Transport::Auto, Limits::None;
     /// Never use load/store to another PE, even where it is possible.
@@ -856,18 +871,7 @@ impl Config {
                 rule: "a chunk is at most the whole heap",
             });
         }
-        let unused = match self.hca() {
-            Hca::Soft | Hca::Null => Some("the software HCA has no devices to choose from"),
-            Hca::Mlx5 { card: Some(_) } | Hca::Verbs { card: Some(_) } => Some("name the device in one of them"),
-            Hca::Auto | Hca::Mlx5 { card: None } | Hca::Verbs { card: None } => None,
-        };
-        if let Some(rule) = unused.filter(|_| *self.hca_devices() != DeviceChoice::Any) {
-            return Err(ConfigError::Contradiction {
-                first: format!("OXSHMEM_HCA={}", self.hca()),
-                second: format!("OXSHMEM_HCA_DEVICES={}", self.hca_devices()),
-                rule,
-            });
-        }
+        self.check_cards()?;
         let faulty = !self.soft_faults().is_empty();
         if let Hca::Mlx5 { .. } | Hca::Verbs { .. } = self.hca()
             && (faulty || self.soft_trace())
@@ -908,6 +912,64 @@ impl Config {
                 second: format!("OXSHMEM_NPES={npes}"),
                 rule: "ranks count from 0 and stay below the number of PEs",
             });
+        }
+        Ok(())
+    }
+
+    /// What is said of RDMA devices has to fit together.
+    fn check_cards(&self) -> Result<(), ConfigError> {
+        let unused = match self.hca() {
+            Hca::Soft | Hca::Null => Some("the software HCA has no devices to choose from"),
+            Hca::Mlx5 { card: Some(_) } | Hca::Verbs { card: Some(_) } => Some("name the device in one of them"),
+            Hca::Auto | Hca::Mlx5 { card: None } | Hca::Verbs { card: None } => None,
+        };
+        let hca = || format!("OXSHMEM_HCA={}", self.hca());
+        let devices = || format!("OXSHMEM_HCA_DEVICES={}", self.hca_devices());
+        if let Some(rule) = unused.filter(|_| *self.hca_devices() != DeviceChoice::Any) {
+            return Err(ConfigError::Contradiction { first: hca(), second: devices(), rule });
+        }
+        let qps = || format!("OXSHMEM_QPS_PER_PEER={}", self.qps_per_peer());
+        let mapped = match self.hca_devices() {
+            DeviceChoice::Mapping(items) => items.iter().map(|(_, cards)| cards.len() as u64).max(),
+            DeviceChoice::Any | DeviceChoice::Only(_) | DeviceChoice::Except(_) => None,
+        };
+        if let Some(most) = mapped.filter(|most| *most > 1) {
+            if matches!(self.hca(), Hca::Verbs { .. }) {
+                let rule = "verbs drive one device per PE; name one for each, or use OXSHMEM_HCA=mlx5";
+                return Err(ConfigError::Contradiction { first: devices(), second: hca(), rule });
+            }
+            if most > u64::from(self.qps_per_peer()) {
+                let rule = "each device needs a QP to each peer; name fewer for each PE, or raise OXSHMEM_QPS_PER_PEER";
+                return Err(ConfigError::Contradiction { first: devices(), second: qps(), rule });
+            }
+        }
+        let Choice::Given(count) = self.hca_devices_per_pe() else { return Ok(()) };
+        let contradicts = |second: String, rule| {
+            let first = format!("OXSHMEM_HCA_DEVICES_PER_PE={count}");
+            Err(ConfigError::Contradiction { first, second, rule })
+        };
+        if mapped.is_some() {
+            return contradicts(devices(), "the mapping says how many devices each PE drives; unset one of them");
+        }
+        if count == 1 {
+            return Ok(());
+        }
+        match self.hca() {
+            Hca::Soft | Hca::Null => {
+                return contradicts(hca(), "a PE drives one software HCA; unset it, or use OXSHMEM_HCA=mlx5");
+            }
+            Hca::Verbs { .. } => {
+                return contradicts(hca(), "verbs drive one device per PE; unset it, or use OXSHMEM_HCA=mlx5");
+            }
+            Hca::Mlx5 { card: Some(_) } => {
+                let rule = "a device that is named is the only one; unset it, or name several in OXSHMEM_HCA_DEVICES";
+                return contradicts(hca(), rule);
+            }
+            Hca::Auto | Hca::Mlx5 { card: None } => {}
+        }
+        if count > self.qps_per_peer() {
+            let rule = "each device needs a QP to each peer; lower it, or raise OXSHMEM_QPS_PER_PEER";
+            return contradicts(qps(), rule);
         }
         Ok(())
     }
@@ -1078,6 +1140,8 @@ mod tests {
             ("OXSHMEM_HCA", "mlx5_0", "`mlx5:DEVICE`"),
             ("OXSHMEM_HCA_DEVICES", "mlx5_0,", "`mlx5_0,mlx5_3/2`"),
             ("OXSHMEM_HCA_DEVICES", "0=mlx5_0,0=mlx5_1", "a mapping like"),
+            ("OXSHMEM_HCA_DEVICES", "0=a+b+c+d+e", "up to 4 devices for each"),
+            ("OXSHMEM_HCA_DEVICES_PER_PE", "all", "`auto` or an integer, 1 to 4"),
             ("OXSHMEM_HCA", "verbs:mlx5_0/0", "`verbs:DEVICE/PORT`"),
             ("OXSHMEM_HCA", "verbs:mlx5_0/1/2", "`verbs:DEVICE/PORT`"),
             ("OXSHMEM_HCA", "verbs:../mlx5_0", "`verbs:DEVICE/PORT`"),
@@ -1125,6 +1189,8 @@ mod tests {
             ("OXSHMEM_QP_DEPTH", "65536"),
             ("OXSHMEM_QP_DEPTH", "1000"),
             ("OXSHMEM_QPS_PER_PEER", "0"),
+            ("OXSHMEM_HCA_DEVICES_PER_PE", "0"),
+            ("OXSHMEM_HCA_DEVICES_PER_PE", "5"),
             ("OXSHMEM_HEAP_CHUNK", "512K"),
             ("OXSHMEM_HEAP_CHUNK", "3M"),
             ("OXSHMEM_CPU_WORKERS", "65"),
@@ -1172,6 +1238,21 @@ mod tests {
         for (vars, words) in [
             ([("OXSHMEM_HCA", "mlx5:mlx5_0"), ("OXSHMEM_HCA_DEVICES", "mlx5_1")], "name the device in one of them"),
             ([("OXSHMEM_HCA", "soft"), ("OXSHMEM_HCA_DEVICES", "^mlx5_1")], "the software HCA has no devices"),
+            ([("OXSHMEM_HCA", "verbs"), ("OXSHMEM_HCA_DEVICES", "0=a,1=a+b")], "verbs drive one device per PE"),
+            ([("OXSHMEM_HCA_DEVICES", "0=a+b"), ("OXSHMEM_QPS_PER_PEER", "1")], "or raise OXSHMEM_QPS_PER_PEER"),
+            (
+                [("OXSHMEM_HCA_DEVICES_PER_PE", "1"), ("OXSHMEM_HCA_DEVICES", "0=a")],
+                "the mapping says how many devices",
+            ),
+            (
+                [("OXSHMEM_HCA_DEVICES_PER_PE", "2"), ("OXSHMEM_HCA", "mlx5:a")],
+                "or name several in OXSHMEM_HCA_DEVICES",
+            ),
+            ([("OXSHMEM_HCA_DEVICES_PER_PE", "2"), ("OXSHMEM_HCA", "verbs")], "verbs drive one device per PE"),
+            ([("OXSHMEM_HCA_DEVICES_PER_PE", "2"), ("OXSHMEM_HCA", "verbs:a")], "verbs drive one device per PE"),
+            ([("OXSHMEM_HCA_DEVICES_PER_PE", "2"), ("OXSHMEM_HCA", "soft")], "a PE drives one software HCA"),
+            ([("OXSHMEM_HCA_DEVICES_PER_PE", "2"), ("OXSHMEM_HCA", "null")], "a PE drives one software HCA"),
+            ([("OXSHMEM_HCA_DEVICES_PER_PE", "4"), ("OXSHMEM_QPS_PER_PEER", "3")], "or raise OXSHMEM_QPS_PER_PEER"),
         ] {
             let error = Config::from_vars(vars).unwrap_err();
             assert!(matches!(error, ConfigError::Contradiction { .. }), "{error}");
@@ -1181,6 +1262,18 @@ mod tests {
         let mapped = Config::from_vars([("OXSHMEM_HCA", "mlx5"), ("OXSHMEM_HCA_DEVICES", "0=mlx5_0")]).unwrap();
         assert_eq!(mapped.hca_devices().to_string(), "0=mlx5_0");
         assert_eq!(mapped.hca(), &Hca::Mlx5 { card: None });
+        for vars in [
+            vec![("OXSHMEM_HCA", "mlx5"), ("OXSHMEM_HCA_DEVICES", "0=mlx5_0+mlx5_1,1=mlx5_2/1+mlx5_2/2")],
+            vec![("OXSHMEM_HCA_DEVICES_PER_PE", "4"), ("OXSHMEM_HCA_DEVICES", "a,b,c,d")],
+            vec![("OXSHMEM_HCA_DEVICES_PER_PE", "1"), ("OXSHMEM_HCA", "verbs:a")],
+            vec![("OXSHMEM_HCA_DEVICES_PER_PE", "1"), ("OXSHMEM_HCA", "soft"), ("OXSHMEM_QPS_PER_PEER", "1")],
+            vec![("OXSHMEM_HCA_DEVICES_PER_PE", "auto"), ("OXSHMEM_HCA", "null"), ("OXSHMEM_QPS_PER_PEER", "1")],
+        ] {
+            let config = Config::from_vars(vars.iter().copied());
+            assert!(config.is_ok(), "{vars:?}: {config:?}");
+        }
+        assert_eq!(Config::default().hca_devices_per_pe(), Choice::Auto);
+        assert_eq!(one("OXSHMEM_HCA_DEVICES_PER_PE", "2").unwrap().hca_devices_per_pe().given(), Some(2));
     }
 
     #[test]

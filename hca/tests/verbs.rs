@@ -103,8 +103,8 @@ fn ports() -> Option<[Port; 2]> {
         Ok(_) => {
             let topology = Topology::of_this_machine().unwrap();
             let chosen =
-                topology.assign(Family::Verbs, &DeviceChoice::Any, &[Place::Anywhere, Place::Anywhere]).unwrap();
-            Some([0, 1].map(|i: usize| open(&chosen[i].device.name, chosen[i].port.number)))
+                topology.assign(Family::Verbs, &DeviceChoice::Any, None, &[Place::Anywhere, Place::Anywhere]).unwrap();
+            Some([0, 1].map(|pe: usize| open(&chosen[pe][0].device.name, chosen[pe][0].port.number)))
         }
     }
 }

@@ -1,15 +1,15 @@
-//! GPUs and RDMA cards, and which card falls to which GPU.
+//! GPUs and RDMA cards, and which cards fall to which GPU.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use oxshmem::Config;
-use oxshmem::config::Hca;
 use oxshmem_hca::provider::LinkLayer;
-use oxshmem_hca::topology::{Family, Place, Topology};
+use oxshmem_hca::topology::{Card, Distance, Place, Topology, TopologyError};
 use serde::Serialize;
 
 use crate::doctor::{CudaFact, Facts, Gpu, Guarded, Root, gid_table};
+use crate::shares::shares;
 
 /// What the machine has.
 #[derive(Debug, Serialize)]
@@ -29,9 +29,17 @@ struct GpuEntry {
     #[serde(flatten)]
     gpu: Gpu,
     node: Option<u32>,
-    /// The card that falls to it, if all GPUs have one PE each.
-    card: Option<String>,
-    distance: Option<String>,
+    /// The cards that fall to it, if all GPUs have one PE each.
+    cards: Vec<ShareEntry>,
+    /// Why none does, where other GPUs have some.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    no_card: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct ShareEntry {
+    card: String,
+    distance: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -72,23 +80,26 @@ impl Devices {
             .filter_map(|fact| if let CudaFact::Gpu(gpu) = fact { Some(gpu.clone()) } else { None })
             .collect();
         let no_gpu = found.is_empty().then(|| no_gpu(&facts));
-        let places: Vec<Place> = found.iter().map(|gpu| Place::Pci(gpu.pci.clone())).collect();
-        let family = if matches!(config.hca(), Hca::Verbs { .. }) { Family::Verbs } else { Family::Mlx5 };
-        let assigned = topology.as_ref().ok().map(|topology| topology.assign(family, config.hca_devices(), &places));
-        let no_card = match &assigned {
-            Some(Err(error)) if topology.as_ref().is_ok_and(|topology| !topology.devices().is_empty()) => {
-                Some(error.to_string())
-            }
-            _ => None,
+        let places: Vec<Place> = match found.as_slice() {
+            [] => vec![Place::of_this_thread()],
+            gpus => gpus.iter().map(|gpu| Place::Pci(gpu.pci.clone())).collect(),
         };
-        let assigned = assigned.and_then(Result::ok).unwrap_or_default();
+        let known = topology.as_ref().ok().filter(|topology| !topology.devices().is_empty());
+        let shared = known.map(|topology| shares(topology, config, &places)).unwrap_or_default();
+        let nobody = shared.iter().all(Result::is_err);
+        let error = |share: Option<&Result<Vec<Card>, TopologyError>>| Some(share?.as_ref().err()?.to_string());
+        let no_card = error(shared.first().filter(|_| nobody));
         let gpus = found.into_iter().enumerate().map(|(index, gpu)| {
             let node = root.text(&format!("/sys/bus/pci/devices/{}/numa_node", gpu.pci));
-            let card = assigned.get(index);
+            let entry = |card: &Card| {
+                let distance =
+                    known.zip(places.get(index)).map(|(known, place)| known.distance_to(place, &card.device));
+                ShareEntry { card: card.to_string(), distance: distance.unwrap_or(Distance::Unknown).to_string() }
+            };
             GpuEntry {
                 node: node.ok().and_then(|text| text.parse().ok()),
-                card: card.map(|it| format!("{}/{}", it.device.name, it.port.number)),
-                distance: card.map(|it| it.distance.to_string()),
+                cards: shared.get(index).into_iter().flatten().flatten().map(entry).collect(),
+                no_card: error(shared.get(index).filter(|_| !nobody)),
                 gpu,
             }
         });
@@ -115,11 +126,10 @@ impl Devices {
         if let Some(reason) = &self.no_gpu {
             let _ = writeln!(text, "  none: {reason}");
         }
-        for GpuEntry { gpu, node: at, card, distance } in &self.gpus {
-            let card = match (card, distance) {
-                (Some(card), Some(distance)) => format!("; card {card}, {distance}"),
-                _ => String::new(),
-            };
+        for GpuEntry { gpu, node: at, cards, no_card } in &self.gpus {
+            let card = |ShareEntry { card, distance }: &ShareEntry| format!("; card {card}, {distance}");
+            let none = no_card.as_ref().map(|reason| format!("; no card: {reason}"));
+            let card: String = cards.iter().map(card).chain(none).collect();
             let gib = gpu.memory >> 30;
             let _ = writeln!(
                 text,

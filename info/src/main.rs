@@ -4,6 +4,7 @@ mod about;
 mod devices;
 mod doctor;
 mod paths;
+mod shares;
 
 use std::io::Write as _;
 use std::process::ExitCode;

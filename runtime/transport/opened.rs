@@ -193,7 +193,8 @@ fn card(config: &Config, bootstrap: &Bootstrap, device: &dyn Device) -> Result<O
     let chosen = selection::choose(config, bootstrap, device);
     // What is missing altogether says more than that nothing could be chosen.
     mlx5::check_libraries()?;
-    let Chosen { card: chosen, distance } = chosen?;
+    // several:
+    let Chosen { card: chosen, distance } = chosen?.swap_remove(0);
     let gid_index = match config.ib_gid_index() {
         Choice::Auto => None,
         Choice::Given(index) => Some(index),

@@ -1,6 +1,6 @@
-//! Which RDMA device a PE uses: the one that the configuration names, or one near its GPU or CPUs.
+//! Which RDMA devices a PE uses: those that the configuration names, or some near its GPU or CPUs.
 
-use oxshmem_hca::topology::{Card, Distance, Family, Place, Topology, TopologyError};
+use oxshmem_hca::topology::{Assignment, Card, Distance, Family, Place, Topology, TopologyError};
 
 use crate::Result;
 use crate::bootstrap::Bootstrap;
@@ -13,7 +13,7 @@ impl From<TopologyError> for crate::Error {
     }
 }
 
-/// The device of a PE, and how far it is from where the PE works.
+/// A device of a PE, and how far it is from where the PE works.
 #[derive(Debug)]
 pub(super) struct Chosen {
     pub card: Card,
@@ -21,17 +21,20 @@ pub(super) struct Chosen {
 }
 
 impl Chosen {
-    /// A device that is named, whether or not it is there.
-    fn named(card: &Card, place: &Place) -> Self {
+    /// Devices that are named, whether or not they are there.
+    fn named(cards: &[Card], place: &Place) -> Vec<Self> {
         let topology = Topology::of_this_machine().ok();
-        let distance = topology.map_or(Distance::Unknown, |topology| topology.distance_to(place, &card.device));
-        Self { card: card.clone(), distance }
+        let far = |card: &Card| {
+            topology.as_ref().map_or(Distance::Unknown, |topology| topology.distance_to(place, &card.device))
+        };
+        cards.iter().map(|card| Self { card: card.clone(), distance: far(card) }).collect()
     }
 }
 
-/// The device and port of this PE. Where the configuration does not name them, the PEs of the node tell each other where they work, and share out
-/// the devices; all of them come to the same answer. Collective.
-pub(super) fn choose(config: &Config, bootstrap: &Bootstrap, device: &dyn Device) -> Result<Chosen> {
+/// The devices and ports of this PE: at least one, in the order of their names, or in that of a mapping; with `OXSHMEM_HCA=verbs` one. Where the
+/// configuration does not name them, the PEs of the node tell each other where they work, and share out the devices; all of them come to the same
+/// answer. Collective.
+pub(super) fn choose(config: &Config, bootstrap: &Bootstrap, device: &dyn Device) -> Result<Vec<Chosen>> {
     let place = device.gpu().map_or_else(Place::of_this_thread, |gpu| Place::Pci(gpu.pci));
     // Also by PEs that need no answer: PEs may be configured differently.
     let places = bootstrap.allgather("places of PEs", place.to_string().as_bytes())?;
@@ -39,10 +42,10 @@ pub(super) fn choose(config: &Config, bootstrap: &Bootstrap, device: &dyn Device
     let index = node.iter().position(|pe| *pe == bootstrap.rank()).unwrap_or_default();
 
     if let Some(card) = named(config.hca()) {
-        return Ok(Chosen::named(card, &place));
+        return Ok(Chosen::named(std::slice::from_ref(card), &place));
     }
-    if let Some(card) = config.hca_devices().exact(index, &place)? {
-        return Ok(Chosen::named(card, &place));
+    if let Some(cards) = config.hca_devices().exact(index, &place)? {
+        return Ok(Chosen::named(cards, &place));
     }
     let places: Vec<Place> = node
         .iter()
@@ -53,18 +56,20 @@ pub(super) fn choose(config: &Config, bootstrap: &Bootstrap, device: &dyn Device
         .collect();
     let topology =
         Topology::of_this_machine().map_err(|error| TopologyError::Unreadable { reason: error.to_string() })?;
-    let chosen = topology.assign(family(config.hca()), config.hca_devices(), &places)?;
+    let per_pe = config.hca_devices_per_pe().given();
+    let chosen = topology.assign(family(config.hca()), config.hca_devices(), per_pe, &places)?;
     let mine = chosen.get(index).ok_or(TopologyError::NoDevice)?;
-    let distance = mine.distance;
-    tracing::info!(pe = bootstrap.rank(), device = mine.device.name, port = mine.port.number, %place, %distance, "RDMA device");
-    if let (Distance::System, Some(consequence)) = (distance, distance.consequence()) {
-        tracing::warn!(
-            "PE {} ({place}) uses {}, which is {distance}: {consequence}",
-            bootstrap.rank(),
-            mine.device.name
-        );
+    for Assignment { device, port, distance } in mine {
+        tracing::info!(pe = bootstrap.rank(), device = device.name, port = port.number, %place, %distance, "RDMA device");
+        if let (Distance::System, Some(consequence)) = (distance, distance.consequence()) {
+            tracing::warn!(
+                "PE {} ({place}) uses {}, which is {distance}: {consequence}",
+                bootstrap.rank(),
+                device.name
+            );
+        }
     }
-    Ok(Chosen { card: Card { device: mine.device.name.clone(), port: Some(mine.port.number) }, distance })
+    Ok(mine.iter().map(|it| Chosen { card: it.card(), distance: it.distance }).collect())
 }
 
 /// The device that `OXSHMEM_HCA` itself names.

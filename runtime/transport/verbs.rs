@@ -102,7 +102,8 @@ impl VerbsFabric {
 
 /// Opens the port that the configuration names, or the one that falls to this PE, and says how far it is. Collective.
 fn open_port(config: &Config, bootstrap: &Bootstrap, device: &dyn Device) -> Result<(Port, Distance)> {
-    let Chosen { card, distance } = selection::choose(config, bootstrap, device)?;
+    // Verbs drive one device per PE, and so there is one.
+    let Chosen { card, distance } = selection::choose(config, bootstrap, device)?.swap_remove(0);
     let gid_index = match config.ib_gid_index() {
         Choice::Auto => None,
         Choice::Given(index) => Some(index),

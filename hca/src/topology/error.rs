@@ -64,6 +64,19 @@ pub enum TopologyError {
         /// Names of the devices.
         present: String,
     },
+    /// Fewer devices than each PE is to drive.
+    #[error(
+        "OXSHMEM_HCA_DEVICES_PER_PE={wanted}, but {count} RDMA device{plural} of this machine can be used ({present}); lower it to {count}, or see \
+         with oxshmem-info what keeps others from use", plural = if *count == 1 { "" } else { "s" }
+    )]
+    TooFewDevices {
+        /// The variable's value.
+        wanted: u32,
+        /// How many there are.
+        count: usize,
+        /// Their names.
+        present: String,
+    },
     /// The mapping does not say what a PE uses.
     #[error("OXSHMEM_HCA_DEVICES={list} gives no device to PE {index} of the node ({place}); add {index}=DEVICE")]
     Unmapped {

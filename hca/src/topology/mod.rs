@@ -1,4 +1,4 @@
-//! Which RDMA device is near which GPU or CPU, read from sysfs, and which PE of a node uses which.
+//! Which RDMA device is near which GPU or CPU, read from sysfs, and which of them each PE of a node uses.
 
 mod error;
 mod selection;
@@ -14,7 +14,7 @@ use std::str::FromStr;
 
 use crate::provider::LinkLayer;
 pub use error::TopologyError;
-pub use selection::{Assignment, Card, DeviceChoice, Family, Who};
+pub use selection::{Assignment, Card, DeviceChoice, Family, MAX_CARDS, Who};
 
 /// Where sysfs is mounted.
 const SYSFS: &str = "/sys";

@@ -3,8 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{DeviceEntry, Distance, Place, PortEntry, Topology, TopologyError};
+use super::{DeviceEntry, Distance, Place, PortEntry, Topology, TopologyError, natural};
 use crate::provider::LinkLayer;
+
+/// The most cards that one PE drives.
+pub const MAX_CARDS: usize = 4;
 
 /// A device by name, and maybe a port of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,18 +92,20 @@ pub enum DeviceChoice {
     Only(Vec<Card>),
     /// All but these.
     Except(Vec<String>),
-    /// Exactly as it says; topology decides nothing.
-    Mapping(Vec<(Who, Card)>),
+    /// Exactly as it says, for each one to [`MAX_CARDS`] cards; topology decides nothing.
+    Mapping(Vec<(Who, Vec<Card>)>),
 }
 
 impl fmt::Display for DeviceChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let joined = |cards: &[Card], by| cards.iter().map(Card::to_string).collect::<Vec<_>>().join(by);
         let text = match self {
             Self::Any => String::new(),
-            Self::Only(cards) => cards.iter().map(Card::to_string).collect::<Vec<_>>().join(","),
+            Self::Only(cards) => joined(cards, ","),
             Self::Except(names) => format!("^{}", names.join(",")),
             Self::Mapping(items) => {
-                items.iter().map(|(who, card)| format!("{who}={card}")).collect::<Vec<_>>().join(",")
+                let item = |(who, cards): &(Who, Vec<Card>)| format!("{who}={}", joined(cards, "+"));
+                items.iter().map(item).collect::<Vec<_>>().join(",")
             }
         };
         f.write_str(&text)
@@ -122,8 +127,8 @@ impl FromStr for DeviceChoice {
         }
         if text.contains('=') {
             let item = |item: &str| {
-                let (who, card) = item.split_once('=').ok_or(())?;
-                Ok((who.parse::<Who>()?, card.parse::<Card>()?))
+                let (who, cards) = item.split_once('=').ok_or(())?;
+                Ok((who.parse::<Who>()?, several(cards)?))
             };
             let items = text.split(',').map(item).collect::<Result<Vec<_>, ()>>()?;
             let twice = items.iter().enumerate().any(|(i, (who, _))| items[..i].iter().any(|(other, _)| other == who));
@@ -133,12 +138,21 @@ impl FromStr for DeviceChoice {
     }
 }
 
+/// Reads cards that `+` joins, as many as a PE can drive.
+fn several(text: &str) -> Result<Vec<Card>, ()> {
+    let cards = text.split('+').map(Card::from_str).collect::<Result<Vec<_>, ()>>()?;
+    // Without a port it may be any.
+    let same = |a: &Card, b: &Card| a.device == b.device && (a.port == b.port || a.port.is_none() || b.port.is_none());
+    let twice = cards.iter().enumerate().any(|(i, card)| cards[..i].iter().any(|other| same(card, other)));
+    if twice || cards.len() > MAX_CARDS { Err(()) } else { Ok(cards) }
+}
+
 impl DeviceChoice {
-    /// The device of a PE, where it is said exactly: `index` is the PE's number on its node.
+    /// The devices of a PE, where they are said exactly, in the order in which they are named: `index` is the PE's number on its node.
     ///
     /// # Errors
     /// There is a mapping, and it says nothing of this PE.
-    pub fn exact(&self, index: usize, place: &Place) -> Result<Option<&Card>, TopologyError> {
+    pub fn exact(&self, index: usize, place: &Place) -> Result<Option<&[Card]>, TopologyError> {
         let Self::Mapping(items) = self else { return Ok(None) };
         let is_for = |who: &Who| match (who, place) {
             (Who::Pe(number), _) => *number == index,
@@ -151,7 +165,7 @@ impl DeviceChoice {
             .find(|(who, _)| matches!(who, Who::Pe(_)) && is_for(who))
             .or_else(|| items.iter().find(|(who, _)| is_for(who)));
         match found {
-            Some((_, card)) => Ok(Some(card)),
+            Some((_, cards)) => Ok(Some(cards)),
             None => Err(TopologyError::Unmapped { list: self.to_string(), index, place: place.to_string() }),
         }
     }
@@ -166,7 +180,7 @@ pub enum Family {
     Mlx5,
 }
 
-/// The device and port of a PE.
+/// A device and port of a PE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Assignment<'a> {
     /// The device.
@@ -177,22 +191,51 @@ pub struct Assignment<'a> {
     pub distance: Distance,
 }
 
+impl Assignment<'_> {
+    /// Device and port by name and number.
+    #[must_use]
+    pub fn card(&self) -> Card {
+        Card { device: self.device.name.clone(), port: Some(self.port.number) }
+    }
+}
+
 impl Topology {
-    /// Which device and port each PE of a node uses: one of those nearest to its place, and of these the one that fewest PEs have got. PEs whose
-    /// nearest device is nearer choose first, those with lower numbers before others. Where there are ports on InfiniBand and on Ethernet,
-    /// those on InfiniBand are used, since the PEs of a job must meet on one network. Every PE that sees the same devices gets the same answer.
+    /// Which devices and ports each PE of a node uses: at least one, in the order of the devices' names.
+    ///
+    /// The first that a PE gets is one of those nearest to its place, and of these the one that fewest PEs have got. PEs whose nearest device is
+    /// nearer choose first, those with lower numbers before others. Where there are ports on InfiniBand and on Ethernet, those on InfiniBand are
+    /// used, since the PEs of a job must meet on one network. Every PE that sees the same devices gets the same answer.
+    ///
+    /// Further ones are given in rounds, in which PEs choose in the same order. With `per_pe` (1 to [`MAX_CARDS`]) each PE gets so many, by the
+    /// rule of the first, none twice. Without it a PE gets a further one only if that is exactly as near as its first, below the same root port of
+    /// the CPU ([`Distance::Bridges`], so a GPU's), and no PE has got it; at most [`MAX_CARDS`] in all. Verbs ([`Family::Verbs`]) drive one device
+    /// per PE: there it is always one.
     ///
     /// A mapping ([`DeviceChoice::exact`]) is not for this function, and counts as no restriction.
     ///
     /// # Errors
-    /// No device can be used.
+    /// No device can be used, or fewer than `per_pe`.
     pub fn assign(
         &self,
         family: Family,
         choice: &DeviceChoice,
+        per_pe: Option<u32>,
         places: &[Place],
-    ) -> Result<Vec<Assignment<'_>>, TopologyError> {
+    ) -> Result<Vec<Vec<Assignment<'_>>>, TopologyError> {
         let candidates = self.candidates(family, choice)?;
+        let rounds = match (family, per_pe) {
+            (Family::Verbs, _) => 1,
+            (Family::Mlx5, None) => MAX_CARDS,
+            (Family::Mlx5, Some(wanted)) => {
+                let rounds = wanted as usize;
+                if candidates.len() < rounds {
+                    let present: Vec<_> = candidates.iter().map(|(device, _)| device.name.as_str()).collect();
+                    let (count, present) = (present.len(), present.join(", "));
+                    return Err(TopologyError::TooFewDevices { wanted, count, present });
+                }
+                rounds
+            }
+        };
         let far = |place: &Place| -> Vec<Distance> {
             candidates.iter().map(|(device, _)| self.distance(place, device)).collect()
         };
@@ -200,22 +243,43 @@ impl Topology {
         let mut order: Vec<usize> = (0..places.len()).collect();
         order.sort_by_key(|pe| distances[*pe].iter().min());
         let mut users = vec![0u32; candidates.len()];
-        let mut chosen = vec![0; places.len()];
-        for pe in order {
-            // Of equals the first.
-            let nearest = (0..candidates.len()).min_by_key(|i| (distances[pe][*i], users[*i])).unwrap_or(0);
-            users[nearest] += 1;
-            chosen[pe] = nearest;
+        let mut chosen: Vec<Vec<usize>> = vec![Vec::new(); places.len()];
+        for _ in 0..rounds {
+            for &pe in &order {
+                let far = &distances[pe];
+                let mut others = (0..candidates.len()).filter(|at| !chosen[pe].contains(at));
+                // Of equals the first.
+                let next = match chosen[pe].first() {
+                    Some(&first) if per_pe.is_none() => others
+                        .find(|&at| users[at] == 0 && far[at] == far[first] && matches!(far[at], Distance::Bridges(_))),
+                    _ => others.min_by_key(|&at| (far[at], users[at])),
+                };
+                if let Some(at) = next {
+                    users[at] += 1;
+                    chosen[pe].push(at);
+                }
+            }
         }
-        let assignment = |(pe, at): (usize, usize)| {
-            let (device, port) = candidates[at];
-            Assignment { device, port, distance: distances[pe][at] }
+        let assignments = |(pe, chosen): (usize, Vec<usize>)| {
+            let assignment = |at: usize| {
+                let (device, port) = candidates[at];
+                Assignment { device, port, distance: distances[pe][at] }
+            };
+            let mut assignments: Vec<_> = chosen.into_iter().map(assignment).collect();
+            // A list may name devices in any order.
+            assignments.sort_by(|a, b| {
+                natural(&a.device.name, &b.device.name).then_with(|| a.port.number.cmp(&b.port.number))
+            });
+            assignments
         };
-        Ok(chosen.into_iter().enumerate().map(assignment).collect())
+        Ok(chosen.into_iter().enumerate().map(assignments).collect())
     }
 
-    /// The devices and ports among which PEs may choose, at least one.
-    fn candidates(
+    /// The devices and ports among which PEs may choose: at least one, none twice; of a list in its order, otherwise in the order of names.
+    ///
+    /// # Errors
+    /// No device can be used.
+    pub fn candidates(
         &self,
         family: Family,
         choice: &DeviceChoice,
@@ -277,6 +341,8 @@ impl Topology {
                 }
             };
             match (&device.fault, port) {
+                // A list may name one twice.
+                (None, Some(port)) if usable.contains(&(device, port)) => {}
                 (None, Some(port)) => usable.push((device, port)),
                 (fault, _) => {
                     let fault = fault.as_deref().unwrap_or("no port is active");
@@ -297,6 +363,8 @@ impl Topology {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::super::tree::Tree;
     use super::*;
 
@@ -304,29 +372,58 @@ mod tests {
         addresses.iter().map(|address| Place::Pci((*address).to_owned())).collect()
     }
 
-    fn names(topology: &Topology, places: &[Place]) -> Vec<String> {
-        topology
-            .assign(Family::Verbs, &DeviceChoice::Any, places)
-            .unwrap()
-            .iter()
-            .map(|it| it.device.name.clone())
-            .collect()
+    /// Where each PE has one.
+    fn single<'a>(
+        assigned: Result<Vec<Vec<Assignment<'a>>>, TopologyError>,
+    ) -> Result<Vec<Assignment<'a>>, TopologyError> {
+        let assigned = assigned?;
+        assert!(assigned.iter().all(|of_one| of_one.len() == 1), "{assigned:?}");
+        Ok(assigned.concat())
     }
+
+    fn names(topology: &Topology, places: &[Place]) -> Vec<String> {
+        let assigned = topology.assign(Family::Verbs, &DeviceChoice::Any, None, places);
+        single(assigned).unwrap().iter().map(|it| it.device.name.clone()).collect()
+    }
+
+    /// Each PE's devices with mlx5, joined by `+`.
+    fn several(topology: &Topology, list: &str, per_pe: Option<u32>, places: &[Place]) -> Vec<String> {
+        let assigned = topology.assign(Family::Mlx5, &list.parse().unwrap(), per_pe, places).unwrap();
+        let joined = |of_one: &Vec<Assignment<'_>>| {
+            of_one.iter().map(|it| it.device.name.as_str()).collect::<Vec<_>>().join("+")
+        };
+        assigned.iter().map(joined).collect()
+    }
+
+    /// GPUs of the DGX A100, two at each switch.
+    const DGX_A100: [&str; 8] = [
+        "0000:07:00.0",
+        "0000:0f:00.0",
+        "0000:47:00.0",
+        "0000:4e:00.0",
+        "0000:87:00.0",
+        "0000:90:00.0",
+        "0000:b7:00.0",
+        "0000:bd:00.0",
+    ];
+
+    /// GPUs of the DGX H100, one at each switch.
+    const DGX_H100: [&str; 8] = [
+        "0000:1b:00.0",
+        "0000:43:00.0",
+        "0000:52:00.0",
+        "0000:61:00.0",
+        "0000:9d:00.0",
+        "0000:c3:00.0",
+        "0000:d1:00.0",
+        "0000:df:00.0",
+    ];
 
     #[test]
     fn each_gpu_of_a_dgx_h100_gets_the_card_at_its_switch() {
         let tree = Tree::new("dgx-h100", include_str!("fixtures/dgx-h100.txt"));
         let topology = tree.topology();
-        let places = gpus(&[
-            "0000:1b:00.0",
-            "0000:43:00.0",
-            "0000:52:00.0",
-            "0000:61:00.0",
-            "0000:9d:00.0",
-            "0000:c3:00.0",
-            "0000:d1:00.0",
-            "0000:df:00.0",
-        ]);
+        let places = gpus(&DGX_H100);
         // mlx5_1, mlx5_2, mlx5_7 and mlx5_8 are for storage: elsewhere, and on Ethernet.
         let expected = ["mlx5_0", "mlx5_3", "mlx5_4", "mlx5_5", "mlx5_6", "mlx5_9", "mlx5_10", "mlx5_11"];
         assert_eq!(names(&topology, &places), expected);
@@ -344,16 +441,7 @@ mod tests {
     fn two_gpus_of_a_dgx_a100_share_out_the_two_cards_of_their_switch() {
         let tree = Tree::new("dgx-a100", include_str!("fixtures/dgx-a100.txt"));
         let topology = tree.topology();
-        let places = gpus(&[
-            "0000:07:00.0",
-            "0000:0f:00.0",
-            "0000:47:00.0",
-            "0000:4e:00.0",
-            "0000:87:00.0",
-            "0000:90:00.0",
-            "0000:b7:00.0",
-            "0000:bd:00.0",
-        ]);
+        let places = gpus(&DGX_A100);
         // mlx5_4, mlx5_5, mlx5_10 and mlx5_11 are for storage.
         let expected = ["mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3", "mlx5_6", "mlx5_7", "mlx5_8", "mlx5_9"];
         assert_eq!(names(&topology, &places), expected);
@@ -370,7 +458,7 @@ mod tests {
         assert_eq!(names(&topology, &places), ["mlx5_0", "mlx5_0", "mlx5_1", "mlx5_1", "mlx5_3"]);
         // Without that card the GPUs of the switch have only far ones, all equally so, and take the one that nobody else has.
         let without: DeviceChoice = "^mlx5_0".parse().unwrap();
-        let chosen = topology.assign(Family::Mlx5, &without, &places).unwrap();
+        let chosen = single(topology.assign(Family::Mlx5, &without, None, &places)).unwrap();
         let got: Vec<_> = chosen.iter().map(|it| (it.device.name.as_str(), it.distance)).collect();
         assert_eq!(got[0], ("mlx5_2", Distance::System));
         assert_eq!(got[1], ("mlx5_2", Distance::System));
@@ -395,7 +483,7 @@ mod tests {
         let tree = Tree::new("single-card", include_str!("fixtures/single-card.txt"));
         let topology = tree.topology();
         let places = gpus(&["0000:01:00.0", "0000:42:00.0"]);
-        let chosen = topology.assign(Family::Mlx5, &DeviceChoice::Any, &places).unwrap();
+        let chosen = single(topology.assign(Family::Mlx5, &DeviceChoice::Any, None, &places)).unwrap();
         let got: Vec<_> = chosen.iter().map(|it| (it.device.name.as_str(), it.distance)).collect();
         assert_eq!(got, [("mlx5_0", Distance::Node), ("mlx5_0", Distance::HostBridge)]);
         assert_eq!(chosen[0].device.pci_address(), Some("0000:41:00.0"));
@@ -420,8 +508,8 @@ mod tests {
         let topology = tree.topology();
         let assign = |family, list: &str| {
             let places = gpus(&["0000:1b:00.0", "0000:43:00.0"]);
-            let chosen = topology.assign(family, &list.parse().unwrap(), &places);
-            chosen.map(|chosen| {
+            let chosen = topology.assign(family, &list.parse().unwrap(), None, &places);
+            single(chosen).map(|chosen| {
                 chosen.iter().map(|it| format!("{}/{}", it.device.name, it.port.number)).collect::<Vec<_>>()
             })
         };
@@ -443,19 +531,23 @@ mod tests {
             assert!(error.contains(words) && !error.contains('\n'), "{list}: {error}");
         }
         let tree = Tree::new("only-soft", "rdma rxe0 - 1:CA 1 4:ACTIVE Ethernet\n");
-        let error = tree.topology().assign(Family::Mlx5, &DeviceChoice::Any, &[Place::Anywhere]).unwrap_err();
+        let error = tree.topology().assign(Family::Mlx5, &DeviceChoice::Any, None, &[Place::Anywhere]).unwrap_err();
         assert_eq!(error, TopologyError::NoMlx5 { present: "rxe0".into() });
-        let error = tree.topology().assign(Family::Verbs, &"^rxe0".parse().unwrap(), &[Place::Anywhere]).unwrap_err();
+        let error =
+            tree.topology().assign(Family::Verbs, &"^rxe0".parse().unwrap(), None, &[Place::Anywhere]).unwrap_err();
         assert!(matches!(error, TopologyError::NoneLeft { .. }), "{error}");
     }
 
     #[test]
     fn mappings_say_exactly_who_uses_what() {
-        let choice: DeviceChoice = "0=mlx5_7/2,0000:1B:00.0=mlx5_0,2=rxe0".parse().unwrap();
-        let exact =
-            |index, place: &str| choice.exact(index, &place.parse().unwrap()).map(|card| card.unwrap().to_string());
+        let choice: DeviceChoice = "0=mlx5_7/2,0000:1B:00.0=mlx5_3+mlx5_0,2=rxe0".parse().unwrap();
+        let exact = |index, place: &str| {
+            let cards = choice.exact(index, &place.parse().unwrap())?.unwrap();
+            Ok::<_, TopologyError>(cards.iter().map(Card::to_string).collect::<Vec<_>>().join(" "))
+        };
         assert_eq!(exact(0, "pci 0000:1b:00.0").unwrap(), "mlx5_7/2");
-        assert_eq!(exact(1, "pci 0000:1b:00.0").unwrap(), "mlx5_0");
+        // In the order in which it names them.
+        assert_eq!(exact(1, "pci 0000:1b:00.0").unwrap(), "mlx5_3 mlx5_0");
         assert_eq!(exact(2, "anywhere").unwrap(), "rxe0");
         let error = exact(3, "pci 0000:43:00.0").unwrap_err().to_string();
         assert!(error.contains("gives no device to PE 3 of the node (pci 0000:43:00.0); add 3=DEVICE"), "{error}");
@@ -464,7 +556,14 @@ mod tests {
 
     #[test]
     fn choices_parse_back() {
-        for text in ["", "mlx5_0", "mlx5_0,mlx5_3/2", "^mlx5_1,mlx5_2", "0=mlx5_0,1=mlx5_1/2,0000:1b:00.0=mlx5_0"] {
+        for text in [
+            "",
+            "mlx5_0",
+            "mlx5_0,mlx5_3/2",
+            "^mlx5_1,mlx5_2",
+            "0=mlx5_0,1=mlx5_1/2,0000:1b:00.0=mlx5_0",
+            "0=mlx5_0+mlx5_1,1=mlx5_2/1+mlx5_2/2,2=a+b+c+d",
+        ] {
             assert_eq!(text.parse::<DeviceChoice>().unwrap().to_string(), text);
         }
         for text in [
@@ -481,6 +580,15 @@ mod tests {
             "0=a,0=b",
             "0=a,b",
             "1b:00.0=a",
+            "a+b",
+            "^a+b",
+            "0=a+",
+            "0=+a",
+            "0=a+1=b",
+            "0=a+a",
+            "0=a/1+b+a/1",
+            "0=a/1+a",
+            "0=a+b+c+d+e",
         ] {
             assert!(text.parse::<DeviceChoice>().is_err(), "{text}");
         }
@@ -523,15 +631,172 @@ mod tests {
             "rdma rxe0 - 1:CA 1 1:DOWN Ethernet\nrdma siw0 - 4:RNIC 1 4:ACTIVE Ethernet\nrdma mlx4_0 - 1:CA 1 2:INIT InfiniBand 2 4:ACTIVE InfiniBand\n",
         );
         let topology = tree.topology();
-        let chosen = topology.assign(Family::Verbs, &DeviceChoice::Any, &[Place::Node(0)]).unwrap();
+        let chosen = single(topology.assign(Family::Verbs, &DeviceChoice::Any, None, &[Place::Node(0)])).unwrap();
         assert_eq!((chosen[0].device.name.as_str(), chosen[0].port.number), ("mlx4_0", 2));
 
         let tree = Tree::new("dead", "rdma rxe0 - 1:CA 1 1:DOWN Ethernet\nrdma siw0 - 4:RNIC 1 4:ACTIVE Ethernet\n");
-        let error =
-            tree.topology().assign(Family::Verbs, &DeviceChoice::Any, &[Place::Anywhere]).unwrap_err().to_string();
+        let error = tree
+            .topology()
+            .assign(Family::Verbs, &DeviceChoice::Any, None, &[Place::Anywhere])
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("rxe0: port 1 is DOWN; siw0: it is no InfiniBand or RoCE card"), "{error}");
-        let error =
-            Tree::new("none", "").topology().assign(Family::Verbs, &DeviceChoice::Any, &[Place::Anywhere]).unwrap_err();
+        let error = Tree::new("none", "")
+            .topology()
+            .assign(Family::Verbs, &DeviceChoice::Any, None, &[Place::Anywhere])
+            .unwrap_err();
         assert_eq!(error, TopologyError::NoDevice);
+    }
+
+    #[test]
+    fn a_gpu_that_has_two_cards_to_itself_gets_both() {
+        let tree = Tree::new("several-a100", include_str!("fixtures/dgx-a100.txt"));
+        let topology = tree.topology();
+        let one_per_switch: Vec<&str> = DGX_A100.iter().step_by(2).copied().collect();
+        let pairs = ["mlx5_0+mlx5_1", "mlx5_2+mlx5_3", "mlx5_6+mlx5_7", "mlx5_8+mlx5_9"];
+        assert_eq!(several(&topology, "", None, &gpus(&one_per_switch)), pairs);
+        assert_eq!(several(&topology, "", None, &gpus(&DGX_A100[4..5])), ["mlx5_6+mlx5_7"]);
+        // With a PE on each GPU nothing is left over.
+        let each = ["mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3", "mlx5_6", "mlx5_7", "mlx5_8", "mlx5_9"];
+        assert_eq!(several(&topology, "", None, &gpus(&DGX_A100)), each);
+        // Nor with three on one; the fourth has a switch to itself.
+        let shared = gpus(&["0000:07:00.0", "0000:07:00.0", "0000:07:00.0", "0000:47:00.0"]);
+        assert_eq!(several(&topology, "", None, &shared), ["mlx5_0", "mlx5_1", "mlx5_0", "mlx5_2+mlx5_3"]);
+        // Asked for, both are everybody's.
+        let both: Vec<_> = pairs.iter().flat_map(|pair| [*pair; 2]).collect();
+        assert_eq!(several(&topology, "", Some(2), &gpus(&DGX_A100)), both);
+        assert_eq!(several(&topology, "", Some(1), &gpus(&one_per_switch)), ["mlx5_0", "mlx5_2", "mlx5_6", "mlx5_8"]);
+        // Those on Ethernet are left out as ever, and what is far is taken only when asked for: in turn, by who has got the least.
+        let four = several(&topology, "", Some(4), &gpus(&["0000:07:00.0", "0000:47:00.0"]));
+        assert_eq!(four, ["mlx5_0+mlx5_1+mlx5_6+mlx5_8", "mlx5_2+mlx5_3+mlx5_7+mlx5_9"]);
+        let list = "mlx5_9,mlx5_1,mlx5_0";
+        assert_eq!(several(&topology, list, None, &gpus(&["0000:0f:00.0"])), ["mlx5_0+mlx5_1"]);
+        assert_eq!(several(&topology, list, None, &gpus(&["0000:bd:00.0"])), ["mlx5_9"]);
+        // In the order of names, whichever was found first.
+        assert_eq!(several(&topology, list, Some(2), &gpus(&["0000:bd:00.0"])), ["mlx5_1+mlx5_9"]);
+        assert_eq!(several(&topology, "mlx5_4,mlx5_10", Some(2), &gpus(&["0000:07:00.0"])), ["mlx5_4+mlx5_10"]);
+        assert_eq!(several(&topology, "^mlx5_0", None, &gpus(&["0000:07:00.0"])), ["mlx5_1"]);
+    }
+
+    #[test]
+    fn who_is_not_on_a_gpu_or_has_one_card_at_its_switch_gets_one() {
+        let tree = Tree::new("one-h100", include_str!("fixtures/dgx-h100.txt"));
+        let topology = tree.topology();
+        assert_eq!(several(&topology, "", None, &gpus(&DGX_H100[..2])), ["mlx5_0", "mlx5_3"]);
+        assert_eq!(several(&topology, "", Some(2), &gpus(&DGX_H100[..2])), ["mlx5_0+mlx5_4", "mlx5_3+mlx5_5"]);
+        let cpus = [Place::Node(0), Place::Node(1), Place::Anywhere];
+        assert_eq!(several(&topology, "", None, &cpus), ["mlx5_0", "mlx5_6", "mlx5_3"]);
+        assert_eq!(several(&topology, "", Some(2), &cpus[1..2]), ["mlx5_6+mlx5_9"]);
+
+        let tree = Tree::new("one-hgx-4", include_str!("fixtures/hgx-4-cards.txt"));
+        let topology = tree.topology();
+        assert_eq!(several(&topology, "", None, &gpus(&["0000:0e:00.0", "0000:4b:00.0"])), ["mlx5_0", "mlx5_1"]);
+        let places = gpus(&["0000:0e:00.0", "0000:13:00.0"]);
+        assert_eq!(several(&topology, "", Some(2), &places), ["mlx5_0+mlx5_1", "mlx5_0+mlx5_2"]);
+
+        // Equally near, but not below one port of the CPU.
+        let tree = Tree::new("one-vm", include_str!("fixtures/vm-flat.txt"));
+        assert_eq!(several(&tree.topology(), "", None, &gpus(&["0001:00:00.0"])), ["mlx5_ib0"]);
+        assert_eq!(several(&tree.topology(), "", Some(3), &gpus(&["0001:00:00.0"])), ["mlx5_ib0+mlx5_ib1+mlx5_ib2"]);
+        let tree = Tree::new("one-socket", include_str!("fixtures/single-socket.txt"));
+        assert_eq!(several(&tree.topology(), "", None, &gpus(&["0000:01:00.0"])), ["mlx5_0"]);
+        assert_eq!(several(&tree.topology(), "", Some(2), &gpus(&["0000:01:00.0"])), ["mlx5_0+mlx5_1"]);
+
+        // Verbs drive one, whatever there is.
+        let tree = Tree::new("one-verbs", include_str!("fixtures/dgx-a100.txt"));
+        for per_pe in [None, Some(2), Some(99)] {
+            let assigned = tree.topology();
+            let assigned = single(assigned.assign(Family::Verbs, &DeviceChoice::Any, per_pe, &gpus(&DGX_A100[..1])));
+            assert_eq!(assigned.unwrap()[0].card().to_string(), "mlx5_0/1");
+        }
+    }
+
+    #[test]
+    fn a_pe_never_gets_more_than_it_can_drive_nor_one_twice() {
+        let mut machine = "pci 0 pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0\n".to_owned();
+        for card in 0..6 {
+            let bus = 0x10 + card;
+            machine +=
+                &format!("pci 0 pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:0{}.0/0000:{bus:x}:00.0\n", card + 1);
+            machine +=
+                &format!("rdma mlx5_{card} 0000:{bus:x}:00.0 1:CA 1 4:ACTIVE InfiniBand 2 4:ACTIVE InfiniBand\n");
+        }
+        let tree = Tree::new("six", &machine);
+        let topology = tree.topology();
+        let gpu = gpus(&["0000:03:00.0", "0000:03:00.0"]);
+        assert_eq!(several(&topology, "", None, &gpu[..1]), ["mlx5_0+mlx5_1+mlx5_2+mlx5_3"]);
+        assert_eq!(several(&topology, "", None, &gpu), ["mlx5_0+mlx5_2+mlx5_4", "mlx5_1+mlx5_3+mlx5_5"]);
+        // A list that names one twice, or ports of one.
+        assert_eq!(several(&topology, "mlx5_5,mlx5_5,mlx5_5/1", None, &gpu[..1]), ["mlx5_5"]);
+        let ports = "mlx5_1/2,mlx5_1/1".parse().unwrap();
+        let assigned = topology.assign(Family::Mlx5, &ports, Some(2), &gpu[..1]).unwrap();
+        assert_eq!(assigned[0].iter().map(|it| it.port.number).collect::<Vec<_>>(), [1, 2]);
+        // Where one below the switch is nearer than others, those are no equals.
+        let nearer = "pci 0 pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.1\n\
+                      rdma mlx5_9 0000:03:00.1 1:CA 1 4:ACTIVE InfiniBand\n";
+        let tree = Tree::new("nearer", &(machine + nearer));
+        assert_eq!(several(&tree.topology(), "", None, &gpu[..1]), ["mlx5_9"]);
+    }
+
+    #[test]
+    fn fewer_devices_than_asked_for_are_an_error() {
+        let places = gpus(&["0000:01:00.0"]);
+        let refused = |name: &str, tree: &str, list: &str, per_pe| {
+            let tree = Tree::new(name, tree);
+            tree.topology().assign(Family::Mlx5, &list.parse().unwrap(), Some(per_pe), &places).unwrap_err().to_string()
+        };
+        let error = refused("few-single", include_str!("fixtures/single-card.txt"), "", 2);
+        assert_eq!(
+            error,
+            "OXSHMEM_HCA_DEVICES_PER_PE=2, but 1 RDMA device of this machine can be used (mlx5_0); lower it to 1, or see with oxshmem-info what \
+             keeps others from use"
+        );
+        let error = refused("few-listed", include_str!("fixtures/dgx-a100.txt"), "mlx5_0,mlx5_3", 3);
+        assert!(
+            error.contains("2 RDMA devices of this machine can be used (mlx5_0, mlx5_3); lower it to 2"),
+            "{error}"
+        );
+        let error = refused("few-infiniband", include_str!("fixtures/dgx-a100.txt"), "mlx5_0,mlx5_4", 2);
+        assert!(error.contains("1 RDMA device of this machine can be used (mlx5_0)"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn mappings_parse_back(items in proptest::collection::vec(
+            (proptest::sample::subsequence((0..9).collect::<Vec<u32>>(), 1..=MAX_CARDS), proptest::option::of(1u8..)), 1..6,
+        )) {
+            let cards = |(numbers, port): (Vec<u32>, Option<u8>)| -> Vec<Card> {
+                numbers.into_iter().rev().map(|number| Card { device: format!("mlx5_{number}"), port }).collect()
+            };
+            let items = items.into_iter().enumerate().map(|(pe, item)| match pe % 2 {
+                0 => (Who::Pe(pe), cards(item)),
+                _ => (Who::Gpu(format!("0000:{pe:02x}:00.0")), cards(item)),
+            });
+            let mapping = DeviceChoice::Mapping(items.collect());
+            prop_assert_eq!(mapping.to_string().parse(), Ok(mapping));
+        }
+    }
+
+    #[test]
+    fn assignments_keep_their_promises() {
+        let tree = Tree::new("promises", include_str!("fixtures/dgx-a100.txt"));
+        let topology = tree.topology();
+        let pes = proptest::collection::vec(0..DGX_A100.len(), 1..20);
+        proptest!(|(pes in pes, per_pe in proptest::option::of(1..=MAX_CARDS as u32))| {
+            let places = gpus(&pes.iter().map(|gpu| DGX_A100[*gpu]).collect::<Vec<_>>());
+            let first = single(topology.assign(Family::Mlx5, &DeviceChoice::Any, Some(1), &places)).unwrap();
+            let assigned = topology.assign(Family::Mlx5, &DeviceChoice::Any, per_pe, &places).unwrap();
+            prop_assert_eq!(assigned.len(), places.len());
+            let users = |it: &Assignment<'_>| assigned.iter().flatten().filter(|other| other.device == it.device).count();
+            for (of_one, first) in assigned.iter().zip(&first) {
+                prop_assert!(of_one.contains(first));
+                prop_assert!(of_one.windows(2).all(|pair| natural(&pair[0].device.name, &pair[1].device.name).is_lt()));
+                let own = |it: &Assignment<'_>| users(it) == 1 && it.distance == first.distance;
+                match per_pe {
+                    Some(count) => prop_assert_eq!(of_one.len(), count as usize),
+                    None => prop_assert!(of_one.len() == 1 || of_one.iter().all(own)),
+                }
+            }
+        });
     }
 }

@@ -1,11 +1,11 @@
-//! RDMA cards: the kernel's drivers and devices, their nodes, ports and addresses, the libraries, and which card falls to which GPU.
+//! RDMA cards: the kernel's drivers and devices, their nodes, ports and addresses, the libraries, and which cards fall to which GPU.
 
 use std::net::Ipv6Addr;
 
-use oxshmem::config::{Choice, Config, Hca};
+use oxshmem::config::{Choice, Config};
 use oxshmem_hca::provider::LinkLayer;
 use oxshmem_hca::topology::{
-    Card, DeviceChoice, DeviceEntry, Distance, Family, Place, PortEntry, Topology, TopologyError,
+    Card, DeviceChoice, DeviceEntry, Distance, Family, MAX_CARDS, Place, PortEntry, Topology, TopologyError,
 };
 
 use super::cuda::Gpu;
@@ -13,6 +13,7 @@ use super::finding::{Finding, Outcome, Want, Wants};
 use super::guard::Facts;
 use super::libraries::{Library, LibraryFact};
 use super::root::{Missing, Root};
+use crate::shares::{family, named, shares};
 
 /// Mellanox's PCI vendor number, which NVIDIA's cards have kept.
 const MELLANOX: &str = "0x15b3";
@@ -407,7 +408,7 @@ impl From<Finding> for Selected {
     }
 }
 
-/// Which card falls to which GPU, or to the CPUs, and what the way between them means.
+/// Which cards fall to which GPU, or to the CPUs, and what the way between them means.
 pub fn selection(topology: Option<&Topology>, gpus: &[Gpu], config: &Config, wants: Wants) -> Selected {
     const PROBE: &str = "rdma.selection";
     if wants.card == Want::No {
@@ -417,70 +418,84 @@ pub fn selection(topology: Option<&Topology>, gpus: &[Gpu], config: &Config, wan
     if topology.devices().is_empty() && wants.card == Want::IfThere {
         return Finding::skip(PROBE, "no RDMA device").into();
     }
-    let remedy = "correct OXSHMEM_HCA and OXSHMEM_HCA_DEVICES; oxshmem-info lists the devices";
+    let remedy =
+        "correct OXSHMEM_HCA, OXSHMEM_HCA_DEVICES or OXSHMEM_HCA_DEVICES_PER_PE; oxshmem-info lists the devices";
     let places: Vec<(String, Place)> = match gpus {
         [] => vec![("the CPUs".to_owned(), Place::of_this_thread())],
         gpus => gpus.iter().map(|gpu| (format!("GPU {}", gpu.ordinal), Place::Pci(gpu.pci.clone()))).collect(),
     };
-    let family = if wants.mlx5 { Family::Mlx5 } else { Family::Verbs };
-    let named = match config.hca() {
-        Hca::Mlx5 { card } | Hca::Verbs { card } => card.as_ref(),
-        Hca::Auto | Hca::Soft | Hca::Null => None,
-    };
     let mut findings = Vec::new();
     let mut cards: Vec<(Card, Option<i32>)> = Vec::new();
     let spots: Vec<Place> = places.iter().map(|(_, place)| place.clone()).collect();
-    let assigned = topology.assign(family, config.hca_devices(), &spots);
-    for (index, (subject, place)) in places.iter().enumerate() {
-        let exact = match named {
-            Some(card) => Ok(Some(card)),
-            None => config.hca_devices().exact(index, place),
-        };
-        let card = match (&exact, &assigned) {
-            (Ok(Some(card)), _) => Some((*card).clone()),
-            (Ok(None), Ok(assigned)) => {
-                assigned.get(index).map(|it| Card { device: it.device.name.clone(), port: Some(it.port.number) })
-            }
-            _ => None,
-        };
-        if let Some(card) = card
-            && !cards.iter().any(|(known, _)| *known == card)
-        {
-            cards.push((card, gpus.get(index).map(|gpu| gpu.ordinal)));
-        }
-        let finding = match (exact, &assigned) {
-            (Err(error), _) => Finding::bad(PROBE, wants.card.broken(), error.to_string(), remedy),
-            (Ok(Some(card)), _) => said(topology, place, card, wants),
-            (Ok(None), Err(error)) => Finding::bad(PROBE, wants.card.broken(), error.to_string(), remedy),
-            (Ok(None), Ok(assigned)) => match assigned.get(index) {
-                Some(it) => {
-                    way(&Card { device: it.device.name.clone(), port: Some(it.port.number) }, place, it.distance)
+    let shares = shares(topology, config, &spots);
+    for (index, ((subject, place), share)) in places.iter().zip(&shares).enumerate() {
+        match share {
+            Ok(share) => {
+                findings.extend(share.iter().map(|card| judge(topology, place, card, wants).of(subject)));
+                for card in share {
+                    if !cards.iter().any(|(known, _)| known == card) {
+                        cards.push((card.clone(), gpus.get(index).map(|gpu| gpu.ordinal)));
+                    }
                 }
-                None => Finding::skip(PROBE, "no card"),
-            },
-        };
-        findings.push(finding.of(subject));
-    }
-    if *config.hca_devices() == DeviceChoice::Any && named.is_none() && gpus.len() > 1 {
-        // With fewer GPUs than cards some cards are of no use.
-        let used = |name: &str| assigned.as_ref().is_ok_and(|all| all.iter().any(|it| it.device.name == name));
-        let near = |device: &&DeviceEntry| {
-            let bridges = |place: &Place| matches!(topology.distance(place, device), Distance::Bridges(_));
-            device.fault.is_none() && !used(&device.name) && spots.iter().any(bridges)
-        };
-        let idle: Vec<_> = topology.devices().iter().filter(near).map(|device| device.name.as_str()).collect();
-        if !idle.is_empty() && assigned.is_ok() {
-            findings.push(Finding::ok(
-                PROBE,
-                format!("{} are near GPUs and not used by one PE per GPU: a PE uses one card, several PEs on a GPU are spread over its cards", idle.join(", ")),
-            ));
+            }
+            Err(error) => {
+                findings.push(Finding::bad(PROBE, wants.card.broken(), error.to_string(), remedy).of(subject));
+            }
         }
+    }
+    if let Some(Ok(share)) = shares.first() {
+        findings.extend(idle(topology, config, &spots, &cards, share.len()));
     }
     Selected { findings, cards }
 }
 
-/// A device that the configuration names.
-fn said(topology: &Topology, place: &Place, card: &Card, wants: Wants) -> Finding {
+/// Cards below one switch with a GPU that no PE drives, if each GPU has one PE and each PE `driven` cards; and how they are put to use.
+fn idle(
+    topology: &Topology,
+    config: &Config,
+    places: &[Place],
+    used: &[(Card, Option<i32>)],
+    driven: usize,
+) -> Option<Finding> {
+    const PROBE: &str = "rdma.selection";
+    if named(config).is_some() || matches!(config.hca_devices(), DeviceChoice::Mapping(_)) {
+        return None;
+    }
+    let candidates = topology.candidates(family(config), config.hca_devices()).ok()?;
+    let is_near =
+        |place: &Place, device: &DeviceEntry| matches!(topology.distance(place, device), Distance::Bridges(_));
+    let idle = candidates.iter().map(|(device, _)| *device).filter(|device| {
+        let is_used = used.iter().any(|(card, _)| card.device == device.name);
+        !is_used && places.iter().any(|place| is_near(place, device))
+    });
+    let idle: Vec<&str> = idle.map(|device| device.name.as_str()).collect();
+    if idle.is_empty() {
+        return None;
+    }
+    let near = |place: &Place| candidates.iter().filter(|(device, _)| is_near(place, device)).count();
+    let most = places.iter().map(near).max().unwrap_or_default().min(MAX_CARDS);
+    let how = match family(config) {
+        Family::Verbs => "a PE drives one card with verbs".to_owned(),
+        Family::Mlx5 if most > driven => {
+            let queues = match config.qps_per_peer() as usize {
+                count if count < most => format!(", with OXSHMEM_QPS_PER_PEER={most} or more"),
+                _ => String::new(),
+            };
+            format!("each drives {driven}; OXSHMEM_HCA_DEVICES_PER_PE={most} gives each the {most} nearest{queues}")
+        }
+        Family::Mlx5 => format!("each drives {driven}, the most"),
+    };
+    let idle = idle.join(", ");
+    Some(Finding::ok(
+        PROBE,
+        format!(
+            "near GPUs and idle with one PE per GPU: {idle}; {how}; several PEs on a GPU are spread over its cards"
+        ),
+    ))
+}
+
+/// A card that a PE drives; one that the configuration names need not be there.
+fn judge(topology: &Topology, place: &Place, card: &Card, wants: Wants) -> Finding {
     const PROBE: &str = "rdma.selection";
     match topology.devices().iter().find(|device| device.name == card.device) {
         Some(device) if card.port.is_some_and(|number| device.ports.iter().all(|port| port.number != number)) => {
@@ -545,6 +560,8 @@ pub fn kernel(root: &Root, any_device: bool, wants: Wants) -> Finding {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use oxshmem::config::Hca;
+
     use super::super::guard::End;
     use super::super::root::recorded::Recorded;
     use super::*;
@@ -816,6 +833,109 @@ mod tests {
         let empty = Recorded::new("/sys/");
         assert_eq!(results(&selection(Some(&topology(&empty)), &[], &config(&[]), AUTO).findings), [Outcome::Skip]);
         assert_eq!(results(&selection(Some(&topology(&empty)), &[], &config(&[]), MUST).findings), [Outcome::Fail]);
+    }
+
+    /// A machine with switches, each with so many GPUs and cards as its item says.
+    fn switches(of_each: &[(u32, u32)]) -> (String, Vec<Gpu>) {
+        use std::fmt::Write as _;
+        let (mut machine, mut gpus, mut cards) = (String::new(), Vec::new(), 0);
+        for (switch, (gpu_count, card_count)) in of_each.iter().enumerate() {
+            let bus = 0x10 * (switch + 1);
+            let above = format!("/sys/devices/pci0000:{bus:02x}/0000:{bus:02x}:01.0/0000:{:02x}:00.0", bus + 1);
+            let add = |machine: &mut String, slot: u32| {
+                let address = format!("0000:{:02x}:{slot:02x}.0", bus + 2);
+                let folder = format!("{above}/{address}");
+                let _ = write!(
+                    machine,
+                    "{folder}/numa_node = 0\n/sys/bus/pci/devices/{address} -> ../../..{}\n",
+                    &folder["/sys".len()..]
+                );
+                (address, folder)
+            };
+            for slot in 0..*gpu_count {
+                let ordinal = i32::try_from(gpus.len()).unwrap();
+                gpus.push(Gpu { ordinal, pci: add(&mut machine, slot).0, ..Gpu::default() });
+            }
+            for slot in 0..*card_count {
+                let folder = add(&mut machine, 0x10 + slot).1;
+                let device = format!("{folder}/infiniband/mlx5_{cards}");
+                let _ = write!(
+                    machine,
+                    "{folder}/driver -> ../../../../../bus/pci/drivers/mlx5_core\n{device}/device -> ../..\n{device}/node_type = 1: CA\n\
+                     {device}/ports/1/state = 4: ACTIVE\n{device}/ports/1/link_layer = InfiniBand\n\
+                     /sys/class/infiniband/mlx5_{cards} -> ../..{}\n",
+                    &device["/sys".len()..]
+                );
+                cards += 1;
+            }
+        }
+        (machine, gpus)
+    }
+
+    #[test]
+    fn all_cards_of_each_gpu_are_shown_and_those_that_stay_idle() {
+        let select = |of_each: &[(u32, u32)], vars: &[(&str, &str)]| {
+            let (machine, gpus) = switches(of_each);
+            let machine = Recorded::new(&machine);
+            let config = config(vars);
+            let wants = Wants { mlx5: !matches!(config.hca(), Hca::Verbs { .. }), ..MUST };
+            let selected = selection(Some(&topology(&machine)), &gpus, &config, wants);
+            let say = |finding: &Finding| format!("{}: {}", finding.subject, finding.reason);
+            (selected.findings.iter().map(say).collect::<Vec<_>>(), selected.cards)
+        };
+        // Both cards of a switch are its only GPU's.
+        let (said, cards) = select(&[(1, 2), (1, 2)], &[]);
+        let expected = [
+            "GPU 0: mlx5_0/1, below one PCIe bridge",
+            "GPU 0: mlx5_1/1, below one PCIe bridge",
+            "GPU 1: mlx5_2/1, below one PCIe bridge",
+            "GPU 1: mlx5_3/1, below one PCIe bridge",
+        ];
+        assert_eq!(said, expected);
+        let of_gpus: Vec<_> = cards.iter().map(|(card, gpu)| (card.device.as_str(), gpu.unwrap())).collect();
+        assert_eq!(of_gpus, [("mlx5_0", 0), ("mlx5_1", 0), ("mlx5_2", 1), ("mlx5_3", 1)]);
+        // One that another PE has not is not driven either.
+        let (said, cards) = select(&[(1, 2), (1, 1)], &[]);
+        assert_eq!(said.len(), 3, "{said:?}");
+        assert_eq!(
+            said[2],
+            ": near GPUs and idle with one PE per GPU: mlx5_1; each drives 1; OXSHMEM_HCA_DEVICES_PER_PE=2 gives each the 2 nearest; several PEs on \
+             a GPU are spread over its cards"
+        );
+        assert_eq!(cards.len(), 2);
+        let (said, _) = select(&[(1, 2), (1, 1)], &[("OXSHMEM_HCA_DEVICES_PER_PE", "2")]);
+        assert_eq!(said[..2], ["GPU 0: mlx5_0/1, below one PCIe bridge", "GPU 0: mlx5_1/1, below one PCIe bridge"]);
+        assert!(said.len() == 4 && said[2].starts_with("GPU 1: mlx5_0/1, at the same NUMA node: "), "{said:?}");
+        // Nor with too few queue pairs.
+        let (said, _) = select(&[(1, 2)], &[("OXSHMEM_QPS_PER_PEER", "1")]);
+        assert!(said[1].contains("idle with one PE per GPU: mlx5_1;"), "{said:?}");
+        assert!(said[1].contains("gives each the 2 nearest, with OXSHMEM_QPS_PER_PEER=2 or more;"), "{said:?}");
+        let (said, _) = select(&[(1, 6)], &[]);
+        assert!(
+            said.len() == 5 && said[4].contains("mlx5_4, mlx5_5; each drives 4, the most; several PEs"),
+            "{said:?}"
+        );
+        let (said, _) = select(&[(2, 3)], &[("OXSHMEM_HCA", "verbs")]);
+        assert!(
+            said.len() == 3 && said[2].contains("mlx5_2; a PE drives one card with verbs; several PEs"),
+            "{said:?}"
+        );
+        // What is left out, or not mapped, is so on purpose.
+        for vars in [
+            [("OXSHMEM_HCA", "mlx5"), ("OXSHMEM_HCA_DEVICES", "^mlx5_1")],
+            [("OXSHMEM_HCA", "auto"), ("OXSHMEM_HCA_DEVICES", "0=mlx5_0")],
+            [("OXSHMEM_HCA", "mlx5:mlx5_0/1"), ("OXSHMEM_DEVICE", "cuda")],
+        ] {
+            let (said, _) = select(&[(1, 2)], &vars);
+            assert!(said.len() == 1 && said[0].starts_with("GPU 0: mlx5_0"), "{vars:?}: {said:?}");
+        }
+        let mapping = ("OXSHMEM_HCA_DEVICES", "0=mlx5_1+mlx5_0,1=mlx5_2+mlx5_9");
+        let (said, cards) = select(&[(1, 2), (1, 1)], &[mapping]);
+        assert!(said[0].starts_with("GPU 0: mlx5_1,") && said[1].starts_with("GPU 0: mlx5_0,"), "{said:?}");
+        assert_eq!((said.len(), said[3].as_str(), cards.len()), (4, "GPU 1: there is no RDMA device mlx5_9", 4));
+        let (said, cards) = select(&[(1, 1), (1, 1)], &[("OXSHMEM_HCA_DEVICES_PER_PE", "3")]);
+        assert!(said.iter().all(|line| line.contains("2 RDMA devices of this machine can be used")), "{said:?}");
+        assert_eq!((said.len(), cards.len()), (2, 0));
     }
 
     #[test]
