@@ -208,3 +208,24 @@ fn cards(topology: &Topology, root: &Root) -> Vec<CardEntry> {
     };
     topology.devices().iter().map(entry).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_cards_of_a_gpu_are_printed_or_why_it_has_none() {
+        let entry = |ordinal, cards: &[&str], no_card: Option<&str>| GpuEntry {
+            gpu: Gpu { ordinal, pci: format!("0000:0{ordinal}:00.0"), ..Gpu::default() },
+            node: Some(1),
+            cards: cards.iter().map(|card| ShareEntry { card: (*card).to_owned(), distance: "near".into() }).collect(),
+            no_card: no_card.map(str::to_owned),
+        };
+        let gpus =
+            vec![entry(0, &["mlx5_0/1", "mlx5_1/1"], None), entry(1, &[], Some("unmapped")), entry(2, &[], None)];
+        let text = Devices { gpus, no_gpu: None, cards: Vec::new(), no_card: None }.text();
+        let ends: Vec<&str> =
+            text.lines().filter_map(|line| line.split_once("NUMA node 1")).map(|(_, end)| end).collect();
+        assert_eq!(ends, ["; card mlx5_0/1, near; card mlx5_1/1, near", "; no card: unmapped", ""], "{text}");
+    }
+}
