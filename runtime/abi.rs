@@ -4,7 +4,7 @@
 /// [`State::magic`]: "OXSM" in memory.
 pub const MAGIC: u32 = 0x4d53_584f;
 /// Raised with every change of layout or meaning.
-pub const ABI_VERSION: u32 = 4;
+pub const ABI_VERSION: u32 = 5;
 
 /// Where the blocks ever reserved begin in [`Qp::gate`], which keeps them modulo 2^42.
 pub const GATE_RESERVED_SHIFT: u32 = 22;
@@ -20,6 +20,8 @@ pub const ERROR_VALID: u32 = 2;
 pub const LANDING_BYTES: u64 = 64;
 /// Buffers outside the heap that can be registered at a time.
 pub const MAX_LOCAL_REGIONS: usize = 64;
+/// Cards that the QPs of a PE may be spread over.
+pub const MAX_CARDS: usize = oxshmem_hca::topology::MAX_CARDS;
 
 /// [`State::network`]: how a peer that is not load/store reachable is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -222,10 +224,8 @@ pub struct LocalRegion {
     pub base: u64,
     /// Length.
     pub bytes: u64,
-    /// Big-endian key.
-    pub lkey: u32,
-    /// Zero.
-    pub reserved0: u32,
+    /// Big-endian keys, by card.
+    pub lkeys: [u32; MAX_CARDS],
 }
 
 /// Handle of no team.
@@ -462,18 +462,20 @@ pub struct State {
     pub chunk_log2: u32,
     /// Chunks a heap may have.
     pub max_chunks: u32,
-    /// Address of the own chunks' local keys.
+    /// Address of the own chunks' local keys: a row of `max_chunks` for each card.
     pub lkeys: u64,
-    /// Address of all PEs' remote keys.
+    /// Address of all PEs' remote keys: for each card a row of `max_chunks` for each PE.
     pub rkeys: u64,
     /// Address of the [`Qp`] array.
     pub qps: u64,
     /// QPs per peer.
     pub qps_per_pe: u32,
-    /// Local key of the queue slab, big-endian.
-    pub slab_lkey: u32,
+    /// Cards that the QPs are spread over: QP i of those to a peer is on card `i % cards`, here and at the peer. 1 to [`MAX_CARDS`].
+    pub cards: u32,
     /// Address of the bitmap of used QPs.
     pub used: u64,
+    /// Local keys of the queue slab, big-endian, by card.
+    pub slab_lkeys: [u32; MAX_CARDS],
     /// Address of the [`LocalRegion`] array.
     pub local_regions: u64,
     /// Address of a `u64`: how many of them are valid.
@@ -486,8 +488,8 @@ pub struct State {
     pub teams: u64,
     /// Address of the [`Proxy`], if there is one.
     pub proxy: u64,
-    /// Not 0: all atomics are the card's, also those to PEs that are load/store reachable and to the own one, since the card's are not
-    /// atomic with those of CPUs and GPUs.
+    /// Not 0: all atomics on a PE's memory are those of its first card, also where it is load/store reachable or the own one, since a card's
+    /// are not atomic with those of CPUs, GPUs and other cards.
     pub atomics_by_network: u32,
     /// Rows of `teams`.
     pub max_teams: u32,
@@ -504,7 +506,7 @@ const _: () = {
     use core::mem::offset_of;
     assert!(size_of::<Proxy>() == 512 && offset_of!(Proxy, taken) == 256 && offset_of!(Proxy, completed) == 384);
 };
-const _: () = assert!(size_of::<LocalRegion>() == 24);
+const _: () = assert!(size_of::<LocalRegion>() == 32);
 const _: () = {
     use core::mem::offset_of;
     assert!(size_of::<Team>() == 512 && offset_of!(Team, members) == 32 && offset_of!(Team, choices) == 128);
@@ -539,12 +541,12 @@ layout! {
         slots, taken_word, completed_word, acknowledgements, landing, faults, laps, depth_log2, landing_log2, head, landing_head,
         taken, completed, failures,
     }
-    LocalRegion { base, bytes, lkey }
+    LocalRegion { base, bytes, lkeys }
     Choice { up_to_bytes, algorithm }
     Team { handle, my_pe, n_pes, start, stride, one_round, packet_share, epoch, members, workspace, choices }
     State {
         magic, abi_version, bytes, my_pe, n_pes, network, p2p_first, p2p_count, p2p_mask, heap_base, heap_bytes,
-        chunk_log2, max_chunks, lkeys, rkeys, qps, qps_per_pe, slab_lkey, used, local_regions, n_local_regions, control,
+        chunk_log2, max_chunks, lkeys, rkeys, qps, qps_per_pe, cards, used, slab_lkeys, local_regions, n_local_regions, control,
         timeout_ns, teams, proxy, atomics_by_network, max_teams,
     }
 }

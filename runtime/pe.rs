@@ -103,14 +103,14 @@ struct Parts {
 }
 
 impl Parts {
-    fn new(layout: &mut Layout, n_pes: u32, max_chunks: u64, max_teams: u32) -> Self {
+    fn new(layout: &mut Layout, n_pes: u32, max_chunks: u64, cards: u64, max_teams: u32) -> Self {
         Self {
             control: layout.array(1, size_of::<abi::Control>() as u64),
             teams: TeamStorage::new(layout, n_pes, max_teams),
             region_count: layout.array(1, 8),
             regions: layout.array(abi::MAX_LOCAL_REGIONS as u64, size_of::<abi::LocalRegion>() as u64),
-            lkeys: layout.array(max_chunks, 4),
-            rkeys: layout.array(u64::from(n_pes) * max_chunks, 4),
+            lkeys: layout.array(cards * max_chunks, 4),
+            rkeys: layout.array(cards * u64::from(n_pes) * max_chunks, 4),
             staging: layout.array(1, STAGING_BYTES as u64),
         }
     }
@@ -181,7 +181,8 @@ impl Pe {
         let max_chunks = heap_layout.max / chunk;
 
         let mut layout = Layout::default();
-        let mut parts = Parts::new(&mut layout, n_pes, max_chunks, config.max_teams());
+        let cards = opened.as_ref().map_or(1, |opened| opened.cards.len() as u64);
+        let mut parts = Parts::new(&mut layout, n_pes, max_chunks, cards, config.max_teams());
         let queues =
             plan.network.map(|kind| NetworkLayout::new(kind, &mut layout, &config, (me, n_pes), opened.as_ref()));
         let on_host = opened.as_ref().is_some_and(|opened| opened.queues_on_host);
@@ -232,6 +233,7 @@ impl Pe {
             max_chunks: u32::try_from(max_chunks).unwrap_or(u32::MAX),
             lkeys: slab.address(parts.lkeys),
             rkeys: slab.address(parts.rkeys),
+            cards: 1,
             local_regions: slab.address(parts.regions),
             n_local_regions: slab.address(parts.region_count),
             control: slab.address(parts.control),
@@ -244,8 +246,7 @@ impl Pe {
             let region = abi::LocalRegion {
                 base: slab.address(parts.staging),
                 bytes: STAGING_BYTES as u64,
-                lkey: state.slab_lkey,
-                reserved0: 0,
+                lkeys: state.slab_lkeys,
             };
             slab.write(parts.regions, 0, &region)?;
             slab.write(parts.region_count, 0, &1u64)?;
@@ -900,20 +901,29 @@ fn back(
     let added = heap.grow(memory?, config.bootstrap_timeout())?;
     let Some(network) = network else { return Ok(()) };
     let max_chunks = heap.layout().max / heap.layout().chunk;
+    let n_pes = u64::from(bootstrap.size());
+    // By chunk, and for each of them by card. Keys travel and are kept big-endian.
     let mut rkeys = Vec::new();
+    let mut cards = 0;
     for index in added.clone() {
         let keys = network.register(slab.device(), heap, index)?;
-        slab.write(parts.lkeys, index as u64, &keys.lkey.to_be())?;
-        rkeys.extend_from_slice(&keys.rkey.to_be_bytes());
-    }
-    for (pe, theirs) in bootstrap.allgather("keys of the heap", &rkeys)?.iter().enumerate() {
-        for (index, key) in added.clone().zip(theirs.chunks_exact(4)) {
-            // Keys travel and are kept big-endian.
-            let key = u32::from_ne_bytes([key[0], key[1], key[2], key[3]]);
-            slab.write(parts.rkeys, pe as u64 * max_chunks + index as u64, &key)?;
+        cards = keys.len();
+        for (card, keys) in (0u64..).zip(keys) {
+            slab.write(parts.lkeys, card * max_chunks + index as u64, &keys.lkey.to_be())?;
+            rkeys.extend_from_slice(&keys.rkey.to_be_bytes());
         }
-        let keys: Vec<u32> = theirs.as_chunks::<4>().0.iter().map(|key| u32::from_be_bytes(*key)).collect();
-        network.prepare(pe as u32, &keys)?;
+    }
+    for (pe, theirs) in (0u64..).zip(&bootstrap.allgather("keys of the heap", &rkeys)?) {
+        let mut by_card = vec![Vec::new(); cards];
+        let mut keys = theirs.as_chunks::<4>().0.iter();
+        for index in added.clone() {
+            for ((card, prepared), key) in (0u64..).zip(&mut by_card).zip(&mut keys) {
+                let row = card * n_pes + pe;
+                slab.write(parts.rkeys, row * max_chunks + index as u64, &u32::from_ne_bytes(*key))?;
+                prepared.push(u32::from_be_bytes(*key));
+            }
+        }
+        network.prepare(pe as u32, &by_card)?;
     }
     Ok(())
 }

@@ -89,6 +89,50 @@ jobs! {
         "OXSHMEM_HCA" = "mlx5", "OXSHMEM_HCA_DEVICES" = "0=mlx5_0,1=mlx5_1,2=mlx5_0";
     signals_ibrc_3_subnets: "signals", Ibrc, 3, "RDMA_STAND_IN" = "device:count=2,port:infiniband=1,port:subnets=2",
         "OXSHMEM_HCA" = "mlx5", "OXSHMEM_HCA_DEVICES" = "0=mlx5_0,1=mlx5_1,2=mlx5_0";
+
+    // Without several cards, for comparison.
+    spread_ibgda_2_of_the_card: "spread" "1", Ibgda, 2, "RDMA_STAND_IN" = "device:atomics=1";
+}
+
+/// A job whose PEs have two cards each, which keep different keys, and know atomics of their own only.
+fn on_two_cards(case: &str, npes: u32) -> Job {
+    on_the_card(case, npes)
+        .env("OXSHMEM_HCA", "mlx5")
+        .env("OXSHMEM_HCA_DEVICES", "0=mlx5_0+mlx5_1,1=mlx5_1+mlx5_0,2=mlx5_0+mlx5_1")
+        .env("RDMA_STAND_IN", "device:count=2,device:atomics=1")
+}
+
+jobs! {
+    on_two_cards;
+    [cpu cuda]
+    spread_ibgda_2_cards: "spread" "2", Ibgda, 2;
+    spread_ibrc_2_cards: "spread" "2", Ibrc, 2;
+    typed_ibgda_2_cards: "typed", Ibgda, 2;
+    rma_ibgda_3_cards: "rma", Ibgda, 3;
+    lanes_ibgda_2_cards: "lanes", Ibgda, 2;
+    signals_ibgda_3_cards: "signals", Ibgda, 3;
+    fence_ibgda_2_cards: "fence", Ibgda, 2;
+    atomic_values_ibgda_2_cards: "atomic_values", Ibgda, 2;
+    atomic_contention_ibgda_3_cards: "atomic_contention", Ibgda, 3;
+    collectives_ibgda_3_cards: "collectives" "500", Ibgda, 3;
+    host_heap_ibgda_2_cards: "host_heap", Ibgda, 2;
+    flood_ibgda_2_cards: "flood" "4" "32" "300" "30000", Ibgda, 2, "OXSHMEM_QP_DEPTH" = "256";
+    rma_ibgda_2_cards_rung_by_thread: "rma", Ibgda, 2, "OXSHMEM_IBGDA_DOORBELL" = "cpu";
+    rma_ibrc_3_cards: "rma", Ibrc, 3;
+    signals_ibrc_2_cards: "signals", Ibrc, 2;
+    atomic_values_ibrc_2_cards: "atomic_values", Ibrc, 2;
+    // Atomics by loops of compare-and-swap.
+    atomic_contention_ibrc_3_cards: "atomic_contention", Ibrc, 3, "RDMA_STAND_IN" = "device:count=2,device:atomics=1,cap:atomic_operations=3";
+    collectives_ibrc_3_cards: "collectives" "500", Ibrc, 3;
+    // Three cards for four queue pairs, and on InfiniBand.
+    spread_ibgda_2_three_cards: "spread" "3", Ibgda, 2, "OXSHMEM_HCA_DEVICES" = "0=mlx5_0+mlx5_1+mlx5_2,1=mlx5_2+mlx5_0+mlx5_1",
+        "RDMA_STAND_IN" = "device:count=3,device:atomics=1,port:infiniband=1";
+    rma_ibrc_2_three_cards: "rma", Ibrc, 2, "OXSHMEM_HCA_DEVICES" = "0=mlx5_0+mlx5_1+mlx5_2,1=mlx5_2+mlx5_0+mlx5_1",
+        "RDMA_STAND_IN" = "device:count=3,device:atomics=1,port:infiniband=1";
+    // Atomics that are atomic with everybody's take the block's queue pair.
+    put_flood_ibrc_2_coherent_cards: "put_flood" "2" "4" "40" "9000", Ibrc, 2, "OXSHMEM_IBRC_STAGING" = "64", "RDMA_STAND_IN" = "device:count=2";
+    signals_ibgda_2_coherent_cards: "signals", Ibgda, 2, "RDMA_STAND_IN" = "device:count=2";
+    spread_ibgda_2_coherent_cards: "spread" "1", Ibgda, 2, "RDMA_STAND_IN" = "device:count=2";
 }
 
 // Where PEs have no GPU, a kernel on the `cpu` device moves the data.

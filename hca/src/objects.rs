@@ -275,6 +275,8 @@ pub struct MkeyAttributes {
     pub access: Access,
     /// Whether writes may pass each other, where the HCA can.
     pub relaxed_ordering: bool,
+    /// The low byte of the key (PRM: mkey_7_0), for software to tell keys apart.
+    pub variant: u8,
 }
 
 /// A memory key.
@@ -287,8 +289,8 @@ pub struct Mkey {
     _umem: Option<Arc<Umem>>,
 }
 
-/// The low byte of every key.
-const KEY_VARIANT: u8 = 0x5a;
+/// The low byte of keys where nothing has to be told apart.
+pub const KEY_VARIANT: u8 = 0x5a;
 /// Page size of translation tables: 4 KiB.
 const LOG_PAGE: u8 = 12;
 
@@ -317,7 +319,8 @@ impl Mkey {
             None => unsafe { Umem::register(provider, source, access) }?,
         };
         let len = umem.len as u64;
-        let attributes = MkeyAttributes { umem_offset: 0, len, start_addr, access, relaxed_ordering: false };
+        let attributes =
+            MkeyAttributes { umem_offset: 0, len, start_addr, access, relaxed_ordering: false, variant: KEY_VARIANT };
         Self::create(pd, &umem, &attributes)
     }
 
@@ -346,7 +349,7 @@ impl Mkey {
                     relaxed_ordering_read: attributes.relaxed_ordering,
                     access_mode_1_0: mkey::ACCESS_MODE_MTT,
                     qpn: mkey::ANY_QP,
-                    mkey_7_0: KEY_VARIANT,
+                    mkey_7_0: attributes.variant,
                     pd: pd.pdn,
                     start_addr: attributes.start_addr,
                     len: attributes.len,
@@ -356,7 +359,7 @@ impl Mkey {
                 },
             },
         )?;
-        let key = out.mkey_index << 8 | u32::from(KEY_VARIANT);
+        let key = out.mkey_index << 8 | u32::from(attributes.variant);
         Ok(Self { guard, lkey: key, rkey: key, _pd: Arc::clone(pd), _umem: Some(Arc::clone(umem)) })
     }
 

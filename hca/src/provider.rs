@@ -281,6 +281,21 @@ pub struct Counters {
     pub recovered: u64,
 }
 
+impl std::ops::Add for Counters {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            wqes: self.wqes + other.wqes,
+            doorbells: self.doorbells + other.doorbells,
+            cqes: self.cqes + other.cqes,
+            bytes: self.bytes + other.bytes,
+            errors: self.errors + other.errors,
+            recovered: self.recovered + other.recovered,
+        }
+    }
+}
+
 /// Why a QP went to the error state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QpFailure {

@@ -4,7 +4,9 @@
 //! doorbell record and a collapsed CQ. Nothing here is used outside tests; it checks no ordering and posts from one thread.
 
 use crate::error::{Error, Result};
-use crate::objects::{Cq, CqAttributes, Mkey, MkeyAttributes, Pd, Qp, QpAddress, QpAttributes, QpGeometry, Uar, Umem};
+use crate::objects::{
+    Cq, CqAttributes, KEY_VARIANT, Mkey, MkeyAttributes, Pd, Qp, QpAddress, QpAttributes, QpGeometry, Uar, Umem,
+};
 use crate::provider::{Access, Provider, UmemSource};
 use crate::soft::doorbell_rung;
 use crate::wire::{BLOCK_BYTES, MAX_WQE_BYTES, Op, Wqe, cqe, data, dbr, doorbell, raddr};
@@ -216,6 +218,7 @@ impl Endpoint {
                 start_addr: HEAP_START,
                 access: options.access,
                 relaxed_ordering: false,
+                variant: KEY_VARIANT,
             },
         )?;
         let cq = Cq::create(

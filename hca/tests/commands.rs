@@ -6,7 +6,7 @@ mod common;
 use common::Pair;
 use oxshmem_hca::Error;
 use oxshmem_hca::objects::{
-    Cq, CqAttributes, Mkey, MkeyAttributes, Pd, Qp, QpAttributes, QpGeometry, Uar, Umem, query_caps,
+    Cq, CqAttributes, KEY_VARIANT, Mkey, MkeyAttributes, Pd, Qp, QpAttributes, QpGeometry, Uar, Umem, query_caps,
 };
 use oxshmem_hca::prm::qpc::{self, QpState};
 use oxshmem_hca::prm::{self, Command, CommandStatus, Opcode, cq, mkey, pd, qp, uar};
@@ -530,8 +530,14 @@ fn objects_keep_alive_what_they_need() {
     let cq = Cq::create(&uar, &umem, &attributes).unwrap();
     let geometry = QpGeometry { log_sq_size: 7, sq_offset: 4096, dbr_offset: 72, user_index: 5 };
     let qp = Qp::create(&pd, &cq, &uar, &umem, &geometry).unwrap();
-    let attributes =
-        MkeyAttributes { umem_offset: 0, len: 4096, start_addr: 0, access: Access::ALL, relaxed_ordering: true };
+    let attributes = MkeyAttributes {
+        umem_offset: 0,
+        len: 4096,
+        start_addr: 0,
+        access: Access::ALL,
+        relaxed_ordering: true,
+        variant: KEY_VARIANT,
+    };
     let key = Mkey::create(&pd, &umem, &attributes).unwrap();
     let weak = Arc::downgrade(&umem);
     // The wrong way round.

@@ -245,6 +245,7 @@ fn memory_may_come_and_go_while_connected() {
             start_addr: 0x1000,
             access: oxshmem_hca::provider::Access::ALL,
             relaxed_ordering: false,
+            variant: oxshmem_hca::objects::KEY_VARIANT,
         };
         let key = oxshmem_hca::objects::Mkey::create(&pair.b.pd, &umem, &attributes).unwrap();
         let remote = oxshmem_hca::wire::raddr::Repr { raddr: 0x1ffc, rkey: key.rkey() };

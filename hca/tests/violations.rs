@@ -4,7 +4,7 @@
 mod common;
 
 use common::Pair;
-use oxshmem_hca::objects::{Mkey, MkeyAttributes, Pd, QpAttributes, Umem};
+use oxshmem_hca::objects::{KEY_VARIANT, Mkey, MkeyAttributes, Pd, QpAttributes, Umem};
 use oxshmem_hca::prm::qpc::QpState;
 use oxshmem_hca::provider::{Access, Provider, UmemSource};
 use oxshmem_hca::soft::SoftOptions;
@@ -213,8 +213,14 @@ fn rights_of_the_remote_key() {
 
 /// A second key over `a`'s heap.
 fn second_key(pair: &Pair, pd: &Arc<Pd>, access: Access) -> Mkey {
-    let attributes =
-        MkeyAttributes { umem_offset: 0, len: 4096, start_addr: HEAP_START, access, relaxed_ordering: true };
+    let attributes = MkeyAttributes {
+        umem_offset: 0,
+        len: 4096,
+        start_addr: HEAP_START,
+        access,
+        relaxed_ordering: true,
+        variant: KEY_VARIANT,
+    };
     Mkey::create(pd, &pair.a.heap_umem, &attributes).unwrap()
 }
 
@@ -394,8 +400,14 @@ fn private_memory_cannot_be_offered_to_peers() {
     assert!(refused.unwrap_err().to_string().contains("UmemSource::Fd"));
     // SAFETY: as above; `umem` is dropped at the end of this function, before the vector.
     let umem = unsafe { Umem::register(pair.a.pd.provider(), source, Access::LOCAL) }.unwrap();
-    let attributes =
-        MkeyAttributes { umem_offset: 0, len: 8192, start_addr: 0, access: Access::LOCAL, relaxed_ordering: false };
+    let attributes = MkeyAttributes {
+        umem_offset: 0,
+        len: 8192,
+        start_addr: 0,
+        access: Access::LOCAL,
+        relaxed_ordering: false,
+        variant: KEY_VARIANT,
+    };
     let key = Mkey::create(&pair.a.pd, &umem, &attributes).unwrap();
     let mut pair = pair;
     let remote = Endpoint::remote(&pair.b.address(), 0);

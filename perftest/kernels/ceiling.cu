@@ -16,13 +16,14 @@ OXSHMEM_DEVICE uint32_t big(uint64_t v) {
 OXSHMEM_DEVICE void write_request(const abi::Qp &qp, uint64_t index, char *dst, const char *src, uint64_t bytes, int pe,
                                   bool signaled) {
     char *const at = reinterpret_cast<char *>(qp.wq + (index & ((1ull << qp.depth_log2) - 1)) * 64);
-    const oxshmem::detail::Located remote = oxshmem::detail::locate_remote(dst, pe);
+    const uint32_t card = oxshmem::detail::card_of(port::block_rank());
+    const oxshmem::detail::Located remote = oxshmem::detail::locate_remote(dst, pe, card);
     port::store_vec(at, {big((index & 0xffff) << 8 | 0x08), big(qp.qpn << 8 | 3), (signaled ? 0x08u : 0u) << 24, 0});
     port::store_vec(at + 16, {big(remote.address >> 32), big(remote.address), remote.key, 0});
     if (bytes == 8) {
         port::store_vec(at + 32, {big(0x80000008u), static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), 0});
     } else {
-        const oxshmem::detail::Located local = oxshmem::detail::locate_local(src);
+        const oxshmem::detail::Located local = oxshmem::detail::locate_local(src, card);
         port::store_vec(at + 32, {big(bytes), local.key, big(local.address >> 32), big(local.address)});
     }
 }

@@ -15,8 +15,10 @@ use oxshmem_proxy::descriptor::{Descriptor, Request, SLOT_BYTES, Slot, WORDS};
 use oxshmem_proxy::devx::{QueueLayout, Queues};
 use oxshmem_proxy::engine::{Engine, EngineOptions, Results};
 use oxshmem_proxy::ring::{RawWords, Reader, write_slot};
+use oxshmem_proxy::striping::Striping;
 use oxshmem_proxy::work::{
-    Backend, Capabilities, Completion, Local, Operation, PAYLOAD_BYTES, Payload, Remote, Status, Transfer, WorkRequest,
+    Backend, Capabilities, Completion, Operation, PAYLOAD_BYTES, Payload, Registered, Remote, Status, Transfer,
+    WorkRequest,
 };
 
 const LOG_DEPTH: u32 = 12;
@@ -67,10 +69,10 @@ fn engine(capabilities: Capabilities) -> Engine {
     let options = EngineOptions {
         me: 0,
         n_pes: 2,
-        per_peer: QPS,
+        striping: Striping::new(QPS, 1),
         own: false,
         window: COUNT as usize,
-        landing: Local::default(),
+        landing: Registered::default(),
         slots: 1,
         staging: None,
     };

@@ -30,8 +30,10 @@ use std::collections::VecDeque;
 
 use crate::descriptor::{Descriptor, Landing, Request, Slot};
 use crate::staging::{Copied, CopyRequest, Owner, Pool, Staging};
+use crate::striping::Striping;
 use crate::work::{
-    Atomic, Capabilities, Completion, Failure, Local, Operation, Remote, Status, Transfer, Width, WorkRequest,
+    Atomic, Capabilities, Completion, Failure, Local, Operation, Registered, Remote, Status, Transfer, Width,
+    WorkRequest,
 };
 
 /// The most requests of a chain.
@@ -62,12 +64,12 @@ pub struct EngineOptions {
     pub own: bool,
     /// PEs of the job.
     pub n_pes: u32,
-    /// Queue pairs to each peer.
-    pub per_peer: u32,
+    /// Queue pairs to each peer, and the cards that they are on.
+    pub striping: Striping,
     /// Descriptors that may be on their way at a time.
     pub window: usize,
-    /// Landing slot 0: address and lkey; `length` is not used. Behind the device's `slots` there are [`EXTRA_SLOTS`] for the engine.
-    pub landing: Local,
+    /// Landing slot 0; `length` is not used. Behind the device's `slots` there are [`EXTRA_SLOTS`] for the engine.
+    pub landing: Registered,
     /// Landing slots of the device.
     pub slots: u32,
     /// Which puts are staged, if any are.
@@ -78,7 +80,7 @@ impl EngineOptions {
     /// The PE that a queue pair leads to.
     #[must_use]
     pub fn peer(&self, qp: u32) -> u32 {
-        let peer = qp / self.per_peer;
+        let peer = qp / self.striping.per_peer();
         if peer + 1 == self.n_pes {
             self.me
         } else if peer < self.me {
@@ -298,7 +300,7 @@ impl Engine {
     #[must_use]
     pub fn new(options: EngineOptions, capabilities: Capabilities) -> Self {
         let peers = options.n_pes.saturating_sub(u32::from(!options.own));
-        let count = (peers * options.per_peer) as usize;
+        let count = (peers * options.striping.per_peer()) as usize;
         Self {
             options,
             capabilities,
@@ -311,7 +313,7 @@ impl Engine {
             free_loops: (0..LOOPS).rev().collect(),
             // No put is that long (`kMaxMessageBytes` in abi.h).
             stage_from: options.staging.map_or(u32::MAX, |staging| staging.from.max(1)),
-            pool: Pool::new(options.staging, count, capabilities.max_message),
+            pool: Pool::new(options.staging, count, options.striping, capabilities.max_message),
             outstanding: 0,
             failures: 0,
             last_failed: 0,
@@ -382,7 +384,8 @@ impl Engine {
 
     /// The dense index of a queue pair; `None` if there is none.
     fn qp(&self, pe: u32, queue: u32) -> Option<u32> {
-        let EngineOptions { me, own, n_pes, per_peer, .. } = self.options;
+        let EngineOptions { me, own, n_pes, striping, .. } = self.options;
+        let per_peer = striping.per_peer();
         if pe >= n_pes || queue >= per_peer || (pe == me && !own) {
             return None;
         }
@@ -417,7 +420,7 @@ impl Engine {
     fn accept_decoded(&mut self, number: u64, descriptor: &Descriptor) {
         let Descriptor { pe, queue, ordered, request } = *descriptor;
         if request == Request::Fence {
-            let per_peer = self.options.per_peer as usize;
+            let per_peer = self.options.striping.per_peer() as usize;
             for queue in self.queues.iter_mut().skip(queue as usize).step_by(per_peer) {
                 queue.fence_next = true;
             }
@@ -455,7 +458,7 @@ impl Engine {
             Request::Transfer(Transfer::WriteInline { payload, .. }) if payload.as_slice().is_empty() => {}
             Request::Transfer(inline) => self.transfer(qp, number, inline, fence),
             Request::Fetch { landing, bytes, source } => {
-                let target = self.landing(landing.slot, bytes);
+                let target = self.landing(qp, landing.slot, bytes);
                 let end = End::Land { landing, swap: false };
                 let operation = Operation::Transfer(Transfer::Read { target, source });
                 self.enqueue(qp, number, Work::Request(operation, end), fence);
@@ -481,8 +484,10 @@ impl Engine {
         }
     }
 
-    fn landing(&self, slot: u32, bytes: u32) -> Local {
-        let Local { address, key, .. } = self.options.landing;
+    /// A landing slot as requests of queue pair `qp` name it.
+    fn landing(&self, qp: u32, slot: u32, bytes: u32) -> Local {
+        let EngineOptions { landing, striping, .. } = self.options;
+        let Local { address, key, .. } = landing.on(striping.card(qp));
         Local { address: address.wrapping_add(u64::from(slot) * LANDING_BYTES), length: bytes, key }
     }
 
@@ -506,7 +511,7 @@ impl Engine {
         if (width == Width::Eight || width_four) && (masked || !operands.is_masked(width)) {
             // The last slot is for what nobody wants.
             let slot = landing.map_or(self.options.slots + LOOPS, |landing| landing.slot);
-            let result = self.landing(slot, width.bytes());
+            let result = self.landing(qp, slot, width.bytes());
             let swap = width == Width::Four && four_is_big_endian;
             let end = landing.map_or(End::Plain, |landing| End::Land { landing, swap });
             let operation = Operation::Atomic { operands, width, result, target };
@@ -682,7 +687,7 @@ impl Engine {
             pending.pop_front();
         }
         let (compare, swap, target) = (step.guess, step.next(), step.target);
-        let result = self.landing(self.options.slots + index, 8);
+        let result = self.landing(qp, self.options.slots + index, 8);
         Operation::Atomic { operands: Atomic::compare_swap(compare, swap), width: Width::Eight, result, target }
     }
 

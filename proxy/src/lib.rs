@@ -5,6 +5,7 @@
 //! * [`block`]: the memory that both share.
 //! * [`engine`]: from descriptors to work requests, and from completions to acknowledgements; without I/O.
 //! * [`staging`]: puts whose source is copied to host memory first.
+//! * [`striping`]: queue pairs that are spread over several cards.
 //! * [`thread`]: the thread around it; [`parking`]: how it sleeps.
 //! * [`verbs`]: work requests on a device of the kernel's verbs.
 //! * [`work`]: work requests, completions, and the [`Backend`](work::Backend) that carries them.
@@ -18,6 +19,7 @@ pub mod parking;
 mod prefetch;
 pub mod ring;
 pub mod staging;
+pub mod striping;
 pub mod thread;
 pub mod verbs;
 pub mod work;

@@ -9,15 +9,16 @@
 
 use std::collections::VecDeque;
 
-use crate::work::{Local, Remote, Transfer};
+use crate::striping::Striping;
+use crate::work::{Local, Registered, Remote, Transfer};
 
 /// What is staged, and where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Staging {
     /// Puts of at least this many bytes.
     pub from: u32,
-    /// Bounce slot 0: address and lkey; `length` is that of each slot, and slots follow each other.
-    pub bounce: Local,
+    /// Bounce slot 0; `length` is that of each slot, and slots follow each other.
+    pub bounce: Registered,
     /// How many there are.
     pub slots: u32,
 }
@@ -29,6 +30,8 @@ pub struct CopyRequest {
     pub slot: u32,
     /// What is copied; at most a slot is long.
     pub source: Local,
+    /// The card that the source's key is of.
+    pub card: u32,
 }
 
 /// The end of a copy.
@@ -107,8 +110,8 @@ pub(crate) struct Owner {
 /// Bounce slots, and the puts that use and want them.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    /// Address and key of slot 0; `length` is that of a piece.
-    bounce: Local,
+    /// Slot 0; `length` is that of a piece.
+    bounce: Registered,
     /// Bytes from one slot to the next.
     stride: u32,
     states: Vec<State>,
@@ -122,15 +125,17 @@ pub(crate) struct Pool {
     wanting: Vec<VecDeque<u32>>,
     /// The queue pairs that have such puts, each once.
     turns: VecDeque<u32>,
+    striping: Striping,
 }
 
 impl Pool {
     /// A pool for `qps` queue pairs and messages of at most `longest` bytes. Without `staging` all is posted from its source.
-    pub fn new(staging: Option<Staging>, qps: usize, longest: u32) -> Self {
-        let Staging { bounce, slots, .. } = staging.unwrap_or(Staging { from: 0, bounce: Local::default(), slots: 0 });
+    pub fn new(staging: Option<Staging>, qps: usize, striping: Striping, longest: u32) -> Self {
+        let none = Staging { from: 0, bounce: Registered::default(), slots: 0 };
+        let Staging { bounce, slots, .. } = staging.unwrap_or(none);
         let slots = if bounce.length == 0 { 0 } else { slots };
         Self {
-            bounce: Local { length: bounce.length.min(longest.max(1)), ..bounce },
+            bounce: Registered { length: bounce.length.min(longest.max(1)), ..bounce },
             stride: bounce.length,
             states: vec![State::Free; slots as usize],
             free: (0..slots).rev().collect(),
@@ -140,6 +145,7 @@ impl Pool {
             free_puts: Vec::new(),
             wanting: vec![VecDeque::new(); if slots == 0 { 0 } else { qps }],
             turns: VecDeque::new(),
+            striping,
         }
     }
 
@@ -195,7 +201,7 @@ impl Pool {
         if !wanting.is_empty() {
             self.turns.push_back(qp);
         }
-        Some(CopyRequest { slot, source })
+        Some(CopyRequest { slot, source, card: self.striping.card(qp) })
     }
 
     /// A copy has ended: for whom, if anybody still waits for it. If it failed, that put is to be [`close`](Self::close)d.
@@ -228,7 +234,8 @@ impl Pool {
                 put.slots.pop_front();
                 self.states[slot as usize] = State::Posted;
                 let address = self.bounce.address.wrapping_add(u64::from(slot) * u64::from(self.stride));
-                source = Local { address, length: self.bounce.length.min(source.length), key: self.bounce.key };
+                let slots = self.bounce.on(self.striping.card(put.qp));
+                source = Local { address, length: slots.length.min(source.length), key: slots.key };
                 Some(slot)
             }
             None if put.direct || suspended => {

@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use oxshmem_hca::topology::MAX_CARDS;
+
 /// Payload bytes that a descriptor can carry inside; every backend sends as many inline.
 pub const PAYLOAD_BYTES: usize = 48;
 
@@ -17,6 +19,26 @@ pub struct Local {
     pub length: u32,
     /// The lkey, in host byte order.
     pub key: u32,
+}
+
+/// Registered memory of this process, with its keys on all cards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Registered {
+    /// As [`Local::address`].
+    pub address: u64,
+    /// Bytes.
+    pub length: u32,
+    /// The lkeys by card, in host byte order.
+    pub keys: [u32; MAX_CARDS],
+}
+
+impl Registered {
+    /// What a work request on a card names.
+    #[must_use]
+    #[inline]
+    pub fn on(&self, card: u32) -> Local {
+        Local { address: self.address, length: self.length, key: self.keys[card as usize % MAX_CARDS] }
+    }
 }
 
 /// Registered memory of the peer.
@@ -293,6 +315,23 @@ pub struct Capabilities {
     pub send_depth: u32,
     /// Bytes of the longest message.
     pub max_message: u32,
+}
+
+impl Capabilities {
+    /// What both can do.
+    #[must_use]
+    pub fn both(self, other: Self) -> Self {
+        Self {
+            inline_bytes: self.inline_bytes.min(other.inline_bytes),
+            width_four: self.width_four && other.width_four,
+            masked: self.masked && other.masked,
+            // All of a kind: see `Backend`.
+            four_is_big_endian: self.four_is_big_endian,
+            atomics_coherent_with_cpu: self.atomics_coherent_with_cpu && other.atomics_coherent_with_cpu,
+            send_depth: self.send_depth.min(other.send_depth),
+            max_message: self.max_message.min(other.max_message),
+        }
+    }
 }
 
 /// Requests could not be posted; none of the chain was. The backend is of no more use.

@@ -5,14 +5,16 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
+use oxshmem_hca::topology::MAX_CARDS;
 use oxshmem_proxy::descriptor::{Descriptor, Landing, Request};
 use oxshmem_proxy::engine::{
     Acknowledgement, CHAIN, EXTRA_SLOTS, Engine, EngineOptions, LANDING_BYTES, Results, acknowledgement,
 };
 use oxshmem_proxy::staging::{Copied, CopyRequest, Staging};
+use oxshmem_proxy::striping::Striping;
 use oxshmem_proxy::work::{
-    Atomic, Capabilities, Completion, Failure, Local, Operation, PAYLOAD_BYTES, Payload, Remote, Status, Transfer,
-    Width, WorkRequest,
+    Atomic, Capabilities, Completion, Failure, Local, Operation, PAYLOAD_BYTES, Payload, Registered, Remote, Status,
+    Transfer, Width, WorkRequest,
 };
 use proptest::prelude::*;
 
@@ -20,6 +22,10 @@ const ME: u32 = 1;
 const N_PES: u32 = 3;
 const PER_PEER: u32 = 2;
 const QPS: u32 = (N_PES - 1) * PER_PEER;
+/// Queue pairs to a peer take turns on them.
+const CARDS: u32 = 2;
+const LANDING_KEYS: [u32; MAX_CARDS] = [77, 78, 0, 0];
+const BOUNCE_KEYS: [u32; MAX_CARDS] = [66, 67, 0, 0];
 const SLOTS: u32 = 8;
 const LANDING: u64 = 0x7000_0000;
 const BOUNCE: u64 = 0x6000_0000;
@@ -29,14 +35,14 @@ const SHARED: u64 = PART * PER_PEER as u64;
 const BYTES: u64 = SHARED + 64;
 
 fn options(window: usize) -> EngineOptions {
-    let landing = Local { address: LANDING, length: 0, key: 77 };
-    let staging = None;
-    EngineOptions { me: ME, own: false, n_pes: N_PES, per_peer: PER_PEER, window, landing, slots: SLOTS, staging }
+    let landing = Registered { address: LANDING, length: 0, keys: LANDING_KEYS };
+    let (striping, staging) = (Striping::new(PER_PEER, CARDS), None);
+    EngineOptions { me: ME, own: false, n_pes: N_PES, striping, window, landing, slots: SLOTS, staging }
 }
 
 /// Puts of `from` bytes and more through `slots` bounce slots of `bytes` each.
 fn staging(from: u32, slots: u32, bytes: u32) -> Staging {
-    Staging { from, bounce: Local { address: BOUNCE, length: bytes, key: 66 }, slots }
+    Staging { from, bounce: Registered { address: BOUNCE, length: bytes, keys: BOUNCE_KEYS }, slots }
 }
 
 fn staged(window: usize, staging: Staging) -> EngineOptions {
@@ -142,6 +148,11 @@ impl Card {
         if peer < ME { peer } else { peer + 1 }
     }
 
+    /// The one of `keys` that its card knows.
+    fn key(qp: u32, keys: [u32; MAX_CARDS]) -> u32 {
+        keys[(qp % PER_PEER % CARDS) as usize]
+    }
+
     fn word(&self, pe: u32, at: u64, width: Width) -> u64 {
         let bytes = &self.memory[&pe][at as usize..(at + u64::from(width.bytes())) as usize];
         let mut word = [0; 8];
@@ -162,7 +173,7 @@ impl Card {
                     let from = source.address + i;
                     let byte = match source.key {
                         55 => own_byte(from),
-                        66 => self.bounce[&from],
+                        key if key == Self::key(qp, BOUNCE_KEYS) => self.bounce[&from],
                         other => panic!("key {other}"),
                     };
                     self.memory.get_mut(&pe).unwrap()[at + i as usize] = byte;
@@ -176,10 +187,10 @@ impl Card {
             Operation::Transfer(Transfer::Read { target, .. }) => {
                 assert!(target.length <= max_message && target.length != 0);
                 let bytes = self.memory[&pe][at..at + target.length as usize].to_vec();
-                if target.key == 77 {
+                if target.key == Self::key(qp, LANDING_KEYS) {
                     let mut word = [0; 8];
                     word[..bytes.len().min(8)].copy_from_slice(&bytes[..bytes.len().min(8)]);
-                    let slot = self.slot(target);
+                    let slot = self.slot(qp, target);
                     self.landings.0[slot] = u64::from_le_bytes(word);
                 } else {
                     self.reads.extend((target.address..).zip(bytes));
@@ -193,7 +204,7 @@ impl Card {
                 let new = operands.apply(old).to_le_bytes();
                 let bytes = width.bytes() as usize;
                 self.memory.get_mut(&pe).unwrap()[at..at + bytes].copy_from_slice(&new[..bytes]);
-                let slot = self.slot(result);
+                let slot = self.slot(qp, result);
                 self.landings.0[slot] = match width {
                     Width::Four if self.capabilities.four_is_big_endian => u64::from((old as u32).swap_bytes()),
                     _ => old,
@@ -202,8 +213,8 @@ impl Card {
         }
     }
 
-    fn slot(&self, local: Local) -> usize {
-        assert_eq!(local.key, 77);
+    fn slot(&self, qp: u32, local: Local) -> usize {
+        assert_eq!(local.key, Self::key(qp, LANDING_KEYS));
         let offset = local.address - LANDING;
         assert_eq!(offset % LANDING_BYTES, 0);
         let slot = (offset / LANDING_BYTES) as usize;
@@ -267,7 +278,7 @@ impl Copies {
         };
         let Some(request) = engine.next_copy() else { return };
         assert!(request.slot < staging.slots && request.source.length <= staging.bounce.length);
-        assert!(request.source.length != 0 && request.source.key == 55);
+        assert!(request.source.length != 0 && request.source.key == 55 && request.card < CARDS);
         assert!(self.under_way.iter().all(|other| other.slot != request.slot), "slot {} twice", request.slot);
         // A slot that a copy goes to holds nothing.
         let at = staging.bounce.address + u64::from(request.slot * staging.bounce.length);
@@ -445,7 +456,7 @@ fn in_turn(card: &mut Card, descriptors: &[Descriptor]) -> HashMap<(u32, u32), u
     let mut fetched = HashMap::new();
     for descriptor in descriptors {
         let qp = (if descriptor.pe < ME { descriptor.pe } else { descriptor.pe - 1 }) * PER_PEER + descriptor.queue;
-        let result = Local { address: LANDING, length: 8, key: 77 };
+        let result = Local { address: LANDING, length: 8, key: Card::key(qp, LANDING_KEYS) };
         match descriptor.request {
             Request::Transfer(transfer) => card.carry_out(qp, &Operation::Transfer(transfer)),
             Request::Fetch { landing, bytes, source } => {

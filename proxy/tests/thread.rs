@@ -6,15 +6,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use oxshmem_hca::topology::MAX_CARDS;
 use oxshmem_proxy::block::{Block, Layout};
 use oxshmem_proxy::descriptor::{Descriptor, Request};
 use oxshmem_proxy::engine::{Engine, EngineOptions};
 use oxshmem_proxy::ring::write_slot;
 use oxshmem_proxy::staging::{Copied, Copier, CopyRequest, Staging};
+use oxshmem_proxy::striping::Striping;
 use oxshmem_proxy::thread::{Lost, Pace, Proxy};
 use oxshmem_proxy::work::{
-    Backend, Capabilities, Completion, Local, Operation, PAYLOAD_BYTES, Payload, PollError, PostError, Remote, Status,
-    Transfer, WorkRequest,
+    Backend, Capabilities, Completion, Local, Operation, PAYLOAD_BYTES, Payload, PollError, PostError, Registered,
+    Remote, Status, Transfer, WorkRequest,
 };
 
 const LAYOUT: Layout = Layout { log_depth: 6, log_landing: 2, n_pes: 2 };
@@ -122,7 +124,7 @@ impl Copier for Model {
             Manner::Held(released) => released.load(Ordering::Acquire),
             Manner::Failing => true,
         };
-        if go && let Some(CopyRequest { slot, source }) = self.under_way.pop() {
+        if go && let Some(CopyRequest { slot, source, .. }) = self.under_way.pop() {
             for i in 0..source.length as usize {
                 let byte = self.memory.own[source.address as usize + i].load(Ordering::Relaxed);
                 self.memory.bounce[(slot * SLOT) as usize + i].store(byte, Ordering::Relaxed);
@@ -159,14 +161,14 @@ impl Rig {
             send_depth: 16,
             max_message: 1 << 20,
         };
-        let bounce = Local { address: 0, length: SLOT, key: 66 };
+        let bounce = Registered { address: 0, length: SLOT, keys: [66; MAX_CARDS] };
         let options = EngineOptions {
             me: 0,
             own: false,
             n_pes: 2,
-            per_peer: 2,
+            striping: Striping::new(2, 1),
             window: 64,
-            landing: Local::default(),
+            landing: Registered::default(),
             slots: 4,
             staging: Some(Staging { from: 49, bounce, slots: SLOTS }),
         };

@@ -1,18 +1,19 @@
 //! IBGDA: queue pairs in the slab, which device code fills and rings.
 //!
-//! Per PE there is one slab (one umem, one key) that holds every send queue, doorbell record, CQE and [`abi::Qp`]. Each queue pair has a
-//! collapsed CQ. Set-up speaks PRM commands to a [`Provider`], whichever it is.
+//! Per PE there is one slab (per card one umem, one key) that holds every send queue, doorbell record, CQE and [`abi::Qp`]. Each queue pair has
+//! a collapsed CQ. Set-up speaks PRM commands to [`Provider`]s, whichever they are.
 
 use std::cell::RefCell;
 use std::sync::Arc;
 
 use oxshmem_hca::objects::{Cq, CqAttributes, Mkey, Pd, Qp, QpAddress, QpAttributes, QpGeometry, Uar, Umem};
 use oxshmem_hca::prm::qpc::QpState;
-use oxshmem_hca::provider::{Access, Attempt, Counters, Provider, UmemSource};
+use oxshmem_hca::provider::{Access, Attempt, Provider, UmemSource};
 use oxshmem_hca::soft::doorbell_rung;
 use oxshmem_hca::wire::{cqe, dbr};
+use oxshmem_proxy::striping::Striping;
 
-use super::opened::Opened;
+use super::opened::{OpenCard, Opened, of_card};
 use super::ringing::{self, Ringing, Way};
 use super::{ChunkKeys, TransportError};
 use crate::Result;
@@ -91,17 +92,47 @@ fn at(array: Offset, index: u32, stride: u64) -> Offset {
     Offset(array.0 + u64::from(index) * stride)
 }
 
-/// The network of a PE: an open HCA, and a queue pair or several to every other PE.
+/// The network of a PE: open cards, and a queue pair or several to every other PE.
 #[derive(Debug)]
 pub(crate) struct Ibgda {
-    chunks: RefCell<Vec<Mkey>>,
     queue_pairs: Vec<Qp>,
     // Behind the queue pairs, which use its pages.
     _ringing: Ringing,
-    slab_key: Mkey,
-    pd: Arc<Pd>,
-    opened: Opened,
+    cards: Vec<Card>,
+    striping: Striping,
+    coherent: bool,
+    /// What was tried on the way, apart from what the cards themselves tried.
+    attempts: Vec<Attempt>,
     queues: QueueLayout,
+}
+
+/// A card, and what is registered with it.
+#[derive(Debug)]
+struct Card {
+    // Dropped in this order.
+    chunks: RefCell<Vec<Mkey>>,
+    slab_key: Mkey,
+    umem: Arc<Umem>,
+    pd: Arc<Pd>,
+    open: OpenCard,
+}
+
+impl Card {
+    /// Registers the slab with a card.
+    fn new(open: OpenCard, device: &dyn Device, slab: &Slab) -> Result<Self> {
+        let pd = Pd::alloc(&open.provider)?;
+        let base = slab.address(Offset(0));
+        let (len, addr) = (usize::try_from(slab.bytes()).unwrap_or(usize::MAX), base as *mut u8);
+        let source = match slab.memory() {
+            Some(fd) => UmemSource::Fd { fd, offset: 0, len, addr, device: device.exporter() },
+            None => UmemSource::Host { addr, len },
+        };
+        // SAFETY: the slab outlives this object (see `Pe`), and is used through raw pointers only.
+        let umem = unsafe { Umem::register(&open.provider, source, Access::LOCAL) }?;
+        // SAFETY: as above.
+        let slab_key = unsafe { Mkey::register(&pd, source, Some(&umem), base, Access::LOCAL) }?;
+        Ok(Self { chunks: RefCell::default(), slab_key, umem, pd, open })
+    }
 }
 
 impl Ibgda {
@@ -114,9 +145,8 @@ impl Ibgda {
         queues: QueueLayout,
         opened: Opened,
     ) -> Result<Self> {
-        let provider = Arc::clone(&opened.provider);
-        if provider.info().provider == "soft" && *config.hca() != config::Hca::Null {
-            check_soft_reach(provider.as_ref(), bootstrap, device, devices)?;
+        if opened.provider_name() == "soft" && *config.hca() != config::Hca::Null {
+            check_soft_reach(opened.cards[0].provider.as_ref(), bootstrap, device, devices)?;
         }
         match opened.way {
             Way::Memory => device.set_doorbell_hook(doorbell_rung),
@@ -124,26 +154,19 @@ impl Ibgda {
             Way::Mapped => {}
         }
 
-        let pd = Pd::alloc(&provider)?;
-        let base = slab.address(Offset(0));
-        let (len, addr) = (usize::try_from(slab.bytes()).unwrap_or(usize::MAX), base as *mut u8);
-        let source = match slab.memory() {
-            Some(fd) => UmemSource::Fd { fd, offset: 0, len, addr, device: device.exporter() },
-            None => UmemSource::Host { addr, len },
-        };
-        // SAFETY: the slab outlives this object (see `Pe`), and is used through raw pointers only.
-        let umem = unsafe { Umem::register(&provider, source, Access::LOCAL) }?;
-        // SAFETY: as above.
-        let slab_key = unsafe { Mkey::register(&pd, source, Some(&umem), base, Access::LOCAL) }?;
-
+        let striping = opened.striping(config);
+        let Opened { cards, coherent, way, attempts, .. } = opened;
+        let cards = cards.into_iter().map(|card| Card::new(card, device, slab)).collect::<Result<Vec<_>>>()?;
         let mut queue_pairs = Vec::new();
         let count = queues.peers().count() as u32 * queues.per_peer;
-        let mut ringing = Ringing::new(&provider, opened.way, device, count)?;
+        let mut ringing = Ringing::new(cards.iter().map(|card| &card.open.provider), way, device, count)?;
         for (pe, first) in queues.peers() {
             for i in 0..queues.per_peer {
                 let index = first + i;
-                let (doorbell, address) = ringing.give(device)?;
-                let qp = create_qp(&pd, &doorbell.uar, &umem, slab, &queues, index)?;
+                let number = striping.card(index) as usize;
+                let Card { pd, umem, .. } = &cards[number];
+                let (doorbell, address) = ringing.give(device, number)?;
+                let qp = create_qp(pd, &doorbell.uar, umem, slab, &queues, index)?;
                 let position = pe * queues.per_peer + i;
                 slab.write(
                     queues.qps,
@@ -155,8 +178,7 @@ impl Ibgda {
         }
         ringing.start(device)?;
 
-        let connected =
-            Self { chunks: RefCell::default(), queue_pairs, _ringing: ringing, slab_key, pd, opened, queues };
+        let connected = Self { queue_pairs, _ringing: ringing, cards, striping, coherent, attempts, queues };
         connected.exchange(config, bootstrap)?;
         Ok(connected)
     }
@@ -180,12 +202,17 @@ impl Ibgda {
                     .ok_or(TransportError::Address { pe: pe as usize })?;
                 let address = QpAddress::from_bytes(theirs)?;
                 let index = first + i;
-                self.queue_pairs[index as usize]
-                    .connect(&address, &attributes(config, self.opened.log_max_rd_atomic, index))?;
+                let log_max_rd_atomic = self.card(index).open.log_max_rd_atomic;
+                self.queue_pairs[index as usize].connect(&address, &attributes(config, log_max_rd_atomic, index))?;
             }
         }
         // Nobody posts before the other end is ready to receive.
         Ok(bootstrap.barrier("queue pairs connected")?)
+    }
+
+    /// The card of a queue pair.
+    fn card(&self, index: u32) -> &Card {
+        &self.cards[self.striping.card(index) as usize]
     }
 
     /// The PEs that there are queue pairs to, each with those.
@@ -200,12 +227,15 @@ impl Ibgda {
         state.qps = slab.address(self.queues.qps);
         state.qps_per_pe = self.queues.per_peer;
         state.used = slab.address(self.queues.used);
-        state.slab_lkey = self.slab_key.lkey().to_be();
-        state.atomics_by_network = u32::from(!self.opened.coherent);
+        state.cards = self.striping.cards();
+        for (key, card) in state.slab_lkeys.iter_mut().zip(&self.cards) {
+            *key = card.slab_key.lkey().to_be();
+        }
+        state.atomics_by_network = u32::from(!self.coherent);
     }
 
-    /// Registers chunk `index` of the heap; its addresses on the wire are offsets in the heap.
-    pub(crate) fn register(&self, device: &dyn Device, heap: &SymmetricHeap, index: usize) -> Result<ChunkKeys> {
+    /// Registers chunk `index` of the heap with each card; its addresses on the wire are offsets in the heap.
+    pub(crate) fn register(&self, device: &dyn Device, heap: &SymmetricHeap, index: usize) -> Result<Vec<ChunkKeys>> {
         use std::os::fd::AsFd;
         let chunk = heap.layout().chunk;
         let offset = index as u64 * chunk;
@@ -216,36 +246,43 @@ impl Ibgda {
             addr: (heap.base() + offset) as *mut u8,
             device: device.exporter(),
         };
-        // SAFETY: the heap outlives this object (see `Pe`), and is used through raw pointers only.
-        let key = unsafe { Mkey::register(&self.pd, source, None, offset, Access::ALL) }?;
-        let keys = ChunkKeys { lkey: key.lkey(), rkey: key.rkey() };
-        self.chunks.borrow_mut().push(key);
-        Ok(keys)
+        let with = |card: &Card| {
+            // SAFETY: the heap outlives this object (see `Pe`), and is used through raw pointers only.
+            let key = unsafe { Mkey::register(&card.pd, source, None, offset, Access::ALL) }?;
+            let keys = ChunkKeys { lkey: key.lkey(), rkey: key.rkey() };
+            card.chunks.borrow_mut().push(key);
+            Ok(keys)
+        };
+        self.cards.iter().map(with).collect()
     }
 
-    /// Makes the HCA ready for keys of a peer's chunks, so that no kernel has to wait for that. They are in host byte order.
-    pub(crate) fn prepare(&self, pe: u32, rkeys: &[u32]) -> Result<()> {
+    /// Makes the cards ready for keys of a peer's chunks, so that no kernel has to wait for that. They are in host byte order, by card.
+    pub(crate) fn prepare(&self, pe: u32, rkeys: &[Vec<u32>]) -> Result<()> {
         let Some((_, to_peer)) = self.peers().find(|(peer, _)| *peer == pe) else { return Ok(()) };
-        let uses: Vec<(u32, u32)> = to_peer.iter().flat_map(|qp| rkeys.iter().map(|rkey| (qp.qpn(), *rkey))).collect();
-        Ok(self.opened.provider.prepare(&uses)?)
+        for ((number, card), rkeys) in (0u32..).zip(&self.cards).zip(rkeys) {
+            let on_card = (0u32..).zip(to_peer).filter(|(i, _)| self.striping.card(*i) == number);
+            let uses: Vec<(u32, u32)> =
+                on_card.flat_map(|(_, qp)| rkeys.iter().map(|rkey| (qp.qpn(), *rkey))).collect();
+            card.open.provider.prepare(&uses)?;
+        }
+        Ok(())
     }
 
-    pub(crate) fn provider(&self) -> Arc<dyn Provider> {
-        Arc::clone(&self.opened.provider)
+    pub(crate) fn providers(&self) -> Vec<Arc<dyn Provider>> {
+        self.cards.iter().map(|card| Arc::clone(&card.open.provider)).collect()
     }
 
     pub(crate) fn provider_name(&self) -> &'static str {
-        self.opened.provider.info().provider
-    }
-
-    pub(crate) fn counters(&self) -> Option<Counters> {
-        self.opened.provider.counters()
+        self.cards[0].open.provider.info().provider
     }
 
     /// What made a queue pair fail, if the HCA remembers.
     pub(crate) fn cause(&self, slab: &Slab, qpn: u32) -> Option<Cause> {
-        let failure = self.opened.provider.first_failure(qpn)?;
-        let (_, index) = self.queue_pairs.iter().zip(0u32..).find(|(qp, _)| qp.qpn() == qpn)?;
+        // Cards number their queue pairs each for itself.
+        let (failure, index) =
+            self.queue_pairs.iter().zip(0u32..).filter(|(qp, _)| qp.qpn() == qpn).find_map(|(_, index)| {
+                self.card(index).open.provider.first_failure(qpn).map(|failure| (failure, index))
+            })?;
         let slot = failure.wqe_index & ((1 << self.queues.log_depth) - 1);
         let wqe = at(at(self.queues.queues, index, BLOCK_BYTES << self.queues.log_depth), slot as u32, BLOCK_BYTES);
         // Control segment: the opcode is the last byte of the first word. The remote address segment follows.
@@ -273,7 +310,11 @@ impl Ibgda {
 
     /// What was tried in which way.
     pub(crate) fn attempts(&self) -> Vec<Attempt> {
-        [self.opened.provider.attempts(), self.opened.attempts.clone()].concat()
+        let of_card = |card: &Card| {
+            let provider = card.open.provider.as_ref();
+            of_card(self.cards.len(), provider, provider.attempts())
+        };
+        self.cards.iter().flat_map(of_card).chain(self.attempts.iter().cloned()).collect()
     }
 
     /// Doorbells that device code has rung, on all queue pairs.

@@ -10,17 +10,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oxshmem_hca::objects::{Mkey, Pd, QpAddress};
-use oxshmem_hca::provider::{Access, Attempt, Counters, DeviceMemory, Provider, UmemSource};
+use oxshmem_hca::provider::{Access, Attempt, DeviceMemory, Provider, UmemSource};
 use oxshmem_hca::soft::doorbell_rung;
-use oxshmem_hca::topology::Distance;
+use oxshmem_hca::topology::{Distance, MAX_CARDS};
 use oxshmem_proxy::block::{self, Block};
 use oxshmem_proxy::devx::{QueueLayout, Queues};
 use oxshmem_proxy::engine::{Engine, EngineOptions};
 use oxshmem_proxy::parking::wake_sleepers;
+use oxshmem_proxy::striping::{Striping, striped};
 use oxshmem_proxy::thread::{Lost, Pace, Proxy};
-use oxshmem_proxy::work::{Backend, Local};
+use oxshmem_proxy::work::{Backend, Registered};
 
-use super::opened::Opened;
+use super::opened::{OpenCard, Opened, of_card};
 use super::staging::{self, Bounce};
 use super::verbs::VerbsFabric;
 use super::{ChunkKeys, TransportError, ibgda};
@@ -61,7 +62,7 @@ pub(crate) struct Region<'a> {
     pub remote: bool,
 }
 
-/// An open card with a queue pair or several to every other PE: registration and connecting. Queue pairs have dense indices as in
+/// Open cards, mostly one, with a queue pair or several to every other PE: registration and connecting. Queue pairs have dense indices as in
 /// [`Backend`].
 pub(crate) trait Fabric: Debug + Send {
     /// `soft`, `mlx5`, `verbs`.
@@ -70,10 +71,10 @@ pub(crate) trait Fabric: Debug + Send {
     fn is_coherent(&self) -> bool;
     /// Whether it has queue pairs to the own PE, the last ones: atomics to it need them if somebody's card is not coherent.
     fn has_own(&self) -> bool;
-    /// How far the card is from where the PE works; nothing where there is none.
+    /// How far the card is from where the PE works, the farthest of several; nothing where there is none.
     fn distance(&self) -> Option<Distance>;
-    /// Registers memory until the fabric is dropped, which the memory outlives.
-    fn register(&mut self, region: &Region<'_>) -> Result<ChunkKeys>;
+    /// Registers memory until the fabric is dropped, which the memory outlives; the keys by card.
+    fn register(&mut self, region: &Region<'_>) -> Result<Vec<ChunkKeys>>;
     /// What peers need to connect to queue pair `qp`; the same length everywhere.
     fn endpoint(&self, qp: u32) -> Result<Vec<u8>>;
     /// Connects queue pair `qp` to a peer's.
@@ -84,12 +85,15 @@ pub(crate) trait Fabric: Debug + Send {
     fn prepare(&self, qp: u32, rkeys: &[u32]) -> Result<()>;
     /// Gives the queue pairs away, once, when all are connected.
     fn backend(&mut self) -> Result<Box<dyn Backend>>;
-    /// What the card has done, where that is counted.
-    fn counters(&self) -> Option<Counters>;
     /// What was tried in which way.
     fn attempts(&self) -> Vec<Attempt>;
-    /// Who takes commands for the card, if that is how it is driven.
-    fn provider(&self) -> Option<Arc<dyn Provider>>;
+    /// Who takes commands for each card, if that is how they are driven.
+    fn providers(&self) -> Vec<Arc<dyn Provider>>;
+}
+
+/// Local keys by card, in host byte order; zeros where there is no card.
+pub(super) fn lkeys(keys: &[ChunkKeys]) -> [u32; MAX_CARDS] {
+    std::array::from_fn(|card| keys.get(card).map_or(0, |keys| keys.lkey))
 }
 
 /// What of the proxy lies in device memory.
@@ -120,7 +124,7 @@ pub(crate) struct Ibrc {
     /// Whether the cards' atomics, all of them, are atomic with those of CPUs and GPUs.
     coherent: bool,
     qpns: Vec<u32>,
-    slab_lkey: u32,
+    slab_lkeys: [u32; MAX_CARDS],
 }
 
 impl Ibrc {
@@ -136,10 +140,11 @@ impl Ibrc {
         let (me, n_pes, per_peer) = (bootstrap.rank(), bootstrap.size(), config.qps_per_peer());
         let block_layout =
             block::Layout { log_depth: config.proxy_ring().trailing_zeros(), log_landing: LOG_LANDING, n_pes };
+        let striping = opened.as_ref().map_or(Striping::new(per_peer, 1), |opened| opened.striping(config));
         // Before the fabric, which they have to outlive, also when something fails.
         let memory = device.host_memory(block_layout.bytes())?;
         let bounce;
-        let mut fabric = open(config, bootstrap, device, opened)?;
+        let mut fabric = open(config, bootstrap, device, opened, striping)?;
         let own = fabric.has_own();
         let count = (n_pes - u32::from(!own)) * per_peer;
         let base = memory.address() as u64;
@@ -152,7 +157,7 @@ impl Ibrc {
             iova: base + block_layout.landing(),
             remote: false,
         };
-        let landing_key = fabric.register(&landing)?.lkey;
+        let landing_keys = lkeys(&fabric.register(&landing)?);
         let whole = slab.address(Offset(0));
         let region = Region {
             memory: slab.memory(),
@@ -162,12 +167,12 @@ impl Ibrc {
             iova: whole,
             remote: false,
         };
-        let slab_lkey = fabric.register(&region)?.lkey;
+        let slab_lkeys = lkeys(&fabric.register(&region)?);
         let (staged, attempts) = staging::set_up(config, device, fabric.as_mut(), me)?;
         let copier;
         (bounce, copier) = staged.unzip();
         if let Some(bounce) = &bounce {
-            bounce.sources.add(&region, slab_lkey);
+            bounce.sources.add(&region, slab_lkeys);
         }
         let coherent = exchange(fabric.as_mut(), bootstrap, me, n_pes, per_peer)?;
 
@@ -177,9 +182,9 @@ impl Ibrc {
             me,
             own,
             n_pes,
-            per_peer,
+            striping,
             window: config.proxy_ring() as usize,
-            landing: Local { address: landing.address, length: 0, key: landing_key },
+            landing: Registered { address: landing.address, length: 0, keys: landing_keys },
             slots: 1 << LOG_LANDING,
             staging: bounce.as_ref().map(|bounce| bounce.staging),
         };
@@ -201,21 +206,22 @@ impl Ibrc {
             options,
             coherent,
             qpns,
-            slab_lkey,
+            slab_lkeys,
         })
     }
 
     /// Fills in what device code needs to know.
     pub(crate) fn describe(&self, slab: &Slab, state: &mut abi::State) {
         state.network = abi::Network::Ibrc as u32;
-        state.qps_per_pe = self.options.per_peer;
+        state.qps_per_pe = self.options.striping.per_peer();
+        state.cards = self.options.striping.cards();
         state.atomics_by_network = u32::from(!self.coherent);
-        state.slab_lkey = self.slab_lkey.to_be();
+        state.slab_lkeys = self.slab_lkeys.map(u32::to_be);
         state.proxy = slab.address(self.layout.proxy);
     }
 
-    /// Registers chunk `index` of the heap; its addresses on the wire are offsets in the heap.
-    pub(crate) fn register(&self, device: &dyn Device, heap: &SymmetricHeap, index: usize) -> Result<ChunkKeys> {
+    /// Registers chunk `index` of the heap with each card; its addresses on the wire are offsets in the heap.
+    pub(crate) fn register(&self, device: &dyn Device, heap: &SymmetricHeap, index: usize) -> Result<Vec<ChunkKeys>> {
         let bytes = heap.layout().chunk;
         let offset = index as u64 * bytes;
         let memory = Some(heap.chunks()[index].memory.as_fd());
@@ -223,31 +229,31 @@ impl Ibrc {
         let region = Region { memory, device, address: heap.base() + offset, bytes, iova: offset, remote: true };
         let keys = self.fabric.borrow_mut().register(&region)?;
         if let Some(bounce) = &self.bounce {
-            bounce.sources.add(&region, keys.lkey);
+            bounce.sources.add(&region, lkeys(&keys));
         }
         Ok(keys)
     }
 
-    /// Makes the card ready for keys of a peer's chunks.
-    pub(crate) fn prepare(&self, pe: u32, rkeys: &[u32]) -> Result<()> {
-        let EngineOptions { me, per_peer, .. } = self.options;
+    /// Makes the cards ready for keys of a peer's chunks, by card.
+    pub(crate) fn prepare(&self, pe: u32, rkeys: &[Vec<u32>]) -> Result<()> {
+        let EngineOptions { me, striping, .. } = self.options;
         if pe == me {
             return Ok(());
         }
+        let per_peer = striping.per_peer();
         let first = (if pe < me { pe } else { pe - 1 }) * per_peer;
-        (first..first + per_peer).try_for_each(|qp| self.fabric.borrow().prepare(qp, rkeys))
+        (first..first + per_peer).try_for_each(|qp| {
+            let rkeys = rkeys.get(striping.card(qp) as usize).map_or(&[][..], Vec::as_slice);
+            self.fabric.borrow().prepare(qp, rkeys)
+        })
     }
 
     pub(crate) fn provider_name(&self) -> &'static str {
         self.fabric.borrow().name()
     }
 
-    pub(crate) fn counters(&self) -> Option<Counters> {
-        self.fabric.borrow().counters()
-    }
-
-    pub(crate) fn provider(&self) -> Option<Arc<dyn Provider>> {
-        self.fabric.borrow().provider()
+    pub(crate) fn providers(&self) -> Vec<Arc<dyn Provider>> {
+        self.fabric.borrow().providers()
     }
 
     pub(crate) fn attempts(&self) -> Vec<Attempt> {
@@ -326,27 +332,114 @@ fn open(
     bootstrap: &Bootstrap,
     device: &dyn Device,
     opened: Option<Opened>,
+    striping: Striping,
 ) -> Result<Box<dyn Fabric>> {
-    let count = (bootstrap.size() - 1) * config.qps_per_peer();
+    let peers = bootstrap.size() - 1;
     // What waits for a free place waits in the engine. Queues that fit the cache of the proxy's core are filled faster.
     let depth = match config.qp_depth() {
         Choice::Given(depth) => depth,
         Choice::Auto => config.send_queue_depth(bootstrap.size()).min(DEPTH),
     };
     match opened {
-        None => Ok(Box::new(VerbsFabric::open(config, bootstrap, device, count, depth)?)),
-        Some(opened) => Ok(Box::new(DevxFabric::new(config, device, opened, count, depth)?)),
+        None => Ok(Box::new(VerbsFabric::open(config, bootstrap, device, peers * striping.per_peer(), depth)?)),
+        Some(opened) => {
+            let own = opened.may_need_own();
+            let peers = peers + u32::from(own);
+            let open = |(number, card)| DevxFabric::new(config, device, card, peers * striping.on(number), depth);
+            let cards = (0u32..).zip(opened.cards).map(open).collect::<Result<Vec<_>>>()?;
+            Ok(Box::new(StripedFabric { cards, striping, own, coherent: opened.coherent, attempts: opened.attempts }))
+        }
     }
 }
 
-/// Queue pairs in host memory of an HCA that DevX commands set up.
+/// Queue pairs that are spread over cards, all of which DevX commands set up.
+#[derive(Debug)]
+struct StripedFabric {
+    cards: Vec<DevxFabric>,
+    striping: Striping,
+    own: bool,
+    coherent: bool,
+    attempts: Vec<Attempt>,
+}
+
+impl StripedFabric {
+    /// The card of a queue pair, and its index there.
+    fn place(&self, qp: u32) -> (&DevxFabric, u32) {
+        let (card, index) = self.striping.place(qp);
+        (&self.cards[card as usize], index)
+    }
+}
+
+impl Fabric for StripedFabric {
+    fn name(&self) -> &'static str {
+        self.cards[0].open.provider.info().provider
+    }
+
+    fn is_coherent(&self) -> bool {
+        self.coherent
+    }
+
+    fn has_own(&self) -> bool {
+        self.own
+    }
+
+    fn distance(&self) -> Option<Distance> {
+        self.cards.iter().filter_map(|card| card.open.distance).max()
+    }
+
+    fn register(&mut self, region: &Region<'_>) -> Result<Vec<ChunkKeys>> {
+        self.cards.iter_mut().map(|card| card.register(region)).collect()
+    }
+
+    fn endpoint(&self, qp: u32) -> Result<Vec<u8>> {
+        let (card, index) = self.place(qp);
+        let address = card.queues()?.address(index).ok_or_else(|| card.gone())?;
+        Ok(address.to_bytes().to_vec())
+    }
+
+    fn connect(&mut self, qp: u32, theirs: &[u8]) -> Result<()> {
+        let address = QpAddress::from_bytes(theirs)?;
+        let (card, index) = self.place(qp);
+        let attributes = ibgda::attributes(&card.config, card.open.log_max_rd_atomic, qp);
+        Ok(card.queues()?.connect(index, &address, &attributes)?)
+    }
+
+    fn qpn(&self, qp: u32) -> u32 {
+        let (card, index) = self.place(qp);
+        card.qpns.get(index as usize).copied().unwrap_or(0)
+    }
+
+    fn prepare(&self, qp: u32, rkeys: &[u32]) -> Result<()> {
+        let uses: Vec<(u32, u32)> = rkeys.iter().map(|rkey| (self.qpn(qp), *rkey)).collect();
+        Ok(self.place(qp).0.open.provider.prepare(&uses)?)
+    }
+
+    fn backend(&mut self) -> Result<Box<dyn Backend>> {
+        let backends = self.cards.iter_mut().map(DevxFabric::backend).collect::<Result<Vec<_>>>()?;
+        striped(self.striping, backends).ok_or_else(|| self.cards[0].gone())
+    }
+
+    fn attempts(&self) -> Vec<Attempt> {
+        let of_card = |card: &DevxFabric| {
+            let provider = card.open.provider.as_ref();
+            of_card(self.cards.len(), provider, provider.attempts())
+        };
+        self.cards.iter().flat_map(of_card).chain(self.attempts.iter().cloned()).collect()
+    }
+
+    fn providers(&self) -> Vec<Arc<dyn Provider>> {
+        self.cards.iter().map(|card| Arc::clone(&card.open.provider)).collect()
+    }
+}
+
+/// Queue pairs in host memory of one card.
 #[derive(Debug)]
 struct DevxFabric {
     // Dropped in this order: what uses memory, then memory.
     queues: Option<Queues>,
     keys: Vec<Mkey>,
     pd: Arc<Pd>,
-    opened: Opened,
+    open: OpenCard,
     memory: Arc<dyn HostMemory>,
     qpns: Vec<u32>,
     config: Config,
@@ -359,17 +452,15 @@ struct OwnedQueues {
 }
 
 impl DevxFabric {
-    fn new(config: &Config, device: &dyn Device, opened: Opened, peers: u32, depth: u32) -> Result<Self> {
-        let own = has_own(&opened);
-        let count = peers + if own { config.qps_per_peer() } else { 0 };
+    fn new(config: &Config, device: &dyn Device, open: OpenCard, count: u32, depth: u32) -> Result<Self> {
         let layout = QueueLayout { count, log_depth: depth.trailing_zeros() };
-        let pd = Pd::alloc(&opened.provider)?;
+        let pd = Pd::alloc(&open.provider)?;
         let memory: Arc<dyn HostMemory> = Arc::from(device.host_memory(layout.bytes())?);
-        let extended = opened.extended_atomics;
+        let extended = open.extended_atomics;
         // SAFETY: the memory is owned by whoever owns the queues, and dropped after them.
         let queues = unsafe { Queues::create(&pd, memory.address(), layout, extended, doorbell_rung) }?;
         let qpns = (0..count).filter_map(|qp| queues.qpn(qp)).collect();
-        Ok(Self { queues: Some(queues), keys: Vec::new(), pd, opened, memory, qpns, config: config.clone() })
+        Ok(Self { queues: Some(queues), keys: Vec::new(), pd, open, memory, qpns, config: config.clone() })
     }
 
     fn queues(&self) -> Result<&Queues> {
@@ -378,32 +469,10 @@ impl DevxFabric {
 
     fn gone(&self) -> crate::Error {
         let what = "its queue pairs are in use".to_owned();
-        TransportError::Hca { device: self.opened.provider.info().device.clone(), what }.into()
-    }
-}
-
-/// Cards may have peers whose atomics are coherent with no CPU; what is on this PE's own one then has to go through its card too.
-fn has_own(opened: &Opened) -> bool {
-    opened.provider.info().provider == "mlx5"
-}
-
-impl Fabric for DevxFabric {
-    fn name(&self) -> &'static str {
-        self.opened.provider.info().provider
+        TransportError::Hca { device: self.open.provider.info().device.clone(), what }.into()
     }
 
-    fn is_coherent(&self) -> bool {
-        self.opened.coherent
-    }
-
-    fn has_own(&self) -> bool {
-        has_own(&self.opened)
-    }
-
-    fn distance(&self) -> Option<Distance> {
-        self.opened.distance
-    }
-
+    /// Registers memory until this is dropped, which the memory outlives.
     fn register(&mut self, region: &Region<'_>) -> Result<ChunkKeys> {
         let len = usize::try_from(region.bytes).unwrap_or(usize::MAX);
         let addr = region.address as *mut u8;
@@ -419,40 +488,10 @@ impl Fabric for DevxFabric {
         Ok(keys)
     }
 
-    fn endpoint(&self, qp: u32) -> Result<Vec<u8>> {
-        let address = self.queues()?.address(qp).ok_or_else(|| self.gone())?;
-        Ok(address.to_bytes().to_vec())
-    }
-
-    fn connect(&mut self, qp: u32, theirs: &[u8]) -> Result<()> {
-        let address = QpAddress::from_bytes(theirs)?;
-        Ok(self.queues()?.connect(qp, &address, &ibgda::attributes(&self.config, self.opened.log_max_rd_atomic, qp))?)
-    }
-
-    fn qpn(&self, qp: u32) -> u32 {
-        self.qpns.get(qp as usize).copied().unwrap_or(0)
-    }
-
-    fn prepare(&self, qp: u32, rkeys: &[u32]) -> Result<()> {
-        let uses: Vec<(u32, u32)> = rkeys.iter().map(|rkey| (self.qpn(qp), *rkey)).collect();
-        Ok(self.opened.provider.prepare(&uses)?)
-    }
-
+    /// Gives the queue pairs away, once.
     fn backend(&mut self) -> Result<Box<dyn Backend>> {
         let queues = self.queues.take().ok_or_else(|| self.gone())?;
         Ok(Box::new(OwnedQueues { queues, _memory: Arc::clone(&self.memory) }))
-    }
-
-    fn counters(&self) -> Option<Counters> {
-        self.opened.provider.counters()
-    }
-
-    fn attempts(&self) -> Vec<Attempt> {
-        [self.opened.provider.attempts(), self.opened.attempts.clone()].concat()
-    }
-
-    fn provider(&self) -> Option<Arc<dyn Provider>> {
-        Some(Arc::clone(&self.opened.provider))
     }
 }
 

@@ -239,16 +239,16 @@ impl Network {
         }
     }
 
-    /// Registers chunk `index` of the heap; its addresses on the wire are offsets in the heap.
-    pub(crate) fn register(&self, device: &dyn Device, heap: &SymmetricHeap, index: usize) -> Result<ChunkKeys> {
+    /// Registers chunk `index` of the heap with each card; its addresses on the wire are offsets in the heap.
+    pub(crate) fn register(&self, device: &dyn Device, heap: &SymmetricHeap, index: usize) -> Result<Vec<ChunkKeys>> {
         match self {
             Self::Ibgda(ibgda) => ibgda.register(device, heap, index),
             Self::Ibrc(ibrc) => ibrc.register(device, heap, index),
         }
     }
 
-    /// Makes the HCA ready for keys of a peer's chunks, so that no kernel has to wait for that. They are in host byte order.
-    pub(crate) fn prepare(&self, pe: u32, rkeys: &[u32]) -> Result<()> {
+    /// Makes the HCA ready for keys of a peer's chunks, so that no kernel has to wait for that. They are in host byte order, by card.
+    pub(crate) fn prepare(&self, pe: u32, rkeys: &[Vec<u32>]) -> Result<()> {
         match self {
             Self::Ibgda(ibgda) => ibgda.prepare(pe, rkeys),
             Self::Ibrc(ibrc) => ibrc.prepare(pe, rkeys),
@@ -270,31 +270,33 @@ impl Network {
         }
     }
 
+    /// What the cards have done, all together, where that is counted.
     pub(crate) fn counters(&self) -> Option<Counters> {
-        match self {
-            Self::Ibgda(ibgda) => ibgda.counters(),
-            Self::Ibrc(ibrc) => ibrc.counters(),
-        }
+        self.providers().iter().map(|provider| provider.counters()).reduce(|all, each| Some(all? + each?)).flatten()
     }
 
-    /// That the HCA is gone, if it is.
+    /// That a card is gone, if one is.
     pub(crate) fn dead(&self) -> Option<oxshmem_hca::Error> {
-        let provider = self.provider()?;
-        let device = provider.info().device.clone();
-        provider.dead().map(|reason| oxshmem_hca::Error::Dead { device, reason })
+        self.providers().iter().find_map(|provider| {
+            let reason = provider.dead()?;
+            Some(oxshmem_hca::Error::Dead { device: provider.info().device.clone(), reason })
+        })
     }
 
-    /// Ends all waits of device code by `end` when the HCA is found to be gone.
+    /// Ends all waits of device code by `end` when a card is found to be gone.
     pub(crate) fn when_dead(&self, end: impl Fn() + Send + Sync + 'static) {
-        if let Some(provider) = self.provider() {
-            provider.when_dead(Box::new(end));
+        let end = Arc::new(end);
+        for provider in self.providers() {
+            let end = Arc::clone(&end);
+            provider.when_dead(Box::new(move || end()));
         }
     }
 
-    fn provider(&self) -> Option<Arc<dyn Provider>> {
+    /// The cards, where they take commands.
+    fn providers(&self) -> Vec<Arc<dyn Provider>> {
         match self {
-            Self::Ibgda(ibgda) => Some(ibgda.provider()),
-            Self::Ibrc(ibrc) => ibrc.provider(),
+            Self::Ibgda(ibgda) => ibgda.providers(),
+            Self::Ibrc(ibrc) => ibrc.providers(),
         }
     }
 

@@ -12,7 +12,8 @@ use oxshmem_hca::prm::caps::{
 };
 use oxshmem_hca::provider::{Access, Attempt, Provider, UmemSource};
 use oxshmem_hca::soft::{FaultPlan, SoftHca, SoftOptions};
-use oxshmem_hca::topology::Distance;
+use oxshmem_hca::topology::{Card, DeviceChoice, Distance, TopologyError};
+use oxshmem_proxy::striping::Striping;
 
 use super::ibgda::pkey_index;
 use super::ringing::Way;
@@ -23,24 +24,31 @@ use crate::bootstrap::Bootstrap;
 use crate::config::{self, Choice, Config, Doorbell, Hca, Transport};
 use crate::device::Device;
 
-/// An open HCA.
+/// The HCA of a PE, open: one card, or several that its queue pairs are spread over ([`Striping`]).
 #[derive(Debug)]
 pub(crate) struct Opened {
-    pub provider: Arc<dyn Provider>,
-    /// Whether all PEs' HCAs do atomics that are atomic with those of CPUs and GPUs.
+    /// At least one, as many on every PE, none more than there are queue pairs to a peer.
+    pub cards: Vec<OpenCard>,
+    /// Whether all PEs' cards do atomics that are atomic with those of CPUs, GPUs and each other.
     pub coherent: bool,
+    /// How device code rings.
+    pub way: Way,
+    /// Whether queues have to lie in memory of the host, as a card cannot reach them in that of the device.
+    pub queues_on_host: bool,
+    /// What was tried on the way to it, apart from what the providers themselves tried.
+    pub attempts: Vec<Attempt>,
+}
+
+/// An open card, or the software HCA.
+#[derive(Debug)]
+pub(crate) struct OpenCard {
+    pub provider: Arc<dyn Provider>,
     /// Whether it has masked atomics, and those of four bytes.
     pub extended_atomics: bool,
     /// log2 of the reads and atomics that a queue pair may have in flight, in either direction.
     pub log_max_rd_atomic: u8,
-    /// How device code rings.
-    pub way: Way,
-    /// Whether queues have to lie in memory of the host, as the card cannot reach them in that of the device.
-    pub queues_on_host: bool,
-    /// How far the card is from where the PE works; nothing for the software HCA.
+    /// How far it is from where the PE works; nothing for the software HCA.
     pub distance: Option<Distance>,
-    /// What was tried on the way to it, apart from what the provider itself tried.
-    pub attempts: Vec<Attempt>,
 }
 
 /// What a PE could do, as it tells the others.
@@ -52,6 +60,8 @@ struct Vote {
     device_posts: bool,
     /// Whether its atomics are coherent.
     coherent: bool,
+    /// Cards it has opened.
+    cards: u8,
     /// Why not, where something is not to be had.
     reason: String,
 }
@@ -59,24 +69,26 @@ struct Vote {
 impl Vote {
     fn to_bytes(&self) -> Vec<u8> {
         let flags = u8::from(self.device_posts) | u8::from(self.coherent) << 1;
-        [&[flags, self.provider.len() as u8], self.provider.as_bytes(), self.reason.as_bytes()].concat()
+        [&[flags, self.cards, self.provider.len() as u8], self.provider.as_bytes(), self.reason.as_bytes()].concat()
     }
 
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (flags, len) = (*bytes.first()?, usize::from(*bytes.get(1)?));
-        let (provider, reason) = bytes.get(2..)?.split_at_checked(len)?;
+        let (&[flags, cards, len], rest) = bytes.split_first_chunk()?;
+        let (provider, reason) = rest.split_at_checked(len.into())?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         (flags < 4).then(|| Self {
             provider: text(provider),
             device_posts: flags & 1 != 0,
             coherent: flags & 2 != 0,
+            cards,
             reason: text(reason),
         })
     }
 }
 
 /// Opens the HCA that the plan's network needs, if it needs one. Where the configuration leaves it open, all PEs use ConnectX cards if each has one, and
-/// the software HCA otherwise; and the proxy posts if some card cannot be posted to by device code. Collective.
+/// the software HCA otherwise; and the proxy posts if some card cannot be posted to by device code. All PEs use as many cards as the one that has
+/// fewest. Collective.
 pub(crate) fn open(
     config: &Config,
     bootstrap: &Bootstrap,
@@ -99,9 +111,10 @@ pub(crate) fn open(
     let (candidate, reason) = candidate(config, bootstrap, device, kind)?;
     let mut candidate = candidate;
     let mut vote = Vote {
-        provider: candidate.as_ref().map_or("none", |opened| opened.provider.info().provider).to_owned(),
+        provider: candidate.as_ref().map_or("none", Opened::provider_name).to_owned(),
         device_posts: kind == NetworkKind::Ibgda,
         coherent: candidate.as_ref().is_none_or(|opened| opened.coherent),
+        cards: candidate.as_ref().map_or(1, |opened| opened.cards.len() as u8),
         reason,
     };
     if let Some(opened) = &mut candidate
@@ -141,7 +154,11 @@ pub(crate) fn open(
             "this PE uses {}, PE {pe} uses {}; give all PEs the same OXSHMEM_HCA",
             vote.provider, votes[pe].provider
         );
-        return Err(hca_error(opened.provider.as_ref(), what));
+        return Err(hca_error(opened.cards[0].provider.as_ref(), what));
+    }
+    if without.is_none() {
+        let fewest = votes.iter().zip(0..).map(|(vote, pe)| (vote.cards, pe)).min().unwrap_or((1, 0));
+        opened.keep(config, fewest);
     }
     opened.coherent = without.is_some() || votes.iter().all(|vote| vote.coherent);
     let mut plan = plan;
@@ -155,7 +172,7 @@ pub(crate) fn open(
         plan.network = Some(NetworkKind::Ibrc);
     }
     if plan.network == Some(NetworkKind::Ibrc) {
-        check_queues(&opened, log_depth)?;
+        opened.cards.iter().try_for_each(|card| check_queues(card, log_depth))?;
     }
     for attempt in &opened.attempts {
         tracing::info!(pe = bootstrap.rank(), "{attempt}");
@@ -176,6 +193,8 @@ fn candidate(
             Ok(opened) => Ok((Some(opened), String::new())),
             // What the others have to say about a failure of the job is more to the point.
             Err(error @ crate::Error::Bootstrap(_)) => Err(error),
+            // Who asks for several cards does not mean none.
+            Err(error) if config.hca_devices_per_pe().given().is_some() => Err(error),
             Err(error) => Ok((None, error.to_string())),
         },
         Hca::Mlx5 { .. } | Hca::Verbs { .. } => match card(config, bootstrap, device) {
@@ -188,27 +207,92 @@ fn candidate(
     }
 }
 
-/// Opens the card that falls to this PE. Collective.
+/// Opens the cards that fall to this PE. Collective.
 fn card(config: &Config, bootstrap: &Bootstrap, device: &dyn Device) -> Result<Opened> {
     let chosen = selection::choose(config, bootstrap, device);
     // What is missing altogether says more than that nothing could be chosen.
     mlx5::check_libraries()?;
-    // several:
-    let Chosen { card: chosen, distance } = chosen?.swap_remove(0);
+    // One that nobody asked for is not missed.
+    let is_asked =
+        config.hca_devices_per_pe() != Choice::Auto || matches!(config.hca_devices(), DeviceChoice::Mapping(_));
+    let mut opened: Option<Opened> = None;
+    for Chosen { card, distance } in chosen? {
+        match (open_card(config, &card), &mut opened) {
+            (Ok((open, coherent)), found) => {
+                let info = open.provider.info();
+                tracing::info!(pe = bootstrap.rank(), device = info.device, port = info.port.number, gid = %info.port.gid, "ConnectX card");
+                let open = OpenCard { distance: Some(distance), ..open };
+                match found {
+                    Some(found) => {
+                        found.coherent &= coherent;
+                        found.cards.push(open);
+                    }
+                    None => *found = Some(Opened::new(open, coherent)),
+                }
+            }
+            (Err(error), Some(found)) if !is_asked => {
+                let what = format!("{card} as a further card");
+                found.attempts.push(Attempt { what, outcome: Err(error.to_string()) });
+            }
+            (Err(error), _) => return Err(error),
+        }
+    }
+    opened.ok_or_else(|| TopologyError::NoDevice.into())
+}
+
+/// Opens a card; whether its atomics are coherent.
+fn open_card(config: &Config, card: &Card) -> Result<(OpenCard, bool)> {
     let gid_index = match config.ib_gid_index() {
         Choice::Auto => None,
         Choice::Given(index) => Some(index),
     };
-    let port = chosen.port.unwrap_or(1);
-    let options = Mlx5Options { device: &chosen.device, port, gid_index, pkey_index: pkey_index(config) };
-    let card = Mlx5Hca::open(&options)?;
-    let (general, atomic) = *card.capabilities();
-    tracing::info!(pe = bootstrap.rank(), device = chosen.device, port = options.port, gid = %card.info().port.gid, "ConnectX card");
-    Ok(Opened { distance: Some(distance), ..Opened::new(card, &general, &atomic)? })
+    let port = card.port.unwrap_or(1);
+    let options = Mlx5Options { device: &card.device, port, gid_index, pkey_index: pkey_index(config) };
+    let open = Mlx5Hca::open(&options)?;
+    let (general, atomic) = *open.capabilities();
+    OpenCard::new(open, &general, &atomic)
 }
 
 impl Opened {
-    fn new(provider: Arc<dyn Provider>, general: &GeneralCaps, atomic: &AtomicCaps) -> Result<Self> {
+    fn new(card: OpenCard, coherent: bool) -> Self {
+        let (way, queues_on_host) = (Way::Memory, false);
+        Self { cards: vec![card], coherent, way, queues_on_host, attempts: Vec::new() }
+    }
+
+    /// `soft`, `mlx5`.
+    pub(crate) fn provider_name(&self) -> &'static str {
+        self.cards[0].provider.info().provider
+    }
+
+    /// Whether atomics on the own PE's memory may have to go through its card: peers may have cards whose atomics are coherent with no CPU.
+    pub(crate) fn may_need_own(&self) -> bool {
+        self.provider_name() == "mlx5"
+    }
+
+    /// How the queue pairs are spread over the cards.
+    pub(crate) fn striping(&self, config: &Config) -> Striping {
+        Striping::new(config.qps_per_peer(), self.cards.len() as u32)
+    }
+
+    /// Keeps as many cards as the PE with fewest has, that PE with its number, and no more than there are queue pairs to a peer: the first.
+    fn keep(&mut self, config: &Config, (fewest, pe): (u8, u32)) {
+        let queue_pairs = config.qps_per_peer();
+        let count = queue_pairs.min(fewest.into()).max(1);
+        let reason = if count == queue_pairs {
+            format!("there are {queue_pairs} queue pairs to each peer (OXSHMEM_QPS_PER_PEER)")
+        } else {
+            format!("all PEs use as many cards, and PE {pe} has {fewest}")
+        };
+        for card in self.cards.drain(count as usize..) {
+            let what = format!("{} as a further card", card.provider.info().device);
+            self.attempts.push(Attempt { what, outcome: Err(reason.clone()) });
+        }
+    }
+}
+
+impl OpenCard {
+    /// The card, and whether its atomics are coherent.
+    fn new(provider: Arc<dyn Provider>, general: &GeneralCaps, atomic: &AtomicCaps) -> Result<(Self, bool)> {
         let operations = ATOMIC_OP_EXTENDED_CMP_SWAP | ATOMIC_OP_EXTENDED_FETCH_ADD;
         let sizes = ATOMIC_SIZE_4 | ATOMIC_SIZE_8;
         let missing = if !general.rc {
@@ -224,26 +308,34 @@ impl Opened {
         if let Some(what) = missing {
             return Err(hca_error(provider.as_ref(), what.to_owned()));
         }
-        Ok(Self {
-            coherent: provider.info().coherent_atomics,
+        let coherent = provider.info().coherent_atomics;
+        let card = Self {
             extended_atomics: atomic.atomic_operations & operations == operations
                 && atomic.atomic_size_qp & sizes == sizes,
             log_max_rd_atomic: general.log_max_ra_req_qp.min(general.log_max_ra_res_qp).min(7),
-            way: Way::Memory,
-            queues_on_host: false,
             distance: None,
-            attempts: Vec::new(),
             provider,
-        })
+        };
+        Ok((card, coherent))
     }
+}
+
+/// What was tried on a card, named where there are several.
+pub(crate) fn of_card(cards: usize, provider: &dyn Provider, attempts: Vec<Attempt>) -> Vec<Attempt> {
+    if cards == 1 {
+        return attempts;
+    }
+    let device = &provider.info().device;
+    let named = |attempt: Attempt| Attempt { what: format!("{device}: {}", attempt.what), outcome: attempt.outcome };
+    attempts.into_iter().map(named).collect()
 }
 
 fn hca_error(provider: &dyn Provider, what: String) -> crate::Error {
     TransportError::Hca { device: provider.info().device.clone(), what }.into()
 }
 
-fn check_queues(opened: &Opened, log_depth: u32) -> Result<()> {
-    let (general, _) = query_caps(opened.provider.as_ref())?;
+fn check_queues(card: &OpenCard, log_depth: u32) -> Result<()> {
+    let (general, _) = query_caps(card.provider.as_ref())?;
     if u32::from(general.log_max_qp_sz) >= log_depth {
         return Ok(());
     }
@@ -252,56 +344,79 @@ fn check_queues(opened: &Opened, log_depth: u32) -> Result<()> {
         1u64 << general.log_max_qp_sz.min(63),
         1u64 << log_depth
     );
-    Err(hca_error(opened.provider.as_ref(), what))
+    Err(hca_error(card.provider.as_ref(), what))
 }
 
 /// Finds out whether device code can post and how it rings: by itself, or through a thread of the CPU.
 fn prepare_for_device(config: &Config, device: &dyn Device, opened: &mut Opened, log_depth: u32) -> Result<()> {
-    check_queues(opened, log_depth)?;
-    if !opened.extended_atomics {
+    let mut ways = Vec::new();
+    for card in &opened.cards {
+        let mut attempts = Vec::new();
+        let (way, queues_on_host) = prepare_card(config, device, card, log_depth, &mut attempts)?;
+        ways.push(way);
+        opened.queues_on_host |= queues_on_host;
+        opened.attempts.extend(of_card(opened.cards.len(), card.provider.as_ref(), attempts));
+    }
+    // One way for all.
+    opened.way = if ways.contains(&Way::Thread) { Way::Thread } else { ways[0] };
+    if ways.iter().any(|way| *way != opened.way) {
+        let what = "doorbells of all cards rung by a thread of the CPU".to_owned();
+        opened.attempts.push(Attempt { what, outcome: Ok("in use".to_owned()) });
+    }
+    Ok(())
+}
+
+/// How device code rings on a card, and whether queues have to lie in memory of the host.
+fn prepare_card(
+    config: &Config,
+    device: &dyn Device,
+    card: &OpenCard,
+    log_depth: u32,
+    attempts: &mut Vec<Attempt>,
+) -> Result<(Way, bool)> {
+    check_queues(card, log_depth)?;
+    if !card.extended_atomics {
         let what = "it has 8-byte atomics without masks alone, and device code posts masked ones; update the card's firmware, or let the CPU \
                     proxy post (OXSHMEM_TRANSPORT=ibrc), which does without";
-        return Err(hca_error(opened.provider.as_ref(), what.to_owned()));
+        return Err(hca_error(card.provider.as_ref(), what.to_owned()));
     }
-    let page = Uar::alloc(&opened.provider)?;
+    let page = Uar::alloc(&card.provider)?;
     if !page.page().device_registers {
-        return Ok(());
-    }
-    if let Err(error) = try_queues(device, &opened.provider) {
-        let what = "queues in memory of the device".to_owned();
-        opened.attempts.push(Attempt { what, outcome: Err(error.to_string()) });
-        let what = "queues in memory of the host".to_owned();
-        opened.attempts.push(Attempt { what, outcome: Ok("in use".to_owned()) });
-        opened.queues_on_host = true;
+        return Ok((Way::Memory, false));
     }
     let mut tried = |what: &str, outcome: std::result::Result<&str, &dyn Display>| {
         let outcome = outcome.map(ToOwned::to_owned).map_err(ToString::to_string);
-        opened.attempts.push(Attempt { what: what.to_owned(), outcome });
+        attempts.push(Attempt { what: what.to_owned(), outcome });
     };
+    let queues = try_queues(device, &card.provider);
+    if let Err(error) = &queues {
+        tried("queues in memory of the device", Err(error));
+        tried("queues in memory of the host", Ok("in use"));
+    }
     const DEVICE: &str = "doorbells rung by device code";
     const THREAD: &str = "doorbells rung by a thread of the CPU";
-    if config.ibgda_doorbell() == Doorbell::Cpu {
+    let way = if config.ibgda_doorbell() == Doorbell::Cpu {
         tried(DEVICE, Err(&"OXSHMEM_IBGDA_DOORBELL=cpu says so"));
         tried(THREAD, Ok("in use"));
-        opened.way = Way::Thread;
-        return Ok(());
-    }
-    match device.map_registers(page.page().base) {
-        Ok(_) => {
-            tried(DEVICE, Ok("in use"));
-            opened.way = Way::Mapped;
+        Way::Thread
+    } else {
+        match device.map_registers(page.page().base) {
+            Ok(_) => {
+                tried(DEVICE, Ok("in use"));
+                Way::Mapped
+            }
+            Err(error) if config.ibgda_doorbell() == Doorbell::Gpu => {
+                let what = format!("OXSHMEM_IBGDA_DOORBELL=gpu, but {error}");
+                return Err(hca_error(card.provider.as_ref(), what));
+            }
+            Err(error) => {
+                tried(DEVICE, Err(&error));
+                tried(THREAD, Ok("in use"));
+                Way::Thread
+            }
         }
-        Err(error) if config.ibgda_doorbell() == Doorbell::Gpu => {
-            let what = format!("OXSHMEM_IBGDA_DOORBELL=gpu, but {error}");
-            return Err(hca_error(opened.provider.as_ref(), what));
-        }
-        Err(error) => {
-            tried(DEVICE, Err(&error));
-            tried(THREAD, Ok("in use"));
-            opened.way = Way::Thread;
-        }
-    }
-    Ok(())
+    };
+    Ok((way, queues.is_err()))
 }
 
 /// Whether the card can be given memory of the device for queues; tried with a little of it.
@@ -345,7 +460,8 @@ fn soft(config: &Config, device: &dyn Device, kind: NetworkKind) -> Result<Opene
     let options = if config.soft_trace() { options.traced() } else { options };
     let hca = SoftHca::open(options)?;
     let (general, atomic) = query_caps(hca.as_ref())?;
-    Opened::new(hca, &general, &atomic)
+    let (card, coherent) = OpenCard::new(hca, &general, &atomic)?;
+    Ok(Opened::new(card, coherent))
 }
 
 #[cfg(test)]
@@ -355,8 +471,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn votes_survive(provider in "[a-z0-9]{0,8}", device_posts: bool, coherent: bool, reason in ".{0,80}") {
-            let vote = Vote { provider, device_posts, coherent, reason };
+        fn votes_survive(provider in "[a-z0-9]{0,8}", device_posts: bool, coherent: bool, cards: u8, reason in ".{0,80}") {
+            let vote = Vote { provider, device_posts, coherent, cards, reason };
             prop_assert_eq!(Vote::from_bytes(&vote.to_bytes()), Some(vote));
         }
 

@@ -50,30 +50,37 @@ pub(super) struct Ringing {
     // Dropped in this order: the thread, its words, mappings, pages.
     ringer: Option<Ringer>,
     words: Option<Box<dyn HostMemory>>,
-    mapped: HashMap<u32, Box<dyn MappedRegisters>>,
+    /// By card and page.
+    mapped: HashMap<(usize, u32), Box<dyn MappedRegisters>>,
     given: Vec<Doorbell>,
-    doorbells: Doorbells,
+    /// By card.
+    doorbells: Vec<Doorbells>,
     way: Way,
 }
 
 impl Ringing {
-    /// For `count` queue pairs.
-    pub(super) fn new(provider: &Arc<dyn Provider>, way: Way, device: &dyn Device, count: u32) -> Result<Self> {
+    /// For `count` queue pairs on these cards.
+    pub(super) fn new<'a>(
+        cards: impl Iterator<Item = &'a Arc<dyn Provider>>,
+        way: Way,
+        device: &dyn Device,
+        count: u32,
+    ) -> Result<Self> {
         let words = match way {
             Way::Thread => Some(device.host_memory(u64::from(count.max(1)) * LINE_BYTES)?),
             Way::Memory | Way::Mapped => None,
         };
-        let doorbells = Doorbells::new(provider);
+        let doorbells = cards.map(Doorbells::new).collect();
         Ok(Self { ringer: None, words, mapped: HashMap::new(), given: Vec::new(), doorbells, way })
     }
 
-    /// The doorbell of the next queue pair, and the address at which device code rings it.
-    pub(super) fn give(&mut self, device: &dyn Device) -> Result<(Doorbell, u64)> {
-        let doorbell = self.doorbells.give()?;
+    /// The doorbell of the next queue pair, which is on that card, and the address at which device code rings it.
+    pub(super) fn give(&mut self, device: &dyn Device, card: usize) -> Result<(Doorbell, u64)> {
+        let doorbell = self.doorbells[card].give()?;
         let address = match (self.way, &self.words) {
             (Way::Thread, Some(words)) => words.address() as u64 + self.given.len() as u64 * LINE_BYTES,
             (Way::Mapped, _) => {
-                let page = match self.mapped.entry(doorbell.uar.page_id()) {
+                let page = match self.mapped.entry((card, doorbell.uar.page_id())) {
                     Entry::Occupied(page) => page.into_mut(),
                     Entry::Vacant(place) => place.insert(device.map_registers(doorbell.uar.page().base)?),
                 };

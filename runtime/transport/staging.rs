@@ -11,10 +11,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 use oxshmem_hca::provider::Attempt;
 use oxshmem_hca::topology::Distance;
 use oxshmem_proxy::staging::{Copied, Copier, CopyRequest, Staging};
-use oxshmem_proxy::work::Local;
+use oxshmem_proxy::work::{Local, Registered};
 
 use super::TransportError;
-use super::ibrc::{Fabric, Region};
+use super::ibrc::{Fabric, Region, lkeys};
 use crate::Result;
 use crate::config::{self, ByteSize, Config};
 use crate::device::{self, Device, DeviceError, HostMemory};
@@ -73,9 +73,9 @@ fn follow<T>(choice: &Choice, make: impl FnOnce(u32) -> Result<T>) -> Result<(Op
     }
 }
 
-/// Registered memory by its lkey: where it is in this process.
+/// Registered memory by card and lkey: where it is in this process.
 #[derive(Default)]
-pub(super) struct Sources(RwLock<HashMap<u32, Source>>);
+pub(super) struct Sources(RwLock<HashMap<(u32, u32), Source>>);
 
 #[derive(Debug, Clone, Copy)]
 struct Source {
@@ -91,16 +91,17 @@ impl fmt::Debug for Sources {
 }
 
 impl Sources {
-    /// Memory that puts can come from, from now on.
-    pub(super) fn add(&self, region: &Region<'_>, lkey: u32) {
+    /// Memory that puts can come from, from now on, with its lkeys by card.
+    pub(super) fn add(&self, region: &Region<'_>, lkeys: impl IntoIterator<Item = u32>) {
         let Region { iova, address, bytes, .. } = *region;
-        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(lkey, Source { iova, address, bytes });
+        let keys = (0u32..).zip(lkeys).map(|key| (key, Source { iova, address, bytes }));
+        self.0.write().unwrap_or_else(PoisonError::into_inner).extend(keys);
     }
 
-    /// Where `local` is in this process, if all of it is registered under its key.
-    fn find(&self, local: Local) -> Option<u64> {
+    /// Where `local` is in this process, if all of it is registered with the card under its key.
+    fn find(&self, card: u32, local: Local) -> Option<u64> {
         let sources = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let source = sources.get(&local.key)?;
+        let source = sources.get(&(card, local.key))?;
         let into = local.address.checked_sub(source.iova)?;
         (into <= source.bytes && u64::from(local.length) <= source.bytes - into).then(|| source.address + into)
     }
@@ -147,8 +148,8 @@ fn make(from: u32, device: &dyn Device, fabric: &mut dyn Fabric) -> Result<Stage
     let address = memory.address() as u64;
     let region = Region { memory: None, device: None, address, bytes, iova: address, remote: false };
     let copier = device.copier(Arc::clone(&memory))?;
-    let key = fabric.register(&region)?.lkey;
-    let staging = Staging { from, bounce: Local { address, length, key }, slots: SLOTS };
+    let keys = lkeys(&fabric.register(&region)?);
+    let staging = Staging { from, bounce: Registered { address, length, keys }, slots: SLOTS };
     let sources = Arc::<Sources>::default();
     let copier = SlotCopier { sources: Arc::clone(&sources), slot_bytes: length as usize, copier, ended: Vec::new() };
     Ok((Bounce { staging, sources, _memory: memory }, Box::new(copier)))
@@ -164,8 +165,8 @@ struct SlotCopier {
 
 impl Copier for SlotCopier {
     fn start(&mut self, copy: &CopyRequest) -> std::result::Result<(), String> {
-        let CopyRequest { slot, source } = *copy;
-        let from = self.sources.find(source).ok_or_else(|| {
+        let CopyRequest { slot, source, card } = *copy;
+        let from = self.sources.find(card, source).ok_or_else(|| {
             let Local { address, length, key } = source;
             format!("no memory is registered under key {key:#x} for {length} bytes at {address:#x}")
         })?;
@@ -250,9 +251,12 @@ mod tests {
     fn sources_are_found_by_key_and_not_beyond_their_memory() {
         let sources = Sources::default();
         let region = |address, bytes, iova| Region { memory: None, device: None, address, bytes, iova, remote: false };
-        sources.add(&region(0x7000_0000, 4096, 0x7000_0000), 1);
-        sources.add(&region(0x9010_0000, 1 << 20, 1 << 20), 2);
-        let find = |address, length, key| sources.find(Local { address, length, key });
+        // Cards number their keys each for itself.
+        sources.add(&region(0x7000_0000, 4096, 0x7000_0000), [1, 2]);
+        sources.add(&region(0x9010_0000, 1 << 20, 1 << 20), [2, 1]);
+        let find = |address, length, key| sources.find(0, Local { address, length, key });
+        let second = |address, length, key| sources.find(1, Local { address, length, key });
+        assert_eq!((second(0x7000_0010, 16, 2), second(0x7000_0010, 16, 1)), (Some(0x7000_0010), None));
         assert_eq!(find(0x7000_0010, 16, 1), Some(0x7000_0010));
         assert_eq!(find((1 << 20) + 8, 16, 2), Some(0x9010_0008));
         assert_eq!(find((2 << 20) - 16, 16, 2), Some(0x901f_fff0));

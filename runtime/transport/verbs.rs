@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use oxshmem_hca::objects::QpAddress;
-use oxshmem_hca::provider::{Access, Attempt, Counters, Provider};
+use oxshmem_hca::provider::{Access, Attempt, Provider};
 use oxshmem_hca::topology::Distance;
 use oxshmem_hca::verbs::{
     Atomicity, CompletionQueue, Context, MemoryRegion, Port, ProtectionDomain, QueuePair, QueuePairSize, VerbsError,
@@ -131,7 +131,7 @@ impl Fabric for VerbsFabric {
         Some(self.distance)
     }
 
-    fn register(&mut self, region: &Region<'_>) -> Result<ChunkKeys> {
+    fn register(&mut self, region: &Region<'_>) -> Result<Vec<ChunkKeys>> {
         let len = usize::try_from(region.bytes).unwrap_or(usize::MAX);
         let access = if region.remote { Access::ALL } else { Access::LOCAL };
         let address = std::ptr::with_exposed_provenance_mut(region.address as usize);
@@ -139,7 +139,7 @@ impl Fabric for VerbsFabric {
         let key = unsafe { MemoryRegion::register(&self.domain, address, len, region.iova, access) }?;
         let keys = ChunkKeys { lkey: key.lkey(), rkey: key.rkey() };
         self.regions.push(key);
-        Ok(keys)
+        Ok(vec![keys])
     }
 
     fn endpoint(&self, qp: u32) -> Result<Vec<u8>> {
@@ -166,15 +166,11 @@ impl Fabric for VerbsFabric {
         Ok(Box::new(VerbsBackend::new(&self.port, queue_pairs, Arc::clone(&self.completions), self.depth)))
     }
 
-    fn counters(&self) -> Option<Counters> {
-        None
-    }
-
     fn attempts(&self) -> Vec<Attempt> {
         Vec::new()
     }
 
-    fn provider(&self) -> Option<Arc<dyn Provider>> {
-        None
+    fn providers(&self) -> Vec<Arc<dyn Provider>> {
+        Vec::new()
     }
 }

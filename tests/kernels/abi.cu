@@ -67,7 +67,7 @@ OXSHMEM_KERNEL(abi_layout, uint64_t *out, uint64_t *count) {
     SIZE(LocalRegion);
     FIELD(LocalRegion, base);
     FIELD(LocalRegion, bytes);
-    FIELD(LocalRegion, lkey);
+    FIELD(LocalRegion, lkeys);
     SIZE(Choice);
     FIELD(Choice, up_to_bytes);
     FIELD(Choice, algorithm);
@@ -101,8 +101,9 @@ OXSHMEM_KERNEL(abi_layout, uint64_t *out, uint64_t *count) {
     FIELD(State, rkeys);
     FIELD(State, qps);
     FIELD(State, qps_per_pe);
-    FIELD(State, slab_lkey);
+    FIELD(State, cards);
     FIELD(State, used);
+    FIELD(State, slab_lkeys);
     FIELD(State, local_regions);
     FIELD(State, n_local_regions);
     FIELD(State, control);

@@ -12,6 +12,8 @@ constexpr uint32_t kWideBytes = 100; // three blocks of queue
 constexpr uint32_t kWideEvery = 8;   // rounds
 constexpr uint32_t kSwapEvery = 32;
 constexpr uint32_t kStateWords = 8;
+constexpr uint32_t kSpreadLong = 600; // three work requests of four blocks
+constexpr uint32_t kSpreadBytes = 2 * kWideBytes + kSpreadLong;
 
 // Which of a thread's `count` rounds send what. No two requests write the same place, since nothing orders them.
 OXSHMEM_DEVICE bool sends_wide(uint32_t i) {
@@ -103,6 +105,46 @@ OXSHMEM_KERNEL(reserved_blocks, uint64_t *out, int pe) {
     }
 }
 
+// Each block, of one thread, sends to its part at `pe` a word, two puts and one that takes several work requests, each put with
+// a signal: the first of them sets its own word of `set`, the others and a signal of its own add to `added`; and it adds to
+// `sum` twice. pe/queues.rs counts the blocks of queue that this takes.
+OXSHMEM_KERNEL(spread, uint64_t *words, unsigned char *data, uint64_t *sum, uint64_t *set, uint64_t *added, int pe) {
+    const uint64_t block = block_rank();
+    unsigned char local[kSpreadLong];
+    for (uint32_t i = 0; i < kSpreadLong; ++i) {
+        local[i] = static_cast<unsigned char>(mix(block) + i);
+    }
+    unsigned char *const to = data + block * kSpreadBytes;
+    oxshmem::p(words + block, mix(block), pe);
+    oxshmem::putmem_signal_nbi(oxshmem::thread, to, local, kWideBytes, set + block, block + 1, oxshmem::SIGNAL_SET, pe);
+    oxshmem::putmem_signal(oxshmem::thread, to + kWideBytes, local, kWideBytes, added, 1, oxshmem::SIGNAL_ADD, pe);
+    oxshmem::putmem_signal(oxshmem::thread, to + 2 * kWideBytes, local, kSpreadLong, added, 1, oxshmem::SIGNAL_ADD, pe);
+    oxshmem::atomic_add(sum, uint64_t{1}, pe);
+    oxshmem::atomic_fetch_inc(sum, pe);
+    // Behind the word, on whatever queue pair that was.
+    oxshmem::fence();
+    oxshmem::signal_op(added, 1, oxshmem::SIGNAL_ADD, pe);
+}
+
+// What `spread` by a grid of the same shape leaves; waits for the signals alone.
+OXSHMEM_KERNEL(spread_out, const uint64_t *words, const unsigned char *data, const uint64_t *set, const uint64_t *added,
+               Report *report) {
+    const uint64_t block = block_rank();
+    oxshmem::signal_wait_until(set + block, oxshmem::CMP_EQ, block + 1);
+    const unsigned char *const from = data + block * kSpreadBytes;
+    for (uint32_t i = 0; i < kWideBytes; ++i) {
+        EXPECT_EQ(report, from[i], static_cast<unsigned char>(mix(block) + i));
+    }
+    oxshmem::signal_wait_until(added, oxshmem::CMP_EQ, uint64_t{3} * grid_blocks());
+    EXPECT_EQ(report, words[block], mix(block));
+    for (uint32_t i = 0; i < kWideBytes; ++i) {
+        EXPECT_EQ(report, from[kWideBytes + i], static_cast<unsigned char>(mix(block) + i));
+    }
+    for (uint32_t i = 0; i < kSpreadLong; ++i) {
+        EXPECT_EQ(report, from[2 * kWideBytes + i], static_cast<unsigned char>(mix(block) + i));
+    }
+}
+
 // What names memory in the work requests of queue pair 0 to `pe`. `at` is in the heap. Mirrored in pe/queues.rs.
 struct Names {
     uint64_t qpn, reserved, depth, landing, landing_head, landing_mask, discard;
@@ -121,7 +163,7 @@ OXSHMEM_KERNEL(queue_names, Names *out, const void *at, int pe) {
     out->landing_head = qp.landing_head;
     out->landing_mask = (1ull << qp.landing_log2) - 1;
     out->discard = qp.landing + (uint64_t{abi::kLandingBytes} << qp.landing_log2);
-    out->slab_lkey = byte_swap(s.slab_lkey);
+    out->slab_lkey = byte_swap(s.slab_lkeys[0]);
     out->lkey = byte_swap(reinterpret_cast<const uint32_t *>(s.lkeys)[chunk]);
     out->rkey = byte_swap(reinterpret_cast<const uint32_t *>(s.rkeys)[static_cast<uint32_t>(pe) * s.max_chunks + chunk]);
     out->offset = offset;
@@ -240,9 +282,9 @@ OXSHMEM_KERNEL(flag_of_another_block, unsigned char *in, unsigned char *out, uin
     }
 }
 
-// Each thread puts `count` parts of its own memory to the next PE, one byte to `most` long, each with a signal behind it, and
-// looks at what the previous PE's thread has put when that one's signal is there. `in`, `out`: threads x count x most bytes;
-// `signals`: one for each thread.
+// Each thread puts `count` parts of its own memory to the next PE, one byte to `most` long, each with a signal behind it on the
+// same queue pair, and looks at what the previous PE's thread has put when that one's signal is there. `in`, `out`: threads x
+// count x most bytes; `signals`: one for each thread.
 OXSHMEM_KERNEL(put_flood, unsigned char *in, unsigned char *out, uint64_t most, uint64_t *signals, uint32_t count,
                Report *report) {
     const int me = oxshmem::my_pe(), n = oxshmem::n_pes(), next = (me + 1) % n, previous = (me + n - 1) % n;

@@ -289,6 +289,74 @@ fn what_is_made_of_a_card_grows_with_the_peers_and_no_faster() {
     each("handles", PES - 1);
 }
 
+/// Two PEs with the cards that a mapping gives them, of two.
+fn mapped(mapping: &str, transport: Transport, lies: &str) -> Job {
+    job("hca_report", transport, 2)
+        .env("OXSHMEM_HCA", "mlx5")
+        .env("OXSHMEM_HCA_DEVICES", mapping)
+        .env("RDMA_STAND_IN", format!("device:count=2,{lies}"))
+}
+
+#[test]
+fn several_cards_of_a_pe_are_reported_each_by_its_name() {
+    for transport in [Transport::Ibgda, Transport::Ibrc] {
+        let text = report(mapped("0=mlx5_0+mlx5_1,1=mlx5_1+mlx5_0", transport, ""));
+        for card in ["mlx5_0", "mlx5_1"] {
+            let line = format!("attempt {card}: host memory as memory region by address: done");
+            assert!(text.lines().any(|found| found == line), "no `{line}` in\n{text}");
+        }
+        // All use as many as the one with fewest.
+        let text = report(mapped("0=mlx5_0+mlx5_1,1=mlx5_1", transport, ""));
+        for line in [
+            "attempt host memory as memory region by address: done",
+            "attempt mlx5_1 as a further card: no: all PEs use as many cards, and PE 1 has 1",
+        ] {
+            assert!(text.lines().any(|found| found == line), "no `{line}` in\n{text}");
+        }
+    }
+}
+
+#[test]
+fn a_further_card_that_fails_is_an_error_where_it_was_asked_for() {
+    let both = "0=mlx5_0+mlx5_1,1=mlx5_0+mlx5_1";
+    let third = "0=mlx5_0+mlx5_2,1=mlx5_0+mlx5_2";
+    fails(&mapped(third, Transport::Ibgda, ""), "there is no RDMA device mlx5_2; this machine has mlx5_0, mlx5_1");
+    fails(&mapped(both, Transport::Ibgda, "errno:mlx5dv_open_device=13@2"), "mlx5_1 cannot be opened: ");
+    // Commands to either card are counted.
+    fails(&mapped(both, Transport::Ibgda, "vanish:command=1@20"), "is dead: ");
+}
+
+#[test]
+fn one_card_of_a_pe_that_vanishes_is_reported() {
+    // While kernels wait for it, which they would for an hour.
+    for transport in [Transport::Ibgda, Transport::Ibrc] {
+        let job = job("flood", transport, 2).args(&["2", "1", "300", "0"]).env("OXSHMEM_TIMEOUT", "1h");
+        let job = job.env("OXSHMEM_HCA", "mlx5").env("OXSHMEM_HCA_DEVICES", "0=mlx5_0+mlx5_1,1=mlx5_0+mlx5_1");
+        let outcome = job.env("RDMA_STAND_IN", "device:count=2,vanish:wqe=50").run();
+        let text = transcript(&outcome);
+        assert!(!outcome.is_success(), "{text}");
+        assert!(text.contains("is dead: it reported \"local catastrophic error\""), "{text}");
+    }
+}
+
+#[test]
+fn each_card_of_a_pe_has_one_slab_and_one_key_per_chunk() {
+    let file = folder().join("two-cards");
+    let _ = std::fs::remove_file(&file);
+    mapped("0=mlx5_0+mlx5_1,1=mlx5_0+mlx5_1", Transport::Ibgda, &format!("report:file={}", file.display()))
+        .env("OXSHMEM_QPS_PER_PEER", "5")
+        .env("OXSHMEM_HEAP_MAX", "4M")
+        .env("OXSHMEM_HEAP_CHUNK", "4M")
+        .passes();
+    let reports = std::fs::read_to_string(&file).unwrap_or_default();
+    let mut qps = counts(&reports, "qps");
+    qps.sort_unstable();
+    assert_eq!(qps, [2, 2, 3, 3], "{reports}");
+    // The slab, after a piece of memory that was tried; the slab and one chunk of the heap.
+    assert_eq!((counts(&reports, "umems"), counts(&reports, "regions")), (vec![2; 4], vec![2; 4]), "{reports}");
+    assert!(reports.lines().all(|line| line.contains(" live=0 ")), "{reports}");
+}
+
 #[test]
 fn there_are_second_choices_for_doorbell_pages() {
     let text = report(told("errno:mlx5dv_devx_alloc_uar.dedicated=95"));

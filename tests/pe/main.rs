@@ -84,6 +84,7 @@ const CASES: &[Case] = &[
     ("requests", queues::requests),
     ("rma", rma::rma),
     ("signals", signals::signals),
+    ("spread", queues::spread),
     ("stream_aborted", streams::aborted),
     ("stream_errors", streams::errors),
     ("streams", streams::streams),

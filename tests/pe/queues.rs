@@ -15,6 +15,8 @@ oxshmem::include_module!(pub(crate) QUEUES, "queues");
 const WIDE: usize = 100;
 const WIDE_EVERY: u32 = 8;
 const SWAP_EVERY: u32 = 32;
+/// Bytes of `kSpreadLong`.
+const SPREAD_LONG: usize = 600;
 
 /// Mirrors what `queue_state` of `kernels/queues.cu` writes.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
@@ -81,6 +83,38 @@ pub fn flood(args: &[String]) -> Outcome {
         println!("{reserved:?} blocks, {counters:?}, {:?} doorbells rung", rig.pe.doorbells());
     }
     rig.pe.barrier_all()?;
+    rig.finish()
+}
+
+/// `spread CARDS`: queue pairs to a peer are on CARDS cards in turn; atomics, and what has to stay in order with them, are all on those of the
+/// first card, if cards' atomics are atomic with nobody else's.
+pub fn spread(args: &[String]) -> Outcome {
+    let rig = Rig::new(&QUEUES)?;
+    let [cards] = args else { return Err("spread CARDS".into()) };
+    let cards: usize = cards.parse()?;
+    let (me, n) = (rig.me(), rig.n_pes());
+    let (next, per_peer) = (((me + 1) % n) as i32, rig.pe.config().qps_per_peer());
+    let blocks = per_peer as usize;
+    let words = rig.pe.alloc::<u64>(blocks)?;
+    let data = rig.pe.alloc::<u8>(blocks * (2 * WIDE + SPREAD_LONG))?;
+    let sum = rig.pe.alloc::<u64>(1)?;
+    let set = rig.pe.alloc::<u64>(blocks)?;
+    let added = rig.pe.alloc::<u64>(1)?;
+    rig.run_linear("spread", per_peer, 1, (&words, &data, &sum, &set, &added, next))?;
+    rig.run_linear("spread_out", per_peer, 1, (&words, &data, &set, &added, rig.report()))?;
+    if rig.pe.proxy_counters().is_none() {
+        let reserved = rig.pe.alloc::<u64>(blocks)?;
+        rig.run_linear("reserved_blocks", 1, 1, (&reserved, next))?;
+        // A word; a put and its signal; a long put. Then an addition, one that fetches, a put and its signal, two signals.
+        let (plain, atomic) = (1 + (3 + 1) + 3 * 4, 1 + 1 + (3 + 1) + 2);
+        let mut expected = vec![plain; blocks];
+        for queue in 0..blocks {
+            expected[queue - queue % cards] += atomic;
+        }
+        assert_eq!(rig.pe.read_local(&reserved, 0..blocks)?, expected);
+    }
+    rig.pe.barrier_all()?;
+    assert_eq!(rig.pe.read_local(&sum, 0..1)?, [2 * blocks as u64]);
     rig.finish()
 }
 

@@ -18,7 +18,7 @@
 namespace oxshmem::abi {
 
 constexpr uint32_t kMagic = 0x4d53584f; // "OXSM" in memory
-#define OXSHMEM_ABI_VERSION 4
+#define OXSHMEM_ABI_VERSION 5
 constexpr uint32_t kAbiVersion = OXSHMEM_ABI_VERSION;
 
 // Send-queue geometry, in WQE basic blocks of 64 bytes. The upper limit keeps 16-bit completion counters unambiguous; the
@@ -37,6 +37,9 @@ constexpr uint64_t kGateBatonFree = 2;
 constexpr uint64_t kGateOneGroup = 4;
 constexpr uint32_t kGateGroupBits = 20; // more than a GPU has threads
 constexpr uint32_t kGateReservedShift = 22;
+
+// Cards that the QPs of a PE may be spread over.
+constexpr uint32_t kMaxCards = 4;
 
 // The longest message of one work request; longer puts and gets are cut (PRM: log_msg_max is 30).
 constexpr uint64_t kMaxMessageBytes = 1ull << 30;
@@ -191,8 +194,7 @@ constexpr uint64_t kProxyFailed = 1ull << 63; // in the word behind completed_wo
 struct LocalRegion {
     uint64_t base;
     uint64_t bytes;
-    uint32_t lkey; // big-endian
-    uint32_t reserved0;
+    uint32_t lkeys[kMaxCards]; // big-endian, by card
 };
 
 constexpr uint32_t kMaxLocalRegions = 64;
@@ -314,18 +316,20 @@ struct alignas(128) State {
     uint64_t heap_base;
     uint64_t heap_bytes; // reserved for one heap; what is backed grows up to it
 
-    // Keys, big-endian. On the wire an address in the heap is its offset, so no peer's base is needed.
+    // Keys, big-endian, by card: QP i of those to a peer is on card i % cards, here and at the peer. On the wire an address in
+    // the heap is its offset, so no peer's base is needed.
     uint32_t chunk_log2; // registration unit
     uint32_t max_chunks;
-    uint64_t lkeys; // uint32_t[max_chunks]
-    uint64_t rkeys; // uint32_t[n_pes * max_chunks]
+    uint64_t lkeys; // uint32_t[cards * max_chunks]
+    uint64_t rkeys; // uint32_t[cards * n_pes * max_chunks]
 
-    uint64_t qps; // Qp[n_pes * qps_per_pe]; those of the own PE are never used
+    uint64_t qps; // Qp[n_pes * qps_per_pe]; those of the own PE are for atomics alone, if atomics_by_network
     uint32_t qps_per_pe;
-    uint32_t slab_lkey; // big-endian; landing slots, addressed by virtual address
-    uint64_t used;      // uint64_t[(n_pes * qps_per_pe + 63) / 64]: QPs posted to since the runtime last saw all of them idle
-    uint64_t local_regions;   // LocalRegion[kMaxLocalRegions]
-    uint64_t n_local_regions; // address of a uint64_t count
+    uint32_t cards; // 1 to kMaxCards
+    uint64_t used;  // uint64_t[(n_pes * qps_per_pe + 63) / 64]: QPs posted to since the runtime last saw all of them idle
+    uint32_t slab_lkeys[kMaxCards]; // big-endian, by card; landing slots, addressed by virtual address
+    uint64_t local_regions;         // LocalRegion[kMaxLocalRegions]
+    uint64_t n_local_regions;       // address of a uint64_t count
 
     uint64_t control; // Control
     uint64_t timeout_ns;
@@ -334,7 +338,8 @@ struct alignas(128) State {
 
     uint64_t proxy; // Proxy, if `network` is ibrc
 
-    uint32_t atomics_by_network; // not 0: all atomics are the card's, also those to PEs that are load/store reachable
+    // Not 0: all atomics on a PE's memory are those of its first card, also where it is load/store reachable.
+    uint32_t atomics_by_network;
     uint32_t max_teams;
 };
 
@@ -350,7 +355,7 @@ static_assert(sizeof(Team) == 512 && offsetof(Team, stride) == 16 && offsetof(Te
               "mirrored in runtime/abi.rs, and read in pieces by view_of");
 #endif
 static_assert(sizeof(ProxyFault) == 64, "mirrored in proxy/src/block.rs");
-static_assert(sizeof(LocalRegion) == 24, "mirrored in runtime/abi.rs");
+static_assert(sizeof(LocalRegion) == 32, "mirrored in runtime/abi.rs");
 static_assert(sizeof(Choice) == 16, "mirrored in runtime/abi.rs");
 static_assert(kPacketsAt % 128 == 0 && kArrivalsAt % 128 == 0, "lines of their own");
 static_assert(sizeof(State) == 256, "mirrored in runtime/abi.rs");

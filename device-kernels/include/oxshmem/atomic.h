@@ -52,12 +52,12 @@ template <bool Fetch, class T> OXSHMEM_DEVICE T atomic_swap(T *target, T value, 
 }
 
 template <bool Fetch, class T> OXSHMEM_DEVICE T atomic_and(T *target, T value, int pe) {
-    return atomic<Fetch>(target, pe, AtomicRequest::replace(value, ~AtomicRequest::bits(value) & all_bits<T>),
+    return atomic<Fetch>(target, pe, AtomicRequest::replace(value, ~to_bits(value) & all_bits<T>),
                          [&](T *word) { return port::fetch_and<order::relaxed, reach::system>(word, value); });
 }
 
 template <bool Fetch, class T> OXSHMEM_DEVICE T atomic_or(T *target, T value, int pe) {
-    return atomic<Fetch>(target, pe, AtomicRequest::replace(value, AtomicRequest::bits(value)),
+    return atomic<Fetch>(target, pe, AtomicRequest::replace(value, to_bits(value)),
                          [&](T *word) { return port::fetch_or<order::relaxed, reach::system>(word, value); });
 }
 

@@ -44,12 +44,12 @@ template <class Scope> OXSHMEM_DEVICE void quiet(Scope) {
 
 // Orders puts, atomics and signals to each PE: those before the call are delivered before those after it. For the operations of
 // one block: its network operations to one peer share a queue pair, whose next request is marked as strongly ordered, so this
-// is a memory fence and waits for nothing (but where atomics to load/store reachable PEs are the card's: there it is quiet).
+// is a memory fence and waits for nothing (but where cards' atomics are atomic with nobody else's: there it is quiet).
 // Between blocks use quiet.
 OXSHMEM_DEVICE void fence() {
     port::fence<port::order::acq_rel, port::reach::system>();
     if (port::state().network != static_cast<uint32_t>(abi::Network::none)) {
-        // A store could overtake an atomic that the card does on the same PE's memory.
+        // A store could overtake an atomic that the card does on the same PE's memory, and so could another card.
         if (detail::atomics_by_network()) {
             detail::network_quiet();
         } else {

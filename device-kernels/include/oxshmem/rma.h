@@ -42,7 +42,7 @@ template <class Scope> OXSHMEM_OUTLINE void network_push(void *dst, const void *
 
 // A put of registered (or small) memory is a few work requests, and one lane posts them.
 template <class Scope> OXSHMEM_DEVICE void network_put_by(void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
-    if (Scope::kLanes > 1 && bytes > kInlineOneBlock && locate_local(src).bytes == 0) {
+    if (Scope::kLanes > 1 && bytes > kInlineOneBlock && registered(src) == 0) {
         network_push<Scope>(dst, src, bytes, pe);
     } else if (Scope::rank() == 0) {
         const uint64_t end = network_put_whole(dst, src, bytes, pe);
@@ -63,7 +63,7 @@ template <class Scope> OXSHMEM_DEVICE void network_get_by(void *dst, const void 
             network_wait(end, pe, Op::get);
         }
     };
-    if (locate_local(dst).bytes != 0) {
+    if (registered(dst) != 0) {
         if (Scope::rank() == 0) {
             run(0, bytes);
         }

@@ -132,6 +132,8 @@ impl Counts {
 pub(crate) struct Context {
     /// What programs see the end of.
     raw: ib::verbs_context,
+    /// Which card of the list it is.
+    pub(crate) card: u16,
     pub(crate) hca: Arc<SoftHca>,
     /// What moves its data, if the process works on a GPU; otherwise a thread of the CPU does.
     pub(crate) gpu: Option<CardGpu>,
@@ -182,7 +184,7 @@ impl Context {
         raw.context.num_comp_vectors = 1;
         raw.context.abi_compat = std::ptr::without_provenance_mut(usize::MAX);
         let (counts, watcher) = (Counts::default(), Mutex::new(None));
-        let context = Box::new(Self { raw, hca, gpu, infiniband, counts, gone, events, watcher });
+        let context = Box::new(Self { raw, card, hca, gpu, infiniband, counts, gone, events, watcher });
         if watched && let Ok(mut watcher) = context.watcher.lock() {
             *watcher = Some(context.watch());
         }

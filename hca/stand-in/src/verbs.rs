@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::null_mut;
 
-use oxshmem_hca::objects::{Mkey, MkeyAttributes, Pd, Umem};
+use oxshmem_hca::objects::{KEY_VARIANT, Mkey, MkeyAttributes, Pd, Umem};
 use oxshmem_hca::provider::{Access, DEFAULT_PKEY, Gid, Provider, UmemSource};
 use oxshmem_hca::verbs::sys::ibverbs as ib;
 use oxshmem_hca::verbs::sys::mlx5dv::{mlx5_wqe_av, mlx5dv_ah};
@@ -281,8 +281,10 @@ fn region(
         Ok(umem) => umem,
         Err(errno) => return null(errno),
     };
+    // No key is good on another card.
+    let variant = KEY_VARIANT.wrapping_add(own.card as u8);
     let attributes =
-        MkeyAttributes { umem_offset: 0, len: len as u64, start_addr: iova, access, relaxed_ordering: false };
+        MkeyAttributes { umem_offset: 0, len: len as u64, start_addr: iova, access, relaxed_ordering: false, variant };
     let key = match Mkey::create(&domain.pd, &umem, &attributes) {
         Ok(key) => key,
         Err(error) => return null(say(&error.to_string(), libc::ENOMEM)),

@@ -33,8 +33,8 @@ OXSHMEM_DEVICE Path path_to(int pe, Op op) {
     return Path::network;
 }
 
-// Whether all atomics are the card's, even to memory that can be loaded from and stored to: its atomics are not atomic with
-// those of CPUs and GPUs.
+// Whether all atomics on a PE's memory are those of its first card, even where that memory can be loaded from and stored to:
+// cards' atomics are not atomic with those of CPUs, GPUs and other cards.
 OXSHMEM_DEVICE bool atomics_by_network() {
     return port::state().atomics_by_network != 0;
 }
@@ -43,6 +43,27 @@ OXSHMEM_DEVICE bool atomics_by_network() {
 OXSHMEM_DEVICE Path atomic_path_to(int pe, Op op) {
     const Path path = path_to(pe, op);
     return path == Path::load_store && atomics_by_network() ? Path::network : path;
+}
+
+// Which of the QPs to each peer this block's operations use: always the same one, so they stay in order without waiting.
+OXSHMEM_DEVICE uint32_t block_queue() {
+    const abi::State &s = port::state();
+    // The branch spares a division.
+    const uint32_t rank = port::block_rank();
+    return rank < s.qps_per_pe ? rank : rank % s.qps_per_pe;
+}
+
+// The card that a QP is on, at both ends.
+OXSHMEM_DEVICE uint32_t card_of(uint32_t queue) {
+    const uint32_t cards = port::state().cards;
+    return cards == 1 ? 0 : queue % cards;
+}
+
+// As block_queue, for this block's atomics and what has to stay in order with them. Where they are another QP's than its other
+// operations, fence() waits (see there).
+OXSHMEM_DEVICE uint32_t atomic_queue() {
+    const uint32_t queue = block_queue();
+    return atomics_by_network() ? queue - card_of(queue) : queue;
 }
 
 OXSHMEM_DEVICE uint64_t offset_of(const void *address) {
@@ -110,28 +131,35 @@ OXSHMEM_DEVICE bool in_one_chunk(uint64_t offset, uint64_t bytes) {
     return chunk_of(offset) == chunk_of(offset + bytes - 1);
 }
 
-OXSHMEM_DEVICE Located locate_remote(const void *address, int pe) {
+OXSHMEM_DEVICE Located locate_remote(const void *address, int pe, uint32_t card) {
     const abi::State &s = port::state();
     const uint64_t offset = offset_of(address);
-    const uint64_t index = static_cast<uint64_t>(pe) * s.max_chunks + chunk_of(offset);
+    const uint32_t row = card * static_cast<uint32_t>(s.n_pes) + static_cast<uint32_t>(pe);
+    const uint64_t index = static_cast<uint64_t>(row) * s.max_chunks + chunk_of(offset);
     return {as<uint32_t>(s.rkeys)[index], offset, left_in_chunk(offset)};
 }
 
-OXSHMEM_DEVICE Located locate_local(const void *address) {
+OXSHMEM_DEVICE Located locate_local(const void *address, uint32_t card) {
     const abi::State &s = port::state();
     const uint64_t offset = offset_of(address);
     if (offset < s.heap_bytes) {
-        return {as<uint32_t>(s.lkeys)[chunk_of(offset)], offset, left_in_chunk(offset)};
+        const uint64_t index = static_cast<uint64_t>(card) * s.max_chunks + chunk_of(offset);
+        return {as<uint32_t>(s.lkeys)[index], offset, left_in_chunk(offset)};
     }
     const uint64_t regions = *as<uint64_t>(s.n_local_regions);
     for (uint64_t i = 0; i < regions; ++i) {
         const abi::LocalRegion &r = as<abi::LocalRegion>(s.local_regions)[i];
         const uint64_t into = reinterpret_cast<uint64_t>(address) - r.base;
         if (into < r.bytes) {
-            return {r.lkey, reinterpret_cast<uint64_t>(address), r.bytes - into};
+            return {r.lkeys[card], reinterpret_cast<uint64_t>(address), r.bytes - into};
         }
     }
     return {0, 0, 0};
+}
+
+// For how many bytes from `address` on locate_local's answer holds; 0: it is not registered. The same on all cards.
+OXSHMEM_DEVICE uint64_t registered(const void *address) {
+    return locate_local(address, 0).bytes;
 }
 
 } // namespace oxshmem::detail

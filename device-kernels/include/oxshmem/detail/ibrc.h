@@ -83,12 +83,10 @@ OXSHMEM_DEVICE uint64_t reserve_slots(const Posters &group, uint32_t count, int 
 struct Descriptor {
     uint64_t words[8];
 
-    // On the queue of this block. Only a fence has no remote side.
-    OXSHMEM_DEVICE Descriptor(Work work, uint64_t flags, const Located &remote, int pe) : words{} {
-        const abi::State &s = port::state();
-        const uint64_t queue = port::block_rank() % s.qps_per_pe;
+    // Only a fence has no remote side.
+    OXSHMEM_DEVICE Descriptor(Work work, uint64_t flags, const Located &remote, int pe, uint32_t queue) : words{} {
         words[0] = static_cast<uint64_t>(remote.key) << 32 | static_cast<uint64_t>(static_cast<uint32_t>(pe)) << 22 |
-                   queue << 16 | flags | static_cast<uint64_t>(work) << 8;
+                   static_cast<uint64_t>(queue) << 16 | flags | static_cast<uint64_t>(work) << 8;
         words[1] = remote.address;
     }
 
@@ -221,9 +219,10 @@ OXSHMEM_OUTLINE uint64_t ibrc_fetch(Descriptor descriptor, int pe, Op op) {
 
 // Where this lane's put goes among those of the lanes it converged with: a run of adjacent targets shares descriptors.
 OXSHMEM_OUTLINE void ibrc_p(void *dst, uint64_t bits, uint32_t bytes, int pe) {
-    const Located remote = locate_remote(dst, pe);
+    const uint32_t queue = block_queue();
+    const Located remote = locate_remote(dst, pe, card_of(queue));
     const Posters group = posters(static_cast<uint64_t>(pe) << 8 | bytes);
-    Descriptor descriptor(Work::write_inline, 0, remote, pe);
+    Descriptor descriptor(Work::write_inline, 0, remote, pe, queue);
     descriptor.words[2] = bits;
     uint32_t leaders = group.mask;
     uint32_t lanes = 1; // of this lane's descriptor, if it leads one
@@ -263,18 +262,19 @@ OXSHMEM_OUTLINE void ibrc_p(void *dst, uint64_t bits, uint32_t bytes, int pe) {
 }
 
 OXSHMEM_OUTLINE uint64_t ibrc_put(void *dst, const void *src, uint64_t bytes, int pe) {
+    const uint32_t queue = block_queue(), card = card_of(queue);
     uint64_t end = 0;
     char *to = static_cast<char *>(dst);
     const char *from = static_cast<const char *>(src);
     // The card reads what is registered.
     port::fence<order::acq_rel, reach::system>();
     while (bytes != 0) {
-        const Located remote = locate_remote(to, pe);
+        const Located remote = locate_remote(to, pe, card);
         uint64_t part = least(bytes, remote.bytes);
-        const Located local = part <= kSlotPayload ? Located{0, 0, 0} : locate_local(from);
+        const Located local = part <= kSlotPayload ? Located{0, 0, 0} : locate_local(from, card);
         const bool inlined = local.bytes == 0;
         part = least(part, inlined ? kSlotPayload : least(local.bytes, abi::kMaxMessageBytes));
-        Descriptor descriptor(inlined ? Work::write_inline : Work::write, 0, remote, pe);
+        Descriptor descriptor(inlined ? Work::write_inline : Work::write, 0, remote, pe, queue);
         if (inlined) {
             descriptor.payload(from, static_cast<uint32_t>(part));
         } else {
@@ -294,17 +294,18 @@ OXSHMEM_OUTLINE uint64_t ibrc_put(void *dst, const void *src, uint64_t bytes, in
 
 // Reads into registered memory are left to the card; others go through a landing slot and are complete on return.
 OXSHMEM_OUTLINE uint64_t ibrc_get(void *dst, const void *src, uint64_t bytes, int pe, Op op) {
+    const uint32_t queue = block_queue(), card = card_of(queue);
     uint64_t end = 0;
     char *to = static_cast<char *>(dst);
     const char *from = static_cast<const char *>(src);
     port::fence<order::acq_rel, reach::system>();
     while (bytes != 0) {
-        const Located remote = locate_remote(from, pe);
-        const Located local = locate_local(to);
+        const Located remote = locate_remote(from, pe, card);
+        const Located local = locate_local(to, card);
         uint64_t part = least(least(bytes, remote.bytes), abi::kMaxMessageBytes);
         if (local.bytes != 0) {
             part = least(part, local.bytes);
-            Descriptor descriptor(Work::read, 0, remote, pe);
+            Descriptor descriptor(Work::read, 0, remote, pe, queue);
             descriptor.transfer(local, part);
             end = ibrc_post(descriptor, pe);
             if (end == 0) {
@@ -316,7 +317,7 @@ OXSHMEM_OUTLINE uint64_t ibrc_get(void *dst, const void *src, uint64_t bytes, in
             if (!landing.take(pe)) {
                 return 0;
             }
-            Descriptor descriptor(Work::read, kWorkFetch, remote, pe);
+            Descriptor descriptor(Work::read, kWorkFetch, remote, pe, queue);
             descriptor.transfer({0, 0, 0}, part);
             descriptor.words[6] = landing.name();
             if (ibrc_post(descriptor, pe) == 0 || !landing.await(pe, op)) {
@@ -333,7 +334,8 @@ OXSHMEM_OUTLINE uint64_t ibrc_get(void *dst, const void *src, uint64_t bytes, in
 }
 
 OXSHMEM_OUTLINE uint64_t ibrc_g(const void *src, uint32_t bytes, int pe) {
-    Descriptor descriptor(Work::read, 0, locate_remote(src, pe), pe);
+    const uint32_t queue = block_queue();
+    Descriptor descriptor(Work::read, 0, locate_remote(src, pe, card_of(queue)), pe, queue);
     descriptor.transfer({0, 0, 0}, bytes);
     return ibrc_fetch(descriptor, pe, Op::g);
 }
@@ -343,7 +345,9 @@ OXSHMEM_DEVICE Descriptor atomic_descriptor(void *target, const AtomicRequest &r
                       : request.op == Opcode::atomic_cs ? Work::compare_swap
                       : request.op == Opcode::masked_fa ? Work::masked_fetch_add
                                                         : Work::masked_compare_swap;
-    Descriptor descriptor(work, request.width == 8 ? kWorkEight : 0, locate_remote(target, pe), pe);
+    const uint32_t queue = atomic_queue();
+    const Located remote = locate_remote(target, pe, card_of(queue));
+    Descriptor descriptor(work, request.width == 8 ? kWorkEight : 0, remote, pe, queue);
     descriptor.words[2] = request.first;
     descriptor.words[3] = request.second;
     descriptor.words[4] = request.first_mask;
@@ -359,10 +363,12 @@ OXSHMEM_OUTLINE uint64_t ibrc_fetch_atomic(void *target, const AtomicRequest &re
     return ibrc_fetch(atomic_descriptor(target, request, pe), pe, Op::atomic);
 }
 
-// Ordered, so that it stays behind what this block has put to `pe`, and two signals to one word arrive in their order.
+// Ordered, so that it stays behind what this block has put to `pe` on its queue, and two signals to one word arrive in their
+// order.
 OXSHMEM_OUTLINE void ibrc_signal(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
     const Work work = op == SignalOp::set ? Work::write_inline : Work::fetch_add;
-    Descriptor descriptor(work, kWorkOrdered | kWorkEight, locate_remote(signal, pe), pe);
+    const uint32_t queue = signal_queue(op);
+    Descriptor descriptor(work, kWorkOrdered | kWorkEight, locate_remote(signal, pe, card_of(queue)), pe, queue);
     descriptor.words[2] = value;
     if (op == SignalOp::set) {
         descriptor.words[1] |= uint64_t{sizeof(uint64_t)} << 48;
@@ -377,7 +383,7 @@ OXSHMEM_OUTLINE void ibrc_fence() {
     const Posters group = posters(0);
     const uint64_t index = reserve_slots(group, 1, -1);
     if (index != ~0ull && group.rank == 0) {
-        Descriptor(Work::fence, 0, {0, 0, 0}, 0).store(index);
+        Descriptor(Work::fence, 0, {0, 0, 0}, 0, block_queue()).store(index);
         port::wake_host();
     }
 }

@@ -14,6 +14,11 @@ OXSHMEM_DEVICE bool by_proxy() {
 
 enum class SignalOp : int { set = 9, add = 10 };
 
+// As block_queue, for signals and the data before them.
+OXSHMEM_DEVICE uint32_t signal_queue(SignalOp op) {
+    return op == SignalOp::set ? block_queue() : atomic_queue();
+}
+
 // A value of up to eight bytes as a word, zero above its size.
 template <class T> OXSHMEM_DEVICE uint64_t to_bits(T value) {
     uint64_t bits = 0;
@@ -62,7 +67,7 @@ struct AtomicRequest {
     OXSHMEM_DEVICE uint32_t blocks() const { return segments() == 5 ? 2 : 1; }
 
     template <class T> OXSHMEM_DEVICE static AtomicRequest add(T value) {
-        const uint64_t operand = bits(value);
+        const uint64_t operand = to_bits(value);
         if constexpr (sizeof(T) == 8) {
             return {Opcode::atomic_fa, 0, operand, 0, 0, 0, 8};
         } else {
@@ -71,32 +76,19 @@ struct AtomicRequest {
     }
 
     template <class T> OXSHMEM_DEVICE static AtomicRequest exclusive_or(T value) {
-        return {Opcode::masked_fa, sizeof(T) == 8 ? kExtended8 : kExtended4, bits(value), ~0ull, 0, 0, sizeof(T)};
+        return {Opcode::masked_fa, sizeof(T) == 8 ? kExtended8 : kExtended4, to_bits(value), ~0ull, 0, 0, sizeof(T)};
     }
 
     // Replaces the bits in `mask` by those of `value`: swap, set, and, or.
     template <class T> OXSHMEM_DEVICE static AtomicRequest replace(T value, uint64_t mask) {
-        return {Opcode::masked_cs, sizeof(T) == 8 ? kExtended8 : kExtended4, bits(value), 0, mask, 0, sizeof(T)};
+        return {Opcode::masked_cs, sizeof(T) == 8 ? kExtended8 : kExtended4, to_bits(value), 0, mask, 0, sizeof(T)};
     }
 
     template <class T> OXSHMEM_DEVICE static AtomicRequest compare_swap(T expected, T desired) {
         if constexpr (sizeof(T) == 8) {
-            return {Opcode::atomic_cs, 0, bits(desired), bits(expected), 0, 0, 8};
+            return {Opcode::atomic_cs, 0, to_bits(desired), to_bits(expected), 0, 0, 8};
         } else {
-            return {Opcode::masked_cs, kExtended4, bits(desired), bits(expected), ~0ull, ~0ull, 4};
-        }
-    }
-
-    template <class T> OXSHMEM_DEVICE static uint64_t bits(T value) {
-        static_assert(sizeof(T) == 4 || sizeof(T) == 8);
-        if constexpr (sizeof(T) == 8) {
-            uint64_t word;
-            memcpy(&word, &value, 8);
-            return word;
-        } else {
-            uint32_t word;
-            memcpy(&word, &value, 4);
-            return word;
+            return {Opcode::masked_cs, kExtended4, to_bits(desired), to_bits(expected), ~0ull, ~0ull, 4};
         }
     }
 };

@@ -60,9 +60,10 @@ template <class T> OXSHMEM_DEVICE void network_p(T *dst, T value, int pe) {
         ibrc_p(dst, to_bits(value), sizeof(T), pe);
         return;
     }
-    Qp &qp = qp_for(pe);
+    const uint32_t queue = block_queue();
+    Qp &qp = qp_of(pe, queue);
     const Group group = converge(qp, 1);
-    const Located remote = locate_remote(dst, pe);
+    const Located remote = locate_remote(dst, pe, card_of(queue));
 
     if (group.size > 1) {
         // A lane continues the run of the lane before it if its target is adjacent and under the same key. The chunk, which
@@ -94,37 +95,57 @@ OXSHMEM_DEVICE Piece next_piece(const void *dst, const void *src, uint64_t bytes
     if (bytes <= kInlineOneBlock) {
         return {static_cast<uint32_t>(bytes), true};
     }
-    const uint64_t registered = locate_local(src).bytes;
+    const uint64_t there = registered(src);
     // What is not registered travels in the queue.
-    const bool inlined = registered == 0;
-    return {static_cast<uint32_t>(least(bytes, inlined ? kInlineMost : least(registered, abi::kMaxMessageBytes))), inlined};
+    const bool inlined = there == 0;
+    return {static_cast<uint32_t>(least(bytes, inlined ? kInlineMost : least(there, abi::kMaxMessageBytes))), inlined};
 }
 
 OXSHMEM_DEVICE uint32_t blocks_of(const Piece &piece) {
     return piece.inlined ? inline_blocks(piece.bytes) : 1;
 }
 
-OXSHMEM_DEVICE void write_piece(const Slot &slot, const Located &remote, const void *src, const Piece &piece, bool signaled) {
+OXSHMEM_DEVICE void write_piece(const Slot &slot, const Located &remote, const void *src, const Piece &piece, uint32_t card,
+                                bool signaled) {
     if (piece.inlined) {
         slot.inline_header(remote, piece.bytes, signaled);
         slot.inline_bytes(src, piece.bytes);
     } else {
-        slot.transfer(Opcode::rdma_write, remote, locate_local(src), piece.bytes, signaled);
+        slot.transfer(Opcode::rdma_write, remote, locate_local(src, card), piece.bytes, signaled);
     }
 }
 
-// What was posted of a put: `end` as the operations answer it.
+// What was posted of a put or get: `end` as the operations answer it.
 struct Posted {
     uint64_t end;
     uint64_t bytes;
 };
 
+// Posts all pieces: `next(dst, src, bytes)` the first one of what is left.
+template <class Next> OXSHMEM_DEVICE uint64_t post_pieces(void *dst, const void *src, uint64_t bytes, Next next) {
+    uint64_t end = 0;
+    char *to = static_cast<char *>(dst);
+    const char *from = static_cast<const char *>(src);
+    while (bytes != 0) {
+        const Posted posted = next(to, from, bytes);
+        end = posted.end;
+        if (end == 0) {
+            return 0;
+        }
+        to += posted.bytes;
+        from += posted.bytes;
+        bytes -= posted.bytes;
+    }
+    return end;
+}
+
 // Posts the next piece. A function of its own, and so is the loop around it: together they need more registers than there are.
 OXSHMEM_OUTLINE Posted put_piece(void *dst, const void *src, uint64_t bytes, int pe) {
+    const uint32_t queue = block_queue(), card = card_of(queue);
     const Piece piece = next_piece(dst, src, bytes);
-    const Located remote = locate_remote(dst, pe);
-    const uint64_t end = post(qp_for(pe), blocks_of(piece),
-                              [&](const Slot &slot, bool signaled) { write_piece(slot, remote, src, piece, signaled); });
+    const Located remote = locate_remote(dst, pe, card);
+    const uint64_t end = post(qp_of(pe, queue), blocks_of(piece),
+                              [&](const Slot &slot, bool signaled) { write_piece(slot, remote, src, piece, card, signaled); });
     return {end, piece.bytes};
 }
 
@@ -137,9 +158,9 @@ OXSHMEM_DEVICE bool is_one_transfer(const void *dst, const void *src, uint64_t b
 }
 
 OXSHMEM_DEVICE uint64_t network_transfer(void *dst, const void *src, uint64_t bytes, int pe) {
-    Qp &qp = qp_for(pe);
-    const Located remote = locate_remote(dst, pe), local = locate_local(src);
-    return post(qp, 1, [&](const Slot &slot, bool signaled) {
+    const uint32_t queue = block_queue(), card = card_of(queue);
+    const Located remote = locate_remote(dst, pe, card), local = locate_local(src, card);
+    return post(qp_of(pe, queue), 1, [&](const Slot &slot, bool signaled) {
         slot.transfer(Opcode::rdma_write, remote, local, static_cast<uint32_t>(bytes), signaled);
     });
 }
@@ -148,20 +169,8 @@ OXSHMEM_DEVICE uint64_t network_put(void *dst, const void *src, uint64_t bytes, 
     if (by_proxy()) {
         return ibrc_put(dst, src, bytes, pe);
     }
-    uint64_t end = 0;
-    char *to = static_cast<char *>(dst);
-    const char *from = static_cast<const char *>(src);
-    while (bytes != 0) {
-        const Posted posted = put_piece(to, from, bytes, pe);
-        end = posted.end;
-        if (end == 0) {
-            return 0;
-        }
-        to += posted.bytes;
-        from += posted.bytes;
-        bytes -= posted.bytes;
-    }
-    return end;
+    return post_pieces(dst, src, bytes,
+                       [&](void *to, const void *from, uint64_t left) { return put_piece(to, from, left, pe); });
 }
 
 // A put by one lane, in the shortest way.
@@ -171,10 +180,11 @@ OXSHMEM_DEVICE uint64_t network_put_whole(void *dst, const void *src, uint64_t b
 
 // Reads the next piece of a get into registered memory.
 OXSHMEM_OUTLINE Posted get_piece(void *dst, const void *src, uint64_t bytes, int pe) {
-    const Located local = locate_local(dst);
-    const Located remote = locate_remote(src, pe);
+    const uint32_t queue = block_queue(), card = card_of(queue);
+    const Located local = locate_local(dst, card);
+    const Located remote = locate_remote(src, pe, card);
     const uint64_t part = least(least(bytes, remote.bytes), least(local.bytes, abi::kMaxMessageBytes));
-    const uint64_t end = post(qp_for(pe), 1, [&](const Slot &slot, bool signaled) {
+    const uint64_t end = post(qp_of(pe, queue), 1, [&](const Slot &slot, bool signaled) {
         slot.transfer(Opcode::rdma_read, remote, local, static_cast<uint32_t>(part), signaled);
     });
     return {end, part};
@@ -182,15 +192,16 @@ OXSHMEM_OUTLINE Posted get_piece(void *dst, const void *src, uint64_t bytes, int
 
 // Reads the next piece of a get into a landing slot, and copies it from there.
 OXSHMEM_OUTLINE Posted get_landed(void *dst, const void *src, uint64_t bytes, int pe, Op op) {
-    Qp &qp = qp_for(pe);
+    const uint32_t queue = block_queue(), card = card_of(queue);
+    Qp &qp = qp_of(pe, queue);
     Landing landing;
     if (!take_landing(qp, landing)) {
         return {0, 0};
     }
-    const Located remote = locate_remote(src, pe);
+    const Located remote = locate_remote(src, pe, card);
     const uint64_t part = least(least(bytes, remote.bytes), abi::kLandingBytes);
     const uint64_t end = post(qp, 1, [&](const Slot &slot, bool signaled) {
-        slot.transfer(Opcode::rdma_read, remote, landing.located(qp), static_cast<uint32_t>(part), signaled);
+        slot.transfer(Opcode::rdma_read, remote, landing.located(qp, card), static_cast<uint32_t>(part), signaled);
     });
     if (end == 0 || !wait_completed(qp, end, op)) {
         return {0, 0};
@@ -205,21 +216,9 @@ OXSHMEM_DEVICE uint64_t network_get(void *dst, const void *src, uint64_t bytes, 
     if (by_proxy()) {
         return ibrc_get(dst, src, bytes, pe, op);
     }
-    uint64_t end = 0;
-    char *to = static_cast<char *>(dst);
-    const char *from = static_cast<const char *>(src);
-    while (bytes != 0) {
-        const bool registered = locate_local(to).bytes != 0;
-        const Posted posted = registered ? get_piece(to, from, bytes, pe) : get_landed(to, from, bytes, pe, op);
-        end = posted.end;
-        if (end == 0) {
-            return 0;
-        }
-        to += posted.bytes;
-        from += posted.bytes;
-        bytes -= posted.bytes;
-    }
-    return end;
+    return post_pieces(dst, src, bytes, [&](void *to, const void *from, uint64_t left) {
+        return registered(to) != 0 ? get_piece(to, from, left, pe) : get_landed(to, from, left, pe, op);
+    });
 }
 
 // Fetches one value; zero if it could not be had (the reason is recorded).
@@ -227,15 +226,16 @@ template <class T> OXSHMEM_DEVICE T network_g(const T *src, int pe) {
     if (by_proxy()) {
         return from_bits<T>(ibrc_g(src, sizeof(T), pe));
     }
-    Qp &qp = qp_for(pe);
+    const uint32_t queue = block_queue(), card = card_of(queue);
+    Qp &qp = qp_of(pe, queue);
     T value{};
     Landing landing;
     if (!take_landing(qp, landing)) {
         return value;
     }
-    const Located remote = locate_remote(src, pe);
+    const Located remote = locate_remote(src, pe, card);
     const uint64_t end = post(qp, 1, [&](const Slot &slot, bool signaled) {
-        slot.transfer(Opcode::rdma_read, remote, landing.located(qp), sizeof(T), signaled);
+        slot.transfer(Opcode::rdma_read, remote, landing.located(qp, card), sizeof(T), signaled);
     });
     if (end != 0 && wait_completed(qp, end, Op::g)) {
         value = port::load<order::relaxed, reach::system>(as<T>(landing.address(qp)));
@@ -249,9 +249,11 @@ OXSHMEM_OUTLINE void network_atomic(void *target, AtomicRequest request, int pe)
         ibrc_atomic(target, request, pe);
         return;
     }
-    Qp &qp = qp_for(pe);
-    const Located remote = locate_remote(target, pe);
-    post(qp, request.blocks(), [&](const Slot &slot, bool signaled) { slot.atomic(request, remote, discard(qp), signaled); });
+    const uint32_t queue = atomic_queue(), card = card_of(queue);
+    Qp &qp = qp_of(pe, queue);
+    const Located remote = locate_remote(target, pe, card);
+    post(qp, request.blocks(),
+         [&](const Slot &slot, bool signaled) { slot.atomic(request, remote, discard(qp, card), signaled); });
 }
 
 // As network_atomic, and answers what was there before. The HCA returns 8-byte results in host order and 4-byte results of
@@ -260,15 +262,16 @@ template <class T> OXSHMEM_OUTLINE T network_fetch_atomic(T *target, AtomicReque
     if (by_proxy()) {
         return from_bits<T>(ibrc_fetch_atomic(target, request, pe));
     }
-    Qp &qp = qp_for(pe);
+    const uint32_t queue = atomic_queue(), card = card_of(queue);
+    Qp &qp = qp_of(pe, queue);
     T value{};
     Landing landing;
     if (!take_landing(qp, landing)) {
         return value;
     }
-    const Located remote = locate_remote(target, pe);
+    const Located remote = locate_remote(target, pe, card);
     const uint64_t end = post(qp, request.blocks(), [&](const Slot &slot, bool signaled) {
-        slot.atomic(request, remote, landing.located(qp), signaled);
+        slot.atomic(request, remote, landing.located(qp, card), signaled);
     });
     if (end != 0 && wait_completed(qp, end, Op::atomic)) {
         if constexpr (sizeof(T) == 4) {
@@ -282,12 +285,12 @@ template <class T> OXSHMEM_OUTLINE T network_fetch_atomic(T *target, AtomicReque
     return value;
 }
 
-OXSHMEM_DEVICE void write_signal(const Slot &slot, const Qp &qp, const Located &remote, uint64_t value, SignalOp op,
+OXSHMEM_DEVICE void write_signal(const Slot &slot, const Located &remote, const Located &discarded, uint64_t value, SignalOp op,
                                  bool signaled) {
     if (op == SignalOp::set) {
         slot.inline_word(remote, value, signaled);
     } else {
-        slot.atomic(AtomicRequest::add(value), remote, discard(qp), signaled);
+        slot.atomic(AtomicRequest::add(value), remote, discarded, signaled);
     }
 }
 
@@ -296,71 +299,13 @@ OXSHMEM_OUTLINE void network_signal(uint64_t *signal, uint64_t value, SignalOp o
         ibrc_signal(signal, value, op, pe);
         return;
     }
-    Qp &qp = qp_for(pe);
-    const Located remote = locate_remote(signal, pe);
+    const uint32_t queue = signal_queue(op), card = card_of(queue);
+    Qp &qp = qp_of(pe, queue);
+    const Located remote = locate_remote(signal, pe, card);
     // Strongly ordered, like the signal of a put_signal: two signals to one word arrive in their order.
-    post(qp, 1, [&](const Slot &slot, bool signaled) { write_signal(slot.ordered_after(0), qp, remote, value, op, signaled); });
-}
-
-// A put of a single piece and its signal, which share a reservation and a doorbell.
-OXSHMEM_OUTLINE uint64_t put_piece_and_signal(void *dst, const void *src, Piece piece, uint64_t *signal, uint64_t value,
-                                              SignalOp op, int pe) {
-    Qp &qp = qp_for(pe);
-    const uint32_t data_blocks = blocks_of(piece);
-    return post(qp, data_blocks + 1, [&](const Slot &slot, bool signaled) {
-        write_piece(slot, locate_remote(dst, pe), src, piece, false);
-        write_signal(slot.ordered_after(data_blocks), qp, locate_remote(signal, pe), value, op, signaled);
+    post(qp, 1, [&](const Slot &slot, bool signaled) {
+        write_signal(slot.ordered_after(0), remote, discard(qp, card), value, op, signaled);
     });
-}
-
-// Data, if there is any, then its signal on the same QP. Answers what completes the data.
-OXSHMEM_DEVICE uint64_t network_put_signal(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value,
-                                           SignalOp op, int pe) {
-    uint64_t end = 0;
-    if (bytes != 0) {
-        const bool proxy = by_proxy();
-        if (!proxy) {
-            const Piece piece = next_piece(dst, src, bytes);
-            if (piece.bytes == bytes) {
-                return put_piece_and_signal(dst, src, piece, signal, value, op, pe);
-            }
-        }
-        end = network_put(dst, src, bytes, pe);
-        if (end == 0 && !proxy) {
-            return 0;
-        }
-    }
-    network_signal(signal, value, op, pe);
-    return end;
-}
-
-// Makes the next request on each QP that this block uses a strongly ordered one.
-OXSHMEM_OUTLINE void network_fence() {
-    if (by_proxy()) {
-        ibrc_fence();
-        return;
-    }
-    const abi::State &s = port::state();
-    const uint32_t mine = port::block_rank() % s.qps_per_pe;
-    const uint32_t words = (static_cast<uint32_t>(s.n_pes) * s.qps_per_pe + 63) / 64;
-    for (uint32_t word = 0; word < words; ++word) {
-        uint64_t bits = port::load<order::relaxed, reach::device>(as<uint64_t>(s.used) + word);
-        for (; bits != 0; bits &= bits - 1) {
-            const uint32_t index = word * 64 + port::lowest_bit(bits);
-            if (index % s.qps_per_pe == mine) {
-                port::fetch_or<order::relaxed, reach::device>(&as<Qp>(s.qps)[index].gate, abi::kGateFence);
-            }
-        }
-    }
-}
-
-// Waits until what an operation to `pe` answered is complete.
-OXSHMEM_OUTLINE void network_wait(uint64_t end, int pe, Op op) {
-    if (by_proxy()) {
-        ibrc_wait(end, pe, op);
-    } else {
-        wait_completed(qp_for(pe), end, op);
-    }
 }
 
 // Waits for everything that was posted on a QP before the call.
@@ -369,11 +314,6 @@ OXSHMEM_DEVICE void complete_posted(Qp &qp, Op op) {
     const uint64_t completed = port::load<order::acquire, reach::device>(&qp.completed);
     const uint64_t posted = reserved_in(port::load<order::relaxed, reach::device>(&qp.gate), completed);
     wait_completed(qp, posted, op);
-}
-
-// Waits for everything that this block has posted to `pe` by IBGDA.
-OXSHMEM_DEVICE void network_complete(int pe, Op op) {
-    complete_posted(qp_for(pe), op);
 }
 
 // Waits for everything that was posted on any QP before the call. One that fails (its error is recorded) keeps it from none of
@@ -391,6 +331,81 @@ OXSHMEM_OUTLINE void network_quiet() {
             complete_posted(as<Qp>(s.qps)[word * 64 + port::lowest_bit(bits)], Op::quiet);
         }
     }
+}
+
+// In what put_signal answers: it is of the block's queue for atomics.
+constexpr uint64_t kOnAtomicQueue = 1ull << 63;
+
+// Waits until what an operation to `pe` answered is complete.
+OXSHMEM_OUTLINE void network_wait(uint64_t end, int pe, Op op) {
+    if (by_proxy()) {
+        ibrc_wait(end, pe, op);
+    } else {
+        const uint32_t queue = (end & kOnAtomicQueue) != 0 ? atomic_queue() : block_queue();
+        wait_completed(qp_of(pe, queue), end & ~kOnAtomicQueue, op);
+    }
+}
+
+// A put of a single piece and its signal, which share a reservation and a doorbell.
+OXSHMEM_OUTLINE uint64_t put_piece_and_signal(void *dst, const void *src, Piece piece, uint64_t *signal, uint64_t value,
+                                              SignalOp op, int pe) {
+    const uint32_t queue = signal_queue(op), card = card_of(queue);
+    Qp &qp = qp_of(pe, queue);
+    const uint32_t data_blocks = blocks_of(piece);
+    const uint64_t end = post(qp, data_blocks + 1, [&](const Slot &slot, bool signaled) {
+        write_piece(slot, locate_remote(dst, pe, card), src, piece, card, false);
+        write_signal(slot.ordered_after(data_blocks), locate_remote(signal, pe, card), discard(qp, card), value, op, signaled);
+    });
+    return op == SignalOp::set || end == 0 ? end : end | kOnAtomicQueue;
+}
+
+// Data, if there is any, then its signal on the same QP, or once the data is there. Answers what completes the data.
+OXSHMEM_DEVICE uint64_t network_put_signal(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value,
+                                           SignalOp op, int pe) {
+    uint64_t end = 0;
+    if (bytes != 0) {
+        const bool proxy = by_proxy();
+        if (!proxy) {
+            const Piece piece = next_piece(dst, src, bytes);
+            if (piece.bytes == bytes) {
+                return put_piece_and_signal(dst, src, piece, signal, value, op, pe);
+            }
+        }
+        end = network_put(dst, src, bytes, pe);
+        if (end == 0 && !proxy) {
+            return 0;
+        }
+        if (signal_queue(op) != block_queue()) {
+            network_quiet();
+        }
+    }
+    network_signal(signal, value, op, pe);
+    return end;
+}
+
+// Makes the next request on each QP that this block uses a strongly ordered one.
+OXSHMEM_OUTLINE void network_fence() {
+    if (by_proxy()) {
+        ibrc_fence();
+        return;
+    }
+    const abi::State &s = port::state();
+    const uint32_t mine = block_queue();
+    const uint32_t words = (static_cast<uint32_t>(s.n_pes) * s.qps_per_pe + 63) / 64;
+    for (uint32_t word = 0; word < words; ++word) {
+        uint64_t bits = port::load<order::relaxed, reach::device>(as<uint64_t>(s.used) + word);
+        for (; bits != 0; bits &= bits - 1) {
+            const uint32_t index = word * 64 + port::lowest_bit(bits);
+            if (index % s.qps_per_pe == mine) {
+                port::fetch_or<order::relaxed, reach::device>(&as<Qp>(s.qps)[index].gate, abi::kGateFence);
+            }
+        }
+    }
+}
+
+// Waits for everything but atomics that this block has posted to `pe` by IBGDA.
+OXSHMEM_DEVICE void network_complete(int pe, Op op) {
+    complete_posted(qp_of(pe, block_queue()), op);
 }
 
 } // namespace oxshmem::detail

@@ -49,13 +49,10 @@ OXSHMEM_DEVICE Group make_group(uint32_t mask) {
     return {mask, port::count_ones(mask & below), port::count_ones(mask), port::lowest_bit(mask)};
 }
 
-// The QP that this block's operations to `pe` use: always the same one, so they stay in order without waiting.
-OXSHMEM_DEVICE Qp &qp_for(int pe) {
+// QP `queue` of those to `pe`.
+OXSHMEM_DEVICE Qp &qp_of(int pe, uint32_t queue) {
     const abi::State &s = port::state();
-    // The branch spares a division.
-    const uint32_t rank = port::block_rank();
-    const uint32_t which = rank < s.qps_per_pe ? rank : rank % s.qps_per_pe;
-    return as<Qp>(s.qps)[static_cast<uint64_t>(pe) * s.qps_per_pe + which];
+    return as<Qp>(s.qps)[static_cast<uint64_t>(pe) * s.qps_per_pe + queue];
 }
 
 // Qp::index, computed because a load would have to be waited for.
@@ -463,7 +460,9 @@ struct Landing {
     uint32_t lap;
 
     OXSHMEM_DEVICE uint64_t address(const Qp &qp) const { return qp.landing + slot * abi::kLandingBytes; }
-    OXSHMEM_DEVICE Located located(const Qp &qp) const { return {port::state().slab_lkey, address(qp), abi::kLandingBytes}; }
+    OXSHMEM_DEVICE Located located(const Qp &qp, uint32_t card) const {
+        return {port::state().slab_lkeys[card], address(qp), abi::kLandingBytes};
+    }
     OXSHMEM_DEVICE void release(const Qp &qp) const {
         port::store<order::release, reach::device>(as<uint32_t>(qp.laps) + slot, lap + 1);
     }
@@ -479,8 +478,8 @@ OXSHMEM_DEVICE bool take_landing(Qp &qp, Landing &landing) {
 }
 
 // Where results go that nobody wants.
-OXSHMEM_DEVICE Located discard(const Qp &qp) {
-    return {port::state().slab_lkey, qp.landing + (abi::kLandingBytes << qp.landing_log2), abi::kLandingBytes};
+OXSHMEM_DEVICE Located discard(const Qp &qp, uint32_t card) {
+    return {port::state().slab_lkeys[card], qp.landing + (abi::kLandingBytes << qp.landing_log2), abi::kLandingBytes};
 }
 
 } // namespace oxshmem::detail
