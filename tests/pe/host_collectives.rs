@@ -277,12 +277,12 @@ macro_rules! run {
 }
 
 impl<T: Element> Bench<'_, T> {
-    /// Fills the source with the next call's values, and the result with others.
-    fn begin(&mut self, elements: usize) -> Outcome {
+    /// Fills the source, so many elements, with the next call's values, and the result and what is behind it with others.
+    fn begin(&mut self, source: usize, result: usize) -> Outcome {
         self.calls += 1;
-        let mine: Vec<T> = (0..elements).map(|index| self.value(self.pe.my_pe(), index)).collect();
+        let mine: Vec<T> = (0..source).map(|index| self.value(self.pe.my_pe(), index)).collect();
         self.pe.write_local(&self.src, 0, &mine)?;
-        let guards: Vec<T> = (0..self.dst.len()).map(|index| self.guard(index)).collect();
+        let guards: Vec<T> = (0..result + GUARD).map(|index| self.guard(index)).collect();
         Ok(self.pe.write_local(&self.dst, 0, &guards)?)
     }
 
@@ -309,11 +309,15 @@ impl<T: Element> Bench<'_, T> {
             let of = |(member, pe)| range(member).map(move |index| bench.value(pe, index));
             members.iter().copied().enumerate().flat_map(of).collect()
         };
-        self.begin(match form {
-            Form::Alltoall | Form::Reducescatter(_) => n * size,
-            Form::Alltoalls => 3 * n * size,
-            _ => n,
-        })?;
+        let all = n * size;
+        let (source, result) = match form {
+            Form::Broadcast(_) | Form::Reduce(_) | Form::InPlace(_) => (n, n),
+            Form::Fcollect | Form::Collect => (n, all),
+            Form::Alltoall => (all, all),
+            Form::Alltoalls => (3 * all, 2 * all),
+            Form::Reducescatter(_) => (all, n),
+        };
+        self.begin(source, result)?;
         let expected: Vec<T> = match form {
             Form::Broadcast(root) => {
                 let root = match root {
