@@ -9,11 +9,12 @@ fn main() {
         .source("kernels/ceiling.cu")
         .compile();
     oxshmem_build::Module::new("perftest_collectives").source("kernels/collective.cu").large().compile();
-    oxshmem_build::Module::new("alltoall").include("kernels").source("apps/alltoall/kernels.cu").compile();
+    oxshmem_build::Module::new("alltoall").include("kernels").source("apps/alltoall/kernels.cu").large().compile();
     oxshmem_build::Module::new("jacobi")
         .include("kernels")
         .include("apps/jacobi")
         .source("apps/jacobi/kernels.cu")
+        .large()
         .compile();
     oxshmem_build::Module::new("perftest_checks").include("kernels").source("tests/kernels/split.cu").compile();
     // On GPUs these belong to the programs that scripts/compare builds.
