@@ -9,8 +9,8 @@ const ARCHITECTURE: &str = "sm_90";
 
 /// Beginnings of the names of the kernels that are hot, and parts of the names of what they call.
 const HOT: [&str; 5] = ["put_", "p_", "signal_", "quiet_", "fence"];
-const CALLED: [&str; 8] =
-    ["near_", "far_p", "far_signal", "network_p", "network_signal", "network_quiet", "copy_", "ibrc_put"];
+const CALLED: [&str; 9] =
+    ["near_", "far_p", "far_signal", "network_p", "network_signal", "network_quiet", "copy_", "ibrc_put", "put_piece"];
 
 /// Bytes of spill stores and loads by function, the most that is said of each.
 fn spills() -> BTreeMap<&'static str, (u32, u32)> {
