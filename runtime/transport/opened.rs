@@ -194,7 +194,7 @@ fn candidate(
             // What the others have to say about a failure of the job is more to the point.
             Err(error @ crate::Error::Bootstrap(_)) => Err(error),
             // Who asks for several cards does not mean none.
-            Err(error) if config.hca_devices_per_pe().given().is_some() => Err(error),
+            Err(error) if config.hca_devices_per_pe().given().is_some_and(|count| count > 1) => Err(error),
             Err(error) => Ok((None, error.to_string())),
         },
         Hca::Mlx5 { .. } | Hca::Verbs { .. } => match card(config, bootstrap, device) {

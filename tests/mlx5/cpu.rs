@@ -327,6 +327,19 @@ fn a_further_card_that_fails_is_an_error_where_it_was_asked_for() {
 }
 
 #[test]
+fn the_software_hca_takes_the_place_of_one_card_and_not_of_several() {
+    let auto = |per_pe: &str| {
+        let job = told("device:none=1").env("OXSHMEM_HCA", "auto");
+        job.env("OXSHMEM_HCA_DEVICES_PER_PE", per_pe)
+    };
+    for per_pe in ["auto", "1"] {
+        let text = report(auto(per_pe));
+        assert!(text.contains("provider soft"), "{text}");
+    }
+    fails(&auto("2"), "RDMA device");
+}
+
+#[test]
 fn one_card_of_a_pe_that_vanishes_is_reported() {
     // While kernels wait for it, which they would for an hour.
     for transport in [Transport::Ibgda, Transport::Ibrc] {
