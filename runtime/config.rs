@@ -8,7 +8,7 @@ use std::fmt;
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use oxshmem_hca::topology::{Card, DeviceChoice, MAX_CARDS};
+use oxshmem_hca::topology::{Card, DeviceChoice, Family, MAX_CARDS};
 
 use crate::bootstrap::{JobId, Rendezvous, UniqueId};
 use crate::team::Collectives;
@@ -468,6 +468,26 @@ pub enum Hca {
         /// Which; without one, the nearest that has an active port, out of those in `OXSHMEM_HCA_DEVICES`.
         card: Option<Card>,
     },
+}
+
+impl Hca {
+    /// The device that it names.
+    #[must_use]
+    pub fn card(&self) -> Option<&Card> {
+        match self {
+            Self::Verbs { card } | Self::Mlx5 { card } => card.as_ref(),
+            Self::Auto | Self::Soft | Self::Null => None,
+        }
+    }
+
+    /// What kind of device it wants.
+    #[must_use]
+    pub fn family(&self) -> Family {
+        match self {
+            Self::Verbs { .. } => Family::Verbs,
+            Self::Auto | Self::Soft | Self::Null | Self::Mlx5 { .. } => Family::Mlx5,
+        }
+    }
 }
 
 impl fmt::Display for Hca {

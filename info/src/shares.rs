@@ -1,28 +1,15 @@
 //! Which cards fall to PEs, if there is one on each GPU.
 
-use oxshmem::config::{Config, Hca};
-use oxshmem_hca::topology::{Assignment, Card, Family, Place, Topology, TopologyError};
-
-/// What kind of device the configuration wants.
-pub fn family(config: &Config) -> Family {
-    if matches!(config.hca(), Hca::Verbs { .. }) { Family::Verbs } else { Family::Mlx5 }
-}
-
-/// The card that `OXSHMEM_HCA` itself names.
-pub fn named(config: &Config) -> Option<&Card> {
-    match config.hca() {
-        Hca::Mlx5 { card } | Hca::Verbs { card } => card.as_ref(),
-        Hca::Auto | Hca::Soft | Hca::Null => None,
-    }
-}
+use oxshmem::config::Config;
+use oxshmem_hca::topology::{Assignment, Card, Place, Topology, TopologyError};
 
 /// The cards that PEs drive which are alone on this machine, one at each of `places`; or why one has none. Cards that the configuration names need
 /// not be there.
 pub fn shares(topology: &Topology, config: &Config, places: &[Place]) -> Vec<Result<Vec<Card>, TopologyError>> {
     let choice = config.hca_devices();
-    let assigned = topology.assign(family(config), choice, config.hca_devices_per_pe().given(), places);
+    let assigned = topology.assign(config.hca().family(), choice, config.hca_devices_per_pe().given(), places);
     let share = |(index, place): (usize, &Place)| {
-        if let Some(card) = named(config) {
+        if let Some(card) = config.hca().card() {
             return Ok(vec![card.clone()]);
         }
         if let Some(cards) = choice.exact(index, place)? {

@@ -1,10 +1,10 @@
 //! Which RDMA devices a PE uses: those that the configuration names, or some near its GPU or CPUs.
 
-use oxshmem_hca::topology::{Assignment, Card, Distance, Family, Place, Topology, TopologyError};
+use oxshmem_hca::topology::{Assignment, Card, Distance, Place, Topology, TopologyError};
 
 use crate::Result;
 use crate::bootstrap::Bootstrap;
-use crate::config::{Config, Hca};
+use crate::config::Config;
 use crate::device::Device;
 
 impl From<TopologyError> for crate::Error {
@@ -41,7 +41,7 @@ pub(super) fn choose(config: &Config, bootstrap: &Bootstrap, device: &dyn Device
     let node = bootstrap.node_peers();
     let index = node.iter().position(|pe| *pe == bootstrap.rank()).unwrap_or_default();
 
-    if let Some(card) = named(config.hca()) {
+    if let Some(card) = config.hca().card() {
         return Ok(Chosen::named(std::slice::from_ref(card), &place));
     }
     if let Some(cards) = config.hca_devices().exact(index, &place)? {
@@ -57,7 +57,7 @@ pub(super) fn choose(config: &Config, bootstrap: &Bootstrap, device: &dyn Device
     let topology =
         Topology::of_this_machine().map_err(|error| TopologyError::Unreadable { reason: error.to_string() })?;
     let per_pe = config.hca_devices_per_pe().given();
-    let chosen = topology.assign(family(config.hca()), config.hca_devices(), per_pe, &places)?;
+    let chosen = topology.assign(config.hca().family(), config.hca_devices(), per_pe, &places)?;
     let mine = chosen.get(index).ok_or(TopologyError::NoDevice)?;
     for Assignment { device, port, distance } in mine {
         tracing::info!(pe = bootstrap.rank(), device = device.name, port = port.number, %place, %distance, "RDMA device");
@@ -70,19 +70,4 @@ pub(super) fn choose(config: &Config, bootstrap: &Bootstrap, device: &dyn Device
         }
     }
     Ok(mine.iter().map(|it| Chosen { card: it.card(), distance: it.distance }).collect())
-}
-
-/// The device that `OXSHMEM_HCA` itself names.
-fn named(hca: &Hca) -> Option<&Card> {
-    match hca {
-        Hca::Verbs { card } | Hca::Mlx5 { card } => card.as_ref(),
-        Hca::Auto | Hca::Soft | Hca::Null => None,
-    }
-}
-
-fn family(hca: &Hca) -> Family {
-    match hca {
-        Hca::Verbs { .. } => Family::Verbs,
-        Hca::Auto | Hca::Soft | Hca::Null | Hca::Mlx5 { .. } => Family::Mlx5,
-    }
 }

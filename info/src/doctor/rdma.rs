@@ -13,7 +13,7 @@ use super::finding::{Finding, Outcome, Want, Wants};
 use super::guard::Facts;
 use super::libraries::{Library, LibraryFact};
 use super::root::{Missing, Root};
-use crate::shares::{family, named, shares};
+use crate::shares::shares;
 
 /// Mellanox's PCI vendor number, which NVIDIA's cards have kept.
 const MELLANOX: &str = "0x15b3";
@@ -458,10 +458,10 @@ fn idle(
     driven: usize,
 ) -> Option<Finding> {
     const PROBE: &str = "rdma.selection";
-    if named(config).is_some() || matches!(config.hca_devices(), DeviceChoice::Mapping(_)) {
+    if config.hca().card().is_some() || matches!(config.hca_devices(), DeviceChoice::Mapping(_)) {
         return None;
     }
-    let candidates = topology.candidates(family(config), config.hca_devices()).ok()?;
+    let candidates = topology.candidates(config.hca().family(), config.hca_devices()).ok()?;
     let is_near =
         |place: &Place, device: &DeviceEntry| matches!(topology.distance(place, device), Distance::Bridges(_));
     let idle = candidates.iter().map(|(device, _)| *device).filter(|device| {
@@ -474,7 +474,7 @@ fn idle(
     }
     let near = |place: &Place| candidates.iter().filter(|(device, _)| is_near(place, device)).count();
     let most = places.iter().map(near).max().unwrap_or_default().min(MAX_CARDS);
-    let how = match family(config) {
+    let how = match config.hca().family() {
         Family::Verbs => "a PE drives one card with verbs".to_owned(),
         Family::Mlx5 if most > driven => {
             let queues = match config.qps_per_peer() as usize {
