@@ -30,13 +30,28 @@ constexpr uint32_t kMaxDepthLog2 = 14;
 // A landing slot receives what one lane reads from a peer (a fetched value, or a piece of a get into unregistered memory).
 constexpr uint32_t kLandingBytes = 64;
 
+// Widths of counters that wrap. The schedule explorer narrows them so that it sees them wrap.
+#ifndef OXSHMEM_CQE_COUNTER_BITS
+#define OXSHMEM_CQE_COUNTER_BITS 16 // as in the CQE
+#endif
+#ifndef OXSHMEM_STAMP_LAP_BITS
+#define OXSHMEM_STAMP_LAP_BITS 28
+#endif
+#ifndef OXSHMEM_GATE_RESERVED_BITS
+#define OXSHMEM_GATE_RESERVED_BITS 42
+#endif
+constexpr uint32_t kCqeCounterBits = OXSHMEM_CQE_COUNTER_BITS;
+constexpr uint32_t kStampLapBits = OXSHMEM_STAMP_LAP_BITS;
+
 // Qp::gate: bit 0: a fence was called, and no work request carries it yet; bit 1: nobody holds the baton though groups are in
-// the gate; bits 21:2: groups of lanes between reserving and leaving; from bit 22 on: blocks ever reserved, modulo 2^42.
+// the gate; bits 21:2: groups of lanes between reserving and leaving; in the highest kGateReservedBits bits: blocks ever
+// reserved, modulo a power of two.
 constexpr uint64_t kGateFence = 1;
 constexpr uint64_t kGateBatonFree = 2;
 constexpr uint64_t kGateOneGroup = 4;
 constexpr uint32_t kGateGroupBits = 20; // more than a GPU has threads
-constexpr uint32_t kGateReservedShift = 22;
+constexpr uint32_t kGateReservedBits = OXSHMEM_GATE_RESERVED_BITS;
+constexpr uint32_t kGateReservedShift = 64 - kGateReservedBits;
 
 // Cards that the QPs of a PE may be spread over.
 constexpr uint32_t kMaxCards = 4;

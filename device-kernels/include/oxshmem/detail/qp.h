@@ -209,7 +209,7 @@ OXSHMEM_DEVICE Slot slot_at(const Reservation &r, uint32_t offset) {
 
 // The stamp of a written block: the lap, and above it how many blocks of its lane follow. A doorbell covers all blocks of a
 // lane or none, so it never ends in the middle of a WQE.
-constexpr uint32_t kStampLapBits = 28;
+using abi::kStampLapBits;
 
 OXSHMEM_DEVICE uint32_t lap_of(const Reservation &r, uint64_t index) {
     return (low(index >> r.depth_log2) + 1) & ((1u << kStampLapBits) - 1);

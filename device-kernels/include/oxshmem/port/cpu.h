@@ -267,6 +267,16 @@ inline void mmio_store(uint64_t *reg, uint64_t value) {
     oxshmem_cpu_doorbell(oxshmem_cpu_current);
 }
 
+template <class T> inline T read(const T *p) {
+    return *p;
+}
+template <class T> inline void write(T *p, std::common_type_t<T> value) {
+    *p = value;
+}
+inline void copy_bytes(void *dst, const void *src, uint64_t bytes) {
+    std::memcpy(dst, src, bytes);
+}
+
 struct alignas(16) vec16 {
     uint32_t x, y, z, w;
 };

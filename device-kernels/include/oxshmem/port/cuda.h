@@ -264,6 +264,16 @@ OXSHMEM_DEVICE void mmio_store(uint64_t *reg, uint64_t value) {
     asm volatile("st.mmio.relaxed.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(reg)), "l"(value) : "memory");
 }
 
+template <class T> OXSHMEM_DEVICE T read(const T *p) {
+    return *p;
+}
+template <class T> OXSHMEM_DEVICE void write(T *p, T value) {
+    *p = value;
+}
+OXSHMEM_DEVICE void copy_bytes(void *dst, const void *src, uint64_t bytes) {
+    memcpy(dst, src, bytes);
+}
+
 struct alignas(16) vec16 {
     uint32_t x, y, z, w;
 };

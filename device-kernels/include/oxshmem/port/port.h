@@ -23,6 +23,10 @@
 //       A doorbell: one 8-byte store that is neither split nor merged. Fence before it: it orders nothing by itself on a GPU.
 //   vec16 { x, y, z, w }, load_vec(const void *), store_vec(void *, vec16)
 //       One access of 16 aligned bytes, relaxed; not atomic as a whole.
+//   read(const T *) -> T, write(T *, T), copy_bytes(void *dst, const void *src, uint64_t bytes)
+//       Plain accesses, as `*p` and memcpy are, of memory that another thread, the HCA or the proxy can touch too. They order
+//       nothing: fences and atomics before and after them do. Every such access goes through the port layer, because the
+//       schedule explorer sees no other.
 //   touch<n>(const void *p, uint32_t bytes)
 //       For loads that follow: has the first n sectors (kSectorBytes each) of these in the cache next to the thread.
 //   load_pair<order, system>(const uint64_t *) -> pair64 { first, second }
