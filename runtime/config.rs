@@ -536,13 +536,15 @@ impl Value for Hca {
 
 choice! {
     /// What executes the software HCA's send queues.
-    SoftEngine: "`auto`, `thread` or `kernel`" {
-        /// `kernel` on `cuda`, `thread` on `cpu`.
+    SoftEngine: "`auto`, `thread`, `kernel` or `copy`" {
+        /// On `cuda` a kernel, and copies by a thread of the CPU while the kernel finds no room; `thread` on `cpu`.
         Auto = "auto",
         /// A thread of the CPU, which checks every field, and misbehaves on demand.
         Thread = "thread",
-        /// A kernel of the device.
+        /// A kernel of the device alone.
         Kernel = "kernel",
+        /// Copies by a thread of the CPU alone, but for atomics, which take a kernel.
+        Copy = "copy",
     }
 }
 
@@ -788,7 +790,7 @@ variables! {
     "OXSHMEM_P2P_FAULTS" borrow p2p_faults: String = String::new(), Limits::None;
     /// Faults that the software HCA produces on purpose, for tests; the grammar is the software HCA's.
     "OXSHMEM_SOFT_FAULTS" borrow soft_faults: String = String::new(), Limits::None;
-    /// What executes the software HCA's send queues: a `thread` of the CPU, or a `kernel` of the device, which queues in GPU memory need; `auto` is `thread` on the `cpu` device. A kernel produces no faults.
+    /// What executes the software HCA's send queues: a `thread` of the CPU; a `kernel` of the device, for queues in GPU memory, which waits while the program's kernels leave it no room; or a thread that works by `copy`, at any time and slower. `auto` is `thread` on the `cpu` device, and on `cuda` the kernel, and copies while that finds no room. Only `thread` produces faults.
     "OXSHMEM_SOFT_ENGINE" copy soft_engine: SoftEngine = SoftEngine::Auto, Limits::None;
     /// Print every command, doorbell, work request and completion of the software HCA on stderr; of its kernel only what that hands to the CPU.
     "OXSHMEM_SOFT_TRACE" copy soft_trace: bool = false, Limits::None;

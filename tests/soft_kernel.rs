@@ -13,7 +13,7 @@ use oxshmem_hca::blueflame::BlueFlame;
 use oxshmem_hca::objects::QpAttributes;
 use oxshmem_hca::prm::qpc::QpState;
 use oxshmem_hca::provider::Provider;
-use oxshmem_hca::soft::{SoftHca, SoftOptions};
+use oxshmem_hca::soft::{CopyMode, SoftHca, SoftOptions};
 use oxshmem_hca::testing::{Endpoint, EndpointOptions};
 use oxshmem_hca::wire::cqe::{self, Syndrome};
 use oxshmem_hca::wire::ctrl::Fence;
@@ -41,6 +41,16 @@ fn rung_by_host() -> SoftOptions {
 /// Where registers are as on a card: the engine's thread looks at them and passes doorbells on.
 fn rung_as_on_a_card() -> SoftOptions {
     SoftOptions { card_doorbells: true, ..kernel() }
+}
+
+/// Where the engine's thread executes by copies.
+fn by_copies() -> SoftOptions {
+    SoftOptions { copying: CopyMode::Always, ..kernel() }
+}
+
+/// The same, with queues in memory of the host.
+fn by_copies_from_host() -> SoftOptions {
+    SoftOptions { copying: CopyMode::Always, ..rung_by_host() }
 }
 
 fn pair() -> Pair {
@@ -213,6 +223,26 @@ proptest! {
     #[test]
     fn work_requests_may_come_with_doorbells(requests in prop::collection::vec(request(), 1..20), every in 1usize..3) {
         prop_assert_eq!(run(kernel, &requests, every), run(rung_by_host, &requests, every));
+    }
+
+    /// The engine's thread does by copies what the kernel does, atomics aside, which it leaves to the kernel.
+    #[test]
+    fn copies_and_thread_agree(requests in prop::collection::vec(request(), 1..40), every in 1usize..20) {
+        let expected = run(thread, &requests, every);
+        let found = run(by_copies, &requests, every);
+        let differs = |ours: &[u8], theirs: &[u8]| ours.iter().zip(theirs).position(|(a, b)| a != b);
+        prop_assert_eq!(differs(&expected.remote, &found.remote), None, "remote memory");
+        prop_assert_eq!(differs(&expected.local, &found.local), None, "local memory");
+        prop_assert_eq!(
+            (expected.cqe, expected.state, expected.violations),
+            (found.cqe, found.state, found.violations)
+        );
+    }
+
+    /// Also where queues and completions are in memory of the host.
+    #[test]
+    fn copies_reach_queues_of_the_host(requests in prop::collection::vec(request(), 1..20), every in 1usize..20) {
+        prop_assert_eq!(run(thread, &requests, every), run(by_copies_from_host, &requests, every));
     }
 
     /// And where doorbells are passed on to it.

@@ -1016,14 +1016,49 @@ OXSHMEM_DEVICE void execute_all(Tables &t, const Slice &slice, uint64_t start) {
     }
 }
 
+// Orders the calling thread's stores before its later loads, for everything in the system. The port layer's fences do not.
+OXSHMEM_DEVICE void order_stores_before_loads() {
+#ifdef __CUDA_ARCH__
+    asm volatile("fence.sc.sys;" ::: "memory");
+#else
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+#endif
+}
+
+// Reports that this block starts. False: the slice has been cancelled. All threads.
+OXSHMEM_DEVICE bool enter(const Slice &slice) {
+    OXSHMEM_SHARED(uint32_t, entered);
+    Gate &gate = *at<Gate>(slice.gate);
+    if (port::thread_rank() == 0) {
+        port::store<order::relaxed, reach::system>(&gate.blocks[port::block_rank()].started, slice.number);
+        order_stores_before_loads();
+        const uint64_t cancelled = port::load<order::acquire, reach::system>(&gate.cancelled);
+        entered = cancelled < slice.number;
+    }
+    port::sync_block();
+    return entered != 0;
+}
+
+// Reports that this block has ended: it touches nothing any more. All threads.
+OXSHMEM_DEVICE void leave(const Slice &slice) {
+    port::sync_block();
+    if (port::thread_rank() == 0) {
+        port::fence<order::acq_rel, reach::system>();
+        port::store<order::release, reach::system>(&at<Gate>(slice.gate)->blocks[port::block_rank()].ended, slice.number);
+    }
+}
+
 } // namespace oxshmem::soft
 
 OXSHMEM_KERNEL(oxshmem_soft_hca, oxshmem::soft::Slice slice) {
     oxshmem::soft::Tables &tables = *oxshmem::soft::at<oxshmem::soft::Tables>(slice.tables);
     const uint64_t start = oxshmem::port::clock_ns();
-    if (slice.null != 0) {
-        oxshmem::soft::complete_all(tables, slice, start);
-    } else {
-        oxshmem::soft::execute_all(tables, slice, start);
+    if (oxshmem::soft::enter(slice)) {
+        if (slice.null != 0) {
+            oxshmem::soft::complete_all(tables, slice, start);
+        } else {
+            oxshmem::soft::execute_all(tables, slice, start);
+        }
     }
+    oxshmem::soft::leave(slice);
 }

@@ -3,7 +3,7 @@
 // The tables that the software HCA's host half and its kernel (soft_hca.cu) share, in memory that kernels reach. The host half,
 // hca/src/soft/tables.rs, mirrors every structure, and a test compares all sizes and offsets.
 //
-// The host writes its parts only while no slice of the kernel runs; `leave` alone at any time. The kernel writes the parts that
+// The host writes its parts only while no slice of the kernel executes (see Gate); `leave` alone at any time. The kernel writes the parts that
 // are named so, and a queue pair that it has handed to the host (`trap`) it leaves alone until the host clears the word.
 #pragma once
 
@@ -139,9 +139,25 @@ struct Slice {
     // 0, or where the host rings instead: kHostRegisterWords in host memory for each register. The first is the doorbell: it is
     // news when it changes. A work request may come with it.
     uint64_t host_doorbells;
+    uint64_t gate; // where the slice's blocks report to the host, in its memory
+};
+
+// What one block of the kernel tells the host. Slices of one gate run one after the other.
+struct alignas(128) BlockReport {
+    uint64_t started; // the newest slice that this block has begun
+    uint64_t ended;   // and ended
+};
+
+// Who may touch the tables, in host memory. A slice can be launched long before it finds room on the device, and meanwhile the
+// host may need the tables. So a block reports that it starts, and then looks whether its slice has been cancelled; the host
+// cancels, and then looks which blocks have started. One of both sees the other, whichever comes first.
+struct Gate {
+    alignas(128) uint64_t cancelled; // written by the host: slices up to this number execute nothing
+    BlockReport blocks[kBlocks];
 };
 
 static_assert(sizeof(Control) == 256 && sizeof(BlockCounters) == 128 && sizeof(Event) == 32, "mirrored in tables.rs");
-static_assert(sizeof(QpContext) == 256 && sizeof(Key) == 64 && sizeof(Slice) == 48, "mirrored in tables.rs");
+static_assert(sizeof(QpContext) == 256 && sizeof(Key) == 64 && sizeof(Slice) == 56, "mirrored in tables.rs");
+static_assert(sizeof(BlockReport) == 128 && sizeof(Gate) == 128 * (1 + kBlocks), "mirrored in tables.rs");
 
 } // namespace oxshmem::soft

@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use oxshmem_hca::soft::tables::Slice;
-use oxshmem_hca::soft::{Accelerator, AcceleratorError, AcceleratorMemory, AcceleratorResult, Pace};
+use oxshmem_hca::soft::{Accelerator, AcceleratorError, AcceleratorMemory, AcceleratorResult, CopyEngine, Pace, Rows};
 
 use super::cpu::{Executor, ExecutorOptions, LaunchConfig, LaunchHandle, Module};
 use super::shared_memory::{OnHost, SharedMemory};
@@ -56,7 +57,12 @@ impl Accelerator for CpuAccelerator {
             idle: Duration::from_micros(20),
             ahead: 1,
             look: Duration::from_micros(50),
+            patience: Duration::from_secs(5),
         }
+    }
+
+    fn blocks(&self) -> usize {
+        BLOCKS as usize
     }
 
     fn allocate(&self, bytes: u64) -> AcceleratorResult<Box<dyn AcceleratorMemory>> {
@@ -95,12 +101,113 @@ impl Accelerator for CpuAccelerator {
         Ok(())
     }
 
-    fn running(&self) -> AcceleratorResult<usize> {
+    unsafe fn launch_aside(&self, slice: &Slice) -> AcceleratorResult<()> {
+        // Threads of the CPU take turns.
+        // SAFETY: the caller's promise.
+        unsafe { self.launch(slice) }
+    }
+
+    fn check(&self) -> AcceleratorResult<()> {
         let mut launched = self.launched.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(handle) = launched.front().filter(|handle| handle.is_finished()) {
             handle.wait().map_err(failed)?;
             launched.pop_front();
         }
-        Ok(launched.len())
+        Ok(())
+    }
+
+    fn copy_engine(&self) -> AcceleratorResult<Box<dyn CopyEngine>> {
+        Ok(Box::new(HostCopies { staging: vec![0; STAGING_BYTES / 8].into_boxed_slice(), queued: Vec::new() }))
+    }
+}
+
+/// Staging memory of [`HostCopies`].
+const STAGING_BYTES: usize = 1 << 20;
+
+/// Copies that this thread does when they are waited for, as late as copies may take place.
+#[derive(Debug)]
+struct HostCopies {
+    staging: Box<[u64]>,
+    queued: Vec<Queued>,
+}
+
+#[derive(Debug)]
+enum Queued {
+    Fetch { to: *mut u8, from: u64, bytes: usize },
+    Put(Rows),
+    Store { to: u64, value: u64, wide: bool },
+}
+
+// SAFETY: the addresses are valid for whichever thread waits, by the promise of who queued.
+unsafe impl Send for HostCopies {}
+
+impl CopyEngine for HostCopies {
+    fn staging(&self) -> (*mut u8, usize) {
+        (self.staging.as_ptr().cast_mut().cast(), size_of_val(&*self.staging))
+    }
+
+    unsafe fn fetch(&mut self, to: *mut u8, from: u64, bytes: usize) -> AcceleratorResult<()> {
+        self.queued.push(Queued::Fetch { to, from, bytes });
+        Ok(())
+    }
+
+    unsafe fn put(&mut self, rows: &Rows) -> AcceleratorResult<()> {
+        self.queued.push(Queued::Put(*rows));
+        Ok(())
+    }
+
+    unsafe fn store(&mut self, to: u64, value: u64, wide: bool) -> AcceleratorResult<()> {
+        self.queued.push(Queued::Store { to, value, wide });
+        Ok(())
+    }
+
+    fn order(&mut self) -> AcceleratorResult<()> {
+        Ok(())
+    }
+
+    fn wait(&mut self) -> AcceleratorResult<()> {
+        for queued in self.queued.drain(..) {
+            // SAFETY: both ends are valid until this has returned, by the promise of who queued; words are aligned.
+            unsafe {
+                match queued {
+                    Queued::Fetch { to, from, bytes } => copy_bytes(to, from as *const u8, bytes),
+                    Queued::Put(rows) => {
+                        for row in 0..rows.count {
+                            let to = (rows.to + row * rows.to_pitch) as *mut u8;
+                            copy_bytes(to, rows.from.add((row * rows.from_pitch) as usize), rows.width as usize);
+                        }
+                    }
+                    Queued::Store { to, value, wide: true } => {
+                        AtomicU64::from_ptr(to as *mut u64).store(value, Ordering::Release);
+                    }
+                    Queued::Store { to, value, wide: false } => {
+                        AtomicU32::from_ptr(to as *mut u32).store(value as u32, Ordering::Release);
+                    }
+                }
+            }
+            fence(Ordering::Release);
+        }
+        Ok(())
+    }
+}
+
+/// Copies as a copy engine does: whole words where both ends are aligned.
+///
+/// # Safety
+/// Both ranges are valid.
+unsafe fn copy_bytes(to: *mut u8, from: *const u8, bytes: usize) {
+    let aligned = (to.addr() | from.addr() | bytes).is_multiple_of(8);
+    let step = if aligned { 8 } else { 1 };
+    for at in (0..bytes).step_by(step) {
+        // SAFETY: within the ranges; words where everything is aligned.
+        unsafe {
+            if aligned {
+                let word = AtomicU64::from_ptr(from.add(at).cast_mut().cast()).load(Ordering::Relaxed);
+                AtomicU64::from_ptr(to.add(at).cast()).store(word, Ordering::Relaxed);
+            } else {
+                let byte = AtomicU8::from_ptr(from.add(at).cast_mut()).load(Ordering::Relaxed);
+                AtomicU8::from_ptr(to.add(at)).store(byte, Ordering::Relaxed);
+            }
+        }
     }
 }

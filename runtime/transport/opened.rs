@@ -11,7 +11,7 @@ use oxshmem_hca::prm::caps::{
     ATOMIC_OP_EXTENDED_CMP_SWAP, ATOMIC_OP_EXTENDED_FETCH_ADD, ATOMIC_SIZE_4, ATOMIC_SIZE_8, AtomicCaps, GeneralCaps,
 };
 use oxshmem_hca::provider::{Access, Attempt, Provider, UmemSource};
-use oxshmem_hca::soft::{FaultPlan, SoftHca, SoftOptions};
+use oxshmem_hca::soft::{CopyMode, FaultPlan, SoftHca, SoftOptions};
 use oxshmem_hca::topology::{Card, DeviceChoice, Distance, TopologyError};
 use oxshmem_proxy::striping::Striping;
 
@@ -444,19 +444,24 @@ fn soft(config: &Config, device: &dyn Device, kind: NetworkKind) -> Result<Opene
     let reachable = device.gpu().is_none();
     let kernel = match config.soft_engine() {
         config::SoftEngine::Auto => null || !reachable,
-        config::SoftEngine::Kernel => true,
+        config::SoftEngine::Kernel | config::SoftEngine::Copy => true,
         config::SoftEngine::Thread if reachable => false,
         config::SoftEngine::Thread => {
             return Err(TransportError::NotAvailable {
                 name: "OXSHMEM_SOFT_ENGINE=thread on the `cuda` device, whose queues the CPU cannot reach,",
-                remedy: "use kernel or auto",
+                remedy: "use auto, kernel or copy",
             }
             .into());
         }
     };
     let accelerator = kernel.then(|| device.accelerator()).transpose()?;
     let host_doorbells = kernel && kind == NetworkKind::Ibrc;
-    let options = SoftOptions { faults, accelerator, host_doorbells, null, ..SoftOptions::default() };
+    let copying = match config.soft_engine() {
+        config::SoftEngine::Auto | config::SoftEngine::Thread => CopyMode::WhenNeeded,
+        config::SoftEngine::Kernel => CopyMode::Never,
+        config::SoftEngine::Copy => CopyMode::Always,
+    };
+    let options = SoftOptions { faults, accelerator, host_doorbells, null, copying, ..SoftOptions::default() };
     let options = if config.soft_trace() { options.traced() } else { options };
     let hca = SoftHca::open(options)?;
     let (general, atomic) = query_caps(hca.as_ref())?;

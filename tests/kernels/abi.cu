@@ -171,6 +171,7 @@ OXSHMEM_KERNEL(soft_hca_layout, uint64_t *out, uint64_t *count) {
     FIELD(Slice, registers);
     FIELD(Slice, null);
     FIELD(Slice, host_doorbells);
+    FIELD(Slice, gate);
     SIZE(Tables);
     FIELD(Tables, control);
     FIELD(Tables, counters);

@@ -33,9 +33,61 @@ pub struct Pace {
     pub ahead: usize,
     /// How often to look whether a slice has ended.
     pub look: Duration,
+    /// How much longer than `run` a slice may take to start and end until other kernels count as in its way.
+    pub patience: Duration,
 }
 
-/// What runs the engine's kernel, and the memory that it works on. No call waits for anything but the engine's own slices.
+/// Rows of bytes that a copy takes from memory of this process to memory of kernels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rows {
+    /// The first row's first byte, and the distance from one row to the next, at least `width`.
+    pub to: u64,
+    /// See `to`.
+    pub to_pitch: u64,
+    /// Likewise at the other end.
+    pub from: *const u8,
+    /// See `from`.
+    pub from_pitch: u64,
+    /// Bytes of each row.
+    pub width: u64,
+    /// How many there are; at least 1.
+    pub count: u64,
+}
+
+/// Moves bytes between this process and memory that kernels reach, whatever kernels occupy.
+///
+/// All calls but [`wait`](Self::wait) only queue what they ask for. What is queued takes place in that order: what comes later sees what came
+/// before, and so does everybody who sees what came later, where `order` stands between them.
+pub trait CopyEngine: fmt::Debug + Send {
+    /// Memory of this process that copies go to and come from: its address and length. It stays where it is.
+    fn staging(&self) -> (*mut u8, usize);
+
+    /// Queues a copy of `bytes` bytes to memory of this process: to [`staging`](Self::staging), or to memory that kernels reach too.
+    ///
+    /// # Safety
+    /// Both ends are valid until the next [`wait`](Self::wait) has returned.
+    unsafe fn fetch(&mut self, to: *mut u8, from: u64, bytes: usize) -> AcceleratorResult<()>;
+
+    /// Queues a copy of rows from [`staging`](Self::staging).
+    ///
+    /// # Safety
+    /// As for [`fetch`](Self::fetch).
+    unsafe fn put(&mut self, rows: &Rows) -> AcceleratorResult<()>;
+
+    /// Queues a store of an aligned word of 8 bytes, or of 4 if not `wide`. All before it is visible to who sees the word.
+    ///
+    /// # Safety
+    /// `to` is valid until the next [`wait`](Self::wait) has returned.
+    unsafe fn store(&mut self, to: u64, value: u64, wide: bool) -> AcceleratorResult<()>;
+
+    /// Whoever sees anything that is queued after this sees all that was queued before.
+    fn order(&mut self) -> AcceleratorResult<()>;
+
+    /// Waits until all that was queued has taken place.
+    fn wait(&mut self) -> AcceleratorResult<()>;
+}
+
+/// What runs the engine's kernel, and the memory that it works on. No call waits for other kernels, whatever these wait for.
 pub trait Accelerator: fmt::Debug + Send + Sync {
     /// How slices follow each other.
     fn pace(&self) -> Pace;
@@ -61,12 +113,25 @@ pub trait Accelerator: fmt::Debug + Send + Sync {
     /// As for [`read`](Self::read).
     unsafe fn write(&self, to: u64, bytes: &[u8]) -> AcceleratorResult<()>;
 
-    /// Launches a slice behind those launched before, and returns at once.
+    /// Blocks of a slice, at most [`BLOCKS`](super::tables::BLOCKS).
+    fn blocks(&self) -> usize;
+
+    /// Launches a slice behind those launched before, and returns at once. It starts when there is room beside other kernels.
     ///
     /// # Safety
-    /// The tables stay valid until the slice has ended, and so does all memory that they name.
+    /// The slice's gate stays valid until the slice has ended. So do the tables, and all memory that they name, unless the slice is cancelled.
     unsafe fn launch(&self, slice: &Slice) -> AcceleratorResult<()>;
 
-    /// How many of the slices launched have not ended.
-    fn running(&self) -> AcceleratorResult<usize>;
+    /// Launches a slice that takes turns with all other kernels if there is no room beside them, and returns at once. Its turn may come
+    /// late, but it comes.
+    ///
+    /// # Safety
+    /// As for [`launch`](Self::launch).
+    unsafe fn launch_aside(&self, slice: &Slice) -> AcceleratorResult<()>;
+
+    /// Whether all slices have ended in order so far, or run. Which have ended, their gate says.
+    fn check(&self) -> AcceleratorResult<()>;
+
+    /// What moves bytes while slices find no room.
+    fn copy_engine(&self) -> AcceleratorResult<Box<dyn CopyEngine>>;
 }

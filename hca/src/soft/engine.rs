@@ -4,6 +4,7 @@
 
 use super::accelerator::AcceleratorMemory;
 use super::control::{MkeyEntry, MkeyFacts, OwnSegment, QpEntry, QpFacts, rights};
+use super::copying::Place;
 use super::execute::Failure;
 use super::fabric::{Peer, Server};
 use super::faults::FaultPlan;
@@ -27,6 +28,8 @@ use std::time::{Duration, Instant};
 const WQES_PER_TURN: usize = 256;
 /// Payload bytes that one QP may move before it is another's turn.
 pub(super) const BYTES_PER_TURN: usize = 1 << 20;
+/// The same where the engine's thread executes by copies: several are under way at a time.
+const COPIED_PER_TURN: usize = 16 << 20;
 /// Violations that are kept; later ones are only logged.
 const MAX_VIOLATIONS: usize = 1024;
 /// QPs whose doorbell records are compared in one sweep for lost doorbells.
@@ -104,6 +107,8 @@ pub(super) struct LocalKey {
     pub len: u64,
     pub base: *mut u8,
     pub rights: u32,
+    /// The memory is this process's too.
+    pub on_host: bool,
 }
 
 /// A translated remote key.
@@ -334,8 +339,16 @@ impl Engine {
             return 0;
         }
         self.now = None;
-        let mut work = if self.is_offloaded() { self.collect() } else { 0 };
+        let mut work = 0;
+        if self.is_offloaded() {
+            work += self.collect();
+            self.watch_slices();
+        }
         work += self.scan_doorbells();
+        let copying = self.is_copying();
+        if copying {
+            work += self.begin_pass();
+        }
         if self.active.is_empty() {
             return work;
         }
@@ -355,7 +368,15 @@ impl Engine {
             self.qps.put_back(qpn, qp);
         }
         self.spare = turn;
+        if copying {
+            work += self.end_pass();
+        }
         work
+    }
+
+    /// Gives these QPs no turns.
+    pub(super) fn deactivate(&mut self, qpns: &[u32]) {
+        self.active.retain(|qpn| !qpns.contains(qpn));
     }
 
     /// Whether a QP waits for time to pass, a peer, or its turn.
@@ -399,7 +420,7 @@ impl Engine {
             let qpn = self.qps.number(self.sweep_at);
             let Some(mut qp) = self.qps.lend(qpn) else { continue };
             // The kernel looks after its own.
-            let ours = !self.is_offloaded() || qp.handed.trapped && !qp.active;
+            let ours = !self.is_offloaded() || qp.handed.trapped && !qp.active && !self.is_copying();
             if ours && matches!(qp.state, QpState::Rts | QpState::Err) && self.read_doorbell_record(&mut qp, None) {
                 self.counters.recovered += u64::from(!qp.handed.trapped);
                 found += 1;
@@ -531,6 +552,11 @@ impl Engine {
             // SAFETY: the record lies in a umem that stays registered while the QP lives, aligned to 8.
             unsafe { memory::load32(record, Ordering::Acquire) }
         };
+        self.take_record(qp, word, rung)
+    }
+
+    /// Take over the doorbell record, whose word this is as it lies in memory. Returns true if it moved.
+    pub(super) fn take_record(&mut self, qp: &mut Qp, word: u32, rung: Option<u16>) -> bool {
         let word = u32::from_be(word);
         let problem = match dbr::Repr::from_word(word) {
             Err(error) => error.to_string(),
@@ -580,8 +606,12 @@ impl Engine {
     /// One turn of a QP. Returns the number of WQEs done.
     fn run(&mut self, qp: &mut Qp) -> usize {
         let mut done = 0;
-        let mut budget = BYTES_PER_TURN;
-        while qp.consumer != qp.producer && done < WQES_PER_TURN && self.dead.is_none() {
+        let copying = self.is_copying();
+        let mut budget = if copying { COPIED_PER_TURN } else { BYTES_PER_TURN };
+        while qp.consumer != qp.producer && (done < WQES_PER_TURN || copying) && self.dead.is_none() {
+            if copying && done != 0 && !self.has_image(qp) {
+                break;
+            }
             match self.step(qp, &mut budget) {
                 Step::Done => done += 1,
                 Step::Wait => break,
@@ -753,8 +783,17 @@ impl Engine {
         let mut bytes = [0; cqe::LEN];
         repr.emit(&mut cqe::Segment::new_unchecked(&mut bytes[..]));
         let at = cq.base.wrapping_add(slot as usize * cqe::LEN);
+        let umem = cq.umem;
         if self.is_offloaded() {
-            self.store_cqe_offloaded(at.addr() as u64, &bytes);
+            let at = Place { address: at.addr() as u64, on_host: self.is_on_host(umem) };
+            if self.is_copying() {
+                self.with_copying(|copying| {
+                    copying.complete(qp.qpn, at, &bytes);
+                    Ok(())
+                });
+            } else {
+                self.store_cqe_offloaded(at.address, &bytes);
+            }
             return self.wrote_cqe(&repr);
         }
         // SAFETY: the queue lies in a umem that stays registered while the CQ lives, aligned to 64; the slot is below its size.
@@ -775,13 +814,24 @@ impl Engine {
         }
     }
 
+    /// Whether the next block of a QP's queue has been fetched with others.
+    fn has_image(&self, qp: &Qp) -> bool {
+        self.offload.as_ref().is_some_and(|offload| offload.image(qp.qpn, qp.consumer).is_some())
+    }
+
     /// Read one block of a send queue.
     #[inline]
     fn fetch(&mut self, qp: &Qp, index: u64, block: &mut [u64; BLOCK_WORDS]) {
         let slot = (index & (qp.depth() - 1)) as usize;
         let at = qp.sq.wrapping_add(slot * BLOCK_BYTES);
         if self.is_offloaded() {
-            return self.fetch_offloaded(at.addr() as u64, block);
+            let image = self.offload.as_ref().and_then(|offload| offload.image(qp.qpn, index));
+            let Some(image) = image else { return self.fetch_offloaded(at.addr() as u64, block) };
+            for (i, word) in block.iter_mut().enumerate() {
+                // SAFETY: a block of an image.
+                *word = unsafe { image.cast::<u64>().add(i).read_unaligned() };
+            }
+            return;
         }
         // SAFETY: the queue lies in a umem that stays registered while the QP lives, is `depth` blocks long and aligned to 64.
         unsafe {

@@ -14,6 +14,7 @@
 
 use super::atomics;
 use super::control::{MkeyFacts, rights};
+use super::copying::{Copying, Place};
 use super::engine::{Deferred, Engine, LocalKey, Qp, RemoteKey, Step};
 use super::fabric::{EXCHANGE_LIMIT, PeerMemory};
 use super::memory;
@@ -21,12 +22,15 @@ use crate::error::Error;
 use crate::prm::mkey::ANY_QP;
 use crate::prm::qpc::QpState;
 use crate::wire::cqe::Syndrome;
-use crate::wire::{Op, Wqe, data, raddr};
+use crate::wire::ctrl::Fence;
+use crate::wire::{BLOCK_BYTES, Op, Wqe, data, raddr};
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 /// The largest payload that the fault `visibility` holds back.
 const MAX_DEFERRED: usize = 1 << 20;
+/// Where an inline payload starts in its WQE.
+const INLINE_OFFSET: usize = 36;
 
 /// Why a WQE ends with an error.
 #[derive(Debug)]
@@ -51,6 +55,16 @@ enum Stop {
     Fail(Failure),
     /// Nothing is wrong with it, and the kernel that executes this QP now has what it needs.
     HandBack,
+    /// Nothing is wrong with it, and only a kernel does it, which has to take turns with others.
+    Aside,
+}
+
+/// Who touches memory of queues and payloads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Cpu,
+    Kernel,
+    Copies,
 }
 
 impl From<Failure> for Stop {
@@ -95,6 +109,11 @@ impl Engine {
             Err(Stop::HandBack) => {
                 qp.stalled = None;
                 qp.handed.done = true;
+                Step::Wait
+            }
+            Err(Stop::Aside) => {
+                qp.stalled = None;
+                qp.handed.aside = true;
                 Step::Wait
             }
             Err(Stop::Stall(reason)) => self.stall(qp, wqe.op.opcode() as u8, blocks, qp.retry_budget(), &reason),
@@ -143,7 +162,7 @@ impl Engine {
             Ok(_) => Ok(None),
             Err(Stop::Stall(reason) | Stop::Fetch(reason)) => Ok(Some(reason)),
             Err(Stop::Fail(failure)) => Err(Error::argument("rkey", format!("{rkey:#x}"), failure.text)),
-            Err(Stop::HandBack) => Ok(None),
+            Err(Stop::HandBack | Stop::Aside) => Ok(None),
         }
     }
 
@@ -172,6 +191,9 @@ impl Engine {
     /// Carry out the operation. `Some(bytes)` when it is done, `None` when the turn's budget is used up.
     #[inline]
     fn perform(&mut self, qp: &mut Qp, wqe: &Wqe<'_>, budget: &mut usize) -> Result<Option<u64>, Stop> {
+        if wqe.fence != Fence::None && qp.moved == 0 && self.way() == Way::Copies {
+            self.with_copying(Copying::order);
+        }
         match &wqe.op {
             Op::Nop { .. } => Ok(Some(0)),
             Op::Dump { local } => {
@@ -180,6 +202,9 @@ impl Engine {
             }
             Op::WriteInline { remote, payload } => {
                 let dst = self.remote(qp, remote, payload.len() as u64, rights::REMOTE_WRITE)?;
+                if self.way() == Way::Copies {
+                    return Ok(Some(self.copy_inline(qp, dst, payload)));
+                }
                 let transfer = Transfer { dst, src: payload.as_ptr(), len: payload.len() };
                 self.write(qp, transfer, budget)
             }
@@ -187,14 +212,22 @@ impl Engine {
                 check_length(qp, local)?;
                 let src = self.local(qp, local, rights::LOCAL_READ)?;
                 let dst = self.remote(qp, remote, local.len(), rights::REMOTE_WRITE)?;
-                self.write(qp, Transfer { dst, src, len: local.len() as usize }, budget)
+                let transfer = Transfer { dst, src, len: local.len() as usize };
+                match self.way() {
+                    Way::Copies => Ok(self.copy(qp, &transfer, true, budget)),
+                    Way::Cpu | Way::Kernel => self.write(qp, transfer, budget),
+                }
             }
             Op::Read { remote, local: Some(local) } => {
                 check_length(qp, local)?;
                 let dst = self.local(qp, local, rights::LOCAL_WRITE)?;
                 let src = self.remote(qp, remote, local.len(), rights::REMOTE_READ)?;
+                let bytes = Transfer { dst, src, len: local.len() as usize };
+                if self.way() == Way::Copies {
+                    return Ok(self.copy(qp, &bytes, false, budget));
+                }
                 self.leave_to_kernel()?;
-                Ok(transfer(qp, &Transfer { dst, src, len: local.len() as usize }, budget))
+                Ok(transfer(qp, &bytes, budget))
             }
             // No bytes: the keys are not looked at (InfiniBand specification, 9.7.4.1.5), but the peer must be there.
             Op::Write { local: None, .. } => {
@@ -225,7 +258,76 @@ impl Engine {
     /// Memory of queues and payloads is the CPU's to touch only if the engine has no kernel.
     #[inline]
     fn leave_to_kernel(&self) -> Result<(), Stop> {
-        if self.is_offloaded() { Err(Stop::HandBack) } else { Ok(()) }
+        match self.way() {
+            Way::Cpu => Ok(()),
+            Way::Kernel => Err(Stop::HandBack),
+            Way::Copies => Err(Stop::Aside),
+        }
+    }
+
+    #[inline]
+    fn way(&self) -> Way {
+        match (self.is_offloaded(), self.is_copying()) {
+            (false, _) => Way::Cpu,
+            (true, false) => Way::Kernel,
+            (true, true) => Way::Copies,
+        }
+    }
+
+    /// Queues the copy of the payload of the QP's next WQE, which lies in that. Returns its length.
+    fn copy_inline(&mut self, qp: &Qp, dst: *mut u8, payload: &[u8]) -> u64 {
+        let (to, len) = (dst.addr() as u64, payload.len());
+        let image = self.offload.as_ref().and_then(|offload| offload.image(qp.qpn, qp.consumer));
+        let last = INLINE_OFFSET + len.max(1) - 1;
+        let whole = self.offload.as_ref().is_some_and(|offload| {
+            offload.image(qp.qpn, qp.consumer + (last / BLOCK_BYTES) as u64).is_some()
+        });
+        self.with_copying(|copying| match image {
+            _ if len == 0 => Ok(()),
+            // SAFETY: `dst` was checked for `len` bytes; all blocks of the WQE are in the image, one behind the other.
+            Some(image) if whole => unsafe { copying.write_from_image(to, image.add(INLINE_OFFSET), len) },
+            _ => {
+                let from = Place { address: payload.as_ptr().addr() as u64, on_host: true };
+                // SAFETY: as above; the payload is copied at once.
+                unsafe { copying.write(to, from, len) }
+            }
+        });
+        len as u64
+    }
+
+    /// Queues copies for what the budget allows of the bytes that are left; `writes`: to the peer, otherwise from it.
+    fn copy(&mut self, qp: &mut Qp, bytes: &Transfer, writes: bool, budget: &mut usize) -> Option<u64> {
+        let on_host = qp.local_key.is_some_and(|key| key.on_host);
+        let left = bytes.len - qp.moved;
+        let now = left.min(*budget);
+        let (to, from) = (bytes.dst.addr() + qp.moved, bytes.src.addr() + qp.moved);
+        let now = if now == left { now } else { now - (to + now) % BLOCK_BYTES };
+        self.with_copying(|copying| {
+            let piece = copying.piece();
+            let mut done = 0;
+            while done < now {
+                let len = (now - done).min(piece);
+                let len = if done + len == now { len } else { len - (to + done + len) % BLOCK_BYTES };
+                let (to, from) = ((to + done) as u64, (from + done) as u64);
+                // SAFETY: both ends were checked for `len` bytes.
+                unsafe {
+                    if writes {
+                        copying.write(to, Place { address: from, on_host }, len)?;
+                    } else {
+                        copying.read(Place { address: to, on_host }, from, len)?;
+                    }
+                }
+                done += len;
+            }
+            Ok(())
+        });
+        *budget -= now;
+        if now == left {
+            Some(bytes.len as u64)
+        } else {
+            qp.moved += now;
+            None
+        }
     }
 
     #[inline]
@@ -324,6 +426,7 @@ impl Engine {
             len: facts.len,
             base: mkey.base,
             rights: facts.rights,
+            on_host: self.is_on_host(facts.umem),
         };
         qp.local_key = Some(key);
         Ok(key)

@@ -21,6 +21,7 @@
 mod accelerator;
 mod atomics;
 mod control;
+mod copying;
 mod engine;
 mod execute;
 mod fabric;
@@ -35,7 +36,8 @@ mod slots;
 pub mod tables;
 mod trace;
 
-pub use accelerator::{Accelerator, AcceleratorError, AcceleratorMemory, AcceleratorResult, Pace};
+pub use accelerator::{Accelerator, AcceleratorError, AcceleratorMemory, AcceleratorResult, CopyEngine, Pace, Rows};
+pub use copying::CopyMode;
 pub use faults::{FaultPlan, InjectedError, ParseFaultError};
 pub use firmware::SYNDROME_BASE;
 pub use parking::doorbell_rung;
@@ -116,6 +118,8 @@ pub struct SoftOptions {
     /// [`Provider::prepare`]. With an accelerator queues may be anywhere where kernels reach them, and who registers memory that peers may
     /// use waits until those that are connected have mapped it.
     pub card_doorbells: bool,
+    /// When the engine's thread executes by copies what the accelerator's kernel otherwise does.
+    pub copying: CopyMode,
     /// Complete what is posted, and execute nothing: measures posting alone. Needs an accelerator.
     pub null: bool,
     /// The lower half of its GID, which no other HCA of this machine may have; random without.
@@ -144,6 +148,7 @@ impl fmt::Debug for SoftOptions {
             .field("accelerator", &self.accelerator)
             .field("host_doorbells", &self.host_doorbells)
             .field("card_doorbells", &self.card_doorbells)
+            .field("copying", &self.copying)
             .field("null", &self.null)
             .field("interface", &self.interface)
             .finish()
@@ -221,7 +226,7 @@ impl SoftHca {
             (false, true) => Rung::ByHost,
             (false, false) => Rung::ByKernels,
         };
-        let offload = accelerator.clone().map(|accelerator| Offload::new(accelerator, rung, options.null)).transpose();
+        let offload = accelerator.clone().map(|accelerator| Offload::new(accelerator, rung, options.null, options.copying)).transpose();
         let offload =
             offload.map_err(|error| Error::Accelerator { what: "start the engine's kernel".into(), source: error })?;
         let tracer = Tracer::new(device.clone(), options.trace);
@@ -526,11 +531,16 @@ fn drive_kernel(shared: &Shared, card_doorbells: bool) {
             engine.running()
         };
         let waiting = engine.is_waiting();
+        let copying = engine.is_copying();
         drop(engine);
         while shared.waiting.load(Ordering::Relaxed) != 0 {
             std::thread::yield_now();
         }
+        if copying && work > 0 {
+            continue;
+        }
         // While slices run, see when they end; between them, sleep longer and longer.
+        let running = if copying { 0 } else { running };
         let limit = if running > 0 || busy { pace.look } else { nap };
         let ready = || card_doorbells && shared.engine().doorbell_pending();
         let woken = ENGINES.park(limit, || shared.stop.load(Ordering::Acquire) || ready());

@@ -5,14 +5,20 @@
 //! finds that only a translated key was missing, writes that to the tables, and lets the QP go on. So errors have one source, and the
 //! same syndromes and words, whoever executes.
 //!
-//! The tables change only while no slice runs. `pause` sees to that; it takes as long as the kernel needs to notice.
+//! The tables change only while no slice executes. `pause` sees to that: it cancels the slices that were launched (see `Gate` in `soft_hca.h`), which
+//! takes as long as those that have started need to notice, and nothing for those that have not.
+//!
+//! A slice that finds no room beside other kernels does not start, and neither do the kernels end if they wait for the network. Then the engine's
+//! thread takes all queue pairs over and executes by copies ([`copying`](super::copying)), until the slice has found room. A queue pair so always has one
+//! owner: slices that may execute, or the thread, which has cancelled them.
 
 use super::accelerator::{Accelerator, AcceleratorMemory, AcceleratorResult, Pace};
 use super::control::{FIRST_QPN, MkeyEntry, MkeyFacts, rights};
+use super::copying::{CopyMode, Copying, Place};
 use super::engine::{Engine, Qp, RemoteKey, UarPage};
 use super::memory::{Mapping, PAGE};
 use super::tables::{
-    self, BlockCounters, Control, EVENT_DOORBELL, EVENT_TRAP, EVENTS, Event, Key, Plain, QpConstants, QpContext,
+    self, BlockCounters, Control, EVENT_DOORBELL, EVENT_TRAP, EVENTS, Event, Gate, Key, Plain, QpConstants, QpContext,
     QpProgress, Slice, Tables,
 };
 use super::{HOST_DOORBELL_BYTES, HOST_PAGE_BYTES, REGISTER_STRIDE, REGISTERS_PER_PAGE};
@@ -22,16 +28,24 @@ use crate::prm::qpc::QpState;
 use crate::provider::Counters;
 use crate::wire::cqe::Syndrome;
 use crate::wire::{BLOCK_BYTES, cqe, dbr, doorbell};
-use std::collections::HashMap;
-use std::mem::offset_of;
+use std::collections::{HashMap, VecDeque};
+use std::mem::{ManuallyDrop, offset_of};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
 /// How long a slice may take to notice that it is to end before the HCA counts as dead.
 const PAUSE_LIMIT: Duration = Duration::from_secs(20);
 /// How often the kernel may hand the same WQE to the host without need.
 const DISAGREEMENTS: u32 = 3;
+/// How long a slice that takes turns with other kernels runs, and how long without work.
+const ASIDE_RUN: Duration = Duration::from_micros(500);
+const ASIDE_IDLE: Duration = Duration::from_micros(20);
+/// For so long after slices found room again they are waited for less patiently.
+const WARY: Duration = Duration::from_secs(1);
+const WARY_PATIENCE: Duration = Duration::from_millis(1);
+/// How long the end of the HCA waits for slices that have been cancelled.
+const DROP_LIMIT: Duration = Duration::from_secs(2);
 
 /// A key of a peer in the tables.
 #[derive(Debug)]
@@ -53,12 +67,27 @@ pub(super) struct Offload {
     host_doorbells: Option<Box<dyn AcceleratorMemory>>,
     /// Complete everything, execute nothing.
     null: bool,
+    /// Where slices report, and where those do that take turns with other kernels.
+    gates: ManuallyDrop<[Box<dyn AcceleratorMemory>; 2]>,
     /// Slices launched so far.
     slices: u64,
-    /// Slices that had not ended when that was last looked at.
-    running: usize,
-    /// Slices whose reports were taken in.
+    /// Numbers of those that had not ended when that was last looked at.
+    running: VecDeque<u64>,
+    /// When a slice last ended, or was launched where none was.
+    moved: Instant,
+    /// Slices that have ended.
+    ended: u64,
+    /// Those whose reports were taken in.
     reported: u64,
+    mode: CopyMode,
+    /// While the engine's thread executes.
+    copying: Option<Copying>,
+    /// Not before it was needed.
+    spare: Option<Copying>,
+    /// When slices found room again.
+    resumed: Option<Instant>,
+    /// It was said that there is no room.
+    told: bool,
     /// Events were announced and not there yet.
     unread: bool,
     events: u64,
@@ -96,6 +125,8 @@ pub(super) struct Handed {
     pub done: bool,
     pub bell: u32,
     pub cq_producer: u32,
+    /// Its next WQE takes a kernel, which has to take turns with others.
+    pub aside: bool,
     /// Whether the tables hold what is known of the peer's QP.
     pub connected: bool,
     /// The WQE it last stopped at, the state of the tables then, and how often without a change between.
@@ -108,11 +139,24 @@ fn bell_of(qpn: u32) -> u32 {
 }
 
 impl Offload {
-    pub(super) fn new(accelerator: Arc<dyn Accelerator>, rung: Rung, null: bool) -> AcceleratorResult<Self> {
+    pub(super) fn new(
+        accelerator: Arc<dyn Accelerator>,
+        rung: Rung,
+        null: bool,
+        mode: CopyMode,
+    ) -> AcceleratorResult<Self> {
         let memory = accelerator.allocate(size_of::<Tables>() as u64)?;
         let host_doorbells = match rung {
             Rung::ByKernels => None,
             Rung::ByHost | Rung::LikeCards => Some(accelerator.host_memory(HOST_DOORBELL_BYTES as u64)?),
+        };
+        let gate = || accelerator.host_memory(size_of::<Gate>() as u64);
+        let gates = ManuallyDrop::new([gate()?, gate()?]);
+        let mode = if null { CopyMode::Never } else { mode };
+        // Not when it is needed: then kernels run that it might have to wait for.
+        let spare = match mode {
+            CopyMode::Never => None,
+            CopyMode::WhenNeeded | CopyMode::Always => Some(Copying::new(accelerator.copy_engine()?)),
         };
         let mut offload = Self {
             accelerator,
@@ -120,9 +164,17 @@ impl Offload {
             rung,
             host_doorbells,
             null,
+            gates,
             slices: 0,
-            running: 0,
+            running: VecDeque::new(),
+            moved: Instant::now(),
+            ended: 0,
             reported: 0,
+            mode,
+            copying: None,
+            spare,
+            resumed: None,
+            told: false,
             unread: false,
             events: 0,
             served: 0,
@@ -133,7 +185,10 @@ impl Offload {
         };
         // The first launch of a kernel may have to wait for kernels that run; later ones do not.
         offload.launch(Duration::ZERO, Duration::ZERO)?;
-        offload.pause()?;
+        if offload.spare.is_some() {
+            offload.launch_aside(Duration::ZERO, Duration::ZERO)?;
+        }
+        offload.finish()?;
         Ok(offload)
     }
 
@@ -172,10 +227,15 @@ impl Offload {
         unsafe { self.accelerator.write(at, &bytes) }
     }
 
-    fn launch(&mut self, run: Duration, idle: Duration) -> AcceleratorResult<()> {
+    fn gate(&self, aside: bool) -> &Gate {
+        // SAFETY: it is that large, aligned to a page, lives as long as `self`, and any words are its value.
+        unsafe { &*(self.gates[usize::from(aside)].address() as *const Gate) }
+    }
+
+    fn slice(&mut self, run: Duration, idle: Duration, aside: bool) -> Slice {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.slices += 1;
-        let slice = Slice {
+        Slice {
             tables: self.memory.address(),
             number: self.slices,
             run_ns: nanos(run),
@@ -183,44 +243,111 @@ impl Offload {
             registers: self.registers,
             null: u32::from(self.null),
             host_doorbells: self.host_doorbells.as_ref().map_or(0, |memory| memory.address()),
-        };
-        // SAFETY: the tables are dropped after all slices have ended, and so are mappings.
+            gate: self.gates[usize::from(aside)].address(),
+        }
+    }
+
+    fn launch(&mut self, run: Duration, idle: Duration) -> AcceleratorResult<()> {
+        let slice = self.slice(run, idle, false);
+        // SAFETY: the tables are dropped after all slices have ended or were cancelled, and so are mappings; the gate after all have ended.
         unsafe { self.accelerator.launch(&slice) }?;
-        self.running += 1;
+        if self.running.is_empty() {
+            self.moved = Instant::now();
+        }
+        self.running.push_back(slice.number);
         Ok(())
     }
 
-    /// Makes the slices that run end, and waits for it.
+    /// Runs a slice that takes turns with other kernels, and waits until it has ended.
+    fn launch_aside(&mut self, run: Duration, idle: Duration) -> AcceleratorResult<()> {
+        let slice = self.slice(run, idle, true);
+        // SAFETY: it is waited for here.
+        unsafe { self.accelerator.launch_aside(&slice) }?;
+        let what = "a slice of the engine's kernel that takes turns with other kernels";
+        self.wait_until(what, |offload| {
+            let blocks = &offload.gate(true).blocks[..offload.accelerator.blocks()];
+            blocks.iter().all(|block| block.ended.load(Ordering::Acquire) == slice.number)
+        })
+    }
+
+    /// Looks which slices have ended. Returns how many have not.
+    fn look(&mut self) -> AcceleratorResult<usize> {
+        self.accelerator.check()?;
+        let blocks = &self.gate(false).blocks[..self.accelerator.blocks()];
+        let ended = blocks.iter().map(|block| block.ended.load(Ordering::Acquire)).min().unwrap_or(0);
+        while self.running.front().is_some_and(|number| *number <= ended) {
+            self.running.pop_front();
+            self.ended += 1;
+            self.moved = Instant::now();
+        }
+        Ok(self.running.len())
+    }
+
+    /// Whether no slice touches the tables, and none that was launched will.
+    fn quiet(&self) -> bool {
+        let gate = self.gate(false);
+        let cancelled = gate.cancelled.load(Ordering::Relaxed);
+        let blocks = &gate.blocks[..self.accelerator.blocks()];
+        self.running.back().is_none_or(|number| *number <= cancelled)
+            && blocks.iter().all(|block| {
+                // In this order: a block ends what it has started.
+                let ended = block.ended.load(Ordering::Acquire);
+                block.started.load(Ordering::Acquire) == ended
+            })
+    }
+
+    /// Makes sure that no slice touches the tables until another is launched: cancels those that have not started, and waits for the others.
     fn pause(&mut self) -> AcceleratorResult<()> {
-        if self.running == 0 {
+        if self.running.is_empty() || self.look()? == 0 || self.quiet() {
             return Ok(());
         }
-        self.running = self.accelerator.running()?;
-        if self.running == 0 {
+        // The block of a slice reports that it has started before it looks, so that one of the two is seen.
+        self.gate(false).cancelled.store(self.slices, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if self.quiet() {
             return Ok(());
         }
         self.write(self.at(offset_of!(Tables, control.leave)), &self.slices)?;
-        self.finish()
+        self.wait_until("slices of the engine's kernel that have started", Self::quiet)
     }
 
     /// Waits until all slices have ended.
     fn finish(&mut self) -> AcceleratorResult<()> {
+        self.look()?;
+        self.wait_until("slices of the engine's kernel", |offload| {
+            let ended = offload.gate(false).blocks[..offload.accelerator.blocks()].iter();
+            let ended = ended.map(|block| block.ended.load(Ordering::Acquire)).min().unwrap_or(0);
+            offload.running.back().is_none_or(|number| *number <= ended)
+        })?;
+        self.look().map(|_| ())
+    }
+
+    fn wait_until(&mut self, what: &str, done: impl Fn(&Self) -> bool) -> AcceleratorResult<()> {
         let since = Instant::now();
-        let look = self.accelerator.pace().look;
-        loop {
-            self.running = self.accelerator.running()?;
-            if self.running == 0 {
-                return Ok(());
-            }
+        let look = self.accelerator.pace().look.min(Duration::from_micros(20));
+        while !done(self) {
+            self.accelerator.check()?;
             if since.elapsed() > PAUSE_LIMIT {
                 return Err(super::AcceleratorError(format!(
-                    "{} slices of the engine's kernel did not end within {PAUSE_LIMIT:?}: kernels that wait for the network \
-                     have to leave room on the GPU for it",
-                    self.running
+                    "{what} did not end within {PAUSE_LIMIT:?}: kernels that wait for the network have to leave room on the GPU for it"
                 )));
             }
-            std::thread::sleep(look.min(Duration::from_micros(20)));
+            std::thread::sleep(look);
         }
+        Ok(())
+    }
+
+    /// Whether slices that were launched find no room.
+    fn is_kept_out(&self) -> bool {
+        let Pace { run, patience, .. } = self.accelerator.pace();
+        let wary = self.resumed.is_some_and(|resumed| resumed.elapsed() < WARY);
+        let patience = if wary { patience.min(WARY_PATIENCE) } else { patience };
+        !self.running.is_empty() && self.moved.elapsed() > run + patience
+    }
+
+    /// A block of a QP's queue, if it has been fetched to be executed by copies.
+    pub(super) fn image(&self, qpn: u32, index: u64) -> Option<*const u8> {
+        self.copying.as_ref()?.block(qpn, index)
     }
 
     fn change<T: Plain>(&mut self, at: u64, value: &T) -> AcceleratorResult<()> {
@@ -232,8 +359,20 @@ impl Offload {
 
 impl Drop for Offload {
     fn drop(&mut self) {
-        if let Err(error) = self.pause() {
-            tracing::error!(%error, "the software HCA's kernel did not end in order");
+        let since = Instant::now();
+        let mut ended = self.pause();
+        while ended.is_ok() && !self.running.is_empty() && since.elapsed() < DROP_LIMIT {
+            std::thread::sleep(Duration::from_micros(50));
+            ended = self.look().map(|_| ());
+        }
+        match ended {
+            Err(error) => tracing::error!(%error, "the software HCA's kernel did not end in order"),
+            Ok(()) if self.running.is_empty() => {
+                // SAFETY: no slice is left that reports there, and nobody else uses them.
+                unsafe { ManuallyDrop::drop(&mut self.gates) };
+            }
+            // It will still report, and do nothing else: it has been cancelled.
+            Ok(()) => tracing::debug!("a slice of the software HCA's kernel has not found room yet"),
         }
     }
 }
@@ -290,14 +429,13 @@ impl Engine {
     /// Looks whether slices have ended, and takes in what they report. Returns how much there was.
     pub(super) fn collect(&mut self) -> usize {
         let Some(control) = self.with_offload(|offload| {
-            if offload.running != 0 {
-                offload.running = offload.accelerator.running()?;
+            if !offload.running.is_empty() {
+                offload.look()?;
             }
-            let ended = offload.slices - offload.running as u64;
-            if ended == offload.reported && !offload.unread {
+            if offload.ended == offload.reported && !offload.unread {
                 return Ok(None);
             }
-            offload.reported = ended;
+            offload.reported = offload.ended;
             offload.read::<Control>(offload.at(offset_of!(Tables, control))).map(Some)
         }) else {
             return 0;
@@ -425,7 +563,7 @@ impl Engine {
     /// doorbell record is looked at in housekeeping.
     pub(super) fn hand_back(&mut self, qp: &mut Qp) -> bool {
         let ready = qp.handed.trapped && qp.state == QpState::Rts && (qp.handed.done || qp.consumer == qp.producer);
-        if !ready || self.dead.is_some() {
+        if !ready || self.dead.is_some() || self.is_copying() {
             return false;
         }
         let changes = self.offload.as_ref().map_or(0, |offload| offload.changes);
@@ -433,9 +571,7 @@ impl Engine {
         let again = qp.handed.done && index == qp.consumer && before == changes;
         qp.handed.stopped_at = (qp.consumer, changes, if again { count + 1 } else { 0 });
         if qp.handed.stopped_at.2 > DISAGREEMENTS {
-            let text = "the engine's kernel refuses a work request that is in order".to_owned();
-            let failure = super::execute::Failure::new(Syndrome::LocalQpOperation, text);
-            self.fail(qp, 0, 1, &failure);
+            self.refuse(qp);
             return false;
         }
         if let Some(cq) = self.cqs.get(qp.context.cqn_snd) {
@@ -449,18 +585,23 @@ impl Engine {
             let (qpn, consumer, producer) = (qp.qpn, qp.consumer, qp.producer);
             self.tracer.line("resumed", format_args!("qp={qpn:#x} at={consumer} posted={producer}"));
         }
-        if qp.handed.bell != 0 {
-            // What was rung meanwhile was rung in vain, so this is done in any case.
-            let mut bytes = [0; doorbell::LEN];
-            doorbell::Repr::producer(qp.producer as u16, qp.qpn)
-                .emit(&mut doorbell::Segment::new_unchecked(&mut bytes[..]));
-            let bell = qp.handed.bell;
-            self.with_offload(|offload| {
-                offload.rings += 1;
-                offload.write(offload.register(bell), &u64::from_ne_bytes(bytes))
-            });
-        }
+        self.ring_for(qp);
         true
+    }
+
+    /// Rings for what is posted to a QP that the kernel gets. What was rung meanwhile was rung in vain, so this is done in any case, unless the kernel
+    /// has seen none of the QP's doorbells: then it has yet to see the first.
+    fn ring_for(&mut self, qp: &Qp) {
+        if qp.handed.bell == 0 {
+            return;
+        }
+        let mut bytes = [0; doorbell::LEN];
+        doorbell::Repr::producer(qp.producer as u16, qp.qpn).emit(&mut doorbell::Segment::new_unchecked(&mut bytes[..]));
+        let bell = qp.handed.bell;
+        self.with_offload(|offload| {
+            offload.rings += 1;
+            offload.write(offload.register(bell), &u64::from_ne_bytes(bytes))
+        });
     }
 
     /// Writes what the host knows of a QP to its context.
@@ -638,10 +779,12 @@ impl Engine {
             // SAFETY: the page lies in the tables.
             unsafe { offload.accelerator.write(page, &[0; size_of::<tables::Page>()]) }?;
             let Some(host) = &offload.host_doorbells else { return Ok(page as *mut u8) };
-            let registers = host.address() + u64::from(uar - 1) * HOST_PAGE_BYTES as u64;
-            // SAFETY: the registers of this page are in the memory of `SoftOptions::host_doorbells`.
-            unsafe { offload.accelerator.write(registers, &[0; HOST_PAGE_BYTES]) }?;
-            Ok(registers as *mut u8)
+            let registers = (host.address() + u64::from(uar - 1) * HOST_PAGE_BYTES as u64) as *mut u8;
+            for at in (0..HOST_PAGE_BYTES).step_by(8) {
+                // SAFETY: the registers of this page are in the memory of `SoftOptions::host_doorbells`, aligned to a page.
+                unsafe { AtomicU64::from_ptr(registers.add(at).cast()) }.store(0, Ordering::Release);
+            }
+            Ok(registers)
         })
     }
 
@@ -715,7 +858,7 @@ impl Engine {
 
     /// Slices that had not ended when that was last looked at.
     pub(super) fn running(&self) -> usize {
-        self.offload.as_ref().map_or(0, |offload| offload.running)
+        self.offload.as_ref().map_or(0, |offload| offload.running.len())
     }
 
     /// Whether there is a QP that could have work.
@@ -725,16 +868,205 @@ impl Engine {
 
     /// Launches slices so that `ahead` are under way. Returns how many are.
     pub(super) fn keep_running(&mut self, ahead: usize, idle: Duration) -> usize {
-        if !self.wants_kernel() {
+        if !self.wants_kernel() || self.is_copying() {
             return self.running();
         }
         self.with_offload(|offload| {
-            while offload.running < ahead {
+            while offload.running.len() < ahead {
                 offload.launch(offload.accelerator.pace().run, idle)?;
             }
-            Ok(offload.running)
+            Ok(offload.running.len())
         })
         .unwrap_or(0)
+    }
+
+    /// Whether the engine's thread executes what its kernel otherwise does.
+    pub(super) fn is_copying(&self) -> bool {
+        self.offload.as_ref().is_some_and(|offload| offload.copying.is_some())
+    }
+
+    pub(super) fn with_copying<T>(&mut self, run: impl FnOnce(&mut Copying) -> AcceleratorResult<T>) -> Option<T> {
+        let result = run(self.offload.as_mut()?.copying.as_mut()?);
+        self.survive(result)
+    }
+
+    /// Has the engine's thread execute while slices find no room, and slices when they do.
+    pub(super) fn watch_slices(&mut self) {
+        let Some(offload) = &mut self.offload else { return };
+        match offload.mode {
+            CopyMode::Never => {}
+            CopyMode::Always => {
+                if offload.copying.is_none() {
+                    self.begin_copying();
+                }
+            }
+            CopyMode::WhenNeeded => match (offload.copying.is_some(), offload.running.is_empty()) {
+                (false, _) if offload.is_kept_out() => self.begin_copying(),
+                // Those that had to wait have ended: there is room.
+                (true, true) => self.end_copying(),
+                _ => {}
+            },
+        }
+    }
+
+    fn begin_copying(&mut self) {
+        self.pause();
+        let Some(offload) = &mut self.offload else { return };
+        if self.dead.is_some() {
+            return;
+        }
+        offload.copying = offload.spare.take();
+        if self.tracer.is_on() {
+            self.tracer.line("copying", format_args!("begins"));
+        }
+    }
+
+    fn end_copying(&mut self) {
+        if self.with_copying(Copying::settle).is_none() {
+            return;
+        }
+        let Some(offload) = &mut self.offload else { return };
+        offload.spare = offload.copying.take();
+        offload.resumed = Some(Instant::now());
+        offload.moved = Instant::now();
+        if self.tracer.is_on() {
+            self.tracer.line("copying", format_args!("ends"));
+        }
+        for place in 0..self.qps.places() {
+            let qpn = self.qps.number(place);
+            let Some(mut qp) = self.qps.lend(qpn) else { continue };
+            if qp.handed.trapped && qp.consumer == qp.producer {
+                qp.active &= !self.hand_back(&mut qp);
+            }
+            self.qps.put_back(qpn, qp);
+        }
+        let idle: Vec<u32> = self.qps.iter().filter(|(_, qp)| !qp.active).map(|(qpn, _)| qpn).collect();
+        self.deactivate(&idle);
+    }
+
+    /// Begins a pass of the thread that executes by copies: fetches what was posted since the last. Returns how many doorbells that takes the
+    /// place of.
+    pub(super) fn begin_pass(&mut self) -> usize {
+        let mut looked: Vec<u32> = Vec::new();
+        for place in 0..self.qps.places() {
+            let qpn = self.qps.number(place);
+            let state = self.qps.get(qpn).map(|qp| (qp.state, qp.handed.trapped));
+            let Some((QpState::Rts | QpState::Err, trapped)) = state else { continue };
+            if !trapped {
+                self.take_over(qpn, true);
+            }
+            looked.push(qpn);
+        }
+        let rung = self.look_at_records(&looked);
+        let mut images: Vec<(u32, Place, u64, u64, u64)> = Vec::new();
+        for qpn in &looked {
+            let Some(qp) = self.qps.get(*qpn).filter(|qp| qp.consumer != qp.producer) else { continue };
+            let queue = Place { address: qp.sq.addr() as u64, on_host: self.is_on_host(qp.sq_umem) };
+            images.push((*qpn, queue, qp.depth(), qp.consumer, qp.producer - qp.consumer));
+        }
+        if !images.is_empty() {
+            self.tell_of_copies();
+            self.with_copying(|copying| {
+                copying.begin_images();
+                for (qpn, queue, depth, first, blocks) in &images {
+                    // SAFETY: the queue lies in a umem that stays registered while the QP lives.
+                    unsafe { copying.fetch_image(*qpn, *queue, *depth, *first, *blocks) }?;
+                }
+                copying.end_images()
+            });
+        }
+        rung
+    }
+
+    fn look_at_records(&mut self, qpns: &[u32]) -> usize {
+        let mut addresses = Vec::with_capacity(qpns.len());
+        for qpn in qpns {
+            let Some(qp) = self.qps.get(*qpn) else { continue };
+            let record = qp.dbr.wrapping_add(dbr::SEND_OFFSET);
+            // SAFETY: the record lies in a umem that stays registered while the QP lives, and is this process's memory too.
+            let known = self.is_on_host(qp.sq_umem).then(|| unsafe { super::memory::load32(record, Ordering::Acquire) });
+            addresses.push((*qpn, record.addr() as u64, known));
+        }
+        let unknown: Vec<u64> = addresses.iter().filter(|each| each.2.is_none()).map(|each| each.1).collect();
+        let words = if unknown.is_empty() {
+            Vec::new()
+        } else {
+            // SAFETY: as above.
+            let words = self.with_copying(|copying| unsafe { copying.read_words(&unknown) });
+            let Some(words) = words else { return 0 };
+            words
+        };
+        let mut words = words.into_iter();
+        let mut rung = 0;
+        for (qpn, _, known) in addresses {
+            let Some(word) = known.or_else(|| words.next()) else { break };
+            let Some(mut qp) = self.qps.lend(qpn) else { continue };
+            if self.take_record(&mut qp, word, None) {
+                self.counters.doorbells += 1;
+                rung += 1;
+            }
+            self.qps.put_back(qpn, qp);
+        }
+        rung
+    }
+
+    /// Whether the memory of a umem is this process's too.
+    pub(super) fn is_on_host(&self, umem: u32) -> bool {
+        self.umems.get(&umem).is_some_and(|umem| !umem.shared)
+    }
+
+    fn tell_of_copies(&mut self) {
+        let Some(offload) = &mut self.offload else { return };
+        if offload.mode == CopyMode::WhenNeeded && !std::mem::replace(&mut offload.told, true) {
+            tracing::warn!(
+                gid = %self.gid,
+                "the software HCA's kernel finds no room beside the program's kernels; a thread of the CPU executes by copies while that is so, \
+                 which is slower, atomics above all"
+            );
+        }
+    }
+
+    /// Ends a pass: completes what was executed, and has a kernel execute what only kernels do. Returns how much that was.
+    pub(super) fn end_pass(&mut self) -> usize {
+        self.with_copying(Copying::settle);
+        let aside: Vec<u32> = self.qps.iter().filter(|(_, qp)| qp.handed.aside).map(|(qpn, _)| qpn).collect();
+        if aside.is_empty() || self.dead.is_some() {
+            return 0;
+        }
+        for qpn in &aside {
+            let Some(mut qp) = self.qps.lend(*qpn) else { continue };
+            qp.handed.aside = false;
+            if let Some(cq) = self.cqs.get(qp.context.cqn_snd) {
+                qp.handed.cq_producer = cq.producer;
+            }
+            self.write_constants(&mut qp);
+            self.write_progress(&qp, false);
+            self.ring_for(&qp);
+            self.qps.put_back(*qpn, qp);
+        }
+        self.with_offload(|offload| offload.launch_aside(ASIDE_RUN, ASIDE_IDLE));
+        let mut done = 0;
+        for qpn in &aside {
+            let Some(mut qp) = self.qps.lend(*qpn) else { continue };
+            let before = qp.consumer;
+            self.load_progress(&mut qp, true);
+            // The record was looked at before.
+            qp.producer = qp.producer.max(qp.consumer);
+            done += (qp.consumer - before) as usize;
+            let again = if qp.consumer == before { qp.handed.stopped_at.2 + 1 } else { 0 };
+            qp.handed.stopped_at.2 = again;
+            if again > DISAGREEMENTS {
+                self.refuse(&mut qp);
+            }
+            self.qps.put_back(*qpn, qp);
+        }
+        done
+    }
+
+    fn refuse(&mut self, qp: &mut Qp) {
+        let text = "the engine's kernel refuses a work request that is in order".to_owned();
+        let failure = super::execute::Failure::new(Syndrome::LocalQpOperation, text);
+        self.fail(qp, 0, 1, &failure);
     }
 
     /// Reads a block of a send queue that the CPU cannot reach.

@@ -3,6 +3,7 @@
 #![allow(missing_docs)] // see the header
 
 use super::control::{FIRST_MKEY, FIRST_QPN};
+use std::sync::atomic::AtomicU64;
 
 pub const QPS: usize = 4096;
 pub const LOCAL_KEYS: usize = 4096;
@@ -132,6 +133,25 @@ pub struct Slice {
     pub registers: u32,
     pub null: u32,
     pub host_doorbells: u64,
+    pub gate: u64,
+}
+
+/// What one block of the kernel tells the host.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+pub struct BlockReport {
+    pub started: AtomicU64,
+    pub ended: AtomicU64,
+    pad: [u64; 14],
+}
+
+/// Who may touch the tables, in host memory.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub struct Gate {
+    pub cancelled: AtomicU64,
+    pad: [u64; 15],
+    pub blocks: [BlockReport; BLOCKS],
 }
 
 /// Structures of integers without implicit padding, for which any bytes are a value.
@@ -164,7 +184,8 @@ impl Slice {
         }
         bytes[32..36].copy_from_slice(&self.registers.to_ne_bytes());
         bytes[36..40].copy_from_slice(&self.null.to_ne_bytes());
-        bytes[40..].copy_from_slice(&self.host_doorbells.to_ne_bytes());
+        bytes[40..48].copy_from_slice(&self.host_doorbells.to_ne_bytes());
+        bytes[48..].copy_from_slice(&self.gate.to_ne_bytes());
         bytes
     }
 }
@@ -214,7 +235,7 @@ pub fn layout() -> Vec<u64> {
     }
     all.extend(layout! {
         Key { key, peer, pd, qpn, rights, start, length, base }
-        Slice { tables, number, run_ns, idle_ns, registers, null, host_doorbells }
+        Slice { tables, number, run_ns, idle_ns, registers, null, host_doorbells, gate }
         Tables { control, counters, events, qps, local_keys, remote_keys, pages }
     });
     all
@@ -232,11 +253,22 @@ mod tests {
         assert_eq!(crate::wire::doorbell::FIRST_REGISTER, 0x800);
         assert_eq!(crate::prm::mkey::ANY_QP, 0xff_ffff);
         assert_eq!(crate::prm::qpc::QpState::Rts as u32, 3);
+        assert_eq!((size_of::<BlockReport>(), size_of::<Gate>()), (128, 128 * (1 + BLOCKS)));
+        assert_eq!(std::mem::offset_of!(BlockReport, ended), 8);
     }
 
     #[test]
     fn a_slice_is_written_as_it_lies_in_memory() {
-        let slice = Slice { tables: 1, number: 2, run_ns: 3, idle_ns: 4, registers: 5, null: 6, host_doorbells: 7 };
+        let slice = Slice {
+            tables: 1,
+            number: 2,
+            run_ns: 3,
+            idle_ns: 4,
+            registers: 5,
+            null: 6,
+            host_doorbells: 7,
+            gate: 8,
+        };
         // SAFETY: integers without padding.
         let image: [u8; size_of::<Slice>()] = unsafe { std::mem::transmute(slice) };
         assert_eq!(slice.to_bytes(), image);

@@ -247,11 +247,13 @@ impl Gpu {
     }
 }
 
-/// The primary context of a GPU: the one that the CUDA runtime and cudarc use too, so their pointers and streams are valid here.
+/// The primary context of a GPU: the one that the CUDA runtime and cudarc use too, so their pointers and streams are valid here. Or one of its
+/// own, in which nothing waits for what other contexts do; memory that is mapped, or of the host and portable, is the same in both.
 #[derive(Debug)]
 pub(super) struct Context {
     pub gpu: Gpu,
     raw: CUcontext,
+    primary: bool,
 }
 
 // SAFETY: a context may be used from any thread; calls are made with it current in the calling thread.
@@ -273,7 +275,19 @@ impl Context {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the device exists.
         unsafe { driver!(cuDevicePrimaryCtxRetain(&raw mut raw, gpu.raw)) }?;
-        Ok(Self { gpu, raw })
+        Ok(Self { gpu, raw, primary: true })
+    }
+
+    /// Creates a context beside the primary one.
+    pub fn create(gpu: Gpu) -> Result<Self, DriverError> {
+        let mut raw = std::ptr::null_mut();
+        let mut popped = std::ptr::null_mut();
+        // SAFETY: the device exists. The new context is current then, which is undone.
+        unsafe {
+            driver!(cuCtxCreate_v4(&raw mut raw, std::ptr::null_mut(), 0, gpu.raw))?;
+            driver!(cuCtxPopCurrent_v2(&raw mut popped))?;
+        }
+        Ok(Self { gpu, raw, primary: false })
     }
 
     /// Makes the context current in this thread until the answer is dropped; then the one before it is current again.
@@ -303,8 +317,14 @@ impl Context {
 impl Context {
     /// Gives the reference back. Not done on drop: a context with a kernel in it that does not end is left to the process's end.
     pub fn release(&self) {
-        // SAFETY: `retain` took the reference.
-        if let Err(error) = unsafe { driver!(cuDevicePrimaryCtxRelease_v2(self.gpu.raw)) } {
+        let released = if self.primary {
+            // SAFETY: `retain` took the reference.
+            unsafe { driver!(cuDevicePrimaryCtxRelease_v2(self.gpu.raw)) }
+        } else {
+            // SAFETY: `create` made it, and what was in it is gone.
+            unsafe { driver!(cuCtxDestroy_v2(self.raw)) }
+        };
+        if let Err(error) = released {
             tracing::debug!(%error, "cannot release the GPU's context");
         }
     }

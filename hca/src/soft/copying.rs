@@ -1,0 +1,471 @@
+//! The engine where no kernel finds room: its thread executes send queues that it cannot reach, by copies.
+//!
+//! The thread is the engine of the CPU, with its checks, texts and order. It differs in how it touches memory of kernels: it fetches the doorbell
+//! records of all queue pairs at once, then what is posted to each as an image, and queues copies for what the work requests move. Completions
+//! are written last, behind all of it. What only a kernel does, atomics, it leaves to a slice that takes turns with other kernels
+//! ([`Accelerator::launch_aside`](super::Accelerator::launch_aside)).
+//!
+//! # Order
+//! Copies take place in the order in which they are queued. Inline writes that follow each other with the same length, at the same distance, become
+//! one copy of rows, whose order nobody may rely on: none of them carries an ordering bit but perhaps the first. In front of a work request that
+//! does, everything before it is made visible. Payload that has to be fetched first is written when it has arrived, and what is read likewise;
+//! both before the next work request with an ordering bit, the next that reads, and any completion.
+
+use super::accelerator::{AcceleratorResult, CopyEngine, Rows};
+use crate::wire::{BLOCK_BYTES, cqe};
+use std::collections::HashMap;
+
+/// When the engine's thread executes by copies what an accelerator's kernel otherwise does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CopyMode {
+    /// While other kernels leave no room for that one.
+    #[default]
+    WhenNeeded,
+    /// Never: what is posted then waits for room.
+    Never,
+    /// Always, for tests.
+    Always,
+}
+
+/// From this length on a copy of one row needs no kernel's turn; measured on an H200: 4 KiB take 2.4 ms where kernels of another context fill
+/// the GPU, 32 KiB 9 us.
+const ONE_ROW: usize = 32 << 10;
+/// The longest payload that is stored in words.
+const STORED: usize = 128;
+/// Rows of whole words up to this number are stored instead.
+const FEW_ROWS: u64 = 3;
+/// The largest distance of rows.
+const MAX_PITCH: u64 = 1 << 30;
+/// Between the two halves of what is copied as two rows, so that they are not one.
+const GAP: usize = 64;
+
+/// Where something is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub address: u64,
+    /// It is memory of this process too.
+    pub on_host: bool,
+}
+
+/// Blocks of a send queue as they were fetched.
+#[derive(Debug, Clone, Copy)]
+struct Image {
+    first: u64,
+    blocks: u64,
+    at: *const u8,
+}
+
+/// Something that is on its way to the staging memory and belongs elsewhere.
+#[derive(Debug)]
+struct Landing {
+    at: *const u8,
+    to: Place,
+    len: usize,
+    /// It is the payload of a write.
+    written: bool,
+}
+
+/// The staging memory, handed out from its start; all of it is free again after a wait.
+#[derive(Debug)]
+struct Staging {
+    base: *mut u8,
+    len: usize,
+    used: usize,
+}
+
+impl Staging {
+    fn take(&mut self, bytes: usize) -> Option<*mut u8> {
+        let at = self.used.next_multiple_of(GAP);
+        let end = at.checked_add(bytes).filter(|end| *end <= self.len)?;
+        self.used = end;
+        // SAFETY: within the staging memory.
+        Some(unsafe { self.base.add(at) })
+    }
+}
+
+/// What the engine's thread needs to execute by copies.
+#[derive(Debug)]
+pub(super) struct Copying {
+    engine: Box<dyn CopyEngine>,
+    images: HashMap<u32, Image>,
+    image_staging: Staging,
+    staging: Staging,
+    /// Writes that may become one copy.
+    run: Option<Rows>,
+    landings: Vec<Landing>,
+    completions: HashMap<u32, (Place, [u8; cqe::LEN])>,
+    /// Something was queued since the last wait.
+    queued: bool,
+}
+
+// SAFETY: the pointers name the copy engine's staging memory, which goes where it goes.
+unsafe impl Send for Copying {}
+
+impl Copying {
+    pub(super) fn new(engine: Box<dyn CopyEngine>) -> Self {
+        let (base, len) = engine.staging();
+        let half = len / 2 / GAP * GAP;
+        // SAFETY: the middle of the staging memory.
+        let middle = unsafe { base.add(half) };
+        Self {
+            engine,
+            images: HashMap::new(),
+            image_staging: Staging { base, len: half, used: 0 },
+            staging: Staging { base: middle, len: len - half, used: 0 },
+            run: None,
+            landings: Vec::new(),
+            completions: HashMap::new(),
+            queued: false,
+        }
+    }
+
+    /// The longest piece of a payload that is moved at once.
+    pub(super) fn piece(&self) -> usize {
+        self.staging.len / 4
+    }
+
+    fn wait(&mut self) -> AcceleratorResult<()> {
+        if std::mem::take(&mut self.queued) {
+            self.engine.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Staging memory for the data of one work request. Everything before it may be waited for.
+    fn take(&mut self, bytes: usize) -> AcceleratorResult<*mut u8> {
+        if let Some(at) = self.staging.take(bytes) {
+            return Ok(at);
+        }
+        self.land()?;
+        self.wait()?;
+        self.staging.used = 0;
+        self.staging.take(bytes).ok_or_else(|| {
+            super::AcceleratorError(format!("a copy of {bytes} bytes at once; the staging memory has {}", self.staging.len))
+        })
+    }
+
+    /// Reads words of 4 bytes; all addresses are of memory of kernels.
+    ///
+    /// # Safety
+    /// The words are readable.
+    pub(super) unsafe fn read_words(&mut self, addresses: &[u64]) -> AcceleratorResult<Vec<u32>> {
+        let spans = spans(addresses, 4);
+        let mut found: Vec<(u64, *const u8)> = Vec::new();
+        for (from, bytes) in spans {
+            let to = self.take(bytes)?;
+            // SAFETY: words lie at both ends of the span, and close to each other in between; memory of kernels is mapped in larger units.
+            unsafe { self.engine.fetch(to, from, bytes) }?;
+            self.queued = true;
+            found.push((from, to));
+        }
+        self.wait()?;
+        let word = |address: &u64| {
+            let span = found.partition_point(|(from, _)| from <= address).checked_sub(1).and_then(|at| found.get(at));
+            span.map_or(0, |(from, at)| {
+                // SAFETY: within the span that was fetched.
+                unsafe { at.add((address - from) as usize).cast::<u32>().read_unaligned() }
+            })
+        };
+        let words = addresses.iter().map(word).collect();
+        self.staging.used = 0;
+        Ok(words)
+    }
+
+    /// Forgets all images.
+    pub(super) fn begin_images(&mut self) {
+        self.images.clear();
+        self.image_staging.used = 0;
+    }
+
+    /// Queues the fetch of `blocks` blocks of a send queue from block `first` on; fewer if the staging memory is short. `queue` has `depth`
+    /// blocks, a power of two.
+    ///
+    /// # Safety
+    /// The queue is readable.
+    pub(super) unsafe fn fetch_image(
+        &mut self,
+        qpn: u32,
+        queue: Place,
+        depth: u64,
+        first: u64,
+        blocks: u64,
+    ) -> AcceleratorResult<()> {
+        let room = (self.image_staging.len - self.image_staging.used) / BLOCK_BYTES;
+        let blocks = blocks.min(depth).min(room.saturating_sub(1) as u64);
+        let Some(at) = self.image_staging.take(blocks as usize * BLOCK_BYTES) else { return Ok(()) };
+        let before_end = blocks.min(depth - (first & (depth - 1)));
+        for (done, blocks) in [(0, before_end), (before_end, blocks - before_end)] {
+            if blocks == 0 {
+                continue;
+            }
+            let from = queue.address + ((first + done) & (depth - 1)) * BLOCK_BYTES as u64;
+            let bytes = blocks as usize * BLOCK_BYTES;
+            // SAFETY: within the part that was taken.
+            let to = unsafe { at.add(done as usize * BLOCK_BYTES) };
+            if queue.on_host {
+                // SAFETY: the queue is this process's memory too; posters do not change what is posted.
+                unsafe { super::memory::copy(to, from as *const u8, bytes) };
+            } else {
+                // SAFETY: the caller's promise.
+                unsafe { self.engine.fetch(to, from, bytes) }?;
+                self.queued = true;
+            }
+        }
+        if blocks != 0 {
+            self.images.insert(qpn, Image { first, blocks, at });
+        }
+        Ok(())
+    }
+
+    /// Waits for the images.
+    pub(super) fn end_images(&mut self) -> AcceleratorResult<()> {
+        self.wait()
+    }
+
+    /// Where block `index` of a queue is in its image.
+    pub(super) fn block(&self, qpn: u32, index: u64) -> Option<*const u8> {
+        let image = self.images.get(&qpn)?;
+        let block = index.checked_sub(image.first).filter(|block| *block < image.blocks)?;
+        // SAFETY: within the image.
+        Some(unsafe { image.at.add(block as usize * BLOCK_BYTES) })
+    }
+
+    /// Makes everything before visible to whoever sees what comes now.
+    pub(super) fn order(&mut self) -> AcceleratorResult<()> {
+        self.land()?;
+        self.engine.order()
+    }
+
+    /// Writes what an image holds.
+    ///
+    /// # Safety
+    /// `to` is writable until the next [`settle`](Self::settle), and `from` is within an image.
+    pub(super) unsafe fn write_from_image(&mut self, to: u64, from: *const u8, len: usize) -> AcceleratorResult<()> {
+        if let Some(run) = &mut self.run
+            && extend(run, to, from, len)
+        {
+            return Ok(());
+        }
+        self.end_run()?;
+        self.run = Some(Rows { to, to_pitch: 0, from, from_pitch: 0, width: len as u64, count: 1 });
+        Ok(())
+    }
+
+    /// Writes what lies elsewhere; at most [`piece`](Self::piece) bytes.
+    ///
+    /// # Safety
+    /// Both ranges are valid until the next [`settle`](Self::settle).
+    pub(super) unsafe fn write(&mut self, to: u64, from: Place, len: usize) -> AcceleratorResult<()> {
+        self.end_run()?;
+        let at = self.take(len)?;
+        if from.on_host {
+            // SAFETY: the caller's promise; it is this process's memory too.
+            unsafe { super::memory::copy(at, from.address as *const u8, len) };
+            return self.put(to, at, len);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.engine.fetch(at, from.address, len) }?;
+        self.queued = true;
+        if len >= ONE_ROW {
+            return self.put(to, at, len);
+        }
+        self.landings.push(Landing { at, to: Place { address: to, on_host: false }, len, written: true });
+        Ok(())
+    }
+
+    /// Reads; at most [`piece`](Self::piece) bytes.
+    ///
+    /// # Safety
+    /// As for [`write`](Self::write).
+    pub(super) unsafe fn read(&mut self, to: Place, from: u64, len: usize) -> AcceleratorResult<()> {
+        if self.landings.iter().any(|landing| landing.written) {
+            self.land()?;
+        }
+        self.end_run()?;
+        let at = self.take(len)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.engine.fetch(at, from, len) }?;
+        self.queued = true;
+        self.landings.push(Landing { at, to, len, written: false });
+        Ok(())
+    }
+
+    /// Writes a completion when everything before it is visible. Of several of a queue pair the last remains, as they share a place.
+    pub(super) fn complete(&mut self, qpn: u32, at: Place, bytes: &[u8; cqe::LEN]) {
+        self.completions.insert(qpn, (at, *bytes));
+    }
+
+    /// Ends everything that was begun, completions last.
+    pub(super) fn settle(&mut self) -> AcceleratorResult<()> {
+        self.land()?;
+        let mut completions: Vec<(Place, [u8; cqe::LEN])> = self.completions.drain().map(|(_, each)| each).collect();
+        let word = |bytes: &[u8; cqe::LEN], at: usize| u64::from_ne_bytes(std::array::from_fn(|i| bytes[at + i]));
+        if !completions.is_empty() {
+            self.engine.order()?;
+            self.queued = true;
+        }
+        for (at, bytes) in completions.iter().filter(|(at, _)| !at.on_host) {
+            for offset in (0..cqe::LEN).step_by(8) {
+                // SAFETY: the CQ lies in a umem that stays registered while it lives, aligned to 64.
+                unsafe { self.engine.store(at.address + offset as u64, word(bytes, offset), true) }?;
+            }
+        }
+        self.wait()?;
+        completions.retain(|(at, _)| at.on_host);
+        for (at, bytes) in completions {
+            let cqe = at.address as *mut u8;
+            for offset in (0..cqe::LEN).step_by(8) {
+                let order = if offset == cqe::TAIL_OFFSET { std::sync::atomic::Ordering::Release } else { std::sync::atomic::Ordering::Relaxed };
+                // SAFETY: as above; it is this process's memory too.
+                unsafe { super::memory::store64(cqe.add(offset), word(&bytes, offset), order) };
+            }
+        }
+        self.staging.used = 0;
+        Ok(())
+    }
+
+    /// Writes what has been fetched to where it belongs.
+    fn land(&mut self) -> AcceleratorResult<()> {
+        self.end_run()?;
+        if self.landings.is_empty() {
+            return Ok(());
+        }
+        self.wait()?;
+        for Landing { at, to, len, .. } in std::mem::take(&mut self.landings) {
+            if to.on_host {
+                // SAFETY: the range is valid by the promise of who asked, and this process's memory too.
+                unsafe { super::memory::copy(to.address as *mut u8, at, len) };
+            } else {
+                self.put(to.address, at, len)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn end_run(&mut self) -> AcceleratorResult<()> {
+        let Some(run) = self.run.take() else { return Ok(()) };
+        let words = run.width == 8 && (run.to | run.to_pitch).is_multiple_of(8);
+        if run.count != 1 && !(words && run.count <= FEW_ROWS) {
+            self.queued = true;
+            // SAFETY: the promise of `write_from_image`.
+            return unsafe { self.engine.put(&run) };
+        }
+        for row in 0..run.count {
+            // SAFETY: within the image.
+            let from = unsafe { run.from.add((row * run.from_pitch) as usize) };
+            self.put(run.to + row * run.to_pitch, from, run.width as usize)?;
+        }
+        Ok(())
+    }
+
+    /// Queues the write of bytes in the staging memory that stay as they are. An aligned word of 4 or 8 bytes is written at once, and so is one of
+    /// 1 or 2 bytes by itself.
+    fn put(&mut self, to: u64, from: *const u8, len: usize) -> AcceleratorResult<()> {
+        self.queued = true;
+        let one = |count, width: usize| Rows { to, to_pitch: width as u64, from, from_pitch: width as u64, width: width as u64, count };
+        if len == 0 {
+            return Ok(());
+        }
+        if len <= 2 || len >= ONE_ROW {
+            // SAFETY: the promise of who asked.
+            return unsafe { self.engine.put(&one(1, len)) };
+        }
+        let (mut to, mut from, mut len) = (to, from, len);
+        if len > STORED || (to % 4 != 0 && len >= 2 * 16) {
+            // Two rows, each of whole words where the destination is aligned, and apart in the staging memory.
+            let half = len / 2 / 8 * 8;
+            let place = self.staging.take(2 * half + GAP);
+            let Some(place) = place else {
+                // SAFETY: as above. It may take a kernel's turn.
+                return unsafe { self.engine.put(&Rows { to, to_pitch: len as u64, from, from_pitch: len as u64, width: len as u64, count: 1 }) };
+            };
+            // SAFETY: `place` has room for both halves and the gap; `from` has `len` bytes.
+            unsafe {
+                super::memory::copy(place, from, half);
+                super::memory::copy(place.add(half + GAP), from.add(half), half);
+                let (width, from_pitch) = (half as u64, (half + GAP) as u64);
+                self.engine.put(&Rows { to, to_pitch: width, from: place, from_pitch, width, count: 2 })?;
+                from = from.add(2 * half);
+            }
+            to += 2 * half as u64;
+            len -= 2 * half;
+        }
+        while len != 0 {
+            // SAFETY: `from` has `len` bytes; words of `to` are valid by the promise of who asked.
+            let taken = unsafe {
+                if len >= 8 && to % 8 == 0 {
+                    self.engine.store(to, from.cast::<u64>().read_unaligned(), true)?;
+                    8
+                } else if len >= 4 && to % 4 == 0 {
+                    self.engine.store(to, from.cast::<u32>().read_unaligned().into(), false)?;
+                    4
+                } else {
+                    self.put_bytes(to, from, len)?;
+                    len
+                }
+            };
+            // SAFETY: `taken` is at most `len`.
+            from = unsafe { from.add(taken) };
+            to += taken as u64;
+            len -= taken;
+        }
+        Ok(())
+    }
+
+    /// A few bytes, as a row each.
+    ///
+    /// # Safety
+    /// `from` is readable for `len` bytes, `to` writable.
+    unsafe fn put_bytes(&mut self, to: u64, from: *const u8, len: usize) -> AcceleratorResult<()> {
+        let spread = if len > 1 { self.staging.take(2 * len) } else { None };
+        let Some(spread) = spread else {
+            let width = len as u64;
+            // SAFETY: the caller's promise. It may take a kernel's turn.
+            return unsafe { self.engine.put(&Rows { to, to_pitch: width, from, from_pitch: width, width, count: 1 }) };
+        };
+        // SAFETY: `spread` has room for twice as many.
+        unsafe {
+            for i in 0..len {
+                spread.add(2 * i).write(from.add(i).read());
+            }
+            self.engine.put(&Rows { to, to_pitch: 1, from: spread, from_pitch: 2, width: 1, count: len as u64 })
+        }
+    }
+}
+
+/// Adds a write to a run if it has the same length and comes at the same distance, at both ends.
+fn extend(run: &mut Rows, to: u64, from: *const u8, len: usize) -> bool {
+    let last = run.count - 1;
+    let (Some(to_step), Some(from_step)) = (
+        to.checked_sub(run.to + last * run.to_pitch),
+        (from.addr() as u64).checked_sub(run.from.addr() as u64 + last * run.from_pitch),
+    ) else {
+        return false;
+    };
+    let width = len as u64;
+    let fits = width == run.width && to_step >= width && from_step >= width && to_step.max(from_step) <= MAX_PITCH;
+    if !fits || (run.count > 1 && (to_step, from_step) != (run.to_pitch, run.from_pitch)) {
+        return false;
+    }
+    (run.to_pitch, run.from_pitch) = (to_step, from_step);
+    run.count += 1;
+    true
+}
+
+/// Ranges that cover words at these addresses; what is close together is one. In ascending order.
+fn spans(addresses: &[u64], bytes: u64) -> Vec<(u64, usize)> {
+    /// Bytes between two words that are fetched in vain rather than with a further copy.
+    const CLOSE: u64 = 1024;
+    let mut sorted = addresses.to_vec();
+    sorted.sort_unstable();
+    let mut spans: Vec<(u64, usize)> = Vec::new();
+    for address in sorted {
+        match spans.last_mut() {
+            Some((from, len)) if address - *from <= *len as u64 + CLOSE => {
+                *len = (*len).max((address - *from + bytes) as usize);
+            }
+            _ => spans.push((address, bytes as usize)),
+        }
+    }
+    spans
+}
