@@ -125,6 +125,28 @@ jobs! {
     flood_ibgda_2_kernel_ctas_beyond_qps: "flood" "7" "40" "400" "20000", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel", "OXSHMEM_QPS_PER_PEER" = "3", "OXSHMEM_QP_DEPTH" = "256";
 }
 
+// The network through copies by the engine's thread, which is what remains where kernels leave no room; atomics take turns with them.
+jobs! {
+    conformance;
+    [cpu cuda]
+    typed_ibgda_2_copy: "typed", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "copy";
+    rma_ibgda_2_copy: "rma", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "copy";
+    rma_ibrc_2_copy: "rma", Ibrc, 2, "OXSHMEM_SOFT_ENGINE" = "copy";
+    lanes_ibgda_2_copy: "lanes", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "copy";
+    signals_ibgda_2_copy: "signals", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "copy";
+    signals_ibrc_2_copy: "signals", Ibrc, 2, "OXSHMEM_SOFT_ENGINE" = "copy";
+    atomic_values_ibgda_2_copy: "atomic_values", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "copy";
+    atomic_contention_ibrc_2_copy: "atomic_contention", Ibrc, 2, "OXSHMEM_SOFT_ENGINE" = "copy";
+    waits_ibgda_2_copy: "waits", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "copy";
+    barriers_ibgda_2_copy: "barriers", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "copy";
+    collectives_ibgda_3_copy: "collectives" "6000", Ibgda, 3, "OXSHMEM_SOFT_ENGINE" = "copy";
+    fence_ibgda_2_copy: "fence", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "copy";
+    fence_ibrc_2_copy: "fence", Ibrc, 2, "OXSHMEM_SOFT_ENGINE" = "copy";
+    host_transfers_ibgda_3_copy: "host_transfers", Ibgda, 3, "OXSHMEM_SOFT_ENGINE" = "copy";
+    host_heap_ibgda_2_copy: "host_heap", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "copy";
+    flood_ibgda_2_copy: "flood" "4" "32" "700" "70000", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "copy", "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "256";
+}
+
 // More PEs than these GPUs are meant for, and what only the `cpu` device has.
 jobs! {
     conformance;

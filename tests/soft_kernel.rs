@@ -5,15 +5,20 @@
 #[path = "../hca/tests/common/mod.rs"]
 mod common;
 
-use std::sync::Arc;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::Pair;
 use oxshmem_hca::blueflame::BlueFlame;
-use oxshmem_hca::objects::QpAttributes;
+use oxshmem_hca::objects::{Pd, QpAttributes};
 use oxshmem_hca::prm::qpc::QpState;
 use oxshmem_hca::provider::Provider;
-use oxshmem_hca::soft::{CopyMode, SoftHca, SoftOptions};
+use oxshmem_hca::soft::tables::Slice;
+use oxshmem_hca::soft::{
+    Accelerator, AcceleratorMemory, AcceleratorResult, CopyEngine, CopyMode, Pace, SoftHca, SoftOptions,
+};
 use oxshmem_hca::testing::{Endpoint, EndpointOptions};
 use oxshmem_hca::wire::cqe::{self, Syndrome};
 use oxshmem_hca::wire::ctrl::Fence;
@@ -414,7 +419,7 @@ fn prepared_keys_stop_nothing() {
 }
 
 #[derive(Clone, Default)]
-struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
+struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl std::io::Write for Log {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -464,8 +469,194 @@ fn both_ends_post_to_running_kernels() {
             let cqe = end.wait(index, common::LIMIT, || std::thread::sleep(Duration::from_micros(20))).unwrap();
             assert!(matches!(cqe.status, cqe::Status::Done { .. }), "{cqe}");
         }
-        assert_eq!(pair.b.heap.word(0).load(std::sync::atomic::Ordering::Acquire), i);
+        assert_eq!(pair.b.heap.word(0).load(Ordering::Acquire), i);
     }
+}
+
+/// An accelerator whose slices find no room while the program's kernels, which there are none of, take it all.
+#[derive(Debug)]
+struct Crowded {
+    inner: Arc<dyn Accelerator>,
+    /// Slices that wait, in their order; `None` while there is room.
+    waiting: Mutex<Option<Vec<Slice>>>,
+}
+
+impl Crowded {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { inner: oxshmem::device::cpu_accelerator().unwrap(), waiting: Mutex::new(None) })
+    }
+
+    /// From now on there is no room.
+    fn crowd(&self) {
+        *self.waiting.lock().unwrap() = Some(Vec::new());
+    }
+
+    /// From now on there is. Returns how many slices have waited.
+    fn make_room(&self) -> usize {
+        let waiting = self.waiting.lock().unwrap().take().unwrap_or_default();
+        for slice in &waiting {
+            // SAFETY: as when it was launched first.
+            unsafe { self.inner.launch(slice) }.unwrap();
+        }
+        waiting.len()
+    }
+}
+
+impl Accelerator for Crowded {
+    fn pace(&self) -> Pace {
+        Pace { patience: Duration::from_millis(20), ..self.inner.pace() }
+    }
+
+    fn allocate(&self, bytes: u64) -> AcceleratorResult<Box<dyn AcceleratorMemory>> {
+        self.inner.allocate(bytes)
+    }
+
+    fn host_memory(&self, bytes: u64) -> AcceleratorResult<Box<dyn AcceleratorMemory>> {
+        self.inner.host_memory(bytes)
+    }
+
+    fn map(&self, memory: BorrowedFd<'_>, offset: u64, len: u64) -> AcceleratorResult<Box<dyn AcceleratorMemory>> {
+        self.inner.map(memory, offset, len)
+    }
+
+    unsafe fn read(&self, from: u64, bytes: &mut [u8]) -> AcceleratorResult<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.read(from, bytes) }
+    }
+
+    unsafe fn write(&self, to: u64, bytes: &[u8]) -> AcceleratorResult<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.write(to, bytes) }
+    }
+
+    fn blocks(&self) -> usize {
+        self.inner.blocks()
+    }
+
+    unsafe fn launch(&self, slice: &Slice) -> AcceleratorResult<()> {
+        match &mut *self.waiting.lock().unwrap() {
+            Some(waiting) => waiting.push(*slice),
+            // SAFETY: the caller's promise.
+            None => unsafe { self.inner.launch(slice) }?,
+        }
+        Ok(())
+    }
+
+    unsafe fn launch_aside(&self, slice: &Slice) -> AcceleratorResult<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.launch_aside(slice) }
+    }
+
+    fn check(&self) -> AcceleratorResult<()> {
+        self.inner.check()
+    }
+
+    fn copy_engine(&self) -> AcceleratorResult<Box<dyn CopyEngine>> {
+        self.inner.copy_engine()
+    }
+}
+
+/// Puts, gets and atomics go on while no slice finds room, and slices execute again when they find some: each queue pair has one owner all the
+/// time, so that every atomic is executed once.
+#[test]
+fn what_finds_no_room_is_done_by_copies() {
+    let crowded = Crowded::new();
+    let log = Log::default();
+    let accelerator: Arc<dyn Accelerator> = Arc::<Crowded>::clone(&crowded);
+    let trace: Option<Box<dyn std::io::Write + Send>> = Some(Box::new(log.clone()));
+    let options = SoftOptions { stepped: false, accelerator: Some(accelerator), trace, ..kernel() };
+    let running = SoftOptions { stepped: false, ..kernel() };
+    let mut pair = Pair::with(EndpointOptions::default(), options, running, &QpAttributes::default());
+    let count = |what: &str| {
+        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        text.lines().filter(|line| line.contains(what)).count()
+    };
+    let address = pair.b.address();
+    let mut expected = 0u64;
+    for round in 0..3u64 {
+        for room in [true, false, true] {
+            if room {
+                crowded.make_room();
+            } else {
+                crowded.crowd();
+            }
+            for i in 0..20u64 {
+                let payload = (round * 100 + i + 1).to_ne_bytes();
+                pair.run(Op::WriteInline { remote: Endpoint::remote(&address, 64), payload: &payload });
+                pair.a.heap.write(128, &[0; 8]);
+                pair.run(Op::Read { remote: Endpoint::remote(&address, 64), local: Some(pair.a.local(128, 8)) });
+                assert_eq!(pair.a.heap.read(128, 8), payload);
+                let remote = Endpoint::remote(&address, 0);
+                pair.run(Op::AtomicFa { remote, add: 1, local: pair.a.local(192, 8) });
+                assert_eq!(pair.a.heap.read(192, 8), expected.to_ne_bytes(), "round {round}, room {room}");
+                expected += 1;
+            }
+        }
+    }
+    assert_eq!(pair.b.heap.word(0).load(Ordering::Acquire), expected);
+    assert_eq!(count("copying begins"), 3, "once in each round");
+    // The last time a slice may still be on its way.
+    assert!((2..=3).contains(&count("copying ends")));
+    assert!(pair.hca_a.violations().is_empty(), "{:?}", pair.hca_a.violations());
+}
+
+/// A slice that finds room only after the HCA is gone finds that it has been cancelled, and touches nothing but its gate.
+#[test]
+fn a_slice_may_outlive_its_hca() {
+    let crowded = Crowded::new();
+    let accelerator: Arc<dyn Accelerator> = Arc::<Crowded>::clone(&crowded);
+    let options = SoftOptions { stepped: false, accelerator: Some(accelerator), ..kernel() };
+    let running = SoftOptions { stepped: false, ..kernel() };
+    let mut pair = Pair::with(EndpointOptions::default(), options, running, &QpAttributes::default());
+    crowded.crowd();
+    let remote = Endpoint::remote(&pair.b.address(), 0);
+    pair.run(Op::WriteInline { remote, payload: &[1; 8] });
+    drop(pair);
+    assert_ne!(crowded.make_room(), 0, "the slice that had to wait is still there");
+    crowded.inner.check().unwrap();
+}
+
+/// Three at one counter: an engine that copies, an engine's kernel, and whoever else has the memory. None loses an update, and none gets
+/// a value twice.
+#[test]
+fn both_modes_may_share_a_counter() {
+    const EACH: u64 = 300;
+    let open = |options: SoftOptions| SoftHca::open(SoftOptions { stepped: false, ..options }).unwrap();
+    let hcas = [open(by_copies()), open(kernel()), open(kernel())];
+    let provider = |at: usize| -> Arc<dyn Provider> { Arc::<SoftHca>::clone(&hcas[at]) };
+    let pd = Pd::alloc(&provider(2)).unwrap();
+    let owners = [0, 1].map(|_| Endpoint::in_pd(&pd, EndpointOptions::default()).unwrap());
+    let posters = [0, 1].map(|at| Endpoint::new(&provider(at), EndpointOptions::default()).unwrap());
+    for (owner, poster) in owners.iter().zip(&posters) {
+        owner.connect(&poster.address(), &QpAttributes::default()).unwrap();
+        poster.connect(&owner.address(), &QpAttributes::default()).unwrap();
+    }
+    let counter = owners[0].address();
+    let mut seen: Vec<u64> = std::thread::scope(|scope| {
+        let each = posters.map(|mut poster| {
+            scope.spawn(move || {
+                let mut seen = Vec::new();
+                for _ in 0..EACH {
+                    let local = poster.local(0, 8);
+                    let index = poster.post_and_ring(Op::AtomicFa { remote: Endpoint::remote(&counter, 0), add: 1, local });
+                    let cqe = poster.wait(index, common::LIMIT, std::thread::yield_now).unwrap();
+                    assert!(matches!(cqe.status, cqe::Status::Done { .. }), "{cqe}");
+                    seen.push(poster.heap.word(0).load(Ordering::Acquire));
+                }
+                seen
+            })
+        });
+        let mut seen: Vec<u64> = Vec::new();
+        while seen.len() < EACH as usize || !each.iter().all(|thread| thread.is_finished()) {
+            seen.push(owners[0].heap.word(0).fetch_add(1, Ordering::AcqRel));
+            std::thread::yield_now();
+        }
+        seen.extend(each.into_iter().flat_map(|thread| thread.join().unwrap()));
+        seen
+    });
+    seen.sort_unstable();
+    assert!(seen.iter().copied().eq(0..seen.len() as u64), "an update is lost");
+    assert_eq!(owners[0].heap.word(0).load(Ordering::Acquire), seen.len() as u64);
 }
 
 #[test]

@@ -112,7 +112,7 @@ fn derived(config: &Config, variable: &Variable, value: &str, devices: &Devices)
             Some(depths.join(", "))
         }
         ("OXSHMEM_SOFT_ENGINE", "auto") => {
-            Some(if devices.gpu_count() == 0 { "thread" } else { "kernel on the cuda device" }.to_owned())
+            Some(if devices.gpu_count() == 0 { "thread" } else { "kernel on the cuda device, and copies while it finds no room" }.to_owned())
         }
         ("OXSHMEM_IB_GID_INDEX", "auto") => Some("see rdma.gid of oxshmem-info doctor".to_owned()),
         _ => None,

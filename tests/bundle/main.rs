@@ -22,6 +22,9 @@ enum Part {
     Tests,
     /// Every performance test over P2P, IBGDA and IBRC.
     Perftests,
+    /// The bandwidth of p, puts by threads and atomics with grids that fill the GPU and go beyond it, over every transport with few and many queue
+    /// pairs.
+    Grids,
     /// Side by side with NVSHMEM, where that is installed.
     Compare,
     /// The core of the tests under compute-sanitizer's memcheck and racecheck.
@@ -68,6 +71,7 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
         match part {
             Part::Tests => parts::tests(&runner, &mut report, arguments.jobs, &arguments.only),
             Part::Perftests => parts::perftests(&runner, &mut report, &arguments.only),
+            Part::Grids => parts::grids(&runner, &mut report, &arguments.only),
             Part::Compare => parts::compare(&runner, &mut report, &arguments.only),
             Part::Sanitize => parts::sanitize(&runner, &mut report, &arguments.only),
             Part::HardwareCheck => archive = Some(hardware::check(&runner, &mut report, &arguments.only)?),

@@ -135,6 +135,59 @@ pub fn perftests(runner: &Runner, report: &mut Report, only: &str) {
     }
 }
 
+/// The performance tests of `grids`, with what they are told besides.
+const GRID_TESTS: [(&str, &[&str]); 4] = [
+    ("shmem_p_bw", &["--stride", "1"]),
+    ("shmem_p_bw", &["--stride", "16"]),
+    ("shmem_put_bw", &["--scope", "thread"]),
+    ("shmem_atomic_bw", &[]),
+];
+/// CTAs: two for each SM of a large GPU, as many threads as it holds, and far more; of so many threads.
+const GRIDS: [u64; 4] = [264, 1056, 4096, 16384];
+const GRID_THREADS: u64 = 256;
+/// A deadline below this part's limit of a step, so that what hangs says where.
+const GRID_TIMEOUT: &str = "20s";
+
+/// Runs grids that leave the software HCA's kernel no room on a GPU, each thread with one operation.
+pub fn grids(runner: &Runner, report: &mut Report, only: &str) {
+    for transport in TRANSPORTS {
+        let obstacle = obstacle(runner, transport);
+        let queue_pairs: &[&str] = if transport == Transport::P2p { &["1"] } else { &["1", "4", "64"] };
+        for qps in queue_pairs {
+            let name = format!("{}, {qps} queue pairs", transport.name());
+            let mut group = Group { part: "grids", name, ..Group::default() };
+            for ((program, options), ctas) in GRID_TESTS.iter().flat_map(|test| GRIDS.map(|ctas| (test, ctas))) {
+                let item = format!("{program} {} -c {ctas}", options.join(" "));
+                if !item.contains(only) {
+                    continue;
+                }
+                let status = match &obstacle {
+                    Some(reason) => Status::Skipped(reason.clone()),
+                    None => {
+                        let log = item.replace([' ', '-'], "");
+                        let log = format!("{log}-{}-{qps}", transport.name());
+                        let json = runner.out.join(format!("{log}.jsonl"));
+                        let (ctas_text, bytes) = (ctas.to_string(), (ctas * GRID_THREADS * 8).to_string());
+                        let step = Step::new(log, runner.bundle.join("bin").join(program))
+                            .args(["--device", "cuda", "--transport", transport.name(), "--qps", qps, "-n", "2", "-w", "1"])
+                            .args(["-c", &ctas_text, "-t", &GRID_THREADS.to_string(), "-b", &bytes, "-e", &bytes])
+                            .args(*options)
+                            .args([Path::new("--json"), &json])
+                            .env("OXSHMEM_TIMEOUT", GRID_TIMEOUT);
+                        let ended = runner.run(&step);
+                        group.seconds += ended.seconds;
+                        group.lines.extend(read_lines(&json));
+                        say(ended.text.trim_end());
+                        verdict(&ended)
+                    }
+                };
+                group.items.push(Item { name: item, status });
+            }
+            report.add(group);
+        }
+    }
+}
+
 /// Runs the comparison with NVSHMEM; without NVSHMEM it measures our side alone, and says so.
 pub fn compare(runner: &Runner, report: &mut Report, only: &str) {
     let mut group = Group { part: "compare", name: "with NVSHMEM".to_owned(), ..Group::default() };

@@ -469,3 +469,242 @@ fn spans(addresses: &[u64], bytes: u64) -> Vec<(u64, usize)> {
     }
     spans
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::sync::{Arc, Mutex};
+
+    /// Copies at once, keeps count, and notes what it did.
+    #[derive(Debug)]
+    struct Recorder {
+        staging: Vec<u64>,
+        log: Arc<Mutex<Vec<String>>>,
+    }
+
+    impl Recorder {
+        fn note(&self, what: String) {
+            self.log.lock().unwrap().push(what);
+        }
+    }
+
+    impl CopyEngine for Recorder {
+        fn staging(&self) -> (*mut u8, usize) {
+            (self.staging.as_ptr().cast_mut().cast(), self.staging.len() * 8)
+        }
+
+        unsafe fn fetch(&mut self, to: *mut u8, from: u64, bytes: usize) -> AcceleratorResult<()> {
+            self.note(format!("fetch {bytes}"));
+            // SAFETY: the caller's promise.
+            unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to, bytes) };
+            Ok(())
+        }
+
+        unsafe fn put(&mut self, rows: &Rows) -> AcceleratorResult<()> {
+            self.note(format!("put {}x{}", rows.count, rows.width));
+            for row in 0..rows.count {
+                let to = (rows.to + row * rows.to_pitch) as *mut u8;
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let from = rows.from.add((row * rows.from_pitch) as usize);
+                    std::ptr::copy_nonoverlapping(from, to, rows.width as usize);
+                }
+            }
+            Ok(())
+        }
+
+        unsafe fn store(&mut self, to: u64, value: u64, wide: bool) -> AcceleratorResult<()> {
+            self.note(format!("store {}", if wide { 8 } else { 4 }));
+            assert!(to.is_multiple_of(if wide { 8 } else { 4 }));
+            // SAFETY: the caller's promise.
+            unsafe {
+                if wide { (to as *mut u64).write(value) } else { (to as *mut u32).write(value as u32) }
+            }
+            Ok(())
+        }
+
+        fn order(&mut self) -> AcceleratorResult<()> {
+            self.note("order".into());
+            Ok(())
+        }
+
+        fn wait(&mut self) -> AcceleratorResult<()> {
+            self.note("wait".into());
+            Ok(())
+        }
+    }
+
+    const DEPTH: u64 = 64;
+
+    struct Rig {
+        copying: Copying,
+        log: Arc<Mutex<Vec<String>>>,
+        /// A send queue, whose block `i` begins with `i`, and the memory of a peer.
+        queue: Vec<[u8; BLOCK_BYTES]>,
+        peer: Vec<u64>,
+    }
+
+    fn rig() -> Rig {
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let engine = Recorder { staging: vec![0; 1 << 14], log: Arc::clone(&log) };
+        let queue = (0..DEPTH).map(|i| std::array::from_fn(|at| (i as u8).wrapping_add(at as u8))).collect();
+        Rig { copying: Copying::new(Box::new(engine)), log, queue, peer: vec![0; 4096] }
+    }
+
+    impl Rig {
+        fn log(&self) -> Vec<String> {
+            std::mem::take(&mut self.log.lock().unwrap())
+        }
+
+        fn images(&mut self, first: u64, blocks: u64) {
+            let queue = Place { address: self.queue.as_ptr().addr() as u64, on_host: false };
+            self.copying.begin_images();
+            // SAFETY: the queue has that many blocks.
+            unsafe { self.copying.fetch_image(1, queue, DEPTH, first, blocks) }.unwrap();
+            self.copying.end_images().unwrap();
+        }
+
+        /// Writes `len` bytes of block `index` to the peer's byte `to`.
+        fn write(&mut self, index: u64, to: usize, len: usize) {
+            let from = self.copying.block(1, index).unwrap();
+            let to = self.peer.as_mut_ptr().addr() + to;
+            // SAFETY: inside both.
+            unsafe { self.copying.write_from_image(to as u64, from, len) }.unwrap();
+        }
+
+        fn peer(&self, at: usize, len: usize) -> Vec<u8> {
+            let bytes: Vec<u8> = self.peer.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            bytes[at..at + len].to_vec()
+        }
+    }
+
+    #[test]
+    fn an_image_goes_round_the_end_of_the_queue() {
+        let mut rig = rig();
+        rig.images(DEPTH - 2, 5);
+        assert_eq!(rig.log(), ["fetch 128", "fetch 192", "wait"]);
+        for index in DEPTH - 2..DEPTH + 3 {
+            // SAFETY: a block.
+            assert_eq!(unsafe { rig.copying.block(1, index).unwrap().read() }, (index % DEPTH) as u8);
+        }
+        assert_eq!((rig.copying.block(1, DEPTH - 3), rig.copying.block(1, DEPTH + 3)), (None, None));
+        assert_eq!(rig.copying.block(2, DEPTH), None, "another queue pair's");
+    }
+
+    #[test]
+    fn writes_at_one_distance_are_one_copy() {
+        let mut rig = rig();
+        rig.images(0, DEPTH);
+        for stride in [8, 128] {
+            (0..32).for_each(|i| rig.write(i, i as usize * stride, 8));
+            rig.copying.settle().unwrap();
+            let log = rig.log();
+            assert_eq!(log.iter().filter(|line| line.starts_with("put")).collect::<Vec<_>>(), ["put 32x8"], "{log:?}");
+            assert!(!log.iter().any(|line| line.starts_with("store")));
+            (0..32).for_each(|i| assert_eq!(rig.peer(i as usize * stride, 8), rig.queue[i as usize][..8]));
+        }
+    }
+
+    #[test]
+    fn what_differs_begins_another_copy() {
+        let mut rig = rig();
+        rig.images(0, DEPTH);
+        // Distances 64, 64, 64, 8; then another length; then backwards.
+        for (index, (to, len)) in [(0, 8), (64, 8), (128, 8), (192, 8), (200, 8), (256, 4), (128, 4)].into_iter().enumerate() {
+            rig.write(index as u64, to, len);
+        }
+        rig.copying.settle().unwrap();
+        assert_eq!(rig.log(), ["fetch 4096", "wait", "put 4x8", "store 8", "store 4", "store 4", "wait"]);
+    }
+
+    #[test]
+    fn an_ordering_bit_ends_a_run() {
+        let mut rig = rig();
+        rig.images(0, DEPTH);
+        rig.log();
+        (0..4).for_each(|i| rig.write(i, i as usize * 8, 8));
+        rig.copying.order().unwrap();
+        (4..8).for_each(|i| rig.write(i, i as usize * 8, 8));
+        rig.copying.settle().unwrap();
+        assert_eq!(rig.log(), ["put 4x8", "order", "put 4x8", "wait"]);
+    }
+
+    #[test]
+    fn completions_come_last() {
+        let mut rig = rig();
+        rig.images(0, DEPTH);
+        rig.log();
+        let mut cqes = [[0u64; 8]; 2];
+        let places = cqes.each_mut().map(|cqe| cqe.as_mut_ptr().addr() as u64);
+        rig.write(0, 0, 8);
+        for (qpn, on_host) in [(1, false), (2, true), (2, true)] {
+            rig.copying.complete(qpn, Place { address: places[qpn as usize - 1], on_host }, &[qpn as u8; cqe::LEN]);
+        }
+        rig.copying.settle().unwrap();
+        let stores = std::iter::repeat_n("store 8", 8);
+        let expected: Vec<&str> = ["store 8", "order"].into_iter().chain(stores).chain(["wait"]).collect();
+        assert_eq!(rig.log(), expected);
+        assert_eq!(cqes.map(|cqe| cqe[7].to_ne_bytes()[7]), [1, 2]);
+    }
+
+    #[test]
+    fn what_is_read_lands_before_what_is_ordered_behind_it() {
+        let mut rig = rig();
+        let local = [0u8; 64];
+        let to = Place { address: local.as_ptr().addr() as u64, on_host: true };
+        // SAFETY: both have 64 bytes.
+        unsafe { rig.copying.read(to, rig.queue[3].as_ptr().addr() as u64, 64) }.unwrap();
+        rig.copying.order().unwrap();
+        assert_eq!(rig.log(), ["fetch 64", "wait", "order"]);
+        // SAFETY: as it was written through its address.
+        assert_eq!(unsafe { std::ptr::read_volatile(&raw const local) }, rig.queue[3]);
+    }
+
+    #[test]
+    fn words_close_together_are_read_at_once() {
+        let words: Vec<u32> = (0..2000).collect();
+        let at = |i: usize| &raw const words[i] as u64;
+        let mut rig = rig();
+        // SAFETY: words of the vector.
+        let read = unsafe { rig.copying.read_words(&[at(40), at(0), at(1999), at(16)]) }.unwrap();
+        assert_eq!(read, [40, 0, 1999, 16]);
+        assert_eq!(rig.log(), ["fetch 164", "fetch 4", "wait"]);
+    }
+
+    proptest! {
+        /// Any bytes arrive where they belong and nowhere else; alone or one after the other.
+        #[test]
+        fn every_byte_arrives(
+            pieces in prop::collection::vec((0usize..70, 0usize..3000, any::<bool>()), 1..20),
+            long in 0usize..20_000,
+        ) {
+            let mut rig = rig();
+            let source: Vec<u8> = (0..40_000u32).map(|i| (i * 7 >> 2) as u8).collect();
+            let mut expected = vec![0u8; 32_768];
+            let mut to = 0;
+            let lengths = pieces.into_iter().map(|(gap, len, on_host)| (gap, len, on_host)).chain([(3, long, false)]);
+            for (gap, len, on_host) in lengths {
+                to += gap;
+                if to + len > expected.len() {
+                    break;
+                }
+                expected[to..to + len].copy_from_slice(&source[len..2 * len]);
+                let from = Place { address: source[len..].as_ptr().addr() as u64, on_host };
+                let address = rig.peer.as_mut_ptr().addr() + to;
+                for at in (0..len).step_by(rig.copying.piece()) {
+                    let piece = rig.copying.piece().min(len - at);
+                    let from = Place { address: from.address + at as u64, ..from };
+                    // SAFETY: inside both.
+                    unsafe { rig.copying.write((address + at) as u64, from, piece) }.unwrap();
+                }
+                to += len;
+            }
+            rig.copying.settle().unwrap();
+            let found = rig.peer(0, expected.len());
+            let differs = expected.iter().zip(&found).position(|(a, b)| a != b);
+            prop_assert_eq!(differs, None);
+        }
+    }
+}

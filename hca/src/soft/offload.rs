@@ -88,6 +88,10 @@ pub(super) struct Offload {
     resumed: Option<Instant>,
     /// It was said that there is no room.
     told: bool,
+    /// Passes by copies, slices that took turns, and the time that those took.
+    passes: u64,
+    asides: u64,
+    aside_time: Duration,
     /// Events were announced and not there yet.
     unread: bool,
     events: u64,
@@ -175,6 +179,9 @@ impl Offload {
             spare,
             resumed: None,
             told: false,
+            passes: 0,
+            asides: 0,
+            aside_time: Duration::ZERO,
             unread: false,
             events: 0,
             served: 0,
@@ -359,6 +366,10 @@ impl Offload {
 
 impl Drop for Offload {
     fn drop(&mut self) {
+        if self.passes != 0 {
+            let (passes, slices, time) = (self.passes, self.asides, self.aside_time);
+            tracing::debug!(passes, slices, ?time, "executed by copies, and by slices that took turns with other kernels");
+        }
         let since = Instant::now();
         let mut ended = self.pause();
         while ended.is_ok() && !self.running.is_empty() && since.elapsed() < DROP_LIMIT {
@@ -577,6 +588,7 @@ impl Engine {
         if let Some(cq) = self.cqs.get(qp.context.cqn_snd) {
             qp.handed.cq_producer = cq.producer;
         }
+        self.learn_bell(qp);
         self.write_constants(qp);
         self.write_progress(qp, false);
         qp.handed.trapped = false;
@@ -966,6 +978,9 @@ impl Engine {
         }
         if !images.is_empty() {
             self.tell_of_copies();
+            if let Some(offload) = &mut self.offload {
+                offload.passes += 1;
+            }
             self.with_copying(|copying| {
                 copying.begin_images();
                 for (qpn, queue, depth, first, blocks) in &images {
@@ -1039,12 +1054,19 @@ impl Engine {
             if let Some(cq) = self.cqs.get(qp.context.cqn_snd) {
                 qp.handed.cq_producer = cq.producer;
             }
+            self.learn_bell(&mut qp);
             self.write_constants(&mut qp);
             self.write_progress(&qp, false);
             self.ring_for(&qp);
             self.qps.put_back(*qpn, qp);
         }
-        self.with_offload(|offload| offload.launch_aside(ASIDE_RUN, ASIDE_IDLE));
+        self.with_offload(|offload| {
+            let since = Instant::now();
+            let ended = offload.launch_aside(ASIDE_RUN, ASIDE_IDLE);
+            offload.asides += 1;
+            offload.aside_time += since.elapsed();
+            ended
+        });
         let mut done = 0;
         for qpn in &aside {
             let Some(mut qp) = self.qps.lend(*qpn) else { continue };
@@ -1061,6 +1083,18 @@ impl Engine {
             self.qps.put_back(*qpn, qp);
         }
         done
+    }
+
+    /// The register of a QP whose doorbells the kernel first saw while the host had the QP.
+    fn learn_bell(&mut self, qp: &mut Qp) {
+        if qp.handed.bell != 0 {
+            return;
+        }
+        let qpn = qp.qpn;
+        let progress = self.with_offload(|offload| {
+            offload.read::<QpProgress>(offload.qp(qpn) + offset_of!(QpContext, progress) as u64)
+        });
+        qp.handed.bell = progress.map_or(0, |progress| progress.bell);
     }
 
     fn refuse(&mut self, qp: &mut Qp) {

@@ -20,8 +20,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use cudarc::driver::sys::CUstreamBatchMemOpParams_union_CUstreamMemOpMemoryBarrierParams_st as MemoryBarrier;
+use cudarc::driver::sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st as WriteValue;
+use cudarc::driver::sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st__bindgen_ty_1 as Value;
 use cudarc::driver::sys::{
-    self, CUDA_MEMCPY2D, CUresult, CUstream, CUstreamBatchMemOpParams, CUstreamBatchMemOpType, CUstreamMemoryBarrier_flags,
+    self, CUDA_MEMCPY2D, CUresult, CUstream, CUstreamBatchMemOpParams, CUstreamBatchMemOpType, CUmemorytype, CUstreamMemoryBarrier_flags,
 };
 use oxshmem_hca::soft::tables::Slice;
 use oxshmem_hca::soft::{
@@ -292,27 +295,25 @@ impl Words {
     /// # Safety
     /// `to` is an aligned word that is valid until the next wait has returned.
     unsafe fn store(&mut self, to: u64, value: u64, wide: bool) -> AcceleratorResult<()> {
-        // SAFETY: all zeros is a value: no flags, so that everything before is visible first.
-        let mut all: CUstreamBatchMemOpParams = unsafe { std::mem::zeroed() };
-        // SAFETY: zeros are a value of this part too.
-        let write = unsafe { &mut all.writeValue };
-        write.operation = if wide {
+        let operation = if wide {
             CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_64
         } else {
             CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_32
         };
-        write.address = to;
-        write.__bindgen_anon_1.value64 = value;
+        // Without flags everything before is visible first.
+        let (flags, alias) = (0, 0);
+        let mut all = CUstreamBatchMemOpParams { pad: [0; 6] };
+        all.writeValue =
+            WriteValue { operation, address: to, __bindgen_anon_1: Value { value64: value }, flags, alias };
         self.add(all)
     }
 
     fn order(&mut self) -> AcceleratorResult<()> {
-        // SAFETY: as in `store`.
-        let mut all: CUstreamBatchMemOpParams = unsafe { std::mem::zeroed() };
-        // SAFETY: as in `store`.
-        let barrier = unsafe { &mut all.memoryBarrier };
-        barrier.operation = CUstreamBatchMemOpType::CU_STREAM_MEM_OP_BARRIER;
-        barrier.flags = CUstreamMemoryBarrier_flags::CU_STREAM_MEMORY_BARRIER_TYPE_SYS as u32;
+        let mut all = CUstreamBatchMemOpParams { pad: [0; 6] };
+        all.memoryBarrier = MemoryBarrier {
+            operation: CUstreamBatchMemOpType::CU_STREAM_MEM_OP_BARRIER,
+            flags: CUstreamMemoryBarrier_flags::CU_STREAM_MEMORY_BARRIER_TYPE_SYS as u32,
+        };
         self.add(all)
     }
 
@@ -395,16 +396,24 @@ impl CopyEngine for CudaCopies {
             }
             .map_err(|error| self.words.error(error));
         }
-        // SAFETY: all zeros is a value of plain data.
-        let mut copy: CUDA_MEMCPY2D = unsafe { std::mem::zeroed() };
-        copy.srcMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_HOST;
-        copy.srcHost = rows.from.cast();
-        copy.srcPitch = length(rows.from_pitch);
-        copy.dstMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_DEVICE;
-        copy.dstDevice = rows.to;
-        copy.dstPitch = length(rows.to_pitch);
-        copy.WidthInBytes = length(rows.width);
-        copy.Height = length(rows.count);
+        let copy = CUDA_MEMCPY2D {
+            srcXInBytes: 0,
+            srcY: 0,
+            srcMemoryType: CUmemorytype::CU_MEMORYTYPE_HOST,
+            srcHost: rows.from.cast(),
+            srcDevice: 0,
+            srcArray: std::ptr::null_mut(),
+            srcPitch: length(rows.from_pitch),
+            dstXInBytes: 0,
+            dstY: 0,
+            dstMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            dstHost: std::ptr::null_mut(),
+            dstDevice: rows.to,
+            dstArray: std::ptr::null_mut(),
+            dstPitch: length(rows.to_pitch),
+            WidthInBytes: length(rows.width),
+            Height: length(rows.count),
+        };
         // SAFETY: the caller's promise.
         unsafe { driver!(cuMemcpy2DAsync_v2(&raw const copy, self.words.raw)) }.map_err(|error| self.words.error(error))
     }
