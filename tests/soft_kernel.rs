@@ -638,7 +638,8 @@ fn both_modes_may_share_a_counter() {
                 let mut seen = Vec::new();
                 for _ in 0..EACH {
                     let local = poster.local(0, 8);
-                    let index = poster.post_and_ring(Op::AtomicFa { remote: Endpoint::remote(&counter, 0), add: 1, local });
+                    let index =
+                        poster.post_and_ring(Op::AtomicFa { remote: Endpoint::remote(&counter, 0), add: 1, local });
                     let cqe = poster.wait(index, common::LIMIT, std::thread::yield_now).unwrap();
                     assert!(matches!(cqe.status, cqe::Status::Done { .. }), "{cqe}");
                     seen.push(poster.heap.word(0).load(Ordering::Acquire));

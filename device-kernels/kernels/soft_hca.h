@@ -3,8 +3,9 @@
 // The tables that the software HCA's host half and its kernel (soft_hca.cu) share, in memory that kernels reach. The host half,
 // hca/src/soft/tables.rs, mirrors every structure, and a test compares all sizes and offsets.
 //
-// The host writes its parts only while no slice of the kernel executes (see Gate); `leave` alone at any time. The kernel writes the parts that
-// are named so, and a queue pair that it has handed to the host (`trap`) it leaves alone until the host clears the word.
+// The host writes its parts only while no slice of the kernel executes (see Gate); `leave` alone at any time. The kernel writes
+// the parts that are named so, and a queue pair that it has handed to the host (`trap`) it leaves alone until the host clears
+// the word.
 #pragma once
 
 #include <cstddef>

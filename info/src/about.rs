@@ -111,9 +111,14 @@ fn derived(config: &Config, variable: &Variable, value: &str, devices: &Devices)
             let depths = [2, 64, 1024].map(|n_pes| format!("{} with {n_pes} PEs", config.send_queue_depth(n_pes)));
             Some(depths.join(", "))
         }
-        ("OXSHMEM_SOFT_ENGINE", "auto") => {
-            Some(if devices.gpu_count() == 0 { "thread" } else { "kernel on the cuda device, and copies while it finds no room" }.to_owned())
-        }
+        ("OXSHMEM_SOFT_ENGINE", "auto") => Some(
+            if devices.gpu_count() == 0 {
+                "thread"
+            } else {
+                "kernel on the cuda device, and copies while it finds no room"
+            }
+            .to_owned(),
+        ),
         ("OXSHMEM_IB_GID_INDEX", "auto") => Some("see rdma.gid of oxshmem-info doctor".to_owned()),
         _ => None,
     }

@@ -82,6 +82,41 @@ fn check_all(transport: &str) {
     }
 }
 
+/// What the part `grids` of the GPU bundle runs on GPUs, scaled down: more CTAs than run at a time, few and many queue pairs, and each engine of the
+/// software HCA.
+#[test]
+fn grids_of_any_size_verify_their_data() {
+    let tests: [(Bench, &str); 4] = [
+        (Bench::PBw, "--stride 1"),
+        (Bench::PBw, "--stride 16"),
+        (Bench::PutBw, "--scope thread"),
+        (Bench::AtomicBw, ""),
+    ];
+    let ways: [(&str, &[&str], &[&str]); 3] = [
+        ("p2p", &["1"], &["auto"]),
+        ("ibgda", &["1", "4", "64"], &["auto", "kernel", "copy"]),
+        ("ibrc", &["1", "4", "64"], &["auto", "copy"]),
+    ];
+    for (transport, queue_pairs, engines) in ways {
+        for ((bench, options), (qps, engine)) in tests.iter().flat_map(|test| {
+            queue_pairs
+                .iter()
+                .flat_map(|qps| engines.iter().map(move |engine| (qps, engine)))
+                .map(move |way| (test, way))
+        }) {
+            let (ctas, threads) = (33, 64);
+            let bytes = ctas * threads * 8;
+            let args = format!(
+                "-n 2 -w 1 -c {ctas} -t {threads} -b {bytes} -e {bytes} {options} --transport {transport} --qps {qps} --device cpu"
+            );
+            let output = run(program(*bench), &args, &[("OXSHMEM_SOFT_ENGINE", engine)]);
+            let (out, err) = (text(&output.stdout), text(&output.stderr));
+            assert!(output.status.success() && err.is_empty(), "{} {args} ({engine}): {out}{err}", bench.name());
+            assert_eq!(out.matches("verified").count(), 1, "{} {args} ({engine}): {out}", bench.name());
+        }
+    }
+}
+
 #[test]
 fn every_test_verifies_its_data_over_p2p() {
     check_all("p2p");

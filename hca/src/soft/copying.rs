@@ -140,7 +140,10 @@ impl Copying {
         self.wait()?;
         self.staging.used = 0;
         self.staging.take(bytes).ok_or_else(|| {
-            super::AcceleratorError(format!("a copy of {bytes} bytes at once; the staging memory has {}", self.staging.len))
+            super::AcceleratorError(format!(
+                "a copy of {bytes} bytes at once; the staging memory has {}",
+                self.staging.len
+            ))
         })
     }
 
@@ -315,7 +318,11 @@ impl Copying {
         for (at, bytes) in completions {
             let cqe = at.address as *mut u8;
             for offset in (0..cqe::LEN).step_by(8) {
-                let order = if offset == cqe::TAIL_OFFSET { std::sync::atomic::Ordering::Release } else { std::sync::atomic::Ordering::Relaxed };
+                let order = if offset == cqe::TAIL_OFFSET {
+                    std::sync::atomic::Ordering::Release
+                } else {
+                    std::sync::atomic::Ordering::Relaxed
+                };
                 // SAFETY: as above; it is this process's memory too.
                 unsafe { super::memory::store64(cqe.add(offset), word(&bytes, offset), order) };
             }
@@ -362,7 +369,14 @@ impl Copying {
     /// 1 or 2 bytes by itself.
     fn put(&mut self, to: u64, from: *const u8, len: usize) -> AcceleratorResult<()> {
         self.queued = true;
-        let one = |count, width: usize| Rows { to, to_pitch: width as u64, from, from_pitch: width as u64, width: width as u64, count };
+        let one = |count, width: usize| Rows {
+            to,
+            to_pitch: width as u64,
+            from,
+            from_pitch: width as u64,
+            width: width as u64,
+            count,
+        };
         if len == 0 {
             return Ok(());
         }
@@ -377,7 +391,16 @@ impl Copying {
             let place = self.staging.take(2 * half + GAP);
             let Some(place) = place else {
                 // SAFETY: as above. It may take a kernel's turn.
-                return unsafe { self.engine.put(&Rows { to, to_pitch: len as u64, from, from_pitch: len as u64, width: len as u64, count: 1 }) };
+                return unsafe {
+                    self.engine.put(&Rows {
+                        to,
+                        to_pitch: len as u64,
+                        from,
+                        from_pitch: len as u64,
+                        width: len as u64,
+                        count: 1,
+                    })
+                };
             };
             // SAFETY: `place` has room for both halves and the gap; `from` has `len` bytes.
             unsafe {
@@ -519,9 +542,7 @@ mod tests {
             self.note(format!("store {}", if wide { 8 } else { 4 }));
             assert!(to.is_multiple_of(if wide { 8 } else { 4 }));
             // SAFETY: the caller's promise.
-            unsafe {
-                if wide { (to as *mut u64).write(value) } else { (to as *mut u32).write(value as u32) }
-            }
+            unsafe { if wide { (to as *mut u64).write(value) } else { (to as *mut u32).write(value as u32) } }
             Ok(())
         }
 
@@ -612,7 +633,9 @@ mod tests {
         let mut rig = rig();
         rig.images(0, DEPTH);
         // Distances 64, 64, 64, 8; then another length; then backwards.
-        for (index, (to, len)) in [(0, 8), (64, 8), (128, 8), (192, 8), (200, 8), (256, 4), (128, 4)].into_iter().enumerate() {
+        for (index, (to, len)) in
+            [(0, 8), (64, 8), (128, 8), (192, 8), (200, 8), (256, 4), (128, 4)].into_iter().enumerate()
+        {
             rig.write(index as u64, to, len);
         }
         rig.copying.settle().unwrap();

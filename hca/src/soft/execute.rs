@@ -279,9 +279,10 @@ impl Engine {
         let (to, len) = (dst.addr() as u64, payload.len());
         let image = self.offload.as_ref().and_then(|offload| offload.image(qp.qpn, qp.consumer));
         let last = INLINE_OFFSET + len.max(1) - 1;
-        let whole = self.offload.as_ref().is_some_and(|offload| {
-            offload.image(qp.qpn, qp.consumer + (last / BLOCK_BYTES) as u64).is_some()
-        });
+        let whole = self
+            .offload
+            .as_ref()
+            .is_some_and(|offload| offload.image(qp.qpn, qp.consumer + (last / BLOCK_BYTES) as u64).is_some());
         self.with_copying(|copying| match image {
             _ if len == 0 => Ok(()),
             // SAFETY: `dst` was checked for `len` bytes; all blocks of the WQE are in the image, one behind the other.

@@ -226,7 +226,10 @@ impl SoftHca {
             (false, true) => Rung::ByHost,
             (false, false) => Rung::ByKernels,
         };
-        let offload = accelerator.clone().map(|accelerator| Offload::new(accelerator, rung, options.null, options.copying)).transpose();
+        let offload = accelerator
+            .clone()
+            .map(|accelerator| Offload::new(accelerator, rung, options.null, options.copying))
+            .transpose();
         let offload =
             offload.map_err(|error| Error::Accelerator { what: "start the engine's kernel".into(), source: error })?;
         let tracer = Tracer::new(device.clone(), options.trace);

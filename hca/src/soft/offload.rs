@@ -44,6 +44,9 @@ const ASIDE_IDLE: Duration = Duration::from_micros(20);
 /// For so long after slices found room again they are waited for less patiently.
 const WARY: Duration = Duration::from_secs(1);
 const WARY_PATIENCE: Duration = Duration::from_millis(1);
+/// How long the engine's thread executes at least if slices are kept out again and again.
+const SHORTEST_STAY: Duration = Duration::from_millis(4);
+const LONGEST_STAY: Duration = Duration::from_millis(128);
 /// How long the end of the HCA waits for slices that have been cancelled.
 const DROP_LIMIT: Duration = Duration::from_secs(2);
 
@@ -86,6 +89,10 @@ pub(super) struct Offload {
     spare: Option<Copying>,
     /// When slices found room again.
     resumed: Option<Instant>,
+    /// When the engine's thread began to execute, for how long it does so at least, and when a slice was launched to see whether there is room.
+    began: Instant,
+    stay: Duration,
+    probed: Option<Instant>,
     /// It was said that there is no room.
     told: bool,
     /// Passes by copies, slices that took turns, and the time that those took.
@@ -178,6 +185,9 @@ impl Offload {
             copying: None,
             spare,
             resumed: None,
+            began: Instant::now(),
+            stay: Duration::ZERO,
+            probed: None,
             told: false,
             passes: 0,
             asides: 0,
@@ -344,6 +354,25 @@ impl Offload {
         Ok(())
     }
 
+    /// Whether slices have room again, while the engine's thread executes and those that had to wait have ended. After a change of hands that soon proved
+    /// wrong, only if a slice finds room some time later, and at once: what made room may have been the end of one block of many.
+    fn has_room(&mut self) -> AcceleratorResult<bool> {
+        if self.stay.is_zero() {
+            return Ok(true);
+        }
+        if self.began.elapsed() < self.stay {
+            return Ok(false);
+        }
+        if self.probed.is_some() {
+            return Ok(true);
+        }
+        self.probed = Some(Instant::now());
+        // Cancelled before it is launched: it starts, and does nothing.
+        self.gate(false).cancelled.store(self.slices + 1, Ordering::SeqCst);
+        self.launch(Duration::ZERO, Duration::ZERO)?;
+        Ok(false)
+    }
+
     /// Whether slices that were launched find no room.
     fn is_kept_out(&self) -> bool {
         let Pace { run, patience, .. } = self.accelerator.pace();
@@ -368,7 +397,12 @@ impl Drop for Offload {
     fn drop(&mut self) {
         if self.passes != 0 {
             let (passes, slices, time) = (self.passes, self.asides, self.aside_time);
-            tracing::debug!(passes, slices, ?time, "executed by copies, and by slices that took turns with other kernels");
+            tracing::debug!(
+                passes,
+                slices,
+                ?time,
+                "executed by copies, and by slices that took turns with other kernels"
+            );
         }
         let since = Instant::now();
         let mut ended = self.pause();
@@ -608,7 +642,8 @@ impl Engine {
             return;
         }
         let mut bytes = [0; doorbell::LEN];
-        doorbell::Repr::producer(qp.producer as u16, qp.qpn).emit(&mut doorbell::Segment::new_unchecked(&mut bytes[..]));
+        doorbell::Repr::producer(qp.producer as u16, qp.qpn)
+            .emit(&mut doorbell::Segment::new_unchecked(&mut bytes[..]));
         let bell = qp.handed.bell;
         self.with_offload(|offload| {
             offload.rings += 1;
@@ -914,8 +949,15 @@ impl Engine {
             }
             CopyMode::WhenNeeded => match (offload.copying.is_some(), offload.running.is_empty()) {
                 (false, _) if offload.is_kept_out() => self.begin_copying(),
-                // Those that had to wait have ended: there is room.
-                (true, true) => self.end_copying(),
+                (true, true) => {
+                    let has_room = self.with_offload(Offload::has_room);
+                    if has_room == Some(true) {
+                        self.end_copying();
+                    }
+                }
+                (true, false) if offload.probed.is_some_and(|probed| probed.elapsed() > WARY_PATIENCE) => {
+                    offload.probed = None;
+                }
                 _ => {}
             },
         }
@@ -928,6 +970,10 @@ impl Engine {
             return;
         }
         offload.copying = offload.spare.take();
+        let soon = offload.resumed.is_some_and(|resumed| resumed.elapsed() < WARY);
+        offload.stay = if soon { (offload.stay * 2).clamp(SHORTEST_STAY, LONGEST_STAY) } else { Duration::ZERO };
+        offload.began = Instant::now();
+        offload.probed = None;
         if self.tracer.is_on() {
             self.tracer.line("copying", format_args!("begins"));
         }
@@ -999,7 +1045,8 @@ impl Engine {
             let Some(qp) = self.qps.get(*qpn) else { continue };
             let record = qp.dbr.wrapping_add(dbr::SEND_OFFSET);
             // SAFETY: the record lies in a umem that stays registered while the QP lives, and is this process's memory too.
-            let known = self.is_on_host(qp.sq_umem).then(|| unsafe { super::memory::load32(record, Ordering::Acquire) });
+            let known =
+                self.is_on_host(qp.sq_umem).then(|| unsafe { super::memory::load32(record, Ordering::Acquire) });
             addresses.push((*qpn, record.addr() as u64, known));
         }
         let unknown: Vec<u64> = addresses.iter().filter(|each| each.2.is_none()).map(|each| each.1).collect();

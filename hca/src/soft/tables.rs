@@ -259,16 +259,8 @@ mod tests {
 
     #[test]
     fn a_slice_is_written_as_it_lies_in_memory() {
-        let slice = Slice {
-            tables: 1,
-            number: 2,
-            run_ns: 3,
-            idle_ns: 4,
-            registers: 5,
-            null: 6,
-            host_doorbells: 7,
-            gate: 8,
-        };
+        let slice =
+            Slice { tables: 1, number: 2, run_ns: 3, idle_ns: 4, registers: 5, null: 6, host_doorbells: 7, gate: 8 };
         // SAFETY: integers without padding.
         let image: [u8; size_of::<Slice>()] = unsafe { std::mem::transmute(slice) };
         assert_eq!(slice.to_bytes(), image);

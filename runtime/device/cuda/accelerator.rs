@@ -24,12 +24,11 @@ use cudarc::driver::sys::CUstreamBatchMemOpParams_union_CUstreamMemOpMemoryBarri
 use cudarc::driver::sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st as WriteValue;
 use cudarc::driver::sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st__bindgen_ty_1 as Value;
 use cudarc::driver::sys::{
-    self, CUDA_MEMCPY2D, CUresult, CUstream, CUstreamBatchMemOpParams, CUstreamBatchMemOpType, CUmemorytype, CUstreamMemoryBarrier_flags,
+    self, CUDA_MEMCPY2D, CUmemorytype, CUresult, CUstream, CUstreamBatchMemOpParams, CUstreamBatchMemOpType,
+    CUstreamMemoryBarrier_flags,
 };
 use oxshmem_hca::soft::tables::Slice;
-use oxshmem_hca::soft::{
-    Accelerator, AcceleratorError, AcceleratorMemory, AcceleratorResult, CopyEngine, Pace, Rows,
-};
+use oxshmem_hca::soft::{Accelerator, AcceleratorError, AcceleratorMemory, AcceleratorResult, CopyEngine, Pace, Rows};
 
 use super::driver::{Context, DriverError, Gpu, check, driver};
 use super::memory::{self, Copies, Locked, Pinned, Reservation};
@@ -76,7 +75,8 @@ fn failed(error: impl std::fmt::Display) -> AcceleratorError {
 impl CudaAccelerator {
     pub fn new(gpu: Gpu, granularity: u64, deadline: Duration) -> Result<Self, DeviceError> {
         let cannot = |source| DeviceError::Cuda { what: "cannot create the software HCA's stream".into(), source };
-        let primary = Arc::new(Context::retain(gpu).and_then(|context| Stream::urgent(context, deadline)).map_err(cannot)?);
+        let primary =
+            Arc::new(Context::retain(gpu).and_then(|context| Stream::urgent(context, deadline)).map_err(cannot)?);
         let launcher = Launcher::start(&primary)?;
         let own = Context::create(gpu).map_err(|source| {
             let what = format!(
@@ -147,7 +147,8 @@ impl Accelerator for CudaAccelerator {
         let (mut to, mut rest) = (to, bytes);
         while let Some(low) = rest.first_chunk::<4>() {
             let wide = rest.first_chunk::<8>().filter(|_| to.is_multiple_of(8));
-            let (value, len) = wide.map_or((u64::from(u32::from_ne_bytes(*low)), 4), |all| (u64::from_ne_bytes(*all), 8));
+            let (value, len) =
+                wide.map_or((u64::from(u32::from_ne_bytes(*low)), 4), |all| (u64::from_ne_bytes(*all), 8));
             // SAFETY: the caller's promise.
             unsafe { words.store(to, value, len == 8) }?;
             to += len as u64;
@@ -208,7 +209,11 @@ impl Launcher {
         let thread = std::thread::Builder::new()
             .name("oxshmem-slices".into())
             .spawn(move || launch_all(&receiver, &module, &stream, &told))
-            .map_err(|source| DeviceError::Memory { what: "cannot start the thread that launches the engine's kernel", bytes: 0, source })?;
+            .map_err(|source| DeviceError::Memory {
+                what: "cannot start the thread that launches the engine's kernel",
+                bytes: 0,
+                source,
+            })?;
         Ok(Self { slices: Some(slices), failed, thread: Some(thread) })
     }
 
@@ -223,7 +228,12 @@ impl Launcher {
     }
 }
 
-fn launch_all(slices: &Receiver<Slice>, module: &CudaModule, stream: &Stream, failed: &Mutex<Option<AcceleratorError>>) {
+fn launch_all(
+    slices: &Receiver<Slice>,
+    module: &CudaModule,
+    stream: &Stream,
+    failed: &Mutex<Option<AcceleratorError>>,
+) {
     for slice in slices {
         let ended = || {
             let _entered = stream.enter()?;
@@ -252,7 +262,9 @@ impl Drop for Launcher {
             std::thread::sleep(Duration::from_micros(50));
         }
         if !thread.is_finished() {
-            tracing::warn!("the GPU's context does not take the last slice of the software HCA's kernel; it is left to the process's end");
+            tracing::warn!(
+                "the GPU's context does not take the last slice of the software HCA's kernel; it is left to the process's end"
+            );
             return;
         }
         if thread.join().is_err() {
