@@ -147,31 +147,49 @@ impl Copying {
         })
     }
 
-    /// Reads words of 4 bytes; all addresses are of memory of kernels.
+    /// Reads `bytes` bytes at each address, at most a page; all addresses are of memory of kernels. Nothing else has been begun.
     ///
     /// # Safety
-    /// The words are readable.
-    pub(super) unsafe fn read_words(&mut self, addresses: &[u64]) -> AcceleratorResult<Vec<u32>> {
-        let spans = spans(addresses, 4);
+    /// All of that is readable.
+    pub(super) unsafe fn read_all(&mut self, addresses: &[u64], bytes: usize) -> AcceleratorResult<Vec<Vec<u8>>> {
         let mut found: Vec<(u64, *const u8)> = Vec::new();
-        for (from, bytes) in spans {
-            let to = self.take(bytes)?;
-            // SAFETY: words lie at both ends of the span, and close to each other in between; memory of kernels is mapped in larger units.
-            unsafe { self.engine.fetch(to, from, bytes) }?;
+        for (from, len) in spans(addresses, bytes as u64) {
+            let to = self.take(len)?;
+            // SAFETY: what was asked for lies at both ends of the span, and close to each other in between; memory of kernels is mapped in
+            // larger units.
+            unsafe { self.engine.fetch(to, from, len) }?;
             self.queued = true;
             found.push((from, to));
         }
         self.wait()?;
-        let word = |address: &u64| {
+        let range = |address: &u64| {
             let span = found.partition_point(|(from, _)| from <= address).checked_sub(1).and_then(|at| found.get(at));
-            span.map_or(0, |(from, at)| {
+            span.map_or_else(Vec::new, |(from, at)| {
                 // SAFETY: within the span that was fetched.
-                unsafe { at.add((address - from) as usize).cast::<u32>().read_unaligned() }
+                unsafe { std::slice::from_raw_parts(at.add((address - from) as usize), bytes) }.to_vec()
             })
         };
-        let words = addresses.iter().map(word).collect();
+        let ranges = addresses.iter().map(range).collect();
         self.staging.used = 0;
-        Ok(words)
+        Ok(ranges)
+    }
+
+    /// Queues the write of words of 8 bytes, to memory of kernels.
+    ///
+    /// # Safety
+    /// They are writable until the next wait, and aligned.
+    pub(super) unsafe fn write_words(&mut self, to: u64, words: &[u64]) -> AcceleratorResult<()> {
+        self.queued = true;
+        for (at, word) in words.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { self.engine.store(to + 8 * at as u64, *word, true) }?;
+        }
+        Ok(())
+    }
+
+    /// Waits for what was queued.
+    pub(super) fn end_writes(&mut self) -> AcceleratorResult<()> {
+        self.wait()
     }
 
     /// Forgets all images.
@@ -691,8 +709,8 @@ mod tests {
         let at = |i: usize| &raw const words[i] as u64;
         let mut rig = rig();
         // SAFETY: words of the vector.
-        let read = unsafe { rig.copying.read_words(&[at(40), at(0), at(1999), at(16)]) }.unwrap();
-        assert_eq!(read, [40, 0, 1999, 16]);
+        let read = unsafe { rig.copying.read_all(&[at(40), at(0), at(1999), at(16)], 4) }.unwrap();
+        assert_eq!(read, [40u32, 0, 1999, 16].map(|word| word.to_ne_bytes().to_vec()));
         assert_eq!(rig.log(), ["fetch 164", "fetch 4", "wait"]);
     }
 
@@ -704,10 +722,10 @@ mod tests {
             long in 0usize..20_000,
         ) {
             let mut rig = rig();
-            let source: Vec<u8> = (0..40_000u32).map(|i| (i * 7 >> 2) as u8).collect();
+            let source: Vec<u8> = (0..40_000u32).map(|i| (i.wrapping_mul(7) >> 2) as u8).collect();
             let mut expected = vec![0u8; 32_768];
             let mut to = 0;
-            let lengths = pieces.into_iter().map(|(gap, len, on_host)| (gap, len, on_host)).chain([(3, long, false)]);
+            let lengths = pieces.into_iter().chain([(3, long, false)]);
             for (gap, len, on_host) in lengths {
                 to += gap;
                 if to + len > expected.len() {

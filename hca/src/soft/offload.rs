@@ -44,6 +44,9 @@ const ASIDE_IDLE: Duration = Duration::from_micros(20);
 /// For so long after slices found room again they are waited for less patiently.
 const WARY: Duration = Duration::from_secs(1);
 const WARY_PATIENCE: Duration = Duration::from_millis(1);
+/// Bytes of a `QpProgress` that are used.
+const PROGRESS_BYTES: usize = 32;
+const _: () = assert!(offset_of!(QpProgress, trap) == 24 && offset_of!(QpProgress, bell) == 20);
 /// How long the engine's thread executes at least if slices are kept out again and again.
 const SHORTEST_STAY: Duration = Duration::from_millis(4);
 const LONGEST_STAY: Duration = Duration::from_millis(128);
@@ -140,8 +143,17 @@ pub(super) struct Handed {
     pub aside: bool,
     /// Whether the tables hold what is known of the peer's QP.
     pub connected: bool,
+    /// What was last written to the tables for it.
+    written: Option<QpConstants>,
     /// The WQE it last stopped at, the state of the tables then, and how often without a change between.
     stopped_at: (u64, u64, u32),
+}
+
+/// What is rung for all that is posted to a QP.
+fn doorbell_for(qp: &Qp) -> u64 {
+    let mut bytes = [0; doorbell::LEN];
+    doorbell::Repr::producer(qp.producer as u16, qp.qpn).emit(&mut doorbell::Segment::new_unchecked(&mut bytes[..]));
+    u64::from_ne_bytes(bytes)
 }
 
 /// The number, from 1, of the register of a QP that has the one of its place.
@@ -584,6 +596,11 @@ impl Engine {
             offload.read::<QpProgress>(at)
         });
         let Some(progress) = progress else { return false };
+        self.take_progress(qp, &progress);
+        progress.trap != 0
+    }
+
+    fn take_progress(&mut self, qp: &mut Qp, progress: &QpProgress) {
         qp.consumer = progress.consumer;
         qp.moved = progress.moved as usize;
         qp.handed.bell = progress.bell;
@@ -591,7 +608,78 @@ impl Engine {
         if let Some(cq) = self.cqs.get_mut(qp.context.cqn_snd) {
             cq.producer = progress.cq_producer;
         }
-        progress.trap != 0
+    }
+
+    /// Stops QPs and finds out how far the kernel was with each, in one go, while the engine's thread executes by copies.
+    fn stop_all(&mut self, qpns: &[u32]) {
+        let Some(offload) = &self.offload else { return };
+        let places: Vec<u64> =
+            qpns.iter().map(|qpn| offload.qp(*qpn) + offset_of!(QpContext, progress) as u64).collect();
+        let read = self.with_copying(|copying| {
+            for place in &places {
+                // SAFETY: inside the tables.
+                unsafe { copying.write_words(place + offset_of!(QpProgress, trap) as u64, &[1]) }?;
+            }
+            // SAFETY: as above.
+            unsafe { copying.read_all(&places, PROGRESS_BYTES) }
+        });
+        for (qpn, bytes) in qpns.iter().zip(read.unwrap_or_default()) {
+            let Some(mut qp) = self.qps.lend(*qpn) else { continue };
+            let word = |at: usize| {
+                bytes.get(at..at + 8).map_or(0, |word| u64::from_ne_bytes(std::array::from_fn(|i| word[i])))
+            };
+            let progress = QpProgress {
+                consumer: word(offset_of!(QpProgress, consumer)),
+                moved: word(offset_of!(QpProgress, moved)),
+                cq_producer: word(offset_of!(QpProgress, cq_producer)) as u32,
+                bell: (word(offset_of!(QpProgress, cq_producer)) >> 32) as u32,
+                ..QpProgress::default()
+            };
+            self.take_progress(&mut qp, &progress);
+            qp.producer = qp.producer.max(qp.consumer);
+            if !qp.handed.trapped {
+                qp.handed.trapped = true;
+                qp.handed.done = false;
+                // The record is looked at next.
+                qp.producer = qp.consumer;
+                self.activate(&mut qp);
+                if self.tracer.is_on() {
+                    let consumer = qp.consumer;
+                    self.tracer.line("stopped", format_args!("qp={qpn:#x} at={consumer}"));
+                }
+            }
+            self.qps.put_back(*qpn, qp);
+        }
+    }
+
+    /// Lets the kernel go on with QPs, in one go, while no slice executes and the engine's thread does: each is rung for.
+    fn resume_all(&mut self, qpns: &[u32]) {
+        self.learn_bells(qpns);
+        let mut writes: Vec<(u64, Vec<u64>)> = Vec::new();
+        for qpn in qpns {
+            let Some(mut qp) = self.qps.lend(*qpn) else { continue };
+            if let Some(cq) = self.cqs.get(qp.context.cqn_snd) {
+                qp.handed.cq_producer = cq.producer;
+            }
+            self.write_constants(&mut qp);
+            if let Some(offload) = &mut self.offload {
+                let Handed { bell, cq_producer, .. } = qp.handed;
+                let words = vec![qp.consumer, qp.moved as u64, u64::from(bell) << 32 | u64::from(cq_producer), 0];
+                writes.push((offload.qp(*qpn) + offset_of!(QpContext, progress) as u64, words));
+                if bell != 0 {
+                    offload.rings += 1;
+                    writes.push((offload.register(bell), vec![doorbell_for(&qp)]));
+                }
+            }
+            self.qps.put_back(*qpn, qp);
+        }
+        self.with_copying(|copying| {
+            for (at, words) in &writes {
+                // SAFETY: inside the tables, aligned.
+                unsafe { copying.write_words(*at, words) }?;
+            }
+            copying.end_writes()
+        });
     }
 
     /// Brings `consumer` and `producer` of a QP that the kernel serves up to date.
@@ -679,6 +767,10 @@ impl Engine {
             remote_qpn: facts.map_or(0, |(_, facts)| facts.qpn),
             reserved0: [0; 15],
         };
+        if qp.handed.written == Some(constants) {
+            return;
+        }
+        qp.handed.written = Some(constants);
         let qpn = qp.qpn;
         self.with_offload(|offload| {
             let at = offload.qp(qpn);
@@ -983,6 +1075,17 @@ impl Engine {
         if self.with_copying(Copying::settle).is_none() {
             return;
         }
+        // The others are given back when what they wait for has been judged.
+        let idle = |qp: &Qp| qp.handed.trapped && qp.state == QpState::Rts && qp.consumer == qp.producer;
+        let idle: Vec<u32> = self.qps.iter().filter(|(_, qp)| idle(qp)).map(|(qpn, _)| qpn).collect();
+        self.resume_all(&idle);
+        for qpn in &idle {
+            if let Some(qp) = self.qps.get_mut(*qpn) {
+                qp.handed.trapped = false;
+                qp.handed.done = false;
+                qp.active = false;
+            }
+        }
         let Some(offload) = &mut self.offload else { return };
         offload.spare = offload.copying.take();
         offload.resumed = Some(Instant::now());
@@ -990,30 +1093,24 @@ impl Engine {
         if self.tracer.is_on() {
             self.tracer.line("copying", format_args!("ends"));
         }
-        for place in 0..self.qps.places() {
-            let qpn = self.qps.number(place);
-            let Some(mut qp) = self.qps.lend(qpn) else { continue };
-            if qp.handed.trapped && qp.consumer == qp.producer {
-                qp.active &= !self.hand_back(&mut qp);
-            }
-            self.qps.put_back(qpn, qp);
-        }
-        let idle: Vec<u32> = self.qps.iter().filter(|(_, qp)| !qp.active).map(|(qpn, _)| qpn).collect();
         self.deactivate(&idle);
     }
 
     /// Begins a pass of the thread that executes by copies: fetches what was posted since the last. Returns how many doorbells that takes the
     /// place of.
     pub(super) fn begin_pass(&mut self) -> usize {
-        let mut looked: Vec<u32> = Vec::new();
+        let (mut looked, mut others) = (Vec::new(), Vec::new());
         for place in 0..self.qps.places() {
             let qpn = self.qps.number(place);
             let state = self.qps.get(qpn).map(|qp| (qp.state, qp.handed.trapped));
             let Some((QpState::Rts | QpState::Err, trapped)) = state else { continue };
             if !trapped {
-                self.take_over(qpn, true);
+                others.push(qpn);
             }
             looked.push(qpn);
+        }
+        if !others.is_empty() {
+            self.stop_all(&others);
         }
         let rung = self.look_at_records(&looked);
         let mut images: Vec<(u32, Place, u64, u64, u64)> = Vec::new();
@@ -1054,9 +1151,9 @@ impl Engine {
             Vec::new()
         } else {
             // SAFETY: as above.
-            let words = self.with_copying(|copying| unsafe { copying.read_words(&unknown) });
+            let words = self.with_copying(|copying| unsafe { copying.read_all(&unknown, 4) });
             let Some(words) = words else { return 0 };
-            words
+            words.iter().map(|bytes| bytes.first_chunk().map_or(0, |word| u32::from_ne_bytes(*word))).collect()
         };
         let mut words = words.into_iter();
         let mut rung = 0;
@@ -1095,18 +1192,13 @@ impl Engine {
         if aside.is_empty() || self.dead.is_some() {
             return 0;
         }
+        let mut before = Vec::new();
         for qpn in &aside {
-            let Some(mut qp) = self.qps.lend(*qpn) else { continue };
+            let Some(qp) = self.qps.get_mut(*qpn) else { continue };
             qp.handed.aside = false;
-            if let Some(cq) = self.cqs.get(qp.context.cqn_snd) {
-                qp.handed.cq_producer = cq.producer;
-            }
-            self.learn_bell(&mut qp);
-            self.write_constants(&mut qp);
-            self.write_progress(&qp, false);
-            self.ring_for(&qp);
-            self.qps.put_back(*qpn, qp);
+            before.push(qp.consumer);
         }
+        self.resume_all(&aside);
         self.with_offload(|offload| {
             let since = Instant::now();
             let ended = offload.launch_aside(ASIDE_RUN, ASIDE_IDLE);
@@ -1114,14 +1206,11 @@ impl Engine {
             offload.aside_time += since.elapsed();
             ended
         });
+        self.stop_all(&aside);
         let mut done = 0;
-        for qpn in &aside {
+        for (qpn, before) in aside.iter().zip(before) {
             let Some(mut qp) = self.qps.lend(*qpn) else { continue };
-            let before = qp.consumer;
-            self.load_progress(&mut qp, true);
-            // The record was looked at before.
-            qp.producer = qp.producer.max(qp.consumer);
-            done += (qp.consumer - before) as usize;
+            done += qp.consumer.saturating_sub(before) as usize;
             let again = if qp.consumer == before { qp.handed.stopped_at.2 + 1 } else { 0 };
             qp.handed.stopped_at.2 = again;
             if again > DISAGREEMENTS {
@@ -1130,6 +1219,24 @@ impl Engine {
             self.qps.put_back(*qpn, qp);
         }
         done
+    }
+
+    /// Finds out the registers of QPs whose doorbells the kernel first saw while the host had them, in one go.
+    fn learn_bells(&mut self, qpns: &[u32]) {
+        let Some(offload) = &self.offload else { return };
+        let unknown = qpns.iter().copied().filter(|qpn| self.qps.get(*qpn).is_some_and(|qp| qp.handed.bell == 0));
+        let bell = offset_of!(QpContext, progress) + offset_of!(QpProgress, bell);
+        let (unknown, places): (Vec<u32>, Vec<u64>) = unknown.map(|qpn| (qpn, offload.qp(qpn) + bell as u64)).unzip();
+        if unknown.is_empty() {
+            return;
+        }
+        // SAFETY: inside the tables.
+        let bells = self.with_copying(|copying| unsafe { copying.read_all(&places, 4) }).unwrap_or_default();
+        for (qpn, bell) in unknown.into_iter().zip(bells) {
+            if let Some(qp) = self.qps.get_mut(qpn) {
+                qp.handed.bell = bell.first_chunk().map_or(0, |bell| u32::from_ne_bytes(*bell));
+            }
+        }
     }
 
     /// The register of a QP whose doorbells the kernel first saw while the host had the QP.
