@@ -99,7 +99,7 @@ impl CudaAccelerator {
     }
 
     /// A stream of the primary context.
-    pub fn stream(&self) -> &Stream {
+    pub fn primary(&self) -> &Stream {
         &self.primary
     }
 }

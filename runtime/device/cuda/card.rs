@@ -74,7 +74,7 @@ impl CardGpu {
     /// # Errors
     /// They go beyond the allocation that `address` lies in, or the driver refuses to export it.
     pub fn behind(&self, address: u64, bytes: u64) -> Result<Backing, DeviceError> {
-        let stream = self.accelerator.stream();
+        let stream = self.accelerator.primary();
         let _entered = stream.enter()?;
         let failed = |source: DriverError| stream.error("cannot export GPU memory", source);
         let kind: Result<u32, _> = attribute(address, CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
