@@ -113,7 +113,6 @@ template <class Visit> OXSHMEM_DEVICE void each_element(uint32_t element, uint32
 struct Strided {
     const Session &session;
 
-    OXSHMEM_DEVICE explicit Strided(const Session &session) : session(session) {}
     OXSHMEM_DEVICE vec16 load(int member, uint32_t offset, uint64_t left) const {
         vec16 value{};
         each_element(session.strides.element, offset, left, [&](uint32_t at, uint64_t index) {
@@ -284,7 +283,7 @@ template <class Scope> OXSHMEM_OUTLINE bool push_collected(const Session &sessio
         deliver<Scope>(session, 0, session.member_behind(distance), at_offset(session.dst, before), session.src, session.bytes,
                        1);
     }
-    near_copy<Scope>(at_offset(session.dst, before), session.src, session.bytes);
+    deliver<Scope>(session, session.team.me, at_offset(session.dst, before), session.src, session.bytes);
     complete_sends<Scope>(session, [](int) { return true; });
     return await_arrivals<Scope>(session, 0, [](int) { return 1u; });
 }

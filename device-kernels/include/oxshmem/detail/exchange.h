@@ -112,34 +112,30 @@ OXSHMEM_DEVICE bool receive_packets(const Session &session, uint32_t announced, 
 // Where the data of a collective lies: `load(member, offset, bytes)` loads a piece of what the own PE has for a member, `offset` bytes into
 // it, and `store(member, offset, value, bytes)` stores one of what came from it.
 struct Whole { // the same for all members
-    const char *src;
-    char *dst;
+    const Session &session;
 
-    OXSHMEM_DEVICE explicit Whole(const Session &session)
-        : src(static_cast<const char *>(session.src)), dst(static_cast<char *>(session.dst)) {}
-    OXSHMEM_DEVICE vec16 load(int, uint32_t offset, uint64_t left) const { return load_piece(src + offset, left); }
-    OXSHMEM_DEVICE void store(int, uint32_t offset, vec16 value, uint64_t left) const { store_piece(dst + offset, value, left); }
+    OXSHMEM_DEVICE vec16 load(int, uint32_t offset, uint64_t left) const {
+        return load_piece(static_cast<const char *>(session.src) + offset, left);
+    }
+    OXSHMEM_DEVICE void store(int, uint32_t offset, vec16 value, uint64_t left) const {
+        store_piece(static_cast<char *>(session.dst) + offset, value, left);
+    }
 };
 
 struct Parts { // one part for each member behind the other, in dst
-    const char *src;
-    char *dst;
-    uint64_t step, bytes;
+    const Session &session;
 
-    OXSHMEM_DEVICE explicit Parts(const Session &session)
-        : src(static_cast<const char *>(session.src)), dst(static_cast<char *>(session.dst)), step(session.step),
-          bytes(session.bytes) {}
     OXSHMEM_DEVICE vec16 load(int member, uint32_t offset, uint64_t left) const {
-        return load_piece(src + step * static_cast<uint64_t>(member) + offset, left);
+        return load_piece(static_cast<const char *>(session.src) + session.step * static_cast<uint64_t>(member) + offset, left);
     }
     OXSHMEM_DEVICE void store(int member, uint32_t offset, vec16 value, uint64_t left) const {
-        store_piece(dst + bytes * static_cast<uint64_t>(member) + offset, value, left);
+        store_piece(static_cast<char *>(session.dst) + session.bytes * static_cast<uint64_t>(member) + offset, value, left);
     }
 };
 
 // Every member (or, if `only` is not negative, that one) sends the session's bytes to every other one. `kAtOnce`: as in send_packets.
 template <class Scope, uint32_t kAtOnce, class Data> OXSHMEM_OUTLINE bool exchange_by(const Session &session, int only) {
-    const Data data(session);
+    const Data data{session};
     const TeamView &team = session.team;
     const uint32_t bytes = static_cast<uint32_t>(session.bytes);
     if (!session.bad && (only < 0 || only == team.me)) {

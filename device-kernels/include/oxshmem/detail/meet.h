@@ -225,6 +225,10 @@ OXSHMEM_OUTLINE bool meet_in_rounds(const TeamView &team, Op op, uint32_t announ
     return said == header && !is_bad(announced);
 }
 
+OXSHMEM_OUTLINE bool meet_far(const TeamView &team, Op op, uint32_t announced) {
+    return port::apart(&meet_in_rounds)(team, op, announced);
+}
+
 // Lanes that meet for their scope, of one warp: each makes visible what the others shall see before it tells any.
 OXSHMEM_DEVICE int meeting_lanes(int size) {
     constexpr int kMost = 16;
@@ -233,7 +237,7 @@ OXSHMEM_DEVICE int meeting_lanes(int size) {
 
 // A meeting of one group of threads per member, all of which have read the row. What members have stored before is visible to
 // all who leave, with `Visible`. Ends with Scope::any: every lane is told whether all members have entered the same call.
-template <class Scope, bool Visible> OXSHMEM_DEVICE bool meet(const TeamView &team, Op op, uint32_t announced) {
+template <class Scope, bool Visible> OXSHMEM_OUTLINE bool meet(const TeamView &team, Op op, uint32_t announced) {
     const int rank = static_cast<int>(Scope::rank()), size = static_cast<int>(Scope::size());
     const int lanes = meeting_lanes(size);
     bool good = true;
@@ -251,7 +255,7 @@ template <class Scope, bool Visible> OXSHMEM_DEVICE bool meet(const TeamView &te
             good = await_all<kOrder>(team, op, header, rank, lanes, [] {}) && !is_bad(announced);
         }
     } else if (rank == 0) {
-        good = port::apart(&meet_in_rounds)(team, op, announced);
+        good = meet_far(team, op, announced);
     }
     return !Scope::any(!good);
 }

@@ -41,6 +41,56 @@ OXSHMEM_DEVICE bool in_pieces(const void *dst, const void *src, uint64_t offset)
     return port::kCoalesced && ((reinterpret_cast<uint64_t>(dst) | reinterpret_cast<uint64_t>(src) | offset) % kPiece) == 0;
 }
 
+// A message to a member: the data, and which of its arrivals then says how much of it is there.
+struct Message {
+    void *dst;
+    const void *src;
+    uint64_t bytes;
+    int kind;
+    uint32_t count; // 0: nothing is said
+};
+
+// A message through the network.
+template <class Scope> OXSHMEM_OUTLINE void send_far(const Session &session, int pe, const Message &message) {
+    if (message.count != 0) {
+        port::apart(&far_put_signal<Scope>)(message.dst, message.src, message.bytes,
+                                            session.team.arrivals(message.kind) + session.team.me,
+                                            arrival_of(session.team, message.count), SignalOp::set, pe, false);
+    } else {
+        port::apart(&far_put<Scope>)(message.dst, message.src, message.bytes, pe, false);
+    }
+}
+
+// Copies to `member`, and then says so there. Every lane of the scope calls. All copies of collectives are made here: ptxas gives a
+// function that many call registers beyond those of all of them.
+template <class Scope> OXSHMEM_OUTLINE void send(const Session &session, int member, const Message &message) {
+    const int pe = session.team.pe_of(member);
+    OXSHMEM_ON_MESSAGE(pe, message.count == 0 ? nullptr : session.team.arrivals(message.kind) + session.team.me, message.count);
+    if (!is_direct(pe)) {
+        return send_far<Scope>(session, pe, message);
+    }
+    near_copy<Scope>(translate(message.dst, pe), message.src, message.bytes);
+    if (message.count != 0) {
+        Scope::sync();
+        if (Scope::rank() == Scope::last()) {
+            port::store<order::release, reach::system>(
+                translate(session.team.arrivals(message.kind) + session.team.me, session.team.pe_of(member)),
+                arrival_of(session.team, message.count));
+        }
+    }
+}
+template <class Scope>
+OXSHMEM_DEVICE void deliver(const Session &session, int kind, int member, void *dst, const void *src, uint64_t bytes,
+                            uint32_t count) {
+    const Message message{dst, src, bytes, kind, count};
+    send<Scope>(session, member, message);
+}
+// The same without saying so.
+template <class Scope>
+OXSHMEM_DEVICE void deliver(const Session &session, int member, void *dst, const void *src, uint64_t bytes) {
+    deliver<Scope>(session, 0, member, dst, src, bytes, 0);
+}
+
 // Copies whole pieces to all members' dst, what was loaded once stored to each.
 template <class Scope> OXSHMEM_OUTLINE void spread_pieces(const Session &session, char *dst, const char *src, uint64_t bytes) {
     constexpr uint32_t kInFlight = 8;
@@ -66,7 +116,7 @@ template <class Scope> OXSHMEM_OUTLINE void spread_pieces(const Session &session
 }
 
 // Copies to all members' dst.
-template <class Scope> OXSHMEM_DEVICE void spread(const Session &session, char *dst, const void *src, uint64_t bytes) {
+template <class Scope> OXSHMEM_OUTLINE void spread(const Session &session, char *dst, const void *src, uint64_t bytes) {
     uint64_t done = 0;
     if (Scope::kLanes > 1 && in_pieces(dst, src, 0)) {
         done = bytes / kPiece * kPiece;
@@ -74,8 +124,8 @@ template <class Scope> OXSHMEM_DEVICE void spread(const Session &session, char *
     }
     if (done != bytes) {
         for (int distance = 1; distance <= session.team.n; ++distance) {
-            char *to = of_member(session.team, dst + done, session.member_behind(distance % session.team.n));
-            near_copy<Scope>(to, at_offset(src, done), bytes - done);
+            deliver<Scope>(session, session.member_behind(distance % session.team.n), dst + done, at_offset(src, done),
+                           bytes - done);
         }
     }
 }
@@ -141,7 +191,7 @@ OXSHMEM_DEVICE void combine_share(const Session &session, Share share, uint64_t 
 }
 
 // All members tell each other that they are done, and wait for that.
-template <class Scope, bool Visible> OXSHMEM_DEVICE bool end_together(const Session &session) {
+template <class Scope, bool Visible> OXSHMEM_OUTLINE bool end_together(const Session &session) {
     arrive<Scope, Visible>(session, 0, 0, session.team.n);
     return await_arrivals<Scope>(session, 0, [](int) { return 1u; });
 }
@@ -150,56 +200,29 @@ template <class Scope, bool Visible> OXSHMEM_DEVICE bool end_together(const Sess
 // Messages to members that may be reached in different ways
 // ---------------------------------------------------------------------------------------------------------------------------
 
-// A message to a member: the data, and which of its arrivals then says how much of it is there.
-struct Message {
-    void *dst;
-    const void *src;
-    uint64_t bytes;
-    int kind;
-    uint32_t count;
-};
-
-// Copies to `member`, and then says there that `count` of the arrivals of `kind` are there. Every lane of the scope calls.
-template <class Scope> OXSHMEM_OUTLINE void send(const Session &session, int member, const Message &message) {
-    const int pe = session.team.pe_of(member);
-    OXSHMEM_ON_MESSAGE(pe, session.team.arrivals(message.kind) + session.team.me, message.count);
-    if (is_direct(pe)) {
-        if (message.bytes != 0) {
-            near_copy<Scope>(translate(message.dst, pe), message.src, message.bytes);
-        }
-        Scope::sync();
-        if (Scope::rank() == Scope::last()) {
-            port::store<order::release, reach::system>(
-                translate(session.team.arrivals(message.kind) + session.team.me, session.team.pe_of(member)),
-                arrival_of(session.team, message.count));
-        }
-    } else {
-        port::apart(&far_put_signal<Scope>)(message.dst, message.src, message.bytes,
-                                            session.team.arrivals(message.kind) + session.team.me,
-                                            arrival_of(session.team, message.count), SignalOp::set, pe, false);
-    }
-}
-template <class Scope>
-OXSHMEM_DEVICE void deliver(const Session &session, int kind, int member, void *dst, const void *src, uint64_t bytes,
-                            uint32_t count) {
-    send<Scope>(session, member, Message{dst, src, bytes, kind, count});
-}
 
 OXSHMEM_OUTLINE void complete_member(int pe, Op op) {
     network_complete(pe, op);
+}
+// Waits until all that was sent to a member is complete; by the CPU proxy, to all.
+OXSHMEM_OUTLINE void complete_send(int pe, Op op) {
+    if (by_proxy()) {
+        port::apart(&network_quiet)();
+    } else {
+        port::apart(&complete_member)(pe, op);
+    }
 }
 
 // Waits until what this block has sent through the network to all members that `sent_to(member)` may be overwritten.
 template <class Scope, class SentTo> OXSHMEM_DEVICE void complete_sends(const Session &session, SentTo sent_to) {
     if (Scope::rank() == 0) {
-        if (by_proxy()) {
-            port::apart(&network_quiet)();
-            return;
-        }
         for (int member = 0; member < session.team.n; ++member) {
             const int pe = session.team.pe_of(member);
             if (!is_direct(pe) && sent_to(member)) {
-                port::apart(&complete_member)(pe, session.op);
+                complete_send(pe, session.op);
+                if (by_proxy()) {
+                    return;
+                }
             }
         }
     }
@@ -209,47 +232,45 @@ template <class Scope, class SentTo> OXSHMEM_DEVICE void complete_sends(const Se
 // The collectives, behind their meeting. Each ends with Scope::any.
 // ---------------------------------------------------------------------------------------------------------------------------
 
-// The own part of the session's bytes at `src` + member * `step` goes to dst + me * bytes of each member.
-template <class Scope> OXSHMEM_OUTLINE bool push_parts(const Session &session) {
-    const auto to = [&] { return at_offset(session.dst, session.bytes * static_cast<uint64_t>(session.team.me)); };
-    const auto part = [&](int member) { return at_offset(session.src, session.step * static_cast<uint64_t>(member)); };
-    if (session.team.one_round) {
-        if (session.step == 0) {
-            spread<Scope>(session, to(), session.src, session.bytes);
-        } else {
-            for (int distance = 1; distance <= session.team.n; ++distance) {
-                const int member = session.member_behind(distance % session.team.n);
-                near_copy<Scope>(of_member(session.team, to(), member), part(member), session.bytes);
-            }
-        }
-        return end_together<Scope, true>(session);
-    }
-    for (int distance = 1; distance < session.team.n; ++distance) {
-        const int member = session.member_behind(distance);
-        deliver<Scope>(session, 0, member, to(), part(member), session.bytes, 1);
-    }
-    near_copy<Scope>(to(), part(session.team.me), session.bytes);
+// Waits until what was sent to members may be overwritten, and for one arrival from each.
+template <class Scope> OXSHMEM_OUTLINE bool end_sends(const Session &session) {
     complete_sends<Scope>(session, [](int) { return true; });
     return await_arrivals<Scope>(session, 0, [](int) { return 1u; });
 }
 
-// One element through the network.
-OXSHMEM_OUTLINE void put_element(void *to, const void *from, uint32_t bytes, int pe) {
-    network_put(to, from, bytes, pe);
+// The own part of the session's bytes at `src` + member * `step` goes to dst + me * bytes of each member.
+template <class Scope> OXSHMEM_OUTLINE void copy_part(const Session &session, int distance) {
+    const int member = session.member_behind(distance % session.team.n);
+    deliver<Scope>(session, member, at_offset(session.dst, session.bytes * static_cast<uint64_t>(session.team.me)),
+                   at_offset(session.src, session.step * static_cast<uint64_t>(member)), session.bytes);
+}
+template <class Scope> OXSHMEM_OUTLINE void send_parts(const Session &session) {
+    for (int distance = 1; distance < session.team.n; ++distance) {
+        const int member = session.member_behind(distance);
+        deliver<Scope>(session, 0, member, at_offset(session.dst, session.bytes * static_cast<uint64_t>(session.team.me)),
+                       at_offset(session.src, session.step * static_cast<uint64_t>(member)), session.bytes, 1);
+    }
+}
+template <class Scope> OXSHMEM_OUTLINE bool push_parts(const Session &session) {
+    if (session.team.one_round) {
+        if (session.step == 0) {
+            spread<Scope>(session, at_offset(session.dst, session.bytes * static_cast<uint64_t>(session.team.me)), session.src,
+                          session.bytes);
+        } else {
+            for (int distance = 1; distance <= session.team.n; ++distance) {
+                copy_part<Scope>(session, distance);
+            }
+        }
+        return end_together<Scope, true>(session);
+    }
+    send_parts<Scope>(session);
+    copy_part<Scope>(session, session.team.n);
+    return end_sends<Scope>(session);
 }
 
-// The own part of a broadcast to a member.
-template <class Scope> OXSHMEM_OUTLINE void put_part(const Session &session, int member) {
-    const Share own = share_of(session.team, session.bytes, session.team.me);
-    const int pe = session.team.pe_of(member);
-    OXSHMEM_ON_MESSAGE(pe, nullptr, 0);
-    char *to = at_offset(session.dst, own.first);
-    const char *from = at_offset(session.src, own.first);
-    if (is_direct(pe)) {
-        near_copy<Scope>(translate(to, pe), from, own.last - own.first);
-    } else {
-        port::apart(&far_put<Scope>)(to, from, own.last - own.first, pe, false);
-    }
+// One element through the network.
+OXSHMEM_OUTLINE void put_element(void *to, const void *from, uint32_t bytes, int pe) {
+    port::apart(&far_put<thread_scope>)(to, from, bytes, pe, false);
 }
 
 OXSHMEM_DEVICE void copy_element(char *to, const char *from, uint32_t bytes) {
@@ -285,7 +306,7 @@ template <class Scope> OXSHMEM_OUTLINE bool push_strided(const Session &session)
                 copy_element(translate(to, pe), from, strides.element);
             } else {
                 OXSHMEM_ON_MESSAGE(pe, nullptr, 0);
-                port::apart(&put_element)(to, from, strides.element, pe);
+                put_element(to, from, strides.element, pe);
             }
         }
         if (!session.team.one_round && member != session.team.me) {
@@ -305,13 +326,13 @@ template <class Scope> OXSHMEM_OUTLINE bool push_strided(const Session &session)
 template <class Scope> OXSHMEM_OUTLINE bool push_broadcast(const Session &session) {
     const TeamView &team = session.team;
     if (team.me == session.root && session.dst != session.src) {
-        near_copy<Scope>(session.dst, session.src, session.bytes);
+        deliver<Scope>(session, session.root, session.dst, session.src, session.bytes);
     }
     if (team.one_round) {
         if (team.me == session.root) {
             return await_arrivals<Scope>(session, 0, [](int) { return 1u; });
         }
-        near_copy<Scope>(session.dst, of_member(team, session.src, session.root), session.bytes);
+        deliver<Scope>(session, team.me, session.dst, of_member(team, session.src, session.root), session.bytes);
         arrive<Scope, false>(session, 0, session.root, session.root + 1);
         return !Scope::any(false);
     }
@@ -324,7 +345,9 @@ template <class Scope> OXSHMEM_OUTLINE bool push_broadcast(const Session &sessio
     if (team.me == session.root) {
         for (int distance = 1; distance < team.n; ++distance) {
             const int member = session.member_behind(distance);
-            put_part<Scope>(session, member);
+            const Share own = share_of(team, session.bytes, team.me);
+            deliver<Scope>(session, member, at_offset(session.dst, own.first), at_offset(session.src, own.first),
+                           own.last - own.first);
             pass_on(0, member, member, session.src);
         }
         complete_sends<Scope>(session, [](int) { return true; });

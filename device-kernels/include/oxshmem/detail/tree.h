@@ -40,7 +40,7 @@ template <class Scope> OXSHMEM_OUTLINE bool tree_broadcast(const Session &sessio
         }
     }
     if (me == 0 && session.dst != session.src) {
-        near_copy<Scope>(session.dst, session.src, session.bytes);
+        deliver<Scope>(session, session.team.me, session.dst, session.src, session.bytes);
     }
     complete_sends<Scope>(session, [&](int member) {
         const uint32_t number = number_of(member);
