@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Kernels without launch bounds, as most programs have them: one for each function of the device API, each scope, and types of each
-// kind. tests/usage.rs looks at how many registers the compiler gives them: with more than 64, blocks of 1024 threads cannot be
-// launched. Nothing runs them.
+// Kernels without launch bounds, as most programs have them: one for each function of the device API, each scope, and types of
+// each kind. tests/usage.rs looks at how many registers the compiler gives them: with more than 64, blocks of 1024 threads
+// cannot be launched. Nothing runs them.
 #include <oxshmem/oxshmem.h>
 
 using namespace oxshmem;
@@ -38,7 +38,8 @@ FOR_EACH_SCOPE(BULK)
     KERNEL(iget_##name##_##scope, T *dst, const T *src, ptrdiff_t to, ptrdiff_t from, size_t n, int pe) {                      \
         iget(scope, dst, src, to, from, n, pe);                                                                                \
     }
-#define STRIDED(scope) STRIDED_TYPE(scope, u8, uint8_t) STRIDED_TYPE(scope, u64, uint64_t) STRIDED_TYPE(scope, vec16, port::vec16)
+#define STRIDED(scope)                                                                                                         \
+    STRIDED_TYPE(scope, u8, uint8_t) STRIDED_TYPE(scope, u64, uint64_t) STRIDED_TYPE(scope, vec16, port::vec16)
 FOR_EACH_SCOPE(STRIDED)
 
 #define MEETING(scope)                                                                                                         \

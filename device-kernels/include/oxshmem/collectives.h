@@ -125,8 +125,8 @@ struct Strided {
     OXSHMEM_DEVICE void store(int member, uint32_t offset, vec16 value, uint64_t left) const {
         each_element(session.strides.element, offset, left, [&](uint32_t at, uint64_t index) {
             const uint64_t number = static_cast<uint64_t>(member) * session.n + index;
-            port::copy_bytes(at_offset(session.dst, number * session.strides.dst),
-                             reinterpret_cast<const char *>(&value) + at, session.strides.element);
+            port::copy_bytes(at_offset(session.dst, number * session.strides.dst), reinterpret_cast<const char *>(&value) + at,
+                             session.strides.element);
         });
     }
 };
@@ -192,8 +192,8 @@ struct Sizes {
     }
 };
 
-// What collect does once the sizes are known: dst has to have room for all, on every member alike. `before`: bytes of the members
-// before the own one.
+// What collect does once the sizes are known: dst has to have room for all, on every member alike. `before`: bytes of the
+// members before the own one.
 template <class Scope>
 OXSHMEM_OUTLINE bool check_collected(Session &session, bool packed, uint64_t &before, uint64_t &largest) {
     const Sizes sizes{session.team, packed};
@@ -371,8 +371,8 @@ OXSHMEM_OUTLINE int reduce_elements(int handle, void *dst, const void *src, uint
         }
     }
     Session session;
-    if (!begin<Scope>(session, handle, to_all ? Op::reduce : Op::reducescatter, to_all ? Call::reduce : Call::reducescatter, dst,
-                      src, 0)) {
+    if (!begin<Scope>(session, handle, to_all ? Op::reduce : Op::reducescatter, to_all ? Call::reduce : Call::reducescatter,
+                      dst, src, 0)) {
         return 1;
     }
     const Algorithm algorithm = prepare_reduction<Scope>(session, n, to_all, combine.type(), combine.op(), caller);

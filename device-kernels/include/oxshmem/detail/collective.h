@@ -86,8 +86,9 @@ struct Strides {
     uint64_t dst, src;
 };
 
-// One call of a collective by one PE. What carries it out is many functions, one calling the other, and takes this by reference: so
-// what each of them does not need at the moment lies in local memory and not in registers, of which a kernel has 64.
+// One call of a collective by one PE. What carries it out is many functions, one calling the other, and takes this by
+// reference: so what each of them does not need at the moment lies in local memory and not in registers, of which a kernel
+// has 64.
 struct Session {
     TeamView team;
     Op op;

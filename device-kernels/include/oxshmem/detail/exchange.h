@@ -109,8 +109,8 @@ OXSHMEM_DEVICE bool receive_packets(const Session &session, uint32_t announced, 
     return !Scope::any(!good);
 }
 
-// Where the data of a collective lies: `load(member, offset, bytes)` loads a piece of what the own PE has for a member, `offset` bytes into
-// it, and `store(member, offset, value, bytes)` stores one of what came from it.
+// Where the data of a collective lies: `load(member, offset, bytes)` loads a piece of what the own PE has for a member,
+// `offset` bytes into it, and `store(member, offset, value, bytes)` stores one of what came from it.
 struct Whole { // the same for all members
     const Session &session;
 
@@ -133,7 +133,8 @@ struct Parts { // one part for each member behind the other, in dst
     }
 };
 
-// Every member (or, if `only` is not negative, that one) sends the session's bytes to every other one. `kAtOnce`: as in send_packets.
+// Every member (or, if `only` is not negative, that one) sends the session's bytes to every other one. `kAtOnce`: as in
+// send_packets.
 template <class Scope, uint32_t kAtOnce, class Data> OXSHMEM_OUTLINE bool exchange_by(const Session &session, int only) {
     const Data data{session};
     const TeamView &team = session.team;

@@ -33,7 +33,9 @@ struct TeamView {
     uint32_t share; // bytes of packets for each sender
     uint32_t epoch; // of the meeting to come
 
-    OXSHMEM_DEVICE int pe_of(int member) const { return members == 0 ? start + member * stride : port::read(as<int32_t>(members) + member); }
+    OXSHMEM_DEVICE int pe_of(int member) const {
+        return members == 0 ? start + member * stride : port::read(as<int32_t>(members) + member);
+    }
     OXSHMEM_DEVICE Blame blame(int member) const { return {pe_of(member), handle}; }
     OXSHMEM_DEVICE uint32_t parity() const { return epoch & 1; }
 
@@ -225,10 +227,6 @@ OXSHMEM_OUTLINE bool meet_in_rounds(const TeamView &team, Op op, uint32_t announ
     return said == header && !is_bad(announced);
 }
 
-OXSHMEM_OUTLINE bool meet_far(const TeamView &team, Op op, uint32_t announced) {
-    return port::apart(&meet_in_rounds)(team, op, announced);
-}
-
 // Lanes that meet for their scope, of one warp: each makes visible what the others shall see before it tells any.
 OXSHMEM_DEVICE int meeting_lanes(int size) {
     constexpr int kMost = 16;
@@ -255,7 +253,7 @@ template <class Scope, bool Visible> OXSHMEM_OUTLINE bool meet(const TeamView &t
             good = await_all<kOrder>(team, op, header, rank, lanes, [] {}) && !is_bad(announced);
         }
     } else if (rank == 0) {
-        good = meet_far(team, op, announced);
+        good = meet_in_rounds(team, op, announced);
     }
     return !Scope::any(!good);
 }

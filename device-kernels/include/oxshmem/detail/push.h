@@ -53,16 +53,15 @@ struct Message {
 // A message through the network.
 template <class Scope> OXSHMEM_OUTLINE void send_far(const Session &session, int pe, const Message &message) {
     if (message.count != 0) {
-        port::apart(&far_put_signal<Scope>)(message.dst, message.src, message.bytes,
-                                            session.team.arrivals(message.kind) + session.team.me,
-                                            arrival_of(session.team, message.count), SignalOp::set, pe, false);
+        far_put_signal<Scope>(message.dst, message.src, message.bytes, session.team.arrivals(message.kind) + session.team.me,
+                              arrival_of(session.team, message.count), SignalOp::set, pe, false);
     } else {
-        port::apart(&far_put<Scope>)(message.dst, message.src, message.bytes, pe, false);
+        far_put<Scope>(message.dst, message.src, message.bytes, pe, false);
     }
 }
 
-// Copies to `member`, and then says so there. Every lane of the scope calls. All copies of collectives are made here: ptxas gives a
-// function that many call registers beyond those of all of them.
+// Copies to `member`, and then says so there. Every lane of the scope calls. All copies of collectives are made here: ptxas
+// gives a function that many call registers beyond those of all of them.
 template <class Scope> OXSHMEM_OUTLINE void send(const Session &session, int member, const Message &message) {
     const int pe = session.team.pe_of(member);
     OXSHMEM_ON_MESSAGE(pe, message.count == 0 ? nullptr : session.team.arrivals(message.kind) + session.team.me, message.count);
@@ -200,16 +199,15 @@ template <class Scope, bool Visible> OXSHMEM_OUTLINE bool end_together(const Ses
 // Messages to members that may be reached in different ways
 // ---------------------------------------------------------------------------------------------------------------------------
 
-
 OXSHMEM_OUTLINE void complete_member(int pe, Op op) {
     network_complete(pe, op);
 }
 // Waits until all that was sent to a member is complete; by the CPU proxy, to all.
 OXSHMEM_OUTLINE void complete_send(int pe, Op op) {
     if (by_proxy()) {
-        port::apart(&network_quiet)();
+        network_quiet();
     } else {
-        port::apart(&complete_member)(pe, op);
+        complete_member(pe, op);
     }
 }
 
@@ -270,7 +268,7 @@ template <class Scope> OXSHMEM_OUTLINE bool push_parts(const Session &session) {
 
 // One element through the network.
 OXSHMEM_OUTLINE void put_element(void *to, const void *from, uint32_t bytes, int pe) {
-    port::apart(&far_put<thread_scope>)(to, from, bytes, pe, false);
+    far_put<thread_scope>(to, from, bytes, pe, false);
 }
 
 OXSHMEM_DEVICE void copy_element(char *to, const char *from, uint32_t bytes) {
@@ -417,7 +415,8 @@ struct Cut {
 template <class Scope, class Combine>
 OXSHMEM_OUTLINE bool push_piece(const Session &session, const Cut &cut, uint32_t number, Combine combine) {
     const TeamView &team = session.team;
-    if (number >= 2 && !await_arrivals<Scope>(session, 1, [&](int member) { return number < cut.pieces(member) ? number - 1 : 0; })) {
+    if (number >= 2 &&
+        !await_arrivals<Scope>(session, 1, [&](int member) { return number < cut.pieces(member) ? number - 1 : 0; })) {
         return false;
     }
     for (int distance = 1; distance < team.n; ++distance) {

@@ -121,10 +121,6 @@ inline __attribute__((always_inline)) const void *site() {
 enum class order { relaxed, acquire, release, acq_rel };
 enum class reach { block, device, system };
 
-template <class Function> OXSHMEM_DEVICE Function apart(Function function) {
-    return function;
-}
-
 namespace detail {
 
 constexpr int builtin_order(order o) {

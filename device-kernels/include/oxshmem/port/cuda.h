@@ -17,8 +17,8 @@
 #define OXSHMEM_DEVICE __device__ __forceinline__
 #define OXSHMEM_UNROLL _Pragma("unroll")
 #define OXSHMEM_NO_UNROLL _Pragma("unroll 1")
-// Relocatable functions have at most as many registers as a kernel may have whose blocks are to have 1024 threads. (In a program that is
-// compiled as a whole ptxas ignores the attribute, and warns of it.)
+// Relocatable functions have at most as many registers as a kernel may have whose blocks are to have 1024 threads. (In a
+// program that is compiled as a whole ptxas ignores the attribute, and warns of it.)
 #if defined(__CUDACC_RDC__) && defined(__local_maxnreg__)
 #define OXSHMEM_FEW_REGISTERS __local_maxnreg__(64)
 #else
@@ -269,15 +269,6 @@ template <order O, reach R> OXSHMEM_DEVICE void fence() {
 
 OXSHMEM_DEVICE void mmio_store(uint64_t *reg, uint64_t value) {
     asm volatile("st.mmio.relaxed.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(reg)), "l"(value) : "memory");
-}
-
-// ptxas numbers the registers of a function that it knows to be called above those that are live in its callers. Of one that is called
-// through a register it knows only that it follows the calling convention.
-template <class Function> OXSHMEM_DEVICE Function apart(Function function) {
-#ifndef __CUDACC_RDC__ // where all calls follow the convention
-    asm volatile("" : "+l"(function));
-#endif
-    return function;
 }
 
 template <class T> OXSHMEM_DEVICE T read(const T *p) {

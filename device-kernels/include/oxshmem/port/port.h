@@ -87,10 +87,6 @@
 //   OXSHMEM_SHARED(type, name, [N][M]...)       static shared memory, uninitialised; without extents: a scalar
 //   OXSHMEM_DYNAMIC_SHARED(type, name)          type *name: the launch's dynamic shared memory, aligned to 16 bytes
 //   state() -> const abi::State &               what the runtime tells every module
-//   apart(&function)                            the function, to be called at once: by a call that takes no registers of the kernel's
-//                                               beyond those that the function needs by itself. It then saves what it uses, and every
-//                                               kernel of a module has all functions that the module calls so: for long functions that
-//                                               are called where much else is live. A function so called calls none so itself.
 #pragma once
 
 #include <oxshmem/abi.h>
