@@ -18,8 +18,8 @@
 #define OXSHMEM_UNROLL _Pragma("unroll")
 #define OXSHMEM_NO_UNROLL _Pragma("unroll 1")
 // Relocatable functions have at most as many registers as a kernel may have whose blocks are to have 1024 threads. In a program
-// that is compiled as a whole ptxas ignores the attribute, and warns of it. `used` keeps the compiler from leaving parameters out
-// that are the same in all calls: a function that it changes so loses the attribute.
+// that is compiled as a whole ptxas ignores the attribute, and warns of it. `used` keeps the compiler from leaving parameters
+// out that are the same in all calls: a function that it changes so loses the attribute.
 #if defined(__CUDACC_RDC__) && defined(__local_maxnreg__)
 #define OXSHMEM_FEW_REGISTERS __local_maxnreg__(64) __attribute__((used))
 #else
