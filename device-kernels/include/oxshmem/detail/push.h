@@ -64,7 +64,11 @@ template <class Scope> OXSHMEM_OUTLINE void send_far(const Session &session, int
 // gives a function that many call registers beyond those of all of them.
 template <class Scope> OXSHMEM_OUTLINE void send(const Session &session, int member, const Message &message) {
     const int pe = session.team.pe_of(member);
-    OXSHMEM_ON_MESSAGE(pe, message.count == 0 ? nullptr : session.team.arrivals(message.kind) + session.team.me, message.count);
+    if (message.count != 0) {
+        OXSHMEM_ON_MESSAGE(pe, session.team.arrivals(message.kind) + session.team.me, message.count);
+    } else if (!session.team.one_round) {
+        OXSHMEM_ON_MESSAGE(pe, nullptr, 0);
+    }
     if (!is_direct(pe)) {
         return send_far<Scope>(session, pe, message);
     }
