@@ -60,8 +60,8 @@ template <class Scope> OXSHMEM_OUTLINE void send_far(const Session &session, int
     }
 }
 
-// Copies to `member`, and then says so there. Every lane of the scope calls. All copies of collectives are made here: ptxas
-// gives a function that many call registers beyond those of all of them.
+// Copies to `member`, and then says so there. Every lane of the scope calls. All copies of collectives are made here:
+// ptxas numbers the registers of a function above those that are live in any of its callers, so it should have few of these.
 template <class Scope> OXSHMEM_OUTLINE void send(const Session &session, int member, const Message &message) {
     const int pe = session.team.pe_of(member);
     if (message.count != 0) {
