@@ -186,9 +186,12 @@ OXSHMEM_OUTLINE void combine_units(const Session &session, const Share &share, u
 
 template <class Scope, class Combine>
 OXSHMEM_DEVICE void combine_share(const Session &session, Share share, uint64_t shift, Combine combine) {
-    if (in_pieces(session.dst, session.src, share.first | share.last | shift)) {
-        combine_units<Scope, 4, true>(session, share, shift, combine);
-    } else {
+    if (in_pieces(session.dst, session.src, share.first | shift)) {
+        const Share whole{share.first, share.first + (share.last - share.first) / kPiece * kPiece};
+        combine_units<Scope, 4, true>(session, whole, shift, combine);
+        share.first = whole.last;
+    }
+    if (share.first != share.last) {
         combine_units<Scope, 1, false>(session, share, shift, combine);
     }
 }
