@@ -180,6 +180,7 @@ struct Layout {
         state.n_local_regions = constants.take(8);
         set(state.n_local_regions, uint64_t{0}, true);
         state.used = take("used", kKindUsed, pe, 8);
+        set(state.used, program.posted != 0 ? ~0ull >> (64 - n * program.qps_per_pe) & ~(((1ull << program.qps_per_pe) - 1) << pe * program.qps_per_pe) : 0ull, false);
         state.control = others.take(sizeof(abi::Control), 128);
         name("abort", kKindControl, pe, state.control, 4);
         name("claimed", kKindError, pe, state.control + 4, 4);

@@ -123,22 +123,79 @@ void put_signals() {
     quiet();
 }
 
-#define PROGRAM(function, ...) #function, function, __VA_ARGS__
-// name, body, initial, pes, lanes, blocks, qps, depth, landing, network, direct, host, posted, epoch, rounds, stale, small, steps
+// What most programs have in common: two PEs, of which the first posts to the other.
+constexpr oxshmem_explore_program posting(const char *name, void (*body)(), uint32_t blocks, uint32_t depth_log2,
+                                          uint32_t most_steps) {
+    oxshmem_explore_program program{};
+    program.name = name;
+    program.body = body;
+    program.pes = 2;
+    program.lanes = 1;
+    program.blocks[0] = blocks;
+    program.qps_per_pe = 1;
+    program.depth_log2 = depth_log2;
+    program.network = kIbgda;
+    program.epoch = 2;
+    program.most_steps = most_steps;
+    return program;
+}
+
+constexpr oxshmem_explore_program small(oxshmem_explore_program program) {
+    program.small = 1;
+    return program;
+}
+constexpr oxshmem_explore_program in_host_memory(oxshmem_explore_program program) {
+    program.host_queues = 1;
+    return program;
+}
+constexpr oxshmem_explore_program behind(uint32_t posted, oxshmem_explore_program program) {
+    program.posted = posted;
+    return program;
+}
+constexpr oxshmem_explore_program warps_of(uint32_t lanes, oxshmem_explore_program program) {
+    program.lanes = lanes;
+    return program;
+}
+constexpr oxshmem_explore_program in_parts(oxshmem_explore_program program) {
+    program.parts = 1;
+    return program;
+}
+constexpr oxshmem_explore_program early(oxshmem_explore_program program) {
+    program.stale = 1;
+    return program;
+}
+constexpr oxshmem_explore_program filled(oxshmem_explore_program program, uint32_t landing_log2) {
+    program.initial = fill;
+    program.landing_log2 = landing_log2;
+    return program;
+}
+
 constexpr oxshmem_explore_program kPrograms[] = {
-    {PROGRAM(p_quiet, nullptr, 2, 1, {2}, 1, 1, 0, kIbgda, 0, 0, 0, 2, 0, 0, 1, 4000)},
-    {"p_quiet_host", p_quiet, nullptr, 2, 1, {2}, 1, 1, 0, kIbgda, 0, 1, 0, 2, 0, 0, 1, 4000},
-    {"p_quiet_3", p_quiet, nullptr, 2, 1, {3}, 1, 1, 0, kIbgda, 0, 0, 0, 2, 0, 0, 0, 8000},
-    {"p_quiet_stale", p_quiet, nullptr, 2, 1, {2}, 1, 1, 0, kIbgda, 0, 0, 0, 2, 0, 1, 0, 4000},
-    {PROGRAM(p_p_p_quiet, nullptr, 2, 1, {2}, 1, 1, 0, kIbgda, 0, 0, 0, 2, 0, 0, 0, 8000)},
-    {"p_p_p_quiet_host", p_p_p_quiet, nullptr, 2, 1, {3}, 1, 2, 0, kIbgda, 0, 1, 0, 2, 0, 0, 0, 12000},
-    {"p_p_p_quiet_8", p_p_p_quiet, nullptr, 2, 1, {8}, 1, 1, 0, kIbgda, 0, 0, 0, 2, 0, 0, 0, 40000},
-    {PROGRAM(p_quiet_p_quiet, nullptr, 2, 1, {3}, 1, 1, 0, kIbgda, 0, 0, 5, 2, 0, 0, 0, 12000)},
-    {"lanes", p_quiet_p_quiet, nullptr, 2, 2, {2}, 1, 2, 0, kIbgda, 0, 0, 0, 2, 0, 0, 0, 20000},
-    {"lane_alone", p_quiet, nullptr, 2, 2, {1}, 1, 1, 0, kIbgda, 0, 0, 0, 2, 0, 1, 0, 8000},
-    {PROGRAM(fence_between, nullptr, 2, 1, {2}, 1, 2, 0, kIbgda, 0, 0, 0, 2, 0, 0, 1, 8000)},
+    small(posting("p_quiet", p_quiet, 2, 1, 4000)),
+    small(in_host_memory(posting("p_quiet_host", p_quiet, 2, 1, 4000))),
+    small(posting("fence_between", fence_between, 2, 2, 8000)),
+    small(behind(3, posting("fence_between_used", fence_between, 2, 2, 8000))),
+    posting("p_quiet_3", p_quiet, 3, 1, 8000),
+    early(posting("p_quiet_early", p_quiet, 2, 1, 4000)),
+    posting("p_p_p_quiet", p_p_p_quiet, 2, 1, 8000),
+    in_host_memory(posting("p_p_p_quiet_host", p_p_p_quiet, 3, 2, 12000)),
+    posting("p_p_p_quiet_8", p_p_p_quiet, 8, 1, 40000),
+    early(behind(9, posting("p_p_p_quiet_early", p_p_p_quiet, 3, 2, 12000))),
+    behind(5, posting("p_quiet_p_quiet", p_quiet_p_quiet, 3, 1, 12000)),
+    warps_of(2, posting("warps", p_quiet_p_quiet, 2, 2, 20000)),
+    warps_of(2, posting("warp", p_quiet, 1, 1, 8000)),
+    in_parts(warps_of(3, posting("parts", p_quiet, 1, 2, 8000))),
+    warps_of(2, posting("adjacent", p_adjacent, 2, 2, 20000)),
+    warps_of(4, posting("adjacent_4", p_adjacent, 1, 2, 20000)),
+    posting("put_long", put_long, 2, 2, 12000),
+    posting("put_heap", put_heap, 2, 1, 12000),
+    in_host_memory(posting("put_heap_host", put_heap, 2, 1, 12000)),
+    filled(posting("g_twice", g_twice, 3, 1, 12000), 0),
+    filled(warps_of(2, posting("g_warps", g_twice, 2, 2, 20000)), 1),
+    filled(posting("get_twice", get_twice, 3, 1, 12000), 0),
+    posting("signals", signals, 2, 1, 8000),
+    posting("put_signals", put_signals, 2, 2, 8000),
 };
-#undef PROGRAM
 
 } // namespace explore
 

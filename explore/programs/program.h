@@ -33,6 +33,7 @@ struct oxshmem_explore_program {
     uint32_t epoch;        // of the team's last meeting
     uint32_t rounds;       // not 0: the team meets by dissemination
     uint32_t stale;        // not 0: relaxed loads may be early
+    uint32_t parts;        // not 0: parts of a warp may converge, as on the `cpu` device
     uint32_t small;        // not 0: small enough to be explored exhaustively
     uint32_t most_steps;   // of an execution
 };

@@ -65,6 +65,7 @@ pub struct Program {
     pub epoch: u32,
     pub rounds: u32,
     pub stale: u32,
+    pub parts: u32,
     pub small: u32,
     pub most_steps: u32,
 }

@@ -100,8 +100,10 @@ pub fn crate_folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
+/// The device headers: those of this repository, or those in the folder that `OXSHMEM_EXPLORE_HEADERS` names.
 fn headers() -> PathBuf {
-    crate_folder().join("../device-kernels/include")
+    std::env::var_os("OXSHMEM_EXPLORE_HEADERS")
+        .map_or_else(|| crate_folder().join("../device-kernels/include"), PathBuf::from)
 }
 
 fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> ModuleError {

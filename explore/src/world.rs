@@ -971,7 +971,7 @@ impl World {
             .collect();
         if !lanes.is_empty() {
             for index in lanes {
-                self.release_alone(index);
+                self.release_waiting(self.warp_of(index));
             }
             return true;
         }
@@ -1069,11 +1069,6 @@ impl World {
         first..first + self.program.lanes as usize
     }
 
-    fn release_alone(&mut self, index: usize) {
-        self.threads[index].status = Status::Ready;
-        self.threads[index].result = 1 << self.threads[index].device.lane;
-    }
-
     /// Releases the lanes of a warp if they have all come to the same place, or alone if they never will.
     fn check_converging(&mut self, index: usize) {
         if self.threads[index].proxy.is_some() {
@@ -1097,11 +1092,27 @@ impl World {
         let all_wait = warp.clone().all(|lane| {
             matches!(self.threads[lane].status, Status::Converging { .. } | Status::Done)
         });
-        if all_wait {
-            for lane in warp {
-                if matches!(self.threads[lane].status, Status::Converging { .. }) {
-                    self.release_alone(lane);
-                }
+        let waiting = warp.clone().filter(|&lane| matches!(self.threads[lane].status, Status::Converging { .. })).count();
+        if all_wait || (self.program.parts != 0 && waiting >= 2 && self.policy.chance(2)) {
+            self.release_waiting(warp);
+        }
+    }
+
+    /// Releases the waiting lanes of a warp: each alone, or, where parts of a warp may work together, with those at the same place.
+    fn release_waiting(&mut self, warp: std::ops::Range<usize>) {
+        let first = warp.start;
+        for lane in warp.clone() {
+            let Status::Converging { site, key } = self.threads[lane].status else { continue };
+            let same = |world: &Self, other: usize| world.threads[other].status == Status::Converging { site, key };
+            let group: Vec<usize> = if self.program.parts != 0 {
+                warp.clone().filter(|&other| same(self, other)).collect()
+            } else {
+                vec![lane]
+            };
+            let mask = group.iter().fold(0, |mask, other| mask | 1 << (other - first));
+            for other in group {
+                self.threads[other].status = Status::Ready;
+                self.threads[other].result = mask;
             }
         }
     }
