@@ -188,4 +188,76 @@ inline void await(const uint64_t *flag, uint64_t value) {
     }
 }
 
+// -- What programs have in common ---------------------------------------------------------------------------------------------
+
+// Where block `b` of PE 0 writes its `i`th value, far from its other ones, so that nothing is combined.
+inline uint64_t *place(uint32_t b, uint32_t i, uint32_t l = 0) {
+    return heap<uint64_t>(b * 1024 + l * 256 + i * 16);
+}
+
+inline uint64_t value(uint32_t b, uint32_t i, uint32_t l = 0) {
+    return 0x5e00000000000001ull + b * 0x10000 + i * 0x100 + l;
+}
+
+// Words of PE 1 that others fetch.
+inline void fill() {
+    for (uint32_t i = 0; i < 8; ++i) {
+        set(1, 0x700 + i * 8, 0x9e70 + i);
+    }
+}
+
+constexpr uint32_t kIbgda = static_cast<uint32_t>(abi::Network::ibgda), kIbrc = static_cast<uint32_t>(abi::Network::ibrc);
+
+// What most programs have in common: two PEs, of which the first posts to the other.
+constexpr oxshmem_explore_program posting(const char *name, void (*body)(), uint32_t blocks, uint32_t depth_log2,
+                                          uint32_t most_steps) {
+    oxshmem_explore_program program{};
+    program.name = name;
+    program.body = body;
+    program.pes = 2;
+    program.lanes = 1;
+    program.blocks[0] = blocks;
+    program.qps_per_pe = 1;
+    program.depth_log2 = depth_log2;
+    program.network = kIbgda;
+    program.epoch = 2;
+    program.most_steps = most_steps;
+    return program;
+}
+
+constexpr oxshmem_explore_program small(oxshmem_explore_program program) {
+    program.small = 1;
+    return program;
+}
+constexpr oxshmem_explore_program in_host_memory(oxshmem_explore_program program) {
+    program.host_queues = 1;
+    return program;
+}
+constexpr oxshmem_explore_program behind(uint32_t posted, oxshmem_explore_program program) {
+    program.posted = posted;
+    return program;
+}
+constexpr oxshmem_explore_program warps_of(uint32_t lanes, oxshmem_explore_program program) {
+    program.lanes = lanes;
+    return program;
+}
+constexpr oxshmem_explore_program in_parts(oxshmem_explore_program program) {
+    program.parts = 1;
+    return program;
+}
+constexpr oxshmem_explore_program early(oxshmem_explore_program program) {
+    program.stale = 1;
+    return program;
+}
+constexpr oxshmem_explore_program filled(oxshmem_explore_program program, uint32_t landing_log2) {
+    program.initial = fill;
+    program.landing_log2 = landing_log2;
+    return program;
+}
+
+constexpr oxshmem_explore_program by_proxy(oxshmem_explore_program program) {
+    program.network = kIbrc;
+    return program;
+}
+
 } // namespace explore

@@ -55,7 +55,7 @@ pub(crate) enum Effect {
     /// Bytes of the peer arrive here.
     Read { from: u64, to: u64, bytes: usize },
     /// An atomic is done at the peer, and the old value arrives here.
-    Atomic { address: u64, width: usize, change: Change, result: u64, operation: Option<usize> },
+    Atomic { address: u64, width: usize, change: Change, result: Option<u64>, big_endian: bool, operation: Option<usize> },
 }
 
 /// What an atomic does.
@@ -454,7 +454,7 @@ impl World {
                 return None;
             }
         }
-        Some(Effect::Atomic { address, width, change, result, operation: number })
+        Some(Effect::Atomic { address, width, change, result: Some(result), big_endian: true, operation: number })
     }
 
     /// Finds the announced addition, and marks it as executed.
@@ -475,9 +475,11 @@ impl World {
     /// Makes what a request does visible.
     pub(crate) fn land(&mut self, index: usize) {
         let flight = self.flights.remove(index);
-        self.say(|world| {
-            format!("block {} of QP {:#x} takes effect", flight.index, world.qps[flight.qp].place.qpn)
+        self.say(|world| match world.qps.get(flight.qp) {
+            Some(qp) => format!("block {} of QP {:#x} takes effect", flight.index, qp.place.qpn),
+            None => format!("descriptor {} takes effect", flight.index),
         });
+        self.note_landing();
         match flight.effect {
             Effect::Write { address, bytes, covers } => {
                 self.write_bytes(address, &bytes);
@@ -490,16 +492,18 @@ impl World {
                 self.memory.bytes(from, &mut data);
                 self.write_bytes(to, &data);
             }
-            Effect::Atomic { address, width, change, result, operation } => {
+            Effect::Atomic { address, width, change, result, big_endian, operation } => {
                 let mut old = [0u8; 8];
                 self.memory.bytes(address, &mut old[..width]);
                 let before = u64::from_le_bytes(old);
                 self.write_bytes(address, &change.apply(before).to_le_bytes()[..width]);
                 // Old values of 8 bytes come in host order, of 4 bytes big-endian.
-                if width == 8 {
-                    self.write_bytes(result, &before.to_le_bytes());
-                } else {
-                    self.write_bytes(result, &(before as u32).to_be_bytes());
+                if let Some(result) = result {
+                    if width == 4 && big_endian {
+                        self.write_bytes(result, &(before as u32).to_be_bytes());
+                    } else {
+                        self.write_bytes(result, &before.to_le_bytes());
+                    }
                 }
                 if let Some(number) = operation {
                     let all = self.operations[number].all();

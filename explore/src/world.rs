@@ -731,6 +731,11 @@ impl World {
         })
     }
 
+    /// A flight has landed, which its proxy waits for even if no memory has changed.
+    pub(crate) fn note_landing(&mut self) {
+        self.changes += 1;
+    }
+
     fn now(&self) -> u64 {
         self.changes
     }
@@ -1028,6 +1033,27 @@ impl World {
         }
         hash ^= order;
         mix(hash ^ self.hca_hash())
+    }
+
+    /// Lets a proxy wait until something changes. `state`: all that it knows.
+    pub(crate) fn proxy_waits(&mut self, index: usize, state: u64) {
+        let lowest = self.policy.lowest();
+        let others = self.changes;
+        let thread = &mut self.threads[index];
+        thread.hash = state;
+        thread.priority = lowest;
+        thread.status = Status::Paused { others };
+    }
+
+    /// A word of host memory, as the proxy loads it.
+    pub(crate) fn host_load(&mut self, thread: usize, address: u64) -> u64 {
+        let value = self.memory.words[self.memory.word_of(address) as usize];
+        self.threads[thread].hash = mix(self.threads[thread].hash ^ value);
+        self.say(|world| {
+            let shown = world.show(address, value, 8);
+            format!("{} loads {}: {shown}", world.who(thread), world.memory.describe(address))
+        });
+        value
     }
 
     /// Ends an iteration of a loop that waits.

@@ -267,6 +267,8 @@ inline void store_vec(void *p, vec16 value) {
     copy_bytes(p, &value, sizeof(value));
 }
 
+inline void probe(const void *, uint64_t) {}
+
 constexpr uint32_t kSectorBytes = 64;
 
 template <uint32_t> inline void touch(const void *, uint32_t) {}
