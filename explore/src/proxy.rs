@@ -79,6 +79,8 @@ pub(crate) fn run(world: *mut World, thread: usize, proxy: usize) {
     loop {
         let mut busy = false;
         // SAFETY: as above.
+        let begun = unsafe { (*world).changes() };
+        // SAFETY: as above.
         let done = unsafe { (*world).done_of(state.number, reader.taken()) };
         if let Some(at) = state.told.iter().position(|(index, _)| *index < done) {
             let (_, landing) = state.told.remove(at);
@@ -121,7 +123,7 @@ pub(crate) fn run(world: *mut World, thread: usize, proxy: usize) {
                     known = mix(known ^ index ^ u64::from(landing.slot) << 32);
                 }
                 known ^= state.fenced.iter().fold(0, |bits, &fenced| bits << 1 | u64::from(fenced));
-                (*world).proxy_waits(thread, known);
+                (*world).proxy_waits(thread, known, begun);
                 reschedule(world);
             }
         }
@@ -159,8 +161,8 @@ unsafe fn carry_out(world: *mut World, thread: usize, state: &mut State, index: 
         };
         let ordered = std::mem::take(fenced) || descriptor.ordered;
         while ordered && (*world).has_flights(state.number) {
-            let taken = index;
-            (*world).proxy_waits(thread, mix(taken ^ 0x0d));
+            let begun = (*world).changes();
+            (*world).proxy_waits(thread, mix(index ^ 0x0d), begun);
             reschedule(world);
         }
         if let Some(effect) = (*world).effect_of_descriptor(state, index, descriptor) {

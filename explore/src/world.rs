@@ -1035,10 +1035,14 @@ impl World {
         mix(hash ^ self.hca_hash())
     }
 
-    /// Lets a proxy wait until something changes. `state`: all that it knows.
-    pub(crate) fn proxy_waits(&mut self, index: usize, state: u64) {
+    /// How many changes there were.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Lets a proxy wait until something has changed after the first `others` changes. `state`: all that it knows.
+    pub(crate) fn proxy_waits(&mut self, index: usize, state: u64, others: u64) {
         let lowest = self.policy.lowest();
-        let others = self.changes;
         let thread = &mut self.threads[index];
         thread.hash = state;
         thread.priority = lowest;
