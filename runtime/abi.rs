@@ -4,10 +4,12 @@
 /// [`State::magic`]: "OXSM" in memory.
 pub const MAGIC: u32 = 0x4d53_584f;
 /// Raised with every change of layout or meaning.
-pub const ABI_VERSION: u32 = 5;
+pub const ABI_VERSION: u32 = 6;
 
 /// Where the blocks ever reserved begin in [`Qp::gate`], which keeps them modulo 2^42.
 pub const GATE_RESERVED_SHIFT: u32 = 22;
+/// In [`Qp::completed`]: the QP is broken.
+pub const BROKEN: u64 = 1 << 63;
 /// What is hot for one party has lines of its own: 128 bytes is what one GPU L2 access touches.
 pub const LINE_BYTES: u64 = 128;
 /// Bytes of a WQE basic block.
@@ -79,6 +81,17 @@ pub struct Control {
     pub error: ErrorRecord,
 }
 
+/// Why a queue of work requests is of no more use.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub struct Breakage {
+    /// 0: it works; 1: being written; 2: `first` is valid.
+    pub claimed: u32,
+    reserved0: u32,
+    /// The first error.
+    pub first: ErrorRecord,
+}
+
 /// One RC queue pair as device code sees it.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(128))]
@@ -95,7 +108,7 @@ pub struct Qp {
     pub cqe: u64,
     /// Address of the landing slots.
     pub landing: u64,
-    /// Address of the landing slots' laps, a `u32` each.
+    /// Address of the landing slots' words, a `u32` each: twice how often the slot was released, and 1 more while it is taken.
     pub laps: u64,
     /// QP number.
     pub qpn: u32,
@@ -110,7 +123,7 @@ pub struct Qp {
     reserved0: [u32; 13],
     /// Blocks ever reserved, from [`GATE_RESERVED_SHIFT`] on; below, who is posting.
     pub gate: u64,
-    /// Landing slots ever reserved.
+    /// Landing slots ever looked for.
     pub landing_head: u64,
     pad0: [u64; 14],
     /// Blocks the last doorbell covered.
@@ -118,9 +131,16 @@ pub struct Qp {
     /// Doorbells rung.
     pub doorbells: u64,
     pad1: [u64; 14],
-    /// Blocks that may be reused.
+    /// Blocks that may be reused; with [`BROKEN`] in it, the QP is broken.
     pub completed: u64,
     pad2: [u64; 15],
+    /// Requests from this index on come after a fence.
+    pub fence_at: u64,
+    /// Index, plus 1, of the newest request that carries a fence.
+    pub ordered_at: u64,
+    /// Why the QP is broken.
+    pub breakage: Breakage,
+    pad3: [u64; 3],
 }
 
 /// The constants of a QP; every counter starts at zero.
@@ -164,6 +184,10 @@ impl Qp {
             pad1: [0; 14],
             completed: 0,
             pad2: [0; 15],
+            fence_at: 0,
+            ordered_at: 0,
+            breakage: Breakage::default(),
+            pad3: [0; 3],
         }
     }
 }
@@ -184,7 +208,7 @@ pub struct Proxy {
     pub landing: u64,
     /// Address of the fault records, one a PE.
     pub faults: u64,
-    /// Address of the landing slots' laps, a `u32` each.
+    /// Address of the landing slots' words, as [`Qp::laps`].
     pub laps: u64,
     /// log2 of the slots.
     pub depth_log2: u32,
@@ -193,7 +217,7 @@ pub struct Proxy {
     reserved0: [u64; 8],
     /// Slots ever reserved.
     pub head: u64,
-    /// Landing slots ever reserved.
+    /// Landing slots ever looked for.
     pub landing_head: u64,
     pad0: [u64; 14],
     /// What device code has seen of `taken_word`.
@@ -204,6 +228,9 @@ pub struct Proxy {
     /// Failures that it has recorded.
     pub failures: u64,
     pad2: [u64; 13],
+    /// Why the ring is broken.
+    pub breakage: Breakage,
+    pad3: [u64; 5],
 }
 
 /// A word of the proxy's as device code knows it.
@@ -493,25 +520,30 @@ pub struct State {
     pub atomics_by_network: u32,
     /// Rows of `teams`.
     pub max_teams: u32,
+    /// Not 0: what reads the queues sees what has reached this GPU's memory, where they are; a doorbell needs no fence of system scope.
+    pub queues_in_device_memory: u32,
+    pub(crate) reserved0: [u32; 31],
 }
 
 const _: () = assert!(size_of::<ErrorRecord>() == 80);
 const _: () = assert!(size_of::<Control>() == 128);
-const _: () = assert!(size_of::<Qp>() == 512);
+const _: () = assert!(size_of::<Qp>() == 640);
 const _: () = {
     use core::mem::offset_of;
     assert!(offset_of!(Qp, gate) == 128 && offset_of!(Qp, rung) == 256 && offset_of!(Qp, completed) == 384);
+    assert!(offset_of!(Qp, fence_at) == 512);
 };
 const _: () = {
     use core::mem::offset_of;
-    assert!(size_of::<Proxy>() == 512 && offset_of!(Proxy, taken) == 256 && offset_of!(Proxy, completed) == 384);
+    assert!(size_of::<Proxy>() == 640 && offset_of!(Proxy, taken) == 256 && offset_of!(Proxy, completed) == 384);
+    assert!(offset_of!(Proxy, breakage) == 512);
 };
 const _: () = assert!(size_of::<LocalRegion>() == 32);
 const _: () = {
     use core::mem::offset_of;
     assert!(size_of::<Team>() == 512 && offset_of!(Team, members) == 32 && offset_of!(Team, choices) == 128);
 };
-const _: () = assert!(size_of::<State>() == 256);
+const _: () = assert!(size_of::<State>() == 384);
 
 macro_rules! layout {
     ($($type:ident { $($field:ident),* $(,)? })*) => {
@@ -532,14 +564,15 @@ macro_rules! layout {
 layout! {
     ErrorRecord { code, op, pe, qpn, wqe_index, address, length, syndrome, vendor_syndrome, block, thread, team }
     Control { abort, claimed, error }
+    Breakage { claimed, first }
     Qp {
         wq, stamps, dbr, doorbell, cqe, landing, laps, qpn, depth_log2, pe, index, landing_log2, gate, landing_head, rung,
-        doorbells, completed,
+        doorbells, completed, fence_at, ordered_at, breakage,
     }
     ProxyWord { seen, polled }
     Proxy {
         slots, taken_word, completed_word, acknowledgements, landing, faults, laps, depth_log2, landing_log2, head, landing_head,
-        taken, completed, failures,
+        taken, completed, failures, breakage,
     }
     LocalRegion { base, bytes, lkeys }
     Choice { up_to_bytes, algorithm }
@@ -547,6 +580,6 @@ layout! {
     State {
         magic, abi_version, bytes, my_pe, n_pes, network, p2p_first, p2p_count, p2p_mask, heap_base, heap_bytes,
         chunk_log2, max_chunks, lkeys, rkeys, qps, qps_per_pe, cards, used, slab_lkeys, local_regions, n_local_regions, control,
-        timeout_ns, teams, proxy, atomics_by_network, max_teams,
+        timeout_ns, teams, proxy, atomics_by_network, max_teams, queues_in_device_memory,
     }
 }

@@ -134,12 +134,31 @@ pub enum FaultKind {
         /// Where the other begins.
         src: u64,
     },
+    /// A queue in which an earlier post was given up.
+    #[error(
+        "{} to PE {pe} is of no more use since an operation that waited for room in it was given up, when a deadline had passed; it stays so \
+         until the PE is finalized and initialised again, and a larger OXSHMEM_TIMEOUT may avoid it",
+        queue(*qpn)
+    )]
+    QueueBroken {
+        /// The peer.
+        pe: i32,
+        /// QP number; `None` if it is the ring of the CPU proxy.
+        qpn: Option<u32>,
+    },
     /// A record that this runtime cannot read.
     #[error("unknown error code {code}")]
     Unknown {
         /// The code.
         code: u32,
     },
+}
+
+fn queue(qpn: Option<u32>) -> String {
+    qpn.map_or_else(
+        || "the ring of the CPU proxy, which leads".to_owned(),
+        |qpn| format!("the send queue of QP {qpn:#x}"),
+    )
 }
 
 /// Why a wait may have had no end.
@@ -289,6 +308,7 @@ impl DeviceFault {
             7 => FaultKind::BadArgument { value: length.cast_signed(), address, pe },
             8 => FaultKind::BadTeam { handle: length as u32 as i32 },
             9 => mismatch(pe, length, address),
+            11 => FaultKind::QueueBroken { pe, qpn: (record.qpn != 0).then_some(record.qpn) },
             10 => FaultKind::Overlap { dst: address, src: length },
             code => FaultKind::Unknown { code },
         };
@@ -311,7 +331,7 @@ pub(crate) struct Cause {
 impl DeviceFault {
     /// Whether device code ends all waits of the PE when it records this; see `raise` in `detail/error.h`.
     pub(crate) fn ends_waits(&self) -> bool {
-        matches!(self.kind, FaultKind::Timeout { .. } | FaultKind::Completion { .. })
+        matches!(self.kind, FaultKind::Timeout { .. } | FaultKind::Completion { .. } | FaultKind::QueueBroken { .. })
     }
 
     /// Adds what the HCA says about a completion error.

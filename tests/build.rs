@@ -15,6 +15,7 @@ fn main() {
         "errors",
         "gpu",
         "lanes",
+        "posting",
         "queues",
         "rma",
         "signals",

@@ -56,6 +56,12 @@ jobs! {
     crashes_p2p_2: "crashes", P2p, 2;
     crashes_ibgda_2: "crashes", Ibgda, 2;
     crashes_ibrc_2: "crashes", Ibrc, 2;
+    bad_local_ibgda_2: "bad_local", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "1";
+    bad_local_ibrc_2: "bad_local", Ibrc, 2;
+    given_up_ibgda_2: "given_up", Ibgda, 2, "OXSHMEM_TIMEOUT" = "300ms", "OXSHMEM_SOFT_FAULTS" = "seed=1,delay=10s", "OXSHMEM_QPS_PER_PEER" = "1";
+    given_up_ibrc_2: "given_up", Ibrc, 2, "OXSHMEM_TIMEOUT" = "300ms", "OXSHMEM_SOFT_FAULTS" = "seed=1,delay=10s", "OXSHMEM_PROXY_RING" = "64", "OXSHMEM_QP_DEPTH" = "256";
+    failed_fetches_ibgda_3: "failed_fetches", Ibgda, 3, "OXSHMEM_TIMEOUT" = "1h", "OXSHMEM_QPS_PER_PEER" = "1";
+    failed_fetches_ibrc_3: "failed_fetches", Ibrc, 3, "OXSHMEM_TIMEOUT" = "1h", "OXSHMEM_QPS_PER_PEER" = "1";
     crashes_p2p_1_workers: "crashes", P2p, 1, "OXSHMEM_CPU_WORKERS" = "3";
 }
 

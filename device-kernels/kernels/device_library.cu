@@ -15,8 +15,8 @@ extern "C" {
 __device__ void OXSHMEM_LIBRARY(raise)(ErrorCode code, Op op, int pe, int team, uint64_t address, uint64_t length) {
     raise(code, op, {pe, team}, address, length);
 }
-__device__ uint64_t OXSHMEM_LIBRARY(check_deadline)(uint64_t deadline, uint32_t ends_on) {
-    return check_deadline(deadline, ends_on);
+__device__ Verdict OXSHMEM_LIBRARY(check_deadline)(WaitClock &clock, uint32_t progress, uint32_t ends_on) {
+    return check_deadline(clock, progress, ends_on);
 }
 
 __device__ void OXSHMEM_LIBRARY(copy_by_thread)(void *dst, const void *src, uint64_t bytes) {

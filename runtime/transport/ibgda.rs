@@ -101,6 +101,8 @@ pub(crate) struct Ibgda {
     cards: Vec<Card>,
     striping: Striping,
     coherent: bool,
+    /// Whether what reads the queues sees what has reached the GPU's memory, where they are.
+    in_device_memory: bool,
     /// What was tried on the way, apart from what the cards themselves tried.
     attempts: Vec<Attempt>,
     queues: QueueLayout,
@@ -178,7 +180,10 @@ impl Ibgda {
         }
         ringing.start(device)?;
 
-        let connected = Self { queue_pairs, _ringing: ringing, cards, striping, coherent, attempts, queues };
+        // A CPU that rings sees a doorbell earlier than the card sees the queue, unless a fence of system scope lies between.
+        let in_device_memory = device.gpu().is_some() && way != Way::Thread;
+        let connected =
+            Self { queue_pairs, _ringing: ringing, cards, striping, coherent, in_device_memory, attempts, queues };
         connected.exchange(config, bootstrap)?;
         Ok(connected)
     }
@@ -232,6 +237,7 @@ impl Ibgda {
             *key = card.slab_key.lkey().to_be();
         }
         state.atomics_by_network = u32::from(!self.coherent);
+        state.queues_in_device_memory = u32::from(self.in_device_memory);
     }
 
     /// Registers chunk `index` of the heap with each card; its addresses on the wire are offsets in the heap.
@@ -331,9 +337,10 @@ impl Ibgda {
             let mut bits: u64 = slab.read(self.queues.used, word)?;
             while bits != 0 {
                 let qp: abi::Qp = slab.read(self.queues.qps, word * 64 + u64::from(bits.trailing_zeros()))?;
-                // Both modulo 2^42.
-                if (qp.gate >> abi::GATE_RESERVED_SHIFT) << abi::GATE_RESERVED_SHIFT
-                    != qp.completed << abi::GATE_RESERVED_SHIFT
+                // Both modulo 2^42. A QP that is broken never becomes idle.
+                if qp.completed >= abi::BROKEN
+                    || (qp.gate >> abi::GATE_RESERVED_SHIFT) << abi::GATE_RESERVED_SHIFT
+                        != qp.completed << abi::GATE_RESERVED_SHIFT
                 {
                     return Ok(());
                 }

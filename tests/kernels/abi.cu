@@ -28,6 +28,9 @@ OXSHMEM_KERNEL(abi_layout, uint64_t *out, uint64_t *count) {
     FIELD(Control, abort);
     FIELD(Control, claimed);
     FIELD(Control, error);
+    SIZE(Breakage);
+    FIELD(Breakage, claimed);
+    FIELD(Breakage, first);
     SIZE(Qp);
     FIELD(Qp, wq);
     FIELD(Qp, stamps);
@@ -46,6 +49,9 @@ OXSHMEM_KERNEL(abi_layout, uint64_t *out, uint64_t *count) {
     FIELD(Qp, rung);
     FIELD(Qp, doorbells);
     FIELD(Qp, completed);
+    FIELD(Qp, fence_at);
+    FIELD(Qp, ordered_at);
+    FIELD(Qp, breakage);
     SIZE(ProxyWord);
     FIELD(ProxyWord, seen);
     FIELD(ProxyWord, polled);
@@ -64,6 +70,7 @@ OXSHMEM_KERNEL(abi_layout, uint64_t *out, uint64_t *count) {
     FIELD(Proxy, taken);
     FIELD(Proxy, completed);
     FIELD(Proxy, failures);
+    FIELD(Proxy, breakage);
     SIZE(LocalRegion);
     FIELD(LocalRegion, base);
     FIELD(LocalRegion, bytes);
@@ -112,6 +119,7 @@ OXSHMEM_KERNEL(abi_layout, uint64_t *out, uint64_t *count) {
     FIELD(State, proxy);
     FIELD(State, atomics_by_network);
     FIELD(State, max_teams);
+    FIELD(State, queues_in_device_memory);
     *count = at;
 }
 

@@ -14,6 +14,7 @@ mod host;
 mod host_collectives;
 mod lanes;
 mod layout;
+mod posting;
 mod processes;
 mod proxy;
 mod queues;
@@ -37,6 +38,7 @@ const CASES: &[Case] = &[
     ("aborts", processes::aborts),
     ("atomic_contention", atomics::contention),
     ("atomic_values", atomics::values),
+    ("bad_local", posting::bad_local),
     ("barriers", barriers::barriers),
     ("collective_errors", collectives::collective_errors),
     ("collective_timeouts", collectives::collective_timeouts),
@@ -44,6 +46,7 @@ const CASES: &[Case] = &[
     ("completion_error", queues::completion_error),
     ("costs", costs::count),
     ("crashes", errors::crashes),
+    ("crowd", posting::crowd),
     ("cut_cable", cable::cut_cable),
     ("descriptors", proxy::descriptors),
     ("dies_in_alloc", processes::dies_in_alloc),
@@ -56,8 +59,10 @@ const CASES: &[Case] = &[
     ("dies_under_load", processes::dies_under_load),
     ("drops", processes::drops),
     ("exchange", exchange::exchange),
+    ("failed_fetches", posting::failed_fetches),
     ("fence", barriers::fence),
     ("flood", queues::flood),
+    ("given_up", posting::given_up),
     ("hca_report", hca::report),
     ("hca_rounds", hca::rounds),
     ("host_atomics", host::atomics),
@@ -75,6 +80,7 @@ const CASES: &[Case] = &[
     ("lost_barrier", cable::lost_barrier),
     ("lost_packets", cable::lost_packets),
     ("order", queues::order),
+    ("own_posts", posting::own_posts),
     ("pointers", barriers::pointers),
     ("probe", layout::probe),
     ("proxy_threads", proxy::threads),

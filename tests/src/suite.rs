@@ -64,6 +64,9 @@ macro_rules! network_suite {
             teams_mixed_3: "teams", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1";
 
             // Queues of 256 blocks: 16-bit counters wrap again and again.
+            crowd_ibgda_2: "crowd" "12" "1024", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "256";
+            quiet_of_each_lane_ibgda_2: "own_posts" "quiet_of_each_lane", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "1";
+            fence_of_each_lane_ibgda_2: "own_posts" "fence_of_each_lane", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "1";
             flood_ibgda_2_one_qp: "flood" "4" "32" "700" "70000", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "256";
             flood_ibgda_2_large_qp: "flood" "4" "64" "500" "70000", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "16384";
 

@@ -18,7 +18,7 @@
 namespace oxshmem::abi {
 
 constexpr uint32_t kMagic = 0x4d53584f; // "OXSM" in memory
-#define OXSHMEM_ABI_VERSION 5
+#define OXSHMEM_ABI_VERSION 6
 constexpr uint32_t kAbiVersion = OXSHMEM_ABI_VERSION;
 
 // Send-queue geometry, in WQE basic blocks of 64 bytes. The upper limit keeps 16-bit completion counters unambiguous; the
@@ -43,15 +43,17 @@ constexpr uint32_t kLandingBytes = 64;
 constexpr uint32_t kCqeCounterBits = OXSHMEM_CQE_COUNTER_BITS;
 constexpr uint32_t kStampLapBits = OXSHMEM_STAMP_LAP_BITS;
 
-// Qp::gate: bit 0: a fence was called, and no work request carries it yet; bit 1: nobody holds the baton though groups are in
-// the gate; bits 21:2: groups of lanes between reserving and leaving; in the highest kGateReservedBits bits: blocks ever
-// reserved, modulo a power of two.
-constexpr uint64_t kGateFence = 1;
-constexpr uint64_t kGateBatonFree = 2;
-constexpr uint64_t kGateOneGroup = 4;
+// Qp::gate: bit 0: no group holds the baton though groups are in the gate; above it, up to bit 21: groups of lanes between
+// reserving and leaving; in the highest kGateReservedBits bits: blocks ever reserved, modulo a power of two.
+constexpr uint64_t kGateBatonFree = 1;
+constexpr uint64_t kGateOneGroup = 2;
 constexpr uint32_t kGateGroupBits = 20; // more than a GPU has threads
 constexpr uint32_t kGateReservedBits = OXSHMEM_GATE_RESERVED_BITS;
 constexpr uint32_t kGateReservedShift = 64 - kGateReservedBits;
+
+// In Qp::completed, and in Proxy::taken as device code knows it: the queue is broken, and Breakage says why. It is more than
+// any count, so every wait for a count ends.
+constexpr uint64_t kBroken = 1ull << 63;
 
 // Cards that the QPs of a PE may be spread over.
 constexpr uint32_t kMaxCards = 4;
@@ -69,12 +71,14 @@ enum class ErrorCode : uint32_t {
     address_outside_heap = 2, // [address, address + length) is not inside the symmetric heap
     unaligned = 3,            // `address` is not a multiple of the operand's size, `length`
     timeout = 4,              // the deadline passed in a wait of kind `op`
-    completion = 5,           // the HCA answered with an error CQE: `syndrome`, `vendor_syndrome`
+    completion = 5,           // the HCA wrote an error CQE: `syndrome`, `vendor_syndrome`
     no_path = 6,              // neither load/store nor a network reaches `pe`
     bad_argument = 7,         // an argument other than those above; `length` holds it
     bad_team = 8,             // `length` is no handle of a team, or no longer
     mismatch = 9,             // `pe` entered another collective: `length` holds its header, `address` the own one
     overlap = 10,             // dst, `address`, and src, `length`, overlap where they must not
+    queue_broken = 11,        // an earlier post was given up, so the QP (or, with no `qpn`, the proxy's ring) is of no use:
+                              // `length` is the ErrorCode of that
 };
 
 // The operation an ErrorRecord names.
@@ -124,6 +128,13 @@ struct ErrorRecord {
     uint32_t reserved0;
 };
 
+// Why a queue of work requests is of no more use: the first error that it met. Later calls report it again.
+struct Breakage {
+    uint32_t claimed; // 0 none, 1 being written, 2 `first` is valid
+    uint32_t reserved0;
+    ErrorRecord first;
+};
+
 // Values of Control::abort. A launch that is aborted unwinds: its waits return, but for those for the HCA, which answers in any
 // case. Where the job is over, or the HCA has missed a deadline, no queue has to be kept usable, so those waits return too.
 constexpr uint32_t kAbortLaunch = 1;
@@ -145,7 +156,7 @@ struct alignas(128) Qp {
     uint64_t doorbell;   // doorbell register in the UAR, 8 bytes
     uint64_t cqe;        // the collapsed CQE, 64 bytes
     uint64_t landing;    // (1 << landing_log2) slots of kLandingBytes, and one more for results nobody wants
-    uint64_t laps;       // uint32_t per landing slot: how often it was released
+    uint64_t laps;       // uint32_t per landing slot: twice how often it was released, and 1 more while it is taken
     uint32_t qpn;        // 24-bit number
     uint32_t depth_log2; // kMinDepthLog2..=kMaxDepthLog2
     int32_t pe;          // the peer
@@ -154,12 +165,17 @@ struct alignas(128) Qp {
     uint32_t reserved0[13];
     // Written by posters.
     alignas(128) uint64_t gate;
-    uint64_t landing_head; // landing slots ever reserved
+    uint64_t landing_head; // landing slots ever looked for: where the next search begins
     // Written by the group that rings.
     alignas(128) uint64_t rung; // blocks the last doorbell covered
     uint64_t doorbells;         // doorbells rung, for statistics
     // Written by whoever sees a completion.
-    alignas(128) uint64_t completed; // blocks that may be reused
+    alignas(128) uint64_t completed; // blocks that may be reused; kBroken
+    // Written by fence() and by the groups that carry it: requests from index `fence_at` on come after a fence, and a request
+    // with an index below `ordered_at`, the newest that carries a fence, is strongly ordered.
+    alignas(128) uint64_t fence_at;
+    uint64_t ordered_at;
+    Breakage breakage;
 };
 
 // A word of the proxy's as device code knows it.
@@ -178,17 +194,18 @@ struct alignas(128) Proxy {
     uint64_t acknowledgements; // uint64_t per landing slot: (lap + 1) << 1 | failed
     uint64_t landing;          // (1 << landing_log2) slots of kLandingBytes
     uint64_t faults;           // ProxyFault[n_pes]
-    uint64_t laps;             // uint32_t per landing slot, in device memory: how often it was released
+    uint64_t laps;             // uint32_t per landing slot, in device memory, as Qp::laps
     uint32_t depth_log2;
     uint32_t landing_log2;
     uint64_t reserved0[8];
     // Written by posters.
     alignas(128) uint64_t head; // slots ever reserved
-    uint64_t landing_head;      // landing slots ever reserved
+    uint64_t landing_head;      // landing slots ever looked for
     // What device code has seen of the proxy's words, so that not everybody asks host memory.
     alignas(128) ProxyWord taken;
     alignas(128) ProxyWord completed;
     uint64_t failures; // that were recorded
+    alignas(128) Breakage breakage;
 };
 
 // What failed first at a peer, written once by the proxy before it counts the failure.
@@ -356,14 +373,21 @@ struct alignas(128) State {
     // Not 0: all atomics on a PE's memory are those of its first card, also where it is load/store reachable.
     uint32_t atomics_by_network;
     uint32_t max_teams;
+
+    // Not 0: queues, doorbell records and CQEs are in this GPU's memory, and what reads them (a card across PCIe, or a kernel
+    // of this GPU) sees what has reached it. So a doorbell needs a fence of device scope before it.
+    uint32_t queues_in_device_memory;
+    uint32_t reserved0[31];
 };
 
 static_assert(sizeof(ErrorRecord) == 80, "mirrored in runtime/abi.rs");
 static_assert(sizeof(Control) == 128, "mirrored in runtime/abi.rs");
 #ifndef __CUDACC_RTC__ // which has no offsetof
-static_assert(sizeof(Qp) == 512 && offsetof(Qp, gate) == 128 && offsetof(Qp, rung) == 256 && offsetof(Qp, completed) == 384,
+static_assert(sizeof(Qp) == 640 && offsetof(Qp, gate) == 128 && offsetof(Qp, rung) == 256 && offsetof(Qp, completed) == 384 &&
+                  offsetof(Qp, fence_at) == 512,
               "mirrored in runtime/abi.rs");
-static_assert(sizeof(Proxy) == 512 && offsetof(Proxy, taken) == 256 && offsetof(Proxy, completed) == 384,
+static_assert(sizeof(Proxy) == 640 && offsetof(Proxy, taken) == 256 && offsetof(Proxy, completed) == 384 &&
+                  offsetof(Proxy, breakage) == 512,
               "mirrored in runtime/abi.rs");
 static_assert(sizeof(Team) == 512 && offsetof(Team, stride) == 16 && offsetof(Team, members) == 32 &&
                   offsetof(Team, choices) == 128,
@@ -373,6 +397,6 @@ static_assert(sizeof(ProxyFault) == 64, "mirrored in proxy/src/block.rs");
 static_assert(sizeof(LocalRegion) == 32, "mirrored in runtime/abi.rs");
 static_assert(sizeof(Choice) == 16, "mirrored in runtime/abi.rs");
 static_assert(kPacketsAt % 128 == 0 && kArrivalsAt % 128 == 0, "lines of their own");
-static_assert(sizeof(State) == 256, "mirrored in runtime/abi.rs");
+static_assert(sizeof(State) == 384, "mirrored in runtime/abi.rs");
 
 } // namespace oxshmem::abi

@@ -11,8 +11,8 @@ namespace oxshmem {
 namespace detail {
 
 // Orders what the caller has stored, and seen of others' stores, before its later stores to any PE and its later work requests.
-// Where only the own heap is stored to directly, others learn of it through work requests alone, and a system fence precedes
-// each doorbell.
+// Where a PE stores directly to its heap alone, others see that through work requests, which read this GPU's memory; what
+// device code reads and writes over IBRC in host memory has fences of its own.
 OXSHMEM_DEVICE void release_stores() {
     if (port::state().p2p_count == 1) {
         port::fence<port::order::acq_rel, port::reach::device>();
@@ -44,10 +44,10 @@ template <class Scope> OXSHMEM_DEVICE void quiet(Scope) {
 
 // Orders puts, atomics and signals to each PE: those before the call are delivered before those after it. For the operations of
 // one block: its network operations to one peer share a queue pair, whose next request is marked as strongly ordered, so this
-// is a memory fence and waits for nothing (but where cards' atomics are atomic with nobody else's: there it is quiet).
+// is a memory fence and waits for nothing (but where cards' atomics are atomic among themselves alone it is quiet).
 // Between blocks use quiet.
 OXSHMEM_DEVICE void fence() {
-    port::fence<port::order::acq_rel, port::reach::system>();
+    detail::release_stores();
     if (port::state().network != static_cast<uint32_t>(abi::Network::none)) {
         // A store could overtake an atomic that the card does on the same PE's memory, and so could another card.
         if (detail::atomics_by_network()) {

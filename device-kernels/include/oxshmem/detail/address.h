@@ -136,7 +136,7 @@ OXSHMEM_DEVICE Located locate_remote(const void *address, int pe, uint32_t card)
     const uint64_t offset = offset_of(address);
     const uint32_t row = card * static_cast<uint32_t>(s.n_pes) + static_cast<uint32_t>(pe);
     const uint64_t index = static_cast<uint64_t>(row) * s.max_chunks + chunk_of(offset);
-    return {as<uint32_t>(s.rkeys)[index], offset, left_in_chunk(offset)};
+    return {port::read(as<uint32_t>(s.rkeys) + index), offset, left_in_chunk(offset)};
 }
 
 OXSHMEM_DEVICE Located locate_local(const void *address, uint32_t card) {
@@ -144,14 +144,14 @@ OXSHMEM_DEVICE Located locate_local(const void *address, uint32_t card) {
     const uint64_t offset = offset_of(address);
     if (offset < s.heap_bytes) {
         const uint64_t index = static_cast<uint64_t>(card) * s.max_chunks + chunk_of(offset);
-        return {as<uint32_t>(s.lkeys)[index], offset, left_in_chunk(offset)};
+        return {port::read(as<uint32_t>(s.lkeys) + index), offset, left_in_chunk(offset)};
     }
-    const uint64_t regions = *as<uint64_t>(s.n_local_regions);
+    const uint64_t regions = port::read(as<uint64_t>(s.n_local_regions));
     for (uint64_t i = 0; i < regions; ++i) {
-        const abi::LocalRegion &r = as<abi::LocalRegion>(s.local_regions)[i];
-        const uint64_t into = reinterpret_cast<uint64_t>(address) - r.base;
-        if (into < r.bytes) {
-            return {r.lkeys[card], reinterpret_cast<uint64_t>(address), r.bytes - into};
+        const abi::LocalRegion &region = as<abi::LocalRegion>(s.local_regions)[i];
+        const uint64_t into = reinterpret_cast<uint64_t>(address) - port::read(&region.base), bytes = port::read(&region.bytes);
+        if (into < bytes) {
+            return {port::read(region.lkeys + card), reinterpret_cast<uint64_t>(address), bytes - into};
         }
     }
     return {0, 0, 0};

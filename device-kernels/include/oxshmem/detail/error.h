@@ -24,13 +24,6 @@ OXSHMEM_DEVICE abi::Control &control() {
     return *as<abi::Control>(port::state().control);
 }
 
-// What an error CQE says.
-struct CompletionError {
-    uint32_t qpn;
-    uint64_t wqe_index;
-    uint32_t syndrome, vendor_syndrome;
-};
-
 // Who an error is about: a PE (-1: none), and the team whose collective it is.
 struct Blame {
     int pe;
@@ -39,39 +32,52 @@ struct Blame {
 };
 
 #ifndef OXSHMEM_DEVICE_LIBRARY
-// Completion errors and deadlines end every wait of the launch, because what it waits for may never come; a call with bad
-// arguments is dropped and ends none.
-OXSHMEM_DEVICE void record(ErrorCode code, Op op, Blame blame, uint64_t address, uint64_t length, const CompletionError &cqe) {
+// Fills in what the calling thread reports of an error. It goes to local memory, where it takes no registers.
+OXSHMEM_NOINLINE void describe(abi::ErrorRecord &error, ErrorCode code, Op op, Blame blame, uint64_t address, uint64_t length) {
+    error.code = static_cast<uint32_t>(code);
+    error.op = static_cast<uint32_t>(op);
+    error.pe = blame.pe;
+    error.team = blame.team;
+    error.address = address;
+    error.length = length;
+    error.qpn = 0;
+    error.wqe_index = 0;
+    error.syndrome = 0, error.vendor_syndrome = 0;
+    const uint3 b = port::block_index();
+    error.block[0] = b.x, error.block[1] = b.y, error.block[2] = b.z;
+    const uint3 t = port::thread_index();
+    error.thread[0] = t.x, error.thread[1] = t.y, error.thread[2] = t.z;
+    error.reserved0 = 0;
+}
+
+OXSHMEM_DEVICE void copy_record(abi::ErrorRecord &to, const abi::ErrorRecord &from) {
+    constexpr uint32_t kWords = sizeof(abi::ErrorRecord) / sizeof(uint64_t);
+    OXSHMEM_NO_UNROLL
+    for (uint32_t i = 0; i < kWords; ++i) {
+        uint64_t word;
+        port::copy_bytes(&word, reinterpret_cast<const char *>(&from) + i * sizeof(word), sizeof(word));
+        port::copy_bytes(reinterpret_cast<char *>(&to) + i * sizeof(word), &word, sizeof(word));
+    }
+}
+
+// Records an error for the host, if it is the first of the launch. Errors of the network and deadlines end every wait of the
+// launch, because what it waits for may never come; a call with bad arguments is dropped and ends none.
+OXSHMEM_NOINLINE void record(const abi::ErrorRecord &error) {
     abi::Control &ctl = control();
     if (port::compare_exchange<order::acq_rel, reach::device>(&ctl.claimed, 0u, 1u) == 0) {
-        abi::ErrorRecord &e = ctl.error;
-        e.code = static_cast<uint32_t>(code);
-        e.op = static_cast<uint32_t>(op);
-        e.pe = blame.pe;
-        e.team = blame.team;
-        e.qpn = cqe.qpn;
-        e.wqe_index = cqe.wqe_index;
-        e.address = address;
-        e.length = length;
-        e.syndrome = cqe.syndrome;
-        e.vendor_syndrome = cqe.vendor_syndrome;
-        const uint3 b = port::block_index();
-        const uint3 t = port::thread_index();
-        e.block[0] = b.x, e.block[1] = b.y, e.block[2] = b.z;
-        e.thread[0] = t.x, e.thread[1] = t.y, e.thread[2] = t.z;
+        copy_record(ctl.error, error);
         port::store<order::release, reach::system>(&ctl.claimed, 2u);
     }
-    if (code == ErrorCode::timeout || code == ErrorCode::completion) {
+    const ErrorCode code = static_cast<ErrorCode>(error.code);
+    if (code == ErrorCode::timeout || code == ErrorCode::completion || code == ErrorCode::queue_broken) {
         port::fetch_max<order::acq_rel, reach::system>(&ctl.abort, abi::kAbortLaunch);
     }
 }
 
 OXSHMEM_NOINLINE void raise(ErrorCode code, Op op, Blame blame, uint64_t address, uint64_t length) {
-    record(code, op, blame, address, length, {});
-}
-
-OXSHMEM_NOINLINE void raise_completion(Op op, int pe, uint64_t address, uint64_t length, CompletionError cqe) {
-    record(ErrorCode::completion, op, pe, address, length, cqe);
+    abi::ErrorRecord error;
+    describe(error, code, op, blame, address, length);
+    record(error);
 }
 #else
 OXSHMEM_DEVICE void raise(ErrorCode code, Op op, Blame blame, uint64_t address, uint64_t length) {
@@ -79,26 +85,36 @@ OXSHMEM_DEVICE void raise(ErrorCode code, Op op, Blame blame, uint64_t address, 
 }
 #endif
 
-// Whether a wait ends when the launch is being aborted. Waits for the HCA do not: it answers in any case, and a poster that
-// leaves between reserving and writing would block its queue for later launches. When the job is over, or the HCA has missed a
+// Whether a wait ends when the launch is being aborted. Waits for the HCA do not: it completes every request, if with an error,
+// and a poster that leaves between reserving and writing breaks its queue. When the job is over, or the HCA has missed a
 // deadline, every wait ends.
 enum class OnAbort { unwind, keep_waiting };
 
-// What a wait does now and then. Answers the deadline (which it sets if there is none yet), or why the wait is over. `ends_on`:
-// the abort word that ends it.
-constexpr uint64_t kAborted = 1, kTooLate = 2;
+// How far a wait is. It lies in local memory, so that the loop that waits keeps its registers.
+struct WaitClock {
+    uint64_t deadline; // 0: not set yet
+    uint32_t progress; // what it was when the deadline was set
+};
+
+enum class Verdict : uint32_t { go_on, aborted, too_late };
 
 #ifndef OXSHMEM_DEVICE_LIBRARY
-OXSHMEM_NOINLINE uint64_t check_deadline(uint64_t deadline, uint32_t ends_on) {
+// Tells a wait whether to go on. Sets its deadline the first time, and whenever `progress` has changed. `ends_on`: the abort
+// word that ends it.
+OXSHMEM_NOINLINE Verdict check_deadline(WaitClock &clock, uint32_t progress, uint32_t ends_on) {
     if (port::load<order::relaxed, reach::system>(&control().abort) >= ends_on) {
-        return kAborted;
+        return Verdict::aborted;
     }
     const uint64_t now = port::clock_ns();
-    return deadline == 0 ? now + port::state().timeout_ns : now > deadline ? kTooLate : deadline;
+    if (clock.deadline == 0 || clock.progress != progress) {
+        clock.deadline = now + port::state().timeout_ns;
+        clock.progress = progress;
+    }
+    return now > clock.deadline ? Verdict::too_late : Verdict::go_on;
 }
 #else
-OXSHMEM_DEVICE uint64_t check_deadline(uint64_t deadline, uint32_t ends_on) {
-    return OXSHMEM_LIBRARY(check_deadline)(deadline, ends_on);
+OXSHMEM_DEVICE Verdict check_deadline(WaitClock &clock, uint32_t progress, uint32_t ends_on) {
+    return OXSHMEM_LIBRARY(check_deadline)(clock, progress, ends_on);
 }
 #endif
 
@@ -113,15 +129,22 @@ template <class Find> OXSHMEM_DEVICE Blame blamed(Find find) {
     return find();
 }
 
-// Calls `done` until it answers true. False: the deadline passed (recorded with `op`, whom `pe` blames, and `address`), or the
-// launch is being aborted. Polls several times, with nothing between that would delay the caller, before it looks at the clock
-// and the abort word.
-template <OnAbort A = OnAbort::unwind, class Peer, class Done>
-OXSHMEM_DEVICE bool wait(Op op, Peer pe, const void *address, Done done) {
+// What a wait takes to be progress if its caller names nothing: none, so its deadline counts from its beginning.
+struct NoProgress {
+    OXSHMEM_DEVICE uint32_t operator()() const { return 0; }
+};
+
+// Calls `done` until it returns true. False: the deadline passed (recorded with `op`, whom `pe` blames, and `address`), or the
+// launch is being aborted. The deadline counts anew whenever `progress()`, which is looked at as often as the clock, returns
+// another value. Polls several times, with nothing between that would delay the caller, before it looks at the clock and the
+// abort word.
+template <OnAbort A = OnAbort::unwind, class Peer, class Done, class Progress = NoProgress>
+OXSHMEM_DEVICE bool wait(Op op, Peer pe, const void *address, Done done, Progress progress = {}) {
     constexpr uint32_t kPolls = 32;
     constexpr uint32_t kEndsOn = A == OnAbort::unwind ? abi::kAbortLaunch : abi::kAbortJob;
-    uint64_t deadline = 0;
-    while (deadline != kAborted) {
+    WaitClock clock{0, 0};
+    Verdict verdict;
+    do {
         OXSHMEM_NO_UNROLL
         for (uint32_t poll = 0; poll < kPolls; ++poll) {
             if (done()) {
@@ -129,15 +152,14 @@ OXSHMEM_DEVICE bool wait(Op op, Peer pe, const void *address, Done done) {
             }
             port::pause();
         }
-        deadline = check_deadline(deadline, kEndsOn);
-        if (deadline == kTooLate) {
-            raise(ErrorCode::timeout, op, blamed(pe), reinterpret_cast<uint64_t>(address), 0);
-            if (A == OnAbort::keep_waiting) {
-                // The HCA does not answer: whoever waits for it later in this launch would only wait as long again.
-                port::fetch_max<order::acq_rel, reach::system>(&control().abort, abi::kAbortJob);
-            }
-            return false;
+        verdict = check_deadline(clock, progress(), kEndsOn);
+    } while (verdict == Verdict::go_on);
+    if (verdict == Verdict::too_late) {
+        if (A == OnAbort::keep_waiting) {
+            // The HCA makes no progress: a thread that waits for it later in this launch would only wait as long again.
+            port::fetch_max<order::acq_rel, reach::system>(&control().abort, abi::kAbortJob);
         }
+        raise(ErrorCode::timeout, op, blamed(pe), reinterpret_cast<uint64_t>(address), 0);
     }
     return false;
 }

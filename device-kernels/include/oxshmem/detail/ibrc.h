@@ -7,6 +7,7 @@
 // poster waits for the proxy alone, which takes slots in order; so the oldest poster that has not written its slot never waits.
 #pragma once
 
+#include "landing.h"
 #include "wqe.h"
 
 namespace oxshmem::detail {
@@ -52,7 +53,7 @@ OXSHMEM_DEVICE bool wait_word(uint64_t address, abi::ProxyWord &word, uint64_t m
     if (known()) {
         return true;
     }
-    return wait<OnAbort::keep_waiting>(op, pe, as<void>(address), [&] {
+    const auto look = [&] {
         if (port::load<order::relaxed, reach::device>(&word.polled) == 0 &&
             port::exchange<order::relaxed, reach::device>(&word.polled, uint64_t{1}) == 0) {
             const uint64_t now = port::load<order::acquire, reach::system>(as<uint64_t>(address));
@@ -61,10 +62,31 @@ OXSHMEM_DEVICE bool wait_word(uint64_t address, abi::ProxyWord &word, uint64_t m
             return (now & mask) >= least;
         }
         return known();
-    });
+    };
+    return wait<OnAbort::keep_waiting>(op, pe, as<void>(address), look,
+                                       [&] { return low(port::load<order::relaxed, reach::device>(&word.seen)); });
 }
 
-// Reserves `count` slots for the group; the first, or ~0 if they do not become free (the reason is recorded).
+// Whether the ring is broken; then that is reported.
+OXSHMEM_DEVICE bool ring_is_broken(Op op) {
+    abi::Proxy &p = proxy();
+    if (port::load<order::acquire, reach::device>(&p.taken.seen) < abi::kBroken) {
+        return false;
+    }
+    report_breakage(p.breakage, op);
+    return true;
+}
+
+// Breaks the ring: the caller gives up slots that it has reserved, and the proxy takes none after those.
+OXSHMEM_NOINLINE void break_ring(int pe) {
+    abi::Proxy &p = proxy();
+    abi::ErrorRecord error;
+    describe(error, ErrorCode::timeout, Op::queue_space, pe, p.taken_word, 0);
+    break_queue(&p.taken.seen, p.breakage, error);
+}
+
+// Reserves `count` slots for the group; returns the first, or ~0 if they do not become free, which breaks the ring, or if it is
+// broken (the reason is recorded).
 OXSHMEM_DEVICE uint64_t reserve_slots(const Posters &group, uint32_t count, int pe) {
     abi::Proxy &p = proxy();
     uint64_t first = 0;
@@ -72,8 +94,14 @@ OXSHMEM_DEVICE uint64_t reserve_slots(const Posters &group, uint32_t count, int 
         first = port::fetch_add<order::relaxed, reach::device>(&p.head, static_cast<uint64_t>(count));
         const uint64_t end = first + count;
         const uint64_t depth = 1ull << p.depth_log2;
-        if (end > depth && !wait_word(p.taken_word, p.taken, ~0ull, end - depth, pe, Op::queue_space)) {
-            first = ~0ull;
+        // A ring breaks only once it was full, so that every later post comes by here.
+        if (end > depth) {
+            if (!wait_word(p.taken_word, p.taken, ~0ull, end - depth, pe, Op::queue_space)) {
+                break_ring(pe);
+                first = ~0ull;
+            } else if (ring_is_broken(Op::queue_space)) {
+                first = ~0ull;
+            }
         }
     }
     return group.size > 1 ? port::shfl(group.mask, first, group.leader) : first;
@@ -100,11 +128,11 @@ struct Descriptor {
         const char *from = static_cast<const char *>(src);
         if ((reinterpret_cast<uint64_t>(from) | bytes) % 8 == 0) {
             for (uint32_t i = 0; i < bytes / 8; ++i) {
-                words[2 + i] = reinterpret_cast<const uint64_t *>(from)[i];
+                words[2 + i] = port::read(reinterpret_cast<const uint64_t *>(from) + i);
             }
         } else {
             for (uint32_t i = 0; i < bytes; ++i) {
-                words[2 + i / 8] |= static_cast<uint64_t>(static_cast<unsigned char>(from[i])) << i % 8 * 8;
+                words[2 + i / 8] |= static_cast<uint64_t>(static_cast<unsigned char>(port::read(from + i))) << i % 8 * 8;
             }
         }
     }
@@ -139,7 +167,7 @@ OXSHMEM_OUTLINE uint64_t ibrc_post(const Descriptor &descriptor, int pe) {
     return first + group.rank + 1;
 }
 
-// Records a failure that the proxy has published and nobody has recorded yet.
+// Records a failure that the proxy has published, unless it was recorded before.
 OXSHMEM_NOINLINE void ibrc_failure(Op op) {
     abi::Proxy &p = proxy();
     const uint64_t now = port::load<order::acquire, reach::system>(as<uint64_t>(p.completed_word + 8));
@@ -149,13 +177,18 @@ OXSHMEM_NOINLINE void ibrc_failure(Op op) {
     const uint32_t pe = static_cast<uint32_t>(now & 0xffff);
     const uint64_t fault = p.faults + pe * sizeof(abi::ProxyFault);
     const auto word = [&](uint32_t i) { return port::load<order::relaxed, reach::system>(as<uint64_t>(fault + i * 8)); };
-    raise_completion(op, static_cast<int>(pe), word(2), high(word(0)), {low(word(0)), word(1), low(word(3)), high(word(3))});
+    abi::ErrorRecord error;
+    describe(error, ErrorCode::completion, op, static_cast<int>(pe), word(2), high(word(0)));
+    error.qpn = low(word(0));
+    error.wqe_index = word(1);
+    error.syndrome = low(word(3)), error.vendor_syndrome = high(word(3));
+    record(error);
 }
 
 // Waits until the first `end` descriptors are done. Failures among them are recorded.
 OXSHMEM_OUTLINE bool ibrc_wait(uint64_t end, int pe, Op op) {
     abi::Proxy &p = proxy();
-    if (!wait_word(p.completed_word, p.completed, ~abi::kProxyFailed, end, pe, op)) {
+    if (ring_is_broken(op) || !wait_word(p.completed_word, p.completed, ~abi::kProxyFailed, end, pe, op)) {
         return false;
     }
     if ((port::load<order::relaxed, reach::device>(&p.completed.seen) & abi::kProxyFailed) != 0) {
@@ -164,55 +197,58 @@ OXSHMEM_OUTLINE bool ibrc_wait(uint64_t end, int pe, Op op) {
     return true;
 }
 
-// A landing slot: host memory for one result of up to kLandingBytes.
-struct ProxyLanding {
-    uint64_t slot;
-    uint32_t lap;
+// A landing slot of the ring, in host memory.
+OXSHMEM_DEVICE bool take_proxy_landing(LandingSlot &landing, int pe) {
+    abi::Proxy &p = proxy();
+    return take_landing_slot(landing, &p.landing_head, p.laps, p.landing_log2, pe,
+                             [&] { return low(port::load<order::relaxed, reach::device>(&p.completed.seen)); });
+}
 
-    OXSHMEM_DEVICE uint64_t address() const { return proxy().landing + slot * abi::kLandingBytes; }
-    OXSHMEM_DEVICE uint64_t name() const { return static_cast<uint64_t>(lap) << 32 | slot; }
-    OXSHMEM_DEVICE void release() const {
-        port::store<order::release, reach::device>(as<uint32_t>(proxy().laps) + slot, lap + 1);
+OXSHMEM_DEVICE uint64_t landing_address(const LandingSlot &landing) {
+    return proxy().landing + landing.slot * uint64_t{abi::kLandingBytes};
+}
+
+// What a descriptor calls a landing slot.
+OXSHMEM_DEVICE uint64_t landing_name(const LandingSlot &landing) {
+    return static_cast<uint64_t>(landing.lap) << 32 | landing.slot;
+}
+
+// Waits for the result that a descriptor (posted with index `end`, or 0 if it was not posted) leaves in a landing slot. False:
+// there is none. The slot is free again then, unless the proxy may still write to it.
+OXSHMEM_OUTLINE bool await_proxy_landing(LandingSlot landing, uint64_t end, int pe, Op op) {
+    if (end == 0) {
+        landing.release();
+        return false;
     }
-
-    OXSHMEM_DEVICE bool take(int pe) {
-        abi::Proxy &p = proxy();
-        const uint64_t ticket = port::fetch_add<order::relaxed, reach::device>(&p.landing_head, uint64_t{1});
-        slot = ticket & ((1ull << p.landing_log2) - 1);
-        lap = low(ticket >> p.landing_log2);
-        uint32_t *word = as<uint32_t>(p.laps) + slot;
-        return wait<OnAbort::keep_waiting>(Op::landing, pe, word,
-                                           [&] { return port::load<order::acquire, reach::device>(word) == lap; });
-    }
-
-    // Waits for the result. False: there is none, and the slot is free again or lost.
-    OXSHMEM_DEVICE bool await(int pe, Op op) const {
-        uint64_t *word = as<uint64_t>(proxy().acknowledgements) + slot;
-        uint64_t seen = 0;
-        const bool told = wait<OnAbort::keep_waiting>(op, pe, word, [&] {
+    abi::Proxy &p = proxy();
+    uint64_t *word = as<uint64_t>(p.acknowledgements) + landing.slot;
+    uint64_t seen = 0;
+    const bool told = wait<OnAbort::keep_waiting>(
+        op, pe, word,
+        [&] {
             seen = port::load<order::acquire, reach::system>(word);
-            return seen >> 1 == static_cast<uint64_t>(lap) + 1;
-        });
-        if (told && (seen & 1) != 0) {
-            ibrc_failure(op);
-            release();
-        }
-        return told && (seen & 1) == 0;
+            return seen >> 1 == static_cast<uint64_t>(landing.lap) + 1;
+        },
+        [&] { return port::load<order::relaxed, reach::system>(as<uint32_t>(p.completed_word)); });
+    if (told && (seen & 1) != 0) {
+        ibrc_failure(op);
+        landing.release();
     }
-};
+    return told && (seen & 1) == 0;
+}
 
 // Posts a descriptor whose result lands, and waits for the first eight bytes of it.
 OXSHMEM_OUTLINE uint64_t ibrc_fetch(Descriptor descriptor, int pe, Op op) {
-    ProxyLanding landing;
-    if (!landing.take(pe)) {
+    LandingSlot landing;
+    if (!take_proxy_landing(landing, pe)) {
         return 0;
     }
     descriptor.words[0] |= kWorkFetch;
-    descriptor.words[6] = landing.name();
-    if (ibrc_post(descriptor, pe) == 0 || !landing.await(pe, op)) {
+    descriptor.words[6] = landing_name(landing);
+    if (!await_proxy_landing(landing, ibrc_post(descriptor, pe), pe, op)) {
         return 0;
     }
-    const uint64_t bits = port::load<order::relaxed, reach::system>(as<uint64_t>(landing.address()));
+    const uint64_t bits = port::load<order::relaxed, reach::system>(as<uint64_t>(landing_address(landing)));
     landing.release();
     return bits;
 }
@@ -313,17 +349,19 @@ OXSHMEM_OUTLINE uint64_t ibrc_get(void *dst, const void *src, uint64_t bytes, in
             }
         } else {
             part = least(part, abi::kLandingBytes);
-            ProxyLanding landing;
-            if (!landing.take(pe)) {
+            // A bad address must not cost a landing slot.
+            port::probe(to, part);
+            LandingSlot landing;
+            if (!take_proxy_landing(landing, pe)) {
                 return 0;
             }
             Descriptor descriptor(Work::read, kWorkFetch, remote, pe, queue);
             descriptor.transfer({0, 0, 0}, part);
-            descriptor.words[6] = landing.name();
-            if (ibrc_post(descriptor, pe) == 0 || !landing.await(pe, op)) {
+            descriptor.words[6] = landing_name(landing);
+            if (!await_proxy_landing(landing, ibrc_post(descriptor, pe), pe, op)) {
                 return 0;
             }
-            memcpy(to, as<void>(landing.address()), part);
+            port::copy_bytes(to, as<void>(landing_address(landing)), part);
             landing.release();
         }
         to += part;
@@ -373,7 +411,7 @@ OXSHMEM_OUTLINE void ibrc_signal(uint64_t *signal, uint64_t value, SignalOp op, 
     if (op == SignalOp::set) {
         descriptor.words[1] |= uint64_t{sizeof(uint64_t)} << 48;
     }
-    // Whoever sees the signal may read this PE's memory.
+    // A PE that sees the signal may read this PE's memory.
     port::fence<order::acq_rel, reach::system>();
     ibrc_post(descriptor, pe);
 }
@@ -390,6 +428,7 @@ OXSHMEM_OUTLINE void ibrc_fence() {
 
 // Waits for everything that was posted before the call.
 OXSHMEM_OUTLINE void ibrc_quiet() {
+    // The number of slots that are reserved is not read before the caller has learnt of others' posts.
     port::fence<order::acq_rel, reach::system>();
     ibrc_wait(port::load<order::relaxed, reach::device>(&proxy().head), -1, Op::quiet);
 }

@@ -11,12 +11,14 @@ namespace oxshmem::detail {
 using abi::ErrorCode;
 using abi::Op;
 enum class SignalOp : int;
+enum class Verdict : uint32_t;
 struct AtomicRequest;
+struct WaitClock;
 
 extern "C" {
 // Errors and deadlines: error.h.
 __device__ void OXSHMEM_LIBRARY(raise)(ErrorCode code, Op op, int pe, int team, uint64_t address, uint64_t length);
-__device__ uint64_t OXSHMEM_LIBRARY(check_deadline)(uint64_t deadline, uint32_t ends_on);
+__device__ Verdict OXSHMEM_LIBRARY(check_deadline)(WaitClock &clock, uint32_t progress, uint32_t ends_on);
 
 // Copies by load and store, by all lanes of a scope: copy.h.
 __device__ void OXSHMEM_LIBRARY(copy_by_thread)(void *dst, const void *src, uint64_t bytes);

@@ -101,8 +101,24 @@ OXSHMEM_DEVICE Piece next_piece(const void *dst, const void *src, uint64_t bytes
     return {static_cast<uint32_t>(least(bytes, inlined ? kInlineMost : least(there, abi::kMaxMessageBytes))), inlined};
 }
 
+// Reads what will travel in the queue. On the `cpu` device a bad address then ends the kernel here, before blocks are reserved,
+// and not between reserving and submitting, which would break the QP.
+OXSHMEM_DEVICE void probe_inlined(const void *src, const Piece &piece) {
+    if (piece.inlined) {
+        port::probe(src, piece.bytes);
+    }
+}
+
 OXSHMEM_DEVICE uint32_t blocks_of(const Piece &piece) {
     return piece.inlined ? inline_blocks(piece.bytes) : 1;
+}
+
+// Orders what the caller has stored to the local side of a transfer before the HCA reads it, or writes to it, where that is not
+// memory of the heap: it may be the host's, which the fence before the doorbell need not reach.
+OXSHMEM_DEVICE void source_fence(const void *local) {
+    if (port::state().queues_in_device_memory != 0 && !in_heap(local, 1)) {
+        port::fence<order::acq_rel, reach::system>();
+    }
 }
 
 OXSHMEM_DEVICE void write_piece(const Slot &slot, const Located &remote, const void *src, const Piece &piece, uint32_t card,
@@ -111,6 +127,7 @@ OXSHMEM_DEVICE void write_piece(const Slot &slot, const Located &remote, const v
         slot.inline_header(remote, piece.bytes, signaled);
         slot.inline_bytes(src, piece.bytes);
     } else {
+        source_fence(src);
         slot.transfer(Opcode::rdma_write, remote, locate_local(src, card), piece.bytes, signaled);
     }
 }
@@ -144,6 +161,7 @@ OXSHMEM_OUTLINE Posted put_piece(void *dst, const void *src, uint64_t bytes, int
     const uint32_t queue = block_queue(), card = card_of(queue);
     const Piece piece = next_piece(dst, src, bytes);
     const Located remote = locate_remote(dst, pe, card);
+    probe_inlined(src, piece);
     const uint64_t end = post(qp_of(pe, queue), blocks_of(piece),
                               [&](const Slot &slot, bool signaled) { write_piece(slot, remote, src, piece, card, signaled); });
     return {end, piece.bytes};
@@ -184,6 +202,7 @@ OXSHMEM_OUTLINE Posted get_piece(void *dst, const void *src, uint64_t bytes, int
     const Located local = locate_local(dst, card);
     const Located remote = locate_remote(src, pe, card);
     const uint64_t part = least(least(bytes, remote.bytes), least(local.bytes, abi::kMaxMessageBytes));
+    source_fence(dst);
     const uint64_t end = post(qp_of(pe, queue), 1, [&](const Slot &slot, bool signaled) {
         slot.transfer(Opcode::rdma_read, remote, local, static_cast<uint32_t>(part), signaled);
     });
@@ -194,20 +213,22 @@ OXSHMEM_OUTLINE Posted get_piece(void *dst, const void *src, uint64_t bytes, int
 OXSHMEM_OUTLINE Posted get_landed(void *dst, const void *src, uint64_t bytes, int pe, Op op) {
     const uint32_t queue = block_queue(), card = card_of(queue);
     Qp &qp = qp_of(pe, queue);
-    Landing landing;
+    const Located remote = locate_remote(src, pe, card);
+    const uint64_t part = least(least(bytes, remote.bytes), abi::kLandingBytes);
+    // A bad address must not cost a landing slot either.
+    port::probe(dst, part);
+    LandingSlot landing;
     if (!take_landing(qp, landing)) {
         return {0, 0};
     }
-    const Located remote = locate_remote(src, pe, card);
-    const uint64_t part = least(least(bytes, remote.bytes), abi::kLandingBytes);
     const uint64_t end = post(qp, 1, [&](const Slot &slot, bool signaled) {
-        slot.transfer(Opcode::rdma_read, remote, landing.located(qp, card), static_cast<uint32_t>(part), signaled);
+        slot.transfer(Opcode::rdma_read, remote, locate_landing(qp, landing, card), static_cast<uint32_t>(part), signaled);
     });
-    if (end == 0 || !wait_completed(qp, end, op)) {
+    if (!await_landing(qp, landing, end, op)) {
         return {0, 0};
     }
-    memcpy(dst, as<void>(landing.address(qp)), part);
-    landing.release(qp);
+    port::copy_bytes(dst, as<void>(landing_address(qp, landing)), part);
+    landing.release();
     return {end, part};
 }
 
@@ -221,7 +242,7 @@ OXSHMEM_DEVICE uint64_t network_get(void *dst, const void *src, uint64_t bytes, 
     });
 }
 
-// Fetches one value; zero if it could not be had (the reason is recorded).
+// Fetches one value; zero if that fails (the reason is recorded).
 template <class T> OXSHMEM_DEVICE T network_g(const T *src, int pe) {
     if (by_proxy()) {
         return from_bits<T>(ibrc_g(src, sizeof(T), pe));
@@ -229,17 +250,17 @@ template <class T> OXSHMEM_DEVICE T network_g(const T *src, int pe) {
     const uint32_t queue = block_queue(), card = card_of(queue);
     Qp &qp = qp_of(pe, queue);
     T value{};
-    Landing landing;
+    LandingSlot landing;
     if (!take_landing(qp, landing)) {
         return value;
     }
     const Located remote = locate_remote(src, pe, card);
     const uint64_t end = post(qp, 1, [&](const Slot &slot, bool signaled) {
-        slot.transfer(Opcode::rdma_read, remote, landing.located(qp, card), sizeof(T), signaled);
+        slot.transfer(Opcode::rdma_read, remote, locate_landing(qp, landing, card), sizeof(T), signaled);
     });
-    if (end != 0 && wait_completed(qp, end, Op::g)) {
-        value = port::load<order::relaxed, reach::system>(as<T>(landing.address(qp)));
-        landing.release(qp);
+    if (await_landing(qp, landing, end, Op::g)) {
+        value = port::load<order::relaxed, reach::system>(as<T>(landing_address(qp, landing)));
+        landing.release();
     }
     return value;
 }
@@ -265,22 +286,22 @@ template <class T> OXSHMEM_OUTLINE T network_fetch_atomic(T *target, AtomicReque
     const uint32_t queue = atomic_queue(), card = card_of(queue);
     Qp &qp = qp_of(pe, queue);
     T value{};
-    Landing landing;
+    LandingSlot landing;
     if (!take_landing(qp, landing)) {
         return value;
     }
     const Located remote = locate_remote(target, pe, card);
     const uint64_t end = post(qp, request.blocks(), [&](const Slot &slot, bool signaled) {
-        slot.atomic(request, remote, landing.located(qp, card), signaled);
+        slot.atomic(request, remote, locate_landing(qp, landing, card), signaled);
     });
-    if (end != 0 && wait_completed(qp, end, Op::atomic)) {
+    if (await_landing(qp, landing, end, Op::atomic)) {
         if constexpr (sizeof(T) == 4) {
-            const uint32_t bits = be(port::load<order::relaxed, reach::system>(as<uint32_t>(landing.address(qp))));
+            const uint32_t bits = be(port::load<order::relaxed, reach::system>(as<uint32_t>(landing_address(qp, landing))));
             memcpy(&value, &bits, 4);
         } else {
-            value = port::load<order::relaxed, reach::system>(as<T>(landing.address(qp)));
+            value = port::load<order::relaxed, reach::system>(as<T>(landing_address(qp, landing)));
         }
-        landing.release(qp);
+        landing.release();
     }
     return value;
 }
@@ -310,10 +331,9 @@ OXSHMEM_OUTLINE void network_signal(uint64_t *signal, uint64_t value, SignalOp o
 
 // Waits for everything that was posted on a QP before the call.
 OXSHMEM_DEVICE void complete_posted(Qp &qp, Op op) {
-    // Acquire: what is completed must not be newer than what is posted.
-    const uint64_t completed = port::load<order::acquire, reach::device>(&qp.completed);
-    const uint64_t posted = reserved_in(port::load<order::relaxed, reach::device>(&qp.gate), completed);
-    wait_completed(qp, posted, op);
+    const uint64_t completed = port::load<order::relaxed, reach::device>(&qp.completed);
+    const uint64_t gate = port::load<order::relaxed, reach::device>(&qp.gate);
+    wait_completed(qp, completed >= abi::kBroken ? completed : reserved_in(gate, completed), op);
 }
 
 // Waits for everything that was posted on any QP before the call. One that fails (its error is recorded) keeps it from none of
@@ -326,7 +346,7 @@ OXSHMEM_OUTLINE void network_quiet() {
     const abi::State &s = port::state();
     const uint32_t words = (static_cast<uint32_t>(s.n_pes) * s.qps_per_pe + 63) / 64;
     for (uint32_t word = 0; word < words; ++word) {
-        uint64_t bits = port::load<order::acquire, reach::device>(as<uint64_t>(s.used) + word);
+        uint64_t bits = port::load<order::relaxed, reach::device>(as<uint64_t>(s.used) + word);
         for (; bits != 0; bits &= bits - 1) {
             complete_posted(as<Qp>(s.qps)[word * 64 + port::lowest_bit(bits)], Op::quiet);
         }
@@ -352,6 +372,7 @@ OXSHMEM_OUTLINE uint64_t put_piece_and_signal(void *dst, const void *src, Piece 
     const uint32_t queue = signal_queue(op), card = card_of(queue);
     Qp &qp = qp_of(pe, queue);
     const uint32_t data_blocks = blocks_of(piece);
+    probe_inlined(src, piece);
     const uint64_t end = post(qp, data_blocks + 1, [&](const Slot &slot, bool signaled) {
         write_piece(slot, locate_remote(dst, pe, card), src, piece, card, false);
         write_signal(slot.ordered_after(data_blocks), locate_remote(signal, pe, card), discard(qp, card), value, op, signaled);
@@ -383,7 +404,16 @@ OXSHMEM_DEVICE uint64_t network_put_signal(void *dst, const void *src, uint64_t 
     return end;
 }
 
-// Makes the next request on each QP that this block uses a strongly ordered one.
+// Orders what was posted on a QP before the call before what is posted after it.
+OXSHMEM_DEVICE void fence_posted(Qp &qp) {
+    const uint64_t completed = port::load<order::relaxed, reach::device>(&qp.completed);
+    const uint64_t posted = reserved_in(port::load<order::relaxed, reach::device>(&qp.gate), completed);
+    if (posted > completed) {
+        port::raise_to<order::relaxed, reach::device>(&qp.fence_at, posted);
+    }
+}
+
+// Makes the next request on each QP that this block uses a strongly ordered one, unless all before it are complete.
 OXSHMEM_OUTLINE void network_fence() {
     if (by_proxy()) {
         ibrc_fence();
@@ -397,7 +427,7 @@ OXSHMEM_OUTLINE void network_fence() {
         for (; bits != 0; bits &= bits - 1) {
             const uint32_t index = word * 64 + port::lowest_bit(bits);
             if (index % s.qps_per_pe == mine) {
-                port::fetch_or<order::relaxed, reach::device>(&as<Qp>(s.qps)[index].gate, abi::kGateFence);
+                fence_posted(as<Qp>(s.qps)[index]);
             }
         }
     }

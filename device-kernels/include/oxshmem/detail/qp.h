@@ -3,30 +3,38 @@
 // Submission: from "lanes want to post" to "the doorbell rang", and completion. Posters never wait for other posters.
 //
 // Per QP, `gate` counts the blocks handed out and the groups that are between reserving and leaving, and has a bit that says
-// that nobody holds the baton: the right to ring. A stamp per block says in which lap it was last written, `rung` is where the
-// last doorbell ended, `completed` counts blocks that may be reused.
+// that no group holds the baton: the right to ring. A stamp per block says in which lap it was last written, `rung` is where
+// the last doorbell ended, `completed` counts blocks that may be reused.
 //
 //   1. A group of lanes that use one QP reserves all its blocks, and enters, by one atomic add. Only then may it have to wait,
-//   and
-//      only for completions: earlier groups never wait for later ones, so the oldest can always go on. A group that finds
-//      nobody in the gate has the baton: everything before its own blocks has been rung for.
+//      and only for completions: earlier groups never wait for later ones, so the oldest can always go on. A group that finds
+//      the gate empty has the baton: everything before its own blocks has been rung for.
 //   2. Lanes write their WQEs, and fence.
 //   3. The group with the baton rings for its own blocks at once. Then it leaves if it is still alone; if not, it rings for
-//   what
-//      others have stamped meanwhile, and hands the baton to them when it finds nothing new.
+//      what others have stamped meanwhile, and hands the baton to them when it finds nothing new.
 //   4. The others stamp their blocks and leave. One that sees the baton free as it leaves takes it, and rings for the ready
-//   prefix:
-//      the stamped blocks from `rung` on, whoever wrote them.
+//      prefix: the stamped blocks from `rung` on, whichever group wrote them.
 //
 // No block is left behind. While the baton is held, its holder leaves alone only if the gate has not changed since before its
-// last scan, and with others only by freeing the baton; whoever left before that had stamped, which the holder checks for once
-// more afterwards; whoever leaves later sees the baton free. So while it is free, there is nothing to ring for until another
-// group leaves. A reserved block that is not yet stamped ends the prefix; its owner is in the gate.
+// last scan, and with others only by freeing the baton; a group that left before that had stamped, which the holder checks for
+// once more afterwards; a group that leaves later sees the baton free. So while it is free, there is nothing to ring for until
+// another group leaves. A reserved block that is not yet stamped ends the prefix; its owner is in the gate.
 //
 // Visibility to the HCA: poster's stores, poster's fence, stamp, ringer's load of the stamp, device fence, doorbell record,
-// system fence, doorbell.
+// fence, doorbell. The last fence has device scope where queue, record and payload are in this GPU's memory, and the HCA is a
+// card, or a kernel of this GPU, that reads them from there; otherwise it has system scope. A poster whose payload is elsewhere
+// fences with system scope itself (see source_fence).
+//
+// What the formal model does not give, and hardware does:
+//   * `completed` is raised without release order, and waiters fence only after they have read it. The HCA's writes are in
+//     memory before its CQE is; a thread that learns of the CQE by way of another thread's atomic reads them from there.
+//   * Lanes of a warp read stamps for the lane that fences and rings. sync_warp and the shuffle between them order memory.
+//   * A stamp that is exactly 2^28 laps old looks new. A block keeps such a stamp only if groups with the baton, which do not
+//     stamp, wrote it in each lap since: more than 2^36 requests in the smallest queue, of which none was stamped in this
+//     place.
 #pragma once
 
+#include "landing.h"
 #include "wqe.h"
 
 namespace oxshmem::detail {
@@ -57,7 +65,7 @@ OXSHMEM_DEVICE Qp &qp_of(int pe, uint32_t queue) {
 
 // Qp::index, computed because a load would have to be waited for.
 OXSHMEM_DEVICE uint32_t index_of(const Qp &qp) {
-    return static_cast<uint32_t>((reinterpret_cast<uint64_t>(&qp) - port::state().qps) / sizeof(Qp));
+    return static_cast<uint32_t>(reinterpret_cast<uint64_t>(&qp) - port::state().qps) / static_cast<uint32_t>(sizeof(Qp));
 }
 
 // The lanes that are here together, use `qp` and need the same number of blocks.
@@ -65,8 +73,8 @@ OXSHMEM_DEVICE Group converge(const Qp &qp, uint32_t blocks) {
     return make_group(port::converged(static_cast<uint64_t>(blocks) << 32 | index_of(qp)));
 }
 
-// Blocks ever reserved, given a number that differs from it by less than 2^41: the gate and that number may have been read in
-// either order.
+// Blocks ever reserved, given a number that differs from it by less than half of what the gate's field holds: the gate and that
+// number may have been read in either order.
 OXSHMEM_DEVICE uint64_t reserved_in(uint64_t gate, uint64_t near) {
     const auto ahead = static_cast<int64_t>(gate - (near << abi::kGateReservedShift)) >> abi::kGateReservedShift;
     return near + static_cast<uint64_t>(ahead);
@@ -81,76 +89,122 @@ OXSHMEM_DEVICE uint64_t block_at(const Qp &qp, uint64_t index) {
     return qp.wq + (index & ((1ull << qp.depth_log2) - 1)) * abi::kBlockBytes;
 }
 
-// Whether the collapsed CQE says that the first `blocks` blocks have completed; raises `completed` if so. An error CQE is
-// recorded, and answers true with `failed` set. Orders nothing.
-OXSHMEM_DEVICE bool poll(Qp &qp, uint64_t blocks, Op op, bool &failed) {
+// How a wait for completions ended. Late: the deadline passed or the job is over, so the HCA may still execute the request.
+enum class Outcome : uint32_t { complete, failed, late };
+
+// The counter of a CQE, from its last eight bytes: the first block of its WQE, as far as that fits.
+OXSHMEM_DEVICE uint32_t cqe_counter(uint64_t tail) {
+    return be(high(tail)) >> 16;
+}
+
+// The index whose lowest bits are `counter`: the one nearest to `near`, at most half of the counter's range away.
+OXSHMEM_DEVICE uint64_t index_near(uint64_t near, uint32_t counter) {
+    constexpr uint32_t kRange = 1u << abi::kCqeCounterBits;
+    const uint32_t behind = (low(near) - counter) & (kRange - 1);
+    return behind < kRange / 2 ? near - behind : near + (kRange - behind);
+}
+
+// Returns the blocks that have completed, as far as `completed` and the collapsed CQE say; raises `completed` if that is
+// `wanted` or more, or as many as can have been rung for. kBroken: the QP is broken, or an error CQE is there. Orders nothing.
+OXSHMEM_DEVICE uint64_t poll(Qp &qp, uint64_t wanted) {
+    // `completed` first: nothing is rung for that lies more than the depth beyond what it says then or later.
+    const uint64_t known = port::load<order::relaxed, reach::device>(&qp.completed);
     // Bytes 56-63 of the CQE: QPN, wqe_counter (big-endian), signature, op_own.
     const uint64_t tail = port::load<order::relaxed, reach::system>(as<uint64_t>(qp.cqe + 56));
     const uint32_t opcode = static_cast<uint32_t>(tail >> 60);
     constexpr uint32_t kInvalid = 0xf, kRequestError = 0xd;
-    if (opcode == kInvalid) {
-        return false;
+    if (known >= wanted || opcode == kInvalid) {
+        return known;
     }
-    // The counter names the first block of the newest completed WQE, modulo 2^16. A queue has at most 2^14 blocks, so it is
-    // less than that behind `blocks` (and the WQE's own length), or less than that ahead; or `completed` says what it cannot.
-    const uint32_t counter = be(static_cast<uint32_t>(tail >> 32)) >> 16;
-    const uint32_t behind = (low(blocks) - counter) & 0xffff;
-    const uint64_t first = behind < 0x8000 ? blocks - behind : blocks + (0x10000 - behind);
     if (opcode == kRequestError) {
-        // mlx5_err_cqe: vendor_err_synd is byte 54, syndrome byte 55.
-        const uint64_t syndromes = port::load<order::relaxed, reach::system>(as<uint64_t>(qp.cqe + 48));
-        const uint64_t slot = block_at(qp, first);
-        raise_completion(
-            op, qp.pe, be(*as<uint64_t>(slot + 16)), be(*as<uint32_t>(slot)) & 0xff,
-            {qp.qpn, first, static_cast<uint32_t>(syndromes >> 56), static_cast<uint32_t>(syndromes >> 48) & 0xff});
-        failed = true;
-        return true;
+        return abi::kBroken;
     }
+    // The counter names the first block of the newest completed WQE. That is not far from `target`: at most the depth, a
+    // quarter of the counter's range, beyond `known`, and not before the WQE that `known` ends with. If `known` is so far out
+    // of date that this does not hold, the result is too small by a multiple of the range, which does no harm.
+    const uint64_t target = least(wanted, known + (uint64_t{1} << qp.depth_log2));
+    const uint32_t counter = cqe_counter(tail);
+    const uint64_t first = index_near(target, counter);
     // All before the newest WQE is complete. Its own blocks count as well only where their number is known: it is in the
-    // control segment, which is its own as long as it says so. Once `completed` has passed it, another may be there, also for
-    // those who do not see that yet.
+    // control segment, which belongs to this WQE as long as it says so. Once `completed` has passed it, another may be there,
+    // also for threads that do not see that yet.
     uint64_t end = first;
-    if (behind != 0 && behind < 0x8000) {
-        if (behind > kMostBlocks) {
-            return false;
+    if (first < target) {
+        if (target - first > kMostBlocks) {
+            return known;
         }
         const uint64_t control = port::load<order::acquire, reach::device>(as<uint64_t>(block_at(qp, first)));
-        const uint32_t index = be(low(control)) >> 8 & 0xffff, qpn_ds = be(high(control));
+        const uint32_t index = be(low(control)) >> 8 & ((1u << abi::kCqeCounterBits) - 1), qpn_ds = be(high(control));
         end = first + ((qpn_ds & 0x3f) + 3) / 4;
-        if (end < blocks || index != counter || qpn_ds >> 8 != qp.qpn ||
+        if (end < target || index != counter || qpn_ds >> 8 != qp.qpn ||
             port::load<order::relaxed, reach::device>(&qp.completed) > first) {
-            return false;
+            return known;
         }
     }
     port::raise_to<order::relaxed, reach::device>(&qp.completed, end);
-    return true;
+    return end;
 }
 
-// Waits until `blocks` blocks in all have completed, and what their WQEs fetched is visible. False: error or deadline.
-OXSHMEM_OUTLINE bool wait_completed(Qp &qp, uint64_t blocks, Op op) {
-    bool failed = false;
-    const auto done = [&] {
-        if (poll(qp, blocks, op, failed)) {
-            port::acquire<reach::system>(as<uint64_t>(qp.cqe + 56));
-            return true;
-        }
-        if (port::load<order::relaxed, reach::device>(&qp.completed) < blocks) {
-            return false;
-        }
-        // Another thread has read a newer CQE, so long ago that it has come around since.
-        port::fence<order::acq_rel, reach::system>();
-        return true;
-    };
-    return wait<OnAbort::keep_waiting>(op, qp.pe, as<void>(qp.wq), done) && !failed;
+// Waits until `wanted` blocks in all have completed. The deadline counts from the last completion.
+OXSHMEM_DEVICE Outcome wait_blocks(Qp &qp, uint64_t wanted, Op op) {
+    uint64_t completed = 0;
+    const bool ended = wait<OnAbort::keep_waiting>(
+        op, qp.pe, as<void>(qp.wq), [&] { return (completed = poll(qp, wanted)) >= wanted; },
+        [&] { return port::load<order::relaxed, reach::system>(as<uint32_t>(qp.cqe + 60)); });
+    return !ended ? Outcome::late : completed >= abi::kBroken ? Outcome::failed : Outcome::complete;
 }
 
-// Waits until blocks may be reused. False: error or deadline.
+// Breaks the QP for the error CQE that is there, or reports what broke it before. `wanted`: the blocks that the caller waits
+// for.
+OXSHMEM_NOINLINE void fail(Qp &qp, uint64_t wanted, Op op) {
+    const uint64_t known = port::load<order::acquire, reach::device>(&qp.completed);
+    if (known >= abi::kBroken) {
+        report_breakage(qp.breakage, op);
+        return;
+    }
+    // One access, since CQEs of requests that are flushed afterwards may replace this one. mlx5_err_cqe: vendor_err_synd is
+    // byte 54, syndrome byte 55.
+    const port::pair64 cqe = port::load_pair<order::relaxed, reach::system>(as<uint64_t>(qp.cqe + 48));
+    const uint64_t first = index_near(least(wanted, known + (uint64_t{1} << qp.depth_log2)), cqe_counter(cqe.second));
+    const uint64_t slot = block_at(qp, first);
+    abi::ErrorRecord error;
+    describe(error, ErrorCode::completion, op, qp.pe, be(port::read(as<uint64_t>(slot + 16))),
+             be(port::read(as<uint32_t>(slot))) & 0xff);
+    error.qpn = qp.qpn;
+    error.wqe_index = first;
+    error.syndrome = high(cqe.first) >> 24, error.vendor_syndrome = high(cqe.first) >> 16 & 0xff;
+    break_queue(&qp.completed, qp.breakage, error);
+}
+
+// Breaks the QP because a post that has reserved is given up, after this or another deadline of the launch has passed: nothing
+// that is reserved after it can be rung for.
+OXSHMEM_NOINLINE void give_up(Qp &qp) {
+    abi::ErrorRecord error;
+    describe(error, ErrorCode::timeout, Op::queue_space, qp.pe, qp.wq, 0);
+    error.qpn = qp.qpn;
+    break_queue(&qp.completed, qp.breakage, error);
+}
+
+// Waits until `blocks` blocks in all have completed, and what their WQEs fetched is visible. Anything but complete is recorded.
+OXSHMEM_OUTLINE Outcome wait_completed(Qp &qp, uint64_t blocks, Op op) {
+    const Outcome outcome = wait_blocks(qp, blocks, op);
+    // The CQE that is there now is the one that was seen, by this or another thread, or a newer one.
+    port::acquire<reach::system>(as<uint64_t>(qp.cqe + 56));
+    if (outcome == Outcome::failed) {
+        fail(qp, blocks, op);
+    }
+    return outcome;
+}
+
+// Waits until blocks may be reused. False: they never will be, and the QP is broken.
 OXSHMEM_NOINLINE bool wait_space(Qp &qp, uint64_t blocks) {
-    bool failed = false;
-    const auto done = [&] {
-        return port::load<order::relaxed, reach::device>(&qp.completed) >= blocks || poll(qp, blocks, Op::queue_space, failed);
-    };
-    return wait<OnAbort::keep_waiting>(Op::queue_space, qp.pe, as<void>(qp.wq), done) && !failed;
+    const Outcome outcome = wait_blocks(qp, blocks, Op::queue_space);
+    if (outcome == Outcome::failed) {
+        fail(qp, blocks, Op::queue_space);
+    } else if (outcome == Outcome::late) {
+        give_up(qp);
+    }
+    return outcome == Outcome::complete;
 }
 
 // Whether a group that reserved (or entered again) has the baton by that, given what was in the gate before.
@@ -164,11 +218,18 @@ struct Reservation {
     uint64_t wq, stamps;
     uint32_t depth_log2, qpn;
     bool ordered; // a fence was called before: the first request has to carry it
-    bool baton;   // nobody else is in the gate
-    bool ok;      // false: they never became free (the reason is recorded); the QP is of no more use
+    bool baton;   // no other group is in the gate
+    bool ok;      // false: the QP is broken, and the reason is recorded
 };
 
-// Reserves `blocks` blocks for the whole group and waits until they are free. Every lane gets the answer. A group whose
+// Whether the request at index `first` has to carry a fence. None was called before, or a request that is at or after the
+// fence, and not after `first`, carries it.
+OXSHMEM_DEVICE bool has_to_order(const port::pair64 &fence, uint64_t first) {
+    const uint64_t fence_at = fence.first, ordered_at = fence.second;
+    return fence_at != 0 && (fence_at >= ordered_at || ordered_at > first);
+}
+
+// Reserves `blocks` blocks for the whole group and waits until they are free. Every lane gets the result. A group whose
 // reservation is ok has to submit.
 OXSHMEM_DEVICE Reservation reserve(Qp &qp, const Group &group, uint32_t blocks) {
     Reservation r;
@@ -178,18 +239,21 @@ OXSHMEM_DEVICE Reservation reserve(Qp &qp, const Group &group, uint32_t blocks) 
     uint64_t first = 0;
     if (group.leads()) {
         const uint64_t completed = port::load<order::relaxed, reach::device>(&qp.completed);
+        // Of fences that happen before this post: a fence raises `fence_at` before it returns.
+        const port::pair64 fence = port::load_pair<order::relaxed, reach::system>(&qp.fence_at);
         const uint64_t gate = port::fetch_add<order::relaxed, reach::device>(
             &qp.gate, (static_cast<uint64_t>(blocks) << abi::kGateReservedShift) + abi::kGateOneGroup);
-        if ((gate & abi::kGateFence) != 0) {
-            // Groups that reserve before this is done carry the fence too, which does no harm.
-            port::fetch_and<order::relaxed, reach::device>(&qp.gate, ~abi::kGateFence);
-        }
         first = reserved_in(gate, completed);
+        const bool ordered = has_to_order(fence, first);
+        if (ordered) {
+            port::raise_to<order::relaxed, reach::device>(&qp.ordered_at, first + 1);
+        }
         const uint64_t depth = 1ull << r.depth_log2;
-        if (first + blocks > depth + completed && !wait_space(qp, first + blocks - depth)) {
+        const bool broken = completed >= abi::kBroken;
+        if ((broken || first + blocks > depth + completed) && !wait_space(qp, broken ? 0 : first + blocks - depth)) {
             first = kFailed;
         } else {
-            first |= ((gate & abi::kGateFence) != 0 ? kOrdered : 0) | (got_baton(gate) ? kBaton : 0);
+            first |= (ordered ? kOrdered : 0) | (got_baton(gate) ? kBaton : 0);
         }
     }
     if (group.size > 1) {
@@ -276,6 +340,15 @@ OXSHMEM_DEVICE uint64_t ready_prefix(const Reservation &r, const Group &group, u
     return end;
 }
 
+// Orders all that the caller has written, and seen of what others wrote to the queue, before the doorbell that it rings next.
+OXSHMEM_DEVICE void doorbell_fence() {
+    if (port::state().queues_in_device_memory != 0) {
+        port::fence<order::acq_rel, reach::device>();
+    } else {
+        port::fence<order::acq_rel, reach::system>();
+    }
+}
+
 // Rings for all blocks before `end`, which are written and seen to be written. By one lane, which holds the baton.
 OXSHMEM_DEVICE void ring_for(Qp &qp, uint64_t end) {
     const uint64_t dbr = qp.dbr, doorbell = qp.doorbell;
@@ -283,7 +356,7 @@ OXSHMEM_DEVICE void ring_for(Qp &qp, uint64_t end) {
     port::fence<order::acq_rel, reach::device>();
     port::store<order::relaxed, reach::device>(as<uint32_t>(dbr), be(low(end) & 0xffff));
     port::store<order::relaxed, reach::device>(&qp.rung, end);
-    port::fence<order::acq_rel, reach::system>();
+    doorbell_fence();
     const uint64_t first_word = be(low(end) << 8 & 0xffff00);
     const uint64_t second_word = be(qpn << 8);
     port::mmio_store(as<uint64_t>(doorbell), second_word << 32 | first_word);
@@ -401,8 +474,9 @@ OXSHMEM_DEVICE void submit(Qp &qp, const Group &group, const Reservation &r, uin
     }
     uint64_t *const used = as<uint64_t>(port::state().used) + index_of(qp) / 64;
     const uint64_t used_bit = uint64_t{1} << index_of(qp) % 64;
-    // Asked for here and looked at below, so that nobody waits for it.
-    const uint64_t known = group.leads() ? port::load<order::relaxed, reach::device>(used) : used_bit;
+    // Loaded here and looked at below, so that no lane waits for it. Each lane sees to the bit itself: a lane may go on to its
+    // own quiet or fence while the leader still rings.
+    const uint64_t known = port::load<order::relaxed, reach::device>(used);
     const uint64_t end = r.first + blocks;
     uint64_t rung = ~0ull;
     if (r.baton) {
@@ -453,31 +527,31 @@ template <class Write> OXSHMEM_DEVICE uint64_t post(Qp &qp, uint32_t blocks, Wri
     return reservation.first + blocks * (group.rank + 1);
 }
 
-// A landing slot: registered memory for one result of up to kLandingBytes. Taken before blocks are reserved, since its previous
-// user may itself still have to reserve.
-struct Landing {
-    uint64_t slot;
-    uint32_t lap;
-
-    OXSHMEM_DEVICE uint64_t address(const Qp &qp) const { return qp.landing + slot * abi::kLandingBytes; }
-    OXSHMEM_DEVICE Located located(const Qp &qp, uint32_t card) const {
-        return {port::state().slab_lkeys[card], address(qp), abi::kLandingBytes};
-    }
-    OXSHMEM_DEVICE void release(const Qp &qp) const {
-        port::store<order::release, reach::device>(as<uint32_t>(qp.laps) + slot, lap + 1);
-    }
-};
-
-OXSHMEM_DEVICE bool take_landing(Qp &qp, Landing &landing) {
-    const uint64_t ticket = port::fetch_add<order::relaxed, reach::device>(&qp.landing_head, uint64_t{1});
-    landing.slot = ticket & ((1ull << qp.landing_log2) - 1);
-    landing.lap = low(ticket >> qp.landing_log2);
-    uint32_t *lap = as<uint32_t>(qp.laps) + landing.slot;
-    return wait<OnAbort::keep_waiting>(Op::landing, qp.pe, lap,
-                                       [&] { return port::load<order::acquire, reach::device>(lap) == landing.lap; });
+// A landing slot of a QP.
+OXSHMEM_DEVICE bool take_landing(Qp &qp, LandingSlot &landing) {
+    return take_landing_slot(landing, &qp.landing_head, qp.laps, qp.landing_log2, qp.pe,
+                             [&] { return port::load<order::relaxed, reach::system>(as<uint32_t>(qp.cqe + 60)); });
 }
 
-// Where results go that nobody wants.
+OXSHMEM_DEVICE uint64_t landing_address(const Qp &qp, const LandingSlot &landing) {
+    return qp.landing + landing.slot * uint64_t{abi::kLandingBytes};
+}
+
+OXSHMEM_DEVICE Located locate_landing(const Qp &qp, const LandingSlot &landing, uint32_t card) {
+    return {port::state().slab_lkeys[card], landing_address(qp, landing), abi::kLandingBytes};
+}
+
+// Waits for the result that a posted request (`end`, or 0 if none was posted) leaves in a landing slot. False: there is none.
+// The slot is free again then, unless the HCA may still write to it.
+OXSHMEM_DEVICE bool await_landing(Qp &qp, const LandingSlot &landing, uint64_t end, Op op) {
+    const Outcome outcome = end == 0 ? Outcome::failed : wait_completed(qp, end, op);
+    if (outcome == Outcome::failed) {
+        landing.release();
+    }
+    return outcome == Outcome::complete;
+}
+
+// Where results go that no lane reads.
 OXSHMEM_DEVICE Located discard(const Qp &qp, uint32_t card) {
     return {port::state().slab_lkeys[card], qp.landing + (abi::kLandingBytes << qp.landing_log2), abi::kLandingBytes};
 }

@@ -79,7 +79,7 @@ struct Slot {
     OXSHMEM_DEVICE void inline_header(const Located &remote, uint32_t bytes, bool signaled) const {
         control(Opcode::rdma_write, 0, (kInlineOffset + bytes + 15) / 16, signaled);
         remote_address(remote);
-        *static_cast<uint32_t *>(byte(kInlineHeaderOffset)) = be(bytes | kInlineFlag);
+        port::write(static_cast<uint32_t *>(byte(kInlineHeaderOffset)), be(bytes | kInlineFlag));
     }
 
     // An inline RDMA WRITE of one value: header and payload fit three segments, each stored as a whole.
@@ -97,11 +97,12 @@ struct Slot {
         const char *from = static_cast<const char *>(src);
         if (reinterpret_cast<uint64_t>(from) % 4 == 0 && bytes % 4 == 0) {
             for (uint32_t i = 0; i < bytes; i += 4) {
-                *static_cast<uint32_t *>(byte(kInlineOffset + i)) = *reinterpret_cast<const uint32_t *>(from + i);
+                port::write(static_cast<uint32_t *>(byte(kInlineOffset + i)),
+                            port::read(reinterpret_cast<const uint32_t *>(from + i)));
             }
         } else {
             for (uint32_t i = 0; i < bytes; ++i) {
-                *static_cast<char *>(byte(kInlineOffset + i)) = from[i];
+                port::write(static_cast<char *>(byte(kInlineOffset + i)), port::read(from + i));
             }
         }
     }
@@ -112,10 +113,10 @@ struct Slot {
             // 36 + 8 i is a multiple of 4 only, and its halves may lie in different blocks.
             uint64_t bits;
             memcpy(&bits, &value, 8);
-            *static_cast<uint32_t *>(byte(kInlineOffset + offset)) = low(bits);
-            *static_cast<uint32_t *>(byte(kInlineOffset + offset + 4)) = high(bits);
+            port::write(static_cast<uint32_t *>(byte(kInlineOffset + offset)), low(bits));
+            port::write(static_cast<uint32_t *>(byte(kInlineOffset + offset + 4)), high(bits));
         } else {
-            *static_cast<T *>(byte(kInlineOffset + offset)) = value;
+            port::write(static_cast<T *>(byte(kInlineOffset + offset)), value);
         }
     }
 

@@ -277,6 +277,13 @@ inline void copy_bytes(void *dst, const void *src, uint64_t bytes) {
     std::memcpy(dst, src, bytes);
 }
 
+inline void probe(const void *p, uint64_t bytes) {
+    if (bytes != 0) {
+        static_cast<void>(*static_cast<const volatile char *>(p));
+        static_cast<void>(static_cast<const volatile char *>(p)[bytes - 1]);
+    }
+}
+
 struct alignas(16) vec16 {
     uint32_t x, y, z, w;
 };

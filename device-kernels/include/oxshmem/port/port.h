@@ -27,6 +27,9 @@
 //       Plain accesses, as `*p` and memcpy are, of memory that another thread, the HCA or the proxy can touch too. They order
 //       nothing: fences and atomics before and after them do. Every such access goes through the port layer, because the
 //       schedule explorer sees no other.
+//   probe(const void *p, uint64_t bytes)
+//       On `cpu`, faults here if the first or the last byte cannot be read; for ranges of less than a page. A GPU loses its
+//       context with any fault, so there is nothing to do there.
 //   touch<n>(const void *p, uint32_t bytes)
 //       For loads that follow: has the first n sectors (kSectorBytes each) of these in the cache next to the thread.
 //   load_pair<order, system>(const uint64_t *) -> pair64 { first, second }
