@@ -234,6 +234,8 @@ oxshmem_explore_open(const oxshmem_explore_hooks *hooks) {
         explore::kSharedBytes,
         explore::kHeapsAt,
         explore::kHeapBytes,
+        explore::kWorkspaceAt,
+        oxshmem::abi::kArrivalsAt + 32 * kExplorePes,
         oxshmem::abi::kCqeCounterBits,
         oxshmem::abi::kStampLapBits,
         oxshmem::abi::kGateReservedShift,

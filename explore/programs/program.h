@@ -93,7 +93,7 @@ struct oxshmem_explore_module {
     void (*set_current)(oxshmem_explore_thread *thread);
     void (*setup)(const oxshmem_explore_program *program, const oxshmem_explore_setup *setup);
     uint64_t constant_bytes, shared_bytes;
-    uint32_t heap_at, heap_bytes;
+    uint32_t heap_at, heap_bytes, workspace_at, workspace_bytes;
     uint32_t counter_bits, lap_bits, reserved_shift, group_bits;
     uint64_t one_group, baton_free;
 };

@@ -413,6 +413,11 @@ impl World {
     pub(crate) fn claim(&mut self, pe: u32, peer: u32, offset: u64, bytes: &[u8]) -> Option<Vec<(usize, u64)>> {
         let mut covers = Vec::new();
         let mut found = 0;
+        let workspace = u64::from(self.exports().workspace_at);
+        if (workspace..workspace + u64::from(self.exports().workspace_bytes)).contains(&offset) {
+            // Collectives send messages of which programs know nothing.
+            return Some(covers);
+        }
         for (number, operation) in self.operations.iter_mut().enumerate() {
             if operation.add || operation.pe != peer || u32::from(self.threads[operation.thread].pe) != pe {
                 continue;

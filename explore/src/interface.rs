@@ -163,6 +163,8 @@ pub struct Exports {
     pub shared_bytes: u64,
     pub heap_at: u32,
     pub heap_bytes: u32,
+    pub workspace_at: u32,
+    pub workspace_bytes: u32,
     pub counter_bits: u32,
     pub lap_bits: u32,
     pub reserved_shift: u32,
