@@ -147,6 +147,16 @@ struct Layout {
         name("team row", kKindConstant, pe, at, 8, sizeof(team) / 8);
         name("epoch", kKindWord, pe, at + offsetof(abi::Team, epoch), 4);
         set(at + offsetof(abi::Team, epoch), team.epoch, false);
+        // What the last two meetings have left; before the first there is nothing.
+        for (uint32_t back = 0; program.epoch > 3 && back < 2; ++back) {
+            const uint32_t epoch = team.epoch - back;
+            const uint64_t header = static_cast<uint64_t>(epoch) << 32 | 1u << abi::kCallShift;
+            const uint64_t parity = epoch & 1;
+            for (uint64_t i = 0; i < program.pes; ++i) {
+                set(team.workspace + (parity * abi::kRounds + i) * 8, header, false);
+                set(team.workspace + abi::kHeadersAt + (parity * abi::kOneRoundPes + i) * 8, header, false);
+            }
+        }
     }
 
     void pe(uint32_t pe) {
