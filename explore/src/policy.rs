@@ -181,7 +181,8 @@ impl Policy {
                 if search.at == search.path.len() {
                     search.path.push((0, n as u16));
                 }
-                let taken = search.path[search.at].0;
+                let (taken, of) = search.path[search.at];
+                debug_assert_eq!(usize::from(of), n, "an execution is repeated as it was");
                 search.at += 1;
                 taken.into()
             }
