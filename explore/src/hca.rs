@@ -45,6 +45,13 @@ impl Qp {
             priorities,
         }
     }
+
+    /// Whether a word is of the next work request, whose length is not known: of any of the next four blocks.
+    pub fn has_word(&self, word: u32, base: u64) -> bool {
+        let depth = 1u64 << self.place.depth_log2;
+        let into = (base + u64::from(word) * 8).wrapping_sub(self.place.wq);
+        into < depth * 64 && (into / 64).wrapping_sub(self.executed) % depth < 4
+    }
 }
 
 /// What a flight does when it lands.

@@ -42,8 +42,10 @@ impl Words for Ring {
     fn load(&self, index: usize) -> u64 {
         // SAFETY: the world that runs this coroutine; no reference to it is alive.
         unsafe {
+            let address = self.slots + index as u64 * 8;
+            (*self.world).about_to_access(self.thread, address);
             reschedule(self.world);
-            (*self.world).host_load(self.thread, self.slots + index as u64 * 8)
+            (*self.world).host_load(self.thread, address)
         }
     }
 

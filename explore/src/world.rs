@@ -81,10 +81,16 @@ pub(crate) struct Thread {
     pub priority: u64,
     pub epoch: u32,
     pub fruitless: u32,
+    /// The word that its next step accesses.
+    pub wants: u32,
+    /// The words that its waiting loop looks at.
+    watches: Vec<u32>,
+    watched: Vec<u32>,
+    /// Its hash before each of them.
+    before: Vec<u64>,
+    before_last: Vec<u64>,
     iteration_others: u64,
     iteration_memory: u64,
-    iteration_places: u64,
-    last_places: u64,
     last_site: u64,
     hash_at_pause: u64,
     effects: bool,
@@ -302,10 +308,13 @@ impl World {
             priority: 0,
             epoch: 0,
             fruitless: 0,
+            wants: u32::MAX,
+            watches: Vec::new(),
+            watched: Vec::new(),
+            before: Vec::new(),
+            before_last: Vec::new(),
             iteration_others: u64::MAX,
             iteration_memory: 0,
-            iteration_places: 0,
-            last_places: 0,
             last_site: 0,
             hash_at_pause: 0,
             effects: false,
@@ -399,9 +408,12 @@ impl World {
             thread.priority = self.policy.priority();
             thread.epoch = 0;
             thread.fruitless = 0;
+            thread.wants = u32::MAX;
+            thread.watches.clear();
+            thread.watched.clear();
+            thread.before.clear();
+            thread.before_last.clear();
             thread.iteration_others = u64::MAX;
-            thread.iteration_places = 0;
-            thread.last_places = 0;
             thread.hash_at_pause = 0;
             thread.effects = false;
             thread.was_stale = false;
@@ -662,6 +674,39 @@ impl World {
         true
     }
 
+    /// Whether another process is about to access the word of a store, or of one that has to wait for it.
+    fn is_wanted(&self, index: usize) -> bool {
+        let entry = &self.entries[index];
+        if entry.doorbell || self.is_watched(entry) {
+            return true;
+        }
+        self.entries[index + 1..].iter().any(|later| {
+            later.level == entry.level && (later.release || later.word == entry.word) && (later.doorbell || self.is_watched(later))
+        })
+    }
+
+    fn is_watched(&self, entry: &Entry) -> bool {
+        let (word, kind) = (entry.word, self.memory.about[entry.word as usize].1);
+        let by_thread = self.threads.iter().enumerate().any(|(index, thread)| {
+            index != usize::from(entry.thread)
+                && match thread.status {
+                    Status::Ready => thread.wants == word,
+                    Status::Paused { .. } => thread.watched.contains(&word) || thread.proxy.is_some(),
+                    _ => false,
+                }
+        });
+        by_thread
+            || match kind {
+                Kind::Record => self.qps.iter().any(|qp| qp.look),
+                Kind::Queue => self.qps.iter().any(|qp| qp.executed < qp.announced && qp.has_word(word, self.memory.base)),
+                Kind::Heap | Kind::Landing => {
+                    !self.flights.is_empty() || self.qps.iter().any(|qp| qp.executed < qp.announced)
+                }
+                Kind::Cqe => true,
+                _ => false,
+            }
+    }
+
     /// Whether an earlier store of the same thread to the same block of a queue is as far as this one.
     fn is_behind_in_block(&self, index: usize) -> bool {
         let entry = &self.entries[index];
@@ -750,6 +795,11 @@ impl World {
         self.changes
     }
 
+    /// Notes which word a thread's next step accesses.
+    pub(crate) fn about_to_access(&mut self, thread: usize, address: u64) {
+        self.threads[thread].wants = self.memory.word_of(address);
+    }
+
     /// Notes that a thread is at another place than before, though it has learnt nothing.
     fn moved_on(&mut self, thread: usize) {
         let hash = &mut self.threads[thread].hash;
@@ -764,8 +814,9 @@ impl World {
         }
         let place = address - self.memory.base;
         let thread = &mut self.threads[thread];
+        thread.before.push(thread.hash);
         thread.hash = mix(thread.hash.rotate_left(7) ^ value ^ place << 40);
-        thread.iteration_places = mix(thread.iteration_places ^ place);
+        thread.watches.push((place / 8) as u32);
     }
 
     fn load(&mut self, thread: usize, address: u64, bytes: u32, order: u32) -> u64 {
@@ -944,10 +995,12 @@ impl World {
             }
         }
         let exhaustive = self.policy.is_exhaustive();
+        let idle = exhaustive && actions.is_empty() && self.qps.iter().all(|qp| !qp.look && qp.executed == qp.announced);
         for index in 0..self.entries.len() {
             // An exhaustive search lets the words of a work request leave in their order: which of them is missing makes no
-            // difference to what the HCA finds out.
-            if self.may_drain(index) && !(exhaustive && self.is_behind_in_block(index)) {
+            // difference to what the HCA finds out. And it lets a store wait until some other process is about to look at its
+            // word, since before that it makes no difference when it becomes visible.
+            if self.may_drain(index) && !(exhaustive && (self.is_behind_in_block(index) || !(idle || self.is_wanted(index)))) {
                 actions.push((Action::Drain(index as u16), self.entries[index].priority));
             }
         }
@@ -1092,15 +1145,23 @@ impl World {
         } else {
             thread.fruitless = 0;
         }
-        if !thread.effects && thread.last_site == site && thread.last_places == thread.iteration_places {
+        // What a thread has seen in earlier turns of the same loop is forgotten. The turn before the second one began somewhere
+        // before the loop; its end is what the second one looked at again.
+        let same = !thread.effects && thread.last_site == site && !thread.watches.is_empty();
+        if same && thread.watched == thread.watches {
             thread.hash = thread.hash_at_pause;
         } else {
+            if same && thread.watched.ends_with(&thread.watches) {
+                thread.hash = thread.before_last[thread.watched.len() - thread.watches.len()];
+            }
             thread.hash = mix(thread.hash ^ site);
             thread.hash_at_pause = thread.hash;
         }
+        std::mem::swap(&mut thread.watches, &mut thread.watched);
+        thread.watches.clear();
+        std::mem::swap(&mut thread.before, &mut thread.before_last);
+        thread.before.clear();
         thread.last_site = site;
-        thread.last_places = thread.iteration_places;
-        thread.iteration_places = 0;
         thread.effects = false;
         thread.was_stale = false;
         thread.iteration_others = others;
@@ -1342,6 +1403,7 @@ unsafe extern "C" fn hook_load(address: u64, bytes: u32, order: u32, _reach: u32
     let (world, me) = current();
     // SAFETY: this is the running thread of the world, and no reference is kept over `reschedule`.
     unsafe {
+        (*world).about_to_access(me, address);
         reschedule(world);
         (*world).load(me, address, bytes, order)
     }
@@ -1360,6 +1422,7 @@ unsafe extern "C" fn hook_update(kind: u32, address: u64, bytes: u32, operand: u
     let (world, me) = current();
     // SAFETY: as above.
     unsafe {
+        (*world).about_to_access(me, address);
         reschedule(world);
         let old = (*world).update(me, kind, address, bytes, operand, expected, order, reach);
         stop_if_over(world);
@@ -1406,6 +1469,7 @@ unsafe extern "C" fn hook_pause(site: u64) {
     // SAFETY: as above.
     unsafe {
         (*world).pause(me, site);
+        (&mut (*world).threads)[me].wants = u32::MAX;
         reschedule(world);
         (*world).moved_on(me);
     }
