@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde::de::DeserializeOwned;
 
 use super::plot;
-use super::report::{Line, REFERENCE, Source, TITLES};
+use super::report::{Line, REFERENCE, Source, titles};
 use crate::error::Error;
 use crate::report::{Job, Row, rounded};
 use crate::run::NULL;
@@ -163,7 +163,7 @@ impl Baseline {
             if lines.is_empty() {
                 continue;
             }
-            text += &format!("\n### {title}\n\n{}", table_head(&TITLES));
+            text += &format!("\n### {title}\n\n{}", table_head(&titles("theirs")));
             for line in &lines {
                 text += &format!("| {} |\n", line.cells().join(" | ").replace('*', "\\*"));
             }

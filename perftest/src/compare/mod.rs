@@ -1,7 +1,8 @@
 //! Side by side with NVSHMEM: the same kernels over both libraries, in turn, in one run.
 //!
 //! `perftest/compare` holds the programs: kernels and a host program, written once over a thin layer of names and built once against each
-//! library. This driver builds theirs where NVSHMEM is installed, runs both in turn, and reports medians and ratios.
+//! library. This driver builds theirs where NVSHMEM is installed, runs both in turn, and reports medians and ratios. An earlier build of our
+//! program can take the place of theirs.
 
 pub mod docs;
 pub mod measure;
@@ -33,9 +34,9 @@ struct Arguments {
     /// PEs, each on a GPU of its own; as many as there are GPUs, but no more than four, unless set.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64))]
     pes: Option<u32>,
-    /// How often both programs are run, in turn.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    repetitions: u32,
+    /// How often both programs are run, in turn; 3 unless set, and 7, which is the least, with --previous.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repetitions: Option<u32>,
     /// Only rows whose name contains this; may be given several times.
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
@@ -51,6 +52,9 @@ struct Arguments {
     /// Our program, if it is not beside this one.
     #[arg(long, value_name = "PROGRAM")]
     ours: Option<PathBuf>,
+    /// Compare with this earlier build of our program instead of NVSHMEM. Its liboxshmem.so is looked for beside it.
+    #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["nvshmem", "nvcc"])]
+    previous: Option<PathBuf>,
     /// NVSHMEM's folder with include and lib; else NVSHMEM_HOME, else python3's package.
     #[arg(long, value_name = "DIR")]
     nvshmem: Option<PathBuf>,
@@ -109,7 +113,37 @@ fn list(rows: &[&Row]) {
     }
 }
 
-/// Their program, built in `folder`; or why there is none. An NVSHMEM that is there and cannot be used is an error.
+/// The least repetitions with which two builds of one program are compared: they differ by less than two libraries do.
+const LEAST_WITH_PREVIOUS: u32 = 7;
+
+impl Arguments {
+    /// How often both programs are run.
+    fn repetitions(&self) -> Result<u32, Error> {
+        match (self.repetitions, &self.previous) {
+            (Some(n), Some(_)) if n < LEAST_WITH_PREVIOUS => Err(Error::Usage(format!(
+                "--repetitions {n}: two builds are told apart by at least {LEAST_WITH_PREVIOUS} runs each; leave --repetitions out, or give more"
+            ))),
+            (Some(n), _) => Ok(n),
+            (None, Some(_)) => Ok(LEAST_WITH_PREVIOUS),
+            (None, None) => Ok(3),
+        }
+    }
+
+    /// What the other side is called in the table.
+    fn other(&self) -> &'static str {
+        if self.previous.is_some() { "previous" } else { "theirs" }
+    }
+}
+
+/// The program of the other side: an earlier build of ours, or theirs, built in `folder`; or why there is none. An NVSHMEM that is there and
+/// cannot be used is an error.
+fn other(arguments: &Arguments, folder: &Path) -> Result<Result<Program, String>, Error> {
+    let Some(path) = &arguments.previous else { return theirs(arguments, folder) };
+    let path = path.canonicalize().map_err(|error| Error::Usage(format!("--previous {}: {error}", path.display())))?;
+    Ok(Ok(Program { side: arguments.other(), path, env: Vec::new(), fresh_file: None }))
+}
+
+/// Their program, built in `folder`; or why there is none.
 fn theirs(arguments: &Arguments, folder: &Path) -> Result<Result<Program, String>, Error> {
     let nvshmem = match programs::Nvshmem::find(arguments.nvshmem.as_deref()) {
         Ok(nvshmem) => nvshmem,
@@ -155,8 +189,9 @@ fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
             gpus.number
         )));
     }
+    let repetitions = arguments.repetitions()?;
     let scratch = Scratch::new()?;
-    let theirs = theirs(arguments, &scratch.0)?;
+    let theirs = other(arguments, &scratch.0)?;
     if let Err(reason) = &theirs {
         println!("only ours is measured: {reason}");
     }
@@ -164,12 +199,14 @@ fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
     let start = Start { pes, timeout: Duration::from_secs(arguments.timeout), folder: &scratch.0 };
     let (mut our_answers, mut their_answers) = (Answers::default(), Answers::default());
     let groups = Group::split(&rows);
-    for repetition in 1..=arguments.repetitions {
-        println!("repetition {repetition} of {}", arguments.repetitions);
+    for repetition in 1..=repetitions {
+        println!("repetition {repetition} of {repetitions}");
         for group in &groups {
             our_answers.add_run(&ours, group, &start);
-            // There is no null card under their library.
-            if let (Ok(theirs), rows::Path::P2p) = (&theirs, group.path) {
+            // There is no null card under NVSHMEM.
+            if let Ok(theirs) = &theirs
+                && (arguments.previous.is_some() || group.path == rows::Path::P2p)
+            {
                 their_answers.add_run(theirs, group, &start);
             }
         }
@@ -179,16 +216,19 @@ fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
         gpu: gpus.model,
         driver: gpus.driver,
         pes,
-        repetitions: arguments.repetitions,
+        repetitions,
         date: machine::today(),
         our_library: our_answers.library.clone(),
-        their_library: their_answers.library.clone(),
+        their_library: their_answers.library.clone().map(|library| match arguments.previous {
+            Some(_) => format!("{library}, an earlier build"),
+            None => library,
+        }),
     };
     let lines = lines(&rows, &our_answers, &their_answers, &setting);
-    println!("\n{}\n{}", heading(&setting), report::table(&lines));
+    println!("\n{}\n{}", heading(&setting, arguments.other()), report::table(&lines, arguments.other()));
     write(arguments, &lines)?;
     let mut failed = false;
-    for (side, answers) in [("ours", &our_answers), ("theirs", &their_answers)] {
+    for (side, answers) in [("ours", &our_answers), (arguments.other(), &their_answers)] {
         for (row, text) in &answers.failures {
             failed = true;
             eprintln!("compare: {side}, {row}: {text}");
@@ -198,9 +238,9 @@ fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
 }
 
 /// What was measured where.
-fn heading(setting: &Setting) -> String {
+fn heading(setting: &Setting, other: &str) -> String {
     format!(
-        "{} PEs on {}, driver {}, {}; ours: {}; theirs: {}; {} runs each in turn",
+        "{} PEs on {}, driver {}, {}; ours: {}; {other}: {}; {} runs each in turn",
         setting.pes,
         setting.gpu,
         setting.driver,
@@ -254,6 +294,18 @@ mod tests {
     fn arguments_are_sound() {
         use clap::CommandFactory;
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn builds_are_told_apart_by_seven_runs_or_more() {
+        let of = |args: &[&str]| Arguments::try_parse_from([&["compare"], args].concat()).map(|a| a.repetitions());
+        assert_eq!(of(&[]).unwrap().unwrap(), 3);
+        assert_eq!(of(&["--repetitions", "1"]).unwrap().unwrap(), 1);
+        assert_eq!(of(&["--previous", "a"]).unwrap().unwrap(), 7);
+        assert_eq!(of(&["--previous", "a", "--repetitions", "9"]).unwrap().unwrap(), 9);
+        let error = of(&["--previous", "a", "--repetitions", "6"]).unwrap().unwrap_err().to_string();
+        assert!(error.contains("at least 7"), "{error}");
+        assert!(of(&["--previous", "a", "--nvshmem", "b"]).is_err());
     }
 
     #[test]

@@ -165,18 +165,22 @@ impl Line {
     }
 }
 
-/// The titles of [`Line::cells`].
-pub const TITLES: [&str; 8] = ["row", "ours", "theirs", "unit", "ratio", "goal", "met", "limit"];
+/// The titles of [`Line::cells`]; `other` is what the other side is called.
+#[must_use]
+pub fn titles(other: &str) -> [&str; 8] {
+    ["row", "ours", other, "unit", "ratio", "goal", "met", "limit"]
+}
 
 /// What a `*` says.
 pub const REFERENCE: &str = "* not of this run: NVSHMEM 3.4.5's public device API on one H200, posting to a null card like ours (queues, doorbells and \
                              CQs in GPU memory), one QP per CTA; each with its default depth (ours 8192, theirs 1024) unless the row says otherwise, but theirs with 8192 where that was faster";
 
 /// A table of lines with a caption each for the groups.
-pub fn table(lines: &[Line]) -> String {
+pub fn table(lines: &[Line], other: &str) -> String {
+    let titles = titles(other);
     let rows: Vec<[String; 8]> = lines.iter().map(Line::cells).collect();
-    let widths: Vec<usize> = (0..TITLES.len())
-        .map(|column| rows.iter().map(|row| row[column].len()).chain([TITLES[column].len()]).max().unwrap_or(0))
+    let widths: Vec<usize> = (0..titles.len())
+        .map(|column| rows.iter().map(|row| row[column].len()).chain([titles[column].len()]).max().unwrap_or(0))
         .collect();
     let print = |cells: &[String]| {
         let cells: Vec<String> =
@@ -191,7 +195,7 @@ pub fn table(lines: &[Line]) -> String {
                 .collect();
         cells.join("  ").trim_end().to_owned()
     };
-    let mut text = vec![print(&TITLES.map(str::to_owned))];
+    let mut text = vec![print(&titles.map(str::to_owned))];
     text.extend(rows.iter().map(|row| print(row)));
     if lines.iter().any(|line| line.theirs_from == Some(Source::Reference)) {
         text.push(REFERENCE.to_owned());
@@ -259,7 +263,7 @@ pub(crate) mod tests {
         let line = line(row.name, &[row.iters * 1024 * 5], &[], None);
         assert_eq!((line.ours, line.theirs, line.theirs_from), (Some(200.0), Some(34.0), Some(Source::Reference)));
         assert_eq!((line.ratio, line.met, line.group.as_str()), (Some(5.882), Some(true), "null-card"));
-        assert!(line.cells()[2].ends_with('*') && table(&[line]).contains("not of this run"));
+        assert!(line.cells()[2].ends_with('*') && table(&[line], "theirs").contains("not of this run"));
     }
 
     #[test]
@@ -278,7 +282,7 @@ pub(crate) mod tests {
             line("signal_ping_pong", &[1_000_000], &[2_400_000], Some(1.21)),
             line("put_bw_block_32", &[1_000_000], &[], None),
         ];
-        let text = table(&lines);
+        let text = table(&lines, "theirs");
         let starts: Vec<usize> =
             text.lines().map(|line| line.find("  us").or(line.find("  GB/s")).unwrap_or(0)).collect();
         assert_eq!((text.lines().count(), starts[1]), (3, starts[2]));
