@@ -51,7 +51,7 @@ OXSHMEM_DEVICE vec16 load_piece(const char *from, uint64_t bytes) {
         return port::load_vec(from);
     }
     if (port::kCoalesced && at % 8 == 0 && part == 8) {
-        const uint64_t half = *reinterpret_cast<const uint64_t *>(from);
+        const uint64_t half = port::read(reinterpret_cast<const uint64_t *>(from));
         return {static_cast<uint32_t>(half), static_cast<uint32_t>(half >> 32), 0, 0};
     }
     return load_odd(from, part);
@@ -63,7 +63,7 @@ OXSHMEM_DEVICE void store_piece(char *to, vec16 value, uint64_t bytes) {
     if (port::kCoalesced && at % 16 == 0 && part == kPiece) {
         port::store_vec(to, value);
     } else if (port::kCoalesced && at % 8 == 0 && part == 8) {
-        *reinterpret_cast<uint64_t *>(to) = static_cast<uint64_t>(value.y) << 32 | value.x;
+        port::write(reinterpret_cast<uint64_t *>(to), static_cast<uint64_t>(value.y) << 32 | value.x);
     } else {
         store_odd(to, value, part);
     }
