@@ -106,6 +106,29 @@ void put_signals() {
     quiet();
 }
 
+// One thread puts, and another waits for it: the first has told the second, which has looked without ordering anything.
+void quiet_of_other() {
+    uint64_t *const flag = heap<uint64_t>(0x500);
+    if (block() == 0) {
+        p(place(0, 0), value(0, 0), 1);
+        tell(flag, 1);
+    } else if (block() == 1) {
+        while (port::load<port::order::relaxed, port::reach::device>(flag) != 1) {
+            port::pause();
+        }
+        quiet();
+        note(kNoteQuietFor, 0);
+    }
+}
+
+// So many that slots are used again and again.
+void many() {
+    for (uint32_t i = 0; i < 6; ++i) {
+        p(place(block(), i), value(block(), i), 1);
+    }
+    quiet();
+}
+
 constexpr oxshmem_explore_program kPrograms[] = {
     small(posting("p_quiet", p_quiet, 2, 1, 4000)),
     small(in_host_memory(posting("p_quiet_host", p_quiet, 2, 1, 4000))),
@@ -117,6 +140,8 @@ constexpr oxshmem_explore_program kPrograms[] = {
     in_host_memory(posting("p_p_p_quiet_host", p_p_p_quiet, 3, 2, 12000)),
     posting("p_p_p_quiet_8", p_p_p_quiet, 8, 1, 40000),
     early(behind(9, posting("p_p_p_quiet_early", p_p_p_quiet, 3, 2, 12000))),
+    early(behind(2, posting("quiet_of_other", quiet_of_other, 2, 1, 8000))),
+    posting("many", many, 3, 1, 30000),
     behind(5, posting("p_quiet_p_quiet", p_quiet_p_quiet, 3, 1, 12000)),
     warps_of(2, posting("warps", p_quiet_p_quiet, 2, 2, 20000)),
     warps_of(2, posting("warp", p_quiet, 1, 1, 8000)),

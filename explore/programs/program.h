@@ -109,7 +109,7 @@ constexpr uint64_t kWorkspaceAt = 4096; // of the team, in the heap
 constexpr uint64_t kSharedBytes = kHeapsAt + kExplorePes * kHeapBytes;
 constexpr uint32_t kHeapKey = 0x100, kSlabKey = 0x200; // big-endian keys begin with these
 
-enum note_kind : uint32_t { kNotePut = 1, kNoteAdd = 2, kNoteFence = 3, kNoteQuiet = 4, kNoteFailed = 5, kNoteSet = 6 };
+enum note_kind : uint32_t { kNotePut = 1, kNoteAdd = 2, kNoteFence = 3, kNoteQuiet = 4, kNoteFailed = 5, kNoteSet = 6, kNoteQuietFor = 7 };
 
 inline void note(note_kind kind, uint64_t a = 0, uint64_t b = 0, uint64_t c = 0, uint64_t d = 0) {
     oxshmem_explore_calls->note(kind, a, b, c, d);

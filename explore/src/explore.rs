@@ -73,6 +73,24 @@ pub struct Report {
     pub time: Duration,
 }
 
+fn policy_of(replay: &Replay) -> Policy {
+    match replay {
+        Replay::Seed { seed, steps } => Policy::random(*seed, *steps),
+        Replay::Path(path) => Policy::exhaustive(Search::of_path(path)),
+    }
+}
+
+fn told(world: &World, replay: Replay, text: String) -> Found {
+    let program = format!("{} of {}", world.name(), world.module().recipe().name());
+    Found { program, replay, text, trace: world.trace().to_vec() }
+}
+
+/// Executes what has failed once more, to tell it.
+fn found(world: &mut World, replay: Replay, text: String) -> Found {
+    world.execute(policy_of(&replay), true);
+    told(world, replay, text)
+}
+
 /// Explores a program at random, with seeds from `seed` on.
 ///
 /// # Errors
@@ -89,13 +107,7 @@ pub fn random(module: &Arc<Module>, program: &str, seed: u64, limit: Limit) -> R
         report.executions += 1;
         report.steps += world.steps();
         if let Outcome::Failed(failure) = outcome {
-            world.execute(Policy::random(next, expected), true);
-            report.found = Some(Found {
-                program: format!("{} of {}", world.name(), module.recipe().name()),
-                replay: Replay::Seed { seed: next, steps: expected },
-                text: failure.text,
-                trace: world.trace().to_vec(),
-            });
+            report.found = Some(found(&mut world, Replay::Seed { seed: next, steps: expected }, failure.text));
             break;
         }
         // The first execution tells how long they are. What comes later must not depend on it, or a seed alone would not do.
@@ -106,6 +118,17 @@ pub fn random(module: &Arc<Module>, program: &str, seed: u64, limit: Limit) -> R
     }
     report.time = begun.elapsed();
     Ok(report)
+}
+
+/// Executes a program once more as it was executed before, and tells what it does.
+///
+/// # Errors
+/// There is no such program.
+pub fn replay(module: &Arc<Module>, program: &str, replay: &Replay) -> Result<Option<Found>, ModuleError> {
+    let mut world = World::new(module, program)?;
+    let policy = policy_of(replay);
+    let Outcome::Failed(failure) = world.execute(policy, true) else { return Ok(None) };
+    Ok(Some(told(&world, replay.clone(), failure.text)))
 }
 
 /// Explores all executions of a program.
@@ -124,13 +147,7 @@ pub fn exhaustive(module: &Arc<Module>, program: &str, most_states: usize, limit
         report.executions += 1;
         report.steps += world.steps();
         if let Outcome::Failed(failure) = outcome {
-            world.execute(Policy::exhaustive(search.again()), true);
-            report.found = Some(Found {
-                program: format!("{} of {}", world.name(), module.recipe().name()),
-                replay: Replay::Path(search.path()),
-                text: failure.text,
-                trace: world.trace().to_vec(),
-            });
+            report.found = Some(found(&mut world, Replay::Path(search.path()), failure.text));
             break;
         }
         if !search.advance() {

@@ -162,12 +162,15 @@ impl World {
         self.announce(thread, address, &value.to_le_bytes(), pe, true);
     }
 
-    /// quiet has returned to a thread: all that it began has landed.
-    pub(crate) fn check_quiet(&mut self, thread: usize) {
-        let late = self.operations.iter().position(|operation| operation.thread == thread && !operation.has_landed());
+    /// quiet has returned to a thread: all that `poster` began before has landed.
+    pub(crate) fn check_quiet(&mut self, thread: usize, poster: usize) {
+        let late = self.operations.iter().position(|operation| operation.thread == poster && !operation.has_landed());
         if let Some(late) = late {
-            let who = self.who(thread);
-            self.fail(format!("quiet (or a blocking call) returned to {who} before its operation {} was executed", late + 1));
+            let (who, poster) = (self.who(thread), self.who(poster));
+            self.fail(format!(
+                "quiet (or a blocking call) returned to {who} before operation {} of {poster} was executed",
+                late + 1
+            ));
         }
         self.say(|world| format!("quiet returns to {}", world.who(thread)));
     }

@@ -13,3 +13,4 @@ mod trap;
 pub mod world;
 
 pub mod explore;
+pub mod mutants;

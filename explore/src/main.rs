@@ -4,7 +4,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use oxshmem_explore::explore::{self, Limit};
+use oxshmem_explore::explore::{self, Limit, Replay};
+use oxshmem_explore::mutants::MUTANTS;
 use oxshmem_explore::module::{Module, Recipe};
 
 /// Runs the device headers under many schedules, and stops at the first that violates an invariant.
@@ -31,12 +32,18 @@ struct Arguments {
     /// Steps for each program.
     #[arg(long, default_value_t = u64::MAX)]
     steps: u64,
+    /// Execute the seed alone, made for executions of so many steps, and tell what it does.
+    #[arg(long)]
+    replay: Option<u64>,
     /// Explore all executions.
     #[arg(long)]
     exhaustive: bool,
     /// Go on after a violation.
     #[arg(long)]
     all: bool,
+    /// Look for every mutant.
+    #[arg(long)]
+    mutants: bool,
     /// Print no traces.
     #[arg(long)]
     brief: bool,
@@ -54,12 +61,28 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<bool, Box<dyn std::error::Error>> {
+    if arguments.mutants {
+        let mut good = true;
+        for mutant in MUTANTS {
+            let (found, steps) = mutant.hunt(arguments.seed, arguments.steps.min(60_000_000))?;
+            let text = found.as_ref().map_or("NOT FOUND".to_owned(), |found| format!("{}: {}", found.program, found.text));
+            println!("{:32} {:6.2} M steps: {text}", mutant.name, steps as f64 / 1e6);
+            good &= found.is_some();
+        }
+        return Ok(good);
+    }
     let recipe = Recipe {
         file: arguments.module.clone(),
         defines: arguments.defines.clone(),
         patch: arguments.mutant.clone(),
     };
     let module = Module::new(&recipe)?;
+    if let (Some(program), Some(steps)) = (&arguments.program, arguments.replay) {
+        let replay = Replay::Seed { seed: arguments.seed, steps };
+        let found = explore::replay(&module, program, &replay)?;
+        println!("{}", found.as_ref().map_or("ok".to_owned(), ToString::to_string));
+        return Ok(found.is_none());
+    }
     let programs = arguments.program.clone().map_or_else(|| module.names(), |program| vec![program]);
     let limit = Limit { steps: arguments.steps, time: Duration::from_secs_f64(arguments.seconds) };
     let mut good = true;

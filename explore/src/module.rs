@@ -251,6 +251,12 @@ impl Module {
         self.programs().iter().map(name_of).collect()
     }
 
+    /// The names of those that can be explored exhaustively.
+    #[must_use]
+    pub fn small_names(&self) -> Vec<String> {
+        self.programs().iter().filter(|program| program.small != 0).map(name_of).collect()
+    }
+
     pub(crate) fn find(&self, name: &str) -> Result<&'static Program, ModuleError> {
         self.programs().iter().find(|program| name_of(program) == name).ok_or_else(|| ModuleError::NoProgram {
             module: self.recipe.name(),

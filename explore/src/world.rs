@@ -1542,7 +1542,8 @@ unsafe extern "C" fn hook_note(kind: u32, a: u64, b: u64, c: u64, d: u64) {
             }
             2 => (*world).announce_add(me, a, b, d as u32),
             3 => (&mut (*world).threads)[me].epoch += 1,
-            4 => (*world).check_quiet(me),
+            4 => (*world).check_quiet(me, me),
+            7 => (*world).check_quiet(me, a as usize),
             _ => {
                 let text = std::ffi::CStr::from_ptr(a as *const c_char).to_string_lossy().into_owned();
                 let who = (*world).who(me);

@@ -17,7 +17,7 @@ using port::vec16;
 constexpr uint32_t kPiece = sizeof(vec16);
 
 OXSHMEM_DEVICE uint32_t word_at(const char *from, uint32_t offset, uint32_t bytes) {
-    return offset < bytes ? reinterpret_cast<const uint32_t *>(from)[offset / 4] : 0;
+    return offset < bytes ? port::read(reinterpret_cast<const uint32_t *>(from) + offset / 4) : 0;
 }
 
 // At most 16 bytes, in no usual shape.
@@ -26,7 +26,7 @@ OXSHMEM_OUTLINE vec16 load_odd(const char *from, uint32_t bytes) {
     if (port::kCoalesced && ((reinterpret_cast<uint64_t>(from) | bytes) & 3) == 0) {
         return {word_at(from, 0, bytes), word_at(from, 4, bytes), word_at(from, 8, bytes), word_at(from, 12, bytes)};
     }
-    memcpy(&value, from, bytes);
+    port::copy_bytes(&value, from, bytes);
     return value;
 }
 OXSHMEM_OUTLINE void store_odd(char *to, vec16 value, uint32_t bytes) {
@@ -35,11 +35,11 @@ OXSHMEM_OUTLINE void store_odd(char *to, vec16 value, uint32_t bytes) {
         OXSHMEM_UNROLL
         for (uint32_t i = 0; i < 4; ++i) {
             if (4 * i < bytes) {
-                reinterpret_cast<uint32_t *>(to)[i] = from[i];
+                port::write(reinterpret_cast<uint32_t *>(to) + i, from[i]);
             }
         }
     } else {
-        memcpy(to, &value, bytes);
+        port::copy_bytes(to, &value, bytes);
     }
 }
 
