@@ -36,6 +36,8 @@
 //       Two loads of adjacent words, aligned to 16 bytes, as one access.
 //   store_pair(uint64_t *p, uint64_t first, uint64_t second)
 //       Two relaxed stores of system reach, to p[0] and p[1], in any order; p is aligned to 16 bytes.
+//   through_memory(void *p)
+//       Makes the compiler store what it knows of the object at `p`, and load it again afterwards.
 //   wake_host()
 //       Call it after stores that a thread of the host waits for. On `cpu` it wakes that thread if it sleeps; a GPU wakes
 //       nobody, and there the host polls.
