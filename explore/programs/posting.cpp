@@ -39,6 +39,19 @@ void fence_between() {
     }
 }
 
+// The fence of one thread while another's is on its way.
+void fences() {
+    if (block() == 0) {
+        fence();
+        p(place(0, 0), value(0, 0), 1);
+    } else {
+        p(place(1, 0), value(1, 0), 1);
+        p(place(1, 1), value(1, 1), 1);
+        fence();
+        p(place(1, 2), value(1, 2), 1);
+    }
+}
+
 // One word of each of the warp's lanes, adjacent, so that they share a work request.
 void p_adjacent() {
     for (uint32_t i = 0; i < 2; ++i) {
@@ -134,6 +147,7 @@ constexpr oxshmem_explore_program kPrograms[] = {
     small(in_host_memory(posting("p_quiet_host", p_quiet, 2, 1, 4000))),
     small(posting("fence_between", fence_between, 2, 2, 8000)),
     small(behind(3, posting("fence_between_used", fence_between, 2, 2, 8000))),
+    behind(3, posting("fences", fences, 2, 2, 8000)),
     posting("p_quiet_3", p_quiet, 3, 1, 8000),
     early(posting("p_quiet_early", p_quiet, 2, 1, 4000)),
     posting("p_p_p_quiet", p_p_p_quiet, 2, 1, 8000),

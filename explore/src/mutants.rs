@@ -30,7 +30,7 @@ const fn posting(name: &'static str, programs: &'static [&'static str]) -> Mutan
 /// All of them.
 pub const MUTANTS: &[Mutant] = &[
     posting("finding-1-base-is-wanted", &["many", "p_p_p_quiet_8"]),
-    posting("finding-2-fence-lost", &["fence_between_used"]),
+    posting("finding-2-fence-lost", &["fences", "fence_between_used"]),
     posting("finding-4-leader-sets-used", &["parts"]),
     posting("no-fence-before-stamps", &["p_quiet", "p_quiet_3", "many"]),
     posting("leave-relaxed", &["p_quiet", "p_quiet_3", "many"]),
