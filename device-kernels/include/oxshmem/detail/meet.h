@@ -195,7 +195,7 @@ OXSHMEM_DEVICE void tell(const TeamView &team, Op op, int member, uint64_t *word
 
 // Takes the epoch; by one lane, when all have read the row. Told others first, nobody waits for this store.
 OXSHMEM_DEVICE void close_epoch(const TeamView &team) {
-    team_row(team.handle).epoch = team.epoch;
+    port::write(&team_row(team.handle).epoch, team.epoch);
 }
 
 // A meeting by dissemination, by one lane. Whatever a member has learnt it passes on: who has entered, that calls differ, and

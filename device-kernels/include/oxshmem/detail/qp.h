@@ -359,7 +359,8 @@ OXSHMEM_DEVICE void doorbell_fence() {
 OXSHMEM_DEVICE void ring_for(Qp &qp, uint64_t end) {
     const uint64_t dbr = qp.dbr, doorbell = qp.doorbell;
     const uint32_t qpn = qp.qpn;
-    port::fence<order::acq_rel, reach::device>();
+    // A late doorbell has the HCA read a newer record, so what the record covers is where the HCA sees it.
+    doorbell_fence();
     port::store<order::relaxed, reach::device>(as<uint32_t>(dbr), be(low(end) & 0xffff));
     port::store<order::relaxed, reach::device>(&qp.rung, end);
     doorbell_fence();
