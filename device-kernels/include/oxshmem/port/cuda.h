@@ -332,6 +332,10 @@ OXSHMEM_DEVICE void store_pair(uint64_t *p, uint64_t first, uint64_t second) {
     asm volatile("st.relaxed.sys.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(first), "l"(second) : "memory");
 }
 
+OXSHMEM_DEVICE void through_memory(void *p) {
+    asm volatile("" ::"l"(p) : "memory");
+}
+
 OXSHMEM_DEVICE void wake_host() {}
 
 OXSHMEM_DEVICE void pause() {}
