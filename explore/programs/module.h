@@ -178,8 +178,10 @@ struct Layout {
         state.chunk_log2 = 17;
         state.max_chunks = 1;
         state.lkeys = constants.take(4);
+        name("lkeys", kKindConstant, pe, state.lkeys, 4);
         set(state.lkeys, port::byte_swap(kHeapKey + pe), true);
         state.rkeys = constants.take(4 * n);
+        name("rkeys", kKindConstant, pe, state.rkeys, 4, n);
         for (uint32_t peer = 0; peer < n; ++peer) {
             set(state.rkeys + 4 * peer, port::byte_swap(kHeapKey + peer), true);
         }
@@ -188,6 +190,7 @@ struct Layout {
         state.slab_lkeys[0] = port::byte_swap(kSlabKey);
         state.local_regions = constants.take(sizeof(abi::LocalRegion));
         state.n_local_regions = constants.take(8);
+        name("n_local_regions", kKindConstant, pe, state.n_local_regions, 8);
         set(state.n_local_regions, uint64_t{0}, true);
         state.used = take("used", kKindUsed, pe, 8);
         set(state.used, program.posted != 0 ? ~0ull >> (64 - n * program.qps_per_pe) & ~(((1ull << program.qps_per_pe) - 1) << pe * program.qps_per_pe) : 0ull, false);

@@ -105,7 +105,7 @@ using namespace oxshmem;
 
 constexpr uint64_t kConstantBytes = 16384, kOtherBytes = 65536, kHeapBytes = 131072;
 constexpr uint64_t kHeapsAt = kConstantBytes + kOtherBytes;
-constexpr uint64_t kWorkspaceAt = 4096; // of the team, in the heap
+constexpr uint64_t kWorkspaceAt = 32768; // of the team, in the heap
 constexpr uint64_t kSharedBytes = kHeapsAt + kExplorePes * kHeapBytes;
 constexpr uint32_t kHeapKey = 0x100, kSlabKey = 0x200; // big-endian keys begin with these
 

@@ -98,8 +98,7 @@ fn found(world: &mut World, replay: Replay, text: String) -> Found {
 pub fn random(module: &Arc<Module>, program: &str, seed: u64, limit: Limit) -> Result<Report, ModuleError> {
     let mut world = World::new(module, program)?;
     let begun = Instant::now();
-    let mut report =
-        Report { executions: 0, steps: 0, states: 0, complete: false, found: None, time: Duration::ZERO };
+    let mut report = Report { executions: 0, steps: 0, states: 0, complete: false, found: None, time: Duration::ZERO };
     let mut expected = 300;
     let mut next = seed;
     while report.steps < limit.steps && (report.executions % 64 != 0 || begun.elapsed() < limit.time) {
@@ -135,11 +134,15 @@ pub fn replay(module: &Arc<Module>, program: &str, replay: &Replay) -> Result<Op
 ///
 /// # Errors
 /// There is no such program.
-pub fn exhaustive(module: &Arc<Module>, program: &str, most_states: usize, limit: Limit) -> Result<Report, ModuleError> {
+pub fn exhaustive(
+    module: &Arc<Module>,
+    program: &str,
+    most_states: usize,
+    limit: Limit,
+) -> Result<Report, ModuleError> {
     let mut world = World::new(module, program)?;
     let begun = Instant::now();
-    let mut report =
-        Report { executions: 0, steps: 0, states: 0, complete: false, found: None, time: Duration::ZERO };
+    let mut report = Report { executions: 0, steps: 0, states: 0, complete: false, found: None, time: Duration::ZERO };
     let mut search = Search::new(most_states);
     loop {
         let outcome = world.execute(Policy::exhaustive(search), false);

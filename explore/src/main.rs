@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use clap::Parser;
 use oxshmem_explore::explore::{self, Limit, Replay};
-use oxshmem_explore::mutants::MUTANTS;
 use oxshmem_explore::module::{Module, Recipe};
+use oxshmem_explore::mutants::MUTANTS;
 
 /// Runs the device headers under many schedules, and stops at the first that violates an invariant.
 #[derive(Debug, Parser)]
@@ -65,17 +65,15 @@ fn run(arguments: &Arguments) -> Result<bool, Box<dyn std::error::Error>> {
         let mut good = true;
         for mutant in MUTANTS {
             let (found, steps) = mutant.hunt(arguments.seed, arguments.steps.min(60_000_000))?;
-            let text = found.as_ref().map_or("NOT FOUND".to_owned(), |found| format!("{}: {}", found.program, found.text));
+            let text =
+                found.as_ref().map_or("NOT FOUND".to_owned(), |found| format!("{}: {}", found.program, found.text));
             println!("{:32} {:6.2} M steps: {text}", mutant.name, steps as f64 / 1e6);
             good &= found.is_some();
         }
         return Ok(good);
     }
-    let recipe = Recipe {
-        file: arguments.module.clone(),
-        defines: arguments.defines.clone(),
-        patch: arguments.mutant.clone(),
-    };
+    let recipe =
+        Recipe { file: arguments.module.clone(), defines: arguments.defines.clone(), patch: arguments.mutant.clone() };
     let module = Module::new(&recipe)?;
     if let (Some(program), Some(steps)) = (&arguments.program, arguments.replay) {
         let replay = Replay::Seed { seed: arguments.seed, steps };

@@ -255,7 +255,15 @@ impl World {
         }
     }
 
-    fn claimed_write(&mut self, me: u32, peer: u32, index: u64, offset: u64, address: u64, bytes: Vec<u8>) -> Option<Effect> {
+    fn claimed_write(
+        &mut self,
+        me: u32,
+        peer: u32,
+        index: u64,
+        offset: u64,
+        address: u64,
+        bytes: Vec<u8>,
+    ) -> Option<Effect> {
         let covers = self.claim(me, peer, offset, &bytes);
         if covers.is_none() {
             self.fail(format!(
