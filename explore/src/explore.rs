@@ -28,7 +28,12 @@ impl Limit {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Replay {
     /// The seed of a random execution, and the length it was made for.
-    Seed { seed: u64, steps: u64 },
+    Seed {
+        /// The seed.
+        seed: u64,
+        /// The length.
+        steps: u64,
+    },
     /// The choices of an exhaustive search.
     Path(Vec<u16>),
 }
@@ -101,7 +106,7 @@ pub fn random(module: &Arc<Module>, program: &str, seed: u64, limit: Limit) -> R
     let mut report = Report { executions: 0, steps: 0, states: 0, complete: false, found: None, time: Duration::ZERO };
     let mut expected = 300;
     let mut next = seed;
-    while report.steps < limit.steps && (report.executions % 64 != 0 || begun.elapsed() < limit.time) {
+    while report.steps < limit.steps && (!report.executions.is_multiple_of(64) || begun.elapsed() < limit.time) {
         let outcome = world.execute(Policy::random(next, expected), false);
         report.executions += 1;
         report.steps += world.steps();

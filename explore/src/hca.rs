@@ -212,10 +212,9 @@ impl World {
                     actions.push((Action::Execute(number), qp.priorities[1]));
                 }
             }
-            if let Some(&(first, _)) = qp.completions.first() {
-                if !self.flights.iter().any(|flight| flight.qp == index && flight.index <= first) {
-                    actions.push((Action::Complete(number), qp.priorities[2]));
-                }
+            let is_under_way = |first| self.flights.iter().any(|flight| flight.qp == index && flight.index <= first);
+            if qp.completions.first().is_some_and(|&(first, _)| !is_under_way(first)) {
+                actions.push((Action::Complete(number), qp.priorities[2]));
             }
         }
         for (index, flight) in self.flights.iter().enumerate() {

@@ -98,17 +98,16 @@ pub(crate) fn run(world: *mut World, thread: usize, proxy: usize) {
             unsafe { publish(world, thread, place.completed, done, "publishes completed descriptors:") };
             busy = true;
         }
-        if reader.taken() - done < WINDOW {
-            if let Some(slot) = reader.take() {
-                let index = reader.taken() - 1;
-                match Descriptor::decode(&slot) {
-                    // SAFETY: as above.
-                    Ok(descriptor) => unsafe { carry_out(world, thread, &mut state, index, &descriptor) },
-                    // SAFETY: as above.
-                    Err(error) => unsafe { (*world).fail(format!("the proxy takes descriptor {index}: {error}")) },
-                }
-                busy = true;
+        let has_room = reader.taken() - done < WINDOW;
+        if let Some(slot) = has_room.then(|| reader.take()).flatten() {
+            let index = reader.taken() - 1;
+            match Descriptor::decode(&slot) {
+                // SAFETY: as above.
+                Ok(descriptor) => unsafe { carry_out(world, thread, &mut state, index, &descriptor) },
+                // SAFETY: as above.
+                Err(error) => unsafe { (*world).fail(format!("the proxy takes descriptor {index}: {error}")) },
             }
+            busy = true;
         }
         if reader.taken() > state.published_taken {
             state.published_taken = reader.taken();

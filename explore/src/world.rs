@@ -23,7 +23,7 @@ use crate::proxy::Proxy;
 use crate::trap;
 
 /// The calls that modules make.
-pub static HOOKS: Hooks = Hooks {
+pub(crate) static HOOKS: Hooks = Hooks {
     load: hook_load,
     store: hook_store,
     update: hook_update,
@@ -569,7 +569,7 @@ impl World {
         let exports = self.module.exports();
         match self.memory.about[self.memory.word_of(address) as usize].1 {
             Kind::Gate if bytes == 8 => {
-                let groups = value / exports.one_group & ((1 << exports.group_bits) - 1);
+                let groups = (value / exports.one_group) & ((1 << exports.group_bits) - 1);
                 let mut text = format!("{{{} reserved, {groups} groups", value >> exports.reserved_shift);
                 if value & exports.baton_free != 0 {
                     text.push_str(", baton free");
@@ -603,7 +603,7 @@ impl World {
     // -- Memory ------------------------------------------------------------------------------------------------------------
 
     /// Puts bytes of a word into memory, where all who read this memory see them. `by`: the thread, if it was one's.
-    pub(crate) fn to_memory(&mut self, word: u32, mask: u8, value: u64, by: Option<usize>) {
+    pub(crate) fn set_memory(&mut self, word: u32, mask: u8, value: u64, by: Option<usize>) {
         let bits = spread(mask);
         let old = self.memory.words[word as usize];
         let new = old & !bits | value & bits;
@@ -635,7 +635,7 @@ impl World {
                 value |= u64::from(bytes[at + i]) << ((shift + i) * 8);
                 mask |= 1 << (shift + i);
             }
-            self.to_memory(word, mask, value, None);
+            self.set_memory(word, mask, value, None);
             at += n;
         }
     }
@@ -763,7 +763,7 @@ impl World {
             self.ring(entry.word, entry.value);
             return;
         }
-        self.to_memory(entry.word, entry.mask, entry.value, by);
+        self.set_memory(entry.word, entry.mask, entry.value, by);
     }
 
     fn place(&self, entry: &Entry) -> String {
@@ -903,6 +903,7 @@ impl World {
         self.entries.push(entry);
     }
 
+    #[allow(clippy::too_many_arguments)] // as many as an atomic has
     fn update(
         &mut self,
         thread: usize,
@@ -958,7 +959,7 @@ impl World {
                 }
             }
         } & limit;
-        self.to_memory(word, mask, new << (shift * 8), Some(thread));
+        self.set_memory(word, mask, new << (shift * 8), Some(thread));
         if self.program.stale != 0 {
             let now = self.now();
             self.last_seen.insert((thread as u8, word), now);
@@ -1598,7 +1599,7 @@ unsafe extern "C" fn hook_note(kind: u32, a: u64, b: u64, c: u64, d: u64) {
     // SAFETY: as above; during setup there is no thread, and only `kNoteSet` comes.
     unsafe {
         if kind == 6 {
-            let address = (*world).exports().heap_at as u64 + a * u64::from((*world).exports().heap_bytes) + b;
+            let address = u64::from((*world).exports().heap_at) + a * u64::from((*world).exports().heap_bytes) + b;
             let base = (*world).memory.base;
             (*world).memory.set_image(base + address, &c.to_le_bytes());
             return;
