@@ -7,15 +7,13 @@ use std::time::Duration;
 
 use oxshmem_explore::explore::{self, Limit, Replay};
 use oxshmem_explore::module::{Module, Recipe};
-use oxshmem_explore::mutants::{MUTANTS, NARROW};
-
-const MODULES: [&str; 4] = ["posting", "ibrc", "meeting", "packets"];
+use oxshmem_explore::mutants::{MODULES, MUTANTS, NARROW};
 
 /// Every program keeps every invariant, for some steps.
 #[test]
 fn programs_keep_their_invariants() {
     let mut failures = String::new();
-    for file in MODULES {
+    for &file in MODULES {
         let module = Module::new(&Recipe::plain(file, NARROW)).unwrap();
         for program in module.names() {
             let report = explore::random(&module, &program, 1, Limit::steps(1_000_000)).unwrap();
@@ -31,7 +29,7 @@ fn programs_keep_their_invariants() {
 /// The smallest programs, exhaustively, as far as a minute goes.
 #[test]
 fn smallest_programs_keep_their_invariants_in_every_execution() {
-    for file in MODULES {
+    for &file in MODULES {
         let module = Module::new(&Recipe::plain(file, NARROW)).unwrap();
         for program in module.small_names() {
             let limit = Limit { steps: 30_000_000, time: Duration::MAX };
