@@ -38,6 +38,15 @@ pub enum Replay {
     Path(Vec<u16>),
 }
 
+impl std::fmt::Display for Replay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Seed { seed, steps } => write!(f, "--seed {seed} --replay {steps}"),
+            Self::Path(path) => write!(f, "after {} choices of an exhaustive search", path.len()),
+        }
+    }
+}
+
 /// A violation that was found.
 #[derive(Debug, Clone)]
 pub struct Found {
@@ -53,7 +62,7 @@ pub struct Found {
 
 impl std::fmt::Display for Found {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        writeln!(f, "{}: {:?}", self.program, self.replay)?;
+        writeln!(f, "{}: {}", self.program, self.replay)?;
         for line in &self.trace {
             writeln!(f, "  {line}")?;
         }
