@@ -76,7 +76,7 @@ void signals() {
 }
 
 constexpr oxshmem_explore_program kPrograms[] = {
-    small(by_proxy(posting("p_quiet", p_quiet, 2, 1, 8000))),
+    by_proxy(posting("p_quiet", p_quiet, 2, 1, 8000)),
     by_proxy(posting("p_p_p_quiet", p_p_p_quiet, 2, 1, 20000)),
     by_proxy(posting("p_p_p_quiet_3", p_p_p_quiet, 3, 1, 20000)),
     by_proxy(warps_of(2, posting("adjacent", p_adjacent, 2, 1, 20000))),

@@ -89,8 +89,8 @@ struct Layout {
                 (static_cast<uint32_t>(i >> program.depth_log2) + 1) & ((1u << abi::kStampLapBits) - 1), false);
         }
         set(qp.cqe + 63, static_cast<unsigned char>(0xf0), false);
-        const oxshmem_explore_qp hca{pe,          peer,   qp.qpn, qp.depth_log2, qp.wq, qp.dbr, qp.doorbell, qp.cqe,
-                                     at + offsetof(abi::Qp, completed), posted};
+        const oxshmem_explore_qp hca{
+            pe, peer, qp.qpn, qp.depth_log2, qp.wq, qp.dbr, qp.doorbell, qp.cqe, at + offsetof(abi::Qp, completed), posted};
         out.qp(out.context, &hca);
     }
 
@@ -118,14 +118,8 @@ struct Layout {
         if (sizeof(abi::Proxy) > 512) {
             name("breakage", kKindWord, pe, at + 512, 8, static_cast<uint32_t>(sizeof(abi::Proxy) - 512) / 8);
         }
-        const oxshmem_explore_proxy host{pe,
-                                         proxy.depth_log2,
-                                         proxy.landing_log2,
-                                         0,
-                                         proxy.slots,
-                                         proxy.taken_word,
-                                         proxy.completed_word,
-                                         proxy.acknowledgements,
+        const oxshmem_explore_proxy host{pe,           proxy.depth_log2, proxy.landing_log2,   0,
+                                         proxy.slots,  proxy.taken_word, proxy.completed_word, proxy.acknowledgements,
                                          proxy.landing};
         out.proxy(out.context, &host);
     }
@@ -178,8 +172,10 @@ struct Layout {
         state.chunk_log2 = 17;
         state.max_chunks = 1;
         state.lkeys = constants.take(4);
+        name("lkeys", kKindConstant, pe, state.lkeys, 4);
         set(state.lkeys, port::byte_swap(kHeapKey + pe), true);
         state.rkeys = constants.take(4 * n);
+        name("rkeys", kKindConstant, pe, state.rkeys, 4, n);
         for (uint32_t peer = 0; peer < n; ++peer) {
             set(state.rkeys + 4 * peer, port::byte_swap(kHeapKey + peer), true);
         }
@@ -188,9 +184,14 @@ struct Layout {
         state.slab_lkeys[0] = port::byte_swap(kSlabKey);
         state.local_regions = constants.take(sizeof(abi::LocalRegion));
         state.n_local_regions = constants.take(8);
+        name("n_local_regions", kKindConstant, pe, state.n_local_regions, 8);
         set(state.n_local_regions, uint64_t{0}, true);
         state.used = take("used", kKindUsed, pe, 8);
-        set(state.used, program.posted != 0 ? ~0ull >> (64 - n * program.qps_per_pe) & ~(((1ull << program.qps_per_pe) - 1) << pe * program.qps_per_pe) : 0ull, false);
+        set(state.used,
+            program.posted != 0
+                ? ~0ull >> (64 - n * program.qps_per_pe) & ~(((1ull << program.qps_per_pe) - 1) << pe * program.qps_per_pe)
+                : 0ull,
+            false);
         state.control = others.take(sizeof(abi::Control), 128);
         name("abort", kKindControl, pe, state.control, 4);
         name("claimed", kKindError, pe, state.control + 4, 4);
@@ -219,7 +220,9 @@ struct Layout {
 };
 
 inline void set_up(const oxshmem_explore_program *program, const oxshmem_explore_setup *setup) {
-    Layout layout{*program, *setup, {setup->base, setup->base + kConstantBytes},
+    Layout layout{*program,
+                  *setup,
+                  {setup->base, setup->base + kConstantBytes},
                   {setup->base + kConstantBytes, setup->base + kConstantBytes + kOtherBytes}};
     for (uint32_t pe = 0; pe < program->pes; ++pe) {
         layout.pe(pe);

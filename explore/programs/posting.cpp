@@ -5,6 +5,11 @@
 
 namespace explore {
 
+// Every thread puts one word.
+void p_once() {
+    p(place(block(), 0, lane()), value(block(), 0, lane()), 1);
+}
+
 // Every thread puts one word, and waits for it.
 void p_quiet() {
     p(place(block(), 0, lane()), value(block(), 0, lane()), 1);
@@ -143,10 +148,14 @@ void many() {
 }
 
 constexpr oxshmem_explore_program kPrograms[] = {
-    small(posting("p_quiet", p_quiet, 2, 1, 4000)),
-    small(in_host_memory(posting("p_quiet_host", p_quiet, 2, 1, 4000))),
-    small(posting("fence_between", fence_between, 2, 2, 8000)),
-    small(behind(3, posting("fence_between_used", fence_between, 2, 2, 8000))),
+    small(posting("p_once", p_once, 2, 1, 4000)),
+    in_host_memory(posting("p_once_host", p_once, 2, 1, 4000)),
+    small(posting("p_once_alone", p_once, 1, 1, 4000)),
+    small(posting("p_p_p_alone", p_p_p_quiet, 1, 1, 4000)),
+    posting("p_quiet", p_quiet, 2, 1, 4000),
+    in_host_memory(posting("p_quiet_host", p_quiet, 2, 1, 4000)),
+    posting("fence_between", fence_between, 2, 2, 8000),
+    behind(3, posting("fence_between_used", fence_between, 2, 2, 8000)),
     behind(3, posting("fences", fences, 2, 2, 8000)),
     posting("p_quiet_3", p_quiet, 3, 1, 8000),
     early(posting("p_quiet_early", p_quiet, 2, 1, 4000)),

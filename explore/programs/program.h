@@ -26,16 +26,16 @@ struct oxshmem_explore_program {
     uint32_t pes, lanes;
     uint32_t blocks[kExplorePes]; // of each PE's grid; a block is a warp of `lanes` lanes
     uint32_t qps_per_pe, depth_log2, landing_log2;
-    uint32_t network;      // abi::Network
-    uint32_t direct;       // not 0: all PEs are load/store reachable
-    uint32_t host_queues;  // not 0: queues, records and CQEs lie in host memory, and a CPU executes them
-    uint32_t posted;       // blocks that were posted and completed before
-    uint32_t epoch;        // of the team's last meeting
-    uint32_t rounds;       // not 0: the team meets by dissemination
-    uint32_t stale;        // not 0: relaxed loads may be early
-    uint32_t parts;        // not 0: parts of a warp may converge, as on the `cpu` device
-    uint32_t small;        // not 0: small enough to be explored exhaustively
-    uint32_t most_steps;   // of an execution
+    uint32_t network;     // abi::Network
+    uint32_t direct;      // not 0: all PEs are load/store reachable
+    uint32_t host_queues; // not 0: queues, records and CQEs lie in host memory, and a CPU executes them
+    uint32_t posted;      // blocks that were posted and completed before
+    uint32_t epoch;       // of the team's last meeting
+    uint32_t rounds;      // not 0: the team meets by dissemination
+    uint32_t stale;       // not 0: relaxed loads may be early
+    uint32_t parts;       // not 0: parts of a warp may converge, as on the `cpu` device
+    uint32_t small;       // not 0: small enough to be explored exhaustively
+    uint32_t most_steps;  // of an execution
 };
 
 // Kinds of memory, for the explorer's invariants and texts.
@@ -105,11 +105,19 @@ using namespace oxshmem;
 
 constexpr uint64_t kConstantBytes = 16384, kOtherBytes = 65536, kHeapBytes = 131072;
 constexpr uint64_t kHeapsAt = kConstantBytes + kOtherBytes;
-constexpr uint64_t kWorkspaceAt = 4096; // of the team, in the heap
+constexpr uint64_t kWorkspaceAt = 32768; // of the team, in the heap
 constexpr uint64_t kSharedBytes = kHeapsAt + kExplorePes * kHeapBytes;
 constexpr uint32_t kHeapKey = 0x100, kSlabKey = 0x200; // big-endian keys begin with these
 
-enum note_kind : uint32_t { kNotePut = 1, kNoteAdd = 2, kNoteFence = 3, kNoteQuiet = 4, kNoteFailed = 5, kNoteSet = 6, kNoteQuietFor = 7 };
+enum note_kind : uint32_t {
+    kNotePut = 1,
+    kNoteAdd = 2,
+    kNoteFence = 3,
+    kNoteQuiet = 4,
+    kNoteFailed = 5,
+    kNoteSet = 6,
+    kNoteQuietFor = 7
+};
 
 inline void note(note_kind kind, uint64_t a = 0, uint64_t b = 0, uint64_t c = 0, uint64_t d = 0) {
     oxshmem_explore_calls->note(kind, a, b, c, d);

@@ -28,9 +28,23 @@ impl Limit {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Replay {
     /// The seed of a random execution, and the length it was made for.
-    Seed { seed: u64, steps: u64 },
+    Seed {
+        /// The seed.
+        seed: u64,
+        /// The length.
+        steps: u64,
+    },
     /// The choices of an exhaustive search.
     Path(Vec<u16>),
+}
+
+impl std::fmt::Display for Replay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Seed { seed, steps } => write!(f, "--seed {seed} --replay {steps}"),
+            Self::Path(path) => write!(f, "after {} choices of an exhaustive search", path.len()),
+        }
+    }
 }
 
 /// A violation that was found.
@@ -48,7 +62,7 @@ pub struct Found {
 
 impl std::fmt::Display for Found {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        writeln!(f, "{}: {:?}", self.program, self.replay)?;
+        writeln!(f, "{}: {}", self.program, self.replay)?;
         for line in &self.trace {
             writeln!(f, "  {line}")?;
         }
@@ -98,11 +112,10 @@ fn found(world: &mut World, replay: Replay, text: String) -> Found {
 pub fn random(module: &Arc<Module>, program: &str, seed: u64, limit: Limit) -> Result<Report, ModuleError> {
     let mut world = World::new(module, program)?;
     let begun = Instant::now();
-    let mut report =
-        Report { executions: 0, steps: 0, states: 0, complete: false, found: None, time: Duration::ZERO };
+    let mut report = Report { executions: 0, steps: 0, states: 0, complete: false, found: None, time: Duration::ZERO };
     let mut expected = 300;
     let mut next = seed;
-    while report.steps < limit.steps && (report.executions % 64 != 0 || begun.elapsed() < limit.time) {
+    while report.steps < limit.steps && (!report.executions.is_multiple_of(64) || begun.elapsed() < limit.time) {
         let outcome = world.execute(Policy::random(next, expected), false);
         report.executions += 1;
         report.steps += world.steps();
@@ -135,11 +148,15 @@ pub fn replay(module: &Arc<Module>, program: &str, replay: &Replay) -> Result<Op
 ///
 /// # Errors
 /// There is no such program.
-pub fn exhaustive(module: &Arc<Module>, program: &str, most_states: usize, limit: Limit) -> Result<Report, ModuleError> {
+pub fn exhaustive(
+    module: &Arc<Module>,
+    program: &str,
+    most_states: usize,
+    limit: Limit,
+) -> Result<Report, ModuleError> {
     let mut world = World::new(module, program)?;
     let begun = Instant::now();
-    let mut report =
-        Report { executions: 0, steps: 0, states: 0, complete: false, found: None, time: Duration::ZERO };
+    let mut report = Report { executions: 0, steps: 0, states: 0, complete: false, found: None, time: Duration::ZERO };
     let mut search = Search::new(most_states);
     loop {
         let outcome = world.execute(Policy::exhaustive(search), false);

@@ -62,7 +62,14 @@ pub(crate) enum Effect {
     /// Bytes of the peer arrive here.
     Read { from: u64, to: u64, bytes: usize },
     /// An atomic is done at the peer, and the old value arrives here.
-    Atomic { address: u64, width: usize, change: Change, result: Option<u64>, big_endian: bool, operation: Option<usize> },
+    Atomic {
+        address: u64,
+        width: usize,
+        change: Change,
+        result: Option<u64>,
+        big_endian: bool,
+        operation: Option<usize>,
+    },
 }
 
 /// What an atomic does.
@@ -87,7 +94,11 @@ impl Change {
                 sum
             }
             Self::Swap { swap, compare, swap_mask, compare_mask } => {
-                if (old ^ compare) & compare_mask == 0 { old & !swap_mask | swap & swap_mask } else { old }
+                if (old ^ compare) & compare_mask == 0 {
+                    old & !swap_mask | swap & swap_mask
+                } else {
+                    old
+                }
             }
         }
     }
@@ -150,7 +161,11 @@ impl World {
         let number = self.operations.len();
         self.say(|world| {
             let verb = if add { "adds to" } else { "writes" };
-            format!("{} begins operation {number}: {verb} {} bytes at {offset:#x} of PE {pe}", world.who(thread), bytes.len())
+            format!(
+                "{} begins operation {number}: {verb} {} bytes at {offset:#x} of PE {pe}",
+                world.who(thread),
+                bytes.len()
+            )
         });
     }
 
@@ -197,10 +212,9 @@ impl World {
                     actions.push((Action::Execute(number), qp.priorities[1]));
                 }
             }
-            if let Some(&(first, _)) = qp.completions.first() {
-                if !self.flights.iter().any(|flight| flight.qp == index && flight.index <= first) {
-                    actions.push((Action::Complete(number), qp.priorities[2]));
-                }
+            let is_under_way = |first| self.flights.iter().any(|flight| flight.qp == index && flight.index <= first);
+            if qp.completions.first().is_some_and(|&(first, _)| !is_under_way(first)) {
+                actions.push((Action::Complete(number), qp.priorities[2]));
             }
         }
         for (index, flight) in self.flights.iter().enumerate() {
@@ -291,7 +305,9 @@ impl World {
         let wqe = match Wqe::parse(&bytes) {
             Ok(wqe) => wqe,
             Err(error) => {
-                self.fail(format!("the HCA fetches block {first}, which is not a work request that was posted: {error}"));
+                self.fail(format!(
+                    "the HCA fetches block {first}, which is not a work request that was posted: {error}"
+                ));
                 return;
             }
         };
@@ -304,7 +320,9 @@ impl World {
             return;
         }
         if end > announced {
-            self.fail(format!("a doorbell ends within a work request: it covers {announced} blocks, the request ends at {end}"));
+            self.fail(format!(
+                "a doorbell ends within a work request: it covers {announced} blocks, the request ends at {end}"
+            ));
             return;
         }
         let ordered = wqe.fence != Fence::None;
@@ -332,17 +350,28 @@ impl World {
 
     fn remote(&mut self, remote: &raddr::Repr, place: &QpPlace) -> Option<u64> {
         if remote.rkey != HEAP_KEY + place.peer {
-            self.fail(format!("a work request has rkey {:#x}, and PE {}'s is {:#x}", remote.rkey, place.peer, HEAP_KEY + place.peer));
+            self.fail(format!(
+                "a work request has rkey {:#x}, and PE {}'s is {:#x}",
+                remote.rkey,
+                place.peer,
+                HEAP_KEY + place.peer
+            ));
             return None;
         }
         let exports = self.exports();
-        Some(self.memory.base + u64::from(exports.heap_at) + u64::from(place.peer) * u64::from(exports.heap_bytes) + remote.raddr)
+        Some(
+            self.memory.base
+                + u64::from(exports.heap_at)
+                + u64::from(place.peer) * u64::from(exports.heap_bytes)
+                + remote.raddr,
+        )
     }
 
     fn local(&mut self, local: &data::Repr, place: &QpPlace) -> Option<u64> {
         let exports = self.exports();
         if local.lkey == HEAP_KEY + place.pe {
-            let heap = self.memory.base + u64::from(exports.heap_at) + u64::from(place.pe) * u64::from(exports.heap_bytes);
+            let heap =
+                self.memory.base + u64::from(exports.heap_at) + u64::from(place.pe) * u64::from(exports.heap_bytes);
             Some(heap + local.addr)
         } else if local.lkey == SLAB_KEY {
             Some(local.addr)
@@ -404,7 +433,14 @@ impl World {
     }
 
     /// Finds the operations that the bytes belong to.
-    fn write_effect(&mut self, place: QpPlace, first: u64, offset: u64, address: u64, bytes: Vec<u8>) -> Option<Effect> {
+    fn write_effect(
+        &mut self,
+        place: QpPlace,
+        first: u64,
+        offset: u64,
+        address: u64,
+        bytes: Vec<u8>,
+    ) -> Option<Effect> {
         let covers = self.claim(place.pe, place.peer, offset, &bytes);
         match covers {
             Some(covers) => Some(Effect::Write { address, bytes, covers }),
@@ -465,7 +501,9 @@ impl World {
         if let Change::Add { value, boundary: 0 } = change {
             number = self.claim_add(place.pe, place.peer, remote.raddr, value);
             if number.is_none() {
-                self.fail(format!("the HCA executes block {first}, an atomic addition of {value:#x} that was not posted"));
+                self.fail(format!(
+                    "the HCA executes block {first}, an atomic addition of {value:#x} that was not posted"
+                ));
                 return None;
             }
         }

@@ -5,20 +5,20 @@ use std::time::Duration;
 
 use clap::Parser;
 use oxshmem_explore::explore::{self, Limit, Replay};
-use oxshmem_explore::mutants::MUTANTS;
 use oxshmem_explore::module::{Module, Recipe};
+use oxshmem_explore::mutants::{MODULES, MUTANTS, NARROW};
 
 /// Runs the device headers under many schedules, and stops at the first that violates an invariant.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// The module: a file in explore/programs.
-    #[arg(long, default_value = "posting")]
-    module: String,
+    /// The module: a file in explore/programs; all if absent.
+    #[arg(long)]
+    module: Option<String>,
     /// The program; all of the module's if absent.
     #[arg(long)]
     program: Option<String>,
-    /// Macros for the module, as NAME=VALUE.
-    #[arg(short = 'D', long = "define")]
+    /// Macros for the module, as NAME=VALUE: widths of counters.
+    #[arg(short = 'D', long = "define", default_values = NARROW)]
     defines: Vec<String>,
     /// A patch of the headers: a file in explore/mutants.
     #[arg(long)]
@@ -65,17 +65,26 @@ fn run(arguments: &Arguments) -> Result<bool, Box<dyn std::error::Error>> {
         let mut good = true;
         for mutant in MUTANTS {
             let (found, steps) = mutant.hunt(arguments.seed, arguments.steps.min(60_000_000))?;
-            let text = found.as_ref().map_or("NOT FOUND".to_owned(), |found| format!("{}: {}", found.program, found.text));
+            let text =
+                found.as_ref().map_or("NOT FOUND".to_owned(), |found| format!("{}: {}", found.program, found.text));
             println!("{:32} {:6.2} M steps: {text}", mutant.name, steps as f64 / 1e6);
             good &= found.is_some();
         }
         return Ok(good);
     }
-    let recipe = Recipe {
-        file: arguments.module.clone(),
-        defines: arguments.defines.clone(),
-        patch: arguments.mutant.clone(),
-    };
+    let files = arguments.module.as_deref().map_or_else(|| MODULES.to_vec(), |file| vec![file]);
+    let mut good = true;
+    for file in files {
+        good &= run_module(arguments, file)?;
+        if !good && !arguments.all {
+            break;
+        }
+    }
+    Ok(good)
+}
+
+fn run_module(arguments: &Arguments, file: &str) -> Result<bool, Box<dyn std::error::Error>> {
+    let recipe = Recipe { file: file.to_owned(), defines: arguments.defines.clone(), patch: arguments.mutant.clone() };
     let module = Module::new(&recipe)?;
     if let (Some(program), Some(steps)) = (&arguments.program, arguments.replay) {
         let replay = Replay::Seed { seed: arguments.seed, steps };
@@ -99,7 +108,7 @@ fn run(arguments: &Arguments) -> Result<bool, Box<dyn std::error::Error>> {
             String::new()
         };
         println!(
-            "{program:24} {:9} executions, {:6.1} M steps{states}, {rate:.2} M steps/s: {}",
+            "{file:8} {program:20} {:9} executions, {:6.1} M steps{states}, {rate:.2} M steps/s: {}",
             report.executions,
             report.steps as f64 / 1e6,
             report.found.as_ref().map_or("ok", |found| &found.text)

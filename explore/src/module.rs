@@ -216,8 +216,9 @@ impl Module {
         // SAFETY: the library was compiled above from our own sources, whose static constructors do nothing.
         let library = unsafe { libloading::Library::new(&path) }.map_err(load)?;
         // SAFETY: module.h declares the symbol so.
-        let open = unsafe { library.get::<unsafe extern "C" fn(*const Hooks) -> *const Exports>(b"oxshmem_explore_open") }
-            .map_err(load)?;
+        let open =
+            unsafe { library.get::<unsafe extern "C" fn(*const Hooks) -> *const Exports>(b"oxshmem_explore_open") }
+                .map_err(load)?;
         // SAFETY: the hooks are static; the function returns a static structure of the library, which is loaded as long as `self`.
         let exports = unsafe { &*open(&raw const crate::world::HOOKS) };
         if exports.version != VERSION {

@@ -20,6 +20,9 @@ pub struct Mutant {
     pub programs: &'static [&'static str],
 }
 
+/// The modules whose programs keep every invariant.
+pub const MODULES: &[&str] = &["posting", "ibrc", "meeting", "packets"];
+
 /// A counter of CQEs that is four times as wide as the deepest queue of programs.
 pub const NARROW: &[&str] = &["OXSHMEM_CQE_COUNTER_BITS=4"];
 

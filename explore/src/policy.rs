@@ -144,10 +144,10 @@ impl Policy {
         self.random.next_u64() >> 1 | 1 << 40
     }
 
-    /// A priority for a store.
+    /// A priority for a store: above that of threads that wait, which would otherwise keep it from moving for ever.
     #[inline]
     pub(crate) fn store_priority(&mut self) -> u64 {
-        (self.random.next_u64() >> 1 | 1 << 40) >> self.lazy_stores
+        (self.random.next_u64() >> 1 | 1 << 40) >> self.lazy_stores | LOW << 1
     }
 
     /// A priority below all others.

@@ -98,17 +98,16 @@ pub(crate) fn run(world: *mut World, thread: usize, proxy: usize) {
             unsafe { publish(world, thread, place.completed, done, "publishes completed descriptors:") };
             busy = true;
         }
-        if reader.taken() - done < WINDOW {
-            if let Some(slot) = reader.take() {
-                let index = reader.taken() - 1;
-                match Descriptor::decode(&slot) {
-                    // SAFETY: as above.
-                    Ok(descriptor) => unsafe { carry_out(world, thread, &mut state, index, &descriptor) },
-                    // SAFETY: as above.
-                    Err(error) => unsafe { (*world).fail(format!("the proxy takes descriptor {index}: {error}")) },
-                }
-                busy = true;
+        let has_room = reader.taken() - done < WINDOW;
+        if let Some(slot) = has_room.then(|| reader.take()).flatten() {
+            let index = reader.taken() - 1;
+            match Descriptor::decode(&slot) {
+                // SAFETY: as above.
+                Ok(descriptor) => unsafe { carry_out(world, thread, &mut state, index, &descriptor) },
+                // SAFETY: as above.
+                Err(error) => unsafe { (*world).fail(format!("the proxy takes descriptor {index}: {error}")) },
             }
+            busy = true;
         }
         if reader.taken() > state.published_taken {
             state.published_taken = reader.taken();
@@ -255,7 +254,15 @@ impl World {
         }
     }
 
-    fn claimed_write(&mut self, me: u32, peer: u32, index: u64, offset: u64, address: u64, bytes: Vec<u8>) -> Option<Effect> {
+    fn claimed_write(
+        &mut self,
+        me: u32,
+        peer: u32,
+        index: u64,
+        offset: u64,
+        address: u64,
+        bytes: Vec<u8>,
+    ) -> Option<Effect> {
         let covers = self.claim(me, peer, offset, &bytes);
         if covers.is_none() {
             self.fail(format!(

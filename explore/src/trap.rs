@@ -83,7 +83,8 @@ pub(crate) fn place_of(pc: u64, module: &Path) -> String {
         info.dli_fbase as u64
     };
     let offset = pc.wrapping_sub(base);
-    let output = Command::new("addr2line").args(["-f", "-C", "-i", "-e"]).arg(module).arg(format!("{offset:#x}")).output();
+    let output =
+        Command::new("addr2line").args(["-f", "-C", "-i", "-e"]).arg(module).arg(format!("{offset:#x}")).output();
     match output {
         Ok(output) if output.status.success() => {
             let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -23,7 +23,7 @@ use crate::proxy::Proxy;
 use crate::trap;
 
 /// The calls that modules make.
-pub static HOOKS: Hooks = Hooks {
+pub(crate) static HOOKS: Hooks = Hooks {
     load: hook_load,
     store: hook_store,
     update: hook_update,
@@ -61,11 +61,21 @@ pub(crate) enum Status {
     /// It has a step to make.
     Ready,
     /// It spins, and would see what it has seen before.
-    Paused { others: u64 },
+    Paused {
+        others: u64,
+    },
     /// It waits for other lanes to come to the same place.
-    Converging { site: u64, key: u64 },
+    Converging {
+        site: u64,
+        key: u64,
+    },
     /// It is in an operation of its warp.
-    InWarp { kind: u32, mask: u32, value: u64, source: u32 },
+    InWarp {
+        kind: u32,
+        mask: u32,
+        value: u64,
+        source: u32,
+    },
     Done,
 }
 
@@ -559,7 +569,7 @@ impl World {
         let exports = self.module.exports();
         match self.memory.about[self.memory.word_of(address) as usize].1 {
             Kind::Gate if bytes == 8 => {
-                let groups = value / exports.one_group & ((1 << exports.group_bits) - 1);
+                let groups = (value / exports.one_group) & ((1 << exports.group_bits) - 1);
                 let mut text = format!("{{{} reserved, {groups} groups", value >> exports.reserved_shift);
                 if value & exports.baton_free != 0 {
                     text.push_str(", baton free");
@@ -577,7 +587,8 @@ impl World {
             }
             Kind::Record if bytes == 4 => format!("{}", (value as u32).swap_bytes()),
             Kind::Doorbell => format!("{}", (value as u32).swap_bytes() >> 8 & 0xffff),
-            Kind::Cqe if bytes == 8 && address % 64 == 56 => {
+            Kind::Cqe if address % 64 + u64::from(bytes) == 64 => {
+                let value = if bytes == 4 { value << 32 } else { value };
                 if value >> 60 == 0xf {
                     "no completion".to_owned()
                 } else {
@@ -592,7 +603,7 @@ impl World {
     // -- Memory ------------------------------------------------------------------------------------------------------------
 
     /// Puts bytes of a word into memory, where all who read this memory see them. `by`: the thread, if it was one's.
-    pub(crate) fn to_memory(&mut self, word: u32, mask: u8, value: u64, by: Option<usize>) {
+    pub(crate) fn set_memory(&mut self, word: u32, mask: u8, value: u64, by: Option<usize>) {
         let bits = spread(mask);
         let old = self.memory.words[word as usize];
         let new = old & !bits | value & bits;
@@ -624,7 +635,7 @@ impl World {
                 value |= u64::from(bytes[at + i]) << ((shift + i) * 8);
                 mask |= 1 << (shift + i);
             }
-            self.to_memory(word, mask, value, None);
+            self.set_memory(word, mask, value, None);
             at += n;
         }
     }
@@ -681,7 +692,9 @@ impl World {
             return true;
         }
         self.entries[index + 1..].iter().any(|later| {
-            later.level == entry.level && (later.release || later.word == entry.word) && (later.doorbell || self.is_watched(later))
+            later.level == entry.level
+                && (later.release || later.word == entry.word)
+                && (later.doorbell || self.is_watched(later))
         })
     }
 
@@ -698,7 +711,9 @@ impl World {
         by_thread
             || match kind {
                 Kind::Record => self.qps.iter().any(|qp| qp.look),
-                Kind::Queue => self.qps.iter().any(|qp| qp.executed < qp.announced && qp.has_word(word, self.memory.base)),
+                Kind::Queue => {
+                    self.qps.iter().any(|qp| qp.executed < qp.announced && qp.has_word(word, self.memory.base))
+                }
                 Kind::Heap | Kind::Landing => {
                     !self.flights.is_empty() || self.qps.iter().any(|qp| qp.executed < qp.announced)
                 }
@@ -725,7 +740,9 @@ impl World {
             entry.seen_by = u64::MAX;
             self.changes += 1;
             self.threads[entry.thread as usize].own_changes += 1;
-            self.say(|world| format!("{}'s store to {} is in the GPU", world.who(entry.thread.into()), world.place(&entry)));
+            self.say(|world| {
+                format!("{}'s store to {} is in the GPU", world.who(entry.thread.into()), world.place(&entry))
+            });
             self.entries.push(entry);
             return;
         }
@@ -746,7 +763,7 @@ impl World {
             self.ring(entry.word, entry.value);
             return;
         }
-        self.to_memory(entry.word, entry.mask, entry.value, by);
+        self.set_memory(entry.word, entry.mask, entry.value, by);
     }
 
     fn place(&self, entry: &Entry) -> String {
@@ -886,7 +903,18 @@ impl World {
         self.entries.push(entry);
     }
 
-    fn update(&mut self, thread: usize, kind: u32, address: u64, bytes: u32, operand: u64, expected: u64, order: u32, reach: u32) -> u64 {
+    #[allow(clippy::too_many_arguments)] // as many as an atomic has
+    fn update(
+        &mut self,
+        thread: usize,
+        kind: u32,
+        address: u64,
+        bytes: u32,
+        operand: u64,
+        expected: u64,
+        order: u32,
+        reach: u32,
+    ) -> u64 {
         let word = self.memory.word_of(address);
         let shift = address % 8;
         let mask = (((1u16 << bytes) - 1) << shift) as u8;
@@ -911,15 +939,27 @@ impl World {
         let signed = |value: u64| if bytes == 4 { i64::from(value as u32 as i32) } else { value as i64 };
         let new = match kind {
             0 => operand,
-            1 => if old == expected & limit { operand } else { old },
+            1 => {
+                if old == expected & limit {
+                    operand
+                } else {
+                    old
+                }
+            }
             2 => old.wrapping_add(operand),
             3 => old & operand,
             4 => old | operand,
             5 => old ^ operand,
             6 => old.max(operand),
-            _ => if signed(old) < signed(operand) { operand } else { old },
+            _ => {
+                if signed(old) < signed(operand) {
+                    operand
+                } else {
+                    old
+                }
+            }
         } & limit;
-        self.to_memory(word, mask, new << (shift * 8), Some(thread));
+        self.set_memory(word, mask, new << (shift * 8), Some(thread));
         if self.program.stale != 0 {
             let now = self.now();
             self.last_seen.insert((thread as u8, word), now);
@@ -930,7 +970,8 @@ impl World {
         self.threads[thread].effects |= new != old;
         self.learn(thread, address, old);
         self.say(|world| {
-            let verb = ["exchanges", "compares and swaps", "adds to", "ands", "ors", "xors", "raises", "raises"][kind.min(7) as usize];
+            let verb = ["exchanges", "compares and swaps", "adds to", "ands", "ors", "xors", "raises", "raises"]
+                [kind.min(7) as usize];
             let order = ["", " (acquire)", " (release)", " (acquire and release)"][order.min(3) as usize];
             let (before, after) = (world.show(address, old, bytes), world.show(address, new, bytes));
             format!("{} {verb} {}{order}: {before} becomes {after}", world.who(thread), world.memory.describe(address))
@@ -948,7 +989,10 @@ impl World {
             }
             if self.steps >= u64::from(self.program.most_steps) {
                 let states = self.where_all_are();
-                self.fail(format!("no end after {} steps: threads keep each other from terminating: {states}", self.steps));
+                self.fail(format!(
+                    "no end after {} steps: threads keep each other from terminating: {states}",
+                    self.steps
+                ));
                 return None;
             }
             self.collect();
@@ -995,12 +1039,15 @@ impl World {
             }
         }
         let exhaustive = self.policy.is_exhaustive();
-        let idle = exhaustive && actions.is_empty() && self.qps.iter().all(|qp| !qp.look && qp.executed == qp.announced);
+        let idle =
+            exhaustive && actions.is_empty() && self.qps.iter().all(|qp| !qp.look && qp.executed == qp.announced);
         for index in 0..self.entries.len() {
             // An exhaustive search lets the words of a work request leave in their order: which of them is missing makes no
             // difference to what the HCA finds out. And it lets a store wait until some other process is about to look at its
             // word, since before that it makes no difference when it becomes visible.
-            if self.may_drain(index) && !(exhaustive && (self.is_behind_in_block(index) || !(idle || self.is_wanted(index)))) {
+            if self.may_drain(index)
+                && !(exhaustive && (self.is_behind_in_block(index) || !(idle || self.is_wanted(index))))
+            {
                 actions.push((Action::Drain(index as u16), self.entries[index].priority));
             }
         }
@@ -1101,7 +1148,8 @@ impl World {
         }
         let mut order = 0;
         for entry in &self.entries {
-            let flags = u64::from(entry.mask) | u64::from(entry.thread) << 8 | u64::from(entry.level == Level::Bus) << 16;
+            let flags =
+                u64::from(entry.mask) | u64::from(entry.thread) << 8 | u64::from(entry.level == Level::Bus) << 16;
             order = mix(order ^ entry.value ^ u64::from(entry.word) << 32 ^ mix(flags ^ entry.seen_by << 20));
         }
         hash ^= order;
@@ -1200,10 +1248,10 @@ impl World {
             }
             return;
         }
-        let all_wait = warp.clone().all(|lane| {
-            matches!(self.threads[lane].status, Status::Converging { .. } | Status::Done)
-        });
-        let waiting = warp.clone().filter(|&lane| matches!(self.threads[lane].status, Status::Converging { .. })).count();
+        let all_wait =
+            warp.clone().all(|lane| matches!(self.threads[lane].status, Status::Converging { .. } | Status::Done));
+        let waiting =
+            warp.clone().filter(|&lane| matches!(self.threads[lane].status, Status::Converging { .. })).count();
         if all_wait || (self.program.parts != 0 && waiting >= 2 && self.policy.chance(2)) {
             self.release_waiting(warp);
         }
@@ -1259,13 +1307,18 @@ impl World {
 
     fn carry_out(&mut self, kind: u32, first: usize, lanes: &[usize], values: &[(u64, u32)]) {
         let bit = |lane: usize| 1u64 << (lane - first);
-        let ballot = lanes.iter().zip(values).filter(|(_, (value, _))| *value != 0).fold(0, |all, (&lane, _)| all | bit(lane));
+        let ballot =
+            lanes.iter().zip(values).filter(|(_, (value, _))| *value != 0).fold(0, |all, (&lane, _)| all | bit(lane));
         for (position, &lane) in lanes.iter().enumerate() {
             let (value, source) = values[position];
             let result = match kind {
                 1 => ballot,
                 2 => lanes.iter().position(|&other| other == first + source as usize).map_or(value, |at| values[at].0),
-                3 => lanes.iter().zip(values).filter(|(_, (theirs, _))| *theirs == value).fold(0, |all, (&l, _)| all | bit(l)),
+                3 => lanes
+                    .iter()
+                    .zip(values)
+                    .filter(|(_, (theirs, _))| *theirs == value)
+                    .fold(0, |all, (&l, _)| all | bit(l)),
                 4 => {
                     let mut starts = 0;
                     for (at, &other) in lanes.iter().enumerate() {
@@ -1308,7 +1361,15 @@ impl World {
 // Setup
 // ---------------------------------------------------------------------------------------------------------------------------
 
-unsafe extern "C" fn setup_range(context: *mut c_void, name: *const c_char, kind: u32, owner: u32, address: u64, bytes: u32, count: u32) {
+unsafe extern "C" fn setup_range(
+    context: *mut c_void,
+    name: *const c_char,
+    kind: u32,
+    owner: u32,
+    address: u64,
+    bytes: u32,
+    count: u32,
+) {
     // SAFETY: the context is the world that called the module; names are literals.
     let (world, name) = unsafe { (&mut *context.cast::<World>(), std::ffi::CStr::from_ptr(name)) };
     world.memory.name(Range {
@@ -1324,7 +1385,8 @@ unsafe extern "C" fn setup_range(context: *mut c_void, name: *const c_char, kind
 
 unsafe extern "C" fn setup_set(context: *mut c_void, address: u64, from: *const c_void, bytes: u64, constant: u32) {
     // SAFETY: as above; the module passes `bytes` readable bytes.
-    let (world, bytes) = unsafe { (&mut *context.cast::<World>(), std::slice::from_raw_parts(from.cast::<u8>(), bytes as usize)) };
+    let (world, bytes) =
+        unsafe { (&mut *context.cast::<World>(), std::slice::from_raw_parts(from.cast::<u8>(), bytes as usize)) };
     world.memory.set_image(address, bytes);
     if constant != 0 {
         world.constants.push((address, bytes.to_vec()));
@@ -1418,7 +1480,15 @@ unsafe extern "C" fn hook_store(address: u64, bytes: u32, value: u64, order: u32
     }
 }
 
-unsafe extern "C" fn hook_update(kind: u32, address: u64, bytes: u32, operand: u64, expected: u64, order: u32, reach: u32) -> u64 {
+unsafe extern "C" fn hook_update(
+    kind: u32,
+    address: u64,
+    bytes: u32,
+    operand: u64,
+    expected: u64,
+    order: u32,
+    reach: u32,
+) -> u64 {
     let (world, me) = current();
     // SAFETY: as above.
     unsafe {
@@ -1529,7 +1599,7 @@ unsafe extern "C" fn hook_note(kind: u32, a: u64, b: u64, c: u64, d: u64) {
     // SAFETY: as above; during setup there is no thread, and only `kNoteSet` comes.
     unsafe {
         if kind == 6 {
-            let address = (*world).exports().heap_at as u64 + a * u64::from((*world).exports().heap_bytes) + b;
+            let address = u64::from((*world).exports().heap_at) + a * u64::from((*world).exports().heap_bytes) + b;
             let base = (*world).memory.base;
             (*world).memory.set_image(base + address, &c.to_le_bytes());
             return;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// The port layer of the schedule explorer (docs/explorer.md). port.h documents what each name means. Here every access to memory
-// that another thread, the HCA or the proxy can touch calls the explorer, which decides what runs before it, and which value a
-// load returns. Such memory lies in one range of addresses that is not accessible, so an access that bypasses the port layer
-// faults, and the explorer reports it. All other memory (locals, parameters) is accessed directly.
+// The port layer of the schedule explorer (docs/explorer.md). port.h documents what each name means. Here every access to
+// memory that another thread, the HCA or the proxy can touch calls the explorer, which decides what runs before it, and which
+// value a load returns. Such memory lies in one range of addresses that is not accessible, so an access that bypasses the port
+// layer faults, and the explorer reports it. All other memory (locals, parameters) is accessed directly.
 #pragma once
 
 #ifdef __CUDACC__
@@ -55,7 +55,8 @@ struct oxshmem_explore_hooks {
 
 // Set by the explorer when it loads the module, and whenever it switches threads.
 extern const oxshmem_explore_hooks *oxshmem_explore_calls __attribute__((visibility("hidden")));
-extern __thread oxshmem_explore_thread *oxshmem_explore_current __attribute__((visibility("hidden"), tls_model("initial-exec")));
+extern __thread oxshmem_explore_thread *oxshmem_explore_current
+    __attribute__((visibility("hidden"), tls_model("initial-exec")));
 
 namespace oxshmem::port {
 
@@ -64,7 +65,16 @@ enum class reach { block, device, system };
 
 namespace detail {
 
-enum class update_op : uint32_t { exchange = 0, compare = 1, add = 2, bit_and = 3, bit_or = 4, bit_xor = 5, umax = 6, smax = 7 };
+enum class update_op : uint32_t {
+    exchange = 0,
+    compare = 1,
+    add = 2,
+    bit_and = 3,
+    bit_or = 4,
+    bit_xor = 5,
+    umax = 6,
+    smax = 7
+};
 enum class warp_op : uint32_t { sync = 0, ballot = 1, shfl = 2, match_any = 3, run_starts = 4 };
 
 template <size_t Bytes> struct word;
@@ -109,9 +119,9 @@ template <class W> inline void store_word(void *p, W value, order o, reach r) {
 template <order O, reach R, class T> inline T update(update_op kind, T *p, T operand, T expected) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8, "atomics take 4 or 8 bytes");
     using W = raw_t<T>;
-    const uint64_t old = oxshmem_explore_calls->update(
-        static_cast<uint32_t>(kind), reinterpret_cast<uint64_t>(p), sizeof(T), bits<W>(operand), bits<W>(expected),
-        static_cast<uint32_t>(O), static_cast<uint32_t>(R));
+    const uint64_t old =
+        oxshmem_explore_calls->update(static_cast<uint32_t>(kind), reinterpret_cast<uint64_t>(p), sizeof(T), bits<W>(operand),
+                                      bits<W>(expected), static_cast<uint32_t>(O), static_cast<uint32_t>(R));
     return bits<T>(static_cast<W>(old));
 }
 
@@ -231,10 +241,18 @@ inline void copy_bytes(void *dst, const void *src, uint64_t bytes) {
     while (bytes != 0) {
         const uint64_t step = detail::step_of(to, from, bytes);
         switch (step) {
-        case 8: detail::copy_word<uint64_t>(to, from); break;
-        case 4: detail::copy_word<uint32_t>(to, from); break;
-        case 2: detail::copy_word<uint16_t>(to, from); break;
-        default: detail::copy_word<uint8_t>(to, from); break;
+        case 8:
+            detail::copy_word<uint64_t>(to, from);
+            break;
+        case 4:
+            detail::copy_word<uint32_t>(to, from);
+            break;
+        case 2:
+            detail::copy_word<uint16_t>(to, from);
+            break;
+        default:
+            detail::copy_word<uint8_t>(to, from);
+            break;
         }
         to += step, from += step, bytes -= step;
     }
