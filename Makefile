@@ -4,7 +4,7 @@
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soft-roce hardware-check bench compare compare-transports performance-docs gpu-bundle usage header-time fmt clean
+.PHONY: help setup demo test soft-roce hardware-check bench compare compare-transports performance-docs gpu-bundle usage header-time explore fmt clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
@@ -51,6 +51,9 @@ usage: setup ## Registers, stack and spills of the library's device functions
 
 header-time: setup ## How long a kernel with the device headers takes to compile
 	@scripts/header-time
+
+explore: setup ## The device headers under many schedules: SECONDS for each program (20), seeds from SEED on (1)
+	@OXSHMEM_CUDA=0 cargo run --release --quiet -p oxshmem-explore -- --seconds $(or $(SECONDS),20) --seed $(or $(SEED),1)
 
 fmt: ## Format Rust, C++ and CUDA sources
 	@cargo fmt --all

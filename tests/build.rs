@@ -31,6 +31,11 @@ fn main() {
     }
     // For the report of registers and spills on every architecture.
     oxshmem_build::Module::new("paths").source("kernels/paths.cu").compile();
+    // Kernels without launch bounds, in a program that is compiled as a whole and in one that is linked.
+    oxshmem_build::Module::new("unbounded").source("kernels/unbounded.cu").compile();
+    for name in ["unbounded", "unbounded_collectives"] {
+        oxshmem_build::Module::new(format!("linked_{name}")).source(format!("kernels/{name}.cu")).report_linked();
+    }
     // On GPUs it is linked with the device library when a test runs; on `cpu` it is a whole.
     oxshmem_build::Module::new("linked").source("kernels/linked.cu").cpu_only().compile();
     let linked = oxshmem_build::Module::new("linked").source("kernels/linked.cu").architectures(ARCHITECTURES);

@@ -1,11 +1,24 @@
-//! What the CUDA compiler makes of the device API's hot paths: put, p, signals and quiet keep nothing in local memory on sm_90.
+//! What the CUDA compiler makes of the device API: hot paths (put, p, signals and quiet) keep nothing in local memory on sm_90, and
+//! kernels without launch bounds can be launched with 1024 threads.
 
 use std::collections::BTreeMap;
 
 /// Written by the build of `kernels/paths.cu`: a line for each function and architecture. See `oxshmem_build`.
 const REPORT: &str = include_str!(concat!(env!("OUT_DIR"), "/paths.usage.txt"));
 
+/// Written by the build of `kernels/unbounded.cu`, compiled as a whole.
+const WHOLE: &str = include_str!(concat!(env!("OUT_DIR"), "/unbounded.usage.txt"));
+
+/// The same of `kernels/unbounded.cu` and `kernels/unbounded_collectives.cu` as relocatable code, linked.
+const LINKED: [&str; 2] = [
+    include_str!(concat!(env!("OUT_DIR"), "/linked_unbounded.usage.txt")),
+    include_str!(concat!(env!("OUT_DIR"), "/linked_unbounded_collectives.usage.txt")),
+];
+
 const ARCHITECTURE: &str = "sm_90";
+
+/// Registers that a thread of 1024 in a block may have.
+const MOST_REGISTERS: u32 = 64;
 
 /// Beginnings of the names of the kernels that are hot, and parts of the names of what they call.
 const HOT: [&str; 5] = ["put_", "p_", "signal_", "quiet_", "fence"];
@@ -40,5 +53,44 @@ fn hot_paths_do_not_spill() {
     }
     for (name, (stores, loads)) in hot {
         assert!(stores == 0 && loads == 0, "{name} stores {stores} and loads {loads} bytes of spilled registers");
+    }
+}
+
+/// Kernels in a report, with their architecture and registers.
+fn kernels(report: &str) -> Vec<(&str, &str, u32)> {
+    let lines = report.lines().filter(|line| !line.starts_with('#'));
+    let fields = lines.map(|line| line.split_whitespace().collect::<Vec<_>>());
+    fields.filter_map(|words| Some((*words.get(7)?, words[0], words[1].parse().ok()?))).collect()
+}
+
+#[test]
+fn linked_kernels_without_bounds_leave_room_for_1024_threads() {
+    for (report, known) in LINKED.into_iter().zip(["busy", "complexd_prod_reduce_block"]) {
+        let kernels = kernels(report);
+        if kernels.is_empty() {
+            println!("skipped: no CUDA compiler, so nothing was linked");
+            return;
+        }
+        assert!(kernels.iter().any(|(name, ..)| *name == known), "{known} is not in the report");
+        let large: Vec<_> = kernels.iter().filter(|(.., registers)| *registers > MOST_REGISTERS).collect();
+        assert!(large.is_empty(), "kernels with more than {MOST_REGISTERS} registers: {large:?}");
+    }
+}
+
+/// Beginnings of the names of kernels that have few registers by themselves too, compiled as a whole.
+const SMALL: [&str; 8] = ["p_", "signal_", "wait_until", "test_", "fence", "quiet_", "team_queries", "atomic_add"];
+
+#[test]
+fn small_kernels_without_bounds_leave_room_for_1024_threads() {
+    let kernels = kernels(WHOLE);
+    if kernels.is_empty() {
+        println!("skipped: no CUDA compiler, so nothing was compiled");
+        return;
+    }
+    for small in SMALL {
+        let mut found = kernels.iter().filter(|(name, ..)| name.starts_with(small)).peekable();
+        assert!(found.peek().is_some(), "no kernel {small}... is in the report");
+        let large: Vec<_> = found.filter(|(.., registers)| *registers > MOST_REGISTERS).collect();
+        assert!(large.is_empty(), "kernels with more than {MOST_REGISTERS} registers: {large:?}");
     }
 }

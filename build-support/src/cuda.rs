@@ -341,6 +341,77 @@ impl FatBinary {
     }
 }
 
+/// A module as relocatable code, linked for real architectures without any limit of registers: for the report of what its kernels need.
+#[derive(Debug)]
+pub(crate) struct Linked {
+    /// See [`toolkit`].
+    toolkit: PathBuf,
+    /// The architecture, the compilation and the link.
+    steps: Vec<(u32, Step, Step)>,
+}
+
+impl Linked {
+    /// Write the translation unit to `dir` and lay out the runs there.
+    pub fn prepare(unit: &Unit, dir: &Path, nvcc: &Nvcc, salt: &str, release: bool) -> Result<Self, Error> {
+        let source = dir.join(format!("{}.cuda.cu", unit.name));
+        step::write_if_changed(&source, generate::translation_unit(unit).as_bytes())?;
+        let inputs = unit.inputs()?;
+        let text = |path: &Path| path.display().to_string();
+        let linker = nvcc.path.with_file_name("nvlink");
+        let made: &[u32] = if release { &unit.architectures } else { &[DEV_ARCHITECTURE] };
+        let steps = made.iter().map(|&arch| {
+            let file = |end: &str| dir.join(format!("{}.linked.sm_{arch}.{end}", unit.name));
+            let (object, depfile, output) = (file("o.cubin"), file("d"), file("cubin"));
+            let mut command = vec![text(&nvcc.path), "-cubin".into(), "-rdc=true".into(), "-std=c++17".into()];
+            command.push(format!("-arch=sm_{arch}"));
+            command.extend(unit.preprocessor_args());
+            command.extend(["-MMD".into(), "-MF".into(), text(&depfile), "-o".into(), text(&object), text(&source)]);
+            let compile = Step {
+                what: format!("compiling device module {:?} to relocatable code for sm_{arch}", unit.name),
+                command,
+                salt: salt.to_owned(),
+                output: object.clone(),
+                inputs: inputs.clone(),
+                depfile: Some(depfile),
+            };
+            let command =
+                vec![text(&linker), format!("-arch=sm_{arch}"), "-v".into(), "-o".into(), text(&output), text(&object)];
+            let what = format!("linking device module {:?} for sm_{arch}", unit.name);
+            (arch, compile, Step { salt: salt.to_owned(), ..Step::after(what, command, &object, output) })
+        });
+        Ok(Self { toolkit: toolkit(nvcc), steps: steps.collect() })
+    }
+
+    /// One job for each architecture.
+    pub fn jobs(&self) -> impl Iterator<Item = Job<'_>> {
+        self.steps.iter().map(|(_, compile, link)| -> Job<'_> {
+            Box::new(move || {
+                compile.run()?;
+                link.run().map(drop)
+            })
+        })
+    }
+
+    /// What all kernels use.
+    pub fn usage(&self) -> Result<Vec<FunctionUsage>, Error> {
+        let mut functions = Vec::new();
+        for (arch, _, link) in &self.steps {
+            functions.extend(usage::parse_linked(*arch, &link.log()?));
+        }
+        Ok(functions)
+    }
+
+    /// Files that it was made from, without the CUDA toolkit's.
+    pub fn dependencies(&self) -> Result<Vec<PathBuf>, Error> {
+        let mut paths = Vec::new();
+        for (_, compile, _) in &self.steps {
+            paths.extend(compile.dependencies()?);
+        }
+        paths.retain(|path| !path.starts_with(&self.toolkit));
+        Ok(paths)
+    }
+}
+
 /// What a fat binary holds, as nvcc's `-gencode` takes it: a cubin for each architecture, and PTX of the newest. (Beside PTX of an older
 /// one, nvJitLink 13.0 was seen to refuse the cubin that a GPU of the same major version can run.) Other than release builds compile for
 /// the lowest alone, as those of modules do.

@@ -209,6 +209,41 @@ impl Module {
         Ok(relocatable)
     }
 
+    /// Compile to relocatable device code, link it, and write `<name>.usage.txt` alone: what the kernels need where nothing limits their
+    /// registers. Ends the build script as [`compile`](Module::compile) does.
+    pub fn report_linked(self) -> Vec<FunctionUsage> {
+        or_exit(self.try_report_linked())
+    }
+
+    /// As [`report_linked`](Module::report_linked), but return the error.
+    ///
+    /// # Errors
+    ///
+    /// See [`Error`]; as [`try_compile`](Module::try_compile).
+    pub fn try_report_linked(self) -> Result<Vec<FunctionUsage>, Error> {
+        let cargo = Cargo::from_env()?;
+        let env = |name: &str| std::env::var_os(name);
+        let headers = include_dir();
+        let unit = generate::Unit::new(&self, &cargo, &headers)?;
+        let found = cuda::find(&cargo, &env)?;
+        let (mut files, mut usage) = (unit.sources.clone(), Vec::new());
+        if let cuda::Found::Compiler(nvcc) = &found {
+            let mut hasher = DefaultHasher::new();
+            unit.hash(&mut hasher);
+            let work = Work::open(&cargo, &unit.name, hasher.finish())?;
+            let linked = cuda::Linked::prepare(&unit, &work.dir, nvcc, &cuda::salt(nvcc, &env), cargo.release)?;
+            step::run_all(linked.jobs().collect(), cargo.jobs)?;
+            usage = linked.usage()?;
+            files = linked.dependencies()?;
+            files.retain(|path| !path.starts_with(&work.dir));
+        }
+        usage::write_report(&cargo.out_dir.join(format!("{}.usage.txt", unit.name)), &usage)?;
+        let mut directives = watched(files, &headers);
+        directives.extend(cuda::directives(&found, &cargo));
+        print(directives);
+        Ok(usage)
+    }
+
     /// As [`compile_in`](Module::compile_in).
     fn compile_relocatable_in(
         &self,

@@ -82,6 +82,38 @@ pub(crate) fn parse(arch: u32, log: &str) -> Vec<FunctionUsage> {
     functions
 }
 
+/// Read what `nvlink -v` printed for `arch`: what each kernel needs together with all functions that it calls. Spills are not known here.
+///
+/// The format is that of nvlink 12.8 to 13.0:
+///
+/// ```text
+/// nvlink info    : Function properties for 'ring':
+/// nvlink info    : used 10 registers, used 1 barriers, 8 stack, 16 bytes smem, 556 bytes cmem[0], 0 bytes lmem
+/// ```
+pub(crate) fn parse_linked(arch: u32, log: &str) -> Vec<FunctionUsage> {
+    let mut functions: Vec<FunctionUsage> = Vec::new();
+    let mut kernel: Option<String> = None;
+    for line in log.lines() {
+        let Some((_, info)) = line.split_once("nvlink info") else { continue };
+        let info = info.trim_start().trim_start_matches(':').trim_start();
+        if let Some(rest) = info.strip_prefix("Function properties for '") {
+            kernel = rest.split('\'').next().map(str::to_owned);
+        } else if let (Some(rest), Some(name)) = (info.strip_prefix("used "), kernel.take()) {
+            functions.push(FunctionUsage {
+                arch,
+                name,
+                stack_bytes: amount(rest, "stack").unwrap_or(0),
+                spill_store_bytes: 0,
+                spill_load_bytes: 0,
+                registers: Some(amount(rest, "registers").unwrap_or(0)),
+                shared_bytes: amount(rest, "bytes smem").unwrap_or(0),
+                barriers: amount(rest, "barriers").unwrap_or(0),
+            });
+        }
+    }
+    functions
+}
+
 /// The number before `unit` in a comma-separated list of amounts.
 fn amount(list: &str, unit: &str) -> Option<u32> {
     let item = list.split(',').find(|item| item.trim().ends_with(unit))?;
@@ -150,6 +182,20 @@ ptxas info    : Used 8 registers, used 0 barriers
         assert_eq!(usage[1].registers, None);
         assert_eq!((usage[2].registers, usage[2].stack_bytes), (Some(8), 0));
         assert_eq!((usage[3].registers, usage[3].stack_bytes), (None, 32));
+    }
+
+    #[test]
+    fn reads_what_was_linked() {
+        let log = "\
+nvlink info    : 88 bytes gmem, 384 bytes cmem[3]
+nvlink info    : Function properties for 'put_block':
+nvlink info    : used 64 registers, used 1 barriers, 688 stack, 16 bytes smem, 556 bytes cmem[0], 0 bytes lmem
+";
+        let usage = parse_linked(90, log);
+        assert_eq!(usage.len(), 1);
+        assert_eq!((usage[0].name.as_str(), usage[0].arch, usage[0].registers), ("put_block", 90, Some(64)));
+        assert_eq!((usage[0].stack_bytes, usage[0].barriers, usage[0].shared_bytes), (688, 1, 16));
+        assert!(parse_linked(90, LOG).is_empty());
     }
 
     #[test]

@@ -101,7 +101,7 @@ template <class Scope> OXSHMEM_DEVICE void put_by(void *dst, const void *src, ui
     if (!is_direct(pe) || !in_heap(dst, bytes)) {
         far_put<Scope>(dst, src, bytes, pe, blocking);
     } else if (is_word<Scope>(dst, src, bytes)) {
-        *translate(static_cast<uint64_t *>(dst), pe) = *static_cast<const uint64_t *>(src);
+        port::write(translate(static_cast<uint64_t *>(dst), pe), port::read(static_cast<const uint64_t *>(src)));
     } else {
         near_copy<Scope>(translate(dst, pe), src, bytes);
     }
@@ -111,7 +111,7 @@ template <class Scope> OXSHMEM_DEVICE void get_by(void *dst, const void *src, ui
     if (!is_direct(pe) || !in_heap(src, bytes)) {
         far_get<Scope>(dst, src, bytes, pe, blocking);
     } else if (is_word<Scope>(dst, src, bytes)) {
-        *static_cast<uint64_t *>(dst) = *translate(static_cast<const uint64_t *>(src), pe);
+        port::write(static_cast<uint64_t *>(dst), port::read(translate(static_cast<const uint64_t *>(src), pe)));
     } else {
         near_copy<Scope>(dst, translate(src, pe), bytes);
     }
@@ -218,7 +218,7 @@ OXSHMEM_DEVICE void iput(Scope, T *dst, const T *src, ptrdiff_t dst_stride, ptrd
             T *to = dst + static_cast<ptrdiff_t>(i) * dst_stride;
             const T *from = src + static_cast<ptrdiff_t>(i) * src_stride;
             if (path == detail::Path::load_store) {
-                *detail::translate(to, pe) = *from;
+                port::write(detail::translate(to, pe), port::read(from));
             } else {
                 // One element always fits a one-block inline request, so `src` may be reused at once.
                 static_assert(sizeof(T) <= detail::kInlineOneBlock);
@@ -240,7 +240,7 @@ OXSHMEM_DEVICE void iget(Scope, T *dst, const T *src, ptrdiff_t dst_stride, ptrd
             T *to = dst + static_cast<ptrdiff_t>(i) * dst_stride;
             const T *from = src + static_cast<ptrdiff_t>(i) * src_stride;
             if (path == detail::Path::load_store) {
-                *to = *detail::translate(from, pe);
+                port::write(to, port::read(detail::translate(from, pe)));
             } else {
                 end = detail::network_get(to, from, sizeof(T), pe, detail::Op::iget);
             }

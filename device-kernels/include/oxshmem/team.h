@@ -39,7 +39,7 @@ OXSHMEM_DEVICE int team_translate_pe(team_t source, int pe, team_t destination) 
     }
     const int32_t *members = detail::as<int32_t>(to->members);
     for (int number = 0; number < to->n_pes; ++number) {
-        if (members[number] == world) {
+        if (port::read(members + number) == world) {
             return number;
         }
     }

@@ -60,6 +60,10 @@ template <class T> struct Same {
     T value;
     OXSHMEM_DEVICE T operator[](size_t) const { return value; }
 };
+template <class T> struct Each {
+    const T *values;
+    OXSHMEM_DEVICE T operator[](size_t i) const { return port::read(values + i); }
+};
 
 template <class T, class Values> OXSHMEM_DEVICE bool holds(const T *ivars, size_t i, Compare cmp, const Values &values) {
     if (!compare<T>(port::load<order::relaxed, reach::system>(ivars + i), cmp, values[i])) {
@@ -70,7 +74,7 @@ template <class T, class Values> OXSHMEM_DEVICE bool holds(const T *ivars, size_
 }
 
 OXSHMEM_DEVICE bool excluded(const int *status, size_t i) {
-    return status != nullptr && status[i] != 0;
+    return status != nullptr && port::read(status + i) != 0;
 }
 
 template <class T, class Values>
@@ -107,7 +111,7 @@ OXSHMEM_DEVICE size_t test_some(const T *ivars, size_t n, size_t *indices, const
         if (!excluded(status, i)) {
             any_left = true;
             if (holds(ivars, i, cmp, values)) {
-                indices[found++] = i;
+                port::write(indices + found++, i);
             }
         }
     }
@@ -170,16 +174,16 @@ OXSHMEM_DEVICE size_t wait_until_some(const T *ivars, size_t n, size_t *indices,
 }
 template <class T>
 OXSHMEM_DEVICE void wait_until_all_vector(const T *ivars, size_t n, const int *status, Compare cmp, const T *values) {
-    detail::wait_all(ivars, n, status, cmp, values);
+    detail::wait_all(ivars, n, status, cmp, detail::Each<T>{values});
 }
 template <class T>
 OXSHMEM_DEVICE size_t wait_until_any_vector(const T *ivars, size_t n, const int *status, Compare cmp, const T *values) {
-    return detail::wait_any(ivars, n, status, cmp, values);
+    return detail::wait_any(ivars, n, status, cmp, detail::Each<T>{values});
 }
 template <class T>
 OXSHMEM_DEVICE size_t wait_until_some_vector(const T *ivars, size_t n, size_t *indices, const int *status, Compare cmp,
                                              const T *values) {
-    return detail::wait_some(ivars, n, indices, status, cmp, values);
+    return detail::wait_some(ivars, n, indices, status, cmp, detail::Each<T>{values});
 }
 
 template <class T> OXSHMEM_DEVICE int test(const T *ivar, Compare cmp, T value) {
@@ -199,18 +203,18 @@ OXSHMEM_DEVICE size_t test_some(const T *ivars, size_t n, size_t *indices, const
 }
 template <class T>
 OXSHMEM_DEVICE int test_all_vector(const T *ivars, size_t n, const int *status, Compare cmp, const T *values) {
-    return detail::test_all(ivars, n, status, cmp, values);
+    return detail::test_all(ivars, n, status, cmp, detail::Each<T>{values});
 }
 template <class T>
 OXSHMEM_DEVICE size_t test_any_vector(const T *ivars, size_t n, const int *status, Compare cmp, const T *values) {
     bool any_left;
-    return detail::test_any(ivars, n, status, cmp, values, any_left);
+    return detail::test_any(ivars, n, status, cmp, detail::Each<T>{values}, any_left);
 }
 template <class T>
 OXSHMEM_DEVICE size_t test_some_vector(const T *ivars, size_t n, size_t *indices, const int *status, Compare cmp,
                                        const T *values) {
     bool any_left;
-    return detail::test_some(ivars, n, indices, status, cmp, values, any_left);
+    return detail::test_some(ivars, n, indices, status, cmp, detail::Each<T>{values}, any_left);
 }
 
 } // namespace oxshmem

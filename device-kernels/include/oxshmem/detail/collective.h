@@ -17,7 +17,7 @@ using port::vec16;
 constexpr uint32_t kPiece = sizeof(vec16);
 
 OXSHMEM_DEVICE uint32_t word_at(const char *from, uint32_t offset, uint32_t bytes) {
-    return offset < bytes ? reinterpret_cast<const uint32_t *>(from)[offset / 4] : 0;
+    return offset < bytes ? port::read(reinterpret_cast<const uint32_t *>(from) + offset / 4) : 0;
 }
 
 // At most 16 bytes, in no usual shape.
@@ -26,7 +26,7 @@ OXSHMEM_OUTLINE vec16 load_odd(const char *from, uint32_t bytes) {
     if (port::kCoalesced && ((reinterpret_cast<uint64_t>(from) | bytes) & 3) == 0) {
         return {word_at(from, 0, bytes), word_at(from, 4, bytes), word_at(from, 8, bytes), word_at(from, 12, bytes)};
     }
-    memcpy(&value, from, bytes);
+    port::copy_bytes(&value, from, bytes);
     return value;
 }
 OXSHMEM_OUTLINE void store_odd(char *to, vec16 value, uint32_t bytes) {
@@ -35,11 +35,11 @@ OXSHMEM_OUTLINE void store_odd(char *to, vec16 value, uint32_t bytes) {
         OXSHMEM_UNROLL
         for (uint32_t i = 0; i < 4; ++i) {
             if (4 * i < bytes) {
-                reinterpret_cast<uint32_t *>(to)[i] = from[i];
+                port::write(reinterpret_cast<uint32_t *>(to) + i, from[i]);
             }
         }
     } else {
-        memcpy(to, &value, bytes);
+        port::copy_bytes(to, &value, bytes);
     }
 }
 
@@ -51,7 +51,7 @@ OXSHMEM_DEVICE vec16 load_piece(const char *from, uint64_t bytes) {
         return port::load_vec(from);
     }
     if (port::kCoalesced && at % 8 == 0 && part == 8) {
-        const uint64_t half = *reinterpret_cast<const uint64_t *>(from);
+        const uint64_t half = port::read(reinterpret_cast<const uint64_t *>(from));
         return {static_cast<uint32_t>(half), static_cast<uint32_t>(half >> 32), 0, 0};
     }
     return load_odd(from, part);
@@ -63,7 +63,7 @@ OXSHMEM_DEVICE void store_piece(char *to, vec16 value, uint64_t bytes) {
     if (port::kCoalesced && at % 16 == 0 && part == kPiece) {
         port::store_vec(to, value);
     } else if (port::kCoalesced && at % 8 == 0 && part == 8) {
-        *reinterpret_cast<uint64_t *>(to) = static_cast<uint64_t>(value.y) << 32 | value.x;
+        port::write(reinterpret_cast<uint64_t *>(to), static_cast<uint64_t>(value.y) << 32 | value.x);
     } else {
         store_odd(to, value, part);
     }
@@ -80,12 +80,29 @@ OXSHMEM_DEVICE uint64_t times(uint64_t bytes, int n) {
     return (high + (low >> 32)) >> 32 != 0 ? ~0ull : bytes * static_cast<uint64_t>(n);
 }
 
-// One call of a collective by one PE.
+// Strides of elements that lie apart, in bytes.
+struct Strides {
+    uint32_t element;
+    uint64_t dst, src;
+};
+
+// One call of a collective by one PE. What carries it out is many functions, one calling the other, and takes this by
+// reference: so what each of them does not need at the moment lies in local memory and not in registers, of which a kernel
+// has 64.
 struct Session {
     TeamView team;
     Op op;
     Call call;
-    bool bad; // an argument was refused
+    bool bad;    // an argument was refused
+    bool to_all; // of a reduction: the result goes to all members
+    int root;    // of a broadcast
+    uint32_t announced;
+    void *dst;
+    const void *src;
+    uint64_t bytes; // of the part of one member, or of all data of a broadcast and a reduction to all
+    uint64_t step;  // from one member's part of src to the next
+    uint64_t n;     // elements of a part, where they lie apart
+    Strides strides;
 
     OXSHMEM_DEVICE Blame blame() const { return {port::state().my_pe, team.handle}; }
     // The member `distance` behind the own one.
@@ -96,8 +113,10 @@ struct Session {
 };
 
 // Finds the team. False: there is none, which one lane records.
-template <class Scope> OXSHMEM_DEVICE bool begin(Session &session, int handle, Op op, Call call) {
-    session.op = op, session.call = call, session.bad = false;
+template <class Scope>
+OXSHMEM_DEVICE bool begin(Session &session, int handle, Op op, Call call, void *dst, const void *src, uint64_t bytes) {
+    session.op = op, session.call = call, session.bad = false, session.to_all = true, session.root = -1;
+    session.dst = dst, session.src = src, session.bytes = bytes, session.step = 0, session.n = 0;
     return view_team<Scope>(session.team, handle, op);
 }
 

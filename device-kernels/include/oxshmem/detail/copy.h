@@ -50,11 +50,11 @@ template <class Scope, uint32_t kInFlight, class U> OXSHMEM_DEVICE uint64_t copy
             U units[kInFlight];
             OXSHMEM_UNROLL
             for (uint32_t k = 0; k < kInFlight; ++k) {
-                units[k] = src[i + k * kLanes];
+                units[k] = port::read(src + i + k * kLanes);
             }
             OXSHMEM_UNROLL
             for (uint32_t k = 0; k < kInFlight; ++k) {
-                dst[i + k * kLanes] = units[k];
+                port::write(dst + i + k * kLanes, units[k]);
             }
         }
     }
@@ -78,16 +78,16 @@ template <class U> OXSHMEM_DEVICE void copy_alone(U *dst, const U *src, uint64_t
             U units[kInFlight];
             OXSHMEM_UNROLL
             for (uint32_t k = 0; k < kInFlight; ++k) {
-                units[k] = src[i + k];
+                units[k] = port::read(src + i + k);
             }
             OXSHMEM_UNROLL
             for (uint32_t k = 0; k < kInFlight; ++k) {
-                dst[i + k] = units[k];
+                port::write(dst + i + k, units[k]);
             }
         }
         OXSHMEM_NO_UNROLL
         for (; i < part; ++i) {
-            dst[i] = src[i];
+            port::write(dst + i, port::read(src + i));
         }
         dst += part, src += part, n -= part;
     }
@@ -110,13 +110,13 @@ template <class Scope, class U> OXSHMEM_DEVICE void copy_units(U *dst, const U *
         }
         OXSHMEM_NO_UNROLL
         for (uint64_t i = done + Scope::rank(); i < n; i += Scope::size()) {
-            dst[i] = src[i];
+            port::write(dst + i, port::read(src + i));
         }
     }
 }
 
 template <class U> OXSHMEM_DEVICE void copy_unit(char *&to, const char *&from, uint32_t &left) {
-    *reinterpret_cast<U *>(to) = *reinterpret_cast<const U *>(from);
+    port::write(reinterpret_cast<U *>(to), port::read(reinterpret_cast<const U *>(from)));
     to += sizeof(U), from += sizeof(U), left -= sizeof(U);
 }
 
@@ -180,7 +180,7 @@ template <class Scope> OXSHMEM_OUTLINE void copy_skewed(char *to, const char *fr
 // Unit `index` of a copy of whole units.
 template <class U> OXSHMEM_DEVICE void copy_one(char *to, const char *from, uint64_t bytes, uint32_t index) {
     if (index * sizeof(U) < bytes) {
-        reinterpret_cast<U *>(to)[index] = reinterpret_cast<const U *>(from)[index];
+        port::write(reinterpret_cast<U *>(to) + index, port::read(reinterpret_cast<const U *>(from) + index));
     }
 }
 
@@ -210,7 +210,7 @@ template <class Scope> OXSHMEM_DEVICE void copy(void *dst, const void *src, uint
         const uint64_t first = lines.first * kLine;
         const uint64_t last = lines.last * kLine < bytes ? lines.last * kLine : bytes;
         if (first < last) {
-            memcpy(to + first, from + first, last - first);
+            port::copy_bytes(to + first, from + first, last - first);
         }
     }
 }

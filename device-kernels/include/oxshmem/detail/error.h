@@ -50,13 +50,14 @@ OXSHMEM_NOINLINE void describe(abi::ErrorRecord &error, ErrorCode code, Op op, B
     error.reserved0 = 0;
 }
 
+// Copies an error in words, one after the other, which takes few registers.
 OXSHMEM_DEVICE void copy_record(abi::ErrorRecord &to, const abi::ErrorRecord &from) {
-    constexpr uint32_t kWords = sizeof(abi::ErrorRecord) / sizeof(uint64_t);
+    constexpr uint32_t kBytes = sizeof(uint64_t);
+    static_assert(sizeof(abi::ErrorRecord) % kBytes == 0 && alignof(abi::ErrorRecord) == kBytes);
     OXSHMEM_NO_UNROLL
-    for (uint32_t i = 0; i < kWords; ++i) {
-        uint64_t word;
-        port::copy_bytes(&word, reinterpret_cast<const char *>(&from) + i * sizeof(word), sizeof(word));
-        port::copy_bytes(reinterpret_cast<char *>(&to) + i * sizeof(word), &word, sizeof(word));
+    for (uint32_t at = 0; at < sizeof(abi::ErrorRecord); at += kBytes) {
+        port::copy_bytes(__builtin_assume_aligned(reinterpret_cast<char *>(&to) + at, kBytes),
+                         __builtin_assume_aligned(reinterpret_cast<const char *>(&from) + at, kBytes), kBytes);
     }
 }
 

@@ -85,9 +85,19 @@ OXSHMEM_NOINLINE void break_ring(int pe) {
     break_queue(&p.taken.seen, p.breakage, error);
 }
 
+// Waits until slots may be reused. False: they never will be, and the ring is broken.
+OXSHMEM_NOINLINE bool wait_slots(uint64_t taken, int pe) {
+    abi::Proxy &p = proxy();
+    if (!wait_word(p.taken_word, p.taken, ~0ull, taken, pe, Op::queue_space)) {
+        break_ring(pe);
+        return false;
+    }
+    return !ring_is_broken(Op::queue_space);
+}
+
 // Reserves `count` slots for the group; returns the first, or ~0 if they do not become free, which breaks the ring, or if it is
-// broken (the reason is recorded).
-OXSHMEM_DEVICE uint64_t reserve_slots(const Posters &group, uint32_t count, int pe) {
+// broken (the reason is recorded). `live`: variables of the caller that are in local memory while this waits.
+template <class... T> OXSHMEM_DEVICE uint64_t reserve_slots(Posters &group, uint32_t count, int pe, T &...live) {
     abi::Proxy &p = proxy();
     uint64_t first = 0;
     if (group.rank == 0) {
@@ -95,11 +105,11 @@ OXSHMEM_DEVICE uint64_t reserve_slots(const Posters &group, uint32_t count, int 
         const uint64_t end = first + count;
         const uint64_t depth = 1ull << p.depth_log2;
         // A ring breaks only once it was full, so that every later post comes by here.
+        const uint64_t taken = end - depth;
         if (end > depth) {
-            if (!wait_word(p.taken_word, p.taken, ~0ull, end - depth, pe, Op::queue_space)) {
-                break_ring(pe);
-                first = ~0ull;
-            } else if (ring_is_broken(Op::queue_space)) {
+            const uint64_t seen = port::load<order::acquire, reach::device>(&p.taken.seen);
+            if ((seen < taken || seen >= abi::kBroken) &&
+                !keeping([&] { return wait_slots(taken, pe); }, first, group, live...)) {
                 first = ~0ull;
             }
         }
@@ -111,6 +121,7 @@ OXSHMEM_DEVICE uint64_t reserve_slots(const Posters &group, uint32_t count, int 
 struct Descriptor {
     uint64_t words[8];
 
+    Descriptor() = default;
     // Only a fence has no remote side.
     OXSHMEM_DEVICE Descriptor(Work work, uint64_t flags, const Located &remote, int pe, uint32_t queue) : words{} {
         words[0] = static_cast<uint64_t>(remote.key) << 32 | static_cast<uint64_t>(static_cast<uint32_t>(pe)) << 22 |
@@ -157,7 +168,7 @@ struct Descriptor {
 
 // Lets every lane post its descriptor, together with the lanes that converge here. Answers the index behind it, or 0.
 OXSHMEM_OUTLINE uint64_t ibrc_post(const Descriptor &descriptor, int pe) {
-    const Posters group = posters(0);
+    Posters group = posters(0);
     const uint64_t first = reserve_slots(group, group.size, pe);
     if (first == ~0ull) {
         return 0;
@@ -257,7 +268,7 @@ OXSHMEM_OUTLINE uint64_t ibrc_fetch(Descriptor descriptor, int pe, Op op) {
 OXSHMEM_OUTLINE void ibrc_p(void *dst, uint64_t bits, uint32_t bytes, int pe) {
     const uint32_t queue = block_queue();
     const Located remote = locate_remote(dst, pe, card_of(queue));
-    const Posters group = posters(static_cast<uint64_t>(pe) << 8 | bytes);
+    Posters group = posters(static_cast<uint64_t>(pe) << 8 | bytes);
     Descriptor descriptor(Work::write_inline, 0, remote, pe, queue);
     descriptor.words[2] = bits;
     uint32_t leaders = group.mask;
@@ -286,7 +297,7 @@ OXSHMEM_OUTLINE void ibrc_p(void *dst, uint64_t bits, uint32_t bytes, int pe) {
             }
         }
     }
-    const uint64_t index = reserve_slots(group, port::count_ones(leaders), pe);
+    const uint64_t index = reserve_slots(group, port::count_ones(leaders), pe, descriptor, leaders, lanes);
     if (index == ~0ull) {
         return;
     }
@@ -298,7 +309,7 @@ OXSHMEM_OUTLINE void ibrc_p(void *dst, uint64_t bits, uint32_t bytes, int pe) {
 }
 
 OXSHMEM_OUTLINE uint64_t ibrc_put(void *dst, const void *src, uint64_t bytes, int pe) {
-    const uint32_t queue = block_queue(), card = card_of(queue);
+    uint32_t queue = block_queue(), card = card_of(queue);
     uint64_t end = 0;
     char *to = static_cast<char *>(dst);
     const char *from = static_cast<const char *>(src);
@@ -308,7 +319,7 @@ OXSHMEM_OUTLINE uint64_t ibrc_put(void *dst, const void *src, uint64_t bytes, in
         const Located remote = locate_remote(to, pe, card);
         uint64_t part = least(bytes, remote.bytes);
         const Located local = part <= kSlotPayload ? Located{0, 0, 0} : locate_local(from, card);
-        const bool inlined = local.bytes == 0;
+        bool inlined = local.bytes == 0;
         part = least(part, inlined ? kSlotPayload : least(local.bytes, abi::kMaxMessageBytes));
         Descriptor descriptor(inlined ? Work::write_inline : Work::write, 0, remote, pe, queue);
         if (inlined) {
@@ -316,7 +327,8 @@ OXSHMEM_OUTLINE uint64_t ibrc_put(void *dst, const void *src, uint64_t bytes, in
         } else {
             descriptor.transfer(local, part);
         }
-        const uint64_t posted = ibrc_post(descriptor, pe);
+        const uint64_t posted =
+            keeping([&] { return ibrc_post(descriptor, pe); }, to, from, bytes, end, part, inlined, pe, queue, card);
         if (posted == 0) {
             return 0;
         }
@@ -330,7 +342,7 @@ OXSHMEM_OUTLINE uint64_t ibrc_put(void *dst, const void *src, uint64_t bytes, in
 
 // Reads into registered memory are left to the card; others go through a landing slot and are complete on return.
 OXSHMEM_OUTLINE uint64_t ibrc_get(void *dst, const void *src, uint64_t bytes, int pe, Op op) {
-    const uint32_t queue = block_queue(), card = card_of(queue);
+    uint32_t queue = block_queue(), card = card_of(queue);
     uint64_t end = 0;
     char *to = static_cast<char *>(dst);
     const char *from = static_cast<const char *>(src);
@@ -343,7 +355,7 @@ OXSHMEM_OUTLINE uint64_t ibrc_get(void *dst, const void *src, uint64_t bytes, in
             part = least(part, local.bytes);
             Descriptor descriptor(Work::read, 0, remote, pe, queue);
             descriptor.transfer(local, part);
-            end = ibrc_post(descriptor, pe);
+            end = keeping([&] { return ibrc_post(descriptor, pe); }, to, from, bytes, part, pe, op, queue, card);
             if (end == 0) {
                 return 0;
             }
@@ -358,7 +370,8 @@ OXSHMEM_OUTLINE uint64_t ibrc_get(void *dst, const void *src, uint64_t bytes, in
             Descriptor descriptor(Work::read, kWorkFetch, remote, pe, queue);
             descriptor.transfer({0, 0, 0}, part);
             descriptor.words[6] = landing_name(landing);
-            if (!await_proxy_landing(landing, ibrc_post(descriptor, pe), pe, op)) {
+            const auto fetch = [&] { return await_proxy_landing(landing, ibrc_post(descriptor, pe), pe, op); };
+            if (!keeping(fetch, landing, to, from, bytes, part, pe, op, queue, card)) {
                 return 0;
             }
             port::copy_bytes(to, as<void>(landing_address(landing)), part);
@@ -418,7 +431,7 @@ OXSHMEM_OUTLINE void ibrc_signal(uint64_t *signal, uint64_t value, SignalOp op, 
 
 // Makes the next request to each peer on this block's queue an ordered one. Lanes that converge share one descriptor.
 OXSHMEM_OUTLINE void ibrc_fence() {
-    const Posters group = posters(0);
+    Posters group = posters(0);
     const uint64_t index = reserve_slots(group, 1, -1);
     if (index != ~0ull && group.rank == 0) {
         Descriptor(Work::fence, 0, {0, 0, 0}, 0, block_queue()).store(index);

@@ -33,7 +33,9 @@ struct TeamView {
     uint32_t share; // bytes of packets for each sender
     uint32_t epoch; // of the meeting to come
 
-    OXSHMEM_DEVICE int pe_of(int member) const { return members == 0 ? start + member * stride : as<int32_t>(members)[member]; }
+    OXSHMEM_DEVICE int pe_of(int member) const {
+        return members == 0 ? start + member * stride : port::read(as<int32_t>(members) + member);
+    }
     OXSHMEM_DEVICE Blame blame(int member) const { return {pe_of(member), handle}; }
     OXSHMEM_DEVICE uint32_t parity() const { return epoch & 1; }
 
@@ -62,7 +64,7 @@ OXSHMEM_DEVICE bool is_row_of_table(int handle) {
 
 // The row of a handle, or null if there is no such team.
 OXSHMEM_DEVICE abi::Team *find_team(int handle) {
-    return is_row_of_table(handle) && team_row(handle).handle == handle ? &team_row(handle) : nullptr;
+    return is_row_of_table(handle) && port::read(&team_row(handle).handle) == handle ? &team_row(handle) : nullptr;
 }
 
 // Epochs 0 and 1 are left out, so that a word that was never written is of no epoch.
@@ -195,7 +197,7 @@ OXSHMEM_DEVICE void tell(const TeamView &team, Op op, int member, uint64_t *word
 
 // Takes the epoch; by one lane, when all have read the row. Told others first, nobody waits for this store.
 OXSHMEM_DEVICE void close_epoch(const TeamView &team) {
-    team_row(team.handle).epoch = team.epoch;
+    port::write(&team_row(team.handle).epoch, team.epoch);
 }
 
 // A meeting by dissemination, by one lane. Whatever a member has learnt it passes on: who has entered, that calls differ, and
@@ -233,7 +235,7 @@ OXSHMEM_DEVICE int meeting_lanes(int size) {
 
 // A meeting of one group of threads per member, all of which have read the row. What members have stored before is visible to
 // all who leave, with `Visible`. Ends with Scope::any: every lane is told whether all members have entered the same call.
-template <class Scope, bool Visible> OXSHMEM_DEVICE bool meet(const TeamView &team, Op op, uint32_t announced) {
+template <class Scope, bool Visible> OXSHMEM_OUTLINE bool meet(const TeamView &team, Op op, uint32_t announced) {
     const int rank = static_cast<int>(Scope::rank()), size = static_cast<int>(Scope::size());
     const int lanes = meeting_lanes(size);
     bool good = true;

@@ -36,6 +36,37 @@ OXSHMEM_DEVICE uint64_t least(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
+// Copies of some variables in local memory. A function keeps its variables there while it calls one that is seldom called and
+// needs many registers: the registers of a kernel are those of the longest chain of its calls, all variables that are live in
+// each together.
+template <class... T> struct Kept {
+    OXSHMEM_DEVICE void keep() {}
+    OXSHMEM_DEVICE void restore() const {}
+};
+template <class First, class... Rest> struct Kept<First, Rest...> {
+    First first;
+    Kept<Rest...> rest;
+    OXSHMEM_DEVICE void keep(const First &value, const Rest &...others) {
+        first = value;
+        rest.keep(others...);
+    }
+    OXSHMEM_DEVICE void restore(First &value, Rest &...others) const {
+        value = first;
+        rest.restore(others...);
+    }
+};
+
+// Calls `rare`, and has none of the variables in registers meanwhile.
+template <class Rare, class... T> OXSHMEM_DEVICE auto keeping(Rare rare, T &...variables) {
+    Kept<T...> kept;
+    kept.keep(variables...);
+    port::through_memory(&kept);
+    const auto result = rare();
+    port::through_memory(&kept);
+    kept.restore(variables...);
+    return result;
+}
+
 // mlx5 opcodes.
 enum class Opcode : uint32_t {
     rdma_write = 0x08,

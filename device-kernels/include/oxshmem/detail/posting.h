@@ -15,8 +15,7 @@ namespace oxshmem::detail {
 
 // p where lanes share work requests: each run of lanes, from a lane in `starts` to the next, is one inline write of as many
 // blocks as its payload needs.
-template <class T>
-OXSHMEM_DEVICE void network_p_runs(Qp &qp, const Group &group, const Located &remote, T value, uint32_t starts) {
+template <class T> OXSHMEM_DEVICE void network_p_runs(Qp &qp, Group &group, Located &remote, T value, uint32_t starts) {
     uint32_t offset = 0, lanes = group.mask;                 // the calling lane's run: its first block, and its lanes
     uint32_t last_run = group.leader;                        // the first lane of the last run
     uint32_t blocks = inline_blocks(group.size * sizeof(T)); // of all runs
@@ -33,7 +32,7 @@ OXSHMEM_DEVICE void network_p_runs(Qp &qp, const Group &group, const Located &re
             blocks += inline_blocks(port::count_ones(members) * sizeof(T));
         }
     }
-    const Reservation reservation = reserve(qp, group, blocks);
+    const Reservation reservation = reserve(qp, group, blocks, remote, value, offset, lanes, last_run, blocks);
     if (!reservation.ok) {
         return;
     }
@@ -62,8 +61,8 @@ template <class T> OXSHMEM_DEVICE void network_p(T *dst, T value, int pe) {
     }
     const uint32_t queue = block_queue();
     Qp &qp = qp_of(pe, queue);
-    const Group group = converge(qp, 1);
-    const Located remote = locate_remote(dst, pe, card_of(queue));
+    Group group = converge(qp, 1);
+    Located remote = locate_remote(dst, pe, card_of(queue));
 
     if (group.size > 1) {
         // A lane continues the run of the lane before it if its target is adjacent and under the same key. The chunk, which
@@ -75,7 +74,7 @@ template <class T> OXSHMEM_DEVICE void network_p(T *dst, T value, int pe) {
             return;
         }
     }
-    const Reservation reservation = reserve(qp, group, group.size);
+    const Reservation reservation = reserve(qp, group, group.size, remote, value);
     if (!reservation.ok) {
         return;
     }
@@ -138,13 +137,15 @@ struct Posted {
     uint64_t bytes;
 };
 
-// Posts all pieces: `next(dst, src, bytes)` the first one of what is left.
-template <class Next> OXSHMEM_DEVICE uint64_t post_pieces(void *dst, const void *src, uint64_t bytes, Next next) {
+// Posts all pieces: `next(dst, src, bytes)` the first one of what is left. `live`: variables of the caller that are in local
+// memory meanwhile.
+template <class Next, class... T>
+OXSHMEM_DEVICE uint64_t post_pieces(void *dst, const void *src, uint64_t bytes, Next next, T &...live) {
     uint64_t end = 0;
     char *to = static_cast<char *>(dst);
     const char *from = static_cast<const char *>(src);
     while (bytes != 0) {
-        const Posted posted = next(to, from, bytes);
+        const Posted posted = keeping([&] { return next(to, from, bytes); }, to, from, bytes, live...);
         end = posted.end;
         if (end == 0) {
             return 0;
@@ -158,12 +159,15 @@ template <class Next> OXSHMEM_DEVICE uint64_t post_pieces(void *dst, const void 
 
 // Posts the next piece. A function of its own, and so is the loop around it: together they need more registers than there are.
 OXSHMEM_OUTLINE Posted put_piece(void *dst, const void *src, uint64_t bytes, int pe) {
-    const uint32_t queue = block_queue(), card = card_of(queue);
-    const Piece piece = next_piece(dst, src, bytes);
-    const Located remote = locate_remote(dst, pe, card);
+    const uint32_t queue = block_queue();
+    uint32_t card = card_of(queue);
+    Piece piece = next_piece(dst, src, bytes);
+    Located remote = locate_remote(dst, pe, card);
     probe_inlined(src, piece);
-    const uint64_t end = post(qp_of(pe, queue), blocks_of(piece),
-                              [&](const Slot &slot, bool signaled) { write_piece(slot, remote, src, piece, card, signaled); });
+    const uint64_t end = post(
+        qp_of(pe, queue), blocks_of(piece),
+        [&](const Slot &slot, bool signaled) { write_piece(slot, remote, src, piece, card, signaled); }, remote, src, piece,
+        card);
     return {end, piece.bytes};
 }
 
@@ -177,18 +181,21 @@ OXSHMEM_DEVICE bool is_one_transfer(const void *dst, const void *src, uint64_t b
 
 OXSHMEM_DEVICE uint64_t network_transfer(void *dst, const void *src, uint64_t bytes, int pe) {
     const uint32_t queue = block_queue(), card = card_of(queue);
-    const Located remote = locate_remote(dst, pe, card), local = locate_local(src, card);
-    return post(qp_of(pe, queue), 1, [&](const Slot &slot, bool signaled) {
-        slot.transfer(Opcode::rdma_write, remote, local, static_cast<uint32_t>(bytes), signaled);
-    });
+    Located remote = locate_remote(dst, pe, card), local = locate_local(src, card);
+    return post(
+        qp_of(pe, queue), 1,
+        [&](const Slot &slot, bool signaled) {
+            slot.transfer(Opcode::rdma_write, remote, local, static_cast<uint32_t>(bytes), signaled);
+        },
+        remote, local, bytes);
 }
 
 OXSHMEM_DEVICE uint64_t network_put(void *dst, const void *src, uint64_t bytes, int pe) {
     if (by_proxy()) {
         return ibrc_put(dst, src, bytes, pe);
     }
-    return post_pieces(dst, src, bytes,
-                       [&](void *to, const void *from, uint64_t left) { return put_piece(to, from, left, pe); });
+    return post_pieces(
+        dst, src, bytes, [&](void *to, const void *from, uint64_t left) { return put_piece(to, from, left, pe); }, pe);
 }
 
 // A put by one lane, in the shortest way.
@@ -199,13 +206,16 @@ OXSHMEM_DEVICE uint64_t network_put_whole(void *dst, const void *src, uint64_t b
 // Reads the next piece of a get into registered memory.
 OXSHMEM_OUTLINE Posted get_piece(void *dst, const void *src, uint64_t bytes, int pe) {
     const uint32_t queue = block_queue(), card = card_of(queue);
-    const Located local = locate_local(dst, card);
-    const Located remote = locate_remote(src, pe, card);
-    const uint64_t part = least(least(bytes, remote.bytes), least(local.bytes, abi::kMaxMessageBytes));
+    Located local = locate_local(dst, card);
+    Located remote = locate_remote(src, pe, card);
+    uint64_t part = least(least(bytes, remote.bytes), least(local.bytes, abi::kMaxMessageBytes));
     source_fence(dst);
-    const uint64_t end = post(qp_of(pe, queue), 1, [&](const Slot &slot, bool signaled) {
-        slot.transfer(Opcode::rdma_read, remote, local, static_cast<uint32_t>(part), signaled);
-    });
+    const uint64_t end = post(
+        qp_of(pe, queue), 1,
+        [&](const Slot &slot, bool signaled) {
+            slot.transfer(Opcode::rdma_read, remote, local, static_cast<uint32_t>(part), signaled);
+        },
+        remote, local, part);
     return {end, part};
 }
 
@@ -213,18 +223,21 @@ OXSHMEM_OUTLINE Posted get_piece(void *dst, const void *src, uint64_t bytes, int
 OXSHMEM_OUTLINE Posted get_landed(void *dst, const void *src, uint64_t bytes, int pe, Op op) {
     const uint32_t queue = block_queue(), card = card_of(queue);
     Qp &qp = qp_of(pe, queue);
-    const Located remote = locate_remote(src, pe, card);
-    const uint64_t part = least(least(bytes, remote.bytes), abi::kLandingBytes);
+    Located remote = locate_remote(src, pe, card);
+    uint64_t part = least(least(bytes, remote.bytes), abi::kLandingBytes);
     // A bad address must not cost a landing slot either.
     port::probe(dst, part);
     LandingSlot landing;
     if (!take_landing(qp, landing)) {
         return {0, 0};
     }
-    const uint64_t end = post(qp, 1, [&](const Slot &slot, bool signaled) {
-        slot.transfer(Opcode::rdma_read, remote, locate_landing(qp, landing, card), static_cast<uint32_t>(part), signaled);
-    });
-    if (!await_landing(qp, landing, end, op)) {
+    uint64_t end = post(
+        qp, 1,
+        [&](const Slot &slot, bool signaled) {
+            slot.transfer(Opcode::rdma_read, remote, locate_landing(qp, landing, card), static_cast<uint32_t>(part), signaled);
+        },
+        remote, landing, part, dst);
+    if (!await_landing(qp, landing, end, op, part, dst)) {
         return {0, 0};
     }
     port::copy_bytes(dst, as<void>(landing_address(qp, landing)), part);
@@ -232,14 +245,18 @@ OXSHMEM_OUTLINE Posted get_landed(void *dst, const void *src, uint64_t bytes, in
     return {end, part};
 }
 
+// Reads the next piece of a get, in whichever way.
+OXSHMEM_OUTLINE Posted get_next(void *dst, const void *src, uint64_t bytes, int pe, Op op) {
+    return registered(dst) != 0 ? get_piece(dst, src, bytes, pe) : get_landed(dst, src, bytes, pe, op);
+}
+
 // Reads into registered memory are left to the HCA; others are complete on return.
 OXSHMEM_DEVICE uint64_t network_get(void *dst, const void *src, uint64_t bytes, int pe, Op op) {
     if (by_proxy()) {
         return ibrc_get(dst, src, bytes, pe, op);
     }
-    return post_pieces(dst, src, bytes, [&](void *to, const void *from, uint64_t left) {
-        return registered(to) != 0 ? get_piece(to, from, left, pe) : get_landed(to, from, left, pe, op);
-    });
+    return post_pieces(
+        dst, src, bytes, [&](void *to, const void *from, uint64_t left) { return get_next(to, from, left, pe, op); }, pe, op);
 }
 
 // Fetches one value; zero if that fails (the reason is recorded).
@@ -254,10 +271,13 @@ template <class T> OXSHMEM_DEVICE T network_g(const T *src, int pe) {
     if (!take_landing(qp, landing)) {
         return value;
     }
-    const Located remote = locate_remote(src, pe, card);
-    const uint64_t end = post(qp, 1, [&](const Slot &slot, bool signaled) {
-        slot.transfer(Opcode::rdma_read, remote, locate_landing(qp, landing, card), sizeof(T), signaled);
-    });
+    Located remote = locate_remote(src, pe, card);
+    uint64_t end = post(
+        qp, 1,
+        [&](const Slot &slot, bool signaled) {
+            slot.transfer(Opcode::rdma_read, remote, locate_landing(qp, landing, card), sizeof(T), signaled);
+        },
+        remote, landing);
     if (await_landing(qp, landing, end, Op::g)) {
         value = port::load<order::relaxed, reach::system>(as<T>(landing_address(qp, landing)));
         landing.release();
@@ -272,9 +292,10 @@ OXSHMEM_OUTLINE void network_atomic(void *target, AtomicRequest request, int pe)
     }
     const uint32_t queue = atomic_queue(), card = card_of(queue);
     Qp &qp = qp_of(pe, queue);
-    const Located remote = locate_remote(target, pe, card);
-    post(qp, request.blocks(),
-         [&](const Slot &slot, bool signaled) { slot.atomic(request, remote, discard(qp, card), signaled); });
+    Located remote = locate_remote(target, pe, card);
+    post(
+        qp, request.blocks(),
+        [&](const Slot &slot, bool signaled) { slot.atomic(request, remote, discard(qp, card), signaled); }, remote, request);
 }
 
 // As network_atomic, and answers what was there before. The HCA returns 8-byte results in host order and 4-byte results of
@@ -290,10 +311,11 @@ template <class T> OXSHMEM_OUTLINE T network_fetch_atomic(T *target, AtomicReque
     if (!take_landing(qp, landing)) {
         return value;
     }
-    const Located remote = locate_remote(target, pe, card);
-    const uint64_t end = post(qp, request.blocks(), [&](const Slot &slot, bool signaled) {
-        slot.atomic(request, remote, locate_landing(qp, landing, card), signaled);
-    });
+    Located remote = locate_remote(target, pe, card);
+    uint64_t end = post(
+        qp, request.blocks(),
+        [&](const Slot &slot, bool signaled) { slot.atomic(request, remote, locate_landing(qp, landing, card), signaled); },
+        remote, request, landing);
     if (await_landing(qp, landing, end, Op::atomic)) {
         if constexpr (sizeof(T) == 4) {
             const uint32_t bits = be(port::load<order::relaxed, reach::system>(as<uint32_t>(landing_address(qp, landing))));
@@ -322,11 +344,14 @@ OXSHMEM_OUTLINE void network_signal(uint64_t *signal, uint64_t value, SignalOp o
     }
     const uint32_t queue = signal_queue(op), card = card_of(queue);
     Qp &qp = qp_of(pe, queue);
-    const Located remote = locate_remote(signal, pe, card);
+    Located remote = locate_remote(signal, pe, card);
     // Strongly ordered, like the signal of a put_signal: two signals to one word arrive in their order.
-    post(qp, 1, [&](const Slot &slot, bool signaled) {
-        write_signal(slot.ordered_after(0), remote, discard(qp, card), value, op, signaled);
-    });
+    post(
+        qp, 1,
+        [&](const Slot &slot, bool signaled) {
+            write_signal(slot.ordered_after(0), remote, discard(qp, card), value, op, signaled);
+        },
+        remote, value, op);
 }
 
 // Waits for everything that was posted on a QP before the call.
@@ -371,12 +396,16 @@ OXSHMEM_OUTLINE uint64_t put_piece_and_signal(void *dst, const void *src, Piece 
                                               SignalOp op, int pe) {
     const uint32_t queue = signal_queue(op), card = card_of(queue);
     Qp &qp = qp_of(pe, queue);
-    const uint32_t data_blocks = blocks_of(piece);
+    uint32_t data_blocks = blocks_of(piece);
     probe_inlined(src, piece);
-    const uint64_t end = post(qp, data_blocks + 1, [&](const Slot &slot, bool signaled) {
-        write_piece(slot, locate_remote(dst, pe, card), src, piece, card, false);
-        write_signal(slot.ordered_after(data_blocks), locate_remote(signal, pe, card), discard(qp, card), value, op, signaled);
-    });
+    const uint64_t end = post(
+        qp, data_blocks + 1,
+        [&](const Slot &slot, bool signaled) {
+            write_piece(slot, locate_remote(dst, pe, card), src, piece, card, false);
+            write_signal(slot.ordered_after(data_blocks), locate_remote(signal, pe, card), discard(qp, card), value, op,
+                         signaled);
+        },
+        dst, src, piece, signal, value, op, pe, data_blocks);
     return op == SignalOp::set || end == 0 ? end : end | kOnAtomicQueue;
 }
 

@@ -92,16 +92,15 @@ OXSHMEM_DEVICE uint64_t block_at(const Qp &qp, uint64_t index) {
 // How a wait for completions ended. Late: the deadline passed or the job is over, so the HCA may still execute the request.
 enum class Outcome : uint32_t { complete, failed, late };
 
-// The counter of a CQE, from its last eight bytes: the first block of its WQE, as far as that fits.
-OXSHMEM_DEVICE uint32_t cqe_counter(uint64_t tail) {
-    return be(high(tail)) >> 16;
+// The counter in the last four bytes of a CQE: the first block of its WQE, as far as that fits.
+OXSHMEM_DEVICE uint32_t cqe_counter(uint32_t tail) {
+    return be(tail) >> 16;
 }
 
-// The index whose lowest bits are `counter`: the one nearest to `near`, at most half of the counter's range away.
-OXSHMEM_DEVICE uint64_t index_near(uint64_t near, uint32_t counter) {
-    constexpr uint32_t kRange = 1u << abi::kCqeCounterBits;
-    const uint32_t behind = (low(near) - counter) & (kRange - 1);
-    return behind < kRange / 2 ? near - behind : near + (kRange - behind);
+// The distance from `near` to the index whose lowest bits are `counter`: the shortest one.
+OXSHMEM_DEVICE int32_t distance_to(uint32_t near, uint32_t counter) {
+    constexpr uint32_t kUnused = 32 - abi::kCqeCounterBits;
+    return static_cast<int32_t>((counter - near) << kUnused) >> kUnused;
 }
 
 // Returns the blocks that have completed, as far as `completed` and the collapsed CQE say; raises `completed` if that is
@@ -109,9 +108,9 @@ OXSHMEM_DEVICE uint64_t index_near(uint64_t near, uint32_t counter) {
 OXSHMEM_DEVICE uint64_t poll(Qp &qp, uint64_t wanted) {
     // `completed` first: nothing is rung for that lies more than the depth beyond what it says then or later.
     const uint64_t known = port::load<order::relaxed, reach::device>(&qp.completed);
-    // Bytes 56-63 of the CQE: QPN, wqe_counter (big-endian), signature, op_own.
-    const uint64_t tail = port::load<order::relaxed, reach::system>(as<uint64_t>(qp.cqe + 56));
-    const uint32_t opcode = static_cast<uint32_t>(tail >> 60);
+    // Bytes 60-63 of the CQE: wqe_counter (big-endian), signature, op_own.
+    const uint32_t tail = port::load<order::relaxed, reach::system>(as<uint32_t>(qp.cqe + 60));
+    const uint32_t opcode = tail >> 28;
     constexpr uint32_t kInvalid = 0xf, kRequestError = 0xd;
     if (known >= wanted || opcode == kInvalid) {
         return known;
@@ -119,30 +118,34 @@ OXSHMEM_DEVICE uint64_t poll(Qp &qp, uint64_t wanted) {
     if (opcode == kRequestError) {
         return abi::kBroken;
     }
-    // The counter names the first block of the newest completed WQE. That is not far from `target`: at most the depth, a
-    // quarter of the counter's range, beyond `known`, and not before the WQE that `known` ends with. If `known` is so far out
-    // of date that this does not hold, the result is too small by a multiple of the range, which does no harm.
-    const uint64_t target = least(wanted, known + (uint64_t{1} << qp.depth_log2));
+    // Distances from `known`: to what is waited for, but no further than can have been rung for, and to the newest completed
+    // WQE. That WQE is at most the depth, a quarter of the counter's range, beyond `known`, and not before the WQE that `known`
+    // ends with. If `known` is so far out of date that this does not hold, the distance is too small by a multiple of the
+    // range, which does no harm.
     const uint32_t counter = cqe_counter(tail);
-    const uint64_t first = index_near(target, counter);
+    const uint32_t depth = 1u << qp.depth_log2;
+    const int32_t target = static_cast<int32_t>(wanted - known < depth ? low(wanted - known) : depth);
+    const int32_t first = target + distance_to(low(known) + static_cast<uint32_t>(target), counter);
     // All before the newest WQE is complete. Its own blocks count as well only where their number is known: it is in the
     // control segment, which belongs to this WQE as long as it says so. Once `completed` has passed it, another may be there,
     // also for threads that do not see that yet.
-    uint64_t end = first;
+    int32_t end = first;
     if (first < target) {
-        if (target - first > kMostBlocks) {
+        if (target - first > static_cast<int32_t>(kMostBlocks)) {
             return known;
         }
-        const uint64_t control = port::load<order::acquire, reach::device>(as<uint64_t>(block_at(qp, first)));
+        const uint64_t at = known + static_cast<uint64_t>(static_cast<int64_t>(first));
+        const uint64_t control = port::load<order::acquire, reach::device>(as<uint64_t>(block_at(qp, at)));
         const uint32_t index = be(low(control)) >> 8 & ((1u << abi::kCqeCounterBits) - 1), qpn_ds = be(high(control));
-        end = first + ((qpn_ds & 0x3f) + 3) / 4;
+        end = first + static_cast<int32_t>(((qpn_ds & 0x3f) + 3) / 4);
         if (end < target || index != counter || qpn_ds >> 8 != qp.qpn ||
-            port::load<order::relaxed, reach::device>(&qp.completed) > first) {
+            port::load<order::relaxed, reach::device>(&qp.completed) > at) {
             return known;
         }
     }
-    port::raise_to<order::relaxed, reach::device>(&qp.completed, end);
-    return end;
+    const uint64_t completed = known + static_cast<uint64_t>(static_cast<int64_t>(end));
+    port::raise_to<order::relaxed, reach::device>(&qp.completed, completed);
+    return completed;
 }
 
 // Waits until `wanted` blocks in all have completed. The deadline counts from the last completion.
@@ -162,17 +165,19 @@ OXSHMEM_NOINLINE void fail(Qp &qp, uint64_t wanted, Op op) {
         report_breakage(qp.breakage, op);
         return;
     }
+    abi::ErrorRecord error;
+    describe(error, ErrorCode::completion, op, qp.pe, 0, 0);
+    error.qpn = qp.qpn;
     // One access, since CQEs of requests that are flushed afterwards may replace this one. mlx5_err_cqe: vendor_err_synd is
     // byte 54, syndrome byte 55.
     const port::pair64 cqe = port::load_pair<order::relaxed, reach::system>(as<uint64_t>(qp.cqe + 48));
-    const uint64_t first = index_near(least(wanted, known + (uint64_t{1} << qp.depth_log2)), cqe_counter(cqe.second));
-    const uint64_t slot = block_at(qp, first);
-    abi::ErrorRecord error;
-    describe(error, ErrorCode::completion, op, qp.pe, be(port::read(as<uint64_t>(slot + 16))),
-             be(port::read(as<uint32_t>(slot))) & 0xff);
-    error.qpn = qp.qpn;
-    error.wqe_index = first;
     error.syndrome = high(cqe.first) >> 24, error.vendor_syndrome = high(cqe.first) >> 16 & 0xff;
+    const uint64_t near = least(wanted, known + (uint64_t{1} << qp.depth_log2));
+    const int64_t distance = distance_to(low(near), cqe_counter(high(cqe.second)));
+    error.wqe_index = near + static_cast<uint64_t>(distance);
+    const uint64_t slot = block_at(qp, error.wqe_index);
+    error.address = be(port::read(as<uint64_t>(slot + 16)));
+    error.length = be(port::read(as<uint32_t>(slot))) & 0xff;
     break_queue(&qp.completed, qp.breakage, error);
 }
 
@@ -230,8 +235,8 @@ OXSHMEM_DEVICE bool has_to_order(const port::pair64 &fence, uint64_t first) {
 }
 
 // Reserves `blocks` blocks for the whole group and waits until they are free. Every lane gets the result. A group whose
-// reservation is ok has to submit.
-OXSHMEM_DEVICE Reservation reserve(Qp &qp, const Group &group, uint32_t blocks) {
+// reservation is ok has to submit. `live`: variables of the caller that are in local memory while this waits.
+template <class... T> OXSHMEM_DEVICE Reservation reserve(Qp &qp, Group &group, uint32_t blocks, T &...live) {
     Reservation r;
     r.wq = qp.wq, r.stamps = qp.stamps, r.depth_log2 = qp.depth_log2, r.qpn = qp.qpn;
     // What the leader learns, in one word: the index, which stays far below these bits, and two flags.
@@ -250,10 +255,11 @@ OXSHMEM_DEVICE Reservation reserve(Qp &qp, const Group &group, uint32_t blocks) 
         }
         const uint64_t depth = 1ull << r.depth_log2;
         const bool broken = completed >= abi::kBroken;
-        if ((broken || first + blocks > depth + completed) && !wait_space(qp, broken ? 0 : first + blocks - depth)) {
+        const uint64_t wanted = broken ? 0 : first + blocks - depth;
+        const bool full = broken || first + blocks > depth + completed;
+        first |= (ordered ? kOrdered : 0) | (got_baton(gate) ? kBaton : 0);
+        if (full && !keeping([&] { return wait_space(qp, wanted); }, first, r, group, live...)) {
             first = kFailed;
-        } else {
-            first |= (ordered ? kOrdered : 0) | (got_baton(gate) ? kBaton : 0);
         }
     }
     if (group.size > 1) {
@@ -353,7 +359,8 @@ OXSHMEM_DEVICE void doorbell_fence() {
 OXSHMEM_DEVICE void ring_for(Qp &qp, uint64_t end) {
     const uint64_t dbr = qp.dbr, doorbell = qp.doorbell;
     const uint32_t qpn = qp.qpn;
-    port::fence<order::acq_rel, reach::device>();
+    // A late doorbell has the HCA read a newer record, so what the record covers is where the HCA sees it.
+    doorbell_fence();
     port::store<order::relaxed, reach::device>(as<uint32_t>(dbr), be(low(end) & 0xffff));
     port::store<order::relaxed, reach::device>(&qp.rung, end);
     doorbell_fence();
@@ -414,9 +421,17 @@ OXSHMEM_DEVICE bool hand_over(Qp &qp) {
     return groups_in(gate) != 1;
 }
 
+// A group that rings, in local memory.
+struct Ringer {
+    Group group;
+    Reservation reservation;
+};
+
 // What the holder of the baton does, once everything before `rung` has been rung for, until it is out of the gate. Called by
 // all lanes of a group that works together, otherwise by the leader alone.
-OXSHMEM_OUTLINE void keep_ringing(Qp &qp, Group group, Reservation r, uint64_t rung) {
+OXSHMEM_OUTLINE void keep_ringing(Qp &qp, const Ringer &ringer, uint64_t rung) {
+    const Group group = ringer.group;
+    const Reservation r = ringer.reservation;
     constexpr uint32_t kMostRings = 8; // then it is another group's turn
     enum Next : uint32_t { kAgain, kOut, kCheck };
     for (uint32_t rings = 0;;) {
@@ -504,16 +519,18 @@ OXSHMEM_DEVICE void submit(Qp &qp, const Group &group, const Reservation &r, uin
     // Where lanes do not work together, this is for the leader alone.
     rung = from_leader(group, rung);
     if (rung != ~0ull) {
-        keep_ringing(qp, group, r, rung);
+        Ringer ringer{group, r};
+        port::through_memory(&ringer);
+        keep_ringing(qp, ringer, rung);
     }
 }
 
 // Lets every lane post one sequence of work requests that takes `blocks` blocks, together with the lanes that converge here.
-// `write(slot, signaled)` writes it. Returns the 64-bit index behind the lane's own last block, or 0 if nothing could be
-// posted.
-template <class Write> OXSHMEM_DEVICE uint64_t post(Qp &qp, uint32_t blocks, Write write) {
-    const Group group = converge(qp, blocks);
-    const Reservation reservation = reserve(qp, group, blocks * group.size);
+// `write(slot, signaled)` writes it, from the variables `live`. Returns the 64-bit index behind the lane's last block, or 0 if
+// nothing could be posted.
+template <class Write, class... T> OXSHMEM_DEVICE uint64_t post(Qp &qp, uint32_t blocks, Write write, T &...live) {
+    Group group = converge(qp, blocks);
+    const Reservation reservation = reserve(qp, group, blocks * group.size, blocks, live...);
     if (!reservation.ok) {
         return 0;
     }
@@ -543,8 +560,10 @@ OXSHMEM_DEVICE Located locate_landing(const Qp &qp, const LandingSlot &landing, 
 
 // Waits for the result that a posted request (`end`, or 0 if none was posted) leaves in a landing slot. False: there is none.
 // The slot is free again then, unless the HCA may still write to it.
-OXSHMEM_DEVICE bool await_landing(Qp &qp, const LandingSlot &landing, uint64_t end, Op op) {
-    const Outcome outcome = end == 0 ? Outcome::failed : wait_completed(qp, end, op);
+// `live`: variables of the caller that are in local memory meanwhile.
+template <class... T> OXSHMEM_DEVICE bool await_landing(Qp &qp, LandingSlot &landing, uint64_t &end, Op op, T &...live) {
+    const Outcome outcome =
+        end == 0 ? Outcome::failed : keeping([&] { return wait_completed(qp, end, op); }, landing, end, live...);
     if (outcome == Outcome::failed) {
         landing.release();
     }

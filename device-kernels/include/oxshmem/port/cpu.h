@@ -318,6 +318,10 @@ inline void store_pair(uint64_t *p, uint64_t first, uint64_t second) {
     store<order::relaxed, reach::system>(p + 1, second);
 }
 
+inline void through_memory(void *p) {
+    asm volatile("" ::"r"(p) : "memory");
+}
+
 inline void wake_host() {
     oxshmem_cpu_doorbell(oxshmem_cpu_current);
 }

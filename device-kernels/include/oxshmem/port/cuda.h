@@ -17,8 +17,16 @@
 #define OXSHMEM_DEVICE __device__ __forceinline__
 #define OXSHMEM_UNROLL _Pragma("unroll")
 #define OXSHMEM_NO_UNROLL _Pragma("unroll 1")
-#define OXSHMEM_NOINLINE static __device__ __noinline__
-#define OXSHMEM_OUTLINE static __device__ __noinline__
+// Relocatable functions have at most as many registers as a kernel may have whose blocks are to have 1024 threads. In a program
+// that is compiled as a whole ptxas ignores the attribute, and warns of it. `used` keeps the compiler from leaving parameters
+// out that are the same in all calls: a function that it changes so loses the attribute.
+#if defined(__CUDACC_RDC__) && defined(__local_maxnreg__)
+#define OXSHMEM_FEW_REGISTERS __local_maxnreg__(64) __attribute__((used))
+#else
+#define OXSHMEM_FEW_REGISTERS
+#endif
+#define OXSHMEM_NOINLINE static __device__ __noinline__ OXSHMEM_FEW_REGISTERS
+#define OXSHMEM_OUTLINE static __device__ __noinline__ OXSHMEM_FEW_REGISTERS
 // Any block that the hardware takes can be launched: the bound keeps the registers of a thread low enough.
 #define OXSHMEM_KERNEL(name, ...) extern "C" __global__ void __launch_bounds__(1024) name(__VA_ARGS__)
 // Not told that one block of a multiprocessor is enough, ptxas was seen to spill registers rather than take all that the bound
@@ -322,6 +330,10 @@ template <order O, reach R> OXSHMEM_DEVICE pair64 load_pair(const uint64_t *p) {
 
 OXSHMEM_DEVICE void store_pair(uint64_t *p, uint64_t first, uint64_t second) {
     asm volatile("st.relaxed.sys.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(first), "l"(second) : "memory");
+}
+
+OXSHMEM_DEVICE void through_memory(void *p) {
+    asm volatile("" ::"l"(p) : "memory");
 }
 
 OXSHMEM_DEVICE void wake_host() {}

@@ -2,7 +2,7 @@
 //
 // The port layer: everything that differs between a GPU and the `cpu` device. Device headers and kernels use only the names
 // below, which cuda.h (compiled by a CUDA compiler) and cpu.h (compiled by a C++17 compiler, run by the SIMT executor) both
-// define.
+// define. So does explore.h, where OXSHMEM_EXPLORE is defined: there every access is a step of the schedule explorer.
 //
 // Memory, in namespace oxshmem::port
 //   enum class order { relaxed, acquire, release, acq_rel }     enum class reach { block, device, system }
@@ -36,6 +36,8 @@
 //       Two loads of adjacent words, aligned to 16 bytes, as one access.
 //   store_pair(uint64_t *p, uint64_t first, uint64_t second)
 //       Two relaxed stores of system reach, to p[0] and p[1], in any order; p is aligned to 16 bytes.
+//   through_memory(void *p)
+//       Makes the compiler store what it knows of the object at `p`, and load it again afterwards.
 //   wake_host()
 //       Call it after stores that a thread of the host waits for. On `cpu` it wakes that thread if it sleeps; a GPU wakes
 //       nobody, and there the host polls.
@@ -93,6 +95,8 @@
 
 #ifdef __CUDACC__
 #include <oxshmem/port/cuda.h>
+#elif defined(OXSHMEM_EXPLORE)
+#include <oxshmem/port/explore.h>
 #else
 #ifdef OXSHMEM_DEVICE_LIBRARY
 #error "OXSHMEM_DEVICE_LIBRARY is for GPUs: the cpu device has no device library to link with"

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// Ends a module: lays out memory for a program, and exports the one symbol that the explorer looks for. `kPrograms` is the
+// module's table of programs.
+#pragma once
+
+#include "program.h"
+
+const oxshmem_explore_hooks *oxshmem_explore_calls;
+__thread oxshmem_explore_thread *oxshmem_explore_current;
+
+namespace explore {
+
+// Headers before version 6 have no such member.
+template <class S> auto set_device_queues(S &state, bool device) -> decltype(state.queues_in_device_memory, void()) {
+    state.queues_in_device_memory = device ? 1 : 0;
+}
+template <class S> void set_device_queues(S &, ...) {}
+
+inline uint64_t round_up(uint64_t value, uint64_t to) {
+    return (value + to - 1) / to * to;
+}
+
+// Hands out addresses, one area after the other.
+struct Area {
+    uint64_t next, end;
+    uint64_t take(uint64_t bytes, uint64_t align = 64) {
+        const uint64_t at = round_up(next, align);
+        next = at + bytes;
+        if (next > end) {
+            __builtin_trap();
+        }
+        return at;
+    }
+};
+
+struct Layout {
+    const oxshmem_explore_program &program;
+    const oxshmem_explore_setup &out;
+    Area constants, others;
+
+    void name(const char *text, uint32_t kind, uint32_t owner, uint64_t address, uint32_t bytes, uint32_t count = 1) const {
+        out.range(out.context, text, kind, owner, address, bytes, count);
+    }
+    template <class T> void set(uint64_t address, const T &value, bool constant) const {
+        out.set(out.context, address, &value, sizeof(T), constant ? 1 : 0);
+    }
+
+    uint64_t take(const char *text, uint32_t kind, uint32_t owner, uint32_t bytes, uint32_t count = 1) {
+        const uint64_t at = others.take(static_cast<uint64_t>(bytes) * count);
+        name(text, kind, owner, at, bytes, count);
+        return at;
+    }
+
+    void qp(uint64_t at, uint32_t pe, uint32_t peer, uint32_t index) {
+        abi::Qp qp{};
+        const uint32_t queue_owner = program.host_queues != 0 ? kHostMemory : pe;
+        const uint32_t depth = 1u << program.depth_log2, slots = 1u << program.landing_log2;
+        qp.wq = take("queue", kKindQueue, queue_owner, 64, depth);
+        qp.stamps = take("stamps", kKindStamps, pe, 4, depth);
+        // Each in a line of its own, as in the product.
+        qp.dbr = take("doorbell record", kKindRecord, queue_owner, 8);
+        qp.doorbell = take("doorbell", kKindDoorbell, queue_owner, 8);
+        qp.cqe = take("CQE", kKindCqe, queue_owner, 64);
+        qp.landing = take("landing", kKindLanding, queue_owner, abi::kLandingBytes, slots + 1);
+        qp.laps = take("laps", kKindLaps, pe, 4, slots);
+        qp.qpn = 0x10 + pe * 16 + index;
+        qp.depth_log2 = program.depth_log2;
+        qp.pe = static_cast<int32_t>(peer);
+        qp.index = index;
+        qp.landing_log2 = program.landing_log2;
+        out.set(out.context, at, &qp, 128, 1);
+        out.set(out.context, at + 128, reinterpret_cast<const char *>(&qp) + 128, sizeof(qp) - 128, 0);
+        name("gate", kKindGate, pe, at + offsetof(abi::Qp, gate), 8);
+        name("landing_head", kKindWord, pe, at + offsetof(abi::Qp, landing_head), 8);
+        name("rung", kKindRung, pe, at + offsetof(abi::Qp, rung), 8);
+        name("doorbells", kKindWord, pe, at + offsetof(abi::Qp, doorbells), 8);
+        name("completed", kKindCompleted, pe, at + offsetof(abi::Qp, completed), 8);
+        if (sizeof(abi::Qp) > 512) {
+            name("fence words", kKindWord, pe, at + 512, 8, static_cast<uint32_t>(sizeof(abi::Qp) - 512) / 8);
+        }
+        const uint64_t posted = program.posted;
+        set(at + offsetof(abi::Qp, gate), posted << abi::kGateReservedShift, false);
+        set(at + offsetof(abi::Qp, rung), posted, false);
+        set(at + offsetof(abi::Qp, completed), posted, false);
+        set(qp.dbr, port::byte_swap(static_cast<uint32_t>(posted & 0xffff)), false);
+        for (uint64_t i = posted < depth ? 0 : posted - depth; i < posted; ++i) {
+            set(qp.stamps + (i & (depth - 1)) * 4,
+                (static_cast<uint32_t>(i >> program.depth_log2) + 1) & ((1u << abi::kStampLapBits) - 1), false);
+        }
+        set(qp.cqe + 63, static_cast<unsigned char>(0xf0), false);
+        const oxshmem_explore_qp hca{
+            pe, peer, qp.qpn, qp.depth_log2, qp.wq, qp.dbr, qp.doorbell, qp.cqe, at + offsetof(abi::Qp, completed), posted};
+        out.qp(out.context, &hca);
+    }
+
+    void proxy(uint64_t at, uint32_t pe) {
+        abi::Proxy proxy{};
+        const uint32_t depth = 1u << program.depth_log2, slots = 1u << program.landing_log2;
+        proxy.slots = take("ring", kKindSlots, kHostMemory, abi::kSlotBytes, depth);
+        proxy.taken_word = take("taken", kKindWord, kHostMemory, 8);
+        proxy.completed_word = take("completed descriptors", kKindWord, kHostMemory, 8, 2);
+        proxy.acknowledgements = take("acknowledgements", kKindWord, kHostMemory, 8, slots);
+        proxy.landing = take("landing", kKindLanding, kHostMemory, abi::kLandingBytes, slots + 1);
+        proxy.faults = take("faults", kKindWord, kHostMemory, sizeof(abi::ProxyFault), program.pes);
+        proxy.laps = take("laps", kKindLaps, pe, 4, slots);
+        proxy.depth_log2 = program.depth_log2;
+        proxy.landing_log2 = program.landing_log2;
+        out.set(out.context, at, &proxy, 128, 1);
+        out.set(out.context, at + 128, reinterpret_cast<const char *>(&proxy) + 128, sizeof(proxy) - 128, 0);
+        name("head", kKindWord, pe, at + offsetof(abi::Proxy, head), 8);
+        name("landing_head", kKindWord, pe, at + offsetof(abi::Proxy, landing_head), 8);
+        name("taken.seen", kKindWord, pe, at + offsetof(abi::Proxy, taken), 8);
+        name("taken.polled", kKindWord, pe, at + offsetof(abi::Proxy, taken) + 8, 8);
+        name("completed.seen", kKindWord, pe, at + offsetof(abi::Proxy, completed), 8);
+        name("completed.polled", kKindWord, pe, at + offsetof(abi::Proxy, completed) + 8, 8);
+        name("failures", kKindWord, pe, at + offsetof(abi::Proxy, failures), 8);
+        if (sizeof(abi::Proxy) > 512) {
+            name("breakage", kKindWord, pe, at + 512, 8, static_cast<uint32_t>(sizeof(abi::Proxy) - 512) / 8);
+        }
+        const oxshmem_explore_proxy host{pe,           proxy.depth_log2, proxy.landing_log2,   0,
+                                         proxy.slots,  proxy.taken_word, proxy.completed_word, proxy.acknowledgements,
+                                         proxy.landing};
+        out.proxy(out.context, &host);
+    }
+
+    void team(uint64_t at, uint32_t pe, uint64_t heap) const {
+        abi::Team team{};
+        team.handle = abi::kTeamWorld;
+        team.my_pe = static_cast<int32_t>(pe);
+        team.n_pes = static_cast<int32_t>(program.pes);
+        team.stride = 1;
+        team.one_round = program.direct != 0 && program.rounds == 0 ? 1 : 0;
+        team.packet_share = static_cast<uint32_t>(abi::kPacketBytes / program.pes / 32 * 32);
+        team.epoch = program.epoch;
+        team.workspace = heap + kWorkspaceAt;
+        for (auto &choices : team.choices) {
+            choices[0] = {~0ull, static_cast<uint32_t>(abi::Algorithm::packets), 0};
+        }
+        out.set(out.context, at, &team, sizeof(team), 1);
+        name("team row", kKindConstant, pe, at, 8, sizeof(team) / 8);
+        name("epoch", kKindWord, pe, at + offsetof(abi::Team, epoch), 4);
+        set(at + offsetof(abi::Team, epoch), team.epoch, false);
+        // What the last two meetings have left; before the first there is nothing.
+        for (uint32_t back = 0; program.epoch > 3 && back < 2; ++back) {
+            const uint32_t epoch = team.epoch - back;
+            const uint64_t header = static_cast<uint64_t>(epoch) << 32 | 1u << abi::kCallShift;
+            const uint64_t parity = epoch & 1;
+            for (uint64_t i = 0; i < program.pes; ++i) {
+                set(team.workspace + (parity * abi::kRounds + i) * 8, header, false);
+                set(team.workspace + abi::kHeadersAt + (parity * abi::kOneRoundPes + i) * 8, header, false);
+            }
+        }
+    }
+
+    void pe(uint32_t pe) {
+        abi::State state{};
+        const uint32_t n = program.pes;
+        state.magic = abi::kMagic;
+        state.abi_version = abi::kAbiVersion;
+        state.bytes = sizeof(state);
+        state.my_pe = static_cast<int32_t>(pe);
+        state.n_pes = static_cast<int32_t>(n);
+        state.network = program.network;
+        state.p2p_first = program.direct != 0 ? 0 : static_cast<int32_t>(pe);
+        state.p2p_count = program.direct != 0 ? static_cast<int32_t>(n) : 1;
+        state.p2p_mask = (1ull << state.p2p_count) - 1;
+        const uint64_t heap = out.base + kHeapsAt + pe * kHeapBytes;
+        state.heap_base = heap;
+        state.heap_bytes = kHeapBytes;
+        name("heap", kKindHeap, pe, heap, 8, kHeapBytes / 8);
+        state.chunk_log2 = 17;
+        state.max_chunks = 1;
+        state.lkeys = constants.take(4);
+        name("lkeys", kKindConstant, pe, state.lkeys, 4);
+        set(state.lkeys, port::byte_swap(kHeapKey + pe), true);
+        state.rkeys = constants.take(4 * n);
+        name("rkeys", kKindConstant, pe, state.rkeys, 4, n);
+        for (uint32_t peer = 0; peer < n; ++peer) {
+            set(state.rkeys + 4 * peer, port::byte_swap(kHeapKey + peer), true);
+        }
+        state.qps_per_pe = program.qps_per_pe;
+        state.cards = 1;
+        state.slab_lkeys[0] = port::byte_swap(kSlabKey);
+        state.local_regions = constants.take(sizeof(abi::LocalRegion));
+        state.n_local_regions = constants.take(8);
+        name("n_local_regions", kKindConstant, pe, state.n_local_regions, 8);
+        set(state.n_local_regions, uint64_t{0}, true);
+        state.used = take("used", kKindUsed, pe, 8);
+        set(state.used,
+            program.posted != 0
+                ? ~0ull >> (64 - n * program.qps_per_pe) & ~(((1ull << program.qps_per_pe) - 1) << pe * program.qps_per_pe)
+                : 0ull,
+            false);
+        state.control = others.take(sizeof(abi::Control), 128);
+        name("abort", kKindControl, pe, state.control, 4);
+        name("claimed", kKindError, pe, state.control + 4, 4);
+        name("error", kKindError, pe, state.control + 8, sizeof(abi::ErrorRecord));
+        state.timeout_ns = 1ull << 60;
+        state.teams = constants.take(sizeof(abi::Team), 128);
+        team(state.teams, pe, heap);
+        state.max_teams = 1;
+        set_device_queues(state, program.host_queues == 0);
+        if (program.network == static_cast<uint32_t>(abi::Network::ibgda)) {
+            state.qps = constants.take(sizeof(abi::Qp) * n * program.qps_per_pe, 128);
+            for (uint32_t peer = 0; peer < n; ++peer) {
+                for (uint32_t queue = 0; peer != pe && queue < program.qps_per_pe; ++queue) {
+                    const uint32_t index = peer * program.qps_per_pe + queue;
+                    qp(state.qps + index * sizeof(abi::Qp), pe, peer, index);
+                }
+            }
+        } else if (program.network == static_cast<uint32_t>(abi::Network::ibrc)) {
+            state.proxy = constants.take(sizeof(abi::Proxy), 128);
+            proxy(state.proxy, pe);
+        }
+        abi::State *const kept = static_cast<abi::State *>(out.states) + pe;
+        std::memcpy(static_cast<void *>(kept), &state, sizeof(state));
+        out.state(out.context, pe, kept);
+    }
+};
+
+inline void set_up(const oxshmem_explore_program *program, const oxshmem_explore_setup *setup) {
+    Layout layout{*program,
+                  *setup,
+                  {setup->base, setup->base + kConstantBytes},
+                  {setup->base + kConstantBytes, setup->base + kConstantBytes + kOtherBytes}};
+    for (uint32_t pe = 0; pe < program->pes; ++pe) {
+        layout.pe(pe);
+    }
+    if (program->initial != nullptr) {
+        program->initial();
+    }
+}
+
+} // namespace explore
+
+extern "C" __attribute__((visibility("default"))) const oxshmem_explore_module *
+oxshmem_explore_open(const oxshmem_explore_hooks *hooks) {
+    static_assert(sizeof(oxshmem::abi::State) <= 1024);
+    static const oxshmem_explore_module module = {
+        kExploreVersion,
+        sizeof(explore::kPrograms) / sizeof(explore::kPrograms[0]),
+        explore::kPrograms,
+        [](oxshmem_explore_thread *thread) { oxshmem_explore_current = thread; },
+        explore::set_up,
+        explore::kConstantBytes,
+        explore::kSharedBytes,
+        explore::kHeapsAt,
+        explore::kHeapBytes,
+        explore::kWorkspaceAt,
+        oxshmem::abi::kArrivalsAt + 32 * kExplorePes,
+        oxshmem::abi::kCqeCounterBits,
+        oxshmem::abi::kStampLapBits,
+        oxshmem::abi::kGateReservedShift,
+        oxshmem::abi::kGateGroupBits,
+        oxshmem::abi::kGateOneGroup,
+        oxshmem::abi::kGateBatonFree,
+    };
+    oxshmem_explore_calls = hooks;
+    return &module;
+}

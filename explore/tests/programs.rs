@@ -1,0 +1,79 @@
+//! The device headers as they are: small programs exhaustively, all programs at random, and all mutants found.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use oxshmem_explore::explore::{self, Limit, Replay};
+use oxshmem_explore::module::{Module, Recipe};
+use oxshmem_explore::mutants::{MODULES, MUTANTS, NARROW};
+
+/// Every program keeps every invariant, for some steps.
+#[test]
+fn programs_keep_their_invariants() {
+    let mut failures = String::new();
+    for &file in MODULES {
+        let module = Module::new(&Recipe::plain(file, NARROW)).unwrap();
+        for program in module.names() {
+            let report = explore::random(&module, &program, 1, Limit::steps(500_000)).unwrap();
+            println!("{file} {program}: {} executions, {} steps in {:?}", report.executions, report.steps, report.time);
+            if let Some(found) = report.found {
+                let _ = write!(failures, "\n{found}");
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{failures}");
+}
+
+/// The smallest programs, exhaustively.
+#[test]
+fn smallest_programs_keep_their_invariants_in_every_execution() {
+    for &file in MODULES {
+        let module = Module::new(&Recipe::plain(file, NARROW)).unwrap();
+        for program in module.small_names() {
+            let limit = Limit { steps: 100_000_000, time: Duration::MAX };
+            let report = explore::exhaustive(&module, &program, 1 << 22, limit).unwrap();
+            println!(
+                "{file} {program}: {} states{}, {} executions in {:?}",
+                report.states,
+                if report.complete { ", which are all" } else { "" },
+                report.executions,
+                report.time
+            );
+            assert!(report.found.is_none(), "{}", report.found.unwrap());
+            assert!(report.complete, "{file} {program} has more states than a search has room for");
+        }
+    }
+}
+
+/// Each mutant is found, and the same seed shows the same violation once more.
+#[test]
+fn mutants_are_found() {
+    let mut missed = Vec::new();
+    for mutant in MUTANTS {
+        let (found, steps) = mutant.hunt(1, 60_000_000).unwrap();
+        let Some(found) = found else {
+            missed.push(mutant.name);
+            continue;
+        };
+        println!("{}: {steps} steps: {}", mutant.name, found.text);
+        let module = Module::new(&mutant.recipe()).unwrap();
+        let program = found.program.split(' ').next().unwrap();
+        let Replay::Seed { seed, steps } = found.replay else { panic!("a random search has seeds") };
+        let again = explore::replay(&module, program, &Replay::Seed { seed, steps }).unwrap().unwrap();
+        assert_eq!((again.text, again.trace), (found.text, found.trace), "{}", mutant.name);
+    }
+    assert!(missed.is_empty(), "not found within 60 M steps: {missed:?}");
+}
+
+/// A plain access of shared memory is reported with its place.
+#[test]
+fn accesses_that_bypass_the_port_layer_are_found() {
+    let module = Module::new(&Recipe::plain("bypass", NARROW)).unwrap();
+    for (program, what) in [("plain_load", "heap[7] (PE 0)"), ("plain_store", "gate (PE 0)")] {
+        let report = explore::random(&module, program, 1, Limit::steps(10_000)).unwrap();
+        let text = report.found.unwrap().text;
+        assert!(text.contains("without the port layer") && text.contains(what), "{program}: {text}");
+    }
+}
