@@ -85,7 +85,7 @@ OXSHMEM_KERNEL(fetches, uint64_t *at, uint32_t count, int pe) {
 }
 
 // Puts `count` words by each thread.
-OXSHMEM_KERNEL(puts, uint64_t *at, uint32_t count, int pe) {
+OXSHMEM_KERNEL(put_words, uint64_t *at, uint32_t count, int pe) {
     for (uint32_t i = 0; i < count; ++i) {
         oxshmem::p(at, uint64_t{i}, pe);
     }

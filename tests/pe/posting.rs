@@ -107,7 +107,7 @@ pub fn given_up(_: &[String]) -> Outcome {
     let rig = Rig::new(&POSTING)?;
     let words = rig.pe.alloc::<u64>(1)?;
     let peer = ((rig.me() + 1) % rig.n_pes()) as i32;
-    let error = rig.run_linear("puts", 1, 1, (&words, 20_000u32, peer)).unwrap_err();
+    let error = rig.run_linear("put_words", 1, 1, (&words, 20_000u32, peer)).unwrap_err();
     assert!(matches!(&error, Error::Fault(fault) if matches!(fault.kind, FaultKind::Timeout { .. })), "{error}");
     let is_broken = |error: Error| {
         let Error::Fault(fault) = &error else { panic!("{error:?}") };
