@@ -133,14 +133,14 @@ pub struct Qp {
     pad1: [u64; 14],
     /// Blocks that may be reused; with [`BROKEN`] in it, the QP is broken.
     pub completed: u64,
-    pad2: [u64; 15],
     /// Requests from this index on come after a fence.
     pub fence_at: u64,
     /// Index, plus 1, of the newest request that carries a fence.
     pub ordered_at: u64,
+    pad2: [u64; 13],
     /// Why the QP is broken.
     pub breakage: Breakage,
-    pad3: [u64; 3],
+    pad3: [u64; 5],
 }
 
 /// The constants of a QP; every counter starts at zero.
@@ -183,11 +183,11 @@ impl Qp {
             doorbells: 0,
             pad1: [0; 14],
             completed: 0,
-            pad2: [0; 15],
             fence_at: 0,
             ordered_at: 0,
+            pad2: [0; 13],
             breakage: Breakage::default(),
-            pad3: [0; 3],
+            pad3: [0; 5],
         }
     }
 }
@@ -531,7 +531,7 @@ const _: () = assert!(size_of::<Qp>() == 640);
 const _: () = {
     use core::mem::offset_of;
     assert!(offset_of!(Qp, gate) == 128 && offset_of!(Qp, rung) == 256 && offset_of!(Qp, completed) == 384);
-    assert!(offset_of!(Qp, fence_at) == 512);
+    assert!(offset_of!(Qp, fence_at) == 392 && offset_of!(Qp, breakage) == 512);
 };
 const _: () = {
     use core::mem::offset_of;

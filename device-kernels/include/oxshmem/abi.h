@@ -169,13 +169,13 @@ struct alignas(128) Qp {
     // Written by the group that rings.
     alignas(128) uint64_t rung; // blocks the last doorbell covered
     uint64_t doorbells;         // doorbells rung, for statistics
-    // Written by whoever sees a completion.
+    // Written by threads that see a completion.
     alignas(128) uint64_t completed; // blocks that may be reused; kBroken
-    // Written by fence() and by the groups that carry it: requests from index `fence_at` on come after a fence, and a request
-    // with an index below `ordered_at`, the newest that carries a fence, is strongly ordered.
-    alignas(128) uint64_t fence_at;
+    // Written by fence() and by the groups that carry it: requests from index `fence_at` on come after a fence, and the request
+    // before `ordered_at` is the newest that carries one. Every post reads the first together with `completed`.
+    uint64_t fence_at;
     uint64_t ordered_at;
-    Breakage breakage;
+    alignas(128) Breakage breakage;
 };
 
 // A word of the proxy's as device code knows it.
@@ -384,7 +384,7 @@ static_assert(sizeof(ErrorRecord) == 80, "mirrored in runtime/abi.rs");
 static_assert(sizeof(Control) == 128, "mirrored in runtime/abi.rs");
 #ifndef __CUDACC_RTC__ // which has no offsetof
 static_assert(sizeof(Qp) == 640 && offsetof(Qp, gate) == 128 && offsetof(Qp, rung) == 256 && offsetof(Qp, completed) == 384 &&
-                  offsetof(Qp, fence_at) == 512,
+                  offsetof(Qp, fence_at) == 392 && offsetof(Qp, breakage) == 512,
               "mirrored in runtime/abi.rs");
 static_assert(sizeof(Proxy) == 640 && offsetof(Proxy, taken) == 256 && offsetof(Proxy, completed) == 384 &&
                   offsetof(Proxy, breakage) == 512,

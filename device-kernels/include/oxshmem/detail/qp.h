@@ -227,11 +227,11 @@ struct Reservation {
     bool ok;      // false: the QP is broken, and the reason is recorded
 };
 
-// Whether the request at index `first` has to carry a fence. None was called before, or a request that is at or after the
+// Whether the request at index `first` has to carry the fence that is at `fence_at`: unless a request that is at or after the
 // fence, and not after `first`, carries it.
-OXSHMEM_DEVICE bool has_to_order(const port::pair64 &fence, uint64_t first) {
-    const uint64_t fence_at = fence.first, ordered_at = fence.second;
-    return fence_at != 0 && (fence_at >= ordered_at || ordered_at > first);
+OXSHMEM_DEVICE bool has_to_order(const Qp &qp, uint64_t fence_at, uint64_t first) {
+    const uint64_t ordered_at = port::load<order::relaxed, reach::device>(&qp.ordered_at);
+    return fence_at >= ordered_at || ordered_at > first;
 }
 
 // Reserves `blocks` blocks for the whole group and waits until they are free. Every lane gets the result. A group whose
@@ -243,13 +243,13 @@ template <class... T> OXSHMEM_DEVICE Reservation reserve(Qp &qp, Group &group, u
     constexpr uint64_t kOrdered = 1ull << 62, kBaton = 1ull << 63, kFailed = ~0ull;
     uint64_t first = 0;
     if (group.leads()) {
-        const uint64_t completed = port::load<order::relaxed, reach::device>(&qp.completed);
-        // Of fences that happen before this post: a fence raises `fence_at` before it returns.
-        const port::pair64 fence = port::load_pair<order::relaxed, reach::system>(&qp.fence_at);
+        // Two words beside each other: `completed`, and `fence_at`, which a fence that happens before this post has raised.
+        const port::pair64 known = port::load_pair<order::relaxed, reach::system>(&qp.completed);
+        const uint64_t completed = known.first, fence_at = known.second;
         const uint64_t gate = port::fetch_add<order::relaxed, reach::device>(
             &qp.gate, (static_cast<uint64_t>(blocks) << abi::kGateReservedShift) + abi::kGateOneGroup);
         first = reserved_in(gate, completed);
-        const bool ordered = has_to_order(fence, first);
+        const bool ordered = fence_at != 0 && has_to_order(qp, fence_at, first);
         if (ordered) {
             port::raise_to<order::relaxed, reach::device>(&qp.ordered_at, first + 1);
         }
@@ -347,23 +347,24 @@ OXSHMEM_DEVICE uint64_t ready_prefix(const Reservation &r, const Group &group, u
 }
 
 // Orders all that the caller has written, and seen of what others wrote to the queue, before the doorbell that it rings next.
-OXSHMEM_DEVICE void doorbell_fence() {
+template <order O> OXSHMEM_DEVICE void doorbell_fence() {
     if (port::state().queues_in_device_memory != 0) {
-        port::fence<order::acq_rel, reach::device>();
+        port::fence<O, reach::device>();
     } else {
-        port::fence<order::acq_rel, reach::system>();
+        port::fence<O, reach::system>();
     }
 }
 
-// Rings for all blocks before `end`, which are written and seen to be written. By one lane, which holds the baton.
-OXSHMEM_DEVICE void ring_for(Qp &qp, uint64_t end) {
+// Rings for all blocks before `end`. By one lane, which holds the baton. O: release where its group wrote them, acq_rel where
+// it has seen stamps of others.
+template <order O> OXSHMEM_DEVICE void ring_for(Qp &qp, uint64_t end) {
     const uint64_t dbr = qp.dbr, doorbell = qp.doorbell;
     const uint32_t qpn = qp.qpn;
     // A late doorbell has the HCA read a newer record, so what the record covers is where the HCA sees it.
-    doorbell_fence();
+    doorbell_fence<O>();
     port::store<order::relaxed, reach::device>(as<uint32_t>(dbr), be(low(end) & 0xffff));
     port::store<order::relaxed, reach::device>(&qp.rung, end);
-    doorbell_fence();
+    doorbell_fence<order::release>();
     const uint64_t first_word = be(low(end) << 8 & 0xffff00);
     const uint64_t second_word = be(qpn << 8);
     port::mmio_store(as<uint64_t>(doorbell), second_word << 32 | first_word);
@@ -421,17 +422,9 @@ OXSHMEM_DEVICE bool hand_over(Qp &qp) {
     return groups_in(gate) != 1;
 }
 
-// A group that rings, in local memory.
-struct Ringer {
-    Group group;
-    Reservation reservation;
-};
-
 // What the holder of the baton does, once everything before `rung` has been rung for, until it is out of the gate. Called by
 // all lanes of a group that works together, otherwise by the leader alone.
-OXSHMEM_OUTLINE void keep_ringing(Qp &qp, const Ringer &ringer, uint64_t rung) {
-    const Group group = ringer.group;
-    const Reservation r = ringer.reservation;
+OXSHMEM_OUTLINE void keep_ringing(Qp &qp, Group group, Reservation r, uint64_t rung) {
     constexpr uint32_t kMostRings = 8; // then it is another group's turn
     enum Next : uint32_t { kAgain, kOut, kCheck };
     for (uint32_t rings = 0;;) {
@@ -446,7 +439,7 @@ OXSHMEM_OUTLINE void keep_ringing(Qp &qp, const Ringer &ringer, uint64_t rung) {
         Next next = kAgain;
         if (group.leads()) {
             if (news) {
-                ring_for(qp, end);
+                ring_for<order::acq_rel>(qp, end);
                 count_doorbell(qp);
             }
             if (groups_in(gate) == 1) {
@@ -496,7 +489,7 @@ OXSHMEM_DEVICE void submit(Qp &qp, const Group &group, const Reservation &r, uin
     uint64_t rung = ~0ull;
     if (r.baton) {
         if (group.leads()) {
-            ring_for(qp, end);
+            ring_for<order::release>(qp, end);
             // Alone still?
             const uint64_t alone = end << abi::kGateReservedShift | abi::kGateOneGroup;
             const uint64_t empty = alone - abi::kGateOneGroup;
@@ -504,7 +497,7 @@ OXSHMEM_DEVICE void submit(Qp &qp, const Group &group, const Reservation &r, uin
             rung = port::compare_exchange<order::release, reach::device>(&qp.gate, alone, empty) == alone ? ~0ull : end;
         }
     } else {
-        port::fence<order::acq_rel, reach::device>();
+        port::fence<order::release, reach::device>();
         stamps();
         if (group.size > 1) {
             port::sync_warp(group.mask);
@@ -519,9 +512,7 @@ OXSHMEM_DEVICE void submit(Qp &qp, const Group &group, const Reservation &r, uin
     // Where lanes do not work together, this is for the leader alone.
     rung = from_leader(group, rung);
     if (rung != ~0ull) {
-        Ringer ringer{group, r};
-        port::through_memory(&ringer);
-        keep_ringing(qp, ringer, rung);
+        keep_ringing(qp, group, r, rung);
     }
 }
 

@@ -258,7 +258,17 @@ template <order O, reach R, class T> OXSHMEM_DEVICE T compare_exchange(T *p, T e
 #undef OXSHMEM_PTX_DEFINE_RED
 
 template <order O, reach R> OXSHMEM_DEVICE void fence() {
-    static_assert(O == order::acq_rel, "PTX has no weaker fence");
+    static_assert(O == order::acq_rel || O == order::release);
+#if __CUDA_ARCH__ >= 900
+    // PTX ISA 8.6. Unlike the other it leaves the L1 cache as it is.
+    if constexpr (O == order::release && R == reach::device) {
+        asm volatile("fence.release.gpu;" ::: "memory");
+        return;
+    } else if constexpr (O == order::release && R == reach::system) {
+        asm volatile("fence.release.sys;" ::: "memory");
+        return;
+    }
+#endif
     if constexpr (R == reach::block) {
         asm volatile("fence.acq_rel.cta;" ::: "memory");
     } else if constexpr (R == reach::device) {

@@ -18,7 +18,8 @@
 //   add_to, raise_to <order, reach>(T *, T)
 //       fetch_add and fetch_max without an answer to wait for; unsigned integers, relaxed or release.
 //   fence<order, reach>()
-//       Orders this thread's earlier accesses against its later ones. It does not order a store before a later load.
+//       acq_rel orders this thread's earlier accesses against its later ones, but not a store before a later load. release
+//       orders the earlier ones before its later stores.
 //   mmio_store(uint64_t *reg, uint64_t value)
 //       A doorbell: one 8-byte store that is neither split nor merged. Fence before it: it orders nothing by itself on a GPU.
 //   vec16 { x, y, z, w }, load_vec(const void *), store_vec(void *, vec16)
