@@ -10,24 +10,24 @@ namespace oxshmem {
 namespace detail {
 
 // Completes what this PE has under way, if it is a barrier, and meets. 0 if all have entered the same call.
-template <class Scope> OXSHMEM_OUTLINE int sync_team(int handle, Call call) {
+template <class Scope> OXSHMEM_DEVICE int sync_team(int handle, Call call) {
     if constexpr (Scope::kSeveralWarps) {
         if (are_many_threads()) {
             return by_first_warp([&] { return sync_team<warp_scope>(handle, call); });
         }
     }
     const Op op = call == Call::barrier ? Op::barrier : Op::sync;
-    if (call == Call::barrier && port::state().network != static_cast<uint32_t>(abi::Network::none)) {
-        Scope::sync();
-        if (Scope::rank() == 0) {
-            network_quiet();
-        }
-    }
     TeamView team;
     if (!view_team<Scope>(team, handle, op)) {
         return 1;
     }
     Scope::sync();
+    if (call == Call::barrier && port::state().network != static_cast<uint32_t>(abi::Network::none)) {
+        if (Scope::rank() == 0) {
+            network_quiet();
+        }
+        Scope::sync();
+    }
     return meet<Scope, true>(team, op, announce(call, 0)) ? 0 : 1;
 }
 

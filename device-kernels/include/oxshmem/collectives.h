@@ -35,69 +35,73 @@ OXSHMEM_OUTLINE int broadcast_bytes(int handle, void *dst, const void *src, uint
         }
     }
     Session session;
-    if (!begin<Scope>(session, handle, Op::broadcast, Call::broadcast, dst, src, bytes)) {
+    if (!begin<Scope>(session, handle, Op::broadcast, Call::broadcast)) {
         return 1;
     }
-    session.root = root;
     check_root<Scope>(session, root);
     check_buffers<Scope>(session, dst, bytes, src, bytes, true);
     const Algorithm algorithm = choose<Scope>(session, Collective::broadcast, bytes, pieces_of(bytes), caller);
-    session.announced = announced_by(session, dst, src, bytes, static_cast<uint64_t>(root), algorithm);
+    const uint32_t announced = announced_by(session, dst, src, bytes, static_cast<uint64_t>(root), algorithm);
     Scope::sync();
     if (algorithm == Algorithm::packets) {
-        return exchange<Scope, Whole>(session, root) ? 0 : 1;
+        const auto load = [&](int, uint32_t offset, uint64_t left) { return load_piece(at_offset(src, offset), left); };
+        const auto store = [&](int, uint32_t offset, vec16 value, uint64_t left) {
+            store_piece(at_offset(dst, offset), value, left);
+        };
+        return exchange<Scope>(session, announced, static_cast<uint32_t>(bytes), root, load, store) ? 0 : 1;
     }
-    if (!meet<Scope, true>(session.team, session.op, session.announced)) {
+    if (!meet<Scope, true>(session.team, session.op, announced)) {
         return 1;
     }
-    if (session.bytes == 0) {
+    if (bytes == 0) {
         return 0;
     }
-    return (algorithm == Algorithm::tree ? tree_broadcast<Scope>(session) : push_broadcast<Scope>(session)) ? 0 : 1;
+    const bool good = algorithm == Algorithm::tree ? tree_broadcast<Scope>(session, dst, src, bytes, root)
+                                                   : push_broadcast<Scope>(session, dst, src, bytes, root);
+    return good ? 0 : 1;
 }
 
 // fcollect (`step` 0: all get the same) and alltoall (`step` = `bytes`): `bytes` bytes for each member.
 template <class Scope>
 OXSHMEM_DEVICE int gather_parts(int handle, Collective collective, Op op, Call call, void *dst, const void *src, uint64_t bytes,
-                                uint64_t step, Caller caller) {
+                                uint64_t step, Caller caller = kOwn<Scope>) {
+    if constexpr (Scope::kSeveralWarps) {
+        if (bytes <= kFewBytes && are_many_threads()) {
+            return by_first_warp(
+                [&] { return gather_parts<warp_scope>(handle, collective, op, call, dst, src, bytes, step, Caller::block); });
+        }
+    }
     Session session;
-    if (!begin<Scope>(session, handle, op, call, dst, src, bytes)) {
+    if (!begin<Scope>(session, handle, op, call)) {
         return 1;
     }
-    session.step = step;
     check_buffers<Scope>(session, dst, times(bytes, session.team.n), src, step == 0 ? bytes : times(bytes, session.team.n),
                          false);
     const uint64_t pieces = times(pieces_of(bytes), session.team.n);
     const Algorithm algorithm = choose<Scope>(session, collective, bytes, pieces, caller);
-    session.announced = announced_by(session, dst, src, bytes, 0, algorithm);
+    const uint32_t announced = announced_by(session, dst, src, bytes, 0, algorithm);
     Scope::sync();
     if (algorithm == Algorithm::packets) {
-        return exchange<Scope, Parts>(session, -1) ? 0 : 1;
+        const auto load = [&](int member, uint32_t offset, uint64_t left) {
+            return load_piece(at_offset(src, step * static_cast<uint64_t>(member) + offset), left);
+        };
+        const auto store = [&](int member, uint32_t offset, vec16 value, uint64_t left) {
+            store_piece(at_offset(dst, bytes * static_cast<uint64_t>(member) + offset), value, left);
+        };
+        return exchange<Scope>(session, announced, static_cast<uint32_t>(bytes), -1, load, store) ? 0 : 1;
     }
-    if (!meet<Scope, true>(session.team, session.op, session.announced)) {
+    if (!meet<Scope, true>(session.team, session.op, announced)) {
         return 1;
     }
-    return session.bytes == 0 || push_parts<Scope>(session) ? 0 : 1;
+    return bytes == 0 || push_parts<Scope>(session, dst, src, bytes, step) ? 0 : 1;
 }
 
-template <class Scope>
-OXSHMEM_OUTLINE int fcollect_bytes(int handle, void *dst, const void *src, uint64_t bytes, Caller caller = kOwn<Scope>) {
-    if constexpr (Scope::kSeveralWarps) {
-        if (bytes <= kFewBytes && are_many_threads()) {
-            return by_first_warp([&] { return fcollect_bytes<warp_scope>(handle, dst, src, bytes, Caller::block); });
-        }
-    }
-    return gather_parts<Scope>(handle, Collective::fcollect, Op::fcollect, Call::fcollect, dst, src, bytes, 0, caller);
+template <class Scope> OXSHMEM_OUTLINE int fcollect_bytes(int handle, void *dst, const void *src, uint64_t bytes) {
+    return gather_parts<Scope>(handle, Collective::fcollect, Op::fcollect, Call::fcollect, dst, src, bytes, 0);
 }
 
-template <class Scope>
-OXSHMEM_OUTLINE int alltoall_bytes(int handle, void *dst, const void *src, uint64_t bytes, Caller caller = kOwn<Scope>) {
-    if constexpr (Scope::kSeveralWarps) {
-        if (bytes <= kFewBytes && are_many_threads()) {
-            return by_first_warp([&] { return alltoall_bytes<warp_scope>(handle, dst, src, bytes, Caller::block); });
-        }
-    }
-    return gather_parts<Scope>(handle, Collective::alltoall, Op::alltoall, Call::alltoall, dst, src, bytes, bytes, caller);
+template <class Scope> OXSHMEM_OUTLINE int alltoall_bytes(int handle, void *dst, const void *src, uint64_t bytes) {
+    return gather_parts<Scope>(handle, Collective::alltoall, Op::alltoall, Call::alltoall, dst, src, bytes, bytes);
 }
 
 // Calls `visit` for each element of a piece that begins `offset` bytes into the data, of which `left` bytes are left: with its
@@ -108,28 +112,6 @@ template <class Visit> OXSHMEM_DEVICE void each_element(uint32_t element, uint32
         visit(at, (offset + at) / element);
     }
 }
-
-// As Parts, for elements that lie apart.
-struct Strided {
-    const Session &session;
-
-    OXSHMEM_DEVICE vec16 load(int member, uint32_t offset, uint64_t left) const {
-        vec16 value{};
-        each_element(session.strides.element, offset, left, [&](uint32_t at, uint64_t index) {
-            const uint64_t number = static_cast<uint64_t>(member) * session.n + index;
-            port::copy_bytes(reinterpret_cast<char *>(&value) + at, at_offset(session.src, number * session.strides.src),
-                             session.strides.element);
-        });
-        return value;
-    }
-    OXSHMEM_DEVICE void store(int member, uint32_t offset, vec16 value, uint64_t left) const {
-        each_element(session.strides.element, offset, left, [&](uint32_t at, uint64_t index) {
-            const uint64_t number = static_cast<uint64_t>(member) * session.n + index;
-            port::copy_bytes(at_offset(session.dst, number * session.strides.dst), reinterpret_cast<const char *>(&value) + at,
-                             session.strides.element);
-        });
-    }
-};
 
 // Elements lie `strides` bytes apart, `n` of them for each member.
 template <class Scope>
@@ -143,7 +125,7 @@ OXSHMEM_OUTLINE int alltoalls_bytes(int handle, void *dst, const void *src, ptrd
         }
     }
     Session session;
-    if (!begin<Scope>(session, handle, Op::alltoalls, Call::alltoalls, dst, src, 0)) {
+    if (!begin<Scope>(session, handle, Op::alltoalls, Call::alltoalls)) {
         return 1;
     }
     const bool sized = element == 1 || element == 2 || element == 4 || element == 8 || element == 16;
@@ -160,20 +142,33 @@ OXSHMEM_OUTLINE int alltoalls_bytes(int handle, void *dst, const void *src, ptrd
         };
         check_buffers<Scope>(session, dst, extent(dst_stride), src, extent(src_stride), false);
     }
-    session.strides = {element, static_cast<uint64_t>(dst_stride) * element, static_cast<uint64_t>(src_stride) * element};
-    session.n = n, session.bytes = sized ? times(n, static_cast<int>(element)) : 0;
-    const uint64_t pieces = times(pieces_of(session.bytes), session.team.n);
-    const Algorithm algorithm = choose<Scope>(session, Collective::alltoalls, session.bytes, pieces, caller);
-    session.announced =
-        announced_by(session, dst, src, n, extra_of(element, session.strides.dst, session.strides.src), algorithm);
+    const Strides strides{element, static_cast<uint64_t>(dst_stride) * element, static_cast<uint64_t>(src_stride) * element};
+    const uint64_t bytes = sized ? times(n, static_cast<int>(element)) : 0;
+    const uint64_t pieces = times(pieces_of(bytes), session.team.n);
+    const Algorithm algorithm = choose<Scope>(session, Collective::alltoalls, bytes, pieces, caller);
+    const uint32_t announced = announced_by(session, dst, src, n, extra_of(element, strides.dst, strides.src), algorithm);
     Scope::sync();
     if (algorithm == Algorithm::packets) {
-        return exchange<Scope, Strided>(session, -1) ? 0 : 1;
+        const auto load = [&](int member, uint32_t offset, uint64_t left) {
+            vec16 value{};
+            each_element(element, offset, left, [&](uint32_t at, uint64_t index) {
+                const uint64_t number = static_cast<uint64_t>(member) * n + index;
+                port::copy_bytes(reinterpret_cast<char *>(&value) + at, at_offset(src, number * strides.src), element);
+            });
+            return value;
+        };
+        const auto store = [&](int member, uint32_t offset, vec16 value, uint64_t left) {
+            each_element(element, offset, left, [&](uint32_t at, uint64_t index) {
+                const uint64_t number = static_cast<uint64_t>(member) * n + index;
+                port::copy_bytes(at_offset(dst, number * strides.dst), reinterpret_cast<const char *>(&value) + at, element);
+            });
+        };
+        return exchange<Scope>(session, announced, static_cast<uint32_t>(bytes), -1, load, store) ? 0 : 1;
     }
-    if (!meet<Scope, true>(session.team, session.op, session.announced)) {
+    if (!meet<Scope, true>(session.team, session.op, announced)) {
         return 1;
     }
-    return session.n == 0 || push_strided<Scope>(session) ? 0 : 1;
+    return n == 0 || push_strided<Scope>(session, dst, src, n, strides) ? 0 : 1;
 }
 
 // The sizes of all members' contributions to a collect, each in the first piece of its packets (or, over the network, in the
@@ -192,11 +187,10 @@ struct Sizes {
     }
 };
 
-// What collect does once the sizes are known: dst has to have room for all, on every member alike. `before`: bytes of the
-// members before the own one.
+// What collect does once the sizes are known: dst has to have room for all, on every member alike.
 template <class Scope>
-OXSHMEM_OUTLINE bool check_collected(Session &session, bool packed, uint64_t &before, uint64_t &largest) {
-    const Sizes sizes{session.team, packed};
+OXSHMEM_DEVICE bool check_collected(Session &session, const Sizes &sizes, void *dst, const void *src, uint64_t bytes,
+                                    uint64_t &before, uint64_t &largest) {
     uint64_t total = 0;
     before = 0, largest = 0;
     for (int member = 0; member < session.team.n; ++member) {
@@ -205,106 +199,8 @@ OXSHMEM_OUTLINE bool check_collected(Session &session, bool packed, uint64_t &be
         largest = size > largest ? size : largest;
         total = total + size < total ? ~0ull : total + size;
     }
-    check_buffers<Scope>(session, session.dst, total, session.src, session.bytes, false);
+    check_buffers<Scope>(session, dst, total, src, bytes, false);
     return !session.bad;
-}
-
-// Exchanges the sizes of all contributions, and sends the own one if it has at most `limit` bytes, in packets.
-template <class Scope> OXSHMEM_OUTLINE bool exchange_sizes(const Session &session, uint64_t limit) {
-    const TeamView &team = session.team;
-    const uint64_t bytes = session.bytes;
-    const uint32_t small = bytes <= limit ? static_cast<uint32_t>(bytes) : 0;
-    const auto load = [&](int, uint32_t offset, uint64_t left) {
-        if (offset == 0) {
-            return vec16{static_cast<uint32_t>(bytes), static_cast<uint32_t>(bytes >> 32), 0, 0};
-        }
-        return load_piece(at_offset(session.src, offset - kPiece), left);
-    };
-    // The own size lies where the others' do, so that the sum is the same code for all.
-    if (Scope::rank() == 0) {
-        send_piece(team, team.me, 0, load(team.me, 0, kPiece), 8);
-    }
-    if (!session.bad) {
-        send_packets<Scope, kPiecesAtOnce>(session, kPiece + small, load);
-    }
-    const auto sized = [&](uint32_t member, int &missing) {
-        vec16 first;
-        missing = static_cast<int>(member);
-        return look_at_piece(team, missing, 0, first, 8);
-    };
-    return receive_packets<Scope>(session, session.announced, static_cast<uint32_t>(team.n), 1, sized, [](uint32_t) {});
-}
-
-// Stores the contributions of all members, which came, or come, in packets.
-template <class Scope> OXSHMEM_OUTLINE bool store_collected(const Session &session) {
-    const Sizes sizes{session.team, true};
-    const TeamView &team = session.team;
-    bool good = true;
-    char *to = static_cast<char *>(session.dst);
-    for (int member = 0; member < team.n; ++member) {
-        const uint32_t size = static_cast<uint32_t>(sizes.of(member));
-        for (uint32_t at = Scope::rank() * kPiece; good && at < size; at += Scope::size() * kPiece) {
-            vec16 value;
-            if (member == team.me) {
-                value = load_piece(at_offset(session.src, at), size - at);
-            } else {
-                good = wait(session.op, team.blame(member), as<void>(team.packets()),
-                            [&] { return look_at_piece(team, member, at / kPiece + 1, value, size - at); });
-            }
-            if (good) {
-                store_piece(to + at, value, size - at);
-            }
-        }
-        to += size;
-    }
-    return !Scope::any(!good);
-}
-
-// The same for teams that the network connects: after a meeting, each member tells the others its size.
-template <class Scope> OXSHMEM_OUTLINE bool tell_sizes(const Session &session) {
-    uint64_t *const own = as<uint64_t>(session.team.packets()) + session.team.me;
-    if (Scope::rank() == 0) {
-        port::store<order::relaxed, reach::system>(own, session.bytes);
-    }
-    Scope::sync();
-    for (int distance = 1; distance < session.team.n; ++distance) {
-        deliver<Scope>(session, 1, session.member_behind(distance), own, own, sizeof(*own), 1);
-    }
-    return await_arrivals<Scope>(session, 1, [](int) { return 1u; });
-}
-
-// Pushes contributions to where they belong.
-template <class Scope> OXSHMEM_OUTLINE bool push_collected(const Session &session, uint64_t before) {
-    if (session.team.one_round) {
-        spread<Scope>(session, at_offset(session.dst, before), session.src, session.bytes);
-        return end_together<Scope, true>(session);
-    }
-    for (int distance = 1; distance < session.team.n; ++distance) {
-        deliver<Scope>(session, 0, session.member_behind(distance), at_offset(session.dst, before), session.src, session.bytes,
-                       1);
-    }
-    deliver<Scope>(session, session.team.me, at_offset(session.dst, before), session.src, session.bytes);
-    complete_sends<Scope>(session, [](int) { return true; });
-    return await_arrivals<Scope>(session, 0, [](int) { return 1u; });
-}
-
-// The largest contribution that travels with its size.
-template <class Scope> OXSHMEM_DEVICE uint64_t collected_in_packets(const TeamView &team, Caller caller) {
-    uint64_t room = packet_room(team);
-    if (caller == Caller::scope) {
-        const uint32_t each = kPiecesAtOnce * Scope::kLanes / static_cast<uint32_t>(team.n);
-        room = least(room, (each == 0 ? 1 : each) * kPiece);
-    }
-    room -= kPiece; // for the size
-    // The table is asked for what fits, because the sizes of others are not known yet.
-    uint64_t limit = 0;
-    for (uint32_t i = 0; i < abi::kChoices; ++i) {
-        const abi::Choice &choice = team_row(team.handle).choices[static_cast<uint32_t>(Collective::collect)][i];
-        if (choice.algorithm == static_cast<uint32_t>(Algorithm::packets) && choice.up_to_bytes > limit) {
-            limit = choice.up_to_bytes;
-        }
-    }
-    return least(limit, room);
 }
 
 // Small contributions travel with their sizes, and if all are small that is all. Otherwise they are pushed to where they
@@ -317,47 +213,103 @@ OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, const void *src, uint64
         }
     }
     Session session;
-    if (!begin<Scope>(session, handle, Op::collect, Call::collect, dst, src, bytes)) {
+    if (!begin<Scope>(session, handle, Op::collect, Call::collect)) {
         return 1;
     }
+    const TeamView &team = session.team;
     check_buffers<Scope>(session, dst, 0, src, bytes, false);
-    const uint64_t limit = collected_in_packets<Scope>(session.team, caller);
-    session.announced = announced_by(session, dst, src, 0, limit, Algorithm::packets);
+    // The table is asked for what fits, because the sizes of others are not known yet.
+    uint64_t room = packet_room(team);
+    if (caller == Caller::scope) {
+        const uint32_t each = kPiecesAtOnce * Scope::kLanes / static_cast<uint32_t>(team.n);
+        room = least(room, (each == 0 ? 1 : each) * kPiece);
+    }
+    room -= kPiece; // for the size
+    uint64_t limit = 0;
+    for (uint32_t i = 0; i < abi::kChoices; ++i) {
+        const abi::Choice &choice = team_row(team.handle).choices[static_cast<uint32_t>(Collective::collect)][i];
+        if (choice.algorithm == static_cast<uint32_t>(Algorithm::packets) && choice.up_to_bytes > limit) {
+            limit = choice.up_to_bytes;
+        }
+    }
+    limit = least(limit, room);
+    const uint32_t announced = announced_by(session, dst, src, 0, limit, Algorithm::packets);
+    const Sizes sizes{team, team.one_round};
     uint64_t before, largest;
     Scope::sync();
-    if (session.team.one_round) {
-        if (!exchange_sizes<Scope>(session, limit) || !check_collected<Scope>(session, true, before, largest)) {
+    if (team.one_round) {
+        const uint32_t small = bytes <= limit ? static_cast<uint32_t>(bytes) : 0;
+        const auto load = [&](int, uint32_t offset, uint64_t left) {
+            if (offset == 0) {
+                return vec16{static_cast<uint32_t>(bytes), static_cast<uint32_t>(bytes >> 32), 0, 0};
+            }
+            return load_piece(at_offset(src, offset - kPiece), left);
+        };
+        // The own size lies where the others' do, so that the sum is the same code for all.
+        if (Scope::rank() == 0) {
+            send_piece(team, team.me, 0, load(team.me, 0, kPiece), 8);
+        }
+        if (!session.bad) {
+            send_packets<Scope, kPiecesAtOnce>(session, kPiece + small, load);
+        }
+        const auto sized = [&](uint32_t member, int &missing) {
+            vec16 first;
+            missing = static_cast<int>(member);
+            return look_at_piece(team, missing, 0, first, 8);
+        };
+        if (!receive_packets<Scope>(session, announced, static_cast<uint32_t>(team.n), 1, sized, [](uint32_t) {}) ||
+            !check_collected<Scope>(session, sizes, dst, src, bytes, before, largest)) {
             return 1;
         }
         if (largest <= limit) {
-            return store_collected<Scope>(session) ? 0 : 1;
+            bool good = true;
+            uint64_t to = 0;
+            for (int member = 0; member < team.n; ++member) {
+                const uint32_t size = static_cast<uint32_t>(sizes.of(member));
+                for (uint32_t at = Scope::rank() * kPiece; good && at < size; at += Scope::size() * kPiece) {
+                    vec16 value;
+                    if (member == team.me) {
+                        value = load_piece(at_offset(src, at), size - at);
+                    } else {
+                        good = wait(session.op, team.blame(member), as<void>(team.packets()),
+                                    [&] { return look_at_piece(team, member, at / kPiece + 1, value, size - at); });
+                    }
+                    if (good) {
+                        store_piece(at_offset(dst, to + at), value, size - at);
+                    }
+                }
+                to += size;
+            }
+            return Scope::any(!good) ? 1 : 0;
         }
-    } else if (!meet<Scope, true>(session.team, session.op, session.announced) || !tell_sizes<Scope>(session) ||
-               !check_collected<Scope>(session, false, before, largest)) {
-        return 1;
-    }
-    return push_collected<Scope>(session, before) ? 0 : 1;
-}
-
-// Fills the session of a reduction, and chooses how to do it.
-template <class Scope>
-OXSHMEM_DEVICE Algorithm prepare_reduction(Session &session, uint64_t n, bool to_all, Type type, ReduceOp op, Caller caller) {
-    const uint64_t kinds = static_cast<uint64_t>(type) << 32 | static_cast<uint64_t>(op);
-    if (!is_reduction(type, op)) {
-        refuse<Scope>(session, ErrorCode::bad_argument, nullptr, kinds);
     } else {
-        const uint64_t bytes = times(n, static_cast<int>(element_bytes(type)));
-        session.bytes = bytes;
-        check_buffers<Scope>(session, session.dst, bytes, session.src, to_all ? bytes : times(bytes, session.team.n), to_all);
+        if (!meet<Scope, true>(team, session.op, announced)) {
+            return 1;
+        }
+        uint64_t *own = as<uint64_t>(team.packets()) + team.me;
+        if (Scope::rank() == 0) {
+            port::store<order::relaxed, reach::system>(own, bytes);
+        }
+        Scope::sync();
+        for (int distance = 1; distance < team.n; ++distance) {
+            deliver<Scope>(session, 1, session.member_behind(distance), own, own, sizeof(*own), 1);
+        }
+        if (!await_arrivals<Scope>(session, 1, [](int) { return 1u; }) ||
+            !check_collected<Scope>(session, sizes, dst, src, bytes, before, largest)) {
+            return 1;
+        }
     }
-    session.to_all = to_all;
-    session.step = to_all ? 0 : session.bytes;
-    // A piece of the result takes one of each member, of which several come at once.
-    const uint64_t pieces = times(pieces_of(session.bytes), (session.team.n + 1) / 2);
-    const Algorithm algorithm =
-        choose<Scope>(session, to_all ? Collective::reduce : Collective::reducescatter, session.bytes, pieces, caller);
-    session.announced = announced_by(session, session.dst, session.src, n, kinds, algorithm);
-    return algorithm;
+    char *to = at_offset(dst, before);
+    if (team.one_round) {
+        spread<Scope>(session, to, src, bytes);
+        return end_together<Scope, true>(session) ? 0 : 1;
+    }
+    for (int distance = 1; distance < team.n; ++distance) {
+        deliver<Scope>(session, 0, session.member_behind(distance), to, src, bytes, 1);
+    }
+    near_copy<Scope>(to, src, bytes);
+    complete_sends<Scope>(session, [](int) { return true; });
+    return await_arrivals<Scope>(session, 0, [](int) { return 1u; }) ? 0 : 1;
 }
 
 // reduce (`to_all`: `n` elements, the result on all members) and reducescatter (`n` elements of the result on each member).
@@ -371,23 +323,40 @@ OXSHMEM_OUTLINE int reduce_elements(int handle, void *dst, const void *src, uint
         }
     }
     Session session;
-    if (!begin<Scope>(session, handle, to_all ? Op::reduce : Op::reducescatter, to_all ? Call::reduce : Call::reducescatter,
-                      dst, src, 0)) {
+    if (!begin<Scope>(session, handle, to_all ? Op::reduce : Op::reducescatter, to_all ? Call::reduce : Call::reducescatter)) {
         return 1;
     }
-    const Algorithm algorithm = prepare_reduction<Scope>(session, n, to_all, combine.type(), combine.op(), caller);
+    const uint64_t kinds = static_cast<uint64_t>(combine.type()) << 32 | static_cast<uint64_t>(combine.op());
+    uint64_t bytes = 0;
+    if (!is_reduction(combine.type(), combine.op())) {
+        refuse<Scope>(session, ErrorCode::bad_argument, nullptr, kinds);
+    } else {
+        bytes = times(n, static_cast<int>(element_bytes(combine.type())));
+        check_buffers<Scope>(session, dst, bytes, src, to_all ? bytes : times(bytes, session.team.n), to_all);
+    }
+    // A piece of the result takes one of each member, of which several come at once.
+    const uint64_t pieces = times(pieces_of(bytes), (session.team.n + 1) / 2);
+    const Collective collective = to_all ? Collective::reduce : Collective::reducescatter;
+    const Algorithm algorithm = choose<Scope>(session, collective, bytes, pieces, caller);
+    const uint32_t announced = announced_by(session, dst, src, n, kinds, algorithm);
     Scope::sync();
     if (algorithm == Algorithm::packets) {
-        return exchange_combined<Scope>(session, combine) ? 0 : 1;
+        const auto load = [&](int member, uint32_t offset, uint64_t left) {
+            return load_piece(at_offset(src, (to_all ? 0 : bytes * static_cast<uint64_t>(member)) + offset), left);
+        };
+        const auto store = [&](uint32_t offset, vec16 value, uint64_t left) {
+            store_piece(at_offset(dst, offset), value, left);
+        };
+        return exchange_combined<Scope>(session, announced, static_cast<uint32_t>(bytes), combine, load, store) ? 0 : 1;
     }
-    if (!meet<Scope, true>(session.team, session.op, session.announced)) {
+    if (!meet<Scope, true>(session.team, session.op, announced)) {
         return 1;
     }
-    if (session.bytes == 0) {
+    if (bytes == 0) {
         return 0;
     }
-    const bool good = session.to_all && algorithm == Algorithm::tree ? tree_reduce<Scope>(session, combine)
-                                                                     : push_combined<Scope>(session, combine);
+    const bool good = to_all && algorithm == Algorithm::tree ? tree_reduce<Scope>(session, dst, src, bytes, combine)
+                                                             : push_combined<Scope>(session, dst, src, bytes, to_all, combine);
     return good ? 0 : 1;
 }
 

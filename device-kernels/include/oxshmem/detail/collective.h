@@ -80,29 +80,12 @@ OXSHMEM_DEVICE uint64_t times(uint64_t bytes, int n) {
     return (high + (low >> 32)) >> 32 != 0 ? ~0ull : bytes * static_cast<uint64_t>(n);
 }
 
-// Strides of elements that lie apart, in bytes.
-struct Strides {
-    uint32_t element;
-    uint64_t dst, src;
-};
-
-// One call of a collective by one PE. What carries it out is many functions, one calling the other, and takes this by
-// reference: so what each of them does not need at the moment lies in local memory and not in registers, of which a kernel
-// has 64.
+// One call of a collective by one PE.
 struct Session {
     TeamView team;
     Op op;
     Call call;
-    bool bad;    // an argument was refused
-    bool to_all; // of a reduction: the result goes to all members
-    int root;    // of a broadcast
-    uint32_t announced;
-    void *dst;
-    const void *src;
-    uint64_t bytes; // of the part of one member, or of all data of a broadcast and a reduction to all
-    uint64_t step;  // from one member's part of src to the next
-    uint64_t n;     // elements of a part, where they lie apart
-    Strides strides;
+    bool bad; // an argument was refused
 
     OXSHMEM_DEVICE Blame blame() const { return {port::state().my_pe, team.handle}; }
     // The member `distance` behind the own one.
@@ -113,10 +96,8 @@ struct Session {
 };
 
 // Finds the team. False: there is none, which one lane records.
-template <class Scope>
-OXSHMEM_DEVICE bool begin(Session &session, int handle, Op op, Call call, void *dst, const void *src, uint64_t bytes) {
-    session.op = op, session.call = call, session.bad = false, session.to_all = true, session.root = -1;
-    session.dst = dst, session.src = src, session.bytes = bytes, session.step = 0, session.n = 0;
+template <class Scope> OXSHMEM_DEVICE bool begin(Session &session, int handle, Op op, Call call) {
+    session.op = op, session.call = call, session.bad = false;
     return view_team<Scope>(session.team, handle, op);
 }
 

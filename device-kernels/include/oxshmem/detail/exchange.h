@@ -109,39 +109,13 @@ OXSHMEM_DEVICE bool receive_packets(const Session &session, uint32_t announced, 
     return !Scope::any(!good);
 }
 
-// Where the data of a collective lies: `load(member, offset, bytes)` loads a piece of what the own PE has for a member,
-// `offset` bytes into it, and `store(member, offset, value, bytes)` stores one of what came from it.
-struct Whole { // the same for all members
-    const Session &session;
-
-    OXSHMEM_DEVICE vec16 load(int, uint32_t offset, uint64_t left) const {
-        return load_piece(static_cast<const char *>(session.src) + offset, left);
-    }
-    OXSHMEM_DEVICE void store(int, uint32_t offset, vec16 value, uint64_t left) const {
-        store_piece(static_cast<char *>(session.dst) + offset, value, left);
-    }
-};
-
-struct Parts { // one part for each member behind the other, in dst
-    const Session &session;
-
-    OXSHMEM_DEVICE vec16 load(int member, uint32_t offset, uint64_t left) const {
-        return load_piece(static_cast<const char *>(session.src) + session.step * static_cast<uint64_t>(member) + offset, left);
-    }
-    OXSHMEM_DEVICE void store(int member, uint32_t offset, vec16 value, uint64_t left) const {
-        store_piece(static_cast<char *>(session.dst) + session.bytes * static_cast<uint64_t>(member) + offset, value, left);
-    }
-};
-
-// Every member (or, if `only` is not negative, that one) sends the session's bytes to every other one. `kAtOnce`: as in
-// send_packets.
-template <class Scope, uint32_t kAtOnce, class Data> OXSHMEM_OUTLINE bool exchange_by(const Session &session, int only) {
-    const Data data{session};
+// Every member (or, if `only` is not negative, that one) sends `bytes` bytes to every other one. `load` as in send_packets,
+// also of what the own PE sends to itself; `store(sender, offset, value, bytes)` stores a piece.
+template <class Scope, uint32_t kAtOnce, class Load, class Store>
+OXSHMEM_DEVICE bool exchange_by(const Session &session, uint32_t announced, uint32_t bytes, int only, Load load, Store store) {
     const TeamView &team = session.team;
-    const uint32_t bytes = static_cast<uint32_t>(session.bytes);
     if (!session.bad && (only < 0 || only == team.me)) {
-        send_packets<Scope, kAtOnce>(
-            session, bytes, [&](int member, uint32_t offset, uint64_t left) { return data.load(member, offset, left); });
+        send_packets<Scope, kAtOnce>(session, bytes, load);
     }
     const uint32_t pieces = static_cast<uint32_t>(pieces_of(bytes));
     const uint32_t items = pieces * static_cast<uint32_t>(only < 0 ? team.n : 1);
@@ -162,7 +136,7 @@ template <class Scope, uint32_t kAtOnce, class Data> OXSHMEM_OUTLINE bool exchan
                 const int sender = sender_of(item);
                 const uint32_t offset = offset_in(item, sender);
                 if (sender == team.me) {
-                    values[k] = data.load(sender, offset, bytes - offset);
+                    values[k] = load(sender, offset, bytes - offset);
                 } else if (!look_at_piece(team, sender, offset / kPiece, values[k], bytes - offset)) {
                     missing = sender;
                     all = false;
@@ -178,28 +152,26 @@ template <class Scope, uint32_t kAtOnce, class Data> OXSHMEM_OUTLINE bool exchan
             if (item < items) {
                 const int sender = sender_of(item);
                 const uint32_t offset = offset_in(item, sender);
-                data.store(sender, offset, values[k], bytes - offset);
+                store(sender, offset, values[k], bytes - offset);
             }
         }
     };
-    return receive_packets<Scope>(session, session.announced, items, kAtOnce, look, take);
+    return receive_packets<Scope>(session, announced, items, kAtOnce, look, take);
 }
 
 // One piece at a time where each lane has hardly more than one: much less to compute.
-template <class Scope, class Data> OXSHMEM_DEVICE bool exchange(const Session &session, int only) {
-    const uint32_t items =
-        static_cast<uint32_t>(pieces_of(session.bytes)) * static_cast<uint32_t>(only < 0 ? session.team.n : 1);
-    return items <= 2 * Scope::size() ? exchange_by<Scope, 1, Data>(session, only)
-                                      : exchange_by<Scope, kPiecesAtOnce, Data>(session, only);
+template <class Scope, class Load, class Store>
+OXSHMEM_DEVICE bool exchange(const Session &session, uint32_t announced, uint32_t bytes, int only, Load load, Store store) {
+    const uint32_t items = static_cast<uint32_t>(pieces_of(bytes)) * static_cast<uint32_t>(only < 0 ? session.team.n : 1);
+    return items <= 2 * Scope::size() ? exchange_by<Scope, 1>(session, announced, bytes, only, load, store)
+                                      : exchange_by<Scope, kPiecesAtOnce>(session, announced, bytes, only, load, store);
 }
 
 // As exchange, by all members; what arrives is combined in the order of the members.
-template <class Scope, class Combine> OXSHMEM_OUTLINE bool exchange_combined(const Session &session, Combine combine) {
+template <class Scope, class Combine, class Load, class Store>
+OXSHMEM_DEVICE bool exchange_combined(const Session &session, uint32_t announced, uint32_t bytes, const Combine &combine,
+                                      Load load, Store store) {
     const TeamView &team = session.team;
-    const uint32_t bytes = static_cast<uint32_t>(session.bytes);
-    const auto load = [&](int member, uint32_t offset, uint64_t left) {
-        return load_piece(static_cast<const char *>(session.src) + session.step * static_cast<uint64_t>(member) + offset, left);
-    };
     if (!session.bad) {
         send_packets<Scope, kPiecesAtOnce>(session, bytes, load);
     }
@@ -232,10 +204,8 @@ template <class Scope, class Combine> OXSHMEM_OUTLINE bool exchange_combined(con
         }
         return true;
     };
-    const auto take = [&](uint32_t item) {
-        store_piece(static_cast<char *>(session.dst) + item * kPiece, sum, bytes - item * kPiece);
-    };
-    return receive_packets<Scope>(session, session.announced, static_cast<uint32_t>(pieces_of(bytes)), 1, look, take);
+    const auto take = [&](uint32_t item) { store(item * kPiece, sum, bytes - item * kPiece); };
+    return receive_packets<Scope>(session, announced, static_cast<uint32_t>(pieces_of(bytes)), 1, look, take);
 }
 
 } // namespace oxshmem::detail

@@ -235,7 +235,7 @@ OXSHMEM_DEVICE int meeting_lanes(int size) {
 
 // A meeting of one group of threads per member, all of which have read the row. What members have stored before is visible to
 // all who leave, with `Visible`. Ends with Scope::any: every lane is told whether all members have entered the same call.
-template <class Scope, bool Visible> OXSHMEM_OUTLINE bool meet(const TeamView &team, Op op, uint32_t announced) {
+template <class Scope, bool Visible> OXSHMEM_DEVICE bool meet(const TeamView &team, Op op, uint32_t announced) {
     const int rank = static_cast<int>(Scope::rank()), size = static_cast<int>(Scope::size());
     const int lanes = meeting_lanes(size);
     bool good = true;

@@ -36,124 +36,65 @@ OXSHMEM_DEVICE Share share_of(const TeamView &team, uint64_t bytes, int member) 
     return {first < bytes ? first : bytes, first + each < bytes ? first + each : bytes};
 }
 
-// Whether all of these are aligned to pieces, where lanes load and store whole ones.
-OXSHMEM_DEVICE bool in_pieces(const void *dst, const void *src, uint64_t offset) {
-    return port::kCoalesced && ((reinterpret_cast<uint64_t>(dst) | reinterpret_cast<uint64_t>(src) | offset) % kPiece) == 0;
-}
-
-// A message to a member: the data, and which of its arrivals then says how much of it is there.
-struct Message {
-    void *dst;
-    const void *src;
-    uint64_t bytes;
-    int kind;
-    uint32_t count; // 0: nothing is said
-};
-
-// A message through the network.
-template <class Scope> OXSHMEM_OUTLINE void send_far(const Session &session, int pe, const Message &message) {
-    if (message.count != 0) {
-        far_put_signal<Scope>(message.dst, message.src, message.bytes, session.team.arrivals(message.kind) + session.team.me,
-                              arrival_of(session.team, message.count), SignalOp::set, pe, false);
-    } else {
-        far_put<Scope>(message.dst, message.src, message.bytes, pe, false);
-    }
-}
-
-// Copies to `member`, and then says so there. Every lane of the scope calls. All copies of collectives are made here:
-// ptxas numbers the registers of a function above those that are live in any of its callers, so it should have few of these.
-template <class Scope> OXSHMEM_OUTLINE void send(const Session &session, int member, const Message &message) {
-    const int pe = session.team.pe_of(member);
-    if (message.count != 0) {
-        OXSHMEM_ON_MESSAGE(pe, session.team.arrivals(message.kind) + session.team.me, message.count);
-    } else if (!session.team.one_round) {
-        OXSHMEM_ON_MESSAGE(pe, nullptr, 0);
-    }
-    if (!is_direct(pe)) {
-        return send_far<Scope>(session, pe, message);
-    }
-    near_copy<Scope>(translate(message.dst, pe), message.src, message.bytes);
-    if (message.count != 0) {
-        Scope::sync();
-        if (Scope::rank() == Scope::last()) {
-            port::store<order::release, reach::system>(
-                translate(session.team.arrivals(message.kind) + session.team.me, session.team.pe_of(member)),
-                arrival_of(session.team, message.count));
-        }
-    }
-}
-template <class Scope>
-OXSHMEM_DEVICE void deliver(const Session &session, int kind, int member, void *dst, const void *src, uint64_t bytes,
-                            uint32_t count) {
-    const Message message{dst, src, bytes, kind, count};
-    send<Scope>(session, member, message);
-}
-// The same without saying so.
-template <class Scope>
-OXSHMEM_DEVICE void deliver(const Session &session, int member, void *dst, const void *src, uint64_t bytes) {
-    deliver<Scope>(session, 0, member, dst, src, bytes, 0);
-}
-
-// Copies whole pieces to all members' dst, what was loaded once stored to each.
-template <class Scope> OXSHMEM_OUTLINE void spread_pieces(const Session &session, char *dst, const char *src, uint64_t bytes) {
-    constexpr uint32_t kInFlight = 8;
-    const uint32_t step = Scope::size() * kPiece;
-    for (uint64_t first = Scope::rank() * kPiece; first < bytes; first += step * kInFlight) {
-        vec16 values[kInFlight] = {};
-        OXSHMEM_UNROLL
-        for (uint32_t k = 0; k < kInFlight; ++k) {
-            if (first + k * step < bytes) {
-                values[k] = port::load_vec(src + first + k * step);
-            }
-        }
-        for (int distance = 1; distance <= session.team.n; ++distance) {
-            char *to = of_member(session.team, dst + first, session.member_behind(distance % session.team.n));
-            OXSHMEM_UNROLL
-            for (uint32_t k = 0; k < kInFlight; ++k) {
-                if (first + k * step < bytes) {
-                    port::store_vec(to + k * step, values[k]);
+// Copies to all members' dst, what was loaded once stored to each.
+template <class Scope> OXSHMEM_OUTLINE void spread(Session session, void *dst, const void *src, uint64_t bytes) {
+    const TeamView &team = session.team;
+    uint64_t done = 0;
+    if constexpr (port::kCoalesced && Scope::kLanes > 1) {
+        if (((reinterpret_cast<uint64_t>(dst) | reinterpret_cast<uint64_t>(src)) & 15) == 0) {
+            constexpr uint32_t kInFlight = 8;
+            const uint64_t step = static_cast<uint64_t>(Scope::size()) * kPiece;
+            done = bytes / kPiece * kPiece;
+            for (uint64_t first = Scope::rank() * kPiece; first < done; first += step * kInFlight) {
+                vec16 values[kInFlight] = {};
+                OXSHMEM_UNROLL
+                for (uint32_t k = 0; k < kInFlight; ++k) {
+                    if (first + k * step < done) {
+                        values[k] = port::load_vec(at_offset(src, first + k * step));
+                    }
+                }
+                for (int distance = 1; distance <= team.n; ++distance) {
+                    char *to = of_member(team, at_offset(dst, first), session.member_behind(distance % team.n));
+                    OXSHMEM_UNROLL
+                    for (uint32_t k = 0; k < kInFlight; ++k) {
+                        if (first + k * step < done) {
+                            port::store_vec(to + k * step, values[k]);
+                        }
+                    }
                 }
             }
         }
     }
-}
-
-// Copies to all members' dst.
-template <class Scope> OXSHMEM_OUTLINE void spread(const Session &session, char *dst, const void *src, uint64_t bytes) {
-    uint64_t done = 0;
-    if (Scope::kLanes > 1 && in_pieces(dst, src, 0)) {
-        done = bytes / kPiece * kPiece;
-        spread_pieces<Scope>(session, dst, static_cast<const char *>(src), done);
-    }
     if (done != bytes) {
-        for (int distance = 1; distance <= session.team.n; ++distance) {
-            deliver<Scope>(session, session.member_behind(distance % session.team.n), dst + done, at_offset(src, done),
-                           bytes - done);
+        for (int distance = 1; distance <= team.n; ++distance) {
+            char *to = of_member(team, at_offset(dst, done), session.member_behind(distance % team.n));
+            near_copy<Scope>(to, at_offset(src, done), bytes - done);
         }
     }
 }
 
 // Combines [first, last) of all members' src in the order of the members, and stores it `shift` bytes before that in dst: in
-// all members' or in the own one. `kWhole`: all in whole pieces, each at a multiple of their size.
-template <class Scope, uint32_t kUnits, bool kWhole, class Combine>
-OXSHMEM_OUTLINE void combine_units(const Session &session, const Share &share, uint64_t shift, Combine combine) {
-    constexpr int kMembers = 2;
+// all members' or in the own one.
+template <class Scope, class Combine>
+OXSHMEM_OUTLINE void combine_share(Session session, void *dst, const void *src, Share share, uint64_t shift, bool to_all,
+                                   Combine combine) {
     const TeamView &team = session.team;
-    const uint32_t step = Scope::size() * kPiece;
-    const uint64_t last = share.last;
-    for (uint64_t first = share.first + Scope::rank() * kPiece; first < last; first += step * kUnits) {
+    constexpr uint32_t kUnits = 2;
+    constexpr int kMembers = 4;
+    const uint64_t step = static_cast<uint64_t>(Scope::size()) * kPiece;
+    for (uint64_t first = share.first + Scope::rank() * kPiece; first < share.last; first += step * kUnits) {
         vec16 sums[kUnits] = {};
         for (int group = 0; group < team.n; group += kMembers) {
             vec16 values[kMembers][kUnits] = {};
             OXSHMEM_UNROLL
             for (int m = 0; m < kMembers; ++m) {
                 if (group + m < team.n) {
-                    const char *from = of_member(team, at_offset(session.src, first), group + m);
+                    const char *from = of_member(team, at_offset(src, 0), group + m);
                     OXSHMEM_UNROLL
                     for (uint32_t u = 0; u < kUnits; ++u) {
-                        if (first + u * step < last) {
-                            values[m][u] = kWhole ? port::load_vec(from + u * step)
-                                                  : load_piece(from + u * step, last - (first + u * step));
+                        const uint64_t at = first + u * step;
+                        if (at < share.last) {
+                            values[m][u] = load_piece(from + at, share.last - at);
                         }
                     }
                 }
@@ -162,42 +103,27 @@ OXSHMEM_OUTLINE void combine_units(const Session &session, const Share &share, u
             for (int m = 0; m < kMembers; ++m) {
                 OXSHMEM_UNROLL
                 for (uint32_t u = 0; u < kUnits; ++u) {
-                    if (group + m < team.n && first + u * step < last) {
+                    if (group + m < team.n && first + u * step < share.last) {
                         sums[u] = group + m == 0 ? values[m][u] : combine(sums[u], values[m][u]);
                     }
                 }
             }
         }
-        for (int distance = 0; distance < (session.to_all ? team.n : 1); ++distance) {
-            char *to = of_member(team, at_offset(session.dst, first - shift), session.member_behind(distance));
+        for (int distance = 0; distance < (to_all ? team.n : 1); ++distance) {
+            char *to = of_member(team, at_offset(dst, 0), session.member_behind(distance));
             OXSHMEM_UNROLL
             for (uint32_t u = 0; u < kUnits; ++u) {
-                if (first + u * step < last) {
-                    if (kWhole) {
-                        port::store_vec(to + u * step, sums[u]);
-                    } else {
-                        store_piece(to + u * step, sums[u], last - (first + u * step));
-                    }
+                const uint64_t at = first + u * step;
+                if (at < share.last) {
+                    store_piece(to + (at - shift), sums[u], share.last - at);
                 }
             }
         }
     }
 }
 
-template <class Scope, class Combine>
-OXSHMEM_DEVICE void combine_share(const Session &session, Share share, uint64_t shift, Combine combine) {
-    if (in_pieces(session.dst, session.src, share.first | shift)) {
-        const Share whole{share.first, share.first + (share.last - share.first) / kPiece * kPiece};
-        combine_units<Scope, 4, true>(session, whole, shift, combine);
-        share.first = whole.last;
-    }
-    if (share.first != share.last) {
-        combine_units<Scope, 1, false>(session, share, shift, combine);
-    }
-}
-
 // All members tell each other that they are done, and wait for that.
-template <class Scope, bool Visible> OXSHMEM_OUTLINE bool end_together(const Session &session) {
+template <class Scope, bool Visible> OXSHMEM_DEVICE bool end_together(const Session &session) {
     arrive<Scope, Visible>(session, 0, 0, session.team.n);
     return await_arrivals<Scope>(session, 0, [](int) { return 1u; });
 }
@@ -206,28 +132,27 @@ template <class Scope, bool Visible> OXSHMEM_OUTLINE bool end_together(const Ses
 // Messages to members that may be reached in different ways
 // ---------------------------------------------------------------------------------------------------------------------------
 
-OXSHMEM_OUTLINE void complete_member(int pe, Op op) {
-    network_complete(pe, op);
-}
-// Waits until all that was sent to a member is complete; by the CPU proxy, to all.
-OXSHMEM_OUTLINE void complete_send(int pe, Op op) {
-    if (by_proxy()) {
-        network_quiet();
-    } else {
-        complete_member(pe, op);
-    }
+// Copies to `member`, and then says there that `count` of the arrivals of `kind` are there. Every lane of the scope calls.
+template <class Scope>
+OXSHMEM_DEVICE void deliver(const Session &session, int kind, int member, void *dst, const void *src, uint64_t bytes,
+                            uint32_t count) {
+    const TeamView &team = session.team;
+    OXSHMEM_ON_MESSAGE(team.pe_of(member), team.arrivals(kind) + team.me, count);
+    put_signal_by<Scope>(dst, src, bytes, team.arrivals(kind) + team.me, arrival_of(team, count), SignalOp::set,
+                         team.pe_of(member), false);
 }
 
 // Waits until what this block has sent through the network to all members that `sent_to(member)` may be overwritten.
 template <class Scope, class SentTo> OXSHMEM_DEVICE void complete_sends(const Session &session, SentTo sent_to) {
     if (Scope::rank() == 0) {
+        if (by_proxy()) {
+            network_quiet();
+            return;
+        }
         for (int member = 0; member < session.team.n; ++member) {
             const int pe = session.team.pe_of(member);
             if (!is_direct(pe) && sent_to(member)) {
-                complete_send(pe, session.op);
-                if (by_proxy()) {
-                    return;
-                }
+                network_complete(pe, session.op);
             }
         }
     }
@@ -237,46 +162,37 @@ template <class Scope, class SentTo> OXSHMEM_DEVICE void complete_sends(const Se
 // The collectives, behind their meeting. Each ends with Scope::any.
 // ---------------------------------------------------------------------------------------------------------------------------
 
-// Waits until what was sent to members may be overwritten, and for one arrival from each.
-template <class Scope> OXSHMEM_OUTLINE bool end_sends(const Session &session) {
-    complete_sends<Scope>(session, [](int) { return true; });
-    return await_arrivals<Scope>(session, 0, [](int) { return 1u; });
-}
-
-// The own part of the session's bytes at `src` + member * `step` goes to dst + me * bytes of each member.
-template <class Scope> OXSHMEM_OUTLINE void copy_part(const Session &session, int distance) {
-    const int member = session.member_behind(distance % session.team.n);
-    deliver<Scope>(session, member, at_offset(session.dst, session.bytes * static_cast<uint64_t>(session.team.me)),
-                   at_offset(session.src, session.step * static_cast<uint64_t>(member)), session.bytes);
-}
-template <class Scope> OXSHMEM_OUTLINE void send_parts(const Session &session) {
-    for (int distance = 1; distance < session.team.n; ++distance) {
-        const int member = session.member_behind(distance);
-        deliver<Scope>(session, 0, member, at_offset(session.dst, session.bytes * static_cast<uint64_t>(session.team.me)),
-                       at_offset(session.src, session.step * static_cast<uint64_t>(member)), session.bytes, 1);
-    }
-}
-template <class Scope> OXSHMEM_OUTLINE bool push_parts(const Session &session) {
-    if (session.team.one_round) {
-        if (session.step == 0) {
-            spread<Scope>(session, at_offset(session.dst, session.bytes * static_cast<uint64_t>(session.team.me)), session.src,
-                          session.bytes);
+// The own part of `bytes` bytes at `src` + member * `step` goes to dst + me * `bytes` of each member.
+template <class Scope>
+OXSHMEM_OUTLINE bool push_parts(Session session, void *dst, const void *src, uint64_t bytes, uint64_t step) {
+    const TeamView &team = session.team;
+    char *to = at_offset(dst, bytes * static_cast<uint64_t>(team.me));
+    const auto part = [&](int member) { return at_offset(src, step * static_cast<uint64_t>(member)); };
+    if (team.one_round) {
+        if (step == 0) {
+            spread<Scope>(session, to, src, bytes);
         } else {
-            for (int distance = 1; distance <= session.team.n; ++distance) {
-                copy_part<Scope>(session, distance);
+            for (int distance = 1; distance <= team.n; ++distance) {
+                const int member = session.member_behind(distance % team.n);
+                near_copy<Scope>(of_member(team, to, member), part(member), bytes);
             }
         }
         return end_together<Scope, true>(session);
     }
-    send_parts<Scope>(session);
-    copy_part<Scope>(session, session.team.n);
-    return end_sends<Scope>(session);
+    for (int distance = 1; distance < team.n; ++distance) {
+        const int member = session.member_behind(distance);
+        deliver<Scope>(session, 0, member, to, part(member), bytes, 1);
+    }
+    near_copy<Scope>(to, part(team.me), bytes);
+    complete_sends<Scope>(session, [](int) { return true; });
+    return await_arrivals<Scope>(session, 0, [](int) { return 1u; });
 }
 
-// One element through the network.
-OXSHMEM_OUTLINE void put_element(void *to, const void *from, uint32_t bytes, int pe) {
-    far_put<thread_scope>(to, from, bytes, pe, false);
-}
+// The same for elements that lie apart: strides in bytes.
+struct Strides {
+    uint32_t element;
+    uint64_t dst, src;
+};
 
 OXSHMEM_DEVICE void copy_element(char *to, const char *from, uint32_t bytes) {
     switch (bytes) {
@@ -296,30 +212,28 @@ OXSHMEM_DEVICE void copy_element(char *to, const char *from, uint32_t bytes) {
     }
 }
 
-// As push_parts, element by element.
-template <class Scope> OXSHMEM_OUTLINE bool push_strided(const Session &session) {
-    const Strides &strides = session.strides;
-    for (int distance = 1; distance <= session.team.n; ++distance) {
-        const int member = session.member_behind(distance % session.team.n);
-        const uint64_t first_to = static_cast<uint64_t>(session.team.me) * session.n;
-        const uint64_t first_from = static_cast<uint64_t>(member) * session.n;
-        for (uint64_t i = Scope::rank(); i < session.n; i += Scope::size()) {
-            char *to = at_offset(session.dst, (first_to + i) * strides.dst);
-            const char *from = at_offset(session.src, (first_from + i) * strides.src);
-            const int pe = session.team.pe_of(member);
-            if (is_direct(pe)) {
-                copy_element(translate(to, pe), from, strides.element);
+template <class Scope>
+OXSHMEM_OUTLINE bool push_strided(Session session, void *dst, const void *src, uint64_t n, Strides strides) {
+    const TeamView &team = session.team;
+    char *to = at_offset(dst, static_cast<uint64_t>(team.me) * n * strides.dst);
+    for (int distance = 1; distance <= team.n; ++distance) {
+        const int member = session.member_behind(distance % team.n), pe = team.pe_of(member);
+        const char *from = at_offset(src, static_cast<uint64_t>(member) * n * strides.src);
+        const bool near = is_direct(pe);
+        for (uint64_t i = Scope::rank(); i < n; i += Scope::size()) {
+            if (near) {
+                copy_element(translate(to + i * strides.dst, pe), from + i * strides.src, strides.element);
             } else {
                 OXSHMEM_ON_MESSAGE(pe, nullptr, 0);
-                put_element(to, from, strides.element, pe);
+                network_put(to + i * strides.dst, from + i * strides.src, strides.element, pe);
             }
         }
-        if (!session.team.one_round && member != session.team.me) {
+        if (!team.one_round && member != team.me) {
             Scope::sync();
-            deliver<Scope>(session, 0, member, session.dst, session.src, 0, 1);
+            deliver<Scope>(session, 0, member, to, src, 0, 1);
         }
     }
-    if (session.team.one_round) {
+    if (team.one_round) {
         return end_together<Scope, true>(session);
     }
     complete_sends<Scope>(session, [](int) { return true; });
@@ -328,148 +242,117 @@ template <class Scope> OXSHMEM_OUTLINE bool push_strided(const Session &session)
 
 // The root's data to all. Load/store reachable members read it; over the network the root sends each member a part, which it
 // sends on to the others.
-template <class Scope> OXSHMEM_OUTLINE bool push_broadcast(const Session &session) {
+template <class Scope>
+OXSHMEM_OUTLINE bool push_broadcast(Session session, void *dst, const void *src, uint64_t bytes, int root) {
     const TeamView &team = session.team;
-    if (team.me == session.root && session.dst != session.src) {
-        deliver<Scope>(session, session.root, session.dst, session.src, session.bytes);
+    const bool is_root = team.me == root;
+    if (is_root && dst != src) {
+        near_copy<Scope>(dst, src, bytes);
     }
     if (team.one_round) {
-        if (team.me == session.root) {
+        if (is_root) {
             return await_arrivals<Scope>(session, 0, [](int) { return 1u; });
         }
-        deliver<Scope>(session, team.me, session.dst, of_member(team, session.src, session.root), session.bytes);
-        arrive<Scope, false>(session, 0, session.root, session.root + 1);
+        near_copy<Scope>(dst, of_member(team, src, root), bytes);
+        arrive<Scope, false>(session, 0, root, root + 1);
         return !Scope::any(false);
     }
-    // Sends a member a part of what lies at `from`.
-    const auto pass_on = [&](int kind, int member, int part, const void *from) {
-        const Share share = share_of(session.team, session.bytes, part);
-        deliver<Scope>(session, kind, member, at_offset(session.dst, share.first), at_offset(from, share.first),
-                       share.last - share.first, 1);
-    };
-    if (team.me == session.root) {
+    const auto part = [&](int member) { return share_of(team, bytes, member); };
+    if (is_root) {
+        const Share own = part(root);
         for (int distance = 1; distance < team.n; ++distance) {
             const int member = session.member_behind(distance);
-            const Share own = share_of(team, session.bytes, team.me);
-            deliver<Scope>(session, member, at_offset(session.dst, own.first), at_offset(session.src, own.first),
-                           own.last - own.first);
-            pass_on(0, member, member, session.src);
+            const Share share = part(member);
+            OXSHMEM_ON_MESSAGE(team.pe_of(member), nullptr, 0);
+            put_by<Scope>(at_offset(dst, own.first), at_offset(src, own.first), own.last - own.first, team.pe_of(member),
+                          false);
+            deliver<Scope>(session, 0, member, at_offset(dst, share.first), at_offset(src, share.first),
+                           share.last - share.first, 1);
         }
         complete_sends<Scope>(session, [](int) { return true; });
         return !Scope::any(false);
     }
-    if (!await_arrivals<Scope>(session, 0, [&](int member) { return member == session.root ? 1u : 0u; })) {
+    if (!await_arrivals<Scope>(session, 0, [&](int member) { return member == root ? 1u : 0u; })) {
         return false;
     }
+    const Share own = part(team.me);
     for (int distance = 1; distance < team.n; ++distance) {
         const int member = session.member_behind(distance);
-        if (member != session.root) {
-            pass_on(1, member, team.me, session.dst);
+        if (member != root) {
+            const char *from = at_offset(static_cast<const void *>(dst), own.first);
+            deliver<Scope>(session, 1, member, at_offset(dst, own.first), from, own.last - own.first, 1);
         }
     }
-    complete_sends<Scope>(session, [&](int member) { return member != session.root; });
-    return await_arrivals<Scope>(session, 1, [&](int member) { return member == session.root ? 0u : 1u; });
-}
-
-// Combines the own piece and those that the other members have sent to `places`, `room` bytes apart, and stores it to `to`.
-template <class Scope, class Combine>
-OXSHMEM_OUTLINE void combine_places(const Session &session, char *to, const char *own, uint64_t places, uint64_t room,
-                                    uint64_t bytes, Combine combine) {
-    for (uint64_t at = Scope::rank() * kPiece; at < bytes; at += Scope::size() * kPiece) {
-        vec16 sum{};
-        for (int member = 0; member < session.team.n; ++member) {
-            const char *from = member == session.team.me ? own : as<char>(places + static_cast<uint64_t>(member) * room);
-            const vec16 value = load_piece(from + at, bytes - at);
-            sum = member == 0 ? value : combine(sum, value);
-        }
-        store_piece(to + at, sum, bytes - at);
-    }
-}
-
-// The pieces that members' shares are cut into where the network connects them.
-struct Cut {
-    uint64_t each;  // bytes of a member's share
-    uint64_t bytes; // of all shares
-    uint64_t room;  // bytes of a piece
-    uint64_t shift; // from a place in the own share to that in dst
-
-    OXSHMEM_DEVICE Cut(const Session &session) {
-        const TeamView &team = session.team;
-        each = session.to_all ? share_of(team, session.bytes, 0).last : session.bytes;
-        bytes = session.to_all ? session.bytes : session.bytes * static_cast<uint64_t>(team.n);
-        room = abi::kPacketBytes / 2 / static_cast<uint64_t>(team.n) / kPiece * kPiece;
-        shift = session.to_all ? 0 : each * static_cast<uint64_t>(team.me);
-    }
-    OXSHMEM_DEVICE Share share(int member) const {
-        const uint64_t first = each * static_cast<uint64_t>(member);
-        return {least(first, bytes), least(first + each, bytes)};
-    }
-    OXSHMEM_DEVICE uint32_t pieces(int member) const {
-        const Share s = share(member);
-        return static_cast<uint32_t>((s.last - s.first + room - 1) / room);
-    }
-    OXSHMEM_DEVICE Share piece(int member, uint32_t number) const {
-        const Share s = share(member);
-        const uint64_t first = s.first + number * room;
-        return {first, s.last - first < room ? s.last : first + room};
-    }
-    OXSHMEM_DEVICE uint64_t places(const Session &session, uint32_t number) const {
-        return session.team.packets() + (number & 1) * (abi::kPacketBytes / 2);
-    }
-};
-
-// One piece of push_combined; false: an error was recorded.
-template <class Scope, class Combine>
-OXSHMEM_OUTLINE bool push_piece(const Session &session, const Cut &cut, uint32_t number, Combine combine) {
-    const TeamView &team = session.team;
-    if (number >= 2 &&
-        !await_arrivals<Scope>(session, 1, [&](int member) { return number < cut.pieces(member) ? number - 1 : 0; })) {
-        return false;
-    }
-    for (int distance = 1; distance < team.n; ++distance) {
-        const int member = session.member_behind(distance);
-        if (number < cut.pieces(member)) {
-            const Share s = cut.piece(member, number);
-            deliver<Scope>(session, 0, member,
-                           as<char>(cut.places(session, number) + static_cast<uint64_t>(team.me) * cut.room),
-                           at_offset(session.src, s.first), s.last - s.first, number + 1);
-        }
-    }
-    if (number >= cut.pieces(team.me)) {
-        return true;
-    }
-    if (!await_arrivals<Scope>(session, 0, [&](int) { return number + 1; })) {
-        return false;
-    }
-    const Share s = cut.piece(team.me, number);
-    combine_places<Scope>(session, at_offset(session.dst, s.first - cut.shift), at_offset(session.src, s.first),
-                          cut.places(session, number), cut.room, s.last - s.first, combine);
-    Scope::sync();
-    for (int distance = 1; distance < team.n; ++distance) {
-        const Share mine = cut.piece(team.me, number);
-        char *to = at_offset(session.dst, mine.first - cut.shift);
-        deliver<Scope>(session, 1, session.member_behind(distance), to, to, session.to_all ? mine.last - mine.first : 0,
-                       number + 1);
-    }
-    return true;
+    complete_sends<Scope>(session, [&](int member) { return member != root; });
+    return await_arrivals<Scope>(session, 1, [&](int member) { return member == root ? 0u : 1u; });
 }
 
 // All members' data combined: each member combines its share, which goes to all, or stays. Through the network, others' data
 // comes by pieces into the own workspace: piece p into one half of it, and not before piece p - 2 has been combined.
-template <class Scope, class Combine> OXSHMEM_OUTLINE bool push_combined(const Session &session, Combine combine) {
-    const Cut cut(session);
-    if (session.team.one_round) {
-        combine_share<Scope>(session, cut.share(session.team.me), cut.shift, combine);
-        return session.to_all ? end_together<Scope, true>(session) : end_together<Scope, false>(session);
+template <class Scope, class Combine>
+OXSHMEM_OUTLINE bool push_combined(Session session, void *dst, const void *src, uint64_t bytes, bool to_all, Combine combine) {
+    const TeamView &team = session.team;
+    // Of all data, or of one member's result.
+    const auto share = [&](int member) {
+        const uint64_t first = bytes * static_cast<uint64_t>(member);
+        return to_all ? share_of(team, bytes, member) : Share{first, first + bytes};
+    };
+    const Share own = share(team.me);
+    const uint64_t shift = to_all ? 0 : own.first;
+    if (team.one_round) {
+        combine_share<Scope>(session, dst, src, own, shift, to_all, combine);
+        return to_all ? end_together<Scope, true>(session) : end_together<Scope, false>(session);
     }
-    const uint32_t most = cut.pieces(0); // no member has more
-    for (uint32_t number = 0; number < most; ++number) {
-        if (!push_piece<Scope>(session, cut, number, combine)) {
+    const uint64_t room = abi::kPacketBytes / 2 / static_cast<uint64_t>(team.n) / kPiece * kPiece;
+    const auto pieces = [&](int member) {
+        const Share s = share(member);
+        return static_cast<uint32_t>((s.last - s.first + room - 1) / room);
+    };
+    const auto place = [&](int sender, uint32_t piece) {
+        return as<char>(team.packets() + (piece & 1) * (abi::kPacketBytes / 2) + static_cast<uint64_t>(sender) * room);
+    };
+    const auto piece_of = [&](const Share &s, uint32_t piece) {
+        const uint64_t first = s.first + piece * room;
+        return Share{first, s.last - first < room ? s.last : first + room};
+    };
+    const uint32_t most = pieces(0); // no member has more
+    for (uint32_t piece = 0; piece < most; ++piece) {
+        if (piece >= 2 &&
+            !await_arrivals<Scope>(session, 1, [&](int member) { return piece < pieces(member) ? piece - 1 : 0; })) {
             return false;
+        }
+        for (int distance = 1; distance < team.n; ++distance) {
+            const int member = session.member_behind(distance);
+            if (piece < pieces(member)) {
+                const Share s = piece_of(share(member), piece);
+                deliver<Scope>(session, 0, member, place(team.me, piece), at_offset(src, s.first), s.last - s.first, piece + 1);
+            }
+        }
+        if (piece >= pieces(team.me)) {
+            continue;
+        }
+        if (!await_arrivals<Scope>(session, 0, [&](int) { return piece + 1; })) {
+            return false;
+        }
+        const Share s = piece_of(own, piece);
+        for (uint64_t at = Scope::rank() * kPiece; at < s.last - s.first; at += Scope::size() * kPiece) {
+            const uint64_t left = s.last - s.first - at;
+            vec16 sum{};
+            for (int member = 0; member < team.n; ++member) {
+                const char *from = member == team.me ? at_offset(src, s.first) : place(member, piece);
+                const vec16 value = load_piece(from + at, left);
+                sum = member == 0 ? value : combine(sum, value);
+            }
+            store_piece(at_offset(dst, s.first - shift + at), sum, left);
+        }
+        Scope::sync();
+        for (int distance = 1; distance < team.n; ++distance) {
+            char *to = at_offset(dst, s.first - shift);
+            deliver<Scope>(session, 1, session.member_behind(distance), to, to, to_all ? s.last - s.first : 0, piece + 1);
         }
     }
     complete_sends<Scope>(session, [](int) { return true; });
-    return await_arrivals<Scope>(session, 1, [&](int member) { return cut.pieces(member); });
+    return await_arrivals<Scope>(session, 1, [&](int member) { return pieces(member); });
 }
 
 } // namespace oxshmem::detail
