@@ -10,7 +10,7 @@ namespace oxshmem {
 namespace detail {
 
 // Completes what this PE has under way, if it is a barrier, and meets. 0 if all have entered the same call.
-template <class Scope> OXSHMEM_DEVICE int sync_team(int handle, Call call) {
+template <class Scope> OXSHMEM_LINKED_OUTLINE int sync_team(int handle, Call call) {
     if constexpr (Scope::kSeveralWarps) {
         if (are_many_threads()) {
             return by_first_warp([&] { return sync_team<warp_scope>(handle, call); });

@@ -539,6 +539,7 @@ struct kernel_registration {
 
 #define OXSHMEM_DEVICE inline
 #define OXSHMEM_OUTLINE inline
+#define OXSHMEM_LINKED_OUTLINE inline
 #define OXSHMEM_UNROLL _Pragma("GCC unroll 8")
 #define OXSHMEM_NO_UNROLL
 #define OXSHMEM_NOINLINE __attribute__((noinline)) inline

@@ -27,6 +27,11 @@
 #endif
 #define OXSHMEM_NOINLINE static __device__ __noinline__ OXSHMEM_FEW_REGISTERS
 #define OXSHMEM_OUTLINE static __device__ __noinline__ OXSHMEM_FEW_REGISTERS
+#ifdef __CUDACC_RDC__
+#define OXSHMEM_LINKED_OUTLINE OXSHMEM_OUTLINE
+#else
+#define OXSHMEM_LINKED_OUTLINE OXSHMEM_DEVICE
+#endif
 // Any block that the hardware takes can be launched: the bound keeps the registers of a thread low enough.
 #define OXSHMEM_KERNEL(name, ...) extern "C" __global__ void __launch_bounds__(1024) name(__VA_ARGS__)
 // Not told that one block of a multiprocessor is enough, ptxas was seen to spill registers rather than take all that the bound

@@ -474,6 +474,7 @@ inline bool sync_block_any(bool predicate) {
 
 #define OXSHMEM_DEVICE inline
 #define OXSHMEM_OUTLINE inline
+#define OXSHMEM_LINKED_OUTLINE inline
 #define OXSHMEM_UNROLL
 #define OXSHMEM_NO_UNROLL
 #define OXSHMEM_NOINLINE __attribute__((noinline)) inline

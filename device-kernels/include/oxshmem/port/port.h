@@ -82,6 +82,8 @@
 //   OXSHMEM_DEVICE                              before a device function that is defined in a header
 //   OXSHMEM_NOINLINE                            likewise, for one that is called rarely
 //   OXSHMEM_OUTLINE                             likewise, for one that is long: on a GPU it is not copied into its callers
+//   OXSHMEM_LINKED_OUTLINE                      as OXSHMEM_OUTLINE in relocatable code, where a function has registers of its
+//                                               own, and else as OXSHMEM_DEVICE
 //   OXSHMEM_UNROLL                              before a short loop of constant length
 //   OXSHMEM_NO_UNROLL                           before a loop that should stay as it is
 //   OXSHMEM_KERNEL(name, parameters...) { ... } a kernel, found by the host under `name`; parameters are trivially copyable
