@@ -7,7 +7,7 @@
 //!
 //! # Order
 //! Copies take place in the order in which they are queued. Inline writes that follow each other with the same length, at the same distance, become
-//! one copy of rows, whose order nobody may rely on: none of them carries an ordering bit but perhaps the first. In front of a work request that
+//! one copy of rows, whose order no program may rely on: none of them carries an ordering bit but perhaps the first. In front of a work request that
 //! does, everything before it is made visible. Payload that has to be fetched first is written when it has arrived, and what is read likewise;
 //! both before the next work request with an ordering bit, the next that reads, and any completion.
 

@@ -425,7 +425,7 @@ impl Drop for Offload {
         match ended {
             Err(error) => tracing::error!(%error, "the software HCA's kernel did not end in order"),
             Ok(()) if self.running.is_empty() => {
-                // SAFETY: no slice is left that reports there, and nobody else uses them.
+                // SAFETY: no slice is left that reports there, and nothing else uses them.
                 unsafe { ManuallyDrop::drop(&mut self.gates) };
             }
             // It will still report, and do nothing else: it has been cancelled.
