@@ -1,13 +1,18 @@
 //! Compiles the runtime's device code (`device-kernels/kernels`), the device library among it, and the C++ side of the `cpu` device.
 
-fn main() {
-    for name in ["collectives", "host_ops", "soft_hca"] {
-        oxshmem_build::Module::new(name).source(format!("device-kernels/kernels/{name}.cu")).compile();
-    }
+use std::thread;
 
-    oxshmem_build::Module::new("device_library")
-        .source("device-kernels/kernels/device_library.cu")
-        .compile_relocatable();
+use oxshmem_build::Module;
+
+fn main() {
+    thread::scope(|scope| {
+        for name in ["collectives", "host_ops", "soft_hca"] {
+            scope.spawn(move || Module::new(name).source(format!("device-kernels/kernels/{name}.cu")).compile());
+        }
+        scope.spawn(|| {
+            Module::new("device_library").source("device-kernels/kernels/device_library.cu").compile_relocatable();
+        });
+    });
 
     println!("cargo::rerun-if-changed=runtime/device/cpu/glue.cpp");
     cc::Build::new()

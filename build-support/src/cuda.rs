@@ -320,10 +320,14 @@ impl FatBinary {
         Ok(Self { toolkit: toolkit(nvcc), step })
     }
 
-    /// Compile; where the file is.
-    pub fn build(&self) -> Result<&Path, Error> {
-        self.step.run()?;
-        Ok(&self.step.output)
+    /// The compilation.
+    pub fn job(&self) -> Job<'_> {
+        Box::new(|| self.step.run().map(drop))
+    }
+
+    /// The file.
+    pub fn image(&self) -> &Path {
+        &self.step.output
     }
 
     /// Files that it was made from, without the CUDA toolkit's.

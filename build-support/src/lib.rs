@@ -19,6 +19,9 @@
 //!   architectures only, and take a third of the time; [`Module::large`] leaves out that cubin too. Both go into the program: a cubin is loaded at once, PTX serves other and newer
 //!   GPUs, for which the driver compiles it. What each function uses is in [`Artifacts::usage`] and in the file `<name>.usage.txt`.
 //!
+//! A build script with several modules compiles them side by side by calling [`Module::compile`] from several threads: together they
+//! run as many compilers at a time as cargo allows.
+//!
 //! PTX that differs from the next lower architecture's in nothing but its `.target` line is left out.
 //!
 //! Symbols of a module's CPU object are local to it, but for its entry. So two modules of one program may define
@@ -261,7 +264,8 @@ impl Module {
                 unit.hash(&mut hasher);
                 let work = Work::open(cargo, &unit.name, hasher.finish())?;
                 let binary = cuda::FatBinary::prepare(&unit, &work.dir, nvcc, &cuda::salt(nvcc, env), cargo.release)?;
-                work.publish(binary.build()?, &cargo.out_dir)?;
+                step::run_all(vec![binary.job()], cargo.jobs)?;
+                work.publish(binary.image(), &cargo.out_dir)?;
                 files = binary.dependencies()?;
                 files.retain(|path| !path.starts_with(&work.dir));
                 warnings = binary.warnings()?;

@@ -3,7 +3,7 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use crate::Error;
@@ -11,7 +11,31 @@ use crate::Error;
 /// Work for [`run_all`].
 pub(crate) type Job<'a> = Box<dyn FnOnce() -> Result<(), Error> + Send + 'a>;
 
-/// Run `jobs` on up to `width` threads. Returns the error of the first job, in their order, that failed.
+/// Jobs of this process that run now: modules that are compiled by several threads share the cores.
+static RUNNING: Mutex<usize> = Mutex::new(0);
+static ENDED: Condvar = Condvar::new();
+
+/// The right to run one job. Dropping it lets another one begin.
+struct Turn;
+
+impl Turn {
+    /// Waits until fewer than `width` jobs run.
+    fn wait(width: usize) -> Self {
+        let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        let full = |running: &mut usize| *running >= width.max(1);
+        *ENDED.wait_while(running, full).unwrap_or_else(PoisonError::into_inner) += 1;
+        Self
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *RUNNING.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        ENDED.notify_one();
+    }
+}
+
+/// Runs `jobs`, at most `width` of this process at a time. Returns the error of the first job, in their order, that failed.
 pub(crate) fn run_all(jobs: Vec<Job<'_>>, width: usize) -> Result<(), Error> {
     let count = jobs.len();
     let queue = Mutex::new(jobs.into_iter().enumerate());
@@ -22,14 +46,17 @@ pub(crate) fn run_all(jobs: Vec<Job<'_>>, width: usize) -> Result<(), Error> {
                 loop {
                     // A poisoned lock means that a job panicked; the scope passes that on.
                     let Ok(Some((index, job))) = queue.lock().map(|mut queue| queue.next()) else { break };
-                    if let (Err(error), Ok(mut failures)) = (job(), failures.lock()) {
+                    let turn = Turn::wait(width);
+                    let result = job();
+                    drop(turn);
+                    if let (Err(error), Ok(mut failures)) = (result, failures.lock()) {
                         failures.push((index, error));
                     }
                 }
             });
         }
     });
-    let failures = failures.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let failures = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
     match failures.into_iter().min_by_key(|(index, _)| *index) {
         Some((_, error)) => Err(error),
         None => Ok(()),
@@ -193,6 +220,9 @@ fn parse_depfile(text: &str) -> Vec<PathBuf> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -218,5 +248,28 @@ mod tests {
         ran.sort_unstable();
         assert_eq!(ran, [0, 1, 2, 3]);
         run_all(Vec::new(), 0).unwrap();
+    }
+
+    #[test]
+    fn threads_together_run_no_more_jobs_than_allowed() {
+        const WIDTH: usize = 3;
+        let (running, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let jobs = || -> Vec<Job<'_>> {
+            let job = || -> Job<'_> {
+                Box::new(|| {
+                    most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    std::thread::sleep(Duration::from_millis(5));
+                    running.fetch_sub(1, Ordering::SeqCst);
+                    Ok(())
+                })
+            };
+            (0..4).map(|_| job()).collect()
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| run_all(jobs(), WIDTH).unwrap());
+            }
+        });
+        assert!((1..=WIDTH).contains(&most.into_inner()));
     }
 }
