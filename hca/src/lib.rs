@@ -3,6 +3,7 @@
 //! * [`wire`]: WQEs, CQEs, doorbell records and doorbells, byte by byte.
 //! * [`prm`]: the commands that create and connect queue pairs, keys and completion queues.
 //! * [`provider`]: the boundary below which a card or the software HCA sits. It carries command bytes, as DevX does.
+//! * [`port`], [`address`]: a port, and what peers tell each other to connect queue pairs.
 //! * [`objects`]: typed objects over a provider: protection domain, memory key, completion queue, queue pair.
 //! * [`soft`]: the software HCA, a provider that executes the same commands and the same WQE bytes in this process.
 //! * [`mlx5`]: ConnectX cards, a provider that hands the same commands to rdma-core.
@@ -14,12 +15,14 @@
 //! * [`idle`]: how threads wait for work.
 //! * [`testing`]: a host-side poster of WQEs, for tests and benches.
 
+pub mod address;
 pub mod blueflame;
 pub mod error;
 pub mod fdpass;
 pub mod idle;
 pub mod mlx5;
 pub mod objects;
+pub mod port;
 pub mod prm;
 pub mod provider;
 pub mod route;

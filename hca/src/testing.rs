@@ -3,10 +3,9 @@
 //! [`Endpoint`] is one end of a connection with everything it needs: a heap that the peer may use, and a slab with a send queue, a
 //! doorbell record and a collapsed CQ. Nothing here is used outside tests; it checks no ordering and posts from one thread.
 
+use crate::address::{QpAddress, QpAttributes};
 use crate::error::{Error, Result};
-use crate::objects::{
-    Cq, CqAttributes, KEY_VARIANT, Mkey, MkeyAttributes, Pd, Qp, QpAddress, QpAttributes, QpGeometry, Uar, Umem,
-};
+use crate::objects::{Cq, CqAttributes, KEY_VARIANT, Mkey, MkeyAttributes, Pd, Qp, QpGeometry, Uar, Umem};
 use crate::provider::{Access, Provider, UmemSource};
 use crate::soft::doorbell_rung;
 use crate::wire::{BLOCK_BYTES, MAX_WQE_BYTES, Op, Wqe, cqe, data, dbr, doorbell, raddr};

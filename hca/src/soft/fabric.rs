@@ -19,7 +19,7 @@ use super::control::{self, Segment};
 use super::memory::Mapping;
 use crate::error::{Error, Result};
 use crate::fdpass::{Connection, Listener};
-use crate::provider::Gid;
+use crate::port::Gid;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};

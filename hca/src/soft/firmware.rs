@@ -10,9 +10,10 @@ use super::memory::PAGE;
 use super::offload::Handed;
 use super::{GID_INDEX, LOG_MAX_CQ_SIZE, LOG_MAX_MSG, LOG_MAX_SQ_SIZE, MTU, PORT, REGISTER_STRIDE, control};
 use crate::error::{Error, Result};
+use crate::port::Gid;
 use crate::prm::qpc::{self, QpState};
 use crate::prm::{self, Command, CommandStatus, Opcode, caps, cq, mkey, pd, qp, uar};
-use crate::provider::{Access, Gid, UmemSource};
+use crate::provider::{Access, UmemSource};
 use crate::wire::dbr;
 
 /// The first syndrome of the software HCA.

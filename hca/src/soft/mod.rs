@@ -42,13 +42,13 @@ pub use faults::{FaultPlan, InjectedError, ParseFaultError};
 pub use firmware::SYNDROME_BASE;
 pub use parking::doorbell_rung;
 
+use crate::address::{QpAddress, QpAttributes};
 use crate::blueflame::{self, BlueFlame};
 use crate::error::{Error, Result};
 use crate::idle::{Idler, Patience};
-use crate::objects::{QpAddress, QpAttributes};
+use crate::port::{DEFAULT_PKEY, Gid, LinkLayer, Mtu, PortInfo};
 use crate::provider::{
-    Access, Attempt, Counters, DEFAULT_PKEY, Gid, HcaInfo, LinkLayer, MemoryKey, Mtu, ObjectHandle, PortInfo, Provider,
-    QpFailure, UarPage, UmemSource,
+    Access, Attempt, Counters, HcaInfo, MemoryKey, ObjectHandle, Provider, QpFailure, UarPage, UmemSource,
 };
 use crate::wire::cqe::Syndrome;
 use crate::wire::doorbell;
@@ -230,8 +230,8 @@ impl SoftHca {
             .clone()
             .map(|accelerator| Offload::new(accelerator, rung, options.null, options.copying))
             .transpose();
-        let offload =
-            offload.map_err(|error| Error::Accelerator { what: "start the engine's kernel".into(), source: error })?;
+        let offload = offload
+            .map_err(|error| Error::Accelerator { what: "start the engine's kernel".into(), source: error.into() })?;
         let tracer = Tracer::new(device.clone(), options.trace);
         let shared = Arc::new(Shared {
             engine: Mutex::new(Engine::new(gid, control, server, options.faults, tracer, offload, card_doorbells)),

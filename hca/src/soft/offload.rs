@@ -954,7 +954,7 @@ impl Engine {
             Some(offload) if offload.rung == Rung::LikeCards => {
                 let memory = offload.accelerator.host_memory(PAGE);
                 let what = || "allocate a doorbell page".to_owned();
-                UarPage::Accelerator(memory.map_err(|source| Error::Accelerator { what: what(), source })?)
+                UarPage::Accelerator(memory.map_err(|error| Error::Accelerator { what: what(), source: error.into() })?)
             }
             Some(_) => return Ok(None),
         };
