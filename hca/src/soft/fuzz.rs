@@ -1,6 +1,7 @@
 //! What the fuzz targets run: arbitrary bytes as a send queue must neither panic nor touch memory that no key covers.
 
-use super::{SoftHca, SoftOptions};
+use super::hca::SoftHca;
+use super::options::SoftOptions;
 use crate::address::QpAttributes;
 use crate::error::Result;
 use crate::prm::qpc::QpState;
