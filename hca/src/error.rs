@@ -77,6 +77,9 @@ pub enum Error {
     /// error.
     #[error(transparent)]
     Provider(Box<dyn std::error::Error + Send + Sync>),
+    /// A socket to another process failed.
+    #[error(transparent)]
+    System(#[from] oxshmem_system::Error),
     /// The HCA is gone.
     #[error("HCA {device} is dead: {reason}")]
     Dead {

@@ -2,10 +2,10 @@
 
 use super::copying::Place;
 use super::memory;
-use super::rng::shuffle;
 use super::state::{Deferred, Engine, Hold, Qp};
 use crate::prm::qpc::QpState;
 use crate::wire::cqe::{self, Syndrome};
+use oxshmem_system::mixing::shuffle;
 use std::sync::atomic::{Ordering, fence};
 
 /// Why a WQE ends with an error.

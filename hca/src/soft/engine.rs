@@ -6,11 +6,11 @@ use super::completions::Failure;
 use super::execute::Step;
 use super::fabric::Peer;
 use super::memory;
-use super::rng::shuffle;
 use super::state::{Engine, Hold, Qp};
 use crate::prm::qpc::QpState;
 use crate::wire::cqe::Syndrome;
 use crate::wire::{BLOCK_BYTES, MAX_WQE_BLOCKS};
+use oxshmem_system::mixing::shuffle;
 use std::sync::atomic::Ordering;
 
 /// WQEs that one QP may execute before it is another's turn.

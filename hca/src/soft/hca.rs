@@ -7,9 +7,8 @@ use super::firmware::{self, Object, Purpose};
 use super::gpu_engine::{GpuEngine, Ringer};
 use super::limits::{GID_INDEX, MTU, PORT, REGISTER_STRIDE, REGISTERS_PER_PAGE};
 use super::options::{SoftOptions, check_options};
-use super::parking::ENGINES;
 use super::state::Engine;
-use super::thread::{Shared, drive, drive_kernel};
+use super::thread::{ENGINES, Shared, drive, drive_kernel};
 use super::trace::Tracer;
 use super::violation::Violation;
 use crate::address::{QpAddress, QpAttributes};
@@ -20,6 +19,7 @@ use crate::provider::{
     Access, Attempt, Counters, HcaInfo, MemoryKey, ObjectHandle, Provider, QpFailure, UarPage, UmemSource,
 };
 use crate::wire::doorbell;
+use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -65,7 +65,7 @@ impl SoftHca {
         let tracer = Tracer::new(device.clone(), options.trace);
         let shared = Arc::new(Shared {
             engine: Mutex::new(Engine::new(gid, control, server, options.faults, tracer, gpu, card_doorbells)),
-            waiting: AtomicUsize::new(0),
+            waiting: CachePadded::new(AtomicUsize::new(0)),
             stop: AtomicBool::new(false),
         });
         let thread = if options.stepped {

@@ -1,11 +1,22 @@
 //! The engine's thread: gives the engine passes while there is work, and naps when there is none.
 
-use super::parking::ENGINES;
 use super::state::Engine;
-use crate::idle::{Idler, Patience};
+use crossbeam_utils::{Backoff, CachePadded};
+use oxshmem_system::idle::{Idler, Parking, Patience};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+/// Where the idle engines of this process nap.
+pub(super) static ENGINES: Parking = Parking::new();
+
+/// Tells the software HCAs of this process that a doorbell register was written: a store to one raises no interrupt. Call it after the store.
+///
+/// A doorbell without this call is not lost; an engine notices it some milliseconds later.
+#[inline]
+pub fn doorbell_rung() {
+    ENGINES.announce();
+}
 
 /// How the engine's thread waits for work. The longest nap is [`LONGEST_PARK`].
 const PATIENCE: Patience =
@@ -28,7 +39,7 @@ const LONGEST_NAP: Duration = Duration::from_millis(1);
 pub(super) struct Shared {
     pub(super) engine: Mutex<Engine>,
     /// Callers that wait for the engine; its thread steps aside for them.
-    pub(super) waiting: AtomicUsize,
+    pub(super) waiting: CachePadded<AtomicUsize>,
     pub(super) stop: AtomicBool,
 }
 
@@ -38,6 +49,14 @@ impl Shared {
         let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         engine
+    }
+
+    /// Has the engine's thread wait until no caller waits for the engine.
+    fn step_aside(&self) {
+        let backoff = Backoff::new();
+        while self.waiting.load(Ordering::Relaxed) != 0 {
+            backoff.snooze();
+        }
     }
 }
 
@@ -61,9 +80,7 @@ pub(super) fn drive(shared: &Shared, card_doorbells: bool) {
             }
         }
         drop(engine);
-        while shared.waiting.load(Ordering::Relaxed) != 0 {
-            std::thread::yield_now();
-        }
+        shared.step_aside();
         if work > 0 {
             idler.worked();
             continue;
@@ -115,9 +132,7 @@ pub(super) fn drive_kernel(shared: &Shared, card_doorbells: bool) {
         let waiting = engine.is_waiting();
         let copying = engine.is_copying();
         drop(engine);
-        while shared.waiting.load(Ordering::Relaxed) != 0 {
-            std::thread::yield_now();
-        }
+        shared.step_aside();
         if copying && work > 0 {
             continue;
         }

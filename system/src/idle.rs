@@ -4,6 +4,7 @@
 //! a fence and a load while nobody naps. A thread that is about to nap announces itself, fences, and looks once more: either it sees the
 //! store, or the caller sees the announcement.
 
+use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,8 +12,8 @@ use std::time::{Duration, Instant};
 /// Where threads nap. A static, so that it costs those who bring work no pointer.
 #[derive(Debug)]
 pub struct Parking {
-    /// Threads that nap or are about to.
-    parked: AtomicUsize,
+    /// Threads that nap or are about to. Whoever brings work reads it each time, so it shares its line with nothing that is written.
+    parked: CachePadded<AtomicUsize>,
     /// How often they were woken.
     wakes: Mutex<u64>,
     condvar: Condvar,
@@ -23,7 +24,7 @@ impl Parking {
     #[must_use]
     #[allow(clippy::new_without_default, reason = "for statics")]
     pub const fn new() -> Self {
-        Self { parked: AtomicUsize::new(0), wakes: Mutex::new(0), condvar: Condvar::new() }
+        Self { parked: CachePadded::new(AtomicUsize::new(0)), wakes: Mutex::new(0), condvar: Condvar::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, u64> {
