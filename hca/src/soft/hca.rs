@@ -288,7 +288,7 @@ impl Provider for SoftHca {
     }
 
     fn when_dead(&self, _: Box<dyn Fn() + Send + Sync>) {
-        // It dies on request only, to show what happens when nobody tells.
+        // It dies on request only, to show what happens when a card dies without a notice.
     }
 }
 

@@ -23,9 +23,9 @@ pub struct SoftOptions {
     /// With an accelerator: this process posts and rings. Queues are then in memory of the host that kernels reach too, and so are doorbell
     /// registers. Without it, kernels post and ring.
     pub host_doorbells: bool,
-    /// Doorbells as on a card: any number of queue pairs may ring one register, and nobody calls [`doorbell_rung`](super::doorbell_rung) or
-    /// [`Provider::prepare`](crate::provider::Provider::prepare). With an accelerator queues may be anywhere where kernels reach them, and who registers memory that peers may
-    /// use waits until those that are connected have mapped it.
+    /// Doorbells are as on a card: any number of queue pairs may ring one register, and no code calls
+    /// [`doorbell_rung`](super::doorbell_rung) or [`Provider::prepare`](crate::provider::Provider::prepare). With an accelerator queues
+    /// may be anywhere where kernels reach them, and registering memory that peers may use waits until the connected peers have mapped it.
     pub card_doorbells: bool,
     /// When the engine's thread executes by copies what the accelerator's kernel otherwise does.
     pub copying: CopyMode,

@@ -1,8 +1,9 @@
 //! What the engine of a software HCA keeps: its objects, its peers, and where each queue pair is.
 //!
-//! What the engine does with it is in files by subject: [`engine`](super::engine) gives queue pairs their turns, [`doorbells`](super::doorbells) takes
-//! in what was rung, [`execute`](super::execute) carries work requests out, [`completions`](super::completions) reports them,
-//! [`firmware`](super::firmware) executes commands, and [`gpu_engine`](super::gpu_engine) has a kernel do the work.
+//! What the engine does with it is in files by subject: [`engine`](super::engine) gives queue pairs their turns,
+//! [`doorbells`](super::doorbells) takes in what was rung, [`execute`](super::execute) carries work requests out,
+//! [`completions`](super::completions) reports them, [`firmware`](super::firmware) executes commands, and
+//! [`gpu_engine`](super::gpu_engine) has a kernel do the work.
 
 use super::accelerator::AcceleratorMemory;
 use super::control::{self, MkeyEntry, MkeyFacts, OwnSegment, QpEntry, QpFacts, rights};

@@ -21,7 +21,7 @@ pub fn doorbell_rung() {
 /// How the engine's thread waits for work. The longest nap is [`LONGEST_PARK`].
 const PATIENCE: Patience =
     Patience { spin_passes: 64, awake: Duration::from_micros(50), first_nap: Duration::from_millis(1) };
-/// The same where nobody announces doorbells, with the longest nap.
+/// The same where no caller announces doorbells, with the longest nap.
 const WATCHFUL: Patience = Patience { first_nap: Duration::from_micros(50), ..PATIENCE };
 const LONGEST_WATCHFUL_NAP: Duration = Duration::from_millis(1);
 /// How often the thread looks after peers and lost doorbells while there is work.

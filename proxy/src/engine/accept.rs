@@ -115,7 +115,7 @@ impl Engine {
     ) {
         let Capabilities { width_four, masked, four_is_big_endian, .. } = self.capabilities;
         if (width == Width::Eight || width_four) && (masked || !operands.is_masked(width)) {
-            // The last slot is for what nobody wants.
+            // The last slot is for results that no thread waits for.
             let slot = landing.map_or(self.options.slots + LOOPS, |landing| landing.slot);
             let result = self.landing(qp, slot, width.bytes());
             let swap = width == Width::Four && four_is_big_endian;

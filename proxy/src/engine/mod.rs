@@ -22,7 +22,7 @@
 //! first that is not.
 //!
 //! # Errors
-//! A queue pair that failed ends all of its descriptors, now and later, as failed. They count as completed, so nobody waits for them, and
+//! A queue pair that failed ends all of its descriptors, now and later, as failed. They count as completed, so no thread waits for them, and
 //! [`Engine::failures`] rises; what failed first is kept per peer. Other queue pairs go on.
 
 mod accept;

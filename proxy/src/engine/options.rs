@@ -10,7 +10,7 @@ pub const CHAIN: usize = 64;
 pub const LOOPS: u32 = 256;
 /// Bytes from one landing slot to the next.
 pub const LANDING_BYTES: u64 = 64;
-/// Landing slots that the engine itself needs: one a loop, and one for results that nobody wants.
+/// Landing slots that the engine itself needs: one a loop, and one for results that no thread waits for.
 pub const EXTRA_SLOTS: u32 = LOOPS + 1;
 
 /// The landing slots: registered memory that the card writes results to and that this process reads.

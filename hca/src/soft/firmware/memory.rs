@@ -144,7 +144,7 @@ impl Engine {
                 let size =
                     rustix::fs::fstat(fd).map_err(|errno| Error::os("look at the file of a umem", errno))?.st_size;
                 let end = offset.checked_add(len as u64);
-                // Descriptors of GPU memory have no size; who maps them checks it.
+                // Descriptors of GPU memory have no size; the process that maps them checks it.
                 let sized = !self.is_on_gpu();
                 if sized && end.is_none_or(|end| end > u64::try_from(size).unwrap_or(0)) {
                     let value = format!("{len} bytes at offset {offset:#x}");

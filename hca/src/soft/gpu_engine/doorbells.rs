@@ -44,7 +44,7 @@ impl Engine {
         self.gpu.as_ref().is_some_and(|gpu| gpu.rung == Ringer::ByHost && !gpu.null)
     }
 
-    /// Whether peers map memory before they use it: mapping may wait for kernels, which wait for the mapping, and nobody prepares for keys.
+    /// Returns whether peers map memory before they use it: mapping may wait for kernels that wait for the mapping, and no call prepares for keys.
     pub(in crate::soft) fn announces(&self) -> bool {
         self.is_on_gpu() && self.card_doorbells
     }

@@ -1,5 +1,9 @@
-//! The GPU engine: where queues lie in memory that only kernels reach, the kernel of an [`Accelerator`](super::Accelerator) executes work requests, and
-//! the engine's thread judges what the kernel refuses.
+//! The GPU engine: where queues lie in memory that only kernels reach, the kernel of an [`Accelerator`](super::Accelerator) executes
+//! work requests, and the engine's thread judges what the kernel refuses.
+//!
+//! `slices.rs` launches and cancels slices of the kernel, and `running.rs` keeps them running. `queue_pairs.rs`, `keys.rs` and `doorbells.rs`
+//! keep the tables that the kernel reads, and `reports.rs` takes in what it writes. `copy_passes.rs` executes by copies while slices find
+//! no room. `queues.rs` reaches queues that the CPU cannot address.
 //!
 //! The kernel (`device-kernels/kernels/soft_hca.cu`) executes what is well-formed and permitted. Before anything else it stops the QP
 //! and reports an event. The engine then looks at the WQE as it would at one of its own: it fails it, waits for a peer, or
@@ -10,8 +14,8 @@
 //! takes as long as those that have started need to notice, and nothing for those that have not.
 //!
 //! A slice that finds no room beside other kernels does not start, and neither do the kernels end if they wait for the network. Then the engine's
-//! thread takes all queue pairs over and executes by copies ([`copying`](super::copying)), until the slice has found room. A queue pair so always has one
-//! owner: slices that may execute, or the thread, which has cancelled them.
+//! thread takes all queue pairs over and executes by copies ([`copying`](super::copying)), until the slice has found room. So a queue
+//! pair always has one owner: slices that may execute, or the thread, which has cancelled them.
 
 mod copy_passes;
 mod doorbells;

@@ -1,4 +1,4 @@
-//! Queue pairs in the tables: what the kernel knows of each, and who executes it, the kernel or the engine's thread.
+//! Queue pairs in the tables: what the kernel knows of each, and whether the kernel or the engine's thread executes it.
 
 use super::slices::Ringer;
 use crate::prm::qpc::QpState;

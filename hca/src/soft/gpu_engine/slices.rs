@@ -177,7 +177,7 @@ impl GpuEngine {
 
     pub(super) fn read<T: Plain>(&self, at: u64) -> AcceleratorResult<T> {
         let mut value = T::default();
-        // SAFETY: any bytes are a value of T, and nobody else looks at it.
+        // SAFETY: any bytes are a value of T, and no other code looks at it.
         let bytes = unsafe { std::slice::from_raw_parts_mut((&raw mut value).cast::<u8>(), size_of::<T>()) };
         // SAFETY: callers name a T in the tables.
         unsafe { self.accelerator.read(at, bytes) }?;
