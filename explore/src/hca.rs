@@ -9,8 +9,8 @@ use oxshmem_hca::wire::masked_atomic::Repr as Masked;
 use oxshmem_hca::wire::{Op, Wqe, cqe, data, dbr, raddr};
 
 use crate::interface::{HEAP_KEY, Kind, QpPlace, SLAB_KEY};
-use crate::memory::mix;
 use crate::world::{Action, World};
+use oxshmem_system::mixing::scramble;
 
 /// A queue pair as its HCA knows it.
 #[derive(Debug)]
@@ -226,20 +226,21 @@ impl World {
         let mut hash = 0;
         for qp in &self.qps {
             let flags = u64::from(qp.look) << 1 | u64::from(qp.waits);
-            hash = mix(hash ^ qp.announced ^ qp.executed << 16 ^ qp.reported << 32 ^ flags << 60);
+            hash = scramble(hash ^ qp.announced ^ qp.executed << 16 ^ qp.reported << 32 ^ flags << 60);
             for (first, end) in &qp.completions {
-                hash = mix(hash ^ first ^ end << 32);
+                hash = scramble(hash ^ first ^ end << 32);
             }
         }
         let mut flights = 0u64;
         for flight in &self.flights {
-            flights = flights.wrapping_add(mix(flight.index ^ (flight.qp as u64) << 32));
+            flights = flights.wrapping_add(scramble(flight.index ^ (flight.qp as u64) << 32));
         }
         for operation in &self.operations {
             let about = operation.landed ^ operation.executed.rotate_left(32) ^ u64::from(operation.epoch) << 56;
-            flights = flights.wrapping_add(mix(about ^ mix(operation.offset ^ (operation.thread as u64) << 40)));
+            flights =
+                flights.wrapping_add(scramble(about ^ scramble(operation.offset ^ (operation.thread as u64) << 40)));
         }
-        mix(hash ^ flights)
+        scramble(hash ^ flights)
     }
 
     /// The doorbell register of some QP is written.

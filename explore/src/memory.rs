@@ -5,6 +5,7 @@
 //! to host memory or to a peer's waits there once more, on its way over the bus, before the others see it.
 
 use crate::interface::{HOST, Kind};
+use oxshmem_system::mixing::{GOLDEN, scramble};
 
 /// A piece of named memory.
 #[derive(Debug, Clone)]
@@ -59,18 +60,10 @@ pub fn spread(mask: u8) -> u64 {
     bits
 }
 
-/// A number that looks random.
-#[inline]
-pub fn mix(mut value: u64) -> u64 {
-    value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ value >> 31
-}
-
 /// What a word adds to the hash of all memory.
 #[inline]
 pub fn hash_of(word: u32, value: u64) -> u64 {
-    mix(value ^ u64::from(word).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    scramble(value ^ u64::from(word).wrapping_mul(GOLDEN))
 }
 
 /// Values that a word had, newest last, with the time until which it had them.

@@ -11,8 +11,8 @@ use oxshmem_proxy::work::{Atomic, Remote, Transfer, Width};
 
 use crate::hca::{Change, Effect, Flight};
 use crate::interface::{HEAP_KEY, MAX_PES, ProxyPlace};
-use crate::memory::mix;
 use crate::world::{World, reschedule, stop_if_over};
+use oxshmem_system::mixing::scramble;
 
 /// Flights of proxy 0 have this number in place of a QP's.
 const FIRST: usize = 1000;
@@ -119,9 +119,9 @@ pub(crate) fn run(world: *mut World, thread: usize, proxy: usize) {
         unsafe {
             stop_if_over(world);
             if !busy {
-                let mut known = mix(reader.taken() ^ state.published_completed << 32);
+                let mut known = scramble(reader.taken() ^ state.published_completed << 32);
                 for (index, landing) in &state.told {
-                    known = mix(known ^ index ^ u64::from(landing.slot) << 32);
+                    known = scramble(known ^ index ^ u64::from(landing.slot) << 32);
                 }
                 known ^= state.fenced.iter().fold(0, |bits, &fenced| bits << 1 | u64::from(fenced));
                 (*world).proxy_waits(thread, known, begun);
@@ -163,7 +163,7 @@ unsafe fn carry_out(world: *mut World, thread: usize, state: &mut State, index: 
         let ordered = std::mem::take(fenced) || descriptor.ordered;
         while ordered && (*world).has_flights(state.number) {
             let begun = (*world).changes();
-            (*world).proxy_waits(thread, mix(index ^ 0x0d), begun);
+            (*world).proxy_waits(thread, scramble(index ^ 0x0d), begun);
             reschedule(world);
         }
         if let Some(effect) = (*world).effect_of_descriptor(state, index, descriptor) {

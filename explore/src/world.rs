@@ -16,11 +16,12 @@ use rustc_hash::FxHashMap;
 
 use crate::hca::{Flight, Operation, Qp};
 use crate::interface::{DeviceThread, Hooks, Kind, MAX_PES, Program, ProxyPlace, QpPlace, STATE_BYTES, Setup};
-use crate::memory::{Entry, History, Level, Memory, Range, mix, spread};
+use crate::memory::{Entry, History, Level, Memory, Range, spread};
 use crate::module::{Module, ModuleError, name_of};
 use crate::policy::{Class, Policy};
 use crate::proxy::Proxy;
 use crate::trap;
+use oxshmem_system::mixing::scramble;
 
 /// The calls that modules make.
 pub(crate) static HOOKS: Hooks = Hooks {
@@ -820,7 +821,7 @@ impl World {
     /// Notes that a thread is at another place than before, though it has learnt nothing.
     fn moved_on(&mut self, thread: usize) {
         let hash = &mut self.threads[thread].hash;
-        *hash = mix(*hash ^ 0x5bd1_e995);
+        *hash = scramble(*hash ^ 0x5bd1_e995);
     }
 
     /// Notes what a thread has learnt.
@@ -832,7 +833,7 @@ impl World {
         let place = address - self.memory.base;
         let thread = &mut self.threads[thread];
         thread.before.push(thread.hash);
-        thread.hash = mix(thread.hash.rotate_left(7) ^ value ^ place << 40);
+        thread.hash = scramble(thread.hash.rotate_left(7) ^ value ^ place << 40);
         thread.watches.push((place / 8) as u32);
     }
 
@@ -1144,16 +1145,17 @@ impl World {
                 Status::Done => 4,
             };
             let fruitless = u64::from(thread.fruitless.min(3)) << 60;
-            hash ^= mix(thread.hash ^ status << 32 ^ fruitless ^ (index as u64).wrapping_mul(0x1234_5678_9abc_def1));
+            hash ^=
+                scramble(thread.hash ^ status << 32 ^ fruitless ^ (index as u64).wrapping_mul(0x1234_5678_9abc_def1));
         }
         let mut order = 0;
         for entry in &self.entries {
             let flags =
                 u64::from(entry.mask) | u64::from(entry.thread) << 8 | u64::from(entry.level == Level::Bus) << 16;
-            order = mix(order ^ entry.value ^ u64::from(entry.word) << 32 ^ mix(flags ^ entry.seen_by << 20));
+            order = scramble(order ^ entry.value ^ u64::from(entry.word) << 32 ^ scramble(flags ^ entry.seen_by << 20));
         }
         hash ^= order;
-        mix(hash ^ self.hca_hash())
+        scramble(hash ^ self.hca_hash())
     }
 
     /// How many changes there were.
@@ -1173,7 +1175,7 @@ impl World {
     /// A word of host memory, as the proxy loads it.
     pub(crate) fn host_load(&mut self, thread: usize, address: u64) -> u64 {
         let value = self.memory.words[self.memory.word_of(address) as usize];
-        self.threads[thread].hash = mix(self.threads[thread].hash ^ value);
+        self.threads[thread].hash = scramble(self.threads[thread].hash ^ value);
         self.say(|world| {
             let shown = world.show(address, value, 8);
             format!("{} loads {}: {shown}", world.who(thread), world.memory.describe(address))
@@ -1202,7 +1204,7 @@ impl World {
             if same && thread.watched.ends_with(&thread.watches) {
                 thread.hash = thread.before_last[thread.watched.len() - thread.watches.len()];
             }
-            thread.hash = mix(thread.hash ^ site);
+            thread.hash = scramble(thread.hash ^ site);
             thread.hash_at_pause = thread.hash;
         }
         std::mem::swap(&mut thread.watches, &mut thread.watched);
@@ -1333,7 +1335,7 @@ impl World {
             };
             self.threads[lane].result = result;
             self.threads[lane].status = Status::Ready;
-            self.threads[lane].hash = mix(self.threads[lane].hash ^ result);
+            self.threads[lane].hash = scramble(self.threads[lane].hash ^ result);
         }
         if kind == 0 || kind == 5 {
             // A barrier: what the participants have stored is visible to all of them.
@@ -1558,7 +1560,7 @@ unsafe extern "C" fn hook_converged(site: u64, key: u64) -> u32 {
         reschedule(world);
         let mask = (&(*world).threads)[me].result;
         let hash = &mut (&mut (*world).threads)[me].hash;
-        *hash = mix(*hash ^ mask);
+        *hash = scramble(*hash ^ mask);
         mask as u32
     }
 }

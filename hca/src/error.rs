@@ -1,7 +1,7 @@
 //! What can go wrong on the control path.
 
+use crate::port::Gid;
 use crate::prm::CommandStatus;
-use crate::provider::Gid;
 use std::time::Duration;
 
 /// The result of a control-path call.
@@ -71,20 +71,15 @@ pub enum Error {
         /// What was tried.
         what: String,
         /// The cause.
-        source: crate::soft::AcceleratorError,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A device of the kernel's verbs failed.
+    /// A provider failed below its commands: its device, its library, the way to a peer, or the choice of a device. This is the provider's own
+    /// error.
     #[error(transparent)]
-    Verbs(#[from] crate::verbs::VerbsError),
-    /// A ConnectX card failed, or what it needs is missing.
+    Provider(Box<dyn std::error::Error + Send + Sync>),
+    /// A socket to another process failed.
     #[error(transparent)]
-    Mlx5(#[from] crate::mlx5::Mlx5Error),
-    /// There is no way to the peer.
-    #[error(transparent)]
-    Route(#[from] crate::route::RouteError),
-    /// No device can be given to the PE.
-    #[error(transparent)]
-    Topology(#[from] crate::topology::TopologyError),
+    System(#[from] oxshmem_system::Error),
     /// The HCA is gone.
     #[error("HCA {device} is dead: {reason}")]
     Dead {
@@ -104,5 +99,10 @@ impl Error {
     /// A wrong argument.
     pub(crate) fn argument(name: &'static str, value: impl ToString, rule: impl Into<String>) -> Self {
         Self::Argument { name, value: value.to_string(), rule: rule.into() }
+    }
+
+    /// Wraps an error of a provider.
+    pub(crate) fn provider(source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self::Provider(Box::new(source))
     }
 }

@@ -1,7 +1,7 @@
 //! How packets get from a port to a peer's: what queue pairs of cards and those of the kernel's verbs have in common.
 
-use crate::objects::QpAddress;
-use crate::provider::{Gid, LinkLayer, PortInfo};
+use crate::address::QpAddress;
+use crate::port::{Gid, LinkLayer, PortInfo};
 
 /// The bit of a partition key that tells a full member, whom limited members hear.
 const FULL_MEMBER: u16 = 1 << 15;
@@ -69,6 +69,12 @@ pub enum RouteError {
     },
 }
 
+impl From<RouteError> for crate::error::Error {
+    fn from(error: RouteError) -> Self {
+        Self::provider(error)
+    }
+}
+
 /// What tells the subnet of a GID: its upper half, less the FLID.
 fn subnet(gid: Gid) -> u64 {
     gid.halves().0 & if gid.flid().is_some() { !0xffff_0000 } else { u64::MAX }
@@ -111,10 +117,19 @@ pub(crate) fn route(device: &str, own: &PortInfo, peer: &QpAddress) -> Result<Ro
     Ok(Route { dlid: peer.lid, global: own.grh_required || shared })
 }
 
+/// A source port that depends on both QP numbers, so that QPs take different paths. Multiplication spreads neighbours, as in
+/// rdma-core's `ibv_flow_label_to_udp_sport` fed with its `rdma_calc_flow_label`.
+pub(crate) fn udp_source_port(qpn: u32, peer: u32) -> u16 {
+    let mixed = u64::from(qpn).wrapping_mul(u64::from(peer));
+    let folded = mixed ^ mixed >> 20 ^ mixed >> 40;
+    0xc000 | ((folded ^ folded >> 14) & 0x3fff) as u16
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::provider::Mtu;
+    use crate::port::Mtu;
+    use proptest::prelude::*;
 
     pub(crate) fn port(link_layer: LinkLayer) -> PortInfo {
         PortInfo {
@@ -196,5 +211,18 @@ pub(crate) mod tests {
             let refused = between(here, there);
             assert!(refused.as_ref().is_err_and(|error| error.contains(text)), "{refused:?}");
         }
+    }
+
+    proptest! {
+        #[test]
+        fn source_ports_are_in_range(a in 0u32..1 << 24, b in 0u32..1 << 24) {
+            prop_assert!(udp_source_port(a, b) >= 0xc000);
+        }
+    }
+
+    #[test]
+    fn neighbouring_qps_use_different_ports() {
+        let ports: std::collections::HashSet<u16> = (0x40..0x80).map(|qpn| udp_source_port(qpn, qpn)).collect();
+        assert!(ports.len() > 56, "{} different ports for 64 QPs", ports.len());
     }
 }

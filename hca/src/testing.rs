@@ -3,15 +3,14 @@
 //! [`Endpoint`] is one end of a connection with everything it needs: a heap that the peer may use, and a slab with a send queue, a
 //! doorbell record and a collapsed CQ. Nothing here is used outside tests; it checks no ordering and posts from one thread.
 
+use crate::address::{QpAddress, QpAttributes};
 use crate::error::{Error, Result};
-use crate::objects::{
-    Cq, CqAttributes, KEY_VARIANT, Mkey, MkeyAttributes, Pd, Qp, QpAddress, QpAttributes, QpGeometry, Uar, Umem,
-};
+use crate::objects::{Cq, CqAttributes, KEY_VARIANT, Mkey, MkeyAttributes, Pd, Qp, QpGeometry, Uar, Umem};
 use crate::provider::{Access, Provider, UmemSource};
 use crate::soft::doorbell_rung;
 use crate::wire::{BLOCK_BYTES, MAX_WQE_BYTES, Op, Wqe, cqe, data, dbr, doorbell, raddr};
+use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::MemfdFlags;
-use rustix::mm::{MapFlags, ProtFlags};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -21,26 +20,18 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct SharedMemory {
     fd: OwnedFd,
-    base: *mut u8,
-    len: usize,
+    mapping: MmapRaw,
 }
 
-// SAFETY: plain shared memory; all access goes through atomics or raw copies.
-unsafe impl Send for SharedMemory {}
-// SAFETY: as above.
-unsafe impl Sync for SharedMemory {}
-
 impl SharedMemory {
-    /// Create `len` bytes.
+    /// Creates `len` bytes.
     pub fn new(len: usize) -> Result<Self> {
-        let os = |errno| Error::os(format!("create {len} bytes of shared memory"), errno);
-        let fd = rustix::fs::memfd_create("oxshmem-test", MemfdFlags::CLOEXEC).map_err(os)?;
-        rustix::fs::ftruncate(&fd, len as u64).map_err(os)?;
-        let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice.
-        let base =
-            unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, &fd, 0) }.map_err(os)?;
-        Ok(Self { fd, base: base.cast(), len })
+        let what = || format!("create {len} bytes of shared memory");
+        let fd = rustix::fs::memfd_create("oxshmem-test", MemfdFlags::CLOEXEC);
+        let fd = fd.map_err(|errno| Error::os(what(), errno))?;
+        rustix::fs::ftruncate(&fd, len as u64).map_err(|errno| Error::os(what(), errno))?;
+        let mapping = MmapOptions::new().len(len).map_raw(&fd).map_err(|error| Error::os(what(), error))?;
+        Ok(Self { fd, mapping })
     }
 
     /// Its file.
@@ -50,17 +41,18 @@ impl SharedMemory {
 
     /// Where it is mapped.
     pub fn base(&self) -> *mut u8 {
-        self.base
+        self.mapping.as_mut_ptr()
     }
 
     /// As a umem source.
     pub fn source(&self) -> UmemSource<'_> {
-        UmemSource::Fd { fd: self.fd(), offset: 0, len: self.len, addr: self.base, device: None }
+        UmemSource::Fd { fd: self.fd(), offset: 0, len: self.mapping.len(), addr: self.base(), device: None }
     }
 
     fn at(&self, offset: usize, len: usize) -> *mut u8 {
-        assert!(offset + len <= self.len, "{len} bytes at {offset} of {}", self.len);
-        self.base.wrapping_add(offset)
+        let whole = self.mapping.len();
+        assert!(offset + len <= whole, "{len} bytes at {offset} of {whole}");
+        self.base().wrapping_add(offset)
     }
 
     /// The 8-byte word at `offset`.
@@ -89,15 +81,6 @@ impl SharedMemory {
         // SAFETY: in bounds; the destination is private.
         unsafe { std::ptr::copy_nonoverlapping(self.at(offset, len), bytes.as_mut_ptr(), len) };
         bytes
-    }
-}
-
-impl Drop for SharedMemory {
-    fn drop(&mut self) {
-        // SAFETY: the struct owns exactly this mapping.
-        if let Err(errno) = unsafe { rustix::mm::munmap(self.base.cast(), self.len) } {
-            tracing::warn!(%errno, "munmap failed");
-        }
     }
 }
 

@@ -1,13 +1,13 @@
 //! Two processes: this test program starts itself again as the peer.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use oxshmem_hca::fdpass::{Connection, Listener};
 use oxshmem_hca::objects::QpAttributes;
 use oxshmem_hca::provider::Provider;
 use oxshmem_hca::soft::{SoftHca, SoftOptions};
 use oxshmem_hca::testing::{Endpoint, EndpointAddress, EndpointOptions};
 use oxshmem_hca::wire::Op;
 use oxshmem_hca::wire::cqe::{self, Syndrome};
+use oxshmem_system::fdpass::{Connection, Listener};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;

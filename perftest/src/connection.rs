@@ -6,7 +6,9 @@ use oxshmem::config::{ConfigError, Device, Hca, Transport};
 use oxshmem::{Config, Path, Pe};
 
 use crate::error::Error;
-use crate::run::NULL;
+
+/// The HCA that completes everything and moves nothing.
+pub(crate) const NULL: &str = "null";
 
 /// Device, transport and HCA.
 #[derive(Debug, Clone, PartialEq, clap::Args)]

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use oxshmem::Pe;
 use serde::{Deserialize, Serialize};
 
+use crate::connection::NULL;
 use crate::error::Error;
 use crate::machine::{self, Gpus};
-use crate::run::NULL;
 use crate::stats::Percentiles;
 
 /// Where figures come from, and what was posted for them: fields that the rows of all programs have.

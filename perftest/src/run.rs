@@ -5,7 +5,7 @@ use oxshmem::{KernelArgs, LaunchConfig, Module, Path, Pe, SignalOp, SymmetricSli
 
 use crate::atomic::Expected;
 use crate::bench::{Bench, Scope};
-use crate::connection;
+use crate::connection::{self, NULL};
 use crate::error::Error;
 use crate::options::Options;
 use crate::pattern::{self, SLACK};
@@ -35,9 +35,6 @@ struct Buffers {
     /// Counts the points that PE 0 has measured.
     done: SymmetricSlice<u64>,
 }
-
-/// The HCA that completes everything and moves nothing.
-pub(crate) const NULL: &str = "null";
 
 /// Threads of a block of the kernel `ceiling`, the most requests that it times, and the bytes that they may move on all queue pairs,
 /// unless one filling of the queues takes more.

@@ -1,7 +1,7 @@
 //! Where idle proxies nap, and how they are woken. Device code on the CPU wakes them when it has written a descriptor. A GPU wakes nobody,
 //! so there naps are short; the host wakes the proxy when it launches a kernel.
 
-use oxshmem_hca::idle::Parking;
+use oxshmem_system::idle::Parking;
 
 /// The proxies of this process.
 pub(crate) static PROXIES: Parking = Parking::new();

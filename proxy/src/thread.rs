@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use oxshmem_hca::idle::{Idler, Patience};
+use oxshmem_system::idle::{Idler, Patience};
 
 use crate::block::Block;
 use crate::engine::{CHAIN, Engine, Fault};

@@ -3,9 +3,15 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use oxshmem_hca::fdpass::{Connection, Listener};
+use oxshmem_system::fdpass::{Connection, Listener};
 
 use super::HeapError;
+
+impl From<oxshmem_system::Error> for crate::Error {
+    fn from(error: oxshmem_system::Error) -> Self {
+        Self::Hca(error.into())
+    }
+}
 
 /// A PE whose heap is mapped here.
 #[derive(Debug)]

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use oxshmem_hca::idle::{Idler, Parking, Patience};
 use oxshmem_hca::objects::{Doorbell, Doorbells};
 use oxshmem_hca::provider::Provider;
+use oxshmem_system::idle::{Idler, Parking, Patience};
 
 use super::TransportError;
 use crate::Result;

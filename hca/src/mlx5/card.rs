@@ -13,13 +13,14 @@ use super::events::{Death, Events};
 use super::library::Library;
 use super::memory::{Given, Ladder};
 use super::record::Record;
+use crate::address::{QpAddress, QpAttributes};
 use crate::error::{Error, Result};
-use crate::objects::{QpAddress, QpAttributes, query_caps};
+use crate::objects::query_caps;
+use crate::port::{Gid, LinkLayer, Mtu, PortInfo};
 use crate::prm::caps::{AtomicCaps, GeneralCaps};
 use crate::prm::{self, CommandStatus, Opcode, dump, pd};
 use crate::provider::{
-    Access, Attempt, Counters, Gid, HcaInfo, LinkLayer, MemoryKey, Mtu, ObjectHandle, PortInfo, Provider, QpFailure,
-    UarPage, UmemSource,
+    Access, Attempt, Counters, HcaInfo, MemoryKey, ObjectHandle, Provider, QpFailure, UarPage, UmemSource,
 };
 use crate::route::{Route, route};
 use crate::verbs::context::DeviceList;

@@ -86,7 +86,7 @@ pub enum Mlx5Error {
         /// The port.
         port: u8,
         /// The peer.
-        gid: crate::provider::Gid,
+        gid: crate::port::Gid,
         /// The cause.
         source: io::Error,
     },
@@ -102,4 +102,10 @@ pub enum Mlx5Error {
         /// What it was called with, if that says something; begins with a separator.
         detail: String,
     },
+}
+
+impl From<Mlx5Error> for crate::error::Error {
+    fn from(error: Mlx5Error) -> Self {
+        Self::provider(error)
+    }
 }

@@ -5,7 +5,7 @@
 
 use super::memory::Mapping;
 use crate::error::{Error, Result};
-use crate::provider::Gid;
+use crate::port::Gid;
 use rustix::fs::{MemfdFlags, SealFlags};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

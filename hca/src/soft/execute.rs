@@ -12,12 +12,12 @@
 //! | the peer's QP does not accept the operation; atomic not aligned | remote invalid request (0x12) |
 //! | remote key: unknown, other protection domain, right, bounds | remote access (0x13) |
 
-use super::atomics;
+use super::completions::Failure;
 use super::control::{MkeyFacts, rights};
 use super::copying::{Copying, Place};
-use super::engine::{Deferred, Engine, LocalKey, Qp, RemoteKey, Step};
 use super::fabric::{EXCHANGE_LIMIT, PeerMemory};
-use super::memory;
+use super::state::{Deferred, Engine, LocalKey, Qp, RemoteKey};
+use super::{atomics, memory};
 use crate::error::Error;
 use crate::prm::mkey::ANY_QP;
 use crate::prm::qpc::QpState;
@@ -31,19 +31,6 @@ use std::time::Duration;
 const MAX_DEFERRED: usize = 1 << 20;
 /// Where an inline payload starts in its WQE.
 const INLINE_OFFSET: usize = 36;
-
-/// Why a WQE ends with an error.
-#[derive(Debug)]
-pub(super) struct Failure {
-    pub syndrome: Syndrome,
-    pub text: String,
-}
-
-impl Failure {
-    pub(super) fn new(syndrome: Syndrome, text: impl Into<String>) -> Self {
-        Self { syndrome, text: text.into() }
-    }
-}
 
 /// Why a WQE does not go on.
 enum Stop {
@@ -78,6 +65,14 @@ struct Transfer {
     dst: *mut u8,
     src: *const u8,
     len: usize,
+}
+
+/// What a step of a QP came to.
+pub(super) enum Step {
+    /// The WQE is done.
+    Done,
+    /// Nothing more can be done now.
+    Wait,
 }
 
 impl Engine {
@@ -141,7 +136,7 @@ impl Engine {
     /// Looks at what a WQE of QP `qpn` that names `rkey` would look at, so that the engine's kernel knows it. `Some` says what is still
     /// waited for.
     pub(super) fn prepare(&mut self, qpn: u32, rkey: u32) -> Result<Option<String>, Error> {
-        if !self.is_offloaded() {
+        if !self.is_on_gpu() {
             return Ok(None);
         }
         if let Some(reason) = &self.dead {
@@ -267,7 +262,7 @@ impl Engine {
 
     #[inline]
     fn way(&self) -> Way {
-        match (self.is_offloaded(), self.is_copying()) {
+        match (self.is_on_gpu(), self.is_copying()) {
             (false, _) => Way::Cpu,
             (true, false) => Way::Kernel,
             (true, true) => Way::Copies,
@@ -277,12 +272,10 @@ impl Engine {
     /// Queues the copy of the payload of the QP's next WQE, which lies in that. Returns its length.
     fn copy_inline(&mut self, qp: &Qp, dst: *mut u8, payload: &[u8]) -> u64 {
         let (to, len) = (dst.addr() as u64, payload.len());
-        let image = self.offload.as_ref().and_then(|offload| offload.image(qp.qpn, qp.consumer));
+        let image = self.gpu.as_ref().and_then(|gpu| gpu.image(qp.qpn, qp.consumer));
         let last = INLINE_OFFSET + len.max(1) - 1;
-        let whole = self
-            .offload
-            .as_ref()
-            .is_some_and(|offload| offload.image(qp.qpn, qp.consumer + (last / BLOCK_BYTES) as u64).is_some());
+        let whole =
+            self.gpu.as_ref().is_some_and(|gpu| gpu.image(qp.qpn, qp.consumer + (last / BLOCK_BYTES) as u64).is_some());
         self.with_copying(|copying| match image {
             _ if len == 0 => Ok(()),
             // SAFETY: `dst` was checked for `len` bytes; all blocks of the WQE are in the image, one behind the other.
@@ -500,7 +493,7 @@ impl Engine {
                 key
             }
         };
-        if self.is_offloaded() {
+        if self.is_on_gpu() {
             self.publish_remote_key(qp, &key);
         }
         if key.rights & right == 0 {

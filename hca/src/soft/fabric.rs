@@ -18,8 +18,8 @@ use super::accelerator::{Accelerator, AcceleratorMemory};
 use super::control::{self, Segment};
 use super::memory::Mapping;
 use crate::error::{Error, Result};
-use crate::fdpass::{Connection, Listener};
-use crate::provider::Gid;
+use crate::port::Gid;
+use oxshmem_system::fdpass::{Connection, Listener};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
@@ -289,7 +289,7 @@ fn serve(gid: Gid, listener: &Listener, served: &Mutex<Served>, news: &Condvar, 
                         tracing::warn!(%gid, limit = MAX_CLIENTS, "too many peers, refused one");
                     }
                 }
-                Err(Error::Timeout { .. }) => {}
+                Err(oxshmem_system::Error::Timeout { .. }) => {}
                 Err(error) => tracing::warn!(%gid, %error, "refused a connection to the software HCA"),
             }
         }
@@ -390,7 +390,7 @@ pub(super) struct Peer {
 impl Peer {
     /// Find the HCA with `gid` and introduce the one with `own` to it.
     pub(super) fn connect(own: Gid, gid: Gid, accelerator: Option<Arc<dyn Accelerator>>) -> Result<Self> {
-        let unknown = |error: Error| Error::UnknownGid { gid, detail: error.to_string() };
+        let unknown = |error: oxshmem_system::Error| Error::UnknownGid { gid, detail: error.to_string() };
         let connection = Connection::connect(&socket_name(gid), EXCHANGE_LIMIT).map_err(unknown)?;
         let (a, b) = own.halves();
         connection.send(&Message { kind: Kind::Hello, a, b, c: 0 }.encode(), &[], EXCHANGE_LIMIT).map_err(unknown)?;

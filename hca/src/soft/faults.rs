@@ -3,8 +3,8 @@
 //! Decisions depend on the seed, the QP's place in the order of creation and the WQE's index alone, not on time or on what other QPs
 //! do. So the same posts meet the same faults in every run.
 
-use super::rng::mix;
 use crate::wire::cqe::Syndrome;
+use oxshmem_system::mixing::mix;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;

@@ -1,8 +1,9 @@
 //! What the fuzz targets run: arbitrary bytes as a send queue must neither panic nor touch memory that no key covers.
 
-use super::{SoftHca, SoftOptions};
+use super::hca::SoftHca;
+use super::options::SoftOptions;
+use crate::address::QpAttributes;
 use crate::error::Result;
-use crate::objects::QpAttributes;
 use crate::prm::qpc::QpState;
 use crate::provider::Provider;
 use crate::testing::{Endpoint, EndpointOptions};

@@ -3,30 +3,19 @@
 //! No reference to shared bytes is ever formed; words are read and written with relaxed atomics.
 
 use crate::error::{Error, Result};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use memmap2::{MmapOptions, MmapRaw};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 /// A page, in bytes. x86-64 and most arm64 kernels; a larger one only makes `mmap` refuse offsets, with an error.
 pub(super) const PAGE: u64 = 4096;
 
-/// A mapping of a file, unmapped on drop.
+/// A shared mapping of a file or private memory, unmapped on drop. All threads access it through raw pointers and atomics alone.
 #[derive(Debug)]
-pub(super) struct Mapping {
-    base: *mut u8,
-    /// From the page that the range starts in.
-    mapped: usize,
-    /// Of the range in its first page.
-    skip: usize,
-}
-
-// SAFETY: the mapping is plain memory, accessed with atomics from any thread; the struct owns it.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
+pub(super) struct Mapping(MmapRaw);
 
 impl Mapping {
-    /// Map `len` bytes of `fd` from `offset`, shared. Fails if the file is shorter.
+    /// Maps `len` bytes of `fd` from `offset`, shared. Fails if the file is shorter.
     pub(super) fn of_fd(fd: BorrowedFd<'_>, offset: u64, len: usize, writable: bool) -> Result<Self> {
         let what = || format!("map {len} bytes at offset {offset:#x} of a shared file");
         let end =
@@ -35,39 +24,21 @@ impl Mapping {
         if u64::try_from(size).unwrap_or(0) < end {
             return Err(Error::argument("fd", format!("a file of {size} bytes"), format!("must hold {end} bytes")));
         }
-        let skip = (offset % PAGE) as usize;
-        let mapped = skip + len;
-        let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: a fresh mapping at an address of the kernel's choice; nothing in this process is replaced.
-        let base = unsafe { mmap(std::ptr::null_mut(), mapped, prot, MapFlags::SHARED, fd, offset - skip as u64) }
-            .map_err(|errno| Error::os(what(), errno))?;
-        Ok(Self { base: base.cast(), mapped, skip })
+        let mut options = MmapOptions::new();
+        options.offset(offset).len(len);
+        let mapped = if writable { options.map_raw(&fd) } else { options.map_raw_read_only(&fd) };
+        mapped.map(Self).map_err(|error| Error::os(what(), error))
     }
 
-    /// Map `len` bytes of private, zeroed memory.
+    /// Maps `len` bytes of private memory, filled with zeros.
     pub(super) fn anonymous(len: usize) -> Result<Self> {
-        // SAFETY: a fresh mapping at an address of the kernel's choice.
-        let base = unsafe {
-            rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
-        }
-        .map_err(|errno| Error::os(format!("map {len} bytes"), errno))?;
-        Ok(Self { base: base.cast(), mapped: len, skip: 0 })
+        let mapped = MmapOptions::new().len(len).map_anon();
+        mapped.map(|mapped| Self(mapped.into())).map_err(|error| Error::os(format!("map {len} bytes"), error))
     }
 
-    /// Where the range starts.
+    /// Returns where the range starts.
     pub(super) fn ptr(&self) -> *mut u8 {
-        // SAFETY: `skip` is below `mapped`, or both are 0.
-        unsafe { self.base.add(self.skip) }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the struct owns exactly this mapping.
-        let result = unsafe { munmap(self.base.cast(), self.mapped) };
-        if let Err(errno) = result {
-            tracing::warn!(%errno, "munmap failed");
-        }
+        self.0.as_mut_ptr()
     }
 }
 

@@ -244,7 +244,7 @@ pub fn layout() -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::soft::{REGISTER_STRIDE, REGISTERS_PER_PAGE};
+    use crate::soft::limits::{REGISTER_STRIDE, REGISTERS_PER_PAGE};
 
     #[test]
     fn what_the_header_repeats_is_the_same_here() {

@@ -88,3 +88,9 @@ pub enum TopologyError {
         place: String,
     },
 }
+
+impl From<TopologyError> for crate::error::Error {
+    fn from(error: TopologyError) -> Self {
+        Self::provider(error)
+    }
+}

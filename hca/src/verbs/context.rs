@@ -5,10 +5,10 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::error::{Result, VerbsError};
+use super::error::{LIDS, Result, VerbsError};
 use super::library::Library;
 use super::sys;
-use crate::provider::{DEFAULT_PKEY, Gid, LinkLayer, Mtu, PortInfo};
+use crate::port::{DEFAULT_PKEY, Gid, LinkLayer, Mtu, PortInfo};
 use crate::topology::TopologyError;
 
 /// The names of the devices that the verbs library can use, in its order.
@@ -318,9 +318,6 @@ impl Port {
         Ok(Self { context: Arc::clone(context), info, max_message: attributes.max_msg_sz.min(reliable) })
     }
 }
-
-/// LIDs of ports; those above are of multicast groups (InfiniBand specification, section 4.1.3).
-pub(super) const LIDS: std::ops::RangeInclusive<u16> = 1..=0xbfff;
 
 /// `IBV_LINK_LAYER_ETHERNET` and `IBV_QPF_GRH_REQUIRED`, of enumerations that the structures do not name.
 const LINK_LAYER_ETHERNET: u8 = 2;

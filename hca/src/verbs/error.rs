@@ -1,7 +1,9 @@
 //! What can go wrong with a verbs device. Each error says in one line what it is and what to do about it.
 
-use super::context::LIDS;
 use std::io;
+
+/// LIDs of ports; those above are of multicast groups (InfiniBand specification, section 4.1.3).
+pub(super) const LIDS: std::ops::RangeInclusive<u16> = 1..=0xbfff;
 
 /// The result of a verbs call.
 pub type Result<T> = std::result::Result<T, VerbsError>;
@@ -172,6 +174,12 @@ pub enum VerbsError {
         /// What to do, if that is known; begins with a separator.
         hint: String,
     },
+}
+
+impl From<VerbsError> for crate::error::Error {
+    fn from(error: VerbsError) -> Self {
+        Self::provider(error)
+    }
 }
 
 impl VerbsError {

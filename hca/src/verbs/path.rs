@@ -1,8 +1,8 @@
 //! Routes as verbs take them.
 
 use super::sys;
-use crate::objects::{QpAddress, QpAttributes};
-use crate::provider::PortInfo;
+use crate::address::{QpAddress, QpAttributes};
+use crate::port::PortInfo;
 use crate::route::Route;
 
 /// A route from a port to a peer. The flow label matters on Ethernet: the UDP source port is made of it.

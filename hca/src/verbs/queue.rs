@@ -11,9 +11,11 @@ use super::memory::ProtectionDomain;
 use super::path::{self, flow_label};
 use super::sys;
 use super::work::SendChain;
-use crate::objects::{QpAddress, QpAttributes, udp_source_port};
-use crate::provider::{Access, LinkLayer};
+use crate::address::{QpAddress, QpAttributes};
+use crate::port::LinkLayer;
+use crate::provider::Access;
 use crate::route::route;
+use crate::route::udp_source_port;
 
 /// How a work request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,9 +7,9 @@ use serde::de::DeserializeOwned;
 
 use super::plot;
 use super::report::{Line, REFERENCE, Source, titles};
+use crate::connection::NULL;
 use crate::error::Error;
 use crate::report::{Job, Row, rounded};
-use crate::run::NULL;
 use crate::transports::{self, Pair};
 
 /// The page, below the root of the repository.

@@ -1,36 +1,38 @@
 //! How threads that look for work wait when there is none: they spin, then offer the CPU to others, then nap, longer and longer.
 //!
 //! Whoever brings work may be device code, which raises no interrupt. If it runs on the CPU it calls [`Parking::announce`] after its store,
-//! a fence and a load while nobody naps. A thread that is about to nap announces itself, fences, and looks once more: either it sees the
+//! a fence and a load while no thread naps. A thread that is about to nap announces itself, fences, and looks once more: either it sees the
 //! store, or the caller sees the announcement.
 
+use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Where threads nap. A static, so that it costs those who bring work no pointer.
+/// Where threads nap. It is meant for statics, so that threads that bring work need no pointer to it.
 #[derive(Debug)]
 pub struct Parking {
-    /// Threads that nap or are about to.
-    parked: AtomicUsize,
+    /// Threads that nap or are about to. Whoever brings work reads it each time, so it shares its line with nothing that is written.
+    parked: CachePadded<AtomicUsize>,
     /// How often they were woken.
     wakes: Mutex<u64>,
     condvar: Condvar,
 }
 
 impl Parking {
-    /// Nobody naps here.
+    /// Returns a place where no thread naps yet.
     #[must_use]
     #[allow(clippy::new_without_default, reason = "for statics")]
     pub const fn new() -> Self {
-        Self { parked: AtomicUsize::new(0), wakes: Mutex::new(0), condvar: Condvar::new() }
+        Self { parked: CachePadded::new(AtomicUsize::new(0)), wakes: Mutex::new(0), condvar: Condvar::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, u64> {
         self.wakes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes who naps. Call it after a store that brings work. Without this call work is not lost, but noticed at the end of a nap.
+    /// Wakes all threads that nap here. Call it after a store that brings work. Without this call the work is not lost: a thread notices it at the end of
+    /// its nap.
     #[inline]
     pub fn announce(&self) {
         fence(Ordering::SeqCst);
@@ -45,7 +47,7 @@ impl Parking {
         self.condvar.notify_all();
     }
 
-    /// Naps until woken, at most `limit`, unless `ready` says that there is something to do. Whether there may be.
+    /// Naps until another thread wakes this one, at most `limit`, unless `ready` finds something to do. Returns whether there may be something to do.
     pub fn park(&self, limit: Duration, ready: impl FnOnce() -> bool) -> bool {
         let before = *self.lock();
         self.parked.fetch_add(1, Ordering::SeqCst);
@@ -62,7 +64,7 @@ impl Parking {
     }
 }
 
-/// How long a thread does what before it naps.
+/// How long a thread spins and yields before it naps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patience {
     /// Passes without work after which each further pass offers the CPU to others.
@@ -83,13 +85,13 @@ pub struct Idler {
 }
 
 impl Idler {
-    /// One that has just found work.
+    /// Returns the state of a thread that has just found work.
     #[must_use]
     pub fn new(patience: Patience) -> Self {
         Self { patience, passes: 0, since: None, nap: patience.first_nap }
     }
 
-    /// It has found work.
+    /// Notes that the thread has found work.
     #[inline]
     pub fn worked(&mut self) {
         self.passes = 0;
@@ -97,7 +99,7 @@ impl Idler {
         self.nap = self.patience.first_nap;
     }
 
-    /// It has found none: spins or yields, or says how long it is time to nap.
+    /// Notes that the thread has found no work: spins or yields, or returns how long the thread is to nap.
     pub fn rest(&mut self) -> Option<Duration> {
         if self.passes < self.patience.spin_passes {
             self.passes += 1;
@@ -111,7 +113,7 @@ impl Idler {
         Some(self.nap)
     }
 
-    /// It has napped and found nothing: the next nap is twice as long, up to `longest`.
+    /// Notes that the thread has napped and found nothing: its next nap is twice as long, up to `longest`.
     pub fn napped(&mut self, longest: Duration) {
         self.nap = (self.nap * 2).min(longest);
     }

@@ -1,0 +1,37 @@
+//! Protection domains.
+
+use super::owned::{Guard, create};
+use crate::error::Result;
+use crate::prm::pd;
+use crate::provider::Provider;
+use std::sync::Arc;
+
+/// A protection domain.
+#[derive(Debug)]
+pub struct Pd {
+    guard: Guard,
+    pdn: u32,
+}
+
+impl Pd {
+    /// Allocate one (ALLOC_PD).
+    pub fn alloc(provider: &Arc<dyn Provider>) -> Result<Arc<Self>> {
+        let (guard, out) = create(provider, &pd::AllocPd {})?;
+        Ok(Arc::new(Self { guard, pdn: out.pd }))
+    }
+
+    /// Its number.
+    pub fn pdn(&self) -> u32 {
+        self.pdn
+    }
+
+    /// The HCA it belongs to.
+    pub fn provider(&self) -> &Arc<dyn Provider> {
+        &self.guard.provider
+    }
+
+    /// Free it now. Fails while keys and QPs use it.
+    pub fn close(&self) -> Result<()> {
+        self.guard.close()
+    }
+}

@@ -1,0 +1,108 @@
+//! Pages of doorbell registers, and how queue pairs share them.
+
+use super::owned::{Guard, Owned};
+use crate::error::{Error, Result};
+use crate::provider::{Provider, UarPage};
+use std::sync::Arc;
+
+/// A page of doorbell registers.
+#[derive(Debug)]
+pub struct Uar {
+    pub(super) guard: Guard,
+    page: UarPage,
+}
+
+impl Uar {
+    /// Allocate one.
+    pub fn alloc(provider: &Arc<dyn Provider>) -> Result<Arc<Self>> {
+        let page = provider.alloc_uar()?;
+        Ok(Arc::new(Self { guard: Guard::new(provider, Owned::Uar(page.page_id)), page }))
+    }
+
+    /// Its number.
+    pub fn page_id(&self) -> u32 {
+        self.page.page_id
+    }
+
+    /// How many registers may be used.
+    pub fn registers(&self) -> usize {
+        self.page.registers.len()
+    }
+
+    /// The page as the HCA gave it.
+    pub fn page(&self) -> &UarPage {
+        &self.page
+    }
+
+    /// The address of register `index`, valid as long as this object.
+    pub fn register(&self, index: usize) -> Option<*mut u64> {
+        let offset = *self.page.registers.get(index)?;
+        Some(self.page.base.wrapping_add(offset).cast())
+    }
+
+    /// Free it now. Fails while CQs and QPs use it.
+    pub fn close(&self) -> Result<()> {
+        self.guard.close()
+    }
+}
+
+/// Pages of a card that the queue pairs of a process share. More of them would not ring faster, and each has to be mapped for a GPU.
+const MAX_SHARED_PAGES: usize = 16;
+
+/// A doorbell register for a queue pair.
+#[derive(Debug, Clone)]
+pub struct Doorbell {
+    /// Its page, which the queue pair has to name.
+    pub uar: Arc<Uar>,
+    /// Its offset in the page, bytes.
+    pub offset: usize,
+}
+
+impl Doorbell {
+    /// Where this process has mapped the register.
+    pub fn address(&self) -> *mut u64 {
+        self.uar.page.base.wrapping_add(self.offset).cast()
+    }
+}
+
+/// Gives each queue pair a doorbell register: one of its own, or on a card one of a few that are shared.
+#[derive(Debug)]
+pub struct Doorbells {
+    provider: Arc<dyn Provider>,
+    pages: Vec<Arc<Uar>>,
+    given: usize,
+}
+
+impl Doorbells {
+    /// None so far.
+    pub fn new(provider: &Arc<dyn Provider>) -> Self {
+        Self { provider: Arc::clone(provider), pages: Vec::new(), given: 0 }
+    }
+
+    /// The register for the next queue pair.
+    pub fn give(&mut self) -> Result<Doorbell> {
+        let room: usize = self.pages.iter().map(|page| page.registers()).sum();
+        let shared = self.pages.first().is_some_and(|page| page.page.device_registers);
+        if self.given >= room && !(shared && self.pages.len() >= MAX_SHARED_PAGES) {
+            match Uar::alloc(&self.provider) {
+                Ok(page) if page.registers() == 0 => {
+                    return Err(Error::argument("uar", page.page_id(), "a page without doorbell registers"));
+                }
+                Ok(page) => self.pages.push(page),
+                // A card that gives no more pages has given enough.
+                Err(error) if shared => tracing::debug!(%error, pages = self.pages.len(), "doorbell pages are shared"),
+                Err(error) => return Err(error),
+            }
+        }
+        let room: usize = self.pages.iter().map(|page| page.registers()).sum();
+        let mut index = self.given % room;
+        self.given += 1;
+        for page in &self.pages {
+            match page.page.registers.get(index) {
+                Some(offset) => return Ok(Doorbell { uar: Arc::clone(page), offset: *offset }),
+                None => index -= page.registers(),
+            }
+        }
+        Err(Error::argument("uar", self.given, "no doorbell register"))
+    }
+}

@@ -1,0 +1,57 @@
+//! QUERY_HCA_CAP.
+
+use super::checks::Outcome;
+use crate::prm::{self, CommandStatus, caps};
+use crate::soft::firmware::checks::{decode, refuse};
+use crate::soft::limits::{LOG_MAX_CQ_SIZE, LOG_MAX_MSG, LOG_MAX_RA, LOG_MAX_SQ_SIZE, REGISTER_STRIDE};
+use crate::soft::state::Engine;
+
+impl Engine {
+    pub(super) fn query_hca_cap(&self, input: &[u8], output: &mut [u8]) -> Outcome<()> {
+        let caps::QueryHcaCap { op_mod } = decode(input, output)?;
+        match op_mod {
+            caps::GENERAL_CURRENT => {
+                let caps = caps::GeneralCaps {
+                    log_max_qp_sz: LOG_MAX_SQ_SIZE,
+                    log_max_qp: self.qps.limit().ilog2() as u8,
+                    log_max_cq_sz: LOG_MAX_CQ_SIZE,
+                    log_max_cq: self.cqs.limit().ilog2() as u8,
+                    log_max_mkey: self.mkeys.limit().ilog2() as u8,
+                    log_max_ra_req_qp: LOG_MAX_RA,
+                    log_max_ra_res_qp: LOG_MAX_RA,
+                    port_type: 1,
+                    num_ports: 1,
+                    log_max_msg: LOG_MAX_MSG,
+                    cqe_version: 1,
+                    roce: true,
+                    atomic: true,
+                    cq_oi: true,
+                    rc: true,
+                    log_bf_reg_size: REGISTER_STRIDE.ilog2() as u8,
+                    // `ds` has six bits.
+                    max_wqe_sz_sq: 63 * 16,
+                    log_max_pd: self.pds.limit().ilog2() as u8,
+                };
+                prm::encode_output(&caps::GeneralCapsOut { caps }, output);
+                Ok(())
+            }
+            caps::ATOMIC_CURRENT => {
+                let caps = caps::AtomicCaps {
+                    atomic_req_8b_endianness_mode: 1,
+                    atomic_operations: caps::ATOMIC_OP_CMP_SWAP
+                        | caps::ATOMIC_OP_FETCH_ADD
+                        | caps::ATOMIC_OP_EXTENDED_CMP_SWAP
+                        | caps::ATOMIC_OP_EXTENDED_FETCH_ADD,
+                    atomic_size_qp: caps::ATOMIC_SIZE_4 | caps::ATOMIC_SIZE_8,
+                };
+                prm::encode_output(&caps::AtomicCapsOut { caps }, output);
+                Ok(())
+            }
+            other => refuse(
+                CommandStatus::BadParam,
+                0x30,
+                format!("op_mod {other:#x}: known are current general (0x1) and atomic (0x7) capabilities"),
+            ),
+        }
+    }
+}

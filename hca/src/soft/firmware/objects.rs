@@ -1,0 +1,74 @@
+//! The objects that commands create, and what a command is used for.
+
+use crate::port::Gid;
+use crate::prm::{Command, Opcode, cq, mkey, pd, qp, uar};
+
+/// An object that a command created.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::soft) enum Object {
+    Pd(u32),
+    Uar(u32),
+    Mkey(u32),
+    Cq(u32),
+    Qp(u32),
+}
+
+impl Object {
+    /// As a handle.
+    pub(in crate::soft) fn to_bits(self) -> u64 {
+        let (kind, number) = match self {
+            Self::Pd(n) => (1u64, n),
+            Self::Uar(n) => (2, n),
+            Self::Mkey(n) => (3, n),
+            Self::Cq(n) => (4, n),
+            Self::Qp(n) => (5, n),
+        };
+        kind << 32 | u64::from(number)
+    }
+
+    /// From a handle.
+    pub(in crate::soft) fn from_bits(bits: u64) -> Option<Self> {
+        let number = bits as u32;
+        Some(match bits >> 32 {
+            1 => Self::Pd(number),
+            2 => Self::Uar(number),
+            3 => Self::Mkey(number),
+            4 => Self::Cq(number),
+            5 => Self::Qp(number),
+            _ => return None,
+        })
+    }
+
+    /// The command that destroys it.
+    pub(in crate::soft) fn destroy_command(self) -> (Vec<u8>, usize) {
+        fn bytes<C: Command>(command: C) -> (Vec<u8>, usize) {
+            (command.encode(), C::OUT_LEN)
+        }
+        match self {
+            Self::Pd(pd) => bytes(pd::DeallocPd { pd }),
+            Self::Uar(uar) => bytes(uar::DeallocUar { uar }),
+            Self::Mkey(mkey_index) => bytes(mkey::DestroyMkey { mkey_index }),
+            Self::Cq(cqn) => bytes(cq::DestroyCq { cqn }),
+            Self::Qp(qpn) => bytes(qp::DestroyQp { qpn }),
+        }
+    }
+}
+
+/// What a command is used for, which says what it may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::soft) enum Purpose {
+    Create,
+    Modify(Object),
+    Query(Object),
+    Destroy,
+    General,
+}
+
+/// The GID that an INIT2RTR_QP names, if `input` is one.
+pub(in crate::soft) fn remote_gid(input: &[u8]) -> Option<Gid> {
+    if Opcode::of(input) != Some(Opcode::Init2RtrQp) || input.len() < qp::Init2RtrQp::IN_LEN {
+        return None;
+    }
+    let path = qp::Init2RtrQp::decode(input).ok()?.qpc.primary_address_path;
+    Some(Gid::from_halves(path.rgid_hi, path.rgid_lo))
+}

@@ -1,0 +1,304 @@
+//! The provider: a software HCA as its user opens, commands and closes it.
+
+use super::accelerator::Accelerator;
+use super::control;
+use super::fabric::{EXCHANGE_LIMIT, Peer, Server};
+use super::firmware::{self, Object, Purpose};
+use super::gpu_engine::{GpuEngine, Ringer};
+use super::limits::{GID_INDEX, MTU, PORT, REGISTER_STRIDE, REGISTERS_PER_PAGE};
+use super::options::{SoftOptions, check_options};
+use super::state::Engine;
+use super::thread::{ENGINES, Shared, drive, drive_kernel};
+use super::trace::Tracer;
+use super::violation::Violation;
+use crate::address::{QpAddress, QpAttributes};
+use crate::blueflame::{self, BlueFlame};
+use crate::error::{Error, Result};
+use crate::port::{DEFAULT_PKEY, Gid, LinkLayer, PortInfo};
+use crate::provider::{
+    Access, Attempt, Counters, HcaInfo, MemoryKey, ObjectHandle, Provider, QpFailure, UarPage, UmemSource,
+};
+use crate::wire::doorbell;
+use crossbeam_utils::CachePadded;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// A software HCA. Dropping it ends its threads; peers then see it as dead.
+#[derive(Debug)]
+pub struct SoftHca {
+    info: HcaInfo,
+    shared: Arc<Shared>,
+    accelerator: Option<Arc<dyn Accelerator>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl SoftHca {
+    /// Open an HCA.
+    pub fn open(options: SoftOptions) -> Result<Arc<Self>> {
+        check_options(&options)?;
+        let interface = options.interface.map_or_else(random, Ok)?;
+        let gid = Gid::from_halves(0xfe80 << 48, interface);
+        let bytes = interface.to_be_bytes();
+        // Locally administered, unicast.
+        let mac = [bytes[2] & 0xfc | 2, bytes[3], bytes[4], bytes[5], bytes[6], bytes[7]];
+        let provider = if options.null { "null" } else { "soft" };
+        let device = format!("{provider}-{:08x}", interface as u32);
+        let control = control::OwnSegment::create(gid)?;
+        let fd =
+            control.fd().try_clone_to_owned().map_err(|error| Error::os("duplicate the control segment", error))?;
+        let server = Server::start(gid, fd)?;
+        let card_doorbells = options.card_doorbells;
+        let accelerator = options.accelerator;
+        let rung = match (card_doorbells, options.host_doorbells) {
+            (true, _) => Ringer::LikeCards,
+            (false, true) => Ringer::ByHost,
+            (false, false) => Ringer::ByKernels,
+        };
+        let gpu = accelerator
+            .clone()
+            .map(|accelerator| GpuEngine::new(accelerator, rung, options.null, options.copying))
+            .transpose();
+        let gpu =
+            gpu.map_err(|error| Error::Accelerator { what: "start the engine's kernel".into(), source: error.into() })?;
+        let tracer = Tracer::new(device.clone(), options.trace);
+        let shared = Arc::new(Shared {
+            engine: Mutex::new(Engine::new(gid, control, server, options.faults, tracer, gpu, card_doorbells)),
+            waiting: CachePadded::new(AtomicUsize::new(0)),
+            stop: AtomicBool::new(false),
+        });
+        let thread = if options.stepped {
+            None
+        } else {
+            let shared = Arc::clone(&shared);
+            let on_gpu = accelerator.is_some();
+            let thread = std::thread::Builder::new().name("oxshmem-hca".into()).spawn(move || {
+                if on_gpu { drive_kernel(&shared, card_doorbells) } else { drive(&shared, card_doorbells) }
+            });
+            Some(thread.map_err(|error| Error::os("start the engine's thread", error))?)
+        };
+        let info = HcaInfo {
+            provider,
+            device,
+            port: PortInfo {
+                number: PORT,
+                link_layer: LinkLayer::Ethernet,
+                mtu: MTU,
+                lid: 0,
+                pkey: DEFAULT_PKEY,
+                gid_index: GID_INDEX,
+                gid,
+                grh_required: false,
+            },
+            mac,
+            coherent_atomics: true,
+            event_queue: 0,
+        };
+        Ok(Arc::new(Self { info, shared, accelerator, thread }))
+    }
+
+    /// One pass of the engine and its housekeeping; for HCAs opened with [`SoftOptions::stepped`]. Returns 0 if nothing happened.
+    pub fn progress(&self) -> usize {
+        let mut engine = self.shared.engine();
+        if let Some(pace) = engine.pace() {
+            engine.keep_running(1, pace.idle);
+            engine.await_slices();
+        }
+        engine.progress() + engine.housekeeping()
+    }
+
+    /// Whether a QP waits for time to pass or for a peer.
+    pub fn is_waiting(&self) -> bool {
+        self.shared.engine().is_waiting()
+    }
+
+    /// What the strict checks found, oldest first; at most 1024.
+    pub fn violations(&self) -> Vec<Violation> {
+        self.shared.engine().violations.clone()
+    }
+
+    /// Stop executing, as hardware that fails: no more CQEs, commands fail, and peers run into their retry limits.
+    pub fn kill(&self) {
+        self.shared.engine().die("killed");
+    }
+
+    fn command(&self, purpose: Purpose, input: &[u8], output: &mut [u8]) -> Result<Option<Object>> {
+        self.shared.engine().command(purpose, input, output)
+    }
+
+    fn object(handle: ObjectHandle) -> Result<Object> {
+        Object::from_bits(handle.0)
+            .ok_or_else(|| Error::argument("object", format!("{:#x}", handle.0), "not a handle that this HCA gave out"))
+    }
+}
+
+impl Drop for SoftHca {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        ENGINES.announce();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!(device = self.info.device, "the engine's thread panicked");
+        }
+        let mut engine = self.shared.engine();
+        engine.control.set_dead();
+        engine.server.stop();
+    }
+}
+
+impl Provider for SoftHca {
+    fn info(&self) -> &HcaInfo {
+        &self.info
+    }
+
+    fn alloc_uar(&self) -> Result<UarPage> {
+        use crate::prm::{Command, uar::AllocUar};
+        let mut output = vec![0; AllocUar::OUT_LEN];
+        let mut engine = self.shared.engine();
+        engine.command(Purpose::Create, &AllocUar {}.encode(), &mut output)?;
+        let page_id = AllocUar::decode_output(&output).uar;
+        let page = engine.uars.get(page_id).map(|uar| uar.base);
+        let base = page.ok_or_else(|| Error::argument("uar", page_id, "the page vanished"))?;
+        let (first, stride) = if engine.host_rings() {
+            (0, blueflame::REGISTER_BYTES)
+        } else {
+            (doorbell::FIRST_REGISTER, REGISTER_STRIDE)
+        };
+        let registers = (0..REGISTERS_PER_PAGE).map(|i| first + i * stride).collect();
+        Ok(UarPage { page_id, base, registers, device_registers: false })
+    }
+
+    fn free_uar(&self, page_id: u32) -> Result<()> {
+        self.obj_destroy(ObjectHandle(Object::Uar(page_id).to_bits()))
+    }
+
+    unsafe fn reg_umem(&self, source: UmemSource<'_>, access: Access) -> Result<u32> {
+        let mut engine = self.shared.engine();
+        // SAFETY: the caller's promise is the same.
+        let id = unsafe { engine.register(source, access) }?;
+        let Some(sharing) = engine.announces().then(|| engine.server.sharing()) else { return Ok(id) };
+        drop(engine);
+        // Not under the engine's lock: peers may be waiting for this HCA in the same way.
+        if let Err(error) = sharing.wait(id, EXCHANGE_LIMIT) {
+            self.shared.engine().deregister(id)?;
+            return Err(error);
+        }
+        Ok(id)
+    }
+
+    fn dereg_umem(&self, umem_id: u32) -> Result<()> {
+        self.shared.engine().deregister(umem_id)
+    }
+
+    unsafe fn reg_key(&self, _: u32, _: UmemSource<'_>, _: u64, _: Access) -> Result<Option<MemoryKey>> {
+        Ok(None)
+    }
+
+    fn dereg_key(&self, id: u64) -> Result<()> {
+        Err(Error::argument("key", id, "this HCA registers memory by commands only"))
+    }
+
+    fn next_hop(&self, peer: &QpAddress, _: &QpAttributes) -> Result<[u8; 6]> {
+        Ok(peer.mac)
+    }
+
+    fn obj_create(&self, input: &[u8], output: &mut [u8]) -> Result<ObjectHandle> {
+        match self.command(Purpose::Create, input, output)? {
+            Some(object) => Ok(ObjectHandle(object.to_bits())),
+            None => Err(Error::argument("input", "a command", "created nothing")),
+        }
+    }
+
+    fn obj_modify(&self, object: ObjectHandle, input: &[u8], output: &mut [u8]) -> Result<()> {
+        let object = Self::object(object)?;
+        if let Some(gid) = firmware::remote_gid(input)
+            && !self.shared.engine().knows(gid)
+        {
+            // Not under the engine's lock: the peer may be this HCA, or wait for this one.
+            let peer = Peer::connect(self.info.port.gid, gid, self.accelerator.clone())?;
+            self.shared.engine().add_peer(peer);
+        }
+        self.command(Purpose::Modify(object), input, output).map(|_| ())
+    }
+
+    fn obj_query(&self, object: ObjectHandle, input: &[u8], output: &mut [u8]) -> Result<()> {
+        self.command(Purpose::Query(Self::object(object)?), input, output).map(|_| ())
+    }
+
+    fn obj_destroy(&self, object: ObjectHandle) -> Result<()> {
+        let (input, out_len) = Self::object(object)?.destroy_command();
+        self.command(Purpose::Destroy, &input, &mut vec![0; out_len]).map(|_| ())
+    }
+
+    fn general_cmd(&self, input: &[u8], output: &mut [u8]) -> Result<()> {
+        self.command(Purpose::General, input, output).map(|_| ())
+    }
+
+    fn prepare(&self, uses: &[(u32, u32)]) -> Result<()> {
+        let since = Instant::now();
+        let mut done = 0;
+        while done < uses.len() {
+            // Under one lock for as many as possible: the kernel is stopped for changes once.
+            let mut engine = self.shared.engine();
+            let mut waiting = String::new();
+            while let Some((qpn, rkey)) = uses.get(done) {
+                match engine.prepare(*qpn, *rkey)? {
+                    None => done += 1,
+                    Some(reason) => {
+                        waiting = reason;
+                        break;
+                    }
+                }
+            }
+            drop(engine);
+            if done < uses.len() {
+                if since.elapsed() > EXCHANGE_LIMIT {
+                    return Err(Error::Timeout { what: waiting, limit: EXCHANGE_LIMIT });
+                }
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        }
+        Ok(())
+    }
+
+    fn counters(&self) -> Option<Counters> {
+        Some(self.shared.engine().all_counters())
+    }
+
+    fn blueflame(&self, register: *mut u64) -> Option<BlueFlame> {
+        self.shared.engine().takes_blocks().then(|| BlueFlame::new(register))
+    }
+
+    fn first_failure(&self, qpn: u32) -> Option<QpFailure> {
+        let engine = self.shared.engine();
+        engine.violations.iter().find(|violation| violation.qpn == qpn).and_then(|violation| {
+            let syndrome = violation.syndrome? as u8;
+            Some(QpFailure { wqe_index: violation.wqe_index, syndrome, text: violation.message.clone() })
+        })
+    }
+
+    fn attempts(&self) -> Vec<Attempt> {
+        Vec::new()
+    }
+
+    fn dead(&self) -> Option<String> {
+        self.shared.engine().dead.clone()
+    }
+
+    fn when_dead(&self, _: Box<dyn Fn() + Send + Sync>) {
+        // It dies on request only, to show what happens when a card dies without a notice.
+    }
+}
+
+/// 64 random bits from the kernel.
+fn random() -> Result<u64> {
+    let mut bytes = [0u8; 8];
+    // SAFETY: the buffer is 8 bytes long.
+    let len = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if len != bytes.len() as isize {
+        return Err(Error::os("draw a random GID", std::io::Error::last_os_error()));
+    }
+    Ok(u64::from_ne_bytes(bytes))
+}

@@ -1,0 +1,42 @@
+//! What the software HCA has: its port, its queue sizes, its doorbell pages.
+
+use super::memory::PAGE;
+use super::tables;
+use crate::blueflame;
+use crate::port::Mtu;
+use crate::wire::doorbell;
+
+/// Distance between doorbell registers in a UAR page, bytes.
+pub const REGISTER_STRIDE: usize = 0x80;
+
+/// Doorbell registers in a UAR page.
+pub const REGISTERS_PER_PAGE: usize = (PAGE as usize - doorbell::FIRST_REGISTER) / REGISTER_STRIDE;
+
+/// Bytes of the registers that the host rings.
+pub(super) const HOST_DOORBELL_BYTES: usize = tables::PAGES * HOST_PAGE_BYTES;
+
+/// Those of one doorbell page.
+pub(super) const HOST_PAGE_BYTES: usize = REGISTERS_PER_PAGE * blueflame::REGISTER_BYTES;
+
+/// The only port.
+pub(super) const PORT: u8 = 1;
+
+/// The only entry of the GID table.
+pub(super) const GID_INDEX: u8 = 0;
+
+pub(super) const MTU: Mtu = Mtu::B4096;
+
+/// log2 of the largest send queue, in blocks: completion counters have 16 bits.
+pub(super) const LOG_MAX_SQ_SIZE: u8 = 15;
+
+pub(super) const LOG_MAX_CQ_SIZE: u8 = 22;
+
+/// log2 of the longest message, 1 GiB.
+pub(super) const LOG_MAX_MSG: u8 = 30;
+
+/// log2 of outstanding reads and atomics; the software HCA executes them one by one, so any number is fine.
+pub(super) const LOG_MAX_RA: u8 = 4;
+/// P_Keys in the table of the port.
+pub(super) const PKEYS: u16 = 128;
+/// UDP source ports of RoCE v2 start here (InfiniBand specification, annex 17).
+pub(super) const FIRST_UDP_SPORT: u16 = 0xc000;

@@ -1,0 +1,388 @@
+//! What the engine of a software HCA keeps: its objects, its peers, and where each queue pair is.
+//!
+//! What the engine does with it is in files by subject: [`engine`](super::engine) gives queue pairs their turns,
+//! [`doorbells`](super::doorbells) takes in what was rung, [`execute`](super::execute) carries work requests out,
+//! [`completions`](super::completions) reports them, [`firmware`](super::firmware) executes commands, and
+//! [`gpu_engine`](super::gpu_engine) has a kernel do the work.
+
+use super::accelerator::AcceleratorMemory;
+use super::control::{self, MkeyEntry, MkeyFacts, OwnSegment, QpEntry, QpFacts, rights};
+use super::fabric::{Peer, Server};
+use super::faults::FaultPlan;
+use super::gpu_engine::GpuEngine;
+use super::memory::Mapping;
+use super::slots::Slots;
+use super::tables::{self, QpConstants};
+use super::trace::Tracer;
+use super::violation::Violation;
+use crate::port::Gid;
+use crate::prm::cq::CqContext;
+use crate::prm::mkey::MkeyContext;
+use crate::prm::qpc::{QpContext, QpState};
+use crate::provider::{Access, Counters};
+use crate::wire::cqe::{self, Syndrome};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// Violations that are kept; later ones are only logged.
+const MAX_VIOLATIONS: usize = 1024;
+
+#[derive(Debug, Default)]
+pub(super) struct PdState {
+    pub users: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct UarState {
+    pub base: *mut u8,
+    /// The page, unless it is part of an accelerator's tables.
+    pub _page: Option<UarPage>,
+    pub users: usize,
+    /// QPs that ring here, where they may share registers.
+    pub qps: Vec<u32>,
+}
+
+/// Memory of a doorbell page of its own.
+#[derive(Debug)]
+pub(super) enum UarPage {
+    Host(Mapping),
+    /// Kernels reach it as well.
+    Accelerator(Box<dyn AcceleratorMemory>),
+}
+
+impl UarPage {
+    pub(super) fn ptr(&self) -> *mut u8 {
+        match self {
+            Self::Host(mapping) => mapping.ptr(),
+            Self::Accelerator(memory) => memory.address() as *mut u8,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct UmemState {
+    pub addr: *mut u8,
+    pub len: u64,
+    pub access: Access,
+    pub shared: bool,
+    pub users: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct MkeyState {
+    pub facts: MkeyFacts,
+    pub context: MkeyContext,
+    /// Where `facts.start` is in this process.
+    pub base: *mut u8,
+}
+
+#[derive(Debug)]
+pub(super) struct CqState {
+    pub context: CqContext,
+    pub umem: u32,
+    pub base: *mut u8,
+    pub dbr: *const u8,
+    pub producer: u32,
+    pub users: usize,
+}
+
+/// A translated key, kept by the QP that used it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LocalKey {
+    pub key: u32,
+    pub epoch: u64,
+    pub start: u64,
+    pub len: u64,
+    pub base: *mut u8,
+    pub rights: u32,
+    /// The memory is this process's too.
+    pub on_host: bool,
+}
+
+/// A translated remote key.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RemoteKey {
+    pub key: u32,
+    pub entry: *const MkeyEntry,
+    pub seq: u32,
+    pub pd: u32,
+    pub qpn: u32,
+    pub umem: u32,
+    pub start: u64,
+    pub len: u64,
+    pub base: *mut u8,
+    pub rights: u32,
+}
+
+/// The other end of a connected QP.
+#[derive(Debug)]
+pub(super) struct Remote {
+    /// Index in [`Engine::peers`].
+    pub peer: usize,
+    pub entry: *const QpEntry,
+    /// Counter of `entry` when `facts` were found good; odd, so never equal, when they were not.
+    pub seq: u32,
+    pub facts: QpFacts,
+}
+
+/// The payload and the completion of a write that are held back (fault `visibility`).
+#[derive(Debug)]
+pub(super) struct Deferred {
+    pub until: Instant,
+    pub order: u64,
+    pub dst: *mut u8,
+    pub payload: Vec<u8>,
+    pub cqe: Option<cqe::Repr>,
+}
+
+#[derive(Debug)]
+pub(super) struct Qp {
+    pub qpn: u32,
+    /// Place in the order of creation, from 0.
+    pub ordinal: u64,
+    pub state: QpState,
+    pub context: QpContext,
+    pub sq: *const u8,
+    pub sq_umem: u32,
+    pub dbr: *const u8,
+    /// Blocks executed.
+    pub consumer: u64,
+    /// Blocks that the doorbell record covered when it was last read.
+    pub producer: u64,
+    pub doorbells: u64,
+    /// Whether it is in [`Engine::active`].
+    pub active: bool,
+    pub remote: Option<Remote>,
+    pub local_key: Option<LocalKey>,
+    pub remote_keys: [Option<RemoteKey>; 4],
+    /// Bytes of the current WQE that are already moved.
+    pub moved: usize,
+    pub stalled: Option<Instant>,
+    pub hold: Hold,
+    pub deferred: Option<Deferred>,
+    pub handed: Handed,
+}
+
+/// What a fault plan makes the current WQE wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hold {
+    /// Not decided yet.
+    Undecided,
+    /// Until then, and so many passes.
+    Until(Instant, u32),
+    /// It may run.
+    Released,
+}
+
+impl Qp {
+    pub(super) fn depth(&self) -> u64 {
+        1 << self.context.log_sq_size
+    }
+
+    /// How long the QP tries before it gives up; `None` is for ever (`ack_timeout` 0).
+    pub(super) fn retry_budget(&self) -> Option<Duration> {
+        let timeout = self.context.primary_address_path.ack_timeout;
+        let tries = u64::from(self.context.retry_count) + 1;
+        (timeout != 0).then(|| Duration::from_nanos((4096u64 << timeout) * tries))
+    }
+
+    pub(super) fn has_work(&self) -> bool {
+        self.consumer != self.producer || self.deferred.is_some()
+    }
+
+    /// Forget everything about queue contents and the peer.
+    pub(super) fn reset(&mut self) {
+        self.consumer = 0;
+        self.producer = 0;
+        self.moved = 0;
+        self.stalled = None;
+        self.hold = Hold::Undecided;
+        self.deferred = None;
+        self.remote = None;
+        self.local_key = None;
+        self.remote_keys = [None; 4];
+        self.handed = Handed::default();
+    }
+
+    pub(super) fn facts(&self) -> QpFacts {
+        let path = &self.context.primary_address_path;
+        let mut accepted = 0;
+        for (set, right) in [
+            (self.context.rre, rights::REMOTE_READ),
+            (self.context.rwe, rights::REMOTE_WRITE),
+            (self.context.rae && self.context.atomic_mode != 0, rights::REMOTE_ATOMIC),
+        ] {
+            accepted |= if set { right } else { 0 };
+        }
+        QpFacts {
+            qpn: self.qpn,
+            state: self.state as u32,
+            pd: self.context.pd,
+            rights: accepted,
+            remote_qpn: self.context.remote_qpn,
+            rcv_psn: self.context.next_rcv_psn,
+            remote_gid: Gid::from_halves(path.rgid_hi, path.rgid_lo),
+        }
+    }
+}
+
+/// A QP's relation to the kernel.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Handed {
+    /// The host has it.
+    pub trapped: bool,
+    /// The host has nothing more to do for it.
+    pub done: bool,
+    pub bell: u32,
+    pub cq_producer: u32,
+    /// Its next WQE takes a kernel, which has to take turns with others.
+    pub aside: bool,
+    /// Whether the tables hold what is known of the peer's QP.
+    pub connected: bool,
+    /// What was last written to the tables for it.
+    pub written: Option<QpConstants>,
+    /// The WQE it last stopped at, the state of the tables then, and how often without a change between.
+    pub stopped_at: (u64, u64, u32),
+}
+
+/// The engine of a software HCA.
+#[derive(Debug)]
+pub(super) struct Engine {
+    /// First, so that nothing runs any more when what it uses is dropped.
+    pub(super) gpu: Option<GpuEngine>,
+    pub(super) gid: Gid,
+    pub(super) control: OwnSegment,
+    pub(super) server: Server,
+    pub(super) pds: Slots<PdState>,
+    pub(super) uars: Slots<UarState>,
+    pub(super) umems: HashMap<u32, UmemState>,
+    pub(super) next_umem: u32,
+    pub(super) mkeys: Slots<MkeyState>,
+    pub(super) cqs: Slots<CqState>,
+    pub(super) qps: Slots<Box<Qp>>,
+    pub(super) created: u64,
+    pub(super) peers: Vec<Peer>,
+    /// Raised whenever a key comes or goes; cached local keys of older epochs are looked up again.
+    pub(super) key_epoch: u64,
+    /// Address and UAR page of each doorbell register.
+    pub(super) registers: Vec<(*mut u8, u32)>,
+    pub(super) active: Vec<u32>,
+    pub(super) spare: Vec<u32>,
+    pub(super) faults: FaultPlan,
+    pub(super) faulty: bool,
+    /// QPs share registers, so a doorbell may have covered up another.
+    pub(super) card_doorbells: bool,
+    pub(super) tracer: Tracer,
+    pub(super) counters: Counters,
+    pub(super) violations: Vec<Violation>,
+    pub(super) dead: Option<String>,
+    pub(super) opened: Instant,
+    pub(super) now: Option<Instant>,
+    pub(super) sweep_at: usize,
+    pub(super) poll_at: usize,
+}
+
+// SAFETY: the raw pointers are addresses of shared memory that the registrations promise to keep mapped, or lie in mappings that the
+// engine owns; they are not tied to a thread.
+unsafe impl Send for Engine {}
+
+impl Engine {
+    pub(super) fn new(
+        gid: Gid,
+        control: OwnSegment,
+        server: Server,
+        faults: FaultPlan,
+        tracer: Tracer,
+        gpu: Option<GpuEngine>,
+        card_doorbells: bool,
+    ) -> Self {
+        let limit = |on_host: usize, in_tables: usize| if gpu.is_some() { in_tables } else { on_host };
+        let uars = Slots::new(1, limit(1 << 12, tables::PAGES));
+        let mkeys = Slots::new(control::FIRST_MKEY, limit(control::MAX_MKEYS, tables::LOCAL_KEYS));
+        let qps = Slots::new(control::FIRST_QPN, limit(control::MAX_QPS, tables::QPS));
+        Self {
+            gpu,
+            gid,
+            control,
+            server,
+            pds: Slots::new(1, 1 << 16),
+            uars,
+            umems: HashMap::new(),
+            next_umem: 1,
+            mkeys,
+            cqs: Slots::new(0x400, 1 << 16),
+            qps,
+            created: 0,
+            peers: Vec::new(),
+            key_epoch: 0,
+            registers: Vec::new(),
+            active: Vec::new(),
+            spare: Vec::new(),
+            faulty: faults.is_active(),
+            faults,
+            card_doorbells,
+            tracer,
+            counters: Counters::default(),
+            violations: Vec::new(),
+            dead: None,
+            opened: Instant::now(),
+            now: None,
+            sweep_at: 0,
+            poll_at: 0,
+        }
+    }
+
+    /// Keep what a strict check found.
+    #[cold]
+    pub(super) fn violation(&mut self, qpn: u32, wqe_index: u64, syndrome: Option<Syndrome>, message: String) {
+        let violation = Violation { qpn, wqe_index, syndrome, message };
+        tracing::warn!(gid = %self.gid, %violation, "software HCA");
+        if self.tracer.is_on() {
+            self.tracer.line("violation", format_args!("{violation}"));
+        }
+        if self.violations.len() < MAX_VIOLATIONS {
+            self.violations.push(violation);
+        }
+    }
+
+    /// Stop executing, for ever.
+    pub(super) fn die(&mut self, reason: &str) {
+        if self.dead.is_none() {
+            tracing::warn!(gid = %self.gid, reason, "the software HCA died");
+            if self.tracer.is_on() {
+                self.tracer.line("dead", format_args!("{reason}"));
+            }
+            self.dead = Some(reason.to_owned());
+            self.control.set_dead();
+            self.pause();
+        }
+    }
+
+    /// Change a QP's state and tell peers.
+    pub(super) fn set_state(&mut self, qp: &mut Qp, state: QpState) {
+        qp.state = state;
+        qp.context.state = state as u8;
+        self.write_constants(qp);
+        self.control.publish_qp(qp.qpn, &qp.facts());
+        if self.tracer.is_on() {
+            self.tracer.line("state", format_args!("qp={:#x} {}", qp.qpn, state.name()));
+        }
+    }
+
+    /// Give the QP turns from the next pass on.
+    pub(super) fn activate(&mut self, qp: &mut Qp) {
+        if !qp.active {
+            qp.active = true;
+            self.active.push(qp.qpn);
+        }
+    }
+
+    /// Gives these QPs no turns.
+    pub(super) fn deactivate(&mut self, qpns: &[u32]) {
+        self.active.retain(|qpn| !qpns.contains(qpn));
+    }
+
+    pub(super) fn now(&mut self) -> Instant {
+        *self.now.get_or_insert_with(Instant::now)
+    }
+}

@@ -1,0 +1,146 @@
+//! What the engine keeps, and what can be asked of it.
+
+use std::cmp::Ordering;
+use std::collections::VecDeque;
+
+use super::options::{Acknowledgement, EngineOptions, Fault, LOOPS};
+use super::queue::Queue;
+use super::swap_loop::Loop;
+use crate::staging::Pool;
+use crate::work::Capabilities;
+
+/// The engine of a proxy: descriptors in, work requests out. It does no I/O.
+#[derive(Debug)]
+pub struct Engine {
+    pub(super) options: EngineOptions,
+    pub(super) capabilities: Capabilities,
+    pub(super) queues: Vec<Queue>,
+    /// Queues that may have something to post.
+    pub(super) listed: VecDeque<u32>,
+    /// Queues whose next request waits for a loop.
+    pub(super) blocked: Vec<u32>,
+    /// Requests that descriptors wait for, from number `completed` on.
+    pub(super) window: VecDeque<u32>,
+    pub(super) completed: u64,
+    pub(super) loops: Vec<Loop>,
+    pub(super) free_loops: Vec<u32>,
+    /// Puts of at least this many bytes are staged.
+    pub(super) stage_from: u32,
+    pub(super) pool: Pool,
+    pub(super) outstanding: usize,
+    pub(super) failures: u64,
+    pub(super) last_failed: u32,
+    pub(super) faults: Vec<Fault>,
+    pub(super) acknowledgements: Vec<Acknowledgement>,
+}
+
+/// In an entry of the window: the descriptor has failed. Below: how many requests it waits for.
+pub(super) const FAILED: u32 = 1 << 31;
+
+impl Engine {
+    /// An idle engine for a backend with these capabilities.
+    #[must_use]
+    pub fn new(options: EngineOptions, capabilities: Capabilities) -> Self {
+        let peers = options.n_pes.saturating_sub(u32::from(!options.own));
+        let count = (peers * options.striping.per_peer()) as usize;
+        Self {
+            options,
+            capabilities,
+            queues: (0..count).map(|_| Queue::default()).collect(),
+            listed: VecDeque::new(),
+            blocked: Vec::new(),
+            window: VecDeque::with_capacity(options.window),
+            completed: 0,
+            loops: (0..LOOPS).map(|_| Loop::default()).collect(),
+            free_loops: (0..LOOPS).rev().collect(),
+            // No put is that long (`kMaxMessageBytes` in abi.h).
+            stage_from: options.staging.map_or(u32::MAX, |staging| staging.from.max(1)),
+            pool: Pool::new(options.staging, count, options.striping, capabilities.max_message),
+            outstanding: 0,
+            failures: 0,
+            last_failed: 0,
+            faults: Vec::new(),
+            acknowledgements: Vec::new(),
+        }
+    }
+
+    /// Whether another descriptor may be given.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.window.len() < self.options.window
+    }
+
+    /// Whether everything given has ended.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.window.is_empty()
+    }
+
+    /// Whether requests are at the backend.
+    #[must_use]
+    pub fn has_outstanding(&self) -> bool {
+        self.outstanding != 0
+    }
+
+    /// Descriptors done, without a gap, since the beginning.
+    #[must_use]
+    pub fn completed(&self) -> u64 {
+        self.completed
+    }
+
+    /// How many descriptors have failed, and the peer of the newest of them.
+    #[must_use]
+    pub fn failures(&self) -> (u64, u32) {
+        (self.failures, self.last_failed)
+    }
+
+    /// What waits for what, in words, for the log.
+    #[must_use]
+    pub fn status(&self) -> String {
+        let mut text = format!("{} done, {} under way", self.completed, self.window.len());
+        for (qp, queue) in self.queues.iter().enumerate() {
+            let (posted, pending) = (queue.posted.len(), queue.pending.len());
+            if posted != 0 {
+                text += &format!("; queue pair {qp}: {posted} posted from {}, {pending} to post", queue.oldest());
+            } else if pending != 0 {
+                text += &format!("; queue pair {qp}: {pending} to post");
+            }
+        }
+        let (copying, late) = self.pool.under_way();
+        if copying + late != 0 {
+            text += &format!("; {copying} copies under way, {late} given up");
+        }
+        text
+    }
+
+    /// What failed first at each peer that failed, in the order of the failures.
+    #[must_use]
+    pub fn faults(&self) -> &[Fault] {
+        &self.faults
+    }
+
+    /// What device code is to be told about landing slots since the last call. They are in the landing slots already.
+    pub fn acknowledgements(&mut self) -> std::vec::Drain<'_, Acknowledgement> {
+        self.acknowledgements.drain(..)
+    }
+
+    /// The dense index of a queue pair; `None` if there is none.
+    pub(super) fn qp(&self, pe: u32, queue: u32) -> Option<u32> {
+        let EngineOptions { me, own, n_pes, striping, .. } = self.options;
+        let per_peer = striping.per_peer();
+        if pe >= n_pes || queue >= per_peer || (pe == me && !own) {
+            return None;
+        }
+        let peer = match pe.cmp(&me) {
+            Ordering::Less => pe,
+            Ordering::Equal => n_pes - 1,
+            Ordering::Greater => pe - 1,
+        };
+        Some(peer * per_peer + queue)
+    }
+
+    /// The peer that a queue pair leads to.
+    pub(super) fn pe(&self, qp: u32) -> u32 {
+        self.options.peer(qp)
+    }
+}

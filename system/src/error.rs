@@ -1,0 +1,56 @@
+//! What can go wrong between this process and the kernel or another process.
+
+use std::time::Duration;
+
+/// The result of a call.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// An error of a socket, or of the peer at its other end.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The operating system refused a call.
+    #[error("{what}: {source}")]
+    Os {
+        /// What was tried, with the values.
+        what: String,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// An argument is out of range.
+    #[error("{name} is {value}: {rule}")]
+    Argument {
+        /// Name of the argument.
+        name: &'static str,
+        /// What was given.
+        value: String,
+        /// What is allowed, and what to do.
+        rule: String,
+    },
+    /// A peer or a socket did not respond in time.
+    #[error("{what} took longer than {limit:?}")]
+    Timeout {
+        /// What was waited for.
+        what: String,
+        /// How long.
+        limit: Duration,
+    },
+    /// Bytes from a peer, or the peer itself, are not what they should be.
+    #[error("{what}: {detail}")]
+    Protocol {
+        /// Where they came from.
+        what: String,
+        /// What is wrong with them.
+        detail: String,
+    },
+}
+
+impl Error {
+    pub(crate) fn os(what: impl Into<String>, source: impl Into<std::io::Error>) -> Self {
+        Self::Os { what: what.into(), source: source.into() }
+    }
+
+    pub(crate) fn argument(name: &'static str, value: impl ToString, rule: impl Into<String>) -> Self {
+        Self::Argument { name, value: value.to_string(), rule: rule.into() }
+    }
+}

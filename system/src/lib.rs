@@ -1,0 +1,12 @@
+//! What the crates of OxSHMEM share of the host, and what belongs to none of them.
+//!
+//! * [`fdpass`]: file descriptors over abstract unix sockets.
+//! * [`idle`]: how threads wait for work.
+//! * [`mixing`]: numbers that look random, and depend on their input alone.
+
+mod error;
+pub mod fdpass;
+pub mod idle;
+pub mod mixing;
+
+pub use error::{Error, Result};
