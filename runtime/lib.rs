@@ -17,6 +17,7 @@ pub mod error;
 mod fault;
 mod heap;
 mod host;
+mod last_error;
 pub mod launch;
 mod pe;
 mod slab;
