@@ -19,6 +19,7 @@ mod heap;
 mod host;
 mod last_error;
 pub mod launch;
+mod limits;
 mod pe;
 mod slab;
 mod team;
