@@ -33,7 +33,7 @@ pub use build_info::{BuildInfo, build_info};
 pub use config::Config;
 pub use device::{CudaGpu, Function, KernelArg, KernelArgs, LaunchConfig, Module, ModuleSource, Stream};
 pub use error::{Error, Result};
-pub use fault::{DeviceFault, FaultKind};
+pub use fault::{DeviceFault, FaultKind, Unmet};
 pub use heap::HeapError;
 pub use host::{AtomicValue, Bfloat16, BitwiseValue, Compare, Complex, Half, Reducible, SignalOp, SymmetricSlice};
 pub use pe::{Path, Pe, init};

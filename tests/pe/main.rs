@@ -38,6 +38,7 @@ const CASES: &[Case] = &[
     ("aborts", processes::aborts),
     ("atomic_contention", atomics::contention),
     ("atomic_values", atomics::values),
+    ("beyond", errors::beyond),
     ("bad_local", posting::bad_local),
     ("barriers", barriers::barriers),
     ("collective_errors", collectives::collective_errors),
