@@ -176,14 +176,14 @@ pub fn drops_with_reason(_: &[String]) -> Outcome {
     if pe.my_pe() == DYING {
         let ended = (|| {
             let pe = pe;
-            pe.alloc_aligned::<u64>(1, 3).map(drop)?;
+            pe.alloc_aligned::<u8>(1, 3).map(drop)?;
             pe.finalize()
         })();
         assert!(ended.is_err_and(|error| error.to_string().contains("alignment")));
         return Ok(());
     }
     // It asks for the same, so nothing differs between the PEs.
-    let own = pe.alloc_aligned::<u64>(1, 3).map(drop);
+    let own = pe.alloc_aligned::<u8>(1, 3).map(drop);
     assert!(own.is_err());
     let error = pe.barrier_all().expect_err("the PE was dropped");
     let text = error.to_string();
