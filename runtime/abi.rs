@@ -4,7 +4,7 @@
 /// [`State::magic`]: "OXSM" in memory.
 pub const MAGIC: u32 = 0x4d53_584f;
 /// Raised with every change of layout or meaning.
-pub const ABI_VERSION: u32 = 6;
+pub const ABI_VERSION: u32 = 7;
 
 /// Where the blocks ever reserved begin in [`Qp::gate`], which keeps them modulo 2^42.
 pub const GATE_RESERVED_SHIFT: u32 = 22;

@@ -5,6 +5,7 @@ use crate::config::ConfigError;
 use crate::device::DeviceError;
 use crate::fault::DeviceFault;
 use crate::heap::HeapError;
+use crate::last_error;
 use crate::launch::LaunchError;
 use crate::team::TeamError;
 use crate::transport::TransportError;
@@ -15,28 +16,28 @@ use crate::transport::TransportError;
 pub enum Error {
     /// The configuration was refused.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    Config(ConfigError),
     /// The job's PEs could not meet, or the job failed.
     #[error(transparent)]
-    Bootstrap(#[from] BootstrapError),
+    Bootstrap(BootstrapError),
     /// A device refused something or could not do it, or a kernel ended with an error.
     #[error(transparent)]
-    Device(#[from] DeviceError),
+    Device(DeviceError),
     /// Device code reported an error.
     #[error(transparent)]
     Fault(Box<DeviceFault>),
     /// The symmetric heap refused something or could not do it.
     #[error(transparent)]
-    Heap(#[from] HeapError),
+    Heap(HeapError),
     /// An HCA refused something or could not do it.
     #[error(transparent)]
-    Hca(#[from] oxshmem_hca::Error),
+    Hca(oxshmem_hca::Error),
     /// A transport that was asked for is not to be had.
     #[error(transparent)]
-    Transport(#[from] TransportError),
+    Transport(TransportError),
     /// A team that is none, or that cannot be had.
     #[error(transparent)]
-    Team(#[from] TeamError),
+    Team(TeamError),
     /// A process has one PE at a time.
     #[error("this process has a PE already; finalize it before the next init")]
     Occupied,
@@ -54,14 +55,45 @@ pub enum Error {
     },
     /// PEs could not be started.
     #[error(transparent)]
-    Launch(#[from] LaunchError),
+    Launch(LaunchError),
 }
 
 impl From<DeviceFault> for Error {
     fn from(fault: DeviceFault) -> Self {
         // Boxed so that results stay small: this error is the rarest and by far the largest.
-        Self::Fault(Box::new(fault))
+        Self::Fault(Box::new(fault)).noted()
     }
+}
+
+impl Error {
+    /// Remembers the error, so that the other PEs learn of it if this process ends without finalize because of it. That the job has
+    /// failed they know already.
+    fn noted(self) -> Self {
+        if !matches!(self, Self::Bootstrap(BootstrapError::Failed(_))) {
+            last_error::note(&self);
+        }
+        self
+    }
+}
+
+macro_rules! from {
+    ($($area:ident: $error:ty),* $(,)?) => {$(
+        impl From<$error> for Error {
+            fn from(error: $error) -> Self {
+                Self::$area(error).noted()
+            }
+        }
+    )*};
+}
+from! {
+    Config: ConfigError,
+    Bootstrap: BootstrapError,
+    Device: DeviceError,
+    Heap: HeapError,
+    Hca: oxshmem_hca::Error,
+    Transport: TransportError,
+    Team: TeamError,
+    Launch: LaunchError,
 }
 
 /// A result with this library's [`enum@Error`].

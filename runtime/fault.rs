@@ -58,14 +58,18 @@ pub enum FaultKind {
         pe: i32,
     },
     /// A wait outlasted its deadline.
-    #[error("no end after {timeout_ms} ms, waiting at {address:#x} for PE {pe}; {}", Ending(lost))]
+    #[error("no end after {timeout_ms} ms{}; {}", Waited { address: *address, heap_offset: *heap_offset, pe: *pe, unmet: unmet.as_ref() }, Ending(lost))]
     Timeout {
         /// The deadline in milliseconds.
         timeout_ms: u64,
         /// What was waited on.
         address: u64,
-        /// The peer; the own PE if it could be any.
+        /// The offset of `address` in the heap of this PE, if it is there.
+        heap_offset: Option<u64>,
+        /// The peer; this PE if it could be any.
         pe: i32,
+        /// What a wait for variables of this PE saw.
+        unmet: Option<Unmet>,
         /// The peers to which the network is lost, and why: what was waited for may have been on its way there.
         lost: Vec<(u32, String)>,
     },
@@ -152,6 +156,72 @@ pub enum FaultKind {
         /// The code.
         code: u32,
     },
+}
+
+/// A variable that did not become what a wait is for. Values have the bytes of the variable, and 64 bits if they have a sign.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unmet {
+    /// What the variable was when the deadline passed.
+    pub seen: i128,
+    /// What it was compared with.
+    pub wanted: i128,
+    /// How: `equal to`, for example.
+    pub comparison: &'static str,
+    /// Bytes of the variable.
+    pub bytes: u32,
+    /// Variables that the wait is for, of which any may end it; this is the first.
+    pub variables: u32,
+}
+
+impl Unmet {
+    /// Reads what `abi.h` describes at kUnmetBytesShift. `None` if the record is of no wait for variables.
+    fn decode(record: &ErrorRecord) -> Option<Self> {
+        const COMPARISONS: [&str; 6] = ["equal to", "other than", "above", "at most", "below", "at least"];
+        let comparison = COMPARISONS.get((record.syndrome & 0xff) as usize)?;
+        let bytes = record.syndrome >> 8 & 0xff;
+        let has_sign = record.syndrome >> 16 & 1 != 0;
+        let bits = bytes.checked_mul(8).filter(|bits| (16..=64).contains(bits))?;
+        let number = |word: u64| {
+            let word = word << (64 - bits);
+            if has_sign { i128::from(word.cast_signed() >> (64 - bits)) } else { i128::from(word >> (64 - bits)) }
+        };
+        Some(Self {
+            seen: number(record.wqe_index),
+            wanted: number(record.length),
+            comparison,
+            bytes,
+            variables: record.vendor_syndrome,
+        })
+    }
+}
+
+/// What a wait was for.
+struct Waited<'a> {
+    address: u64,
+    heap_offset: Option<u64>,
+    pe: i32,
+    unmet: Option<&'a Unmet>,
+}
+
+impl fmt::Display for Waited<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = self
+            .heap_offset
+            .map_or_else(|| format!("address {:#x}", self.address), |offset| format!("heap offset {offset:#x}"));
+        let pe = self.pe;
+        let Some(Unmet { seen, wanted, comparison, bytes, variables }) = self.unmet else {
+            return write!(f, ", waiting at {place} for PE {pe}");
+        };
+        let variable = if *variables > 1 {
+            format!("of {variables} variables none is what the wait is for; the first, of {bytes} bytes at {place},")
+        } else {
+            format!("the variable of {bytes} bytes at {place}")
+        };
+        write!(
+            f,
+            ": {variable} is {seen} and has to become {comparison} {wanted}; no put, signal or atomic of a PE has made it so"
+        )
+    }
 }
 
 fn queue(qpn: Option<u32>) -> String {
@@ -287,13 +357,22 @@ pub(crate) fn syndrome(syndrome: u32) -> String {
 }
 
 impl DeviceFault {
-    pub(crate) fn decode(record: &ErrorRecord, me: i32, n_pes: i32, timeout_ns: u64) -> Self {
+    /// Reads a record that a kernel of the PE with this state has left.
+    pub(crate) fn decode(record: &ErrorRecord, state: &abi::State) -> Self {
+        let abi::State { my_pe: me, n_pes, timeout_ns, heap_base, heap_bytes, .. } = *state;
         let ErrorRecord { pe, address, length, .. } = *record;
         let kind = match record.code {
             1 => FaultKind::PeOutOfRange { pe, last: n_pes - 1 },
             2 => FaultKind::AddressOutsideHeap { address, bytes: length, pe },
             3 => FaultKind::Unaligned { address, bytes: length, pe },
-            4 => FaultKind::Timeout { timeout_ms: timeout_ns / 1_000_000, address, pe, lost: Vec::new() },
+            4 => FaultKind::Timeout {
+                timeout_ms: timeout_ns / 1_000_000,
+                address,
+                heap_offset: address.checked_sub(heap_base).filter(|offset| *offset < heap_bytes),
+                pe,
+                unmet: if record.syndrome == 0 { None } else { Unmet::decode(record) },
+                lost: Vec::new(),
+            },
             5 => FaultKind::Completion {
                 pe,
                 qpn: record.qpn,
@@ -332,6 +411,17 @@ impl DeviceFault {
     /// Whether device code ends all waits of the PE when it records this; see `raise` in `detail/error.h`.
     pub(crate) fn ends_waits(&self) -> bool {
         matches!(self.kind, FaultKind::Timeout { .. } | FaultKind::Completion { .. } | FaultKind::QueueBroken { .. })
+    }
+
+    /// Adds what the heap says about the address of a completion error: `complaint` is given the offset.
+    pub(crate) fn locate(&mut self, complaint: impl Fn(u64) -> Option<String>) {
+        if let FaultKind::Completion { cause, address, .. } = &mut self.kind
+            && let Some(text) = complaint(*address)
+        {
+            let separator = if cause.is_empty() { ": " } else { "; " };
+            cause.push_str(separator);
+            cause.push_str(&text);
+        }
     }
 
     /// Adds what the HCA says about a completion error.
@@ -382,7 +472,8 @@ mod tests {
             team: abi::TEAM_INVALID,
             reserved0: 0,
         };
-        let text = DeviceFault::decode(&record, 2, 4, 0).to_string();
+        let text =
+            DeviceFault::decode(&record, &abi::State { my_pe: 2, n_pes: 4, ..abi::State::default() }).to_string();
         for part in [
             "PE 2",
             "block (1, 0, 0), thread (31, 0, 0)",
@@ -399,6 +490,48 @@ mod tests {
     }
 
     #[test]
+    fn a_wait_names_the_variable_and_what_it_saw() {
+        let state = abi::State {
+            my_pe: 1,
+            n_pes: 2,
+            timeout_ns: 3_000_000_000,
+            heap_base: 0x7000_0000,
+            heap_bytes: 1 << 20,
+            ..abi::State::default()
+        };
+        let record = |syndrome, seen, wanted, variables| ErrorRecord {
+            code: 4,
+            op: 11,
+            pe: 1,
+            address: 0x7000_1040,
+            length: wanted,
+            wqe_index: seen,
+            syndrome,
+            vendor_syndrome: variables,
+            team: abi::TEAM_INVALID,
+            ..ErrorRecord::default()
+        };
+        let text = |record: &ErrorRecord| DeviceFault::decode(record, &state).to_string();
+        let signal = text(&record(8 << 8, 3, u64::MAX, 1));
+        assert!(
+            signal.contains(
+                "no end after 3000 ms: the variable of 8 bytes at heap offset 0x1040 is 3 and has to become equal to \
+                 18446744073709551615;"
+            ),
+            "{signal}"
+        );
+        assert!(signal.contains("OXSHMEM_TIMEOUT") && !signal.contains("for PE 1") && !signal.contains("0x70001040"));
+        let signed = text(&record(1 << 16 | 4 << 8 | 5, 0xffff_fffe, -1i64 as u64, 7));
+        assert!(
+            signed.contains("of 7 variables none") && signed.contains("is -2 and has to become at least -1"),
+            "{signed}"
+        );
+        // Other waits name the PE that they are for.
+        let other = text(&ErrorRecord { pe: 0, address: 0x10, ..record(0, 0, 0, 0) });
+        assert!(other.contains("no end after 3000 ms, waiting at address 0x10 for PE 0;"), "{other}");
+    }
+
+    #[test]
     fn calls_that_do_not_fit_name_team_collective_and_pe() {
         let decode = |theirs: u64, mine: u64| {
             let record = ErrorRecord {
@@ -410,7 +543,7 @@ mod tests {
                 team: 0x105,
                 ..ErrorRecord::default()
             };
-            DeviceFault::decode(&record, 0, 4, 0).to_string()
+            DeviceFault::decode(&record, &abi::State { n_pes: 4, ..abi::State::default() }).to_string()
         };
         let mine = 7 << 32 | 5 << 28 | 99;
         for (theirs, part) in [
@@ -427,6 +560,10 @@ mod tests {
     #[test]
     fn codes_of_another_version_are_shown_as_they_are() {
         let record = ErrorRecord { code: 99, op: 99, team: abi::TEAM_INVALID, ..ErrorRecord::default() };
-        assert!(DeviceFault::decode(&record, 0, 1, 0).to_string().contains("unknown operation: unknown error code 99"));
+        assert!(
+            DeviceFault::decode(&record, &abi::State::default())
+                .to_string()
+                .contains("unknown operation: unknown error code 99")
+        );
     }
 }

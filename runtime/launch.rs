@@ -40,6 +40,8 @@ use signals::Signals;
 
 /// Exit status of a job that took longer than it was allowed.
 pub const TIMED_OUT: u8 = 124;
+/// Exit status of a launcher that failed itself, or that could not pass on what the PEs wrote.
+pub const LAUNCHER_FAILED: u8 = 125;
 
 /// Why a job could not be started or watched.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -54,13 +56,13 @@ pub enum LaunchError {
         source: Arc<io::Error>,
     },
     /// A number of PEs that a job cannot have.
-    #[error("a job of {0} PEs: 1 to {MAX_NPES} are possible")]
+    #[error("a job of {0} PEs: 1 to {MAX_NPES} are possible; give a number in this range (oxrun -n)")]
     Npes(u32),
     /// The rendezvous did not start.
     #[error(transparent)]
     Bootstrap(#[from] BootstrapError),
     /// The operating system refused something that the launcher needs.
-    #[error("{what}: {source}")]
+    #[error("{what}: {source}{}", crate::limits::remedy(source))]
     System {
         /// What was attempted.
         what: String,
@@ -75,12 +77,14 @@ impl LaunchError {
         move |source| Self::System { what, source: Arc::new(source.into()) }
     }
 
-    /// What a shell's status for it would be: 127 for a program that does not exist, 126 for one that cannot be executed, else 125.
+    /// Returns what a shell's status for it would be: 127 for a program that does not exist, 126 for one that cannot be executed, 2 for
+    /// a number of PEs that a job cannot have, and otherwise 125.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Program { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
             Self::Program { .. } => 126,
-            _ => 125,
+            Self::Npes(_) => 2,
+            _ => LAUNCHER_FAILED,
         }
     }
 }
@@ -115,7 +119,7 @@ pub struct LaunchOptions {
     pub output: Output,
     /// Gives this process's standard input to PE 0; else it has none. The others never have.
     pub stdin: bool,
-    /// Passes SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 on to the PEs for as long as the job runs. They are blocked in
+    /// Passes SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 on to the PEs for as long as the job runs. They are blocked in
     /// the calling thread meanwhile; so this needs a process without other threads.
     pub forward_signals: bool,
 }
@@ -177,6 +181,9 @@ impl fmt::Display for PeStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exited(status) => write!(f, "exited with status {status}"),
+            Self::Killed(libc::SIGXFSZ) => {
+                f.write_str("was killed by SIGXFSZ: a file or shared memory was to grow past the limit on the size of files; raise it (ulimit -f)")
+            }
             Self::Killed(signal) => write!(f, "was killed by {}", signals::name(*signal)),
         }
     }
@@ -202,6 +209,10 @@ pub struct Outcome {
     pub failed: Option<u32>,
     /// The job was ended because its time was over.
     pub timed_out: bool,
+    /// The signal that ended the job, where the launcher got one and passed it on to the PEs.
+    pub interrupted: Option<i32>,
+    /// Output of the PEs is lost, because the launcher could not write it.
+    pub output_lost: bool,
     /// What the launcher had to say; with forwarded output it has said so on standard error.
     pub reports: Vec<String>,
 }
@@ -212,13 +223,20 @@ impl Outcome {
         self.exit_code() == 0
     }
 
-    /// The launcher's exit status: [`TIMED_OUT`], or that of the PE that made the job fail, 128 + n if signal n killed it.
+    /// Returns the launcher's exit status: [`TIMED_OUT`], or that of the PE that made the job fail, 128 + n if signal n killed it; or
+    /// [`LAUNCHER_FAILED`] where every PE ended well and their output is lost.
     pub fn exit_code(&self) -> u8 {
         match self.failed {
             _ if self.timed_out => TIMED_OUT,
             Some(rank) => self.pes[rank as usize].status.exit_code(),
+            None if self.output_lost => LAUNCHER_FAILED,
             None => 0,
         }
+    }
+
+    /// Returns 128 + n where signal n ended the job through the launcher, as a shell shows it.
+    pub fn interrupt_code(&self) -> Option<u8> {
+        self.interrupted.map(|signal| PeStatus::Killed(signal).exit_code())
     }
 }
 
@@ -253,6 +271,7 @@ pub fn run(options: &LaunchOptions) -> Result<Outcome, LaunchError> {
         failed: None,
         timed_out: false,
         interrupted: None,
+        output_lost: false,
         reported: false,
         reports: Vec::new(),
     };
@@ -356,6 +375,8 @@ struct Job<'a> {
     failed: Option<u32>,
     timed_out: bool,
     interrupted: Option<i32>,
+    /// Output is lost, which has been reported.
+    output_lost: bool,
     /// The failure has been reported.
     reported: bool,
     reports: Vec<String>,
@@ -440,8 +461,14 @@ impl Job<'_> {
                         self.input = None
                     }
                     Ready::Input => self.write_input(),
-                    Ready::Stdout => self.stdout.write(),
-                    Ready::Stderr => self.stderr.write(),
+                    Ready::Stdout => {
+                        self.stdout.write();
+                        self.report_lost_output();
+                    }
+                    Ready::Stderr => {
+                        self.stderr.write();
+                        self.report_lost_output();
+                    }
                     Ready::PeStdout(rank) => {
                         self.read(rank, false);
                     }
@@ -582,7 +609,7 @@ impl Job<'_> {
         let pe = &mut self.pes[rank];
         let (source, sink) =
             if error { (&mut pe.stderr, &mut self.stderr) } else { (&mut pe.stdout, &mut self.stdout) };
-        if sink.is_broken() && !captured {
+        if sink.is_closed() && !captured {
             // The PE learns it as it would have without a launcher in between.
             source.end(Target::Capture);
             return false;
@@ -653,6 +680,20 @@ impl Job<'_> {
         self.report(format!("PE {rank} {status}{then}"));
     }
 
+    /// Says once that output cannot be written. The PEs run on, and what they write from here on is dropped.
+    fn report_lost_output(&mut self) {
+        let streams = [("output", self.stdout.failure()), ("error", self.stderr.failure())];
+        for (stream, errno) in streams {
+            let Some(errno) = errno.filter(|_| !self.output_lost) else { continue };
+            self.output_lost = true;
+            let error = io::Error::from(errno);
+            self.report(format!(
+                "standard {stream} cannot be written: {error}; what the PEs write to it is lost from here on. Make room, or write to another \
+                 file, and run the job again"
+            ));
+        }
+    }
+
     fn report(&mut self, text: String) {
         if self.options.output != Output::Captured {
             self.stderr.line(b"oxrun: ", text.as_bytes());
@@ -663,7 +704,7 @@ impl Job<'_> {
     fn forward_signals(&mut self) {
         while let Some(number) = self.signals.as_ref().and_then(Signals::next) {
             let Some(signal) = Signal::from_named_raw(number) else { continue };
-            let ends = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].contains(&number);
+            let ends = [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP].contains(&number);
             if ends && self.interrupted.is_some() {
                 self.report(format!("{} again: killing the PEs", signals::name(number)));
                 self.kill();
@@ -720,7 +761,14 @@ impl Job<'_> {
                 stderr: pe.stderr.into_captured(),
             }
         });
-        Outcome { pes: pes.collect(), failed, timed_out: self.timed_out, reports: std::mem::take(&mut self.reports) }
+        Outcome {
+            pes: pes.collect(),
+            failed,
+            timed_out: self.timed_out,
+            interrupted: self.interrupted,
+            output_lost: self.output_lost,
+            reports: std::mem::take(&mut self.reports),
+        }
     }
 }
 

@@ -15,9 +15,10 @@ use oxshmem_hca::provider::{Attempt, Counters};
 use crate::abi::{self, ErrorRecord};
 use crate::bootstrap::{Bootstrap, BootstrapError};
 use crate::config::{self, Config};
+use crate::device::cpu::{KernelError, KernelErrorKind};
 use crate::device::{
-    CpuDevice, CudaDevice, CudaGpu, Device, Function, KernelArgs, LaunchConfig, Module, ModuleSource, Stream, Wait,
-    cuda,
+    CpuDevice, CudaDevice, CudaGpu, Device, DeviceError, Function, KernelArgs, LaunchConfig, Module, ModuleSource,
+    Stream, Wait, cuda, flush_printf,
 };
 use crate::fault::DeviceFault;
 use crate::heap::{HeapError, HeapLayout, PeerLinks, SymmetricHeap};
@@ -567,6 +568,7 @@ impl Pe {
         let mut report = [0; REPORT_BYTES];
         // SAFETY: the slab holds the control block.
         let ended = unsafe { self.device.synchronize(wait, self.slab.address(self.parts.control), &mut report) };
+        flush_printf();
         if let (Some(network), Ok(())) = (&self.network, &ended)
             && !self.device.runs_elsewhere()
         {
@@ -582,13 +584,33 @@ impl Pe {
         if let Some(failure) = self.bootstrap.failure() {
             return Err(BootstrapError::Failed(failure).into());
         }
-        ended?;
+        ended.map_err(|error| self.located(error))?;
         if let Some(error) = self.network.as_ref().and_then(Network::dead) {
             // Nobody can be reached any more, and nobody reaches this PE.
             self.bootstrap.abort(&format!("PE {}: {error}", self.bootstrap.rank()));
             return Err(error.into());
         }
         earlier.or(fault).map_or(Ok(()), |fault| Err(fault.into()))
+    }
+
+    /// Adds to a kernel's error what the heaps know of the address that it could not access.
+    fn located(&self, mut error: DeviceError) -> DeviceError {
+        if let DeviceError::Kernel(KernelError { kind: KernelErrorKind::BadAddress { address, note, .. }, .. }) =
+            &mut error
+        {
+            let heap = self.heap.borrow();
+            let (max, slot) = (heap.layout().max, heap.layout().my_slot as u64);
+            let into = (*address as u64)
+                .checked_sub(heap.base() - slot * max)
+                .filter(|into| into / max < heap.layout().slots as u64);
+            if let Some(into) = into
+                && let Some(text) = heap.complaint(into % max)
+            {
+                let pe = self.plan.load_store.first as u64 + into / max;
+                *note = format!("; in the heap of PE {pe}: {text}");
+            }
+        }
+        error
     }
 
     /// A kernel was launched, which may have work for the proxy soon.
@@ -657,10 +679,11 @@ impl Pe {
                 self.slab.write(self.parts.control, ABORT_AT, &abi::ABORT_JOB)?;
             }
         }
-        let mut fault = DeviceFault::decode(&record, self.state.my_pe, self.state.n_pes, self.state.timeout_ns);
+        let mut fault = DeviceFault::decode(&record, &self.state);
         if let Some(network) = &self.network {
             network.explain(&self.slab, &mut fault);
         }
+        fault.locate(|offset| self.heap.borrow().complaint(offset));
         Ok(Some(fault))
     }
 

@@ -54,6 +54,10 @@ jobs! {
     [cpu]
     timeouts_p2p_1_workers: "timeouts", P2p, 1, "OXSHMEM_TIMEOUT" = "150ms", "OXSHMEM_CPU_WORKERS" = "3";
     crashes_p2p_2: "crashes", P2p, 2;
+    beyond_p2p_1: "beyond", P2p, 1;
+    beyond_p2p_2: "beyond", P2p, 2;
+    beyond_ibgda_2: "beyond", Ibgda, 2;
+    beyond_ibrc_2: "beyond", Ibrc, 2;
     crashes_ibgda_2: "crashes", Ibgda, 2;
     crashes_ibrc_2: "crashes", Ibrc, 2;
     bad_local_ibgda_2: "bad_local", Ibgda, 2, "OXSHMEM_QPS_PER_PEER" = "1";
@@ -63,6 +67,33 @@ jobs! {
     failed_fetches_ibgda_3: "failed_fetches", Ibgda, 3, "OXSHMEM_TIMEOUT" = "1h", "OXSHMEM_QPS_PER_PEER" = "1";
     failed_fetches_ibrc_3: "failed_fetches", Ibrc, 3, "OXSHMEM_TIMEOUT" = "1h", "OXSHMEM_QPS_PER_PEER" = "1";
     crashes_p2p_1_workers: "crashes", P2p, 1, "OXSHMEM_CPU_WORKERS" = "3";
+}
+
+/// PEs that may open few files fail at once, with the remedy, or work.
+#[test]
+fn few_files() {
+    for transport in [Transport::P2p, Transport::Ibgda, Transport::Ibrc] {
+        let mut worked = 0;
+        for files in [8, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 36, 40, 64] {
+            let job = Job::new(PE, "few_files", 4).args(&[&files.to_string()]).transport(transport);
+            let outcome = job.env("OXSHMEM_TIMEOUT", "1h").env("OXSHMEM_BOOTSTRAP_TIMEOUT", "1h").run();
+            let text = transcript(&outcome);
+            if outcome.is_success() {
+                worked += 1;
+            } else {
+                let told = text.contains("no free file descriptor") && text.contains("ulimit -n");
+                assert!(told, "{transport:?}, {files} files: {text}");
+            }
+        }
+        assert!(worked > 0, "{transport:?}: 64 files are too few");
+    }
+}
+
+#[test]
+fn the_programs_of_tests_say_what_they_are() {
+    let output = std::process::Command::new(PE).arg("--help").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("conformance-pe CASE") && text.contains("  rma"), "{text}");
 }
 
 /// PEs whose devices do not reach each other: the network where that is allowed, and said; an error where it is not.
@@ -82,6 +113,9 @@ fn without_peer_access(device: Device) {
     let outcome = job(Transport::Auto).env("OXSHMEM_P2P_FAULTS", "0-0").run();
     let text = transcript(&outcome);
     assert!(!outcome.is_success() && text.contains("`0-0` is not a pair of different PEs"), "{text}");
+    let outcome = job(Transport::Auto).env("OXSHMEM_P2P_FAULTS", "0-1,0-9").run();
+    let text = transcript(&outcome);
+    assert!(!outcome.is_success() && text.contains("`0-9` names PE 9"), "{text}");
 }
 
 #[test]

@@ -344,3 +344,19 @@ fn paths_of_a_job_are_shown() {
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
 }
+
+#[test]
+fn output_that_cannot_be_written_is_an_error() {
+    for args in [&[][..], &["--json"], &["doctor"], &["paths", "-n", "2"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = program(args).stdout(full).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && error.contains("No space left on device"), "{args:?}: {error}");
+        // A reader that has seen enough is no error.
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = program(args).stdout(writer).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(!error.contains("standard output"), "{args:?}: {error}");
+    }
+}

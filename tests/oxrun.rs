@@ -86,7 +86,8 @@ fn wrong_use_is_told() {
         (&["-n", "2"], 2, "<PROGRAM>"),
         (&["true"], 2, "--npes <N>"),
         (&["-n", "x", "true"], 2, "invalid digit"),
-        (&["-n", "0", "true"], 125, "a job of 0 PEs: 1 to 1024"),
+        (&["-n", "0", "true"], 2, "a job of 0 PEs: 1 to 1024"),
+        (&["-n", "1025", "true"], 2, "a job of 1025 PEs: 1 to 1024"),
         (&["-n", "1", "--timeout", "soon", "true"], 2, "expected seconds"),
     ] {
         let output = run(args);
@@ -129,7 +130,13 @@ fn input_goes_to_pe_0_alone() {
 
 #[test]
 fn signals_reach_every_pe() {
-    for (sent, name) in [(Signal::USR1, "USR1"), (Signal::USR2, "USR2"), (Signal::TERM, "TERM"), (Signal::HUP, "HUP")] {
+    for (sent, name) in [
+        (Signal::USR1, "USR1"),
+        (Signal::USR2, "USR2"),
+        (Signal::TERM, "TERM"),
+        (Signal::HUP, "HUP"),
+        (Signal::QUIT, "QUIT"),
+    ] {
         let script = format!("trap 'echo got; exit 0' {name}; echo ready; while :; do sleep 0.05; done");
         let (mut child, mut output) = start(&["-n", "2", "sh", "-c", &script]);
         assert_eq!(lines(&mut output, 2), ["[PE 0] ready", "[PE 1] ready"]);
@@ -179,6 +186,42 @@ fn a_reader_that_goes_away_ends_the_job_as_it_would_end_the_program() {
     lines(&mut output, 1);
     drop(output);
     assert_eq!(child.wait().unwrap().code(), Some(128 + 13));
+}
+
+#[test]
+fn output_that_cannot_be_written_is_an_error() {
+    let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
+    // The job goes on, and everything else that it writes is passed on.
+    let script = "echo out; sleep 0.2; echo out; echo $OXSHMEM_RANK >&2";
+    let output = oxrun(&["-n", "2", "--no-prefix", "sh", "-c", script]).stdout(full()).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(125), "{text}");
+    let told: Vec<_> = text.lines().filter(|line| line.contains("standard output cannot be written")).collect();
+    assert!(told.len() == 1 && told[0].contains("No space left on device"), "{text}");
+    assert!(["0", "1"].iter().all(|rank| text.lines().any(|line| line == *rank)), "{text}");
+
+    let output = oxrun(&["-n", "2", "sh", "-c", "echo out; echo err >&2"]).stderr(full()).output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    assert_eq!(sorted(&output.stdout), ["[PE 0] out", "[PE 1] out"]);
+
+    // A PE that fails is what matters more.
+    let output = oxrun(&["-n", "1", "sh", "-c", "echo out; exit 42"]).stdout(full()).output().unwrap();
+    assert_eq!(output.status.code(), Some(42));
+}
+
+#[test]
+fn a_limit_on_files_is_named_with_its_remedy() {
+    let output = run(&["-n", "2", "sh", "-c", "[ $OXSHMEM_RANK = 0 ] || kill -XFSZ $$"]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("PE 1 was killed by SIGXFSZ") && text.contains("ulimit -f"), "{text}");
+    let few = format!("ulimit -n 12; exec {} -n 4 true", env!("CARGO_BIN_EXE_oxrun"));
+    let output = Command::new("sh").args(["-c", &few]).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(125), "{text}");
+    assert!(
+        text.contains("no free file descriptor") && text.contains("of the 12 that") && text.contains("ulimit -n"),
+        "{text}"
+    );
 }
 
 #[test]

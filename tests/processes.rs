@@ -117,5 +117,6 @@ deaths! {
     dies_in_collective: KILLED;
     dies_in_finalize: KILLED;
     drops: PeStatus::Exited(0);
+    drops_with_reason: PeStatus::Exited(0);
     aborts: PeStatus::Exited(0);
 }

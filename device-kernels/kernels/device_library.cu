@@ -12,6 +12,9 @@ using namespace oxshmem::detail;
 
 extern "C" {
 
+__device__ void OXSHMEM_LIBRARY(raise_unmet)(Op op, const void *variable, uint64_t wanted, uint32_t how, uint32_t n) {
+    raise_unmet(op, variable, wanted, how, n);
+}
 __device__ void OXSHMEM_LIBRARY(raise)(ErrorCode code, Op op, int pe, int team, uint64_t address, uint64_t length) {
     raise(code, op, {pe, team}, address, length);
 }

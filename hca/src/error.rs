@@ -31,6 +31,12 @@ pub enum Error {
         /// The cause.
         source: std::io::Error,
     },
+    /// This process may not open any more files, and descriptors of memory and sockets count as such.
+    #[error("{what}: {}", oxshmem_system::fdpass::NoDescriptor)]
+    FileLimit {
+        /// What was tried.
+        what: String,
+    },
     /// An argument is out of range.
     #[error("{name} is {value}: {rule}")]
     Argument {
@@ -93,7 +99,11 @@ pub enum Error {
 impl Error {
     /// An error of the operating system.
     pub(crate) fn os(what: impl Into<String>, source: impl Into<std::io::Error>) -> Self {
-        Self::Os { what: what.into(), source: source.into() }
+        let (what, source) = (what.into(), source.into());
+        match source.raw_os_error() {
+            Some(libc::EMFILE) => Self::FileLimit { what },
+            _ => Self::Os { what, source },
+        }
     }
 
     /// A wrong argument.

@@ -17,7 +17,7 @@ use serde::Serialize;
 /// Shows the version, the build, the configuration in force with where each value came from, and the machine's GPUs and RDMA cards.
 ///
 /// Exit status: 0 when all went well, and `doctor` found that what the configuration asks for can be had; 1 when `doctor` found that it
-/// cannot, or PEs of `paths` failed; 2 when an argument or (except for `doctor`, which reports it) an OXSHMEM_* variable is wrong.
+/// cannot, PEs of `paths` failed, or standard output could not be written; 2 when an argument or (except for `doctor`, which reports it) an OXSHMEM_* variable is wrong.
 #[derive(Debug, Parser)]
 #[command(name = "oxshmem-info", version)]
 struct Arguments {
@@ -57,14 +57,23 @@ fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Prints a value as JSON or as text. Nobody has to read it to the end.
-fn show(json: bool, value: &impl Serialize, text: impl FnOnce() -> String) {
+/// Prints a value as JSON or as text. Returns `false` if that is not possible, which it says; a reader that closes its end of a pipe
+/// early has read what it wants.
+#[must_use]
+fn show(json: bool, value: &impl Serialize, text: impl FnOnce() -> String) -> bool {
     let text = if json {
         serde_json::to_string_pretty(value).unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}"))
     } else {
         text()
     };
-    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+    let mut out = std::io::stdout();
+    match writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            eprintln!("oxshmem-info: standard output cannot be written: {error}; make room, or write to another file");
+            false
+        }
+        _ => true,
+    }
 }
 
 fn main() -> ExitCode {
@@ -76,8 +85,8 @@ fn main() -> ExitCode {
         }
         Some(Command::Doctor) => {
             let report = doctor::examine(Config::from_env(), &doctor::Root::new("/"), arguments.deadline);
-            show(arguments.json, &report, || report.text());
-            ExitCode::from(u8::from(!report.is_ready()))
+            let shown = show(arguments.json, &report, || report.text());
+            ExitCode::from(u8::from(!shown || !report.is_ready()))
         }
         command => {
             let config = match Config::from_env() {
@@ -91,8 +100,8 @@ fn main() -> ExitCode {
                 Some(Command::Paths { npes }) => paths::run(config, *npes, arguments.json),
                 _ => {
                     let about = about::About::new(&config, &doctor::Root::new("/"), arguments.deadline);
-                    show(arguments.json, &about, || about.text());
-                    ExitCode::SUCCESS
+                    let shown = show(arguments.json, &about, || about.text());
+                    ExitCode::from(u8::from(!shown))
                 }
             }
         }

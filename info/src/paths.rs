@@ -34,7 +34,7 @@ struct Matrix {
 pub fn run(config: Config, npes: u32, json: bool) -> ExitCode {
     if in_job() {
         return match pe(config, json) {
-            Ok(()) => ExitCode::SUCCESS,
+            Ok(shown) => ExitCode::from(u8::from(!shown)),
             Err(error) => {
                 eprintln!("oxshmem-info: {error}");
                 ExitCode::FAILURE
@@ -77,8 +77,8 @@ fn name(path: Option<Path>) -> &'static str {
 
 const NAMES: [&str; 5] = ["own", "p2p", "ibgda", "ibrc", "unknown"];
 
-/// One PE: tells the first what it has, which prints the matrix.
-fn pe(config: Config, json: bool) -> Result<(), Error> {
+/// Tells PE 0 what this PE has; PE 0 prints the matrix. Returns `false` if it cannot be printed.
+fn pe(config: Config, json: bool) -> Result<bool, Error> {
     let pe = Pe::with_config(config)?;
     let (me, n_pes) = (pe.my_pe(), pe.n_pes());
     let device = match pe.gpu() {
@@ -102,6 +102,7 @@ fn pe(config: Config, json: bool) -> Result<(), Error> {
     pe.put(&records, me * RECORD_BYTES, &bytes, 0)?;
     pe.put(&rows, me * n_pes, &row, 0)?;
     pe.barrier_all()?;
+    let mut shown = true;
     if me == 0 {
         let records = pe.read_local(&records, 0..RECORD_BYTES * n_pes)?;
         let rows = pe.read_local(&rows, 0..n_pes * n_pes)?;
@@ -113,11 +114,12 @@ fn pe(config: Config, json: bool) -> Result<(), Error> {
                 .map(|row| row.iter().map(|path| NAMES[usize::from(*path) % NAMES.len()]).collect())
                 .collect(),
         };
-        crate::show(json, &matrix, || matrix.text());
+        shown = crate::show(json, &matrix, || matrix.text());
     }
     pe.free(records)?;
     pe.free(rows)?;
-    pe.finalize()
+    pe.finalize()?;
+    Ok(shown)
 }
 
 impl Matrix {

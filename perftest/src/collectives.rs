@@ -214,7 +214,6 @@ impl Row {
             Column::new("collective", 13, |row: &Self| row.collective.clone()),
             Column::new("bytes", 10, |row: &Self| row.bytes.to_string()),
             Column::new("scope", 6, |row: &Self| row.scope.clone()),
-            Column::new("threads", 7, |row: &Self| row.threads.to_string()),
         ];
         columns.extend(Column::times(|row: &Self| row.times));
         columns.extend(Column::posted(|row: &Self| row.job.posted));
@@ -224,7 +223,7 @@ impl Row {
 
     /// What was measured, and on what.
     fn title(&self) -> String {
-        format!("# {NAME}: {} PEs, {}", self.job.npes, self.job.setting())
+        format!("# {NAME}: {} PEs, blocks of {} threads, {}", self.job.npes, self.threads, self.job.setting())
     }
 }
 

@@ -1,6 +1,7 @@
 //! What can go wrong in a performance test.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use oxshmem::bootstrap::BootstrapError;
 
@@ -75,6 +76,12 @@ pub enum Error {
         /// For what.
         what: String,
     },
+    /// The reader of standard output has closed its end of the pipe, as `head` does: no more is wanted.
+    #[error("nobody reads standard output any more")]
+    Closed,
+    /// A signal (Ctrl-C, for example) ended the job that was running.
+    #[error("interrupted")]
+    Interrupted(u8),
     /// The operating system refused something.
     #[error("{what}: {source}")]
     System {
@@ -85,7 +92,27 @@ pub enum Error {
     },
 }
 
+/// Status of a program whose output nobody reads any more: 128 + SIGPIPE, as a shell shows it.
+pub const CLOSED: u8 = 128 + 13;
+
 impl Error {
+    /// Returns the status of a program that this error ends.
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Closed => ExitCode::from(CLOSED),
+            Self::Interrupted(code) => ExitCode::from(*code),
+            _ => ExitCode::FAILURE,
+        }
+    }
+
+    /// Says on standard error what ended the program `name`, unless its user asked for the end, and returns its status.
+    pub fn report(&self, name: &str) -> ExitCode {
+        if !matches!(self, Self::Closed) {
+            eprintln!("{name}: {self}");
+        }
+        self.exit_code()
+    }
+
     /// Whether it only says that another PE has failed, which reports itself.
     pub fn is_consequence(&self) -> bool {
         match self {

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use oxshmem::launch::{self, LaunchOptions, Outcome, Output};
 
-use crate::error::Error;
+use crate::error::{CLOSED, Error};
 
 /// Tells a PE which descriptors are the user's standard output and error.
 const TERMINAL: &str = "SHMEM_PERFTEST_OUTPUT";
@@ -36,8 +36,11 @@ pub fn start(name: &str, npes: u32) -> Result<ExitCode, Error> {
             .env(TERMINAL, format!("{},{}", out.as_raw_fd(), err.as_raw_fd()))
     };
     let outcome = launch::run(&options)?;
-    for line in complaints(&outcome) {
-        eprintln!("{name}: {line}");
+    // A PE whose output nobody reads any more has ended as its user wants it.
+    if outcome.exit_code() != CLOSED {
+        for line in complaints(&outcome) {
+            eprintln!("{name}: {line}");
+        }
     }
     Ok(ExitCode::from(outcome.exit_code()))
 }
@@ -114,11 +117,12 @@ impl Complaint {
     pub fn file(mut self, name: &str, error: &Error) {
         match &mut self.0 {
             // The starting process reports what made a job fail; what only followed from it stays untold.
-            Some(_) if error.is_consequence() => {}
+            Some(_) if error.is_consequence() || matches!(error, Error::Closed) => {}
             Some(pipe) => {
                 // Nobody is left to tell if that fails.
                 let _ = writeln!(pipe, "{error}");
             }
+            None if matches!(error, Error::Closed) => {}
             None => match std::env::var("OXSHMEM_RANK") {
                 Ok(rank) => eprintln!("{name}: PE {rank}: {error}"),
                 Err(_) => eprintln!("{name}: {error}"),
@@ -142,6 +146,8 @@ mod tests {
             pes: stderr.iter().map(pe).collect(),
             failed: Some(0),
             timed_out: false,
+            interrupted: None,
+            output_lost: false,
             reports: vec!["PE 0 exited".into()],
         }
     }
@@ -165,6 +171,6 @@ mod tests {
     #[test]
     fn success_says_nothing() {
         let pe = PeOutcome { status: PeStatus::Exited(0), stdout: Vec::new(), stderr: b"warning".to_vec() };
-        assert!(complaints(&Outcome { pes: vec![pe], failed: None, timed_out: false, reports: Vec::new() }).is_empty());
+        assert!(complaints(&Outcome { pes: vec![pe], failed: None, ..outcome(&[]) }).is_empty());
     }
 }

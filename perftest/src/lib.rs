@@ -13,6 +13,7 @@ pub mod error;
 pub mod job;
 pub mod machine;
 pub mod options;
+pub mod output;
 pub mod pattern;
 pub mod plot;
 pub mod report;
@@ -47,23 +48,17 @@ pub fn main(bench: Bench) -> ExitCode {
 /// is the program's, for messages.
 pub fn start_or_join(name: &str, npes: u32, config: &Config, work: impl FnOnce(&Pe) -> Result<(), Error>) -> ExitCode {
     if !launch::in_job() {
-        return job::start(name, npes).unwrap_or_else(|error| {
-            eprintln!("{name}: {error}");
-            ExitCode::FAILURE
-        });
+        return job::start(name, npes).unwrap_or_else(|error| error.report(name));
     }
     let complaint = match Complaint::attach() {
         Ok(complaint) => complaint,
-        Err(error) => {
-            eprintln!("{name}: {error}");
-            return ExitCode::FAILURE;
-        }
+        Err(error) => return error.report(name),
     };
     match in_job(config, work) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             complaint.file(name, &error);
-            ExitCode::FAILURE
+            error.exit_code()
         }
     }
 }

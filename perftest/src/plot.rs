@@ -95,7 +95,44 @@ pub struct Chart<'a> {
     pub lines: &'a [Series],
 }
 
+/// Ticks of a horizontal axis at most; with more points than that, those at powers of two are named.
+const MOST_X_TICKS: usize = 16;
+
+/// Colours of lines, in turn: dark enough on white, and different for people who see some colours alike.
+const COLORS: [RGBColor; 7] = [
+    RGBColor(0, 90, 160),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 130, 95),
+    RGBColor(40, 40, 40),
+    RGBColor(150, 60, 110),
+    RGBColor(180, 120, 0),
+    RGBColor(60, 140, 200),
+];
+
+/// Round numbers from `low` to `high`, which are above 0: as many in each power of ten as keep the axis readable.
+fn ticks(low: f64, high: f64) -> Vec<f64> {
+    const STEPS: [&[&str]; 3] = [&["1", "1.5", "2", "3", "4", "5", "7"], &["1", "2", "5"], &["1"]];
+    const MOST: usize = 12;
+    let powers = low.log10().floor() as i32..=high.log10().ceil() as i32;
+    let within = |steps: &[&str]| -> Vec<f64> {
+        let numbers = powers.clone().flat_map(|power| steps.iter().map(move |step| format!("{step}e{power}")));
+        numbers.filter_map(|number| number.parse().ok()).filter(|value| (low..=high).contains(value)).collect()
+    };
+    STEPS.iter().map(|steps| within(steps)).find(|ticks| ticks.len() <= MOST).unwrap_or_else(|| within(STEPS[2]))
+}
+
 impl Chart<'_> {
+    /// Returns where points are, or powers of two if that is too many places.
+    fn x_ticks(&self) -> Vec<f64> {
+        let mut places: Vec<f64> = self.lines.iter().flat_map(|line| line.points.iter().map(|point| point.0)).collect();
+        places.sort_by(f64::total_cmp);
+        places.dedup();
+        if places.len() > MOST_X_TICKS {
+            places.retain(|place| (*place as u64).is_power_of_two());
+        }
+        places
+    }
+
     /// From where to where the points go, or nothing if they lie above each other.
     fn ranges(&self) -> Option<[(f64, f64); 2]> {
         let range = |pick: fn(&(f64, f64)) -> f64| {
@@ -140,22 +177,25 @@ pub fn svg(size: (u32, u32), charts: &[Chart<'_>]) -> Result<String, String> {
                 .margin(16)
                 .x_label_area_size(56)
                 .y_label_area_size(76)
-                .build_cartesian_2d((min..max).log_scale().base(2.0), (low * 0.8..high * 1.25).log_scale())?;
+                .build_cartesian_2d(
+                    (min..max).log_scale().base(2.0).with_key_points(chart.x_ticks()),
+                    (low * 0.8..high * 1.25).log_scale().with_key_points(ticks(low * 0.8, high * 1.25)),
+                )?;
             frame
                 .configure_mesh()
                 .x_desc(chart.x)
                 .y_desc(chart.y)
-                .x_labels(16)
+                .x_labels(MOST_X_TICKS)
                 .x_label_formatter(&label_of_size)
-                .y_label_formatter(&|value| format!("{value:.3}"))
+                .y_label_formatter(&|value| value.to_string())
                 .x_label_style(("sans-serif", 14).into_font().color(&BLACK).pos(Pos::new(HPos::Center, VPos::Top)))
                 .draw()?;
             for (index, line) in chart.lines.iter().enumerate() {
-                let color = Palette99::pick(index).to_rgba();
+                let color = COLORS[index % COLORS.len()];
                 frame
-                    .draw_series(LineSeries::new(line.points.iter().copied(), color.stroke_width(2)).point_size(3))?
+                    .draw_series(LineSeries::new(line.points.iter().copied(), color.stroke_width(3)).point_size(4))?
                     .label(line.label.as_str())
-                    .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], color.stroke_width(2)));
+                    .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], color.stroke_width(3)));
             }
             frame.configure_series_labels().background_style(WHITE.mix(0.9)).border_style(BLACK).draw()?;
         }
@@ -181,6 +221,35 @@ mod tests {
         for text in ["<svg", "message size [bytes]", "GB/s", "warp scope", "block scope", "shmem_put_bw", "4K"] {
             assert!(svg.contains(text), "{text}");
         }
+    }
+
+    #[test]
+    fn every_number_of_pes_and_speedups_below_one_have_ticks() {
+        let line = |label: &str, values: [f64; 5]| Series {
+            label: label.to_owned(),
+            points: values.into_iter().enumerate().map(|(at, value)| ((at + 1) as f64, value)).collect(),
+        };
+        let lines = [
+            line("p", [1.0, 0.55, 0.38, 0.3, 0.2]),
+            line("put", [1.0, 1.06, 0.41, 0.32, 0.3]),
+            line("overlap", [1.0, 1.1, 0.4, 0.3, 0.3]),
+            line("perfect", [1.0, 2.0, 3.0, 4.0, 5.0]),
+        ];
+        let chart = Chart { title: "strong scaling", x: "PEs", y: "speedup", lines: &lines };
+        let svg = svg((960, 600), &[chart]).unwrap();
+        let labels: Vec<&str> = svg.lines().map(str::trim).collect();
+        for label in ["1", "2", "3", "4", "5", "0.2", "0.5"] {
+            assert!(labels.contains(&label), "{label}: {labels:?}");
+        }
+        // Yellow on white cannot be seen.
+        assert!(!svg.contains("#FFE119") && svg.matches("stroke-width=\"3\"").count() >= lines.len(), "{svg}");
+    }
+
+    #[test]
+    fn ticks_are_round_and_few() {
+        assert_eq!(ticks(0.8, 2.5), [1.0, 1.5, 2.0]);
+        assert_eq!(ticks(0.06, 6.25), [0.1, 0.2, 0.5, 1.0, 2.0, 5.0]);
+        assert_eq!(ticks(1e-3, 1e6), [1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6]);
     }
 
     #[test]

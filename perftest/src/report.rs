@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::connection::NULL;
 use crate::error::Error;
 use crate::machine::{self, Gpus};
+use crate::output;
 use crate::stats::Percentiles;
 
 /// Where figures come from, and what was posted for them: fields that the rows of all programs have.
@@ -145,21 +146,22 @@ impl Row {
         let mut columns = vec![
             Column::new("bytes", 10, |row: &Self| row.bytes.to_string()),
             Column::new("scope", 6, |row: &Self| row.scope.clone()),
-            Column::new("CTAs", 4, |row: &Self| row.ctas.to_string()),
-            Column::new("threads", 7, |row: &Self| row.threads.to_string()),
-            Column::new("iters", 7, |row: &Self| row.iters.to_string()),
         ];
+        if !latency {
+            columns.push(Column::new("CTAs", 4, |row: &Self| row.ctas.to_string()));
+        }
+        columns.push(Column::new("threads", 7, |row: &Self| row.threads.to_string()));
+        columns.push(Column::new("iters", 6, |row: &Self| row.iters.to_string()));
         if latency {
             columns.extend(Column::times(|row: &Self| row.times));
         } else {
-            columns.push(Column::new("GB/s", 9, |row: &Self| rounded(row.gbps)));
-            columns.push(Column::new("M ops/s", 9, |row: &Self| rounded(row.mops)));
+            columns.push(Column::new("GB/s", 6, |row: &Self| rounded(row.gbps)));
+            columns.push(Column::new("M ops/s", 7, |row: &Self| rounded(row.mops)));
         }
         if ceiling {
-            columns.push(Column::new("HCA GB/s", 9, |row: &Self| rounded(row.ceiling_gbps)));
-            columns.push(Column::new("HCA M/s", 9, |row: &Self| rounded(row.ceiling_mops)));
-        }
-        if network {
+            columns.push(Column::new("HCA GB/s", 8, |row: &Self| rounded(row.ceiling_gbps)));
+            columns.push(Column::new("HCA M/s", 7, |row: &Self| rounded(row.ceiling_mops)));
+        } else if network {
             columns.extend(Column::posted(|row: &Self| row.job.posted));
         }
         columns.push(Column::new("data", 8, |row: &Self| match row.job.hca.as_deref() {
@@ -235,15 +237,15 @@ impl<R: 'static> Column<R> {
     /// Those of times.
     pub fn times(of: fn(&R) -> Percentiles) -> [Self; 2] {
         [
-            Self::new("p50 [us]", 10, move |row| rounded(of(row).us_p50)),
-            Self::new("p99 [us]", 10, move |row| rounded(of(row).us_p99)),
+            Self::new("p50 [us]", 8, move |row| rounded(of(row).us_p50)),
+            Self::new("p99 [us]", 8, move |row| rounded(of(row).us_p99)),
         ]
     }
 
     /// Those of what was posted.
     pub fn posted(of: fn(&R) -> Posted) -> [Self; 2] {
         [
-            Self::new("WQEs", 9, move |row| number(of(row).wqes)),
+            Self::new("WQEs", 8, move |row| number(of(row).wqes)),
             Self::new("doorbells", 9, move |row| number(of(row).doorbells)),
         ]
     }
@@ -287,12 +289,12 @@ impl<R: Serialize> Table<R> {
     /// Shows a row; before the first one the title and those of the columns.
     ///
     /// # Errors
-    /// The JSON file cannot be written.
+    /// Standard output or the JSON file cannot be written.
     pub fn add(&mut self, row: R) -> Result<(), Error> {
         if self.rows.is_empty() {
-            println!("{}\n{}", (self.title)(&row), self.header());
+            output::line(format_args!("{}\n{}", output::folded(&(self.title)(&row), "# "), self.header()))?;
         }
-        println!("{}", self.line(&row));
+        output::line(format_args!("{}", self.line(&row)))?;
         if let Some(json) = &mut self.json {
             json.write(&row)?;
         }
@@ -317,7 +319,7 @@ impl<R: Serialize> Table<R> {
 
     /// What `cell` answers for each column. Widths are fixed, so lines can be printed one by one.
     fn aligned(&self, cell: impl Fn(&Column<R>) -> String) -> String {
-        self.columns.iter().map(|column| format!("{:>1$}", cell(column), column.width)).collect::<Vec<_>>().join("  ")
+        self.columns.iter().map(|column| format!("{:>1$}", cell(column), column.width)).collect::<Vec<_>>().join(" ")
     }
 }
 
@@ -393,14 +395,17 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn columns_are_aligned() {
+    fn columns_are_aligned_and_fit_a_terminal() {
         for (latency, network) in [(false, false), (false, true), (true, false), (true, true)] {
             let table = table(latency, network);
             let header = table.header();
+            assert!(header.len() <= output::WIDTH, "{header}");
             for row in [row("block", 1, 0.000_012_3), row("thread", 4 << 20, 123.456)] {
                 assert_eq!(table.line(&row).len(), header.len());
             }
         }
+        let ceiling = Table::<Row>::new(Row::title, Row::columns(false, true, true), None).unwrap().header();
+        assert!(ceiling.len() <= output::WIDTH, "{ceiling}");
         let table = table(false, true);
         assert_eq!(
             table.line(&row("warp", 64, 1.5)).split_whitespace().collect::<Vec<_>>(),

@@ -12,6 +12,7 @@ use crate::bench::Bench;
 use crate::error::Error;
 use crate::job;
 use crate::options::Options;
+use crate::output;
 use crate::report::{Row, to_json};
 use crate::run::Session;
 
@@ -19,7 +20,7 @@ use crate::run::Session;
 /// the test's program, separated by single blanks.
 ///
 /// # Errors
-/// The job cannot be started.
+/// The job cannot be started, or a signal ended it.
 pub fn run(bench: Bench, options: &str, limit: Duration) -> Result<Result<Vec<Row>, Vec<String>>, Error> {
     rows(2, [bench.name().to_owned()].into_iter().chain(options.split(' ').map(str::to_owned)), Some(limit))
 }
@@ -28,7 +29,7 @@ pub fn run(bench: Bench, options: &str, limit: Duration) -> Result<Result<Vec<Ro
 /// about if it failed.
 ///
 /// # Errors
-/// The job cannot be started.
+/// The job cannot be started, or a signal ended it.
 pub fn rows<R: DeserializeOwned>(
     npes: u32,
     args: impl IntoIterator<Item: Into<OsString>>,
@@ -41,6 +42,9 @@ pub fn rows<R: DeserializeOwned>(
         ..LaunchOptions::new(npes, job::this_program()?).args(args)
     };
     let outcome = launch::run(&options)?;
+    if let Some(code) = outcome.interrupt_code() {
+        return Err(Error::Interrupted(code));
+    }
     if !outcome.is_success() {
         return Ok(Err(job::complaints(&outcome)));
     }
@@ -75,10 +79,7 @@ pub fn as_pe(name: &str) -> ExitCode {
 fn measure(options: &Options) -> Result<(), Error> {
     crate::in_job(&options.config, |pe: &Pe| {
         let mut session = Session::new(pe, options)?;
-        session.run(&mut |row| {
-            println!("{}", to_json(&row)?);
-            Ok(())
-        })?;
+        session.run(&mut |row| output::line(format_args!("{}", to_json(&row)?)))?;
         session.close()
     })
 }

@@ -1,7 +1,6 @@
 //! `make compare-transports`: IBGDA beside IBRC on this machine: put bandwidth by message size and CTAs, and the rate of scalar puts by CTAs;
 //! as table, JSON lines and SVG.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,6 +11,7 @@ use oxshmem::launch;
 
 use crate::bench::Bench;
 use crate::error::Error;
+use crate::output;
 use crate::plot::{self, Chart, Series};
 use crate::report::{Job, JsonLines, Row, verdict};
 use crate::step;
@@ -157,10 +157,7 @@ pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match compare(&arguments) {
         Ok(status) => status,
-        Err(error) => {
-            eprintln!("{NAME}: {error}");
-            ExitCode::FAILURE
-        }
+        Err(error) => error.report(NAME),
     }
 }
 
@@ -171,7 +168,8 @@ fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
         Ok(device) => device,
         Err(complaints) => return Ok(failed(&complaints)),
     };
-    println!("Two PEs on this machine, device {device}; every byte is verified.\n\n{}", line(&TITLES));
+    let titles = line(&TITLES);
+    output::line(format_args!("Two PEs on this machine, device {device}; every byte is verified.\n\n{titles}"))?;
     for sweep in if device == "cuda" { ON_GPU } else { ON_CPU } {
         for ctas in sweep.ctas {
             let mut found: Vec<Vec<Row>> = Vec::new();
@@ -195,9 +193,7 @@ fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
                     let odd = format!("{}: IBGDA and IBRC measured different things", sweep.bench.name());
                     return Ok(failed(&[odd]));
                 };
-                println!("{}", line(&pair.cells()));
-                // A line that is not seen yet is no reason to stop.
-                let _ = std::io::stdout().flush();
+                output::line(format_args!("{}", line(&pair.cells())))?;
                 pairs.push(pair);
             }
         }

@@ -13,7 +13,7 @@ use oxshmem::launch::{LaunchOptions, Output, run};
 ///
 /// Exit status: 0 when every PE ended with 0; else that of the PE that failed first, 128 + n when signal n killed it; 124
 /// when the time was over; 127 when the program does not exist, 126 when it cannot be executed; 125 when the launcher itself
-/// failed, 2 when its arguments or an OXSHMEM_* variable are wrong.
+/// failed or could not write the PEs' output, 2 when its arguments or an OXSHMEM_* variable are wrong.
 #[derive(Debug, Parser)]
 #[command(name = "oxrun", version)]
 struct Arguments {

@@ -11,6 +11,8 @@ use rustix::net::sockopt;
 
 use super::frame::{Decoder, Frame, FrameError, Hello, MAX_RESULT, Message};
 use super::group::Arrival;
+use crate::last_error;
+
 use super::{BootstrapError, Failure, FailureCell, FailureKind, JobId, Peer, Rendezvous, Seconds, aborted, lock};
 
 /// How long the hub may take to answer a HELLO. A HELLO is never queued behind other work.
@@ -284,7 +286,11 @@ impl Client {
 impl Drop for Client {
     fn drop(&mut self) {
         if !lock(&self.turn).finalized {
-            self.abort(if std::thread::panicking() { "it panicked" } else { "it ended without finalize" });
+            let how = if std::thread::panicking() { "it panicked" } else { "it ended without finalize" };
+            match last_error::take() {
+                Some(error) => self.abort(&format!("{how}; the last error of its calls: {error}")),
+                None => self.abort(how),
+            }
             self.close();
         }
     }
@@ -333,6 +339,10 @@ fn connect_any(
     for address in rendezvous.addresses() {
         let mut wire = match connect(address, deadline) {
             Ok(stream) => Wire { stream, decoder: Decoder::new(MAX_FROM_HUB), timeout: None },
+            // No later attempt of this process succeeds either.
+            Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
+                return Err(BootstrapError::system(format!("connecting to the rendezvous at {address}"))(error));
+            }
             Err(error) => {
                 reason = format!("{address}: {error}");
                 continue;

@@ -100,7 +100,7 @@ pub enum BootstrapError {
     #[error("{0} after finalize")]
     Finalized(&'static str),
     /// The operating system refused something that the bootstrap needs.
-    #[error("{what}: {source}")]
+    #[error("{what}: {source}{}", crate::limits::remedy(source))]
     System {
         /// What was attempted.
         what: String,

@@ -138,6 +138,10 @@ impl Device for CpuDevice {
     fn allocate(&self, bytes: u64) -> Result<Memory, DeviceError> {
         let descriptor =
             memfd_create("oxshmem", MemfdFlags::CLOEXEC).map_err(memory_error("cannot create shared memory", bytes))?;
+        // The system kills a process that makes a file too large, instead of refusing that.
+        if rustix::process::getrlimit(rustix::process::Resource::Fsize).current.is_some_and(|limit| limit < bytes) {
+            return Err(memory_error("cannot make shared memory as large", bytes)(rustix::io::Errno::FBIG));
+        }
         ftruncate(&descriptor, bytes).map_err(memory_error("cannot size shared memory", bytes))?;
         Ok(Memory { descriptor, handle: None })
     }

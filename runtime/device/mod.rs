@@ -56,7 +56,7 @@ pub enum DeviceError {
         reason: String,
     },
     /// Memory could not be had or mapped.
-    #[error("{what} ({bytes} bytes): {source}")]
+    #[error("{what} ({bytes} bytes): {source}{}", crate::limits::remedy(source))]
     Memory {
         /// What was attempted.
         what: &'static str,
@@ -268,6 +268,17 @@ pub(crate) trait Device: Debug + Send + Sync {
     fn accelerator(&self) -> Result<Arc<dyn Accelerator>, DeviceError>;
     /// The GPU, if it is one.
     fn gpu(&self) -> Option<CudaGpu>;
+}
+
+/// Hands on what kernels have printed: `printf` writes to the standard output of C, which has a buffer that this process otherwise empties
+/// at its end.
+pub(crate) fn flush_printf() {
+    unsafe extern "C" {
+        // What the macro of <stdio.h> means on Linux.
+        static stdout: *mut libc::FILE;
+    }
+    // SAFETY: the C library's stream, which it locks; it lives as long as the process. That nobody reads it any more is no error here.
+    unsafe { libc::fflush(stdout) };
 }
 
 /// What [`Device::synchronize`] waits for.

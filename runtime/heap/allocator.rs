@@ -62,6 +62,16 @@ impl HeapAllocator {
         Some(live.bytes)
     }
 
+    /// Returns the allocation that holds `offset`, or else the one whose nearer end is the nearest: its offset and length.
+    pub(crate) fn nearest(&self, offset: u64) -> Option<(u64, u64)> {
+        let below = self.live.range(..=offset).next_back().map(|(at, live)| (*at, live.bytes));
+        let above = self.live.range(offset..).next().map(|(at, live)| (*at, live.bytes));
+        let distance = |(at, bytes): (u64, u64)| {
+            if offset < at { at - offset } else { (offset - at).saturating_sub(bytes.saturating_sub(1)) }
+        };
+        [below, above].into_iter().flatten().min_by_key(|range| distance(*range))
+    }
+
     /// Allocations that were not freed.
     pub(crate) fn live(&self) -> usize {
         self.live.len()
@@ -79,6 +89,19 @@ impl std::fmt::Debug for HeapAllocator {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn the_nearest_allocation_is_found() {
+        let mut heap = HeapAllocator::new(1 << 20);
+        assert_eq!(heap.nearest(5), None);
+        let (first, second, third) =
+            (heap.allocate(64, 8).unwrap(), heap.allocate(4096, 8).unwrap(), heap.allocate(64, 8).unwrap());
+        heap.free(second).unwrap();
+        assert_eq!(heap.nearest(first), Some((first, 64)));
+        assert_eq!(heap.nearest(first + 100), Some((first, 64)));
+        assert_eq!(heap.nearest(third - 8), Some((third, 64)));
+        assert_eq!(heap.nearest(third + 100_000), Some((third, 64)));
+    }
 
     #[test]
     fn exhausted_says_what_is_left() {

@@ -193,6 +193,23 @@ impl SymmetricHeap {
         self.allocator.live()
     }
 
+    /// Says of an offset of any PE's heap why there is no memory of the program, and which allocation is the nearest. `None` if an
+    /// allocation holds the offset.
+    pub(crate) fn complaint(&self, offset: u64) -> Option<String> {
+        let nearest = self.allocator.nearest(offset);
+        if nearest.is_some_and(|(at, bytes)| (at..at + bytes).contains(&offset)) {
+            return None;
+        }
+        let grown = self.backed();
+        let beyond =
+            if offset < grown { String::new() } else { format!(" (the heap has grown to {grown:#x} bytes so far)") };
+        let nearest = nearest.map_or_else(
+            || "nothing is allocated".to_owned(),
+            |(at, bytes)| format!("the allocation nearest to it is [{at:#x}, {:#x})", at + bytes),
+        );
+        Some(format!("heap offset {offset:#x} is not allocated{beyond}; {nearest}; pass memory of Pe::alloc"))
+    }
+
     /// Memory for the chunks that are missing until `end` bytes are backed. Nothing has changed until it is given to
     /// [`grow`](Self::grow).
     pub(crate) fn allocate_chunks(&self, end: u64) -> Result<Vec<Memory>, DeviceError> {

@@ -99,19 +99,28 @@ pub struct Sink {
     fd: BorrowedFd<'static>,
     waiting: Vec<u8>,
     written: usize,
-    /// Nobody reads it any more.
-    broken: bool,
+    state: SinkState,
+}
+
+/// Whether a sink can be written to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SinkState {
+    Open,
+    /// Its reader has closed the other end.
+    Closed,
+    /// It cannot be written to any more, for this reason.
+    Failed(Errno),
 }
 
 impl Sink {
     /// A sink over a descriptor that stays open.
     pub fn new(fd: BorrowedFd<'static>) -> Self {
-        Self { fd, waiting: Vec::new(), written: 0, broken: false }
+        Self { fd, waiting: Vec::new(), written: 0, state: SinkState::Open }
     }
 
     /// Adds a line, given without its end.
     pub fn line(&mut self, prefix: &[u8], line: &[u8]) {
-        if !self.broken {
+        if self.state == SinkState::Open {
             for part in [prefix, line, b"\n"] {
                 self.waiting.extend_from_slice(part);
             }
@@ -128,9 +137,17 @@ impl Sink {
         self.waiting.len() - self.written > MAX_WAITING
     }
 
-    /// Whether nobody reads it any more; then nothing waits either.
-    pub fn is_broken(&self) -> bool {
-        self.broken
+    /// Returns whether the reader has closed the other end; then nothing waits either.
+    pub fn is_closed(&self) -> bool {
+        self.state == SinkState::Closed
+    }
+
+    /// Returns why output was lost: a full disk, for example. A reader that closes its end on purpose is no loss.
+    pub fn failure(&self) -> Option<Errno> {
+        match self.state {
+            SinkState::Failed(error) => Some(error),
+            SinkState::Open | SinkState::Closed => None,
+        }
     }
 
     /// Writes a piece; the descriptor has polled as writable.
@@ -139,8 +156,8 @@ impl Sink {
         match rustix::io::write(self.fd, &self.waiting[self.written..end]) {
             Ok(written) => self.written += written,
             Err(Errno::INTR | Errno::AGAIN) => {}
-            Err(_) => {
-                self.broken = true;
+            Err(error) => {
+                self.state = if error == Errno::PIPE { SinkState::Closed } else { SinkState::Failed(error) };
                 self.written = self.waiting.len();
             }
         }
@@ -183,7 +200,7 @@ mod tests {
         while sink.pending().is_some() {
             sink.write();
         }
-        assert!(!sink.is_broken());
+        assert!(!sink.is_closed() && sink.failure().is_none());
         // SAFETY: nobody else owns it.
         drop(unsafe { OwnedFd::from_raw_fd(end) });
         reader.join().unwrap()
@@ -203,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sink_without_reader_is_broken_and_takes_nothing() {
+    fn a_sink_without_reader_is_closed_and_takes_nothing() {
         let (result, end) = pipe().unwrap();
         drop(result);
         let end = end.into_raw_fd();
@@ -211,7 +228,7 @@ mod tests {
         let mut sink = Sink::new(unsafe { BorrowedFd::borrow_raw(end) });
         sink.line(b"", b"x");
         sink.write();
-        assert!(sink.is_broken() && sink.pending().is_none());
+        assert!(sink.is_closed() && sink.failure().is_none() && sink.pending().is_none());
         sink.line(b"", b"y");
         assert!(sink.pending().is_none());
         // SAFETY: nobody else owns it.

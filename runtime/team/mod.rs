@@ -82,7 +82,8 @@ pub enum TeamError {
     },
     /// The workspaces of teams do not fit the heap.
     #[error(
-        "the workspaces of {teams} teams (OXSHMEM_MAX_TEAMS) take {bytes} bytes of the symmetric heap, which has {heap}          (OXSHMEM_HEAP_MAX); raise the latter or lower the former"
+        "the workspaces of {teams} teams (OXSHMEM_MAX_TEAMS) take {bytes} bytes of the symmetric heap, which has {heap} \
+         (OXSHMEM_HEAP_MAX); raise the latter or lower the former"
     )]
     NoHeap {
         /// Bytes of all workspaces.

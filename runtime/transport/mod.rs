@@ -99,6 +99,16 @@ pub enum TransportError {
         /// What was found in the place of a pair.
         pair: String,
     },
+    /// A PE in `OXSHMEM_P2P_FAULTS` does not exist.
+    #[error("OXSHMEM_P2P_FAULTS: `{pair}` names PE {pe}, and the PEs of this job are 0 to {last}; name pairs of those")]
+    PairOutOfRange {
+        /// The pair.
+        pair: String,
+        /// The PE.
+        pe: usize,
+        /// The last PE of the job.
+        last: usize,
+    },
     /// What a peer says of its reach cannot be read.
     #[error("PE {pe} said of the memory it reaches what this version cannot read; all PEs must run the same build")]
     Reach {

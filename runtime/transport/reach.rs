@@ -19,7 +19,7 @@ impl Plan {
         bootstrap: &Bootstrap,
     ) -> Result<(Self, Vec<String>, Reach)> {
         let me = bootstrap.rank() as usize;
-        let faults = pairs(config.p2p_faults())?;
+        let faults = pairs(config.p2p_faults(), bootstrap.size() as usize)?;
         let devices = bootstrap.allgather("devices", device.identity().as_bytes())?;
         let devices: Vec<String> = devices.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
         let LoadStore { first, count } = self.load_store;
@@ -117,14 +117,23 @@ impl Reach {
 }
 
 /// The pairs of PEs in `OXSHMEM_P2P_FAULTS`, the lower number first.
-fn pairs(text: &str) -> Result<Vec<(usize, usize)>, TransportError> {
+fn pairs(text: &str, n_pes: usize) -> Result<Vec<(usize, usize)>, TransportError> {
     let pair = |pair: &str| {
         let (a, b) = pair.split_once('-')?;
         let (a, b): (usize, usize) = (a.trim().parse().ok()?, b.trim().parse().ok()?);
         (a != b).then_some((a.min(b), a.max(b)))
     };
     let parts = text.split(',').filter(|_| !text.trim().is_empty());
-    parts.map(|part| pair(part).ok_or_else(|| TransportError::Pair { pair: part.trim().to_owned() })).collect()
+    let read = |part: &str| {
+        let name = || part.trim().to_owned();
+        let (a, b) = pair(part).ok_or_else(|| TransportError::Pair { pair: name() })?;
+        if b < n_pes {
+            Ok((a, b))
+        } else {
+            Err(TransportError::PairOutOfRange { pair: name(), pe: b, last: n_pes.saturating_sub(1) })
+        }
+    };
+    parts.map(read).collect()
 }
 
 #[cfg(test)]
@@ -169,10 +178,12 @@ mod tests {
 
     #[test]
     fn pairs_are_read_or_named() {
-        assert_eq!(pairs(" ").unwrap(), []);
-        assert_eq!(pairs("0-1, 3-2").unwrap(), [(0, 1), (2, 3)]);
+        assert_eq!(pairs(" ", 2).unwrap(), []);
+        assert_eq!(pairs("0-1, 3-2", 4).unwrap(), [(0, 1), (2, 3)]);
         for (text, wrong) in [("0-1,", ""), ("1-1", "1-1"), ("0-1,2", "2"), ("a-b", "a-b")] {
-            assert!(matches!(pairs(text), Err(TransportError::Pair { pair }) if pair == wrong), "{text}");
+            assert!(matches!(pairs(text, 4), Err(TransportError::Pair { pair }) if pair == wrong), "{text}");
         }
+        let error = pairs("0-1,0-9", 2).unwrap_err().to_string();
+        assert!(error.contains("`0-9` names PE 9") && error.contains("are 0 to 1"), "{error}");
     }
 }

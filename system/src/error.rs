@@ -17,6 +17,12 @@ pub enum Error {
         /// The cause.
         source: std::io::Error,
     },
+    /// This process may not open any more files, and descriptors of memory and sockets count as such.
+    #[error("{what}: {}", crate::fdpass::NoDescriptor)]
+    FileLimit {
+        /// What was tried.
+        what: String,
+    },
     /// An argument is out of range.
     #[error("{name} is {value}: {rule}")]
     Argument {
@@ -47,7 +53,12 @@ pub enum Error {
 
 impl Error {
     pub(crate) fn os(what: impl Into<String>, source: impl Into<std::io::Error>) -> Self {
-        Self::Os { what: what.into(), source: source.into() }
+        let (what, source) = (what.into(), source.into());
+        if source.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error()) {
+            Self::FileLimit { what }
+        } else {
+            Self::Os { what, source }
+        }
     }
 
     pub(crate) fn argument(name: &'static str, value: impl ToString, rule: impl Into<String>) -> Self {

@@ -21,6 +21,22 @@ use std::time::{Duration, Instant};
 /// The most descriptors in one message.
 pub const MAX_FDS: usize = 16;
 
+/// Says that this process has no free file descriptor, and what to do.
+#[derive(Debug, Clone, Copy)]
+pub struct NoDescriptor;
+
+impl std::fmt::Display for NoDescriptor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let limit = limit.current.map_or_else(String::new, |limit| format!(" of the {limit} that it may have"));
+        write!(
+            f,
+            "this process has no free file descriptor{limit}; raise the limit (ulimit -n, LimitNOFILE= of a service, --ulimit nofile= of a \
+             container)"
+        )
+    }
+}
+
 /// How long the kernel queues connections that nobody has accepted, in connections.
 const BACKLOG: i32 = 128;
 
@@ -245,10 +261,14 @@ impl Connection {
                 fds.extend(received);
             }
         }
-        if message.flags.intersects(rustix::net::ReturnFlags::TRUNC | rustix::net::ReturnFlags::CTRUNC) {
-            return Err(Error::Protocol {
-                what: format!("socket `@{}`", self.name),
-                detail: format!("a message is longer than {} bytes or carries too many descriptors", bytes.len()),
+        let protocol = |detail| Error::Protocol { what: format!("socket `@{}`", self.name), detail };
+        if message.flags.contains(rustix::net::ReturnFlags::TRUNC) {
+            return Err(protocol(format!("a message is longer than {} bytes", bytes.len())));
+        }
+        // There is room for as many descriptors as are ever sent, so one that is missing found no place in this process.
+        if message.flags.contains(rustix::net::ReturnFlags::CTRUNC) {
+            return Err(Error::FileLimit {
+                what: format!("a descriptor that came over socket `@{}` is lost", self.name),
             });
         }
         Ok(Some(Received { len: message.bytes, fds }))

@@ -63,6 +63,18 @@ OXSHMEM_KERNEL(one_call, uint32_t call, uint64_t *at, int pe, int64_t extra, uin
         return put_signal(oxshmem::thread, at, local, static_cast<size_t>(extra), signal, 1, SIGNAL_SET, pe);
     case 18:
         return wait_until_all(at, static_cast<size_t>(extra), nullptr, CMP_EQ, uint64_t{0});
+    // 19 to 22: scalars that are not of 64 bits, and values of another type than the word, which is converted.
+    case 19:
+        return p(reinterpret_cast<uint32_t *>(at), 1, pe);
+    case 20:
+        g(reinterpret_cast<uint16_t *>(at), pe);
+        return;
+    case 21:
+        return p(at, 1ull, pe);
+    case 22:
+        atomic_add(at, 1ull, pe);
+        atomic_compare_swap(at, 0, 1, pe);
+        return atomic_set(at, 1, pe);
     case 12:
         return putmem_nbi(oxshmem::thread, at, local, 16, pe);
     case 13:
@@ -102,7 +114,7 @@ OXSHMEM_KERNEL(endless_wait, uint32_t form, uint64_t *variables, uint32_t who) {
     const uint64_t wanted[4] = {9, 9, 9, 9};
     switch (form) {
     case 0:
-        return wait_until(variables, CMP_EQ, uint64_t{9});
+        return wait_until(variables, CMP_EQ, 9);
     case 1:
         return wait_until_all(variables, 4, nullptr, CMP_NE, uint64_t{0});
     case 2:

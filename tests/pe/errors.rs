@@ -38,6 +38,12 @@ const PUT_N: u32 = 15;
 const GET_NBI_N: u32 = 16;
 const PUT_SIGNAL_N: u32 = 17;
 const WAIT_N: u32 = 18;
+const P: u32 = 2;
+const G: u32 = 3;
+const P32: u32 = 19;
+const G16: u32 = 20;
+const P_CONVERTED: u32 = 21;
+const ATOMICS_CONVERTED: u32 = 22;
 
 /// Good values of `extra`.
 const SIGNAL_SET: i64 = 9;
@@ -158,6 +164,21 @@ pub fn refused(_: &[String]) -> Outcome {
             let fault = bench.fault(call, at, pe, SIGNAL_SET);
             assert_eq!(fault.kind, FaultKind::Unaligned { address: at, bytes: operand, pe }, "{fault}");
         }
+        // Scalars, where that is checked: a GPU ends the kernel.
+        if bench.rig.pe.device_name() == "cpu" {
+            for (call, at, operand) in [
+                (P, good + 4, 8),
+                (P, good + 1, 8),
+                (G, good + 2, 8),
+                (P32, good + 2, 4),
+                (G16, good + 1, 2),
+                (P_CONVERTED, good + 4, 8),
+                (ATOMICS_CONVERTED, good + 4, 8),
+            ] {
+                let fault = bench.fault(call, at, pe, 0);
+                assert_eq!(fault.kind, FaultKind::Unaligned { address: at, bytes: operand, pe }, "{fault}");
+            }
+        }
         // Strides and signal operators.
         for (call, value) in
             [(IPUT, 0), (IPUT, -1), (IGET, 0), (IGET, i64::MIN), (SIGNAL, 0), (SIGNAL, 11), (PUT_SIGNAL_AT, 8)]
@@ -229,6 +250,9 @@ pub fn timeouts(_: &[String]) -> Outcome {
     let mut bench = Bench::new()?;
     let me = bench.rig.me() as i32;
     let limit = bench.rig.pe.config().timeout().as_millis() as u64;
+    let range = bench.rig.pe.alloc::<u64>(2)?;
+    bench.rig.run_linear("heap_range", 1, 1, (&range,))?;
+    let base = bench.rig.pe.read_local(&range, 0..1)?[0];
     let operations = ["wait_until", "wait_until", "wait_until", "wait_until", "signal_wait_until", "barrier", "sync"];
     for (form, operation) in operations.into_iter().enumerate() {
         let variables = bench.rig.pe.alloc::<u64>(4)?;
@@ -240,8 +264,20 @@ pub fn timeouts(_: &[String]) -> Outcome {
         let error = bench.rig.run_linear("endless_wait", BLOCKS, THREADS, args).unwrap_err();
         let Error::Fault(fault) = error else { panic!("{operation}: {error:?}") };
         assert_eq!((fault.operation, fault.block, fault.thread), (operation, [1, 0, 0], [5, 0, 0]), "{fault}");
-        let FaultKind::Timeout { timeout_ms, address, pe, .. } = fault.kind else { panic!("{fault}") };
+        let FaultKind::Timeout { timeout_ms, address, pe, heap_offset, unmet, .. } = fault.kind else {
+            panic!("{fault}")
+        };
         assert_eq!(timeout_ms, limit);
+        let expected =
+            [("equal to", 9, 1), ("other than", 0, 1), ("above", 0, 4), ("equal to", 9, 4), ("at least", 1, 1)];
+        let seen = unmet.map(|unmet| (unmet.seen, unmet.bytes, (unmet.comparison, unmet.wanted, unmet.variables)));
+        assert_eq!(seen, expected.get(form).map(|expected| (0, 8, *expected)), "{fault}");
+        if !collective {
+            let offset = variables.address() - base;
+            assert_eq!(heap_offset, Some(offset));
+            let text = fault.to_string();
+            assert!(text.contains(&format!("heap offset {offset:#x}")) && !text.contains("for PE"), "{fault}");
+        }
         assert!(fault.to_string().contains("OXSHMEM_TIMEOUT"), "{fault}");
         if collective {
             assert!(pe > 0 && (pe as usize) < bench.rig.n_pes(), "the PE that did not come: {fault}");
@@ -261,6 +297,40 @@ pub fn timeouts(_: &[String]) -> Outcome {
     assert!(matches!(&error, Error::Fault(fault) if fault.operation == "signal_wait_until"), "{error}");
     bench.goes_on();
     bench.rig.finish()
+}
+
+/// A store to a part of a peer's heap that nothing is allocated in: where it has memory, and where it has not grown to yet. The error
+/// says so.
+pub fn beyond(_: &[String]) -> Outcome {
+    let rig = Rig::new(&ERRORS)?;
+    let last = rig.filled(&[UNTOUCHED; 64])?;
+    let range = rig.pe.alloc::<u64>(2)?;
+    rig.run_linear("heap_range", 1, 1, (&range,))?;
+    let [base, bytes] = rig.pe.read_local(&range, 0..2)?[..] else { unreachable!() };
+    let offset = bytes - 4096;
+    if rig.me() != 0 {
+        // PE 0 alone errs, and ends the job.
+        let error = rig.pe.barrier_all().unwrap_err();
+        assert!(error.to_string().contains("the test is over"), "{error}");
+        return Ok(());
+    }
+    let peer = 1 % rig.n_pes();
+    let args = (P, base + offset, peer as i32, 0i64, last.address(), 0u32);
+    let error = rig.run_linear("one_call", 1, 1, args).and_then(|()| rig.pe.quiet()).unwrap_err();
+    let text = error.to_string();
+    let nearest = range.address() - base;
+    for part in [
+        format!("heap offset {offset:#x} is not allocated"),
+        "the heap has grown to".to_owned(),
+        format!("the allocation nearest to it is [{nearest:#x}, {:#x})", nearest + 16),
+        format!("PE {peer}"),
+        "Pe::alloc".to_owned(),
+    ] {
+        assert!(text.contains(&part), "{part}: {text}");
+    }
+    // The connection to the peer may be lost.
+    rig.pe.abort("the test is over");
+    Ok(())
 }
 
 /// Kernels that crash.

@@ -38,6 +38,7 @@ const CASES: &[Case] = &[
     ("aborts", processes::aborts),
     ("atomic_contention", atomics::contention),
     ("atomic_values", atomics::values),
+    ("beyond", errors::beyond),
     ("bad_local", posting::bad_local),
     ("barriers", barriers::barriers),
     ("collective_errors", collectives::collective_errors),
@@ -58,6 +59,8 @@ const CASES: &[Case] = &[
     ("dies_in_split", processes::dies_in_split),
     ("dies_under_load", processes::dies_under_load),
     ("drops", processes::drops),
+    ("drops_with_reason", processes::drops_with_reason),
+    ("few_files", processes::few_files),
     ("exchange", exchange::exchange),
     ("failed_fetches", posting::failed_fetches),
     ("fence", barriers::fence),
@@ -113,8 +116,13 @@ fn main() -> ExitCode {
         );
         return ExitCode::from(2);
     };
+    if ["-h", "--help"].contains(&name.as_str()) {
+        println!("conformance-pe CASE ARGS...: one PE of a test of OxSHMEM; start it with oxrun. The cases:");
+        CASES.iter().for_each(|(name, _)| println!("  {name}"));
+        return ExitCode::SUCCESS;
+    }
     let Some((_, case)) = CASES.iter().find(|(known, _)| known == name) else {
-        eprintln!("no case `{name}`");
+        eprintln!("no case `{name}`; conformance-pe --help lists those that there are");
         return ExitCode::from(2);
     };
     match case(rest) {

@@ -169,6 +169,43 @@ pub fn drops(_: &[String]) -> Outcome {
     named(&pe.barrier_all().expect_err("the PE was dropped"))
 }
 
+/// A PE that ends by an error, as `main` does with `?`: the others learn which.
+pub fn drops_with_reason(_: &[String]) -> Outcome {
+    let pe: Pe = oxshmem::init()?;
+    print_sockets()?;
+    if pe.my_pe() == DYING {
+        let ended = (|| {
+            let pe = pe;
+            pe.alloc_aligned::<u8>(1, 3).map(drop)?;
+            pe.finalize()
+        })();
+        assert!(ended.is_err_and(|error| error.to_string().contains("alignment")));
+        return Ok(());
+    }
+    // It asks for the same, so nothing differs between the PEs.
+    let own = pe.alloc_aligned::<u8>(1, 3).map(drop);
+    assert!(own.is_err());
+    let error = pe.barrier_all().expect_err("the PE was dropped");
+    let text = error.to_string();
+    assert!(text.contains("ended without finalize; the last error of its calls: alignment"), "{text}");
+    named(&error)
+}
+
+/// As many files as the argument says may be open.
+pub fn few_files(args: &[String]) -> Outcome {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let files = args.first().ok_or("few_files FILES")?.parse()?;
+    setrlimit(Resource::Nofile, rustix::process::Rlimit { current: Some(files), ..getrlimit(Resource::Nofile) })?;
+    let pe = oxshmem::init()?;
+    let words = pe.alloc::<u64>(pe.n_pes())?;
+    for peer in 0..pe.n_pes() {
+        pe.put(&words, pe.my_pe(), &[7], peer)?;
+    }
+    pe.barrier_all()?;
+    assert_eq!(pe.read_local(&words, 0..pe.n_pes())?, vec![7; pe.n_pes()]);
+    Ok(pe.finalize()?)
+}
+
 /// One that aborts tells the others why.
 pub fn aborts(_: &[String]) -> Outcome {
     let pe = oxshmem::init()?;

@@ -18,7 +18,7 @@
 namespace oxshmem::abi {
 
 constexpr uint32_t kMagic = 0x4d53584f; // "OXSM" in memory
-#define OXSHMEM_ABI_VERSION 6
+#define OXSHMEM_ABI_VERSION 7
 constexpr uint32_t kAbiVersion = OXSHMEM_ABI_VERSION;
 
 // Send-queue geometry, in WQE basic blocks of 64 bytes. The upper limit keeps 16-bit completion counters unambiguous; the
@@ -70,7 +70,8 @@ enum class ErrorCode : uint32_t {
     pe_out_of_range = 1,      // `pe` is not in 0..n_pes
     address_outside_heap = 2, // [address, address + length) is not inside the symmetric heap
     unaligned = 3,            // `address` is not a multiple of the operand's size, `length`
-    timeout = 4,              // the deadline passed in a wait of kind `op`
+    timeout = 4,              // the deadline passed in a wait of kind `op`; if it is for variables of this PE, `syndrome` is
+                              // not 0: see kUnmetBytesShift
     completion = 5,           // the HCA wrote an error CQE: `syndrome`, `vendor_syndrome`
     no_path = 6,              // neither load/store nor a network reaches `pe`
     bad_argument = 7,         // an argument other than those above; `length` holds it
@@ -80,6 +81,13 @@ enum class ErrorCode : uint32_t {
     queue_broken = 11,        // an earlier post was given up, so the QP (or, with no `qpn`, the proxy's ring) is of no use:
                               // `length` is the ErrorCode of that
 };
+
+// In the ErrorRecord of a wait for variables `address` is a variable that is not yet what the wait is for, `wqe_index` the
+// value seen there (of its bytes alone), `length` the value wanted (extended to 64 bits), `vendor_syndrome` the number of
+// variables that the wait is for, and `syndrome` the comparison, the bytes of a variable above it, and above these 1 if it has
+// a sign.
+constexpr uint32_t kUnmetBytesShift = 8;
+constexpr uint32_t kUnmetSignShift = 16;
 
 // The operation an ErrorRecord names.
 enum class Op : uint32_t {

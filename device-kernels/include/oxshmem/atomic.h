@@ -74,22 +74,23 @@ template <class T> OXSHMEM_DEVICE T atomic_fetch(const T *source, int pe) {
     return detail::atomic<true>(target, pe, detail::AtomicRequest::add(T{}),
                                 [](T *word) { return port::load<port::order::relaxed, port::reach::system>(word); });
 }
-template <class T> OXSHMEM_DEVICE void atomic_set(T *target, T value, int pe) {
-    detail::atomic_swap<false>(target, value, pe);
+template <class T> OXSHMEM_DEVICE void atomic_set(T *target, detail::given<T> value, int pe) {
+    detail::atomic_swap<false, T>(target, value, pe);
 }
-template <class T> OXSHMEM_DEVICE T atomic_swap(T *target, T value, int pe) {
-    return detail::atomic_swap<true>(target, value, pe);
+template <class T> OXSHMEM_DEVICE T atomic_swap(T *target, detail::given<T> value, int pe) {
+    return detail::atomic_swap<true, T>(target, value, pe);
 }
-template <class T> OXSHMEM_DEVICE T atomic_compare_swap(T *target, T expected, T desired, int pe) {
+template <class T>
+OXSHMEM_DEVICE T atomic_compare_swap(T *target, detail::given<T> expected, detail::given<T> desired, int pe) {
     return detail::atomic<true>(target, pe, detail::AtomicRequest::compare_swap(expected, desired), [&](T *word) {
         return port::compare_exchange<port::order::relaxed, port::reach::system>(word, expected, desired);
     });
 }
-template <class T> OXSHMEM_DEVICE void atomic_add(T *target, T value, int pe) {
-    detail::atomic_add<false>(target, value, pe);
+template <class T> OXSHMEM_DEVICE void atomic_add(T *target, detail::given<T> value, int pe) {
+    detail::atomic_add<false, T>(target, value, pe);
 }
-template <class T> OXSHMEM_DEVICE T atomic_fetch_add(T *target, T value, int pe) {
-    return detail::atomic_add<true>(target, value, pe);
+template <class T> OXSHMEM_DEVICE T atomic_fetch_add(T *target, detail::given<T> value, int pe) {
+    return detail::atomic_add<true, T>(target, value, pe);
 }
 template <class T> OXSHMEM_DEVICE void atomic_inc(T *target, int pe) {
     detail::atomic_add<false>(target, T{1}, pe);
@@ -97,23 +98,23 @@ template <class T> OXSHMEM_DEVICE void atomic_inc(T *target, int pe) {
 template <class T> OXSHMEM_DEVICE T atomic_fetch_inc(T *target, int pe) {
     return detail::atomic_add<true>(target, T{1}, pe);
 }
-template <class T> OXSHMEM_DEVICE void atomic_and(T *target, T value, int pe) {
-    detail::atomic_and<false>(target, value, pe);
+template <class T> OXSHMEM_DEVICE void atomic_and(T *target, detail::given<T> value, int pe) {
+    detail::atomic_and<false, T>(target, value, pe);
 }
-template <class T> OXSHMEM_DEVICE T atomic_fetch_and(T *target, T value, int pe) {
-    return detail::atomic_and<true>(target, value, pe);
+template <class T> OXSHMEM_DEVICE T atomic_fetch_and(T *target, detail::given<T> value, int pe) {
+    return detail::atomic_and<true, T>(target, value, pe);
 }
-template <class T> OXSHMEM_DEVICE void atomic_or(T *target, T value, int pe) {
-    detail::atomic_or<false>(target, value, pe);
+template <class T> OXSHMEM_DEVICE void atomic_or(T *target, detail::given<T> value, int pe) {
+    detail::atomic_or<false, T>(target, value, pe);
 }
-template <class T> OXSHMEM_DEVICE T atomic_fetch_or(T *target, T value, int pe) {
-    return detail::atomic_or<true>(target, value, pe);
+template <class T> OXSHMEM_DEVICE T atomic_fetch_or(T *target, detail::given<T> value, int pe) {
+    return detail::atomic_or<true, T>(target, value, pe);
 }
-template <class T> OXSHMEM_DEVICE void atomic_xor(T *target, T value, int pe) {
-    detail::atomic_xor<false>(target, value, pe);
+template <class T> OXSHMEM_DEVICE void atomic_xor(T *target, detail::given<T> value, int pe) {
+    detail::atomic_xor<false, T>(target, value, pe);
 }
-template <class T> OXSHMEM_DEVICE T atomic_fetch_xor(T *target, T value, int pe) {
-    return detail::atomic_xor<true>(target, value, pe);
+template <class T> OXSHMEM_DEVICE T atomic_fetch_xor(T *target, detail::given<T> value, int pe) {
+    return detail::atomic_xor<true, T>(target, value, pe);
 }
 
 } // namespace oxshmem

@@ -119,26 +119,27 @@ template <class Scope> OXSHMEM_DEVICE void get_by(void *dst, const void *src, ui
 
 // p and g where the word cannot be accessed in place: over the network, or not at all.
 template <class T> OXSHMEM_OUTLINE void far_p(T *dst, T value, int pe) {
-    if (path_to(pe, Op::p) != Path::none && check_symmetric(dst, sizeof(T), pe, Op::p)) {
+    const bool good = path_to(pe, Op::p) != Path::none && check_symmetric(dst, sizeof(T), pe, Op::p);
+    if (good && check_word(dst, pe, Op::p)) {
         network_p(dst, value, pe);
     }
 }
 
 template <class T> OXSHMEM_OUTLINE T far_g(const T *src, int pe) {
     const bool good = path_to(pe, Op::g) != Path::none && check_symmetric(src, sizeof(T), pe, Op::g);
-    return good ? network_g(src, pe) : T{};
+    return good && check_word(src, pe, Op::g) ? network_g(src, pe) : T{};
 }
 
 } // namespace detail
 
 // Stores one value into `dst` at `pe`. `value` may be reused at once. A value of an aligned address arrives untorn.
-template <class T> OXSHMEM_DEVICE void p(T *dst, T value, int pe) {
+template <class T> OXSHMEM_DEVICE void p(T *dst, detail::given<T> value, int pe) {
     static_assert(detail::scalar<T>);
     T *const word = detail::translate(dst, pe);
-    if (detail::is_direct(pe) && detail::holds_word(dst)) {
+    if (detail::is_direct(pe) && detail::holds_word(dst) && detail::is_checked_word(dst)) {
         port::store<port::order::relaxed, port::reach::system>(word, value);
     } else {
-        detail::far_p(dst, value, pe);
+        detail::far_p<T>(dst, value, pe);
     }
 }
 
@@ -146,7 +147,7 @@ template <class T> OXSHMEM_DEVICE void p(T *dst, T value, int pe) {
 template <class T> OXSHMEM_DEVICE T g(const T *src, int pe) {
     static_assert(detail::scalar<T>);
     const T *const word = detail::translate(src, pe);
-    if (detail::is_direct(pe) && detail::holds_word(src)) {
+    if (detail::is_direct(pe) && detail::holds_word(src) && detail::is_checked_word(src)) {
         return port::load<port::order::relaxed, port::reach::system>(word);
     }
     return detail::far_g(src, pe);

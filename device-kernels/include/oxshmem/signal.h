@@ -148,7 +148,8 @@ OXSHMEM_DEVICE uint64_t signal_fetch(const uint64_t *signal) {
 // with an error, which is recorded).
 OXSHMEM_DEVICE uint64_t signal_wait_until(const uint64_t *signal, Compare cmp, uint64_t value) {
     uint64_t seen = 0;
-    detail::wait_for(detail::Op::signal_wait, signal, [&] {
+    const auto late = [&] { return detail::unmet(signal, cmp, value); };
+    detail::wait(detail::Op::signal_wait, late, signal, [&] {
         seen = port::load<port::order::relaxed, port::reach::system>(signal);
         return detail::compare(seen, cmp, value);
     });

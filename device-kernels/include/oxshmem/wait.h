@@ -51,8 +51,12 @@ template <class T> OXSHMEM_DEVICE bool check_variables(const T *ivars, uint64_t 
     return n == 0 || (check_symmetric(ivars, bytes_of<T>(n), me, op) && check_aligned(ivars, me, op));
 }
 
-template <class Done> OXSHMEM_DEVICE bool wait_for(Op op, const void *address, Done done) {
-    return wait(op, port::state().my_pe, address, done);
+// Says, for the error of a deadline, which of `n` variables is not yet what the wait is for.
+template <class T> OXSHMEM_DEVICE Unmet unmet(const T *variable, Compare cmp, T wanted, size_t n = 1) {
+    static_assert(sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8);
+    constexpr uint32_t kSign = static_cast<T>(-1) < static_cast<T>(0) ? 1 : 0;
+    const uint32_t how = static_cast<uint32_t>(cmp) | sizeof(T) << abi::kUnmetBytesShift | kSign << abi::kUnmetSignShift;
+    return {variable, static_cast<uint64_t>(wanted), how, static_cast<uint32_t>(n)};
 }
 
 // One value for all variables, or one for each.
@@ -75,6 +79,16 @@ template <class T, class Values> OXSHMEM_DEVICE bool holds(const T *ivars, size_
 
 OXSHMEM_DEVICE bool excluded(const int *status, size_t i) {
     return status != nullptr && port::read(status + i) != 0;
+}
+
+// The same, of variables of which any may become what the wait is for: names the first that is not excluded.
+template <class T, class Values>
+OXSHMEM_DEVICE Unmet unmet_any(const T *ivars, size_t n, const int *status, Compare cmp, const Values &values) {
+    size_t first = 0;
+    while (first + 1 < n && excluded(status, first)) {
+        ++first;
+    }
+    return unmet<T>(ivars + first, cmp, values[first], n);
 }
 
 template <class T, class Values>
@@ -124,7 +138,9 @@ OXSHMEM_DEVICE void wait_all(const T *ivars, size_t n, const int *status, Compar
         return;
     }
     for (size_t i = 0; i < n; ++i) {
-        if (!excluded(status, i) && !wait_for(Op::wait_until, ivars + i, [&] { return holds(ivars, i, cmp, values); })) {
+        if (!excluded(status, i) && !wait(
+                                        Op::wait_until, [&] { return unmet<T>(ivars + i, cmp, values[i]); }, ivars + i,
+                                        [&] { return holds(ivars, i, cmp, values); })) {
             return;
         }
     }
@@ -134,7 +150,8 @@ template <class T, class Values>
 OXSHMEM_DEVICE size_t wait_any(const T *ivars, size_t n, const int *status, Compare cmp, const Values &values) {
     size_t found = SIZE_MAX;
     if (check_variables(ivars, n, cmp, Op::wait_until)) {
-        wait_for(Op::wait_until, ivars, [&] {
+        const auto late = [&] { return unmet_any(ivars, n, status, cmp, values); };
+        wait(Op::wait_until, late, ivars, [&] {
             bool any_left;
             found = test_any(ivars, n, status, cmp, values, any_left);
             return found != SIZE_MAX || !any_left;
@@ -148,7 +165,8 @@ OXSHMEM_DEVICE size_t wait_some(const T *ivars, size_t n, size_t *indices, const
                                 const Values &values) {
     size_t found = 0;
     if (check_variables(ivars, n, cmp, Op::wait_until)) {
-        wait_for(Op::wait_until, ivars, [&] {
+        const auto late = [&] { return unmet_any(ivars, n, status, cmp, values); };
+        wait(Op::wait_until, late, ivars, [&] {
             bool any_left;
             found = test_some(ivars, n, indices, status, cmp, values, any_left);
             return found != 0 || !any_left;
@@ -159,17 +177,20 @@ OXSHMEM_DEVICE size_t wait_some(const T *ivars, size_t n, size_t *indices, const
 
 } // namespace detail
 
-template <class T> OXSHMEM_DEVICE void wait_until(const T *ivar, Compare cmp, T value) {
+template <class T> OXSHMEM_DEVICE void wait_until(const T *ivar, Compare cmp, detail::given<T> value) {
     detail::wait_all(ivar, 1, nullptr, cmp, detail::Same<T>{value});
 }
-template <class T> OXSHMEM_DEVICE void wait_until_all(const T *ivars, size_t n, const int *status, Compare cmp, T value) {
+template <class T>
+OXSHMEM_DEVICE void wait_until_all(const T *ivars, size_t n, const int *status, Compare cmp, detail::given<T> value) {
     detail::wait_all(ivars, n, status, cmp, detail::Same<T>{value});
 }
-template <class T> OXSHMEM_DEVICE size_t wait_until_any(const T *ivars, size_t n, const int *status, Compare cmp, T value) {
+template <class T>
+OXSHMEM_DEVICE size_t wait_until_any(const T *ivars, size_t n, const int *status, Compare cmp, detail::given<T> value) {
     return detail::wait_any(ivars, n, status, cmp, detail::Same<T>{value});
 }
 template <class T>
-OXSHMEM_DEVICE size_t wait_until_some(const T *ivars, size_t n, size_t *indices, const int *status, Compare cmp, T value) {
+OXSHMEM_DEVICE size_t wait_until_some(const T *ivars, size_t n, size_t *indices, const int *status, Compare cmp,
+                                      detail::given<T> value) {
     return detail::wait_some(ivars, n, indices, status, cmp, detail::Same<T>{value});
 }
 template <class T>
@@ -186,18 +207,21 @@ OXSHMEM_DEVICE size_t wait_until_some_vector(const T *ivars, size_t n, size_t *i
     return detail::wait_some(ivars, n, indices, status, cmp, detail::Each<T>{values});
 }
 
-template <class T> OXSHMEM_DEVICE int test(const T *ivar, Compare cmp, T value) {
+template <class T> OXSHMEM_DEVICE int test(const T *ivar, Compare cmp, detail::given<T> value) {
     return detail::check_variables(ivar, 1, cmp, detail::Op::wait_until) && detail::holds(ivar, 0, cmp, detail::Same<T>{value});
 }
-template <class T> OXSHMEM_DEVICE int test_all(const T *ivars, size_t n, const int *status, Compare cmp, T value) {
+template <class T>
+OXSHMEM_DEVICE int test_all(const T *ivars, size_t n, const int *status, Compare cmp, detail::given<T> value) {
     return detail::test_all(ivars, n, status, cmp, detail::Same<T>{value});
 }
-template <class T> OXSHMEM_DEVICE size_t test_any(const T *ivars, size_t n, const int *status, Compare cmp, T value) {
+template <class T>
+OXSHMEM_DEVICE size_t test_any(const T *ivars, size_t n, const int *status, Compare cmp, detail::given<T> value) {
     bool any_left;
     return detail::test_any(ivars, n, status, cmp, detail::Same<T>{value}, any_left);
 }
 template <class T>
-OXSHMEM_DEVICE size_t test_some(const T *ivars, size_t n, size_t *indices, const int *status, Compare cmp, T value) {
+OXSHMEM_DEVICE size_t test_some(const T *ivars, size_t n, size_t *indices, const int *status, Compare cmp,
+                                detail::given<T> value) {
     bool any_left;
     return detail::test_some(ivars, n, indices, status, cmp, detail::Same<T>{value}, any_left);
 }

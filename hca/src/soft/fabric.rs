@@ -252,6 +252,8 @@ impl Drop for Server {
 
 /// The thread: wait for connections and requests until woken.
 fn serve(gid: Gid, listener: &Listener, served: &Mutex<Served>, news: &Condvar, wake: &OwnedFd) {
+    // Given up for a moment to refuse a peer where no descriptor is free: without one its connection would wait unanswered.
+    let mut spare = wake.try_clone().ok();
     loop {
         let clients = lock(served).clients.clone();
         let mut fds = vec![PollFd::new(wake, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
@@ -290,6 +292,12 @@ fn serve(gid: Gid, listener: &Listener, served: &Mutex<Served>, news: &Condvar, 
                     }
                 }
                 Err(oxshmem_system::Error::Timeout { .. }) => {}
+                Err(error @ oxshmem_system::Error::FileLimit { .. }) => {
+                    tracing::error!(%gid, %error, "refused a connection to the software HCA");
+                    drop(spare.take());
+                    drop(listener.accept(Duration::ZERO));
+                    spare = wake.try_clone().ok();
+                }
                 Err(error) => tracing::warn!(%gid, %error, "refused a connection to the software HCA"),
             }
         }
@@ -462,6 +470,20 @@ impl Peer {
             let received = match self.connection.try_recv(&mut bytes) {
                 Ok(None) => return any,
                 Ok(Some(received)) => received,
+                // The message is here, without the descriptor of the memory that it tells of.
+                Err(error @ oxshmem_system::Error::FileLimit { .. }) => {
+                    any = true;
+                    if let Ok(message) = Message::decode(&bytes[..MESSAGE_BYTES])
+                        && let Ok(id) = u32::try_from(message.a)
+                    {
+                        tracing::error!(gid = %self.gid, umem = id, %error, "memory of a peer's HCA cannot be reached");
+                        self.memory.insert(id, PeerMemory::Refused(error.to_string()));
+                        self.hold(id);
+                        continue;
+                    }
+                    self.closed = true;
+                    return true;
+                }
                 Err(error) => {
                     tracing::warn!(gid = %self.gid, %error, "lost the connection to a peer's HCA");
                     self.closed = true;

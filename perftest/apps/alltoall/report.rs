@@ -49,10 +49,10 @@ impl Row {
         let mut columns = vec![
             Column::new("bytes", 10, |row: &Self| row.bytes.to_string()),
             Column::new("phase", 8, |row: &Self| row.phase.clone()),
-            Column::new("iters", 7, |row: &Self| row.iters.to_string()),
+            Column::new("iters", 6, |row: &Self| row.iters.to_string()),
         ];
         columns.extend(Column::times(|row: &Self| row.times));
-        columns.push(Column::new("GB/s", 9, |row: &Self| rounded(row.gbps)));
+        columns.push(Column::new("GB/s", 6, |row: &Self| rounded(row.gbps)));
         columns.extend(Column::posted(|row: &Self| row.job.posted));
         columns.push(Column::new("data", 8, |row: &Self| verdict(row.verified)));
         columns

@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 use oxshmem::{Pe, launch};
 use oxshmem_perftest::error::Error;
+use oxshmem_perftest::output;
 use oxshmem_perftest::report::{Table, to_json};
 use oxshmem_perftest::verdicts::end_if_wrong;
 
@@ -37,10 +38,7 @@ fn main() -> ExitCode {
         refuse("--scaling starts jobs of its own: run it without a launcher".to_owned());
     }
     let args: Vec<String> = std::env::args().skip(1).collect();
-    scaling::run(&options, scaling, &args).unwrap_or_else(|error| {
-        eprintln!("{NAME}: {error}");
-        ExitCode::FAILURE
-    })
+    scaling::run(&options, scaling, &args).unwrap_or_else(|error| error.report(NAME))
 }
 
 /// Runs every variant as one PE of the job, and shows the figures.
@@ -54,7 +52,7 @@ fn solve(pe: &Pe, options: &Options) -> Result<(), Error> {
         if let Some(row) = row {
             iterations = Some(row.niter);
             if options.lines {
-                println!("{}", to_json(&row)?);
+                output::line(format_args!("{}", to_json(&row)?))?;
             } else {
                 table.add(row)?;
             }

@@ -59,20 +59,24 @@ impl From<Check> for String {
 }
 
 impl Row {
-    /// The columns of the table; with those of scaling if that is what it shows.
+    /// Returns the columns of the table, with those of scaling if that is what it shows. `Gpt/s` is 10^9 points per second; a result that
+    /// was compared with nothing is `-`.
     pub fn columns(scaling: bool) -> Vec<Column<Self>> {
         let mut columns = vec![
-            Column::new("variant", 8, |row: &Self| row.variant.clone()),
-            Column::new("PEs", 5, |row: &Self| row.job.npes.to_string()),
-            Column::new("iterations", 10, |row: &Self| row.niter.to_string()),
-            Column::new("time [ms]", 10, |row: &Self| rounded(Some(row.ms))),
-            Column::new("us/iteration", 12, |row: &Self| rounded(Some(row.us_per_iteration))),
-            Column::new("Gpoints/s", 10, |row: &Self| rounded(Some(row.gpoints))),
-            Column::new("norm", 10, |row: &Self| row.norm.map_or_else(|| "-".to_owned(), |norm| format!("{norm:.3e}"))),
+            Column::new("variant", 7, |row: &Self| row.variant.clone()),
+            Column::new("PEs", 4, |row: &Self| row.job.npes.to_string()),
+            Column::new("iters", 6, |row: &Self| row.niter.to_string()),
+            Column::new("ms", 7, |row: &Self| rounded(Some(row.ms))),
+            Column::new("us/iter", 7, |row: &Self| rounded(Some(row.us_per_iteration))),
+            Column::new("Gpt/s", 6, |row: &Self| rounded(Some(row.gpoints))),
         ];
-        columns.extend(Column::posted(|row: &Self| row.job.posted));
-        columns
-            .push(Column::new("result", 9, |row: &Self| row.verified.map_or_else(|| "unchecked".to_owned(), verdict)));
+        // Of what does not fit beside the figures of scaling, the lines of JSON have all.
+        if !scaling {
+            let norm = |row: &Self| row.norm.map_or_else(|| "-".to_owned(), |norm| format!("{norm:.2e}"));
+            columns.push(Column::new("norm", 8, norm));
+            columns.extend(Column::posted(|row: &Self| row.job.posted));
+        }
+        columns.push(Column::new("result", 8, |row: &Self| row.verified.map_or_else(|| "-".to_owned(), verdict)));
         if scaling {
             columns.push(Column::new("path", 6, |row: &Self| row.job.transport.clone()));
             columns.push(Column::new("speedup", 8, |row: &Self| rounded(row.speedup)));
@@ -87,7 +91,7 @@ impl Row {
         let check = match self.check.as_str() {
             "serial" => "; compared with a serial solution",
             "single" => "; compared with the solution of one PE",
-            _ => "",
+            _ => "; compared with nothing",
         };
         let scaling =
             self.scaling.as_ref().map(|name| format!("\n# {name} scaling: speedup is that of points per second"));

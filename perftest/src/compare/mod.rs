@@ -20,6 +20,7 @@ use clap::Parser;
 
 use crate::error::Error;
 use crate::machine::{self, Gpus};
+use crate::output;
 use measure::{Answers, Group, Program, Start};
 use report::{Figure, Line, Setting};
 use rows::{ROWS, Row};
@@ -71,10 +72,7 @@ pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match compare(&arguments) {
         Ok(status) => status,
-        Err(error) => {
-            eprintln!("compare: {error}");
-            ExitCode::FAILURE
-        }
+        Err(error) => error.report("compare"),
     }
 }
 
@@ -106,11 +104,12 @@ fn select(only: &[String]) -> Result<Vec<&'static Row>, Error> {
     Ok(ROWS.iter().filter(|row| named(row) || limits.contains(&row.name)).collect())
 }
 
-fn list(rows: &[&Row]) {
+fn list(rows: &[&Row]) -> Result<(), Error> {
     for row in rows {
         let goal = row.goal.map_or_else(|| "-".to_owned(), |goal| goal.text(row.unit));
-        println!("{:<24} {:<52} {:<5} goal {goal}", row.name, row.title, row.unit.name());
+        output::line(format_args!("{:<24} {:<52} {:<5} goal {goal}", row.name, row.title, row.unit.name()))?;
     }
+    Ok(())
 }
 
 /// The least repetitions with which two builds of one program are compared: they differ by less than two libraries do.
@@ -154,7 +153,8 @@ fn theirs(arguments: &Arguments, folder: &Path) -> Result<Result<Program, String
         Ok(nvcc) => nvcc,
         Err(reason) => return Ok(Err(reason)),
     };
-    println!("building the NVSHMEM side with {} against {}", nvcc.display(), nvshmem.lib.display());
+    let lib = nvshmem.lib.display();
+    output::line(format_args!("building the NVSHMEM side with {} against {lib}", nvcc.display()))?;
     let path = programs::build_theirs(&nvcc, &nvshmem, folder).map_err(Error::Usage)?;
     let env = [
         // Its bootstrap plugin lies beside its library.
@@ -172,7 +172,7 @@ fn theirs(arguments: &Arguments, folder: &Path) -> Result<Result<Program, String
 fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
     let rows = select(&arguments.only)?;
     if arguments.list {
-        list(&rows);
+        list(&rows)?;
         return Ok(ExitCode::SUCCESS);
     }
     let ours = programs::find_ours(arguments.ours.as_deref()).map_err(Error::Usage)?;
@@ -193,14 +193,14 @@ fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
     let scratch = Scratch::new()?;
     let theirs = other(arguments, &scratch.0)?;
     if let Err(reason) = &theirs {
-        println!("only ours is measured: {reason}");
+        output::line(format_args!("only ours is measured: {reason}"))?;
     }
 
     let start = Start { pes, timeout: Duration::from_secs(arguments.timeout), folder: &scratch.0 };
     let (mut our_answers, mut their_answers) = (Answers::default(), Answers::default());
     let groups = Group::split(&rows);
     for repetition in 1..=repetitions {
-        println!("repetition {repetition} of {repetitions}");
+        output::line(format_args!("repetition {repetition} of {repetitions}"))?;
         for group in &groups {
             our_answers.add_run(&ours, group, &start);
             // There is no null card under NVSHMEM.
@@ -225,7 +225,8 @@ fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
         }),
     };
     let lines = lines(&rows, &our_answers, &their_answers, &setting);
-    println!("\n{}\n{}", heading(&setting, arguments.other()), report::table(&lines, arguments.other()));
+    let table = report::table(&lines, arguments.other());
+    output::line(format_args!("\n{}\n{table}", heading(&setting, arguments.other())))?;
     write(arguments, &lines)?;
     let mut failed = false;
     for (side, answers) in [("ours", &our_answers), (arguments.other(), &their_answers)] {

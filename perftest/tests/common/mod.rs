@@ -17,6 +17,12 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// What a table's title says, in one line.
+#[allow(dead_code)]
+pub fn unfolded(text: &str) -> String {
+    text.replace("\n#   ", " ")
+}
+
 /// A file that goes away with the test.
 pub struct File(PathBuf);
 

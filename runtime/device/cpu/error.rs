@@ -229,7 +229,7 @@ pub struct KernelError {
 #[non_exhaustive]
 pub enum KernelErrorKind {
     /// An access outside mapped memory, or against its protection (SIGSEGV, SIGBUS).
-    #[error("{access} address {address:#x}, which is {reason} (at instruction {pc:#x})")]
+    #[error("{access} address {address:#x}, which is {reason} (at instruction {pc:#x}){note}")]
     BadAddress {
         /// `read of`, `write to` or, where the processor does not tell, `access to`.
         access: &'static str,
@@ -239,6 +239,8 @@ pub enum KernelErrorKind {
         reason: &'static str,
         /// The instruction that made the access.
         pc: usize,
+        /// What the PE knows of the address, after a semicolon: where it is in a heap, if it is there. Empty if it knows nothing.
+        note: String,
     },
     /// The stack of the thread was too small.
     #[error(

@@ -82,6 +82,7 @@ impl TrapRecord {
                     _ => "beyond the end of the memory object mapped there",
                 },
                 pc,
+                note: String::new(),
             })),
             _ => Some(Trap::Interrupted),
         }

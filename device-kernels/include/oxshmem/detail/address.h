@@ -7,6 +7,11 @@
 
 namespace oxshmem::detail {
 
+template <class T> struct Undeduced { using type = T; };
+
+// A parameter of this type takes no part in the deduction of T, so `atomic_add(&u64, 1, pe)` means what it says.
+template <class T> using given = typename Undeduced<T>::type;
+
 enum class Path { load_store, network, none };
 
 // Whether `pe`'s heap can be loaded from and stored to.
@@ -82,6 +87,12 @@ template <class T> OXSHMEM_DEVICE bool holds_word(const T *address) {
     return offset_of(address) <= port::state().heap_bytes - sizeof(T);
 }
 
+// Whether p and g may access a word in place. On GPUs this costs nothing and is always true: an unaligned access there ends the
+// kernel with the driver's error.
+template <class T> OXSHMEM_DEVICE bool is_checked_word(const T *address) {
+    return !port::kChecksWords || reinterpret_cast<uint64_t>(address) % sizeof(T) == 0;
+}
+
 // The bytes of `n` elements; the highest number, which no heap has, if it does not fit.
 template <class T> OXSHMEM_DEVICE uint64_t bytes_of(uint64_t n) {
     return n > ~0ull / sizeof(T) ? ~0ull : n * sizeof(T);
@@ -101,6 +112,11 @@ template <class T> OXSHMEM_DEVICE bool check_aligned(const T *address, int pe, O
     }
     raise(ErrorCode::unaligned, op, pe, reinterpret_cast<uint64_t>(address), sizeof(T));
     return false;
+}
+
+// Refuses a word that is not aligned, where p and g check that.
+template <class T> OXSHMEM_DEVICE bool check_word(const T *address, int pe, Op op) {
+    return !port::kChecksWords || check_aligned(address, pe, op);
 }
 
 // The peer's copy of a symmetric address, for peers that path_to() calls load_store.

@@ -80,9 +80,31 @@ OXSHMEM_NOINLINE void raise(ErrorCode code, Op op, Blame blame, uint64_t address
     describe(error, code, op, blame, address, length);
     record(error);
 }
+
+// Records that a variable of this PE did not become what a wait is for. `how` and `n` are those of Unmet.
+OXSHMEM_NOINLINE void raise_unmet(Op op, const void *variable, uint64_t wanted, uint32_t how, uint32_t n) {
+    abi::ErrorRecord error;
+    describe(error, ErrorCode::timeout, op, port::state().my_pe, reinterpret_cast<uint64_t>(variable), wanted);
+    const uint32_t bytes = how >> abi::kUnmetBytesShift & 0xff;
+    uint64_t seen = 0;
+    if (bytes == sizeof(uint64_t)) {
+        seen = port::load<order::relaxed, reach::system>(static_cast<const uint64_t *>(variable));
+    } else if (bytes == sizeof(uint32_t)) {
+        seen = port::load<order::relaxed, reach::system>(static_cast<const uint32_t *>(variable));
+    } else {
+        seen = port::load<order::relaxed, reach::system>(static_cast<const uint16_t *>(variable));
+    }
+    error.wqe_index = seen;
+    error.syndrome = how;
+    error.vendor_syndrome = n;
+    record(error);
+}
 #else
 OXSHMEM_DEVICE void raise(ErrorCode code, Op op, Blame blame, uint64_t address, uint64_t length) {
     OXSHMEM_LIBRARY(raise)(code, op, blame.pe, blame.team, address, length);
+}
+OXSHMEM_DEVICE void raise_unmet(Op op, const void *variable, uint64_t wanted, uint32_t how, uint32_t n) {
+    OXSHMEM_LIBRARY(raise_unmet)(op, variable, wanted, how, n);
 }
 #endif
 
@@ -119,15 +141,26 @@ OXSHMEM_DEVICE Verdict check_deadline(WaitClock &clock, uint32_t progress, uint3
 }
 #endif
 
-// Who is to blame for a wait that took too long: that is known, or a function finds out.
-OXSHMEM_DEVICE Blame blamed(int pe) {
-    return pe;
+// A variable of this PE that did not become what a wait is for.
+struct Unmet {
+    const void *variable;
+    uint64_t wanted;
+    uint32_t how; // see abi::kUnmetBytesShift
+    uint32_t n;   // variables that the wait is for; `variable` is the first of them
+};
+
+// Records that a wait took too long. It blames a PE or names an unmet variable; a function finds out which.
+OXSHMEM_DEVICE void raise_timeout(Op op, Blame blame, const void *address) {
+    raise(ErrorCode::timeout, op, blame, reinterpret_cast<uint64_t>(address), 0);
 }
-OXSHMEM_DEVICE Blame blamed(Blame blame) {
-    return blame;
+OXSHMEM_DEVICE void raise_timeout(Op op, int pe, const void *address) {
+    raise_timeout(op, Blame(pe), address);
 }
-template <class Find> OXSHMEM_DEVICE Blame blamed(Find find) {
-    return find();
+OXSHMEM_DEVICE void raise_timeout(Op op, const Unmet &unmet, const void *) {
+    raise_unmet(op, unmet.variable, unmet.wanted, unmet.how, unmet.n);
+}
+template <class Find> OXSHMEM_DEVICE void raise_timeout(Op op, const Find &find, const void *address) {
+    raise_timeout(op, find(), address);
 }
 
 // What a wait takes to be progress if its caller names nothing: none, so its deadline counts from its beginning.
@@ -135,10 +168,10 @@ struct NoProgress {
     OXSHMEM_DEVICE uint32_t operator()() const { return 0; }
 };
 
-// Calls `done` until it returns true. False: the deadline passed (recorded with `op`, whom `pe` blames, and `address`), or the
-// launch is being aborted. The deadline counts anew whenever `progress()`, which is looked at as often as the clock, returns
-// another value. Polls several times, with nothing between that would delay the caller, before it looks at the clock and the
-// abort word.
+// Calls `done` until it returns true. False: the deadline passed (recorded with `op`, the PE or the variable that `pe` names,
+// and `address`), or the launch is being aborted. The deadline counts anew whenever `progress()`, which is looked at as often
+// as the clock, returns another value. Polls several times, with nothing between that would delay the caller, before it looks
+// at the clock and the abort word.
 template <OnAbort A = OnAbort::unwind, class Peer, class Done, class Progress = NoProgress>
 OXSHMEM_DEVICE bool wait(Op op, Peer pe, const void *address, Done done, Progress progress = {}) {
     constexpr uint32_t kPolls = 32;
@@ -160,7 +193,7 @@ OXSHMEM_DEVICE bool wait(Op op, Peer pe, const void *address, Done done, Progres
             // The HCA makes no progress: a thread that waits for it later in this launch would only wait as long again.
             port::fetch_max<order::acq_rel, reach::system>(&control().abort, abi::kAbortJob);
         }
-        raise(ErrorCode::timeout, op, blamed(pe), reinterpret_cast<uint64_t>(address), 0);
+        raise_timeout(op, pe, address);
     }
     return false;
 }

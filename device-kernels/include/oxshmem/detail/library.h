@@ -17,6 +17,7 @@ struct WaitClock;
 
 extern "C" {
 // Errors and deadlines: error.h.
+__device__ void OXSHMEM_LIBRARY(raise_unmet)(Op op, const void *variable, uint64_t wanted, uint32_t how, uint32_t n);
 __device__ void OXSHMEM_LIBRARY(raise)(ErrorCode code, Op op, int pe, int team, uint64_t address, uint64_t length);
 __device__ Verdict OXSHMEM_LIBRARY(check_deadline)(WaitClock &clock, uint32_t progress, uint32_t ends_on);
 

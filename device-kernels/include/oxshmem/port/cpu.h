@@ -370,6 +370,8 @@ inline uint3 thread_index() {
 // Bits
 // ---------------------------------------------------------------------------------------------------------------------------
 
+// Whether p and g refuse words that are not aligned. The check costs a GPU an instruction for each of them.
+constexpr bool kChecksWords = true;
 constexpr bool kCoalesced = false;
 constexpr uint32_t kWholeWarp = 0xffffffff;
 

@@ -4,11 +4,16 @@
 // sequentially consistent, and the _sync operations follow port.h's rules for masks.
 #pragma once
 
+#include <cstdio> // printf
+
 #define __global__
 #define __device__
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
+// clang-format off
+#define __shared__ _Pragma("GCC error \"the cpu device has no __shared__: declare shared memory with OXSHMEM_SHARED(type, name, [n]) or OXSHMEM_DYNAMIC_SHARED(type, name), which mean the same on GPUs; see docs/your-own-crate.md\"")
+// clang-format on
 
 #define threadIdx (::oxshmem_cpu_current->thread_idx)
 #define blockIdx (::oxshmem_cpu_current->block->block_idx)

@@ -73,6 +73,8 @@ enum class order { relaxed, acquire, release, acq_rel };
 enum class reach { block, device, system };
 
 // Adjacent lanes should touch adjacent addresses.
+// Whether p and g refuse words that are not aligned. The check costs a GPU an instruction for each of them.
+constexpr bool kChecksWords = false;
 constexpr bool kCoalesced = true;
 constexpr uint32_t kWholeWarp = 0xffffffff;
 

@@ -354,6 +354,8 @@ inline uint3 thread_index() {
 // Bits
 // ---------------------------------------------------------------------------------------------------------------------------
 
+// Whether p and g refuse words that are not aligned. The check costs a GPU an instruction for each of them.
+constexpr bool kChecksWords = true;
 constexpr bool kCoalesced = true;
 
 // All lanes of a warp, which has as many as the program says. A warp of one lane is never together with others, so no mask is
