@@ -229,24 +229,38 @@ OXSHMEM_DEVICE void iput(Scope, T *dst, const T *src, ptrdiff_t dst_stride, ptrd
     Scope::sync();
 }
 
+namespace detail {
+
+// The elements of an iget over the network. A function of its own, whose variables are in local memory while it posts.
+template <class Scope, class T>
+OXSHMEM_OUTLINE void network_iget(T *dst, const T *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t n, int pe) {
+    uint64_t end = 0;
+    for (size_t i = Scope::rank(); i < n; i += Scope::size()) {
+        T *to = dst + static_cast<ptrdiff_t>(i) * dst_stride;
+        const T *from = src + static_cast<ptrdiff_t>(i) * src_stride;
+        end =
+            keeping([&] { return network_get(to, from, sizeof(T), pe, Op::iget); }, i, n, dst, src, dst_stride, src_stride, pe);
+    }
+    if (end != 0) {
+        network_wait(end, pe, Op::iget);
+    }
+}
+
+} // namespace detail
+
 template <class Scope, class T>
 OXSHMEM_DEVICE void iget(Scope, T *dst, const T *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t n, int pe) {
     const detail::Path path = detail::path_to(pe, detail::Op::iget);
     if (path != detail::Path::none && detail::check_stride(dst_stride, pe, detail::Op::iget) &&
         detail::check_stride(src_stride, pe, detail::Op::iget) &&
         detail::check_symmetric(src, detail::extent<T>(n, src_stride), pe, detail::Op::iget)) {
-        uint64_t end = 0;
-        for (size_t i = Scope::rank(); i < n; i += Scope::size()) {
-            T *to = dst + static_cast<ptrdiff_t>(i) * dst_stride;
-            const T *from = src + static_cast<ptrdiff_t>(i) * src_stride;
-            if (path == detail::Path::load_store) {
-                port::write(to, port::read(detail::translate(from, pe)));
-            } else {
-                end = detail::network_get(to, from, sizeof(T), pe, detail::Op::iget);
+        if (path == detail::Path::network) {
+            detail::network_iget<Scope>(dst, src, dst_stride, src_stride, n, pe);
+        } else {
+            for (size_t i = Scope::rank(); i < n; i += Scope::size()) {
+                const T *from = src + static_cast<ptrdiff_t>(i) * src_stride;
+                port::write(dst + static_cast<ptrdiff_t>(i) * dst_stride, port::read(detail::translate(from, pe)));
             }
-        }
-        if (end != 0) {
-            detail::network_wait(end, pe, detail::Op::iget);
         }
     }
     Scope::sync();

@@ -208,14 +208,12 @@ OXSHMEM_OUTLINE Posted get_piece(void *dst, const void *src, uint64_t bytes, int
     const uint32_t queue = block_queue(), card = card_of(queue);
     Located local = locate_local(dst, card);
     Located remote = locate_remote(src, pe, card);
-    uint64_t part = least(least(bytes, remote.bytes), least(local.bytes, abi::kMaxMessageBytes));
+    uint32_t part = static_cast<uint32_t>(least(least(bytes, remote.bytes), least(local.bytes, abi::kMaxMessageBytes)));
     source_fence(dst);
     const uint64_t end = post(
         qp_of(pe, queue), 1,
-        [&](const Slot &slot, bool signaled) {
-            slot.transfer(Opcode::rdma_read, remote, local, static_cast<uint32_t>(part), signaled);
-        },
-        remote, local, part);
+        [&](const Slot &slot, bool signaled) { slot.transfer(Opcode::rdma_read, remote, local, part, signaled); }, remote,
+        local, part);
     return {end, part};
 }
 
@@ -224,19 +222,22 @@ OXSHMEM_OUTLINE Posted get_landed(void *dst, const void *src, uint64_t bytes, in
     const uint32_t queue = block_queue(), card = card_of(queue);
     Qp &qp = qp_of(pe, queue);
     Located remote = locate_remote(src, pe, card);
-    uint64_t part = least(least(bytes, remote.bytes), abi::kLandingBytes);
+    uint32_t part = static_cast<uint32_t>(least(least(bytes, remote.bytes), abi::kLandingBytes));
     // A bad address must not cost a landing slot either.
     port::probe(dst, part);
     LandingSlot landing;
     if (!take_landing(qp, landing)) {
         return {0, 0};
     }
-    uint64_t end = post(
-        qp, 1,
-        [&](const Slot &slot, bool signaled) {
-            slot.transfer(Opcode::rdma_read, remote, locate_landing(qp, landing, card), static_cast<uint32_t>(part), signaled);
-        },
-        remote, landing, part, dst);
+    const auto posted = [&] {
+        return post(
+            qp, 1,
+            [&](const Slot &slot, bool signaled) {
+                slot.transfer(Opcode::rdma_read, remote, locate_landing(qp, landing, card), part, signaled);
+            },
+            remote, landing, part);
+    };
+    uint64_t end = keeping(posted, dst, part, pe, op);
     if (!await_landing(qp, landing, end, op, part, dst)) {
         return {0, 0};
     }

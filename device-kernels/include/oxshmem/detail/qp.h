@@ -281,22 +281,25 @@ OXSHMEM_DEVICE Slot slot_at(const Reservation &r, uint32_t offset) {
 // lane or none, so it never ends in the middle of a WQE.
 using abi::kStampLapBits;
 
-OXSHMEM_DEVICE uint32_t lap_of(const Reservation &r, uint64_t index) {
-    return (low(index >> r.depth_log2) + 1) & ((1u << kStampLapBits) - 1);
-}
+// Where the stamps of a QP are.
+struct StampArray {
+    uint64_t base;
+    uint32_t depth_log2;
 
-OXSHMEM_DEVICE bool is_of_lap(const Reservation &r, uint64_t index, uint32_t stamp) {
-    return (stamp & ((1u << kStampLapBits) - 1)) == lap_of(r, index);
-}
-
-OXSHMEM_DEVICE uint32_t *stamp_at(const Reservation &r, uint64_t index) {
-    return as<uint32_t>(r.stamps) + (index & ((1ull << r.depth_log2) - 1));
-}
+    OXSHMEM_DEVICE uint32_t lap_of(uint64_t index) const {
+        return (low(index >> depth_log2) + 1) & ((1u << kStampLapBits) - 1);
+    }
+    OXSHMEM_DEVICE bool is_of_lap(uint64_t index, uint32_t stamp) const {
+        return (stamp & ((1u << kStampLapBits) - 1)) == lap_of(index);
+    }
+    OXSHMEM_DEVICE uint32_t *at(uint64_t index) const { return as<uint32_t>(base) + (index & ((1ull << depth_log2) - 1)); }
+};
 
 // Stamps the block `offset` blocks behind the first of a reservation, behind which `following` blocks of the same lane follow.
 OXSHMEM_DEVICE void stamp(const Reservation &r, uint32_t offset, uint32_t following) {
+    const StampArray stamps{r.stamps, r.depth_log2};
     const uint64_t index = r.first + offset;
-    port::store<order::relaxed, reach::device>(stamp_at(r, index), following << kStampLapBits | lap_of(r, index));
+    port::store<order::relaxed, reach::device>(stamps.at(index), following << kStampLapBits | stamps.lap_of(index));
 }
 
 // Whether the lanes of a group scan and ring together: a whole warp does. Of a part of a warp the leader alone does, because
@@ -305,30 +308,48 @@ OXSHMEM_DEVICE bool works_together(const Group &group) {
     return port::kCoalesced && group.mask == port::kWholeWarp;
 }
 
+// Lanes that scan and ring: a whole warp together, or one lane. It is all that they need of their group, in few registers.
+struct Ringers {
+    bool together;
+
+    OXSHMEM_DEVICE uint32_t lane() const { return together ? port::lane_id() : 0; }
+    OXSHMEM_DEVICE bool leads() const { return lane() == 0; }
+    // A value of the leader for all of them.
+    template <class T> OXSHMEM_DEVICE T from_leader(T value) const {
+        return together ? port::shfl(port::kWholeWarp, value, 0) : value;
+    }
+    // Lets each see what the others did before.
+    OXSHMEM_DEVICE void meet() const {
+        if (together) {
+            port::sync_warp(port::kWholeWarp);
+        }
+    }
+};
+
 // The end of the stamped prefix that begins at `from`. Whole warps scan with all lanes, four stamps a lane and pass.
-OXSHMEM_DEVICE uint64_t stamped_prefix(const Reservation &r, const Group &group, uint64_t from) {
-    const uint64_t limit = from + (1ull << r.depth_log2);
-    if (!works_together(group)) {
-        while (from < limit && is_of_lap(r, from, port::load<order::relaxed, reach::device>(stamp_at(r, from)))) {
+OXSHMEM_DEVICE uint64_t stamped_prefix(const StampArray &stamps, Ringers ringers, uint64_t from) {
+    const uint64_t limit = from + (1ull << stamps.depth_log2);
+    if (!ringers.together) {
+        while (from < limit && stamps.is_of_lap(from, port::load<order::relaxed, reach::device>(stamps.at(from)))) {
             ++from;
         }
         return from;
     }
     constexpr uint32_t kEach = 4;
     while (from < limit) {
-        const uint64_t mine = from + group.rank * kEach;
-        uint32_t stamps[kEach];
+        const uint64_t mine = from + ringers.lane() * kEach;
+        uint32_t found[kEach];
         OXSHMEM_UNROLL
         for (uint32_t i = 0; i < kEach; ++i) {
-            stamps[i] = port::load<order::relaxed, reach::device>(stamp_at(r, mine + i));
+            found[i] = port::load<order::relaxed, reach::device>(stamps.at(mine + i));
         }
         uint32_t ready = 0; // of the four blocks of this lane, in order
-        while (ready < kEach && is_of_lap(r, mine + ready, stamps[ready])) {
+        while (ready < kEach && stamps.is_of_lap(mine + ready, found[ready])) {
             ++ready;
         }
         const uint32_t stopped = ~port::ballot(port::kWholeWarp, ready == kEach);
         if (stopped == 0) {
-            from += group.size * kEach;
+            from += 32 * kEach;
             continue;
         }
         const uint32_t stop = port::lowest_bit(stopped);
@@ -338,9 +359,9 @@ OXSHMEM_DEVICE uint64_t stamped_prefix(const Reservation &r, const Group &group,
 }
 
 // The same without the blocks of a lane that has not stamped all of its own.
-OXSHMEM_DEVICE uint64_t ready_prefix(const Reservation &r, const Group &group, uint64_t from) {
-    uint64_t end = stamped_prefix(r, group, from);
-    while (end != from && port::load<order::relaxed, reach::device>(stamp_at(r, end - 1)) >> kStampLapBits != 0) {
+OXSHMEM_DEVICE uint64_t ready_prefix(const StampArray &stamps, Ringers ringers, uint64_t from) {
+    uint64_t end = stamped_prefix(stamps, ringers, from);
+    while (end != from && port::load<order::relaxed, reach::device>(stamps.at(end - 1)) >> kStampLapBits != 0) {
         --end;
     }
     return end;
@@ -372,18 +393,6 @@ template <order O> OXSHMEM_DEVICE void ring_for(Qp &qp, uint64_t end) {
 
 OXSHMEM_DEVICE void count_doorbell(Qp &qp) {
     port::add_to<order::relaxed, reach::device>(&qp.doorbells, uint64_t{1});
-}
-
-// A value of the leader for all lanes of a group that works together. In other groups there is only the leader.
-template <class T> OXSHMEM_DEVICE T from_leader(const Group &group, T value) {
-    return works_together(group) ? port::shfl(port::kWholeWarp, value, group.leader) : value;
-}
-
-// Lets all lanes of a group that works together see what each did before.
-OXSHMEM_DEVICE void meet(const Group &group) {
-    if (works_together(group)) {
-        port::sync_warp(port::kWholeWarp);
-    }
 }
 
 // Leaves the gate, by one lane; the group's stamps are visible to whoever sees that. False: the baton is free.
@@ -424,20 +433,20 @@ OXSHMEM_DEVICE bool hand_over(Qp &qp) {
 
 // What the holder of the baton does, once everything before `rung` has been rung for, until it is out of the gate. Called by
 // all lanes of a group that works together, otherwise by the leader alone.
-OXSHMEM_OUTLINE void keep_ringing(Qp &qp, Group group, Reservation r, uint64_t rung) {
+OXSHMEM_OUTLINE void keep_ringing(Qp &qp, Ringers ringers, StampArray stamps, uint64_t rung) {
     constexpr uint32_t kMostRings = 8; // then it is another group's turn
     enum Next : uint32_t { kAgain, kOut, kCheck };
     for (uint32_t rings = 0;;) {
         uint64_t gate = 0;
-        if (group.leads()) {
+        if (ringers.leads()) {
             gate = port::load<order::acquire, reach::device>(&qp.gate);
         }
-        meet(group);
-        const uint64_t end = ready_prefix(r, group, rung);
+        ringers.meet();
+        const uint64_t end = ready_prefix(stamps, ringers, rung);
         const bool news = end != rung;
         rung = end;
         Next next = kAgain;
-        if (group.leads()) {
+        if (ringers.leads()) {
             if (news) {
                 ring_for<order::acq_rel>(qp, end);
                 count_doorbell(qp);
@@ -453,19 +462,19 @@ OXSHMEM_OUTLINE void keep_ringing(Qp &qp, Group group, Reservation r, uint64_t r
                 }
             }
         }
-        next = from_leader(group, next);
+        next = ringers.from_leader(next);
         if (next == kCheck) {
-            meet(group);
+            ringers.meet();
             // The others may all be waiting for what was stamped after the scan. Without the baton stamps change while lanes
             // look at them, so one lane decides.
-            if (from_leader<uint32_t>(group, ready_prefix(r, group, rung) == rung) != 0) {
+            if (ringers.from_leader<uint32_t>(ready_prefix(stamps, ringers, rung) == rung) != 0) {
                 return;
             }
-            if (group.leads()) {
+            if (ringers.leads()) {
                 rung = leave_or_take(qp, false);
             }
         }
-        rung = from_leader(group, rung);
+        rung = ringers.from_leader(rung);
         if (next == kOut || rung == ~0ull) {
             return;
         }
@@ -510,9 +519,10 @@ OXSHMEM_DEVICE void submit(Qp &qp, const Group &group, const Reservation &r, uin
         port::fetch_or<order::relaxed, reach::device>(used, used_bit);
     }
     // Where lanes do not work together, this is for the leader alone.
-    rung = from_leader(group, rung);
+    const Ringers ringers{works_together(group)};
+    rung = ringers.from_leader(rung);
     if (rung != ~0ull) {
-        keep_ringing(qp, group, r, rung);
+        keep_ringing(qp, ringers, {r.stamps, r.depth_log2}, rung);
     }
 }
 
@@ -526,13 +536,14 @@ template <class Write, class... T> OXSHMEM_DEVICE uint64_t post(Qp &qp, uint32_t
         return 0;
     }
     const uint32_t offset = blocks * group.rank;
+    const uint64_t end = reservation.first + offset + blocks;
     write(slot_at(reservation, offset), group.last());
     submit(qp, group, reservation, blocks * group.size, false, [&] {
         for (uint32_t i = 0; i < blocks; ++i) {
             stamp(reservation, offset + i, blocks - 1 - i);
         }
     });
-    return reservation.first + blocks * (group.rank + 1);
+    return end;
 }
 
 // A landing slot of a QP.
