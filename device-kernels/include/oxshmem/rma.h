@@ -45,7 +45,7 @@ template <class Scope> OXSHMEM_DEVICE void network_put_by(void *dst, const void 
     if (Scope::kLanes > 1 && bytes > kInlineOneBlock && registered(src) == 0) {
         network_push<Scope>(dst, src, bytes, pe);
     } else if (Scope::rank() == 0) {
-        const uint64_t end = network_put_whole(dst, src, bytes, pe);
+        const uint64_t end = network_put(dst, src, bytes, pe);
         if (blocking && end != 0 && bytes > kInlineOneBlock) {
             network_wait(end, pe, Op::put);
         }
@@ -78,9 +78,17 @@ template <class Scope> OXSHMEM_OUTLINE void near_copy(void *dst, const void *src
     copy<Scope>(dst, src, bytes);
 }
 
-// put and get of what cannot be accessed in place: over the network, or not at all.
+// put and get of what cannot be accessed in place: over the network, or not at all. (So a put whose target is in the heap is to
+// a peer that is not direct.)
 template <class Scope> OXSHMEM_OUTLINE void far_put(void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
-    if (path_to(pe, Op::put) != Path::none && check_symmetric(dst, bytes, pe, Op::put) && bytes != 0) {
+    if (is_one_transfer(dst, src, bytes, pe)) {
+        if (Scope::rank() == 0) {
+            const uint64_t end = network_transfer(dst, src, bytes, pe);
+            if (blocking && end != 0) {
+                network_wait(end, pe, Op::put);
+            }
+        }
+    } else if (path_to(pe, Op::put) != Path::none && check_symmetric(dst, bytes, pe, Op::put) && bytes != 0) {
         network_put_by<Scope>(dst, src, bytes, pe, blocking);
     }
 }
@@ -119,7 +127,9 @@ template <class Scope> OXSHMEM_DEVICE void get_by(void *dst, const void *src, ui
 
 // p and g where the word cannot be accessed in place: over the network, or not at all.
 template <class T> OXSHMEM_OUTLINE void far_p(T *dst, T value, int pe) {
-    if (path_to(pe, Op::p) != Path::none && check_symmetric(dst, sizeof(T), pe, Op::p)) {
+    if (posts_to(pe) & holds_word(dst)) {
+        post_p(dst, value, pe);
+    } else if (path_to(pe, Op::p) != Path::none && check_symmetric(dst, sizeof(T), pe, Op::p)) {
         network_p(dst, value, pe);
     }
 }
