@@ -57,7 +57,7 @@ __device__ uint64_t OXSHMEM_LIBRARY(g)(const void *src, uint32_t bytes, int pe) 
     }
 }
 __device__ uint64_t OXSHMEM_LIBRARY(put)(void *dst, const void *src, uint64_t bytes, int pe) {
-    return network_put_whole(dst, src, bytes, pe);
+    return is_one_transfer(dst, src, bytes, pe) ? network_transfer(dst, src, bytes, pe) : network_put(dst, src, bytes, pe);
 }
 __device__ uint64_t OXSHMEM_LIBRARY(get)(void *dst, const void *src, uint64_t bytes, int pe, Op op) {
     return network_get(dst, src, bytes, pe, op);

@@ -45,7 +45,7 @@ template <class Scope> OXSHMEM_DEVICE void network_put_by(void *dst, const void 
     if (Scope::kLanes > 1 && bytes > kInlineOneBlock && registered(src) == 0) {
         network_push<Scope>(dst, src, bytes, pe);
     } else if (Scope::rank() == 0) {
-        const uint64_t end = network_put_whole(dst, src, bytes, pe);
+        const uint64_t end = network_put(dst, src, bytes, pe);
         if (blocking && end != 0 && bytes > kInlineOneBlock) {
             network_wait(end, pe, Op::put);
         }
@@ -78,9 +78,17 @@ template <class Scope> OXSHMEM_OUTLINE void near_copy(void *dst, const void *src
     copy<Scope>(dst, src, bytes);
 }
 
-// put and get of what cannot be accessed in place: over the network, or not at all.
+// put and get of what cannot be accessed in place: over the network, or not at all. (So a put whose target is in the heap is to
+// a peer that is not direct.)
 template <class Scope> OXSHMEM_OUTLINE void far_put(void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
-    if (path_to(pe, Op::put) != Path::none && check_symmetric(dst, bytes, pe, Op::put) && bytes != 0) {
+    if (is_one_transfer(dst, src, bytes, pe)) {
+        if (Scope::rank() == 0) {
+            const uint64_t end = network_transfer(dst, src, bytes, pe);
+            if (blocking && end != 0) {
+                network_wait(end, pe, Op::put);
+            }
+        }
+    } else if (path_to(pe, Op::put) != Path::none && check_symmetric(dst, bytes, pe, Op::put) && bytes != 0) {
         network_put_by<Scope>(dst, src, bytes, pe, blocking);
     }
 }
@@ -119,8 +127,11 @@ template <class Scope> OXSHMEM_DEVICE void get_by(void *dst, const void *src, ui
 
 // p and g where the word cannot be accessed in place: over the network, or not at all.
 template <class T> OXSHMEM_OUTLINE void far_p(T *dst, T value, int pe) {
-    const bool good = path_to(pe, Op::p) != Path::none && check_symmetric(dst, sizeof(T), pe, Op::p);
-    if (good && check_word(dst, pe, Op::p)) {
+    if (posts_to(pe) & holds_word(dst)) {
+        if (check_word(dst, pe, Op::p)) {
+            post_p(dst, value, pe);
+        }
+    } else if (path_to(pe, Op::p) != Path::none && check_symmetric(dst, sizeof(T), pe, Op::p) && check_word(dst, pe, Op::p)) {
         network_p(dst, value, pe);
     }
 }
@@ -230,24 +241,38 @@ OXSHMEM_DEVICE void iput(Scope, T *dst, const T *src, ptrdiff_t dst_stride, ptrd
     Scope::sync();
 }
 
+namespace detail {
+
+// The elements of an iget over the network. A function of its own, whose variables are in local memory while it posts.
+template <class Scope, class T>
+OXSHMEM_OUTLINE void network_iget(T *dst, const T *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t n, int pe) {
+    uint64_t end = 0;
+    for (size_t i = Scope::rank(); i < n; i += Scope::size()) {
+        T *to = dst + static_cast<ptrdiff_t>(i) * dst_stride;
+        const T *from = src + static_cast<ptrdiff_t>(i) * src_stride;
+        end =
+            keeping([&] { return network_get(to, from, sizeof(T), pe, Op::iget); }, i, n, dst, src, dst_stride, src_stride, pe);
+    }
+    if (end != 0) {
+        network_wait(end, pe, Op::iget);
+    }
+}
+
+} // namespace detail
+
 template <class Scope, class T>
 OXSHMEM_DEVICE void iget(Scope, T *dst, const T *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t n, int pe) {
     const detail::Path path = detail::path_to(pe, detail::Op::iget);
     if (path != detail::Path::none && detail::check_stride(dst_stride, pe, detail::Op::iget) &&
         detail::check_stride(src_stride, pe, detail::Op::iget) &&
         detail::check_symmetric(src, detail::extent<T>(n, src_stride), pe, detail::Op::iget)) {
-        uint64_t end = 0;
-        for (size_t i = Scope::rank(); i < n; i += Scope::size()) {
-            T *to = dst + static_cast<ptrdiff_t>(i) * dst_stride;
-            const T *from = src + static_cast<ptrdiff_t>(i) * src_stride;
-            if (path == detail::Path::load_store) {
-                port::write(to, port::read(detail::translate(from, pe)));
-            } else {
-                end = detail::network_get(to, from, sizeof(T), pe, detail::Op::iget);
+        if (path == detail::Path::network) {
+            detail::network_iget<Scope>(dst, src, dst_stride, src_stride, n, pe);
+        } else {
+            for (size_t i = Scope::rank(); i < n; i += Scope::size()) {
+                const T *from = src + static_cast<ptrdiff_t>(i) * src_stride;
+                port::write(dst + static_cast<ptrdiff_t>(i) * dst_stride, port::read(detail::translate(from, pe)));
             }
-        }
-        if (end != 0) {
-            detail::network_wait(end, pe, detail::Op::iget);
         }
     }
     Scope::sync();

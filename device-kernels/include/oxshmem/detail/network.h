@@ -11,6 +11,17 @@
 
 namespace oxshmem::detail {
 
+// Everything is left to the library.
+OXSHMEM_DEVICE constexpr bool is_one_transfer(const void *, const void *, uint64_t, int) {
+    return false;
+}
+OXSHMEM_DEVICE uint64_t network_transfer(void *dst, const void *src, uint64_t bytes, int pe) {
+    return OXSHMEM_LIBRARY(put)(dst, src, bytes, pe);
+}
+template <class T> OXSHMEM_DEVICE void post_p(T *dst, T value, int pe) {
+    OXSHMEM_LIBRARY(p)(dst, to_bits(value), sizeof(T), pe);
+}
+
 template <class T> OXSHMEM_DEVICE void network_p(T *dst, T value, int pe) {
     OXSHMEM_LIBRARY(p)(dst, to_bits(value), sizeof(T), pe);
 }
@@ -18,9 +29,6 @@ template <class T> OXSHMEM_DEVICE T network_g(const T *src, int pe) {
     return from_bits<T>(OXSHMEM_LIBRARY(g)(src, sizeof(T), pe));
 }
 OXSHMEM_DEVICE uint64_t network_put(void *dst, const void *src, uint64_t bytes, int pe) {
-    return OXSHMEM_LIBRARY(put)(dst, src, bytes, pe);
-}
-OXSHMEM_DEVICE uint64_t network_put_whole(void *dst, const void *src, uint64_t bytes, int pe) {
     return OXSHMEM_LIBRARY(put)(dst, src, bytes, pe);
 }
 OXSHMEM_DEVICE uint64_t network_get(void *dst, const void *src, uint64_t bytes, int pe, Op op) {

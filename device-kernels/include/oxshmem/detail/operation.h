@@ -12,6 +12,13 @@ OXSHMEM_DEVICE bool by_proxy() {
     return port::state().network == static_cast<uint32_t>(abi::Network::ibrc);
 }
 
+// Whether device code itself posts to `pe`, if `pe` is not direct. The conditions do not depend on each other.
+OXSHMEM_DEVICE bool posts_to(int pe) {
+    const abi::State &s = port::state();
+    const bool exists = static_cast<uint32_t>(pe) < static_cast<uint32_t>(s.n_pes);
+    return exists & (s.network == static_cast<uint32_t>(abi::Network::ibgda));
+}
+
 enum class SignalOp : int { set = 9, add = 10 };
 
 // As block_queue, for signals and the data before them.

@@ -32,7 +32,7 @@ template <class T> OXSHMEM_DEVICE void network_p_runs(Qp &qp, Group &group, Loca
             blocks += inline_blocks(port::count_ones(members) * sizeof(T));
         }
     }
-    const Reservation reservation = reserve(qp, group, blocks, remote, value, offset, lanes, last_run, blocks);
+    const Reservation reservation = reserve(qp, group, blocks, Nothing{}, remote, value, offset, lanes, last_run, blocks);
     if (!reservation.ok) {
         return;
     }
@@ -54,17 +54,14 @@ template <class T> OXSHMEM_DEVICE void network_p_runs(Qp &qp, Group &group, Loca
 
 // Writes one value inline. Lanes whose targets follow each other share a work request; the rest share the reservation and the
 // doorbell.
-template <class T> OXSHMEM_DEVICE void network_p(T *dst, T value, int pe) {
-    if (by_proxy()) {
-        ibrc_p(dst, to_bits(value), sizeof(T), pe);
-        return;
-    }
+template <class T> OXSHMEM_DEVICE void post_p(T *dst, T value, int pe) {
     const uint32_t queue = block_queue();
     Qp &qp = qp_of(pe, queue);
     Group group = converge(qp, 1);
-    Located remote = locate_remote(dst, pe, card_of(queue));
-
+    Located remote{};
+    const auto locate = [&] { remote = locate_remote(dst, pe, card_of(queue)); };
     if (group.size > 1) {
+        locate();
         // A lane continues the run of the lane before it if its target is adjacent and under the same key. The chunk, which
         // tells the key, is mixed in so high that targets on both sides of a border are never adjacent.
         const uint64_t place = remote.address + (chunk_of(remote.address) << 48);
@@ -74,12 +71,27 @@ template <class T> OXSHMEM_DEVICE void network_p(T *dst, T value, int pe) {
             return;
         }
     }
-    const Reservation reservation = reserve(qp, group, group.size, remote, value);
+    const Reservation reservation = reserve(
+        qp, group, group.size,
+        [&] {
+            if (group.size == 1) {
+                locate();
+            }
+        },
+        remote, value);
     if (!reservation.ok) {
         return;
     }
     slot_at(reservation, group.rank).inline_word(remote, value, group.last());
     submit(qp, group, reservation, group.size, false, [&] { stamp(reservation, group.rank, 0); });
+}
+
+template <class T> OXSHMEM_DEVICE void network_p(T *dst, T value, int pe) {
+    if (by_proxy()) {
+        ibrc_p(dst, to_bits(value), sizeof(T), pe);
+    } else {
+        post_p(dst, value, pe);
+    }
 }
 
 // Puts are cut into pieces that a single work request carries.
@@ -165,25 +177,28 @@ OXSHMEM_OUTLINE Posted put_piece(void *dst, const void *src, uint64_t bytes, int
     Located remote = locate_remote(dst, pe, card);
     probe_inlined(src, piece);
     const uint64_t end = post(
-        qp_of(pe, queue), blocks_of(piece),
+        qp_of(pe, queue), blocks_of(piece), Nothing{},
         [&](const Slot &slot, bool signaled) { write_piece(slot, remote, src, piece, card, signaled); }, remote, src, piece,
         card);
     return {end, piece.bytes};
 }
 
-// A put that is a single work request of this GPU's, as most are: of more than kInlineOneBlock bytes, between chunks of the
-// heap.
-OXSHMEM_DEVICE bool is_one_transfer(const void *dst, const void *src, uint64_t bytes) {
-    const uint64_t from = offset_of(src);
-    return !by_proxy() && bytes > kInlineOneBlock && bytes <= abi::kMaxMessageBytes && from < port::state().heap_bytes &&
-           in_one_chunk(offset_of(dst), bytes) && in_one_chunk(from, bytes);
+// Whether a put to a peer that is not direct is a single work request of this GPU's, as most are: of more than kInlineOneBlock
+// bytes, between chunks of the heap. It has no other error than the network's then. The conditions do not depend on each other,
+// so that the thread waits once for all that it has to load.
+OXSHMEM_DEVICE bool is_one_transfer(const void *dst, const void *src, uint64_t bytes, int pe) {
+    const uint64_t room = port::state().heap_bytes, to = offset_of(dst), from = offset_of(src);
+    // The heap ends where a chunk does.
+    const bool inside = (to < room) & (from < room) & (bytes <= left_in_chunk(to)) & (bytes <= left_in_chunk(from));
+    const bool size = (bytes > kInlineOneBlock) & (bytes <= abi::kMaxMessageBytes);
+    return posts_to(pe) & size & inside;
 }
 
 OXSHMEM_DEVICE uint64_t network_transfer(void *dst, const void *src, uint64_t bytes, int pe) {
     const uint32_t queue = block_queue(), card = card_of(queue);
-    Located remote = locate_remote(dst, pe, card), local = locate_local(src, card);
+    Located remote{}, local{};
     return post(
-        qp_of(pe, queue), 1,
+        qp_of(pe, queue), 1, [&] { remote = locate_remote(dst, pe, card), local = locate_local(src, card); },
         [&](const Slot &slot, bool signaled) {
             slot.transfer(Opcode::rdma_write, remote, local, static_cast<uint32_t>(bytes), signaled);
         },
@@ -198,24 +213,17 @@ OXSHMEM_DEVICE uint64_t network_put(void *dst, const void *src, uint64_t bytes, 
         dst, src, bytes, [&](void *to, const void *from, uint64_t left) { return put_piece(to, from, left, pe); }, pe);
 }
 
-// A put by one lane, in the shortest way.
-OXSHMEM_DEVICE uint64_t network_put_whole(void *dst, const void *src, uint64_t bytes, int pe) {
-    return is_one_transfer(dst, src, bytes) ? network_transfer(dst, src, bytes, pe) : network_put(dst, src, bytes, pe);
-}
-
 // Reads the next piece of a get into registered memory.
 OXSHMEM_OUTLINE Posted get_piece(void *dst, const void *src, uint64_t bytes, int pe) {
     const uint32_t queue = block_queue(), card = card_of(queue);
     Located local = locate_local(dst, card);
     Located remote = locate_remote(src, pe, card);
-    uint64_t part = least(least(bytes, remote.bytes), least(local.bytes, abi::kMaxMessageBytes));
+    uint32_t part = static_cast<uint32_t>(least(least(bytes, remote.bytes), least(local.bytes, abi::kMaxMessageBytes)));
     source_fence(dst);
     const uint64_t end = post(
-        qp_of(pe, queue), 1,
-        [&](const Slot &slot, bool signaled) {
-            slot.transfer(Opcode::rdma_read, remote, local, static_cast<uint32_t>(part), signaled);
-        },
-        remote, local, part);
+        qp_of(pe, queue), 1, Nothing{},
+        [&](const Slot &slot, bool signaled) { slot.transfer(Opcode::rdma_read, remote, local, part, signaled); }, remote,
+        local, part);
     return {end, part};
 }
 
@@ -224,19 +232,22 @@ OXSHMEM_OUTLINE Posted get_landed(void *dst, const void *src, uint64_t bytes, in
     const uint32_t queue = block_queue(), card = card_of(queue);
     Qp &qp = qp_of(pe, queue);
     Located remote = locate_remote(src, pe, card);
-    uint64_t part = least(least(bytes, remote.bytes), abi::kLandingBytes);
+    uint32_t part = static_cast<uint32_t>(least(least(bytes, remote.bytes), abi::kLandingBytes));
     // A bad address must not cost a landing slot either.
     port::probe(dst, part);
     LandingSlot landing;
     if (!take_landing(qp, landing)) {
         return {0, 0};
     }
-    uint64_t end = post(
-        qp, 1,
-        [&](const Slot &slot, bool signaled) {
-            slot.transfer(Opcode::rdma_read, remote, locate_landing(qp, landing, card), static_cast<uint32_t>(part), signaled);
-        },
-        remote, landing, part, dst);
+    const auto posted = [&] {
+        return post(
+            qp, 1, Nothing{},
+            [&](const Slot &slot, bool signaled) {
+                slot.transfer(Opcode::rdma_read, remote, locate_landing(qp, landing, card), part, signaled);
+            },
+            remote, landing, part);
+    };
+    uint64_t end = keeping(posted, dst, part, pe, op);
     if (!await_landing(qp, landing, end, op, part, dst)) {
         return {0, 0};
     }
@@ -271,9 +282,9 @@ template <class T> OXSHMEM_DEVICE T network_g(const T *src, int pe) {
     if (!take_landing(qp, landing)) {
         return value;
     }
-    Located remote = locate_remote(src, pe, card);
+    Located remote{};
     uint64_t end = post(
-        qp, 1,
+        qp, 1, [&] { remote = locate_remote(src, pe, card); },
         [&](const Slot &slot, bool signaled) {
             slot.transfer(Opcode::rdma_read, remote, locate_landing(qp, landing, card), sizeof(T), signaled);
         },
@@ -292,9 +303,9 @@ OXSHMEM_OUTLINE void network_atomic(void *target, AtomicRequest request, int pe)
     }
     const uint32_t queue = atomic_queue(), card = card_of(queue);
     Qp &qp = qp_of(pe, queue);
-    Located remote = locate_remote(target, pe, card);
+    Located remote{};
     post(
-        qp, request.blocks(),
+        qp, request.blocks(), [&] { remote = locate_remote(target, pe, card); },
         [&](const Slot &slot, bool signaled) { slot.atomic(request, remote, discard(qp, card), signaled); }, remote, request);
 }
 
@@ -311,9 +322,9 @@ template <class T> OXSHMEM_OUTLINE T network_fetch_atomic(T *target, AtomicReque
     if (!take_landing(qp, landing)) {
         return value;
     }
-    Located remote = locate_remote(target, pe, card);
+    Located remote{};
     uint64_t end = post(
-        qp, request.blocks(),
+        qp, request.blocks(), [&] { remote = locate_remote(target, pe, card); },
         [&](const Slot &slot, bool signaled) { slot.atomic(request, remote, locate_landing(qp, landing, card), signaled); },
         remote, request, landing);
     if (await_landing(qp, landing, end, Op::atomic)) {
@@ -344,10 +355,10 @@ OXSHMEM_OUTLINE void network_signal(uint64_t *signal, uint64_t value, SignalOp o
     }
     const uint32_t queue = signal_queue(op), card = card_of(queue);
     Qp &qp = qp_of(pe, queue);
-    Located remote = locate_remote(signal, pe, card);
+    Located remote{};
     // Strongly ordered, like the signal of a put_signal: two signals to one word arrive in their order.
     post(
-        qp, 1,
+        qp, 1, [&] { remote = locate_remote(signal, pe, card); },
         [&](const Slot &slot, bool signaled) {
             write_signal(slot.ordered_after(0), remote, discard(qp, card), value, op, signaled);
         },
@@ -399,7 +410,7 @@ OXSHMEM_OUTLINE uint64_t put_piece_and_signal(void *dst, const void *src, Piece 
     uint32_t data_blocks = blocks_of(piece);
     probe_inlined(src, piece);
     const uint64_t end = post(
-        qp, data_blocks + 1,
+        qp, data_blocks + 1, Nothing{},
         [&](const Slot &slot, bool signaled) {
             write_piece(slot, locate_remote(dst, pe, card), src, piece, card, false);
             write_signal(slot.ordered_after(data_blocks), locate_remote(signal, pe, card), discard(qp, card), value, op,

@@ -234,41 +234,68 @@ OXSHMEM_DEVICE bool has_to_order(const Qp &qp, uint64_t fence_at, uint64_t first
     return fence_at >= ordered_at || ordered_at > first;
 }
 
+// Notes that this PE has posted to `qp`, for quiet and fence. Each lane sees to it itself: a lane may go on to its own quiet or
+// fence while the leader still rings. The bit is never cleared while kernels run, so the L1 cache may answer: what it holds is
+// true, or makes the lane set the bit once more.
+OXSHMEM_DEVICE void mark_used(const Qp &qp) {
+    const uint32_t index = index_of(qp);
+    uint64_t *const word = as<uint64_t>(port::state().used) + index / 64;
+    const uint64_t bit = uint64_t{1} << index % 64;
+    if ((port::load<order::relaxed, reach::block>(word) & bit) == 0) {
+        port::fetch_or<order::relaxed, reach::device>(word, bit);
+    }
+}
+
+// What a request prepares that has nothing to prepare.
+struct Nothing {
+    OXSHMEM_DEVICE void operator()() const {}
+};
+
 // Reserves `blocks` blocks for the whole group and waits until they are free. Every lane gets the result. A group whose
-// reservation is ok has to submit. `live`: variables of the caller that are in local memory while this waits.
-template <class... T> OXSHMEM_DEVICE Reservation reserve(Qp &qp, Group &group, uint32_t blocks, T &...live) {
+// reservation is ok has to submit. `prepare()` is what every lane does while the gate's atomic is on its way: whatever the
+// work requests need that does not depend on where they go. `live`: variables of the caller that are in local memory while
+// this waits for room.
+template <class Prepare, class... T>
+OXSHMEM_DEVICE Reservation reserve(Qp &qp, Group &group, uint32_t blocks, Prepare prepare, T &...live) {
     Reservation r;
     r.wq = qp.wq, r.stamps = qp.stamps, r.depth_log2 = qp.depth_log2, r.qpn = qp.qpn;
-    // What the leader learns, in one word: the index, which stays far below these bits, and two flags.
-    constexpr uint64_t kOrdered = 1ull << 62, kBaton = 1ull << 63, kFailed = ~0ull;
-    uint64_t first = 0;
+    // Two words beside each other: `completed`, and `fence_at`, which a fence that happens before this post has raised.
+    port::pair64 known{};
+    uint64_t gate = 0;
     if (group.leads()) {
-        // Two words beside each other: `completed`, and `fence_at`, which a fence that happens before this post has raised.
-        const port::pair64 known = port::load_pair<order::relaxed, reach::system>(&qp.completed);
-        const uint64_t completed = known.first, fence_at = known.second;
-        const uint64_t gate = port::fetch_add<order::relaxed, reach::device>(
+        known = port::load_pair<order::relaxed, reach::system>(&qp.completed);
+        gate = port::fetch_add<order::relaxed, reach::device>(
             &qp.gate, (static_cast<uint64_t>(blocks) << abi::kGateReservedShift) + abi::kGateOneGroup);
-        first = reserved_in(gate, completed);
-        const bool ordered = fence_at != 0 && has_to_order(qp, fence_at, first);
-        if (ordered) {
-            port::raise_to<order::relaxed, reach::device>(&qp.ordered_at, first + 1);
-        }
+    }
+    mark_used(qp);
+    prepare();
+    r.first = 0, r.ordered = false, r.baton = false, r.ok = true;
+    if (group.leads()) {
+        const uint64_t completed = known.first, fence_at = known.second;
+        r.first = reserved_in(gate, completed);
+        r.baton = got_baton(gate);
         const uint64_t depth = 1ull << r.depth_log2;
-        const bool broken = completed >= abi::kBroken;
-        const uint64_t wanted = broken ? 0 : first + blocks - depth;
-        const bool full = broken || first + blocks > depth + completed;
-        first |= (ordered ? kOrdered : 0) | (got_baton(gate) ? kBaton : 0);
-        if (full && !keeping([&] { return wait_space(qp, wanted); }, first, r, group, live...)) {
-            first = kFailed;
+        const bool broken = completed >= abi::kBroken, full = r.first + blocks > depth + completed;
+        // One branch where nothing special is to be done.
+        if ((fence_at != 0) | broken | full) {
+            if (fence_at != 0 && has_to_order(qp, fence_at, r.first)) {
+                r.ordered = true;
+                port::raise_to<order::relaxed, reach::device>(&qp.ordered_at, r.first + 1);
+            }
+            if (broken || full) {
+                const uint64_t wanted = broken ? 0 : r.first + blocks - depth;
+                r.ok = keeping([&] { return wait_space(qp, wanted); }, r, group, live...);
+            }
         }
     }
     if (group.size > 1) {
-        first = port::shfl(group.mask, first, group.leader);
+        // All in one word: the index stays far below the flags.
+        constexpr uint64_t kFailed = 1ull << 61, kOrdered = 1ull << 62, kBaton = 1ull << 63;
+        uint64_t word = r.first | (r.ok ? 0 : kFailed) | (r.ordered ? kOrdered : 0) | (r.baton ? kBaton : 0);
+        word = port::shfl(group.mask, word, group.leader);
+        r.first = word & (kFailed - 1);
+        r.ok = (word & kFailed) == 0, r.ordered = (word & kOrdered) != 0, r.baton = (word & kBaton) != 0;
     }
-    r.first = first & ~(kOrdered | kBaton);
-    r.ordered = (first & kOrdered) != 0;
-    r.baton = (first & kBaton) != 0;
-    r.ok = first != kFailed;
     return r;
 }
 
@@ -281,22 +308,25 @@ OXSHMEM_DEVICE Slot slot_at(const Reservation &r, uint32_t offset) {
 // lane or none, so it never ends in the middle of a WQE.
 using abi::kStampLapBits;
 
-OXSHMEM_DEVICE uint32_t lap_of(const Reservation &r, uint64_t index) {
-    return (low(index >> r.depth_log2) + 1) & ((1u << kStampLapBits) - 1);
-}
+// Where the stamps of a QP are.
+struct StampArray {
+    uint64_t base;
+    uint32_t depth_log2;
 
-OXSHMEM_DEVICE bool is_of_lap(const Reservation &r, uint64_t index, uint32_t stamp) {
-    return (stamp & ((1u << kStampLapBits) - 1)) == lap_of(r, index);
-}
-
-OXSHMEM_DEVICE uint32_t *stamp_at(const Reservation &r, uint64_t index) {
-    return as<uint32_t>(r.stamps) + (index & ((1ull << r.depth_log2) - 1));
-}
+    OXSHMEM_DEVICE uint32_t lap_of(uint64_t index) const {
+        return (low(index >> depth_log2) + 1) & ((1u << kStampLapBits) - 1);
+    }
+    OXSHMEM_DEVICE bool is_of_lap(uint64_t index, uint32_t stamp) const {
+        return (stamp & ((1u << kStampLapBits) - 1)) == lap_of(index);
+    }
+    OXSHMEM_DEVICE uint32_t *at(uint64_t index) const { return as<uint32_t>(base) + (index & ((1ull << depth_log2) - 1)); }
+};
 
 // Stamps the block `offset` blocks behind the first of a reservation, behind which `following` blocks of the same lane follow.
 OXSHMEM_DEVICE void stamp(const Reservation &r, uint32_t offset, uint32_t following) {
+    const StampArray stamps{r.stamps, r.depth_log2};
     const uint64_t index = r.first + offset;
-    port::store<order::relaxed, reach::device>(stamp_at(r, index), following << kStampLapBits | lap_of(r, index));
+    port::store<order::relaxed, reach::device>(stamps.at(index), following << kStampLapBits | stamps.lap_of(index));
 }
 
 // Whether the lanes of a group scan and ring together: a whole warp does. Of a part of a warp the leader alone does, because
@@ -305,30 +335,48 @@ OXSHMEM_DEVICE bool works_together(const Group &group) {
     return port::kCoalesced && group.mask == port::kWholeWarp;
 }
 
+// Lanes that scan and ring: a whole warp together, or one lane. It is all that they need of their group, in few registers.
+struct Ringers {
+    bool together;
+
+    OXSHMEM_DEVICE uint32_t lane() const { return together ? port::lane_id() : 0; }
+    OXSHMEM_DEVICE bool leads() const { return lane() == 0; }
+    // A value of the leader for all of them.
+    template <class T> OXSHMEM_DEVICE T from_leader(T value) const {
+        return together ? port::shfl(port::kWholeWarp, value, 0) : value;
+    }
+    // Lets each see what the others did before.
+    OXSHMEM_DEVICE void meet() const {
+        if (together) {
+            port::sync_warp(port::kWholeWarp);
+        }
+    }
+};
+
 // The end of the stamped prefix that begins at `from`. Whole warps scan with all lanes, four stamps a lane and pass.
-OXSHMEM_DEVICE uint64_t stamped_prefix(const Reservation &r, const Group &group, uint64_t from) {
-    const uint64_t limit = from + (1ull << r.depth_log2);
-    if (!works_together(group)) {
-        while (from < limit && is_of_lap(r, from, port::load<order::relaxed, reach::device>(stamp_at(r, from)))) {
+OXSHMEM_DEVICE uint64_t stamped_prefix(const StampArray &stamps, Ringers ringers, uint64_t from) {
+    const uint64_t limit = from + (1ull << stamps.depth_log2);
+    if (!ringers.together) {
+        while (from < limit && stamps.is_of_lap(from, port::load<order::relaxed, reach::device>(stamps.at(from)))) {
             ++from;
         }
         return from;
     }
     constexpr uint32_t kEach = 4;
     while (from < limit) {
-        const uint64_t mine = from + group.rank * kEach;
-        uint32_t stamps[kEach];
+        const uint64_t mine = from + ringers.lane() * kEach;
+        uint32_t found[kEach];
         OXSHMEM_UNROLL
         for (uint32_t i = 0; i < kEach; ++i) {
-            stamps[i] = port::load<order::relaxed, reach::device>(stamp_at(r, mine + i));
+            found[i] = port::load<order::relaxed, reach::device>(stamps.at(mine + i));
         }
         uint32_t ready = 0; // of the four blocks of this lane, in order
-        while (ready < kEach && is_of_lap(r, mine + ready, stamps[ready])) {
+        while (ready < kEach && stamps.is_of_lap(mine + ready, found[ready])) {
             ++ready;
         }
         const uint32_t stopped = ~port::ballot(port::kWholeWarp, ready == kEach);
         if (stopped == 0) {
-            from += group.size * kEach;
+            from += 32 * kEach;
             continue;
         }
         const uint32_t stop = port::lowest_bit(stopped);
@@ -338,9 +386,9 @@ OXSHMEM_DEVICE uint64_t stamped_prefix(const Reservation &r, const Group &group,
 }
 
 // The same without the blocks of a lane that has not stamped all of its own.
-OXSHMEM_DEVICE uint64_t ready_prefix(const Reservation &r, const Group &group, uint64_t from) {
-    uint64_t end = stamped_prefix(r, group, from);
-    while (end != from && port::load<order::relaxed, reach::device>(stamp_at(r, end - 1)) >> kStampLapBits != 0) {
+OXSHMEM_DEVICE uint64_t ready_prefix(const StampArray &stamps, Ringers ringers, uint64_t from) {
+    uint64_t end = stamped_prefix(stamps, ringers, from);
+    while (end != from && port::load<order::relaxed, reach::device>(stamps.at(end - 1)) >> kStampLapBits != 0) {
         --end;
     }
     return end;
@@ -372,18 +420,6 @@ template <order O> OXSHMEM_DEVICE void ring_for(Qp &qp, uint64_t end) {
 
 OXSHMEM_DEVICE void count_doorbell(Qp &qp) {
     port::add_to<order::relaxed, reach::device>(&qp.doorbells, uint64_t{1});
-}
-
-// A value of the leader for all lanes of a group that works together. In other groups there is only the leader.
-template <class T> OXSHMEM_DEVICE T from_leader(const Group &group, T value) {
-    return works_together(group) ? port::shfl(port::kWholeWarp, value, group.leader) : value;
-}
-
-// Lets all lanes of a group that works together see what each did before.
-OXSHMEM_DEVICE void meet(const Group &group) {
-    if (works_together(group)) {
-        port::sync_warp(port::kWholeWarp);
-    }
 }
 
 // Leaves the gate, by one lane; the group's stamps are visible to whoever sees that. False: the baton is free.
@@ -424,20 +460,20 @@ OXSHMEM_DEVICE bool hand_over(Qp &qp) {
 
 // What the holder of the baton does, once everything before `rung` has been rung for, until it is out of the gate. Called by
 // all lanes of a group that works together, otherwise by the leader alone.
-OXSHMEM_OUTLINE void keep_ringing(Qp &qp, Group group, Reservation r, uint64_t rung) {
+OXSHMEM_OUTLINE void keep_ringing(Qp &qp, Ringers ringers, StampArray stamps, uint64_t rung) {
     constexpr uint32_t kMostRings = 8; // then it is another group's turn
     enum Next : uint32_t { kAgain, kOut, kCheck };
     for (uint32_t rings = 0;;) {
         uint64_t gate = 0;
-        if (group.leads()) {
+        if (ringers.leads()) {
             gate = port::load<order::acquire, reach::device>(&qp.gate);
         }
-        meet(group);
-        const uint64_t end = ready_prefix(r, group, rung);
+        ringers.meet();
+        const uint64_t end = ready_prefix(stamps, ringers, rung);
         const bool news = end != rung;
         rung = end;
         Next next = kAgain;
-        if (group.leads()) {
+        if (ringers.leads()) {
             if (news) {
                 ring_for<order::acq_rel>(qp, end);
                 count_doorbell(qp);
@@ -453,19 +489,19 @@ OXSHMEM_OUTLINE void keep_ringing(Qp &qp, Group group, Reservation r, uint64_t r
                 }
             }
         }
-        next = from_leader(group, next);
+        next = ringers.from_leader(next);
         if (next == kCheck) {
-            meet(group);
+            ringers.meet();
             // The others may all be waiting for what was stamped after the scan. Without the baton stamps change while lanes
             // look at them, so one lane decides.
-            if (from_leader<uint32_t>(group, ready_prefix(r, group, rung) == rung) != 0) {
+            if (ringers.from_leader<uint32_t>(ready_prefix(stamps, ringers, rung) == rung) != 0) {
                 return;
             }
-            if (group.leads()) {
+            if (ringers.leads()) {
                 rung = leave_or_take(qp, false);
             }
         }
-        rung = from_leader(group, rung);
+        rung = ringers.from_leader(rung);
         if (next == kOut || rung == ~0ull) {
             return;
         }
@@ -480,11 +516,6 @@ OXSHMEM_DEVICE void submit(Qp &qp, const Group &group, const Reservation &r, uin
     if (group.size > 1 && (r.baton || shared)) {
         port::sync_warp(group.mask);
     }
-    uint64_t *const used = as<uint64_t>(port::state().used) + index_of(qp) / 64;
-    const uint64_t used_bit = uint64_t{1} << index_of(qp) % 64;
-    // Loaded here and looked at below, so that no lane waits for it. Each lane sees to the bit itself: a lane may go on to its
-    // own quiet or fence while the leader still rings.
-    const uint64_t known = port::load<order::relaxed, reach::device>(used);
     const uint64_t end = r.first + blocks;
     uint64_t rung = ~0ull;
     if (r.baton) {
@@ -493,8 +524,9 @@ OXSHMEM_DEVICE void submit(Qp &qp, const Group &group, const Reservation &r, uin
             // Alone still?
             const uint64_t alone = end << abi::kGateReservedShift | abi::kGateOneGroup;
             const uint64_t empty = alone - abi::kGateOneGroup;
-            count_doorbell(qp);
             rung = port::compare_exchange<order::release, reach::device>(&qp.gate, alone, empty) == alone ? ~0ull : end;
+            // Afterwards, so that leaving does not wait for it.
+            count_doorbell(qp);
         }
     } else {
         port::fence<order::release, reach::device>();
@@ -506,33 +538,33 @@ OXSHMEM_DEVICE void submit(Qp &qp, const Group &group, const Reservation &r, uin
             rung = leave_or_take(qp, true);
         }
     }
-    if ((known & used_bit) == 0) {
-        port::fetch_or<order::relaxed, reach::device>(used, used_bit);
-    }
     // Where lanes do not work together, this is for the leader alone.
-    rung = from_leader(group, rung);
+    const Ringers ringers{works_together(group)};
+    rung = ringers.from_leader(rung);
     if (rung != ~0ull) {
-        keep_ringing(qp, group, r, rung);
+        keep_ringing(qp, ringers, {r.stamps, r.depth_log2}, rung);
     }
 }
 
 // Lets every lane post one sequence of work requests that takes `blocks` blocks, together with the lanes that converge here.
-// `write(slot, signaled)` writes it, from the variables `live`. Returns the 64-bit index behind the lane's last block, or 0 if
-// nothing could be posted.
-template <class Write, class... T> OXSHMEM_DEVICE uint64_t post(Qp &qp, uint32_t blocks, Write write, T &...live) {
+// `prepare()` is done while the reservation is on its way, `write(slot, signaled)` writes it, from the variables `live`.
+// Returns the 64-bit index behind the lane's last block, or 0 if nothing could be posted.
+template <class Prepare, class Write, class... T>
+OXSHMEM_DEVICE uint64_t post(Qp &qp, uint32_t blocks, Prepare prepare, Write write, T &...live) {
     Group group = converge(qp, blocks);
-    const Reservation reservation = reserve(qp, group, blocks * group.size, blocks, live...);
+    const Reservation reservation = reserve(qp, group, blocks * group.size, prepare, blocks, live...);
     if (!reservation.ok) {
         return 0;
     }
     const uint32_t offset = blocks * group.rank;
+    const uint64_t end = reservation.first + offset + blocks;
     write(slot_at(reservation, offset), group.last());
     submit(qp, group, reservation, blocks * group.size, false, [&] {
         for (uint32_t i = 0; i < blocks; ++i) {
             stamp(reservation, offset + i, blocks - 1 - i);
         }
     });
-    return reservation.first + blocks * (group.rank + 1);
+    return end;
 }
 
 // A landing slot of a QP.
