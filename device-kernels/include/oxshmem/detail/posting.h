@@ -323,10 +323,13 @@ template <class T> OXSHMEM_OUTLINE T network_fetch_atomic(T *target, AtomicReque
         return value;
     }
     Located remote{};
-    uint64_t end = post(
-        qp, request.blocks(), [&] { remote = locate_remote(target, pe, card); },
-        [&](const Slot &slot, bool signaled) { slot.atomic(request, remote, locate_landing(qp, landing, card), signaled); },
-        remote, request, landing);
+    const auto posted = [&] {
+        return post(
+            qp, request.blocks(), [&] { remote = locate_remote(target, pe, card); },
+            [&](const Slot &slot, bool signaled) { slot.atomic(request, remote, locate_landing(qp, landing, card), signaled); },
+            remote, request);
+    };
+    uint64_t end = keeping(posted, landing);
     if (await_landing(qp, landing, end, Op::atomic)) {
         if constexpr (sizeof(T) == 4) {
             const uint32_t bits = be(port::load<order::relaxed, reach::system>(as<uint32_t>(landing_address(qp, landing))));

@@ -32,10 +32,9 @@
 #else
 #define OXSHMEM_LINKED_OUTLINE OXSHMEM_DEVICE
 #endif
-// Any block that the hardware takes can be launched: the bound keeps the registers of a thread low enough.
-#define OXSHMEM_KERNEL(name, ...) extern "C" __global__ void __launch_bounds__(1024) name(__VA_ARGS__)
-// Not told that one block of a multiprocessor is enough, ptxas was seen to spill registers rather than take all that the bound
-// leaves.
+// Any block that the hardware takes can be launched: the bound keeps the registers of a thread low enough. Not told that one
+// block of a multiprocessor is enough, ptxas was seen to spill registers rather than take all that the bound leaves.
+#define OXSHMEM_KERNEL(name, ...) extern "C" __global__ void __launch_bounds__(1024, 1) name(__VA_ARGS__)
 #define OXSHMEM_BOUNDED_KERNEL(threads, name, ...) extern "C" __global__ void __launch_bounds__(threads, 1) name(__VA_ARGS__)
 #define OXSHMEM_SHARED(type, name, ...) __shared__ type name __VA_ARGS__
 #define OXSHMEM_DYNAMIC_SHARED(type, name)                                                                                     \
