@@ -794,7 +794,7 @@ variables! {
     "OXSHMEM_SOFT_ENGINE" copy soft_engine: SoftEngine = SoftEngine::Auto, Limits::None;
     /// Print every command, doorbell, work request and completion of the software HCA on stderr; of its kernel only what that hands to the CPU.
     "OXSHMEM_SOFT_TRACE" copy soft_trace: bool = false, Limits::None;
-    /// What is logged on stderr.
+    /// What is logged on stderr, by `oxrun`, the tools, the performance tests and `liboxshmem`, and by Rust programs that call `Config::init_log`; others choose with the `tracing` subscriber that they install.
     "OXSHMEM_LOG" borrow log: LogFilter = LogFilter("warn".into()), Limits::None;
     /// Deadline of joining the job and of each collective operation of the bootstrap; after it the ranks that did not arrive are named.
     "OXSHMEM_BOOTSTRAP_TIMEOUT" copy bootstrap_timeout: Duration = Duration::from_secs(60), Limits::Range(100_000, 24 * HOUR);
@@ -864,7 +864,11 @@ impl Config {
         }
     }
 
-    /// Installs a log writer on stderr that follows `OXSHMEM_LOG`, unless the program has installed one of its own.
+    /// Installs a `tracing` subscriber for the whole process that writes what `OXSHMEM_LOG` selects to stderr. If the program has installed
+    /// a subscriber, that one stays.
+    ///
+    /// The library only emits events and never calls this: a program that wants to see them calls it once, before
+    /// [`Pe::with_config`](crate::Pe::with_config), or installs a subscriber of its own.
     pub fn init_log(&self) {
         let filter = tracing_subscriber::EnvFilter::new(self.log().to_string());
         // An error means that the program has a subscriber: it decides what is logged.

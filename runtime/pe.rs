@@ -132,7 +132,6 @@ impl Pe {
     /// A value of the configuration that cannot be met, PEs that do not arrive, a device or an HCA that is not there. Nothing is left
     /// behind.
     pub fn with_config(config: Config) -> Result<Self> {
-        config.init_log();
         let occupied = Occupied::claim()?;
         let mut phases = Phases::begin();
         let bootstrap = Bootstrap::connect(&config)?;

@@ -92,7 +92,10 @@ fn join(config: impl FnOnce() -> Result<Config, Failure>) -> Result<(), Failure>
     if place.is_some() {
         return Err(api::Error::Occupied.into());
     }
-    let own = Pe::with_config(config()?)?;
+    let config = config()?;
+    // C programs have no subscriber of their own.
+    config.init_log();
+    let own = Pe::with_config(config)?;
     own.make_gpu_current()?;
     if let Err(failure) = units::install(&own) {
         own.abort(&format!("PE {} cannot initialise: {}", own.my_pe(), failure.text()));

@@ -79,6 +79,7 @@ const NAMES: [&str; 5] = ["own", "p2p", "ibgda", "ibrc", "unknown"];
 
 /// One PE: tells the first what it has, which prints the matrix.
 fn pe(config: Config, json: bool) -> Result<(), Error> {
+    config.init_log();
     let pe = Pe::with_config(config)?;
     let (me, n_pes) = (pe.my_pe(), pe.n_pes());
     let device = match pe.gpu() {

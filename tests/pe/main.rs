@@ -117,6 +117,10 @@ fn main() -> ExitCode {
         eprintln!("no case `{name}`");
         return ExitCode::from(2);
     };
+    // A case that sets `OXSHMEM_LOG` wrongly, or any other variable, reports that itself.
+    if let Ok(config) = oxshmem::Config::from_env() {
+        config.init_log();
+    }
     match case(rest) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
