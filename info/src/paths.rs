@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use oxshmem::config::Config;
 use oxshmem::launch::{LaunchOptions, in_job, run as launch};
-use oxshmem::{Error, Path, Pe};
+use oxshmem::{Error, Operations, Path, Pe};
 use serde::{Deserialize, Serialize};
 
 /// What one PE says of itself, at most this many bytes of JSON.
@@ -100,12 +100,12 @@ fn pe(config: Config, json: bool) -> Result<(), Error> {
 
     let records = pe.alloc::<u8>(RECORD_BYTES * n_pes)?;
     let rows = pe.alloc::<u8>(n_pes * n_pes)?;
-    pe.put(&records, me * RECORD_BYTES, &bytes, 0)?;
-    pe.put(&rows, me * n_pes, &row, 0)?;
+    pe.put(records.view(me * RECORD_BYTES..), &bytes, 0)?;
+    pe.put(rows.view(me * n_pes..), &row, 0)?;
     pe.barrier_all()?;
     if me == 0 {
-        let records = pe.read_local(&records, 0..RECORD_BYTES * n_pes)?;
-        let rows = pe.read_local(&rows, 0..n_pes * n_pes)?;
+        let records = pe.read(records.view(..RECORD_BYTES * n_pes))?;
+        let rows = pe.read(rows.view(..n_pes * n_pes))?;
         let matrix = Matrix {
             pes: records.chunks(RECORD_BYTES).filter_map(|record| serde_json::from_slice(record).ok()).collect(),
             attempts: pe.hca_attempts().iter().map(ToString::to_string).collect(),

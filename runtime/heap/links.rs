@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use oxshmem_hca::fdpass::{Connection, Listener};
 
-use super::HeapError;
+use super::error::HeapError;
 
 /// A PE whose heap is mapped here.
 #[derive(Debug)]

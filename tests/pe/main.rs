@@ -21,6 +21,7 @@ mod queues;
 mod rig;
 mod rma;
 mod signals;
+mod sound;
 mod streams;
 mod teams;
 mod typed;
@@ -90,6 +91,8 @@ const CASES: &[Case] = &[
     ("requests", queues::requests),
     ("rma", rma::rma),
     ("signals", signals::signals),
+    ("sound_earlier_pe", sound::earlier_pe),
+    ("sound_freed", sound::freed),
     ("spread", queues::spread),
     ("stream_aborted", streams::aborted),
     ("stream_errors", streams::errors),

@@ -456,7 +456,7 @@ mod tests {
     #[test]
     fn a_machine_without_a_gpu_refuses_with_the_reason() {
         let auto = takes_gpu(crate::config::Device::Auto);
-        match CudaDevice::open(&Config::default(), 0, &crate::pe::HOST_OPS) {
+        match CudaDevice::open(&Config::default(), 0, &crate::modules::HOST_OPS) {
             Ok(device) => {
                 assert!(auto);
                 println!("skipped: this machine has {}", device.identity());
