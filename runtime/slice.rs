@@ -184,7 +184,7 @@ impl SymmetricSlice<u64> {
 #[derive(Debug)]
 pub struct SymmetricView<'a, T> {
     place: Place,
-    of: PhantomData<(&'a (), fn() -> T)>,
+    of: Elements<'a, T>,
 }
 
 impl<T> Clone for SymmetricView<'_, T> {
@@ -192,6 +192,9 @@ impl<T> Clone for SymmetricView<'_, T> {
         Self { place: self.place.clone(), of: PhantomData }
     }
 }
+
+/// Borrows a slice for `'a`; neither owns nor accesses elements.
+type Elements<'a, T> = PhantomData<(&'a (), fn() -> T)>;
 
 #[derive(Debug, Clone)]
 enum Place {
@@ -506,6 +509,7 @@ impl<'a> Signal<'a> {
     /// # }
     /// ```
     #[must_use]
+    #[allow(clippy::should_implement_trait, reason = "it adds later, at another PE")]
     pub fn add(self, value: u64) -> SignalUpdate<'a> {
         self.update(SignalOp::Add, value)
     }

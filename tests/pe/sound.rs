@@ -39,7 +39,7 @@ fn every_call(pe: &Pe, stale: &SymmetricSlice<u64>, good: &SymmetricSlice<u64>) 
         refused(on.signal(stale.signal(0).set(1), 0)),
         refused(on.signal_wait_until(stale.signal(0), Compare::Eq, 0)),
         refused(pe.broadcast(&world, stale, good, 0)),
-        refused(pe.fcollect(&world, good, stale)),
+        refused(pe.fcollect(&world, good, stale.view(..1))),
         refused(pe.reduce(&world, ReduceOp::Sum, stale, stale)),
     ]
 }
