@@ -481,7 +481,7 @@ fn subsets(bench: &Bench, extent: Extent, long: u64) -> Outcome {
     let mut teams = Vec::new();
     let mut split = |start: usize, stride: usize, size: usize| -> Outcome {
         if size > 0 {
-            teams.extend(world.split_strided(&pe, start, stride, size)?);
+            teams.extend(world.split_strided(pe, start, stride, size)?);
         }
         Ok(())
     };
@@ -514,7 +514,7 @@ fn subsets(bench: &Bench, extent: Extent, long: u64) -> Outcome {
         ))?;
     }
     for team in teams {
-        team.destroy(&pe)?;
+        team.destroy(pe)?;
     }
     Ok(())
 }

@@ -388,8 +388,8 @@ fn teams(pe: &Pe) -> Result<Vec<Team>, Box<dyn std::error::Error>> {
     }
     pe.barrier_all()?;
     let bytes: [u8; 16] = pe.read(id.view(..16))?.try_into().unwrap();
-    let backwards = Team::from_unique_id(&pe, &TeamUniqueId::from_bytes(bytes), n - 1 - me, n)?;
-    let (_, halves) = world.split_2d(&pe, 2)?;
+    let backwards = Team::from_unique_id(pe, &TeamUniqueId::from_bytes(bytes), n - 1 - me, n)?;
+    let (_, halves) = world.split_2d(pe, 2)?;
     pe.free(id)?;
     Ok(vec![world, halves, backwards])
 }
