@@ -66,7 +66,7 @@ pub enum Origin {
     Default,
     /// The environment.
     Environment,
-    /// The program, through [`ConfigBuilder`].
+    /// The program, through [`ConfigBuilder`](super::ConfigBuilder).
     Builder,
 }
 

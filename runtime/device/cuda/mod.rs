@@ -62,7 +62,7 @@ pub struct CudaGpu {
     pub pci: String,
     /// Its streaming multiprocessors.
     pub multiprocessors: u32,
-    /// The stream on which [`Pe::launch`](crate::Pe::launch) runs kernels, a `CUstream` of the GPU's primary context. Valid until the PE
+    /// The stream of launches on the [`Pe`](crate::Pe) itself, a `CUstream` of the GPU's primary context. Valid until the PE
     /// is finalized.
     pub stream: *mut c_void,
 }
