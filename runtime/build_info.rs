@@ -1,7 +1,7 @@
 //! What this library was built from.
 
 use crate::abi;
-use crate::pe::HOST_OPS;
+use crate::modules::HOST_OPS;
 
 /// How the library was built.
 #[derive(Debug, Clone, PartialEq, Eq)]

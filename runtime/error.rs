@@ -1,17 +1,30 @@
 //! The error of the public API.
 
+use std::fmt;
+
 use crate::bootstrap::BootstrapError;
 use crate::config::ConfigError;
 use crate::device::DeviceError;
 use crate::fault::DeviceFault;
-use crate::heap::HeapError;
+use crate::heap::error::HeapError;
+use crate::identity::StaleError;
 use crate::last_error;
 use crate::launch::LaunchError;
-use crate::team::TeamError;
+use crate::team::error::TeamError;
 use crate::transport::TransportError;
 
 /// Anything that can go wrong in a call of this library; each variant is the error of one area, unchanged.
-#[derive(Debug, thiserror::Error)]
+///
+/// `Debug` writes what `Display` writes, so that a `main` that returns [`Result`] ends with a text for people.
+///
+/// # Threads
+/// `Send` and `Sync`.
+///
+/// ```
+/// let error = oxshmem::Error::Occupied;
+/// assert_eq!(format!("{error:?}"), error.to_string());
+/// ```
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The configuration was refused.
@@ -32,10 +45,10 @@ pub enum Error {
     /// An HCA refused something or could not do it.
     #[error(transparent)]
     Hca(oxshmem_hca::Error),
-    /// A transport that was asked for is not to be had.
+    /// The requested transport is not available.
     #[error(transparent)]
     Transport(TransportError),
-    /// A team that is none, or that cannot be had.
+    /// A team that does not exist or cannot be created.
     #[error(transparent)]
     Team(TeamError),
     /// A process has one PE at a time.
@@ -56,6 +69,15 @@ pub enum Error {
     /// PEs could not be started.
     #[error(transparent)]
     Launch(LaunchError),
+    /// A stream, team, module or kernel of a PE that has been finalized.
+    #[error(transparent)]
+    Stale(StaleError),
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl From<DeviceFault> for Error {
@@ -94,7 +116,14 @@ from! {
     Transport: TransportError,
     Team: TeamError,
     Launch: LaunchError,
+    Stale: StaleError,
 }
 
 /// A result with this library's [`enum@Error`].
+///
+/// ```
+/// fn main() -> oxshmem::Result<()> {
+///     oxshmem::init()?.finalize()
+/// }
+/// ```
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,12 +1,55 @@
 //! OxSHMEM: a partitioned global address space for GPUs.
 //!
-//! Every processing element ([`Pe`]) has a symmetric heap; memory of the heap ([`SymmetricSlice`]) exists at the same offset on every PE.
-//! Kernels put to, get from and synchronise on the memory of other PEs (`oxshmem/oxshmem.h`): by load and store where a PE's memory is
-//! mapped, and by work requests to an RDMA card where it is not: device code posts them
-//! itself (IBGDA), or leaves that to a thread of the host (IBRC). The host has the same operations.
+//! # The model
+//! A job is a number of processes. Each has one processing element, a [`Pe`], with a GPU (or, on the `cpu` device, a SIMT executor that runs the same
+//! kernels) and a *symmetric heap*. Memory of the heap, a [`SymmetricSlice`], is allocated by all PEs together and lies at the same offset on
+//! every PE, so one slice names a copy on each of them.
 //!
-//! Nothing below needs a GPU or a card: the `cpu` device runs the same kernels on a SIMT executor, and the software HCA executes the
-//! same work requests. See `docs/architecture.md`.
+//! Kernels put to, get from and synchronise on the copies of other PEs (`oxshmem/oxshmem.h`): by load and store where a PE's memory is
+//! mapped, and by work requests to an RDMA card where it is not. Device code posts these itself (IBGDA), or leaves that to a thread of the host (IBRC).
+//! The host has the same [`Operations`].
+//!
+//! # A program
+//! ```
+//! use oxshmem::{Compare, Operations};
+//!
+//! fn main() -> oxshmem::Result<()> {
+//!     let pe = oxshmem::init()?; // joins the job that `oxrun` started; alone, a job of one PE
+//!     let inbox = pe.alloc::<i32>(1)?;
+//!     let arrived = pe.alloc::<u64>(1)?;
+//!
+//!     // Puts this PE's number into the next PE's inbox, and a signal after it.
+//!     let next = (pe.my_pe() + 1) % pe.n_pes();
+//!     pe.put_signal(&inbox, &[pe.my_pe() as i32], arrived.signal(0).set(1), next)?;
+//!
+//!     // Whoever sees the signal sees the data.
+//!     pe.signal_wait_until(arrived.signal(0), Compare::Eq, 1)?;
+//!     println!("PE {} got {}", pe.my_pe(), pe.read(&inbox)?[0]);
+//!     pe.finalize()
+//! }
+//! ```
+//! Kernels are declared with [`kernels!`] and launched on the PE or on a stream; `examples/ring` does the same in one.
+//!
+//! # The objects
+//! | object | what it is | made by |
+//! |---|---|---|
+//! | [`Pe`] | this process's place in the job; issues operations and waits for them | [`init`], [`Pe::with_config`] |
+//! | [`SymmetricSlice`], [`SymmetricView`] | symmetric memory, and a part of it | [`Pe::alloc`], [`SymmetricSlice::view`] |
+//! | [`Signal`], [`SignalUpdate`] | a word that tells of data, and what to do to it | [`SymmetricSlice::signal`], [`Signal::set`] |
+//! | [`Atomic`] | an element at one PE, for atomics | [`Pe::atomic`] |
+//! | [`Stream`], [`OnStream`] | a queue of work, and what issues operations on it | [`Pe::create_stream`], [`Pe::on`] |
+//! | [`Team`] | an ordered set of PEs, for collectives | [`Pe::team_world`], [`Team::split_strided`] |
+//! | [`Module`], [`Kernel`] | device code | [`kernels!`], [`Pe::load`] |
+//!
+//! Each operation exists once, in [`Operations`]: `pe.put(..)` returns when it is locally complete, `pe.on(&stream).put(..)` queues it.
+//!
+//! # What is promised
+//! * **Completion.** A put is delivered after [`quiet`](Operations::quiet) or [`barrier_all`](Operations::barrier_all), or when its signal is seen.
+//! * **Safety.** Every call checks its slices. What was freed, belongs to an earlier PE or is out of range is an error that names the allocation. Launching
+//!   kernels is `unsafe`: device code may do what C++ may do.
+//! * **Errors.** No wait is unbounded, and a PE that dies is an error on all others; see [`Pe::synchronize`].
+//!
+//! `docs/semantics.md` has the details, `docs/environment.md` the variables, `docs/architecture.md` the parts.
 
 pub mod abi;
 pub mod bootstrap;
@@ -17,11 +60,16 @@ pub mod error;
 mod fault;
 mod heap;
 mod host;
+mod identity;
+mod kernel;
 mod last_error;
 pub mod launch;
 mod limits;
+mod modules;
 mod pe;
 mod slab;
+mod slice;
+mod stream;
 mod team;
 mod transport;
 
@@ -31,11 +79,20 @@ extern crate self as oxshmem;
 pub use abi::ReduceOp;
 pub use build_info::{BuildInfo, build_info};
 pub use config::Config;
-pub use device::{CudaGpu, Function, KernelArg, KernelArgs, LaunchConfig, Module, ModuleSource, Stream};
+pub use device::{CudaGpu, LaunchConfig, ModuleSource};
 pub use error::{Error, Result};
 pub use fault::{DeviceFault, FaultKind, Unmet};
-pub use heap::HeapError;
-pub use host::{AtomicValue, Bfloat16, BitwiseValue, Compare, Complex, Half, Reducible, SignalOp, SymmetricSlice};
+pub use heap::allocation::AllocationInfo;
+pub use heap::error::{AddressProblem, HeapError};
+pub use host::atomic::{Atomic, AtomicValue, BitwiseValue};
+pub use host::collectives::Reducible;
+pub use host::operations::Operations;
+pub use host::sides::{Destination, RawMemory, Source};
+pub use identity::{PeId, StaleError};
+pub use kernel::args::{KernelArg, KernelArgs};
+pub use kernel::{Kernel, Module};
 pub use pe::{Path, Pe, init};
+pub use slice::{Compare, Signal, SignalOp, SignalUpdate, Strided, Symmetric, SymmetricSlice, SymmetricView};
+pub use stream::{OnStream, Stream};
 pub use team::{Collectives, MissingPes, Team, TeamError, TeamUniqueId};
 pub use transport::TransportError;

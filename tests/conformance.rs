@@ -61,6 +61,10 @@ jobs! {
     host_heap_p2p_3: "host_heap", P2p, 3;
     host_rounds_p2p_1: "host_rounds", P2p, 1;
     host_rounds_p2p_3: "host_rounds", P2p, 3;
+    sound_earlier_pe_p2p_1: "sound_earlier_pe", P2p, 1;
+    sound_earlier_pe_p2p_2: "sound_earlier_pe", P2p, 2;
+    sound_freed_p2p_1: "sound_freed", P2p, 1;
+    sound_freed_p2p_3: "sound_freed", P2p, 3;
     host_mismatch_2: "host_mismatch", P2p, 2;
 
     collectives_p2p_1: "collectives", P2p, 1;

@@ -91,7 +91,7 @@ fn few_files() {
 
 #[test]
 fn the_programs_of_tests_say_what_they_are() {
-    let output = std::process::Command::new(PE).arg("--help").output().unwrap();
+    let output = std::process::Command::new(PE).arg("--help").output().expect("the program starts");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains("conformance-pe CASE") && text.contains("  rma"), "{text}");
 }

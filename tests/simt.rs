@@ -17,7 +17,7 @@ oxshmem::include_module!(SIMT, "simt");
 fn module() -> &'static Module {
     static MODULE: OnceLock<Module> = OnceLock::new();
     // SAFETY: the function is what the build generated for the module.
-    MODULE.get_or_init(|| unsafe { Module::from_raw((SIMT.cpu)()) }.unwrap())
+    MODULE.get_or_init(|| unsafe { Module::from_raw(SIMT.cpu_object()) }.unwrap())
 }
 
 fn kernel(name: &str) -> &'static Kernel {

@@ -3,8 +3,8 @@
 
 #![allow(clippy::unwrap_used)]
 
-use oxshmem::device::KernelArgs;
 use oxshmem::device::cpu::{Executor, ExecutorOptions, LaunchConfig, Module};
+use oxshmem::{HeapError, KernelArgs, PeId};
 use oxshmem_hca::wire::data::Repr as Local;
 use oxshmem_hca::wire::masked_atomic::Repr as Masked;
 use oxshmem_hca::wire::raddr::Repr as Remote;
@@ -36,8 +36,8 @@ struct Parameters {
 
 impl oxshmem::KernelArg for Parameters {
     type Bytes = [u8; size_of::<Self>()];
-    fn bytes(&self) -> Self::Bytes {
-        bytemuck::bytes_of(self).try_into().unwrap()
+    fn bytes(&self, _pe: PeId) -> Result<Self::Bytes, HeapError> {
+        Ok(bytemuck::bytes_of(self).try_into().unwrap())
     }
 }
 
@@ -49,7 +49,7 @@ fn device_writes(kernel: &str, args: impl Fn(u64) -> Arguments) -> Vec<u8> {
     thread_local! {
         static DEVICE: (Executor, Module) = {
             // SAFETY: the build generated the function.
-            let module = unsafe { Module::from_raw((WQE.cpu)()) }.unwrap();
+            let module = unsafe { Module::from_raw(WQE.cpu_object()) }.unwrap();
             (Executor::new(ExecutorOptions::default()).unwrap(), module)
         };
     }
@@ -81,7 +81,7 @@ fn expected(p: &Parameters, op: Op<'_>) -> Vec<u8> {
 }
 
 fn bytes_of<A: KernelArgs + 'static>(args: A) -> Arguments {
-    Box::new(move |run| args.with_bytes(&mut |bytes| run(bytes)))
+    Box::new(move |run| args.with_bytes(PeId::NONE, &mut |bytes| run(bytes)).unwrap())
 }
 
 fn parameters() -> impl Strategy<Value = Parameters> {

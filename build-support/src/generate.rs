@@ -122,7 +122,8 @@ pub(crate) fn rust_expression(unit: &Unit, ptx: &[(u32, PathBuf)], cubins: &[(u3
              unsafe extern \"C\" {{\n        \
                  fn {symbol}() -> *const ::core::ffi::c_void;\n    \
              }}\n    \
-             ::oxshmem::ModuleSource {{ name: {:?}, ptx: &[{}], cubins: &[{}], cpu: {symbol} }}\n\
+             // SAFETY: the function is that of the module's CPU object.\n    \
+             unsafe {{ ::oxshmem::ModuleSource::from_build({:?}, &[{}], &[{}], {symbol}) }}\n\
          }}\n",
         unit.name,
         list(ptx, "include_str", ""),

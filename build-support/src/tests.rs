@@ -101,6 +101,16 @@ const RUNTIME: &str = r#"
         pub cubins: &'static [(u32, &'static [u8])],
         pub cpu: unsafe extern "C" fn() -> *const std::ffi::c_void,
     }
+    impl ModuleSource {
+        pub const unsafe fn from_build(
+            name: &'static str,
+            ptx: &'static [(u32, &'static str)],
+            cubins: &'static [(u32, &'static [u8])],
+            cpu: unsafe extern "C" fn() -> *const std::ffi::c_void,
+        ) -> Self {
+            Self { name, ptx, cubins, cpu }
+        }
+    }
     #[macro_export]
     macro_rules! include_module {
         ($vis:vis $ident:ident, $name:literal) => {

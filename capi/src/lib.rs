@@ -17,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use api::bootstrap::UniqueId;
 use api::device::DeviceError;
 use api::device::cuda::DEVICE_LIBRARY;
-use api::{Compare, Config, Pe, SignalOp, Stream};
+use api::{Compare, Config, Operations, Pe, RawMemory, Signal, SignalOp, SignalUpdate, Stream, SymmetricView};
 use error::{Failure, Status};
 
 /// The process's PE.
@@ -92,7 +92,10 @@ fn join(config: impl FnOnce() -> Result<Config, Failure>) -> Result<(), Failure>
     if place.is_some() {
         return Err(api::Error::Occupied.into());
     }
-    let own = Pe::with_config(config()?)?;
+    let config = config()?;
+    // C programs have no subscriber of their own.
+    config.init_log();
+    let own = Pe::with_config(config)?;
     own.make_gpu_current()?;
     if let Err(failure) = units::install(&own) {
         own.abort(&format!("PE {} cannot initialise: {}", own.my_pe(), failure.text()));
@@ -205,7 +208,7 @@ const ALIGNMENT: usize = 128;
 fn allocate(alignment: usize, bytes: usize) -> Result<*mut c_void, Failure> {
     let pe = pe();
     let own = pe.as_ref().ok_or_else(Failure::no_pe)?;
-    let memory = own.alloc_aligned::<u8>(bytes, alignment)?;
+    let memory = own.alloc_foreign(bytes, alignment)?;
     Ok(memory.address() as *mut c_void)
 }
 
@@ -226,13 +229,7 @@ extern "C" fn oxshmem_align(alignment: usize, bytes: usize) -> *mut c_void {
 
 #[unsafe(no_mangle)]
 extern "C" fn oxshmem_free(address: *mut c_void) -> c_int {
-    with_pe(|own| {
-        if address.is_null() {
-            return Ok(());
-        }
-        // SAFETY: `free` looks at the address alone, and refuses one that is no allocation's.
-        Ok(own.free(unsafe { own.slice_from_raw::<u8>(address.cast(), 0) })?)
-    })
+    with_pe(|own| if address.is_null() { Ok(()) } else { Ok(own.free_at(address as u64)?) })
 }
 
 #[unsafe(no_mangle)]
@@ -242,26 +239,51 @@ extern "C" fn oxshmem_host_ptr(address: *const c_void, pe: c_int) -> *mut c_void
         || {
             let own = self::pe();
             let own = own.as_ref().ok_or_else(Failure::no_pe)?;
-            Ok(own.ptr(address, peer(own, pe)?).unwrap_or(std::ptr::null_mut()))
+            // An address that is not in the heap is no error.
+            let there = own.ptr(own.view_at::<u8>(address as u64, 1), peer(own, pe)?).ok().flatten();
+            Ok(there.map_or(std::ptr::null_mut(), <*mut u8>::cast))
         },
     )
+}
+
+/// The symmetric side of a transfer.
+fn symmetric(own: &Pe, address: *const c_void, bytes: usize) -> SymmetricView<'_, u8> {
+    own.view_at(address as u64, bytes)
+}
+
+fn signal_at(own: &Pe, signal: *const u64) -> Signal<'_> {
+    own.view_at::<u64>(signal as u64, 1).into()
+}
+
+fn update(own: &Pe, signal: *const u64, value: u64, op: c_int) -> Result<SignalUpdate<'_>, Failure> {
+    Ok(signal_at(own, signal).update(signal_op(op)?, value))
+}
+
+/// The program's side of a transfer.
+///
+/// # Safety
+/// What host.h says of the transfer.
+unsafe fn memory(what: &str, at: *const c_void, bytes: usize) -> Result<RawMemory, Failure> {
+    not_null(what, at, bytes)?;
+    // SAFETY: the caller's promise.
+    Ok(unsafe { RawMemory::new(at.cast_mut(), bytes) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn oxshmem_host_putmem(dst: *mut c_void, src: *const c_void, bytes: usize, pe: c_int) -> c_int {
     with_pe(|own| {
-        not_null("src", src, bytes)?;
         // SAFETY: the caller's promise.
-        Ok(unsafe { own.putmem(dst, src, bytes, peer(own, pe)?) }?)
+        let src = unsafe { memory("src", src, bytes) }?;
+        Ok(own.put(symmetric(own, dst, bytes), src, peer(own, pe)?)?)
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn oxshmem_host_getmem(dst: *mut c_void, src: *const c_void, bytes: usize, pe: c_int) -> c_int {
     with_pe(|own| {
-        not_null("dst", dst, bytes)?;
         // SAFETY: the caller's promise.
-        Ok(unsafe { own.getmem(dst, src, bytes, peer(own, pe)?) }?)
+        let dst = unsafe { memory("dst", dst, bytes) }?;
+        Ok(own.get(dst, symmetric(own, src, bytes), peer(own, pe)?)?)
     })
 }
 
@@ -276,27 +298,24 @@ unsafe extern "C" fn oxshmem_host_putmem_signal(
     pe: c_int,
 ) -> c_int {
     with_pe(|own| {
-        not_null("src", src, bytes)?;
         // SAFETY: the caller's promise.
-        Ok(unsafe { own.putmem_signal(dst, src, bytes, signal, value, signal_op(op)?, peer(own, pe)?) }?)
+        let src = unsafe { memory("src", src, bytes) }?;
+        let update = update(own, signal, value, op)?;
+        Ok(own.put_signal(symmetric(own, dst, bytes), src, update, peer(own, pe)?)?)
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn oxshmem_host_signal_op(signal: *mut u64, value: u64, op: c_int, pe: c_int) -> c_int {
-    with_pe(|own| {
-        // SAFETY: device code checks the address, and refuses one that is not in the heap.
-        let signal = unsafe { own.slice_from_raw(signal, 1) };
-        Ok(own.signal(&signal, 0, value, signal_op(op)?, peer(own, pe)?)?)
-    })
+    with_pe(|own| Ok(own.signal(update(own, signal, value, op)?, peer(own, pe)?)?))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn oxshmem_host_signal_fetch(signal: *const u64, value: *mut u64) -> c_int {
     with_pe(|own| {
-        not_null("value", value, size_of::<u64>())?;
-        // SAFETY: `value` is a place for the number; device code checks the signal's address.
-        Ok(unsafe { own.getmem(value.cast(), signal.cast(), size_of::<u64>(), own.my_pe()) }?)
+        // SAFETY: `value` is a place for the number.
+        let value = unsafe { memory("value", value.cast(), size_of::<u64>()) }?;
+        Ok(own.get(value, symmetric(own, signal.cast(), size_of::<u64>()), own.my_pe())?)
     })
 }
 
@@ -308,25 +327,13 @@ unsafe extern "C" fn oxshmem_host_signal_wait_until(
     seen: *mut u64,
 ) -> c_int {
     with_pe(|own| {
-        let signal = own_signal(own, signal)?;
-        let last = own.signal_wait_until(&signal, 0, compare(cmp)?, value)?;
+        let last = own.signal_wait_until(signal_at(own, signal), compare(cmp)?, value)?;
         // SAFETY: null, or a place for the number.
         if let Some(seen) = unsafe { seen.as_mut() } {
             *seen = last;
         }
         Ok(())
     })
-}
-
-/// A signal that device code reads without checking.
-fn own_signal(own: &Pe, signal: *const u64) -> Result<api::SymmetricSlice<u64>, Failure> {
-    if !signal.is_aligned() || own.ptr(signal.cast(), own.my_pe()).is_none() {
-        return Err(Failure::invalid(format!(
-            "{signal:p} is not the address of a signal, which is 8 aligned bytes of the symmetric heap"
-        )));
-    }
-    // SAFETY: it is in the heap, and so are the 8 bytes there, since they are aligned.
-    Ok(unsafe { own.slice_from_raw(signal.cast_mut(), 1) })
 }
 
 #[unsafe(no_mangle)]
@@ -361,9 +368,9 @@ unsafe extern "C" fn oxshmemx_putmem_on_stream(
     stream: *mut c_void,
 ) -> c_int {
     with_pe(|own| {
-        not_null("src", src, bytes)?;
         // SAFETY: the caller's promise.
-        Ok(unsafe { own.putmem_on_stream(dst, src, bytes, peer(own, pe)?, &on_stream(own, stream)?) }?)
+        let (src, stream) = unsafe { (memory("src", src, bytes)?, on_stream(own, stream)?) };
+        Ok(own.on(&stream).put(symmetric(own, dst, bytes), src, peer(own, pe)?)?)
     })
 }
 
@@ -376,9 +383,9 @@ unsafe extern "C" fn oxshmemx_getmem_on_stream(
     stream: *mut c_void,
 ) -> c_int {
     with_pe(|own| {
-        not_null("dst", dst, bytes)?;
         // SAFETY: the caller's promise.
-        Ok(unsafe { own.getmem_on_stream(dst, src, bytes, peer(own, pe)?, &on_stream(own, stream)?) }?)
+        let (dst, stream) = unsafe { (memory("dst", dst, bytes)?, on_stream(own, stream)?) };
+        Ok(own.on(&stream).get(dst, symmetric(own, src, bytes), peer(own, pe)?)?)
     })
 }
 
@@ -394,14 +401,10 @@ unsafe extern "C" fn oxshmemx_putmem_signal_on_stream(
     stream: *mut c_void,
 ) -> c_int {
     with_pe(|own| {
-        not_null("src", src, bytes)?;
-        let (op, pe) = (signal_op(op)?, peer(own, pe)?);
         // SAFETY: the caller's promise.
-        unsafe {
-            let stream = on_stream(own, stream)?;
-            own.putmem_signal_on_stream(dst, src, bytes, signal, value, op, pe, &stream)?;
-        }
-        Ok(())
+        let (src, stream) = unsafe { (memory("src", src, bytes)?, on_stream(own, stream)?) };
+        let update = update(own, signal, value, op)?;
+        Ok(own.on(&stream).put_signal(symmetric(own, dst, bytes), src, update, peer(own, pe)?)?)
     })
 }
 
@@ -414,9 +417,9 @@ unsafe extern "C" fn oxshmemx_signal_op_on_stream(
     stream: *mut c_void,
 ) -> c_int {
     with_pe(|own| {
-        // SAFETY: device code checks the signal's address; the stream is the caller's promise.
-        let (signal, stream) = unsafe { (own.slice_from_raw(signal, 1), on_stream(own, stream)?) };
-        Ok(own.signal_on_stream(&signal, 0, value, signal_op(op)?, peer(own, pe)?, &stream)?)
+        // SAFETY: the caller's promise.
+        let stream = unsafe { on_stream(own, stream) }?;
+        Ok(own.on(&stream).signal(update(own, signal, value, op)?, peer(own, pe)?)?)
     })
 }
 
@@ -428,29 +431,28 @@ unsafe extern "C" fn oxshmemx_signal_wait_until_on_stream(
     stream: *mut c_void,
 ) -> c_int {
     with_pe(|own| {
-        let signal = own_signal(own, signal)?;
         // SAFETY: the caller's promise.
         let stream = unsafe { on_stream(own, stream) }?;
-        Ok(own.signal_wait_until_on_stream(&signal, 0, compare(cmp)?, value, &stream)?)
+        Ok(own.on(&stream).signal_wait_until(signal_at(own, signal), compare(cmp)?, value)?)
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn oxshmemx_quiet_on_stream(stream: *mut c_void) -> c_int {
     // SAFETY: the caller's promise.
-    with_pe(|own| Ok(own.quiet_on_stream(&unsafe { on_stream(own, stream) }?)?))
+    with_pe(|own| Ok(own.on(&unsafe { on_stream(own, stream) }?).quiet()?))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn oxshmemx_barrier_all_on_stream(stream: *mut c_void) -> c_int {
     // SAFETY: the caller's promise.
-    with_pe(|own| Ok(own.barrier_all_on_stream(&unsafe { on_stream(own, stream) }?)?))
+    with_pe(|own| Ok(own.on(&unsafe { on_stream(own, stream) }?).barrier_all()?))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn oxshmemx_sync_all_on_stream(stream: *mut c_void) -> c_int {
     // SAFETY: the caller's promise.
-    with_pe(|own| Ok(own.sync_all_on_stream(&unsafe { on_stream(own, stream) }?)?))
+    with_pe(|own| Ok(own.on(&unsafe { on_stream(own, stream) }?).sync_all()?))
 }
 
 #[unsafe(no_mangle)]
@@ -461,7 +463,7 @@ extern "C" fn oxshmem_synchronize() -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn oxshmemx_stream_synchronize(stream: *mut c_void) -> c_int {
     // SAFETY: the caller's promise.
-    with_pe(|own| Ok(own.synchronize_stream(&unsafe { on_stream(own, stream) }?)?))
+    with_pe(|own| Ok(own.on(&unsafe { on_stream(own, stream) }?).synchronize()?))
 }
 
 #[unsafe(no_mangle)]

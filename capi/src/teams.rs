@@ -3,7 +3,9 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use api::abi::{TEAM_INVALID, Type};
-use api::{Bfloat16, Complex, Half, Pe, ReduceOp, Reducible, Stream, SymmetricSlice, Team, TeamUniqueId};
+use api::{Operations, Pe, ReduceOp, Reducible, Stream, SymmetricView, Team, TeamUniqueId};
+use half::{bf16, f16};
+use num_complex::Complex;
 
 use crate::error::Failure;
 use crate::{answer, int, not_null, on_stream, pe, with_pe};
@@ -57,7 +59,7 @@ unsafe extern "C" fn oxshmem_team_split_strided(
         let team = unsafe { place("team", team) }?;
         *team = TEAM_INVALID;
         let (start, stride, size) = (number("start", start)?, number("stride", stride)?, number("size", size)?);
-        let made = own.team_split_strided(&own.team(parent)?, start, stride, size)?;
+        let made = own.team(parent)?.split_strided(own, start, stride, size)?;
         *team = made.map_or(TEAM_INVALID, |team| team.handle());
         Ok(())
     })
@@ -69,7 +71,7 @@ unsafe extern "C" fn oxshmem_team_split_2d(parent: i32, xrange: c_int, x: *mut i
         // SAFETY: the caller's promise.
         let (x, y) = unsafe { (place("x", x)?, place("y", y)?) };
         (*x, *y) = (TEAM_INVALID, TEAM_INVALID);
-        let (row, column) = own.team_split_2d(&own.team(parent)?, number("xrange", xrange)?)?;
+        let (row, column) = own.team(parent)?.split_2d(own, number("xrange", xrange)?)?;
         (*x, *y) = (row.handle(), column.handle());
         Ok(())
     })
@@ -84,10 +86,10 @@ pub struct RawTeamUniqueId {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn oxshmem_team_get_uniqueid(id: *mut RawTeamUniqueId) -> c_int {
-    with_pe(|own| {
+    with_pe(|_| {
         // SAFETY: null, or a place for an id.
         let id = unsafe { id.as_mut() }.ok_or_else(|| Failure::invalid("id is null".into()))?;
-        id.bytes = *own.team_unique_id()?.as_bytes();
+        id.bytes = *TeamUniqueId::create()?.as_bytes();
         Ok(())
     })
 }
@@ -106,14 +108,14 @@ unsafe extern "C" fn oxshmem_team_init(
         let team = unsafe { place("team", team) }?;
         *team = TEAM_INVALID;
         let id = TeamUniqueId::from_bytes(id.bytes);
-        *team = own.team_from_unique_id(&id, number("my_pe", my_pe)?, number("n_pes", n_pes)?)?.handle();
+        *team = Team::from_unique_id(own, &id, number("my_pe", my_pe)?, number("n_pes", n_pes)?)?.handle();
         Ok(())
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn oxshmem_team_destroy(team: i32) -> c_int {
-    with_pe(|own| if team == TEAM_INVALID { Ok(()) } else { Ok(own.team_destroy(own.team(team)?)?) })
+    with_pe(|own| if team == TEAM_INVALID { Ok(()) } else { Ok(own.team(team)?.destroy(own)?) })
 }
 
 #[unsafe(no_mangle)]
@@ -139,14 +141,23 @@ fn sides<T>(
     own: &Pe,
     (dst, dst_len): (*mut c_void, usize),
     (src, src_len): (*const c_void, usize),
-) -> (SymmetricSlice<T>, SymmetricSlice<T>) {
-    // SAFETY: device code checks the addresses, and refuses what is not in the heap.
-    unsafe { (own.slice_from_raw(dst.cast(), dst_len), own.slice_from_raw(src.cast::<T>().cast_mut(), src_len)) }
+) -> (SymmetricView<'_, T>, SymmetricView<'_, T>) {
+    (own.view_at(dst as u64, dst_len), own.view_at(src as u64, src_len))
 }
 
 /// Elements of `n` for each member.
 fn total(team: &Team, n: usize) -> usize {
     n.saturating_mul(team.n_pes())
+}
+
+/// Makes the call on the stream, or on the PE if there is none.
+macro_rules! on {
+    ($own:expr, $stream:expr, $name:ident($($arg:expr),*)) => {
+        match $stream {
+            None => $own.$name($($arg),*),
+            Some(stream) => $own.on(&stream).$name($($arg),*),
+        }
+    };
 }
 
 fn reduce_op(op: c_int) -> Result<ReduceOp, Failure> {
@@ -172,11 +183,11 @@ fn reduce<T: Reducible>(call: &Reduction<'_>) -> Result<(), Failure> {
     let Reduction { own, team, op, n, .. } = *call;
     let from = if call.scatter { total(team, n) } else { n };
     let (dst, src) = sides::<T>(own, (call.dst, n), (call.src, from));
-    Ok(match (&call.stream, call.scatter) {
-        (None, false) => own.reduce(team, op, &dst, &src, n),
-        (None, true) => own.reducescatter(team, op, &dst, &src, n),
-        (Some(stream), false) => own.reduce_on_stream(team, op, &dst, &src, n, stream),
-        (Some(stream), true) => own.reducescatter_on_stream(team, op, &dst, &src, n, stream),
+    let stream = call.stream.clone();
+    Ok(if call.scatter {
+        on!(own, stream, reducescatter(team, op, dst, src))
+    } else {
+        on!(own, stream, reduce(team, op, dst, src))
     }?)
 }
 
@@ -194,7 +205,7 @@ fn reduce_of(call: &Reduction<'_>, element: c_int) -> Result<(), Failure> {
     }
     by_number! {
         Int8 = i8, Int16 = i16, Int32 = i32, Int64 = i64, Uint8 = u8, Uint16 = u16, Uint32 = u32, Uint64 = u64, Float32 = f32,
-        Float64 = f64, Complex32 = Complex<f32>, Complex64 = Complex<f64>, Half = Half, Bfloat16 = Bfloat16,
+        Float64 = f64, Complex32 = Complex<f32>, Complex64 = Complex<f64>, Half = f16, Bfloat16 = bf16,
     }
 }
 
@@ -211,13 +222,15 @@ struct Strided<'a> {
 fn alltoalls<T: bytemuck::Pod>(call: &Strided<'_>) -> Result<(), Failure> {
     let Strided { own, team, n, .. } = *call;
     let ((dst, dst_stride), (src, src_stride)) = (call.dst, call.src);
-    // The last element is no farther than that.
-    let length = |stride: usize| total(team, n).saturating_mul(stride);
+    // From the first to the last element.
+    let length = |stride: usize| match total(team, n) {
+        0 => 0,
+        all => (all - 1).saturating_mul(stride).saturating_add(1),
+    };
     let (dst, src) = sides::<T>(own, (dst, length(dst_stride)), (src, length(src_stride)));
-    Ok(match &call.stream {
-        None => own.alltoalls(team, &dst, &src, dst_stride, src_stride, n),
-        Some(stream) => own.alltoalls_on_stream(team, &dst, &src, dst_stride, src_stride, n, stream),
-    }?)
+    let (dst, src) = (dst.step_by(dst_stride), src.step_by(src_stride));
+    let stream = call.stream.clone();
+    Ok(on!(own, stream, alltoalls(team, dst, src, n))?)
 }
 
 fn alltoalls_of(call: &Strided<'_>, element_bytes: usize) -> Result<(), Failure> {
@@ -256,10 +269,10 @@ macro_rules! collectives {
 
 collectives! {
     oxshmem_host_team_sync / oxshmemx_team_sync_on_stream (own, team, stream) {
-        Ok(stream.map_or_else(|| own.team_sync(team), |stream| own.team_sync_on_stream(team, &stream))?)
+        Ok(on!(own, stream, team_sync(team))?)
     };
     oxshmem_host_barrier / oxshmemx_barrier_on_stream (own, team, stream) {
-        Ok(stream.map_or_else(|| own.barrier(team), |stream| own.barrier_on_stream(team, &stream))?)
+        Ok(on!(own, stream, barrier(team))?)
     };
     oxshmem_host_broadcastmem / oxshmemx_broadcastmem_on_stream (
         own, team, stream, dst: *mut c_void, src: *const c_void, bytes: usize, root: c_int
@@ -267,37 +280,25 @@ collectives! {
         let (dst, src) = sides::<u8>(own, (dst, bytes), (src, bytes));
         // One that does not exist is told to all members by device code.
         let root = usize::try_from(root).unwrap_or(usize::MAX);
-        Ok(match stream {
-            None => own.broadcast(team, &dst, &src, bytes, root),
-            Some(stream) => own.broadcast_on_stream(team, &dst, &src, bytes, root, &stream),
-        }?)
+        Ok(on!(own, stream, broadcast(team, dst, src, root))?)
     };
     oxshmem_host_collectmem / oxshmemx_collectmem_on_stream (
         own, team, stream, dst: *mut c_void, src: *const c_void, bytes: usize
     ) {
         let (dst, src) = sides::<u8>(own, (dst, bytes), (src, bytes));
-        Ok(match stream {
-            None => own.collect(team, &dst, &src, bytes),
-            Some(stream) => own.collect_on_stream(team, &dst, &src, bytes, &stream),
-        }?)
+        Ok(on!(own, stream, collect(team, dst, src))?)
     };
     oxshmem_host_fcollectmem / oxshmemx_fcollectmem_on_stream (
         own, team, stream, dst: *mut c_void, src: *const c_void, bytes: usize
     ) {
         let (dst, src) = sides::<u8>(own, (dst, total(team, bytes)), (src, bytes));
-        Ok(match stream {
-            None => own.fcollect(team, &dst, &src, bytes),
-            Some(stream) => own.fcollect_on_stream(team, &dst, &src, bytes, &stream),
-        }?)
+        Ok(on!(own, stream, fcollect(team, dst, src))?)
     };
     oxshmem_host_alltoallmem / oxshmemx_alltoallmem_on_stream (
         own, team, stream, dst: *mut c_void, src: *const c_void, bytes: usize
     ) {
         let (dst, src) = sides::<u8>(own, (dst, total(team, bytes)), (src, total(team, bytes)));
-        Ok(match stream {
-            None => own.alltoall(team, &dst, &src, bytes),
-            Some(stream) => own.alltoall_on_stream(team, &dst, &src, bytes, &stream),
-        }?)
+        Ok(on!(own, stream, alltoall(team, dst, src, bytes))?)
     };
     oxshmem_host_alltoallsmem / oxshmemx_alltoallsmem_on_stream (
         own, team, stream, dst: *mut c_void, src: *const c_void, dst_stride: isize, src_stride: isize, n: usize, element_bytes: usize

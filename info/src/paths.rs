@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use oxshmem::config::Config;
 use oxshmem::launch::{LaunchOptions, in_job, run as launch};
-use oxshmem::{Error, Path, Pe};
+use oxshmem::{Error, Operations, Path, Pe};
 use serde::{Deserialize, Serialize};
 
 /// What one PE says of itself, at most this many bytes of JSON.
@@ -79,6 +79,7 @@ const NAMES: [&str; 5] = ["own", "p2p", "ibgda", "ibrc", "unknown"];
 
 /// Tells PE 0 what this PE has; PE 0 prints the matrix. Returns `false` if it cannot be printed.
 fn pe(config: Config, json: bool) -> Result<bool, Error> {
+    config.init_log();
     let pe = Pe::with_config(config)?;
     let (me, n_pes) = (pe.my_pe(), pe.n_pes());
     let device = match pe.gpu() {
@@ -99,13 +100,13 @@ fn pe(config: Config, json: bool) -> Result<bool, Error> {
 
     let records = pe.alloc::<u8>(RECORD_BYTES * n_pes)?;
     let rows = pe.alloc::<u8>(n_pes * n_pes)?;
-    pe.put(&records, me * RECORD_BYTES, &bytes, 0)?;
-    pe.put(&rows, me * n_pes, &row, 0)?;
+    pe.put(records.view(me * RECORD_BYTES..), &bytes, 0)?;
+    pe.put(rows.view(me * n_pes..), &row, 0)?;
     pe.barrier_all()?;
     let mut shown = true;
     if me == 0 {
-        let records = pe.read_local(&records, 0..RECORD_BYTES * n_pes)?;
-        let rows = pe.read_local(&rows, 0..n_pes * n_pes)?;
+        let records = pe.read(records.view(..RECORD_BYTES * n_pes))?;
+        let rows = pe.read(rows.view(..n_pes * n_pes))?;
         let matrix = Matrix {
             pes: records.chunks(RECORD_BYTES).filter_map(|record| serde_json::from_slice(record).ok()).collect(),
             attempts: pe.hca_attempts().iter().map(ToString::to_string).collect(),

@@ -11,7 +11,7 @@ const REPEAT: u32 = 1000;
 
 fn run(pe: &Pe, module: &Module, name: &str, shape: LaunchConfig, args: impl KernelArgs) {
     // SAFETY: the callers pass what benches/simt.cu declares; buffers have an element for each thread.
-    unsafe { pe.launch(&module.function(name).unwrap(), shape, args).unwrap() };
+    unsafe { module.kernel(name).unwrap().launch(pe, shape, args).unwrap() };
     pe.synchronize().unwrap();
 }
 

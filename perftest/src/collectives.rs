@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, ValueEnum};
 use oxshmem::config::Hca;
 use oxshmem::device::takes_gpu;
-use oxshmem::{Config, LaunchConfig, Module, Pe, SymmetricSlice};
+use oxshmem::{Config, LaunchConfig, Module, Operations, Pe, SymmetricSlice};
 use serde::{Deserialize, Serialize};
 
 use crate::bench::{Scope, Scopes};
@@ -360,9 +360,9 @@ impl Session<'_> {
         const BEFORE: u8 = 0xff;
         let (pe, me, npes) = (self.pe, self.pe.my_pe(), self.pe.n_pes());
         let (warmup, iters) = (self.options.warmup, self.plan.iters);
-        pe.write_local(&self.src, 0, &point.source(me, npes))?;
+        pe.write(&self.src, &point.source(me, npes))?;
         let len = point.collective.result_bytes(point.bytes, npes as u64) as usize;
-        pe.write_local(&self.dst, 0, &vec![BEFORE; len])?;
+        pe.write(&self.dst, &vec![BEFORE; len])?;
         pe.barrier_all()?;
         if warmup != 0 {
             self.launch(point, 0, warmup)?;
@@ -370,11 +370,11 @@ impl Session<'_> {
         let before = Posted::so_far(pe)?;
         self.launch(point, warmup, iters)?;
         let posted = Posted::so_far(pe)?.since(before);
-        let times = pe.read_local(&self.times, 0..iters as usize)?;
+        let times = pe.read(self.times.view(..iters as usize))?;
         pe.barrier_all()?;
 
         let expected = point.result(me, npes, warmup + iters - 1, BEFORE);
-        let mut found = pe.read_local(&self.dst, 0..len)?;
+        let mut found = pe.read(self.dst.view(..len))?;
         if let Some(at) = self.options.corrupt.filter(|_| me == 0) {
             found.iter_mut().skip(at as usize).take(1).for_each(|byte| *byte ^= 1);
         }
@@ -409,24 +409,24 @@ impl Session<'_> {
     }
 
     fn launch(&self, point: Point, first: u64, iters: u64) -> Result<(), Error> {
-        let function = self.module.function(&format!("collective_{}", point.scope.name()))?;
+        let function = self.module.kernel(&format!("collective_{}", point.scope.name()))?;
         let shape = LaunchConfig::linear(1, self.threads(point.scope));
         let args = (point.collective as u32, &self.dst, &self.src, point.bytes, first, iters, &self.times);
         // SAFETY: what the kernel declares; `measure` has made the buffers large enough for every point.
-        unsafe { self.pe.launch(&function, shape, args)? };
+        unsafe { function.launch(self.pe, shape, args)? };
         Ok(self.pe.synchronize()?)
     }
 
     /// Whether barriers and syncs order what is stored before them.
     fn check_meeting(&self, point: Point) -> Result<Result<(), crate::error::Mismatch>, Error> {
-        let function = self.module.function(&format!("meetings_{}", point.scope.name()))?;
+        let function = self.module.kernel(&format!("meetings_{}", point.scope.name()))?;
         let shape = LaunchConfig::linear(1, self.threads(point.scope));
-        self.pe.write_local(&self.times, 0, &[u64::MAX])?;
+        self.pe.write(&self.times, &[u64::MAX])?;
         let args = (point.collective as u32, &self.dst, ROUNDS, &self.times);
         // SAFETY: what the kernel declares; a word of each PE fits the buffer.
-        unsafe { self.pe.launch(&function, shape, args)? };
+        unsafe { function.launch(self.pe, shape, args)? };
         self.pe.synchronize()?;
-        let wrong = self.pe.read_local(&self.times, 0..1)?;
+        let wrong = self.pe.read(self.times.view(..1))?;
         Ok(pattern::check_words("rounds in which another PE's word was not there", &[0], &wrong))
     }
 }

@@ -65,6 +65,7 @@ pub fn start_or_join(name: &str, npes: u32, config: &Config, work: impl FnOnce(&
 
 /// Joins the job, does `work` as one of its PEs, and leaves it.
 fn in_job(config: &Config, work: impl FnOnce(&Pe) -> Result<(), Error>) -> Result<(), Error> {
+    config.init_log();
     let pe = Pe::with_config(config.clone())?;
     let done = work(&pe);
     match &done {

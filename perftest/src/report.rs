@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use oxshmem::Pe;
+use oxshmem::{Operations, Pe};
 use serde::{Deserialize, Serialize};
 
 use crate::connection::NULL;

@@ -1,7 +1,7 @@
 //! Measuring: every point is prepared, warmed up, measured, and its data checked.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use oxshmem::{KernelArgs, LaunchConfig, Module, Path, Pe, SignalOp, SymmetricSlice};
+use oxshmem::{KernelArgs, LaunchConfig, Module, Operations, Path, Pe, SymmetricSlice};
 
 use crate::atomic::Expected;
 use crate::bench::{Bench, Scope};
@@ -190,7 +190,7 @@ impl<'a> Session<'a> {
         self.points_done += 1;
         if me == FIRST {
             for other in 1..self.pe.n_pes() {
-                self.pe.signal(&self.buffers.done, 0, self.points_done, SignalOp::Set, other)?;
+                self.pe.signal(self.buffers.done.signal(0).set(self.points_done), other)?;
             }
             self.pe.quiet()?;
         } else {
@@ -236,10 +236,10 @@ impl<'a> Session<'a> {
         let threads = options.threads_in(point.scope);
         let (mut gbps, mut mops, mut times) = (None, None, Percentiles::default());
         if bench.is_latency() {
-            let nanoseconds = self.pe.read_local(&self.buffers.times, 0..length(options.iters))?;
+            let nanoseconds = self.pe.read(self.buffers.times.view(..length(options.iters)))?;
             times = Percentiles::of(&nanoseconds);
         } else {
-            let clock = self.pe.read_local(&self.buffers.times, 0..2 * options.ctas as usize)?;
+            let clock = self.pe.read(self.buffers.times.view(..2 * options.ctas as usize))?;
             let ns = elapsed(&clock) as f64;
             let each = self.calls(point);
             gbps = Some((point.bytes * options.iters) as f64 / ns);
@@ -289,15 +289,15 @@ impl<'a> Session<'a> {
         let blocks = self.options.ctas.min(self.pe.config().qps_per_peer());
         let bytes = (point.bytes / self.calls(point)).max(1);
         let (dst, src, times) = (&self.buffers.dst, &self.buffers.src, &self.buffers.times);
-        let function = self.kernels.function("ceiling")?;
+        let function = self.kernels.kernel("ceiling")?;
         let depth = u64::from(self.pe.config().send_queue_depth(self.pe.n_pes() as u32));
         let rounds = CEILING_BYTES / (bytes * depth * u64::from(blocks));
         let timed = (rounds * depth).clamp(depth, CEILING_REQUESTS);
         let args = (dst, src, bytes, point.bytes, timed, SECOND as i32, times);
         // SAFETY: what the kernel declares; both buffers hold `point.bytes` bytes, and `times` a word for each block.
-        unsafe { self.pe.launch(&function, LaunchConfig::linear(blocks, CEILING_THREADS), args)? };
+        unsafe { function.launch(self.pe, LaunchConfig::linear(blocks, CEILING_THREADS), args)? };
         self.pe.synchronize()?;
-        let spent = self.pe.read_local(times, 0..blocks as usize)?;
+        let spent = self.pe.read(times.view(..blocks as usize))?;
         if spent.contains(&0) {
             return Err(Error::Usage(format!(
                 "--ceiling: the HCA did not complete prepared requests of {bytes} bytes"
@@ -317,7 +317,7 @@ impl<'a> Session<'a> {
             Bench::GetBw | Bench::GBw | Bench::GLatency if me == SECOND => self.write_source(point)?,
             Bench::PutSignalPingPong if me == FIRST || me == SECOND => {
                 self.write_source(point)?;
-                pe.write_local(&buffers.results, 0, &[0])?;
+                pe.write(&buffers.results, &[0])?;
             }
             _ => {}
         }
@@ -327,18 +327,18 @@ impl<'a> Session<'a> {
                 Bench::SignalPingPong => return Ok(()),
                 _ => pattern::poison(&self.expected(point)),
             };
-            pe.write_local(&buffers.dst, 0, &initial)?;
+            pe.write(&buffers.dst, &initial)?;
         }
         if bench.is_atomic() && me == FIRST {
             let fetched = self.expected_atomics(point).fetched.iter().map(|value| !value).collect::<Vec<_>>();
-            pe.write_local(&buffers.results, 0, &fetched)?;
+            pe.write(&buffers.results, &fetched)?;
         }
         Ok(())
     }
 
     fn write_source(&self, point: Point) -> Result<(), Error> {
         let data = pattern::source(point.seed, length(point.bytes) + SLACK);
-        Ok(self.pe.write_local(&self.buffers.src, 0, &data)?)
+        Ok(self.pe.write(&self.buffers.src, &data)?)
     }
 
     /// Whether data arrives at this PE.
@@ -382,25 +382,25 @@ impl<'a> Session<'a> {
         let (pe, buffers, me) = (self.pe, &self.buffers, self.pe.my_pe());
         let bench = self.options.bench;
         if bench.is_ping_pong() && self.receives() {
-            let signal = self.corrupted(pe.read_local(&buffers.signal, 0..1)?, bench == Bench::SignalPingPong);
+            let signal = self.corrupted(pe.read(buffers.signal.view(..1))?, bench == Bench::SignalPingPong);
             pattern::check_words("the signal", &[self.rounds], &signal)?;
         }
         if bench == Bench::PutSignalPingPong && self.receives() {
-            let late = pe.read_local(&buffers.results, 0..1)?;
+            let late = pe.read(buffers.results.view(..1))?;
             pattern::check_words("rounds whose signal was seen before its data", &[0], &late)?;
         }
         if bench.is_atomic() {
             let expected = self.expected_atomics(point);
             if me == SECOND {
-                let words = words_of(&pe.read_local(&buffers.dst, 0..length(point.bytes))?);
+                let words = words_of(&pe.read(buffers.dst.view(..length(point.bytes)))?);
                 pattern::check_words("the words after the last atomic", &expected.last, &self.corrupted(words, true))?;
             } else if me == FIRST {
-                let fetched = pe.read_local(&buffers.results, 0..expected.fetched.len())?;
+                let fetched = pe.read(buffers.results.view(..expected.fetched.len()))?;
                 pattern::check_words("what atomics fetched", &expected.fetched, &fetched)?;
             }
         } else if bench != Bench::SignalPingPong && self.receives() {
             let expected = self.expected(point);
-            let mut found = pe.read_local(&buffers.dst, 0..expected.len())?;
+            let mut found = pe.read(buffers.dst.view(..expected.len()))?;
             if let Some(at) = self.corrupt().and_then(|at| usize::try_from(at).ok()).filter(|at| *at < found.len()) {
                 found[at] ^= 1;
             }
@@ -491,9 +491,9 @@ impl<'a> Session<'a> {
 
     fn start(&self, point: Point, kernel: &str, args: impl KernelArgs) -> Result<(), Error> {
         let shape = LaunchConfig::linear(self.options.ctas, self.options.threads_in(point.scope));
-        let function = self.kernels.function(kernel)?;
+        let function = self.kernels.kernel(kernel)?;
         // SAFETY: `launch` passes what the kernel of that name declares, and `new` has made the buffers large enough for every point.
-        unsafe { self.pe.launch(&function, shape, args)? };
+        unsafe { function.launch(self.pe, shape, args)? };
         Ok(self.pe.synchronize()?)
     }
 }

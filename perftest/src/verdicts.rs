@@ -1,6 +1,6 @@
 //! How PE 0 learns that a PE has found wrong data, and how the job ends then.
 
-use oxshmem::{Pe, SymmetricSlice};
+use oxshmem::{Operations, Pe, SymmetricSlice};
 
 use crate::error::Error;
 
@@ -37,12 +37,12 @@ impl<'a> Verdicts<'a> {
     pub fn gather(&self, checked: Result<(), Error>) -> Result<Option<Error>, Error> {
         let found = wrong_data(checked)?;
         let (pe, me) = (self.pe, self.pe.my_pe());
-        pe.put(&self.wrong, me, &[u64::from(found.is_some())], 0)?;
+        pe.put(self.wrong.view(me..), &[u64::from(found.is_some())], 0)?;
         pe.barrier_all()?;
         if me != 0 {
             return Ok(found);
         }
-        let first = pe.read_local(&self.wrong, 0..pe.n_pes())?.iter().position(|wrong| *wrong != 0);
+        let first = pe.read(self.wrong.view(..pe.n_pes()))?.iter().position(|wrong| *wrong != 0);
         Ok(found.or(first.map(Error::MismatchElsewhere)))
     }
 }

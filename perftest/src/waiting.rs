@@ -16,7 +16,7 @@ const LOOK_EVERY: Duration = Duration::from_micros(500);
 pub fn until(pe: &Pe, word: &SymmetricSlice<u64>, value: u64, what: impl FnOnce() -> String) -> Result<(), Error> {
     let limit = pe.config().kernel_timeout();
     let begin = Instant::now();
-    while pe.read_local(word, 0..1)?[0] < value {
+    while pe.read(word.view(..1))?[0] < value {
         // Reports the failure of the job, if that is why the word does not change.
         pe.synchronize()?;
         if begin.elapsed() > limit {

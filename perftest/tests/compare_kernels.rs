@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use oxshmem::launch::{self, LaunchOptions, Output};
-use oxshmem::{LaunchConfig, Pe};
+use oxshmem::{LaunchConfig, Operations, Pe};
 use oxshmem_perftest::compare::rows::{ROWS, Row, moe_room};
 
 oxshmem::include_module!(KERNELS, "compare");
@@ -166,7 +166,7 @@ fn as_pe() {
     let mut base = 1;
 
     let launch = |row: &Row, kernel: &str, base: u64| {
-        let function = kernels.function(kernel).unwrap();
+        let function = kernels.kernel(kernel).unwrap();
         let shape = LaunchConfig::linear(row.ctas, row.threads);
         let args = (
             &dst,
@@ -183,25 +183,25 @@ fn as_pe() {
             i32::try_from(other).unwrap(),
         );
         // SAFETY: all kernels have these parameters, and the shapes of `small` fit the memory.
-        unsafe { pe.launch(&function, shape, args).unwrap() };
+        unsafe { function.launch(&pe, shape, args).unwrap() };
         pe.synchronize().unwrap();
     };
     let words = |at: usize, n: usize| -> Vec<u64> {
-        let bytes = pe.read_local(&dst, at..at + 8 * n).unwrap();
+        let bytes = pe.read(dst.view(at..at + 8 * n)).unwrap();
         bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()
     };
 
     for row in ROWS.iter().map(small).filter(|row| !row.is_limit() || reachable(&pe)) {
-        pe.write_local(&dst, 0, &[0xff; MOST]).unwrap();
-        pe.write_local(&src, 0, &source(me, base)).unwrap();
-        pe.write_local(&clock, 0, &[0; 1024]).unwrap();
+        pe.write(&dst, &[0xff; MOST]).unwrap();
+        pe.write(&src, &source(me, base)).unwrap();
+        pe.write(&clock, &[0; 1024]).unwrap();
         pe.barrier_all().unwrap();
         let starts = ["barrier_all", "sync_all", "flag_barrier", "flag_sync", "jacobi", "moe"];
         let meeting = starts.iter().any(|start| row.kernel.starts_with(start)) || COLLECTIVES.contains(&row.kernel);
         let ping_pong = row.kernel.contains("ping_pong");
         if me == 0 || meeting || (ping_pong && me == 1) {
             launch(&row, row.kernel, base);
-            let times = pe.read_local(&clock, 0..2 * row.ctas as usize).unwrap();
+            let times = pe.read(clock.view(..2 * row.ctas as usize)).unwrap();
             assert!(times.chunks_exact(2).all(|pair| pair[0] != 0 && pair[0] <= pair[1]), "{}: {times:?}", row.name);
         }
         pe.barrier_all().unwrap();
@@ -209,9 +209,9 @@ fn as_pe() {
         let bytes = row.bytes as usize;
         let away = (LAST % row.steps * row.step) as usize;
         let sent = |from: usize| source(other, base)[from..][..bytes].to_vec();
-        let data = |at: usize| pe.read_local(&dst, at..at + bytes).unwrap();
+        let data = |at: usize| pe.read(dst.view(at..at + bytes)).unwrap();
         let signal = |at: usize, n: usize| {
-            let found = pe.read_local(&signals, at..at + n).unwrap();
+            let found = pe.read(signals.view(at..at + n)).unwrap();
             assert!(found.iter().all(|found| *found == base + LAST + 1), "{}: {found:?}", row.name);
         };
         match row.kernel {
@@ -248,7 +248,7 @@ fn as_pe() {
                         .unwrap(),
                     _ => all.flat_map(|sender| given(sender, me * bytes)).collect(),
                 };
-                let found = pe.read_local(&dst, 0..expected.len()).unwrap();
+                let found = pe.read(dst.view(..expected.len())).unwrap();
                 assert!(found == expected, "{}", row.name);
             }
             "jacobi_p" | "jacobi_put" => {
@@ -256,7 +256,7 @@ fn as_pe() {
                 let (each, more) = ((side - 2) / pes, (side - 2) % pes);
                 let (first, rows) = (1 + me * each + me.min(more), each + usize::from(me < more));
                 let last = if (WARMUP + ITERS).is_multiple_of(2) { &dst } else { &src };
-                let found = pe.read_local(last, 4 * side..4 * side * (rows + 1)).unwrap();
+                let found = pe.read(last.view(4 * side..4 * side * (rows + 1))).unwrap();
                 let expected: Vec<u8> = solution(WARMUP + ITERS)[first * side..][..rows * side]
                     .iter()
                     .flat_map(|v| v.to_ne_bytes())
@@ -265,7 +265,7 @@ fn as_pe() {
             }
             "moe" => {
                 let tokens = source(me, base)[shift(LAST)..][..TOKENS as usize * bytes].to_vec();
-                let found = pe.read_local(&dst, 0..tokens.len()).unwrap();
+                let found = pe.read(dst.view(..tokens.len())).unwrap();
                 assert!(found == of_experts(&tokens, bytes, me, pe.n_pes(), base + LAST), "{}", row.name);
                 // What came from each PE, and what came back, is as much as was sent in all iterations.
                 let at = (row.step as usize - 3 * 8 * pe.n_pes()) / 8;
@@ -281,7 +281,7 @@ fn as_pe() {
             }
             _ if meeting && !row.is_limit() => {
                 launch(&row, &format!("check_{}", row.kernel), base);
-                assert_eq!(pe.read_local(&clock, 0..1).unwrap(), [0], "{}: wrong rounds", row.name);
+                assert_eq!(pe.read(clock.view(..1)).unwrap(), [0], "{}: wrong rounds", row.name);
             }
             kernel if (kernel.starts_with("get_") || kernel == "link_load") && me == 0 => {
                 assert!(data(0) == sent(away), "{}", row.name);

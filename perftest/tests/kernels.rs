@@ -15,13 +15,13 @@ fn parts_cover_every_byte_once_and_patterns_agree() {
     let module = pe.load(&CHECKS).unwrap();
     let table = pe.alloc::<u64>(2 * MOST).unwrap();
 
-    let split = module.function("split_table").unwrap();
+    let split = module.kernel("split_table").unwrap();
     for bytes in (0..200).chain([255, 256, 1000, 4095, 4096, 4097, 65_537, (1 << 20) - 1]) {
         for parts in [1, 2, 3, 4, 7, 32, 33, 128, MOST as u64] {
             // SAFETY: the kernel takes two uint64_t and a table with two entries for each part.
-            unsafe { pe.launch(&split, LaunchConfig::linear(2, 16), (bytes, parts, &table)).unwrap() };
+            unsafe { split.launch(&pe, LaunchConfig::linear(2, 16), (bytes, parts, &table)).unwrap() };
             pe.synchronize().unwrap();
-            let table = pe.read_local(&table, 0..2 * parts as usize).unwrap();
+            let table = pe.read(table.view(..2 * parts as usize)).unwrap();
             let mut end = 0;
             for part in table.chunks_exact(2) {
                 assert_eq!(part[0].min(bytes), end, "{bytes} bytes in {parts} parts: {table:?}");
@@ -37,13 +37,13 @@ fn parts_cover_every_byte_once_and_patterns_agree() {
         }
     }
 
-    let words = module.function("word_table").unwrap();
+    let words = module.kernel("word_table").unwrap();
     for (seed, iteration) in [(0, 0), (7, 1), (u64::MAX, 1 << 40)] {
         // SAFETY: the kernel takes three uint64_t and a table with an entry for each word.
-        unsafe { pe.launch(&words, LaunchConfig::linear(1, 32), (seed, iteration, MOST as u64, &table)).unwrap() };
+        unsafe { words.launch(&pe, LaunchConfig::linear(1, 32), (seed, iteration, MOST as u64, &table)).unwrap() };
         pe.synchronize().unwrap();
         let expected: Vec<u64> = (0..MOST as u64).map(|index| word(seed, iteration, index)).collect();
-        assert_eq!(pe.read_local(&table, 0..MOST).unwrap(), expected);
+        assert_eq!(pe.read(table.view(..MOST)).unwrap(), expected);
     }
     pe.finalize().unwrap();
 }

@@ -33,17 +33,18 @@ mod frame;
 pub mod fuzz;
 mod group;
 mod hub;
+pub(crate) mod job;
 mod session;
 mod unique_id;
 
 use std::fmt;
 use std::io;
-use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub use frame::{FrameError, MAX_CONTRIBUTION, MAX_GROUP_CONTRIBUTION, MAX_KEY, MAX_LABEL, MAX_RESULT};
 pub use hub::{Hub, HubOptions};
+pub use job::{JobId, Rendezvous};
 pub use unique_id::UniqueId;
 
 use crate::config::Config;
@@ -157,12 +158,8 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Identity of a job: 128 random bits. A PE that does not know it is not let in.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct JobId([u8; 16]);
-
 impl JobId {
-    /// A new identity.
+    /// Returns a new identity.
     ///
     /// # Errors
     /// The system has no randomness to give.
@@ -172,85 +169,6 @@ impl JobId {
             .and_then(|mut file| io::Read::read_exact(&mut file, &mut bytes))
             .map_err(BootstrapError::system("reading /dev/urandom for the job's identity"))?;
         Ok(Self(bytes))
-    }
-
-    /// The identity's bytes.
-    pub(crate) fn to_bytes(self) -> [u8; 16] {
-        self.0
-    }
-
-    /// The first eight digits: enough to tell jobs apart in a message, too few to join one.
-    fn short(self) -> String {
-        self.to_string()[..8].to_owned()
-    }
-}
-
-impl fmt::Display for JobId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for JobId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "JobId({}...)", self.short())
-    }
-}
-
-impl FromStr for JobId {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let bad = || format!("'{text}': expected 32 hexadecimal digits");
-        if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Err(bad());
-        }
-        let mut bytes = [0; 16];
-        for (byte, at) in bytes.iter_mut().zip((0..32).step_by(2)) {
-            *byte = u8::from_str_radix(&text[at..at + 2], 16).map_err(|_| bad())?;
-        }
-        Ok(Self(bytes))
-    }
-}
-
-/// Addresses of one hub, tried in turn: `host:port`, an IPv6 host in brackets.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rendezvous(Vec<String>);
-
-impl Rendezvous {
-    /// The addresses, at least one.
-    pub fn addresses(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(String::as_str)
-    }
-}
-
-impl fmt::Display for Rendezvous {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.join(","))
-    }
-}
-
-impl FromStr for Rendezvous {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let valid = |address: &str| {
-            address.rsplit_once(':').is_some_and(|(host, port)| {
-                let plain = !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c));
-                let v6 = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-                let v6 = v6.is_some_and(|host| {
-                    !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || ":.%".contains(c))
-                });
-                (plain || v6)
-                    && port.bytes().all(|b| b.is_ascii_digit())
-                    && port.parse::<u16>().is_ok_and(|port| port != 0)
-            })
-        };
-        if text.split(',').all(valid) {
-            Ok(Self(text.split(',').map(str::to_owned).collect()))
-        } else {
-            Err(format!("'{text}': expected host:port, or several separated by commas"))
-        }
     }
 }
 

@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Mutex;
 
+use crate::config::ConfigBuilder;
+
 use super::{BootstrapError, Hub, HubOptions, JobId, Rendezvous, lock};
 
 /// What a token starts with; the number is the format's version.
@@ -53,6 +55,13 @@ impl UniqueId {
     /// Where its PEs meet.
     pub fn rendezvous(&self) -> &Rendezvous {
         &self.rendezvous
+    }
+}
+
+impl ConfigBuilder {
+    /// Joins the job of `id` as PE `rank` of `npes`, instead of the job that a launcher named.
+    pub fn unique_id(self, id: &UniqueId, rank: u32, npes: u32) -> Self {
+        self.rendezvous(id.rendezvous().clone()).job(id.job_id()).rank(rank).npes(npes)
     }
 }
 

@@ -39,7 +39,7 @@ impl CpuAccelerator {
     /// `memory` allocates and maps.
     pub fn new(memory: Box<dyn Device>) -> Result<Self, DeviceError> {
         // SAFETY: the build generated `cpu`; it returns the module's static description.
-        let module = unsafe { Module::from_raw((SOFT_HCA.cpu)()) }
+        let module = unsafe { Module::from_raw(SOFT_HCA.cpu_object()) }
             .map_err(|source| DeviceError::Module { module: SOFT_HCA.name.to_owned(), source })?;
         let executor = Executor::new(ExecutorOptions::default())?;
         Ok(Self { memory, module, launched: Mutex::default(), executor })

@@ -198,9 +198,8 @@ impl Device for CpuDevice {
 
     fn load(&self, source: &ModuleSource) -> Result<Arc<dyn LoadedModule>, DeviceError> {
         let refused = |source_error| DeviceError::Module { module: source.name.to_owned(), source: source_error };
-        // SAFETY: the build generated `cpu`; it returns the module's static description.
-        let description: *const c_void = unsafe { (source.cpu)() };
-        // SAFETY: as above.
+        let description = source.cpu_object();
+        // SAFETY: it is the module's static description.
         let module = unsafe { cpu::Module::from_raw(description) }.map_err(refused)?;
         Ok(Arc::new(CpuModule { name: source.name, module, executor: Arc::clone(&self.executor) }))
     }

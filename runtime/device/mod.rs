@@ -4,8 +4,8 @@ pub mod cpu;
 mod cpu_accelerator;
 mod cpu_device;
 pub mod cuda;
-mod module;
 mod shared_memory;
+pub(crate) mod source;
 mod stream;
 
 use std::ffi::c_void;
@@ -19,9 +19,8 @@ pub use cpu_accelerator::cpu_accelerator;
 pub(crate) use cpu_device::CpuDevice;
 pub(crate) use cuda::CudaDevice;
 pub use cuda::CudaGpu;
-pub use module::{Function, KernelArg, KernelArgs, Module, ModuleSource};
-pub use stream::Stream;
-pub(crate) use stream::StreamKind;
+pub use source::ModuleSource;
+pub(crate) use stream::{Stream, StreamKind};
 
 use oxshmem_hca::provider::DeviceMemory;
 use oxshmem_hca::soft::Accelerator;

@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use super::{cpu, cuda};
 
-/// A queue of work on the PE's device: kernels and on-stream operations on one stream run in the order of their calls, those on
-/// different streams in any order, or at the same time. Made by [`Pe::create_stream`](crate::Pe::create_stream) and
-/// [`Pe::stream_from_raw`](crate::Pe::stream_from_raw); [`Pe::stream`](crate::Pe::stream) is the PE's own. Clones name the same stream.
+/// A stream of the device. The device's own calls take it; programs have it as [`crate::Stream`]. Clones name the same stream.
 ///
 /// A stream that the library created is destroyed with its last clone, when what was queued on it has ended.
 #[derive(Debug, Clone)]
@@ -15,7 +13,7 @@ pub struct Stream(pub(crate) StreamKind);
 
 #[derive(Debug, Clone)]
 pub(crate) enum StreamKind {
-    /// The one that [`Pe::launch`](crate::Pe::launch) uses.
+    /// The PE's own.
     Own,
     /// An executor of its own.
     Cpu(Arc<cpu::Executor>),
@@ -35,9 +33,7 @@ impl Stream {
         }
     }
 
-    /// The `CUstream` of a stream that was created on the `cuda` device or taken from the program. `None` on the `cpu` device; for the
-    /// PE's own stream see [`CudaGpu::stream`](crate::CudaGpu::stream).
-    #[must_use]
+    /// Returns the `CUstream` of a stream that is not the PE's own. `None` on the `cpu` device.
     pub fn raw(&self) -> Option<*mut c_void> {
         match &self.0 {
             StreamKind::Own | StreamKind::Cpu(_) => None,

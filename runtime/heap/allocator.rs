@@ -37,7 +37,7 @@ impl HeapAllocator {
         Self { inner: Allocator::with_max_allocs(lines, MAX_ALLOCATIONS), live: BTreeMap::new() }
     }
 
-    /// The offset of `bytes` bytes (at least 1) aligned to `align`, a power of two.
+    /// Returns the offset of `bytes` bytes (at least 1) aligned to `align`, a power of two.
     pub(crate) fn allocate(&mut self, bytes: u64, align: u64) -> Result<u64, Exhausted> {
         let align_lines = align.div_ceil(LINE);
         // Ranges start at any line, so an alignment beyond one line is made by asking for more.
@@ -55,11 +55,10 @@ impl HeapAllocator {
         Ok(offset)
     }
 
-    /// Gives the allocation at `offset` back and answers its length, or `None` if there is none.
-    pub(crate) fn free(&mut self, offset: u64) -> Option<u64> {
-        let live = self.live.remove(&offset)?;
-        self.inner.free(live.allocation);
-        Some(live.bytes)
+    /// Gives the allocation at `offset` back; returns whether there was one.
+    pub(crate) fn free(&mut self, offset: u64) -> bool {
+        let live = self.live.remove(&offset);
+        live.inspect(|live| self.inner.free(live.allocation)).is_some()
     }
 
     /// Returns the allocation that holds `offset`, or else the one whose nearer end is the nearest: its offset and length.
@@ -72,7 +71,7 @@ impl HeapAllocator {
         [below, above].into_iter().flatten().min_by_key(|range| distance(*range))
     }
 
-    /// Allocations that were not freed.
+    /// Returns how many allocations were not freed.
     pub(crate) fn live(&self) -> usize {
         self.live.len()
     }
@@ -96,7 +95,7 @@ mod tests {
         assert_eq!(heap.nearest(5), None);
         let (first, second, third) =
             (heap.allocate(64, 8).unwrap(), heap.allocate(4096, 8).unwrap(), heap.allocate(64, 8).unwrap());
-        heap.free(second).unwrap();
+        assert!(heap.free(second));
         assert_eq!(heap.nearest(first), Some((first, 64)));
         assert_eq!(heap.nearest(first + 100), Some((first, 64)));
         assert_eq!(heap.nearest(third - 8), Some((third, 64)));
@@ -116,10 +115,9 @@ mod tests {
     fn freeing_what_is_not_allocated_is_refused() {
         let mut heap = HeapAllocator::new(1 << 20);
         let a = heap.allocate(100, 8).unwrap();
-        assert_eq!(heap.free(a + 128), None);
-        assert_eq!(heap.free(a), Some(100));
-        assert_eq!(heap.free(a), None);
-        assert_eq!(heap.live(), 0);
+        assert!(!heap.free(a + 128));
+        assert!(heap.free(a));
+        assert!(!heap.free(a));
     }
 
     proptest! {
@@ -131,9 +129,9 @@ mod tests {
             let mut live: Vec<(u64, u64)> = Vec::new();
             for (bytes, align, pick, free) in calls {
                 if free && !live.is_empty() {
-                    let (offset, bytes) = live.swap_remove(pick.index(live.len()));
-                    prop_assert_eq!(a.free(offset), Some(bytes));
-                    prop_assert_eq!(b.free(offset), Some(bytes));
+                    let (offset, _) = live.swap_remove(pick.index(live.len()));
+                    prop_assert!(a.free(offset));
+                    prop_assert!(b.free(offset));
                     continue;
                 }
                 let got = a.allocate(bytes, 1 << align);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use oxshmem_system::fdpass::{Connection, Listener};
 
-use super::HeapError;
+use super::error::HeapError;
 
 impl From<oxshmem_system::Error> for crate::Error {
     fn from(error: oxshmem_system::Error) -> Self {

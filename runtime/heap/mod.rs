@@ -3,117 +3,28 @@
 //! All heaps of a node lie in one reservation, `stride` apart, so a peer's copy of an address is one multiply-add away. Memory is
 //! added in chunks as allocations reach it; a chunk is a descriptor that every peer maps at the same offset.
 
+pub(crate) mod allocation;
 mod allocator;
+pub(crate) mod error;
 mod links;
+mod past;
+mod records;
 
 use std::fmt::Debug;
 use std::ops::Range;
 use std::os::fd::AsFd;
+use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
+use allocation::Allocation;
 use allocator::HeapAllocator;
+use error::{AddressProblem, HeapError};
 pub(crate) use links::PeerLinks;
+use records::Records;
 
 use crate::device::{AddressSpace, Device, DeviceError, Memory};
-
-/// What the symmetric heap refused or could not do.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum HeapError {
-    /// No room.
-    #[error(
-        "the symmetric heap is exhausted: {requested} bytes requested (alignment {align}), {free} of {max} bytes free, the largest \
-         free range has {largest}; raise OXSHMEM_HEAP_MAX, now {max}"
-    )]
-    Exhausted {
-        /// Bytes asked for.
-        requested: u64,
-        /// Alignment asked for.
-        align: u64,
-        /// Bytes free in all.
-        free: u64,
-        /// Bytes of the largest free range.
-        largest: u64,
-        /// The heap's limit.
-        max: u64,
-    },
-    /// PEs called with different sizes or in a different order.
-    #[error(
-        "symmetric call differs between PEs: PE {me} calls {mine}, PE {pe} calls {theirs}; all PEs must make the same calls in the same order"
-    )]
-    Asymmetric {
-        /// This PE.
-        me: usize,
-        /// Its call.
-        mine: String,
-        /// A PE that called something else.
-        pe: usize,
-        /// What it called.
-        theirs: String,
-    },
-    /// Not a power of two, or too large.
-    #[error("alignment {align} is not a power of two between 1 and {limit}")]
-    Alignment {
-        /// The alignment asked for.
-        align: u64,
-        /// The limit.
-        limit: u64,
-    },
-    /// Free of something that is not allocated.
-    #[error("free of {address:#x}, which is not the start of a live allocation of the symmetric heap")]
-    NotAllocated {
-        /// The address.
-        address: u64,
-    },
-    /// The program's side of an on-stream operation is pageable host memory.
-    #[error(
-        "{bytes} bytes at {address:#x} are not memory that the GPU can access; for operations on a stream use memory of the symmetric heap, of \
-         the GPU (cudaMalloc), or page-locked memory (cudaMallocHost)"
-    )]
-    NotOnDevice {
-        /// The address.
-        address: u64,
-        /// Length of the transfer.
-        bytes: usize,
-    },
-    /// A range outside an allocation.
-    #[error("elements {first}..{last} of a symmetric slice of {len}")]
-    OutOfRange {
-        /// First element.
-        first: usize,
-        /// Behind the last element.
-        last: usize,
-        /// Elements there are.
-        len: usize,
-    },
-    /// A PE has no memory to grow the heap with. No PE has grown it.
-    #[error("PE {pe} cannot add memory to the symmetric heap: {reason}")]
-    NoMemory {
-        /// The first PE that could not.
-        pe: usize,
-        /// What its device said.
-        reason: String,
-    },
-    /// A peer's memory cannot be mapped here.
-    #[error("the heap memory of PE {pe} cannot be mapped: {source}")]
-    Map {
-        /// The peer.
-        pe: usize,
-        /// What this PE's device said.
-        source: Box<DeviceError>,
-    },
-    /// The connection to a PE of the node broke or fell silent while memory was exchanged.
-    #[error("exchange of heap memory with PE {pe}: {what}: {source}")]
-    Peer {
-        /// The peer.
-        pe: usize,
-        /// What was attempted.
-        what: &'static str,
-        /// The system's answer.
-        source: std::io::Error,
-    },
-}
+use crate::identity::PeId;
 
 /// Sizes of the heaps of a job; the same on every PE.
 #[derive(Debug, Clone, Copy)]
@@ -138,22 +49,65 @@ pub(crate) struct Chunk {
 #[derive(Debug)]
 pub(crate) struct SymmetricHeap {
     device: Arc<dyn Device>,
-    space: Box<dyn AddressSpace>,
+    pe: PeId,
     layout: HeapLayout,
     links: PeerLinks,
     chunks: Vec<Chunk>,
     allocator: HeapAllocator,
+    // Dropped in this order: the addresses are kept after they have been unmapped.
+    space: Box<dyn AddressSpace>,
+    records: RecordsOf,
+}
+
+/// The allocations of a heap, which end with it.
+#[derive(Debug)]
+struct RecordsOf {
+    records: Records,
+    /// First address and length of the addresses to keep when the heap is gone, where they can be kept.
+    keep: Option<(u64, u64)>,
+    base: u64,
+}
+
+impl Drop for RecordsOf {
+    fn drop(&mut self) {
+        if let Some((first, bytes)) = self.keep {
+            past::keep(first, bytes, self.base, self.records.infos());
+        }
+        self.records.end_all();
+    }
+}
+
+/// Where the program's side of a transfer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LocalPlace {
+    /// In a live allocation of this PE's heap.
+    Heap,
+    /// In a peer's heap that is mapped here.
+    Peer,
+    /// Anywhere else.
+    Outside,
 }
 
 impl SymmetricHeap {
-    pub(crate) fn new(device: Arc<dyn Device>, layout: HeapLayout, links: PeerLinks) -> Result<Self, DeviceError> {
-        let space = device.reserve(layout.max * layout.slots as u64)?;
-        Ok(Self { device, space, layout, links, chunks: Vec::new(), allocator: HeapAllocator::new(layout.max) })
+    pub(crate) fn new(
+        device: Arc<dyn Device>,
+        pe: PeId,
+        layout: HeapLayout,
+        links: PeerLinks,
+    ) -> Result<Self, DeviceError> {
+        let bytes = layout.max * layout.slots as u64;
+        let space = device.reserve(bytes)?;
+        // Addresses of GPUs are the driver's, which gives them to others.
+        let keep = device.gpu().is_none().then(|| (space.base(), bytes));
+        let base = space.base() + layout.my_slot as u64 * layout.max;
+        let records = RecordsOf { records: Records::default(), keep, base };
+        let allocator = HeapAllocator::new(layout.max);
+        Ok(Self { device, pe, layout, links, chunks: Vec::new(), allocator, space, records })
     }
 
-    /// Address of the own heap.
+    /// Returns the first address of this PE's heap.
     pub(crate) fn base(&self) -> u64 {
-        self.space.base() + self.layout.my_slot as u64 * self.layout.max
+        self.records.base
     }
 
     pub(crate) fn layout(&self) -> HeapLayout {
@@ -164,13 +118,14 @@ impl SymmetricHeap {
         &self.chunks
     }
 
-    /// Bytes that have memory behind them, from the heap's start.
+    /// Returns how many bytes are backed by memory, from the heap's start.
     pub(crate) fn backed(&self) -> u64 {
         self.chunks.len() as u64 * self.layout.chunk
     }
 
-    /// The offset of `bytes` bytes aligned to `align`. Memory behind it may still have to be added by [`grow`](Self::grow).
-    pub(crate) fn allocate(&mut self, bytes: u64, align: u64) -> Result<u64, HeapError> {
+    /// Returns the offset of `bytes` bytes aligned to `align` for the runtime's own use. [`grow`](Self::grow) may still have to add the
+    /// memory.
+    pub(crate) fn reserve(&mut self, bytes: u64, align: u64) -> Result<u64, HeapError> {
         if !align.is_power_of_two() || align > self.layout.chunk {
             return Err(HeapError::Alignment { align, limit: self.layout.chunk });
         }
@@ -183,12 +138,32 @@ impl SymmetricHeap {
         })
     }
 
-    /// Gives an allocation back and answers its length.
-    pub(crate) fn free(&mut self, offset: u64) -> Result<u64, HeapError> {
-        self.allocator.free(offset).ok_or(HeapError::NotAllocated { address: self.base().wrapping_add(offset) })
+    /// Gives what [`reserve`](Self::reserve) returned back.
+    pub(crate) fn cancel(&mut self, offset: u64) {
+        self.allocator.free(offset);
     }
 
-    /// Allocations that were not freed.
+    /// Makes a reserved range an allocation that slices can be of.
+    pub(crate) fn record(
+        &mut self,
+        offset: u64,
+        bytes: u64,
+        made_at: Option<&'static Location<'static>>,
+    ) -> Arc<Allocation> {
+        let allocation = Allocation::new(self.pe, self.base(), offset, bytes, made_at);
+        self.records.records.insert(allocation)
+    }
+
+    /// Gives a live allocation back.
+    pub(crate) fn free(&mut self, allocation: &Allocation) -> Result<(), HeapError> {
+        if !self.records.records.end(allocation.offset()) {
+            return Err(HeapError::Freed { allocation: allocation.info() });
+        }
+        self.allocator.free(allocation.offset());
+        Ok(())
+    }
+
+    /// Returns how many allocations were not freed, with the runtime's own.
     pub(crate) fn live(&self) -> usize {
         self.allocator.live()
     }
@@ -210,6 +185,36 @@ impl SymmetricHeap {
         Some(format!("heap offset {offset:#x} is not allocated{beyond}; {nearest}; pass memory of Pe::alloc"))
     }
 
+    /// Returns the live allocation that has all of `bytes` bytes at `address`, an address of this PE's heap.
+    pub(crate) fn find(&self, address: u64, bytes: u64) -> Result<Arc<Allocation>, AddressProblem> {
+        if let Some(offset) = address.checked_sub(self.base()).filter(|offset| *offset < self.layout.max) {
+            return self.records.records.find(offset, bytes);
+        }
+        Err(past::problem(address).unwrap_or_else(|| self.outside(address)))
+    }
+
+    fn outside(&self, address: u64) -> AddressProblem {
+        let nearest = self.records.records.nearest(address.saturating_sub(self.base()));
+        AddressProblem::OutsideHeap { base: self.base(), heap_bytes: self.layout.max, nearest }
+    }
+
+    /// Returns where the program's side of a transfer is. Memory of heaps, this PE's, a peer's or an earlier one, has to be there.
+    pub(crate) fn locate(&self, address: u64, bytes: u64) -> Result<LocalPlace, AddressProblem> {
+        if bytes == 0 {
+            return Ok(LocalPlace::Outside);
+        }
+        let heaps = self.space.base()..self.space.base() + self.layout.max * self.layout.slots as u64;
+        if !heaps.contains(&address) {
+            return past::problem(address).map_or(Ok(LocalPlace::Outside), Err);
+        }
+        let offset = address - heaps.start;
+        if offset / self.layout.max == self.layout.my_slot as u64 {
+            return self.find(address, bytes).map(|_| LocalPlace::Heap);
+        }
+        let inside = (offset % self.layout.max).checked_add(bytes).is_some_and(|end| end <= self.backed());
+        if inside { Ok(LocalPlace::Peer) } else { Err(self.outside(address)) }
+    }
+
     /// Memory for the chunks that are missing until `end` bytes are backed. Nothing has changed until it is given to
     /// [`grow`](Self::grow).
     pub(crate) fn allocate_chunks(&self, end: u64) -> Result<Vec<Memory>, DeviceError> {
@@ -217,7 +222,7 @@ impl SymmetricHeap {
         (self.chunks.len()..wanted).map(|_| self.device.allocate(self.layout.chunk)).collect()
     }
 
-    /// Adds this memory, here and in the mappings of all reachable peers, who call this with as many chunks. Answers the indices of the
+    /// Adds this memory, here and in the mappings of all reachable peers, which call this with as many chunks. Returns the indices of the
     /// new chunks.
     pub(crate) fn grow(&mut self, memory: Vec<Memory>, timeout: Duration) -> Result<Range<usize>, crate::Error> {
         let first = self.chunks.len();

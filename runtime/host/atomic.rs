@@ -2,15 +2,24 @@
 
 use bytemuck::Pod;
 
-use super::SymmetricSlice;
 use crate::Result;
 use crate::pe::Pe;
+use crate::slice::SymmetricView;
 
 mod sealed {
     pub trait Sealed {}
 }
 
-/// 32- and 64-bit types with fetch, set and swap.
+/// Types with the atomics fetch, set and swap: `u32`, `i32`, `f32`, `u64`, `i64` and `f64`.
+///
+/// ```
+/// # fn main() -> oxshmem::Result<()> {
+/// # let pe = oxshmem::init()?;
+/// let cell = pe.alloc::<f32>(1)?;
+/// assert_eq!(pe.atomic(cell.at(0), 0).swap(2.5)?, 0.0);
+/// # pe.finalize()
+/// # }
+/// ```
 pub trait AtomicValue: Pod + sealed::Sealed {
     #[doc(hidden)]
     fn to_word(self) -> u64;
@@ -19,6 +28,15 @@ pub trait AtomicValue: Pod + sealed::Sealed {
 }
 
 /// Integer types, which have arithmetic, comparison and bitwise atomics too.
+///
+/// ```
+/// # fn main() -> oxshmem::Result<()> {
+/// # let pe = oxshmem::init()?;
+/// let cell = pe.alloc::<u32>(1)?;
+/// assert_eq!(pe.atomic(cell.at(0), 0).fetch_or(6)?, 0);
+/// # pe.finalize()
+/// # }
+/// ```
 pub trait BitwiseValue: AtomicValue {}
 
 macro_rules! atomic_values {
@@ -64,108 +82,185 @@ enum Op {
     FetchXor = 6,
 }
 
-/// Each call acts on element `index` at `pe` and returns when the old value is here.
+impl Pe {
+    /// Returns the element `at` of PE `pe` as something to perform atomics on. Each atomic returns when the old value is here; it is
+    /// atomic with those of all PEs and of device code.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// let tickets = pe.alloc::<u64>(1)?;
+    /// let next = pe.atomic(tickets.at(0), 0);
+    /// assert_eq!([next.fetch_add(1)?, next.fetch_add(1)?], [0, 1]);
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn atomic<'a, T: AtomicValue>(&'a self, at: SymmetricView<'a, T>, pe: usize) -> Atomic<'a, T> {
+        Atomic { own: self, at, pe }
+    }
+}
+
+/// An element of symmetric memory at one PE, for atomics. Made by [`Pe::atomic`].
 ///
 /// # Errors
-/// `index` is outside the slice, or what [`Pe::synchronize`] reports.
-impl Pe {
-    fn atomic<T: AtomicValue>(
-        &self,
-        at: &SymmetricSlice<T>,
-        index: usize,
-        operand: T,
-        compare: T,
-        op: Op,
-        pe: usize,
-    ) -> Result<T> {
-        let target = at.element_address(index)?;
+/// Every call: the view is not of one element, is stale or out of range; or what [`Pe::synchronize`] reports.
+///
+/// # Threads and drop
+/// It borrows the PE, so it stays on the PE's thread. Dropping it does nothing.
+///
+/// ```
+/// # fn main() -> oxshmem::Result<()> {
+/// # let pe = oxshmem::init()?;
+/// let words = pe.alloc::<i32>(2)?;
+/// let word: oxshmem::Atomic<'_, i32> = pe.atomic(words.at(1), 0);
+/// word.set(4)?;
+/// assert_eq!(word.fetch()?, 4);
+/// assert!(pe.atomic(words.view(..), 0).fetch().is_err());
+/// # pe.finalize()
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Atomic<'a, T> {
+    own: &'a Pe,
+    at: SymmetricView<'a, T>,
+    pe: usize,
+}
+
+impl<T: AtomicValue> Atomic<'_, T> {
+    fn perform(&self, operand: T, compare: T, op: Op) -> Result<T> {
+        let own = self.own;
+        let target = self.at.element(own.id(), "an atomic")?;
         let (operand, compare) = (operand.to_word(), compare.to_word());
-        let old = self.staging_address();
-        #[allow(clippy::cast_possible_truncation)]
-        let args = (target, operand as u32, compare as u32, op as i32, self.peer(pe), old);
-        // SAFETY: the kernel writes its result to the staging buffer and checks the target itself.
+        let (peer, old) = (own.peer(self.pe), own.staging_address());
+        // SAFETY: the kernels write their result to the staging buffer and check the target themselves.
         unsafe {
             if size_of::<T>() == 4 {
-                self.run_host_kernel("oxshmem_host_atomic32", 1, &args)?;
+                #[allow(clippy::cast_possible_truncation)]
+                let args = (target, operand as u32, compare as u32, op as i32, peer, old);
+                own.run_host_kernel("oxshmem_host_atomic32", 1, &args)?;
             } else {
-                self.run_host_kernel(
-                    "oxshmem_host_atomic64",
-                    1,
-                    &(target, operand, compare, op as i32, self.peer(pe), old),
-                )?;
+                let args = (target, operand, compare, op as i32, peer, old);
+                own.run_host_kernel("oxshmem_host_atomic64", 1, &args)?;
             }
         }
-        Ok(T::from_word(self.staged_word()?))
+        Ok(T::from_word(own.staged_word()?))
     }
 
-    /// The element's value.
-    pub fn atomic_fetch<T: AtomicValue>(&self, at: &SymmetricSlice<T>, index: usize, pe: usize) -> Result<T> {
-        self.atomic(at, index, T::zeroed(), T::zeroed(), Op::Fetch, pe)
+    /// Returns the value.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// let cell = pe.alloc::<i64>(1)?;
+    /// assert_eq!(pe.atomic(cell.at(0), 0).fetch()?, 0);
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    pub fn fetch(&self) -> Result<T> {
+        self.perform(T::zeroed(), T::zeroed(), Op::Fetch)
     }
 
-    /// Replaces the element by `value`.
-    pub fn atomic_set<T: AtomicValue>(&self, at: &SymmetricSlice<T>, index: usize, value: T, pe: usize) -> Result<()> {
-        self.atomic_swap(at, index, value, pe).map(drop)
+    /// Replaces the value.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// let cell = pe.alloc::<f64>(1)?;
+    /// pe.atomic(cell.at(0), 0).set(0.5)?;
+    /// assert_eq!(pe.read(&cell)?, [0.5]);
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    pub fn set(&self, value: T) -> Result<()> {
+        self.swap(value).map(drop)
     }
 
-    /// Replaces the element by `value`.
-    pub fn atomic_swap<T: AtomicValue>(&self, at: &SymmetricSlice<T>, index: usize, value: T, pe: usize) -> Result<T> {
-        self.atomic(at, index, value, T::zeroed(), Op::Swap, pe)
+    /// Replaces the value, and returns the old one.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// let cell = pe.alloc::<i32>(1)?;
+    /// assert_eq!(pe.atomic(cell.at(0), 0).swap(8)?, 0);
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    pub fn swap(&self, value: T) -> Result<T> {
+        self.perform(value, T::zeroed(), Op::Swap)
+    }
+}
+
+impl<T: BitwiseValue> Atomic<'_, T> {
+    /// Replaces the value by `desired` if it equals `expected`, and returns the old one.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// let cell = pe.alloc::<u64>(1)?;
+    /// let cell = pe.atomic(cell.at(0), 0);
+    /// assert_eq!(cell.compare_swap(0, 5)?, 0);
+    /// assert_eq!(cell.compare_swap(0, 6)?, 5);
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    pub fn compare_swap(&self, expected: T, desired: T) -> Result<T> {
+        self.perform(desired, expected, Op::CompareSwap)
     }
 
-    /// Replaces the element by `desired` if it equals `expected`.
-    pub fn atomic_compare_swap<T: BitwiseValue>(
-        &self,
-        at: &SymmetricSlice<T>,
-        index: usize,
-        expected: T,
-        desired: T,
-        pe: usize,
-    ) -> Result<T> {
-        self.atomic(at, index, desired, expected, Op::CompareSwap, pe)
+    /// Adds `value`, wrapping, and returns the old one.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// let cell = pe.alloc::<i64>(1)?;
+    /// assert_eq!(pe.atomic(cell.at(0), 0).fetch_add(-3)?, 0);
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    pub fn fetch_add(&self, value: T) -> Result<T> {
+        self.perform(value, T::zeroed(), Op::FetchAdd)
     }
 
-    /// Adds `value`, wrapping.
-    pub fn atomic_fetch_add<T: BitwiseValue>(
-        &self,
-        at: &SymmetricSlice<T>,
-        index: usize,
-        value: T,
-        pe: usize,
-    ) -> Result<T> {
-        self.atomic(at, index, value, T::zeroed(), Op::FetchAdd, pe)
+    /// Combines the value with `value` by bitwise and, and returns the old one.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// let cell = pe.alloc::<i64>(1)?;
+    /// assert_eq!(pe.atomic(cell.at(0), 0).fetch_and(6)?, 0);
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    pub fn fetch_and(&self, value: T) -> Result<T> {
+        self.perform(value, T::zeroed(), Op::FetchAnd)
     }
 
-    /// Bitwise and.
-    pub fn atomic_fetch_and<T: BitwiseValue>(
-        &self,
-        at: &SymmetricSlice<T>,
-        index: usize,
-        value: T,
-        pe: usize,
-    ) -> Result<T> {
-        self.atomic(at, index, value, T::zeroed(), Op::FetchAnd, pe)
+    /// Combines the value with `value` by bitwise or, and returns the old one.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// let cell = pe.alloc::<i64>(1)?;
+    /// assert_eq!(pe.atomic(cell.at(0), 0).fetch_or(6)?, 0);
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    pub fn fetch_or(&self, value: T) -> Result<T> {
+        self.perform(value, T::zeroed(), Op::FetchOr)
     }
 
-    /// Bitwise or.
-    pub fn atomic_fetch_or<T: BitwiseValue>(
-        &self,
-        at: &SymmetricSlice<T>,
-        index: usize,
-        value: T,
-        pe: usize,
-    ) -> Result<T> {
-        self.atomic(at, index, value, T::zeroed(), Op::FetchOr, pe)
-    }
-
-    /// Bitwise exclusive or.
-    pub fn atomic_fetch_xor<T: BitwiseValue>(
-        &self,
-        at: &SymmetricSlice<T>,
-        index: usize,
-        value: T,
-        pe: usize,
-    ) -> Result<T> {
-        self.atomic(at, index, value, T::zeroed(), Op::FetchXor, pe)
+    /// Combines the value with `value` by bitwise exclusive or, and returns the old one.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// let cell = pe.alloc::<i64>(1)?;
+    /// assert_eq!(pe.atomic(cell.at(0), 0).fetch_xor(6)?, 0);
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    pub fn fetch_xor(&self, value: T) -> Result<T> {
+        self.perform(value, T::zeroed(), Op::FetchXor)
     }
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::abi::Algorithm::{self, Packets, Push, Tree};
 use crate::abi::{self, CHOICES, COLLECTIVES, Choice, Collective};
-use crate::config::ByteSize;
+use crate::config::size::ByteSize;
 
 /// Every collective that has a choice, with its name.
 const NAMES: [(Collective, &str); COLLECTIVES] = [

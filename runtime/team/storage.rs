@@ -3,12 +3,24 @@
 
 use std::ops::Range;
 
-use super::{Entry, Members, TeamError, choice};
+use super::choice::{self, Collectives};
+use super::error::TeamError;
+use super::members::Members;
+use super::table::Entry;
 use crate::Result;
 use crate::abi;
+use crate::device::Device;
 use crate::heap::SymmetricHeap;
-use crate::pe::Pe;
 use crate::slab::{Layout, Offset, Slab};
+
+/// What the storage needs of a PE.
+pub(super) struct Ground<'a> {
+    pub device: &'a dyn Device,
+    pub slab: &'a Slab,
+    /// First address of this PE's heap.
+    pub heap_base: u64,
+    pub collectives: &'a Collectives,
+}
 
 /// The places of all teams.
 #[derive(Debug, Clone, Copy)]
@@ -37,7 +49,7 @@ impl TeamStorage {
     /// Takes the workspaces from the heap, and begins without teams. The range of the heap must then be backed by memory.
     pub(crate) fn reserve(&mut self, heap: &mut SymmetricHeap, slab: &Slab) -> Result<Range<u64>> {
         let bytes = self.rows * abi::team_workspace_bytes(self.n_pes);
-        let first = heap.allocate(bytes, abi::LINE_BYTES).map_err(|_| TeamError::NoHeap {
+        let first = heap.reserve(bytes, abi::LINE_BYTES).map_err(|_| TeamError::NoHeap {
             bytes,
             teams: self.rows,
             heap: heap.layout().max,
@@ -57,9 +69,11 @@ impl TeamStorage {
         self.workspaces + row as u64 * abi::team_workspace_bytes(self.n_pes)
     }
 
-    pub(super) fn clear_workspace(&self, pe: &Pe, row: usize) -> Result<()> {
+    pub(super) fn clear_workspace(&self, ground: &Ground<'_>, row: usize) -> Result<()> {
         // SAFETY: the workspaces are an allocation of the heap that is never freed.
-        Ok(unsafe { pe.device().fill(pe.heap_base() + self.workspace(row), 0, abi::team_workspace_bytes(self.n_pes)) }?)
+        Ok(unsafe {
+            ground.device.fill(ground.heap_base + self.workspace(row), 0, abi::team_workspace_bytes(self.n_pes))
+        }?)
     }
 
     /// Handles of the row's team are refused from here on.
@@ -68,8 +82,8 @@ impl TeamStorage {
     }
 
     /// Makes a team known to device code, with its counters at zero.
-    pub(super) fn write_row(&self, pe: &Pe, entry: &Entry) -> Result<()> {
-        let slab = pe.slab();
+    pub(super) fn write_row(&self, ground: &Ground<'_>, entry: &Entry) -> Result<()> {
+        let slab = ground.slab;
         let row = entry.place.row as u64;
         let int = |number: usize| i32::try_from(number).unwrap_or(i32::MAX);
         let (start, stride, members) = match &entry.members {
@@ -79,7 +93,7 @@ impl TeamStorage {
                 let list = slab.address(self.members) + first * size_of::<i32>() as u64;
                 let numbers: Vec<i32> = pes.iter().map(|pe| int(*pe)).collect();
                 // SAFETY: each row has room for all PEs of the job.
-                unsafe { pe.device().write(list, bytemuck::cast_slice(&numbers)) }?;
+                unsafe { ground.device.write(list, bytemuck::cast_slice(&numbers)) }?;
                 (0, 0, list)
             }
         };
@@ -92,8 +106,8 @@ impl TeamStorage {
             one_round: entry.near.into(),
             packet_share: abi::packet_share(entry.members.len()),
             members,
-            workspace: pe.heap_base() + self.workspace(entry.place.row),
-            choices: choice::choices(entry.near, entry.members.len(), pe.config().collectives()),
+            workspace: ground.heap_base + self.workspace(entry.place.row),
+            choices: choice::choices(entry.near, entry.members.len(), ground.collectives),
             ..abi::Team::NONE
         };
         Ok(slab.write(self.table, row, &team)?)

@@ -2,6 +2,7 @@
 
 pub(crate) mod ibgda;
 pub(crate) mod ibrc;
+pub(crate) mod keys;
 mod opened;
 mod reach;
 mod ringing;

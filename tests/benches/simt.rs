@@ -11,7 +11,7 @@ oxshmem::include_module!(SIMT, "simt");
 
 fn bench(c: &mut Criterion) {
     // SAFETY: the function is what the build generated for the module.
-    let module = unsafe { Module::from_raw((SIMT.cpu)()) }.unwrap();
+    let module = unsafe { Module::from_raw(SIMT.cpu_object()) }.unwrap();
     let executor = Executor::new(ExecutorOptions::default()).unwrap();
     let mut group = c.benchmark_group("simt");
     group.warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1)).sample_size(20);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, DevicePtr};
-use oxshmem::LaunchConfig;
+use oxshmem::{LaunchConfig, Operations};
 
 use crate::{GPU, Outcome, init};
 
@@ -20,15 +20,15 @@ pub fn beside_cudarc() -> Outcome {
     assert_eq!(pe.gpu().unwrap().ordinal as usize, last);
     let (me, n_pes) = (pe.my_pe(), pe.n_pes());
     let inbox = pe.alloc::<u32>(data.len())?;
-    let put = pe.load(&GPU)?.function("put_from")?;
+    let put = pe.load(&GPU)?.kernel("put_from")?;
     {
         let (address, _guard) = source.device_ptr(&stream);
         let args = (&inbox, address, data.len() as u64 * 4, ((me + 1) % n_pes) as i32);
         // SAFETY: the kernel reads memory of cudarc's, which lives until the stream is synchronised below.
-        unsafe { pe.launch(&put, LaunchConfig::linear(1, 256), args)? };
+        unsafe { put.launch(&pe, LaunchConfig::linear(1, 256), args)? };
         pe.barrier_all()?;
     }
-    assert_eq!(pe.read_local(&inbox, 0..data.len())?, data);
+    assert_eq!(pe.read(inbox.view(..data.len()))?, data);
 
     // The library left cudarc's context current, and its calls still work, on the library's memory too.
     let mut here = vec![0u32; data.len()];

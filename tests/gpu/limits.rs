@@ -5,7 +5,7 @@ use std::process::Command;
 
 use oxshmem::device::DeviceError;
 use oxshmem::device::cpu::{LaunchError, ModuleError};
-use oxshmem::{Config, Error, HeapError, KernelArgs, LaunchConfig};
+use oxshmem::{Config, Error, HeapError, KernelArgs, LaunchConfig, Operations};
 
 use crate::{GPU, Outcome, init, init_with};
 
@@ -14,13 +14,13 @@ pub fn launches() -> Outcome {
     let pe = init()?;
     let sum = pe.alloc::<u64>(1)?;
     let module = pe.load(&GPU)?;
-    match module.function("sum") {
-        Err(DeviceError::Module { source: ModuleError::NoKernel { known, .. }, .. }) => {
+    match module.kernel("sum") {
+        Err(Error::Device(DeviceError::Module { source: ModuleError::NoKernel { known, .. }, .. })) => {
             assert_eq!(known, "busy, put_from, store_to, sum_shared, wait_for_signal, who_am_i");
         }
         other => panic!("{other:?}"),
     }
-    let kernel = module.function("sum_shared")?;
+    let kernel = module.kernel("sum_shared")?;
     let refused = |config, args: &dyn Fn() -> Result<(), Error>| {
         let _: LaunchConfig = config;
         match args() {
@@ -30,12 +30,12 @@ pub fn launches() -> Outcome {
     };
     fn launch<A: KernelArgs>(
         pe: &oxshmem::Pe,
-        kernel: &oxshmem::Function,
+        kernel: &oxshmem::Kernel,
         config: LaunchConfig,
         args: A,
     ) -> oxshmem::Result<()> {
         // SAFETY: where it is not refused, the arguments are the kernel's.
-        unsafe { pe.launch(kernel, config, args) }
+        unsafe { kernel.launch(pe, config, args) }
     }
     let shape = |grid, block, shared_bytes| LaunchConfig { grid, block, shared_bytes, cooperative: false };
     let plain = LaunchConfig::linear(1, 32);
@@ -44,7 +44,7 @@ pub fn launches() -> Outcome {
     assert!(matches!(check(shape([1, 1 << 20, 1], [1, 1, 1], 0)), LaunchError::GridLimit { .. }));
     assert!(matches!(check(shape([1, 1, 1], [1025, 1, 1], 0)), LaunchError::Block { .. }));
     assert!(matches!(check(shape([1, 1, 1], [0, 1, 1], 0)), LaunchError::Block { .. }));
-    let bounded = module.function("who_am_i")?;
+    let bounded = module.kernel("who_am_i")?;
     let error = refused(plain, &|| launch(&pe, &bounded, shape([1, 1, 1], [65, 1, 1], 0), (&sum,)));
     assert!(matches!(error, LaunchError::Block { limit: 64, .. }), "{error}");
     assert!(matches!(check(shape([1, 1, 1], [1, 1, 1], 1 << 20)), LaunchError::Shared { .. }));
@@ -58,7 +58,7 @@ pub fn launches() -> Outcome {
         launch(&pe, &kernel, shape([1, 1, 1], [64, 1, 1], words as usize * 4), (words, &sum))?;
         pe.synchronize()?;
         let words = u64::from(words);
-        assert_eq!(pe.read_local(&sum, 0..1)?, [words * (words - 1) / 2]);
+        assert_eq!(pe.read(sum.view(..1))?, [words * (words - 1) / 2]);
     }
     Ok(pe.finalize()?)
 }
@@ -77,7 +77,7 @@ pub fn out_of_memory() -> Outcome {
     }
     assert_eq!(pe.live_allocations(), before);
     let small = pe.alloc::<u8>(1 << 20)?;
-    assert!(pe.read_local(&small, 0..1 << 20)?.iter().all(|byte| *byte == 0));
+    assert!(pe.read(small.view(..1 << 20))?.iter().all(|byte| *byte == 0));
     pe.barrier_all()?;
     Ok(pe.finalize()?)
 }
@@ -92,14 +92,14 @@ pub fn chunks() -> Outcome {
         let words = 700_000; // crosses chunks
         let slice = pe.alloc::<u64>(words)?;
         let data: Vec<u64> = (0..words as u64).map(|i| (round << 48) + ((me as u64) << 32) + i).collect();
-        pe.put(&slice, 0, &data, next)?;
+        pe.put(&slice, &data, next)?;
         slices.push((slice, data));
     }
     pe.barrier_all()?;
     for (slice, mine) in &slices {
-        assert_eq!(&pe.get(slice, 0..slice.len(), next)?, mine);
+        assert_eq!(&pe.get_vec(slice, next)?, mine);
         let before = ((me + n_pes - 1) % n_pes) as u64;
-        let here = pe.read_local(slice, 0..slice.len())?;
+        let here = pe.read(slice)?;
         assert!(here.iter().zip(mine).all(|(seen, own)| *seen == own - ((me as u64) << 32) + (before << 32)));
     }
     pe.barrier_all()?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use cudarc::driver::sys;
 use oxshmem::device::DeviceError;
 use oxshmem::device::cuda::{DEVICE_LIBRARY, ModuleError};
-use oxshmem::{Config, Error, FaultKind, Pe, abi};
+use oxshmem::{Config, Error, FaultKind, Operations, Pe, abi};
 use oxshmem_tests::exchange::{BOARD_WORDS, BYTES, SPARE, THREADS, check_board};
 
 use crate::streams::works;
@@ -79,10 +79,10 @@ pub fn linked() -> Outcome {
     println!("linked {} bytes with a library of {}: {} bytes", LINKED.len(), DEVICE_LIBRARY.len(), image.len());
     for _ in 0..2 {
         let module = Loaded::new(&pe, &image)?;
-        pe.write_local(&board, 0, &[0; BOARD_WORDS])?;
+        pe.write(&board, &[0; BOARD_WORDS])?;
         module.run(c"who_am_i", 1, vec![board.address()])?;
-        assert_eq!(pe.read_local(&board, 0..1)?, [me as u64 | (n as u64) << 32]);
-        pe.write_local(&board, 0, &[0])?;
+        assert_eq!(pe.read(board.view(..1))?, [me as u64 | (n as u64) << 32]);
+        pe.write(&board, &[0])?;
         pe.barrier_all()?;
         let (data, bytes, spare_bytes) = (data.address(), BYTES as u64, SPARE as u64);
         module.run(c"exchange", THREADS, vec![board.address(), data, bytes, spare, spare_bytes, wrong])?;
@@ -91,7 +91,7 @@ pub fn linked() -> Outcome {
         works(unsafe { sys::cuMemcpyDtoH_v2((&raw mut found).cast(), wrong, 8) });
         assert_eq!(found, 0, "values that are wrong");
         pe.barrier_all()?;
-        check_board(&pe.read_local(&board, 0..BOARD_WORDS)?);
+        check_board(&pe.read(board.view(..BOARD_WORDS))?);
         module.unload()?;
         pe.barrier_all()?;
     }

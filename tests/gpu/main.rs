@@ -74,6 +74,9 @@ fn main() -> ExitCode {
         eprintln!("gpu-pe CASE; the cases: {:?}", CASES.iter().map(|(name, _)| name).collect::<Vec<_>>());
         return ExitCode::from(2);
     };
+    if let Ok(config) = Config::from_env() {
+        config.init_log();
+    }
     match case() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

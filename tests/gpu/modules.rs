@@ -1,5 +1,7 @@
 //! Modules that are refused, each with its reason, and two that are loaded together.
 
+use std::ffi::c_void;
+
 use oxshmem::device::DeviceError;
 use oxshmem::device::cpu::ModuleError as SharedModuleError;
 use oxshmem::device::cuda::ModuleError;
@@ -25,7 +27,15 @@ fn state(magic: u32, version: u32, bytes: usize) -> String {
 }
 
 fn module(text: &'static str) -> ModuleSource {
-    ModuleSource { name: "made_up", ptx: Box::leak(Box::new([(80, text)])), cubins: &[], cpu: GPU.cpu }
+    source("made_up", Box::leak(Box::new([(80, text)])))
+}
+
+fn source(name: &'static str, ptx: &'static [(u32, &'static str)]) -> ModuleSource {
+    unsafe extern "C" fn no_object() -> *const c_void {
+        std::ptr::null()
+    }
+    // SAFETY: on the `cuda` device nothing calls the function.
+    unsafe { ModuleSource::from_build(name, ptx, &[], no_object) }
 }
 
 pub fn modules() -> Outcome {
@@ -58,23 +68,23 @@ pub fn modules() -> Outcome {
         }
         other => panic!("{other}"),
     }
-    match pe.load(&ModuleSource { name: "empty", ptx: &[], cubins: &[], cpu: GPU.cpu }) {
+    match pe.load(&source("empty", &[])) {
         Err(Error::Device(DeviceError::CudaModule { source: ModuleError::NoPtx, .. })) => {}
         other => panic!("{other:?}"),
     }
 
     // Both know the PE, and loading one again changes nothing.
-    let accepted = pe.load(&module(ptx("8.0", &good)))?.function("nothing")?;
+    let accepted = pe.load(&module(ptx("8.0", &good)))?.kernel("nothing")?;
     let answer = pe.alloc::<i32>(2)?;
     for _ in 0..2 {
-        let who = pe.load(&GPU)?.function("who_am_i")?;
+        let who = pe.load(&GPU)?.kernel("who_am_i")?;
         // SAFETY: the one kernel takes nothing, the other the address of two integers.
         unsafe {
-            pe.launch(&accepted, LaunchConfig::linear(1, 1), ())?;
-            pe.launch(&who, LaunchConfig::linear(1, 1), (&answer,))?;
+            accepted.launch(&pe, LaunchConfig::linear(1, 1), ())?;
+            who.launch(&pe, LaunchConfig::linear(1, 1), (&answer,))?;
         }
         pe.synchronize()?;
-        assert_eq!(pe.read_local(&answer, 0..2)?, [pe.my_pe() as i32, pe.n_pes() as i32]);
+        assert_eq!(pe.read(answer.view(..2))?, [pe.my_pe() as i32, pe.n_pes() as i32]);
     }
     Ok(pe.finalize()?)
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use oxshmem::device::DeviceError;
-use oxshmem::{Config, Error, FaultKind, LaunchConfig, Pe, SymmetricSlice};
+use oxshmem::{Config, Error, FaultKind, LaunchConfig, Operations, Pe, SymmetricSlice};
 
 use crate::{GPU, Outcome, init, init_with};
 
@@ -13,10 +13,10 @@ const ONE: LaunchConfig = LaunchConfig { grid: [1, 1, 1], block: [1, 1, 1], shar
 fn pass_round(pe: &Pe, inbox: &SymmetricSlice<u32>) -> oxshmem::Result<()> {
     let (me, n_pes) = (pe.my_pe(), pe.n_pes());
     pe.barrier_all()?;
-    pe.put(inbox, 0, &[me as u32 + 100], (me + 1) % n_pes)?;
+    pe.put(inbox, &[me as u32 + 100], (me + 1) % n_pes)?;
     pe.barrier_all()?;
-    assert_eq!(pe.read_local(inbox, 0..1)?, [((me + n_pes - 1) % n_pes) as u32 + 100]);
-    assert_eq!(pe.get(inbox, 0..1, (me + 1) % n_pes)?, [me as u32 + 100]);
+    assert_eq!(pe.read(inbox.view(..1))?, [((me + n_pes - 1) % n_pes) as u32 + 100]);
+    assert_eq!(pe.get_vec(inbox.view(..1), (me + 1) % n_pes)?, [me as u32 + 100]);
     Ok(())
 }
 
@@ -25,9 +25,9 @@ pub fn unanswered() -> Outcome {
     let pe = init_with(Config::builder().timeout(Duration::from_millis(200)))?;
     let inbox = pe.alloc::<u32>(1)?;
     let signal = pe.alloc::<u64>(1)?;
-    let wait = pe.load(&GPU)?.function("wait_for_signal")?;
+    let wait = pe.load(&GPU)?.kernel("wait_for_signal")?;
     // SAFETY: the kernel takes the address of a signal.
-    unsafe { pe.launch(&wait, ONE, (&signal,))? };
+    unsafe { wait.launch(&pe, ONE, (&signal,))? };
     match pe.synchronize() {
         Err(Error::Fault(fault)) => {
             assert_eq!(fault.operation, "signal_wait_until");
@@ -44,9 +44,9 @@ pub fn unanswered() -> Outcome {
 /// A kernel that runs longer than allowed is reported; its end is seen by the next call.
 pub fn overdue() -> Outcome {
     let pe = init_with(Config::builder().kernel_timeout(Duration::from_millis(300)))?;
-    let busy = pe.load(&GPU)?.function("busy")?;
+    let busy = pe.load(&GPU)?.kernel("busy")?;
     // SAFETY: the kernel takes a number.
-    unsafe { pe.launch(&busy, ONE, (700_000_000u64,))? };
+    unsafe { busy.launch(&pe, ONE, (700_000_000u64,))? };
     match pe.synchronize() {
         Err(Error::Device(DeviceError::StillRunning { kernels, .. })) => assert_eq!(kernels, "busy"),
         other => panic!("{other:?}"),
@@ -60,9 +60,9 @@ pub fn overdue() -> Outcome {
 pub fn context_lost() -> Outcome {
     let pe = init()?;
     let cell = pe.alloc::<u64>(1)?;
-    let store = pe.load(&GPU)?.function("store_to")?;
+    let store = pe.load(&GPU)?.kernel("store_to")?;
     // SAFETY: the fault is what this is about: it ends the kernel.
-    unsafe { pe.launch(&store, ONE, (0x10u64,))? };
+    unsafe { store.launch(&pe, ONE, (0x10u64,))? };
     match pe.synchronize() {
         Err(Error::Device(DeviceError::ContextLost { kernels, source, .. })) => {
             println!("{kernels}: {source}");
@@ -71,8 +71,7 @@ pub fn context_lost() -> Outcome {
         }
         other => panic!("{other:?}"),
     }
-    for result in [pe.synchronize(), pe.read_local(&cell, 0..1).map(drop), pe.put(&cell, 0, &[1], 0), pe.barrier_all()]
-    {
+    for result in [pe.synchronize(), pe.read(cell.view(..1)).map(drop), pe.put(&cell, &[1], 0), pe.barrier_all()] {
         let Err(Error::Device(DeviceError::ContextLost { kernels, .. })) = result else { panic!("{result:?}") };
         assert_eq!(kernels, "store_to");
     }
@@ -84,7 +83,7 @@ pub fn context_lost() -> Outcome {
 pub fn aborted() -> Outcome {
     let pe = init_with(Config::builder().timeout(Duration::from_secs(3600)))?;
     let signal = pe.alloc::<u64>(1)?;
-    let wait = pe.load(&GPU)?.function("wait_for_signal")?;
+    let wait = pe.load(&GPU)?.kernel("wait_for_signal")?;
     pe.barrier_all()?;
     if pe.my_pe() + 1 == pe.n_pes() {
         std::thread::sleep(Duration::from_millis(300));
@@ -92,7 +91,7 @@ pub fn aborted() -> Outcome {
         return Ok(());
     }
     // SAFETY: the kernel takes the address of a signal.
-    unsafe { pe.launch(&wait, ONE, (&signal,))? };
+    unsafe { wait.launch(&pe, ONE, (&signal,))? };
     match pe.synchronize() {
         Err(Error::Bootstrap(error)) => assert!(error.to_string().contains("tired of it"), "{error}"),
         other => panic!("{other:?}"),
@@ -109,17 +108,17 @@ pub fn killed() -> Outcome {
     let dying = pe.my_pe() + 1 == pe.n_pes();
     let signal = pe.alloc::<u64>((2usize << 30) / size_of::<u64>())?;
     let gpu = pe.load(&GPU)?;
-    let (wait, busy) = (gpu.function("wait_for_signal")?, gpu.function("busy")?);
+    let (wait, busy) = (gpu.kernel("wait_for_signal")?, gpu.kernel("busy")?);
     pe.barrier_all()?;
     if dying {
         // SAFETY: the kernel takes a number, of nanoseconds.
-        unsafe { pe.launch(&busy, ONE, (3_600_000_000_000u64,))? };
+        unsafe { busy.launch(&pe, ONE, (3_600_000_000_000u64,))? };
         std::thread::sleep(Duration::from_millis(300));
         let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
         unreachable!("killed");
     }
     // SAFETY: the kernel takes the address of a signal.
-    unsafe { pe.launch(&wait, ONE, (&signal,))? };
+    unsafe { wait.launch(&pe, ONE, (&signal,))? };
     let dead = format!("PE {}", pe.n_pes() - 1);
     match pe.synchronize() {
         Err(Error::Bootstrap(error)) => assert!(error.to_string().contains(&dead), "{error}"),
@@ -137,9 +136,9 @@ pub fn rounds() -> Outcome {
         assert_eq!(pe.live_allocations(), 1);
         let inbox = pe.alloc::<u32>(1)?;
         pass_round(&pe, &inbox)?;
-        if let Some(old) = stale.replace(pe.load(&GPU)?.function("busy")?) {
+        if let Some(old) = stale.replace(pe.load(&GPU)?.kernel("busy")?) {
             // SAFETY: it is refused.
-            let refused = unsafe { pe.launch(&old, ONE, (0u64,)) }.unwrap_err();
+            let refused = unsafe { old.launch(&pe, ONE, (0u64,)) }.unwrap_err();
             assert!(refused.to_string().contains("has been finalized"), "{refused}");
         }
         let gpu = pe.gpu().unwrap();

@@ -4,7 +4,7 @@ use std::ffi::{CString, c_void};
 
 use cudarc::driver::{CudaContext, sys};
 use oxshmem::device::DeviceError;
-use oxshmem::{Compare, Error, HeapError, LaunchConfig, SignalOp};
+use oxshmem::{Compare, Error, HeapError, LaunchConfig, Operations, RawMemory};
 
 use crate::{GPU, Outcome, init};
 
@@ -25,12 +25,12 @@ pub fn callers_streams() -> Outcome {
     let (next, previous) = ((me + 1) % n, (me + n - 1) % n);
     let (source, inbox) = (pe.alloc::<u32>(WORDS)?, pe.alloc::<u32>(WORDS)?);
     let signal = pe.alloc::<u64>(1)?;
-    let busy = pe.load(&GPU)?.function("busy")?;
+    let busy = pe.load(&GPU)?.kernel("busy")?;
     let mut round = 0u64;
     let passed = |round: u64| {
         pe.barrier_all()?;
         let expected = (previous as u32) << 16 | round as u32;
-        let seen = pe.read_local(&inbox, 0..WORDS)?;
+        let seen = pe.read(inbox.view(..WORDS))?;
         assert!(seen.iter().all(|word| *word == expected), "round {round}: {:#x} instead of {expected:#x}", seen[0]);
         pe.barrier_all()
     };
@@ -46,15 +46,15 @@ pub fn callers_streams() -> Outcome {
             round += 1;
             // SAFETY: the kernel takes a number; the memory is the heap's.
             unsafe {
-                pe.launch_on_stream(&stream, &busy, ONE, (20_000_000u64,))?;
+                busy.launch(&pe.on(&stream), ONE, (20_000_000u64,))?;
                 works(sys::cuMemsetD32Async(source.address(), value(round), WORDS, raw));
             }
-            pe.put_on_stream(&inbox, words, &source, words..WORDS, next, &stream)?;
-            pe.put_signal_on_stream(&inbox, 0, &source, 0..words, &signal, 0, round, SignalOp::Set, next, &stream)?;
+            pe.on(&stream).put(inbox.view(words..), source.view(words..WORDS), next)?;
+            pe.on(&stream).put_signal(&inbox, source.view(..words), signal.signal(0).set(round), next)?;
             // SAFETY: the stream does not end before the kernels.
             unsafe { works(sys::cuMemsetD32Async(source.address(), 0, WORDS, raw)) };
-            pe.signal_wait_until_on_stream(&signal, 0, Compare::Ge, round, &stream)?;
-            pe.synchronize_stream(&stream)?;
+            pe.on(&stream).signal_wait_until(signal.signal(0), Compare::Ge, round)?;
+            pe.on(&stream).synchronize()?;
             passed(round)?;
         }
     }
@@ -67,9 +67,9 @@ pub fn callers_streams() -> Outcome {
     unsafe {
         works(sys::cuStreamCreate(&raw mut raw, 1));
         let stream = pe.stream_from_raw(raw.cast())?;
-        pe.launch_on_stream(&stream, &busy, ONE, (50_000_000u64,))?;
+        busy.launch(&pe.on(&stream), ONE, (50_000_000u64,))?;
         works(sys::cuMemsetD32Async(source.address(), value(round), WORDS, raw));
-        pe.put_on_stream(&inbox, 0, &source, 0..WORDS, next, &stream)?;
+        pe.on(&stream).put(&inbox, source.view(..WORDS), next)?;
         works(sys::cuStreamDestroy_v2(raw));
     }
     pe.synchronize()?;
@@ -82,9 +82,9 @@ pub fn callers_streams() -> Outcome {
         let stream = pe.stream_from_raw(raw.cast())?;
         let (mut graph, mut executable) = (std::ptr::null_mut(), std::ptr::null_mut());
         works(sys::cuStreamBeginCapture_v2(raw, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
-        pe.put_on_stream(&inbox, 16, &source, 16..WORDS, next, &stream)?;
-        pe.put_on_stream(&inbox, 0, &source, 0..16, next, &stream)?;
-        pe.quiet_on_stream(&stream)?;
+        pe.on(&stream).put(inbox.view(16..), source.view(16..WORDS), next)?;
+        pe.on(&stream).put(&inbox, source.view(..16), next)?;
+        pe.on(&stream).quiet()?;
         works(sys::cuStreamEndCapture(raw, &raw mut graph));
         works(sys::cuGraphInstantiateWithFlags(&raw mut executable, graph, 0));
         for _ in 0..3 {
@@ -103,21 +103,21 @@ pub fn callers_streams() -> Outcome {
     let stream = unsafe { pe.stream_from_raw(theirs.cu_stream().cast()) }?;
     let pageable = [0u32; 16];
     // SAFETY: it is refused.
-    let refused =
-        unsafe { pe.putmem_on_stream(inbox.address() as *mut c_void, pageable.as_ptr().cast(), 64, next, &stream) };
+    let memory = unsafe { RawMemory::new(pageable.as_ptr().cast_mut().cast(), 64) };
+    let bytes = |len: usize| pe.view_at::<u8>(inbox.address(), len);
+    let refused = pe.on(&stream).put(bytes(64), memory, next);
     assert!(matches!(refused, Err(Error::Heap(HeapError::NotOnDevice { bytes: 64, .. }))), "{refused:?}");
     // The call that waits takes it.
     round += 1;
     let data = vec![value(round); WORDS];
     // SAFETY: as long as the data; then memory of cudarc's.
     unsafe {
-        pe.putmem(inbox.address() as *mut c_void, data.as_ptr().cast(), WORDS * 4, next)?;
+        pe.put(bytes(WORDS * 4), RawMemory::new(data.as_ptr().cast_mut().cast(), WORDS * 4), next)?;
         passed(round)?;
         let copy = theirs.clone_htod(&data)?;
         theirs.synchronize()?;
         let (address, _guard) = cudarc::driver::DevicePtr::device_ptr(&copy, &theirs);
-        let into = address as *mut c_void;
-        pe.getmem(into, inbox.address() as *const c_void, WORDS * 4, next)?;
+        pe.get(RawMemory::new(address as *mut c_void, WORDS * 4), bytes(WORDS * 4), next)?;
         drop(_guard);
         assert_eq!(theirs.clone_dtoh(&copy)?, data);
     }
@@ -127,8 +127,8 @@ pub fn callers_streams() -> Outcome {
     // A stream of a PE that is gone.
     let pe = init()?;
     let words = pe.alloc::<u32>(1)?;
-    let stale = pe.put_on_stream(&words, 0, &words, 0..1, 0, &stream);
-    assert!(matches!(stale, Err(Error::Device(DeviceError::Unsupported { device: "cuda", .. }))), "{stale:?}");
+    let stale = pe.on(&stream).put(&words, words.view(..1), 0);
+    assert!(matches!(stale, Err(Error::Stale(_))), "{stale:?}");
     Ok(pe.finalize()?)
 }
 
@@ -161,8 +161,8 @@ pub fn own_modules() -> Outcome {
             works(sys::cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, args.as_mut_ptr(), extra));
         }
         pe.synchronize_device()?;
-        assert_eq!(pe.read_local(&answer, 0..2)?, [pe.my_pe() as i32, pe.n_pes() as i32]);
-        pe.write_local(&answer, 0, &[-1, -1])?;
+        assert_eq!(pe.read(answer.view(..2))?, [pe.my_pe() as i32, pe.n_pes() as i32]);
+        pe.write(&answer, &[-1, -1])?;
         pe.unregister_module(module.cast())?;
         assert!(pe.unregister_module(module.cast()).is_err());
         // SAFETY: none of its kernels is running.

@@ -1,7 +1,7 @@
 //! Atomics: values and contention.
 
 use bytemuck::Pod;
-use oxshmem::SymmetricSlice;
+use oxshmem::{Operations, SymmetricSlice};
 
 use crate::Outcome;
 use crate::rig::Rig;
@@ -53,14 +53,14 @@ fn contend<T: Word>(rig: &Rig, kernel: &str, home: usize, blocks: u32, threads: 
     let everyone = rig.n_pes() as i64 * i64::from(blocks * threads);
     let calls = everyone * i64::from(times);
     let words: SymmetricSlice<T> = rig.pe.alloc(8)?;
-    rig.pe.write_local(&words, BITS_CLEARED, &[T::ALL])?;
+    rig.pe.write(words.view(BITS_CLEARED..), &[T::ALL])?;
     let claims = rig.pe.alloc::<u32>(calls as usize)?;
     let out: SymmetricSlice<T> = rig.pe.alloc(1)?;
     rig.pe.barrier_all()?;
     rig.run_linear(kernel, blocks, threads, (&words, &claims, &out, home as i32, times, rig.report()))?;
     rig.pe.barrier_all()?;
     if rig.me() == home {
-        let seen: Vec<i64> = rig.pe.read_local(&words, 0..8)?.into_iter().map(Into::into).collect();
+        let seen: Vec<i64> = rig.pe.read(words.view(..8))?.into_iter().map(Into::into).collect();
         let wanted = |what: &str, index: usize, value: i64| {
             assert_eq!(seen[index], T::wrap(value), "{kernel} at PE {home}: {what} after {calls} calls");
         };
@@ -76,13 +76,13 @@ fn contend<T: Word>(rig: &Rig, kernel: &str, home: usize, blocks: u32, threads: 
         let toggled = (0..everyone).fold(0i64, |bits, rank| bits ^ (1i64 << (rank % width)));
         wanted("xor", TOGGLED, toggled);
         let swapped_in: i64 = (1..=calls).sum();
-        let swapped_out: i64 = rig.pe.read_local(&out, 0..1)?[0].into();
+        let swapped_out: i64 = rig.pe.read(out.view(..1))?[0].into();
         assert_eq!(
             T::wrap(swapped_out.wrapping_add(seen[SWAPPED])),
             T::wrap(swapped_in),
             "{kernel}: swap lost or doubled a value"
         );
-        for (ticket, claims) in rig.pe.read_local(&claims, 0..calls as usize)?.into_iter().enumerate() {
+        for (ticket, claims) in rig.pe.read(claims.view(..calls as usize))?.into_iter().enumerate() {
             assert_eq!(claims, 1, "{kernel}: ticket {ticket} was drawn {claims} times");
         }
     }

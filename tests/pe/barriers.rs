@@ -1,6 +1,6 @@
 //! barrier_all, sync_all, quiet, fence, ptr.
 
-use oxshmem::Path;
+use oxshmem::{Operations, Path};
 
 use crate::Outcome;
 use crate::rig::Rig;

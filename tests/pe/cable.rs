@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Instant;
 
-use oxshmem::{Error, FaultKind};
+use oxshmem::{Error, FaultKind, Operations};
 
 use crate::Outcome;
 use crate::rig::Rig;
@@ -18,7 +18,7 @@ pub fn cut_cable(args: &[String]) -> Outcome {
     let (me, n) = (rig.me(), rig.n_pes());
     assert_eq!(n, 3, "two PEs at one end of the cable and one at the other");
     let slice = rig.pe.alloc::<u64>(n)?;
-    let at = slice.slice(me..me + 1)?;
+    let at = slice.at(me);
     let other_end = 1usize;
     for to in (0..n).filter(|to| *to != me) {
         rig.run_linear("put_to", 1, 1, (&at, 5u64, to as i32, 20u32))?;
@@ -46,7 +46,7 @@ pub fn cut_cable(args: &[String]) -> Outcome {
     if me != other_end {
         let to = 2 - me;
         rig.run_linear("put_to", 1, 1, (&at, 9u64, to as i32, 20u32))?;
-        assert_eq!(rig.pe.get(&slice, me..me + 1, to)?, [9]);
+        assert_eq!(rig.pe.get_vec(slice.view(me..me + 1), to)?, [9]);
     }
     let _ = rig.pe.alloc::<u64>(1)?;
     // What is lost stays lost, and finalize may say so.
@@ -61,7 +61,7 @@ pub fn lost_packets(_: &[String]) -> Outcome {
     let rig = Rig::new(&QUEUES)?;
     let (me, n) = (rig.me(), rig.n_pes());
     let slice = rig.pe.alloc::<u64>(n)?;
-    let at = slice.slice(me..me + 1)?;
+    let at = slice.at(me);
     let error = rig.run_linear("put_to", 1, 1, (&at, 7u64, 1 - me as i32, 1u32)).unwrap_err();
     let Error::Fault(fault) = &error else { panic!("{error:?}") };
     let FaultKind::Completion { pe, opcode, syndrome, .. } = &fault.kind else { panic!("{error}") };
@@ -69,7 +69,7 @@ pub fn lost_packets(_: &[String]) -> Outcome {
     assert!(syndrome.contains("transport retry counter exceeded"), "{error}");
     // Until the other knows, too; allocations are agreed on without the network.
     let _ = rig.pe.alloc::<u64>(1)?;
-    assert_eq!(rig.pe.read_local(&slice, 0..n)?, vec![0; n]);
+    assert_eq!(rig.pe.read(slice.view(..n))?, vec![0; n]);
     let _ = rig.pe.alloc::<u64>(1)?;
     // What is lost stays lost, and finalize may say so.
     if let Err(error) = rig.finish() {

@@ -3,7 +3,7 @@
 
 use bytemuck::{Pod, Zeroable};
 use oxshmem::abi::{Algorithm, Call, ReduceOp, TEAM_WORLD, Team as Row, Type};
-use oxshmem::{Error, FaultKind, SymmetricSlice};
+use oxshmem::{Error, FaultKind, Operations, SymmetricSlice};
 
 use crate::Outcome;
 use crate::rig::{Extent, Rig, mix};
@@ -370,7 +370,7 @@ impl Bench {
     /// Whether a team's members tell each other directly.
     fn one_round(&self, team: i32) -> oxshmem::Result<bool> {
         self.rig.run_linear("read_one_round", 1, 1, (team, &self.saved))?;
-        Ok(self.rig.pe.read_local(&self.saved, 0..1)?[0] != 0)
+        Ok(self.rig.pe.read(self.saved.view(..1))?[0] != 0)
     }
 
     /// Runs cases in one launch (or a few) of one block, and compares every byte of the memory they are given.
@@ -402,14 +402,14 @@ impl Bench {
             }
             assert!(placed > 0, "the arena is too small for one case");
             let rest = left.split_off(placed);
-            self.rig.pe.write_local(&self.arena, 0, &image)?;
+            self.rig.pe.write(&self.arena, &image)?;
             // Nobody begins before all members of the team have filled their memory.
             let mut steps = vec![Step { call: Call::Barrier as u32, ..left[0].step }];
             steps.extend(left.iter().map(|case| case.step));
-            self.rig.pe.write_local(&self.steps, 0, &steps)?;
+            self.rig.pe.write(&self.steps, &steps)?;
             self.rig.run_linear("run_steps", 1, 50, (&self.steps, steps.len() as u32, &self.saved))?;
-            let seen = self.rig.pe.read_local(&self.arena, 0..image.len())?;
-            let results = self.rig.pe.read_local(&self.steps, 1..placed + 1)?;
+            let seen = self.rig.pe.read(self.arena.view(..image.len()))?;
+            let results = self.rig.pe.read(self.steps.view(1..placed + 1))?;
             for (case, step) in left.iter().zip(results) {
                 assert_eq!(step.result, 0, "PE {}: {}", self.rig.me(), case.name);
                 let at = (case.step.dst - self.arena.address()) as usize;
@@ -481,7 +481,7 @@ fn subsets(bench: &Bench, extent: Extent, long: u64) -> Outcome {
     let mut teams = Vec::new();
     let mut split = |start: usize, stride: usize, size: usize| -> Outcome {
         if size > 0 {
-            teams.extend(pe.team_split_strided(&world, start, stride, size)?);
+            teams.extend(world.split_strided(pe, start, stride, size)?);
         }
         Ok(())
     };
@@ -514,7 +514,7 @@ fn subsets(bench: &Bench, extent: Extent, long: u64) -> Outcome {
         ))?;
     }
     for team in teams {
-        pe.team_destroy(team)?;
+        team.destroy(pe)?;
     }
     Ok(())
 }
@@ -538,7 +538,7 @@ pub fn reproducible(args: &[String]) -> Outcome {
                 if kind == Type::Half {
                     src = (0..elements).flat_map(|at| (word(at) as u16).to_le_bytes()).collect();
                 }
-                bench.rig.pe.write_local(&bench.arena, 0, &src[..bytes])?;
+                bench.rig.pe.write(&bench.arena, &src[..bytes])?;
                 let step = |dst: usize| Step {
                     dst: bench.arena.address() + dst as u64,
                     src: bench.arena.address(),
@@ -551,13 +551,13 @@ pub fn reproducible(args: &[String]) -> Outcome {
                 let steps = bench.rig.filled(&[step(at), step(2 * at)])?;
                 bench.rig.pe.barrier_all()?;
                 bench.rig.run_linear("run_steps", 1, 64, (&steps, 2u32, &bench.saved))?;
-                let first = bench.rig.pe.read_local(&bench.arena, at..at + bytes)?;
-                let second = bench.rig.pe.read_local(&bench.arena, 2 * at..2 * at + bytes)?;
+                let first = bench.rig.pe.read(bench.arena.view(at..at + bytes))?;
+                let second = bench.rig.pe.read(bench.arena.view(2 * at..2 * at + bytes))?;
                 assert!(first == second, "{kind:?} by {algorithm:?}: the second time differs");
                 assert!(first.iter().any(|byte| *byte != 0), "{kind:?} by {algorithm:?}: nothing was summed");
                 bench.rig.pe.barrier_all()?;
                 for pe in 0..n {
-                    let theirs = bench.rig.pe.get(&bench.arena, at..at + bytes, pe)?;
+                    let theirs = bench.rig.pe.get_vec(bench.arena.view(at..at + bytes), pe)?;
                     assert!(
                         theirs == first,
                         "{kind:?} by {algorithm:?}, {elements} elements: PE {pe} has another result"
@@ -660,7 +660,7 @@ impl Bench {
     /// Runs one step that has to fail, and one that must not.
     fn errs(&self, what: &str, step: Step, due: &Due) -> Outcome {
         let memory = vec![UNTOUCHED; 16384];
-        self.rig.pe.write_local(&self.arena, 0, &memory)?;
+        self.rig.pe.write(&self.arena, &memory)?;
         let steps = self.rig.filled(&[step])?;
         self.rig.pe.barrier_all()?;
         let what = format!("PE {}: {what}: {step:?}", self.rig.me());
@@ -676,9 +676,9 @@ impl Bench {
             }
             (Due::Mismatch(_), _) => panic!("{what}: {fault}"),
         }
-        assert_ne!(self.rig.pe.read_local(&steps, 0..1)?[0].result, 0, "{what}: the call says that all is well");
+        assert_ne!(self.rig.pe.read(steps.view(..1))?[0].result, 0, "{what}: the call says that all is well");
         self.rig.pe.barrier_all()?;
-        assert!(self.rig.pe.read_local(&self.arena, 0..memory.len())? == memory, "{what}: something was written");
+        assert!(self.rig.pe.read(self.arena.view(..memory.len()))? == memory, "{what}: something was written");
         self.rig.pe.free(steps)?;
         let way = Way { scope: step.scope, ..self.world(2, Algorithm::Packets, false) };
         self.run(vec![way.fcollect(24), way.reduce(Type::Int32, ReduceOp::Sum, 3, false)])

@@ -1,5 +1,6 @@
 //! What collectives send: messages and rounds, counted while they run.
 
+use oxshmem::Operations;
 use oxshmem_tests::costs;
 
 use crate::Outcome;
@@ -25,7 +26,7 @@ pub fn count(_: &[String]) -> Outcome {
             rig.pe.barrier_all()?;
             let kernel = (call as u32, algorithm as u32, &dst, &src, bytes / 8, &shadows, &out);
             rig.run_linear("count_messages", 1, 1, kernel)?;
-            let [messages, rounds, answer, near] = rig.pe.read_local(&out, 0..4)?[..] else {
+            let [messages, rounds, answer, near] = rig.pe.read(out.view(..4))?[..] else {
                 return Err("4 words".into());
             };
             assert_eq!(answer, 0, "{call:?} by {algorithm:?}");

@@ -2,7 +2,7 @@
 
 use oxshmem::device::DeviceError;
 use oxshmem::device::cpu::KernelErrorKind;
-use oxshmem::{DeviceFault, Error, FaultKind, LaunchConfig};
+use oxshmem::{DeviceFault, Error, FaultKind, LaunchConfig, Operations};
 
 use crate::Outcome;
 use crate::rig::Rig;
@@ -92,7 +92,7 @@ impl Bench {
         self.launches += 1;
         let args = (&self.ring, self.launches * 1000, self.rig.report());
         self.rig.run_linear("still_works", BLOCKS, THREADS, args).expect("the launch after an error");
-        let memory = self.rig.pe.read_local(&self.memory, 0..64).unwrap();
+        let memory = self.rig.pe.read(self.memory.view(..64)).unwrap();
         assert!(memory.iter().all(|word| *word == UNTOUCHED), "a refused call has changed memory: {memory:x?}");
     }
 }
@@ -116,7 +116,7 @@ pub fn refused(_: &[String]) -> Outcome {
     // Addresses outside the heap, to every PE.
     let range = bench.rig.pe.alloc::<u64>(2)?;
     bench.rig.run_linear("heap_range", 1, 1, (&range,))?;
-    let [base, bytes] = bench.rig.pe.read_local(&range, 0..2)?[..] else { unreachable!() };
+    let [base, bytes] = bench.rig.pe.read(range.view(..2))?[..] else { unreachable!() };
     let on_the_host = Box::new(0u64);
     for pe in 0..n {
         for at in [16, base - 16, base + bytes, &raw const *on_the_host as u64, u64::MAX - 31] {
@@ -216,11 +216,11 @@ pub fn refused(_: &[String]) -> Outcome {
 
     let (zeros, signal) = (bench.rig.pe.alloc::<u64>(4)?, bench.rig.pe.alloc::<u64>(1)?);
     bench.rig.run_linear("zero_elements", 1, 1, (&zeros, &signal, bench.rig.report()))?;
-    assert_eq!(bench.rig.pe.read_local(&zeros, 0..4)?, [0; 4]);
+    assert_eq!(bench.rig.pe.read(zeros.view(..4))?, [0; 4]);
 
     launches(&bench.rig)?;
     bench.rig.pe.barrier_all()?;
-    let memory = bench.rig.pe.read_local(&bench.memory, 0..64)?;
+    let memory = bench.rig.pe.read(bench.memory.view(..64))?;
     assert!(memory.iter().all(|word| *word == UNTOUCHED), "a peer's refused call has changed memory");
     bench.rig.finish()
 }
@@ -252,7 +252,7 @@ pub fn timeouts(_: &[String]) -> Outcome {
     let limit = bench.rig.pe.config().timeout().as_millis() as u64;
     let range = bench.rig.pe.alloc::<u64>(2)?;
     bench.rig.run_linear("heap_range", 1, 1, (&range,))?;
-    let base = bench.rig.pe.read_local(&range, 0..1)?[0];
+    let base = bench.rig.pe.read(&range)?[0];
     let operations = ["wait_until", "wait_until", "wait_until", "wait_until", "signal_wait_until", "barrier", "sync"];
     for (form, operation) in operations.into_iter().enumerate() {
         let variables = bench.rig.pe.alloc::<u64>(4)?;
@@ -293,7 +293,7 @@ pub fn timeouts(_: &[String]) -> Outcome {
     assert!(matches!(&error, Error::Fault(fault) if matches!(fault.kind, FaultKind::Timeout { .. })), "{error}");
     // A call of the host waits no longer.
     let signal = bench.rig.pe.alloc::<u64>(1)?;
-    let error = bench.rig.pe.signal_wait_until(&signal, 0, oxshmem::Compare::Eq, 1).unwrap_err();
+    let error = bench.rig.pe.signal_wait_until(signal.signal(0), oxshmem::Compare::Eq, 1).unwrap_err();
     assert!(matches!(&error, Error::Fault(fault) if fault.operation == "signal_wait_until"), "{error}");
     bench.goes_on();
     bench.rig.finish()
@@ -306,7 +306,7 @@ pub fn beyond(_: &[String]) -> Outcome {
     let last = rig.filled(&[UNTOUCHED; 64])?;
     let range = rig.pe.alloc::<u64>(2)?;
     rig.run_linear("heap_range", 1, 1, (&range,))?;
-    let [base, bytes] = rig.pe.read_local(&range, 0..2)?[..] else { unreachable!() };
+    let [base, bytes] = rig.pe.read(&range)?[..] else { unreachable!() };
     let offset = bytes - 4096;
     if rig.me() != 0 {
         // PE 0 alone errs, and ends the job.
@@ -338,7 +338,7 @@ pub fn crashes(_: &[String]) -> Outcome {
     let mut bench = Bench::new()?;
     let range = bench.rig.pe.alloc::<u64>(2)?;
     bench.rig.run_linear("heap_range", 1, 1, (&range,))?;
-    let [base, bytes] = bench.rig.pe.read_local(&range, 0..2)?[..] else { unreachable!() };
+    let [base, bytes] = bench.rig.pe.read(range.view(..2))?[..] else { unreachable!() };
     for (form, at) in [(0u32, 8), (0, base + bytes - 8), (1, 0), (2, 0), (3, bench.ring.address())] {
         let error = bench.rig.run_linear("crash", BLOCKS, THREADS, (form, at, WHO)).unwrap_err();
         let Error::Device(DeviceError::Kernel(error)) = error else { panic!("form {form}: {error:?}") };

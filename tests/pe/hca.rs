@@ -3,8 +3,8 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use oxshmem::Pe;
 use oxshmem::config::Config;
+use oxshmem::{Operations, Pe};
 
 use crate::Outcome;
 
@@ -46,9 +46,9 @@ pub fn rounds(args: &[String]) -> Outcome {
         let pe = Pe::with_config(config.clone())?;
         let word = pe.alloc::<u64>(1)?;
         let next = (pe.my_pe() + 1) % pe.n_pes();
-        pe.put(&word, 0, &[round as u64], next)?;
+        pe.put(&word, &[round as u64], next)?;
         pe.barrier_all()?;
-        assert_eq!(pe.read_local(&word, 0..1)?, [round as u64]);
+        assert_eq!(pe.read(word.view(..1))?, [round as u64]);
         pe.finalize()?;
         let files = files_without_threads().map_err(|error| format!("round {round}: {error}"))?;
         let first = *after_first.get_or_insert(files);

@@ -1,6 +1,6 @@
 //! The host API: transfers, atomics, signals, the symmetric heap, and the life of a PE.
 
-use oxshmem::{AtomicValue, BitwiseValue, Compare, Config, Error, HeapError, Pe, SignalOp};
+use oxshmem::{AtomicValue, BitwiseValue, Compare, Config, Error, HeapError, Operations, Pe};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -21,16 +21,16 @@ pub fn transfers(_: &[String]) -> Outcome {
     for (round, length) in lengths.into_iter().enumerate() {
         let at = round * 3 + 1;
         for to in 0..n {
-            pe.put(&memory, me * ZONE + at, &pattern(me, (round * n + to) as u64, length), to)?;
+            pe.put(memory.view(me * ZONE + at..), &pattern(me, (round * n + to) as u64, length), to)?;
         }
         pe.barrier_all()?;
         for from in 0..n {
             let start = from * ZONE + at;
-            let seen = pe.read_local(&memory, start..start + length)?;
+            let seen = pe.read(memory.view(start..start + length))?;
             assert!(seen == pattern(from, (round * n + me) as u64, length), "{length} bytes from PE {from}");
             // The other PEs' copies of what came from there.
             let to = (me + 1) % n;
-            let seen = pe.get(&memory, start..start + length, to)?;
+            let seen = pe.get_vec(memory.view(start..start + length), to)?;
             assert!(seen == pattern(from, (round * n + to) as u64, length), "get of {length} bytes from PE {to}");
         }
         pe.barrier_all()?;
@@ -40,11 +40,11 @@ pub fn transfers(_: &[String]) -> Outcome {
     let triples = pe.alloc::<[u8; 3]>(400_000)?;
     let data: Vec<[u8; 3]> = (0..400_000u32).map(|i| [i as u8, (i >> 8) as u8, me as u8]).collect();
     let next = (me + 1) % n;
-    pe.put(&doubles, 10, &[1.5, -0.0, f64::MAX], next)?;
-    pe.put(&triples, 0, &data, next)?;
+    pe.put(doubles.view(10..), &[1.5, -0.0, f64::MAX], next)?;
+    pe.put(&triples, &data, next)?;
     pe.barrier_all()?;
-    assert_eq!(pe.get(&doubles, 10..13, next)?, [1.5, -0.0, f64::MAX]);
-    let seen = pe.get(&triples, 0..400_000, me)?;
+    assert_eq!(pe.get_vec(doubles.view(10..13), next)?, [1.5, -0.0, f64::MAX]);
+    let seen = pe.get_vec(triples.view(..400_000), me)?;
     assert!(seen.iter().enumerate().all(|(i, t)| *t == [i as u8, (i >> 8) as u8, ((me + n - 1) % n) as u8]));
 
     ranges(&pe)?;
@@ -56,34 +56,44 @@ pub fn transfers(_: &[String]) -> Outcome {
 fn ranges(pe: &Pe) -> Outcome {
     let slice = pe.alloc::<u32>(8)?;
     let out_of_range = |result: oxshmem::Result<()>, first: usize, last: usize| match result {
-        Err(Error::Heap(HeapError::OutOfRange { first: f, last: l, len: 8 })) => assert_eq!((f, l), (first, last)),
+        Err(Error::Heap(HeapError::OutOfRange { first: f, last: l, len: 8, .. })) => {
+            assert_eq!((f, l), (first, last));
+        }
         other => panic!("{first}..{last} of 8: {other:?}"),
     };
-    out_of_range(pe.put(&slice, 7, &[1, 2], 0), 7, 9);
-    out_of_range(pe.put(&slice, usize::MAX, &[1], 0), usize::MAX, usize::MAX);
-    out_of_range(pe.get(&slice, 8..9, 0).map(drop), 8, 9);
+    too_short(pe.put(slice.view(7..), &[1, 2], 0), 2, 1);
+    out_of_range(pe.put(slice.view(usize::MAX..), &[1], 0), usize::MAX, 8);
+    out_of_range(pe.put(slice.view(..=usize::MAX), &[1], 0), 0, usize::MAX);
+    out_of_range(pe.get_vec(slice.view(8..9), 0).map(drop), 8, 9);
     #[allow(clippy::reversed_empty_ranges)]
-    out_of_range(pe.get(&slice, 3..2, 0).map(drop), 3, 2);
-    out_of_range(pe.write_local(&slice, 8, &[1]), 8, 9);
-    out_of_range(pe.read_local(&slice, 0..9).map(drop), 0, 9);
-    out_of_range(pe.atomic_fetch_add(&slice, 8, 1, 0).map(drop), 8, 9);
-    assert!(matches!(slice.slice(4..9), Err(HeapError::OutOfRange { first: 4, last: 9, len: 8 })));
-    let part = slice.slice(4..6)?;
-    out_of_range_of(pe.put(&part, 1, &[1, 2], 0), 2);
-    assert_eq!(pe.read_local(&slice, 0..8)?, [0; 8]);
+    out_of_range(pe.get_vec(slice.view(3..2), 0).map(drop), 3, 2);
+    too_short(pe.write(slice.view(8..), &[1]), 1, 0);
+    out_of_range(pe.read(slice.view(..9)).map(drop), 0, 9);
+    out_of_range(pe.atomic(slice.at(8), 0).fetch_add(1).map(drop), 8, 9);
+    out_of_range(pe.read(slice.view(4..9).view(..1)).map(drop), 4, 9);
+    let part = slice.view(4..6);
+    too_short(pe.put(part.view(1..), &[1, 2], 0), 2, 1);
+    let error = pe.read(part.view(1..3)).unwrap_err();
+    assert!(matches!(error, Error::Heap(HeapError::OutOfRange { first: 1, last: 3, len: 2, .. })), "{error}");
+    assert!(error.to_string().contains("the allocation of 32 bytes at offset"), "{error}");
+    assert!(error.to_string().contains(file!()), "{error}");
+    let error = pe.atomic(slice.view(..2), 0).fetch().unwrap_err();
+    assert!(matches!(error, Error::Heap(HeapError::NotOneElement { len: 2, .. })), "{error}");
+    assert_eq!(pe.read(slice.view(..8))?, [0; 8]);
     // At the end of a slice, and nothing at all.
-    pe.put(&slice, 8, &[], 0)?;
-    assert!(pe.get(&slice, 8..8, 0)?.is_empty());
+    pe.put(slice.view(8..), &[0u32; 0], 0)?;
+    assert!(pe.get_vec(slice.view(8..8), 0)?.is_empty());
     // A PE that does not exist.
-    for error in [pe.put(&slice, 0, &[1], pe.n_pes()), pe.get(&slice, 0..1, usize::MAX).map(drop)] {
+    for error in [pe.put(&slice, &[1], pe.n_pes()), pe.get_vec(slice.view(..1), usize::MAX).map(drop)] {
         let text = error.unwrap_err().to_string();
         assert!(text.contains("does not exist") && text.contains(&format!("0 to {}", pe.n_pes() - 1)), "{text}");
     }
     Ok(())
 }
 
-fn out_of_range_of(result: oxshmem::Result<()>, expected: usize) {
-    assert!(matches!(result, Err(Error::Heap(HeapError::OutOfRange { len, .. })) if len == expected), "{result:?}");
+fn too_short(result: oxshmem::Result<()>, needs: usize, has: usize) {
+    let Err(Error::Heap(HeapError::TooShort { needed, len, .. })) = result else { panic!("{result:?}") };
+    assert_eq!((needed, len), (needs, has));
 }
 
 /// put_signal, signal, signal_wait_until, in a ring.
@@ -96,23 +106,23 @@ pub fn signals(_: &[String]) -> Outcome {
     let words = pe.alloc::<u64>(4)?;
     for (round, length) in [0usize, 1, 100, 1 << 20, ROOM].into_iter().enumerate() {
         let value = round as u64 + 1;
-        pe.put_signal(&data, 0, &pattern(me, value, length), &words, 0, value, SignalOp::Set, next)?;
-        assert_eq!(pe.signal_wait_until(&words, 0, Compare::Ge, value)?, value);
-        assert!(pe.read_local(&data, 0..length)? == pattern(previous, value, length), "{length} bytes");
+        pe.put_signal(&data, &pattern(me, value, length), words.signal(0).set(value), next)?;
+        assert_eq!(pe.signal_wait_until(words.signal(0), Compare::Ge, value)?, value);
+        assert!(pe.read(data.view(..length))? == pattern(previous, value, length), "{length} bytes");
         // The reader is done.
-        pe.signal(&words, 1, 1, SignalOp::Add, previous)?;
-        assert_eq!(pe.signal_wait_until(&words, 1, Compare::Eq, value)?, value);
+        pe.signal(words.signal(1).add(1), previous)?;
+        assert_eq!(pe.signal_wait_until(words.signal(1), Compare::Eq, value)?, value);
     }
     for (index, (cmp, against, sent)) in
         [(Compare::Ne, 0, 5), (Compare::Gt, 5, 6), (Compare::Le, 2, 2), (Compare::Lt, 2, 1)].into_iter().enumerate()
     {
-        pe.signal(&words, 2, sent, SignalOp::Set, next)?;
-        assert_eq!(pe.signal_wait_until(&words, 2, cmp, against)?, sent, "{cmp:?}");
-        pe.signal(&words, 3, 1, SignalOp::Add, previous)?;
-        pe.signal_wait_until(&words, 3, Compare::Eq, index as u64 + 1)?;
+        pe.signal(words.signal(2).set(sent), next)?;
+        assert_eq!(pe.signal_wait_until(words.signal(2), cmp, against)?, sent, "{cmp:?}");
+        pe.signal(words.signal(3).add(1), previous)?;
+        pe.signal_wait_until(words.signal(3), Compare::Eq, index as u64 + 1)?;
     }
     // The fence orders a put and a later put.
-    pe.put(&data, 0, &[1], next)?;
+    pe.put(&data, &[1], next)?;
     pe.fence();
     pe.quiet()?;
     pe.sync_all()?;
@@ -124,26 +134,26 @@ fn bitwise<T: BitwiseValue + PartialEq + std::fmt::Debug>(pe: &Pe, values: [T; 6
     let [zero, one, most, wrapped, mixed, masked] = values;
     let words = pe.alloc::<T>(2)?;
     let next = (pe.my_pe() + 1) % pe.n_pes();
-    pe.atomic_set(&words, 1, most, next)?;
-    assert_eq!(pe.atomic_fetch_add(&words, 1, one, next)?, most);
-    assert_eq!(pe.atomic_fetch(&words, 1, next)?, wrapped);
-    assert_eq!(pe.atomic_compare_swap(&words, 1, one, zero, next)?, wrapped);
-    assert_eq!(pe.atomic_compare_swap(&words, 1, wrapped, mixed, next)?, wrapped);
-    assert_eq!(pe.atomic_fetch_and(&words, 1, masked, next)?, mixed);
-    assert_eq!(pe.atomic_fetch_or(&words, 1, mixed, next)?, masked);
-    assert_eq!(pe.atomic_fetch_xor(&words, 1, mixed, next)?, mixed);
-    assert_eq!(pe.atomic_swap(&words, 1, most, next)?, zero);
+    pe.atomic(words.at(1), next).set(most)?;
+    assert_eq!(pe.atomic(words.at(1), next).fetch_add(one)?, most);
+    assert_eq!(pe.atomic(words.at(1), next).fetch()?, wrapped);
+    assert_eq!(pe.atomic(words.at(1), next).compare_swap(one, zero)?, wrapped);
+    assert_eq!(pe.atomic(words.at(1), next).compare_swap(wrapped, mixed)?, wrapped);
+    assert_eq!(pe.atomic(words.at(1), next).fetch_and(masked)?, mixed);
+    assert_eq!(pe.atomic(words.at(1), next).fetch_or(mixed)?, masked);
+    assert_eq!(pe.atomic(words.at(1), next).fetch_xor(mixed)?, mixed);
+    assert_eq!(pe.atomic(words.at(1), next).swap(most)?, zero);
     pe.barrier_all()?;
-    assert_eq!(pe.read_local(&words, 0..2)?, [zero, most]);
+    assert_eq!(pe.read(words.view(..2))?, [zero, most]);
     Ok(())
 }
 
 fn real<T: AtomicValue + PartialEq + std::fmt::Debug>(pe: &Pe, first: T, second: T) -> Outcome {
     let word = pe.alloc::<T>(1)?;
     let next = (pe.my_pe() + 1) % pe.n_pes();
-    pe.atomic_set(&word, 0, first, next)?;
-    assert_eq!(pe.atomic_swap(&word, 0, second, next)?, first);
-    assert_eq!(pe.atomic_fetch(&word, 0, next)?, second);
+    pe.atomic(word.at(0), next).set(first)?;
+    assert_eq!(pe.atomic(word.at(0), next).swap(second)?, first);
+    assert_eq!(pe.atomic(word.at(0), next).fetch()?, second);
     Ok(())
 }
 
@@ -158,10 +168,10 @@ pub fn atomics(_: &[String]) -> Outcome {
     // All PEs at one word.
     let sum = pe.alloc::<i64>(1)?;
     for _ in 0..20 {
-        pe.atomic_fetch_add(&sum, 0, -3, 0)?;
+        pe.atomic(sum.at(0), 0).fetch_add(-3)?;
     }
     pe.barrier_all()?;
-    assert_eq!(pe.atomic_fetch(&sum, 0, 0)?, -60 * pe.n_pes() as i64);
+    assert_eq!(pe.atomic(sum.at(0), 0).fetch()?, -60 * pe.n_pes() as i64);
     pe.finalize()?;
     Ok(())
 }
@@ -175,7 +185,7 @@ pub fn heap(_: &[String]) -> Outcome {
     let mut random = StdRng::seed_from_u64(5);
     let mut live: Vec<(oxshmem::SymmetricSlice<u8>, u64)> = Vec::new();
     let check = |slice: &oxshmem::SymmetricSlice<u8>, tag: u64| -> Outcome {
-        let seen = pe.read_local(slice, 0..slice.len())?;
+        let seen = pe.read(slice)?;
         assert!(seen == pattern((me + n - 1) % n, tag, slice.len()), "allocation {tag} at {:#x}", slice.address());
         Ok(())
     };
@@ -184,9 +194,9 @@ pub fn heap(_: &[String]) -> Outcome {
         let align = 1usize << random.random_range(0..13);
         let slice = pe.alloc_aligned::<u8>(len, align)?;
         assert_eq!(slice.address() % align as u64, 0, "alignment {align}");
-        assert!(pe.read_local(&slice, 0..len)?.iter().all(|byte| *byte == 0), "memory of alloc is zero");
+        assert!(pe.read(slice.view(..len))?.iter().all(|byte| *byte == 0), "memory of alloc is zero");
         pe.barrier_all()?;
-        pe.put(&slice, 0, &pattern(me, tag, len), next)?;
+        pe.put(&slice, &pattern(me, tag, len), next)?;
         pe.barrier_all()?;
         check(&slice, tag)?;
         live.push((slice, tag));
@@ -237,16 +247,15 @@ fn refused(pe: &Pe) -> Outcome {
     assert!(left.0 == piece as u64 && pieces.len() >= 6, "{left:?} after {} pieces", pieces.len());
     let last = pieces.pop().unwrap();
     let address = last.address();
-    pe.put(&last, piece - 1, &[7], (me + 1) % n)?;
+    pe.put(last.view(piece - 1..), &[7], (me + 1) % n)?;
     pe.barrier_all()?;
-    assert_eq!(pe.read_local(&last, piece - 1..piece)?, [7]);
+    assert_eq!(pe.read(last.view(piece - 1..piece))?, [7]);
     pe.free(last)?;
     let again = pe.alloc::<u8>(piece)?;
     assert_eq!(again.address(), address);
     // A part is not an allocation.
-    let part = again.slice(128..256)?;
-    let error = pe.free(part).unwrap_err();
-    assert!(matches!(error, Error::Heap(HeapError::NotAllocated { address: at }) if at == address + 128), "{error:?}");
+    let error = pe.free_at(address + 128).unwrap_err();
+    assert!(matches!(error, Error::Heap(HeapError::NotWhole { address: at, .. }) if at == address + 128), "{error}");
     pe.free(again)?;
     for piece in pieces {
         pe.free(piece)?;
@@ -271,9 +280,9 @@ fn refused(pe: &Pe) -> Outcome {
     }
     // The heap is as usable as before.
     let slice = pe.alloc::<u64>(1)?;
-    pe.put(&slice, 0, &[me as u64], (me + 1) % n)?;
+    pe.put(&slice, &[me as u64], (me + 1) % n)?;
     pe.barrier_all()?;
-    assert_eq!(pe.read_local(&slice, 0..1)?, [((me + n - 1) % n) as u64]);
+    assert_eq!(pe.read(slice.view(..1))?, [((me + n - 1) % n) as u64]);
     Ok(())
 }
 
@@ -286,13 +295,13 @@ pub fn rounds(_: &[String]) -> Outcome {
         assert!(matches!(oxshmem::init(), Err(Error::Occupied)));
         let (me, n) = (pe.my_pe(), pe.n_pes());
         let slice = pe.alloc::<u64>(200_000)?;
-        assert!(pe.read_local(&slice, 0..200_000)?.iter().all(|word| *word == 0), "memory of a new job is zero");
+        assert!(pe.read(slice.view(..200_000))?.iter().all(|word| *word == 0), "memory of a new job is zero");
         pe.barrier_all()?;
         let data: Vec<u64> = (0..200_000).map(|i| mix(i + round) ^ me as u64).collect();
-        pe.put(&slice, 0, &data, (me + 1) % n)?;
+        pe.put(&slice, &data, (me + 1) % n)?;
         pe.barrier_all()?;
-        assert_eq!(pe.read_local(&slice, 199_999..200_000)?, [mix(199_999 + round) ^ ((me + n - 1) % n) as u64]);
-        assert_eq!(pe.atomic_fetch_add(&slice, 0, 1, me)?, mix(round) ^ ((me + n - 1) % n) as u64);
+        assert_eq!(pe.read(slice.view(199_999..200_000))?, [mix(199_999 + round) ^ ((me + n - 1) % n) as u64]);
+        assert_eq!(pe.atomic(slice.at(0), me).fetch_add(1)?, mix(round) ^ ((me + n - 1) % n) as u64);
         pe.finalize()?;
     }
     Ok(())
@@ -317,9 +326,9 @@ pub fn memory(_: &[String]) -> Outcome {
     let pe = oxshmem::init()?;
     let next = (pe.my_pe() + 1) % pe.n_pes();
     let slice = pe.alloc::<u8>(16 << 20)?;
-    pe.put(&slice, 0, &vec![3; 16 << 20], next)?;
+    pe.put(&slice, &vec![3; 16 << 20], next)?;
     pe.barrier_all()?;
-    assert_eq!(pe.get(&slice, (16 << 20) - 1..16 << 20, next)?, [3]);
+    assert_eq!(pe.get_vec(slice.view((16 << 20) - 1..16 << 20), next)?, [3]);
     let status = std::fs::read_to_string("/proc/self/status")?;
     let field = |name: &str| -> Option<u64> {
         status.lines().find_map(|line| line.strip_prefix(name))?.trim().strip_suffix(" kB")?.trim().parse().ok()

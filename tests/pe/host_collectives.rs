@@ -4,9 +4,11 @@ use std::fmt::Debug;
 use std::ops::Range;
 
 use bytemuck::Pod;
+use half::{bf16, f16};
+use num_complex::Complex;
 use oxshmem::{
-    Bfloat16, Complex, Error, FaultKind, Half, HeapError, Pe, ReduceOp, Reducible, Stream, SymmetricSlice, Team,
-    TeamError,
+    Error, FaultKind, HeapError, Operations, Pe, ReduceOp, Reducible, Stream, SymmetricSlice, SymmetricView, Team,
+    TeamError, TeamUniqueId,
 };
 
 use crate::Outcome;
@@ -73,23 +75,11 @@ macro_rules! floats {
     };
 }
 
-/// The bits of a whole number from 1 to 1023 as binary16.
-fn half(number: f64) -> Half {
-    let whole = number as u16;
-    let exponent = 15 - whole.leading_zeros() as u16;
-    Half((exponent + 15) << 10 | (whole << (10 - exponent) & 0x3ff))
-}
-
-fn whole(half: Half) -> f64 {
-    f64::from((half.0 & 0x3ff | 0x400) >> (25 - (half.0 >> 10)))
-}
-
 floats! {
     f32, [ReduceOp::Min, ReduceOp::Max, ReduceOp::Sum, ReduceOp::Prod], |number: f64| number as f32, f64::from;
     f64, [ReduceOp::Min, ReduceOp::Max, ReduceOp::Sum, ReduceOp::Prod], |number: f64| number, |number: f64| number;
-    Half, [ReduceOp::Min, ReduceOp::Max, ReduceOp::Sum], half, whole;
-    Bfloat16, [ReduceOp::Min, ReduceOp::Max, ReduceOp::Sum], |number: f64| Bfloat16(((number as f32).to_bits() >> 16) as u16),
-        |number: Bfloat16| f64::from(f32::from_bits(u32::from(number.0) << 16));
+    f16, [ReduceOp::Min, ReduceOp::Max, ReduceOp::Sum], f16::from_f64, f64::from;
+    bf16, [ReduceOp::Min, ReduceOp::Max, ReduceOp::Sum], bf16::from_f64, f64::from;
 }
 
 macro_rules! complex {
@@ -190,8 +180,8 @@ const KINDS: [Kind; 15] = [
     kind::<u32>(),
     kind::<i64>(),
     kind::<f64>(),
-    kind::<Half>(),
-    kind::<Bfloat16>(),
+    kind::<f16>(),
+    kind::<bf16>(),
     kind::<Complex<f32>>(),
     kind::<Complex<f64>>(),
     Kind { on_stream: true, ..kind::<i32>() },
@@ -257,20 +247,20 @@ struct Bench<'a, T> {
     pe: &'a Pe,
     team: &'a Team,
     members: Vec<usize>,
-    src: SymmetricSlice<T>,
-    dst: SymmetricSlice<T>,
+    src: SymmetricView<'a, T>,
+    dst: SymmetricView<'a, T>,
     stream: Option<&'a Stream>,
     calls: u64,
 }
 
 /// Calls a collective of the host, or the one on a stream.
 macro_rules! run {
-    ($bench:expr, $name:ident, $on_stream:ident ($($arg:expr),*)) => {
+    ($bench:expr, $name:ident($($arg:expr),*)) => {
         match $bench.stream {
             None => $bench.pe.$name($bench.team $(, $arg)*)?,
             Some(stream) => {
-                $bench.pe.$on_stream($bench.team $(, $arg)*, stream)?;
-                $bench.pe.synchronize_stream(stream)?;
+                $bench.pe.on(stream).$name($bench.team $(, $arg)*)?;
+                $bench.pe.on(stream).synchronize()?;
             }
         }
     };
@@ -281,9 +271,9 @@ impl<T: Element> Bench<'_, T> {
     fn begin(&mut self, source: usize, result: usize) -> Outcome {
         self.calls += 1;
         let mine: Vec<T> = (0..source).map(|index| self.value(self.pe.my_pe(), index)).collect();
-        self.pe.write_local(&self.src, 0, &mine)?;
+        self.pe.write(&self.src, &mine)?;
         let guards: Vec<T> = (0..result + GUARD).map(|index| self.guard(index)).collect();
-        Ok(self.pe.write_local(&self.dst, 0, &guards)?)
+        Ok(self.pe.write(&self.dst, &guards)?)
     }
 
     /// What PE `pe` contributes to this call.
@@ -325,44 +315,44 @@ impl<T: Element> Bench<'_, T> {
                     Root::Middle => size / 2,
                     Root::Last => size - 1,
                 };
-                run!(self, broadcast, broadcast_on_stream(&self.dst, &self.src, n, root));
+                run!(self, broadcast(&self.dst, self.src.view(..n), root));
                 (0..n).map(|index| self.value(members[root], index)).collect()
             }
             Form::Fcollect => {
-                run!(self, fcollect, fcollect_on_stream(&self.dst, &self.src, n));
+                run!(self, fcollect(&self.dst, self.src.view(..n)));
                 from_all(self, &|_| 0..n)
             }
             Form::Collect => {
                 let length = |member: usize| n * member / size;
-                run!(self, collect, collect_on_stream(&self.dst, &self.src, length(me)));
+                run!(self, collect(&self.dst, self.src.view(..length(me))));
                 from_all(self, &|member| 0..length(member))
             }
             Form::Alltoall => {
-                run!(self, alltoall, alltoall_on_stream(&self.dst, &self.src, n));
+                run!(self, alltoall(&self.dst, &self.src, n));
                 from_all(self, &|_| me * n..(me + 1) * n)
             }
             Form::Alltoalls => {
-                run!(self, alltoalls, alltoalls_on_stream(&self.dst, &self.src, 2, 3, n));
+                run!(self, alltoalls(self.dst.clone().step_by(2), self.src.clone().step_by(3), n));
                 // What lies between stays.
                 let elements = members.iter().flat_map(|pe| (me * n..(me + 1) * n).map(|index| (*pe, 3 * index)));
                 let places = elements.enumerate();
                 places.flat_map(|(at, (pe, index))| [self.value(pe, index), self.guard(2 * at + 1)]).collect()
             }
             Form::Reduce(op) => {
-                run!(self, reduce, reduce_on_stream(op, &self.dst, &self.src, n));
+                run!(self, reduce(op, &self.dst, self.src.view(..n)));
                 (0..n).map(|index| self.combined(op, index)).collect()
             }
             Form::InPlace(op) => {
-                self.pe.write_local(&self.dst, 0, &self.pe.read_local(&self.src, 0..n)?)?;
-                run!(self, reduce, reduce_on_stream(op, &self.dst, &self.dst, n));
+                self.pe.write(&self.dst, &self.pe.read(self.src.view(..n))?)?;
+                run!(self, reduce(op, &self.dst, self.dst.view(..n)));
                 (0..n).map(|index| self.combined(op, index)).collect()
             }
             Form::Reducescatter(op) => {
-                run!(self, reducescatter, reducescatter_on_stream(op, &self.dst, &self.src, n));
+                run!(self, reducescatter(op, self.dst.view(..n), &self.src));
                 (me * n..(me + 1) * n).map(|index| self.combined(op, index)).collect()
             }
         };
-        let seen = self.pe.read_local(&self.dst, 0..expected.len() + GUARD)?;
+        let seen = self.pe.read(self.dst.view(..expected.len() + GUARD))?;
         let guards = (expected.len()..seen.len()).map(|index| self.guard(index));
         let team = self.team.handle();
         for (index, (seen, expected)) in seen.iter().zip(expected.iter().copied().chain(guards)).enumerate() {
@@ -380,7 +370,7 @@ fn element<T: Element>(pe: &Pe, teams: &[Team], stream: Option<&Stream>, calls: 
     let (src, dst) = (pe.alloc::<T>(teams.len() * room)?, pe.alloc::<T>(teams.len() * room)?);
     for (index, team) in teams.iter().enumerate() {
         let own = || index * room..(index + 1) * room;
-        let (src, dst, members) = (src.slice(own())?, dst.slice(own())?, team.members());
+        let (src, dst, members) = (src.view(own()), dst.view(own()), team.members());
         let mut bench = Bench { pe, team, members, src, dst, stream, calls: 0 };
         calls.iter().filter(|call| call.team == index).try_for_each(|call| bench.call(call.form, call.n))?;
     }
@@ -393,13 +383,13 @@ fn teams(pe: &Pe) -> Result<Vec<Team>, Box<dyn std::error::Error>> {
     let (me, n, world) = (pe.my_pe(), pe.n_pes(), pe.team_world());
     let id = pe.alloc::<u8>(16)?;
     if me == 0 {
-        let unique = pe.team_unique_id()?;
-        (0..n).try_for_each(|to| pe.put(&id, 0, unique.as_bytes(), to))?;
+        let unique = TeamUniqueId::create()?;
+        (0..n).try_for_each(|to| pe.put(&id, unique.as_bytes(), to))?;
     }
     pe.barrier_all()?;
-    let bytes: [u8; 16] = pe.read_local(&id, 0..16)?.try_into().unwrap();
-    let backwards = pe.team_from_unique_id(&oxshmem::TeamUniqueId::from_bytes(bytes), n - 1 - me, n)?;
-    let (_, halves) = pe.team_split_2d(&world, 2)?;
+    let bytes: [u8; 16] = pe.read(id.view(..16))?.try_into().unwrap();
+    let backwards = Team::from_unique_id(pe, &TeamUniqueId::from_bytes(bytes), n - 1 - me, n)?;
+    let (_, halves) = world.split_2d(pe, 2)?;
     pe.free(id)?;
     Ok(vec![world, halves, backwards])
 }
@@ -427,15 +417,15 @@ fn order(pe: &Pe, teams: &[Team], first: &Stream, rounds: usize) -> Outcome {
     let second = pe.create_stream()?;
     let (sums, others) = (pe.filled_with(1u64)?, pe.filled_with(1u64)?);
     for _ in 0..rounds {
-        pe.reduce_on_stream(world, ReduceOp::Sum, &sums, &sums, 1, first)?;
-        pe.team_sync_on_stream(half, &second)?;
-        pe.reduce_on_stream(half, ReduceOp::Max, &others, &others, 1, &second)?;
-        pe.barrier_on_stream(world, first)?;
+        pe.on(first).reduce(world, ReduceOp::Sum, &sums, sums.view(..1))?;
+        pe.on(&second).team_sync(half)?;
+        pe.on(&second).reduce(half, ReduceOp::Max, &others, others.view(..1))?;
+        pe.on(first).barrier(world)?;
     }
-    pe.synchronize_stream(&second)?;
-    pe.synchronize_stream(first)?;
+    pe.on(&second).synchronize()?;
+    pe.on(first).synchronize()?;
     let expected = (0..rounds).fold(1u64, |sum, _| sum.wrapping_mul(pe.n_pes() as u64));
-    assert_eq!((pe.read_local(&sums, 0..1)?[0], pe.read_local(&others, 0..1)?[0]), (expected, 1));
+    assert_eq!((pe.read(sums.view(..1))?[0], pe.read(others.view(..1))?[0]), (expected, 1));
     Ok(())
 }
 
@@ -446,7 +436,7 @@ trait Filled {
 impl Filled for Pe {
     fn filled_with<T: Pod>(&self, value: T) -> oxshmem::Result<SymmetricSlice<T>> {
         let slice = self.alloc(1)?;
-        self.write_local(&slice, 0, &[value])?;
+        self.write(&slice, &[value])?;
         self.barrier_all()?;
         Ok(slice)
     }
@@ -460,7 +450,7 @@ pub fn refused(_: &[String]) -> Outcome {
     let (me, n, world) = (pe.my_pe(), pe.n_pes(), pe.team_world());
     let (src, dst) = (pe.alloc::<u32>(64 * n)?, pe.alloc::<u32>(64 * n)?);
     let is_wrong = me == WRONG;
-    let short = if is_wrong { src.slice(0..3)? } else { src.slice(0..64)? };
+    let short = if is_wrong { src.view(..3) } else { src.view(..64) };
     let told = |result: oxshmem::Result<()>, operation: &str| {
         let Err(Error::Fault(fault)) = result else { panic!("{operation}: {result:?}") };
         assert!(matches!(fault.kind, FaultKind::Mismatch { .. }), "{fault}");
@@ -468,36 +458,42 @@ pub fn refused(_: &[String]) -> Outcome {
         assert!(n > 2 || fault.to_string().contains(&format!("PE {}", 1 - me)), "{fault}");
     };
     let goes_on = || -> Outcome {
-        pe.write_local(&src, 0, &[me as u32])?;
-        pe.fcollect(&world, &dst, &src, 1)?;
-        assert_eq!(pe.read_local(&dst, 0..n)?, (0..n as u32).collect::<Vec<_>>());
-        pe.write_local(&dst, 0, &vec![0; 64 * n])?;
+        pe.write(&src, &[me as u32])?;
+        pe.fcollect(&world, &dst, src.view(..1))?;
+        assert_eq!(pe.read(dst.view(..n))?, (0..n as u32).collect::<Vec<_>>());
+        pe.write(&dst, &vec![0; 64 * n])?;
         Ok(pe.barrier(&world)?)
     };
     // What only the wrong one can see.
     let calls: [(&str, &dyn Fn() -> oxshmem::Result<()>); 5] = [
-        ("broadcast", &|| pe.broadcast(&world, &dst, &short, 64, 0)),
-        ("fcollect", &|| pe.fcollect(&world, &dst, &short, 64)),
-        ("collect", &|| pe.collect(&world, &dst, &short, 64)),
-        ("reduce", &|| pe.reduce(&world, ReduceOp::Sum, &dst, &short, 64)),
-        ("alltoall", &|| pe.alltoall(&world, &dst, if is_wrong { &short } else { &src }, 64)),
+        ("broadcast", &|| pe.broadcast(&world, &dst, short.view(..64), 0)),
+        ("fcollect", &|| pe.fcollect(&world, &dst, short.view(..64))),
+        ("collect", &|| pe.collect(&world, &dst, short.view(..64))),
+        ("reduce", &|| pe.reduce(&world, ReduceOp::Sum, &dst, short.view(..64))),
+        ("alltoall", &|| pe.alltoall(&world, &dst, if is_wrong { short.clone() } else { src.view(..) }, 64)),
     ];
     for (operation, call) in calls {
         let result = call();
         if is_wrong {
-            assert!(matches!(result, Err(Error::Heap(HeapError::OutOfRange { .. }))), "{operation}: {result:?}");
+            let refused = matches!(
+                result,
+                Err(Error::Heap(
+                    HeapError::OutOfRange { last: 64, len: 3, .. } | HeapError::TooShort { side: "src", .. }
+                ))
+            );
+            assert!(refused, "{operation}: {result:?}");
         } else {
             told(result, operation);
         }
-        assert_eq!(pe.read_local(&dst, 0..64 * n)?, vec![0; 64 * n], "{operation}");
+        assert_eq!(pe.read(dst.view(..64 * n))?, vec![0; 64 * n], "{operation}");
         goes_on()?;
     }
     // Calls that do not belong together.
     let size = if is_wrong { 2 } else { 3 };
-    told(pe.fcollect(&world, &dst, &src, size), "fcollect");
-    told(pe.broadcast(&world, &dst, &src, 3, usize::from(is_wrong)), "broadcast");
+    told(pe.fcollect(&world, &dst, src.view(..size)), "fcollect");
+    told(pe.broadcast(&world, &dst, src.view(..3), usize::from(is_wrong)), "broadcast");
     let op = if is_wrong { ReduceOp::Max } else { ReduceOp::Min };
-    told(pe.reduce(&world, op, &dst, &src, 3), "reduce");
+    told(pe.reduce(&world, op, &dst, src.view(..3)), "reduce");
     if is_wrong {
         told(pe.alltoall(&world, &dst, &src, 2), "alltoall");
     } else {
@@ -505,15 +501,15 @@ pub fn refused(_: &[String]) -> Outcome {
     }
     goes_on()?;
     // What is wrong everywhere.
-    let result = pe.broadcast(&world, &dst, &src, 3, n);
+    let result = pe.broadcast(&world, &dst, src.view(..3), n);
     assert!(matches!(&result, Err(Error::Fault(fault)) if fault.operation == "broadcast"), "{result:?}");
     goes_on()?;
     let floats = pe.alloc::<f64>(4)?;
-    let error = pe.reduce(&world, ReduceOp::Xor, &floats, &floats, 4).unwrap_err();
+    let error = pe.reduce(&world, ReduceOp::Xor, &floats, floats.view(..4)).unwrap_err();
     assert!(matches!(error, Error::Team(TeamError::BadReduction { op: ReduceOp::Xor, element: "f64" })), "{error:?}");
     let stream = pe.create_stream()?;
-    let queued = pe.fcollect_on_stream(&world, &dst, &short, 64, &stream);
-    let ended = pe.synchronize_stream(&stream);
+    let queued = pe.on(&stream).fcollect(&world, &dst, short.view(..64));
+    let ended = pe.on(&stream).synchronize();
     assert_eq!((queued.is_err(), ended.is_err()), (is_wrong, true), "{queued:?} {ended:?}");
     goes_on()?;
     Ok(pe.finalize()?)
@@ -525,11 +521,11 @@ pub fn late(_: &[String]) -> Outcome {
     const LATE: usize = 1;
     let pe = oxshmem::init()?;
     let (me, n, world) = (pe.my_pe(), pe.n_pes(), pe.team_world());
-    let team = pe.team_split_strided(&world, 0, 1, n)?.unwrap();
+    let team = world.split_strided(&pe, 0, 1, n)?.unwrap();
     let (src, dst) = (pe.alloc::<u32>(5000)?, pe.alloc::<u32>(5000 * n)?);
-    pe.write_local(&src, 0, &[me as u32; 5000])?;
+    pe.write(&src, &[me as u32; 5000])?;
     for size in [1, 5000] {
-        let call = || pe.fcollect(&team, &dst, &src, size);
+        let call = || pe.fcollect(&team, &dst, src.view(..size));
         if me == LATE {
             // The others meet it here after their deadline, through the hub.
             let _ = pe.alloc::<u8>(1)?;
@@ -550,9 +546,9 @@ pub fn late(_: &[String]) -> Outcome {
         let _ = pe.alloc::<u8>(1)?;
         call()?;
         let expected: Vec<u32> = (0..n as u32).flat_map(|pe| vec![pe; size]).collect();
-        assert_eq!(pe.read_local(&dst, 0..size * n)?, expected);
+        assert_eq!(pe.read(dst.view(..size * n))?, expected);
     }
-    pe.team_destroy(team)?;
+    team.destroy(&pe)?;
     Ok(pe.finalize()?)
 }
 

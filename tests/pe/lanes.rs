@@ -1,7 +1,7 @@
 //! Scalar puts and gets by converged lanes: every pattern of targets, compared by value; adjacent ones must combine.
 
 use bytemuck::{Pod, Zeroable};
-use oxshmem::{Path, SymmetricSlice};
+use oxshmem::{Operations, Path, SymmetricSlice};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -89,7 +89,7 @@ fn low_bytes(value: u64, width: u64) -> u64 {
 
 /// Compares the arena with all targets that lead here. Where several lanes put to one element, each of their values is right.
 fn check(rig: &Rig, layout: &Layout, arena: &SymmetricSlice<u8>, blocks: u64, threads: u64, width: u64) -> Outcome {
-    let seen = rig.pe.read_local(arena, 0..arena.len())?;
+    let seen = rig.pe.read(arena)?;
     let mut legal: Vec<Vec<u64>> = vec![Vec::new(); arena.len()];
     for writer in 0..layout.n_pes {
         for target in targets(layout, writer, blocks, threads, width) {
@@ -155,7 +155,7 @@ pub fn lanes(args: &[String]) -> Outcome {
                 threads as u32,
                 (&arena, &table, patterns as u32, width as u32, &got),
             )?;
-            for (index, (target, got)) in mine.iter().zip(rig.pe.read_local(&got, 0..mine.len())?).enumerate() {
+            for (index, (target, got)) in mine.iter().zip(rig.pe.read(got.view(..mine.len()))?).enumerate() {
                 let legal = |other: &Target| {
                     (other.offset, other.pe) == (target.offset, target.pe)
                         && low_bytes(mix(u64::from(other.value)), width) == got
@@ -207,7 +207,7 @@ fn across_a_chunk(rig: &Rig) -> Outcome {
             rig.run_linear("put_lanes", 1, 32, (&memory, &table, 1u32, width as u32))?;
             rig.pe.barrier_all()?;
             let first = run[0].offset as usize;
-            let seen = rig.pe.read_local(&memory, first..first + 32 * width as usize)?;
+            let seen = rig.pe.read(memory.view(first..first + 32 * width as usize))?;
             for (lane, target) in run.iter().enumerate() {
                 let bytes = &mix(u64::from(target.value)).to_le_bytes()[..width as usize];
                 assert_eq!(

@@ -13,16 +13,16 @@ pub fn layout(_: &[String]) -> Outcome {
     let rig = Rig::new(&ABI)?;
     let (out, count_at) = (rig.pe.alloc::<u64>(256)?, rig.pe.alloc::<u64>(1)?);
     rig.run_linear("abi_layout", 1, 1, (&out, &count_at))?;
-    let count = rig.pe.read_local(&count_at, 0..1)?[0] as usize;
-    let theirs = rig.pe.read_local(&out, 0..count)?;
+    let count = rig.pe.read(count_at.view(..1))?[0] as usize;
+    let theirs = rig.pe.read(out.view(..count))?;
     let ours = oxshmem::abi::layout();
     assert_eq!(ours.len(), count, "kernels/abi.cu does not list what oxshmem::abi::layout() lists");
     for ((name, bytes), theirs) in ours.iter().zip(theirs) {
         assert_eq!(*bytes as u64, theirs, "{name}: abi.rs and abi.h differ");
     }
     rig.run_linear("soft_hca_layout", 1, 1, (&out, &count_at))?;
-    let count = rig.pe.read_local(&count_at, 0..1)?[0] as usize;
-    let theirs = rig.pe.read_local(&out, 0..count)?;
+    let count = rig.pe.read(count_at.view(..1))?[0] as usize;
+    let theirs = rig.pe.read(out.view(..count))?;
     assert_eq!(theirs, oxshmem_hca::soft::tables::layout(), "tables.rs and soft_hca.h differ");
     rig.finish()
 }

@@ -21,6 +21,7 @@ mod queues;
 mod rig;
 mod rma;
 mod signals;
+mod sound;
 mod streams;
 mod teams;
 mod typed;
@@ -93,6 +94,8 @@ const CASES: &[Case] = &[
     ("requests", queues::requests),
     ("rma", rma::rma),
     ("signals", signals::signals),
+    ("sound_earlier_pe", sound::earlier_pe),
+    ("sound_freed", sound::freed),
     ("spread", queues::spread),
     ("stream_aborted", streams::aborted),
     ("stream_errors", streams::errors),
@@ -125,6 +128,10 @@ fn main() -> ExitCode {
         eprintln!("no case `{name}`; conformance-pe --help lists those that there are");
         return ExitCode::from(2);
     };
+    // A case that sets `OXSHMEM_LOG` wrongly, or any other variable, reports that itself.
+    if let Ok(config) = oxshmem::Config::from_env() {
+        config.init_log();
+    }
     match case(rest) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

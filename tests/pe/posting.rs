@@ -2,7 +2,7 @@
 
 use oxshmem::device::DeviceError;
 use oxshmem::device::cpu::KernelErrorKind;
-use oxshmem::{Error, FaultKind, Path};
+use oxshmem::{Error, FaultKind, Operations, Path};
 
 use crate::Outcome;
 use crate::rig::Rig;
@@ -37,7 +37,7 @@ pub fn own_posts(args: &[String]) -> Outcome {
     let (words, out) = (rig.pe.alloc::<u64>(64)?, rig.pe.alloc::<u64>(32)?);
     let next = ((rig.me() + 1) % rig.n_pes()) as i32;
     rig.run_linear(kernel, 1, 32, (&words, &out, next))?;
-    let out = rig.pe.read_local(&out, 0..32)?;
+    let out = rig.pe.read(out.view(..32))?;
     assert!(out.iter().zip(0u64..).all(|(blocks, lane)| *blocks > lane), "{kernel}: {out:?}");
     rig.pe.barrier_all()?;
     rig.finish()
@@ -86,7 +86,7 @@ pub fn failed_fetches(_: &[String]) -> Outcome {
     let words = rig.pe.alloc::<u64>(64)?;
     if !faulty {
         // No signal comes; PE 0 ends the job.
-        let error = rig.pe.signal_wait_until(&words, 0, oxshmem::Compare::Eq, 1).unwrap_err();
+        let error = rig.pe.signal_wait_until(words.signal(0), oxshmem::Compare::Eq, 1).unwrap_err();
         assert!(error.to_string().contains("the test is over"), "{error}");
         return Ok(());
     }
@@ -122,7 +122,7 @@ pub fn given_up(_: &[String]) -> Outcome {
     }
     // The host's calls are kernels too.
     is_broken(rig.pe.quiet().unwrap_err());
-    is_broken(rig.pe.signal(&words, 0, 1, oxshmem::SignalOp::Set, peer as usize).unwrap_err());
+    is_broken(rig.pe.signal(words.signal(0).set(1), peer as usize).unwrap_err());
     let error = rig.finish().unwrap_err().to_string();
     assert!(error.contains("is of no more use"), "{error}");
     Ok(())

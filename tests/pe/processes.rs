@@ -1,6 +1,6 @@
 //! PEs that die: the others get an error that names the dead one, and end.
 
-use oxshmem::{Error, Pe};
+use oxshmem::{Error, Operations, Pe};
 use rustix::process::{Signal, getpid, kill_process};
 
 use crate::Outcome;
@@ -67,7 +67,7 @@ pub fn dies_in_kernel(_: &[String]) -> Outcome {
     let (ready, signal) = (rig.pe.alloc::<u64>(1)?, rig.pe.alloc::<u64>(1)?);
     print_sockets()?;
     if rig.me() == DYING {
-        rig.pe.signal_wait_until(&ready, 0, oxshmem::Compare::Eq, rig.n_pes() as u64 - 1)?;
+        rig.pe.signal_wait_until(ready.signal(0), oxshmem::Compare::Eq, rig.n_pes() as u64 - 1)?;
         die();
     }
     let error = rig.run_linear("wait_for_the_dead", 2, 40, (&ready, &signal, DYING as i32)).expect_err("the PE died");
@@ -117,7 +117,7 @@ pub fn dies_in_split(_: &[String]) -> Outcome {
     if pe.my_pe() == DYING {
         die();
     }
-    named(&pe.team_split_2d(&pe.team_world(), 2).expect_err("the PE died"))
+    named(&pe.team_world().split_2d(&pe, 2).expect_err("the PE died"))
 }
 
 /// While the others are in a barrier of the host.
@@ -140,9 +140,9 @@ pub fn dies_in_collective(_: &[String]) -> Outcome {
         if pe.my_pe() == DYING && round == 3 {
             die();
         }
-        if let Err(error) = pe.reduce(&world, oxshmem::ReduceOp::Sum, &dst, &src, src.len()) {
+        if let Err(error) = pe.reduce(&world, oxshmem::ReduceOp::Sum, &dst, src.view(..src.len())) {
             named(&error)?;
-            return named(&pe.broadcast(&world, &dst, &src, src.len(), 0).expect_err("the job has failed"));
+            return named(&pe.broadcast(&world, &dst, src.view(..src.len()), 0).expect_err("the job has failed"));
         }
     }
     Ok(())
@@ -199,10 +199,10 @@ pub fn few_files(args: &[String]) -> Outcome {
     let pe = oxshmem::init()?;
     let words = pe.alloc::<u64>(pe.n_pes())?;
     for peer in 0..pe.n_pes() {
-        pe.put(&words, pe.my_pe(), &[7], peer)?;
+        pe.put(words.view(pe.my_pe()..), &[7], peer)?;
     }
     pe.barrier_all()?;
-    assert_eq!(pe.read_local(&words, 0..pe.n_pes())?, vec![7; pe.n_pes()]);
+    assert_eq!(pe.read(&words)?, vec![7; pe.n_pes()]);
     Ok(pe.finalize()?)
 }
 

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use bytemuck::{Pod, Zeroable};
-use oxshmem::Path;
 use oxshmem::config::Staging;
+use oxshmem::{Operations, Path};
 use oxshmem_proxy::descriptor::{Descriptor, Landing, Request, Slot, WORDS, tag, unseal};
 use oxshmem_proxy::work::{Atomic, Local, PAYLOAD_BYTES, Payload, Remote, Transfer, Width};
 
@@ -93,15 +93,15 @@ fn compare(rig: &Rig) -> Outcome {
     let names = rig.pe.alloc::<Names>(1)?;
     rig.pe.barrier_all()?;
     rig.run_linear("ring_names", 1, 1, (&names, &memory, next as i32))?;
-    let before = rig.pe.read_local(&names, 0..1)?[0];
+    let before = rig.pe.read(names.view(..1))?[0];
     rig.run_linear("every_request", 1, 1, (&memory, next as i32))?;
     rig.run_linear("ring_names", 1, 1, (&names, &memory, next as i32))?;
-    let after = rig.pe.read_local(&names, 0..1)?[0];
+    let after = rig.pe.read(names.view(..1))?[0];
     let copy = rig.pe.alloc::<u64>(before.depth as usize * WORDS)?;
     rig.run_linear("ring_words", 1, 1, (&copy,))?;
-    let ring = rig.pe.read_local(&copy, 0..copy.len())?;
+    let ring = rig.pe.read(&copy)?;
     rig.pe.free(copy)?;
-    let fetched: Vec<u8> = rig.pe.read_local(&memory, 512..520)?;
+    let fetched: Vec<u8> = rig.pe.read(memory.view(512..520))?;
 
     let local_bytes: Vec<u8> = (0..=255).map(|i| i ^ 0x5a).collect();
     let stack: Vec<u8> = (0..100u32).map(|i| (i * 3 + 1) as u8).collect();

@@ -1,7 +1,7 @@
 //! Queue pairs: wrapped counters, the bytes of every kind of work request, order between queue pairs, and their faults.
 
 use bytemuck::{Pod, Zeroable};
-use oxshmem::{Error, FaultKind, Path, SymmetricSlice};
+use oxshmem::{Error, FaultKind, Operations, Path, SymmetricSlice};
 use oxshmem_hca::wire::ctrl::Fence;
 use oxshmem_hca::wire::wqe::{Op, Wqe};
 use oxshmem_hca::wire::{data, masked_atomic, raddr};
@@ -39,8 +39,7 @@ fn stuck(rig: &Rig, states: &SymmetricSlice<QueueState>, pe: i32, error: &Error)
     if let Some(proxy) = rig.pe.proxy_counters() {
         return format!("{error}\n{proxy:?}, {:?}", rig.pe.hca_counters());
     }
-    let seen =
-        rig.run_linear("queue_state", 1, 1, (states, pe)).and_then(|()| rig.pe.read_local(states, 0..states.len()));
+    let seen = rig.run_linear("queue_state", 1, 1, (states, pe)).and_then(|()| rig.pe.read(states));
     match seen {
         Ok(seen) => format!("{error}\nqueue pairs to PE {pe}: {seen:#x?}, {:?}", rig.pe.hca_counters()),
         Err(second) => format!("{error}; then: {second}"),
@@ -66,7 +65,7 @@ pub fn flood(args: &[String]) -> Outcome {
     rig.pe.barrier_all()?;
     rig.run_linear("flooded", blocks, threads, (&words, &wide, &swapped, count, previous, rig.report()))?;
     let adds = (0..count).map(|i| u64::from(i % 16 == 3) + u64::from(i % 64 == 33)).sum::<u64>();
-    assert_eq!(rig.pe.read_local(&sum, 0..1)?, [adds * u64::from(blocks * threads)]);
+    assert_eq!(rig.pe.read(sum.view(..1))?, [adds * u64::from(blocks * threads)]);
     if let Some(proxy) = rig.pe.proxy_counters() {
         let errors = rig.pe.hca_counters().map_or(0, |counters| counters.errors);
         // The proxy counts with a delay, so the numbers are for people.
@@ -76,7 +75,7 @@ pub fn flood(args: &[String]) -> Outcome {
         let per_peer = rig.pe.config().qps_per_peer();
         let reserved = rig.pe.alloc::<u64>(per_peer as usize)?;
         rig.run_linear("reserved_blocks", 1, 1, (&reserved, next))?;
-        let reserved = rig.pe.read_local(&reserved, 0..per_peer as usize)?;
+        let reserved = rig.pe.read(reserved.view(..per_peer as usize))?;
         let used = blocks.min(per_peer) as usize;
         assert!(reserved[..used].iter().all(|blocks| *blocks >= least), "{reserved:?}, {least} wanted");
         assert!(counters.errors == 0 && counters.wqes >= u64::from(blocks * threads * count), "{counters:?}");
@@ -111,10 +110,10 @@ pub fn spread(args: &[String]) -> Outcome {
         for queue in 0..blocks {
             expected[queue - queue % cards] += atomic;
         }
-        assert_eq!(rig.pe.read_local(&reserved, 0..blocks)?, expected);
+        assert_eq!(rig.pe.read(reserved.view(..blocks))?, expected);
     }
     rig.pe.barrier_all()?;
-    assert_eq!(rig.pe.read_local(&sum, 0..1)?, [2 * blocks as u64]);
+    assert_eq!(rig.pe.read(sum.view(..1))?, [2 * blocks as u64]);
     rig.finish()
 }
 
@@ -151,13 +150,13 @@ fn compare_requests(rig: &Rig) -> Outcome {
     let names = rig.pe.alloc::<Names>(1)?;
     rig.pe.barrier_all()?;
     rig.run_linear("queue_names", 1, 1, (&names, &memory, next))?;
-    let before = rig.pe.read_local(&names, 0..1)?[0];
+    let before = rig.pe.read(names.view(..1))?[0];
     rig.run_linear("every_request", 1, 1, (&memory, next))?;
     let queue = rig.pe.alloc::<u8>(before.depth as usize * 64)?;
     rig.run_linear("queue_names", 1, 1, (&names, &memory, next))?;
-    let after = rig.pe.read_local(&names, 0..1)?[0];
+    let after = rig.pe.read(names.view(..1))?[0];
     rig.run_linear("queue_bytes", 1, 1, (&queue, next))?;
-    let queue = rig.pe.read_local(&queue, 0..queue.len())?;
+    let queue = rig.pe.read(&queue)?;
 
     let local_bytes: Vec<u8> = (0..=255).map(|i| i ^ 0x5a).collect();
     let stack: Vec<u8> = (0..100u32).map(|i| (i * 3 + 1) as u8).collect();
@@ -217,7 +216,7 @@ fn compare_requests(rig: &Rig) -> Outcome {
         (Op::AtomicFa { remote: remote(328), add: 1, local: discard(8) }, true),
     ];
     // The kernel reads into the local bytes before it puts from them again.
-    let fetched: Vec<u8> = rig.pe.read_local(&memory, 512..520)?;
+    let fetched: Vec<u8> = rig.pe.read(memory.view(512..520))?;
     let mut index = before.reserved;
     for (number, (op, signaled)) in expected.into_iter().enumerate() {
         let op = match op {
@@ -264,7 +263,7 @@ pub fn order(args: &[String]) -> Outcome {
     let args = (&incoming, &outgoing, BYTES as u64, &signal, &handover, rounds, complete, &stale);
     rig.run_linear("flag_of_another_block", 3, 32, args)?;
     rig.pe.barrier_all()?;
-    println!("stale={}", rig.pe.read_local(&stale, 0..1)?[0]);
+    println!("stale={}", rig.pe.read(stale.view(..1))?[0]);
     rig.finish()
 }
 
@@ -276,7 +275,7 @@ pub fn completion_error(args: &[String]) -> Outcome {
     let rig = Rig::with_config(&QUEUES, oxshmem::Config::builder().soft_faults(faults).env().build()?)?;
     let (me, n) = (rig.me(), rig.n_pes());
     let slice = rig.pe.alloc::<u64>(n)?;
-    let at = slice.slice(me..me + 1)?;
+    let at = slice.at(me);
     let done = rig.pe.alloc::<u64>(1)?;
     let names = rig.pe.alloc::<Names>(1)?;
     let left = rig.filled(&[u64::MAX])?;
@@ -286,17 +285,18 @@ pub fn completion_error(args: &[String]) -> Outcome {
         // To the last PE, or from it to PE 1; for as long as PE 0 meets its error.
         let to = if me == last { lost } else { last as i32 };
         rig.run_linear("put_to", 1, 1, (&at, 5u64, to, 300u32))?;
-        assert_eq!(rig.pe.get(&slice, me..me + 1, to as usize)?, [5]);
+        assert_eq!(rig.pe.get_vec(slice.view(me..me + 1), to as usize)?, [5]);
         if me == last {
             // PE 0 reaches this PE after its error, and the others are done.
             let others = n as u64 - 1;
-            assert_eq!(rig.pe.signal_wait_until(&done, 0, oxshmem::Compare::Eq, others)?, others);
-            assert_eq!(rig.pe.read_local(&slice, 0..1)?, [6]);
+            assert_eq!(rig.pe.signal_wait_until(done.signal(0), oxshmem::Compare::Eq, others)?, others);
+            assert_eq!(rig.pe.read(slice.view(..1))?, [6]);
             rig.pe.abort("the test is over");
         } else {
             // The end may come as soon as the signal is there, before the call is back.
-            let told = rig.pe.signal(&done, 0, 1, oxshmem::SignalOp::Add, last);
-            let error = told.and_then(|()| rig.pe.signal_wait_until(&done, 0, oxshmem::Compare::Eq, 1)).unwrap_err();
+            let told = rig.pe.signal(done.signal(0).add(1), last);
+            let error =
+                told.and_then(|()| rig.pe.signal_wait_until(done.signal(0), oxshmem::Compare::Eq, 1)).unwrap_err();
             assert!(error.to_string().contains("the test is over"), "{error}");
         }
         return Ok(());
@@ -310,7 +310,7 @@ pub fn completion_error(args: &[String]) -> Outcome {
     assert!(*qpn != 0 && opcode == "RDMA WRITE" && named.contains(name.as_str()), "{error}");
     if rig.pe.path(lost as usize) == Some(Path::Ibgda) {
         rig.run_linear("queue_names", 1, 1, (&names, &at, lost))?;
-        let names = rig.pe.read_local(&names, 0..1)?[0];
+        let names = rig.pe.read(names.view(..1))?[0];
         assert_eq!((u64::from(*qpn), *address), (names.qpn, names.offset), "{error}");
     } else {
         assert!(*address != 0 && cause.starts_with(": "), "{error}");
@@ -323,7 +323,7 @@ pub fn completion_error(args: &[String]) -> Outcome {
     );
     // It keeps quiet from none of the others.
     assert!(rig.run_linear("put_to_both", 1, 1, (&at, 9u64, lost, last as i32, &left)).is_err());
-    assert_eq!(rig.pe.read_local(&left, 0..1)?, [0]);
+    assert_eq!(rig.pe.read(left.view(..1))?, [0]);
     // The other PEs are still reached. The last one ends the job, and this PE with it, maybe before the call is back.
     let told = rig.run_linear("put_and_signal", 1, 1, (&at, 6u64, &done, last as i32));
     let error = told.and_then(|()| rig.pe.alloc::<u64>(1)).unwrap_err();

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::hash::Hash;
 
 use bytemuck::{Pod, Zeroable};
-use oxshmem::{Config, Function, KernelArgs, LaunchConfig, Module, ModuleSource, Pe, SymmetricSlice};
+use oxshmem::{Config, Kernel, KernelArgs, LaunchConfig, Module, ModuleSource, Operations, Pe, SymmetricSlice};
 
 /// Mirrors `Report` of `kernels/conformance.h`.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
@@ -54,16 +54,16 @@ impl Rig {
         &self.report
     }
 
-    pub fn function(&self, kernel: &str) -> oxshmem::Result<Function> {
-        Ok(self.module.function(kernel)?)
+    pub fn function(&self, kernel: &str) -> oxshmem::Result<Kernel> {
+        self.module.kernel(kernel)
     }
 
     /// Runs `kernel` to its end, and fails if it reported a wrong value. The arguments must be the kernel's.
     pub fn run(&self, kernel: &str, config: LaunchConfig, args: impl KernelArgs) -> oxshmem::Result<()> {
         // SAFETY: the kernels are ours and every caller passes what they declare; sizes are checked by the launch.
-        unsafe { self.pe.launch(&self.function(kernel)?, config, args)? };
+        unsafe { self.function(kernel)?.launch(&self.pe, config, args)? };
         self.pe.synchronize()?;
-        let report = self.pe.read_local(&self.report, 0..1)?[0];
+        let report = self.pe.read(self.report.view(..1))?[0];
         let Report { failures, line, seen, wanted, block, thread } = report;
         assert!(
             failures == 0,
@@ -84,7 +84,7 @@ impl Rig {
     /// Symmetric memory with `data` in it, on every PE its own.
     pub fn filled<T: Pod>(&self, data: &[T]) -> oxshmem::Result<SymmetricSlice<T>> {
         let slice = self.pe.alloc(data.len())?;
-        self.pe.write_local(&slice, 0, data)?;
+        self.pe.write(&slice, data)?;
         Ok(slice)
     }
 
@@ -151,9 +151,9 @@ fn gather(pe: &Pe, text: &str) -> oxshmem::Result<Vec<[u8; 64]>> {
     let mut mine = [0; 64];
     mine.iter_mut().zip(text.bytes()).for_each(|(to, from)| *to = from);
     let all = pe.alloc::<[u8; 64]>(pe.n_pes())?;
-    (0..pe.n_pes()).try_for_each(|to| pe.put(&all, pe.my_pe(), &[mine], to))?;
+    (0..pe.n_pes()).try_for_each(|to| pe.put(all.view(pe.my_pe()..), &[mine], to))?;
     pe.barrier_all()?;
-    let texts = pe.read_local(&all, 0..pe.n_pes())?;
+    let texts = pe.read(all.view(..pe.n_pes()))?;
     pe.free(all)?;
     Ok(texts)
 }

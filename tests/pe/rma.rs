@@ -1,7 +1,7 @@
 //! Bulk transfers: random lists of puts and gets of all kinds, whose effect on every PE's memory is computed and compared.
 
 use bytemuck::{Pod, Zeroable};
-use oxshmem::LaunchConfig;
+use oxshmem::{LaunchConfig, Operations};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -186,10 +186,10 @@ pub fn rma(args: &[String]) -> Outcome {
         let seed = 100 + round as u64;
         let mine = steps(arena, me, seed, 160);
         let list = rig.filled(&vec![Step::zeroed(); 160])?;
-        rig.pe.write_local(&list, 0, &mine)?;
+        rig.pe.write(&list, &mine)?;
         let mut expected = vec![UNTOUCHED; arena.bytes() as usize];
         expected[..arena.sources as usize].copy_from_slice(&sources[me as usize]);
-        rig.pe.write_local(&memory, 0, &expected)?;
+        rig.pe.write(&memory, &expected)?;
         for writer in 0..n_pes {
             apply(&mut expected, &sources, me, writer, &steps(arena, writer, seed, 160));
         }
@@ -201,7 +201,7 @@ pub fn rma(args: &[String]) -> Outcome {
         rig.run("run_steps", config, (&memory, &list, mine.len() as u64))?;
         rig.pe.barrier_all()?;
 
-        let seen = rig.pe.read_local(&memory, 0..memory.len())?;
+        let seen = rig.pe.read(&memory)?;
         // Whole slices are compared in a fraction of the time.
         if seen != expected
             && let Some(at) = seen.iter().zip(&expected).position(|(seen, expected)| seen != expected)

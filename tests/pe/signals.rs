@@ -1,6 +1,6 @@
 //! Signals and the data before them.
 
-use oxshmem::LaunchConfig;
+use oxshmem::{LaunchConfig, Operations};
 
 use crate::Outcome;
 use crate::rig::Rig;

@@ -2,7 +2,7 @@
 
 use oxshmem::device::DeviceError;
 use oxshmem::device::cpu::LaunchError;
-use oxshmem::{Compare, Error, FaultKind, HeapError, LaunchConfig, Pe, SignalOp, Stream, SymmetricSlice};
+use oxshmem::{Compare, Error, FaultKind, HeapError, LaunchConfig, Operations, Pe, Stream, SymmetricView};
 
 use crate::Outcome;
 
@@ -21,11 +21,11 @@ pub fn streams(_: &[String]) -> Outcome {
     cooperative(&pe)?;
 
     // Work that nobody waits for is waited for by finalize.
-    let (fill, memory) = (pe.load(&STREAMS)?.function("fill_late")?, pe.alloc::<u64>(100)?);
+    let (fill, memory) = (pe.load(&STREAMS)?.kernel("fill_late")?, pe.alloc::<u64>(100)?);
     let stream = pe.create_stream()?;
     // SAFETY: the kernel's types; the memory holds 100 words.
-    unsafe { pe.launch_on_stream(&stream, &fill, ONE, (&memory, 50u64, 1u64, LATE_NS))? };
-    pe.put_on_stream(&memory, 50, &memory, 0..50, (pe.my_pe() + 1) % pe.n_pes(), &stream)?;
+    unsafe { fill.launch(&pe.on(&stream), ONE, (&memory, 50u64, 1u64, LATE_NS))? };
+    pe.on(&stream).put(memory.view(50..), memory.view(..50), (pe.my_pe() + 1) % pe.n_pes())?;
     drop(stream);
     Ok(pe.finalize()?)
 }
@@ -35,7 +35,7 @@ fn order(pe: &Pe) -> Outcome {
     let (me, n) = (pe.my_pe(), pe.n_pes());
     let (next, previous) = ((me + 1) % n, (me + n - 1) % n);
     let module = pe.load(&STREAMS)?;
-    let (fill, count) = (module.function("fill_late")?, module.function("count_wrong")?);
+    let (fill, count) = (module.kernel("fill_late")?, module.kernel("count_wrong")?);
     let most = LENGTHS[LENGTHS.len() - 1];
     let (source, inbox, back) = (pe.alloc::<u64>(most)?, pe.alloc::<u64>(most + 3)?, pe.alloc::<u64>(most)?);
     let (signal, wrong) = (pe.alloc::<u64>(2)?, pe.alloc::<u64>(2)?);
@@ -43,34 +43,34 @@ fn order(pe: &Pe) -> Outcome {
     for (round, words) in LENGTHS.into_iter().enumerate() {
         let round = round as u64 + 1;
         let value = |pe: usize| ((pe as u64) << 32) | (round << 20);
-        let check = |stream: &Stream, at: &SymmetricSlice<u64>, expected: u64, cell: usize| {
-            let cell = wrong.slice(cell..cell + 1)?;
+        let check = |stream: &Stream, at: SymmetricView<'_, u64>, expected: u64, cell: usize| {
+            let cell = wrong.at(cell);
             // SAFETY: the kernel's types; `at` holds that many words.
-            unsafe { pe.launch_on_stream(stream, &count, ONE, (at, words as u64, expected, &cell)) }
+            unsafe { count.launch(&pe.on(stream), ONE, (at, words as u64, expected, cell)) }
         };
         // SAFETY: the kernel's types; the source holds that many words.
-        unsafe { pe.launch_on_stream(&sender, &fill, ONE, (&source, words as u64, value(me), LATE_NS))? };
+        unsafe { fill.launch(&pe.on(&sender), ONE, (&source, words as u64, value(me), LATE_NS))? };
         if round.is_multiple_of(2) {
-            pe.put_on_stream(&inbox, 3, &source, 0..words, next, &sender)?;
-            pe.signal_on_stream(&signal, 0, round, SignalOp::Set, next, &sender)?;
+            pe.on(&sender).put(inbox.view(3..), source.view(..words), next)?;
+            pe.on(&sender).signal(signal.signal(0).set(round), next)?;
         } else {
-            let set = SignalOp::Set;
-            pe.put_signal_on_stream(&inbox, 3, &source, 0..words, &signal, 0, round, set, next, &sender)?;
+            let update = signal.signal(0).set(round);
+            pe.on(&sender).put_signal(inbox.view(3..), source.view(..words), update, next)?;
         }
-        pe.quiet_on_stream(&sender)?;
-        pe.get_on_stream(&back, 0, &inbox, 3..3 + words, next, &sender)?;
-        check(&sender, &back, value(me), 0)?;
-        pe.signal_wait_until_on_stream(&signal, 0, Compare::Ge, round, &receiver)?;
-        check(&receiver, &inbox.slice(3..3 + words)?, value(previous), 1)?;
-        pe.synchronize_stream(&receiver)?;
+        pe.on(&sender).quiet()?;
+        pe.on(&sender).get(&back, inbox.view(3..3 + words), next)?;
+        check(&sender, back.view(..), value(me), 0)?;
+        pe.on(&receiver).signal_wait_until(signal.signal(0), Compare::Ge, round)?;
+        check(&receiver, inbox.view(3..3 + words), value(previous), 1)?;
+        pe.on(&receiver).synchronize()?;
         if round.is_multiple_of(2) {
-            pe.barrier_all_on_stream(&sender)?;
+            pe.on(&sender).barrier_all()?;
         } else {
-            pe.quiet_on_stream(&sender)?;
-            pe.sync_all_on_stream(&sender)?;
+            pe.on(&sender).quiet()?;
+            pe.on(&sender).sync_all()?;
         }
-        pe.synchronize_stream(&sender)?;
-        assert_eq!(pe.read_local(&wrong, 0..2)?, [0, 0], "{words} words");
+        pe.on(&sender).synchronize()?;
+        assert_eq!(pe.read(wrong.view(..2))?, [0, 0], "{words} words");
     }
     Ok(())
 }
@@ -80,33 +80,33 @@ fn independence(pe: &Pe) -> Outcome {
     let me = pe.my_pe();
     let signal = pe.alloc::<u64>(3)?;
     let streams = [pe.create_stream()?, pe.create_stream()?];
-    pe.signal_wait_until_on_stream(&signal, 0, Compare::Eq, 5, &streams[0])?;
-    pe.signal_on_stream(&signal, 1, 6, SignalOp::Set, me, &streams[0])?;
-    pe.signal_wait_until_on_stream(&signal, 1, Compare::Eq, 6, &streams[1])?;
-    pe.signal_on_stream(&signal, 2, 7, SignalOp::Add, me, &streams[1])?;
-    pe.quiet_on_stream(&streams[1])?;
-    assert_eq!(pe.read_local(&signal, 0..3)?, [0, 0, 0]);
+    pe.on(&streams[0]).signal_wait_until(signal.signal(0), Compare::Eq, 5)?;
+    pe.on(&streams[0]).signal(signal.signal(1).set(6), me)?;
+    pe.on(&streams[1]).signal_wait_until(signal.signal(1), Compare::Eq, 6)?;
+    pe.on(&streams[1]).signal(signal.signal(2).add(7), me)?;
+    pe.on(&streams[1]).quiet()?;
+    assert_eq!(pe.read(signal.view(..3))?, [0, 0, 0]);
     // On the PE's own stream.
-    pe.signal(&signal, 0, 5, SignalOp::Set, me)?;
-    assert_eq!(pe.signal_wait_until(&signal, 2, Compare::Ne, 0)?, 7);
+    pe.signal(signal.signal(0).set(5), me)?;
+    assert_eq!(pe.signal_wait_until(signal.signal(2), Compare::Ne, 0)?, 7);
     pe.synchronize()?;
-    assert_eq!(pe.read_local(&signal, 0..3)?, [5, 6, 7]);
-    pe.put_on_stream(&signal, 0, &signal, 1..2, me, &pe.stream())?;
-    pe.synchronize_stream(&pe.stream())?;
-    assert_eq!(pe.read_local(&signal, 0..1)?, [6]);
+    assert_eq!(pe.read(signal.view(..3))?, [5, 6, 7]);
+    pe.on(&pe.stream()).put(&signal, signal.view(1..2), me)?;
+    pe.on(&pe.stream()).synchronize()?;
+    assert_eq!(pe.read(signal.view(..1))?, [6]);
     Ok(pe.barrier_all()?)
 }
 
 /// As many blocks as the device says it can run at the same time do; one more is refused with that number.
 fn cooperative(pe: &Pe) -> Outcome {
-    let meet = pe.load(&STREAMS)?.function("meet")?;
+    let meet = pe.load(&STREAMS)?.kernel("meet")?;
     let counts = pe.alloc::<u64>(2)?;
-    let left = counts.slice(1..2)?;
+    let left = counts.at(1);
     let launch = |stream: &Stream, blocks: u32, threads: u32| {
-        pe.write_local(&counts, 0, &[0, 0])?;
+        pe.write(&counts, &[0, 0])?;
         let config = LaunchConfig::linear(blocks, threads).cooperative();
         // SAFETY: the kernel's types.
-        unsafe { pe.launch_on_stream(stream, &meet, config, (&counts, &left, 5_000_000_000u64)) }
+        unsafe { meet.launch(&pe.on(stream), config, (&counts, &left, 5_000_000_000u64)) }
     };
     let (threads, limit) = match launch(&pe.stream(), 1 << 20, 64) {
         // One block less than fill the device, and as many as do.
@@ -123,8 +123,8 @@ fn cooperative(pe: &Pe) -> Outcome {
     };
     for (stream, blocks) in [(pe.stream(), 1), (pe.stream(), limit), (pe.create_stream()?, limit)] {
         launch(&stream, blocks, threads)?;
-        pe.synchronize_stream(&stream)?;
-        assert_eq!(pe.read_local(&counts, 0..2)?, [u64::from(blocks), 0]);
+        pe.on(&stream).synchronize()?;
+        assert_eq!(pe.read(counts.view(..2))?, [u64::from(blocks), 0]);
     }
     Ok(pe.barrier_all()?)
 }
@@ -133,7 +133,7 @@ fn cooperative(pe: &Pe) -> Outcome {
 pub fn errors(_: &[String]) -> Outcome {
     let pe = oxshmem::init()?;
     let words = pe.alloc::<u64>(8)?;
-    let wait = pe.load(&STREAMS)?.function("wait_for_word")?;
+    let wait = pe.load(&STREAMS)?.kernel("wait_for_word")?;
     let (first, second) = (pe.create_stream()?, pe.create_stream()?);
     let timeout = |result: oxshmem::Result<()>| match result {
         Err(Error::Fault(fault)) => {
@@ -145,48 +145,48 @@ pub fn errors(_: &[String]) -> Outcome {
     };
 
     // Two streams and the PE's own wait for what never comes. The first deadline ends them all, and all are told.
-    pe.signal_wait_until_on_stream(&words, 0, Compare::Eq, 1, &first)?;
+    pe.on(&first).signal_wait_until(words.signal(0), Compare::Eq, 1)?;
     // SAFETY: the kernel's types.
-    unsafe { pe.launch_on_stream(&second, &wait, ONE, (&words, 2u64))? };
+    unsafe { wait.launch(&pe.on(&second), ONE, (&words, 2u64))? };
     // SAFETY: as above.
-    unsafe { pe.launch(&wait, ONE, (&words, 3u64))? };
-    timeout(pe.synchronize_stream(&first));
-    timeout(pe.synchronize_stream(&second));
-    timeout(pe.synchronize_stream(&pe.stream()));
+    unsafe { wait.launch(&pe, ONE, (&words, 3u64))? };
+    timeout(pe.on(&first).synchronize());
+    timeout(pe.on(&second).synchronize());
+    timeout(pe.on(&pe.stream()).synchronize());
     pe.synchronize()?;
     // A host operation tells of it too, since it follows on the PE's own stream.
-    pe.signal_wait_until_on_stream(&words, 0, Compare::Eq, 1, &first)?;
+    pe.on(&first).signal_wait_until(words.signal(0), Compare::Eq, 1)?;
     // SAFETY: as above.
-    unsafe { pe.launch(&wait, ONE, (&words, 3u64))? };
+    unsafe { wait.launch(&pe, ONE, (&words, 3u64))? };
     timeout(pe.quiet());
     timeout(pe.synchronize());
     pe.synchronize()?;
     pe.synchronize_device()?;
 
     // A bad argument ends nothing.
-    pe.put_on_stream(&words, 4, &words, 0..2, pe.n_pes(), &first)?;
-    pe.signal_on_stream(&words, 7, 9, SignalOp::Set, pe.my_pe(), &first)?;
-    match pe.synchronize_stream(&first) {
+    pe.on(&first).put(words.view(4..), words.view(..2), pe.n_pes())?;
+    pe.on(&first).signal(words.signal(7).set(9), pe.my_pe())?;
+    match pe.on(&first).synchronize() {
         Err(Error::Fault(fault)) => assert!(matches!(fault.kind, FaultKind::PeOutOfRange { .. }), "{fault}"),
         other => panic!("{other:?}"),
     }
-    pe.signal_on_stream(&words, 6, 8, SignalOp::Set, pe.my_pe(), &second)?;
-    pe.put_on_stream(&words, 4, &words, 0..2, pe.n_pes(), &first)?;
-    assert!(pe.synchronize_stream(&first).is_err());
-    pe.synchronize_stream(&second)?;
-    assert_eq!(pe.read_local(&words, 4..8)?, [0, 0, 8, 9]);
+    pe.on(&second).signal(words.signal(6).set(8), pe.my_pe())?;
+    pe.on(&first).put(words.view(4..), words.view(..2), pe.n_pes())?;
+    assert!(pe.on(&first).synchronize().is_err());
+    pe.on(&second).synchronize()?;
+    assert_eq!(pe.read(words.view(4..8))?, [0, 0, 8, 9]);
 
     let out_of_range = |result: oxshmem::Result<()>| {
         assert!(matches!(result, Err(Error::Heap(HeapError::OutOfRange { .. }))), "{result:?}");
     };
-    out_of_range(pe.put_on_stream(&words, 7, &words, 0..2, 0, &first));
-    out_of_range(pe.put_on_stream(&words, 0, &words, 7..9, 0, &first));
-    out_of_range(pe.get_on_stream(&words, usize::MAX, &words, 0..2, 0, &first));
-    out_of_range(pe.signal_on_stream(&words, 8, 0, SignalOp::Set, 0, &first));
-    out_of_range(pe.signal_wait_until_on_stream(&words, 8, Compare::Eq, 0, &first));
+    out_of_range(pe.on(&first).put(words.view(7..), words.view(..2), 0));
+    out_of_range(pe.on(&first).put(&words, words.view(7..9), 0));
+    out_of_range(pe.on(&first).get(words.view(usize::MAX..), words.view(..2), 0));
+    out_of_range(pe.on(&first).signal(words.signal(8).set(0), 0));
+    out_of_range(pe.on(&first).signal_wait_until(words.signal(8), Compare::Eq, 0));
     pe.synchronize()?;
-    pe.barrier_all_on_stream(&second)?;
-    pe.synchronize_stream(&second)?;
+    pe.on(&second).barrier_all()?;
+    pe.on(&second).synchronize()?;
     Ok(pe.finalize()?)
 }
 
@@ -204,15 +204,15 @@ pub fn aborted(_: &[String]) -> Outcome {
     }
     // On a busy machine the end may come before the barrier's call is back.
     let ended = met.and_then(|()| {
-        pe.signal_wait_until_on_stream(&signal, 0, Compare::Eq, 1, &stream)?;
-        pe.quiet_on_stream(&stream)?;
-        pe.synchronize_stream(&stream)
+        pe.on(&stream).signal_wait_until(signal.signal(0), Compare::Eq, 1)?;
+        pe.on(&stream).quiet()?;
+        pe.on(&stream).synchronize()
     });
     match ended {
         Err(Error::Bootstrap(error)) => assert!(error.to_string().contains("tired of it"), "{error}"),
         other => panic!("{other:?}"),
     }
-    pe.signal_wait_until_on_stream(&signal, 0, Compare::Eq, 1, &stream)?;
+    pe.on(&stream).signal_wait_until(signal.signal(0), Compare::Eq, 1)?;
     assert!(pe.finalize().is_err());
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Teams: how they are made, what they are, and what is refused.
 
 use oxshmem::bootstrap::{Failure, FailureKind};
-use oxshmem::{Error, FaultKind, Path, SymmetricSlice, Team, TeamError, TeamUniqueId};
+use oxshmem::{Error, FaultKind, Operations, Path, SymmetricSlice, Team, TeamError, TeamUniqueId};
 
 use crate::Outcome;
 use crate::rig::Rig;
@@ -28,7 +28,7 @@ impl Bench {
     fn numbers(&self, team: i32, other: i32) -> oxshmem::Result<Vec<i32>> {
         let most = self.numbers.len();
         self.rig.run_linear("team_numbers", 1, 1, (team, other, &self.numbers, most as i32))?;
-        self.rig.pe.read_local(&self.numbers, 0..most)
+        self.rig.pe.read(self.numbers.view(..most))
     }
 
     fn check_translation(&self, from: &Team, to: &Team) -> Outcome {
@@ -72,13 +72,13 @@ impl Bench {
     /// An id that PE 0 got. By all PEs.
     fn shared_id(&self) -> Result<TeamUniqueId, Box<dyn std::error::Error>> {
         if self.rig.me() == 0 {
-            let id = self.rig.pe.team_unique_id()?;
+            let id = TeamUniqueId::create()?;
             for pe in 0..self.rig.n_pes() {
-                self.rig.pe.put(&self.id, 0, id.as_bytes(), pe)?;
+                self.rig.pe.put(&self.id, id.as_bytes(), pe)?;
             }
         }
         self.rig.pe.barrier_all()?;
-        let bytes = self.rig.pe.read_local(&self.id, 0..16)?;
+        let bytes = self.rig.pe.read(self.id.view(..16))?;
         let id = TeamUniqueId::from_bytes(bytes.try_into().unwrap());
         assert_eq!(id.to_string().parse::<TeamUniqueId>()?, id);
         // Before PE 0 gets another one.
@@ -109,23 +109,23 @@ pub fn teams(_: &[String]) -> Outcome {
         for stride in [1, 2, 3] {
             let size = (n - start).div_ceil(stride);
             let expected: Vec<usize> = (start..n).step_by(stride).collect();
-            let team = pe.team_split_strided(&world, start, stride, size)?;
+            let team = world.split_strided(pe, start, stride, size)?;
             assert_eq!(team.is_some(), expected.contains(&me), "split_strided({start}, {stride}, {size})");
             if let Some(team) = team {
                 bench.check(&team, &expected)?;
                 bench.check_translation(&team, &shared)?;
-                pe.team_destroy(team)?;
+                team.destroy(pe)?;
             }
         }
     }
 
     // A part of a part, with its parent in use at the same time.
     let odd: Vec<usize> = (1..n).step_by(2).collect();
-    if let Some(odd_team) = pe.team_split_strided(&world, 1.min(n - 1), 2, odd.len().max(1))?
+    if let Some(odd_team) = world.split_strided(pe, 1.min(n - 1), 2, odd.len().max(1))?
         && n > 1
     {
         let last = odd[odd.len() - 1];
-        if let Some(inner) = pe.team_split_strided(&odd_team, odd.len() - 1, 1, 1)? {
+        if let Some(inner) = odd_team.split_strided(pe, odd.len() - 1, 1, 1)? {
             bench.check(&inner, &[last])?;
             bench.check_translation(&inner, &odd_team)?;
             bench.check_translation(&odd_team, &inner)?;
@@ -134,14 +134,14 @@ pub fn teams(_: &[String]) -> Outcome {
     }
 
     for xrange in [1, 2, 3, n, n + 5] {
-        let (row, column) = pe.team_split_2d(&world, xrange)?;
+        let (row, column) = world.split_2d(pe, xrange)?;
         let width = xrange.min(n);
         let first = me / width * width;
         bench.check(&row, &(first..n.min(first + width)).collect::<Vec<_>>())?;
         bench.check(&column, &(me % width..n).step_by(width).collect::<Vec<_>>())?;
         bench.check_translation(&row, &column)?;
-        pe.team_destroy(row)?;
-        pe.team_destroy(column)?;
+        row.destroy(pe)?;
+        column.destroy(pe)?;
     }
     sets(&bench)?;
     bench.rig.pe.barrier_all()?;
@@ -154,15 +154,15 @@ fn sets(bench: &Bench) -> Outcome {
     let (me, n) = (pe.my_pe(), pe.n_pes());
     // Backwards, and parts of that.
     let backwards: Vec<usize> = (0..n).rev().collect();
-    let team = pe.team_from_unique_id(&bench.shared_id()?, n - 1 - me, n)?;
+    let team = Team::from_unique_id(pe, &bench.shared_id()?, n - 1 - me, n)?;
     bench.check(&team, &backwards)?;
     bench.check_translation(&team, &pe.team_shared())?;
     let half: Vec<usize> = backwards.iter().copied().step_by(2).collect();
-    if let Some(part) = pe.team_split_strided(&team, 0, 2, half.len())? {
+    if let Some(part) = team.split_strided(pe, 0, 2, half.len())? {
         bench.check(&part, &half)?;
-        pe.team_destroy(part)?;
+        part.destroy(pe)?;
     }
-    let (row, column) = pe.team_split_2d(&team, 2)?;
+    let (row, column) = team.split_2d(pe, 2)?;
     let first = (n - 1 - me) / 2 * 2;
     bench.check(&row, &backwards[first..n.min(first + 2)])?;
     bench.check(&column, &backwards.iter().copied().skip((n - 1 - me) % 2).step_by(2).collect::<Vec<_>>())?;
@@ -172,17 +172,17 @@ fn sets(bench: &Bench) -> Outcome {
     let mut members: Vec<usize> = (me % 2..n).step_by(2).collect();
     members.rotate_left(1);
     let index = members.iter().position(|pe| *pe == me).unwrap();
-    let turned = pe.team_from_unique_id(if me.is_multiple_of(2) { &id } else { &other }, index, members.len())?;
+    let turned = Team::from_unique_id(pe, if me.is_multiple_of(2) { &id } else { &other }, index, members.len())?;
     bench.check(&turned, &members)?;
     bench.check_translation(&turned, &team)?;
     bench.check_translation(&team, &turned)?;
     // With the same id again, also while the first team exists.
-    let again = pe.team_from_unique_id(if me.is_multiple_of(2) { &id } else { &other }, index, members.len())?;
+    let again = Team::from_unique_id(pe, if me.is_multiple_of(2) { &id } else { &other }, index, members.len())?;
     bench.check(&again, &members)?;
-    pe.team_destroy(turned)?;
+    turned.destroy(pe)?;
     bench.check(&again, &members)?;
     // One of its own, which nobody has to share an id for.
-    let alone = pe.team_from_unique_id(&pe.team_unique_id()?, 0, 1)?;
+    let alone = Team::from_unique_id(pe, &TeamUniqueId::create()?, 0, 1)?;
     bench.check(&alone, &[me])
 }
 
@@ -196,8 +196,8 @@ pub fn turnover(args: &[String]) -> Outcome {
     let mut handles = Vec::new();
     for round in 0..rounds {
         let start = round % n;
-        let Some(team) = pe.team_split_strided(&world, start, 1, n - start)? else { continue };
-        let (row, column) = pe.team_split_2d(&team, 2)?;
+        let Some(team) = world.split_strided(pe, start, 1, n - start)? else { continue };
+        let (row, column) = team.split_2d(pe, 2)?;
         for team in [&team, &row, &column] {
             assert!(!handles.contains(&team.handle()), "handle {:#x} comes again", team.handle());
             assert!(team.handle() & 0xff < 12, "of few teams at a time {:#x} is the row of one", team.handle());
@@ -209,7 +209,7 @@ pub fn turnover(args: &[String]) -> Outcome {
         for team in [team, column, row] {
             handles.push(team.handle());
             let stale = team.handle();
-            pe.team_destroy(team)?;
+            team.destroy(pe)?;
             assert!(matches!(pe.team(stale), Err(Error::Team(TeamError::BadHandle { handle, .. })) if handle == stale));
         }
     }
@@ -239,7 +239,7 @@ pub fn refused(_: &[String]) -> Outcome {
     let (me, n) = (pe.my_pe(), pe.n_pes());
     let world = pe.team_world();
 
-    let split = |start, stride, size| pe.team_split_strided(&world, start, stride, size);
+    let split = |start, stride, size| world.split_strided(pe, start, stride, size);
     for (start, stride, size, part) in [
         (0, 1, n + 1, "last member would be"),
         (n, 1, 1, "last member"),
@@ -249,9 +249,9 @@ pub fn refused(_: &[String]) -> Outcome {
         let text = team_error(split(start, stride, size)).to_string();
         assert!(text.contains(&format!("size {size}) of a team of {n} PEs")) && text.contains(part), "{text}");
     }
-    assert!(matches!(team_error(pe.team_split_2d(&world, 0)), TeamError::BadSplit { .. }));
+    assert!(matches!(team_error(world.split_2d(pe, 0)), TeamError::BadSplit { .. }));
     for team in [pe.team_world(), pe.team_shared(), pe.team_node()] {
-        assert!(matches!(team_error(pe.team_destroy(team)), TeamError::Predefined { .. }));
+        assert!(matches!(team_error(team.destroy(pe)), TeamError::Predefined { .. }));
     }
 
     // Different arguments, and different calls.
@@ -262,7 +262,7 @@ pub fn refused(_: &[String]) -> Outcome {
     assert!(failure.ranks.contains(&1), "{failure:?}");
     let team = split(0, 1, n)?.unwrap();
     let handle = team.handle();
-    let failure = if me == 0 { disagreement(pe.team_destroy(team)) } else { disagreement(pe.team_split_2d(&team, 1)) };
+    let failure = if me == 0 { disagreement(team.destroy(pe)) } else { disagreement(team.split_2d(pe, 1)) };
     let text = failure.message;
     assert!(text.contains(&format!("destroy of team {handle:#x}")) && text.contains("split_2d(xrange 1)"), "{text}");
     // It is as good as before.
@@ -279,23 +279,23 @@ pub fn refused(_: &[String]) -> Outcome {
     let rest = split(1, 1, n - 1)?;
     if let Some(rest) = rest {
         bench.check(&rest, &(1..n).collect::<Vec<_>>())?;
-        pe.team_destroy(rest)?;
+        rest.destroy(pe)?;
     }
     // One of two new teams has room, but not both.
-    assert!(matches!(team_error(pe.team_split_2d(&world, n)), TeamError::Exhausted { .. }));
+    assert!(matches!(team_error(world.split_2d(pe, n)), TeamError::Exhausted { .. }));
     if let Some(alone) = alone {
-        pe.team_destroy(alone)?;
+        alone.destroy(pe)?;
     }
     let pair = split(0, 1, 2)?;
     if let Some(pair) = pair {
         bench.check(&pair, &[0, 1])?;
-        pe.team_destroy(pair)?;
+        pair.destroy(pe)?;
     }
 
     stale(&bench, team)?;
     ids(&bench)?;
     // All of it has left no trace.
-    let (row, column) = pe.team_split_2d(&world, n)?;
+    let (row, column) = world.split_2d(pe, n)?;
     bench.check(&row, &(0..n).collect::<Vec<_>>())?;
     bench.check(&column, &[me])?;
     bench.rig.pe.barrier_all()?;
@@ -306,12 +306,12 @@ pub fn refused(_: &[String]) -> Outcome {
 fn stale(bench: &Bench, team: Team) -> Outcome {
     let pe = &bench.rig.pe;
     let (handle, twin) = (team.handle(), pe.team(team.handle())?);
-    pe.team_destroy(team)?;
+    team.destroy(pe)?;
     let is_bad = |error: TeamError| matches!(error, TeamError::BadHandle { handle: bad, .. } if bad == handle);
     assert!(is_bad(team_error(pe.team(handle))) && is_bad(team_error(pe.team_sync(&twin))));
-    assert!(is_bad(team_error(pe.team_split_2d(&twin, 1))) && is_bad(team_error(pe.team_destroy(twin))));
+    assert!(is_bad(team_error(twin.split_2d(pe, 1))) && is_bad(team_error(twin.destroy(pe))));
     // The row has another team now, whose handle is another.
-    let next = pe.team_split_strided(&pe.team_world(), 0, 1, pe.n_pes())?.unwrap();
+    let next = pe.team_world().split_strided(pe, 0, 1, pe.n_pes())?.unwrap();
     assert_eq!(next.handle(), handle + 0x100);
     for bad in [handle, next.handle() + 0x100, -1, i32::MIN, 5, 0x1ff, i32::MAX, 0x100, 0x101] {
         assert_eq!(bench.numbers(bad, 0)?[..2], [-1, -1], "{bad:#x}");
@@ -319,31 +319,31 @@ fn stale(bench: &Bench, team: Team) -> Outcome {
         let error = bench.rig.run_linear("team_sync_refused", 1, 1, (bad, &bench.numbers)).unwrap_err();
         let Error::Fault(fault) = &error else { panic!("{error:?}") };
         assert!(matches!(fault.kind, FaultKind::BadTeam { handle } if handle == bad), "{bad:#x}: {error}");
-        assert_ne!(pe.read_local(&bench.numbers, 0..1)?, [0]);
+        assert_ne!(pe.read(bench.numbers.view(..1))?, [0]);
     }
     bench.check(&next, &(0..pe.n_pes()).collect::<Vec<_>>())?;
-    Ok(pe.team_destroy(next)?)
+    Ok(next.destroy(pe)?)
 }
 
 /// Sets whose members do not agree.
 fn ids(bench: &Bench) -> Outcome {
     let pe = &bench.rig.pe;
     let (me, n) = (pe.my_pe(), pe.n_pes());
-    let failure = disagreement(pe.team_from_unique_id(&bench.shared_id()?, me.saturating_sub(1), n));
+    let failure = disagreement(Team::from_unique_id(pe, &bench.shared_id()?, me.saturating_sub(1), n));
     assert!(failure.message.contains("both enter team ") && failure.message.contains("as member 0"), "{failure}");
-    let failure = disagreement(pe.team_from_unique_id(&bench.shared_id()?, me, if me == 1 { n - 1 } else { n }));
+    let failure = disagreement(Team::from_unique_id(pe, &bench.shared_id()?, me, if me == 1 { n - 1 } else { n }));
     // It depends on who comes first. In a team of one, PE 1 as member 1 is wrong by itself.
     let (sizes, alone) = ([format!("has {} members", n - 1), format!("says {}", n - 1)], "PE 1 enters ");
     let named = sizes.iter().any(|size| failure.message.contains(size)) || n == 2 && failure.message.starts_with(alone);
     assert!(named && failure.message.contains("PE 1"), "{failure}");
-    let failure = disagreement(pe.team_from_unique_id(&bench.shared_id()?, me + 1, n));
+    let failure = disagreement(Team::from_unique_id(pe, &bench.shared_id()?, me + 1, n));
     assert!(failure.message.contains(&format!("as member {n}")), "{failure}");
-    let failure = disagreement(pe.team_from_unique_id(&bench.shared_id()?, me, n + 1));
+    let failure = disagreement(Team::from_unique_id(pe, &bench.shared_id()?, me, n + 1));
     assert!(failure.message.contains(&format!("has {} members, in a job of {n}", n + 1)), "{failure}");
     let id = bench.shared_id()?;
-    let team = pe.team_from_unique_id(&id, me, n)?;
+    let team = Team::from_unique_id(pe, &id, me, n)?;
     bench.check(&team, &(0..n).collect::<Vec<_>>())?;
-    Ok(pe.team_destroy(team)?)
+    Ok(team.destroy(pe)?)
 }
 
 /// A member that does something else is named at the deadline, and told so when it comes. Run with a short
@@ -359,16 +359,16 @@ pub fn absent(_: &[String]) -> Outcome {
         TeamError::Meeting { failure, pes } if failure.kind == FailureKind::Missing => (failure, pes),
         other => panic!("{other:?}"),
     };
-    let call = || pe.team_split_strided(&world, 0, 1, n);
+    let call = || world.split_strided(pe, 0, 1, n);
     if me == ABSENT {
-        pe.signal_wait_until(&told, 0, oxshmem::Compare::Eq, n as u64 - 1)?;
+        pe.signal_wait_until(told.signal(0), oxshmem::Compare::Eq, n as u64 - 1)?;
     }
     let (failure, pes) = missing(team_error(call()));
     if me != ABSENT {
         assert_eq!((&failure.ranks[..], &pes.0[..]), (&[ABSENT as u32][..], &[ABSENT as u32][..]));
         let text = failure.to_string();
         assert!(text.starts_with("member 2 of ") && text.contains("split_strided(start 0"), "{text}");
-        pe.signal(&told, 0, 1, oxshmem::SignalOp::Add, ABSENT)?;
+        pe.signal(told.signal(0).add(1), ABSENT)?;
         pe.quiet()?;
     }
     // The late one has made the call as often as the others, so the next is the same for all.

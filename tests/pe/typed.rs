@@ -2,6 +2,7 @@
 
 use crate::Outcome;
 use crate::rig::Rig;
+use oxshmem::Operations;
 
 oxshmem::include_module!(TYPED, "typed");
 oxshmem::include_module!(TYPED_COLLECTIVES, "typed_collectives");
@@ -12,7 +13,7 @@ pub fn typed(_: &[String]) -> Outcome {
     let rig = Rig::new(&TYPED)?;
     let bytes = rig.pe.alloc::<u64>(1)?;
     rig.run_linear("typed_bytes", 1, 1, (&bytes,))?;
-    let bytes = rig.pe.read_local(&bytes, 0..1)?[0];
+    let bytes = rig.pe.read(bytes.view(..1))?[0];
     let arena = rig.pe.alloc_aligned::<u8>(bytes as usize, 16)?;
     rig.run_linear("typed_fill", 1, THREADS, (&arena,))?;
     rig.pe.barrier_all()?;

@@ -1,6 +1,7 @@
 //! wait_until and test.
 
 use bytemuck::Pod;
+use oxshmem::Operations;
 
 use crate::Outcome;
 use crate::rig::Rig;

@@ -133,7 +133,7 @@ static void teams(int me, int n) {
 
     /* What is refused, on all. */
     REFUSED(oxshmem_host_int_broadcast(world, dst, src, 1, n), OXSHMEM_ERROR_FAULT, "broadcast");
-    REFUSED(oxshmem_host_fcollectmem(world, text, src, 4), OXSHMEM_ERROR_FAULT, "not inside the symmetric heap");
+    REFUSED(oxshmem_host_fcollectmem(world, text, src, 4), OXSHMEM_ERROR_HEAP, "outside the symmetric heap");
     REFUSED(oxshmem_host_reduce(world, (oxshmem_reduce_op)9, OXSHMEM_TYPE_INT8, dst, src, 1), OXSHMEM_ERROR_INVALID,
             "operator 9");
     REFUSED(oxshmem_host_reduce(world, OXSHMEM_REDUCE_SUM, (oxshmem_type)15, dst, src, 1), OXSHMEM_ERROR_INVALID, "type 15");
@@ -156,6 +156,41 @@ static void teams(int me, int n) {
     WORKS(oxshmem_free(src));
     WORKS(oxshmem_free(dst));
     WORKS(oxshmem_free(id));
+}
+
+/* A pointer of the job before, if there was one: its memory is gone. */
+static char *earlier;
+
+/* Pointers that are not memory of a live allocation are refused, with the allocation. `inbox` is one of WORDS integers. */
+static void stale(int *inbox, int next) {
+    char *freed = (char *)oxshmem_malloc(96);
+    WORKS(oxshmem_free(freed));
+    const char *of_freed = "the allocation of 96 bytes";
+    REFUSED(oxshmem_host_putmem(freed, inbox, 8, next), OXSHMEM_ERROR_HEAP, of_freed);
+    REFUSED(oxshmem_host_putmem(inbox, freed, 8, next), OXSHMEM_ERROR_HEAP, of_freed);
+    REFUSED(oxshmem_host_getmem(inbox, freed, 8, next), OXSHMEM_ERROR_HEAP, of_freed);
+    REFUSED(oxshmem_host_getmem(freed, inbox, 8, next), OXSHMEM_ERROR_HEAP, of_freed);
+    REFUSED(oxshmem_host_signal_op((uint64_t *)freed, 1, OXSHMEM_SIGNAL_SET, next), OXSHMEM_ERROR_HEAP, of_freed);
+    REFUSED(oxshmem_host_signal_wait_until((uint64_t *)freed, OXSHMEM_CMP_EQ, 1, NULL), OXSHMEM_ERROR_HEAP, of_freed);
+    REFUSED(oxshmemx_putmem_on_stream(freed, inbox, 8, next, NULL), OXSHMEM_ERROR_HEAP, of_freed);
+    REFUSED(oxshmemx_getmem_on_stream(freed, inbox, 8, next, NULL), OXSHMEM_ERROR_HEAP, of_freed);
+    REFUSED(oxshmem_free(freed), OXSHMEM_ERROR_HEAP, "which was freed");
+
+    const char *beyond = "reach beyond the allocation of 4000 bytes";
+    REFUSED(oxshmem_host_putmem(inbox + WORDS - 1, inbox, 8, next), OXSHMEM_ERROR_HEAP, beyond);
+    REFUSED(oxshmem_host_putmem(inbox, inbox + WORDS - 1, 8, next), OXSHMEM_ERROR_HEAP, beyond);
+    REFUSED(oxshmem_host_getmem(inbox, inbox + 1, (size_t)-8, next), OXSHMEM_ERROR_HEAP, beyond);
+
+    if (earlier) {
+        const char *gone = "a PE that has been finalized, in the allocation of 72 bytes";
+        REFUSED(oxshmem_host_putmem(earlier, inbox, 8, next), OXSHMEM_ERROR_HEAP, gone);
+        REFUSED(oxshmem_host_putmem(inbox, earlier, 8, next), OXSHMEM_ERROR_HEAP, gone);
+        REFUSED(oxshmem_host_getmem(earlier, inbox, 8, next), OXSHMEM_ERROR_HEAP, gone);
+        REFUSED(oxshmem_free(earlier), OXSHMEM_ERROR_HEAP, gone);
+    }
+    earlier = (char *)oxshmem_malloc(72);
+    EXPECT(earlier != NULL);
+    WORKS(oxshmem_host_barrier_all());
 }
 
 static void job(void) {
@@ -248,11 +283,13 @@ static void job(void) {
     REFUSED(oxshmem_host_putmem(inbox, NULL, 4, 0), OXSHMEM_ERROR_INVALID, "src is null");
     REFUSED(oxshmem_host_getmem(NULL, inbox, 4, 0), OXSHMEM_ERROR_INVALID, "dst is null");
     WORKS(oxshmem_host_putmem(inbox, NULL, 0, next));
-    REFUSED(oxshmem_host_putmem(data, data, 4, next), OXSHMEM_ERROR_FAULT, "not inside the symmetric heap");
+    REFUSED(oxshmem_host_putmem(data, data, 4, next), OXSHMEM_ERROR_HEAP, "outside the symmetric heap");
     REFUSED(oxshmem_host_signal_op(signals, 1, 3, next), OXSHMEM_ERROR_INVALID, "signal operator 3");
     REFUSED(oxshmem_host_signal_wait_until(signals, 6, 1, NULL), OXSHMEM_ERROR_INVALID, "comparison 6");
-    REFUSED(oxshmem_host_signal_wait_until((uint64_t *)data, OXSHMEM_CMP_EQ, 1, NULL), OXSHMEM_ERROR_INVALID,
-            "not the address");
+    REFUSED(oxshmem_host_signal_wait_until((uint64_t *)data, OXSHMEM_CMP_EQ, 1, NULL), OXSHMEM_ERROR_HEAP,
+            "outside the symmetric heap");
+    REFUSED(oxshmem_host_signal_wait_until((uint64_t *)((char *)signals + 1), OXSHMEM_CMP_EQ, 1, NULL), OXSHMEM_ERROR_HEAP,
+            "not aligned to 8 bytes");
     REFUSED(oxshmem_host_signal_fetch(signals, NULL), OXSHMEM_ERROR_INVALID, "value is null");
     REFUSED(oxshmemx_module_register(NULL), OXSHMEM_ERROR_INVALID, "null");
     REFUSED(oxshmemx_module_register(&failures), OXSHMEM_ERROR_DEVICE, "OXSHMEM_DEVICE=cuda");
@@ -264,7 +301,8 @@ static void job(void) {
     WORKS(oxshmem_synchronize());
 
     WORKS(oxshmem_host_barrier_all());
-    REFUSED(oxshmem_free(inbox + 1), OXSHMEM_ERROR_HEAP, "not the start");
+    REFUSED(oxshmem_free(inbox + 1), OXSHMEM_ERROR_HEAP, "only the whole allocation");
+    stale(inbox, next);
     WORKS(oxshmem_free(NULL));
     WORKS(oxshmem_free(inbox));
     WORKS(oxshmem_free(big));

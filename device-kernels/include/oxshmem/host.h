@@ -103,8 +103,9 @@ int oxshmem_free(void *address);
  * the network or the address is not in the heap, which is no error. */
 void *oxshmem_host_ptr(const void *address, int pe);
 
-/* Transfers. The side at the other PE is given by the address of the own copy; the other side is any memory of heap, GPU or
- * host. */
+/* Transfers. The side at the other PE is given by the address of this PE's copy; the other side is any memory of heap, GPU or
+ * host. Memory of the heap is all of one live allocation: a pointer that was freed, one from before the last oxshmem_init, and
+ * a range that leaves its allocation are OXSHMEM_ERROR_HEAP, and oxshmem_error() names the nearest allocation. */
 int oxshmem_host_putmem(void *dst, const void *src, size_t bytes, int pe);
 int oxshmem_host_getmem(void *dst, const void *src, size_t bytes, int pe);
 int oxshmem_host_putmem_signal(void *dst, const void *src, size_t bytes, uint64_t *signal, uint64_t value, int op, int pe);

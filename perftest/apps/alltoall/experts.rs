@@ -55,8 +55,8 @@ impl<'a, 'b> Experts<'a, 'b> {
             times: pe.alloc(2 * plan.iters.max(session.options.warmup) as usize)?,
             base: 0,
         };
-        pe.write_local(&experts.chosen, 0, &routing.chosen(pe.my_pe()))?;
-        pe.write_local(&experts.owners, 0, &routing.owners())?;
+        pe.write(&experts.chosen, &routing.chosen(pe.my_pe()))?;
+        pe.write(&experts.owners, &routing.owners())?;
         Ok(experts)
     }
 
@@ -79,13 +79,13 @@ impl<'a, 'b> Experts<'a, 'b> {
     pub fn run(&mut self, bytes: u64) -> Result<(Vec<Row>, Option<Error>), Error> {
         let (session, pe, routing) = (self.session, self.session.pe, self.routing);
         let (me, npes) = (pe.my_pe(), pe.n_pes());
-        pe.write_local(&self.tokens, 0, &tokens(bytes, me, routing.tokens))?;
+        pe.write(&self.tokens, &tokens(bytes, me, routing.tokens))?;
         if session.options.warmup != 0 {
             self.launch(bytes, session.options.warmup)?;
         }
         // What is not overwritten is wrong.
-        pe.write_local(&self.output, 0, &vec![0xff; (routing.tokens * bytes) as usize])?;
-        pe.write_local(&self.labels, 0, &vec![u64::MAX; routing.capacity() as usize * npes])?;
+        pe.write(&self.output, &vec![0xff; (routing.tokens * bytes) as usize])?;
+        pe.write(&self.labels, &vec![u64::MAX; routing.capacity() as usize * npes])?;
         let before = Posted::so_far(pe)?;
         let iters = session.plan.iters;
         self.launch(bytes, iters)?;
@@ -95,7 +95,7 @@ impl<'a, 'b> Experts<'a, 'b> {
         if me != 0 {
             return Ok((Vec::new(), wrong));
         }
-        let times = pe.read_local(&self.times, 0..2 * iters as usize)?;
+        let times = pe.read(self.times.view(..2 * iters as usize))?;
         let (dispatch, combine): (Vec<u64>, Vec<u64>) =
             times.as_chunks::<2>().0.iter().map(|[dispatch, combine]| (*dispatch, *combine)).unzip();
         let owners = routing.owners();
@@ -157,7 +157,7 @@ impl<'a, 'b> Experts<'a, 'b> {
         let (me, npes, capacity) = (pe.my_pe(), pe.n_pes(), routing.capacity() as usize);
         let turn = self.base - 1;
         let mine = routing.experts_of(me);
-        let counts = pe.read_local(&self.words, 3 * npes..4 * npes)?;
+        let counts = pe.read(self.words.view(3 * npes..4 * npes))?;
         for sender in 0..npes {
             let sent = tokens(bytes, sender, routing.tokens);
             let expected: Vec<u64> = (0u64..)
@@ -171,7 +171,7 @@ impl<'a, 'b> Experts<'a, 'b> {
                 &counts[sender..=sender],
             )?;
             let at = sender * capacity;
-            let labels = pe.read_local(&self.labels, at..at + expected.len())?;
+            let labels = pe.read(self.labels.view(at..at + expected.len()))?;
             let mut sorted = labels.clone();
             sorted.sort_unstable();
             pattern::check_words("which tokens another PE sent", &expected, &sorted)?;
@@ -179,13 +179,13 @@ impl<'a, 'b> Experts<'a, 'b> {
                 let (choice, expert) = (label >> 32, *label as u32);
                 let token = (choice / routing.top * bytes) as usize;
                 let at = (at + slot) * bytes as usize;
-                let found = pe.read_local(&self.inbox, at..at + bytes as usize)?;
+                let found = pe.read(self.inbox.view(at..at + bytes as usize))?;
                 let expected = changed(&sent[token..][..bytes as usize], expertise(expert, turn));
                 pattern::check("a token that another PE sent", &expected, &found)?;
             }
         }
         let own = tokens(bytes, me, routing.tokens);
-        let mut found = pe.read_local(&self.output, 0..own.len())?;
+        let mut found = pe.read(self.output.view(..own.len()))?;
         if let Some(byte) = self.session.options.corrupt.filter(|_| me == 0) {
             found.iter_mut().skip(byte as usize).take(1).for_each(|byte| *byte ^= 1);
         }

@@ -62,14 +62,14 @@ impl<'a, 'b> Exchange<'a, 'b> {
         let (session, pe) = (self.session, self.session.pe);
         let (me, npes) = (pe.my_pe(), pe.n_pes());
         let source = pattern::source(seed(bytes, me), self.room(bytes) as usize * npes + SLACK);
-        pe.write_local(&self.src, 0, &source)?;
+        pe.write(&self.src, &source)?;
         let warmup = session.options.warmup;
         if warmup != 0 {
             self.launch(bytes, 0, warmup)?;
         }
         // What is not overwritten is wrong.
         let len = self.room(bytes) as usize * npes;
-        pe.write_local(&self.dst, 0, &vec![0xff; 2 * len])?;
+        pe.write(&self.dst, &vec![0xff; 2 * len])?;
         let before = Posted::so_far(pe)?;
         let iters = session.plan.iters;
         self.launch(bytes, warmup, iters)?;
@@ -79,7 +79,7 @@ impl<'a, 'b> Exchange<'a, 'b> {
         if me != 0 {
             return Ok((Vec::new(), wrong));
         }
-        let times = pe.read_local(&self.times, 0..iters as usize)?;
+        let times = pe.read(self.times.view(..iters as usize))?;
         let phase = Phase {
             name: "exchange",
             shape: self.shape(bytes).1,
@@ -134,7 +134,7 @@ impl<'a, 'b> Exchange<'a, 'b> {
         let set = (self.base % 2) as usize * npes * room;
         for sender in 0..npes {
             let at = set + sender * room;
-            let mut found = pe.read_local(&self.dst, at..at + bytes)?;
+            let mut found = pe.read(self.dst.view(at..at + bytes))?;
             if let Some(byte) = self.session.options.corrupt.filter(|_| me == 0 && sender + 1 == npes) {
                 found.iter_mut().skip(byte as usize).take(1).for_each(|byte| *byte ^= 1);
             }

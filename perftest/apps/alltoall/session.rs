@@ -1,6 +1,6 @@
 //! What both modes share: launches, verdicts, and what goes into every row.
 
-use oxshmem::{KernelArg, LaunchConfig, Module, Pe, SymmetricSlice};
+use oxshmem::{HeapError, KernelArg, LaunchConfig, Module, Operations, Pe, PeId, SymmetricSlice};
 use oxshmem_perftest::connection;
 use oxshmem_perftest::error::Error;
 use oxshmem_perftest::report::{Job, Posted};
@@ -17,8 +17,8 @@ pub struct Words<const N: usize>(pub [u64; N]);
 
 impl<const N: usize> KernelArg for Words<N> {
     type Bytes = Vec<u8>;
-    fn bytes(&self) -> Vec<u8> {
-        self.0.iter().flat_map(|word| word.to_ne_bytes()).collect()
+    fn bytes(&self, _pe: PeId) -> Result<Vec<u8>, HeapError> {
+        Ok(self.0.iter().flat_map(|word| word.to_ne_bytes()).collect())
     }
 }
 
@@ -84,11 +84,11 @@ impl<'a> Session<'a> {
     /// # Errors
     /// What the kernel ran into.
     pub fn launch<const N: usize>(&self, kernel: &str, shape: LaunchConfig, words: Words<N>) -> Result<(), Error> {
-        self.pe.write_local(&self.arrivals, 0, &[0])?;
+        self.pe.write(&self.arrivals, &[0])?;
         self.pe.barrier_all()?;
-        let function = self.module.function(kernel)?;
+        let function = self.module.kernel(kernel)?;
         // SAFETY: what the kernel declares; the modes allocate for the sizes and shapes that they launch.
-        unsafe { self.pe.launch(&function, shape.cooperative(), (words,))? };
+        unsafe { function.launch(self.pe, shape.cooperative(), (words,))? };
         self.pe.synchronize()?;
         Ok(self.pe.barrier_all()?)
     }

@@ -1,6 +1,8 @@
 //! Runs of the solver as one PE of a job, and their checks.
 
-use oxshmem::{Function, KernelArg, LaunchConfig, Module, Pe, SymmetricSlice};
+use oxshmem::{
+    HeapError, Kernel, KernelArg, LaunchConfig, Module, Operations, Pe, PeId, SymmetricSlice, SymmetricView,
+};
 use oxshmem_perftest::connection;
 use oxshmem_perftest::error::{Error, Mismatch};
 use oxshmem_perftest::report::{Job, Posted};
@@ -25,8 +27,8 @@ struct Problem([u64; 17]);
 
 impl KernelArg for Problem {
     type Bytes = Vec<u8>;
-    fn bytes(&self) -> Vec<u8> {
-        self.0.iter().flat_map(|word| word.to_ne_bytes()).collect()
+    fn bytes(&self, _pe: PeId) -> Result<Vec<u8>, HeapError> {
+        Ok(self.0.iter().flat_map(|word| word.to_ne_bytes()).collect())
     }
 }
 
@@ -154,7 +156,7 @@ impl<'a> Solver<'a> {
     /// Anything but wrong values.
     pub fn run(&mut self, variant: Variant) -> Result<(Option<Row>, Option<Error>), Error> {
         let options = self.options;
-        let function = self.module.function(&format!("solve_{}", variant.name()))?;
+        let function = self.module.kernel(&format!("solve_{}", variant.name()))?;
         if options.warmup != 0 {
             self.solve(&function, options.warmup)?;
         }
@@ -195,7 +197,7 @@ impl<'a> Solver<'a> {
     }
 
     /// From the start, `iterations` or what is enough of them.
-    fn solve(&mut self, function: &Function, iterations: u64) -> Result<Answer, Error> {
+    fn solve(&mut self, function: &Kernel, iterations: u64) -> Result<Answer, Error> {
         let (me, npes) = (self.pe.my_pe(), self.pe.n_pes());
         let rows = self.mesh.rows_of(me, npes);
         let neighbour = |pe: Option<usize>| pe.filter(|pe| *pe < npes);
@@ -215,7 +217,7 @@ impl<'a> Solver<'a> {
         // What was sent in the last iteration is on its way.
         self.pe.barrier_all()?;
         self.base += iterations;
-        let results = self.pe.read_local(&self.results, 0..4)?;
+        let results = self.pe.read(self.results.view(..4))?;
         Ok(Answer {
             nanoseconds: results[1].saturating_sub(results[0]).max(1),
             iterations: results[2],
@@ -225,14 +227,14 @@ impl<'a> Solver<'a> {
 
     /// Fills fields with what a run starts from.
     fn begin(&self, fields: &Fields, sides: &[f32]) -> Result<(), Error> {
-        self.pe.write_local(&fields.sides, 0, sides)?;
-        self.pe.write_local(&self.arrivals, 0, &[0])?;
-        self.pe.write_local(&self.results, 0, &[0; 4])?;
-        let function = self.module.function("start")?;
+        self.pe.write(&fields.sides, sides)?;
+        self.pe.write(&self.arrivals, &[0])?;
+        self.pe.write(&self.results, &[0; 4])?;
+        let function = self.module.kernel("start")?;
         for field in &fields.both {
             let args = (field, &fields.sides, self.mesh.nx, self.mesh.pitch(), sides.len() as u64);
             // SAFETY: what the kernel declares; the field has that many rows, and so have the sides.
-            unsafe { self.pe.launch(&function, PLAIN, args)? };
+            unsafe { function.launch(self.pe, PLAIN, args)? };
         }
         Ok(())
     }
@@ -266,9 +268,9 @@ impl<'a> Solver<'a> {
         ])
     }
 
-    fn launch(&self, function: &Function, problem: Problem) -> Result<(), Error> {
+    fn launch(&self, function: &Kernel, problem: Problem) -> Result<(), Error> {
         // SAFETY: what the kernel declares; all memory was made for this mesh and shape.
-        unsafe { self.pe.launch(function, self.shape, (problem,))? };
+        unsafe { function.launch(self.pe, self.shape, (problem,))? };
         Ok(self.pe.synchronize()?)
     }
 
@@ -282,7 +284,7 @@ impl<'a> Solver<'a> {
                 }
                 let wrong = self.check_serial(answer);
                 for other in 1..self.pe.n_pes() {
-                    self.pe.signal(&self.checked, 0, self.runs, oxshmem::SignalOp::Set, other)?;
+                    self.pe.signal(self.checked.signal(0).set(self.runs), other)?;
                 }
                 self.pe.quiet()?;
                 wrong
@@ -303,8 +305,8 @@ impl<'a> Solver<'a> {
         if self.pe.my_pe() + 1 == self.pe.n_pes() {
             let field = self.last_field(answer.iterations);
             let at = (self.mesh.pitch() + place) as usize;
-            let value = self.pe.read_local(field, at..at + 1)?[0];
-            self.pe.write_local(field, at, &[f32::from_bits(value.to_bits() ^ 1)])?;
+            let value = self.pe.read(field.at(at))?[0];
+            self.pe.write(field.view(at..), &[f32::from_bits(value.to_bits() ^ 1)])?;
         }
         Ok(self.pe.barrier_all()?)
     }
@@ -320,7 +322,7 @@ impl<'a> Solver<'a> {
         for pe in 0..npes {
             for (index, row) in mesh.rows_of(pe, npes).enumerate() {
                 let at = (index + 1) * pitch;
-                let found = self.pe.get(self.last_field(answer.iterations), at..at + nx, pe)?;
+                let found = self.pe.get_vec(self.last_field(answer.iterations).view(at..at + nx), pe)?;
                 let expected = &solution.field[row as usize * nx..][..nx];
                 for (column, (expected, found)) in expected.iter().zip(&found).enumerate() {
                     if expected.to_bits() == found.to_bits() {
@@ -355,24 +357,24 @@ impl<'a> Solver<'a> {
         let Some(whole) = &self.whole else { return Ok(()) };
         self.begin(whole, &self.mesh.sides())?;
         let alone = self.problem(whole, self.mesh.interior(), (None, None, 0), (answer.iterations, 0));
-        self.launch(&self.module.function("solve_overlap")?, alone)?;
+        self.launch(&self.module.kernel("solve_overlap")?, alone)?;
         let rows = self.mesh.rows_of(self.pe.my_pe(), self.pe.n_pes());
         let (pitch, height) = (self.mesh.pitch(), rows.end - rows.start);
         let expected = &whole.both[(answer.iterations % 2) as usize];
-        let expected = expected.slice((rows.start * pitch) as usize..(rows.end * pitch) as usize)?;
-        let found = self.last_field(answer.iterations).slice(pitch as usize..((height + 1) * pitch) as usize)?;
-        self.pe.write_local(&self.found, 0, &[0, 0])?;
+        let expected = expected.view((rows.start * pitch) as usize..(rows.end * pitch) as usize);
+        let found = self.last_field(answer.iterations).view(pitch as usize..((height + 1) * pitch) as usize);
+        self.pe.write(&self.found, &[0, 0])?;
         let args = (&expected, &found, self.mesh.nx, pitch, height, &self.found);
         // SAFETY: what the kernel declares; both have that many rows.
-        unsafe { self.pe.launch(&self.module.function("compare")?, PLAIN, args)? };
+        unsafe { self.module.kernel("compare")?.launch(self.pe, PLAIN, args)? };
         self.pe.synchronize()?;
-        let count = self.pe.read_local(&self.found, 0..2)?;
+        let count = self.pe.read(self.found.view(..2))?;
         if count[0] == 0 {
             return Ok(());
         }
         let at = !count[1] as usize;
-        let bits = |field: &SymmetricSlice<f32>| -> Result<u64, Error> {
-            Ok(u64::from(self.pe.read_local(field, at..at + 1)?[0].to_bits()))
+        let bits = |field: &SymmetricView<'_, f32>| -> Result<u64, Error> {
+            Ok(u64::from(self.pe.read(field.at(at))?[0].to_bits()))
         };
         let (row, column) = (rows.start + at as u64 / pitch, at as u64 % pitch);
         Err(Error::Mismatch(Mismatch {
@@ -391,12 +393,12 @@ impl<'a> Solver<'a> {
     fn verdict(&self, answer: Answer, wrong: bool) -> Result<(u64, Option<usize>), Error> {
         let (pe, me) = (self.pe, self.pe.my_pe());
         let words = [answer.nanoseconds, answer.iterations, answer.change, u64::from(wrong)];
-        pe.put(&self.verdicts, WORDS * me, &words, 0)?;
+        pe.put(self.verdicts.view(WORDS * me..), &words, 0)?;
         pe.barrier_all()?;
         if me != 0 {
             return Ok((0, None));
         }
-        let all = pe.read_local(&self.verdicts, 0..WORDS * pe.n_pes())?;
+        let all = pe.read(self.verdicts.view(..WORDS * pe.n_pes()))?;
         for (other, theirs) in all.chunks_exact(WORDS).enumerate() {
             if (theirs[1], theirs[2]) != (answer.iterations, answer.change) {
                 return Ok((0, Some(other)));
@@ -421,7 +423,7 @@ impl<'a> Solver<'a> {
                 let values = match owner {
                     Some(pe) => {
                         let at = (row - self.mesh.rows_of(pe, npes).start + 1) as usize * pitch;
-                        self.pe.get(self.last_field(iterations), at..at + self.mesh.nx as usize, pe)?
+                        self.pe.get_vec(self.last_field(iterations).view(at..at + self.mesh.nx as usize), pe)?
                     }
                     None => vec![0.0; self.mesh.nx as usize],
                 };

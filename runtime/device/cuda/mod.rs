@@ -62,7 +62,7 @@ pub struct CudaGpu {
     pub pci: String,
     /// Its streaming multiprocessors.
     pub multiprocessors: u32,
-    /// The stream on which [`Pe::launch`](crate::Pe::launch) runs kernels, a `CUstream` of the GPU's primary context. Valid until the PE
+    /// The stream of launches on the [`Pe`](crate::Pe) itself, a `CUstream` of the GPU's primary context. Valid until the PE
     /// is finalized.
     pub stream: *mut c_void,
 }
@@ -456,7 +456,7 @@ mod tests {
     #[test]
     fn a_machine_without_a_gpu_refuses_with_the_reason() {
         let auto = takes_gpu(crate::config::Device::Auto);
-        match CudaDevice::open(&Config::default(), 0, &crate::pe::HOST_OPS) {
+        match CudaDevice::open(&Config::default(), 0, &crate::modules::HOST_OPS) {
             Ok(device) => {
                 assert!(auto);
                 println!("skipped: this machine has {}", device.identity());

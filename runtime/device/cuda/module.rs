@@ -658,7 +658,7 @@ mod tests {
     /// What nvcc made of this program's own module says what `check_state` wants to read.
     #[test]
     fn ptx_of_the_runtime_is_born_with_its_version() {
-        let source = &crate::pe::HOST_OPS;
+        let source = &crate::modules::HOST_OPS;
         let Some((_, ptx)) = source.ptx.first() else {
             println!("skipped: built without a CUDA compiler");
             return;

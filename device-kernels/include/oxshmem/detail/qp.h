@@ -269,33 +269,32 @@ OXSHMEM_DEVICE Reservation reserve(Qp &qp, Group &group, uint32_t blocks, Prepar
     }
     mark_used(qp);
     prepare();
-    r.first = 0, r.ordered = false, r.baton = false, r.ok = true;
+    // What the leader learns, in one word: the index, which stays far below these bits, and two flags.
+    constexpr uint64_t kOrdered = 1ull << 62, kBaton = 1ull << 63, kFailed = ~0ull;
+    uint64_t first = 0;
     if (group.leads()) {
         const uint64_t completed = known.first, fence_at = known.second;
-        r.first = reserved_in(gate, completed);
-        r.baton = got_baton(gate);
+        first = reserved_in(gate, completed);
+        const bool ordered = fence_at != 0 && has_to_order(qp, fence_at, first);
+        if (ordered) {
+            port::raise_to<order::relaxed, reach::device>(&qp.ordered_at, first + 1);
+        }
         const uint64_t depth = 1ull << r.depth_log2;
-        const bool broken = completed >= abi::kBroken, full = r.first + blocks > depth + completed;
-        // One branch where nothing special is to be done.
-        if ((fence_at != 0) | broken | full) {
-            if (fence_at != 0 && has_to_order(qp, fence_at, r.first)) {
-                r.ordered = true;
-                port::raise_to<order::relaxed, reach::device>(&qp.ordered_at, r.first + 1);
-            }
-            if (broken || full) {
-                const uint64_t wanted = broken ? 0 : r.first + blocks - depth;
-                r.ok = keeping([&] { return wait_space(qp, wanted); }, r, group, live...);
-            }
+        const bool broken = completed >= abi::kBroken;
+        const uint64_t wanted = broken ? 0 : first + blocks - depth;
+        const bool full = broken || first + blocks > depth + completed;
+        first |= (ordered ? kOrdered : 0) | (got_baton(gate) ? kBaton : 0);
+        if (full && !keeping([&] { return wait_space(qp, wanted); }, first, r, group, live...)) {
+            first = kFailed;
         }
     }
     if (group.size > 1) {
-        // All in one word: the index stays far below the flags.
-        constexpr uint64_t kFailed = 1ull << 61, kOrdered = 1ull << 62, kBaton = 1ull << 63;
-        uint64_t word = r.first | (r.ok ? 0 : kFailed) | (r.ordered ? kOrdered : 0) | (r.baton ? kBaton : 0);
-        word = port::shfl(group.mask, word, group.leader);
-        r.first = word & (kFailed - 1);
-        r.ok = (word & kFailed) == 0, r.ordered = (word & kOrdered) != 0, r.baton = (word & kBaton) != 0;
+        first = port::shfl(group.mask, first, group.leader);
     }
+    r.first = first & ~(kOrdered | kBaton);
+    r.ordered = (first & kOrdered) != 0;
+    r.baton = (first & kBaton) != 0;
+    r.ok = first != kFailed;
     return r;
 }
 

@@ -1,0 +1,225 @@
+//! What is chosen by name: devices, HCAs, transports.
+
+use std::fmt;
+
+use oxshmem_hca::topology::{Card, Family};
+
+use super::size::ByteSize;
+use super::value::Value;
+
+macro_rules! choice {
+    ($(#[$attribute:meta])* $name:ident: $form:literal { $($(#[$doc:meta])* $variant:ident = $text:literal,)+ }) => {
+        $(#[$attribute])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum $name { $($(#[$doc])* $variant,)+ }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $(Self::$variant => $text,)+ })
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = String;
+            /// Reads the name that `Display` writes.
+            fn from_str(text: &str) -> std::result::Result<Self, String> {
+                <Self as Value>::parse(text).ok_or_else(|| format!("'{text}': expected {}", $form.replace('`', "")))
+            }
+        }
+
+        impl Value for $name {
+            const FORM: &'static str = $form;
+            fn parse(text: &str) -> Option<Self> {
+                match text { $($text => Some(Self::$variant),)+ _ => None }
+            }
+            fn show(&self) -> String {
+                self.to_string()
+            }
+        }
+    };
+}
+
+choice! {
+    /// Where kernels run.
+    Device: "`auto`, `cpu` or `cuda`" {
+        /// `cuda` where a usable GPU is found, else `cpu`.
+        Auto = "auto",
+        /// The SIMT executor.
+        Cpu = "cpu",
+        /// An NVIDIA GPU.
+        Cuda = "cuda",
+    }
+}
+
+/// Which HCA executes work requests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hca {
+    /// `mlx5` where a card is found that the device can post to, else `soft`.
+    Auto,
+    /// The software HCA.
+    Soft,
+    /// A ConnectX through rdma-core.
+    Mlx5 {
+        /// Which; without one, the nearest that has an active port, out of those in `OXSHMEM_HCA_DEVICES`.
+        card: Option<Card>,
+    },
+    /// The software HCA as a card that completes everything and moves nothing: for measuring posting alone.
+    Null,
+    /// Any RDMA device, through the kernel's verbs.
+    Verbs {
+        /// Which; without one, the nearest that has an active port, out of those in `OXSHMEM_HCA_DEVICES`.
+        card: Option<Card>,
+    },
+}
+
+impl Hca {
+    /// The device that it names.
+    #[must_use]
+    pub fn card(&self) -> Option<&Card> {
+        match self {
+            Self::Verbs { card } | Self::Mlx5 { card } => card.as_ref(),
+            Self::Auto | Self::Soft | Self::Null => None,
+        }
+    }
+
+    /// What kind of device it wants.
+    #[must_use]
+    pub fn family(&self) -> Family {
+        match self {
+            Self::Verbs { .. } => Family::Verbs,
+            Self::Auto | Self::Soft | Self::Null | Self::Mlx5 { .. } => Family::Mlx5,
+        }
+    }
+}
+
+impl fmt::Display for Hca {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Soft => f.write_str("soft"),
+            Self::Null => f.write_str("null"),
+            Self::Mlx5 { card: None } => f.write_str("mlx5"),
+            Self::Mlx5 { card: Some(card) } => write!(f, "mlx5:{card}"),
+            Self::Verbs { card: None } => f.write_str("verbs"),
+            Self::Verbs { card: Some(card) } => write!(f, "verbs:{card}"),
+        }
+    }
+}
+
+impl std::str::FromStr for Hca {
+    type Err = String;
+    /// Reads the name that `Display` writes.
+    fn from_str(text: &str) -> Result<Self, String> {
+        <Self as Value>::parse(text).ok_or_else(|| format!("'{text}': expected {}", Self::FORM.replace('`', "")))
+    }
+}
+
+impl Value for Hca {
+    const FORM: &'static str = "`auto`, `soft`, `null`, `mlx5` or `verbs`, of which the last two may name a device, as in `mlx5:DEVICE` or `verbs:DEVICE/PORT`";
+    fn parse(text: &str) -> Option<Self> {
+        let card = |text: &str| match text.strip_prefix(':') {
+            None => text.is_empty().then_some(None),
+            Some(card) => card.parse().ok().map(Some),
+        };
+        match text {
+            "auto" => Some(Self::Auto),
+            "soft" => Some(Self::Soft),
+            "null" => Some(Self::Null),
+            _ => match text.strip_prefix("mlx5") {
+                Some(rest) => card(rest).map(|card| Self::Mlx5 { card }),
+                None => card(text.strip_prefix("verbs")?).map(|card| Self::Verbs { card }),
+            },
+        }
+    }
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+choice! {
+    /// What executes the software HCA's send queues.
+    SoftEngine: "`auto`, `thread`, `kernel` or `copy`" {
+        /// On `cuda` a kernel, and copies by a thread of the CPU while the kernel finds no room; `thread` on `cpu`.
+        Auto = "auto",
+        /// A thread of the CPU, which checks every field, and misbehaves on demand.
+        Thread = "thread",
+        /// A kernel of the device alone.
+        Kernel = "kernel",
+        /// Copies by a thread of the CPU alone, but for atomics, which take a kernel.
+        Copy = "copy",
+    }
+}
+
+choice! {
+    /// Who stores to a card's doorbell registers for device code.
+    Doorbell: "`auto`, `gpu` or `cpu`" {
+        /// Device code where it reaches them, else a thread of the CPU.
+        Auto = "auto",
+        /// Device code.
+        Gpu = "gpu",
+        /// A thread of the CPU, which watches words that device code stores to in host memory.
+        Cpu = "cpu",
+    }
+}
+
+/// Which puts that the CPU proxy posts are staged: their source is copied to host memory first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Staging {
+    /// Large ones, where the card is far from the GPU.
+    Auto,
+    /// Large ones, wherever the card is.
+    On,
+    /// None.
+    Off,
+    /// Those of at least so many bytes.
+    From(ByteSize),
+}
+
+impl fmt::Display for Staging {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::On => f.write_str("on"),
+            Self::Off => f.write_str("off"),
+            Self::From(size) => write!(f, "{size}"),
+        }
+    }
+}
+
+impl Value for Staging {
+    const FORM: &'static str = "`auto`, `on`, `off` or a size like `4096`, `512K` or `64M`";
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "auto" => Some(Self::Auto),
+            "on" => Some(Self::On),
+            "off" => Some(Self::Off),
+            _ => ByteSize::parse(text).map(Self::From),
+        }
+    }
+    fn show(&self) -> String {
+        self.to_string()
+    }
+    fn numbers(&self) -> Vec<u64> {
+        match self {
+            Self::From(size) => vec![size.0],
+            Self::Auto | Self::On | Self::Off => Vec::new(),
+        }
+    }
+    fn show_number(number: u64) -> String {
+        ByteSize(number).to_string()
+    }
+}
+
+choice! {
+    /// How peers are reached. Self is always local.
+    Transport: "`auto`, `p2p`, `ibgda` or `ibrc`" {
+        /// Per peer: load/store where the peer is reachable so, else the network.
+        Auto = "auto",
+        /// Load/store only; a peer that is not reachable so is an error.
+        P2p = "p2p",
+        /// The network for every peer, posted by the device.
+        Ibgda = "ibgda",
+        /// The network for every peer, posted by the CPU proxy.
+        Ibrc = "ibrc",
+    }
+}

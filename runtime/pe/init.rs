@@ -1,0 +1,415 @@
+//! Init: how a PE comes to be, in stages. Each stage has what the stages before it established, and needs all PEs to come as far.
+
+use std::cell::{OnceCell, RefCell};
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::memory::{Backing, STAGING_BYTES};
+use super::sync::ABORT_AT;
+use super::{Parts, Pe};
+use crate::abi;
+use crate::bootstrap::Bootstrap;
+use crate::config::{self, Config};
+use crate::device::{CpuDevice, CudaDevice, Device, cuda};
+use crate::heap::{HeapLayout, PeerLinks, SymmetricHeap};
+use crate::identity::PeId;
+use crate::modules::HOST_OPS;
+use crate::slab::{Layout, Offset, Slab};
+use crate::team::table::Teams;
+use crate::transport::{LoadStore, Network, NetworkLayout, Opened, Plan, Reach, open_hca};
+use crate::{Error, Result};
+
+/// Only one PE may live in a process at a time: device code finds its state in a symbol of the process.
+static OCCUPIED: AtomicBool = AtomicBool::new(false);
+
+/// Joins the job with the configuration of the environment. Collective.
+///
+/// # Errors
+/// See [`Pe::with_config`].
+///
+/// ```
+/// # fn main() -> oxshmem::Result<()> {
+/// let pe = oxshmem::init()?;
+/// println!("PE {} of {}", pe.my_pe(), pe.n_pes());
+/// pe.finalize()
+/// # }
+/// ```
+pub fn init() -> Result<Pe> {
+    Pe::with_config(Config::from_env()?)
+}
+
+impl Pe {
+    /// Joins the job that `config` describes: meets the other PEs, maps their heaps where they can be mapped, and connects to the rest over
+    /// the network. Collective. Without a launcher the job is this PE alone.
+    ///
+    /// # Errors
+    /// A value of the configuration that cannot be met, PEs that do not arrive, a device or an HCA that is not there, or a PE that this process has
+    /// already. Nothing is left behind.
+    ///
+    /// ```
+    /// use oxshmem::{Config, Pe};
+    /// # fn main() -> oxshmem::Result<()> {
+    /// let pe = Pe::with_config(Config::builder().heap_max(64u64 << 20).env().build()?)?;
+    /// assert_eq!(pe.config().heap_max().0, 64 << 20);
+    /// pe.finalize()
+    /// # }
+    /// ```
+    pub fn with_config(config: Config) -> Result<Self> {
+        let mut phases = Phases::begin();
+        let joined = Joined::new(config, &mut phases)?;
+        match joined.build(&mut phases) {
+            Ok(connected) => {
+                tracing::info!(pe = joined.bootstrap.rank(), "init: {phases}");
+                let pe = connected.into_pe(joined);
+                pe.add_predefined()?;
+                Ok(pe)
+            }
+            Err(error) => {
+                // The others would wait for this PE until their deadline.
+                joined.bootstrap.abort(&format!("PE {} cannot initialise: {error}", joined.bootstrap.rank()));
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Stage 1: the PE has met the others.
+struct Joined {
+    config: Config,
+    bootstrap: Bootstrap,
+    occupied: Occupied,
+}
+
+impl Joined {
+    fn new(config: Config, phases: &mut Phases) -> Result<Self> {
+        let occupied = Occupied::claim()?;
+        let bootstrap = Bootstrap::connect(&config)?;
+        phases.end("bootstrap");
+        Ok(Self { config, bootstrap, occupied })
+    }
+
+    /// Takes the remaining stages.
+    fn build(&self, phases: &mut Phases) -> Result<Connected> {
+        let opened = DeviceOpened::new(self, phases)?;
+        let agreed = Agreed::new(self, opened, phases)?;
+        let laid_out = LaidOut::new(self, agreed, phases)?;
+        Connected::new(self, laid_out, phases)
+    }
+}
+
+/// Stage 2: the PE's device is open, and the paths to its peers are planned.
+struct DeviceOpened {
+    plan: Plan,
+    device: Arc<dyn Device>,
+}
+
+impl DeviceOpened {
+    fn new(joined: &Joined, phases: &mut Phases) -> Result<Self> {
+        let plan = Plan::new(&joined.config, &joined.bootstrap)?;
+        let device = open_device(&joined.config, &joined.bootstrap)?;
+        phases.end("device");
+        Ok(Self { plan, device })
+    }
+}
+
+/// Stage 3: all PEs have the same sizes, know which of them reach each other by load and store, and have opened the same kind of HCA.
+struct Agreed {
+    config: Config,
+    plan: Plan,
+    device: Arc<dyn Device>,
+    /// Identities of all PEs' devices.
+    devices: Vec<String>,
+    reach: Reach,
+    hca: Option<Opened>,
+}
+
+impl Agreed {
+    fn new(joined: &Joined, opened: DeviceOpened, phases: &mut Phases) -> Result<Self> {
+        let Joined { config, bootstrap, .. } = joined;
+        let DeviceOpened { plan, device } = opened;
+        agree_on_sizes(config, device.as_ref(), bootstrap)?;
+        let (plan, devices, reach) = plan.settle(config, device.as_ref(), bootstrap)?;
+        phases.end("peers");
+        let (plan, hca) = open_hca(config, bootstrap, device.as_ref(), plan)?;
+        phases.end("HCA");
+        let chunk = config.heap_chunk().0.next_multiple_of(device.granularity());
+        let config = if chunk == config.heap_chunk().0 {
+            config.clone()
+        } else {
+            let max = config.heap_max().0.next_multiple_of(chunk);
+            config.to_builder().heap_chunk(chunk).heap_max(max).build()?
+        };
+        Ok(Self { config, plan, device, devices, reach, hca })
+    }
+
+    fn heap_layout(&self, me: u32) -> HeapLayout {
+        let LoadStore { first, count } = self.plan.load_store;
+        let chunk = self.config.heap_chunk().0;
+        let max = self.config.heap_max().0.next_multiple_of(chunk);
+        HeapLayout { max, chunk, slots: count, my_slot: me as usize - first }
+    }
+}
+
+/// Stage 4: the slab has a place for everything that host and device share.
+struct LaidOut {
+    agreed: Agreed,
+    heap_layout: HeapLayout,
+    slab: Arc<Slab>,
+    parts: Parts,
+    queues: Option<NetworkLayout>,
+}
+
+impl LaidOut {
+    fn new(joined: &Joined, agreed: Agreed, phases: &mut Phases) -> Result<Self> {
+        let bootstrap = &joined.bootstrap;
+        let (me, n_pes) = (bootstrap.rank(), bootstrap.size());
+        let heap_layout = agreed.heap_layout(me);
+        let hca = agreed.hca.as_ref();
+        let mut layout = Layout::default();
+        let cards = hca.map_or(1, |hca| hca.cards.len() as u64);
+        let max_chunks = heap_layout.max / heap_layout.chunk;
+        let parts = Parts::new(&mut layout, n_pes, max_chunks, cards, agreed.config.max_teams());
+        let queues =
+            agreed.plan.network.map(|kind| NetworkLayout::new(kind, &mut layout, &agreed.config, (me, n_pes), hca));
+        let on_host = hca.is_some_and(|hca| hca.queues_on_host);
+        let slab = Arc::new(Slab::new(Arc::clone(&agreed.device), &layout, on_host)?);
+        phases.end("slab");
+        // From here on a failure of the job ends every device wait.
+        let (control, at) = (Arc::clone(&slab), parts.control);
+        bootstrap.on_failure(Box::new(move |_| end_waits(&control, at)));
+        Ok(Self { agreed, heap_layout, slab, parts, queues })
+    }
+}
+
+/// Stage 5: the heap is mapped, the network is connected, and device code knows the PE's state. A PE but for its bootstrap.
+struct Connected {
+    id: PeId,
+    host_ops: Arc<dyn crate::device::LoadedModule>,
+    teams: Teams,
+    network: Option<Network>,
+    heap: SymmetricHeap,
+    slab: Arc<Slab>,
+    parts: Parts,
+    device: Arc<dyn Device>,
+    state: abi::State,
+    plan: Plan,
+    config: Config,
+}
+
+impl Connected {
+    fn new(joined: &Joined, laid_out: LaidOut, phases: &mut Phases) -> Result<Self> {
+        let bootstrap = &joined.bootstrap;
+        let LaidOut { agreed, heap_layout, slab, mut parts, queues } = laid_out;
+        let Agreed { config, plan, device, devices, reach, hca } = agreed;
+        let (id, me) = (PeId::next(), bootstrap.rank() as usize);
+        let (timeout, peers) = (config.bootstrap_timeout(), plan.direct_peers(me));
+        let links = PeerLinks::connect(&bootstrap.job_id().to_string(), me, &peers, timeout, || {
+            Ok(bootstrap.barrier("sockets of the heap")?)
+        })?;
+        let mut heap = SymmetricHeap::new(Arc::clone(&device), id, heap_layout, links)?;
+        phases.end("heap addresses");
+
+        let network = match queues {
+            Some(queues) => {
+                Some(Network::connect(&config, bootstrap, (device.as_ref(), &devices), &slab, queues, hca)?)
+            }
+            None => None,
+        };
+        if let Some(network) = &network {
+            let (slab, at) = (Arc::clone(&slab), parts.control);
+            network.when_dead(move || end_waits(&slab, at));
+        }
+        phases.end("network");
+
+        // The first allocation is the runtime's own: the workspaces of teams.
+        let workspaces = parts.teams.reserve(&mut heap, &slab)?;
+        let state = describe(&config, bootstrap, &plan, &heap, (&slab, &parts), network.as_ref())?;
+        device.install(&state)?;
+        let host_ops = device.load(&HOST_OPS)?;
+        phases.end("modules");
+
+        let teams = Teams::new(config.max_teams(), reach);
+        Backing { network: network.as_ref(), slab: &slab, keys: parts.keys, config: &config, bootstrap }
+            .back(&mut heap, workspaces.end)?;
+        phases.end("heap memory");
+        bootstrap.barrier("end of init")?;
+        phases.end("others");
+        Ok(Self { id, host_ops, teams, network, heap, slab, parts, device, state, plan, config })
+    }
+
+    fn into_pe(self, joined: Joined) -> Pe {
+        Pe {
+            id: self.id,
+            unread: RefCell::default(),
+            host_ops: self.host_ops,
+            collectives: OnceCell::new(),
+            teams: RefCell::new(self.teams),
+            network: self.network,
+            heap: RefCell::new(self.heap),
+            slab: self.slab,
+            parts: self.parts,
+            device: self.device,
+            state: self.state,
+            plan: self.plan,
+            config: self.config,
+            bootstrap: joined.bootstrap,
+            _occupied: joined.occupied,
+            _one_thread: PhantomData,
+        }
+    }
+}
+
+/// Returns what device code knows of the PE.
+fn describe(
+    config: &Config,
+    bootstrap: &Bootstrap,
+    plan: &Plan,
+    heap: &SymmetricHeap,
+    (slab, parts): (&Slab, &Parts),
+    network: Option<&Network>,
+) -> Result<abi::State> {
+    let LoadStore { first, count } = plan.load_store;
+    let mut state = abi::State {
+        magic: abi::MAGIC,
+        abi_version: abi::ABI_VERSION,
+        bytes: size_of::<abi::State>() as u32,
+        my_pe: bootstrap.rank().cast_signed(),
+        n_pes: bootstrap.size().cast_signed(),
+        network: abi::Network::None as u32,
+        p2p_first: i32::try_from(first).unwrap_or(i32::MAX),
+        p2p_count: count as i32,
+        p2p_mask: plan.direct,
+        heap_base: heap.base(),
+        heap_bytes: heap.layout().max,
+        chunk_log2: heap.layout().chunk.trailing_zeros(),
+        max_chunks: u32::try_from(parts.keys.max_chunks).unwrap_or(u32::MAX),
+        lkeys: slab.address(parts.keys.local),
+        rkeys: slab.address(parts.keys.remote),
+        cards: 1,
+        local_regions: slab.address(parts.regions),
+        n_local_regions: slab.address(parts.region_count),
+        control: slab.address(parts.control),
+        timeout_ns: u64::try_from(config.timeout().as_nanos()).unwrap_or(u64::MAX),
+        ..abi::State::default()
+    };
+    parts.teams.describe(slab, &mut state);
+    if let Some(network) = network {
+        network.describe(slab, &mut state);
+        let region = abi::LocalRegion {
+            base: slab.address(parts.staging),
+            bytes: STAGING_BYTES as u64,
+            lkeys: state.slab_lkeys,
+        };
+        slab.write(parts.regions, 0, &region)?;
+        slab.write(parts.region_count, 0, &1u64)?;
+    }
+    Ok(state)
+}
+
+/// Ends all waits of device code: the job, or the network, is gone.
+fn end_waits(slab: &Slab, control: Offset) {
+    if let Err(error) = slab.write(control, ABORT_AT, &abi::ABORT_JOB) {
+        tracing::error!(%error, "cannot tell running kernels that the job has failed");
+    }
+}
+
+/// The device that the configuration asks for. `auto` takes a GPU that can be used, and says in the log why none can.
+fn open_device(config: &Config, bootstrap: &Bootstrap) -> Result<Arc<dyn Device>> {
+    let node_rank = bootstrap.node_peers().iter().position(|pe| *pe == bootstrap.rank()).unwrap_or_default();
+    let open_cuda = || -> Result<CudaDevice> { Ok(CudaDevice::open(config, node_rank, &HOST_OPS)?) };
+    match config.device() {
+        config::Device::Cpu => Ok(Arc::new(CpuDevice::new(config)?)),
+        config::Device::Cuda => Ok(Arc::new(open_cuda()?)),
+        config::Device::Auto => match open_cuda() {
+            Ok(device) => Ok(Arc::new(device)),
+            Err(reason) => {
+                // Where there is a driver, somebody expects the GPU to be used.
+                if cuda::driver_present() {
+                    tracing::warn!(%reason, "OXSHMEM_DEVICE=auto: using the cpu device");
+                } else {
+                    tracing::info!(%reason, "OXSHMEM_DEVICE=auto: using the cpu device");
+                }
+                Ok(Arc::new(CpuDevice::new(config)?))
+            }
+        },
+    }
+}
+
+/// Offsets and keys are exchanged by position, so these must be the same everywhere.
+fn agree_on_sizes(config: &Config, device: &dyn Device, bootstrap: &Bootstrap) -> Result<()> {
+    let mine = format!(
+        "device {} OXSHMEM_HEAP_MAX={} OXSHMEM_HEAP_CHUNK={} OXSHMEM_QPS_PER_PEER={} OXSHMEM_MAX_TEAMS={} OXSHMEM_COLLECTIVES={} \
+         OXSHMEM_TRANSPORT={:?} OXSHMEM_DISABLE_P2P={}",
+        device.name(),
+        config.heap_max().0,
+        config.heap_chunk().0,
+        config.qps_per_peer(),
+        config.max_teams(),
+        config.collectives(),
+        config.transport(),
+        config.disable_p2p(),
+    );
+    let all = bootstrap.allgather("configuration", mine.as_bytes())?;
+    match all.iter().position(|theirs| theirs != mine.as_bytes()) {
+        None => Ok(()),
+        Some(pe) => Err(Error::Mismatch {
+            me: bootstrap.rank() as usize,
+            mine,
+            pe,
+            theirs: String::from_utf8_lossy(&all[pe]).into_owned(),
+        }),
+    }
+}
+
+/// How long each part of init took, for the log.
+#[derive(Debug)]
+struct Phases {
+    begun: Instant,
+    last: Instant,
+    parts: Vec<(&'static str, Duration)>,
+}
+
+impl Phases {
+    fn begin() -> Self {
+        let now = Instant::now();
+        Self { begun: now, last: now, parts: Vec::new() }
+    }
+
+    /// What was done since the phase before was this.
+    fn end(&mut self, name: &'static str) {
+        let now = Instant::now();
+        self.parts.push((name, now - self.last));
+        self.last = now;
+    }
+}
+
+impl fmt::Display for Phases {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1} ms", (self.last - self.begun).as_secs_f64() * 1e3)?;
+        let mut separator = ": ";
+        for (name, time) in &self.parts {
+            write!(f, "{separator}{name} {:.1}", time.as_secs_f64() * 1e3)?;
+            separator = ", ";
+        }
+        Ok(())
+    }
+}
+
+/// The process's one place for a PE.
+#[derive(Debug)]
+pub(super) struct Occupied;
+
+impl Occupied {
+    fn claim() -> Result<Self> {
+        if OCCUPIED.swap(true, Ordering::AcqRel) { Err(Error::Occupied) } else { Ok(Self) }
+    }
+}
+
+impl Drop for Occupied {
+    fn drop(&mut self) {
+        OCCUPIED.store(false, Ordering::Release);
+    }
+}

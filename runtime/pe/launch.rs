@@ -1,0 +1,177 @@
+//! Streams of a PE, and the launches that the runtime makes on them.
+
+use std::ffi::c_void;
+
+use super::Pe;
+use crate::Result;
+use crate::device::{self, LaunchConfig, LoadedModule, Wait};
+use crate::kernel::args::KernelArgs;
+use crate::modules::COLLECTIVES;
+use crate::stream::{OnStream, Stream};
+
+/// Streams.
+impl Pe {
+    /// Returns what issues operations and kernels on `stream`.
+    ///
+    /// ```
+    /// use oxshmem::Operations;
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// let (stream, inbox, outbox) = (pe.create_stream()?, pe.alloc::<i32>(8)?, pe.alloc::<i32>(8)?);
+    /// pe.on(&stream).put(&inbox, &outbox, 0)?;
+    /// pe.on(&stream).synchronize()?;
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn on<'a>(&'a self, stream: &'a Stream) -> OnStream<'a> {
+        OnStream { pe: self, stream }
+    }
+
+    /// Returns the PE's own stream, which launches on the PE and the host's operations use.
+    ///
+    /// ```
+    /// use oxshmem::Operations;
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// let own = pe.stream();
+    /// pe.on(&own).quiet()?; // queued; pe.quiet() also waits
+    /// pe.synchronize()?;
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn stream(&self) -> Stream {
+        Stream::new(self.id, device::Stream::OWN)
+    }
+
+    /// Creates a stream, which waits for no other.
+    ///
+    /// # Errors
+    /// The device has no room for it.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// let (first, second) = (pe.create_stream()?, pe.create_stream()?);
+    /// # drop((first, second));
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    pub fn create_stream(&self) -> Result<Stream> {
+        Ok(Stream::new(self.id, self.device.create_stream()?))
+    }
+
+    /// Returns a stream that the program made: on the `cuda` device a `CUstream` (`cudaStream_t`, cudarc's `CudaStream::cu_stream`) of the GPU's
+    /// primary context, null for the legacy default stream. The `cpu` device takes null alone, and means the PE's own stream.
+    ///
+    /// What is put on a stream that is being captured becomes part of the graph; errors of its launches are reported by the next
+    /// [`synchronize_device`](Pe::synchronize_device), and they must have ended before the PE is finalized.
+    ///
+    /// # Errors
+    /// The device cannot use it.
+    ///
+    /// # Safety
+    /// `raw` is such a stream, and stays one while work is put on it or [`OnStream::synchronize`] is called with it.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// // SAFETY: null is the legacy default stream, or the PE's own on the `cpu` device.
+    /// let stream = unsafe { pe.stream_from_raw(std::ptr::null_mut()) }?;
+    /// pe.on(&stream).synchronize()?;
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    pub unsafe fn stream_from_raw(&self, raw: *mut c_void) -> Result<Stream> {
+        // SAFETY: the caller's promise.
+        Ok(Stream::new(self.id, unsafe { self.device.stream_from_raw(raw) }?))
+    }
+
+    /// Puts a kernel on a stream.
+    ///
+    /// # Safety
+    /// As [`Kernel::launch`](crate::Kernel::launch).
+    pub(crate) unsafe fn queue_kernel(
+        &self,
+        stream: &device::Stream,
+        (module, name): (&dyn LoadedModule, &str),
+        config: LaunchConfig,
+        args: &impl KernelArgs,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        args.with_bytes(self.id, &mut |args| unsafe { module.launch(name, config, args, stream) })??;
+        self.wake_proxy();
+        self.note(stream);
+        Ok(())
+    }
+
+    /// Runs a kernel of `host_ops.cu` in one block and waits for it.
+    ///
+    /// # Safety
+    /// `args` must fit the kernel.
+    pub(crate) unsafe fn run_host_kernel(&self, name: &str, threads: u32, args: &impl KernelArgs) -> Result<()> {
+        let (own, config) = (&device::Stream::OWN, LaunchConfig::linear(1, threads));
+        // SAFETY: the caller's promise.
+        args.with_bytes(self.id, &mut |args| unsafe { self.host_ops.launch(name, config, args, own) })??;
+        self.wake_proxy();
+        self.wait(Wait::Own)
+    }
+
+    /// Puts a kernel of `host_ops.cu` in one block on a stream.
+    ///
+    /// # Safety
+    /// `args` must fit the kernel.
+    pub(crate) unsafe fn queue_host_kernel(
+        &self,
+        stream: &device::Stream,
+        name: &str,
+        threads: u32,
+        args: impl KernelArgs,
+    ) -> Result<()> {
+        let config = LaunchConfig::linear(1, threads);
+        // SAFETY: the caller's promise.
+        unsafe { self.queue_kernel(stream, (self.host_ops.as_ref(), name), config, &args) }
+    }
+
+    /// Puts a kernel of `collectives.cu` in one block on a stream. The module is loaded by the first.
+    ///
+    /// # Safety
+    /// `args` must fit the kernel.
+    pub(crate) unsafe fn queue_collective(
+        &self,
+        stream: &device::Stream,
+        name: &str,
+        threads: u32,
+        args: impl KernelArgs,
+    ) -> Result<()> {
+        if self.collectives.get().is_none() {
+            // One thread at a time has the PE, so no other has set it meanwhile.
+            let _ = self.collectives.set(self.device.load(&COLLECTIVES)?);
+        }
+        let Some(module) = self.collectives.get() else { return Ok(()) };
+        let config = LaunchConfig::linear(1, threads);
+        // SAFETY: the caller's promise.
+        unsafe { self.queue_kernel(stream, (module.as_ref(), name), config, &args) }
+    }
+
+    /// Queues a copy of device memory by a copy engine; `false` if the device has none.
+    ///
+    /// # Safety
+    /// As [`Device::copy_on`](device::Device::copy_on).
+    pub(crate) unsafe fn queue_copy(&self, stream: &device::Stream, to: u64, from: u64, bytes: u64) -> Result<bool> {
+        // SAFETY: the caller's promise.
+        let queued = unsafe { self.device.copy_on(stream, to, from, bytes) }?;
+        if queued {
+            self.note(stream);
+        }
+        Ok(queued)
+    }
+
+    /// Tells the proxy that a kernel was launched, which may have work for it soon.
+    fn wake_proxy(&self) {
+        if let Some(network) = &self.network {
+            network.wake();
+        }
+    }
+}

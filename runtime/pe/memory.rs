@@ -1,0 +1,267 @@
+//! Symmetric memory of a PE: allocation, growth of the heap, and the staging buffer.
+
+use std::ops::Deref;
+use std::panic::Location;
+use std::sync::Arc;
+
+use bytemuck::Pod;
+
+use super::Pe;
+use crate::Result;
+use crate::bootstrap::Bootstrap;
+use crate::config::Config;
+use crate::heap::allocation::Allocation;
+use crate::heap::error::{AddressProblem, HeapError};
+use crate::heap::{LocalPlace, SymmetricHeap};
+use crate::slab::Slab;
+use crate::slice::{SymmetricSlice, bytes_of};
+use crate::transport::Network;
+use crate::transport::keys::KeyTables;
+
+/// Host operations pass their data through a registered buffer of this size.
+pub(crate) const STAGING_BYTES: usize = 1 << 20;
+
+/// Symmetric memory.
+impl Pe {
+    /// Returns symmetric memory for `len` elements, zeroed, at the same offset on every PE. Collective: every PE asks for the same.
+    ///
+    /// # Errors
+    /// The heap is exhausted; or PEs asked for different things, and then nothing was allocated.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// let words = pe.alloc::<u64>(1000)?;
+    /// assert_eq!(pe.read(words.view(..3))?, [0, 0, 0]);
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn alloc<T: Pod>(&self, len: usize) -> Result<SymmetricSlice<T>> {
+        let made_at = Location::caller();
+        self.allocate(len, align_of::<T>(), Some(made_at))
+    }
+
+    /// Allocates as [`alloc`](Pe::alloc), aligned to `align` bytes, a power of two.
+    ///
+    /// # Errors
+    /// As [`alloc`](Pe::alloc), or an alignment that is none or above the heap's chunk.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// assert_eq!(pe.alloc_aligned::<u8>(10, 4096)?.address() % 4096, 0);
+    /// assert!(pe.alloc_aligned::<u8>(10, 3).is_err());
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn alloc_aligned<T: Pod>(&self, len: usize, align: usize) -> Result<SymmetricSlice<T>> {
+        let made_at = Location::caller();
+        self.allocate(len, align, Some(made_at))
+    }
+
+    /// Allocates bytes for a caller in another language, whose place in its source is not known.
+    #[doc(hidden)]
+    pub fn alloc_foreign(&self, bytes: usize, align: usize) -> Result<SymmetricSlice<u8>> {
+        self.allocate(bytes, align, None)
+    }
+
+    fn allocate<T: Pod>(
+        &self,
+        len: usize,
+        align: usize,
+        made_at: Option<&'static Location<'static>>,
+    ) -> Result<SymmetricSlice<T>> {
+        let align = align.max(align_of::<T>()) as u64;
+        let bytes = bytes_of::<T>(len);
+        self.agree("alloc", &format!("alloc of {bytes} bytes aligned to {align}"))?;
+        let offset = self.heap.borrow_mut().reserve(bytes, align)?;
+        if let Err(error) = self.back_heap(offset + bytes.max(1)) {
+            // A failed job has no use for the range, but a heap that could not grow goes on with it.
+            self.heap.borrow_mut().cancel(offset);
+            return Err(error);
+        }
+        let address = self.heap.borrow().base() + offset;
+        // SAFETY: the range was just reserved and is backed.
+        unsafe { self.device.fill(address, 0, bytes) }?;
+        // No PE writes to a peer's copy before that is cleared.
+        self.bootstrap.barrier("alloc")?;
+        Ok(SymmetricSlice::new(self.heap.borrow_mut().record(offset, bytes, made_at), len))
+    }
+
+    /// Gives symmetric memory back. Collective. Operations on it must have been completed by all PEs ([`barrier_all`](crate::Operations::barrier_all)); work
+    /// that this PE has on streams is waited for. Other slices of the same allocation are refused from then on.
+    ///
+    /// # Errors
+    /// The slice is stale, or PEs free different ones; then nothing was freed. Or what [`synchronize`](Pe::synchronize) reports of the work on
+    /// streams; then it was freed.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// let words = pe.alloc::<u64>(1000)?;
+    /// let address = words.address();
+    /// pe.free(words)?;
+    /// let error = pe.read(pe.view_at::<u64>(address, 1)).unwrap_err();
+    /// assert!(error.to_string().contains("which was freed"));
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    #[allow(clippy::needless_pass_by_value)] // The slice must not be used afterwards.
+    pub fn free<T: Pod>(&self, slice: SymmetricSlice<T>) -> Result<()> {
+        self.free_agreed(slice.whole(self.id))
+    }
+
+    /// Gives the allocation that begins at `address` back; as [`free`](Pe::free), for programs in other languages, which keep addresses.
+    ///
+    /// # Errors
+    /// As [`free`](Pe::free); or no live allocation begins there, and the error names the nearest.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// let address = pe.alloc::<u64>(8)?.address();
+    /// assert!(pe.free_at(address + 8).is_err());
+    /// pe.free_at(address)?;
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    pub fn free_at(&self, address: u64) -> Result<()> {
+        let found = match self.find(address, 0) {
+            Ok(allocation) if allocation.address() == address => Ok(allocation),
+            _ => match self.find(address, 1) {
+                Ok(allocation) => Err(HeapError::NotWhole { address, allocation: allocation.info() }),
+                Err(problem) => Err(HeapError::Address { address, bytes: 1, problem }),
+            },
+        };
+        self.free_agreed(found)
+    }
+
+    fn free_agreed(&self, allocation: Result<impl Deref<Target = Allocation>, HeapError>) -> Result<()> {
+        let call = match &allocation {
+            Ok(allocation) => format!("free at offset {:#x}", allocation.offset()),
+            Err(error) => error.to_string(),
+        };
+        let ended = if self.unread.borrow().is_empty() { Ok(()) } else { self.synchronize() };
+        // A wrong call is an error here and at the others, which free the right thing.
+        let agreed = self.agree("free", &call);
+        let allocation = allocation?;
+        agreed?;
+        self.heap.borrow_mut().free(&allocation)?;
+        ended
+    }
+
+    /// Returns how many allocations were not freed, the runtime's own among them.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// let before = pe.live_allocations();
+    /// let words = pe.alloc::<u64>(8)?;
+    /// assert_eq!(pe.live_allocations(), before + 1);
+    /// pe.free(words)?;
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn live_allocations(&self) -> usize {
+        self.heap.borrow().live()
+    }
+
+    /// Every PE must call the same; otherwise all get an error.
+    fn agree(&self, label: &str, call: &str) -> Result<()> {
+        let calls = self.bootstrap.allgather(label, call.as_bytes())?;
+        match calls.iter().position(|theirs| theirs != call.as_bytes()) {
+            None => Ok(()),
+            Some(pe) => Err(HeapError::Asymmetric {
+                me: self.my_pe(),
+                mine: call.to_owned(),
+                pe,
+                theirs: String::from_utf8_lossy(&calls[pe]).into_owned(),
+            }
+            .into()),
+        }
+    }
+
+    fn back_heap(&self, end: u64) -> Result<()> {
+        let (network, keys) = (self.network.as_ref(), self.parts.keys);
+        Backing { network, slab: &self.slab, keys, config: &self.config, bootstrap: &self.bootstrap }
+            .back(&mut self.heap.borrow_mut(), end)
+    }
+
+    /// Returns the live allocation that has all of `bytes` bytes at `address`.
+    pub(crate) fn find(&self, address: u64, bytes: u64) -> Result<Arc<Allocation>, AddressProblem> {
+        self.heap.borrow().find(address, bytes)
+    }
+
+    /// Returns where the program's side of a transfer is.
+    pub(crate) fn locate(&self, address: u64, bytes: u64) -> Result<LocalPlace, HeapError> {
+        let located = self.heap.borrow().locate(address, bytes);
+        located.map_err(|problem| HeapError::Address { address, bytes, problem })
+    }
+
+    /// Returns where the copy at `pe` of `bytes` bytes of this PE's heap is mapped here; `None` if it is not, or if they are not all memory of the
+    /// heap.
+    pub(crate) fn mapped(&self, address: u64, bytes: u64, pe: usize) -> Option<u64> {
+        let heap = self.heap.borrow();
+        let offset = address.checked_sub(heap.base())?;
+        let inside = offset.checked_add(bytes).is_some_and(|end| end <= heap.backed());
+        let slot = self.plan.is_direct(pe).then(|| pe - self.plan.load_store.first)?;
+        let first_heap = heap.base() - heap.layout().my_slot as u64 * heap.layout().max;
+        inside.then(|| first_heap + slot as u64 * heap.layout().max + offset)
+    }
+
+    pub(crate) fn staging_address(&self) -> u64 {
+        self.slab.address(self.parts.staging)
+    }
+
+    /// Copies `bytes` (at most [`STAGING_BYTES`]) to the staging buffer.
+    pub(crate) fn stage(&self, bytes: &[u8]) -> Result<()> {
+        assert!(bytes.len() <= STAGING_BYTES);
+        // SAFETY: it fits the staging buffer.
+        Ok(unsafe { self.device.write(self.staging_address(), bytes) }?)
+    }
+
+    /// Copies what a kernel left in the staging buffer.
+    pub(crate) fn unstage(&self, bytes: &mut [u8]) -> Result<()> {
+        assert!(bytes.len() <= STAGING_BYTES);
+        // SAFETY: it fits the staging buffer.
+        Ok(unsafe { self.device.read(self.staging_address(), bytes) }?)
+    }
+
+    pub(crate) fn staged_word(&self) -> Result<u64> {
+        Ok(self.slab.read(self.parts.staging, 0)?)
+    }
+}
+
+/// What the heap needs to grow.
+pub(super) struct Backing<'a> {
+    pub network: Option<&'a Network>,
+    pub slab: &'a Slab,
+    pub keys: KeyTables,
+    pub config: &'a Config,
+    pub bootstrap: &'a Bootstrap,
+}
+
+impl Backing<'_> {
+    /// Adds chunks until `end` bytes of the heap are backed, and exchanges their keys. Collective.
+    pub fn back(self, heap: &mut SymmetricHeap, end: u64) -> Result<()> {
+        if end <= heap.backed() {
+            return Ok(());
+        }
+        // All grow, or none does.
+        let memory = heap.allocate_chunks(end);
+        let problem = memory.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        let problems = self.bootstrap.allgather("memory of the heap", problem.as_bytes())?;
+        if let Some(pe) = problems.iter().position(|problem| !problem.is_empty()) {
+            let reason = String::from_utf8_lossy(&problems[pe]).into_owned();
+            return Err(HeapError::NoMemory { pe, reason }.into());
+        }
+        let added = heap.grow(memory?, self.config.bootstrap_timeout())?;
+        match self.network {
+            Some(network) => self.keys.fill(network, self.slab, heap, self.bootstrap, added),
+            None => Ok(()),
+        }
+    }
+}

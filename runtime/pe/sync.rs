@@ -1,0 +1,180 @@
+//! Waiting for a PE's device, and the errors that device code reports.
+
+use super::Pe;
+use crate::Result;
+use crate::abi::{self, ErrorRecord};
+use crate::bootstrap::BootstrapError;
+use crate::device::cpu::{KernelError, KernelErrorKind};
+use crate::device::{DeviceError, Stream, Wait, flush_printf};
+use crate::fault::DeviceFault;
+use crate::transport::Network;
+
+/// Where the control block says whether an error was recorded, which, and how much of it there is to read.
+const CLAIMED_AT: usize = core::mem::offset_of!(abi::Control, claimed);
+const ERROR_AT: usize = core::mem::offset_of!(abi::Control, error);
+pub(super) const REPORT_BYTES: usize = ERROR_AT + size_of::<ErrorRecord>();
+/// Where [`abi::Control::abort`] is, in words of 4 bytes.
+pub(super) const ABORT_AT: u64 = (core::mem::offset_of!(abi::Control, abort) / 4) as u64;
+
+/// A stream with work whose errors have not been reported yet.
+#[derive(Debug)]
+pub(super) struct Unread {
+    stream: Stream,
+    /// An error that another stream's `synchronize` found while this stream had work. It may have ended that work's waits too.
+    fault: Option<DeviceFault>,
+}
+
+/// Waiting.
+impl Pe {
+    /// Waits until everything that was put on streams through this PE has ended: kernels and operations.
+    ///
+    /// # Errors
+    /// The first that applies: the job has failed (a PE died, say); a kernel ended with an error; device code recorded one: a deadline that
+    /// passed, an error completion, a call that was refused. The PE can go on unless the job has failed; a connection that the error
+    /// names as lost stays lost. A kernel that makes a GPU fault (a bad address, say) loses the GPU's context, and everything but
+    /// [`finalize`](Pe::finalize) then returns that error.
+    ///
+    /// A deadline or an error completion ends the waits on all streams of the PE, so each of those that had work at the time reports
+    /// it.
+    ///
+    /// ```
+    /// use oxshmem::Operations;
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// let (stream, cell) = (pe.create_stream()?, pe.alloc::<u64>(1)?);
+    /// pe.on(&stream).signal(cell.signal(0).set(1), 99)?;
+    /// let error = pe.synchronize().unwrap_err();
+    /// assert!(error.to_string().contains("PE 99 does not exist"));
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    pub fn synchronize(&self) -> Result<()> {
+        let streams: Vec<Stream> = {
+            let unread = self.unread.borrow();
+            let others = unread.values().map(|unread| unread.stream.clone()).filter(|stream| stream.key() != 0);
+            others.chain([Stream::OWN]).collect()
+        };
+        if streams.len() == 1 { self.wait(Wait::Own) } else { self.wait(Wait::Launched(&streams)) }
+    }
+
+    /// Waits until everything on the device that this process started has ended, as `cudaDeviceSynchronize` does, and reports errors: for
+    /// kernels that were launched by the CUDA runtime or driver. No stream may be capturing.
+    ///
+    /// # Errors
+    /// As [`synchronize`](Pe::synchronize).
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// pe.synchronize_device()?;
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    pub fn synchronize_device(&self) -> Result<()> {
+        self.wait(Wait::Everything)
+    }
+
+    /// Waits for everything on one stream.
+    pub(crate) fn wait_stream(&self, stream: &Stream) -> Result<()> {
+        self.wait(Wait::Stream(stream))
+    }
+
+    /// Waits for the PE's own stream.
+    pub(crate) fn wait_own(&self) -> Result<()> {
+        self.wait(Wait::Own)
+    }
+
+    pub(super) fn wait(&self, wait: Wait<'_>) -> Result<()> {
+        let mut report = [0; REPORT_BYTES];
+        // SAFETY: the slab holds the control block.
+        let ended = unsafe { self.device.synchronize(wait, self.slab.address(self.parts.control), &mut report) };
+        flush_printf();
+        if let (Some(network), Ok(())) = (&self.network, &ended)
+            && !self.device.runs_elsewhere()
+        {
+            network.forget_idle(&self.slab)?;
+        }
+        let earlier = self.take_unread(wait);
+        let fault = self.take_fault(&report)?;
+        if let Some(fault) = fault.as_ref().filter(|fault| fault.ends_waits()) {
+            for other in self.unread.borrow_mut().values_mut() {
+                other.fault.get_or_insert_with(|| fault.clone());
+            }
+        }
+        if let Some(failure) = self.bootstrap.failure() {
+            return Err(BootstrapError::Failed(failure).into());
+        }
+        ended.map_err(|error| self.located(error))?;
+        if let Some(error) = self.network.as_ref().and_then(Network::dead) {
+            // This PE reaches no other any more, and no other reaches it.
+            self.bootstrap.abort(&format!("PE {}: {error}", self.bootstrap.rank()));
+            return Err(error.into());
+        }
+        earlier.or(fault).map_or(Ok(()), |fault| Err(fault.into()))
+    }
+
+    /// Adds to a kernel's error what the heaps know of the address that it could not access.
+    fn located(&self, mut error: DeviceError) -> DeviceError {
+        if let DeviceError::Kernel(KernelError { kind: KernelErrorKind::BadAddress { address, note, .. }, .. }) =
+            &mut error
+        {
+            let heap = self.heap.borrow();
+            let (max, slot) = (heap.layout().max, heap.layout().my_slot as u64);
+            let into = (*address as u64)
+                .checked_sub(heap.base() - slot * max)
+                .filter(|into| into / max < heap.layout().slots as u64);
+            if let Some(into) = into
+                && let Some(text) = heap.complaint(into % max)
+            {
+                let pe = self.plan.load_store.first as u64 + into / max;
+                *note = format!("; in the heap of PE {pe}: {text}");
+            }
+        }
+        error
+    }
+
+    /// Remembers that there is work on a stream.
+    pub(super) fn note(&self, stream: &Stream) {
+        let new = || Unread { stream: stream.clone(), fault: None };
+        self.unread.borrow_mut().entry(stream.key()).or_insert_with(new);
+    }
+
+    /// Forgets the streams that were waited for. Returns an error that another stream's `synchronize` found while they had work.
+    fn take_unread(&self, wait: Wait<'_>) -> Option<DeviceFault> {
+        let mut unread = self.unread.borrow_mut();
+        let mut take = |stream: &Stream| unread.remove(&stream.key()).and_then(|unread| unread.fault);
+        match wait {
+            Wait::Own => take(&Stream::OWN),
+            Wait::Stream(stream) => take(stream),
+            Wait::Launched(streams) => streams.iter().fold(None, |first, stream| {
+                let fault = take(stream);
+                first.or(fault)
+            }),
+            Wait::Everything => std::mem::take(&mut *unread).into_values().find_map(|unread| unread.fault),
+        }
+    }
+
+    /// Returns the error that device code recorded in the beginning of its control block, if there is one, and makes room for the next.
+    fn take_fault(&self, report: &[u8; REPORT_BYTES]) -> Result<Option<DeviceFault>> {
+        let claimed: u32 = bytemuck::pod_read_unaligned(&report[CLAIMED_AT..CLAIMED_AT + 4]);
+        if claimed != abi::ERROR_VALID {
+            // None, or one that a kernel on another stream is writing: the next look finds it.
+            return Ok(None);
+        }
+        let record: ErrorRecord = bytemuck::pod_read_unaligned(&report[ERROR_AT..]);
+        self.slab.write(self.parts.control, (CLAIMED_AT / 4) as u64, &0u32)?;
+        if self.bootstrap.failure().is_none() {
+            self.slab.write(self.parts.control, ABORT_AT, &0u32)?;
+            // The job may have failed since it was asked, and its word must stay.
+            if self.bootstrap.failure().is_some() {
+                self.slab.write(self.parts.control, ABORT_AT, &abi::ABORT_JOB)?;
+            }
+        }
+        let mut fault = DeviceFault::decode(&record, &self.state);
+        if let Some(network) = &self.network {
+            network.explain(&self.slab, &mut fault);
+        }
+        fault.locate(|offset| self.heap.borrow().complaint(offset));
+        Ok(Some(fault))
+    }
+}

@@ -1,0 +1,336 @@
+//! How teams are created and destroyed: their members meet through the hub.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use super::choice;
+use super::error::{MissingPes, TeamError};
+use super::members::{Members, Split};
+use super::rows::{self, Offer, Place};
+use super::storage::Ground;
+use super::table::{Entry, PREDEFINED, Team, name};
+use super::unique_id::TeamUniqueId;
+use crate::Result;
+use crate::abi;
+use crate::bootstrap::{BootstrapError, FailureKind, cut};
+use crate::host::operations::Operations;
+use crate::pe::Pe;
+
+/// Members that meet through the hub, in two phases: once to agree, once to begin.
+struct Meeting {
+    key: Vec<u8>,
+    label: String,
+    index: usize,
+    size: usize,
+    /// The PE numbers of the members, where they are known before.
+    members: Option<Members>,
+}
+
+impl Meeting {
+    fn of_team(team: &Entry, what: &str) -> Self {
+        let handle = team.place.handle();
+        // Teams without a common member may have the same handle, but not the same first member.
+        let first = team.members.pe(0).unwrap_or_default() as u32;
+        let call = team.calls.fetch_add(1, Ordering::Relaxed);
+        let key = [&b"t"[..], &handle.to_be_bytes(), &first.to_be_bytes(), &call.to_be_bytes()].concat();
+        Self {
+            key,
+            label: format!("{what} of {}", name(handle)),
+            index: team.me,
+            size: team.members.len(),
+            members: Some(team.members.clone()),
+        }
+    }
+
+    /// What all members say in a phase, by number, with their PEs.
+    fn hold(&self, pe: &Pe, phase: u8, data: &[u8]) -> Result<Vec<(u32, Vec<u8>)>> {
+        let key = [&self.key[..], &[phase]].concat();
+        let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let place = (number(self.index), number(self.size));
+        pe.bootstrap().gather(&key, &self.label, place, data).map_err(|error| match error {
+            BootstrapError::Disbanded(failure) => {
+                let missing = if failure.kind == FailureKind::Missing { &failure.ranks[..] } else { &[] };
+                let pe = |index: &u32| self.members.as_ref()?.pe(*index as usize).map(|pe| pe as u32);
+                let pes = MissingPes(missing.iter().filter_map(pe).collect());
+                TeamError::Meeting { failure, pes }.into()
+            }
+            other => other.into(),
+        })
+    }
+}
+
+/// Teams.
+impl Pe {
+    /// Returns the team of all PEs, by their numbers.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// assert_eq!(pe.team_world().n_pes(), pe.n_pes());
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn team_world(&self) -> Team {
+        self.predefined(abi::TEAM_WORLD)
+    }
+
+    /// Returns the team of PEs that reach each other's memory by load and store, this PE among them; on each of them the same team. Where reach is not
+    /// transitive it is a part of the PEs that this one reaches.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// assert!(pe.team_shared().n_pes() >= 1);
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn team_shared(&self) -> Team {
+        self.predefined(abi::TEAM_SHARED)
+    }
+
+    /// Returns the team of the PEs on this PE's node.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// assert!(pe.team_node().n_pes() <= pe.n_pes());
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn team_node(&self) -> Team {
+        self.predefined(abi::TEAM_NODE)
+    }
+
+    fn predefined(&self, handle: i32) -> Team {
+        // They are there as long as the PE is.
+        Team(Arc::clone(&self.teams().borrow().by_handle[&handle]))
+    }
+
+    /// Returns the team with this handle.
+    ///
+    /// # Errors
+    /// There is none, or it was destroyed.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// assert!(pe.team(0x4242).is_err());
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    pub fn team(&self, handle: i32) -> Result<Team> {
+        let found = self.teams().borrow().by_handle.get(&handle).cloned();
+        Ok(Team(found.ok_or(TeamError::BadHandle { handle, me: self.my_pe() })?))
+    }
+}
+
+impl Team {
+    /// Makes the team of the PEs `start`, `start + stride`, ..., `size` of them, by their numbers in this team. Collective over this team. `None`
+    /// on PEs that are not in the new one.
+    ///
+    /// # Errors
+    /// PEs that do not come or disagree. A last member beyond the end of this team, or no room for another team (`OXSHMEM_MAX_TEAMS`); also at
+    /// PEs that would not be in it.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// let first = pe.team_world().split_strided(&pe, 0, 1, 1)?;
+    /// assert_eq!(first.is_some(), pe.my_pe() == 0);
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    pub fn split_strided(&self, pe: &Pe, start: usize, stride: usize, size: usize) -> Result<Option<Team>> {
+        Ok(pe.split(self, Split::Strided { start, stride, size })?.into_iter().next())
+    }
+
+    /// Lays the PEs of this team out in rows of `xrange` (at most all of them; the last may be shorter), and makes a team of each row and of
+    /// each column: those of this PE. Collective over this team.
+    ///
+    /// # Errors
+    /// As [`split_strided`](Self::split_strided); a range of 0. Both teams are created, or none.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// let (row, column) = pe.team_world().split_2d(&pe, 4)?;
+    /// assert!(row.n_pes() <= 4 && column.n_pes() >= 1);
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    pub fn split_2d(&self, pe: &Pe, xrange: usize) -> Result<(Team, Team)> {
+        let mut teams = pe.split(self, Split::TwoD { xrange })?.into_iter();
+        match (teams.next(), teams.next()) {
+            (Some(row), Some(column)) => Ok((row, column)),
+            // Every PE is in a row and in a column.
+            _ => Err(TeamError::Setup { pe: pe.my_pe(), reason: "it is in no row or no column".into() }.into()),
+        }
+    }
+
+    /// Makes the team of the `n_pes` PEs that call this with the same id, each with another number `my_pe`, which will be its number in the
+    /// team. Collective over these PEs; no other takes part.
+    ///
+    /// # Errors
+    /// Not all of them come, two come with one number, they disagree on how many they are; no room for another team.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// use oxshmem::{Team, TeamUniqueId};
+    /// let id = TeamUniqueId::create()?; // one PE does, and tells the others
+    /// let team = Team::from_unique_id(&pe, &id, 0, 1)?;
+    /// assert_eq!(team.members(), [pe.my_pe()]);
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    pub fn from_unique_id(pe: &Pe, id: &TeamUniqueId, my_pe: usize, n_pes: usize) -> Result<Team> {
+        let key = [&b"u"[..], id.as_bytes()].concat();
+        let meeting = Meeting { key, label: format!("team {id}"), index: my_pe, size: n_pes, members: None };
+        let told = meeting.hold(pe, 0, &pe.offer())?;
+        let all = (0..told.len()).collect();
+        let made = pe.create(&meeting, &told, &[all])?;
+        let absent = || TeamError::Setup { pe: pe.my_pe(), reason: "it is no member".into() };
+        Ok(made.into_iter().next().ok_or_else(absent)?)
+    }
+
+    /// Ends the team. Collective over it. Its collectives, on streams too, must have ended at all members. What this PE has under way is
+    /// completed first ([`quiet`](Operations::quiet)).
+    ///
+    /// # Errors
+    /// PEs that do not come; the team was destroyed already, or it is one of those that exist for ever. An error of an earlier operation is returned
+    /// too, but the team has ended then.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// let (row, column) = pe.team_world().split_2d(&pe, 2)?;
+    /// row.destroy(&pe)?;
+    /// column.destroy(&pe)?;
+    /// assert!(pe.team_world().destroy(&pe).is_err());
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    pub fn destroy(self, pe: &Pe) -> Result<()> {
+        let handle = self.live_handle(pe.id(), pe.my_pe())?;
+        let entry = self.0;
+        if entry.place.row < PREDEFINED {
+            return Err(TeamError::Predefined { name: name(handle) }.into());
+        }
+        // What is still on its way to a workspace must not arrive in that of the row's next team.
+        let quiet = pe.quiet();
+        Meeting::of_team(&entry, "destroy").hold(pe, 0, &[])?;
+        pe.forget(&entry)?;
+        quiet
+    }
+}
+
+/// What creating teams takes of a PE.
+impl Pe {
+    /// Takes a team out of the table.
+    fn forget(&self, entry: &Entry) -> Result<()> {
+        entry.ended.store(true, Ordering::Relaxed);
+        let mut teams = self.teams().borrow_mut();
+        teams.by_handle.remove(&entry.place.handle());
+        teams.rows.release(entry.place.row);
+        self.team_storage().clear_row(self.slab(), entry.place.row)
+    }
+
+    /// Makes the teams of a split, and returns those that this PE is in.
+    fn split(&self, parent: &Team, split: Split) -> Result<Vec<Team>> {
+        parent.live_handle(self.id(), self.my_pe())?;
+        let meeting = Meeting::of_team(&parent.0, &split.to_string());
+        // PEs that pass other arguments are found here, so whatever follows is the same for all.
+        let told = meeting.hold(self, 0, &self.offer())?;
+        let parts = split.apply(told.len())?;
+        self.create(&meeting, &told, &parts)
+    }
+
+    fn ground(&self) -> Ground<'_> {
+        let collectives = self.config().collectives();
+        Ground { device: self.device(), slab: self.slab(), heap_base: self.heap_base(), collectives }
+    }
+
+    /// Returns this PE's free rows, for the others.
+    fn offer(&self) -> Vec<u8> {
+        self.teams().borrow().rows.offer().into_iter().flat_map(u32::to_be_bytes).collect()
+    }
+
+    /// Creates teams of some of those that met and told their offers, and returns this PE's. `parts` are the teams' members, as indices of
+    /// `told`.
+    fn create(&self, meeting: &Meeting, told: &[(u32, Vec<u8>)], parts: &[Vec<usize>]) -> Result<Vec<Team>> {
+        let parse = |offer: &Vec<u8>| offer.as_chunks::<4>().0.iter().map(|word| u32::from_be_bytes(*word)).collect();
+        let offers: Vec<Offer> = told.iter().map(|(_, offer)| parse(offer)).collect();
+        let pe = |index: usize| told[index].0 as usize;
+        let places = rows::agree(&offers, parts).map_err(|part| {
+            let used = |index: &usize| offers[*index].iter().filter(|generation| **generation == 0).count();
+            let fullest = parts[part].iter().max_by_key(|index| used(index)).copied().unwrap_or_default();
+            let (used, limit) = (used(&fullest), offers[fullest].len());
+            TeamError::Exhausted { members: parts[part].len(), pe: pe(fullest), used, limit }
+        })?;
+        let mut made = Vec::new();
+        let mut setup = Ok(());
+        for (place, part) in places.into_iter().zip(parts) {
+            let Some(me) = part.iter().position(|index| pe(*index) == self.my_pe()) else { continue };
+            let members: Vec<usize> = part.iter().map(|index| pe(*index)).collect();
+            setup = setup.and_then(|()| {
+                let entry = self.entry(place, &members, me);
+                self.team_storage().clear_workspace(&self.ground(), place.row)?;
+                self.team_storage().write_row(&self.ground(), &entry)?;
+                made.push(entry);
+                Ok(())
+            });
+        }
+        // No member begins before every member's workspace is cleared, and if one cannot clear it, none begins.
+        let problem = setup.map_or_else(|error: crate::Error| error.to_string(), |()| String::new());
+        let outcome = meeting.hold(self, 1, cut(&problem, 1024).as_bytes()).and_then(|told| {
+            match told.into_iter().find(|(_, problem)| !problem.is_empty()) {
+                None => Ok(()),
+                Some((pe, problem)) => {
+                    let reason = String::from_utf8_lossy(&problem).into_owned();
+                    Err(TeamError::Setup { pe: pe as usize, reason }.into())
+                }
+            }
+        });
+        if let Err(error) = outcome {
+            for entry in made {
+                self.team_storage().clear_row(self.slab(), entry.place.row)?;
+            }
+            return Err(error);
+        }
+        Ok(made.into_iter().map(|entry| self.take_in(entry)).collect())
+    }
+
+    fn entry(&self, place: Place, pes: &[usize], me: usize) -> Entry {
+        let near = pes.len() <= abi::ONE_ROUND_PES && self.teams().borrow().reach.is_clique(pes);
+        let algorithms = choice::describe(near, pes.len(), self.config().collectives());
+        let (ended, calls) = (AtomicBool::new(false), AtomicU32::new(0));
+        Entry { pe: self.id(), place, members: Members::new(pes), me, near, algorithms, ended, calls }
+    }
+
+    fn take_in(&self, entry: Entry) -> Team {
+        let handle = entry.place.handle();
+        tracing::debug!(pe = self.my_pe(), n_pes = entry.members.len(), "{}: {}", name(handle), entry.algorithms);
+        let mut teams = self.teams().borrow_mut();
+        teams.rows.take(entry.place);
+        let entry = Arc::new(entry);
+        teams.by_handle.insert(handle, Arc::clone(&entry));
+        Team(entry)
+    }
+
+    /// Takes in the teams that exist for ever. Their workspaces are memory that has never been used.
+    pub(crate) fn add_predefined(&self) -> Result<()> {
+        let me = self.my_pe();
+        let shared = self.teams().borrow().reach.clique_of(me);
+        let node = self.bootstrap().node_peers().into_iter().map(|pe| pe as usize).collect();
+        for (row, pes) in [(0..self.n_pes()).collect(), shared, node].into_iter().enumerate() {
+            let index = pes.iter().position(|pe| *pe == me).unwrap_or_default();
+            let entry = self.entry(Place { row, generation: 0 }, &pes, index);
+            self.team_storage().write_row(&self.ground(), &entry)?;
+            self.take_in(entry);
+        }
+        Ok(())
+    }
+}

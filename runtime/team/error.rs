@@ -1,0 +1,101 @@
+//! Errors of teams.
+
+use crate::abi;
+use crate::bootstrap::{Failure, list};
+
+/// What is wrong with a team or a call that creates one.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TeamError {
+    /// The handle of no team, or of one that was destroyed.
+    #[error("{handle:#x} is not the handle of a team of PE {me}; it may have been destroyed")]
+    BadHandle {
+        /// The handle.
+        handle: i32,
+        /// This PE.
+        me: usize,
+    },
+    /// Numbers that do not describe a part of the team.
+    #[error("{call} of a team of {n} PEs: {reason}")]
+    BadSplit {
+        /// The call, with its arguments.
+        call: String,
+        /// PEs of the team that was to be split.
+        n: usize,
+        /// What does not fit.
+        reason: String,
+    },
+    /// A team that cannot be destroyed.
+    #[error("{name} cannot be destroyed; it ends with finalize")]
+    Predefined {
+        /// The team.
+        name: String,
+    },
+    /// The members did not all come, or called different things. Nothing was created or destroyed.
+    #[error("{failure}{pes}")]
+    Meeting {
+        /// What the rendezvous says; its numbers of missing members are those in the team.
+        failure: Failure,
+        /// The PEs that are missing, where they are known.
+        pes: MissingPes,
+    },
+    /// No row of the table of teams is free at all members.
+    #[error(
+        "no room for a team of {members} PEs: of {limit} teams (OXSHMEM_MAX_TEAMS) PE {pe} is in {used}, and no place is free at all members; \
+         destroy teams that are not needed, or raise OXSHMEM_MAX_TEAMS"
+    )]
+    Exhausted {
+        /// PEs of the team that was to be created.
+        members: usize,
+        /// The member that is in most teams.
+        pe: usize,
+        /// How many.
+        used: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The workspaces of teams do not fit the heap.
+    #[error(
+        "the workspaces of {teams} teams (OXSHMEM_MAX_TEAMS) take {bytes} bytes of the symmetric heap, which has {heap} (OXSHMEM_HEAP_MAX); raise the latter or lower the former"
+    )]
+    NoHeap {
+        /// Bytes of all workspaces.
+        bytes: u64,
+        /// Teams.
+        teams: u64,
+        /// The heap's limit.
+        heap: u64,
+    },
+    /// A member could not set the team up; nothing was created.
+    #[error("PE {pe} cannot set up the team: {reason}")]
+    Setup {
+        /// The member.
+        pe: usize,
+        /// Why.
+        reason: String,
+    },
+    /// A reduction that is not defined.
+    #[error(
+        "{op:?} is not defined for {element}; and, or and xor take integers, min and max all but complex numbers, prod all but half and bfloat16"
+    )]
+    BadReduction {
+        /// The operator.
+        op: abi::ReduceOp,
+        /// The element type.
+        element: &'static str,
+    },
+}
+
+/// PEs that did not come, for a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MissingPes(pub Vec<u32>);
+
+impl std::fmt::Display for MissingPes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0.len() {
+            0 => Ok(()),
+            1 => write!(f, "; missing is PE {}", list(&self.0)),
+            _ => write!(f, "; missing are PEs {}", list(&self.0)),
+        }
+    }
+}

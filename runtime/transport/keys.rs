@@ -1,0 +1,65 @@
+//! Keys of the heap's chunks: device code finds them in two tables of the slab.
+
+use std::ops::Range;
+
+use super::Network;
+use crate::Result;
+use crate::bootstrap::Bootstrap;
+use crate::heap::SymmetricHeap;
+use crate::slab::{Layout, Offset, Slab};
+
+/// Where the tables are. Both are rows of a key for each chunk, big-endian, as they travel: of local keys a row for each card, and of remote keys
+/// a row for each PE of each card.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct KeyTables {
+    pub local: Offset,
+    pub remote: Offset,
+    pub max_chunks: u64,
+}
+
+impl KeyTables {
+    /// Reserves the tables in the slab.
+    pub(crate) fn new(layout: &mut Layout, n_pes: u32, max_chunks: u64, cards: u64) -> Self {
+        Self {
+            local: layout.array(cards * max_chunks, 4),
+            remote: layout.array(cards * u64::from(n_pes) * max_chunks, 4),
+            max_chunks,
+        }
+    }
+
+    /// Registers chunks that were added to the heap, and exchanges their keys. Collective.
+    pub(crate) fn fill(
+        self,
+        network: &Network,
+        slab: &Slab,
+        heap: &SymmetricHeap,
+        bootstrap: &Bootstrap,
+        added: Range<usize>,
+    ) -> Result<()> {
+        let n_pes = u64::from(bootstrap.size());
+        // By chunk, and for each of them by card.
+        let mut rkeys = Vec::new();
+        let mut cards = 0;
+        for index in added.clone() {
+            let keys = network.register(slab.device(), heap, index)?;
+            cards = keys.len();
+            for (card, keys) in (0u64..).zip(keys) {
+                slab.write(self.local, card * self.max_chunks + index as u64, &keys.lkey.to_be())?;
+                rkeys.extend_from_slice(&keys.rkey.to_be_bytes());
+            }
+        }
+        for (pe, theirs) in (0u64..).zip(&bootstrap.allgather("keys of the heap", &rkeys)?) {
+            let mut by_card = vec![Vec::new(); cards];
+            let mut keys = theirs.as_chunks::<4>().0.iter();
+            for index in added.clone() {
+                for ((card, prepared), key) in (0u64..).zip(&mut by_card).zip(&mut keys) {
+                    let row = card * n_pes + pe;
+                    slab.write(self.remote, row * self.max_chunks + index as u64, &u32::from_ne_bytes(*key))?;
+                    prepared.push(u32::from_be_bytes(*key));
+                }
+            }
+            network.prepare(pe as u32, &by_card)?;
+        }
+        Ok(())
+    }
+}
