@@ -127,11 +127,8 @@ template <class Scope> OXSHMEM_DEVICE void get_by(void *dst, const void *src, ui
 
 // p and g where the word cannot be accessed in place: over the network, or not at all.
 template <class T> OXSHMEM_OUTLINE void far_p(T *dst, T value, int pe) {
-    if (posts_to(pe) & holds_word(dst)) {
-        if (check_word(dst, pe, Op::p)) {
-            post_p(dst, value, pe);
-        }
-    } else if (path_to(pe, Op::p) != Path::none && check_symmetric(dst, sizeof(T), pe, Op::p) && check_word(dst, pe, Op::p)) {
+    const bool good = path_to(pe, Op::p) != Path::none && check_symmetric(dst, sizeof(T), pe, Op::p);
+    if (good && check_word(dst, pe, Op::p)) {
         network_p(dst, value, pe);
     }
 }

@@ -18,9 +18,6 @@ OXSHMEM_DEVICE constexpr bool is_one_transfer(const void *, const void *, uint64
 OXSHMEM_DEVICE uint64_t network_transfer(void *dst, const void *src, uint64_t bytes, int pe) {
     return OXSHMEM_LIBRARY(put)(dst, src, bytes, pe);
 }
-template <class T> OXSHMEM_DEVICE void post_p(T *dst, T value, int pe) {
-    OXSHMEM_LIBRARY(p)(dst, to_bits(value), sizeof(T), pe);
-}
 
 template <class T> OXSHMEM_DEVICE void network_p(T *dst, T value, int pe) {
     OXSHMEM_LIBRARY(p)(dst, to_bits(value), sizeof(T), pe);

@@ -32,7 +32,7 @@ template <class T> OXSHMEM_DEVICE void network_p_runs(Qp &qp, Group &group, Loca
             blocks += inline_blocks(port::count_ones(members) * sizeof(T));
         }
     }
-    const Reservation reservation = reserve(qp, group, blocks, Nothing{}, remote, value, offset, lanes, last_run, blocks);
+    const Reservation reservation = reserve(qp, group, blocks, remote, value, offset, lanes, last_run, blocks);
     if (!reservation.ok) {
         return;
     }
@@ -54,14 +54,17 @@ template <class T> OXSHMEM_DEVICE void network_p_runs(Qp &qp, Group &group, Loca
 
 // Writes one value inline. Lanes whose targets follow each other share a work request; the rest share the reservation and the
 // doorbell.
-template <class T> OXSHMEM_DEVICE void post_p(T *dst, T value, int pe) {
+template <class T> OXSHMEM_DEVICE void network_p(T *dst, T value, int pe) {
+    if (by_proxy()) {
+        ibrc_p(dst, to_bits(value), sizeof(T), pe);
+        return;
+    }
     const uint32_t queue = block_queue();
     Qp &qp = qp_of(pe, queue);
     Group group = converge(qp, 1);
-    Located remote{};
-    const auto locate = [&] { remote = locate_remote(dst, pe, card_of(queue)); };
+    Located remote = locate_remote(dst, pe, card_of(queue));
+
     if (group.size > 1) {
-        locate();
         // A lane continues the run of the lane before it if its target is adjacent and under the same key. The chunk, which
         // tells the key, is mixed in so high that targets on both sides of a border are never adjacent.
         const uint64_t place = remote.address + (chunk_of(remote.address) << 48);
@@ -71,27 +74,12 @@ template <class T> OXSHMEM_DEVICE void post_p(T *dst, T value, int pe) {
             return;
         }
     }
-    const Reservation reservation = reserve(
-        qp, group, group.size,
-        [&] {
-            if (group.size == 1) {
-                locate();
-            }
-        },
-        remote, value);
+    const Reservation reservation = reserve(qp, group, group.size, remote, value);
     if (!reservation.ok) {
         return;
     }
     slot_at(reservation, group.rank).inline_word(remote, value, group.last());
     submit(qp, group, reservation, group.size, false, [&] { stamp(reservation, group.rank, 0); });
-}
-
-template <class T> OXSHMEM_DEVICE void network_p(T *dst, T value, int pe) {
-    if (by_proxy()) {
-        ibrc_p(dst, to_bits(value), sizeof(T), pe);
-    } else {
-        post_p(dst, value, pe);
-    }
 }
 
 // Puts are cut into pieces that a single work request carries.
@@ -177,7 +165,7 @@ OXSHMEM_OUTLINE Posted put_piece(void *dst, const void *src, uint64_t bytes, int
     Located remote = locate_remote(dst, pe, card);
     probe_inlined(src, piece);
     const uint64_t end = post(
-        qp_of(pe, queue), blocks_of(piece), Nothing{},
+        qp_of(pe, queue), blocks_of(piece),
         [&](const Slot &slot, bool signaled) { write_piece(slot, remote, src, piece, card, signaled); }, remote, src, piece,
         card);
     return {end, piece.bytes};
@@ -197,7 +185,7 @@ OXSHMEM_DEVICE bool is_one_transfer(const void *dst, const void *src, uint64_t b
 OXSHMEM_DEVICE uint64_t network_transfer(void *dst, const void *src, uint64_t bytes, int pe) {
     const uint32_t queue = block_queue(), card = card_of(queue);
     Located remote{}, local{};
-    return post(
+    return post_preparing(
         qp_of(pe, queue), 1, [&] { remote = locate_remote(dst, pe, card), local = locate_local(src, card); },
         [&](const Slot &slot, bool signaled) {
             slot.transfer(Opcode::rdma_write, remote, local, static_cast<uint32_t>(bytes), signaled);
@@ -221,7 +209,7 @@ OXSHMEM_OUTLINE Posted get_piece(void *dst, const void *src, uint64_t bytes, int
     uint32_t part = static_cast<uint32_t>(least(least(bytes, remote.bytes), least(local.bytes, abi::kMaxMessageBytes)));
     source_fence(dst);
     const uint64_t end = post(
-        qp_of(pe, queue), 1, Nothing{},
+        qp_of(pe, queue), 1,
         [&](const Slot &slot, bool signaled) { slot.transfer(Opcode::rdma_read, remote, local, part, signaled); }, remote,
         local, part);
     return {end, part};
@@ -241,7 +229,7 @@ OXSHMEM_OUTLINE Posted get_landed(void *dst, const void *src, uint64_t bytes, in
     }
     const auto posted = [&] {
         return post(
-            qp, 1, Nothing{},
+            qp, 1,
             [&](const Slot &slot, bool signaled) {
                 slot.transfer(Opcode::rdma_read, remote, locate_landing(qp, landing, card), part, signaled);
             },
@@ -282,9 +270,9 @@ template <class T> OXSHMEM_DEVICE T network_g(const T *src, int pe) {
     if (!take_landing(qp, landing)) {
         return value;
     }
-    Located remote{};
+    Located remote = locate_remote(src, pe, card);
     uint64_t end = post(
-        qp, 1, [&] { remote = locate_remote(src, pe, card); },
+        qp, 1,
         [&](const Slot &slot, bool signaled) {
             slot.transfer(Opcode::rdma_read, remote, locate_landing(qp, landing, card), sizeof(T), signaled);
         },
@@ -303,9 +291,9 @@ OXSHMEM_OUTLINE void network_atomic(void *target, AtomicRequest request, int pe)
     }
     const uint32_t queue = atomic_queue(), card = card_of(queue);
     Qp &qp = qp_of(pe, queue);
-    Located remote{};
+    Located remote = locate_remote(target, pe, card);
     post(
-        qp, request.blocks(), [&] { remote = locate_remote(target, pe, card); },
+        qp, request.blocks(),
         [&](const Slot &slot, bool signaled) { slot.atomic(request, remote, discard(qp, card), signaled); }, remote, request);
 }
 
@@ -322,10 +310,10 @@ template <class T> OXSHMEM_OUTLINE T network_fetch_atomic(T *target, AtomicReque
     if (!take_landing(qp, landing)) {
         return value;
     }
-    Located remote{};
+    Located remote = locate_remote(target, pe, card);
     const auto posted = [&] {
         return post(
-            qp, request.blocks(), [&] { remote = locate_remote(target, pe, card); },
+            qp, request.blocks(),
             [&](const Slot &slot, bool signaled) { slot.atomic(request, remote, locate_landing(qp, landing, card), signaled); },
             remote, request);
     };
@@ -358,10 +346,10 @@ OXSHMEM_OUTLINE void network_signal(uint64_t *signal, uint64_t value, SignalOp o
     }
     const uint32_t queue = signal_queue(op), card = card_of(queue);
     Qp &qp = qp_of(pe, queue);
-    Located remote{};
+    Located remote = locate_remote(signal, pe, card);
     // Strongly ordered, like the signal of a put_signal: two signals to one word arrive in their order.
     post(
-        qp, 1, [&] { remote = locate_remote(signal, pe, card); },
+        qp, 1,
         [&](const Slot &slot, bool signaled) {
             write_signal(slot.ordered_after(0), remote, discard(qp, card), value, op, signaled);
         },
@@ -413,7 +401,7 @@ OXSHMEM_OUTLINE uint64_t put_piece_and_signal(void *dst, const void *src, Piece 
     uint32_t data_blocks = blocks_of(piece);
     probe_inlined(src, piece);
     const uint64_t end = post(
-        qp, data_blocks + 1, Nothing{},
+        qp, data_blocks + 1,
         [&](const Slot &slot, bool signaled) {
             write_piece(slot, locate_remote(dst, pe, card), src, piece, card, false);
             write_signal(slot.ordered_after(data_blocks), locate_remote(signal, pe, card), discard(qp, card), value, op,

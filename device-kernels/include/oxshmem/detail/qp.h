@@ -234,67 +234,90 @@ OXSHMEM_DEVICE bool has_to_order(const Qp &qp, uint64_t fence_at, uint64_t first
     return fence_at >= ordered_at || ordered_at > first;
 }
 
-// Notes that this PE has posted to `qp`, for quiet and fence. Each lane sees to it itself: a lane may go on to its own quiet or
-// fence while the leader still rings. The bit is never cleared while kernels run, so the L1 cache may answer: what it holds is
-// true, or makes the lane set the bit once more.
-OXSHMEM_DEVICE void mark_used(const Qp &qp) {
-    const uint32_t index = index_of(qp);
-    uint64_t *const word = as<uint64_t>(port::state().used) + index / 64;
-    const uint64_t bit = uint64_t{1} << index % 64;
-    if ((port::load<order::relaxed, reach::block>(word) & bit) == 0) {
-        port::fetch_or<order::relaxed, reach::device>(word, bit);
-    }
-}
-
-// What a request prepares that has nothing to prepare.
-struct Nothing {
-    OXSHMEM_DEVICE void operator()() const {}
+// What the leader of a group reads to reserve: `completed` and `fence_at`, which lie beside each other, and the gate. (A fence
+// that happens before the post has raised `fence_at`.)
+struct Entry {
+    port::pair64 known;
+    uint64_t gate;
 };
 
-// Reserves `blocks` blocks for the whole group and waits until they are free. Every lane gets the result. A group whose
-// reservation is ok has to submit. `prepare()` is what every lane does while the gate's atomic is on its way: whatever the
-// work requests need that does not depend on where they go. `live`: variables of the caller that are in local memory while
-// this waits for room.
-template <class Prepare, class... T>
-OXSHMEM_DEVICE Reservation reserve(Qp &qp, Group &group, uint32_t blocks, Prepare prepare, T &...live) {
+OXSHMEM_DEVICE Entry enter(Qp &qp, uint32_t blocks) {
+    Entry entry;
+    entry.known = port::load_pair<order::relaxed, reach::system>(&qp.completed);
+    entry.gate = port::fetch_add<order::relaxed, reach::device>(
+        &qp.gate, (static_cast<uint64_t>(blocks) << abi::kGateReservedShift) + abi::kGateOneGroup);
+    return entry;
+}
+
+// What the leader tells its group, in one word: the index, which stays far below these bits, and two flags.
+constexpr uint64_t kToldOrdered = 1ull << 62, kToldBaton = 1ull << 63, kToldFailed = ~0ull;
+
+// Waits until what the leader has reserved is free. Returns what it tells its group.
+template <class... T>
+OXSHMEM_DEVICE uint64_t settle(Qp &qp, Group &group, Reservation &r, uint32_t blocks, const Entry &entry, T &...live) {
+    const uint64_t completed = entry.known.first, fence_at = entry.known.second;
+    uint64_t first = reserved_in(entry.gate, completed);
+    const bool ordered = fence_at != 0 && has_to_order(qp, fence_at, first);
+    if (ordered) {
+        port::raise_to<order::relaxed, reach::device>(&qp.ordered_at, first + 1);
+    }
+    const uint64_t depth = 1ull << r.depth_log2;
+    const bool broken = completed >= abi::kBroken;
+    const uint64_t wanted = broken ? 0 : first + blocks - depth;
+    const bool full = broken || first + blocks > depth + completed;
+    first |= (ordered ? kToldOrdered : 0) | (got_baton(entry.gate) ? kToldBaton : 0);
+    if (full && !keeping([&] { return wait_space(qp, wanted); }, first, r, group, live...)) {
+        first = kToldFailed;
+    }
+    return first;
+}
+
+OXSHMEM_DEVICE Reservation reservation_on(const Qp &qp) {
     Reservation r;
     r.wq = qp.wq, r.stamps = qp.stamps, r.depth_log2 = qp.depth_log2, r.qpn = qp.qpn;
-    // Two words beside each other: `completed`, and `fence_at`, which a fence that happens before this post has raised.
-    port::pair64 known{};
-    uint64_t gate = 0;
-    if (group.leads()) {
-        known = port::load_pair<order::relaxed, reach::system>(&qp.completed);
-        gate = port::fetch_add<order::relaxed, reach::device>(
-            &qp.gate, (static_cast<uint64_t>(blocks) << abi::kGateReservedShift) + abi::kGateOneGroup);
-    }
-    mark_used(qp);
-    prepare();
-    // What the leader learns, in one word: the index, which stays far below these bits, and two flags.
-    constexpr uint64_t kOrdered = 1ull << 62, kBaton = 1ull << 63, kFailed = ~0ull;
-    uint64_t first = 0;
-    if (group.leads()) {
-        const uint64_t completed = known.first, fence_at = known.second;
-        first = reserved_in(gate, completed);
-        const bool ordered = fence_at != 0 && has_to_order(qp, fence_at, first);
-        if (ordered) {
-            port::raise_to<order::relaxed, reach::device>(&qp.ordered_at, first + 1);
-        }
-        const uint64_t depth = 1ull << r.depth_log2;
-        const bool broken = completed >= abi::kBroken;
-        const uint64_t wanted = broken ? 0 : first + blocks - depth;
-        const bool full = broken || first + blocks > depth + completed;
-        first |= (ordered ? kOrdered : 0) | (got_baton(gate) ? kBaton : 0);
-        if (full && !keeping([&] { return wait_space(qp, wanted); }, first, r, group, live...)) {
-            first = kFailed;
-        }
-    }
+    return r;
+}
+
+// Takes what the leader tells into every lane's reservation.
+OXSHMEM_DEVICE void tell(const Group &group, Reservation &r, uint64_t first) {
     if (group.size > 1) {
         first = port::shfl(group.mask, first, group.leader);
     }
-    r.first = first & ~(kOrdered | kBaton);
-    r.ordered = (first & kOrdered) != 0;
-    r.baton = (first & kBaton) != 0;
-    r.ok = first != kFailed;
+    r.first = first & ~(kToldOrdered | kToldBaton);
+    r.ordered = (first & kToldOrdered) != 0;
+    r.baton = (first & kToldBaton) != 0;
+    r.ok = first != kToldFailed;
+}
+
+// Reserves `blocks` blocks for the whole group and waits until they are free. Every lane gets the result. A group whose
+// reservation is ok has to submit. `live`: variables of the caller that are in local memory while this waits.
+template <class... T> OXSHMEM_DEVICE Reservation reserve(Qp &qp, Group &group, uint32_t blocks, T &...live) {
+    Reservation r = reservation_on(qp);
+    uint64_t first = 0;
+    if (group.leads()) {
+        const Entry entry = enter(qp, blocks);
+        first = settle(qp, group, r, blocks, entry, live...);
+    }
+    tell(group, r, first);
+    return r;
+}
+
+// As reserve. While the gate's atomic is on its way, every lane calls `prepare()`: it does whatever the work requests need that
+// does not depend on where they go. For posts of single lanes, which have nothing else to do meanwhile; whole warps that share
+// a QP lose by it.
+template <class Prepare, class... T>
+OXSHMEM_DEVICE Reservation reserve_preparing(Qp &qp, Group &group, uint32_t blocks, Prepare prepare, T &...live) {
+    Reservation r = reservation_on(qp);
+    Entry entry{};
+    if (group.leads()) {
+        entry = enter(qp, blocks);
+    }
+    prepare();
+    uint64_t first = 0;
+    if (group.leads()) {
+        first = settle(qp, group, r, blocks, entry, live...);
+    }
+    tell(group, r, first);
     return r;
 }
 
@@ -515,6 +538,11 @@ OXSHMEM_DEVICE void submit(Qp &qp, const Group &group, const Reservation &r, uin
     if (group.size > 1 && (r.baton || shared)) {
         port::sync_warp(group.mask);
     }
+    uint64_t *const used = as<uint64_t>(port::state().used) + index_of(qp) / 64;
+    const uint64_t used_bit = uint64_t{1} << index_of(qp) % 64;
+    // Loaded here and looked at below, so that no lane waits for it. Each lane sees to the bit itself: a lane may go on to its
+    // own quiet or fence while the leader still rings.
+    const uint64_t known = port::load<order::relaxed, reach::device>(used);
     const uint64_t end = r.first + blocks;
     uint64_t rung = ~0ull;
     if (r.baton) {
@@ -523,9 +551,8 @@ OXSHMEM_DEVICE void submit(Qp &qp, const Group &group, const Reservation &r, uin
             // Alone still?
             const uint64_t alone = end << abi::kGateReservedShift | abi::kGateOneGroup;
             const uint64_t empty = alone - abi::kGateOneGroup;
-            rung = port::compare_exchange<order::release, reach::device>(&qp.gate, alone, empty) == alone ? ~0ull : end;
-            // Afterwards, so that leaving does not wait for it.
             count_doorbell(qp);
+            rung = port::compare_exchange<order::release, reach::device>(&qp.gate, alone, empty) == alone ? ~0ull : end;
         }
     } else {
         port::fence<order::release, reach::device>();
@@ -537,6 +564,9 @@ OXSHMEM_DEVICE void submit(Qp &qp, const Group &group, const Reservation &r, uin
             rung = leave_or_take(qp, true);
         }
     }
+    if ((known & used_bit) == 0) {
+        port::fetch_or<order::relaxed, reach::device>(used, used_bit);
+    }
     // Where lanes do not work together, this is for the leader alone.
     const Ringers ringers{works_together(group)};
     rung = ringers.from_leader(rung);
@@ -545,13 +575,11 @@ OXSHMEM_DEVICE void submit(Qp &qp, const Group &group, const Reservation &r, uin
     }
 }
 
-// Lets every lane post one sequence of work requests that takes `blocks` blocks, together with the lanes that converge here.
-// `prepare()` is done while the reservation is on its way, `write(slot, signaled)` writes it, from the variables `live`.
-// Returns the 64-bit index behind the lane's last block, or 0 if nothing could be posted.
-template <class Prepare, class Write, class... T>
-OXSHMEM_DEVICE uint64_t post(Qp &qp, uint32_t blocks, Prepare prepare, Write write, T &...live) {
-    Group group = converge(qp, blocks);
-    const Reservation reservation = reserve(qp, group, blocks * group.size, prepare, blocks, live...);
+// Writes and submits what the calling lane has reserved together with its group, `blocks` blocks of each. Returns the 64-bit
+// index behind the lane's last block, or 0 if nothing was reserved.
+template <class Write>
+OXSHMEM_DEVICE uint64_t write_reserved(Qp &qp, const Group &group, const Reservation &reservation, uint32_t blocks,
+                                       Write write) {
     if (!reservation.ok) {
         return 0;
     }
@@ -564,6 +592,22 @@ OXSHMEM_DEVICE uint64_t post(Qp &qp, uint32_t blocks, Prepare prepare, Write wri
         }
     });
     return end;
+}
+
+// Lets every lane post one sequence of work requests that takes `blocks` blocks, together with the lanes that converge here.
+// `write(slot, signaled)` writes it, from the variables `live`. Returns as write_reserved.
+template <class Write, class... T> OXSHMEM_DEVICE uint64_t post(Qp &qp, uint32_t blocks, Write write, T &...live) {
+    Group group = converge(qp, blocks);
+    const Reservation reservation = reserve(qp, group, blocks * group.size, blocks, live...);
+    return write_reserved(qp, group, reservation, blocks, write);
+}
+
+// As post, with what reserve_preparing does.
+template <class Prepare, class Write, class... T>
+OXSHMEM_DEVICE uint64_t post_preparing(Qp &qp, uint32_t blocks, Prepare prepare, Write write, T &...live) {
+    Group group = converge(qp, blocks);
+    const Reservation reservation = reserve_preparing(qp, group, blocks * group.size, prepare, blocks, live...);
+    return write_reserved(qp, group, reservation, blocks, write);
 }
 
 // A landing slot of a QP.
