@@ -18,7 +18,7 @@ pub fn line(text: fmt::Arguments<'_>) -> Result<(), Error> {
 /// Writes text to standard output, where it is seen at once.
 ///
 /// # Errors
-/// As [`line`].
+/// As [`line()`].
 pub fn text(text: fmt::Arguments<'_>) -> Result<(), Error> {
     write(&mut io::stdout(), text)
 }
