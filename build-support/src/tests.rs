@@ -404,11 +404,11 @@ fn ptx_cubins_and_usage_come_out() {
     let rust = std::fs::read_to_string(&artifacts.rust).unwrap();
     assert!(
         rust.contains(
-            r#"ptx: &[(80, include_str!("kernels.compute_80.ptx")), (90, include_str!("kernels.compute_90.ptx"))]"#
+            r#"from_build("kernels", &[(80, include_str!("kernels.compute_80.ptx")), (90, include_str!("kernels.compute_90.ptx"))]"#
         ),
         "{rust}"
     );
-    assert!(rust.contains(r#"cubins: &[(80, include_bytes!("kernels.sm_80.cubin").as_slice()), (90, "#), "{rust}");
+    assert!(rust.contains(r#"], &[(80, include_bytes!("kernels.sm_80.cubin").as_slice()), (90, "#), "{rust}");
     let report = std::fs::read_to_string(artifacts.rust.with_file_name("kernels.usage.txt")).unwrap();
     assert_eq!(report.lines().count(), 4, "{report}");
 

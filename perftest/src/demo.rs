@@ -143,7 +143,7 @@ fn origin(rows: &[(&str, Row)]) -> String {
     } else {
         ""
     };
-    format!("Kernels ran on {device_text}, work requests on {hca_text}.{model}{combining}")
+    format!("Kernels ran on {device_text},\nwork requests on {hca_text}.{model}{combining}")
 }
 
 #[cfg(test)]

@@ -291,7 +291,10 @@ fn the_demo_fails_when_a_step_does() {
 fn printing() -> [(&'static str, &'static str); 5] {
     [
         (program(Bench::PutBw), "-n 2 -w 1 -b 8 -e 256"),
-        (env!("CARGO_BIN_EXE_shmem_collective_latency"), "-n 2 --collective sync,barrier,fcollect"),
+        (
+            env!("CARGO_BIN_EXE_shmem_collective_latency"),
+            "-n 2 -w 1 --collective sync --collective barrier --collective fcollect -b 8 -e 64",
+        ),
         (env!("CARGO_BIN_EXE_jacobi"), "--npes 2 --nx 64 --ny 32 --niter 4"),
         (env!("CARGO_BIN_EXE_alltoall"), "--npes 2 -n 2 --max 64"),
         (env!("CARGO_BIN_EXE_demo"), ""),
