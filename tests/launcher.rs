@@ -296,6 +296,9 @@ fn what_cannot_be_started_is_an_error() {
     assert!(matches!(error, LaunchError::Program { .. }) && error.exit_code() == 126, "{error}");
     for npes in [0, 1025] {
         let error = run(&LaunchOptions::new(npes, "true")).unwrap_err();
-        assert_eq!(error.to_string(), format!("a job of {npes} PEs: 1 to 1024 are possible"));
+        assert_eq!(
+            error.to_string(),
+            format!("a job of {npes} PEs: 1 to 1024 are possible; give a number in this range (oxrun -n)")
+        );
     }
 }

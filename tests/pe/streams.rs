@@ -179,7 +179,8 @@ pub fn errors(_: &[String]) -> Outcome {
     let out_of_range = |result: oxshmem::Result<()>| {
         assert!(matches!(result, Err(Error::Heap(HeapError::OutOfRange { .. }))), "{result:?}");
     };
-    out_of_range(pe.on(&first).put(words.view(7..), words.view(..2), 0));
+    let short = pe.on(&first).put(words.view(7..), words.view(..2), 0);
+    assert!(matches!(short, Err(Error::Heap(HeapError::TooShort { .. }))), "{short:?}");
     out_of_range(pe.on(&first).put(&words, words.view(7..9), 0));
     out_of_range(pe.on(&first).get(words.view(usize::MAX..), words.view(..2), 0));
     out_of_range(pe.on(&first).signal(words.signal(8).set(0), 0));
