@@ -142,11 +142,6 @@ OXSHMEM_DEVICE uint64_t chunk_of(uint64_t offset) {
     return offset >> port::state().chunk_log2;
 }
 
-// Whether [offset, offset + bytes) of the heap, at least one byte, lies in a single chunk.
-OXSHMEM_DEVICE bool in_one_chunk(uint64_t offset, uint64_t bytes) {
-    return chunk_of(offset) == chunk_of(offset + bytes - 1);
-}
-
 OXSHMEM_DEVICE Located locate_remote(const void *address, int pe, uint32_t card) {
     const abi::State &s = port::state();
     const uint64_t offset = offset_of(address);
