@@ -77,7 +77,7 @@ pub enum Error {
         what: String,
     },
     /// The reader of standard output has closed its end of the pipe, as `head` does: no more is wanted.
-    #[error("nobody reads standard output any more")]
+    #[error("standard output is closed at its reading end")]
     Closed,
     /// A signal (Ctrl-C, for example) ended the job that was running.
     #[error("interrupted")]
@@ -92,7 +92,7 @@ pub enum Error {
     },
 }
 
-/// Status of a program whose output nobody reads any more: 128 + SIGPIPE, as a shell shows it.
+/// Status of a program whose output has no reader any more: 128 + SIGPIPE, as a shell shows it.
 pub const CLOSED: u8 = 128 + 13;
 
 impl Error {

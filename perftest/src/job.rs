@@ -36,7 +36,7 @@ pub fn start(name: &str, npes: u32) -> Result<ExitCode, Error> {
             .env(TERMINAL, format!("{},{}", out.as_raw_fd(), err.as_raw_fd()))
     };
     let outcome = launch::run(&options)?;
-    // A PE whose output nobody reads any more has ended as its user wants it.
+    // A PE whose output has no reader any more has ended as its user wants it.
     if outcome.exit_code() != CLOSED {
         for line in complaints(&outcome) {
             eprintln!("{name}: {line}");
