@@ -4,7 +4,7 @@
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soft-roce hardware-check bench compare compare-transports performance-docs gpu-bundle usage header-time explore fmt clean
+.PHONY: help setup demo test miri soft-roce hardware-check bench compare compare-transports performance-docs gpu-bundle usage header-time explore fmt clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
@@ -19,6 +19,9 @@ demo: setup ## Two PEs on this machine: bandwidth and message rate through P2P a
 
 test: setup ## Formatting, lints, docs, all tests, a few seconds of fuzzing
 	@scripts/test
+
+miri: setup ## What miri can run of the unit tests, under it
+	@scripts/miri
 
 soft-roce: setup ## On real verbs without RDMA hardware: IBRC in a QEMU guest with Soft-RoCE, with lost packets and a cut cable too
 	@scripts/soft-roce-test
@@ -40,7 +43,7 @@ compare-transports: setup ## IBGDA beside IBRC on this machine; JSON and a plot 
 	@mkdir -p results
 	@cargo run --release --quiet -p oxshmem-perftest --bin compare_transports -- --json results/transports.jsonl --plot results/transports.svg
 
-performance-docs: setup ## Make docs/performance.md's tables and plots from perftest/baselines
+performance-docs: setup ## Make the tables and plots of docs/performance.md and docs/notes/figures.md from perftest/baselines
 	@cargo run --release --quiet -p oxshmem-perftest --bin performance_docs
 
 gpu-bundle: setup ## Build and pack what a machine with GPUs needs; there: ./gpu-bundle/run
@@ -55,7 +58,8 @@ header-time: setup ## How long a kernel with the device headers takes to compile
 explore: setup ## The device headers under many schedules: SECONDS for each program (20), seeds from SEED on (1)
 	@OXSHMEM_CUDA=0 cargo run --release --quiet -p oxshmem-explore -- --seconds $(or $(SECONDS),20) --seed $(or $(SEED),1)
 
-fmt: ## Format Rust, C++ and CUDA sources
+fmt: ## Format Rust, C++ and CUDA sources, and fold long paragraphs of comments and Markdown
+	@cargo run --quiet -p oxshmem-prose
 	@cargo fmt --all
 	@scripts/clang-format -i
 

@@ -1,4 +1,4 @@
-//! Compiles the runtime's device code (`device-kernels/kernels`), the device library among it, and the C++ side of the `cpu` device.
+//! Compiles the runtime's device code (`device-kernels/kernels`), the device library among it.
 
 use std::thread;
 
@@ -13,12 +13,4 @@ fn main() {
             Module::new("device_library").source("device-kernels/kernels/device_library.cu").compile_relocatable();
         });
     });
-
-    println!("cargo::rerun-if-changed=runtime/device/cpu/glue.cpp");
-    cc::Build::new()
-        .cpp(true)
-        .std("c++17")
-        .include(oxshmem_build::include_dir())
-        .file("runtime/device/cpu/glue.cpp")
-        .compile("oxshmem_cpu_glue");
 }

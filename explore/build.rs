@@ -1,4 +1,5 @@
-//! Notes which C++ compiler there is: the library compiles modules with it when it needs them, also changed ones.
+//! Notes which C++ compiler there is: the library compiles modules with it when it needs them, also
+//! changed ones.
 
 use std::path::Path;
 

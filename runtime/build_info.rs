@@ -4,6 +4,11 @@ use crate::abi;
 use crate::modules::HOST_OPS;
 
 /// How the library was built.
+///
+/// ```
+/// let info: oxshmem::BuildInfo = oxshmem::build_info();
+/// println!("ABI {}, {} build, CUDA {:?}", info.abi_version, info.profile, info.cuda);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BuildInfo {
     /// The version of the ABI between host and device code.
@@ -19,6 +24,11 @@ pub struct BuildInfo {
 }
 
 /// How this library was built.
+///
+/// ```
+/// let info = oxshmem::build_info();
+/// assert_eq!(info.cuda.is_some(), !info.ptx.is_empty());
+/// ```
 #[must_use]
 pub fn build_info() -> BuildInfo {
     let compiler = HOST_OPS.ptx.first().and_then(|(_, text)| compiler_of(text));

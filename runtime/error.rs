@@ -13,9 +13,11 @@ use crate::launch::LaunchError;
 use crate::team::error::TeamError;
 use crate::transport::TransportError;
 
-/// Anything that can go wrong in a call of this library; each variant is the error of one area, unchanged.
+/// Anything that can go wrong in a call of this library; each variant is the error of one area,
+/// unchanged.
 ///
-/// `Debug` writes what `Display` writes, so that a `main` that returns [`Result`] ends with a text for people.
+/// `Debug` writes what `Display` writes, so that a `main` that returns [`Result`] ends with a text
+/// for people.
 ///
 /// # Threads
 /// `Send` and `Sync`.
@@ -52,7 +54,7 @@ pub enum Error {
     #[error(transparent)]
     Team(TeamError),
     /// A process has one PE at a time.
-    #[error("this process has a PE already; finalize it before the next init")]
+    #[error("this process already has a PE; finalize it before the next init")]
     Occupied,
     /// PEs were configured differently where they must agree.
     #[error("PEs are configured differently: PE {me} has {mine}, PE {pe} has {theirs}")]
@@ -88,8 +90,8 @@ impl From<DeviceFault> for Error {
 }
 
 impl Error {
-    /// Remembers the error, so that the other PEs learn of it if this process ends without finalize because of it. That the job has
-    /// failed they know already.
+    /// Remembers the error, so that the other PEs learn of it if this process ends without finalize
+    /// because of it. They know already when the job has failed.
     fn noted(self) -> Self {
         if !matches!(self, Self::Bootstrap(BootstrapError::Failed(_))) {
             last_error::note(&self);

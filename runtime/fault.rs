@@ -2,9 +2,25 @@
 
 use std::fmt;
 
-use crate::abi::{self, ErrorRecord};
+use bytemuck::checked;
+
+use crate::abi::{self, Call, ErrorCode, ErrorRecord, Op};
 
 /// An error that device code recorded. Operations that were refused had no effect; those issued before are complete or reported.
+///
+/// ```
+/// # fn main() -> oxshmem::Result<()> {
+/// # let pe = oxshmem::init()?;
+/// use oxshmem::{DeviceFault, Error, FaultKind, Operations};
+///
+/// let words = pe.alloc::<u64>(1)?;
+/// let error = pe.put(&words, &[1], 99).unwrap_err();
+/// let Error::Fault(fault) = error else { panic!("{error}") };
+/// let fault: DeviceFault = *fault;
+/// assert_eq!((fault.me, fault.kind), (0, FaultKind::PeOutOfRange { pe: 99, last: 0 }));
+/// # pe.finalize()
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("PE {me}, {place}: {operation}{team}: {kind}", place = Place(*block, *thread), team = OnTeam(*team))]
 pub struct DeviceFault {
@@ -23,21 +39,35 @@ pub struct DeviceFault {
 }
 
 /// What device code can report.
+///
+/// ```
+/// # fn main() -> oxshmem::Result<()> {
+/// # let pe = oxshmem::init()?;
+/// use oxshmem::{Error, FaultKind, Operations};
+///
+/// let flag = pe.alloc::<u64>(1)?;
+/// match pe.signal(flag.signal(0).set(1), 7) {
+///     Err(Error::Fault(fault)) => assert!(matches!(fault.kind, FaultKind::PeOutOfRange { pe: 7, .. })),
+///     other => panic!("{other:?}"),
+/// }
+/// # pe.finalize()
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FaultKind {
     /// No such PE.
     #[error("PE {pe} does not exist; PEs are 0 to {last}")]
     PeOutOfRange {
-        /// The PE asked for.
+        /// The requested PE.
         pe: i32,
         /// The last PE.
         last: i32,
     },
     /// Not symmetric memory.
     #[error(
-        "[{address:#x}, {address:#x} + {bytes}) to PE {pe} is not inside the symmetric heap; pass memory of Pe::alloc, by the address of the \
-         own copy"
+        "[{address:#x}, {address:#x} + {bytes}) to PE {pe} is not inside the symmetric heap; pass memory of Pe::alloc, by the \
+         address of this PE's copy"
     )]
     AddressOutsideHeap {
         /// The address.
@@ -58,7 +88,7 @@ pub enum FaultKind {
         pe: i32,
     },
     /// A wait outlasted its deadline.
-    #[error("no end after {timeout_ms} ms{}; {}", Waited { address: *address, heap_offset: *heap_offset, pe: *pe, unmet: unmet.as_ref() }, Ending(lost))]
+    #[error("the wait did not end within {timeout_ms} ms{}; {}", Waited { address: *address, heap_offset: *heap_offset, pe: *pe, unmet: unmet.as_ref() }, Ending(lost))]
     Timeout {
         /// The deadline in milliseconds.
         timeout_ms: u64,
@@ -121,7 +151,7 @@ pub enum FaultKind {
         handle: i32,
     },
     /// Members of a team made calls that do not belong together.
-    #[error("{theirs}, while this PE called {mine}; every PE of the team makes the same call, and nothing was written")]
+    #[error("{theirs}, while this PE called {mine}; every PE of the team must make the same call; nothing was written")]
     Mismatch {
         /// The PE whose call is another one.
         pe: i32,
@@ -140,8 +170,7 @@ pub enum FaultKind {
     },
     /// A queue in which an earlier post was given up.
     #[error(
-        "{} to PE {pe} is of no more use since an operation that waited for room in it was given up, when a deadline had passed; it stays so \
-         until the PE is finalized and initialised again, and a larger OXSHMEM_TIMEOUT may avoid it",
+        "{} to PE {pe} cannot be used any more: an operation that waited for room in it reached its deadline. Finalize the PE and initialise again; a larger OXSHMEM_TIMEOUT may avoid it",
         queue(*qpn)
     )]
     QueueBroken {
@@ -159,6 +188,20 @@ pub enum FaultKind {
 }
 
 /// A variable that did not become what a wait is for. Values have the bytes of the variable, and 64 bits if they have a sign.
+///
+/// ```
+/// use oxshmem::{Compare, Config, Error, FaultKind, Operations, Pe};
+///
+/// # fn main() -> oxshmem::Result<()> {
+/// let pe = Pe::with_config(Config::builder().timeout(std::time::Duration::from_millis(50)).env().build()?)?;
+/// let flag = pe.alloc::<u64>(1)?;
+/// let error = pe.signal_wait_until(flag.signal(0), Compare::Eq, 3).unwrap_err();
+/// let Error::Fault(fault) = error else { panic!("{error}") };
+/// let FaultKind::Timeout { unmet: Some(unmet), .. } = fault.kind else { panic!("{fault}") };
+/// assert_eq!((unmet.seen, unmet.wanted, unmet.comparison), (0, 3, "equal to"));
+/// # pe.finalize()
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unmet {
     /// What the variable was when the deadline passed.
@@ -178,8 +221,8 @@ impl Unmet {
     fn decode(record: &ErrorRecord) -> Option<Self> {
         const COMPARISONS: [&str; 6] = ["equal to", "other than", "above", "at most", "below", "at least"];
         let comparison = COMPARISONS.get((record.syndrome & 0xff) as usize)?;
-        let bytes = record.syndrome >> 8 & 0xff;
-        let has_sign = record.syndrome >> 16 & 1 != 0;
+        let bytes = record.syndrome >> abi::UNMET_BYTES_SHIFT & 0xff;
+        let has_sign = record.syndrome >> abi::UNMET_SIGN_SHIFT & 1 != 0;
         let bits = bytes.checked_mul(8).filter(|bits| (16..=64).contains(bits))?;
         let number = |word: u64| {
             let word = word << (64 - bits);
@@ -272,9 +315,18 @@ impl fmt::Display for OnTeam {
 
 /// What a header of a collective says; see `Call` in `abi.h`.
 fn call(header: u64) -> Option<&'static str> {
-    const NAMES: [&str; 9] =
-        ["sync", "barrier", "broadcast", "collect", "fcollect", "alltoall", "alltoalls", "reduce", "reducescatter"];
-    NAMES.get(((header as u32 >> 28) as usize).checked_sub(1)?).copied()
+    Some(match checked::try_cast(header as u32 >> abi::CALL_SHIFT).ok()? {
+        Call::None => return None,
+        Call::Sync => "sync",
+        Call::Barrier => "barrier",
+        Call::Broadcast => "broadcast",
+        Call::Collect => "collect",
+        Call::Fcollect => "fcollect",
+        Call::Alltoall => "alltoall",
+        Call::Alltoalls => "alltoalls",
+        Call::Reduce => "reduce",
+        Call::Reducescatter => "reducescatter",
+    })
 }
 
 fn mismatch(pe: i32, theirs: u64, mine: u64) -> FaultKind {
@@ -291,36 +343,36 @@ fn mismatch(pe: i32, theirs: u64, mine: u64) -> FaultKind {
     FaultKind::Mismatch { pe, theirs, mine: my_call }
 }
 
-fn operation(op: u32) -> &'static str {
-    const NAMES: [&str; 26] = [
-        "operation",
-        "put",
-        "get",
-        "p",
-        "g",
-        "iput",
-        "iget",
-        "atomic",
-        "signal_op",
-        "put_signal",
-        "wait_until",
-        "signal_wait_until",
-        "quiet",
-        "fence",
-        "barrier",
-        "sync",
-        "waiting for room in a send queue",
-        "waiting for a landing slot",
-        "ptr",
-        "broadcast",
-        "collect",
-        "fcollect",
-        "alltoall",
-        "alltoalls",
-        "reduce",
-        "reducescatter",
-    ];
-    NAMES.get(op as usize).copied().unwrap_or("unknown operation")
+/// Returns what errors call an operation; `None` if this runtime does not know it.
+fn operation(op: u32) -> Option<&'static str> {
+    Some(match checked::try_cast(op).ok()? {
+        Op::None => "operation",
+        Op::Put => "put",
+        Op::Get => "get",
+        Op::P => "p",
+        Op::G => "g",
+        Op::Iput => "iput",
+        Op::Iget => "iget",
+        Op::Atomic => "atomic",
+        Op::Signal => "signal_op",
+        Op::PutSignal => "put_signal",
+        Op::WaitUntil => "wait_until",
+        Op::SignalWait => "signal_wait_until",
+        Op::Quiet => "quiet",
+        Op::Fence => "fence",
+        Op::Barrier => "barrier",
+        Op::Sync => "sync",
+        Op::QueueSpace => "waiting for room in a send queue",
+        Op::Landing => "waiting for a landing slot",
+        Op::Ptr => "ptr",
+        Op::Broadcast => "broadcast",
+        Op::Collect => "collect",
+        Op::Fcollect => "fcollect",
+        Op::Alltoall => "alltoall",
+        Op::Alltoalls => "alltoalls",
+        Op::Reduce => "reduce",
+        Op::Reducescatter => "reducescatter",
+    })
 }
 
 /// Opcodes and syndromes are named as in rdma-core's mlx5dv.h.
@@ -361,11 +413,11 @@ impl DeviceFault {
     pub(crate) fn decode(record: &ErrorRecord, state: &abi::State) -> Self {
         let abi::State { my_pe: me, n_pes, timeout_ns, heap_base, heap_bytes, .. } = *state;
         let ErrorRecord { pe, address, length, .. } = *record;
-        let kind = match record.code {
-            1 => FaultKind::PeOutOfRange { pe, last: n_pes - 1 },
-            2 => FaultKind::AddressOutsideHeap { address, bytes: length, pe },
-            3 => FaultKind::Unaligned { address, bytes: length, pe },
-            4 => FaultKind::Timeout {
+        let kind = match checked::try_cast(record.code) {
+            Ok(ErrorCode::PeOutOfRange) => FaultKind::PeOutOfRange { pe, last: n_pes - 1 },
+            Ok(ErrorCode::AddressOutsideHeap) => FaultKind::AddressOutsideHeap { address, bytes: length, pe },
+            Ok(ErrorCode::Unaligned) => FaultKind::Unaligned { address, bytes: length, pe },
+            Ok(ErrorCode::Timeout) => FaultKind::Timeout {
                 timeout_ms: timeout_ns / 1_000_000,
                 address,
                 heap_offset: address.checked_sub(heap_base).filter(|offset| *offset < heap_bytes),
@@ -373,7 +425,7 @@ impl DeviceFault {
                 unmet: if record.syndrome == 0 { None } else { Unmet::decode(record) },
                 lost: Vec::new(),
             },
-            5 => FaultKind::Completion {
+            Ok(ErrorCode::Completion) => FaultKind::Completion {
                 pe,
                 qpn: record.qpn,
                 wqe_index: record.wqe_index,
@@ -383,16 +435,23 @@ impl DeviceFault {
                 vendor_syndrome: record.vendor_syndrome,
                 cause: String::new(),
             },
-            6 => FaultKind::NoPath { pe },
-            7 => FaultKind::BadArgument { value: length.cast_signed(), address, pe },
-            8 => FaultKind::BadTeam { handle: length as u32 as i32 },
-            9 => mismatch(pe, length, address),
-            11 => FaultKind::QueueBroken { pe, qpn: (record.qpn != 0).then_some(record.qpn) },
-            10 => FaultKind::Overlap { dst: address, src: length },
-            code => FaultKind::Unknown { code },
+            Ok(ErrorCode::NoPath) => FaultKind::NoPath { pe },
+            Ok(ErrorCode::BadArgument) => FaultKind::BadArgument { value: length.cast_signed(), address, pe },
+            Ok(ErrorCode::BadTeam) => FaultKind::BadTeam { handle: length as u32 as i32 },
+            Ok(ErrorCode::Mismatch) => mismatch(pe, length, address),
+            Ok(ErrorCode::QueueBroken) => FaultKind::QueueBroken { pe, qpn: (record.qpn != 0).then_some(record.qpn) },
+            Ok(ErrorCode::Overlap) => FaultKind::Overlap { dst: address, src: length },
+            Ok(ErrorCode::None) | Err(_) => FaultKind::Unknown { code: record.code },
         };
         let team = (record.team != abi::TEAM_INVALID).then_some(record.team);
-        Self { me, operation: operation(record.op), team, block: record.block, thread: record.thread, kind }
+        Self {
+            me,
+            operation: operation(record.op).unwrap_or("unknown operation"),
+            team,
+            block: record.block,
+            thread: record.thread,
+            kind,
+        }
     }
 }
 
@@ -515,7 +574,7 @@ mod tests {
         let signal = text(&record(8 << 8, 3, u64::MAX, 1));
         assert!(
             signal.contains(
-                "no end after 3000 ms: the variable of 8 bytes at heap offset 0x1040 is 3 and has to become equal to \
+                "the wait did not end within 3000 ms: the variable of 8 bytes at heap offset 0x1040 is 3 and has to become equal to \
                  18446744073709551615;"
             ),
             "{signal}"
@@ -528,7 +587,7 @@ mod tests {
         );
         // Other waits name the PE that they are for.
         let other = text(&ErrorRecord { pe: 0, address: 0x10, ..record(0, 0, 0, 0) });
-        assert!(other.contains("no end after 3000 ms, waiting at address 0x10 for PE 0;"), "{other}");
+        assert!(other.contains("the wait did not end within 3000 ms, waiting at address 0x10 for PE 0;"), "{other}");
     }
 
     #[test]

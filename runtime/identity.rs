@@ -38,6 +38,22 @@ impl PeId {
 }
 
 /// A stream, team, module or kernel of a PE that has been finalized or dropped. Nothing was done.
+///
+/// ```
+/// use oxshmem::{Error, StaleError};
+///
+/// # fn main() -> oxshmem::Result<()> {
+/// let first = oxshmem::init()?;
+/// let stream = first.create_stream()?;
+/// first.finalize()?;
+///
+/// let pe = oxshmem::init()?;
+/// let Err(Error::Stale(stale)) = pe.on(&stream).synchronize() else { panic!() };
+/// let stale: StaleError = stale;
+/// assert!(stale.to_string().starts_with("a stream belongs to a PE that has been finalized"));
+/// # pe.finalize()
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} belongs to a PE that has been finalized; {remedy}")]
 pub struct StaleError {

@@ -1,4 +1,5 @@
-//! The last error that a call of this library returned to the process: why it most likely ends without finalize.
+//! The last error that a call of this library returned to the process: why it most likely ends
+//! without finalize.
 
 use std::fmt::Display;
 use std::sync::{Mutex, MutexGuard, PoisonError};

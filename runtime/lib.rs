@@ -1,13 +1,15 @@
 //! OxSHMEM: a partitioned global address space for GPUs.
 //!
 //! # The model
-//! A job is a number of processes. Each has one processing element, a [`Pe`], with a GPU (or, on the `cpu` device, a SIMT executor that runs the same
-//! kernels) and a *symmetric heap*. Memory of the heap, a [`SymmetricSlice`], is allocated by all PEs together and lies at the same offset on
+//! A job is a number of processes. Each has one processing element, a [`Pe`], with a GPU (or, on
+//! the `cpu` device, a SIMT executor that runs the same kernels) and a *symmetric heap*. Memory of
+//! the heap, a [`SymmetricSlice`], is allocated by all PEs together and lies at the same offset on
 //! every PE, so one slice names a copy on each of them.
 //!
-//! Kernels put to, get from and synchronise on the copies of other PEs (`oxshmem/oxshmem.h`): by load and store where a PE's memory is
-//! mapped, and by work requests to an RDMA card where it is not. Device code posts these itself (IBGDA), or leaves that to a thread of the host (IBRC).
-//! The host has the same [`Operations`].
+//! Kernels put to, get from and synchronise on the copies of other PEs (`oxshmem/oxshmem.h`): by
+//! load and store where a PE's memory is mapped, and by work requests to an RDMA card where it is
+//! not. Device code posts these itself (IBGDA), or leaves that to a thread of the host (IBRC). The
+//! host has the same [`Operations`].
 //!
 //! # A program
 //! ```
@@ -22,7 +24,7 @@
 //!     let next = (pe.my_pe() + 1) % pe.n_pes();
 //!     pe.put_signal(&inbox, &[pe.my_pe() as i32], arrived.signal(0).set(1), next)?;
 //!
-//!     // Whoever sees the signal sees the data.
+//!     // A PE that sees the signal sees the data.
 //!     pe.signal_wait_until(arrived.signal(0), Compare::Eq, 1)?;
 //!     println!("PE {} got {}", pe.my_pe(), pe.read(&inbox)?[0]);
 //!     pe.finalize()
@@ -44,13 +46,46 @@
 //! Each operation exists once, in [`Operations`]: `pe.put(..)` returns when it is locally complete, `pe.on(&stream).put(..)` queues it.
 //!
 //! # What is promised
-//! * **Completion.** A put is delivered after [`quiet`](Operations::quiet) or [`barrier_all`](Operations::barrier_all), or when its signal is seen.
-//! * **Safety.** Every call checks its slices. What was freed, belongs to an earlier PE or is out of range is an error that names the allocation. Launching
-//!   kernels is `unsafe`: device code may do what C++ may do.
+//! * **Completion.** A put is delivered after [`quiet`](Operations::quiet) or
+//!   [`barrier_all`](Operations::barrier_all), or when its signal is seen.
+//! * **Safety.** Every call checks its slices. What was freed, belongs to an earlier PE or is out
+//!   of range is an error that names the allocation. Launching kernels is `unsafe`: device code may
+//!   do what C++ may do.
 //! * **Errors.** No wait is unbounded, and a PE that dies is an error on all others; see [`Pe::synchronize`].
+//!
+//! # Threads and drop
+//! A [`Pe`] is `Send` and not `Sync`: it belongs to one thread at a time, and so does what borrows
+//! it to issue calls, [`OnStream`] and [`Atomic`]. Everything else is `Send` and `Sync`, but
+//! [`CudaGpu`], which has handles of the driver.
+//!
+//! Dropping a [`Pe`] without [`finalize`](Pe::finalize) leaves the job as a crash would. Dropping
+//! a [`Stream`] that the library created, a [`Module`] or a [`Kernel`] gives it back when its work
+//! has ended. Dropping a [`SymmetricSlice`] or a [`Team`] gives nothing back before finalize,
+//! since that is collective: [`Pe::free`], [`Team::destroy`]. Dropping anything else does nothing.
+//!
+//! ```
+//! use oxshmem::*;
+//!
+//! fn shared<T: Send + Sync>() {}
+//! shared::<SymmetricSlice<f32>>();
+//! shared::<(SymmetricView<'_, f32>, Strided<'_, f32>, Signal<'_>, SignalUpdate<'_>, RawMemory)>();
+//! shared::<(Stream, Team, TeamUniqueId, Module, Kernel, ModuleSource)>();
+//! shared::<(Config, config::ConfigBuilder, BuildInfo, LaunchConfig)>();
+//! shared::<(launch::LaunchOptions, launch::Outcome, bootstrap::UniqueId)>();
+//! shared::<(Error, DeviceFault, HeapError, TeamError, TransportError, StaleError)>();
+//! shared::<(bootstrap::BootstrapError, config::ConfigError, device::DeviceError)>();
+//!
+//! fn sendable<T: Send>() {}
+//! sendable::<Pe>();
+//! ```
+//! ```compile_fail,E0277
+//! fn shared<T: Sync>() {}
+//! shared::<oxshmem::Pe>();
+//! ```
 //!
 //! `docs/semantics.md` has the details, `docs/environment.md` the variables, `docs/architecture.md` the parts.
 
+#[doc(hidden)]
 pub mod abi;
 pub mod bootstrap;
 mod build_info;
@@ -61,6 +96,8 @@ mod fault;
 mod heap;
 mod host;
 mod identity;
+#[cfg(feature = "cudarc")]
+mod interop;
 mod kernel;
 mod last_error;
 pub mod launch;
@@ -76,6 +113,10 @@ mod transport;
 // The build's generated expressions name this crate.
 extern crate self as oxshmem;
 
+/// The crate of the feature `cudarc`, in the version that this library works with.
+#[cfg(feature = "cudarc")]
+#[doc(no_inline)]
+pub use ::cudarc;
 pub use abi::ReduceOp;
 pub use build_info::{BuildInfo, build_info};
 pub use config::Config;
@@ -89,6 +130,8 @@ pub use host::collectives::Reducible;
 pub use host::operations::Operations;
 pub use host::sides::{Destination, RawMemory, Source};
 pub use identity::{PeId, StaleError};
+#[cfg(feature = "cudarc")]
+pub use interop::Lent;
 pub use kernel::args::{KernelArg, KernelArgs};
 pub use kernel::{Kernel, Module};
 pub use pe::{Path, Pe, init};

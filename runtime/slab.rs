@@ -4,10 +4,12 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
+use bytemuck::Pod;
+
 use crate::abi::LINE_BYTES;
 use crate::device::{AddressSpace, Device, DeviceError, HostMemory, Memory};
 
-/// Lays the parts of a slab out, one behind the other.
+/// Lays the parts of a slab out, one after another.
 #[derive(Debug, Default)]
 pub(crate) struct Layout {
     end: u64,
@@ -84,54 +86,27 @@ impl Slab {
     }
 
     /// Writes `value` at `at + index * size_of::<T>()`.
-    pub(crate) fn write<T: Plain>(&self, at: Offset, index: u64, value: &T) -> Result<(), DeviceError> {
+    pub(crate) fn write<T: Pod>(&self, at: Offset, index: u64, value: &T) -> Result<(), DeviceError> {
         let offset = at.0 + index * size_of::<T>() as u64;
-        assert!(offset + size_of::<T>() as u64 <= self.bytes, "slab write behind its end");
-        // SAFETY: T is plain, so its bytes are initialised; the range is inside the slab, which is mapped while `self` lives.
-        unsafe {
-            let bytes = std::slice::from_raw_parts(std::ptr::from_ref(value).cast::<u8>(), size_of::<T>());
-            self.device.write(self.base() + offset, bytes)
-        }
+        assert!(offset + size_of::<T>() as u64 <= self.bytes, "slab write past its end");
+        // SAFETY: the range is inside the slab, which is mapped while `self` lives.
+        unsafe { self.device.write(self.base() + offset, bytemuck::bytes_of(value)) }
     }
 
     /// Reads what [`write`](Self::write) writes.
-    pub(crate) fn read<T: Plain>(&self, at: Offset, index: u64) -> Result<T, DeviceError> {
+    pub(crate) fn read<T: Pod>(&self, at: Offset, index: u64) -> Result<T, DeviceError> {
         let offset = at.0 + index * size_of::<T>() as u64;
-        assert!(offset + size_of::<T>() as u64 <= self.bytes, "slab read behind its end");
-        let mut value = std::mem::MaybeUninit::<T>::zeroed();
-        // SAFETY: as in `write`; T is plain, so any bytes are a value of it.
-        unsafe {
-            let bytes = std::slice::from_raw_parts_mut(value.as_mut_ptr().cast::<u8>(), size_of::<T>());
-            self.device.read(self.base() + offset, bytes)?;
-            Ok(value.assume_init())
-        }
+        assert!(offset + size_of::<T>() as u64 <= self.bytes, "slab read past its end");
+        let mut value = T::zeroed();
+        // SAFETY: as in `write`.
+        unsafe { self.device.read(self.base() + offset, bytemuck::bytes_of_mut(&mut value)) }?;
+        Ok(value)
     }
 
     /// Sets `bytes` bytes to `value`.
     pub(crate) fn fill(&self, at: Offset, bytes: u64, value: u8) -> Result<(), DeviceError> {
-        assert!(at.0 + bytes <= self.bytes, "slab fill behind its end");
+        assert!(at.0 + bytes <= self.bytes, "slab fill past its end");
         // SAFETY: the range is inside the slab.
         unsafe { self.device.fill(self.address(at), value, bytes) }
     }
 }
-
-/// Types without padding for which every bit pattern is a value.
-///
-/// # Safety
-/// Exactly that.
-pub(crate) unsafe trait Plain: Copy {}
-
-// SAFETY: integers.
-unsafe impl Plain for u8 {}
-// SAFETY: integers.
-unsafe impl Plain for u32 {}
-// SAFETY: integers.
-unsafe impl Plain for u64 {}
-// SAFETY: `repr(C)` of integers, padded explicitly.
-unsafe impl Plain for crate::abi::Qp {}
-// SAFETY: `repr(C)` of integers, padded explicitly.
-unsafe impl Plain for crate::abi::LocalRegion {}
-// SAFETY: `repr(C)` of integers, padded explicitly.
-unsafe impl Plain for crate::abi::Proxy {}
-// SAFETY: `repr(C)` of integers, padded explicitly.
-unsafe impl Plain for crate::abi::Team {}

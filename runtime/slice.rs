@@ -16,7 +16,7 @@ use crate::identity::PeId;
 /// [`Pe::alloc`](crate::Pe::alloc) makes one and [`Pe::free`](crate::Pe::free) ends it. Calls take `&slice` for the whole of it and
 /// [`slice.view(range)`](Self::view) for a part.
 ///
-/// As an argument of a kernel it is the address of this PE's copy, which device code takes as symmetric address.
+/// A kernel that takes it as an argument gets the address of this PE's copy, which device code takes as symmetric address.
 ///
 /// # Errors
 /// A slice that was freed or that an earlier PE of the process made is refused by every call with an error that names the allocation.
@@ -163,7 +163,7 @@ impl SymmetricSlice<u64> {
 /// Made by [`SymmetricSlice::view`] and by [`view`](Self::view) of another view; cheap to clone.
 ///
 /// # Errors
-/// A view keeps the range that was asked for. If that was not inside the slice, each call that the view is given to says so, with the range and the
+/// A view keeps the requested range. If that was not inside the slice, each call that the view is given to says so, with the range and the
 /// allocation.
 ///
 /// # Threads and drop
@@ -227,7 +227,7 @@ impl<'a, T> SymmetricView<'a, T> {
         Self { place, of: PhantomData }
     }
 
-    /// Returns the number of elements that were asked for.
+    /// Returns the requested number of elements.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -343,6 +343,18 @@ impl<'a, T> SymmetricView<'a, T> {
         }
     }
 
+    /// Returns the allocation that the view is in, if a call of the PE may use it.
+    #[cfg(feature = "cudarc")]
+    pub(crate) fn allocation(&self, pe: PeId) -> Result<&Allocation, HeapError> {
+        self.resolve(pe)?;
+        match &self.place {
+            Place::Inside { allocation, .. } | Place::Outside { allocation, .. } => Ok(allocation),
+            Place::Nowhere { address, bytes, problem, .. } => {
+                Err(HeapError::Address { address: *address, bytes: *bytes, problem: problem.clone() })
+            }
+        }
+    }
+
     /// Returns the address of the first `needed` elements.
     pub(crate) fn first(&self, pe: PeId, needed: usize, side: &'static str) -> Result<u64, HeapError> {
         let (address, len) = self.resolve(pe)?;
@@ -406,8 +418,26 @@ mod sealed {
 /// ```
 pub trait Symmetric: sealed::Sealed {
     /// What the memory consists of.
+    ///
+    /// ```
+    /// use oxshmem::{Symmetric, SymmetricSlice};
+    ///
+    /// fn takes_words(_: impl Symmetric<Element = u64>) {}
+    /// # let _ = |slice: &SymmetricSlice<u64>| takes_words(slice);
+    /// ```
     type Element;
     /// Returns all of the elements as a view.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// use oxshmem::Symmetric;
+    ///
+    /// let words = pe.alloc::<u64>(4)?;
+    /// assert_eq!((&words).to_view().len(), 4);
+    /// # pe.finalize()
+    /// # }
+    /// ```
     fn to_view(&self) -> SymmetricView<'_, Self::Element>;
 }
 
@@ -435,8 +465,8 @@ impl<T> Symmetric for &SymmetricView<'_, T> {
     }
 }
 
-/// Every so many elements of a view: one side of [`alltoalls`](crate::Operations::alltoalls). Made by [`SymmetricView::step_by`]; plain data, as
-/// the view is.
+/// Every n-th element of a view: one side of [`alltoalls`](crate::Operations::alltoalls). Made by
+/// [`SymmetricView::step_by`]; plain data, as the view is.
 ///
 /// ```
 /// # fn main() -> oxshmem::Result<()> {
@@ -600,7 +630,76 @@ pub enum Compare {
     Ge = 5,
 }
 
-/// Returns the bytes of so many elements; what is more than the address space has was refused with the range.
+/// Returns the bytes of that many elements; what is more than the address space has was refused with the range.
 pub(crate) fn bytes_of<T>(elements: usize) -> u64 {
     (elements as u64).saturating_mul(size_of::<T>() as u64)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// A slice of ten words at offset 0x40 of a heap at 0x1000.
+    fn words(pe: PeId) -> SymmetricSlice<u32> {
+        SymmetricSlice::new(Arc::new(Allocation::new(pe, 0x1000, 0x40, 40, None)), 10)
+    }
+
+    #[test]
+    fn views_of_views_count_from_their_beginning() {
+        let pe = PeId::next();
+        let words = words(pe);
+        assert_eq!(words.view(..).resolve(pe).unwrap(), (0x1040, 10));
+        assert_eq!(words.view(2..9).view(3..=4).resolve(pe).unwrap(), (0x1040 + 5 * 4, 2));
+        assert_eq!(words.at(9).element(pe, "a test").unwrap(), 0x1040 + 9 * 4);
+        assert_eq!(words.view(10..).resolve(pe).unwrap(), (0x1040 + 40, 0));
+    }
+
+    #[test]
+    fn a_range_outside_is_an_error_of_the_call_and_names_the_range() {
+        let pe = PeId::next();
+        let words = words(pe);
+        // Clippy is right that such ranges are mistakes, and this is what becomes of them.
+        let (from, to) = (7, 3);
+        for (view, first, last) in
+            [(words.view(8..11), 8, 11), (words.view(from..to), 7, 3), (words.view(usize::MAX..), usize::MAX, 10)]
+        {
+            let error = view.resolve(pe).unwrap_err();
+            let HeapError::OutOfRange { first: seen_first, last: seen_last, len: 10, .. } = error else {
+                panic!("{error}")
+            };
+            assert_eq!((seen_first, seen_last), (first, last));
+            // A part of it is no better.
+            assert!(matches!(view.view(..1).resolve(pe), Err(HeapError::OutOfRange { .. })));
+        }
+        assert!(matches!(words.at(usize::MAX).resolve(pe), Err(HeapError::OutOfRange { .. })));
+        assert!(matches!(words.view(..).first(pe, 11, "dst"), Err(HeapError::TooShort { needed: 11, len: 10, .. })));
+        assert!(matches!(words.view(..2).element(pe, "a test"), Err(HeapError::NotOneElement { len: 2, .. })));
+    }
+
+    #[test]
+    fn what_is_stale_is_refused_wherever_it_is() {
+        let (pe, later) = (PeId::next(), PeId::next());
+        let words = words(pe);
+        let view = words.view(1..);
+        assert!(matches!(view.resolve(later), Err(HeapError::EarlierPe { .. })));
+        words.whole(pe).unwrap().end();
+        for stale in [view.resolve(pe), words.view(20..).resolve(pe), words.at(0).resolve(pe)] {
+            assert!(matches!(stale, Err(HeapError::Freed { .. })), "{stale:?}");
+        }
+        assert!(matches!(words.whole(pe), Err(HeapError::Freed { .. })));
+    }
+
+    #[test]
+    fn an_address_must_be_aligned_for_its_type() {
+        let pe = PeId::next();
+        let allocation = Arc::new(Allocation::new(pe, 0x1000, 0x40, 40, None));
+        let at = |address| SymmetricView::<u64>::by_address(address, 2, Ok(Arc::clone(&allocation))).resolve(pe);
+        assert_eq!(at(0x1048).unwrap(), (0x1048, 2));
+        let error = at(0x1044).unwrap_err();
+        assert!(
+            matches!(&error, HeapError::Address { problem: AddressProblem::Misaligned { align: 8, .. }, .. }),
+            "{error}"
+        );
+    }
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// How long NVRTC takes for each of the sources named, and then the driver to make of its PTX what can be launched, in
-// milliseconds of CPU time: medians of several times after one that is not counted. `anew`; `again`, from the driver's cache,
-// where there is one; or `linked` with the device library, anew. See scripts/header-time.
+// How long NVRTC takes for each of the sources named, and then the driver to make of its PTX what
+// can be launched, in milliseconds of CPU time: medians of several times after one that is not
+// counted. `anew`; `again`, from the driver's cache, where there is one; or `linked` with the
+// device library, anew. See scripts/header-time.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <nvrtc.h>

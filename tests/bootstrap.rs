@@ -18,7 +18,8 @@ const PATIENT: Duration = Duration::from_secs(60);
 /// For tests that wait for it to pass.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// Threads as ranks open in one process what otherwise many share, so the limit on open files must allow `files` more.
+/// Threads as ranks open in one process what otherwise many share, so the limit on open files must
+/// allow `files` more.
 fn allow_files(files: u64) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

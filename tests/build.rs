@@ -4,16 +4,19 @@ use std::thread;
 
 use oxshmem_build::Module;
 
-/// The oldest GPUs that the tests run on; newer ones take the same PTX. One architecture keeps the build short.
+/// The oldest GPUs that the tests run on; newer ones take the same PTX. One architecture keeps the
+/// build short.
 const ARCHITECTURES: [u32; 1] = [90];
 
-/// Those that take longest to assemble: what they call for one type and scope is assembled with the library and with other tests.
+/// Those that take longest to assemble: what they call for one type and scope is assembled with the
+/// library and with other tests.
 const LARGE: [&str; 6] = ["collectives", "queues", "rma", "typed", "typed_collectives", "waits"];
 
 fn main() {
     // What takes longest comes first, so that nothing is left alone at the end.
     thread::scope(|scope| {
-        // Kernels without launch bounds, in a program that is linked and in one that is compiled as a whole.
+        // Kernels without launch bounds, in a program that is linked and in one that is compiled as
+        // a whole.
         for name in ["unbounded_collectives", "unbounded"] {
             scope.spawn(move || {
                 Module::new(format!("linked_{name}")).source(format!("kernels/{name}.cu")).report_linked();

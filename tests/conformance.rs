@@ -1,4 +1,5 @@
-//! The semantics of the device and host APIs, per device and transport: each test is a job whose PEs run one case.
+//! The semantics of the device and host APIs, per device and transport: each test is a job whose
+//! PEs run one case.
 
 use oxshmem_tests::{Job, Transport, jobs, stdout, transcript};
 
@@ -129,7 +130,8 @@ jobs! {
     flood_ibgda_2_kernel_ctas_beyond_qps: "flood" "7" "40" "400" "20000", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel", "OXSHMEM_QPS_PER_PEER" = "3", "OXSHMEM_QP_DEPTH" = "256";
 }
 
-// The network through copies by the engine's thread, which is what remains where kernels leave no room; atomics take turns with them.
+// The network through copies by the engine's thread, which is what remains where kernels leave no
+// room; atomics take turns with them.
 jobs! {
     conformance;
     [cpu cuda]
@@ -198,11 +200,12 @@ jobs! {
 jobs! {
     conformance;
     [cpu]
-    // As where PEs share a GPU.
+    // The setting of PEs that share a GPU.
     host_collectives_p2p_3_thinned: "host_collectives" "9000" "thinned", P2p, 3;
     collectives_p2p_4_thinned: "collectives" "6000" "thinned", P2p, 4;
 
-    // Executed by the software HCA's kernel, as on GPUs: the host posts, and the kernel reads the host's queues.
+    // Executed by the software HCA's kernel, as on GPUs: the host posts, and the kernel reads the
+    // host's queues.
     typed_ibrc_2_kernel: "typed", Ibrc, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
     rma_ibrc_3_kernel: "rma", Ibrc, 3, "OXSHMEM_SOFT_ENGINE" = "kernel";
     lanes_ibrc_2_kernel: "lanes", Ibrc, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";

@@ -1,4 +1,5 @@
-//! The device library has all that kernels are compiled to call, no less and no more: linked by the toolkit's linker, without a GPU.
+//! The device library has all that kernels are compiled to call, no less and no more: linked by the
+//! toolkit's linker, without a GPU.
 
 use std::collections::BTreeSet;
 use std::path::Path;

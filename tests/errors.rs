@@ -96,7 +96,8 @@ fn the_programs_of_tests_say_what_they_are() {
     assert!(output.status.success() && text.contains("conformance-pe CASE") && text.contains("  rma"), "{text}");
 }
 
-/// PEs whose devices do not reach each other: the network where that is allowed, and said; an error where it is not.
+/// PEs whose devices do not reach each other: the network where that is allowed, and said; an error
+/// where it is not.
 fn without_peer_access(device: Device) {
     let job = |transport| Job::new(PE, "pointers", 3).on(device).transport(transport).env("OXSHMEM_P2P_FAULTS", "0-1");
     if !job(Transport::Auto).is_possible() {

@@ -1,10 +1,12 @@
-//! Faults of the software HCA (`OXSHMEM_SOFT_FAULTS`): right programs do not notice them, wrong ones are found out.
+//! Faults of the software HCA (`OXSHMEM_SOFT_FAULTS`): right programs do not notice them, wrong
+//! ones are found out.
 
 use oxshmem_tests::{Job, Transport, stdout};
 
 const PE: &str = env!("CARGO_BIN_EXE_conformance-pe");
 
-/// What the order of execution across queue pairs, the visibility of payloads and lost doorbells do to a right program: nothing.
+/// What the order of execution across queue pairs, the visibility of payloads and lost doorbells do
+/// to a right program: nothing.
 const HARMLESS: [&str; 4] = [
     "seed=1,reorder=0.3,delay=50us",
     "seed=2,visibility,delay=30us",
@@ -56,7 +58,7 @@ fn barriers_are_unharmed() {
     unharmed("barriers", 3, &["5"]);
 }
 
-/// As `unharmed`, with another number of PEs for each of the faults.
+/// Like `unharmed`, with another number of PEs for each of the faults.
 fn unharmed_in_turn(case: &str, npes: [u32; 4], args: &[&str]) {
     for transport in [Transport::Ibgda, Transport::Ibrc] {
         for (faults, npes) in HARMLESS.into_iter().zip(npes) {
@@ -136,8 +138,9 @@ fn stale(transport: Transport, complete: bool, seed: u32) -> u32 {
         .sum()
 }
 
-/// A block puts, another one signals on another queue pair, and nobody completes the puts in between: the reordering mode shows
-/// that this program is wrong, and that the one with a quiet is right.
+/// A block puts, another one signals on another queue pair, and neither completes the puts in
+/// between: the reordering mode shows that this program is wrong, and that the one with a quiet is
+/// right.
 #[test]
 fn a_missing_quiet_is_found_out() {
     const SEEDS: std::ops::Range<u32> = 0..8;
@@ -178,7 +181,10 @@ fn a_wait_that_has_no_end_names_lost_connections() {
         for pe in 0..2 {
             let text = stdout(&outcome, pe);
             let lost = format!("the connection to PE {} is lost (transport retry counter exceeded", 1 - pe);
-            assert!(text.contains("no end after 3000 ms") && text.contains(&lost), "{transport:?}: {text}");
+            assert!(
+                text.contains("the wait did not end within 3000 ms") && text.contains(&lost),
+                "{transport:?}: {text}"
+            );
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The `cuda` device on this machine's GPUs: each test is a job whose PEs run one case of `gpu-pe`. Without a GPU they are skipped, with the
-//! reason.
+//! The `cuda` device on this machine's GPUs: each test is a job whose PEs run one case of `gpu-pe`.
+//! Without a GPU they are skipped, with the reason.
 
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,8 @@ cases! {
     chunks_2: "chunks", 2;
     chunks_3: "chunks", 3;
     context_lost: "context_lost", 1;
+    cudarc_api_1: "cudarc_api", 1;
+    cudarc_api_2: "cudarc_api", 2;
     launches: "launches", 1;
     linked_deadline: "linked_deadline", 1;
     modules: "modules", 1;
@@ -40,7 +42,7 @@ cases! {
     unanswered: "unanswered", 2;
 }
 
-/// A job of `gpu-pe`.
+/// Returns a job of `gpu-pe`.
 fn gpu(case: &str, npes: u32) -> Job {
     Job::new(PE, case, npes)
 }
@@ -87,7 +89,8 @@ fn killed() -> Result<(), DriverError> {
     }
 }
 
-/// A GPU that a PE does not reach, here because its process does not see it. The software HCA does not reach it either, and says so.
+/// A GPU that a PE does not reach, here because its process does not see it. The software HCA does
+/// not reach it either, and says so.
 #[test]
 fn unreached_gpu() -> Result<(), DriverError> {
     let job = |transport| Job::new(PE, "sees_one_gpu", 2).on(Device::Cuda).transport(transport);

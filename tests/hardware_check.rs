@@ -1,4 +1,5 @@
-//! `gpu-bundle/run hardware-check`, where there is nothing to check: its report, its archive and its exit status.
+//! `gpu-bundle/run hardware-check`, where there is nothing to check: its report, its archive and
+//! its exit status.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;

@@ -26,7 +26,7 @@ fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// The JSON report of a doctor that ended as its `ready` says, whose parts are all there.
+/// Returns the JSON report of a doctor that ended as its `ready` says, whose parts are all there.
 fn doctor(command: &mut Command) -> Value {
     let output = command.args(["doctor", "--json"]).output().unwrap();
     let text = stdout(&output);
@@ -109,7 +109,7 @@ fn what_the_configuration_asks_for_decides() {
     assert!(selected["reason"].as_str().unwrap().contains("there is no RDMA device no_such_card"), "{selected}");
     let report = doctor(program(&[]).env("OXSHMEM_HCA", "mlx5").env("OXSHMEM_HCA_DEVICES", "mlx5_77"));
     assert_eq!(report["ready"], false);
-    // Nothing but the CPU is asked for.
+    // Only the CPU is requested.
     let report = doctor(program(&[]).env("OXSHMEM_HCA", "soft").env("OXSHMEM_DEVICE", "cpu"));
     assert_eq!(report["ready"], true, "{report:#}");
 }
@@ -196,7 +196,8 @@ fn libraries_that_crash_or_hang_are_findings() {
     assert!(said.contains("signal 6"), "{said}");
 }
 
-/// What the doctor says of a card of the stand-in for rdma-core, which has the lies told to it; the functions are missing in its libraries.
+/// Returns what the doctor says of a card of the stand-in for rdma-core, which has the lies told to
+/// it; the functions are missing in its libraries.
 fn stand_in(folder: &Folder, lies: &str, missing: &[&str]) -> Value {
     oxshmem_stand_in::install(&folder.0, missing).unwrap();
     let mut command = program(&[]);
@@ -224,7 +225,7 @@ fn a_card_is_used_as_jobs_use_it() {
     assert!(said.contains("LID 0x") && said.contains("partition key 0xffff, GID fe80::"), "{said}");
     for (lies, missing, probe, words) in [
         // EOPNOTSUPP, EACCES, ENOMEM, EFAULT.
-        ("errno:mlx5dv_open_device=95", "", "rdma.devx", "no DevX context"),
+        ("errno:mlx5dv_open_device=95", "", "rdma.devx", "does not give this user a DevX context"),
         ("errno:mlx5dv_open_device=13", "", "rdma.devx", "cannot be opened"),
         ("port:state=1", "", "rdma.devx", "is DOWN"),
         ("port:infiniband=1,port:lid=0", "", "rdma.devx", "has LID 0x0"),
@@ -247,7 +248,7 @@ fn an_unprivileged_user_with_little_memory_to_lock_gets_the_same_answers() {
     let mut command = program(&[]);
     let folder = Folder::new("user");
     if geteuid().is_root() {
-        // Where nobody may look into the build's folders.
+        // A place where no user may look into the build's folders.
         let copy = folder.0.join("oxshmem-info");
         std::fs::copy(PROGRAM, &copy).unwrap();
         std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -352,7 +353,7 @@ fn output_that_cannot_be_written_is_an_error() {
         let output = program(args).stdout(full).output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(1) && error.contains("No space left on device"), "{args:?}: {error}");
-        // A reader that has seen enough is no error.
+        // A reader that has seen enough is not an error.
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let output = program(args).stdout(writer).output().unwrap();

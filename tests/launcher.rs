@@ -9,7 +9,7 @@ use oxshmem::Config;
 use oxshmem::bootstrap::{Bootstrap, BootstrapError};
 use oxshmem::launch::{LaunchError, LaunchOptions, Outcome, Output, PeStatus, in_job, run};
 
-/// A shell script as every PE.
+/// Returns a shell script as every PE.
 fn script(npes: u32, text: &str) -> LaunchOptions {
     LaunchOptions { output: Output::Captured, ..LaunchOptions::new(npes, "/bin/sh").args(["-c", text]) }
 }
@@ -26,19 +26,19 @@ fn stdout(outcome: &Outcome, rank: usize) -> String {
     String::from_utf8(outcome.pes[rank].stdout.clone()).unwrap()
 }
 
-/// What follows `key=` in a PE's output.
+/// Returns what follows `key=` in a PE's output.
 fn said<'a>(text: &'a str, key: &str) -> &'a str {
     let line = text.lines().find_map(|line| line.split_once(&format!("{key}=")));
     line.unwrap_or_else(|| panic!("no {key}= in {text:?}")).1
 }
 
-/// Whether a process exists and is no zombie.
+/// Returns whether a process exists and is not a zombie.
 fn is_alive(pid: &str) -> bool {
     let stat = std::fs::read_to_string(Path::new("/proc").join(pid.trim()).join("stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-/// Whether a process ends that was killed: the kernel does that when it gets to it.
+/// Returns whether a process ends that was killed: the kernel does that when it gets to it.
 fn ends(pid: &str) -> bool {
     let until = Instant::now() + Duration::from_secs(30);
     while is_alive(pid) {
@@ -296,9 +296,6 @@ fn what_cannot_be_started_is_an_error() {
     assert!(matches!(error, LaunchError::Program { .. }) && error.exit_code() == 126, "{error}");
     for npes in [0, 1025] {
         let error = run(&LaunchOptions::new(npes, "true")).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            format!("a job of {npes} PEs: 1 to 1024 are possible; give a number in this range (oxrun -n)")
-        );
+        assert_eq!(error.to_string(), format!("a job cannot have {npes} PEs; give a number from 1 to 1024 (oxrun -n)"));
     }
 }

@@ -50,7 +50,8 @@ fn job(case: &str, transport: Transport, npes: u32) -> Job {
 }
 
 oxshmem_tests::network_suite!(on_the_card; [cpu cuda]);
-// On the `cpu` device these take as long again as the others, and show what conformance shows of the software HCA, which moves the data here, too.
+// On the `cpu` device these take as long again as the others, and show what conformance shows of
+// the software HCA, which moves the data here, too.
 oxshmem_tests::network_suite_further!(on_the_card; [cuda]);
 
 jobs! {
@@ -61,11 +62,9 @@ jobs! {
     signals_ibgda_2_rung_by_thread: "signals", Ibgda, 2, "OXSHMEM_IBGDA_DOORBELL" = "cpu";
     flood_ibgda_2_rung_by_thread: "flood" "4" "32" "300" "30000", Ibgda, 2, "OXSHMEM_IBGDA_DOORBELL" = "cpu";
 
-    // Atomics that are atomic among themselves only: also those to the own PE are the card's.
-    atomic_contention_ibgda_3_of_the_card: "atomic_contention", Ibgda, 3, "RDMA_STAND_IN" = "device:atomics=1";
-    atomic_values_ibgda_2_of_the_card: "atomic_values", Ibgda, 2, "RDMA_STAND_IN" = "device:atomics=1";
-    signals_ibgda_2_of_the_card: "signals", Ibgda, 2, "RDMA_STAND_IN" = "device:atomics=1";
-    atomic_contention_ibrc_3_of_the_card: "atomic_contention", Ibrc, 3, "RDMA_STAND_IN" = "device:atomics=1";
+    // The GPU does a PE's atomics on its own memory: no word there is a target of others as well.
+    atomic_values_ibgda_2_of_the_gpu: "atomic_values", Ibgda, 2, "OXSHMEM_ATOMICS" = "gpu";
+    signals_ibgda_2_of_the_gpu: "signals", Ibgda, 2, "OXSHMEM_ATOMICS" = "gpu";
 
     // On InfiniBand peers are reached by LID.
     typed_ibgda_2_infiniband: "typed", Ibgda, 2, "RDMA_STAND_IN" = "port:infiniband=1";
@@ -91,22 +90,23 @@ jobs! {
         "OXSHMEM_HCA" = "mlx5", "OXSHMEM_HCA_DEVICES" = "0=mlx5_0,1=mlx5_1,2=mlx5_0";
 
     // Without several cards, for comparison.
-    spread_ibgda_2_of_the_card: "spread" "1", Ibgda, 2, "RDMA_STAND_IN" = "device:atomics=1";
+    spread_ibgda_2_of_the_gpu: "spread" "1", Ibgda, 2, "OXSHMEM_ATOMICS" = "gpu";
 }
 
-/// A job whose PEs have two cards each, which keep different keys, and know atomics of their own only.
+/// A job whose PEs have two cards each, which keep different keys, and whose acknowledgements come before what was written is visible.
 fn on_two_cards(case: &str, npes: u32) -> Job {
     on_the_card(case, npes)
         .env("OXSHMEM_HCA", "mlx5")
         .env("OXSHMEM_HCA_DEVICES", "0=mlx5_0+mlx5_1,1=mlx5_1+mlx5_0,2=mlx5_0+mlx5_1")
-        .env("RDMA_STAND_IN", "device:count=2,device:atomics=1")
+        .env("RDMA_STAND_IN", "device:count=2,device:late=1")
 }
 
 jobs! {
     on_two_cards;
     [cpu cuda]
     spread_ibgda_2_cards: "spread" "2", Ibgda, 2;
-    spread_ibrc_2_cards: "spread" "2", Ibrc, 2;
+    // The proxy does not wait until what was written is visible.
+    spread_ibrc_2_cards: "spread" "2", Ibrc, 2, "RDMA_STAND_IN" = "device:count=2";
     typed_ibgda_2_cards: "typed", Ibgda, 2;
     rma_ibgda_3_cards: "rma", Ibgda, 3;
     lanes_ibgda_2_cards: "lanes", Ibgda, 2;
@@ -118,21 +118,25 @@ jobs! {
     host_heap_ibgda_2_cards: "host_heap", Ibgda, 2;
     flood_ibgda_2_cards: "flood" "4" "32" "300" "30000", Ibgda, 2, "OXSHMEM_QP_DEPTH" = "256";
     rma_ibgda_2_cards_rung_by_thread: "rma", Ibgda, 2, "OXSHMEM_IBGDA_DOORBELL" = "cpu";
-    rma_ibrc_3_cards: "rma", Ibrc, 3;
-    signals_ibrc_2_cards: "signals", Ibrc, 2;
-    atomic_values_ibrc_2_cards: "atomic_values", Ibrc, 2;
+    rma_ibrc_3_cards: "rma", Ibrc, 3, "RDMA_STAND_IN" = "device:count=2";
+    signals_ibrc_2_cards: "signals", Ibrc, 2, "RDMA_STAND_IN" = "device:count=2";
+    atomic_values_ibrc_2_cards: "atomic_values", Ibrc, 2, "RDMA_STAND_IN" = "device:count=2";
     // Atomics by loops of compare-and-swap.
-    atomic_contention_ibrc_3_cards: "atomic_contention", Ibrc, 3, "RDMA_STAND_IN" = "device:count=2,device:atomics=1,cap:atomic_operations=3";
-    collectives_ibrc_3_cards: "collectives" "500", Ibrc, 3;
+    atomic_contention_ibrc_3_cards: "atomic_contention", Ibrc, 3, "RDMA_STAND_IN" = "device:count=2,cap:atomic_operations=3";
+    collectives_ibrc_3_cards: "collectives" "500", Ibrc, 3, "RDMA_STAND_IN" = "device:count=2";
     // Three cards for four queue pairs, and on InfiniBand.
     spread_ibgda_2_three_cards: "spread" "3", Ibgda, 2, "OXSHMEM_HCA_DEVICES" = "0=mlx5_0+mlx5_1+mlx5_2,1=mlx5_2+mlx5_0+mlx5_1",
-        "RDMA_STAND_IN" = "device:count=3,device:atomics=1,port:infiniband=1";
+        "RDMA_STAND_IN" = "device:count=3,device:late=1,port:infiniband=1";
     rma_ibrc_2_three_cards: "rma", Ibrc, 2, "OXSHMEM_HCA_DEVICES" = "0=mlx5_0+mlx5_1+mlx5_2,1=mlx5_2+mlx5_0+mlx5_1",
-        "RDMA_STAND_IN" = "device:count=3,device:atomics=1,port:infiniband=1";
-    // Atomics that are atomic with everybody's take the block's queue pair.
-    put_flood_ibrc_2_coherent_cards: "put_flood" "2" "4" "40" "9000", Ibrc, 2, "OXSHMEM_IBRC_STAGING" = "64", "RDMA_STAND_IN" = "device:count=2";
-    signals_ibgda_2_coherent_cards: "signals", Ibgda, 2, "RDMA_STAND_IN" = "device:count=2";
-    spread_ibgda_2_coherent_cards: "spread" "1", Ibgda, 2, "RDMA_STAND_IN" = "device:count=2";
+        "RDMA_STAND_IN" = "device:count=3,port:infiniband=1";
+    // Atomics that are atomic with those of CPUs and GPUs take the block's queue pair.
+    put_flood_ibrc_2_coherent_cards: "put_flood" "2" "4" "40" "9000", Ibrc, 2, "OXSHMEM_IBRC_STAGING" = "64",
+        "RDMA_STAND_IN" = "device:count=2,device:atomics=2";
+    signals_ibgda_2_coherent_cards: "signals", Ibgda, 2, "RDMA_STAND_IN" = "device:count=2,device:late=1,device:atomics=2";
+    spread_ibgda_2_coherent_cards: "spread" "1", Ibgda, 2, "RDMA_STAND_IN" = "device:count=2,device:atomics=2";
+    // The GPU does local atomics, and of those that it does not the first card does all.
+    spread_ibgda_2_cards_and_gpu: "spread" "2", Ibgda, 2, "OXSHMEM_ATOMICS" = "gpu";
+    fence_ibgda_2_cards_and_gpu: "fence", Ibgda, 2, "OXSHMEM_ATOMICS" = "gpu";
 }
 
 // Where PEs have no GPU, a kernel on the `cpu` device moves the data.
@@ -142,7 +146,7 @@ jobs! {
     rma_ibgda_1_kernel: "rma", Ibgda, 1, "RDMA_STAND_IN" = "device:kernel=1";
     rma_ibgda_3_kernel: "rma", Ibgda, 3, "RDMA_STAND_IN" = "device:kernel=1";
     signals_ibgda_2_kernel: "signals", Ibgda, 2, "RDMA_STAND_IN" = "device:kernel=1";
-    atomic_contention_ibgda_2_kernel: "atomic_contention", Ibgda, 2, "RDMA_STAND_IN" = "device:kernel=1,device:atomics=1";
+    atomic_contention_ibgda_2_kernel: "atomic_contention", Ibgda, 2, "RDMA_STAND_IN" = "device:kernel=1";
     host_heap_ibgda_2_kernel: "host_heap", Ibgda, 2, "RDMA_STAND_IN" = "device:kernel=1";
     flood_ibgda_2_kernel: "flood" "4" "32" "300" "30000", Ibgda, 2, "RDMA_STAND_IN" = "device:kernel=1", "OXSHMEM_QPS_PER_PEER" = "1",
         "OXSHMEM_QP_DEPTH" = "256";

@@ -1,4 +1,5 @@
-//! PEs that die. The others end with an error that names the dead one, long before any deadline, and nothing is left behind.
+//! PEs that die. The others end with an error that names the dead one, long before any deadline,
+//! and nothing is left behind.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,7 +15,8 @@ const PE: &str = env!("CARGO_BIN_EXE_conformance-pe");
 const DYING: usize = 1;
 
 fn survivors_are_told(case: &str, device: Device, transport: Transport, npes: u32, end: PeStatus) {
-    // Deadlines that no test waits for: an error that comes is not theirs. Nor does the launcher hurry survivors that share a GPU.
+    // Deadlines that no test waits for: an error that comes is not theirs. The launcher does not
+    // hurry survivors that share a GPU either.
     let job = Job::new(PE, case, npes)
         .on(device)
         .transport(transport)

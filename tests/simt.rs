@@ -72,7 +72,8 @@ fn try_launch(
 ) -> Result<oxshmem::device::cpu::LaunchHandle, LaunchError> {
     let bytes: Vec<Vec<u8>> = args.iter().map(|arg| arg.bytes()).collect();
     let slices: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).collect();
-    // SAFETY: each test passes what its kernel declares, and waits for the launch before its buffers go away.
+    // SAFETY: each test passes what its kernel declares, and waits for the launch before its
+    // buffers go away.
     unsafe { executor.launch(kernel(name), config, &slices) }
 }
 
@@ -117,7 +118,8 @@ fn arguments_of_all_sizes_arrive() {
         c: f64,
     }
     let three = Three { a: 1.5, b: 777, c: 2.25 };
-    // SAFETY: padding bytes are never looked at, but they must be initialised: go through a zeroed array.
+    // SAFETY: padding bytes are never looked at, but they must be initialised: go through a zeroed
+    // array.
     let bytes = unsafe {
         let mut bytes = [0u8; size_of::<Three>()];
         bytes.as_mut_ptr().cast::<Three>().write(three);

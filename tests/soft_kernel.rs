@@ -1,4 +1,5 @@
-//! The software HCA's kernel on the `cpu` device: it does what the engine of the CPU does, to memory, completions, errors and queue pairs.
+//! The software HCA's kernel on the `cpu` device: it does what the engine of the CPU does, to
+//! memory, completions, errors and queue pairs.
 
 #![allow(clippy::unwrap_used)]
 
@@ -63,7 +64,8 @@ fn pair() -> Pair {
     Pair::new(EndpointOptions::default(), kernel)
 }
 
-/// One work request of a random program; each has 256 bytes of remote memory and 256 of local memory to itself.
+/// One work request of a random program; each has 256 bytes of remote memory and 256 of local
+/// memory to itself.
 #[derive(Debug, Clone)]
 struct Request {
     kind: u8,
@@ -113,7 +115,7 @@ fn blueflame(pair: &Pair) -> Option<BlueFlame> {
     pair.hca_a.blueflame(pair.a.uar.register(0).unwrap())
 }
 
-/// Posts the work requests and rings after each, or once; answers what there is to compare.
+/// Posts the work requests and rings after each, or once; returns what has to be compared.
 fn run(options: fn() -> SoftOptions, requests: &[Request], every: usize) -> Outcome {
     let mut pair = Pair::new(EndpointOptions::default(), options);
     let mut blueflame = blueflame(&pair).filter(|_| every == 1);
@@ -206,7 +208,8 @@ struct Outcome {
     violations: Vec<String>,
 }
 
-/// Checks that two engines leave the same behind, and names the first byte of memory that differs.
+/// Checks that two engines leave the same memory behind, and names the first byte of memory that
+/// differs.
 fn agree(expected: &Outcome, found: &Outcome) -> Result<(), TestCaseError> {
     let differs = |ours: &[u8], theirs: &[u8]| ours.iter().zip(theirs).position(|(a, b)| a != b);
     prop_assert_eq!(differs(&expected.remote, &found.remote), None, "remote memory");
@@ -218,7 +221,8 @@ fn agree(expected: &Outcome, found: &Outcome) -> Result<(), TestCaseError> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// The CPU's engine, which is the reference, and the kernel leave the same behind; also where a work request is damaged.
+    /// The CPU's engine, which is the reference, and the kernel leave the same memory behind; even
+    /// where a work request is damaged.
     #[test]
     fn kernel_and_thread_agree(requests in prop::collection::vec(request(), 1..40), every in 1usize..50) {
         // A queue of 128 blocks must hold what is posted between two doorbells.
@@ -226,19 +230,21 @@ proptest! {
         agree(&run(thread, &requests, every), &run(kernel, &requests, every))?;
     }
 
-    /// So does the kernel where the host rings; and also if work requests come with their doorbells, one by one.
+    /// The kernel does the same where the host rings, and if work requests come with their
+    /// doorbells, one by one.
     #[test]
     fn work_requests_may_come_with_doorbells(requests in prop::collection::vec(request(), 1..20), every in 1usize..3) {
         prop_assert_eq!(run(kernel, &requests, every), run(rung_by_host, &requests, every));
     }
 
-    /// The engine's thread does by copies what the kernel does, atomics aside, which it leaves to the kernel.
+    /// The engine's thread does by copies what the kernel does, atomics aside, which it leaves to
+    /// the kernel.
     #[test]
     fn copies_and_thread_agree(requests in prop::collection::vec(request(), 1..40), every in 1usize..20) {
         agree(&run(thread, &requests, every), &run(by_copies, &requests, every))?;
     }
 
-    /// Also where queues and completions are in memory of the host.
+    /// The same where queues and completions are in memory of the host.
     #[test]
     fn copies_reach_queues_of_the_host(requests in prop::collection::vec(request(), 1..20), every in 1usize..20) {
         prop_assert_eq!(run(thread, &requests, every), run(by_copies_from_host, &requests, every));
@@ -467,7 +473,8 @@ fn both_ends_post_to_running_kernels() {
     }
 }
 
-/// An accelerator whose slices find no room while the program's kernels, which there are none of, take it all.
+/// An accelerator whose slices find no room while the program's kernels, which there are none of,
+/// take it all.
 #[derive(Debug)]
 struct Crowded {
     inner: Arc<dyn Accelerator>,
@@ -550,8 +557,8 @@ impl Accelerator for Crowded {
     }
 }
 
-/// Puts, gets and atomics go on while no slice finds room, and slices execute again when they find some: each queue pair has one owner all the
-/// time, so that every atomic is executed once.
+/// Puts, gets and atomics go on while no slice finds room, and slices execute again when they find
+/// some: each queue pair has one owner all the time, so that every atomic is executed once.
 #[test]
 fn what_finds_no_room_is_done_by_copies() {
     let crowded = Crowded::new();
@@ -594,7 +601,8 @@ fn what_finds_no_room_is_done_by_copies() {
     assert!(pair.hca_a.violations().is_empty(), "{:?}", pair.hca_a.violations());
 }
 
-/// A slice that finds room only after the HCA is gone finds that it has been cancelled, and touches nothing but its gate.
+/// A slice that finds room only after the HCA is gone finds that it has been cancelled, and touches
+/// nothing but its gate.
 #[test]
 fn a_slice_may_outlive_its_hca() {
     let crowded = Crowded::new();
@@ -610,8 +618,8 @@ fn a_slice_may_outlive_its_hca() {
     crowded.inner.check().unwrap();
 }
 
-/// Three at one counter: an engine that copies, an engine's kernel, and whoever else has the memory. None loses an update, and none gets
-/// a value twice.
+/// Three at one counter: an engine that copies, an engine's kernel, and another user of the memory.
+/// None loses an update, and none gets a value twice.
 #[test]
 fn both_modes_may_share_a_counter() {
     const EACH: u64 = 300;
@@ -682,7 +690,8 @@ fn what_a_kernel_cannot_do_is_refused() {
     assert!(error.to_string().contains("cqc.cc"), "{error}");
 }
 
-/// A data segment that is good for `kernel_and_thread_agree` in one respect only: its length means 2 GiB.
+/// A data segment that is good for `kernel_and_thread_agree` in one respect only: its length means
+/// 2 GiB.
 #[test]
 fn lengths_are_checked() {
     let mut pair = pair();

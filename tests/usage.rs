@@ -1,15 +1,18 @@
-//! What the CUDA compiler makes of the device API: hot paths (put, p, signals and quiet) keep nothing in local memory on sm_90, and
-//! kernels without launch bounds can be launched with 1024 threads.
+//! What the CUDA compiler makes of the device API: hot paths (put, p, signals and quiet) keep
+//! nothing in local memory on sm_90, and kernels without launch bounds can be launched with 1024
+//! threads.
 
 use std::collections::BTreeMap;
 
-/// Written by the build of `kernels/paths.cu`: a line for each function and architecture. See `oxshmem_build`.
+/// Written by the build of `kernels/paths.cu`: a line for each function and architecture. See
+/// `oxshmem_build`.
 const REPORT: &str = include_str!(concat!(env!("OUT_DIR"), "/paths.usage.txt"));
 
 /// Written by the build of `kernels/unbounded.cu`, compiled as a whole.
 const WHOLE: &str = include_str!(concat!(env!("OUT_DIR"), "/unbounded.usage.txt"));
 
-/// The same of `kernels/unbounded.cu` and `kernels/unbounded_collectives.cu` as relocatable code, linked.
+/// The same of `kernels/unbounded.cu` and `kernels/unbounded_collectives.cu` as relocatable code,
+/// linked.
 const LINKED: [&str; 2] = [
     include_str!(concat!(env!("OUT_DIR"), "/linked_unbounded.usage.txt")),
     include_str!(concat!(env!("OUT_DIR"), "/linked_unbounded_collectives.usage.txt")),
@@ -30,8 +33,11 @@ fn spills() -> BTreeMap<&'static str, (u32, u32)> {
     let mut found = BTreeMap::new();
     for line in REPORT.lines().filter(|line| line.starts_with(ARCHITECTURE)) {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let &[_, _, _, stores, loads, _, _, name] = &words[..] else { panic!("{line:?} is no line of a usage report") };
-        let number = |word: &str| word.parse::<u32>().unwrap_or_else(|_| panic!("{word:?} in {line:?} is no number"));
+        let &[_, _, _, stores, loads, _, _, name] = &words[..] else {
+            panic!("{line:?} is not a line of a usage report")
+        };
+        let number =
+            |word: &str| word.parse::<u32>().unwrap_or_else(|_| panic!("{word:?} in {line:?} is not a number"));
         let entry = found.entry(name).or_insert((0, 0));
         *entry = (entry.0.max(number(stores)), entry.1.max(number(loads)));
     }
@@ -77,7 +83,8 @@ fn linked_kernels_without_bounds_leave_room_for_1024_threads() {
     }
 }
 
-/// The kernel that keeps values of its own while it calls. Compiled as a whole it has these and the longest chain of calls together.
+/// The kernel that keeps values of its own while it calls. Compiled as a whole it has these and the
+/// longest chain of calls together.
 const BUSY: &str = "busy";
 
 /// Registers that a thread of 640 in a block may have.

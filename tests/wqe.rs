@@ -1,5 +1,6 @@
-//! The work queue entries that device code writes are, byte for byte, those of `oxshmem_hca::wire`, which are tested against rdma-core's
-//! headers. Every operation, any operands, and queues in which an entry wraps from the last block to the first.
+//! The work queue entries that device code writes are, byte for byte, those of `oxshmem_hca::wire`,
+//! which are tested against rdma-core's headers. Every operation, any operands, and queues in which
+//! an entry wraps from the last block to the first.
 
 #![allow(clippy::unwrap_used)]
 
@@ -67,7 +68,7 @@ fn device_writes(kernel: &str, args: impl Fn(u64) -> Arguments) -> Vec<u8> {
     bytemuck::cast_slice(&queue)[offset..offset + BLOCKS * BLOCK].to_vec()
 }
 
-/// Where hca puts the same entry in a queue of zeros.
+/// Returns where hca puts the same entry in a queue of zeros.
 fn expected(p: &Parameters, op: Op<'_>) -> Vec<u8> {
     let wqe = Wqe::new(p.qpn, p.index as u16, p.signaled != 0, op);
     let mut bytes = vec![0; 1024];

@@ -1,4 +1,5 @@
-//! The crate of `docs/your-own-crate.md`, built from the page outside the workspace, as a user does it.
+//! The crate of `docs/your-own-crate.md`, built from the page outside the workspace, as a user does
+//! it.
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
@@ -27,7 +28,8 @@ impl Folder {
         std::fs::write(path, text).unwrap();
     }
 
-    /// Builds without a network. What is built stays in the target folder of the tests, so that the next time is short.
+    /// Builds without a network. What is built stays in the target folder of the tests, so that the
+    /// next time is short.
     fn build(&self) -> Output {
         Command::new(env!("CARGO"))
             .args(["build", "--offline", "--quiet"])
@@ -51,7 +53,7 @@ fn target() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("your-own-crate")
 }
 
-/// Files of the page: each stands in the code block behind a comment with its name.
+/// Files of the page: each is the code block after a comment with its name.
 fn files() -> Vec<(&'static str, &'static str)> {
     PAGE.split("<!-- file: ")
         .skip(1)
@@ -82,7 +84,8 @@ fn the_page_s_crate_builds_and_runs() {
         let options = options.env("OXSHMEM_DEVICE", "cpu").env("OXSHMEM_TRANSPORT", transport);
         let outcome = launch::run(&options).unwrap();
         assert!(outcome.is_success(), "{transport}: {outcome:?}");
-        // What the kernel prints is there when `synchronize` returns, before what the host prints then.
+        // What the kernel prints is there when `synchronize` returns, before what the host prints
+        // then.
         let said = String::from_utf8_lossy(&outcome.pes[0].stdout);
         let shown: Vec<&str> = PAGE.lines().filter_map(|line| line.strip_prefix("[PE 0] ")).collect();
         assert_eq!(said.lines().collect::<Vec<_>>(), shown, "{transport}");

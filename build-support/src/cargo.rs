@@ -42,8 +42,9 @@ impl Cargo {
         })
     }
 
-    /// A folder that all build scripts of this target directory share, whatever profile and features they run for: `oxshmem-modules`
-    /// beside the profiles' folders, or beside the triple's where cargo was given one. None if `OUT_DIR` is not where cargo puts it.
+    /// Returns a folder that all build scripts of this target directory share, whatever profile and
+    /// features they run for: `oxshmem-modules` beside the profiles' folders, or beside the
+    /// triple's where cargo was given one. None if `OUT_DIR` is not where cargo puts it.
     pub fn shared_dir(&self) -> Option<PathBuf> {
         let build = self.out_dir.ancestors().find(|dir| dir.file_name() == Some(OsStr::new("build")))?;
         let profiles = build.parent().and_then(Path::parent)?;

@@ -37,7 +37,8 @@ pub(crate) struct Toolchain {
     version: String,
     /// The archiver and its arguments.
     archiver: Vec<String>,
-    /// The argument against a binding that GCC gives static members of templates, and that stays global whatever is asked of objcopy.
+    /// The argument against a binding that GCC gives static members of templates, and that stays
+    /// global whatever is asked of objcopy.
     not_unique: Option<String>,
 }
 
@@ -70,7 +71,7 @@ impl Toolchain {
         })
     }
 
-    /// What tells its results from those of others.
+    /// Returns what tells its results from those of others.
     pub fn identity(&self) -> impl Hash + use<'_> {
         (&self.compiler, &self.version, &self.archiver)
     }
@@ -96,7 +97,8 @@ impl Object {
             [
                 "-std=c++17",
                 "-fexceptions",
-                // A frame larger than a page must not jump over the guard page of a GPU thread's stack.
+                // A frame larger than a page must not jump over the guard page of a GPU thread's
+                // stack.
                 "-fstack-clash-protection",
                 "-g1",
                 "-fno-strict-aliasing",
@@ -117,8 +119,9 @@ impl Object {
             depfile: Some(file("d")),
         };
 
-        // A module's symbols stay its own, as they do on a GPU. COMDAT groups have to go first: the linker would keep one
-        // group of that name and drop the others, with the now local functions that the others' modules call.
+        // A module's symbols stay its own, as they do on a GPU. COMDAT groups have to go first: the
+        // linker would keep one group of that name and drop the others, with the now local
+        // functions that the others' modules call.
         let mut merge = compiler;
         merge.extend(["-r", "-nostdlib", "-Wl,--force-group-allocation", "-o"].map(str::to_owned));
         merge.extend([text(&merged), text(&object)]);
@@ -138,7 +141,7 @@ impl Object {
         self.finish.iter().try_for_each(|step| step.run().map(drop))
     }
 
-    /// The static library.
+    /// Returns the static library.
     pub fn archive(&self) -> &Path {
         self.finish.last().map_or(Path::new(""), |step| &step.output)
     }
@@ -148,7 +151,7 @@ impl Object {
         self.compile.dependencies()
     }
 
-    /// What the compiler remarked.
+    /// Returns what the compiler remarked.
     pub fn warnings(&self) -> Result<Vec<String>, Error> {
         Ok(self.compile.log()?.lines().map(str::to_owned).collect())
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::Error;
 
-/// All files under `dir`, sorted.
+/// Returns all files under `dir`, sorted.
 pub(crate) fn under(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     let mut found = Vec::new();
     let mut pending = vec![dir.to_owned()];

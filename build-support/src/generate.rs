@@ -1,17 +1,17 @@
 //! The texts written for a module: the translation units and the Rust expression.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use crate::cargo::Cargo;
-use crate::{ARCHITECTURES, Error, Module, files};
+use crate::{Error, files};
 
 /// A module with everything checked and made absolute.
 #[derive(Debug, Hash)]
 pub(crate) struct Unit {
     /// The module's name.
     pub name: String,
-    /// What follows `oxshmem_module_` in the entry symbol: package, version and name, since names are unique in a package only.
+    /// What follows `oxshmem_module_` in the entry symbol: package, version and name, since names
+    /// are unique in a package only.
     pub symbol_tail: String,
     /// Sources, in order.
     pub sources: Vec<PathBuf>,
@@ -28,52 +28,14 @@ pub(crate) struct Unit {
 }
 
 impl Unit {
-    /// Check a module.
-    pub fn new(module: &Module, cargo: &Cargo, headers: &Path) -> Result<Self, Error> {
-        let name = module.name.clone();
-        let identifier = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
-            && !name.bytes().next().is_none_or(|byte| byte.is_ascii_digit());
-        if !identifier {
-            return Err(Error::BadName(name));
-        }
-        if module.sources.is_empty() {
-            return Err(Error::NoSource(name));
-        }
-        if !headers.join("oxshmem").is_dir() {
-            return Err(Error::MissingHeaders(headers.to_owned()));
-        }
-        let known = |arch: &u32| ARCHITECTURES.contains(arch);
-        let architectures = module.architectures.clone();
-        if !architectures.iter().all(known) || !architectures.is_sorted_by(|a, b| a < b) {
-            return Err(Error::BadArchitectures { module: name, architectures, known: &ARCHITECTURES });
-        }
-        let absolute = |path: &PathBuf| cargo.manifest_dir.join(path);
-        let sources: Vec<PathBuf> = module.sources.iter().map(absolute).collect();
-        if let Some(path) = sources.iter().find(|path| !path.is_file()) {
-            return Err(Error::MissingSource { module: name, path: path.clone() });
-        }
-        let symbol_tail = format!("{}_{}_{name}", cargo.package, cargo.version)
-            .replace(|c: char| !c.is_ascii_alphanumeric() && c != '_', "_");
-        let mut includes: Vec<PathBuf> = module.includes.iter().map(absolute).collect();
-        includes.push(headers.to_owned());
-        Ok(Self {
-            name,
-            symbol_tail,
-            sources,
-            includes,
-            defines: module.defines.clone(),
-            headers: headers.to_owned(),
-            architectures,
-            large: module.large,
-        })
-    }
-
-    /// The module's entry symbol, which `oxshmem/port/module.h` defines; also the name of its static library.
+    /// Returns the module's entry symbol, which `oxshmem/port/module.h` defines; also the name of
+    /// its static library.
     pub fn symbol(&self) -> String {
         format!("oxshmem_module_{}", self.symbol_tail)
     }
 
-    /// The sources and all device headers: what a compilation depends on whatever its dependency file lists.
+    /// Returns the sources and all device headers: what a compilation depends on whatever its
+    /// dependency file lists.
     pub fn inputs(&self) -> Result<Vec<PathBuf>, Error> {
         Ok([self.sources.clone(), files::under(&self.headers)?].concat())
     }
@@ -86,7 +48,7 @@ impl Unit {
     }
 }
 
-/// The translation unit of a module, the same for its CPU object and its PTX.
+/// Returns the translation unit of a module, the same for its CPU object and its PTX.
 pub(crate) fn translation_unit(unit: &Unit) -> String {
     let mut text = format!("#define OXSHMEM_MODULE_NAME {}\n", unit.symbol_tail);
     text.push_str(&include_lines(unit));
@@ -101,11 +63,12 @@ fn include_lines(unit: &Unit) -> String {
     })
 }
 
-/// The Rust expression for `oxshmem::include_module!`, given the PTX files and cubins beside it.
+/// Returns the Rust expression for `oxshmem::include_module!`, given the PTX files and cubins
+/// beside it.
 ///
-/// The library is named in a `#[link]` attribute, not in a directive to cargo, since cargo hands a directive to a package's
-/// library target alone if it has one. `-whole-archive` makes the linker take the object once even where both a library and
-/// a test of it include the module.
+/// The library is named in a `#[link]` attribute, not in a directive to cargo, since cargo hands a
+/// directive to a package's library target alone if it has one. `-whole-archive` makes the linker
+/// take the object once even where both a library and a test of it include the module.
 pub(crate) fn rust_expression(unit: &Unit, ptx: &[(u32, PathBuf)], cubins: &[(u32, PathBuf)]) -> String {
     let symbol = unit.symbol();
     let list = |images: &[(u32, PathBuf)], include: &str, as_slice: &str| {

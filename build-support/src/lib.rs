@@ -10,51 +10,60 @@
 //!
 //! # What a module is
 //!
-//! A module is one translation unit: its sources are included one after the other, in the order given. It is compiled
+//! A module is one translation unit: its sources are included one after the other, in the order
+//! given. It is compiled
 //!
-//! * by the host's C++ compiler, into a static library that is linked into the program (the `cpu` device), always;
-//! * by nvcc, when there is one: PTX for the virtual architectures in [`ARCHITECTURES`] (or those of them that
-//!   [`Module::architectures`] names), and from each PTX a cubin for the real architecture of the same number. Builds that are not
-//!   release builds make PTX for the lowest of them alone, and from that a cubin for sm_90: so they lack what a source has for newer
-//!   architectures only, and take a third of the time; [`Module::large`] leaves out that cubin too. Both go into the program: a cubin is loaded at once, PTX serves other and newer
-//!   GPUs, for which the driver compiles it. What each function uses is in [`Artifacts::usage`] and in the file `<name>.usage.txt`.
+//! * by the host's C++ compiler, into a static library that is linked into the program (the `cpu`
+//!   device), always;
+//! * by nvcc, when there is one: PTX for the virtual architectures in [`ARCHITECTURES`] (or those
+//!   of them that [`Module::architectures`] names), and from each PTX a cubin for the real
+//!   architecture of the same number. Builds that are not release builds make PTX for the lowest of
+//!   them alone, and from that a cubin for sm_90: so they lack what a source has for newer
+//!   architectures only, and take a third of the time; [`Module::large`] leaves out that cubin too.
+//!   Both go into the program: a cubin is loaded at once, PTX serves other and newer GPUs, for
+//!   which the driver compiles it. What each function uses is in [`Artifacts::usage`] and in the
+//!   file `<name>.usage.txt`.
 //!
-//! A build script with several modules compiles them side by side by calling [`Module::compile`] from several threads: together they
-//! run as many compilers at a time as cargo allows.
+//! A build script with several modules compiles them side by side by calling [`Module::compile`]
+//! from several threads: together they run as many compilers at a time as cargo allows.
 //!
-//! PTX that differs from the next lower architecture's in nothing but its `.target` line is left out.
+//! PTX that differs from the next lower architecture's in nothing but its `.target` line is left
+//! out.
 //!
-//! Symbols of a module's CPU object are local to it, but for its entry. So two modules of one program may define
-//! functions of the same name, as they may on a GPU.
+//! Symbols of a module's CPU object are local to it, except for its entry. So two modules of one
+//! program may define functions of the same name, as they may on a GPU.
 //!
 //! # Relocatable code
 //!
-//! [`Module::compile_relocatable`] makes of the same sources what a linker takes together with other relocatable code: the runtime's device
-//! library is made so.
+//! [`Module::compile_relocatable`] makes of the same sources what a linker takes together with
+//! other relocatable code: the runtime's device library is made so.
 //!
 //! # What is compiled again
 //!
-//! Compilers work in `target/oxshmem-modules`, which all profiles, feature sets and triples of a target directory share, and their
-//! results are copied to `OUT_DIR`. A step whose command and inputs are those of its last run is not repeated, so lints, documentation,
-//! tests, fuzzing and release builds together compile a module once.
+//! Compilers work in `target/oxshmem-modules`, which all profiles, feature sets and triples of a
+//! target directory share, and their results are copied to `OUT_DIR`. A step whose command and
+//! inputs are those of its last run is not repeated, so lints, documentation, tests, fuzzing and
+//! release builds together compile a module once.
 //!
 //! # Generated Rust
 //!
-//! `$OUT_DIR/<name>.rs` is one expression of type `::oxshmem::ModuleSource`. It carries its own `#[link]` attribute, so the
-//! CPU object is linked into whichever target of the package includes it: library, binary, test, bench or example.
+//! `$OUT_DIR/<name>.rs` is one expression of type `::oxshmem::ModuleSource`. It carries its own
+//! `#[link]` attribute, so the CPU object is linked into whichever target of the package includes
+//! it: library, binary, test, bench or example.
 //!
 //! # The CUDA compiler
 //!
-//! Looked for in this order: `$NVCC`, `$CUDA_HOME/bin`, `$CUDA_PATH/bin`, `PATH`, `.toolchain/cuda/bin` in the package's folder
-//! or one above it (where `scripts/setup` puts it), `/usr/local/cuda/bin`. What `NVCC` names has to work; elsewhere a compiler that
-//! is older than CUDA 12.8 is passed over if a later place has a newer one. Without any, everything but the `cuda` device works,
-//! and the build says so in one line. `OXSHMEM_CUDA=0` leaves PTX out silently, `OXSHMEM_CUDA=1` makes a missing compiler
-//! an error.
+//! Looked for in this order: `$NVCC`, `$CUDA_HOME/bin`, `$CUDA_PATH/bin`, `PATH`,
+//! `.toolchain/cuda/bin` in the package's folder or one above it (where `scripts/setup` puts it),
+//! `/usr/local/cuda/bin`. What `NVCC` names has to work; elsewhere a compiler that is older than
+//! CUDA 12.8 is passed over if a later place has a newer one. Without any, everything but the
+//! `cuda` device works, and the build says so in one line. `OXSHMEM_CUDA=0` leaves PTX out
+//! silently, `OXSHMEM_CUDA=1` makes a missing compiler an error.
 //!
 //! # Headers
 //!
-//! The device headers are taken from `device-kernels/include` beside this crate's folder; see [`include_dir`]. A copy of
-//! this crate outside the repository has to bring that folder along.
+//! The device headers are taken from `device-kernels/include` beside this crate's folder; see
+//! [`include_dir`]. A copy of this crate outside the repository has to bring that folder along.
 
 mod cargo;
 mod cpu;
@@ -73,10 +82,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cargo::Cargo;
 pub use cuda::ARCHITECTURES;
 pub use error::Error;
+use generate::Unit;
 pub use usage::FunctionUsage;
 use work::Work;
 
-/// The folder of the device headers: `#include <oxshmem/...>` is relative to it.
+/// Returns the folder of the device headers: `#include <oxshmem/...>` is relative to it.
 #[must_use]
 pub fn include_dir() -> PathBuf {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../device-kernels/include");
@@ -101,25 +111,30 @@ pub struct Artifacts {
     pub rust: PathBuf,
     /// The static library that holds the CPU object.
     pub cpu: PathBuf,
-    /// PTX by virtual architecture (80 stands for `compute_80`), ascending, no two alike. Empty without a CUDA compiler.
+    /// PTX by virtual architecture (80 stands for `compute_80`), ascending, no two alike. Empty
+    /// without a CUDA compiler.
     pub ptx: Vec<(u32, PathBuf)>,
-    /// Cubins by real architecture (80 stands for `sm_80`), one for each that the build is made for. Empty without a CUDA compiler.
+    /// Cubins by real architecture (80 stands for `sm_80`), one for each that the build is made
+    /// for. Empty without a CUDA compiler.
     pub cubins: Vec<(u32, PathBuf)>,
-    /// What each device function uses on each real architecture, as `ptxas` reports it. Empty without a CUDA compiler.
+    /// What each device function uses on each real architecture, as `ptxas` reports it. Empty
+    /// without a CUDA compiler.
     pub usage: Vec<FunctionUsage>,
 }
 
 /// What compiling relocatable code left in `OUT_DIR`.
 #[derive(Debug, Clone)]
 pub struct Relocatable {
-    /// `<name>.fatbin`: cubins for the real architectures that the build is made for, and PTX for newer ones. Empty without a CUDA compiler.
+    /// `<name>.fatbin`: cubins for the real architectures that the build is made for, and PTX for
+    /// newer ones. Empty without a CUDA compiler.
     pub image: PathBuf,
     /// The compiler, if there is one.
     pub nvcc: Option<PathBuf>,
 }
 
 impl Module {
-    /// Start a module. `name` is what `oxshmem::include_module!` is given: a C identifier, unique in the package.
+    /// Start a module. `name` is what `oxshmem::include_module!` is given: a C identifier, unique
+    /// in the package.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
         Self {
@@ -139,7 +154,8 @@ impl Module {
         self
     }
 
-    /// Add a folder to search for headers, relative to the package's folder. [`include_dir`] is always searched, after these.
+    /// Add a folder to search for headers, relative to the package's folder. [`include_dir`] is
+    /// always searched, after these.
     #[must_use]
     pub fn include(mut self, dir: impl Into<PathBuf>) -> Self {
         self.includes.push(dir.into());
@@ -160,23 +176,24 @@ impl Module {
         self
     }
 
-    /// Make PTX for these of [`ARCHITECTURES`] alone, ascending. The module runs on GPUs of the lowest of them and newer ones. What
-    /// takes long to compile need not be compiled for each.
+    /// Make PTX for these of [`ARCHITECTURES`] alone, ascending. The module runs on GPUs of the
+    /// lowest of them and newer ones. What takes long to compile need not be compiled for each.
     #[must_use]
     pub fn architectures(mut self, architectures: impl Into<Vec<u32>>) -> Self {
         self.architectures = architectures.into();
         self
     }
 
-    /// Make cubins in release builds alone, for a module that takes long to assemble. In other builds the driver takes as long when the
-    /// module is loaded.
+    /// Make cubins in release builds alone, for a module that takes long to assemble. In other
+    /// builds the driver takes as long when the module is loaded.
     #[must_use]
     pub fn large(mut self) -> Self {
         self.large = true;
         self
     }
 
-    /// Compile, print cargo's directives, and end the build script with the compiler's own output if that fails.
+    /// Compile, print cargo's directives, and end the build script with the compiler's own output
+    /// if that fails.
     pub fn compile(self) -> Artifacts {
         or_exit(self.try_compile())
     }
@@ -185,7 +202,8 @@ impl Module {
     ///
     /// # Errors
     ///
-    /// See [`Error`]. Cargo's directives are printed on success only: cargo reruns a failed build script anyway.
+    /// See [`Error`]. Cargo's directives are printed on success only: cargo reruns a failed build
+    /// script anyway.
     pub fn try_compile(self) -> Result<Artifacts, Error> {
         let cargo = Cargo::from_env()?;
         let (artifacts, directives) = self.compile_in(&cargo, &include_dir(), &|name| std::env::var_os(name))?;
@@ -193,8 +211,9 @@ impl Module {
         Ok(artifacts)
     }
 
-    /// Compile to relocatable device code alone, which a program links at run time: `include_bytes!` takes the file in. Any kernel with at
-    /// least 64 registers a thread can be linked with it. Ends the build script as [`compile`](Module::compile) does.
+    /// Compile to relocatable device code alone, which a program links at run time:
+    /// `include_bytes!` takes the file in. Any kernel with at least 64 registers a thread can be
+    /// linked with it. Ends the build script as [`compile`](Module::compile) does.
     pub fn compile_relocatable(self) -> Relocatable {
         or_exit(self.try_compile_relocatable())
     }
@@ -212,8 +231,9 @@ impl Module {
         Ok(relocatable)
     }
 
-    /// Compile to relocatable device code, link it, and write `<name>.usage.txt` alone: what the kernels need where nothing limits their
-    /// registers. Ends the build script as [`compile`](Module::compile) does.
+    /// Compile to relocatable device code, link it, and write `<name>.usage.txt` alone: what the
+    /// kernels need where nothing limits their registers. Ends the build script as
+    /// [`compile`](Module::compile) does.
     pub fn report_linked(self) -> Vec<FunctionUsage> {
         or_exit(self.try_report_linked())
     }
@@ -227,7 +247,7 @@ impl Module {
         let cargo = Cargo::from_env()?;
         let env = |name: &str| std::env::var_os(name);
         let headers = include_dir();
-        let unit = generate::Unit::new(&self, &cargo, &headers)?;
+        let unit = self.unit(&cargo, &headers)?;
         let found = cuda::find(&cargo, &env)?;
         let (mut files, mut usage) = (unit.sources.clone(), Vec::new());
         if let cuda::Found::Compiler(nvcc) = &found {
@@ -247,14 +267,14 @@ impl Module {
         Ok(usage)
     }
 
-    /// As [`compile_in`](Module::compile_in).
+    /// Fails like [`compile_in`](Module::compile_in).
     fn compile_relocatable_in(
         &self,
         cargo: &Cargo,
         headers: &Path,
         env: cuda::Env<'_>,
     ) -> Result<(Relocatable, Vec<String>), Error> {
-        let unit = generate::Unit::new(self, cargo, headers)?;
+        let unit = self.unit(cargo, headers)?;
         let found = cuda::find(cargo, env)?;
         let image = cargo.out_dir.join(format!("{}.fatbin", unit.name));
         let (mut files, mut warnings) = (unit.sources.clone(), Vec::new());
@@ -282,9 +302,50 @@ impl Module {
         Ok((Relocatable { image, nvcc }, directives))
     }
 
-    /// Compile for the package that `cargo` describes. Returns the directives to print, without their `cargo:`.
+    /// Checks everything and makes paths absolute.
+    fn unit(&self, cargo: &Cargo, headers: &Path) -> Result<Unit, Error> {
+        let name = self.name.clone();
+        let identifier = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+            && !name.bytes().next().is_none_or(|byte| byte.is_ascii_digit());
+        if !identifier {
+            return Err(Error::BadName(name));
+        }
+        if self.sources.is_empty() {
+            return Err(Error::NoSource(name));
+        }
+        if !headers.join("oxshmem").is_dir() {
+            return Err(Error::MissingHeaders(headers.to_owned()));
+        }
+        let known = |arch: &u32| ARCHITECTURES.contains(arch);
+        let architectures = self.architectures.clone();
+        if !architectures.iter().all(known) || !architectures.is_sorted_by(|a, b| a < b) {
+            return Err(Error::BadArchitectures { module: name, architectures, known: &ARCHITECTURES });
+        }
+        let absolute = |path: &PathBuf| cargo.manifest_dir.join(path);
+        let sources: Vec<PathBuf> = self.sources.iter().map(absolute).collect();
+        if let Some(path) = sources.iter().find(|path| !path.is_file()) {
+            return Err(Error::MissingSource { module: name, path: path.clone() });
+        }
+        let symbol_tail = format!("{}_{}_{name}", cargo.package, cargo.version)
+            .replace(|c: char| !c.is_ascii_alphanumeric() && c != '_', "_");
+        let mut includes: Vec<PathBuf> = self.includes.iter().map(absolute).collect();
+        includes.push(headers.to_owned());
+        Ok(Unit {
+            name,
+            symbol_tail,
+            sources,
+            includes,
+            defines: self.defines.clone(),
+            headers: headers.to_owned(),
+            architectures,
+            large: self.large,
+        })
+    }
+
+    /// Compile for the package that `cargo` describes. Returns the directives to print, without
+    /// their `cargo:`.
     fn compile_in(&self, cargo: &Cargo, headers: &Path, env: cuda::Env<'_>) -> Result<(Artifacts, Vec<String>), Error> {
-        let unit = generate::Unit::new(self, cargo, headers)?;
+        let unit = self.unit(cargo, headers)?;
         let nvcc = if self.architectures.is_empty() { cuda::Found::SwitchedOff } else { cuda::find(cargo, env)? };
 
         let toolchain = cpu::Toolchain::find(cargo)?;
@@ -355,7 +416,7 @@ fn print(directives: Vec<String>) {
     }
 }
 
-/// What compiling left, or the end of the build script with the error.
+/// Returns what compiling left, or the end of the build script with the error.
 fn or_exit<T>(result: Result<T, Error>) -> T {
     result.unwrap_or_else(|error| {
         eprintln!("{error}");

@@ -35,7 +35,8 @@ impl Drop for Turn {
     }
 }
 
-/// Runs `jobs`, at most `width` of this process at a time. Returns the error of the first job, in their order, that failed.
+/// Runs `jobs`, at most `width` of this process at a time. Returns the error of the first job, in
+/// their order, that failed.
 pub(crate) fn run_all(jobs: Vec<Job<'_>>, width: usize) -> Result<(), Error> {
     let count = jobs.len();
     let queue = Mutex::new(jobs.into_iter().enumerate());
@@ -63,7 +64,8 @@ pub(crate) fn run_all(jobs: Vec<Job<'_>>, width: usize) -> Result<(), Error> {
     }
 }
 
-/// A compiler run: its inputs are the files it lists in a dependency file (`-MMD`), the device headers, and its command.
+/// A compiler run: its inputs are the files it lists in a dependency file (`-MMD`), the device
+/// headers, and its command.
 #[derive(Debug, Clone)]
 pub(crate) struct Step {
     /// What it does, for errors.
@@ -81,12 +83,13 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    /// A step that makes `output` from the file `input` alone.
+    /// Returns a step that makes `output` from the file `input` alone.
     pub fn after(what: String, command: Vec<String>, input: &Path, output: PathBuf) -> Self {
         Self { what, command, salt: String::new(), output, inputs: vec![input.to_owned()], depfile: None }
     }
 
-    /// Run, unless the output is there and everything it was made from is unchanged. Returns whether it ran.
+    /// Run, unless the output is there and everything it was made from is unchanged. Returns
+    /// whether it ran.
     pub fn run(&self) -> Result<bool, Error> {
         let stamp = self.side_file("stamp");
         if self.output.is_file()
@@ -116,7 +119,8 @@ impl Step {
             });
         }
         write_if_changed(&self.log_file(), log.as_bytes())?;
-        // A file that was edited meanwhile may or may not be in the output: leave no stamp, so the next run repeats the step.
+        // A file that was edited meanwhile may or may not be in the output: leave no stamp, so the
+        // next run repeats the step.
         let edited = self.dependencies()?.iter().any(|path| {
             std::fs::metadata(path).and_then(|data| data.modified()).is_ok_and(|modified| modified >= started)
         });
@@ -127,13 +131,14 @@ impl Step {
         Ok(true)
     }
 
-    /// What the compiler printed when it last ran.
+    /// Returns what the compiler printed when it last ran.
     pub fn log(&self) -> Result<String, Error> {
         let path = self.log_file();
         std::fs::read_to_string(&path).map_err(Error::file(&path))
     }
 
-    /// Every file the output was made from, as known since the last run; system headers are left out.
+    /// Every file the output was made from, as known since the last run; system headers are left
+    /// out.
     pub fn dependencies(&self) -> Result<Vec<PathBuf>, Error> {
         let mut paths = self.inputs.clone();
         if let Some(depfile) = &self.depfile {
@@ -168,14 +173,14 @@ impl Step {
     }
 }
 
-/// A command from program and arguments.
+/// Returns a command from program and arguments.
 pub(crate) fn command(words: &[String]) -> Command {
     let mut command = Command::new(words.first().map_or("", String::as_str));
     command.args(words.get(1..).unwrap_or_default());
     command
 }
 
-/// The words of a command, for [`Step::command`].
+/// Returns the words of a command, for [`Step::command`].
 pub(crate) fn words(command: &Command) -> Vec<String> {
     std::iter::once(command.get_program()).chain(command.get_args()).map(|w| w.to_string_lossy().into_owned()).collect()
 }
@@ -188,8 +193,8 @@ pub(crate) fn write_if_changed(path: &Path, content: &[u8]) -> Result<(), Error>
     std::fs::write(path, content).map_err(Error::file(path))
 }
 
-/// The prerequisites in a make rule, as compilers write them: separated by blanks, lines joined by a backslash, and blanks
-/// in names escaped by one.
+/// Returns the prerequisites in a make rule, as compilers write them: separated by blanks, lines
+/// joined by a backslash, and blanks in names escaped by one.
 fn parse_depfile(text: &str) -> Vec<PathBuf> {
     let text = text.replace("\\\r\n", " ").replace("\\\n", " ");
     let rule = text.lines().next().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Whole modules, compiled and linked. The device headers are replaced by a minimum that keeps their contract: `module.h`
-//! defines the entry symbol.
+//! Whole modules, compiled and linked. The device headers are replaced by a minimum that keeps
+//! their contract: `module.h` defines the entry symbol.
 #![allow(clippy::unwrap_used)]
 
 use std::ffi::OsString;
@@ -34,8 +34,9 @@ impl TempDir {
     }
 }
 
-/// Write a script that can be executed. Another process makes the file, since one that this process has open for writing
-/// would be held open by whatever another test forks at that moment, and executing it then fails.
+/// Write a script that can be executed. Another process makes the file, since one that this process
+/// has open for writing would be held open by whatever another test forks at that moment, and
+/// executing it then fails.
 pub(crate) fn program(path: &Path, script: &str) -> PathBuf {
     let text = path.with_extension("text");
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -50,7 +51,7 @@ impl Drop for TempDir {
     }
 }
 
-/// What cargo would say for a package in `dir`.
+/// Returns what cargo would say for a package in `dir`.
 pub(crate) fn cargo_for(dir: &Path, package: &str) -> Cargo {
     let out_dir = dir.join(format!("out-{package}"));
     std::fs::create_dir_all(&out_dir).unwrap();
@@ -75,8 +76,8 @@ extern \"C\" const void *OXSHMEM_GLUE(oxshmem_module_, OXSHMEM_MODULE_NAME)() { 
 #endif
 ";
 
-/// A source whose entry gives a pointer to `value`. All that it defines has external linkage, and an exception needs the C++
-/// runtime.
+/// Returns a source whose entry gives a pointer to `value`. All that it defines has external
+/// linkage, and an exception needs the C++ runtime.
 fn source(value: i32) -> String {
     format!(
         "#include <oxshmem/port/port.h>
@@ -87,7 +88,8 @@ fn source(value: i32) -> String {
     )
 }
 
-/// Inline functions, static members of templates and what they hold: one of each module, as device memory would be.
+/// Inline functions, static members of templates and what they hold: one of each module, as device
+/// memory would be.
 const PORT_H: &str = "#pragma once
 inline int next_number() { static int last; return ++last; }
 template <class T> struct Numbered { static inline const int id = next_number(); };
@@ -170,7 +172,7 @@ fn no_cuda(name: &str) -> Option<OsString> {
     (name == "OXSHMEM_CUDA").then(|| "0".into())
 }
 
-/// The CUDA compiler that the build of this workspace would use, if there is one.
+/// Returns the CUDA compiler that the build of this workspace would use, if there is one.
 fn real_nvcc() -> Option<OsString> {
     let cargo = cargo_for(&std::env::temp_dir(), "probe");
     let cargo = Cargo { manifest_dir: env!("CARGO_MANIFEST_DIR").into(), ..cargo };
@@ -186,7 +188,8 @@ fn links_into_library_binary_and_test_of_several_packages() {
     for (file, value) in [("one.cu", 1), ("two.cu", 2), ("three.cu", 3)] {
         space.dir.write(file, &source(value));
     }
-    // Two modules of one package and one of another, with the same function names; two have the same module name.
+    // Two modules of one package and one of another, with the same function names; two have the
+    // same module name.
     space.build_cpu(&Module::new("kernels").source("one.cu"), "low").unwrap();
     space.build_cpu(&Module::new("kernels").source("two.cu"), "high").unwrap();
     space.build_cpu(&Module::new("more").source("three.cu"), "high").unwrap();
@@ -359,7 +362,7 @@ fn without_a_cuda_compiler_one_package_says_so() {
     assert!(matches!(error, Error::NvccRequired), "{error}");
 }
 
-/// Stands in for nvcc: writes the outputs it is asked for and what `ptxas -v` would print.
+/// Stands in for nvcc: writes the requested outputs and what `ptxas -v` would print.
 const FAKE_NVCC: &str = r#"#!/bin/sh
 [ "$1" = --version ] && { echo 'release 13.0, V13.0.88'; exit; }
 all=$*

@@ -82,7 +82,8 @@ pub(crate) fn parse(arch: u32, log: &str) -> Vec<FunctionUsage> {
     functions
 }
 
-/// Read what `nvlink -v` printed for `arch`: what each kernel needs together with all functions that it calls. Spills are not known here.
+/// Read what `nvlink -v` printed for `arch`: what each kernel needs together with all functions
+/// that it calls. Spills are not known here.
 ///
 /// The format is that of nvlink 12.8 to 13.0:
 ///
@@ -114,7 +115,7 @@ pub(crate) fn parse_linked(arch: u32, log: &str) -> Vec<FunctionUsage> {
     functions
 }
 
-/// The number before `unit` in a comma-separated list of amounts.
+/// Returns the number before `unit` in a comma-separated list of amounts.
 fn amount(list: &str, unit: &str) -> Option<u32> {
     let item = list.split(',').find(|item| item.trim().ends_with(unit))?;
     item.split_whitespace().find_map(|word| word.parse().ok())

@@ -16,8 +16,9 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// The folder of module `name`, shared with all build scripts that compile it with the same C++ compiler and options, which `identity`
-    /// stands for; waits for those that are in it. `OUT_DIR` where no folder can be shared.
+    /// Returns the folder of module `name`, shared with all build scripts that compile it with the
+    /// same C++ compiler and options, which `identity` stands for; waits for those that are in it.
+    /// `OUT_DIR` where no folder can be shared.
     pub fn open(cargo: &Cargo, name: &str, identity: u64) -> Result<Self, Error> {
         let Some(shared) = cargo.shared_dir() else {
             return Ok(Self { dir: cargo.out_dir.clone(), _lock: None });

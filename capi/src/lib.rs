@@ -1,37 +1,34 @@
-//! `liboxshmem`: the host API for C and C++ programs, declared in `oxshmem/host.h`, which says what each function does.
+//! `liboxshmem`: the host API for C and C++ programs, declared in `oxshmem/host.h`, which says what
+//! each function does.
 //!
-//! The process's PE lives behind a lock, so calls from several threads take turns. A panic ends no foreign frame: it is an
-//! `OXSHMEM_ERROR_INTERNAL`.
+//! The process's PE lives behind a lock, so calls from several threads take turns. A panic ends no
+//! foreign frame: it is an `OXSHMEM_ERROR_INTERNAL`.
 
+#![warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
 #![allow(clippy::missing_safety_doc)] // Callers are C programs: what they promise is in host.h.
 
 mod error;
+mod process;
 mod teams;
 mod units;
 
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use api::bootstrap::UniqueId;
 use api::device::DeviceError;
 use api::device::cuda::DEVICE_LIBRARY;
 use api::{Compare, Config, Operations, Pe, RawMemory, Signal, SignalOp, SignalUpdate, Stream, SymmetricView};
 use error::{Failure, Status};
+use process::pe;
 
-/// The process's PE.
-static PE: Mutex<Option<Pe>> = Mutex::new(None);
-/// Answers that need not wait for other calls; -1 without a PE.
+/// Copies of values that a call can return without waiting for other calls; -1 without a PE.
 static MY_PE: AtomicI32 = AtomicI32::new(-1);
 static N_PES: AtomicI32 = AtomicI32::new(-1);
 static GPU: AtomicI32 = AtomicI32::new(-1);
 
-fn pe() -> MutexGuard<'static, Option<Pe>> {
-    PE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Runs `call`; what it answers, or `failed` with the error kept for `oxshmem_error`.
+/// Runs `call` and returns its value, or `failed` with the error kept for `oxshmem_error`.
 fn answer<T>(failed: impl FnOnce(Status) -> T, call: impl FnOnce() -> Result<T, Failure>) -> T {
     let failure = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(answer)) => return answer,
@@ -51,7 +48,7 @@ fn with_pe(call: impl FnOnce(&Pe) -> Result<(), Failure>) -> c_int {
     status(|| call(pe().as_ref().ok_or_else(Failure::no_pe)?))
 }
 
-/// A PE number as the API takes it.
+/// Returns a PE number as the API takes it.
 fn peer(own: &Pe, pe: c_int) -> Result<usize, Failure> {
     usize::try_from(pe)
         .ok()
@@ -202,7 +199,8 @@ extern "C" fn oxshmem_gpu() -> c_int {
     GPU.load(Ordering::Acquire)
 }
 
-/// Alignment of memory whose user did not ask for one: that of a line, so that neighbours do not slow each other down.
+/// Alignment of memory whose user did not ask for one: that of a line, so that neighbours do not
+/// slow each other down.
 const ALIGNMENT: usize = 128;
 
 fn allocate(alignment: usize, bytes: usize) -> Result<*mut c_void, Failure> {
@@ -239,14 +237,14 @@ extern "C" fn oxshmem_host_ptr(address: *const c_void, pe: c_int) -> *mut c_void
         || {
             let own = self::pe();
             let own = own.as_ref().ok_or_else(Failure::no_pe)?;
-            // An address that is not in the heap is no error.
+            // An address that is not in the heap is not an error.
             let there = own.ptr(own.view_at::<u8>(address as u64, 1), peer(own, pe)?).ok().flatten();
             Ok(there.map_or(std::ptr::null_mut(), <*mut u8>::cast))
         },
     )
 }
 
-/// The symmetric side of a transfer.
+/// Returns the symmetric side of a transfer.
 fn symmetric(own: &Pe, address: *const c_void, bytes: usize) -> SymmetricView<'_, u8> {
     own.view_at(address as u64, bytes)
 }
@@ -259,7 +257,7 @@ fn update(own: &Pe, signal: *const u64, value: u64, op: c_int) -> Result<SignalU
     Ok(signal_at(own, signal).update(signal_op(op)?, value))
 }
 
-/// The program's side of a transfer.
+/// Returns the program's side of a transfer.
 ///
 /// # Safety
 /// What host.h says of the transfer.

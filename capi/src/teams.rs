@@ -10,12 +10,12 @@ use num_complex::Complex;
 use crate::error::Failure;
 use crate::{answer, int, not_null, on_stream, pe, with_pe};
 
-/// A number that cannot be negative.
+/// Returns a number that cannot be negative.
 fn number(name: &str, value: impl TryInto<usize> + Copy + std::fmt::Display) -> Result<usize, Failure> {
     value.try_into().map_err(|_| Failure::invalid(format!("{name} is {value}; it cannot be negative")))
 }
 
-/// Where a handle is to be written.
+/// Returns where a handle is to be written.
 ///
 /// # Safety
 /// Null, or a place for a handle.

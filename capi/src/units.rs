@@ -1,5 +1,6 @@
-//! Translation units of a CUDA-runtime program: each has a state symbol of its own (`oxshmem/port/unit.h`), which is filled when there is a
-//! PE. Units come and go with the libraries that hold them.
+//! Translation units of a CUDA-runtime program: each has a state symbol of its own
+//! (`oxshmem/port/unit.h`), which is filled when there is a PE. Units come and go with the
+//! libraries that hold them.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,6 +10,7 @@ use api::device::cpu::ModuleError;
 use api::{Pe, abi};
 
 use crate::error::Failure;
+use crate::process;
 
 /// `oxshmem_unit`.
 #[repr(C)]
@@ -42,12 +44,12 @@ fn units() -> MutexGuard<'static, Vec<Unit>> {
 /// # Safety
 /// `raw` stays what it is until it is unregistered.
 pub(crate) unsafe fn register(raw: *const RawUnit) -> Result<(), Failure> {
-    let pe = crate::pe();
+    let pe = process::pe();
     let mut unit = Unit { raw, filled: false };
     let filled = pe.as_ref().map_or(Ok(()), |pe| fill(pe, &mut unit));
     units().push(unit);
     if let Err(failure) = &filled {
-        // Constructors have nobody to tell.
+        // A constructor has no caller that it could report an error to.
         tracing::error!(error = failure.text(), "kernels of a library that was loaded after init cannot be used");
     }
     filled
@@ -74,7 +76,7 @@ fn fill(pe: &Pe, unit: &mut Unit) -> Result<(), Failure> {
     // SAFETY: it is registered, so it is there; `name` is static text.
     let (raw, name) = unsafe { (&*unit.raw, CStr::from_ptr((*unit.raw).name)) };
     let name = name.to_string_lossy();
-    let runtime_bytes = size_of::<abi::State>() as u32;
+    let runtime_bytes = u32::try_from(size_of::<abi::State>()).unwrap_or(u32::MAX);
     if (raw.abi_version, raw.state_bytes) != (abi::ABI_VERSION, runtime_bytes) {
         let source = ModuleError::AbiVersion {
             module: raw.abi_version,
@@ -86,14 +88,16 @@ fn fill(pe: &Pe, unit: &mut Unit) -> Result<(), Failure> {
     }
     let locate = || {
         let (mut address, mut bytes) = (std::ptr::null_mut(), 0);
-        // SAFETY: the function of a registered unit; it writes the two values and answers null or a static text.
+        // SAFETY: the function of a registered unit; it writes the two values and returns null or a
+        // static text.
         let problem = unsafe {
             let problem = (raw.locate)(&raw mut address, &raw mut bytes);
             if problem.is_null() { None } else { Some(CStr::from_ptr(problem).to_string_lossy().into_owned()) }
         };
         problem.map_or(Ok((address as u64, bytes)), Err)
     };
-    // SAFETY: the symbol is there as long as the unit's code, and no kernel runs that nobody could have launched usefully.
+    // SAFETY: the symbol is there as long as the unit's code, and no kernel of the unit runs yet:
+    // without the state it would be of no use.
     unsafe { pe.register_unit(&name, locate) }?;
     unit.filled = true;
     Ok(())

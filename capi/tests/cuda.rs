@@ -29,7 +29,7 @@ fn build(folder: &str) -> Option<PathBuf> {
     Some(scratch)
 }
 
-/// Whether there is a GPU to run on; says why not.
+/// Returns whether there is a GPU to run on; says why not.
 fn gpu() -> bool {
     let config = Config::builder().device(Device::Cuda).heap_max(64u64 << 20).build().unwrap();
     match Pe::with_config(config) {

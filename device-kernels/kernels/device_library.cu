@@ -85,8 +85,8 @@ __device__ void OXSHMEM_LIBRARY(wait)(uint64_t end, int pe, Op op) {
 __device__ void OXSHMEM_LIBRARY(complete)(int pe, Op op) {
     network_complete(pe, op);
 }
-__device__ void OXSHMEM_LIBRARY(quiet)() {
-    network_quiet();
+__device__ void OXSHMEM_LIBRARY(quiet)(uint32_t rank, uint32_t size) {
+    network_quiet(rank, size);
 }
 
 } // extern "C"

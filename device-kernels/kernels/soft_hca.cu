@@ -36,7 +36,7 @@ OXSHMEM_DEVICE void complete_all(Tables &t, const Slice &slice, uint64_t start) 
             }
             QpContext &qp = t.qps[place];
             const uint32_t posted = be(static_cast<uint32_t>(value)) >> 8 & 0xffff;
-            // The CQE names the first block of the last work request: the last that looks like one. All are asked for at once.
+            // The CQE names the first block of the last work request: the last that looks like one. All are requested at once.
             constexpr uint32_t kMost = 5;
             uint64_t heads[kMost];
             OXSHMEM_UNROLL
@@ -91,7 +91,7 @@ OXSHMEM_DEVICE void look_at_host(Tables &t, const Slice &slice, Shared &s) {
     const uint32_t blocks = port::grid_blocks();
     const uint32_t stride = blocks * (port::block_threads() / kLookers);
     const uint32_t first = port::block_rank() + blocks * (port::thread_rank() / kLookers);
-    // As often for all lanes of a warp.
+    // The number of rounds is the same for all lanes of a warp.
     for (uint32_t base = 0; base < slice.registers; base += stride) {
         const uint32_t number = base + first;
         const bool mine = port::thread_rank() % kLookers == 0 && number < slice.registers;

@@ -84,7 +84,8 @@ struct alignas(128) QpContext {
     uint32_t accepts;
     uint32_t remote_pd;
     uint32_t remote_qpn;
-    uint32_t reserved0[15];
+    uint32_t in_order; // 1: work requests start one after the other, as on a card
+    uint32_t reserved0[14];
     // Written by the kernel; by the host while `trap` is set.
     alignas(128) uint64_t consumer; // blocks executed
     uint64_t moved;                 // bytes of the next work request that are moved already
@@ -97,7 +98,7 @@ struct alignas(128) QpContext {
 // A memory key with its range where the kernel finds it.
 struct alignas(64) Key {
     uint32_t key;  // 0: none
-    uint32_t peer; // whose it is, from 1; 0: the own HCA's
+    uint32_t peer; // the peer that owns it, from 1; 0: this HCA
     uint32_t pd;
     uint32_t qpn; // the one queue pair that may use it, or kAnyQp
     uint32_t rights;
@@ -149,9 +150,10 @@ struct alignas(128) BlockReport {
     uint64_t ended;   // and ended
 };
 
-// Who may touch the tables, in host memory. A slice can be launched long before it finds room on the device, and meanwhile the
-// host may need the tables. So a block reports that it starts, and then looks whether its slice has been cancelled; the host
-// cancels, and then looks which blocks have started. One of both sees the other, whichever comes first.
+// Says, in host memory, which side may touch the tables. A slice can be launched long before it
+// finds room on the device, and meanwhile the host may need the tables. So a block reports that it
+// starts, and then looks whether its slice has been cancelled; the host cancels, and then looks
+// which blocks have started. One of both sees the other, whichever comes first.
 struct Gate {
     alignas(128) uint64_t cancelled; // written by the host: slices up to this number execute nothing
     BlockReport blocks[kBlocks];

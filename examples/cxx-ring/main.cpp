@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// A ring of PEs in C++ with the CUDA runtime: kernels in two translation units, compiled without -rdc=true and launched by
-// <<<>>>, and operations on the same stream. Each PE checks what every PE has got.
+// A ring of PEs in C++ with the CUDA runtime: kernels in two translation units, compiled without
+// -rdc=true and launched by <<<>>>, and operations on the same stream. Each PE checks what every PE
+// has got.
 #include <oxshmem/host.h>
 
 #include <cstdio>

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// sync and barrier: what a PE has stored or put before is there for all who leave.
+// sync and barrier: what a PE has stored or put before is there for every PE that leaves.
 #include "program.h"
 
 namespace explore {
 
 constexpr uint64_t kFrom = 0x400; // word i: what PE i last wrote here
 
-// Stores to every other PE directly, syncs, and looks at what the others have stored: as often as epochs take to come around.
+// Stores to every other PE directly, syncs, and looks at what the others have stored: as often as
+// epochs take to come around.
 template <class Scope, uint32_t kTurns> void sync_turns() {
     const int n = port::state().n_pes;
     for (uint32_t turn = 1; turn <= kTurns; ++turn) {

@@ -17,6 +17,12 @@ template <class S> auto set_device_queues(S &state, bool device) -> decltype(sta
 }
 template <class S> void set_device_queues(S &, ...) {}
 
+// The model's HCA keeps only what is strongly ordered in order. Headers before version 8 know no other mode.
+template <class S> auto set_order(S &state, uint32_t order) -> decltype(state.signal_order, void()) {
+    state.signal_order = state.fence_order = order;
+}
+template <class S> void set_order(S &, ...) {}
+
 inline uint64_t round_up(uint64_t value, uint64_t to) {
     return (value + to - 1) / to * to;
 }
@@ -58,7 +64,7 @@ struct Layout {
         const uint32_t depth = 1u << program.depth_log2, slots = 1u << program.landing_log2;
         qp.wq = take("queue", kKindQueue, queue_owner, 64, depth);
         qp.stamps = take("stamps", kKindStamps, pe, 4, depth);
-        // Each in a line of its own, as in the product.
+        // Each lies in a line of its own, as in the product.
         qp.dbr = take("doorbell record", kKindRecord, queue_owner, 8);
         qp.doorbell = take("doorbell", kKindDoorbell, queue_owner, 8);
         qp.cqe = take("CQE", kKindCqe, queue_owner, 64);
@@ -181,6 +187,7 @@ struct Layout {
         }
         state.qps_per_pe = program.qps_per_pe;
         state.cards = 1;
+        set_order(state, 3u << 5);
         state.slab_lkeys[0] = port::byte_swap(kSlabKey);
         state.local_regions = constants.take(sizeof(abi::LocalRegion));
         state.n_local_regions = constants.take(8);
@@ -248,7 +255,7 @@ oxshmem_explore_open(const oxshmem_explore_hooks *hooks) {
         explore::kHeapsAt,
         explore::kHeapBytes,
         explore::kWorkspaceAt,
-        oxshmem::abi::kArrivalsAt + 32 * kExplorePes,
+        oxshmem::abi::kArrivalsAt + (kExplorePes + 3) / 4 * 128 + 2 * oxshmem::abi::kPacketBytes,
         oxshmem::abi::kCqeCounterBits,
         oxshmem::abi::kStampLapBits,
         oxshmem::abi::kGateReservedShift,

@@ -1,27 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
 // Programs that post to queue pairs.
-#include "program.h"
+#include "bodies.h"
 
 namespace explore {
 
 // Every thread puts one word.
 void p_once() {
     p(place(block(), 0, lane()), value(block(), 0, lane()), 1);
-}
-
-// Every thread puts one word, and waits for it.
-void p_quiet() {
-    p(place(block(), 0, lane()), value(block(), 0, lane()), 1);
-    quiet();
-}
-
-// Every thread puts three words and waits for them: queues wrap.
-void p_p_p_quiet() {
-    for (uint32_t i = 0; i < 3; ++i) {
-        p(place(block(), i, lane()), value(block(), i, lane()), 1);
-    }
-    quiet();
 }
 
 // Every thread waits for its first word before it puts the second.
@@ -57,14 +43,6 @@ void fences() {
     }
 }
 
-// One word of each of the warp's lanes, adjacent, so that they share a work request.
-void p_adjacent() {
-    for (uint32_t i = 0; i < 2; ++i) {
-        p(heap<uint64_t>(block() * 256 + i * 64 + lane() * 8), value(block(), i, lane()), 1);
-    }
-    quiet();
-}
-
 // Two-block requests: 48 bytes of a buffer that is not registered.
 void put_long() {
     uint64_t bytes[6];
@@ -73,43 +51,6 @@ void put_long() {
     }
     put(place(block(), 0, lane()), bytes, bytes, sizeof(bytes), 1, false);
     put(place(block(), 8, lane()), bytes, bytes, sizeof(bytes), 1, false);
-    quiet();
-}
-
-// What was stored to the heap just before is put from there.
-void put_heap() {
-    uint64_t bytes[5];
-    uint64_t *const from = heap<uint64_t>(0x800 + block() * 64);
-    for (uint32_t i = 0; i < 5; ++i) {
-        bytes[i] = value(block(), i);
-        port::store<port::order::relaxed, port::reach::block>(from + i, bytes[i]);
-    }
-    put(place(block(), 0), from, bytes, sizeof(bytes), 1, true);
-    note(kNoteQuiet);
-}
-
-// Every thread fetches words of the peer through landing slots.
-void g_twice() {
-    for (uint32_t i = 0; i < 2; ++i) {
-        const uint32_t at = (block() * 2 + i + lane() * 4) % 8;
-        expect(g(heap<uint64_t>(0x700 + at * 8), 1) == 0x9e70 + at, "g returned what is not at the peer");
-    }
-}
-
-// The same by get, into memory that is not registered.
-void get_twice() {
-    for (uint32_t i = 0; i < 2; ++i) {
-        uint64_t got[2] = {0, 0};
-        const uint32_t at = (block() * 2 + i) % 4;
-        getmem(oxshmem::thread, got, heap<uint64_t>(0x700 + at * 16), sizeof(got), 1);
-        expect(got[0] == 0x9e70 + at * 2 && got[1] == 0x9e71 + at * 2, "get returned what is not at the peer");
-    }
-}
-
-// Counts at the peer, by signals.
-void signals() {
-    add(heap<uint64_t>(0x600), 1ull << (block() * 8 + lane()), 1);
-    oxshmem::signal_op(heap<uint64_t>(0x600), 1ull << (block() * 8 + lane()), SignalOp::add, 1);
     quiet();
 }
 
@@ -139,7 +80,7 @@ void quiet_of_other() {
     }
 }
 
-// So many that slots are used again and again.
+// Enough that slots are used again and again.
 void many() {
     for (uint32_t i = 0; i < 6; ++i) {
         p(place(block(), i), value(block(), i), 1);
@@ -172,8 +113,8 @@ constexpr oxshmem_explore_program kPrograms[] = {
     warps_of(2, posting("adjacent", p_adjacent, 2, 2, 20000)),
     warps_of(4, posting("adjacent_4", p_adjacent, 1, 2, 20000)),
     posting("put_long", put_long, 2, 2, 12000),
-    posting("put_heap", put_heap, 2, 1, 12000),
-    in_host_memory(posting("put_heap_host", put_heap, 2, 1, 12000)),
+    posting("put_heap", put_heap<5>, 2, 1, 12000),
+    in_host_memory(posting("put_heap_host", put_heap<5>, 2, 1, 12000)),
     filled(posting("g_twice", g_twice, 3, 1, 12000), 0),
     filled(warps_of(2, posting("g_warps", g_twice, 2, 2, 20000)), 1),
     filled(posting("get_twice", get_twice, 3, 1, 12000), 0),

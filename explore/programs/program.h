@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// What every module of the schedule explorer has: the memory that its programs run in, and the calls by which a program says
-// what it does, so that the explorer can check it. explore/src/interface.rs mirrors the structures.
+// What every module of the schedule explorer has: the memory that its programs run in, and the
+// calls by which a program says what it does, so that the explorer can check it.
+// explore/src/interface.rs mirrors the structures.
 #pragma once
 
 #define OXSHMEM_EXPLORE
@@ -77,7 +78,8 @@ struct oxshmem_explore_setup {
     uint64_t base;
     void *states; // kExplorePes times State
     void *context;
-    // Names `count` pieces of `bytes` bytes each at `address`, in the memory of `owner` (a PE or kHostMemory).
+    // Names `count` pieces of `bytes` bytes each at `address`, in the memory of `owner` (a PE or
+    // kHostMemory).
     void (*range)(void *context, const char *name, uint32_t kind, uint32_t owner, uint64_t address, uint32_t bytes,
                   uint32_t count);
     // Sets memory; what is set with `constant` may be read directly.
@@ -151,8 +153,8 @@ template <class T> T *heap(uint64_t offset) {
     return reinterpret_cast<T *>(port::state().heap_base + offset);
 }
 
-// The operations, each announced before it is made. What a PE writes to a peer is different for each operation, so that the
-// explorer can tell them apart.
+// The operations, each announced before it is made. What a PE writes to a peer is different for
+// each operation, so that the explorer can tell them apart.
 inline void announce_put(const void *dst, const void *bytes, uint64_t n, int pe) {
     note(kNotePut, reinterpret_cast<uint64_t>(dst), reinterpret_cast<uint64_t>(bytes), n, static_cast<uint64_t>(pe));
 }
@@ -186,7 +188,8 @@ inline void quiet() {
     note(kNoteQuiet);
 }
 
-// Tells another device thread of the same PE, and waits for it, as programs do it without the library.
+// Tells another device thread of the same PE, and waits for it, as programs do it without the
+// library.
 inline void tell(uint64_t *flag, uint64_t value) {
     port::store<port::order::release, port::reach::device>(flag, value);
 }
@@ -196,9 +199,11 @@ inline void await(const uint64_t *flag, uint64_t value) {
     }
 }
 
-// -- What programs have in common ---------------------------------------------------------------------------------------------
+// -- What programs have in common
+// ---------------------------------------------------------------------------------------------
 
-// Where block `b` of PE 0 writes its `i`th value, far from its other ones, so that nothing is combined.
+// Where block `b` of PE 0 writes its `i`th value, far from its other ones, so that nothing is
+// combined.
 inline uint64_t *place(uint32_t b, uint32_t i, uint32_t l = 0) {
     return heap<uint64_t>(b * 1024 + l * 256 + i * 16);
 }

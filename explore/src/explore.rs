@@ -17,7 +17,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// A number of steps.
+    /// Returns a number of steps.
     #[must_use]
     pub fn steps(steps: u64) -> Self {
         Self { steps, time: Duration::MAX }
@@ -123,7 +123,8 @@ pub fn random(module: &Arc<Module>, program: &str, seed: u64, limit: Limit) -> R
             report.found = Some(found(&mut world, Replay::Seed { seed: next, steps: expected }, failure.text));
             break;
         }
-        // The first execution tells how long they are. What comes later must not depend on it, or a seed alone would not do.
+        // The first execution tells how long they are. What comes later must not depend on it, or a
+        // seed alone would not do.
         if report.executions == 1 {
             expected = world.steps();
         }

@@ -1,147 +1,23 @@
-//! The HCA as an actor. It hears the doorbell, reads the doorbell record some time later, fetches and executes work requests in
-//! order, and writes the collapsed CQE. What a request does becomes visible later, and of requests without strong ordering in any
-//! order; the CQE comes behind all of it.
+//! The HCA as an actor. It hears the doorbell, reads the doorbell record some time later, fetches
+//! and executes work requests in order, and writes the collapsed CQE. What a request does becomes
+//! visible later, and that of requests without strong ordering in any order; the CQE comes after
+//! all of it.
 //!
-//! Also what programs have announced: every byte that the HCA writes to a peer must belong to an operation that was called.
+//! Also what programs have announced: every byte that the HCA writes to a peer must belong to an
+//! operation that was called.
 
 use oxshmem_hca::wire::ctrl::Fence;
 use oxshmem_hca::wire::masked_atomic::Repr as Masked;
 use oxshmem_hca::wire::{Op, Wqe, cqe, data, dbr, raddr};
 
 use crate::interface::{HEAP_KEY, Kind, QpPlace, SLAB_KEY};
+use crate::network::{Change, Effect, Flight, Operation};
 use crate::world::{Action, World};
 use oxshmem_system::mixing::scramble;
 
-/// A queue pair as its HCA knows it.
-#[derive(Debug)]
-pub(crate) struct Qp {
-    pub place: QpPlace,
-    /// A doorbell rang, and the record was not read since.
-    pub look: bool,
-    /// Blocks that the record has announced.
-    pub announced: u64,
-    /// Blocks that were executed.
-    pub executed: u64,
-    /// Blocks that a CQE has reported.
-    pub reported: u64,
-    /// The next request is strongly ordered, and waits for what is under way.
-    pub waits: bool,
-    /// CQEs to be written: the request's first block, and the end of its last.
-    pub completions: Vec<(u64, u64)>,
-    /// Of its steps: look, execute, complete.
-    pub priorities: [u64; 3],
-}
-
-impl Qp {
-    pub fn new(place: QpPlace, priorities: [u64; 3]) -> Self {
-        Self {
-            place,
-            look: false,
-            announced: place.posted,
-            executed: place.posted,
-            reported: place.posted,
-            waits: false,
-            completions: Vec::new(),
-            priorities,
-        }
-    }
-
-    /// Whether a word is of the next work request, whose length is not known: of any of the next four blocks.
-    pub fn has_word(&self, word: u32, base: u64) -> bool {
-        let depth = 1u64 << self.place.depth_log2;
-        let into = (base + u64::from(word) * 8).wrapping_sub(self.place.wq);
-        into < depth * 64 && (into / 64).wrapping_sub(self.executed) % depth < 4
-    }
-}
-
-/// What a flight does when it lands.
-#[derive(Debug, Clone)]
-pub(crate) enum Effect {
-    /// Bytes arrive at the peer; the announced operations that they belong to, with the bytes of each.
-    Write { address: u64, bytes: Vec<u8>, covers: Vec<(usize, u64)> },
-    /// Bytes of the peer arrive here.
-    Read { from: u64, to: u64, bytes: usize },
-    /// An atomic is done at the peer, and the old value arrives here.
-    Atomic {
-        address: u64,
-        width: usize,
-        change: Change,
-        result: Option<u64>,
-        big_endian: bool,
-        operation: Option<usize>,
-    },
-}
-
-/// What an atomic does.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Change {
-    Add { value: u64, boundary: u64 },
-    Swap { swap: u64, compare: u64, swap_mask: u64, compare_mask: u64 },
-}
-
-impl Change {
-    fn apply(self, old: u64) -> u64 {
-        match self {
-            Self::Add { value, boundary: 0 } => old.wrapping_add(value),
-            Self::Add { value, boundary: u64::MAX } => old ^ value,
-            Self::Add { value, boundary } => {
-                let (mut sum, mut carry) = (0, 0);
-                for bit in 0..64 {
-                    let all = (old >> bit & 1) + (value >> bit & 1) + carry;
-                    sum |= (all & 1) << bit;
-                    carry = if boundary >> bit & 1 != 0 { 0 } else { all >> 1 };
-                }
-                sum
-            }
-            Self::Swap { swap, compare, swap_mask, compare_mask } => {
-                if (old ^ compare) & compare_mask == 0 {
-                    old & !swap_mask | swap & swap_mask
-                } else {
-                    old
-                }
-            }
-        }
-    }
-}
-
-/// A request that was executed, and is not visible yet.
-#[derive(Debug, Clone)]
-pub(crate) struct Flight {
-    pub qp: usize,
-    pub index: u64,
-    pub effect: Effect,
-    pub priority: u64,
-}
-
-/// What a program has announced.
-#[derive(Debug, Clone)]
-pub(crate) struct Operation {
-    pub thread: usize,
-    pub pe: u32,
-    /// Fences that its thread had called.
-    pub epoch: u32,
-    /// Where, as an offset in the peer's heap.
-    pub offset: u64,
-    pub bytes: Vec<u8>,
-    /// An atomic addition of `bytes`.
-    pub add: bool,
-    /// Bytes that were executed and that have landed, as bits.
-    pub executed: u64,
-    pub landed: u64,
-}
-
-impl Operation {
-    fn all(&self) -> u64 {
-        if self.bytes.len() == 64 { u64::MAX } else { (1 << self.bytes.len()) - 1 }
-    }
-
-    fn has_landed(&self) -> bool {
-        self.landed == self.all()
-    }
-}
-
 impl World {
-    // -- What programs announce --------------------------------------------------------------------------------------------
+    // -- What programs announce
+    // --------------------------------------------------------------------------------------------
 
     fn announce(&mut self, thread: usize, address: u64, bytes: &[u8], pe: u32, add: bool) {
         let heap = self.memory.base + u64::from(self.exports().heap_at);
@@ -198,7 +74,8 @@ impl World {
         }
     }
 
-    // -- Steps of the HCA --------------------------------------------------------------------------------------------------
+    // -- Steps of the HCA
+    // --------------------------------------------------------------------------------------------------
 
     pub(crate) fn collect_hca(&self, actions: &mut Vec<(Action, u64)>) {
         for (index, qp) in self.qps.iter().enumerate() {
@@ -273,7 +150,7 @@ impl World {
         self.qps[index].look = false;
         let word = self.memory.load32(place.record).swap_bytes();
         let Ok(record) = dbr::Repr::from_word(word) else {
-            self.fail(format!("the doorbell record holds {word:#x}, which is no counter"));
+            self.fail(format!("the doorbell record holds {word:#x}, which is not a counter"));
             return;
         };
         let qp = &mut self.qps[index];
@@ -399,11 +276,11 @@ impl World {
                 Some(Effect::Read { from, to, bytes: local.len() as usize })
             }
             Op::AtomicFa { remote, add, local } => {
-                self.atomic_effect(place, first, remote, 8, Change::Add { value: add, boundary: 0 }, &local)
+                self.atomic_effect(place, first, (remote, &local), 8, Change::Add { value: add, boundary: 0 })
             }
             Op::AtomicCs { remote, compare, swap, local } => {
                 let change = Change::Swap { swap, compare, swap_mask: u64::MAX, compare_mask: u64::MAX };
-                self.atomic_effect(place, first, remote, 8, change, &local)
+                self.atomic_effect(place, first, (remote, &local), 8, change)
             }
             Op::Masked { remote, operands, local } => {
                 let (width, change) = match operands {
@@ -424,7 +301,7 @@ impl World {
                         (8, Change::Swap { swap, compare, swap_mask, compare_mask })
                     }
                 };
-                self.atomic_effect(place, first, remote, width, change, &local)
+                self.atomic_effect(place, first, (remote, &local), width, change)
             }
             _ => {
                 self.fail(format!("block {first} is a work request that was not posted: {:?}", wqe.op));
@@ -492,10 +369,9 @@ impl World {
         &mut self,
         place: QpPlace,
         first: u64,
-        remote: raddr::Repr,
+        (remote, local): (raddr::Repr, &data::Repr),
         width: usize,
         change: Change,
-        local: &data::Repr,
     ) -> Option<Effect> {
         let (address, result) = (self.remote(&remote, &place)?, self.local(local, &place)?);
         let mut number = None;
@@ -567,7 +443,8 @@ impl World {
         }
     }
 
-    /// Bytes of an operation are visible at the peer: nothing of its thread from before the last fence may be missing there.
+    /// Bytes of an operation are visible at the peer: nothing of its thread from before the last
+    /// fence may be missing there.
     pub(crate) fn landed(&mut self, number: usize, mask: u64) {
         self.operations[number].landed |= mask;
         let operation = &self.operations[number];
@@ -631,7 +508,8 @@ impl World {
         }
     }
 
-    /// A block of a queue is written: it must not be one that was announced and is not executed yet.
+    /// A block of a queue is written: it must not be one that was announced and is not executed
+    /// yet.
     fn check_overwrite(&mut self, word: u32) {
         let address = self.memory.base + u64::from(word) * 8;
         for qp in &self.qps {

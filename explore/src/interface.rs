@@ -94,7 +94,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind with this number.
+    /// Returns the kind with this number.
     pub fn from_number(number: u32) -> Self {
         use Kind::*;
         const ALL: [Kind; 17] = [

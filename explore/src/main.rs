@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use clap::Parser;
 use oxshmem_explore::explore::{self, Limit, Replay};
-use oxshmem_explore::module::{Module, Recipe};
+use oxshmem_explore::module::Recipe;
 use oxshmem_explore::mutants::{MODULES, MUTANTS, NARROW};
+use oxshmem_explore::world::load;
 
 /// Runs the device headers under many schedules, and stops at the first that violates an invariant.
 #[derive(Debug, Parser)]
@@ -32,7 +33,7 @@ struct Arguments {
     /// Steps for each program.
     #[arg(long, default_value_t = u64::MAX)]
     steps: u64,
-    /// Execute the seed alone, made for executions of so many steps, and tell what it does.
+    /// Execute the seed alone, made for executions of that many steps, and print what it does.
     #[arg(long)]
     replay: Option<u64>,
     /// Explore all executions.
@@ -85,7 +86,7 @@ fn run(arguments: &Arguments) -> Result<bool, Box<dyn std::error::Error>> {
 
 fn run_module(arguments: &Arguments, file: &str) -> Result<bool, Box<dyn std::error::Error>> {
     let recipe = Recipe { file: file.to_owned(), defines: arguments.defines.clone(), patch: arguments.mutant.clone() };
-    let module = Module::new(&recipe)?;
+    let module = load(&recipe)?;
     if let (Some(program), Some(steps)) = (&arguments.program, arguments.replay) {
         let replay = Replay::Seed { seed: arguments.seed, steps };
         let found = explore::replay(&module, program, &replay)?;

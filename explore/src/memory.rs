@@ -1,8 +1,9 @@
 //! Memory: words, what lies where, and the stores that are on their way to it.
 //!
-//! A store of a device thread becomes visible in up to two moves. At first only the thread sees it (and threads that have met it at
-//! a barrier). Then it reaches the memory of the GPU: threads of the same PE see it, and whatever reads this GPU's memory. A store
-//! to host memory or to a peer's waits there once more, on its way over the bus, before the others see it.
+//! A store of a device thread becomes visible in up to two moves. At first only the thread sees it
+//! (and threads that have met it at a barrier). Then it reaches the memory of the GPU: threads of
+//! the same PE see it, and whatever reads this GPU's memory. A store to host memory or to a peer's
+//! waits there once more, on its way over the bus, before the others see it.
 
 use crate::interface::{HOST, Kind};
 use oxshmem_system::mixing::{GOLDEN, scramble};
@@ -44,11 +45,11 @@ pub struct Entry {
     pub value: u64,
     /// The threads that see it, as bits.
     pub seen_by: u64,
-    /// Of the process that moves it on.
+    /// The priority of the process that moves it on.
     pub priority: u64,
 }
 
-/// The bits of a word that `mask`, one bit a byte, names.
+/// Returns the bits of a word that `mask`, one bit a byte, names.
 #[inline]
 pub fn spread(mask: u8) -> u64 {
     let mut bits = 0;
@@ -60,7 +61,7 @@ pub fn spread(mask: u8) -> u64 {
     bits
 }
 
-/// What a word adds to the hash of all memory.
+/// Returns what a word adds to the hash of all memory.
 #[inline]
 pub fn hash_of(word: u32, value: u64) -> u64 {
     scramble(value ^ u64::from(word).wrapping_mul(GOLDEN))
@@ -72,7 +73,7 @@ pub struct History {
     pub past: Vec<(u64, u64)>,
 }
 
-/// The words of all regions, and who owns them.
+/// The words of all regions, and their owners.
 #[derive(Debug)]
 pub struct Memory {
     pub base: u64,
@@ -167,7 +168,7 @@ impl Memory {
         (self.words[self.word_of(address) as usize] >> ((address % 8) * 8)) as u32
     }
 
-    /// What lies at an address, in words.
+    /// Returns what lies at an address, in words.
     pub fn describe(&self, address: u64) -> String {
         // The latest name is the narrowest.
         let Some(range) = self.ranges.iter().rev().find(|range| (range.start..range.end).contains(&address)) else {

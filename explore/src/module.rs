@@ -1,4 +1,5 @@
-//! Modules: C++ files with programs, compiled from the device headers, as they are or changed, and loaded.
+//! Modules: C++ files with programs, compiled from the device headers, as they are or changed, and
+//! loaded.
 
 use std::ffi::CStr;
 use std::fmt::Write as _;
@@ -49,7 +50,7 @@ pub enum ModuleError {
     NoProgram {
         /// The module.
         module: String,
-        /// What was asked for.
+        /// The requested name.
         program: String,
         /// What there is.
         known: String,
@@ -68,19 +69,19 @@ pub struct Recipe {
 }
 
 impl Recipe {
-    /// A module of the headers as they are.
+    /// Returns a module of the headers as they are.
     #[must_use]
     pub fn plain(file: &str, defines: &[&str]) -> Self {
         Self { file: file.to_owned(), defines: defines.iter().map(|&d| d.to_owned()).collect(), patch: None }
     }
 
-    /// The same with a patch applied to the headers.
+    /// Returns the same with a patch applied to the headers.
     #[must_use]
     pub fn patched(&self, patch: &str) -> Self {
         Self { patch: Some(patch.to_owned()), ..self.clone() }
     }
 
-    /// A short text that names it.
+    /// Returns a short text that names it.
     #[must_use]
     pub fn name(&self) -> String {
         let mut name = self.file.clone();
@@ -94,13 +95,14 @@ impl Recipe {
     }
 }
 
-/// The folder of this crate.
+/// Returns the folder of this crate.
 #[must_use]
 pub fn crate_folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The device headers: those of this repository, or those in the folder that `OXSHMEM_EXPLORE_HEADERS` names.
+/// Returns the device headers: those of this repository, or those in the folder that
+/// `OXSHMEM_EXPLORE_HEADERS` names.
 fn headers() -> PathBuf {
     std::env::var_os("OXSHMEM_EXPLORE_HEADERS")
         .map_or_else(|| crate_folder().join("../device-kernels/include"), PathBuf::from)
@@ -150,7 +152,8 @@ fn run(what: &str, command: &mut Command) -> Result<(), ModuleError> {
     Err(ModuleError::Failed { what: what.to_owned(), output: text })
 }
 
-/// Compiles a module, unless that was done before from the same sources, and returns the library's path.
+/// Compiles a module, unless that was done before from the same sources, and returns the library's
+/// path.
 fn compile(recipe: &Recipe) -> Result<PathBuf, ModuleError> {
     let patch = recipe.patch.as_ref().map(|patch| crate_folder().join("mutants").join(format!("{patch}.patch")));
     let mut hash = DefaultHasher::new();
@@ -210,29 +213,31 @@ impl Module {
     ///
     /// # Errors
     /// The compiler, `patch` or the loader fails; see [`ModuleError`].
-    pub fn new(recipe: &Recipe) -> Result<Arc<Self>, ModuleError> {
+    pub(crate) fn new(recipe: &Recipe, hooks: &'static Hooks) -> Result<Arc<Self>, ModuleError> {
         let path = compile(recipe)?;
         let load = |error| ModuleError::Load { path: path.clone(), error };
-        // SAFETY: the library was compiled above from our own sources, whose static constructors do nothing.
+        // SAFETY: the library was compiled above from our own sources, whose static constructors do
+        // nothing.
         let library = unsafe { libloading::Library::new(&path) }.map_err(load)?;
         // SAFETY: module.h declares the symbol so.
         let open =
             unsafe { library.get::<unsafe extern "C" fn(*const Hooks) -> *const Exports>(b"oxshmem_explore_open") }
                 .map_err(load)?;
-        // SAFETY: the hooks are static; the function returns a static structure of the library, which is loaded as long as `self`.
-        let exports = unsafe { &*open(&raw const crate::world::HOOKS) };
+        // SAFETY: the hooks are static; the function returns a static structure of the library,
+        // which is loaded as long as `self`.
+        let exports = unsafe { &*open(std::ptr::from_ref(hooks)) };
         if exports.version != VERSION {
             return Err(ModuleError::Version { path, found: exports.version });
         }
         Ok(Arc::new(Self { recipe: recipe.clone(), path, exports, _library: library }))
     }
 
-    /// How it was compiled.
+    /// Returns how it was compiled.
     pub fn recipe(&self) -> &Recipe {
         &self.recipe
     }
 
-    /// The library's path.
+    /// Returns the library's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -246,13 +251,13 @@ impl Module {
         unsafe { std::slice::from_raw_parts(self.exports.programs, self.exports.n_programs as usize) }
     }
 
-    /// The names of its programs.
+    /// Returns the names of its programs.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         self.programs().iter().map(name_of).collect()
     }
 
-    /// The names of those that can be explored exhaustively.
+    /// Returns the names of those that can be explored exhaustively.
     #[must_use]
     pub fn small_names(&self) -> Vec<String> {
         self.programs().iter().filter(|program| program.small != 0).map(name_of).collect()
@@ -267,7 +272,7 @@ impl Module {
     }
 }
 
-/// A program's name.
+/// Returns a program's name.
 pub(crate) fn name_of(program: &Program) -> String {
     // SAFETY: names are string literals of the module.
     unsafe { CStr::from_ptr(program.name) }.to_string_lossy().into_owned()

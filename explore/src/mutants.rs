@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::explore::{self, Found, Limit};
 use crate::module::{Module, ModuleError, Recipe};
+use crate::world::load;
 
 /// A mutant, and the programs that can see it.
 #[derive(Debug, Clone, Copy)]
@@ -75,20 +76,21 @@ pub const MUTANTS: &[Mutant] = &[
 ];
 
 impl Mutant {
-    /// How its module is compiled.
+    /// Returns how its module is compiled.
     #[must_use]
     pub fn recipe(&self) -> Recipe {
         let plain = Recipe::plain(self.module, self.defines);
         if self.patched { plain.patched(self.name) } else { plain }
     }
 
-    /// Looks for it with so many steps at most, by all its programs in turn. Returns what was found, and the steps it took.
+    /// Looks for it with at most that many steps, by all its programs in turn. Returns what was
+    /// found, and the steps it took.
     ///
     /// # Errors
     /// The headers cannot be patched or compiled.
     pub fn hunt(&self, seed: u64, steps: u64) -> Result<(Option<Found>, u64), ModuleError> {
         const TURN: u64 = 1_000_000;
-        let module: Arc<Module> = Module::new(&self.recipe())?;
+        let module: Arc<Module> = load(&self.recipe())?;
         let mut taken = 0;
         let mut seed = seed;
         while taken < steps {

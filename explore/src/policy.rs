@@ -1,5 +1,6 @@
-//! How the scheduler decides: at random, by priorities that change a few times (PCT: Burckhardt et al., "A randomized scheduler with
-//! probabilistic guarantees of finding bugs", ASPLOS 2010), or exhaustively by depth-first search.
+//! How the scheduler decides: at random, by priorities that change a few times (PCT: Burckhardt et
+//! al., "A randomized scheduler with probabilistic guarantees of finding bugs", ASPLOS 2010), or
+//! exhaustively by depth-first search.
 
 use rand::rngs::SmallRng;
 use rand::{Rng, RngCore, SeedableRng};
@@ -26,7 +27,8 @@ enum Way {
     Exhaustive(Search),
 }
 
-/// The state of a depth-first search: the choices of the current path, and the states that were reached.
+/// The state of a depth-first search: the choices of the current path, and the states that were
+/// reached.
 #[derive(Debug, Clone, Default)]
 pub struct Search {
     path: Vec<(u16, u16)>,
@@ -36,7 +38,7 @@ pub struct Search {
 }
 
 impl Search {
-    /// A search that gives up after so many states.
+    /// Returns a search that gives up after `states` states.
     #[must_use]
     pub fn new(most_states: usize) -> Self {
         Self { most_states, ..Self::default() }
@@ -60,20 +62,20 @@ impl Search {
         self.states.len()
     }
 
-    /// Whether more states were reached than the search has room for.
+    /// Returns whether more states were reached than the search has room for.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.states.len() >= self.most_states
     }
 
-    /// A search that follows a path once, without looking at states.
+    /// Returns a search that follows a path once, without looking at states.
     #[must_use]
     pub fn of_path(path: &[u16]) -> Self {
         let path = path.iter().map(|&taken| (taken, u16::MAX)).collect();
         Self { path, at: 0, states: FxHashSet::default(), most_states: usize::MAX }
     }
 
-    /// The choices, for a message that tells them.
+    /// Returns the choices, for a message that tells them.
     #[must_use]
     pub fn path(&self) -> Vec<u16> {
         self.path.iter().map(|(taken, _)| *taken).collect()
@@ -93,7 +95,8 @@ pub struct Policy {
 const LOW: u64 = 1 << 20;
 
 impl Policy {
-    /// A random one, all of which the seed decides. `steps`: about as many as an execution has.
+    /// Returns a random one, all of which the seed decides. `steps`: about as many as an execution
+    /// has.
     #[must_use]
     pub fn random(seed: u64, steps: u64) -> Self {
         let mut random = SmallRng::seed_from_u64(seed);
@@ -108,13 +111,13 @@ impl Policy {
         Self { random, way, next_low: LOW, lazy_stores }
     }
 
-    /// One that follows a search.
+    /// Returns one that follows a search.
     #[must_use]
     pub fn exhaustive(search: Search) -> Self {
         Self { random: SmallRng::seed_from_u64(0), way: Way::Exhaustive(search), next_low: LOW, lazy_stores: 0 }
     }
 
-    /// The search that it follows, which is taken out.
+    /// Returns the search that it follows, which is taken out.
     pub fn take_search(&mut self) -> Search {
         match &mut self.way {
             Way::Exhaustive(search) => std::mem::take(search),
@@ -138,26 +141,27 @@ impl Policy {
         }
     }
 
-    /// A priority for a new process.
+    /// Returns a priority for a new process.
     #[inline]
     pub(crate) fn priority(&mut self) -> u64 {
         self.random.next_u64() >> 1 | 1 << 40
     }
 
-    /// A priority for a store: above that of threads that wait, which would otherwise keep it from moving for ever.
+    /// Returns a priority for a store: above that of threads that wait, which would otherwise keep
+    /// it from moving forever.
     #[inline]
     pub(crate) fn store_priority(&mut self) -> u64 {
         (self.random.next_u64() >> 1 | 1 << 40) >> self.lazy_stores | LOW << 1
     }
 
-    /// A priority below all others.
+    /// Returns a priority below all others.
     #[inline]
     pub(crate) fn lowest(&mut self) -> u64 {
         self.next_low = self.next_low.saturating_sub(1);
         self.next_low
     }
 
-    /// The lowest priority, if the running process is to have it from this step on.
+    /// Returns the lowest priority, if the running process is to have it from this step on.
     #[inline]
     pub(crate) fn change_point(&mut self, step: u64) -> Option<u64> {
         match &self.way {
@@ -172,7 +176,7 @@ impl Policy {
         if self.is_exhaustive() { self.choose(2) == 1 } else { self.random.random_ratio(1, n) }
     }
 
-    /// One of `n`.
+    /// Returns one of `n`.
     pub(crate) fn choose(&mut self, n: usize) -> usize {
         if n == 1 {
             return 0;
@@ -191,7 +195,7 @@ impl Policy {
         }
     }
 
-    /// Which of the actions is next, given the class and priority of each.
+    /// Returns which of the actions is next, given the class and priority of each.
     #[inline]
     pub(crate) fn pick(&mut self, actions: impl Iterator<Item = (Class, u64)> + Clone) -> usize {
         match &self.way {

@@ -1,16 +1,16 @@
-//! The IBRC proxy as an actor: the `proxy` crate's own ring reader and descriptors. Every load of the reader is a step, and so is
-//! every word that the proxy publishes.
+//! The IBRC proxy as an actor: the `proxy` crate's own ring reader and descriptors. Every load of
+//! the reader is a step, and so is every word that the proxy publishes.
 //!
-//! What carries its work requests is modelled: they take effect in any order, unless one is ordered, and a descriptor is done when
-//! its request has taken effect.
+//! What carries its work requests is modelled: they take effect in any order, unless one is
+//! ordered, and a descriptor is done when its request has taken effect.
 
 use oxshmem_proxy::descriptor::{Descriptor, Landing, Request};
 use oxshmem_proxy::engine::{LANDING_BYTES, acknowledgement};
 use oxshmem_proxy::ring::{Reader, Words};
 use oxshmem_proxy::work::{Atomic, Remote, Transfer, Width};
 
-use crate::hca::{Change, Effect, Flight};
 use crate::interface::{HEAP_KEY, MAX_PES, ProxyPlace};
+use crate::network::{Change, Effect, Flight};
 use crate::world::{World, reschedule, stop_if_over};
 use oxshmem_system::mixing::scramble;
 
@@ -18,18 +18,6 @@ use oxshmem_system::mixing::scramble;
 const FIRST: usize = 1000;
 /// Descriptors under way at a time.
 const WINDOW: u64 = 4;
-
-/// A proxy.
-#[derive(Debug)]
-pub(crate) struct Proxy {
-    pub place: ProxyPlace,
-}
-
-impl Proxy {
-    pub fn new(place: ProxyPlace) -> Self {
-        Self { place }
-    }
-}
 
 /// The ring's memory, as the reader sees it.
 struct Ring {
@@ -67,8 +55,9 @@ struct State {
 
 /// What the proxy's thread does: it never returns.
 pub(crate) fn run(world: *mut World, thread: usize, proxy: usize) {
-    // SAFETY: the world that runs this coroutine; no reference to it is alive at any call that may switch to another.
-    let place = unsafe { (&(*world).proxies)[proxy].place };
+    // SAFETY: the world that runs this coroutine; no reference to it is alive at any call that may
+    // switch to another.
+    let place = unsafe { (&(*world).proxy_places)[proxy] };
     let mut reader = Reader::new(Ring { world, thread, slots: place.slots }, place.depth_log2);
     let mut state = State {
         place,
@@ -134,7 +123,7 @@ pub(crate) fn run(world: *mut World, thread: usize, proxy: usize) {
 /// Stores a word that device code waits for.
 ///
 /// # Safety
-/// As [`reschedule`].
+/// The same as in [`reschedule`].
 unsafe fn publish(world: *mut World, thread: usize, address: u64, value: u64, what: &str) {
     // SAFETY: by the caller.
     unsafe {
@@ -147,7 +136,7 @@ unsafe fn publish(world: *mut World, thread: usize, address: u64, value: u64, wh
 /// Posts what a descriptor asks for.
 ///
 /// # Safety
-/// As [`reschedule`].
+/// The same as in [`reschedule`].
 unsafe fn carry_out(world: *mut World, thread: usize, state: &mut State, index: u64, descriptor: &Descriptor) {
     // SAFETY: by the caller.
     unsafe {
@@ -173,7 +162,7 @@ unsafe fn carry_out(world: *mut World, thread: usize, state: &mut State, index: 
 }
 
 impl World {
-    /// How many of the first `taken` descriptors are done without a gap.
+    /// Returns how many of the first `taken` descriptors are done without a gap.
     fn done_of(&self, number: usize, taken: u64) -> u64 {
         self.flights.iter().filter(|flight| flight.qp == number).map(|flight| flight.index).min().unwrap_or(taken)
     }
@@ -205,13 +194,13 @@ impl World {
         match descriptor.request {
             Request::Transfer(Transfer::WriteInline { payload, target }) => {
                 let address = self.peer_address(peer, &target)?;
-                self.claimed_write(me, peer, index, target.address, address, payload.as_slice().to_vec())
+                self.claimed_write((me, peer), index, (target.address, address), payload.as_slice().to_vec())
             }
             Request::Transfer(Transfer::Write { source, target }) => {
                 let address = self.peer_address(peer, &target)?;
                 let mut bytes = vec![0; source.length as usize];
                 self.memory.bytes(self.heap_of(me) + source.address, &mut bytes);
-                self.claimed_write(me, peer, index, target.address, address, bytes)
+                self.claimed_write((me, peer), index, (target.address, address), bytes)
             }
             Request::Transfer(Transfer::Read { target, source }) => {
                 let from = self.peer_address(peer, &source)?;
@@ -254,13 +243,13 @@ impl World {
         }
     }
 
+    /// Returns the write of descriptor `index` from one PE to another, given its offset in the heap
+    /// and its address.
     fn claimed_write(
         &mut self,
-        me: u32,
-        peer: u32,
+        (me, peer): (u32, u32),
         index: u64,
-        offset: u64,
-        address: u64,
+        (offset, address): (u64, u64),
         bytes: Vec<u8>,
     ) -> Option<Effect> {
         let covers = self.claim(me, peer, offset, &bytes);

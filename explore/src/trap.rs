@@ -1,4 +1,5 @@
-//! Accesses that bypass the port layer: shared memory is not accessible, so they fault, and end their thread.
+//! Accesses that bypass the port layer: shared memory is not accessible, so they fault, and end
+//! their thread.
 
 use std::ffi::{c_int, c_void};
 use std::path::Path;
@@ -13,8 +14,8 @@ use crate::world::{End, World};
 pub(crate) fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: an all-zero sigaction is valid, the handler only does what is safe in a handler. It runs on the alternate stack
-        // that the standard library gives each of its threads.
+        // SAFETY: an all-zero sigaction is valid, the handler only does what is safe in a handler.
+        // It runs on the alternate stack that the standard library gives each of its threads.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = on_fault as *const () as usize;
@@ -36,7 +37,8 @@ unsafe extern "C" fn on_fault(_signal: c_int, info: *mut libc::siginfo_t, contex
         }
         return;
     };
-    // SAFETY: the fault happened in device code on this coroutine's stack; that code owns nothing that has to be dropped.
+    // SAFETY: the fault happened in device code on this coroutine's stack; that code owns nothing
+    // that has to be dropped.
     let registers = unsafe { trap.setup_trap_handler(|| End::Fault) };
     set_registers(context, registers);
 }
@@ -74,7 +76,8 @@ fn set_registers(context: &mut libc::ucontext_t, registers: TrapHandlerRegs) {
     all.regs[30] = lr;
 }
 
-/// The function and line of an instruction, if `addr2line` is installed, otherwise its offset in the module.
+/// Returns the function and line of an instruction, if `addr2line` is installed, otherwise its
+/// offset in the module.
 pub(crate) fn place_of(pc: u64, module: &Path) -> String {
     // SAFETY: an all-zero Dl_info is valid, and dladdr fills it.
     let base = unsafe {

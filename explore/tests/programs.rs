@@ -1,4 +1,5 @@
-//! The device headers as they are: small programs exhaustively, all programs at random, and all mutants found.
+//! The device headers as they are: small programs exhaustively, all programs at random, and all
+//! mutants found.
 
 #![allow(clippy::unwrap_used)]
 
@@ -6,15 +7,16 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use oxshmem_explore::explore::{self, Limit, Replay};
-use oxshmem_explore::module::{Module, Recipe};
+use oxshmem_explore::module::Recipe;
 use oxshmem_explore::mutants::{MODULES, MUTANTS, NARROW};
+use oxshmem_explore::world::load;
 
 /// Every program keeps every invariant, for some steps.
 #[test]
 fn programs_keep_their_invariants() {
     let mut failures = String::new();
     for &file in MODULES {
-        let module = Module::new(&Recipe::plain(file, NARROW)).unwrap();
+        let module = load(&Recipe::plain(file, NARROW)).unwrap();
         for program in module.names() {
             let report = explore::random(&module, &program, 1, Limit::steps(500_000)).unwrap();
             println!("{file} {program}: {} executions, {} steps in {:?}", report.executions, report.steps, report.time);
@@ -30,7 +32,7 @@ fn programs_keep_their_invariants() {
 #[test]
 fn smallest_programs_keep_their_invariants_in_every_execution() {
     for &file in MODULES {
-        let module = Module::new(&Recipe::plain(file, NARROW)).unwrap();
+        let module = load(&Recipe::plain(file, NARROW)).unwrap();
         for program in module.small_names() {
             let limit = Limit { steps: 100_000_000, time: Duration::MAX };
             let report = explore::exhaustive(&module, &program, 1 << 22, limit).unwrap();
@@ -58,7 +60,7 @@ fn mutants_are_found() {
             continue;
         };
         println!("{}: {steps} steps: {}", mutant.name, found.text);
-        let module = Module::new(&mutant.recipe()).unwrap();
+        let module = load(&mutant.recipe()).unwrap();
         let program = found.program.split(' ').next().unwrap();
         let Replay::Seed { seed, steps } = found.replay else { panic!("a random search has seeds") };
         let again = explore::replay(&module, program, &Replay::Seed { seed, steps }).unwrap().unwrap();
@@ -70,7 +72,7 @@ fn mutants_are_found() {
 /// A plain access of shared memory is reported with its place.
 #[test]
 fn accesses_that_bypass_the_port_layer_are_found() {
-    let module = Module::new(&Recipe::plain("bypass", NARROW)).unwrap();
+    let module = load(&Recipe::plain("bypass", NARROW)).unwrap();
     for (program, what) in [("plain_load", "heap[7] (PE 0)"), ("plain_store", "gate (PE 0)")] {
         let report = explore::random(&module, program, 1, Limit::steps(10_000)).unwrap();
         let text = report.found.unwrap().text;

@@ -1,4 +1,5 @@
-//! How many work requests the engine of the software HCA executes per second, on one thread, once they are in the queue.
+//! How many work requests the engine of the software HCA executes per second, on one thread, once
+//! they are in the queue.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};

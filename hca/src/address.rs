@@ -22,7 +22,7 @@ pub struct QpAttributes {
     pub ack_timeout: u8,
     /// Retries, 0..=7.
     pub retry_count: u8,
-    /// Retries when the receiver is not ready, 0..=7; 7 is for ever.
+    /// Retries when the receiver is not ready, 0..=7; 7 is forever.
     pub rnr_retry: u8,
     /// Receiver-not-ready timer, 0..=31.
     pub min_rnr_timer: u8,
@@ -30,6 +30,8 @@ pub struct QpAttributes {
     pub log_max_rd_atomic: u8,
     /// First packet sequence number, the same at both ends, 24 bits.
     pub first_psn: u32,
+    /// A number of the QP; QPs with numbers that follow each other leave by the ports of a bond in turn.
+    pub spread: u32,
 }
 
 impl Default for QpAttributes {
@@ -48,6 +50,7 @@ impl Default for QpAttributes {
             min_rnr_timer: 12,
             log_max_rd_atomic: 4,
             first_psn: 0,
+            spread: 0,
         }
     }
 }
@@ -76,7 +79,7 @@ impl QpAddress {
     pub const BYTES: usize = 34;
     const VERSION: u8 = 2;
 
-    /// As plain bytes, for the bootstrap to exchange: version, link layer, MTU, 0, LID, MAC, QP number, GID, partition key;
+    /// Returns it as plain bytes, for the bootstrap to exchange: version, link layer, MTU, 0, LID, MAC, QP number, GID, partition key;
     /// little-endian.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
@@ -93,7 +96,7 @@ impl QpAddress {
 
     /// From the encoded form.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        let wrong = |detail: String| Error::Protocol { what: "QP address of a peer".into(), detail };
+        let wrong = |detail: String| Error::protocol("QP address of a peer", detail);
         let bytes: &[u8; Self::BYTES] =
             bytes.try_into().map_err(|_| wrong(format!("{} bytes, expected {}", bytes.len(), Self::BYTES)))?;
         if bytes[0] != Self::VERSION {

@@ -1,14 +1,17 @@
-//! Doorbell registers that take a work request with its doorbell, as a card's BlueFlame buffer does (rdma-core's mlx5 provider, `post_send_db`).
-//! Whoever executes it need fetch neither the doorbell record nor the queue. They lie in host memory, and a kernel reads them across PCIe.
+//! Doorbell registers that take a work request with its doorbell, as a card's BlueFlame buffer does
+//! (rdma-core's mlx5 provider, `post_send_db`). The kernel that executes it need fetch neither the
+//! doorbell record nor the queue. They lie in host memory, and a kernel reads them across PCIe.
 //!
-//! A card gets the 64 bytes in one piece. Here they are eight words that are stored and loaded one by one, so each carries a tag in its lowest
-//! bit, which flips from one work request to the next. The bits that gives way lie in the highest byte of word 1, the control segment's
-//! immediate, which is 0 in all work requests that are rung so. Word 0 is the doorbell, and is stored last.
+//! A card gets the 64 bytes in one piece. Here they are eight words that are stored and loaded one
+//! by one, so each carries a tag in its lowest bit, which flips from one work request to the next.
+//! The bits that gives way lie in the highest byte of word 1, the control segment's immediate,
+//! which is 0 in all work requests that are rung so. Word 0 is the doorbell, and is stored last.
 //!
 //! # Why a torn work request is never taken
-//! One is stored only when the queue pair has nothing outstanding. So the kernel has seen the one before, or a doorbell behind it, and finds
-//! each word as it was then or as it is now; all carry the new tag only when all are new. A doorbell without a work request replaces word 0
-//! alone and may come at any time. The kernel then looks at the queue, where every work request is as well.
+//! One is stored only when the queue pair has nothing outstanding. So the kernel has seen the one
+//! before, or a doorbell after it, and finds each word as it was then or as it is now; all carry
+//! the new tag only when all are new. A doorbell without a work request replaces word 0 alone and
+//! may come at any time. The kernel then looks at the queue, where every work request is as well.
 
 use crate::wire::BLOCK_BYTES;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,13 +33,15 @@ pub struct BlueFlame {
 unsafe impl Send for BlueFlame {}
 
 impl BlueFlame {
-    /// `register` names [`REGISTER_BYTES`] that stay mapped while this is used, are 0 now, and are otherwise stored to by doorbells alone.
+    /// `register` names [`REGISTER_BYTES`] that stay mapped while this is used, are 0 now, and are
+    /// otherwise stored to by doorbells alone.
     pub(crate) fn new(register: *mut u64) -> Self {
         Self { register, tag: 0 }
     }
 
-    /// Rings with a whole work request of one block, words as they lie in memory, which is in its queue as well, its doorbell record written. The queue pair has nothing
-    /// else outstanding. Returns false, and does nothing, if the work request cannot be rung so.
+    /// Rings with a whole work request of one block, words as they lie in memory, which is in its
+    /// queue as well, its doorbell record written. The queue pair has nothing else outstanding.
+    /// Returns false, and does nothing, if the work request cannot be rung so.
     ///
     /// # Safety
     /// The page of the register has not been freed.
@@ -63,7 +68,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// As the kernel does it.
+    /// Reads it the way the kernel does.
     fn unseal(words: [u64; WORDS]) -> Option<[u64; WORDS]> {
         let same = words.iter().all(|word| word & 1 == words[0] & 1);
         let displaced = words[1] >> DISPLACED_SHIFT;

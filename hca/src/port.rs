@@ -14,15 +14,16 @@ impl Gid {
         ((value >> 64) as u64, value as u64)
     }
 
-    /// In InfiniBand subnets that a router joins: the LID to which other subnets send packets for this GID. The upper half of such GIDs is 32 bits
-    /// `fec00000`, the FLID, and the subnet's number (as NCCL's `src/transport/net_ib.cc` and UCX's `src/uct/ib/base/ib_iface.c` have it).
+    /// In InfiniBand subnets that a router joins: the LID to which other subnets send packets for
+    /// this GID. The upper half of such GIDs is 32 bits `fec00000`, the FLID, and the subnet's
+    /// number (as NCCL's `src/transport/net_ib.cc` and UCX's `src/uct/ib/base/ib_iface.c` have it).
     pub fn flid(self) -> Option<u16> {
         let prefix = self.halves().0;
         let flid = (prefix >> 16) as u16;
         (prefix >> 32 == 0xfec0_0000 && flid != 0).then_some(flid)
     }
 
-    /// The GID with these halves.
+    /// Returns the GID with these halves.
     pub fn from_halves(hi: u64, lo: u64) -> Self {
         Self((u128::from(hi) << 64 | u128::from(lo)).to_be_bytes())
     }
@@ -74,7 +75,7 @@ pub enum Mtu {
 }
 
 impl Mtu {
-    /// The MTU with this number, if known.
+    /// Returns the MTU with this number, if known.
     pub const fn from_u8(value: u8) -> Option<Self> {
         Some(match value {
             1 => Self::B256,
@@ -86,13 +87,14 @@ impl Mtu {
         })
     }
 
-    /// Its size in bytes.
+    /// Returns its size in bytes.
     pub const fn bytes(self) -> usize {
         128 << self as u8
     }
 }
 
-/// The partition key of RoCE (InfiniBand specification, annex 16), and by default of InfiniBand: full member of the default partition.
+/// The partition key of RoCE (InfiniBand specification, annex 16), and by default of InfiniBand:
+/// full member of the default partition.
 pub const DEFAULT_PKEY: u16 = 0xffff;
 
 /// An active port, and the address that peers reach it by.
@@ -106,7 +108,8 @@ pub struct PortInfo {
     pub mtu: Mtu,
     /// LID; 0 on Ethernet.
     pub lid: u16,
-    /// Partition key that queue pairs use: the upper bit tells a full member, the others are the partition.
+    /// Partition key that queue pairs use: the upper bit tells a full member, the others are the
+    /// partition.
     pub pkey: u16,
     /// Index of `gid` in the port's table.
     pub gid_index: u8,

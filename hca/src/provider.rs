@@ -11,6 +11,15 @@ pub use crate::port::{DEFAULT_PKEY, Gid, LinkLayer, Mtu, PortInfo};
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+/// What stores to a doorbell register.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rung {
+    /// Device code.
+    ByDevice,
+    /// A thread of the CPU, whose stores to a write-combining page may linger.
+    ByCpu,
+}
+
 /// What a provider says about itself and the port in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HcaInfo {
@@ -24,8 +33,23 @@ pub struct HcaInfo {
     pub mac: [u8; 6],
     /// Whether its atomics are atomic with those of CPUs and GPUs.
     pub coherent_atomics: bool,
+    /// Whether what is posted to one QP arrives in the order of posting without fence bits, as on reliably connected QPs of cards.
+    pub in_order: bool,
+    /// `ts_format` of QPs: [`TIME_STAMP_DEFAULT`](crate::prm::qpc::TIME_STAMP_DEFAULT) where the card knows the field, since one with a real-time
+    /// clock alone refuses 0; otherwise 0.
+    pub ts_format: u8,
+    /// Ports of the bond that the port is part of, which QPs are spread over; 0 or 1: no bond.
+    pub lag_ports: u8,
     /// The event queue that CQs name. Nothing is ever asked of it.
     pub event_queue: u32,
+}
+
+impl HcaInfo {
+    /// What is common to the addresses of all QPs on the port, with 0 in the place of a QP number.
+    pub fn address(&self) -> QpAddress {
+        let PortInfo { gid, lid, pkey, mtu, link_layer, .. } = self.port;
+        QpAddress { qpn: 0, gid, lid, pkey, mac: self.mac, mtu, link_layer }
+    }
 }
 
 /// A page of doorbell registers.
@@ -41,7 +65,7 @@ pub struct UarPage {
     /// Offsets of the registers that may be used, bytes.
     pub registers: Vec<usize>,
     /// Whether these are registers of a card: any number of QPs may share one, and a GPU reaches them only after they have been mapped for
-    /// it. Otherwise they are memory that whoever posts reaches at these addresses, and at most one QP may use each.
+    /// it. Otherwise they are memory that the poster reaches at these addresses, and at most one QP may use each.
     pub device_registers: bool,
 }
 
@@ -53,8 +77,9 @@ unsafe impl Sync for UarPage {}
 
 /// A device whose memory a card can be given as a dma-buf.
 pub trait DeviceMemory: fmt::Debug {
-    /// A dma-buf of `len` bytes from `addr`, both multiples of the page size; why not, otherwise. With `pcie` its addresses are those of the
-    /// PCIe BAR also where the device has another way to the CPU.
+    /// A dma-buf of `len` bytes from `addr`, both multiples of the page size; why not, otherwise.
+    /// With `pcie` its addresses are those of the PCIe BAR even where the device has another way to
+    /// the CPU.
     fn dma_buf(&self, addr: u64, len: usize, pcie: bool) -> std::result::Result<OwnedFd, String>;
 }
 
@@ -71,7 +96,7 @@ pub enum UmemSource<'a> {
         len: usize,
         /// Where the range is mapped.
         addr: *mut u8,
-        /// Who can export it as a dma-buf, if it is memory of a device.
+        /// The exporter that turns it into a dma-buf, if it is memory of a device.
         device: Option<&'a dyn DeviceMemory>,
     },
     /// Memory of this process alone. On `soft`, peers cannot reach it, and an engine's kernel has to reach it at this address
@@ -100,7 +125,7 @@ pub struct Access {
 impl Access {
     /// Everything.
     pub const ALL: Self = Self { local_write: true, remote_read: true, remote_write: true, remote_atomic: true };
-    /// Reads and writes by the own process only.
+    /// Reads and writes by this process only.
     pub const LOCAL: Self = Self { local_write: true, remote_read: false, remote_write: false, remote_atomic: false };
 
     /// Whether peers have any right.
@@ -166,6 +191,8 @@ pub struct Counters {
     pub errors: u64,
     /// How often work was found through a doorbell record before its doorbell was seen: the doorbell was lost, or about to be rung.
     pub recovered: u64,
+    /// Work requests with strong ordering, each of which costs a card a round trip. Those that a kernel executes are not counted.
+    pub strong: u64,
 }
 
 impl std::ops::Add for Counters {
@@ -179,6 +206,7 @@ impl std::ops::Add for Counters {
             bytes: self.bytes + other.bytes,
             errors: self.errors + other.errors,
             recovered: self.recovered + other.recovered,
+            strong: self.strong + other.strong,
         }
     }
 }
@@ -194,13 +222,13 @@ pub struct QpFailure {
     pub text: String,
 }
 
-/// An HCA. Every call may block for a short while; none blocks for ever.
+/// An HCA. Every call may block for a short while; none blocks forever.
 pub trait Provider: Send + Sync + fmt::Debug {
     /// What it is and how it is addressed.
     fn info(&self) -> &HcaInfo;
 
-    /// Allocate a page of doorbell registers.
-    fn alloc_uar(&self) -> Result<UarPage>;
+    /// Allocate a page of doorbell registers, of the kind that is best for what rings.
+    fn alloc_uar(&self, rung: Rung) -> Result<UarPage>;
 
     /// Free a page. Fails while a QP uses it.
     fn free_uar(&self, page_id: u32) -> Result<()>;
@@ -216,11 +244,12 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// Forget memory. Fails while a key or a queue uses it.
     fn dereg_umem(&self, umem_id: u32) -> Result<()>;
 
-    /// Register memory for work requests of QPs in protection domain `pdn`, where the HCA does that without commands; work requests name its
-    /// first byte `iova`. `None` where it does not: then it is done by [`reg_umem`](Self::reg_umem) and CREATE_MKEY.
+    /// Register memory for work requests of QPs in protection domain `pdn`, where the HCA does that
+    /// without commands; work requests name its first byte `iova`. `None` where it does not: then
+    /// it is done by [`reg_umem`](Self::reg_umem) and CREATE_MKEY.
     ///
     /// # Safety
-    /// As for [`reg_umem`](Self::reg_umem), until [`dereg_key`](Self::dereg_key) has succeeded.
+    /// The conditions of [`reg_umem`](Self::reg_umem), until [`dereg_key`](Self::dereg_key) has succeeded.
     unsafe fn reg_key(&self, pdn: u32, source: UmemSource<'_>, iova: u64, access: Access) -> Result<Option<MemoryKey>>;
 
     /// Forget what [`reg_key`](Self::reg_key) registered.
@@ -244,8 +273,9 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// Execute a command that concerns no object, such as QUERY_HCA_CAP.
     fn general_cmd(&self, input: &[u8], output: &mut [u8]) -> Result<()>;
 
-    /// Makes ready, for each pair of an own connected QP and a key of its peer, what the first work request that uses both would otherwise
-    /// have to wait for. Cards have nothing to do. Call it while no kernel waits for the network: mapping memory may wait for kernels.
+    /// Makes ready, for each pair of a connected QP of this HCA and a key of its peer, what the
+    /// first work request that uses both would otherwise have to wait for. Cards have nothing to
+    /// do. Call it while no kernel waits for the network: mapping memory may wait for kernels.
     fn prepare(&self, uses: &[(u32, u32)]) -> Result<()>;
 
     /// What it has done, where that is counted.

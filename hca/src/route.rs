@@ -1,15 +1,17 @@
-//! How packets get from a port to a peer's: what queue pairs of cards and those of the kernel's verbs have in common.
+//! How packets get from a port to a peer's: what queue pairs of cards and those of the kernel's
+//! verbs have in common.
 
 use crate::address::QpAddress;
 use crate::port::{Gid, LinkLayer, PortInfo};
 
-/// The bit of a partition key that tells a full member, whom limited members hear.
+/// The bit of a partition key that marks a full member; limited members hear only those.
 const FULL_MEMBER: u16 = 1 << 15;
 
 /// The way to a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Route {
-    /// Where packets go within the own InfiniBand subnet: the peer's LID, or that of a router; 0 on Ethernet.
+    /// Where packets go within this port's InfiniBand subnet: the peer's LID, or that of a router;
+    /// 0 on Ethernet.
     pub(crate) dlid: u16,
     /// Whether packets carry a global route header.
     pub(crate) global: bool,
@@ -75,7 +77,7 @@ impl From<RouteError> for crate::error::Error {
     }
 }
 
-/// What tells the subnet of a GID: its upper half, less the FLID.
+/// Returns what tells the subnet of a GID: its upper half, less the FLID.
 fn subnet(gid: Gid) -> u64 {
     gid.halves().0 & if gid.flid().is_some() { !0xffff_0000 } else { u64::MAX }
 }
@@ -87,7 +89,8 @@ fn name(layer: LinkLayer) -> &'static str {
     }
 }
 
-/// The way from a port of `device` to a peer: by GID on Ethernet, by LID within an InfiniBand subnet, by both between subnets.
+/// Returns the way from a port of `device` to a peer: by GID on Ethernet, by LID within an
+/// InfiniBand subnet, by both between subnets.
 pub(crate) fn route(device: &str, own: &PortInfo, peer: &QpAddress) -> Result<Route, RouteError> {
     let (device, port) = (|| device.to_owned(), own.number);
     if peer.link_layer != own.link_layer {
@@ -117,8 +120,9 @@ pub(crate) fn route(device: &str, own: &PortInfo, peer: &QpAddress) -> Result<Ro
     Ok(Route { dlid: peer.lid, global: own.grh_required || shared })
 }
 
-/// A source port that depends on both QP numbers, so that QPs take different paths. Multiplication spreads neighbours, as in
-/// rdma-core's `ibv_flow_label_to_udp_sport` fed with its `rdma_calc_flow_label`.
+/// Returns a source port that depends on both QP numbers, so that QPs take different paths.
+/// Multiplication spreads neighbours, as in rdma-core's `ibv_flow_label_to_udp_sport` fed with its
+/// `rdma_calc_flow_label`.
 pub(crate) fn udp_source_port(qpn: u32, peer: u32) -> u16 {
     let mixed = u64::from(qpn).wrapping_mul(u64::from(peer));
     let folded = mixed ^ mixed >> 20 ^ mixed >> 40;
@@ -160,10 +164,10 @@ pub(crate) mod tests {
         assert_eq!(route("x", &own, &near), by_lid);
         assert_eq!(route("x", &PortInfo { grh_required: true, ..own }, &near), both);
         assert_eq!(route("x", &PortInfo { lid: 0x1234, ..own }, &near), both);
-        // The own port.
+        // This port.
         let own_address = QpAddress { gid: own.gid, lid: own.lid, ..near };
         assert_eq!(route("x", &own, &own_address), Ok(Route { dlid: 7, global: false }));
-        // FLIDs are no part of the subnet's number.
+        // FLIDs are not part of the subnet's number.
         let own = PortInfo { gid: Gid::from_halves(0xfec0_0000_0100_0001, 1), ..own };
         assert_eq!(route("x", &own, &peer(LinkLayer::InfiniBand, 0xfec0_0000_0200_0001)), by_lid);
     }

@@ -6,7 +6,7 @@
 use crate::address::{QpAddress, QpAttributes};
 use crate::error::{Error, Result};
 use crate::objects::{Cq, CqAttributes, KEY_VARIANT, Mkey, MkeyAttributes, Pd, Qp, QpGeometry, Uar, Umem};
-use crate::provider::{Access, Provider, UmemSource};
+use crate::provider::{Access, Provider, Rung, UmemSource};
 use crate::soft::doorbell_rung;
 use crate::wire::{BLOCK_BYTES, MAX_WQE_BYTES, Op, Wqe, cqe, data, dbr, doorbell, raddr};
 use memmap2::{MmapOptions, MmapRaw};
@@ -44,7 +44,7 @@ impl SharedMemory {
         self.mapping.as_mut_ptr()
     }
 
-    /// As a umem source.
+    /// Returns it as a umem source.
     pub fn source(&self) -> UmemSource<'_> {
         UmemSource::Fd { fd: self.fd(), offset: 0, len: self.mapping.len(), addr: self.base(), device: None }
     }
@@ -97,7 +97,7 @@ pub struct EndpointAddress {
 }
 
 impl EndpointAddress {
-    /// As bytes.
+    /// Returns it as bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = self.qp.to_bytes().to_vec();
         bytes.extend(self.rkey.to_le_bytes());
@@ -184,7 +184,7 @@ impl Endpoint {
         let slab = SharedMemory::new(sq_at + (BLOCK_BYTES << options.log_sq_size))?;
         slab.write(CQ_AT, &vec![cqe::INITIAL_BYTE; cqe::LEN << options.log_cq_size]);
         let heap = SharedMemory::new(options.heap_bytes)?;
-        let uar = Uar::alloc(provider)?;
+        let uar = Uar::alloc(provider, Rung::ByDevice)?;
         // SAFETY: both memories are fields behind the registrations, so they are unmapped after them.
         let (slab_umem, heap_umem) = unsafe {
             (
@@ -254,7 +254,7 @@ impl Endpoint {
         CQ_AT + (cqe::LEN << self.options.log_cq_size)
     }
 
-    /// A data segment over the own heap, `offset` bytes from where its key starts.
+    /// A data segment over this PE's heap, `offset` bytes from where its key starts.
     pub fn local(&self, offset: u64, len: u32) -> data::Repr {
         data::Repr { byte_count: len, lkey: self.key.lkey(), addr: HEAP_START + offset }
     }
@@ -328,7 +328,7 @@ impl Endpoint {
 
     fn entry(&self, slot: usize) -> [u8; cqe::LEN] {
         let at = CQ_AT + slot * cqe::LEN;
-        // The tail first: what is in front of it was written before.
+        // The tail first: what is before it was written before.
         let tail = self.slab.word(at + cqe::TAIL_OFFSET).load(Ordering::Acquire);
         let mut bytes = [0; cqe::LEN];
         for offset in (0..cqe::TAIL_OFFSET).step_by(8) {
@@ -369,7 +369,7 @@ impl Endpoint {
                 }
             }
             if Instant::now() >= deadline {
-                return Err(Error::Timeout { what: format!("the completion of WQE {index}"), limit });
+                return Err(Error::timeout(format!("the completion of WQE {index}"), limit));
             }
             step();
         }

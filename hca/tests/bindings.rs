@@ -179,6 +179,11 @@ fn generate(binding: &Binding, header: &Path) -> String {
     for name in OPAQUE {
         builder = builder.opaque_type(name);
     }
+    // libclang alone comes without the compiler's own headers, such as stddef.h; those of the C
+    // compiler will do.
+    if let Ok(found) = Command::new("cc").arg("-print-file-name=include").output() {
+        builder = builder.clang_args(["-idirafter", String::from_utf8_lossy(&found.stdout).trim()]);
+    }
     builder.generate().unwrap().to_string()
 }
 

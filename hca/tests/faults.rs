@@ -14,7 +14,8 @@ use oxshmem_hca::wire::cqe::{self, Syndrome};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::{Arc, Mutex};
 
-/// A read of the peer's memory, so that the HCAs have exchanged what they need: how long that takes is no part of a plan.
+/// A read of the peer's memory, so that the HCAs have exchanged what they need: how long that takes
+/// is not part of a plan.
 fn warm_up(pair: &Pair, a: &mut Endpoint, b: &Endpoint) {
     let local = Some(a.local(0, 1));
     let index = a.post_and_ring(Op::Read { remote: Endpoint::remote(&b.address(), 0), local });
@@ -35,7 +36,7 @@ fn with(plan: &str, stepped: bool) -> Pair {
     )
 }
 
-/// A second connection between the pair's HCAs.
+/// Returns a second connection between the pair's HCAs.
 fn second(pair: &Pair) -> (Endpoint, Endpoint) {
     let make = |hca: &Arc<SoftHca>| {
         let provider: Arc<dyn Provider> = Arc::clone(hca) as _;
@@ -60,7 +61,7 @@ fn order_within_a_queue_pair_survives_every_fault() {
         let remote = Endpoint::remote(&pair.b.address(), 0);
         let flag = Endpoint::remote(&pair.b.address(), 4096);
         for round in 1..200u64 {
-            // Data, then a flag on the same QP: whoever sees the flag sees the data.
+            // Data, then a flag on the same QP: a reader that sees the flag sees the data.
             let payload: Vec<u8> = round.to_ne_bytes().repeat(12);
             pair.a.post(Op::WriteInline { remote, payload: &payload }, false);
             let index = pair.a.post_and_ring(Op::WriteInline { remote: flag, payload: &round.to_ne_bytes() });
@@ -74,7 +75,8 @@ fn order_within_a_queue_pair_survives_every_fault() {
     }
 }
 
-/// Data on one QP, then a flag on another without waiting for the data: returns how often the flag was seen first.
+/// Data on one QP, then a flag on another without waiting for the data: returns how often the flag
+/// was seen first.
 fn flag_first(plan: &str) -> usize {
     let mut pair = with(plan, true);
     let (mut a2, b2) = second(&pair);
@@ -142,7 +144,7 @@ fn late_payloads_arrive_in_any_order_of_bytes_but_arrive() {
             (fresh.b.heap.read(0, 100) == [0; 100]).then_some(fresh)
         })
         .expect("every payload was visible at once");
-    // Nobody posts any more, and still it arrives.
+    // Nothing posts any more, and still it arrives.
     while pair.step() {}
     assert_eq!(pair.b.heap.read(0, 100), [7; 100]);
 }
@@ -214,7 +216,7 @@ impl std::io::Write for Log {
     }
 }
 
-/// The order in which four QPs' WQEs were executed.
+/// Returns the order in which four QPs' WQEs were executed.
 fn schedule(seed: u64) -> Vec<String> {
     let log = Log::default();
     let faults = FaultPlan { seed, reorder: 0.5, lost_doorbell: 0.3, ..FaultPlan::default() };

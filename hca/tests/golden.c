@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Prints segments that mlx5dv.h's own setters and structures make, and where fields of its structures lie. golden.rs makes the
-// same with this crate's formats and compares. One line each: a name, then bytes in hex or a number.
+// Prints segments that mlx5dv.h's own setters and structures make, and where fields of its
+// structures lie. golden.rs makes the same with this crate's formats and compares. One line each: a
+// name, then bytes in hex or a number.
 #include <endian.h>
 #include <infiniband/mlx5dv.h>
 #include <stddef.h>

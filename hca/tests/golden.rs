@@ -1,6 +1,8 @@
-//! The wire formats against rdma-core's own header: `golden.c` fills segments with mlx5dv.h's inline setters and structures.
+//! The wire formats against rdma-core's own header: `golden.c` fills segments with mlx5dv.h's
+//! inline setters and structures.
 //!
-//! Needs a C compiler and libibverbs-dev (`infiniband/mlx5dv.h`); without them the comparison is skipped, with the reason printed.
+//! Needs a C compiler and libibverbs-dev (`infiniband/mlx5dv.h`); without them the comparison is
+//! skipped, with the reason printed.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use oxshmem_hca::wire::cqe::{self, Syndrome};
@@ -10,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-/// The values that golden.c prints, or why there are none.
+/// Returns the values that golden.c prints, or why there are none.
 fn golden() -> Result<BTreeMap<String, String>, String> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden.c");
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("golden");
@@ -50,7 +52,7 @@ fn ctrl(repr: ctrl::Repr) -> String {
     emitted::<16>(|bytes| repr.emit(&mut ctrl::Segment::new_unchecked(bytes)))
 }
 
-/// The same as golden.c, made by this crate.
+/// Returns the same as golden.c, made by this crate.
 fn ours() -> BTreeMap<String, String> {
     let plain = ctrl::Repr {
         opcode: Opcode::RdmaWrite,

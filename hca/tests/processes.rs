@@ -90,7 +90,7 @@ fn peer_that_answers() {
     let Some(mut end) = in_child() else { return };
     end.hear("written");
     assert_eq!(end.endpoint.heap.read(0, 5), b"hello");
-    // Answer on the own QP, twice: data, then the flag that the other end waits for.
+    // Reply on this process's QP, twice: data, then the flag that the other end waits for.
     let remote = Endpoint::remote(&end.peer, 64);
     end.endpoint.post(Op::WriteInline { remote, payload: b"answer" }, false);
     let flag = Endpoint::remote(&end.peer, 128);
@@ -152,7 +152,7 @@ fn a_killed_peer_exceeds_the_retries_and_others_go_on() {
     assert!(matches!(cqe.status, cqe::Status::Done { .. }));
     peer.0.kill().unwrap();
     peer.0.wait().unwrap();
-    // A QP to a living peer, here the own HCA, goes on while the other retries.
+    // A QP to a living peer, here the HCA itself, goes on while the other retries.
     let provider: Arc<dyn Provider> = Arc::clone(&end.hca) as _;
     let mut alive = Endpoint::new(&provider, EndpointOptions::default()).unwrap();
     let target = Endpoint::new(&provider, EndpointOptions::default()).unwrap();
@@ -161,7 +161,7 @@ fn a_killed_peer_exceeds_the_retries_and_others_go_on() {
     let mut value = 0u64;
     let waited = std::time::Instant::now();
     loop {
-        // Until the death is noticed, writes still land in memory that nobody reads.
+        // Until the death is noticed, writes still land in memory that is no longer read.
         if end.endpoint.cqe().is_some_and(|cqe| matches!(cqe.status, cqe::Status::Error { .. })) {
             break;
         }

@@ -89,7 +89,7 @@ fn a_failure_flushes_what_follows() {
     let flushed = error(Syndrome::WrFlush);
     assert_eq!(cqes[1..], [(1, error(Syndrome::RemoteAccess)), (2, flushed), (7, flushed), (8, flushed)]);
     assert_eq!(pair.b.heap.read(0, 1), [1]);
-    assert_eq!(pair.hca_a.violations().len(), 1, "flushing is no violation");
+    assert_eq!(pair.hca_a.violations().len(), 1, "flushing is not a violation");
     let counters = pair.hca_a.counters().unwrap();
     assert_eq!((counters.wqes, counters.errors, counters.cqes), (2, 4, 5));
 }

@@ -1,4 +1,5 @@
-//! Every operation of the software HCA, between two HCAs of this process, engines with threads and stepped.
+//! Every operation of the software HCA, between two HCAs of this process, engines with threads and
+//! stepped.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;

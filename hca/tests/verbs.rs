@@ -1,5 +1,5 @@
-//! The verbs objects on real kernel verbs: every device of this machine, or Soft-RoCE (`scripts/soft-roce`). Without a device each test prints that it
-//! is skipped.
+//! The verbs objects on real kernel verbs: every device of this machine, or Soft-RoCE
+//! (`scripts/soft-roce`). Without a device each test prints that it is skipped.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -41,7 +41,8 @@ impl End {
         let mut memory = vec![0u64; WORDS].into_boxed_slice();
         let address = memory.as_mut_ptr().cast::<u8>();
         let iova = IOVA_PAGE + (address.addr() % rustix::param::page_size()) as u64;
-        // SAFETY: the memory lives as long as the region, and is used through volatile accesses only while it is registered.
+        // SAFETY: the memory lives as long as the region, and is used through volatile accesses
+        // only while it is registered.
         let region = unsafe { MemoryRegion::register(&domain, address, size_of_val(&*memory), iova, access) }.unwrap();
         let size = QueuePairSize { sends: 128, inline_bytes: 64 };
         let queue_pair = QueuePair::new(&domain, &completions, port, size).unwrap();
@@ -204,7 +205,7 @@ fn what_is_forbidden_fails_with_a_status_and_flushes_the_rest() {
 fn a_peer_that_is_gone_exhausts_the_retries() {
     let Some(ports) = ports() else { return };
     let ends = ports.each_ref().map(|port| End::new(port, Access::ALL));
-    // 4 ms, and as many more tries as can be asked for.
+    // 4 ms, and the highest number of further tries.
     let attributes = QpAttributes { ack_timeout: 10, retry_count: 7, ..QpAttributes::default() };
     ends[0].queue_pair.connect(&ends[1].queue_pair.address(), &attributes).unwrap();
     ends[1].queue_pair.connect(&ends[0].queue_pair.address(), &attributes).unwrap();
@@ -228,7 +229,7 @@ fn a_peer_that_is_gone_exhausts_the_retries() {
 fn messages_are_short_on_soft_roce_alone() {
     let Some(ports) = ports() else { return };
     for port in ports {
-        // Of all drivers rdma_rxe has this attribute: the network device that it is on.
+        // Only the driver rdma_rxe has this attribute: the network device that it is on.
         let soft = Path::new("/sys/class/infiniband").join(port.context.name()).join("parent").exists();
         let packets = port.max_message as usize / port.info.mtu.bytes();
         assert!(if soft { packets == 4 } else { packets > 4 }, "{packets} packets on {}", port.context.name());
@@ -265,7 +266,7 @@ fn bad_input_is_named() {
     let error = CompletionQueue::new(&port.context, port.context.limits().cq_depth + 1).unwrap_err();
     assert!(matches!(error, VerbsError::Unsupported { .. }), "{error}");
 
-    // Memory that is not mapped, and a descriptor that is no dma-buf.
+    // Memory that is not mapped, and a descriptor that is not a dma-buf.
     let nowhere = std::ptr::without_provenance_mut(0x1000);
     // SAFETY: nothing is there, so registering fails.
     let error = unsafe { MemoryRegion::register(&domain, nowhere, 4096, 0, Access::ALL) }.unwrap_err();
@@ -291,7 +292,8 @@ fn bad_input_is_named() {
     assert!(matches!(error, VerbsError::Route(RouteError::Networks { .. })), "{error}");
 }
 
-/// The limit of locked memory binds those without CAP_IPC_LOCK only, so this test gives the capability up, in a thread of its own.
+/// The limit of locked memory binds those without CAP_IPC_LOCK only, so this test gives the
+/// capability up, in a thread of its own.
 #[test]
 fn a_limit_of_locked_memory_is_named() {
     let Some([port, _]) = ports() else { return };

@@ -1,4 +1,5 @@
-//! Every strict check of the software HCA: the right syndrome, a message that names the field, and a QP in the error state.
+//! Every strict check of the software HCA: the right syndrome, a message that names the field, and
+//! a QP in the error state.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -211,7 +212,7 @@ fn rights_of_the_remote_key() {
     }
 }
 
-/// A second key over `a`'s heap.
+/// Returns a second key over `a`'s heap.
 fn second_key(pair: &Pair, pd: &Arc<Pd>, access: Access) -> Mkey {
     let attributes = MkeyAttributes {
         umem_offset: 0,

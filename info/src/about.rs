@@ -71,7 +71,7 @@ impl About {
         Self { version: env!("CARGO_PKG_VERSION"), build, configuration: configuration.collect(), devices }
     }
 
-    /// As people read it.
+    /// Returns it as text for people.
     pub fn text(&self) -> String {
         let mut text = String::new();
         let build = &self.build;
@@ -96,7 +96,7 @@ impl About {
     }
 }
 
-/// What becomes of a value that the library chooses itself.
+/// Returns what becomes of a value that the library chooses itself.
 fn derived(config: &Config, variable: &Variable, value: &str, devices: &Devices) -> Option<String> {
     match (variable.name, value) {
         ("OXSHMEM_DEVICE", "auto") => Some(match devices.gpu_count() {

@@ -118,7 +118,7 @@ impl Devices {
         self.cards.iter().filter(|card| card.fault.is_none() && card.driver.as_deref() == Some("mlx5_core")).count()
     }
 
-    /// As people read it.
+    /// Returns it as text for people.
     pub fn text(&self) -> String {
         let mut text = String::from("GPUs:\n");
         let node = |node: Option<u32>| node.map_or(String::new(), |node| format!(", NUMA node {node}"));
@@ -169,7 +169,7 @@ impl Devices {
     }
 }
 
-/// Why the driver told of no GPU.
+/// Returns why the driver told of no GPU.
 fn no_gpu(facts: &Facts<CudaFact>) -> String {
     let said = facts.facts.iter().find_map(|fact| match fact {
         CudaFact::NoLibrary { reason } => Some(format!("no NVIDIA driver: {reason}")),

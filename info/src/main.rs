@@ -1,23 +1,29 @@
 //! `oxshmem-info`: what OxSHMEM is, how it is configured, and what this machine can do.
 
+#![warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
+
 mod about;
 mod devices;
 mod doctor;
+mod output;
 mod paths;
 mod shares;
 
-use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use oxshmem::Config;
-use serde::Serialize;
 
-/// Shows the version, the build, the configuration in force with where each value came from, and the machine's GPUs and RDMA cards.
+use output::show;
+
+/// Shows the version, the build, the configuration in force with where each value came from, and
+/// the machine's GPUs and RDMA cards.
 ///
-/// Exit status: 0 when all went well, and `doctor` found that what the configuration asks for can be had; 1 when `doctor` found that it
-/// cannot, PEs of `paths` failed, or standard output could not be written; 2 when an argument or (except for `doctor`, which reports it) an OXSHMEM_* variable is wrong.
+/// Exit status: 0 when all went well, and `doctor` found that what the configuration asks for can
+/// be had; 1 when `doctor` found that it cannot, PEs of `paths` failed, or standard output could
+/// not be written; 2 when an argument or (except for `doctor`, which reports it) an OXSHMEM_*
+/// variable is wrong.
 #[derive(Debug, Parser)]
 #[command(name = "oxshmem-info", version)]
 struct Arguments {
@@ -54,25 +60,6 @@ fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (least..=most).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
         _ => Err(format!("expected seconds, {least} to {most}, like 5 or 0.5")),
-    }
-}
-
-/// Prints a value as JSON or as text. Returns `false` if that is not possible, which it says; a reader that closes its end of a pipe
-/// early has read what it wants.
-#[must_use]
-fn show(json: bool, value: &impl Serialize, text: impl FnOnce() -> String) -> bool {
-    let text = if json {
-        serde_json::to_string_pretty(value).unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}"))
-    } else {
-        text()
-    };
-    let mut out = std::io::stdout();
-    match writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            eprintln!("oxshmem-info: standard output cannot be written: {error}; make room, or write to another file");
-            false
-        }
-        _ => true,
     }
 }
 

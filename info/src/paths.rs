@@ -8,6 +8,8 @@ use oxshmem::launch::{LaunchOptions, in_job, run as launch};
 use oxshmem::{Error, Operations, Path, Pe};
 use serde::{Deserialize, Serialize};
 
+use crate::output::show;
+
 /// What one PE says of itself, at most this many bytes of JSON.
 const RECORD_BYTES: usize = 1024;
 
@@ -95,7 +97,7 @@ fn pe(config: Config, json: bool) -> Result<bool, Error> {
     let mut bytes = serde_json::to_vec(&record).unwrap_or_default();
     bytes.resize(RECORD_BYTES, b' ');
     let row: Vec<u8> = (0..n_pes)
-        .map(|peer| NAMES.iter().position(|known| *known == name(pe.path(peer))).unwrap_or_default() as u8)
+        .map(|peer| (0..).zip(NAMES).find(|(_, known)| *known == name(pe.path(peer))).map_or(0u8, |(number, _)| number))
         .collect();
 
     let records = pe.alloc::<u8>(RECORD_BYTES * n_pes)?;
@@ -115,7 +117,7 @@ fn pe(config: Config, json: bool) -> Result<bool, Error> {
                 .map(|row| row.iter().map(|path| NAMES[usize::from(*path) % NAMES.len()]).collect())
                 .collect(),
         };
-        shown = crate::show(json, &matrix, || matrix.text());
+        shown = show(json, &matrix, || matrix.text());
     }
     pe.free(records)?;
     pe.free(rows)?;

@@ -3,8 +3,8 @@
 use oxshmem::config::Config;
 use oxshmem_hca::topology::{Assignment, Card, Place, Topology, TopologyError};
 
-/// The cards that PEs drive which are alone on this machine, one at each of `places`; or why one has none. Cards that the configuration names need
-/// not be there.
+/// Returns the cards that PEs drive which are alone on this machine, one at each of `places`; or
+/// why one has none. Cards that the configuration names need not be there.
 pub fn shares(topology: &Topology, config: &Config, places: &[Place]) -> Vec<Result<Vec<Card>, TopologyError>> {
     let choice = config.hca_devices();
     let assigned = topology.assign(config.hca().family(), choice, config.hca_devices_per_pe().given(), places);

@@ -1,4 +1,5 @@
-//! What the parts of a kernel cost on the `cpu` device: launch, switch between threads, barriers, warp operations, p.
+//! What the parts of a kernel cost on the `cpu` device: launch, switch between threads, barriers,
+//! warp operations, p.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -10,7 +11,8 @@ oxshmem::include_module!(KERNELS, "perftest_simt");
 const REPEAT: u32 = 1000;
 
 fn run(pe: &Pe, module: &Module, name: &str, shape: LaunchConfig, args: impl KernelArgs) {
-    // SAFETY: the callers pass what benches/simt.cu declares; buffers have an element for each thread.
+    // SAFETY: the callers pass what benches/simt.cu declares; buffers have an element for each
+    // thread.
     unsafe { module.kernel(name).unwrap().launch(pe, shape, args).unwrap() };
     pe.synchronize().unwrap();
 }

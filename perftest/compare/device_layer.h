@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// The device operations that are compared, under one set of names: those of OxSHMEM, or with COMPARE_NVSHMEM those of NVSHMEM.
-// Each forwards to the one call of the library that does it; what the libraries do not differ in is in kernels.h.
+// The device operations that are compared, under one set of names: those of OxSHMEM, or with
+// COMPARE_NVSHMEM those of NVSHMEM. Each forwards to the one call of the library that does it; what
+// the libraries do not differ in is in kernels.h.
 //
 //   COMPARE_KERNEL_FUNCTION(name, parameters...)                      before kernels
 //   COMPARE_APPLICATION_FUNCTION(name, parameters...)                 before those of applications: up to 512 threads a block
 //   COMPARE_DEVICE                                                    before device functions
 //   COMPARE_SHARED(type, name, [N])                                   memory that a block shares
-//   thread, warp, block                                               scopes: who calls together
+//   thread, warp, block                                               scopes: which threads call together
 //   my_pe(), n_pes(), ptr(address, pe)                                as in both libraries
 //   put_nbi, get, put_signal_nbi (scope, ...), p, g, signal_set, signal_add, signal_wait, fence, quiet
 //   barrier_all(scope), sync_all(scope)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// The host operations that the comparison needs, under one set of names: those of OxSHMEM, or with COMPARE_NVSHMEM those of
-// NVSHMEM. What fails ends the process with a line that says what.
+// The host operations that the comparison needs, under one set of names: those of OxSHMEM, or with
+// COMPARE_NVSHMEM those of NVSHMEM. What fails ends the process with a line that says what.
 //
 //   init(rank, n)   joins the job of n PEs as PE `rank`, on the current GPU
 //   alloc(bytes)    symmetric memory, collective; alignment at least 256
@@ -95,7 +95,8 @@ inline void require(int status, const char *what) {
     }
 }
 
-// PE 0 makes the job's unique id and leaves it in the file that COMPARE_UNIQUE_ID names; the others wait for it.
+// PE 0 makes the job's unique id and leaves it in the file that COMPARE_UNIQUE_ID names; the others
+// wait for it.
 inline nvshmemx_uniqueid_t unique_id(int rank) {
     const char *path = std::getenv("COMPARE_UNIQUE_ID");
     if (path == nullptr) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// A Jacobi solver over both libraries: a square mesh, its rows split over the PEs. One launch does all iterations; blocks meet
-// after each. The rows that neighbours wait for come first and are sent while the others are computed: value by value by p, or
-// by put with signal. A part of kernels.h.
+// A Jacobi solver over both libraries: a square mesh, its rows split over the PEs. One launch does
+// all iterations; blocks meet after each. The rows that neighbours wait for come first and are sent
+// while the others are computed: value by value by p, or by put with signal. A part of kernels.h.
 #pragma once
 
 #include "stencil.h"
@@ -19,17 +19,17 @@ COMPARE_DEVICE Mesh mesh_of(uint64_t side, int pe, int n) {
     return {side, mine.count, mine.first + 1};
 }
 
-// What a run starts from: a parabola down the left and the right side, 0 elsewhere. Products alone, which round alike
-// everywhere.
+// What a run starts from: a parabola down the left and the right side, 0 elsewhere. Products alone,
+// which round alike everywhere.
 COMPARE_DEVICE float start_value(uint64_t side, uint64_t row, uint64_t column) {
     const float last = static_cast<float>(side - 1);
     const float at = static_cast<float>(row) / last, left = static_cast<float>(side - 1 - row) / last;
     return column == 0 || column + 1 == side ? at * left : 0.0f;
 }
 
-// `run`: step is the mesh's side; dst and src hold the fields, with the rows beside the own; signals hold, by chunk, what has
-// come from above, and behind them from below; the word behind the clocks counts for meet_grid. For what waits for what, see
-// apps/jacobi/kernels.cu.
+// `run`: step is the mesh's side; dst and src hold the fields, with the rows beside this PE's;
+// signals hold, by chunk, what has come from above, and then what has come from below; the word
+// after the clocks counts for meet_grid. For what waits for what, see apps/jacobi/kernels.cu.
 template <bool kScalar> COMPARE_DEVICE void jacobi(const Run &run) {
     const int me = my_pe(), n = n_pes();
     const Mesh m = mesh_of(run.step, me, n);

@@ -2,8 +2,9 @@
 //
 // What is measured, written once for both libraries. All kernels have the same parameters; see Run.
 //
-// A kernel runs `warmup` iterations that are not timed and then `iters` that are: from after the quiet that ends the former
-// until after the quiet that ends the latter. clock[2 b] and clock[2 b + 1] are begin and end of CTA b, in nanoseconds.
+// A kernel runs `warmup` iterations that are not timed and then `iters` that are: from after the
+// quiet that ends the former until after the quiet that ends the latter. clock[2 b] and clock[2 b +
+// 1] are begin and end of CTA b, in nanoseconds.
 #pragma once
 
 #include "device_layer.h"
@@ -21,14 +22,16 @@ struct Run {
     int pe;        // the other PE of PE 0 and PE 1, which take turns in a ping-pong; PE 0 begins
 };
 
-// Iteration i puts from 64 * (i mod 16) bytes on, so what one has left does not pass for what the next should bring.
+// Iteration i puts from 64 * (i mod 16) bytes on, so what one has left does not pass for what the
+// next should bring.
 COMPARE_DEVICE uint64_t shift(uint64_t i) {
     return i % 16 * 64;
 }
 
-// Where in the memory of the other PE iteration i works, in bytes: it walks in `steps` steps of `step` bytes, over and
-// over; `steps` is a power of two. So the time of a single word is not that of one slice of the L2 cache, near or far as chance
-// has it, and gets do not find their data in the L1 cache.
+// Where in the memory of the other PE iteration i works, in bytes: it walks in `steps` steps of
+// `step` bytes, over and over; `steps` is a power of two. So the time of a single word is not that
+// of one slice of the L2 cache, near or far as chance has it, and gets do not find their data in
+// the L1 cache.
 COMPARE_DEVICE uint64_t away(const Run &run, uint64_t i) {
     return (i & (run.steps - 1)) * run.step;
 }
@@ -51,7 +54,8 @@ COMPARE_DEVICE uint64_t grid_threads() {
     return static_cast<uint64_t>(gridDim.x) * blockDim.x;
 }
 
-// Groups of threads that call together: which one the thread is in, how many the grid has, the thread's place in it.
+// Groups of threads that call together: which one the thread is in, how many the grid has, the
+// thread's place in it.
 COMPARE_DEVICE uint64_t group(thread_scope) {
     return grid_rank();
 }
@@ -114,8 +118,8 @@ template <class Body> COMPARE_DEVICE void timed(const Run &run, Body body) {
     }
 }
 
-// The blocks of the grid meet; `word`, the one behind the clocks, is 0 before the launch. A block that does not come is noticed
-// by the host.
+// The blocks of the grid meet; `word`, the one after the clocks, is 0 before the launch. A block
+// that does not come is noticed by the host.
 COMPARE_DEVICE void meet_grid(uint64_t *word, uint64_t &round) {
     ++round;
     __syncthreads();
@@ -131,7 +135,8 @@ COMPARE_DEVICE void meet_grid(uint64_t *word, uint64_t &round) {
     __syncthreads();
 }
 
-// The grid's groups share each message; the host sees to it that all parts are equal and multiples of 16 bytes.
+// The grid's groups share each message; the host sees to it that all parts are equal and multiples
+// of 16 bytes.
 template <class Scope> COMPARE_DEVICE void put_bw(Scope scope, const Run &run) {
     const uint64_t part = run.bytes / groups(scope), at = group(scope) * part;
     timed(run, [&](uint64_t i) { put_nbi(scope, run.dst + away(run, i) + at, run.src + shift(i) + at, part, run.pe); });
@@ -206,14 +211,16 @@ template <class Scope> COMPARE_DEVICE void put_signal_ping_pong(Scope scope, con
     });
 }
 
-// A word that was just written, as it is in memory: not from the L1 cache, where g may find what it has fetched before.
+// A word that was just written, as it is in memory: not from the L1 cache, where g may find what it
+// has fetched before.
 COMPARE_DEVICE uint64_t look(uint64_t *word, int pe) {
     const volatile uint64_t *there = ptr(word, pe);
     return there != nullptr ? *there : g(word, pe);
 }
 
-// Whether they order anything: each PE stores a word (barrier_all: at the next PE; sync_all: at home), meets the others, and
-// looks at what the PE before it has stored. clock[0] gets how often it was wrong.
+// Whether they order anything: each PE stores a word (barrier_all: at the next PE; sync_all: at
+// home), meets the others, and looks at what the PE before it has stored. clock[0] gets how often
+// it was wrong.
 template <class Scope, class Meet> COMPARE_DEVICE void check_meeting(Scope scope, const Run &run, bool at_home, Meet meet_all) {
     uint64_t *words = reinterpret_cast<uint64_t *>(run.dst);
     const int me = my_pe(), n = n_pes(), next = (me + 1) % n, before = (me + n - 1) % n;
@@ -252,8 +259,9 @@ COMPARE_DEVICE void sums(const Run &run) {
     });
 }
 
-// An all-to-all as a program does it, by puts: CTA b sends slice b of what is for each PE, and then waits for slice b from
-// each. So no PE gets further ahead than one iteration, which overwrites what nobody waits for any more.
+// An all-to-all as a program does it, by puts: CTA b sends slice b of what is for each PE, and then
+// waits for slice b from each. So no PE gets further ahead than one iteration, which overwrites
+// data that no PE waits for any more.
 COMPARE_DEVICE void exchanges(const Run &run) {
     const int me = my_pe(), n = n_pes();
     const uint64_t part = run.bytes / gridDim.x, at = blockIdx.x * part;
@@ -326,7 +334,8 @@ COMPARE_DEVICE void word_fence(const Run &run) {
     });
 }
 
-// Waits until the flag holds at least `value`. A peer that does not come is noticed by the host, which ends the job.
+// Waits until the flag holds at least `value`. A peer that does not come is noticed by the host,
+// which ends the job.
 COMPARE_DEVICE void await(volatile uint64_t *flag, uint64_t value) {
     while (*flag < value) {
         pause();

@@ -5,13 +5,14 @@
 //
 //   program PLAN [posting]
 //
-// A line of the plan: NAME KERNEL CTAS THREADS BYTES STRIDE STEP STEPS WARMUP ITERS SAMPLES. PE 0 answers with a line of JSON
+// A line of the plan: NAME KERNEL CTAS THREADS BYTES STRIDE STEP STEPS WARMUP ITERS SAMPLES. PE 0 replies with a line of JSON
 // that names the library, and one for each row with the nanoseconds of each sample. With `posting` nothing is delivered (the
 // HCA is the null card), so PE 0 works alone and nothing is checked.
 //
 // OXSHMEM_RANK and OXSHMEM_NPES, which the launcher sets, are the PE's place in both builds; it takes GPU rank modulo their
 // number.
 
+#include "host_calls.h"
 #include "host_layer.h"
 #include "kernels.h"
 
@@ -40,7 +41,7 @@ constexpr uint64_t kUntouched = ~0ull;
 using Kernel = void (*)(char *, char *, uint64_t *, uint64_t *, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
                         uint64_t, int);
 
-// Who runs a kernel, and what must hold afterwards.
+// Which PEs run a kernel, and what must hold afterwards.
 enum class Role {
     put,       // PE 0; the last iteration's data is at PE 1
     get,       // PE 0; the last iteration's data, PE 1's, is at PE 0
@@ -54,6 +55,7 @@ enum class Role {
     fcollect,  // all PEs; each has the last data of all
     broadcast, // all PEs; each has the last root's data
     sum,       // all PEs; each has the sums of the last data
+    scatter,   // all PEs; each has its part of the sums of the last data
     jacobi,    // all PEs; each has its rows of the solution
     moe,       // all PEs; each has the sums of what experts made of its last tokens
 };
@@ -63,6 +65,7 @@ struct Entry {
     Kernel kernel;
     Role role;
     Kernel check;
+    QueueCall call = nullptr; // in place of a kernel: queued on a stream by the host, once for each iteration
 };
 
 const Entry kEntries[] = {
@@ -98,6 +101,14 @@ const Entry kEntries[] = {
     {"flag_ping_pong", ::flag_ping_pong, Role::ping_pong, nullptr},
     {"flag_sync", flag_sync, Role::meeting, nullptr},
     {"flag_barrier", flag_barrier, Role::meeting, nullptr},
+    {"stream_put", nullptr, Role::put, nullptr, stream_put},
+    {"stream_barrier_all", nullptr, Role::meeting, nullptr, stream_barrier_all},
+    {"stream_sync_all", nullptr, Role::meeting, nullptr, stream_sync_all},
+    {"stream_broadcast", nullptr, Role::broadcast, nullptr, stream_broadcast},
+    {"stream_fcollect", nullptr, Role::fcollect, nullptr, stream_fcollect},
+    {"stream_alltoall", nullptr, Role::alltoall, nullptr, stream_alltoall},
+    {"stream_reduce", nullptr, Role::sum, nullptr, stream_reduce},
+    {"stream_reducescatter", nullptr, Role::scatter, nullptr, stream_reducescatter},
 };
 
 struct Row {
@@ -215,6 +226,9 @@ public:
         signals_ = static_cast<uint64_t *>(alloc(signals_count_ * sizeof(uint64_t)));
         CUDA(cudaMemset(signals_, 0, signals_count_ * sizeof(uint64_t)));
         CUDA(cudaMalloc(&clock_, clock_count_ * sizeof(uint64_t)));
+        CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+        CUDA(cudaEventCreate(&begin_));
+        CUDA(cudaEventCreate(&end_));
     }
 
     void close() {
@@ -222,6 +236,9 @@ public:
             CUDA(cudaFree(field));
         }
         CUDA(cudaFree(clock_));
+        CUDA(cudaEventDestroy(end_));
+        CUDA(cudaEventDestroy(begin_));
+        CUDA(cudaStreamDestroy(stream_));
         release(signals_);
         release(src_);
         release(dst_);
@@ -234,7 +251,7 @@ public:
         if (entry == std::end(kEntries)) {
             fail("%s: there is no kernel %s", row.name.c_str(), row.kernel.c_str());
         }
-        const bool all = entry->role == Role::alltoall || entry->role == Role::fcollect;
+        const bool all = entry->role == Role::alltoall || entry->role == Role::fcollect || entry->role == Role::scatter;
         if (all && static_cast<uint64_t>(n_) * row.bytes > row.walk()) {
             fail("%s: there is room for the data of %llu PEs, and there are %d", row.name.c_str(),
                  static_cast<unsigned long long>(row.walk() / row.bytes), n_);
@@ -250,7 +267,7 @@ public:
             prepare(row);
             meet();
             if (takes_part(entry->role)) {
-                const uint64_t ns = timed_run(*entry, row);
+                const uint64_t ns = entry->call != nullptr ? queued_run(*entry, row) : timed_run(*entry, row);
                 if (me_ == 0) {
                     samples.push_back(ns);
                 }
@@ -279,6 +296,7 @@ private:
         case Role::fcollect:
         case Role::broadcast:
         case Role::sum:
+        case Role::scatter:
         case Role::jacobi:
         case Role::moe:
             return true;
@@ -304,6 +322,28 @@ private:
         CUDA(cudaGetLastError());
         CUDA(cudaDeviceSynchronize());
         check();
+    }
+
+    void queue(const Entry &entry, const Row &row, uint64_t first, uint64_t last) {
+        for (uint64_t i = first; i < last; ++i) {
+            const char *src = src_ + (row.steps == 1 ? shift_of(i) : 0);
+            const Queued call{dst_, src, row.bytes, static_cast<int>(i % static_cast<uint64_t>(n_)), other(), stream_};
+            require(entry.call(call), entry.name);
+        }
+    }
+
+    // From the moment at which the stream reaches the first timed call until it has ended the last one.
+    uint64_t queued_run(const Entry &entry, const Row &row) {
+        queue(entry, row, 0, row.warmup);
+        CUDA(cudaStreamSynchronize(stream_));
+        CUDA(cudaEventRecord(begin_, stream_));
+        queue(entry, row, row.warmup, row.warmup + row.iters);
+        CUDA(cudaEventRecord(end_, stream_));
+        CUDA(cudaStreamSynchronize(stream_));
+        check();
+        float ms = 0;
+        CUDA(cudaEventElapsedTime(&ms, begin_, end_));
+        return static_cast<uint64_t>(static_cast<double>(ms) * 1e6);
     }
 
     // From the first CTA's begin to the last one's end.
@@ -345,8 +385,9 @@ private:
             }
         } else if (entry.role == Role::broadcast) {
             check_data<<<256, 256>>>(dst, row.bytes / 8, base_, static_cast<int>(last % n_), shift_of(last) / 8, found);
-        } else if (entry.role == Role::sum) {
-            check_sums<<<256, 256>>>(dst, row.bytes / 8, base_, n_, shift_of(last) / 8, found);
+        } else if (entry.role == Role::sum || entry.role == Role::scatter) {
+            const uint64_t words = row.bytes / 8, mine = entry.role == Role::scatter ? me_ * words : 0;
+            check_sums<<<256, 256>>>(dst, words, base_, n_, shift_of(last) / 8 + mine, found);
         } else if (entry.role == Role::jacobi) {
             const uint64_t side = row.step, total = row.warmup + row.iters;
             const stencil::Share mine = stencil_share(side - 2);
@@ -400,7 +441,7 @@ private:
         return {me * each + std::min(me, more), each + (me < more ? 1 : 0)};
     }
 
-    // The whole mesh after so many iterations; kept, since several rows ask for the same.
+    // The whole mesh after `iterations` iterations; kept, since several rows ask for the same.
     const float *solution(uint64_t side, uint64_t iterations) {
         if (solved_ != std::make_pair(side, iterations)) {
             for (float *&field : solution_) {
@@ -424,6 +465,8 @@ private:
     uint64_t dst_bytes_ = 8, src_bytes_ = 8, signals_count_ = 1, clock_count_ = 2;
     char *dst_ = nullptr, *src_ = nullptr;
     uint64_t *signals_ = nullptr, *clock_ = nullptr;
+    cudaStream_t stream_ = nullptr;
+    cudaEvent_t begin_ = nullptr, end_ = nullptr;
     float *solution_[2] = {nullptr, nullptr};
     std::pair<uint64_t, uint64_t> solved_{0, 0};
     uint64_t base_ = 1; // grows with every sample, so signals only grow
@@ -440,7 +483,7 @@ std::vector<Row> read_plan(const char *path) {
         Row row;
         if (!(words >> row.name >> row.kernel >> row.ctas >> row.threads >> row.bytes >> row.stride >> row.step >> row.steps >>
               row.warmup >> row.iters >> row.samples)) {
-            fail("%s: a line that is no row: %s", path, line.c_str());
+            fail("%s: a line that is not a row: %s", path, line.c_str());
         }
         if (row.ctas == 0 || row.threads == 0 || row.steps == 0 || (row.steps & (row.steps - 1)) != 0 || row.iters == 0) {
             fail("%s: a shape that cannot be: %s", path, line.c_str());

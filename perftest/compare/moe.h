@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// A mixture of experts over both libraries, as apps/alltoall has it: each PE's tokens go to the PEs of the experts that were
-// chosen for them (dispatch), and what those make of them comes back and is added up (combine). One launch does all iterations,
-// and an iteration is both phases. A part of kernels.h.
+// A mixture of experts over both libraries, as apps/alltoall has it: each PE's tokens go to the PEs
+// of the experts that were chosen for them (dispatch), and what those make of them comes back and
+// is added up (combine). One launch does all iterations, and an iteration is both phases. A part of
+// kernels.h.
 #pragma once
 
 namespace compare {
@@ -37,7 +38,8 @@ COMPARE_DEVICE uint64_t hash(uint64_t x) {
     return x ^ x >> 32;
 }
 
-// Choice `k` of a PE's token: an expert, each time another one. Low numbers are chosen more often, as some experts are.
+// Choice `k` of a PE's token: an expert, each time another one. Low numbers are chosen more often,
+// as some experts are.
 COMPARE_DEVICE uint64_t chosen(uint64_t pe, uint64_t token, uint64_t k, uint64_t pes) {
     const uint64_t experts = pes * kExperts, random = hash(pe << 32 | token);
     const uint64_t one = (random >> 40) % experts, other = (random >> 16 & 0xffffff) % experts;
@@ -50,8 +52,8 @@ COMPARE_DEVICE uint32_t expertise(uint64_t expert, uint64_t turn) {
     return static_cast<uint32_t>(hash(turn << 16 | expert));
 }
 
-// What is told to each PE at the end of a phase, by addition: how many blocks are through, in the upper half, and how many
-// tokens they sent, in the lower. Both only grow.
+// What is told to each PE at the end of a phase, by addition: how many blocks are through, in the
+// upper half, and how many tokens they sent, in the lower. Both only grow.
 COMPARE_DEVICE uint64_t tally(uint64_t blocks, uint64_t tokens) {
     return blocks << 32 | tokens;
 }
@@ -92,8 +94,9 @@ COMPARE_DEVICE void end_phase(const Moe &m, uint64_t *words) {
     }
 }
 
-// Waits until all blocks of a PE are through; how many tokens it has sent since `before`, which is brought up to date. For all
-// threads of the block. No tokens if the wait has failed, which the library records.
+// Waits until all blocks of a PE are through; how many tokens it has sent since `before`, which is
+// brought up to date. For all threads of the block. No tokens if the wait has failed, which the
+// library records.
 COMPARE_DEVICE uint64_t await_tally(uint64_t *word, uint64_t &before) {
     COMPARE_SHARED(uint64_t, seen);
     const uint64_t then = before;
@@ -166,9 +169,9 @@ COMPARE_DEVICE void add_up(const Moe &m) {
     }
 }
 
-// `run`: bytes of a token, and stride tokens of each PE; dst has what MoeRoom says, src the tokens, from shift() on. What is
-// overwritten in an iteration has been used: a PE sends its next tokens after it has got back all of the last ones, and answers
-// them after it has got them.
+// `run`: bytes of a token, and stride tokens of each PE; dst has what MoeRoom says, src the tokens,
+// from shift() on. What is overwritten in an iteration has been used: a PE sends its next tokens
+// after it has got back all of the last ones, and answers them after it has got them.
 COMPARE_DEVICE void moe(const Run &run) {
     COMPARE_SHARED(uint64_t, arrived, [kMostPes]);
     COMPARE_SHARED(uint64_t, answered, [kMostPes]);
@@ -198,7 +201,7 @@ COMPARE_DEVICE void moe(const Run &run) {
         for (uint64_t pe = 0; pe < pes; ++pe) {
             await_tally(m.answered() + pe, answered[pe]);
         }
-        // All own blocks have taken their places: the own PE's word says so too.
+        // All blocks of this PE have taken their places: this PE's word says so too.
         if (blockIdx.x == 0) {
             for (uint64_t pe = threadIdx.x; pe < pes; pe += blockDim.x) {
                 m.slots()[pe] = 0;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Atomics on 64-bit words. Word e is changed by one thread only, so the value before each operation is known; what an operation
-// fetched is kept and checked (src/atomic.rs applies the same operations).
+// Atomics on 64-bit words. Word e is changed by one thread only, so the value before each operation
+// is known; what an operation fetched is kept and checked (src/atomic.rs applies the same
+// operations).
 
 #include "common.h"
 
@@ -25,7 +26,8 @@ enum class AtomicOp : int {
     fetch = 13,
 };
 
-// `operand` of this operation, `previous` one of the operation before on the same word. Answers 0 if nothing is fetched.
+// `operand` of this operation, `previous` one of the operation before on the same word. Returns 0
+// if nothing is fetched.
 template <AtomicOp Op>
 OXSHMEM_DEVICE uint64_t atomic(uint64_t *target, uint64_t operand, [[maybe_unused]] uint64_t previous, int pe) {
     if constexpr (Op == AtomicOp::inc) {

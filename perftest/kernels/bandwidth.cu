@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// put, get, p and g as fast as they go: every iteration moves `bytes` bytes, all iterations but the last are in flight
-// together, and one quiet ends them. `clock` gets begin and end of each block.
+// put, get, p and g as fast as they go: every iteration moves `bytes` bytes, all iterations but the
+// last are in flight together, and one quiet ends them. `clock` gets begin and end of each block.
 
 #include "common.h"
 
@@ -54,7 +54,8 @@ PERFTEST_COPY(get_bw, warp)
 PERFTEST_COPY(get_bw, block)
 #undef PERFTEST_COPY
 
-// Element e is always put by the same thread. With `stride` 1 the lanes of a warp put to adjacent words.
+// Element e is always put by the same thread. With `stride` 1 the lanes of a warp put to adjacent
+// words.
 OXSHMEM_KERNEL(p_bw, uint64_t *dst, uint64_t elements, uint64_t stride, uint64_t seed, uint64_t first, uint64_t iters, int pe,
                uint64_t *clock) {
     const uint64_t threads = perftest::grid_threads();

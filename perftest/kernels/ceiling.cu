@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// How fast the HCA executes: each block fills a queue pair with work requests, rings once, and takes the time until all of them
-// are complete. What is posted in all is a multiple of 65536 blocks, so that whoever posts next finds the counters of 16 bits,
-// all that the HCA and the poster share, as they were.
+// How fast the HCA executes: each block fills a queue pair with work requests, rings once, and
+// takes the time until all of them are complete. The total posted is a multiple of 65536 blocks, so
+// that the next poster finds the counters of 16 bits, all that the HCA and the poster share, as
+// they were.
 
 #include "common.h"
 
@@ -36,8 +37,9 @@ OXSHMEM_DEVICE void write_nothing(const abi::Qp &qp, uint64_t index, bool signal
 
 } // namespace perftest
 
-// Each block writes `bytes` bytes a request to its part of `total` bytes, `timed` requests (a multiple of the queue's depth);
-// what is left of 65536 requests does nothing. `spent[block]`: nanoseconds, 0 if something went wrong.
+// Each block writes `bytes` bytes a request to its part of `total` bytes, `timed` requests (a
+// multiple of the queue's depth); what is left of 65536 requests does nothing. `spent[block]`:
+// nanoseconds, 0 if something went wrong.
 OXSHMEM_KERNEL(ceiling, char *dst, const char *src, uint64_t bytes, uint64_t total, uint64_t timed, int pe, uint64_t *spent) {
     using namespace perftest;
     const abi::State &state = port::state();
@@ -69,7 +71,8 @@ OXSHMEM_KERNEL(ceiling, char *dst, const char *src, uint64_t bytes, uint64_t tot
             port::fence<port::order::acq_rel, port::reach::system>();
             port::mmio_store(reinterpret_cast<uint64_t *>(qp.doorbell),
                              static_cast<uint64_t>(big(static_cast<uint64_t>(qp.qpn) << 8)) << 32 | big((end & 0xffff) << 8));
-            // The tail of the CQE: wqe_counter in bytes 60 and 61, the opcode in the upper half of byte 63.
+            // The tail of the CQE: wqe_counter in bytes 60 and 61, the opcode in the upper half of
+            // byte 63.
             const uint64_t *const tail = reinterpret_cast<const uint64_t *>(qp.cqe + 56);
             for (;;) {
                 const uint64_t seen = port::load<port::order::acquire, port::reach::system>(tail);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// One collective of all PEs after the other, by one group of threads of each. `times` gets the nanoseconds of each.
+// One collective of all PEs after the other, by one group of threads of each. `times` gets the
+// nanoseconds of each.
 
 #include "common.h"
 
@@ -9,8 +10,8 @@ namespace perftest {
 // Mirrored in src/collectives.rs.
 enum class Kind : uint32_t { barrier, sync, broadcast, collect, fcollect, alltoall, alltoalls, reduce, reducescatter };
 
-// What each PE gives is `bytes` long; to alltoall and alltoalls it gives as much for each PE. alltoalls leaves out every other
-// word on both sides. Reductions add floats.
+// What each PE gives is `bytes` long; to alltoall and alltoalls it gives as much for each PE.
+// alltoalls leaves out every other word on both sides. Reductions add floats.
 template <class Scope> OXSHMEM_DEVICE int call(Scope scope, Kind kind, char *dst, const char *src, uint64_t bytes) {
     const uint64_t floats = bytes / sizeof(float), words = bytes / sizeof(uint64_t);
     switch (kind) {
@@ -58,8 +59,9 @@ template <class Scope> OXSHMEM_DEVICE bool meets(Scope scope, Kind kind) {
     return (kind == Kind::barrier ? barrier(scope, TEAM_WORLD) : team_sync(scope, TEAM_WORLD)) == 0;
 }
 
-// Whether barrier and sync order anything: each PE stores a word (barrier: at the next PE; sync: at home), meets the others,
-// and looks at what the PE before it has stored. `wrong` gets how often that was not there.
+// Whether barrier and sync order anything: each PE stores a word (barrier: at the next PE; sync: at
+// home), meets the others, and looks at what the PE before it has stored. `wrong` gets how often
+// that was not there.
 template <class Scope> OXSHMEM_DEVICE void meetings(Scope scope, Kind kind, uint64_t *words, uint64_t iters, uint64_t *wrong) {
     const int me = my_pe(), n = n_pes(), next = (me + 1) % n, before = (me + n - 1) % n;
     uint64_t count = 0;

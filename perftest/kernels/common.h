@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// What the kernels of the performance tests share: who sends which part, the data, and the clock.
+// What the kernels of the performance tests share: which thread sends which part, the data, and the
+// clock.
 #pragma once
 
 #include <oxshmem/oxshmem.h>
@@ -13,7 +14,8 @@ struct Part {
     uint64_t first, count;
 };
 
-// Part `index` of `n` items that `parts` share: all items, each once; the first n % parts have one more.
+// Part `index` of `n` items that `parts` share: all items, each once; the first n % parts have one
+// more.
 OXSHMEM_DEVICE Part split(uint64_t n, uint64_t parts, uint64_t index) {
     const uint64_t each = n / parts, more = n % parts;
     return {index * each + (index < more ? index : more), each + (index < more ? 1 : 0)};
@@ -63,8 +65,9 @@ OXSHMEM_DEVICE uint64_t grid_rank() {
     return static_cast<uint64_t>(port::block_rank()) * port::block_threads() + port::thread_rank();
 }
 
-// The data; src/pattern.rs has the same. Iteration i of a test that copies buffers takes them from 64 * (i mod 16) bytes on, so
-// what an earlier iteration left does not pass for the last one's data.
+// The data; src/pattern.rs has the same. Iteration i of a test that copies buffers takes them from
+// 64 * (i mod 16) bytes on, so what an earlier iteration left does not pass for the last one's
+// data.
 OXSHMEM_DEVICE uint64_t shift(uint64_t iteration) {
     return iteration % 16 * 64;
 }
@@ -73,7 +76,8 @@ OXSHMEM_DEVICE uint64_t word(uint64_t seed, uint64_t iteration, uint64_t index) 
     return x ^ x >> 29;
 }
 
-// What bandwidth covers: from the first operation of the block until all of its operations are complete.
+// What bandwidth covers: from the first operation of the block until all of its operations are
+// complete.
 OXSHMEM_DEVICE void begin(uint64_t *clock) {
     port::sync_block();
     if (port::thread_rank() == 0) {

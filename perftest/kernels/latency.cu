@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// One operation after the other by one block, each complete before the next. `times` gets the nanoseconds of each iteration.
+// One operation after the other by one block, each complete before the next. `times` gets the
+// nanoseconds of each iteration.
 
 #include "common.h"
 
@@ -32,8 +33,8 @@ PERFTEST_PUT_LATENCY(warp)
 PERFTEST_PUT_LATENCY(block)
 #undef PERFTEST_PUT_LATENCY
 
-// A round: the block's threads put an array word by word, then one quiet. Before each of them they stay silent for `pause`
-// nanoseconds.
+// A round: the block's threads put an array word by word, then one quiet. Before each of them they
+// stay silent for `pause` nanoseconds.
 OXSHMEM_KERNEL(p_latency, uint64_t *dst, uint64_t elements, uint64_t seed, uint64_t first, uint64_t iters, uint64_t pause,
                int pe, uint64_t *times) {
     const uint64_t threads = perftest::grid_threads();

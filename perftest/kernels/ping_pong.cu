@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Two PEs take turns. Both run the same kernel; the one with `serve` begins. Round i carries the signal `base + i + 1`, so
-// signals only grow and nothing is reset. `times` gets the nanoseconds of each round trip.
+// Two PEs take turns. Both run the same kernel; the one with `serve` begins. Round i carries the
+// signal `base + i + 1`, so signals only grow and nothing is reset. `times` gets the nanoseconds of
+// each round trip.
 
 #include "common.h"
 
@@ -24,7 +25,8 @@ OXSHMEM_KERNEL(signal_ping_pong, uint64_t *signal, uint64_t base, uint64_t iters
 
 namespace perftest {
 
-// Both PEs send the same data. `late` counts the rounds in which the signal was seen before the last byte that it stands for.
+// Both PEs send the same data. `late` counts the rounds in which the signal was seen before the
+// last byte that it stands for.
 template <class Scope>
 OXSHMEM_DEVICE void put_signal_ping_pong(Scope scope, char *dst, const char *src, uint64_t bytes, uint64_t *signal,
                                          uint64_t base, uint64_t first, uint64_t iters, int peer, int serve, uint64_t *times,

@@ -27,7 +27,7 @@ pub enum AtomicOp {
 }
 
 impl AtomicOp {
-    /// As on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
@@ -36,7 +36,7 @@ impl AtomicOp {
         !matches!(self, Self::Inc | Self::Add | Self::Set | Self::And | Self::Or | Self::Xor)
     }
 
-    /// What word `e` is before any operation.
+    /// Returns what word `e` is before any operation.
     fn initial(self, seed: u64, e: u64) -> u64 {
         match self {
             Self::And | Self::FetchAnd => u64::MAX,
@@ -45,7 +45,8 @@ impl AtomicOp {
         }
     }
 
-    /// The operand of iteration `i` on word `e`. Those of and, or change one bit each, so that every operation leaves a trace.
+    /// Returns the operand of iteration `i` on word `e`. Those of and, or change one bit each, so
+    /// that every operation leaves a trace.
     fn operand(self, seed: u64, i: u64, e: u64) -> u64 {
         match self {
             Self::And | Self::FetchAnd => !(1 << ((i + e) % 64)),

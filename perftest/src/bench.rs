@@ -34,7 +34,7 @@ impl Scope {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Thread, Self::Warp, Self::Block];
 
-    /// As on the command line and in kernels' names.
+    /// Returns the name on the command line and in kernels' names.
     pub fn name(self) -> &'static str {
         match self {
             Self::Thread => "thread",
@@ -55,7 +55,7 @@ pub enum Scopes {
 }
 
 impl Scopes {
-    /// The scopes, where `all` are those that there are.
+    /// Returns the scopes, where `all` are those that there are.
     pub fn of(self, all: &[Scope]) -> Vec<Scope> {
         match self {
             Self::Thread => vec![Scope::Thread],
@@ -104,7 +104,7 @@ impl Bench {
         Self::PutSignalPingPong,
     ];
 
-    /// The program's name.
+    /// Returns the program's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::PutBw => "shmem_put_bw",
@@ -121,7 +121,7 @@ impl Bench {
         }
     }
 
-    /// What it measures, in a sentence.
+    /// Returns what it measures, in a sentence.
     pub fn about(self) -> &'static str {
         match self {
             Self::PutBw => "Bandwidth of put_nbi from PE 0 to PE 1: all iterations in flight, then one quiet.",
@@ -148,28 +148,28 @@ impl Bench {
         }
     }
 
-    /// Whether it reports times of single iterations instead of rates.
+    /// Returns whether it reports times of single iterations instead of rates.
     pub fn is_latency(self) -> bool {
         use Bench::{AtomicLatency, GLatency, PLatency, PutLatency, PutSignalPingPong, SignalPingPong};
         matches!(self, PutLatency | PLatency | GLatency | AtomicLatency | SignalPingPong | PutSignalPingPong)
     }
 
-    /// Whether both PEs run its kernel.
+    /// Returns whether both PEs run its kernel.
     pub fn is_ping_pong(self) -> bool {
         matches!(self, Self::SignalPingPong | Self::PutSignalPingPong)
     }
 
-    /// Whether it measures atomics.
+    /// Returns whether it measures atomics.
     pub fn is_atomic(self) -> bool {
         matches!(self, Self::AtomicBw | Self::AtomicLatency)
     }
 
-    /// The one message size, for those that have no other.
+    /// Returns the one message size, for those that have no other.
     pub fn only_size(self) -> Option<u64> {
         matches!(self, Self::AtomicLatency | Self::SignalPingPong).then_some(8)
     }
 
-    /// What message sizes must be a multiple of.
+    /// Returns what message sizes must be a multiple of.
     pub fn unit(self) -> u64 {
         match self {
             Self::PutBw | Self::GetBw | Self::PutLatency | Self::PutSignalPingPong => 1,
@@ -177,12 +177,12 @@ impl Bench {
         }
     }
 
-    /// Whether more than one CTA can run it.
+    /// Returns whether more than one CTA can run it.
     pub fn takes_ctas(self) -> bool {
         !self.is_latency()
     }
 
-    /// Whether more than one thread per CTA does something in `scope`.
+    /// Returns whether more than one thread per CTA does something in `scope`.
     pub fn takes_threads(self, scope: Scope) -> bool {
         match self {
             Self::PutLatency | Self::PutSignalPingPong => scope == Scope::Block,
@@ -191,13 +191,13 @@ impl Bench {
         }
     }
 
-    /// The atomic that is measured unless another is named.
+    /// Returns the atomic that is measured unless another is named.
     pub fn default_op(self) -> Option<AtomicOp> {
         self.is_atomic().then_some(AtomicOp::FetchInc)
     }
 
-    /// What it does on a device unless options say otherwise. The `cpu` device runs one GPU thread at a time per worker, so it gets fewer
-    /// of them and smaller messages than a GPU.
+    /// Returns what it does on a device unless options say otherwise. The `cpu` device runs one GPU
+    /// thread at a time per worker, so it gets fewer of them and smaller messages than a GPU.
     pub fn defaults(self, cpu: bool) -> Defaults {
         let of = |min, max, factor, iters, warmup, ctas, threads| Defaults {
             min,

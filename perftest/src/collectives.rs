@@ -55,7 +55,7 @@ impl Collective {
         Self::Reducescatter,
     ];
 
-    /// As on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Barrier => "barrier",
@@ -79,7 +79,8 @@ impl Collective {
         matches!(self, Self::Reduce | Self::Reducescatter)
     }
 
-    /// Bytes that a PE gives to a collective of `bytes` bytes, over all that get some, with the gaps between them.
+    /// Bytes that a PE gives to a collective of `bytes` bytes, over all that get some, with the
+    /// gaps between them.
     fn source_bytes(self, bytes: u64, npes: u64) -> u64 {
         match self {
             Self::Alltoall | Self::Reducescatter => bytes * npes,
@@ -98,14 +99,16 @@ impl Collective {
     }
 }
 
-/// Measures collectives of all PEs, one after the other, each called by one group of threads of every PE.
+/// Measures collectives of all PEs, one after the other, each called by one group of threads of
+/// every PE.
 #[derive(Debug, Clone, Parser)]
 #[command(name = NAME, version)]
 struct Options {
     /// The collective; all of them unless set. May be given several times.
     #[arg(long, value_enum)]
     collective: Vec<Collective>,
-    /// Smallest message in bytes, or with K, M or G: what each PE gives (to alltoall and reducescatter: for each PE).
+    /// Smallest message in bytes, or with K, M or G: what each PE gives (to alltoall and
+    /// reducescatter: for each PE).
     #[arg(short = 'b', long, value_name = "SIZE", value_parser = size)]
     min: Option<u64>,
     /// Largest message.
@@ -197,7 +200,8 @@ pub struct Row {
     pub threads: u32,
     /// `thread`, `warp` or `block`.
     pub scope: String,
-    /// What each PE gives; for alltoall, alltoalls and reducescatter for each PE. 0 for barrier and sync.
+    /// What each PE gives; for alltoall, alltoalls and reducescatter for each PE. 0 for barrier and
+    /// sync.
     pub bytes: u64,
     /// Measured iterations.
     pub iters: u64,
@@ -221,7 +225,7 @@ impl Row {
         columns
     }
 
-    /// What was measured, and on what.
+    /// Returns what was measured, and on what.
     fn title(&self) -> String {
         format!("# {NAME}: {} PEs, blocks of {} threads, {}", self.job.npes, self.threads, self.job.setting())
     }
@@ -246,7 +250,7 @@ struct Point {
 }
 
 impl Point {
-    /// What PE `pe` gives; iterations begin somewhat later in it.
+    /// Returns what PE `pe` gives; iterations begin somewhat later in it.
     fn source(self, pe: usize, npes: usize) -> Vec<u8> {
         let bytes = self.collective.source_bytes(self.bytes, npes as u64) as usize + SLACK;
         let seed = pattern::seed(self.collective.name(), &pe.to_string(), self.bytes);
@@ -257,7 +261,7 @@ impl Point {
         (0..bytes as u64 / 4).flat_map(|i| ((pattern::word(seed, 0, i) % 1024) as f32).to_ne_bytes()).collect()
     }
 
-    /// What PE `me` has after iteration `last`; `before` is what it had in the gaps.
+    /// Returns what PE `me` has after iteration `last`; `before` is what it had in the gaps.
     fn result(self, me: usize, npes: usize, last: u64, before: u8) -> Vec<u8> {
         let (bytes, from) = (self.bytes as usize, pattern::shift(last));
         let given = |pe: usize, first: usize| self.source(pe, npes)[from + first..][..bytes].to_vec();
@@ -354,7 +358,8 @@ fn points(plan: &Plan) -> Vec<Point> {
 }
 
 impl Session<'_> {
-    /// One point. PE 0 gets the row; it and the PEs that found wrong data get that as an error beside it. Collective.
+    /// Returns one point. PE 0 gets the row; it and the PEs that found wrong data get that as an
+    /// error beside it. Collective.
     fn point(&self, point: Point) -> Result<(Option<Row>, Option<Error>), Error> {
         /// What results hold before.
         const BEFORE: u8 = 0xff;
@@ -412,12 +417,13 @@ impl Session<'_> {
         let function = self.module.kernel(&format!("collective_{}", point.scope.name()))?;
         let shape = LaunchConfig::linear(1, self.threads(point.scope));
         let args = (point.collective as u32, &self.dst, &self.src, point.bytes, first, iters, &self.times);
-        // SAFETY: what the kernel declares; `measure` has made the buffers large enough for every point.
+        // SAFETY: what the kernel declares; `measure` has made the buffers large enough for every
+        // point.
         unsafe { function.launch(self.pe, shape, args)? };
         Ok(self.pe.synchronize()?)
     }
 
-    /// Whether barriers and syncs order what is stored before them.
+    /// Returns whether barriers and syncs order what is stored before them.
     fn check_meeting(&self, point: Point) -> Result<Result<(), crate::error::Mismatch>, Error> {
         let function = self.module.kernel(&format!("meetings_{}", point.scope.name()))?;
         let shape = LaunchConfig::linear(1, self.threads(point.scope));

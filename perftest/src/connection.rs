@@ -19,8 +19,8 @@ pub struct Connection {
     /// How other PEs are reached: auto, p2p, ibgda or ibrc.
     #[arg(long, value_name = "TRANSPORT")]
     pub transport: Option<Transport>,
-    /// What executes work requests: auto, soft, mlx5, verbs or verbs:DEVICE (with the CPU proxy), or null, which completes them and moves
-    /// nothing (posting rates).
+    /// What executes work requests: auto, soft, mlx5, verbs or verbs:DEVICE (with the CPU proxy),
+    /// or null, which completes them and moves nothing (posting rates).
     #[arg(long, value_name = "HCA")]
     pub hca: Option<Hca>,
     /// QPs to each peer.
@@ -29,7 +29,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// The configuration: what the command line says, else the environment `vars`, else the library's defaults.
+    /// Returns the configuration: what the command line says, else the environment `vars`, else the
+    /// library's defaults.
     ///
     /// # Errors
     /// What the configuration refuses.
@@ -54,7 +55,7 @@ impl Connection {
     }
 }
 
-/// Refuses a job in which no work request would go through the HCA that was asked for.
+/// Refuses a job in which no work request would go through the requested HCA.
 ///
 /// # Errors
 /// Another HCA is in use, or none.
@@ -74,7 +75,8 @@ pub fn require_hca(pe: &Pe, hca: Option<&Hca>) -> Result<(), Error> {
     )))
 }
 
-/// How this PE reaches the others: `p2p`, `ibgda` or `ibrc`, joined by `+` if it is not the same for all; `none` if there are none.
+/// Returns how this PE reaches the others: `p2p`, `ibgda` or `ibrc`, joined by `+` if it is not the
+/// same for all; `none` if there are none.
 pub fn paths(pe: &Pe) -> String {
     let mut names: Vec<&str> = Vec::new();
     for other in (0..pe.n_pes()).filter(|other| *other != pe.my_pe()) {

@@ -1,4 +1,5 @@
-//! `make demo`: two PEs on this machine, p and put through P2P, IBGDA and IBRC, data verified, one table at the end.
+//! `make demo`: two PEs on this machine, p and put through P2P, IBGDA and IBRC, data verified, one
+//! table at the end.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -27,14 +28,15 @@ const P: &str = "--min 16K --max 16K --iters 1000 --warmup 100";
 /// By load and store each `p` is a store, and nothing combines.
 const BY_STORE: &[Step] = &[PUT, ("p, 8 bytes, a store each", Bench::PBw, P)];
 
-/// Over the network, adjacent words of a warp's lanes become one work request, or several of up to six words (IBRC).
+/// Over the network, adjacent words of a warp's lanes become one work request, or several of up to
+/// six words (IBRC).
 const BY_NETWORK: &[Step] = &[
     PUT,
     ("p, 8 bytes, lanes combine", Bench::PBw, P),
     ("p, 8 bytes, not combined", Bench::PBw, "--min 16K --max 16K --iters 1000 --warmup 100 --stride 2"),
 ];
 
-/// What is measured over a transport.
+/// Returns what is measured over a transport.
 fn steps(transport: Transport) -> &'static [Step] {
     if transport == Transport::P2p { BY_STORE } else { BY_NETWORK }
 }
@@ -124,12 +126,13 @@ fn table(rows: &[(&str, Row)]) -> String {
     lines.join("\n") + "\n"
 }
 
-/// What the figures are figures of.
+/// Returns what the figures are figures of.
 fn origin(rows: &[(&str, Row)]) -> String {
     let device = rows.first().map_or("", |(_, row)| row.job.device.as_str());
     let hca = rows.iter().find_map(|(_, row)| row.job.hca.as_deref()).unwrap_or("none");
     let device_text = if device == "cpu" { "the `cpu` device (a SIMT executor)" } else { "a GPU" };
-    // What a row that combines gains is not always seen in its rate, so the reason is told with the figures.
+    // What a row that combines gains is not always seen in its rate, so the reason is told with the
+    // figures.
     let combining = if device == "cpu" {
         "\nLanes that combine post fewer WQEs, as the column shows. On the `cpu` device\n\
          their rate gains little: a word that lanes exchange costs about as much there\n\

@@ -69,14 +69,15 @@ pub enum Error {
     /// A PE that was waited for did not come.
     #[error("PE {me} waited {seconds} s for PE 0 to finish {what}; raise OXSHMEM_KERNEL_TIMEOUT for longer runs")]
     Late {
-        /// Who waited.
+        /// The PE that waited.
         me: usize,
         /// How long.
         seconds: u64,
         /// For what.
         what: String,
     },
-    /// The reader of standard output has closed its end of the pipe, as `head` does: no more is wanted.
+    /// The reader of standard output has closed its end of the pipe, as `head` does: no more is
+    /// wanted.
     #[error("standard output is closed at its reading end")]
     Closed,
     /// A signal (Ctrl-C, for example) ended the job that was running.
@@ -105,7 +106,8 @@ impl Error {
         }
     }
 
-    /// Says on standard error what ended the program `name`, unless its user asked for the end, and returns its status.
+    /// Says on standard error what ended the program `name`, unless its user requested the end, and
+    /// returns its status.
     pub fn report(&self, name: &str) -> ExitCode {
         if !matches!(self, Self::Closed) {
             eprintln!("{name}: {self}");
@@ -113,7 +115,7 @@ impl Error {
         self.exit_code()
     }
 
-    /// Whether it only says that another PE has failed, which reports itself.
+    /// Returns whether it only says that another PE has failed, which reports itself.
     pub fn is_consequence(&self) -> bool {
         match self {
             Self::MismatchElsewhere(_) => true,

@@ -1,8 +1,10 @@
-//! Starting the PEs of a test, and what of theirs reaches the user: the table once, and the error of the PE that failed.
+//! Starting the PEs of a test, and what of theirs reaches the user: the table once, and the error
+//! of the PE that failed.
 //!
-//! The launcher runs in the process that the user started, and each PE's output goes straight to that process's own, so that progress
-//! bars find their terminal. PEs report how they failed through the pipe that the launcher has given them as standard error; it keeps
-//! that text by rank, and so an error that all PEs have is shown once.
+//! The launcher runs in the process that the user started, and each PE's output goes straight to
+//! that process's own, so that progress bars find their terminal. PEs report how they failed
+//! through the pipe that the launcher has given them as standard error; it keeps that text by rank,
+//! and so an error that all PEs have is shown once.
 
 use std::fs::File;
 use std::io::Write;
@@ -45,7 +47,7 @@ pub fn start(name: &str, npes: u32) -> Result<ExitCode, Error> {
     Ok(ExitCode::from(outcome.exit_code()))
 }
 
-/// The path of the program that runs.
+/// Returns the path of the program that runs.
 ///
 /// # Errors
 /// The system does not say.
@@ -53,8 +55,8 @@ pub fn this_program() -> Result<std::path::PathBuf, Error> {
     std::env::current_exe().map_err(|source| Error::System { what: "finding the path of this program", source })
 }
 
-/// What to tell about a job that failed: what each PE said, once where several said the same, or what the launcher noticed if no PE said
-/// anything.
+/// Returns what to tell about a job that failed: what each PE said, once where several said the
+/// same, or what the launcher noticed if no PE said anything.
 pub fn complaints(outcome: &Outcome) -> Vec<String> {
     if outcome.is_success() {
         return Vec::new();
@@ -89,7 +91,8 @@ pub fn complaints(outcome: &Outcome) -> Vec<String> {
 pub struct Complaint(Option<File>);
 
 impl Complaint {
-    /// Gives a PE the user's own standard output and error. A PE that another launcher has started keeps what it has.
+    /// Gives a PE the user's own standard output and error. A PE that another launcher has started
+    /// keeps what it has.
     ///
     /// # Errors
     /// The descriptors are not what the starting process said they are.
@@ -104,7 +107,8 @@ impl Complaint {
         let keep =
             rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), 3).map_err(system("keeping standard error"))?;
         for (descriptor, is_out) in [(out, true), (err, false)] {
-            // SAFETY: the starting process left it open for this process; nothing here closes it. If it is not open, that is an error below.
+            // SAFETY: the starting process left it open for this process; nothing here closes it.
+            // If it is not open, that is an error below.
             let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
             let attached =
                 if is_out { rustix::stdio::dup2_stdout(descriptor) } else { rustix::stdio::dup2_stderr(descriptor) };
@@ -116,10 +120,11 @@ impl Complaint {
     /// Tells how this PE failed.
     pub fn file(mut self, name: &str, error: &Error) {
         match &mut self.0 {
-            // The starting process reports what made a job fail; what only followed from it stays untold.
+            // The starting process reports what made a job fail; what only followed from it stays
+            // untold.
             Some(_) if error.is_consequence() || matches!(error, Error::Closed) => {}
             Some(pipe) => {
-                // Nobody is left to tell if that fails.
+                // There is no one left to report a failure to.
                 let _ = writeln!(pipe, "{error}");
             }
             None if matches!(error, Error::Closed) => {}

@@ -1,7 +1,8 @@
 //! The shmem_* performance tests of OxSHMEM.
 //!
-//! Each test is one program over this library: [`main`] reads the command line, starts the PEs unless a launcher did, and measures
-//! ([`run`]). `docs/perftest.md` describes the tests, their options and how to read their figures.
+//! Each test is one program over this library: [`main`] reads the command line, starts the PEs
+//! unless a launcher did, and measures ([`run`]). `docs/perftest.md` describes the tests, their
+//! options and how to read their figures.
 
 pub mod atomic;
 pub mod bench;
@@ -44,8 +45,8 @@ pub fn main(bench: Bench) -> ExitCode {
     start_or_join(bench.name(), options.npes, &options.config, |pe| measure(pe, &options))
 }
 
-/// Starts this program again as `npes` PEs, with the same arguments; or, as one of them, joins the job, does `work` and leaves it. `name`
-/// is the program's, for messages.
+/// Starts this program again as `npes` PEs, with the same arguments; or, as one of them, joins the
+/// job, does `work` and leaves it. `name` is the program's, for messages.
 pub fn start_or_join(name: &str, npes: u32, config: &Config, work: impl FnOnce(&Pe) -> Result<(), Error>) -> ExitCode {
     if !launch::in_job() {
         return job::start(name, npes).unwrap_or_else(|error| error.report(name));

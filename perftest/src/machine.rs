@@ -34,7 +34,8 @@ impl Gpus {
     }
 }
 
-/// Year, month and day of a number of days since 1970-01-01: by Howard Hinnant's "days from civil" algorithm, backwards.
+/// Year, month and day of a number of days since 1970-01-01: by Howard Hinnant's "days from civil"
+/// algorithm, backwards.
 fn date(days: u64) -> String {
     let z = days + 719_468;
     let (era, day_of_era) = (z / 146_097, z % 146_097);
@@ -46,7 +47,7 @@ fn date(days: u64) -> String {
     format!("{}-{month:02}-{day:02}", year_of_era + era * 400 + u64::from(month <= 2))
 }
 
-/// The day, UTC, as in 2026-11-21.
+/// Returns the day, UTC, as in 2026-11-21.
 pub fn today() -> String {
     date(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs()) / 86_400)
 }

@@ -56,13 +56,16 @@ struct Arguments {
     /// Draw the figures over the message size into this SVG file.
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
-    /// Words from one element to the next: with 1 lanes put to adjacent words and combine, with more they do not.
+    /// Words from one element to the next: with 1 lanes put to adjacent words and combine, with
+    /// more they do not.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     stride: Option<u64>,
-    /// Microseconds of silence before each iteration: shows what it costs when those who serve it have fallen asleep (shmem_p_latency).
+    /// Microseconds of silence before each iteration: shows what it costs when the threads that
+    /// serve it have fallen asleep (shmem_p_latency).
     #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     pause: Option<u64>,
-    /// Measure also how fast the HCA executes requests of this size that were posted before (shmem_p_bw and shmem_put_bw).
+    /// Measure also how fast the HCA executes requests of this size that were posted before
+    /// (shmem_p_bw and shmem_put_bw).
     #[arg(long)]
     ceiling: bool,
     /// The atomic.
@@ -112,7 +115,7 @@ pub struct Options {
     pub config: Config,
 }
 
-/// A size on a command line: bytes, or a number with K, M or G (powers of 1024).
+/// Returns a size on a command line: bytes, or a number with K, M or G (powers of 1024).
 ///
 /// # Errors
 /// It is none, or less than 1 byte or more than 1024G.
@@ -136,11 +139,12 @@ pub fn size(text: &str) -> Result<u64, String> {
 /// Threads of a CTA that the applications' kernels are compiled for (kernels/grid.h).
 pub const APPLICATION_THREADS: i64 = 768;
 
-/// Every size from `--min` to `--max`, each `factor` times the one before; the last itself is always among them. What was not `given` is
-/// taken from `defaults`, as far as they go with what was. Sizes are called `what`, and are multiples of `unit`.
+/// Returns every size from `--min` to `--max`, each `factor` times the one before; the last itself
+/// is always among them. What was not `given` is taken from `defaults`, as far as they go with what
+/// was. Sizes are called `what`, and are multiples of `unit`.
 ///
 /// # Errors
-/// The smallest is larger than the largest, or one of them is no multiple.
+/// The smallest is larger than the largest, or one of them is not a multiple.
 pub fn sizes(
     (min, max): (Option<u64>, Option<u64>),
     defaults: (u64, u64),
@@ -177,7 +181,8 @@ fn ascending(min: u64, max: u64, factor: u64) -> Vec<u64> {
 }
 
 impl Options {
-    /// Reads the command line of `bench`'s program, `args` with the program's name first. Errors, help and version come as clap's.
+    /// Reads the command line of `bench`'s program, `args` with the program's name first. Errors,
+    /// help and version come as clap's.
     ///
     /// # Errors
     /// Arguments that cannot be read or do not go together, or a configuration that is refused.

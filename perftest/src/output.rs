@@ -1,4 +1,5 @@
-//! Standard output: a reader that goes away ends a program quietly, and what cannot be written for another reason is an error.
+//! Standard output: a reader that goes away ends a program quietly, and what cannot be written for
+//! another reason is an error.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -9,8 +10,8 @@ use crate::error::Error;
 /// Writes a line to standard output, where it is seen at once.
 ///
 /// # Errors
-/// [`Error::Closed`] if the reader has closed its end of a pipe; otherwise the line cannot be written, because the disk is full, for
-/// example.
+/// [`Error::Closed`] if the reader has closed its end of a pipe; otherwise the line cannot be
+/// written, because the disk is full, for example.
 pub fn line(text: fmt::Arguments<'_>) -> Result<(), Error> {
     write(&mut io::stdout(), format_args!("{text}\n"))
 }
@@ -18,16 +19,17 @@ pub fn line(text: fmt::Arguments<'_>) -> Result<(), Error> {
 /// Writes text to standard output, where it is seen at once.
 ///
 /// # Errors
-/// As [`line()`].
+/// Fails like [`line()`].
 pub fn text(text: fmt::Arguments<'_>) -> Result<(), Error> {
     write(&mut io::stdout(), text)
 }
 
-/// Columns that a line of a table or of help has at most: what a terminal shows if its user has changed nothing.
+/// Columns that a line of a table or of help has at most: what a terminal shows if its user has
+/// changed nothing.
 pub const WIDTH: usize = 80;
 
-/// Folds each line of `text` at blanks, so that it fits [`WIDTH`]; lines that this adds begin with `prefix`. A word that is longer has a
-/// line of its own.
+/// Folds each line of `text` at blanks, so that it fits [`WIDTH`]; lines that this adds begin with
+/// `prefix`. A word that is longer has a line of its own.
 pub fn folded(text: &str, prefix: &str) -> String {
     let mut lines = Vec::new();
     for line in text.lines() {

@@ -1,11 +1,13 @@
-//! The data that the tests send, and the check of what arrived. `kernels/common.h` has the same pattern for device code.
+//! The data that the tests send, and the check of what arrived. `kernels/common.h` has the same
+//! pattern for device code.
 
 use crate::error::Mismatch;
 
-/// Bytes that a source buffer has beyond the largest message: iterations start up to this far into it.
+/// Bytes that a source buffer has beyond the largest message: iterations start up to this far into
+/// it.
 pub const SLACK: usize = 16 * 64;
 
-/// How far into the source iteration `i` starts.
+/// Returns how far into the source iteration `i` starts.
 pub fn shift(iteration: u64) -> usize {
     (iteration % 16 * 64) as usize
 }
@@ -19,21 +21,22 @@ pub fn word(seed: u64, iteration: u64, index: u64) -> u64 {
     x ^ x >> 29
 }
 
-/// A seed for each measured point, so that nothing of one passes for another's.
+/// Returns a seed for each measured point, so that nothing of one passes for another's.
 pub fn seed(bench: &str, scope: &str, bytes: u64) -> u64 {
     // FNV-1a
     let text = bench.bytes().chain(scope.bytes()).chain(bytes.to_le_bytes());
     text.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// The bytes of `count` words of the pattern.
+/// Returns the bytes of `count` words of the pattern.
 pub fn source(seed: u64, bytes: usize) -> Vec<u8> {
     let mut data: Vec<u8> = (0..bytes.div_ceil(8) as u64).flat_map(|i| word(seed, 0, i).to_le_bytes()).collect();
     data.truncate(bytes);
     data
 }
 
-/// What a destination holds before a run that should leave `expected` in it: nothing of it is right.
+/// Returns what a destination holds before a run that should leave `expected` in it: nothing of it
+/// is right.
 pub fn poison(expected: &[u8]) -> Vec<u8> {
     expected.iter().map(|byte| !byte).collect()
 }
@@ -61,7 +64,7 @@ pub fn check(what: &'static str, expected: &[u8], found: &[u8]) -> Result<(), Mi
     })
 }
 
-/// As [`check`], for words.
+/// Like [`check`], for words.
 ///
 /// # Errors
 /// They differ.

@@ -21,8 +21,8 @@ fn label_of_size(bytes: &f64) -> String {
     oxshmem::config::ByteSize(bytes.round() as u64).to_string()
 }
 
-/// The lines that points make, each named with the line that it is on; points without a value, or with one that a logarithmic axis cannot
-/// show, are left out.
+/// Returns the lines that points make, each named with the line that it is on; points without a
+/// value, or with one that a logarithmic axis cannot show, are left out.
 pub fn lines(points: impl IntoIterator<Item = (String, u64, Option<f64>)>) -> Vec<Series> {
     let mut found: Vec<Series> = Vec::new();
     for (label, x, value) in points {
@@ -95,10 +95,12 @@ pub struct Chart<'a> {
     pub lines: &'a [Series],
 }
 
-/// Ticks of a horizontal axis at most; with more points than that, those at powers of two are named.
+/// Ticks of a horizontal axis at most; with more points than that, those at powers of two are
+/// named.
 const MOST_X_TICKS: usize = 16;
 
-/// Colours of lines, in turn: dark enough on white, and different for people who see some colours alike.
+/// Colours of lines, in turn: dark enough on white, and different for people who see some colours
+/// alike.
 const COLORS: [RGBColor; 7] = [
     RGBColor(0, 90, 160),
     RGBColor(213, 94, 0),
@@ -109,7 +111,8 @@ const COLORS: [RGBColor; 7] = [
     RGBColor(60, 140, 200),
 ];
 
-/// Round numbers from `low` to `high`, which are above 0: as many in each power of ten as keep the axis readable.
+/// Round numbers from `low` to `high`, which are above 0: as many in each power of ten as keep the
+/// axis readable.
 fn ticks(low: f64, high: f64) -> Vec<f64> {
     const STEPS: [&[&str]; 3] = [&["1", "1.5", "2", "3", "4", "5", "7"], &["1", "2", "5"], &["1"]];
     const MOST: usize = 12;
@@ -144,7 +147,8 @@ impl Chart<'_> {
     }
 }
 
-/// Draws charts side by side into `path`, `size` pixels in all. One whose points lie above each other stays empty.
+/// Draws charts side by side into `path`, `size` pixels in all. One whose points lie above each
+/// other stays empty.
 ///
 /// # Errors
 /// The file cannot be written.
@@ -152,7 +156,7 @@ pub fn draw_charts(path: &Path, size: (u32, u32), charts: &[Chart<'_>]) -> Resul
     write(path, svg(size, charts))
 }
 
-/// Writes what [`svg`] answers into `path`.
+/// Writes what [`svg`] returns into `path`.
 ///
 /// # Errors
 /// There is no drawing, or the file cannot be written.

@@ -13,14 +13,17 @@ use crate::machine::{self, Gpus};
 use crate::output;
 use crate::stats::Percentiles;
 
-/// Where figures come from, and what was posted for them: fields that the rows of all programs have.
+/// Where figures come from, and what was posted for them: fields that the rows of all programs
+/// have.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Job {
     /// `cpu` or `cuda`.
     pub device: String,
-    /// `soft`, `mlx5`, `verbs`, or `null` for the HCA that moves nothing; null when no path uses any.
+    /// `soft`, `mlx5`, `verbs`, or `null` for the HCA that moves nothing; null when no path uses
+    /// any.
     pub hca: Option<String>,
-    /// How PE 0 reaches the PEs that it works with: `p2p`, `ibgda` or `ibrc`, joined by `+` if it is not the same for all.
+    /// How PE 0 reaches the PEs that it works with: `p2p`, `ibgda` or `ibrc`, joined by `+` if it
+    /// is not the same for all.
     pub transport: String,
     /// PEs.
     pub npes: usize,
@@ -47,7 +50,8 @@ pub struct Posted {
 }
 
 impl Posted {
-    /// Of a PE so far, what a barrier has posted and nobody waited for included.
+    /// Returns what a PE has posted so far, including what a barrier has posted without waiting for
+    /// it.
     ///
     /// # Errors
     /// The job has failed.
@@ -56,7 +60,7 @@ impl Posted {
         Ok(Self { wqes: pe.hca_counters().map(|counters| counters.wqes), doorbells: pe.doorbells() })
     }
 
-    /// What was added since `before`.
+    /// Returns what was added since `before`.
     pub fn since(self, before: Self) -> Self {
         let added = |before: Option<u64>, after: Option<u64>| Some(after?.saturating_sub(before?));
         Self { wqes: added(before.wqes, self.wqes), doorbells: added(before.doorbells, self.doorbells) }
@@ -64,7 +68,8 @@ impl Posted {
 }
 
 impl Job {
-    /// That of a PE, which reaches those that it works with over `transport`; with nothing posted. PE 0 asks for the GPU's model and driver.
+    /// Returns the report of a PE that reaches its partners over `transport`, with nothing posted.
+    /// PE 0 asks for the GPU's model and driver.
     pub fn of(pe: &Pe, transport: impl Into<String>) -> Self {
         let gpus = if pe.my_pe() == 0 && pe.gpu().is_some() { Gpus::find() } else { None };
         Self {
@@ -80,17 +85,18 @@ impl Job {
         }
     }
 
-    /// The same, with what was posted.
+    /// Returns the same, with what was posted.
     pub fn having(&self, posted: Posted) -> Self {
         Self { posted, ..self.clone() }
     }
 
-    /// Who took part and where, for the title of a plot.
+    /// Returns which PEs took part and where, for the title of a plot.
     pub fn parties(&self) -> String {
         format!("{} PEs, device {}, {}", self.npes, self.device, self.transport)
     }
 
-    /// How something was measured, for the title of a table: figures of a software model must not pass for those of hardware.
+    /// Returns how something was measured, for the title of a table: figures of a software model
+    /// must not pass for those of hardware.
     pub fn setting(&self) -> String {
         let device = &self.device;
         let transport = if self.npes == 1 { "no other PE" } else { &self.transport };
@@ -127,13 +133,14 @@ pub struct Row {
     pub gbps: Option<f64>,
     /// 10^6 operations per second; null in latency tests.
     pub mops: Option<f64>,
-    /// GB/s at which the HCA executes requests of this size that were posted before, if that was measured.
+    /// GB/s at which the HCA executes requests of this size that were posted before, if that was
+    /// measured.
     #[serde(default)]
     pub ceiling_gbps: Option<f64>,
     /// The same in million operations per second.
     #[serde(default)]
     pub ceiling_mops: Option<f64>,
-    /// Of an iteration; null in bandwidth tests.
+    /// The times of an iteration; null in bandwidth tests.
     #[serde(flatten)]
     pub times: Percentiles,
     /// Whether all data was found right.
@@ -141,7 +148,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// The columns that a test of this kind fills.
+    /// Returns the columns that a test of this kind fills.
     pub fn columns(latency: bool, network: bool, ceiling: bool) -> Vec<Column<Self>> {
         let mut columns = vec![
             Column::new("bytes", 10, |row: &Self| row.bytes.to_string()),
@@ -171,7 +178,7 @@ impl Row {
         columns
     }
 
-    /// What was measured, and on what.
+    /// Returns what was measured, and on what.
     pub fn title(&self) -> String {
         let op = self.op.as_ref().map(|op| format!(", {op}")).unwrap_or_default();
         let stride = self.stride.filter(|stride| *stride != 1);
@@ -180,7 +187,7 @@ impl Row {
     }
 }
 
-/// A row of figures as one line of JSON.
+/// Returns a row of figures as one line of JSON.
 ///
 /// # Errors
 /// A figure is not a number.
@@ -229,7 +236,7 @@ impl<R> std::fmt::Debug for Column<R> {
 }
 
 impl<R: 'static> Column<R> {
-    /// One with this title and width, and what it shows of a row.
+    /// Returns one with this title and width, and what it shows of a row.
     pub fn new(title: &'static str, width: usize, cell: impl Fn(&R) -> String + 'static) -> Self {
         Self { title, width, cell: Box::new(cell) }
     }
@@ -251,12 +258,12 @@ impl<R: 'static> Column<R> {
     }
 }
 
-/// What a table says of data.
+/// Returns what a table says of data.
 pub fn verdict(verified: bool) -> String {
     if verified { "verified" } else { "WRONG" }.to_owned()
 }
 
-/// A number, or that there is none.
+/// Returns a number, or that there is none.
 pub fn number<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
@@ -278,7 +285,8 @@ pub struct Table<R> {
 }
 
 impl<R: Serialize> Table<R> {
-    /// An empty table, whose first row is what `title` says above it; `json` is the file for lines of JSON.
+    /// Returns an empty table, whose first row is what `title` says above it; `json` is the file
+    /// for lines of JSON.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -302,22 +310,23 @@ impl<R: Serialize> Table<R> {
         Ok(())
     }
 
-    /// The rows so far.
+    /// Returns the rows so far.
     pub fn rows(&self) -> &[R] {
         &self.rows
     }
 
-    /// The titles of the columns.
+    /// Returns the titles of the columns.
     fn header(&self) -> String {
         self.aligned(|column| column.title.to_owned())
     }
 
-    /// A row as a line.
+    /// Returns a row as a line.
     fn line(&self, row: &R) -> String {
         self.aligned(|column| (column.cell)(row))
     }
 
-    /// What `cell` answers for each column. Widths are fixed, so lines can be printed one by one.
+    /// Returns what `cell` returns for each column. Widths are fixed, so lines can be printed one
+    /// by one.
     fn aligned(&self, cell: impl Fn(&Column<R>) -> String) -> String {
         self.columns.iter().map(|column| format!("{:>1$}", cell(column), column.width)).collect::<Vec<_>>().join(" ")
     }

@@ -36,8 +36,8 @@ struct Buffers {
     done: SymmetricSlice<u64>,
 }
 
-/// Threads of a block of the kernel `ceiling`, the most requests that it times, and the bytes that they may move on all queue pairs,
-/// unless one filling of the queues takes more.
+/// Threads of a block of the kernel `ceiling`, the most requests that it times, and the bytes that
+/// they may move on all queue pairs, unless one filling of the queues takes more.
 const CEILING_THREADS: u32 = 256;
 const CEILING_REQUESTS: u64 = 65536;
 const CEILING_BYTES: u64 = 16 << 30;
@@ -82,7 +82,7 @@ impl<'a> Session<'a> {
     /// Allocates what the test needs. Collective.
     ///
     /// # Errors
-    /// Too few PEs, an HCA that was asked for and is not in use, or no memory.
+    /// There are too few PEs, the requested HCA is not in use, or there is no memory.
     pub fn new(pe: &'a Pe, options: &'a Options) -> Result<Self, Error> {
         if pe.n_pes() < 2 {
             return Err(Error::Usage(format!(
@@ -131,7 +131,8 @@ impl<'a> Session<'a> {
         self.verdicts.close()
     }
 
-    /// Measures every size in every scope; PE 0 hands each row to `show`, and draws a progress bar on a terminal. Collective.
+    /// Measures every size in every scope; PE 0 hands each row to `show`, and draws a progress bar
+    /// on a terminal. Collective.
     ///
     /// # Errors
     /// The first that applies: something failed, `show` did, or data was wrong; that row was shown.
@@ -166,11 +167,13 @@ impl<'a> Session<'a> {
         bar
     }
 
-    /// One point. PE 0 gets the row; it and the PE that found wrong data get that as an error beside it.
+    /// Returns one point. PE 0 gets the row; it and the PE that found wrong data get that as an
+    /// error beside it.
     fn point(&mut self, point: Point) -> Result<(Option<Row>, Option<Error>), Error> {
         let me = self.pe.my_pe();
         if self.moves_nothing() {
-            // Neither data nor barriers would arrive. The others wait where the memory is given back.
+            // Neither data nor barriers would arrive. The others wait where the memory is given
+            // back.
             return Ok(if me == FIRST { (Some(self.posting(point)?), None) } else { (None, None) });
         }
         self.prepare(point)?;
@@ -207,7 +210,7 @@ impl<'a> Session<'a> {
         self.pe.hca_name() == Some(NULL)
     }
 
-    /// How fast work requests are posted; nothing is verified.
+    /// Returns how fast work requests are posted; nothing is verified.
     fn posting(&self, point: Point) -> Result<Row, Error> {
         if self.options.warmup != 0 {
             self.launch(point, 0, self.options.warmup)?;
@@ -216,7 +219,7 @@ impl<'a> Session<'a> {
         self.with_ceiling(point, self.row(point, posted, false)?)
     }
 
-    /// The measured iterations; what they have posted.
+    /// Returns the measured iterations; what they have posted.
     fn measure(&self, point: Point) -> Result<Posted, Error> {
         let before = Posted::so_far(self.pe)?;
         self.launch(point, self.options.warmup, self.options.iters)?;
@@ -274,14 +277,16 @@ impl<'a> Session<'a> {
                 Scope::Block => 1,
             };
         match self.options.bench {
-            // Every group sends its share, as far as there are bytes (or lines, see kernels/common.h).
+            // Every group sends its share, as far as there are bytes (or lines, see
+            // kernels/common.h).
             Bench::PutBw | Bench::GetBw => groups.min(point.bytes),
             _ => point.elements(),
         }
     }
 
-    /// The row with what the HCA itself can do, if that was asked for: as many queue pairs as the CTAs use are filled with requests of
-    /// the size that the test's operations have, and then rung.
+    /// The row with what the HCA itself can do, if that was requested: as many queue pairs as the
+    /// CTAs use are filled with requests of the size that the test's operations have, and then
+    /// rung.
     fn with_ceiling(&self, point: Point, row: Row) -> Result<Row, Error> {
         if !self.options.ceiling || self.pe.hca_name().is_none() {
             return Ok(row);
@@ -294,7 +299,8 @@ impl<'a> Session<'a> {
         let rounds = CEILING_BYTES / (bytes * depth * u64::from(blocks));
         let timed = (rounds * depth).clamp(depth, CEILING_REQUESTS);
         let args = (dst, src, bytes, point.bytes, timed, SECOND as i32, times);
-        // SAFETY: what the kernel declares; both buffers hold `point.bytes` bytes, and `times` a word for each block.
+        // SAFETY: what the kernel declares; both buffers hold `point.bytes` bytes, and `times` a
+        // word for each block.
         unsafe { function.launch(self.pe, LaunchConfig::linear(blocks, CEILING_THREADS), args)? };
         self.pe.synchronize()?;
         let spent = self.pe.read(times.view(..blocks as usize))?;
@@ -341,7 +347,7 @@ impl<'a> Session<'a> {
         Ok(self.pe.write(&self.buffers.src, &data)?)
     }
 
-    /// Whether data arrives at this PE.
+    /// Returns whether data arrives at this PE.
     fn receives(&self) -> bool {
         match self.options.bench {
             Bench::GetBw | Bench::GBw | Bench::GLatency => self.pe.my_pe() == FIRST,
@@ -354,7 +360,7 @@ impl<'a> Session<'a> {
         self.options.warmup + self.options.iters - 1
     }
 
-    /// What the destination holds in the end.
+    /// Returns what the destination holds in the end.
     fn expected(&self, point: Point) -> Vec<u8> {
         let last = self.last_iteration();
         match self.options.bench {
@@ -427,12 +433,12 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// The byte to change before the check, at one of the PEs that data arrives at.
+    /// Returns the byte to change before the check, at one of the PEs that data arrives at.
     fn corrupt(&self) -> Option<u64> {
         self.options.corrupt.filter(|_| !self.options.bench.is_ping_pong() || self.pe.my_pe() == SECOND)
     }
 
-    /// `words`, one of them changed if that was asked for.
+    /// Returns `words`, one of them changed if that was requested.
     fn corrupted(&self, mut words: Vec<u64>, here: bool) -> Vec<u64> {
         if let Some(word) = self.corrupt().filter(|_| here).and_then(|at| words.get_mut(length(at / 8))) {
             *word ^= 1;
@@ -492,13 +498,14 @@ impl<'a> Session<'a> {
     fn start(&self, point: Point, kernel: &str, args: impl KernelArgs) -> Result<(), Error> {
         let shape = LaunchConfig::linear(self.options.ctas, self.options.threads_in(point.scope));
         let function = self.kernels.kernel(kernel)?;
-        // SAFETY: `launch` passes what the kernel of that name declares, and `new` has made the buffers large enough for every point.
+        // SAFETY: `launch` passes what the kernel of that name declares, and `new` has made the
+        // buffers large enough for every point.
         unsafe { function.launch(self.pe, shape, args)? };
         Ok(self.pe.synchronize()?)
     }
 }
 
-/// How PE 0 and PE 1 reach each other.
+/// Returns how PE 0 and PE 1 reach each other.
 fn transport(pe: &Pe) -> &'static str {
     let other = if pe.my_pe() == FIRST { SECOND } else { FIRST };
     match pe.path(other) {
@@ -509,7 +516,8 @@ fn transport(pe: &Pe) -> &'static str {
     }
 }
 
-/// Lengths are bounded by `Options`; what does not fit an address space is refused by the allocation.
+/// Lengths are bounded by `Options`; what does not fit an address space is refused by the
+/// allocation.
 fn length(n: u64) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
 }

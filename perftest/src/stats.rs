@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Median and 99th percentile of times, in microseconds: the nearest-rank percentiles, so each is a time that did occur. No values where
-/// nothing was timed.
+/// Median and 99th percentile of times, in microseconds: the nearest-rank percentiles, so each is a
+/// time that did occur. No values where nothing was timed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
     /// Median.
@@ -13,7 +13,7 @@ pub struct Percentiles {
 }
 
 impl Percentiles {
-    /// Of times in nanoseconds.
+    /// Returns the statistics of times in nanoseconds.
     pub fn of(nanoseconds: &[u64]) -> Self {
         let mut sorted = nanoseconds.to_vec();
         sorted.sort_unstable();
@@ -25,7 +25,8 @@ impl Percentiles {
     }
 }
 
-/// Nanoseconds from the first block's begin to the last one's end; `clock` holds begin and end of each block. At least 1.
+/// Nanoseconds from the first block's begin to the last one's end; `clock` holds begin and end of
+/// each block. At least 1.
 pub fn elapsed(clock: &[u64]) -> u64 {
     let begin = clock.iter().step_by(2).min().copied().unwrap_or_default();
     let end = clock.iter().skip(1).step_by(2).max().copied().unwrap_or_default();

@@ -1,4 +1,5 @@
-//! One measurement in a job of its own: a program starts itself again as PEs, which answer with rows of figures.
+//! One measurement in a job of its own: a program starts itself again as PEs, which reply with rows
+//! of figures.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -16,8 +17,8 @@ use crate::output;
 use crate::report::{Row, to_json};
 use crate::run::Session;
 
-/// Measures one thing in a job of two PEs that takes `limit` at most; what the PEs complained about if it failed. `options` are those of
-/// the test's program, separated by single blanks.
+/// Measures one thing in a job of two PEs that takes `limit` at most; what the PEs complained about
+/// if it failed. `options` are those of the test's program, separated by single blanks.
 ///
 /// # Errors
 /// The job cannot be started, or a signal ended it.
@@ -25,8 +26,8 @@ pub fn run(bench: Bench, options: &str, limit: Duration) -> Result<Result<Vec<Ro
     rows(2, [bench.name().to_owned()].into_iter().chain(options.split(' ').map(str::to_owned)), Some(limit))
 }
 
-/// Runs this program with `args` as a job of `npes` PEs, of which PE 0 answers with a line of JSON for each row; what the PEs complained
-/// about if it failed.
+/// Runs this program with `args` as a job of `npes` PEs, of which PE 0 replies with a line of JSON
+/// for each row; what the PEs complained about if it failed.
 ///
 /// # Errors
 /// The job cannot be started, or a signal ended it.
@@ -53,7 +54,8 @@ pub fn rows<R: DeserializeOwned>(
     Ok(rows.map_err(|_| vec![format!("PE 0 has not answered with rows of figures: {text:?}")]))
 }
 
-/// The part of a PE: the arguments are a test's name and its options, the answer is a line of JSON for each row.
+/// The part of a PE: the arguments are a test's name and its options, the answer is a line of JSON
+/// for each row.
 pub fn as_pe(name: &str) -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let Some(bench) = Bench::ALL.into_iter().find(|bench| args.first().is_some_and(|name| name == bench.name())) else {

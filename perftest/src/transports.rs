@@ -1,5 +1,5 @@
-//! `make compare-transports`: IBGDA beside IBRC on this machine: put bandwidth by message size and CTAs, and the rate of scalar puts by CTAs;
-//! as table, JSON lines and SVG.
+//! `make compare-transports`: IBGDA beside IBRC on this machine: put bandwidth by message size and
+//! CTAs, and the rate of scalar puts by CTAs; as table, JSON lines and SVG.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,7 +24,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// The transports, in the order of the columns.
 const BOTH: [Transport; 2] = [Transport::Ibgda, Transport::Ibrc];
 
-/// Compares IBGDA with IBRC: two PEs, put bandwidth by message size and CTAs, scalar put rate by CTAs.
+/// Compares IBGDA with IBRC: two PEs, put bandwidth by message size and CTAs, scalar put rate by
+/// CTAs.
 #[derive(Debug, Parser)]
 #[command(name = NAME)]
 struct Arguments {
@@ -48,14 +49,15 @@ struct Sweep {
 }
 
 impl Sweep {
-    /// A QP for each CTA: what is compared is how transports post, not how CTAs share a queue.
+    /// Returns a QP for each CTA: what is compared is how transports post, not how CTAs share a
+    /// queue.
     fn options(&self, transport: Transport, device: Device, ctas: u32) -> String {
         format!("--transport={transport} --device={device} --ctas={ctas} --qps={ctas} {}", self.options)
     }
 }
 
-/// The published experiment's shape: as many CTAs as a GPU's share of posters, messages from a word to what fills the link. The `cpu`
-/// device gets less of everything.
+/// The published experiment's shape: as many CTAs as a GPU's share of posters, messages from a word
+/// to what fills the link. The `cpu` device gets less of everything.
 const ON_GPU: [Sweep; 3] = [
     Sweep {
         bench: Bench::PutBw,
@@ -97,7 +99,7 @@ pub struct Pair {
 pub const TITLES: [&str; 8] = ["operation", "CTAs", "bytes", "IBGDA", "IBRC", "unit", "ratio", "data"];
 
 impl Pair {
-    /// The pair of these rows, if they are one.
+    /// Returns the pair of these rows, if they are one.
     fn new(rows: [Row; 2]) -> Option<Self> {
         let shape = |row: &Row| (row.bench.clone(), row.scope.clone(), row.ctas, row.threads, row.stride, row.bytes);
         let alike = shape(&rows[0]) == shape(&rows[1]);
@@ -105,12 +107,12 @@ impl Pair {
         (alike && transports).then_some(Self { rows })
     }
 
-    /// Where it was measured.
+    /// Returns where it was measured.
     pub fn job(&self) -> &Job {
         &self.rows[0].job
     }
 
-    /// What was done.
+    /// Returns what was done.
     fn title(&self) -> String {
         let row = &self.rows[0];
         match row.stride {
@@ -120,7 +122,7 @@ impl Pair {
         }
     }
 
-    /// What the columns of [`TITLES`] show.
+    /// Returns what the columns of [`TITLES`] show.
     pub fn cells(&self) -> [String; 8] {
         let ([ibgda, ibrc], unit) = self.figures();
         let row = &self.rows[0];
@@ -137,7 +139,8 @@ impl Pair {
         ]
     }
 
-    /// The figure that is compared, and its unit: GB/s of puts, million operations per second of scalar puts.
+    /// Returns the figure that is compared, and its unit: GB/s of puts, million operations per
+    /// second of scalar puts.
     fn figures(&self) -> ([f64; 2], &'static str) {
         let [first, second] = &self.rows;
         let pick = |row: &Row| if self.is_rate() { row.mops } else { row.gbps }.unwrap_or_default();
@@ -205,7 +208,7 @@ fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
     Ok(if wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Which device `auto` is here.
+/// Returns which device `auto` is here.
 fn probe(device: Device) -> Result<Result<String, Vec<String>>, Error> {
     let options = format!("--transport=ibrc --device={device} --min 8 --max 8 --scope block --iters 1 --warmup 0");
     Ok(step::run(Bench::PutBw, &options, LIMIT)?
@@ -217,18 +220,19 @@ fn failed(complaints: &[String]) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Aligned: the operation to the left, all else to the right, but for the verdict at the end.
+/// Aligned: the operation to the left, all else to the right, except for the verdict at the end.
 fn line<T: std::fmt::Display>([operation, ctas, bytes, ibgda, ibrc, unit, ratio, data]: &[T; 8]) -> String {
     format!("{operation:<26}  {ctas:>5}  {bytes:>8}  {ibgda:>10}  {ibrc:>10}  {unit:>7}  {ratio:>8}  {data}")
 }
 
-/// The pairs that these rows are, which stand in the order in which [`main`] writes them.
+/// Returns the pairs that these rows are, which stand in the order in which [`main`] writes them.
 pub fn pairs(rows: &[Row]) -> Option<Vec<Pair>> {
     let (pairs, rest) = rows.as_chunks::<2>();
     if rest.is_empty() { pairs.iter().map(|rows| Pair::new(rows.clone())).collect() } else { None }
 }
 
-/// Bandwidth over the message size, a line for each path and number of CTAs; or rate over CTAs, a line for each path and kind.
+/// Bandwidth over the message size, a line for each path and number of CTAs; or rate over CTAs, a
+/// line for each path and kind.
 fn series(pairs: &[Pair], rates: bool) -> Vec<Series> {
     plot::lines(pairs.iter().filter(|pair| pair.is_rate() == rates).flat_map(|pair| {
         pair.rows.iter().zip(pair.figures().0).map(move |(row, figure)| {

@@ -29,8 +29,8 @@ impl<'a> Verdicts<'a> {
         Ok(self.pe.free(self.wrong)?)
     }
 
-    /// Tells PE 0 what this PE's check came to. The answer is the wrong data that this PE has found; at PE 0, where only others have found
-    /// some, the first of them. Collective.
+    /// Tells PE 0 what this PE's check came to. The answer is the wrong data that this PE has
+    /// found; at PE 0, where only others have found some, the first of them. Collective.
     ///
     /// # Errors
     /// The job has failed, or the check has, for another reason than wrong data.
@@ -47,7 +47,7 @@ impl<'a> Verdicts<'a> {
     }
 }
 
-/// The wrong data that a check has found.
+/// Returns the wrong data that a check has found.
 ///
 /// # Errors
 /// Any other error of the check.
@@ -59,8 +59,9 @@ pub fn wrong_data(checked: Result<(), Error>) -> Result<Option<Error>, Error> {
     }
 }
 
-/// Goes on where no PE has found wrong data; `wrong` is what [`Verdicts::gather`] has answered. By now PE 0 has shown what was measured. Where
-/// several PEs have found some, the first to leave ends the barrier of the others. Collective.
+/// Goes on where no PE has found wrong data; `wrong` is what [`Verdicts::gather`] has answered. By
+/// now PE 0 has shown what was measured. Where several PEs have found some, the first to leave ends
+/// the barrier of the others. Collective.
 ///
 /// # Errors
 /// `wrong`, or the job has failed.

@@ -9,10 +9,12 @@ use crate::error::Error;
 /// How often a PE that has nothing to do looks whether it may go on. It sleeps meanwhile.
 const LOOK_EVERY: Duration = Duration::from_micros(500);
 
-/// Waits until the first word of the own copy of `word` has reached `value`; `what` is what PE 0 does meanwhile, for the error.
+/// Waits until the first word of this PE's copy of `word` has reached `value`; `what` is what PE 0
+/// does meanwhile, for the error.
 ///
 /// # Errors
-/// The job has failed, or the word does not get there within the longest time that a kernel may run.
+/// The job has failed, or the word does not get there within the longest time that a kernel may
+/// run.
 pub fn until(pe: &Pe, word: &SymmetricSlice<u64>, value: u64, what: impl FnOnce() -> String) -> Result<(), Error> {
     let limit = pe.config().kernel_timeout();
     let begin = Instant::now();

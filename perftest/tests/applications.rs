@@ -1,4 +1,5 @@
-//! The applications, and the test of collectives, from the outside: results right over each transport, JSON, pictures, and what they say when something is wrong.
+//! The applications, and the test of collectives, from the outside: results right over each
+//! transport, JSON, pictures, and what they say when something is wrong.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -32,7 +33,7 @@ fn rows(program: &str, args: &str, env: &[(&str, &str)]) -> Vec<Value> {
     rows
 }
 
-/// The fields that `docs/applications.md` and `docs/perftest.md` promise.
+/// Returns the fields that `docs/applications.md` and `docs/perftest.md` promise.
 fn fields(program: &str) -> BTreeSet<&'static str> {
     let own = match program {
         JACOBI => {
@@ -137,7 +138,8 @@ fn pictures_are_drawn() {
     assert_eq!((info.width, info.height), (400, 42));
     let pixel = |x: usize, y: usize| -> [u8; 3] { pixels[3 * (y * 400 + x)..][..3].try_into().unwrap() };
     let (cold, hot) = ([0, 0, 64], [255, 248, 208]);
-    // Hot half way down both sides, cold above, below, and in the middle, where nothing has come yet.
+    // Hot half way down both sides, cold above, below, and in the middle, where nothing has come
+    // yet.
     assert_eq!([pixel(0, 21), pixel(399, 21)], [hot; 2]);
     assert_eq!([pixel(200, 0), pixel(200, 41), pixel(200, 21), pixel(0, 0)], [cold; 4]);
     assert!(pixel(4, 21) != hot && pixel(4, 21) != cold);

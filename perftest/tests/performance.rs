@@ -1,4 +1,5 @@
-//! docs/performance.md and its plots are what the baselines give, and the comparison's driver refuses what it cannot do.
+//! docs/performance.md, docs/notes/figures.md and their plots are what the baselines give, and the
+//! comparison's driver refuses what it cannot do.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -11,7 +12,7 @@ fn root() -> &'static Path {
 }
 
 #[test]
-fn the_page_is_what_the_command_makes() {
+fn the_pages_are_what_the_command_makes() {
     let files = docs::files(root()).unwrap();
     for (path, text) in &files {
         let found = std::fs::read_to_string(path).unwrap_or_default();
@@ -25,7 +26,7 @@ fn the_page_is_what_the_command_makes() {
 }
 
 #[test]
-fn the_command_writes_the_page() {
+fn the_command_writes_the_pages() {
     let folder = std::env::temp_dir().join(format!("oxshmem-performance-{}", std::process::id()));
     for file in docs::files(root())
         .unwrap()
@@ -37,21 +38,25 @@ fn the_command_writes_the_page() {
         std::fs::create_dir_all(copy.parent().unwrap()).unwrap();
         std::fs::copy(file, copy).unwrap();
     }
-    let page = folder.join(docs::PAGE);
-    let text = std::fs::read_to_string(&page).unwrap();
-    let (before, _) = text.split_once("<!-- made by").unwrap();
-    let emptied =
-        format!("{before}<!-- made by `make performance-docs`: begin --><!-- made by `make performance-docs`: end -->");
-    std::fs::write(&page, emptied).unwrap();
+    let pages = [docs::PAGE, docs::FIGURES].map(|page| folder.join(page));
+    for page in &pages {
+        let text = std::fs::read_to_string(page).unwrap();
+        let (before, _) = text.split_once("<!-- made by").unwrap();
+        let emptied = format!(
+            "{before}<!-- made by `make performance-docs`: begin --><!-- made by `make performance-docs`: end -->"
+        );
+        std::fs::write(page, emptied).unwrap();
+    }
     std::fs::create_dir_all(folder.join(docs::PLOTS)).unwrap();
     let stray = folder.join(docs::PLOTS).join("stray.svg");
     std::fs::write(&stray, "").unwrap();
 
     let status = Command::new(env!("CARGO_BIN_EXE_performance_docs")).arg(&folder).status().unwrap();
     assert!(status.success());
-    assert!(
-        std::fs::read_to_string(&page).unwrap().contains("Nothing has been measured on GPUs yet") && !stray.exists()
-    );
+    for page in &pages {
+        assert!(std::fs::read_to_string(page).unwrap().contains("Nothing has been measured on GPUs yet"), "{page:?}");
+    }
+    assert!(!stray.exists());
 
     std::fs::write(folder.join(docs::BASELINES).join("odd.jsonl"), "nonsense\n").unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_performance_docs")).arg(&folder).output().unwrap();

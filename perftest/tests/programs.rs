@@ -1,4 +1,5 @@
-//! Every program from the outside: exit status, table, JSON, and what it says when something is wrong.
+//! Every program from the outside: exit status, table, JSON, and what it says when something is
+//! wrong.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -76,7 +77,8 @@ fn check_all(transport: &str) {
             assert!(row.gbps.into_iter().chain(row.mops).chain(row.times.us_p50).all(|figure| figure > 0.0), "{row:?}");
             let network = transport == "ibgda";
             assert_eq!(row.job.hca.as_deref(), network.then_some("soft"));
-            // Each of the iterations posts something, and doorbells are shared but never more than work requests.
+            // Each of the iterations posts something, and doorbells are shared but never more than
+            // work requests.
             assert_eq!(row.job.posted.wqes.is_some_and(|wqes| wqes >= 7), network, "{row:?}");
             assert_eq!(row.job.posted.doorbells.is_some_and(|doorbells| doorbells > 0), network, "{row:?}");
             assert!(!network || row.job.posted.doorbells <= row.job.posted.wqes, "{row:?}");
@@ -84,8 +86,8 @@ fn check_all(transport: &str) {
     }
 }
 
-/// What the part `grids` of the GPU bundle runs on GPUs, scaled down: more CTAs than run at a time, few and many queue pairs, and each engine of the
-/// software HCA.
+/// What the part `grids` of the GPU bundle runs on GPUs, scaled down: more CTAs than run at a time,
+/// few and many queue pairs, and each engine of the software HCA.
 #[test]
 fn grids_of_any_size_verify_their_data() {
     let tests: [(Bench, &str); 4] = [

@@ -11,6 +11,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use oxshmem_hca::objects::{Pd, QpAttributes};
 use oxshmem_hca::provider::Provider;
 use oxshmem_hca::soft::{SoftHca, SoftOptions};
+use oxshmem_hca::wire::ctrl::Fence;
 use oxshmem_proxy::descriptor::{Descriptor, Request, SLOT_BYTES, Slot, WORDS};
 use oxshmem_proxy::devx::{QueueLayout, Queues};
 use oxshmem_proxy::engine::{Engine, EngineOptions, Results};
@@ -91,7 +92,7 @@ impl Cards {
         let open = || SoftHca::open(SoftOptions { stepped: true, ..SoftOptions::default() }).unwrap();
         let hcas = [open(), open()];
         let layout = QueueLayout { count: QPS, log_depth: LOG_QUEUE };
-        // Aligned to what the layout asks for by starting behind the first page's rest.
+        // Aligned to what the layout asks for by starting after the first page's rest.
         let words = layout.bytes() as usize / 8 + 512;
         let mut memory = [vec![0u64; words], vec![0u64; words]];
         let queues: Vec<Queues> = hcas
@@ -101,8 +102,11 @@ impl Cards {
                 let provider: Arc<dyn Provider> = Arc::<SoftHca>::clone(hca);
                 let base = memory.as_mut_ptr().cast::<u8>();
                 let base = base.wrapping_add(base.align_offset(4096));
-                // SAFETY: the memory is a field behind the queues.
-                unsafe { Queues::create(&Pd::alloc(&provider).unwrap(), base, layout, true, || {}) }.unwrap()
+                // SAFETY: the memory is a field after the queues, so it is dropped after them.
+                unsafe {
+                    Queues::create(&Pd::alloc(&provider).unwrap(), base, layout, true, Fence::StrongOrdering, || {})
+                }
+                .unwrap()
             })
             .collect();
         let queues: [Queues; 2] = queues.try_into().unwrap_or_else(|_| unreachable!());
@@ -223,7 +227,7 @@ fn stages(c: &mut Criterion) {
                     }
                     while let Some(qp) = engine.chain(&mut chain) {
                         cards.queues[0].post(qp, &chain).unwrap();
-                        // As if it were done at once; what the cards make of it is not measured.
+                        // It counts as done at once; what the cards make of it is not measured.
                         let id = chain.last().map_or(0, |last: &WorkRequest| last.id);
                         engine.complete(&Completion { qp, id, status: Status::Success }, &mut NoResults);
                     }

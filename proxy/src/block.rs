@@ -1,7 +1,9 @@
-//! The block: memory that device code and the proxy share, in host memory that both reach, zero at first.
+//! The block: memory that device code and the proxy share, in host memory that both reach, zero at
+//! first.
 //!
-//! It holds the ring's slots, the words that the proxy publishes, an acknowledgement and a landing slot for each fetch on its way, and a
-//! record of what failed first at each peer. Mirrors `abi::Proxy` and `detail/ibrc.h`.
+//! It holds the ring's slots, the words that the proxy publishes, an acknowledgement and a landing
+//! slot for each fetch on its way, and a record of what failed first at each peer. Mirrors
+//! `abi::Proxy` and `detail/ibrc.h`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,7 +28,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The slots come first.
+    /// Returns the slots come first.
     fn slots_bytes(&self) -> u64 {
         (SLOT_BYTES as u64) << self.log_depth
     }
@@ -37,26 +39,27 @@ impl Layout {
         self.slots_bytes()
     }
 
-    /// Descriptors done, without a gap; bit 63 is set once any has failed. The next word says how many have (bits 63:16), and the peer of
-    /// the newest of them (15:0).
+    /// Descriptors done, without a gap; bit 63 is set once any has failed. The next word says how
+    /// many have (bits 63:16), and the peer of the newest of them (15:0).
     #[must_use]
     pub fn completed(&self) -> u64 {
         self.taken() + LINE
     }
 
-    /// An acknowledgement for each landing slot of the device, 8 bytes.
+    /// Returns an acknowledgement for each landing slot of the device, 8 bytes.
     #[must_use]
     pub fn acknowledgements(&self) -> u64 {
         self.completed() + LINE
     }
 
-    /// A fault record for each PE.
+    /// Returns a fault record for each PE.
     #[must_use]
     pub fn faults(&self) -> u64 {
         self.acknowledgements() + (8u64 << self.log_landing).next_multiple_of(LINE)
     }
 
-    /// The landing slots; behind those of the device those of the engine. They are registered with the card.
+    /// Returns the landing slots: those of the device, then those of the engine. They are
+    /// registered with the card.
     #[must_use]
     pub fn landing(&self) -> u64 {
         (self.faults() + FAULT_BYTES * u64::from(self.n_pes)).next_multiple_of(4096)
@@ -86,23 +89,23 @@ pub struct Block {
 unsafe impl Send for Block {}
 
 impl Block {
-    /// The block at `base`.
+    /// Returns the block at `base`.
     ///
     /// # Safety
-    /// [`Layout::bytes`] bytes, aligned to 128, stay mapped there while this or a ring's words made from it live, are zero now, and are
-    /// accessed by atomics, device code and cards only.
+    /// [`Layout::bytes`] bytes, aligned to 128, stay mapped there while this or a ring's words made
+    /// from it live, are zero now, and are accessed by atomics, device code and cards only.
     #[must_use]
     pub unsafe fn new(base: *mut u8, layout: Layout) -> Self {
         Self { base, layout }
     }
 
-    /// Its layout.
+    /// Returns its layout.
     #[must_use]
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// The ring's slots.
+    /// Returns the ring's slots.
     pub(crate) fn slots(&self) -> RawWords {
         // SAFETY: the slots are at the block's start, and the constructor's promise covers them.
         unsafe { RawWords::new(self.base.cast::<u64>()) }
@@ -119,7 +122,8 @@ impl Block {
         self.word(self.layout.taken()).store(taken, Ordering::Release);
     }
 
-    /// Says how many are done, and what failed. Failures first: who sees the one sees the other.
+    /// Says how many are done, and what failed. Failures first: a reader that sees the number sees
+    /// them too.
     pub(crate) fn publish_completed(&self, completed: u64, failures: (u64, u32)) {
         let at = self.layout.completed();
         self.word(at + 8).store(failures.0 << 16 | u64::from(failures.1), Ordering::Release);
@@ -127,7 +131,7 @@ impl Block {
         self.word(at).store(completed | failed, Ordering::Release);
     }
 
-    /// Tells whoever waits at a landing slot of the device.
+    /// Tells the thread that waits at a landing slot of the device.
     pub(crate) fn publish_acknowledgement(&self, acknowledgement: Acknowledgement) {
         let Acknowledgement { slot, value } = acknowledgement;
         if slot >> self.layout.log_landing == 0 {
@@ -167,7 +171,7 @@ impl Results for Block {
 }
 
 impl Block {
-    /// Where a landing slot is; `None` for a number that device code made up.
+    /// Returns where a landing slot is; `None` for a number that device code made up.
     fn landing_at(&self, slot: u32) -> Option<u64> {
         let offset = u64::from(slot) * LANDING_BYTES;
         (offset < self.layout.landing_bytes()).then_some(self.layout.landing() + offset)

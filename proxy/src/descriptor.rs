@@ -1,8 +1,10 @@
-//! The ring's slots: what device code writes and the proxy reads. Mirrors `device-kernels/include/oxshmem/detail/ibrc.h`; a test
-//! compares the two through the `cpu` device.
+//! The ring's slots: what device code writes and the proxy reads. Mirrors
+//! `device-kernels/include/oxshmem/detail/ibrc.h`; a test compares the two through the `cpu`
+//! device.
 //!
-//! A slot is eight words of 64 bits, and every word is written in every lap. The lowest bit of each word is the lap's tag, which flips
-//! from lap to lap. Word 0 is the header; it keeps the lowest bits that the tags of words 1 to 7 displace.
+//! A slot is eight words of 64 bits, and every word is written in every lap. The lowest bit of each
+//! word is the lap's tag, which flips from lap to lap. Word 0 is the header; it keeps the lowest
+//! bits that the tags of words 1 to 7 displace.
 //!
 //! | word | bits | meaning |
 //! |---|---|---|
@@ -65,13 +67,15 @@ const PE_SHIFT: u32 = 22;
 const KEY_SHIFT: u32 = 32;
 const ADDRESS_MASK: u64 = (1 << 48) - 1;
 
-/// The tag of index `index` in a ring of `1 << log_depth` slots. Fresh memory is zero, and the first lap's tag is one.
+/// Returns the tag of index `index` in a ring of `1 << log_depth` slots. Fresh memory is zero, and
+/// the first lap's tag is one.
 #[must_use]
 pub fn tag(index: u64, log_depth: u32) -> u64 {
     (index >> log_depth).wrapping_add(1) & 1
 }
 
-/// Puts the tag into every word and the displaced bits into the header: what is stored. `words[0]` has its low eight bits clear.
+/// Puts the tag into every word and the displaced bits into the header: what is stored. `words[0]`
+/// has its low eight bits clear.
 #[must_use]
 pub fn seal(words: Slot, tag: u64) -> Slot {
     let mut displaced = 0;
@@ -84,7 +88,7 @@ pub fn seal(words: Slot, tag: u64) -> Slot {
     sealed
 }
 
-/// The words before [`seal`].
+/// Returns the words before [`seal`].
 #[must_use]
 #[inline]
 pub fn unseal(sealed: Slot) -> Slot {
@@ -108,7 +112,7 @@ pub struct Landing {
 /// What a descriptor asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request {
-    /// Move bytes; nobody waits for this one by name.
+    /// Move bytes; no thread waits for this one by name.
     Transfer(Transfer),
     /// Read into a landing slot, and tell.
     Fetch {
@@ -123,9 +127,9 @@ pub enum Request {
     Atomic {
         /// What it does.
         operands: Atomic,
-        /// Of the operand.
+        /// The width of the operand.
         width: Width,
-        /// Who is told of the old value.
+        /// The landing slot that receives the old value.
         landing: Option<Landing>,
         /// The word.
         target: Remote,
@@ -141,7 +145,7 @@ pub struct Descriptor {
     pub pe: u32,
     /// Which of the queue pairs to it.
     pub queue: u32,
-    /// Whether it stays behind everything posted earlier.
+    /// Whether it stays after everything posted earlier.
     pub ordered: bool,
     /// What it asks for.
     pub request: Request,
@@ -214,7 +218,8 @@ impl Descriptor {
         })
     }
 
-    /// The words that [`decode`](Self::decode) reads: what device code writes, in Rust, for tests and benches.
+    /// Returns the words that [`decode`](Self::decode) reads: what device code writes, in Rust, for
+    /// tests and benches.
     #[must_use]
     pub fn encode(&self) -> Slot {
         let mut words = [0; WORDS];

@@ -5,16 +5,15 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-#[cfg(not(target_arch = "x86_64"))]
-use std::sync::atomic::fence;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use oxshmem_hca::blueflame::BlueFlame;
 use oxshmem_hca::objects::{Cq, CqAttributes, Doorbells, Pd, Qp, QpAddress, QpAttributes, QpGeometry, Uar, Umem};
-use oxshmem_hca::provider::{Provider, UmemSource};
+use oxshmem_hca::provider::{Provider, Rung, UmemSource};
 use oxshmem_hca::wire::ctrl::{self, Fence, Opcode};
 use oxshmem_hca::wire::{BLOCK_BYTES, OCTOWORD_BYTES, Op, Wqe, cqe, data, dbr, doorbell, inline, masked_atomic, raddr};
 use oxshmem_hca::{Error, Result, provider::Access};
+use oxshmem_system::store_fence::store_fence;
 
 use crate::prefetch;
 use crate::work::{
@@ -83,6 +82,7 @@ pub struct Queues {
     base: *mut u8,
     provider: Arc<dyn Provider>,
     capabilities: Capabilities,
+    fence: Fence,
     /// Queue pairs with requests on their way.
     busy: Vec<u32>,
     rung: fn(),
@@ -100,7 +100,8 @@ struct Pair {
     _uar: Arc<Uar>,
     /// Blocks filled so far.
     posted: u64,
-    /// The first blocks, modulo 2^16, of the requests on their way. A queue has less than 2^15 blocks, so these tell how far apart they are.
+    /// The first blocks, modulo 2^16, of the requests on their way. A queue has less than 2^15
+    /// blocks, so these tell how far apart they are.
     requests: VecDeque<u16>,
     /// The id of the oldest of them, or of the next.
     oldest_id: u64,
@@ -118,19 +119,23 @@ struct Place {
 }
 
 impl Queues {
-    /// Creates queue pairs in the memory at `base`, which is zero. `extended_atomics` says whether the HCA has masked ones, and those of four
-    /// bytes. `rung` is called after doorbells, for providers that have to be told.
+    /// Creates queue pairs in the memory at `base`, which is zero. `extended_atomics` says whether
+    /// the HCA has masked ones, and those of four bytes. `fence` is the mode that keeps a request
+    /// in order: [`Fence::Fence`] where a queue pair delivers in order, which only a write after
+    /// reads and atomics needs; otherwise [`Fence::StrongOrdering`]. `rung` is called after
+    /// doorbells, for providers that have to be told.
     ///
     /// # Errors
     /// What the provider refuses.
     ///
     /// # Safety
-    /// [`QueueLayout::bytes`] bytes stay mapped at `base` until this is dropped, and are used by nobody else.
+    /// [`QueueLayout::bytes`] bytes stay mapped at `base` until this is dropped, and nothing else uses them.
     pub unsafe fn create(
         pd: &Arc<Pd>,
         base: *mut u8,
         layout: QueueLayout,
         extended_atomics: bool,
+        fence: Fence,
         rung: fn(),
     ) -> Result<Self> {
         let provider = Arc::clone(pd.provider());
@@ -146,8 +151,9 @@ impl Queues {
             send_depth: (1 << layout.log_depth) / MOST_BLOCKS,
             max_message: 1 << oxshmem_hca::objects::LOG_MESSAGE_MAX,
         };
-        let mut queues = Self { pairs: Vec::new(), layout, base, provider, capabilities, busy: Vec::new(), rung };
-        let mut doorbells = Doorbells::new(&queues.provider);
+        let mut queues =
+            Self { pairs: Vec::new(), layout, base, provider, capabilities, fence, busy: Vec::new(), rung };
+        let mut doorbells = Doorbells::new(&queues.provider, Rung::ByCpu);
         for index in 0..layout.count {
             let doorbell = doorbells.give()?;
             let qp = queues.create_pair(pd, &doorbell.uar, &umem, index)?;
@@ -219,10 +225,11 @@ impl Queues {
     /// Writes one WQE at `place`; how many blocks it took, and the first of them.
     #[inline]
     fn write(&self, place: Place, request: &WorkRequest) -> (u64, [u64; BLOCK_WORDS]) {
+        let fence = fence_of(self.fence, request);
         let (words, blocks) = match &request.operation {
-            Operation::Transfer(transfer) => transfer_words(place, request, transfer),
+            Operation::Transfer(transfer) => transfer_words(place, request.signaled, fence, transfer),
             Operation::Atomic { operands, width, result, target } => {
-                op_words(place, request, atomic(*operands, *width, remote(*target), local(*result)))
+                op_words(place, request.signaled, fence, atomic(*operands, *width, remote(*target), local(*result)))
             }
         };
         let mask = (1u64 << self.layout.log_depth) - 1;
@@ -242,7 +249,7 @@ impl Queues {
     /// What the CQE of a queue pair says, if it is news.
     fn look(&mut self, qp: u32) -> Option<Completion> {
         let at = self.layout.cq(qp);
-        // The tail is written last: what is in front of it was written before.
+        // The tail is written last: what is before it was written before.
         let tail = self.word(at + cqe::TAIL_OFFSET as u64).load(Ordering::Acquire).to_ne_bytes();
         if tail[7] >> 4 == cqe::INVALID {
             return None;
@@ -258,7 +265,7 @@ impl Queues {
         let from_oldest = |block: u16| block.wrapping_sub(oldest);
         if failed {
             pair.failed = true;
-            // The entry may show a request that was flushed behind the one that failed.
+            // The entry may show a request that was flushed after the one that failed.
             let first = self.provider.first_failure(pair.qp.qpn());
             let block = first.as_ref().map_or(counter, |failure| failure.wqe_index as u16);
             let place = pair.requests.iter().position(|start| from_oldest(*start) >= from_oldest(block));
@@ -327,6 +334,8 @@ impl Backend for Queues {
             // SAFETY: as above.
             unsafe { AtomicU64::from_ptr(pair.doorbell) }.store(value, Ordering::Release);
         }
+        // The register may be mapped write-combining: the store must not linger there.
+        store_fence();
         Ok(())
     }
 
@@ -368,7 +377,7 @@ impl Backend for Queues {
 }
 
 fn wrong(name: &'static str, value: u32, rule: &str) -> Error {
-    Error::Argument { name, value: value.to_string(), rule: rule.to_owned() }
+    oxshmem_system::Error::argument(name, value, rule).into()
 }
 
 fn remote(remote: Remote) -> raddr::Repr {
@@ -379,10 +388,21 @@ fn local(local: Local) -> data::Repr {
     data::Repr { byte_count: local.length, lkey: local.key, addr: local.address }
 }
 
-/// The words of a WQE that moves bytes, as they lie in memory, and its blocks. The same as [`Wqe::emit`] makes, put together in registers: with most
-/// applications nearly every WQE is one of these, and stores of single fields that are loaded as words again cost more than all the rest.
+/// The mode that a request needs, given the mode that keeps requests in order. A responder takes
+/// requests in their order, so with [`Fence::Fence`] only a write needs it, which may pass the reads
+/// and atomics before it.
+fn fence_of(mode: Fence, request: &WorkRequest) -> Fence {
+    let writes =
+        matches!(request.operation, Operation::Transfer(Transfer::Write { .. } | Transfer::WriteInline { .. }));
+    if request.fence && (writes || mode == Fence::StrongOrdering) { mode } else { Fence::None }
+}
+
+/// The words of a WQE that moves bytes, as they lie in memory, and its blocks. The same as
+/// [`Wqe::emit`] makes, put together in registers: with most applications nearly every WQE is one
+/// of these, and stores of single fields that are loaded as words again cost more than all the
+/// rest.
 #[inline(always)]
-fn transfer_words(place: Place, request: &WorkRequest, transfer: &Transfer) -> (Words, usize) {
+fn transfer_words(place: Place, signaled: bool, fence: Fence, transfer: &Transfer) -> (Words, usize) {
     let mut words = [0; WORDS];
     let (opcode, far, units) = match transfer {
         Transfer::Write { source, target } => {
@@ -394,7 +414,7 @@ fn transfer_words(place: Place, request: &WorkRequest, transfer: &Transfer) -> (
             (Opcode::RdmaRead, source, 3)
         }
         Transfer::WriteInline { payload, target } => {
-            // The payload begins behind a header of four bytes.
+            // The payload begins after a header of four bytes.
             let length = payload.as_slice().len();
             let mut before = u64::from((inline::MARKER | length as u32).swap_bytes());
             for (word, next) in words[4..].iter_mut().zip(payload.words().into_iter().chain([0])) {
@@ -404,7 +424,6 @@ fn transfer_words(place: Place, request: &WorkRequest, transfer: &Transfer) -> (
             (Opcode::RdmaWrite, target, 2 + (inline::HEADER_LEN + length).div_ceil(OCTOWORD_BYTES))
         }
     };
-    let fence = if request.fence { Fence::StrongOrdering } else { Fence::None };
     let control = ctrl::Repr {
         opcode,
         opmod: 0,
@@ -412,7 +431,7 @@ fn transfer_words(place: Place, request: &WorkRequest, transfer: &Transfer) -> (
         qpn: place.qpn,
         ds: units as u8,
         fence,
-        signaled: request.signaled,
+        signaled,
         solicited: false,
     };
     let first = u32::from(control.index) << 8 | opcode as u32;
@@ -428,26 +447,13 @@ fn data_segment(local: &Local) -> (u64, u64) {
 }
 
 /// The words of any WQE.
-fn op_words(place: Place, request: &WorkRequest, op: Op<'_>) -> (Words, usize) {
-    let mut wqe = Wqe::new(place.qpn, place.index as u16, request.signaled, op);
-    if request.fence {
-        wqe.fence = Fence::StrongOrdering;
-    }
+fn op_words(place: Place, signaled: bool, fence: Fence, op: Op<'_>) -> (Words, usize) {
+    let mut wqe = Wqe::new(place.qpn, place.index as u16, signaled, op);
+    wqe.fence = fence;
     let mut bytes = [0; WORDS * 8];
     let blocks = wqe.emit(&mut bytes);
     let (all, _) = bytes.as_chunks::<8>();
     (std::array::from_fn(|i| u64::from_ne_bytes(all[i])), blocks)
-}
-
-/// Stores before this reach memory before stores after it, whatever kind of memory that is: a register may be mapped write-combining.
-fn store_fence() {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: it has no operands.
-    unsafe {
-        std::arch::x86_64::_mm_sfence();
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    fence(Ordering::SeqCst);
 }
 
 /// What a WQE says for an atomic. Four-byte atomics exist in the masked form only.
@@ -506,9 +512,9 @@ mod tests {
         fn words_are_those_of_the_wire_format(
             transfer in any_transfer(),
             (qpn, index) in (0u32..1 << 24, any::<u64>()),
-            (signaled, fence) in (any::<bool>(), any::<bool>()),
+            (signaled, fenced) in (any::<bool>(), any::<bool>()),
         ) {
-            let request = WorkRequest { id: 0, operation: Operation::Transfer(transfer), signaled, fence };
+            let fence = if fenced { Fence::Fence } else { Fence::None };
             let place = Place { qpn, queue: 0, index };
             let op = match &transfer {
                 Transfer::Write { source, target } => {
@@ -519,7 +525,27 @@ mod tests {
                     Op::WriteInline { remote: remote(*target), payload: payload.as_slice() }
                 }
             };
-            prop_assert_eq!(transfer_words(place, &request, &transfer), op_words(place, &request, op));
+            prop_assert_eq!(
+                transfer_words(place, signaled, fence, &transfer),
+                op_words(place, signaled, fence, op)
+            );
+        }
+    }
+
+    /// On a card that delivers in order a signal after a put has no fence mode, and neither has an atomic, however many are under way.
+    #[test]
+    fn only_what_may_overtake_is_fenced() {
+        let (far, near) = (Remote { address: 0, key: 1 }, Local { address: 0, length: 8, key: 2 });
+        let write = Operation::Transfer(Transfer::Write { source: near, target: far });
+        let read = Operation::Transfer(Transfer::Read { target: near, source: far });
+        let operands = Atomic::Add { value: 1, boundary: 0 };
+        let add = Operation::Atomic { operands, width: Width::Eight, result: near, target: far };
+        for (operation, in_order) in [(write, Fence::Fence), (read, Fence::None), (add, Fence::None)] {
+            for (mode, expected) in [(Fence::Fence, in_order), (Fence::StrongOrdering, Fence::StrongOrdering)] {
+                let request = |fence| WorkRequest { id: 0, operation, signaled: true, fence };
+                assert_eq!(fence_of(mode, &request(true)), expected, "{operation:?}");
+                assert_eq!(fence_of(mode, &request(false)), Fence::None);
+            }
         }
     }
 }

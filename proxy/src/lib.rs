@@ -1,15 +1,18 @@
-//! The CPU path of OxSHMEM (IBRC): a ring of descriptors from device code, and an engine that posts them.
+//! The CPU path of OxSHMEM (IBRC): a ring of descriptors from device code, and an engine that posts
+//! them.
 //!
 //! * [`descriptor`]: what device code writes into the ring.
 //! * [`ring`]: its reading end.
 //! * [`block`]: the memory that both share.
-//! * [`engine`]: from descriptors to work requests, and from completions to acknowledgements; without I/O.
+//! * [`engine`]: from descriptors to work requests, and from completions to acknowledgements;
+//!   without I/O.
 //! * [`staging`]: puts whose source is copied to host memory first.
 //! * [`striping`]: queue pairs that are spread over several cards.
 //! * [`thread`]: the thread around it; [`parking`]: how it sleeps.
 //! * [`verbs`]: work requests on a device of the kernel's verbs.
 //! * [`work`]: work requests, completions, and the [`Backend`](work::Backend) that carries them.
-//! * [`devx`]: a backend over queue pairs that [`oxshmem_hca::objects`] sets up, such as those of the software HCA.
+//! * [`devx`]: a backend over queue pairs that [`oxshmem_hca::objects`] sets up, such as those of
+//!   the software HCA.
 
 pub mod block;
 pub mod descriptor;

@@ -1,5 +1,6 @@
-//! Where idle proxies nap, and how they are woken. Device code on the CPU wakes them when it has written a descriptor. A GPU wakes nobody,
-//! so there naps are short; the host wakes the proxy when it launches a kernel.
+//! Where idle proxies nap, and how they are woken. Device code on the CPU wakes them when it has
+//! written a descriptor. A GPU cannot wake a thread, so there naps are short; the host wakes the
+//! proxy when it launches a kernel.
 
 use oxshmem_system::idle::Parking;
 

@@ -1,18 +1,21 @@
 //! The ring's reading end.
 //!
-//! Any number of device threads write, one thread reads. A writer takes indices by one atomic addition, waits until they are free, and
-//! stores its slots' words, each of them in one 64-bit store; there is no separate "valid" store. Indices have 64 bits and never wrap.
+//! Any number of device threads write, one thread reads. A writer takes indices by one atomic
+//! addition, waits until they are free, and stores its slots' words, each of them in one 64-bit
+//! store; there is no separate "valid" store. Indices have 64 bits and never wrap.
 //!
 //! # Why a torn slot is never taken
-//! A slot is taken when all its words carry the tag of its lap. Every word is stored exactly once a lap, and tags of neighbouring laps differ.
-//! So a word with the right tag was stored in this lap or two or more laps ago. The latter cannot be: the writer of a lap begins after
-//! the reader has published that it took the lap before, which it does after seeing all words of that lap; a word never returns to
-//! an earlier value. Words may arrive in any order, and slots as well.
+//! A slot is taken when all its words carry the tag of its lap. Every word is stored exactly once a
+//! lap, and tags of neighbouring laps differ. So a word with the right tag was stored in this lap
+//! or two or more laps ago. The latter cannot be: the writer of a lap begins after the reader has
+//! published that it took the lap before, which it does after seeing all words of that lap; a word
+//! never returns to an earlier value. Words may arrive in any order, and slots as well.
 //!
 //! # Order
-//! A writer fences (release, system scope) before its first store. The reader loads relaxed and fences (acquire) once the tags are right,
-//! so it sees what the writer did before. It takes slots in the order of their indices; of two descriptors of a thread, or of threads
-//! that synchronise, the first has the lower index.
+//! A writer fences (release, system scope) before its first store. The reader loads relaxed and
+//! fences (acquire) once the tags are right, so it sees what the writer did before. It takes slots
+//! in the order of their indices; of two descriptors of a thread, or of threads that synchronise,
+//! the first has the lower index.
 
 use crate::descriptor::{Slot, WORDS, seal, tag, unseal};
 use crate::prefetch;
@@ -41,10 +44,11 @@ pub struct RawWords(*const AtomicU64);
 unsafe impl Send for RawWords {}
 
 impl RawWords {
-    /// The words at `base`.
+    /// Returns the words at `base`.
     ///
     /// # Safety
-    /// As many 64-bit words as are loaded stay mapped there while this lives, and are written by atomic or device stores only.
+    /// As many 64-bit words as are loaded stay mapped there while this lives, and are written by
+    /// atomic or device stores only.
     #[must_use]
     pub unsafe fn new(base: *const u64) -> Self {
         Self(base.cast())
@@ -78,12 +82,12 @@ pub struct Reader<M> {
 }
 
 impl<M: Words> Reader<M> {
-    /// A reader that has taken nothing.
+    /// Returns a reader that has taken nothing.
     pub fn new(words: M, log_depth: u32) -> Self {
         Self::behind(words, log_depth, 0)
     }
 
-    /// A reader that has taken `taken` slots, of a ring whose memory holds what that leaves.
+    /// Returns a reader that has taken `taken` slots, of a ring whose memory holds what that leaves.
     pub fn behind(words: M, log_depth: u32, taken: u64) -> Self {
         Self { words, log_depth, taken }
     }
@@ -93,7 +97,7 @@ impl<M: Words> Reader<M> {
         self.taken
     }
 
-    /// Whether the next slot is begun: a cheap look, for those who wait.
+    /// Returns whether the next slot is begun: a cheap look, for threads that wait.
     #[inline]
     pub fn is_begun(&self) -> bool {
         self.words.load(self.first_word()) & 1 == tag(self.taken, self.log_depth)
@@ -109,13 +113,14 @@ impl<M: Words> Reader<M> {
         (index & ((1 << self.log_depth) - 1)) as usize * WORDS
     }
 
-    /// The next slot's words, without tags, if all of it has arrived.
+    /// Returns the next slot's words, without tags, if all of it has arrived.
     #[inline]
     pub fn take(&mut self) -> Option<Slot> {
         let (first, tag) = (self.first_word(), tag(self.taken, self.log_depth));
         self.words.prefetch(self.word_of(self.taken.wrapping_add(AHEAD)));
         let mut slot = [0; WORDS];
-        // From the last word to the first: of a slot that is being written, some word is most likely still missing.
+        // From the last word to the first: of a slot that is being written, some word is most
+        // likely still missing.
         for (number, word) in slot.iter_mut().enumerate().rev() {
             *word = self.words.load(first + number);
             if *word & 1 != tag {
@@ -128,7 +133,8 @@ impl<M: Words> Reader<M> {
     }
 }
 
-/// The writing end as device code has it, for tests and benches: one thread at a time, `store(index, word)` in any order.
+/// The writing end as device code has it, for tests and benches: one thread at a time,
+/// `store(index, word)` in any order.
 pub fn write_slot(words: Slot, index: u64, log_depth: u32, mut store: impl FnMut(usize, u64)) {
     let first = (index & ((1 << log_depth) - 1)) as usize * WORDS;
     for (number, word) in seal(words, tag(index, log_depth)).into_iter().enumerate() {
@@ -158,8 +164,34 @@ mod tests {
         Cells((0..WORDS << log_depth).map(|_| Cell::new(0)).collect())
     }
 
+    #[test]
+    fn a_thread_takes_what_another_writes() {
+        const LOG_DEPTH: u32 = 4;
+        let words = |index: u64| [index << 8, index, !index, index, !index, index, !index, index];
+        let memory: Vec<AtomicU64> = (0..WORDS << LOG_DEPTH).map(|_| AtomicU64::new(0)).collect();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // The ring has room for all of them, so the writer does not wait.
+                for index in 0..1 << LOG_DEPTH {
+                    fence(Ordering::Release);
+                    write_slot(words(index), index, LOG_DEPTH, |at, word| memory[at].store(word, Ordering::Relaxed));
+                }
+            });
+            // SAFETY: the words outlive the reader, and are written by atomic stores.
+            let mut reader = Reader::new(unsafe { RawWords::new(memory.as_ptr().cast()) }, LOG_DEPTH);
+            for index in 0..1 << LOG_DEPTH {
+                let slot = (0..1_000_000).find_map(|_| {
+                    std::thread::yield_now();
+                    reader.take()
+                });
+                assert_eq!(slot, Some(words(index)), "slot {index}");
+            }
+        });
+    }
+
     proptest! {
-        /// Words of up to a whole lap of descriptors arrive in any order; none is taken early, none is lost or taken twice.
+        /// Words of up to a whole lap of descriptors arrive in any order; none is taken early, none
+        /// is lost or taken twice.
         #[test]
         fn every_descriptor_is_taken_once_and_whole(
             log_depth in 0u32..4,

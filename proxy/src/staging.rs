@@ -1,11 +1,15 @@
-//! Puts whose source is first copied to host memory, because the card reads memory of the device slowly.
+//! Puts whose source is first copied to host memory, because the card reads memory of the device
+//! slowly.
 //!
-//! A staged put is cut into pieces. Each is copied into a *bounce slot*, registered host memory, by a [`Copier`], and posted from there. Slots
-//! are few. Puts of a queue pair get them in their order, so that no slot is held by a piece that waits for one that has none; queue pairs
-//! take turns. A slot is free again when the card has read it, which the completion of the piece says.
+//! A staged put is cut into pieces. Each is copied into a *bounce slot*, registered host memory, by
+//! a [`Copier`], and posted from there. Slots are few. Puts of a queue pair get them in their
+//! order, so that no slot is held by a piece that waits for one that has none; queue pairs take
+//! turns. A slot is free again when the card has read it, which the completion of the piece says.
 //!
-//! Staging is a matter of speed alone: every piece could be posted from its source as well. So copies that do not get through are given up
-//! ([`Engine::give_up_copies`](crate::engine::Engine::give_up_copies)), and until the last of them has ended after all, nothing is staged.
+//! Staging is a matter of speed alone: every piece could be posted from its source as well. So
+//! copies that do not get through are given up
+//! ([`Engine::give_up_copies`](crate::engine::Engine::give_up_copies)), and until the last of them
+//! has ended after all, nothing is staged.
 
 use std::collections::VecDeque;
 
@@ -43,10 +47,12 @@ pub struct Copied {
     pub outcome: Result<(), String>,
 }
 
-/// Copies memory of the device into bounce slots, while kernels run and the proxy's thread does other things.
+/// Copies memory of the device into bounce slots, while kernels run and the proxy's thread does
+/// other things.
 ///
-/// What device code wrote before it published the descriptor of a put has to be in the copy. Device code fences for the system before that,
-/// and the proxy acquires what was published before it calls [`start`](Self::start).
+/// What device code wrote before it published the descriptor of a put has to be in the copy. Device
+/// code fences for the system before that, and the proxy acquires what was published before it
+/// calls [`start`](Self::start).
 pub trait Copier: Send {
     /// Starts a copy, whose end is told by [`poll`](Self::poll).
     ///
@@ -68,7 +74,7 @@ enum State {
     Copied,
     /// The card may be reading it.
     Posted,
-    /// A copy goes on that nobody waits for any more; `late`: because it does not get through.
+    /// A copy goes on that no put waits for any more; `late`: because it does not get through.
     Unwanted {
         late: bool,
     },
@@ -116,7 +122,7 @@ pub(crate) struct Pool {
     stride: u32,
     states: Vec<State>,
     free: Vec<u32>,
-    /// Copies that go on, but for late ones.
+    /// Copies that go on, except for late ones.
     copying: u32,
     late: u32,
     puts: Vec<Put>,
@@ -129,7 +135,8 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// A pool for `qps` queue pairs and messages of at most `longest` bytes. Without `staging` all is posted from its source.
+    /// Returns a pool for `qps` queue pairs and messages of at most `longest` bytes. Without
+    /// `staging` all is posted from its source.
     pub fn new(staging: Option<Staging>, qps: usize, striping: Striping, longest: u32) -> Self {
         let none = Staging { from: 0, bounce: Registered::default(), slots: 0 };
         let Staging { bounce, slots, .. } = staging.unwrap_or(none);
@@ -149,7 +156,7 @@ impl Pool {
         }
     }
 
-    /// Copies that go on, but for those that were given up; and these.
+    /// Copies that go on, except for those that were given up; and these.
     pub fn under_way(&self) -> (u32, u32) {
         (self.copying, self.late)
     }
@@ -178,7 +185,7 @@ impl Pool {
         index
     }
 
-    /// The next piece to copy, if a put wants a slot and there is one.
+    /// Returns the next piece to copy, if a put wants a slot and there is one.
     pub fn next_copy(&mut self) -> Option<CopyRequest> {
         if self.is_suspended() || self.free.is_empty() {
             return None;
@@ -204,7 +211,8 @@ impl Pool {
         Some(CopyRequest { slot, source, card: self.striping.card(qp) })
     }
 
-    /// A copy has ended: for whom, if anybody still waits for it. If it failed, that put is to be [`close`](Self::close)d.
+    /// A copy has ended: the put that still waits for it, if one does. If it failed, that put is to
+    /// be [`close`](Self::close)d.
     pub fn copied(&mut self, slot: u32) -> Option<Owner> {
         match *self.states.get(slot as usize)? {
             State::Copying { put } => {
@@ -224,7 +232,8 @@ impl Pool {
         }
     }
 
-    /// The next piece of a put that can be posted now, at most `longest` bytes long. The put is gone with its last piece.
+    /// Returns the next piece of a put that can be posted now, at most `longest` bytes long. The
+    /// put is gone with its last piece.
     pub fn next_piece(&mut self, index: u32, longest: u32) -> Option<Piece> {
         let Transfer::Write { mut source, target } = self.rest(index) else { return None };
         let suspended = self.is_suspended();
@@ -264,7 +273,7 @@ impl Pool {
         }
     }
 
-    /// What of a put was not posted yet.
+    /// Returns what of a put was not posted yet.
     pub fn rest(&self, index: u32) -> Transfer {
         let &Put { source, target, posted, .. } = &self.puts[index as usize];
         Transfer::Write {
@@ -285,8 +294,9 @@ impl Pool {
         self.free_puts.push(index);
     }
 
-    /// Gives up all copies that go on: those pieces, and all that is behind them of their puts, are posted from their source. Returns the
-    /// queue pairs of all puts that were waiting, some of them more than once.
+    /// Gives up all copies that go on: those pieces, and all that follows them of their puts, are
+    /// posted from their source. Returns the queue pairs of all puts that were waiting, some of
+    /// them more than once.
     pub fn give_up(&mut self) -> Vec<u32> {
         let mut qps: Vec<u32> = self.turns.iter().copied().collect();
         for slot in 0..self.states.len() {

@@ -2,7 +2,8 @@
 
 use crate::work::{Backend, Capabilities, Completion, PollError, PostError, WorkRequest};
 
-/// How the queue pairs of a PE are spread over its cards: number `i` of those to each peer is on card `i % cards`, at both ends.
+/// How the queue pairs of a PE are spread over its cards: number `i` of those to each peer is on
+/// card `i % cards`, at both ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Striping {
     per_peer: u32,
@@ -10,7 +11,8 @@ pub struct Striping {
 }
 
 impl Striping {
-    /// Of `per_peer` queue pairs to each peer, at least one, over `cards`, at least one and at most that many.
+    /// Spreads `per_peer` queue pairs to each peer, at least one, over `cards` cards, at least one
+    /// and at most `per_peer`.
     #[must_use]
     pub fn new(per_peer: u32, cards: u32) -> Self {
         let per_peer = per_peer.max(1);
@@ -35,14 +37,14 @@ impl Striping {
         self.per_peer.saturating_sub(card).div_ceil(self.cards)
     }
 
-    /// The card of a queue pair, by dense index.
+    /// Returns the card of a queue pair, by dense index.
     #[must_use]
     #[inline]
     pub fn card(&self, qp: u32) -> u32 {
         if self.cards == 1 { 0 } else { qp % self.per_peer % self.cards }
     }
 
-    /// The card of a queue pair, and its dense index among those on that card.
+    /// Returns the card of a queue pair, and its dense index among those on that card.
     #[must_use]
     #[inline]
     pub fn place(&self, qp: u32) -> (u32, u32) {
@@ -50,7 +52,7 @@ impl Striping {
         (card, qp / self.per_peer * self.on(card) + qp % self.per_peer / self.cards)
     }
 
-    /// The queue pair with dense index `index` among those on `card`.
+    /// Returns the queue pair with dense index `index` among those on `card`.
     #[must_use]
     #[inline]
     pub fn queue_pair(&self, card: u32, index: u32) -> u32 {
@@ -59,7 +61,8 @@ impl Striping {
     }
 }
 
-/// The backends of cards, in order and as many as `striping` says, as one; `None` of another number.
+/// Returns the backends of cards, in order and as many as `striping` says, as one; `None` of
+/// another number.
 #[must_use]
 pub fn striped(striping: Striping, mut cards: Vec<Box<dyn Backend>>) -> Option<Box<dyn Backend>> {
     if cards.len() != striping.cards as usize {

@@ -1,4 +1,5 @@
-//! The thread around the engine: takes descriptors out of the ring, posts, polls, and publishes what has ended.
+//! The thread around the engine: takes descriptors out of the ring, posts, polls, and publishes
+//! what has ended.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,18 +16,19 @@ use crate::ring::{RawWords, Reader};
 use crate::staging::{Copied, Copier};
 use crate::work::{Backend, Completion, WorkRequest};
 
-/// Descriptors taken before anything is posted: what is done once a pass, doorbells and completions above all, costs several hundred
-/// nanoseconds.
+/// Descriptors taken before anything is posted: what is done once a pass, doorbells and completions
+/// above all, costs several hundred nanoseconds.
 const BATCH: usize = 2 * CHAIN;
 /// Time without work after which the thread naps.
 const AWAKE: Duration = Duration::from_micros(100);
 /// The first nap.
 const FIRST_NAP: Duration = Duration::from_micros(50);
-/// The longest nap while requests or copies are on their way, whose completions wake nobody.
+/// The longest nap while requests or copies are on their way, whose completions wake no thread.
 const WORKING_NAP: Duration = Duration::from_micros(100);
 
-/// Time without the end of a copy after which those under way are given up. A copy engine may hold them back behind a copy of the program's
-/// that waits for a kernel, which may in turn wait for the puts.
+/// Time without the end of a copy after which those under way are given up. A copy engine may hold
+/// them back after a copy of the program's that waits for a kernel, which may in turn wait for the
+/// puts.
 const COPY_PATIENCE: Duration = Duration::from_millis(10);
 
 /// How a proxy sleeps when there is nothing to do.
@@ -34,7 +36,8 @@ const COPY_PATIENCE: Duration = Duration::from_millis(10);
 pub struct Pace {
     /// Passes without work after which the thread offers the CPU to others.
     pub spin_passes: u32,
-    /// The longest nap: how late a descriptor may be seen that nobody announces by [`parking::wake_sleepers`].
+    /// The longest nap: how late a descriptor may be seen that is not announced by
+    /// [`parking::wake_sleepers`].
     pub longest_nap: Duration,
 }
 
@@ -60,7 +63,7 @@ pub struct Counters {
 pub struct Lost {
     /// The peer.
     pub pe: u32,
-    /// As [`Fault::syndrome`].
+    /// The syndrome, as in [`Fault::syndrome`].
     pub syndrome: u32,
     /// What is known beyond the syndrome.
     pub reason: Option<String>,
@@ -105,8 +108,8 @@ impl fmt::Debug for Proxy {
 }
 
 impl Proxy {
-    /// Starts the thread. `qpns` are the numbers that errors name queue pairs by, in dense order; `copier` is there if the engine stages
-    /// puts.
+    /// Starts the thread. `qpns` are the numbers that errors name queue pairs by, in dense order;
+    /// `copier` is there if the engine stages puts.
     ///
     /// # Errors
     /// The system has no room for a thread.
@@ -143,12 +146,12 @@ impl Proxy {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Wakes it, because descriptors are about to come that wake nobody.
+    /// Wakes it, because descriptors are about to come that wake no thread.
     pub fn wake(&self) {
         parking::wake_sleepers();
     }
 
-    /// What it has done so far, as of a short while ago.
+    /// Returns what it has done so far, as of a short while ago.
     #[must_use]
     pub fn counters(&self) -> Counters {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -162,7 +165,7 @@ impl Proxy {
         }
     }
 
-    /// The peers with a failed queue pair, and what failed first.
+    /// Returns the peers with a failed queue pair, and what failed first.
     #[must_use]
     pub fn lost(&self) -> Vec<Lost> {
         self.shared.lost().clone()
@@ -207,7 +210,7 @@ struct Pump {
 }
 
 impl Pump {
-    /// One pass; whether anything happened.
+    /// Returns one pass; whether anything happened.
     fn pass(&mut self) -> bool {
         let mut worked = false;
         let before = self.reader.taken();
@@ -260,7 +263,7 @@ impl Pump {
             *since = None;
             if self.counters.given_up == 0 {
                 tracing::info!(
-                    "copies of puts' sources to host memory do not get through, maybe behind a copy of the program's that waits for a \
+                    "copies of puts' sources to host memory do not get through, maybe after a copy of the program's that waits for a \
                      kernel; until they do the card reads the sources itself"
                 );
             }
@@ -311,7 +314,7 @@ impl Pump {
         self.engine.lose_all();
     }
 
-    /// Publishes what has ended: faults, then how many failed, then who may go on.
+    /// Publishes what has ended: faults, then how many failed, then which threads may go on.
     fn publish(&mut self) {
         let failures = self.engine.failures();
         let now = (self.engine.completed(), failures.0);
@@ -365,7 +368,7 @@ impl Worker {
         }
         self.report();
         if !self.pump.engine.is_idle() {
-            // For whoever asks why operations did not end.
+            // Kept for calls that ask why operations did not end.
             tracing::debug!(
                 taken = self.pump.reader.taken(),
                 next_slot_is_begun = self.pump.reader.is_begun(),

@@ -38,7 +38,8 @@ struct Progress {
 }
 
 impl VerbsBackend {
-    /// Takes connected queue pairs, by dense index, that were made for `send_depth` work requests each on `port`.
+    /// Takes connected queue pairs, by dense index, that were made for `send_depth` work requests
+    /// each on `port`.
     #[must_use]
     pub fn new(port: &Port, queue_pairs: Vec<QueuePair>, completions: Arc<CompletionQueue>, send_depth: u32) -> Self {
         let by_number = (0..).zip(&queue_pairs).map(|(index, qp)| (qp.qpn(), index)).collect();
@@ -80,7 +81,7 @@ fn target(remote: Remote) -> Target {
     Target { address: remote.address, key: remote.key }
 }
 
-/// The verbs' form of an operation; nothing for one that [`Capabilities`] excludes.
+/// Returns the verbs' form of an operation; nothing for one that [`Capabilities`] excludes.
 fn operation(operation: &Operation) -> Option<SendOperation<'_>> {
     Some(match operation {
         Operation::Transfer(Transfer::Write { source, target: to }) => {
@@ -107,8 +108,9 @@ fn operation(operation: &Operation) -> Option<SendOperation<'_>> {
     })
 }
 
-/// `enum ibv_wc_status` as the syndrome of an mlx5 error CQE (`MLX5_CQE_SYNDROME_*`), as rdma-core's mlx5 driver translates, backwards; a status
-/// that no mlx5 syndrome stands for is 0, and the explanation says what it was.
+/// `enum ibv_wc_status` as the syndrome of an mlx5 error CQE (`MLX5_CQE_SYNDROME_*`), as
+/// rdma-core's mlx5 driver translates, backwards; a status that no mlx5 syndrome stands for is 0,
+/// and the explanation says what it was.
 fn syndrome(status: u32) -> u32 {
     match status {
         1 => 0x01,  // local length
@@ -146,9 +148,11 @@ impl Backend for VerbsBackend {
             let WorkRequest { id, signaled, .. } = *request;
             let mut fence = request.fence;
             if let Some(progress) = self.progress.get_mut(qp as usize) {
-                // A responder takes requests in their order; what needs a fence is a write, which may pass the reads and atomics before it.
-                // An atomic must not have one where it is not needed: rdma_rxe, when it has to send a fenced atomic again, waits for
-                // that atomic itself, for ever (its test for the fence counts the one that is being repeated).
+                // A responder takes requests in their order; what needs a fence is a write, which
+                // may pass the reads and atomics before it. An atomic must not have one where it is
+                // not needed: rdma_rxe, when it has to send a fenced atomic again, waits for that
+                // atomic itself, forever (its test for the fence counts the one that is being
+                // repeated).
                 let write = matches!(operation, SendOperation::Write(..) | SendOperation::WriteInline(..));
                 fence &= write && progress.fetch > progress.done;
                 if !write {

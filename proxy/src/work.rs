@@ -1,7 +1,9 @@
-//! The boundary between the engine and what carries its work requests: plain data, and the [`Backend`] trait.
+//! The boundary between the engine and what carries its work requests: plain data, and the
+//! [`Backend`] trait.
 //!
-//! A backend posts what it is given, in the order it is given, on reliably connected queue pairs, and reports completions of what was
-//! signaled. It keeps no policy: which request is signaled, how many are outstanding and what happens after an error is the engine's.
+//! A backend posts what it is given, in the order it is given, on reliably connected queue pairs,
+//! and reports completions of what was signaled. It keeps no policy: which request is signaled, how
+//! many are outstanding and what happens after an error is the engine's.
 
 use std::fmt;
 
@@ -24,7 +26,7 @@ pub struct Local {
 /// Registered memory of this process, with its keys on all cards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Registered {
-    /// As [`Local::address`].
+    /// The address, as in [`Local::address`].
     pub address: u64,
     /// Bytes.
     pub length: u32,
@@ -33,7 +35,7 @@ pub struct Registered {
 }
 
 impl Registered {
-    /// What a work request on a card names.
+    /// Returns what a work request on a card names.
     #[must_use]
     #[inline]
     pub fn on(&self, card: u32) -> Local {
@@ -58,21 +60,21 @@ pub struct Payload {
 }
 
 impl Payload {
-    /// The first `length` of `bytes`, at most [`PAYLOAD_BYTES`].
+    /// Returns the first `length` of `bytes`, at most [`PAYLOAD_BYTES`].
     #[must_use]
     #[inline]
     pub fn new(bytes: [u8; PAYLOAD_BYTES], length: usize) -> Self {
         Self { bytes, length: length.min(PAYLOAD_BYTES) as u8 }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
     }
 
-    /// The bytes in little-endian words, and what lay behind them.
+    /// Returns the bytes in little-endian words, and what lay after them.
     #[must_use]
     #[inline]
     pub fn words(&self) -> [u64; PAYLOAD_BYTES / 8] {
@@ -97,7 +99,7 @@ pub enum Width {
 }
 
 impl Width {
-    /// As a number.
+    /// Returns it as a number.
     #[must_use]
     pub fn bytes(self) -> u32 {
         match self {
@@ -106,7 +108,7 @@ impl Width {
         }
     }
 
-    /// The bits of an operand.
+    /// Returns the bits of an operand.
     #[must_use]
     pub fn bits(self) -> u64 {
         match self {
@@ -146,7 +148,8 @@ impl Atomic {
         Self::CompareSwap { swap, compare, swap_mask: u64::MAX, compare_mask: u64::MAX }
     }
 
-    /// Whether it is more than an addition or a compare-and-swap of the whole operand: only where [`Capabilities::masked`] says so.
+    /// Returns whether it is more than an addition or a compare-and-swap of the whole operand: only
+    /// where [`Capabilities::masked`] says so.
     #[must_use]
     pub fn is_masked(&self, width: Width) -> bool {
         let all = width.bits();
@@ -156,12 +159,13 @@ impl Atomic {
         }
     }
 
-    /// What it makes of a word. Bits above the operand's width are to be ignored.
+    /// Returns what it makes of a word. Bits above the operand's width are to be ignored.
     #[must_use]
     pub fn apply(&self, old: u64) -> u64 {
         match *self {
             Self::Add { value, boundary } => {
-                // Without the boundary bits no carry leaves a field; those bits are added without carry.
+                // Without the boundary bits no carry leaves a field; those bits are added without
+                // carry.
                 ((old & !boundary).wrapping_add(value & !boundary)) ^ ((old ^ value) & boundary)
             }
             Self::CompareSwap { swap, compare, swap_mask, compare_mask } => {
@@ -210,7 +214,7 @@ pub enum Operation {
     Atomic {
         /// How. Masks only where [`Capabilities::masked`] says so.
         operands: Atomic,
-        /// Of the operand; four bytes only where [`Capabilities::width_four`] says so.
+        /// The width of the operand; four bytes only where [`Capabilities::width_four`] says so.
         width: Width,
         /// Where the old value goes: `width` bytes.
         result: Local,
@@ -220,7 +224,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// The word or bytes at the peer.
+    /// Returns the word or bytes at the peer.
     #[must_use]
     #[inline]
     pub fn remote(&self) -> Remote {
@@ -231,7 +235,8 @@ impl Operation {
         }
     }
 
-    /// The number that errors name the operation by: the opcode of an mlx5 WQE that would do it (`MLX5_OPCODE_*`, rdma-core's mlx5dv.h).
+    /// Returns the number that errors name the operation by: the opcode of an mlx5 WQE that would
+    /// do it (`MLX5_OPCODE_*`, rdma-core's mlx5dv.h).
     #[must_use]
     #[inline]
     pub fn opcode(&self) -> u8 {
@@ -251,21 +256,22 @@ impl Operation {
 /// One work request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkRequest {
-    /// What its completion is known by. On a queue pair, ids rise by one from request to request, from 0.
+    /// What its completion is known by. On a queue pair, ids rise by one from request to request,
+    /// from 0.
     pub id: u64,
     /// What it does.
     pub operation: Operation,
     /// Whether its success is reported. Failures always are.
     pub signaled: bool,
-    /// Nothing of it is visible at the peer before everything that was posted to the queue pair earlier: earlier writes are delivered,
-    /// earlier reads and atomics have been carried out.
+    /// Nothing of it is visible at the peer before everything that was posted to the queue pair
+    /// earlier: earlier writes are delivered, earlier reads and atomics have been carried out.
     pub fence: bool,
 }
 
 /// Why a work request failed, in the terms that verbs and PRM share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
-    /// It had been posted behind one that failed.
+    /// It had been posted after one that failed.
     Flushed,
     /// Everything else; the syndrome says what.
     Error,
@@ -276,11 +282,12 @@ pub enum Failure {
 pub enum Status {
     /// Done, and all before it on its queue pair as well.
     Success,
-    /// Not done, and nothing behind it on its queue pair will be.
+    /// Not done, and nothing after it on its queue pair will be.
     Failed {
         /// Flushed or the cause.
         what: Failure,
-        /// The syndrome as an mlx5 error CQE has it (`MLX5_CQE_SYNDROME_*`); other cards' status codes are translated.
+        /// The syndrome as an mlx5 error CQE has it (`MLX5_CQE_SYNDROME_*`); other cards' status
+        /// codes are translated.
         syndrome: u32,
         /// The vendor's detail, as the card gave it.
         vendor: u32,
@@ -307,7 +314,8 @@ pub struct Capabilities {
     pub width_four: bool,
     /// Whether masked atomics exist (with the widths of the others).
     pub masked: bool,
-    /// Whether results of four-byte atomics arrive big-endian. Those of eight bytes are in host order.
+    /// Whether results of four-byte atomics arrive big-endian. Those of eight bytes are in host
+    /// order.
     pub four_is_big_endian: bool,
     /// Whether atomics are atomic with respect to the CPU's own (`IBV_ATOMIC_GLOB`).
     pub atomics_coherent_with_cpu: bool,
@@ -318,7 +326,7 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// What both can do.
+    /// Returns what both can do.
     #[must_use]
     pub fn both(self, other: Self) -> Self {
         Self {
@@ -334,7 +342,7 @@ impl Capabilities {
     }
 }
 
-/// Requests could not be posted; none of the chain was. The backend is of no more use.
+/// Requests could not be posted; none of the chain was. The backend cannot be used any more.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot post {requests} work requests to {qp}: {reason}")]
 pub struct PostError {
@@ -346,7 +354,7 @@ pub struct PostError {
     pub reason: String,
 }
 
-/// Completions could not be had. The backend is of no more use.
+/// Completions could not be read. The backend cannot be used any more.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot poll for completions: {reason}")]
 pub struct PollError {
@@ -354,35 +362,38 @@ pub struct PollError {
     pub reason: String,
 }
 
-/// What carries work requests: queue pairs of a card, connected, by dense index. The queue pairs of a peer follow each other, and peers
-/// come in the order of their numbers without the own one.
+/// What carries work requests: queue pairs of a card, connected, by dense index. The queue pairs of
+/// a peer follow each other, and peers come in the order of their numbers, without this PE.
 pub trait Backend: Send {
-    /// What it can do; never changes.
+    /// Returns what it can do; never changes.
     fn capabilities(&self) -> &Capabilities;
 
     /// Post a chain to one queue pair, and tell the card once. The engine never has more than
     /// [`send_depth`](Capabilities::send_depth) requests outstanding on it.
     ///
     /// # Errors
-    /// The device is gone or refuses. A queue pair in error is not that: its requests fail by completion.
+    /// The device is gone or refuses. A queue pair in error is not that: its requests fail by
+    /// completion.
     fn post(&mut self, qp: u32, requests: &[WorkRequest]) -> Result<(), PostError>;
 
-    /// Wake whoever carries the chains out, should it sleep: after chains were posted, before anybody waits for them.
+    /// Wake the thread that carries the chains out, should it sleep: after chains were posted,
+    /// before any thread waits for them.
     fn announce(&self) {}
 
-    /// Append the completions that have arrived. They are in order for each queue pair. A backend may leave out a success that a later one
-    /// of the same queue pair covers, and report an error once for all that was flushed behind it.
+    /// Append the completions that have arrived. They are in order for each queue pair. A backend
+    /// may leave out a success that a later one of the same queue pair covers, and report an error
+    /// once for all that was flushed after it.
     ///
     /// # Errors
     /// The device is gone.
     fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), PollError>;
 
-    /// How far its queue pairs are, in words, for the log.
+    /// Returns how far its queue pairs are, in words, for the log.
     fn status(&self) -> String {
         String::new()
     }
 
-    /// What the device says about the failure of a queue pair, beyond the syndrome.
+    /// Returns what the device says about the failure of a queue pair, beyond the syndrome.
     fn explain(&self, qp: u32) -> Option<String> {
         let _ = qp;
         None

@@ -1,5 +1,6 @@
-//! The engine against a model of cards: requests of a queue pair take effect in order, everything else as the seed says; completions are
-//! delayed, left out where a later one covers them, or errors. Copies of staged puts end in any order, late or never in time, or fail.
+//! The engine against a model of cards: requests of a queue pair take effect in order, everything
+//! else as the seed says; completions are delayed, left out where a later one covers them, or
+//! errors. Copies of staged puts end in any order, late or never in time, or fail.
 
 #![allow(clippy::unwrap_used)]
 
@@ -29,7 +30,7 @@ const BOUNCE_KEYS: [u32; MAX_CARDS] = [66, 67, 0, 0];
 const SLOTS: u32 = 8;
 const LANDING: u64 = 0x7000_0000;
 const BOUNCE: u64 = 0x6000_0000;
-/// Bytes of a peer's memory: one part for each queue, and shared words behind.
+/// Bytes of a peer's memory: one part for each queue, then shared words.
 const PART: u64 = 256;
 const SHARED: u64 = PART * PER_PEER as u64;
 const BYTES: u64 = SHARED + 64;
@@ -61,7 +62,7 @@ fn capabilities(send_depth: u32, masked: bool, width_four: bool, four_is_big_end
     }
 }
 
-/// The own side: landing slots.
+/// This side: landing slots.
 struct Landings(Vec<u64>);
 
 impl Results for Landings {
@@ -73,7 +74,7 @@ impl Results for Landings {
     }
 }
 
-/// What the own heap holds at an address: reads of it need no memory.
+/// Returns what this PE's heap holds at an address: reads of it need no memory.
 fn own_byte(address: u64) -> u8 {
     (address * 37 + 11) as u8
 }
@@ -118,7 +119,7 @@ impl Card {
     fn post(&mut self, qp: u32, chain: &[WorkRequest]) {
         let queue = &mut self.queues[qp as usize];
         assert!(!chain.is_empty() && chain.len() <= CHAIN, "a chain of {}", chain.len());
-        assert!(chain.last().unwrap().signaled, "nobody would hear of the chain's end");
+        assert!(chain.last().unwrap().signaled, "no completion would report the chain's end");
         for request in chain {
             assert_eq!(request.id, queue.next_id, "ids rise by one");
             queue.next_id += 1;
@@ -148,7 +149,7 @@ impl Card {
         if peer < ME { peer } else { peer + 1 }
     }
 
-    /// The one of `keys` that its card knows.
+    /// Returns the one of `keys` that its card knows.
     fn key(qp: u32, keys: [u32; MAX_CARDS]) -> u32 {
         keys[(qp % PER_PEER % CARDS) as usize]
     }
@@ -304,13 +305,14 @@ impl Copies {
     }
 }
 
-/// Runs descriptors to their end in an order that `seed` decides. Returns the acknowledgements in the order they came, with what was in
-/// the landing slot then. As device code does, a landing slot is used again only when its last user has been told.
+/// Runs descriptors to their end in an order that `seed` decides. Returns the acknowledgements in
+/// the order they came, with what was in the landing slot then. As device code does, a landing slot
+/// is used again only when its last user has been told.
 fn run(engine: &mut Engine, card: &mut Card, descriptors: &[Descriptor], seed: u64) -> Vec<(Acknowledgement, u64)> {
     run_with(engine, card, &mut Copies::default(), descriptors, seed)
 }
 
-/// The same with staged puts.
+/// Returns the same with staged puts.
 fn run_with(
     engine: &mut Engine,
     card: &mut Card,
@@ -351,7 +353,8 @@ fn run_with(
                 (0..QPS).any(|i| card.execute((first + i) % QPS));
             }
             4 => copies.start(engine, card),
-            // Copies that were given up end late: not as long as there is anything else to do, most of the time.
+            // Copies that were given up end late: not as long as there is anything else to do, most
+            // of the time.
             5 if engine.awaits_copies() || choose(16) == 0 => {
                 if copies.give_up != 0 && engine.awaits_copies() && choose(4) == 0 {
                     copies.give_up -= 1;
@@ -385,7 +388,8 @@ fn remote(pe: u32, address: u64) -> Remote {
     Remote { address, key: 1000 + pe }
 }
 
-/// A descriptor of queue `queue` that touches only this queue's part of the peer's memory, or adds to a shared word.
+/// Returns a descriptor of queue `queue` that touches only this queue's part of the peer's memory,
+/// or adds to a shared word.
 fn any_descriptor() -> impl Strategy<Value = Descriptor> {
     let place = (prop_oneof![Just(0u32), Just(2)], 0..PER_PEER, any::<bool>());
     let width = prop_oneof![Just(Width::Four), Just(Width::Eight)];
@@ -451,7 +455,8 @@ fn numbered(mut descriptors: Vec<Descriptor>) -> Vec<Descriptor> {
     descriptors
 }
 
-/// What one queue's descriptors do, one after the other: memory, and what is fetched. `card` is only memory here.
+/// Returns what one queue's descriptors do, one after the other: memory, and what is fetched.
+/// `card` is only memory here.
 fn in_turn(card: &mut Card, descriptors: &[Descriptor]) -> HashMap<(u32, u32), u64> {
     let mut fetched = HashMap::new();
     for descriptor in descriptors {
@@ -502,8 +507,9 @@ fn narrowed(mut descriptors: Vec<Descriptor>) -> Vec<Descriptor> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Whatever the order of execution, each queue's part ends as if its descriptors had run in turn, sums are right, and every fetch is
-    /// told once, with what was there; on cards with and without masked and four-byte atomics, and with queues of any depth.
+    /// Whatever the order of execution, each queue's part ends as if its descriptors had run in
+    /// turn, sums are right, and every fetch is told once, with what was there; on cards with and
+    /// without masked and four-byte atomics, and with queues of any depth.
     #[test]
     fn every_order_ends_the_same(
         descriptors in proptest::collection::vec(any_descriptor(), 1..120),
@@ -534,7 +540,8 @@ proptest! {
         prop_assert_eq!(told.values().sum::<u32>() as usize, fetched.len());
     }
 
-    /// One queue pair fails at any request: its descriptors end as failed, each once; the others are as if nothing had happened.
+    /// One queue pair fails at any request: its descriptors end as failed, each once; the others
+    /// are as if nothing had happened.
     #[test]
     fn a_failure_stays_with_its_queue_pair(
         descriptors in proptest::collection::vec(any_descriptor(), 1..100),
@@ -582,7 +589,7 @@ proptest! {
     }
 }
 
-/// A pool that is mostly too small, and puts from any size on.
+/// Returns a pool that is mostly too small, and puts from any size on.
 fn any_staging() -> impl Strategy<Value = Staging> {
     (1u32..40, 1u32..6, 1u32..100).prop_map(|(from, slots, bytes)| staging(from, slots, bytes))
 }
@@ -602,8 +609,9 @@ fn any_program() -> impl Strategy<Value = Vec<Descriptor>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Staged puts leave what puts leave, in the order of their queue, with pools that are too small, in the company of loops, on queues
-    /// of any depth, and when copies are given up. Nothing is lost, and everything ends.
+    /// Staged puts leave what puts leave, in the order of their queue, with pools that are too
+    /// small, in the company of loops, on queues of any depth, and when copies are given up.
+    /// Nothing is lost, and everything ends.
     #[test]
     fn staged_puts_end_the_same(
         descriptors in any_program(), staging in any_staging(), seed in any::<u64>(),
@@ -649,8 +657,8 @@ proptest! {
         prop_assert_eq!(card.direct, before);
     }
 
-    /// A copy that fails ends its put, and what is behind it on its queue pair, as failed; what is in front of it, and other queue pairs,
-    /// are as if nothing had happened.
+    /// A copy that fails ends its put, and what follows it on its queue pair, as failed; what
+    /// precedes it, and other queue pairs, are as if nothing had happened.
     #[test]
     fn a_copy_that_fails_fails_its_put_and_what_is_behind_it(
         descriptors in any_program(), staging in any_staging(), seed in any::<u64>(),
@@ -669,7 +677,8 @@ proptest! {
         prop_assert_eq!((fault.opcode, fault.syndrome), (0x08, 0x04));
         prop_assert_eq!((fault.pe, engine.failures().1), (Card::peer(fault.qp), fault.pe));
 
-        // The put is the one on that queue pair whose source has the piece, and whose target the address of the fault.
+        // The put is the one on that queue pair whose source has the piece, and whose target the
+        // address of the fault.
         let piece = copies.failed.unwrap().source.address;
         let of_queue = |descriptor: &&Descriptor| (descriptor.pe, descriptor.queue) == (fault.pe, fault.qp % PER_PEER);
         let own: Vec<Descriptor> = descriptors.iter().filter(of_queue).copied().collect();
@@ -705,7 +714,8 @@ proptest! {
         prop_assert!(!engine.has_copies());
     }
 
-    /// A queue pair fails while staged puts of it are copied, wait, or are at the card: all ends, and the others are as they would be.
+    /// A queue pair fails while staged puts of it are copied, wait, or are at the card: all ends,
+    /// and the others are as they would be.
     #[test]
     fn a_failure_of_a_queue_pair_ends_its_staged_puts(
         descriptors in any_program(), staging in any_staging(), seed in any::<u64>(),
@@ -733,7 +743,7 @@ proptest! {
     }
 }
 
-/// A put of `length` bytes on queue 0 of PE 0.
+/// Returns a put of `length` bytes on queue 0 of PE 0.
 fn put(from: u64, length: u32, at: u64) -> Descriptor {
     let (source, target) = (Local { address: from, length, key: 55 }, remote(0, at));
     Descriptor { pe: 0, queue: 0, ordered: false, request: Request::Transfer(Transfer::Write { source, target }) }
@@ -774,7 +784,8 @@ fn pieces_of_a_staged_put_are_copied_together_and_posted_in_their_order() {
     assert_eq!(engine.completed(), 4);
 }
 
-/// Slots go to queue pairs in turn, and to the puts of each in their order: a peer that does not answer does not take the pool.
+/// Slots go to queue pairs in turn, and to the puts of each in their order: a peer that does not
+/// answer does not take the pool.
 #[test]
 fn queue_pairs_take_turns_at_the_bounce_slots() {
     let mut engine = Engine::new(staged(64, staging(1, 4, 16)), capabilities(64, true, true, false));
@@ -838,7 +849,7 @@ fn a_fence_marks_the_next_request_to_each_peer_and_no_other() {
     assert_eq!(fenced, [(1, 1), (3, 0)]);
 }
 
-/// What is behind a loop waits for it; only a loop on another word passes, unless it is ordered.
+/// What follows a loop waits for it; only a loop on another word passes, unless it is ordered.
 #[test]
 fn requests_wait_for_loops() {
     let capabilities = capabilities(64, false, false, false);
@@ -880,7 +891,8 @@ fn requests_wait_for_loops() {
     }
 }
 
-/// Atomics that follow each other on a word are one loop, and each sees what the one before left; the next loop knows the word already.
+/// Atomics that follow each other on a word are one loop, and each sees what the one before left;
+/// the next loop knows the word already.
 #[test]
 fn atomics_on_a_word_join_its_loop() {
     let capabilities = capabilities(64, false, false, false);
@@ -892,7 +904,8 @@ fn atomics_on_a_word_join_its_loop() {
     for round in 0..2u32 {
         for slot in 0..4 {
             let landing = Some(Landing { slot, lap: round });
-            // A swap of the low half, and an addition to the high half: neighbours share the eight bytes.
+            // A swap of the low half, and an addition to the high half: neighbours share the eight
+            // bytes.
             let (operands, address) = if slot % 2 == 0 {
                 let operands = Atomic::CompareSwap {
                     swap: u64::from(10 * round + slot),

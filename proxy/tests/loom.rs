@@ -1,4 +1,5 @@
-//! The ring under loom: every order in which the stores of two writers and the reader's loads can take effect.
+//! The ring under loom: every order in which the stores of two writers and the reader's loads can
+//! take effect.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -11,8 +12,8 @@ use oxshmem_proxy::ring::{Reader, Words, write_slot};
 /// What a descriptor announces: plain memory, which loom watches for races.
 struct Source(UnsafeCell<u64>);
 
-/// One slot's worth of laps is what reuse needs; loom's state grows with every store, so rings are tiny and so are slots: only the words
-/// of `MODELLED` are loom's, the others are stored with them.
+/// One slot's worth of laps is what reuse needs; loom's state grows with every store, so rings are
+/// tiny and so are slots: only the words of `MODELLED` are loom's, the others are stored with them.
 const MODELLED: [usize; 2] = [0, WORDS - 1];
 
 struct Memory {
@@ -30,7 +31,7 @@ impl Memory {
         }
     }
 
-    /// The modelled word at `index`; the words between take the tag of the last one.
+    /// Returns the modelled word at `index`; the words between take the tag of the last one.
     fn word(&self, index: usize) -> &AtomicU64 {
         let (slot, word) = (index / WORDS, index % WORDS);
         &self.words[slot * MODELLED.len() + usize::from(word != 0)]
@@ -49,8 +50,9 @@ impl Words for Shared {
     }
 }
 
-/// As `ibrc_post` in detail/ibrc.h: reserve, look whether the slot is free, fence, store. Waiting would have no end under loom, so a
-/// writer that finds no free slot gives up, before it reserves; false then.
+/// Returns the steps of `ibrc_post` in detail/ibrc.h: reserve, look whether the slot is free,
+/// fence, store. Waiting would have no end under loom, so a writer that finds no free slot gives
+/// up, before it reserves; false then.
 fn post(memory: &Memory, sources: &[Source], log_depth: u32, number: u64) -> bool {
     let depth = 1 << log_depth;
     let head = memory.head.load(Ordering::Relaxed);
@@ -61,7 +63,7 @@ fn post(memory: &Memory, sources: &[Source], log_depth: u32, number: u64) -> boo
         return false;
     }
     sources[number as usize].0.with_mut(|cell| {
-        // SAFETY: nobody else touches it before the descriptor is taken; loom checks that.
+        // SAFETY: no other thread touches it before the descriptor is taken; loom checks that.
         unsafe { *cell = number + 100 };
     });
     fence(Ordering::Release);
@@ -87,7 +89,8 @@ fn take(reader: &mut Reader<Shared>, memory: &Memory, sources: &[Source], seen: 
     memory.taken.store(reader.taken(), Ordering::Release);
 }
 
-/// `before` descriptors are posted and taken before two writers post one each, while the reader looks twice; then it takes the rest.
+/// `before` descriptors are posted and taken before two writers post one each, while the reader
+/// looks twice; then it takes the rest.
 fn model(log_depth: u32, before: u64) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);

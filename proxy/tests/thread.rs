@@ -1,4 +1,5 @@
-//! The proxy's thread with staged puts: copies that end late and in another order, that do not get through, and that fail.
+//! The proxy's thread with staged puts: copies that end late and in another order, that do not get
+//! through, and that fail.
 
 #![allow(clippy::unwrap_used)]
 
@@ -30,7 +31,7 @@ fn bytes(count: usize, value: impl Fn(usize) -> u8) -> Vec<AtomicU8> {
     (0..count).map(|i| AtomicU8::new(value(i))).collect()
 }
 
-/// The own heap (key 55), bounce slots (key 66), and the peer's heap. Addresses are offsets.
+/// This PE's heap (key 55), bounce slots (key 66), and the peer's heap. Addresses are offsets.
 struct Memory {
     own: Vec<AtomicU8>,
     bounce: Vec<AtomicU8>,
@@ -150,7 +151,8 @@ impl Rig {
         // The block begins at a line.
         let first = words.as_ptr().align_offset(128);
         let base = words[first..].as_ptr().cast_mut().cast::<u8>();
-        // SAFETY: the words outlive the proxy, which is dropped first, are zero, and are accessed by atomics.
+        // SAFETY: the words outlive the proxy, which is dropped first, are zero, and are accessed
+        // by atomics.
         let block = unsafe { Block::new(base, LAYOUT) };
         let capabilities = Capabilities {
             inline_bytes: PAYLOAD_BYTES as u32,
@@ -211,7 +213,7 @@ impl Rig {
         self.post(queue, false, Request::Transfer(Transfer::Write { source, target }));
     }
 
-    /// A word behind all that its queue has put.
+    /// A word after all that its queue has put.
     fn signal(&mut self, queue: u32, value: u8, to: usize) {
         let payload = Payload::new([value; PAYLOAD_BYTES], 1);
         let target = Remote { address: to as u64, key: 1 };
@@ -292,10 +294,11 @@ fn a_copy_that_fails_says_why() {
     assert!(!rig.quiet());
     let reason = Some("the source cannot be copied to host memory: no more of it".into());
     assert_eq!(rig.proxy.lost(), [Lost { pe: 1, syndrome: 4, reason }]);
-    // Write, at the peer's address of the put, local protection error, on the queue pair with this number.
+    // Write, at the peer's address of the put, local protection error, on the queue pair with this
+    // number.
     let fault: Vec<u64> = (0..4).map(|i| rig.word(LAYOUT.faults() + 64 + i * 8).load(Ordering::Relaxed)).collect();
     assert_eq!((fault[0], fault[2], fault[3]), (0x08 << 32 | 7, 60, 4));
     let peer = rig.memory.peer();
-    assert_eq!((peer[60..120].to_vec(), peer[200]), (vec![0; 60], 0), "the put that failed, and what is behind it");
+    assert_eq!((peer[60..120].to_vec(), peer[200]), (vec![0; 60], 0), "the put that failed, and what follows it");
     assert_eq!(peer[..60], peer[300..360]);
 }

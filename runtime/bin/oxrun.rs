@@ -8,12 +8,13 @@ use clap::Parser;
 use oxshmem::config::LAUNCHER_VARIABLES;
 use oxshmem::launch::{LaunchOptions, Output, run};
 
-/// Starts PEs of a program on this machine, shows their output with the PE's number before each line, and ends all of them
-/// when one fails.
+/// Starts PEs of a program on this machine, shows their output with the PE's number before each
+/// line, and ends all of them when one fails.
 ///
-/// Exit status: 0 when every PE ended with 0; else that of the PE that failed first, 128 + n when signal n killed it; 124
-/// when the time was over; 127 when the program does not exist, 126 when it cannot be executed; 125 when the launcher itself
-/// failed or could not write the PEs' output, 2 when its arguments or an OXSHMEM_* variable are wrong.
+/// Exit status: 0 when every PE ended with 0; else that of the PE that failed first, 128 + n when
+/// signal n killed it; 124 when the time was over; 127 when the program does not exist, 126 when it
+/// cannot be executed; 125 when the launcher itself failed or could not write the PEs' output, 2
+/// when its arguments or an OXSHMEM_* variable are wrong.
 #[derive(Debug, Parser)]
 #[command(name = "oxrun", version)]
 struct Arguments {
@@ -23,7 +24,8 @@ struct Arguments {
     /// End the job when it has taken this many seconds.
     #[arg(long, value_name = "S", value_parser = seconds)]
     timeout: Option<Duration>,
-    /// Seconds that PEs have to end by themselves after one has failed, and again after SIGTERM, before SIGKILL.
+    /// Seconds that PEs have to end by themselves after one has failed, and again after SIGTERM,
+    /// before SIGKILL.
     #[arg(long, value_name = "S", value_parser = seconds, default_value = "3")]
     grace: Duration,
     /// Do not write the PE's number before its lines.

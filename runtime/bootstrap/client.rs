@@ -9,13 +9,15 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
 
-use super::frame::{Decoder, Frame, FrameError, Hello, MAX_RESULT, Message};
-use super::group::Arrival;
+use super::error::BootstrapError;
+use super::failure::{Failure, FailureCell, FailureKind, aborted, lock};
+use super::frame::{Arrival, Decoder, Frame, FrameError, Hello, MAX_RESULT, Message};
+use super::job::{JobId, Rendezvous};
+use super::peer::Peer;
+use super::text::Seconds;
 use crate::last_error;
 
-use super::{BootstrapError, Failure, FailureCell, FailureKind, JobId, Peer, Rendezvous, Seconds, aborted, lock};
-
-/// How long the hub may take to answer a HELLO. A HELLO is never queued behind other work.
+/// How long the hub may take to answer a HELLO. A HELLO never waits for other work.
 const ANSWER: Duration = Duration::from_secs(10);
 /// How much longer than the hub this side waits: the hub's answer at its deadline names the missing ranks.
 const HUB_SLACK: Duration = Duration::from_secs(5);
@@ -145,7 +147,7 @@ impl Client {
         &self.peers
     }
 
-    /// Why the job failed, and who is told.
+    /// Why the job failed, and the subscribers to that news.
     pub fn failure_cell(&self) -> &FailureCell {
         &self.shared.failure
     }
@@ -156,6 +158,15 @@ impl Client {
         match self.collective("allgather", message)? {
             Message::Gathered { parts } if parts.len() == self.peers.len() => Ok(parts),
             other => Err(self.unexpected("allgather", &other)),
+        }
+    }
+
+    /// See [`super::Bootstrap::alltoall`].
+    pub fn alltoall(&self, label: &str, data: &[u8]) -> Result<Vec<Vec<u8>>, BootstrapError> {
+        let message = Message::Alltoall { label: label.to_owned(), data: data.to_vec() };
+        match self.collective("alltoall", message)? {
+            Message::Gathered { parts } if parts.len() == self.peers.len() => Ok(parts),
+            other => Err(self.unexpected("alltoall", &other)),
         }
     }
 
@@ -296,7 +307,7 @@ impl Drop for Client {
     }
 }
 
-/// Reads the connection until it ends: answers go to the caller that waits, a failure to everybody.
+/// Reads the connection until it ends: replies go to the caller that waits, a failure to all callers.
 fn monitor(mut wire: Wire, shared: &Shared, rank: u32, address: &str) {
     loop {
         let frame = match wire.read(None) {
@@ -426,7 +437,7 @@ struct Wire {
 }
 
 impl Wire {
-    /// The next frame. Without a deadline it waits for the first byte for ever, and for the rest not longer than [`STALL`].
+    /// The next frame. Without a deadline it waits for the first byte forever, and for the rest not longer than [`STALL`].
     fn read(&mut self, deadline: Option<Instant>) -> Result<Frame, WireError> {
         let mut begun = None;
         loop {
@@ -544,7 +555,7 @@ mod tests {
     fn garbage_from_the_hub_is_an_error() {
         let (client, hub) = with_hub(|wire| {
             wire.read(None).unwrap();
-            wire.stream.write_all(b"OXSB\0\x02\xff").unwrap();
+            wire.stream.write_all(b"OXSB\0\x03\xff").unwrap();
             wire.stream.write_all(&[0; 30]).unwrap();
         });
         let message = failure_of_barrier(&client);

@@ -18,13 +18,15 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use super::group::Arrival;
-use super::{Failure, FailureKind, JobId, Peer};
+use super::failure::{Failure, FailureKind};
+use super::job::JobId;
+use super::peer::Peer;
+use super::text::cut;
 
 /// First four bytes of every frame.
 pub const MAGIC: [u8; 4] = *b"OXSB";
 /// Version of header and payloads.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// The header's length.
 pub const HEADER_LEN: usize = 28;
 /// The hub's number in the rank field.
@@ -107,13 +109,13 @@ macro_rules! ops {
 }
 
 ops! {
-    /// Rank to hub: who I am.
+    /// Rank to hub: the sender's identity.
     Hello = 1,
     /// Hub to rank: your HELLO is in order.
     Accepted = 2,
     /// Hub to rank: your HELLO, or your connection, is refused.
     Refused = 3,
-    /// Hub to all: every rank is there; who they are.
+    /// Hub to all: every rank is there; their identities.
     Welcome = 4,
     /// Rank to hub: contribution to an allgather.
     Allgather = 5,
@@ -137,6 +139,8 @@ ops! {
     Grouped = 14,
     /// Hub to its members: it has failed, and the job goes on.
     Disbanded = 15,
+    /// Rank to hub: contribution to an alltoall. Its result is a `Gathered` for each rank.
+    Alltoall = 16,
 }
 
 /// What a rank says about itself when it connects.
@@ -150,6 +154,21 @@ pub struct Hello {
     pub timeout: Duration,
     /// Its process and machine.
     pub peer: Peer,
+}
+
+/// A rank's part in a gather.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Arrival {
+    /// Which gather; the same for all members.
+    pub key: Vec<u8>,
+    /// What it is for, in messages; the same for all members.
+    pub label: String,
+    /// Members.
+    pub size: u32,
+    /// This rank's number among them.
+    pub index: u32,
+    /// Its contribution.
+    pub data: Vec<u8>,
 }
 
 /// A payload.
@@ -171,6 +190,7 @@ pub enum Message {
     Group(Arrival),
     Grouped { parts: Vec<(u32, Vec<u8>)> },
     Disbanded(Failure),
+    Alltoall { label: String, data: Vec<u8> },
 }
 
 impl Message {
@@ -192,6 +212,7 @@ impl Message {
             Self::Group(_) => Op::Group,
             Self::Grouped { .. } => Op::Grouped,
             Self::Disbanded(_) => Op::Disbanded,
+            Self::Alltoall { .. } => Op::Alltoall,
         }
     }
 
@@ -208,7 +229,7 @@ impl Message {
                 out.u32(len32(peers));
                 peers.iter().for_each(|peer| out.peer(peer));
             }
-            Self::Allgather { label, data } => {
+            Self::Allgather { label, data } | Self::Alltoall { label, data } => {
                 out.bytes(label.as_bytes());
                 out.bytes(data);
             }
@@ -265,6 +286,7 @@ impl Message {
             }),
             Op::Grouped => Self::Grouped { parts: input.list(|input| Some((input.u32()?, input.bytes()?.to_vec())))? },
             Op::Disbanded => Self::Disbanded(input.failure()?),
+            Op::Alltoall => Self::Alltoall { label: input.text(MAX_LABEL)?, data: input.bytes()?.to_vec() },
         };
         input.0.is_empty().then_some(message)
     }
@@ -366,12 +388,6 @@ impl Decoder {
         }
         Ok(Some(frame))
     }
-}
-
-/// Cuts `text` to at most `limit` bytes, at a character's end.
-pub fn cut(text: &str, limit: usize) -> &str {
-    let end = (0..=limit.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
-    &text[..end.unwrap_or(0)]
 }
 
 fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
@@ -487,6 +503,7 @@ mod tests {
             "\\PC{0,60}".prop_map(|reason| Message::Refused { reason }),
             vec(peer(), 0..5).prop_map(|peers| Message::Welcome { peers }),
             ("[a-z ]{0,40}", vec(any::<u8>(), 0..200)).prop_map(|(label, data)| Message::Allgather { label, data }),
+            ("[a-z ]{0,40}", vec(any::<u8>(), 0..200)).prop_map(|(label, data)| Message::Alltoall { label, data }),
             vec(vec(any::<u8>(), 0..20), 0..9).prop_map(|parts| Message::Gathered { parts }),
             "[a-z ]{0,40}".prop_map(|label| Message::Barrier { label }),
             Just(Message::Released),

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::frame::{Decoder, Frame, Hello, MAX_FROM_RANK, MAX_GREETING, Message, Op};
-use super::group::Arrival;
+use super::frame::{Arrival, Decoder, Frame, Hello, MAX_FROM_RANK, MAX_GREETING, Message, Op};
 use super::session::{Action, Connection, Session};
 use super::{JobId, Peer};
 
@@ -57,6 +56,9 @@ fn play(data: &[u8]) -> Hub {
                         let label = if command >> 3 & 3 == 0 { "d" } else { "e" }.to_owned();
                         let key = vec![key | command >> 3 & 4];
                         Message::Group(Arrival { key, label, size, index, data: vec![command; usize::from(argument)] })
+                    }
+                    0 if argument & 4 != 0 => {
+                        Message::Alltoall { label: "f".into(), data: vec![command; usize::from(argument)] }
                     }
                     0 => Message::Allgather { label: "a".into(), data: vec![command; usize::from(argument)] },
                     1 => Message::Barrier { label: "b".into() },

@@ -1,32 +1,20 @@
 //! Gathers among some ranks of the job: what the hub decides about them, without sockets or clocks.
 //!
-//! A gather is known by its key. A rank is in one at a time, since it waits for the answer, so there are never more than ranks, and
-//! never more data than one contribution of each. A gather that fails is no failure of the job: every member is told once, also
-//! those that come later, and who comes again begins anew.
+//! A gather is known by its key. A rank is in one at a time, since it waits for the answer, so
+//! there are never more than ranks, and never more data than one contribution of each. A gather
+//! that fails does not fail the job: every member is told once, also those that come later, and a
+//! member that comes again begins anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::frame::Message;
-use super::{BootstrapError, Failure, FailureKind, Seconds, list};
+use super::error::BootstrapError;
+use super::failure::{Failure, FailureKind};
+use super::frame::{Arrival, Message};
+use super::text::{Seconds, list};
 use crate::config::MAX_NPES;
 
-/// A rank's part in a gather.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Arrival {
-    /// Which gather; the same for all members.
-    pub key: Vec<u8>,
-    /// What it is for, in messages; the same for all members.
-    pub label: String,
-    /// Members.
-    pub size: u32,
-    /// This rank's number among them.
-    pub index: u32,
-    /// Its contribution.
-    pub data: Vec<u8>,
-}
-
-/// What the hub has to say, and to whom.
+/// What the hub has to say, and its recipients.
 #[derive(Debug)]
 pub struct Answer {
     pub to: Vec<u32>,
@@ -43,7 +31,7 @@ pub struct Groups {
 #[derive(Debug)]
 struct Open {
     label: String,
-    /// Who came first.
+    /// The rank that came first.
     first: u32,
     size: u32,
     deadline: Duration,
@@ -73,7 +61,7 @@ impl Groups {
         self.failed.len()
     }
 
-    /// The gather that this rank waits in.
+    /// Returns the gather that this rank waits in.
     pub fn of(&self, rank: u32) -> Option<String> {
         let within = |open: &&Open| open.parts.values().any(|(member, _)| *member == rank);
         self.open.values().find(within).map(|open| open.label.clone())
@@ -109,7 +97,7 @@ impl Groups {
         answers
     }
 
-    /// A rank that is in no gather enters one, in a job of `ranks`.
+    /// Makes a rank that is in no gather enter one, in a job of `ranks`.
     pub fn arrived(
         &mut self,
         now: Duration,
@@ -155,7 +143,7 @@ impl Groups {
             })
         };
         if let Some((at_fault, message)) = problem {
-            // How many members there are is in doubt, so nobody is the last.
+            // How many members there are is in doubt, so no member is the last.
             let failure = Failure { kind: FailureKind::Mismatch, ranks: at_fault, message };
             let mut to = open.ranks();
             to.push(rank);
@@ -171,7 +159,8 @@ impl Groups {
         None
     }
 
-    /// Tells members of a gather that was taken out why, and remembers it for those of `members` that come later.
+    /// Tells members of a gather that was taken out why, and remembers it for those of `members`
+    /// that come later.
     fn fail(
         &mut self,
         now: Duration,
@@ -193,7 +182,7 @@ impl Groups {
     }
 }
 
-/// The gather of a job of one PE.
+/// Returns the gather of a job of one PE.
 pub fn alone(arrival: Arrival) -> Result<Vec<(u32, Vec<u8>)>, BootstrapError> {
     let answer = Groups::default().arrived(Duration::ZERO, (0, Duration::ZERO), 1, arrival);
     match answer.map(|answer| answer.message) {
@@ -205,7 +194,7 @@ pub fn alone(arrival: Arrival) -> Result<Vec<(u32, Vec<u8>)>, BootstrapError> {
 }
 
 impl Open {
-    /// Who has come.
+    /// Returns the members that have come.
     fn ranks(&self) -> Vec<u32> {
         self.parts.values().map(|(rank, _)| *rank).collect()
     }

@@ -14,11 +14,13 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::error::BootstrapError;
+use super::failure::{Failure, lock};
 use super::frame::{Decoder, MAX_FROM_RANK, MAX_GREETING};
+use super::job::JobId;
 use super::session::{Action, Connection, Session};
-use super::{BootstrapError, Failure, JobId, lock};
 
-/// Connections of nobody's that are kept at a time; more wait in the listener's backlog.
+/// Connections that no rank has claimed and that are kept at a time; more wait in the listener's backlog.
 const MAX_STRANGERS: usize = 256;
 /// How long a peer may leave what it was sent unread, or a frame unfinished.
 const STALL: Duration = Duration::from_secs(30);
@@ -29,6 +31,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How a hub is set up.
 #[derive(Debug, Clone)]
+#[doc(hidden)]
 pub struct HubOptions {
     /// Where it listens; port 0 for any.
     pub listen: SocketAddr,
@@ -42,7 +45,7 @@ impl HubOptions {
     /// For a job on this machine: listens on the loopback interface.
     ///
     /// # Errors
-    /// As [`JobId::random`].
+    /// Fails like [`JobId::random`].
     pub fn local(npes: u32) -> Result<Self, BootstrapError> {
         Ok(Self { listen: (Ipv4Addr::LOCALHOST, 0).into(), job: JobId::random()?, npes: Some(npes) })
     }
@@ -51,6 +54,7 @@ impl HubOptions {
 /// A running hub. It serves one job, any number of generations of it; dropping it ends the job with an error at every PE
 /// that has not finalized.
 #[derive(Debug)]
+#[doc(hidden)]
 pub struct Hub {
     address: SocketAddr,
     job: JobId,
@@ -111,7 +115,7 @@ impl Hub {
     /// Says that the process of `rank` has ended, so that PEs that wait for it need not wait for their deadline. `how` completes
     /// the sentence "PE k ...", for example "exited with status 1".
     pub fn exited(&self, rank: u32, how: &str) {
-        // An error means that the thread has ended; then there is nobody to tell.
+        // An error means that the thread has ended; then the message has no recipient.
         let _ = self.control.send(Control::Exited(rank, how.to_owned()));
         self.wake();
     }
@@ -311,7 +315,7 @@ impl Server {
                     return;
                 }
             }
-            // A HELLO raises the limit for the frames behind it.
+            // A HELLO raises the limit for the frames after it.
             self.act();
         }
     }
@@ -342,7 +346,7 @@ impl Server {
     /// Does what the session decided.
     fn act(&mut self) {
         loop {
-            // Before any PE hears of it: who sees a PE end because of a failure finds the failure here.
+            // Before any PE hears of it: an observer that sees a PE end because of a failure finds the failure here.
             if let Some(failure) = self.session.failure() {
                 lock(&self.failure).get_or_insert_with(|| failure.clone());
             }

@@ -4,6 +4,14 @@ use std::fmt;
 use std::str::FromStr;
 
 /// Identity of a job: 128 random bits. A PE that does not know it is not let in.
+///
+/// ```
+/// use oxshmem::bootstrap::JobId;
+///
+/// let id: JobId = "00112233445566778899aabbccddeeff".parse()?;
+/// assert_eq!(id.to_string(), "00112233445566778899aabbccddeeff");
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(pub(super) [u8; 16]);
 
@@ -48,11 +56,27 @@ impl FromStr for JobId {
 }
 
 /// Addresses of one hub, tried in turn: `host:port`, an IPv6 host in brackets.
+///
+/// ```
+/// use oxshmem::bootstrap::Rendezvous;
+///
+/// let rendezvous: Rendezvous = "node1:4000,10.0.0.1:4000".parse()?;
+/// assert_eq!(rendezvous.to_string(), "node1:4000,10.0.0.1:4000");
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rendezvous(pub(super) Vec<String>);
 
 impl Rendezvous {
     /// The addresses, at least one.
+    ///
+    /// ```
+    /// use oxshmem::bootstrap::Rendezvous;
+    ///
+    /// let rendezvous: Rendezvous = "node1:4000,10.0.0.1:4000".parse()?;
+    /// assert_eq!(rendezvous.addresses().count(), 2);
+    /// # Ok::<(), String>(())
+    /// ```
     pub fn addresses(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(String::as_str)
     }

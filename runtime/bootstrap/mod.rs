@@ -29,140 +29,54 @@
 //! ```
 
 mod client;
+mod error;
+mod failure;
 mod frame;
+#[doc(hidden)]
 pub mod fuzz;
 mod group;
 mod hub;
 pub(crate) mod job;
+mod peer;
 mod session;
+mod text;
 mod unique_id;
 
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::Mutex;
 
+pub use error::BootstrapError;
+#[doc(hidden)]
+pub use failure::FailureCallback;
+pub use failure::{Failure, FailureKind};
+#[doc(hidden)]
 pub use frame::{FrameError, MAX_CONTRIBUTION, MAX_GROUP_CONTRIBUTION, MAX_KEY, MAX_LABEL, MAX_RESULT};
+#[doc(hidden)]
 pub use hub::{Hub, HubOptions};
 pub use job::{JobId, Rendezvous};
+#[doc(hidden)]
+pub use peer::Peer;
 pub use unique_id::UniqueId;
 
 use crate::config::Config;
 use client::Client;
-pub(crate) use frame::cut;
-use group::Arrival;
-
-/// Why PEs could not meet, or stopped working together.
-#[derive(Debug, Clone, thiserror::Error)]
-#[non_exhaustive]
-pub enum BootstrapError {
-    /// The job has failed; every PE gets this, and so does every later call.
-    #[error("{0}")]
-    Failed(Failure),
-    /// A gather among some PEs has failed; each of its members gets this, and the job goes on. [`Failure::ranks`] are the numbers in
-    /// the gather of those that did not arrive ([`FailureKind::Missing`]), or the PEs that contradict each other
-    /// ([`FailureKind::Mismatch`]).
-    #[error("{0}")]
-    Disbanded(Failure),
-    /// No connection to the hub before the deadline.
-    #[error("PE {rank}: no rendezvous at {address} within {}: {reason}; check that the launcher runs and that this address is \
-        reachable from here, or raise OXSHMEM_BOOTSTRAP_TIMEOUT", Seconds(*timeout))]
-    Unreachable {
-        /// Who tried.
-        rank: u32,
-        /// The addresses tried.
-        address: String,
-        /// How long.
-        timeout: Duration,
-        /// What happened at the last attempt.
-        reason: String,
-    },
-    /// The hub does not let this PE in.
-    #[error("PE {rank}: refused by the rendezvous at {address}: {reason}")]
-    Refused {
-        /// Who was refused.
-        rank: u32,
-        /// The hub's address.
-        address: String,
-        /// The hub's words.
-        reason: String,
-    },
-    /// An argument above its limit.
-    #[error("{what} of {length} bytes, the limit is {limit}")]
-    TooLong {
-        /// The argument.
-        what: String,
-        /// Its length.
-        length: usize,
-        /// The limit.
-        limit: usize,
-    },
-    /// A call after [`Bootstrap::finalize`].
-    #[error("{0} after finalize")]
-    Finalized(&'static str),
-    /// The operating system refused something that the bootstrap needs.
-    #[error("{what}: {source}{}", crate::limits::remedy(source))]
-    System {
-        /// What was attempted.
-        what: String,
-        /// The system's answer.
-        source: Arc<io::Error>,
-    },
-}
-
-impl BootstrapError {
-    fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
-        let what = what.into();
-        move |source| Self::System { what, source: Arc::new(source) }
-    }
-}
-
-/// What kind of thing made a job fail.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum FailureKind {
-    /// A PE called [`Bootstrap::abort`], or dropped its [`Bootstrap`] without finalize.
-    Aborted = 0,
-    /// A PE's process or connection is gone.
-    Lost = 1,
-    /// Ranks did not arrive before a deadline.
-    Missing = 2,
-    /// PEs called different things.
-    Mismatch = 3,
-    /// The hub is gone or does not answer.
-    Hub = 4,
-}
-
-impl FailureKind {
-    fn from_wire(number: u8) -> Option<Self> {
-        [Self::Aborted, Self::Lost, Self::Missing, Self::Mismatch, Self::Hub]
-            .into_iter()
-            .find(|kind| *kind as u8 == number)
-    }
-}
-
-/// Why a job failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
-    /// The kind.
-    pub kind: FailureKind,
-    /// The ranks at fault; empty when it is nobody's in particular.
-    pub ranks: Vec<u32>,
-    /// The whole story in one line.
-    pub message: String,
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
+use failure::{FailureCell, aborted, lock};
+use frame::Arrival;
+pub(crate) use text::{cut, list};
 
 impl JobId {
     /// Returns a new identity.
     ///
     /// # Errors
     /// The system has no randomness to give.
+    ///
+    /// ```
+    /// use oxshmem::bootstrap::JobId;
+    ///
+    /// assert_ne!(JobId::random()?, JobId::random()?);
+    /// # Ok::<(), oxshmem::Error>(())
+    /// ```
     pub fn random() -> Result<Self, BootstrapError> {
         let mut bytes = [0; 16];
         std::fs::File::open("/dev/urandom")
@@ -172,37 +86,11 @@ impl JobId {
     }
 }
 
-/// A PE's process and machine.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Peer {
-    /// Process id, in its own PID namespace.
-    pub pid: u32,
-    /// Host name, for messages.
-    pub host: String,
-    /// Equal for PEs that can reach each other through abstract unix sockets, so pass file descriptors: the boot of the kernel
-    /// and the network namespace.
-    pub node: String,
-}
-
-impl Peer {
-    /// This process.
-    fn this() -> Self {
-        let read = |path: &str| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
-        let host = read("/proc/sys/kernel/hostname").unwrap_or_else(|| "unknown".into());
-        let boot = read("/proc/sys/kernel/random/boot_id").unwrap_or_else(|| host.clone());
-        let net =
-            std::fs::read_link("/proc/self/ns/net").map(|link| link.to_string_lossy().into_owned()).unwrap_or_default();
-        Self { pid: std::process::id(), host, node: format!("{boot}/{net}") }
-    }
-}
-
-/// Called when the job fails, from the thread that notices it; see [`Bootstrap::on_failure`].
-pub type FailureCallback = Box<dyn Fn(&Failure) + Send + Sync>;
-
 /// This PE's place in a job.
 ///
 /// Dropping it without [`Bootstrap::finalize`] ends the job with an error at every other PE, as the death of this PE would:
 /// the others would otherwise wait for it until a deadline.
+#[doc(hidden)]
 pub struct Bootstrap {
     rank: u32,
     npes: u32,
@@ -298,10 +186,25 @@ impl Bootstrap {
         }
     }
 
+    /// Gives every PE what each has for it, by rank: of a contribution that is cut into as many equal parts as there are PEs, part i goes to
+    /// PE i. All contributions are equally long. What a PE receives grows with the number of PEs, not with its square as by
+    /// [`allgather`](Bootstrap::allgather). Collective, as that.
+    ///
+    /// # Errors
+    /// As [`Bootstrap::allgather`], and if lengths differ or cannot be cut.
+    pub fn alltoall(&self, label: &str, data: &[u8]) -> Result<Vec<Vec<u8>>, BootstrapError> {
+        check_length("label of an alltoall", label.len(), MAX_LABEL)?;
+        check_length(&format!("contribution to alltoall ({label})"), data.len(), MAX_CONTRIBUTION)?;
+        match &self.link {
+            Link::Single { .. } => self.single("alltoall").map(|()| vec![data.to_vec()]),
+            Link::Hub(client) => client.alltoall(label, data),
+        }
+    }
+
     /// Returns once every PE has called it. Collective, as [`Bootstrap::allgather`].
     ///
     /// # Errors
-    /// As [`Bootstrap::allgather`].
+    /// Fails like [`Bootstrap::allgather`].
     pub fn barrier(&self, label: &str) -> Result<(), BootstrapError> {
         check_length("label of a barrier", label.len(), MAX_LABEL)?;
         match &self.link {
@@ -311,7 +214,7 @@ impl Bootstrap {
     }
 
     /// Gives every member of a group what each contributed, by its number in the group, with its rank. Collective among the members: those
-    /// that pass the same `key`, as many as `size` says, each with another `index` below that. Nobody else takes part, and
+    /// that pass the same `key`, as many as `size` says, each with another `index` below that. No other PE takes part, and
     /// gathers with different keys do not wait for each other. `label` says in error messages what it is for.
     ///
     /// # Errors
@@ -394,82 +297,4 @@ impl Bootstrap {
 
 fn check_length(what: &str, length: usize, limit: usize) -> Result<(), BootstrapError> {
     if length <= limit { Ok(()) } else { Err(BootstrapError::TooLong { what: what.to_owned(), length, limit }) }
-}
-
-fn aborted(rank: u32, reason: &str) -> Failure {
-    // Shorter than the wire's limit for texts, so that the sentence around it fits too.
-    let reason = cut(reason, 900);
-    Failure { kind: FailureKind::Aborted, ranks: vec![rank], message: format!("PE {rank} aborted the job: {reason}") }
-}
-
-/// The first failure, and who is told of it.
-#[derive(Default)]
-struct FailureCell(Mutex<FailureState>);
-
-#[derive(Default)]
-struct FailureState {
-    failure: Option<Failure>,
-    callback: Option<FailureCallback>,
-}
-
-impl fmt::Debug for FailureCell {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("FailureCell").field(&self.get()).finish()
-    }
-}
-
-impl FailureCell {
-    fn get(&self) -> Option<Failure> {
-        lock(&self.0).failure.clone()
-    }
-
-    /// Keeps `failure` unless there is one, and calls the callback the first time, with no lock held.
-    fn set(&self, failure: Failure) {
-        let mut state = lock(&self.0);
-        if state.failure.is_some() {
-            return;
-        }
-        state.failure = Some(failure.clone());
-        let callback = state.callback.take();
-        drop(state);
-        if let Some(callback) = callback {
-            callback(&failure);
-        }
-    }
-
-    fn on_failure(&self, callback: FailureCallback) {
-        let mut state = lock(&self.0);
-        match state.failure.clone() {
-            None => state.callback = Some(callback),
-            Some(failure) => {
-                drop(state);
-                callback(&failure);
-            }
-        }
-    }
-}
-
-/// Locks, also after a panic of another holder: what these locks guard is consistent between any two statements.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// `1, 3 and 5`; of a long list only the beginning.
-pub(crate) fn list(ranks: &[u32]) -> String {
-    const SHOWN: usize = 16;
-    let text: Vec<String> = ranks.iter().take(SHOWN).map(u32::to_string).collect();
-    match text.split_last() {
-        _ if ranks.len() > SHOWN => format!("{} and {} more", text.join(", "), ranks.len() - SHOWN),
-        Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
-        _ => text.concat(),
-    }
-}
-
-/// A duration as messages show it.
-struct Seconds(Duration);
-
-impl fmt::Display for Seconds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} s", self.0.as_millis() as f64 / 1000.0)
-    }
 }

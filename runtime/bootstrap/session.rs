@@ -1,16 +1,19 @@
 //! What the hub decides, without sockets, threads or clocks: events go in with the time, actions come out.
 //!
 //! A generation starts with the first HELLO and ends when every rank has said GOODBYE; then the next may start. Within it one
-//! collective of all ranks is open at a time, and beside it gathers among some of them (`group.rs`). Any failure is for good, but for
+//! collective of all ranks is open at a time, and beside it gathers among some of them (`group.rs`). Any failure is for good, except for
 //! those of such gathers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::frame::{Frame, FrameError, HUB, Hello, MAX_RESULT, Message, Op};
-use super::group::{Answer, Arrival, Groups};
-use super::{Failure, FailureKind, JobId, Peer, Seconds, list};
+use super::failure::{Failure, FailureKind, aborted};
+use super::frame::{Arrival, Frame, FrameError, HUB, Hello, MAX_RESULT, Message, Op};
+use super::group::{Answer, Groups};
+use super::job::JobId;
+use super::peer::Peer;
+use super::text::{Seconds, list};
 use crate::config::MAX_NPES;
 
 /// A connection's number, never used twice.
@@ -65,6 +68,14 @@ struct Member {
     connection: Connection,
     timeout: Duration,
     peer: Peer,
+}
+
+/// What a member says when it enters a collective.
+struct Entry {
+    sequence: u64,
+    op: Op,
+    label: String,
+    part: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -277,11 +288,12 @@ impl Session {
         }
         let (op, label, part) = match frame.message {
             Message::Allgather { label, data } => (Op::Allgather, label, data),
+            Message::Alltoall { label, data } => (Op::Alltoall, label, data),
             Message::Barrier { label } => (Op::Barrier, label, Vec::new()),
             Message::Goodbye => (Op::Goodbye, String::new(), Vec::new()),
             Message::Group(arrival) => return self.arrived_in_group(now, rank, arrival),
             Message::Abort { reason } => {
-                let failure = super::aborted(rank, &reason);
+                let failure = aborted(rank, &reason);
                 return self.fail(failure.kind, failure.ranks, failure.message);
             }
             other => {
@@ -289,10 +301,10 @@ impl Session {
                 return self.fail(FailureKind::Mismatch, vec![rank], message);
             }
         };
-        self.arrived(now, rank, frame.sequence, op, label, part);
+        self.arrived(now, rank, Entry { sequence: frame.sequence, op, label, part });
     }
 
-    fn arrived(&mut self, now: Duration, rank: u32, sequence: u64, op: Op, label: String, part: Vec<u8>) {
+    fn arrived(&mut self, now: Duration, rank: u32, Entry { sequence, op, label, part }: Entry) {
         let what = describe(op, sequence, &label);
         if self.joining.is_some() {
             let message = format!("PE {rank} entered {what} before every PE had joined");
@@ -374,6 +386,30 @@ impl Session {
                     return self.fail(FailureKind::Mismatch, Vec::new(), message);
                 }
                 self.send_all(sequence, Message::Gathered { parts });
+            }
+            Op::Alltoall => {
+                let rows: Vec<Vec<u8>> = open.parts.into_iter().flatten().collect();
+                let length = rows.first().map_or(0, Vec::len);
+                if let Some(rank) =
+                    rows.iter().position(|row| row.len() != length || !length.is_multiple_of(rows.len()))
+                {
+                    let what = describe(open.op, sequence, &open.label);
+                    let message = format!(
+                        "PE {rank} contributed {} bytes to {what}, PE 0 {length}: all have to contribute equally much, in {} equal parts",
+                        rows[rank].len(),
+                        rows.len()
+                    );
+                    return self.fail(FailureKind::Mismatch, vec![rank as u32], message);
+                }
+                let share = length / rows.len().max(1);
+                for rank in 0..rows.len() {
+                    let parts = rows.iter().map(|row| row[rank * share..][..share].to_vec()).collect();
+                    let bytes = self.emit(sequence, Message::Gathered { parts });
+                    let member = self.members[rank].as_ref().map(|member| member.connection);
+                    if let Some(connection) = member.filter(|connection| self.connections.contains_key(connection)) {
+                        self.actions.push(Action::Send(connection, bytes));
+                    }
+                }
             }
             Op::Goodbye => {
                 // The process that runs this hub hears it last: it may exit at once, and the others must have heard by then.
@@ -472,6 +508,7 @@ impl Session {
 fn describe(op: Op, sequence: u64, label: &str) -> String {
     match op {
         Op::Allgather => format!("allgather {sequence} ({label})"),
+        Op::Alltoall => format!("alltoall {sequence} ({label})"),
         Op::Barrier => format!("barrier {sequence} ({label})"),
         _ => format!("finalize (collective {sequence})"),
     }
@@ -479,420 +516,4 @@ fn describe(op: Op, sequence: u64, label: &str) -> String {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
-mod tests {
-    use super::super::frame::Decoder;
-    use super::*;
-
-    const JOB: JobId = JobId([7; 16]);
-    const TIMEOUT: Duration = Duration::from_secs(60);
-
-    fn arrival(rank: u32, key: &[u8], size: u32, index: u32) -> Arrival {
-        Arrival { key: key.to_vec(), label: "split".into(), size, index, data: vec![rank as u8] }
-    }
-
-    /// Connection k is rank k's.
-    struct Job {
-        session: Session,
-        now: Duration,
-    }
-
-    impl Job {
-        fn new(npes: Option<u32>) -> Self {
-            Self { session: Session::new(JOB, npes), now: Duration::from_secs(1000) }
-        }
-
-        fn joined(npes: u32) -> Self {
-            let mut job = Self::new(Some(npes));
-            for rank in 0..npes {
-                job.join(rank, npes);
-            }
-            job.sent();
-            job
-        }
-
-        fn hello(&mut self, connection: Connection, rank: u32, npes: u32, generation: u32, id: JobId) {
-            self.session.opened(self.now, connection);
-            let peer = Peer { pid: 100 + rank, host: "h".into(), node: "n".into() };
-            let message = Message::Hello(Hello { job: id, npes, timeout: TIMEOUT, peer });
-            self.session.frame(self.now, connection, Frame { generation, rank, sequence: 0, message });
-        }
-
-        fn join(&mut self, rank: u32, npes: u32) {
-            self.hello(u64::from(rank), rank, npes, 0, JOB);
-        }
-
-        fn says(&mut self, rank: u32, sequence: u64, message: Message) {
-            let generation = self.session.generation;
-            self.session.frame(self.now, u64::from(rank), Frame { generation, rank, sequence, message });
-        }
-
-        fn barrier(&mut self, rank: u32, sequence: u64, label: &str) {
-            self.says(rank, sequence, Message::Barrier { label: label.into() });
-        }
-
-        /// Enters a gather and contributes the rank.
-        fn group(&mut self, rank: u32, key: &[u8], size: u32, index: u32) {
-            self.says(rank, 0, Message::Group(arrival(rank, key, size, index)));
-        }
-
-        /// What was sent since the last call.
-        fn sent(&mut self) -> Vec<(Connection, Message)> {
-            let mut sent = Vec::new();
-            for action in self.session.take_actions() {
-                if let Action::Send(connection, bytes) = action {
-                    let mut decoder = Decoder::new(1 << 20);
-                    decoder.push(&bytes);
-                    sent.push((connection, decoder.next_frame().unwrap().unwrap().message));
-                }
-            }
-            sent
-        }
-
-        /// The failure, which each of `ranks` must have been told.
-        fn failed(&mut self, ranks: &[u32]) -> Failure {
-            let failure = self.session.failure().unwrap().clone();
-            let sent = self.sent();
-            for rank in ranks {
-                assert!(sent.contains(&(u64::from(*rank), Message::Failed(failure.clone()))), "{rank} {sent:?}");
-            }
-            failure
-        }
-
-        fn refused(&mut self, connection: Connection) -> String {
-            match self.sent().pop().unwrap() {
-                (to, Message::Refused { reason }) if to == connection => reason,
-                other => panic!("{other:?}"),
-            }
-        }
-    }
-
-    #[test]
-    fn everybody_joins_exchanges_and_leaves() {
-        let mut job = Job::new(None);
-        job.join(1, 2);
-        assert_eq!(job.sent(), vec![(1, Message::Accepted)]);
-        job.join(0, 2);
-        let sent = job.sent();
-        let Message::Welcome { peers } = &sent[1].1 else { panic!("{sent:?}") };
-        assert_eq!(peers.iter().map(|peer| peer.pid).collect::<Vec<_>>(), [100, 101]);
-        job.says(1, 1, Message::Allgather { label: "x".into(), data: b"one".to_vec() });
-        assert_eq!(job.sent(), vec![]);
-        job.says(0, 1, Message::Allgather { label: "x".into(), data: vec![] });
-        let gathered = Message::Gathered { parts: vec![vec![], b"one".to_vec()] };
-        assert_eq!(job.sent(), vec![(0, gathered.clone()), (1, gathered)]);
-        job.barrier(0, 2, "y");
-        job.barrier(1, 2, "y");
-        assert_eq!(job.sent(), vec![(0, Message::Released), (1, Message::Released)]);
-        job.says(0, 3, Message::Goodbye);
-        job.says(1, 3, Message::Goodbye);
-        assert_eq!(job.sent(), vec![(0, Message::Farewell), (1, Message::Farewell)]);
-        job.session.broken(0, "closed");
-        job.session.exited(1, "exited with status 0");
-        assert_eq!(job.session.failure(), None);
-        assert_eq!(job.session.deadline(), None);
-    }
-
-    #[test]
-    fn a_second_generation_may_have_another_size_and_refuses_the_first() {
-        let mut job = Job::new(None);
-        job.join(0, 1);
-        job.says(0, 1, Message::Goodbye);
-        job.sent();
-        job.hello(10, 0, 2, 1, JOB);
-        let reason = job.refused(10);
-        assert!(reason.contains("for the 1. time") && reason.contains("for the 2."), "{reason}");
-        job.hello(11, 0, 2, 2, JOB);
-        job.hello(12, 1, 2, 0, JOB);
-        let sent = job.sent();
-        assert!(sent.iter().any(|(to, message)| *to == 12 && message.op() == Op::Welcome), "{sent:?}");
-        // A late frame of the first generation, on a connection of the second.
-        job.session.frame(job.now, 11, Frame { generation: 1, rank: 0, sequence: 1, message: Message::Goodbye });
-        let failure = job.session.failure().unwrap();
-        assert!(failure.message.contains("generation 2") && failure.message.contains("generation 1"), "{failure}");
-    }
-
-    #[test]
-    fn ranks_that_do_not_join_are_named() {
-        let mut job = Job::new(Some(4));
-        job.join(0, 4);
-        job.now += Duration::from_secs(30);
-        job.join(2, 4);
-        assert_eq!(job.session.deadline(), Some(Duration::from_secs(1060)));
-        job.session.tick(Duration::from_secs(1059));
-        assert_eq!(job.session.failure(), None);
-        job.session.tick(Duration::from_secs(1060));
-        let failure = job.failed(&[0, 2]);
-        assert_eq!((failure.kind, &failure.ranks[..]), (FailureKind::Missing, &[1, 3][..]));
-        assert_eq!(failure.message, "PEs 1 and 3 of 4 did not join the job within 60 s");
-        job.hello(9, 1, 4, 0, JOB);
-        assert_eq!(job.sent(), vec![(9, Message::Failed(failure))]);
-    }
-
-    #[test]
-    fn ranks_that_do_not_arrive_are_named_with_the_collective() {
-        let mut job = Job::joined(3);
-        job.barrier(1, 1, "start");
-        job.session.tick(job.now + TIMEOUT);
-        let failure = job.failed(&[0, 1, 2]);
-        assert_eq!(failure.ranks, [0, 2]);
-        assert_eq!(
-            failure.message,
-            "PEs 0 and 2 of 3 did not arrive within 60 s at barrier 1 (start), which PE 1 entered first"
-        );
-    }
-
-    #[test]
-    fn a_death_is_told_to_all_at_once() {
-        let mut job = Job::joined(3);
-        job.barrier(0, 1, "start");
-        job.session.broken(2, "closed its connection without finalize");
-        let failure = job.failed(&[0, 1]);
-        assert_eq!((failure.kind, &failure.ranks[..]), (FailureKind::Lost, &[2][..]));
-        assert_eq!(failure.message, "PE 2 (process 102 on h) died: it closed its connection without finalize");
-        job.session.broken(1, "closed its connection");
-        assert_eq!(job.session.failure(), Some(&failure));
-    }
-
-    #[test]
-    fn the_launcher_knows_how_a_process_ended() {
-        let mut job = Job::joined(2);
-        job.session.exited(1, "was killed by SIGKILL");
-        assert_eq!(job.session.failure(), None);
-        job.session.broken(1, "closed its connection");
-        assert!(job.failed(&[0]).message.ends_with("died: it was killed by SIGKILL"));
-
-        for exit_first in [true, false] {
-            let mut job = Job::new(Some(2));
-            if exit_first {
-                job.session.exited(1, "exited with status 0");
-                assert_eq!(job.session.failure(), None);
-            }
-            job.join(0, 2);
-            if !exit_first {
-                job.session.exited(1, "exited with status 0");
-            }
-            assert_eq!(job.failed(&[0]).message, "PE 1 exited with status 0 before it joined the job");
-        }
-    }
-
-    #[test]
-    fn disagreements_name_both_sides() {
-        let mut job = Job::joined(2);
-        job.barrier(0, 1, "a");
-        job.barrier(1, 1, "b");
-        let failure = job.failed(&[0, 1]);
-        assert_eq!(failure.ranks, [0, 1]);
-        assert_eq!(failure.message, "PEs disagree: PE 0 entered barrier 1 (a), PE 1 entered barrier 1 (b)");
-
-        let mut job = Job::joined(2);
-        job.barrier(1, 1, "a");
-        job.says(0, 1, Message::Goodbye);
-        assert_eq!(
-            job.failed(&[0, 1]).message,
-            "PEs disagree: PE 1 entered barrier 1 (a), PE 0 entered finalize (collective 1)"
-        );
-
-        let mut job = Job::joined(2);
-        job.barrier(0, 1, "a");
-        job.says(1, 2, Message::Barrier { label: "a".into() });
-        assert!(job.failed(&[0, 1]).message.contains("barrier 1 (a), PE 1 entered barrier 2 (a)"));
-
-        let mut job = Job::joined(2);
-        job.barrier(0, 5, "a");
-        assert_eq!(job.failed(&[0, 1]).message, "PE 0 entered barrier 5 (a), the job is at collective 1");
-
-        let mut job = Job::joined(2);
-        job.barrier(0, 1, "a");
-        job.barrier(0, 1, "a");
-        assert_eq!(job.failed(&[0, 1]).message, "PE 0 entered barrier 1 (a) while it is in barrier 1 (a)");
-
-        let mut job = Job::joined(2);
-        job.says(1, 0, Message::Released);
-        assert!(job.failed(&[0, 1]).message.contains("only the rendezvous sends"));
-
-        let mut job = Job::new(Some(2));
-        job.join(0, 2);
-        job.barrier(0, 1, "a");
-        assert!(job.failed(&[0]).message.contains("before every PE had joined"));
-    }
-
-    #[test]
-    fn some_ranks_gather_while_others_do_something_else() {
-        let mut job = Job::joined(4);
-        job.barrier(0, 1, "all");
-        job.group(3, b"a", 2, 1);
-        job.group(1, b"b", 1, 0);
-        let alone = Message::Grouped { parts: vec![(1, vec![1])] };
-        assert_eq!(job.sent(), vec![(1, alone)]);
-        // Numbers in the gather are not ranks.
-        job.group(2, b"a", 2, 0);
-        let gathered = Message::Grouped { parts: vec![(2, vec![2]), (3, vec![3])] };
-        assert_eq!(job.sent(), vec![(2, gathered.clone()), (3, gathered.clone())]);
-        // Again, with the same key.
-        job.group(2, b"a", 2, 0);
-        job.group(3, b"a", 2, 1);
-        assert_eq!(job.sent(), vec![(2, gathered.clone()), (3, gathered)]);
-        for rank in 1..4 {
-            job.barrier(rank, 1, "all");
-        }
-        assert_eq!(job.sent().len(), 4);
-        assert_eq!((job.session.groups().0, job.session.deadline()), (0, None));
-    }
-
-    #[test]
-    fn members_that_do_not_arrive_are_named_and_the_job_goes_on() {
-        let mut job = Job::joined(4);
-        job.group(3, b"a", 3, 2);
-        job.now += Duration::from_secs(10);
-        job.group(1, b"a", 3, 0);
-        assert_eq!(job.session.deadline(), Some(Duration::from_secs(1060)));
-        job.session.tick(Duration::from_secs(1060));
-        let failure = Failure {
-            kind: FailureKind::Missing,
-            ranks: vec![1],
-            message: "member 1 of 3 did not arrive within 60 s at split, which PE 3 entered first".into(),
-        };
-        let told = Message::Disbanded(failure);
-        assert_eq!(job.sent(), vec![(1, told.clone()), (3, told.clone())]);
-        // The late one is told at once, and is the last.
-        job.now = Duration::from_secs(1061);
-        job.group(2, b"a", 3, 1);
-        assert_eq!(job.sent(), vec![(2, told)]);
-        assert_eq!((job.session.deadline(), job.session.failure()), (None, None));
-        // Another attempt works.
-        for rank in 1..4 {
-            job.group(rank, b"a", 3, rank - 1);
-        }
-        assert_eq!(job.sent().len(), 3);
-    }
-
-    #[test]
-    fn members_that_disagree_are_told_and_those_that_follow_too() {
-        // Who comes, in this order, with which size and number, and what all are told.
-        for (arrivals, words) in [
-            ([(0, 3, 0), (1, 2, 1), (2, 3, 2)], "PEs disagree: PE 0 says that split has 3 members, PE 1 says 2"),
-            ([(2, 3, 1), (0, 3, 1), (1, 3, 0)], "PE 2 and PE 0 both enter split as member 1 of 3"),
-            ([(1, 3, 3), (0, 3, 0), (2, 3, 2)], "PE 1 enters split as member 3; its members are 0 to 2"),
-            ([(1, 5, 3), (0, 3, 0), (2, 3, 2)], "PE 1 says that split has 5 members, in a job of 4"),
-            ([(1, 0, 0), (0, 3, 0), (2, 3, 2)], "PE 1 says that split has 0 members, in a job of 4"),
-        ] {
-            let mut job = Job::joined(4);
-            for (rank, size, index) in arrivals {
-                job.group(rank, b"a", size, index);
-            }
-            let mut told: Vec<u64> = Vec::new();
-            for (to, message) in job.sent() {
-                let Message::Disbanded(failure) = message else { continue };
-                assert_eq!((failure.kind, failure.message.as_str()), (FailureKind::Mismatch, words));
-                told.push(to);
-            }
-            told.sort_unstable();
-            assert_eq!((&told[..], job.session.failure()), (&[0, 1, 2][..], None), "{words}");
-        }
-        let mut job = Job::joined(2);
-        job.group(0, b"a", 2, 0);
-        job.says(1, 0, Message::Group(Arrival { label: "destroy".into(), ..arrival(1, b"a", 2, 1) }));
-        let Some((1, Message::Disbanded(failure))) = job.sent().pop() else { panic!() };
-        assert_eq!(failure.message, "PEs disagree: PE 0 entered split, PE 1 entered destroy");
-    }
-
-    #[test]
-    fn gathers_do_not_outlive_the_job_and_no_rank_is_in_two_places() {
-        let mut job = Job::joined(3);
-        job.group(0, b"a", 2, 0);
-        job.session.broken(2, "closed its connection");
-        job.failed(&[0, 1]);
-        assert_eq!(job.session.groups().0, 0);
-
-        let mut job = Job::joined(2);
-        job.group(0, b"a", 2, 0);
-        job.group(0, b"b", 2, 0);
-        assert_eq!(job.failed(&[0, 1]).message, "PE 0 entered split while it is in split");
-
-        let mut job = Job::joined(2);
-        job.group(0, b"a", 2, 0);
-        job.says(0, 1, Message::Goodbye);
-        assert_eq!(job.failed(&[0, 1]).message, "PE 0 entered finalize (collective 1) while it is in split");
-
-        let mut job = Job::joined(2);
-        job.barrier(0, 1, "x");
-        job.group(0, b"a", 2, 0);
-        assert_eq!(job.failed(&[0, 1]).message, "PE 0 entered split while it is in barrier 1 (x)");
-
-        let mut job = Job::new(Some(2));
-        job.join(0, 2);
-        job.group(0, b"a", 1, 0);
-        assert_eq!(job.failed(&[0]).message, "PE 0 entered split before every PE had joined");
-    }
-
-    #[test]
-    fn gathers_that_failed_are_forgotten() {
-        let mut job = Job::joined(4);
-        for round in 0..3 * MAX_NPES {
-            job.group(0, &round.to_be_bytes(), 3, 0);
-            job.group(1, &round.to_be_bytes(), 2, 0);
-            assert!(job.session.groups().1 <= MAX_NPES as usize);
-        }
-        job.session.tick(job.now + TIMEOUT);
-        assert_eq!((job.session.groups().1, job.session.deadline()), (0, None));
-    }
-
-    #[test]
-    fn an_abort_reaches_all() {
-        let mut job = Job::joined(2);
-        job.says(1, 0, Message::Abort { reason: "out of cheese".into() });
-        let failure = job.failed(&[0, 1]);
-        assert_eq!(
-            (failure.kind, failure.message.as_str()),
-            (FailureKind::Aborted, "PE 1 aborted the job: out of cheese")
-        );
-    }
-
-    #[test]
-    fn wrong_greetings_are_refused_and_the_job_goes_on() {
-        let mut job = Job::new(Some(2));
-        job.join(0, 2);
-        job.sent();
-        job.hello(10, 1, 2, 0, JobId([9; 16]));
-        let reason = job.refused(10);
-        assert!(reason.contains("job 07070707...") && reason.contains("job 09090909..."), "{reason}");
-        job.hello(11, 1, 3, 0, JOB);
-        assert_eq!(job.refused(11), "PE 1 says that the job has 3 PEs, the launcher says 2");
-        job.hello(12, 2, 2, 0, JOB);
-        assert_eq!(job.refused(12), "rank 2 in a job of 2 PEs: ranks are 0 to 1");
-        job.hello(13, 0, 2, 0, JOB);
-        assert_eq!(job.refused(13), "rank 0 is taken by process 100 on h, and process 100 on h claims it too");
-        job.hello(14, 1, 2, 7, JOB);
-        assert!(job.refused(14).contains("for the 7. time"));
-        job.session.opened(job.now, 15);
-        job.session.frame(job.now, 15, Frame { generation: 1, rank: 1, sequence: 1, message: Message::Goodbye });
-        assert!(job.refused(15).contains("before HELLO"));
-        job.session.opened(job.now, 16);
-        job.session.garbage(16, &FrameError::Version(9));
-        assert!(job.refused(16).contains("version 9"));
-        job.session.opened(job.now, 17);
-        job.session.garbage(17, &FrameError::Magic(b"GET ".to_vec()));
-        assert_eq!(job.session.take_actions(), vec![Action::Close(17)]);
-        job.session.opened(job.now, 18);
-        job.session.tick(job.now + HELLO_DEADLINE);
-        assert_eq!(job.session.take_actions(), vec![Action::Close(18)]);
-        job.join(1, 2);
-        assert!(job.sent().iter().any(|(to, message)| *to == 0 && message.op() == Op::Welcome));
-
-        let mut job = Job::new(None);
-        job.join(0, 2);
-        job.sent();
-        job.hello(9, 1, 3, 0, JOB);
-        assert_eq!(job.refused(9), "PE 1 says that the job has 3 PEs, PE 0 says 2");
-        let mut job = Job::new(None);
-        job.hello(9, 0, MAX_NPES + 1, 0, JOB);
-        assert!(job.refused(9).contains("1 to 1024"));
-    }
-
-    #[test]
-    fn a_member_that_sends_garbage_ends_the_job() {
-        let mut job = Job::joined(2);
-        job.session.garbage(1, &FrameError::Op(99));
-        assert!(job.failed(&[0]).message.contains("op 99 does not exist"));
-    }
-}
+mod tests;

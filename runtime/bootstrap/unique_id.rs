@@ -18,7 +18,22 @@ const MAX_ADDRESSES: usize = 8;
 static HUBS: Mutex<Vec<Hub>> = Mutex::new(Vec::new());
 
 /// Names a job and where its PEs meet; [`crate::config::ConfigBuilder::unique_id`] joins it. As text it is one word without
-/// blanks: `oxshmem1:JOB@HOST:PORT,...`. Whoever has it can join, so it is a secret among the job's processes.
+/// blanks: `oxshmem1:JOB@HOST:PORT,...`. Any process that has it can join, so it is a secret among the job's processes.
+///
+/// ```
+/// use oxshmem::bootstrap::UniqueId;
+/// use oxshmem::{Config, Pe};
+///
+/// # fn main() -> oxshmem::Result<()> {
+/// // One process creates the id, and gives its text to the others.
+/// let text = UniqueId::create()?.to_string();
+///
+/// // Every process, also that one, joins with its number.
+/// let id: UniqueId = text.parse().unwrap();
+/// let pe = Pe::with_config(Config::builder().unique_id(&id, 0, 1).env().build()?)?;
+/// # pe.finalize()
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UniqueId {
     job: JobId,
@@ -31,6 +46,13 @@ impl UniqueId {
     ///
     /// # Errors
     /// The system refuses a listening socket, a thread, or the list of interfaces.
+    ///
+    /// ```
+    /// use oxshmem::bootstrap::UniqueId;
+    ///
+    /// println!("{}", UniqueId::create()?);
+    /// # Ok::<(), oxshmem::Error>(())
+    /// ```
     pub fn create() -> Result<Self, BootstrapError> {
         let job = JobId::random()?;
         let any = |address: IpAddr| HubOptions { listen: (address, 0).into(), job, npes: None };
@@ -39,7 +61,7 @@ impl UniqueId {
             Hub::start(any(Ipv6Addr::UNSPECIFIED.into())).or_else(|_| Hub::start(any(Ipv4Addr::UNSPECIFIED.into())))?;
         let mut hosts = interfaces()?;
         hosts.truncate(MAX_ADDRESSES);
-        // Last, since on another machine it leads nowhere, or to somebody else.
+        // Last, since on another machine it leads nowhere, or to another process.
         hosts.push(Ipv4Addr::LOCALHOST.into());
         let port = hub.address().port();
         let addresses = hosts.into_iter().map(|host| SocketAddr::new(host, port).to_string()).collect();
@@ -48,11 +70,26 @@ impl UniqueId {
     }
 
     /// The job.
+    ///
+    /// ```
+    /// use oxshmem::bootstrap::UniqueId;
+    ///
+    /// let id = UniqueId::create()?;
+    /// assert!(id.to_string().contains(&id.job_id().to_string()));
+    /// # Ok::<(), oxshmem::Error>(())
+    /// ```
     pub fn job_id(&self) -> JobId {
         self.job
     }
 
     /// Where its PEs meet.
+    ///
+    /// ```
+    /// use oxshmem::bootstrap::UniqueId;
+    ///
+    /// assert!(UniqueId::create()?.rendezvous().addresses().count() >= 1);
+    /// # Ok::<(), oxshmem::Error>(())
+    /// ```
     pub fn rendezvous(&self) -> &Rendezvous {
         &self.rendezvous
     }
@@ -60,6 +97,15 @@ impl UniqueId {
 
 impl ConfigBuilder {
     /// Joins the job of `id` as PE `rank` of `npes`, instead of the job that a launcher named.
+    ///
+    /// ```
+    /// use oxshmem::Config;
+    /// use oxshmem::bootstrap::UniqueId;
+    ///
+    /// let config = Config::builder().unique_id(&UniqueId::create()?, 2, 4).build()?;
+    /// assert_eq!((config.rank(), config.npes()), (Some(2), Some(4)));
+    /// # Ok::<(), oxshmem::Error>(())
+    /// ```
     pub fn unique_id(self, id: &UniqueId, rank: u32, npes: u32) -> Self {
         self.rendezvous(id.rendezvous().clone()).job(id.job_id()).rank(rank).npes(npes)
     }

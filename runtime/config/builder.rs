@@ -12,6 +12,12 @@ impl Config {
     ///
     /// # Errors
     /// The first variable that is unknown, malformed, out of range, or contradicts another.
+    ///
+    /// ```
+    /// let config = oxshmem::Config::from_env()?;
+    /// assert_eq!(config.qps_per_peer() == 0, false);
+    /// # Ok::<(), oxshmem::Error>(())
+    /// ```
     pub fn from_env() -> Result<Self, ConfigError> {
         Self::from_vars(std::env::vars_os())
     }
@@ -19,7 +25,18 @@ impl Config {
     /// Reads `vars` instead of the process's environment; names that do not start with `OXSHMEM_` are skipped.
     ///
     /// # Errors
-    /// As [`Config::from_env`].
+    /// Fails like [`Config::from_env`].
+    ///
+    /// ```
+    /// use oxshmem::Config;
+    ///
+    /// let config = Config::from_vars([("OXSHMEM_HEAP_MAX", "64M"), ("HOME", "/root")])?;
+    /// assert_eq!(config.heap_max().0, 64 << 20);
+    ///
+    /// let error = Config::from_vars([("OXSHMEM_HEAP_MIX", "64M")]).unwrap_err();
+    /// assert!(error.to_string().contains("did you mean OXSHMEM_HEAP_MAX?"));
+    /// # Ok::<(), oxshmem::Error>(())
+    /// ```
     pub fn from_vars<K: Into<OsString>, V: Into<OsString>>(
         vars: impl IntoIterator<Item = (K, V)>,
     ) -> Result<Self, ConfigError> {
@@ -27,21 +44,53 @@ impl Config {
     }
 
     /// A builder with every default and no environment; see [`ConfigBuilder::env`].
+    ///
+    /// ```
+    /// use oxshmem::Config;
+    ///
+    /// assert_eq!(Config::builder().build()?, Config::default());
+    /// # Ok::<(), oxshmem::Error>(())
+    /// ```
     pub fn builder() -> ConfigBuilder {
         ConfigBuilder { config: Self::default(), vars: Vec::new() }
     }
 
     /// A builder that starts from this configuration, to change some of its values.
+    ///
+    /// ```
+    /// use oxshmem::Config;
+    /// use oxshmem::config::Device;
+    ///
+    /// let config = Config::default().to_builder().device(Device::Cpu).build()?;
+    /// assert_eq!(config.device(), Device::Cpu);
+    /// # Ok::<(), oxshmem::Error>(())
+    /// ```
     pub fn to_builder(&self) -> ConfigBuilder {
         ConfigBuilder { config: self.clone(), vars: Vec::new() }
     }
 
     /// Every variable with its value, written as in the environment, and where the value came from.
+    ///
+    /// ```
+    /// use oxshmem::Config;
+    ///
+    /// for (variable, value, origin) in Config::default().settings() {
+    ///     println!("{}={value} ({origin})", variable.name);
+    /// }
+    /// ```
     pub fn settings(&self) -> impl Iterator<Item = (&'static Variable, String, Origin)> {
         VARIABLES.iter().map(|variable| (variable, (variable.show)(self), (variable.origin)(self)))
     }
 
     /// Blocks in the send queue of each QP of a PE, in a job of `n_pes` PEs: a power of two, see `OXSHMEM_QP_DEPTH`.
+    ///
+    /// ```
+    /// use oxshmem::Config;
+    ///
+    /// let config = Config::builder().qp_depth(2048).build()?;
+    /// assert_eq!(config.send_queue_depth(8), 2048);
+    /// # Ok::<(), oxshmem::Error>(())
+    /// ```
     pub fn send_queue_depth(&self, n_pes: u32) -> u32 {
         const BLOCK_BYTES: u64 = 64;
         match self.qp_depth() {
@@ -59,6 +108,12 @@ impl Config {
     ///
     /// The library only emits events and never calls this: a program that wants to see them calls it once, before
     /// [`Pe::with_config`](crate::Pe::with_config), or installs a subscriber of its own.
+    ///
+    /// ```
+    /// let config = oxshmem::Config::from_env()?;
+    /// config.init_log(); // `OXSHMEM_LOG=info` now shows how init goes
+    /// # Ok::<(), oxshmem::Error>(())
+    /// ```
     pub fn init_log(&self) {
         let filter = tracing_subscriber::EnvFilter::new(self.log().to_string());
         // An error means that the program has a subscriber: it decides what is logged.
@@ -72,11 +127,28 @@ impl Config {
 
 impl ConfigBuilder {
     /// Takes what is not set here from the process's environment.
+    ///
+    /// ```
+    /// use oxshmem::Config;
+    ///
+    /// // The program decides the heap, and users of the program everything else.
+    /// let config = Config::builder().heap_max(1u64 << 30).env().build()?;
+    /// assert_eq!(config.heap_max().0, 1 << 30);
+    /// # Ok::<(), oxshmem::Error>(())
+    /// ```
     pub fn env(self) -> Self {
         self.vars(std::env::vars_os())
     }
 
     /// Takes what is not set here from `vars`.
+    ///
+    /// ```
+    /// use oxshmem::Config;
+    ///
+    /// let config = Config::builder().max_teams(8u32).vars([("OXSHMEM_MAX_TEAMS", "16")]).build()?;
+    /// assert_eq!(config.max_teams(), 8); // the program decides
+    /// # Ok::<(), oxshmem::Error>(())
+    /// ```
     pub fn vars<K: Into<OsString>, V: Into<OsString>>(mut self, vars: impl IntoIterator<Item = (K, V)>) -> Self {
         self.vars.extend(vars.into_iter().map(|(name, value)| (name.into(), value.into())));
         self
@@ -86,6 +158,13 @@ impl ConfigBuilder {
     ///
     /// # Errors
     /// The first variable that is unknown, malformed, out of range, or contradicts another.
+    ///
+    /// ```
+    /// use oxshmem::Config;
+    ///
+    /// let error = Config::builder().qp_depth(3).build().unwrap_err();
+    /// assert!(error.to_string().starts_with("OXSHMEM_QP_DEPTH=3 (set by the program)"));
+    /// ```
     pub fn build(self) -> Result<Config, ConfigError> {
         let mut config = self.config;
         for (name, value) in &self.vars {
@@ -117,24 +196,8 @@ fn own_name(name: &OsStr) -> Option<String> {
 fn nearest(name: &str) -> Option<&'static str> {
     VARIABLES
         .iter()
-        .map(|variable| (edit_distance(&name[PREFIX.len()..], &variable.name[PREFIX.len()..]), variable.name))
+        .map(|variable| (strsim::levenshtein(&name[PREFIX.len()..], &variable.name[PREFIX.len()..]), variable.name))
         .min()
         .filter(|(distance, known)| *distance <= 2.max((known.len() - PREFIX.len()) / 2))
         .map(|(_, known)| known)
-}
-
-/// Insertions, deletions and substitutions from `a` to `b` (Levenshtein).
-fn edit_distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let substituted = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }

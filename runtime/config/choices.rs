@@ -41,6 +41,12 @@ macro_rules! choice {
 
 choice! {
     /// Where kernels run.
+    ///
+    /// ```
+    /// use oxshmem::config::Device;
+    ///
+    /// assert_eq!("auto".parse(), Ok(Device::Auto));
+    /// ```
     Device: "`auto`, `cpu` or `cuda`" {
         /// `cuda` where a usable GPU is found, else `cpu`.
         Auto = "auto",
@@ -52,6 +58,15 @@ choice! {
 }
 
 /// Which HCA executes work requests.
+///
+/// ```
+/// use oxshmem::config::Hca;
+/// use oxshmem::{Config, config};
+///
+/// let config = Config::from_vars([("OXSHMEM_HCA", "soft")])?;
+/// assert_eq!(*config.hca(), Hca::Soft);
+/// # Ok::<(), config::ConfigError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hca {
     /// `mlx5` where a card is found that the device can post to, else `soft`.
@@ -74,6 +89,12 @@ pub enum Hca {
 
 impl Hca {
     /// The device that it names.
+    ///
+    /// ```
+    /// use oxshmem::config::Hca;
+    ///
+    /// assert!(Hca::Soft.card().is_none());
+    /// ```
     #[must_use]
     pub fn card(&self) -> Option<&Card> {
         match self {
@@ -83,6 +104,14 @@ impl Hca {
     }
 
     /// What kind of device it wants.
+    ///
+    /// ```
+    /// use oxshmem::config::Hca;
+    ///
+    /// // A ConnectX as `mlx5` needs another kind of device than `verbs`.
+    /// let (mlx5, verbs) = (Hca::Mlx5 { card: None }, Hca::Verbs { card: None });
+    /// assert_ne!(mlx5.family(), verbs.family());
+    /// ```
     #[must_use]
     pub fn family(&self) -> Family {
         match self {
@@ -138,6 +167,12 @@ impl Value for Hca {
 
 choice! {
     /// What executes the software HCA's send queues.
+    ///
+    /// ```
+    /// use oxshmem::config::SoftEngine;
+    ///
+    /// assert_eq!("auto".parse(), Ok(SoftEngine::Auto));
+    /// ```
     SoftEngine: "`auto`, `thread`, `kernel` or `copy`" {
         /// On `cuda` a kernel, and copies by a thread of the CPU while the kernel finds no room; `thread` on `cpu`.
         Auto = "auto",
@@ -145,13 +180,19 @@ choice! {
         Thread = "thread",
         /// A kernel of the device alone.
         Kernel = "kernel",
-        /// Copies by a thread of the CPU alone, but for atomics, which take a kernel.
+        /// Copies by a thread of the CPU alone, except for atomics, which take a kernel.
         Copy = "copy",
     }
 }
 
 choice! {
-    /// Who stores to a card's doorbell registers for device code.
+    /// What stores to a card's doorbell registers for device code.
+    ///
+    /// ```
+    /// use oxshmem::config::Doorbell;
+    ///
+    /// assert_eq!("auto".parse(), Ok(Doorbell::Auto));
+    /// ```
     Doorbell: "`auto`, `gpu` or `cpu`" {
         /// Device code where it reaches them, else a thread of the CPU.
         Auto = "auto",
@@ -162,7 +203,42 @@ choice! {
     }
 }
 
+choice! {
+    /// In which way GPU memory is registered with a ConnectX card first.
+    Registration: "`auto`, `dmabuf`, `dmabuf-pcie` or `peermem`" {
+        /// Chooses `dmabuf`.
+        Auto = "auto",
+        /// A dma-buf.
+        DmaBuf = "dmabuf",
+        /// A dma-buf with addresses of the PCIe BAR.
+        DmaBufPcie = "dmabuf-pcie",
+        /// The address, through nvidia_peermem.
+        Peermem = "peermem",
+    }
+}
+
+choice! {
+    /// What does atomics on memory that the GPU can load and store, where the card's are not atomic with the GPU's.
+    Atomics: "`auto`, `gpu` or `card`" {
+        /// Chooses `card`: no update is ever lost.
+        Auto = "auto",
+        /// The GPU. A word must not be a target of both GPUs and cards.
+        Gpu = "gpu",
+        /// The target's card.
+        Card = "card",
+    }
+}
+
 /// Which puts that the CPU proxy posts are staged: their source is copied to host memory first.
+///
+/// ```
+/// use oxshmem::Config;
+/// use oxshmem::config::{ByteSize, Staging};
+///
+/// let config = Config::from_vars([("OXSHMEM_IBRC_STAGING", "64K")])?;
+/// assert_eq!(config.ibrc_staging(), Staging::From(ByteSize(64 << 10)));
+/// # Ok::<(), oxshmem::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Staging {
     /// Large ones, where the card is far from the GPU.
@@ -171,7 +247,7 @@ pub enum Staging {
     On,
     /// None.
     Off,
-    /// Those of at least so many bytes.
+    /// Puts of at least this many bytes.
     From(ByteSize),
 }
 
@@ -212,6 +288,12 @@ impl Value for Staging {
 
 choice! {
     /// How peers are reached. Self is always local.
+    ///
+    /// ```
+    /// use oxshmem::config::Transport;
+    ///
+    /// assert_eq!("auto".parse(), Ok(Transport::Auto));
+    /// ```
     Transport: "`auto`, `p2p`, `ibgda` or `ibrc`" {
         /// Per peer: load/store where the peer is reachable so, else the network.
         Auto = "auto",

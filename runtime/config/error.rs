@@ -3,6 +3,14 @@
 use std::fmt;
 
 /// Why a configuration was refused.
+///
+/// ```
+/// use oxshmem::Config;
+/// use oxshmem::config::ConfigError;
+///
+/// let error = Config::from_vars([("OXSHMEM_DEVICE", "gpu")]).unwrap_err();
+/// assert!(matches!(error, ConfigError::Malformed { name: "OXSHMEM_DEVICE", .. }));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -32,7 +40,7 @@ pub enum ConfigError {
         name: &'static str,
         /// The value.
         value: String,
-        /// Who gave it.
+        /// Where it was given.
         origin: Origin,
         /// The expected form and its limits.
         form: String,
@@ -60,6 +68,16 @@ pub enum ConfigError {
 }
 
 /// Where a value came from.
+///
+/// ```
+/// use oxshmem::Config;
+/// use oxshmem::config::Origin;
+///
+/// let config = Config::builder().max_teams(8u32).build()?;
+/// let (_, value, origin) = config.settings().find(|(variable, ..)| variable.name == "OXSHMEM_MAX_TEAMS").unwrap();
+/// assert_eq!((value.as_str(), origin), ("8", Origin::Builder));
+/// # Ok::<(), oxshmem::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// The table's default.

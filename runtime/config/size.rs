@@ -5,6 +5,13 @@ use std::fmt;
 use super::value::{Value, decimal};
 
 /// A number of bytes.
+///
+/// ```
+/// use oxshmem::config::ByteSize;
+///
+/// assert_eq!("512K".parse(), Ok(ByteSize(512 << 10)));
+/// assert_eq!(ByteSize(1 << 30).to_string(), "1G");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteSize(pub u64);
 

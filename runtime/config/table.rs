@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use oxshmem_hca::topology::{DeviceChoice, MAX_CARDS};
 
-use super::choices::{Device, Doorbell, Hca, SoftEngine, Staging, Transport};
+use super::choices::{Atomics, Device, Doorbell, Hca, Registration, SoftEngine, Staging, Transport};
 use super::error::Origin;
 use super::size::ByteSize;
 use super::value::{Choice, Limits, LogFilter, Value};
@@ -14,9 +14,26 @@ use crate::bootstrap::job::{JobId, Rendezvous};
 use crate::team::choice::Collectives;
 
 /// What every variable's name starts with.
+///
+/// ```
+/// use oxshmem::config::{PREFIX, VARIABLES};
+///
+/// assert!(VARIABLES.iter().all(|variable| variable.name.starts_with(PREFIX)));
+/// ```
 pub const PREFIX: &str = "OXSHMEM_";
 
-/// Collects values that the program decides; what it does not set comes from the environment, if asked for, else from the table.
+/// Collects values that the program decides; what it does not set comes from the environment if the
+/// caller wants that, and otherwise from the table.
+///
+/// ```
+/// use oxshmem::Config;
+/// use oxshmem::config::ConfigBuilder;
+///
+/// let builder: ConfigBuilder = Config::builder().heap_max(64u64 << 20);
+/// let config = builder.build()?;
+/// # assert_eq!(config.heap_max().0, 64 << 20);
+/// # Ok::<(), oxshmem::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct ConfigBuilder {
     pub(super) config: Config,
@@ -30,6 +47,13 @@ struct Setting<T> {
 }
 
 /// One row of the table of variables.
+///
+/// ```
+/// use oxshmem::config::VARIABLES;
+///
+/// let variable = VARIABLES.iter().find(|variable| variable.name == "OXSHMEM_DEVICE").unwrap();
+/// println!("{}: {}", variable.name, variable.meaning);
+/// ```
 pub struct Variable {
     /// Full name.
     pub name: &'static str,
@@ -51,11 +75,25 @@ impl fmt::Debug for Variable {
 
 impl Variable {
     /// The accepted form and its limits, in words.
+    ///
+    /// ```
+    /// use oxshmem::config::VARIABLES;
+    ///
+    /// let variable = VARIABLES.iter().find(|variable| variable.name == "OXSHMEM_DEVICE").unwrap();
+    /// assert_eq!(variable.form(), "`auto`, `cpu` or `cuda`");
+    /// ```
     pub fn form(&self) -> String {
         (self.form)(self.limits)
     }
 
     /// The default, written as the variable's value would be; empty when there is none.
+    ///
+    /// ```
+    /// use oxshmem::config::VARIABLES;
+    ///
+    /// let variable = VARIABLES.iter().find(|variable| variable.name == "OXSHMEM_DEVICE").unwrap();
+    /// assert_eq!(variable.default(), "auto");
+    /// ```
     pub fn default(&self) -> String {
         (self.show)(&Config::default())
     }
@@ -64,12 +102,25 @@ impl Variable {
 macro_rules! accessor {
     (copy $(#[doc = $doc:literal])+ $field:ident $ty:ty) => {
         $(#[doc = $doc])+
+        ///
+        /// ```
+        #[doc = concat!("let value = oxshmem::Config::from_env()?.", stringify!($field), "();")]
+        /// # drop(value);
+        /// # Ok::<(), oxshmem::Error>(())
+        /// ```
         pub fn $field(&self) -> $ty {
             self.$field.value
         }
     };
     (borrow $(#[doc = $doc:literal])+ $field:ident $ty:ty) => {
         $(#[doc = $doc])+
+        ///
+        /// ```
+        /// let config = oxshmem::Config::from_env()?;
+        #[doc = concat!("let value = config.", stringify!($field), "();")]
+        /// # let _ = value;
+        /// # Ok::<(), oxshmem::Error>(())
+        /// ```
         pub fn $field(&self) -> &$ty {
             &self.$field.value
         }
@@ -80,7 +131,19 @@ macro_rules! variables {
     ($($(#[doc = $doc:literal])+ $name:literal $access:ident $field:ident: $ty:ty = $default:expr, $limits:expr;)+) => {
         /// The configuration of one PE.
         ///
-        /// Made by [`Config::from_env`], or by [`Config::builder`] when the program decides some values itself.
+        /// Made by [`Config::from_env`], or by [`Config::builder`] when the program decides some
+        /// values itself.
+        ///
+        /// # Threads and drop
+        /// `Send` and `Sync`: plain data.
+        ///
+        /// ```
+        /// use oxshmem::Config;
+        ///
+        /// let config = Config::builder().heap_max(64u64 << 20).env().build()?;
+        /// assert_eq!(config.heap_max().0, 64 << 20);
+        /// # Ok::<(), oxshmem::Error>(())
+        /// ```
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub struct Config { $($field: Setting<$ty>,)+ }
 
@@ -95,6 +158,15 @@ macro_rules! variables {
 
         impl ConfigBuilder {
             $($(#[doc = $doc])+
+            ///
+            /// ```
+            /// use oxshmem::Config;
+            ///
+            #[doc = concat!("let value = Config::default().", stringify!($field), "().to_owned();")]
+            #[doc = concat!("let config = Config::builder().", stringify!($field), "(value.clone()).build()?;")]
+            #[doc = concat!("assert_eq!(config.", stringify!($field), "().to_owned(), value);")]
+            /// # Ok::<(), oxshmem::Error>(())
+            /// ```
             pub fn $field(mut self, value: impl Into<$ty>) -> Self {
                 self.config.$field = Setting { value: value.into(), origin: Origin::Builder };
                 self
@@ -102,6 +174,12 @@ macro_rules! variables {
         }
 
         /// Every variable, in the order of the documentation.
+        ///
+        /// ```
+        /// for variable in oxshmem::config::VARIABLES {
+        ///     println!("{}: {}", variable.name, variable.form());
+        /// }
+        /// ```
         pub static VARIABLES: &[Variable] = &[$(Variable {
             name: $name,
             meaning: concat!($($doc),+),
@@ -129,75 +207,148 @@ const GIB: u64 = 1 << 30;
 const TIB: u64 = 1 << 40;
 
 variables! {
-    /// Where kernels run: `cuda` an NVIDIA GPU, `cpu` the SIMT executor, `auto` the GPU if there is a usable one.
+    /// Where kernels run: `cuda` on an NVIDIA GPU, `cpu` on the SIMT executor, `auto` on the GPU if
+    /// there is a usable one.
     "OXSHMEM_DEVICE" copy device: Device = Device::Auto, Limits::None;
-    /// What executes work requests: `mlx5` a ConnectX, `soft` the software HCA, `auto` the card if there is a usable one; `verbs` any RDMA device through the kernel's verbs, posted to by the CPU proxy; `null` completes them and moves nothing, which measures posting alone.
+    /// What executes work requests: `mlx5` is a ConnectX card, `soft` the software HCA, and `auto`
+    /// the card if there is a usable one. `verbs` is any RDMA device through the kernel's verbs, to
+    /// which the CPU proxy posts. `null` completes requests and moves nothing, which measures
+    /// posting alone.
     "OXSHMEM_HCA" borrow hca: Hca = Hca::Auto, Limits::None;
-    /// Which RDMA devices `mlx5` and `verbs` may use, where `OXSHMEM_HCA` does not name one: those of the list, or all but those after `^`; or exactly which device each PE uses, by the PE's number on its node or by the PCI address of its GPU, with `mlx5` also several joined by `+`. Without a mapping a PE uses the device nearest to its GPU or its CPUs, PEs being spread over those that are equally near, and with `mlx5` maybe more (`OXSHMEM_HCA_DEVICES_PER_PE`).
+    /// Which RDMA devices `mlx5` and `verbs` may use where `OXSHMEM_HCA` does not name one. A list
+    /// allows its devices, and after `^` all others. A mapping names exactly the device of each PE,
+    /// by the PE's number on its node or by the PCI address of its GPU; with `mlx5` it may join
+    /// several by `+`. Without a mapping a PE uses the device nearest to its GPU or its CPUs, with
+    /// `mlx5` possibly several (`OXSHMEM_HCA_DEVICES_PER_PE`), and PEs are spread over devices that
+    /// are equally near.
     "OXSHMEM_HCA_DEVICES" borrow hca_devices: DeviceChoice = DeviceChoice::Any, Limits::None;
-    /// How many RDMA devices a PE drives with `mlx5`; its QPs are spread over them. `auto`: all that are equally near to its GPU below one PCIe switch and nobody else's; a number: so many, the nearest first. All PEs use as many as the PE with the fewest has, and never more than `OXSHMEM_QPS_PER_PEER`.
+    /// How many RDMA devices a PE drives with `mlx5`; its QPs are spread over them. `auto` takes
+    /// all that are equally near to its GPU below one PCIe switch and that no other PE has; a
+    /// number takes that many, the nearest first. All PEs use as many as the PE with the fewest
+    /// has, and never more than `OXSHMEM_QPS_PER_PEER`.
     "OXSHMEM_HCA_DEVICES_PER_PE" copy hca_devices_per_pe: Choice = Choice::Auto, Limits::Range(1, MAX_CARDS as u64);
-    /// How peers are reached: `auto` decides per peer; `p2p` is load/store only, and a peer that cannot be reached so is an error; `ibgda` and `ibrc` use the network for every PE but oneself.
+    /// How peers are reached. `auto` decides for each peer. `p2p` allows load/store only, and a
+    /// peer that cannot be reached that way is an error. `ibgda` and `ibrc` use the network for
+    /// every other PE.
     "OXSHMEM_TRANSPORT" copy transport: Transport = Transport::Auto, Limits::None;
     /// Never use load/store to another PE, even where it is possible.
     "OXSHMEM_DISABLE_P2P" copy disable_p2p: bool = false, Limits::None;
-    /// Largest size of the symmetric heap of one PE. Address space of this size is reserved for each PE of the node; memory is taken chunk by chunk as the heap grows.
+    /// Largest size of the symmetric heap of one PE. Address space of this size is reserved for
+    /// each PE of the node; memory is taken chunk by chunk as the heap grows.
     "OXSHMEM_HEAP_MAX" copy heap_max: ByteSize = ByteSize(16 * GIB), Limits::Range(MIB, 512 * GIB);
-    /// By how much the heap grows, and what is registered with the HCA in one piece. At most `OXSHMEM_HEAP_MAX`. Rounded up to the granularity of the device's memory (2M on GPUs).
+    /// The step by which the heap grows; each step is registered with the HCA in one piece. It is
+    /// at most `OXSHMEM_HEAP_MAX`, and is rounded up to the granularity of the device's memory (2M
+    /// on GPUs).
     "OXSHMEM_HEAP_CHUNK" copy heap_chunk: ByteSize = ByteSize(64 * MIB), Limits::PowerOfTwo(MIB, TIB);
-    /// Send-queue depth of a QP, in blocks of 64 bytes (with `OXSHMEM_HCA=verbs` in work requests, and a card with less lowers it); `auto` takes 8192, or as much less (not below 1024) as keeps all queues of a PE within 64 MiB, and over the CPU proxy (`ibrc`) not more than 2048.
+    /// Send-queue depth of a QP, in blocks of 64 bytes (with `OXSHMEM_HCA=verbs` in work requests,
+    /// and a card that has less lowers it). `auto` takes 8192, or less (at least 1024) to keep all
+    /// queues of a PE within 64 MiB, and at most 2048 over the CPU proxy (`ibrc`).
     "OXSHMEM_QP_DEPTH" copy qp_depth: Choice = Choice::Auto, Limits::PowerOfTwo(256, 16384);
     /// QPs to each peer reached over the network; CTAs are spread over them.
     "OXSHMEM_QPS_PER_PEER" copy qps_per_peer: u32 = 4, Limits::Range(1, 64);
-    /// Who rings a card's doorbells where device code posts: `gpu` device code itself, which needs the card's registers in its addresses; `cpu` a thread of the CPU that watches words in host memory; `auto` device code where it can.
+    /// What rings a card's doorbells where device code posts. With `gpu` device code does, which
+    /// needs the card's registers mapped into its addresses. With `cpu` a thread of the CPU does,
+    /// which watches words in host memory. With `auto` device code does where it can.
     "OXSHMEM_IBGDA_DOORBELL" copy ibgda_doorbell: Doorbell = Doorbell::Auto, Limits::None;
-    /// Descriptors that fit the ring between device code and the CPU proxy (`ibrc`).
+    /// What does atomics on memory that this PE's GPU can load and store (its own and that of
+    /// load/store peers), where a card's atomics are not atomic with those of GPUs, as no card's
+    /// are today. `card`: the target's card, so that all atomics on a word are atomic with each
+    /// other. `gpu`: the GPU, which is faster, and then a word must not be a target of both such
+    /// PEs and PEs that are reached over the network. `auto` chooses `card`. See `semantics.md`.
+    "OXSHMEM_ATOMICS" copy atomics: Atomics = Atomics::Auto, Limits::None;
+    /// In which way GPU memory is registered with a ConnectX card first; the other ways follow if
+    /// it fails. `dmabuf` and `auto`: as dma-buf with the addresses that the driver prefers.
+    /// `dmabuf-pcie`: as dma-buf with addresses of the PCIe BAR, for cards with a PCIe connection
+    /// of their own to the GPU. `peermem`: by address, through the module nvidia_peermem, which
+    /// maps pages of 2M where kernels before about 6.17 map dma-bufs in pages of 4K.
+    "OXSHMEM_GPU_REGISTRATION" copy gpu_registration: Registration = Registration::Auto, Limits::None;
+    /// How many descriptors fit the ring between device code and the CPU proxy (`ibrc`).
     "OXSHMEM_PROXY_RING" copy proxy_ring: u32 = 4096, Limits::PowerOfTwo(64, 65536);
-    /// Which puts the CPU proxy (`ibrc`) stages, that is, copies to host memory before the card reads them: `on` those of 64K and more, a size those of so many bytes and more, `off` none; `auto` as `on` where the card is at another NUMA node than the GPU, otherwise none.
+    /// Which puts the CPU proxy (`ibrc`) stages, that is, copies to host memory before the card
+    /// reads them. `on` stages puts of 64K and more, a size those of that many bytes and more, and
+    /// `off` none. `auto` is `on` where the card is on another NUMA node than the GPU, and `off`
+    /// otherwise.
     "OXSHMEM_IBRC_STAGING" copy ibrc_staging: Staging = Staging::Auto, Limits::Range(64, GIB);
-    /// Teams that a PE can be in at the same time, the world, shared and node teams included. Each takes about 66 KiB of the heap.
+    /// How many teams a PE can be in at the same time, including the world, shared and node teams.
+    /// Each takes 66 KiB of the heap, and 17 to 19 KiB for each further block of
+    /// `OXSHMEM_COLLECTIVES_SMS`.
     "OXSHMEM_MAX_TEAMS" copy max_teams: u32 = 32, Limits::Range(3, 256);
-    /// Which algorithms collectives use, in place of the library's choice: for some of `broadcast`, `collect`, `fcollect`, `alltoall`, `alltoalls`, `reduce` and `reducescatter` up to three of `packets`, `push` and (for broadcast and reduce) `tree`, each with the size up to which it is used; see `teams.md`.
+    /// Which algorithms collectives use instead of the library's choice. Each of `broadcast`,
+    /// `collect`, `fcollect`, `alltoall`, `alltoalls`, `reduce` and `reducescatter` may have up to
+    /// three of `packets`, `push`, `tree` (broadcast and reduce) and `oneshot` (reduce), each with
+    /// the size up to which it is used; see `teams.md`.
     "OXSHMEM_COLLECTIVES" borrow collectives: Collectives = Collectives::default(), Limits::None;
-    /// Deadline of every wait for another PE, on the device and on the host; after it the operation ends with an error.
+    /// The most multiprocessors of a GPU that a collective of the host or on a stream occupies, one
+    /// block each; small collectives take fewer. The number is halved until the workspaces of
+    /// `OXSHMEM_MAX_TEAMS` teams take at most an eighth of `OXSHMEM_HEAP_MAX`. On the `cpu` device
+    /// it is the most blocks.
+    "OXSHMEM_COLLECTIVES_SMS" copy collectives_sms: u32 = 64, Limits::Range(1, 128);
+    /// Deadline of every wait for another PE, on the device and on the host; after it the operation
+    /// ends with an error.
     "OXSHMEM_TIMEOUT" copy timeout: Duration = Duration::from_secs(30), Limits::Range(1_000, 24 * HOUR);
-    /// Longest time that a kernel may run. On the `cpu` device it is stopped then; on a GPU, where it cannot be stopped, waiting for it ends with an error.
+    /// Longest time that a kernel may run. After it the `cpu` device stops the kernel; a GPU
+    /// cannot, so there the wait for the kernel ends with an error.
     "OXSHMEM_KERNEL_TIMEOUT" copy kernel_timeout: Duration = Duration::from_secs(600), Limits::Range(1_000, 24 * HOUR);
-    /// Threads that execute a kernel on the `cpu` device.
+    /// How many threads execute a kernel on the `cpu` device.
     "OXSHMEM_CPU_WORKERS" copy cpu_workers: u32 = 1, Limits::Range(1, 64);
-    /// Stack of one GPU thread on the `cpu` device, rounded up to pages.
+    /// Stack size of one GPU thread on the `cpu` device, rounded up to pages.
     "OXSHMEM_CPU_STACK" copy cpu_stack: ByteSize = ByteSize(64 * KIB), Limits::Range(16 * KIB, 64 * MIB);
-    /// Entry of the port's GID table (PRM `ads.src_addr_index`, 8 bits); `auto` takes the first RoCE v2 entry with an IPv4 or global address, on InfiniBand the first with an FLID, or else entry 0.
+    /// Entry of the port's GID table (PRM `ads.src_addr_index`, 8 bits); `auto` takes the first
+    /// RoCE v2 entry with an IPv4 or global address, on InfiniBand the first with an FLID, or else
+    /// entry 0.
     "OXSHMEM_IB_GID_INDEX" copy ib_gid_index: Choice = Choice::Auto, Limits::Range(0, 255);
     /// Entry of the port's partition key table (PRM `ads.pkey_index`, 16 bits).
     "OXSHMEM_IB_PKEY_INDEX" copy ib_pkey_index: u32 = 0, Limits::Range(0, 65535);
-    /// InfiniBand service level, on RoCE the Ethernet priority in its low three bits (PRM `ads.sl`, 4 bits).
+    /// InfiniBand service level, on RoCE the Ethernet priority in its low three bits (PRM `ads.sl`,
+    /// 4 bits).
     "OXSHMEM_IB_SL" copy ib_sl: u32 = 0, Limits::Range(0, 15);
-    /// Traffic class of the global route header, on RoCE the IP type of service (PRM `ads.tclass`, 8 bits).
+    /// Traffic class of the global route header, on RoCE the IP type of service (PRM `ads.tclass`,
+    /// 8 bits).
     "OXSHMEM_IB_TRAFFIC_CLASS" copy ib_traffic_class: u32 = 0, Limits::Range(0, 255);
     /// Hop limit of the global route header (PRM `ads.hop_limit`, 8 bits).
     "OXSHMEM_IB_HOP_LIMIT" copy ib_hop_limit: u32 = 64, Limits::Range(1, 255);
-    /// Time until a packet without acknowledgement is sent again, as an exponent: 4.096 us x 2^n (PRM `ads.ack_timeout`, 5 bits). 0, which means for ever, is not accepted.
-    "OXSHMEM_IB_TIMEOUT" copy ib_timeout: u32 = 18, Limits::Range(1, 31);
-    /// How often a packet is sent again before its work request fails (PRM `qpc.retry_count`, 3 bits).
+    /// Time until a packet without acknowledgement is sent again, as an exponent: 4.096 us x 2^n
+    /// (PRM `ads.ack_timeout`, 5 bits). 0, which means forever, is not accepted. A card may take up
+    /// to four times as long; with the default a peer that is gone is reported after 4 to 17 s,
+    /// which is before `OXSHMEM_TIMEOUT`.
+    "OXSHMEM_IB_TIMEOUT" copy ib_timeout: u32 = 17, Limits::Range(1, 31);
+    /// How often a packet is sent again before its work request fails (PRM `qpc.retry_count`, 3
+    /// bits).
     "OXSHMEM_IB_RETRY_COUNT" copy ib_retry_count: u32 = 7, Limits::Range(0, 7);
-    /// How often a request is sent again after a receiver-not-ready answer (PRM `qpc.rnr_retry`, 3 bits; 7 means for ever).
+    /// How often a request is sent again after a receiver-not-ready reply (PRM `qpc.rnr_retry`, 3
+    /// bits; 7 means forever).
     "OXSHMEM_IB_RNR_RETRY" copy ib_rnr_retry: u32 = 6, Limits::Range(0, 7);
-    /// Reads and atomics in flight on one QP (PRM `qpc.log_sra_max` and `log_rra_max`); a card with less lowers it.
+    /// How many reads and atomics may be in flight on one QP (PRM `qpc.log_sra_max` and
+    /// `log_rra_max`); a card that has less lowers it.
     "OXSHMEM_IB_MAX_RD_ATOMIC" copy ib_max_rd_atomic: u32 = 16, Limits::PowerOfTwo(1, 128);
-    /// UDP source ports of RoCE v2, given to QPs in turn so that equal-cost paths share the load (PRM `ads.udp_sport`); empty: derived from the two QP numbers.
+    /// Post signals, and the first request after a fence, with strong ordering (PRM `ctrl.fm` = 3),
+    /// which waits for everything posted before: a round trip each. For fabrics that place the
+    /// writes of a QP out of order.
+    "OXSHMEM_IB_STRONG_ORDERING" copy ib_strong_ordering: bool = false, Limits::None;
+    /// UDP source ports of RoCE v2, given to QPs in turn so that equal-cost paths share the load
+    /// (PRM `ads.udp_sport`); empty: derived from the two QP numbers.
     "OXSHMEM_IB_UDP_SPORT" borrow ib_udp_sport: Vec<u32> = Vec::new(), Limits::Range(49152, 65535);
-    /// Pairs of PEs that are treated as if their devices had no access to each other's memory, as in `0-1,2-3`; for tests.
+    /// Pairs of PEs that are treated as if their devices had no access to each other's memory, as
+    /// in `0-1,2-3`; for tests.
     "OXSHMEM_P2P_FAULTS" borrow p2p_faults: String = String::new(), Limits::None;
-    /// Faults that the software HCA produces on purpose, for tests; the grammar is the software HCA's.
+    /// Faults that the software HCA produces on purpose, for tests; `hca/src/soft/faults.rs` has
+    /// the grammar.
     "OXSHMEM_SOFT_FAULTS" borrow soft_faults: String = String::new(), Limits::None;
-    /// What executes the software HCA's send queues: a `thread` of the CPU; a `kernel` of the device, for queues in GPU memory, which waits while the program's kernels leave it no room; or a thread that works by `copy`, at any time and slower. `auto` is `thread` on the `cpu` device, and on `cuda` the kernel, and copies while that finds no room. Only `thread` produces faults.
+    /// What executes the software HCA's send queues: a `thread` of the CPU; a `kernel` of the
+    /// device, for queues in GPU memory, which waits while the program's kernels leave it no room;
+    /// or a thread that works by `copy`, which needs no room and is slower. `auto` is `thread` on
+    /// the `cpu` device; on `cuda` it is the kernel, and copies while the kernel finds no room.
+    /// Only `thread` produces faults.
     "OXSHMEM_SOFT_ENGINE" copy soft_engine: SoftEngine = SoftEngine::Auto, Limits::None;
-    /// Print every command, doorbell, work request and completion of the software HCA on stderr; of its kernel only what that hands to the CPU.
+    /// Print every command, doorbell, work request and completion of the software HCA on stderr.
+    /// Its kernel prints only what it hands to the CPU.
     "OXSHMEM_SOFT_TRACE" copy soft_trace: bool = false, Limits::None;
-    /// What is logged on stderr, by `oxrun`, the tools, the performance tests and `liboxshmem`, and by Rust programs that call `Config::init_log`; others choose with the `tracing` subscriber that they install.
+    /// What `oxrun`, the tools, the performance tests, `liboxshmem`, and Rust programs that call
+    /// `Config::init_log` log on stderr. Other programs decide by the `tracing` subscriber that
+    /// they install.
     "OXSHMEM_LOG" borrow log: LogFilter = LogFilter("warn".into()), Limits::None;
-    /// Deadline of joining the job and of each collective operation of the bootstrap; after it the ranks that did not arrive are named.
+    /// Deadline of joining the job and of each collective operation of the bootstrap; after it the
+    /// ranks that did not arrive are named.
     "OXSHMEM_BOOTSTRAP_TIMEOUT" copy bootstrap_timeout: Duration = Duration::from_secs(60), Limits::Range(100_000, 24 * HOUR);
     /// Where the job's PEs meet. Set by the launcher.
     "OXSHMEM_RENDEZVOUS" borrow rendezvous: Option<Rendezvous> = None, Limits::None;
@@ -210,9 +361,26 @@ variables! {
 }
 
 /// The most PEs that a job may have.
+///
+/// ```
+/// use oxshmem::config::MAX_NPES;
+/// use oxshmem::launch::{LaunchError, LaunchOptions, run};
+///
+/// let refused = run(&LaunchOptions::new(MAX_NPES + 1, "true"));
+/// assert!(matches!(refused, Err(LaunchError::Npes(_))));
+/// ```
 pub const MAX_NPES: u32 = 1024;
 
 /// The variables that only a launcher sets, so that one launcher started by another can drop them.
+///
+/// ```
+/// use oxshmem::config::LAUNCHER_VARIABLES;
+///
+/// let mut command = std::process::Command::new("oxrun");
+/// LAUNCHER_VARIABLES.iter().for_each(|name| {
+///     command.env_remove(name);
+/// });
+/// ```
 pub const LAUNCHER_VARIABLES: [&str; 4] = ["OXSHMEM_RENDEZVOUS", "OXSHMEM_RANK", "OXSHMEM_NPES", "OXSHMEM_JOB"];
 
 /// Variables that build scripts read, and that may still be set when the program runs.

@@ -222,6 +222,15 @@ fn the_program_overrides_the_environment() {
     assert_eq!((changed.device(), changed.qp_depth()), (Device::Cpu, Choice::Given(512)));
 }
 
+/// A card may take up to four times as long as it is told before it sends again (InfiniBand specification, 9.7.6.1.3).
+#[test]
+fn a_peer_that_is_gone_is_reported_before_the_deadline() {
+    let config = Config::default();
+    let tries = u64::from(config.ib_retry_count()) + 1;
+    let longest = Duration::from_nanos((4096u64 << config.ib_timeout()) * tries * 4);
+    assert!(longest < config.timeout(), "{longest:?}");
+}
+
 #[test]
 fn the_documentation_has_the_table() {
     let mut table = String::from("| variable | default | form | meaning |\n|---|---|---|---|\n");

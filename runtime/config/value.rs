@@ -101,9 +101,18 @@ impl Value for Duration {
 }
 
 /// A number that the runtime chooses unless it is given: `auto` or an integer.
+///
+/// ```
+/// use oxshmem::Config;
+/// use oxshmem::config::Choice;
+///
+/// assert_eq!(Config::default().qp_depth(), Choice::Auto);
+/// assert_eq!(Config::builder().qp_depth(1024).build()?.qp_depth(), Choice::Given(1024));
+/// # Ok::<(), oxshmem::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
-    /// As the variable's description says.
+    /// Returns the default as the variable's description states it.
     Auto,
     /// This number.
     Given(u32),
@@ -111,6 +120,13 @@ pub enum Choice {
 
 impl Choice {
     /// The number, if it is given.
+    ///
+    /// ```
+    /// use oxshmem::config::Choice;
+    ///
+    /// assert_eq!(Choice::Given(4).given(), Some(4));
+    /// assert_eq!(Choice::Auto.given(), None);
+    /// ```
     pub fn given(self) -> Option<u32> {
         match self {
             Self::Auto => None,
@@ -168,6 +184,14 @@ impl Value for String {
 }
 
 /// Which log records are written: a level, or `target=level` items, separated by commas.
+///
+/// ```
+/// use oxshmem::Config;
+///
+/// let config = Config::from_vars([("OXSHMEM_LOG", "warn,oxshmem=debug")])?;
+/// assert_eq!(config.log().to_string(), "warn,oxshmem=debug");
+/// # Ok::<(), oxshmem::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogFilter(pub(super) String);
 

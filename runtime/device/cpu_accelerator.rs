@@ -1,27 +1,20 @@
-//! The software HCA's kernel on the `cpu` device: the same kernel as on a GPU, run by a SIMT executor of its own.
+//! The software HCA's kernel on the `cpu` device: the same kernel as on a GPU, run by a SIMT
+//! executor of its own.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use oxshmem_hca::soft::tables::Slice;
 use oxshmem_hca::soft::{Accelerator, AcceleratorError, AcceleratorMemory, AcceleratorResult, CopyEngine, Pace, Rows};
 
 use super::cpu::{Executor, ExecutorOptions, LaunchConfig, LaunchHandle, Module};
+use super::error::DeviceError;
+use super::interface::Device;
 use super::shared_memory::{OnHost, SharedMemory};
-use super::{CpuDevice, Device, DeviceError, SOFT_HCA, SOFT_HCA_KERNEL};
-use crate::config::Config;
-
-/// Memory of this process and a SIMT executor that run the software HCA's kernel; for
-/// [`SoftOptions::accelerator`](oxshmem_hca::soft::SoftOptions::accelerator).
-///
-/// # Errors
-/// The system refuses threads or memory.
-pub fn cpu_accelerator() -> Result<Arc<dyn Accelerator>, DeviceError> {
-    CpuDevice::new(&Config::default())?.accelerator()
-}
+use super::soft_hca::{SOFT_HCA, SOFT_HCA_KERNEL};
 
 /// Two blocks of one warp, which is enough to have both in tests.
 const BLOCKS: u32 = 2;
@@ -138,7 +131,7 @@ enum Queued {
     Store { to: u64, value: u64, wide: bool },
 }
 
-// SAFETY: the addresses are valid for whichever thread waits, by the promise of who queued.
+// SAFETY: the addresses are valid for the thread that waits, by the queueing caller's promise.
 unsafe impl Send for HostCopies {}
 
 impl CopyEngine for HostCopies {
@@ -167,7 +160,8 @@ impl CopyEngine for HostCopies {
 
     fn wait(&mut self) -> AcceleratorResult<()> {
         for queued in self.queued.drain(..) {
-            // SAFETY: both ends are valid until this has returned, by the promise of who queued; words are aligned.
+            // SAFETY: both ends are valid until this has returned, by the queueing caller's
+            // promise; words are aligned.
             unsafe {
                 match queued {
                     Queued::Fetch { to, from, bytes } => copy_bytes(to, from as *const u8, bytes),

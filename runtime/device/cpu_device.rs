@@ -11,14 +11,24 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use oxshmem_hca::provider::DeviceMemory;
 use oxshmem_hca::soft::Accelerator;
 
-use super::cpu::{self, Executor, ExecutorOptions};
+use super::cpu::{self, Executor, ExecutorOptions, LaunchConfig};
 use super::cpu_accelerator::CpuAccelerator;
-use super::{
-    AddressSpace, Copier, CudaGpu, Device, DeviceError, HostMemory, LaunchConfig, LoadedModule, MappedRegisters,
-    Memory, ModuleSource, Stream, StreamKind, Wait,
-};
+use super::cuda::CudaGpu;
+use super::error::DeviceError;
+use super::interface::{AddressSpace, Copier, Device, HostMemory, LoadedModule, MappedRegisters, Memory, Wait};
+use super::source::ModuleSource;
+use super::stream::{Stream, StreamKind};
 use crate::abi;
 use crate::config::Config;
+
+/// Memory of this process and a SIMT executor that run the software HCA's kernel; for
+/// [`SoftOptions::accelerator`](oxshmem_hca::soft::SoftOptions::accelerator).
+///
+/// # Errors
+/// The system refuses threads or memory.
+pub fn cpu_accelerator() -> Result<Arc<dyn Accelerator>, DeviceError> {
+    CpuDevice::new(&Config::default())?.accelerator()
+}
 
 /// The CPU of this machine.
 #[derive(Debug, Clone)]
@@ -104,7 +114,7 @@ impl Copier for CallerCopier {
 
     fn poll(&mut self, ended: &mut Vec<(u32, Result<(), DeviceError>)>) {
         let Some(Waiting { from, offset, bytes, name }) = self.waiting.pop_front() else { return };
-        // SAFETY: the promise of whoever started the copy. What it says is visible to this thread, which started it.
+        // SAFETY: the promise of the thread that started the copy. What it says is visible to this thread, which started it.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, self.memory.address().add(offset), bytes) };
         ended.push((name, Ok(())));
     }
@@ -186,7 +196,7 @@ impl Device for CpuDevice {
 
     fn install(&self, state: &abi::State) -> Result<(), DeviceError> {
         let (to, bytes) = cpu::device_state();
-        assert_eq!(bytes, size_of::<abi::State>(), "abi.rs and abi.h disagree");
+        assert_eq!(bytes, size_of::<abi::State>(), "the runtime and the executor were built from different headers");
         // SAFETY: `to` names a static of that size, which only kernels read, and none runs while the state changes.
         unsafe { to.cast::<abi::State>().write(*state) };
         Ok(())
@@ -337,10 +347,10 @@ impl AddressSpace for Reservation {
     }
 
     fn map(&self, memory: BorrowedFd<'_>, offset: u64, bytes: u64) -> Result<(), DeviceError> {
-        assert!(offset + bytes <= self.bytes, "mapping behind the end of a reservation");
+        assert!(offset + bytes <= self.bytes, "mapping past the end of a reservation");
         let at = (self.base + offset) as *mut c_void;
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
-        // SAFETY: MAP_FIXED replaces pages of the own reservation only, and nothing was mapped there before.
+        // SAFETY: MAP_FIXED replaces pages of this object's reservation only, and nothing was mapped there before.
         unsafe { mmap(at, length(bytes), prot, flags, memory, 0) }
             .map_err(memory_error("cannot map shared memory", bytes))?;
         Ok(())

@@ -4,7 +4,8 @@ use std::os::fd::BorrowedFd;
 
 use oxshmem_hca::soft::AcceleratorMemory;
 
-use super::{AddressSpace, DeviceError, HostMemory, Memory};
+use super::error::DeviceError;
+use super::interface::{AddressSpace, HostMemory, Memory};
 
 /// Memory with an address of its own.
 #[derive(Debug)]
@@ -20,7 +21,8 @@ impl SharedMemory {
         Ok(Self { space, offset: 0 })
     }
 
-    /// Memory of a peer; `bytes` bytes from its start are mapped, and what is meant begins at `offset`.
+    /// Memory of a peer; `bytes` bytes from its start are mapped, and what is meant begins at
+    /// `offset`.
     pub fn of_peer(
         space: Box<dyn AddressSpace>,
         memory: BorrowedFd<'_>,
@@ -67,7 +69,7 @@ mod tests {
         let (theirs, late) = (map(page).unwrap(), map(0).unwrap());
         drop(memory);
         let mut seen = [1; 4];
-        // SAFETY: mapped, and nobody else uses it.
+        // SAFETY: mapped, and nothing else uses it.
         unsafe { device.read(own.address() + page, &mut seen) }.unwrap();
         assert_eq!(seen, [0; 4]);
         // SAFETY: as above.

@@ -9,6 +9,7 @@ use super::{cpu, cuda};
 ///
 /// A stream that the library created is destroyed with its last clone, when what was queued on it has ended.
 #[derive(Debug, Clone)]
+#[doc(hidden)]
 pub struct Stream(pub(crate) StreamKind);
 
 #[derive(Debug, Clone)]
@@ -18,7 +19,7 @@ pub(crate) enum StreamKind {
     /// An executor of its own.
     Cpu(Arc<cpu::Executor>),
     /// A `CUstream`.
-    Cuda(cuda::CallerStream),
+    Cuda(cuda::ExternalStream),
 }
 
 impl Stream {

@@ -20,7 +20,7 @@ pub(crate) struct Allocation {
 }
 
 impl Allocation {
-    pub(super) fn new(
+    pub(crate) fn new(
         pe: PeId,
         base: u64,
         offset: u64,
@@ -51,7 +51,7 @@ impl Allocation {
     }
 
     /// Ends the allocation: every slice of it is refused from here on.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.freed.store(true, Ordering::Relaxed);
     }
 
@@ -62,6 +62,19 @@ impl Allocation {
 }
 
 /// An allocation of the symmetric heap, as errors name it.
+///
+/// ```
+/// # fn main() -> oxshmem::Result<()> {
+/// # let pe = oxshmem::init()?;
+/// use oxshmem::{Error, HeapError};
+///
+/// let words = pe.alloc::<u64>(4)?;
+/// let Err(Error::Heap(HeapError::OutOfRange { allocation, .. })) = pe.read(words.view(2..9)) else { panic!() };
+/// assert_eq!(allocation.bytes, 32);
+/// assert!(allocation.made_at.is_some()); // the line of `alloc`
+/// # pe.finalize()
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AllocationInfo {

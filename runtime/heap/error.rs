@@ -4,6 +4,17 @@ use super::allocation::AllocationInfo;
 use crate::device::DeviceError;
 
 /// What the symmetric heap refused or could not do.
+///
+/// ```
+/// # fn main() -> oxshmem::Result<()> {
+/// # let pe = oxshmem::init()?;
+/// use oxshmem::{Error, HeapError};
+///
+/// let refused = pe.alloc_aligned::<u8>(1, 3);
+/// assert!(matches!(refused, Err(Error::Heap(HeapError::Alignment { align: 3, .. }))));
+/// # pe.finalize()
+/// # }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeapError {
@@ -13,9 +24,9 @@ pub enum HeapError {
          free range has {largest}; raise OXSHMEM_HEAP_MAX, now {max}"
     )]
     Exhausted {
-        /// Bytes asked for.
+        /// Requested bytes.
         requested: u64,
-        /// Alignment asked for.
+        /// Requested alignment.
         align: u64,
         /// Bytes free in all.
         free: u64,
@@ -41,7 +52,7 @@ pub enum HeapError {
     /// Not a power of two, or too large.
     #[error("alignment {align} is not a power of two between 1 and {limit}")]
     Alignment {
-        /// The alignment asked for.
+        /// The requested alignment.
         align: u64,
         /// The limit.
         limit: u64,
@@ -100,14 +111,20 @@ pub enum HeapError {
         /// The allocation that the slice is in.
         allocation: Box<AllocationInfo>,
     },
+    /// Free of memory that is lent to cudarc.
+    #[error("{allocation} is lent to cudarc; drop every `Lent` of it before Pe::free")]
+    Lent {
+        /// The allocation.
+        allocation: Box<AllocationInfo>,
+    },
     /// A slice of an allocation that was freed.
-    #[error("a slice is of {allocation}, which was freed; a slice can be used until Pe::free")]
+    #[error("the slice belongs to {allocation}, which was freed; a slice can be used until Pe::free")]
     Freed {
         /// The allocation.
         allocation: Box<AllocationInfo>,
     },
     /// A slice that a PE made that has been finalized.
-    #[error("a slice is of {allocation} of a PE that has been finalized; allocate it again with this PE")]
+    #[error("the slice belongs to {allocation} of a PE that has been finalized; allocate it again with this PE")]
     EarlierPe {
         /// The allocation.
         allocation: Box<AllocationInfo>,
@@ -151,6 +168,17 @@ pub enum HeapError {
 }
 
 /// Why an address is not symmetric memory of this PE.
+///
+/// ```
+/// # fn main() -> oxshmem::Result<()> {
+/// # let pe = oxshmem::init()?;
+/// use oxshmem::{AddressProblem, Error, HeapError};
+///
+/// let Err(Error::Heap(HeapError::Address { problem, .. })) = pe.free_at(64) else { panic!() };
+/// assert!(matches!(problem, AddressProblem::OutsideHeap { .. }));
+/// # pe.finalize()
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddressProblem {

@@ -1,4 +1,5 @@
-//! Connections among the PEs of a node that map each other's heaps: they carry the chunks' descriptors.
+//! Connections among the PEs of a node that map each other's heaps: they carry the chunks'
+//! descriptors.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -28,8 +29,9 @@ pub(crate) struct PeerLinks {
 }
 
 impl PeerLinks {
-    /// Connects with the `peers`, each with its slot, of the job that `name` identifies. `everyone_listens` is called between listening
-    /// and connecting, and returns when every PE listens.
+    /// Connects with the `peers`, each with its slot, of the job that `name` identifies.
+    /// `everyone_listens` is called between listening and connecting, and returns when every PE
+    /// listens.
     pub(crate) fn connect(
         name: &str,
         me: usize,
@@ -43,7 +45,7 @@ impl PeerLinks {
         let listener = Listener::bind(&socket(me))?;
         everyone_listens()?;
 
-        // Each connects to the PEs below it and says who it is.
+        // Each connects to the PEs below it and sends its own number.
         let mut links = Vec::new();
         for &(pe, slot) in peers.iter().filter(|(pe, _)| *pe < me) {
             let connection = Connection::connect(&socket(pe), left())?;

@@ -35,11 +35,11 @@ pub(crate) struct HeapLayout {
     pub chunk: u64,
     /// Heaps in the reservation.
     pub slots: usize,
-    /// Which of them is the own one.
+    /// Which of them is this PE's.
     pub my_slot: usize,
 }
 
-/// Memory that was added to the own heap.
+/// Memory that was added to this PE's heap.
 #[derive(Debug)]
 pub(crate) struct Chunk {
     pub memory: Memory,
@@ -171,16 +171,15 @@ impl SymmetricHeap {
     /// Says of an offset of any PE's heap why there is no memory of the program, and which allocation is the nearest. `None` if an
     /// allocation holds the offset.
     pub(crate) fn complaint(&self, offset: u64) -> Option<String> {
-        let nearest = self.allocator.nearest(offset);
-        if nearest.is_some_and(|(at, bytes)| (at..at + bytes).contains(&offset)) {
+        if self.allocator.holds(offset) {
             return None;
         }
         let grown = self.backed();
         let beyond =
             if offset < grown { String::new() } else { format!(" (the heap has grown to {grown:#x} bytes so far)") };
-        let nearest = nearest.map_or_else(
+        let nearest = self.records.records.nearest(offset).map_or_else(
             || "nothing is allocated".to_owned(),
-            |(at, bytes)| format!("the allocation nearest to it is [{at:#x}, {:#x})", at + bytes),
+            |info| format!("the allocation nearest to it is [{:#x}, {:#x})", info.offset, info.offset + info.bytes),
         );
         Some(format!("heap offset {offset:#x} is not allocated{beyond}; {nearest}; pass memory of Pe::alloc"))
     }

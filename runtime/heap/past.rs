@@ -1,5 +1,5 @@
-//! Heaps of PEs that have been finalized: their addresses stay reserved for some time, so that a pointer into one of them is told from a
-//! pointer into anything else.
+//! Heaps of PEs that have been finalized: their addresses stay reserved for some time, so that a
+//! pointer into one of them is told from a pointer into anything else.
 
 use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
@@ -35,8 +35,9 @@ impl Drop for PastHeap {
     }
 }
 
-/// Keeps the `bytes` addresses from `first` on, which have just been unmapped, from being given to anything else. `base` is the first
-/// address of this PE's heap among them, and `allocations` are those that were live.
+/// Keeps the `bytes` addresses from `first` on, which have just been unmapped, from being given to
+/// anything else. `base` is the first address of this PE's heap among them, and `allocations` are
+/// those that were live.
 pub(super) fn keep(first: u64, bytes: u64, base: u64, allocations: Vec<AllocationInfo>) {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
     // SAFETY: the flag refuses addresses that are in use.

@@ -1,4 +1,5 @@
-//! The allocations of a heap by their place in it: live ones, and freed ones whose memory no later allocation has taken.
+//! The allocations of a heap by their place in it: live ones, and freed ones whose memory no later
+//! allocation has taken.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -83,8 +83,8 @@ enum Op {
 }
 
 impl Pe {
-    /// Returns the element `at` of PE `pe` as something to perform atomics on. Each atomic returns when the old value is here; it is
-    /// atomic with those of all PEs and of device code.
+    /// Returns the element `at` of PE `pe` as something to perform atomics on. Each atomic returns
+    /// when the old value is here; it is atomic with those of all PEs and of device code.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -104,7 +104,8 @@ impl Pe {
 /// An element of symmetric memory at one PE, for atomics. Made by [`Pe::atomic`].
 ///
 /// # Errors
-/// Every call: the view is not of one element, is stale or out of range; or what [`Pe::synchronize`] reports.
+/// Every call: the view is not of one element, is stale or out of range; or what
+/// [`Pe::synchronize`] reports.
 ///
 /// # Threads and drop
 /// It borrows the PE, so it stays on the PE's thread. Dropping it does nothing.
@@ -133,7 +134,8 @@ impl<T: AtomicValue> Atomic<'_, T> {
         let target = self.at.element(own.id(), "an atomic")?;
         let (operand, compare) = (operand.to_word(), compare.to_word());
         let (peer, old) = (own.peer(self.pe), own.staging_address());
-        // SAFETY: the kernels write their result to the staging buffer and check the target themselves.
+        // SAFETY: the kernels write their result to the staging buffer and check the target
+        // themselves.
         unsafe {
             if size_of::<T>() == 4 {
                 #[allow(clippy::cast_possible_truncation)]

@@ -4,12 +4,14 @@ use bytemuck::Pod;
 use half::{bf16, f16};
 use num_complex::Complex;
 
-use super::operations::sealed::Issuer;
+use super::issuer::sealed::Issuer;
 use crate::Result;
 use crate::abi::{Call, ReduceOp, Type};
+use crate::device::LaunchConfig;
 use crate::heap::error::HeapError;
 use crate::pe::Pe;
 use crate::slice::SymmetricView;
+use crate::team::choice::{Plan, Size};
 use crate::team::{Team, TeamError};
 
 mod sealed {
@@ -74,15 +76,22 @@ pub(super) type Args = (u32, i32, u64, u64, u64, i64, i64, u32, u32);
 
 /// A launch of the kernel.
 pub(super) struct Launch {
-    /// That goes through one PE's hands, for the number of threads.
-    bytes: u64,
+    size: Size,
     args: Args,
 }
+
+/// A collective without data.
+const NO_DATA: Size = Size { divisible: None, total: 0 };
+
+/// Most threads of a block that is one of several: the bound of their kernel.
+const BLOCKS_THREADS: u32 = 512;
+/// The most threads of a block that handles few bytes, and the most bytes of such a block.
+const FEW_THREADS: (u32, u64) = (256, 32 << 10);
 
 /// What a transfer has as arguments: destination and source.
 pub(super) type Sides = (u64, u64);
 
-/// Two sides that no device accepts: the own memory of nobody.
+/// Two sides that no device accepts: memory that no PE owns.
 const NOWHERE: Sides = (0, 0);
 
 /// Returns the addresses of the first elements of both sides, if they are there.
@@ -109,27 +118,41 @@ pub(super) fn span(n: usize, stride: usize) -> usize {
 pub(super) type Checked = (Launch, Option<crate::Error>);
 
 pub(super) fn checked(
-    bytes: u64,
+    size: Size,
     sides: Result<Sides, impl Into<crate::Error>>,
     args: impl FnOnce(Sides) -> Args,
 ) -> Checked {
     match sides {
-        Ok(sides) => (Launch { bytes, args: args(sides) }, None),
-        Err(error) => (Launch { bytes: 0, args: args(NOWHERE) }, Some(error.into())),
+        Ok(sides) => (Launch { size, args: args(sides) }, None),
+        Err(error) => (Launch { size, args: args(NOWHERE) }, Some(error.into())),
     }
 }
 
 pub(super) fn meeting(call: Call, handle: i32) -> Checked {
-    (Launch { bytes: 0, args: (call as u32, handle, 0, 0, 0, 0, 0, 0, 0) }, None)
+    (Launch { size: NO_DATA, args: (call as u32, handle, 0, 0, 0, 0, 0, 0, 0) }, None)
 }
 
 /// Queues the collective that `call` makes for a team, given its handle and the PE.
 pub(super) fn queue<I: Issuer + ?Sized>(issuer: &I, team: &Team, call: impl FnOnce(i32, &Pe) -> Checked) -> Result<()> {
     let own = issuer.issuing_pe();
-    let (Launch { bytes, args }, refused) = call(team.live_handle(own.id(), own.my_pe())?, own);
-    let threads = own.copy_threads(bytes);
-    // SAFETY: the kernel checks every address and number itself, but for memory outside the heap, which a slice is not.
-    let queued = unsafe { own.queue_collective(issuer.issuing_stream()?, "oxshmem_host_collective", threads, args) };
+    let (Launch { size, args }, refused) = call(team.live_handle(own.id(), own.my_pe())?, own);
+    let stream = issuer.issuing_stream()?;
+    let queued = match team.plan(size) {
+        Plan::OneBlock => {
+            let config = LaunchConfig::linear(1, own.copy_threads(size.total));
+            // SAFETY: the kernel checks every address and number itself, but for memory outside the heap, which a slice is not.
+            unsafe { own.queue_collective(stream, "oxshmem_host_collective", config, args) }
+        }
+        Plan::Blocks(blocks, algorithm) => {
+            let each = size.total / u64::from(blocks);
+            let most = if each <= FEW_THREADS.1 { FEW_THREADS.0 } else { BLOCKS_THREADS };
+            let config = LaunchConfig::linear(blocks, own.copy_threads(each).min(most));
+            let (call, team, dst, src, n, first, second, kind, op) = args;
+            let args = (call, team, dst, src, n, first, second, kind, op, algorithm as u32);
+            // SAFETY: as above.
+            unsafe { own.queue_collective(stream, "oxshmem_host_collective_by_blocks", config, args) }
+        }
+    };
     // Also what device code says of a call that was refused here: it is no later call's error.
     let ended = queued.and_then(|()| issuer.finish());
     refused.map_or(ended, Err)

@@ -1,7 +1,9 @@
-//! The host's operations: puts, gets, atomics, signals, barriers and collectives from Rust, on the same paths as a kernel's.
+//! The host's operations: puts, gets, atomics, signals, barriers and collectives from Rust, on the
+//! same paths as a kernel's.
 
 pub(crate) mod atomic;
 pub(crate) mod collectives;
+pub(crate) mod issuer;
 pub(crate) mod operations;
 pub(crate) mod sides;
 mod transfer;

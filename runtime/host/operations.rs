@@ -3,58 +3,18 @@
 use bytemuck::Pod;
 
 use super::collectives::{Reducible, checked, defined, meeting, parts, queue, refusable, sides, span, stride};
+use super::issuer::sealed;
 use super::sides::{Destination, Local, LocalMut, Source};
 use super::transfer::{self, THREADS};
 use crate::Result;
-use crate::abi::{Call, ReduceOp};
+use crate::abi::{Call, Collective, ReduceOp};
 use crate::heap::LocalPlace;
 use crate::heap::error::HeapError;
 use crate::pe::Pe;
 use crate::slice::{Compare, Signal, SignalUpdate, Strided, Symmetric, SymmetricView, bytes_of};
-use crate::stream::{OnStream, Stream};
+use crate::stream::OnStream;
 use crate::team::Team;
-
-/// What issues operations.
-pub(crate) mod sealed {
-    use super::{OnStream, Pe, Result, Stream};
-    use crate::device;
-
-    pub trait Issuer {
-        /// Whether a call returns when its work has ended.
-        const WAITS: bool;
-        fn issuing_pe(&self) -> &Pe;
-        /// The stream that work is put on.
-        fn issuing_stream(&self) -> Result<&device::Stream>;
-        /// Waits for what was queued, if calls do.
-        fn finish(&self) -> Result<()>;
-    }
-
-    impl Issuer for Pe {
-        const WAITS: bool = true;
-        fn issuing_pe(&self) -> &Pe {
-            self
-        }
-        fn issuing_stream(&self) -> Result<&device::Stream> {
-            Ok(&device::Stream::OWN)
-        }
-        fn finish(&self) -> Result<()> {
-            self.wait_own()
-        }
-    }
-
-    impl Issuer for OnStream<'_> {
-        const WAITS: bool = false;
-        fn issuing_pe(&self) -> &Pe {
-            self.pe
-        }
-        fn issuing_stream(&self) -> Result<&device::Stream> {
-            Stream::check(self.stream, self.pe.id())
-        }
-        fn finish(&self) -> Result<()> {
-            Ok(())
-        }
-    }
-}
+use crate::team::choice::Size;
 
 /// Operations between PEs: transfers, signals, ordering, barriers, and collectives over teams.
 ///
@@ -62,15 +22,17 @@ pub(crate) mod sealed {
 ///
 /// * [`Pe`]: the call returns when its local side is done. Data of the host may be reused, or is there; what was put is delivered at the
 ///   peer after [`quiet`](Self::quiet) or [`barrier_all`](Self::barrier_all).
-/// * [`OnStream`], made by [`Pe::on`]: the call queues the operation on a stream and returns at once. When the stream's next work begins, the operation is
-///   locally complete. Its data is symmetric or device memory. Errors of device code are reported by [`OnStream::synchronize`] and
-///   [`Pe::synchronize`].
+/// * [`OnStream`], made by [`Pe::on`]: the call queues the operation on a stream and returns at
+///   once. When the stream's next work begins, the operation is locally complete. Its data is
+///   symmetric or device memory. Errors of device code are reported by [`OnStream::synchronize`]
+///   and [`Pe::synchronize`].
 ///
 /// Peers are numbers of PEs. Where a slice is longer than a call needs, the call uses its first elements.
 ///
 /// # Errors
-/// Every call: a slice that is stale, out of range or too short, a stream or team of an earlier PE, a launch that the device refuses; then nothing was queued.
-/// On a [`Pe`] also what [`Pe::synchronize`] reports.
+/// Every call: a slice that is stale, out of range or too short, a stream or team of an earlier PE,
+/// a launch that the device refuses; then nothing was queued. On a [`Pe`] also what
+/// [`Pe::synchronize`] reports.
 ///
 /// # Example
 /// ```
@@ -123,18 +85,19 @@ pub trait Operations: sealed::Issuer {
     fn put<D: Symmetric>(&self, dst: D, src: impl Source<Self, Element = D::Element>, pe: usize) -> Result<()> {
         let own = self.issuing_pe();
         let dst = dst.to_view();
-        match src.source(own.id())? {
+        match src.source(self)? {
             Local::Host(data) => own.put_bytes(first_bytes(own, &dst, data.len() as u64)?, data, pe),
-            Local::Device(source, bytes) => {
+            Local::Device(source, bytes, hold) => {
                 let target = first_bytes(own, &dst, bytes)?;
-                // SAFETY: the source is memory of the heap or of the device that the caller has promised or that a slice names.
+                // SAFETY: the source is memory of the device that a slice names, and `hold` keeps until the operation is queued.
                 unsafe { own.queue_put((target, source), bytes, pe, self.issuing_stream()?) }?;
+                drop(hold);
                 self.finish()
             }
             Local::Raw(source, bytes) => {
                 let target = first_bytes(own, &dst, bytes as u64)?;
                 if is_direct::<Self>(own, source, bytes)? {
-                    // SAFETY: whoever made the `RawMemory` has promised that it is readable.
+                    // SAFETY: the maker of the `RawMemory` has promised that it is readable.
                     unsafe { own.queue_put((target, source), bytes as u64, pe, self.issuing_stream()?) }?;
                     return self.finish();
                 }
@@ -174,21 +137,22 @@ pub trait Operations: sealed::Issuer {
             let room = (given / (size_of::<S::Element>() as u64).max(1)) as usize;
             Err(HeapError::TooShort { side: "dst", needed: len, len: room, allocation: None })
         };
-        match dst.destination(own.id())? {
+        match dst.destination(self)? {
             LocalMut::Host(data) => {
                 room(data.len() as u64)?;
                 own.get_bytes(source, &mut data[..bytes as usize], pe)
             }
-            LocalMut::Device(target, given) => {
+            LocalMut::Device(target, given, hold) => {
                 room(given)?;
                 // SAFETY: as in `put`.
                 unsafe { own.queue_get((target, source), bytes, pe, self.issuing_stream()?) }?;
+                drop(hold);
                 self.finish()
             }
             LocalMut::Raw(target, given) => {
                 room(given as u64)?;
                 if is_direct::<Self>(own, target, bytes as usize)? {
-                    // SAFETY: whoever made the `RawMemory` has promised that it is writable.
+                    // SAFETY: the maker of the `RawMemory` has promised that it is writable.
                     unsafe { own.queue_get((target, source), bytes, pe, self.issuing_stream()?) }?;
                     return self.finish();
                 }
@@ -221,12 +185,13 @@ pub trait Operations: sealed::Issuer {
         let own = self.issuing_pe();
         let dst = dst.to_view();
         let update = update.resolve(own.id())?;
-        match src.source(own.id())? {
+        match src.source(self)? {
             Local::Host(data) => own.put_bytes_signal(first_bytes(own, &dst, data.len() as u64)?, data, update, pe),
-            Local::Device(source, bytes) => {
+            Local::Device(source, bytes, hold) => {
                 let target = first_bytes(own, &dst, bytes)?;
                 // SAFETY: as in `put`.
                 unsafe { own.queue_put_signal((target, source), bytes, update, pe, self.issuing_stream()?) }?;
+                drop(hold);
                 self.finish()
             }
             Local::Raw(source, bytes) => {
@@ -307,8 +272,9 @@ pub trait Operations: sealed::Issuer {
         host_kernel(self, "oxshmem_host_quiet", 1)
     }
 
-    /// Calls [`quiet`](Self::quiet), then meets all PEs. Collective: barriers and syncs of a PE come one after the other, on one stream or on
-    /// streams that wait for each other, in the same order on every PE.
+    /// Calls [`quiet`](Self::quiet), then meets all PEs. Collective: barriers and syncs of a PE
+    /// come one after the other, on one stream or on streams that wait for each other, in the same
+    /// order on every PE.
     ///
     /// ```
     /// use oxshmem::Operations;
@@ -336,15 +302,18 @@ pub trait Operations: sealed::Issuer {
         host_kernel(self, "oxshmem_host_sync_all", THREADS)
     }
 
-    /// Returns when every member of `team` has entered. Stores of kernels that ended before, to this PE's heap and to peers by load and store, are visible to
-    /// all members; it completes no network operation.
+    /// Returns when every member of `team` has entered. Stores of kernels that ended before, to
+    /// this PE's heap and to peers by load and store, are visible to all members; it completes no
+    /// network operation.
     ///
     /// # Collectives
-    /// This and the following calls are made by all members of the team, in the same order, one at a time for a team. Lengths, sizes and the
-    /// other numbers are the same on all members (but the length of `src` in [`collect`](Self::collect)), and slices are those of one
-    /// allocation at the same place. `dst` may be `src` only where the call says so. On a [`Pe`] a call returns when this member's part
-    /// is done: `dst` holds the result, and `src` may be reused. On streams, collectives of a team come one after the other: on one stream, or on
-    /// streams that wait for each other.
+    /// This and the following calls are made by all members of the team, in the same order, one at
+    /// a time for a team. Lengths, sizes and the other numbers are the same on all members (but the
+    /// length of `src` in [`collect`](Self::collect)), and slices are those of one allocation at
+    /// the same place. `dst` may be `src` only where the call says so. On a [`Pe`] a call returns
+    /// when this member's part is done: `dst` holds the result, and `src` may be reused. On
+    /// streams, collectives of a team come one after the other: on one stream, or on streams that
+    /// wait for each other.
     ///
     /// Members learn of each other's wrong calls, and get an error too; then no `dst` has been written, and the team can go on.
     ///
@@ -399,7 +368,8 @@ pub trait Operations: sealed::Issuer {
         queue(self, team, |handle, own| {
             let (src, n) = (src.to_view(), src.to_view().len());
             let bytes = bytes_of::<T>(n);
-            checked(bytes, sides(own, (&dst.to_view(), n), (&src, n)), |(dst, src)| {
+            let size = Size { divisible: Some((Collective::Broadcast, bytes)), total: bytes };
+            checked(size, sides(own, (&dst.to_view(), n), (&src, n)), |(dst, src)| {
                 (Call::Broadcast as u32, handle, dst, src, refusable(bytes, dst), own.peer(root).into(), 0, 0, 0)
             })
         })
@@ -429,7 +399,8 @@ pub trait Operations: sealed::Issuer {
             let (src, n) = (src.to_view(), src.to_view().len());
             let bytes = bytes_of::<T>(n);
             checked(
-                bytes.saturating_mul(team.n_pes() as u64),
+                // Members contribute different lengths, so they could not agree on blocks.
+                Size { divisible: None, total: bytes.saturating_mul(team.n_pes() as u64) },
                 sides(own, (&dst.to_view(), n), (&src, n)),
                 |(dst, src)| (Call::Collect as u32, handle, dst, src, refusable(bytes, dst), 0, 0, 0, 0),
             )
@@ -459,7 +430,8 @@ pub trait Operations: sealed::Issuer {
         queue(self, team, |handle, own| {
             let (src, n) = (src.to_view(), src.to_view().len());
             let (bytes, total) = (bytes_of::<T>(n), parts(n, team.n_pes()));
-            checked(bytes_of::<T>(total), sides(own, (&dst.to_view(), total), (&src, n)), |(dst, src)| {
+            let size = Size { divisible: Some((Collective::Fcollect, bytes)), total: bytes_of::<T>(total) };
+            checked(size, sides(own, (&dst.to_view(), total), (&src, n)), |(dst, src)| {
                 (Call::Fcollect as u32, handle, dst, src, refusable(bytes, dst), 0, 0, 0, 0)
             })
         })
@@ -489,7 +461,8 @@ pub trait Operations: sealed::Issuer {
         queue(self, team, |handle, own| {
             let (bytes, total) = (bytes_of::<T>(n), parts(n, team.n_pes()));
             let sides = sides(own, (&dst.to_view(), total), (&src.to_view(), total));
-            checked(bytes_of::<T>(total), sides, |(dst, src)| {
+            let size = Size { divisible: Some((Collective::Alltoall, bytes)), total: bytes_of::<T>(total) };
+            checked(size, sides, |(dst, src)| {
                 (Call::Alltoall as u32, handle, dst, src, refusable(bytes, dst), 0, 0, 0, 0)
             })
         })
@@ -514,7 +487,8 @@ pub trait Operations: sealed::Issuer {
             let (dst_needed, src_needed) = (span(total, dst.stride), span(total, src.stride));
             let sides = sides(own, (&dst.view, dst_needed), (&src.view, src_needed));
             let strides = (stride(dst.stride), stride(src.stride));
-            checked(bytes_of::<T>(total), sides, |(dst, src)| {
+            let size = Size { divisible: Some((Collective::Alltoalls, bytes_of::<T>(n))), total: bytes_of::<T>(total) };
+            checked(size, sides, |(dst, src)| {
                 let (n, element) = (refusable(n as u64, dst), size_of::<T>() as u32);
                 (Call::Alltoalls as u32, handle, dst, src, n, strides.0, strides.1, element, 0)
             })
@@ -548,7 +522,9 @@ pub trait Operations: sealed::Issuer {
         queue(self, team, |handle, own| {
             let (src, n) = (src.to_view(), src.to_view().len());
             let sides = sides(own, (&dst.to_view(), n), (&src, n)).map_err(Into::into);
-            checked(bytes_of::<T>(n), sides.and_then(|sides| defined::<T>(op, sides)), |(dst, src)| {
+            let bytes = bytes_of::<T>(n);
+            let size = Size { divisible: Some((Collective::Reduce, bytes)), total: bytes };
+            checked(size, sides.and_then(|sides| defined::<T>(op, sides)), |(dst, src)| {
                 (Call::Reduce as u32, handle, dst, src, refusable(n as u64, dst), 0, 0, T::TYPE as u32, op as u32)
             })
         })
@@ -557,7 +533,7 @@ pub trait Operations: sealed::Issuer {
     /// Combines as [`reduce`](Self::reduce), and puts the i-th part of the result, which is as long as `dst`, into `dst` of member i.
     ///
     /// # Errors
-    /// As [`reduce`](Self::reduce).
+    /// Fails like [`reduce`](Self::reduce).
     ///
     /// ```
     /// use oxshmem::{Operations, ReduceOp};
@@ -582,7 +558,9 @@ pub trait Operations: sealed::Issuer {
             let (dst, n) = (dst.to_view(), dst.to_view().len());
             let total = parts(n, team.n_pes());
             let sides = sides(own, (&dst, n), (&src.to_view(), total)).map_err(Into::into);
-            checked(bytes_of::<T>(total), sides.and_then(|sides| defined::<T>(op, sides)), |(dst, src)| {
+            let size =
+                Size { divisible: Some((Collective::Reducescatter, bytes_of::<T>(n))), total: bytes_of::<T>(total) };
+            checked(size, sides.and_then(|sides| defined::<T>(op, sides)), |(dst, src)| {
                 let n = refusable(n as u64, dst);
                 (Call::Reducescatter as u32, handle, dst, src, n, 0, 0, T::TYPE as u32, op as u32)
             })
@@ -617,7 +595,8 @@ fn first_bytes<T>(own: &Pe, dst: &SymmetricView<'_, T>, bytes: u64) -> Result<u6
     dst.first(own.id(), usize::try_from(needed).unwrap_or(usize::MAX), "dst")
 }
 
-/// Whether kernels use the program's side of a transfer as it is. Other memory passes through the staging buffer, which a stream has no use for.
+/// Whether kernels use the program's side of a transfer as it is. Other memory passes through the
+/// staging buffer, which a stream has no use for.
 fn is_direct<I: sealed::Issuer + ?Sized>(own: &Pe, address: u64, bytes: usize) -> Result<bool> {
     let place = own.locate(address, bytes as u64)?;
     if I::WAITS {

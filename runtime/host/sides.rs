@@ -1,15 +1,16 @@
 //! The program's side of a transfer: host memory, symmetric memory, or memory that a pointer names.
 
 use std::ffi::c_void;
+use std::fmt;
 
 use bytemuck::Pod;
 
-use crate::heap::error::HeapError;
-use crate::identity::PeId;
+use super::issuer::sealed::Issuer;
+use crate::Result;
 use crate::pe::Pe;
 use crate::slice::{Symmetric, SymmetricSlice, SymmetricView, bytes_of};
 
-mod side {
+pub(crate) mod side {
     pub trait Sealed {}
 }
 
@@ -26,11 +27,18 @@ mod side {
 /// # pe.finalize()
 /// # }
 /// ```
-pub trait Source<On: ?Sized>: side::Sealed {
+pub trait Source<On: Issuer + ?Sized>: side::Sealed {
     /// What the data consists of.
+    ///
+    /// ```
+    /// use oxshmem::{Pe, Source};
+    ///
+    /// fn takes_bytes(_: impl Source<Pe, Element = u8>) {}
+    /// takes_bytes(b"abc");
+    /// ```
     type Element;
     #[doc(hidden)]
-    fn source(&self, pe: PeId) -> Result<Local<'_>, HeapError>;
+    fn source<'a>(&'a self, on: &'a On) -> Result<Local<'a>>;
 }
 
 /// The program's side of a get: where the data goes. `On` as for [`Source`].
@@ -46,11 +54,18 @@ pub trait Source<On: ?Sized>: side::Sealed {
 /// # pe.finalize()
 /// # }
 /// ```
-pub trait Destination<On: ?Sized>: side::Sealed {
+pub trait Destination<On: Issuer + ?Sized>: side::Sealed {
     /// What the data consists of.
+    ///
+    /// ```
+    /// use oxshmem::{Destination, Pe};
+    ///
+    /// fn takes_bytes(_: impl Destination<Pe, Element = u8>) {}
+    /// takes_bytes(&mut [0u8; 4]);
+    /// ```
     type Element;
     #[doc(hidden)]
-    fn destination(&mut self, pe: PeId) -> Result<LocalMut<'_>, HeapError>;
+    fn destination<'a>(&'a mut self, on: &'a On) -> Result<LocalMut<'a>>;
 }
 
 /// Where the data of a put is.
@@ -60,7 +75,7 @@ pub enum Local<'a> {
     /// Host memory that is borrowed for the call.
     Host(&'a [u8]),
     /// Memory that the device reads: address and bytes.
-    Device(u64, u64),
+    Device(u64, u64, Hold<'a>),
     /// Memory anywhere: address and bytes.
     Raw(u64, usize),
 }
@@ -72,9 +87,26 @@ pub enum LocalMut<'a> {
     /// Host memory that is borrowed for the call.
     Host(&'a mut [u8]),
     /// Memory that the device writes: address and bytes.
-    Device(u64, u64),
+    Device(u64, u64, Hold<'a>),
     /// Memory anywhere: address and bytes.
     Raw(u64, usize),
+}
+
+/// What is dropped when an operation has been queued: it orders the operation before whatever uses the memory next.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Hold<'a> {
+    _held: Option<Box<dyn fmt::Debug + 'a>>,
+}
+
+impl<'a> Hold<'a> {
+    /// For memory that needs nothing.
+    pub(crate) const NONE: Self = Self { _held: None };
+
+    #[cfg(feature = "cudarc")]
+    pub(crate) fn new(held: impl fmt::Debug + 'a) -> Self {
+        Self { _held: Some(Box::new(held)) }
+    }
 }
 
 macro_rules! host_sides {
@@ -83,14 +115,14 @@ macro_rules! host_sides {
             impl<T, $($generics)*> side::Sealed for &$type {}
             impl<T: Pod, $($generics)*> Source<Pe> for &$type {
                 type Element = T;
-                fn source(&self, _pe: PeId) -> Result<Local<'_>, HeapError> {
+                fn source<'a>(&'a self, _on: &'a Pe) -> Result<Local<'a>> {
                     Ok(Local::Host(bytemuck::cast_slice::<T, u8>(&self[..])))
                 }
             }
             impl<T, $($generics)*> side::Sealed for &mut $type {}
             impl<T: Pod, $($generics)*> Destination<Pe> for &mut $type {
                 type Element = T;
-                fn destination(&mut self, _pe: PeId) -> Result<LocalMut<'_>, HeapError> {
+                fn destination<'a>(&'a mut self, _on: &'a Pe) -> Result<LocalMut<'a>> {
                     Ok(LocalMut::Host(bytemuck::cast_slice_mut::<T, u8>(&mut self[..])))
                 }
             }
@@ -107,18 +139,18 @@ macro_rules! symmetric_sides {
     ($($type:ty),*) => {
         $(
             impl<T> side::Sealed for $type {}
-            impl<T, On: ?Sized> Source<On> for $type {
+            impl<T, On: Issuer + ?Sized> Source<On> for $type {
                 type Element = T;
-                fn source(&self, pe: PeId) -> Result<Local<'_>, HeapError> {
-                    let (address, len) = self.to_view().resolve(pe)?;
-                    Ok(Local::Device(address, bytes_of::<T>(len)))
+                fn source<'a>(&'a self, on: &'a On) -> Result<Local<'a>> {
+                    let (address, len) = self.to_view().resolve(on.issuing_pe().id())?;
+                    Ok(Local::Device(address, bytes_of::<T>(len), Hold::NONE))
                 }
             }
-            impl<T, On: ?Sized> Destination<On> for $type {
+            impl<T, On: Issuer + ?Sized> Destination<On> for $type {
                 type Element = T;
-                fn destination(&mut self, pe: PeId) -> Result<LocalMut<'_>, HeapError> {
-                    let (address, len) = self.to_view().resolve(pe)?;
-                    Ok(LocalMut::Device(address, bytes_of::<T>(len)))
+                fn destination<'a>(&'a mut self, on: &'a On) -> Result<LocalMut<'a>> {
+                    let (address, len) = self.to_view().resolve(on.issuing_pe().id())?;
+                    Ok(LocalMut::Device(address, bytes_of::<T>(len), Hold::NONE))
                 }
             }
         )*
@@ -175,16 +207,16 @@ impl RawMemory {
 
 impl side::Sealed for RawMemory {}
 
-impl<On: ?Sized> Source<On> for RawMemory {
+impl<On: Issuer + ?Sized> Source<On> for RawMemory {
     type Element = u8;
-    fn source(&self, _pe: PeId) -> Result<Local<'_>, HeapError> {
+    fn source<'a>(&'a self, _on: &'a On) -> Result<Local<'a>> {
         Ok(Local::Raw(self.address, self.bytes))
     }
 }
 
-impl<On: ?Sized> Destination<On> for RawMemory {
+impl<On: Issuer + ?Sized> Destination<On> for RawMemory {
     type Element = u8;
-    fn destination(&mut self, _pe: PeId) -> Result<LocalMut<'_>, HeapError> {
+    fn destination<'a>(&'a mut self, _on: &'a On) -> Result<LocalMut<'a>> {
         Ok(LocalMut::Raw(self.address, self.bytes))
     }
 }

@@ -5,15 +5,14 @@ use bytemuck::Pod;
 use crate::Result;
 use crate::device::Stream;
 use crate::pe::Pe;
-use crate::pe::memory::STAGING_BYTES;
+use crate::pe::parts::STAGING_BYTES;
 use crate::slice::{Symmetric, SymmetricView, bytes_of};
 
-/// From so many bytes on, copies between mapped memory on a stream are left to the GPU's copy engines. Between two H200s a copy takes
-/// 1.9 us of the host's or GPU's time with 8 KiB and 2.2 us with 32 KiB, and a kernel of one block 3.7 and 3.9 us; longer ones run at the
-/// link's speed.
-const COPY_ENGINE_BYTES: u64 = 4 << 10;
-/// Likewise with a signal after it, which takes a kernel in any case: 5.2 us by one kernel with 32 KiB, 6.2 us by copy and kernel with
-/// 128 KiB, of which the copy by a kernel alone takes 6.1 us.
+/// From this many bytes on, a put with a signal on a stream is a copy by the GPU's copy engine and a
+/// kernel for the signal. Between two H200s one kernel takes 5.2 us with 32 KiB; copy and kernel take
+/// 6.2 us with 128 KiB, of which the copy by a kernel alone takes 6.1 us. Copies without a signal are
+/// always left to the copy engine: 8 bytes take 1.9 us, and a kernel of one block takes 3.7 us with
+/// 8 KiB.
 const SIGNALLED_COPY_ENGINE_BYTES: u64 = 64 << 10;
 /// Threads that a host operation copies with.
 pub(super) const THREADS: u32 = 32;
@@ -107,8 +106,9 @@ impl Pe {
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
     }
 
-    /// Returns the symmetric memory at `address`, an address of this PE's copy: for programs in other languages, which keep addresses. If it is not that of
-    /// `len` elements of one live allocation, the call that the view is given to reports that, with the nearest allocation.
+    /// Returns the symmetric memory at `address`, an address of this PE's copy: for programs in
+    /// other languages, which keep addresses. If it is not that of `len` elements of one live
+    /// allocation, the call that the view is given to reports that, with the nearest allocation.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -126,8 +126,8 @@ impl Pe {
         SymmetricView::by_address(address, len, self.find(address, bytes_of::<T>(len)))
     }
 
-    /// Returns where the copy of `of` that PE `pe` has can be loaded from and stored to, by kernels and on the `cpu` device by the host too.
-    /// `None` if that PE is reached over the network.
+    /// Returns where the copy of `of` that PE `pe` has can be loaded from and stored to, by kernels
+    /// and on the `cpu` device by the host too. `None` if that PE is reached over the network.
     ///
     /// # Errors
     /// A slice that is stale or out of range.
@@ -186,7 +186,7 @@ impl Pe {
         Ok(())
     }
 
-    /// Returns how many threads copy so many bytes.
+    /// Returns how many threads copy that many bytes.
     pub(super) fn copy_threads(&self, bytes: u64) -> u32 {
         if self.gpu().is_none() {
             return THREADS;
@@ -206,7 +206,7 @@ impl Pe {
         pe: usize,
         stream: &Stream,
     ) -> Result<()> {
-        if bytes >= COPY_ENGINE_BYTES
+        if bytes != 0
             && let Some(there) = self.mapped(target, bytes, pe)
             // SAFETY: the target is mapped; the source is the caller's promise.
             && unsafe { self.queue_copy(stream, there, source, bytes) }?
@@ -229,7 +229,7 @@ impl Pe {
         pe: usize,
         stream: &Stream,
     ) -> Result<()> {
-        if bytes >= COPY_ENGINE_BYTES
+        if bytes != 0
             && let Some(there) = self.mapped(source, bytes, pe)
             // SAFETY: the source is mapped; the target is the caller's promise.
             && unsafe { self.queue_copy(stream, target, there, bytes) }?
@@ -244,7 +244,7 @@ impl Pe {
     /// Queues a put of `bytes` bytes and then the update of a signal.
     ///
     /// # Safety
-    /// As [`queue_put`](Self::queue_put).
+    /// Fails like [`queue_put`](Self::queue_put).
     pub(super) unsafe fn queue_put_signal(
         &self,
         (target, source): (u64, u64),

@@ -6,8 +6,9 @@ use crate::slice::{SymmetricSlice, SymmetricView};
 
 /// Something that can be an argument of a kernel.
 ///
-/// Implemented for the numbers and for pointers, which arrive as they are, and for `&SymmetricSlice` and `SymmetricView`, which arrive as the address of this
-/// PE's copy. A program can implement it for types of its own that device code declares with the same layout.
+/// Implemented for the numbers and for pointers, which arrive as they are, and for
+/// `&SymmetricSlice` and `SymmetricView`, which arrive as the address of this PE's copy. A program
+/// can implement it for types of its own that device code declares with the same layout.
 ///
 /// ```
 /// use oxshmem::{HeapError, KernelArg, PeId};
@@ -30,11 +31,36 @@ use crate::slice::{SymmetricSlice, SymmetricView};
 /// ```
 pub trait KernelArg {
     /// The bytes of the parameter, in memory order.
+    ///
+    /// ```
+    /// use oxshmem::KernelArg;
+    ///
+    /// fn takes_eight_bytes(_: impl KernelArg<Bytes = [u8; 8]>) {}
+    /// takes_eight_bytes(5u64);
+    /// ```
     type Bytes: AsRef<[u8]>;
     /// Returns the argument's bytes for a launch by the PE `pe`.
     ///
     /// # Errors
     /// Symmetric memory that is stale or out of range; nothing is launched.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// use oxshmem::{HeapError, KernelArg, PeId};
+    ///
+    /// /// An `int` of device code.
+    /// struct Level(i32);
+    ///
+    /// impl KernelArg for Level {
+    ///     type Bytes = [u8; 4];
+    ///     fn bytes(&self, _pe: PeId) -> Result<[u8; 4], HeapError> {
+    ///         Ok(self.0.to_ne_bytes())
+    ///     }
+    /// }
+    /// # pe.finalize()
+    /// # }
+    /// ```
     fn bytes(&self, pe: PeId) -> Result<Self::Bytes, HeapError>;
 }
 
@@ -99,7 +125,15 @@ pub trait KernelArgs {
     /// Calls `body` with the bytes of each argument.
     ///
     /// # Errors
-    /// As [`KernelArg::bytes`]; `body` was not called.
+    /// Fails like [`KernelArg::bytes`], and does not call `body` then.
+    ///
+    /// ```
+    /// use oxshmem::{KernelArgs, PeId};
+    ///
+    /// let sizes = (1u8, 2u64).with_bytes(PeId::NONE, &mut |args| args.iter().map(|arg| arg.len()).collect::<Vec<_>>())?;
+    /// assert_eq!(sizes, [1, 8]);
+    /// # Ok::<(), oxshmem::HeapError>(())
+    /// ```
     fn with_bytes<R>(&self, pe: PeId, body: &mut dyn FnMut(&[&[u8]]) -> R) -> Result<R, HeapError>;
 }
 

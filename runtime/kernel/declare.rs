@@ -1,16 +1,21 @@
 //! Declarations of kernels.
 
-/// Declares the kernels of a module that the package's build script compiled with `oxshmem_build::Module::new("name")`, with the types of their
-/// arguments, so that a call with other arguments does not compile.
+/// Declares the kernels of a module that the package's build script compiled with
+/// `oxshmem_build::Module::new("name")`, with the types of their arguments, so that a call with
+/// other arguments does not compile.
 ///
-/// It defines a type with `load(&Pe)`, which loads the module and finds the kernels, and with an unsafe method for each kernel: what it runs on (a [`Pe`](crate::Pe),
-/// or [`Pe::on`](crate::Pe::on) of a stream), its [`LaunchConfig`](crate::LaunchConfig), and the arguments. They return at once, as
-/// [`Kernel::launch`](crate::Kernel::launch) does, and have its errors. Types of arguments are those that implement [`KernelArg`](crate::KernelArg), in the order
-/// in which the kernel declares its parameters: `&SymmetricSlice<T>` or `SymmetricView<'_, T>` for a `T *` into the symmetric heap.
+/// It defines a type with `load(&Pe)`, which loads the module and finds the kernels, and with an
+/// unsafe method for each kernel: what it runs on (a [`Pe`](crate::Pe), or
+/// [`Pe::on`](crate::Pe::on) of a stream), its [`LaunchConfig`](crate::LaunchConfig), and the
+/// arguments. They return at once, as [`Kernel::launch`](crate::Kernel::launch) does, and have its
+/// errors. Types of arguments are those that implement [`KernelArg`](crate::KernelArg), in the
+/// order in which the kernel declares its parameters: `&SymmetricSlice<T>` or `SymmetricView<'_,
+/// T>` for a `T *` into the symmetric heap.
 ///
 /// # Safety
-/// Calls are unsafe since device code may do what C++ may do, and since nothing compares the declaration with the device code but the number and the
-/// sizes of the arguments, which a launch checks.
+/// Calls are unsafe since device code may do what C++ may do, and since nothing compares the
+/// declaration with the device code but the number and the sizes of the arguments, which a launch
+/// checks.
 ///
 /// ```
 /// use oxshmem::{LaunchConfig, Operations, SymmetricSlice};
@@ -68,7 +73,8 @@ macro_rules! kernels {
             /// Loads the module and finds its kernels.
             ///
             /// # Errors
-            /// The module was built for another version of the device ABI, or it has no kernel of a name that is declared.
+            /// The module was built for another version of the device ABI, or it has no kernel of a
+            /// name that is declared.
             $vis fn load(pe: &$crate::Pe) -> $crate::Result<Self> {
                 $crate::include_module!(SOURCE, $module);
                 let module = pe.load(&SOURCE)?;
@@ -78,8 +84,9 @@ macro_rules! kernels {
             $($(#[$doc])*
             ///
             /// # Safety
-            /// The declaration must have the types of the kernel's parameters, and the kernel must be sound for these arguments. What they
-            /// point to must stay valid until the kernel has ended.
+            /// The declaration must have the types of the kernel's parameters, and the kernel must
+            /// be sound for these arguments. What they point to must stay valid until the kernel
+            /// has ended.
             #[allow(clippy::too_many_arguments, reason = "a kernel has the parameters that it declares")]
             $vis unsafe fn $kernel(
                 &self,

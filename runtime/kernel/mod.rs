@@ -14,14 +14,15 @@ use crate::host::operations::Operations;
 use crate::identity::PeId;
 use crate::pe::Pe;
 
-/// A module of device code that is loaded and knows the PE's state. Made by [`Pe::load`]; [`kernels!`](crate::kernels) loads modules too, and is what
-/// most programs use.
+/// A module of device code that is loaded and knows the PE's state. Made by [`Pe::load`];
+/// [`kernels!`](crate::kernels) loads modules too, and is what most programs use.
 ///
 /// # Errors
 /// A module of a PE that has been finalized is refused by every launch.
 ///
 /// # Threads and drop
-/// `Send` and `Sync`. The code is unloaded when the module, its clones and its kernels are dropped and nothing of it runs any more.
+/// `Send` and `Sync`. The code is unloaded when the module, its clones and its kernels are dropped
+/// and nothing of it runs any more.
 ///
 /// ```
 /// oxshmem::include_module!(OPERATIONS, "host_ops");
@@ -61,11 +62,11 @@ impl Module {
     }
 }
 
-/// A kernel of a [`Module`], by its name. A kernel that [`kernels!`](crate::kernels) declares also has its arguments checked by the
-/// compiler.
+/// A kernel of a [`Module`], by its name. A kernel that [`kernels!`](crate::kernels) declares also
+/// has its arguments checked by the compiler.
 ///
 /// # Errors, threads and drop
-/// As [`Module`], which it keeps.
+/// Usable as long as its [`Module`], which it keeps.
 ///
 /// ```
 /// use oxshmem::LaunchConfig;
@@ -105,15 +106,18 @@ impl Kernel {
         &self.name
     }
 
-    /// Launches the kernel and returns at once: on the PE's own stream if `on` is the [`Pe`], else on the stream of [`Pe::on`]. Kernels on
-    /// a stream run in the order of their launches; [`Pe::synchronize`] waits for them.
+    /// Launches the kernel and returns at once: on the PE's own stream if `on` is the [`Pe`], else
+    /// on the stream of [`Pe::on`]. Kernels on a stream run in the order of their launches;
+    /// [`Pe::synchronize`] waits for them.
     ///
     /// # Errors
-    /// The shape or the arguments do not fit, symmetric memory among them is stale, or kernel or stream belong to an earlier PE; nothing was launched.
+    /// The shape or the arguments do not fit, symmetric memory among them is stale, or kernel or
+    /// stream belong to an earlier PE; nothing was launched.
     ///
     /// # Safety
-    /// The arguments must have the types that the kernel declares, and the kernel must be sound for them: device code may do what C++
-    /// may do. What they point to must stay valid until the kernel has ended.
+    /// The arguments must have the types that the kernel declares, and the kernel must be sound for
+    /// them: device code may do what C++ may do. What they point to must stay valid until the
+    /// kernel has ended.
     ///
     /// ```
     /// use oxshmem::LaunchConfig;
@@ -158,17 +162,20 @@ impl Pe {
         Ok(Module { pe: self.id(), loaded: self.device().load(source)? })
     }
 
-    /// Links device code that the program has compiled while it runs (by NVRTC, say) with the device library, for this PE's GPU. Returns
-    /// a cubin: what `cuModuleLoadData` takes, and then [`register_module`](Pe::register_module). It can be kept, and loaded again on GPUs
-    /// of the same architecture by programs with this version of the library.
+    /// Links device code that the program has compiled while it runs (by NVRTC, say) with the
+    /// device library, for this PE's GPU. Returns a cubin: what `cuModuleLoadData` takes, and then
+    /// [`register_module`](Pe::register_module). It can be kept, and loaded again on GPUs of the
+    /// same architecture by programs with this version of the library.
     ///
-    /// `code` is PTX, a cubin or a fat binary: relocatable, and compiled with `OXSHMEM_DEVICE_LIBRARY` defined. Such kernels contain only their own code of the
-    /// device API, so they compile in a fraction of the time. What they call is
+    /// `code` is PTX, a cubin or a fat binary: relocatable, and compiled with
+    /// `OXSHMEM_DEVICE_LIBRARY` defined. Such kernels contain only their own code of the device
+    /// API, so they compile in a fraction of the time. What they call is
     /// [`DEVICE_LIBRARY`](crate::device::cuda::DEVICE_LIBRARY).
     ///
     /// # Errors
-    /// What the driver's linker says: `code` is not relocatable, or from headers of another version of the device ABI; or its kernels may
-    /// have fewer than 64 registers a thread. Or this is not the `cuda` device.
+    /// What the driver's linker says: `code` is not relocatable, or from headers of another version
+    /// of the device ABI; or its kernels may have fewer than 64 registers a thread. Or this is not
+    /// the `cuda` device.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -183,15 +190,18 @@ impl Pe {
         Ok(self.device().link_module(code)?)
     }
 
-    /// Gives a module that the program has loaded itself this PE's state, so that its kernels can use the device API. Its kernels are
-    /// launched by the program; [`synchronize_device`](Pe::synchronize_device) reports their errors.
+    /// Gives a module that the program has loaded itself this PE's state, so that its kernels can
+    /// use the device API. Its kernels are launched by the program;
+    /// [`synchronize_device`](Pe::synchronize_device) reports their errors.
     ///
     /// # Errors
-    /// It has no state symbol, or one of another version of the device ABI; or this is not the `cuda` device.
+    /// It has no state symbol, or one of another version of the device ABI; or this is not the
+    /// `cuda` device.
     ///
     /// # Safety
-    /// `raw` is a `CUmodule` of the GPU's primary context, none of whose kernels is running. It stays loaded until it is
-    /// [unregistered](Pe::unregister_module) or the PE is finalized, and none of its kernels runs then.
+    /// `raw` is a `CUmodule` of the GPU's primary context, none of whose kernels is running. It
+    /// stays loaded until it is [unregistered](Pe::unregister_module) or the PE is finalized, and
+    /// none of its kernels runs then.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -224,15 +234,17 @@ impl Pe {
         Ok(self.device().unregister_module(raw)?)
     }
 
-    /// Gives a state symbol this PE's state, as [`register_module`](Pe::register_module) does: that of a translation unit of a
-    /// CUDA-runtime program. `locate` is called with the GPU's context current, and returns the symbol's device address and size. On the
-    /// `cpu` device nothing happens, but for a warning in the log.
+    /// Gives a state symbol this PE's state, as [`register_module`](Pe::register_module) does: that
+    /// of a translation unit of a CUDA-runtime program. `locate` is called with the GPU's context
+    /// current, and returns the symbol's device address and size. On the `cpu` device nothing
+    /// happens, except for a warning in the log.
     ///
     /// # Errors
-    /// As [`register_module`](Pe::register_module), or what `locate` says.
+    /// Fails like [`register_module`](Pe::register_module), or with the text of `locate`.
     ///
     /// # Safety
-    /// What `locate` returns is true until the PE is finalized, and no kernel that reads the symbol is running.
+    /// What `locate` returns is true until the PE is finalized, and no kernel that reads the symbol
+    /// is running.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {

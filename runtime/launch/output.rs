@@ -1,4 +1,5 @@
-//! From the PEs' pipes to the launcher's standard output and error: whole lines, each with its PE's number.
+//! From the PEs' pipes to the launcher's standard output and error: whole lines, each with its PE's
+//! number.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +15,7 @@ const PIECE: usize = 4096;
 
 /// One of a PE's two output pipes.
 #[derive(Debug)]
-pub struct Source {
+pub(super) struct Source {
     fd: Option<OwnedFd>,
     /// The beginning of a line, or everything that was read if it is captured.
     kept: Vec<u8>,
@@ -47,7 +48,8 @@ impl Source {
         self.kept
     }
 
-    /// Reads once and passes on complete lines; at the pipe's end the incomplete one too. Returns whether more may be there.
+    /// Reads once and passes on complete lines; at the pipe's end the incomplete one too. Returns
+    /// whether more may be there.
     pub fn read(&mut self, target: Target<'_>) -> bool {
         let Some(fd) = &self.fd else { return false };
         let mut buffer = [0; 64 << 10];
@@ -132,7 +134,7 @@ impl Sink {
         (!self.waiting.is_empty()).then_some(self.fd)
     }
 
-    /// Whether so much waits that no more should be added.
+    /// Whether the waiting output has reached the limit, so that no more should be added.
     pub fn is_full(&self) -> bool {
         self.waiting.len() - self.written > MAX_WAITING
     }
@@ -142,7 +144,8 @@ impl Sink {
         self.state == SinkState::Closed
     }
 
-    /// Returns why output was lost: a full disk, for example. A reader that closes its end on purpose is no loss.
+    /// Returns why output was lost: a full disk, for example. A reader that closes its end on
+    /// purpose is not a loss.
     pub fn failure(&self) -> Option<Errno> {
         match self.state {
             SinkState::Failed(error) => Some(error),
@@ -201,7 +204,7 @@ mod tests {
             sink.write();
         }
         assert!(!sink.is_closed() && sink.failure().is_none());
-        // SAFETY: nobody else owns it.
+        // SAFETY: nothing else owns it.
         drop(unsafe { OwnedFd::from_raw_fd(end) });
         reader.join().unwrap()
     }
@@ -231,7 +234,7 @@ mod tests {
         assert!(sink.is_closed() && sink.failure().is_none() && sink.pending().is_none());
         sink.line(b"", b"y");
         assert!(sink.pending().is_none());
-        // SAFETY: nobody else owns it.
+        // SAFETY: nothing else owns it.
         drop(unsafe { OwnedFd::from_raw_fd(end) });
     }
 }

@@ -7,7 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 /// Signals that the launcher passes on.
 const FORWARDED: [i32; 6] = [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2];
 
-/// The forwarded signals, blocked in the calling thread and readable from a descriptor until this is dropped.
+/// The forwarded signals, blocked in the calling thread and readable from a descriptor until this
+/// is dropped.
 #[derive(Debug)]
 pub struct Signals {
     fd: OwnedFd,
@@ -24,12 +25,13 @@ impl std::fmt::Debug for SigSet {
 }
 
 impl Signals {
-    /// Blocks them. Threads that are started from here on inherit that; those that exist already do not, so this belongs at a
-    /// program's start.
+    /// Blocks them. Threads that are started from here on inherit that; those that exist already do
+    /// not, so this belongs at a program's start.
     pub fn block() -> io::Result<Self> {
         let mut set = MaybeUninit::<libc::sigset_t>::uninit();
         let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: both are valid places; sigemptyset and pthread_sigmask initialise them before they are read.
+        // SAFETY: both are valid places; sigemptyset and pthread_sigmask initialise them before
+        // they are read.
         let (fd, before) = unsafe {
             libc::sigemptyset(set.as_mut_ptr());
             for signal in FORWARDED {
@@ -55,7 +57,7 @@ impl Signals {
         self.fd.as_fd()
     }
 
-    /// The next signal's number.
+    /// Returns the next signal's number.
     pub fn next(&self) -> Option<i32> {
         let mut info = [0; size_of::<libc::signalfd_siginfo>()];
         let read = rustix::io::read(&self.fd, &mut info).ok()?;

@@ -4,12 +4,13 @@ use std::cell::{OnceCell, RefCell};
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::memory::{Backing, STAGING_BYTES};
-use super::sync::ABORT_AT;
-use super::{Parts, Pe};
+use super::Pe;
+use super::loans::Loans;
+use super::memory::Backing;
+use super::occupied::Occupied;
+use super::parts::{ABORT_AT, Parts, STAGING_BYTES};
 use crate::abi;
 use crate::bootstrap::Bootstrap;
 use crate::config::{self, Config};
@@ -19,11 +20,8 @@ use crate::identity::PeId;
 use crate::modules::HOST_OPS;
 use crate::slab::{Layout, Offset, Slab};
 use crate::team::table::Teams;
-use crate::transport::{LoadStore, Network, NetworkLayout, Opened, Plan, Reach, open_hca};
+use crate::transport::{LoadStore, Network, NetworkLayout, Opened, PeerAccess, Plan, open_hca};
 use crate::{Error, Result};
-
-/// Only one PE may live in a process at a time: device code finds its state in a symbol of the process.
-static OCCUPIED: AtomicBool = AtomicBool::new(false);
 
 /// Joins the job with the configuration of the environment. Collective.
 ///
@@ -46,8 +44,8 @@ impl Pe {
     /// the network. Collective. Without a launcher the job is this PE alone.
     ///
     /// # Errors
-    /// A value of the configuration that cannot be met, PEs that do not arrive, a device or an HCA that is not there, or a PE that this process has
-    /// already. Nothing is left behind.
+    /// A value of the configuration that cannot be met, PEs that do not arrive, a device or an HCA
+    /// that is not there, or a PE that this process has already. Nothing is left behind.
     ///
     /// ```
     /// use oxshmem::{Config, Pe};
@@ -122,7 +120,7 @@ struct Agreed {
     device: Arc<dyn Device>,
     /// Identities of all PEs' devices.
     devices: Vec<String>,
-    reach: Reach,
+    reach: PeerAccess,
     hca: Option<Opened>,
 }
 
@@ -171,7 +169,7 @@ impl LaidOut {
         let mut layout = Layout::default();
         let cards = hca.map_or(1, |hca| hca.cards.len() as u64);
         let max_chunks = heap_layout.max / heap_layout.chunk;
-        let parts = Parts::new(&mut layout, n_pes, max_chunks, cards, agreed.config.max_teams());
+        let parts = Parts::new(&mut layout, n_pes, max_chunks, cards, &agreed.config);
         let queues =
             agreed.plan.network.map(|kind| NetworkLayout::new(kind, &mut layout, &agreed.config, (me, n_pes), hca));
         let on_host = hca.is_some_and(|hca| hca.queues_on_host);
@@ -184,7 +182,7 @@ impl LaidOut {
     }
 }
 
-/// Stage 5: the heap is mapped, the network is connected, and device code knows the PE's state. A PE but for its bootstrap.
+/// Stage 5: the heap is mapped, the network is connected, and device code knows the PE's state. A PE without its bootstrap.
 struct Connected {
     id: PeId,
     host_ops: Arc<dyn crate::device::LoadedModule>,
@@ -244,6 +242,7 @@ impl Connected {
         Pe {
             id: self.id,
             unread: RefCell::default(),
+            loans: Loans::default(),
             host_ops: self.host_ops,
             collectives: OnceCell::new(),
             teams: RefCell::new(self.teams),
@@ -251,6 +250,8 @@ impl Connected {
             heap: RefCell::new(self.heap),
             slab: self.slab,
             parts: self.parts,
+            #[cfg(feature = "cudarc")]
+            modules: RefCell::default(),
             device: self.device,
             state: self.state,
             plan: self.plan,
@@ -326,7 +327,7 @@ fn open_device(config: &Config, bootstrap: &Bootstrap) -> Result<Arc<dyn Device>
         config::Device::Auto => match open_cuda() {
             Ok(device) => Ok(Arc::new(device)),
             Err(reason) => {
-                // Where there is a driver, somebody expects the GPU to be used.
+                // A machine with a driver is expected to use its GPU.
                 if cuda::driver_present() {
                     tracing::warn!(%reason, "OXSHMEM_DEVICE=auto: using the cpu device");
                 } else {
@@ -341,7 +342,7 @@ fn open_device(config: &Config, bootstrap: &Bootstrap) -> Result<Arc<dyn Device>
 /// Offsets and keys are exchanged by position, so these must be the same everywhere.
 fn agree_on_sizes(config: &Config, device: &dyn Device, bootstrap: &Bootstrap) -> Result<()> {
     let mine = format!(
-        "device {} OXSHMEM_HEAP_MAX={} OXSHMEM_HEAP_CHUNK={} OXSHMEM_QPS_PER_PEER={} OXSHMEM_MAX_TEAMS={} OXSHMEM_COLLECTIVES={} \
+        "device {} OXSHMEM_HEAP_MAX={} OXSHMEM_HEAP_CHUNK={} OXSHMEM_QPS_PER_PEER={} OXSHMEM_MAX_TEAMS={} OXSHMEM_COLLECTIVES={} OXSHMEM_COLLECTIVES_SMS={} \
          OXSHMEM_TRANSPORT={:?} OXSHMEM_DISABLE_P2P={}",
         device.name(),
         config.heap_max().0,
@@ -349,6 +350,7 @@ fn agree_on_sizes(config: &Config, device: &dyn Device, bootstrap: &Bootstrap) -
         config.qps_per_peer(),
         config.max_teams(),
         config.collectives(),
+        config.collectives_sms(),
         config.transport(),
         config.disable_p2p(),
     );
@@ -395,21 +397,5 @@ impl fmt::Display for Phases {
             separator = ", ";
         }
         Ok(())
-    }
-}
-
-/// The process's one place for a PE.
-#[derive(Debug)]
-pub(super) struct Occupied;
-
-impl Occupied {
-    fn claim() -> Result<Self> {
-        if OCCUPIED.swap(true, Ordering::AcqRel) { Err(Error::Occupied) } else { Ok(Self) }
-    }
-}
-
-impl Drop for Occupied {
-    fn drop(&mut self) {
-        OCCUPIED.store(false, Ordering::Release);
     }
 }

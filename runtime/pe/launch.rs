@@ -62,8 +62,9 @@ impl Pe {
         Ok(Stream::new(self.id, self.device.create_stream()?))
     }
 
-    /// Returns a stream that the program made: on the `cuda` device a `CUstream` (`cudaStream_t`, cudarc's `CudaStream::cu_stream`) of the GPU's
-    /// primary context, null for the legacy default stream. The `cpu` device takes null alone, and means the PE's own stream.
+    /// Returns a stream that the program made: on the `cuda` device a `CUstream` (`cudaStream_t`,
+    /// cudarc's `CudaStream::cu_stream`) of the GPU's primary context, null for the legacy default
+    /// stream. The `cpu` device takes null alone, and means the PE's own stream.
     ///
     /// What is put on a stream that is being captured becomes part of the graph; errors of its launches are reported by the next
     /// [`synchronize_device`](Pe::synchronize_device), and they must have ended before the PE is finalized.
@@ -91,7 +92,7 @@ impl Pe {
     /// Puts a kernel on a stream.
     ///
     /// # Safety
-    /// As [`Kernel::launch`](crate::Kernel::launch).
+    /// Fails like [`Kernel::launch`](crate::Kernel::launch).
     pub(crate) unsafe fn queue_kernel(
         &self,
         stream: &device::Stream,
@@ -134,7 +135,7 @@ impl Pe {
         unsafe { self.queue_kernel(stream, (self.host_ops.as_ref(), name), config, &args) }
     }
 
-    /// Puts a kernel of `collectives.cu` in one block on a stream. The module is loaded by the first.
+    /// Puts a kernel of `collectives.cu` on a stream. The module is loaded by the first.
     ///
     /// # Safety
     /// `args` must fit the kernel.
@@ -142,7 +143,7 @@ impl Pe {
         &self,
         stream: &device::Stream,
         name: &str,
-        threads: u32,
+        config: LaunchConfig,
         args: impl KernelArgs,
     ) -> Result<()> {
         if self.collectives.get().is_none() {
@@ -150,7 +151,6 @@ impl Pe {
             let _ = self.collectives.set(self.device.load(&COLLECTIVES)?);
         }
         let Some(module) = self.collectives.get() else { return Ok(()) };
-        let config = LaunchConfig::linear(1, threads);
         // SAFETY: the caller's promise.
         unsafe { self.queue_kernel(stream, (module.as_ref(), name), config, &args) }
     }
@@ -158,7 +158,7 @@ impl Pe {
     /// Queues a copy of device memory by a copy engine; `false` if the device has none.
     ///
     /// # Safety
-    /// As [`Device::copy_on`](device::Device::copy_on).
+    /// Fails like [`Device::copy_on`](device::Device::copy_on).
     pub(crate) unsafe fn queue_copy(&self, stream: &device::Stream, to: u64, from: u64, bytes: u64) -> Result<bool> {
         // SAFETY: the caller's promise.
         let queued = unsafe { self.device.copy_on(stream, to, from, bytes) }?;

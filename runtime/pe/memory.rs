@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytemuck::Pod;
 
 use super::Pe;
+use super::parts::STAGING_BYTES;
 use crate::Result;
 use crate::bootstrap::Bootstrap;
 use crate::config::Config;
@@ -18,15 +19,13 @@ use crate::slice::{SymmetricSlice, bytes_of};
 use crate::transport::Network;
 use crate::transport::keys::KeyTables;
 
-/// Host operations pass their data through a registered buffer of this size.
-pub(crate) const STAGING_BYTES: usize = 1 << 20;
-
 /// Symmetric memory.
 impl Pe {
-    /// Returns symmetric memory for `len` elements, zeroed, at the same offset on every PE. Collective: every PE asks for the same.
+    /// Returns symmetric memory for `len` elements, zeroed, at the same offset on every PE.
+    /// Collective: every PE asks for the same.
     ///
     /// # Errors
-    /// The heap is exhausted; or PEs asked for different things, and then nothing was allocated.
+    /// The heap is exhausted; or PEs passed different arguments, and then nothing was allocated.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -45,7 +44,8 @@ impl Pe {
     /// Allocates as [`alloc`](Pe::alloc), aligned to `align` bytes, a power of two.
     ///
     /// # Errors
-    /// As [`alloc`](Pe::alloc), or an alignment that is none or above the heap's chunk.
+    /// Fails like [`alloc`](Pe::alloc), or because the alignment is not a power of two or is above
+    /// the heap's chunk.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -78,7 +78,8 @@ impl Pe {
         self.agree("alloc", &format!("alloc of {bytes} bytes aligned to {align}"))?;
         let offset = self.heap.borrow_mut().reserve(bytes, align)?;
         if let Err(error) = self.back_heap(offset + bytes.max(1)) {
-            // A failed job has no use for the range, but a heap that could not grow goes on with it.
+            // A failed job has no use for the range, but a heap that could not grow goes on with
+            // it.
             self.heap.borrow_mut().cancel(offset);
             return Err(error);
         }
@@ -90,12 +91,14 @@ impl Pe {
         Ok(SymmetricSlice::new(self.heap.borrow_mut().record(offset, bytes, made_at), len))
     }
 
-    /// Gives symmetric memory back. Collective. Operations on it must have been completed by all PEs ([`barrier_all`](crate::Operations::barrier_all)); work
-    /// that this PE has on streams is waited for. Other slices of the same allocation are refused from then on.
+    /// Gives symmetric memory back. Collective. Operations on it must have been completed by all
+    /// PEs ([`barrier_all`](crate::Operations::barrier_all)); work that this PE has on streams is
+    /// waited for. Other slices of the same allocation are refused from then on.
     ///
     /// # Errors
-    /// The slice is stale, or PEs free different ones; then nothing was freed. Or what [`synchronize`](Pe::synchronize) reports of the work on
-    /// streams; then it was freed.
+    /// The slice is stale or lent to cudarc, or PEs free different ones; then nothing was freed. Or
+    /// what [`synchronize`](Pe::synchronize) reports of the work on streams; then it was freed,
+    /// unless it had been lent.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -113,10 +116,12 @@ impl Pe {
         self.free_agreed(slice.whole(self.id))
     }
 
-    /// Gives the allocation that begins at `address` back; as [`free`](Pe::free), for programs in other languages, which keep addresses.
+    /// Gives the allocation that begins at `address` back; as [`free`](Pe::free), for programs in
+    /// other languages, which keep addresses.
     ///
     /// # Errors
-    /// As [`free`](Pe::free); or no live allocation begins there, and the error names the nearest.
+    /// Fails like [`free`](Pe::free), or because no live allocation begins there; the error names
+    /// the nearest.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -139,16 +144,34 @@ impl Pe {
     }
 
     fn free_agreed(&self, allocation: Result<impl Deref<Target = Allocation>, HeapError>) -> Result<()> {
-        let call = match &allocation {
-            Ok(allocation) => format!("free at offset {:#x}", allocation.offset()),
-            Err(error) => error.to_string(),
+        let mut lent = false;
+        let allocation = allocation.and_then(|allocation| {
+            lent = self.loans.ended(&allocation)?;
+            Ok(allocation)
+        });
+        let ended = if lent {
+            self.synchronize_device()
+        } else if self.unread.borrow().is_empty() {
+            Ok(())
+        } else {
+            self.synchronize()
         };
-        let ended = if self.unread.borrow().is_empty() { Ok(()) } else { self.synchronize() };
+        let call = match (&allocation, &ended) {
+            (Ok(allocation), Err(error)) if lent => {
+                format!("free at offset {:#x}, while work of its loans goes on: {error}", allocation.offset())
+            }
+            (Ok(allocation), _) => format!("free at offset {:#x}", allocation.offset()),
+            (Err(error), _) => error.to_string(),
+        };
         // A wrong call is an error here and at the others, which free the right thing.
         let agreed = self.agree("free", &call);
         let allocation = allocation?;
+        if lent && ended.is_err() {
+            return ended;
+        }
         agreed?;
         self.heap.borrow_mut().free(&allocation)?;
+        self.loans.forget(&allocation);
         ended
     }
 
@@ -201,8 +224,8 @@ impl Pe {
         located.map_err(|problem| HeapError::Address { address, bytes, problem })
     }
 
-    /// Returns where the copy at `pe` of `bytes` bytes of this PE's heap is mapped here; `None` if it is not, or if they are not all memory of the
-    /// heap.
+    /// Returns where the copy at `pe` of `bytes` bytes of this PE's heap is mapped here; `None` if
+    /// it is not, or if they are not all memory of the heap.
     pub(crate) fn mapped(&self, address: u64, bytes: u64, pe: usize) -> Option<u64> {
         let heap = self.heap.borrow();
         let offset = address.checked_sub(heap.base())?;

@@ -1,36 +1,51 @@
 //! A processing element: one process's membership in a job, from init to finalize.
 
+mod finalize;
 mod init;
 mod launch;
+pub(crate) mod loans;
 pub(crate) mod memory;
+mod occupied;
+pub(crate) mod parts;
 mod sync;
+mod unread;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use init::Occupied;
-pub use init::init;
-use memory::STAGING_BYTES;
 use oxshmem_hca::provider::{Attempt, Counters};
-use sync::{ABORT_AT, REPORT_BYTES, Unread};
+
+pub use init::init;
+use loans::Loans;
+use occupied::Occupied;
+use parts::Parts;
+use unread::Unread;
 
 use crate::Result;
 use crate::abi;
 use crate::bootstrap::Bootstrap;
 use crate::config::Config;
-use crate::device::{CudaGpu, Device, LoadedModule, Wait};
+use crate::device::{CudaGpu, Device, LoadedModule};
 use crate::heap::SymmetricHeap;
-use crate::host::operations::Operations;
 use crate::identity::PeId;
-use crate::slab::{Layout, Offset, Slab};
+use crate::slab::Slab;
 use crate::team::storage::TeamStorage;
 use crate::team::table::Teams;
-use crate::transport::keys::KeyTables;
 use crate::transport::{Network, NetworkKind, Plan};
 
 /// How the runtime reaches a PE.
+///
+/// ```
+/// # fn main() -> oxshmem::Result<()> {
+/// # let pe = oxshmem::init()?;
+/// use oxshmem::Path;
+///
+/// assert_eq!(pe.path(pe.my_pe()), Some(Path::Own));
+/// # pe.finalize()
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Path {
@@ -76,6 +91,7 @@ pub struct Pe {
     id: PeId,
     // Dropped in this order: first what uses memory, then memory.
     unread: RefCell<BTreeMap<usize, Unread>>,
+    loans: Loans,
     host_ops: Arc<dyn LoadedModule>,
     collectives: OnceCell<Arc<dyn LoadedModule>>,
     teams: RefCell<Teams>,
@@ -83,6 +99,9 @@ pub struct Pe {
     heap: RefCell<SymmetricHeap>,
     slab: Arc<Slab>,
     parts: Parts,
+    /// Modules of the program, which stay loaded as long as the PE is there.
+    #[cfg(feature = "cudarc")]
+    modules: RefCell<Vec<Arc<cudarc::driver::CudaModule>>>,
     device: Arc<dyn Device>,
     state: abi::State,
     plan: Plan,
@@ -92,50 +111,58 @@ pub struct Pe {
     _one_thread: PhantomData<Cell<()>>,
 }
 
-/// What is where in the slab.
-#[derive(Debug, Clone, Copy)]
-struct Parts {
-    control: Offset,
-    teams: TeamStorage,
-    region_count: Offset,
-    regions: Offset,
-    keys: KeyTables,
-    staging: Offset,
-}
-
-impl Parts {
-    fn new(layout: &mut Layout, n_pes: u32, max_chunks: u64, cards: u64, max_teams: u32) -> Self {
-        Self {
-            control: layout.array(1, size_of::<abi::Control>() as u64),
-            teams: TeamStorage::new(layout, n_pes, max_teams),
-            region_count: layout.array(1, 8),
-            regions: layout.array(abi::MAX_LOCAL_REGIONS as u64, size_of::<abi::LocalRegion>() as u64),
-            keys: KeyTables::new(layout, n_pes, max_chunks, cards),
-            staging: layout.array(1, STAGING_BYTES as u64),
-        }
-    }
-}
-
 impl Pe {
     /// This PE's number.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// assert!(pe.my_pe() < pe.n_pes());
+    /// # pe.finalize()
+    /// # }
+    /// ```
     #[must_use]
     pub fn my_pe(&self) -> usize {
         self.bootstrap.rank() as usize
     }
 
     /// PEs in the job.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// println!("{} PEs", pe.n_pes());
+    /// # pe.finalize()
+    /// # }
+    /// ```
     #[must_use]
     pub fn n_pes(&self) -> usize {
         self.bootstrap.size() as usize
     }
 
     /// The configuration in force.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// println!("the heap has at most {} bytes", pe.config().heap_max().0);
+    /// # pe.finalize()
+    /// # }
+    /// ```
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
     /// `cpu` or `cuda`.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// assert_eq!(pe.device_name() == "cuda", pe.gpu().is_some());
+    /// # pe.finalize()
+    /// # }
+    /// ```
     #[must_use]
     pub fn device_name(&self) -> &'static str {
         self.device.name()
@@ -143,6 +170,17 @@ impl Pe {
 
     /// The GPU that this PE uses, for programs that use it too: all pointers of this library are valid in its primary context. `None` on
     /// the `cpu` device.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// match pe.gpu() {
+    ///     Some(gpu) => println!("GPU {}, {}", gpu.ordinal, gpu.name),
+    ///     None => assert_eq!(pe.device_name(), "cpu"),
+    /// }
+    /// # pe.finalize()
+    /// # }
+    /// ```
     #[must_use]
     pub fn gpu(&self) -> Option<CudaGpu> {
         self.device.gpu()
@@ -153,23 +191,59 @@ impl Pe {
     ///
     /// # Errors
     /// The GPU's context is lost.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// pe.make_gpu_current()?; // calls of the CUDA runtime in this thread now mean the PE's GPU
+    /// # pe.finalize()
+    /// # }
+    /// ```
     pub fn make_gpu_current(&self) -> Result<()> {
         Ok(self.device.make_current()?)
     }
 
     /// Provider of the HCA in use (`soft` or `mlx5`), if there is one.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// if let Some(name) = pe.hca_name() {
+    ///     println!("work requests are executed by {name}");
+    /// }
+    /// # pe.finalize()
+    /// # }
+    /// ```
     #[must_use]
     pub fn hca_name(&self) -> Option<&'static str> {
         self.network.as_ref().map(Network::provider_name)
     }
 
     /// What was tried in which way to open and use the HCA: ways to register memory and to ring doorbells, each with what came of it.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// for attempt in pe.hca_attempts() {
+    ///     println!("{attempt:?}");
+    /// }
+    /// # pe.finalize()
+    /// # }
+    /// ```
     #[must_use]
     pub fn hca_attempts(&self) -> Vec<Attempt> {
         self.network.as_ref().map(Network::attempts).unwrap_or_default()
     }
 
     /// How `pe` is reached. `None` if there is no such PE.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// assert!(pe.path(pe.n_pes()).is_none());
+    /// # pe.finalize()
+    /// # }
+    /// ```
     #[must_use]
     pub fn path(&self, pe: usize) -> Option<Path> {
         (pe < self.n_pes()).then(|| {
@@ -186,47 +260,60 @@ impl Pe {
     }
 
     /// What the HCA has done, where that is counted. `None` without a network.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// println!("{:?}", pe.hca_counters());
+    /// # pe.finalize()
+    /// # }
+    /// ```
     #[must_use]
     pub fn hca_counters(&self) -> Option<Counters> {
         self.network.as_ref().and_then(Network::counters)
     }
 
     /// Doorbells that device code has rung. `None` if it rings none, or if the device is lost.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// println!("{:?} doorbells", pe.doorbells());
+    /// # pe.finalize()
+    /// # }
+    /// ```
     #[must_use]
     pub fn doorbells(&self) -> Option<u64> {
         self.network.as_ref().and_then(|network| network.doorbells(&self.slab))
     }
 
     /// What the CPU proxy has done, as of a short while ago. `None` without one.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// println!("{:?}", pe.proxy_counters());
+    /// # pe.finalize()
+    /// # }
+    /// ```
     #[must_use]
     pub fn proxy_counters(&self) -> Option<oxshmem_proxy::thread::Counters> {
         self.network.as_ref().and_then(Network::proxy)
     }
 
-    /// Leaves the job in order: completes what is outstanding and waits until every PE does the same. Collective. A job can be joined again
-    /// afterwards.
-    ///
-    /// # Errors
-    /// As [`synchronize`](Pe::synchronize), or not every PE finalizes before the deadline. This PE has left in any case.
-    pub fn finalize(self) -> Result<()> {
-        // Work on other streams uses memory that is about to go.
-        let ended = if self.device.runs_elsewhere() { self.synchronize_device() } else { self.synchronize() };
-        let quiet = ended.and_then(|()| self.quiet());
-        // Nobody's memory goes away while somebody may still write to it.
-        let together = self.bootstrap.barrier("finalize");
-        let left = self.bootstrap.finalize();
-        quiet?;
-        together?;
-        Ok(left?)
-    }
-
-    /// Ends the job with an error at every other PE, whose message is `reason`.
-    pub fn abort(&self, reason: &str) {
-        self.bootstrap.abort(reason);
-    }
-
     pub(crate) fn id(&self) -> PeId {
         self.id
+    }
+
+    /// Keeps a module loaded as long as the PE is there.
+    #[cfg(feature = "cudarc")]
+    pub(crate) fn keep(&self, module: Arc<cudarc::driver::CudaModule>) {
+        self.modules.borrow_mut().push(module);
+    }
+
+    #[cfg(feature = "cudarc")]
+    pub(crate) fn loans(&self) -> &Loans {
+        &self.loans
     }
 
     pub(crate) fn device(&self) -> &dyn Device {
@@ -249,7 +336,7 @@ impl Pe {
         &self.parts.teams
     }
 
-    /// Address of the own heap.
+    /// Address of this PE's heap.
     pub(crate) fn heap_base(&self) -> u64 {
         self.state.heap_base
     }
@@ -257,21 +344,5 @@ impl Pe {
     /// A PE number as device code takes it; what does not fit is out of range there too.
     pub(crate) fn peer(&self, pe: usize) -> i32 {
         i32::try_from(pe).unwrap_or(i32::MAX)
-    }
-}
-
-impl Drop for Pe {
-    fn drop(&mut self) {
-        // Kernels must not outlive the memory they use. After finalize none runs.
-        let mut report = [0; REPORT_BYTES];
-        let stopped = self.slab.write(self.parts.control, ABORT_AT, &abi::ABORT_JOB).and_then(|()| {
-            let control = self.slab.address(self.parts.control);
-            let wait = if self.device.runs_elsewhere() { Wait::Everything } else { Wait::Own };
-            // SAFETY: the slab holds the control block.
-            unsafe { self.device.synchronize(wait, control, &mut report) }
-        });
-        if let Err(error) = stopped {
-            tracing::warn!(%error, "a PE was dropped, and its kernels did not end in order");
-        }
     }
 }

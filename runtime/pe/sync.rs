@@ -1,6 +1,8 @@
 //! Waiting for a PE's device, and the errors that device code reports.
 
 use super::Pe;
+use super::parts::{ABORT_AT, CLAIMED_AT, ERROR_AT, REPORT_BYTES};
+use super::unread::Unread;
 use crate::Result;
 use crate::abi::{self, ErrorRecord};
 use crate::bootstrap::BootstrapError;
@@ -9,33 +11,20 @@ use crate::device::{DeviceError, Stream, Wait, flush_printf};
 use crate::fault::DeviceFault;
 use crate::transport::Network;
 
-/// Where the control block says whether an error was recorded, which, and how much of it there is to read.
-const CLAIMED_AT: usize = core::mem::offset_of!(abi::Control, claimed);
-const ERROR_AT: usize = core::mem::offset_of!(abi::Control, error);
-pub(super) const REPORT_BYTES: usize = ERROR_AT + size_of::<ErrorRecord>();
-/// Where [`abi::Control::abort`] is, in words of 4 bytes.
-pub(super) const ABORT_AT: u64 = (core::mem::offset_of!(abi::Control, abort) / 4) as u64;
-
-/// A stream with work whose errors have not been reported yet.
-#[derive(Debug)]
-pub(super) struct Unread {
-    stream: Stream,
-    /// An error that another stream's `synchronize` found while this stream had work. It may have ended that work's waits too.
-    fault: Option<DeviceFault>,
-}
-
 /// Waiting.
 impl Pe {
-    /// Waits until everything that was put on streams through this PE has ended: kernels and operations.
+    /// Waits until everything that was put on streams through this PE has ended: kernels and
+    /// operations.
     ///
     /// # Errors
-    /// The first that applies: the job has failed (a PE died, say); a kernel ended with an error; device code recorded one: a deadline that
-    /// passed, an error completion, a call that was refused. The PE can go on unless the job has failed; a connection that the error
-    /// names as lost stays lost. A kernel that makes a GPU fault (a bad address, say) loses the GPU's context, and everything but
-    /// [`finalize`](Pe::finalize) then returns that error.
+    /// The first that applies: the job has failed (a PE died, say); a kernel ended with an error;
+    /// device code recorded one: a deadline that passed, an error completion, a call that was
+    /// refused. The PE can go on unless the job has failed; a connection that the error names as
+    /// lost stays lost. A kernel that makes a GPU fault (a bad address, say) loses the GPU's
+    /// context, and everything but [`finalize`](Pe::finalize) then returns that error.
     ///
-    /// A deadline or an error completion ends the waits on all streams of the PE, so each of those that had work at the time reports
-    /// it.
+    /// A deadline or an error completion ends the waits on all streams of the PE, so each of those
+    /// that had work at the time reports it.
     ///
     /// ```
     /// use oxshmem::Operations;
@@ -57,11 +46,12 @@ impl Pe {
         if streams.len() == 1 { self.wait(Wait::Own) } else { self.wait(Wait::Launched(&streams)) }
     }
 
-    /// Waits until everything on the device that this process started has ended, as `cudaDeviceSynchronize` does, and reports errors: for
-    /// kernels that were launched by the CUDA runtime or driver. No stream may be capturing.
+    /// Waits until everything on the device that this process started has ended, as
+    /// `cudaDeviceSynchronize` does, and reports errors: for kernels that were launched by the CUDA
+    /// runtime or driver. No stream may be capturing.
     ///
     /// # Errors
-    /// As [`synchronize`](Pe::synchronize).
+    /// Fails like [`synchronize`](Pe::synchronize).
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -139,7 +129,8 @@ impl Pe {
         self.unread.borrow_mut().entry(stream.key()).or_insert_with(new);
     }
 
-    /// Forgets the streams that were waited for. Returns an error that another stream's `synchronize` found while they had work.
+    /// Forgets the streams that were waited for. Returns an error that another stream's
+    /// `synchronize` found while they had work.
     fn take_unread(&self, wait: Wait<'_>) -> Option<DeviceFault> {
         let mut unread = self.unread.borrow_mut();
         let mut take = |stream: &Stream| unread.remove(&stream.key()).and_then(|unread| unread.fault);
@@ -154,7 +145,8 @@ impl Pe {
         }
     }
 
-    /// Returns the error that device code recorded in the beginning of its control block, if there is one, and makes room for the next.
+    /// Returns the error that device code recorded in the beginning of its control block, if there
+    /// is one, and makes room for the next.
     fn take_fault(&self, report: &[u8; REPORT_BYTES]) -> Result<Option<DeviceFault>> {
         let claimed: u32 = bytemuck::pod_read_unaligned(&report[CLAIMED_AT..CLAIMED_AT + 4]);
         if claimed != abi::ERROR_VALID {

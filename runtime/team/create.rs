@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use super::choice;
+use super::choice::{self, Chooser};
 use super::error::{MissingPes, TeamError};
 use super::members::{Members, Split};
 use super::rows::{self, Offer, Place};
@@ -75,8 +75,9 @@ impl Pe {
         self.predefined(abi::TEAM_WORLD)
     }
 
-    /// Returns the team of PEs that reach each other's memory by load and store, this PE among them; on each of them the same team. Where reach is not
-    /// transitive it is a part of the PEs that this one reaches.
+    /// Returns the team of PEs that reach each other's memory by load and store, this PE among
+    /// them; on each of them the same team. Where reach is not transitive it is a part of the PEs
+    /// that this one reaches.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -128,12 +129,12 @@ impl Pe {
 }
 
 impl Team {
-    /// Makes the team of the PEs `start`, `start + stride`, ..., `size` of them, by their numbers in this team. Collective over this team. `None`
-    /// on PEs that are not in the new one.
+    /// Makes the team of the PEs `start`, `start + stride`, ..., `size` of them, by their numbers
+    /// in this team. Collective over this team. `None` on PEs that are not in the new one.
     ///
     /// # Errors
-    /// PEs that do not come or disagree. A last member beyond the end of this team, or no room for another team (`OXSHMEM_MAX_TEAMS`); also at
-    /// PEs that would not be in it.
+    /// PEs that do not come or disagree. A last member beyond the end of this team, or no room for
+    /// another team (`OXSHMEM_MAX_TEAMS`); also at PEs that would not be in it.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -147,11 +148,12 @@ impl Team {
         Ok(pe.split(self, Split::Strided { start, stride, size })?.into_iter().next())
     }
 
-    /// Lays the PEs of this team out in rows of `xrange` (at most all of them; the last may be shorter), and makes a team of each row and of
-    /// each column: those of this PE. Collective over this team.
+    /// Lays the PEs of this team out in rows of `xrange` (at most all of them; the last may be
+    /// shorter), and makes a team of each row and of each column: those of this PE. Collective over
+    /// this team.
     ///
     /// # Errors
-    /// As [`split_strided`](Self::split_strided); a range of 0. Both teams are created, or none.
+    /// Fails like [`split_strided`](Self::split_strided), or because the range is 0. Both teams are created, or none.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -192,7 +194,7 @@ impl Team {
         let told = meeting.hold(pe, 0, &pe.offer())?;
         let all = (0..told.len()).collect();
         let made = pe.create(&meeting, &told, &[all])?;
-        let absent = || TeamError::Setup { pe: pe.my_pe(), reason: "it is no member".into() };
+        let absent = || TeamError::Setup { pe: pe.my_pe(), reason: "it is not a member".into() };
         Ok(made.into_iter().next().ok_or_else(absent)?)
     }
 
@@ -200,8 +202,8 @@ impl Team {
     /// completed first ([`quiet`](Operations::quiet)).
     ///
     /// # Errors
-    /// PEs that do not come; the team was destroyed already, or it is one of those that exist for ever. An error of an earlier operation is returned
-    /// too, but the team has ended then.
+    /// PEs that do not come; the team was destroyed already, or it is one of those that exist
+    /// forever. An error of an earlier operation is returned too, but the team has ended then.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -306,8 +308,10 @@ impl Pe {
     fn entry(&self, place: Place, pes: &[usize], me: usize) -> Entry {
         let near = pes.len() <= abi::ONE_ROUND_PES && self.teams().borrow().reach.is_clique(pes);
         let algorithms = choice::describe(near, pes.len(), self.config().collectives());
+        let blocks = self.team_storage().blocks();
+        let chooser = Chooser::new(near, pes.len(), self.config().collectives(), blocks);
         let (ended, calls) = (AtomicBool::new(false), AtomicU32::new(0));
-        Entry { pe: self.id(), place, members: Members::new(pes), me, near, algorithms, ended, calls }
+        Entry { pe: self.id(), place, members: Members::new(pes), me, near, algorithms, chooser, ended, calls }
     }
 
     fn take_in(&self, entry: Entry) -> Team {
@@ -320,7 +324,7 @@ impl Pe {
         Team(entry)
     }
 
-    /// Takes in the teams that exist for ever. Their workspaces are memory that has never been used.
+    /// Takes in the teams that exist forever. Their workspaces are memory that has never been used.
     pub(crate) fn add_predefined(&self) -> Result<()> {
         let me = self.my_pe();
         let shared = self.teams().borrow().reach.clique_of(me);

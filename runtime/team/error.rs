@@ -4,6 +4,18 @@ use crate::abi;
 use crate::bootstrap::{Failure, list};
 
 /// What is wrong with a team or a call that creates one.
+///
+/// ```
+/// # fn main() -> oxshmem::Result<()> {
+/// # let pe = oxshmem::init()?;
+/// use oxshmem::{Error, TeamError};
+///
+/// let refused = pe.team_world().split_strided(&pe, 0, 1, pe.n_pes() + 1);
+/// assert!(matches!(refused, Err(Error::Team(_))));
+/// assert!(matches!(pe.team(0x4242), Err(Error::Team(TeamError::BadHandle { handle: 0x4242, .. }))));
+/// # pe.finalize()
+/// # }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TeamError {
@@ -41,8 +53,7 @@ pub enum TeamError {
     },
     /// No row of the table of teams is free at all members.
     #[error(
-        "no room for a team of {members} PEs: of {limit} teams (OXSHMEM_MAX_TEAMS) PE {pe} is in {used}, and no place is free at all members; \
-         destroy teams that are not needed, or raise OXSHMEM_MAX_TEAMS"
+        "no room for a team of {members} PEs: of {limit} teams (OXSHMEM_MAX_TEAMS) PE {pe} is in {used}, and no place is free on all members; destroy teams that are not needed, or raise OXSHMEM_MAX_TEAMS"
     )]
     Exhausted {
         /// PEs of the team that was to be created.
@@ -56,7 +67,7 @@ pub enum TeamError {
     },
     /// The workspaces of teams do not fit the heap.
     #[error(
-        "the workspaces of {teams} teams (OXSHMEM_MAX_TEAMS) take {bytes} bytes of the symmetric heap, which has {heap} (OXSHMEM_HEAP_MAX); raise the latter or lower the former"
+        "the workspaces of {teams} teams (OXSHMEM_MAX_TEAMS) take {bytes} bytes of the symmetric heap, which has {heap} (OXSHMEM_HEAP_MAX); raise OXSHMEM_HEAP_MAX or lower OXSHMEM_MAX_TEAMS"
     )]
     NoHeap {
         /// Bytes of all workspaces.
@@ -87,6 +98,19 @@ pub enum TeamError {
 }
 
 /// PEs that did not come, for a message.
+///
+/// ```
+/// use oxshmem::{MissingPes, TeamError};
+///
+/// /// Returns the PEs that a team was waited for in vain.
+/// fn missing(error: &TeamError) -> Option<&MissingPes> {
+///     match error {
+///         TeamError::Meeting { pes, .. } => Some(pes),
+///         _ => None,
+///     }
+/// }
+/// # assert!(missing(&TeamError::Setup { pe: 0, reason: String::new() }).is_none());
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissingPes(pub Vec<u32>);
 

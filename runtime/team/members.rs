@@ -15,7 +15,8 @@ pub(crate) enum Members {
 }
 
 impl Members {
-    /// The set of these PEs, of which there is at least one; by start and stride if they are evenly spaced.
+    /// Returns the set of these PEs, of which there is at least one; by start and stride if they
+    /// are evenly spaced.
     pub fn new(pes: &[usize]) -> Self {
         let start = pes.first().copied().unwrap_or_default();
         let stride = pes.get(1).and_then(|second| second.checked_sub(start)).filter(|stride| *stride > 0);
@@ -34,7 +35,7 @@ impl Members {
         }
     }
 
-    /// The PE that is member `index`.
+    /// Returns the PE that is member `index`.
     pub fn pe(&self, index: usize) -> Option<usize> {
         match self {
             Self::Strided { start, stride, count } => (index < *count).then(|| start + index * stride),
@@ -42,7 +43,7 @@ impl Members {
         }
     }
 
-    /// Which member PE `pe` is.
+    /// Returns which member PE `pe` is.
     pub fn index_of(&self, pe: usize) -> Option<usize> {
         match self {
             Self::Strided { start, stride, count } => {
@@ -77,7 +78,8 @@ impl fmt::Display for Split {
 }
 
 impl Split {
-    /// The new teams that a team of `n` is split into, by numbers in it: for two dimensions first those along x, then those along y.
+    /// Returns the new teams that a team of `n` is split into, by numbers in it: for two dimensions
+    /// first those along x, then those along y.
     pub fn apply(self, n: usize) -> Result<Vec<Vec<usize>>, TeamError> {
         let refuse = |reason: String| Err(TeamError::BadSplit { call: self.to_string(), n, reason });
         match self {

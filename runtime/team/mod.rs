@@ -1,8 +1,9 @@
-//! Teams: ordered sets of PEs that do collectives together. Created and destroyed by their members, through the bootstrap's hub; see
-//! `docs/teams.md`.
+//! Teams: ordered sets of PEs that do collectives together. Created and destroyed by their members,
+//! through the bootstrap's hub; see `docs/teams.md`.
 //!
-//! Device code finds a team in a table by the row that the handle names (`abi::Team`). Members of a new team agree on a row that is free
-//! at all of them, so its workspace, which lies in the heap at a place that the row gives, is at the same offset everywhere.
+//! Device code finds a team in a table by the row that the handle names (`abi::Team`). Members of a
+//! new team agree on a row that is free at all of them, so its workspace, which lies in the heap at
+//! a place that the row gives, is at the same offset everywhere.
 
 pub(crate) mod choice;
 mod create;

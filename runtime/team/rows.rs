@@ -1,4 +1,5 @@
-//! Rows of the table of teams: which are free, and how the members of a new team agree on one that is free at all of them.
+//! Rows of the table of teams: which are free, and how the members of a new team agree on one that
+//! is free at all of them.
 
 use crate::abi;
 
@@ -12,7 +13,7 @@ pub(crate) struct Rows(Vec<Row>);
 #[derive(Debug, Clone, Copy)]
 struct Row {
     used: bool,
-    /// Of the team in it, or of the next one.
+    /// The generation of the team in it, or of the next one.
     generation: u32,
 }
 
@@ -56,8 +57,8 @@ impl Rows {
     }
 }
 
-/// Places for new teams, in this order, each the first that is free at all members. `teams` are indices of `offers`. Every PE that
-/// computes this with the same offers gets the same.
+/// Places for new teams, in this order, each the first that is free at all members. `teams` are
+/// indices of `offers`. Every PE that computes this with the same offers gets the same.
 ///
 /// # Errors
 /// A team for which no row is free at all members: which one.

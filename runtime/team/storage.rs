@@ -1,4 +1,4 @@
-//! Where teams lie: the table and lists of members in the slab, workspaces in the heap. Of fixed size: as many teams as
+//! Where teams lie: the table and lists of members in the slab, workspaces in the heap. Their size is fixed: as many teams as
 //! `OXSHMEM_MAX_TEAMS` says, for as many PEs as the job has.
 
 use std::ops::Range;
@@ -9,6 +9,7 @@ use super::members::Members;
 use super::table::Entry;
 use crate::Result;
 use crate::abi;
+use crate::config::Config;
 use crate::device::Device;
 use crate::heap::SymmetricHeap;
 use crate::slab::{Layout, Offset, Slab};
@@ -30,25 +31,36 @@ pub(crate) struct TeamStorage {
     members: Offset,
     rows: u64,
     n_pes: u64,
-    /// Of the first workspace, in the heap.
+    /// Blocks of a collective that have room in a workspace.
+    blocks: u32,
+    workspace_bytes: u64,
+    /// The offset of the first workspace, in the heap.
     workspaces: u64,
 }
 
 impl TeamStorage {
-    pub(crate) fn new(layout: &mut Layout, n_pes: u32, max_teams: u32) -> Self {
-        let (n_pes, rows) = (u64::from(n_pes), u64::from(max_teams));
+    pub(crate) fn new(layout: &mut Layout, n_pes: u32, config: &Config) -> Self {
+        let (n_pes, rows) = (u64::from(n_pes), u64::from(config.max_teams()));
+        // Workspaces take no more than an eighth of a small heap, with room for a block at least.
+        let fits = |blocks: u32| rows * abi::team_workspace_bytes(n_pes, blocks.into()) <= config.heap_max().0 / 8;
+        let mut blocks = config.collectives_sms();
+        while blocks > 1 && !fits(blocks) {
+            blocks /= 2;
+        }
         Self {
             table: layout.array(rows, size_of::<abi::Team>() as u64),
             members: layout.array(rows * n_pes, size_of::<i32>() as u64),
             rows,
             n_pes,
+            blocks,
+            workspace_bytes: abi::team_workspace_bytes(n_pes, blocks.into()),
             workspaces: 0,
         }
     }
 
     /// Takes the workspaces from the heap, and begins without teams. The range of the heap must then be backed by memory.
     pub(crate) fn reserve(&mut self, heap: &mut SymmetricHeap, slab: &Slab) -> Result<Range<u64>> {
-        let bytes = self.rows * abi::team_workspace_bytes(self.n_pes);
+        let bytes = self.rows * self.workspace_bytes;
         let first = heap.reserve(bytes, abi::LINE_BYTES).map_err(|_| TeamError::NoHeap {
             bytes,
             teams: self.rows,
@@ -60,25 +72,28 @@ impl TeamStorage {
         Ok(first..first + bytes)
     }
 
+    /// Returns how many blocks can share a collective.
+    pub(super) fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
     pub(crate) fn describe(&self, slab: &Slab, state: &mut abi::State) {
         state.teams = slab.address(self.table);
         state.max_teams = self.rows as u32;
     }
 
     fn workspace(&self, row: usize) -> u64 {
-        self.workspaces + row as u64 * abi::team_workspace_bytes(self.n_pes)
+        self.workspaces + row as u64 * self.workspace_bytes
     }
 
     pub(super) fn clear_workspace(&self, ground: &Ground<'_>, row: usize) -> Result<()> {
         // SAFETY: the workspaces are an allocation of the heap that is never freed.
-        Ok(unsafe {
-            ground.device.fill(ground.heap_base + self.workspace(row), 0, abi::team_workspace_bytes(self.n_pes))
-        }?)
+        Ok(unsafe { ground.device.fill(ground.heap_base + self.workspace(row), 0, self.workspace_bytes) }?)
     }
 
     /// Handles of the row's team are refused from here on.
     pub(super) fn clear_row(&self, slab: &Slab, row: usize) -> Result<()> {
-        Ok(slab.write(self.table, row as u64, &abi::Team::NONE)?)
+        Ok(slab.write(self.table, row as u64, &abi::Team::none())?)
     }
 
     /// Makes a team known to device code, with its counters at zero.
@@ -108,7 +123,7 @@ impl TeamStorage {
             members,
             workspace: ground.heap_base + self.workspace(entry.place.row),
             choices: choice::choices(entry.near, entry.members.len(), ground.collectives),
-            ..abi::Team::NONE
+            ..abi::Team::none()
         };
         Ok(slab.write(self.table, row, &team)?)
     }

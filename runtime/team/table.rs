@@ -4,20 +4,21 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use super::choice::{Chooser, Plan, Size};
 use super::error::TeamError;
 use super::members::Members;
 use super::rows::{Place, Rows};
 use crate::Result;
 use crate::abi;
 use crate::identity::PeId;
-use crate::transport::Reach;
+use crate::transport::PeerAccess;
 
 /// Teams that every PE has from init to finalize: world, shared, node.
 pub(super) const PREDEFINED: usize = 3;
 
 /// A team that this PE is in: an ordered set of PEs that do collectives together.
 ///
-/// [`Pe::team_world`](crate::Pe::team_world), [`team_node`](crate::Pe::team_node) and [`team_shared`](crate::Pe::team_shared) exist for ever; others are made by
+/// [`Pe::team_world`](crate::Pe::team_world), [`team_node`](crate::Pe::team_node) and [`team_shared`](crate::Pe::team_shared) exist forever; others are made by
 /// splitting ([`split_strided`](Self::split_strided), [`split_2d`](Self::split_2d)) or from a [`TeamUniqueId`](crate::TeamUniqueId), and ended by
 /// [`destroy`](Self::destroy). Collectives are [`Operations`](crate::Operations) that take a team.
 ///
@@ -56,6 +57,7 @@ pub(super) struct Entry {
     pub me: usize,
     pub near: bool,
     pub algorithms: String,
+    pub chooser: Chooser,
     pub ended: AtomicBool,
     /// Calls that its members made together through the hub: the name of the next one.
     pub calls: AtomicU32,
@@ -162,6 +164,11 @@ impl Team {
         &self.0.algorithms
     }
 
+    /// Returns how the host has a collective carried out.
+    pub(crate) fn plan(&self, size: Size) -> Plan {
+        self.0.chooser.plan(size)
+    }
+
     /// Returns the handle, unless the team was destroyed or belongs to another PE than this one, whose number is `me`.
     pub(crate) fn live_handle(&self, pe: PeId, me: usize) -> Result<i32> {
         pe.admit(self.0.pe, &name(self.handle()), "make it again with this PE")?;
@@ -187,12 +194,12 @@ pub(super) fn name(handle: i32) -> String {
 pub(crate) struct Teams {
     pub(super) rows: Rows,
     pub(super) by_handle: BTreeMap<i32, Arc<Entry>>,
-    pub(super) reach: Reach,
+    pub(super) reach: PeerAccess,
 }
 
 impl Teams {
-    /// None yet but those that exist for ever, which are taken in at the end of init.
-    pub(crate) fn new(max_teams: u32, reach: Reach) -> Self {
+    /// None yet but those that exist forever, which are taken in at the end of init.
+    pub(crate) fn new(max_teams: u32, reach: PeerAccess) -> Self {
         Self { rows: Rows::new(max_teams as usize, PREDEFINED), by_handle: BTreeMap::new(), reach }
     }
 }

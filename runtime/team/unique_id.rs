@@ -6,8 +6,9 @@ use std::str::FromStr;
 use crate::Result;
 use crate::bootstrap::JobId;
 
-/// Names a team that is about to be created from any PEs; see [`Team::from_unique_id`](crate::Team::from_unique_id). It is 16 bytes, or
-/// as text 32 hexadecimal digits. Plain data: `Copy`, `Send` and `Sync`.
+/// Names a team that is about to be created from any PEs; see
+/// [`Team::from_unique_id`](crate::Team::from_unique_id). It is 16 bytes, or as text 32 hexadecimal
+/// digits. Plain data: `Copy`, `Send` and `Sync`.
 ///
 /// ```
 /// # fn main() -> Result<(), String> {
@@ -20,7 +21,8 @@ use crate::bootstrap::JobId;
 pub struct TeamUniqueId([u8; 16]);
 
 impl TeamUniqueId {
-    /// Creates an id. One PE of the future team does, and passes it to the others, by whatever means the program has.
+    /// Creates an id. One PE of the future team does, and passes it to the others, by whatever
+    /// means the program has.
     ///
     /// # Errors
     /// The system has no randomness to give.

@@ -6,18 +6,21 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use oxshmem_hca::objects::{Cq, CqAttributes, Mkey, Pd, Qp, QpAddress, QpAttributes, QpGeometry, Uar, Umem};
+use oxshmem_hca::objects::{Cq, CqAttributes, Mkey, Pd, Qp, QpAddress, QpGeometry, Uar, Umem};
 use oxshmem_hca::prm::qpc::QpState;
 use oxshmem_hca::provider::{Access, Attempt, Provider, UmemSource};
 use oxshmem_hca::soft::doorbell_rung;
 use oxshmem_hca::wire::{cqe, dbr};
 use oxshmem_proxy::striping::Striping;
 
-use super::opened::{OpenCard, Opened, of_card};
-use super::ringing::{self, Ringing, Way};
-use super::{ChunkKeys, TransportError};
+use super::atomics::Atomics;
+use super::doorbell::{self, Ringing, Way};
+use super::error::TransportError;
+use super::fabric::ChunkKeys;
+use super::hca::{OpenCard, Opened, Order, of_card};
+use super::qp_attributes::attributes;
 use crate::Result;
-use crate::abi::{self, BLOCK_BYTES, LANDING_BYTES, LINE_BYTES, QpConstants};
+use crate::abi::{self, BLOCK_BYTES, LANDING_BYTES, LINE_BYTES};
 use crate::bootstrap::Bootstrap;
 use crate::config::{self, Config};
 use crate::device::{Device, DeviceError};
@@ -28,16 +31,18 @@ use crate::slab::{Layout, Offset, Slab};
 /// A collapsed CQ uses its first entry alone; two is the least that drivers create.
 const LOG_CQ_SIZE: u8 = 1;
 
+/// Bytes of a queue pair's number where PEs tell it to each other.
+const QPN_BYTES: usize = 3;
+
 /// log2 of the landing slots of a QP: enough for eight warps that fetch at a time.
 const LOG_LANDING: u32 = 8;
 
-/// Where the queues are in the slab. QPs are numbered by peer, then by index among those to that peer; the device's array has entries for the
-/// own PE too, which stay zero unless atomics to the own PE go through the card.
+/// Where the queues are in the slab. QPs are numbered by peer, then by index among those to that peer; the device's array has entries for this PE too, which stay zero unless this PE's atomics on its own memory go through the card.
 #[derive(Debug, Clone)]
 pub(crate) struct QueueLayout {
     me: u32,
     n_pes: u32,
-    /// Whether there are queues to the own PE.
+    /// Whether there are queues from this PE to itself.
     own: bool,
     per_peer: u32,
     log_depth: u32,
@@ -83,7 +88,7 @@ impl QueueLayout {
     }
 }
 
-/// Slots, and one more for results nobody wants; whole lines.
+/// Slots, and one more for results that are not needed; whole lines.
 const fn landing_bytes() -> u64 {
     ((1u64 << LOG_LANDING) + 1).next_multiple_of(LINE_BYTES / LANDING_BYTES) * LANDING_BYTES
 }
@@ -100,7 +105,9 @@ pub(crate) struct Ibgda {
     _ringing: Ringing,
     cards: Vec<Card>,
     striping: Striping,
-    coherent: bool,
+    atomics: Atomics,
+    /// The fence modes of signals after their data, and of the first request after a fence.
+    order: Order,
     /// Whether what reads the queues sees what has reached the GPU's memory, where they are.
     in_device_memory: bool,
     /// What was tried on the way, apart from what the cards themselves tried.
@@ -152,12 +159,13 @@ impl Ibgda {
         }
         match opened.way {
             Way::Memory => device.set_doorbell_hook(doorbell_rung),
-            Way::Thread => device.set_doorbell_hook(ringing::announce),
+            Way::Thread => device.set_doorbell_hook(doorbell::announce),
             Way::Mapped => {}
         }
 
         let striping = opened.striping(config);
-        let Opened { cards, coherent, way, attempts, .. } = opened;
+        let order = opened.order(config);
+        let Opened { cards, atomics, way, attempts, .. } = opened;
         let cards = cards.into_iter().map(|card| Card::new(card, device, slab)).collect::<Result<Vec<_>>>()?;
         let mut queue_pairs = Vec::new();
         let count = queues.peers().count() as u32 * queues.per_peer;
@@ -170,11 +178,8 @@ impl Ibgda {
                 let (doorbell, address) = ringing.give(device, number)?;
                 let qp = create_qp(pd, &doorbell.uar, umem, slab, &queues, index)?;
                 let position = pe * queues.per_peer + i;
-                slab.write(
-                    queues.qps,
-                    u64::from(position),
-                    &describe_qp(slab, &queues, index, pe, position, &qp, address),
-                )?;
+                let placed = PlacedQp { qp: &qp, index, pe, position, doorbell: address };
+                slab.write(queues.qps, u64::from(position), &describe_qp(slab, &queues, &placed))?;
                 queue_pairs.push(qp);
             }
         }
@@ -182,36 +187,53 @@ impl Ibgda {
 
         // A CPU that rings sees a doorbell earlier than the card sees the queue, unless a fence of system scope lies between.
         let in_device_memory = device.gpu().is_some() && way != Way::Thread;
-        let connected =
-            Self { queue_pairs, _ringing: ringing, cards, striping, coherent, in_device_memory, attempts, queues };
+        let connected = Self {
+            queue_pairs,
+            _ringing: ringing,
+            cards,
+            striping,
+            atomics,
+            order,
+            in_device_memory,
+            attempts,
+            queues,
+        };
         connected.exchange(config, bootstrap)?;
         Ok(connected)
     }
 
-    /// Tells every PE the addresses of the queue pairs to it, and connects to those it has for this one.
+    /// Tells every PE the addresses of the queue pairs to it, and connects to those it has for this one. The ports are told to all, once for
+    /// each card, and a PE gets only the numbers of the queue pairs that lead to it: 34 bytes and 3 for each queue pair, from every PE.
     fn exchange(&self, config: &Config, bootstrap: &Bootstrap) -> Result<()> {
-        let QueueLayout { me, per_peer, n_pes, .. } = self.queues;
-        let mut mine = vec![0; (n_pes * per_peer) as usize * QpAddress::BYTES];
+        let QueueLayout { per_peer, n_pes, .. } = self.queues;
+        let ports: Vec<u8> =
+            self.cards.iter().flat_map(|card| card.open.provider.info().address().to_bytes()).collect();
+        let ports = bootstrap.allgather("addresses of ports", &ports)?;
+        let share = per_peer as usize * QPN_BYTES;
+        let mut mine = vec![0; n_pes as usize * share];
         for (pe, to_peer) in self.peers() {
-            let first = (pe * per_peer) as usize * QpAddress::BYTES;
-            for (qp, room) in to_peer.iter().zip(mine[first..].chunks_exact_mut(QpAddress::BYTES)) {
-                room.copy_from_slice(&qp.address().to_bytes());
+            for (qp, room) in to_peer.iter().zip(mine[pe as usize * share..].chunks_exact_mut(QPN_BYTES)) {
+                room.copy_from_slice(&qp.qpn().to_le_bytes()[..QPN_BYTES]);
             }
         }
-        let all = bootstrap.allgather("addresses of queue pairs", &mine)?;
+        let numbers = bootstrap.alltoall("numbers of queue pairs", &mine)?;
         for (pe, first) in self.queues.peers() {
-            for i in 0..per_peer {
-                let at = (me * per_peer + i) as usize * QpAddress::BYTES;
-                let theirs = all[pe as usize]
-                    .get(at..at + QpAddress::BYTES)
-                    .ok_or(TransportError::Address { pe: pe as usize })?;
-                let address = QpAddress::from_bytes(theirs)?;
+            let unreadable = || TransportError::Address { pe: pe as usize };
+            let ports = ports[pe as usize].chunks(QpAddress::BYTES).map(QpAddress::from_bytes);
+            let ports = ports.collect::<Result<Vec<_>, _>>()?;
+            let (numbers, []) = numbers[pe as usize].as_chunks::<QPN_BYTES>() else { return Err(unreadable().into()) };
+            if (ports.len(), numbers.len()) != (self.cards.len(), per_peer as usize) {
+                return Err(unreadable().into());
+            }
+            for (i, number) in (0..per_peer).zip(numbers) {
+                let qpn = u32::from_le_bytes([number[0], number[1], number[2], 0]);
+                let address = QpAddress { qpn, ..ports[self.striping.card(i) as usize] };
                 let index = first + i;
                 let log_max_rd_atomic = self.card(index).open.log_max_rd_atomic;
                 self.queue_pairs[index as usize].connect(&address, &attributes(config, log_max_rd_atomic, index))?;
             }
         }
-        // Nobody posts before the other end is ready to receive.
+        // No PE posts before the other end is ready to receive.
         Ok(bootstrap.barrier("queue pairs connected")?)
     }
 
@@ -236,7 +258,8 @@ impl Ibgda {
         for (key, card) in state.slab_lkeys.iter_mut().zip(&self.cards) {
             *key = card.slab_key.lkey().to_be();
         }
-        state.atomics_by_network = u32::from(!self.coherent);
+        self.atomics.tell(state.cards, state);
+        (state.signal_order, state.fence_order) = (self.order.signal.bits().into(), self.order.fence.bits().into());
         state.queues_in_device_memory = u32::from(self.in_device_memory);
     }
 
@@ -303,7 +326,7 @@ impl Ibgda {
         })
     }
 
-    /// The peers with a queue pair in error, and why, where the HCA remembers. It is asked for each queue pair.
+    /// The peers with a queue pair in error, and why, where the HCA remembers. Each queue pair is queried.
     pub(crate) fn lost(&self, slab: &Slab) -> Vec<(u32, String)> {
         let why = |qp: &Qp| match self.cause(slab, qp.qpn()) {
             Some(cause) => Some(format!("{}: {}", fault::syndrome(cause.syndrome.into()), cause.text)),
@@ -337,11 +360,10 @@ impl Ibgda {
             let mut bits: u64 = slab.read(self.queues.used, word)?;
             while bits != 0 {
                 let qp: abi::Qp = slab.read(self.queues.qps, word * 64 + u64::from(bits.trailing_zeros()))?;
-                // Both modulo 2^42. A QP that is broken never becomes idle.
-                if qp.completed >= abi::BROKEN
-                    || (qp.gate >> abi::GATE_RESERVED_SHIFT) << abi::GATE_RESERVED_SHIFT
-                        != qp.completed << abi::GATE_RESERVED_SHIFT
-                {
+                // All modulo 2^42. A QP that is broken never becomes idle, and with several cards one is when its last write was flushed.
+                let reserved = (qp.gate >> abi::GATE_RESERVED_SHIFT) << abi::GATE_RESERVED_SHIFT;
+                let is = |blocks: u64| reserved == blocks << abi::GATE_RESERVED_SHIFT;
+                if qp.completed >= abi::BROKEN || !is(qp.completed) || self.striping.cards() > 1 && !is(qp.flushed_at) {
                     return Ok(());
                 }
                 any = true;
@@ -406,16 +428,22 @@ fn create_qp(
     Ok(Qp::create(pd, &cq, uar, umem, &geometry)?)
 }
 
-fn describe_qp(
-    slab: &Slab,
-    queues: &QueueLayout,
+/// A queue pair with its place among those of this PE.
+struct PlacedQp<'a> {
+    qp: &'a Qp,
+    /// Its number among the queue pairs in the slab.
     index: u32,
+    /// The peer.
     pe: u32,
+    /// Where device code finds it.
     position: u32,
-    qp: &Qp,
+    /// Address of its doorbell.
     doorbell: u64,
-) -> abi::Qp {
-    abi::Qp::new(QpConstants {
+}
+
+fn describe_qp(slab: &Slab, queues: &QueueLayout, placed: &PlacedQp<'_>) -> abi::Qp {
+    let &PlacedQp { qp, index, pe, position, doorbell } = placed;
+    abi::Qp {
         wq: slab.address(at(queues.queues, index, BLOCK_BYTES << queues.log_depth)),
         stamps: slab.address(at(queues.stamps, index, 4 << queues.log_depth)),
         dbr: slab.address(at(queues.records, index, LINE_BYTES)) + dbr::SEND_OFFSET as u64,
@@ -428,30 +456,7 @@ fn describe_qp(
         pe: pe.cast_signed(),
         index: position,
         landing_log2: LOG_LANDING,
-    })
-}
-
-/// Which entry of the port's partition key table is used; the configuration's range is that of the field.
-#[allow(clippy::cast_possible_truncation)]
-pub(super) fn pkey_index(config: &Config) -> u16 {
-    config.ib_pkey_index() as u16
-}
-
-/// How queue pair `index` is connected, on a card with so many reads and atomics in flight. The configuration's ranges are those of the
-/// fields.
-#[allow(clippy::cast_possible_truncation)]
-pub(super) fn attributes(config: &Config, log_max_rd_atomic: u8, index: u32) -> QpAttributes {
-    let ports = config.ib_udp_sport();
-    QpAttributes {
-        pkey_index: pkey_index(config),
-        sl: config.ib_sl() as u8,
-        traffic_class: config.ib_traffic_class() as u8,
-        hop_limit: config.ib_hop_limit() as u8,
-        udp_sport: (!ports.is_empty()).then(|| ports[index as usize % ports.len()] as u16),
-        ack_timeout: config.ib_timeout() as u8,
-        retry_count: config.ib_retry_count() as u8,
-        rnr_retry: config.ib_rnr_retry() as u8,
-        log_max_rd_atomic: (config.ib_max_rd_atomic().trailing_zeros() as u8).min(log_max_rd_atomic),
-        ..QpAttributes::default()
+        // Every counter starts at zero.
+        ..abi::Qp::default()
     }
 }

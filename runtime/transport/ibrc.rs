@@ -5,14 +5,15 @@
 
 use std::cell::RefCell;
 use std::fmt::Debug;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use oxshmem_hca::objects::{Mkey, Pd, QpAddress};
-use oxshmem_hca::provider::{Access, Attempt, DeviceMemory, Provider, UmemSource};
+use oxshmem_hca::provider::{Access, Attempt, Provider, UmemSource};
 use oxshmem_hca::soft::doorbell_rung;
 use oxshmem_hca::topology::{Distance, MAX_CARDS};
+use oxshmem_hca::wire::ctrl::Fence;
 use oxshmem_proxy::block::{self, Block};
 use oxshmem_proxy::devx::{QueueLayout, Queues};
 use oxshmem_proxy::engine::{Engine, EngineOptions};
@@ -21,10 +22,13 @@ use oxshmem_proxy::striping::{Striping, striped};
 use oxshmem_proxy::thread::{Lost, Pace, Proxy};
 use oxshmem_proxy::work::{Backend, Registered};
 
-use super::opened::{OpenCard, Opened, of_card};
+use super::atomics::Atomics;
+use super::error::TransportError;
+use super::fabric::{ChunkKeys, Fabric, Region, lkeys};
+use super::hca::{OpenCard, Opened, of_card};
+use super::qp_attributes::attributes;
 use super::staging::{self, Bounce};
 use super::verbs::VerbsFabric;
-use super::{ChunkKeys, TransportError, ibgda};
 use crate::Result;
 use crate::abi;
 use crate::bootstrap::Bootstrap;
@@ -44,57 +48,6 @@ const DEPTH: u32 = 2048;
 /// wait as long as the longest nap.
 const CPU_PACE: Pace = Pace { spin_passes: 64, longest_nap: Duration::from_millis(16) };
 const GPU_PACE: Pace = Pace { spin_passes: 4096, longest_nap: Duration::from_millis(1) };
-
-/// Memory to register.
-#[derive(Debug)]
-pub(crate) struct Region<'a> {
-    /// The descriptor that holds it, from its start; none for memory of this process alone.
-    pub memory: Option<BorrowedFd<'a>>,
-    /// Who can export it as a dma-buf, if it is memory of a device.
-    pub device: Option<&'a dyn DeviceMemory>,
-    /// Where it is mapped here.
-    pub address: u64,
-    /// Bytes.
-    pub bytes: u64,
-    /// The address of its first byte on the wire and in work requests.
-    pub iova: u64,
-    /// Whether peers may read, write and do atomics.
-    pub remote: bool,
-}
-
-/// Open cards, mostly one, with a queue pair or several to every other PE: registration and connecting. Queue pairs have dense indices as in
-/// [`Backend`].
-pub(crate) trait Fabric: Debug + Send {
-    /// `soft`, `mlx5`, `verbs`.
-    fn name(&self) -> &'static str;
-    /// Whether its atomics are atomic with those of CPUs and GPUs.
-    fn is_coherent(&self) -> bool;
-    /// Whether it has queue pairs to the own PE, the last ones: atomics to it need them if somebody's card is not coherent.
-    fn has_own(&self) -> bool;
-    /// How far the card is from where the PE works, the farthest of several; nothing where there is none.
-    fn distance(&self) -> Option<Distance>;
-    /// Registers memory until the fabric is dropped, which the memory outlives; the keys by card.
-    fn register(&mut self, region: &Region<'_>) -> Result<Vec<ChunkKeys>>;
-    /// What peers need to connect to queue pair `qp`; the same length everywhere.
-    fn endpoint(&self, qp: u32) -> Result<Vec<u8>>;
-    /// Connects queue pair `qp` to a peer's.
-    fn connect(&mut self, qp: u32, theirs: &[u8]) -> Result<()>;
-    /// The number that errors name queue pair `qp` by.
-    fn qpn(&self, qp: u32) -> u32;
-    /// Makes queue pair `qp`, connected, ready for keys of its peer, where that takes time.
-    fn prepare(&self, qp: u32, rkeys: &[u32]) -> Result<()>;
-    /// Gives the queue pairs away, once, when all are connected.
-    fn backend(&mut self) -> Result<Box<dyn Backend>>;
-    /// What was tried in which way.
-    fn attempts(&self) -> Vec<Attempt>;
-    /// Who takes commands for each card, if that is how they are driven.
-    fn providers(&self) -> Vec<Arc<dyn Provider>>;
-}
-
-/// Local keys by card, in host byte order; zeros where there is no card.
-pub(super) fn lkeys(keys: &[ChunkKeys]) -> [u32; MAX_CARDS] {
-    std::array::from_fn(|card| keys.get(card).map_or(0, |keys| keys.lkey))
-}
 
 /// What of the proxy lies in device memory.
 #[derive(Debug, Clone, Copy)]
@@ -121,8 +74,7 @@ pub(crate) struct Ibrc {
     attempts: Vec<Attempt>,
     layout: ProxyLayout,
     options: EngineOptions,
-    /// Whether the cards' atomics, all of them, are atomic with those of CPUs and GPUs.
-    coherent: bool,
+    atomics: Atomics,
     qpns: Vec<u32>,
     slab_lkeys: [u32; MAX_CARDS],
 }
@@ -141,10 +93,10 @@ impl Ibrc {
         let block_layout =
             block::Layout { log_depth: config.proxy_ring().trailing_zeros(), log_landing: LOG_LANDING, n_pes };
         let striping = opened.as_ref().map_or(Striping::new(per_peer, 1), |opened| opened.striping(config));
-        // Before the fabric, which they have to outlive, also when something fails.
+        // Before the fabric, which they have to outlive, even when something fails.
         let memory = device.host_memory(block_layout.bytes())?;
         let bounce;
-        let mut fabric = open(config, bootstrap, device, opened, striping)?;
+        let (mut fabric, atomics) = open(config, bootstrap, device, opened, striping)?;
         let own = fabric.has_own();
         let count = (n_pes - u32::from(!own)) * per_peer;
         let base = memory.address() as u64;
@@ -174,7 +126,7 @@ impl Ibrc {
         if let Some(bounce) = &bounce {
             bounce.sources.add(&region, slab_lkeys);
         }
-        let coherent = exchange(fabric.as_mut(), bootstrap, me, n_pes, per_peer)?;
+        exchange(fabric.as_mut(), bootstrap, me, n_pes, per_peer)?;
 
         let backend = fabric.backend()?;
         let qpns: Vec<u32> = (0..count).map(|qp| fabric.qpn(qp)).collect();
@@ -192,7 +144,7 @@ impl Ibrc {
         slab.write(layout.proxy, 0, &describe(slab, layout, base, block_layout))?;
         device.set_doorbell_hook(wake_sleepers);
         let pace = if device.gpu().is_some() { GPU_PACE } else { CPU_PACE };
-        // SAFETY: the memory is a field behind the proxy, is zero, and only device code, the card and this use it.
+        // SAFETY: the memory is a field after the proxy, is zero, and only device code, the card and this use it.
         let block = unsafe { Block::new(memory.address(), block_layout) };
         let proxy = Proxy::start(block, engine, backend, copier, qpns.clone(), pace)
             .map_err(|source| TransportError::ProxyThread { source })?;
@@ -204,7 +156,7 @@ impl Ibrc {
             attempts,
             layout,
             options,
-            coherent,
+            atomics,
             qpns,
             slab_lkeys,
         })
@@ -215,7 +167,7 @@ impl Ibrc {
         state.network = abi::Network::Ibrc as u32;
         state.qps_per_pe = self.options.striping.per_peer();
         state.cards = self.options.striping.cards();
-        state.atomics_by_network = u32::from(!self.coherent);
+        self.atomics.tell(state.cards, state);
         state.slab_lkeys = self.slab_lkeys.map(u32::to_be);
         state.proxy = slab.address(self.layout.proxy);
     }
@@ -286,32 +238,34 @@ impl Ibrc {
 }
 
 fn describe(slab: &Slab, layout: ProxyLayout, base: u64, block: block::Layout) -> abi::Proxy {
-    let mut proxy = abi::Proxy::default();
-    proxy.slots = base;
-    proxy.taken_word = base + block.taken();
-    proxy.completed_word = base + block.completed();
-    proxy.acknowledgements = base + block.acknowledgements();
-    proxy.landing = base + block.landing();
-    proxy.faults = base + block.faults();
-    proxy.laps = slab.address(layout.laps);
-    proxy.depth_log2 = block.log_depth;
-    proxy.landing_log2 = block.log_landing;
-    proxy
+    abi::Proxy {
+        slots: base,
+        taken_word: base + block.taken(),
+        completed_word: base + block.completed(),
+        acknowledgements: base + block.acknowledgements(),
+        landing: base + block.landing(),
+        faults: base + block.faults(),
+        laps: slab.address(layout.laps),
+        depth_log2: block.log_depth,
+        landing_log2: block.log_landing,
+        ..abi::Proxy::default()
+    }
 }
 
-/// Tells every PE the endpoints that lead to it, and connects to those it has for this one. Answers whether all cards' atomics are
-/// atomic with those of CPUs and GPUs. Collective.
-fn exchange(fabric: &mut dyn Fabric, bootstrap: &Bootstrap, me: u32, n_pes: u32, per_peer: u32) -> Result<bool> {
-    // All endpoints in dense order, which leaves out the sender; before them whether the card's atomics are coherent.
+/// Tells every PE the endpoints that lead to it, and connects to those it has for this one. Collective.
+fn exchange(fabric: &mut dyn Fabric, bootstrap: &Bootstrap, me: u32, n_pes: u32, per_peer: u32) -> Result<()> {
+    // Endpoints in dense order, which leaves out the sender; it has nothing to tell itself.
     let mine = (0..(n_pes - 1) * per_peer).map(|qp| fabric.endpoint(qp)).collect::<Result<Vec<_>>>()?;
-    let length = mine.first().map_or(0, Vec::len);
-    let mine = [vec![u8::from(fabric.is_coherent())], mine.concat()].concat();
-    let all = bootstrap.allgather("endpoints of the proxy", &mine)?;
+    let share = mine.first().map_or(0, Vec::len) * per_peer as usize;
+    let mut rows = mine.concat();
+    let at = me as usize * share;
+    rows.splice(at..at, vec![0; share]);
+    let all = bootstrap.alltoall("endpoints of the proxy", &rows)?;
     for (peer, pe) in (0..n_pes).filter(|pe| *pe != me).enumerate() {
-        let to_me = if me < pe { me } else { me - 1 };
-        for i in 0..per_peer {
-            let at = 1 + (to_me * per_peer + i) as usize * length;
-            let theirs = all[pe as usize].get(at..at + length).ok_or(TransportError::Address { pe: pe as usize })?;
+        if all[pe as usize].len() != share {
+            return Err(TransportError::Address { pe: pe as usize }.into());
+        }
+        for (i, theirs) in (0..per_peer).zip(all[pe as usize].chunks(share / per_peer as usize)) {
             fabric.connect(peer as u32 * per_peer + i, theirs)?;
         }
     }
@@ -321,19 +275,18 @@ fn exchange(fabric: &mut dyn Fabric, bootstrap: &Bootstrap, me: u32, n_pes: u32,
             fabric.connect(qp, &own)?;
         }
     }
-    // Nobody posts before the other end is ready to receive.
-    bootstrap.barrier("queue pairs connected")?;
-    Ok(all.iter().all(|theirs| theirs.first() == Some(&1)))
+    // No PE posts before the other end is ready to receive.
+    Ok(bootstrap.barrier("queue pairs connected")?)
 }
 
-/// Opens the card that the configuration asks for, with the queue pairs to every other PE.
+/// Opens the card that the configuration asks for, with the queue pairs to every other PE, and agrees on what does atomics. Collective.
 fn open(
     config: &Config,
     bootstrap: &Bootstrap,
     device: &dyn Device,
     opened: Option<Opened>,
     striping: Striping,
-) -> Result<Box<dyn Fabric>> {
+) -> Result<(Box<dyn Fabric>, Atomics)> {
     let peers = bootstrap.size() - 1;
     // What waits for a free place waits in the engine. Queues that fit the cache of the proxy's core are filled faster.
     let depth = match config.qp_depth() {
@@ -341,13 +294,19 @@ fn open(
         Choice::Auto => config.send_queue_depth(bootstrap.size()).min(DEPTH),
     };
     match opened {
-        None => Ok(Box::new(VerbsFabric::open(config, bootstrap, device, peers * striping.per_peer(), depth)?)),
+        None => {
+            let fabric = VerbsFabric::open(config, bootstrap, device, peers * striping.per_peer(), depth)?;
+            let atomics = Atomics::agree(config, bootstrap, fabric.is_coherent())?;
+            Ok((Box::new(fabric), atomics))
+        }
         Some(opened) => {
-            let own = opened.may_need_own();
+            let (own, fence) = (opened.atomics.by_card, opened.order(config).fence);
             let peers = peers + u32::from(own);
-            let open = |(number, card)| DevxFabric::new(config, device, card, peers * striping.on(number), depth);
+            let open =
+                |(number, card)| DevxFabric::new(config, device, card, fence, (peers * striping.on(number), depth));
             let cards = (0u32..).zip(opened.cards).map(open).collect::<Result<Vec<_>>>()?;
-            Ok(Box::new(StripedFabric { cards, striping, own, coherent: opened.coherent, attempts: opened.attempts }))
+            let fabric = StripedFabric { cards, striping, own, attempts: opened.attempts };
+            Ok((Box::new(fabric), opened.atomics))
         }
     }
 }
@@ -358,7 +317,6 @@ struct StripedFabric {
     cards: Vec<DevxFabric>,
     striping: Striping,
     own: bool,
-    coherent: bool,
     attempts: Vec<Attempt>,
 }
 
@@ -373,10 +331,6 @@ impl StripedFabric {
 impl Fabric for StripedFabric {
     fn name(&self) -> &'static str {
         self.cards[0].open.provider.info().provider
-    }
-
-    fn is_coherent(&self) -> bool {
-        self.coherent
     }
 
     fn has_own(&self) -> bool {
@@ -400,7 +354,7 @@ impl Fabric for StripedFabric {
     fn connect(&mut self, qp: u32, theirs: &[u8]) -> Result<()> {
         let address = QpAddress::from_bytes(theirs)?;
         let (card, index) = self.place(qp);
-        let attributes = ibgda::attributes(&card.config, card.open.log_max_rd_atomic, qp);
+        let attributes = attributes(&card.config, card.open.log_max_rd_atomic, qp);
         Ok(card.queues()?.connect(index, &address, &attributes)?)
     }
 
@@ -452,13 +406,19 @@ struct OwnedQueues {
 }
 
 impl DevxFabric {
-    fn new(config: &Config, device: &dyn Device, open: OpenCard, count: u32, depth: u32) -> Result<Self> {
+    fn new(
+        config: &Config,
+        device: &dyn Device,
+        open: OpenCard,
+        fence: Fence,
+        (count, depth): (u32, u32),
+    ) -> Result<Self> {
         let layout = QueueLayout { count, log_depth: depth.trailing_zeros() };
         let pd = Pd::alloc(&open.provider)?;
         let memory: Arc<dyn HostMemory> = Arc::from(device.host_memory(layout.bytes())?);
         let extended = open.extended_atomics;
-        // SAFETY: the memory is owned by whoever owns the queues, and dropped after them.
-        let queues = unsafe { Queues::create(&pd, memory.address(), layout, extended, doorbell_rung) }?;
+        // SAFETY: the owner of the queues owns the memory, and drops it after them.
+        let queues = unsafe { Queues::create(&pd, memory.address(), layout, extended, fence, doorbell_rung) }?;
         let qpns = (0..count).filter_map(|qp| queues.qpn(qp)).collect();
         Ok(Self { queues: Some(queues), keys: Vec::new(), pd, open, memory, qpns, config: config.clone() })
     }

@@ -8,8 +8,8 @@ use crate::bootstrap::Bootstrap;
 use crate::heap::SymmetricHeap;
 use crate::slab::{Layout, Offset, Slab};
 
-/// Where the tables are. Both are rows of a key for each chunk, big-endian, as they travel: of local keys a row for each card, and of remote keys
-/// a row for each PE of each card.
+/// Where the tables are. Both are rows of a key for each chunk, big-endian, as they travel: of
+/// local keys a row for each card, and of remote keys a row for each PE of each card.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KeyTables {
     pub local: Offset,

@@ -2,10 +2,11 @@
 
 use oxshmem_hca::topology::{Assignment, Card, Distance, Place, Topology, TopologyError};
 
+use super::error::TransportError;
 use crate::Result;
 use crate::bootstrap::Bootstrap;
 use crate::config::Config;
-use crate::device::Device;
+use crate::device::{Device, ORDERED_FOR_OWNER};
 
 impl From<TopologyError> for crate::Error {
     fn from(error: TopologyError) -> Self {
@@ -38,6 +39,7 @@ pub(super) fn choose(config: &Config, bootstrap: &Bootstrap, device: &dyn Device
     let place = device.gpu().map_or_else(Place::of_this_thread, |gpu| Place::Pci(gpu.pci));
     // Also by PEs that need no answer: PEs may be configured differently.
     let places = bootstrap.allgather("places of PEs", place.to_string().as_bytes())?;
+    check_write_ordering(device.write_ordering(), &device.identity())?;
     let node = bootstrap.node_peers();
     let index = node.iter().position(|pe| *pe == bootstrap.rank()).unwrap_or_default();
 
@@ -70,4 +72,31 @@ pub(super) fn choose(config: &Config, bootstrap: &Bootstrap, device: &dyn Device
         }
     }
     Ok(mine.iter().map(|it| Chosen { card: it.card(), distance: it.distance }).collect())
+}
+
+/// Refuses a device in whose memory a card's later writes may become visible before earlier ones: a kernel could see a signal before its data. (NVSHMEM
+/// and NCCL flush by reads through the card then, `ncclTopoNeedFlush`; no platform with GPUs that this library runs on needs it.)
+fn check_write_ordering(ordering: i32, device: &str) -> Result<()> {
+    if ordering >= ORDERED_FOR_OWNER {
+        return Ok(());
+    }
+    let what = format!(
+        "it does not order the writes of network cards (CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING is {ordering}, {ORDERED_FOR_OWNER} is \
+         needed), so a signal could be seen before its data; use OXSHMEM_HCA=soft or OXSHMEM_TRANSPORT=p2p"
+    );
+    Err(TransportError::WriteOrdering { device: device.to_owned(), what }.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_does_not_order_writes_is_refused() {
+        for ordering in [100, 200] {
+            assert!(check_write_ordering(ordering, "cuda:0").is_ok());
+        }
+        let error = check_write_ordering(0, "cuda:0").err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.starts_with("device cuda:0: it does not order") && error.contains("ORDERING is 0"), "{error}");
+    }
 }

@@ -1,8 +1,10 @@
-//! Whether the sources of large puts that the CPU proxy posts are copied to host memory first, and the copying.
+//! Whether the sources of large puts that the CPU proxy posts are copied to host memory first, and
+//! the copying.
 //!
-//! A card reads memory of a GPU at another socket across two root complexes and the link between the sockets, which is slow on most machines;
-//! the GPU's copy engine writes to host memory, and the card reads that. Nothing else is staged: what the card writes, and what is atomic, it
-//! does in the memory itself. The choice is made by distance, from a table; nothing is measured.
+//! A card reads memory of a GPU at another socket across two root complexes and the link between
+//! the sockets, which is slow on most machines; the GPU's copy engine writes to host memory, and
+//! the card reads that. Nothing else is staged: what the card writes, and what is atomic, it does
+//! in the memory itself. The choice is made by distance, from a table; nothing is measured.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,14 +15,14 @@ use oxshmem_hca::topology::Distance;
 use oxshmem_proxy::staging::{Copied, Copier, CopyRequest, Staging};
 use oxshmem_proxy::work::{Local, Registered};
 
-use super::TransportError;
-use super::ibrc::{Fabric, Region, lkeys};
+use super::error::TransportError;
+use super::fabric::{Fabric, Region, lkeys};
 use crate::Result;
 use crate::config::{self, ByteSize, Config};
 use crate::device::{self, Device, DeviceError, HostMemory};
 
-/// The least put that is staged unless `OXSHMEM_IBRC_STAGING` says otherwise: below it, starting a copy takes longer than it saves. An
-/// estimate; it awaits a machine to be measured on.
+/// The least put that is staged unless `OXSHMEM_IBRC_STAGING` says otherwise: below it, starting a
+/// copy takes longer than it saves. An estimate; it awaits a machine to be measured on.
 const FROM: u32 = 64 << 10;
 /// Bounce slots: enough that copying, posting and reading go on at the same time.
 const SLOTS: u32 = 32;
@@ -37,7 +39,8 @@ struct Choice {
     is_asked: bool,
 }
 
-/// The table. `distance` is that between the card and where the PE works; the software HCA has none.
+/// Returns the table. `distance` is that between the card and where the PE works; the software HCA
+/// has none.
 fn choose(setting: config::Staging, is_gpu: bool, distance: Option<Distance>) -> Choice {
     let (from, reason) = match setting {
         config::Staging::Off => (None, format!("OXSHMEM_IBRC_STAGING={setting} says so")),
@@ -98,7 +101,8 @@ impl Sources {
         self.0.write().unwrap_or_else(PoisonError::into_inner).extend(keys);
     }
 
-    /// Where `local` is in this process, if all of it is registered with the card under its key.
+    /// Returns where `local` is in this process, if all of it is registered with the card under its
+    /// key.
     fn find(&self, card: u32, local: Local) -> Option<u64> {
         let sources = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let source = sources.get(&(card, local.key))?;
@@ -118,7 +122,8 @@ pub(super) struct Bounce {
 /// The slots, and what copies to them.
 pub(super) type Staged = (Bounce, Box<dyn Copier>);
 
-/// What a PE does with large puts, and what was tried. The answer is to outlive `fabric`, which it is registered with.
+/// Returns what a PE does with large puts, and what was tried. The answer is to outlive `fabric`,
+/// which it is registered with.
 pub(super) fn set_up(
     config: &Config,
     device: &dyn Device,
@@ -131,7 +136,8 @@ pub(super) fn set_up(
     let (made, attempts) =
         made.map_err(|source| TransportError::Staging { setting: setting.to_string(), source: Box::new(source) })?;
     for attempt in &attempts {
-        // A way that was chosen because of where the card is, or that was chosen and cannot be had, is worth a line.
+        // A way that was chosen because of where the card is, or that was chosen and cannot be had,
+        // is worth a line.
         if choice.from.is_some() && !choice.is_asked {
             tracing::warn!("PE {me}: {attempt}");
         } else {
@@ -171,8 +177,9 @@ impl Copier for SlotCopier {
             format!("no memory is registered under key {key:#x} for {length} bytes at {address:#x}")
         })?;
         let (at, bytes) = (slot as usize * self.slot_bytes, source.length as usize);
-        // SAFETY: the source is registered, so it stays mapped while the network is there, to which this belongs. The slot is in the memory that
-        // the copier was made for, and the engine uses it for this copy alone.
+        // SAFETY: the source is registered, so it stays mapped while the network is there, to which
+        // this belongs. The slot is in the memory that the copier was made for, and the engine uses
+        // it for this copy alone.
         unsafe { self.copier.start(from, at, bytes, slot) }.map_err(|error| error.to_string())
     }
 

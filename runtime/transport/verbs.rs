@@ -11,9 +11,11 @@ use oxshmem_hca::verbs::{
 use oxshmem_proxy::verbs::VerbsBackend;
 use oxshmem_proxy::work::{Backend, PAYLOAD_BYTES};
 
-use super::ibrc::{Fabric, Region};
+use super::error::TransportError;
+use super::fabric::{ChunkKeys, Fabric, Region};
+use super::qp_attributes::{attributes, pkey_index};
+use super::selection;
 use super::selection::Chosen;
-use super::{ChunkKeys, TransportError, ibgda, selection};
 use crate::Result;
 use crate::bootstrap::Bootstrap;
 use crate::config::{Choice, Config};
@@ -44,8 +46,8 @@ pub(super) struct VerbsFabric {
 }
 
 impl VerbsFabric {
-    /// Opens the port that the configuration names, or the one that falls to this PE, and creates `peers` queue pairs to other PEs, and those
-    /// to the own one. Collective.
+    /// Opens the port that the configuration names, or the one that falls to this PE, and creates
+    /// `peers` queue pairs to other PEs, and those to this PE itself. Collective.
     pub(super) fn open(
         config: &Config,
         bootstrap: &Bootstrap,
@@ -88,6 +90,11 @@ impl VerbsFabric {
         Ok(Self { queue_pairs, regions, addresses, completions, domain, port, distance, depth, config })
     }
 
+    /// Whether its atomics are atomic with those of CPUs and GPUs.
+    pub(super) fn is_coherent(&self) -> bool {
+        self.port.context.limits().atomicity == Atomicity::Global
+    }
+
     fn queue_pair(&self, qp: u32) -> Result<&QueuePair> {
         Ok(self.queue_pairs.get(qp as usize).ok_or_else(|| self.gone())?)
     }
@@ -108,8 +115,7 @@ fn open_port(config: &Config, bootstrap: &Bootstrap, device: &dyn Device) -> Res
         Choice::Auto => None,
         Choice::Given(index) => Some(index),
     };
-    let port =
-        Port::query(&Context::open(&card.device)?, card.port.unwrap_or(1), gid_index, ibgda::pkey_index(config))?;
+    let port = Port::query(&Context::open(&card.device)?, card.port.unwrap_or(1), gid_index, pkey_index(config))?;
     tracing::info!(pe = bootstrap.rank(), device = card.device, port = port.info.number, gid = %port.info.gid, "opened an RDMA device");
     Ok((port, distance))
 }
@@ -117,10 +123,6 @@ fn open_port(config: &Config, bootstrap: &Bootstrap, device: &dyn Device) -> Res
 impl Fabric for VerbsFabric {
     fn name(&self) -> &'static str {
         "verbs"
-    }
-
-    fn is_coherent(&self) -> bool {
-        self.port.context.limits().atomicity == Atomicity::Global
     }
 
     fn has_own(&self) -> bool {
@@ -149,7 +151,7 @@ impl Fabric for VerbsFabric {
 
     fn connect(&mut self, qp: u32, theirs: &[u8]) -> Result<()> {
         let address = QpAddress::from_bytes(theirs)?;
-        Ok(self.queue_pair(qp)?.connect(&address, &ibgda::attributes(&self.config, u8::MAX, qp))?)
+        Ok(self.queue_pair(qp)?.connect(&address, &attributes(&self.config, u8::MAX, qp))?)
     }
 
     fn qpn(&self, qp: u32) -> u32 {

@@ -1,5 +1,6 @@
 //! What can go wrong between this process and the kernel or another process.
 
+use std::fmt;
 use std::time::Duration;
 
 /// The result of a call.
@@ -17,8 +18,9 @@ pub enum Error {
         /// The cause.
         source: std::io::Error,
     },
-    /// This process may not open any more files, and descriptors of memory and sockets count as such.
-    #[error("{what}: {}", crate::fdpass::NoDescriptor)]
+    /// This process may not open any more files, and descriptors of memory and sockets count as
+    /// such.
+    #[error("{what}: {NoDescriptor}")]
     FileLimit {
         /// What was tried.
         what: String,
@@ -52,7 +54,8 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn os(what: impl Into<String>, source: impl Into<std::io::Error>) -> Self {
+    /// Returns the error of a call that the operating system refused.
+    pub fn os(what: impl Into<String>, source: impl Into<std::io::Error>) -> Self {
         let (what, source) = (what.into(), source.into());
         if source.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error()) {
             Self::FileLimit { what }
@@ -61,7 +64,24 @@ impl Error {
         }
     }
 
-    pub(crate) fn argument(name: &'static str, value: impl ToString, rule: impl Into<String>) -> Self {
+    /// Returns the error of an argument that is out of range.
+    pub fn argument(name: &'static str, value: impl ToString, rule: impl Into<String>) -> Self {
         Self::Argument { name, value: value.to_string(), rule: rule.into() }
+    }
+}
+
+/// Says that this process has no free file descriptor, and what to do.
+#[derive(Debug, Clone, Copy)]
+pub struct NoDescriptor;
+
+impl fmt::Display for NoDescriptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let limit = limit.current.map_or_else(String::new, |limit| format!(" of the {limit} that it may have"));
+        write!(
+            f,
+            "this process has no free file descriptor{limit}; raise the limit (ulimit -n, LimitNOFILE= of a service, --ulimit nofile= of a \
+             container)"
+        )
     }
 }

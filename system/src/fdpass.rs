@@ -1,9 +1,11 @@
 //! Messages with file descriptors (SCM_RIGHTS) over abstract unix sockets of type SOCK_SEQPACKET.
 //!
-//! An abstract name lives in the kernel alone: no file is left behind when a process dies. Packets keep message boundaries, so a
-//! descriptor always arrives with the bytes it belongs to. Every wait has a deadline.
+//! An abstract name lives in the kernel alone: no file is left behind when a process dies. Packets
+//! keep message boundaries, so a descriptor always arrives with the bytes it belongs to. Every wait
+//! has a deadline.
 //!
-//! Abstract names have no permissions, so both ends check that the other runs under the same user id.
+//! Abstract names have no permissions, so both ends check that the other runs under the same user
+//! id.
 
 use crate::error::{Error, Result};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -21,23 +23,7 @@ use std::time::{Duration, Instant};
 /// The most descriptors in one message.
 pub const MAX_FDS: usize = 16;
 
-/// Says that this process has no free file descriptor, and what to do.
-#[derive(Debug, Clone, Copy)]
-pub struct NoDescriptor;
-
-impl std::fmt::Display for NoDescriptor {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-        let limit = limit.current.map_or_else(String::new, |limit| format!(" of the {limit} that it may have"));
-        write!(
-            f,
-            "this process has no free file descriptor{limit}; raise the limit (ulimit -n, LimitNOFILE= of a service, --ulimit nofile= of a \
-             container)"
-        )
-    }
-}
-
-/// How long the kernel queues connections that nobody has accepted, in connections.
+/// How long the kernel queues connections that were not accepted yet, in connections.
 const BACKLOG: i32 = 128;
 
 /// Wait until `fd` is ready for `flags` or the deadline passes. Returns false on the deadline.
@@ -100,12 +86,13 @@ impl Listener {
         Ok(Self { socket, name: name.to_owned() })
     }
 
-    /// The abstract name.
+    /// Returns the abstract name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Accept a connection; waits at most `limit`. A peer of another user is refused with an error; the listener stays usable.
+    /// Accept a connection; waits at most `limit`. A peer of another user is refused with an error;
+    /// the listener stays usable.
     pub fn accept(&self, limit: Duration) -> Result<Connection> {
         let deadline = Instant::now() + limit;
         loop {
@@ -151,7 +138,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connect to the abstract name `name`; waits at most `limit` for room in the listener's backlog.
+    /// Connect to the abstract name `name`; waits at most `limit` for room in the listener's
+    /// backlog.
     pub fn connect(name: &str, limit: Duration) -> Result<Self> {
         let deadline = Instant::now() + limit;
         let address = address(name)?;
@@ -170,7 +158,7 @@ impl Connection {
         Ok(Self { socket, name: name.to_owned() })
     }
 
-    /// A connected pair of this process; for tests, and for a child that inherits one end.
+    /// Returns a connected pair of this process; for tests, and for a child that inherits one end.
     pub fn pair() -> Result<(Self, Self)> {
         let (a, b) = rustix::net::socketpair(
             AddressFamily::UNIX,
@@ -226,7 +214,8 @@ impl Connection {
         }
     }
 
-    /// Receive one message into `bytes`; waits at most `limit`. A message longer than `bytes` is an error.
+    /// Receive one message into `bytes`; waits at most `limit`. A message longer than `bytes` is an
+    /// error.
     pub fn recv(&self, bytes: &mut [u8], limit: Duration) -> Result<Received> {
         let deadline = Instant::now() + limit;
         loop {
@@ -265,7 +254,8 @@ impl Connection {
         if message.flags.contains(rustix::net::ReturnFlags::TRUNC) {
             return Err(protocol(format!("a message is longer than {} bytes", bytes.len())));
         }
-        // There is room for as many descriptors as are ever sent, so one that is missing found no place in this process.
+        // There is room for as many descriptors as are ever sent, so one that is missing found no
+        // place in this process.
         if message.flags.contains(rustix::net::ReturnFlags::CTRUNC) {
             return Err(Error::FileLimit {
                 what: format!("a descriptor that came over socket `@{}` is lost", self.name),

@@ -1,18 +1,22 @@
-//! How threads that look for work wait when there is none: they spin, then offer the CPU to others, then nap, longer and longer.
+//! How threads that look for work wait when there is none: they spin, then offer the CPU to others,
+//! then nap, longer and longer.
 //!
-//! Whoever brings work may be device code, which raises no interrupt. If it runs on the CPU it calls [`Parking::announce`] after its store,
-//! a fence and a load while no thread naps. A thread that is about to nap announces itself, fences, and looks once more: either it sees the
-//! store, or the caller sees the announcement.
+//! The bringer of work may be device code, which raises no interrupt. If it runs on the CPU it
+//! calls [`Parking::announce`] after its store, a fence and a load while no thread naps. A thread
+//! that is about to nap announces itself, fences, and looks once more: either it sees the store, or
+//! the caller sees the announcement.
 
 use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Where threads nap. It is meant for statics, so that threads that bring work need no pointer to it.
+/// Where threads nap. It is meant for statics, so that threads that bring work need no pointer to
+/// it.
 #[derive(Debug)]
 pub struct Parking {
-    /// Threads that nap or are about to. Whoever brings work reads it each time, so it shares its line with nothing that is written.
+    /// Threads that nap or are about to. The bringer of work reads it each time, so it shares its
+    /// line with nothing that is written.
     parked: CachePadded<AtomicUsize>,
     /// How often they were woken.
     wakes: Mutex<u64>,
@@ -31,8 +35,8 @@ impl Parking {
         self.wakes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes all threads that nap here. Call it after a store that brings work. Without this call the work is not lost: a thread notices it at the end of
-    /// its nap.
+    /// Wakes all threads that nap here. Call it after a store that brings work. Without this call
+    /// the work is not lost: a thread notices it at the end of its nap.
     #[inline]
     pub fn announce(&self) {
         fence(Ordering::SeqCst);
@@ -47,7 +51,8 @@ impl Parking {
         self.condvar.notify_all();
     }
 
-    /// Naps until another thread wakes this one, at most `limit`, unless `ready` finds something to do. Returns whether there may be something to do.
+    /// Naps until another thread wakes this one, at most `limit`, unless `ready` finds something to
+    /// do. Returns whether there may be something to do.
     pub fn park(&self, limit: Duration, ready: impl FnOnce() -> bool) -> bool {
         let before = *self.lock();
         self.parked.fetch_add(1, Ordering::SeqCst);
@@ -99,7 +104,8 @@ impl Idler {
         self.nap = self.patience.first_nap;
     }
 
-    /// Notes that the thread has found no work: spins or yields, or returns how long the thread is to nap.
+    /// Notes that the thread has found no work: spins or yields, or returns how long the thread is
+    /// to nap.
     pub fn rest(&mut self) -> Option<Duration> {
         if self.passes < self.patience.spin_passes {
             self.passes += 1;
@@ -113,7 +119,8 @@ impl Idler {
         Some(self.nap)
     }
 
-    /// Notes that the thread has napped and found nothing: its next nap is twice as long, up to `longest`.
+    /// Notes that the thread has napped and found nothing: its next nap is twice as long, up to
+    /// `longest`.
     pub fn napped(&mut self, longest: Duration) {
         self.nap = (self.nap * 2).min(longest);
     }

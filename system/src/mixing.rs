@@ -1,5 +1,5 @@
-//! Numbers that look random and depend on their input alone, so that equal inputs give equal decisions in every process (splitmix64; Steele,
-//! Lea and Flood, OOPSLA 2014).
+//! Numbers that look random and depend on their input alone, so that equal inputs give equal
+//! decisions in every process (splitmix64; Steele, Lea and Flood, OOPSLA 2014).
 
 /// The step of splitmix64: 2^64 divided by the golden ratio.
 pub const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -1,5 +1,5 @@
-//! What collectives cost for 2 to 1024 PEs, by the model that `tests/costs.rs` checks: prints the tables, or with `--write FILE` puts them into a
-//! document.
+//! What collectives cost for 2 to 1024 PEs, by the model that `tests/costs.rs` checks: prints the
+//! tables, or with `--write FILE` puts them into a document.
 
 use std::process::ExitCode;
 

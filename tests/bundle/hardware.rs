@@ -1,4 +1,5 @@
-//! The hardware check: the doctor, then conformance and performance over every path that the machine offers, and one archive of it all.
+//! The hardware check: the doctor, then conformance and performance over every path that the
+//! machine offers, and one archive of it all.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -34,8 +35,8 @@ const CASES: [(&str, &[&str], u32); 13] = [
     ("host_atomics", &[], 2),
 ];
 
-/// Performance tests, with arguments that keep each to seconds on any path, and those that are added on the `cpu` device, where a thread of a GPU is a
-/// coroutine.
+/// Performance tests, with arguments that keep each to seconds on any path, and those that are
+/// added on the `cpu` device, where a thread of a GPU is a coroutine.
 const FIGURES: [(&str, &[&str], &[&str]); 6] = [
     ("shmem_put_bw", &["-b", "8", "-e", "4M", "-f", "8"], &BRIEFLY),
     ("shmem_get_bw", &["-b", "8", "-e", "4M", "-f", "8"], &BRIEFLY),
@@ -46,7 +47,7 @@ const FIGURES: [(&str, &[&str], &[&str]); 6] = [
 ];
 const BRIEFLY: [&str; 8] = ["-n", "4", "-w", "1", "-c", "1", "-t", "32"];
 
-/// The item of a path that is not to be had, or does not work at all.
+/// The item of a path that is not available, or does not work at all.
 const PATH: &str = "path";
 
 /// A path between PEs.
@@ -65,7 +66,7 @@ impl Route {
     }
 }
 
-/// Every path that there is.
+/// Returns every path that there is.
 fn routes() -> Vec<Route> {
     let ways = [
         (Transport::P2p, None),
@@ -79,7 +80,7 @@ fn routes() -> Vec<Route> {
     [on(Device::Cuda), on(Device::Cpu)].concat()
 }
 
-/// What the machine lacks for a path, by what `oxshmem-info` says of it.
+/// Returns what the machine lacks for a path, by what `oxshmem-info` says of it.
 fn lacks(route: Route, about: &Value) -> Option<String> {
     let devices = &about["devices"];
     let list = |name: &str| devices[name].as_array().cloned().unwrap_or_default();
@@ -136,7 +137,8 @@ pub fn check(runner: &Runner, report: &mut Report, only: &str) -> Result<PathBuf
     pack(runner)
 }
 
-/// Runs the doctor, and keeps what it and `oxshmem-info` say; the latter's answer, and the doctor's last line.
+/// Runs the doctor, and keeps what it and `oxshmem-info` say; the latter's answer, and the doctor's
+/// last line.
 fn examine(runner: &Runner, report: &mut Report, info: &Path) -> (Value, String) {
     let mut group = Group { part: "hardware", name: "doctor".to_owned(), ..Group::default() };
     let ended = runner.run(&Step::new("doctor", info).args(["doctor"]));
@@ -171,7 +173,7 @@ fn environment(step: Step, route: Route) -> Step {
     }
 }
 
-/// Whether PEs can be started over a path; what is wrong if not.
+/// Returns whether PEs can be started over a path; what is wrong if not.
 fn probe(runner: &Runner, route: Route, group: &mut Group) -> Option<Status> {
     let (Some(oxrun), Some(pe)) = (runner.program("oxrun"), runner.program("conformance-pe")) else {
         return Some(Status::Failed("oxrun and conformance-pe are not beside this program".to_owned()));
@@ -227,7 +229,7 @@ fn measure(runner: &Runner, route: Route, begun: Instant, group: &mut Group) {
     }
 }
 
-/// The best figures of each test over each path.
+/// Returns the best figures of each test over each path.
 fn best(figures: &[Value]) -> String {
     let mut rows: Vec<(&str, &str, f64, f64)> = Vec::new();
     for figure in figures {
@@ -252,7 +254,7 @@ fn best(figures: &[Value]) -> String {
     text
 }
 
-/// The report for people who get the archive.
+/// Returns the report for people who get the archive.
 fn summary(report: &Report, about: &Value, doctor: &str, figures: &[Value]) -> String {
     let mut text = String::from("# Hardware check\n\n");
     let text_of = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -356,7 +358,7 @@ fn pack(runner: &Runner) -> Result<PathBuf, String> {
     }
 }
 
-/// The runner's limits for this part.
+/// Returns the runner's limits for this part.
 pub fn limit() -> Duration {
     STEP
 }

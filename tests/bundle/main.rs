@@ -1,5 +1,6 @@
-//! `gpu-bundle/run`: runs on a machine with GPUs what `make gpu-bundle` has packed elsewhere, prints a table and writes everything to one
-//! JSON file. `make hardware-check` runs one part of it where it was built.
+//! `gpu-bundle/run`: runs on a machine with GPUs what `make gpu-bundle` has packed elsewhere,
+//! prints a table and writes everything to one JSON file. `make hardware-check` runs one part of it
+//! where it was built.
 
 mod hardware;
 mod parts;
@@ -22,22 +23,23 @@ enum Part {
     Tests,
     /// Every performance test over P2P, IBGDA and IBRC.
     Perftests,
-    /// The bandwidth of p, puts by threads and atomics with grids that fill the GPU and go beyond it, over every transport with few and many queue
-    /// pairs.
+    /// The bandwidth of p, puts by threads and atomics with grids that fill the GPU and go beyond
+    /// it, over every transport with few and many queue pairs.
     Grids,
     /// Side by side with NVSHMEM, where that is installed.
     Compare,
     /// The core of the tests under compute-sanitizer's memcheck and racecheck.
     Sanitize,
-    /// The doctor, then the core of conformance and performance over every path that this machine offers, with and without GPUs and cards; packs
-    /// everything into one archive beside the results.
+    /// The doctor, then the core of conformance and performance over every path that this machine
+    /// offers, with and without GPUs and cards; packs everything into one archive beside the
+    /// results.
     HardwareCheck,
 }
 
 /// Runs the tests, the performance tests, the comparison and the sanitizers on this machine's GPUs.
 ///
-/// Exit status: 0 if everything that ran has passed, 1 if something failed or nothing could be run, 2 if the arguments are wrong. What the
-/// machine lacks is skipped, with the reason.
+/// Exit status: 0 if everything that ran has passed, 1 if something failed or nothing could be run,
+/// 2 if the arguments are wrong. What the machine lacks is skipped, with the reason.
 #[derive(Debug, Parser)]
 #[command(name = "run", version)]
 struct Arguments {
@@ -46,7 +48,8 @@ struct Arguments {
     /// Folder for results.json and the logs of all steps.
     #[arg(long, value_name = "DIR", default_value = "results")]
     out: PathBuf,
-    /// The longest that one step may take, in seconds; 600 unless given, 120 for the hardware check.
+    /// The longest that one step may take, in seconds; 600 unless given, 120 for the hardware
+    /// check.
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86400))]
     limit: Option<u64>,
     /// Jobs at a time in the tests.

@@ -10,7 +10,8 @@ use crate::step::{Ended, Runner, Step};
 
 const TRANSPORTS: [Transport; 3] = [Transport::P2p, Transport::Ibgda, Transport::Ibrc];
 
-/// The test programs of the bundle, and whether their jobs may run beside each other: those of `gpu` look at the free memory.
+/// The test programs of the bundle, and whether their jobs may run beside each other: those of
+/// `gpu` look at the free memory.
 const TESTS: [(&str, bool); 5] =
     [("gpu", false), ("conformance", true), ("mlx5", true), ("errors", true), ("processes", true)];
 
@@ -45,7 +46,7 @@ pub fn tests(runner: &Runner, report: &mut Report, jobs: u32, only: &str) {
     }
 }
 
-/// What Rust's test harness printed with `--show-output`.
+/// Returns what Rust's test harness printed with `--show-output`.
 fn read_tests(text: &str) -> Vec<Item> {
     let mut items: Vec<Item> = Vec::new();
     let mut shown: Option<&str> = None;
@@ -85,7 +86,7 @@ fn obstacle(runner: &Runner, transport: Transport) -> Option<String> {
     absent(&pe.to_string_lossy(), Device::Cuda, transport)
 }
 
-/// What a program that was run by itself makes of an item.
+/// Returns what a program that was run by itself makes of an item.
 pub fn verdict(ended: &Ended) -> Status {
     if ended.good {
         return Status::Passed;
@@ -142,16 +143,19 @@ const GRID_TESTS: [(&str, &[&str]); 4] = [
     ("shmem_put_bw", &["--scope", "thread"]),
     ("shmem_atomic_bw", &[]),
 ];
-/// CTAs: two for each SM of a large GPU, as many threads as it holds, and far more; of so many threads.
+/// CTAs: two for each SM of a large GPU, as many threads as it holds, and far more; with the number
+/// of threads of each.
 const GRIDS: [u64; 4] = [264, 1056, 4096, 16384];
 const GRID_THREADS: u64 = 256;
 /// A deadline below this part's limit of a step, so that what hangs says where.
 const GRID_TIMEOUT: &str = "20s";
 
-/// The most atomics of a test: each takes a landing slot, of which there are few, so they come in many rounds.
+/// The most atomics of a test: each takes a landing slot, of which there are few, so they come in
+/// many rounds.
 const GRID_ATOMICS: u64 = 1 << 16;
 
-/// Runs grids that leave the software HCA's kernel no room on a GPU, each thread with one operation; atomics are fewer.
+/// Runs grids that leave the software HCA's kernel no room on a GPU, each thread with one
+/// operation; atomics are fewer.
 pub fn grids(runner: &Runner, report: &mut Report, only: &str) {
     for transport in TRANSPORTS {
         let obstacle = obstacle(runner, transport);
@@ -238,7 +242,7 @@ pub fn compare(runner: &Runner, report: &mut Report, only: &str) {
     report.add(group);
 }
 
-/// The search path for shared libraries, the bundle's first.
+/// Returns the search path for shared libraries, the bundle's first.
 fn libraries(runner: &Runner) -> String {
     let own = runner.bundle.join("bin").display().to_string();
     match std::env::var("LD_LIBRARY_PATH") {
@@ -247,7 +251,8 @@ fn libraries(runner: &Runner) -> String {
     }
 }
 
-/// The tests' core for the sanitizers: cases, their arguments, and PEs. Sanitized kernels are 10 to 100 times slower, so rounds are few.
+/// The tests' core for the sanitizers: cases, their arguments, and PEs. Sanitized kernels are 10 to
+/// 100 times slower, so rounds are few.
 const SANITIZED: [(&str, &[&str], u32); 7] = [
     ("rma", &["1"], 2),
     ("lanes", &[], 2),
@@ -258,7 +263,7 @@ const SANITIZED: [(&str, &[&str], u32); 7] = [
     ("collectives", &["100"], 2),
 ];
 
-/// Where compute-sanitizer is: in `PATH`, or where CUDA installs itself.
+/// Returns where compute-sanitizer is: in `PATH`, or where CUDA installs itself.
 fn sanitizer() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/local/cuda/bin")]);
@@ -281,7 +286,7 @@ pub fn sanitize(runner: &Runner, report: &mut Report, only: &str) {
                 let status = match &usable {
                     Err(reason) => Status::Skipped(reason.clone()),
                     Ok(sanitizer) => {
-                        let ended = runner.run(&sanitized(runner, sanitizer, tool, transport, case, args, *npes));
+                        let ended = runner.run(&sanitized(runner, (sanitizer, tool), transport, (case, args), *npes));
                         group.seconds += ended.seconds;
                         verdict(&ended)
                     }
@@ -293,20 +298,19 @@ pub fn sanitize(runner: &Runner, report: &mut Report, only: &str) {
     }
 }
 
-/// A job of the conformance program under a sanitizer.
+/// Returns a job of the conformance program under a tool of a sanitizer.
 fn sanitized(
     runner: &Runner,
-    sanitizer: &Path,
-    tool: &str,
+    (sanitizer, tool): (&Path, &str),
     transport: Transport,
-    case: &str,
-    args: &[&str],
+    (case, args): (&str, &[&str]),
     npes: u32,
 ) -> Step {
     // Any status but 0 will do: it says that the sanitizer has found something.
     const FOUND: &str = "97";
     let bin = |name: &str| runner.bundle.join("bin").join(name);
-    // The runtime asks the driver for a kernel's parameters until it says that there are no more, which is not to be reported.
+    // The runtime asks the driver for a kernel's parameters until it says that it has reported all,
+    // which is not to be reported.
     let quietly: &[&str] = if tool == "memcheck" { &["--report-api-errors", "no"] } else { &[] };
     Step::new(format!("{tool}-{case}-{}", transport.name()), sanitizer)
         .args(["--tool", tool, "--target-processes", "all", "--error-exitcode", FOUND])

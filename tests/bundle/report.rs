@@ -78,13 +78,13 @@ fn gpus() -> Result<(Vec<(String, usize)>, String), String> {
     Ok((found, driver.lines().next().unwrap_or("unknown driver").to_owned()))
 }
 
-/// The commit of the folder that these programs were built in; they are no bundle then.
+/// Returns the commit of the folder that these programs were built in; then they are not a bundle.
 fn checked_out() -> String {
     let git = Command::new("git").args(["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty"]).output();
     git.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
 }
 
-/// The processor's name, where the kernel tells it.
+/// Returns the processor's name, where the kernel tells it.
 fn processor() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
@@ -117,17 +117,17 @@ impl Report {
         Self { machine, heading, gpus: gpus.len(), groups: Vec::new(), reason: String::new() }
     }
 
-    /// The machine, and what the programs were built from, for programs.
+    /// Returns the machine, and what the programs were built from, for programs.
     pub fn machine(&self) -> &Value {
         &self.machine
     }
 
-    /// The machine, for people.
+    /// Returns the machine, for people.
     pub fn heading(&self) -> &str {
         &self.heading
     }
 
-    /// How many GPUs there are.
+    /// Returns how many GPUs there are.
     pub fn gpus(&self) -> usize {
         self.gpus
     }
@@ -159,24 +159,24 @@ impl Report {
         self.groups.push(group);
     }
 
-    /// Whether something passed and nothing failed.
+    /// Returns whether something passed and nothing failed.
     pub fn is_good(&self) -> bool {
         let counts = self.groups.iter().map(count);
         let (passed, failed) = counts.fold((0, 0), |sum, (passed, failed, _)| (sum.0 + passed, sum.1 + failed));
         passed > 0 && failed == 0
     }
 
-    /// Each group, with how many of its items passed, failed and were skipped.
+    /// Returns each group, with how many of its items passed, failed and were skipped.
     pub fn counted(&self) -> impl Iterator<Item = (&Group, (usize, usize, usize))> {
         self.groups.iter().map(|group| (group, count(group)))
     }
 
-    /// Every item, with its group.
+    /// Returns every item, with its group.
     pub fn items(&self) -> impl Iterator<Item = (&Group, &Item)> {
         self.groups.iter().flat_map(|group| group.items.iter().map(move |item| (group, item)))
     }
 
-    /// A line for each group, and the sums.
+    /// Returns a line for each group, and the sums.
     pub fn table(&self) -> String {
         let mut text = format!("{:<11}{:<44}{:>7}{:>7}{:>8}{:>8}\n", "part", "", "passed", "failed", "skipped", "s");
         let mut sums = (0, 0, 0);
@@ -199,7 +199,7 @@ impl Report {
     }
 }
 
-/// Prints a line. Nobody has to read it: what counts is written to files.
+/// Prints a line. A closed reader is not an error: what counts is written to files.
 pub fn say(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }

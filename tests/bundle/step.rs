@@ -36,7 +36,7 @@ pub struct Step {
 }
 
 impl fmt::Display for Step {
-    /// As a shell takes it, as long as nothing has to be quoted.
+    /// Returns it as a shell takes it, as long as nothing has to be quoted.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, value) in &self.env {
             write!(f, "{name}={} ", value.to_string_lossy())?;
@@ -91,12 +91,12 @@ impl Runner {
         let failed = |error: std::io::Error| format!("{}: {error}", out.display());
         std::fs::create_dir_all(out).map_err(failed)?;
         let out = out.canonicalize().map_err(failed)?;
-        // Of this run alone.
+        // The results of this run alone.
         File::create(out.join(STEPS)).map_err(failed)?;
         Ok(Self { bundle, out, limit, begun: SystemTime::now() })
     }
 
-    /// A program of the bundle, or one that was built beside this, if it is there.
+    /// Returns a program of the bundle, or one that was built beside this, if it is there.
     pub fn program(&self, name: &str) -> Option<PathBuf> {
         [self.bundle.join("bin").join(name), self.bundle.join(name)].into_iter().find(|path| path.is_file())
     }
@@ -120,7 +120,8 @@ impl Runner {
         Ended { good: status == Some(0), how, status, text, seconds }
     }
 
-    /// Names of the files in the folder of results that were written in this run, in order. A second is left for file systems that keep no parts of it.
+    /// Names of the files in the folder of results that were written in this run, in order. A
+    /// second is left for file systems that keep no parts of it.
     pub fn written(&self) -> std::io::Result<Vec<OsString>> {
         let since = self.begun - Duration::from_secs(1);
         let mut names = Vec::new();

@@ -63,7 +63,7 @@ pub fn launches() -> Outcome {
     Ok(pe.finalize()?)
 }
 
-/// More than the GPU has: every PE is told who has no memory, and the heap stays as it was.
+/// More than the GPU has: every PE is told which PE has no memory, and the heap stays as it was.
 pub fn out_of_memory() -> Outcome {
     let builder = Config::builder().heap_max(480u64 << 30).heap_chunk(32u64 << 30);
     let pe = init_with(builder)?;

@@ -1,4 +1,5 @@
-//! Kernels that are linked with the device library while the program runs, as those that it compiles then would be.
+//! Kernels that are linked with the device library while the program runs, as those that it
+//! compiles then would be.
 
 use std::ffi::{CStr, c_void};
 use std::time::Duration;
@@ -24,7 +25,8 @@ struct Loaded<'a> {
 impl<'a> Loaded<'a> {
     fn new(pe: &'a Pe, image: &[u8]) -> oxshmem::Result<Self> {
         let mut raw = std::ptr::null_mut();
-        // SAFETY: a whole cubin, as the linker made it; the module stays loaded until it is unregistered.
+        // SAFETY: a whole cubin, as the linker made it; the module stays loaded until it is
+        // unregistered.
         unsafe {
             works(sys::cuModuleLoadData(&raw mut raw, image.as_ptr().cast()));
             pe.register_module(raw.cast())?;

@@ -1,4 +1,5 @@
-//! One PE of a test of the `cuda` device: `gpu-pe CASE`, started by `gpu.rs`, or by `oxrun` on a machine with GPUs.
+//! One PE of a test of the `cuda` device: `gpu-pe CASE`, started by `gpu.rs`, or by `oxrun` on a
+//! machine with GPUs.
 
 #![allow(clippy::unwrap_used)] // A failed case ends this process, which is how it reports.
 
@@ -27,6 +28,7 @@ const CASES: &[Case] = &[
     ("beside_cudarc", interop::beside_cudarc),
     ("callers_streams", streams::callers_streams),
     ("chunks", limits::chunks),
+    ("cudarc_api", interop::cudarc_api),
     ("context_lost", running::context_lost),
     ("killed", running::killed),
     ("launches", limits::launches),

@@ -56,7 +56,8 @@ pub fn overdue() -> Outcome {
     Ok(pe.finalize()?)
 }
 
-/// A bad address loses the context; the error names the kernel, and everything after says the same instead of hanging.
+/// A bad address loses the context; the error names the kernel, and everything after says the same
+/// instead of hanging.
 pub fn context_lost() -> Outcome {
     let pe = init()?;
     let cell = pe.alloc::<u64>(1)?;
@@ -79,7 +80,7 @@ pub fn context_lost() -> Outcome {
     Ok(())
 }
 
-/// The last PE aborts the job while the others' kernels wait for ever; they end at once.
+/// The last PE aborts the job while the others' kernels wait forever; they end at once.
 pub fn aborted() -> Outcome {
     let pe = init_with(Config::builder().timeout(Duration::from_secs(3600)))?;
     let signal = pe.alloc::<u64>(1)?;
@@ -100,8 +101,8 @@ pub fn aborted() -> Outcome {
     Ok(())
 }
 
-/// The last PE is killed while its kernel runs and the others' kernels wait for it; they are told at once. Each has memory that is
-/// mapped by all.
+/// The last PE is killed while its kernel runs and the others' kernels wait for it; they are told
+/// at once. Each has memory that is mapped by all.
 pub fn killed() -> Outcome {
     let builder = Config::builder().timeout(Duration::from_secs(3600)).heap_chunk(1u64 << 30).heap_max(4u64 << 30);
     let pe = init_with(builder)?;

@@ -11,12 +11,13 @@ use crate::{GPU, Outcome, init};
 const ONE: LaunchConfig = LaunchConfig { grid: [1, 1, 1], block: [1, 1, 1], shared_bytes: 0, cooperative: false };
 const WORDS: usize = 50_000;
 
-/// What a driver call answers.
+/// The status that a driver call returns.
 pub fn works(result: sys::CUresult) {
     assert_eq!(result, sys::CUresult::CUDA_SUCCESS);
 }
 
-/// cudarc's stream, the legacy and the per-thread default stream, a stream that is destroyed with work on it, and one that is captured.
+/// cudarc's stream, the legacy and the per-thread default stream, a stream that is destroyed with
+/// work on it, and one that is captured.
 pub fn callers_streams() -> Outcome {
     let context = CudaContext::new(0)?;
     let theirs = context.new_stream()?;
@@ -36,7 +37,8 @@ pub fn callers_streams() -> Outcome {
     };
     let value = |round: u64| (me as u32) << 16 | round as u32;
 
-    // The library's operations come after the program's own work on the stream, and before what follows.
+    // The library's operations come after the program's own work on the stream, and before what
+    // follows.
     let handles = [theirs.cu_stream(), std::ptr::null_mut(), 2 as sys::CUstream];
     for raw in handles {
         // SAFETY: streams of the context that the PE is in.
@@ -63,7 +65,8 @@ pub fn callers_streams() -> Outcome {
     let mut raw = std::ptr::null_mut();
     context.bind_to_thread()?;
     round += 1;
-    // SAFETY: the stream exists while it is used; the kernel takes a number; the memory is the heap's.
+    // SAFETY: the stream exists while it is used; the kernel takes a number; the memory is the
+    // heap's.
     unsafe {
         works(sys::cuStreamCreate(&raw mut raw, 1));
         let stream = pe.stream_from_raw(raw.cast())?;

@@ -1,127 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Sizes and offsets of the device ABI as the device's compiler lays it out, in the order of oxshmem::abi::layout().
+// Layouts as the device's compiler makes them: those of abi.h are asserted, those of the software HCA reported.
 #include <oxshmem/oxshmem.h>
 
 #include "../../device-kernels/kernels/soft_hca.h"
+#include "abi_bindings.h"
 
 #define SIZE(type) out[at++] = sizeof(type)
 #define FIELD(type, field) out[at++] = offsetof(type, field)
-
-OXSHMEM_KERNEL(abi_layout, uint64_t *out, uint64_t *count) {
-    using namespace oxshmem::abi;
-    uint64_t at = 0;
-    SIZE(ErrorRecord);
-    FIELD(ErrorRecord, code);
-    FIELD(ErrorRecord, op);
-    FIELD(ErrorRecord, pe);
-    FIELD(ErrorRecord, qpn);
-    FIELD(ErrorRecord, wqe_index);
-    FIELD(ErrorRecord, address);
-    FIELD(ErrorRecord, length);
-    FIELD(ErrorRecord, syndrome);
-    FIELD(ErrorRecord, vendor_syndrome);
-    FIELD(ErrorRecord, block);
-    FIELD(ErrorRecord, thread);
-    FIELD(ErrorRecord, team);
-    SIZE(Control);
-    FIELD(Control, abort);
-    FIELD(Control, claimed);
-    FIELD(Control, error);
-    SIZE(Breakage);
-    FIELD(Breakage, claimed);
-    FIELD(Breakage, first);
-    SIZE(Qp);
-    FIELD(Qp, wq);
-    FIELD(Qp, stamps);
-    FIELD(Qp, dbr);
-    FIELD(Qp, doorbell);
-    FIELD(Qp, cqe);
-    FIELD(Qp, landing);
-    FIELD(Qp, laps);
-    FIELD(Qp, qpn);
-    FIELD(Qp, depth_log2);
-    FIELD(Qp, pe);
-    FIELD(Qp, index);
-    FIELD(Qp, landing_log2);
-    FIELD(Qp, gate);
-    FIELD(Qp, landing_head);
-    FIELD(Qp, rung);
-    FIELD(Qp, doorbells);
-    FIELD(Qp, completed);
-    FIELD(Qp, fence_at);
-    FIELD(Qp, ordered_at);
-    FIELD(Qp, breakage);
-    SIZE(ProxyWord);
-    FIELD(ProxyWord, seen);
-    FIELD(ProxyWord, polled);
-    SIZE(Proxy);
-    FIELD(Proxy, slots);
-    FIELD(Proxy, taken_word);
-    FIELD(Proxy, completed_word);
-    FIELD(Proxy, acknowledgements);
-    FIELD(Proxy, landing);
-    FIELD(Proxy, faults);
-    FIELD(Proxy, laps);
-    FIELD(Proxy, depth_log2);
-    FIELD(Proxy, landing_log2);
-    FIELD(Proxy, head);
-    FIELD(Proxy, landing_head);
-    FIELD(Proxy, taken);
-    FIELD(Proxy, completed);
-    FIELD(Proxy, failures);
-    FIELD(Proxy, breakage);
-    SIZE(LocalRegion);
-    FIELD(LocalRegion, base);
-    FIELD(LocalRegion, bytes);
-    FIELD(LocalRegion, lkeys);
-    SIZE(Choice);
-    FIELD(Choice, up_to_bytes);
-    FIELD(Choice, algorithm);
-    SIZE(Team);
-    FIELD(Team, handle);
-    FIELD(Team, my_pe);
-    FIELD(Team, n_pes);
-    FIELD(Team, start);
-    FIELD(Team, stride);
-    FIELD(Team, one_round);
-    FIELD(Team, packet_share);
-    FIELD(Team, epoch);
-    FIELD(Team, members);
-    FIELD(Team, workspace);
-    FIELD(Team, choices);
-    SIZE(State);
-    FIELD(State, magic);
-    FIELD(State, abi_version);
-    FIELD(State, bytes);
-    FIELD(State, my_pe);
-    FIELD(State, n_pes);
-    FIELD(State, network);
-    FIELD(State, p2p_first);
-    FIELD(State, p2p_count);
-    FIELD(State, p2p_mask);
-    FIELD(State, heap_base);
-    FIELD(State, heap_bytes);
-    FIELD(State, chunk_log2);
-    FIELD(State, max_chunks);
-    FIELD(State, lkeys);
-    FIELD(State, rkeys);
-    FIELD(State, qps);
-    FIELD(State, qps_per_pe);
-    FIELD(State, cards);
-    FIELD(State, used);
-    FIELD(State, slab_lkeys);
-    FIELD(State, local_regions);
-    FIELD(State, n_local_regions);
-    FIELD(State, control);
-    FIELD(State, timeout_ns);
-    FIELD(State, teams);
-    FIELD(State, proxy);
-    FIELD(State, atomics_by_network);
-    FIELD(State, max_teams);
-    FIELD(State, queues_in_device_memory);
-    *count = at;
-}
 
 // The tables of the software HCA's kernel, in the order of oxshmem_hca::soft::tables::layout().
 OXSHMEM_KERNEL(soft_hca_layout, uint64_t *out, uint64_t *count) {
@@ -156,6 +42,7 @@ OXSHMEM_KERNEL(soft_hca_layout, uint64_t *out, uint64_t *count) {
     FIELD(QpContext, accepts);
     FIELD(QpContext, remote_pd);
     FIELD(QpContext, remote_qpn);
+    FIELD(QpContext, in_order);
     SIZE(QpContext);
     FIELD(QpContext, consumer);
     FIELD(QpContext, moved);

@@ -15,7 +15,8 @@ template <class T> OXSHMEM_DEVICE T plus(T a, T b) {
     return static_cast<T>(static_cast<U>(static_cast<U>(a) + static_cast<U>(b)));
 }
 
-// `steps` random operations on one word that nobody else uses, compared with a model after each.
+// `steps` random operations on one word that no other thread uses, compared with a model after
+// each.
 template <class T> OXSHMEM_DEVICE void values(Report *report, T *word, int pe, uint32_t steps, uint64_t seed) {
     using namespace oxshmem;
     using U = typename wide<T>::type;
@@ -120,7 +121,8 @@ template <class T> OXSHMEM_DEVICE void real_values(Report *report, T *word, int 
 // The words that all threads of all PEs fight for, on one PE. Mirrored in pe/atomics.rs.
 template <class T> struct Contended { T added, increments, tickets, bits_set, bits_cleared, toggled, swapped, compared; };
 
-// Every thread of every PE does `times` of each on `words` at `home`; `got` is the thread's own copy of what it fetched.
+// Every thread of every PE does `times` of each on `words` at `home`; `got` is the thread's own
+// copy of what it fetched.
 template <class T>
 OXSHMEM_DEVICE void contend(Contended<T> *words, uint32_t *claims, T *swapped_out, int home, uint32_t times, Report *report) {
     using namespace oxshmem;

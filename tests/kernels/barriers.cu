@@ -45,7 +45,8 @@ OXSHMEM_DEVICE void rounds(uint32_t *flags, uint32_t *own, uint32_t first, uint3
 
 } // namespace
 
-// Barrier rounds `first` to `first + count`, the first of them at least 1. `flags`: n_pes words, `own`: one.
+// Barrier rounds `first` to `first + count`, the first of them at least 1. `flags`: n_pes words,
+// `own`: one.
 OXSHMEM_KERNEL(barrier_rounds, uint32_t *flags, uint32_t *own, uint32_t first, uint32_t count, uint32_t scope, uint32_t sync,
                Report *report) {
     if (scope == 0) {
@@ -57,7 +58,8 @@ OXSHMEM_KERNEL(barrier_rounds, uint32_t *flags, uint32_t *own, uint32_t first, u
     }
 }
 
-// After quiet, what any thread of the block has put is at the peers: they hand it back. `data`: n_pes x threads words.
+// After quiet, what any thread of the block has put is at the peers: they hand it back. `data`:
+// n_pes x threads words.
 OXSHMEM_KERNEL(quiet_rounds, uint32_t *data, uint32_t rounds, Report *report) {
     const uint32_t n = static_cast<uint32_t>(oxshmem::n_pes());
     const uint32_t me = static_cast<uint32_t>(oxshmem::my_pe());
@@ -75,8 +77,8 @@ OXSHMEM_KERNEL(quiet_rounds, uint32_t *data, uint32_t rounds, Report *report) {
     }
 }
 
-// Behind a fence, puts arrive after those before it: the receiver sees `second` only if it sees `first`. Two blocks: one puts,
-// one looks.
+// After a fence, puts arrive after those before it: the receiver sees `second` only if it sees
+// `first`. Two blocks: one puts, one looks.
 OXSHMEM_KERNEL(fence_rounds, uint64_t *first, uint64_t *second, uint64_t rounds, Report *report) {
     const int next = (oxshmem::my_pe() + 1) % oxshmem::n_pes();
     if (block_rank() == 0) {
@@ -94,7 +96,8 @@ OXSHMEM_KERNEL(fence_rounds, uint64_t *first, uint64_t *second, uint64_t rounds,
     }
 }
 
-// `reachable`: bit i says whether the host calls PE i load/store reachable. Each PE stores its number through the pointers.
+// `reachable`: bit i says whether the host calls PE i load/store reachable. Each PE stores its
+// number through the pointers.
 OXSHMEM_KERNEL(pointers, int *data, uint64_t reachable, Report *report) {
     const int me = oxshmem::my_pe();
     for (int pe = 0; pe < oxshmem::n_pes(); ++pe) {

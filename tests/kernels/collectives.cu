@@ -109,7 +109,8 @@ OXSHMEM_KERNEL(read_one_round, int team, uint64_t *out) {
     *out = inner::team_row(team).one_round;
 }
 
-// The templates' own forms: types and operators that the compiler knows. `data`: room for 16 words on every PE.
+// The templates' own forms: types and operators that the compiler knows. `data`: room for 16 words
+// on every PE.
 OXSHMEM_KERNEL(typed_forms, int *data, Report *report) {
     const int n = n_pes(), me = my_pe();
     int *const src = data, *const dst = data + 4;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// What the conformance kernels share: how they report a wrong value to the host, and the values they send.
+// What the conformance kernels share: how they report a wrong value to the host, and the values
+// they send.
 #pragma once
 
 #include <oxshmem/oxshmem.h>

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Counts what a collective sends, and how many messages one behind the other it takes. Each PE has a clock: a message carries
-// the sender's clock plus one to a shadow of the word that announces it, and who has waited for that word sets its own clock to
-// that, if it is later. So the latest clock of all is the length of the longest chain of messages.
+// Counts what a collective sends, and how many messages in sequence it takes. Each PE has a clock:
+// a message carries the sender's clock plus one to a shadow of the word that announces it, and a PE
+// that has waited for that word sets its own clock to that, if it is later. So the latest clock of
+// all is the length of the longest chain of messages.
 #include <oxshmem/port/port.h>
 
 namespace costs {
@@ -22,10 +23,10 @@ namespace costs {
 using namespace oxshmem;
 namespace inner = oxshmem::detail;
 
-// Of messages to one word in one collective that are told apart.
+// The number of messages to one word in one collective that are told apart.
 constexpr uint64_t kTurns = 64;
 
-// Of this PE, which runs a block of one thread.
+// The clock of this PE, which runs a block of one thread.
 struct Count {
     uint64_t messages, clock;
     uint64_t *shadows; // symmetric
@@ -35,8 +36,7 @@ static Count count;
 // The shadow of a word of the world team's workspace: of a header, or of an arrival.
 OXSHMEM_DEVICE uint64_t *shadow(const uint64_t *word, uint32_t turn) {
     const uint64_t at = reinterpret_cast<uint64_t>(word) - inner::team_row(abi::kTeamWorld).workspace;
-    const uint64_t index = at < abi::kPacketsAt ? at / 8 : (at - abi::kArrivalsAt + abi::kPacketsAt) / 8;
-    return count.shadows + index * kTurns + turn % kTurns;
+    return count.shadows + at / 8 * kTurns + turn % kTurns;
 }
 
 OXSHMEM_DEVICE void on_message(int pe, const uint64_t *word, uint32_t turn) {
@@ -87,7 +87,7 @@ OXSHMEM_DEVICE int run(abi::Call call, void *dst, const void *src, uint64_t word
 } // namespace costs
 
 // Room for the shadows of a team of `n` PEs, in words.
-static_assert(oxshmem::abi::kPacketsAt == 1536, "tests/pe/costs.rs computes with it");
+static_assert(oxshmem::abi::kArrivalsAt == 1536, "tests/pe/costs.rs computes with it");
 
 // One collective of the world team by one algorithm, of `words` 64-bit words. out: the messages that this PE has sent, its
 // clock, what the call answered, and whether the members are near.

@@ -19,8 +19,8 @@ OXSHMEM_KERNEL(heap_range, uint64_t *range) {
     range[1] = state().heap_bytes;
 }
 
-// One call of the device API; pe/errors.rs numbers them. `extra` is the stride, comparison or signal operator. `signal` is a
-// good address.
+// One call of the device API; pe/errors.rs numbers them. `extra` is the stride, comparison or
+// signal operator. `signal` is a good address.
 OXSHMEM_KERNEL(one_call, uint32_t call, uint64_t *at, int pe, int64_t extra, uint64_t *signal, uint32_t who) {
     using namespace oxshmem;
     if (global_rank() != who) {
@@ -63,7 +63,8 @@ OXSHMEM_KERNEL(one_call, uint32_t call, uint64_t *at, int pe, int64_t extra, uin
         return put_signal(oxshmem::thread, at, local, static_cast<size_t>(extra), signal, 1, SIGNAL_SET, pe);
     case 18:
         return wait_until_all(at, static_cast<size_t>(extra), nullptr, CMP_EQ, uint64_t{0});
-    // 19 to 22: scalars that are not of 64 bits, and values of another type than the word, which is converted.
+    // 19 to 22: scalars that are not of 64 bits, and values of another type than the word, which is
+    // converted.
     case 19:
         return p(reinterpret_cast<uint32_t *>(at), 1, pe);
     case 20:
@@ -104,7 +105,7 @@ OXSHMEM_KERNEL(zero_elements, uint64_t *at, uint64_t *signal, Report *report) {
     EXPECT_EQ(report, signal_wait_until(signal, CMP_EQ, static_cast<uint64_t>(n_pes())), static_cast<uint64_t>(n_pes()));
 }
 
-// Waits that nobody ends. The threads that do not wait first prove that they run.
+// Waits that no PE ends. The threads that do not wait first prove that they run.
 OXSHMEM_KERNEL(endless_wait, uint32_t form, uint64_t *variables, uint32_t who) {
     using namespace oxshmem;
     if (global_rank() != who) {
@@ -133,7 +134,7 @@ OXSHMEM_KERNEL(endless_wait, uint32_t form, uint64_t *variables, uint32_t who) {
     }
 }
 
-// When one wait of a launch times out the others unwind: nobody is left behind.
+// When one wait of a launch times out the others unwind: no thread is left behind.
 OXSHMEM_KERNEL(many_endless_waits, uint64_t *variables) {
     oxshmem::wait_until(variables + global_rank() % 4, oxshmem::CMP_EQ, uint64_t{9});
 }
@@ -176,7 +177,8 @@ OXSHMEM_KERNEL(two_errors, uint64_t *at) {
     oxshmem::p(reinterpret_cast<uint64_t *>(16), uint64_t{1}, 0);
 }
 
-// Waits for a signal that comes from a PE which dies instead; before, every PE tells PE `dying` that it is about to wait.
+// Waits for a signal that comes from a PE which dies instead; before, every PE tells PE `dying`
+// that it is about to wait.
 OXSHMEM_KERNEL(wait_for_the_dead, uint64_t *ready, uint64_t *signal, int dying) {
     if (global_rank() == 0) {
         oxshmem::signal_op(ready, 1, oxshmem::SIGNAL_ADD, dying);
@@ -185,8 +187,9 @@ OXSHMEM_KERNEL(wait_for_the_dead, uint64_t *ready, uint64_t *signal, int dying) 
     oxshmem::signal_wait_until(signal, oxshmem::CMP_EQ, 1);
 }
 
-// Loads the network: puts and adds to the next PE, `data` having two words for each thread. PE `dying` waits until the others
-// have begun, then posts `rounds` and completes none of them; the others go on until the job fails. One block.
+// Loads the network: puts and adds to the next PE, `data` having two words for each thread. PE
+// `dying` waits until the others have begun, then posts `rounds` and completes none of them; the
+// others go on until the job fails. One block.
 OXSHMEM_KERNEL(under_load, uint64_t *ready, uint64_t *data, uint64_t rounds, int dying) {
     const bool dies = oxshmem::my_pe() == dying;
     const int next = (oxshmem::my_pe() + 1) % oxshmem::n_pes();

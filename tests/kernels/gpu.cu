@@ -7,7 +7,7 @@ OXSHMEM_KERNEL(store_to, uint64_t address) {
     *reinterpret_cast<volatile int *>(address) = 1;
 }
 
-// Waits for a signal that nobody sends.
+// Waits for a signal that no PE sends.
 OXSHMEM_KERNEL(wait_for_signal, const uint64_t *signal) {
     oxshmem::signal_wait_until(signal, oxshmem::CMP_EQ, 7);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Scalar puts and gets by lanes that converge, with targets from a table: pe/lanes.rs makes the patterns.
+// Scalar puts and gets by lanes that converge, with targets from a table: pe/lanes.rs makes the
+// patterns.
 #include "conformance.h"
 
 namespace {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Kernels that are linked with the device library when the test runs: tests/gpu/linked.rs. What is wrong is counted.
+// Kernels that are linked with the device library when the test runs: tests/gpu/linked.rs. What is
+// wrong is counted.
 
 #include <oxshmem/oxshmem.h>
 
@@ -41,8 +42,9 @@ OXSHMEM_KERNEL(who_am_i, int *answer) {
     answer[1] = oxshmem::n_pes();
 }
 
-// Every PE writes to the next one, and checks what the one before has written. By one block of kThreads threads. `data`: three
-// parts of `bytes` bytes: to send, received, fetched. `spare`: `spare_bytes` bytes that are not in the heap.
+// Every PE writes to the next one, and checks what the one before has written. By one block of
+// kThreads threads. `data`: three parts of `bytes` bytes: to send, received, fetched. `spare`:
+// `spare_bytes` bytes that are not in the heap.
 OXSHMEM_KERNEL(exchange, Board *board, char *data, uint64_t bytes, char *spare, uint64_t spare_bytes, uint64_t *wrong) {
     using namespace oxshmem;
     const int me = my_pe(), n = n_pes(), next = (me + 1) % n, before = (me + n - 1) % n;
@@ -102,7 +104,7 @@ OXSHMEM_KERNEL(exchange, Board *board, char *data, uint64_t bytes, char *spare, 
     __syncthreads();
     barrier_all(block);
 
-    // Collectives are compiled with the kernel, but for what they send over the network.
+    // Collectives are compiled with the kernel, except for what they send over the network.
     if (thread_rank < 8) {
         board->parts[thread_rank] = value_of<uint64_t>(me, thread_rank);
     }

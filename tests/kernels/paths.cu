@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// One kernel for each function of the device API and each scope, for tests/usage.rs to look at what the compiler made of it.
-// Nothing runs them.
+// One kernel for each function of the device API and each scope, for tests/usage.rs to look at what
+// the compiler made of it. Nothing runs them.
 #include <oxshmem/oxshmem.h>
 
 #define FOR_EACH_SCOPE(X) X(thread) X(warp) X(block)

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Posting where it is hardest: far more posters than the queue has room, lanes that go on before their leader, and posts that
-// end in the middle. Run by pe/posting.rs with one queue pair to a peer.
+// Posting where it is hardest: far more posters than the queue has room, lanes that go on before
+// their leader, and posts that end in the middle. Run by pe/posting.rs with one queue pair to a
+// peer.
 #include "conformance.h"
 
 namespace {
 
 using namespace conformance;
 
-// Mirrored in pe/posting.rs: the longest piece of a put that travels in the queue, which takes four blocks of it.
+// Mirrored in pe/posting.rs: the longest piece of a put that travels in the queue, which takes four
+// blocks of it.
 constexpr uint32_t kInlinedWords = 55;
 
 OXSHMEM_DEVICE uint32_t word_of(uint64_t thread, uint32_t i) {
@@ -36,8 +38,9 @@ OXSHMEM_KERNEL(crowd_out, const uint32_t *dst, Report *report) {
     }
 }
 
-// Each lane of a warp puts a word of its own, on a queue pair that was never used, and completes it. `out`: how many blocks are
-// complete when its quiet returns, which is more than the lane's place in the reservation.
+// Each lane of a warp puts a word of its own, on a queue pair that was never used, and completes
+// it. `out`: how many blocks are complete when its quiet returns, which is more than the lane's
+// place in the reservation.
 OXSHMEM_KERNEL(quiet_of_each_lane, uint64_t *dst, uint64_t *out, int pe) {
     using namespace oxshmem::detail;
     oxshmem::p(dst + 2 * lane_id(), uint64_t{7}, pe);
@@ -45,7 +48,8 @@ OXSHMEM_KERNEL(quiet_of_each_lane, uint64_t *dst, uint64_t *out, int pe) {
     out[lane_id()] = load<order::relaxed, reach::device>(&qp_of(pe, 0).completed);
 }
 
-// The same with a fence. `out`: where requests come after a fence, or how many blocks are complete, whichever is further.
+// The same with a fence. `out`: where requests come after a fence, or how many blocks are complete,
+// whichever is further.
 OXSHMEM_KERNEL(fence_of_each_lane, uint64_t *dst, uint64_t *out, int pe) {
     using namespace oxshmem::detail;
     oxshmem::p(dst + 2 * lane_id(), uint64_t{7}, pe);

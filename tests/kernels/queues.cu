@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Queue pairs under load, what device code writes into them, and programs whose order depends on them.
+// Queue pairs under load, what device code writes into them, and programs whose order depends on
+// them.
 #include "conformance.h"
 
 namespace {
@@ -15,7 +16,8 @@ constexpr uint32_t kStateWords = 8;
 constexpr uint32_t kSpreadLong = 600; // three work requests of four blocks
 constexpr uint32_t kSpreadBytes = 2 * kWideBytes + kSpreadLong;
 
-// Which of a thread's `count` rounds send what. No two requests write the same place, since nothing orders them.
+// Which of a thread's `count` rounds send what. No two requests write the same place, since nothing
+// orders them.
 OXSHMEM_DEVICE bool sends_wide(uint32_t i) {
     return i % kWideEvery == global_rank() % kWideEvery;
 }
@@ -30,9 +32,10 @@ OXSHMEM_DEVICE uint64_t most_of(uint32_t count, uint32_t every) {
 
 } // namespace
 
-// Each thread of each PE puts `count` words to `pe`, one request each, among them requests of two and three blocks and atomics.
-// `words`: n_pes x threads x count, `wide`: n_pes x threads x count / kWideEvery (rounded up) x kWideBytes, `swapped`: n_pes x
-// threads x count / kSwapEvery (rounded up).
+// Each thread of each PE puts `count` words to `pe`, one request each, among them requests of two
+// and three blocks and atomics. `words`: n_pes x threads x count, `wide`: n_pes x threads x count /
+// kWideEvery (rounded up) x kWideBytes, `swapped`: n_pes x threads x count / kSwapEvery (rounded
+// up).
 OXSHMEM_KERNEL(flood, uint64_t *words, unsigned char *wide, uint64_t *swapped, uint64_t *sum, uint32_t count, int pe) {
     const uint64_t mine = static_cast<uint64_t>(oxshmem::my_pe()) * grid_threads() + global_rank();
     unsigned char local[kWideBytes];
@@ -78,7 +81,8 @@ OXSHMEM_KERNEL(flooded, const uint64_t *words, const unsigned char *wide, const 
     }
 }
 
-// How far each queue pair to `pe` is: `kStateWords` words each, mirrored in pe/queues.rs. For a test that is stuck.
+// How far each queue pair to `pe` is: `kStateWords` words each, mirrored in pe/queues.rs. For a
+// test that is stuck.
 OXSHMEM_KERNEL(queue_state, uint64_t *out, int pe) {
     const abi::State &s = state();
     for (uint32_t i = 0; i < s.qps_per_pe; ++i) {
@@ -105,9 +109,10 @@ OXSHMEM_KERNEL(reserved_blocks, uint64_t *out, int pe) {
     }
 }
 
-// Each block, of one thread, sends to its part at `pe` a word, two puts and one that takes several work requests, each put with
-// a signal: the first of them sets its own word of `set`, the others and a signal of its own add to `added`; and it adds to
-// `sum` twice. pe/queues.rs counts the blocks of queue that this takes.
+// Each block, of one thread, sends to its part at `pe` a word, two puts and one that takes several
+// work requests, each put with a signal: the first of them sets its own word of `set`, the others
+// and a signal of its own add to `added`; and it adds to `sum` twice. pe/queues.rs counts the
+// blocks of queue that this takes.
 OXSHMEM_KERNEL(spread, uint64_t *words, unsigned char *data, uint64_t *sum, uint64_t *set, uint64_t *added, int pe) {
     const uint64_t block = block_rank();
     unsigned char local[kSpreadLong];
@@ -145,7 +150,8 @@ OXSHMEM_KERNEL(spread_out, const uint64_t *words, const unsigned char *data, con
     }
 }
 
-// What names memory in the work requests of queue pair 0 to `pe`. `at` is in the heap. Mirrored in pe/queues.rs.
+// What names memory in the work requests of queue pair 0 to `pe`. `at` is in the heap. Mirrored in
+// pe/queues.rs.
 struct Names {
     uint64_t qpn, reserved, depth, landing, landing_head, landing_mask, discard;
     uint64_t slab_lkey, lkey, rkey, offset;
@@ -204,8 +210,8 @@ OXSHMEM_KERNEL(ring_words, uint64_t *out) {
     }
 }
 
-// The work requests that pe/queues.rs expects, in its order, and the descriptors that pe/proxy.rs does. `at`: 1 KiB in one
-// chunk, behind `at + 512` local data. One thread.
+// The work requests that pe/queues.rs expects, in its order, and the descriptors that pe/proxy.rs
+// does. `at`: 1 KiB in one chunk, after `at + 512` local data. One thread.
 OXSHMEM_KERNEL(every_request, unsigned char *at, int pe) {
     using namespace oxshmem;
     unsigned char stack[100];
@@ -248,8 +254,9 @@ OXSHMEM_KERNEL(every_request, unsigned char *at, int pe) {
     quiet();
 }
 
-// Block 0 puts a round's data; block 1, which uses another queue pair, signals that it is there; block 2 counts the rounds
-// whose signal came before the data. Right only if block 0 completes its puts (`complete`) before it hands over.
+// Block 0 puts a round's data; block 1, which uses another queue pair, signals that it is there;
+// block 2 counts the rounds whose signal came before the data. Right only if block 0 completes its
+// puts (`complete`) before it hands over.
 OXSHMEM_KERNEL(flag_of_another_block, unsigned char *in, unsigned char *out, uint64_t bytes, uint64_t *signal,
                uint32_t *handover, uint32_t rounds, uint32_t complete, uint64_t *stale) {
     const int next = (oxshmem::my_pe() + 1) % oxshmem::n_pes();
@@ -282,9 +289,10 @@ OXSHMEM_KERNEL(flag_of_another_block, unsigned char *in, unsigned char *out, uin
     }
 }
 
-// Each thread puts `count` parts of its own memory to the next PE, one byte to `most` long, each with a signal behind it on the
-// same queue pair, and looks at what the previous PE's thread has put when that one's signal is there. `in`, `out`: threads x
-// count x most bytes; `signals`: one for each thread.
+// Each thread puts `count` parts of its own memory to the next PE, one byte to `most` long, each
+// followed by a signal on the same queue pair, and looks at what the previous PE's thread has put
+// when that one's signal is there. `in`, `out`: threads x count x most bytes; `signals`: one for
+// each thread.
 OXSHMEM_KERNEL(put_flood, unsigned char *in, unsigned char *out, uint64_t most, uint64_t *signals, uint32_t count,
                Report *report) {
     const int me = oxshmem::my_pe(), n = oxshmem::n_pes(), next = (me + 1) % n, previous = (me + n - 1) % n;
@@ -322,8 +330,9 @@ OXSHMEM_KERNEL(put_and_signal, uint64_t *at, uint64_t value, uint64_t *signal, i
     oxshmem::signal_op(signal, 1, oxshmem::SIGNAL_ADD, pe);
 }
 
-// Puts to a PE whose queue pair has failed and to one whose queue pair works, and completes both: `left` is what the latter
-// (over the proxy: the ring) still had to complete then, in blocks or descriptors. One thread.
+// Puts to a PE whose queue pair has failed and to one whose queue pair works, and completes both:
+// `left` is what the latter (over the proxy: the ring) still had to complete then, in blocks or
+// descriptors. One thread.
 OXSHMEM_KERNEL(put_to_both, uint64_t *at, uint64_t value, int failed, int working, uint64_t *left) {
     const abi::State &s = state();
     oxshmem::p(at, value, failed);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Signals: data is there when its signal is. Launched with two blocks; block 0 sends, block 1 receives.
+// Signals: data is there when its signal is. Launched with two blocks; block 0 sends, block 1
+// receives.
 #include "conformance.h"
 
 namespace {
@@ -42,8 +43,8 @@ OXSHMEM_DEVICE void send(unsigned char *dst, const unsigned char *src, uint64_t 
 
 } // namespace
 
-// `in`: `rounds` x n_pes x `bytes`; `out` the same; `signals`: n_pes words, 0. Scope 0 thread, 1 warp, 2 block. With
-// `elsewhere`, the data leaves from shared memory (`bytes` of it).
+// `in`: `rounds` x n_pes x `bytes`; `out` the same; `signals`: n_pes words, 0. Scope 0 thread, 1
+// warp, 2 block. With `elsewhere`, the data leaves from shared memory (`bytes` of it).
 OXSHMEM_KERNEL(put_signal_rounds, unsigned char *in, unsigned char *out, uint64_t bytes, uint64_t *signals, uint32_t rounds,
                uint32_t scope, uint32_t nbi, uint32_t add, uint32_t elsewhere, Report *report) {
     OXSHMEM_DYNAMIC_SHARED(unsigned char, shared);
@@ -80,7 +81,8 @@ OXSHMEM_KERNEL(put_signal_rounds, unsigned char *in, unsigned char *out, uint64_
     }
 }
 
-// A signal follows the puts of its block: all threads put, the block meets, fences, and one thread signals.
+// A signal follows the puts of its block: all threads put, the block meets, fences, and one thread
+// signals.
 OXSHMEM_KERNEL(signal_behind_puts, unsigned char *in, unsigned char *out, uint64_t bytes, uint64_t *signals, uint32_t rounds,
                uint32_t form, Report *report) {
     const int n = oxshmem::n_pes();
@@ -115,8 +117,8 @@ OXSHMEM_KERNEL(signal_behind_puts, unsigned char *in, unsigned char *out, uint64
     }
 }
 
-// The previous PE makes each comparison come true in turn; the answer tells it to go on. `signals`: 6 words that just miss
-// their comparisons, and one for the answers.
+// The previous PE makes each comparison come true in turn; the answer tells it to go on. `signals`:
+// 6 words that just miss their comparisons, and one for the answers.
 OXSHMEM_KERNEL(signal_comparisons, uint64_t *signals, Report *report) {
     using namespace oxshmem;
     struct Rung {
@@ -145,7 +147,7 @@ OXSHMEM_KERNEL(signal_comparisons, uint64_t *signals, Report *report) {
     }
 }
 
-// All threads of all PEs add to the own signal of every PE.
+// All threads of all PEs add to every PE's signal.
 OXSHMEM_KERNEL(signal_sums, uint64_t *signal, uint32_t times, Report *report) {
     for (uint32_t i = 0; i < times; ++i) {
         for (int pe = 0; pe < oxshmem::n_pes(); ++pe) {

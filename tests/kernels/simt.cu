@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Kernels that exercise the SIMT executor of the `cpu` device; tests/simt.rs launches them and checks what they leave.
+// Kernels that exercise the SIMT executor of the `cpu` device; tests/simt.rs launches them and
+// checks what they leave.
 #include <oxshmem/port/port.h>
 
 #include <cstdint>
@@ -123,7 +124,8 @@ OXSHMEM_KERNEL(shuffles, uint32_t *out) {
     mine[5] = static_cast<uint32_t>(three.c * 2) + static_cast<uint32_t>(three.a) + three.b;
 }
 
-// The masks seen at the top, after a stretch that takes lanes different time, and in two branches at the end: 3 words a thread.
+// The masks seen at the top, after a stretch that takes lanes different time, and in two branches
+// at the end: 3 words a thread.
 OXSHMEM_KERNEL(divergence, uint32_t *out) {
     uint32_t *mine = out + global_rank() * 3;
     mine[0] = active_mask();
@@ -141,7 +143,8 @@ OXSHMEM_KERNEL(divergence, uint32_t *out) {
     }
 }
 
-// Where lanes meet again is up to the layout of the code here, but each member of a group must be told the same group.
+// Where lanes meet again is up to the layout of the code here, but each member of a group must be
+// told the same group.
 OXSHMEM_KERNEL(nested_divergence, uint32_t *out) {
     for (uint32_t i = 0; i < 8; ++i) {
         uint32_t mask = 0;
@@ -163,7 +166,8 @@ OXSHMEM_KERNEL(nested_divergence, uint32_t *out) {
     }
 }
 
-// Half of the lanes meet again and again without a pause, until the others, further down, let them go.
+// Half of the lanes meet again and again without a pause, until the others, further down, let them
+// go.
 OXSHMEM_KERNEL(gathering_is_fair, uint32_t *flag) {
     if (lane_id() < 16) {
         while (load<order::relaxed, reach::block>(flag) == 0) {
@@ -175,7 +179,8 @@ OXSHMEM_KERNEL(gathering_is_fair, uint32_t *flag) {
     }
 }
 
-// Lanes leave one by one; those that stay see a shrinking mask and operations with a full mask still complete.
+// Lanes leave one by one; those that stay see a shrinking mask and operations with a full mask
+// still complete.
 OXSHMEM_KERNEL(leaving, uint32_t *out) {
     uint32_t seen = 0;
     for (uint32_t i = 0; i <= lane_id(); ++i) {
@@ -184,7 +189,8 @@ OXSHMEM_KERNEL(leaving, uint32_t *out) {
     out[thread_rank()] = seen;
 }
 
-// Two halves of a warp shuffle with their own masks at the same time, different numbers of times, then together.
+// Two halves of a warp shuffle with their own masks at the same time, different numbers of times,
+// then together.
 OXSHMEM_KERNEL(partial_masks, uint32_t *out) {
     const bool low = lane_id() < 16;
     const uint32_t mask = low ? 0x0000ffffu : 0xffff0000u;
@@ -213,7 +219,8 @@ OXSHMEM_KERNEL(overlapping_masks, uint32_t *out) {
     out[thread_rank()] = sum;
 }
 
-// Exited threads do not count in barriers: half of the threads return, the others meet `rounds` times.
+// Exited threads do not count in barriers: half of the threads return, the others meet `rounds`
+// times.
 OXSHMEM_KERNEL(early_exit, uint32_t *out, uint32_t rounds) {
     if (thread_rank() % 2 == 1) {
         return;
@@ -379,7 +386,8 @@ OXSHMEM_KERNEL(throws_number) {
     throw 7;
 }
 
-// Warp 0 waits in a barrier that thread 40 never reaches, because it waits for a lane that is in the barrier.
+// Warp 0 waits in a barrier that thread 40 never reaches, because it waits for a lane that is in
+// the barrier.
 OXSHMEM_KERNEL(deadlock, uint32_t who) {
     if (global_rank() == who) {
         sync_warp(0xffffffffu);
@@ -441,7 +449,7 @@ OXSHMEM_KERNEL(fail_beside_hog, uint32_t *flag) {
     }
 }
 
-// Barriers for ever: in the executor most of the time, but never idle.
+// Barriers forever: in the executor most of the time, but never idle.
 OXSHMEM_KERNEL(barriers_forever, uint32_t *flag) {
     while (__syncthreads_or(load<order::relaxed, reach::device>(flag) != 0) == 0) {
     }

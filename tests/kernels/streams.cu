@@ -22,7 +22,8 @@ OXSHMEM_KERNEL(count_wrong, const uint64_t *at, uint64_t n, uint64_t value, uint
     }
 }
 
-// Every block waits until all have come, as only blocks that run at the same time can; `left` counts those that gave up.
+// Every block waits until all have come, as only blocks that run at the same time can; `left`
+// counts those that gave up.
 OXSHMEM_KERNEL(meet, uint64_t *come, uint64_t *left, uint64_t limit_ns) {
     if (thread_rank() != 0) {
         return;

@@ -25,14 +25,15 @@ template <class S> OXSHMEM_DEVICE void rounds(int team, uint32_t *flags, uint32_
         for (int pe = 0; pe < n; ++pe) {
             EXPECT_EQ(report, peek_acquire(flags + oxshmem::team_translate_pe(team, pe, oxshmem::TEAM_WORLD)), round);
         }
-        // Before anybody tells of the next round, or does something on another team.
+        // Before any PE announces the next round, or does something on another team.
         EXPECT_EQ(report, oxshmem::team_sync(S{}, team), 0);
     }
 }
 
 } // namespace
 
-// `numbers`: the own number in the team, its members, and for pe from -1 to n what it is in `other`; room for `most` numbers.
+// `numbers`: this PE's number in the team, its members, and for pe from -1 to n what it is in
+// `other`; room for `most` numbers.
 OXSHMEM_KERNEL(team_numbers, int team, int other, int *numbers, int most) {
     const int n = oxshmem::team_n_pes(team);
     numbers[0] = oxshmem::team_my_pe(team);
@@ -42,7 +43,8 @@ OXSHMEM_KERNEL(team_numbers, int team, int other, int *numbers, int most) {
     }
 }
 
-// Every member tells all members the number of the round, `count` times. `flags`: a word for each PE of the job.
+// Every member tells all members the number of the round, `count` times. `flags`: a word for each
+// PE of the job.
 OXSHMEM_KERNEL(team_rounds, int team, uint32_t *flags, uint32_t first, uint32_t count, uint32_t scope, Report *report) {
     if (scope == 0) {
         rounds<oxshmem::thread_scope>(team, flags, first, count, report);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Every name of typed.h is called once with values that tell it from every other call. One kernel fills the sources, one calls,
-// one checks; the host puts barriers between them. Called by one block, whose last warp is not full.
+// Every name of typed.h is called once with values that tell it from every other call. One kernel
+// fills the sources, one calls, one checks; the host puts barriers between them. Called by one
+// block, whose last warp is not full.
 #include <oxshmem/port/port.h>
 
-// More than a thousand calls: if each were a copy of its operation, compiling them would take the CUDA compiler minutes. So
-// what is long is declared beforehand as a function of its own.
+// More than a thousand calls: if each were a copy of its operation, compiling them would take the
+// CUDA compiler minutes. So what is long is declared beforehand as a function of its own.
 #ifdef __CUDACC__
 #undef OXSHMEM_DEVICE
 #define OXSHMEM_DEVICE inline __device__
@@ -183,7 +184,7 @@ template <class Phase> OXSHMEM_DEVICE uint32_t all_sites(const Phase &phase) {
     return zone;
 }
 
-// putmem, getmem: the zones behind.
+// putmem, getmem: the zones after those.
 #define MEM_SITE(prefix, suffix, scope, ...)                                                                                   \
     {                                                                                                                          \
         struct Calls {                                                                                                         \

@@ -6,8 +6,9 @@
 #include <oxshmem/collectives.h>
 #include <oxshmem/detail/reduce_numbered.h>
 
-// More than eight hundred reductions: if each were compiled for its type and operator, that would take the CUDA compiler hours.
-// So what they forward to is replaced by functions that are told the type and the operator.
+// More than eight hundred reductions: if each were compiled for its type and operator, that would
+// take the CUDA compiler hours. So what they forward to is replaced by functions that are told the
+// type and the operator.
 namespace oxshmem {
 template <class Scope, class Operator, class T>
 OXSHMEM_DEVICE int numbered_reduce(Scope, team_t team, Operator, T *dst, const T *src, size_t n) {
@@ -48,7 +49,8 @@ template <class T> struct Number<oxshmem::complex<T>> {
         return number;
     }
 };
-// Of small whole numbers: 15 is the exponent's bias, and 10 are the bits of the fraction; or 127 and 7.
+// Converts small whole numbers: 15 is the exponent's bias, and 10 are the bits of the fraction; or
+// 127 and 7.
 template <class T, uint32_t kBias, uint32_t kFraction> OXSHMEM_DEVICE T narrow(int value) {
     uint32_t exponent = 0;
     while (value >> (exponent + 1) != 0) {
@@ -68,7 +70,8 @@ template <> struct Number<oxshmem::bfloat16> {
     OXSHMEM_DEVICE static oxshmem::bfloat16 of(int value) { return narrow<oxshmem::bfloat16, 127, 7>(value); }
 };
 
-// Element `index` of what `pe` gives: at least 1, and small enough for products of four PEs to fit into 8 bits.
+// Element `index` of what `pe` gives: at least 1, and small enough for products of four PEs to fit
+// into 8 bits.
 OXSHMEM_DEVICE int given(int pe, uint64_t index) {
     return 1 + (pe + static_cast<int>(index)) % 3;
 }
@@ -113,7 +116,7 @@ template <class T> OXSHMEM_DEVICE T *result(char *room) {
     return reinterpret_cast<T *>(room + kRoom);
 }
 
-// By the block, before and behind each call.
+// By the block, before and after each call.
 template <class T> OXSHMEM_NOINLINE void fill(char *room) {
     sync_block();
     const uint64_t count = kElements * kStride * static_cast<uint64_t>(oxshmem::n_pes());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Kernels without launch bounds, as most programs have them: one for each function of the device API, each scope, and types of
-// each kind. tests/usage.rs looks at how many registers the compiler gives them: with more than 64, blocks of 1024 threads
-// cannot be launched. Nothing runs them.
+// Kernels without launch bounds, as most programs have them: one for each function of the device
+// API, each scope, and types of each kind. tests/usage.rs looks at how many registers the compiler
+// gives them: with more than 64, blocks of 1024 threads cannot be launched. Nothing runs them.
 #include <oxshmem/oxshmem.h>
 
 using namespace oxshmem;
@@ -172,7 +172,8 @@ KERNEL(team_queries, int *out, team_t team, team_t other, int pe) {
     out[2] = team_translate_pe(team, pe, other);
 }
 
-// What a program does between its own loads and stores, with 16 values of its own that stay where they are.
+// What a program does between its own loads and stores, with 16 values of its own that stay where
+// they are.
 KERNEL(busy, uint32_t *dst, const uint32_t *src, size_t bytes, uint64_t *word, uint64_t *signal, int pe) {
     constexpr int kValues = 16;
     uint32_t values[kValues];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// As unbounded.cu, for collectives over teams.
+// Like unbounded.cu, for collectives over teams.
 #include <oxshmem/oxshmem.h>
 
 using namespace oxshmem;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// wait_until and test in all forms. Two blocks of one thread: block 0 writes to the other PEs, block 1 waits.
+// wait_until and test in all forms. Two blocks of one thread: block 0 writes to the other PEs,
+// block 1 waits.
 #include "conformance.h"
 
 namespace {
@@ -25,8 +26,8 @@ template <class T> OXSHMEM_DEVICE bool holds(T seen, Compare cmp, T value) {
     }
 }
 
-// A value for which `start` does not compare true and `final_value` does, for every comparison. For signed types the values are
-// negative on one side.
+// A value for which `start` does not compare true and `final_value` does, for every comparison. For
+// signed types the values are negative on one side.
 template <class T> struct Case {
     Compare cmp;
     T start, against, final_value;

@@ -68,13 +68,16 @@ fn devices_that_cannot_be_used_are_named() {
     let named = |device: &str| told("").env("OXSHMEM_HCA", device);
     fails(&named("mlx5:mlx5_7"), "there is no RDMA device mlx5_7; this machine has mlx5_0");
     fails(&named("mlx5:mlx5_0/2"), "mlx5_0 has no port 2: its ports are 1 to 1");
-    fails(&told("device:foreign=1"), "mlx5_0 is no ConnectX card that libmlx5 drives; use OXSHMEM_HCA=verbs:mlx5_0");
+    fails(&told("device:foreign=1"), "mlx5_0 is not a ConnectX card that libmlx5 drives; use OXSHMEM_HCA=verbs:mlx5_0");
     fails(&told("device:none=1"), "has no RDMA device");
     fails(
         &told("errno:mlx5dv_open_device=13"),
         "mlx5_0 cannot be opened: /dev/infiniband/uverbs0: Permission denied (os error 13); this user must be able to read",
     );
-    fails(&told("errno:mlx5dv_open_device=95"), "mlx5_0 gives this user no DevX context: Operation not supported");
+    fails(
+        &told("errno:mlx5dv_open_device=95"),
+        "mlx5_0 does not give this user a DevX context: Operation not supported",
+    );
     fails(&told("port:state=1"), "port 1 of mlx5_0 is DOWN, not ACTIVE");
 }
 
@@ -160,7 +163,7 @@ fn subnets_that_no_router_joins_are_named() {
 
 #[test]
 fn packets_that_get_lost_on_infiniband_are_reported() {
-    // A LID that nobody has, a service level that is not forwarded, and too few hops to a router's other side.
+    // A LID that no port has, a service level that is not forwarded, and too few hops to a router's other side.
     for (lies, hops) in [("port:lid=0xafff", "255"), ("port:sl=5", "255"), ("port:subnets=2", "1")] {
         for transport in [Transport::Ibgda, Transport::Ibrc] {
             let job = two_cards("lost_packets", transport, lies);
@@ -182,7 +185,7 @@ fn cards_that_lack_something_are_named() {
     fails(&told("cap:atomic_req_8b_endianness_mode=0"), "HCA mlx5_0: it keeps 8-byte atomics big-endian in memory");
     fails(
         &told("cap:log_max_qp_sz=7").env("OXSHMEM_QP_DEPTH", "256"),
-        "HCA mlx5_0: its queues have at most 128 blocks, 256 are asked for; lower OXSHMEM_QP_DEPTH",
+        "HCA mlx5_0: its queues have at most 128 blocks, 256 are requested; lower OXSHMEM_QP_DEPTH",
     );
     fails(&told("cap:atomic_operations=3"), "it has 8-byte atomics without masks alone");
 }
@@ -275,8 +278,9 @@ fn what_is_made_of_a_card_grows_with_the_peers_and_no_faster() {
     let reports = std::fs::read_to_string(&file).unwrap_or_default();
     println!("{}", reports.lines().next().unwrap_or_default());
     let each = |name, count: u64| assert_eq!(counts(&reports, name), vec![count; PES as usize], "{name}");
-    each("qps", (PES - 1) * QPS);
-    each("cqs", (PES - 1) * QPS);
+    // Those from a PE to itself are for atomics.
+    each("qps", PES * QPS);
+    each("cqs", PES * QPS);
     // The slab, after a piece of memory that was tried.
     each("umems", 2);
     // The slab and one chunk of the heap.
@@ -285,8 +289,89 @@ fn what_is_made_of_a_card_grows_with_the_peers_and_no_faster() {
     each("pages", 17);
     each("domains", 2);
     each("others", 0);
-    // A question to the kernel for each peer.
-    each("handles", PES - 1);
+    // A question to the kernel for each peer, and for the PE itself.
+    each("handles", PES);
+}
+
+/// What the stand-in's cards report of a job that passes.
+fn card_reports(name: &str, job: Job, lies: &str) -> String {
+    let file = folder().join(name);
+    let _ = std::fs::remove_file(&file);
+    job.env("RDMA_STAND_IN", format!("report:file={},{lies}", file.display())).passes();
+    std::fs::read_to_string(&file).unwrap_or_default()
+}
+
+#[test]
+fn nothing_waits_for_everything_before_it_unless_that_is_asked_for() {
+    for transport in [Transport::Ibgda, Transport::Ibrc] {
+        for case in ["signals", "fence", "barriers"] {
+            let reports = card_reports("in-order", job(case, transport, 2), "");
+            assert!(counts(&reports, "wqes").iter().all(|count| *count > 0), "{case}: {reports}");
+            assert_eq!(counts(&reports, "strong"), [0; 2], "{case} over {}: {reports}", transport.name());
+        }
+        let strong = job("signals", transport, 2).env("OXSHMEM_IB_STRONG_ORDERING", "1");
+        let reports = card_reports("strong", strong, "");
+        assert!(counts(&reports, "strong").iter().all(|count| *count > 0), "{reports}");
+    }
+}
+
+#[test]
+fn who_does_local_atomics_can_be_chosen() {
+    let told = |mode: &str, transport| {
+        let job = job("hca_report", transport, 2).env("OXSHMEM_QPS_PER_PEER", "3").env("OXSHMEM_ATOMICS", mode);
+        counts(&card_reports("atomics", job, ""), "qps")
+    };
+    for transport in [Transport::Ibgda, Transport::Ibrc] {
+        // With queue pairs from a PE to itself, or without.
+        assert_eq!((told("auto", transport), told("card", transport)), (vec![6; 2], vec![6; 2]));
+        assert_eq!(told("gpu", transport), [3; 2]);
+    }
+    let text = report(job("hca_report", Transport::Ibgda, 2));
+    assert!(text.contains("attempt atomics on local memory: all of them by cards, which are not atomic"), "{text}");
+    let text = report(job("hca_report", Transport::Ibgda, 2).env("OXSHMEM_ATOMICS", "gpu"));
+    assert!(text.contains("attempt atomics on local memory: by the GPU on its own memory"), "{text}");
+}
+
+#[test]
+fn queue_pairs_are_spread_over_the_ports_of_a_bond() {
+    let job = || job("rma", Transport::Ibgda, 3).env("OXSHMEM_ATOMICS", "gpu");
+    let ports = "cap:init2_lag_tx_port_affinity=1,cap:num_lag_ports=2";
+    // Two peers with four queue pairs each.
+    let reports = card_reports("bond", job(), ports);
+    assert_eq!(reports.matches(" bond=4+4+0+0\n").count(), 3, "{reports}");
+    // Ports that are not bonded, a card that is never told, and one that does not know the command.
+    for lies in [&format!("{ports},port:bond=0"), "cap:num_lag_ports=2", &format!("{ports},status:QUERY_LAG=2")] {
+        let reports = card_reports("bond", job(), lies);
+        assert_eq!(reports.matches(" bond=0+0+0+0\n").count(), 3, "{lies}: {reports}");
+    }
+}
+
+#[test]
+fn every_kind_of_clock_is_taken() {
+    // Real time only, free-running only, both.
+    for clock in ["1", "0", "2"] {
+        told(&format!("cap:qp_ts_format={clock},cap:sq_ts_format={clock}")).passes();
+        on_infiniband(&format!("cap:qp_ts_format={clock},cap:sq_ts_format={clock}")).passes();
+    }
+}
+
+#[test]
+fn a_kernel_that_hides_the_firmwares_answer_does_not_make_a_dead_card() {
+    // EIO, and nothing in the output.
+    for call in ["mlx5dv_devx_obj_create=5@3", "mlx5dv_devx_obj_modify=5@2"] {
+        let job = told(&format!("errno:{call}"));
+        fails(&job, "failed: Input/output error (os error 5); ");
+        fails(&job, "the card still answers, so its firmware refused the command: kernels before 5.18");
+        assert!(!transcript(&job.run()).contains("is dead"));
+    }
+}
+
+#[test]
+fn errors_of_address_resolution_are_named() {
+    for (errno, text) in [("110", "Connection timed out"), ("113", "No route to host")] {
+        fails(&told(&format!("errno:ibv_create_ah={errno}")), text);
+        fails(&told(&format!("errno:ibv_create_ah={errno}")), "does not reach 2001:db8::");
+    }
 }
 
 /// Two PEs with the cards that a mapping gives them, of two.
@@ -364,7 +449,7 @@ fn each_card_of_a_pe_has_one_slab_and_one_key_per_chunk() {
     let reports = std::fs::read_to_string(&file).unwrap_or_default();
     let mut qps = counts(&reports, "qps");
     qps.sort_unstable();
-    assert_eq!(qps, [2, 2, 3, 3], "{reports}");
+    assert_eq!(qps, [4, 4, 6, 6], "{reports}");
     // The slab, after a piece of memory that was tried; the slab and one chunk of the heap.
     assert_eq!((counts(&reports, "umems"), counts(&reports, "regions")), (vec![2; 4], vec![2; 4]), "{reports}");
     assert!(reports.lines().all(|line| line.contains(" live=0 ")), "{reports}");
@@ -381,7 +466,7 @@ fn there_are_second_choices_for_doorbell_pages() {
     let none = format!("{one},errno:mlx5dv_devx_alloc_uar.nc=12");
     fails(
         &told(&none),
-        "mlx5_0 gives no page of doorbell registers: doorbell page, not cached, of its own: Operation not",
+        "mlx5_0 has no page of doorbell registers to give: doorbell page, not cached, of its own: Operation not",
     );
 }
 

@@ -8,7 +8,7 @@ use crate::rig::Rig;
 
 oxshmem::include_module!(ATOMICS, "atomics");
 
-/// `atomic_values [PART]`: one in so many of the steps.
+/// `atomic_values [PART]`: runs one in PART of the steps.
 pub fn values(args: &[String]) -> Outcome {
     let part: u32 = args.first().map_or(Ok(1), |text| text.parse())?;
     let rig = Rig::new(&ATOMICS)?;

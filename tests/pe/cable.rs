@@ -10,8 +10,9 @@ use crate::rig::Rig;
 
 oxshmem::include_module!(QUEUES, "queues");
 
-/// `cut_cable COMMAND ARGS...`: three PEs write to each other, then PE 0 runs a command that cuts the cable between PE 1 and the others. Whoever
-/// writes over it is told, in time, which PE is lost and why, PE 0 and PE 2 still reach each other.
+/// `cut_cable COMMAND ARGS...`: three PEs write to each other, then PE 0 runs a command that cuts
+/// the cable between PE 1 and the others. A PE that writes over it is told, in time, which PE is
+/// lost and why, PE 0 and PE 2 still reach each other.
 pub fn cut_cable(args: &[String]) -> Outcome {
     let Some((program, rest)) = args.split_first() else { return Err("cut_cable COMMAND ARGS...".into()) };
     let rig = Rig::new(&QUEUES)?;
@@ -78,8 +79,9 @@ pub fn lost_packets(_: &[String]) -> Outcome {
     Ok(())
 }
 
-/// Two PEs meet, and what says so to the other does not arrive. Nobody waits for its completion, so it is the wait for the other that ends, at
-/// its deadline; the error names the connection as well.
+/// Two PEs meet, and what says so to the other does not arrive. No thread waits for its completion,
+/// so it is the wait for the other that ends, at its deadline; the error names the connection as
+/// well.
 pub fn lost_barrier(_: &[String]) -> Outcome {
     let rig = Rig::new(&QUEUES)?;
     let other = 1 - rig.me() as u32;

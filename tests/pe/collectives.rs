@@ -1,5 +1,5 @@
-//! Collectives: every one of them in every scope, by every algorithm, with every type and operator, in place and with lengths that fit
-//! nothing; and calls that do not belong together.
+//! Collectives: every one of them in every scope, by every algorithm, with every type and operator,
+//! in place and with lengths that fit nothing; and calls that do not belong together.
 
 use bytemuck::{Pod, Zeroable};
 use oxshmem::abi::{Algorithm, Call, ReduceOp, TEAM_WORLD, Team as Row, Type};
@@ -31,11 +31,11 @@ struct Step {
     n: u64,
 }
 
-/// Of a result that no call has given.
+/// The contents of a result that no call has given.
 const NOT_RUN: i32 = 0x55;
 /// What lies where nothing was written.
 const UNTOUCHED: u8 = 0xa5;
-/// Bytes before and behind every buffer.
+/// Bytes before and after every buffer.
 const MARGIN: u64 = 32;
 
 const TYPES: [Type; 14] = [
@@ -77,8 +77,8 @@ fn exists(kind: Type, op: ReduceOp) -> bool {
     }
 }
 
-/// A number (with an imaginary part for complex types) as `kind` stores it. All numbers here are small enough for every type, or wrap
-/// as integers do.
+/// A number (with an imaginary part for complex types) as `kind` stores it. All numbers here are
+/// small enough for every type, or wrap as integers do.
 fn encode(kind: Type, (re, im): (i64, i64)) -> Vec<u8> {
     match kind {
         Type::Float32 => (re as f32).to_le_bytes().to_vec(),
@@ -154,7 +154,8 @@ impl Case {
     fn features(&self) -> Vec<Feature> {
         let Step { call, scope, algorithm, by_rounds, root, kind, op, element, dst_stride, .. } = self.step;
         let (call, scope, algorithm) = (u64::from(call), u64::from(scope), u64::from(2 * algorithm + by_rounds));
-        // Nothing, parts of a word, a word, what lanes do at once, what fits packets, and what does not.
+        // Nothing, parts of a word, a word, what lanes do at once, what fits packets, and what does
+        // not.
         let size = [0, 7, 8, 64, 1024].iter().filter(|most| self.size > **most).count() as u64;
         let mut features = vec![
             ("scope and call", scope, call),
@@ -184,7 +185,8 @@ impl Case {
         features
     }
 
-    /// The same in a team of some PEs, after all PEs have shown what does not depend on the members.
+    /// The same in a team of some PEs, after all PEs have shown what does not depend on the
+    /// members.
     fn features_in_subset(&self) -> Vec<Feature> {
         let mut features = self.features();
         features.retain(|(pair, ..)| pair.starts_with("algorithm"));
@@ -296,12 +298,13 @@ impl Way {
         self.case(call, String::new(), |_| {}, Vec::new(), Vec::new())
     }
 
-    /// Every collective, each with a third of the lengths from nothing to more than any packet holds; with three consecutive `turn`s all
-    /// collectives have had all lengths.
+    /// Every collective, each with a third of the lengths from nothing to more than any packet
+    /// holds; with three consecutive `turn`s all collectives have had all lengths.
     fn third(&self, long: u64, turn: usize) -> Vec<Case> {
         let cases = self.everything(long).into_iter().enumerate();
         let mut third = vec![self.meeting(Call::Sync), self.meeting(Call::Barrier)];
-        // Cases of one length are ten, and ten is one more than three times three: so the lengths of a collective take turns too.
+        // Cases of one length are ten, and ten is one more than three times three: so the lengths
+        // of a collective take turns too.
         third.extend(cases.filter(|(index, _)| (index + turn).is_multiple_of(3)).map(|(_, case)| case));
         third
     }
@@ -373,7 +376,8 @@ impl Bench {
         Ok(self.rig.pe.read(self.saved.view(..1))?[0] != 0)
     }
 
-    /// Runs cases in one launch (or a few) of one block, and compares every byte of the memory they are given.
+    /// Runs cases in one launch (or a few) of one block, and compares every byte of the memory they
+    /// are given.
     fn run(&self, cases: Vec<Case>) -> Outcome {
         let mut left = cases;
         while !left.is_empty() {
@@ -403,7 +407,7 @@ impl Bench {
             assert!(placed > 0, "the arena is too small for one case");
             let rest = left.split_off(placed);
             self.rig.pe.write(&self.arena, &image)?;
-            // Nobody begins before all members of the team have filled their memory.
+            // No member begins before all members of the team have filled their memory.
             let mut steps = vec![Step { call: Call::Barrier as u32, ..left[0].step }];
             steps.extend(left.iter().map(|case| case.step));
             self.rig.pe.write(&self.steps, &steps)?;
@@ -437,15 +441,15 @@ impl Bench {
     }
 }
 
-/// Every collective by every algorithm in every scope, and every type and operator. Arguments: the longest length;
-/// and `thinned`, to run few of the calls.
+/// Every collective by every algorithm in every scope, and every type and operator. Arguments: the
+/// longest length; and `thinned`, to run few of the calls.
 pub fn collectives(args: &[String]) -> Outcome {
     let long: u64 = args.first().map_or(Ok(20_000), |text| text.parse())?;
     let bench = Bench::new()?;
     let near = bench.one_round(TEAM_WORLD)?;
     let mut ways = Vec::new();
     for scope in 0..3 {
-        for algorithm in [Algorithm::Packets, Algorithm::Push, Algorithm::Tree] {
+        for algorithm in [Algorithm::Packets, Algorithm::Push, Algorithm::Tree, Algorithm::OneShot] {
             ways.push(bench.world(scope, algorithm, false));
             if near && algorithm != Algorithm::Packets {
                 ways.push(bench.world(scope, algorithm, true));
@@ -473,7 +477,8 @@ fn of_world(ways: &[Way], long: u64) -> Vec<Case> {
     cases
 }
 
-/// Teams of every second PE, of all but the first, and of each PE alone; those that share no PE are busy at the same time.
+/// Teams of every second PE, of all but the first, and of each PE alone; those that share no PE are
+/// busy at the same time.
 fn subsets(bench: &Bench, extent: Extent, long: u64) -> Outcome {
     let pe = &bench.rig.pe;
     let (me, n) = (pe.my_pe(), pe.n_pes());
@@ -504,7 +509,7 @@ fn subsets(bench: &Bench, extent: Extent, long: u64) -> Outcome {
             let way = Way { team: team.handle(), me: number, n: members, scope: 2, algorithm, by_rounds };
             cases.extend(way.third(long / 4, index + turn));
         }
-        // Who is alone waits for nobody.
+        // A member that is alone waits for no other.
         let extent = if team.n_pes() > 1 { extent } else { Extent::Whole };
         bench.run(extent.of_list(
             &format!("collectives of {} PEs", team.n_pes()),
@@ -519,17 +524,17 @@ fn subsets(bench: &Bench, extent: Extent, long: u64) -> Outcome {
     Ok(())
 }
 
-/// Reductions of numbers whose sum depends on the order: equal on all PEs to the last bit, and the next time too. Arguments: the
-/// longest length.
+/// Reductions of numbers whose sum depends on the order: equal on all PEs to the last bit, and the
+/// next time too. Arguments: the longest length.
 pub fn reproducible(args: &[String]) -> Outcome {
     let long: u64 = args.first().map_or(Ok(3000), |text| text.parse())?;
     let bench = Bench::new()?;
     let (me, n) = (bench.rig.me() as u64, bench.rig.n_pes());
     for kind in [Type::Float32, Type::Float64, Type::Half, Type::Bfloat16, Type::Complex64] {
-        for algorithm in [Algorithm::Packets, Algorithm::Push, Algorithm::Tree] {
+        for algorithm in [Algorithm::Packets, Algorithm::Push, Algorithm::Tree, Algorithm::OneShot] {
             for elements in [5, long] {
                 let bytes = (elements * u64::from(bytes_of(kind))) as usize;
-                // Of every exponent but the largest, so that no sum overflows.
+                // Numbers of every exponent but the largest, so that no sum overflows.
                 let word = |at: u64| match kind {
                     Type::Half => u64::from(mix(me << 40 | at) as u16 & 0xbbff),
                     _ => mix(me << 40 | at) & !(0x4000_4000_4000_4000 | 0x4000_0000),
@@ -573,13 +578,14 @@ pub fn reproducible(args: &[String]) -> Outcome {
 
 /// What each PE of a bad call must report.
 enum Due {
-    /// This error of its own.
+    /// This error of the PE's own call.
     Own(fn(&FaultKind) -> bool),
-    /// That the call of this PE does not fit; or of any other one.
+    /// The error that the call of this PE does not fit, or that of any other one.
     Mismatch(Option<usize>),
 }
 
-/// Calls that do not belong together, or are wrong: an error on every PE, nothing written, and the team goes on. At least three PEs.
+/// Calls that do not belong together, or are wrong: an error on every PE, nothing written, and the
+/// team goes on. At least three PEs.
 pub fn collective_errors(_: &[String]) -> Outcome {
     const ODD: usize = 1;
     let bench = Bench::new()?;
@@ -685,8 +691,8 @@ impl Bench {
     }
 }
 
-/// A PE that does not come, and a handle of no team: the others' deadline passes, and they say for whom they waited. Run with a short
-/// `OXSHMEM_TIMEOUT`.
+/// A PE that does not come, and a handle of no team: the others' deadline passes, and they name the
+/// PE that they waited for. Run with a short `OXSHMEM_TIMEOUT`.
 pub fn collective_timeouts(_: &[String]) -> Outcome {
     const MISSING: usize = 1;
     let bench = Bench::new()?;
@@ -745,7 +751,8 @@ mod tests {
             let reductions = |step: &Step| [Call::Reduce as u32, Call::Reducescatter as u32].contains(&step.call);
             let none = [u32::MAX; 2];
             let kinds = count(&|step| if reductions(step) { [step.kind, step.op] } else { none });
-            // Eight integers with seven operators, f32 and f64 with four, 16 bits with three, complex with two; and what is none.
+            // Eight integers with seven operators, f32 and f64 with four, 16 bits with three,
+            // complex with two; and what is none.
             assert_eq!(kinds, 8 * 7 + 2 * 4 + 2 * 3 + 2 * 2 + 1);
             let sizes: HashSet<u64> = few.iter().map(|case| case.size).collect();
             assert!([0, 1, 4, 8, 13, 64, 250, 1000, 6000].iter().all(|size| sizes.contains(size)), "{sizes:?}");

@@ -13,7 +13,8 @@ fn shadow_words(n: usize) -> usize {
     (1536 / 8 + 4 * n) * 64
 }
 
-/// Runs every collective by every algorithm in several sizes, and prints a line of each: see [`costs::Counted`].
+/// Runs every collective by every algorithm in several sizes, and prints a line of each: see
+/// [`costs::Counted`].
 pub fn count(_: &[String]) -> Outcome {
     let rig = Rig::new(&COSTS)?;
     let n = rig.n_pes();

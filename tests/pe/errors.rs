@@ -188,7 +188,7 @@ pub fn refused(_: &[String]) -> Outcome {
             assert_eq!((named, to), (value, pe), "{fault}");
         }
     }
-    // Waits: for variables that nobody can write, and with comparisons that are none.
+    // Waits: for variables that no peer can write, and with comparisons that are none.
     for call in [WAIT, TEST] {
         for at in [16, base + bytes] {
             let fault = bench.fault(call, at, me, 0);
@@ -245,7 +245,8 @@ fn launches(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// Waits end at their deadline, with an error that says what was waited for. Run with a short `OXSHMEM_TIMEOUT`.
+/// Waits end at their deadline, with an error that says what was waited for. Run with a short
+/// `OXSHMEM_TIMEOUT`.
 pub fn timeouts(_: &[String]) -> Outcome {
     let mut bench = Bench::new()?;
     let me = bench.rig.me() as i32;
@@ -299,8 +300,8 @@ pub fn timeouts(_: &[String]) -> Outcome {
     bench.rig.finish()
 }
 
-/// A store to a part of a peer's heap that nothing is allocated in: where it has memory, and where it has not grown to yet. The error
-/// says so.
+/// A store to a part of a peer's heap that nothing is allocated in: where it has memory, and where
+/// it has not grown to yet. The error says so.
 pub fn beyond(_: &[String]) -> Outcome {
     let rig = Rig::new(&ERRORS)?;
     let last = rig.filled(&[UNTOUCHED; 64])?;

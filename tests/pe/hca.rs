@@ -24,7 +24,8 @@ pub fn report(_: &[String]) -> Outcome {
     Ok(())
 }
 
-/// Open files of this process, once it has no thread but this one: a thread that was joined is listed for a moment longer.
+/// Open files of this process, once it has no thread but this one: a thread that was joined is
+/// listed for a moment longer.
 fn files_without_threads() -> Result<usize, String> {
     let count = |folder: &str| fs::read_dir(folder).map(Iterator::count).map_err(|error| format!("{folder}: {error}"));
     let begin = Instant::now();

@@ -176,7 +176,8 @@ pub fn atomics(_: &[String]) -> Outcome {
     Ok(())
 }
 
-/// Allocation, alignment, growth over many chunks with traffic in between, exhaustion, calls that differ, free of a part.
+/// Allocation, alignment, growth over many chunks with traffic in between, exhaustion, calls that
+/// differ, free of a part.
 pub fn heap(_: &[String]) -> Outcome {
     let pe = oxshmem::init()?;
     let (me, n) = (pe.my_pe(), pe.n_pes());

@@ -16,7 +16,7 @@ use crate::rig::{Extent, mix};
 
 /// Elements of one member's part: nothing, what goes in packets, and what does not.
 const LENGTHS: [usize; 6] = [0, 1, 7, 64, 1000, 9000];
-/// Elements behind a result that must not change.
+/// Elements after a result that must not change.
 const GUARD: usize = 3;
 
 /// An element: made from a number, and combined as the host does.
@@ -106,7 +106,7 @@ fn value<T: Element>(call: u64, pe: usize, index: usize) -> T {
     T::make(call << 40 | (pe as u64) << 32 | index as u64)
 }
 
-/// Who has what a broadcast sends.
+/// Which PE has what a broadcast sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Root {
     First,
@@ -196,9 +196,9 @@ type Feature = (Option<usize>, Option<usize>, Option<usize>, Option<Form>, Optio
 /// One call, the same on all PEs.
 #[derive(Debug, Clone, Copy)]
 struct Call {
-    /// Of [`KINDS`].
+    /// An index into [`KINDS`].
     kind: usize,
-    /// Of [`teams`].
+    /// An index into [`teams`].
     team: usize,
     form: Form,
     /// Elements of one member's part.
@@ -218,8 +218,8 @@ impl Call {
         calls
     }
 
-    /// What calls must show when not all are made: every two things together; and every form with every length on every team, which is what an
-    /// algorithm is chosen by.
+    /// What calls must show when not all are made: every two things together; and every form with
+    /// every length on every team, which is what an algorithm is chosen by.
     fn features(&self) -> Vec<Feature> {
         let (kind, team, n) = (Some(self.kind), Some(self.team), Some(self.n));
         let form = Some(self.form.with_any_op());
@@ -267,7 +267,7 @@ macro_rules! run {
 }
 
 impl<T: Element> Bench<'_, T> {
-    /// Fills the source, so many elements, with the next call's values, and the result and what is behind it with others.
+    /// Fills the source, that many elements, with the next call's values, and the result and what follows it with others.
     fn begin(&mut self, source: usize, result: usize) -> Outcome {
         self.calls += 1;
         let mine: Vec<T> = (0..source).map(|index| self.value(self.pe.my_pe(), index)).collect();
@@ -292,7 +292,7 @@ impl<T: Element> Bench<'_, T> {
         values.reduce(|sum, value| T::combine(op, sum, value)).expect("a team has members")
     }
 
-    /// Makes a call; its result must be right, and what is behind it as it was.
+    /// Makes a call; its result must be right, and what follows it as it was.
     fn call(&mut self, form: Form, n: usize) -> Outcome {
         let (members, me, size) = (self.members.clone(), self.team.my_pe(), self.members.len());
         let from_all = |bench: &Self, range: &dyn Fn(usize) -> Range<usize>| -> Vec<T> {
@@ -442,7 +442,7 @@ impl Filled for Pe {
     }
 }
 
-/// One member's wrong call is an error on all of them at once, names who it was, writes nothing, and the team goes on. With deadlines that
+/// One member's wrong call is an error on all of them at once, names that member, writes nothing, and the team goes on. With deadlines that
 /// no test waits for.
 pub fn refused(_: &[String]) -> Outcome {
     const WRONG: usize = 1;
@@ -500,6 +500,16 @@ pub fn refused(_: &[String]) -> Outcome {
         told(pe.barrier(&world), "barrier");
     }
     goes_on()?;
+    // Sizes for which members use different numbers of blocks.
+    let (long_src, long_dst) = (pe.alloc::<u64>(9000 * n)?, pe.alloc::<u64>(9000 * n)?);
+    for few in [1, 100, 3000, 8999] {
+        let size = if is_wrong { few } else { 9000 };
+        told(pe.fcollect(&world, &long_dst, long_src.view(..size)), "fcollect");
+        told(pe.alltoall(&world, &long_dst, &long_src, size), "alltoall");
+        told(pe.reduce(&world, ReduceOp::Sum, &long_dst, long_src.view(..size)), "reduce");
+        assert_eq!(pe.read(&long_dst)?, vec![0; 9000 * n]);
+        goes_on()?;
+    }
     // What is wrong everywhere.
     let result = pe.broadcast(&world, &dst, src.view(..3), n);
     assert!(matches!(&result, Err(Error::Fault(fault)) if fault.operation == "broadcast"), "{result:?}");
@@ -568,7 +578,7 @@ mod tests {
             assert!(few.len() * 9 < all.len(), "{} of {}", few.len(), all.len());
             let kinds: HashSet<usize> = few.iter().map(|call| call.kind).collect();
             assert_eq!(kinds.len(), 15);
-            // Of eight integer types and the one on a stream, two of f32 and f64, two of 16 bits, and complex ones.
+            // Calls with eight integer types and the one on a stream, two with f32 and f64, two with 16 bits, and complex ones.
             let ops: HashSet<_> = few.iter().filter_map(|call| Some((call.kind, call.form.op()?))).collect();
             assert_eq!(ops.len(), 9 * 7 + 2 * 4 + 2 * 3 + 2 * 2);
             let forms: HashSet<_> = few.iter().map(|call| (call.kind, call.form.with_any_op())).collect();

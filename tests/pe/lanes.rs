@@ -1,4 +1,5 @@
-//! Scalar puts and gets by converged lanes: every pattern of targets, compared by value; adjacent ones must combine.
+//! Scalar puts and gets by converged lanes: every pattern of targets, compared by value; adjacent
+//! ones must combine.
 
 use bytemuck::{Pod, Zeroable};
 use oxshmem::{Operations, Path, SymmetricSlice};
@@ -24,7 +25,8 @@ const NOBODY: Target = Target { offset: 0, pe: -1, value: 0 };
 /// Bytes of a pattern's zone; every PE has its own at every PE.
 const ZONE: u64 = 8192;
 
-/// The patterns: from the lane and its warp, the element to put to and the PE; `None`: the lane does not take part.
+/// The patterns: from the lane and its warp, the element to put to and the PE; `None`: the lane
+/// does not take part.
 type Pattern = fn(lane: u64, warp: u64, n_pes: u64, random: &mut StdRng) -> Option<(u64, u64)>;
 
 const PATTERNS: &[(&str, Pattern)] = &[
@@ -87,7 +89,8 @@ fn low_bytes(value: u64, width: u64) -> u64 {
     if width == 8 { value } else { value & ((1 << (8 * width)) - 1) }
 }
 
-/// Compares the arena with all targets that lead here. Where several lanes put to one element, each of their values is right.
+/// Compares the arena with all targets that lead here. Where several lanes put to one element, each
+/// of their values is right.
 fn check(rig: &Rig, layout: &Layout, arena: &SymmetricSlice<u8>, blocks: u64, threads: u64, width: u64) -> Outcome {
     let seen = rig.pe.read(arena)?;
     let mut legal: Vec<Vec<u64>> = vec![Vec::new(); arena.len()];
@@ -134,7 +137,8 @@ pub fn lanes(args: &[String]) -> Outcome {
     let patterns = PATTERNS.len() as u64;
     for (blocks, threads) in [(1, 32), (2, 80)].into_iter().take(grids) {
         for width in [1, 2, 4, 8] {
-            // The zones of a put begin so that the first pattern's own zone straddles the border of the first chunk.
+            // The zones of a put begin so that the first pattern's own zone straddles the border of
+            // the first chunk.
             let layout = Layout { n_pes, first: 40 };
             let bytes = (layout.zone(patterns, 0) + ZONE).next_multiple_of(1 << 20);
             let arena = rig.pe.alloc_aligned::<u8>(bytes as usize, 4096)?;
@@ -179,11 +183,13 @@ pub fn lanes(args: &[String]) -> Outcome {
     rig.finish()
 }
 
-/// A run of adjacent lanes whose middle is the border of a chunk, for every width and several places of the border.
+/// A run of adjacent lanes whose middle is the border of a chunk, for every width and several
+/// places of the border.
 fn across_a_chunk(rig: &Rig) -> Outcome {
     const CHUNK: u64 = 1 << 20;
     let memory = rig.pe.alloc_aligned::<u8>(3 * CHUNK as usize, 4096)?;
-    // Allocations need not begin at a chunk, but their addresses' offsets in the heap are the same on every PE.
+    // Allocations need not begin at a chunk, but their addresses' offsets in the heap are the same
+    // on every PE.
     let base = memory.address() % CHUNK;
     let border = CHUNK - base;
     let to = ((rig.me() + 1) % rig.n_pes()) as i32;

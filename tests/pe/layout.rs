@@ -1,4 +1,5 @@
-//! What must hold before anything else: the device ABI is the same on both sides, and there is such a device and transport.
+//! What must hold before anything else: the device ABI is the same on both sides, and there is such
+//! a device and transport.
 
 use oxshmem::device::DeviceError;
 use oxshmem::{Error, TransportError};
@@ -8,18 +9,11 @@ use crate::rig::Rig;
 
 oxshmem::include_module!(ABI, "abi");
 
-/// The device's compiler lays the structures out as `abi.rs` and the software HCA's `tables.rs` say.
+/// The device's compiler lays the structures out as the software HCA's `tables.rs` says; what
+/// `abi.h` says it has confirmed as it compiled `kernels/abi.cu`.
 pub fn layout(_: &[String]) -> Outcome {
     let rig = Rig::new(&ABI)?;
     let (out, count_at) = (rig.pe.alloc::<u64>(256)?, rig.pe.alloc::<u64>(1)?);
-    rig.run_linear("abi_layout", 1, 1, (&out, &count_at))?;
-    let count = rig.pe.read(count_at.view(..1))?[0] as usize;
-    let theirs = rig.pe.read(out.view(..count))?;
-    let ours = oxshmem::abi::layout();
-    assert_eq!(ours.len(), count, "kernels/abi.cu does not list what oxshmem::abi::layout() lists");
-    for ((name, bytes), theirs) in ours.iter().zip(theirs) {
-        assert_eq!(*bytes as u64, theirs, "{name}: abi.rs and abi.h differ");
-    }
     rig.run_linear("soft_hca_layout", 1, 1, (&out, &count_at))?;
     let count = rig.pe.read(count_at.view(..1))?[0] as usize;
     let theirs = rig.pe.read(out.view(..count))?;
@@ -27,7 +21,8 @@ pub fn layout(_: &[String]) -> Outcome {
     rig.finish()
 }
 
-/// Ends with status 77 and says why if this build or machine does not have the device or transport asked for.
+/// Ends with status 77 and says why if this build or machine does not have the requested device or
+/// transport.
 pub fn probe(_: &[String]) -> Outcome {
     match oxshmem::init() {
         Ok(pe) => Ok(pe.finalize()?),

@@ -1,4 +1,5 @@
-//! One PE of a conformance or fault test: `conformance-pe CASE ARGS...`, started by the tests as often as a job has PEs.
+//! One PE of a conformance or fault test: `conformance-pe CASE ARGS...`, started by the tests as
+//! often as a job has PEs.
 
 #![allow(clippy::unwrap_used)] // A failed case ends this process, which is how it reports.
 

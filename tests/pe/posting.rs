@@ -1,4 +1,5 @@
-//! Posting where it is hardest: more posters than the queue has room, lanes that go on before their leader, posts that end in the middle.
+//! Posting where it is hardest: more posters than the queue has room, lanes that go on before their
+//! leader, posts that end in the middle.
 
 use oxshmem::device::DeviceError;
 use oxshmem::device::cpu::KernelErrorKind;
@@ -14,7 +15,8 @@ const INLINED_WORDS: usize = 55;
 /// Landing slots of a queue pair.
 const LANDING_SLOTS: u32 = 256;
 
-/// `crowd BLOCKS THREADS`: every thread of the grid reserves before the queue has room for any but the first few.
+/// `crowd BLOCKS THREADS`: every thread of the grid reserves before the queue has room for any but
+/// the first few.
 pub fn crowd(args: &[String]) -> Outcome {
     let rig = Rig::new(&POSTING)?;
     let [blocks, threads] = args else { return Err("crowd BLOCKS THREADS".into()) };
@@ -43,7 +45,8 @@ pub fn own_posts(args: &[String]) -> Outcome {
     rig.finish()
 }
 
-/// Faults between reserving and submitting, and after a fetch: the queue pair works as before. Run on the `cpu` device.
+/// Faults between reserving and submitting, and after a fetch: the queue pair works as before. Run
+/// on the `cpu` device.
 pub fn bad_local(_: &[String]) -> Outcome {
     const BAD: u64 = 4096;
     let rig = Rig::new(&POSTING)?;
@@ -77,8 +80,8 @@ pub fn bad_local(_: &[String]) -> Outcome {
     rig.finish()
 }
 
-/// PE 0's queue pairs to PE 1 end with an error: any number of fetches reports that error, none a deadline, and fetches from PE 2 work.
-/// Run with `error=0x13@qp0:0` at PE 0.
+/// PE 0's queue pairs to PE 1 end with an error: any number of fetches reports that error, none a
+/// deadline, and fetches from PE 2 work. Run with `error=0x13@qp0:0` at PE 0.
 pub fn failed_fetches(_: &[String]) -> Outcome {
     let faulty = std::env::var("OXSHMEM_RANK")? == "0";
     let faults = if faulty { "error=0x13@qp0:0" } else { "" };
@@ -101,8 +104,8 @@ pub fn failed_fetches(_: &[String]) -> Outcome {
     Ok(())
 }
 
-/// A post that is given up at its deadline: later operations say at once that the queue is broken, and why. Run with a short
-/// `OXSHMEM_TIMEOUT`, and a delay that is far longer.
+/// A post that is given up at its deadline: later operations say at once that the queue is broken,
+/// and why. Run with a short `OXSHMEM_TIMEOUT`, and a delay that is far longer.
 pub fn given_up(_: &[String]) -> Outcome {
     let rig = Rig::new(&POSTING)?;
     let words = rig.pe.alloc::<u64>(1)?;
@@ -124,6 +127,6 @@ pub fn given_up(_: &[String]) -> Outcome {
     is_broken(rig.pe.quiet().unwrap_err());
     is_broken(rig.pe.signal(words.signal(0).set(1), peer as usize).unwrap_err());
     let error = rig.finish().unwrap_err().to_string();
-    assert!(error.contains("is of no more use"), "{error}");
+    assert!(error.contains("cannot be used any more"), "{error}");
     Ok(())
 }

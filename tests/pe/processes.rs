@@ -78,8 +78,8 @@ pub fn dies_in_kernel(_: &[String]) -> Outcome {
     named(&rig.pe.finalize().expect_err("the job has failed"))
 }
 
-/// While it and the others put and add as fast as they can, so that queues and rings are full of what never ends. A proxy is a thread of its
-/// PE: what kills the one kills the other.
+/// While it and the others put and add as fast as they can, so that queues and rings are full of
+/// what never ends. A proxy is a thread of its PE: what kills the one kills the other.
 pub fn dies_under_load(_: &[String]) -> Outcome {
     const THREADS: u32 = 40;
     let rig = Rig::new(&ERRORS)?;
@@ -90,7 +90,8 @@ pub fn dies_under_load(_: &[String]) -> Outcome {
     if rig.me() == DYING {
         die();
     }
-    // Who has posted to the dead PE may learn it from the network first, the others from the job.
+    // A PE that has posted to the dead PE may learn it from the network first, the others from the
+    // job.
     let text = ended.expect_err("the PE died").to_string();
     println!("survivor: {text}");
     if !text.contains(&format!("PE {DYING}")) {
@@ -191,7 +192,7 @@ pub fn drops_with_reason(_: &[String]) -> Outcome {
     named(&error)
 }
 
-/// As many files as the argument says may be open.
+/// Limits the open files to the number in the argument.
 pub fn few_files(args: &[String]) -> Outcome {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let files = args.first().ok_or("few_files FILES")?.parse()?;

@@ -1,4 +1,5 @@
-//! The CPU proxy: what device code writes into its ring, and that its thread exists only where it is needed.
+//! The CPU proxy: what device code writes into its ring, and that its thread exists only where it
+//! is needed.
 
 use std::time::{Duration, Instant};
 
@@ -45,7 +46,8 @@ pub fn threads(_: &[String]) -> Outcome {
     rig.finish()
 }
 
-/// `put_flood BLOCKS THREADS COUNT MOST`: puts of up to `MOST` bytes, signals behind them, and whether any of them were staged.
+/// `put_flood BLOCKS THREADS COUNT MOST`: puts of up to `MOST` bytes, signals after them, and
+/// whether any of them were staged.
 pub fn put_flood(args: &[String]) -> Outcome {
     let rig = Rig::new(&QUEUES)?;
     let [blocks, threads, count, most] = args else { return Err("put_flood BLOCKS THREADS COUNT MOST".into()) };
@@ -72,7 +74,8 @@ pub fn put_flood(args: &[String]) -> Outcome {
     rig.finish()
 }
 
-/// `descriptors [TIMES]`: what device code writes into the ring is what [`Descriptor::encode`] writes for the same request, tags included.
+/// `descriptors [TIMES]`: what device code writes into the ring is what [`Descriptor::encode`]
+/// writes for the same request, tags included.
 pub fn descriptors(args: &[String]) -> Outcome {
     let rig = Rig::new(&QUEUES)?;
     for _ in 0..args.first().map_or(Ok(1), |text| text.parse::<u32>())? {
@@ -124,7 +127,7 @@ fn compare(rig: &Rig) -> Outcome {
     let swap = |swap, swap_mask| Atomic::CompareSwap { swap, compare: 0, swap_mask, compare_mask: 0 };
     let compare_swap = |swap, compare| Atomic::compare_swap(compare, swap);
     use Width::{Eight, Four};
-    // In the order of the kernel; the flag says whether it stays behind what was posted before.
+    // In the order of the kernel; the flag says whether it stays after what was posted before.
     let expected = [
         (inline(3, &[0xa5]), false),
         (inline(6, &[0xc7, 0xb6]), false),

@@ -1,4 +1,5 @@
-//! What the cases share: a PE, a module, the report that kernels write wrong values to, and shorter lists for PEs that share a GPU.
+//! What the cases share: a PE, a module, the report that kernels write wrong values to, and shorter
+//! lists for PEs that share a GPU.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -33,7 +34,7 @@ impl Rig {
         Self::with_config(source, Config::from_env()?)
     }
 
-    /// As [`new`](Self::new), with a configuration.
+    /// Like [`new`](Self::new), with a configuration.
     pub fn with_config(source: &'static ModuleSource, config: Config) -> oxshmem::Result<Self> {
         let pe = Pe::with_config(config)?;
         let module = pe.load(source)?;
@@ -58,9 +59,11 @@ impl Rig {
         self.module.kernel(kernel)
     }
 
-    /// Runs `kernel` to its end, and fails if it reported a wrong value. The arguments must be the kernel's.
+    /// Runs `kernel` to its end, and fails if it reported a wrong value. The arguments must be the
+    /// kernel's.
     pub fn run(&self, kernel: &str, config: LaunchConfig, args: impl KernelArgs) -> oxshmem::Result<()> {
-        // SAFETY: the kernels are ours and every caller passes what they declare; sizes are checked by the launch.
+        // SAFETY: the kernels are ours and every caller passes what they declare; sizes are checked
+        // by the launch.
         unsafe { self.function(kernel)?.launch(&self.pe, config, args)? };
         self.pe.synchronize()?;
         let report = self.pe.read(self.report.view(..1))?[0];
@@ -76,7 +79,7 @@ impl Rig {
         Ok(())
     }
 
-    /// As [`run`](Self::run), in `blocks` blocks of `threads` threads.
+    /// Like [`run`](Self::run), in `blocks` blocks of `threads` threads.
     pub fn run_linear(&self, kernel: &str, blocks: u32, threads: u32, args: impl KernelArgs) -> oxshmem::Result<()> {
         self.run(kernel, LaunchConfig::linear(blocks, threads), args)
     }
@@ -99,9 +102,10 @@ pub use oxshmem_system::mixing::mix;
 
 /// Which cases of a list are run.
 ///
-/// A kernel that waits for its peers spins, and PEs that share a GPU take turns in time slices: what takes microseconds elsewhere then
-/// takes a slice of each PE. So there only as many cases are run as it takes to see every feature of the list, and PE 0 says so. On the
-/// `cpu` device, whose PEs give way while they wait, and with a GPU per PE all are.
+/// A kernel that waits for its peers spins, and PEs that share a GPU take turns in time slices:
+/// what takes microseconds elsewhere then takes a slice of each PE. So there only as many cases are
+/// run as it takes to see every feature of the list, and PE 0 says so. On the `cpu` device, whose
+/// PEs give way while they wait, and with a GPU per PE all are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
     /// All.
@@ -111,10 +115,11 @@ pub enum Extent {
 }
 
 impl Extent {
-    /// What PEs on these devices run; `thinned` thins the list anyway, to test that on any machine. Collective.
+    /// What PEs on these devices run; `thinned` thins the list anyway, to test that on any machine.
+    /// Collective.
     pub fn of(pe: &Pe, thinned: bool) -> oxshmem::Result<Self> {
         if thinned {
-            return Ok(Self::Thinned("a short list was asked for"));
+            return Ok(Self::Thinned("a short list was requested"));
         }
         let shared = match pe.gpu() {
             Some(gpu) => {
@@ -126,8 +131,9 @@ impl Extent {
         Ok(if shared { Self::Thinned("PEs share a GPU") } else { Self::Whole })
     }
 
-    /// What is run of `cases`, in their order; the features are those of pairs of values that shall meet in a case. `what` names the
-    /// cases in the line that PE 0 prints. All PEs of a team get the same from the same list.
+    /// What is run of `cases`, in their order; the features are those of pairs of values that shall
+    /// meet in a case. `what` names the cases in the line that PE 0 prints. All PEs of a team get
+    /// the same from the same list.
     pub fn of_list<T, F: Hash + Eq>(
         self,
         what: &str,
@@ -163,8 +169,9 @@ fn has_equal<T: Hash + Eq>(items: &[T]) -> bool {
     !items.iter().all(|item| seen.insert(item))
 }
 
-/// Few of the items, in their order, that together show every feature that any of them shows. They are visited in strides through the list, so
-/// that neighbours differ in all respects, and those are taken first that show the most features not seen before.
+/// Few of the items, in their order, that together show every feature that any of them shows. They
+/// are visited in strides through the list, so that neighbours differ in all respects, and those
+/// are taken first that show the most features not seen before.
 pub fn covering<T, F: Hash + Eq>(items: Vec<T>, features: impl Fn(&T) -> Vec<F>) -> Vec<T> {
     let n = items.len();
     let features: Vec<Vec<F>> = items.iter().map(features).collect();

@@ -1,4 +1,5 @@
-//! Bulk transfers: random lists of puts and gets of all kinds, whose effect on every PE's memory is computed and compared.
+//! Bulk transfers: random lists of puts and gets of all kinds, whose effect on every PE's memory is
+//! computed and compared.
 
 use bytemuck::{Pod, Zeroable};
 use oxshmem::{LaunchConfig, Operations};
@@ -57,7 +58,8 @@ impl Step {
     }
 }
 
-/// Where things are in the arena of each PE: sources, then a zone per PE that puts here, then a zone for what is got.
+/// Where things are in the arena of each PE: sources, then a zone per PE that puts here, then a
+/// zone for what is got.
 #[derive(Debug, Clone, Copy)]
 struct Arena {
     n_pes: u64,
@@ -172,7 +174,8 @@ fn apply(expected: &mut [u8], sources: &[Vec<u8>], me: u64, writer: u64, steps: 
     }
 }
 
-/// Blocks and threads of the rounds: full warps, less than one, and some that are no multiple of 32.
+/// Blocks and threads of the rounds: full warps, less than one, and some that are not a multiple of
+/// 32.
 const SHAPES: [(u32, u32); 5] = [(1, 32), (2, 50), (1, 1), (3, 33), (1, 256)];
 
 pub fn rma(args: &[String]) -> Outcome {
@@ -206,7 +209,13 @@ pub fn rma(args: &[String]) -> Outcome {
         if seen != expected
             && let Some(at) = seen.iter().zip(&expected).position(|(seen, expected)| seen != expected)
         {
-            explain(arena, me, seed, (blocks, threads), at as u64, seen[at], expected[at]);
+            explain(
+                arena,
+                me,
+                seed,
+                (blocks, threads),
+                &Wrong { at: at as u64, seen: seen[at], expected: expected[at] },
+            );
         }
         rig.pe.barrier_all()?;
         rig.pe.free(list)?;
@@ -214,7 +223,15 @@ pub fn rma(args: &[String]) -> Outcome {
     rig.finish()
 }
 
-fn explain(arena: Arena, me: u64, seed: u64, shape: (u32, u32), at: u64, seen: u8, expected: u8) -> ! {
+/// A byte that is not as it should be, and its offset.
+struct Wrong {
+    at: u64,
+    seen: u8,
+    expected: u8,
+}
+
+fn explain(arena: Arena, me: u64, seed: u64, shape: (u32, u32), wrong: &Wrong) -> ! {
+    let &Wrong { at, seen, expected } = wrong;
     for writer in 0..arena.n_pes {
         for step in steps(arena, writer, seed, 160) {
             let target = if step.is_put() { u64::from(step.pe.unsigned_abs()) } else { writer };

@@ -1,4 +1,5 @@
-//! Safe code cannot use memory that does not belong to it: what is stale is an error that names the allocation.
+//! Safe code cannot use memory that does not belong to it: what is stale is an error that names the
+//! allocation.
 
 #![forbid(unsafe_code)]
 

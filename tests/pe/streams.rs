@@ -1,4 +1,5 @@
-//! Streams of the program: order on each, independence of each other, errors; and cooperative launches.
+//! Streams of the program: order on each, independence of each other, errors; and cooperative
+//! launches.
 
 use oxshmem::device::DeviceError;
 use oxshmem::device::cpu::LaunchError;
@@ -11,7 +12,8 @@ oxshmem::include_module!(STREAMS, "streams");
 const ONE: LaunchConfig = LaunchConfig { grid: [1, 1, 1], block: [1, 1, 1], shared_bytes: 0, cooperative: false };
 /// Long enough that what does not wait for it comes first.
 const LATE_NS: u64 = 20_000_000;
-/// Words of the transfers: some that kernels copy, and one that is left to copy engines where there are any.
+/// Words of the transfers: some that kernels copy, and one that is left to copy engines where there
+/// are any.
 const LENGTHS: [usize; 4] = [0, 1, 1000, 40_000];
 
 pub fn streams(_: &[String]) -> Outcome {
@@ -20,7 +22,7 @@ pub fn streams(_: &[String]) -> Outcome {
     independence(&pe)?;
     cooperative(&pe)?;
 
-    // Work that nobody waits for is waited for by finalize.
+    // finalize waits for work that the program does not wait for.
     let (fill, memory) = (pe.load(&STREAMS)?.kernel("fill_late")?, pe.alloc::<u64>(100)?);
     let stream = pe.create_stream()?;
     // SAFETY: the kernel's types; the memory holds 100 words.
@@ -75,7 +77,8 @@ fn order(pe: &Pe) -> Outcome {
     Ok(())
 }
 
-/// A stream that waits holds up neither the host nor other streams, and the PE's own stream is one of them.
+/// A stream that waits holds up neither the host nor other streams, and the PE's own stream is one
+/// of them.
 fn independence(pe: &Pe) -> Outcome {
     let me = pe.my_pe();
     let signal = pe.alloc::<u64>(3)?;
@@ -97,7 +100,8 @@ fn independence(pe: &Pe) -> Outcome {
     Ok(pe.barrier_all()?)
 }
 
-/// As many blocks as the device says it can run at the same time do; one more is refused with that number.
+/// A launch runs as many blocks as the device says it can run at the same time; one more is refused
+/// with that number.
 fn cooperative(pe: &Pe) -> Outcome {
     let meet = pe.load(&STREAMS)?.kernel("meet")?;
     let counts = pe.alloc::<u64>(2)?;
@@ -129,7 +133,8 @@ fn cooperative(pe: &Pe) -> Outcome {
     Ok(pe.barrier_all()?)
 }
 
-/// Errors come with the next synchronize of each stream that they ended something on; calls that are refused queue nothing.
+/// Errors come with the next synchronize of each stream that they ended something on; calls that
+/// are refused queue nothing.
 pub fn errors(_: &[String]) -> Outcome {
     let pe = oxshmem::init()?;
     let words = pe.alloc::<u64>(8)?;
@@ -144,7 +149,8 @@ pub fn errors(_: &[String]) -> Outcome {
         other => panic!("{other:?}"),
     };
 
-    // Two streams and the PE's own wait for what never comes. The first deadline ends them all, and all are told.
+    // Two streams and the PE's own wait for what never comes. The first deadline ends them all, and
+    // all are told.
     pe.on(&first).signal_wait_until(words.signal(0), Compare::Eq, 1)?;
     // SAFETY: the kernel's types.
     unsafe { wait.launch(&pe.on(&second), ONE, (&words, 2u64))? };
@@ -191,7 +197,7 @@ pub fn errors(_: &[String]) -> Outcome {
     Ok(pe.finalize()?)
 }
 
-/// The last PE aborts the job while the others' streams wait, for an hour if nobody told them.
+/// The last PE aborts the job while the others' streams wait, for an hour if they were not told.
 pub fn aborted(_: &[String]) -> Outcome {
     let pe = oxshmem::init()?;
     let signal = pe.alloc::<u64>(1)?;

@@ -24,7 +24,8 @@ impl Bench {
         Ok(Self { rig, flags, numbers, id })
     }
 
-    /// What device code says of a team: the own number, the members, and the numbers in `other` of PEs from -1 to one after the last.
+    /// What device code says of a team: this PE's number, the members, and the numbers in `other`
+    /// of PEs from -1 to one after the last.
     fn numbers(&self, team: i32, other: i32) -> oxshmem::Result<Vec<i32>> {
         let most = self.numbers.len();
         self.rig.run_linear("team_numbers", 1, 1, (team, other, &self.numbers, most as i32))?;
@@ -167,7 +168,8 @@ fn sets(bench: &Bench) -> Outcome {
     bench.check(&row, &backwards[first..n.min(first + 2)])?;
     bench.check(&column, &backwards.iter().copied().skip((n - 1 - me) % 2).step_by(2).collect::<Vec<_>>())?;
 
-    // Two at the same time that know nothing of each other, turned by one: unevenly spaced from three members on.
+    // Two at the same time that know nothing of each other, turned by one: unevenly spaced from
+    // three members on.
     let (id, other) = (bench.shared_id()?, bench.shared_id()?);
     let mut members: Vec<usize> = (me % 2..n).step_by(2).collect();
     members.rotate_left(1);
@@ -181,7 +183,7 @@ fn sets(bench: &Bench) -> Outcome {
     bench.check(&again, &members)?;
     turned.destroy(pe)?;
     bench.check(&again, &members)?;
-    // One of its own, which nobody has to share an id for.
+    // A team of one PE, which needs no id to be shared.
     let alone = Team::from_unique_id(pe, &TeamUniqueId::create()?, 0, 1)?;
     bench.check(&alone, &[me])
 }
@@ -232,7 +234,8 @@ fn disagreement<T: std::fmt::Debug>(result: oxshmem::Result<T>) -> Failure {
     }
 }
 
-/// Calls that are refused, by all that make them, and leave everything as it was. Run with `OXSHMEM_MAX_TEAMS=5`, by at least 2 PEs.
+/// Calls that are refused, by all that make them, and leave everything as it was. Run with
+/// `OXSHMEM_MAX_TEAMS=5`, by at least 2 PEs.
 pub fn refused(_: &[String]) -> Outcome {
     let bench = Bench::new()?;
     let pe = &bench.rig.pe;
@@ -332,7 +335,7 @@ fn ids(bench: &Bench) -> Outcome {
     let failure = disagreement(Team::from_unique_id(pe, &bench.shared_id()?, me.saturating_sub(1), n));
     assert!(failure.message.contains("both enter team ") && failure.message.contains("as member 0"), "{failure}");
     let failure = disagreement(Team::from_unique_id(pe, &bench.shared_id()?, me, if me == 1 { n - 1 } else { n }));
-    // It depends on who comes first. In a team of one, PE 1 as member 1 is wrong by itself.
+    // It depends on which PE comes first. In a team of one, PE 1 as member 1 is wrong by itself.
     let (sizes, alone) = ([format!("has {} members", n - 1), format!("says {}", n - 1)], "PE 1 enters ");
     let named = sizes.iter().any(|size| failure.message.contains(size)) || n == 2 && failure.message.starts_with(alone);
     assert!(named && failure.message.contains("PE 1"), "{failure}");
@@ -346,8 +349,8 @@ fn ids(bench: &Bench) -> Outcome {
     Ok(team.destroy(pe)?)
 }
 
-/// A member that does something else is named at the deadline, and told so when it comes. Run with a short
-/// `OXSHMEM_BOOTSTRAP_TIMEOUT`, by at least 3 PEs.
+/// A member that does something else is named at the deadline, and told so when it comes. Run with
+/// a short `OXSHMEM_BOOTSTRAP_TIMEOUT`, by at least 3 PEs.
 pub fn absent(_: &[String]) -> Outcome {
     const ABSENT: usize = 2;
     let bench = Bench::new()?;

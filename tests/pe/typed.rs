@@ -35,7 +35,7 @@ pub fn typed(_: &[String]) -> Outcome {
 pub fn collectives(_: &[String]) -> Outcome {
     const THREADS: u32 = 40;
     let rig = Rig::new(&TYPED_COLLECTIVES)?;
-    // As `kRoom` of the kernels.
+    // The same as `kRoom` of the kernels.
     let room = rig.pe.alloc_aligned::<u8>(2 * 4096, 16)?;
     rig.pe.barrier_all()?;
     for kernel in ["typed_reductions", "typed_gatherings"] {

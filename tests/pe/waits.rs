@@ -8,7 +8,7 @@ use crate::rig::Rig;
 
 oxshmem::include_module!(WAITS, "waits");
 
-/// As in `kernels/waits.cu`: variables of a set, and sets.
+/// The numbers of `kernels/waits.cu`: variables of a set, and sets.
 const VARIABLES: usize = 18;
 const SETS: usize = 8;
 

@@ -1,8 +1,9 @@
-//! A model of what collectives cost as PEs grow: messages, and rounds of messages one behind the other.
+//! A model of what collectives cost as PEs grow: messages, and rounds of messages in sequence.
 //!
-//! A message is what one PE sends another one by itself: a header, a packet of 16 bytes, a flag, or a put with its signal. Where PEs reach each
-//! other by load and store, what is copied straight between their buffers is not counted, only the flags behind it. Rounds are the
-//! longest chain of messages of which each is sent after the one before it has arrived.
+//! A message is what one PE sends another one by itself: a header, a packet of 16 bytes, a flag, or
+//! a put with its signal. Where PEs reach each other by load and store, what is copied straight
+//! between their buffers is not counted, only the flags after it. Rounds are the longest chain of
+//! messages of which each is sent after the one before it has arrived.
 //!
 //! The model is checked against what is counted while collectives run (`tests/costs.rs`), and makes the tables of `docs/teams.md`.
 
@@ -27,17 +28,18 @@ const CALLS: [Call; 9] = [
     Call::Reducescatter,
 ];
 
-/// Sizes that are counted, in bytes: of one packet, of several, and of so much that messages take turns in the workspace.
+/// Sizes that are counted, in bytes: one packet, several, and enough that messages take turns in the workspace.
 pub const SIZES: [u64; 4] = [8, 1024, 8192, 100_000];
 
 /// Every collective by every algorithm that it has. Meetings have none, and stand there with `push`.
 pub fn all() -> impl Iterator<Item = Way> {
-    let algorithms = [Algorithm::Packets, Algorithm::Push, Algorithm::Tree];
+    let algorithms = [Algorithm::Packets, Algorithm::Push, Algorithm::Tree, Algorithm::OneShot];
     CALLS.into_iter().flat_map(move |call| algorithms.map(|algorithm| (call, algorithm))).filter(|(call, algorithm)| {
         match algorithm {
             Algorithm::Push => true,
             Algorithm::Packets => !is_meeting(*call),
             Algorithm::Tree => matches!(call, Call::Broadcast | Call::Reduce),
+            Algorithm::OneShot => *call == Call::Reduce,
         }
     })
 }
@@ -51,7 +53,7 @@ fn is_meeting(call: Call) -> bool {
 pub struct Cost {
     /// Messages of all PEs.
     pub messages: u64,
-    /// Messages one behind the other.
+    /// Messages in sequence.
     pub rounds: u64,
 }
 
@@ -89,7 +91,7 @@ fn room(parts: u64) -> u64 {
 pub fn cost((call, algorithm): Way, near: bool, n: u64, bytes: u64) -> Option<Cost> {
     let pairs = n * (n - 1);
     if algorithm == Algorithm::Packets {
-        // A contribution to collect travels behind its size.
+        // A contribution to collect travels after its size.
         let sized = u64::from(call == Call::Collect);
         let fits = near && bytes + 16 * sized <= packet_room(n);
         let senders = if call == Call::Broadcast { n - 1 } else { pairs };
@@ -104,9 +106,10 @@ pub fn cost((call, algorithm): Way, near: bool, n: u64, bytes: u64) -> Option<Co
         return Some(meeting);
     }
     Some(match (call, algorithm) {
+        (Call::None, _) => return None,
         (Call::Sync | Call::Barrier, _) => meeting,
         (Call::Broadcast, Algorithm::Tree) => {
-            // As deep as the number below n with the most bits.
+            // The tree is as deep as the number below n with the most bits.
             let depth = (0..n).map(u64::count_ones).max().unwrap_or_default();
             meeting.and((n - 1) * bytes.div_ceil(65536), u64::from(depth))
         }
@@ -195,13 +198,14 @@ pub fn tables(bytes: u64) -> String {
     let mut text = String::new();
     for (near, title) in [(true, "Near"), (false, "Otherwise")] {
         let pes: Vec<u64> = PES.into_iter().filter(|n| !near || *n <= 64).collect();
-        text += &format!("{title}, {bytes} bytes; messages / rounds for so many PEs:\n\n| |");
+        text += &format!("{title}, {bytes} bytes; messages / rounds by number of PEs:\n\n| |");
         text.extend(pes.iter().map(|n| format!(" {n} |")));
         text += &format!("\n|---|{}\n", "---|".repeat(pes.len()));
         for way in all() {
             let cells: Vec<Option<Cost>> = pes.iter().map(|n| cost(way, near, *n, bytes)).collect();
-            // Near, trees are only for tests.
-            if cells.iter().all(Option::is_none) || (near && way.1 == Algorithm::Tree) {
+            // Near, trees are only for tests, and so is the one-shot algorithm elsewhere.
+            let unused = if near { Algorithm::Tree } else { Algorithm::OneShot };
+            if cells.iter().all(Option::is_none) || way.1 == unused {
                 continue;
             }
             let (call, algorithm) = (format!("{:?}", way.0).to_lowercase(), format!("{:?}", way.1).to_lowercase());
@@ -216,7 +220,7 @@ pub fn tables(bytes: u64) -> String {
     text
 }
 
-/// What stands before and behind the tables in the documentation.
+/// What stands before and after the tables in the documentation.
 pub const MARKS: [&str; 2] = [
     "<!-- made by `cargo bench -p oxshmem-tests --bench costs -- --write docs/teams.md`: begin -->\n",
     "<!-- end -->\n",

@@ -1,16 +1,18 @@
-//! What the PEs of `kernels/linked.cu` know of its kernel `exchange`, which is run both compiled as a whole and linked with the device
-//! library.
+//! What the PEs of `kernels/linked.cu` know of its kernel `exchange`, which is run both compiled as
+//! a whole and linked with the device library.
 
 /// Threads of its one block.
 pub const THREADS: u32 = 64;
-/// Of each of the three parts of `data`: several chunks of the heap, and none of them full.
+/// The bytes of each of the three parts of `data`: several chunks of the heap, and none of them
+/// full.
 pub const BYTES: usize = (2 << 20) + 4321;
-/// Of memory that is not in the heap.
+/// The bytes of memory that is not in the heap.
 pub const SPARE: usize = 5000;
-/// Of a `Board`, in 8 bytes.
+/// The words of a `Board`, of 8 bytes.
 pub const BOARD_WORDS: usize = 21 + (8 + 4 + 2 + 1) * THREADS as usize / 8;
 
-/// Checks what a PE's board has in the end that the kernel does not check itself: the words that its peers changed by atomics.
+/// Checks what a PE's board has in the end that the kernel does not check itself: the words that
+/// its peers changed by atomics.
 ///
 /// # Panics
 /// They are others.

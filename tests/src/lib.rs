@@ -1,11 +1,21 @@
 //! Integration tests of OxSHMEM: conformance per device and transport, launch, faults.
 //!
-//! A PE is a process, so a conformance test is a job: [`Job`] starts the PEs of one case of `conformance-pe` and judges how they
-//! ended. The cases themselves are in `tests/pe`, their kernels in `tests/kernels`.
+//! A PE is a process, so a conformance test is a job: [`Job`] starts the PEs of one case of
+//! `conformance-pe` and judges how they ended. The cases themselves are in `tests/pe`, their
+//! kernels in `tests/kernels`.
 
 pub mod costs;
 pub mod exchange;
 mod suite;
+
+/// The Rust of pages in `docs/`, which `cargo test --doc` compiles and runs.
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../../docs/rust-api.md")]
+    mod rust_api {}
+    #[doc = include_str!("../../docs/getting-started.md")]
+    mod getting_started {}
+}
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -29,7 +39,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// The value of `OXSHMEM_TRANSPORT`.
+    /// Returns the value of `OXSHMEM_TRANSPORT`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -51,7 +61,7 @@ pub enum Device {
 }
 
 impl Device {
-    /// The value of `OXSHMEM_DEVICE`.
+    /// Returns the value of `OXSHMEM_DEVICE`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -61,10 +71,12 @@ impl Device {
     }
 }
 
-/// The variable with the folder of the programs that tests start, for tests that run on a machine where they were not built.
+/// The variable with the folder of the programs that tests start, for tests that run on a machine
+/// where they were not built.
 pub const PROGRAMS: &str = "CONFORMANCE_PROGRAMS";
 
-/// Where the program is that cargo built at `built`: there, or in the folder that [`PROGRAMS`] names.
+/// Returns where the program is that cargo built at `built`: there, or in the folder that
+/// [`PROGRAMS`] names.
 #[must_use]
 pub fn program(built: &str) -> PathBuf {
     match (std::env::var_os(PROGRAMS), Path::new(built).file_name()) {
@@ -73,7 +85,8 @@ pub fn program(built: &str) -> PathBuf {
     }
 }
 
-/// The folder for files of tests that cargo made at `built`: there, or one of the system's for temporary files where [`PROGRAMS`] is set.
+/// Returns the folder for files of tests that cargo made at `built`: there, or one of the system's
+/// for temporary files where [`PROGRAMS`] is set.
 #[must_use]
 pub fn scratch(built: &str) -> PathBuf {
     match std::env::var_os(PROGRAMS) {
@@ -82,8 +95,9 @@ pub fn scratch(built: &str) -> PathBuf {
     }
 }
 
-/// One test for each of the devices named, as in `on_devices!([cpu cuda] job)`: what the function `job` makes passes there, or is skipped
-/// with the reason if there is no such device, or none with the job's transport.
+/// One test for each of the devices named, as in `on_devices!([cpu cuda] job)`: what the function
+/// `job` makes passes there, or is skipped with the reason if there is no such device, or none with
+/// the job's transport.
 #[macro_export]
 macro_rules! on_devices {
     ([$($device:ident)+] $job:ident) => {
@@ -103,8 +117,9 @@ macro_rules! on_devices {
     };
 }
 
-/// Tests that are jobs: after the function that makes a job of a case and a number of PEs, and the devices, each `name: case and arguments,
-/// transport, PEs` and variables. Job `x` is the tests `x::cpu` and `x::cuda`, or one of them; see [`on_devices`].
+/// Tests that are jobs: after the function that makes a job of a case and a number of PEs, and the
+/// devices, each `name: case and arguments, transport, PEs` and variables. Job `x` is the tests
+/// `x::cpu` and `x::cuda`, or one of them; see [`on_devices`].
 #[macro_export]
 macro_rules! jobs {
     ($make:path; $devices:tt $($name:ident: $case:literal $($arg:literal)*, $transport:ident, $npes:literal $(, $variable:literal = $value:literal)*;)*) => {
@@ -125,7 +140,7 @@ macro_rules! jobs {
 /// The status with which the case `probe` says that there is no such device or transport.
 pub const ABSENT: i32 = 77;
 
-/// Why a device or a transport is not to be had here, or `None` if it is.
+/// Returns why a device or a transport is not available here, or `None` if it is.
 ///
 /// # Panics
 /// It is there, but does not work.
@@ -147,7 +162,8 @@ pub fn absent(program: &str, device: Device, transport: Transport) -> Option<Str
     reason
 }
 
-/// Longest time of one job; far above what any takes, so that a hang is a failure with the PEs' output.
+/// Longest time of one job; far above what any takes, so that a hang is a failure with the PEs'
+/// output.
 const LIMIT: Duration = Duration::from_secs(150);
 
 /// A job of `conformance-pe`: a case, its PEs and their environment.
@@ -161,8 +177,8 @@ pub struct Job {
 }
 
 impl Job {
-    /// `npes` PEs that run `case`; `program` is the path of `conformance-pe`. The heap grows in chunks of 1 MiB, so that most data
-    /// crosses chunks.
+    /// `npes` PEs that run `case`; `program` is the path of `conformance-pe`. The heap grows in
+    /// chunks of 1 MiB, so that most data crosses chunks.
     #[must_use]
     pub fn new(program: &str, case: &str, npes: u32) -> Self {
         let mut options = LaunchOptions::new(npes, crate::program(program))
@@ -180,7 +196,8 @@ impl Job {
         }
     }
 
-    /// How long PEs may take to end when another has died; the launcher's three seconds unless set.
+    /// Returns how long PEs may take to end when another has died; the launcher's three seconds
+    /// unless set.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
         self.options.grace = grace;
@@ -249,7 +266,7 @@ impl Job {
         outcome
     }
 
-    /// Whether the device and the transport are there; if not, says why.
+    /// Returns whether the device and the transport are there; if not, says why.
     #[must_use]
     pub fn is_possible(&self) -> bool {
         match absent(&self.program, self.device, self.transport) {
@@ -261,7 +278,8 @@ impl Job {
         }
     }
 
-    /// As [`passes`](Self::passes), if the device and the transport are there. Shows what PE 0 printed: a case says there what it left out.
+    /// Like [`passes`](Self::passes), if the device and the transport are there. Shows what PE 0
+    /// printed: a case says there what it left out.
     pub fn passes_or_is_skipped(&self) {
         if self.is_possible() {
             print!("{}", stdout(&self.passes(), 0));
@@ -283,7 +301,7 @@ pub fn transcript(outcome: &Outcome) -> String {
     text
 }
 
-/// What PE `rank` wrote to its standard output.
+/// Returns what PE `rank` wrote to its standard output.
 #[must_use]
 pub fn stdout(outcome: &Outcome, rank: usize) -> String {
     String::from_utf8_lossy(&outcome.pes[rank].stdout).into_owned()

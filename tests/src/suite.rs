@@ -1,7 +1,7 @@
 //! The cases of conformance that use the network: one list for every HCA.
 
-/// Those that run on every device, each case once or more, as [`jobs!`](crate::jobs!): after the function that makes a job of a case and a
-/// number of PEs, the devices.
+/// Those that run on every device, each case once or more, as [`jobs!`](crate::jobs!): after the
+/// function that makes a job of a case and a number of PEs, the devices.
 #[macro_export]
 macro_rules! network_suite {
     ($make:path; $devices:tt) => {
@@ -49,7 +49,8 @@ macro_rules! network_suite {
 
             streams_ibgda_2: "streams", Ibgda, 2;
 
-            // Some pairs of PEs are without peer access, as GPUs can be: they use the network, the others load and store.
+            // Some pairs of PEs are without peer access, as GPUs can be: they use the network, the
+            // others load and store.
             rma_mixed_3: "rma", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1";
             lanes_mixed_3: "lanes", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-2";
             signals_mixed_3: "signals", Auto, 3, "OXSHMEM_P2P_FAULTS" = "1-2";
@@ -73,7 +74,8 @@ macro_rules! network_suite {
             requests_ibgda_2: "requests", Ibgda, 2;
             requests_ibgda_2_wrapping: "requests" "40", Ibgda, 2, "OXSHMEM_QP_DEPTH" = "256";
 
-            // The CPU proxy. Its rings, queues and landing slots are filled and emptied by host and device together.
+            // The CPU proxy. Its rings, queues and landing slots are filled and emptied by host and
+            // device together.
             typed_ibrc_1: "typed", Ibrc, 1;
             typed_ibrc_2: "typed", Ibrc, 2;
             rma_ibrc_1: "rma", Ibrc, 1;
@@ -110,7 +112,8 @@ macro_rules! network_suite {
             flood_ibrc_2_large: "flood" "4" "64" "1200" "0", Ibrc, 2, "OXSHMEM_PROXY_RING" = "65536", "OXSHMEM_QP_DEPTH" = "16384";
             lanes_ibrc_2_small: "lanes", Ibrc, 2, "OXSHMEM_PROXY_RING" = "64", "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "256";
 
-            // Puts through bounce slots of 4 KiB, which are 32, from the least size on that can be staged.
+            // Puts through bounce slots of 4 KiB, which are 32, from the least size on that can be
+            // staged.
             rma_ibrc_2_staged: "rma", Ibrc, 2, "OXSHMEM_IBRC_STAGING" = "64";
             signals_ibrc_2_staged: "signals", Ibrc, 2, "OXSHMEM_IBRC_STAGING" = "64";
             fence_ibrc_2_staged: "fence", Ibrc, 2, "OXSHMEM_IBRC_STAGING" = "64";
@@ -122,7 +125,8 @@ macro_rules! network_suite {
     };
 }
 
-/// The same cases with other numbers of PEs, ways of collectives, and shapes of launches and queues: what an HCA's provider has little part in.
+/// The same cases with other numbers of PEs, ways of collectives, and shapes of launches and
+/// queues: what an HCA's provider has little part in.
 #[macro_export]
 macro_rules! network_suite_further {
     ($make:path; $devices:tt) => {
@@ -246,7 +250,7 @@ macro_rules! network_suite_on_cpu {
             barriers_ibrc_2_workers: "barriers", Ibrc, 2, "OXSHMEM_CPU_WORKERS" = "3";
             flood_ibrc_2_workers: "flood" "4" "64" "500" "0", Ibrc, 2, "OXSHMEM_PROXY_RING" = "64", "OXSHMEM_CPU_WORKERS" = "3";
 
-            // As where PEs share a GPU.
+            // The setting of PEs that share a GPU.
             host_collectives_ibrc_3_thinned: "host_collectives" "1000" "thinned", Ibrc, 3;
             collectives_ibrc_3_thinned: "collectives" "6000" "thinned", Ibrc, 3;
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use api::launch::{self, LaunchOptions, Output, PeStatus};
 
-/// The folder that holds the liboxshmem.so that was built with this test.
+/// Returns the folder that holds the liboxshmem.so that was built with this test.
 pub fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let folders = test.ancestors().skip(1).take(2);
@@ -21,7 +21,7 @@ pub fn manifest() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A folder for what a test builds.
+/// Returns a folder for what a test builds.
 pub fn scratch(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::create_dir_all(&folder).unwrap();
@@ -35,7 +35,7 @@ pub fn succeeds(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {}\n{text}", output.status);
 }
 
-/// A CUDA compiler, as the build finds one.
+/// Returns a CUDA compiler, as the build finds one.
 pub fn nvcc() -> Option<PathBuf> {
     let named = std::env::var_os("NVCC").map(PathBuf::from);
     let homes = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);

@@ -198,7 +198,7 @@ static void job(void) {
     const int next = (me + 1) % n, previous = (me + n - 1) % n;
     EXPECT(me >= 0 && me < n);
     EXPECT(oxshmem_gpu() == -1);
-    REFUSED(oxshmem_init(), OXSHMEM_ERROR_INVALID, "has a PE already");
+    REFUSED(oxshmem_init(), OXSHMEM_ERROR_INVALID, "already has a PE");
     teams(me, n);
 
     /* The device library is for GPUs. */
@@ -240,14 +240,14 @@ static void job(void) {
     WORKS(oxshmem_host_sync_all());
     EXPECT(inbox[0] == ((previous + n - 1) % n) * WORDS + 1);
 
-    /* Longer than what the library buffers, with a signal behind it. */
+    /* Longer than what the library buffers, followed by a signal. */
     unsigned char *source = (unsigned char *)malloc(BIG);
     memset(source, me + 1, BIG);
     WORKS(oxshmem_host_putmem_signal(big, source, BIG, signals, 5, OXSHMEM_SIGNAL_SET, next));
     uint64_t seen = 0;
     WORKS(oxshmem_host_signal_wait_until(signals, OXSHMEM_CMP_GE, 5, &seen));
     EXPECT(seen == 5 && big[0] == previous + 1 && big[BIG - 1] == previous + 1);
-    WORKS(oxshmem_host_sync_all()); /* Everybody has seen 5. */
+    WORKS(oxshmem_host_sync_all()); /* Every PE has seen 5. */
     WORKS(oxshmem_host_signal_op(signals, 2, OXSHMEM_SIGNAL_ADD, next));
     WORKS(oxshmem_host_signal_wait_until(signals, OXSHMEM_CMP_NE, 5, NULL));
     WORKS(oxshmem_host_signal_fetch(signals, &seen));

@@ -15,7 +15,7 @@ extern "C" cudaError_t plugin_launch(int *answer) {
     return cudaGetLastError();
 }
 
-// Waits for what nobody sends.
+// Waits for a value that no PE sends.
 static __global__ void wait_for_ever(const uint64_t *signal) {
     oxshmem::signal_wait_until(signal, oxshmem::CMP_EQ, 1);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// plugin-main LIBRARY before|after: opens a library with kernels before or after init, uses it in two jobs one after the other,
-// and closes it.
+// plugin-main LIBRARY before|after: opens a library with kernels before or after init, uses it in
+// two jobs one after the other, and closes it.
 #include <cuda_runtime.h>
 #include <dlfcn.h>
 
@@ -32,7 +32,8 @@ int use(Launch launch, Wait wait) {
     EXPECT(cudaMemcpy(seen, answer, sizeof(seen), cudaMemcpyDeviceToHost) == cudaSuccess);
     EXPECT(seen[0] == me && seen[1] == n && seen[2] == 100 + (me + n - 1) % n);
 
-    // The deadline of a wait in the program's own kernel, on its own stream; then everything goes on.
+    // The deadline of a wait in the program's own kernel, on its own stream; then everything goes
+    // on.
     cudaStream_t stream = nullptr;
     EXPECT(cudaStreamCreate(&stream) == cudaSuccess);
     auto *signal = static_cast<uint64_t *>(oxshmem_malloc(sizeof(uint64_t)));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// The device ABI: plain structures that the runtime fills and device code reads. `runtime/abi.rs` mirrors every one of them,
-// and a test compares all sizes and offsets. Any change of layout or meaning raises kAbiVersion, so that a module built from
-// other headers than the runtime's is refused at load with both versions named.
+// The device ABI: plain structures that the runtime fills and device code reads. `runtime/abi/bindings.rs` is generated from
+// it, and a test compares all sizes and offsets. Any change of layout or meaning raises kAbiVersion, so that a module built
+// from other headers than the runtime's is refused at load with both versions named.
 //
 // Addresses are uint64_t so that the layout is the same for every compiler; 0 means "absent". Everything a hot path writes has
 // a 128-byte line of its own: two lines are what one GPU L2 access touches, and neighbours must not slow each other down.
@@ -18,7 +18,7 @@
 namespace oxshmem::abi {
 
 constexpr uint32_t kMagic = 0x4d53584f; // "OXSM" in memory
-#define OXSHMEM_ABI_VERSION 7
+#define OXSHMEM_ABI_VERSION 8
 constexpr uint32_t kAbiVersion = OXSHMEM_ABI_VERSION;
 
 // Send-queue geometry, in WQE basic blocks of 64 bytes. The upper limit keeps 16-bit completion counters unambiguous; the
@@ -75,8 +75,8 @@ enum class ErrorCode : uint32_t {
     completion = 5,           // the HCA wrote an error CQE: `syndrome`, `vendor_syndrome`
     no_path = 6,              // neither load/store nor a network reaches `pe`
     bad_argument = 7,         // an argument other than those above; `length` holds it
-    bad_team = 8,             // `length` is no handle of a team, or no longer
-    mismatch = 9,             // `pe` entered another collective: `length` holds its header, `address` the own one
+    bad_team = 8,             // `length` is not a handle of a team, or no longer
+    mismatch = 9,             // `pe` entered another collective: `length` holds its header, `address` this PE's
     overlap = 10,             // dst, `address`, and src, `length`, overlap where they must not
     queue_broken = 11,        // an earlier post was given up, so the QP (or, with no `qpn`, the proxy's ring) is of no use:
                               // `length` is the ErrorCode of that
@@ -136,23 +136,27 @@ struct ErrorRecord {
     uint32_t reserved0;
 };
 
-// Why a queue of work requests is of no more use: the first error that it met. Later calls report it again.
+// Why a queue of work requests cannot be used any more: the first error that it met. Later calls report it again.
 struct Breakage {
     uint32_t claimed; // 0 none, 1 being written, 2 `first` is valid
     uint32_t reserved0;
     ErrorRecord first;
 };
 
-// Values of Control::abort. A launch that is aborted unwinds: its waits return, but for those for the HCA, which answers in any
-// case. Where the job is over, or the HCA has missed a deadline, no queue has to be kept usable, so those waits return too.
+// Values of Control::abort. A launch that is aborted unwinds: its waits return, except those for
+// the HCA, which replies in any case. Where the job is over, or the HCA has missed a deadline, no
+// queue has to be kept usable, so those waits return too.
 constexpr uint32_t kAbortLaunch = 1;
 constexpr uint32_t kAbortJob = 2;
+
+// In Control::claimed and Breakage::claimed: the error is whole.
+constexpr uint32_t kErrorValid = 2;
 
 // Shared by host and device. Device waits look at `abort`.
 struct alignas(128) Control {
     uint32_t abort;    // 0, kAbortLaunch or kAbortJob
     uint32_t claimed;  // 0 free, 1 being written, 2 `error` is valid
-    ErrorRecord error; // written once by whoever moves `claimed` from 0 to 1
+    ErrorRecord error; // written once by the thread that moves `claimed` from 0 to 1
 };
 
 // One RC queue pair as device code sees it. See "Submission" in docs/architecture.md.
@@ -163,7 +167,7 @@ struct alignas(128) Qp {
     uint64_t dbr;        // big-endian 32-bit send doorbell record
     uint64_t doorbell;   // doorbell register in the UAR, 8 bytes
     uint64_t cqe;        // the collapsed CQE, 64 bytes
-    uint64_t landing;    // (1 << landing_log2) slots of kLandingBytes, and one more for results nobody wants
+    uint64_t landing;    // (1 << landing_log2) slots of kLandingBytes, and one more for results that are not needed
     uint64_t laps;       // uint32_t per landing slot: twice how often it was released, and 1 more while it is taken
     uint32_t qpn;        // 24-bit number
     uint32_t depth_log2; // kMinDepthLog2..=kMaxDepthLog2
@@ -183,13 +187,15 @@ struct alignas(128) Qp {
     // before `ordered_at` is the newest that carries one. Every post reads the first together with `completed`.
     uint64_t fence_at;
     uint64_t ordered_at;
+    // With several cards: blocks reserved when the last read was posted that makes what was written before it visible.
+    uint64_t flushed_at;
     alignas(128) Breakage breakage;
 };
 
 // A word of the proxy's as device code knows it.
 struct ProxyWord {
     uint64_t seen;
-    uint64_t polled; // 1: somebody is asking host memory
+    uint64_t polled; // 1: a thread is reading host memory
 };
 
 // The ring of the CPU proxy and what goes with it. Slots, words of the proxy, acknowledgements, landing slots and faults lie in
@@ -209,7 +215,7 @@ struct alignas(128) Proxy {
     // Written by posters.
     alignas(128) uint64_t head; // slots ever reserved
     uint64_t landing_head;      // landing slots ever looked for
-    // What device code has seen of the proxy's words, so that not everybody asks host memory.
+    // What device code has seen of the proxy's words, so that not every thread reads host memory.
     alignas(128) ProxyWord taken;
     alignas(128) ProxyWord completed;
     uint64_t failures; // that were recorded
@@ -228,7 +234,7 @@ struct ProxyFault {
 };
 
 constexpr uint32_t kSlotBytes = 64;
-constexpr uint64_t kProxyFailed = 1ull << 63; // in the word behind completed_word
+constexpr uint64_t kProxyFailed = 1ull << 63; // in the word after completed_word
 
 // A registered buffer outside the symmetric heap, usable as the local side of puts and gets.
 struct LocalRegion {
@@ -259,9 +265,10 @@ enum class Collective : uint32_t {
 constexpr uint32_t kCollectives = 7;
 
 enum class Algorithm : uint32_t {
-    packets = 0, // one round of flagged words into each other's workspace; load/store reach, and what the workspace holds
-    push = 1,    // after a meeting, straight between the members' buffers
-    tree = 2,    // a binomial tree (broadcast) or recursive doubling (reduce); messages by put with signal
+    packets = 0,  // one round of flagged words into each other's workspace; load/store reach, and what the workspace holds
+    push = 1,     // after a meeting, straight between the members' buffers
+    tree = 2,     // a binomial tree (broadcast) or recursive doubling (reduce); messages by put with signal
+    one_shot = 3, // reduce: after a meeting, each member loads the data of all; load and store reach, and dst is not src
 };
 
 // `algorithm` is used up to this many bytes: of dst for broadcast and reduce, of one member's contribution for collect (the
@@ -276,16 +283,20 @@ constexpr uint32_t kChoices = 3; // in ascending order; beyond the last, push
 // The workspace of a team, at the same offset in every member's heap:
 //   uint64_t rounds[2][kRounds]                 headers of a meeting by dissemination
 //   uint64_t headers[2][kOneRoundPes]           headers of a meeting in one round: slot i is written by member i alone
-//   unsigned char packets[2][kPacketBytes]      packets, or pieces on their way
 //   uint64_t arrivals[2][2][n_pes]              member i tells that what it sends has arrived
+//   unsigned char packets[2][kPacketBytes]      packets, or pieces on their way
+// and for each further block of a collective that several blocks carry out:
+//   uint64_t headers[2][kOneRoundPes]
+//   uint64_t arrivals[2][2][n_pes]
+//   unsigned char packets[2][kBlockPacketBytes]
 // The first index is the epoch modulo 2. Members that are in epoch e have all left epoch e - 2, so nothing is overwritten
-// unread.
+// unread. Arrivals take whole lines of 128 bytes.
 constexpr uint32_t kRounds = 32;
 constexpr uint32_t kOneRoundPes = 64;
 constexpr uint64_t kPacketBytes = 32768;
+constexpr uint64_t kBlockPacketBytes = 8192;
 constexpr uint64_t kHeadersAt = 2 * kRounds * 8;
-constexpr uint64_t kPacketsAt = kHeadersAt + 2 * kOneRoundPes * 8;
-constexpr uint64_t kArrivalsAt = kPacketsAt + 2 * kPacketBytes;
+constexpr uint64_t kArrivalsAt = kHeadersAt + 2 * kOneRoundPes * 8;
 
 // A header, 64 bits: the epoch in the upper half, and below it what the member announces: either the number of the call it
 // makes (bits 31:28, at least 1) and a hash of everything that must be equal on all members; or, with those bits 0, that the
@@ -336,6 +347,9 @@ struct alignas(128) Team {
     uint32_t epoch;        // of the last meeting; counts up, less 0 and 1
     uint64_t members;      // int32_t[n_pes], or 0
     uint64_t workspace;    // symmetric
+    // Written by the blocks of a collective that several blocks carry out.
+    uint32_t entered; // blocks that have read the epoch
+    uint32_t stopped; // the last epoch in which a block's meeting failed
     alignas(128) Choice choices[kCollectives][kChoices];
 };
 
@@ -349,7 +363,7 @@ struct alignas(128) State {
     uint32_t network; // Network
 
     // Load/store reach: PEs p2p_first .. p2p_first + p2p_count, of which bit i of p2p_mask says whether p2p_first + i is
-    // reachable. The heap of PE q lies at heap_base + (q - my_pe) * heap_bytes. The own PE's bit is set.
+    // reachable. The heap of PE q lies at heap_base + (q - my_pe) * heap_bytes. This PE's own bit is set.
     int32_t p2p_first;
     int32_t p2p_count; // at most 64
     uint64_t p2p_mask;
@@ -363,7 +377,7 @@ struct alignas(128) State {
     uint64_t lkeys; // uint32_t[cards * max_chunks]
     uint64_t rkeys; // uint32_t[cards * n_pes * max_chunks]
 
-    uint64_t qps; // Qp[n_pes * qps_per_pe]; those of the own PE are for atomics alone, if atomics_by_network
+    uint64_t qps; // Qp[n_pes * qps_per_pe]; those to this PE itself are for atomics alone, if atomics_by_network
     uint32_t qps_per_pe;
     uint32_t cards; // 1 to kMaxCards
     uint64_t used;  // uint64_t[(n_pes * qps_per_pe + 63) / 64]: QPs posted to since the runtime last saw all of them idle
@@ -378,33 +392,32 @@ struct alignas(128) State {
 
     uint64_t proxy; // Proxy, if `network` is ibrc
 
-    // Not 0: all atomics on a PE's memory are those of its first card, also where it is load/store reachable.
+    // Not 0: all atomics on a PE's memory are those of a card, even where it is load/store reachable.
     uint32_t atomics_by_network;
     uint32_t max_teams;
 
     // Not 0: queues, doorbell records and CQEs are in this GPU's memory, and what reads them (a card across PCIe, or a kernel
     // of this GPU) sees what has reached it. So a doorbell needs a fence of device scope before it.
     uint32_t queues_in_device_memory;
-    uint32_t reserved0[31];
+
+    // Not 0: of several cards the first does all atomics on a PE's memory, since those of different cards are not atomic with
+    // each other.
+    uint32_t atomics_on_first_card;
+
+    // Fence modes, as bits of a work request's fm_ce_se: of a signal that follows its data on one QP, and of the first request
+    // after fence(). A QP that delivers in order needs none for the signal, and for the fence one that waits for the reads and
+    // atomics before it.
+    uint32_t signal_order;
+    uint32_t fence_order;
+    uint32_t reserved0[28];
 };
 
-static_assert(sizeof(ErrorRecord) == 80, "mirrored in runtime/abi.rs");
-static_assert(sizeof(Control) == 128, "mirrored in runtime/abi.rs");
 #ifndef __CUDACC_RTC__ // which has no offsetof
-static_assert(sizeof(Qp) == 640 && offsetof(Qp, gate) == 128 && offsetof(Qp, rung) == 256 && offsetof(Qp, completed) == 384 &&
-                  offsetof(Qp, fence_at) == 392 && offsetof(Qp, breakage) == 512,
-              "mirrored in runtime/abi.rs");
-static_assert(sizeof(Proxy) == 640 && offsetof(Proxy, taken) == 256 && offsetof(Proxy, completed) == 384 &&
-                  offsetof(Proxy, breakage) == 512,
-              "mirrored in runtime/abi.rs");
 static_assert(sizeof(Team) == 512 && offsetof(Team, stride) == 16 && offsetof(Team, members) == 32 &&
-                  offsetof(Team, choices) == 128,
-              "mirrored in runtime/abi.rs, and read in pieces by view_of");
+                  offsetof(Team, entered) == 48 && offsetof(Team, choices) == 128,
+              "read in pieces by view_of");
 #endif
 static_assert(sizeof(ProxyFault) == 64, "mirrored in proxy/src/block.rs");
-static_assert(sizeof(LocalRegion) == 32, "mirrored in runtime/abi.rs");
-static_assert(sizeof(Choice) == 16, "mirrored in runtime/abi.rs");
-static_assert(kPacketsAt % 128 == 0 && kArrivalsAt % 128 == 0, "lines of their own");
-static_assert(sizeof(State) == 384, "mirrored in runtime/abi.rs");
+static_assert(kArrivalsAt % 128 == 0 && kPacketBytes % 128 == 0 && kBlockPacketBytes % 128 == 0, "lines of their own");
 
 } // namespace oxshmem::abi

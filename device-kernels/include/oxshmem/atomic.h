@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Atomics on 32- and 64-bit words of the symmetric heap. Fetching forms return when they hold the old value; the others
-// complete at the next quiet. All atomics on a word are atomic with respect to each other, whoever does them: where the card's
-// are not so with those of CPUs and GPUs, all go through the card, those to the own PE too.
+// Atomics on 32- and 64-bit words of the symmetric heap. Fetching forms return when they hold the
+// old value; the others complete at the next quiet. All atomics on a word are atomic with respect
+// to each other, whether a card, a GPU or a CPU executes them: where the card's atomics are not
+// atomic with those of CPUs and GPUs, all go through the card, including those on this PE's own
+// memory.
 #pragma once
 
 #include "detail/network.h"
@@ -20,7 +22,7 @@ template <class T> OXSHMEM_DEVICE Path atomic_path(const T *target, int pe) {
                : Path::none;
 }
 
-// `local` runs on the mapped word, `request` on the HCA. Fetch or not, `local` answers the old value.
+// `local` runs on the mapped word, `request` on the HCA. Whether it fetches or not, `local` returns the old value.
 template <bool Fetch, class T, class Local>
 OXSHMEM_DEVICE T atomic(T *target, int pe, const AtomicRequest &request, Local local) {
     switch (atomic_path(target, pe)) {

@@ -23,9 +23,7 @@ template <class Scope> OXSHMEM_LINKED_OUTLINE int sync_team(int handle, Call cal
     }
     Scope::sync();
     if (call == Call::barrier && port::state().network != static_cast<uint32_t>(abi::Network::none)) {
-        if (Scope::rank() == 0) {
-            network_quiet();
-        }
+        network_quiet(Scope::rank(), Scope::size());
         Scope::sync();
     }
     return meet<Scope, true>(team, op, announce(call, 0)) ? 0 : 1;
@@ -33,8 +31,9 @@ template <class Scope> OXSHMEM_LINKED_OUTLINE int sync_team(int handle, Call cal
 
 } // namespace detail
 
-// Returns when every PE has entered. Own stores and stores to load/store peers made before are visible to whoever leaves; puts
-// over the network are not completed. One group of threads per PE calls at a time.
+// Returns when every PE has entered. Stores made before, to this PE's own memory and to load/store
+// peers, are visible to every PE that returns; puts over the network are not completed. One group
+// of threads per PE calls at a time.
 template <class Scope> OXSHMEM_DEVICE void sync_all(Scope) {
     detail::sync_team<Scope>(abi::kTeamWorld, detail::Call::sync);
 }

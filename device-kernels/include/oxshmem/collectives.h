@@ -2,10 +2,11 @@
 //
 // Collectives over a team: broadcast, collect, fcollect, alltoall, alltoalls, reduce, reducescatter.
 //
-// Every member makes the same call, one group of threads per PE at a time; different teams may be busy at the same time. dst
-// and src are symmetric, the same on all members. When a call returns, dst holds the result and src may be reused, on this PE.
-// Each answers 0, or not 0 if an error was recorded: then nothing was written to dst, unless a deadline or the job's end came
-// between. A call that is refused on one member is an error on all of them.
+// Every member makes the same call, one group of threads per PE at a time; different teams may be
+// busy at the same time. dst and src are symmetric, the same on all members. When a call returns,
+// dst holds the result and src may be reused, on this PE. Each returns 0, or another value if an
+// error was recorded: then nothing was written to dst, unless a deadline passed or the job ended
+// meanwhile. A call that is refused on one member is an error on all of them.
 //
 // The algorithm is chosen by the team's table (docs/teams.md). Results of reductions are equal on all members to the last bit,
 // and from run to run for one algorithm and team.
@@ -29,7 +30,7 @@ OXSHMEM_DEVICE uint64_t extra_of(uint64_t a, uint64_t b, uint64_t c) {
 template <class Scope>
 OXSHMEM_OUTLINE int broadcast_bytes(int handle, void *dst, const void *src, uint64_t bytes, int root,
                                     Caller caller = kOwn<Scope>) {
-    if constexpr (Scope::kSeveralWarps) {
+    if constexpr (Scope::kSeveralWarps && !kSeveralBlocks<Scope>) {
         if (bytes <= kFewBytes && are_many_threads()) {
             return by_first_warp([&] { return broadcast_bytes<warp_scope>(handle, dst, src, bytes, root, Caller::block); });
         }
@@ -44,11 +45,14 @@ OXSHMEM_OUTLINE int broadcast_bytes(int handle, void *dst, const void *src, uint
     const uint32_t announced = announced_by(session, dst, src, bytes, static_cast<uint64_t>(root), algorithm);
     Scope::sync();
     if (algorithm == Algorithm::packets) {
-        const auto load = [&](int, uint32_t offset, uint64_t left) { return load_piece(at_offset(src, offset), left); };
-        const auto store = [&](int, uint32_t offset, vec16 value, uint64_t left) {
-            store_piece(at_offset(dst, offset), value, left);
+        const Part part = part_of<Scope>(bytes);
+        const auto load = [&](int, uint32_t offset, uint64_t left) {
+            return load_piece(at_offset(src, part.first + offset), left);
         };
-        return exchange<Scope>(session, announced, static_cast<uint32_t>(bytes), root, load, store) ? 0 : 1;
+        const auto store = [&](int, uint32_t offset, vec16 value, uint64_t left) {
+            store_piece(at_offset(dst, part.first + offset), value, left);
+        };
+        return exchange<Scope>(session, announced, part.bytes, root, load, store) ? 0 : 1;
     }
     if (!meet<Scope, true>(session.team, session.op, announced)) {
         return 1;
@@ -56,16 +60,19 @@ OXSHMEM_OUTLINE int broadcast_bytes(int handle, void *dst, const void *src, uint
     if (bytes == 0) {
         return 0;
     }
-    const bool good = algorithm == Algorithm::tree ? tree_broadcast<Scope>(session, dst, src, bytes, root)
-                                                   : push_broadcast<Scope>(session, dst, src, bytes, root);
-    return good ? 0 : 1;
+    if constexpr (!kSeveralBlocks<Scope>) {
+        if (algorithm == Algorithm::tree) {
+            return tree_broadcast<Scope>(session, dst, src, bytes, root) ? 0 : 1;
+        }
+    }
+    return push_broadcast<Scope>(session, dst, src, bytes, root) ? 0 : 1;
 }
 
 // fcollect (`step` 0: all get the same) and alltoall (`step` = `bytes`): `bytes` bytes for each member.
 template <class Scope>
 OXSHMEM_DEVICE int gather_parts(int handle, Collective collective, Op op, Call call, void *dst, const void *src, uint64_t bytes,
                                 uint64_t step, Caller caller = kOwn<Scope>) {
-    if constexpr (Scope::kSeveralWarps) {
+    if constexpr (Scope::kSeveralWarps && !kSeveralBlocks<Scope>) {
         if (bytes <= kFewBytes && are_many_threads()) {
             return by_first_warp(
                 [&] { return gather_parts<warp_scope>(handle, collective, op, call, dst, src, bytes, step, Caller::block); });
@@ -82,13 +89,14 @@ OXSHMEM_DEVICE int gather_parts(int handle, Collective collective, Op op, Call c
     const uint32_t announced = announced_by(session, dst, src, bytes, 0, algorithm);
     Scope::sync();
     if (algorithm == Algorithm::packets) {
+        const Part part = part_of<Scope>(bytes);
         const auto load = [&](int member, uint32_t offset, uint64_t left) {
-            return load_piece(at_offset(src, step * static_cast<uint64_t>(member) + offset), left);
+            return load_piece(at_offset(src, step * static_cast<uint64_t>(member) + part.first + offset), left);
         };
         const auto store = [&](int member, uint32_t offset, vec16 value, uint64_t left) {
-            store_piece(at_offset(dst, bytes * static_cast<uint64_t>(member) + offset), value, left);
+            store_piece(at_offset(dst, bytes * static_cast<uint64_t>(member) + part.first + offset), value, left);
         };
-        return exchange<Scope>(session, announced, static_cast<uint32_t>(bytes), -1, load, store) ? 0 : 1;
+        return exchange<Scope>(session, announced, part.bytes, -1, load, store) ? 0 : 1;
     }
     if (!meet<Scope, true>(session.team, session.op, announced)) {
         return 1;
@@ -117,7 +125,7 @@ template <class Visit> OXSHMEM_DEVICE void each_element(uint32_t element, uint32
 template <class Scope>
 OXSHMEM_OUTLINE int alltoalls_bytes(int handle, void *dst, const void *src, ptrdiff_t dst_stride, ptrdiff_t src_stride,
                                     uint64_t n, uint32_t element, Caller caller = kOwn<Scope>) {
-    if constexpr (Scope::kSeveralWarps) {
+    if constexpr (Scope::kSeveralWarps && !kSeveralBlocks<Scope>) {
         if (n <= kFewBytes / kPiece && are_many_threads()) {
             return by_first_warp([&] {
                 return alltoalls_bytes<warp_scope>(handle, dst, src, dst_stride, src_stride, n, element, Caller::block);
@@ -148,22 +156,25 @@ OXSHMEM_OUTLINE int alltoalls_bytes(int handle, void *dst, const void *src, ptrd
     const Algorithm algorithm = choose<Scope>(session, Collective::alltoalls, bytes, pieces, caller);
     const uint32_t announced = announced_by(session, dst, src, n, extra_of(element, strides.dst, strides.src), algorithm);
     Scope::sync();
-    if (algorithm == Algorithm::packets) {
-        const auto load = [&](int member, uint32_t offset, uint64_t left) {
-            vec16 value{};
-            each_element(element, offset, left, [&](uint32_t at, uint64_t index) {
-                const uint64_t number = static_cast<uint64_t>(member) * n + index;
-                port::copy_bytes(reinterpret_cast<char *>(&value) + at, at_offset(src, number * strides.src), element);
-            });
-            return value;
-        };
-        const auto store = [&](int member, uint32_t offset, vec16 value, uint64_t left) {
-            each_element(element, offset, left, [&](uint32_t at, uint64_t index) {
-                const uint64_t number = static_cast<uint64_t>(member) * n + index;
-                port::copy_bytes(at_offset(dst, number * strides.dst), reinterpret_cast<const char *>(&value) + at, element);
-            });
-        };
-        return exchange<Scope>(session, announced, static_cast<uint32_t>(bytes), -1, load, store) ? 0 : 1;
+    if constexpr (!kSeveralBlocks<Scope>) {
+        if (algorithm == Algorithm::packets) {
+            const auto load = [&](int member, uint32_t offset, uint64_t left) {
+                vec16 value{};
+                each_element(element, offset, left, [&](uint32_t at, uint64_t index) {
+                    const uint64_t number = static_cast<uint64_t>(member) * n + index;
+                    port::copy_bytes(reinterpret_cast<char *>(&value) + at, at_offset(src, number * strides.src), element);
+                });
+                return value;
+            };
+            const auto store = [&](int member, uint32_t offset, vec16 value, uint64_t left) {
+                each_element(element, offset, left, [&](uint32_t at, uint64_t index) {
+                    const uint64_t number = static_cast<uint64_t>(member) * n + index;
+                    port::copy_bytes(at_offset(dst, number * strides.dst), reinterpret_cast<const char *>(&value) + at,
+                                     element);
+                });
+            };
+            return exchange<Scope>(session, announced, static_cast<uint32_t>(bytes), -1, load, store) ? 0 : 1;
+        }
     }
     if (!meet<Scope, true>(session.team, session.op, announced)) {
         return 1;
@@ -182,7 +193,7 @@ struct Sizes {
             return port::load<order::relaxed, reach::system>(as<uint64_t>(team.packets()) + member);
         }
         vec16 first;
-        look_at_piece(team, member, 0, first, 8);
+        look_at_piece<thread_scope>(team, member, 0, first, 8);
         return static_cast<uint64_t>(first.y) << 32 | first.x;
     }
 };
@@ -207,7 +218,7 @@ OXSHMEM_DEVICE bool check_collected(Session &session, const Sizes &sizes, void *
 // belong.
 template <class Scope>
 OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, const void *src, uint64_t bytes, Caller caller = kOwn<Scope>) {
-    if constexpr (Scope::kSeveralWarps) {
+    if constexpr (Scope::kSeveralWarps && !kSeveralBlocks<Scope>) {
         if (bytes <= kFewBytes && are_many_threads()) {
             return by_first_warp([&] { return collect_bytes<warp_scope>(handle, dst, src, bytes, Caller::block); });
         }
@@ -218,7 +229,7 @@ OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, const void *src, uint64
     }
     const TeamView &team = session.team;
     check_buffers<Scope>(session, dst, 0, src, bytes, false);
-    // The table is asked for what fits, because the sizes of others are not known yet.
+    // Looks up an algorithm that fits every size, because the sizes of others are not known yet.
     uint64_t room = packet_room(team);
     if (caller == Caller::scope) {
         const uint32_t each = kPiecesAtOnce * Scope::kLanes / static_cast<uint32_t>(team.n);
@@ -245,9 +256,9 @@ OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, const void *src, uint64
             }
             return load_piece(at_offset(src, offset - kPiece), left);
         };
-        // The own size lies where the others' do, so that the sum is the same code for all.
+        // This PE's own size lies beside the others', so that the sum is the same code for all.
         if (Scope::rank() == 0) {
-            send_piece(team, team.me, 0, load(team.me, 0, kPiece), 8);
+            send_piece<Scope>(team, team.me, 0, load(team.me, 0, kPiece), 8);
         }
         if (!session.bad) {
             send_packets<Scope, kPiecesAtOnce>(session, kPiece + small, load);
@@ -255,7 +266,7 @@ OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, const void *src, uint64
         const auto sized = [&](uint32_t member, int &missing) {
             vec16 first;
             missing = static_cast<int>(member);
-            return look_at_piece(team, missing, 0, first, 8);
+            return look_at_piece<Scope>(team, missing, 0, first, 8);
         };
         if (!receive_packets<Scope>(session, announced, static_cast<uint32_t>(team.n), 1, sized, [](uint32_t) {}) ||
             !check_collected<Scope>(session, sizes, dst, src, bytes, before, largest)) {
@@ -272,7 +283,7 @@ OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, const void *src, uint64
                         value = load_piece(at_offset(src, at), size - at);
                     } else {
                         good = wait(session.op, team.blame(member), as<void>(team.packets()),
-                                    [&] { return look_at_piece(team, member, at / kPiece + 1, value, size - at); });
+                                    [&] { return look_at_piece<Scope>(team, member, at / kPiece + 1, value, size - at); });
                     }
                     if (good) {
                         store_piece(at_offset(dst, to + at), value, size - at);
@@ -316,7 +327,7 @@ OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, const void *src, uint64
 template <class Scope, class Combine>
 OXSHMEM_OUTLINE int reduce_elements(int handle, void *dst, const void *src, uint64_t n, bool to_all, Combine combine,
                                     Caller caller = kOwn<Scope>) {
-    if constexpr (Scope::kSeveralWarps) {
+    if constexpr (Scope::kSeveralWarps && !kSeveralBlocks<Scope>) {
         if (n <= kFewBytes / kPiece && are_many_threads()) {
             return by_first_warp(
                 [&] { return reduce_elements<warp_scope>(handle, dst, src, n, to_all, combine, Caller::block); });
@@ -341,13 +352,15 @@ OXSHMEM_OUTLINE int reduce_elements(int handle, void *dst, const void *src, uint
     const uint32_t announced = announced_by(session, dst, src, n, kinds, algorithm);
     Scope::sync();
     if (algorithm == Algorithm::packets) {
+        const Part part = part_of<Scope>(bytes);
         const auto load = [&](int member, uint32_t offset, uint64_t left) {
-            return load_piece(at_offset(src, (to_all ? 0 : bytes * static_cast<uint64_t>(member)) + offset), left);
+            const uint64_t theirs = to_all ? 0 : bytes * static_cast<uint64_t>(member);
+            return load_piece(at_offset(src, theirs + part.first + offset), left);
         };
         const auto store = [&](uint32_t offset, vec16 value, uint64_t left) {
-            store_piece(at_offset(dst, offset), value, left);
+            store_piece(at_offset(dst, part.first + offset), value, left);
         };
-        return exchange_combined<Scope>(session, announced, static_cast<uint32_t>(bytes), combine, load, store) ? 0 : 1;
+        return exchange_combined<Scope>(session, announced, part.bytes, combine, load, store) ? 0 : 1;
     }
     if (!meet<Scope, true>(session.team, session.op, announced)) {
         return 1;
@@ -355,9 +368,15 @@ OXSHMEM_OUTLINE int reduce_elements(int handle, void *dst, const void *src, uint
     if (bytes == 0) {
         return 0;
     }
-    const bool good = to_all && algorithm == Algorithm::tree ? tree_reduce<Scope>(session, dst, src, bytes, combine)
-                                                             : push_combined<Scope>(session, dst, src, bytes, to_all, combine);
-    return good ? 0 : 1;
+    if constexpr (!kSeveralBlocks<Scope>) {
+        if (to_all && algorithm == Algorithm::tree) {
+            return tree_reduce<Scope>(session, dst, src, bytes, combine) ? 0 : 1;
+        }
+    }
+    const Result result = !to_all                                          ? Result::scattered
+                          : algorithm == Algorithm::one_shot && dst != src ? Result::by_each
+                                                                           : Result::shared;
+    return push_combined<Scope>(session, dst, src, bytes, result, combine) ? 0 : 1;
 }
 
 } // namespace detail
@@ -370,7 +389,7 @@ template <class Scope, class T> OXSHMEM_DEVICE int broadcast(Scope, team_t team,
     return detail::broadcast_bytes<Scope>(team, dst, src, detail::bytes_of<T>(n), root);
 }
 
-// All members' src one behind the other to all members' dst; members may contribute different lengths.
+// Copies all members' src, one after another, to all members' dst; members may contribute different lengths.
 template <class Scope> OXSHMEM_DEVICE int collectmem(Scope, team_t team, void *dst, const void *src, size_t bytes) {
     return detail::collect_bytes<Scope>(team, dst, src, bytes);
 }

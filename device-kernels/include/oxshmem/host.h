@@ -10,13 +10,13 @@
  * returns null when it failed. oxshmem_error() says why. No call ends the process, and every wait has a deadline
  * (OXSHMEM_TIMEOUT).
  *
- * Threads. Any thread may call; calls are executed one at a time, so one that waits holds the others up. Collective calls are
- * made by all PEs in the same order.
+ * Threads. Any thread may call. Calls are executed one at a time, so a call that waits delays the others. All PEs make
+ * collective calls in the same order.
  *
  * Streams. `stream` is a cudaStream_t or CUstream of the PE's GPU, null for the legacy default stream; on the `cpu` device it
- * is null and means the PE's own stream. Calls without a stream run on the PE's own stream and return when they are done: they
- * do not wait for kernels that the program has launched, and these not for them. Errors of device code, the program's kernels
- * included, are returned by oxshmem_synchronize and oxshmemx_stream_synchronize.
+ * is null and means the PE's own stream. Calls without a stream run on the PE's own stream and return when they are done. They
+ * do not wait for kernels that the program has launched, and those do not wait for them. Errors of device code, the program's
+ * kernels included, are returned by oxshmem_synchronize and oxshmemx_stream_synchronize.
  */
 #ifndef OXSHMEM_HOST_H
 #define OXSHMEM_HOST_H
@@ -36,16 +36,16 @@ enum {
 
 typedef enum oxshmem_status {
     OXSHMEM_SUCCESS = 0,
-    OXSHMEM_ERROR_INVALID = 1,         /* an argument that no call takes; nothing was done */
+    OXSHMEM_ERROR_INVALID = 1,         /* an argument is invalid; nothing was done */
     OXSHMEM_ERROR_NOT_INITIALIZED = 2, /* no PE: init was not called, failed, or was followed by finalize */
-    OXSHMEM_ERROR_CONFIG = 3,          /* a variable of the environment, or PEs that are configured differently */
+    OXSHMEM_ERROR_CONFIG = 3,          /* a variable is wrong, or PEs are configured differently */
     OXSHMEM_ERROR_JOB_FAILED = 4,      /* PEs did not meet, or one died: the job is over */
     OXSHMEM_ERROR_DEVICE = 5,          /* the device refused something or is lost, or a kernel was ended */
     OXSHMEM_ERROR_FAULT = 6,           /* device code reported an error: a deadline, an error completion, a bad argument */
-    OXSHMEM_ERROR_HEAP = 7,            /* the symmetric heap: exhausted, asymmetric calls, not an allocation */
-    OXSHMEM_ERROR_TRANSPORT = 8,       /* an HCA or a transport that was asked for is not to be had */
+    OXSHMEM_ERROR_HEAP = 7,            /* the heap is exhausted, calls differ, or memory is not allocated */
+    OXSHMEM_ERROR_TRANSPORT = 8,       /* the requested HCA or transport is not available */
     OXSHMEM_ERROR_INTERNAL = 9,        /* an error in this library */
-    OXSHMEM_ERROR_TEAM = 10, /* a handle of no team; members of a team that do not come or disagree; no room for a team */
+    OXSHMEM_ERROR_TEAM = 10,           /* not a team; members do not come or disagree; no room for a team */
 } oxshmem_status;
 
 /* How a signal is updated. */
@@ -61,10 +61,10 @@ enum {
     OXSHMEM_CMP_GE = 5,
 };
 
-/* Why the last call of this thread that failed did so; "" if none has. Valid until the next call of this thread fails. */
+/* Returns why the last failed call of this thread failed, or "" if none has. Valid until the next call of this thread fails. */
 const char *oxshmem_error(void);
 
-/* The library's version, to be compared with the macros above. Null pointers are skipped. */
+/* Writes the library's version, to be compared with the constants above. Null pointers are skipped. */
 void oxshmem_version(int *major, int *minor, int *patch);
 
 /* Joining and leaving a job. Collective. */
@@ -73,8 +73,8 @@ void oxshmem_version(int *major, int *minor, int *patch);
  * none is, it takes one by its number on the node and makes it current in this thread (see oxshmem_gpu). */
 int oxshmem_init(void);
 
-/* A job that the program sets up itself: one process gets an id, gives it to the others by whatever means it has, and all join.
- * The process that got it outlives the job. The text ends with 0. */
+/* A job that the program sets up itself: one process gets an id and passes it to the others by its own means, and all join. The
+ * process that got the id must outlive the job. The text ends with 0. */
 typedef struct oxshmem_uniqueid {
     char text[512];
 } oxshmem_uniqueid;
@@ -82,35 +82,36 @@ int oxshmem_get_uniqueid(oxshmem_uniqueid *id);
 int oxshmem_init_with_uniqueid(const oxshmem_uniqueid *id, int pe, int n_pes);
 
 /* Completes what is outstanding, waits for all PEs, and frees the heap. Kernels that use the device API must have ended or be
- * on streams that this call can wait for. This PE has left also if an error is returned; a job can be joined again. */
+ * on streams that this call can wait for. This PE has left even if an error is returned, and can join a job again. */
 int oxshmem_finalize(void);
 
-/* -1 if there is no PE. */
+/* Return -1 if there is no PE. */
 int oxshmem_host_my_pe(void);
 int oxshmem_host_n_pes(void);
 
-/* The CUDA device that the PE uses, for cudaSetDevice in other threads; -1 on the `cpu` device, or without a PE. */
+/* Returns the CUDA device that the PE uses, for cudaSetDevice in other threads; -1 on the `cpu` device, or without a PE. */
 int oxshmem_gpu(void);
 
-/* The symmetric heap. Collective; all PEs pass the same. Memory is zeroed. */
+/* The symmetric heap. Collective: all PEs pass the same arguments. Allocated memory is zeroed. */
 void *oxshmem_malloc(size_t bytes);
 void *oxshmem_calloc(size_t count, size_t bytes);
 void *oxshmem_align(size_t alignment, size_t bytes);
-/* Operations on the memory have been completed by all PEs (oxshmem_host_barrier_all). Null is ignored. */
+/* Call it after all PEs have completed their operations on the memory (oxshmem_host_barrier_all). Null is ignored. */
 int oxshmem_free(void *address);
 
-/* Where kernels (on the `cpu` device the host too) can load and store `pe`'s copy of `address`; null if that PE is reached over
- * the network or the address is not in the heap, which is no error. */
+/* Returns where kernels (on the `cpu` device the host too) can load and store `pe`'s copy of `address`. Null means that the PE
+ * is reached over the network or that the address is not in the heap, which is not an error. */
 void *oxshmem_host_ptr(const void *address, int pe);
 
-/* Transfers. The side at the other PE is given by the address of this PE's copy; the other side is any memory of heap, GPU or
- * host. Memory of the heap is all of one live allocation: a pointer that was freed, one from before the last oxshmem_init, and
- * a range that leaves its allocation are OXSHMEM_ERROR_HEAP, and oxshmem_error() names the nearest allocation. */
+/* Transfers. The side at the other PE is given by the address of this PE's copy; the other side may be memory of the heap, the
+ * GPU or the host. Memory of the heap must be inside one live allocation: a pointer that was freed, one from before the last
+ * oxshmem_init, and a range that leaves its allocation are OXSHMEM_ERROR_HEAP, and oxshmem_error() names the nearest
+ * allocation. */
 int oxshmem_host_putmem(void *dst, const void *src, size_t bytes, int pe);
 int oxshmem_host_getmem(void *dst, const void *src, size_t bytes, int pe);
 int oxshmem_host_putmem_signal(void *dst, const void *src, size_t bytes, uint64_t *signal, uint64_t value, int op, int pe);
 int oxshmem_host_signal_op(uint64_t *signal, uint64_t value, int op, int pe);
-/* The value of the own signal. */
+/* Returns the value of the caller's own signal. */
 int oxshmem_host_signal_fetch(const uint64_t *signal, uint64_t *value);
 /* `seen`, if not null, receives the value that compared true. */
 int oxshmem_host_signal_wait_until(const uint64_t *signal, int cmp, uint64_t value, uint64_t *seen);
@@ -131,24 +132,26 @@ enum {
     OXSHMEM_TEAM_SHARED = 1, /* PEs that reach each other by load and store */
     OXSHMEM_TEAM_NODE = 2,   /* PEs of the node */
 };
-/* -1 if there is no such team; a PE that is not in `destination` is -1 there, which is no error. */
+/* Return -1 if there is no such team. A PE that is not in `destination` is -1 there, which is not an error. */
 int oxshmem_host_team_my_pe(oxshmem_team_t team);
 int oxshmem_host_team_n_pes(oxshmem_team_t team);
 int oxshmem_host_team_translate_pe(oxshmem_team_t source, int pe, oxshmem_team_t destination);
-/* `size` PEs of `parent` from `start` on, `stride` apart. *team is OXSHMEM_TEAM_INVALID on PEs that are not among them. */
+/* Makes a team of `size` PEs of `parent` from `start` on, `stride` apart. *team is OXSHMEM_TEAM_INVALID on PEs that are not
+ * among them. */
 int oxshmem_team_split_strided(oxshmem_team_t parent, int start, int stride, int size, oxshmem_team_t *team);
-/* The PEs of `parent` in rows of `xrange`: *x is the caller's row, *y its column. */
+/* Arranges the PEs of `parent` in rows of `xrange`: *x is the caller's row, *y its column. */
 int oxshmem_team_split_2d(oxshmem_team_t parent, int xrange, oxshmem_team_t *x, oxshmem_team_t *y);
-/* A team of any PEs: one gets an id and gives it to the others, and all of them, and no other PE, call `init` with it, each
- * with the number that it will have. */
+/* Makes a team of any PEs: one gets an id and passes it to the others. Exactly the members call `init` with it, each with the
+ * number that it will have. */
 typedef struct oxshmem_team_uniqueid {
     unsigned char bytes[16];
 } oxshmem_team_uniqueid;
 int oxshmem_team_get_uniqueid(oxshmem_team_uniqueid *id);
 int oxshmem_team_init(const oxshmem_team_uniqueid *id, int my_pe, int n_pes, oxshmem_team_t *team);
-/* The team's collectives must have ended on all members. OXSHMEM_TEAM_INVALID is ignored. */
+/* Ends a team. Its collectives must have ended on all members. OXSHMEM_TEAM_INVALID is ignored. */
 int oxshmem_team_destroy(oxshmem_team_t team);
-/* Which algorithms the team's collectives use, as OXSHMEM_COLLECTIVES says it; at most `bytes` bytes with the 0 at the end. */
+/* Writes which algorithms the team's collectives use, in the form of OXSHMEM_COLLECTIVES: at most `bytes` bytes, including the
+ * 0 at the end. */
 int oxshmem_team_algorithms(oxshmem_team_t team, char *text, size_t bytes);
 
 /* Operators and element types of reductions. and, or, xor take integers; min and max all types but complex ones; prod all but
@@ -193,7 +196,7 @@ int oxshmem_host_alltoallsmem(oxshmem_team_t team, void *dst, const void *src, p
 int oxshmem_host_reduce(oxshmem_team_t team, oxshmem_reduce_op op, oxshmem_type type, void *dst, const void *src, size_t n);
 int oxshmem_host_reducescatter(oxshmem_team_t team, oxshmem_reduce_op op, oxshmem_type type, void *dst, const void *src,
                                size_t n);
-/* The same on a stream; collectives of a team come one after the other. */
+/* The same on a stream. Collectives of one team must be in sequence. */
 int oxshmemx_team_sync_on_stream(oxshmem_team_t team, void *stream);
 int oxshmemx_barrier_on_stream(oxshmem_team_t team, void *stream);
 int oxshmemx_broadcastmem_on_stream(oxshmem_team_t team, void *dst, const void *src, size_t bytes, int root, void *stream);
@@ -207,7 +210,8 @@ int oxshmemx_reduce_on_stream(oxshmem_team_t team, oxshmem_reduce_op op, oxshmem
 int oxshmemx_reducescatter_on_stream(oxshmem_team_t team, oxshmem_reduce_op op, oxshmem_type type, void *dst, const void *src,
                                      size_t n, void *stream);
 
-/* On a stream: queued, in order with the stream's other work. Both sides are memory that the GPU can access. */
+/* Operations on a stream are queued, in order with the stream's other work. Both sides must be memory that the GPU can access.
+ */
 int oxshmemx_putmem_on_stream(void *dst, const void *src, size_t bytes, int pe, void *stream);
 int oxshmemx_getmem_on_stream(void *dst, const void *src, size_t bytes, int pe, void *stream);
 int oxshmemx_putmem_signal_on_stream(void *dst, const void *src, size_t bytes, uint64_t *signal, uint64_t value, int op, int pe,
@@ -221,7 +225,7 @@ int oxshmemx_sync_all_on_stream(void *stream);
 /* Waits for everything on the device that this process started, as cudaDeviceSynchronize does, and returns the first error of
  * device code. No stream may be capturing. */
 int oxshmem_synchronize(void);
-/* Likewise for what is on one stream. */
+/* Waits for one stream in the same way. */
 int oxshmemx_stream_synchronize(void *stream);
 
 /* Gives a CUmodule that was loaded through the driver API the PE's state, so that its kernels can use the device API.
@@ -229,15 +233,16 @@ int oxshmemx_stream_synchronize(void *stream);
 int oxshmemx_module_register(void *module);
 int oxshmemx_module_unregister(void *module);
 
-/* For kernels that the program compiles while it runs, by NVRTC say. Compiled with OXSHMEM_DEVICE_LIBRARY defined and
+/* For kernels that the program compiles while it runs, for example by NVRTC. Compiled with OXSHMEM_DEVICE_LIBRARY defined and
  * --relocatable-device-code=true, they leave what all kernels have in common to the device library, and take a fraction of the
  * time. Links `bytes` bytes of such code (PTX, a cubin or a fat binary) with the library for the PE's GPU: *image, of
  * *image_bytes bytes, is what cuModuleLoadData takes, and free() frees it. Register the module then. */
 int oxshmemx_module_link(const void *code, size_t bytes, void **image, size_t *image_bytes);
-/* The library itself, for other linkers: a fat binary. Null if liboxshmem was built without a CUDA compiler. */
+/* Returns the library itself, a fat binary, for other linkers. Null if liboxshmem was built without a CUDA compiler. */
 const void *oxshmemx_device_library(size_t *bytes);
 
-/* What oxshmem/oxshmem.h uses. `locate` answers 0 and the unit's state symbol on the current device, or a text. */
+/* What oxshmem/oxshmem.h uses. `locate` writes the address and size of the unit's state symbol on the current device and
+ * returns null, or returns an error text. */
 typedef struct oxshmem_unit {
     uint32_t abi_version; /* of the device headers that the unit was compiled with; this and the next two fields never change */
     uint32_t state_bytes;

@@ -33,28 +33,27 @@ OXSHMEM_DEVICE void quiet() {
     }
 }
 
-// quiet by one thread of the scope for all of it. Every thread of the scope calls.
+// quiet for all threads of the scope, which share the waiting. Every thread of the scope calls.
 template <class Scope> OXSHMEM_DEVICE void quiet(Scope) {
     Scope::sync();
     if (Scope::rank() == 0) {
-        quiet();
+        detail::release_stores();
+    }
+    if (port::state().network != static_cast<uint32_t>(abi::Network::none)) {
+        detail::network_quiet(Scope::rank(), Scope::size());
     }
     Scope::sync();
 }
 
 // Orders puts, atomics and signals to each PE: those before the call are delivered before those after it. For the operations of
-// one block: its network operations to one peer share a queue pair, whose next request is marked as strongly ordered, so this
-// is a memory fence and waits for nothing (but where cards' atomics are atomic among themselves alone it is quiet).
-// Between blocks use quiet.
+// one block: its network operations to one peer share a queue pair, which keeps them in order, so this is a memory fence and
+// waits for nothing. There are two exceptions (docs/semantics.md, "Atomics and cards"): where a card does the atomics on memory
+// that this PE also stores to, fence waits for this block's atomics there; and where a block's atomics use another card than
+// its other operations, for all that this block has posted. Between blocks use quiet.
 OXSHMEM_DEVICE void fence() {
     detail::release_stores();
     if (port::state().network != static_cast<uint32_t>(abi::Network::none)) {
-        // A store could overtake an atomic that the card does on the same PE's memory, and so could another card.
-        if (detail::atomics_by_network()) {
-            detail::network_quiet();
-        } else {
-            detail::network_fence();
-        }
+        detail::network_fence();
     }
 }
 

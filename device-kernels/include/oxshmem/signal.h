@@ -24,7 +24,7 @@ OXSHMEM_DEVICE bool check_signal(const uint64_t *signal, SignalOp op, int pe, Op
     return check_symmetric(signal, sizeof(uint64_t), pe, caller) && check_aligned(signal, pe, caller);
 }
 
-// Updates a signal by store, or by an atomic whose answer nobody waits for.
+// Updates a signal by store, or by an atomic without waiting for its result.
 template <order O> OXSHMEM_DEVICE void near_signal(uint64_t *signal, uint64_t value, SignalOp op) {
     if (op != SignalOp::set) {
         port::add_to<O, reach::system>(signal, value);
@@ -67,6 +67,8 @@ OXSHMEM_OUTLINE void split_put_signal(void *dst, const void *src, uint64_t bytes
         copy<Scope>(translate(dst, pe), src, bytes);
         Scope::sync();
         if (Scope::rank() == 0) {
+            // The card reaches the peer's memory by another way than the stores: they have to be there before it is rung for.
+            release_stores();
             network_signal(signal, value, SignalOp::add, pe);
         }
     }
@@ -88,7 +90,7 @@ OXSHMEM_DEVICE void put_signal_by(void *dst, const void *src, uint64_t bytes, ui
 
 } // namespace detail
 
-// Copies `bytes` bytes to `dst` at `pe` and then updates `signal` there: whoever sees the signal sees the data.
+// Copies `bytes` bytes to `dst` at `pe` and then updates `signal` there: a thread that sees the signal sees the data.
 template <class Scope>
 OXSHMEM_DEVICE void putmem_signal_nbi(Scope, void *dst, const void *src, size_t bytes, uint64_t *signal, uint64_t value,
                                       SignalOp op, int pe) {
@@ -139,13 +141,13 @@ OXSHMEM_DEVICE void signal_op(uint64_t *signal, uint64_t value, SignalOp op, int
     }
 }
 
-// The own signal's value; what was put before the signal that it shows is visible.
+// Returns the value of this PE's own signal; what was put before the signal that it shows is visible.
 OXSHMEM_DEVICE uint64_t signal_fetch(const uint64_t *signal) {
     return port::load<port::order::acquire, port::reach::system>(signal);
 }
 
-// Waits until the own signal compares true with `value` and returns what satisfied it (or the value seen last if the wait ended
-// with an error, which is recorded).
+// Waits until this PE's own signal compares true with `value` and returns what satisfied it (or the
+// value seen last if the wait ended with an error, which is recorded).
 OXSHMEM_DEVICE uint64_t signal_wait_until(const uint64_t *signal, Compare cmp, uint64_t value) {
     uint64_t seen = 0;
     const auto late = [&] { return detail::unmet(signal, cmp, value); };

@@ -26,7 +26,8 @@ OXSHMEM_DEVICE int team_n_pes(team_t team) {
     return row == nullptr ? -1 : row->n_pes;
 }
 
-// The number in `destination` of the PE that is number `pe` in `source`; -1 if it is no member, or an argument names nothing.
+// The number in `destination` of the PE that is number `pe` in `source`; -1 if it is not a member, or an argument names
+// nothing.
 OXSHMEM_DEVICE int team_translate_pe(team_t source, int pe, team_t destination) {
     const abi::Team *from = detail::find_team(source), *to = detail::find_team(destination);
     if (from == nullptr || to == nullptr || pe < 0 || pe >= from->n_pes) {

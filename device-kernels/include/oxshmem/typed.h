@@ -273,7 +273,8 @@ OXSHMEM_FOR_EACH_WAIT_TYPE(OXSHMEM_DEFINE_WAIT)
 OXSHMEM_FOR_EACH_SCOPE(OXSHMEM_DEFINE_COLLECTIVE, )
 #undef OXSHMEM_DEFINE_COLLECTIVE
 
-// Collectives over teams. They are templates, whose parameter nobody gives: so only what a program uses is compiled.
+// Collectives over teams. They are templates whose parameter has a default that callers leave
+// alone, so only what a program uses is compiled.
 //
 // X(type name, C++ type): the types of reductions by and, or and xor, by min and max, and by sum and product: tables 10 to 12
 // of OpenSHMEM 1.5, and the 16-bit floating-point types.

@@ -5,7 +5,7 @@
 //
 // Variables are in the caller's own heap. When a wait returns (or a test is true), what their writer completed or ordered
 // before writing them is visible. `status`, if not null, excludes the variables whose entry is not 0; if it excludes all (or n
-// is 0), _all is true at once, _any answers SIZE_MAX and _some answers 0.
+// is 0), _all is true at once, _any returns SIZE_MAX and _some returns 0.
 #pragma once
 
 #include "detail/address.h"
@@ -41,7 +41,7 @@ template <class T> OXSHMEM_DEVICE bool compare(T seen, Compare cmp, T value) {
     return false;
 }
 
-// Refuses variables that no peer could ever write, and unknown comparisons: either would wait for ever.
+// Refuses variables that no peer could ever write, and unknown comparisons: either would wait forever.
 template <class T> OXSHMEM_DEVICE bool check_variables(const T *ivars, uint64_t n, Compare cmp, Op op) {
     const int me = port::state().my_pe;
     if (static_cast<uint32_t>(cmp) > static_cast<uint32_t>(Compare::ge)) {

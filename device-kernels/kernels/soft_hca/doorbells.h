@@ -27,7 +27,7 @@ OXSHMEM_DEVICE port::vec16 unseal(port::pair64 words, uint64_t displaced) {
 // looks at this one. What is new there, or 0.
 OXSHMEM_DEVICE uint64_t doorbell_of_host(Tables &t, const Slice &slice, uint32_t number) {
     Watch &watch = watch_of(t, number);
-    // Both are asked for at once: the second crosses PCIe, and nothing overtakes it.
+    // Both are requested at once: the second crosses PCIe, and nothing overtakes it.
     const uint64_t before = port::load<order::relaxed, reach::device>(&watch.doorbell);
     const uint64_t *const words = at<uint64_t>(slice.host_doorbells) + number * kHostRegisterWords;
     const uint64_t value = port::load<order::acquire, reach::system>(words);
@@ -49,7 +49,7 @@ OXSHMEM_DEVICE HostBell rung_by_host(Tables &t, const Slice &slice, uint32_t num
     uint64_t before = 0;
     HostBell bell{};
     if (number < slice.registers) {
-        // All are asked for at once.
+        // All are requested at once.
         Watch &watch = watch_of(t, number);
         before = port::load<order::relaxed, reach::device>(&watch.doorbell);
         bell.peer = port::load<order::relaxed, reach::device>(&watch.peer);
@@ -65,7 +65,7 @@ OXSHMEM_DEVICE HostBell rung_by_host(Tables &t, const Slice &slice, uint32_t num
     for (uint32_t i = 0; i < kLookers; ++i) {
         pairs[i] = port::shfl(port::kWholeWarp, mine, port::lane_id() - looker + i);
     }
-    // The size of a work request, or 0, is behind the number of the queue pair.
+    // The size of a work request, or 0, follows the number of the queue pair.
     bell.whole = news && (be(static_cast<uint32_t>(mine.first >> 32)) & 0xff) != 0;
     bell.doorbell = news ? mine.first : 0;
     if (bell.whole) {

@@ -47,7 +47,7 @@ OXSHMEM_DEVICE uint32_t inline_word(const Reader &reader, uint32_t offset) {
     return *at<uint32_t>(reader.byte(36 + offset));
 }
 
-// Of a payload that lies in the first block: that was read already, perhaps across PCIe.
+// The part of a payload that lies in the first block was read already, perhaps across PCIe.
 constexpr uint32_t kHeadPayload = 28;
 
 OXSHMEM_DEVICE void write_inline(const Reader &reader, uint64_t to, uint32_t bytes) {
@@ -158,7 +158,7 @@ OXSHMEM_DEVICE void execute(Shared &s, const Reader &reader, const Request &requ
             return copy_small(to, from, bytes);
         }
         if (bytes > kLarge) {
-            // As much of it as one turn may take. A piece ends where the destination is aligned.
+            // Takes as much of it as one turn may. A piece ends where the destination is aligned.
             to += s.moved, from += s.moved, bytes -= s.moved;
             if (bytes > kPiece) {
                 bytes = kPiece - (to + kPiece) % 64;

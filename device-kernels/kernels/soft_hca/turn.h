@@ -3,9 +3,10 @@
 // A turn of a queue pair: which work requests run side by side, which wait for those before them, and where the queue pair
 // stops.
 //
-// Work requests of a queue pair execute side by side, and their payloads become visible in any order. Those with fence
-// mode 3 (strong ordering) start when all before them is visible, and so do reads and atomics of a place that one before them
-// touches. A CQE comes after all it covers.
+// Work requests of a queue pair execute side by side, and their payloads become visible in any order. Those with a fence mode
+// (fence or strong ordering) start when all before them is visible, and so do reads and atomics of a place that one before them
+// touches. Where the queue pair is in order, as a card's, each starts when all before it is visible. A CQE comes after all it
+// covers.
 
 #pragma once
 
@@ -86,7 +87,7 @@ OXSHMEM_DEVICE void find_starts(Shared &s, uint32_t count) {
     port::sync_block();
 }
 
-// The next work request behind `from` that starts when all before it is visible, at most `end`.
+// Returns the next work request after `from` that starts when all before it is visible, at most `end`.
 OXSHMEM_DEVICE uint32_t next_ordered(const Shared &s, uint32_t from, uint32_t end) {
     for (uint32_t i = from + 1; i < end; i = (i / 32 + 1) * 32) {
         const uint32_t bits = s.ordered[i / 32] & ~0u << i % 32;
@@ -141,7 +142,7 @@ OXSHMEM_DEVICE bool step(Tables &t, const Slice &slice, Shared &s) {
             // It executes alone.
             stop_at(s.stop, rank == 0 ? s.sizes[0] : rank);
         }
-        if (control.z >> 29 == 3) {
+        if (control.z >> 29 >= 2 || qp.in_order != 0) {
             port::fetch_or<order::relaxed, reach::block>(&s.ordered[rank / 32], 1u << rank % 32);
         }
     }
@@ -179,7 +180,7 @@ OXSHMEM_DEVICE bool step(Tables &t, const Slice &slice, Shared &s) {
         }
         if (to < end) {
             if (rank == 0) {
-                // Untouched if it is 0: nobody has met since others looked at it then.
+                // Untouched if it is 0: no block has met since others looked at it then.
                 if (s.copied != 0) {
                     s.copied = 0;
                 }
@@ -267,7 +268,7 @@ OXSHMEM_DEVICE bool execute_at_once(Tables &t, Shared &s, const HostBell &bell, 
         return false;
     }
     QpContext &qp = t.qps[place];
-    // A line of everything that decode() looks at, all asked for at once: the key as well, should there be one.
+    // A line of everything that decode() looks at, all requested at once: the key as well, should there be one.
     const Key &key = t.remote_keys[((be(bell.head[1].z) >> 8) + static_cast<uint32_t>(bell.peer) * kPeerStride) % kRemoteKeys];
     const uint32_t rights = key.rights;
     const uint64_t length = key.length;
@@ -280,7 +281,7 @@ OXSHMEM_DEVICE bool execute_at_once(Tables &t, Shared &s, const HostBell &bell, 
     if (!fits) {
         return false;
     }
-    // Were it not the next one, it would be behind: the queue was looked at since.
+    // Were it not the next one, it would come earlier: the queue was read since.
     Reader reader{t, qp, consumer, {bell.head[0], bell.head[1], bell.head[2], bell.head[3]}};
     Request request{};
     if (!decode(reader, control, request) || (request.local != 0 && request.bytes > kSmall)) {

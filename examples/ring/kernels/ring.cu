@@ -1,6 +1,7 @@
 #include <oxshmem/oxshmem.h>
 
-// Every PE puts its number into the next PE's memory and a signal behind it, then waits for its own signal.
+// Every PE puts its number into the next PE's memory, followed by a signal, then waits for its own
+// signal.
 OXSHMEM_KERNEL(ring, int *inbox, uint64_t *arrived) {
     const int next = (oxshmem::my_pe() + 1) % oxshmem::n_pes();
     oxshmem::p(inbox, oxshmem::my_pe(), next);

@@ -3,7 +3,9 @@
 use oxshmem::{LaunchConfig, SymmetricSlice};
 
 oxshmem::kernels! {
-    struct Kernels from "ring" { unsafe fn ring(inbox: &SymmetricSlice<i32>, arrived: &SymmetricSlice<u64>); }
+    struct Kernels from "ring" {
+        unsafe fn ring(inbox: &SymmetricSlice<i32>, arrived: &SymmetricSlice<u64>);
+    }
 }
 
 fn main() -> oxshmem::Result<()> {

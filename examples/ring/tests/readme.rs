@@ -9,7 +9,7 @@ use oxshmem::launch::{LaunchOptions, Output, run};
 
 const README: &str = include_str!("../../../README.md");
 
-/// The first fenced block of `language` that follows `heading`.
+/// Returns the first fenced block of `language` that follows `heading`.
 fn block<'a>(heading: &str, language: &str) -> &'a str {
     let section = README.split_once(heading).unwrap_or_else(|| panic!("README has no {heading:?}")).1;
     let fence = format!("```{language}\n");

@@ -11,16 +11,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::error::Mlx5Error;
 use super::events::{Death, Events};
 use super::library::Library;
-use super::memory::{Given, Ladder};
+use super::memory::{Given, Ladder, Registration};
 use super::record::Record;
 use crate::address::{QpAddress, QpAttributes};
 use crate::error::{Error, Result};
-use crate::objects::query_caps;
+use crate::objects::{query_caps, query_ts_format};
 use crate::port::{Gid, LinkLayer, Mtu, PortInfo};
 use crate::prm::caps::{AtomicCaps, GeneralCaps};
-use crate::prm::{self, CommandStatus, Opcode, dump, pd};
+use crate::prm::{self, Command, CommandStatus, Opcode, caps, dump, lag, pd};
 use crate::provider::{
-    Access, Attempt, Counters, HcaInfo, MemoryKey, ObjectHandle, Provider, QpFailure, UarPage, UmemSource,
+    Access, Attempt, Counters, HcaInfo, MemoryKey, ObjectHandle, Provider, QpFailure, Rung, UarPage, UmemSource,
 };
 use crate::route::{Route, route};
 use crate::verbs::context::DeviceList;
@@ -29,18 +29,27 @@ use crate::verbs::sys;
 use crate::verbs::sys::mlx5dv::{self, Mlx5dv};
 use crate::verbs::{Atomicity, Context, MemoryRegion, Port, ProtectionDomain};
 
-/// A page of registers of its own, not cached: `MLX5DV_UAR_ALLOC_TYPE_NC_DEDICATED` of rdma-core 47's `mlx5_api.h`; older libraries refuse it.
+/// A page of registers of its own, not cached: `MLX5DV_UAR_ALLOC_TYPE_NC_DEDICATED` of rdma-core
+/// 47's `mlx5_api.h`; older libraries refuse it.
 const UAR_NC_DEDICATED: u32 = 1 << 31;
 
-/// Kinds of doorbell pages, the best for a GPU first: its stores must neither wait for, nor mix with, those of others.
-const UAR_TYPES: [(u32, &str); 3] = [
-    (UAR_NC_DEDICATED, "doorbell page, not cached, of its own"),
-    (mlx5dv::MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF, "doorbell page, write-combining, of its own"),
-    (mlx5dv::MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC, "doorbell page, not cached, of the whole context"),
-];
+type UarType = (u32, &'static str);
+const NC_DEDICATED: UarType = (UAR_NC_DEDICATED, "doorbell page, not cached, of its own");
+const BF: UarType = (mlx5dv::MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF, "doorbell page, write-combining, of its own");
+const NC: UarType = (mlx5dv::MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC, "doorbell page, not cached, of the whole context");
 
-/// Bytes of a doorbell page (PRM: UAR page, 4 KiB).
-const UAR_BYTES: usize = 4096;
+/// Kinds of doorbell pages, the best first. For a GPU, which maps them as registers in any case, its stores must neither wait for nor mix with those
+/// of others; a CPU's stores linger in a page that is write-combining.
+const fn uar_types(rung: Rung) -> [UarType; 3] {
+    match rung {
+        Rung::ByDevice => [NC_DEDICATED, BF, NC],
+        Rung::ByCpu => [NC_DEDICATED, NC, BF],
+    }
+}
+
+/// The page size of umems. The firmware counts the offsets of queues in 64ths of it, so a larger one, such as the 64 KiB of Grace, would allow
+/// multiples of 1 KiB alone (Linux, `devx_umem_reg_cmd_alloc`; DPDK and UCX align queues to pages of 4 KiB).
+const UMEM_PAGE: u64 = 4096;
 
 /// A function of the library that takes a command about an object, and room for the answer.
 type ObjectCall =
@@ -57,6 +66,8 @@ pub struct Mlx5Options<'a> {
     pub gid_index: Option<u32>,
     /// Entry of the port's partition key table.
     pub pkey_index: u16,
+    /// In which way memory of devices is registered first.
+    pub registration: Registration,
 }
 
 #[derive(Debug)]
@@ -111,8 +122,9 @@ impl Mlx5Hca {
     /// Opens a card, asks what it can do, and then looks at its port.
     ///
     /// # Errors
-    /// Libraries that are missing or too old, a device that does not exist or is of another driver, no right to open it or to give commands, a
-    /// port that carries nothing, a GID that does not exist.
+    /// Libraries that are missing or too old, a device that does not exist or is of another driver,
+    /// no right to open it or to give commands, a port that carries nothing, a GID that does not
+    /// exist.
     pub fn open(options: &Mlx5Options<'_>) -> Result<Arc<Self>> {
         let name = options.device;
         // libibverbs first: without it there is nothing at all.
@@ -129,7 +141,7 @@ impl Mlx5Hca {
         let Some(raw) = NonNull::new(raw) else {
             let source = io::Error::last_os_error();
             return Err(match source.raw_os_error() {
-                // What the kernel, and the library, answer where there is no DevX.
+                // What the kernel, and the library, return where there is no DevX.
                 Some(libc::EOPNOTSUPP | libc::EINVAL | libc::EPERM) => {
                     Mlx5Error::NoDevx { device: name.to_owned(), source }.into()
                 }
@@ -156,6 +168,10 @@ impl Mlx5Hca {
             },
             mac: [0; 6],
             coherent_atomics: context.limits().atomicity == Atomicity::Global,
+            // Unless a QP asks for out-of-order placement, which none here does (UCX PR 10658: `dp_ordering` of the QP context).
+            in_order: true,
+            ts_format: 0,
+            lag_ports: 0,
             event_queue: 0,
         };
         let mut card = Self {
@@ -167,11 +183,13 @@ impl Mlx5Hca {
             context,
             library,
             record,
-            regions: Ladder::new("memory region"),
-            umems: Ladder::new("umem"),
+            regions: Ladder::new("memory region", options.registration),
+            umems: Ladder::new("umem", options.registration),
             death: Arc::default(),
         };
         card.caps = query_caps(&card)?;
+        card.info.ts_format = query_ts_format(&card, &card.caps.0)?;
+        card.info.lag_ports = card.query_lag_ports();
         card.info.port = Port::query(&card.context, options.port, options.gid_index, options.pkey_index)?.info;
         card.info.event_queue = card.query_event_queue()?;
         card.events = Some(Events::listen(&card.context, &card.death)?);
@@ -191,6 +209,25 @@ impl Mlx5Hca {
             0 => Ok(number),
             _ => Err(self.failed("mlx5dv_devx_query_eqn", errno_of(status), String::new())),
         }
+    }
+
+    /// The ports of the bond that this card's port is part of; 0 without one, or where QPs cannot be told which to use.
+    fn query_lag_ports(&self) -> u8 {
+        let general = &self.caps.0;
+        if !general.init2_lag_tx_port_affinity || general.num_lag_ports < 2 {
+            return 0;
+        }
+        let mut output = [0; lag::QueryLag::OUT_LEN];
+        let (ports, outcome) = match self.general_cmd(&lag::QueryLag {}.encode(), &mut output) {
+            Ok(()) if lag::QueryLag::decode_output(&output).lag_state != 0 => {
+                (general.num_lag_ports, Ok(format!("queue pairs are spread over {} ports", general.num_lag_ports)))
+            }
+            Ok(()) => return 0,
+            // The card chooses the ports then.
+            Err(error) => (0, Err(error.to_string())),
+        };
+        self.record.add("bond", outcome.as_ref().cloned());
+        ports
     }
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
@@ -213,9 +250,37 @@ impl Mlx5Hca {
         }
     }
 
-    /// What the system answers when the card is gone.
+    /// Hands a command to the firmware. Returns the status of the call, not that of the command.
+    fn general(&self, input: &[u8], output: &mut [u8]) -> std::ffi::c_int {
+        // SAFETY: the context is open; input and output are as long as said.
+        unsafe {
+            self.library.functions().mlx5dv_devx_general_cmd(
+                self.context.raw(),
+                input.as_ptr().cast(),
+                input.len(),
+                output.as_mut_ptr().cast(),
+                output.len(),
+            )
+        }
+    }
+
+    /// Whether the firmware still executes a command that no card refuses.
+    fn answers(&self) -> bool {
+        let input = caps::QueryHcaCap { op_mod: caps::GENERAL_CURRENT }.encode();
+        let mut output = vec![0u8; caps::QueryHcaCap::OUT_LEN];
+        let status = self.general(&input, &mut output);
+        status == 0 && prm::outcome(&output).0 == CommandStatus::Ok
+    }
+
+    /// What the system returns when the card is gone.
     fn dead_by(&self, source: &io::Error) -> Option<Error> {
-        if matches!(source.raw_os_error(), Some(libc::EIO | libc::ENODEV)) {
+        let gone = match source.raw_os_error() {
+            Some(libc::ENODEV) => true,
+            // Kernels before 5.18 say so of commands that the firmware refuses, too.
+            Some(libc::EIO) => !self.answers(),
+            _ => false,
+        };
+        if gone {
             let reason = format!("the driver answers \"{source}\"; the kernel's log (dmesg) says more");
             if self.death.reason().is_none() {
                 self.death.note(&self.info.device, reason);
@@ -244,7 +309,16 @@ impl Mlx5Hca {
         }
         match source {
             None => Ok(()),
-            Some(source) => Err(self.failed(call, source, format!("; {}", dump::command(input)))),
+            Some(source) => {
+                let hint = match source.raw_os_error() {
+                    Some(libc::EIO) => {
+                        "; the card still answers, so its firmware refused the command: kernels before 5.18 do not pass on why, but their log \
+                         (dmesg) has status and syndrome"
+                    }
+                    _ => "",
+                };
+                Err(self.failed(call, source, format!("; {}{hint}", dump::command(input))))
+            }
         }
     }
 
@@ -266,7 +340,7 @@ impl Mlx5Hca {
     ) -> Result<()> {
         let object = self.devx(object)?.as_ptr();
         let (from, to) = (input.as_ptr().cast(), output.as_mut_ptr().cast());
-        // SAFETY: the object is alive: whoever destroys it does not use it meanwhile; input and output are as long as said.
+        // SAFETY: the object is alive: the caller that destroys it does not use it meanwhile; input and output are as long as said.
         let status = unsafe { function(self.library.functions(), object, from, input.len(), to, output.len()) };
         self.judge(call, (status != 0).then(|| errno_of(status)), input, output)
     }
@@ -318,7 +392,7 @@ fn no_object(object: ObjectHandle) -> Error {
     Error::argument("object", format!("{:#x}", object.0), "not a handle that this HCA gave out")
 }
 
-/// The error behind a status: an errno, or -1 and then `errno`.
+/// Returns the error that a status stands for: an errno, or -1 and then `errno`.
 fn errno_of(status: i32) -> io::Error {
     match status {
         -1 => io::Error::last_os_error(),
@@ -343,9 +417,9 @@ impl Provider for Mlx5Hca {
         &self.info
     }
 
-    fn alloc_uar(&self) -> Result<UarPage> {
+    fn alloc_uar(&self, rung: Rung) -> Result<UarPage> {
         let mut reasons = Vec::new();
-        for (kind, what) in UAR_TYPES {
+        for (kind, what) in uar_types(rung) {
             // SAFETY: the context is open.
             let uar = unsafe { self.library.functions().mlx5dv_devx_alloc_uar(self.context.raw(), kind) };
             let Some(uar) = NonNull::new(uar) else {
@@ -363,7 +437,8 @@ impl Provider for Mlx5Hca {
                 unsafe { (uar.as_ref().page_id, uar.as_ref().base_addr, uar.as_ref().reg_addr) };
             self.tables().uars.entry(page_id).or_default().push(uar);
             let offset = register.addr().wrapping_sub(base.addr());
-            if offset >= UAR_BYTES {
+            // The library maps a page of the system, which may hold several of the card's 4 KiB (rdma-core, mlx5_alloc_dyn_uar).
+            if offset >= rustix::param::page_size() {
                 self.free_uar(page_id)?;
                 let rule = "the library's page and register do not belong together";
                 return Err(Error::argument("uar", page_id, rule));
@@ -397,7 +472,7 @@ impl Provider for Mlx5Hca {
                 size,
                 access: umem_access(access),
                 // Queues begin inside the umem, which the kernel permits with this only.
-                pgsz_bitmap: rustix::param::page_size() as u64,
+                pgsz_bitmap: UMEM_PAGE,
                 comp_mask,
                 dmabuf_fd,
             };
@@ -532,16 +607,7 @@ impl Provider for Mlx5Hca {
     }
 
     fn general_cmd(&self, input: &[u8], output: &mut [u8]) -> Result<()> {
-        // SAFETY: the context is open; input and output are as long as said.
-        let status = unsafe {
-            self.library.functions().mlx5dv_devx_general_cmd(
-                self.context.raw(),
-                input.as_ptr().cast(),
-                input.len(),
-                output.as_mut_ptr().cast(),
-                output.len(),
-            )
-        };
+        let status = self.general(input, output);
         self.judge("mlx5dv_devx_general_cmd", (status != 0).then(|| errno_of(status)), input, output)
     }
 
@@ -574,7 +640,7 @@ impl Provider for Mlx5Hca {
 
 impl Drop for Mlx5Hca {
     fn drop(&mut self) {
-        // The listener first: it uses the context, and whoever waits for its news is gone.
+        // The listener first: it uses the context, and its subscribers are gone.
         self.events = None;
         let tables = self.tables.get_mut().unwrap_or_else(PoisonError::into_inner);
         let left = tables.objects.len() + tables.keys.len() + tables.umems.len();

@@ -1,4 +1,5 @@
-//! What can go wrong with a ConnectX card. Each error says in one line what it is and what to do about it.
+//! What can go wrong with a ConnectX card. Each error says in one line what it is and what to do
+//! about it.
 
 use std::io;
 
@@ -25,7 +26,7 @@ pub enum Mlx5Error {
     },
     /// A device of another driver.
     #[error(
-        "{device} is no ConnectX card that libmlx5 drives; use OXSHMEM_HCA=verbs:{device}, or name another device in OXSHMEM_HCA=mlx5:DEVICE"
+        "{device} is not a ConnectX card that libmlx5 drives; use OXSHMEM_HCA=verbs:{device}, or name another device in OXSHMEM_HCA=mlx5:DEVICE"
     )]
     Foreign {
         /// The device.
@@ -41,8 +42,8 @@ pub enum Mlx5Error {
     },
     /// No right to give commands.
     #[error(
-        "{device} gives this user no DevX context: {source}; it needs a kernel of 5.1 or newer with mlx5_ib, and firmware that allows user contexts \
-         (mlxconfig UCTX_EN=1); OXSHMEM_HCA=verbs:{device} does without"
+        "{device} does not give this user a DevX context: {source}; it needs Linux 5.1 or newer with mlx5_ib, and firmware that allows user contexts \
+         (mlxconfig UCTX_EN=1); OXSHMEM_HCA=verbs:{device} needs none of it"
     )]
     NoDevx {
         /// The device.
@@ -67,7 +68,7 @@ pub enum Mlx5Error {
     },
     /// No doorbell register.
     #[error(
-        "{device} gives no page of doorbell registers: {reasons}; other processes may have taken them all, or lower OXSHMEM_QPS_PER_PEER"
+        "{device} has no page of doorbell registers to give: {reasons}; other processes may have taken them all, or lower OXSHMEM_QPS_PER_PEER"
     )]
     NoUar {
         /// The device.
@@ -77,7 +78,7 @@ pub enum Mlx5Error {
     },
     /// A peer whose hardware address is not found out.
     #[error(
-        "{device} port {port} does not reach {gid}: {source}; is there a route, and does its address answer (`ip neigh`)? OXSHMEM_IB_GID_INDEX \
+        "{device} port {port} does not reach {gid}: {source}; check the route, and whether its address answers (`ip neigh`); OXSHMEM_IB_GID_INDEX \
          chooses the address that this end uses"
     )]
     Unreachable {

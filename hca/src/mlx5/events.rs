@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::verbs::Context;
 use crate::verbs::sys;
 
-/// Why the card is gone, once it is, and who wants to know.
+/// Why the card is gone, once it is, and the subscribers to that news.
 #[derive(Default)]
 pub(super) struct Death {
     reason: OnceLock<String>,
@@ -113,7 +113,8 @@ fn listen(context: &Context, wake: &OwnedFd, death: &Death) {
         }
         let functions = context.library().functions();
         let mut event = MaybeUninit::<sys::ibv_async_event>::zeroed();
-        // SAFETY: the context is open; the structure may be written. There is an event, so this does not block.
+        // SAFETY: the context is open; the structure may be written. There is an event, so this
+        // does not block.
         if unsafe { functions.ibv_get_async_event(context.raw(), event.as_mut_ptr()) } != 0 {
             let error = std::io::Error::last_os_error();
             if matches!(error.raw_os_error(), Some(libc::EIO | libc::ENODEV)) {

@@ -1,4 +1,4 @@
-//! The driver library, loaded once, when it is first asked for.
+//! The driver library, loaded once, when it is first needed.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -22,7 +22,7 @@ impl fmt::Debug for Library {
 }
 
 impl Library {
-    /// The library.
+    /// Returns the library.
     pub(super) fn get() -> Result<&'static Self, Mlx5Error> {
         static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
         let loaded = LIBRARY.get_or_init(|| {

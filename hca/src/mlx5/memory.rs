@@ -2,29 +2,38 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::error::Mlx5Error;
 use super::record::Record;
 use crate::provider::UmemSource;
 
-/// A way to register memory.
+/// A way to register memory of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum Way {
-    /// As dma-buf with addresses of the PCIe BAR.
-    DmaBufPcie,
-    /// As dma-buf with the addresses that the device prefers.
+pub enum Registration {
+    /// A dma-buf with the addresses that the device prefers.
     DmaBuf,
-    /// By its address: of memory of a device through a module of the kernel that knows it (nvidia_peermem).
+    /// A dma-buf with addresses of the PCIe BAR: for cards with a PCIe connection of their own to the GPU ("data direct"). On GH200 and GB200 it
+    /// takes the way across the BAR in place of the one through the CPU's memory.
+    DmaBufPcie,
+    /// By its address, through a module of the kernel that knows it (nvidia_peermem).
     Address,
 }
 
-impl Way {
-    const ALL: [Self; 3] = [Self::DmaBufPcie, Self::DmaBuf, Self::Address];
+impl Registration {
+    /// All, in the order in which they are tried: NCCL and UCX ask for a dma-buf without flags first.
+    const ALL: [Self; 3] = [Self::DmaBuf, Self::DmaBufPcie, Self::Address];
+
+    /// All, `first` before the others.
+    fn from(first: Self) -> [Self; 3] {
+        let mut order = Self::ALL;
+        let at = order.iter().position(|way| *way == first).unwrap_or(0);
+        order[..=at].rotate_right(1);
+        order
+    }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for Registration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::DmaBufPcie => "by dma-buf with PCIe mapping",
@@ -46,13 +55,15 @@ pub(super) enum Given<'a> {
 #[derive(Debug)]
 pub(super) struct Ladder {
     what: &'static str,
-    best: AtomicU8,
+    order: [Registration; 3],
+    /// Place in the order.
+    best: AtomicUsize,
 }
 
 impl Ladder {
-    /// For memory that becomes `what`.
-    pub(super) const fn new(what: &'static str) -> Self {
-        Self { what, best: AtomicU8::new(Way::DmaBufPcie as u8) }
+    /// For memory that becomes `what`, tried in the way `first` before others.
+    pub(super) fn new(what: &'static str, first: Registration) -> Self {
+        Self { what, order: Registration::from(first), best: AtomicUsize::new(0) }
     }
 
     /// Tries one way after the other, beginning with the one that worked last. Memory of the host has only one.
@@ -71,16 +82,16 @@ impl Ladder {
         let kind = if exporter.is_some() { "device" } else { "host" };
         let best = self.best.load(Ordering::Relaxed);
         let mut reasons = Vec::new();
-        for way in Way::ALL.into_iter().filter(|way| *way as u8 >= best) {
+        for (place, way) in self.order.into_iter().enumerate().skip(if exporter.is_some() { best } else { 0 }) {
             let outcome = match (way, exporter) {
-                (Way::Address, _) => register(Given::Address(addr)).map_err(|error| error.to_string()),
+                (Registration::Address, _) => register(Given::Address(addr)).map_err(|error| error.to_string()),
                 (_, None) => continue,
                 (way, Some(exporter)) => exporter
-                    .dma_buf(addr.addr() as u64, len, way == Way::DmaBufPcie)
+                    .dma_buf(addr.addr() as u64, len, way == Registration::DmaBufPcie)
                     .and_then(|fd| register(Given::DmaBuf(fd.as_fd())).map_err(|error| error.to_string())),
             };
             let by = match (way, exporter) {
-                (Way::Address, Some(_)) => "by address (nvidia_peermem)".to_owned(),
+                (Registration::Address, Some(_)) => "by address (nvidia_peermem)".to_owned(),
                 (way, _) => way.to_string(),
             };
             let what = format!("{kind} memory as {} {by}", self.what);
@@ -88,7 +99,7 @@ impl Ladder {
                 Ok(registered) => {
                     record.add::<String>(&what, Ok("done".to_owned()));
                     if exporter.is_some() {
-                        self.best.store(way as u8, Ordering::Relaxed);
+                        self.best.store(place, Ordering::Relaxed);
                     }
                     return Ok(registered);
                 }
@@ -100,5 +111,18 @@ impl Ladder {
         }
         let reasons = reasons.join("; ");
         Err(Mlx5Error::Registration { device: device.to_owned(), kind, bytes: len, reasons })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_that_is_asked_for_comes_first() {
+        use Registration::{Address, DmaBuf, DmaBufPcie};
+        assert_eq!(Registration::from(DmaBuf), [DmaBuf, DmaBufPcie, Address]);
+        assert_eq!(Registration::from(DmaBufPcie), [DmaBufPcie, DmaBuf, Address]);
+        assert_eq!(Registration::from(Address), [Address, DmaBuf, DmaBufPcie]);
     }
 }

@@ -16,6 +16,7 @@ mod record;
 
 pub use card::{Mlx5Hca, Mlx5Options};
 pub use error::Mlx5Error;
+pub use memory::Registration;
 
 use crate::error::Result;
 use crate::verbs::context::DeviceList;

@@ -22,7 +22,7 @@ impl Record {
         }
     }
 
-    /// All of them.
+    /// Returns all of them.
     pub(super) fn attempts(&self) -> Vec<Attempt> {
         self.attempts.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,7 +1,7 @@
 //! The capabilities of an HCA.
 
 use crate::error::Result;
-use crate::prm::{Command, caps};
+use crate::prm::{Command, caps, qpc};
 use crate::provider::Provider;
 
 /// Read the general and the atomic capabilities.
@@ -11,4 +11,17 @@ pub fn query_caps(provider: &dyn Provider) -> Result<(caps::GeneralCaps, caps::A
     let general = caps::QueryHcaCap::decode_output(&output).caps;
     provider.general_cmd(&caps::QueryHcaCap { op_mod: caps::ATOMIC_CURRENT }.encode(), &mut output)?;
     Ok((general, caps::AtomicCapsOut::decode(&output).caps))
+}
+
+/// Returns `ts_format` for QPs (see [`HcaInfo::ts_format`](crate::provider::HcaInfo::ts_format)): the default where the card knows the field, as
+/// rdma-core's `dr_send_get_qp_ts_format` chooses. On Ethernet it is a capability of RoCE, otherwise one of send queues.
+pub fn query_ts_format(provider: &dyn Provider, general: &caps::GeneralCaps) -> Result<u8> {
+    let clocks = if general.roce {
+        let mut output = vec![0; caps::QueryHcaCap::OUT_LEN];
+        provider.general_cmd(&caps::QueryHcaCap { op_mod: caps::ROCE_CURRENT }.encode(), &mut output)?;
+        caps::RoceCapsOut::decode(&output).caps.qp_ts_format
+    } else {
+        general.sq_ts_format
+    };
+    Ok(if clocks == 0 { 0 } else { qpc::TIME_STAMP_DEFAULT })
 }

@@ -10,7 +10,8 @@ use std::sync::Arc;
 /// Where a completion queue lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CqAttributes {
-    /// log2 of the number of 64-byte entries. A collapsed queue uses the first alone, but hardware wants room for all.
+    /// log2 of the number of 64-byte entries. A collapsed queue uses the first alone, but hardware
+    /// wants room for all.
     pub log_size: u8,
     /// Start of the queue in its umem, bytes; a multiple of 64. The caller fills it with
     /// [`INITIAL_BYTE`](crate::wire::cqe::INITIAL_BYTE) before.
@@ -56,7 +57,7 @@ impl Cq {
         Ok(Arc::new(Self { guard, cqn: out.cqn, _uar: Arc::clone(uar), _umem: Arc::clone(umem) }))
     }
 
-    /// Its number.
+    /// Returns its number.
     pub fn cqn(&self) -> u32 {
         self.cqn
     }

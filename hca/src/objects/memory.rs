@@ -16,7 +16,8 @@ pub struct Umem {
     len: usize,
 }
 
-// SAFETY: the pointer is kept as an address only; the memory behind it is shared with the HCA by contract.
+// SAFETY: the pointer is kept as an address only; the memory behind it is shared with the HCA by
+// contract.
 unsafe impl Send for Umem {}
 // SAFETY: as above.
 unsafe impl Sync for Umem {}
@@ -25,8 +26,8 @@ impl Umem {
     /// Register memory.
     ///
     /// # Safety
-    /// As for [`Provider::reg_umem`]: the memory stays mapped until this object is closed or dropped, and is used through raw
-    /// pointers only.
+    /// The conditions of [`Provider::reg_umem`]: the memory stays mapped until this object is
+    /// closed or dropped, and is used through raw pointers only.
     pub unsafe fn register(provider: &Arc<dyn Provider>, source: UmemSource<'_>, access: Access) -> Result<Arc<Self>> {
         // SAFETY: the caller's promise is the same.
         let id = unsafe { provider.reg_umem(source, access) }?;
@@ -34,18 +35,18 @@ impl Umem {
         Ok(Arc::new(Self { guard: Guard::new(provider, Owned::Umem(id)), id, addr, len }))
     }
 
-    /// Its number.
+    /// Returns its number.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     #[allow(clippy::len_without_is_empty)] // empty memory cannot be registered
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Where it is mapped.
+    /// Returns where it is mapped.
     pub fn addr(&self) -> *mut u8 {
         self.addr
     }
@@ -89,11 +90,12 @@ pub const KEY_VARIANT: u8 = 0x5a;
 const LOG_PAGE: u8 = 12;
 
 impl Mkey {
-    /// Register memory in the way that the HCA prefers: by its library, or as umem with a key. Work requests name its first byte
-    /// `start_addr`. `umem` is a registration of the same memory, if there is one already. Writes do not pass each other.
+    /// Register memory in the way that the HCA prefers: by its library, or as umem with a key. Work
+    /// requests name its first byte `start_addr`. `umem` is a registration of the same memory, if
+    /// there is one already. Writes do not pass each other.
     ///
     /// # Safety
-    /// As for [`Umem::register`].
+    /// The conditions of [`Umem::register`].
     pub unsafe fn register(
         pd: &Arc<Pd>,
         source: UmemSource<'_>,
@@ -157,12 +159,12 @@ impl Mkey {
         Ok(Self { guard, lkey: key, rkey: key, _pd: Arc::clone(pd), _umem: Some(Arc::clone(umem)) })
     }
 
-    /// The key for data segments, in host byte order.
+    /// Returns the key for data segments, in host byte order.
     pub fn lkey(&self) -> u32 {
         self.lkey
     }
 
-    /// The key for remote address segments, in host byte order.
+    /// Returns the key for remote address segments, in host byte order.
     pub fn rkey(&self) -> u32 {
         self.rkey
     }

@@ -13,7 +13,7 @@ mod qp;
 mod uar;
 
 pub use crate::address::{QpAddress, QpAttributes};
-pub use caps::query_caps;
+pub use caps::{query_caps, query_ts_format};
 pub use cq::{Cq, CqAttributes};
 pub use memory::{KEY_VARIANT, Mkey, MkeyAttributes, Umem};
 pub use pd::Pd;

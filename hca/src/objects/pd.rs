@@ -20,12 +20,12 @@ impl Pd {
         Ok(Arc::new(Self { guard, pdn: out.pd }))
     }
 
-    /// Its number.
+    /// Returns its number.
     pub fn pdn(&self) -> u32 {
         self.pdn
     }
 
-    /// The HCA it belongs to.
+    /// Returns the HCA it belongs to.
     pub fn provider(&self) -> &Arc<dyn Provider> {
         &self.guard.provider
     }

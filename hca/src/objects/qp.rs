@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::port::{LinkLayer, PortInfo};
 use crate::prm::qpc::{self, QpContext, QpState};
 use crate::prm::{Command, qp};
-use crate::provider::HcaInfo;
+
 use crate::route::{Route, route, udp_source_port};
 use std::sync::Arc;
 
@@ -79,6 +79,7 @@ impl Qp {
                     pm_state: qpc::MIGRATED,
                     pd: pd.pdn(),
                     log_sq_size: geometry.log_sq_size,
+                    ts_format: pd.provider().info().ts_format,
                     uar_page: uar.page_id(),
                     user_index: geometry.user_index,
                     cqn_snd: cq.cqn(),
@@ -109,16 +110,7 @@ impl Qp {
 
     /// What the peer needs to connect to it.
     pub fn address(&self) -> QpAddress {
-        let info: &HcaInfo = self.guard.provider.info();
-        QpAddress {
-            qpn: self.qpn,
-            gid: info.port.gid,
-            lid: info.port.lid,
-            pkey: info.port.pkey,
-            mac: info.mac,
-            mtu: info.port.mtu,
-            link_layer: info.port.link_layer,
-        }
+        QpAddress { qpn: self.qpn, ..self.guard.provider.info().address() }
     }
 
     /// Connect to the peer's QP: RST2INIT, INIT2RTR, RTR2RTS. The peer does the same with this QP's address; until it has, work
@@ -151,6 +143,10 @@ impl Qp {
             LinkLayer::InfiniBand => [0; 6],
         };
         rtr.qpc.primary_address_path = address_path(&info.port, route, qpn, peer, attributes, mac);
+        if info.lag_ports > 1 {
+            rtr.opt_param_mask = qpc::OPT_LAG_PORT;
+            rtr.qpc.lag_tx_port_affinity = 1 + (attributes.spread % u32::from(info.lag_ports)) as u8;
+        }
         modify(&self.guard, &rtr)?;
 
         let mut rts = qp::Rtr2RtsQp { qpn, ..qp::Rtr2RtsQp::default() };
@@ -180,10 +176,8 @@ impl Qp {
         };
         self.guard.provider.obj_query(handle, &qp::QueryQp { qpn: self.qpn }.encode(), &mut output)?;
         let context = qp::QueryQp::decode_output(&output).qpc;
-        let state = QpState::from_u8(context.state).ok_or_else(|| Error::Protocol {
-            what: "QUERY_QP".into(),
-            detail: format!("state {} is not known", context.state),
-        })?;
+        let state = QpState::from_u8(context.state)
+            .ok_or_else(|| Error::protocol("QUERY_QP", format!("state {} is not known", context.state)))?;
         Ok(QpStatus { state, executed: context.hw_sq_wqebb_counter, covered: context.sw_sq_wqebb_counter, context })
     }
 

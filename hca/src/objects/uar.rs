@@ -2,7 +2,7 @@
 
 use super::owned::{Guard, Owned};
 use crate::error::{Error, Result};
-use crate::provider::{Provider, UarPage};
+use crate::provider::{Provider, Rung, UarPage};
 use std::sync::Arc;
 
 /// A page of doorbell registers.
@@ -14,8 +14,8 @@ pub struct Uar {
 
 impl Uar {
     /// Allocate one.
-    pub fn alloc(provider: &Arc<dyn Provider>) -> Result<Arc<Self>> {
-        let page = provider.alloc_uar()?;
+    pub fn alloc(provider: &Arc<dyn Provider>, rung: Rung) -> Result<Arc<Self>> {
+        let page = provider.alloc_uar(rung)?;
         Ok(Arc::new(Self { guard: Guard::new(provider, Owned::Uar(page.page_id)), page }))
     }
 
@@ -69,14 +69,15 @@ impl Doorbell {
 #[derive(Debug)]
 pub struct Doorbells {
     provider: Arc<dyn Provider>,
+    rung: Rung,
     pages: Vec<Arc<Uar>>,
     given: usize,
 }
 
 impl Doorbells {
-    /// None so far.
-    pub fn new(provider: &Arc<dyn Provider>) -> Self {
-        Self { provider: Arc::clone(provider), pages: Vec::new(), given: 0 }
+    /// None so far; `rung` says what will ring.
+    pub fn new(provider: &Arc<dyn Provider>, rung: Rung) -> Self {
+        Self { provider: Arc::clone(provider), rung, pages: Vec::new(), given: 0 }
     }
 
     /// The register for the next queue pair.
@@ -84,7 +85,7 @@ impl Doorbells {
         let room: usize = self.pages.iter().map(|page| page.registers()).sum();
         let shared = self.pages.first().is_some_and(|page| page.page.device_registers);
         if self.given >= room && !(shared && self.pages.len() >= MAX_SHARED_PAGES) {
-            match Uar::alloc(&self.provider) {
+            match Uar::alloc(&self.provider, self.rung) {
                 Ok(page) if page.registers() == 0 => {
                     return Err(Error::argument("uar", page.page_id(), "a page without doorbell registers"));
                 }

@@ -1,11 +1,15 @@
 //! Capabilities (`mlx5_ifc_query_hca_cap_*`, `mlx5_ifc_cmd_hca_cap_bits`, `mlx5_ifc_atomic_caps_bits`).
 
-use super::layout::{command, layout};
+use super::command::command;
+use super::layout::layout;
 
 /// `op_mod` for the current general capabilities (`MLX5_CAP_GENERAL << 1 | HCA_CAP_OPMOD_GET_CUR`).
 pub const GENERAL_CURRENT: u16 = 1;
 /// `op_mod` for the current atomic capabilities (`MLX5_CAP_ATOMIC << 1 | HCA_CAP_OPMOD_GET_CUR`).
 pub const ATOMIC_CURRENT: u16 = 3 << 1 | 1;
+
+/// `op_mod` for the current RoCE capabilities (`MLX5_CAP_ROCE << 1 | HCA_CAP_OPMOD_GET_CUR`).
+pub const ROCE_CURRENT: u16 = 4 << 1 | 1;
 
 /// Bit of `atomic_operations`: compare and swap.
 pub const ATOMIC_OP_CMP_SWAP: u16 = 1 << 0;
@@ -43,6 +47,8 @@ layout! {
         num_ports: u8 = 0x1b8, 8;
         /// log2 of the longest message in bytes.
         log_max_msg: u8 = 0x1c3, 5;
+        /// `lag_tx_port_affinity` may be set by INIT2RTR_QP.
+        init2_lag_tx_port_affinity: bool = 0x1f8, 1;
         /// Version of the CQE format.
         cqe_version: u8 = 0x1fc, 4;
         /// RoCE is there.
@@ -55,10 +61,14 @@ layout! {
         rc: bool = 0x23f, 1;
         /// log2 of the size of a doorbell register with its alternate, bytes.
         log_bf_reg_size: u8 = 0x26b, 5;
+        /// Ports that can be bonded.
+        num_lag_ports: u8 = 0x27c, 4;
         /// Longest WQE in bytes.
         max_wqe_sz_sq: u16 = 0x290, 16;
         /// log2 of the number of protection domains.
         log_max_pd: u8 = 0x32b, 5;
+        /// Clocks of time stamps in CQEs of send queues: 0 free-running only, 1 real time only, 2 both.
+        sq_ts_format: u8 = 0x440, 2;
     }
 }
 
@@ -74,11 +84,19 @@ layout! {
     }
 }
 
+layout! {
+    /// RoCE capabilities (`mlx5_ifc_roce_cap_bits`).
+    pub struct RoceCaps {
+        /// As [`GeneralCaps::sq_ts_format`], of QPs on Ethernet.
+        qp_ts_format: u8 = 0x1e, 2;
+    }
+}
+
 command! {
     QueryHcaCap, 16 => 0x1010;
     /// QUERY_HCA_CAP. What comes back depends on `op_mod`.
     in QueryHcaCap {
-        /// [`GENERAL_CURRENT`] or [`ATOMIC_CURRENT`].
+        /// [`GENERAL_CURRENT`], [`ATOMIC_CURRENT`] or [`ROCE_CURRENT`].
         op_mod: u16 = 0x30, 16;
     }
     /// Its output for [`GENERAL_CURRENT`].
@@ -95,6 +113,22 @@ layout! {
         @
         /// Capabilities.
         caps: AtomicCaps = 0x80;
+    }
+}
+
+layout! {
+    /// The output of QUERY_HCA_CAP for [`ROCE_CURRENT`].
+    pub struct RoceCapsOut {
+        @
+        /// Capabilities.
+        caps: RoceCaps = 0x80;
+    }
+}
+
+impl RoceCapsOut {
+    /// Decode an output.
+    pub fn decode(bytes: &[u8]) -> Self {
+        super::layout::Layout::read(bytes, 0)
     }
 }
 

@@ -1,6 +1,8 @@
-//! Completion queues (`mlx5_ifc_create_cq_*`, `mlx5_ifc_cqc_bits`, `mlx5_ifc_query_cq_*`, `mlx5_ifc_destroy_cq_*`).
+//! Completion queues (`mlx5_ifc_create_cq_*`, `mlx5_ifc_cqc_bits`, `mlx5_ifc_query_cq_*`,
+//! `mlx5_ifc_destroy_cq_*`).
 
-use super::layout::{command, layout};
+use super::command::command;
+use super::layout::layout;
 
 /// `cqe_sz` of 64-byte entries.
 pub const CQE_SIZE_64: u8 = 0;

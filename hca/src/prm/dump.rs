@@ -1,10 +1,10 @@
-//! Commands and their answers as people read them: name, and every field that is not 0.
+//! Commands and their replies as people read them: name, and every field that is not 0.
 
 use std::fmt::Write as _;
 
 use super::caps::AtomicCapsOut;
 use super::layout::{self, Layout};
-use super::{Command, CommandStatus, Opcode, caps, cq, mkey, outcome, pd, qp, uar};
+use super::{Command, CommandStatus, Opcode, caps, cq, lag, mkey, outcome, pd, qp, uar};
 
 /// What a command says, as `CREATE_CQ cq_umem_offset=0x1000 cqc.log_cq_size=0x1`. Bits that no known field has are counted.
 pub fn command(input: &[u8]) -> String {
@@ -35,6 +35,7 @@ pub fn command(input: &[u8]) -> String {
         Opcode::DeallocPd => show_input::<pd::DeallocPd>(input),
         Opcode::AllocUar => show_input::<uar::AllocUar>(input),
         Opcode::DeallocUar => show_input::<uar::DeallocUar>(input),
+        Opcode::QueryLag => show_input::<lag::QueryLag>(input),
     };
     format!("{}{fields}", opcode.name())
 }
@@ -56,6 +57,7 @@ pub fn answer(input: &[u8], output: &[u8]) -> String {
         Some(Opcode::QueryMkey) => show::<mkey::QueryMkeyOut>(output),
         Some(Opcode::QueryCq) => show::<cq::QueryCqOut>(output),
         Some(Opcode::QueryQp) => show::<qp::QueryQpOut>(output),
+        Some(Opcode::QueryLag) => show::<lag::QueryLagOut>(output),
         Some(Opcode::QueryHcaCap) => match caps::QueryHcaCap::read(input, 0).op_mod {
             caps::ATOMIC_CURRENT => show::<AtomicCapsOut>(output),
             _ => show::<caps::GeneralCapsOut>(output),

@@ -1,4 +1,5 @@
-//! Bit fields of command structures: big-endian, bit 0 is the most significant bit of the first byte, as `mlx5_ifc.h` counts.
+//! Bit fields of command structures: big-endian, bit 0 is the most significant bit of the first
+//! byte, as `mlx5_ifc.h` counts.
 
 /// A value that fits a field of at most 64 bits.
 pub(crate) trait Bits: Copy + Default {
@@ -75,7 +76,8 @@ pub(crate) trait Layout: Default {
     const FIELDS: &'static [(&'static str, usize, usize)];
 }
 
-/// The first bit of `bytes` that is set and belongs to no field of `L` (nor to the command header's first 64 bits).
+/// Returns the first bit of `bytes` that is set and belongs to no field of `L` (nor to the command
+/// header's first 64 bits).
 pub(crate) fn reserved_bit<L: Layout>(bytes: &[u8]) -> Option<usize> {
     let mut mask = vec![0u8; bytes.len()];
     L::cover(&mut mask, 0);
@@ -85,7 +87,8 @@ pub(crate) fn reserved_bit<L: Layout>(bytes: &[u8]) -> Option<usize> {
     })
 }
 
-/// Defines a structure of bit fields: `name: type = offset, width`, and nested structures: marked with `@`.
+/// Defines a structure of bit fields: `name: type = offset, width`, and nested structures: marked
+/// with `@`.
 macro_rules! layout {
     (
         $(#[$meta:meta])*
@@ -139,27 +142,6 @@ macro_rules! layout {
     };
 }
 pub(crate) use layout;
-
-/// Defines a command: its input structure with opcode and length, and its output structure with length.
-macro_rules! command {
-    (
-        $(#[$meta:meta])*
-        $opcode:ident, $in_len:expr => $out_len:expr;
-        $(#[$in_meta:meta])* in $input:ident { $($in_body:tt)* }
-        $(#[$out_meta:meta])* out $output:ident { $($out_body:tt)* }
-    ) => {
-        $crate::prm::layout::layout! { $(#[$in_meta])* pub struct $input { $($in_body)* } }
-        $crate::prm::layout::layout! { $(#[$out_meta])* pub struct $output { $($out_body)* } }
-
-        impl $crate::prm::Command for $input {
-            const OPCODE: $crate::prm::Opcode = $crate::prm::Opcode::$opcode;
-            const IN_LEN: usize = $in_len;
-            const OUT_LEN: usize = $out_len;
-            type Output = $output;
-        }
-    };
-}
-pub(crate) use command;
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,8 @@
-//! Memory keys over umems (`mlx5_ifc_create_mkey_*`, `mlx5_ifc_mkc_bits`, `mlx5_ifc_destroy_mkey_*`).
+//! Memory keys over umems (`mlx5_ifc_create_mkey_*`, `mlx5_ifc_mkc_bits`,
+//! `mlx5_ifc_destroy_mkey_*`).
 
-use super::layout::{command, layout};
+use super::command::command;
+use super::layout::layout;
 
 /// `MLX5_MKC_ACCESS_MODE_MTT`: the key translates through a table of pages, here that of a umem.
 pub const ACCESS_MODE_MTT: u8 = 1;

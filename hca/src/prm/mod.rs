@@ -5,11 +5,13 @@
 //! `drivers/common/mlx5/mlx5_prm.h` and Linux's `include/linux/mlx5/mlx5_ifc.h`. Only fields that are used have a name here; every other
 //! bit is reserved and must be 0.
 
+mod command;
 pub(crate) mod layout;
 
 pub mod caps;
 pub mod cq;
 pub mod dump;
+pub mod lag;
 pub mod mkey;
 pub mod pd;
 pub mod qp;
@@ -42,10 +44,11 @@ pub enum Opcode {
     DeallocPd = 0x801,
     AllocUar = 0x802,
     DeallocUar = 0x803,
+    QueryLag = 0x842,
 }
 
 impl Opcode {
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 20] = [
         Self::QueryHcaCap,
         Self::CreateMkey,
         Self::QueryMkey,
@@ -65,6 +68,7 @@ impl Opcode {
         Self::DeallocPd,
         Self::AllocUar,
         Self::DeallocUar,
+        Self::QueryLag,
     ];
 
     /// The opcode with this number, if known.
@@ -100,6 +104,7 @@ impl Opcode {
             Self::DeallocPd => "DEALLOC_PD",
             Self::AllocUar => "ALLOC_UAR",
             Self::DeallocUar => "DEALLOC_UAR",
+            Self::QueryLag => "QUERY_LAG",
         }
     }
 }
@@ -313,6 +318,29 @@ mod tests {
         check::<caps::AtomicCapsOut>("query_hca_cap_out");
         check::<caps::GeneralCaps>("cmd_hca_cap");
         check::<caps::AtomicCaps>("atomic_caps");
+        check::<caps::RoceCapsOut>("query_hca_cap_out");
+        check::<caps::RoceCaps>("roce_cap");
+        check::<lag::QueryLagOut>("query_lag_out");
+    }
+
+    /// No field that both have is checked only against the header it was taken from.
+    #[test]
+    fn a_second_public_header_has_the_same_offsets() {
+        let rows = |text: &'static str| {
+            text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(' '))
+        };
+        let first: std::collections::HashMap<_, _> = rows(include_str!("../../tests/data/mlx5_ifc.txt")).collect();
+        let mut structures = std::collections::HashSet::new();
+        let mut count = 0;
+        for (name, place) in rows(include_str!("../../tests/data/ucx_ifc.txt")) {
+            assert_eq!(first.get(name), Some(&place), "{name}");
+            structures.extend(name.split('.').next());
+            count += 1;
+        }
+        for structure in ["qpc", "ads", "cqc", "mkc", "cmd_hca_cap", "atomic_caps", "create_qp_in", "init2rtr_qp_in"] {
+            assert!(structures.contains(structure), "{structure}");
+        }
+        assert_eq!(count, 208);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Protection domains (`mlx5_ifc_alloc_pd_*`, `mlx5_ifc_dealloc_pd_*`).
 
-use super::layout::command;
+use super::command::command;
 
 command! {
     AllocPd, 16 => 16;

@@ -1,8 +1,9 @@
-//! Queue pairs: creation, the transitions of an RC QP, query and destruction (`mlx5_ifc_create_qp_*`, `mlx5_ifc_rst2init_qp_*`,
-//! `mlx5_ifc_init2rtr_qp_*`, `mlx5_ifc_rtr2rts_qp_*`, `mlx5_ifc_query_qp_*`, `mlx5_ifc_destroy_qp_*`; 2ERR and 2RST as in Linux's
-//! `mlx5_ifc_2err_qp_in_bits`, `mlx5_ifc_2rst_qp_in_bits`).
+//! Queue pairs: creation, the transitions of an RC QP, query and destruction
+//! (`mlx5_ifc_create_qp_*`, `mlx5_ifc_rst2init_qp_*`, `mlx5_ifc_init2rtr_qp_*`,
+//! `mlx5_ifc_rtr2rts_qp_*`, `mlx5_ifc_query_qp_*`, `mlx5_ifc_destroy_qp_*`; 2ERR and 2RST as in
+//! Linux's `mlx5_ifc_2err_qp_in_bits`, `mlx5_ifc_2rst_qp_in_bits`).
 
-use super::layout::command;
+use super::command::command;
 use super::qpc::QpContext;
 
 command! {

@@ -8,6 +8,10 @@ pub const SERVICE_RC: u8 = 0;
 pub const MIGRATED: u8 = 3;
 /// `rq_type` of a QP without receive queue (`MLX5_QPC_RQ_TYPE_ZERO_SIZE_RQ`).
 pub const ZERO_SIZE_RQ: u8 = 3;
+/// `ts_format`: the card's choice (`MLX5_QPC_TIMESTAMP_FORMAT_DEFAULT`).
+pub const TIME_STAMP_DEFAULT: u8 = 1;
+/// `opt_param_mask` of INIT2RTR_QP: `lag_tx_port_affinity` is meant (rdma-core: `MLX5_QPC_OPT_MASK_RTS2RTS_LAG_TX_PORT_AFFINITY`, the same bit).
+pub const OPT_LAG_PORT: u32 = 1 << 15;
 /// `atomic_mode`: operands of up to 8 bytes.
 pub const ATOMIC_UP_TO_8_BYTES: u8 = 3;
 
@@ -58,6 +62,8 @@ layout! {
     pub struct QpContext {
         /// State, see [`QpState`].
         state: u8 = 0x00, 4;
+        /// Port of a bond that packets leave by, from 1; 0 leaves it to the card.
+        lag_tx_port_affinity: u8 = 0x04, 4;
         /// Transport service, [`SERVICE_RC`].
         st: u8 = 0x08, 8;
         /// Path migration, [`MIGRATED`].
@@ -74,6 +80,8 @@ layout! {
         no_sq: bool = 0x50, 1;
         /// log2 of the send queue's blocks.
         log_sq_size: u8 = 0x51, 4;
+        /// Clock of time stamps, [`TIME_STAMP_DEFAULT`] or 0, the free-running one.
+        ts_format: u8 = 0x58, 2;
         /// Counter set.
         counter_set_id: u8 = 0x60, 8;
         /// UAR page of the doorbell.
@@ -90,7 +98,7 @@ layout! {
         log_sra_max: u8 = 0x388, 3;
         /// Retries after a lost packet.
         retry_count: u8 = 0x38d, 3;
-        /// Retries when the receiver is not ready; 7 is for ever.
+        /// Retries when the receiver is not ready; 7 is forever.
         rnr_retry: u8 = 0x390, 3;
         /// First packet sequence number sent.
         next_send_psn: u32 = 0x3c8, 24;

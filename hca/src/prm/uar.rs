@@ -1,6 +1,7 @@
-//! User access regions, the pages of doorbell registers (`mlx5_ifc_alloc_uar_*`, `mlx5_ifc_dealloc_uar_*`).
+//! User access regions, the pages of doorbell registers (`mlx5_ifc_alloc_uar_*`,
+//! `mlx5_ifc_dealloc_uar_*`).
 
-use super::layout::command;
+use super::command::command;
 
 command! {
     AllocUar, 16 => 16;

@@ -1,7 +1,9 @@
-//! What the software HCA needs to execute queues in memory that this process's CPU cannot touch: the queues of a GPU.
+//! What the software HCA needs to execute queues in memory that this process's CPU cannot touch:
+//! the queues of a GPU.
 //!
-//! [`Accelerator`] is memory that kernels reach, and a way to run one kernel, `device-kernels/kernels/soft_hca.cu`, in bounded slices.
-//! This crate knows neither CUDA nor any other way to run it: the runtime implements the trait.
+//! [`Accelerator`] is memory that kernels reach, and a way to run one kernel,
+//! `device-kernels/kernels/soft_hca.cu`, in bounded slices. This crate knows neither CUDA nor any
+//! other way to run it: the runtime implements the trait.
 
 use super::tables::Slice;
 use std::fmt;
@@ -18,7 +20,7 @@ pub type AcceleratorResult<T> = Result<T, AcceleratorError>;
 
 /// Memory that kernels reach, until it is dropped.
 pub trait AcceleratorMemory: fmt::Debug + Send + Sync {
-    /// Its address, for kernels.
+    /// Returns its address, for kernels.
     fn address(&self) -> u64;
 }
 
@@ -29,11 +31,13 @@ pub struct Pace {
     pub run: Duration,
     /// Or after this time without work.
     pub idle: Duration,
-    /// Slices that are launched before they can start, so that one follows the other at once; at least 1.
+    /// Slices that are launched before they can start, so that one follows the other at once; at
+    /// least 1.
     pub ahead: usize,
     /// How often to look whether a slice has ended.
     pub look: Duration,
-    /// How much longer than `run` a slice may take to start and end until other kernels count as in its way.
+    /// How much longer than `run` a slice may take to start and end until other kernels count as in
+    /// its way.
     pub patience: Duration,
 }
 
@@ -56,13 +60,16 @@ pub struct Rows {
 
 /// Moves bytes between this process and memory that kernels reach, whatever kernels occupy.
 ///
-/// All calls but [`wait`](Self::wait) only queue what they ask for. What is queued takes place in that order: what comes later sees what came
-/// before, and so does everybody who sees what came later, where `order` stands between them.
+/// All calls but [`wait`](Self::wait) only queue their work. What is queued takes place in that
+/// order: what comes later sees what came before. An observer of what came later sees it too where
+/// `order` stands between the two.
 pub trait CopyEngine: fmt::Debug + Send {
-    /// Memory of this process that copies go to and come from: its address and length. It stays where it is.
+    /// Memory of this process that copies go to and come from: its address and length. It stays
+    /// where it is.
     fn staging(&self) -> (*mut u8, usize);
 
-    /// Queues a copy of `bytes` bytes to memory of this process: to [`staging`](Self::staging), or to memory that kernels reach too.
+    /// Queues a copy of `bytes` bytes to memory of this process: to [`staging`](Self::staging), or
+    /// to memory that kernels reach too.
     ///
     /// # Safety
     /// Both ends are valid until the next [`wait`](Self::wait) has returned.
@@ -71,31 +78,34 @@ pub trait CopyEngine: fmt::Debug + Send {
     /// Queues a copy of rows from [`staging`](Self::staging).
     ///
     /// # Safety
-    /// As for [`fetch`](Self::fetch).
+    /// The conditions of [`fetch`](Self::fetch).
     unsafe fn put(&mut self, rows: &Rows) -> AcceleratorResult<()>;
 
-    /// Queues a store of an aligned word of 8 bytes, or of 4 if not `wide`. All before it is visible to who sees the word.
+    /// Queues a store of an aligned word of 8 bytes, or of 4 if not `wide`. All before it is
+    /// visible to an observer that sees the word.
     ///
     /// # Safety
     /// `to` is valid until the next [`wait`](Self::wait) has returned.
     unsafe fn store(&mut self, to: u64, value: u64, wide: bool) -> AcceleratorResult<()>;
 
-    /// Whoever sees anything that is queued after this sees all that was queued before.
+    /// Makes an observer that sees anything queued after this see all that was queued before.
     fn order(&mut self) -> AcceleratorResult<()>;
 
     /// Waits until all that was queued has taken place.
     fn wait(&mut self) -> AcceleratorResult<()>;
 }
 
-/// What runs the engine's kernel, and the memory that it works on. No call waits for other kernels, whatever these wait for.
+/// What runs the engine's kernel, and the memory that it works on. No call waits for other kernels,
+/// whatever these wait for.
 pub trait Accelerator: fmt::Debug + Send + Sync {
-    /// How slices follow each other.
+    /// Returns how slices follow each other.
     fn pace(&self) -> Pace;
 
     /// `bytes` bytes of zeroed memory, aligned to a page.
     fn allocate(&self, bytes: u64) -> AcceleratorResult<Box<dyn AcceleratorMemory>>;
 
-    /// `bytes` bytes of zeroed memory of the host, aligned to a page, which this process and kernels reach at the same address.
+    /// `bytes` bytes of zeroed memory of the host, aligned to a page, which this process and
+    /// kernels reach at the same address.
     fn host_memory(&self, bytes: u64) -> AcceleratorResult<Box<dyn AcceleratorMemory>>;
 
     /// Maps memory of a peer: `len` bytes from `offset` of a file.
@@ -110,28 +120,31 @@ pub trait Accelerator: fmt::Debug + Send + Sync {
     /// Copies to kernels' memory.
     ///
     /// # Safety
-    /// As for [`read`](Self::read).
+    /// The conditions of [`read`](Self::read).
     unsafe fn write(&self, to: u64, bytes: &[u8]) -> AcceleratorResult<()>;
 
     /// Blocks of a slice, at most [`BLOCKS`](super::tables::BLOCKS).
     fn blocks(&self) -> usize;
 
-    /// Launches a slice behind those launched before, and returns at once. It starts when there is room beside other kernels.
+    /// Launches a slice after those launched before, and returns at once. It starts when there is
+    /// room beside other kernels.
     ///
     /// # Safety
-    /// The slice's gate stays valid until the slice has ended. So do the tables, and all memory that they name, unless the slice is cancelled.
+    /// The slice's gate stays valid until the slice has ended. The tables, and all memory that they
+    /// name, stay valid as long, unless the slice is cancelled.
     unsafe fn launch(&self, slice: &Slice) -> AcceleratorResult<()>;
 
-    /// Launches a slice that takes turns with all other kernels if there is no room beside them, and returns at once. Its turn may come
-    /// late, but it comes.
+    /// Launches a slice that takes turns with all other kernels if there is no room beside them,
+    /// and returns at once. Its turn may come late, but it comes.
     ///
     /// # Safety
-    /// As for [`launch`](Self::launch).
+    /// The conditions of [`launch`](Self::launch).
     unsafe fn launch_aside(&self, slice: &Slice) -> AcceleratorResult<()>;
 
-    /// Whether all slices have ended in order so far, or run. Which have ended, their gate says.
+    /// Returns whether all slices have ended in order so far, or run. Which have ended, their gate
+    /// says.
     fn check(&self) -> AcceleratorResult<()>;
 
-    /// What moves bytes while slices find no room.
+    /// Returns what moves bytes while slices find no room.
     fn copy_engine(&self) -> AcceleratorResult<Box<dyn CopyEngine>>;
 }

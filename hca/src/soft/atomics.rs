@@ -1,12 +1,13 @@
-//! Atomic operations on a remote word: CPU atomics, hence atomic against every other process that maps it.
+//! Atomic operations on a remote word: CPU atomics, hence atomic against every other process that
+//! maps it.
 
 use crate::wire::masked_atomic;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// `a + b` where no carry leaves a bit of `boundary`.
 ///
-/// Boundary bits are the most significant of their fields. Without them the addends cannot carry into the next field; the bits
-/// themselves are then added without carry.
+/// Boundary bits are the most significant of their fields. Without them the addends cannot carry
+/// into the next field; the bits themselves are then added without carry.
 const fn add_fields(a: u64, b: u64, boundary: u64) -> u64 {
     (a & !boundary).wrapping_add(b & !boundary) ^ ((a ^ b) & boundary)
 }
@@ -33,10 +34,11 @@ fn update32(word: &AtomicU32, next: impl Fn(u32) -> u32) -> u32 {
     word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| Some(next(old))).unwrap_or_else(|old| old)
 }
 
-/// A masked operation; returns the bytes that the HCA writes to the requester's memory.
+/// Returns a masked operation; returns the bytes that the HCA writes to the requester's memory.
 ///
-/// 8-byte results are in host order and 4-byte results big-endian. The Linux driver sets the mode for 8 bytes
-/// (`atomic_req_8B_endianness_mode`, "host endianness"); for 4 bytes there is no such mode, and software swaps.
+/// 8-byte results are in host order and 4-byte results big-endian. The Linux driver sets the mode
+/// for 8 bytes (`atomic_req_8B_endianness_mode`, "host endianness"); for 4 bytes there is no such
+/// mode, and software swaps.
 ///
 /// # Safety
 /// `word` is aligned to the operation's width, readable and writable.
@@ -78,7 +80,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The definition, bit by bit.
+    /// Returns the definition, bit by bit.
     fn add_bitwise(a: u64, b: u64, boundary: u64) -> u64 {
         let mut sum = 0;
         let mut carry = 0;

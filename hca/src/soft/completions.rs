@@ -22,10 +22,10 @@ impl Failure {
 }
 
 impl Engine {
-    /// The WQE is done: move on, and write its CQE if asked for.
+    /// The WQE is done: move on, and write its CQE if requested.
     #[inline]
     pub(super) fn complete(&mut self, qp: &mut Qp, opcode: u8, blocks: u64, bytes: u64, signaled: bool) {
-        // Whoever sees a later store of this QP also sees this WQE's payload.
+        // An observer of a later store of this QP also sees this WQE's payload.
         fence(Ordering::Release);
         let index = qp.consumer;
         self.advance(qp, blocks);
@@ -94,8 +94,8 @@ impl Engine {
         let Some(cq) = self.cqs.get_mut(qp.context.cqn_snd) else { return };
         let log_size = cq.context.log_cq_size;
         if !cq.context.oi {
-            // SAFETY: the record lies in a umem that stays registered while the CQ lives, aligned to 8. Its first word is the
-            // consumer counter, 24 bits.
+            // SAFETY: the record lies in a umem that stays registered while the CQ lives, aligned
+            // to 8. Its first word is the consumer counter, 24 bits.
             let consumer = u32::from_be(unsafe { memory::load32(cq.dbr, Ordering::Acquire) }) & 0xff_ffff;
             if cq.producer.wrapping_sub(consumer) & 0xff_ffff >= 1 << log_size {
                 let text =
@@ -124,7 +124,8 @@ impl Engine {
             }
             return self.wrote_cqe(&repr);
         }
-        // SAFETY: the queue lies in a umem that stays registered while the CQ lives, aligned to 64; the slot is below its size.
+        // SAFETY: the queue lies in a umem that stays registered while the CQ lives, aligned to 64;
+        // the slot is below its size.
         unsafe {
             for offset in (0..cqe::TAIL_OFFSET).step_by(8) {
                 memory::store64(at.add(offset), word(&bytes, offset), Ordering::Relaxed);
@@ -148,8 +149,9 @@ impl Engine {
         let Deferred { dst, payload, order, cqe, .. } = deferred;
         let len = payload.len();
         let whole = matches!(len, 1 | 2 | 4 | 8) && dst.addr().is_multiple_of(len);
-        // SAFETY: `dst` was translated and checked for `len` bytes. The key may be gone since, but the peer's memory is unmapped only
-        // after `unmap_withdrawn` has released what is held back.
+        // SAFETY: `dst` was translated and checked for `len` bytes. The key may be gone since, but
+        // the peer's memory is unmapped only after `unmap_withdrawn` has released what is held
+        // back.
         unsafe {
             if whole {
                 memory::copy(dst, payload.as_ptr(), len);
@@ -168,7 +170,7 @@ impl Engine {
     }
 }
 
-/// The word whose memory image starts at `at`.
+/// Returns the word whose memory image starts at `at`.
 fn word(bytes: &[u8; cqe::LEN], at: usize) -> u64 {
     u64::from_ne_bytes(std::array::from_fn(|i| bytes[at + i]))
 }

@@ -23,7 +23,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"OXHCACTL");
 const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 4096;
 
-/// How often a reader retries an entry that changes. A writer holds it for nanoseconds; one that died in between, for ever.
+/// How often a reader retries an entry that changes. A writer holds it for nanoseconds; one that died in between holds it forever.
 const READ_ATTEMPTS: usize = 1 << 12;
 
 /// The segment's size in bytes.
@@ -180,7 +180,7 @@ impl MkeyEntry {
     }
 }
 
-/// A mapped segment, the own one or a peer's.
+/// A mapped segment, this HCA's or a peer's.
 #[derive(Debug)]
 pub(super) struct Segment {
     mapping: Mapping,
@@ -198,17 +198,14 @@ impl Segment {
         let header = segment.header();
         let (magic, version) = (header.magic.load(Ordering::Relaxed), header.version.load(Ordering::Relaxed));
         if magic != MAGIC || version != VERSION {
-            return Err(Error::Protocol {
-                what: format!("control segment of HCA {gid}"),
-                detail: format!("magic {magic:#x} version {version}, expected {MAGIC:#x} version {VERSION}"),
-            });
+            return Err(Error::protocol(
+                format!("control segment of HCA {gid}"),
+                format!("magic {magic:#x} version {version}, expected {MAGIC:#x} version {VERSION}"),
+            ));
         }
         let owner = Gid::from_halves(header.gid_hi.load(Ordering::Relaxed), header.gid_lo.load(Ordering::Relaxed));
         if owner != gid {
-            return Err(Error::Protocol {
-                what: format!("control segment of HCA {gid}"),
-                detail: format!("it belongs to {owner}"),
-            });
+            return Err(Error::protocol(format!("control segment of HCA {gid}"), format!("it belongs to {owner}")));
         }
         Ok(segment)
     }
@@ -235,7 +232,7 @@ impl Segment {
     }
 }
 
-/// The own segment.
+/// This HCA's segment.
 #[derive(Debug)]
 pub(super) struct OwnSegment {
     segment: Segment,

@@ -1,15 +1,20 @@
-//! The engine where no kernel finds room: its thread executes send queues that it cannot reach, by copies.
+//! The engine where no kernel finds room: its thread executes send queues that it cannot reach, by
+//! copies.
 //!
-//! The thread is the engine of the CPU, with its checks, texts and order. It differs in how it touches memory of kernels: it fetches the doorbell
-//! records of all queue pairs at once, then what is posted to each as an image, and queues copies for what the work requests move. Completions
-//! are written last, behind all of it. What only a kernel does, atomics, it leaves to a slice that takes turns with other kernels
+//! The thread is the engine of the CPU, with its checks, texts and order. It differs in how it
+//! touches memory of kernels: it fetches the doorbell records of all queue pairs at once, then what
+//! is posted to each as an image, and queues copies for what the work requests move. Completions
+//! are written last, after all of it. What only a kernel does, atomics, it leaves to a slice that
+//! takes turns with other kernels
 //! ([`Accelerator::launch_aside`](super::Accelerator::launch_aside)).
 //!
 //! # Order
-//! Copies take place in the order in which they are queued. Inline writes that follow each other with the same length, at the same distance, become
-//! one copy of rows, whose order no program may rely on: none of them carries an ordering bit but perhaps the first. In front of a work request that
-//! does, everything before it is made visible. Payload that has to be fetched first is written when it has arrived, and what is read likewise;
-//! both before the next work request with an ordering bit, the next that reads, and any completion.
+//! Copies take place in the order in which they are queued. Inline writes that follow each other
+//! with the same length, at the same distance, become one copy of rows, whose order no program may
+//! rely on: none of them carries an ordering bit but perhaps the first. In front of a work request
+//! that does, everything before it is made visible. Payload that has to be fetched first is written
+//! when it has arrived, and what is read likewise; both before the next work request with an
+//! ordering bit, the next that reads, and any completion.
 
 use super::accelerator::{AcceleratorResult, CopyEngine, Rows};
 use crate::wire::{BLOCK_BYTES, cqe};
@@ -27,8 +32,8 @@ pub enum CopyMode {
     Always,
 }
 
-/// From this length on a copy of one row needs no kernel's turn; measured on an H200: 4 KiB take 2.4 ms where kernels of another context fill
-/// the GPU, 32 KiB 9 us.
+/// From this length on a copy of one row needs no kernel's turn; measured on an H200: 4 KiB take
+/// 2.4 ms where kernels of another context fill the GPU, 32 KiB 9 us.
 const ONE_ROW: usize = 32 << 10;
 /// The longest payload that is stored in words.
 const STORED: usize = 128;
@@ -119,7 +124,7 @@ impl Copying {
         }
     }
 
-    /// The longest piece of a payload that is moved at once.
+    /// Returns the longest piece of a payload that is moved at once.
     pub(super) fn piece(&self) -> usize {
         self.staging.len / 4
     }
@@ -147,7 +152,8 @@ impl Copying {
         })
     }
 
-    /// Reads `bytes` bytes at each address, at most a page; all addresses are of memory of kernels. Nothing else has been begun.
+    /// Reads `bytes` bytes at each address, at most a page; all addresses are of memory of kernels.
+    /// Nothing else has been begun.
     ///
     /// # Safety
     /// All of that is readable.
@@ -155,8 +161,8 @@ impl Copying {
         let mut found: Vec<(u64, *const u8)> = Vec::new();
         for (from, len) in spans(addresses, bytes as u64) {
             let to = self.take(len)?;
-            // SAFETY: what was asked for lies at both ends of the span, and close to each other in between; memory of kernels is mapped in
-            // larger units.
+            // SAFETY: the requested words lie at both ends of the span, and close to each other in
+            // between; memory of kernels is mapped in larger units.
             unsafe { self.engine.fetch(to, from, len) }?;
             self.queued = true;
             found.push((from, to));
@@ -198,8 +204,8 @@ impl Copying {
         self.image_staging.used = 0;
     }
 
-    /// Queues the fetch of `blocks` blocks of a send queue from block `first` on; fewer if the staging memory is short. `queue` has `depth`
-    /// blocks, a power of two.
+    /// Queues the fetch of `blocks` blocks of a send queue from block `first` on; fewer if the
+    /// staging memory is short. `queue` has `depth` blocks, a power of two.
     ///
     /// # Safety
     /// The queue is readable.
@@ -224,7 +230,8 @@ impl Copying {
             // SAFETY: within the part that was taken.
             let to = unsafe { at.add(done as usize * BLOCK_BYTES) };
             if queue.on_host {
-                // SAFETY: the queue is this process's memory too; posters do not change what is posted.
+                // SAFETY: the queue is this process's memory too; posters do not change what is
+                // posted.
                 unsafe { super::memory::copy(to, from as *const u8, bytes) };
             } else {
                 // SAFETY: the caller's promise.
@@ -243,7 +250,7 @@ impl Copying {
         self.wait()
     }
 
-    /// Where block `index` of a queue is in its image.
+    /// Returns where block `index` of a queue is in its image.
     pub(super) fn block(&self, qpn: u32, index: u64) -> Option<*const u8> {
         let image = self.images.get(&qpn)?;
         let block = index.checked_sub(image.first).filter(|block| *block < image.blocks)?;
@@ -251,7 +258,7 @@ impl Copying {
         Some(unsafe { image.at.add(block as usize * BLOCK_BYTES) })
     }
 
-    /// Makes everything before visible to whoever sees what comes now.
+    /// Makes everything before visible to an observer of what comes now.
     pub(super) fn order(&mut self) -> AcceleratorResult<()> {
         self.land()?;
         self.engine.order()
@@ -297,7 +304,7 @@ impl Copying {
     /// Reads; at most [`piece`](Self::piece) bytes.
     ///
     /// # Safety
-    /// As for [`write`](Self::write).
+    /// The conditions of [`write`](Self::write).
     pub(super) unsafe fn read(&mut self, to: Place, from: u64, len: usize) -> AcceleratorResult<()> {
         if self.landings.iter().any(|landing| landing.written) {
             self.land()?;
@@ -311,7 +318,8 @@ impl Copying {
         Ok(())
     }
 
-    /// Writes a completion when everything before it is visible. Of several of a queue pair the last remains, as they share a place.
+    /// Writes a completion when everything before it is visible. Completions of one queue pair
+    /// share a place, where the last one remains.
     pub(super) fn complete(&mut self, qpn: u32, at: Place, bytes: &[u8; cqe::LEN]) {
         self.completions.insert(qpn, (at, *bytes));
     }
@@ -327,7 +335,8 @@ impl Copying {
         }
         for (at, bytes) in completions.iter().filter(|(at, _)| !at.on_host) {
             for offset in (0..cqe::LEN).step_by(8) {
-                // SAFETY: the CQ lies in a umem that stays registered while it lives, aligned to 64.
+                // SAFETY: the CQ lies in a umem that stays registered while it lives, aligned to
+                // 64.
                 unsafe { self.engine.store(at.address + offset as u64, word(bytes, offset), true) }?;
             }
         }
@@ -358,7 +367,8 @@ impl Copying {
         self.wait()?;
         for Landing { at, to, len, .. } in std::mem::take(&mut self.landings) {
             if to.on_host {
-                // SAFETY: the range is valid by the promise of who asked, and this process's memory too.
+                // SAFETY: the range is valid by the caller's promise, and this process's memory
+                // too.
                 unsafe { super::memory::copy(to.address as *mut u8, at, len) };
             } else {
                 self.put(to.address, at, len)?;
@@ -383,8 +393,8 @@ impl Copying {
         Ok(())
     }
 
-    /// Queues the write of bytes in the staging memory that stay as they are. An aligned word of 4 or 8 bytes is written at once, and so is one of
-    /// 1 or 2 bytes by itself.
+    /// Queues the write of bytes in the staging memory that stay as they are. An aligned word of 4
+    /// or 8 bytes is written at once, and so is one of 1 or 2 bytes by itself.
     fn put(&mut self, to: u64, from: *const u8, len: usize) -> AcceleratorResult<()> {
         self.queued = true;
         let one = |count, width: usize| Rows {
@@ -399,12 +409,13 @@ impl Copying {
             return Ok(());
         }
         if len <= 2 || len >= ONE_ROW {
-            // SAFETY: the promise of who asked.
+            // SAFETY: the caller's promise.
             return unsafe { self.engine.put(&one(1, len)) };
         }
         let (mut to, mut from, mut len) = (to, from, len);
         if len > STORED || (to % 4 != 0 && len >= 2 * 16) {
-            // Two rows, each of whole words where the destination is aligned, and apart in the staging memory.
+            // Two rows, each of whole words where the destination is aligned, and apart in the
+            // staging memory.
             let half = len / 2 / 8 * 8;
             let place = self.staging.take(2 * half + GAP);
             let Some(place) = place else {
@@ -432,7 +443,7 @@ impl Copying {
             len -= 2 * half;
         }
         while len != 0 {
-            // SAFETY: `from` has `len` bytes; words of `to` are valid by the promise of who asked.
+            // SAFETY: `from` has `len` bytes; words of `to` are valid by the caller's promise.
             let taken = unsafe {
                 if len >= 8 && to % 8 == 0 {
                     self.engine.store(to, from.cast::<u64>().read_unaligned(), true)?;
@@ -453,7 +464,7 @@ impl Copying {
         Ok(())
     }
 
-    /// A few bytes, as a row each.
+    /// Returns a few bytes, as a row each.
     ///
     /// # Safety
     /// `from` is readable for `len` bytes, `to` writable.

@@ -57,8 +57,18 @@ impl Engine {
         rung
     }
 
+    /// Whether the record alone never starts work of a QP, as on a card: those that have a register to themselves, which keeps their last doorbell.
+    /// Kernels look at records.
+    pub(super) fn needs_doorbell(&self, qpn: u32, uar: u32) -> bool {
+        self.card_doorbells && !self.is_on_gpu() && self.uars.get(uar).is_some_and(|page| page.qps == [qpn])
+    }
+
     /// Look at the doorbell records of all QPs that ring in this page: a register keeps the last doorbell only.
     fn look_behind(&mut self, uar: u32) {
+        let Some(page) = self.uars.get(uar) else { return };
+        if page.qps.first().is_some_and(|qpn| self.needs_doorbell(*qpn, uar)) {
+            return;
+        }
         let Some(page) = self.uars.get_mut(uar) else { return };
         let qps = std::mem::take(&mut page.qps);
         for qpn in &qps {
@@ -95,9 +105,9 @@ impl Engine {
             let text = format!("doorbell in UAR page {uar}, but the QP was created with page {}", qp.context.uar_page);
             self.violation(qp.qpn, bell.index.into(), None, text);
         } else if matches!(qp.state, QpState::Rts | QpState::Err) {
-            // The kernel looks at the record itself, of this QP and of those behind it.
+            // The kernel looks at the record itself, of this QP and of those after it.
             if !self.is_on_gpu() {
-                self.read_doorbell_record(&mut qp, Some(bell.index));
+                self.read_doorbell_record(&mut qp, Some((bell.index, self.needs_doorbell(bell.qpn, uar))));
             }
         } else {
             let text = format!("doorbell in state {}; it must be RTS", qp.state.name());
@@ -106,8 +116,8 @@ impl Engine {
         self.qps.put_back(bell.qpn, qp);
     }
 
-    /// Take over the doorbell record. Returns true if it moved.
-    pub(super) fn read_doorbell_record(&mut self, qp: &mut Qp, rung: Option<u16>) -> bool {
+    /// Take over the doorbell record, or the index of a doorbell, if that is said to count. Returns true if it moved.
+    pub(super) fn read_doorbell_record(&mut self, qp: &mut Qp, rung: Option<(u16, bool)>) -> bool {
         let record = qp.dbr.wrapping_add(dbr::SEND_OFFSET);
         let word = if self.is_on_gpu() {
             self.load_from_gpu(record.addr() as u64)
@@ -119,13 +129,14 @@ impl Engine {
     }
 
     /// Take over the doorbell record, whose word this is as it lies in memory. Returns true if it moved.
-    pub(super) fn take_record(&mut self, qp: &mut Qp, word: u32, rung: Option<u16>) -> bool {
+    pub(super) fn take_record(&mut self, qp: &mut Qp, word: u32, rung: Option<(u16, bool)>) -> bool {
         let word = u32::from_be(word);
         let problem = match dbr::Repr::from_word(word) {
             Err(error) => error.to_string(),
             Ok(record) => {
-                let producer = qp.producer + u64::from(record.send.wrapping_sub(qp.producer as u16));
-                let ahead = rung.filter(|rung| record.send.wrapping_sub(*rung) > 1 << 15);
+                let counts = rung.filter(|(_, counts)| *counts).map_or(record.send, |(rung, _)| rung);
+                let producer = qp.producer + u64::from(counts.wrapping_sub(qp.producer as u16));
+                let ahead = rung.map(|(rung, _)| rung).filter(|rung| record.send.wrapping_sub(*rung) > 1 << 15);
                 if producer - qp.consumer > qp.depth() {
                     format!(
                         "dbr.send is {}: it covers {} blocks that are not executed yet, but the queue has {}",

@@ -38,7 +38,7 @@ impl Engine {
             work += self.collect();
             self.watch_slices();
         }
-        work += self.scan_doorbells();
+        work += self.scan_doorbells() + self.deliver_due();
         let copying = self.is_copying();
         if copying {
             work += self.begin_pass();
@@ -70,10 +70,10 @@ impl Engine {
 
     /// Whether a QP waits for time to pass, a peer, or its turn.
     pub(super) fn is_waiting(&self) -> bool {
-        !self.active.is_empty() && self.dead.is_none()
+        !(self.active.is_empty() && self.late.is_empty()) && self.dead.is_none()
     }
 
-    /// Nobody has had work for a while, so nobody is about to overtake: WQEs that sit out passes wait for time alone.
+    /// No QP has had work for a while, so none is about to overtake: WQEs that sit out passes wait for time alone.
     pub(super) fn end_reordering(&mut self) {
         for at in 0..self.active.len() {
             let qpn = self.active[at];
@@ -110,6 +110,7 @@ impl Engine {
             let Some(mut qp) = self.qps.lend(qpn) else { continue };
             // The kernel looks after its own.
             let ours = !self.is_on_gpu() || qp.handed.trapped && !qp.active && !self.is_copying();
+            let ours = ours && !self.needs_doorbell(qpn, qp.context.uar_page);
             if ours && matches!(qp.state, QpState::Rts | QpState::Err) && self.read_doorbell_record(&mut qp, None) {
                 self.counters.recovered += u64::from(!qp.handed.trapped);
                 found += 1;
@@ -126,6 +127,7 @@ impl Engine {
     /// Unmap memory that peers have withdrawn, after every payload that may be meant for it has been delivered.
     #[cold]
     fn unmap_withdrawn(&mut self) {
+        self.deliver_all();
         for place in 0..self.qps.places() {
             let qpn = self.qps.number(place);
             if let Some(mut qp) = self.qps.lend(qpn) {

@@ -46,7 +46,7 @@ enum Stop {
     Aside,
 }
 
-/// Who touches memory of queues and payloads.
+/// The unit that touches memory of queues and payloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Cpu,
@@ -186,8 +186,11 @@ impl Engine {
     /// Carry out the operation. `Some(bytes)` when it is done, `None` when the turn's budget is used up.
     #[inline]
     fn perform(&mut self, qp: &mut Qp, wqe: &Wqe<'_>, budget: &mut usize) -> Result<Option<u64>, Stop> {
-        if wqe.fence != Fence::None && qp.moved == 0 && self.way() == Way::Copies {
-            self.with_copying(Copying::order);
+        if qp.moved == 0 {
+            self.counters.strong += u64::from(wqe.fence == Fence::StrongOrdering);
+            if (wqe.fence != Fence::None || self.card_doorbells) && self.way() == Way::Copies {
+                self.with_copying(Copying::order);
+            }
         }
         match &wqe.op {
             Op::Nop { .. } => Ok(Some(0)),
@@ -222,6 +225,7 @@ impl Engine {
                     return Ok(self.copy(qp, &bytes, false, budget));
                 }
                 self.leave_to_kernel()?;
+                self.deliver_all();
                 Ok(transfer(qp, &bytes, budget))
             }
             // No bytes: the keys are not looked at (InfiniBand specification, 9.7.4.1.5), but the peer must be there.
@@ -278,7 +282,7 @@ impl Engine {
             self.gpu.as_ref().is_some_and(|gpu| gpu.image(qp.qpn, qp.consumer + (last / BLOCK_BYTES) as u64).is_some());
         self.with_copying(|copying| match image {
             _ if len == 0 => Ok(()),
-            // SAFETY: `dst` was checked for `len` bytes; all blocks of the WQE are in the image, one behind the other.
+            // SAFETY: `dst` was checked for `len` bytes; all blocks of the WQE are in the image, in sequence.
             Some(image) if whole => unsafe { copying.write_from_image(to, image.add(INLINE_OFFSET), len) },
             _ => {
                 let from = Place { address: payload.as_ptr().addr() as u64, on_host: true };
@@ -327,6 +331,10 @@ impl Engine {
     #[inline]
     fn write(&mut self, qp: &mut Qp, bytes: Transfer, budget: &mut usize) -> Result<Option<u64>, Stop> {
         self.leave_to_kernel()?;
+        // SAFETY: both ends were checked for `len` bytes; the source may be the payload of a WQE in private memory.
+        if self.late_visibility && qp.moved == 0 && unsafe { self.write_late(bytes.dst, bytes.src, bytes.len) } {
+            return Ok(Some(bytes.len as u64));
+        }
         if self.faulty
             && qp.moved == 0
             && bytes.len <= MAX_DEFERRED
@@ -362,10 +370,11 @@ impl Engine {
         }
         let word = self.remote(qp, remote, width as u64, rights::REMOTE_ATOMIC)?;
         if !word.addr().is_multiple_of(width) {
-            let text = format!("raddr.raddr {:#x} is aligned, but the memory behind it is not", remote.raddr);
+            let text = format!("raddr.raddr {:#x} is aligned, but the memory that it names is not", remote.raddr);
             return Err(Failure::new(Syndrome::RemoteInvalidRequest, text).into());
         }
         self.leave_to_kernel()?;
+        self.deliver_all();
         let result = operate(word);
         // SAFETY: `dst` was checked for `width` bytes.
         unsafe { memory::copy(dst, result.as_ptr(), width) };

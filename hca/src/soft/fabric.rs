@@ -9,7 +9,7 @@
 //! | HELLO | GID of the sender | |
 //! | HELLO_OK | GID of the HCA, size of the control segment and 2^32 times the number of UMEM_OK that follow | control segment |
 //! | UMEM | id | |
-//! | UMEM_OK | id, offset, length; also without having been asked for | memory |
+//! | UMEM_OK | id, offset, length; also unrequested | memory |
 //! | UMEM_NONE | id | |
 //! | FORGET | id; the owner has deregistered it | |
 //! | HELD | id; an HCA with an accelerator has mapped it, or knows that it cannot | |
@@ -128,7 +128,7 @@ impl Client {
         self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends memory that it has not asked for.
+    /// Sends memory that it has not requested.
     fn announce(&self, id: u32, export: &Export) -> std::result::Result<(), String> {
         self.awaited().insert(id);
         match self.connection.try_send(&export.message(id).encode(), &[export.fd.as_fd()]) {
@@ -154,7 +154,7 @@ impl Sharing {
         let (_served, waited) =
             self.news.wait_timeout_while(served, limit, awaited).unwrap_or_else(PoisonError::into_inner);
         match waited.timed_out() {
-            true => Err(Error::Timeout { what: format!("peers that map umem {id}"), limit }),
+            true => Err(Error::timeout(format!("peers that map umem {id}"), limit)),
             false => Ok(()),
         }
     }
@@ -356,7 +356,7 @@ pub(super) enum Mapped {
 }
 
 impl Mapped {
-    /// Its address; to be dereferenced only by whom it was mapped for.
+    /// Its address; only the process that it was mapped for dereferences it.
     pub(super) fn ptr(&self) -> *mut u8 {
         match self {
             Self::Host(mapping) => mapping.ptr(),
@@ -404,7 +404,7 @@ impl Peer {
         connection.send(&Message { kind: Kind::Hello, a, b, c: 0 }.encode(), &[], EXCHANGE_LIMIT).map_err(unknown)?;
         let mut bytes = [0; MESSAGE_BYTES + 1];
         let received = connection.recv(&mut bytes, EXCHANGE_LIMIT).map_err(unknown)?;
-        let protocol = |detail: String| Error::Protocol { what: format!("greeting of HCA {gid}"), detail };
+        let protocol = |detail: String| Error::protocol(format!("greeting of HCA {gid}"), detail);
         if received.len == 0 {
             return Err(Error::UnknownGid { gid, detail: "it closed the connection".into() });
         }
@@ -432,7 +432,7 @@ impl Peer {
         !self.closed && !self.control.is_dead()
     }
 
-    /// The umem `id`, asked for on first use.
+    /// The umem `id`, requested on first use.
     pub(super) fn memory(&mut self, id: u32) -> &PeerMemory {
         let connection = &self.connection;
         self.memory.entry(id).or_insert_with(|| {
@@ -518,7 +518,7 @@ impl Peer {
     fn take(&mut self, message: Message, fds: Vec<OwnedFd>) {
         let Ok(id) = u32::try_from(message.a) else { return };
         match (message.kind, fds.first()) {
-            // Announced, and asked for before that was noticed.
+            // Announced, and requested before that was noticed.
             (Kind::UmemOk, Some(_)) if matches!(self.memory.get(&id), Some(PeerMemory::Mapped { .. })) => self.hold(id),
             (Kind::UmemOk, Some(fd)) => {
                 let mapped = match &self.accelerator {
@@ -609,13 +609,16 @@ mod tests {
         let long = Duration::from_secs(100);
         server.export(1, export(true));
         server.sharing().wait(1, long).unwrap();
-        // What was announced before comes with the greeting, without being asked for.
+        // What was announced before comes with the greeting, unrequested.
         let mut peer = Peer::connect(gid(6), gid(5), None).unwrap();
         assert!(matches!(peer.memory.get(&1), Some(PeerMemory::Mapped { .. })));
         server.export(2, export(true));
         server.export(3, export(false));
         server.sharing().wait(3, long).unwrap();
-        assert!(matches!(server.sharing().wait(2, Duration::ZERO), Err(Error::Timeout { .. })));
+        assert!(matches!(
+            server.sharing().wait(2, Duration::ZERO),
+            Err(Error::System(oxshmem_system::Error::Timeout { .. }))
+        ));
         while !matches!(peer.memory.get(&2), Some(PeerMemory::Mapped { .. })) {
             peer.poll();
         }
@@ -623,7 +626,7 @@ mod tests {
         // This peer says so by hand, as it has no accelerator.
         peer.connection.send(&Message { kind: Kind::Held, a: 2, b: 0, c: 0 }.encode(), &[], long).unwrap();
         server.sharing().wait(2, long).unwrap();
-        // Nobody waits for one that is gone.
+        // No thread waits for one that is gone.
         server.export(4, export(true));
         drop(peer);
         server.sharing().wait(4, long).unwrap();

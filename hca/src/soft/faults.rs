@@ -1,7 +1,7 @@
 //! Faults on demand: [`FaultPlan`] says what goes wrong, how often, and with which seed.
 //!
-//! Decisions depend on the seed, the QP's place in the order of creation and the WQE's index alone, not on time or on what other QPs
-//! do. So the same posts meet the same faults in every run.
+//! Decisions depend on the seed, the QP's place in the order of creation and the WQE's index alone,
+//! not on time or on what other QPs do. So the same posts meet the same faults in every run.
 
 use crate::wire::cqe::Syndrome;
 use oxshmem_system::mixing::mix;
@@ -21,7 +21,7 @@ const DEFAULT_DELAY: Duration = Duration::from_micros(100);
 /// | `seed=N` | seed of all decisions, default 0 |
 /// | `delay=TIME` | each WQE starts up to TIME late; other QPs go on meanwhile. TIME is a number with `ns`, `us`, `ms` or `s` |
 /// | `reorder=P` | with probability P a WQE lets others pass: its QP sits out a while. Order within a QP is kept |
-/// | `visibility` | the payload of a write becomes visible as late as RC permits (just before the next WQE of the QP runs or the own CQE is written, up to `delay` later), its bytes in any order |
+/// | `visibility` | the payload of a write becomes visible as late as RC permits (just before the next WQE of the QP runs or its own CQE is written, up to `delay` later), its bytes in any order |
 /// | `lost-doorbell=P` | with probability P a doorbell is lost; the doorbell record brings it to light a little later |
 /// | `error=SYNDROME@qpN:INDEX` | the first WQE of the N-th created QP (from 0) whose block index is at least INDEX fails with SYNDROME; `qp*` is every QP. May be repeated |
 /// | `die-after=N` | the HCA dies after N work requests |
@@ -185,7 +185,7 @@ enum Stream {
 }
 
 impl FaultPlan {
-    /// Whether anything goes wrong at all while WQEs execute.
+    /// Returns whether anything goes wrong at all while WQEs execute.
     pub(super) fn is_active(&self) -> bool {
         !self.delay.is_zero()
             || self.reorder > 0.0
@@ -208,12 +208,12 @@ impl FaultPlan {
         Duration::from_nanos(if nanos == 0 { 0 } else { self.draw(stream, qp, index) % (nanos + 1) })
     }
 
-    /// How long WQE `index` of the `qp`-th QP waits before it starts.
+    /// Returns how long WQE `index` of the `qp`-th QP waits before it starts.
     pub(super) fn delay(&self, qp: u64, index: u64) -> Duration {
         self.share(Stream::Delay, qp, index, self.delay)
     }
 
-    /// How many passes of the engine the WQE sits out.
+    /// Returns how many passes of the engine the WQE sits out.
     pub(super) fn passes(&self, qp: u64, index: u64) -> u32 {
         if self.chance(Stream::Reorder, qp, index, self.reorder) {
             1 + (self.draw(Stream::Reorder, qp, !index) % 256) as u32
@@ -222,7 +222,7 @@ impl FaultPlan {
         }
     }
 
-    /// How long the WQE's payload stays invisible, and a seed for the order of its bytes.
+    /// Returns how long the WQE's payload stays invisible, and a seed for the order of its bytes.
     pub(super) fn visibility(&self, qp: u64, index: u64) -> Option<(Duration, u64)> {
         self.visibility.then(|| {
             let limit = if self.delay.is_zero() { DEFAULT_DELAY } else { self.delay };
@@ -231,12 +231,12 @@ impl FaultPlan {
         })
     }
 
-    /// Whether the `count`-th doorbell of the `qp`-th QP is lost.
+    /// Returns whether the `count`-th doorbell of the `qp`-th QP is lost.
     pub(super) fn loses_doorbell(&self, qp: u64, count: u64) -> bool {
         self.chance(Stream::Doorbell, qp, count, self.lost_doorbell)
     }
 
-    /// The error to inject into the WQE that starts at block `index` of the `qp`-th QP.
+    /// Returns the error to inject into the WQE that starts at block `index` of the `qp`-th QP.
     pub(super) fn error(&self, qp: u64, index: u64) -> Option<Syndrome> {
         let meant = |error: &&InjectedError| error.qp.is_none_or(|n| n == qp) && index >= error.index;
         self.errors.iter().find(meant).map(|error| error.syndrome)

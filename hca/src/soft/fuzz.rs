@@ -1,4 +1,5 @@
-//! What the fuzz targets run: arbitrary bytes as a send queue must neither panic nor touch memory that no key covers.
+//! What the fuzz targets run: arbitrary bytes as a send queue must neither panic nor touch memory
+//! that no key covers.
 
 use super::hca::SoftHca;
 use super::options::SoftOptions;
@@ -32,9 +33,10 @@ thread_local! {
 
 /// Run one input.
 ///
-/// Byte 0 says how WQEs are repaired before they run, so that inputs reach deeper: bit 0 sets index and QP number, bit 1 the keys, bit 2
-/// moves addresses near the registered range. Byte 1 is the number of blocks that the doorbell record covers, byte 2 where the
-/// queue starts. The rest is the send queue.
+/// Byte 0 says how WQEs are repaired before they run, so that inputs reach deeper: bit 0 sets index
+/// and QP number, bit 1 the keys, bit 2 moves addresses near the registered range. Byte 1 is the
+/// number of blocks that the doorbell record covers, byte 2 where the queue starts. The rest is the
+/// send queue.
 ///
 /// # Panics
 /// If memory outside the keys changed, or the engine does not come to rest.

@@ -7,7 +7,7 @@ use super::firmware::{self, Object, Purpose};
 use super::gpu_engine::{GpuEngine, Ringer};
 use super::limits::{GID_INDEX, MTU, PORT, REGISTER_STRIDE, REGISTERS_PER_PAGE};
 use super::options::{SoftOptions, check_options};
-use super::state::Engine;
+use super::state::{Engine, EngineParts};
 use super::thread::{ENGINES, Shared, drive, drive_kernel};
 use super::trace::Tracer;
 use super::violation::Violation;
@@ -16,7 +16,7 @@ use crate::blueflame::{self, BlueFlame};
 use crate::error::{Error, Result};
 use crate::port::{DEFAULT_PKEY, Gid, LinkLayer, PortInfo};
 use crate::provider::{
-    Access, Attempt, Counters, HcaInfo, MemoryKey, ObjectHandle, Provider, QpFailure, UarPage, UmemSource,
+    Access, Attempt, Counters, HcaInfo, MemoryKey, ObjectHandle, Provider, QpFailure, Rung, UarPage, UmemSource,
 };
 use crate::wire::doorbell;
 use crossbeam_utils::CachePadded;
@@ -63,8 +63,11 @@ impl SoftHca {
         let gpu =
             gpu.map_err(|error| Error::Accelerator { what: "start the engine's kernel".into(), source: error.into() })?;
         let tracer = Tracer::new(device.clone(), options.trace);
+        let parts = EngineParts { gid, control, server, faults: options.faults, tracer, gpu, card_doorbells };
+        let mut engine = Engine::new(parts);
+        engine.late_visibility = options.late_visibility && accelerator.is_none();
         let shared = Arc::new(Shared {
-            engine: Mutex::new(Engine::new(gid, control, server, options.faults, tracer, gpu, card_doorbells)),
+            engine: Mutex::new(engine),
             waiting: CachePadded::new(AtomicUsize::new(0)),
             stop: AtomicBool::new(false),
         });
@@ -93,6 +96,10 @@ impl SoftHca {
             },
             mac,
             coherent_atomics: true,
+            // Its kernel executes what is posted to a QP side by side.
+            in_order: options.card_doorbells,
+            ts_format: 0,
+            lag_ports: 0,
             event_queue: 0,
         };
         Ok(Arc::new(Self { info, shared, accelerator, thread }))
@@ -143,6 +150,7 @@ impl Drop for SoftHca {
             tracing::error!(device = self.info.device, "the engine's thread panicked");
         }
         let mut engine = self.shared.engine();
+        engine.deliver_all();
         engine.control.set_dead();
         engine.server.stop();
     }
@@ -153,7 +161,7 @@ impl Provider for SoftHca {
         &self.info
     }
 
-    fn alloc_uar(&self) -> Result<UarPage> {
+    fn alloc_uar(&self, _: Rung) -> Result<UarPage> {
         use crate::prm::{Command, uar::AllocUar};
         let mut output = vec![0; AllocUar::OUT_LEN];
         let mut engine = self.shared.engine();
@@ -255,7 +263,7 @@ impl Provider for SoftHca {
             drop(engine);
             if done < uses.len() {
                 if since.elapsed() > EXCHANGE_LIMIT {
-                    return Err(Error::Timeout { what: waiting, limit: EXCHANGE_LIMIT });
+                    return Err(Error::timeout(waiting, EXCHANGE_LIMIT));
                 }
                 std::thread::sleep(Duration::from_micros(100));
             }

@@ -34,7 +34,8 @@ pub(super) const LOG_MAX_CQ_SIZE: u8 = 22;
 /// log2 of the longest message, 1 GiB.
 pub(super) const LOG_MAX_MSG: u8 = 30;
 
-/// log2 of outstanding reads and atomics; the software HCA executes them one by one, so any number is fine.
+/// log2 of outstanding reads and atomics; the software HCA executes them one by one, so any number
+/// is fine.
 pub(super) const LOG_MAX_RA: u8 = 4;
 /// P_Keys in the table of the port.
 pub(super) const PKEYS: u16 = 128;

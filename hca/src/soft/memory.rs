@@ -1,4 +1,5 @@
-//! Raw shared memory: mappings, and the copies and atomics that the engine does on bytes that others change at any time.
+//! Raw shared memory: mappings, and the copies and atomics that the engine does on bytes that
+//! others change at any time.
 //!
 //! No reference to shared bytes is ever formed; words are read and written with relaxed atomics.
 
@@ -7,10 +8,12 @@ use memmap2::{MmapOptions, MmapRaw};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-/// A page, in bytes. x86-64 and most arm64 kernels; a larger one only makes `mmap` refuse offsets, with an error.
+/// A page, in bytes. x86-64 and most arm64 kernels; a larger one only makes `mmap` refuse offsets,
+/// with an error.
 pub(super) const PAGE: u64 = 4096;
 
-/// A shared mapping of a file or private memory, unmapped on drop. All threads access it through raw pointers and atomics alone.
+/// A shared mapping of a file or private memory, unmapped on drop. All threads access it through
+/// raw pointers and atomics alone.
 #[derive(Debug)]
 pub(super) struct Mapping(MmapRaw);
 
@@ -82,19 +85,22 @@ unsafe fn read64(ptr: *const u8) -> u64 {
         // SAFETY: aligned, and readable by the caller's promise.
         unsafe { load64(ptr, Ordering::Relaxed) }
     } else {
-        // Two words of different alignment never transfer atomically, so nobody may rely on it.
+        // Two words of different alignment never transfer atomically, so no program may rely on it.
         // SAFETY: readable by the caller's promise.
         unsafe { ptr.cast::<u64>().read_unaligned() }
     }
 }
 
-/// Copy `len` bytes in ascending order. A destination of 1, 2, 4 or 8 bytes that is aligned to its size is stored at once.
+/// Copy `len` bytes in ascending order. A destination of 1, 2, 4 or 8 bytes that is aligned to its
+/// size is stored at once.
 ///
 /// # Safety
-/// `src` is readable and `dst` writable for `len` bytes. They may overlap; the result is then unspecified, but bytes all the same.
+/// `src` is readable and `dst` writable for `len` bytes. They may overlap; the result is then
+/// unspecified, but bytes all the same.
 #[inline]
 pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
-    // SAFETY: every access below stays within the `len` bytes that the caller vouches for, and is aligned where it must be.
+    // SAFETY: every access below stays within the `len` bytes that the caller vouches for, and is
+    // aligned where it must be.
     unsafe {
         match len {
             8 if dst.addr().is_multiple_of(8) => store64(dst, read64(src), Ordering::Relaxed),
@@ -112,11 +118,12 @@ pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
 }
 
 /// # Safety
-/// As for [`copy`].
+/// The conditions of [`copy`].
 unsafe fn copy_long(dst: *mut u8, src: *const u8, len: usize) {
     let head = dst.align_offset(8).min(len);
     let words = (len - head) / 8;
-    // SAFETY: as for `copy`; `head` bytes bring `dst` to an 8-byte boundary, `words` words follow, then the rest.
+    // SAFETY: as for `copy`; `head` bytes bring `dst` to an 8-byte boundary, `words` words follow,
+    // then the rest.
     unsafe {
         for i in 0..head {
             copy_byte(dst.add(i), src.add(i));

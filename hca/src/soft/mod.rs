@@ -33,6 +33,7 @@ mod firmware;
 pub mod fuzz;
 mod gpu_engine;
 mod hca;
+mod late;
 mod limits;
 mod memory;
 mod options;

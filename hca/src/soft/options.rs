@@ -27,6 +27,9 @@ pub struct SoftOptions {
     /// [`doorbell_rung`](super::doorbell_rung) or [`Provider::prepare`](crate::provider::Provider::prepare). With an accelerator queues
     /// may be anywhere where kernels reach them, and registering memory that peers may use waits until the connected peers have mapped it.
     pub card_doorbells: bool,
+    /// Writes are acknowledged before they are visible, up to 2 ms, in the order of all of the HCA's QPs; its reads and atomics find them. Only the
+    /// engine of the CPU does so.
+    pub late_visibility: bool,
     /// When the engine's thread executes by copies what the accelerator's kernel otherwise does.
     pub copying: CopyMode,
     /// Complete what is posted, and execute nothing: measures posting alone. Needs an accelerator.
@@ -52,6 +55,7 @@ impl fmt::Debug for SoftOptions {
             .field("accelerator", &self.accelerator)
             .field("host_doorbells", &self.host_doorbells)
             .field("card_doorbells", &self.card_doorbells)
+            .field("late_visibility", &self.late_visibility)
             .field("copying", &self.copying)
             .field("null", &self.null)
             .field("interface", &self.interface)
@@ -62,7 +66,7 @@ impl fmt::Debug for SoftOptions {
 /// Refuses what an engine with a kernel cannot do.
 pub(super) fn check_options(options: &SoftOptions) -> Result<()> {
     if options.card_doorbells && (options.host_doorbells || options.null) {
-        let rule = "they are rung by whoever posts, and what is posted is executed";
+        let rule = "the poster rings them, and what is posted is executed";
         return Err(Error::argument("card_doorbells", true, rule));
     }
     if options.accelerator.is_none() {

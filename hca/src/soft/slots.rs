@@ -1,6 +1,7 @@
 //! Numbered objects of one kind.
 
-/// A table of objects with numbers from `first` on. A freed number is reused as late as possible, so that a stale one is noticed.
+/// A table of objects with numbers from `first` on. A freed number is reused as late as possible,
+/// so that a stale one is noticed.
 #[derive(Debug)]
 pub(super) struct Slots<T> {
     items: Vec<Option<T>>,
@@ -11,12 +12,12 @@ pub(super) struct Slots<T> {
 }
 
 impl<T> Slots<T> {
-    /// An empty table of at most `limit` objects.
+    /// Returns an empty table of at most `limit` objects.
     pub(super) fn new(first: u32, limit: usize) -> Self {
         Self { items: Vec::new(), first, limit, next: 0, used: 0 }
     }
 
-    /// The most objects.
+    /// Returns the most objects.
     pub(super) fn limit(&self) -> usize {
         self.limit
     }
@@ -45,13 +46,13 @@ impl<T> Slots<T> {
         number.checked_sub(self.first).map(|slot| slot as usize)
     }
 
-    /// The object.
+    /// Returns the object.
     #[inline]
     pub(super) fn get(&self, number: u32) -> Option<&T> {
         self.items.get(self.slot(number)?)?.as_ref()
     }
 
-    /// The object.
+    /// Returns the object.
     #[inline]
     pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
         let slot = self.slot(number)?;
@@ -82,18 +83,18 @@ impl<T> Slots<T> {
         Some(item)
     }
 
-    /// All objects with their numbers.
+    /// Returns all objects with their numbers.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         let first = self.first;
         self.items.iter().enumerate().filter_map(move |(slot, item)| Some((first + slot as u32, item.as_ref()?)))
     }
 
-    /// How many places the table has ever used; numbers are `first..first + places`.
+    /// Returns how many places the table has ever used; numbers are `first..first + places`.
     pub(super) fn places(&self) -> usize {
         self.items.len()
     }
 
-    /// The number of a place.
+    /// Returns the number of a place.
     pub(super) fn number(&self, place: usize) -> u32 {
         self.first + place as u32
     }

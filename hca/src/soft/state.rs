@@ -21,7 +21,7 @@ use crate::prm::mkey::MkeyContext;
 use crate::prm::qpc::{QpContext, QpState};
 use crate::provider::{Access, Counters};
 use crate::wire::cqe::{self, Syndrome};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 /// Violations that are kept; later ones are only logged.
@@ -84,6 +84,14 @@ pub(super) struct CqState {
     pub dbr: *const u8,
     pub producer: u32,
     pub users: usize,
+}
+
+/// An acknowledged write that is not visible yet; see `late.rs`.
+#[derive(Debug)]
+pub(super) struct Late {
+    pub(super) until: Instant,
+    pub(super) dst: *mut u8,
+    pub(super) payload: Vec<u8>,
 }
 
 /// A translated key, kept by the QP that used it.
@@ -168,7 +176,7 @@ pub(super) struct Qp {
 pub(super) enum Hold {
     /// Not decided yet.
     Undecided,
-    /// Until then, and so many passes.
+    /// Until then, and for that many passes.
     Until(Instant, u32),
     /// It may run.
     Released,
@@ -179,7 +187,7 @@ impl Qp {
         1 << self.context.log_sq_size
     }
 
-    /// How long the QP tries before it gives up; `None` is for ever (`ack_timeout` 0).
+    /// How long the QP tries before it gives up; `None` is forever (`ack_timeout` 0).
     pub(super) fn retry_budget(&self) -> Option<Duration> {
         let timeout = self.context.primary_address_path.ack_timeout;
         let tries = u64::from(self.context.retry_count) + 1;
@@ -272,6 +280,9 @@ pub(super) struct Engine {
     pub(super) faulty: bool,
     /// QPs share registers, so a doorbell may have covered up another.
     pub(super) card_doorbells: bool,
+    /// Whether writes are acknowledged before they are visible, and those that are not yet.
+    pub(super) late_visibility: bool,
+    pub(super) late: VecDeque<Late>,
     pub(super) tracer: Tracer,
     pub(super) counters: Counters,
     pub(super) violations: Vec<Violation>,
@@ -282,20 +293,26 @@ pub(super) struct Engine {
     pub(super) poll_at: usize,
 }
 
+/// What an engine is made of.
+pub(super) struct EngineParts {
+    pub gid: Gid,
+    pub control: OwnSegment,
+    pub server: Server,
+    pub faults: FaultPlan,
+    pub tracer: Tracer,
+    /// The engine on a GPU, if work is done there.
+    pub gpu: Option<GpuEngine>,
+    /// QPs share registers.
+    pub card_doorbells: bool,
+}
+
 // SAFETY: the raw pointers are addresses of shared memory that the registrations promise to keep mapped, or lie in mappings that the
 // engine owns; they are not tied to a thread.
 unsafe impl Send for Engine {}
 
 impl Engine {
-    pub(super) fn new(
-        gid: Gid,
-        control: OwnSegment,
-        server: Server,
-        faults: FaultPlan,
-        tracer: Tracer,
-        gpu: Option<GpuEngine>,
-        card_doorbells: bool,
-    ) -> Self {
+    pub(super) fn new(parts: EngineParts) -> Self {
+        let EngineParts { gid, control, server, faults, tracer, gpu, card_doorbells } = parts;
         let limit = |on_host: usize, in_tables: usize| if gpu.is_some() { in_tables } else { on_host };
         let uars = Slots::new(1, limit(1 << 12, tables::PAGES));
         let mkeys = Slots::new(control::FIRST_MKEY, limit(control::MAX_MKEYS, tables::LOCAL_KEYS));
@@ -321,6 +338,8 @@ impl Engine {
             faulty: faults.is_active(),
             faults,
             card_doorbells,
+            late_visibility: false,
+            late: VecDeque::new(),
             tracer,
             counters: Counters::default(),
             violations: Vec::new(),
@@ -345,7 +364,7 @@ impl Engine {
         }
     }
 
-    /// Stop executing, for ever.
+    /// Stop executing, for good.
     pub(super) fn die(&mut self, reason: &str) {
         if self.dead.is_none() {
             tracing::warn!(gid = %self.gid, reason, "the software HCA died");

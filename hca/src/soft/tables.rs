@@ -1,5 +1,5 @@
 //! The tables that the software HCA shares with its kernel: the mirror of `device-kernels/kernels/soft_hca.h`, which says what each field
-//! means and who writes it.
+//! means and which side writes it.
 #![allow(missing_docs)] // see the header
 
 use super::control::{FIRST_MKEY, FIRST_QPN};
@@ -66,7 +66,8 @@ pub struct QpConstants {
     pub accepts: u32,
     pub remote_pd: u32,
     pub remote_qpn: u32,
-    pub reserved0: [u32; 15],
+    pub in_order: u32,
+    pub reserved0: [u32; 14],
 }
 
 /// The second half, which the kernel writes.
@@ -145,7 +146,7 @@ pub struct BlockReport {
     pad: [u64; 14],
 }
 
-/// Who may touch the tables, in host memory.
+/// Says, in host memory, which side may touch the tables.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub struct Gate {
@@ -195,7 +196,7 @@ pub(super) fn qp_place(qpn: u32) -> u64 {
     u64::from(qpn - FIRST_QPN)
 }
 
-/// The place of an own key, by its index.
+/// The place of a key of this HCA, by its index.
 pub(super) fn local_place(index: u32) -> u64 {
     u64::from(index - FIRST_MKEY)
 }
@@ -219,7 +220,8 @@ pub fn layout() -> Vec<u64> {
         BlockCounters { wqes, doorbells, cqes, bytes }
         Event { kind, place, value, number }
         QpConstants {
-            sq, dbr, cqe, qpn, depth_log2, state, pd, log_msg_max, uar_page, cq_log_size, peer, accepts, remote_pd, remote_qpn
+            sq, dbr, cqe, qpn, depth_log2, state, pd, log_msg_max, uar_page, cq_log_size, peer, accepts, remote_pd, remote_qpn,
+            in_order
         }
     };
     let progress = offset_of!(QpContext, progress) as u64;

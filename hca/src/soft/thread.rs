@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 /// Where the idle engines of this process nap.
 pub(super) static ENGINES: Parking = Parking::new();
 
-/// Tells the software HCAs of this process that a doorbell register was written: a store to one raises no interrupt. Call it after the store.
+/// Tells the software HCAs of this process that a doorbell register was written: a store to one
+/// raises no interrupt. Call it after the store.
 ///
 /// A doorbell without this call is not lost; an engine notices it some milliseconds later.
 #[inline]
@@ -105,7 +106,8 @@ pub(super) fn drive(shared: &Shared, card_doorbells: bool) {
     }
 }
 
-/// The engine's thread where a kernel executes: launches slice after slice while there is work, and fewer of them when there is none.
+/// The engine's thread where a kernel executes: launches slice after slice while there is work, and
+/// fewer of them when there is none.
 pub(super) fn drive_kernel(shared: &Shared, card_doorbells: bool) {
     let Some(pace) = shared.engine().pace() else { return };
     let mut kept_house = Instant::now();

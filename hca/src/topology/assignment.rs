@@ -34,16 +34,20 @@ impl Assignment<'_> {
 }
 
 impl Topology {
-    /// Which devices and ports each PE of a node uses: at least one, in the order of the devices' names.
+    /// Returns which devices and ports each PE of a node uses: at least one, in the order of the
+    /// devices' names.
     ///
-    /// The first that a PE gets is one of those nearest to its place, and of these the one that fewest PEs have got. PEs whose nearest device is
-    /// nearer choose first, those with lower numbers before others. Where there are ports on InfiniBand and on Ethernet, those on InfiniBand are
-    /// used, since the PEs of a job must meet on one network. Every PE that sees the same devices gets the same answer.
+    /// The first that a PE gets is one of those nearest to its place, and of these the one that
+    /// fewest PEs have got. PEs whose nearest device is nearer choose first, those with lower
+    /// numbers before others. Where there are ports on InfiniBand and on Ethernet, those on
+    /// InfiniBand are used, since the PEs of a job must meet on one network. Every PE that sees the
+    /// same devices gets the same answer.
     ///
-    /// Further ones are given in rounds, in which PEs choose in the same order. With `per_pe` (1 to [`MAX_CARDS`]) each PE gets so many, by the
-    /// rule of the first, none twice. Without it a PE gets a further one only if that is exactly as near as its first, below the same root port of
-    /// the CPU ([`Distance::Bridges`], so a GPU's), and no PE has got it; at most [`MAX_CARDS`] in all. Verbs ([`Family::Verbs`]) drive one device
-    /// per PE: there it is always one.
+    /// Further ones are given in rounds, in which PEs choose in the same order. With `per_pe` (1 to
+    /// [`MAX_CARDS`]) each PE gets so many, by the rule of the first, none twice. Without it a PE
+    /// gets a further one only if that is exactly as near as its first, below the same root port of
+    /// the CPU ([`Distance::Bridges`], so a GPU's), and no PE has got it; at most [`MAX_CARDS`] in
+    /// all. Verbs ([`Family::Verbs`]) drive one device per PE: there it is always one.
     ///
     /// A mapping ([`DeviceChoice::exact`]) is not for this function, and counts as no restriction.
     ///
@@ -82,7 +86,7 @@ impl Topology {
             for &pe in &order {
                 let far = &distances[pe];
                 let mut others = (0..candidates.len()).filter(|at| !chosen[pe].contains(at));
-                // Of equals the first.
+                // The first among equals.
                 let next = match chosen[pe].first() {
                     Some(&first) if per_pe.is_none() => others
                         .find(|&at| users[at] == 0 && far[at] == far[first] && matches!(far[at], Distance::Bridges(_))),
@@ -109,7 +113,8 @@ impl Topology {
         Ok(chosen.into_iter().enumerate().map(assignments).collect())
     }
 
-    /// The devices and ports among which PEs may choose: at least one, none twice; of a list in its order, otherwise in the order of names.
+    /// Returns the devices and ports among which PEs may choose: at least one, none twice; of a
+    /// list in its order, otherwise in the order of names.
     ///
     /// # Errors
     /// No device can be used.
@@ -127,7 +132,7 @@ impl Topology {
                 || TopologyError::NoSuchDevice { list: choice.to_string(), name: name.to_owned(), present: names() };
             self.devices.iter().find(|device| device.name == name).ok_or_else(missing)
         };
-        // Each device with the port that was asked for.
+        // Each device with the requested port.
         let listed: Vec<(&DeviceEntry, Option<u8>)> = match choice {
             DeviceChoice::Only(cards) => {
                 cards.iter().map(|card| Ok((present(&card.device)?, card.port))).collect::<Result<_, _>>()?
@@ -206,7 +211,7 @@ mod tests {
         addresses.iter().map(|address| Place::Pci((*address).to_owned())).collect()
     }
 
-    /// Where each PE has one.
+    /// Returns where each PE has one.
     fn single<'a>(
         assigned: Result<Vec<Vec<Assignment<'a>>>, TopologyError>,
     ) -> Result<Vec<Assignment<'a>>, TopologyError> {
@@ -220,7 +225,7 @@ mod tests {
         single(assigned).unwrap().iter().map(|it| it.device.name.clone()).collect()
     }
 
-    /// Each PE's devices with mlx5, joined by `+`.
+    /// Returns each PE's devices with mlx5, joined by `+`.
     fn several(topology: &Topology, list: &str, per_pe: Option<u32>, places: &[Place]) -> Vec<String> {
         let assigned = topology.assign(Family::Mlx5, &list.parse().unwrap(), per_pe, places).unwrap();
         let joined = |of_one: &Vec<Assignment<'_>>| {
@@ -290,7 +295,8 @@ mod tests {
         let topology = tree.topology();
         let places = gpus(&["0000:0e:00.0", "0000:13:00.0", "0000:4b:00.0", "0000:51:00.0", "0000:cb:00.0"]);
         assert_eq!(names(&topology, &places), ["mlx5_0", "mlx5_0", "mlx5_1", "mlx5_1", "mlx5_3"]);
-        // Without that card the GPUs of the switch have only far ones, all equally so, and take the one that nobody else has.
+        // Without that card the GPUs of the switch have only far ones, all equally so, and take the
+        // one that no other PE has.
         let without: DeviceChoice = "^mlx5_0".parse().unwrap();
         let chosen = single(topology.assign(Family::Mlx5, &without, None, &places)).unwrap();
         let got: Vec<_> = chosen.iter().map(|it| (it.device.name.as_str(), it.distance)).collect();
@@ -377,7 +383,8 @@ mod tests {
         let tree = Tree::new("single-socket", include_str!("fixtures/single-socket.txt"));
         let topology = tree.topology();
         let places = gpus(&["0000:01:00.0", "0000:21:00.0", "0000:41:00.0"]);
-        // The first GPU is at the host bridge of the card; for the others both cards are on the node.
+        // The first GPU is at the host bridge of the card; for the others both cards are on the
+        // node.
         assert_eq!(topology.distance(&places[0], &topology.devices()[0]), Distance::HostBridge);
         assert_eq!(names(&topology, &places), ["mlx5_0", "mlx5_1", "mlx5_0"]);
         assert_eq!(
@@ -394,7 +401,7 @@ mod tests {
         assert_eq!(names(&topology, &places), ["mlx5_ib0", "mlx5_ib1", "mlx5_ib2", "mlx5_ib3"]);
         let odd = gpus(&["0003:00:00.0", "0004:00:00.0", "0003:00:00.0"]);
         assert_eq!(names(&topology, &odd), ["mlx5_ib2", "mlx5_ib3", "mlx5_ib2"]);
-        // A bus address that is not there, as in a container, is no error.
+        // A bus address that is not there, as in a container, is not an error.
         assert_eq!(names(&topology, &gpus(&["00ff:00:00.0"])), ["mlx5_ib0"]);
     }
 
@@ -440,11 +447,12 @@ mod tests {
         // Nor with three on one; the fourth has a switch to itself.
         let shared = gpus(&["0000:07:00.0", "0000:07:00.0", "0000:07:00.0", "0000:47:00.0"]);
         assert_eq!(several(&topology, "", None, &shared), ["mlx5_0", "mlx5_1", "mlx5_0", "mlx5_2+mlx5_3"]);
-        // Asked for, both are everybody's.
+        // On request, every PE gets both.
         let both: Vec<_> = pairs.iter().flat_map(|pair| [*pair; 2]).collect();
         assert_eq!(several(&topology, "", Some(2), &gpus(&DGX_A100)), both);
         assert_eq!(several(&topology, "", Some(1), &gpus(&one_per_switch)), ["mlx5_0", "mlx5_2", "mlx5_6", "mlx5_8"]);
-        // Those on Ethernet are left out as ever, and what is far is taken only when asked for: in turn, by who has got the least.
+        // Those on Ethernet are left out as ever, and far ones are taken only on request: in turn,
+        // by the PE that has got the fewest.
         let four = several(&topology, "", Some(4), &gpus(&["0000:07:00.0", "0000:47:00.0"]));
         assert_eq!(four, ["mlx5_0+mlx5_1+mlx5_6+mlx5_8", "mlx5_2+mlx5_3+mlx5_7+mlx5_9"]);
         let list = "mlx5_9,mlx5_1,mlx5_0";
@@ -509,7 +517,7 @@ mod tests {
         let ports = "mlx5_1/2,mlx5_1/1".parse().unwrap();
         let assigned = topology.assign(Family::Mlx5, &ports, Some(2), &gpu[..1]).unwrap();
         assert_eq!(assigned[0].iter().map(|it| it.port.number).collect::<Vec<_>>(), [1, 2]);
-        // Where one below the switch is nearer than others, those are no equals.
+        // Where one below the switch is nearer than others, those are not equals.
         let nearer = "pci 0 pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.1\n\
                       rdma mlx5_9 0000:03:00.1 1:CA 1 4:ACTIVE InfiniBand\n";
         let tree = Tree::new("nearer", &(machine + nearer));

@@ -1,4 +1,5 @@
-//! Which devices a user allows, and for which PEs: the values of `OXSHMEM_HCA` and `OXSHMEM_HCA_DEVICES`.
+//! Which devices a user allows, and for which PEs: the values of `OXSHMEM_HCA` and
+//! `OXSHMEM_HCA_DEVICES`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -42,7 +43,7 @@ impl FromStr for Card {
     }
 }
 
-/// Whom an item of a mapping is for.
+/// The PE or GPU that an item of a mapping is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Who {
     /// The PE with this number among those of its node, from 0.
@@ -82,7 +83,7 @@ impl FromStr for Who {
     }
 }
 
-/// Which devices may be used, and by whom: the value of `OXSHMEM_HCA_DEVICES`.
+/// Which devices may be used, and by which PEs: the value of `OXSHMEM_HCA_DEVICES`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum DeviceChoice {
     /// All; topology decides.
@@ -148,7 +149,8 @@ fn several(text: &str) -> Result<Vec<Card>, ()> {
 }
 
 impl DeviceChoice {
-    /// The devices of a PE, where they are said exactly, in the order in which they are named: `index` is the PE's number on its node.
+    /// Returns the devices of a PE, where they are said exactly, in the order in which they are
+    /// named: `index` is the PE's number on its node.
     ///
     /// # Errors
     /// There is a mapping, and it says nothing of this PE.

@@ -1,4 +1,5 @@
-//! Why no device can be given to a PE. Each error says in one line what it is and what to do about it.
+//! Why no device can be given to a PE. Each error says in one line what it is and what to do about
+//! it.
 
 /// No device for a PE.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -17,7 +18,7 @@ pub enum TopologyError {
         "this machine has no RDMA device (/sys/class/infiniband is empty); load the card's driver, or use the software HCA (OXSHMEM_HCA=soft)"
     )]
     NoDevice,
-    /// The machine has some, but none of the kind that was asked for.
+    /// The machine has some, but none of the requested kind.
     #[error(
         "OXSHMEM_HCA=mlx5, but no RDMA device of this machine is a ConnectX or BlueField ({present}); use OXSHMEM_HCA=verbs"
     )]

@@ -12,7 +12,8 @@ use crate::port::LinkLayer;
 /// Where sysfs is mounted.
 const SYSFS: &str = "/sys";
 
-/// The names of the devices that the kernel has, whether or not the verbs library can use them.
+/// Returns the names of the devices that the kernel has, whether or not the verbs library can use
+/// them.
 pub(crate) fn device_names() -> Vec<String> {
     let mut names: Vec<String> = entries(&Path::new(SYSFS).join("class/infiniband"))
         .unwrap_or_default()
@@ -53,13 +54,13 @@ impl FromStr for Place {
             Some(("pci", address)) => Ok(Self::Pci(address.to_owned())),
             Some(("node", node)) => node.parse().map(Self::Node).map_err(|_| format!("{text:?}: no node number")),
             None if text == "anywhere" => Ok(Self::Anywhere),
-            _ => Err(format!("{text:?} is no place")),
+            _ => Err(format!("{text:?} is not a place")),
         }
     }
 }
 
 impl Place {
-    /// Where this thread may run: the NUMA node that has all its CPUs, if there is one.
+    /// Returns where this thread may run: the NUMA node that has all its CPUs, if there is one.
     #[must_use]
     pub fn of_this_thread() -> Self {
         let Ok(allowed) = rustix::thread::sched_getaffinity(None) else { return Self::Anywhere };
@@ -80,7 +81,7 @@ impl Place {
     }
 }
 
-/// The numbers of a list like `0-3,8`.
+/// Returns the numbers of a list like `0-3,8`.
 fn cpus(list: &str) -> impl Iterator<Item = usize> {
     list.trim()
         .split(',')
@@ -120,7 +121,8 @@ impl fmt::Display for Distance {
 }
 
 impl Distance {
-    /// What it means for a card that reads and writes the memory of a GPU there; nothing if the data stays below one port of the CPU.
+    /// Returns what it means for a card that reads and writes the memory of a GPU there; nothing if
+    /// the data stays below one port of the CPU.
     #[must_use]
     pub fn consequence(self) -> Option<&'static str> {
         match self {
@@ -141,7 +143,8 @@ impl Distance {
 pub struct DeviceEntry {
     /// Its name.
     pub name: String,
-    /// What speaks against queue pairs on it, if anything: it is an iWARP card, or no port is active.
+    /// What speaks against queue pairs on it, if anything: it is an iWARP card, or no port is
+    /// active.
     pub fault: Option<String>,
     /// The kernel's driver of it; nothing for devices in software.
     pub driver: Option<String>,
@@ -151,25 +154,25 @@ pub struct DeviceEntry {
 }
 
 impl DeviceEntry {
-    /// Its address on the PCI bus, if it is there.
+    /// Returns its address on the PCI bus, if it is there.
     #[must_use]
     pub fn pci_address(&self) -> Option<&str> {
         self.pci.as_ref()?.steps.last().map(String::as_str)
     }
 
-    /// Its NUMA node, if it has one.
+    /// Returns its NUMA node, if it has one.
     #[must_use]
     pub fn node(&self) -> Option<u32> {
         self.pci.as_ref()?.node
     }
 
-    /// Whether a ConnectX or BlueField that mlx5 drives.
+    /// Returns whether a ConnectX or BlueField that mlx5 drives.
     #[must_use]
     pub fn is_mlx5(&self) -> bool {
         self.driver.as_deref() == Some("mlx5_core")
     }
 
-    /// The first active port.
+    /// Returns the first active port.
     pub(super) fn active(&self) -> Option<&PortEntry> {
         self.ports.iter().find(|port| port.is_active())
     }
@@ -187,7 +190,7 @@ pub struct PortEntry {
 }
 
 impl PortEntry {
-    /// Whether it carries data.
+    /// Returns whether it carries data.
     #[must_use]
     pub fn is_active(&self) -> bool {
         self.state == "ACTIVE"
@@ -262,13 +265,13 @@ impl Topology {
         Ok(Self { sysfs, devices })
     }
 
-    /// Its devices, in the order of their names.
+    /// Returns its devices, in the order of their names.
     #[must_use]
     pub fn devices(&self) -> &[DeviceEntry] {
         &self.devices
     }
 
-    /// How far two places are from each other.
+    /// Returns how far two places are from each other.
     #[must_use]
     pub fn between(&self, a: &Place, b: &Place) -> Distance {
         match (self.path_of(a), self.path_of(b)) {
@@ -277,20 +280,20 @@ impl Topology {
         }
     }
 
-    /// The way from a host bridge to a place on the PCI bus.
+    /// Returns the way from a host bridge to a place on the PCI bus.
     fn path_of(&self, place: &Place) -> Option<PciPath> {
         let Place::Pci(address) = place else { return None };
         pci_path(&self.sysfs, &self.sysfs.join("bus/pci/devices").join(address.to_ascii_lowercase()))
     }
 
-    /// How far the device with this name is from a place.
+    /// Returns how far the device with this name is from a place.
     #[must_use]
     pub fn distance_to(&self, place: &Place, name: &str) -> Distance {
         let device = self.devices.iter().find(|device| device.name == name);
         device.map_or(Distance::Unknown, |device| self.distance(place, device))
     }
 
-    /// How far a device is from a place.
+    /// Returns how far a device is from a place.
     #[must_use]
     pub fn distance(&self, place: &Place, device: &DeviceEntry) -> Distance {
         let Some(there) = &device.pci else { return Distance::Unknown };
@@ -338,7 +341,7 @@ fn pci_path(sysfs: &Path, link: &Path) -> Option<PciPath> {
     (steps.len() > 1).then_some(PciPath { steps, node })
 }
 
-/// A folder's entries; none if it does not exist.
+/// Returns a folder's entries; none if it does not exist.
 fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
     match fs::read_dir(folder) {
         Ok(found) => {
@@ -351,7 +354,7 @@ fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
     }
 }
 
-/// An attribute's text; empty if it does not exist.
+/// Returns an attribute's text; empty if it does not exist.
 fn attribute(folder: &Path, name: &str) -> String {
     fs::read_to_string(folder.join(name)).map(|text| text.trim().to_owned()).unwrap_or_default()
 }

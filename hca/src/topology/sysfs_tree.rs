@@ -7,8 +7,9 @@ use std::path::PathBuf;
 
 use super::machine::Topology;
 
-/// A sysfs tree made of a description: a line for each PCI device (`pci NODE PATH`) and for each RDMA device (`rdma NAME ADDRESS NODE-TYPE`
-/// and then `NUMBER STATE LINK-LAYER` for each port; the address is `-` for a device that is not on PCI).
+/// A sysfs tree made of a description: a line for each PCI device (`pci NODE PATH`) and for each
+/// RDMA device (`rdma NAME ADDRESS NODE-TYPE` and then `NUMBER STATE LINK-LAYER` for each port; the
+/// address is `-` for a device that is not on PCI).
 pub(super) struct Tree(PathBuf);
 
 impl Tree {

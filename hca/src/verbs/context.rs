@@ -11,7 +11,7 @@ use super::sys;
 use crate::port::{DEFAULT_PKEY, Gid, LinkLayer, Mtu, PortInfo};
 use crate::topology::TopologyError;
 
-/// The names of the devices that the verbs library can use, in its order.
+/// Returns the names of the devices that the verbs library can use, in its order.
 ///
 /// # Errors
 /// No library, no device, or none that the library has a driver for.
@@ -58,7 +58,7 @@ impl DeviceList {
 }
 
 impl DeviceList {
-    /// The device of that name.
+    /// Returns the device of that name.
     pub(crate) fn find(&self, name: &str) -> Result<*mut sys::ibv_device> {
         self.iter().find(|(other, _)| other == name).map(|(_, device)| device).ok_or_else(|| {
             let present: Vec<_> = self.iter().map(|(name, _)| name).collect();
@@ -70,12 +70,14 @@ impl DeviceList {
         self.library
     }
 
-    /// Why a device of the list could not be opened, `source` being what the library says.
+    /// Returns why a device of the list could not be opened, `source` being what the library says.
     pub(crate) fn refusal(&self, name: &str, device: *mut sys::ibv_device, mut source: io::Error) -> VerbsError {
-        // SAFETY: the device is of the list, which is alive; the name is a C string in the structure.
+        // SAFETY: the device is of the list, which is alive; the name is a C string in the
+        // structure.
         let node = unsafe { CStr::from_ptr((&raw const (*device).dev_name).cast()) };
         let node = format!("/dev/infiniband/{}", node.to_string_lossy());
-        // Unless it is the user's right, the library looks for the node elsewhere, too, and says how that ended.
+        // Unless it is the user's right, the library looks for the node elsewhere, too, and says
+        // how that ended.
         if source.kind() != io::ErrorKind::PermissionDenied
             && let Err(error) = std::fs::File::options().read(true).write(true).open(&node)
         {
@@ -108,11 +110,14 @@ const SOFT_ROCE: u32 = 0xff_ffff;
 
 /// Packets that a message on Soft-RoCE should have at most.
 ///
-/// A queue pair counts a retry when it starts over, after a NAK or a timeout, and counts anew when it gets on. To rdma_rxe (`rxe_comp.c`) it gets on
-/// with an acknowledgement, which it asks for with the last packet of a request and some sixty packets after the last that it asked for; a NAK counts only
-/// where it acknowledges a whole request. Between a NAK and the next acknowledgement other NAKs are ignored, too, so every loss there takes a timeout and a
-/// retry. With 2 % of the packets lost, about half of the tries of a long write end before an acknowledgement, and now and then as many in a row as
-/// there are retries: the queue pair fails although packets arrive. Of writes of four packets one try in thirteen ends so.
+/// A queue pair counts a retry when it starts over, after a NAK or a timeout, and counts anew when
+/// it gets on. To rdma_rxe (`rxe_comp.c`) it gets on with an acknowledgement, which it requests
+/// with the last packet of a request and some sixty packets after its last request for one; a NAK
+/// counts only where it acknowledges a whole request. Between a NAK and the next acknowledgement
+/// other NAKs are ignored, too, so every loss there takes a timeout and a retry. With 2 % of the
+/// packets lost, about half of the tries of a long write end before an acknowledgement, and now and
+/// then as many in a row as there are retries: the queue pair fails although packets arrive. One
+/// try in thirteen of a write of four packets ends so.
 const SOFT_ROCE_PACKETS: u32 = 4;
 
 /// What a device can do.
@@ -130,7 +135,8 @@ pub struct Limits {
     pub reads_in_flight: u8,
     /// 8-byte fetch-and-add and compare-and-swap.
     pub atomicity: Atomicity,
-    /// Packets of a message beyond which retries may run out although the network works; nothing where that is no matter of length.
+    /// Packets of a message beyond which retries may run out although the network works; nothing
+    /// where length does not matter.
     pub packets_per_message: Option<u32>,
 }
 
@@ -143,7 +149,8 @@ pub struct Context {
     limits: Limits,
 }
 
-// SAFETY: the verbs library is thread-safe (its manual, `ibv_open_device` and the others): any thread may use a context.
+// SAFETY: the verbs library is thread-safe (its manual, `ibv_open_device` and the others): any
+// thread may use a context.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
@@ -207,13 +214,13 @@ impl Context {
         })
     }
 
-    /// The device's name.
+    /// Returns the device's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What the device can do.
+    /// Returns what the device can do.
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.limits
@@ -237,7 +244,7 @@ impl Context {
         }
     }
 
-    /// The answer of a call that returns a pointer, or null and sets errno.
+    /// Returns the answer of a call that returns a pointer, or null and sets errno.
     pub(crate) fn check_pointer<T>(&self, call: &'static str, pointer: *mut T) -> Result<NonNull<T>> {
         NonNull::new(pointer).ok_or_else(|| VerbsError::call(call, &self.name, io::Error::last_os_error()))
     }
@@ -260,7 +267,8 @@ pub struct Port {
     pub context: Arc<Context>,
     /// Its number, and the address that it is reached by.
     pub info: PortInfo,
-    /// Bytes that a message should have at most: as many as the port takes, fewer where [`Limits::packets_per_message`] says so.
+    /// Bytes that a message should have at most: as many as the port takes, fewer where
+    /// [`Limits::packets_per_message`] says so.
     pub max_message: u32,
 }
 
@@ -271,8 +279,9 @@ struct GidEntry {
 }
 
 impl Port {
-    /// Looks at a port, at entry `pkey_index` of its partition key table, and at its GID table: entry `gid_index`, or without one the first RoCE v2
-    /// entry with an IPv4 or global address, on InfiniBand the first with an FLID, else the first.
+    /// Looks at a port, at entry `pkey_index` of its partition key table, and at its GID table:
+    /// entry `gid_index`, or without one the first RoCE v2 entry with an IPv4 or global address, on
+    /// InfiniBand the first with an FLID, else the first.
     ///
     /// # Errors
     /// A port that does not exist, is not active or has no LID; an entry that cannot be used.
@@ -319,7 +328,8 @@ impl Port {
     }
 }
 
-/// `IBV_LINK_LAYER_ETHERNET` and `IBV_QPF_GRH_REQUIRED`, of enumerations that the structures do not name.
+/// `IBV_LINK_LAYER_ETHERNET` and `IBV_QPF_GRH_REQUIRED`, of enumerations that the structures do not
+/// name.
 const LINK_LAYER_ETHERNET: u8 = 2;
 const QPF_GRH_REQUIRED: u8 = 1;
 
@@ -366,7 +376,7 @@ fn choose_gid(context: &Context, port: u8, link_layer: LinkLayer, table: u32, as
     Err(VerbsError::GidIndex { device: context.name.clone(), port, index, fault, usable })
 }
 
-/// The partition key at an index. RoCE has the default partition alone.
+/// Returns the partition key at an index. RoCE has the default partition alone.
 fn check_pkey(context: &Context, port: u8, link_layer: LinkLayer, table: u16, index: u16) -> Result<u16> {
     let entry = |index: u16| match link_layer {
         LinkLayer::Ethernet => Ok(DEFAULT_PKEY),
@@ -402,7 +412,7 @@ fn query_pkey(context: &Context, port: u8, index: u16) -> io::Result<u16> {
     }
 }
 
-/// An entry, unless it does not exist or is empty.
+/// Returns an entry, unless it does not exist or is empty.
 fn query_gid(context: &Context, port: u8, index: u32) -> Option<GidEntry> {
     // SAFETY: plain data, for which zeros are a value.
     let mut entry: sys::ibv_gid_entry = unsafe { std::mem::zeroed() };
@@ -422,7 +432,8 @@ fn query_gid(context: &Context, port: u8, index: u32) -> Option<GidEntry> {
     (status == 0 && gid != Gid::default()).then_some(GidEntry { gid, kind: entry.gid_type })
 }
 
-/// Whether a RoCE address is more than link-local, so that a peer on another subnet can answer it.
+/// Returns whether a RoCE address is more than link-local, so that a peer on another subnet can
+/// answer it.
 fn is_routable(gid: Gid) -> bool {
     !std::net::Ipv6Addr::from(gid.0).is_unicast_link_local()
 }

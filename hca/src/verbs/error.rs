@@ -1,4 +1,5 @@
-//! What can go wrong with a verbs device. Each error says in one line what it is and what to do about it.
+//! What can go wrong with a verbs device. Each error says in one line what it is and what to do
+//! about it.
 
 use std::io;
 
@@ -46,7 +47,7 @@ pub enum VerbsError {
         "there is no RDMA device {name}; this machine has {present}: name one of them in OXSHMEM_HCA=verbs:DEVICE, or none"
     )]
     NoSuchDevice {
-        /// The name asked for.
+        /// The requested name.
         name: String,
         /// Names of the devices.
         present: String,
@@ -56,7 +57,7 @@ pub enum VerbsError {
     NoSuchPort {
         /// The device.
         device: String,
-        /// The port asked for.
+        /// The requested port.
         port: u8,
         /// How many it has.
         ports: u8,
@@ -93,7 +94,7 @@ pub enum VerbsError {
         device: String,
         /// The port.
         port: u8,
-        /// The index asked for.
+        /// The requested index.
         index: u16,
         /// What is wrong with it.
         fault: String,
@@ -107,7 +108,7 @@ pub enum VerbsError {
         device: String,
         /// The port.
         port: u8,
-        /// The index asked for.
+        /// The requested index.
         index: u32,
         /// What is wrong with it.
         fault: String,

@@ -1,4 +1,4 @@
-//! The verbs library, loaded once, when it is first asked for.
+//! The verbs library, loaded once, when it is first needed.
 
 use std::error::Error as _;
 use std::ffi::CStr;
@@ -22,13 +22,14 @@ impl fmt::Debug for Library {
     }
 }
 
-/// Why a library cannot be loaded: what the loader itself says.
+/// Returns why a library cannot be loaded: what the loader itself says.
 pub(crate) fn reason(error: &libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 impl Library {
-    /// The library, with every function that [`functions`](Self::functions) callers use without asking.
+    /// Returns the library, with every function that [`functions`](Self::functions) callers use
+    /// without asking.
     pub(crate) fn get() -> Result<&'static Self> {
         static LIBRARY: OnceLock<std::result::Result<Library, String>> = OnceLock::new();
         let loaded = LIBRARY.get_or_init(|| {
@@ -65,12 +66,12 @@ impl Library {
         }
     }
 
-    /// Its functions. Those that [`get`](Self::get) does not check may be absent.
+    /// Returns its functions. Those that [`get`](Self::get) does not check may be absent.
     pub(crate) fn functions(&self) -> &Ibverbs {
         &self.functions
     }
 
-    /// What a completion's status means.
+    /// Returns what a completion's status means.
     pub(crate) fn status_text(&self, status: ibv_wc_status) -> &'static str {
         // SAFETY: any number may be asked about; the answer is a constant.
         let text = unsafe { CStr::from_ptr(self.functions.ibv_wc_status_str(status)) };

@@ -34,7 +34,7 @@ impl ProtectionDomain {
         Ok(Arc::new(Self { context: Arc::clone(context), raw }))
     }
 
-    /// The device it belongs to.
+    /// Returns the device it belongs to.
     #[must_use]
     pub fn context(&self) -> &Arc<Context> {
         &self.context
@@ -68,12 +68,14 @@ unsafe impl Send for MemoryRegion {}
 unsafe impl Sync for MemoryRegion {}
 
 impl MemoryRegion {
-    /// Registers `len` bytes of this process's memory from `address`; work requests name its first byte `iova`, which must lie at the same
-    /// place in a page. The device may read it locally in any case.
+    /// Registers `len` bytes of this process's memory from `address`; work requests name its first
+    /// byte `iova`, which must lie at the same place in a page. The device may read it locally in
+    /// any case.
     ///
     /// # Safety
-    /// The memory stays mapped until this object is dropped, and is used through raw pointers or atomics only: the device, and everyone who
-    /// knows its key, reads and writes it as `access` says.
+    /// The memory stays mapped until this object is dropped, and is used through raw pointers or
+    /// atomics only: the device, and every peer that knows its key, reads and writes it as `access`
+    /// says.
     ///
     /// # Errors
     /// The limit of locked memory; memory that cannot be pinned.
@@ -107,10 +109,12 @@ impl MemoryRegion {
         }
     }
 
-    /// Registers `len` bytes of a dma-buf from `offset`: memory of a GPU, for example. As [`register`](Self::register) otherwise.
+    /// Registers `len` bytes of a dma-buf from `offset`: memory of a GPU, for example. Otherwise
+    /// like [`register`](Self::register).
     ///
     /// # Safety
-    /// What the dma-buf stands for is used by the device, and everyone who knows the key, as `access` says.
+    /// What the dma-buf stands for is used by the device, and by every peer that knows the key, as
+    /// `access` says.
     ///
     /// # Errors
     /// A library or a driver that cannot do it.
@@ -151,14 +155,14 @@ impl MemoryRegion {
         }
     }
 
-    /// The key for local segments of work requests, in host byte order.
+    /// Returns the key for local segments of work requests, in host byte order.
     #[must_use]
     pub fn lkey(&self) -> u32 {
         // SAFETY: the region is alive.
         unsafe { self.raw.as_ref().lkey }
     }
 
-    /// The key that peers name the memory by, in host byte order.
+    /// Returns the key that peers name the memory by, in host byte order.
     #[must_use]
     pub fn rkey(&self) -> u32 {
         // SAFETY: the region is alive.

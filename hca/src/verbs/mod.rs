@@ -1,8 +1,10 @@
-//! RDMA devices through the kernel's verbs: any card that rdma-core has a driver for, and Soft-RoCE.
+//! RDMA devices through the kernel's verbs: any card that rdma-core has a driver for, and
+//! Soft-RoCE.
 //!
-//! rdma-core is loaded when it is first needed, so a program that was built anywhere starts everywhere, and says what is missing. These
-//! are thin objects over it, each keeping alive what it depends on: [`Context`], [`Port`], [`ProtectionDomain`], [`MemoryRegion`],
-//! [`CompletionQueue`], [`QueuePair`] (RC).
+//! rdma-core is loaded when it is first needed, so a program that was built anywhere starts
+//! everywhere, and says what is missing. These are thin objects over it, each keeping alive what it
+//! depends on: [`Context`], [`Port`], [`ProtectionDomain`], [`MemoryRegion`], [`CompletionQueue`],
+//! [`QueuePair`] (RC).
 
 pub(crate) mod context;
 mod error;

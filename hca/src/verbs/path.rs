@@ -5,7 +5,8 @@ use crate::address::{QpAddress, QpAttributes};
 use crate::port::PortInfo;
 use crate::route::Route;
 
-/// A route from a port to a peer. The flow label matters on Ethernet: the UDP source port is made of it.
+/// Returns a route from a port to a peer. The flow label matters on Ethernet: the UDP source port
+/// is made of it.
 pub(crate) fn address(
     port: &PortInfo,
     route: Route,
@@ -30,8 +31,8 @@ pub(crate) fn address(
     }
 }
 
-/// A flow label that gives this source port by rdma-core's `ibv_flow_label_to_udp_sport`: its low 14 bits, exclusive or its high 6. Never 0, which
-/// would leave the choice to the driver.
+/// Returns a flow label that gives this source port by rdma-core's `ibv_flow_label_to_udp_sport`:
+/// its low 14 bits, exclusive or its high 6. Never 0, which would leave the choice to the driver.
 pub(super) fn flow_label(port: u16) -> u32 {
     match u32::from(port & 0x3fff) {
         0 => 1 << 14 | 1,

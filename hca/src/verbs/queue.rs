@@ -42,8 +42,9 @@ pub struct WorkCompletion {
     pub status: WorkStatus,
 }
 
-/// Retries of a queue pair. The field's largest value, 7, is a number like the others in the InfiniBand specification, but rdma_rxe takes it for "without
-/// end" (its completer never counts down from 7), and then a peer that is gone would never be reported.
+/// Retries of a queue pair. The field's largest value, 7, is a number like the others in the
+/// InfiniBand specification, but rdma_rxe takes it for "without end" (its completer never counts
+/// down from 7), and then a peer that is gone would never be reported.
 const MOST_RETRIES: u8 = 6;
 
 /// Completions that one poll fetches at most.
@@ -94,7 +95,7 @@ impl CompletionQueue {
             return Err(VerbsError::call("ibv_poll_cq", self.context.name(), io::Error::last_os_error()));
         };
         completions.extend(batch[..count].iter().map(|wc| {
-            // SAFETY: that many were written. Of a failed request only these fields are valid.
+            // SAFETY: that many were written. Only these fields of a failed request are valid.
             let wc = unsafe { wc.assume_init_ref() };
             let status = match wc.status {
                 sys::IBV_WC_SUCCESS => WorkStatus::Success,
@@ -180,7 +181,7 @@ impl QueuePair {
         let raw = unsafe { context.library().functions().ibv_create_qp(domain.raw(), &raw mut attributes) };
         let raw = context.check_pointer("ibv_create_qp", raw).map_err(|error| {
             error.hint(format!(
-                "{} work requests of {} inline bytes were asked for; lower OXSHMEM_QP_DEPTH or OXSHMEM_QPS_PER_PEER",
+                "{} work requests of {} inline bytes were requested; lower OXSHMEM_QP_DEPTH or OXSHMEM_QPS_PER_PEER",
                 size.sends, size.inline_bytes
             ))
         })?;
@@ -193,20 +194,20 @@ impl QueuePair {
         })
     }
 
-    /// Its number.
+    /// Returns its number.
     #[must_use]
     pub fn qpn(&self) -> u32 {
         // SAFETY: it is alive.
         unsafe { self.raw.as_ref().qp_num }
     }
 
-    /// How many bytes a work request can carry inside: at least what was asked for.
+    /// Returns how many bytes a work request can carry inside: at least the requested number.
     #[must_use]
     pub fn inline_bytes(&self) -> u32 {
         self.inline_bytes
     }
 
-    /// What the peer needs to know to connect to it.
+    /// Returns what the peer needs to know to connect to it.
     #[must_use]
     pub fn address(&self) -> QpAddress {
         let info = &self.port.info;
@@ -222,7 +223,8 @@ impl QueuePair {
         }
     }
 
-    /// Connects it to a queue pair of a peer, which does the same: RESET, INIT, RTR, RTS. Neither may post before both have.
+    /// Connects it to a queue pair of a peer, which does the same: RESET, INIT, RTR, RTS. Neither
+    /// may post before both have.
     ///
     /// # Errors
     /// Values out of range, a peer on another network, or one that cannot be reached.
@@ -324,15 +326,16 @@ impl QueuePair {
     /// Posts a chain. What its requests name is registered memory, so the device checks it.
     ///
     /// # Errors
-    /// A request that is refused: neither it nor those behind it were posted, those before it were.
+    /// A request that is refused: neither it nor those after it were posted, those before it were.
     pub fn post(&self, chain: &mut SendChain) -> std::result::Result<(), PostError> {
         let first = chain.link();
         if first.is_null() {
             return Ok(());
         }
         let mut refused = ptr::null_mut();
-        // SAFETY: it is alive; the chain is linked, and not touched during the call. Addresses in it are checked by the device, but for those
-        // of inline bytes, which are the chain's own.
+        // SAFETY: it is alive; the chain is linked, and not touched during the call. Addresses in
+        // it are checked by the device, except for those of inline bytes, which are the chain's
+        // own.
         match unsafe { sys::ibv_post_send(self.raw.as_ptr(), first, &raw mut refused) } {
             0 => Ok(()),
             errno => {
@@ -342,7 +345,7 @@ impl QueuePair {
         }
     }
 
-    /// What a status code of a completion means.
+    /// Returns what a status code of a completion means.
     #[must_use]
     pub fn status_text(&self, code: u32) -> &'static str {
         self.port.context.library().status_text(code)

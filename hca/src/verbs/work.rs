@@ -74,7 +74,8 @@ pub struct SendRequest<'a> {
 pub struct SendChain {
     requests: Vec<sys::ibv_send_wr>,
     segments: Vec<sys::ibv_sge>,
-    /// Bytes of inline writes. The segment of such a request holds an offset in here until the chain is posted.
+    /// Bytes of inline writes. The segment of such a request holds an offset in here until the
+    /// chain is posted.
     payload: Vec<u8>,
 }
 
@@ -88,13 +89,13 @@ impl fmt::Debug for SendChain {
 unsafe impl Send for SendChain {}
 
 impl SendChain {
-    /// How many requests it has.
+    /// Returns how many requests it has.
     #[must_use]
     pub fn len(&self) -> usize {
         self.requests.len()
     }
 
-    /// Whether it has none.
+    /// Returns whether it has none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()
@@ -159,7 +160,8 @@ impl SendChain {
         self.segments.push(sys::ibv_sge { addr: segment.address, length: segment.length, lkey: segment.key });
     }
 
-    /// The first request, with every pointer set; null if there is none. Valid until the chain is changed, and to be used for one post.
+    /// Returns the first request, with every pointer set; null if there is none. Valid until the
+    /// chain is changed, and to be used for one post.
     pub(super) fn link(&mut self) -> *mut sys::ibv_send_wr {
         let payload = self.payload.as_ptr();
         for (wr, segment) in self.requests.iter_mut().zip(&mut self.segments) {
@@ -177,7 +179,7 @@ impl SendChain {
         if self.requests.is_empty() { ptr::null_mut() } else { first }
     }
 
-    /// Which request a pointer into the linked chain stands for.
+    /// Returns which request a pointer into the linked chain stands for.
     pub(super) fn position(&self, wr: *const sys::ibv_send_wr) -> usize {
         self.requests.iter().position(|request| ptr::eq(request, wr)).unwrap_or(0)
     }

@@ -54,7 +54,8 @@ pub enum Repr {
 }
 
 impl Repr {
-    /// Decode the segment of an ATOMIC_FA. rdma-core sets `compare` to 0 there, so anything else is refused.
+    /// Decode the segment of an ATOMIC_FA. rdma-core sets `compare` to 0 there, so anything else is
+    /// refused.
     #[inline]
     pub fn parse_fetch_add<T: AsRef<[u8]>>(segment: &Segment<T>) -> Result<Self> {
         check_zero("atomic.compare", segment.compare())?;

@@ -1,6 +1,8 @@
-//! Completion queue element of 64 bytes, and its error form (`struct mlx5_cqe64`, `struct mlx5_err_cqe`).
+//! Completion queue element of 64 bytes, and its error form (`struct mlx5_cqe64`, `struct
+//! mlx5_err_cqe`).
 //!
-//! Only what a requester of an RC QP gets: a completion, or an error. `wqe_counter` is the 16-bit index of the WQE's first block.
+//! Only what a requester of an RC QP gets: a completion, or an error. `wqe_counter` is the 16-bit
+//! index of the WQE's first block.
 
 use super::{Error, Result, get16, get32, get64, put16, put32, put64, segment};
 use core::fmt;
@@ -19,11 +21,12 @@ mod field {
 
 segment!("cqe", 64);
 
-/// Where the part begins that is written last, in one 8-byte store: a reader of `wqe_counter` or `op_own` then finds the body
-/// complete.
+/// Where the part begins that is written last, in one 8-byte store: a reader of `wqe_counter` or
+/// `op_own` then finds the body complete.
 pub const TAIL_OFFSET: usize = field::SOP_DROP_QPN;
 
-/// The byte with which software fills a CQ before use. It reads as opcode [`INVALID`] and counter 0xffff: nothing done yet.
+/// The byte with which software fills a CQ before use. It reads as opcode [`INVALID`] and counter
+/// 0xffff: nothing done yet.
 pub const INITIAL_BYTE: u8 = 0xff;
 
 /// `MLX5_CQE_REQ`: a requester's completion.
@@ -66,7 +69,7 @@ pub enum Syndrome {
 }
 
 impl Syndrome {
-    /// The syndrome with this number, if known.
+    /// Returns the syndrome with this number, if known.
     pub const fn from_u8(value: u8) -> Option<Self> {
         Some(match value {
             0x01 => Self::LocalLength,
@@ -86,7 +89,7 @@ impl Syndrome {
         })
     }
 
-    /// What it says, in words.
+    /// Returns what it says, in words.
     pub const fn text(self) -> &'static str {
         match self {
             Self::LocalLength => "local length error",

@@ -23,7 +23,7 @@ pub const SOLICITED: u8 = 0x02;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Opcode {
-    /// Nothing is done; a CQE may be asked for.
+    /// Nothing is done; a CQE may be requested.
     Nop = 0x00,
     /// Write to remote memory.
     RdmaWrite = 0x08,
@@ -65,17 +65,22 @@ pub enum Fence {
     /// No fence.
     #[default]
     None = 0,
-    /// Start when reads and atomics posted before have answered (local order).
+    /// Start when local operations posted before are complete (UCX PR 11399).
     InitiatorSmall = 1,
-    /// Start when all operations posted before are complete.
+    /// Start when reads and atomics posted before are complete (the fence indicator of the InfiniBand specification; `IBV_SEND_FENCE`).
     Fence = 2,
-    /// Strong ordering.
+    /// Start when everything posted before is complete: a round trip (UCX PR 8583).
     StrongOrdering = 3,
     /// Small fence and fence (`MLX5_WQE_CTRL_FENCE`).
     SmallAndFence = 4,
 }
 
 impl Fence {
+    /// The mode as bits of `fm_ce_se`.
+    pub const fn bits(self) -> u8 {
+        (self as u8) << 5
+    }
+
     const fn from_bits(bits: u8) -> Option<Self> {
         Some(match bits {
             0 => Self::None,

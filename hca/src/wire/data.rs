@@ -11,7 +11,8 @@ mod field {
 
 segment!("data", 16);
 
-/// What a byte count of 0 stands for: a data segment cannot be empty, and its length field has 31 bits.
+/// What a byte count of 0 stands for: a data segment cannot be empty, and its length field has 31
+/// bits.
 pub const ZERO_MEANS: u64 = 1 << 31;
 
 impl<T: AsRef<[u8]>> Segment<T> {
@@ -77,7 +78,7 @@ impl Repr {
         Ok(Self { byte_count, lkey: segment.lkey(), addr: segment.addr() })
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     #[inline]
     #[allow(clippy::len_without_is_empty)] // a data segment is never empty
     pub const fn len(&self) -> u64 {

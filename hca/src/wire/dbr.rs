@@ -1,8 +1,9 @@
 //! Doorbell record of a QP: where software says how far the send queue is filled.
 //!
-//! Eight bytes: the receive counter, then the send counter, each big-endian (rdma-core: `MLX5_RCV_DBR`, `MLX5_SND_DBR`). A QP
-//! context's `dbr_addr` names the first byte; the send counter is [`SEND_OFFSET`] further. The send counter is the number of blocks
-//! ever filled, modulo 2^16, in the low half of the word.
+//! Eight bytes: the receive counter, then the send counter, each big-endian (rdma-core:
+//! `MLX5_RCV_DBR`, `MLX5_SND_DBR`). A QP context's `dbr_addr` names the first byte; the send
+//! counter is [`SEND_OFFSET`] further. The send counter is the number of blocks ever filled, modulo
+//! 2^16, in the low half of the word.
 
 use super::{Result, check_zero, get32, put32, segment};
 use core::fmt;

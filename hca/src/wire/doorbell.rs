@@ -1,8 +1,9 @@
 //! The 8-byte value stored to a doorbell register in a UAR page.
 //!
 //! It is the start of a control segment. libmlx5 stores that of the last WQE: opmod, index, opcode; QP number, ds. Software that
-//! knows only its producer index may store `{be32(index << 8), be32(qpn << 8)}`. The HCA takes the QP number from it and reads the
-//! producer index from the doorbell record. Registers start at [`FIRST_REGISTER`] of a page; the size of one is
+//! knows only its producer index may store `{be32(index << 8), be32(qpn << 8)}`. The HCA takes QP number and producer index from it; the
+//! doorbell record is for recovery, when a doorbell was lost (DOCA GPUNetIO; rdma-core writes both for every post). A card
+//! is not obliged to look at the record alone. Registers start at [`FIRST_REGISTER`] of a page; the size of one is
 //! `1 << log_bf_reg_size`, and two alternate buffers make the stride (rdma-core: `MLX5_BF_OFFSET`, `MLX5_DB_BLUEFLAME_BUFFER_SIZE`).
 
 use super::{Result, check_zero, get16, get32, put32, segment};
@@ -39,7 +40,7 @@ impl<T: AsRef<[u8]>> Segment<T> {
         get32(self.bytes(), field::QPN_DS) >> 8
     }
 
-    /// Return the byte behind the QP number.
+    /// Return the byte after the QP number.
     pub fn ds_byte(&self) -> u8 {
         self.bytes()[field::QPN_DS + 3]
     }
@@ -55,7 +56,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Segment<T> {
         );
     }
 
-    /// Set the QP number and the byte behind it.
+    /// Set the QP number and the byte after it.
     pub fn set_qpn_ds(&mut self, qpn: u32, ds: u8) {
         put32(self.bytes_mut(), field::QPN_DS, qpn << 8 | u32::from(ds));
     }

@@ -99,7 +99,7 @@ impl<'a> Repr<'a> {
         Ok(Self { payload: segment.payload() })
     }
 
-    /// The segment's size in 16-byte units, rounded up.
+    /// Returns the segment's size in 16-byte units, rounded up.
     pub const fn octowords(&self) -> usize {
         (HEADER_LEN + self.payload.len()).div_ceil(OCTOWORD_BYTES)
     }
@@ -107,7 +107,8 @@ impl<'a> Repr<'a> {
     /// Encode into `segment`, with zeros up to the end of the last unit.
     ///
     /// # Panics
-    /// If the buffer is shorter than [`octowords`](Self::octowords) units or the payload longer than [`MAX_PAYLOAD`].
+    /// If the buffer is shorter than [`octowords`](Self::octowords) units or the payload longer
+    /// than [`MAX_PAYLOAD`].
     #[inline]
     pub fn emit<T: AsRef<[u8]> + AsMut<[u8]>>(&self, segment: &mut Segment<T>) {
         let len = self.payload.len();

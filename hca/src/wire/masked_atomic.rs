@@ -1,8 +1,9 @@
 //! Segments of the masked atomics, 4 and 8 bytes wide.
 //!
-//! The 8-byte compare and swap has 32 bytes (`struct mlx5_wqe_masked_atomic_seg` in rdma-core's wqe.h): swap, compare, swap mask,
-//! compare mask. All others have 16. The width is in the control segment's opcode modifier: bit 3 marks an extended atomic, the low
-//! bits are log2(bytes) - 2 (as UCX forms it: `UCT_IB_MLX5_OPMOD_EXT_ATOMIC` in src/uct/ib/mlx5).
+//! The 8-byte compare and swap has 32 bytes (`struct mlx5_wqe_masked_atomic_seg` in rdma-core's
+//! wqe.h): swap, compare, swap mask, compare mask. All others have 16. The width is in the control
+//! segment's opcode modifier: bit 3 marks an extended atomic, the low bits are log2(bytes) - 2 (as
+//! UCX forms it: `UCT_IB_MLX5_OPMOD_EXT_ATOMIC` in src/uct/ib/mlx5).
 
 use super::{Error, Result, check_len, check_zero, get32, get64, put32, put64};
 use core::fmt;
@@ -44,10 +45,11 @@ mod cs8 {
 
 /// A decoded masked atomic.
 ///
-/// `FetchAdd`: `*remote += add`, where a carry does not leave a bit that is set in `boundary`. So `boundary` 0 is an ordinary add
-/// and all ones is exclusive or.
+/// `FetchAdd`: `*remote += add`, where a carry does not leave a bit that is set in `boundary`. So
+/// `boundary` 0 is an ordinary add and all ones is exclusive or.
 ///
-/// `CompareSwap`: `if (*remote ^ compare) & compare_mask == 0 { *remote = *remote & !swap_mask | swap & swap_mask }`.
+/// `CompareSwap`: `if (*remote ^ compare) & compare_mask == 0 { *remote = *remote & !swap_mask |
+/// swap & swap_mask }`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repr {
     /// 4-byte fetch and add.
@@ -127,7 +129,7 @@ impl Repr {
         }
     }
 
-    /// The segment's length in bytes.
+    /// Returns the segment's length in bytes.
     #[allow(clippy::len_without_is_empty)] // a segment is never empty
     pub const fn len(&self) -> usize {
         match self {
@@ -136,7 +138,7 @@ impl Repr {
         }
     }
 
-    /// The width of the operand in bytes, 4 or 8.
+    /// Returns the width of the operand in bytes, 4 or 8.
     pub const fn width(&self) -> usize {
         match self {
             Self::FetchAdd4 { .. } | Self::CompareSwap4 { .. } => 4,
@@ -144,12 +146,12 @@ impl Repr {
         }
     }
 
-    /// The control segment's opcode modifier.
+    /// Returns the control segment's opcode modifier.
     pub const fn opmod(&self) -> u8 {
         if self.width() == 4 { OPMOD_4_BYTES } else { OPMOD_8_BYTES }
     }
 
-    /// Whether this is a fetch and add.
+    /// Returns whether this is a fetch and add.
     pub const fn is_fetch_add(&self) -> bool {
         matches!(self, Self::FetchAdd4 { .. } | Self::FetchAdd8 { .. })
     }

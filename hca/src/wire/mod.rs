@@ -1,15 +1,17 @@
-//! The formats that an mlx5 HCA reads and writes in memory: segments of a work queue element (WQE), completion queue elements
-//! (CQE), doorbell records and the doorbell register.
+//! The formats that an mlx5 HCA reads and writes in memory: segments of a work queue element (WQE),
+//! completion queue elements (CQE), doorbell records and the doorbell register.
 //!
-//! One file per format. Each has field offsets, a view over bytes (`Segment<T>`) with one getter and one setter per field, and a
-//! `Repr` that holds the decoded values. Byte order is big-endian on the wire and exists only in this module.
+//! One file per format. Each has field offsets, a view over bytes (`Segment<T>`) with one getter
+//! and one setter per field, and a `Repr` that holds the decoded values. Byte order is big-endian
+//! on the wire and exists only in this module.
 //!
-//! `Segment::new_checked` verifies the length; after it no accessor panics. `Segment::new_unchecked` leaves that to the caller:
-//! accessors then panic if the slice is too short. `Repr::parse` also refuses reserved bits and values that the format does not
-//! define, and `Repr::emit` writes every byte of the segment, so `emit(parse(b)) == b` for each accepted `b`.
+//! `Segment::new_checked` verifies the length; after it no accessor panics.
+//! `Segment::new_unchecked` leaves that to the caller: accessors then panic if the slice is too
+//! short. `Repr::parse` also refuses reserved bits and values that the format does not define, and
+//! `Repr::emit` writes every byte of the segment, so `emit(parse(b)) == b` for each accepted `b`.
 //!
-//! Layouts come from rdma-core's `providers/mlx5/mlx5dv.h` (structures are named in each file) and from `wqe.h` beside it for the
-//! masked atomics.
+//! Layouts come from rdma-core's `providers/mlx5/mlx5dv.h` (structures are named in each file) and
+//! from `wqe.h` beside it for the masked atomics.
 
 pub mod atomic;
 pub mod cqe;

@@ -10,7 +10,8 @@
 //! | MASKED_FA, 4-byte MASKED_CS | ctrl, raddr, masked atomic, data | 4 |
 //! | 8-byte MASKED_CS | ctrl, raddr, masked atomic (32 bytes), data | 5 |
 //!
-//! A WQE starts at a 64-byte block and takes as many as it needs; in the queue it may wrap from the last block to the first.
+//! A WQE starts at a 64-byte block and takes as many as it needs; in the queue it may wrap from the
+//! last block to the first.
 
 use super::ctrl::{Fence, Opcode};
 use super::{
@@ -99,13 +100,13 @@ pub enum Op<'a> {
         remote: raddr::Repr,
         /// Operation, width and operands.
         operands: masked_atomic::Repr,
-        /// As many bytes as the operation is wide.
+        /// The operand: as many bytes as the operation is wide.
         local: data::Repr,
     },
 }
 
 impl Op<'_> {
-    /// The opcode.
+    /// Returns the opcode.
     #[inline]
     pub const fn opcode(&self) -> Opcode {
         match self {
@@ -125,7 +126,7 @@ impl Op<'_> {
         }
     }
 
-    /// The opcode modifier.
+    /// Returns the opcode modifier.
     #[inline]
     pub const fn opmod(&self) -> u8 {
         match self {
@@ -134,7 +135,7 @@ impl Op<'_> {
         }
     }
 
-    /// The size in 16-byte units.
+    /// Returns the size in 16-byte units.
     #[inline]
     pub const fn ds(&self) -> usize {
         match self {
@@ -153,7 +154,7 @@ impl Op<'_> {
         }
     }
 
-    /// The remote address segment, if the operation has one.
+    /// Returns the remote address segment, if the operation has one.
     pub const fn remote(&self) -> Option<raddr::Repr> {
         match self {
             Self::Nop { .. } | Self::Dump { .. } => None,
@@ -168,18 +169,18 @@ impl Op<'_> {
 }
 
 impl<'a> Wqe<'a> {
-    /// A WQE without fence and solicited event.
+    /// Returns a WQE without fence and solicited event.
     pub const fn new(qpn: u32, index: u16, signaled: bool, op: Op<'a>) -> Self {
         Self { index, qpn, fence: Fence::None, signaled, solicited: false, op }
     }
 
-    /// The size in blocks.
+    /// Returns the size in blocks.
     #[inline]
     pub const fn blocks(&self) -> usize {
         (self.op.ds() * OCTOWORD_BYTES).div_ceil(BLOCK_BYTES)
     }
 
-    /// The control segment.
+    /// Returns the control segment.
     #[inline]
     pub fn ctrl(&self) -> ctrl::Repr {
         ctrl::Repr {
@@ -194,7 +195,8 @@ impl<'a> Wqe<'a> {
         }
     }
 
-    /// Decode a WQE whose first byte is the first of `bytes`, refusing everything that its format does not allow.
+    /// Decode a WQE whose first byte is the first of `bytes`, refusing everything that its format
+    /// does not allow.
     ///
     /// `bytes` holds at least the `ds` units that the control segment announces.
     #[inline]
@@ -290,8 +292,8 @@ impl<'a> Wqe<'a> {
         })
     }
 
-    /// Encode into `bytes`, which must hold [`blocks`](Self::blocks) whole blocks. What lies behind the last segment is set to 0.
-    /// Returns the number of blocks.
+    /// Encode into `bytes`, which must hold [`blocks`](Self::blocks) whole blocks. The bytes after
+    /// the last segment are set to 0. Returns the number of blocks.
     ///
     /// # Panics
     /// If `bytes` is too short, or an inline payload is longer than [`MAX_INLINE`].
@@ -425,7 +427,7 @@ mod tests {
         ]
     }
 
-    /// All operations; the payload of inline writes is borrowed from the caller.
+    /// Returns all operations; the payload of inline writes is borrowed from the caller.
     fn any_op(payload: &[u8]) -> impl Strategy<Value = Op<'_>> {
         prop_oneof![
             (1u8..=4).prop_map(|ds| Op::Nop { ds }),
@@ -481,7 +483,7 @@ mod tests {
             if let Ok(parsed) = Wqe::parse(&bytes) {
                 let mut again = [0xaau8; MAX_WQE_BYTES];
                 parsed.emit(&mut again);
-                // Bytes behind an inline payload or in a NOP are not part of the format.
+                // Bytes after an inline payload or in a NOP are not part of the format.
                 let meant = match parsed.op {
                     Op::WriteInline { payload, .. } => 36 + payload.len(),
                     Op::Nop { .. } => 16,

@@ -37,7 +37,8 @@ impl Pair {
         Self { a, b, hca_a, hca_b, stepped }
     }
 
-    /// One pass of both engines, if they have no threads. False if there is nothing left to do.
+    /// Returns one pass of both engines, if they have no threads. False if there is nothing left to
+    /// do.
     pub fn step(&self) -> bool {
         if !self.stepped {
             std::thread::yield_now();

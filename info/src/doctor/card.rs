@@ -3,9 +3,9 @@
 use std::os::fd::{FromRawFd as _, OwnedFd};
 
 use oxshmem::config::{Choice, Config};
-use oxshmem_hca::mlx5::{Mlx5Hca, Mlx5Options};
+use oxshmem_hca::mlx5::{Mlx5Hca, Mlx5Options, Registration};
 use oxshmem_hca::objects::Pd;
-use oxshmem_hca::provider::{Access, DeviceMemory, LinkLayer, Provider, UmemSource};
+use oxshmem_hca::provider::{Access, DeviceMemory, LinkLayer, Provider, Rung, UmemSource};
 use oxshmem_hca::topology::Card;
 use serde::{Deserialize, Serialize};
 
@@ -67,14 +67,15 @@ struct GpuMemory;
 impl DeviceMemory for GpuMemory {
     fn dma_buf(&self, addr: u64, len: usize, pcie: bool) -> Result<OwnedFd, String> {
         let descriptor = cuda::dma_buf(addr, len, pcie)?;
-        // SAFETY: the driver has just made it, and nobody else has it.
+        // SAFETY: the driver has just made it, and nothing else has it.
         Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
     }
 }
 
 /// The probe `card`: opens it, and tries what set-up needs. `gpu` is the GPU that is to post to it.
 pub fn probe(card: &Card, gid_index: Option<u32>, pkey_index: u16, gpu: Option<i32>) {
-    let options = Mlx5Options { device: &card.device, port: card.port.unwrap_or(1), gid_index, pkey_index };
+    let (port, registration) = (card.port.unwrap_or(1), Registration::DmaBuf);
+    let options = Mlx5Options { device: &card.device, port, gid_index, pkey_index, registration };
     let opened = match Mlx5Hca::open(&options) {
         Ok(opened) => opened,
         Err(error) => return tell(&CardFact::Opened { outcome: Err(error.to_string()) }),
@@ -92,7 +93,7 @@ pub fn probe(card: &Card, gid_index: Option<u32>, pkey_index: u16, gpu: Option<i
     let memory = gpu.filter(|_| cuda::start_quietly()).map(cuda::create);
 
     let provider: std::sync::Arc<dyn Provider> = opened;
-    match provider.alloc_uar() {
+    match provider.alloc_uar(Rung::ByDevice) {
         Ok(page) => {
             tell(&CardFact::Page { outcome: Ok(()) });
             if let Some(Ok(_)) = &memory {
@@ -109,8 +110,9 @@ pub fn probe(card: &Card, gid_index: Option<u32>, pkey_index: u16, gpu: Option<i
         Some(Ok(memory)) => match cuda::share(memory.handle) {
             Err(reason) => Err(reason),
             Ok(descriptor) => {
-                // SAFETY: the driver has just made it, and nobody else has it.
+                // SAFETY: the driver has just made it, and nothing else has it.
                 let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+                #[allow(clippy::cast_possible_truncation, reason = "addresses have 64 bits on every supported machine")]
                 let addr = std::ptr::with_exposed_provenance_mut(memory.address as usize);
                 let fd = std::os::fd::AsFd::as_fd(&descriptor);
                 let source = UmemSource::Fd { fd, offset: 0, len: memory.bytes, addr, device: Some(&GpuMemory) };
@@ -133,7 +135,7 @@ fn host_page() -> Result<*mut u8, String> {
         // SAFETY: a new mapping wherever there is room.
         let address =
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), PAGE, rights, rustix::mm::MapFlags::SHARED, &fd, 0) };
-        // As with PEs, it stays open as long as the memory.
+        // It stays open as long as the memory, like in a PE.
         std::mem::forget(fd);
         address
     };
@@ -187,14 +189,14 @@ pub fn judge(card: &str, facts: &Facts<CardFact>, wants: Wants, on_gpu: bool) ->
                 bad,
                 reason.clone(),
                 "see rdma.nodes and rdma.port; DevX needs mlx5_ib of Linux 5.1 or newer and user contexts in the firmware (mlxconfig -d DEV set UCTX_EN=1), in a \
-                 container CAP_NET_RAW; OXSHMEM_HCA=verbs does without",
+                 container CAP_NET_RAW; OXSHMEM_HCA=verbs does not need it",
             ),
             CardFact::Page { outcome: Ok(()) } => Finding::ok("rdma.uar", "a page of doorbell registers was had"),
             CardFact::Page { outcome: Err(reason) } => Finding::bad(
                 "rdma.uar",
                 bad,
                 reason.clone(),
-                "end other jobs on the card; OXSHMEM_HCA=verbs does without",
+                "end other jobs on the card; OXSHMEM_HCA=verbs does not need it",
             ),
             CardFact::Mapped { outcome: Ok(()) } => {
                 Finding::ok("gpu.doorbell", "kernels may store to the card's doorbell registers")

@@ -25,7 +25,7 @@ pub enum CudaFact {
     },
     /// The newest CUDA release that the driver serves: 13000 for 13.0.
     Version {
-        /// As `cuDriverGetVersion` writes it.
+        /// The number in the form that `cuDriverGetVersion` writes.
         version: i32,
     },
     /// The driver is initialised, or why not.
@@ -74,6 +74,8 @@ pub struct Gpu {
     pub dma_buf: bool,
     /// RDMA to memory of virtual memory management.
     pub rdma_vmm: bool,
+    /// How it orders the writes of cards: 100 and above for kernels of its own.
+    pub write_ordering: i32,
     /// Registration of host memory.
     pub host_register: bool,
 }
@@ -144,7 +146,7 @@ pub(super) fn loader(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// Loads and starts the driver; what there is to say of that.
+/// Loads and starts the driver; returns the findings.
 fn start(say: impl Fn(CudaFact)) -> bool {
     // SAFETY: loads the library, which runs nothing but its own set-up.
     if !unsafe { sys::is_culib_present() } {
@@ -205,12 +207,14 @@ pub fn probe() {
 
 fn look(ordinal: i32) -> Result<Gpu, String> {
     let mut device = 0;
-    let (mut name, mut pci, mut memory) = ([0u8; 128], [0u8; 32], 0);
+    const NAME_BYTES: u8 = 128;
+    const PCI_BYTES: u8 = 32;
+    let (mut name, mut pci, mut memory) = ([0u8; NAME_BYTES as usize], [0u8; PCI_BYTES as usize], 0);
     // SAFETY: each call writes one value, or a text with a 0 at its end of at most the length given.
     unsafe {
         driver!(cuDeviceGet(&raw mut device, ordinal))?;
-        driver!(cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as i32, device))?;
-        driver!(cuDeviceGetPCIBusId(pci.as_mut_ptr().cast(), pci.len() as i32, device))?;
+        driver!(cuDeviceGetName(name.as_mut_ptr().cast(), NAME_BYTES.into(), device))?;
+        driver!(cuDeviceGetPCIBusId(pci.as_mut_ptr().cast(), PCI_BYTES.into(), device))?;
         driver!(cuDeviceTotalMem_v2(&raw mut memory, device))?;
     }
     let text = |bytes: &[u8]| CStr::from_bytes_until_nul(bytes).map(|text| text.to_string_lossy().into_owned());
@@ -231,6 +235,7 @@ fn look(ordinal: i32) -> Result<Gpu, String> {
         descriptors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) != 0,
         dma_buf: attribute(Attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED) != 0,
         rdma_vmm: attribute(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) != 0,
+        write_ordering: attribute(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING),
         host_register: attribute(Attribute::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED) != 0,
     })
 }
@@ -339,12 +344,12 @@ pub(super) fn dma_buf(address: u64, bytes: usize, pcie: bool) -> Result<i32, Str
 
 /// Lets kernels of the current context store to a page of registers, and takes that back.
 pub(super) fn map_registers(page: *mut u8) -> Result<(), String> {
-    const BYTES: usize = 4096;
+    let bytes = rustix::param::page_size();
     let flags = sys::CU_MEMHOSTREGISTER_DEVICEMAP | sys::CU_MEMHOSTREGISTER_IOMEMORY | sys::CU_MEMHOSTREGISTER_PORTABLE;
     let mut address = 0;
     // SAFETY: the page is mapped, and nothing is stored to it.
     unsafe {
-        driver!(cuMemHostRegister_v2(page.cast(), BYTES, flags))?;
+        driver!(cuMemHostRegister_v2(page.cast(), bytes, flags))?;
         let mapped = driver!(cuMemHostGetDevicePointer_v2(&raw mut address, page.cast(), 0));
         driver!(cuMemHostUnregister(page.cast()))?;
         mapped

@@ -8,16 +8,16 @@ use serde::Serialize;
 pub enum Outcome {
     /// Nothing to look at here, or nothing that is needed.
     Skip,
-    /// As it should be.
+    /// It is as it should be.
     Ok,
-    /// It works, with less than the machine could do, or nobody knows.
+    /// It works with less than the machine could do, or the state is unknown.
     Warn,
     /// What the configuration asks for cannot be had.
     Fail,
 }
 
 impl Outcome {
-    /// As it is printed.
+    /// Returns the word that is printed.
     pub fn name(self) -> &'static str {
         match self {
             Self::Skip => "skip",
@@ -68,7 +68,7 @@ impl Finding {
         Self { remedy, ..Self::new(probe, result, reason) }
     }
 
-    /// Of this one.
+    /// Names the card, GPU or library that the finding is about.
     pub fn of(mut self, subject: impl Into<String>) -> Self {
         self.subject = subject.into();
         self
@@ -87,7 +87,7 @@ pub enum Want {
 }
 
 impl Want {
-    /// What it means that there is none.
+    /// Returns what it means that there is none.
     pub fn absent(self) -> Outcome {
         match self {
             Self::No | Self::IfThere => Outcome::Skip,
@@ -95,7 +95,7 @@ impl Want {
         }
     }
 
-    /// What it means that it is there and cannot be used, where programs go on without.
+    /// Returns what it means that it is there and cannot be used, where programs go on without.
     pub fn broken(self) -> Outcome {
         match self {
             Self::No => Outcome::Skip,
@@ -112,6 +112,6 @@ pub struct Wants {
     pub gpu: Want,
     /// An RDMA card.
     pub card: Want,
-    /// That card to be a ConnectX with mlx5 objects, not verbs.
+    /// The card must be a ConnectX with mlx5 objects; verbs are not enough.
     pub mlx5: bool,
 }

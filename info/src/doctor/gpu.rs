@@ -218,7 +218,7 @@ pub fn library(facts: &Facts<CudaFact>, wants: Wants, on_bus: bool, oldest: i32)
             PROBE,
             broken(wants.gpu),
             format!("asking the driver failed: {fault}"),
-            "nvidia-smi shows whether the driver answers; LD_LIBRARY_PATH may name another libcuda; reload the driver, or restart the machine",
+            "nvidia-smi shows whether the driver responds; LD_LIBRARY_PATH may name another libcuda; reload the driver, or restart the machine",
         ));
     }
     findings
@@ -256,6 +256,18 @@ pub fn gpus(facts: &Facts<CudaFact>, wants: Wants, build: &[u32], visible: Optio
                 broken(wants.gpu),
                 format!("no {}", lacking.join(" and no ")),
                 "use a driver of release 555 or newer on bare metal; vGPU profiles and WSL lack it",
+            )
+            .of(&subject)
+        });
+        // CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER.
+        findings.push(if gpu.write_ordering >= 100 {
+            Finding::ok("gpu.write-ordering", "kernels see the writes of cards in order").of(&subject)
+        } else {
+            Finding::bad(
+                "gpu.write-ordering",
+                wants.card.broken(),
+                format!("kernels may see a card's writes in any order (the driver says {})", gpu.write_ordering),
+                "use OXSHMEM_HCA=soft, or OXSHMEM_TRANSPORT=p2p; a newer driver may order them",
             )
             .of(&subject)
         });
@@ -556,6 +568,7 @@ mod tests {
             descriptors: true,
             dma_buf: true,
             rdma_vmm: true,
+            write_ordering: 100,
             host_register: true,
         }
     }
@@ -671,11 +684,14 @@ mod tests {
     fn gpus_need_virtual_memory_and_device_code() {
         let started = CudaFact::Started { error: None };
         let good = facts(vec![started.clone(), CudaFact::Gpu(gpu(0))]);
-        assert_eq!(results(&gpus(&good, MUST, &[80, 90], None)), [Outcome::Ok; 3]);
+        assert_eq!(results(&gpus(&good, MUST, &[80, 90], None)), [Outcome::Ok; 4]);
         let findings = gpus(&good, MUST, &[100], None);
-        assert!(findings[2].result == Outcome::Fail && findings[2].reason.contains("sm_100 and newer"), "{findings:?}");
+        assert!(findings[3].result == Outcome::Fail && findings[3].reason.contains("sm_100 and newer"), "{findings:?}");
         let findings = gpus(&good, MUST, &[], None);
-        assert!(findings[2].result == Outcome::Fail && findings[2].reason.contains("no device code"), "{findings:?}");
+        assert!(findings[3].result == Outcome::Fail && findings[3].reason.contains("no device code"), "{findings:?}");
+        let unordered = facts(vec![started.clone(), CudaFact::Gpu(Gpu { write_ordering: 0, ..gpu(0) })]);
+        let findings = gpus(&unordered, MUST, &[90], None);
+        assert!(findings[2].result == Outcome::Fail && findings[2].reason.contains("in any order"), "{findings:?}");
         let vgpu = Gpu { vmm: false, descriptors: false, ..gpu(0) };
         let findings = gpus(&facts(vec![started.clone(), CudaFact::Gpu(vgpu)]), MUST, &[90], None);
         assert!(findings[1].result == Outcome::Fail && findings[1].reason.contains("and no sharing"), "{findings:?}");

@@ -1,4 +1,5 @@
-//! Probes that call into drivers' libraries run in a process of their own: a crash or a hang there is a finding, not the end.
+//! Probes that call into drivers' libraries run in a process of their own: a crash or a hang there
+//! is a finding, not the end.
 
 use std::io::{BufRead as _, BufReader, Read};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -12,7 +13,8 @@ use serde::de::DeserializeOwned;
 
 /// What comes before a fact on the output of the process; libraries may print there too.
 const MARK: &str = "oxshmem-fact ";
-/// How long a killed process may take to go; one that hangs in the kernel stays, and is not waited for.
+/// How long a killed process may take to go; one that hangs in the kernel stays, and is not waited
+/// for.
 const LAST_WAIT: Duration = Duration::from_millis(200);
 
 /// How the process of a probe ended.
@@ -34,7 +36,7 @@ pub enum End {
 }
 
 impl End {
-    /// What is wrong, if something is.
+    /// Returns what is wrong, if something is.
     pub fn fault(&self) -> Option<String> {
         match self {
             Self::Done => None,

@@ -42,7 +42,7 @@ pub enum Library {
 }
 
 impl Library {
-    /// The file that the loader looks for.
+    /// Returns the file that the loader looks for.
     pub fn file(self) -> &'static str {
         match self {
             Self::Verbs => "libibverbs.so.1",
@@ -50,7 +50,7 @@ impl Library {
         }
     }
 
-    /// The probe's name.
+    /// Returns the probe's name.
     pub fn probe(self) -> &'static str {
         match self {
             Self::Verbs => "rdma.libibverbs",
@@ -61,7 +61,8 @@ impl Library {
 
 /// The probes `verbs` and `mlx5`.
 pub fn probe(library: Library) {
-    // SAFETY: constructors of these libraries set up the library; what else one may do is why this is a process of its own.
+    // SAFETY: constructors of these libraries set up the library; what else one may do is why this
+    // is a process of its own.
     let loaded = match unsafe { libloading::Library::new(library.file()) } {
         Ok(loaded) => loaded,
         Err(error) => {
@@ -69,7 +70,7 @@ pub fn probe(library: Library) {
         }
     };
     tell(&LibraryFact::Loaded { file: mapped_from(library.file()) });
-    // It stays loaded for those who use it.
+    // It stays loaded for its users.
     std::mem::forget(loaded);
     match library {
         Library::Verbs => match oxshmem_hca::verbs::device_names() {
@@ -86,7 +87,7 @@ pub fn probe(library: Library) {
     }
 }
 
-/// The file that this process has mapped for a library.
+/// Returns the file that this process has mapped for a library.
 fn mapped_from(library: &str) -> String {
     let stem = library.split('.').next().unwrap_or(library);
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();

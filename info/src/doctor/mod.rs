@@ -1,7 +1,8 @@
 //! `oxshmem-info doctor`: what this machine can do and why, and what to change.
 //!
-//! A probe looks, and says facts; judging them is apart, so that each judgement is tested on recorded files and facts. Probes that call into
-//! drivers' libraries run in processes of their own ([`guard`]), side by side.
+//! A probe looks, and says facts; judging them is apart, so that each judgement is tested on
+//! recorded files and facts. Probes that call into drivers' libraries run in processes of their own
+//! ([`guard`]), side by side.
 
 mod card;
 mod cuda;
@@ -91,7 +92,7 @@ pub struct Report {
     findings: Vec<Finding>,
 }
 
-/// What a configuration wants of the machine.
+/// Returns what a configuration wants of the machine.
 fn wants(config: &Config) -> Wants {
     let gpu = match config.device() {
         Device::Cpu => Want::No,
@@ -196,12 +197,12 @@ pub fn examine(config: Result<Config, ConfigError>, root: &Root, limit: Duration
 }
 
 impl Report {
-    /// Whether what the configuration asks for can be had.
+    /// Returns whether what the configuration asks for can be had.
     pub fn is_ready(&self) -> bool {
         self.ready
     }
 
-    /// As people read it.
+    /// Returns it as text for people.
     pub fn text(&self) -> String {
         use std::fmt::Write as _;
         let mut text = String::new();

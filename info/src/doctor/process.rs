@@ -19,7 +19,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Of this process.
+    /// Returns the limits of this process.
     pub fn own() -> Self {
         let (locked, files) = (getrlimit(Resource::Memlock), getrlimit(Resource::Nofile));
         Self { locked: locked.current, locked_hard: locked.maximum, files: files.current }
@@ -39,7 +39,7 @@ fn mib(bytes: u64) -> String {
     if bytes >= 10 << 20 { format!("{} MiB", bytes >> 20) } else { format!("{} KiB", bytes >> 10) }
 }
 
-/// The limit of locked memory, which registration of host memory counts against.
+/// Returns the limit of locked memory, which registration of host memory counts against.
 pub fn memlock(limits: Limits, needs: Needs, wants: Wants, privileged: bool) -> Finding {
     const PROBE: &str = "system.memlock";
     let Some(limit) = limits.locked else { return Finding::ok(PROBE, "no limit of locked memory") };
@@ -85,7 +85,7 @@ pub fn files(limits: Limits, needs: Needs, peers: u64) -> Finding {
     }
 }
 
-/// Which container this is, if one.
+/// Returns which container this is, if one.
 pub fn container(root: &Root) -> Option<String> {
     let marks = [("/.dockerenv", "Docker"), ("/run/.containerenv", "Podman"), ("/run/systemd/container", "systemd")];
     if let Some((_, name)) = marks.into_iter().find(|(path, _)| root.exists(path)) {
@@ -107,14 +107,14 @@ pub fn container(root: &Root) -> Option<String> {
     mounts.lines().any(|line| line.starts_with("overlay / overlay")).then(|| "a container".to_owned())
 }
 
-/// A field of `/proc/self/status`.
+/// Returns a field of `/proc/self/status`.
 fn status_field(root: &Root, name: &str) -> Result<Option<String>, Missing> {
     let text = root.text("/proc/self/status")?;
     let field = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     Ok(field.map(|value| value.trim().to_owned()))
 }
 
-/// Whether the process may lock memory beyond its limit (CAP_IPC_LOCK, capability 14).
+/// Returns whether the process may lock memory beyond its limit (CAP_IPC_LOCK, capability 14).
 pub fn may_lock(root: &Root) -> bool {
     let bits = status_field(root, "CapEff").ok().flatten();
     bits.and_then(|bits| u64::from_str_radix(&bits, 16).ok()).is_some_and(|bits| bits >> 14 & 1 == 1)
@@ -227,13 +227,14 @@ pub fn shm(root: &Root, bytes: Option<u64>) -> Finding {
     }
 }
 
-/// The size of the file system at `/dev/shm`.
+/// Returns the size of the file system at `/dev/shm`.
 pub fn shm_bytes() -> Option<u64> {
     let stats = rustix::fs::statvfs("/dev/shm").ok()?;
     Some(stats.f_blocks.saturating_mul(stats.f_frsize))
 }
 
-/// Tries what PEs of one node do with each other: memory by descriptor, abstract sockets, the loopback interface.
+/// Tries what PEs of one node do with each other: memory by descriptor, abstract sockets, the
+/// loopback interface.
 pub fn sharing() -> Finding {
     const PROBE: &str = "system.sharing";
     let step = |what: &'static str, result: std::io::Result<()>| result.map_err(|error| (what, error));
@@ -255,7 +256,7 @@ fn try_memfd() -> std::io::Result<()> {
     let fd = rustix::fs::memfd_create("oxshmem-doctor", rustix::fs::MemfdFlags::CLOEXEC)?;
     rustix::fs::ftruncate(&fd, 4096)?;
     let flags = (rustix::mm::ProtFlags::READ, rustix::mm::MapFlags::SHARED);
-    // SAFETY: a new mapping wherever there is room, which nobody uses and which is given back.
+    // SAFETY: a new mapping wherever there is room, which is not used and is given back.
     unsafe {
         let at = rustix::mm::mmap(std::ptr::null_mut(), 4096, flags.0, flags.1, &fd, 0)?;
         rustix::mm::munmap(at, 4096)?;

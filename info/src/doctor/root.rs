@@ -48,7 +48,7 @@ impl From<io::Error> for Missing {
 const LONGEST: u64 = 1 << 20;
 
 impl Root {
-    /// The files below `path`, which stands for `/`.
+    /// Returns the files below `path`, which stands for `/`.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -57,7 +57,7 @@ impl Root {
         }
     }
 
-    /// Where the file `name`, an absolute path, is.
+    /// Returns where the file `name`, an absolute path, is.
     pub fn at(&self, name: &str) -> PathBuf {
         self.path.join(name.trim_start_matches('/'))
     }
@@ -70,7 +70,7 @@ impl Root {
         Ok(self.at(name))
     }
 
-    /// A file's text, without white space at its ends; what is not UTF-8 is replaced.
+    /// Returns a file's text, without white space at its ends; what is not UTF-8 is replaced.
     pub fn text(&self, name: &str) -> Result<String, Missing> {
         use io::Read as _;
         let mut bytes = Vec::new();
@@ -78,7 +78,7 @@ impl Root {
         Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
-    /// A folder's entries, in the order of their names.
+    /// Returns a folder's entries, in the order of their names.
     pub fn entries(&self, name: &str) -> Result<Vec<String>, Missing> {
         let mut names: Vec<String> = fs::read_dir(self.allowed(name)?)?
             .filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()))
@@ -87,7 +87,7 @@ impl Root {
         Ok(names)
     }
 
-    /// Whether there is such a file.
+    /// Returns whether there is such a file.
     pub fn exists(&self, name: &str) -> bool {
         self.at(name).exists()
     }
@@ -98,14 +98,15 @@ impl Root {
         Ok(())
     }
 
-    /// The last part of what a link points to.
+    /// Returns the last part of what a link points to.
     pub fn link(&self, name: &str) -> Option<String> {
         let target = fs::read_link(self.at(name)).ok()?;
         Some(Path::new(&target).file_name()?.to_string_lossy().into_owned())
     }
 }
 
-/// A folder of recorded files, for tests: `PATH = TEXT` lines, `PATH -> TARGET` for links, `PATH/` for folders.
+/// A folder of recorded files, for tests: `PATH = TEXT` lines, `PATH -> TARGET` for links, `PATH/`
+/// for folders.
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 pub mod recorded {

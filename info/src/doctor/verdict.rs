@@ -18,7 +18,7 @@ pub enum State {
 }
 
 impl State {
-    /// As it is printed.
+    /// Returns the word that is printed.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ready => "ready",
@@ -39,7 +39,8 @@ pub struct Verdict {
     pub reason: String,
 }
 
-/// The first of these probes that speaks against a path, and how. One of several devices that is well is enough, unless another fails.
+/// Returns the first of these probes that speaks against a path, and how. One of several devices
+/// that is well is enough, unless another fails.
 fn obstacle(findings: &[Finding], probes: &[&str]) -> Option<String> {
     probes.iter().find_map(|probe| {
         let mut own = findings.iter().filter(|finding| finding.probe == *probe);
@@ -63,7 +64,7 @@ fn verdict(path: &'static str, findings: &[Finding], probes: &[&str], good: Stat
 const GPU: [&str; 5] = ["gpu.libcuda", "gpu.visible", "gpu.vmm", "gpu.modules", "gpu.export"];
 const CARD: [&str; 5] = ["rdma.devices", "rdma.nodes", "rdma.libibverbs", "rdma.port", "rdma.gid"];
 
-/// The verdict on each path.
+/// Returns the verdict on each path.
 pub fn verdicts(findings: &[Finding], seen: &Seen, any_device: bool, any_mlx5: bool) -> Vec<Verdict> {
     let mut all = vec![verdict(
         "cpu device, software HCA",
@@ -152,7 +153,7 @@ mod tests {
             state(&findings, "verbs").is_some_and(|(s, why)| s == State::Missing && why.contains("rdma.port: DOWN"))
         );
         assert!(state(&findings, "cpu device").is_some_and(|(s, _)| s == State::Ready));
-        // A driver that is there and does not start is no driver.
+        // A driver that is there and does not start is not a driver.
         findings.push(Finding::bad("gpu.libcuda", Outcome::Fail, "does not start", "start it"));
         assert!(state(&findings, "P2P").is_some_and(|(s, why)| s == State::Missing && why.contains("does not start")));
         let none = verdicts(&[], &Seen::default(), false, false);

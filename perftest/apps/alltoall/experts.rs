@@ -1,5 +1,5 @@
-//! A mixture of experts: tokens go to the PEs of the experts that were chosen for them, and what those make of them comes back and is added
-//! up.
+//! A mixture of experts: tokens go to the PEs of the experts that were chosen for them, and what
+//! those make of them comes back and is added up.
 
 use oxshmem::{LaunchConfig, SymmetricSlice};
 use oxshmem_perftest::error::{Error, Mismatch};
@@ -72,7 +72,8 @@ impl<'a, 'b> Experts<'a, 'b> {
         Ok(())
     }
 
-    /// Measures tokens of one size. PE 0 gets the rows; it and the PEs that found wrong data get that as an error beside them. Collective.
+    /// Measures tokens of one size. PE 0 gets the rows; it and the PEs that found wrong data get
+    /// that as an error beside them. Collective.
     ///
     /// # Errors
     /// Anything but wrong data.
@@ -107,7 +108,7 @@ impl<'a, 'b> Experts<'a, 'b> {
                 .filter(|owner| *owner != pe)
                 .count()
         };
-        // PE 0 answers what the others have sent to it.
+        // PE 0 processes what the others have sent to it, and sends it back.
         let answered: usize =
             (1..npes).map(|pe| routing.chosen(pe).iter().filter(|expert| owners[**expert as usize] == 0).count()).sum();
         let rows = [("dispatch", elsewhere(0), dispatch), ("combine", answered, combine)].map(|(name, sent, times)| {
@@ -150,8 +151,8 @@ impl<'a, 'b> Experts<'a, 'b> {
         Ok(())
     }
 
-    /// What the last iteration has left: every token that was sent to this PE's experts, each once, as they have changed it; and the sum of
-    /// what they made of this PE's tokens.
+    /// What the last iteration has left: every token that was sent to this PE's experts, each once,
+    /// as they have changed it; and the sum of what they made of this PE's tokens.
     fn check(&self, bytes: u64) -> Result<(), Error> {
         let (pe, routing) = (self.session.pe, self.routing);
         let (me, npes, capacity) = (pe.my_pe(), pe.n_pes(), routing.capacity() as usize);
@@ -204,12 +205,13 @@ impl<'a, 'b> Experts<'a, 'b> {
     }
 }
 
-/// What an expert adds to each word of a token in iteration `turn`; `kernels.cu` has the same.
+/// Returns what an expert adds to each word of a token in iteration `turn`; `kernels.cu` has the
+/// same.
 fn expertise(expert: u32, turn: u64) -> u32 {
     word(u64::from(expert), turn, 0) as u32
 }
 
-/// The tokens of a PE.
+/// Returns the tokens of a PE.
 fn tokens(bytes: u64, pe: usize, n: u64) -> Vec<u8> {
     pattern::source(pattern::seed("tokens", &pe.to_string(), bytes), (bytes * n) as usize)
 }

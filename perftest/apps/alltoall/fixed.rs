@@ -54,7 +54,8 @@ impl<'a, 'b> Exchange<'a, 'b> {
         Ok(())
     }
 
-    /// Measures one size. PE 0 gets the row; it and the PEs that found wrong data get that as an error beside it. Collective.
+    /// Measures one size. PE 0 gets the row; it and the PEs that found wrong data get that as an
+    /// error beside it. Collective.
     ///
     /// # Errors
     /// Anything but wrong data.
@@ -94,7 +95,7 @@ impl<'a, 'b> Exchange<'a, 'b> {
         room(self.session.options.via(), bytes)
     }
 
-    /// The kernel, its shape, and the slices of a message.
+    /// Returns the kernel, its shape, and the slices of a message.
     fn shape(&self, bytes: u64) -> (&'static str, LaunchConfig, u64) {
         let plan = self.session.plan;
         if self.session.options.via() == Via::Collective {

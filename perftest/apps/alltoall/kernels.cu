@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// All-to-all: every PE sends to every PE, itself included. One launch does all iterations; its blocks run at the same time.
+// All-to-all: every PE sends to every PE, itself included. One launch does all iterations; its
+// blocks run at the same time.
 
 #include "grid.h"
 
@@ -11,20 +12,21 @@ using namespace perftest;
 // Messages of one size: PE s has one for each PE d, which arrives at place s of d's buffer.
 struct Fixed {
     char *dst;          // symmetric: two sets, which take turns, of `bytes` for each PE, `room` apart
-    const char *src;    // symmetric: the same, and shift() may begin so much later
+    const char *src;    // symmetric: the same, and shift() may begin that much later
     uint64_t *signals;  // symmetric: by PE and slice
     uint64_t *arrivals; // own, 0: see grid_meets
     uint64_t *times;    // own: nanoseconds of each iteration
     uint64_t bytes, room;
-    uint64_t slices; // each message is sent in so many
+    uint64_t slices; // the number of slices that each message is sent in
     uint64_t first, iters;
     uint64_t base; // iterations of earlier launches: signals only grow
 };
 
-// Groups of threads take slices in turn, each PE's of the next PE first, so that no PE is everybody's target at once.
+// Groups of threads take slices in turn, each PE's of the next PE first, so that no PE is the
+// target of all others at once.
 //
-// Whoever writes to a set again has by then got everybody's message of the iteration between, which its sender sent after it
-// had the one before.
+// A PE that writes to a set again has by then got every PE's message of the iteration in between,
+// which its sender sent after it had the one before.
 template <class Scope> OXSHMEM_DEVICE void exchange(Scope scope, const Fixed &f) {
     const int me = my_pe(), n = n_pes();
     const uint64_t each = groups_per_block<Scope>(), groups = each * port::grid_blocks();
@@ -83,9 +85,10 @@ OXSHMEM_DEVICE void exchange_by_collective(const Fixed &f) {
     }
 }
 
-// A mixture of experts: each token goes to the PEs of the experts that were chosen for it, and what they make of it comes back.
+// A mixture of experts: each token goes to the PEs of the experts that were chosen for it, and what
+// they make of it comes back.
 struct Experts {
-    char *tokens;           // symmetric: the own tokens
+    char *tokens;           // symmetric: this PE's tokens
     char *inbox;            // symmetric: by PE, `capacity` places of a token
     uint64_t *labels;       // symmetric: the same, which choice of which token it is, and the expert
     char *returned;         // symmetric: by choice, what came back
@@ -105,16 +108,16 @@ struct Experts {
 
 constexpr uint64_t kLabelBits = 32;
 
-// What is told at the end to each PE, by addition: how many blocks are through, in the upper half, and how many tokens they
-// sent, in the lower. Both only grow.
+// What is told at the end to each PE, by addition: how many blocks are through, in the upper half,
+// and how many tokens they sent, in the lower. Both only grow.
 OXSHMEM_DEVICE uint64_t tally(uint64_t blocks, uint64_t tokens) {
     return blocks << 32 | tokens;
 }
 
 constexpr uint32_t kMostPes = 1024;
 
-// Waits until all blocks of `pe` are through; how many tokens that PE has sent since `before`, which is brought up to date. For
-// all threads of the block.
+// Waits until all blocks of `pe` are through; how many tokens that PE has sent since `before`,
+// which is brought up to date. For all threads of the block.
 OXSHMEM_DEVICE bool await_tally(const uint64_t *word, uint64_t &before, uint64_t &tokens) {
     OXSHMEM_SHARED(uint64_t, seen);
     const uint64_t wanted = tally((before >> 32) + port::grid_blocks(), 0);
@@ -147,7 +150,8 @@ OXSHMEM_DEVICE void clear_tallies() {
     port::sync_block();
 }
 
-// Tells every PE how many tokens this block has sent to it, after them: a block's operations to one PE go one way.
+// Tells every PE how many tokens this block has sent to it, after them: a block's operations to one
+// PE go one way.
 OXSHMEM_DEVICE void tell_tallies(uint64_t *words) {
     port::sync_block();
     if (port::thread_rank() == 0) {
@@ -232,8 +236,8 @@ OXSHMEM_DEVICE void add_up(const Experts &x, uint64_t warp_rank, uint64_t warps)
     }
 }
 
-// What is overwritten in the next iteration has been used: a PE sends its next tokens after it has got back all of the last
-// ones, and answers them after it has got them.
+// What is overwritten in the next iteration has been used: a PE sends its next tokens after it has
+// got back all of the last ones, and answers them after it has got them.
 OXSHMEM_DEVICE void run(const Experts &x) {
     OXSHMEM_SHARED(uint64_t, arrived, [kMostPes]);
     OXSHMEM_SHARED(uint64_t, answered, [kMostPes]);
@@ -246,7 +250,7 @@ OXSHMEM_DEVICE void run(const Experts &x) {
         answered[pe] = signal_fetch(x.answered + pe);
     }
     port::sync_block();
-    // Nobody sends before all have seen what earlier launches have left.
+    // No PE sends before all have seen what earlier launches have left.
     if (!grid_meets(x.arrivals, round)) {
         return;
     }

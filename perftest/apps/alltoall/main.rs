@@ -1,4 +1,5 @@
-//! All-to-all by device code: messages of one size, or tokens to experts and back. See `docs/applications.md`.
+//! All-to-all by device code: messages of one size, or tokens to experts and back. See
+//! `docs/applications.md`.
 
 mod experts;
 mod fixed;

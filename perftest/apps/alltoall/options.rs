@@ -29,7 +29,8 @@ pub enum Via {
     Collective,
 }
 
-/// All-to-all: every PE sends to every PE, by device code. Data is verified. One line per size is printed, for moe two.
+/// All-to-all: every PE sends to every PE, by device code. Data is verified. One line per size is
+/// printed, for moe two.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "alltoall", version)]
 pub struct Options {
@@ -104,12 +105,12 @@ pub struct Plan {
 }
 
 impl Options {
-    /// What messages travel by.
+    /// Returns what messages travel by.
     pub fn via(&self) -> Via {
         self.via.unwrap_or(Via::Put)
     }
 
-    /// The choice of experts among `npes` PEs.
+    /// Returns the choice of experts among `npes` PEs.
     ///
     /// # Errors
     /// More experts for a token than there are.

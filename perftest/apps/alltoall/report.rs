@@ -13,7 +13,8 @@ pub struct Row {
     pub mode: String,
     /// `put` or `collective`: what messages travelled by.
     pub via: String,
-    /// `exchange`; with moe `dispatch` (until all tokens have come) and `combine` (until all have come back and are added up).
+    /// `exchange`; with moe `dispatch` (until all tokens have come) and `combine` (until all have
+    /// come back and are added up).
     pub phase: String,
     /// The job; what was posted is that of all phases.
     #[serde(flatten)]
@@ -34,7 +35,7 @@ pub struct Row {
     pub seed: Option<u64>,
     /// Measured iterations.
     pub iters: u64,
-    /// Of an iteration, at PE 0.
+    /// The times of an iteration, at PE 0.
     #[serde(flatten)]
     pub times: Percentiles,
     /// 10^9 bytes per second that PE 0 sent to other PEs, by the median time.
@@ -44,7 +45,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// The columns of the table.
+    /// Returns the columns of the table.
     pub fn columns() -> Vec<Column<Self>> {
         let mut columns = vec![
             Column::new("bytes", 10, |row: &Self| row.bytes.to_string()),
@@ -58,7 +59,7 @@ impl Row {
         columns
     }
 
-    /// What was measured, and on what.
+    /// Returns what was measured, and on what.
     pub fn title(&self) -> String {
         let moe = match (self.tokens, self.top_k, self.experts, self.seed) {
             (Some(tokens), Some(top), Some(experts), Some(seed)) => {

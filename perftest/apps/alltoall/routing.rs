@@ -20,7 +20,8 @@ pub struct Routing {
 }
 
 impl Routing {
-    /// The experts of `pe`: all have as many, the first ones one more if they do not come out even.
+    /// Returns the experts of `pe`: all have as many, the first ones one more if they do not come
+    /// out even.
     pub fn experts_of(&self, pe: usize) -> Range<u64> {
         let (npes, pe) = (self.npes as u64, pe as u64);
         let (each, more) = (self.experts / npes, self.experts % npes);
@@ -28,12 +29,13 @@ impl Routing {
         first..first + each + u64::from(pe < more)
     }
 
-    /// The PE of each expert.
+    /// Returns the PE of each expert.
     pub fn owners(&self) -> Vec<u32> {
         (0..self.npes).flat_map(|pe| self.experts_of(pe).map(move |_| pe as u32)).collect()
     }
 
-    /// The choices of `pe`'s tokens, `top` for each: different experts, some liked more than others, as real ones are.
+    /// Returns the choices of `pe`'s tokens, `top` for each: different experts, some liked more
+    /// than others, as real ones are.
     pub fn chosen(&self, pe: usize) -> Vec<u32> {
         let seed = self.seed ^ (pe as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mut chosen = Vec::with_capacity((self.tokens * self.top) as usize);
@@ -53,7 +55,7 @@ impl Routing {
         chosen
     }
 
-    /// The most tokens that a PE can get from another.
+    /// Returns the most tokens that a PE can get from another.
     pub fn capacity(&self) -> u64 {
         self.tokens * self.top.min(self.experts.div_ceil(self.npes as u64))
     }

@@ -56,7 +56,7 @@ impl<'a> Session<'a> {
     /// Collective.
     ///
     /// # Errors
-    /// An HCA that was asked for and is not in use, or no memory.
+    /// The requested HCA is not in use, or there is no memory.
     pub fn new(pe: &'a Pe, options: &'a Options, plan: &'a Plan) -> Result<Self, Error> {
         connection::require_hca(pe, options.connection.hca.as_ref())?;
         Ok(Self {
@@ -87,13 +87,15 @@ impl<'a> Session<'a> {
         self.pe.write(&self.arrivals, &[0])?;
         self.pe.barrier_all()?;
         let function = self.module.kernel(kernel)?;
-        // SAFETY: what the kernel declares; the modes allocate for the sizes and shapes that they launch.
+        // SAFETY: what the kernel declares; the modes allocate for the sizes and shapes that they
+        // launch.
         unsafe { function.launch(self.pe, shape.cooperative(), (words,))? };
         self.pe.synchronize()?;
         Ok(self.pe.barrier_all()?)
     }
 
-    /// The row of a phase; `posted` is what all phases of the measured iterations have posted.
+    /// Returns the row of a phase; `posted` is what all phases of the measured iterations have
+    /// posted.
     pub fn row(&self, phase: &Phase<'_>, posted: Posted, verified: bool) -> Row {
         let (pe, options) = (self.pe, self.options);
         let times = Percentiles::of(phase.times);

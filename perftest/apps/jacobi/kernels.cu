@@ -2,13 +2,14 @@
 //
 // The solver: one launch does all iterations. Its blocks run at the same time and meet after each.
 //
-// A PE holds `rows` rows of the mesh, and one row more at each end: its neighbours' next rows, or the mesh's own fixed ones.
-// Two fields take turns as input and output. Rows are cut into chunks of as many columns as a block has threads, times four; a
-// chunk of a row is what a block works on at a time, and what is sent. The block that needs a neighbour's chunk waits for its
-// signal, and nothing else does:
+// A PE holds `rows` rows of the mesh, and one row more at each end: its neighbours' next rows, or
+// the mesh's own fixed ones. Two fields take turns as input and output. Rows are cut into chunks of
+// as many columns as a block has threads, times four; a chunk of a row is what a block works on at
+// a time, and what is sent. The block that needs a neighbour's chunk waits for its signal, and
+// nothing else does:
 //
-// * what is written into a neighbour's field is its input one iteration later, and is written again two iterations later. The
-//   sender has by then got what the neighbour has computed from it;
+// * what is written into a neighbour's field is its input one iteration later, and is written again
+//   two iterations later. The sender has by then got what the neighbour has computed from it;
 // * that is also why what is sent may be overwritten: its arrival has been answered.
 
 #include "grid.h"
@@ -23,7 +24,7 @@ using stencil::sweep;
 // Mirrored in solver.rs.
 struct Problem {
     float *fields[2];   // symmetric: the first is the first input
-    uint64_t *signals;  // symmetric: by chunk what has come from above, and behind them from below
+    uint64_t *signals;  // symmetric: by chunk what has come from above, then what has come from below
     uint64_t *arrivals; // own, 0: see grid_meets
     double *partial;    // own, a word for each block
     double *change;     // symmetric: the sum of squares of this PE, and of all
@@ -32,14 +33,15 @@ struct Problem {
     int64_t above, below; // the neighbours, -1 for none
     uint64_t above_row;   // where the neighbour above keeps this PE's first row; the one below keeps the last in row 0
     uint64_t iterations;
-    uint64_t measure; // after so many iterations the change is measured; 0: never
-    double enough;    // and the solver stops when its sum of squares is not more than this
+    uint64_t measure; // the change is measured after this many iterations; 0: never
+    double enough;    // and the solver stops when its sum of squares is at most this
     uint64_t base;    // iterations of earlier launches: signals only grow
 };
 
 enum class Variant { p, put, overlap };
 
-// One of the two rows that a neighbour needs: where it is here, at whom and where it shall be, and with which signals.
+// One of the two rows that a neighbour needs: where it is here, at which PE and address it has to
+// arrive, and with which signals.
 struct Edge {
     int64_t pe;
     const float *row;
@@ -47,15 +49,15 @@ struct Edge {
     uint64_t *signals;
 };
 
-// A run of the chunks of rows `from` to before `to`, which are counted from the top of the first chunk to the bottom of the
-// last: `count` of them, from row `row` of chunk `chunk` on.
+// A run of the chunks of rows `from` to before `to`, which are counted from the top of the first
+// chunk to the bottom of the last: `count` of them, from row `row` of chunk `chunk` on.
 struct Part {
     uint64_t from, to;
     uint64_t chunk, row, count;
 };
 
-// What a block does in each iteration. It takes divisions, so it is found out once; and it lies in shared memory, since the
-// loop over the mesh needs the registers.
+// What a block does in each iteration. It takes divisions, so it is found out once; and it lies in
+// shared memory, since the loop over the mesh needs the registers.
 struct Plan {
     uint64_t chunks;  // of a row
     bool top, bottom; // rows that a neighbour waits for, which are dealt out chunk by chunk
@@ -83,7 +85,8 @@ template <Variant kVariant> OXSHMEM_DEVICE void send(const Problem &m, const Edg
     // All of the block's threads have stored their values before others send them.
     port::sync_block();
     if (kVariant == Variant::p) {
-        // Two values a word; adjacent lanes put adjacent words, which combine on their way through a network.
+        // Two values a word; adjacent lanes put adjacent words, which combine on their way through
+        // a network.
         const auto *from = reinterpret_cast<const uint64_t *>(e.row + first);
         auto *to = reinterpret_cast<uint64_t *>(e.there + first);
         for (uint64_t c = port::thread_rank(); c < width / 2; c += port::block_threads()) {
@@ -254,7 +257,8 @@ PERFTEST_APPLICATION_KERNEL(solve_overlap, jacobi::Problem problem) {
     jacobi::solve<jacobi::Variant::overlap>(problem);
 }
 
-// The start of a run: `sides` has the fixed value of the first and the last column of each row, all else is 0.
+// The start of a run: `sides` has the fixed value of the first and the last column of each row, all
+// else is 0.
 OXSHMEM_KERNEL(start, float *field, const float *sides, uint64_t columns, uint64_t pitch, uint64_t rows) {
     const uint64_t n = rows * pitch, threads = perftest::grid_threads();
     for (uint64_t i = perftest::grid_rank(); i < n; i += threads) {

@@ -1,5 +1,5 @@
-//! Laplace's equation on a mesh, by Jacobi's method: rows split over PEs, halo rows exchanged by device code in three ways. See
-//! `docs/applications.md`.
+//! Laplace's equation on a mesh, by Jacobi's method: rows split over PEs, halo rows exchanged by
+//! device code in three ways. See `docs/applications.md`.
 
 mod mesh;
 mod options;

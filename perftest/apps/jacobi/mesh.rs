@@ -28,8 +28,8 @@ impl Mesh {
         self.nx.next_multiple_of(PITCH)
     }
 
-    /// The rows that PE `pe` of `npes` changes, counted from the mesh's first: all PEs have as many, the first ones one more if
-    /// they do not come out even.
+    /// Returns the rows that PE `pe` of `npes` changes, counted from the mesh's first: all PEs have
+    /// as many, the first ones one more if they do not come out even.
     pub fn rows_of(self, pe: usize, npes: usize) -> Range<u64> {
         let (pe, npes) = (pe as u64, npes as u64);
         let (each, more) = (self.interior() / npes, self.interior() % npes);
@@ -42,7 +42,8 @@ impl Mesh {
         (self.interior().div_ceil(npes as u64) + 2) * self.pitch()
     }
 
-    /// Bytes of symmetric heap that the fields of a run need on each PE; `whole`: also those of the whole mesh.
+    /// Bytes of symmetric heap that the fields of a run need on each PE; `whole`: also those of the
+    /// whole mesh.
     pub fn bytes(self, npes: usize, whole: bool) -> u64 {
         2 * 4 * (self.field_len(npes) + if whole { self.ny * self.pitch() } else { 0 })
     }
@@ -72,7 +73,8 @@ impl Mesh {
         Ok(())
     }
 
-    /// The fixed values of the first and the last column, by row: half a wave. The first and the last row are 0.
+    /// Returns the fixed values of the first and the last column, by row: half a wave. The first
+    /// and the last row are 0.
     pub fn sides(self) -> Vec<f32> {
         let last = (self.ny - 1) as f64;
         (0..self.ny)

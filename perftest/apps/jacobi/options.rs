@@ -16,7 +16,8 @@ const MAX_SIDE: i64 = 1 << 24;
 /// How rows travel to the neighbours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Variant {
-    /// Scalar `p`, two values a word, of the rows that are computed first, while the others are computed.
+    /// Scalar `p`, two values a word, of the rows that are computed first, while the others are
+    /// computed.
     P,
     /// Block puts when an iteration is done.
     Put,
@@ -28,7 +29,7 @@ impl Variant {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::P, Self::Put, Self::Overlap];
 
-    /// As on the command line and in kernels' names.
+    /// Returns the name on the command line and in kernels' names.
     pub fn name(self) -> &'static str {
         match self {
             Self::P => "p",
@@ -69,10 +70,11 @@ pub enum Scaling {
     Weak,
 }
 
-/// Solves Laplace's equation by Jacobi's method, rows of the mesh split over PEs, neighbouring rows exchanged by device code.
+/// Solves Laplace's equation by Jacobi's method, rows of the mesh split over PEs, neighbouring rows
+/// exchanged by device code.
 ///
-/// The field starts as 0, its left and right side are held at half a sine wave, its top and bottom at 0. Results are checked. One line per
-/// variant is printed.
+/// The field starts as 0, its left and right side are held at half a sine wave, its top and bottom
+/// at 0. Results are checked. One line per variant is printed.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "jacobi", version)]
 pub struct Options {
@@ -91,7 +93,8 @@ pub struct Options {
     /// How rows travel to the neighbours.
     #[arg(long, value_enum, default_value = "all")]
     variant: Variants,
-    /// After so many iterations each the norm of the change is computed, over all PEs; 0: never.
+    /// The norm of the change over all PEs is computed each time after this many iterations; 0:
+    /// never.
     #[arg(long, value_name = "K", default_value_t = 100)]
     pub norm_every: u64,
     /// Stop when the norm of the change is not above this.
@@ -106,18 +109,21 @@ pub struct Options {
     /// CTAs; on a GPU one for each multiprocessor unless set.
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
     pub ctas: Option<u32>,
-    /// Threads per CTA; 512 on a GPU unless set. A CTA works on pieces of rows of four times as many columns.
+    /// Threads per CTA; 512 on a GPU unless set. A CTA works on pieces of rows of four times as
+    /// many columns.
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=APPLICATION_THREADS))]
     pub threads: Option<u32>,
     #[command(flatten)]
     pub connection: Connection,
-    /// Run with 1, 2, ... --npes PEs, one job after the other, and print how the time changes. Weak: --ny is for one PE.
+    /// Run with 1, 2, ... --npes PEs, one job after the other, and print how the time changes.
+    /// Weak: --ny is for one PE.
     #[arg(long, value_enum)]
     pub scaling: Option<Scaling>,
     /// Write one JSON object per line and run to this file.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Draw the field of the last variant into this PNG file; or with --scaling the speedup over the number of PEs into this SVG file.
+    /// Draw the field of the last variant into this PNG file; or with --scaling the speedup over
+    /// the number of PEs into this SVG file.
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
     /// Print lines of JSON instead of a table: for the jobs of --scaling.
@@ -136,12 +142,12 @@ fn tolerance(text: &str) -> Result<f64, String> {
 }
 
 impl Options {
-    /// The mesh.
+    /// Returns the mesh.
     pub fn mesh(&self) -> Mesh {
         Mesh { nx: self.nx, ny: self.ny }
     }
 
-    /// The variants to run.
+    /// Returns the variants to run.
     pub fn variants(&self) -> Vec<Variant> {
         match self.variant {
             Variants::P => vec![Variant::P],
@@ -151,7 +157,7 @@ impl Options {
         }
     }
 
-    /// What to compare with, decided.
+    /// Returns what to compare with, decided.
     pub fn check(&self) -> Check {
         /// Points that one thread computes in a few seconds.
         const FEW: u64 = 1 << 32;

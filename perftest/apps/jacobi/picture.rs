@@ -14,8 +14,8 @@ const MOST: u64 = 1024;
 /// Cells of small meshes are drawn so large that the longer side has about as many pixels.
 const ENOUGH: u64 = 512;
 
-/// The rows and the columns of the mesh that a picture shows: evenly spaced, the first and the last among them, as many as keep the mesh's
-/// shape.
+/// Returns the rows and the columns of the mesh that a picture shows: evenly spaced, the first and
+/// the last among them, as many as keep the mesh's shape.
 pub fn places(mesh: Mesh) -> (Vec<u64>, Vec<u64>) {
     let longer = mesh.nx.max(mesh.ny);
     let places = |n: u64| {
@@ -35,8 +35,8 @@ fn color(value: f32) -> [u8; 3] {
     std::array::from_fn(|i| (STOPS[low][i] + (STOPS[low + 1][i] - STOPS[low][i]) * part).round() as u8)
 }
 
-/// Draws `values`, the field at the crossings of [`places`], into the PNG file `path`, a square of pixels for each. `title` is kept in the
-/// file.
+/// Draws `values`, the field at the crossings of [`places`], into the PNG file `path`, a square of
+/// pixels for each. `title` is kept in the file.
 ///
 /// # Errors
 /// The file cannot be written.

@@ -25,7 +25,7 @@ pub struct Row {
     pub ny: u64,
     /// Iterations that were done.
     pub niter: u64,
-    /// After so many each the norm was computed.
+    /// The norm was computed each time after this many iterations.
     pub norm_every: u64,
     /// The norm of the change, computed last; null if it never was.
     pub norm: Option<f64>,
@@ -59,8 +59,8 @@ impl From<Check> for String {
 }
 
 impl Row {
-    /// Returns the columns of the table, with those of scaling if that is what it shows. `Gpt/s` is 10^9 points per second; a result that
-    /// was compared with nothing is `-`.
+    /// Returns the columns of the table, with those of scaling if that is what it shows. `Gpt/s` is
+    /// 10^9 points per second; a result that was compared with nothing is `-`.
     pub fn columns(scaling: bool) -> Vec<Column<Self>> {
         let mut columns = vec![
             Column::new("variant", 7, |row: &Self| row.variant.clone()),
@@ -70,7 +70,7 @@ impl Row {
             Column::new("us/iter", 7, |row: &Self| rounded(Some(row.us_per_iteration))),
             Column::new("Gpt/s", 6, |row: &Self| rounded(Some(row.gpoints))),
         ];
-        // Of what does not fit beside the figures of scaling, the lines of JSON have all.
+        // What does not fit beside the figures of scaling is in the lines of JSON.
         if !scaling {
             let norm = |row: &Self| row.norm.map_or_else(|| "-".to_owned(), |norm| format!("{norm:.2e}"));
             columns.push(Column::new("norm", 8, norm));
@@ -85,7 +85,7 @@ impl Row {
         columns
     }
 
-    /// What was solved, and on what.
+    /// Returns what was solved, and on what.
     pub fn title(&self) -> String {
         let Self { nx, ny, ctas, threads, .. } = self;
         let check = match self.check.as_str() {

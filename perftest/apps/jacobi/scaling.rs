@@ -26,7 +26,8 @@ fn height(options: &Options, scaling: Scaling, npes: u32) -> u64 {
     }
 }
 
-/// Measures, prints the table, and writes what was asked for. `args` are the command line's, without the program's name.
+/// Measures, prints the table, and writes the requested files. `args` are the command line's,
+/// without the program's name.
 ///
 /// # Errors
 /// A job cannot be started, or a file cannot be written.
@@ -63,7 +64,8 @@ pub fn run(options: &Options, scaling: Scaling, args: &[String]) -> Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
-/// The arguments of one job: without those of the table, and without the rows, which follow.
+/// Returns the arguments of one job: without those of the table, and without the rows, which
+/// follow.
 fn plain(args: &[String]) -> Vec<String> {
     const LEFT_OUT: [&str; 4] = ["--scaling", "--json", "--plot", "--ny"];
     let mut rest = args.iter();
@@ -81,7 +83,8 @@ fn plain(args: &[String]) -> Vec<String> {
     kept
 }
 
-/// Speedup over the number of PEs, one line for each variant, and what would be perfect. Both axes are logarithmic, so that is a straight line.
+/// Speedup over the number of PEs, one line for each variant, and what would be perfect. Both axes
+/// are logarithmic, so that is a straight line.
 fn draw(path: &Path, rows: &[Row], name: &str) -> Result<(), Error> {
     let Some(Row { nx, ny, variant, job, .. }) = rows.first() else { return Ok(()) };
     let transport = rows.last().map_or("", |row| row.job.transport.as_str());

@@ -1,5 +1,6 @@
-//! The solution by one thread, to compare with. Each value is computed with the additions of the kernels in their order, so fields are
-//! equal bit by bit; the change is summed up in another order, so it is equal to rounding.
+//! The solution by one thread, to compare with. Each value is computed with the additions of the
+//! kernels in their order, so fields are equal bit by bit; the change is summed up in another
+//! order, so it is equal to rounding.
 
 use crate::mesh::Mesh;
 
@@ -12,7 +13,7 @@ pub struct Solution {
     pub change: f64,
 }
 
-/// The field before the first iteration.
+/// Returns the field before the first iteration.
 fn start(mesh: Mesh) -> Vec<f32> {
     let nx = mesh.nx as usize;
     let mut field = vec![0.0; nx * mesh.ny as usize];
@@ -23,7 +24,7 @@ fn start(mesh: Mesh) -> Vec<f32> {
     field
 }
 
-/// The field after `iterations`, each with the sum of squared changes.
+/// Returns the field after `iterations`, each with the sum of squared changes.
 pub fn solve(mesh: Mesh, iterations: u64) -> Solution {
     let nx = mesh.nx as usize;
     let mut now = start(mesh);

@@ -16,7 +16,8 @@ use crate::serial::{self, Solution};
 
 oxshmem::include_module!(KERNELS, "jacobi");
 
-/// By how much the norm may differ from that of the serial solution, which adds up in another order.
+/// By how much the norm may differ from that of the serial solution, which adds up in another
+/// order.
 const NORM_TOLERANCE: f64 = 1e-9;
 
 /// Blocks and threads of the kernels that fill and compare fields.
@@ -101,7 +102,7 @@ impl<'a> Solver<'a> {
     /// Allocates what runs need. Collective.
     ///
     /// # Errors
-    /// A mesh that this many PEs cannot have, an HCA that was asked for and is not in use, or no memory.
+    /// This many PEs cannot have the mesh, the requested HCA is not in use, or there is no memory.
     pub fn new(pe: &'a Pe, options: &'a Options) -> Result<Self, Error> {
         let (mesh, npes) = (options.mesh(), pe.n_pes());
         let single = options.check() == Check::Single;
@@ -149,8 +150,8 @@ impl<'a> Solver<'a> {
         Ok(())
     }
 
-    /// Solves once and checks the result. PE 0 gets the row; it and the PEs that found wrong values get that as an error beside it.
-    /// Collective.
+    /// Solves once and checks the result. PE 0 gets the row; it and the PEs that found wrong values
+    /// get that as an error beside it. Collective.
     ///
     /// # Errors
     /// Anything but wrong values.
@@ -233,7 +234,8 @@ impl<'a> Solver<'a> {
         let function = self.module.kernel("start")?;
         for field in &fields.both {
             let args = (field, &fields.sides, self.mesh.nx, self.mesh.pitch(), sides.len() as u64);
-            // SAFETY: what the kernel declares; the field has that many rows, and so have the sides.
+            // SAFETY: what the kernel declares; the field has that many rows, and so have the
+            // sides.
             unsafe { function.launch(self.pe, PLAIN, args)? };
         }
         Ok(())
@@ -274,7 +276,8 @@ impl<'a> Solver<'a> {
         Ok(self.pe.synchronize()?)
     }
 
-    /// The fields of the last run, compared with what was asked for. With the serial solution PE 0 alone does it.
+    /// The fields of the last run, compared with the requested reference. With the serial solution
+    /// PE 0 alone does it.
     fn check(&mut self, answer: Answer) -> Result<(), Error> {
         self.corrupt(answer)?;
         match self.options.check() {
@@ -294,12 +297,12 @@ impl<'a> Solver<'a> {
         }
     }
 
-    /// The field that the last of so many iterations has written.
+    /// Returns the field that the last of `iterations` iterations has written.
     fn last_field(&self, iterations: u64) -> &SymmetricSlice<f32> {
         &self.fields.both[(iterations % 2) as usize]
     }
 
-    /// Makes one value of the last PE's wrong, if that was asked for.
+    /// Makes one value of the last PE wrong, if that was requested.
     fn corrupt(&self, answer: Answer) -> Result<(), Error> {
         let Some(place) = self.options.corrupt else { return Ok(()) };
         if self.pe.my_pe() + 1 == self.pe.n_pes() {
@@ -352,7 +355,7 @@ impl<'a> Solver<'a> {
         Ok(())
     }
 
-    /// Solves the whole mesh on this PE alone, and compares the own rows with it.
+    /// Solves the whole mesh on this PE alone, and compares this PE's rows with it.
     fn check_single(&self, answer: Answer) -> Result<(), Error> {
         let Some(whole) = &self.whole else { return Ok(()) };
         self.begin(whole, &self.mesh.sides())?;
@@ -388,8 +391,8 @@ impl<'a> Solver<'a> {
         }))
     }
 
-    /// The longest time of all PEs, and the first that found wrong values, for PE 0; which also sees that all have the same norm after
-    /// the same iterations.
+    /// Returns the longest time of all PEs, and the first that found wrong values, for PE 0; which
+    /// also sees that all have the same norm after the same iterations.
     fn verdict(&self, answer: Answer, wrong: bool) -> Result<(u64, Option<usize>), Error> {
         let (pe, me) = (self.pe, self.pe.my_pe());
         let words = [answer.nanoseconds, answer.iterations, answer.change, u64::from(wrong)];
@@ -408,8 +411,8 @@ impl<'a> Solver<'a> {
         Ok((slowest, all.chunks_exact(WORDS).position(|theirs| theirs[3] != 0)))
     }
 
-    /// The field after the last run of `niter` iterations, at the crossings of `rows` and `columns`. PE 0 alone calls; the others wait for
-    /// it where memory is given back.
+    /// Returns the field after the last run of `niter` iterations, at the crossings of `rows` and
+    /// `columns`. PE 0 alone calls; the others wait for it where memory is given back.
     ///
     /// # Errors
     /// The job has failed.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// What every Jacobi kernel here has in common, whatever moves the rows: the sweep over rows, and which block works on what. It
-// uses CUDA's own names alone, so that the comparison with NVSHMEM (perftest/compare) computes with the same code.
+// What every Jacobi kernel here has in common, whatever moves the rows: the sweep over rows, and
+// which block works on what. It uses CUDA's own names alone, so that the comparison with NVSHMEM
+// (perftest/compare) computes with the same code.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,8 @@
 
 namespace stencil {
 
-// Columns of a thread. A block works on a chunk of a row at a time: as many columns as it has threads, times this.
+// Columns of a thread. A block works on a chunk of a row at a time: as many columns as it has
+// threads, times this.
 constexpr uint64_t kLane = 4;
 
 STENCIL_DEVICE uint64_t chunk_columns() {
@@ -32,15 +34,15 @@ struct Strip {
     const float *from;
     float *to;
     uint64_t pitch;
-    bool fixed[kLane]; // columns that are no interior of the mesh
+    bool fixed[kLane]; // columns that are not in the interior of the mesh
     float4 up, mid;
 };
 
-// Up to `kRows` rows, all of whose loads are on their way before the first is waited for: `rows` of them, or all if `kWhole`.
-// The sum of squared changes is added to `sum` if that is asked for.
+// Up to `kRows` rows, all of whose loads are on their way before the first is waited for: `rows` of
+// them, or all if `kWhole`. The sum of squared changes is added to `sum` if `kMeasure` says so.
 //
-// The columns beside the strip are loaded also where the mesh ends: then they are a value of the row before or behind, which is
-// not used. That spares the registers of addresses of their own.
+// The columns beside the strip are loaded even where the mesh ends: then they are a value of the
+// row before or after, which is not used. That spares the registers of addresses of their own.
 template <bool kMeasure, bool kWhole, uint32_t kRows> STENCIL_DEVICE void step(Strip &s, uint32_t rows, double &sum) {
     float4 down[kRows];
     float left[kRows], right[kRows];
@@ -57,7 +59,8 @@ template <bool kMeasure, bool kWhole, uint32_t kRows> STENCIL_DEVICE void step(S
     STENCIL_UNROLL
     for (uint32_t k = 0; k < kRows; ++k) {
         if (kWhole || k < rows) {
-            // The order of additions is that of the serial solution: so results are equal, bit by bit.
+            // The order of additions is that of the serial solution: so results are equal, bit by
+            // bit.
             const float4 mid = s.mid, up = s.up;
             float4 next;
             next.x = s.fixed[0] ? mid.x : 0.25f * ((up.x + down[k].x) + (left[k] + mid.y));
@@ -79,9 +82,10 @@ template <bool kMeasure, bool kWhole, uint32_t kRows> STENCIL_DEVICE void step(S
     }
 }
 
-// The block's next values of rows `first` to before `last`, at least one, of a chunk; the thread's sum of squared changes.
-// `pitch`, a multiple of kLane, is the distance of rows; there is a row before the first and one behind the last. A function of
-// its own: its loop needs all the registers there are.
+// The block's next values of rows `first` to before `last`, at least one, of a chunk; the thread's
+// sum of squared changes. `pitch`, a multiple of kLane, is the distance of rows; there is a row
+// before the first and one after the last. A function of its own: its loop needs all the registers
+// there are.
 template <bool kMeasure>
 STENCIL_OUTLINE double sweep(const float *in, float *out, uint64_t columns, uint64_t pitch, uint64_t chunk, uint64_t first,
                              uint64_t last) {
@@ -116,16 +120,19 @@ struct Share {
     uint64_t first, count;
 };
 
-// Share `index` of `n` items that `parts` have: all items, each once; the first n % parts have one more.
+// Share `index` of `n` items that `parts` have: all items, each once; the first n % parts have one
+// more.
 STENCIL_DEVICE Share share(uint64_t n, uint64_t parts, uint64_t index) {
     const uint64_t each = n / parts, more = n % parts;
     return {index * each + (index < more ? index : more), each + (index < more ? 1 : 0)};
 }
 
-// What a chunk of a row that a neighbour waits for costs, waiting and sending included, in chunks of other rows.
+// What a chunk of a row that a neighbour waits for costs, waiting and sending included, in chunks
+// of other rows.
 constexpr uint64_t kEdgeCost = 8;
 
-// This block's share of `inner` chunks, where `edges` chunks of edges have been dealt out to the blocks, one after the other.
+// This block's share of `inner` chunks, where `edges` chunks of edges have been dealt out to the
+// blocks, one after the other.
 STENCIL_DEVICE Share inner_share(uint64_t inner, uint64_t edges) {
     const uint64_t blocks = gridDim.x, me = blockIdx.x;
     // The first `more` blocks have one edge more than the others.

@@ -1,4 +1,4 @@
-//! Side by side with NVSHMEM; see docs/performance.md.
+//! Side by side with NVSHMEM; see docs/notes/figures.md.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,5 @@
-//! Makes the tables and plots of docs/performance.md from the JSON of the baselines.
+//! Makes the tables and plots of docs/performance.md and docs/notes/figures.md from the JSON of the
+//! baselines.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,5 @@
-//! `docs/performance.md`: its tables and plots, from the JSON of the baselines.
+//! The tables and plots of `docs/performance.md` (a summary) and `docs/notes/figures.md` (every
+//! figure), from the JSON of the baselines.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -6,14 +7,16 @@ use std::process::ExitCode;
 use serde::de::DeserializeOwned;
 
 use super::plot;
-use super::report::{Line, REFERENCE, Source, titles};
+use super::report::{Line, REFERENCE, Setting, Source, titles};
 use crate::connection::NULL;
 use crate::error::Error;
 use crate::report::{Job, Row, rounded};
 use crate::transports::{self, Pair};
 
-/// The page, below the root of the repository.
+/// The page with the summary, below the root of the repository.
 pub const PAGE: &str = "docs/performance.md";
+/// The page with every figure.
+pub const FIGURES: &str = "docs/notes/figures.md";
 /// The results: one file of JSON lines for each model and number of GPUs.
 pub const BASELINES: &str = "perftest/baselines";
 /// Where plots go.
@@ -34,13 +37,31 @@ pub struct Baseline {
 /// The lines of a file, at least one.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Results {
-    /// Of a comparison.
+    /// Lines of a comparison.
     Comparison(Vec<Line>),
-    /// Of the `shmem_*` tests, on a GPU.
+    /// Lines of the `shmem_*` tests, on a GPU.
     Tests(Vec<Row>),
-    /// Of IBGDA beside IBRC, on a GPU.
+    /// Lines of IBGDA beside IBRC, on a GPU.
     Transports(Vec<Pair>),
 }
+
+/// The rows of a comparison that the summary shows.
+const SUMMARY: [&str; 14] = [
+    "put_bw_block_32",
+    "get_bw_block_4",
+    "p_bw_32",
+    "put_quiet_thread_8",
+    "put_quiet_warp_64k",
+    "get_warp_64k",
+    "signal_ping_pong",
+    "put_signal_ping_pong_1k",
+    "barrier_all_block",
+    "alltoall_block_8",
+    "sum_block_1m",
+    "moe_2k",
+    "jacobi_put_4096",
+    "post_p_32",
+];
 
 /// The groups of lines and what stands above each.
 const GROUPS: [(&str, &str); 3] = [
@@ -86,7 +107,7 @@ impl Baseline {
     /// Reads every baseline below `root`, by name.
     ///
     /// # Errors
-    /// As [`Baseline::read`].
+    /// Fails like [`Baseline::read`].
     pub fn read_all(root: &Path) -> Result<Vec<Self>, Error> {
         let folder = root.join(BASELINES);
         let entries = std::fs::read_dir(&folder).map_err(|error| usage(&folder, error))?;
@@ -98,12 +119,12 @@ impl Baseline {
         paths.iter().map(|path| Self::read(path)).collect()
     }
 
-    /// The name of its plot.
+    /// Returns the name of its plot.
     pub fn plot_name(&self) -> String {
         format!("{}.svg", self.name)
     }
 
-    /// Its plot; `None` if no row has figures of both sides.
+    /// Returns its plot; `None` if no row has figures of both sides.
     ///
     /// # Errors
     /// It cannot be drawn.
@@ -128,7 +149,7 @@ impl Baseline {
 
     fn transports(&self, pairs: &[Pair]) -> String {
         let mut text = heading(pairs[0].job(), "IBGDA beside IBRC");
-        text += &format!("![Both](performance/{})\n\n", self.plot_name());
+        text += &format!("![Both](../performance/{})\n\n", self.plot_name());
         text += &table_head(&transports::TITLES);
         for pair in pairs {
             text += &format!("| {} |\n", pair.cells().join(" | "));
@@ -156,7 +177,7 @@ impl Baseline {
             text += &format!("Goals met: {met} of {}.\n", goals.len());
         }
         if is_comparable(lines) {
-            text += &format!("\n![Ratios](performance/{})\n", self.plot_name());
+            text += &format!("\n![Ratios](../performance/{})\n", self.plot_name());
         }
         for (group, title) in GROUPS {
             let lines: Vec<&Line> = lines.iter().filter(|line| line.group == group).collect();
@@ -179,12 +200,12 @@ fn is_comparable(lines: &[Line]) -> bool {
     lines.iter().any(|line| line.group != "link" && line.ratio.is_some())
 }
 
-/// A table's titles, and the line below them.
+/// Returns a table's titles, and the line below them.
 fn table_head(titles: &[&str]) -> String {
     format!("| {} |\n|{}\n", titles.join(" | "), "---|".repeat(titles.len()))
 }
 
-/// Where and when this was measured, and what.
+/// Returns where and when this was measured, and what.
 fn heading(job: &Job, what: &str) -> String {
     let unknown = || "unknown".to_owned();
     format!(
@@ -240,31 +261,81 @@ fn tests_section(rows: &[Row]) -> String {
     text
 }
 
-/// The page with what stands between its two marks made from `baselines`.
+const NOTHING: &str = "Nothing has been measured on GPUs yet: `perftest/baselines` is empty.\n";
+
+/// Returns the sections of every baseline, in the order of their names.
+pub fn figures(baselines: &[Baseline]) -> String {
+    if baselines.is_empty() {
+        return NOTHING.to_owned();
+    }
+    baselines.iter().map(Baseline::section).collect::<Vec<_>>().join("\n")
+}
+
+/// Returns the summary: a table with some rows of each comparison, and the plot of the first one.
+pub fn summary(baselines: &[Baseline]) -> String {
+    let compared: Vec<(&Baseline, &[Line])> = baselines
+        .iter()
+        .filter_map(|baseline| match &baseline.results {
+            Results::Comparison(lines) if is_comparable(lines) => Some((baseline, lines.as_slice())),
+            _ => None,
+        })
+        .collect();
+    let Some((first, lines)) = compared.first() else { return NOTHING.to_owned() };
+    let mut titles = vec!["row".to_owned(), "unit".to_owned()];
+    for (_, lines) in &compared {
+        let pes = lines[0].setting.pes;
+        titles.extend([format!("ours, {pes} GPUs"), "theirs".to_owned(), "ratio".to_owned()]);
+    }
+    let mut text = table_head(&titles.iter().map(String::as_str).collect::<Vec<_>>());
+    for name in SUMMARY {
+        let found = compared.iter().map(|(_, lines)| lines.iter().find(|line| line.row == name));
+        let cells: Vec<Option<&Line>> = found.collect();
+        let Some(line) = cells.iter().flatten().next() else { continue };
+        text += &format!("| {} | {} |", line.title, line.unit);
+        for cell in &cells {
+            let reference = cell.is_some_and(|line| line.theirs_from == Some(Source::Reference));
+            text += &format!(
+                " {} | {}{} | {} |",
+                rounded(cell.and_then(|line| line.ours)),
+                rounded(cell.and_then(|line| line.theirs)),
+                if reference { "\\*" } else { "" },
+                cell.and_then(|line| line.ratio).map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")),
+            );
+        }
+        text += "\n";
+    }
+    text += &format!(
+        "\n\\* not of this run: measured before, on one H200; see [the figures](notes/{}).\n",
+        FIGURES.rsplit('/').next().unwrap_or(FIGURES),
+    );
+    let Setting { pes, gpu, .. } = &lines[0].setting;
+    text + &format!("\n![Ratios of all rows on {pes} x {gpu}](performance/{})\n", first.plot_name())
+}
+
+/// Returns the page at `path` with `made` between its two marks.
 ///
 /// # Errors
 /// The marks are not there.
-pub fn page(old: &str, baselines: &[Baseline]) -> Result<String, Error> {
-    let missing = || Error::Usage(format!("{PAGE}: the lines `{BEGIN}` and `{END}` are not there"));
+pub fn page(path: &str, old: &str, made: &str) -> Result<String, Error> {
+    let missing = || Error::Usage(format!("{path}: the lines `{BEGIN}` and `{END}` are not there"));
     let (before, rest) = old.split_once(BEGIN).ok_or_else(missing)?;
     let (_, after) = rest.split_once(END).ok_or_else(missing)?;
-    let sections = if baselines.is_empty() {
-        format!("Nothing has been measured on GPUs yet: `{BASELINES}` is empty.\n")
-    } else {
-        baselines.iter().map(Baseline::section).collect::<Vec<_>>().join("\n")
-    };
-    Ok(format!("{before}{BEGIN}\n\n{sections}\n{END}{after}"))
+    Ok(format!("{before}{BEGIN}\n\n{made}\n{END}{after}"))
 }
 
-/// What the files made from the baselines below `root` should hold: the page, and the plots.
+/// Returns what the files made from the baselines below `root` should hold: the pages, and the
+/// plots.
 ///
 /// # Errors
 /// Something cannot be read or drawn.
 pub fn files(root: &Path) -> Result<Vec<(PathBuf, String)>, Error> {
-    let path = root.join(PAGE);
-    let old = std::fs::read_to_string(&path).map_err(|error| usage(&path, error))?;
     let baselines = Baseline::read_all(root)?;
-    let mut files = vec![(path, page(&old, &baselines)?)];
+    let mut files = Vec::new();
+    for (name, made) in [(PAGE, summary(&baselines)), (FIGURES, figures(&baselines))] {
+        let path = root.join(name);
+        let old = std::fs::read_to_string(&path).map_err(|error| usage(&path, error))?;
+        files.push((path, page(name, &old, &made)?));
+    }
     for baseline in &baselines {
         if let Some(plot) = baseline.plot()? {
             files.push((root.join(PLOTS).join(baseline.plot_name()), plot));
@@ -305,7 +376,8 @@ fn write(root: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// The program `performance_docs`: its one argument is the root of the repository, by default the current folder.
+/// The program `performance_docs`: its one argument is the root of the repository, by default the
+/// current folder.
 pub fn main() -> ExitCode {
     let root = std::env::args_os().nth(1).map_or_else(|| PathBuf::from("."), PathBuf::from);
     match write(&root) {
@@ -343,7 +415,7 @@ mod tests {
 
     #[test]
     fn only_what_stands_between_the_marks_changes() {
-        let made = page(&template(), &[baseline()]).unwrap();
+        let made = page(FIGURES, &template(), &figures(&[baseline()])).unwrap();
         assert!(made.starts_with("# Title\n\nBefore.\n\n") && made.ends_with("\n\nAfter.\n") && !made.contains("old"));
         for text in [
             "## 2 x Model of a GPU",
@@ -355,13 +427,36 @@ mod tests {
         ] {
             assert!(made.contains(text), "{text}: {made}");
         }
-        assert_eq!(page(&made, &[baseline()]).unwrap(), made);
+        assert_eq!(page(FIGURES, &made, &figures(&[baseline()])).unwrap(), made);
     }
 
     #[test]
-    fn without_results_the_page_says_so() {
-        assert!(page(&template(), &[]).unwrap().contains("Nothing has been measured on GPUs yet"));
-        assert!(page("# Title", &[]).unwrap_err().to_string().contains("are not there"));
+    fn the_summary_has_a_group_of_columns_for_each_comparison() {
+        let mut other = baseline();
+        let Results::Comparison(lines) = &mut other.results else { unreachable!() };
+        for line in lines.iter_mut() {
+            line.setting.pes = 8;
+        }
+        lines.retain(|line| line.row != "signal_ping_pong");
+        lines.push(Line::new(rows::find("post_p_32").unwrap(), &[10_000_000], &[], None, &lines[0].setting.clone()));
+        let made = summary(&[baseline(), other]);
+        for text in [
+            "| row | unit | ours, 2 GPUs | theirs | ratio | ours, 8 GPUs | theirs | ratio |",
+            "| signal ping-pong, round trip | us | 1.250 | 2.440 | 1.95 | - | - | - |",
+            "945.0\\*",
+            "](performance/model-x2.svg)",
+        ] {
+            assert!(made.contains(text), "{text}: {made}");
+        }
+        assert!(!made.contains("flag_ping_pong") && !made.contains("post_p_1 "), "{made}");
+    }
+
+    #[test]
+    fn without_results_the_pages_say_so() {
+        for made in [figures(&[]), summary(&[])] {
+            assert!(made.contains("Nothing has been measured on GPUs yet"), "{made}");
+        }
+        assert!(page(PAGE, "# Title", "").unwrap_err().to_string().contains("docs/performance.md: the lines"));
     }
 
     #[test]
@@ -383,7 +478,7 @@ mod tests {
         row.job.gpu = Some("Model".to_owned());
         std::fs::write(&file, to_json(&row).unwrap()).unwrap();
         let tests = Baseline::read_all(&folder).unwrap();
-        let made = page(&template(), &tests).unwrap();
+        let made = figures(&tests);
         for text in [
             "## 2 PEs on Model: `shmem_*` tests",
             "| shmem_put_bw | ibgda, soft HCA | warp | 4 x 32 | 64 | - | 1.500 | 1500 |",
@@ -397,7 +492,7 @@ mod tests {
         let beside = [64, 4096].map(|bytes| [&row, &ibrc].map(|row| Row { bytes, ..row.clone() })).concat();
         std::fs::write(&file, beside.iter().map(|row| to_json(row).unwrap()).collect::<Vec<_>>().join("\n")).unwrap();
         let transports = Baseline::read_all(&folder).unwrap();
-        let made = page(&template(), &transports).unwrap();
+        let made = figures(&transports);
         for text in [
             "## 2 PEs on Model: IBGDA beside IBRC",
             "performance/odd.svg",

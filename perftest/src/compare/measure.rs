@@ -1,4 +1,4 @@
-//! Running the programs and reading their answers.
+//! Runs the programs and reads their replies.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -17,7 +17,7 @@ pub const SAMPLES: u64 = 3;
 /// A program of one side.
 #[derive(Debug, Clone)]
 pub struct Program {
-    /// Who it is, for messages.
+    /// Its name, for messages.
     pub side: &'static str,
     /// Its path.
     pub path: PathBuf,
@@ -117,7 +117,8 @@ fn environment(path: rows::Path) -> Vec<(String, String)> {
 }
 
 impl Answers {
-    /// Runs `program` over the rows of `group` once, and adds what it answers. After a row that fails, the next ones are tried in a new job.
+    /// Runs `program` over the rows of `group` once, and adds what it replies. After a row that
+    /// fails, the next ones are tried in a new job.
     pub fn add_run(&mut self, program: &Program, group: &Group, start: &Start<'_>) {
         let mut rest: Vec<&'static rows::Row> =
             group.rows.iter().copied().filter(|row| self.failures.iter().all(|(name, _)| *name != row.name)).collect();

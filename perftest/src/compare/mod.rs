@@ -1,8 +1,9 @@
 //! Side by side with NVSHMEM: the same kernels over both libraries, in turn, in one run.
 //!
-//! `perftest/compare` holds the programs: kernels and a host program, written once over a thin layer of names and built once against each
-//! library. This driver builds theirs where NVSHMEM is installed, runs both in turn, and reports medians and ratios. An earlier build of our
-//! program can take the place of theirs.
+//! `perftest/compare` holds the programs: kernels and a host program, written once over a thin
+//! layer of names and built once against each library. This driver builds theirs where NVSHMEM is
+//! installed, runs both in turn, and reports medians and ratios. An earlier build of our program
+//! can take the place of theirs.
 
 pub mod docs;
 pub mod measure;
@@ -27,15 +28,16 @@ use rows::{ROWS, Row};
 
 /// Compares OxSHMEM with NVSHMEM on this machine's GPUs: the same kernels, in turn, medians.
 ///
-/// Exit status: 0 when every row that could be measured was, 1 when one has failed, 2 when the arguments are wrong. That NVSHMEM is not
-/// installed is no failure: only ours is measured then.
+/// Exit status: 0 when every row that could be measured was, 1 when one has failed, 2 when the
+/// arguments are wrong. Without NVSHMEM only our side is measured, which is not a failure.
 #[derive(Debug, Parser)]
 #[command(name = "compare", version)]
 struct Arguments {
     /// PEs, each on a GPU of its own; as many as there are GPUs, but no more than four, unless set.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64))]
     pes: Option<u32>,
-    /// How often both programs are run, in turn; 3 unless set, and 7, which is the least, with --previous.
+    /// How often both programs are run, in turn; 3 unless set, and 7, which is the least, with
+    /// --previous.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     repetitions: Option<u32>,
     /// Only rows whose name contains this; may be given several times.
@@ -53,7 +55,8 @@ struct Arguments {
     /// Our program, if it is not beside this one.
     #[arg(long, value_name = "PROGRAM")]
     ours: Option<PathBuf>,
-    /// Compare with this earlier build of our program instead of NVSHMEM. Its liboxshmem.so is looked for beside it.
+    /// Compare with this earlier build of our program instead of NVSHMEM. Its liboxshmem.so is
+    /// looked for beside it.
     #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["nvshmem", "nvcc"])]
     previous: Option<PathBuf>,
     /// NVSHMEM's folder with include and lib; else NVSHMEM_HOME, else python3's package.
@@ -94,7 +97,7 @@ impl Drop for Scratch {
     }
 }
 
-/// The rows of `only`, and the limits that they refer to; all if it names none.
+/// Returns the rows of `only`, and the limits that they refer to; all if it names none.
 fn select(only: &[String]) -> Result<Vec<&'static Row>, Error> {
     if let Some(text) = only.iter().find(|text| ROWS.iter().all(|row| !row.name.contains(text.as_str()))) {
         return Err(Error::Usage(format!("--only {text}: no row's name contains that; --list prints them")));
@@ -112,11 +115,12 @@ fn list(rows: &[&Row]) -> Result<(), Error> {
     Ok(())
 }
 
-/// The least repetitions with which two builds of one program are compared: they differ by less than two libraries do.
+/// The least repetitions with which two builds of one program are compared: they differ by less
+/// than two libraries do.
 const LEAST_WITH_PREVIOUS: u32 = 7;
 
 impl Arguments {
-    /// How often both programs are run.
+    /// Returns how often both programs are run.
     fn repetitions(&self) -> Result<u32, Error> {
         match (self.repetitions, &self.previous) {
             (Some(n), Some(_)) if n < LEAST_WITH_PREVIOUS => Err(Error::Usage(format!(
@@ -128,14 +132,14 @@ impl Arguments {
         }
     }
 
-    /// What the other side is called in the table.
+    /// Returns what the other side is called in the table.
     fn other(&self) -> &'static str {
         if self.previous.is_some() { "previous" } else { "theirs" }
     }
 }
 
-/// The program of the other side: an earlier build of ours, or theirs, built in `folder`; or why there is none. An NVSHMEM that is there and
-/// cannot be used is an error.
+/// Returns the program of the other side: an earlier build of ours, or theirs, built in `folder`;
+/// or why there is none. An NVSHMEM that is there and cannot be used is an error.
 fn other(arguments: &Arguments, folder: &Path) -> Result<Result<Program, String>, Error> {
     let Some(path) = &arguments.previous else { return theirs(arguments, folder) };
     let path = path.canonicalize().map_err(|error| Error::Usage(format!("--previous {}: {error}", path.display())))?;
@@ -238,7 +242,7 @@ fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// What was measured where.
+/// Returns what was measured where.
 fn heading(setting: &Setting, other: &str) -> String {
     format!(
         "{} PEs on {}, driver {}, {}; ours: {}; {other}: {}; {} runs each in turn",

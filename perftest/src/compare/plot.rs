@@ -15,7 +15,8 @@ const STEP: i32 = 24;
 const BETTER: RGBColor = RGBColor(46, 110, 180);
 const WORSE: RGBColor = RGBColor(190, 70, 50);
 
-/// Draws how many times better ours is, one bar for each line that has a ratio and is no limit, on a logarithmic scale.
+/// Draws how many times better ours is, one bar for each line that has a ratio and is not a limit,
+/// on a logarithmic scale.
 ///
 /// # Errors
 /// Nothing can be drawn, or the backend refuses.

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The sources of the programs. Theirs is built from them on the spot, since NVSHMEM's device library is linked into it.
-const SOURCES: [(&str, &str); 7] = [
+const SOURCES: [(&str, &str); 8] = [
     ("device_layer.h", include_str!("../../compare/device_layer.h")),
+    ("host_calls.h", include_str!("../../compare/host_calls.h")),
     ("host_layer.h", include_str!("../../compare/host_layer.h")),
     ("kernels.h", include_str!("../../compare/kernels.h")),
     ("jacobi.h", include_str!("../../compare/jacobi.h")),

@@ -20,7 +20,7 @@ pub struct Setting {
     pub date: String,
     /// The libraries' names and versions; null where one was not run.
     pub our_library: Option<String>,
-    /// As above.
+    /// The same for the other side.
     pub their_library: Option<String>,
 }
 
@@ -46,7 +46,7 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// Of the times of `row`'s samples; `None` if there are none.
+    /// Returns the figure for the times of `row`'s samples; `None` if there are none.
     pub fn of(row: &Row, nanoseconds: &[u64]) -> Option<Self> {
         let mut figures: Vec<f64> = nanoseconds.iter().map(|ns| row.figure(*ns)).collect();
         figures.sort_by(f64::total_cmp);
@@ -79,9 +79,11 @@ pub struct Line {
     pub ratio: Option<f64>,
     /// What ours should reach.
     pub goal: Option<String>,
-    /// Whether it does; null where what the goal is relative to was not measured, or where the goal is for another number of PEs.
+    /// Whether it does; null where what the goal is relative to was not measured, or where the goal
+    /// is for another number of PEs.
     pub met: Option<bool>,
-    /// What a plain kernel of the same shape reached in the same run, the better of both programs' medians.
+    /// What a plain kernel of the same shape reached in the same run, the better of both programs'
+    /// medians.
     pub limit: Option<f64>,
     /// Lowest and highest of our samples.
     pub our_range: Option<(f64, f64)>,
@@ -106,7 +108,7 @@ fn digits(value: f64) -> f64 {
 }
 
 impl Line {
-    /// The line of `row` from both sides' samples and its limit.
+    /// Returns the line of `row` from both sides' samples and its limit.
     pub fn new(row: &Row, ours: &[u64], theirs: &[u64], limit: Option<f64>, setting: &Setting) -> Self {
         let (our_figure, their_figure) = (Figure::of(row, ours), Figure::of(row, theirs));
         let our_median = our_figure.map(|figure| figure.median);
@@ -143,8 +145,8 @@ impl Line {
         }
     }
 
-    /// The cells of a table: what, ours, theirs, unit, ratio, goal, whether it is met, limit. A figure that was not measured in the
-    /// run has a `*`.
+    /// Returns the cells of a table: what, ours, theirs, unit, ratio, goal, whether it is met,
+    /// limit. A figure that was not measured in the run has a `*`.
     pub fn cells(&self) -> [String; 8] {
         let star = if self.theirs_from == Some(Source::Reference) { "*" } else { "" };
         let met = match self.met {
@@ -165,7 +167,7 @@ impl Line {
     }
 }
 
-/// The titles of [`Line::cells`]; `other` is what the other side is called.
+/// Returns the titles of [`Line::cells`]; `other` is what the other side is called.
 #[must_use]
 pub fn titles(other: &str) -> [&str; 8] {
     ["row", "ours", other, "unit", "ratio", "goal", "met", "limit"]
@@ -175,7 +177,7 @@ pub fn titles(other: &str) -> [&str; 8] {
 pub const REFERENCE: &str = "* not of this run: NVSHMEM 3.4.5's public device API on one H200, posting to a null card like ours (queues, doorbells and \
                              CQs in GPU memory), one QP per CTA; each with its default depth (ours 8192, theirs 1024) unless the row says otherwise, but theirs with 8192 where that was faster";
 
-/// A table of lines with a caption each for the groups.
+/// Returns a table of lines with a caption each for the groups.
 pub fn table(lines: &[Line], other: &str) -> String {
     let titles = titles(other);
     let rows: Vec<[String; 8]> = lines.iter().map(Line::cells).collect();

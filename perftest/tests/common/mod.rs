@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Runs a program with arguments that blanks separate; of the library's variables it sees `env` alone.
+/// Runs a program with arguments that blanks separate; of the library's variables it sees `env`
+/// alone.
 pub fn run(program: &str, args: &str, env: &[(&str, &str)]) -> Output {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("OXSHMEM_")) {
@@ -17,7 +18,7 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What a table's title says, in one line.
+/// Returns what a table's title says, in one line.
 #[allow(dead_code)]
 pub fn unfolded(text: &str) -> String {
     text.replace("\n#   ", " ")

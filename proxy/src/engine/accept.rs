@@ -7,6 +7,14 @@ use super::swap_loop::Swapped;
 use crate::descriptor::{Descriptor, Landing, Request, Slot};
 use crate::work::{Atomic, Capabilities, Local, Operation, Remote, Transfer, Width};
 
+/// An atomic, and where its result goes: nowhere if no thread waits for it.
+pub(super) struct Fetched {
+    pub operands: Atomic,
+    pub width: Width,
+    pub landing: Option<Landing>,
+    pub target: Remote,
+}
+
 impl Engine {
     /// Takes the next descriptor of the ring, [`has_room`](Self::has_room) given.
     pub fn accept(&mut self, slot: &Slot) {
@@ -70,13 +78,14 @@ impl Engine {
                 self.enqueue(qp, number, Work::Request(operation, end), fence);
             }
             Request::Atomic { operands, width, landing, target } => {
-                self.atomic(qp, number, operands, width, landing, target, fence);
+                self.atomic((qp, number), Fetched { operands, width, landing, target }, fence);
             }
             Request::Fence => {}
         }
     }
 
-    /// Calls `each` for pieces of a transfer, none longer than the backend's messages. A transfer of no bytes has none.
+    /// Calls `each` for pieces of a transfer, none longer than the backend's messages. A transfer
+    /// of no bytes has none.
     pub(super) fn cut(&mut self, local: Local, remote: Remote, mut each: impl FnMut(&mut Self, Local, Remote, bool)) {
         let longest = self.capabilities.max_message.max(1);
         let (mut local, mut remote, mut left, mut first) = (local, remote, local.length, true);
@@ -90,7 +99,7 @@ impl Engine {
         }
     }
 
-    /// A landing slot as requests of queue pair `qp` name it.
+    /// Returns a landing slot as requests of queue pair `qp` name it.
     pub(super) fn landing(&self, qp: u32, slot: u32, bytes: u32) -> Local {
         let EngineOptions { landing, striping, .. } = self.options;
         let Local { address, key, .. } = landing.on(striping.card(qp));
@@ -102,17 +111,9 @@ impl Engine {
         self.enqueue(qp, number, Work::Request(Operation::Transfer(transfer), End::Plain), fence);
     }
 
-    #[allow(clippy::too_many_arguments)]
-    pub(super) fn atomic(
-        &mut self,
-        qp: u32,
-        number: u64,
-        operands: Atomic,
-        width: Width,
-        landing: Option<Landing>,
-        target: Remote,
-        fence: bool,
-    ) {
+    /// Queues the atomic of descriptor `number` on queue pair `qp`.
+    pub(super) fn atomic(&mut self, (qp, number): (u32, u64), atomic: Fetched, fence: bool) {
+        let Fetched { operands, width, landing, target } = atomic;
         let Capabilities { width_four, masked, four_is_big_endian, .. } = self.capabilities;
         if (width == Width::Eight || width_four) && (masked || !operands.is_masked(width)) {
             // The last slot is for results that no thread waits for.
@@ -138,7 +139,7 @@ impl Engine {
         let depth = self.capabilities.send_depth as usize;
         let queue = &mut self.queues[qp as usize];
         match work {
-            // Nothing is in front of it.
+            // Nothing is before it.
             Work::Request(operation, end)
                 if queue.pending.is_empty() && queue.loops.is_empty() && queue.has_room(depth) =>
             {

@@ -1,4 +1,5 @@
-//! Failures: what ends when a request, a copy or a queue pair fails, and what is kept for the report.
+//! Failures: what ends when a request, a copy or a queue pair fails, and what is kept for the
+//! report.
 
 use std::collections::VecDeque;
 
@@ -8,14 +9,17 @@ use super::state::{Engine, FAILED};
 use crate::descriptor::Landing;
 use crate::work::{Failure, Operation};
 
-/// The syndrome of a descriptor that cannot be carried out, as of a malformed WQE (`MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR`).
+/// The syndrome of a descriptor that cannot be carried out, as of a malformed WQE
+/// (`MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR`).
 const LOCAL_QP_OPERATION: u32 = 0x02;
-/// The syndrome of a put whose source could not be copied (`MLX5_CQE_SYNDROME_LOCAL_PROT_ERR`): a card that cannot read it says the same.
+/// The syndrome of a put whose source could not be copied (`MLX5_CQE_SYNDROME_LOCAL_PROT_ERR`): a
+/// card that cannot read it says the same.
 const LOCAL_PROTECTION: u32 = 0x04;
 
 impl Engine {
-    /// Waits no longer for the copies that are under way, which may be behind what waits for the puts. What they are for is posted from its
-    /// source, as is every put until the last of these copies has ended.
+    /// Waits no longer for the copies that are under way, which may be queued after what waits for
+    /// the puts. What they are for is posted from its source, as is every put until the last of
+    /// these copies has ended.
     pub fn give_up_copies(&mut self) {
         for qp in self.pool.give_up() {
             self.list(qp);
@@ -26,7 +30,7 @@ impl Engine {
     pub(super) fn lose(&mut self, qp: u32, id: u64, what: Failure, syndrome: u32, vendor: u32) {
         let pe = self.pe(qp);
         let queue = &mut self.queues[qp as usize];
-        // A put that could not be copied leaves what is in front of it.
+        // A put that could not be copied leaves what is before it.
         if queue.failed && queue.posted.is_empty() && queue.pending.is_empty() {
             return;
         }
@@ -43,7 +47,8 @@ impl Engine {
         self.lose_pending(qp, pending);
     }
 
-    /// The source of a put could not be copied. What is in front of it on its queue pair goes on, as in front of a request that fails.
+    /// The source of a put could not be copied. What is before it on its queue pair goes on, as
+    /// before a request that fails.
     pub(super) fn lose_put(&mut self, qp: u32, put: u32) {
         let pe = self.pe(qp);
         let queue = &mut self.queues[qp as usize];

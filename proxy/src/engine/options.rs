@@ -10,12 +10,14 @@ pub const CHAIN: usize = 64;
 pub const LOOPS: u32 = 256;
 /// Bytes from one landing slot to the next.
 pub const LANDING_BYTES: u64 = 64;
-/// Landing slots that the engine itself needs: one a loop, and one for results that no thread waits for.
+/// Landing slots that the engine itself needs: one a loop, and one for results that no thread waits
+/// for.
 pub const EXTRA_SLOTS: u32 = LOOPS + 1;
 
-/// The landing slots: registered memory that the card writes results to and that this process reads.
+/// The landing slots: registered memory that the card writes results to and that this process
+/// reads.
 pub trait Results {
-    /// The first eight bytes of a slot.
+    /// Returns the first eight bytes of a slot.
     fn load(&self, slot: u32) -> u64;
     /// Replaces them.
     fn store(&mut self, slot: u32, value: u64);
@@ -24,7 +26,7 @@ pub trait Results {
 /// What an engine is made for.
 #[derive(Debug, Clone, Copy)]
 pub struct EngineOptions {
-    /// The own PE.
+    /// This PE.
     pub me: u32,
     /// Whether queue pairs lead to it as well: the last ones.
     pub own: bool,
@@ -34,7 +36,8 @@ pub struct EngineOptions {
     pub striping: Striping,
     /// Descriptors that may be on their way at a time.
     pub window: usize,
-    /// Landing slot 0; `length` is not used. Behind the device's `slots` there are [`EXTRA_SLOTS`] for the engine.
+    /// Landing slot 0; `length` is not used. Behind the device's `slots` there are [`EXTRA_SLOTS`]
+    /// for the engine.
     pub landing: Registered,
     /// Landing slots of the device.
     pub slots: u32,
@@ -43,7 +46,7 @@ pub struct EngineOptions {
 }
 
 impl EngineOptions {
-    /// The PE that a queue pair leads to.
+    /// Returns the PE that a queue pair leads to.
     #[must_use]
     pub fn peer(&self, qp: u32) -> u32 {
         let peer = qp / self.striping.per_peer();
@@ -66,7 +69,8 @@ pub struct Acknowledgement {
     pub value: u64,
 }
 
-/// What an acknowledgement says: the lap it is for, from 1, and whether the operation failed.
+/// Returns what an acknowledgement says: the lap it is for, from 1, and whether the operation
+/// failed.
 #[must_use]
 pub fn acknowledgement(lap: u32, failed: bool) -> u64 {
     (u64::from(lap) + 1) << 1 | u64::from(failed)
@@ -81,12 +85,12 @@ pub struct Fault {
     pub qp: u32,
     /// The request's id on it.
     pub id: u64,
-    /// As [`Operation::opcode`](crate::work::Operation::opcode).
+    /// The opcode, as in [`Operation::opcode`](crate::work::Operation::opcode).
     pub opcode: u8,
     /// The address at the peer.
     pub address: u64,
-    /// As in [`Status::Failed`](crate::work::Status::Failed).
+    /// The syndrome, as in [`Status::Failed`](crate::work::Status::Failed).
     pub syndrome: u32,
-    /// As in [`Status::Failed`](crate::work::Status::Failed).
+    /// The vendor's syndrome, as in [`Status::Failed`](crate::work::Status::Failed).
     pub vendor: u32,
 }

@@ -1,4 +1,5 @@
-//! From requests to chains: what may be posted next on each queue pair, and the copies that staged puts wait for.
+//! From requests to chains: what may be posted next on each queue pair, and the copies that staged
+//! puts wait for.
 
 use super::queue::{End, Pending, Stop, Work};
 use super::state::Engine;
@@ -15,8 +16,8 @@ impl Engine {
         }
     }
 
-    /// Replaces `chain` by the next requests to post together, and says to which queue pair; `None` if there is nothing to post now. They
-    /// count as posted.
+    /// Replaces `chain` by the next requests to post together, and says to which queue pair; `None`
+    /// if there is nothing to post now. They count as posted.
     pub fn chain(&mut self, chain: &mut Vec<WorkRequest>) -> Option<u32> {
         while let Some(qp) = self.listed.pop_front() {
             self.queues[qp as usize].listed = false;
@@ -103,24 +104,25 @@ impl Engine {
         true
     }
 
-    /// The next copy to start, if a put waits for one and there is a free bounce slot.
+    /// Returns the next copy to start, if a put waits for one and there is a free bounce slot.
     pub fn next_copy(&mut self) -> Option<CopyRequest> {
         self.pool.next_copy()
     }
 
-    /// Whether copies are under way.
+    /// Returns whether copies are under way.
     #[must_use]
     pub fn has_copies(&self) -> bool {
         self.pool.under_way() != (0, 0)
     }
 
-    /// Whether copies are under way that were not given up.
+    /// Returns whether copies are under way that were not given up.
     #[must_use]
     pub fn awaits_copies(&self) -> bool {
         self.pool.under_way().0 != 0
     }
 
-    /// Takes the end of a copy in. If it failed, its put and what is behind that on its queue pair fail, and all that comes later.
+    /// Takes the end of a copy in. If it failed, its put fails, and so does everything that follows
+    /// it on its queue pair.
     pub fn copied(&mut self, copied: &Copied) {
         let Some(Owner { qp, put }) = self.pool.copied(copied.slot) else { return };
         match copied.outcome {
@@ -130,7 +132,8 @@ impl Engine {
         self.advance();
     }
 
-    /// The next compare-and-swap of a loop. Atomics on its word that are next on the queue pair join it.
+    /// Returns the next compare-and-swap of a loop. Atomics on its word that are next on the queue
+    /// pair join it.
     pub(super) fn step(&mut self, qp: u32, index: u32) -> Operation {
         let step = &mut self.loops[index as usize];
         let pending = &mut self.queues[qp as usize].pending;

@@ -24,9 +24,11 @@ pub(super) enum End {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Work {
     Request(Operation, End),
-    /// An atomic for a loop: one of its own, which gets its place when it is posted, or the one in front of it.
+    /// An atomic for a loop: one of its own, which gets its place when it is posted, or the one
+    /// before it.
     Loop(Swapped),
-    /// A put whose pieces are posted when they have been copied. It counts as one request until its last piece is posted.
+    /// A put whose pieces are posted when they have been copied. It counts as one request until its
+    /// last piece is posted.
     Staged {
         put: u32,
     },
@@ -63,7 +65,7 @@ pub(super) struct Posted {
 pub(super) struct Queue {
     /// The next chain: numbered, and in `posted`.
     pub(super) ready: Vec<WorkRequest>,
-    /// What comes behind it.
+    /// What follows it.
     pub(super) pending: VecDeque<Pending>,
     pub(super) posted: VecDeque<Posted>,
     pub(super) next_id: u64,
@@ -79,13 +81,13 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Whether another request fits the next chain, and the backend's queue of `depth`.
+    /// Returns whether another request fits the next chain, and the backend's queue of `depth`.
     #[inline]
     pub(super) fn has_room(&self, depth: usize) -> bool {
         self.ready.len() < CHAIN && self.posted.len() < depth
     }
 
-    /// The id of the oldest request that was posted and has not ended, or of the next.
+    /// Returns the id of the oldest request that was posted and has not ended, or of the next.
     #[inline]
     pub(super) fn oldest(&self) -> u64 {
         self.next_id - self.posted.len() as u64

@@ -38,7 +38,7 @@ pub struct Engine {
 pub(super) const FAILED: u32 = 1 << 31;
 
 impl Engine {
-    /// An idle engine for a backend with these capabilities.
+    /// Returns an idle engine for a backend with these capabilities.
     #[must_use]
     pub fn new(options: EngineOptions, capabilities: Capabilities) -> Self {
         let peers = options.n_pes.saturating_sub(u32::from(!options.own));
@@ -64,19 +64,19 @@ impl Engine {
         }
     }
 
-    /// Whether another descriptor may be given.
+    /// Returns whether another descriptor may be given.
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.window.len() < self.options.window
     }
 
-    /// Whether everything given has ended.
+    /// Returns whether everything given has ended.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.window.is_empty()
     }
 
-    /// Whether requests are at the backend.
+    /// Returns whether requests are at the backend.
     #[must_use]
     pub fn has_outstanding(&self) -> bool {
         self.outstanding != 0
@@ -88,13 +88,13 @@ impl Engine {
         self.completed
     }
 
-    /// How many descriptors have failed, and the peer of the newest of them.
+    /// Returns how many descriptors have failed, and the peer of the newest of them.
     #[must_use]
     pub fn failures(&self) -> (u64, u32) {
         (self.failures, self.last_failed)
     }
 
-    /// What waits for what, in words, for the log.
+    /// Returns what waits for what, in words, for the log.
     #[must_use]
     pub fn status(&self) -> String {
         let mut text = format!("{} done, {} under way", self.completed, self.window.len());
@@ -113,18 +113,19 @@ impl Engine {
         text
     }
 
-    /// What failed first at each peer that failed, in the order of the failures.
+    /// Returns what failed first at each peer that failed, in the order of the failures.
     #[must_use]
     pub fn faults(&self) -> &[Fault] {
         &self.faults
     }
 
-    /// What device code is to be told about landing slots since the last call. They are in the landing slots already.
+    /// Returns what device code is to be told about landing slots since the last call. They are in
+    /// the landing slots already.
     pub fn acknowledgements(&mut self) -> std::vec::Drain<'_, Acknowledgement> {
         self.acknowledgements.drain(..)
     }
 
-    /// The dense index of a queue pair; `None` if there is none.
+    /// Returns the dense index of a queue pair; `None` if there is none.
     pub(super) fn qp(&self, pe: u32, queue: u32) -> Option<u32> {
         let EngineOptions { me, own, n_pes, striping, .. } = self.options;
         let per_peer = striping.per_peer();
@@ -139,7 +140,7 @@ impl Engine {
         Some(peer * per_peer + queue)
     }
 
-    /// The peer that a queue pair leads to.
+    /// Returns the peer that a queue pair leads to.
     pub(super) fn pe(&self, qp: u32) -> u32 {
         self.options.peer(qp)
     }

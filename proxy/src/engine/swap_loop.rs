@@ -20,7 +20,7 @@ impl Swapped {
         self.width.bits() << self.shift
     }
 
-    /// What the eight bytes become.
+    /// Returns what the eight bytes become.
     pub(super) fn apply(&self, old: u64) -> u64 {
         let mask = self.mask();
         let new = self.operands.apply((old & mask) >> self.shift);
@@ -44,7 +44,7 @@ pub(super) struct Loop {
 }
 
 impl Loop {
-    /// What the eight bytes become.
+    /// Returns what the eight bytes become.
     pub(super) fn next(&self) -> u64 {
         self.members.iter().fold(self.guess, |value, (member, _)| member.apply(value))
     }

@@ -1,18 +1,23 @@
 //! The software HCA's kernel on a GPU, and copies for when it finds no room.
 //!
 //! # Two contexts
-//! Slices of the kernel are launched in the primary context, where they run beside the program's kernels, on a stream of the highest priority. That
-//! context may stand still for as long as those kernels run: the first launch of a kernel that CUDA loads lazily puts a barrier behind them, which all later
-//! work of the context waits for, and so do copies; growing the memory for local variables and freeing memory hold the context's lock until they have
-//! ended (measured with driver 580 on an H200). If the kernels wait for the network, whoever serves it must not wait for them. So slices are
-//! launched by a thread that does nothing else, and the engine's thread works in a context of its own, whose copies neither wait for the
-//! primary context nor are waited for.
+//! Slices of the kernel are launched in the primary context, where they run beside the program's
+//! kernels, on a stream of the highest priority. That context may stand still for as long as those
+//! kernels run: the first launch of a kernel that CUDA loads lazily puts a barrier after them,
+//! which all later work of the context waits for, and so do copies; growing the memory for local
+//! variables and freeing memory hold the context's lock until they have ended (measured with driver
+//! 580 on an H200). If the kernels wait for the network, the thread that serves it must not wait
+//! for them. So slices are launched by a thread that does nothing else, and the engine's thread
+//! works in a context of its own, whose copies neither wait for the primary context nor are waited
+//! for.
 //!
 //! # What the other context does at once
-//! Kernels of two contexts take turns, each for some milliseconds, and so does what the driver has the same hardware queue do: copies of one row below 32 KiB
-//! to the GPU, copies within the GPU, fills. Copies from the GPU, larger ones to it, copies of two rows and more, and stores of words
-//! (`cuStreamBatchMemOp`) are done by copy engines and by the queue itself, at any time. Nothing else is used while the engine executes; its slices
-//! that take turns ([`Accelerator::launch_aside`]) are the exception.
+//! Kernels of two contexts take turns, each for some milliseconds, and so does what the driver has
+//! the same hardware queue do: copies of one row below 32 KiB to the GPU, copies within the GPU,
+//! fills. Copies from the GPU, larger ones to it, copies of two rows and more, and stores of words
+//! (`cuStreamBatchMemOp`) are done by copy engines and by the queue itself, at any time. Nothing
+//! else is used while the engine executes; its slices that take turns
+//! ([`Accelerator::launch_aside`]) are the exception.
 
 use std::os::fd::BorrowedFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -31,12 +36,16 @@ use oxshmem_hca::soft::tables::Slice;
 use oxshmem_hca::soft::{Accelerator, AcceleratorError, AcceleratorMemory, AcceleratorResult, CopyEngine, Pace, Rows};
 
 use super::driver::{Context, DriverError, Gpu, check, driver};
+use super::handle;
 use super::memory::{self, Copies, Locked, Pinned, Reservation};
 use super::module::CudaModule;
-use super::room::Resident;
+use super::occupancy::Resident;
 use super::stream::{self, Stream};
+use crate::device::cpu::LaunchConfig;
+use crate::device::error::DeviceError;
+use crate::device::interface::LoadedModule;
 use crate::device::shared_memory::{OnHost, SharedMemory};
-use crate::device::{DeviceError, LaunchConfig, LoadedModule, SOFT_HCA, SOFT_HCA_KERNEL};
+use crate::device::soft_hca::{SOFT_HCA, SOFT_HCA_KERNEL};
 
 /// Blocks of the kernel. Each serves one queue pair at a time and moves what one SM can.
 const BLOCKS: u32 = 16;
@@ -62,9 +71,9 @@ pub(super) struct CudaAccelerator {
     words: Mutex<Words>,
     copies: Copies,
     granularity: u64,
-    /// Of the primary context.
+    /// The stream of the primary context.
     primary: Arc<Stream>,
-    /// Of the other one.
+    /// The stream of the other one.
     stream: Arc<Stream>,
 }
 
@@ -93,12 +102,12 @@ impl CudaAccelerator {
         Ok(Self { launcher, module, words, copies, granularity, primary, stream })
     }
 
-    /// What it takes of the GPU.
+    /// Returns what it takes of the GPU.
     pub fn resident(&self) -> Result<Resident, DeviceError> {
         Ok(Resident { block: self.module.block(SOFT_HCA_KERNEL, THREADS, 0)?, blocks: BLOCKS })
     }
 
-    /// A stream of the primary context.
+    /// Returns a stream of the primary context.
     pub fn primary(&self) -> &Stream {
         &self.primary
     }
@@ -187,7 +196,7 @@ impl Accelerator for CudaAccelerator {
 unsafe fn launch_slice(module: &CudaModule, slice: &Slice) -> Result<(), DeviceError> {
     let config = LaunchConfig::linear(BLOCKS, THREADS);
     // SAFETY: the kernel takes one slice; what it names is the caller's promise.
-    unsafe { module.launch(SOFT_HCA_KERNEL, config, &[&slice.to_bytes()], &crate::device::Stream::OWN) }
+    unsafe { module.launch(SOFT_HCA_KERNEL, config, &[&slice.to_bytes()], &crate::device::stream::Stream::OWN) }
 }
 
 /// The thread that launches slices in the primary context, which may make it wait.
@@ -244,7 +253,7 @@ fn launch_all(
                     .map_err(|error| stream.error("a slice of the software HCA's kernel failed", error)),
             }
         };
-        // SAFETY: what the slice names is the promise of who asked for it.
+        // SAFETY: what the slice names is the caller's promise.
         let launched = ended().and_then(|()| unsafe { launch_slice(module, &slice) });
         if let Err(error) = launched {
             *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(AcceleratorError(error.to_string()));
@@ -341,7 +350,8 @@ impl Words {
         }
         let _entered = self.stream.enter().map_err(failed)?;
         let (count, stores) = (self.stores.0.len() as u32, self.stores.0.as_mut_ptr());
-        // SAFETY: so many operations, on words that are valid by the promise of who asked.
+        // SAFETY: `operations` has that many entries, on words that are valid by the caller's
+        // promise.
         let queued = unsafe { driver!(cuStreamBatchMemOp_v2(self.raw, count, stores, 0)) };
         self.stores.0.clear();
         queued.map_err(|error| self.error(error))
@@ -400,7 +410,7 @@ impl CopyEngine for CudaCopies {
     unsafe fn put(&mut self, rows: &Rows) -> AcceleratorResult<()> {
         self.words.queue()?;
         let _entered = self.words.stream.enter().map_err(failed)?;
-        let length = memory::length;
+        let length = handle::length;
         if rows.count == 1 {
             // SAFETY: the caller's promise.
             return unsafe {
@@ -427,7 +437,21 @@ impl CopyEngine for CudaCopies {
             Height: length(rows.count),
         };
         // SAFETY: the caller's promise.
-        unsafe { driver!(cuMemcpy2DAsync_v2(&raw const copy, self.words.raw)) }.map_err(|error| self.words.error(error))
+        let copied = unsafe { driver!(cuMemcpy2DAsync_v2(&raw const copy, self.words.raw)) };
+        let refused = |error: &DriverError| error.code == CUresult::CUDA_ERROR_INVALID_VALUE as u32;
+        if !copied.as_ref().is_err_and(refused) {
+            return copied.map_err(|error| self.words.error(error));
+        }
+        // The driver refuses rows that lie in several allocations, as chunks of the heap are, and
+        // copies each of them.
+        for row in 0..rows.count {
+            let to = rows.to + row * rows.to_pitch;
+            let from = rows.from.wrapping_add(length(row * rows.from_pitch));
+            // SAFETY: the caller's promise, of each row.
+            unsafe { driver!(cuMemcpyHtoDAsync_v2(to, from.cast(), length(rows.width), self.words.raw)) }
+                .map_err(|error| self.words.error(error))?;
+        }
+        Ok(())
     }
 
     unsafe fn store(&mut self, to: u64, value: u64, wide: bool) -> AcceleratorResult<()> {

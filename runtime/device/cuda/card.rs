@@ -1,7 +1,8 @@
-//! The GPU that a process works on, for what plays a network card in that process: the stand-in for rdma-core, which tests put in its place.
+//! The GPU that a process works on, for what plays a network card in that process: the stand-in for
+//! rdma-core, which tests put in its place.
 //!
-//! A card reaches memory of a GPU through the kernel's drivers. What plays one has the driver API alone, and is not told which GPU the process
-//! uses.
+//! A card reaches memory of a GPU through the kernel's drivers. What plays one has the driver API
+//! alone, and is not told which GPU the process uses.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -11,18 +12,19 @@ use oxshmem_hca::soft::Accelerator;
 
 use super::accelerator::CudaAccelerator;
 use super::driver::{self, Context, DriverError, Gpu, driver};
-use super::memory::{self, Handle};
+use super::handle::{self, Handle};
 use crate::config::Config;
-use crate::device::DeviceError;
+use crate::device::error::DeviceError;
 
-/// What lies behind addresses.
+/// The kind of memory at an address.
 #[derive(Debug)]
 pub enum Backing {
     /// Nothing that the driver knows, so no kernel reaches it.
     Unknown,
     /// Page-locked memory of the host, which kernels reach at the same addresses.
     Host,
-    /// Memory of a GPU: a descriptor that other processes can map, and where in it the addresses begin. None if it cannot be shared.
+    /// Memory of a GPU: a descriptor that other processes can map, and where in it the addresses
+    /// begin. None if it cannot be shared.
     Device(Option<(OwnedFd, u64)>),
 }
 
@@ -34,10 +36,12 @@ pub struct CardGpu {
 }
 
 impl CardGpu {
-    /// The GPU whose primary context exists in this process. `None` if there is none; then the driver is neither loaded nor initialised.
+    /// Returns the GPU whose primary context exists in this process. `None` if there is none; then
+    /// the driver is neither loaded nor initialised.
     ///
     /// # Errors
-    /// There are several, and none is the calling thread's current one; or the GPU refuses the software HCA's kernel.
+    /// There are several, and none is the calling thread's current one; or the GPU refuses the
+    /// software HCA's kernel.
     pub fn of_process() -> Result<Option<Self>, DeviceError> {
         if !driver::in_use() {
             return Ok(None);
@@ -55,7 +59,7 @@ impl CardGpu {
         let granularity = {
             let context = Context::retain(gpu).map_err(failed)?;
             let _entered = context.enter().map_err(failed)?;
-            let granularity = memory::granularity(gpu).map_err(failed)?;
+            let granularity = handle::granularity(gpu).map_err(failed)?;
             context.release();
             granularity
         };
@@ -63,13 +67,13 @@ impl CardGpu {
         Ok(Some(Self { accelerator: Arc::new(accelerator), granularity }))
     }
 
-    /// What runs the software HCA's kernel on it.
+    /// Returns what runs the software HCA's kernel on it.
     #[must_use]
     pub fn accelerator(&self) -> Arc<dyn Accelerator> {
         Arc::clone(&self.accelerator) as _
     }
 
-    /// What lies behind `bytes` bytes at `address`.
+    /// Returns the kind of memory of `bytes` bytes at `address`.
     ///
     /// # Errors
     /// They go beyond the allocation that `address` lies in, or the driver refuses to export it.
@@ -84,7 +88,7 @@ impl CardGpu {
         }
         let Ok(handle) = Handle::behind(address) else { return Ok(Backing::Device(None)) };
         let is_same = |address: u64| Handle::behind(address).is_ok_and(|other| other == handle);
-        // That the driver calls the range's start is the reservation's.
+        // What the driver calls the range's start is the reservation's.
         let Some(start) = start_of_mapping(address, bytes, self.granularity, is_same) else {
             let reason = "memory that is registered must lie in one allocation";
             return Err(DeviceError::Unsupported { device: "cuda", reason });
@@ -94,8 +98,9 @@ impl CardGpu {
     }
 }
 
-/// Where the mapping begins that `bytes` bytes at `address` lie in, all of them; none if it ends before. Mappings begin and end at multiples
-/// of the granularity; `is_same` says whether such an address is of the same mapping as `address`.
+/// Returns where the mapping begins that `bytes` bytes at `address` lie in, all of them; none if it
+/// ends before. Mappings begin and end at multiples of the granularity; `is_same` says whether such
+/// an address is of the same mapping as `address`.
 fn start_of_mapping(address: u64, bytes: u64, granularity: u64, is_same: impl Fn(u64) -> bool) -> Option<u64> {
     let of_address = address - address % granularity;
     let last = address.checked_add(bytes.max(1) - 1)?;
@@ -113,7 +118,7 @@ fn start_of_mapping(address: u64, bytes: u64, granularity: u64, is_same: impl Fn
     Some(start)
 }
 
-/// The GPUs whose contexts exist, or of several the one that is current.
+/// Returns the GPUs whose contexts exist, or of several the one that is current.
 fn find() -> Result<Vec<Gpu>, DriverError> {
     let all = (0..driver::count()?).map(Gpu::get).collect::<Result<Vec<_>, _>>()?;
     let mut found = Vec::new();

@@ -1,8 +1,11 @@
-//! Copies from the GPU's memory to page-locked memory that the calling thread does not wait for: see [`device::Copier`].
+//! Copies from the GPU's memory to page-locked memory that the calling thread does not wait for:
+//! see [`device::Copier`].
 //!
-//! They are done by a copy engine, on a stream of their own. What a kernel wrote is in them if the calling thread has seen, with acquire
-//! ordering, what the kernel stored behind a fence for the system: such writes have been performed in the GPU's memory as far as everybody
-//! in the system is concerned, and the copy engine reads that memory through the same L2 cache, after the call that queues the copy.
+//! They are done by a copy engine, on a stream of their own. What a kernel wrote is in them if the
+//! calling thread has seen, with acquire ordering, what the kernel stored after a fence for the
+//! system: such writes have been performed in the GPU's memory as far as every observer in the
+//! system is concerned, and the copy engine reads that memory through the same L2 cache, after the
+//! call that queues the copy.
 //!
 //! [`device::Copier`]: crate::device::Copier
 
@@ -12,11 +15,12 @@ use std::time::{Duration, Instant};
 use cudarc::driver::sys::{CUstream, CUstreamCaptureMode};
 
 use super::driver::{DriverError, driver};
-use super::marks::Marks;
+use super::events::Marks;
 use super::stream::{self, Stream};
-use crate::device::{Copier, DeviceError, HostMemory};
+use crate::device::error::DeviceError;
+use crate::device::interface::{Copier, HostMemory};
 
-/// How long dropping it waits for copies that may be behind other work of the program.
+/// How long dropping it waits for copies that may be queued after other work of the program.
 const PATIENCE: Duration = Duration::from_secs(1);
 const LOOK_AGAIN: Duration = Duration::from_micros(50);
 
@@ -41,7 +45,7 @@ impl CudaCopier {
         self.stream.error("cannot copy from the GPU to the host", error)
     }
 
-    /// Whether all copies have ended, waited for `PATIENCE`.
+    /// Returns whether all copies have ended, waited for `PATIENCE`.
     fn is_finished(&mut self) -> bool {
         let begun = Instant::now();
         while self.marks.len() != 0 {
@@ -57,7 +61,8 @@ impl CudaCopier {
     }
 }
 
-/// While it lives, what the calling thread does neither is forbidden by captures of the program's threads into graphs, nor ends them.
+/// While it lives, what the calling thread does neither is forbidden by captures of the program's
+/// threads into graphs, nor ends them.
 struct BesideCaptures(CUstreamCaptureMode);
 
 impl BesideCaptures {
@@ -87,7 +92,7 @@ impl Copier for CudaCopier {
             .map_err(|error| self.error(error))?;
         // SAFETY: the stream lives as long as `self`.
         unsafe { self.marks.record(self.raw, name) }.map_err(|error| {
-            // Nobody would hear of the copy's end, before which its memory must not be used again.
+            // Nothing would report the copy's end, before which its memory must not be used again.
             // SAFETY: as above.
             let _ = unsafe { driver!(cuStreamSynchronize(self.raw)) };
             self.error(error)

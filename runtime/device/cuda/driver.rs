@@ -7,9 +7,26 @@ use cudarc::driver::sys;
 use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUevent, CUresult};
 
 /// The oldest CUDA release that a driver must serve (12050 for 12.5): it brought the newest driver function used here, cuCtxRecordEvent.
+///
+/// ```
+/// assert_eq!(oxshmem::device::cuda::OLDEST_DRIVER, 12050); // CUDA 12.5
+/// ```
 pub const OLDEST_DRIVER: i32 = 12050;
 
 /// A call of the CUDA driver that failed.
+///
+/// ```
+/// use oxshmem::device::DeviceError;
+///
+/// /// Returns the number of the driver's result, where a call failed for it.
+/// fn code(error: &DeviceError) -> Option<u32> {
+///     match error {
+///         DeviceError::Cuda { source, .. } => Some(source.code),
+///         _ => None,
+///     }
+/// }
+/// # assert_eq!(code(&DeviceError::Unsupported { device: "cpu", reason: "" }), None);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{call}: {name} ({code}): {text}")]
 pub struct DriverError {
@@ -51,11 +68,13 @@ impl DriverError {
     }
 }
 
-/// The error of `call`, unless it succeeded.
+/// Returns the error of `call`, unless it succeeded.
 pub(super) fn check(call: &'static str, result: CUresult) -> Result<(), DriverError> {
-    if result == CUresult::CUDA_SUCCESS {
-        return Ok(());
-    }
+    if result == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(describe(call, result)) }
+}
+
+/// Returns the error of `call`, which the driver has answered.
+pub(crate) fn describe(call: &'static str, result: CUresult) -> DriverError {
     type Describe = unsafe fn(CUresult, *mut *const c_char) -> CUresult;
     let describe = |describe: Describe| -> Box<str> {
         let mut text = std::ptr::null();
@@ -67,12 +86,12 @@ pub(super) fn check(call: &'static str, result: CUresult) -> Result<(), DriverEr
         // SAFETY: static text that ends with 0.
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into()
     };
-    Err(DriverError {
+    DriverError {
         call,
         code: result as u32,
         name: describe(sys::cuGetErrorName),
         text: describe(sys::cuGetErrorString),
-    })
+    }
 }
 
 /// Calls a function of the driver and checks its result; to be used inside `unsafe`.
@@ -247,8 +266,9 @@ impl Gpu {
     }
 }
 
-/// The primary context of a GPU: the one that the CUDA runtime and cudarc use too, so their pointers and streams are valid here. Or one of its
-/// own, in which nothing waits for what other contexts do; memory that is mapped, or of the host and portable, is the same in both.
+/// The primary context of a GPU: the one that the CUDA runtime and cudarc use too, so their
+/// pointers and streams are valid here. Or one of its own, in which nothing waits for what other
+/// contexts do; memory that is mapped, or of the host and portable, is the same in both.
 #[derive(Debug)]
 pub(super) struct Context {
     pub gpu: Gpu,
@@ -290,6 +310,11 @@ impl Context {
         Ok(Self { gpu, raw, primary: false })
     }
 
+    /// Returns the driver's handle.
+    pub fn raw(&self) -> CUcontext {
+        self.raw
+    }
+
     /// Makes the context current in this thread until the answer is dropped; then the one before it is current again.
     pub fn enter(&self) -> Result<Entered, DriverError> {
         // SAFETY: the context lives as long as `self`.
@@ -307,7 +332,7 @@ impl Context {
         }
     }
 
-    /// Puts `event` behind all work in the context.
+    /// Puts `event` after all work in the context.
     pub fn record(&self, event: CUevent) -> Result<(), DriverError> {
         // SAFETY: both are alive.
         unsafe { driver!(cuCtxRecordEvent(self.raw, event)) }

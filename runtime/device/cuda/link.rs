@@ -6,7 +6,8 @@ use std::ffi::{CStr, c_void};
 use cudarc::driver::sys::{CUjit_option, CUjitInputType, CUlinkState, CUresult};
 
 use super::driver::{DriverError, driver};
-use super::module::{LOG_BYTES, ModuleError, ptx_version};
+use super::error::ModuleError;
+use super::module::{LOG_BYTES, ptx_version};
 
 #[repr(C, align(64))]
 struct Aligned<T: ?Sized>(T);
@@ -16,6 +17,12 @@ static LIBRARY: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"
 /// The device library: a fat binary of relocatable code, with cubins and PTX. It has what kernels call that were compiled with
 /// `OXSHMEM_DEVICE_LIBRARY` defined. [`Pe::link_module`](crate::Pe::link_module) links with it; so does any other linker that takes fat
 /// binaries, such as nvJitLink. Empty if no CUDA compiler was there when this crate was built.
+///
+/// ```
+/// use oxshmem::device::cuda::DEVICE_LIBRARY;
+///
+/// assert_eq!(DEVICE_LIBRARY.is_empty(), oxshmem::build_info().cuda.is_none());
+/// ```
 pub static DEVICE_LIBRARY: &[u8] = &LIBRARY.0;
 
 /// Registers that a thread of the library has at most where the driver compiles its PTX: as in its cubins (`oxshmem_build`).
@@ -23,7 +30,7 @@ const REGISTERS: usize = 64;
 
 /// What some code is, by how it begins.
 fn kind_of(code: &[u8]) -> CUjitInputType {
-    /// As fatbinary_section.h has it.
+    /// The layout of fatbinary_section.h.
     const FAT_BINARY: [u8; 4] = 0xba55_ed50_u32.to_le_bytes();
     match code {
         [0x7f, b'E', b'L', b'F', ..] => CUjitInputType::CU_JIT_INPUT_CUBIN,

@@ -1,111 +1,28 @@
 //! GPU memory that other processes can map, and copies between it and the host.
 //!
-//! CUDA driver API, "Virtual Memory Management": addresses are reserved, memory is created apart from them and exported as a file
-//! descriptor, and whoever has the descriptor maps it. The descriptor keeps the memory, as a memfd would.
+//! CUDA driver API, "Virtual Memory Management": addresses are reserved, memory is created apart
+//! from them and exported as a file descriptor, and every process that has the descriptor can map
+//! it. The descriptor keeps the memory, as a memfd would.
 
 use std::ffi::c_void;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::{
-    CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE, CUdevice_attribute, CUmemAccess_flags, CUmemAccessDesc,
-    CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType,
-    CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUstream,
+    CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE, CUmemAccess_flags, CUmemAccessDesc, CUstream,
 };
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use super::driver::{DriverError, Gpu, driver};
+use super::driver::{DriverError, driver};
+use super::handle::{Handle, length, location};
 use super::stream::{self, Stream};
 use crate::config::ByteSize;
-use crate::device::{AddressSpace, DeviceError, HostMemory, Memory};
+use crate::device::error::DeviceError;
+use crate::device::interface::{AddressSpace, HostMemory, Memory};
 
 /// Copies go through a pinned buffer of this size, piece by piece.
 const BUFFER_BYTES: usize = 1 << 20;
-
-pub(super) fn length(bytes: u64) -> usize {
-    // What does not fit this process's addresses is refused by the driver.
-    usize::try_from(bytes).unwrap_or(usize::MAX)
-}
-
-fn location(gpu: Gpu) -> CUmemLocation {
-    CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: gpu.raw }
-}
-
-fn properties(gpu: Gpu) -> CUmemAllocationProp {
-    // SAFETY: plain data for which all zeros is a value: no compression, no special usage.
-    let mut zeroed: CUmemAllocationProp = unsafe { std::mem::zeroed() };
-    // So that network cards can be given the memory; a GPU that cannot do that does not know the attribute, or says no.
-    let for_cards = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED;
-    zeroed.allocFlags.gpuDirectRDMACapable = u8::from(gpu.attribute(for_cards).is_ok_and(|value| value != 0));
-    CUmemAllocationProp {
-        type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
-        requestedHandleTypes: CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-        location: location(gpu),
-        ..zeroed
-    }
-}
-
-/// Memory is created and mapped in multiples of this many bytes. The context must be current.
-pub(super) fn granularity(gpu: Gpu) -> Result<u64, DriverError> {
-    let mut bytes = 0;
-    let properties = properties(gpu);
-    let option = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED;
-    // SAFETY: writes one integer.
-    unsafe { driver!(cuMemGetAllocationGranularity(&raw mut bytes, &raw const properties, option)) }?;
-    Ok(bytes as u64)
-}
-
-/// A handle of physical memory. Mappings and descriptors keep the memory when it is dropped.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Handle(CUmemGenericAllocationHandle);
-
-impl Handle {
-    fn create(gpu: Gpu, bytes: u64) -> Result<Self, DriverError> {
-        let mut handle = 0;
-        let properties = properties(gpu);
-        // SAFETY: writes one handle.
-        unsafe { driver!(cuMemCreate(&raw mut handle, length(bytes), &raw const properties, 0)) }?;
-        Ok(Self(handle))
-    }
-
-    /// Memory that is mapped through this handle cannot be exported once more.
-    fn import(memory: BorrowedFd<'_>) -> Result<Self, DriverError> {
-        let mut handle = 0;
-        let kind = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-        // The driver takes the descriptor's number in the place of a pointer.
-        let descriptor = std::ptr::without_provenance_mut(memory.as_raw_fd().cast_unsigned() as usize);
-        // SAFETY: the descriptor is open; the driver refuses what is none of its own.
-        unsafe { driver!(cuMemImportFromShareableHandle(&raw mut handle, descriptor, kind)) }?;
-        Ok(Self(handle))
-    }
-
-    /// Of the memory that is mapped at `address`, if it was created apart from its addresses: equal for all addresses of one mapping.
-    pub fn behind(address: u64) -> Result<Self, DriverError> {
-        let mut handle = 0;
-        // SAFETY: writes one handle; the driver refuses addresses that it does not know.
-        unsafe { driver!(cuMemRetainAllocationHandle(&raw mut handle, address as *mut c_void)) }?;
-        Ok(Self(handle))
-    }
-
-    pub fn export(&self) -> Result<OwnedFd, DriverError> {
-        let mut descriptor: i32 = -1;
-        let kind = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-        // SAFETY: writes one descriptor.
-        unsafe { driver!(cuMemExportToShareableHandle((&raw mut descriptor).cast(), self.0, kind, 0)) }?;
-        // SAFETY: it is new, and nobody else has it.
-        Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        // SAFETY: `create`, `import` or `behind` gave a reference, which this is.
-        if let Err(error) = unsafe { driver!(cuMemRelease(self.0)) } {
-            tracing::debug!(%error, "cannot release GPU memory");
-        }
-    }
-}
 
 /// Zeroed memory of the GPU; `bytes` is a multiple of the granularity.
 pub(super) fn allocate(stream: &Arc<Stream>, copies: &Copies, bytes: u64) -> Result<Memory, DeviceError> {
@@ -114,7 +31,8 @@ pub(super) fn allocate(stream: &Arc<Stream>, copies: &Copies, bytes: u64) -> Res
     let _entered = stream.enter()?;
     let handle = Handle::create(gpu, bytes).map_err(|error| {
         let (mut free, mut total) = (0, 0);
-        // SAFETY: writes two integers. If it fails too, the numbers stay 0, and the error is the first one's.
+        // SAFETY: writes two integers. If it fails too, the numbers stay 0, and the error is the
+        // first one's.
         let _ = unsafe { driver!(cuMemGetInfo_v2(&raw mut free, &raw mut total)) };
         let what = format!(
             "cannot allocate {} of memory on GPU {}, which has {} MiB free of {} MiB; allocate less, or end what else uses this GPU",
@@ -170,10 +88,11 @@ impl Reservation {
 
     /// The context must be current.
     fn map_handle(&self, handle: &Handle, offset: u64, bytes: u64) -> Result<(), DeviceError> {
-        assert!(offset + bytes <= self.bytes, "mapping behind the end of a reservation");
+        assert!(offset + bytes <= self.bytes, "mapping after the end of a reservation");
         let at = self.base + offset;
         let gpu = self.stream.context().gpu;
-        // SAFETY: the range is inside the own reservation; the driver refuses one that is mapped already.
+        // SAFETY: the range is inside this object's reservation; the driver refuses one that is
+        // mapped already.
         unsafe { driver!(cuMemMap(at, length(bytes), 0, handle.0, 0)) }
             .map_err(|error| self.stream.error(format!("cannot map {} of GPU memory", ByteSize(bytes)), error))?;
         self.mapped().push((at, bytes));
@@ -232,7 +151,8 @@ impl Drop for Reservation {
     }
 }
 
-/// Page-locked host memory: copies to and from it are done by the GPU's copy engines alone, also while kernels run.
+/// Page-locked host memory: copies to and from it are done by the GPU's copy engines alone, also
+/// while kernels run.
 #[derive(Debug)]
 pub(super) struct Pinned {
     stream: Arc<Stream>,
@@ -245,7 +165,8 @@ unsafe impl Send for Pinned {}
 // SAFETY: as above.
 unsafe impl Sync for Pinned {}
 
-/// Kernels reach page-locked memory at the host's address, since the driver's address space is unified.
+/// Kernels reach page-locked memory at the host's address, since the driver's address space is
+/// unified.
 impl HostMemory for Pinned {
     fn address(&self) -> *mut u8 {
         self.at
@@ -287,8 +208,8 @@ impl Drop for Pinned {
     }
 }
 
-/// Memory of the host that was page-locked after it was allocated. The driver takes such pages for a card's registers too
-/// (`CU_MEMHOSTREGISTER_IOMEMORY`), and refuses its own.
+/// Memory of the host that was page-locked after it was allocated. The driver takes such pages for
+/// a card's registers too (`CU_MEMHOSTREGISTER_IOMEMORY`), and refuses its own.
 #[derive(Debug)]
 pub(super) struct Locked {
     stream: Arc<Stream>,
@@ -316,7 +237,7 @@ impl Locked {
         let flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
         // SAFETY: it was just mapped.
         if let Err(error) = unsafe { driver!(cuMemHostRegister_v2(at, bytes, flags)) } {
-            // SAFETY: nobody has it.
+            // SAFETY: nothing else has it.
             let _ = unsafe { munmap(at, bytes) };
             return Err(failed(error));
         }
@@ -351,14 +272,15 @@ impl Drop for Locked {
             tracing::debug!(%error, "cannot unlock pages");
             return;
         }
-        // SAFETY: the own mapping, which nobody uses.
+        // SAFETY: this object's mapping, which is no longer used.
         if let Err(error) = unsafe { munmap(self.at, self.bytes) } {
             tracing::debug!(%error, "cannot unmap memory");
         }
     }
 }
 
-/// Copies between host and GPU, on a stream of their own: they neither wait for kernels nor delay them.
+/// Copies between host and GPU, on a stream of their own: they neither wait for kernels nor delay
+/// them.
 #[derive(Debug)]
 pub(super) struct Copies {
     stream: Arc<Stream>,
@@ -396,7 +318,8 @@ impl Copies {
         let channel = self.channel();
         for (index, part) in bytes.chunks(BUFFER_BYTES).enumerate() {
             let at = to + (index * BUFFER_BYTES) as u64;
-            // SAFETY: the part fits the buffer, which is not in use by another copy; the target is the caller's promise.
+            // SAFETY: the part fits the buffer, which is not in use by another copy; the target is
+            // the caller's promise.
             unsafe {
                 std::ptr::copy_nonoverlapping(part.as_ptr(), channel.buffer.as_ptr(), part.len());
                 driver!(cuMemcpyHtoDAsync_v2(at, channel.buffer.as_ptr().cast(), part.len(), channel.raw))

@@ -5,67 +5,61 @@
 //! that device waits poll while a kernel runs.
 
 mod accelerator;
-mod caller;
 mod card;
 mod copier;
 mod driver;
+mod error;
+mod events;
+mod external_stream;
+mod gpu;
+mod handle;
 mod link;
-mod marks;
 mod memory;
 mod module;
 mod network;
-mod room;
+mod occupancy;
+mod queues;
 mod stream;
+mod target;
 
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use accelerator::CudaAccelerator;
-pub(crate) use caller::CallerStream;
+#[doc(hidden)]
 pub use card::{Backing, CardGpu};
 use copier::CudaCopier;
 use cudarc::driver::sys::{self, CUdevice_attribute, CUpointer_attribute, CUresult};
+#[cfg(feature = "cudarc")]
+pub(crate) use driver::describe as driver_error;
 use driver::driver;
 use driver::{Context, Gpu, Uuid};
 pub use driver::{DriverError, OLDEST_DRIVER};
 pub(crate) use driver::{driver_present, gpu_present};
+pub use error::ModuleError;
+pub(crate) use external_stream::ExternalStream;
+pub use gpu::CudaGpu;
+pub(crate) use handle::Handle;
 pub use link::DEVICE_LIBRARY;
-pub(crate) use memory::Handle;
 use memory::{Copies, Pinned, Reservation};
 use module::CudaModule;
-pub use module::ModuleError;
 use network::{Exporter, Registers};
 use stream::Stream;
+use target::target;
 
 use oxshmem_hca::provider::DeviceMemory;
 use oxshmem_hca::soft::Accelerator;
 
-use super::{
-    AddressSpace, Copier, Device, DeviceError, HostMemory, LoadedModule, MappedRegisters, Memory, ModuleSource,
-    StreamKind, Wait,
-};
+use super::error::DeviceError;
+use super::interface::{AddressSpace, Copier, Device, HostMemory, LoadedModule, MappedRegisters, Memory, Wait};
+use super::source::ModuleSource;
+use super::stream::StreamKind;
 use crate::abi;
 use crate::config::Config;
 
 /// Most bytes that [`Device::synchronize`] reads.
 const READ_BACK_BYTES: usize = 4096;
-
-/// The GPU of a PE, for programs that use it beside this library.
-#[derive(Debug, Clone)]
-pub struct CudaGpu {
-    /// Its number in this process: the runtime's device, or cudarc's ordinal.
-    pub ordinal: i32,
-    /// Its name.
-    pub name: String,
-    /// Its address on the PCI bus, as sysfs writes it: `0000:1b:00.0`.
-    pub pci: String,
-    /// Its streaming multiprocessors.
-    pub multiprocessors: u32,
-    /// The stream of launches on the [`Pe`](crate::Pe) itself, a `CUstream` of the GPU's primary context. Valid until the PE
-    /// is finalized.
-    pub stream: *mut c_void,
-}
 
 /// One GPU.
 #[derive(Debug)]
@@ -79,6 +73,7 @@ pub(crate) struct CudaDevice {
     name: String,
     pci: String,
     multiprocessors: u32,
+    write_ordering: i32,
     exporter: Exporter,
     stream: Arc<Stream>,
 }
@@ -110,6 +105,9 @@ impl CudaDevice {
             .attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
             .map_err(|error| unavailable(error.to_string()))?
             .unsigned_abs();
+        let write_ordering = gpu
+            .attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING)
+            .map_err(|error| unavailable(error.to_string()))?;
         let context = Context::retain(gpu).map_err(|error| {
             unavailable(format!("the context of GPU {} ({name}) cannot be made: {error}", gpu.ordinal))
         })?;
@@ -119,7 +117,7 @@ impl CudaDevice {
         let stream = Arc::new(stream);
         let granularity = {
             let _entered = stream.enter()?;
-            memory::granularity(gpu).map_err(|error| stream.error("cannot size GPU memory", error))?
+            handle::granularity(gpu).map_err(|error| stream.error("cannot size GPU memory", error))?
         };
         tracing::info!(gpu = gpu.ordinal, name, driver_ms, context_ms, "opened a GPU");
         Ok(Self {
@@ -131,6 +129,7 @@ impl CudaDevice {
             name,
             pci,
             multiprocessors,
+            write_ordering,
             exporter: Exporter::new(Arc::clone(&stream)),
             stream,
         })
@@ -173,12 +172,12 @@ impl CudaDevice {
     /// Waits for the PE's own stream and reads what its kernels reported. The context must be current.
     ///
     /// # Safety
-    /// As [`Device::synchronize`].
+    /// Fails like [`Device::synchronize`].
     unsafe fn synchronize_own(&self, from: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
         let buffer = self.read_back.lock().unwrap_or_else(PoisonError::into_inner);
         assert!(bytes.len() <= buffer.bytes());
-        // A copy that is queued behind a kernel keeps the copy engine from those of all other streams, on which the software HCA reads what
-        // its kernel reports: the kernel here might wait for ever for that one. So the copy comes when the kernels have ended.
+        // A copy that is queued after a kernel keeps the copy engine from those of all other streams, on which the software HCA reads what
+        // its kernel reports: the kernel here might wait forever for that one. So the copy comes when the kernels have ended.
         self.stream.wait()?;
         // SAFETY: the buffer has room; the source is the caller's promise.
         unsafe { driver!(cuMemcpyDtoHAsync_v2(buffer.as_ptr().cast(), from, bytes.len(), self.stream.raw())) }
@@ -268,8 +267,8 @@ impl Device for CudaDevice {
     }
 
     fn host_memory(&self, bytes: u64) -> Result<Box<dyn HostMemory>, DeviceError> {
-        let memory = Pinned::new(Arc::clone(&self.stream), memory::length(bytes))?;
-        // SAFETY: it is that long, and nobody else has it yet.
+        let memory = Pinned::new(Arc::clone(&self.stream), handle::length(bytes))?;
+        // SAFETY: it is that long, and nothing else has it yet.
         unsafe { std::ptr::write_bytes(memory.as_ptr(), 0, memory.bytes()) };
         Ok(Box::new(memory))
     }
@@ -280,6 +279,10 @@ impl Device for CudaDevice {
 
     fn map_registers(&self, page: *mut u8) -> Result<Box<dyn MappedRegisters>, DeviceError> {
         Ok(Box::new(Registers::map(&self.stream, page)?))
+    }
+
+    fn write_ordering(&self) -> i32 {
+        self.write_ordering
     }
 
     fn exporter(&self) -> Option<&dyn DeviceMemory> {
@@ -293,7 +296,7 @@ impl Device for CudaDevice {
     }
 
     fn set_doorbell_hook(&self, _hook: fn()) {
-        // A GPU's stores call nobody; whoever serves doorbells in GPU memory polls them.
+        // A GPU's stores wake no thread; the thread that serves doorbells in GPU memory polls them.
     }
 
     fn load(&self, source: &ModuleSource) -> Result<Arc<dyn LoadedModule>, DeviceError> {
@@ -310,14 +313,14 @@ impl Device for CudaDevice {
     }
 
     fn create_stream(&self) -> Result<super::Stream, DeviceError> {
-        Ok(super::Stream(StreamKind::Cuda(CallerStream::create(&self.stream)?)))
+        Ok(super::Stream(StreamKind::Cuda(ExternalStream::create(&self.stream)?)))
     }
 
     unsafe fn stream_from_raw(&self, raw: *mut c_void) -> Result<super::Stream, DeviceError> {
         if raw == self.stream.raw().cast() {
             return Ok(super::Stream::OWN);
         }
-        Ok(super::Stream(StreamKind::Cuda(CallerStream::adopt(&self.stream, raw.cast())?)))
+        Ok(super::Stream(StreamKind::Cuda(ExternalStream::adopt(&self.stream, raw.cast())?)))
     }
 
     unsafe fn synchronize(&self, wait: Wait<'_>, from: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
@@ -325,14 +328,14 @@ impl Device for CudaDevice {
         match wait {
             // SAFETY: the caller's promise.
             Wait::Own => return unsafe { self.synchronize_own(from, bytes) },
-            Wait::Stream(stream) => match self.stream.target(stream)? {
+            Wait::Stream(stream) => match target(&self.stream, stream)? {
                 // SAFETY: the caller's promise.
                 None => return unsafe { self.synchronize_own(from, bytes) },
                 Some(stream) => stream.wait()?,
             },
             Wait::Launched(streams) => {
                 for stream in streams {
-                    match self.stream.target(stream)? {
+                    match target(&self.stream, stream)? {
                         None => self.stream.wait()?,
                         Some(stream) => stream.wait_for_queued()?,
                     }
@@ -354,11 +357,11 @@ impl Device for CudaDevice {
     }
 
     unsafe fn copy_on(&self, stream: &super::Stream, to: u64, from: u64, bytes: u64) -> Result<bool, DeviceError> {
-        let on = self.stream.target(stream)?;
+        let on = target(&self.stream, stream)?;
         let _entered = self.stream.enter()?;
-        let raw = on.map_or(self.stream.raw(), CallerStream::raw);
+        let raw = on.map_or(self.stream.raw(), ExternalStream::raw);
         // SAFETY: the caller's promise.
-        unsafe { driver!(cuMemcpyDtoDAsync_v2(to, from, memory::length(bytes), raw)) }
+        unsafe { driver!(cuMemcpyDtoDAsync_v2(to, from, handle::length(bytes), raw)) }
             .and_then(|()| on.map_or(Ok(()), |stream| stream.queued("copy")))
             .map_err(|error| self.stream.error("cannot queue a copy", error))?;
         Ok(true)
@@ -368,7 +371,7 @@ impl Device for CudaDevice {
         let Ok(_entered) = self.stream.enter() else { return false };
         let mut kind = 0u32;
         let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
-        // SAFETY: writes one integer; what is no memory of CUDA's, device or page-locked, is an invalid value.
+        // SAFETY: writes one integer; what is not memory of CUDA's, device or page-locked, is an invalid value.
         unsafe { sys::cuPointerGetAttribute((&raw mut kind).cast(), attribute, address) == CUresult::CUDA_SUCCESS }
     }
 
@@ -424,6 +427,7 @@ impl Device for CudaDevice {
             name: self.name.clone(),
             pci: self.pci.clone(),
             multiprocessors: self.multiprocessors,
+            context: self.stream.context().raw().cast(),
             stream: self.stream.raw().cast(),
         })
     }

@@ -1,104 +1,36 @@
-//! Modules on a GPU: the choice of PTX, its compilation by the driver, the state symbol, kernels and their launch.
+//! Modules on a GPU: the choice of PTX, its compilation by the driver, the state symbol, kernels
+//! and their launch.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_void};
-use std::fmt;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{
     self, CUdevice_attribute, CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUresult,
 };
 
-use super::caller::CallerStream;
 use super::driver::{DriverError, check, driver};
+use super::error::ModuleError;
+use super::external_stream::ExternalStream;
 use super::memory::Copies;
-use super::room::{Block, Multiprocessors};
+use super::occupancy::{Block, Multiprocessors};
 use super::stream::Stream;
+use super::target::target;
 use crate::abi;
-use crate::device::cpu::{LaunchError, ModuleError as SharedModuleError};
-use crate::device::{DeviceError, LaunchConfig, LoadedModule, ModuleSource};
+use crate::device::cpu::{LaunchConfig, LaunchError, ModuleError as SharedModuleError};
+use crate::device::error::DeviceError;
+use crate::device::interface::LoadedModule;
+use crate::device::source::ModuleSource;
 
 /// The state symbol that `oxshmem/port/cuda.h` defines in every module.
 const STATE_SYMBOL: &CStr = c"oxshmem_state";
 /// Room for what the driver's PTX compiler says.
 pub(super) const LOG_BYTES: usize = 16 << 10;
-/// Dynamic shared memory that a kernel may have without asking for it (CUDA C++ Programming Guide, "Compute Capabilities").
+/// Dynamic shared memory that a kernel may have without asking for it (CUDA C++ Programming Guide,
+/// "Compute Capabilities").
 const FREE_SHARED_BYTES: usize = 48 << 10;
 
-/// Why a module was refused on a GPU.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ModuleError {
-    /// No PTX.
-    #[error(
-        "the program holds no PTX of it: no CUDA compiler was found when it was built, or it was built for the cpu device alone; run \
-         scripts/setup (or set CUDA_HOME) and build again, or use OXSHMEM_DEVICE=cpu"
-    )]
-    NoPtx,
-    /// A GPU that is older than all PTX.
-    #[error("GPU {gpu} is sm_{has}, and the oldest PTX in the program is for sm_{oldest}")]
-    OldGpu {
-        /// The GPU.
-        gpu: i32,
-        /// Its architecture.
-        has: u32,
-        /// The lowest architecture there is PTX for.
-        oldest: u32,
-    },
-    /// PTX of a CUDA release that the driver does not know.
-    #[error(
-        "its PTX is version {ptx}, which is newer than this driver: update the driver, or build with an older CUDA compiler"
-    )]
-    NewPtx {
-        /// The PTX ISA version.
-        ptx: String,
-    },
-    /// The driver could not compile or load it.
-    #[error("{source}{}", Log(log))]
-    Load {
-        /// What the driver answered.
-        source: DriverError,
-        /// What its compiler printed.
-        log: String,
-    },
-    /// The driver could not link it with the device library.
-    #[error(
-        "cannot link it with the device library: {source}{}; compile it with OXSHMEM_DEVICE_LIBRARY, as relocatable code, with the headers \
-         of this runtime, and for at least 64 registers a thread",
-        Said(log)
-    )]
-    Link {
-        /// What the driver answered.
-        source: DriverError,
-        /// What its linker printed.
-        log: String,
-    },
-    /// It does not have the state symbol as it should be.
-    #[error("{what}: compile device code with oxshmem_build and the headers of this runtime")]
-    State {
-        /// What is wrong with the symbol.
-        what: String,
-    },
-}
-
-struct Said<'a>(&'a str);
-
-impl fmt::Display for Said<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // One line, as all errors are.
-        self.0.lines().map(str::trim).filter(|line| !line.is_empty()).try_for_each(|line| write!(f, "; {line}"))
-    }
-}
-
-struct Log<'a>(&'a str);
-
-impl fmt::Display for Log<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() { Ok(()) } else { write!(f, "; the compiler says: {}", self.0.trim_end()) }
-    }
-}
-
-/// The PTX for a GPU of this architecture: the newest that is not newer than the GPU.
+/// Returns the PTX for a GPU of this architecture: the newest that is not newer than the GPU.
 pub(super) fn select(
     ptx: &'static [(u32, &'static str)],
     gpu: i32,
@@ -109,14 +41,14 @@ pub(super) fn select(
     best.map(|(_, text)| *text).ok_or(ModuleError::OldGpu { gpu, has: architecture, oldest })
 }
 
-/// The cubin for a GPU of this architecture: the newest of its major version that is not newer (CUDA C++ Programming Guide, "Binary
-/// Compatibility").
+/// Returns the cubin for a GPU of this architecture: the newest of its major version that is not
+/// newer (CUDA C++ Programming Guide, "Binary Compatibility").
 fn select_cubin(cubins: &'static [(u32, &'static [u8])], architecture: u32) -> Option<&'static [u8]> {
     let runs = |arch: u32| arch / 10 == architecture / 10 && arch <= architecture;
     cubins.iter().filter(|(arch, _)| runs(*arch)).max_by_key(|(arch, _)| *arch).map(|(_, image)| *image)
 }
 
-/// The ISA version that PTX says it is.
+/// Returns the ISA version that PTX says it is.
 pub(super) fn ptx_version(ptx: &str) -> String {
     let line = ptx.lines().find_map(|line| line.trim().strip_prefix(".version"));
     line.map_or_else(|| "unknown".to_owned(), |version| version.trim().to_owned())
@@ -153,12 +85,13 @@ enum SharedOrOwn {
     Own(ModuleError),
 }
 
-/// The state symbol of a module that was linked with the device library, as `OXSHMEM_LIBRARY` makes its name.
+/// Returns the state symbol of a module that was linked with the device library, as
+/// `OXSHMEM_LIBRARY` makes its name.
 fn library_state_symbol() -> String {
     format!("oxshmem_library_state_v{}", abi::ABI_VERSION)
 }
 
-/// Where a module has its state symbol, and the symbol's size.
+/// Returns where a module has its state symbol, and the symbol's size.
 fn find_state(module: CUmodule) -> Result<(u64, usize), ModuleError> {
     let (mut state, mut bytes) = (0, 0);
     let mut find = |symbol: &CStr| {
@@ -187,8 +120,8 @@ fn check_symbol(copies: &Copies, module: &str, state: u64, bytes: usize) -> Resu
 
 /// Gives a state symbol of the right size the PE's state.
 fn fill_symbol(copies: &Copies, symbol: u64, state: &abi::State) -> Result<(), DeviceError> {
-    // SAFETY: `repr(C)` of integers without padding: its fields fill its 256 bytes but for the alignment at its end, which the copy
-    // in an array of zeros covers.
+    // SAFETY: `repr(C)` of integers without padding: its fields fill its 256 bytes except for the
+    // alignment at its end, which the copy in an array of zeros covers.
     let bytes = unsafe {
         let mut bytes = [0u8; size_of::<abi::State>()];
         std::ptr::copy_nonoverlapping(std::ptr::from_ref(state).cast(), bytes.as_mut_ptr(), bytes.len());
@@ -198,7 +131,8 @@ fn fill_symbol(copies: &Copies, symbol: u64, state: &abi::State) -> Result<(), D
     unsafe { copies.write(symbol, &bytes) }
 }
 
-/// Checks and fills the state symbol of a module that the program loaded. The context must be current.
+/// Checks and fills the state symbol of a module that the program loaded. The context must be
+/// current.
 pub(super) fn register(copies: &Copies, raw: CUmodule, state: &abi::State) -> Result<(), DeviceError> {
     let name = format!("registered at {raw:p}");
     let (symbol, bytes) = find_state(raw).map_err(|source| DeviceError::CudaModule { module: name.clone(), source })?;
@@ -223,7 +157,7 @@ struct Kernel {
     raw: CUfunction,
     parameters: Vec<usize>,
     max_threads: u32,
-    /// Of each thread.
+    /// The registers of each thread.
     registers: u32,
     static_shared: usize,
 }
@@ -247,8 +181,8 @@ unsafe impl Send for CudaModule {}
 unsafe impl Sync for CudaModule {}
 
 impl CudaModule {
-    /// Compiles and loads the PTX that fits the GPU. Every kernel is loaded at once: the driver would otherwise do it at the first
-    /// launch, which may wait until the GPU is idle.
+    /// Compiles and loads the PTX that fits the GPU. Every kernel is loaded at once: the driver
+    /// would otherwise do it at the first launch, which may wait until the GPU is idle.
     pub fn load(stream: &Arc<Stream>, copies: &Copies, source: &ModuleSource) -> Result<Self, DeviceError> {
         let refused = |error| DeviceError::CudaModule { module: source.name.to_owned(), source: error };
         let failed = |error| refused(ModuleError::Load { source: error, log: String::new() });
@@ -281,7 +215,7 @@ impl CudaModule {
         Ok(module)
     }
 
-    /// Whether it was made from `source`.
+    /// Returns whether it was made from `source`.
     pub fn is_of(&self, source: &ModuleSource) -> bool {
         self.source.name == source.name && std::ptr::eq(self.source.ptx, source.ptx)
     }
@@ -328,8 +262,8 @@ impl CudaModule {
         check_args(name, &kernel.parameters, args)
     }
 
-    /// Refuses more blocks than run at the same time, beside the software HCA's kernel if there is one, which they may wait for. The
-    /// context must be current.
+    /// Refuses more blocks than run at the same time, beside the software HCA's kernel if there is
+    /// one, which they may wait for. The context must be current.
     fn check_cooperative(&self, name: &str, kernel: &Kernel, config: LaunchConfig) -> Result<(), DeviceError> {
         let failed = |error| self.stream.error(format!("cannot size a launch of kernel `{name}`"), error);
         let set_aside = |percent: i32| {
@@ -377,7 +311,7 @@ impl CudaModule {
         beside.map_or(Ok(()), |resident| set_aside(self.sms.carveout(blocks, block, resident) as i32))
     }
 
-    /// What a block of a kernel takes of an SM.
+    /// Returns what a block of a kernel takes of an SM.
     pub fn block(&self, kernel: &str, threads: u32, dynamic_shared: usize) -> Result<Block, DeviceError> {
         let Kernel { registers, static_shared, .. } = self.kernel(kernel)?;
         Ok(Block { threads, registers: *registers, shared: (static_shared + dynamic_shared) as u32 })
@@ -413,7 +347,7 @@ impl LoadedModule for CudaModule {
         }
         let kernel = self.kernel(name)?;
         self.check_launch(name, kernel, config, args)?;
-        let on = self.stream.target(stream)?;
+        let on = target(&self.stream, stream)?;
         let failed = |error| self.stream.error(format!("cannot launch kernel `{name}`"), error);
         let mut pointers: Vec<*mut c_void> = args.iter().map(|arg| arg.as_ptr().cast_mut().cast()).collect();
         let _entered = self.stream.enter()?;
@@ -431,10 +365,11 @@ impl LoadedModule for CudaModule {
         }
         let ([gx, gy, gz], [bx, by, bz]) = (config.grid, config.block);
         let shared_bytes = config.shared_bytes as u32;
-        let raw = on.map_or(self.stream.raw(), CallerStream::raw);
+        let raw = on.map_or(self.stream.raw(), ExternalStream::raw);
         let args = pointers.as_mut_ptr();
-        // SAFETY: number and sizes of the arguments are the kernel's, the driver copies them during the call; that they are what the
-        // kernel needs, and that the stream exists, is the caller's promise.
+        // SAFETY: number and sizes of the arguments are the kernel's, the driver copies them during
+        // the call; that they are what the kernel needs, and that the stream exists, is the
+        // caller's promise.
         unsafe {
             if config.cooperative {
                 driver!(cuLaunchCooperativeKernel(kernel.raw, gx, gy, gz, bx, by, bz, shared_bytes, raw, args))
@@ -466,7 +401,8 @@ impl Drop for CudaModule {
     }
 }
 
-/// Loads a module's cubin into the current context, or has the driver compile its PTX if there is none that it takes.
+/// Loads a module's cubin into the current context, or has the driver compile its PTX if there is
+/// none that it takes.
 fn load_image(source: &ModuleSource, ptx: &str, architecture: u32) -> Result<CUmodule, ModuleError> {
     let Some(cubin) = select_cubin(source.cubins, architecture) else { return compile(ptx) };
     let mut module = std::ptr::null_mut();
@@ -517,7 +453,7 @@ fn compile(ptx: &str) -> Result<CUmodule, ModuleError> {
     })
 }
 
-/// Every kernel of a module, loaded.
+/// Returns every kernel of a module, loaded.
 fn kernels(module: CUmodule) -> Result<BTreeMap<String, Kernel>, DriverError> {
     let mut count = 0;
     // SAFETY: writes one integer.
@@ -558,7 +494,8 @@ fn parameters(function: CUfunction) -> Result<Vec<usize>, DriverError> {
     let mut parameters = Vec::new();
     loop {
         let (mut offset, mut bytes) = (0, 0);
-        // SAFETY: writes two integers. An index behind the last parameter is an invalid value, and nothing else tells their number.
+        // SAFETY: writes two integers. An index past the last parameter is an invalid value, and
+        // nothing else tells their number.
         match unsafe { sys::cuFuncGetParamInfo(function, parameters.len(), &raw mut offset, &raw mut bytes) } {
             CUresult::CUDA_SUCCESS => parameters.push(bytes),
             CUresult::CUDA_ERROR_INVALID_VALUE => return Ok(parameters),

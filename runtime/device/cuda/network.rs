@@ -14,10 +14,8 @@ use oxshmem_hca::provider::DeviceMemory;
 
 use super::driver::{DriverError, driver};
 use super::stream::Stream;
-use crate::device::{DeviceError, MappedRegisters};
-
-/// A page of doorbell registers.
-const PAGE_BYTES: usize = 4096;
+use crate::device::error::DeviceError;
+use crate::device::interface::MappedRegisters;
 
 /// A page of a card's registers that kernels may store to.
 #[derive(Debug)]
@@ -25,7 +23,7 @@ pub(super) struct Registers {
     stream: Arc<Stream>,
     page: *mut u8,
     address: u64,
-    /// Whether somebody else in this process had registered the page before.
+    /// Whether another part of this process had registered the page before.
     others: bool,
 }
 
@@ -39,7 +37,7 @@ impl Registers {
         let _entered = stream.enter()?;
         let flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_IOMEMORY;
         // SAFETY: the caller keeps the page mapped; the driver refuses what it cannot map.
-        let registered = unsafe { driver!(cuMemHostRegister_v2(page.cast(), PAGE_BYTES, flags)) };
+        let registered = unsafe { driver!(cuMemHostRegister_v2(page.cast(), rustix::param::page_size(), flags)) };
         let others = registered.as_ref().is_err_and(DriverError::is_registered_already);
         registered.or_else(|error| if others { Ok(()) } else { Err(error) }).map_err(|error| {
             let what = "cannot map the card's doorbell registers for the GPU (the driver permits it with \
@@ -101,7 +99,7 @@ impl DeviceMemory for Exporter {
         // SAFETY: writes one descriptor; the driver checks the range.
         unsafe { driver!(cuMemGetHandleForAddressRange((&raw mut descriptor).cast(), addr, len, kind, flags)) }
             .map_err(|error| error.to_string())?;
-        // SAFETY: it is new, and nobody else has it.
+        // SAFETY: it is new, and nothing else has it.
         Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
     }
 }

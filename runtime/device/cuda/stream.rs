@@ -2,21 +2,23 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{self, CUevent, CUresult, CUstream, CUstream_flags};
 
-use super::caller::{self, CallerStream, Queues};
 use super::driver::{Context, DriverError, Entered, check, driver};
-use super::room::Resident;
-use crate::device::{DeviceError, StreamKind};
+use super::events::new_event;
+use super::occupancy::Resident;
+use super::queues::Queues;
+use crate::device::error::DeviceError;
 
 /// How long a wait spins; kernels that take longer are looked at every [`LOOK_AGAIN`].
 const SPIN: Duration = Duration::from_millis(2);
 const LOOK_AGAIN: Duration = Duration::from_micros(50);
 
-/// The stream of a PE. Everything else of the PE that lives on the GPU keeps it, so that it is the last to go.
+/// The stream of a PE. Everything else of the PE that lives on the GPU keeps it, so that it is the
+/// last to go.
 #[derive(Debug)]
 pub(super) struct Stream {
     context: Context,
@@ -30,7 +32,8 @@ pub(super) struct Stream {
     closed: AtomicBool,
     /// What the PE has put on other streams.
     queues: Queues,
-    /// Modules and translation units of the program that have the PE's state: their kernels are launched without the PE's knowing.
+    /// Modules and translation units of the program that have the PE's state: their kernels are
+    /// launched without the PE's knowing.
     programs: Mutex<Programs>,
     /// The software HCA's kernel, where it runs on this GPU for the PE.
     beside: OnceLock<Resident>,
@@ -49,13 +52,14 @@ unsafe impl Send for Stream {}
 unsafe impl Sync for Stream {}
 
 impl Stream {
-    /// A stream of its own that does not wait for the legacy default stream, nor that for it.
+    /// Returns a stream of its own that does not wait for the legacy default stream, nor that for
+    /// it.
     pub fn new(context: Context, deadline: Duration) -> Result<Self, DriverError> {
         let raw = create(&context)?;
         Ok(Self::of(context, raw, deadline))
     }
 
-    /// The same, whose kernels start before all others that wait for room on the GPU.
+    /// Returns the same, whose kernels start before all others that wait for room on the GPU.
     pub fn urgent(context: Context, deadline: Duration) -> Result<Self, DriverError> {
         let raw = create_urgent(&context)?;
         Ok(Self::of(context, raw, deadline))
@@ -81,7 +85,7 @@ impl Stream {
         let _ = self.beside.set(resident);
     }
 
-    /// What kernels whose blocks wait for each other leave room for.
+    /// Returns what kernels whose blocks wait for each other leave room for.
     pub fn beside(&self) -> Option<Resident> {
         self.beside.get().copied()
     }
@@ -98,7 +102,7 @@ impl Stream {
         self.context.enter().map_err(|error| self.error("cannot use the GPU's context", error))
     }
 
-    /// The public error for what the driver answered.
+    /// Returns the public error for what the driver answered.
     pub fn error(&self, what: impl Into<String>, source: DriverError) -> DeviceError {
         if source.loses_context() {
             let kernels = self.suspects.get_or_init(|| {
@@ -137,20 +141,6 @@ impl Stream {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// The caller's stream that is meant, or `None` for this one.
-    pub fn target<'a>(
-        self: &Arc<Self>,
-        stream: &'a crate::device::Stream,
-    ) -> Result<Option<&'a CallerStream>, DeviceError> {
-        let reason = match &stream.0 {
-            StreamKind::Own => return Ok(None),
-            StreamKind::Cuda(stream) if stream.is_of(self) => return Ok(Some(stream)),
-            StreamKind::Cuda(_) => "the stream belongs to a PE that has been finalized; make it again",
-            StreamKind::Cpu(_) => "the stream is one of the cpu device",
-        };
-        Err(DeviceError::Unsupported { device: "cuda", reason })
-    }
-
     pub fn queues(&self) -> &Queues {
         &self.queues
     }
@@ -162,7 +152,8 @@ impl Stream {
     /// Waits until everything on the stream has ended. The context must be current.
     ///
     /// # Errors
-    /// A kernel lost the context; or the deadline passed, and what runs goes on running, since nothing can stop it.
+    /// A kernel lost the context; or the deadline passed, and what runs goes on running, since
+    /// nothing can stop it.
     pub fn wait(&self) -> Result<(), DeviceError> {
         // SAFETY: the stream lives as long as `self`.
         self.wait_until(|| ("cuStreamQuery", unsafe { sys::cuStreamQuery(self.raw) }))?;
@@ -176,13 +167,14 @@ impl Stream {
         self.wait_until(|| ("cuEventQuery", unsafe { sys::cuEventQuery(event) }))
     }
 
-    /// Waits for all work in the context, whoever started it. The context must be current. Errors as [`wait`](Self::wait).
+    /// Waits for all work in the context, no matter which part of the process started it. The
+    /// context must be current. Errors as [`wait`](Self::wait).
     pub fn wait_for_context(&self) -> Result<(), DeviceError> {
         let failed = |error| self.error("cannot wait for the GPU", error);
-        let event = caller::new_event().map_err(failed)?;
+        let event = new_event().map_err(failed)?;
         let recorded = self.context.record(event).map_err(failed);
         let ended = recorded.and_then(|()| self.wait_event(event));
-        // SAFETY: nobody else has it; the driver keeps what it still needs of it.
+        // SAFETY: nothing else has it; the driver keeps what it still needs of it.
         unsafe { driver!(cuEventDestroy_v2(event)) }.map_err(failed).and(ended)?;
         self.launched().clear();
         Ok(())
@@ -210,7 +202,8 @@ impl Stream {
         }
     }
 
-    /// Nothing runs that may use this PE's memory; or nothing can run any more, since the context is lost.
+    /// Nothing runs that may use this PE's memory; or nothing can run any more, since the context
+    /// is lost.
     pub fn idle(&self) -> bool {
         let Ok(_entered) = self.context.enter() else { return true };
         // SAFETY: the stream lives as long as `self`.
@@ -219,7 +212,8 @@ impl Stream {
 }
 
 impl Drop for Stream {
-    /// Leaves everything to the end of the process if a kernel is still running: the driver would wait for it.
+    /// Leaves everything to the end of the process if a kernel is still running: the driver would
+    /// wait for it.
     fn drop(&mut self) {
         if !self.idle() {
             tracing::error!("a kernel does not end; its stream and context are kept until the process ends");
@@ -242,7 +236,7 @@ pub(super) fn create(context: &Context) -> Result<CUstream, DriverError> {
     Ok(raw)
 }
 
-/// The same with the highest priority.
+/// Returns the same with the highest priority.
 fn create_urgent(context: &Context) -> Result<CUstream, DriverError> {
     let _entered = context.enter()?;
     let (mut lowest, mut highest) = (0, 0);
@@ -258,7 +252,7 @@ fn create_urgent(context: &Context) -> Result<CUstream, DriverError> {
 /// Destroys a stream that [`create`] made.
 pub(super) fn destroy(context: &Context, stream: CUstream) {
     let destroyed = context.enter().and_then(|_entered| {
-        // SAFETY: nobody uses it any more.
+        // SAFETY: no thread uses it any more.
         unsafe { driver!(cuStreamDestroy_v2(stream)) }
     });
     if let Err(error) = destroyed {

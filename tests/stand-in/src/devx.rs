@@ -1,13 +1,13 @@
 //! `mlx5dv_*`.
 
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, Weak};
 
 use oxshmem_hca::objects::Umem;
-use oxshmem_hca::prm::caps::{ATOMIC_CURRENT, GENERAL_CURRENT};
-use oxshmem_hca::prm::qpc::AddressPath;
+use oxshmem_hca::prm::caps::{ATOMIC_CURRENT, GENERAL_CURRENT, ROCE_CURRENT};
+use oxshmem_hca::prm::qpc::{AddressPath, OPT_LAG_PORT};
 use oxshmem_hca::prm::{Command, CommandStatus, Opcode, cq, qp};
-use oxshmem_hca::provider::{Access, Gid, ObjectHandle, Provider, UarPage};
+use oxshmem_hca::provider::{Access, Gid, ObjectHandle, Provider, Rung, UarPage};
 use oxshmem_hca::soft::SoftHca;
 use oxshmem_hca::verbs::sys::{ibverbs as ib, mlx5dv as dv};
 
@@ -50,7 +50,7 @@ pub extern "C" fn mlx5dv_init_obj(object: *mut dv::mlx5dv_obj, kinds: u64) -> c_
     if let Some(errno) = lie_about("mlx5dv_init_obj") {
         return errno;
     }
-    // SAFETY: the caller's structure, with live objects and room for what is asked for.
+    // SAFETY: the caller's structure, with live objects and room for what is requested.
     unsafe {
         if kinds == u64::from(dv::MLX5DV_OBJ_PD) {
             let pdn = Domain::of((*object).pd.in_).pd.pdn();
@@ -80,11 +80,56 @@ pub extern "C" fn mlx5dv_devx_query_eqn(context: *mut ib::ibv_context, vector: u
     0
 }
 
+/// A page of doorbell registers of the software HCA, which may have several handles.
+#[derive(Debug)]
+pub(crate) struct SharedPage {
+    page: UarPage,
+    hca: Arc<SoftHca>,
+}
+
+impl Drop for SharedPage {
+    fn drop(&mut self) {
+        // A page that queue pairs still ring in stays.
+        let _ = self.hca.free_uar(self.page.page_id);
+    }
+}
+
 #[repr(C)]
 struct Page {
     raw: dv::mlx5dv_devx_uar,
     context: *mut ib::ibv_context,
-    page: UarPage,
+    shared: Arc<SharedPage>,
+}
+
+/// What a context gives out again: its one page that is not cached, and the last write-combining page with a register that is not given yet.
+#[derive(Debug, Default)]
+pub(crate) struct Pages {
+    uncached: Weak<SharedPage>,
+    half: Weak<SharedPage>,
+}
+
+/// The page and the number of the register for an allocation of that kind (rdma-core, providers/mlx5: `mlx5_attach_dedicated_uar` and
+/// `mlx5_get_nc_uar`: a write-combining page has two registers, which are given one after the other; the page that is not cached is one for all).
+fn page_for(own: &Context, kind: u32) -> Result<(Arc<SharedPage>, usize), i32> {
+    let mut pages = own.pages.lock().unwrap_or_else(PoisonError::into_inner);
+    if kind == dv::MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC
+        && let Some(page) = pages.uncached.upgrade()
+    {
+        return Ok((page, 0));
+    }
+    if kind == dv::MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF
+        && let Some(page) = std::mem::take(&mut pages.half).upgrade()
+    {
+        return Ok((page, 1));
+    }
+    let page = own.hca.alloc_uar(Rung::ByDevice).map_err(|error| say(&error.to_string(), libc::ENOMEM))?;
+    let shared = Arc::new(SharedPage { page, hca: Arc::clone(&own.hca) });
+    match kind {
+        dv::MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC => pages.uncached = Arc::downgrade(&shared),
+        dv::MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF => pages.half = Arc::downgrade(&shared),
+        _ => {}
+    }
+    Ok((shared, 0))
 }
 
 /// A page of doorbell registers, with one that may be used.
@@ -101,20 +146,20 @@ pub extern "C" fn mlx5dv_devx_alloc_uar(context: *mut ib::ibv_context, kind: u32
     if let Some(errno) = own.refuses(call) {
         return null(errno);
     }
-    let page = match own.hca.alloc_uar() {
-        Ok(page) => page,
-        Err(error) => return null(say(&error.to_string(), libc::ENOMEM)),
+    let (shared, number) = match page_for(own, kind) {
+        Ok(found) => found,
+        Err(errno) => return null(errno),
     };
-    let Some(register) = page.registers.first() else { return null(libc::ENOMEM) };
+    let Some(register) = shared.page.registers.get(number) else { return null(libc::ENOMEM) };
     own.counts.pages.made();
     let raw = dv::mlx5dv_devx_uar {
-        reg_addr: page.base.wrapping_add(*register).cast(),
-        base_addr: page.base.cast(),
-        page_id: page.page_id,
+        reg_addr: shared.page.base.wrapping_add(*register).cast(),
+        base_addr: shared.page.base.cast(),
+        page_id: shared.page.page_id,
         mmap_off: 0,
         comp_mask: 0,
     };
-    Box::into_raw(Box::new(Page { raw, context, page })).cast()
+    Box::into_raw(Box::new(Page { raw, context, shared })).cast()
 }
 
 /// Frees a page.
@@ -123,12 +168,8 @@ pub extern "C" fn mlx5dv_devx_free_uar(uar: *mut dv::mlx5dv_devx_uar) {
     // SAFETY: it was a box, and is used no more.
     let page = unsafe { Box::from_raw(uar.cast::<Page>()) };
     // SAFETY: pages are freed before their context is closed.
-    let own = unsafe { Context::of(page.context) };
-    // If a queue pair still rings there, the page stays, and is counted as left.
-    if own.hca.free_uar(page.raw.page_id).is_ok() || own.refuses("").is_some() {
-        own.counts.pages.gone();
-    }
-    debug_assert_eq!(page.page.page_id, page.raw.page_id);
+    unsafe { Context::of(page.context) }.counts.pages.gone();
+    debug_assert_eq!(page.shared.page.page_id, page.raw.page_id);
 }
 
 #[repr(C)]
@@ -153,7 +194,7 @@ pub extern "C" fn mlx5dv_devx_umem_reg_ex(
     }
     // The kernel's DevX knows three rights, and atomics are not among them (Linux, devx_umem_get).
     let known = ib::IBV_ACCESS_LOCAL_WRITE | ib::IBV_ACCESS_REMOTE_WRITE | ib::IBV_ACCESS_REMOTE_READ;
-    // Without a page size nothing may begin inside the umem (Linux, devx_umem_reg_cmd_alloc); everybody here wants that.
+    // Without a page size nothing may begin inside the umem (Linux, devx_umem_reg_cmd_alloc); every caller here wants that.
     if arguments.access & !known != 0 || arguments.pgsz_bitmap == 0 || arguments.pgsz_bitmap & 0xfff != 0 {
         return null(libc::EINVAL);
     }
@@ -174,6 +215,9 @@ pub extern "C" fn mlx5dv_devx_umem_reg_ex(
     match umem {
         Ok(umem) => {
             own.counts.umems.made();
+            // The kernel takes the largest page size that is permitted and fits; to be strict, the largest that is permitted.
+            let page = 1u64 << arguments.pgsz_bitmap.ilog2();
+            own.umem_pages.lock().unwrap_or_else(PoisonError::into_inner).insert(umem.id(), page);
             let raw = dv::mlx5dv_devx_umem { umem_id: umem.id() };
             Box::into_raw(Box::new(RegisteredUmem { raw, context, umem })).cast()
         }
@@ -202,6 +246,13 @@ struct Object {
     context: *mut ib::ibv_context,
     handle: ObjectHandle,
     opcode: Option<Opcode>,
+    /// What commands name it by.
+    number: u32,
+}
+
+/// The 24-bit number at bit 0x48, where answers to creations and commands about objects have it.
+fn number_in(bytes: &[u8]) -> u32 {
+    bytes.get(8..12).map_or(0, |bytes| u32::from_be_bytes([0, bytes[1], bytes[2], bytes[3]]))
 }
 
 fn count(own: &Context, opcode: Option<Opcode>) -> &crate::state::Count {
@@ -260,6 +311,30 @@ impl<'a> Exchange<'a> {
         REFUSED
     }
 
+    /// Refuses a queue that begins where its umem's page size does not permit it: the firmware counts in 64ths of a page.
+    fn check_place(&mut self, own: &Context, umem: u32, offset: u64) -> Result<(), i32> {
+        let page = own.umem_pages.lock().unwrap_or_else(PoisonError::into_inner).get(&umem).copied();
+        if page.is_some_and(|page| !offset.is_multiple_of(page / 64)) {
+            return Err(self.refuse(CommandStatus::BadParam as u8, LIE));
+        }
+        Ok(())
+    }
+
+    /// Takes the port of a bond out of a command, which the software HCA does not know, and counts it.
+    fn take_bond_port(&mut self, own: &Context, command: &mut qp::Init2RtrQp) -> Result<(), i32> {
+        let port = std::mem::take(&mut command.qpc.lag_tx_port_affinity);
+        if command.opt_param_mask & OPT_LAG_PORT == 0 {
+            return Ok(());
+        }
+        command.opt_param_mask &= !OPT_LAG_PORT;
+        let ports = capability(own, "num_lag_ports");
+        if capability(own, "init2_lag_tx_port_affinity") == 0 || port == 0 || u64::from(port) > ports {
+            return Err(self.refuse(CommandStatus::BadParam as u8, LIE));
+        }
+        own.counts.bond[usize::from(port - 1)].made();
+        Ok(())
+    }
+
     /// What the software HCA is given for what the program said.
     fn translate(&mut self, own: &Context) -> Result<Vec<u8>, i32> {
         let mut input = self.input.to_vec();
@@ -270,10 +345,22 @@ impl<'a> Exchange<'a> {
                 if create.cqc.c_eqn != EVENT_QUEUE {
                     return Err(libc::EINVAL);
                 }
+                self.check_place(own, create.cq_umem_id, create.cq_umem_offset)?;
                 Ok(input)
+            }
+            Some(Opcode::CreateQp) => {
+                let mut create = qp::CreateQp::decode(self.input).map_err(|_| self.refuse(3, LIE))?;
+                self.check_place(own, create.wq_umem_id, create.wq_umem_offset)?;
+                // A clock that knows real time alone does not run freely.
+                if create.qpc.ts_format == 0 && capability(own, "qp_ts_format") == 1 {
+                    return Err(self.refuse(CommandStatus::BadParam as u8, LIE));
+                }
+                create.qpc.ts_format = 0;
+                Ok(create.encode())
             }
             Some(Opcode::Init2RtrQp) => {
                 let mut command = qp::Init2RtrQp::decode(self.input).map_err(|_| self.refuse(3, LIE))?;
+                self.take_bond_port(own, &mut command)?;
                 if let Some(port) = own.infiniband {
                     let receiver = port.follow(&command.qpc.primary_address_path);
                     let receiver = receiver.map_err(|status| self.refuse(status as u8, LIE))?;
@@ -288,7 +375,7 @@ impl<'a> Exchange<'a> {
                 if !routable {
                     return Err(self.refuse(CommandStatus::BadIndex as u8, LIE));
                 }
-                // Packets to another address would be lost; nobody has to wait for that here.
+                // Packets to another address would be lost; no caller has to wait for that here.
                 if named != mac {
                     return Err(self.refuse(CommandStatus::BadParam as u8, LIE));
                 }
@@ -302,7 +389,7 @@ impl<'a> Exchange<'a> {
     }
 }
 
-/// INIT2RTR_QP of a port on InfiniBand as the software HCA takes it; its QP sends to the port with that GID, or to nobody.
+/// INIT2RTR_QP of a port on InfiniBand as the software HCA takes it; its QP sends to the port with that GID, or to none.
 fn to_receiver(own: &Context, mut command: qp::Init2RtrQp, receiver: Option<Gid>) -> Vec<u8> {
     let gid = receiver.unwrap_or_else(|| {
         command.qpc.remote_qpn = infiniband::NOBODY;
@@ -351,7 +438,8 @@ pub extern "C" fn mlx5dv_devx_obj_create(
     match made {
         Ok(handle) => {
             count(own, opcode).made();
-            Box::into_raw(Box::new(Object { context, handle, opcode })).cast()
+            let number = number_in(exchange.output);
+            Box::into_raw(Box::new(Object { context, handle, opcode, number })).cast()
         }
         Err(errno) => null(errno),
     }
@@ -376,11 +464,15 @@ fn execute(
 ) -> c_int {
     // SAFETY: an object that is alive.
     let (object, own) = unsafe { object(handle) };
+    // The kernel compares the object that a command names with that of the handle (Linux, devx.c: `devx_is_valid_obj_id`).
+    if number_in(exchange.input) != object.number {
+        return libc::EINVAL;
+    }
     let done = exchange.lie(own, call).and_then(|()| {
         let input = exchange.translate(own)?;
         let mut done = function(&own.hca, object.handle, &input, exchange.output);
         if let (Err(oxshmem_hca::Error::UnknownGid { .. }), Some(_)) = (&done, own.infiniband) {
-            // Nobody has that LID, which only packets find out.
+            // No port has that LID, which only packets find out.
             let command = qp::Init2RtrQp::decode(exchange.input).map_err(|_| libc::EINVAL)?;
             done = function(&own.hca, object.handle, &to_receiver(own, command, None), exchange.output);
         }
@@ -422,7 +514,7 @@ pub extern "C" fn mlx5dv_devx_obj_query(
 pub extern "C" fn mlx5dv_devx_obj_destroy(handle: *mut dv::mlx5dv_devx_obj) -> c_int {
     // SAFETY: an object that is alive.
     let (made, own) = unsafe { object(handle) };
-    // Of a card that is gone the kernel has destroyed everything.
+    // The kernel has destroyed everything of a card that is gone.
     if let Err(errno) = answered(own.hca.obj_destroy(made.handle))
         && own.refuses("").is_none()
     {
@@ -445,24 +537,35 @@ pub extern "C" fn mlx5dv_devx_general_cmd(
 ) -> c_int {
     // SAFETY: an open context, and the caller's memory.
     let (own, mut exchange) = unsafe { (Context::of(context), Exchange::new(input, in_len, output, out_len)) };
-    let done = exchange
-        .lie(own, "mlx5dv_devx_general_cmd")
-        .and_then(|()| answered(own.hca.general_cmd(exchange.input, exchange.output)));
+    let lied = exchange.lie(own, "mlx5dv_devx_general_cmd");
+    if exchange.opcode() == Some(Opcode::QueryLag) && lied.is_ok() {
+        exchange.output.fill(0);
+        // lag_state: the last three bits of the context's first word (rdma-core, mlx5_ifc.h: `mlx5_ifc_query_lag_out_bits`).
+        if let Some(byte) = exchange.output.get_mut(11) {
+            *byte = u8::from(capability(own, "num_lag_ports") > 1 && lies().number("port", "bond") != Some(0));
+        }
+        return 0;
+    }
+    let done = lied.and_then(|()| answered(own.hca.general_cmd(exchange.input, exchange.output)));
     if done.is_ok() {
         change_capabilities(own, exchange.input, exchange.output);
     }
     done.err().unwrap_or(0)
 }
 
-/// Capabilities that lies may change: set, name, bit offset in the answer, width (Linux, mlx5_ifc.h: `cmd_hca_cap`, `atomic_caps`, 0x80 bits
-/// into `query_hca_cap_out`).
-const CAPABILITIES: [(u16, &str, usize, usize); 8] = [
+/// Capabilities that lies may change: set, name, bit offset in the answer, width (Linux,
+/// mlx5_ifc.h: `cmd_hca_cap`, `atomic_caps`, 0x80 bits into `query_hca_cap_out`).
+const CAPABILITIES: [(u16, &str, usize, usize); 12] = [
     (GENERAL_CURRENT, "log_max_qp_sz", 0x80 + 0x88, 8),
     (GENERAL_CURRENT, "log_max_ra_req_qp", 0x80 + 0x14a, 6),
     (GENERAL_CURRENT, "log_max_ra_res_qp", 0x80 + 0x15a, 6),
     (GENERAL_CURRENT, "port_type", 0x80 + 0x1b6, 2),
     (GENERAL_CURRENT, "roce", 0x80 + 0x21d, 1),
     (GENERAL_CURRENT, "rc", 0x80 + 0x23f, 1),
+    (GENERAL_CURRENT, "init2_lag_tx_port_affinity", 0x80 + 0x1f8, 1),
+    (GENERAL_CURRENT, "num_lag_ports", 0x80 + 0x27c, 4),
+    (GENERAL_CURRENT, "sq_ts_format", 0x80 + 0x440, 2),
+    (ROCE_CURRENT, "qp_ts_format", 0x80 + 0x1e, 2),
     (ATOMIC_CURRENT, "atomic_req_8b_endianness_mode", 0x80 + 0x40, 2),
     (ATOMIC_CURRENT, "atomic_operations", 0x80 + 0x90, 16),
 ];
@@ -470,10 +573,24 @@ const CAPABILITIES: [(u16, &str, usize, usize); 8] = [
 /// What the software HCA, which is on Ethernet, says otherwise than a card on InfiniBand.
 const OF_INFINIBAND: [(&str, u64); 2] = [("port_type", 0), ("roce", 0)];
 
+/// What it says otherwise than a card whose clock knows real time alone, which is the strictest kind (Linux, mlx5_ifc.h:
+/// `MLX5_TIMESTAMP_FORMAT_CAP_REAL_TIME`).
+const OF_CARDS: [(&str, u64); 2] = [("sq_ts_format", 1), ("qp_ts_format", 1)];
+
+/// What a context says in the place of the software HCA, later items before earlier ones.
+fn said(own: &Context) -> impl Iterator<Item = (&str, u64)> {
+    let network = own.infiniband.iter().flat_map(|_| OF_INFINIBAND);
+    OF_CARDS.into_iter().chain(network).chain(lies().numbers("cap"))
+}
+
+/// A capability that the stand-in alone knows.
+fn capability(own: &Context, name: &str) -> u64 {
+    said(own).filter(|(known, _)| *known == name).last().map_or(0, |(_, value)| value)
+}
+
 fn change_capabilities(own: &Context, input: &[u8], output: &mut [u8]) {
     let Some(op_mod) = input.get(6..8).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]])) else { return };
-    let network = own.infiniband.iter().flat_map(|_| OF_INFINIBAND);
-    for (name, value) in network.chain(lies().numbers("cap")) {
+    for (name, value) in said(own) {
         let Some((set, _, at, width)) = CAPABILITIES.iter().find(|(_, known, ..)| *known == name) else {
             eprintln!("stand-in: no capability {name}");
             std::process::abort();

@@ -1,7 +1,8 @@
 //! Ports on InfiniBand: subnets, LIDs, partitions, and which packets arrive.
 //!
-//! The software HCA behind a port is known by the lower half of its GID, the GUID. Here that is made of subnet and LID, so whoever sends to a LID
-//! knows the GUID behind it, and no two ports of a machine have the same, in whatever job and process.
+//! The software HCA behind a port is known by the lower half of its GID, the GUID. Here that is
+//! made of subnet and LID, so a sender to a LID knows the GUID behind it, and no two ports of a
+//! machine have the same, in whatever job and process.
 
 use std::io;
 use std::sync::Arc;
@@ -34,7 +35,7 @@ const LINK_LOCAL: u64 = 0xfe80 << 48;
 /// The prefix of GIDs that a router forwards to, less FLID and number of the subnet.
 const SITE_LOCAL: u64 = 0xfec0 << 48;
 
-/// The last QP number of a software HCA, which none has unless there are 16384. Who is connected to it sends, and gets no answer.
+/// The last QP number of a software HCA, which none has unless there are 16384. A QP that is connected to it sends, and gets no answer.
 pub(crate) const NOBODY: u32 = 0x403f;
 
 /// What the environment says of `name` of ports.
@@ -82,8 +83,9 @@ impl Port {
         Some(Gid::from_halves(prefix, self.guid()))
     }
 
-    /// Entry `index` of the partition key table, 0 if it is empty; nothing beyond the table. The first two are of full members, the third of a limited
-    /// one, the fourth of a partition that no other card is in.
+    /// Entry `index` of the partition key table, 0 if it is empty; nothing beyond the table. The
+    /// first two are of full members, the third of a limited one, the fourth of a partition that no
+    /// other card is in.
     pub(crate) fn pkey(self, index: u16) -> Option<u16> {
         let keys = [DEFAULT_PKEY, 0x8001, 0x0001, 0x8010 + self.card];
         (index < PKEYS).then(|| keys.get(usize::from(index)).copied().unwrap_or(0))
@@ -121,7 +123,7 @@ impl Port {
         if self.pkey(path.pkey_index).ok_or(CommandStatus::BadIndex)? == 0 {
             return Ok(None);
         }
-        // Other service levels have no virtual lane, and nobody forwards what lacks a header that is demanded.
+        // Other service levels have no virtual lane, and no port forwards what lacks a header that is demanded.
         if told("sl").is_some_and(|sl| sl != path.sl.into()) || (is_grh_required() && !path.grh) {
             return Ok(None);
         }
@@ -158,7 +160,8 @@ pub(crate) fn open(card: u16, options: impl Fn() -> SoftOptions) -> Option<Resul
         let port = Port { subnet: card % subnets(), lid, card };
         match SoftHca::open(SoftOptions { interface: Some(port.guid()), ..options() }) {
             Ok(hca) => return Some(Ok((hca, port))),
-            Err(Error::Os { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {}
+            Err(Error::System(oxshmem_system::Error::Os { source, .. }))
+                if source.kind() == io::ErrorKind::AddrInUse => {}
             Err(_) => return Some(Err(libc::ENOMEM)),
         }
     }

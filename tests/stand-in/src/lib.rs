@@ -1,19 +1,24 @@
-//! A stand-in for rdma-core: `libibverbs.so.1` and `libmlx5.so.1` with the functions that OxSHMEM loads, backed by the software HCA.
+//! A stand-in for rdma-core: `libibverbs.so.1` and `libmlx5.so.1` with the functions that OxSHMEM
+//! loads, backed by the software HCA.
 //!
-//! With the folder that [`install`] makes on the library path, the provider for ConnectX cards runs through its real interface: C structures,
-//! protection domains, memory regions, umems, doorbell pages, command bytes, asynchronous events, teardown. The stand-in refuses what the library,
-//! the kernel and the firmware would refuse: umems with rights that the kernel's DevX does not know, or without a page size where
-//! queues begin inside them; CQs on an event queue that does not exist; packets to a hardware address that is not the peer's; paths with fields of the
-//! other link layer, or without those that they need.
+//! With the folder that [`install`] makes on the library path, the provider for ConnectX cards runs
+//! through its real interface: C structures, protection domains, memory regions, umems, doorbell
+//! pages, command bytes, asynchronous events, teardown. The stand-in refuses what the library, the
+//! kernel and the firmware would refuse: umems with rights that the kernel's DevX does not know, or
+//! without a page size where queues begin inside them; CQs on an event queue that does not exist;
+//! packets to a hardware address that is not the peer's; paths with fields of the other link layer,
+//! or without those that they need.
 //!
-//! It has one card, `mlx5_0`, with one RoCE port. Index 3 of the port's GID table is the only one that can be routed. On request there are more cards,
-//! and ports are on InfiniBand: one subnet, or several that a router joins. Packets to LIDs and GIDs that nobody has are lost, as on a network.
+//! It has one card, `mlx5_0`, with one RoCE port. Index 3 of the port's GID table is the only one
+//! that can be routed. On request there are more cards, and ports are on InfiniBand: one subnet, or
+//! several that a router joins. Packets to LIDs and GIDs that no port has are lost, as on a
+//! network.
 //!
 //! # Lies
 //! The variable [`VARIABLE`] makes it misbehave: items separated by commas, see [`lies`].
 //!
-//! One file stands for both libraries, so that they share what one makes and the other uses; two copies of it do as well, since all they share
-//! are objects behind pointers.
+//! One file stands for both libraries, so that they share what one makes and the other uses; two
+//! copies of it do as well, since all they share are objects behind pointers.
 
 mod devx;
 mod infiniband;
@@ -30,7 +35,7 @@ pub use lies::VARIABLE;
 /// The names that programs load it by.
 pub const LIBRARIES: [&str; 2] = ["libibverbs.so.1", "libmlx5.so.1"];
 
-/// The file that was built with the program that calls this.
+/// Returns the file that was built with the program that calls this.
 ///
 /// # Errors
 /// There is none beside the program.
@@ -46,8 +51,8 @@ pub fn library() -> io::Result<PathBuf> {
         .ok_or_else(|| io::Error::other(format!("no liboxshmem_stand_in.so beside {}", program.display())))
 }
 
-/// Makes `folder`, and both libraries in it, without the functions named in `missing`. The folder belongs on the library path
-/// (`LD_LIBRARY_PATH`) of the programs that are to use them.
+/// Makes `folder`, and both libraries in it, without the functions named in `missing`. The folder
+/// belongs on the library path (`LD_LIBRARY_PATH`) of the programs that are to use them.
 ///
 /// # Errors
 /// The library was not built, or the folder cannot be written.

@@ -4,9 +4,9 @@
 //! |---|---|
 //! | `errno:CALL=N` | the function fails with that errno, each time |
 //! | `errno:CALL=N@K` | only its K-th call, from 1 |
-//! | `status:COMMAND=S` | the firmware answers with that status, and syndrome 0xbad, each time |
+//! | `status:COMMAND=S` | the firmware replies with that status, and syndrome 0xbad, each time |
 //! | `status:COMMAND=S@K` | only the K-th time |
-//! | `cap:FIELD=V` | a capability has that value |
+//! | `cap:FIELD=V` | a capability has that value; `qp_ts_format` is 1 (real time only) without |
 //! | `vanish:command=1@K` | with the K-th command the card is gone |
 //! | `vanish:wqe=K` | with the K-th work request the card is gone |
 //! | `port:state=N` | ports are in that state (`ibv_port_state`) |
@@ -17,16 +17,19 @@
 //! | `port:grh=1` | packets need a global route header |
 //! | `port:sl=N` | only packets of that service level are forwarded |
 //! | `port:lid=N` | ports say that this is their LID |
+//! | `port:bond=0` | ports that can be bonded (`cap:num_lag_ports=N`) are not |
 //! | `device:none=1` | there is no device |
 //! | `device:foreign=1` | libmlx5 does not drive the device |
-//! | `device:atomics=K` | the device's atomics are of that kind (`ibv_atomic_cap`) |
+//! | `device:atomics=K` | the device's atomics are of that kind (`ibv_atomic_cap`); without it they are atomic with each other only (1), as of all cards |
 //! | `device:count=N` | there are N cards |
+//! | `device:late=1` | cards acknowledge writes before these are visible, which PEs that drive several cards can tell |
 //! | `device:kernel=1` | a kernel on the `cpu` device moves the data, as one on the GPU does where there is one |
 //! | `report:trace=1` | commands, doorbells, WQEs and CQEs are printed |
 //! | `report:file=PATH` | when a context is closed, what was made of it is written to the end of that file, a line |
 //!
-//! `CALL` is the name of a function, for some with more behind a dot: `mlx5dv_devx_umem_reg_ex.dmabuf`, `.address`; `mlx5dv_devx_alloc_uar.dedicated`,
-//! `.bf`, `.nc`. `COMMAND` is the name in the PRM.
+//! `CALL` is the name of a function, for some with more behind a dot:
+//! `mlx5dv_devx_umem_reg_ex.dmabuf`, `.address`; `mlx5dv_devx_alloc_uar.dedicated`, `.bf`, `.nc`.
+//! `COMMAND` is the name in the PRM.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -57,7 +60,7 @@ impl Lies {
         match Self::parse(&text) {
             Ok(all) => Self { all, seen: Mutex::default() },
             Err(item) => {
-                // There is nobody to return it to, and a test must not pass by mistake.
+                // There is no caller to return it to, and a test must not pass by mistake.
                 eprintln!("stand-in: {VARIABLE}: cannot read {item:?}");
                 std::process::abort();
             }

@@ -1,4 +1,5 @@
-//! What lies behind addresses of this process: the kernel knows the pages of memory that is registered, the stand-in has to look.
+//! What addresses of this process map: the kernel knows the pages of memory that is registered, the
+//! stand-in has to look.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -33,7 +34,7 @@ fn areas() -> Vec<Area> {
     text.lines().filter_map(one).collect()
 }
 
-/// Whether all of the range is mapped.
+/// Returns whether all of the range is mapped.
 pub(crate) fn is_mapped(address: usize, len: usize) -> bool {
     let mut at = address;
     for area in areas() {
@@ -44,7 +45,8 @@ pub(crate) fn is_mapped(address: usize, len: usize) -> bool {
     at >= address.saturating_add(len)
 }
 
-/// The shared file behind the range, if all of it is one piece of one that this process still has open.
+/// Returns the shared file that the range maps, if all of it is one piece of one that this process
+/// still has open.
 pub(crate) fn behind(address: usize, len: usize) -> Option<Backing> {
     let area = areas().into_iter().find(|area| (area.start..area.end).contains(&address))?;
     if !area.shared || area.inode == 0 || area.end - address < len {
@@ -54,7 +56,8 @@ pub(crate) fn behind(address: usize, len: usize) -> Option<Backing> {
     for entry in fs::read_dir("/proc/self/fd").ok()?.flatten() {
         let Ok(fd) = entry.file_name().to_string_lossy().parse::<i32>() else { continue };
         if fs::metadata(entry.path()).is_ok_and(|metadata| metadata.ino() == area.inode && metadata.is_file()) {
-            // SAFETY: the descriptor was open a moment ago, and whoever registers memory keeps its file meanwhile.
+            // SAFETY: the descriptor was open a moment ago, and the caller that registers memory
+            // keeps its file meanwhile.
             let fd = unsafe { BorrowedFd::borrow_raw(fd) };
             return Some(Backing { fd: fd.try_clone_to_owned().ok()?, offset });
         }
@@ -62,7 +65,7 @@ pub(crate) fn behind(address: usize, len: usize) -> Option<Backing> {
     None
 }
 
-/// Where `len` bytes of a file from `offset` are mapped.
+/// Returns where `len` bytes of a file from `offset` are mapped.
 pub(crate) fn address_of(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Option<usize> {
     let inode = fs::metadata(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())).ok()?.ino();
     areas().into_iter().find_map(|area| {

@@ -1,5 +1,6 @@
 //! Devices, open contexts, and what was made of them.
 
+use std::collections::HashMap;
 use std::ffi::c_char;
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -12,11 +13,12 @@ use std::time::Duration;
 
 use oxshmem::device::cpu_accelerator;
 use oxshmem::device::cuda::{self, CardGpu};
-use oxshmem_hca::provider::{Gid, Provider};
+use oxshmem_hca::provider::{self as hca, Gid, Provider};
 use oxshmem_hca::soft::{FaultPlan, SoftHca, SoftOptions};
 use oxshmem_hca::verbs::sys::ibverbs as ib;
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::devx::Pages;
 use crate::lies::Lies;
 use crate::{infiniband, mapping, verbs};
 
@@ -99,6 +101,8 @@ pub(crate) struct Counts {
     pub(crate) qps: Count,
     pub(crate) others: Count,
     pub(crate) handles: Count,
+    /// Queue pairs that leave by each port of a bond.
+    pub(crate) bond: [Count; 4],
 }
 
 impl Counts {
@@ -120,10 +124,13 @@ impl Counts {
         self.all().iter().map(|(_, count)| count.live.load(Ordering::Relaxed)).sum()
     }
 
-    /// A line: process, what is left, and what was made.
-    fn report(&self) -> String {
+    /// A line: process, what is left, what was made, and what was executed.
+    fn report(&self, executed: hca::Counters) -> String {
         let made = self.all().map(|(name, count)| format!("{name}={}", count.made.load(Ordering::Relaxed)));
-        format!("pid={} live={} {}\n", std::process::id(), self.live(), made.join(" "))
+        let hca::Counters { wqes, doorbells, strong, .. } = executed;
+        let bond = self.bond.each_ref().map(|count| count.made.load(Ordering::Relaxed).to_string()).join("+");
+        let executed = format!("wqes={wqes} doorbells={doorbells} strong={strong} bond={bond}");
+        format!("pid={} live={} {} {executed}\n", std::process::id(), self.live(), made.join(" "))
     }
 }
 
@@ -140,6 +147,9 @@ pub(crate) struct Context {
     /// What its port is, if it is on InfiniBand.
     pub(crate) infiniband: Option<infiniband::Port>,
     pub(crate) counts: Counts,
+    pub(crate) pages: Mutex<Pages>,
+    /// The page size of each umem.
+    pub(crate) umem_pages: Mutex<HashMap<u32, u64>>,
     pub(crate) gone: Arc<AtomicBool>,
     events: Arc<OwnedFd>,
     watcher: Mutex<Option<(Arc<AtomicBool>, JoinHandle<()>)>>,
@@ -159,10 +169,13 @@ impl Context {
             }
             None => None,
         };
+        // One card's writes and flags stay in order, so that only PEs with several cards can tell.
+        let late_visibility = lies().number("device", "late").is_some_and(|late| late != 0);
         let watched = faults.die_after.is_some() || accelerator.is_some();
         let options = || {
             let (faults, accelerator) = (faults.clone(), accelerator.clone());
-            let options = SoftOptions { faults, accelerator, card_doorbells: true, ..SoftOptions::default() };
+            let options =
+                SoftOptions { faults, accelerator, card_doorbells: true, late_visibility, ..SoftOptions::default() };
             if traced { options.traced() } else { options }
         };
         let card = devices().iter().position(|known| std::ptr::eq(&raw const known.raw, device));
@@ -183,8 +196,9 @@ impl Context {
         raw.context.async_fd = events.as_raw_fd();
         raw.context.num_comp_vectors = 1;
         raw.context.abi_compat = std::ptr::without_provenance_mut(usize::MAX);
-        let (counts, watcher) = (Counts::default(), Mutex::new(None));
-        let context = Box::new(Self { raw, card, hca, gpu, infiniband, counts, gone, events, watcher });
+        let (counts, pages, umem_pages, watcher) = Default::default();
+        let context =
+            Box::new(Self { raw, card, hca, gpu, infiniband, counts, pages, umem_pages, gone, events, watcher });
         if watched && let Ok(mut watcher) = context.watcher.lock() {
             *watcher = Some(context.watch());
         }
@@ -203,10 +217,10 @@ impl Context {
         unsafe { &*handle.byte_sub(skip).cast::<Self>() }
     }
 
-    /// Closes it, and writes the report if one was asked for.
+    /// Closes it, and writes the report if one was requested.
     ///
     /// # Safety
-    /// As for [`of`](Self::of); the handle is used no more.
+    /// The conditions of [`of`](Self::of); the handle is used no more.
     pub(crate) unsafe fn close(handle: *mut ib::ibv_context) {
         // SAFETY: the caller's promise.
         let own = std::ptr::from_ref(unsafe { Self::of(handle) }).cast_mut();
@@ -220,11 +234,11 @@ impl Context {
             && let Ok(mut file) = OpenOptions::new().append(true).create(true).open(path)
         {
             // One write: other processes append to it too.
-            let _ = file.write_all(context.counts.report().as_bytes());
+            let _ = file.write_all(context.counts.report(context.hca.counters().unwrap_or_default()).as_bytes());
         }
     }
 
-    /// The file that lies behind memory of this process, so that peers can reach it; if there is none, the card alone does.
+    /// Returns the file that memory of this process maps, so that peers can reach it; if there is none, the card alone does.
     pub(crate) fn behind(&self, address: usize, len: usize) -> Result<Option<mapping::Backing>, i32> {
         let Some(gpu) = &self.gpu else {
             return if mapping::is_mapped(address, len) {
@@ -315,7 +329,7 @@ pub(crate) fn say(what: &str, errno: i32) -> i32 {
     errno
 }
 
-/// Sets `errno`, and answers null.
+/// Sets `errno`, and returns null.
 pub(crate) fn null<T>(errno: i32) -> *mut T {
     // SAFETY: the thread's own errno.
     unsafe { *libc::__errno_location() = errno };

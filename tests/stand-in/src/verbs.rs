@@ -84,9 +84,9 @@ pub extern "C" fn ibv_query_device(context: *mut ib::ibv_context, attributes: *m
     attributes.max_qp_rd_atom = 16;
     attributes.max_qp_init_rd_atom = 16;
     attributes.vendor_id = 0x02c9;
-    // The software HCA does atomics by those of the CPU.
+    // What Linux's driver says of every card that has atomics (drivers/infiniband/hw/mlx5/main.c, get_atomic_caps).
     let atomics = lies().number("device", "atomics").and_then(|kind| u32::try_from(kind).ok());
-    attributes.atomic_cap = atomics.unwrap_or(ib::IBV_ATOMIC_GLOB);
+    attributes.atomic_cap = atomics.unwrap_or(ib::IBV_ATOMIC_HCA);
     0
 }
 
@@ -147,7 +147,7 @@ pub extern "C" fn ibv_query_pkey(context: *mut ib::ibv_context, port: u8, index:
     }
 }
 
-/// As the first release had it; nobody who knows of the larger structure calls this.
+/// The form of the first release; callers that know of the larger structure do not use it.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_query_port(_: *mut ib::ibv_context, _: u8, _: *mut c_void) -> c_int {
     libc::EOPNOTSUPP
@@ -243,7 +243,7 @@ fn access_of(flags: c_uint) -> Access {
     }
 }
 
-/// What is registered: the file that lies behind an address, or, if nobody else is to reach it, the address.
+/// What is registered: the file that an address maps, or, if no other process is to reach it, the address.
 pub(crate) fn register_umem(
     own: &Context,
     address: usize,
@@ -258,7 +258,7 @@ pub(crate) fn register_umem(
         None if !access.is_remote() => UmemSource::Host { addr, len },
         None => return Err(libc::EFAULT),
     };
-    // SAFETY: whoever registers memory keeps it mapped.
+    // SAFETY: the caller that registers memory keeps it mapped.
     unsafe { Umem::register(&hca, source, access) }.map_err(|error| say(&error.to_string(), libc::EINVAL))
 }
 
@@ -271,7 +271,7 @@ fn region(
     flags: c_uint,
 ) -> *mut ib::ibv_mr {
     let access = access_of(flags);
-    // Rights of others to change memory need the own one (ibv_reg_mr(3)).
+    // Rights of others to change memory need the local right to do so (ibv_reg_mr(3)).
     if (access.remote_write || access.remote_atomic) && !access.local_write {
         return null(libc::EINVAL);
     }
@@ -338,6 +338,10 @@ pub extern "C" fn ibv_reg_dmabuf_mr(
     if let Some(errno) = own.refuses("ibv_reg_dmabuf_mr") {
         return null(errno);
     }
+    // Offset and address agree within a page (Linux, ib_uverbs: `UVERBS_METHOD_REG_DMABUF_MR`).
+    if (offset ^ iova) & (rustix::param::page_size() as u64 - 1) != 0 {
+        return null(libc::EINVAL);
+    }
     match dma_buf(own, fd, offset, length) {
         Ok((address, file)) => region(handle, address, length, Some(&file), iova, access.cast_unsigned()),
         Err(errno) => null(errno),
@@ -349,7 +353,7 @@ pub(crate) fn dma_buf(own: &Context, fd: c_int, offset: u64, len: usize) -> Resu
     if fd < 0 {
         return Err(libc::EBADF);
     }
-    // SAFETY: the caller's, who keeps it open during the call.
+    // SAFETY: the caller's, which keeps it open during the call.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     if own.gpu.is_some() {
         // Its size is where it ends; no other call tells a process what is behind one.
@@ -381,7 +385,7 @@ struct Handle {
     vector: mlx5_wqe_av,
 }
 
-/// Resolves the way to a peer: its hardware address, which follows from its GID. On InfiniBand nobody asks.
+/// Resolves the way to a peer: its hardware address, which follows from its GID. On InfiniBand it is not needed.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_create_ah(handle: *mut ib::ibv_pd, attributes: *mut ib::ibv_ah_attr) -> *mut ib::ibv_ah {
     // SAFETY: a domain that is alive, of an open context; the attributes may be read.
@@ -462,7 +466,7 @@ pub extern "C" fn ibv_wc_status_str(_: ib::ibv_wc_status) -> *const c_char {
     c"unknown".as_ptr()
 }
 
-/// Queues of verbs are not part of the stand-in: who posts here writes WQEs.
+/// Queues of verbs are not part of the stand-in: a poster writes WQEs here.
 macro_rules! absent {
     ($($name:ident($($argument:ty),*) -> *mut $result:ty;)*) => {$(
         /// Not part of the stand-in.

@@ -37,6 +37,21 @@ fn memory_that_no_way_reaches_is_refused_with_every_reason() {
 }
 
 #[test]
+fn the_way_that_is_asked_for_is_tried_first() {
+    on_the_stand_in("preferred", "");
+}
+
+#[test]
+fn what_kernel_and_firmware_refuse_is_refused() {
+    on_the_stand_in("refused", "");
+}
+
+#[test]
+fn pages_of_doorbells_are_as_the_library_gives_them() {
+    on_the_stand_in("pages", "errno:mlx5dv_devx_alloc_uar.dedicated=95");
+}
+
+#[test]
 fn objects_go_in_any_order_and_once() {
     on_the_stand_in("teardown", "");
 }
@@ -52,10 +67,12 @@ mod inner {
     use std::os::fd::{BorrowedFd, OwnedFd};
     use std::sync::Arc;
 
-    use oxshmem_hca::mlx5::{Mlx5Hca, Mlx5Options, check_libraries, device_names};
+    use oxshmem_hca::mlx5::{Mlx5Hca, Mlx5Options, Registration, check_libraries, device_names};
     use oxshmem_hca::objects::{Cq, CqAttributes, Doorbells, Mkey, Pd, Qp, QpAttributes, QpGeometry, Uar, Umem};
+    use oxshmem_hca::prm::Command as _;
+    use oxshmem_hca::prm::cq::{CqContext, CreateCq, QueryCq};
     use oxshmem_hca::prm::qpc::QpState;
-    use oxshmem_hca::provider::{Access, Attempt, DeviceMemory, Provider, UmemSource};
+    use oxshmem_hca::provider::{Access, Attempt, DeviceMemory, Provider, Rung, UmemSource};
     use oxshmem_hca::testing::SharedMemory;
 
     const BYTES: usize = 1 << 16;
@@ -63,7 +80,12 @@ mod inner {
     fn open() -> Arc<Mlx5Hca> {
         check_libraries().unwrap();
         assert_eq!(device_names().unwrap(), ["mlx5_0"]);
-        Mlx5Hca::open(&Mlx5Options { device: "mlx5_0", port: 1, gid_index: None, pkey_index: 0 }).unwrap()
+        open_registering(Registration::DmaBuf)
+    }
+
+    fn open_registering(registration: Registration) -> Arc<Mlx5Hca> {
+        let options = Mlx5Options { device: "mlx5_0", port: 1, gid_index: None, pkey_index: 0, registration };
+        Mlx5Hca::open(&options).unwrap()
     }
 
     /// Memory of a device whose driver exports it as dma-buf, but does not know PCIe mappings.
@@ -90,14 +112,17 @@ mod inner {
 
     /// Registers memory of a device both ways, twice.
     fn register() -> Vec<String> {
-        let card = open();
-        let provider: Arc<dyn Provider> = Arc::clone(&card) as _;
+        register_with(&open())
+    }
+
+    fn register_with(card: &Arc<Mlx5Hca>) -> Vec<String> {
+        let provider: Arc<dyn Provider> = Arc::clone(card) as _;
         let memory = SharedMemory::new(BYTES).unwrap();
         let exporter = Exporter(memory.fd());
         let pd = Pd::alloc(&provider).unwrap();
         for _ in 0..2 {
             let source = of_device(&memory, &exporter);
-            // SAFETY: the memory outlives both registrations, and nobody uses it.
+            // SAFETY: the memory outlives both registrations, and nothing uses it.
             let (umem, key) = unsafe {
                 (
                     Umem::register(&provider, source, Access::LOCAL).unwrap(),
@@ -108,7 +133,7 @@ mod inner {
             key.close().unwrap();
             umem.close().unwrap();
         }
-        registrations(&card)
+        registrations(card)
     }
 
     #[test]
@@ -116,12 +141,7 @@ mod inner {
     fn dma_buf() {
         assert_eq!(
             register(),
-            [
-                "device memory as umem by dma-buf with PCIe mapping: no: flags are not known",
-                "device memory as umem by dma-buf: done",
-                "device memory as memory region by dma-buf with PCIe mapping: no: flags are not known",
-                "device memory as memory region by dma-buf: done",
-            ]
+            ["device memory as umem by dma-buf: done", "device memory as memory region by dma-buf: done",]
         );
     }
 
@@ -131,14 +151,89 @@ mod inner {
         let texts = register();
         assert_eq!(texts.len(), 6, "{texts:?}");
         for (text, begin) in texts.iter().zip([
-            "device memory as umem by dma-buf with PCIe mapping: no: flags are not known",
             "device memory as umem by dma-buf: no: Operation not supported",
+            "device memory as umem by dma-buf with PCIe mapping: no: flags are not known",
             "device memory as umem by address (nvidia_peermem): done",
-            "device memory as memory region by dma-buf with PCIe mapping: no: ",
             "device memory as memory region by dma-buf: no: mlx5_0 cannot register dma-bufs; its driver needs a kernel of 5.12 or newer",
+            "device memory as memory region by dma-buf with PCIe mapping: no: ",
             "device memory as memory region by address (nvidia_peermem): done",
         ]) {
             assert!(text.starts_with(begin), "{text}");
+        }
+    }
+
+    #[test]
+    #[ignore = "started by a test that sets the library path"]
+    fn preferred() {
+        let by = |registration| register_with(&open_registering(registration));
+        assert_eq!(
+            by(Registration::Address),
+            [
+                "device memory as umem by address (nvidia_peermem): done",
+                "device memory as memory region by address (nvidia_peermem): done",
+            ]
+        );
+        let texts = by(Registration::DmaBufPcie);
+        assert_eq!(texts[0], "device memory as umem by dma-buf with PCIe mapping: no: flags are not known");
+        assert_eq!(texts[1], "device memory as umem by dma-buf: done");
+    }
+
+    #[test]
+    #[ignore = "started by a test that sets the library path"]
+    fn refused() {
+        let card = open();
+        let provider: Arc<dyn Provider> = Arc::clone(&card) as _;
+        // The stand-in's clock knows real time alone.
+        assert_eq!(card.info().ts_format, 1);
+        let memory = SharedMemory::new(BYTES).unwrap();
+        // SAFETY: the memory outlives the registration.
+        let umem = unsafe { Umem::register(&provider, memory.source(), Access::LOCAL) }.unwrap();
+        let uar = Uar::alloc(&provider, Rung::ByDevice).unwrap();
+        let at = |offset| CqAttributes { log_size: 1, umem_offset: offset, dbr_offset: 256, collapsed: true };
+        // Queues begin at multiples of a 64th of the umem's page, which is 4 KiB whatever the system's is.
+        Cq::create(&uar, &umem, &at(64)).unwrap().close().unwrap();
+        assert!(Cq::create(&uar, &umem, &at(32)).unwrap_err().to_string().contains("CREATE_CQ failed"));
+        // A command names the object whose handle it is given with.
+        let command = CreateCq {
+            cq_umem_offset: 512,
+            cq_umem_id: umem.id(),
+            cq_umem_valid: true,
+            cqc: CqContext {
+                dbr_umem_valid: true,
+                dbr_umem_id: umem.id(),
+                log_cq_size: 1,
+                uar_page: uar.page_id(),
+                c_eqn: card.info().event_queue,
+                // The firmware does not look at it where the queue lies in a umem.
+                log_page_size: 5,
+                ..CqContext::default()
+            },
+        };
+        let mut output = vec![0; CreateCq::OUT_LEN];
+        let object = provider.obj_create(&command.encode(), &mut output).unwrap();
+        let cqn = CreateCq::decode_output(&output).cqn;
+        let mut answer = vec![0; QueryCq::OUT_LEN];
+        let wrong = provider.obj_query(object, &QueryCq { cqn: cqn + 1 }.encode(), &mut answer).unwrap_err();
+        assert!(wrong.to_string().contains("Invalid argument"), "{wrong}");
+        provider.obj_query(object, &QueryCq { cqn }.encode(), &mut answer).unwrap();
+        provider.obj_destroy(object).unwrap();
+    }
+
+    #[test]
+    #[ignore = "started by a test that sets the library path"]
+    fn pages() {
+        let provider: Arc<dyn Provider> = open();
+        // Two registers of a write-combining page.
+        let give = |rung| provider.alloc_uar(rung).unwrap();
+        let [first, second, third] = [(); 3].map(|()| give(Rung::ByDevice));
+        assert_eq!(first.page_id, second.page_id);
+        assert!(first.registers != second.registers && third.page_id != first.page_id);
+        // For a CPU's stores the page that is not cached, which is one for all.
+        let [fourth, fifth] = [(); 2].map(|()| give(Rung::ByCpu));
+        assert_eq!((fourth.page_id, &fourth.registers), (fifth.page_id, &fifth.registers));
+        assert!(![first.page_id, third.page_id].contains(&fourth.page_id));
+        for page in [first, second, third, fourth, fifth] {
+            provider.free_uar(page.page_id).unwrap();
         }
     }
 
@@ -154,8 +249,8 @@ mod inner {
         let text = refused.unwrap_err().to_string();
         for part in [
             "65536 bytes of device memory cannot be registered with mlx5_0: ",
-            "by dma-buf with PCIe mapping: flags are not known; ",
             "by dma-buf: Operation not supported",
+            "by dma-buf with PCIe mapping: flags are not known; ",
             "by address (nvidia_peermem): Bad address",
             "the module nvidia_peermem",
         ] {
@@ -182,7 +277,7 @@ mod inner {
         let pd = Pd::alloc(&provider).unwrap();
         // SAFETY: the memory outlives the registration.
         let umem = unsafe { Umem::register(&provider, memory.source(), Access::LOCAL) }.unwrap();
-        let mut doorbells = Doorbells::new(&provider);
+        let mut doorbells = Doorbells::new(&provider, Rung::ByDevice);
         let pair: Vec<Qp> = (0..2)
             .map(|index| {
                 let doorbell = doorbells.give().unwrap();
@@ -214,7 +309,7 @@ mod inner {
         let pd = Pd::alloc(&provider).unwrap();
         // SAFETY: the memory outlives the registration.
         let umem = unsafe { Umem::register(&provider, memory.source(), Access::LOCAL) }.unwrap();
-        let uar = Uar::alloc(&provider).unwrap();
+        let uar = Uar::alloc(&provider, Rung::ByDevice).unwrap();
         let qp = queue_pair(&pd, &umem, &uar, 0);
         let busy = umem.close().unwrap_err().to_string();
         assert!(busy.contains("mlx5dv_devx_umem_dereg on mlx5_0 failed: Device or resource busy"), "{busy}");

@@ -21,7 +21,7 @@ OXSHMEM_DEVICE bool is_direct(int pe) {
     return slot < 64 && (s.p2p_mask >> slot & 1) != 0;
 }
 
-// Which way leads to `pe`; records an error and answers `none` when no way does.
+// Returns the path to `pe`; records an error and returns `none` when there is no path.
 OXSHMEM_DEVICE Path path_to(int pe, Op op) {
     const abi::State &s = port::state();
     if (is_direct(pe)) {
@@ -38,8 +38,8 @@ OXSHMEM_DEVICE Path path_to(int pe, Op op) {
     return Path::network;
 }
 
-// Whether all atomics on a PE's memory are those of its first card, even where that memory can be loaded from and stored to:
-// cards' atomics are not atomic with those of CPUs, GPUs and other cards.
+// Whether all atomics on a PE's memory are those of a card, even where that memory can be loaded from and stored to: cards'
+// atomics are not atomic with those of CPUs and GPUs.
 OXSHMEM_DEVICE bool atomics_by_network() {
     return port::state().atomics_by_network != 0;
 }
@@ -68,14 +68,14 @@ OXSHMEM_DEVICE uint32_t card_of(uint32_t queue) {
 // operations, fence() waits (see there).
 OXSHMEM_DEVICE uint32_t atomic_queue() {
     const uint32_t queue = block_queue();
-    return atomics_by_network() ? queue - card_of(queue) : queue;
+    return port::state().atomics_on_first_card != 0 ? queue - card_of(queue) : queue;
 }
 
 OXSHMEM_DEVICE uint64_t offset_of(const void *address) {
     return reinterpret_cast<uint64_t>(address) - port::state().heap_base;
 }
 
-// [address, address + bytes) lies in the own heap.
+// Returns whether [address, address + bytes) lies in this PE's heap.
 OXSHMEM_DEVICE bool in_heap(const void *address, uint64_t bytes) {
     const uint64_t offset = offset_of(address);
     const uint64_t room = port::state().heap_bytes;

@@ -88,7 +88,7 @@ struct Session {
     bool bad; // an argument was refused
 
     OXSHMEM_DEVICE Blame blame() const { return {port::state().my_pe, team.handle}; }
-    // The member `distance` behind the own one.
+    // Returns the member whose number is this member's plus `distance`, modulo the number of members.
     OXSHMEM_DEVICE int member_behind(int distance) const {
         const int member = team.me + distance;
         return member < team.n ? member : member - team.n;
@@ -132,7 +132,7 @@ OXSHMEM_DEVICE void check_buffers(Session &session, const void *dst, uint64_t ds
     }
 }
 
-// What the own call announces: everything that has to be equal is in the hash.
+// What this member's call announces: everything that has to be equal is in the hash.
 OXSHMEM_DEVICE uint32_t announced_by(const Session &session, const void *dst, const void *src, uint64_t size, uint64_t extra,
                                      Algorithm algorithm) {
     if (session.bad) {
@@ -153,12 +153,34 @@ OXSHMEM_DEVICE uint32_t packet_room(const TeamView &team) {
     return team.share / 2;
 }
 
-// Who calls, as far as the choice of an algorithm goes, in which all members must agree, whatever the sizes of their blocks.
-enum class Caller { scope, block };
+// The caller's scope, as far as the choice of an algorithm depends on it: all members must agree on
+// it, whatever the sizes of their blocks. The last three are several blocks, for which the host has
+// made this choice.
+enum class Caller { scope, block, packets, push, one_shot };
+
+// What of `bytes` bytes the caller's block handles in packets: whole pieces, except for the last one.
+struct Part {
+    uint32_t first, bytes;
+};
+template <class Scope> OXSHMEM_DEVICE Part part_of(uint64_t bytes) {
+    const uint32_t all = static_cast<uint32_t>(bytes);
+    if constexpr (kSeveralBlocks<Scope>) {
+        const uint32_t blocks = port::grid_blocks();
+        const uint32_t each = (static_cast<uint32_t>(pieces_of(bytes)) + blocks - 1) / blocks * kPiece;
+        const uint32_t first = each * port::block_rank() < all ? each * port::block_rank() : all;
+        return {first, each < all - first ? each : all - first};
+    }
+    return {0, all};
+}
 
 // What the team's table says for `bytes` bytes, of which the caller would handle `pieces` pieces in packets.
 template <class Scope>
 OXSHMEM_DEVICE Algorithm choose(const Session &session, Collective collective, uint64_t bytes, uint64_t pieces, Caller caller) {
+    if constexpr (kSeveralBlocks<Scope>) {
+        return caller == Caller::packets    ? Algorithm::packets
+               : caller == Caller::one_shot ? Algorithm::one_shot
+                                            : Algorithm::push;
+    }
     const TeamView &team = session.team;
     const bool few = caller == Caller::block || pieces <= kPiecesAtOnce * Scope::kLanes;
     const bool packets = team.one_round && bytes <= packet_room(team) && few;
@@ -172,7 +194,7 @@ OXSHMEM_DEVICE Algorithm choose(const Session &session, Collective collective, u
     return Algorithm::push;
 }
 
-// So little data that a block leaves it to its first warp.
+// Up to this many bytes a block leaves the data to its first warp.
 constexpr uint64_t kFewBytes = 512;
 
 // Arrivals: what member i has sent, of two kinds, as epoch << 32 | how much of it has arrived.
@@ -180,23 +202,26 @@ OXSHMEM_DEVICE uint64_t arrival_of(const TeamView &team, uint32_t count) {
     return static_cast<uint64_t>(team.epoch) << 32 | count;
 }
 
-OXSHMEM_DEVICE bool await_arrival(const Session &session, int kind, int member, uint32_t count) {
+template <class Scope> OXSHMEM_DEVICE bool await_arrival(const Session &session, int kind, int member, uint32_t count) {
     const uint64_t *word = session.team.arrivals(kind) + member;
+    bool stopped = false;
     const bool came = wait(session.op, session.team.blame(member), word, [&] {
         const uint64_t seen = port::load<order::acquire, reach::system>(word);
-        return seen >> 32 == session.team.epoch && static_cast<uint32_t>(seen) >= count;
+        stopped = is_stopped<Scope>(session.team);
+        return stopped || (seen >> 32 == session.team.epoch && static_cast<uint32_t>(seen) >= count);
     });
     OXSHMEM_ON_ARRIVAL(word, count);
-    return came;
+    stop_unless<Scope>(session.team, came && !stopped);
+    return came && !stopped;
 }
 
 // Waits until `wanted(member)` of every other member has arrived; 0: nothing. Ends with Scope::any.
 template <class Scope, class Wanted> OXSHMEM_DEVICE bool await_arrivals(const Session &session, int kind, Wanted wanted) {
     bool good = true;
-    for (int member = static_cast<int>(Scope::rank()); good && member < session.team.n;
-         member += static_cast<int>(Scope::size())) {
+    for (int member = static_cast<int>(Meeting<Scope>::rank()); good && member < session.team.n;
+         member += static_cast<int>(Meeting<Scope>::size())) {
         const uint32_t count = member == session.team.me ? 0 : wanted(member);
-        good = count == 0 || await_arrival(session, kind, member, count);
+        good = count == 0 || await_arrival<Scope>(session, kind, member, count);
     }
     return !Scope::any(!good);
 }
@@ -204,7 +229,8 @@ template <class Scope, class Wanted> OXSHMEM_DEVICE bool await_arrivals(const Se
 // Tells load/store reachable members, from `first` to before `last`, that all lanes' stores to them are done.
 template <class Scope, bool Visible> OXSHMEM_DEVICE void arrive(const Session &session, int kind, int first, int last) {
     Scope::sync();
-    const int rank = static_cast<int>(Scope::rank()), lanes = meeting_lanes(static_cast<int>(Scope::size()));
+    const int rank = static_cast<int>(Meeting<Scope>::rank());
+    const int lanes = meeting_lanes(static_cast<int>(Meeting<Scope>::size()));
     if (rank < lanes && first + rank < last) {
         if (Visible) {
             release_stores();

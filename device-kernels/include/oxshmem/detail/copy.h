@@ -34,8 +34,9 @@ template <class Scope> OXSHMEM_DEVICE void copy(void *dst, const void *src, uint
     }
 }
 #else
-// Copies the whole tiles among `n` units and answers how many units they were. A tile is what a warp (or the one thread) copies
-// in one pass, kInFlight loads of each lane before the first store, at fixed distances that need no registers.
+// Copies the whole tiles among `n` units and returns how many units the tiles cover. A tile is what
+// a warp (or the one thread) copies in one pass, kInFlight loads of each lane before the first
+// store, at fixed distances that need no registers.
 template <class Scope, uint32_t kInFlight, class U> OXSHMEM_DEVICE uint64_t copy_tiles(U *dst, const U *src, uint64_t n) {
     constexpr uint32_t kLanes = Scope::kLanes;
     constexpr uint32_t kTile = kLanes * kInFlight;
@@ -147,8 +148,8 @@ OXSHMEM_OUTLINE void copy_edge(char *to, const char *from, uint32_t left) {
     }
 }
 
-// Copies between addresses that are equally aligned to U and no better: units of U in the middle, narrower ones before and
-// behind.
+// Copies between addresses that are equally aligned to U and no better: units of U in the middle,
+// narrower ones before and after.
 template <class Scope, class U> OXSHMEM_DEVICE void copy_aligned(char *to, const char *from, uint64_t bytes) {
     const uint64_t lead = (0 - reinterpret_cast<uint64_t>(to)) % sizeof(U);
     const uint64_t head = lead < bytes ? lead : bytes;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Errors and waits. A kernel never traps: the first error of a launch is recorded for the host, and whoever waits unwinds.
+// Errors and waits. A kernel never traps: the first error of a launch is recorded for the host, and threads that wait unwind.
 #pragma once
 
 #include <oxshmem/port/port.h>
@@ -24,7 +24,7 @@ OXSHMEM_DEVICE abi::Control &control() {
     return *as<abi::Control>(port::state().control);
 }
 
-// Who an error is about: a PE (-1: none), and the team whose collective it is.
+// What an error is about: a PE (-1: none), and the team whose collective it is.
 struct Blame {
     int pe;
     int team;
@@ -67,7 +67,7 @@ OXSHMEM_NOINLINE void record(const abi::ErrorRecord &error) {
     abi::Control &ctl = control();
     if (port::compare_exchange<order::acq_rel, reach::device>(&ctl.claimed, 0u, 1u) == 0) {
         copy_record(ctl.error, error);
-        port::store<order::release, reach::system>(&ctl.claimed, 2u);
+        port::store<order::release, reach::system>(&ctl.claimed, abi::kErrorValid);
     }
     const ErrorCode code = static_cast<ErrorCode>(error.code);
     if (code == ErrorCode::timeout || code == ErrorCode::completion || code == ErrorCode::queue_broken) {

@@ -2,9 +2,10 @@
 //
 // Packets: small collectives in one round, where all members are load and store reachable.
 //
-// Data travels in words of which one half is data and the other half the epoch, so each says by itself that it has arrived: no
-// fence, and nobody is told anything afterwards. Each sender has its share of every member's workspace. Headers travel beside
-// the packets, and nothing is stored to dst before all of them agree.
+// Data travels in words of which one half is data and the other half the epoch, so each says by
+// itself that it has arrived: no fence is needed, and no message follows. Each sender has its share
+// of every member's workspace. Headers travel beside the packets, and nothing is stored to dst
+// before all of them agree.
 #pragma once
 
 #include "collective.h"
@@ -15,13 +16,16 @@ namespace oxshmem::detail {
 // A piece of 16 bytes of data takes two units of 16 bytes, each with 8 bytes of data.
 constexpr uint32_t kPacketPiece = 2 * kPiece;
 
-OXSHMEM_DEVICE uint64_t *packet_at(const TeamView &team, int sender, uint32_t piece) {
-    return as<uint64_t>(team.packets() + static_cast<uint32_t>(sender) * team.share + piece * kPacketPiece);
+template <class Scope> OXSHMEM_DEVICE uint64_t *packet_at(const TeamView &team, int sender, uint32_t piece) {
+    const bool further = kSeveralBlocks<Scope> && port::block_rank() != 0;
+    const uint64_t first = team.packets(further ? abi::kBlockPacketBytes : abi::kPacketBytes);
+    return as<uint64_t>(first + static_cast<uint32_t>(sender) * team.share + piece * kPacketPiece);
 }
 
+template <class Scope>
 OXSHMEM_DEVICE void send_piece(const TeamView &team, int member, uint32_t piece, vec16 value, uint32_t bytes) {
     OXSHMEM_ON_MESSAGE(team.pe_of(member), nullptr, 0);
-    uint64_t *at = translate(packet_at(team, team.me, piece), team.pe_of(member));
+    uint64_t *at = translate(packet_at<Scope>(team, team.me, piece), team.pe_of(member));
     const uint64_t flag = static_cast<uint64_t>(team.epoch) << 32;
     port::store_pair(at, flag | value.x, flag | value.y);
     if (bytes > 8) {
@@ -30,8 +34,9 @@ OXSHMEM_DEVICE void send_piece(const TeamView &team, int member, uint32_t piece,
 }
 
 // Looks whether a piece has arrived.
+template <class Scope>
 OXSHMEM_DEVICE bool look_at_piece(const TeamView &team, int sender, uint32_t piece, vec16 &value, uint32_t bytes) {
-    const uint64_t *at = packet_at(team, sender, piece);
+    const uint64_t *at = packet_at<Scope>(team, sender, piece);
     const port::pair64 low = port::load_pair<order::relaxed, reach::system>(at);
     const port::pair64 high = bytes > 8 ? port::load_pair<order::relaxed, reach::system>(at + 2) : low;
     value = {static_cast<uint32_t>(low.first), static_cast<uint32_t>(low.second), 0, 0};
@@ -42,15 +47,15 @@ OXSHMEM_DEVICE bool look_at_piece(const TeamView &team, int sender, uint32_t pie
     return low.first >> 32 == epoch && low.second >> 32 == epoch && high.first >> 32 == epoch && high.second >> 32 == epoch;
 }
 
-// Sends `bytes` bytes to every other member; `load(member, offset, bytes)` answers a piece of them. A lane has `kAtOnce` pieces
+// Sends `bytes` bytes to every other member; `load(member, offset, bytes)` returns a piece of them. A lane has `kAtOnce` pieces
 // under way at once.
 template <class Scope, uint32_t kAtOnce, class Load>
 OXSHMEM_DEVICE void send_packets(const Session &session, uint32_t bytes, Load load) {
     const TeamView &team = session.team;
     const uint32_t pieces = static_cast<uint32_t>(pieces_of(bytes));
     const uint32_t total = pieces * static_cast<uint32_t>(team.n - 1);
-    const uint32_t size = Scope::size();
-    for (uint32_t first = Scope::rank(); first < total; first += size * kAtOnce) {
+    const uint32_t size = Meeting<Scope>::size();
+    for (uint32_t first = Meeting<Scope>::rank(); first < total; first += size * kAtOnce) {
         vec16 values[kAtOnce] = {};
         OXSHMEM_UNROLL
         for (uint32_t k = 0; k < kAtOnce; ++k) {
@@ -65,21 +70,21 @@ OXSHMEM_DEVICE void send_packets(const Session &session, uint32_t bytes, Load lo
             const uint32_t item = first + k * size;
             if (item < total) {
                 const uint32_t distance = pieces == 1 ? item : item / pieces, piece = item - distance * pieces;
-                send_piece(team, session.member_behind(static_cast<int>(distance) + 1), piece, values[k],
-                           bytes - piece * kPiece);
+                send_piece<Scope>(team, session.member_behind(static_cast<int>(distance) + 1), piece, values[k],
+                                  bytes - piece * kPiece);
             }
         }
     }
 }
 
 // Meets, and receives `items` items. `look(first, missing)` looks at what the calling lane handles from item `first` on, and
-// answers whether all is there (or who has not sent yet); `take(first)` stores it. Both take up to `at_once` items,
-// Scope::size() apart.
+// returns whether all is there, or which member has not sent yet; `take(first)` stores it. Both take up to `at_once` items,
+// Meeting<Scope>::size() apart.
 template <class Scope, class Look, class Take>
 OXSHMEM_DEVICE bool receive_packets(const Session &session, uint32_t announced, uint32_t items, uint32_t at_once, Look look,
                                     Take take) {
     const TeamView &team = session.team;
-    const uint32_t rank = Scope::rank(), size = Scope::size();
+    const uint32_t rank = Meeting<Scope>::rank(), size = Meeting<Scope>::size();
     const int lanes = meeting_lanes(static_cast<int>(size));
     const uint64_t header = header_of(team, announced);
     bool good = true, have = false;
@@ -87,12 +92,15 @@ OXSHMEM_DEVICE bool receive_packets(const Session &session, uint32_t announced, 
     if (static_cast<int>(rank) < lanes) {
         tell_all(team, header, static_cast<int>(rank), lanes);
         if (rank == 0) {
-            close_epoch(team);
+            close_epoch<Scope>(team);
         }
         // Packets mostly come together with the headers.
-        good = await_all<order::relaxed>(team, session.op, header, static_cast<int>(rank), lanes,
-                                         [&] { have = have || (rank < items && !session.bad && look(rank, missing)); });
+        good = await_all<order::relaxed>(team, session.op, header, static_cast<int>(rank), lanes, [&] {
+            have = have || (rank < items && !session.bad && look(rank, missing));
+            return is_stopped<Scope>(team);
+        });
     }
+    stop_unless<Scope>(team, good);
     if (Scope::any(!good || session.bad)) {
         return false;
     }
@@ -109,8 +117,9 @@ OXSHMEM_DEVICE bool receive_packets(const Session &session, uint32_t announced, 
     return !Scope::any(!good);
 }
 
-// Every member (or, if `only` is not negative, that one) sends `bytes` bytes to every other one. `load` as in send_packets,
-// also of what the own PE sends to itself; `store(sender, offset, value, bytes)` stores a piece.
+// Every member (or, if `only` is not negative, that one) sends `bytes` bytes to every other one.
+// `load` is as in send_packets, also for what this PE sends to itself; `store(sender, offset,
+// value, bytes)` stores a piece.
 template <class Scope, uint32_t kAtOnce, class Load, class Store>
 OXSHMEM_DEVICE bool exchange_by(const Session &session, uint32_t announced, uint32_t bytes, int only, Load load, Store store) {
     const TeamView &team = session.team;
@@ -119,7 +128,7 @@ OXSHMEM_DEVICE bool exchange_by(const Session &session, uint32_t announced, uint
     }
     const uint32_t pieces = static_cast<uint32_t>(pieces_of(bytes));
     const uint32_t items = pieces * static_cast<uint32_t>(only < 0 ? team.n : 1);
-    const uint32_t size = Scope::size();
+    const uint32_t size = Meeting<Scope>::size();
     const auto sender_of = [&](uint32_t item) {
         return only >= 0 ? only : static_cast<int>(pieces == 1 ? item : item / pieces);
     };
@@ -137,7 +146,7 @@ OXSHMEM_DEVICE bool exchange_by(const Session &session, uint32_t announced, uint
                 const uint32_t offset = offset_in(item, sender);
                 if (sender == team.me) {
                     values[k] = load(sender, offset, bytes - offset);
-                } else if (!look_at_piece(team, sender, offset / kPiece, values[k], bytes - offset)) {
+                } else if (!look_at_piece<Scope>(team, sender, offset / kPiece, values[k], bytes - offset)) {
                     missing = sender;
                     all = false;
                 }
@@ -163,8 +172,9 @@ OXSHMEM_DEVICE bool exchange_by(const Session &session, uint32_t announced, uint
 template <class Scope, class Load, class Store>
 OXSHMEM_DEVICE bool exchange(const Session &session, uint32_t announced, uint32_t bytes, int only, Load load, Store store) {
     const uint32_t items = static_cast<uint32_t>(pieces_of(bytes)) * static_cast<uint32_t>(only < 0 ? session.team.n : 1);
-    return items <= 2 * Scope::size() ? exchange_by<Scope, 1>(session, announced, bytes, only, load, store)
-                                      : exchange_by<Scope, kPiecesAtOnce>(session, announced, bytes, only, load, store);
+    return items <= 2 * Meeting<Scope>::size()
+               ? exchange_by<Scope, 1>(session, announced, bytes, only, load, store)
+               : exchange_by<Scope, kPiecesAtOnce>(session, announced, bytes, only, load, store);
 }
 
 // As exchange, by all members; what arrives is combined in the order of the members.
@@ -186,7 +196,7 @@ OXSHMEM_DEVICE bool exchange_combined(const Session &session, uint32_t announced
                 const int sender = first + static_cast<int>(k);
                 if (sender == team.me) {
                     values[k] = load(sender, offset, bytes - offset);
-                } else if (sender < team.n && !look_at_piece(team, sender, item, values[k], bytes - offset)) {
+                } else if (sender < team.n && !look_at_piece<Scope>(team, sender, item, values[k], bytes - offset)) {
                     missing = sender;
                     all = false;
                 }

@@ -166,7 +166,7 @@ struct Descriptor {
     }
 };
 
-// Lets every lane post its descriptor, together with the lanes that converge here. Answers the index behind it, or 0.
+// Lets every lane post its descriptor, together with the lanes that converge here. Returns the index after it, or 0.
 OXSHMEM_OUTLINE uint64_t ibrc_post(const Descriptor &descriptor, int pe) {
     Posters group = posters(0);
     const uint64_t first = reserve_slots(group, group.size, pe);
@@ -414,7 +414,7 @@ OXSHMEM_OUTLINE uint64_t ibrc_fetch_atomic(void *target, const AtomicRequest &re
     return ibrc_fetch(atomic_descriptor(target, request, pe), pe, Op::atomic);
 }
 
-// Ordered, so that it stays behind what this block has put to `pe` on its queue, and two signals to one word arrive in their
+// Ordered, so that it stays after what this block has put to `pe` on its queue, and two signals to one word arrive in their
 // order.
 OXSHMEM_OUTLINE void ibrc_signal(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
     const Work work = op == SignalOp::set ? Work::write_inline : Work::fetch_add;

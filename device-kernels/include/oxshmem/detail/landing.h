@@ -43,7 +43,7 @@ OXSHMEM_DEVICE bool take_landing_slot(LandingSlot &landing, uint64_t *head, uint
 // Reports, in operation `op`, the error that broke a queue. The caller has seen kBroken, or that `claimed` is set.
 OXSHMEM_NOINLINE void report_breakage(const abi::Breakage &breakage, Op op) {
     // Until the error is valid, the thread that keeps it is about to record it.
-    if (port::load<order::acquire, reach::device>(&breakage.claimed) == 2) {
+    if (port::load<order::acquire, reach::device>(&breakage.claimed) == abi::kErrorValid) {
         abi::ErrorRecord error;
         copy_record(error, breakage.first);
         if (error.code != static_cast<uint32_t>(ErrorCode::completion)) {
@@ -63,7 +63,7 @@ OXSHMEM_NOINLINE void break_queue(uint64_t *count, abi::Breakage &breakage, cons
         return;
     }
     copy_record(breakage.first, error);
-    port::store<order::release, reach::device>(&breakage.claimed, 2u);
+    port::store<order::release, reach::device>(&breakage.claimed, abi::kErrorValid);
     port::raise_to<order::release, reach::device>(count, abi::kBroken);
     record(error);
 }

@@ -39,7 +39,7 @@ __device__ uint64_t OXSHMEM_LIBRARY(put_signal)(void *dst, const void *src, uint
 __device__ void OXSHMEM_LIBRARY(fence)();
 __device__ void OXSHMEM_LIBRARY(wait)(uint64_t end, int pe, Op op);
 __device__ void OXSHMEM_LIBRARY(complete)(int pe, Op op);
-__device__ void OXSHMEM_LIBRARY(quiet)();
+__device__ void OXSHMEM_LIBRARY(quiet)(uint32_t rank, uint32_t size);
 }
 
 } // namespace oxshmem::detail

@@ -3,16 +3,17 @@
 // Meetings: all members of a team learn that all have entered, and that all make the same call. Every collective is one or
 // begins with one.
 //
-// Each member writes a header, its epoch and what it announces (abi::Call), where others look for it. Members that are load and
-// store reachable tell each other directly; otherwise they meet by dissemination: in round k each tells the member 2^k behind
-// it, which takes as many messages as rounds. Nothing is ever reset: headers of epoch e lie beside those of e - 1, and whoever
-// is in epoch e knows that all have left e - 2.
+// Each member writes a header, its epoch and what it announces (abi::Call), where others look for
+// it. Members that are load and store reachable tell each other directly; otherwise they meet by
+// dissemination: in round k each tells the member 2^k places after it, which takes as many messages
+// as rounds. Nothing is ever reset: headers of epoch e lie beside those of e - 1, and a member in
+// epoch e knows that all have left e - 2.
 #pragma once
 
 #include <oxshmem/ordering.h>
 
 // Messages, for a program that counts them: it defines these before it includes a header (tests/kernels/costs.cu). `word` is
-// the word, as an address in the own heap, whose arrival at `pe` says that the message has arrived, and `turn` tells those
+// the word, as an address in this PE's heap, whose arrival at `pe` says that the message has arrived, and `turn` tells those
 // apart that one collective writes to one word; null: a later message says so.
 #ifndef OXSHMEM_ON_MESSAGE
 #define OXSHMEM_ON_MESSAGE(pe, word, turn) static_cast<void>(0)
@@ -39,12 +40,16 @@ struct TeamView {
     OXSHMEM_DEVICE Blame blame(int member) const { return {pe_of(member), handle}; }
     OXSHMEM_DEVICE uint32_t parity() const { return epoch & 1; }
 
-    // Places in the workspace, as addresses in the own heap.
+    // Places in the workspace, as addresses in this PE's heap.
     OXSHMEM_DEVICE uint64_t *rounds() const { return as<uint64_t>(workspace) + parity() * abi::kRounds; }
     OXSHMEM_DEVICE uint64_t *headers() const {
         return as<uint64_t>(workspace + abi::kHeadersAt) + parity() * abi::kOneRoundPes;
     }
-    OXSHMEM_DEVICE uint64_t packets() const { return workspace + abi::kPacketsAt + parity() * abi::kPacketBytes; }
+    OXSHMEM_DEVICE uint64_t packets(uint64_t bytes = abi::kPacketBytes) const {
+        return workspace + abi::kArrivalsAt + arrival_bytes() + parity() * bytes;
+    }
+    // Bytes of the arrivals of both parities and kinds.
+    OXSHMEM_DEVICE uint64_t arrival_bytes() const { return (static_cast<uint64_t>(n) + 3) / 4 * 128; }
     OXSHMEM_DEVICE uint64_t *arrivals(int kind) const {
         return as<uint64_t>(workspace + abi::kArrivalsAt) +
                (parity() * 2 + static_cast<uint32_t>(kind)) * static_cast<uint32_t>(n);
@@ -72,7 +77,7 @@ OXSHMEM_DEVICE uint32_t epoch_after(uint32_t epoch) {
     return epoch + 1 < 2 ? epoch + 3 : epoch + 1;
 }
 
-// All loads at once: after a meeting they come from the L2 cache, and one behind the other they would take longer than a small
+// All loads at once: after a meeting they come from the L2 cache, and in sequence they would take longer than a small
 // collective.
 OXSHMEM_DEVICE TeamView view_of(const abi::Team &row) {
     const port::vec16 who = port::load_vec(&row.handle), how = port::load_vec(&row.stride),
@@ -89,11 +94,24 @@ OXSHMEM_DEVICE TeamView view_of(const abi::Team &row) {
     return team;
 }
 
+// The headers, arrivals and packets of a block, not the first one, of a collective that several blocks carry out lie where
+// those of a workspace lie that begins here, except for the bytes of packets.
+OXSHMEM_DEVICE uint64_t workspace_of_block(const TeamView &team, uint32_t block) {
+    const uint64_t first = team.workspace + abi::kArrivalsAt + team.arrival_bytes() + 2 * abi::kPacketBytes;
+    const uint64_t each = abi::kArrivalsAt - abi::kHeadersAt + team.arrival_bytes() + 2 * abi::kBlockPacketBytes;
+    return first + (block - 1) * each - abi::kHeadersAt;
+}
+
 // Finds a team and reads its row. False: there is none, which one lane records.
 template <class Scope> OXSHMEM_DEVICE bool view_team(TeamView &team, int handle, Op op) {
     const bool in_table = is_row_of_table(handle);
     team = view_of(team_row(in_table ? handle : abi::kTeamWorld));
     if (in_table && team.handle == handle) {
+        if constexpr (kSeveralBlocks<Scope>) {
+            // The first block meets in the team's own place, where calls of one block meet too.
+            team.workspace = port::block_rank() == 0 ? team.workspace : workspace_of_block(team, port::block_rank());
+            team.share = static_cast<uint32_t>(abi::kBlockPacketBytes) / static_cast<uint32_t>(team.n) & ~31u;
+        }
         return true;
     }
     if (Scope::rank() == 0) {
@@ -122,15 +140,15 @@ OXSHMEM_DEVICE bool entered(uint64_t seen, uint64_t header) {
     return static_cast<int32_t>(static_cast<uint32_t>(seen >> 32) - static_cast<uint32_t>(header >> 32)) >= 0;
 }
 
-// Who has made a bad call, by what `member` announces: it may know of another one; that others blame the caller means that its
-// own call is the one that does not fit.
+// Returns which member has made a bad call, from what `member` announces, which may know of another
+// one. If others blame the caller, its own call is the one that does not fit.
 OXSHMEM_DEVICE int culprit(const TeamView &team, int member, uint64_t seen, uint64_t header) {
     const int named = static_cast<int>(seen & 0xffffff);
     const bool knows = is_bad(static_cast<uint32_t>(seen)) && seen >> 32 == header >> 32 && named != port::state().my_pe;
     return knows ? named : team.pe_of(member);
 }
 
-// Compares what a member announces; false if it differs. Who has made a bad call has said so.
+// Compares what a member announces; false if it differs. A member that has made a bad call has said so.
 OXSHMEM_DEVICE bool agrees(const TeamView &team, Op op, int member, uint64_t seen, uint64_t header) {
     if (seen != header && !is_bad(static_cast<uint32_t>(header))) {
         raise(ErrorCode::mismatch, op, {culprit(team, member, seen, header), team.handle}, header, seen);
@@ -147,19 +165,22 @@ OXSHMEM_DEVICE void tell_all(const TeamView &team, uint64_t header, int rank, in
     }
 }
 
-// Waits for the headers of members `first` and `first` + 1, and calls `meanwhile` as often as it looks. Whether they agree with
-// the own one goes to `agreed`. False: the deadline passed.
+// Waits for the headers of members `first` and `first` + 1, and calls `meanwhile` as often as it
+// looks; when that returns true, the wait is over. Stores in `agreed` whether they agree with this
+// member's. Returns false if they have not arrived.
 template <order O, class Meanwhile>
 OXSHMEM_DEVICE bool await_two(const TeamView &team, Op op, int first, uint64_t header, bool &agreed, Meanwhile meanwhile) {
     const uint64_t *slots = team.headers() + first;
     const bool two = first + 1 < team.n;
     port::pair64 seen{};
     const auto late = [&] { return team.blame(entered(seen.first, header) ? first + 1 : first); };
-    const bool there = wait(op, late, slots, [&] {
+    bool over = false;
+    const bool ended = wait(op, late, slots, [&] {
         seen = port::load_pair<O, reach::system>(slots);
-        meanwhile();
-        return entered(seen.first, header) && (!two || entered(seen.second, header));
+        over = meanwhile();
+        return over || (entered(seen.first, header) && (!two || entered(seen.second, header)));
     });
+    const bool there = ended && !over;
     if (there) {
         OXSHMEM_ON_ARRIVAL(slots, 1);
         if (two) {
@@ -173,8 +194,8 @@ OXSHMEM_DEVICE bool await_two(const TeamView &team, Op op, int first, uint64_t h
     return there;
 }
 
-// Waits for the headers of all members; by `lanes` lanes, each of which learns of some. Waits for all of them also if one does
-// not agree: who leaves knows that everybody has entered.
+// Waits for the headers of all members; by `lanes` lanes, each of which learns of some. Waits for all of them even if one does
+// not agree: a member that leaves knows that every member has entered.
 template <order O, class Meanwhile>
 OXSHMEM_DEVICE bool await_all(const TeamView &team, Op op, uint64_t header, int rank, int lanes, Meanwhile meanwhile) {
     bool there = true, agreed = true;
@@ -195,18 +216,27 @@ OXSHMEM_DEVICE void tell(const TeamView &team, Op op, int member, uint64_t *word
     }
 }
 
-// Takes the epoch; by one lane, when all have read the row. Told others first, nobody waits for this store.
-OXSHMEM_DEVICE void close_epoch(const TeamView &team) {
-    port::write(&team_row(team.handle).epoch, team.epoch);
+// Takes the epoch; by one lane, when all have read the row. The others have been told before, so
+// none of them waits for this store. If there are several blocks, the last one to have read the row
+// takes it.
+template <class Scope> OXSHMEM_DEVICE void close_epoch(const TeamView &team) {
+    abi::Team &row = team_row(team.handle);
+    if constexpr (kSeveralBlocks<Scope>) {
+        if (port::fetch_add<order::acq_rel, reach::device>(&row.entered, 1u) + 1 != port::grid_blocks()) {
+            return;
+        }
+        port::write(&row.entered, 0u);
+    }
+    port::write(&row.epoch, team.epoch);
 }
 
-// A meeting by dissemination, by one lane. Whatever a member has learnt it passes on: who has entered, that calls differ, and
-// the stores that it has seen.
+// A meeting by dissemination, by one lane. A member passes on everything that it has learnt: which
+// members have entered, that calls differ, and the stores that it has seen.
 OXSHMEM_OUTLINE bool meet_in_rounds(const TeamView &team, Op op, uint32_t announced) {
     const uint64_t header = header_of(team, announced);
     uint64_t said = header;
     uint64_t *slot = team.rounds();
-    close_epoch(team);
+    close_epoch<thread_scope>(team);
     for (int distance = 1; distance < team.n; distance *= 2, ++slot) {
         release_stores();
         tell(team, op, (team.me + distance) % team.n, slot, said);
@@ -233,13 +263,33 @@ OXSHMEM_DEVICE int meeting_lanes(int size) {
     return size < kMost ? size : kMost;
 }
 
-// A meeting of one group of threads per member, all of which have read the row. What members have stored before is visible to
-// all who leave, with `Visible`. Ends with Scope::any: every lane is told whether all members have entered the same call.
+// The first of several blocks that fails stops the others: a member whose call differs may have
+// fewer blocks, and then some would wait in vain; and each would wait for the deadline of a member
+// that does not enter. The first block of all is not stopped: when it leaves a meeting, all members
+// have entered, and so no member gets ahead of the others.
+template <class Scope> OXSHMEM_DEVICE bool is_stopped(const TeamView &team) {
+    if constexpr (kSeveralBlocks<Scope>) {
+        return port::block_rank() != 0 &&
+               port::load<order::relaxed, reach::device>(&team_row(team.handle).stopped) == team.epoch;
+    }
+    return false;
+}
+template <class Scope> OXSHMEM_DEVICE void stop_unless(const TeamView &team, bool good) {
+    if constexpr (kSeveralBlocks<Scope>) {
+        if (!good) {
+            port::store<order::relaxed, reach::device>(&team_row(team.handle).stopped, team.epoch);
+        }
+    }
+}
+
+// A meeting of one group of threads per member, all of which have read the row. With `Visible`,
+// what members have stored before is visible to every member that leaves. Ends with Scope::any:
+// every lane is told whether all members have entered the same call.
 template <class Scope, bool Visible> OXSHMEM_DEVICE bool meet(const TeamView &team, Op op, uint32_t announced) {
-    const int rank = static_cast<int>(Scope::rank()), size = static_cast<int>(Scope::size());
+    const int rank = static_cast<int>(Meeting<Scope>::rank()), size = static_cast<int>(Meeting<Scope>::size());
     const int lanes = meeting_lanes(size);
     bool good = true;
-    if (team.one_round) {
+    if (kSeveralBlocks<Scope> || team.one_round) {
         if (rank < lanes && rank < team.n) {
             if (Visible) {
                 release_stores();
@@ -247,10 +297,12 @@ template <class Scope, bool Visible> OXSHMEM_DEVICE bool meet(const TeamView &te
             const uint64_t header = header_of(team, announced);
             tell_all(team, header, rank, lanes);
             if (rank == 0) {
-                close_epoch(team);
+                close_epoch<Scope>(team);
             }
             constexpr order kOrder = Visible ? order::acquire : order::relaxed;
-            good = await_all<kOrder>(team, op, header, rank, lanes, [] {}) && !is_bad(announced);
+            const auto stopped = [&] { return is_stopped<Scope>(team); };
+            good = await_all<kOrder>(team, op, header, rank, lanes, stopped) && !is_bad(announced);
+            stop_unless<Scope>(team, good);
         }
     } else if (rank == 0) {
         good = meet_in_rounds(team, op, announced);
@@ -264,7 +316,7 @@ OXSHMEM_DEVICE bool are_many_threads() {
     return block_scope::size() > kMany;
 }
 
-// Has the block's first warp do it. `call` answers not 0 if it failed.
+// Lets the block's first warp do it. `call` returns a value other than 0 if it failed.
 template <class Call> OXSHMEM_DEVICE int by_first_warp(Call call) {
     block_scope::sync();
     const int failed = block_scope::rank() < 32 ? call() : 0;

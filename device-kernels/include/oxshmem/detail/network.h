@@ -53,9 +53,18 @@ OXSHMEM_DEVICE void network_wait(uint64_t end, int pe, Op op) {
 OXSHMEM_DEVICE void network_complete(int pe, Op op) {
     OXSHMEM_LIBRARY(complete)(pe, op);
 }
-OXSHMEM_DEVICE void network_quiet() {
-    OXSHMEM_LIBRARY(quiet)();
+OXSHMEM_DEVICE void network_quiet(uint32_t rank, uint32_t size) {
+    OXSHMEM_LIBRARY(quiet)(rank, size);
 }
 
 } // namespace oxshmem::detail
 #endif
+
+namespace oxshmem::detail {
+
+// As network_quiet, by one lane alone.
+OXSHMEM_DEVICE void network_quiet() {
+    network_quiet(0, 1);
+}
+
+} // namespace oxshmem::detail

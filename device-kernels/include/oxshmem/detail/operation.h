@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// What an operation over the network is, whoever posts it.
+// What an operation over the network is, whether device code or the proxy posts it.
 #pragma once
 
 #include "address.h"
@@ -21,7 +21,7 @@ OXSHMEM_DEVICE bool posts_to(int pe) {
 
 enum class SignalOp : int { set = 9, add = 10 };
 
-// As block_queue, for signals and the data before them.
+// Like block_queue, for signals and the data before them.
 OXSHMEM_DEVICE uint32_t signal_queue(SignalOp op) {
     return op == SignalOp::set ? block_queue() : atomic_queue();
 }

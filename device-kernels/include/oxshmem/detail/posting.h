@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// The operations over the network: by IBGDA below, or handed to the CPU proxy (ibrc.h). By single lanes that combine where they
-// converge. Each answers what a blocking caller gives to network_wait (the QP's block index behind its last work request, or
-// the ring's index behind its last descriptor), or 0 if nothing had to be, or could be, posted.
+// The operations over the network: by IBGDA below, or handed to the CPU proxy (ibrc.h). Single
+// lanes call them, and combine where they converge. Each returns what a blocking caller gives to
+// network_wait (the QP's block index after its last work request, or the ring's index after its
+// last descriptor), or 0 if nothing had to be, or could be, posted.
 //
-// They are functions of their own: copied to every call they would give each kernel the registers of the network, also where
+// They are functions of their own: copied to every call they would give each kernel the registers of the network, even where
 // all peers are reached by load and store.
 #pragma once
 
@@ -158,8 +159,7 @@ OXSHMEM_DEVICE uint64_t post_pieces(void *dst, const void *src, uint64_t bytes, 
 }
 
 // Posts the next piece. A function of its own, and so is the loop around it: together they need more registers than there are.
-OXSHMEM_OUTLINE Posted put_piece(void *dst, const void *src, uint64_t bytes, int pe) {
-    const uint32_t queue = block_queue();
+OXSHMEM_OUTLINE Posted put_piece(void *dst, const void *src, uint64_t bytes, int pe, uint32_t queue) {
     uint32_t card = card_of(queue);
     Piece piece = next_piece(dst, src, bytes);
     Located remote = locate_remote(dst, pe, card);
@@ -193,12 +193,15 @@ OXSHMEM_DEVICE uint64_t network_transfer(void *dst, const void *src, uint64_t by
         remote, local, bytes);
 }
 
-OXSHMEM_DEVICE uint64_t network_put(void *dst, const void *src, uint64_t bytes, int pe) {
-    if (by_proxy()) {
-        return ibrc_put(dst, src, bytes, pe);
-    }
+// Posts a put on QP `queue` of those to `pe`.
+OXSHMEM_DEVICE uint64_t put_pieces(void *dst, const void *src, uint64_t bytes, int pe, uint32_t queue) {
     return post_pieces(
-        dst, src, bytes, [&](void *to, const void *from, uint64_t left) { return put_piece(to, from, left, pe); }, pe);
+        dst, src, bytes, [&](void *to, const void *from, uint64_t left) { return put_piece(to, from, left, pe, queue); }, pe,
+        queue);
+}
+
+OXSHMEM_DEVICE uint64_t network_put(void *dst, const void *src, uint64_t bytes, int pe) {
+    return by_proxy() ? ibrc_put(dst, src, bytes, pe) : put_pieces(dst, src, bytes, pe, block_queue());
 }
 
 // Reads the next piece of a get into registered memory.
@@ -297,7 +300,7 @@ OXSHMEM_OUTLINE void network_atomic(void *target, AtomicRequest request, int pe)
         [&](const Slot &slot, bool signaled) { slot.atomic(request, remote, discard(qp, card), signaled); }, remote, request);
 }
 
-// As network_atomic, and answers what was there before. The HCA returns 8-byte results in host order and 4-byte results of
+// Like network_atomic, and returns what was there before. The HCA returns 8-byte results in host order and 4-byte results of
 // extended atomics big-endian.
 template <class T> OXSHMEM_OUTLINE T network_fetch_atomic(T *target, AtomicRequest request, int pe) {
     if (by_proxy()) {
@@ -347,11 +350,10 @@ OXSHMEM_OUTLINE void network_signal(uint64_t *signal, uint64_t value, SignalOp o
     const uint32_t queue = signal_queue(op), card = card_of(queue);
     Qp &qp = qp_of(pe, queue);
     Located remote = locate_remote(signal, pe, card);
-    // Strongly ordered, like the signal of a put_signal: two signals to one word arrive in their order.
     post(
         qp, 1,
         [&](const Slot &slot, bool signaled) {
-            write_signal(slot.ordered_after(0), remote, discard(qp, card), value, op, signaled);
+            write_signal(slot.signal_after(0), remote, discard(qp, card), value, op, signaled);
         },
         remote, value, op);
 }
@@ -363,24 +365,68 @@ OXSHMEM_DEVICE void complete_posted(Qp &qp, Op op) {
     wait_completed(qp, completed >= abi::kBroken ? completed : reserved_in(gate, completed), op);
 }
 
-// Waits for everything that was posted on any QP before the call. One that fails (its error is recorded) keeps it from none of
-// the others.
-OXSHMEM_OUTLINE void network_quiet() {
-    if (by_proxy()) {
-        ibrc_quiet();
-        return;
-    }
+// Calls `act(index)` for the QPs that were used, of which each of `size` lanes, all of which call with their `rank`, takes a
+// share.
+template <class Act> OXSHMEM_DEVICE void for_used(uint32_t rank, uint32_t size, Act act) {
     const abi::State &s = port::state();
     const uint32_t words = (static_cast<uint32_t>(s.n_pes) * s.qps_per_pe + 63) / 64;
-    for (uint32_t word = 0; word < words; ++word) {
-        uint64_t bits = port::load<order::relaxed, reach::device>(as<uint64_t>(s.used) + word);
+    // Lanes share the QPs of a word in groups of 64 or 32; a lane that is left over has nothing to do.
+    const uint32_t group = size >= 64 ? 64 : size >= 32 ? 32 : 1, groups = size / group;
+    const uint64_t pattern = group == 64 ? 1 : group == 32 ? 0x100000001 : ~0ull;
+    const uint64_t mine = pattern << rank % group;
+    for (uint32_t word = rank / group < groups ? rank / group : words; word < words; word += groups) {
+        uint64_t bits = mine & port::load<order::relaxed, reach::device>(as<uint64_t>(s.used) + word);
         for (; bits != 0; bits &= bits - 1) {
-            complete_posted(as<Qp>(s.qps)[word * 64 + port::lowest_bit(bits)], Op::quiet);
+            act(word * 64 + port::lowest_bit(bits));
         }
     }
 }
 
-// In what put_signal answers: it is of the block's queue for atomics.
+// Posts a read after what was posted to a QP, unless nothing was since the last one. Where several cards write to a PE's
+// memory, a completion does not say that what was written is visible: it is on its way across PCIe, where nothing orders the
+// requests of different cards. A card's read arrives after its writes, so these are visible once it is complete.
+OXSHMEM_DEVICE void post_flush(uint32_t index) {
+    const abi::State &s = port::state();
+    Qp &qp = as<Qp>(s.qps)[index];
+    const uint64_t completed = port::load<order::relaxed, reach::device>(&qp.completed);
+    const uint64_t posted = reserved_in(port::load<order::relaxed, reach::device>(&qp.gate), completed);
+    if (completed >= abi::kBroken || posted <= port::load<order::relaxed, reach::device>(&qp.flushed_at)) {
+        return;
+    }
+    uint32_t card = card_of(index % s.qps_per_pe);
+    Located remote = locate_remote(as<void>(s.heap_base), qp.pe, card);
+    const uint64_t end = post(
+        qp, 1,
+        [&](const Slot &slot, bool signaled) {
+            slot.transfer(Opcode::rdma_read, remote, discard(qp, card), sizeof(uint64_t), signaled);
+        },
+        remote, card);
+    port::raise_to<order::relaxed, reach::device>(&qp.flushed_at, end);
+}
+
+// post_flush for the caller's share of the QPs that were used. Seldom called, and a function of its own for its registers.
+OXSHMEM_NOINLINE void post_flushes(uint32_t rank, uint32_t size) {
+    for_used(rank, size, [](uint32_t index) { post_flush(index); });
+}
+
+// Waits for everything that was posted on any QP before the call. `size` lanes call, each with its `rank`, and each waits for
+// its share of the QPs: a look at a CQE takes a round trip to memory. One that fails (its error is recorded) keeps it from none
+// of the others.
+OXSHMEM_OUTLINE void network_quiet(uint32_t rank, uint32_t size) {
+    if (by_proxy()) {
+        if (rank == 0) {
+            ibrc_quiet();
+        }
+        return;
+    }
+    const abi::State &s = port::state();
+    if (s.cards > 1) {
+        post_flushes(rank, size);
+    }
+    for_used(rank, size, [&](uint32_t index) { complete_posted(as<Qp>(s.qps)[index], Op::quiet); });
+}
+
+// A bit in what put_signal returns: the index is one of the block's queue for atomics.
 constexpr uint64_t kOnAtomicQueue = 1ull << 63;
 
 // Waits until what an operation to `pe` answered is complete.
@@ -404,32 +450,34 @@ OXSHMEM_OUTLINE uint64_t put_piece_and_signal(void *dst, const void *src, Piece 
         qp, data_blocks + 1,
         [&](const Slot &slot, bool signaled) {
             write_piece(slot, locate_remote(dst, pe, card), src, piece, card, false);
-            write_signal(slot.ordered_after(data_blocks), locate_remote(signal, pe, card), discard(qp, card), value, op,
+            write_signal(slot.signal_after(data_blocks), locate_remote(signal, pe, card), discard(qp, card), value, op,
                          signaled);
         },
         dst, src, piece, signal, value, op, pe, data_blocks);
     return op == SignalOp::set || end == 0 ? end : end | kOnAtomicQueue;
 }
 
-// Data, if there is any, then its signal on the same QP, or once the data is there. Answers what completes the data.
+// Data, if there is any, then its signal on the same QP. Returns what completes the data.
 OXSHMEM_DEVICE uint64_t network_put_signal(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value,
                                            SignalOp op, int pe) {
     uint64_t end = 0;
-    if (bytes != 0) {
-        const bool proxy = by_proxy();
-        if (!proxy) {
-            const Piece piece = next_piece(dst, src, bytes);
-            if (piece.bytes == bytes) {
-                return put_piece_and_signal(dst, src, piece, signal, value, op, pe);
-            }
+    if (bytes != 0 && by_proxy()) {
+        end = ibrc_put(dst, src, bytes, pe);
+        if (signal_queue(op) != block_queue()) {
+            ibrc_quiet();
         }
-        end = network_put(dst, src, bytes, pe);
-        if (end == 0 && !proxy) {
+    } else if (bytes != 0) {
+        const Piece piece = next_piece(dst, src, bytes);
+        if (piece.bytes == bytes) {
+            return put_piece_and_signal(dst, src, piece, signal, value, op, pe);
+        }
+        // On the signal's QP, which keeps them in order. Another card's write could become visible after the signal, even if it
+        // is acknowledged before that.
+        end = put_pieces(dst, src, bytes, pe, signal_queue(op));
+        if (end == 0) {
             return 0;
         }
-        if (signal_queue(op) != block_queue()) {
-            network_quiet();
-        }
+        end |= op == SignalOp::set ? 0 : kOnAtomicQueue;
     }
     network_signal(signal, value, op, pe);
     return end;
@@ -444,24 +492,35 @@ OXSHMEM_DEVICE void fence_posted(Qp &qp) {
     }
 }
 
-// Makes the next request on each QP that this block uses a strongly ordered one, unless all before it are complete.
+// Orders what this block has posted to each PE before what it posts or stores there later. Each of its QPs keeps its requests
+// in order by a mark on the next one. It waits where that is not enough: for atomics on memory that stores reach as well, which
+// could overtake them, and where atomics use another card than the rest.
 OXSHMEM_OUTLINE void network_fence() {
+    const abi::State &s = port::state();
     if (by_proxy()) {
-        ibrc_fence();
+        if (atomics_by_network() || s.atomics_on_first_card != 0) {
+            ibrc_quiet();
+        } else {
+            ibrc_fence();
+        }
         return;
     }
-    const abi::State &s = port::state();
-    const uint32_t mine = block_queue();
-    const uint32_t words = (static_cast<uint32_t>(s.n_pes) * s.qps_per_pe + 63) / 64;
-    for (uint32_t word = 0; word < words; ++word) {
-        uint64_t bits = port::load<order::relaxed, reach::device>(as<uint64_t>(s.used) + word);
-        for (; bits != 0; bits &= bits - 1) {
-            const uint32_t index = word * 64 + port::lowest_bit(bits);
-            if (index % s.qps_per_pe == mine) {
-                fence_posted(as<Qp>(s.qps)[index]);
-            }
+    const uint32_t mine = block_queue(), atomics = atomic_queue();
+    for_used(0, 1, [&](uint32_t index) {
+        const uint32_t pe = index / s.qps_per_pe, queue = index - pe * s.qps_per_pe;
+        Qp &qp = as<Qp>(s.qps)[index];
+        if (queue != mine && queue != atomics) {
+            return;
         }
-    }
+        if (mine == atomics && !is_direct(static_cast<int>(pe))) {
+            fence_posted(qp);
+            return;
+        }
+        if (s.cards > 1) {
+            post_flush(index);
+        }
+        complete_posted(qp, Op::quiet);
+    });
 }
 
 // Waits for everything but atomics that this block has posted to `pe` by IBGDA.

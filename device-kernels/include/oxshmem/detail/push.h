@@ -74,7 +74,7 @@ template <class Scope> OXSHMEM_OUTLINE void spread(Session session, void *dst, c
 }
 
 // Combines [first, last) of all members' src in the order of the members, and stores it `shift` bytes before that in dst: in
-// all members' or in the own one.
+// all members' or in this member's own.
 template <class Scope, class Combine>
 OXSHMEM_OUTLINE void combine_share(Session session, void *dst, const void *src, Share share, uint64_t shift, bool to_all,
                                    Combine combine) {
@@ -159,16 +159,16 @@ template <class Scope, class SentTo> OXSHMEM_DEVICE void complete_sends(const Se
 }
 
 // ---------------------------------------------------------------------------------------------------------------------------
-// The collectives, behind their meeting. Each ends with Scope::any.
+// The collectives, after their meeting. Each ends with Scope::any.
 // ---------------------------------------------------------------------------------------------------------------------------
 
-// The own part of `bytes` bytes at `src` + member * `step` goes to dst + me * `bytes` of each member.
+// Sends this member's part of `bytes` bytes at `src` + member * `step` to dst + me * `bytes` of each member.
 template <class Scope>
 OXSHMEM_OUTLINE bool push_parts(Session session, void *dst, const void *src, uint64_t bytes, uint64_t step) {
     const TeamView &team = session.team;
     char *to = at_offset(dst, bytes * static_cast<uint64_t>(team.me));
     const auto part = [&](int member) { return at_offset(src, step * static_cast<uint64_t>(member)); };
-    if (team.one_round) {
+    if (kSeveralBlocks<Scope> || team.one_round) {
         if (step == 0) {
             spread<Scope>(session, to, src, bytes);
         } else {
@@ -179,12 +179,14 @@ OXSHMEM_OUTLINE bool push_parts(Session session, void *dst, const void *src, uin
         }
         return end_together<Scope, true>(session);
     }
-    for (int distance = 1; distance < team.n; ++distance) {
-        const int member = session.member_behind(distance);
-        deliver<Scope>(session, 0, member, to, part(member), bytes, 1);
+    if constexpr (!kSeveralBlocks<Scope>) {
+        for (int distance = 1; distance < team.n; ++distance) {
+            const int member = session.member_behind(distance);
+            deliver<Scope>(session, 0, member, to, part(member), bytes, 1);
+        }
+        near_copy<Scope>(to, part(team.me), bytes);
+        complete_sends<Scope>(session, [](int) { return true; });
     }
-    near_copy<Scope>(to, part(team.me), bytes);
-    complete_sends<Scope>(session, [](int) { return true; });
     return await_arrivals<Scope>(session, 0, [](int) { return 1u; });
 }
 
@@ -219,44 +221,34 @@ OXSHMEM_OUTLINE bool push_strided(Session session, void *dst, const void *src, u
     for (int distance = 1; distance <= team.n; ++distance) {
         const int member = session.member_behind(distance % team.n), pe = team.pe_of(member);
         const char *from = at_offset(src, static_cast<uint64_t>(member) * n * strides.src);
-        const bool near = is_direct(pe);
+        const bool near = kSeveralBlocks<Scope> || is_direct(pe);
         for (uint64_t i = Scope::rank(); i < n; i += Scope::size()) {
             if (near) {
                 copy_element(translate(to + i * strides.dst, pe), from + i * strides.src, strides.element);
-            } else {
+            } else if constexpr (!kSeveralBlocks<Scope>) {
                 OXSHMEM_ON_MESSAGE(pe, nullptr, 0);
                 network_put(to + i * strides.dst, from + i * strides.src, strides.element, pe);
             }
         }
-        if (!team.one_round && member != team.me) {
-            Scope::sync();
-            deliver<Scope>(session, 0, member, to, src, 0, 1);
+        if constexpr (!kSeveralBlocks<Scope>) {
+            if (!team.one_round && member != team.me) {
+                Scope::sync();
+                deliver<Scope>(session, 0, member, to, src, 0, 1);
+            }
         }
     }
-    if (team.one_round) {
+    if (kSeveralBlocks<Scope> || team.one_round) {
         return end_together<Scope, true>(session);
     }
     complete_sends<Scope>(session, [](int) { return true; });
     return await_arrivals<Scope>(session, 0, [](int) { return 1u; });
 }
 
-// The root's data to all. Load/store reachable members read it; over the network the root sends each member a part, which it
-// sends on to the others.
+// Over the network the root sends each member a part, which the member sends on to the others.
 template <class Scope>
-OXSHMEM_OUTLINE bool push_broadcast(Session session, void *dst, const void *src, uint64_t bytes, int root) {
+OXSHMEM_DEVICE bool far_broadcast(const Session &session, void *dst, const void *src, uint64_t bytes, int root) {
     const TeamView &team = session.team;
     const bool is_root = team.me == root;
-    if (is_root && dst != src) {
-        near_copy<Scope>(dst, src, bytes);
-    }
-    if (team.one_round) {
-        if (is_root) {
-            return await_arrivals<Scope>(session, 0, [](int) { return 1u; });
-        }
-        near_copy<Scope>(dst, of_member(team, src, root), bytes);
-        arrive<Scope, false>(session, 0, root, root + 1);
-        return !Scope::any(false);
-    }
     const auto part = [&](int member) { return share_of(team, bytes, member); };
     if (is_root) {
         const Share own = part(root);
@@ -287,22 +279,41 @@ OXSHMEM_OUTLINE bool push_broadcast(Session session, void *dst, const void *src,
     return await_arrivals<Scope>(session, 1, [&](int member) { return member == root ? 0u : 1u; });
 }
 
-// All members' data combined: each member combines its share, which goes to all, or stays. Through the network, others' data
-// comes by pieces into the own workspace: piece p into one half of it, and not before piece p - 2 has been combined.
-template <class Scope, class Combine>
-OXSHMEM_OUTLINE bool push_combined(Session session, void *dst, const void *src, uint64_t bytes, bool to_all, Combine combine) {
+// The root's data to all. Members within load/store reach read it.
+template <class Scope>
+OXSHMEM_OUTLINE bool push_broadcast(Session session, void *dst, const void *src, uint64_t bytes, int root) {
     const TeamView &team = session.team;
-    // Of all data, or of one member's result.
+    const bool is_root = team.me == root;
+    if (is_root && dst != src) {
+        near_copy<Scope>(dst, src, bytes);
+    }
+    if (kSeveralBlocks<Scope> || team.one_round) {
+        if (is_root) {
+            return await_arrivals<Scope>(session, 0, [](int) { return 1u; });
+        }
+        near_copy<Scope>(dst, of_member(team, src, root), bytes);
+        arrive<Scope, false>(session, 0, root, root + 1);
+        return !Scope::any(false);
+    }
+    if constexpr (!kSeveralBlocks<Scope>) {
+        return far_broadcast<Scope>(session, dst, src, bytes, root);
+    }
+    return false;
+}
+
+// Through the network, others' data arrives in pieces in this member's workspace: piece p into one
+// half of it, and not before piece p - 2 has been combined.
+template <class Scope, class Combine>
+OXSHMEM_DEVICE bool far_combined(const Session &session, void *dst, const void *src, uint64_t bytes, bool to_all,
+                                 const Combine &combine) {
+    const TeamView &team = session.team;
+    // Returns a member's share of all data, or the whole of its result.
     const auto share = [&](int member) {
         const uint64_t first = bytes * static_cast<uint64_t>(member);
         return to_all ? share_of(team, bytes, member) : Share{first, first + bytes};
     };
     const Share own = share(team.me);
     const uint64_t shift = to_all ? 0 : own.first;
-    if (team.one_round) {
-        combine_share<Scope>(session, dst, src, own, shift, to_all, combine);
-        return to_all ? end_together<Scope, true>(session) : end_together<Scope, false>(session);
-    }
     const uint64_t room = abi::kPacketBytes / 2 / static_cast<uint64_t>(team.n) / kPiece * kPiece;
     const auto pieces = [&](int member) {
         const Share s = share(member);
@@ -353,6 +364,30 @@ OXSHMEM_OUTLINE bool push_combined(Session session, void *dst, const void *src, 
     }
     complete_sends<Scope>(session, [](int) { return true; });
     return await_arrivals<Scope>(session, 1, [&](int member) { return pieces(member); });
+}
+
+// Where the members' data is combined: by each member a share, which goes to all; by each member all of it; or by each member
+// its part, which stays there.
+enum class Result { shared, by_each, scattered };
+
+// All members' data combined.
+template <class Scope, class Combine>
+OXSHMEM_OUTLINE bool push_combined(Session session, void *dst, const void *src, uint64_t bytes, Result result,
+                                   Combine combine) {
+    const bool to_all = result == Result::shared;
+    const uint64_t first = bytes * static_cast<uint64_t>(session.team.me);
+    const Share own = to_all                      ? share_of(session.team, bytes, session.team.me)
+                      : result == Result::by_each ? Share{0, bytes}
+                                                  : Share{first, first + bytes};
+    const uint64_t shift = result == Result::scattered ? own.first : 0;
+    if (kSeveralBlocks<Scope> || session.team.one_round) {
+        combine_share<Scope>(session, dst, src, own, shift, to_all, combine);
+        return to_all ? end_together<Scope, true>(session) : end_together<Scope, false>(session);
+    }
+    if constexpr (!kSeveralBlocks<Scope>) {
+        return far_combined<Scope>(session, dst, src, bytes, result != Result::scattered, combine);
+    }
+    return false;
 }
 
 } // namespace oxshmem::detail

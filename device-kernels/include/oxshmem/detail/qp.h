@@ -302,9 +302,9 @@ template <class... T> OXSHMEM_DEVICE Reservation reserve(Qp &qp, Group &group, u
     return r;
 }
 
-// As reserve. While the gate's atomic is on its way, every lane calls `prepare()`: it does whatever the work requests need that
-// does not depend on where they go. For posts of single lanes, which have nothing else to do meanwhile; whole warps that share
-// a QP lose by it.
+// Like reserve. While the gate's atomic is on its way, every lane calls `prepare()`: it does
+// whatever the work requests need that does not depend on where they go. For posts of single lanes,
+// which have nothing else to do meanwhile; whole warps that share a QP lose by it.
 template <class Prepare, class... T>
 OXSHMEM_DEVICE Reservation reserve_preparing(Qp &qp, Group &group, uint32_t blocks, Prepare prepare, T &...live) {
     Reservation r = reservation_on(qp);
@@ -321,9 +321,10 @@ OXSHMEM_DEVICE Reservation reserve_preparing(Qp &qp, Group &group, uint32_t bloc
     return r;
 }
 
-// The slot of the request `offset` blocks behind the first of a reservation.
+// The slot of the request `offset` blocks after the first of a reservation.
 OXSHMEM_DEVICE Slot slot_at(const Reservation &r, uint32_t offset) {
-    return {r.wq, r.first + offset, (1u << r.depth_log2) - 1, r.qpn, r.ordered && offset == 0};
+    const uint32_t order = r.ordered && offset == 0 ? port::state().fence_order : 0;
+    return {r.wq, r.first + offset, (1u << r.depth_log2) - 1, r.qpn, order};
 }
 
 // The stamp of a written block: the lap, and above it how many blocks of its lane follow. A doorbell covers all blocks of a
@@ -344,14 +345,14 @@ struct StampArray {
     OXSHMEM_DEVICE uint32_t *at(uint64_t index) const { return as<uint32_t>(base) + (index & ((1ull << depth_log2) - 1)); }
 };
 
-// Stamps the block `offset` blocks behind the first of a reservation, behind which `following` blocks of the same lane follow.
+// Stamps the block `offset` blocks after the first of a reservation, which `following` blocks of the same lane follow.
 OXSHMEM_DEVICE void stamp(const Reservation &r, uint32_t offset, uint32_t following) {
     const StampArray stamps{r.stamps, r.depth_log2};
     const uint64_t index = r.first + offset;
     port::store<order::relaxed, reach::device>(stamps.at(index), following << kStampLapBits | stamps.lap_of(index));
 }
 
-// Whether the lanes of a group scan and ring together: a whole warp does. Of a part of a warp the leader alone does, because
+// Whether the lanes of a group scan and ring together: a whole warp does. In a part of a warp the leader alone does, because
 // other parts may be anywhere in the same code.
 OXSHMEM_DEVICE bool works_together(const Group &group) {
     return port::kCoalesced && group.mask == port::kWholeWarp;
@@ -444,12 +445,13 @@ OXSHMEM_DEVICE void count_doorbell(Qp &qp) {
     port::add_to<order::relaxed, reach::device>(&qp.doorbells, uint64_t{1});
 }
 
-// Leaves the gate, by one lane; the group's stamps are visible to whoever sees that. False: the baton is free.
+// Leaves the gate, by one lane; the group's stamps are visible to a group that sees it leave.
+// Returns false if the baton is free.
 OXSHMEM_DEVICE bool leave(Qp &qp) {
     return (port::fetch_add<order::release, reach::device>(&qp.gate, 0 - abi::kGateOneGroup) & abi::kGateBatonFree) == 0;
 }
 
-// Enters the gate again, for the baton. Answers where the last doorbell ended, or ~0 if another group has it.
+// Enters the gate again, for the baton. Returns where the last doorbell ended, or ~0 if another group has it.
 OXSHMEM_DEVICE uint64_t take_baton(Qp &qp) {
     const uint64_t gate = port::fetch_add<order::relaxed, reach::device>(&qp.gate, abi::kGateOneGroup);
     if (!got_baton(gate) &&
@@ -460,8 +462,8 @@ OXSHMEM_DEVICE uint64_t take_baton(Qp &qp) {
     return port::load<order::relaxed, reach::device>(&qp.rung);
 }
 
-// Leaves for good, or has the baton and is in the gate: answers then where the last doorbell ended, otherwise ~0. `inside`: the
-// group is in the gate.
+// Either leaves for good and returns ~0, or has the baton, stays in the gate and returns where the
+// last doorbell ended. `inside`: the group is in the gate.
 OXSHMEM_DEVICE uint64_t leave_or_take(Qp &qp, bool inside) {
     while (!inside || !leave(qp)) {
         const uint64_t rung = take_baton(qp);
@@ -527,7 +529,7 @@ OXSHMEM_OUTLINE void keep_ringing(Qp &qp, Ringers ringers, StampArray stamps, ui
         if (next == kOut || rung == ~0ull) {
             return;
         }
-        // No pause: this waits for nobody, and lanes of the group that overtake it would no longer combine with it.
+        // No pause: this waits for no other poster, and lanes of the group that overtake it would no longer combine with it.
     }
 }
 
@@ -576,7 +578,7 @@ OXSHMEM_DEVICE void submit(Qp &qp, const Group &group, const Reservation &r, uin
 }
 
 // Writes and submits what the calling lane has reserved together with its group, `blocks` blocks of each. Returns the 64-bit
-// index behind the lane's last block, or 0 if nothing was reserved.
+// index after the lane's last block, or 0 if nothing was reserved.
 template <class Write>
 OXSHMEM_DEVICE uint64_t write_reserved(Qp &qp, const Group &group, const Reservation &reservation, uint32_t blocks,
                                        Write write) {
@@ -602,7 +604,7 @@ template <class Write, class... T> OXSHMEM_DEVICE uint64_t post(Qp &qp, uint32_t
     return write_reserved(qp, group, reservation, blocks, write);
 }
 
-// As post, with what reserve_preparing does.
+// Like post, with what reserve_preparing does.
 template <class Prepare, class Write, class... T>
 OXSHMEM_DEVICE uint64_t post_preparing(Qp &qp, uint32_t blocks, Prepare prepare, Write write, T &...live) {
     Group group = converge(qp, blocks);

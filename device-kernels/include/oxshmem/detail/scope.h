@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Scopes: who calls an operation together. Every lane of the scope calls with the same arguments.
+// Scopes: which threads call an operation together. Every lane of the scope calls with the same arguments.
 #pragma once
 
 #include <oxshmem/port/port.h>
@@ -51,6 +51,30 @@ struct block_scope {
     OXSHMEM_DEVICE static void sync() { port::sync_block(); }
     OXSHMEM_DEVICE static bool any(bool said) { return port::sync_block_any(said); }
 };
+
+namespace detail {
+
+// All threads of all blocks of the grid, which divide the data among them. Block b meets block b of the other PEs, so `sync`
+// and `any` are those of a block: no block waits for another one of its grid, and the blocks need not be resident at once.
+struct blocks_scope {
+    static constexpr uint32_t kLanes = 32;
+    static constexpr bool kSeveralWarps = true;
+    OXSHMEM_DEVICE static uint32_t rank() { return port::block_rank() * port::block_threads() + port::thread_rank(); }
+    OXSHMEM_DEVICE static uint32_t size() { return port::grid_blocks() * port::block_threads(); }
+    OXSHMEM_DEVICE static uint32_t last() { return block_scope::last(); }
+    OXSHMEM_DEVICE static void sync() { port::sync_block(); }
+    OXSHMEM_DEVICE static bool any(bool said) { return port::sync_block_any(said); }
+};
+
+// The threads that meet those of other PEs on behalf of a scope: its own, or those of one block.
+template <class Scope> struct meeting_of { using type = Scope; };
+template <> struct meeting_of<blocks_scope> { using type = block_scope; };
+template <class Scope> using Meeting = typename meeting_of<Scope>::type;
+
+template <class Scope> constexpr bool kSeveralBlocks = false;
+template <> inline constexpr bool kSeveralBlocks<blocks_scope> = true;
+
+} // namespace detail
 
 constexpr thread_scope thread{};
 constexpr warp_scope warp{};

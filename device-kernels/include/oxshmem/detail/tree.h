@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Trees: for teams that the network connects, few messages one behind the other instead of many at once.
+// Trees: for teams that the network connects, few messages in sequence instead of many at once.
 #pragma once
 
 #include "push.h"
@@ -16,7 +16,7 @@ OXSHMEM_OUTLINE bool tree_broadcast(Session session, void *dst, const void *src,
     const uint32_t n = static_cast<uint32_t>(team.n);
     const uint32_t me = static_cast<uint32_t>(team.me < root ? team.me - root + team.n : team.me - root);
     const auto member_of = [&](uint32_t number) { return static_cast<int>((number + static_cast<uint32_t>(root)) % n); };
-    uint32_t reach = 1; // the lowest bit of the own number; for the root, one that is beyond all
+    uint32_t reach = 1; // the lowest bit of this member's number; for the root, one that is beyond all
     while (reach < n && (me & reach) == 0) {
         reach *= 2;
     }
@@ -46,9 +46,9 @@ OXSHMEM_OUTLINE bool tree_broadcast(Session session, void *dst, const void *src,
     return !Scope::any(false);
 }
 
-// Recursive doubling, piece by piece. If the number of members is no power of two, the first few are pairs: the odd member of a
-// pair sends its data to the even one and gets the result. Of two operands the one of lower members is the first, so all
-// members compute the same.
+// Recursive doubling, piece by piece. If the number of members is not a power of two, the first few
+// are pairs: the odd member of a pair sends its data to the even one and gets the result. The
+// operand of the lower members always comes first, so all members compute the same.
 //
 // A piece has a place for what each round brings, and one for what each round sends, in one half of the workspace; piece p + 1
 // uses the other half. A member that sends piece p + 1 has done with piece p, so its partners may write where that was once

@@ -9,7 +9,6 @@
 namespace oxshmem::detail {
 
 constexpr uint32_t kCqUpdate = 0x08;          // fm_ce_se: write a CQE
-constexpr uint32_t kStrongOrdering = 3 << 5;  // fm_ce_se: nothing of this request is visible before all of the earlier ones
 constexpr uint32_t kInlineFlag = 0x80000000u; // inline header: the payload follows
 constexpr uint32_t kInlineHeaderOffset = 32;  // behind control and remote address
 constexpr uint32_t kInlineOffset = 36;        // first payload byte
@@ -38,10 +37,12 @@ struct Slot {
     uint64_t index; // 64-bit block index of the WQE's first block
     uint32_t mask;  // depth - 1
     uint32_t qpn;
-    bool ordered; // strong ordering
+    uint32_t order; // fence mode, as bits of fm_ce_se
 
-    // The slot that begins `blocks` blocks later, for a strongly ordered request.
-    OXSHMEM_DEVICE Slot ordered_after(uint32_t blocks) const { return {wq, index + blocks, mask, qpn, true}; }
+    // The slot of a signal that begins `blocks` blocks later, and whose data is posted before it.
+    OXSHMEM_DEVICE Slot signal_after(uint32_t blocks) const {
+        return {wq, index + blocks, mask, qpn, port::state().signal_order | (blocks == 0 ? order : 0)};
+    }
 
     // The 16 bytes at segment `ds` of the WQE.
     OXSHMEM_DEVICE void *segment(uint32_t ds) const {
@@ -57,7 +58,7 @@ struct Slot {
 
     OXSHMEM_DEVICE void control(Opcode op, uint32_t opmod, uint32_t ds, bool signaled) const {
         put(0, be(opmod << 24 | (low(index) & 0xffff) << 8 | static_cast<uint32_t>(op)), be(qpn << 8 | ds),
-            ((signaled ? kCqUpdate : 0) | (ordered ? kStrongOrdering : 0)) << 24, 0);
+            ((signaled ? kCqUpdate : 0) | order) << 24, 0);
     }
 
     OXSHMEM_DEVICE void remote_address(const Located &remote) const {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// The port layer of the `cpu` device. port.h documents what each name means; here is how a SIMT executor (runtime/device/cpu)
+// The port layer of the `cpu` device. port.h documents what each name means; here is how a SIMT executor (simt/)
 // provides it: every GPU thread is a coroutine, and whatever waits calls into the executor, which runs the other threads.
 //
 // The second half offers the names CUDA itself gives to kernels, so that ordinary kernels compile unchanged. `__shared__` is
@@ -15,8 +15,8 @@
 #endif
 
 #include <oxshmem/abi.h>
+#include <oxshmem/port/numbers.h>
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -30,7 +30,7 @@ struct uint3 {
 };
 
 // ---------------------------------------------------------------------------------------------------------------------------
-// The interface between device code and the executor. runtime/device/cpu/interface.rs mirrors these structures.
+// The interface between device code and the executor. simt/src/interface.rs mirrors these structures.
 // ---------------------------------------------------------------------------------------------------------------------------
 
 extern "C" {
@@ -148,13 +148,6 @@ template <class T> struct word_of {
 };
 template <class T> using word_t = typename word_of<T>::type;
 template <class T> using raw_t = typename word<sizeof(T)>::type;
-
-template <class To, class From> inline To bits(From from) {
-    static_assert(sizeof(To) == sizeof(From));
-    To to;
-    __builtin_memcpy(&to, &from, sizeof(to));
-    return to;
-}
 
 } // namespace detail
 
@@ -374,54 +367,6 @@ inline uint3 thread_index() {
 constexpr bool kChecksWords = true;
 constexpr bool kCoalesced = false;
 constexpr uint32_t kWholeWarp = 0xffffffff;
-
-inline uint32_t count_ones(uint32_t bits) {
-    return static_cast<uint32_t>(__builtin_popcount(bits));
-}
-inline uint32_t lowest_bit(uint32_t bits) {
-    return static_cast<uint32_t>(__builtin_ctz(bits));
-}
-inline uint32_t lowest_bit(uint64_t bits) {
-    return static_cast<uint32_t>(__builtin_ctzll(bits));
-}
-inline uint32_t leading_zeros(uint32_t bits) {
-    return static_cast<uint32_t>(__builtin_clz(bits));
-}
-inline uint32_t byte_swap(uint32_t value) {
-    return __builtin_bswap32(value);
-}
-inline uint64_t byte_swap(uint64_t value) {
-    return __builtin_bswap64(value);
-}
-
-// ---------------------------------------------------------------------------------------------------------------------------
-// Numbers
-// ---------------------------------------------------------------------------------------------------------------------------
-
-inline float half_to_float(uint16_t bits) {
-    const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16, exponent = bits >> 10 & 31, fraction = bits & 0x3ff;
-    if (exponent == 31) {
-        return detail::bits<float>(sign | 0x7f800000 | fraction << 13);
-    }
-    const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -24)
-                                          : detail::bits<float>((exponent + 112) << 23 | fraction << 13);
-    return sign != 0 ? -magnitude : magnitude;
-}
-
-inline uint16_t float_to_half(float value) {
-    const uint32_t word = detail::bits<uint32_t>(value);
-    const uint16_t sign = static_cast<uint16_t>(word >> 16 & 0x8000);
-    const float magnitude = std::fabs(value);
-    if (!(magnitude < 65520.0f)) { // rounds to infinity, or is NaN
-        return static_cast<uint16_t>(sign | (magnitude != magnitude ? 0x7fff : 0x7c00));
-    }
-    if (magnitude < 0x1p-14f) {
-        // Subnormal: a multiple of 2^-24; one that rounds up to the smallest normal number has the bits for it.
-        return static_cast<uint16_t>(sign | static_cast<uint16_t>(std::nearbyint(std::ldexp(magnitude, 24))));
-    }
-    const uint32_t even = (word & 0x7fffffff) + 0xfff + (word >> 13 & 1);
-    return static_cast<uint16_t>(sign | (even - (112u << 23)) >> 13);
-}
 
 // ---------------------------------------------------------------------------------------------------------------------------
 // Warps and blocks

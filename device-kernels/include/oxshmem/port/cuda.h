@@ -187,7 +187,7 @@ template <order O, reach R, class T> OXSHMEM_DEVICE T load(const T *p) {
     return detail::from_word<T>(out);
 }
 
-// Of a load whose value nobody uses, ptxas leaves only the ordering (CCTL.IVALL).
+// If a load's value is not used, ptxas keeps only its ordering (CCTL.IVALL).
 template <reach R, class T> OXSHMEM_DEVICE void acquire(const T *p) {
     load<order::acquire, R>(p);
 }
@@ -324,7 +324,8 @@ template <uint32_t kSectors> OXSHMEM_DEVICE void touch(const void *p, uint32_t b
     for (uint32_t i = 0; i < kSectors; ++i) {
         all |= found[i];
     }
-    // Loads that nobody waits for would be removed. (prefetch.global.L1 is slower than not to prefetch, on an H200.)
+    // The compiler would remove loads whose values are not used. (prefetch.global.L1 is slower than
+    // not to prefetch, on an H200.)
     asm volatile("{ .reg .pred p; setp.eq.u32 p, %0, 1; @p nanosleep.u32 0; }" ::"r"(all));
 }
 

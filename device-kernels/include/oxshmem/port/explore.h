@@ -11,8 +11,8 @@
 #endif
 
 #include <oxshmem/abi.h>
+#include <oxshmem/port/numbers.h>
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -83,13 +83,6 @@ template <> struct word<2> { using type = uint16_t; };
 template <> struct word<4> { using type = uint32_t; };
 template <> struct word<8> { using type = uint64_t; };
 template <class T> using raw_t = typename word<sizeof(T)>::type;
-
-template <class To, class From> inline To bits(From from) {
-    static_assert(sizeof(To) == sizeof(From));
-    To to;
-    __builtin_memcpy(&to, &from, sizeof(to));
-    return to;
-}
 
 inline bool is_shared(const void *p) {
     const oxshmem_explore_thread *self = oxshmem_explore_current;
@@ -219,7 +212,7 @@ inline void mmio_store(uint64_t *reg, uint64_t value) {
 
 namespace detail {
 
-// The largest power of two, up to 8, that divides both addresses and is not more than `left`.
+// The largest power of two, up to 8, that divides both addresses and is at most `left`.
 inline uint64_t step_of(const void *a, const void *b, uint64_t left) {
     const uint64_t both = reinterpret_cast<uint64_t>(a) | reinterpret_cast<uint64_t>(b);
     uint64_t step = 8;
@@ -367,54 +360,6 @@ struct WholeWarp {
     }
 };
 constexpr WholeWarp kWholeWarp{};
-
-inline uint32_t count_ones(uint32_t bits) {
-    return static_cast<uint32_t>(__builtin_popcount(bits));
-}
-inline uint32_t lowest_bit(uint32_t bits) {
-    return static_cast<uint32_t>(__builtin_ctz(bits));
-}
-inline uint32_t lowest_bit(uint64_t bits) {
-    return static_cast<uint32_t>(__builtin_ctzll(bits));
-}
-inline uint32_t leading_zeros(uint32_t bits) {
-    return static_cast<uint32_t>(__builtin_clz(bits));
-}
-inline uint32_t byte_swap(uint32_t value) {
-    return __builtin_bswap32(value);
-}
-inline uint64_t byte_swap(uint64_t value) {
-    return __builtin_bswap64(value);
-}
-
-// ---------------------------------------------------------------------------------------------------------------------------
-// Numbers
-// ---------------------------------------------------------------------------------------------------------------------------
-
-inline float half_to_float(uint16_t bits) {
-    const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16, exponent = bits >> 10 & 31, fraction = bits & 0x3ff;
-    if (exponent == 31) {
-        return detail::bits<float>(sign | 0x7f800000 | fraction << 13);
-    }
-    const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -24)
-                                          : detail::bits<float>((exponent + 112) << 23 | fraction << 13);
-    return sign != 0 ? -magnitude : magnitude;
-}
-
-inline uint16_t float_to_half(float value) {
-    const uint32_t word = detail::bits<uint32_t>(value);
-    const uint16_t sign = static_cast<uint16_t>(word >> 16 & 0x8000);
-    const float magnitude = std::fabs(value);
-    if (!(magnitude < 65520.0f)) { // rounds to infinity, or is NaN
-        return static_cast<uint16_t>(sign | (magnitude != magnitude ? 0x7fff : 0x7c00));
-    }
-    if (magnitude < 0x1p-14f) {
-        // Subnormal: a multiple of 2^-24; one that rounds up to the smallest normal number has the bits for it.
-        return static_cast<uint16_t>(sign | static_cast<uint16_t>(std::nearbyint(std::ldexp(magnitude, 24))));
-    }
-    const uint32_t even = (word & 0x7fffffff) + 0xfff + (word >> 13 & 1);
-    return static_cast<uint16_t>(sign | (even - (112u << 23)) >> 13);
-}
 
 // ---------------------------------------------------------------------------------------------------------------------------
 // Warps and blocks

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// The port layer: everything that differs between a GPU and the `cpu` device. Device headers and kernels use only the names
-// below, which cuda.h (compiled by a CUDA compiler) and cpu.h (compiled by a C++17 compiler, run by the SIMT executor) both
-// define. So does explore.h, where OXSHMEM_EXPLORE is defined: there every access is a step of the schedule explorer.
+// The port layer: everything that differs between a GPU and the `cpu` device. Device headers and
+// kernels use only the names below, which cuda.h (compiled by a CUDA compiler) and cpu.h (compiled
+// by a C++17 compiler, run by the SIMT executor) both define. Where OXSHMEM_EXPLORE is defined,
+// explore.h defines it instead: there every access is a step of the schedule explorer.
 //
 // Memory, in namespace oxshmem::port
 //   enum class order { relaxed, acquire, release, acq_rel }     enum class reach { block, device, system }
@@ -40,8 +41,8 @@
 //   through_memory(void *p)
 //       Makes the compiler store what it knows of the object at `p`, and load it again afterwards.
 //   wake_host()
-//       Call it after stores that a thread of the host waits for. On `cpu` it wakes that thread if it sleeps; a GPU wakes
-//       nobody, and there the host polls.
+//       Call it after stores that a thread of the host waits for. On `cpu` it wakes that thread if it sleeps; a GPU cannot
+//       wake a thread, and there the host polls.
 //
 // Time
 //   pause()      belongs into every spin loop: on `cpu` it lets the other threads run, and nothing else does

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// NVRTC, which has no standard headers: what this library needs of them. The types are those that libcu++ and others who fill
-// the same gap define, so a program may have both.
+// NVRTC, which has no standard headers: what this library needs of them. The types are those that
+// libcu++ and other libraries that fill the same gap define, so a program may have both.
 #pragma once
 
 typedef signed char int8_t;

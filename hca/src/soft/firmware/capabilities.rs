@@ -31,6 +31,10 @@ impl Engine {
                     // `ds` has six bits.
                     max_wqe_sz_sq: 63 * 16,
                     log_max_pd: self.pds.limit().ilog2() as u8,
+                    // One port, and a clock that runs freely.
+                    init2_lag_tx_port_affinity: false,
+                    num_lag_ports: 0,
+                    sq_ts_format: 0,
                 };
                 prm::encode_output(&caps::GeneralCapsOut { caps }, output);
                 Ok(())
@@ -47,10 +51,15 @@ impl Engine {
                 prm::encode_output(&caps::AtomicCapsOut { caps }, output);
                 Ok(())
             }
+            caps::ROCE_CURRENT => {
+                let caps = caps::RoceCaps { qp_ts_format: 0 };
+                prm::encode_output(&caps::RoceCapsOut { caps }, output);
+                Ok(())
+            }
             other => refuse(
                 CommandStatus::BadParam,
                 0x30,
-                format!("op_mod {other:#x}: known are current general (0x1) and atomic (0x7) capabilities"),
+                format!("op_mod {other:#x}: known are current general (0x1), atomic (0x7) and RoCE (0x9) capabilities"),
             ),
         }
     }

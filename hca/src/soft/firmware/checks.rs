@@ -55,13 +55,6 @@ pub(super) fn need_write(umem: &UmemState, bit: u32, what: &str) -> Outcome<()> 
     refuse(CommandStatus::BadParam, bit, format!("{what}: the umem was registered without local write"))
 }
 
-pub(super) fn check_page_size(log_page_size: u8, bit: u32) -> Outcome<()> {
-    if log_page_size == 0 {
-        return Ok(());
-    }
-    refuse(CommandStatus::BadParam, bit, "log_page_size must be 0 (4 KiB) for queues in a umem")
-}
-
 pub(super) fn check_opt_param_mask(mask: u32) -> Outcome<()> {
     if mask == 0 {
         return Ok(());

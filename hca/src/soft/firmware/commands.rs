@@ -81,6 +81,7 @@ impl Engine {
         }
         match opcode {
             O::QueryHcaCap => self.query_hca_cap(input, output).map(|()| None),
+            O::QueryLag => refuse(CommandStatus::BadOp, 0, "QUERY_LAG: there is one port"),
             O::AllocPd => {
                 let _: pd::AllocPd = decode(input, output)?;
                 let pd = self.pds.insert_with(|_| PdState::default());

@@ -94,7 +94,7 @@ impl Engine {
     /// Register memory.
     ///
     /// # Safety
-    /// As for [`crate::provider::Provider::reg_umem`].
+    /// The conditions of [`crate::provider::Provider::reg_umem`].
     pub(in crate::soft) unsafe fn register(&mut self, source: UmemSource<'_>, access: Access) -> Result<u32> {
         if let Some(reason) = &self.dead {
             return Err(Error::Dead { device: format!("soft {}", self.gid), reason: reason.clone() });

@@ -1,7 +1,9 @@
-//! The firmware: parses commands, refuses what the PRM refuses, and creates, changes and destroys objects.
+//! The firmware: parses commands, refuses what the PRM refuses, and creates, changes and destroys
+//! objects.
 //!
-//! A refusal has a status of the PRM and a syndrome. The syndrome of the software HCA is [`SYNDROME_BASE`] plus the bit offset, in the
-//! command's input, of the field that is wrong, so it can be found in `mlx5_ifc.h`.
+//! A refusal has a status of the PRM and a syndrome. The syndrome of the software HCA is
+//! [`SYNDROME_BASE`] plus the bit offset, in the command's input, of the field that is wrong, so it
+//! can be found in `mlx5_ifc.h`.
 
 mod capabilities;
 mod checks;

@@ -14,7 +14,7 @@ pub(in crate::soft) enum Object {
 }
 
 impl Object {
-    /// As a handle.
+    /// Returns it as a handle.
     pub(in crate::soft) fn to_bits(self) -> u64 {
         let (kind, number) = match self {
             Self::Pd(n) => (1u64, n),
@@ -39,7 +39,7 @@ impl Object {
         })
     }
 
-    /// The command that destroys it.
+    /// Returns the command that destroys it.
     pub(in crate::soft) fn destroy_command(self) -> (Vec<u8>, usize) {
         fn bytes<C: Command>(command: C) -> (Vec<u8>, usize) {
             (command.encode(), C::OUT_LEN)
@@ -64,7 +64,7 @@ pub(in crate::soft) enum Purpose {
     General,
 }
 
-/// The GID that an INIT2RTR_QP names, if `input` is one.
+/// Returns the GID that an INIT2RTR_QP names, if `input` is one.
 pub(in crate::soft) fn remote_gid(input: &[u8]) -> Option<Gid> {
     if Opcode::of(input) != Some(Opcode::Init2RtrQp) || input.len() < qp::Init2RtrQp::IN_LEN {
         return None;

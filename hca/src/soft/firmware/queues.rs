@@ -6,7 +6,7 @@ use crate::port::Gid;
 use crate::prm::qpc::{self, QpState};
 use crate::prm::{self, CommandStatus, cq, qp};
 use crate::soft::control;
-use crate::soft::firmware::checks::{check_opt_param_mask, check_page_size, expect_state, need_write, within};
+use crate::soft::firmware::checks::{check_opt_param_mask, expect_state, need_write, within};
 use crate::soft::limits::{
     FIRST_UDP_SPORT, GID_INDEX, LOG_MAX_CQ_SIZE, LOG_MAX_MSG, LOG_MAX_RA, LOG_MAX_SQ_SIZE, MTU, PKEYS, PORT,
 };
@@ -25,7 +25,6 @@ impl Engine {
             let detail = format!("cqc.log_cq_size {} is above log_max_cq_sz {LOG_MAX_CQ_SIZE}", cqc.log_cq_size);
             return refuse(CommandStatus::Limit, CQC + 0x63, detail);
         }
-        check_page_size(cqc.log_page_size, CQC + 0xc3)?;
         if cqc.status != 0 || cqc.producer_counter != 0 || cqc.consumer_counter != 0 {
             return refuse(CommandStatus::BadParam, CQC, "cqc: status and counters must be 0 at creation");
         }
@@ -66,6 +65,10 @@ impl Engine {
         if context.state != QpState::Reset as u8 {
             return refuse(CommandStatus::BadParam, QPC, "qpc.state must be 0 at creation");
         }
+        if context.ts_format != 0 {
+            let detail = format!("qpc.ts_format {}: the clock runs freely (0), see sq_ts_format", context.ts_format);
+            return refuse(CommandStatus::BadParam, QPC + 0x58, detail);
+        }
         if context.no_sq {
             return refuse(CommandStatus::BadParam, QPC + 0x50, "qpc.no_sq: a QP without send queue is not supported");
         }
@@ -77,7 +80,6 @@ impl Engine {
             let detail = format!("qpc.log_sq_size {} is above log_max_qp_sz {LOG_MAX_SQ_SIZE}", context.log_sq_size);
             return refuse(CommandStatus::Limit, QPC + 0x51, detail);
         }
-        check_page_size(context.log_page_size, QPC + 0xa3)?;
         if !command.wq_umem_valid || !context.dbr_umem_valid {
             return refuse(CommandStatus::BadParam, 0x860, "wq_umem_valid and qpc.dbr_umem_valid must be set");
         }

@@ -19,7 +19,7 @@ pub(super) const SHORTEST_STAY: Duration = Duration::from_millis(4);
 pub(super) const LONGEST_STAY: Duration = Duration::from_millis(128);
 
 impl Engine {
-    /// Whether the engine's thread executes what its kernel otherwise does.
+    /// Returns whether the engine's thread executes what its kernel otherwise does.
     pub(in crate::soft) fn is_copying(&self) -> bool {
         self.gpu.as_ref().is_some_and(|gpu| gpu.copying.is_some())
     }
@@ -99,8 +99,8 @@ impl Engine {
         self.deactivate(&idle);
     }
 
-    /// Begins a pass of the thread that executes by copies: fetches what was posted since the last. Returns how many doorbells that takes the
-    /// place of.
+    /// Begins a pass of the thread that executes by copies: fetches what was posted since the last.
+    /// Returns how many doorbells that takes the place of.
     pub(in crate::soft) fn begin_pass(&mut self) -> usize {
         let (mut looked, mut others) = (Vec::new(), Vec::new());
         for place in 0..self.qps.places() {
@@ -144,7 +144,8 @@ impl Engine {
         for qpn in qpns {
             let Some(qp) = self.qps.get(*qpn) else { continue };
             let record = qp.dbr.wrapping_add(dbr::SEND_OFFSET);
-            // SAFETY: the record lies in a umem that stays registered while the QP lives, and is this process's memory too.
+            // SAFETY: the record lies in a umem that stays registered while the QP lives, and is
+            // this process's memory too.
             let known = self.is_on_host(qp.sq_umem).then(|| unsafe { memory::load32(record, Ordering::Acquire) });
             addresses.push((*qpn, record.addr() as u64, known));
         }
@@ -171,7 +172,7 @@ impl Engine {
         rung
     }
 
-    /// Whether the memory of a umem is this process's too.
+    /// Returns whether the memory of a umem is this process's too.
     pub(in crate::soft) fn is_on_host(&self, umem: u32) -> bool {
         self.umems.get(&umem).is_some_and(|umem| !umem.shared)
     }
@@ -187,7 +188,8 @@ impl Engine {
         }
     }
 
-    /// Ends a pass: completes what was executed, and has a kernel execute what only kernels do. Returns how much that was.
+    /// Ends a pass: completes what was executed, and has a kernel execute what only kernels do.
+    /// Returns how much that was.
     pub(in crate::soft) fn end_pass(&mut self) -> usize {
         self.with_copying(Copying::settle);
         let aside: Vec<u32> = self.qps.iter().filter(|(_, qp)| qp.handed.aside).map(|(qpn, _)| qpn).collect();

@@ -1,4 +1,5 @@
-//! Doorbell registers of an engine with a kernel: in its tables, in memory of the host, or in pages as on a card.
+//! Doorbell registers of an engine with a kernel: in its tables, in memory of the host, or in pages
+//! as on a card.
 
 use super::queue_pairs::bell_of;
 use super::slices::Ringer;
@@ -12,7 +13,8 @@ use crate::soft::tables;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 impl Engine {
-    /// Doorbell page `uar` comes or goes: clears its registers. Where they are for whoever rings: the kernel's own, or the host's.
+    /// Doorbell page `uar` comes or goes: clears its registers. They lie where the ringing side
+    /// stores: in the kernel's memory or in the host's.
     pub(in crate::soft) fn clear_page(&mut self, uar: u32) -> Option<*mut u8> {
         self.with_gpu(|gpu| {
             gpu.pause()?;
@@ -22,29 +24,31 @@ impl Engine {
             let Some(host) = &gpu.host_doorbells else { return Ok(page as *mut u8) };
             let registers = (host.address() + u64::from(uar - 1) * HOST_PAGE_BYTES as u64) as *mut u8;
             for at in (0..HOST_PAGE_BYTES).step_by(8) {
-                // SAFETY: the registers of this page are in the memory of `SoftOptions::host_doorbells`, aligned to a page.
+                // SAFETY: the registers of this page are in the memory of
+                // `SoftOptions::host_doorbells`, aligned to a page.
                 unsafe { AtomicU64::from_ptr(registers.add(at).cast()) }.store(0, Ordering::Release);
             }
             Ok(registers)
         })
     }
 
-    /// Whether the host rings, in registers of the kernel.
+    /// Returns whether the host rings, in registers of the kernel.
     pub(in crate::soft) fn host_rings(&self) -> bool {
         self.gpu.as_ref().is_some_and(|gpu| gpu.rung == Ringer::ByHost)
     }
 
-    /// Whether the kernel is given queues in memory of the host.
+    /// Returns whether the kernel is given queues in memory of the host.
     pub(in crate::soft) fn reaches_host(&self) -> bool {
         self.gpu.as_ref().is_some_and(|gpu| gpu.rung != Ringer::ByKernels)
     }
 
-    /// Whether registers take whole work requests: the kernel executes, and the host rings.
+    /// Returns whether registers take whole work requests: the kernel executes, and the host rings.
     pub(in crate::soft) fn takes_blocks(&self) -> bool {
         self.gpu.as_ref().is_some_and(|gpu| gpu.rung == Ringer::ByHost && !gpu.null)
     }
 
-    /// Returns whether peers map memory before they use it: mapping may wait for kernels that wait for the mapping, and no call prepares for keys.
+    /// Returns whether peers map memory before they use it: mapping may wait for kernels that wait
+    /// for the mapping, and no call prepares for keys.
     pub(in crate::soft) fn announces(&self) -> bool {
         self.is_on_gpu() && self.card_doorbells
     }

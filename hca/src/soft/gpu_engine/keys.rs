@@ -7,7 +7,7 @@ use crate::soft::tables::{self, Key, Tables};
 use std::mem::offset_of;
 
 impl Engine {
-    /// Writes an own key to the tables, or takes it out.
+    /// Writes a key of this HCA to the tables, or takes it out.
     pub(in crate::soft) fn write_local_key(&mut self, index: u32, key: Option<(&MkeyFacts, *mut u8)>) {
         let entry = key.map_or_else(Key::default, |(facts, base)| Key {
             key: facts.key,
@@ -53,7 +53,8 @@ impl Engine {
         });
     }
 
-    /// Takes out of the tables what peers have changed or withdrawn, and what belonged to peers that are gone.
+    /// Takes out of the tables what peers have changed or withdrawn, and what belonged to peers
+    /// that are gone.
     pub(in crate::soft) fn review_peers(&mut self) {
         let Some(gpu) = &self.gpu else { return };
         let gone: Vec<u32> = gpu
@@ -61,7 +62,8 @@ impl Engine {
             .iter()
             .filter(|(_, key)| {
                 let peer = &self.peers[key.peer];
-                // SAFETY: the entry lies in the peer's control segment, which stays mapped as long as the engine lives.
+                // SAFETY: the entry lies in the peer's control segment, which stays mapped as long
+                // as the engine lives.
                 !peer.is_alive() || peer.has_lost(key.umem) || unsafe { &*key.entry }.seq() != key.seq
             })
             .map(|(place, _)| *place)

@@ -193,8 +193,9 @@ impl Engine {
         true
     }
 
-    /// Rings for what is posted to a QP that the kernel gets. What was rung meanwhile was rung in vain, so this is done in any case, unless the kernel
-    /// has seen none of the QP's doorbells: then it has yet to see the first.
+    /// Rings for what is posted to a QP that the kernel gets. What was rung meanwhile was rung in
+    /// vain, so this is done in any case, unless the kernel has seen none of the QP's doorbells:
+    /// then it has yet to see the first.
     pub(super) fn ring_for(&mut self, qp: &Qp) {
         if qp.handed.bell == 0 {
             return;
@@ -235,7 +236,8 @@ impl Engine {
             accepts: facts.map_or(0, |(_, facts)| facts.rights),
             remote_pd: facts.map_or(0, |(_, facts)| facts.pd),
             remote_qpn: facts.map_or(0, |(_, facts)| facts.qpn),
-            reserved0: [0; 15],
+            in_order: self.card_doorbells.into(),
+            reserved0: [0; 14],
         };
         if qp.handed.written == Some(constants) {
             return;

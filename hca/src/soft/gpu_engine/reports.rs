@@ -1,4 +1,5 @@
-//! What slices report: queue pairs that the kernel has stopped, and doorbells that it could not use.
+//! What slices report: queue pairs that the kernel has stopped, and doorbells that it could not
+//! use.
 
 use crate::soft::control::FIRST_QPN;
 use crate::soft::limits::REGISTERS_PER_PAGE;

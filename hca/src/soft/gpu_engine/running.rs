@@ -10,7 +10,7 @@ use std::mem::offset_of;
 use std::time::Duration;
 
 impl Engine {
-    /// What an accelerator answered; a failure is the HCA's end.
+    /// Returns what an accelerator answered; a failure is the HCA's end.
     pub(super) fn survive<T>(&mut self, result: AcceleratorResult<T>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
@@ -73,7 +73,7 @@ impl Engine {
         self.gpu.as_ref().map_or(0, |gpu| gpu.running.len())
     }
 
-    /// Whether there is a QP that could have work.
+    /// Returns whether there is a QP that could have work.
     pub(super) fn wants_kernel(&self) -> bool {
         self.dead.is_none() && self.qps.iter().any(|(_, qp)| matches!(qp.state, QpState::Rts | QpState::Err))
     }

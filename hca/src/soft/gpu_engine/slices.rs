@@ -1,4 +1,5 @@
-//! Slices of the engine's kernel: how they are launched, cancelled and waited for, and how the tables are read and written.
+//! Slices of the engine's kernel: how they are launched, cancelled and waited for, and how the
+//! tables are read and written.
 
 use crate::soft::accelerator::{Accelerator, AcceleratorError, AcceleratorMemory, AcceleratorResult, Pace};
 use crate::soft::control::MkeyEntry;
@@ -59,7 +60,8 @@ pub(in crate::soft) struct GpuEngine {
     pub(super) spare: Option<Copying>,
     /// When slices found room again.
     pub(super) resumed: Option<Instant>,
-    /// When the engine's thread began to execute, for how long it does so at least, and when a slice was launched to see whether there is room.
+    /// When the engine's thread began to execute, for how long it does so at least, and when a
+    /// slice was launched to see whether there is room.
     pub(super) began: Instant,
     pub(super) stay: Duration,
     pub(super) probed: Option<Instant>,
@@ -82,18 +84,20 @@ pub(in crate::soft) struct GpuEngine {
     pub(super) changes: u64,
 }
 
-// SAFETY: the pointers name entries of peers' control segments, which stay mapped while the engine lives.
+// SAFETY: the pointers name entries of peers' control segments, which stay mapped while the engine
+// lives.
 unsafe impl Send for GpuEngine {}
 
-/// Who rings, and where.
+/// Which side rings, and where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::soft) enum Ringer {
     /// Kernels, in the tables: a register for each QP.
     ByKernels,
     /// The host, in its memory: a register for each QP.
     ByHost,
-    /// Whoever posts, in pages as on a card, where QPs share registers. The engine's thread looks at those, and rings for each QP that may be
-    /// meant in a register as for [`ByHost`](Self::ByHost), that of the QP's place in the tables.
+    /// The poster rings, in pages as on a card, where QPs share registers. The engine's thread
+    /// looks at those, and rings for each QP that may be meant in a register as for
+    /// [`ByHost`](Self::ByHost), that of the QP's place in the tables.
     LikeCards,
 }
 
@@ -161,7 +165,7 @@ impl GpuEngine {
         self.memory.address() + offset as u64
     }
 
-    /// Where doorbell page `uar` (from 1) is.
+    /// Returns where doorbell page `uar` (from 1) is.
     pub(in crate::soft) fn page(&self, uar: u32) -> u64 {
         self.at(offset_of!(Tables, pages)) + u64::from(uar - 1) * size_of::<tables::Page>() as u64
     }
@@ -186,14 +190,16 @@ impl GpuEngine {
 
     pub(super) fn write<T: Plain>(&self, at: u64, value: &T) -> AcceleratorResult<()> {
         let mut bytes = vec![0u8; size_of::<T>()];
-        // SAFETY: both have the size of T. Padding, which may be uninitialised, is copied and not looked at.
+        // SAFETY: both have the size of T. Padding, which may be uninitialised, is copied and not
+        // looked at.
         unsafe { std::ptr::copy_nonoverlapping((&raw const *value).cast(), bytes.as_mut_ptr(), bytes.len()) };
         // SAFETY: callers name a T in the tables.
         unsafe { self.accelerator.write(at, &bytes) }
     }
 
     pub(super) fn gate(&self, aside: bool) -> &Gate {
-        // SAFETY: it is that large, aligned to a page, lives as long as `self`, and any words are its value.
+        // SAFETY: it is that large, aligned to a page, lives as long as `self`, and any words are
+        // its value.
         unsafe { &*(self.gates[usize::from(aside)].address() as *const Gate) }
     }
 
@@ -214,7 +220,8 @@ impl GpuEngine {
 
     pub(super) fn launch(&mut self, run: Duration, idle: Duration) -> AcceleratorResult<()> {
         let slice = self.slice(run, idle, false);
-        // SAFETY: the tables are dropped after all slices have ended or were cancelled, and so are mappings; the gate after all have ended.
+        // SAFETY: the tables are dropped after all slices have ended or were cancelled, and so are
+        // mappings; the gate after all have ended.
         unsafe { self.accelerator.launch(&slice) }?;
         if self.running.is_empty() {
             self.moved = Instant::now();
@@ -248,7 +255,7 @@ impl GpuEngine {
         Ok(self.running.len())
     }
 
-    /// Whether no slice touches the tables, and none that was launched will.
+    /// Returns whether no slice touches the tables, and none that was launched will.
     pub(super) fn quiet(&self) -> bool {
         let gate = self.gate(false);
         let cancelled = gate.cancelled.load(Ordering::Relaxed);
@@ -261,12 +268,14 @@ impl GpuEngine {
             })
     }
 
-    /// Makes sure that no slice touches the tables until another is launched: cancels those that have not started, and waits for the others.
+    /// Makes sure that no slice touches the tables until another is launched: cancels those that
+    /// have not started, and waits for the others.
     pub(super) fn pause(&mut self) -> AcceleratorResult<()> {
         if self.running.is_empty() || self.look()? == 0 || self.quiet() {
             return Ok(());
         }
-        // The block of a slice reports that it has started before it looks, so that one of the two is seen.
+        // The block of a slice reports that it has started before it looks, so that one of the two
+        // is seen.
         self.gate(false).cancelled.store(self.slices, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         if self.quiet() {
@@ -302,8 +311,10 @@ impl GpuEngine {
         Ok(())
     }
 
-    /// Whether slices have room again, while the engine's thread executes and those that had to wait have ended. After a change of hands that soon proved
-    /// wrong, only if a slice finds room some time later, and at once: what made room may have been the end of one block of many.
+    /// Returns whether slices have room again, while the engine's thread executes and those that
+    /// had to wait have ended. After a change of hands that soon proved wrong, only if a slice
+    /// finds room some time later, and at once: what made room may have been the end of one block
+    /// of many.
     pub(super) fn has_room(&mut self) -> AcceleratorResult<bool> {
         if self.stay.is_zero() {
             return Ok(true);
@@ -321,7 +332,7 @@ impl GpuEngine {
         Ok(false)
     }
 
-    /// Whether slices that were launched find no room.
+    /// Returns whether slices that were launched find no room.
     pub(super) fn is_kept_out(&self) -> bool {
         let Pace { run, patience, .. } = self.accelerator.pace();
         let wary = self.resumed.is_some_and(|resumed| resumed.elapsed() < WARY);
@@ -329,7 +340,7 @@ impl GpuEngine {
         !self.running.is_empty() && self.moved.elapsed() > run + patience
     }
 
-    /// A block of a QP's queue, if it has been fetched to be executed by copies.
+    /// Returns a block of a QP's queue, if it has been fetched to be executed by copies.
     pub(in crate::soft) fn image(&self, qpn: u32, index: u64) -> Option<*const u8> {
         self.copying.as_ref()?.block(qpn, index)
     }

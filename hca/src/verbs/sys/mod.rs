@@ -1,4 +1,5 @@
-//! rdma-core's C interface: what bindgen makes of its headers, and the functions that the headers define inline.
+//! rdma-core's C interface: what bindgen makes of its headers, and the functions that the headers
+//! define inline.
 //!
 //! The generated files are compared with what is installed by `tests/bindings.rs`.
 
@@ -25,7 +26,8 @@ const ENOSYS: c_int = libc::EOPNOTSUPP;
 /// `ibv_post_send`: 0 or an errno; then `*bad` is the first work request that was not taken.
 ///
 /// # Safety
-/// `qp` is alive; `wr` is a chain of work requests whose segments stay where they are during the call.
+/// `qp` is alive; `wr` is a chain of work requests whose segments stay where they are during the
+/// call.
 pub(crate) unsafe fn ibv_post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
     // SAFETY: a queue pair that is alive has a context, and that its operations.
     unsafe { (*(*qp).context).ops.post_send.map_or(ENOSYS, |post| post(qp, wr, bad)) }
@@ -40,8 +42,8 @@ pub(crate) unsafe fn ibv_poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut ibv_w
     unsafe { (*(*cq).context).ops.poll_cq.map_or(-ENOSYS, |poll| poll(cq, entries, wc)) }
 }
 
-/// `___ibv_query_port`, which the macro `ibv_query_port` stands for: 0 or an errno. The library's function of that name fills in only what its first
-/// release knew.
+/// `___ibv_query_port`, which the macro `ibv_query_port` stands for: 0 or an errno. The library's
+/// function of that name fills in only what its first release knew.
 ///
 /// # Safety
 /// `context` is alive; `attributes` may be written.
@@ -51,7 +53,8 @@ pub(crate) unsafe fn query_port(
     port: u8,
     attributes: &mut ibv_port_attr,
 ) -> c_int {
-    // SAFETY: `verbs_get_ctx_op`: this value in the context says that it lies in a larger structure, whose size tells which operations it has.
+    // SAFETY: `verbs_get_ctx_op`: this value in the context says that it lies in a larger
+    // structure, whose size tells which operations it has.
     unsafe {
         if (*context).abi_compat.addr() == usize::MAX {
             let whole = context.byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>();

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// Bits and numbers for compilers of the CPU, which both the cpu device and the schedule explorer
+// use. port.h documents what each name means.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+namespace oxshmem::port {
+
+namespace detail {
+
+template <class To, class From> inline To bits(From from) {
+    static_assert(sizeof(To) == sizeof(From));
+    To to;
+    __builtin_memcpy(&to, &from, sizeof(to));
+    return to;
+}
+
+} // namespace detail
+
+inline uint32_t count_ones(uint32_t bits) {
+    return static_cast<uint32_t>(__builtin_popcount(bits));
+}
+inline uint32_t lowest_bit(uint32_t bits) {
+    return static_cast<uint32_t>(__builtin_ctz(bits));
+}
+inline uint32_t lowest_bit(uint64_t bits) {
+    return static_cast<uint32_t>(__builtin_ctzll(bits));
+}
+inline uint32_t leading_zeros(uint32_t bits) {
+    return static_cast<uint32_t>(__builtin_clz(bits));
+}
+inline uint32_t byte_swap(uint32_t value) {
+    return __builtin_bswap32(value);
+}
+inline uint64_t byte_swap(uint64_t value) {
+    return __builtin_bswap64(value);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------------
+// Numbers
+// ---------------------------------------------------------------------------------------------------------------------------
+
+inline float half_to_float(uint16_t bits) {
+    const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16, exponent = bits >> 10 & 31, fraction = bits & 0x3ff;
+    if (exponent == 31) {
+        return detail::bits<float>(sign | 0x7f800000 | fraction << 13);
+    }
+    const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -24)
+                                          : detail::bits<float>((exponent + 112) << 23 | fraction << 13);
+    return sign != 0 ? -magnitude : magnitude;
+}
+
+inline uint16_t float_to_half(float value) {
+    const uint32_t word = detail::bits<uint32_t>(value);
+    const uint16_t sign = static_cast<uint16_t>(word >> 16 & 0x8000);
+    const float magnitude = std::fabs(value);
+    if (!(magnitude < 65520.0f)) { // rounds to infinity, or is NaN
+        return static_cast<uint16_t>(sign | (magnitude != magnitude ? 0x7fff : 0x7c00));
+    }
+    if (magnitude < 0x1p-14f) {
+        // Subnormal: a multiple of 2^-24; one that rounds up to the smallest normal number has the
+        // bits for it.
+        return static_cast<uint16_t>(sign | static_cast<uint16_t>(std::nearbyint(std::ldexp(magnitude, 24))));
+    }
+    const uint32_t even = (word & 0x7fffffff) + 0xfff + (word >> 13 & 1);
+    return static_cast<uint16_t>(sign | (even - (112u << 23)) >> 13);
+}
+
+} // namespace oxshmem::port

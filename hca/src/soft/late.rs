@@ -1,0 +1,57 @@
+//! Writes that are acknowledged before they are visible, as a card's are: an acknowledgement says that the peer's card has the data, which is then on
+//! its way across PCIe. The writes of one card stay in order, whatever their QPs, and its reads and atomics find all of them. Nothing orders
+//! those of different cards (PCIe orders the requests of one function only).
+
+use super::memory;
+use super::state::{Engine, Late};
+use oxshmem_system::mixing::scramble;
+use std::time::{Duration, Instant};
+
+/// The longest time that a write takes to become visible.
+const LONGEST: Duration = Duration::from_millis(2);
+/// The longest payload that is held back.
+const MOST_BYTES: usize = 1 << 20;
+
+impl Engine {
+    /// Keeps a write for later, after those that are kept already. False: it has to be carried out now, and all kept ones have been.
+    ///
+    /// # Safety
+    /// Both ends are good for `len` bytes, `dst` until `unmap_withdrawn`.
+    pub(super) unsafe fn write_late(&mut self, dst: *mut u8, src: *const u8, len: usize) -> bool {
+        if len > MOST_BYTES {
+            self.deliver_all();
+            return false;
+        }
+        let mut payload = vec![0; len];
+        // SAFETY: the caller's promise.
+        unsafe { memory::copy(payload.as_mut_ptr(), src, len) };
+        let wait = LONGEST.mul_f64((scramble(self.counters.wqes) % 1024) as f64 / 1024.0);
+        let until = self.now() + wait;
+        self.late.push_back(Late { until, dst, payload });
+        true
+    }
+
+    /// Makes the writes visible whose time has come. Returns how many.
+    pub(super) fn deliver_due(&mut self) -> usize {
+        let mut count = 0;
+        while self.late.front().is_some_and(|first| first.until <= Instant::now()) {
+            self.deliver_first();
+            count += 1;
+        }
+        count
+    }
+
+    /// Makes all writes visible.
+    pub(super) fn deliver_all(&mut self) {
+        while !self.late.is_empty() {
+            self.deliver_first();
+        }
+    }
+
+    fn deliver_first(&mut self) {
+        let Some(Late { dst, payload, .. }) = self.late.pop_front() else { return };
+        // SAFETY: `dst` was checked for that many bytes; the peer's memory is unmapped only after `unmap_withdrawn` has delivered all.
+        unsafe { memory::copy(dst, payload.as_ptr(), payload.len()) };
+        std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
+    }
+}

@@ -1,0 +1,71 @@
+//! The device ABI: what host and device code share, as `device-kernels/include/oxshmem/abi.h`
+//! declares it.
+//!
+//! Structures, enumerations and constants are generated from that file; `tests/abi.rs` does that,
+//! and compares. What follows from them is here.
+
+#[rustfmt::skip]
+#[allow(missing_docs)] // the names are those of abi.h, and what needs words has them there
+#[allow(clippy::unnecessary_operation, clippy::identity_op, clippy::unreadable_literal)]
+#[allow(clippy::doc_lazy_continuation, clippy::doc_markdown)]
+mod bindings;
+
+use bytemuck::Zeroable;
+
+pub use bindings::*;
+
+/// What is hot for one party has lines of its own: 128 bytes is what one GPU L2 access touches.
+pub const LINE_BYTES: u64 = align_of::<Qp>() as u64;
+/// Bytes of a WQE basic block.
+pub const BLOCK_BYTES: u64 = bindings::BLOCK_BYTES as u64;
+/// Bytes of a landing slot.
+pub const LANDING_BYTES: u64 = bindings::LANDING_BYTES as u64;
+/// Buffers outside the heap that can be registered at a time.
+pub const MAX_LOCAL_REGIONS: usize = bindings::MAX_LOCAL_REGIONS as usize;
+/// Cards that the QPs of a PE may be spread over.
+pub const MAX_CARDS: usize = bindings::MAX_CARDS as usize;
+/// Rows of [`Team::choices`].
+pub const COLLECTIVES: usize = bindings::COLLECTIVES as usize;
+/// Entries of a row of [`Team::choices`].
+pub const CHOICES: usize = bindings::CHOICES as usize;
+/// Members of a team that tell each other directly, at most.
+pub const ONE_ROUND_PES: usize = bindings::ONE_ROUND_PES as usize;
+
+// Crates below this one know parts of the ABI.
+const _: () = assert!(MAX_CARDS == oxshmem_hca::topology::MAX_CARDS);
+
+macro_rules! zeroed_by_default {
+    ($($type:ty),*) => {
+        $(impl Default for $type {
+            fn default() -> Self {
+                Self::zeroed()
+            }
+        })*
+    };
+}
+zeroed_by_default!(ErrorRecord, Breakage, Control, Qp, ProxyWord, Proxy, LocalRegion, Choice, State);
+
+impl Team {
+    /// Returns a row without a team.
+    pub(crate) fn none() -> Self {
+        Self { handle: TEAM_INVALID, ..Self::zeroed() }
+    }
+}
+
+/// Bytes of the workspace of a team of `n_pes` members whose collectives take at most `blocks` blocks,
+/// a multiple of [`LINE_BYTES`].
+#[must_use]
+pub const fn team_workspace_bytes(n_pes: u64, blocks: u64) -> u64 {
+    let rounds = 2 * ROUNDS as u64 * 8;
+    let headers = 2 * ONE_ROUND_PES as u64 * 8;
+    let arrivals = (2 * 2 * n_pes * 8).next_multiple_of(LINE_BYTES);
+    let further = blocks.saturating_sub(1);
+    rounds + headers + arrivals + 2 * PACKET_BYTES + further * (headers + arrivals + 2 * BLOCK_PACKET_BYTES)
+}
+
+/// [`Team::packet_share`] of a team of `n_pes` members: a packet of 16 bytes of data takes 32.
+#[must_use]
+#[allow(clippy::cast_possible_truncation)] // At most PACKET_BYTES.
+pub const fn packet_share(n_pes: usize) -> u32 {
+    (PACKET_BYTES / n_pes as u64 / 32 * 32) as u32
+}

@@ -1,0 +1,26 @@
+//! What PEs tell each other of their processes.
+
+/// A PE's process and machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[doc(hidden)]
+pub struct Peer {
+    /// Process id, in its own PID namespace.
+    pub pid: u32,
+    /// Host name, for messages.
+    pub host: String,
+    /// Equal for PEs that can reach each other through abstract unix sockets, so pass file descriptors: the boot of the kernel
+    /// and the network namespace.
+    pub node: String,
+}
+
+impl Peer {
+    /// This process.
+    pub(super) fn this() -> Self {
+        let read = |path: &str| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+        let host = read("/proc/sys/kernel/hostname").unwrap_or_else(|| "unknown".into());
+        let boot = read("/proc/sys/kernel/random/boot_id").unwrap_or_else(|| host.clone());
+        let net =
+            std::fs::read_link("/proc/self/ns/net").map(|link| link.to_string_lossy().into_owned()).unwrap_or_default();
+        Self { pid: std::process::id(), host, node: format!("{boot}/{net}") }
+    }
+}

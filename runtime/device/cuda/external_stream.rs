@@ -1,0 +1,115 @@
+//! Streams other than the PE's own: the program's, and those made for it.
+//!
+//! After what the PE puts on such a stream it records an event. The event says when that work has
+//! ended, even when the program has destroyed the stream meanwhile, and nothing is unmapped before.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cudarc::driver::sys::{CUstream, CUstreamCaptureStatus};
+
+use super::driver::{DriverError, driver};
+use super::queues::Queue;
+use super::stream::{self, Stream};
+use crate::device::error::DeviceError;
+
+/// A stream that is not the PE's own.
+#[derive(Debug, Clone)]
+pub(crate) struct ExternalStream {
+    raw: CUstream,
+    queue: Arc<Queue>,
+    /// The PE's, whose context it is in.
+    pe: Arc<Stream>,
+    _made: Option<Arc<Made>>,
+}
+
+// SAFETY: streams may be used from any thread.
+unsafe impl Send for ExternalStream {}
+// SAFETY: as above.
+unsafe impl Sync for ExternalStream {}
+
+/// A stream that the library created.
+#[derive(Debug)]
+struct Made {
+    raw: CUstream,
+    pe: Arc<Stream>,
+}
+
+// SAFETY: streams may be used from any thread.
+unsafe impl Send for Made {}
+// SAFETY: as above.
+unsafe impl Sync for Made {}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        // The driver ends what is queued before it lets the stream go, and does not wait for it.
+        stream::destroy(self.pe.context(), self.raw);
+    }
+}
+
+impl ExternalStream {
+    /// Returns a new stream, independent of the legacy default stream.
+    pub(super) fn create(pe: &Arc<Stream>) -> Result<Self, DeviceError> {
+        let failed = |error| pe.error("cannot create a stream", error);
+        let raw = stream::create(pe.context()).map_err(failed)?;
+        let made = Arc::new(Made { raw, pe: Arc::clone(pe) });
+        Ok(Self { _made: Some(made), ..Self::adopt(pe, raw)? })
+    }
+
+    /// Returns the program's stream.
+    pub(super) fn adopt(pe: &Arc<Stream>, raw: CUstream) -> Result<Self, DeviceError> {
+        let _entered = pe.enter()?;
+        let queue = pe.queues().of(raw).map_err(|error| pe.error("cannot follow a stream", error))?;
+        Ok(Self { raw, queue, pe: Arc::clone(pe), _made: None })
+    }
+
+    pub fn key(&self) -> usize {
+        Arc::as_ptr(&self.queue) as usize
+    }
+
+    pub fn raw(&self) -> CUstream {
+        self.raw
+    }
+
+    pub(super) fn is_of(&self, pe: &Arc<Stream>) -> bool {
+        Arc::ptr_eq(&self.pe, pe)
+    }
+
+    /// Remembers what was just queued. The context must be current.
+    pub fn queued(&self, what: &str) -> Result<(), DriverError> {
+        let mut launched = self.queue.launched();
+        if !launched.contains(what) {
+            launched.insert(what.to_owned());
+        }
+        drop(launched);
+        self.mark()
+    }
+
+    /// Moves the event after everything that is on the stream now.
+    fn mark(&self) -> Result<(), DriverError> {
+        let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: writes one value; that the stream exists is the promise of the caller that passed
+        // it.
+        unsafe { driver!(cuStreamIsCapturing(self.raw, &raw mut status)) }?;
+        if status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
+            // An event would become a part of the graph.
+            self.pe.queues().captured.store(true, Ordering::Release);
+            return Ok(());
+        }
+        // SAFETY: as above; the event is of the same context.
+        unsafe { driver!(cuEventRecord(self.queue.event, self.raw)) }
+    }
+
+    /// Waits for everything that is on the stream now. The context must be current.
+    pub fn wait(&self) -> Result<(), DeviceError> {
+        self.mark().map_err(|error| self.pe.error("cannot wait for a stream", error))?;
+        self.wait_for_queued()
+    }
+
+    /// Waits for what the PE has queued. The context must be current.
+    pub fn wait_for_queued(&self) -> Result<(), DeviceError> {
+        self.pe.wait_event(self.queue.event)?;
+        self.queue.launched().clear();
+        Ok(())
+    }
+}

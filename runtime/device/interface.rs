@@ -1,0 +1,197 @@
+//! What a device does for everything above it: memory, and kernels to run on it.
+
+use std::ffi::c_void;
+use std::fmt::Debug;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use oxshmem_hca::provider::DeviceMemory;
+use oxshmem_hca::soft::Accelerator;
+
+use super::cpu::LaunchConfig;
+use super::cuda::{CudaGpu, Handle};
+use super::error::DeviceError;
+use super::source::ModuleSource;
+use super::stream::Stream;
+use crate::abi;
+
+/// Memory of a device that this process allocated, zeroed at first. Mappings and copies of the descriptor keep it too.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    /// Other processes map it through this.
+    pub(super) descriptor: OwnedFd,
+    /// What the driver knows it by, if it is a GPU's.
+    pub(super) handle: Option<Handle>,
+}
+
+impl AsFd for Memory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+/// Address space for the heaps of the PEs of a node, or for a slab. Unmapped with everything in it when dropped.
+pub(crate) trait AddressSpace: Debug + Send + Sync {
+    /// First address.
+    fn base(&self) -> u64;
+    /// Maps `bytes` bytes of another process's memory at `base() + offset`.
+    fn map(&self, memory: BorrowedFd<'_>, offset: u64, bytes: u64) -> Result<(), DeviceError>;
+    /// The same with memory of this process.
+    fn map_own(&self, memory: &Memory, offset: u64, bytes: u64) -> Result<(), DeviceError> {
+        self.map(memory.as_fd(), offset, bytes)
+    }
+}
+
+/// Host memory that kernels reach at the same address, zero at first. Freed when dropped.
+pub(crate) trait HostMemory: Debug + Send + Sync {
+    /// Where it is.
+    fn address(&self) -> *mut u8;
+}
+
+/// Copies from device memory to host memory that go on while kernels run and the calling thread does other things. What was visible to the
+/// calling thread when it started a copy is in the copy. When it is dropped, no copy goes on.
+pub(crate) trait Copier: Debug + Send {
+    /// Starts to copy `bytes` bytes to `offset` in the memory; [`poll`](Self::poll) says when the copy has ended, by its `name`.
+    ///
+    /// # Safety
+    /// Until then, or until this is dropped, `from` names mapped device memory of that length, and nothing else uses the host memory.
+    unsafe fn start(&mut self, from: u64, offset: usize, bytes: usize, name: u32) -> Result<(), DeviceError>;
+    /// Appends the copies that have ended since the last call.
+    fn poll(&mut self, ended: &mut Vec<(u32, Result<(), DeviceError>)>);
+}
+
+/// A page of device registers that kernels reach. Unmapped when dropped.
+pub(crate) trait MappedRegisters: Debug + Send + Sync {
+    /// Where kernels find the page.
+    fn address(&self) -> u64;
+}
+
+/// `CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER` of the CUDA driver API.
+pub(crate) const ORDERED_FOR_OWNER: i32 = 100;
+
+/// A device: memory, and kernels to run on it.
+pub(crate) trait Device: Debug + Send + Sync {
+    /// `cpu`, `cuda`.
+    fn name(&self) -> &'static str;
+    /// Says to the PEs of the node, and to people, which device it is.
+    fn identity(&self) -> String;
+    /// Whether kernels can load from and store to memory of the device with this identity; why not, otherwise.
+    fn reaches(&self, peer: &str) -> Result<(), String>;
+    /// Memory comes in multiples of this many bytes.
+    fn granularity(&self) -> u64;
+    /// Reserves `bytes` bytes of addresses without memory at them.
+    fn reserve(&self, bytes: u64) -> Result<Box<dyn AddressSpace>, DeviceError>;
+    /// `bytes` bytes of zeroed memory.
+    fn allocate(&self, bytes: u64) -> Result<Memory, DeviceError>;
+    /// Copies host memory to device memory. Neither this nor `read` waits for kernels.
+    ///
+    /// # Safety
+    /// `to` names mapped device memory of that length.
+    unsafe fn write(&self, to: u64, bytes: &[u8]) -> Result<(), DeviceError>;
+    /// Copies device memory to host memory.
+    ///
+    /// # Safety
+    /// `from` names mapped device memory of that length.
+    unsafe fn read(&self, from: u64, bytes: &mut [u8]) -> Result<(), DeviceError>;
+    /// Sets `bytes` bytes of device memory to `value`.
+    ///
+    /// # Safety
+    /// `at` names mapped device memory of that length.
+    unsafe fn fill(&self, at: u64, value: u8, bytes: u64) -> Result<(), DeviceError>;
+    /// `bytes` bytes of zeroed memory that host and kernels read and write at the same time.
+    fn host_memory(&self, bytes: u64) -> Result<Box<dyn HostMemory>, DeviceError>;
+    /// Copies device memory to `memory`, which this device gave.
+    fn copier(&self, memory: Arc<dyn HostMemory>) -> Result<Box<dyn Copier>, DeviceError>;
+    /// Lets kernels store to a page (of the system) with registers of another device, which this
+    /// process has mapped at `page` and keeps mapped.
+    fn map_registers(&self, page: *mut u8) -> Result<Box<dyn MappedRegisters>, DeviceError>;
+    /// What the driver says of the order in which a card's writes become visible in the device's
+    /// memory (`CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING`): from [`ORDERED_FOR_OWNER`] on,
+    /// kernels that see a write see those before it. Memory of the host always is so.
+    fn write_ordering(&self) -> i32 {
+        ORDERED_FOR_OWNER
+    }
+    /// The exporter of the device's memory as dma-bufs, if it is not the host's.
+    fn exporter(&self) -> Option<&dyn DeviceMemory>;
+    /// Gives every module, loaded before or later, this state. No kernel is running.
+    fn install(&self, state: &abi::State) -> Result<(), DeviceError>;
+    /// Calls `hook` after each store to a doorbell register, and after others that a thread of the host waits for, where such stores have
+    /// to be noticed by software.
+    fn set_doorbell_hook(&self, hook: fn());
+    /// Loads a module and checks its ABI version.
+    fn load(&self, source: &ModuleSource) -> Result<Arc<dyn LoadedModule>, DeviceError>;
+    /// A new stream.
+    fn create_stream(&self) -> Result<Stream, DeviceError>;
+    /// The program's stream with this handle.
+    ///
+    /// # Safety
+    /// `raw` is a stream of this device, and stays one while work is put on it and waited for.
+    unsafe fn stream_from_raw(&self, raw: *mut c_void) -> Result<Stream, DeviceError>;
+    /// Waits until what `wait` names has ended, and copies what is at `from` then (at most 4 KiB) to `bytes`; the first error among
+    /// the kernels. After an error `bytes` is filled too, unless the device is lost.
+    ///
+    /// # Safety
+    /// `from` names mapped device memory of that length.
+    unsafe fn synchronize(&self, wait: Wait<'_>, from: u64, bytes: &mut [u8]) -> Result<(), DeviceError>;
+    /// Whether device code may be running now that was not launched on the PE's own stream.
+    fn runs_elsewhere(&self) -> bool;
+    /// Queues a copy of device memory by a copy engine; `false` if the device has none and nothing was queued.
+    ///
+    /// # Safety
+    /// Both ranges are mapped device memory until the copy has ended.
+    unsafe fn copy_on(&self, stream: &Stream, to: u64, from: u64, bytes: u64) -> Result<bool, DeviceError>;
+    /// Whether kernels can access what is at `address`, a pointer of the program, as it is.
+    fn is_accessible(&self, address: u64) -> bool;
+    /// Links relocatable code with the device library, for this device; what can be loaded.
+    fn link_module(&self, code: &[u8]) -> Result<Vec<u8>, DeviceError>;
+    /// Gives a module that the program loaded itself the PE's state.
+    ///
+    /// # Safety
+    /// `raw` is a loaded `CUmodule` of the GPU's primary context, and no kernel of it is running.
+    unsafe fn register_module(&self, raw: *mut c_void) -> Result<(), DeviceError>;
+    /// Forgets a module that was registered.
+    fn unregister_module(&self, raw: *mut c_void) -> Result<(), DeviceError>;
+    /// Gives the state symbol of a translation unit the PE's state. `locate` says where the symbol is and what it has room for; the
+    /// device's context is current when it is called.
+    fn register_unit(
+        &self,
+        name: &str,
+        locate: &mut dyn FnMut() -> Result<(u64, usize), String>,
+    ) -> Result<(), DeviceError>;
+    /// Makes the device the calling thread's current one, where threads have one and this one has none yet.
+    fn make_current(&self) -> Result<(), DeviceError>;
+    /// Runs the software HCA's kernel, independently of all other kernels.
+    fn accelerator(&self) -> Result<Arc<dyn Accelerator>, DeviceError>;
+    /// The GPU, if it is one.
+    fn gpu(&self) -> Option<CudaGpu>;
+}
+
+/// What [`Device::synchronize`] waits for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Wait<'a> {
+    /// The PE's own stream.
+    Own,
+    /// All that is on this stream, no matter what put it there. The stream exists.
+    Stream(&'a Stream),
+    /// What the PE has put on these streams, which the program may have destroyed since.
+    Launched(&'a [Stream]),
+    /// Everything on the device that this process started.
+    Everything,
+}
+
+/// A module that a device holds.
+pub(crate) trait LoadedModule: Debug + Send + Sync {
+    /// Queues the kernel `name` on a stream; returns before it has run.
+    ///
+    /// # Safety
+    /// What the arguments point to must stay valid until the kernel has ended, and the kernel must be sound for them.
+    unsafe fn launch(
+        &self,
+        name: &str,
+        config: LaunchConfig,
+        args: &[&[u8]],
+        stream: &Stream,
+    ) -> Result<(), DeviceError>;
+    /// Refuses names the module does not have.
+    fn check(&self, name: &str) -> Result<(), DeviceError>;
+}

@@ -1,0 +1,47 @@
+//! What issues operations: a PE, which waits for them, or a PE on a stream, which does not.
+
+use crate::pe::Pe;
+use crate::stream::{OnStream, Stream};
+use crate::{Result, device};
+
+/// Keeps the trait inside the crate.
+pub(crate) mod sealed {
+    use crate::pe::Pe;
+    use crate::{Result, device};
+
+    pub trait Issuer {
+        /// Whether a call returns when its work has ended.
+        const WAITS: bool;
+        fn issuing_pe(&self) -> &Pe;
+        /// Returns the stream that work is put on.
+        fn issuing_stream(&self) -> Result<&device::Stream>;
+        /// Waits for what was queued, if calls do.
+        fn finish(&self) -> Result<()>;
+    }
+}
+
+impl sealed::Issuer for Pe {
+    const WAITS: bool = true;
+    fn issuing_pe(&self) -> &Pe {
+        self
+    }
+    fn issuing_stream(&self) -> Result<&device::Stream> {
+        Ok(&device::Stream::OWN)
+    }
+    fn finish(&self) -> Result<()> {
+        self.wait_own()
+    }
+}
+
+impl sealed::Issuer for OnStream<'_> {
+    const WAITS: bool = false;
+    fn issuing_pe(&self) -> &Pe {
+        self.pe
+    }
+    fn issuing_stream(&self) -> Result<&device::Stream> {
+        Stream::check(self.stream, self.pe.id())
+    }
+    fn finish(&self) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,607 @@
+//! A job on this machine, from the start of its PEs to the end of the last.
+
+use std::io::{self, IsTerminal};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, WaitId, WaitIdOptions};
+
+use super::error::LaunchError;
+use super::options::{LaunchOptions, Output};
+use super::outcome::{Outcome, PeOutcome, PeStatus};
+use super::output::{Sink, Source, Target};
+use super::signals::{self, Signals};
+use crate::bootstrap::{FailureKind, Hub, HubOptions};
+use crate::config::{LAUNCHER_VARIABLES, MAX_NPES};
+
+/// Starts the PEs and returns when all of them have ended; by then no process of theirs is left.
+///
+/// # Errors
+/// The job could not be started, or not be watched any more; PEs that did run have been killed.
+///
+/// ```
+/// use oxshmem::launch::{LaunchOptions, run};
+///
+/// let outcome = run(&LaunchOptions::new(3, "true"))?;
+/// assert_eq!(outcome.pes.len(), 3);
+/// # Ok::<(), oxshmem::Error>(())
+/// ```
+pub fn run(options: &LaunchOptions) -> Result<Outcome, LaunchError> {
+    if options.npes == 0 || options.npes > MAX_NPES {
+        return Err(LaunchError::Npes(options.npes));
+    }
+    let signals = if options.forward_signals {
+        Some(Signals::block().map_err(LaunchError::system("blocking signals to forward them"))?)
+    } else {
+        None
+    };
+    let hub = Hub::start(HubOptions::local(options.npes)?)?;
+    let mut job = Job {
+        options,
+        signals,
+        hub,
+        pes: Vec::new(),
+        stdout: Sink::new(STDOUT),
+        stderr: Sink::new(STDERR),
+        input: None,
+        ending: Ending::No,
+        failed: None,
+        timed_out: false,
+        interrupted: None,
+        output_lost: false,
+        reported: false,
+        reports: Vec::new(),
+    };
+    let limit = FileLimit::raise(u64::from(options.npes) * FILES_PER_PE + OTHER_FILES);
+    for rank in 0..options.npes {
+        job.start(rank, limit)?;
+    }
+    job.watch()?;
+    Ok(job.finish())
+}
+
+// SAFETY: descriptors 1 and 2 stay open as long as the process; if the program did close them,
+// writing fails.
+const STDOUT: BorrowedFd<'static> = unsafe { BorrowedFd::borrow_raw(1) };
+// SAFETY: as above.
+const STDERR: BorrowedFd<'static> = unsafe { BorrowedFd::borrow_raw(2) };
+// SAFETY: as above.
+const STDIN: BorrowedFd<'static> = unsafe { BorrowedFd::borrow_raw(0) };
+
+/// Two pipes, a pidfd, and the connection to the hub.
+const FILES_PER_PE: u64 = 4;
+/// What the process has open besides, with room for connections to the hub that no PE has claimed.
+const OTHER_FILES: u64 = 512;
+/// Time that the output pipes may stay open after the last PE was killed with its group: a process
+/// outside the group has them.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// The limit on open files as it was, if it had to be raised.
+#[derive(Debug, Clone, Copy)]
+struct FileLimit(Option<Rlimit>);
+
+impl FileLimit {
+    /// Raises the soft limit if it is below `files`. The PEs get the old one back.
+    fn raise(files: u64) -> Self {
+        let limit = rustix::process::getrlimit(Resource::Nofile);
+        if limit.current.is_none_or(|current| current >= files) {
+            return Self(None);
+        }
+        let current = Some(limit.maximum.map_or(files, |maximum| maximum.min(files)));
+        if let Err(error) = rustix::process::setrlimit(Resource::Nofile, Rlimit { current, maximum: limit.maximum }) {
+            tracing::warn!("the limit on open files cannot be raised to {current:?}: {error}");
+            return Self(None);
+        }
+        Self(Some(limit))
+    }
+}
+
+struct Pe {
+    child: Child,
+    pidfd: OwnedFd,
+    status: Option<PeStatus>,
+    prefix: Vec<u8>,
+    stdout: Source,
+    stderr: Source,
+}
+
+/// PE 0's input on its way.
+struct Input {
+    pipe: OwnedFd,
+    waiting: Vec<u8>,
+    /// This process's input has ended.
+    ended: bool,
+}
+
+/// How far the end of the job has come.
+#[derive(Debug, Clone, Copy)]
+enum Ending {
+    No,
+    /// PEs may still end by themselves, until then.
+    Grace(Instant),
+    /// They have got SIGTERM, and until then to follow it.
+    Terminated(Instant),
+    /// They have got SIGKILL.
+    Killed,
+    /// All PEs have ended; their pipes may stay open until then.
+    Draining(Instant),
+    /// The same limit holds after everything in the groups was killed.
+    LastWords(Instant),
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Ready {
+    Signals,
+    Stdin,
+    Input,
+    Stdout,
+    Stderr,
+    PeStdout(usize),
+    PeStderr(usize),
+    PeEnd(usize),
+}
+
+struct Job<'a> {
+    options: &'a LaunchOptions,
+    signals: Option<Signals>,
+    hub: Hub,
+    pes: Vec<Pe>,
+    stdout: Sink,
+    stderr: Sink,
+    input: Option<Input>,
+    ending: Ending,
+    /// The first PE that failed.
+    failed: Option<u32>,
+    timed_out: bool,
+    interrupted: Option<i32>,
+    /// Output is lost, which has been reported.
+    output_lost: bool,
+    /// The failure has been reported.
+    reported: bool,
+    reports: Vec<String>,
+}
+
+impl Job<'_> {
+    fn start(&mut self, rank: u32, limit: FileLimit) -> Result<(), LaunchError> {
+        let options = self.options;
+        let mut command = Command::new(&options.program);
+        command.args(&options.args).process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(if rank == 0 && options.stdin { Stdio::piped() } else { Stdio::null() });
+        command.envs(options.env.iter().map(|(name, value)| (name, value)));
+        let place =
+            [self.hub.address().to_string(), rank.to_string(), options.npes.to_string(), self.hub.job_id().to_string()];
+        command.envs(LAUNCHER_VARIABLES.iter().zip(place));
+        let parent = rustix::process::getpid();
+        // SAFETY: the closure makes only async-signal-safe calls and allocates nothing.
+        unsafe {
+            command.pre_exec(move || {
+                signals::unblock_all();
+                rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+                // The launcher may have died before that took effect.
+                if rustix::process::getppid() != Some(parent) {
+                    return Err(io::Error::from_raw_os_error(libc::ESRCH));
+                }
+                if let Some(limit) = limit.0 {
+                    rustix::process::setrlimit(Resource::Nofile, limit)?;
+                }
+                Ok(())
+            });
+        }
+        let mut child = command.spawn().map_err(|source| {
+            let program = options.program.to_string_lossy().into_owned();
+            match source.raw_os_error() {
+                Some(libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE) => {
+                    LaunchError::system(format!("starting PE {rank} of {}", options.npes))(source)
+                }
+                _ => LaunchError::Program { program, source: Arc::new(source) },
+            }
+        })?;
+        match self.watched(rank, &mut child) {
+            Ok((pidfd, stdout, stderr)) => {
+                let prefix = if options.output == Output::Prefixed { format!("[PE {rank}] ") } else { String::new() };
+                self.pes.push(Pe { child, pidfd, status: None, prefix: prefix.into_bytes(), stdout, stderr });
+                Ok(())
+            }
+            Err(error) => {
+                signal_group(&child, Signal::KILL);
+                let _ = child.wait();
+                Err(LaunchError::system(format!("watching PE {rank}"))(error))
+            }
+        }
+    }
+
+    fn watched(&mut self, rank: u32, child: &mut Child) -> io::Result<(OwnedFd, Source, Source)> {
+        let missing = || io::Error::from(io::ErrorKind::BrokenPipe);
+        let pidfd = rustix::process::pidfd_open(pid(child), PidfdFlags::empty())?;
+        let stdout = Source::new(child.stdout.take().ok_or_else(missing)?)?;
+        let stderr = Source::new(child.stderr.take().ok_or_else(missing)?)?;
+        if let (0, Some(pipe)) = (rank, child.stdin.take()) {
+            let pipe = OwnedFd::from(pipe);
+            rustix::io::ioctl_fionbio(&pipe, true)?;
+            self.input = Some(Input { pipe, waiting: Vec::new(), ended: false });
+        }
+        Ok((pidfd, stdout, stderr))
+    }
+
+    /// Serves everything until all PEs have ended and all that they wrote is passed on.
+    fn watch(&mut self) -> Result<(), LaunchError> {
+        let deadline = self.options.timeout.map(|timeout| Instant::now() + timeout);
+        loop {
+            self.advance(deadline);
+            if self.is_over() {
+                return Ok(());
+            }
+            for ready in self.wait(deadline).map_err(LaunchError::system("waiting for the PEs"))? {
+                match ready {
+                    Ready::Signals => self.forward_signals(),
+                    Ready::Stdin => self.read_input(),
+                    // Nothing waits to be written: PE 0 has closed its end.
+                    Ready::Input if self.input.as_ref().is_some_and(|input| input.waiting.is_empty()) => {
+                        self.input = None
+                    }
+                    Ready::Input => self.write_input(),
+                    Ready::Stdout => {
+                        self.stdout.write();
+                        self.report_lost_output();
+                    }
+                    Ready::Stderr => {
+                        self.stderr.write();
+                        self.report_lost_output();
+                    }
+                    Ready::PeStdout(rank) => {
+                        self.read(rank, false);
+                    }
+                    Ready::PeStderr(rank) => {
+                        self.read(rank, true);
+                    }
+                    Ready::PeEnd(rank) => self.ended(rank),
+                }
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        let open = |pe: &Pe| pe.status.is_none() || pe.stdout.fd().is_some() || pe.stderr.fd().is_some();
+        let unwritten = self.stdout.pending().is_some() || self.stderr.pending().is_some();
+        // A reader that does not read holds up the end of a job, as it would that of any program;
+        // but not forever once the job was to end.
+        let gave_up = matches!(self.ending, Ending::LastWords(until) if Instant::now() >= until) && self.was_ended();
+        !self.pes.iter().any(open) && (!unwritten || gave_up)
+    }
+
+    /// Whether the end of the job came from outside.
+    fn was_ended(&self) -> bool {
+        self.timed_out || self.interrupted.is_some()
+    }
+
+    fn wait(&self, deadline: Option<Instant>) -> io::Result<Vec<Ready>> {
+        let mut what = Vec::new();
+        let mut fds: Vec<PollFd<'_>> = Vec::new();
+        let mut add = |ready, fd, flags| add_fd(&mut what, &mut fds, ready, fd, flags);
+        // PEs' ends come last, so that of two things that are ready the output is served first.
+        add(Ready::Signals, self.signals.as_ref().map(Signals::fd), PollFlags::IN);
+        if let Some(input) = &self.input {
+            let reads = !input.ended && input.waiting.is_empty() && may_read_terminal();
+            add(Ready::Stdin, reads.then_some(STDIN), PollFlags::IN);
+            // With no flags, this still tells that PE 0 has closed its end.
+            let writes = if input.waiting.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
+            add(Ready::Input, Some(input.pipe.as_fd()), writes);
+        }
+        add(Ready::Stdout, self.stdout.pending(), PollFlags::OUT);
+        add(Ready::Stderr, self.stderr.pending(), PollFlags::OUT);
+        for (rank, pe) in self.pes.iter().enumerate() {
+            add(Ready::PeStdout(rank), pe.stdout.fd().filter(|_| !self.stdout.is_full()), PollFlags::IN);
+            add(Ready::PeStderr(rank), pe.stderr.fd().filter(|_| !self.stderr.is_full()), PollFlags::IN);
+        }
+        for (rank, pe) in self.pes.iter().enumerate() {
+            add(Ready::PeEnd(rank), pe.status.is_none().then(|| pe.pidfd.as_fd()), PollFlags::IN);
+        }
+        let until = match self.ending {
+            Ending::No => deadline,
+            Ending::Killed => None,
+            Ending::Grace(at) | Ending::Terminated(at) | Ending::Draining(at) | Ending::LastWords(at) => Some(at),
+        };
+        let timeout = until.map(|until| {
+            let left = until.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+            Timespec { tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() }
+        });
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(Vec::new()),
+            Err(error) => return Err(error.into()),
+        }
+        Ok(what.into_iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty()).map(|(ready, _)| ready).collect())
+    }
+
+    /// Takes the next step towards the end when its time has come.
+    fn advance(&mut self, deadline: Option<Instant>) {
+        let now = Instant::now();
+        let grace = self.options.grace;
+        let all_ended = self.pes.iter().all(|pe| pe.status.is_some());
+        match self.ending {
+            Ending::No | Ending::Grace(_) | Ending::Terminated(_) | Ending::Killed if all_ended => {
+                self.report_failure(true);
+                self.ending = Ending::Draining(now + grace);
+            }
+            Ending::No if deadline.is_some_and(|deadline| deadline <= now) => {
+                self.timed_out = true;
+                let limit = self.options.timeout.unwrap_or_default().as_millis() as f64 / 1000.0;
+                let running = self.running();
+                self.report(format!("the time of {limit} s is over and {running} still running; ending the job"));
+                self.terminate(now);
+            }
+            Ending::Grace(until) if until <= now => {
+                self.report_failure(true);
+                self.terminate(now);
+            }
+            Ending::Terminated(until) if until <= now => {
+                self.report(format!(
+                    "{} still running {} s after SIGTERM; killing",
+                    self.running(),
+                    grace.as_secs_f64()
+                ));
+                self.kill();
+            }
+            Ending::Draining(until) if until <= now => {
+                self.signal(Signal::KILL, true);
+                self.ending = Ending::LastWords(now + LAST_WORDS);
+            }
+            Ending::LastWords(until) if until <= now => {
+                for rank in 0..self.pes.len() {
+                    let captured = self.options.output == Output::Captured;
+                    let pe = &mut self.pes[rank];
+                    pe.stdout.end(target(captured, &mut self.stdout, &pe.prefix));
+                    pe.stderr.end(target(captured, &mut self.stderr, &pe.prefix));
+                }
+                // Only the sinks are left to wait for.
+                self.ending = Ending::LastWords(if self.was_ended() { now } else { now + LAST_WORDS });
+            }
+            _ => {}
+        }
+    }
+
+    fn terminate(&mut self, now: Instant) {
+        self.signal(Signal::TERM, false);
+        self.ending = Ending::Terminated(now + self.options.grace);
+    }
+
+    fn kill(&mut self) {
+        self.signal(Signal::KILL, true);
+        self.ending = Ending::Killed;
+    }
+
+    /// Signals the groups of the PEs that run, or of all: of one that has ended, what it started
+    /// may run on.
+    fn signal(&self, signal: Signal, all: bool) {
+        self.pes.iter().filter(|pe| all || pe.status.is_none()).for_each(|pe| signal_group(&pe.child, signal));
+    }
+
+    fn running(&self) -> String {
+        let ranks: Vec<u32> =
+            (0..).zip(&self.pes).filter(|(_, pe)| pe.status.is_none()).map(|(rank, _)| rank).collect();
+        let list = crate::bootstrap::list(&ranks);
+        if ranks.len() == 1 { format!("PE {list} is") } else { format!("PEs {list} are") }
+    }
+
+    /// Reads from a PE once; returns whether there may be more.
+    fn read(&mut self, rank: usize, error: bool) -> bool {
+        let captured = self.options.output == Output::Captured;
+        let pe = &mut self.pes[rank];
+        let (source, sink) =
+            if error { (&mut pe.stderr, &mut self.stderr) } else { (&mut pe.stdout, &mut self.stdout) };
+        if sink.is_closed() && !captured {
+            // The PE learns it as it would have without a launcher in between.
+            source.end(Target::Capture);
+            return false;
+        }
+        source.read(target(captured, sink, &pe.prefix))
+    }
+
+    /// A PE's process has ended. It stays a zombie until the job is over, so that its process
+    /// group's number stays taken.
+    fn ended(&mut self, rank: usize) {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        let Ok(Some(status)) = rustix::process::waitid(WaitId::PidFd(self.pes[rank].pidfd.as_fd()), options) else {
+            return;
+        };
+        let status = match (status.exit_status(), status.terminating_signal()) {
+            (Some(status), _) => PeStatus::Exited(status),
+            (None, signal) => PeStatus::Killed(signal.unwrap_or(0)),
+        };
+        // What it wrote before comes before what is said about its end.
+        for error in [false, true] {
+            for _ in 0..16 {
+                if !self.read(rank, error) {
+                    break;
+                }
+            }
+        }
+        self.pes[rank].status = Some(status);
+        self.hub.exited(rank as u32, &status.to_string());
+        if rank == 0 {
+            self.input = None;
+        }
+        if !status.is_success() && self.failed.is_none() {
+            self.failed = Some(rank as u32);
+            if matches!(self.ending, Ending::No) {
+                self.ending = Ending::Grace(Instant::now() + self.options.grace);
+            }
+        }
+        self.report_failure(false);
+    }
+
+    /// The PE that made the job fail, as far as is known.
+    fn culprit(&self) -> Option<u32> {
+        let first = self.failed?;
+        let named = self
+            .hub
+            .failure()
+            .filter(|failure| matches!(failure.kind, FailureKind::Aborted | FailureKind::Lost))
+            .and_then(|failure| failure.ranks.first().copied())
+            .filter(|rank| self.pes[*rank as usize].status.is_none_or(|status| !status.is_success()));
+        Some(named.unwrap_or(first))
+    }
+
+    /// Says which PE failed, once it is known how; `now` says what is known.
+    fn report_failure(&mut self, now: bool) {
+        let Some(mut rank) = self.culprit().filter(|_| !self.reported) else { return };
+        if self.pes[rank as usize].status.is_none() {
+            if !now {
+                return;
+            }
+            rank = self.failed.unwrap_or(rank);
+        }
+        let Some(status) = self.pes[rank as usize].status else { return };
+        self.reported = true;
+        if self.was_ended() {
+            return;
+        }
+        let others = self.pes.iter().any(|pe| pe.status.is_none());
+        let then = if others { "; ending the others" } else { "" };
+        self.report(format!("PE {rank} {status}{then}"));
+    }
+
+    /// Says once that output cannot be written. The PEs run on, and what they write from here on is
+    /// dropped.
+    fn report_lost_output(&mut self) {
+        let streams = [("output", self.stdout.failure()), ("error", self.stderr.failure())];
+        for (stream, errno) in streams {
+            let Some(errno) = errno.filter(|_| !self.output_lost) else { continue };
+            self.output_lost = true;
+            let error = io::Error::from(errno);
+            self.report(format!(
+                "standard {stream} cannot be written: {error}; what the PEs write to it is lost from here on. Make room, or write to another \
+                 file, and run the job again"
+            ));
+        }
+    }
+
+    fn report(&mut self, text: String) {
+        if self.options.output != Output::Captured {
+            self.stderr.line(b"oxrun: ", text.as_bytes());
+        }
+        self.reports.push(text);
+    }
+
+    fn forward_signals(&mut self) {
+        while let Some(number) = self.signals.as_ref().and_then(Signals::next) {
+            let Some(signal) = Signal::from_named_raw(number) else { continue };
+            let ends = [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP].contains(&number);
+            if ends && self.interrupted.is_some() {
+                self.report(format!("{} again: killing the PEs", signals::name(number)));
+                self.kill();
+                return;
+            }
+            self.signal(signal, true);
+            if ends {
+                self.interrupted = Some(number);
+                self.report(format!("{} passed on to the PEs", signals::name(number)));
+                if matches!(self.ending, Ending::No) {
+                    self.ending = Ending::Grace(Instant::now() + self.options.grace);
+                }
+            }
+        }
+    }
+
+    fn read_input(&mut self) {
+        let Some(input) = &mut self.input else { return };
+        let mut buffer = [0; 64 << 10];
+        match rustix::io::read(STDIN, &mut buffer) {
+            Ok(0) => input.ended = true,
+            Ok(read) => input.waiting.extend_from_slice(&buffer[..read]),
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
+            Err(_) => input.ended = true,
+        }
+        self.write_input();
+    }
+
+    /// Gives PE 0 what it takes; closes its input when all is given, or when it has closed its end.
+    fn write_input(&mut self) {
+        let Some(input) = &mut self.input else { return };
+        let closed = match rustix::io::write(&input.pipe, &input.waiting) {
+            Ok(written) => {
+                input.waiting.drain(..written);
+                false
+            }
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => false,
+            Err(_) => true,
+        };
+        if closed || input.ended && input.waiting.is_empty() {
+            self.input = None;
+        }
+    }
+
+    fn finish(mut self) -> Outcome {
+        let failed = self.culprit();
+        let pes = std::mem::take(&mut self.pes);
+        reap(&pes);
+        let pes = pes.into_iter().map(|mut pe| {
+            let _ = pe.child.wait();
+            PeOutcome {
+                status: pe.status.unwrap_or(PeStatus::Killed(libc::SIGKILL)),
+                stdout: pe.stdout.into_captured(),
+                stderr: pe.stderr.into_captured(),
+            }
+        });
+        Outcome {
+            pes: pes.collect(),
+            failed,
+            timed_out: self.timed_out,
+            interrupted: self.interrupted,
+            output_lost: self.output_lost,
+            reports: std::mem::take(&mut self.reports),
+        }
+    }
+}
+
+impl Drop for Job<'_> {
+    fn drop(&mut self) {
+        reap(&self.pes);
+        for pe in &mut self.pes {
+            let _ = pe.child.wait();
+        }
+    }
+}
+
+/// Kills what is left in the PEs' groups. Their leaders have not been waited for, so the groups are
+/// still theirs.
+fn reap(pes: &[Pe]) {
+    pes.iter().for_each(|pe| signal_group(&pe.child, Signal::KILL));
+}
+
+fn add_fd<'a>(
+    what: &mut Vec<Ready>,
+    fds: &mut Vec<PollFd<'a>>,
+    ready: Ready,
+    fd: Option<BorrowedFd<'a>>,
+    flags: PollFlags,
+) {
+    if let Some(fd) = fd {
+        what.push(ready);
+        fds.push(PollFd::from_borrowed_fd(fd, flags));
+    }
+}
+
+fn target<'a>(captured: bool, sink: &'a mut Sink, prefix: &'a [u8]) -> Target<'a> {
+    if captured { Target::Capture } else { Target::Forward { sink, prefix } }
+}
+
+fn pid(child: &Child) -> Pid {
+    Pid::from_child(child)
+}
+
+/// Fails only when nothing is left in the group.
+fn signal_group(child: &Child, signal: Signal) {
+    let _ = rustix::process::kill_process_group(pid(child), signal);
+}
+
+/// Whether reading standard input would not stop this process: it is not a terminal, or we are in
+/// its foreground.
+fn may_read_terminal() -> bool {
+    // SAFETY: both calls only ask.
+    !io::stdin().is_terminal() || unsafe { libc::tcgetpgrp(0) == libc::getpgrp() }
+}

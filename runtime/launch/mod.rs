@@ -1,0 +1,46 @@
+//! The launcher: starts the PEs of a job on this machine, runs the hub that they meet at, and sees
+//! to it that all of them end.
+//!
+//! One thread waits for everything at once: output of the PEs, their ends, signals, deadlines. Each
+//! PE leads a process group of its own, so what it started ends with it, and is killed by the
+//! kernel when the launcher itself dies. A process that leaves its group on purpose (a daemon) is
+//! not followed.
+//!
+//! A program can start its own PEs when no launcher did:
+//!
+//! ```no_run
+//! use oxshmem::launch::{LaunchOptions, in_job, run};
+//!
+//! if !in_job() {
+//!     let program = std::env::current_exe()?;
+//!     let options = LaunchOptions { forward_signals: true, ..LaunchOptions::new(2, program) };
+//!     let outcome = run(&options.args(std::env::args_os().skip(1)))?;
+//!     std::process::exit(outcome.exit_code().into());
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod error;
+mod job;
+mod options;
+mod outcome;
+mod output;
+mod signals;
+
+pub use error::LaunchError;
+pub use job::run;
+pub use options::{LaunchOptions, Output};
+pub use outcome::{LAUNCHER_FAILED, Outcome, PeOutcome, PeStatus, TIMED_OUT};
+
+use crate::config::LAUNCHER_VARIABLES;
+
+/// Whether a launcher started this process as a PE.
+///
+/// ```
+/// if !oxshmem::launch::in_job() {
+///     println!("no launcher started this process");
+/// }
+/// ```
+pub fn in_job() -> bool {
+    LAUNCHER_VARIABLES.iter().any(|name| std::env::var_os(name).is_some())
+}

@@ -1,0 +1,71 @@
+//! The end of a PE: in order, with an error, or by drop.
+
+use super::Pe;
+use super::parts::{ABORT_AT, REPORT_BYTES};
+use crate::Result;
+use crate::abi;
+use crate::device::Wait;
+use crate::host::operations::Operations;
+
+/// Leaving the job.
+impl Pe {
+    /// Leaves the job in order: completes what is outstanding and waits until every PE does the same. Collective. A job can be joined again
+    /// afterwards.
+    ///
+    /// # Errors
+    /// Fails like [`synchronize`](Pe::synchronize), or because not every PE finalizes before the deadline. This PE has left in any case.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// oxshmem::init()?.finalize()?;
+    /// // The process may join a job again.
+    /// oxshmem::init()?.finalize()
+    /// # }
+    /// ```
+    pub fn finalize(self) -> Result<()> {
+        // Work on other streams uses memory that is about to go.
+        let ended = if self.others_work() { self.synchronize_device() } else { self.synchronize() };
+        let quiet = ended.and_then(|()| self.quiet());
+        // No PE's memory goes away while another PE may still write to it.
+        let together = self.bootstrap.barrier("finalize");
+        let left = self.bootstrap.finalize();
+        quiet?;
+        together?;
+        Ok(left?)
+    }
+
+    /// Ends the job with an error at every other PE, whose message is `reason`.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// let pe = oxshmem::init()?;
+    /// pe.abort("the input file is empty");
+    /// assert!(pe.synchronize().unwrap_err().to_string().contains("the input file is empty"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn abort(&self, reason: &str) {
+        self.bootstrap.abort(reason);
+    }
+
+    /// Returns whether work that was not launched on the PE's own stream may use its memory.
+    fn others_work(&self) -> bool {
+        self.device.runs_elsewhere() || !self.loans.is_empty()
+    }
+}
+
+impl Drop for Pe {
+    fn drop(&mut self) {
+        // Kernels must not outlive the memory they use. After finalize none runs.
+        let mut report = [0; REPORT_BYTES];
+        let stopped = self.slab.write(self.parts.control, ABORT_AT, &abi::ABORT_JOB).and_then(|()| {
+            let control = self.slab.address(self.parts.control);
+            let wait = if self.others_work() { Wait::Everything } else { Wait::Own };
+            // SAFETY: the slab holds the control block.
+            unsafe { self.device.synchronize(wait, control, &mut report) }
+        });
+        if let Err(error) = stopped {
+            tracing::warn!(%error, "a PE was dropped, and its kernels did not end in order");
+        }
+    }
+}

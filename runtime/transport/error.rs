@@ -1,0 +1,143 @@
+//! Why a transport cannot be used.
+
+/// The requested transport is not available.
+///
+/// ```
+/// use oxshmem::{Config, Error, Pe, TransportError};
+///
+/// # fn main() -> oxshmem::Result<()> {
+/// let config = Config::builder().p2p_faults("0-0".to_owned()).env().build()?;
+/// match Pe::with_config(config) {
+///     Err(Error::Transport(error)) => assert!(matches!(error, TransportError::Pair { .. }), "{error}"),
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransportError {
+    /// `OXSHMEM_TRANSPORT=p2p`, but not every PE is load/store reachable.
+    #[error(
+        "OXSHMEM_TRANSPORT=p2p, but PE {pe} (host {host}) is not load/store reachable from PE {me} (host {my_host}): {reason}; set \
+         OXSHMEM_TRANSPORT=auto to reach it over the network"
+    )]
+    NotReachable {
+        /// This PE.
+        me: usize,
+        /// Its host.
+        my_host: String,
+        /// The first PE that is not reachable.
+        pe: usize,
+        /// Its host.
+        host: String,
+        /// Why.
+        reason: &'static str,
+    },
+    /// `OXSHMEM_TRANSPORT=p2p`, but the devices of PEs of one node cannot reach each other's memory.
+    #[error(
+        "OXSHMEM_TRANSPORT=p2p, but PE {me} ({device}) has no load/store access to the memory of PE {pe} ({peer_device}): {reason}; set \
+         OXSHMEM_TRANSPORT=auto to reach it over the network, or run each PE on a GPU with peer access to the others (nvidia-smi topo -p2p r)"
+    )]
+    NoPeerAccess {
+        /// This PE.
+        me: usize,
+        /// Its device.
+        device: String,
+        /// The peer.
+        pe: usize,
+        /// Its device.
+        peer_device: String,
+        /// Why.
+        reason: String,
+    },
+    /// Known, but not part of this release.
+    #[error("{name} is not available in this build: {remedy}")]
+    NotAvailable {
+        /// The variable and its value.
+        name: &'static str,
+        /// What to use instead.
+        remedy: &'static str,
+    },
+    /// The requested HCA cannot be used.
+    #[error("OXSHMEM_HCA={hca}: {source}")]
+    Asked {
+        /// The variable's value.
+        hca: String,
+        /// Why.
+        source: Box<oxshmem_hca::Error>,
+    },
+    /// An HCA could not be used for what the queues need.
+    #[error("HCA {device}: {what}")]
+    Hca {
+        /// The device.
+        device: String,
+        /// What is missing.
+        what: String,
+    },
+    /// The faults asked for cannot be read.
+    #[error("OXSHMEM_SOFT_FAULTS: {0}")]
+    Faults(oxshmem_hca::soft::ParseFaultError),
+    /// The pairs of PEs in `OXSHMEM_P2P_FAULTS` cannot be read.
+    #[error("OXSHMEM_P2P_FAULTS: `{pair}` is not a pair of different PEs, as in `0-1,2-3`")]
+    Pair {
+        /// What was found in the place of a pair.
+        pair: String,
+    },
+    /// A PE in `OXSHMEM_P2P_FAULTS` does not exist.
+    #[error("OXSHMEM_P2P_FAULTS: `{pair}` names PE {pe}, and the PEs of this job are 0 to {last}; name pairs of those")]
+    PairOutOfRange {
+        /// The pair.
+        pair: String,
+        /// The PE.
+        pe: usize,
+        /// The last PE of the job.
+        last: usize,
+    },
+    /// What a peer says of its reach cannot be read.
+    #[error(
+        "PE {pe} reported the memory it reaches in a form that this version cannot read; all PEs must run the same build"
+    )]
+    Reach {
+        /// The peer.
+        pe: usize,
+    },
+    /// The proxy's thread could not be started.
+    #[error(
+        "cannot start the thread of the CPU proxy: {source}; raise the limit of threads (ulimit -u), or use OXSHMEM_TRANSPORT=ibgda"
+    )]
+    ProxyThread {
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// Puts cannot be staged, as they were asked to be.
+    #[error("OXSHMEM_IBRC_STAGING={setting}: puts cannot be staged: {source}; use auto or off")]
+    Staging {
+        /// The variable's value.
+        setting: String,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A device whose memory network cards cannot be used with.
+    #[error("device {device}: {what}")]
+    WriteOrdering {
+        /// The device.
+        device: String,
+        /// What is wrong, and what to do about it.
+        what: String,
+    },
+    /// PEs with different settings of `OXSHMEM_ATOMICS`.
+    #[error("OXSHMEM_ATOMICS={mine} on this PE, and another setting on PE {pe}; give all PEs the same")]
+    Atomics {
+        /// This PE's setting.
+        mine: crate::config::Atomics,
+        /// The first PE with another.
+        pe: usize,
+    },
+    /// Addresses from a peer that cannot be read.
+    #[error("PE {pe} sent addresses of queue pairs that this version cannot read; all PEs must run the same build")]
+    Address {
+        /// The peer.
+        pe: usize,
+    },
+}

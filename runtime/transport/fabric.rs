@@ -1,0 +1,68 @@
+//! What the CPU proxy needs of its cards, however they are driven: registration and connecting.
+
+use std::fmt::Debug;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use oxshmem_hca::provider::{Attempt, DeviceMemory, Provider};
+use oxshmem_hca::topology::{Distance, MAX_CARDS};
+use oxshmem_proxy::work::Backend;
+
+use crate::Result;
+
+/// Keys of a heap chunk, in host byte order.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ChunkKeys {
+    pub lkey: u32,
+    pub rkey: u32,
+}
+
+/// Memory to register.
+#[derive(Debug)]
+pub(crate) struct Region<'a> {
+    /// The descriptor that holds it, from its start; none for memory of this process alone.
+    pub memory: Option<BorrowedFd<'a>>,
+    /// The exporter that turns it into a dma-buf, if it is memory of a device.
+    pub device: Option<&'a dyn DeviceMemory>,
+    /// Where it is mapped here.
+    pub address: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// The address of its first byte on the wire and in work requests.
+    pub iova: u64,
+    /// Whether peers may read, write and do atomics.
+    pub remote: bool,
+}
+
+/// Open cards, mostly one, with a queue pair or several to every other PE: registration and
+/// connecting. Queue pairs have dense indices as in [`Backend`].
+pub(crate) trait Fabric: Debug + Send {
+    /// `soft`, `mlx5`, `verbs`.
+    fn name(&self) -> &'static str;
+    /// Whether it has queue pairs from this PE to itself, the last ones: this PE's atomics on its
+    /// own memory need them if cards do all atomics.
+    fn has_own(&self) -> bool;
+    /// How far the card is from where the PE works, the farthest of several; nothing where there is none.
+    fn distance(&self) -> Option<Distance>;
+    /// Registers memory until the fabric is dropped, which the memory outlives; the keys by card.
+    fn register(&mut self, region: &Region<'_>) -> Result<Vec<ChunkKeys>>;
+    /// What peers need to connect to queue pair `qp`; the same length everywhere.
+    fn endpoint(&self, qp: u32) -> Result<Vec<u8>>;
+    /// Connects queue pair `qp` to a peer's.
+    fn connect(&mut self, qp: u32, theirs: &[u8]) -> Result<()>;
+    /// The number that errors name queue pair `qp` by.
+    fn qpn(&self, qp: u32) -> u32;
+    /// Makes queue pair `qp`, connected, ready for keys of its peer, where that takes time.
+    fn prepare(&self, qp: u32, rkeys: &[u32]) -> Result<()>;
+    /// Gives the queue pairs away, once, when all are connected.
+    fn backend(&mut self) -> Result<Box<dyn Backend>>;
+    /// What was tried in which way.
+    fn attempts(&self) -> Vec<Attempt>;
+    /// What takes commands for each card, if cards are driven by commands.
+    fn providers(&self) -> Vec<Arc<dyn Provider>>;
+}
+
+/// Local keys by card, in host byte order; zeros where there is no card.
+pub(super) fn lkeys(keys: &[ChunkKeys]) -> [u32; MAX_CARDS] {
+    std::array::from_fn(|card| keys.get(card).map_or(0, |keys| keys.lkey))
+}

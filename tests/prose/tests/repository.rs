@@ -1,0 +1,122 @@
+//! The repository's own text.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use oxshmem_prose::commands::{Known, odd_blocks};
+use oxshmem_prose::idioms::{Allowed, check};
+use oxshmem_prose::markdown::{Page, broken_links, unknown_files};
+use oxshmem_prose::tree::{self, Language};
+use oxshmem_prose::width::{long_code, long_markdown};
+
+const ALLOWED: &str = include_str!("../allowed.txt");
+
+#[test]
+fn the_text_is_plain_english() {
+    let allowed = Allowed::parse(ALLOWED).unwrap();
+    let mut findings = Vec::new();
+    let mut read = 0;
+    for path in tree::files().unwrap() {
+        let Some(language) = Language::of(&path) else { continue };
+        read += 1;
+        findings.extend(check(&path, language, &tree::read(&path).unwrap(), &allowed));
+    }
+    assert!(read > 500, "only {read} files were read");
+    let lines: Vec<String> = findings.iter().map(ToString::to_string).collect();
+    assert!(
+        lines.is_empty(),
+        "{} idioms that read as translated; rewrite the sentence, or add a legitimate use to tests/prose/allowed.txt:\n{}",
+        lines.len(),
+        lines.join("\n")
+    );
+    let unused = allowed.unused();
+    assert!(unused.is_empty(), "lines {unused:?} of tests/prose/allowed.txt are not needed any more: delete them");
+}
+
+/// Returns every Markdown page by its path.
+fn pages() -> BTreeMap<String, Page> {
+    let files = tree::files().unwrap();
+    let pages = files.into_iter().filter(|path| path.ends_with(".md"));
+    let pages: BTreeMap<String, Page> =
+        pages.map(|path| (path.clone(), Page::parse(&tree::read(&path).unwrap()))).collect();
+    assert!(pages.len() > 15, "only {} pages were read", pages.len());
+    pages
+}
+
+#[track_caller]
+fn none(problems: &[String]) {
+    assert!(problems.is_empty(), "{} problems:\n{}", problems.len(), problems.join("\n"));
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let root = tree::root();
+    none(&broken_links(&pages(), |path: &Path| root.join(path).exists()));
+}
+
+#[test]
+fn files_that_pages_name_exist() {
+    // Files that commands write, files of a page's own example, and headers of other projects.
+    const ELSEWHERE: [&str; 5] = ["results/", "summary.md", "PATH-STEP.jsonl", "kernels/sum.cu", "mlx5dv.h"];
+    let mut unknown = unknown_files(&pages(), &tree::files().unwrap());
+    let elsewhere = |problem: &String| ELSEWHERE.iter().any(|name| problem.contains(&format!("`{name}`")));
+    for name in ELSEWHERE {
+        assert!(unknown.iter().any(|problem| problem.contains(&format!("`{name}`"))), "{name} is not needed any more");
+    }
+    unknown.retain(|problem| !elsewhere(problem));
+    none(&unknown);
+}
+
+#[test]
+fn commands_and_variables_that_pages_name_exist() {
+    let files = tree::files().unwrap();
+    let texts = files.into_iter().map(|path| (path.clone(), tree::read(&path).unwrap())).collect();
+    none(&Known::read(&texts).problems(&pages()));
+}
+
+#[test]
+fn every_code_block_is_of_a_language_that_a_test_checks() {
+    none(&odd_blocks(&pages()));
+}
+
+#[test]
+fn lines_are_not_too_long() {
+    let mut long = Vec::new();
+    for path in tree::files().unwrap() {
+        let Some(language) = Language::of(&path) else { continue };
+        let text = tree::read(&path).unwrap();
+        if language == Language::Markdown {
+            let lines = long_markdown(&text).into_iter();
+            long.extend(lines.map(|(line, width)| format!("{path}:{line}: {width} columns of text")));
+        }
+    }
+    none(&long);
+}
+
+/// Returns the files of `long-lines.txt` with the number of long lines that each may have.
+fn allowed_long_lines() -> BTreeMap<&'static str, usize> {
+    let lines = include_str!("../long-lines.txt").lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let parse = |line: &'static str| {
+        let mut parts = line.splitn(3, ": ");
+        let (path, number, reason) = (parts.next().unwrap(), parts.next().unwrap(), parts.next().unwrap());
+        assert!(!reason.is_empty(), "{line}: there is no reason");
+        (path, number.parse().unwrap())
+    };
+    lines.map(parse).collect()
+}
+
+#[test]
+fn lines_of_code_are_not_too_long() {
+    let allowed = allowed_long_lines();
+    let mut problems = Vec::new();
+    for path in tree::files().unwrap() {
+        let Some(language) = Language::of(&path) else { continue };
+        let long = long_code(language, &tree::read(&path).unwrap());
+        let expected = allowed.get(path.as_str()).copied().unwrap_or(0);
+        if long.len() > expected {
+            problems.extend(long.iter().map(|(line, width)| format!("{path}:{line}: {width} columns of code")));
+        }
+    }
+    none(&problems);
+}
