@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -185,23 +185,28 @@ impl CopyEngine for HostCopies {
     }
 }
 
-/// Copies as a copy engine does: whole words where both ends are aligned.
+/// Copies as a copy engine does: in the largest words, of up to 8 bytes, that both addresses and
+/// the length are multiples of.
 ///
 /// # Safety
 /// Both ranges are valid.
 unsafe fn copy_bytes(to: *mut u8, from: *const u8, bytes: usize) {
-    let aligned = (to.addr() | from.addr() | bytes).is_multiple_of(8);
-    let step = if aligned { 8 } else { 1 };
-    for at in (0..bytes).step_by(step) {
-        // SAFETY: within the ranges; words where everything is aligned.
-        unsafe {
-            if aligned {
-                let word = AtomicU64::from_ptr(from.add(at).cast_mut().cast()).load(Ordering::Relaxed);
-                AtomicU64::from_ptr(to.add(at).cast()).store(word, Ordering::Relaxed);
-            } else {
-                let byte = AtomicU8::from_ptr(from.add(at).cast_mut()).load(Ordering::Relaxed);
-                AtomicU8::from_ptr(to.add(at)).store(byte, Ordering::Relaxed);
+    /// Copies `bytes` in words of an atomic type.
+    macro_rules! copy_as {
+        ($word:ty) => {
+            for at in (0..bytes).step_by(size_of::<$word>()) {
+                // SAFETY: within the ranges, and aligned, by the match below.
+                unsafe {
+                    let word = <$word>::from_ptr(from.add(at).cast_mut().cast()).load(Ordering::Relaxed);
+                    <$word>::from_ptr(to.add(at).cast()).store(word, Ordering::Relaxed);
+                }
             }
-        }
+        };
+    }
+    match (to.addr() | from.addr() | bytes).trailing_zeros() {
+        0 => copy_as!(AtomicU8),
+        1 => copy_as!(AtomicU16),
+        2 => copy_as!(AtomicU32),
+        _ => copy_as!(AtomicU64),
     }
 }

@@ -464,23 +464,27 @@ impl Copying {
         Ok(())
     }
 
-    /// Returns a few bytes, as a row each.
+    /// Queues the write of a few bytes as several rows: of 2 bytes each where the destination is
+    /// aligned to 2, so that no 16-bit word is written in two steps, and of one byte otherwise.
     ///
     /// # Safety
     /// `from` is readable for `len` bytes, `to` writable.
     unsafe fn put_bytes(&mut self, to: u64, from: *const u8, len: usize) -> AcceleratorResult<()> {
-        let spread = if len > 1 { self.staging.take(2 * len) } else { None };
+        let width = if (to | len as u64).is_multiple_of(2) { 2 } else { 1 };
+        let count = len / width;
+        let spread = if count > 1 { self.staging.take(2 * len) } else { None };
         let Some(spread) = spread else {
             let width = len as u64;
             // SAFETY: the caller's promise. It may take a kernel's turn.
             return unsafe { self.engine.put(&Rows { to, to_pitch: width, from, from_pitch: width, width, count: 1 }) };
         };
-        // SAFETY: `spread` has room for twice as many.
+        // SAFETY: `spread` has room for twice as many bytes as there are.
         unsafe {
-            for i in 0..len {
-                spread.add(2 * i).write(from.add(i).read());
+            for row in 0..count {
+                super::memory::copy(spread.add(2 * row * width), from.add(row * width), width);
             }
-            self.engine.put(&Rows { to, to_pitch: 1, from: spread, from_pitch: 2, width: 1, count: len as u64 })
+            let (width, count) = (width as u64, count as u64);
+            self.engine.put(&Rows { to, to_pitch: width, from: spread, from_pitch: 2 * width, width, count })
         }
     }
 }

@@ -442,16 +442,20 @@ impl CopyEngine for CudaCopies {
         if !copied.as_ref().is_err_and(refused) {
             return copied.map_err(|error| self.words.error(error));
         }
-        // The driver refuses rows that lie in several allocations, as chunks of the heap are, and
-        // copies each of them.
-        for row in 0..rows.count {
-            let to = rows.to + row * rows.to_pitch;
-            let from = rows.from.wrapping_add(length(row * rows.from_pitch));
-            // SAFETY: the caller's promise, of each row.
-            unsafe { driver!(cuMemcpyHtoDAsync_v2(to, from.cast(), length(rows.width), self.words.raw)) }
-                .map_err(|error| self.words.error(error))?;
+        // The driver refuses rows that lie in several allocations, as chunks of the heap are. It
+        // takes each half that lies in one.
+        let first = rows.count / 2;
+        let rest = Rows {
+            to: rows.to + first * rows.to_pitch,
+            from: rows.from.wrapping_add(length(first * rows.from_pitch)),
+            count: rows.count - first,
+            ..*rows
+        };
+        // SAFETY: the caller's promise, of each row.
+        unsafe {
+            self.put(&Rows { count: first, ..*rows })?;
+            self.put(&rest)
         }
-        Ok(())
     }
 
     unsafe fn store(&mut self, to: u64, value: u64, wide: bool) -> AcceleratorResult<()> {
