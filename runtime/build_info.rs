@@ -17,7 +17,8 @@ pub struct BuildInfo {
     pub profile: &'static str,
     /// The release of the CUDA compiler, as it names itself; none if there was none.
     pub cuda: Option<String>,
-    /// Virtual architectures that the library's modules have PTX for (80 for compute_80), ascending.
+    /// Virtual architectures that the library's modules have PTX for (80 for compute_80),
+    /// ascending.
     pub ptx: Vec<u32>,
     /// Architectures that they have machine code for (90 for sm_90), ascending.
     pub cubins: Vec<u32>,
@@ -41,7 +42,8 @@ pub fn build_info() -> BuildInfo {
     }
 }
 
-/// What the compiler says of itself at the beginning of PTX: `// Cuda compilation tools, release 13.0, V13.0.88`.
+/// What the compiler says of itself at the beginning of PTX: `// Cuda compilation tools, release
+/// 13.0, V13.0.88`.
 fn compiler_of(ptx: &str) -> Option<String> {
     let line = ptx.lines().take(16).find_map(|line| line.strip_prefix("// Cuda compilation tools, "))?;
     Some(line.trim().to_owned())

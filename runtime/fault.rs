@@ -6,7 +6,8 @@ use bytemuck::checked;
 
 use crate::abi::{self, Call, ErrorCode, ErrorRecord, Op};
 
-/// An error that device code recorded. Operations that were refused had no effect; those issued before are complete or reported.
+/// An error that device code recorded. Operations that were refused had no effect; those issued
+/// before are complete or reported.
 ///
 /// ```
 /// # fn main() -> oxshmem::Result<()> {
@@ -100,7 +101,8 @@ pub enum FaultKind {
         pe: i32,
         /// What a wait for variables of this PE saw.
         unmet: Option<Unmet>,
-        /// The peers to which the network is lost, and why: what was waited for may have been on its way there.
+        /// The peers to which the network is lost, and why: what was waited for may have been on
+        /// its way there.
         lost: Vec<(u32, String)>,
     },
     /// The HCA completed a work request with an error.
@@ -187,7 +189,8 @@ pub enum FaultKind {
     },
 }
 
-/// A variable that did not become what a wait is for. Values have the bytes of the variable, and 64 bits if they have a sign.
+/// A variable that did not become what a wait is for. Values have the bytes of the variable, and 64
+/// bits if they have a sign.
 ///
 /// ```
 /// use oxshmem::{Compare, Config, Error, FaultKind, Operations, Pe};
@@ -217,7 +220,8 @@ pub struct Unmet {
 }
 
 impl Unmet {
-    /// Reads what `abi.h` describes at kUnmetBytesShift. `None` if the record is of no wait for variables.
+    /// Reads what `abi.h` describes at kUnmetBytesShift. `None` if the record is of no wait for
+    /// variables.
     fn decode(record: &ErrorRecord) -> Option<Self> {
         const COMPARISONS: [&str; 6] = ["equal to", "other than", "above", "at most", "below", "at least"];
         let comparison = COMPARISONS.get((record.syndrome & 0xff) as usize)?;
@@ -467,12 +471,14 @@ pub(crate) struct Cause {
 }
 
 impl DeviceFault {
-    /// Whether device code ends all waits of the PE when it records this; see `raise` in `detail/error.h`.
+    /// Whether device code ends all waits of the PE when it records this; see `raise` in
+    /// `detail/error.h`.
     pub(crate) fn ends_waits(&self) -> bool {
         matches!(self.kind, FaultKind::Timeout { .. } | FaultKind::Completion { .. } | FaultKind::QueueBroken { .. })
     }
 
-    /// Adds what the heap says about the address of a completion error: `complaint` is given the offset.
+    /// Adds what the heap says about the address of a completion error: `complaint` is given the
+    /// offset.
     pub(crate) fn locate(&mut self, complaint: impl Fn(u64) -> Option<String>) {
         if let FaultKind::Completion { cause, address, .. } = &mut self.kind
             && let Some(text) = complaint(*address)
@@ -498,7 +504,8 @@ impl DeviceFault {
         }
     }
 
-    /// Names the work request that failed first. Device code may have seen one that was flushed after it.
+    /// Names the work request that failed first. Device code may have seen one that was flushed
+    /// after it.
     pub(crate) fn explain(&mut self, why: Cause) {
         if let FaultKind::Completion { wqe_index, opcode: name, address, syndrome: what, cause, .. } = &mut self.kind {
             *wqe_index = why.wqe_index;

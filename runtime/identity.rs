@@ -1,9 +1,10 @@
-//! Identities of PEs: what belongs to a PE carries its identity, so that a later PE of the process can refuse it.
+//! Identities of PEs: what belongs to a PE carries its identity, so that a later PE of the process
+//! can refuse it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The identity of a PE among all PEs that this process has had and will have. Implementations of [`KernelArg`](crate::KernelArg) are given it and pass
-/// it on.
+/// The identity of a PE among all PEs that this process has had and will have. Implementations of
+/// [`KernelArg`](crate::KernelArg) are given it and pass it on.
 ///
 /// ```
 /// use oxshmem::{HeapError, KernelArg, PeId};
@@ -31,7 +32,8 @@ impl PeId {
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Refuses what belongs to another PE than this one. `what` names the thing, and `remedy` says how to make a new one.
+    /// Refuses what belongs to another PE than this one. `what` names the thing, and `remedy` says
+    /// how to make a new one.
     pub(crate) fn admit(self, owner: Self, what: &str, remedy: &'static str) -> Result<(), StaleError> {
         if self == owner { Ok(()) } else { Err(StaleError { what: what.to_owned(), remedy }) }
     }

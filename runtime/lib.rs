@@ -29,8 +29,8 @@
 //!     println!("PE {} got {}", pe.my_pe(), pe.read(&inbox)?[0]);
 //!     pe.finalize()
 //! }
-//! ```
-//! Kernels are declared with [`kernels!`] and launched on the PE or on a stream; `examples/ring` does the same in one.
+//! ``` Kernels are declared with [`kernels!`] and launched on the PE or on a stream;
+//! `examples/ring` does the same in one.
 //!
 //! # The objects
 //! | object | what it is | made by |
@@ -43,7 +43,8 @@
 //! | [`Team`] | an ordered set of PEs, for collectives | [`Pe::team_world`], [`Team::split_strided`] |
 //! | [`Module`], [`Kernel`] | device code | [`kernels!`], [`Pe::load`] |
 //!
-//! Each operation exists once, in [`Operations`]: `pe.put(..)` returns when it is locally complete, `pe.on(&stream).put(..)` queues it.
+//! Each operation exists once, in [`Operations`]: `pe.put(..)` returns when it is locally complete,
+//! `pe.on(&stream).put(..)` queues it.
 //!
 //! # What is promised
 //! * **Completion.** A put is delivered after [`quiet`](Operations::quiet) or
@@ -51,7 +52,8 @@
 //! * **Safety.** Every call checks its slices. What was freed, belongs to an earlier PE or is out
 //!   of range is an error that names the allocation. Launching kernels is `unsafe`: device code may
 //!   do what C++ may do.
-//! * **Errors.** No wait is unbounded, and a PE that dies is an error on all others; see [`Pe::synchronize`].
+//! * **Errors.** No wait is unbounded, and a PE that dies is an error on all others; see
+//!   [`Pe::synchronize`].
 //!
 //! # Threads and drop
 //! A [`Pe`] is `Send` and not `Sync`: it belongs to one thread at a time, and so does what borrows
@@ -83,7 +85,8 @@
 //! shared::<oxshmem::Pe>();
 //! ```
 //!
-//! `docs/semantics.md` has the details, `docs/environment.md` the variables, `docs/architecture.md` the parts.
+//! `docs/semantics.md` has the details, `docs/environment.md` the variables, `docs/architecture.md`
+//! the parts.
 
 #[doc(hidden)]
 pub mod abi;

@@ -1,5 +1,6 @@
-//! The slab: one piece of memory per PE for everything that host and device share beside the heap, so that it is one umem and one memory
-//! region for each card. It is memory of the device, unless a card that has to read its queues there cannot.
+//! The slab: one piece of memory per PE for everything that host and device share beside the heap,
+//! so that it is one umem and one memory region for each card. It is memory of the device, unless a
+//! card that has to read its queues there cannot.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! Symmetric memory as programs name it: slices, views of them, signals.
 //!
-//! A slice knows its allocation, and every call checks it against the PE that it is given to. So safe code cannot use memory that was
-//! freed, that belonged to an earlier PE of the process, or that lies outside the slice.
+//! A slice knows its allocation, and every call checks it against the PE that it is given to. So
+//! safe code cannot use memory that was freed, that belonged to an earlier PE of the process, or
+//! that lies outside the slice.
 
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
@@ -13,17 +14,19 @@ use crate::identity::PeId;
 
 /// `len` elements of `T` at the same offset of every PE's symmetric heap.
 ///
-/// [`Pe::alloc`](crate::Pe::alloc) makes one and [`Pe::free`](crate::Pe::free) ends it. Calls take `&slice` for the whole of it and
-/// [`slice.view(range)`](Self::view) for a part.
+/// [`Pe::alloc`](crate::Pe::alloc) makes one and [`Pe::free`](crate::Pe::free) ends it. Calls take
+/// `&slice` for the whole of it and [`slice.view(range)`](Self::view) for a part.
 ///
-/// A kernel that takes it as an argument gets the address of this PE's copy, which device code takes as symmetric address.
+/// A kernel that takes it as an argument gets the address of this PE's copy, which device code
+/// takes as symmetric address.
 ///
 /// # Errors
-/// A slice that was freed or that an earlier PE of the process made is refused by every call with an error that names the allocation.
+/// A slice that was freed or that an earlier PE of the process made is refused by every call with
+/// an error that names the allocation.
 ///
 /// # Threads and drop
-/// `Send` and `Sync`: it is a name, and the memory is accessed through the PE alone. A slice that is dropped keeps its memory until
-/// finalize, since giving memory back is collective.
+/// `Send` and `Sync`: it is a name, and the memory is accessed through the PE alone. A slice that
+/// is dropped keeps its memory until finalize, since giving memory back is collective.
 ///
 /// # Example
 /// ```
@@ -80,7 +83,8 @@ impl<T> SymmetricSlice<T> {
         self.len == 0
     }
 
-    /// Returns the address of this PE's copy: what kernels take, and on the `cuda` device a `CUdeviceptr`.
+    /// Returns the address of this PE's copy: what kernels take, and on the `cuda` device a
+    /// `CUdeviceptr`.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -95,7 +99,8 @@ impl<T> SymmetricSlice<T> {
         self.allocation.address() + (self.offset - self.allocation.offset())
     }
 
-    /// Returns the elements of `range`. A range that is not inside the slice is an error of the call that the view is given to.
+    /// Returns the elements of `range`. A range that is not inside the slice is an error of the
+    /// call that the view is given to.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -158,13 +163,14 @@ impl SymmetricSlice<u64> {
     }
 }
 
-/// A part of a [`SymmetricSlice`], which it borrows: the slice cannot be freed while views of it are in use.
+/// A part of a [`SymmetricSlice`], which it borrows: the slice cannot be freed while views of it
+/// are in use.
 ///
 /// Made by [`SymmetricSlice::view`] and by [`view`](Self::view) of another view; cheap to clone.
 ///
 /// # Errors
-/// A view keeps the requested range. If that was not inside the slice, each call that the view is given to says so, with the range and the
-/// allocation.
+/// A view keeps the requested range. If that was not inside the slice, each call that the view is
+/// given to says so, with the range and the allocation.
 ///
 /// # Threads and drop
 /// `Send` and `Sync`, as the slice is. Dropping a view does nothing.
@@ -207,7 +213,8 @@ enum Place {
 }
 
 impl<'a, T> SymmetricView<'a, T> {
-    /// `len` elements at an address of this PE's heap, of the allocation that was found to have them.
+    /// `len` elements at an address of this PE's heap, of the allocation that was found to have
+    /// them.
     pub(crate) fn by_address(address: u64, len: usize, found: Result<Arc<Allocation>, AddressProblem>) -> Self {
         let bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
         let aligned = |allocation: Arc<Allocation>| {
@@ -258,7 +265,8 @@ impl<'a, T> SymmetricView<'a, T> {
         self.len() == 0
     }
 
-    /// Returns the elements of `range`, counted from the beginning of this view; as [`SymmetricSlice::view`].
+    /// Returns the elements of `range`, counted from the beginning of this view; as
+    /// [`SymmetricSlice::view`].
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -307,7 +315,8 @@ impl<'a, T> SymmetricView<'a, T> {
         self.view(index..index.saturating_add(1))
     }
 
-    /// Returns the elements 0, `stride`, 2 * `stride`... of the view, for [`alltoalls`](crate::Operations::alltoalls).
+    /// Returns the elements 0, `stride`, 2 * `stride`... of the view, for
+    /// [`alltoalls`](crate::Operations::alltoalls).
     ///
     /// ```
     /// use oxshmem::Operations;
@@ -325,7 +334,8 @@ impl<'a, T> SymmetricView<'a, T> {
         Strided { view: self, stride }
     }
 
-    /// Returns the address of this PE's copy and the number of elements, if a call of the PE may use them.
+    /// Returns the address of this PE's copy and the number of elements, if a call of the PE may
+    /// use them.
     pub(crate) fn resolve(&self, pe: PeId) -> Result<(u64, usize), HeapError> {
         match &self.place {
             Place::Inside { allocation, offset, len } => {
@@ -483,11 +493,13 @@ pub struct Strided<'a, T> {
     pub(crate) stride: usize,
 }
 
-/// A 64-bit word by which one PE tells another that data has arrived. Made by [`SymmetricSlice::signal`], or from a view of one element.
+/// A 64-bit word by which one PE tells another that data has arrived. Made by
+/// [`SymmetricSlice::signal`], or from a view of one element.
 ///
-/// [`Operations::signal_wait_until`](crate::Operations::signal_wait_until) waits for this PE's copy, and
-/// [`set`](Self::set) and [`add`](Self::add) say how [`signal`](crate::Operations::signal) and
-/// [`put_signal`](crate::Operations::put_signal) update the copy of another PE.
+/// [`Operations::signal_wait_until`](crate::Operations::signal_wait_until) waits for this PE's
+/// copy, and [`set`](Self::set) and [`add`](Self::add) say how
+/// [`signal`](crate::Operations::signal) and [`put_signal`](crate::Operations::put_signal) update
+/// the copy of another PE.
 ///
 /// ```
 /// use oxshmem::{Compare, Operations};
@@ -588,7 +600,8 @@ pub struct SignalUpdate<'a> {
 }
 
 impl SignalUpdate<'_> {
-    /// Returns the signal's address, the value and the number of the operator, as kernels take them.
+    /// Returns the signal's address, the value and the number of the operator, as kernels take
+    /// them.
     pub(crate) fn resolve(&self, pe: PeId) -> Result<(u64, u64, i32), HeapError> {
         Ok((self.signal.address(pe)?, self.value, self.op as i32))
     }
@@ -630,7 +643,8 @@ pub enum Compare {
     Ge = 5,
 }
 
-/// Returns the bytes of that many elements; what is more than the address space has was refused with the range.
+/// Returns the bytes of that many elements; what is more than the address space has was refused
+/// with the range.
 pub(crate) fn bytes_of<T>(elements: usize) -> u64 {
     (elements as u64).saturating_mul(size_of::<T>() as u64)
 }

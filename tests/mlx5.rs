@@ -1,5 +1,5 @@
-//! The provider for ConnectX cards through its real interface, on the stand-in for rdma-core: conformance, lies of libraries, kernel and
-//! firmware, and teardown.
+//! The provider for ConnectX cards through its real interface, on the stand-in for rdma-core:
+//! conformance, lies of libraries, kernel and firmware, and teardown.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -78,7 +78,8 @@ jobs! {
     signals_ibrc_2_infiniband: "signals", Ibrc, 2, "RDMA_STAND_IN" = "port:infiniband=1";
     atomic_contention_ibrc_2_infiniband: "atomic_contention", Ibrc, 2, "RDMA_STAND_IN" = "port:infiniband=1";
     collectives_ibrc_3_infiniband: "collectives" "500", Ibrc, 3, "RDMA_STAND_IN" = "port:infiniband=1";
-    // Several LIDs for a port; a header that is demanded; the only service level that is forwarded; another partition.
+    // Several LIDs for a port; a header that is demanded; the only service level that is forwarded;
+    // another partition.
     rma_ibgda_2_infiniband_lmc: "rma", Ibgda, 2, "RDMA_STAND_IN" = "port:infiniband=1,port:lmc=3";
     rma_ibgda_2_infiniband_grh: "rma", Ibgda, 2, "RDMA_STAND_IN" = "port:infiniband=1,port:grh=1";
     rma_ibgda_2_infiniband_sl: "rma", Ibgda, 2, "RDMA_STAND_IN" = "port:infiniband=1,port:sl=5", "OXSHMEM_IB_SL" = "5";
@@ -93,7 +94,8 @@ jobs! {
     spread_ibgda_2_of_the_gpu: "spread" "1", Ibgda, 2, "OXSHMEM_ATOMICS" = "gpu";
 }
 
-/// A job whose PEs have two cards each, which keep different keys, and whose acknowledgements come before what was written is visible.
+/// A job whose PEs have two cards each, which keep different keys, and whose acknowledgements come
+/// before what was written is visible.
 fn on_two_cards(case: &str, npes: u32) -> Job {
     on_the_card(case, npes)
         .env("OXSHMEM_HCA", "mlx5")

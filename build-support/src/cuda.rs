@@ -14,8 +14,9 @@ use crate::usage::{self, FunctionUsage};
 /// The architectures that PTX (`compute_N`) and cubins (`sm_N`) are made for, ascending.
 pub const ARCHITECTURES: [u32; 3] = [80, 90, 100];
 
-/// The architecture that other builds than release builds make a cubin for, from the PTX of the lowest architecture: device code takes
-/// long to compile, most of all to assemble. On other GPUs the driver compiles the PTX when it is loaded.
+/// The architecture that other builds than release builds make a cubin for, from the PTX of the
+/// lowest architecture: device code takes long to compile, most of all to assemble. On other GPUs
+/// the driver compiles the PTX when it is loaded.
 const DEV_ARCHITECTURE: u32 = 90;
 
 /// The oldest CUDA release that knows the last of [`ARCHITECTURES`].
@@ -70,7 +71,8 @@ pub(crate) fn find(cargo: &Cargo, env: Env<'_>) -> Result<Found, Error> {
     choose(candidates(&cargo.manifest_dir, Path::new(USUAL_PLACE), env)?, required)
 }
 
-/// The first compiler that works and is new enough; if there are only others, what is wrong with the first of them.
+/// The first compiler that works and is new enough; if there are only others, what is wrong with
+/// the first of them.
 fn choose(paths: Vec<PathBuf>, required: bool) -> Result<Found, Error> {
     let mut refused = None;
     for path in paths {
@@ -86,7 +88,8 @@ fn choose(paths: Vec<PathBuf>, required: bool) -> Result<Found, Error> {
     }
 }
 
-/// Every nvcc there is, in the order that the crate's documentation gives. What `NVCC` names is the only one.
+/// Every nvcc there is, in the order that the crate's documentation gives. What `NVCC` names is the
+/// only one.
 fn candidates(manifest_dir: &Path, usual_place: &Path, env: Env<'_>) -> Result<Vec<PathBuf>, Error> {
     let set = |name| env(name).filter(|value| !value.is_empty());
     if let Some(value) = set("NVCC") {
@@ -135,12 +138,14 @@ fn parse_release(version: &str) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// What PTX and cubins depend on besides commands and files: the compiler's version, and the options it takes from the environment.
+/// What PTX and cubins depend on besides commands and files: the compiler's version, and the
+/// options it takes from the environment.
 pub(crate) fn salt(nvcc: &Nvcc, env: Env<'_>) -> String {
     format!("{}{:?}", nvcc.version, OPTIONS.map(env))
 }
 
-/// Directives to cargo about the search: what to watch, and the line that says that there is no PTX.
+/// Directives to cargo about the search: what to watch, and the line that says that there is no
+/// PTX.
 pub(crate) fn directives(found: &Found, cargo: &Cargo) -> Vec<String> {
     let mut lines: Vec<String> =
         CHOICE.iter().chain(&OPTIONS).map(|name| format!("rerun-if-env-changed={name}")).collect();
@@ -161,15 +166,17 @@ pub(crate) fn directives(found: &Found, cargo: &Cargo) -> Vec<String> {
     lines
 }
 
-/// Whether this package's build says that there is no PTX. The runtime's does, since every crate with device code depends on
-/// it; others do where cargo hides the runtime's warnings, because it came from a registry, git or a vendored folder.
+/// Whether this package's build says that there is no PTX. The runtime's does, since every crate
+/// with device code depends on it; others do where cargo hides the runtime's warnings, because it
+/// came from a registry, git or a vendored folder.
 fn announces(cargo: &Cargo, this_crate: &Path) -> bool {
     let marks = [".cargo-ok", ".cargo-checksum.json", ".cargo_vcs_info.json"];
     let hidden = this_crate.ancestors().any(|dir| marks.iter().any(|mark| dir.join(mark).is_file()));
     cargo.package == "oxshmem" || hidden
 }
 
-/// PTX of an architecture, and the cubin made from it: for the same architecture or, in other than release builds, a newer one.
+/// PTX of an architecture, and the cubin made from it: for the same architecture or, in other than
+/// release builds, a newer one.
 #[derive(Debug)]
 struct Image {
     virtual_arch: u32,
@@ -281,11 +288,13 @@ impl Images {
     }
 }
 
-/// Registers that a thread of relocatable code has at most: as many as the threads of a block of 1024 have, since kernels cannot be linked
-/// with a function that needs more than they may have themselves.
+/// Registers that a thread of relocatable code has at most: as many as the threads of a block of
+/// 1024 have, since kernels cannot be linked with a function that needs more than they may have
+/// themselves.
 const RELOCATABLE_REGISTERS: u32 = 64;
 
-/// Relocatable code of a module: cubins for all its architectures and PTX for newer GPUs, in one file.
+/// Relocatable code of a module: cubins for all its architectures and PTX for newer GPUs, in one
+/// file.
 #[derive(Debug)]
 pub(crate) struct FatBinary {
     /// See [`toolkit`].
@@ -345,7 +354,8 @@ impl FatBinary {
     }
 }
 
-/// A module as relocatable code, linked for real architectures without any limit of registers: for the report of what its kernels need.
+/// A module as relocatable code, linked for real architectures without any limit of registers: for
+/// the report of what its kernels need.
 #[derive(Debug)]
 pub(crate) struct Linked {
     /// See [`toolkit`].
@@ -416,9 +426,10 @@ impl Linked {
     }
 }
 
-/// What a fat binary holds, as nvcc's `-gencode` takes it: a cubin for each architecture, and PTX of the newest. (Beside PTX of an older
-/// one, nvJitLink 13.0 was seen to refuse the cubin that a GPU of the same major version can run.) Other than release builds compile for
-/// the lowest alone, as those of modules do.
+/// What a fat binary holds, as nvcc's `-gencode` takes it: a cubin for each architecture, and PTX
+/// of the newest. (Beside PTX of an older one, nvJitLink 13.0 was seen to refuse the cubin that a
+/// GPU of the same major version can run.) Other than release builds compile for the lowest alone,
+/// as those of modules do.
 fn targets(architectures: &[u32], release: bool) -> Vec<String> {
     let made = if release { architectures.len() } else { 1 };
     let code = |(index, arch): (usize, &u32)| {
@@ -471,7 +482,8 @@ mod tests {
         for (_, path) in &places {
             program(path, "");
         }
-        // With the first `skipped` places gone, the next one is found; a variable that names a lost folder is passed over.
+        // With the first `skipped` places gone, the next one is found; a variable that names a lost
+        // folder is passed over.
         for skipped in 0..=places.len() {
             let env = |name: &str| {
                 let rank = places.iter().position(|(variable, _)| *variable == Some(name))?;

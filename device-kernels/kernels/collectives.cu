@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// What the host's collectives run on the device: one kernel for those that a block carries out and one for those that several
-// blocks carry out, because every kernel gets copies of the functions that it calls. Errors are recorded, and reported by the
-// host's next synchronisation.
+// What the host's collectives run on the device: one kernel for those that a block carries out and
+// one for those that several blocks carry out, because every kernel gets copies of the functions
+// that it calls. Errors are recorded, and reported by the host's next synchronisation.
 
 #include <oxshmem/detail/reduce_numbered.h>
 #include <oxshmem/oxshmem.h>
 
-// `call`: abi::Call. `n`: bytes, but elements for alltoalls and reductions. `first` and `second`: the root, or the strides of
-// dst and src in elements. `kind`: bytes of an element, or its abi::Type. `op`: abi::ReduceOp.
+// `call`: abi::Call. `n`: bytes, but elements for alltoalls and reductions. `first` and `second`:
+// the root, or the strides of dst and src in elements. `kind`: bytes of an element, or its
+// abi::Type. `op`: abi::ReduceOp.
 OXSHMEM_KERNEL(oxshmem_host_collective, uint32_t call, int team, void *dst, const void *src, uint64_t n, int64_t first,
                int64_t second, uint32_t kind, uint32_t op) {
     using namespace oxshmem;
@@ -55,8 +56,8 @@ template <class T> struct SumOf {
     OXSHMEM_DEVICE ReduceOp op() const { return ReduceOp::op_sum; }
 };
 
-// A reduction of the given type and operator by several blocks. The usual ones have loops of their own; the others look for
-// their type and operator with each 16 bytes.
+// A reduction of the given type and operator by several blocks. The usual ones have loops of their
+// own; the others look for their type and operator with each 16 bytes.
 OXSHMEM_DEVICE void reduce_by_blocks(int team, void *dst, const void *src, uint64_t n, bool to_all, Type type, ReduceOp op,
                                      Caller caller) {
     if (op == ReduceOp::op_sum) {
@@ -75,7 +76,8 @@ OXSHMEM_DEVICE void reduce_by_blocks(int team, void *dst, const void *src, uint6
             return;
         case Type::int32:
         case Type::uint32:
-            // Sums of signed and unsigned integers are the same bits; what members announce is the type given.
+            // Sums of signed and unsigned integers are the same bits; what members announce is the
+            // type given.
             reduce_elements<blocks_scope>(team, dst, src, n, to_all, SumOf<uint32_t>{type}, caller);
             return;
         case Type::int64:
@@ -91,8 +93,8 @@ OXSHMEM_DEVICE void reduce_by_blocks(int team, void *dst, const void *src, uint6
 
 } // namespace oxshmem::detail
 
-// The same arguments, for a grid of several blocks, where block b meets block b of the other members; and the algorithm, an
-// abi::Algorithm but tree.
+// The same arguments, for a grid of several blocks, where block b meets block b of the other
+// members; and the algorithm, an abi::Algorithm but tree.
 OXSHMEM_BOUNDED_KERNEL(512, oxshmem_host_collective_by_blocks, uint32_t call, int team, void *dst, const void *src, uint64_t n,
                        int64_t first, int64_t second, uint32_t kind, uint32_t op, uint32_t algorithm) {
     using namespace oxshmem;

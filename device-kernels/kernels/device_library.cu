@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// The device library: what kernels call that are compiled with OXSHMEM_DEVICE_LIBRARY. The headers' own functions under the
-// names that detail/library.h declares, and the state of the module that it is linked into.
+// The device library: what kernels call that are compiled with OXSHMEM_DEVICE_LIBRARY. The headers'
+// own functions under the names that detail/library.h declares, and the state of the module that it
+// is linked into.
 #define oxshmem_state OXSHMEM_LIBRARY(state)
 
 #include <oxshmem/detail/library.h>

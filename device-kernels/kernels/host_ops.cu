@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// What the host API runs on the device: the host's puts, gets, atomics, signals and barriers take the same paths as a kernel's.
-// Each is launched as one block, so the operations to one peer share a queue pair and stay in order.
+// What the host API runs on the device: the host's puts, gets, atomics, signals and barriers take
+// the same paths as a kernel's. Each is launched as one block, so the operations to one peer share
+// a queue pair and stay in order.
 
 #include <oxshmem/oxshmem.h>
 

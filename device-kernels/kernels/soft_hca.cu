@@ -2,13 +2,14 @@
 //
 // The software HCA on the device: executes send queues that lie in memory which only kernels reach.
 //
-// The host half (hca/src/soft/gpu_engine/) launches one bounded slice after the other. A block of threads looks at its doorbell
-// registers and serves the queue pairs that ring. It carries out what it finds well-formed and permitted. Everything else, from
-// a key it does not know to a reserved bit that is set, stops the queue pair before that work request and is the host's to
-// judge: there is one place that decides on errors, and it is the CPU engine's.
+// The host half (hca/src/soft/gpu_engine/) launches one bounded slice after the other. A block of
+// threads looks at its doorbell registers and serves the queue pairs that ring. It carries out what
+// it finds well-formed and permitted. Everything else, from a key it does not know to a reserved
+// bit that is set, stops the queue pair before that work request and is the host's to judge: there
+// is one place that decides on errors, and it is the CPU engine's.
 //
-// This file has a slice from its start to its end. What it does with a queue pair is in soft_hca/: doorbells.h, decode.h,
-// execute.h and turn.h.
+// This file has a slice from its start to its end. What it does with a queue pair is in soft_hca/:
+// doorbells.h, decode.h, execute.h and turn.h.
 
 #include "soft_hca/turn.h"
 
@@ -36,7 +37,8 @@ OXSHMEM_DEVICE void complete_all(Tables &t, const Slice &slice, uint64_t start) 
             }
             QpContext &qp = t.qps[place];
             const uint32_t posted = be(static_cast<uint32_t>(value)) >> 8 & 0xffff;
-            // The CQE names the first block of the last work request: the last that looks like one. All are requested at once.
+            // The CQE names the first block of the last work request: the last that looks like one.
+            // All are requested at once.
             constexpr uint32_t kMost = 5;
             uint64_t heads[kMost];
             OXSHMEM_UNROLL
@@ -85,8 +87,9 @@ OXSHMEM_DEVICE void enlist(Tables &t, Shared &s, uint32_t number, uint64_t value
     }
 }
 
-// Looks at the registers that the host rings, and at those in the tables that stand for them: what was put off is rung there. A
-// short work request that came with its doorbell is executed here. All threads.
+// Looks at the registers that the host rings, and at those in the tables that stand for them: what
+// was put off is rung there. A short work request that came with its doorbell is executed here. All
+// threads.
 OXSHMEM_DEVICE void look_at_host(Tables &t, const Slice &slice, Shared &s) {
     const uint32_t blocks = port::grid_blocks();
     const uint32_t stride = blocks * (port::block_threads() / kLookers);
@@ -156,7 +159,8 @@ OXSHMEM_DEVICE void execute_all(Tables &t, const Slice &slice, uint64_t start) {
     }
 }
 
-// Orders the calling thread's stores before its later loads, for everything in the system. The port layer's fences do not.
+// Orders the calling thread's stores before its later loads, for everything in the system. The port
+// layer's fences do not.
 OXSHMEM_DEVICE void order_stores_before_loads() {
 #ifdef __CUDA_ARCH__
     asm volatile("fence.sc.sys;" ::: "memory");

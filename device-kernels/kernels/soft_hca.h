@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// The tables that the software HCA's host half and its kernel (soft_hca.cu) share, in memory that kernels reach. The host half,
-// hca/src/soft/tables.rs, mirrors every structure, and a test compares all sizes and offsets.
+// The tables that the software HCA's host half and its kernel (soft_hca.cu) share, in memory that
+// kernels reach. The host half, hca/src/soft/tables.rs, mirrors every structure, and a test
+// compares all sizes and offsets.
 //
-// The host writes its parts only while no slice of the kernel executes (see Gate); `leave` alone at any time. The kernel writes
-// the parts that are named so, and a queue pair that it has handed to the host (`trap`) it leaves alone until the host clears
-// the word.
+// The host writes its parts only while no slice of the kernel executes (see Gate); `leave` alone at
+// any time. The kernel writes the parts that are named so, and a queue pair that it has handed to
+// the host (`trap`) it leaves alone until the host clears the word.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +18,8 @@ constexpr uint32_t kFirstQpn = 0x40;  // hca/src/soft/control.rs
 constexpr uint32_t kFirstMkey = 0x10; // likewise, in the upper 24 bits of a key
 constexpr uint32_t kQps = 4096;
 constexpr uint32_t kLocalKeys = 4096;
-// Places for keys of peers. The key of peer p with index i (its upper 24 bits) has place (i + p * kPeerStride) % kRemoteKeys;
-// the host replaces what is there.
+// Places for keys of peers. The key of peer p with index i (its upper 24 bits) has place (i + p *
+// kPeerStride) % kRemoteKeys; the host replaces what is there.
 constexpr uint32_t kRemoteKeys = 8192;
 constexpr uint32_t kPeerStride = 0x9e5;
 constexpr uint32_t kPages = 256; // UAR pages
@@ -109,7 +110,8 @@ struct alignas(64) Key {
     uint64_t reserved1[2];
 };
 
-// A doorbell page. At its start, where no registers are, the kernel keeps what it has seen of those that the host rings.
+// A doorbell page. At its start, where no registers are, the kernel keeps what it has seen of those
+// that the host rings.
 struct alignas(4096) Page {
     unsigned char bytes[kPageBytes];
 };
@@ -138,8 +140,8 @@ struct Slice {
     uint64_t idle_ns;   // or after this time without work
     uint32_t registers; // doorbell registers to look at
     uint32_t null;      // 1: complete what is posted and do nothing else
-    // 0, or where the host rings instead: kHostRegisterWords in host memory for each register. The first is the doorbell: it is
-    // news when it changes. A work request may come with it.
+    // 0, or where the host rings instead: kHostRegisterWords in host memory for each register. The
+    // first is the doorbell: it is news when it changes. A work request may come with it.
     uint64_t host_doorbells;
     uint64_t gate; // where the slice's blocks report to the host, in its memory
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Ends a module: lays out memory for a program, and exports the one symbol that the explorer looks for. `kPrograms` is the
-// module's table of programs.
+// Ends a module: lays out memory for a program, and exports the one symbol that the explorer looks
+// for. `kPrograms` is the module's table of programs.
 #pragma once
 
 #include "program.h"
@@ -17,7 +17,8 @@ template <class S> auto set_device_queues(S &state, bool device) -> decltype(sta
 }
 template <class S> void set_device_queues(S &, ...) {}
 
-// The model's HCA keeps only what is strongly ordered in order. Headers before version 8 know no other mode.
+// The model's HCA keeps only what is strongly ordered in order. Headers before version 8 know no
+// other mode.
 template <class S> auto set_order(S &state, uint32_t order) -> decltype(state.signal_order, void()) {
     state.signal_order = state.fence_order = order;
 }

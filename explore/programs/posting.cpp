@@ -65,7 +65,8 @@ void put_signals() {
     quiet();
 }
 
-// One thread puts, and another waits for it: the first has told the second, which has looked without ordering anything.
+// One thread puts, and another waits for it: the first has told the second, which has looked
+// without ordering anything.
 void quiet_of_other() {
     uint64_t *const flag = heap<uint64_t>(0x500);
     if (block() == 0) {

@@ -1,4 +1,5 @@
-//! How a queue pair is addressed and connected: what two peers tell each other, and what both ends have to agree on.
+//! How a queue pair is addressed and connected: what two peers tell each other, and what both ends
+//! have to agree on.
 
 use crate::error::{Error, Result};
 use crate::port::{Gid, LinkLayer, Mtu};
@@ -16,7 +17,8 @@ pub struct QpAttributes {
     pub traffic_class: u8,
     /// Hop limit.
     pub hop_limit: u8,
-    /// UDP source port on RoCE, 0xc000 and up; `None` derives one from both QP numbers, which spreads QPs over paths.
+    /// UDP source port on RoCE, 0xc000 and up; `None` derives one from both QP numbers, which
+    /// spreads QPs over paths.
     pub udp_sport: Option<u16>,
     /// A retry comes after 4.096 us x 2^this, 1..=31.
     pub ack_timeout: u8,
@@ -30,7 +32,8 @@ pub struct QpAttributes {
     pub log_max_rd_atomic: u8,
     /// First packet sequence number, the same at both ends, 24 bits.
     pub first_psn: u32,
-    /// A number of the QP; QPs with numbers that follow each other leave by the ports of a bond in turn.
+    /// A number of the QP; QPs with numbers that follow each other leave by the ports of a bond in
+    /// turn.
     pub spread: u32,
 }
 
@@ -79,8 +82,8 @@ impl QpAddress {
     pub const BYTES: usize = 34;
     const VERSION: u8 = 2;
 
-    /// Returns it as plain bytes, for the bootstrap to exchange: version, link layer, MTU, 0, LID, MAC, QP number, GID, partition key;
-    /// little-endian.
+    /// Returns it as plain bytes, for the bootstrap to exchange: version, link layer, MTU, 0, LID,
+    /// MAC, QP number, GID, partition key; little-endian.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[0] = Self::VERSION;

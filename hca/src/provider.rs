@@ -1,7 +1,8 @@
 //! The boundary to an HCA: command bytes in, command bytes out, as DevX carries them.
 //!
-//! What sets up a real card and what sets up the software HCA is the same code above this trait ([`crate::objects`]); only the
-//! calls below differ. Their shape follows rdma-core: `mlx5dv_devx_alloc_uar`, `mlx5dv_devx_umem_reg_ex`,
+//! What sets up a real card and what sets up the software HCA is the same code above this trait
+//! ([`crate::objects`]); only the calls below differ. Their shape follows rdma-core:
+//! `mlx5dv_devx_alloc_uar`, `mlx5dv_devx_umem_reg_ex`,
 //! `mlx5dv_devx_obj_create/modify/query/destroy`, `mlx5dv_devx_general_cmd`.
 
 use crate::address::{QpAddress, QpAttributes};
@@ -33,10 +34,11 @@ pub struct HcaInfo {
     pub mac: [u8; 6],
     /// Whether its atomics are atomic with those of CPUs and GPUs.
     pub coherent_atomics: bool,
-    /// Whether what is posted to one QP arrives in the order of posting without fence bits, as on reliably connected QPs of cards.
+    /// Whether what is posted to one QP arrives in the order of posting without fence bits, as on
+    /// reliably connected QPs of cards.
     pub in_order: bool,
-    /// `ts_format` of QPs: [`TIME_STAMP_DEFAULT`](crate::prm::qpc::TIME_STAMP_DEFAULT) where the card knows the field, since one with a real-time
-    /// clock alone refuses 0; otherwise 0.
+    /// `ts_format` of QPs: [`TIME_STAMP_DEFAULT`](crate::prm::qpc::TIME_STAMP_DEFAULT) where the
+    /// card knows the field, since one with a real-time clock alone refuses 0; otherwise 0.
     pub ts_format: u8,
     /// Ports of the bond that the port is part of, which QPs are spread over; 0 or 1: no bond.
     pub lag_ports: u8,
@@ -64,13 +66,14 @@ pub struct UarPage {
     pub base: *mut u8,
     /// Offsets of the registers that may be used, bytes.
     pub registers: Vec<usize>,
-    /// Whether these are registers of a card: any number of QPs may share one, and a GPU reaches them only after they have been mapped for
-    /// it. Otherwise they are memory that the poster reaches at these addresses, and at most one QP may use each.
+    /// Whether these are registers of a card: any number of QPs may share one, and a GPU reaches
+    /// them only after they have been mapped for it. Otherwise they are memory that the poster
+    /// reaches at these addresses, and at most one QP may use each.
     pub device_registers: bool,
 }
 
-// SAFETY: the pointer is an address of device registers (or memory that stands for them) which any thread may store to; the type
-// itself gives no access through it.
+// SAFETY: the pointer is an address of device registers (or memory that stands for them) which any
+// thread may store to; the type itself gives no access through it.
 unsafe impl Send for UarPage {}
 // SAFETY: as above.
 unsafe impl Sync for UarPage {}
@@ -86,7 +89,8 @@ pub trait DeviceMemory: fmt::Debug {
 /// Memory to register.
 #[derive(Debug, Clone, Copy)]
 pub enum UmemSource<'a> {
-    /// A range of a file (a memfd, a dma-buf), mapped in this process at `addr`. Peers can reach it.
+    /// A range of a file (a memfd, a dma-buf), mapped in this process at `addr`. Peers can reach
+    /// it.
     Fd {
         /// The file.
         fd: BorrowedFd<'a>,
@@ -99,7 +103,8 @@ pub enum UmemSource<'a> {
         /// The exporter that turns it into a dma-buf, if it is memory of a device.
         device: Option<&'a dyn DeviceMemory>,
     },
-    /// Memory of this process alone. On `soft`, peers cannot reach it, and an engine's kernel has to reach it at this address
+    /// Memory of this process alone. On `soft`, peers cannot reach it, and an engine's kernel has
+    /// to reach it at this address
     /// ([`SoftOptions::host_doorbells`](crate::soft::SoftOptions::host_doorbells)).
     Host {
         /// Where it starts.
@@ -189,9 +194,11 @@ pub struct Counters {
     pub bytes: u64,
     /// CQEs with an error, flushed ones included.
     pub errors: u64,
-    /// How often work was found through a doorbell record before its doorbell was seen: the doorbell was lost, or about to be rung.
+    /// How often work was found through a doorbell record before its doorbell was seen: the
+    /// doorbell was lost, or about to be rung.
     pub recovered: u64,
-    /// Work requests with strong ordering, each of which costs a card a round trip. Those that a kernel executes are not counted.
+    /// Work requests with strong ordering, each of which costs a card a round trip. Those that a
+    /// kernel executes are not counted.
     pub strong: u64,
 }
 
@@ -236,9 +243,9 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// Register memory; returns the umem id that commands take.
     ///
     /// # Safety
-    /// The memory must stay mapped at its address, readable and (if `access.local_write`) writable, until
-    /// [`dereg_umem`](Self::dereg_umem) has succeeded. It must not be used through Rust references meanwhile: the HCA and peers
-    /// change it at any time.
+    /// The memory must stay mapped at its address, readable and (if `access.local_write`) writable,
+    /// until [`dereg_umem`](Self::dereg_umem) has succeeded. It must not be used through Rust
+    /// references meanwhile: the HCA and peers change it at any time.
     unsafe fn reg_umem(&self, source: UmemSource<'_>, access: Access) -> Result<u32>;
 
     /// Forget memory. Fails while a key or a queue uses it.
@@ -249,13 +256,15 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// it is done by [`reg_umem`](Self::reg_umem) and CREATE_MKEY.
     ///
     /// # Safety
-    /// The conditions of [`reg_umem`](Self::reg_umem), until [`dereg_key`](Self::dereg_key) has succeeded.
+    /// The conditions of [`reg_umem`](Self::reg_umem), until [`dereg_key`](Self::dereg_key) has
+    /// succeeded.
     unsafe fn reg_key(&self, pdn: u32, source: UmemSource<'_>, iova: u64, access: Access) -> Result<Option<MemoryKey>>;
 
     /// Forget what [`reg_key`](Self::reg_key) registered.
     fn dereg_key(&self, id: u64) -> Result<()>;
 
-    /// The MAC address that packets to `peer` go to on Ethernet: the peer's, or that of a router on the way.
+    /// The MAC address that packets to `peer` go to on Ethernet: the peer's, or that of a router on
+    /// the way.
     fn next_hop(&self, peer: &QpAddress, attributes: &QpAttributes) -> Result<[u8; 6]>;
 
     /// Execute a command that creates an object.
@@ -281,10 +290,12 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// What it has done, where that is counted.
     fn counters(&self) -> Option<Counters>;
 
-    /// What failed first on a QP, where that is kept. A collapsed CQ may show a flushed WQE instead, whose CQE came later.
+    /// What failed first on a QP, where that is kept. A collapsed CQ may show a flushed WQE
+    /// instead, whose CQE came later.
     fn first_failure(&self, qpn: u32) -> Option<QpFailure>;
 
-    /// What else can be done with a doorbell register than storing a doorbell, if anything. Ask once for each register.
+    /// What else can be done with a doorbell register than storing a doorbell, if anything. Ask
+    /// once for each register.
     fn blueflame(&self, register: *mut u64) -> Option<BlueFlame> {
         let _ = register;
         None
@@ -296,6 +307,7 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// Why the HCA is gone for good, if it is: removed, or failed as a whole.
     fn dead(&self) -> Option<String>;
 
-    /// Calls `hook` once, from another thread, when the HCA is found to be gone, if it tells; at once if it is gone already.
+    /// Calls `hook` once, from another thread, when the HCA is found to be gone, if it tells; at
+    /// once if it is gone already.
     fn when_dead(&self, hook: Box<dyn Fn() + Send + Sync>);
 }

@@ -1,7 +1,9 @@
-//! A host-side poster of work requests, for tests and benches: what device code does, in Rust, through [`wire`](crate::wire).
+//! A host-side poster of work requests, for tests and benches: what device code does, in Rust,
+//! through [`wire`](crate::wire).
 //!
-//! [`Endpoint`] is one end of a connection with everything it needs: a heap that the peer may use, and a slab with a send queue, a
-//! doorbell record and a collapsed CQ. Nothing here is used outside tests; it checks no ordering and posts from one thread.
+//! [`Endpoint`] is one end of a connection with everything it needs: a heap that the peer may use,
+//! and a slab with a send queue, a doorbell record and a collapsed CQ. Nothing here is used outside
+//! tests; it checks no ordering and posts from one thread.
 
 use crate::address::{QpAddress, QpAttributes};
 use crate::error::{Error, Result};
@@ -84,7 +86,8 @@ impl SharedMemory {
     }
 }
 
-/// The address of the first byte that a heap's key covers; not 0, so that an address is never a heap offset by accident.
+/// The address of the first byte that a heap's key covers; not 0, so that an address is never a
+/// heap offset by accident.
 pub const HEAP_START: u64 = 0x10_0000_0000;
 
 /// What a peer must know of an endpoint.
@@ -185,7 +188,8 @@ impl Endpoint {
         slab.write(CQ_AT, &vec![cqe::INITIAL_BYTE; cqe::LEN << options.log_cq_size]);
         let heap = SharedMemory::new(options.heap_bytes)?;
         let uar = Uar::alloc(provider, Rung::ByDevice)?;
-        // SAFETY: both memories are fields behind the registrations, so they are unmapped after them.
+        // SAFETY: both memories are fields behind the registrations, so they are unmapped after
+        // them.
         let (slab_umem, heap_umem) = unsafe {
             (
                 Umem::register(provider, slab.source(), Access::LOCAL)?,
@@ -269,8 +273,8 @@ impl Endpoint {
         self.posted
     }
 
-    /// Write a WQE into the queue, without ringing. Returns the index of its first block. It is the caller's business not to
-    /// overrun the queue.
+    /// Write a WQE into the queue, without ringing. Returns the index of its first block. It is the
+    /// caller's business not to overrun the queue.
     pub fn post(&mut self, op: Op<'_>, signaled: bool) -> u64 {
         let wqe = Wqe::new(self.qp.qpn(), self.posted as u16, signaled, op);
         let mut bytes = [0; MAX_WQE_BYTES];
@@ -312,7 +316,8 @@ impl Endpoint {
         doorbell_rung();
     }
 
-    /// Empty the queue on the host's side, after the QP was reset: indices start at 0 again, the doorbell record is 0.
+    /// Empty the queue on the host's side, after the QP was reset: indices start at 0 again, the
+    /// doorbell record is 0.
     pub fn restart(&mut self) {
         self.posted = 0;
         self.set_doorbell_record(0);
@@ -357,8 +362,9 @@ impl Endpoint {
         Some(repr)
     }
 
-    /// Wait for the completion of the WQE at `index` on the collapsed CQ, at most `limit`. `step` is called between looks, to drive an
-    /// engine or to yield. An error CQE is returned as soon as it is there, for whatever WQE.
+    /// Wait for the completion of the WQE at `index` on the collapsed CQ, at most `limit`. `step`
+    /// is called between looks, to drive an engine or to yield. An error CQE is returned as soon as
+    /// it is there, for whatever WQE.
     pub fn wait(&self, index: u64, limit: Duration, mut step: impl FnMut()) -> Result<cqe::Repr> {
         let deadline = Instant::now() + limit;
         loop {

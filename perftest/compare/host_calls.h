@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Operations that the host queues on a stream, for the rows that measure them: each with the same arguments, over OxSHMEM or,
-// with COMPARE_NVSHMEM, over NVSHMEM. `bytes`: of one member's part for alltoall and fcollect, of one member's result for
-// reduce and reducescatter. Reductions add 64-bit words.
+// Operations that the host queues on a stream, for the rows that measure them: each with the same
+// arguments, over OxSHMEM or, with COMPARE_NVSHMEM, over NVSHMEM. `bytes`: of one member's part for
+// alltoall and fcollect, of one member's result for reduce and reducescatter. Reductions add 64-bit
+// words.
 #pragma once
 
 #include "host_layer.h"

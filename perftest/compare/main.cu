@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// One PE of a comparison: runs the rows of a plan, in order, and checks the data of each. Built once against OxSHMEM and, with
-// COMPARE_NVSHMEM, once against NVSHMEM. The driver (src/compare) writes the plan, starts the PEs and reads what PE 0 prints.
+// One PE of a comparison: runs the rows of a plan, in order, and checks the data of each. Built
+// once against OxSHMEM and, with COMPARE_NVSHMEM, once against NVSHMEM. The driver (src/compare)
+// writes the plan, starts the PEs and reads what PE 0 prints.
 //
 //   program PLAN [posting]
 //
-// A line of the plan: NAME KERNEL CTAS THREADS BYTES STRIDE STEP STEPS WARMUP ITERS SAMPLES. PE 0 replies with a line of JSON
-// that names the library, and one for each row with the nanoseconds of each sample. With `posting` nothing is delivered (the
-// HCA is the null card), so PE 0 works alone and nothing is checked.
+// A line of the plan: NAME KERNEL CTAS THREADS BYTES STRIDE STEP STEPS WARMUP ITERS SAMPLES. PE 0
+// replies with a line of JSON that names the library, and one for each row with the nanoseconds of
+// each sample. With `posting` nothing is delivered (the HCA is the null card), so PE 0 works alone
+// and nothing is checked.
 //
-// OXSHMEM_RANK and OXSHMEM_NPES, which the launcher sets, are the PE's place in both builds; it takes GPU rank modulo their
-// number.
+// OXSHMEM_RANK and OXSHMEM_NPES, which the launcher sets, are the PE's place in both builds; it
+// takes GPU rank modulo their number.
 
 #include "host_calls.h"
 #include "host_layer.h"
@@ -137,7 +139,8 @@ __global__ void fill(uint64_t *words, uint64_t n, uint64_t seed, int pe) {
     }
 }
 
-// Counts the words that are not as they should be in found[0]; found[1] gets the place of the first.
+// Counts the words that are not as they should be in found[0]; found[1] gets the place of the
+// first.
 __global__ void check_data(const uint64_t *words, uint64_t n, uint64_t seed, int from, uint64_t shifted, uint64_t *found) {
     for (uint64_t i = grid_rank(); i < n; i += grid_threads()) {
         if (words[i] != pattern(seed, from, i + shifted)) {
@@ -185,7 +188,8 @@ __global__ void jacobi_step(const float *in, float *out, uint64_t side) {
     }
 }
 
-// `words` are those of each token; all experts of a token add something to each of them, and the results are added.
+// `words` are those of each token; all experts of a token add something to each of them, and the
+// results are added.
 __global__ void check_experts(const uint32_t *sums, uint64_t tokens, uint64_t words, uint64_t base, uint64_t last, int me,
                               int pes, uint64_t *found) {
     for (uint64_t i = grid_rank(); i < tokens * words; i += grid_threads()) {
@@ -332,7 +336,8 @@ private:
         }
     }
 
-    // From the moment at which the stream reaches the first timed call until it has ended the last one.
+    // From the moment at which the stream reaches the first timed call until it has ended the last
+    // one.
     uint64_t queued_run(const Entry &entry, const Row &row) {
         queue(entry, row, 0, row.warmup);
         CUDA(cudaStreamSynchronize(stream_));

@@ -1,5 +1,6 @@
-//! How many descriptors a second each stage of the proxy handles on one thread, and all of them together, from a full ring to work requests
-//! whose doorbell was rung. Every descriptor is a put of eight bytes that travel inside; four queue pairs share them.
+//! How many descriptors a second each stage of the proxy handles on one thread, and all of them
+//! together, from a full ring to work requests whose doorbell was rung. Every descriptor is a put
+//! of eight bytes that travel inside; four queue pairs share them.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::hint::black_box;
@@ -44,7 +45,8 @@ impl Ring {
     }
 
     fn reader(&self) -> Reader<RawWords> {
-        // SAFETY: the ring outlives the reader, which the callers drop first, and is written by atomic stores.
+        // SAFETY: the ring outlives the reader, which the callers drop first, and is written by
+        // atomic stores.
         let words = unsafe { RawWords::new(self.0.as_ptr().cast()) };
         Reader::new(words, LOG_DEPTH)
     }
@@ -118,8 +120,9 @@ impl Cards {
         Self { queues, hcas, _memory: memory }
     }
 
-    /// Executes everything. The key is none of the peer's, so requests of the first round fail; queue pairs then take what is posted and
-    /// flush it, which is as good for measuring how fast it is posted.
+    /// Executes everything. The key is none of the peer's, so requests of the first round fail;
+    /// queue pairs then take what is posted and flush it, which is as good for measuring how fast
+    /// it is posted.
     fn settle(&mut self) {
         while self.hcas[0].progress() > 0 || self.hcas[0].is_waiting() {
             self.hcas[1].progress();

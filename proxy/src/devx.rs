@@ -1,7 +1,9 @@
-//! A [`Backend`] over queue pairs that DevX commands set up: those of the software HCA, or of a card that is driven without verbs.
+//! A [`Backend`] over queue pairs that DevX commands set up: those of the software HCA, or of a
+//! card that is driven without verbs.
 //!
-//! Queues, doorbell records and CQEs lie in host memory, which the caller gives. Each queue pair has a collapsed CQ: one entry, which
-//! names the newest completed work request that asked for it. WQEs are written with [`oxshmem_hca::wire`].
+//! Queues, doorbell records and CQEs lie in host memory, which the caller gives. Each queue pair
+//! has a collapsed CQ: one entry, which names the newest completed work request that asked for it.
+//! WQEs are written with [`oxshmem_hca::wire`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,7 +27,8 @@ use crate::work::{
 const LOG_CQ_SIZE: u8 = 1;
 /// A line for each record.
 const LINE: u64 = 128;
-/// The most blocks that a request of the engine takes: 48 bytes inline, or an eight-byte masked compare-and-swap.
+/// The most blocks that a request of the engine takes: 48 bytes inline, or an eight-byte masked
+/// compare-and-swap.
 const MOST_BLOCKS: u32 = 2;
 const BLOCK_WORDS: usize = BLOCK_BYTES / 8;
 const WORDS: usize = MOST_BLOCKS as usize * BLOCK_WORDS;
@@ -129,7 +132,8 @@ impl Queues {
     /// What the provider refuses.
     ///
     /// # Safety
-    /// [`QueueLayout::bytes`] bytes stay mapped at `base` until this is dropped, and nothing else uses them.
+    /// [`QueueLayout::bytes`] bytes stay mapped at `base` until this is dropped, and nothing else
+    /// uses them.
     pub unsafe fn create(
         pd: &Arc<Pd>,
         base: *mut u8,
@@ -389,8 +393,8 @@ fn local(local: Local) -> data::Repr {
 }
 
 /// The mode that a request needs, given the mode that keeps requests in order. A responder takes
-/// requests in their order, so with [`Fence::Fence`] only a write needs it, which may pass the reads
-/// and atomics before it.
+/// requests in their order, so with [`Fence::Fence`] only a write needs it, which may pass the
+/// reads and atomics before it.
 fn fence_of(mode: Fence, request: &WorkRequest) -> Fence {
     let writes =
         matches!(request.operation, Operation::Transfer(Transfer::Write { .. } | Transfer::WriteInline { .. }));
@@ -532,7 +536,8 @@ mod tests {
         }
     }
 
-    /// On a card that delivers in order a signal after a put has no fence mode, and neither has an atomic, however many are under way.
+    /// On a card that delivers in order a signal after a put has no fence mode, and neither has an
+    /// atomic, however many are under way.
     #[test]
     fn only_what_may_overtake_is_fenced() {
         let (far, near) = (Remote { address: 0, key: 1 }, Local { address: 0, length: 8, key: 2 });

@@ -87,7 +87,8 @@ impl<M: Words> Reader<M> {
         Self::behind(words, log_depth, 0)
     }
 
-    /// Returns a reader that has taken `taken` slots, of a ring whose memory holds what that leaves.
+    /// Returns a reader that has taken `taken` slots, of a ring whose memory holds what that
+    /// leaves.
     pub fn behind(words: M, log_depth: u32, taken: u64) -> Self {
         Self { words, log_depth, taken }
     }

@@ -52,8 +52,8 @@ impl Team {
     }
 }
 
-/// Bytes of the workspace of a team of `n_pes` members whose collectives take at most `blocks` blocks,
-/// a multiple of [`LINE_BYTES`].
+/// Bytes of the workspace of a team of `n_pes` members whose collectives take at most `blocks`
+/// blocks, a multiple of [`LINE_BYTES`].
 #[must_use]
 pub const fn team_workspace_bytes(n_pes: u64, blocks: u64) -> u64 {
     let rounds = 2 * ROUNDS as u64 * 8;

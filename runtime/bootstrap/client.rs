@@ -19,7 +19,8 @@ use crate::last_error;
 
 /// How long the hub may take to answer a HELLO. A HELLO never waits for other work.
 const ANSWER: Duration = Duration::from_secs(10);
-/// How much longer than the hub this side waits: the hub's answer at its deadline names the missing ranks.
+/// How much longer than the hub this side waits: the hub's answer at its deadline names the missing
+/// ranks.
 const HUB_SLACK: Duration = Duration::from_secs(5);
 /// Longest attempt to connect to one address, when there are others.
 const ATTEMPT: Duration = Duration::from_secs(3);
@@ -30,7 +31,8 @@ const STALL: Duration = Duration::from_secs(30);
 /// Longest payload that the hub sends: a result and its count, or the table of 1024 PEs.
 const MAX_FROM_HUB: usize = MAX_RESULT + 4;
 
-/// How often this process has initialised and finalized as a rank of a job. It makes a HELLO refer to one generation.
+/// How often this process has initialised and finalized as a rank of a job. It makes a HELLO refer
+/// to one generation.
 static GENERATIONS: Mutex<BTreeMap<(JobId, u32), u32>> = Mutex::new(BTreeMap::new());
 
 /// A connected PE.
@@ -307,7 +309,8 @@ impl Drop for Client {
     }
 }
 
-/// Reads the connection until it ends: replies go to the caller that waits, a failure to all callers.
+/// Reads the connection until it ends: replies go to the caller that waits, a failure to all
+/// callers.
 fn monitor(mut wire: Wire, shared: &Shared, rank: u32, address: &str) {
     loop {
         let frame = match wire.read(None) {
@@ -364,7 +367,8 @@ fn connect_any(
         match answer.map(|frame| frame.message) {
             Ok(Message::Accepted) => return Ok(Ok((wire, address.to_owned()))),
             Ok(Message::Failed(failure)) => return Err(BootstrapError::Failed(failure)),
-            // Another address may lead to the right hub: the same port of another machine may serve another job.
+            // Another address may lead to the right hub: the same port of another machine may serve
+            // another job.
             Ok(Message::Refused { reason }) => {
                 refused = Some(BootstrapError::Refused { rank, address: address.to_owned(), reason });
             }
@@ -390,7 +394,8 @@ fn connect(address: &str, deadline: Instant) -> io::Result<TcpStream> {
     Err(error)
 }
 
-/// No delay for small frames; and probes, so that a machine that vanishes is noticed within about 20 seconds.
+/// No delay for small frames; and probes, so that a machine that vanishes is noticed within about
+/// 20 seconds.
 pub fn tune(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;
@@ -437,7 +442,8 @@ struct Wire {
 }
 
 impl Wire {
-    /// The next frame. Without a deadline it waits for the first byte forever, and for the rest not longer than [`STALL`].
+    /// The next frame. Without a deadline it waits for the first byte forever, and for the rest not
+    /// longer than [`STALL`].
     fn read(&mut self, deadline: Option<Instant>) -> Result<Frame, WireError> {
         let mut begun = None;
         loop {

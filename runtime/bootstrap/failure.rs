@@ -15,7 +15,8 @@ use super::text::cut;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FailureKind {
-    /// A PE called [`Bootstrap::abort`](super::Bootstrap::abort), or dropped its [`Bootstrap`](super::Bootstrap) without finalize.
+    /// A PE called [`Bootstrap::abort`](super::Bootstrap::abort), or dropped its
+    /// [`Bootstrap`](super::Bootstrap) without finalize.
     Aborted = 0,
     /// A PE's process or connection is gone.
     Lost = 1,
@@ -65,7 +66,8 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Called when the job fails, from the thread that notices it; see [`Bootstrap::on_failure`](super::Bootstrap::on_failure).
+/// Called when the job fails, from the thread that notices it; see
+/// [`Bootstrap::on_failure`](super::Bootstrap::on_failure).
 #[doc(hidden)]
 pub type FailureCallback = Box<dyn Fn(&Failure) + Send + Sync>;
 
@@ -96,7 +98,8 @@ impl FailureCell {
         lock(&self.0).failure.clone()
     }
 
-    /// Keeps `failure` unless there is one, and calls the callback the first time, with no lock held.
+    /// Keeps `failure` unless there is one, and calls the callback the first time, with no lock
+    /// held.
     pub(super) fn set(&self, failure: Failure) {
         let mut state = lock(&self.0);
         if state.failure.is_some() {
@@ -122,7 +125,8 @@ impl FailureCell {
     }
 }
 
-/// Locks, even after a panic of another holder: what these locks guard is consistent between any two statements.
+/// Locks, even after a panic of another holder: what these locks guard is consistent between any
+/// two statements.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

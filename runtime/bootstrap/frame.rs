@@ -1,6 +1,7 @@
 //! Wire format of the bootstrap: a fixed header of 28 bytes, then a payload that the op defines.
 //!
-//! All integers are big-endian. A string is a 32-bit length and that many bytes of UTF-8; so is a byte string, without the UTF-8.
+//! All integers are big-endian. A string is a 32-bit length and that many bytes of UTF-8; so is a
+//! byte string, without the UTF-8.
 //!
 //! | bytes | field | |
 //! |---|---|---|
@@ -13,7 +14,8 @@
 //! | 16..24 | sequence | number of the collective within the generation, from 1; else 0 |
 //! | 24..28 | length | of the payload |
 //!
-//! Nothing here panics on any input: [`Decoder`] accepts bytes in pieces of any size and holds no more than it was given.
+//! Nothing here panics on any input: [`Decoder`] accepts bytes in pieces of any size and holds no
+//! more than it was given.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -463,8 +465,8 @@ impl<'a> Reader<'a> {
     fn peer(&mut self) -> Option<Peer> {
         Some(Peer { pid: self.u32()?, host: self.text(MAX_TEXT)?, node: self.text(MAX_TEXT)? })
     }
-    /// A count and that many items. Every item takes at least four bytes, so a count that the bytes cannot hold is refused
-    /// before anything is allocated for it.
+    /// A count and that many items. Every item takes at least four bytes, so a count that the bytes
+    /// cannot hold is refused before anything is allocated for it.
     fn list<T>(&mut self, item: impl Fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         let count = self.u32()? as usize;
         if count > self.0.len() / 4 {

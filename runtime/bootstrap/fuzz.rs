@@ -1,4 +1,5 @@
-//! Entry point for fuzzing: arbitrary bytes at the frame parser and at the hub's decisions, without sockets or clocks.
+//! Entry point for fuzzing: arbitrary bytes at the frame parser and at the hub's decisions, without
+//! sockets or clocks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,12 +10,12 @@ use super::{JobId, Peer};
 
 const JOB: JobId = JobId([0x5a; 16]);
 
-/// Plays `data` as a history of one hub: connections that open, break, send valid frames and garbage, processes that end, time
-/// that passes.
+/// Plays `data` as a history of one hub: connections that open, break, send valid frames and
+/// garbage, processes that end, time that passes.
 ///
 /// # Panics
-/// When the hub does what it never may: it acts on a connection that is gone, sends what is not a frame, or a deadline that
-/// has passed stays after a tick.
+/// When the hub does what it never may: it acts on a connection that is gone, sends what is not a
+/// frame, or a deadline that has passed stays after a tick.
 pub fn frames(data: &[u8]) {
     play(data);
 }

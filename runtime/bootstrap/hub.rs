@@ -1,6 +1,7 @@
 //! The hub's thread: sockets around the decisions of [`Session`].
 //!
-//! One thread polls all sockets, none of them blocking, so a slow or silent connection costs a table entry and nothing else.
+//! One thread polls all sockets, none of them blocking, so a slow or silent connection costs a
+//! table entry and nothing else.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read, Write};
@@ -20,11 +21,13 @@ use super::frame::{Decoder, MAX_FROM_RANK, MAX_GREETING};
 use super::job::JobId;
 use super::session::{Action, Connection, Session};
 
-/// Connections that no rank has claimed and that are kept at a time; more wait in the listener's backlog.
+/// Connections that no rank has claimed and that are kept at a time; more wait in the listener's
+/// backlog.
 const MAX_STRANGERS: usize = 256;
 /// How long a peer may leave what it was sent unread, or a frame unfinished.
 const STALL: Duration = Duration::from_secs(30);
-/// How long a closed connection waits for the other side to close too, so that what was sent is not lost.
+/// How long a closed connection waits for the other side to close too, so that what was sent is not
+/// lost.
 const LINGER: Duration = Duration::from_secs(2);
 /// Pause after the system refuses to accept, for want of file descriptors for example.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -51,8 +54,8 @@ impl HubOptions {
     }
 }
 
-/// A running hub. It serves one job, any number of generations of it; dropping it ends the job with an error at every PE
-/// that has not finalized.
+/// A running hub. It serves one job, any number of generations of it; dropping it ends the job with
+/// an error at every PE that has not finalized.
 #[derive(Debug)]
 #[doc(hidden)]
 pub struct Hub {
@@ -112,8 +115,8 @@ impl Hub {
         self.job
     }
 
-    /// Says that the process of `rank` has ended, so that PEs that wait for it need not wait for their deadline. `how` completes
-    /// the sentence "PE k ...", for example "exited with status 1".
+    /// Says that the process of `rank` has ended, so that PEs that wait for it need not wait for
+    /// their deadline. `how` completes the sentence "PE k ...", for example "exited with status 1".
     pub fn exited(&self, rank: u32, how: &str) {
         // An error means that the thread has ended; then the message has no recipient.
         let _ = self.control.send(Control::Exited(rank, how.to_owned()));
@@ -320,7 +323,8 @@ impl Server {
         }
     }
 
-    /// Gives up connections whose other side does not read, does not finish a frame, or does not close.
+    /// Gives up connections whose other side does not read, does not finish a frame, or does not
+    /// close.
     fn expire(&mut self) {
         let now = self.now();
         self.session.tick(now);
@@ -346,7 +350,8 @@ impl Server {
     /// Does what the session decided.
     fn act(&mut self) {
         loop {
-            // Before any PE hears of it: an observer that sees a PE end because of a failure finds the failure here.
+            // Before any PE hears of it: an observer that sees a PE end because of a failure finds
+            // the failure here.
             if let Some(failure) = self.session.failure() {
                 lock(&self.failure).get_or_insert_with(|| failure.clone());
             }
@@ -395,7 +400,8 @@ impl Socket {
         stalled.chain(self.closing)
     }
 
-    /// Sends what the socket takes; when all is sent and the connection is closing, says so to the other side.
+    /// Sends what the socket takes; when all is sent and the connection is closing, says so to the
+    /// other side.
     fn flush(&mut self, now: Duration) -> io::Result<()> {
         while let Some(bytes) = self.queue.front() {
             match self.stream.write(&bytes[self.sent..]) {

@@ -1,12 +1,15 @@
-//! Bootstrap: how the PEs of a job find each other, exchange addresses, and learn that one of them is gone.
+//! Bootstrap: how the PEs of a job find each other, exchange addresses, and learn that one of them
+//! is gone.
 //!
-//! A star: one [`Hub`], run by the launcher or by the process that created a [`UniqueId`], and one TCP connection from each
-//! PE. Frames carry magic, version, generation, op and sequence (see `frame.rs`), so PEs that disagree get an error that
-//! names both sides. Every wait has a deadline, and when it passes the ranks that did not arrive are named. A PE whose
-//! connection breaks before it has finalized is announced to all others at once, whether or not they are waiting.
+//! A star: one [`Hub`], run by the launcher or by the process that created a [`UniqueId`], and one
+//! TCP connection from each PE. Frames carry magic, version, generation, op and sequence (see
+//! `frame.rs`), so PEs that disagree get an error that names both sides. Every wait has a deadline,
+//! and when it passes the ranks that did not arrive are named. A PE whose connection breaks before
+//! it has finalized is announced to all others at once, whether or not they are waiting.
 //!
-//! A job fails as a whole and for good: after a failure every collective returns it at once, and a PE that joins later gets
-//! it too. Initialising again after an orderly finalize is legal any number of times, from the same or from new processes.
+//! A job fails as a whole and for good: after a failure every collective returns it at once, and a
+//! PE that joins later gets it too. Initialising again after an orderly finalize is legal any
+//! number of times, from the same or from new processes.
 //!
 //! ```
 //! use oxshmem::bootstrap::{Bootstrap, UniqueId};
@@ -88,8 +91,8 @@ impl JobId {
 
 /// This PE's place in a job.
 ///
-/// Dropping it without [`Bootstrap::finalize`] ends the job with an error at every other PE, as the death of this PE would:
-/// the others would otherwise wait for it until a deadline.
+/// Dropping it without [`Bootstrap::finalize`] ends the job with an error at every other PE, as the
+/// death of this PE would: the others would otherwise wait for it until a deadline.
 #[doc(hidden)]
 pub struct Bootstrap {
     rank: u32,
@@ -119,12 +122,12 @@ impl fmt::Debug for Bootstrap {
 }
 
 impl Bootstrap {
-    /// Joins the job that `config` names (by the launcher's variables or a unique id) and waits until every PE has joined.
-    /// When it names none, this is a job of one PE.
+    /// Joins the job that `config` names (by the launcher's variables or a unique id) and waits
+    /// until every PE has joined. When it names none, this is a job of one PE.
     ///
     /// # Errors
-    /// The hub cannot be reached or refuses this PE; or not every PE joins before `OXSHMEM_BOOTSTRAP_TIMEOUT`: the missing
-    /// ones are named.
+    /// The hub cannot be reached or refuses this PE; or not every PE joins before
+    /// `OXSHMEM_BOOTSTRAP_TIMEOUT`: the missing ones are named.
     pub fn connect(config: &Config) -> Result<Self, BootstrapError> {
         let (Some(rendezvous), Some(rank), Some(npes), Some(job)) =
             (config.rendezvous().as_ref(), config.rank(), config.npes(), config.job())
@@ -163,20 +166,22 @@ impl Bootstrap {
         }
     }
 
-    /// Ranks on this PE's node, its own included, ascending: those that can pass file descriptors to each other.
+    /// Ranks on this PE's node, its own included, ascending: those that can pass file descriptors
+    /// to each other.
     pub fn node_peers(&self) -> Vec<u32> {
         let peers = self.peers();
         let node = &peers[self.rank as usize].node;
         (0..self.npes).filter(|rank| peers[*rank as usize].node == *node).collect()
     }
 
-    /// Gives every PE the bytes that each contributed, by rank; lengths may differ. Collective: every PE calls it with the same
-    /// `label`, which says in error messages what the exchange is for.
+    /// Gives every PE the bytes that each contributed, by rank; lengths may differ. Collective:
+    /// every PE calls it with the same `label`, which says in error messages what the exchange is
+    /// for.
     ///
     /// # Errors
-    /// The job has failed: a PE died or did not arrive before the deadline, or PEs called different collectives. `data` or
-    /// `label` above the limit [`MAX_CONTRIBUTION`] or [`MAX_LABEL`] is refused here and leaves the job as it was; a result
-    /// above [`MAX_RESULT`] fails the job.
+    /// The job has failed: a PE died or did not arrive before the deadline, or PEs called different
+    /// collectives. `data` or `label` above the limit [`MAX_CONTRIBUTION`] or [`MAX_LABEL`] is
+    /// refused here and leaves the job as it was; a result above [`MAX_RESULT`] fails the job.
     pub fn allgather(&self, label: &str, data: &[u8]) -> Result<Vec<Vec<u8>>, BootstrapError> {
         check_length("label of an allgather", label.len(), MAX_LABEL)?;
         check_length(&format!("contribution to allgather ({label})"), data.len(), MAX_CONTRIBUTION)?;
@@ -186,8 +191,9 @@ impl Bootstrap {
         }
     }
 
-    /// Gives every PE what each has for it, by rank: of a contribution that is cut into as many equal parts as there are PEs, part i goes to
-    /// PE i. All contributions are equally long. What a PE receives grows with the number of PEs, not with its square as by
+    /// Gives every PE what each has for it, by rank: of a contribution that is cut into as many
+    /// equal parts as there are PEs, part i goes to PE i. All contributions are equally long. What
+    /// a PE receives grows with the number of PEs, not with its square as by
     /// [`allgather`](Bootstrap::allgather). Collective, as that.
     ///
     /// # Errors
@@ -213,13 +219,15 @@ impl Bootstrap {
         }
     }
 
-    /// Gives every member of a group what each contributed, by its number in the group, with its rank. Collective among the members: those
-    /// that pass the same `key`, as many as `size` says, each with another `index` below that. No other PE takes part, and
-    /// gathers with different keys do not wait for each other. `label` says in error messages what it is for.
+    /// Gives every member of a group what each contributed, by its number in the group, with its
+    /// rank. Collective among the members: those that pass the same `key`, as many as `size` says,
+    /// each with another `index` below that. No other PE takes part, and gathers with different
+    /// keys do not wait for each other. `label` says in error messages what it is for.
     ///
     /// # Errors
-    /// [`BootstrapError::Disbanded`] at every member: one did not arrive before the deadline, two came with one index, or they disagree on
-    /// size or label. Otherwise as [`Bootstrap::allgather`], with the limits [`MAX_KEY`], [`MAX_LABEL`] and
+    /// [`BootstrapError::Disbanded`] at every member: one did not arrive before the deadline, two
+    /// came with one index, or they disagree on size or label. Otherwise as
+    /// [`Bootstrap::allgather`], with the limits [`MAX_KEY`], [`MAX_LABEL`] and
     /// [`MAX_GROUP_CONTRIBUTION`].
     pub fn gather(
         &self,
@@ -241,8 +249,8 @@ impl Bootstrap {
         }
     }
 
-    /// Ends the job: every other PE's pending and later collectives fail with `reason`, cut to 900 bytes. Does nothing
-    /// when the job has failed already or this PE has finalized.
+    /// Ends the job: every other PE's pending and later collectives fail with `reason`, cut to 900
+    /// bytes. Does nothing when the job has failed already or this PE has finalized.
     pub fn abort(&self, reason: &str) {
         match &self.link {
             Link::Single { failure, finalized, .. } => {
@@ -254,8 +262,9 @@ impl Bootstrap {
         }
     }
 
-    /// Registers what to do when the job fails, in place of an earlier registration. Called once, from the thread that notices
-    /// the failure, which may be an internal one; or from here, when the job has failed already. It must not block.
+    /// Registers what to do when the job fails, in place of an earlier registration. Called once,
+    /// from the thread that notices the failure, which may be an internal one; or from here, when
+    /// the job has failed already. It must not block.
     pub fn on_failure(&self, callback: FailureCallback) {
         match &self.link {
             Link::Single { failure, .. } => failure.on_failure(callback),
@@ -271,10 +280,12 @@ impl Bootstrap {
         }
     }
 
-    /// Leaves the job in order and waits until every PE does. Collective. A second call does nothing.
+    /// Leaves the job in order and waits until every PE does. Collective. A second call does
+    /// nothing.
     ///
     /// # Errors
-    /// The job has failed, or not every PE finalizes before the deadline. This PE has left in any case.
+    /// The job has failed, or not every PE finalizes before the deadline. This PE has left in any
+    /// case.
     pub fn finalize(&self) -> Result<(), BootstrapError> {
         match &self.link {
             Link::Single { failure, finalized, .. } => {

@@ -8,8 +8,8 @@ pub struct Peer {
     pub pid: u32,
     /// Host name, for messages.
     pub host: String,
-    /// Equal for PEs that can reach each other through abstract unix sockets, so pass file descriptors: the boot of the kernel
-    /// and the network namespace.
+    /// Equal for PEs that can reach each other through abstract unix sockets, so pass file
+    /// descriptors: the boot of the kernel and the network namespace.
     pub node: String,
 }
 

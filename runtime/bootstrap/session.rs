@@ -1,8 +1,9 @@
-//! What the hub decides, without sockets, threads or clocks: events go in with the time, actions come out.
+//! What the hub decides, without sockets, threads or clocks: events go in with the time, actions
+//! come out.
 //!
-//! A generation starts with the first HELLO and ends when every rank has said GOODBYE; then the next may start. Within it one
-//! collective of all ranks is open at a time, and beside it gathers among some of them (`group.rs`). Any failure is for good, except for
-//! those of such gathers.
+//! A generation starts with the first HELLO and ends when every rank has said GOODBYE; then the
+//! next may start. Within it one collective of all ranks is open at a time, and beside it gathers
+//! among some of them (`group.rs`). Any failure is for good, except for those of such gathers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,7 +44,8 @@ pub struct Session {
     connections: BTreeMap<Connection, State>,
     /// By rank; empty between generations.
     members: Vec<Option<Member>>,
-    /// Until when every rank must have joined, and the time that was allowed; `None` once complete or before the first.
+    /// Until when every rank must have joined, and the time that was allowed; `None` once complete
+    /// or before the first.
     joining: Option<(Duration, Duration)>,
     next_sequence: u64,
     open: Option<Collective>,
@@ -159,7 +161,8 @@ impl Session {
     /// A connection carries something other than frames.
     pub fn garbage(&mut self, connection: Connection, error: &FrameError) {
         if let (Some(State::Silent(_)), FrameError::Version(_)) = (self.connections.get(&connection), error) {
-            // An OxSHMEM of another version can at least see from the answer's header which one is here.
+            // An OxSHMEM of another version can at least see from the answer's header which one is
+            // here.
             self.refuse(connection, HUB, error.to_string());
         } else {
             self.give_up(connection, &format!("sent what is not a frame: {error}"));
@@ -412,7 +415,8 @@ impl Session {
                 }
             }
             Op::Goodbye => {
-                // The process that runs this hub hears it last: it may exit at once, and the others must have heard by then.
+                // The process that runs this hub hears it last: it may exit at once, and the others
+                // must have heard by then.
                 let own = Peer::this();
                 self.members.sort_by_key(|member| {
                     member.as_ref().is_some_and(|m| m.peer.pid == own.pid && m.peer.node == own.node)

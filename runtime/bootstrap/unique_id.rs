@@ -1,4 +1,5 @@
-//! A job that a program sets up itself: one process creates an id, and gives it to the others by whatever means it has.
+//! A job that a program sets up itself: one process creates an id, and gives it to the others by
+//! whatever means it has.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -17,8 +18,9 @@ const MAX_ADDRESSES: usize = 8;
 /// The hubs of the ids that this process created, until it ends.
 static HUBS: Mutex<Vec<Hub>> = Mutex::new(Vec::new());
 
-/// Names a job and where its PEs meet; [`crate::config::ConfigBuilder::unique_id`] joins it. As text it is one word without
-/// blanks: `oxshmem1:JOB@HOST:PORT,...`. Any process that has it can join, so it is a secret among the job's processes.
+/// Names a job and where its PEs meet; [`crate::config::ConfigBuilder::unique_id`] joins it. As
+/// text it is one word without blanks: `oxshmem1:JOB@HOST:PORT,...`. Any process that has it can
+/// join, so it is a secret among the job's processes.
 ///
 /// ```
 /// use oxshmem::bootstrap::UniqueId;
@@ -41,8 +43,9 @@ pub struct UniqueId {
 }
 
 impl UniqueId {
-    /// Creates an id, and starts its hub in this process, on all interfaces. The hub lives as long as the process, which
-    /// must therefore outlive the job; it may be a PE of it, since finalize returns there after it has at the others.
+    /// Creates an id, and starts its hub in this process, on all interfaces. The hub lives as long
+    /// as the process, which must therefore outlive the job; it may be a PE of it, since finalize
+    /// returns there after it has at the others.
     ///
     /// # Errors
     /// The system refuses a listening socket, a thread, or the list of interfaces.
@@ -130,7 +133,8 @@ impl FromStr for UniqueId {
     }
 }
 
-/// Addresses of this machine that another could use: of interfaces that are up, IPv4 first, without loopback and link-local.
+/// Addresses of this machine that another could use: of interfaces that are up, IPv4 first, without
+/// loopback and link-local.
 fn interfaces() -> Result<Vec<IpAddr>, BootstrapError> {
     let mut list = std::ptr::null_mut();
     // SAFETY: `list` is a valid place for the result, which is freed below.
@@ -139,8 +143,8 @@ fn interfaces() -> Result<Vec<IpAddr>, BootstrapError> {
     }
     let mut addresses = Vec::new();
     let mut next = list;
-    // SAFETY: getifaddrs made a list of valid entries that ends with null; each address is null or has the length that its
-    // family says.
+    // SAFETY: getifaddrs made a list of valid entries that ends with null; each address is null or
+    // has the length that its family says.
     while let Some(entry) = unsafe { next.as_ref() } {
         next = entry.ifa_next;
         let unusable = entry.ifa_flags & libc::IFF_UP as u32 == 0 || entry.ifa_flags & libc::IFF_LOOPBACK as u32 != 0;

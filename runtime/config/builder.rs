@@ -22,7 +22,8 @@ impl Config {
         Self::from_vars(std::env::vars_os())
     }
 
-    /// Reads `vars` instead of the process's environment; names that do not start with `OXSHMEM_` are skipped.
+    /// Reads `vars` instead of the process's environment; names that do not start with `OXSHMEM_`
+    /// are skipped.
     ///
     /// # Errors
     /// Fails like [`Config::from_env`].
@@ -82,7 +83,8 @@ impl Config {
         VARIABLES.iter().map(|variable| (variable, (variable.show)(self), (variable.origin)(self)))
     }
 
-    /// Blocks in the send queue of each QP of a PE, in a job of `n_pes` PEs: a power of two, see `OXSHMEM_QP_DEPTH`.
+    /// Blocks in the send queue of each QP of a PE, in a job of `n_pes` PEs: a power of two, see
+    /// `OXSHMEM_QP_DEPTH`.
     ///
     /// ```
     /// use oxshmem::Config;
@@ -103,11 +105,12 @@ impl Config {
         }
     }
 
-    /// Installs a `tracing` subscriber for the whole process that writes what `OXSHMEM_LOG` selects to stderr. If the program has installed
-    /// a subscriber, that one stays.
+    /// Installs a `tracing` subscriber for the whole process that writes what `OXSHMEM_LOG` selects
+    /// to stderr. If the program has installed a subscriber, that one stays.
     ///
-    /// The library only emits events and never calls this: a program that wants to see them calls it once, before
-    /// [`Pe::with_config`](crate::Pe::with_config), or installs a subscriber of its own.
+    /// The library only emits events and never calls this: a program that wants to see them calls
+    /// it once, before [`Pe::with_config`](crate::Pe::with_config), or installs a subscriber of its
+    /// own.
     ///
     /// ```
     /// let config = oxshmem::Config::from_env()?;
@@ -186,7 +189,8 @@ impl ConfigBuilder {
     }
 }
 
-/// The name as text if it starts with our prefix, with what is not UTF-8 replaced so that it is reported as unknown.
+/// The name as text if it starts with our prefix, with what is not UTF-8 replaced so that it is
+/// reported as unknown.
 fn own_name(name: &OsStr) -> Option<String> {
     let name = name.to_string_lossy();
     name.starts_with(PREFIX).then(|| name.into_owned())

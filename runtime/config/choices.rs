@@ -75,14 +75,17 @@ pub enum Hca {
     Soft,
     /// A ConnectX through rdma-core.
     Mlx5 {
-        /// Which; without one, the nearest that has an active port, out of those in `OXSHMEM_HCA_DEVICES`.
+        /// Which; without one, the nearest that has an active port, out of those in
+        /// `OXSHMEM_HCA_DEVICES`.
         card: Option<Card>,
     },
-    /// The software HCA as a card that completes everything and moves nothing: for measuring posting alone.
+    /// The software HCA as a card that completes everything and moves nothing: for measuring
+    /// posting alone.
     Null,
     /// Any RDMA device, through the kernel's verbs.
     Verbs {
-        /// Which; without one, the nearest that has an active port, out of those in `OXSHMEM_HCA_DEVICES`.
+        /// Which; without one, the nearest that has an active port, out of those in
+        /// `OXSHMEM_HCA_DEVICES`.
         card: Option<Card>,
     },
 }
@@ -174,7 +177,8 @@ choice! {
     /// assert_eq!("auto".parse(), Ok(SoftEngine::Auto));
     /// ```
     SoftEngine: "`auto`, `thread`, `kernel` or `copy`" {
-        /// On `cuda` a kernel, and copies by a thread of the CPU while the kernel finds no room; `thread` on `cpu`.
+        /// On `cuda` a kernel, and copies by a thread of the CPU while the kernel finds no room;
+        /// `thread` on `cpu`.
         Auto = "auto",
         /// A thread of the CPU, which checks every field, and misbehaves on demand.
         Thread = "thread",
@@ -218,7 +222,8 @@ choice! {
 }
 
 choice! {
-    /// What does atomics on memory that the GPU can load and store, where the card's are not atomic with the GPU's.
+    /// What does atomics on memory that the GPU can load and store, where the card's are not atomic
+    /// with the GPU's.
     Atomics: "`auto`, `gpu` or `card`" {
         /// Chooses `card`: no update is ever lost.
         Auto = "auto",

@@ -1,7 +1,8 @@
 //! Configuration: every `OXSHMEM_*` environment variable, parsed once into one typed [`Config`].
 //!
-//! One table ([`VARIABLES`]) drives parsing, the errors and `docs/environment.md`. A variable that starts with `OXSHMEM_`
-//! and is not in the table is an error, so a typing mistake cannot silently leave a default in force.
+//! One table ([`VARIABLES`]) drives parsing, the errors and `docs/environment.md`. A variable that
+//! starts with `OXSHMEM_` and is not in the table is an error, so a typing mistake cannot silently
+//! leave a default in force.
 
 mod builder;
 mod check;

@@ -222,7 +222,8 @@ fn the_program_overrides_the_environment() {
     assert_eq!((changed.device(), changed.qp_depth()), (Device::Cpu, Choice::Given(512)));
 }
 
-/// A card may take up to four times as long as it is told before it sends again (InfiniBand specification, 9.7.6.1.3).
+/// A card may take up to four times as long as it is told before it sends again (InfiniBand
+/// specification, 9.7.6.1.3).
 #[test]
 fn a_peer_that_is_gone_is_reported_before_the_deadline() {
     let config = Config::default();

@@ -114,7 +114,8 @@ impl Copier for CallerCopier {
 
     fn poll(&mut self, ended: &mut Vec<(u32, Result<(), DeviceError>)>) {
         let Some(Waiting { from, offset, bytes, name }) = self.waiting.pop_front() else { return };
-        // SAFETY: the promise of the thread that started the copy. What it says is visible to this thread, which started it.
+        // SAFETY: the promise of the thread that started the copy. What it says is visible to this
+        // thread, which started it.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, self.memory.address().add(offset), bytes) };
         ended.push((name, Ok(())));
     }
@@ -197,7 +198,8 @@ impl Device for CpuDevice {
     fn install(&self, state: &abi::State) -> Result<(), DeviceError> {
         let (to, bytes) = cpu::device_state();
         assert_eq!(bytes, size_of::<abi::State>(), "the runtime and the executor were built from different headers");
-        // SAFETY: `to` names a static of that size, which only kernels read, and none runs while the state changes.
+        // SAFETY: `to` names a static of that size, which only kernels read, and none runs while
+        // the state changes.
         unsafe { to.cast::<abi::State>().write(*state) };
         Ok(())
     }
@@ -350,7 +352,8 @@ impl AddressSpace for Reservation {
         assert!(offset + bytes <= self.bytes, "mapping past the end of a reservation");
         let at = (self.base + offset) as *mut c_void;
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
-        // SAFETY: MAP_FIXED replaces pages of this object's reservation only, and nothing was mapped there before.
+        // SAFETY: MAP_FIXED replaces pages of this object's reservation only, and nothing was
+        // mapped there before.
         unsafe { mmap(at, length(bytes), prot, flags, memory, 0) }
             .map_err(memory_error("cannot map shared memory", bytes))?;
         Ok(())

@@ -15,7 +15,8 @@ use super::source::ModuleSource;
 use super::stream::Stream;
 use crate::abi;
 
-/// Memory of a device that this process allocated, zeroed at first. Mappings and copies of the descriptor keep it too.
+/// Memory of a device that this process allocated, zeroed at first. Mappings and copies of the
+/// descriptor keep it too.
 #[derive(Debug)]
 pub(crate) struct Memory {
     /// Other processes map it through this.
@@ -30,7 +31,8 @@ impl AsFd for Memory {
     }
 }
 
-/// Address space for the heaps of the PEs of a node, or for a slab. Unmapped with everything in it when dropped.
+/// Address space for the heaps of the PEs of a node, or for a slab. Unmapped with everything in it
+/// when dropped.
 pub(crate) trait AddressSpace: Debug + Send + Sync {
     /// First address.
     fn base(&self) -> u64;
@@ -48,13 +50,16 @@ pub(crate) trait HostMemory: Debug + Send + Sync {
     fn address(&self) -> *mut u8;
 }
 
-/// Copies from device memory to host memory that go on while kernels run and the calling thread does other things. What was visible to the
-/// calling thread when it started a copy is in the copy. When it is dropped, no copy goes on.
+/// Copies from device memory to host memory that go on while kernels run and the calling thread
+/// does other things. What was visible to the calling thread when it started a copy is in the copy.
+/// When it is dropped, no copy goes on.
 pub(crate) trait Copier: Debug + Send {
-    /// Starts to copy `bytes` bytes to `offset` in the memory; [`poll`](Self::poll) says when the copy has ended, by its `name`.
+    /// Starts to copy `bytes` bytes to `offset` in the memory; [`poll`](Self::poll) says when the
+    /// copy has ended, by its `name`.
     ///
     /// # Safety
-    /// Until then, or until this is dropped, `from` names mapped device memory of that length, and nothing else uses the host memory.
+    /// Until then, or until this is dropped, `from` names mapped device memory of that length, and
+    /// nothing else uses the host memory.
     unsafe fn start(&mut self, from: u64, offset: usize, bytes: usize, name: u32) -> Result<(), DeviceError>;
     /// Appends the copies that have ended since the last call.
     fn poll(&mut self, ended: &mut Vec<(u32, Result<(), DeviceError>)>);
@@ -75,7 +80,8 @@ pub(crate) trait Device: Debug + Send + Sync {
     fn name(&self) -> &'static str;
     /// Says to the PEs of the node, and to people, which device it is.
     fn identity(&self) -> String;
-    /// Whether kernels can load from and store to memory of the device with this identity; why not, otherwise.
+    /// Whether kernels can load from and store to memory of the device with this identity; why not,
+    /// otherwise.
     fn reaches(&self, peer: &str) -> Result<(), String>;
     /// Memory comes in multiples of this many bytes.
     fn granularity(&self) -> u64;
@@ -106,8 +112,8 @@ pub(crate) trait Device: Debug + Send + Sync {
     /// process has mapped at `page` and keeps mapped.
     fn map_registers(&self, page: *mut u8) -> Result<Box<dyn MappedRegisters>, DeviceError>;
     /// What the driver says of the order in which a card's writes become visible in the device's
-    /// memory (`CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING`): from [`ORDERED_FOR_OWNER`] on,
-    /// kernels that see a write see those before it. Memory of the host always is so.
+    /// memory (`CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING`): from [`ORDERED_FOR_OWNER`]
+    /// on, kernels that see a write see those before it. Memory of the host always is so.
     fn write_ordering(&self) -> i32 {
         ORDERED_FOR_OWNER
     }
@@ -115,8 +121,8 @@ pub(crate) trait Device: Debug + Send + Sync {
     fn exporter(&self) -> Option<&dyn DeviceMemory>;
     /// Gives every module, loaded before or later, this state. No kernel is running.
     fn install(&self, state: &abi::State) -> Result<(), DeviceError>;
-    /// Calls `hook` after each store to a doorbell register, and after others that a thread of the host waits for, where such stores have
-    /// to be noticed by software.
+    /// Calls `hook` after each store to a doorbell register, and after others that a thread of the
+    /// host waits for, where such stores have to be noticed by software.
     fn set_doorbell_hook(&self, hook: fn());
     /// Loads a module and checks its ABI version.
     fn load(&self, source: &ModuleSource) -> Result<Arc<dyn LoadedModule>, DeviceError>;
@@ -127,15 +133,17 @@ pub(crate) trait Device: Debug + Send + Sync {
     /// # Safety
     /// `raw` is a stream of this device, and stays one while work is put on it and waited for.
     unsafe fn stream_from_raw(&self, raw: *mut c_void) -> Result<Stream, DeviceError>;
-    /// Waits until what `wait` names has ended, and copies what is at `from` then (at most 4 KiB) to `bytes`; the first error among
-    /// the kernels. After an error `bytes` is filled too, unless the device is lost.
+    /// Waits until what `wait` names has ended, and copies what is at `from` then (at most 4 KiB)
+    /// to `bytes`; the first error among the kernels. After an error `bytes` is filled too, unless
+    /// the device is lost.
     ///
     /// # Safety
     /// `from` names mapped device memory of that length.
     unsafe fn synchronize(&self, wait: Wait<'_>, from: u64, bytes: &mut [u8]) -> Result<(), DeviceError>;
     /// Whether device code may be running now that was not launched on the PE's own stream.
     fn runs_elsewhere(&self) -> bool;
-    /// Queues a copy of device memory by a copy engine; `false` if the device has none and nothing was queued.
+    /// Queues a copy of device memory by a copy engine; `false` if the device has none and nothing
+    /// was queued.
     ///
     /// # Safety
     /// Both ranges are mapped device memory until the copy has ended.
@@ -151,14 +159,15 @@ pub(crate) trait Device: Debug + Send + Sync {
     unsafe fn register_module(&self, raw: *mut c_void) -> Result<(), DeviceError>;
     /// Forgets a module that was registered.
     fn unregister_module(&self, raw: *mut c_void) -> Result<(), DeviceError>;
-    /// Gives the state symbol of a translation unit the PE's state. `locate` says where the symbol is and what it has room for; the
-    /// device's context is current when it is called.
+    /// Gives the state symbol of a translation unit the PE's state. `locate` says where the symbol
+    /// is and what it has room for; the device's context is current when it is called.
     fn register_unit(
         &self,
         name: &str,
         locate: &mut dyn FnMut() -> Result<(u64, usize), String>,
     ) -> Result<(), DeviceError>;
-    /// Makes the device the calling thread's current one, where threads have one and this one has none yet.
+    /// Makes the device the calling thread's current one, where threads have one and this one has
+    /// none yet.
     fn make_current(&self) -> Result<(), DeviceError>;
     /// Runs the software HCA's kernel, independently of all other kernels.
     fn accelerator(&self) -> Result<Arc<dyn Accelerator>, DeviceError>;
@@ -184,7 +193,8 @@ pub(crate) trait LoadedModule: Debug + Send + Sync {
     /// Queues the kernel `name` on a stream; returns before it has run.
     ///
     /// # Safety
-    /// What the arguments point to must stay valid until the kernel has ended, and the kernel must be sound for them.
+    /// What the arguments point to must stay valid until the kernel has ended, and the kernel must
+    /// be sound for them.
     unsafe fn launch(
         &self,
         name: &str,

@@ -1,4 +1,5 @@
-//! Devices: what runs kernels and owns the memory they use. Everything above this module works on any of them.
+//! Devices: what runs kernels and owns the memory they use. Everything above this module works on
+//! any of them.
 
 mod cpu_accelerator;
 mod cpu_device;
@@ -26,8 +27,9 @@ pub(crate) use stream::Stream;
 
 use crate::config;
 
-/// Whether a PE that asks for `device` gets a GPU, as far as that can be told before it is opened: with `auto` it does where this build has kernels
-/// for GPUs and the driver shows one. For defaults that depend on it; a GPU may still turn out to be unusable.
+/// Whether a PE that asks for `device` gets a GPU, as far as that can be told before it is opened:
+/// with `auto` it does where this build has kernels for GPUs and the driver shows one. For defaults
+/// that depend on it; a GPU may still turn out to be unusable.
 ///
 /// ```
 /// use oxshmem::config::Device;
@@ -44,13 +46,14 @@ pub fn takes_gpu(device: config::Device) -> bool {
     }
 }
 
-/// Hands on what kernels have printed: `printf` writes to the standard output of C, which has a buffer that this process otherwise empties
-/// at its end.
+/// Hands on what kernels have printed: `printf` writes to the standard output of C, which has a
+/// buffer that this process otherwise empties at its end.
 pub(crate) fn flush_printf() {
     unsafe extern "C" {
         // What the macro of <stdio.h> means on Linux.
         static stdout: *mut libc::FILE;
     }
-    // SAFETY: the C library's stream, which it locks; it lives as long as the process. A closed reader is not an error here.
+    // SAFETY: the C library's stream, which it locks; it lives as long as the process. A closed
+    // reader is not an error here.
     unsafe { libc::fflush(stdout) };
 }

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use super::{cpu, cuda};
 
-/// A stream of the device. The device's own calls take it; programs have it as [`crate::Stream`]. Clones name the same stream.
+/// A stream of the device. The device's own calls take it; programs have it as [`crate::Stream`].
+/// Clones name the same stream.
 ///
-/// A stream that the library created is destroyed with its last clone, when what was queued on it has ended.
+/// A stream that the library created is destroyed with its last clone, when what was queued on it
+/// has ended.
 #[derive(Debug, Clone)]
 #[doc(hidden)]
 pub struct Stream(pub(crate) StreamKind);

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::identity::PeId;
 
-/// A live or freed allocation of a symmetric heap. The heap and every slice of the allocation share it.
+/// A live or freed allocation of a symmetric heap. The heap and every slice of the allocation share
+/// it.
 #[derive(Debug)]
 pub(crate) struct Allocation {
     pe: PeId,

@@ -1,4 +1,5 @@
-//! The sub-allocator of the symmetric heap. Deterministic: the same calls give the same offsets on every PE.
+//! The sub-allocator of the symmetric heap. Deterministic: the same calls give the same offsets on
+//! every PE.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +32,8 @@ struct Live {
 }
 
 impl HeapAllocator {
-    /// `capacity` is a multiple of [`LINE`]. Lines are counted in 32 bits, so of 512 GiB, the configuration's limit, the last is not used.
+    /// `capacity` is a multiple of [`LINE`]. Lines are counted in 32 bits, so of 512 GiB, the
+    /// configuration's limit, the last is not used.
     pub(crate) fn new(capacity: u64) -> Self {
         let lines = u32::try_from(capacity / LINE).unwrap_or(u32::MAX);
         Self { inner: Allocator::with_max_allocs(lines, MAX_ALLOCATIONS), live: BTreeMap::new() }
@@ -113,7 +115,8 @@ mod tests {
     }
 
     proptest! {
-        /// Ranges are aligned, inside the heap and disjoint, and two allocators given the same calls agree.
+        /// Ranges are aligned, inside the heap and disjoint, and two allocators given the same
+        /// calls agree.
         #[test]
         fn ranges_are_disjoint_and_symmetric(calls in prop::collection::vec((1u64..100_000, 0u32..13, any::<prop::sample::Index>(), any::<bool>()), 1..200)) {
             const CAPACITY: u64 = 1 << 22;

@@ -1,7 +1,9 @@
-//! The symmetric heap: address space of every load/store reachable PE, backed chunk by chunk, and the allocator on top.
+//! The symmetric heap: address space of every load/store reachable PE, backed chunk by chunk, and
+//! the allocator on top.
 //!
-//! All heaps of a node lie in one reservation, `stride` apart, so a peer's copy of an address is one multiply-add away. Memory is
-//! added in chunks as allocations reach it; a chunk is a descriptor that every peer maps at the same offset.
+//! All heaps of a node lie in one reservation, `stride` apart, so a peer's copy of an address is
+//! one multiply-add away. Memory is added in chunks as allocations reach it; a chunk is a
+//! descriptor that every peer maps at the same offset.
 
 pub(crate) mod allocation;
 mod allocator;
@@ -63,7 +65,8 @@ pub(crate) struct SymmetricHeap {
 #[derive(Debug)]
 struct RecordsOf {
     records: Records,
-    /// First address and length of the addresses to keep when the heap is gone, where they can be kept.
+    /// First address and length of the addresses to keep when the heap is gone, where they can be
+    /// kept.
     keep: Option<(u64, u64)>,
     base: u64,
 }
@@ -123,8 +126,8 @@ impl SymmetricHeap {
         self.chunks.len() as u64 * self.layout.chunk
     }
 
-    /// Returns the offset of `bytes` bytes aligned to `align` for the runtime's own use. [`grow`](Self::grow) may still have to add the
-    /// memory.
+    /// Returns the offset of `bytes` bytes aligned to `align` for the runtime's own use.
+    /// [`grow`](Self::grow) may still have to add the memory.
     pub(crate) fn reserve(&mut self, bytes: u64, align: u64) -> Result<u64, HeapError> {
         if !align.is_power_of_two() || align > self.layout.chunk {
             return Err(HeapError::Alignment { align, limit: self.layout.chunk });
@@ -168,8 +171,8 @@ impl SymmetricHeap {
         self.allocator.live()
     }
 
-    /// Says of an offset of any PE's heap why there is no memory of the program, and which allocation is the nearest. `None` if an
-    /// allocation holds the offset.
+    /// Says of an offset of any PE's heap why there is no memory of the program, and which
+    /// allocation is the nearest. `None` if an allocation holds the offset.
     pub(crate) fn complaint(&self, offset: u64) -> Option<String> {
         if self.allocator.holds(offset) {
             return None;
@@ -184,7 +187,8 @@ impl SymmetricHeap {
         Some(format!("heap offset {offset:#x} is not allocated{beyond}; {nearest}; pass memory of Pe::alloc"))
     }
 
-    /// Returns the live allocation that has all of `bytes` bytes at `address`, an address of this PE's heap.
+    /// Returns the live allocation that has all of `bytes` bytes at `address`, an address of this
+    /// PE's heap.
     pub(crate) fn find(&self, address: u64, bytes: u64) -> Result<Arc<Allocation>, AddressProblem> {
         if let Some(offset) = address.checked_sub(self.base()).filter(|offset| *offset < self.layout.max) {
             return self.records.records.find(offset, bytes);
@@ -197,7 +201,8 @@ impl SymmetricHeap {
         AddressProblem::OutsideHeap { base: self.base(), heap_bytes: self.layout.max, nearest }
     }
 
-    /// Returns where the program's side of a transfer is. Memory of heaps, this PE's, a peer's or an earlier one, has to be there.
+    /// Returns where the program's side of a transfer is. Memory of heaps, this PE's, a peer's or
+    /// an earlier one, has to be there.
     pub(crate) fn locate(&self, address: u64, bytes: u64) -> Result<LocalPlace, AddressProblem> {
         if bytes == 0 {
             return Ok(LocalPlace::Outside);
@@ -214,15 +219,15 @@ impl SymmetricHeap {
         if inside { Ok(LocalPlace::Peer) } else { Err(self.outside(address)) }
     }
 
-    /// Memory for the chunks that are missing until `end` bytes are backed. Nothing has changed until it is given to
-    /// [`grow`](Self::grow).
+    /// Memory for the chunks that are missing until `end` bytes are backed. Nothing has changed
+    /// until it is given to [`grow`](Self::grow).
     pub(crate) fn allocate_chunks(&self, end: u64) -> Result<Vec<Memory>, DeviceError> {
         let wanted = usize::try_from(end.div_ceil(self.layout.chunk)).unwrap_or(usize::MAX);
         (self.chunks.len()..wanted).map(|_| self.device.allocate(self.layout.chunk)).collect()
     }
 
-    /// Adds this memory, here and in the mappings of all reachable peers, which call this with as many chunks. Returns the indices of the
-    /// new chunks.
+    /// Adds this memory, here and in the mappings of all reachable peers, which call this with as
+    /// many chunks. Returns the indices of the new chunks.
     pub(crate) fn grow(&mut self, memory: Vec<Memory>, timeout: Duration) -> Result<Range<usize>, crate::Error> {
         let first = self.chunks.len();
         for memory in memory {

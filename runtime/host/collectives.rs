@@ -1,4 +1,5 @@
-//! What collectives over a team need on the host: element types, checks, and the launch of a small kernel of one block.
+//! What collectives over a team need on the host: element types, checks, and the launch of a small
+//! kernel of one block.
 
 use bytemuck::Pod;
 use half::{bf16, f16};
@@ -18,7 +19,8 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// Element types of reductions: integers, `f32`, `f64`, `half::f16`, `half::bf16`, and `num_complex::Complex` of `f32` and `f64`.
+/// Element types of reductions: integers, `f32`, `f64`, `half::f16`, `half::bf16`, and
+/// `num_complex::Complex` of `f32` and `f64`.
 ///
 /// ```
 /// use oxshmem::{Operations, Pe, ReduceOp, Reducible};
@@ -71,7 +73,8 @@ fn is_defined(op: ReduceOp, element: Type) -> bool {
     }
 }
 
-/// The arguments of the kernel: call, team, dst, src, n, then the root or both strides, the element's bytes or type, and the operator.
+/// The arguments of the kernel: call, team, dst, src, n, then the root or both strides, the
+/// element's bytes or type, and the operator.
 pub(super) type Args = (u32, i32, u64, u64, u64, i64, i64, u32, u32);
 
 /// A launch of the kernel.
@@ -113,8 +116,8 @@ pub(super) fn span(n: usize, stride: usize) -> usize {
     if n == 0 { 0 } else { (n - 1).saturating_mul(stride).saturating_add(1) }
 }
 
-/// What to launch, and the error to return. With an error, device code is given sides that it refuses, and so the other members learn that
-/// this member's call is wrong.
+/// What to launch, and the error to return. With an error, device code is given sides that it
+/// refuses, and so the other members learn that this member's call is wrong.
 pub(super) type Checked = (Launch, Option<crate::Error>);
 
 pub(super) fn checked(
@@ -140,7 +143,8 @@ pub(super) fn queue<I: Issuer + ?Sized>(issuer: &I, team: &Team, call: impl FnOn
     let queued = match team.plan(size) {
         Plan::OneBlock => {
             let config = LaunchConfig::linear(1, own.copy_threads(size.total));
-            // SAFETY: the kernel checks every address and number itself, but for memory outside the heap, which a slice is not.
+            // SAFETY: the kernel checks every address and number itself, but for memory outside the
+            // heap, which a slice is not.
             unsafe { own.queue_collective(stream, "oxshmem_host_collective", config, args) }
         }
         Plan::Blocks(blocks, algorithm) => {
@@ -162,7 +166,8 @@ pub(super) fn defined<T: Reducible>(op: ReduceOp, sides: Sides) -> Result<Sides>
     if is_defined(op, T::TYPE) { Ok(sides) } else { Err(TeamError::BadReduction { op, element: T::NAME }.into()) }
 }
 
-/// A length that lets device code look at an address that it will refuse: with nothing to copy it would not.
+/// A length that lets device code look at an address that it will refuse: with nothing to copy it
+/// would not.
 pub(super) fn refusable(length: u64, dst: u64) -> u64 {
     if dst == NOWHERE.0 { length.max(1) } else { length }
 }

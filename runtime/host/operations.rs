@@ -20,14 +20,16 @@ use crate::team::choice::Size;
 ///
 /// Implemented by what issues them:
 ///
-/// * [`Pe`]: the call returns when its local side is done. Data of the host may be reused, or is there; what was put is delivered at the
-///   peer after [`quiet`](Self::quiet) or [`barrier_all`](Self::barrier_all).
+/// * [`Pe`]: the call returns when its local side is done. Data of the host may be reused, or is
+///   there; what was put is delivered at the peer after [`quiet`](Self::quiet) or
+///   [`barrier_all`](Self::barrier_all).
 /// * [`OnStream`], made by [`Pe::on`]: the call queues the operation on a stream and returns at
 ///   once. When the stream's next work begins, the operation is locally complete. Its data is
 ///   symmetric or device memory. Errors of device code are reported by [`OnStream::synchronize`]
 ///   and [`Pe::synchronize`].
 ///
-/// Peers are numbers of PEs. Where a slice is longer than a call needs, the call uses its first elements.
+/// Peers are numbers of PEs. Where a slice is longer than a call needs, the call uses its first
+/// elements.
 ///
 /// # Errors
 /// Every call: a slice that is stale, out of range or too short, a stream or team of an earlier PE,
@@ -53,7 +55,8 @@ use crate::team::choice::Size;
 /// # }
 /// ```
 pub trait Operations: sealed::Issuer {
-    /// What [`signal_wait_until`](Self::signal_wait_until) returns: on a [`Pe`] the value that ended the wait, on a stream nothing.
+    /// What [`signal_wait_until`](Self::signal_wait_until) returns: on a [`Pe`] the value that
+    /// ended the wait, on a stream nothing.
     ///
     /// ```
     /// use oxshmem::{Compare, Operations};
@@ -89,7 +92,8 @@ pub trait Operations: sealed::Issuer {
             Local::Host(data) => own.put_bytes(first_bytes(own, &dst, data.len() as u64)?, data, pe),
             Local::Device(source, bytes, hold) => {
                 let target = first_bytes(own, &dst, bytes)?;
-                // SAFETY: the source is memory of the device that a slice names, and `hold` keeps until the operation is queued.
+                // SAFETY: the source is memory of the device that a slice names, and `hold` keeps
+                // until the operation is queued.
                 unsafe { own.queue_put((target, source), bytes, pe, self.issuing_stream()?) }?;
                 drop(hold);
                 self.finish()
@@ -107,7 +111,8 @@ pub trait Operations: sealed::Issuer {
         }
     }
 
-    /// Copies all of `src` at PE `pe` to the first elements of `dst`, which is here. [`Pe::get_vec`] returns a vector instead.
+    /// Copies all of `src` at PE `pe` to the first elements of `dst`, which is here.
+    /// [`Pe::get_vec`] returns a vector instead.
     ///
     /// ```
     /// use oxshmem::Operations;
@@ -162,7 +167,8 @@ pub trait Operations: sealed::Issuer {
         }
     }
 
-    /// Copies as [`put`](Self::put), then updates a signal at the same PE: a PE that sees the signal sees the data.
+    /// Copies as [`put`](Self::put), then updates a signal at the same PE: a PE that sees the
+    /// signal sees the data.
     ///
     /// ```
     /// use oxshmem::{Compare, Operations};
@@ -208,7 +214,8 @@ pub trait Operations: sealed::Issuer {
         }
     }
 
-    /// Updates a signal at PE `pe`, after the puts to that PE that were issued before, on the same stream.
+    /// Updates a signal at PE `pe`, after the puts to that PE that were issued before, on the same
+    /// stream.
     ///
     /// ```
     /// use oxshmem::Operations;
@@ -230,8 +237,9 @@ pub trait Operations: sealed::Issuer {
         self.finish()
     }
 
-    /// Waits until this PE's copy of `signal` compares true with `value`: on a PE the call returns the value that did, and on a stream what
-    /// follows begins then. A wait ends with an error at the deadline, `OXSHMEM_TIMEOUT`.
+    /// Waits until this PE's copy of `signal` compares true with `value`: on a PE the call returns
+    /// the value that did, and on a stream what follows begins then. A wait ends with an error at
+    /// the deadline, `OXSHMEM_TIMEOUT`.
     ///
     /// ```
     /// use oxshmem::{Compare, Operations};
@@ -255,8 +263,9 @@ pub trait Operations: sealed::Issuer {
         self.seen()
     }
 
-    /// Completes all operations of this PE that were issued before, the host's and those of kernels: puts are delivered and visible.
-    /// On a stream these are the operations of the stream's earlier work, and of work that it has waited for.
+    /// Completes all operations of this PE that were issued before, the host's and those of
+    /// kernels: puts are delivered and visible. On a stream these are the operations of the
+    /// stream's earlier work, and of work that it has waited for.
     ///
     /// ```
     /// use oxshmem::Operations;
@@ -288,7 +297,8 @@ pub trait Operations: sealed::Issuer {
         host_kernel(self, "oxshmem_host_barrier_all", THREADS)
     }
 
-    /// Meets all PEs, and completes no operation. Collective, as [`barrier_all`](Self::barrier_all).
+    /// Meets all PEs, and completes no operation. Collective, as
+    /// [`barrier_all`](Self::barrier_all).
     ///
     /// ```
     /// use oxshmem::Operations;
@@ -315,7 +325,8 @@ pub trait Operations: sealed::Issuer {
     /// streams, collectives of a team come one after the other: on one stream, or on streams that
     /// wait for each other.
     ///
-    /// Members learn of each other's wrong calls, and get an error too; then no `dst` has been written, and the team can go on.
+    /// Members learn of each other's wrong calls, and get an error too; then no `dst` has been
+    /// written, and the team can go on.
     ///
     /// ```
     /// use oxshmem::Operations;
@@ -375,8 +386,9 @@ pub trait Operations: sealed::Issuer {
         })
     }
 
-    /// Concatenates `src` of all members, in the team's order, in `dst` of every member. The length of `src` may differ; that `dst`
-    /// has room for all of them is checked by device code at the heap's end alone, so the caller sees to it.
+    /// Concatenates `src` of all members, in the team's order, in `dst` of every member. The length
+    /// of `src` may differ; that `dst` has room for all of them is checked by device code at the
+    /// heap's end alone, so the caller sees to it.
     ///
     /// ```
     /// use oxshmem::Operations;
@@ -468,7 +480,8 @@ pub trait Operations: sealed::Issuer {
         })
     }
 
-    /// Copies as [`alltoall`](Self::alltoall), elements that lie strides apart. A stride is at least 1.
+    /// Copies as [`alltoall`](Self::alltoall), elements that lie strides apart. A stride is at
+    /// least 1.
     ///
     /// ```
     /// use oxshmem::Operations;
@@ -495,8 +508,9 @@ pub trait Operations: sealed::Issuer {
         })
     }
 
-    /// Combines `src` of all members, element by element, into `dst` of every member. The result is the same to the bit on all, and from
-    /// call to call for the same team and algorithm. `dst` may be `src`.
+    /// Combines `src` of all members, element by element, into `dst` of every member. The result is
+    /// the same to the bit on all, and from call to call for the same team and algorithm. `dst` may
+    /// be `src`.
     ///
     /// # Errors
     /// Also an operator that is not defined for the type; see [`ReduceOp`].
@@ -530,7 +544,8 @@ pub trait Operations: sealed::Issuer {
         })
     }
 
-    /// Combines as [`reduce`](Self::reduce), and puts the i-th part of the result, which is as long as `dst`, into `dst` of member i.
+    /// Combines as [`reduce`](Self::reduce), and puts the i-th part of the result, which is as long
+    /// as `dst`, into `dst` of member i.
     ///
     /// # Errors
     /// Fails like [`reduce`](Self::reduce).

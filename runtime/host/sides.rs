@@ -14,8 +14,8 @@ pub(crate) mod side {
     pub trait Sealed {}
 }
 
-/// The program's side of a put: where the data comes from. `On` is what issues the put: a [`Pe`](crate::Pe) also takes slices of
-/// the host, which are used when the call returns.
+/// The program's side of a put: where the data comes from. `On` is what issues the put: a
+/// [`Pe`](crate::Pe) also takes slices of the host, which are used when the call returns.
 ///
 /// ```
 /// use oxshmem::Operations;
@@ -92,7 +92,8 @@ pub enum LocalMut<'a> {
     Raw(u64, usize),
 }
 
-/// What is dropped when an operation has been queued: it orders the operation before whatever uses the memory next.
+/// What is dropped when an operation has been queued: it orders the operation before whatever uses
+/// the memory next.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Hold<'a> {
@@ -158,14 +159,16 @@ macro_rules! symmetric_sides {
 }
 symmetric_sides!(&SymmetricSlice<T>, SymmetricView<'_, T>, &SymmetricView<'_, T>);
 
-/// Memory that a pointer names, on the host or on the GPU, as the program's side of a transfer: for programs in other languages.
+/// Memory that a pointer names, on the host or on the GPU, as the program's side of a transfer: for
+/// programs in other languages.
 ///
-/// A [`Pe`] takes memory of any kind. On a stream it has to be memory that the device accesses: of the symmetric heap, of the GPU
-/// (`cudaMalloc`), or page-locked (`cudaMallocHost`). On the `cpu` device that is all memory.
+/// A [`Pe`] takes memory of any kind. On a stream it has to be memory that the device accesses: of
+/// the symmetric heap, of the GPU (`cudaMalloc`), or page-locked (`cudaMallocHost`). On the `cpu`
+/// device that is all memory.
 ///
 /// # Errors
-/// Memory of a symmetric heap that is not all of one live allocation is refused, with the nearest allocation; so is pageable host memory on a stream of a
-/// GPU.
+/// Memory of a symmetric heap that is not all of one live allocation is refused, with the nearest
+/// allocation; so is pageable host memory on a stream of a GPU.
 ///
 /// # Example
 /// ```
@@ -190,8 +193,9 @@ impl RawMemory {
     /// Names `bytes` bytes at `at`.
     ///
     /// # Safety
-    /// They are readable if they are the source of a put, and writable if they are the destination of a get, until the operation has ended: the call on a
-    /// [`Pe`], the stream's work on a stream. Memory of a symmetric heap need not be anything.
+    /// They are readable if they are the source of a put, and writable if they are the destination
+    /// of a get, until the operation has ended: the call on a [`Pe`], the stream's work on a
+    /// stream. Memory of a symmetric heap need not be anything.
     ///
     /// ```
     /// let mut word = 7u64;

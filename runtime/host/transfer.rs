@@ -1,4 +1,5 @@
-//! Transfers by address, as the host issues them: through the staging buffer, by kernels, and by copy engines.
+//! Transfers by address, as the host issues them: through the staging buffer, by kernels, and by
+//! copy engines.
 
 use bytemuck::Pod;
 
@@ -8,11 +9,11 @@ use crate::pe::Pe;
 use crate::pe::parts::STAGING_BYTES;
 use crate::slice::{Symmetric, SymmetricView, bytes_of};
 
-/// From this many bytes on, a put with a signal on a stream is a copy by the GPU's copy engine and a
-/// kernel for the signal. Between two H200s one kernel takes 5.2 us with 32 KiB; copy and kernel take
-/// 6.2 us with 128 KiB, of which the copy by a kernel alone takes 6.1 us. Copies without a signal are
-/// always left to the copy engine: 8 bytes take 1.9 us, and a kernel of one block takes 3.7 us with
-/// 8 KiB.
+/// From this many bytes on, a put with a signal on a stream is a copy by the GPU's copy engine and
+/// a kernel for the signal. Between two H200s one kernel takes 5.2 us with 32 KiB; copy and kernel
+/// take 6.2 us with 128 KiB, of which the copy by a kernel alone takes 6.1 us. Copies without a
+/// signal are always left to the copy engine: 8 bytes take 1.9 us, and a kernel of one block takes
+/// 3.7 us with 8 KiB.
 const SIGNALLED_COPY_ENGINE_BYTES: u64 = 64 << 10;
 /// Threads that a host operation copies with.
 pub(super) const THREADS: u32 = 32;
@@ -26,7 +27,8 @@ pub(super) type Update = (u64, u64, i32);
 
 /// Transfers between the host and symmetric memory.
 impl Pe {
-    /// Copies `data` to the first elements of this PE's copy of `dst`. Kernels that are running are not waited for.
+    /// Copies `data` to the first elements of this PE's copy of `dst`. Kernels that are running are
+    /// not waited for.
     ///
     /// # Errors
     /// A slice that is stale, out of range or too short.
@@ -67,7 +69,8 @@ impl Pe {
         Ok(data)
     }
 
-    /// Returns the copy of `src` that PE `pe` has; as [`get`](crate::Operations::get), which copies to memory that is there.
+    /// Returns the copy of `src` that PE `pe` has; as [`get`](crate::Operations::get), which copies
+    /// to memory that is there.
     ///
     /// # Errors
     /// A slice that is stale or out of range, or what [`Pe::synchronize`] reports.
@@ -88,8 +91,9 @@ impl Pe {
         Ok(data)
     }
 
-    /// Orders the host's operations to each PE: those before the call are delivered before those after it. They share one queue pair per
-    /// peer, or are loads and stores, so nothing has to be waited for.
+    /// Orders the host's operations to each PE: those before the call are delivered before those
+    /// after it. They share one queue pair per peer, or are loads and stores, so nothing has to be
+    /// waited for.
     ///
     /// ```
     /// use oxshmem::Operations;

@@ -48,8 +48,9 @@ impl LaunchError {
         move |source| Self::System { what, source: Arc::new(source.into()) }
     }
 
-    /// Returns what a shell's status for it would be: 127 for a program that does not exist, 126 for one that cannot be executed, 2 for
-    /// a number of PEs that a job cannot have, and otherwise 125.
+    /// Returns what a shell's status for it would be: 127 for a program that does not exist, 126
+    /// for one that cannot be executed, 2 for a number of PEs that a job cannot have, and otherwise
+    /// 125.
     ///
     /// ```
     /// use oxshmem::launch::{LaunchOptions, run};

@@ -15,7 +15,8 @@ use std::time::Duration;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {
-    /// Passed on line by line, standard output to standard output and error to error, each line with `[PE k] ` before it.
+    /// Passed on line by line, standard output to standard output and error to error, each line
+    /// with `[PE k] ` before it.
     Prefixed,
     /// Passed on line by line as it is.
     Plain,
@@ -39,23 +40,27 @@ pub struct LaunchOptions {
     pub program: OsString,
     /// Its arguments.
     pub args: Vec<OsString>,
-    /// Variables to set in the PEs, beside those of this process and those that tell a PE its place.
+    /// Variables to set in the PEs, beside those of this process and those that tell a PE its
+    /// place.
     pub env: Vec<(OsString, OsString)>,
     /// Longest time that the job may take.
     pub timeout: Option<Duration>,
-    /// Time that PEs have to end by themselves after one has failed, and again after SIGTERM, before SIGKILL.
+    /// Time that PEs have to end by themselves after one has failed, and again after SIGTERM,
+    /// before SIGKILL.
     pub grace: Duration,
     /// What becomes of their output.
     pub output: Output,
     /// Gives this process's standard input to PE 0; else it has none. The others never have.
     pub stdin: bool,
-    /// Passes SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 on to the PEs for as long as the job runs. They are blocked in
-    /// the calling thread meanwhile; so this needs a process without other threads.
+    /// Passes SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 on to the PEs for as long as
+    /// the job runs. They are blocked in the calling thread meanwhile; so this needs a process
+    /// without other threads.
     pub forward_signals: bool,
 }
 
 impl LaunchOptions {
-    /// `npes` PEs of `program`, with prefixed output, no time limit, three seconds of grace, no input, and signals not forwarded.
+    /// `npes` PEs of `program`, with prefixed output, no time limit, three seconds of grace, no
+    /// input, and signals not forwarded.
     ///
     /// ```
     /// use oxshmem::launch::{LaunchOptions, run};

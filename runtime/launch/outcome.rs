@@ -113,7 +113,8 @@ pub struct PeOutcome {
 pub struct Outcome {
     /// Every PE, by rank.
     pub pes: Vec<PeOutcome>,
-    /// The PE that made the job fail: the one that died or aborted, if that is known, else the first that failed.
+    /// The PE that made the job fail: the one that died or aborted, if that is known, else the
+    /// first that failed.
     pub failed: Option<u32>,
     /// The job was ended because its time was over.
     pub timed_out: bool,
@@ -138,8 +139,9 @@ impl Outcome {
         self.exit_code() == 0
     }
 
-    /// Returns the launcher's exit status: [`TIMED_OUT`], or that of the PE that made the job fail, 128 + n if signal n killed it; or
-    /// [`LAUNCHER_FAILED`] where every PE ended well and their output is lost.
+    /// Returns the launcher's exit status: [`TIMED_OUT`], or that of the PE that made the job fail,
+    /// 128 + n if signal n killed it; or [`LAUNCHER_FAILED`] where every PE ended well and their
+    /// output is lost.
     ///
     /// ```
     /// use oxshmem::launch::{LaunchOptions, run};

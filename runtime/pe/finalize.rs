@@ -9,11 +9,12 @@ use crate::host::operations::Operations;
 
 /// Leaving the job.
 impl Pe {
-    /// Leaves the job in order: completes what is outstanding and waits until every PE does the same. Collective. A job can be joined again
-    /// afterwards.
+    /// Leaves the job in order: completes what is outstanding and waits until every PE does the
+    /// same. Collective. A job can be joined again afterwards.
     ///
     /// # Errors
-    /// Fails like [`synchronize`](Pe::synchronize), or because not every PE finalizes before the deadline. This PE has left in any case.
+    /// Fails like [`synchronize`](Pe::synchronize), or because not every PE finalizes before the
+    /// deadline. This PE has left in any case.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {

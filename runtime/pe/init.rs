@@ -1,4 +1,5 @@
-//! Init: how a PE comes to be, in stages. Each stage has what the stages before it established, and needs all PEs to come as far.
+//! Init: how a PE comes to be, in stages. Each stage has what the stages before it established, and
+//! needs all PEs to come as far.
 
 use std::cell::{OnceCell, RefCell};
 use std::fmt;
@@ -40,8 +41,9 @@ pub fn init() -> Result<Pe> {
 }
 
 impl Pe {
-    /// Joins the job that `config` describes: meets the other PEs, maps their heaps where they can be mapped, and connects to the rest over
-    /// the network. Collective. Without a launcher the job is this PE alone.
+    /// Joins the job that `config` describes: meets the other PEs, maps their heaps where they can
+    /// be mapped, and connects to the rest over the network. Collective. Without a launcher the job
+    /// is this PE alone.
     ///
     /// # Errors
     /// A value of the configuration that cannot be met, PEs that do not arrive, a device or an HCA
@@ -113,7 +115,8 @@ impl DeviceOpened {
     }
 }
 
-/// Stage 3: all PEs have the same sizes, know which of them reach each other by load and store, and have opened the same kind of HCA.
+/// Stage 3: all PEs have the same sizes, know which of them reach each other by load and store, and
+/// have opened the same kind of HCA.
 struct Agreed {
     config: Config,
     plan: Plan,
@@ -182,7 +185,8 @@ impl LaidOut {
     }
 }
 
-/// Stage 5: the heap is mapped, the network is connected, and device code knows the PE's state. A PE without its bootstrap.
+/// Stage 5: the heap is mapped, the network is connected, and device code knows the PE's state. A
+/// PE without its bootstrap.
 struct Connected {
     id: PeId,
     host_ops: Arc<dyn crate::device::LoadedModule>,
@@ -317,7 +321,8 @@ fn end_waits(slab: &Slab, control: Offset) {
     }
 }
 
-/// The device that the configuration asks for. `auto` takes a GPU that can be used, and says in the log why none can.
+/// The device that the configuration asks for. `auto` takes a GPU that can be used, and says in the
+/// log why none can.
 fn open_device(config: &Config, bootstrap: &Bootstrap) -> Result<Arc<dyn Device>> {
     let node_rank = bootstrap.node_peers().iter().position(|pe| *pe == bootstrap.rank()).unwrap_or_default();
     let open_cuda = || -> Result<CudaDevice> { Ok(CudaDevice::open(config, node_rank, &HOST_OPS)?) };

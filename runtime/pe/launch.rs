@@ -66,14 +66,16 @@ impl Pe {
     /// cudarc's `CudaStream::cu_stream`) of the GPU's primary context, null for the legacy default
     /// stream. The `cpu` device takes null alone, and means the PE's own stream.
     ///
-    /// What is put on a stream that is being captured becomes part of the graph; errors of its launches are reported by the next
-    /// [`synchronize_device`](Pe::synchronize_device), and they must have ended before the PE is finalized.
+    /// What is put on a stream that is being captured becomes part of the graph; errors of its
+    /// launches are reported by the next [`synchronize_device`](Pe::synchronize_device), and they
+    /// must have ended before the PE is finalized.
     ///
     /// # Errors
     /// The device cannot use it.
     ///
     /// # Safety
-    /// `raw` is such a stream, and stays one while work is put on it or [`OnStream::synchronize`] is called with it.
+    /// `raw` is such a stream, and stays one while work is put on it or [`OnStream::synchronize`]
+    /// is called with it.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {

@@ -59,21 +59,23 @@ pub enum Path {
     Ibrc,
 }
 
-/// This process's place in a job: its PE. Made by [`init`] or [`Pe::with_config`], ended by [`finalize`](Pe::finalize).
+/// This process's place in a job: its PE. Made by [`init`] or [`Pe::with_config`], ended by
+/// [`finalize`](Pe::finalize).
 ///
-/// It allocates symmetric memory ([`alloc`](Pe::alloc)), reads and writes this PE's copy ([`read`](Pe::read), [`write`](Pe::write)), and issues
-/// [`Operations`](crate::Operations) and kernels, which it waits for; [`on`](Pe::on) issues them on a stream.
+/// It allocates symmetric memory ([`alloc`](Pe::alloc)), reads and writes this PE's copy
+/// ([`read`](Pe::read), [`write`](Pe::write)), and issues [`Operations`](crate::Operations) and
+/// kernels, which it waits for; [`on`](Pe::on) issues them on a stream.
 ///
-/// Collective calls (`alloc`, [`free`](Pe::free), [`barrier_all`](crate::Operations::barrier_all), `sync_all`, `finalize`) must be made by every
-/// PE in the same order.
+/// Collective calls (`alloc`, [`free`](Pe::free), [`barrier_all`](crate::Operations::barrier_all),
+/// `sync_all`, `finalize`) must be made by every PE in the same order.
 ///
 /// # Errors
-/// A process has one PE at a time; a second [`init`] is an error. What belongs to a PE that has ended (slices, streams, teams, modules) is refused by
-/// later ones.
+/// A process has one PE at a time; a second [`init`] is an error. What belongs to a PE that has
+/// ended (slices, streams, teams, modules) is refused by later ones.
 ///
 /// # Threads and drop
-/// `Send` and not `Sync`: a PE belongs to one thread at a time. Dropping it without `finalize` leaves the job as a crash would: the
-/// other PEs get an error.
+/// `Send` and not `Sync`: a PE belongs to one thread at a time. Dropping it without `finalize`
+/// leaves the job as a crash would: the other PEs get an error.
 ///
 /// ```
 /// use oxshmem::Operations;
@@ -168,8 +170,8 @@ impl Pe {
         self.device.name()
     }
 
-    /// The GPU that this PE uses, for programs that use it too: all pointers of this library are valid in its primary context. `None` on
-    /// the `cpu` device.
+    /// The GPU that this PE uses, for programs that use it too: all pointers of this library are
+    /// valid in its primary context. `None` on the `cpu` device.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -186,8 +188,8 @@ impl Pe {
         self.device.gpu()
     }
 
-    /// Makes the GPU the calling thread's current one, for the CUDA runtime and driver alike, if the thread has none yet. Nothing on the
-    /// `cpu` device.
+    /// Makes the GPU the calling thread's current one, for the CUDA runtime and driver alike, if
+    /// the thread has none yet. Nothing on the `cpu` device.
     ///
     /// # Errors
     /// The GPU's context is lost.
@@ -219,7 +221,8 @@ impl Pe {
         self.network.as_ref().map(Network::provider_name)
     }
 
-    /// What was tried in which way to open and use the HCA: ways to register memory and to ring doorbells, each with what came of it.
+    /// What was tried in which way to open and use the HCA: ways to register memory and to ring
+    /// doorbells, each with what came of it.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {

@@ -1,4 +1,5 @@
-//! Which algorithm carries out a collective: a table by collective, reach and size, which `OXSHMEM_COLLECTIVES` overrides.
+//! Which algorithm carries out a collective: a table by collective, reach and size, which
+//! `OXSHMEM_COLLECTIVES` overrides.
 
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
@@ -27,10 +28,11 @@ type Step = (u64, Algorithm);
 const ANY: u64 = u64::MAX;
 const KIB: u64 = 1 << 10;
 
-/// What is used where all members reach each other by load and store and are at most [`abi::ONE_ROUND_PES`] (`near`), and elsewhere
-/// (`far`). Sizes are those of `Choice` in `abi.h`: the destination's for broadcast and reduce, one member's part for the others.
-/// Packets are used up to what the workspace holds, whatever the table says; see [`packet_limit`]. Measured on two H200s: where the two
-/// algorithms cross, in the scope of a block.
+/// What is used where all members reach each other by load and store and are at most
+/// [`abi::ONE_ROUND_PES`] (`near`), and elsewhere (`far`). Sizes are those of `Choice` in `abi.h`:
+/// the destination's for broadcast and reduce, one member's part for the others. Packets are used
+/// up to what the workspace holds, whatever the table says; see [`packet_limit`]. Measured on two
+/// H200s: where the two algorithms cross, in the scope of a block.
 const TABLE: [(Collective, &[Step], &[Step]); COLLECTIVES] = [
     //                           near                              far
     (Collective::Broadcast, &[(8 * KIB, Packets), (ANY, Push)], &[(64 * KIB, Tree), (ANY, Push)]),
@@ -42,8 +44,8 @@ const TABLE: [(Collective, &[Step], &[Step]); COLLECTIVES] = [
     (Collective::Reducescatter, &[(8 * KIB, Packets), (ANY, Push)], &[(ANY, Push)]),
 ];
 
-/// Bytes that a member may send to each of the `n_pes` members of a team in packets: each data word of 4 bytes takes 8, and each sender
-/// has its share of the receiver's workspace.
+/// Bytes that a member may send to each of the `n_pes` members of a team in packets: each data word
+/// of 4 bytes takes 8, and each sender has its share of the receiver's workspace.
 fn packet_limit(n_pes: usize) -> u64 {
     abi::PACKET_BYTES / 2 / n_pes.max(1) as u64 / 8 * 8
 }
@@ -159,7 +161,8 @@ fn steps(collective: Collective, near: bool, n_pes: usize, overrides: &Collectiv
     steps
 }
 
-/// The rows of [`abi::Team::choices`] for a team of `n_pes` members; `near` if it is [`abi::Team::one_round`].
+/// The rows of [`abi::Team::choices`] for a team of `n_pes` members; `near` if it is
+/// [`abi::Team::one_round`].
 pub(crate) fn choices(near: bool, n_pes: usize, overrides: &Collectives) -> [[Choice; CHOICES]; COLLECTIVES] {
     // What is beyond a row's steps is push.
     let mut rows = [[choice((ANY, Push)); CHOICES]; COLLECTIVES];

@@ -153,7 +153,8 @@ impl Team {
     /// this team.
     ///
     /// # Errors
-    /// Fails like [`split_strided`](Self::split_strided), or because the range is 0. Both teams are created, or none.
+    /// Fails like [`split_strided`](Self::split_strided), or because the range is 0. Both teams are
+    /// created, or none.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -172,11 +173,13 @@ impl Team {
         }
     }
 
-    /// Makes the team of the `n_pes` PEs that call this with the same id, each with another number `my_pe`, which will be its number in the
-    /// team. Collective over these PEs; no other takes part.
+    /// Makes the team of the `n_pes` PEs that call this with the same id, each with another number
+    /// `my_pe`, which will be its number in the team. Collective over these PEs; no other takes
+    /// part.
     ///
     /// # Errors
-    /// Not all of them come, two come with one number, they disagree on how many they are; no room for another team.
+    /// Not all of them come, two come with one number, they disagree on how many they are; no room
+    /// for another team.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -198,8 +201,8 @@ impl Team {
         Ok(made.into_iter().next().ok_or_else(absent)?)
     }
 
-    /// Ends the team. Collective over it. Its collectives, on streams too, must have ended at all members. What this PE has under way is
-    /// completed first ([`quiet`](Operations::quiet)).
+    /// Ends the team. Collective over it. Its collectives, on streams too, must have ended at all
+    /// members. What this PE has under way is completed first ([`quiet`](Operations::quiet)).
     ///
     /// # Errors
     /// PEs that do not come; the team was destroyed already, or it is one of those that exist
@@ -260,8 +263,8 @@ impl Pe {
         self.teams().borrow().rows.offer().into_iter().flat_map(u32::to_be_bytes).collect()
     }
 
-    /// Creates teams of some of those that met and told their offers, and returns this PE's. `parts` are the teams' members, as indices of
-    /// `told`.
+    /// Creates teams of some of those that met and told their offers, and returns this PE's.
+    /// `parts` are the teams' members, as indices of `told`.
     fn create(&self, meeting: &Meeting, told: &[(u32, Vec<u8>)], parts: &[Vec<usize>]) -> Result<Vec<Team>> {
         let parse = |offer: &Vec<u8>| offer.as_chunks::<4>().0.iter().map(|word| u32::from_be_bytes(*word)).collect();
         let offers: Vec<Offer> = told.iter().map(|(_, offer)| parse(offer)).collect();
@@ -285,7 +288,8 @@ impl Pe {
                 Ok(())
             });
         }
-        // No member begins before every member's workspace is cleared, and if one cannot clear it, none begins.
+        // No member begins before every member's workspace is cleared, and if one cannot clear it,
+        // none begins.
         let problem = setup.map_or_else(|error: crate::Error| error.to_string(), |()| String::new());
         let outcome = meeting.hold(self, 1, cut(&problem, 1024).as_bytes()).and_then(|told| {
             match told.into_iter().find(|(_, problem)| !problem.is_empty()) {

@@ -1,5 +1,5 @@
-//! Where teams lie: the table and lists of members in the slab, workspaces in the heap. Their size is fixed: as many teams as
-//! `OXSHMEM_MAX_TEAMS` says, for as many PEs as the job has.
+//! Where teams lie: the table and lists of members in the slab, workspaces in the heap. Their size
+//! is fixed: as many teams as `OXSHMEM_MAX_TEAMS` says, for as many PEs as the job has.
 
 use std::ops::Range;
 
@@ -58,7 +58,8 @@ impl TeamStorage {
         }
     }
 
-    /// Takes the workspaces from the heap, and begins without teams. The range of the heap must then be backed by memory.
+    /// Takes the workspaces from the heap, and begins without teams. The range of the heap must
+    /// then be backed by memory.
     pub(crate) fn reserve(&mut self, heap: &mut SymmetricHeap, slab: &Slab) -> Result<Range<u64>> {
         let bytes = self.rows * self.workspace_bytes;
         let first = heap.reserve(bytes, abi::LINE_BYTES).map_err(|_| TeamError::NoHeap {
@@ -67,7 +68,8 @@ impl TeamStorage {
             heap: heap.layout().max,
         })?;
         self.workspaces = first;
-        // All bits of `TEAM_INVALID` are set, and of a row without a team the handle alone is looked at.
+        // All bits of `TEAM_INVALID` are set, and of a row without a team the handle alone is
+        // looked at.
         slab.fill(self.table, self.rows * size_of::<abi::Team>() as u64, 0xff)?;
         Ok(first..first + bytes)
     }

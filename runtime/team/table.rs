@@ -18,20 +18,24 @@ pub(super) const PREDEFINED: usize = 3;
 
 /// A team that this PE is in: an ordered set of PEs that do collectives together.
 ///
-/// [`Pe::team_world`](crate::Pe::team_world), [`team_node`](crate::Pe::team_node) and [`team_shared`](crate::Pe::team_shared) exist forever; others are made by
-/// splitting ([`split_strided`](Self::split_strided), [`split_2d`](Self::split_2d)) or from a [`TeamUniqueId`](crate::TeamUniqueId), and ended by
-/// [`destroy`](Self::destroy). Collectives are [`Operations`](crate::Operations) that take a team.
+/// [`Pe::team_world`](crate::Pe::team_world), [`team_node`](crate::Pe::team_node) and
+/// [`team_shared`](crate::Pe::team_shared) exist forever; others are made by splitting
+/// ([`split_strided`](Self::split_strided), [`split_2d`](Self::split_2d)) or from a
+/// [`TeamUniqueId`](crate::TeamUniqueId), and ended by [`destroy`](Self::destroy). Collectives are
+/// [`Operations`](crate::Operations) that take a team.
 ///
-/// Calls that create or destroy a team are collective: over the team that is split or destroyed, or over the members that the
-/// new team will have. All of them make the same calls on a team in the same order. If one does not come within
-/// `OXSHMEM_BOOTSTRAP_TIMEOUT`, or calls something else, all get an error and nothing has changed.
+/// Calls that create or destroy a team are collective: over the team that is split or destroyed, or
+/// over the members that the new team will have. All of them make the same calls on a team in the
+/// same order. If one does not come within `OXSHMEM_BOOTSTRAP_TIMEOUT`, or calls something else,
+/// all get an error and nothing has changed.
 ///
 /// # Errors
 /// A team that was destroyed, or of a PE that has been finalized, is refused by every call.
 ///
 /// # Threads and drop
-/// `Send` and `Sync`: it is a name, and everything is done through the PE. A team that is dropped stays until finalize, since ending one is
-/// collective; [`Pe::team`](crate::Pe::team) finds it again.
+/// `Send` and `Sync`: it is a name, and everything is done through the PE. A team that is dropped
+/// stays until finalize, since ending one is collective; [`Pe::team`](crate::Pe::team) finds it
+/// again.
 ///
 /// ```
 /// use oxshmem::Operations;
@@ -106,7 +110,8 @@ impl Team {
         self.0.place.handle()
     }
 
-    /// Returns the number in the team `other` of the PE that is `pe` here; `None` if one of the two teams has no such PE.
+    /// Returns the number in the team `other` of the PE that is `pe` here; `None` if one of the two
+    /// teams has no such PE.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -135,8 +140,8 @@ impl Team {
         self.0.members.to_vec()
     }
 
-    /// Returns whether the small messages of collectives are direct stores, in one round: all members reach each other by load and store, and they
-    /// are at most 64.
+    /// Returns whether the small messages of collectives are direct stores, in one round: all
+    /// members reach each other by load and store, and they are at most 64.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -150,7 +155,8 @@ impl Team {
         self.0.near
     }
 
-    /// Returns which algorithm each collective uses on this team up to which size, written as in `OXSHMEM_COLLECTIVES`.
+    /// Returns which algorithm each collective uses on this team up to which size, written as in
+    /// `OXSHMEM_COLLECTIVES`.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -169,7 +175,8 @@ impl Team {
         self.0.chooser.plan(size)
     }
 
-    /// Returns the handle, unless the team was destroyed or belongs to another PE than this one, whose number is `me`.
+    /// Returns the handle, unless the team was destroyed or belongs to another PE than this one,
+    /// whose number is `me`.
     pub(crate) fn live_handle(&self, pe: PeId, me: usize) -> Result<i32> {
         pe.admit(self.0.pe, &name(self.handle()), "make it again with this PE")?;
         if self.0.ended.load(Ordering::Relaxed) {

@@ -42,7 +42,8 @@ impl Way {
 /// Threads that pass doorbells on.
 static RINGERS: Parking = Parking::new();
 
-/// Tells them that there is something to do; where device code runs on the CPU, after each store to a word.
+/// Tells them that there is something to do; where device code runs on the CPU, after each store to
+/// a word.
 pub(super) fn announce() {
     RINGERS.announce();
 }
@@ -52,7 +53,8 @@ const SPINNING: Patience =
 /// The CPU device announces its stores, and needs the core that the thread would spin on.
 const NAPPING: Patience =
     Patience { spin_passes: 64, awake: Duration::from_micros(50), first_nap: Duration::from_millis(1) };
-/// Also for the thread to see that it has to stop, and for doorbells of GPUs, which are not announced.
+/// Also for the thread to see that it has to stop, and for doorbells of GPUs, which are not
+/// announced.
 const LONGEST_NAP: Duration = Duration::from_millis(1);
 
 /// Doorbells of queue pairs, and where device code rings them.
@@ -85,7 +87,8 @@ impl Ringing {
         Ok(Self { ringer: None, words, mapped: HashMap::new(), given: Vec::new(), doorbells, way })
     }
 
-    /// The doorbell of the next queue pair, which is on that card, and the address at which device code rings it.
+    /// The doorbell of the next queue pair, which is on that card, and the address at which device
+    /// code rings it.
     pub(super) fn give(&mut self, device: &dyn Device, card: usize) -> Result<(Doorbell, u64)> {
         let doorbell = self.doorbells[card].give()?;
         let address = match (self.way, &self.words) {
@@ -127,7 +130,8 @@ struct Pair {
     rung: u64,
 }
 
-// SAFETY: addresses of a word in host memory and of a register, both accessed by atomics from any thread.
+// SAFETY: addresses of a word in host memory and of a register, both accessed by atomics from any
+// thread.
 unsafe impl Send for Pair {}
 
 impl Pair {

@@ -34,7 +34,8 @@ pub enum TransportError {
         /// Why.
         reason: &'static str,
     },
-    /// `OXSHMEM_TRANSPORT=p2p`, but the devices of PEs of one node cannot reach each other's memory.
+    /// `OXSHMEM_TRANSPORT=p2p`, but the devices of PEs of one node cannot reach each other's
+    /// memory.
     #[error(
         "OXSHMEM_TRANSPORT=p2p, but PE {me} ({device}) has no load/store access to the memory of PE {pe} ({peer_device}): {reason}; set \
          OXSHMEM_TRANSPORT=auto to reach it over the network, or run each PE on a GPU with peer access to the others (nvidia-smi topo -p2p r)"

@@ -42,7 +42,8 @@ pub(crate) trait Fabric: Debug + Send {
     /// Whether it has queue pairs from this PE to itself, the last ones: this PE's atomics on its
     /// own memory need them if cards do all atomics.
     fn has_own(&self) -> bool;
-    /// How far the card is from where the PE works, the farthest of several; nothing where there is none.
+    /// How far the card is from where the PE works, the farthest of several; nothing where there is
+    /// none.
     fn distance(&self) -> Option<Distance>;
     /// Registers memory until the fabric is dropped, which the memory outlives; the keys by card.
     fn register(&mut self, region: &Region<'_>) -> Result<Vec<ChunkKeys>>;

@@ -39,7 +39,8 @@ pub(crate) struct Opened {
     pub atomics: Atomics,
     /// How device code rings.
     pub way: Way,
-    /// Whether queues have to lie in memory of the host, as a card cannot reach them in that of the device.
+    /// Whether queues have to lie in memory of the host, as a card cannot reach them in that of the
+    /// device.
     pub queues_on_host: bool,
     /// What was tried on the way to it, apart from what the providers themselves tried.
     pub attempts: Vec<Attempt>,
@@ -67,9 +68,10 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// Where a queue pair delivers in order, a signal needs nothing, and what follows a fence waits only for reads and atomics: those that
-    /// were posted later may overtake them at the responder (InfiniBand specification, "Work request operation ordering"; UCX and NVSHMEM post
-    /// a write and its atomic without fence bits on one queue pair).
+    /// Where a queue pair delivers in order, a signal needs nothing, and what follows a fence waits
+    /// only for reads and atomics: those that were posted later may overtake them at the responder
+    /// (InfiniBand specification, "Work request operation ordering"; UCX and NVSHMEM post a write
+    /// and its atomic without fence bits on one queue pair).
     const fn new(in_order: bool) -> Self {
         match in_order {
             true => Self { signal: Fence::None, fence: Fence::Fence },
@@ -210,7 +212,8 @@ pub(crate) fn open(
     Ok((plan, Some(opened)))
 }
 
-/// Opens what the configuration asks for; nothing, with the reason, where it leaves the choice open and there is no card.
+/// Opens what the configuration asks for; nothing, with the reason, where it leaves the choice open
+/// and there is no card.
 fn candidate(
     config: &Config,
     bootstrap: &Bootstrap,
@@ -311,7 +314,8 @@ impl Opened {
         Striping::new(config.qps_per_peer(), self.cards.len() as u32)
     }
 
-    /// Keeps as many cards as the PE with fewest has, that PE with its number, and no more than there are queue pairs to a peer: the first.
+    /// Keeps as many cards as the PE with fewest has, that PE with its number, and no more than
+    /// there are queue pairs to a peer: the first.
     fn keep(&mut self, config: &Config, (fewest, pe): (u8, u32)) {
         let queue_pairs = config.qps_per_peer();
         let count = queue_pairs.min(fewest.into()).max(1);
@@ -389,7 +393,8 @@ fn check_queues(card: &OpenCard, log_depth: u32) -> Result<()> {
     Err(hca_error(card.provider.as_ref(), what))
 }
 
-/// Finds out whether device code can post and how it rings: by itself, or through a thread of the CPU.
+/// Finds out whether device code can post and how it rings: by itself, or through a thread of the
+/// CPU.
 fn prepare_for_device(config: &Config, device: &dyn Device, opened: &mut Opened, log_depth: u32) -> Result<()> {
     let mut ways = Vec::new();
     for card in &opened.cards {

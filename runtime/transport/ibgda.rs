@@ -1,7 +1,8 @@
 //! IBGDA: queue pairs in the slab, which device code fills and rings.
 //!
-//! Per PE there is one slab (per card one umem, one key) that holds every send queue, doorbell record, CQE and [`abi::Qp`]. Each queue pair has
-//! a collapsed CQ. Set-up speaks PRM commands to [`Provider`]s, whichever they are.
+//! Per PE there is one slab (per card one umem, one key) that holds every send queue, doorbell
+//! record, CQE and [`abi::Qp`]. Each queue pair has a collapsed CQ. Set-up speaks PRM commands to
+//! [`Provider`]s, whichever they are.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -37,7 +38,9 @@ const QPN_BYTES: usize = 3;
 /// log2 of the landing slots of a QP: enough for eight warps that fetch at a time.
 const LOG_LANDING: u32 = 8;
 
-/// Where the queues are in the slab. QPs are numbered by peer, then by index among those to that peer; the device's array has entries for this PE too, which stay zero unless this PE's atomics on its own memory go through the card.
+/// Where the queues are in the slab. QPs are numbered by peer, then by index among those to that
+/// peer; the device's array has entries for this PE too, which stay zero unless this PE's atomics
+/// on its own memory go through the card.
 #[derive(Debug, Clone)]
 pub(crate) struct QueueLayout {
     me: u32,
@@ -145,7 +148,8 @@ impl Card {
 }
 
 impl Ibgda {
-    /// Creates the queue pairs on an open HCA and connects them. `devices` says what every PE's device is. Collective.
+    /// Creates the queue pairs on an open HCA and connects them. `devices` says what every PE's
+    /// device is. Collective.
     pub(crate) fn connect(
         config: &Config,
         bootstrap: &Bootstrap,
@@ -185,7 +189,8 @@ impl Ibgda {
         }
         ringing.start(device)?;
 
-        // A CPU that rings sees a doorbell earlier than the card sees the queue, unless a fence of system scope lies between.
+        // A CPU that rings sees a doorbell earlier than the card sees the queue, unless a fence of
+        // system scope lies between.
         let in_device_memory = device.gpu().is_some() && way != Way::Thread;
         let connected = Self {
             queue_pairs,
@@ -202,8 +207,9 @@ impl Ibgda {
         Ok(connected)
     }
 
-    /// Tells every PE the addresses of the queue pairs to it, and connects to those it has for this one. The ports are told to all, once for
-    /// each card, and a PE gets only the numbers of the queue pairs that lead to it: 34 bytes and 3 for each queue pair, from every PE.
+    /// Tells every PE the addresses of the queue pairs to it, and connects to those it has for this
+    /// one. The ports are told to all, once for each card, and a PE gets only the numbers of the
+    /// queue pairs that lead to it: 34 bytes and 3 for each queue pair, from every PE.
     fn exchange(&self, config: &Config, bootstrap: &Bootstrap) -> Result<()> {
         let QueueLayout { per_peer, n_pes, .. } = self.queues;
         let ports: Vec<u8> =
@@ -263,7 +269,8 @@ impl Ibgda {
         state.queues_in_device_memory = u32::from(self.in_device_memory);
     }
 
-    /// Registers chunk `index` of the heap with each card; its addresses on the wire are offsets in the heap.
+    /// Registers chunk `index` of the heap with each card; its addresses on the wire are offsets in
+    /// the heap.
     pub(crate) fn register(&self, device: &dyn Device, heap: &SymmetricHeap, index: usize) -> Result<Vec<ChunkKeys>> {
         use std::os::fd::AsFd;
         let chunk = heap.layout().chunk;
@@ -276,7 +283,8 @@ impl Ibgda {
             device: device.exporter(),
         };
         let with = |card: &Card| {
-            // SAFETY: the heap outlives this object (see `Pe`), and is used through raw pointers only.
+            // SAFETY: the heap outlives this object (see `Pe`), and is used through raw pointers
+            // only.
             let key = unsafe { Mkey::register(&card.pd, source, None, offset, Access::ALL) }?;
             let keys = ChunkKeys { lkey: key.lkey(), rkey: key.rkey() };
             card.chunks.borrow_mut().push(key);
@@ -285,7 +293,8 @@ impl Ibgda {
         self.cards.iter().map(with).collect()
     }
 
-    /// Makes the cards ready for keys of a peer's chunks, so that no kernel has to wait for that. They are in host byte order, by card.
+    /// Makes the cards ready for keys of a peer's chunks, so that no kernel has to wait for that.
+    /// They are in host byte order, by card.
     pub(crate) fn prepare(&self, pe: u32, rkeys: &[Vec<u32>]) -> Result<()> {
         let Some((_, to_peer)) = self.peers().find(|(peer, _)| *peer == pe) else { return Ok(()) };
         for ((number, card), rkeys) in (0u32..).zip(&self.cards).zip(rkeys) {
@@ -314,7 +323,8 @@ impl Ibgda {
             })?;
         let slot = failure.wqe_index & ((1 << self.queues.log_depth) - 1);
         let wqe = at(at(self.queues.queues, index, BLOCK_BYTES << self.queues.log_depth), slot as u32, BLOCK_BYTES);
-        // Control segment: the opcode is the last byte of the first word. The remote address segment follows.
+        // Control segment: the opcode is the last byte of the first word. The remote address
+        // segment follows.
         let first: u32 = slab.read(wqe, 0).ok()?;
         let address: u64 = slab.read(wqe, 2).ok()?;
         Some(Cause {
@@ -326,7 +336,8 @@ impl Ibgda {
         })
     }
 
-    /// The peers with a queue pair in error, and why, where the HCA remembers. Each queue pair is queried.
+    /// The peers with a queue pair in error, and why, where the HCA remembers. Each queue pair is
+    /// queried.
     pub(crate) fn lost(&self, slab: &Slab) -> Vec<(u32, String)> {
         let why = |qp: &Qp| match self.cause(slab, qp.qpn()) {
             Some(cause) => Some(format!("{}: {}", fault::syndrome(cause.syndrome.into()), cause.text)),
@@ -352,7 +363,8 @@ impl Ibgda {
         (0..all).map(|index| slab.read::<abi::Qp>(self.queues.qps, index).map(|qp| qp.doorbells)).sum()
     }
 
-    /// Forgets which queue pairs were used, if all of them are idle. Nothing may be posting meanwhile.
+    /// Forgets which queue pairs were used, if all of them are idle. Nothing may be posting
+    /// meanwhile.
     pub(crate) fn forget_idle(&self, slab: &Slab) -> Result<(), DeviceError> {
         let words = u64::from(self.queues.n_pes * self.queues.per_peer).div_ceil(64);
         let mut any = false;
@@ -360,7 +372,8 @@ impl Ibgda {
             let mut bits: u64 = slab.read(self.queues.used, word)?;
             while bits != 0 {
                 let qp: abi::Qp = slab.read(self.queues.qps, word * 64 + u64::from(bits.trailing_zeros()))?;
-                // All modulo 2^42. A QP that is broken never becomes idle, and with several cards one is when its last write was flushed.
+                // All modulo 2^42. A QP that is broken never becomes idle, and with several cards
+                // one is when its last write was flushed.
                 let reserved = (qp.gate >> abi::GATE_RESERVED_SHIFT) << abi::GATE_RESERVED_SHIFT;
                 let is = |blocks: u64| reserved == blocks << abi::GATE_RESERVED_SHIFT;
                 if qp.completed >= abi::BROKEN || !is(qp.completed) || self.striping.cards() > 1 && !is(qp.flushed_at) {
@@ -377,7 +390,8 @@ impl Ibgda {
     }
 }
 
-/// Refuses peers whose memory the software HCA cannot reach: it has no other way there than the device's own.
+/// Refuses peers whose memory the software HCA cannot reach: it has no other way there than the
+/// device's own.
 fn check_soft_reach(
     provider: &dyn Provider,
     bootstrap: &Bootstrap,

@@ -1,7 +1,8 @@
 //! IBRC: a ring that device code writes descriptors into, and the proxy's thread, which posts them.
 //!
-//! The ring and all that goes with it lie in host memory that kernels reach ([`oxshmem_proxy::block`]). What sets up queue pairs and
-//! registers memory is a [`Fabric`]; what posts and polls is the [`Backend`] that it gives to the proxy.
+//! The ring and all that goes with it lie in host memory that kernels reach
+//! ([`oxshmem_proxy::block`]). What sets up queue pairs and registers memory is a [`Fabric`]; what
+//! posts and polls is the [`Backend`] that it gives to the proxy.
 
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -41,11 +42,12 @@ use crate::slab::{Layout, Offset, Slab};
 /// log2 of the landing slots: enough for eight warps on each of four queues that fetch at a time.
 const LOG_LANDING: u32 = 10;
 
-/// Blocks of a send queue unless `OXSHMEM_QP_DEPTH` says otherwise: a thousand requests, which is more than are on their way at a time.
+/// Blocks of a send queue unless `OXSHMEM_QP_DEPTH` says otherwise: a thousand requests, which is
+/// more than are on their way at a time.
 const DEPTH: u32 = 2048;
 
-/// How a proxy waits for work. Device code on the CPU wakes it, and needs the core that it spins on; kernels of a GPU can not wake it, and
-/// wait as long as the longest nap.
+/// How a proxy waits for work. Device code on the CPU wakes it, and needs the core that it spins
+/// on; kernels of a GPU can not wake it, and wait as long as the longest nap.
 const CPU_PACE: Pace = Pace { spin_passes: 64, longest_nap: Duration::from_millis(16) };
 const GPU_PACE: Pace = Pace { spin_passes: 4096, longest_nap: Duration::from_millis(1) };
 
@@ -144,7 +146,8 @@ impl Ibrc {
         slab.write(layout.proxy, 0, &describe(slab, layout, base, block_layout))?;
         device.set_doorbell_hook(wake_sleepers);
         let pace = if device.gpu().is_some() { GPU_PACE } else { CPU_PACE };
-        // SAFETY: the memory is a field after the proxy, is zero, and only device code, the card and this use it.
+        // SAFETY: the memory is a field after the proxy, is zero, and only device code, the card
+        // and this use it.
         let block = unsafe { Block::new(memory.address(), block_layout) };
         let proxy = Proxy::start(block, engine, backend, copier, qpns.clone(), pace)
             .map_err(|source| TransportError::ProxyThread { source })?;
@@ -172,7 +175,8 @@ impl Ibrc {
         state.proxy = slab.address(self.layout.proxy);
     }
 
-    /// Registers chunk `index` of the heap with each card; its addresses on the wire are offsets in the heap.
+    /// Registers chunk `index` of the heap with each card; its addresses on the wire are offsets in
+    /// the heap.
     pub(crate) fn register(&self, device: &dyn Device, heap: &SymmetricHeap, index: usize) -> Result<Vec<ChunkKeys>> {
         let bytes = heap.layout().chunk;
         let offset = index as u64 * bytes;
@@ -252,7 +256,8 @@ fn describe(slab: &Slab, layout: ProxyLayout, base: u64, block: block::Layout) -
     }
 }
 
-/// Tells every PE the endpoints that lead to it, and connects to those it has for this one. Collective.
+/// Tells every PE the endpoints that lead to it, and connects to those it has for this one.
+/// Collective.
 fn exchange(fabric: &mut dyn Fabric, bootstrap: &Bootstrap, me: u32, n_pes: u32, per_peer: u32) -> Result<()> {
     // Endpoints in dense order, which leaves out the sender; it has nothing to tell itself.
     let mine = (0..(n_pes - 1) * per_peer).map(|qp| fabric.endpoint(qp)).collect::<Result<Vec<_>>>()?;
@@ -279,7 +284,8 @@ fn exchange(fabric: &mut dyn Fabric, bootstrap: &Bootstrap, me: u32, n_pes: u32,
     Ok(bootstrap.barrier("queue pairs connected")?)
 }
 
-/// Opens the card that the configuration asks for, with the queue pairs to every other PE, and agrees on what does atomics. Collective.
+/// Opens the card that the configuration asks for, with the queue pairs to every other PE, and
+/// agrees on what does atomics. Collective.
 fn open(
     config: &Config,
     bootstrap: &Bootstrap,
@@ -288,7 +294,8 @@ fn open(
     striping: Striping,
 ) -> Result<(Box<dyn Fabric>, Atomics)> {
     let peers = bootstrap.size() - 1;
-    // What waits for a free place waits in the engine. Queues that fit the cache of the proxy's core are filled faster.
+    // What waits for a free place waits in the engine. Queues that fit the cache of the proxy's
+    // core are filled faster.
     let depth = match config.qp_depth() {
         Choice::Given(depth) => depth,
         Choice::Auto => config.send_queue_depth(bootstrap.size()).min(DEPTH),
@@ -441,7 +448,8 @@ impl DevxFabric {
             None => UmemSource::Host { addr, len },
         };
         let access = if region.remote { Access::ALL } else { Access::LOCAL };
-        // SAFETY: what is registered outlives the fabric (see `Fabric::register`), and is used through raw pointers only.
+        // SAFETY: what is registered outlives the fabric (see `Fabric::register`), and is used
+        // through raw pointers only.
         let key = unsafe { Mkey::register(&self.pd, source, None, region.iova, access) }?;
         let keys = ChunkKeys { lkey: key.lkey(), rkey: key.rkey() };
         self.keys.push(key);

@@ -102,7 +102,8 @@ impl Network {
         }
     }
 
-    /// Registers chunk `index` of the heap with each card; its addresses on the wire are offsets in the heap.
+    /// Registers chunk `index` of the heap with each card; its addresses on the wire are offsets in
+    /// the heap.
     pub(crate) fn register(&self, device: &dyn Device, heap: &SymmetricHeap, index: usize) -> Result<Vec<ChunkKeys>> {
         match self {
             Self::Ibgda(ibgda) => ibgda.register(device, heap, index),
@@ -110,7 +111,8 @@ impl Network {
         }
     }
 
-    /// Makes the HCA ready for keys of a peer's chunks, so that no kernel has to wait for that. They are in host byte order, by card.
+    /// Makes the HCA ready for keys of a peer's chunks, so that no kernel has to wait for that.
+    /// They are in host byte order, by card.
     pub(crate) fn prepare(&self, pe: u32, rkeys: &[Vec<u32>]) -> Result<()> {
         match self {
             Self::Ibgda(ibgda) => ibgda.prepare(pe, rkeys),
@@ -163,7 +165,8 @@ impl Network {
         }
     }
 
-    /// Says more about a completion error, where the HCA does; and about a wait without end, if a connection is lost.
+    /// Says more about a completion error, where the HCA does; and about a wait without end, if a
+    /// connection is lost.
     pub(crate) fn explain(&self, slab: &Slab, fault: &mut DeviceFault) {
         if let FaultKind::Timeout { lost, .. } = &mut fault.kind {
             *lost = match self {
@@ -209,7 +212,8 @@ impl Network {
         }
     }
 
-    /// Forgets which queue pairs were used, if all of them are idle. Nothing may be posting meanwhile.
+    /// Forgets which queue pairs were used, if all of them are idle. Nothing may be posting
+    /// meanwhile.
     pub(crate) fn forget_idle(&self, slab: &Slab) -> std::result::Result<(), DeviceError> {
         match self {
             Self::Ibgda(ibgda) => ibgda.forget_idle(slab),

@@ -32,9 +32,10 @@ impl Chosen {
     }
 }
 
-/// The devices and ports of this PE: at least one, in the order of their names, or in that of a mapping; with `OXSHMEM_HCA=verbs` one. Where the
-/// configuration does not name them, the PEs of the node tell each other where they work, and share out the devices; all of them come to the same
-/// answer. Collective.
+/// The devices and ports of this PE: at least one, in the order of their names, or in that of a
+/// mapping; with `OXSHMEM_HCA=verbs` one. Where the configuration does not name them, the PEs of
+/// the node tell each other where they work, and share out the devices; all of them come to the
+/// same answer. Collective.
 pub(super) fn choose(config: &Config, bootstrap: &Bootstrap, device: &dyn Device) -> Result<Vec<Chosen>> {
     let place = device.gpu().map_or_else(Place::of_this_thread, |gpu| Place::Pci(gpu.pci));
     // Also by PEs that need no answer: PEs may be configured differently.
@@ -74,8 +75,9 @@ pub(super) fn choose(config: &Config, bootstrap: &Bootstrap, device: &dyn Device
     Ok(mine.iter().map(|it| Chosen { card: it.card(), distance: it.distance }).collect())
 }
 
-/// Refuses a device in whose memory a card's later writes may become visible before earlier ones: a kernel could see a signal before its data. (NVSHMEM
-/// and NCCL flush by reads through the card then, `ncclTopoNeedFlush`; no platform with GPUs that this library runs on needs it.)
+/// Refuses a device in whose memory a card's later writes may become visible before earlier ones: a
+/// kernel could see a signal before its data. (NVSHMEM and NCCL flush by reads through the card
+/// then, `ncclTopoNeedFlush`; no platform with GPUs that this library runs on needs it.)
 fn check_write_ordering(ordering: i32, device: &str) -> Result<()> {
     if ordering >= ORDERED_FOR_OWNER {
         return Ok(());

@@ -107,7 +107,8 @@ impl VerbsFabric {
     }
 }
 
-/// Opens the port that the configuration names, or the one that falls to this PE, and says how far it is. Collective.
+/// Opens the port that the configuration names, or the one that falls to this PE, and says how far
+/// it is. Collective.
 fn open_port(config: &Config, bootstrap: &Bootstrap, device: &dyn Device) -> Result<(Port, Distance)> {
     // Verbs drive one device per PE, and so there is one.
     let Chosen { card, distance } = selection::choose(config, bootstrap, device)?.swap_remove(0);
@@ -137,7 +138,8 @@ impl Fabric for VerbsFabric {
         let len = usize::try_from(region.bytes).unwrap_or(usize::MAX);
         let access = if region.remote { Access::ALL } else { Access::LOCAL };
         let address = std::ptr::with_exposed_provenance_mut(region.address as usize);
-        // SAFETY: what is registered outlives the fabric (see `Fabric::register`), and is used through raw pointers only.
+        // SAFETY: what is registered outlives the fabric (see `Fabric::register`), and is used
+        // through raw pointers only.
         let key = unsafe { MemoryRegion::register(&self.domain, address, len, region.iova, access) }?;
         let keys = ChunkKeys { lkey: key.lkey(), rkey: key.rkey() };
         self.regions.push(key);

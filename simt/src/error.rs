@@ -141,7 +141,8 @@ pub enum LaunchError {
         per_sm: u32,
         /// SMs of the GPU.
         sms: u32,
-        /// Blocks of the software HCA's kernel that need room beside them; 0 if it does not run there.
+        /// Blocks of the software HCA's kernel that need room beside them; 0 if it does not run
+        /// there.
         beside: u32,
     },
     /// Too much dynamic shared memory.
@@ -246,7 +247,8 @@ impl fmt::Display for Position {
 pub struct KernelError {
     /// The kernel's name.
     pub kernel: String,
-    /// The thread that failed; for a deadlock the first one that waits, for a deadline one that was still running.
+    /// The thread that failed; for a deadlock the first one that waits, for a deadline one that was
+    /// still running.
     pub position: Position,
     /// What happened.
     pub kind: KernelErrorKind,
@@ -273,7 +275,8 @@ pub enum KernelErrorKind {
         reason: &'static str,
         /// The instruction that made the access.
         pc: usize,
-        /// What the PE knows of the address, after a semicolon: where it is in a heap, if it is there. Empty if it knows nothing.
+        /// What the PE knows of the address, after a semicolon: where it is in a heap, if it is
+        /// there. Empty if it knows nothing.
         note: String,
     },
     /// The stack of the thread was too small.
@@ -291,7 +294,8 @@ pub enum KernelErrorKind {
         /// The instruction.
         pc: usize,
     },
-    /// An instruction the processor does not have; compilers also end unreachable code with one (SIGILL).
+    /// An instruction the processor does not have; compilers also end unreachable code with one
+    /// (SIGILL).
     #[error("illegal instruction (at {pc:#x})")]
     IllegalInstruction {
         /// The instruction.

@@ -1,25 +1,30 @@
 //! The `cpu` device: a SIMT executor that runs kernels compiled as C++.
 //!
-//! Every GPU thread is a coroutine with a small stack of its own. A block belongs to one worker, which is one operating system
-//! thread, and runs there warp by warp; all blocks of a launch are live together, so blocks may wait for each other. Device code
-//! enters the executor (`calls.rs`) wherever a GPU thread can wait: in `pause`, in barriers, in warp operations and in
-//! `active_mask`. There the coroutine is suspended and the worker (`worker.rs`) resumes another one.
+//! Every GPU thread is a coroutine with a small stack of its own. A block belongs to one worker,
+//! which is one operating system thread, and runs there warp by warp; all blocks of a launch are
+//! live together, so blocks may wait for each other. Device code enters the executor (`calls.rs`)
+//! wherever a GPU thread can wait: in `pause`, in barriers, in warp operations and in
+//! `active_mask`. There the coroutine is suspended and the worker (`worker.rs`) resumes another
+//! one.
 //!
 //! # What a launch may assume
 //!
 //! * Barriers and warp operations order memory among their participants, as on a GPU.
-//! * Threads of one worker run one at a time, so a spin loop without `pause` on a value that another thread of the same worker
-//!   writes ends at the deadline. Blocks on different workers run in parallel.
+//! * Threads of one worker run one at a time, so a spin loop without `pause` on a value that
+//!   another thread of the same worker writes ends at the deadline. Blocks on different workers run
+//!   in parallel.
 //! * Launches of one executor run one after the other, in the order of the calls.
 //!
 //! # Errors
 //!
-//! A kernel that accesses memory it may not, overflows its stack, divides by zero, throws, deadlocks, misuses a warp operation or
-//! runs longer than its deadline ends with a [`KernelError`] that names kernel, block and thread. The other threads of the launch are
-//! dropped where they stand, without running C++ destructors; the executor is ready for the next launch.
+//! A kernel that accesses memory it may not, overflows its stack, divides by zero, throws,
+//! deadlocks, misuses a warp operation or runs longer than its deadline ends with a [`KernelError`]
+//! that names kernel, block and thread. The other threads of the launch are dropped where they
+//! stand, without running C++ destructors; the executor is ready for the next launch.
 //!
-//! Faults are caught by process-wide signal handlers for SIGSEGV, SIGBUS, SIGFPE, SIGILL and one real-time signal,
-//! SIGRTMIN + 6. Signals that do not come from device code go to the handler that was installed before.
+//! Faults are caught by process-wide signal handlers for SIGSEGV, SIGBUS, SIGFPE, SIGILL and one
+//! real-time signal, SIGRTMIN + 6. Signals that do not come from device code go to the handler that
+//! was installed before.
 
 mod block;
 mod calls;

@@ -1,7 +1,9 @@
 //! Order between stores to memory and to registers of devices.
 
-/// Orders the stores before this before those after it, whatever kind of memory they go to, and empties the write-combining buffers of the core: a
-/// store to a register that is mapped write-combining may otherwise stay there for long (rdma-core, util/udma_barrier.h: `mmio_flush_writes`).
+/// Orders the stores before this before those after it, whatever kind of memory they go to, and
+/// empties the write-combining buffers of the core: a store to a register that is mapped
+/// write-combining may otherwise stay there for long (rdma-core, util/udma_barrier.h:
+/// `mmio_flush_writes`).
 #[inline]
 pub fn store_fence() {
     #[cfg(target_arch = "x86_64")]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Layouts as the device's compiler makes them: those of abi.h are asserted, those of the software HCA reported.
+// Layouts as the device's compiler makes them: those of abi.h are asserted, those of the software
+// HCA reported.
 #include <oxshmem/oxshmem.h>
 
 #include "../../device-kernels/kernels/soft_hca.h"

@@ -89,8 +89,8 @@ OXSHMEM_DEVICE int run(abi::Call call, void *dst, const void *src, uint64_t word
 // Room for the shadows of a team of `n` PEs, in words.
 static_assert(oxshmem::abi::kArrivalsAt == 1536, "tests/pe/costs.rs computes with it");
 
-// One collective of the world team by one algorithm, of `words` 64-bit words. out: the messages that this PE has sent, its
-// clock, what the call answered, and whether the members are near.
+// One collective of the world team by one algorithm, of `words` 64-bit words. out: the messages
+// that this PE has sent, its clock, what the call answered, and whether the members are near.
 OXSHMEM_KERNEL(count_messages, uint32_t call, uint32_t algorithm, void *dst, const void *src, uint64_t words, uint64_t *shadows,
                uint64_t *out) {
     using namespace costs;

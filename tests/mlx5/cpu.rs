@@ -163,7 +163,8 @@ fn subnets_that_no_router_joins_are_named() {
 
 #[test]
 fn packets_that_get_lost_on_infiniband_are_reported() {
-    // A LID that no port has, a service level that is not forwarded, and too few hops to a router's other side.
+    // A LID that no port has, a service level that is not forwarded, and too few hops to a router's
+    // other side.
     for (lies, hops) in [("port:lid=0xafff", "255"), ("port:sl=5", "255"), ("port:subnets=2", "1")] {
         for transport in [Transport::Ibgda, Transport::Ibrc] {
             let job = two_cards("lost_packets", transport, lies);

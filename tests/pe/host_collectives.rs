@@ -267,7 +267,8 @@ macro_rules! run {
 }
 
 impl<T: Element> Bench<'_, T> {
-    /// Fills the source, that many elements, with the next call's values, and the result and what follows it with others.
+    /// Fills the source, that many elements, with the next call's values, and the result and what
+    /// follows it with others.
     fn begin(&mut self, source: usize, result: usize) -> Outcome {
         self.calls += 1;
         let mine: Vec<T> = (0..source).map(|index| self.value(self.pe.my_pe(), index)).collect();
@@ -394,7 +395,8 @@ fn teams(pe: &Pe) -> Result<Vec<Team>, Box<dyn std::error::Error>> {
     Ok(vec![world, halves, backwards])
 }
 
-/// Every collective of the host. Arguments: the longest length; and `thinned`, to make few of the calls.
+/// Every collective of the host. Arguments: the longest length; and `thinned`, to make few of the
+/// calls.
 pub fn collectives(args: &[String]) -> Outcome {
     let pe = oxshmem::init()?;
     let teams = teams(&pe)?;
@@ -411,7 +413,8 @@ pub fn collectives(args: &[String]) -> Outcome {
     Ok(pe.finalize()?)
 }
 
-/// What is put on a stream is done in order, and streams with different teams do not wait for each other.
+/// What is put on a stream is done in order, and streams with different teams do not wait for each
+/// other.
 fn order(pe: &Pe, teams: &[Team], first: &Stream, rounds: usize) -> Outcome {
     let (world, half) = (&teams[0], &teams[1]);
     let second = pe.create_stream()?;
@@ -442,8 +445,8 @@ impl Filled for Pe {
     }
 }
 
-/// One member's wrong call is an error on all of them at once, names that member, writes nothing, and the team goes on. With deadlines that
-/// no test waits for.
+/// One member's wrong call is an error on all of them at once, names that member, writes nothing,
+/// and the team goes on. With deadlines that no test waits for.
 pub fn refused(_: &[String]) -> Outcome {
     const WRONG: usize = 1;
     let pe = oxshmem::init()?;
@@ -525,8 +528,8 @@ pub fn refused(_: &[String]) -> Outcome {
     Ok(pe.finalize()?)
 }
 
-/// A member that comes late is named at the deadline; when it has made its call too, the team goes on. Run with a short
-/// `OXSHMEM_TIMEOUT`.
+/// A member that comes late is named at the deadline; when it has made its call too, the team goes
+/// on. Run with a short `OXSHMEM_TIMEOUT`.
 pub fn late(_: &[String]) -> Outcome {
     const LATE: usize = 1;
     let pe = oxshmem::init()?;
@@ -578,7 +581,8 @@ mod tests {
             assert!(few.len() * 9 < all.len(), "{} of {}", few.len(), all.len());
             let kinds: HashSet<usize> = few.iter().map(|call| call.kind).collect();
             assert_eq!(kinds.len(), 15);
-            // Calls with eight integer types and the one on a stream, two with f32 and f64, two with 16 bits, and complex ones.
+            // Calls with eight integer types and the one on a stream, two with f32 and f64, two
+            // with 16 bits, and complex ones.
             let ops: HashSet<_> = few.iter().filter_map(|call| Some((call.kind, call.form.op()?))).collect();
             assert_eq!(ops.len(), 9 * 7 + 2 * 4 + 2 * 3 + 2 * 2);
             let forms: HashSet<_> = few.iter().map(|call| (call.kind, call.form.with_any_op())).collect();

@@ -1,4 +1,5 @@
-//! Queue pairs: wrapped counters, the bytes of every kind of work request, order between queue pairs, and their faults.
+//! Queue pairs: wrapped counters, the bytes of every kind of work request, order between queue
+//! pairs, and their faults.
 
 use bytemuck::{Pod, Zeroable};
 use oxshmem::{Error, FaultKind, Operations, Path, SymmetricSlice};
@@ -11,7 +12,8 @@ use crate::rig::Rig;
 
 oxshmem::include_module!(pub(crate) QUEUES, "queues");
 
-/// Bytes of `kWideBytes` in `kernels/queues.cu`, and how many rounds there are for each such put, and for each swap.
+/// Bytes of `kWideBytes` in `kernels/queues.cu`, and how many rounds there are for each such put,
+/// and for each swap.
 const WIDE: usize = 100;
 const WIDE_EVERY: u32 = 8;
 const SWAP_EVERY: u32 = 32;
@@ -34,7 +36,8 @@ struct QueueState {
     stamp: u64,
 }
 
-/// What is said of a kernel that failed with `error` while it posted to `pe`: how far its queue pairs are.
+/// What is said of a kernel that failed with `error` while it posted to `pe`: how far its queue
+/// pairs are.
 fn stuck(rig: &Rig, states: &SymmetricSlice<QueueState>, pe: i32, error: &Error) -> String {
     if let Some(proxy) = rig.pe.proxy_counters() {
         return format!("{error}\n{proxy:?}, {:?}", rig.pe.hca_counters());
@@ -46,7 +49,8 @@ fn stuck(rig: &Rig, states: &SymmetricSlice<QueueState>, pe: i32, error: &Error)
     }
 }
 
-/// `flood BLOCKS THREADS COUNT LEAST`: every PE floods the next one; each of its queue pairs that is used gets LEAST blocks or more.
+/// `flood BLOCKS THREADS COUNT LEAST`: every PE floods the next one; each of its queue pairs that
+/// is used gets LEAST blocks or more.
 pub fn flood(args: &[String]) -> Outcome {
     let rig = Rig::new(&QUEUES)?;
     let [blocks, threads, count, least] = args else { return Err("flood BLOCKS THREADS COUNT LEAST".into()) };
@@ -105,10 +109,12 @@ pub fn spread(args: &[String]) -> Outcome {
     if rig.pe.proxy_counters().is_none() {
         let reserved = rig.pe.alloc::<u64>(blocks)?;
         rig.run_linear("reserved_blocks", 1, 1, (&reserved, next))?;
-        // A word; a put and its signal. Then an addition, one that fetches, a put and its signal, a long put and its, another signal.
+        // A word; a put and its signal. Then an addition, one that fetches, a put and its signal, a
+        // long put and its, another signal.
         let (plain, atomic) = (1 + (3 + 1), 1 + 1 + (3 + 1) + (3 * 4 + 1) + 1);
         let mut expected = vec![plain; blocks];
-        // A fence between two cards reads once from both, so that what was written is visible, but for what another block has read after.
+        // A fence between two cards reads once from both, so that what was written is visible, but
+        // for what another block has read after.
         let mut reads = vec![0; blocks];
         for queue in 0..blocks {
             let first = queue - queue % cards;
@@ -147,8 +153,9 @@ struct Names {
     offset: u64,
 }
 
-/// `requests [TIMES]`: what device code writes into a queue equals what the HCA crate writes for the same request. The requests of one time
-/// end anywhere in the queue, so several show those that wrap.
+/// `requests [TIMES]`: what device code writes into a queue equals what the HCA crate writes for
+/// the same request. The requests of one time end anywhere in the queue, so several show those that
+/// wrap.
 pub fn requests(args: &[String]) -> Outcome {
     let rig = Rig::new(&QUEUES)?;
     for _ in 0..args.first().map_or(Ok(1), |text| text.parse::<u32>())? {
@@ -262,7 +269,8 @@ fn compare_requests(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// `order COMPLETE ROUNDS`: prints how often a signal of one queue pair came before the data of another.
+/// `order COMPLETE ROUNDS`: prints how often a signal of one queue pair came before the data of
+/// another.
 pub fn order(args: &[String]) -> Outcome {
     let rig = Rig::new(&QUEUES)?;
     let [complete, rounds] = args else { return Err("order COMPLETE ROUNDS".into()) };
@@ -281,7 +289,8 @@ pub fn order(args: &[String]) -> Outcome {
     rig.finish()
 }
 
-/// PE 0's first queue pair, which leads to PE 1, ends with an error completion: the error says so, and operations among the others go on.
+/// PE 0's first queue pair, which leads to PE 1, ends with an error completion: the error says so,
+/// and operations among the others go on.
 pub fn completion_error(args: &[String]) -> Outcome {
     let [syndrome, name] = args else { return Err("completion_error SYNDROME NAME".into()) };
     let faulty = std::env::var("OXSHMEM_RANK")? == "0";
@@ -338,7 +347,8 @@ pub fn completion_error(args: &[String]) -> Outcome {
     // It keeps quiet from none of the others.
     assert!(rig.run_linear("put_to_both", 1, 1, (&at, 9u64, lost, last as i32, &left)).is_err());
     assert_eq!(rig.pe.read(left.view(..1))?, [0]);
-    // The other PEs are still reached. The last one ends the job, and this PE with it, maybe before the call is back.
+    // The other PEs are still reached. The last one ends the job, and this PE with it, maybe before
+    // the call is back.
     let told = rig.run_linear("put_and_signal", 1, 1, (&at, 6u64, &done, last as i32));
     let error = told.and_then(|()| rig.pe.alloc::<u64>(1)).unwrap_err();
     assert!(error.to_string().contains("the test is over"), "{error}");

@@ -5,7 +5,8 @@
 //! between their buffers is not counted, only the flags after it. Rounds are the longest chain of
 //! messages of which each is sent after the one before it has arrived.
 //!
-//! The model is checked against what is counted while collectives run (`tests/costs.rs`), and makes the tables of `docs/teams.md`.
+//! The model is checked against what is counted while collectives run (`tests/costs.rs`), and makes
+//! the tables of `docs/teams.md`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -28,10 +29,12 @@ const CALLS: [Call; 9] = [
     Call::Reducescatter,
 ];
 
-/// Sizes that are counted, in bytes: one packet, several, and enough that messages take turns in the workspace.
+/// Sizes that are counted, in bytes: one packet, several, and enough that messages take turns in
+/// the workspace.
 pub const SIZES: [u64; 4] = [8, 1024, 8192, 100_000];
 
-/// Every collective by every algorithm that it has. Meetings have none, and stand there with `push`.
+/// Every collective by every algorithm that it has. Meetings have none, and stand there with
+/// `push`.
 pub fn all() -> impl Iterator<Item = Way> {
     let algorithms = [Algorithm::Packets, Algorithm::Push, Algorithm::Tree, Algorithm::OneShot];
     CALLS.into_iter().flat_map(move |call| algorithms.map(|algorithm| (call, algorithm))).filter(|(call, algorithm)| {
@@ -84,9 +87,10 @@ fn room(parts: u64) -> u64 {
     PACKET_BYTES / 2 / parts / 16 * 16
 }
 
-/// What a collective of `n` PEs costs, the PEs being `near` (they reach each other by load and store, and are at most 64) or not. `bytes`
-/// are those of the table of algorithms: of the destination for broadcast and reduce, of one PE's part for the others; a
-/// multiple of 8. `None`: the algorithm cannot be used so.
+/// What a collective of `n` PEs costs, the PEs being `near` (they reach each other by load and
+/// store, and are at most 64) or not. `bytes` are those of the table of algorithms: of the
+/// destination for broadcast and reduce, of one PE's part for the others; a multiple of 8. `None`:
+/// the algorithm cannot be used so.
 #[must_use]
 pub fn cost((call, algorithm): Way, near: bool, n: u64, bytes: u64) -> Option<Cost> {
     let pairs = n * (n - 1);
@@ -116,7 +120,8 @@ pub fn cost((call, algorithm): Way, near: bool, n: u64, bytes: u64) -> Option<Co
         (Call::Reduce, Algorithm::Tree) => {
             let power = 1u64 << n.ilog2();
             let (doublings, folded) = (u64::from(n.ilog2()), n - power);
-            // The longest way leads from a member that is folded in to the number opposite, and there to another one that is.
+            // The longest way leads from a member that is folded in to the number opposite, and
+            // there to another one that is.
             let ends = u64::from(folded != 0) + u64::from(folded > power / 2);
             let turns = bytes.div_ceil(room(2 * (doublings + 1)));
             let each = power * doublings + 2 * folded;
@@ -132,7 +137,8 @@ pub fn cost((call, algorithm): Way, near: bool, n: u64, bytes: u64) -> Option<Co
         (_, _) if near => meeting.and(pairs, 1),
         (Call::Alltoalls, _) => meeting.and(pairs * (bytes / 8 + 1), 1),
         (Call::Fcollect | Call::Alltoall, _) => meeting.and(pairs, 1),
-        // Each share comes from all others in turns, and goes to all others, or a flag does that says that it has been used.
+        // Each share comes from all others in turns, and goes to all others, or a flag does that
+        // says that it has been used.
         (Call::Reduce | Call::Reducescatter, _) => {
             let each = if call == Call::Reduce { pieces(bytes).div_ceil(n) * 16 } else { bytes };
             let share = |member: u64| match call {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// The device ABI: plain structures that the runtime fills and device code reads. `runtime/abi/bindings.rs` is generated from
-// it, and a test compares all sizes and offsets. Any change of layout or meaning raises kAbiVersion, so that a module built
-// from other headers than the runtime's is refused at load with both versions named.
+// The device ABI: plain structures that the runtime fills and device code reads.
+// `runtime/abi/bindings.rs` is generated from it, and a test compares all sizes and offsets. Any
+// change of layout or meaning raises kAbiVersion, so that a module built from other headers than
+// the runtime's is refused at load with both versions named.
 //
-// Addresses are uint64_t so that the layout is the same for every compiler; 0 means "absent". Everything a hot path writes has
-// a 128-byte line of its own: two lines are what one GPU L2 access touches, and neighbours must not slow each other down.
+// Addresses are uint64_t so that the layout is the same for every compiler; 0 means "absent".
+// Everything a hot path writes has a 128-byte line of its own: two lines are what one GPU L2 access
+// touches, and neighbours must not slow each other down.
 #pragma once
 
 #ifdef __CUDACC_RTC__
@@ -21,13 +23,15 @@ constexpr uint32_t kMagic = 0x4d53584f; // "OXSM" in memory
 #define OXSHMEM_ABI_VERSION 8
 constexpr uint32_t kAbiVersion = OXSHMEM_ABI_VERSION;
 
-// Send-queue geometry, in WQE basic blocks of 64 bytes. The upper limit keeps 16-bit completion counters unambiguous; the
-// lower one lets a full warp reserve its largest group, five blocks a lane.
+// Send-queue geometry, in WQE basic blocks of 64 bytes. The upper limit keeps 16-bit completion
+// counters unambiguous; the lower one lets a full warp reserve its largest group, five blocks a
+// lane.
 constexpr uint32_t kBlockBytes = 64;
 constexpr uint32_t kMinDepthLog2 = 8;
 constexpr uint32_t kMaxDepthLog2 = 14;
 
-// A landing slot receives what one lane reads from a peer (a fetched value, or a piece of a get into unregistered memory).
+// A landing slot receives what one lane reads from a peer (a fetched value, or a piece of a get
+// into unregistered memory).
 constexpr uint32_t kLandingBytes = 64;
 
 // Widths of counters that wrap. The schedule explorer narrows them so that it sees them wrap.
@@ -43,16 +47,17 @@ constexpr uint32_t kLandingBytes = 64;
 constexpr uint32_t kCqeCounterBits = OXSHMEM_CQE_COUNTER_BITS;
 constexpr uint32_t kStampLapBits = OXSHMEM_STAMP_LAP_BITS;
 
-// Qp::gate: bit 0: no group holds the baton though groups are in the gate; above it, up to bit 21: groups of lanes between
-// reserving and leaving; in the highest kGateReservedBits bits: blocks ever reserved, modulo a power of two.
+// Qp::gate: bit 0: no group holds the baton though groups are in the gate; above it, up to bit 21:
+// groups of lanes between reserving and leaving; in the highest kGateReservedBits bits: blocks ever
+// reserved, modulo a power of two.
 constexpr uint64_t kGateBatonFree = 1;
 constexpr uint64_t kGateOneGroup = 2;
 constexpr uint32_t kGateGroupBits = 20; // more than a GPU has threads
 constexpr uint32_t kGateReservedBits = OXSHMEM_GATE_RESERVED_BITS;
 constexpr uint32_t kGateReservedShift = 64 - kGateReservedBits;
 
-// In Qp::completed, and in Proxy::taken as device code knows it: the queue is broken, and Breakage says why. It is more than
-// any count, so every wait for a count ends.
+// In Qp::completed, and in Proxy::taken as device code knows it: the queue is broken, and Breakage
+// says why. It is more than any count, so every wait for a count ends.
 constexpr uint64_t kBroken = 1ull << 63;
 
 // Cards that the QPs of a PE may be spread over.
@@ -82,10 +87,10 @@ enum class ErrorCode : uint32_t {
                               // `length` is the ErrorCode of that
 };
 
-// In the ErrorRecord of a wait for variables `address` is a variable that is not yet what the wait is for, `wqe_index` the
-// value seen there (of its bytes alone), `length` the value wanted (extended to 64 bits), `vendor_syndrome` the number of
-// variables that the wait is for, and `syndrome` the comparison, the bytes of a variable above it, and above these 1 if it has
-// a sign.
+// In the ErrorRecord of a wait for variables `address` is a variable that is not yet what the wait
+// is for, `wqe_index` the value seen there (of its bytes alone), `length` the value wanted
+// (extended to 64 bits), `vendor_syndrome` the number of variables that the wait is for, and
+// `syndrome` the comparison, the bytes of a variable above it, and above these 1 if it has a sign.
 constexpr uint32_t kUnmetBytesShift = 8;
 constexpr uint32_t kUnmetSignShift = 16;
 
@@ -136,7 +141,8 @@ struct ErrorRecord {
     uint32_t reserved0;
 };
 
-// Why a queue of work requests cannot be used any more: the first error that it met. Later calls report it again.
+// Why a queue of work requests cannot be used any more: the first error that it met. Later calls
+// report it again.
 struct Breakage {
     uint32_t claimed; // 0 none, 1 being written, 2 `first` is valid
     uint32_t reserved0;
@@ -183,11 +189,13 @@ struct alignas(128) Qp {
     uint64_t doorbells;         // doorbells rung, for statistics
     // Written by threads that see a completion.
     alignas(128) uint64_t completed; // blocks that may be reused; kBroken
-    // Written by fence() and by the groups that carry it: requests from index `fence_at` on come after a fence, and the request
-    // before `ordered_at` is the newest that carries one. Every post reads the first together with `completed`.
+    // Written by fence() and by the groups that carry it: requests from index `fence_at` on come
+    // after a fence, and the request before `ordered_at` is the newest that carries one. Every post
+    // reads the first together with `completed`.
     uint64_t fence_at;
     uint64_t ordered_at;
-    // With several cards: blocks reserved when the last read was posted that makes what was written before it visible.
+    // With several cards: blocks reserved when the last read was posted that makes what was written
+    // before it visible.
     uint64_t flushed_at;
     alignas(128) Breakage breakage;
 };
@@ -198,8 +206,9 @@ struct ProxyWord {
     uint64_t polled; // 1: a thread is reading host memory
 };
 
-// The ring of the CPU proxy and what goes with it. Slots, words of the proxy, acknowledgements, landing slots and faults lie in
-// host memory; see proxy/src/block.rs, and detail/ibrc.h for the slots.
+// The ring of the CPU proxy and what goes with it. Slots, words of the proxy, acknowledgements,
+// landing slots and faults lie in host memory; see proxy/src/block.rs, and detail/ibrc.h for the
+// slots.
 struct alignas(128) Proxy {
     // Constants.
     uint64_t slots;            // (1 << depth_log2) slots of kSlotBytes
@@ -271,8 +280,9 @@ enum class Algorithm : uint32_t {
     one_shot = 3, // reduce: after a meeting, each member loads the data of all; load and store reach, and dst is not src
 };
 
-// `algorithm` is used up to this many bytes: of dst for broadcast and reduce, of one member's contribution for collect (the
-// largest) and fcollect, of one pair for alltoall and alltoalls, of one member's result for reducescatter.
+// `algorithm` is used up to this many bytes: of dst for broadcast and reduce, of one member's
+// contribution for collect (the largest) and fcollect, of one pair for alltoall and alltoalls, of
+// one member's result for reducescatter.
 struct Choice {
     uint64_t up_to_bytes;
     uint32_t algorithm; // Algorithm
@@ -289,8 +299,8 @@ constexpr uint32_t kChoices = 3; // in ascending order; beyond the last, push
 //   uint64_t headers[2][kOneRoundPes]
 //   uint64_t arrivals[2][2][n_pes]
 //   unsigned char packets[2][kBlockPacketBytes]
-// The first index is the epoch modulo 2. Members that are in epoch e have all left epoch e - 2, so nothing is overwritten
-// unread. Arrivals take whole lines of 128 bytes.
+// The first index is the epoch modulo 2. Members that are in epoch e have all left epoch e - 2, so
+// nothing is overwritten unread. Arrivals take whole lines of 128 bytes.
 constexpr uint32_t kRounds = 32;
 constexpr uint32_t kOneRoundPes = 64;
 constexpr uint64_t kPacketBytes = 32768;
@@ -298,9 +308,10 @@ constexpr uint64_t kBlockPacketBytes = 8192;
 constexpr uint64_t kHeadersAt = 2 * kRounds * 8;
 constexpr uint64_t kArrivalsAt = kHeadersAt + 2 * kOneRoundPes * 8;
 
-// A header, 64 bits: the epoch in the upper half, and below it what the member announces: either the number of the call it
-// makes (bits 31:28, at least 1) and a hash of everything that must be equal on all members; or, with those bits 0, that the
-// call of PE `header & 0xffffff` is a bad one or does not fit.
+// A header, 64 bits: the epoch in the upper half, and below it what the member announces: either
+// the number of the call it makes (bits 31:28, at least 1) and a hash of everything that must be
+// equal on all members; or, with those bits 0, that the call of PE `header & 0xffffff` is a bad one
+// or does not fit.
 enum class Call : uint32_t {
     none = 0,
     sync = 1,
@@ -362,16 +373,17 @@ struct alignas(128) State {
     int32_t n_pes;
     uint32_t network; // Network
 
-    // Load/store reach: PEs p2p_first .. p2p_first + p2p_count, of which bit i of p2p_mask says whether p2p_first + i is
-    // reachable. The heap of PE q lies at heap_base + (q - my_pe) * heap_bytes. This PE's own bit is set.
+    // Load/store reach: PEs p2p_first .. p2p_first + p2p_count, of which bit i of p2p_mask says
+    // whether p2p_first + i is reachable. The heap of PE q lies at heap_base + (q - my_pe) *
+    // heap_bytes. This PE's own bit is set.
     int32_t p2p_first;
     int32_t p2p_count; // at most 64
     uint64_t p2p_mask;
     uint64_t heap_base;
     uint64_t heap_bytes; // reserved for one heap; what is backed grows up to it
 
-    // Keys, big-endian, by card: QP i of those to a peer is on card i % cards, here and at the peer. On the wire an address in
-    // the heap is its offset, so no peer's base is needed.
+    // Keys, big-endian, by card: QP i of those to a peer is on card i % cards, here and at the
+    // peer. On the wire an address in the heap is its offset, so no peer's base is needed.
     uint32_t chunk_log2; // registration unit
     uint32_t max_chunks;
     uint64_t lkeys; // uint32_t[cards * max_chunks]
@@ -392,21 +404,23 @@ struct alignas(128) State {
 
     uint64_t proxy; // Proxy, if `network` is ibrc
 
-    // Not 0: all atomics on a PE's memory are those of a card, even where it is load/store reachable.
+    // Not 0: all atomics on a PE's memory are those of a card, even where it is load/store
+    // reachable.
     uint32_t atomics_by_network;
     uint32_t max_teams;
 
-    // Not 0: queues, doorbell records and CQEs are in this GPU's memory, and what reads them (a card across PCIe, or a kernel
-    // of this GPU) sees what has reached it. So a doorbell needs a fence of device scope before it.
+    // Not 0: queues, doorbell records and CQEs are in this GPU's memory, and what reads them (a
+    // card across PCIe, or a kernel of this GPU) sees what has reached it. So a doorbell needs a
+    // fence of device scope before it.
     uint32_t queues_in_device_memory;
 
-    // Not 0: of several cards the first does all atomics on a PE's memory, since those of different cards are not atomic with
-    // each other.
+    // Not 0: of several cards the first does all atomics on a PE's memory, since those of different
+    // cards are not atomic with each other.
     uint32_t atomics_on_first_card;
 
-    // Fence modes, as bits of a work request's fm_ce_se: of a signal that follows its data on one QP, and of the first request
-    // after fence(). A QP that delivers in order needs none for the signal, and for the fence one that waits for the reads and
-    // atomics before it.
+    // Fence modes, as bits of a work request's fm_ce_se: of a signal that follows its data on one
+    // QP, and of the first request after fence(). A QP that delivers in order needs none for the
+    // signal, and for the fence one that waits for the reads and atomics before it.
     uint32_t signal_order;
     uint32_t fence_order;
     uint32_t reserved0[28];

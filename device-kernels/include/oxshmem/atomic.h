@@ -22,7 +22,8 @@ template <class T> OXSHMEM_DEVICE Path atomic_path(const T *target, int pe) {
                : Path::none;
 }
 
-// `local` runs on the mapped word, `request` on the HCA. Whether it fetches or not, `local` returns the old value.
+// `local` runs on the mapped word, `request` on the HCA. Whether it fetches or not, `local` returns
+// the old value.
 template <bool Fetch, class T, class Local>
 OXSHMEM_DEVICE T atomic(T *target, int pe, const AtomicRequest &request, Local local) {
     switch (atomic_path(target, pe)) {
@@ -71,7 +72,8 @@ template <bool Fetch, class T> OXSHMEM_DEVICE T atomic_xor(T *target, T value, i
 } // namespace detail
 
 template <class T> OXSHMEM_DEVICE T atomic_fetch(const T *source, int pe) {
-    // Adding zero bits, whatever T is, reads the word atomically with respect to the HCA's other atomics.
+    // Adding zero bits, whatever T is, reads the word atomically with respect to the HCA's other
+    // atomics.
     T *target = const_cast<T *>(source);
     return detail::atomic<true>(target, pe, detail::AtomicRequest::add(T{}),
                                 [](T *word) { return port::load<port::order::relaxed, port::reach::system>(word); });

@@ -9,7 +9,8 @@ namespace oxshmem {
 
 namespace detail {
 
-// Completes what this PE has under way, if it is a barrier, and meets. 0 if all have entered the same call.
+// Completes what this PE has under way, if it is a barrier, and meets. 0 if all have entered the
+// same call.
 template <class Scope> OXSHMEM_LINKED_OUTLINE int sync_team(int handle, Call call) {
     if constexpr (Scope::kSeveralWarps) {
         if (are_many_threads()) {
@@ -41,7 +42,8 @@ OXSHMEM_DEVICE void sync_all() {
     sync_all(thread);
 }
 
-// quiet, then sync_all: every operation issued by any PE before is complete and visible everywhere after.
+// quiet, then sync_all: every operation issued by any PE before is complete and visible everywhere
+// after.
 template <class Scope> OXSHMEM_DEVICE void barrier_all(Scope) {
     detail::sync_team<Scope>(abi::kTeamWorld, detail::Call::barrier);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Collectives over a team: broadcast, collect, fcollect, alltoall, alltoalls, reduce, reducescatter.
+// Collectives over a team: broadcast, collect, fcollect, alltoall, alltoalls, reduce,
+// reducescatter.
 //
 // Every member makes the same call, one group of threads per PE at a time; different teams may be
 // busy at the same time. dst and src are symmetric, the same on all members. When a call returns,
@@ -8,8 +9,8 @@
 // error was recorded: then nothing was written to dst, unless a deadline passed or the job ended
 // meanwhile. A call that is refused on one member is an error on all of them.
 //
-// The algorithm is chosen by the team's table (docs/teams.md). Results of reductions are equal on all members to the last bit,
-// and from run to run for one algorithm and team.
+// The algorithm is chosen by the team's table (docs/teams.md). Results of reductions are equal on
+// all members to the last bit, and from run to run for one algorithm and team.
 #pragma once
 
 #include "detail/exchange.h"
@@ -68,7 +69,8 @@ OXSHMEM_OUTLINE int broadcast_bytes(int handle, void *dst, const void *src, uint
     return push_broadcast<Scope>(session, dst, src, bytes, root) ? 0 : 1;
 }
 
-// fcollect (`step` 0: all get the same) and alltoall (`step` = `bytes`): `bytes` bytes for each member.
+// fcollect (`step` 0: all get the same) and alltoall (`step` = `bytes`): `bytes` bytes for each
+// member.
 template <class Scope>
 OXSHMEM_DEVICE int gather_parts(int handle, Collective collective, Op op, Call call, void *dst, const void *src, uint64_t bytes,
                                 uint64_t step, Caller caller = kOwn<Scope>) {
@@ -112,8 +114,9 @@ template <class Scope> OXSHMEM_OUTLINE int alltoall_bytes(int handle, void *dst,
     return gather_parts<Scope>(handle, Collective::alltoall, Op::alltoall, Call::alltoall, dst, src, bytes, bytes);
 }
 
-// Calls `visit` for each element of a piece that begins `offset` bytes into the data, of which `left` bytes are left: with its
-// place in the piece and its number. (A template, because NVRTC takes generic lambdas for host functions.)
+// Calls `visit` for each element of a piece that begins `offset` bytes into the data, of which
+// `left` bytes are left: with its place in the piece and its number. (A template, because NVRTC
+// takes generic lambdas for host functions.)
 template <class Visit> OXSHMEM_DEVICE void each_element(uint32_t element, uint32_t offset, uint64_t left, Visit visit) {
     const uint32_t end = left < kPiece ? static_cast<uint32_t>(left) : kPiece;
     for (uint32_t at = 0; at < end; at += element) {
@@ -182,8 +185,8 @@ OXSHMEM_OUTLINE int alltoalls_bytes(int handle, void *dst, const void *src, ptrd
     return n == 0 || push_strided<Scope>(session, dst, src, n, strides) ? 0 : 1;
 }
 
-// The sizes of all members' contributions to a collect, each in the first piece of its packets (or, over the network, in the
-// place where its packets would be).
+// The sizes of all members' contributions to a collect, each in the first piece of its packets (or,
+// over the network, in the place where its packets would be).
 struct Sizes {
     const TeamView &team;
     bool packed;
@@ -214,8 +217,8 @@ OXSHMEM_DEVICE bool check_collected(Session &session, const Sizes &sizes, void *
     return !session.bad;
 }
 
-// Small contributions travel with their sizes, and if all are small that is all. Otherwise they are pushed to where they
-// belong.
+// Small contributions travel with their sizes, and if all are small that is all. Otherwise they are
+// pushed to where they belong.
 template <class Scope>
 OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, const void *src, uint64_t bytes, Caller caller = kOwn<Scope>) {
     if constexpr (Scope::kSeveralWarps && !kSeveralBlocks<Scope>) {
@@ -323,7 +326,8 @@ OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, const void *src, uint64
     return await_arrivals<Scope>(session, 0, [](int) { return 1u; }) ? 0 : 1;
 }
 
-// reduce (`to_all`: `n` elements, the result on all members) and reducescatter (`n` elements of the result on each member).
+// reduce (`to_all`: `n` elements, the result on all members) and reducescatter (`n` elements of the
+// result on each member).
 template <class Scope, class Combine>
 OXSHMEM_OUTLINE int reduce_elements(int handle, void *dst, const void *src, uint64_t n, bool to_all, Combine combine,
                                     Caller caller = kOwn<Scope>) {
@@ -389,7 +393,8 @@ template <class Scope, class T> OXSHMEM_DEVICE int broadcast(Scope, team_t team,
     return detail::broadcast_bytes<Scope>(team, dst, src, detail::bytes_of<T>(n), root);
 }
 
-// Copies all members' src, one after another, to all members' dst; members may contribute different lengths.
+// Copies all members' src, one after another, to all members' dst; members may contribute different
+// lengths.
 template <class Scope> OXSHMEM_DEVICE int collectmem(Scope, team_t team, void *dst, const void *src, size_t bytes) {
     return detail::collect_bytes<Scope>(team, dst, src, bytes);
 }
@@ -424,7 +429,8 @@ OXSHMEM_DEVICE int alltoalls(Scope, team_t team, T *dst, const T *src, ptrdiff_t
     return detail::alltoalls_bytes<Scope>(team, dst, src, dst_stride, src_stride, n, sizeof(T));
 }
 
-// `n` elements of all members' src combined by an operator (op_sum and so on), to all members' dst. dst may be src.
+// `n` elements of all members' src combined by an operator (op_sum and so on), to all members' dst.
+// dst may be src.
 template <class Scope, class Operator, class T>
 OXSHMEM_DEVICE int reduce(Scope, team_t team, Operator, T *dst, const T *src, size_t n) {
     return detail::reduce_elements<Scope>(team, dst, src, n, true, detail::Combine<T, Operator::kNumber>{});

@@ -10,9 +10,10 @@ namespace oxshmem {
 
 namespace detail {
 
-// Orders what the caller has stored, and seen of others' stores, before its later stores to any PE and its later work requests.
-// Where a PE stores directly to its heap alone, others see that through work requests, which read this GPU's memory; what
-// device code reads and writes over IBRC in host memory has fences of its own.
+// Orders what the caller has stored, and seen of others' stores, before its later stores to any PE
+// and its later work requests. Where a PE stores directly to its heap alone, others see that
+// through work requests, which read this GPU's memory; what device code reads and writes over IBRC
+// in host memory has fences of its own.
 OXSHMEM_DEVICE void release_stores() {
     if (port::state().p2p_count == 1) {
         port::fence<port::order::acq_rel, port::reach::device>();
@@ -23,9 +24,9 @@ OXSHMEM_DEVICE void release_stores() {
 
 } // namespace detail
 
-// Completes every put, get, p, g, atomic and signal of this PE that happens before the call: puts are delivered and visible at
-// their peers, gets have arrived. "Happens before" includes other threads' operations that the caller has synchronised with,
-// for instance by __syncthreads().
+// Completes every put, get, p, g, atomic and signal of this PE that happens before the call: puts
+// are delivered and visible at their peers, gets have arrived. "Happens before" includes other
+// threads' operations that the caller has synchronised with, for instance by __syncthreads().
 OXSHMEM_DEVICE void quiet() {
     detail::release_stores();
     if (port::state().network != static_cast<uint32_t>(abi::Network::none)) {
@@ -45,11 +46,13 @@ template <class Scope> OXSHMEM_DEVICE void quiet(Scope) {
     Scope::sync();
 }
 
-// Orders puts, atomics and signals to each PE: those before the call are delivered before those after it. For the operations of
-// one block: its network operations to one peer share a queue pair, which keeps them in order, so this is a memory fence and
-// waits for nothing. There are two exceptions (docs/semantics.md, "Atomics and cards"): where a card does the atomics on memory
-// that this PE also stores to, fence waits for this block's atomics there; and where a block's atomics use another card than
-// its other operations, for all that this block has posted. Between blocks use quiet.
+// Orders puts, atomics and signals to each PE: those before the call are delivered before those
+// after it. For the operations of one block: its network operations to one peer share a queue pair,
+// which keeps them in order, so this is a memory fence and waits for nothing. There are two
+// exceptions (docs/semantics.md, "Atomics and cards"): where a card does the atomics on memory that
+// this PE also stores to, fence waits for this block's atomics there; and where a block's atomics
+// use another card than its other operations, for all that this block has posted. Between blocks
+// use quiet.
 OXSHMEM_DEVICE void fence() {
     detail::release_stores();
     if (port::state().network != static_cast<uint32_t>(abi::Network::none)) {

@@ -2,13 +2,15 @@
 //
 // OxSHMEM's device API. CUDA C++17, header only; nothing to link.
 //
-// Each of the headers below may be included alone, which compiles faster: p, g, put and get need rma.h and nothing else. A
-// kernel that is compiled while its program runs may leave the network, copies and errors to the device library, by defining
-// OXSHMEM_DEVICE_LIBRARY: docs/semantics.md, "Kernels that are compiled while the program runs".
+// Each of the headers below may be included alone, which compiles faster: p, g, put and get need
+// rma.h and nothing else. A kernel that is compiled while its program runs may leave the network,
+// copies and errors to the device library, by defining OXSHMEM_DEVICE_LIBRARY: docs/semantics.md,
+// "Kernels that are compiled while the program runs".
 //
-// The templates live in namespace oxshmem and take their scope as first argument (oxshmem::put_nbi(oxshmem::block, dst, src, n,
-// pe)). docs/semantics.md says what each promises. The names of OpenSHMEM, which are thousands and take longer to read than the
-// rest, are in oxshmem/typed.h.
+// The templates live in namespace oxshmem and take their scope as first argument
+// (oxshmem::put_nbi(oxshmem::block, dst, src, n, pe)). docs/semantics.md says what each promises.
+// The names of OpenSHMEM, which are thousands and take longer to read than the rest, are in
+// oxshmem/typed.h.
 #pragma once
 
 #include "atomic.h"

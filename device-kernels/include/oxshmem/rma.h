@@ -2,11 +2,13 @@
 //
 // Remote memory access: p, g, put, get, their _nbi forms, iput, iget.
 //
-// A target address is symmetric: an address in the caller's heap that names the same place in the peer's. The local side may be
-// any memory; over the network, memory that is neither in the heap nor registered is slower.
+// A target address is symmetric: an address in the caller's heap that names the same place in the
+// peer's. The local side may be any memory; over the network, memory that is neither in the heap
+// nor registered is slower.
 //
-// Blocking forms return when the local buffer may be reused (put) or holds the data (get); _nbi forms return at once and both
-// become true at the next quiet. Delivery at the peer is what quiet promises.
+// Blocking forms return when the local buffer may be reused (put) or holds the data (get); _nbi
+// forms return at once and both become true at the next quiet. Delivery at the peer is what quiet
+// promises.
 #pragma once
 
 #include "detail/copy.h"
@@ -21,7 +23,8 @@ OXSHMEM_DEVICE int n_pes() {
     return port::state().n_pes;
 }
 
-// The address at which `pe`'s copy of `address` can be loaded and stored directly, or null if it cannot.
+// The address at which `pe`'s copy of `address` can be loaded and stored directly, or null if it
+// cannot.
 template <class T> OXSHMEM_DEVICE T *ptr(T *address, int pe) {
     return detail::is_direct(pe) && detail::in_heap(address, sizeof(T)) ? detail::translate(address, pe) : nullptr;
 }
@@ -73,13 +76,14 @@ template <class Scope> OXSHMEM_DEVICE void network_get_by(void *dst, const void 
     }
 }
 
-// Copying takes more registers than a caller's loop should lose, and so does posting: each is a function of its own.
+// Copying takes more registers than a caller's loop should lose, and so does posting: each is a
+// function of its own.
 template <class Scope> OXSHMEM_OUTLINE void near_copy(void *dst, const void *src, uint64_t bytes) {
     copy<Scope>(dst, src, bytes);
 }
 
-// put and get of what cannot be accessed in place: over the network, or not at all. (So a put whose target is in the heap is to
-// a peer that is not direct.)
+// put and get of what cannot be accessed in place: over the network, or not at all. (So a put whose
+// target is in the heap is to a peer that is not direct.)
 template <class Scope> OXSHMEM_OUTLINE void far_put(void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
     if (is_one_transfer(dst, src, bytes, pe)) {
         if (Scope::rank() == 0) {
@@ -140,7 +144,8 @@ template <class T> OXSHMEM_OUTLINE T far_g(const T *src, int pe) {
 
 } // namespace detail
 
-// Stores one value into `dst` at `pe`. `value` may be reused at once. A value of an aligned address arrives untorn.
+// Stores one value into `dst` at `pe`. `value` may be reused at once. A value of an aligned address
+// arrives untorn.
 template <class T> OXSHMEM_DEVICE void p(T *dst, detail::given<T> value, int pe) {
     static_assert(detail::scalar<T>);
     T *const word = detail::translate(dst, pe);
@@ -197,8 +202,8 @@ template <class Scope, class T> OXSHMEM_DEVICE void get_nbi(Scope scope, T *dst,
 
 namespace detail {
 
-// The extent in bytes of `n` elements that lie `stride` elements apart; the highest number, which no heap has, if it does not
-// fit.
+// The extent in bytes of `n` elements that lie `stride` elements apart; the highest number, which
+// no heap has, if it does not fit.
 template <class T> OXSHMEM_DEVICE uint64_t extent(uint64_t n, ptrdiff_t stride) {
     const uint64_t gaps = n == 0 ? 0 : n - 1;
     const uint64_t most = (~0ull / sizeof(T) - 1) / static_cast<uint64_t>(stride);
@@ -215,8 +220,8 @@ OXSHMEM_DEVICE bool check_stride(ptrdiff_t stride, int pe, Op op) {
 
 } // namespace detail
 
-// Copies `n` elements; element i goes from src[i * src_stride] to dst[i * dst_stride] at `pe`. Strides are in elements, at
-// least 1.
+// Copies `n` elements; element i goes from src[i * src_stride] to dst[i * dst_stride] at `pe`.
+// Strides are in elements, at least 1.
 template <class Scope, class T>
 OXSHMEM_DEVICE void iput(Scope, T *dst, const T *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t n, int pe) {
     const detail::Path path = detail::path_to(pe, detail::Op::iput);
@@ -229,7 +234,8 @@ OXSHMEM_DEVICE void iput(Scope, T *dst, const T *src, ptrdiff_t dst_stride, ptrd
             if (path == detail::Path::load_store) {
                 port::write(detail::translate(to, pe), port::read(from));
             } else {
-                // One element always fits a one-block inline request, so `src` may be reused at once.
+                // One element always fits a one-block inline request, so `src` may be reused at
+                // once.
                 static_assert(sizeof(T) <= detail::kInlineOneBlock);
                 detail::network_put(to, from, sizeof(T), pe);
             }
@@ -240,7 +246,8 @@ OXSHMEM_DEVICE void iput(Scope, T *dst, const T *src, ptrdiff_t dst_stride, ptrd
 
 namespace detail {
 
-// The elements of an iget over the network. A function of its own, whose variables are in local memory while it posts.
+// The elements of an iget over the network. A function of its own, whose variables are in local
+// memory while it posts.
 template <class Scope, class T>
 OXSHMEM_OUTLINE void network_iget(T *dst, const T *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t n, int pe) {
     uint64_t end = 0;

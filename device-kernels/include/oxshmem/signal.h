@@ -33,8 +33,8 @@ template <order O> OXSHMEM_DEVICE void near_signal(uint64_t *signal, uint64_t va
     }
 }
 
-// The ways of a put with signal. They are functions of their own, so that a caller's loop does not lose the registers that
-// the other ways need.
+// The ways of a put with signal. They are functions of their own, so that a caller's loop does not
+// lose the registers that the other ways need.
 template <class Scope>
 OXSHMEM_OUTLINE void near_put_signal(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value, SignalOp op,
                                      int pe) {
@@ -67,7 +67,8 @@ OXSHMEM_OUTLINE void split_put_signal(void *dst, const void *src, uint64_t bytes
         copy<Scope>(translate(dst, pe), src, bytes);
         Scope::sync();
         if (Scope::rank() == 0) {
-            // The card reaches the peer's memory by another way than the stores: they have to be there before it is rung for.
+            // The card reaches the peer's memory by another way than the stores: they have to be
+            // there before it is rung for.
             release_stores();
             network_signal(signal, value, SignalOp::add, pe);
         }
@@ -90,7 +91,8 @@ OXSHMEM_DEVICE void put_signal_by(void *dst, const void *src, uint64_t bytes, ui
 
 } // namespace detail
 
-// Copies `bytes` bytes to `dst` at `pe` and then updates `signal` there: a thread that sees the signal sees the data.
+// Copies `bytes` bytes to `dst` at `pe` and then updates `signal` there: a thread that sees the
+// signal sees the data.
 template <class Scope>
 OXSHMEM_DEVICE void putmem_signal_nbi(Scope, void *dst, const void *src, size_t bytes, uint64_t *signal, uint64_t value,
                                       SignalOp op, int pe) {
@@ -118,7 +120,8 @@ OXSHMEM_DEVICE void put_signal(Scope scope, T *dst, const T *src, size_t n, uint
 
 namespace detail {
 
-// signal_op where the word cannot, or must not, be updated in place: over the network, or not at all.
+// signal_op where the word cannot, or must not, be updated in place: over the network, or not at
+// all.
 OXSHMEM_OUTLINE void far_signal(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
     if (path_to(pe, Op::signal) != Path::none && check_signal(signal, op, pe, Op::signal)) {
         network_signal(signal, value, op, pe);
@@ -127,11 +130,12 @@ OXSHMEM_OUTLINE void far_signal(uint64_t *signal, uint64_t value, SignalOp op, i
 
 } // namespace detail
 
-// Updates `signal` at `pe`. It may overtake the caller's earlier operations unless a fence (or quiet) lies between; where the
-// signal says that data is there, put_signal is the faster way.
+// Updates `signal` at `pe`. It may overtake the caller's earlier operations unless a fence (or
+// quiet) lies between; where the signal says that data is there, put_signal is the faster way.
 OXSHMEM_DEVICE void signal_op(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
     uint64_t *const word = detail::translate(signal, pe);
-    // An aligned word that begins in the heap ends there. The tests are cheaper together than a branch after each.
+    // An aligned word that begins in the heap ends there. The tests are cheaper together than a
+    // branch after each.
     const bool good = detail::is_direct(pe) & (detail::offset_of(signal) < port::state().heap_bytes) &
                       (reinterpret_cast<uint64_t>(signal) % sizeof(*signal) == 0);
     if (good && (op == SIGNAL_SET || (op == SIGNAL_ADD && !detail::atomics_by_network()))) {
@@ -141,7 +145,8 @@ OXSHMEM_DEVICE void signal_op(uint64_t *signal, uint64_t value, SignalOp op, int
     }
 }
 
-// Returns the value of this PE's own signal; what was put before the signal that it shows is visible.
+// Returns the value of this PE's own signal; what was put before the signal that it shows is
+// visible.
 OXSHMEM_DEVICE uint64_t signal_fetch(const uint64_t *signal) {
     return port::load<port::order::acquire, port::reach::system>(signal);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Teams: ordered sets of PEs. The host makes and destroys them; device code takes their handles, which are the same numbers.
+// Teams: ordered sets of PEs. The host makes and destroys them; device code takes their handles,
+// which are the same numbers.
 #pragma once
 
 #include "detail/meet.h"
@@ -26,8 +27,8 @@ OXSHMEM_DEVICE int team_n_pes(team_t team) {
     return row == nullptr ? -1 : row->n_pes;
 }
 
-// The number in `destination` of the PE that is number `pe` in `source`; -1 if it is not a member, or an argument names
-// nothing.
+// The number in `destination` of the PE that is number `pe` in `source`; -1 if it is not a member,
+// or an argument names nothing.
 OXSHMEM_DEVICE int team_translate_pe(team_t source, int pe, team_t destination) {
     const abi::Team *from = detail::find_team(source), *to = detail::find_team(destination);
     if (from == nullptr || to == nullptr || pe < 0 || pe >= from->n_pes) {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// The names that C programs know: oxshmem_<type>_<operation>, oxshmem_put<bits>, oxshmem_putmem, and oxshmemx_..._warp and
-// _block for the wider scopes. Every one of them forwards to a template; see rma.h, signal.h, atomic.h, wait.h, ordering.h and
-// barrier.h.
+// The names that C programs know: oxshmem_<type>_<operation>, oxshmem_put<bits>, oxshmem_putmem,
+// and oxshmemx_..._warp and _block for the wider scopes. Every one of them forwards to a template;
+// see rma.h, signal.h, atomic.h, wait.h, ordering.h and barrier.h.
 #pragma once
 
 #include "oxshmem.h"
 
-// X(type name, C++ type): the standard RMA types of OpenSHMEM 1.5, table 5, less long double, which GPUs do not have.
+// X(type name, C++ type): the standard RMA types of OpenSHMEM 1.5, table 5, less long double, which
+// GPUs do not have.
 #define OXSHMEM_FOR_EACH_RMA_TYPE(X)                                                                                           \
     X(float, float)                                                                                                            \
     X(double, double)                                                                                                          \
@@ -96,7 +97,8 @@
 OXSHMEM_FOR_EACH_RMA_TYPE(OXSHMEM_DEFINE_SCALAR)
 #undef OXSHMEM_DEFINE_SCALAR
 
-// Bulk operations; PUT and GET are the whole name up to the suffix, for example oxshmem_int_put or oxshmem_put32.
+// Bulk operations; PUT and GET are the whole name up to the suffix, for example oxshmem_int_put or
+// oxshmem_put32.
 #define OXSHMEM_DEFINE_BULK(prefix, suffix, scope, T, PUT, GET)                                                                \
     OXSHMEM_DEVICE void prefix##PUT##suffix(T *dst, const T *src, size_t n, int pe) {                                          \
         oxshmem::put(scope, dst, src, n, pe);                                                                                  \
@@ -276,8 +278,8 @@ OXSHMEM_FOR_EACH_SCOPE(OXSHMEM_DEFINE_COLLECTIVE, )
 // Collectives over teams. They are templates whose parameter has a default that callers leave
 // alone, so only what a program uses is compiled.
 //
-// X(type name, C++ type): the types of reductions by and, or and xor, by min and max, and by sum and product: tables 10 to 12
-// of OpenSHMEM 1.5, and the 16-bit floating-point types.
+// X(type name, C++ type): the types of reductions by and, or and xor, by min and max, and by sum
+// and product: tables 10 to 12 of OpenSHMEM 1.5, and the 16-bit floating-point types.
 #define OXSHMEM_FOR_EACH_BITWISE_REDUCE_TYPE(X)                                                                                \
     X(uchar, unsigned char)                                                                                                    \
     X(ushort, unsigned short)                                                                                                  \

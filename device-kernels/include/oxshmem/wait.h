@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Point-to-point synchronisation: wait_until, test, and their _all, _any and _some forms, each with one value for all variables
-// or a vector of values.
+// Point-to-point synchronisation: wait_until, test, and their _all, _any and _some forms, each with
+// one value for all variables or a vector of values.
 //
-// Variables are in the caller's own heap. When a wait returns (or a test is true), what their writer completed or ordered
-// before writing them is visible. `status`, if not null, excludes the variables whose entry is not 0; if it excludes all (or n
-// is 0), _all is true at once, _any returns SIZE_MAX and _some returns 0.
+// Variables are in the caller's own heap. When a wait returns (or a test is true), what their
+// writer completed or ordered before writing them is visible. `status`, if not null, excludes the
+// variables whose entry is not 0; if it excludes all (or n is 0), _all is true at once, _any
+// returns SIZE_MAX and _some returns 0.
 #pragma once
 
 #include "detail/address.h"
@@ -41,7 +42,8 @@ template <class T> OXSHMEM_DEVICE bool compare(T seen, Compare cmp, T value) {
     return false;
 }
 
-// Refuses variables that no peer could ever write, and unknown comparisons: either would wait forever.
+// Refuses variables that no peer could ever write, and unknown comparisons: either would wait
+// forever.
 template <class T> OXSHMEM_DEVICE bool check_variables(const T *ivars, uint64_t n, Compare cmp, Op op) {
     const int me = port::state().my_pe;
     if (static_cast<uint32_t>(cmp) > static_cast<uint32_t>(Compare::ge)) {
@@ -81,7 +83,8 @@ OXSHMEM_DEVICE bool excluded(const int *status, size_t i) {
     return status != nullptr && port::read(status + i) != 0;
 }
 
-// The same, of variables of which any may become what the wait is for: names the first that is not excluded.
+// The same, of variables of which any may become what the wait is for: names the first that is not
+// excluded.
 template <class T, class Values>
 OXSHMEM_DEVICE Unmet unmet_any(const T *ivars, size_t n, const int *status, Compare cmp, const Values &values) {
     size_t first = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// What the threads of a block share while they serve queue pairs, and the work requests that they pass to each other.
+// What the threads of a block share while they serve queue pairs, and the work requests that they
+// pass to each other.
 
 #pragma once
 
@@ -42,8 +43,8 @@ OXSHMEM_DEVICE uint64_t be64(uint32_t high, uint32_t low) {
     return static_cast<uint64_t>(be(high)) << 32 | be(low);
 }
 
-// A copy that is not done by the thread that decoded it. An inline payload's `from` is the index of its work request, and
-// kInline is added to `bytes`.
+// A copy that is not done by the thread that decoded it. An inline payload's `from` is the index of
+// its work request, and kInline is added to `bytes`.
 struct Copy {
     uint64_t to, from, bytes;
 };
@@ -89,8 +90,9 @@ struct Shared {
     uint64_t bytes;
 };
 
-// An SM that runs blocks with little shared memory may have set 16 KiB aside for it, and of that the system takes 1 KiB for
-// each block. With more, the engine waits until such an application ends, which waits for the engine.
+// An SM that runs blocks with little shared memory may have set 16 KiB aside for it, and of that
+// the system takes 1 KiB for each block. With more, the engine waits until such an application
+// ends, which waits for the engine.
 static_assert(sizeof(Shared) <= 10 * 1024, "the engine must fit beside applications");
 
 // A work request, decoded.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// A work request in its queue: reads it, checks each field and translates its keys. What fails a check is the host's to judge.
+// A work request in its queue: reads it, checks each field and translates its keys. What fails a
+// check is the host's to judge.
 //
-// Layouts are those of rdma-core's mlx5dv.h, written down here once more instead of taken from the headers that post, so that
-// an error there is not repeated here.
+// Layouts are those of rdma-core's mlx5dv.h, written down here once more instead of taken from the
+// headers that post, so that an error there is not repeated here.
 
 #pragma once
 
@@ -65,7 +66,8 @@ struct Reader {
     }
 };
 
-// Decodes and checks. False: the host has to judge. Every check of the CPU engine is here (hca/src/wire/wqe.rs, execute.rs).
+// Decodes and checks. False: the host has to judge. Every check of the CPU engine is here
+// (hca/src/wire/wqe.rs, execute.rs).
 OXSHMEM_DEVICE bool decode(const Reader &reader, port::vec16 control, Request &request) {
     const QpContext &qp = reader.qp;
     const uint32_t first = be(control.x);

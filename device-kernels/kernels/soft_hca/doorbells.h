@@ -23,8 +23,8 @@ OXSHMEM_DEVICE port::vec16 unseal(port::pair64 words, uint64_t displaced) {
             static_cast<uint32_t>(second >> 32)};
 }
 
-// Looks at the doorbell of a register in host memory, where no work requests come with them. Called by the one thread that
-// looks at this one. What is new there, or 0.
+// Looks at the doorbell of a register in host memory, where no work requests come with them. Called
+// by the one thread that looks at this one. What is new there, or 0.
 OXSHMEM_DEVICE uint64_t doorbell_of_host(Tables &t, const Slice &slice, uint32_t number) {
     Watch &watch = watch_of(t, number);
     // Both are requested at once: the second crosses PCIe, and nothing overtakes it.
@@ -40,9 +40,9 @@ OXSHMEM_DEVICE uint64_t doorbell_of_host(Tables &t, const Slice &slice, uint32_t
 
 constexpr uint32_t kLookers = 4; // lanes that look at a register in host memory together
 
-// Looks at registers in host memory: all lanes of a warp, kLookers for each register. The first of these is told. Adjacent
-// lanes have adjacent words, so that one read crosses PCIe, not one for each word. Which words make a work request, and why it
-// cannot be torn: hca/src/soft/blueflame.rs.
+// Looks at registers in host memory: all lanes of a warp, kLookers for each register. The first of
+// these is told. Adjacent lanes have adjacent words, so that one read crosses PCIe, not one for
+// each word. Which words make a work request, and why it cannot be torn: hca/src/soft/blueflame.rs.
 OXSHMEM_DEVICE HostBell rung_by_host(Tables &t, const Slice &slice, uint32_t number) {
     const uint32_t looker = port::lane_id() % kLookers;
     port::pair64 mine{0, 0};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Carries out decoded work requests: inline writes, copies and atomics, and the CQEs that report them.
+// Carries out decoded work requests: inline writes, copies and atomics, and the CQEs that report
+// them.
 
 #pragma once
 
@@ -207,7 +208,8 @@ OXSHMEM_DEVICE void carry(const Tables &t, const QpContext &qp, const Shared &s)
 OXSHMEM_DEVICE void write_cqe(QpContext &qp, uint32_t opcode, uint64_t index, uint32_t bytes) {
     const uint32_t owner = qp.cq_producer >> qp.cq_log_size & 1;
     qp.cq_producer = (qp.cq_producer + 1) & 0xffffff;
-    // mlx5_cqe64: byte_cnt at 44, timestamp at 48; sop_drop_qpn, wqe_counter, signature and op_own are the tail.
+    // mlx5_cqe64: byte_cnt at 44, timestamp at 48; sop_drop_qpn, wqe_counter, signature and op_own
+    // are the tail.
     const uint64_t now = port::clock_ns();
     port::store_vec(at<void>(qp.cqe + 0), {0, 0, 0, 0});
     port::store_vec(at<void>(qp.cqe + 16), {0, 0, 0, 0});

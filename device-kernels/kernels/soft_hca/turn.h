@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// A turn of a queue pair: which work requests run side by side, which wait for those before them, and where the queue pair
-// stops.
+// A turn of a queue pair: which work requests run side by side, which wait for those before them,
+// and where the queue pair stops.
 //
-// Work requests of a queue pair execute side by side, and their payloads become visible in any order. Those with a fence mode
-// (fence or strong ordering) start when all before them is visible, and so do reads and atomics of a place that one before them
-// touches. Where the queue pair is in order, as a card's, each starts when all before it is visible. A CQE comes after all it
-// covers.
+// Work requests of a queue pair execute side by side, and their payloads become visible in any
+// order. Those with a fence mode (fence or strong ordering) start when all before them is visible,
+// and so do reads and atomics of a place that one before them touches. Where the queue pair is in
+// order, as a card's, each starts when all before it is visible. A CQE comes after all it covers.
 
 #pragma once
 
@@ -87,7 +87,8 @@ OXSHMEM_DEVICE void find_starts(Shared &s, uint32_t count) {
     port::sync_block();
 }
 
-// Returns the next work request after `from` that starts when all before it is visible, at most `end`.
+// Returns the next work request after `from` that starts when all before it is visible, at most
+// `end`.
 OXSHMEM_DEVICE uint32_t next_ordered(const Shared &s, uint32_t from, uint32_t end) {
     for (uint32_t i = from + 1; i < end; i = (i / 32 + 1) * 32) {
         const uint32_t bits = s.ordered[i / 32] & ~0u << i % 32;
@@ -103,7 +104,8 @@ OXSHMEM_DEVICE void stop_at(uint32_t &where, uint32_t block) {
     port::fetch_max<order::relaxed, reach::block>(&where, kThreads - block);
 }
 
-// One step of a queue pair: up to a block of the queue for each thread. All threads. False ends the turn.
+// One step of a queue pair: up to a block of the queue for each thread. All threads. False ends the
+// turn.
 OXSHMEM_DEVICE bool step(Tables &t, const Slice &slice, Shared &s) {
     const uint32_t rank = port::thread_rank();
     const uint32_t threads = port::block_threads();
@@ -227,7 +229,8 @@ OXSHMEM_DEVICE bool step(Tables &t, const Slice &slice, Shared &s) {
         s.consumer += end;
         s.moved = 0;
         s.available -= end;
-        // Nothing before it ended the step; or the first work request is longer than what is posted.
+        // Nothing before it ended the step; or the first work request is longer than what is
+        // posted.
         if ((s.trap != 0 && s.trap == s.stop) || s.blocks == 0) {
             trap(t, slice, s.place);
             s.available = 0;
@@ -237,7 +240,8 @@ OXSHMEM_DEVICE bool step(Tables &t, const Slice &slice, Shared &s) {
     return s.available != 0;
 }
 
-// Gives the queue pair that rang in register `number` a turn; `value`: what the host rang. All threads.
+// Gives the queue pair that rang in register `number` a turn; `value`: what the host rang. All
+// threads.
 OXSHMEM_DEVICE void serve(Tables &t, const Slice &slice, Shared &s, uint32_t number, uint64_t value) {
     if (port::thread_rank() == 0 && !answer(t, slice, s, number, value)) {
         s.available = 0;
@@ -258,8 +262,8 @@ OXSHMEM_DEVICE void serve(Tables &t, const Slice &slice, Shared &s, uint32_t num
     }
 }
 
-// Executes a work request that came with its doorbell, and needs no other thread. False: it is left to the whole block, as what
-// the host has to judge is. The thread that found it alone.
+// Executes a work request that came with its doorbell, and needs no other thread. False: it is left
+// to the whole block, as what the host has to judge is. The thread that found it alone.
 OXSHMEM_DEVICE bool execute_at_once(Tables &t, Shared &s, const HostBell &bell, uint32_t number) {
     const port::vec16 control = bell.head[0];
     const uint32_t second = be(control.y);
@@ -268,7 +272,8 @@ OXSHMEM_DEVICE bool execute_at_once(Tables &t, Shared &s, const HostBell &bell, 
         return false;
     }
     QpContext &qp = t.qps[place];
-    // A line of everything that decode() looks at, all requested at once: the key as well, should there be one.
+    // A line of everything that decode() looks at, all requested at once: the key as well, should
+    // there be one.
     const Key &key = t.remote_keys[((be(bell.head[1].z) >> 8) + static_cast<uint32_t>(bell.peer) * kPeerStride) % kRemoteKeys];
     const uint32_t rights = key.rights;
     const uint64_t length = key.length;

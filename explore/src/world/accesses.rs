@@ -114,8 +114,8 @@ impl World {
         true
     }
 
-    /// Returns whether another process is about to access the word of a store, or of one that has to wait
-    /// for it.
+    /// Returns whether another process is about to access the word of a store, or of one that has
+    /// to wait for it.
     pub(super) fn is_wanted(&self, index: usize) -> bool {
         let entry = &self.entries[index];
         if entry.doorbell || self.is_watched(entry) {
@@ -152,8 +152,8 @@ impl World {
             }
     }
 
-    /// Returns whether an earlier store of the same thread to the same block of a queue is as far as this
-    /// one.
+    /// Returns whether an earlier store of the same thread to the same block of a queue is as far
+    /// as this one.
     pub(super) fn is_behind_in_block(&self, index: usize) -> bool {
         let entry = &self.entries[index];
         self.memory.about[entry.word as usize].1 == Kind::Queue

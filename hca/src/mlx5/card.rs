@@ -38,8 +38,9 @@ const NC_DEDICATED: UarType = (UAR_NC_DEDICATED, "doorbell page, not cached, of 
 const BF: UarType = (mlx5dv::MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF, "doorbell page, write-combining, of its own");
 const NC: UarType = (mlx5dv::MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC, "doorbell page, not cached, of the whole context");
 
-/// Kinds of doorbell pages, the best first. For a GPU, which maps them as registers in any case, its stores must neither wait for nor mix with those
-/// of others; a CPU's stores linger in a page that is write-combining.
+/// Kinds of doorbell pages, the best first. For a GPU, which maps them as registers in any case,
+/// its stores must neither wait for nor mix with those of others; a CPU's stores linger in a page
+/// that is write-combining.
 const fn uar_types(rung: Rung) -> [UarType; 3] {
     match rung {
         Rung::ByDevice => [NC_DEDICATED, BF, NC],
@@ -47,8 +48,9 @@ const fn uar_types(rung: Rung) -> [UarType; 3] {
     }
 }
 
-/// The page size of umems. The firmware counts the offsets of queues in 64ths of it, so a larger one, such as the 64 KiB of Grace, would allow
-/// multiples of 1 KiB alone (Linux, `devx_umem_reg_cmd_alloc`; DPDK and UCX align queues to pages of 4 KiB).
+/// The page size of umems. The firmware counts the offsets of queues in 64ths of it, so a larger
+/// one, such as the 64 KiB of Grace, would allow multiples of 1 KiB alone (Linux,
+/// `devx_umem_reg_cmd_alloc`; DPDK and UCX align queues to pages of 4 KiB).
 const UMEM_PAGE: u64 = 4096;
 
 /// A function of the library that takes a command about an object, and room for the answer.
@@ -168,7 +170,8 @@ impl Mlx5Hca {
             },
             mac: [0; 6],
             coherent_atomics: context.limits().atomicity == Atomicity::Global,
-            // Unless a QP asks for out-of-order placement, which none here does (UCX PR 10658: `dp_ordering` of the QP context).
+            // Unless a QP asks for out-of-order placement, which none here does (UCX PR 10658:
+            // `dp_ordering` of the QP context).
             in_order: true,
             ts_format: 0,
             lag_ports: 0,
@@ -211,7 +214,8 @@ impl Mlx5Hca {
         }
     }
 
-    /// The ports of the bond that this card's port is part of; 0 without one, or where QPs cannot be told which to use.
+    /// The ports of the bond that this card's port is part of; 0 without one, or where QPs cannot
+    /// be told which to use.
     fn query_lag_ports(&self) -> u8 {
         let general = &self.caps.0;
         if !general.init2_lag_tx_port_affinity || general.num_lag_ports < 2 {
@@ -340,7 +344,8 @@ impl Mlx5Hca {
     ) -> Result<()> {
         let object = self.devx(object)?.as_ptr();
         let (from, to) = (input.as_ptr().cast(), output.as_mut_ptr().cast());
-        // SAFETY: the object is alive: the caller that destroys it does not use it meanwhile; input and output are as long as said.
+        // SAFETY: the object is alive: the caller that destroys it does not use it meanwhile; input
+        // and output are as long as said.
         let status = unsafe { function(self.library.functions(), object, from, input.len(), to, output.len()) };
         self.judge(call, (status != 0).then(|| errno_of(status)), input, output)
     }
@@ -380,7 +385,8 @@ impl Mlx5Hca {
         object.ah = mlx5dv::mlx5dv_obj__bindgen_ty_6 { in_: handle.as_ptr(), out: out.as_mut_ptr() };
         // SAFETY: the handle is alive, and `out` may be written.
         let status = unsafe { self.library.functions().mlx5dv_init_obj(&raw mut object, mlx5dv::MLX5DV_OBJ_AH.into()) };
-        // SAFETY: on success `out` names the handle's address vector, which lives as long as the handle.
+        // SAFETY: on success `out` names the handle's address vector, which lives as long as the
+        // handle.
         let mac = if status == 0 { Ok(unsafe { (*out.assume_init().av).rmac }) } else { Err(errno_of(status)) };
         // SAFETY: the handle is alive, and used no more.
         unsafe { verbs.ibv_destroy_ah(handle.as_ptr()) };
@@ -437,7 +443,8 @@ impl Provider for Mlx5Hca {
                 unsafe { (uar.as_ref().page_id, uar.as_ref().base_addr, uar.as_ref().reg_addr) };
             self.tables().uars.entry(page_id).or_default().push(uar);
             let offset = register.addr().wrapping_sub(base.addr());
-            // The library maps a page of the system, which may hold several of the card's 4 KiB (rdma-core, mlx5_alloc_dyn_uar).
+            // The library maps a page of the system, which may hold several of the card's 4 KiB
+            // (rdma-core, mlx5_alloc_dyn_uar).
             if offset >= rustix::param::page_size() {
                 self.free_uar(page_id)?;
                 let rule = "the library's page and register do not belong together";

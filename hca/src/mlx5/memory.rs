@@ -13,15 +13,17 @@ use crate::provider::UmemSource;
 pub enum Registration {
     /// A dma-buf with the addresses that the device prefers.
     DmaBuf,
-    /// A dma-buf with addresses of the PCIe BAR: for cards with a PCIe connection of their own to the GPU ("data direct"). On GH200 and GB200 it
-    /// takes the way across the BAR in place of the one through the CPU's memory.
+    /// A dma-buf with addresses of the PCIe BAR: for cards with a PCIe connection of their own to
+    /// the GPU ("data direct"). On GH200 and GB200 it takes the way across the BAR in place of the
+    /// one through the CPU's memory.
     DmaBufPcie,
     /// By its address, through a module of the kernel that knows it (nvidia_peermem).
     Address,
 }
 
 impl Registration {
-    /// All, in the order in which they are tried: NCCL and UCX ask for a dma-buf without flags first.
+    /// All, in the order in which they are tried: NCCL and UCX ask for a dma-buf without flags
+    /// first.
     const ALL: [Self; 3] = [Self::DmaBuf, Self::DmaBufPcie, Self::Address];
 
     /// All, `first` before the others.
@@ -66,7 +68,8 @@ impl Ladder {
         Self { what, order: Registration::from(first), best: AtomicUsize::new(0) }
     }
 
-    /// Tries one way after the other, beginning with the one that worked last. Memory of the host has only one.
+    /// Tries one way after the other, beginning with the one that worked last. Memory of the host
+    /// has only one.
     pub(super) fn climb<T, E: fmt::Display>(
         &self,
         record: &Record,

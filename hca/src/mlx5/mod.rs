@@ -1,11 +1,13 @@
 //! ConnectX cards, through rdma-core's libmlx5.
 //!
-//! Commands go to the card's firmware as DevX carries them, the same bytes that the software HCA executes. What the library does better is left to
-//! it: protection domains and memory regions are those of verbs, since kernels register dma-bufs for verbs sooner than for DevX (5.12, 6.1),
-//! and the hardware address of a peer is what the kernel resolves for an address handle.
+//! Commands go to the card's firmware as DevX carries them, the same bytes that the software HCA
+//! executes. What the library does better is left to it: protection domains and memory regions are
+//! those of verbs, since kernels register dma-bufs for verbs sooner than for DevX (5.12, 6.1), and
+//! the hardware address of a peer is what the kernel resolves for an address handle.
 //!
-//! The libraries are loaded when they are first needed. Whatever can be done in more than one way is tried in a fixed order, and each attempt is
-//! kept with its outcome ([`Provider::attempts`](crate::provider::Provider::attempts)).
+//! The libraries are loaded when they are first needed. Whatever can be done in more than one way
+//! is tried in a fixed order, and each attempt is kept with its outcome
+//! ([`Provider::attempts`](crate::provider::Provider::attempts)).
 
 mod card;
 mod error;

@@ -13,8 +13,9 @@ pub fn query_caps(provider: &dyn Provider) -> Result<(caps::GeneralCaps, caps::A
     Ok((general, caps::AtomicCapsOut::decode(&output).caps))
 }
 
-/// Returns `ts_format` for QPs (see [`HcaInfo::ts_format`](crate::provider::HcaInfo::ts_format)): the default where the card knows the field, as
-/// rdma-core's `dr_send_get_qp_ts_format` chooses. On Ethernet it is a capability of RoCE, otherwise one of send queues.
+/// Returns `ts_format` for QPs (see [`HcaInfo::ts_format`](crate::provider::HcaInfo::ts_format)):
+/// the default where the card knows the field, as rdma-core's `dr_send_get_qp_ts_format` chooses.
+/// On Ethernet it is a capability of RoCE, otherwise one of send queues.
 pub fn query_ts_format(provider: &dyn Provider, general: &caps::GeneralCaps) -> Result<u8> {
     let clocks = if general.roce {
         let mut output = vec![0; caps::QueryHcaCap::OUT_LEN];

@@ -1,8 +1,9 @@
-//! Typed objects over a [`Provider`](crate::provider::Provider): they build the command bytes, keep what a command needs alive, and
-//! destroy what they own.
+//! Typed objects over a [`Provider`](crate::provider::Provider): they build the command bytes, keep
+//! what a command needs alive, and destroy what they own.
 //!
-//! An object holds an [`Arc`](std::sync::Arc) of each object it depends on, so a queue pair outlives neither its completion queue nor the memory
-//! its queues lie in, in whatever order variables are dropped. `close` destroys early; it and dropping are idempotent.
+//! An object holds an [`Arc`](std::sync::Arc) of each object it depends on, so a queue pair
+//! outlives neither its completion queue nor the memory its queues lie in, in whatever order
+//! variables are dropped. `close` destroys early; it and dropping are idempotent.
 
 mod caps;
 mod cq;

@@ -25,7 +25,8 @@ pub struct QpGeometry {
     /// Start of the send queue in the umem, bytes; a multiple of 64.
     pub sq_offset: u64,
     /// Start of the 8-byte doorbell record in the umem; a multiple of 8. The send counter is
-    /// [`SEND_OFFSET`](crate::wire::dbr::SEND_OFFSET) further. The caller fills it with zeros before.
+    /// [`SEND_OFFSET`](crate::wire::dbr::SEND_OFFSET) further. The caller fills it with zeros
+    /// before.
     pub dbr_offset: u64,
     /// What CQEs name this QP by, 24 bits.
     pub user_index: u32,
@@ -56,7 +57,8 @@ pub struct Qp {
 }
 
 impl Qp {
-    /// Create one (CREATE_QP), in state RST. Send queue and doorbell record lie in `umem`, completions go to `cq`.
+    /// Create one (CREATE_QP), in state RST. Send queue and doorbell record lie in `umem`,
+    /// completions go to `cq`.
     pub fn create(pd: &Arc<Pd>, cq: &Arc<Cq>, uar: &Arc<Uar>, umem: &Arc<Umem>, geometry: &QpGeometry) -> Result<Self> {
         if geometry.user_index >> 24 != 0 {
             return Err(Error::argument("user_index", geometry.user_index, "has 24 bits"));
@@ -113,8 +115,8 @@ impl Qp {
         QpAddress { qpn: self.qpn, ..self.guard.provider.info().address() }
     }
 
-    /// Connect to the peer's QP: RST2INIT, INIT2RTR, RTR2RTS. The peer does the same with this QP's address; until it has, work
-    /// requests posted here are retried. The peer's QP must exist.
+    /// Connect to the peer's QP: RST2INIT, INIT2RTR, RTR2RTS. The peer does the same with this QP's
+    /// address; until it has, work requests posted here are retried. The peer's QP must exist.
     pub fn connect(&self, peer: &QpAddress, attributes: &QpAttributes) -> Result<()> {
         let info = self.guard.provider.info();
         let route = route(&info.device, &info.port, peer)?;
@@ -163,7 +165,8 @@ impl Qp {
         modify(&self.guard, &qp::ToErrQp { qpn: self.qpn })
     }
 
-    /// Move it to the reset state (2RST): counters start at 0 again, on both sides; the caller clears the doorbell record.
+    /// Move it to the reset state (2RST): counters start at 0 again, on both sides; the caller
+    /// clears the doorbell record.
     pub fn to_reset(&self) -> Result<()> {
         modify(&self.guard, &qp::ToRstQp { qpn: self.qpn })
     }
@@ -187,7 +190,8 @@ impl Qp {
     }
 }
 
-/// A route from queue pair `qpn` in the fields that the link layer and the route have (Linux, `mlx5_set_path`).
+/// A route from queue pair `qpn` in the fields that the link layer and the route have (Linux,
+/// `mlx5_set_path`).
 fn address_path(
     port: &PortInfo,
     route: Route,

@@ -46,7 +46,8 @@ impl Uar {
     }
 }
 
-/// Pages of a card that the queue pairs of a process share. More of them would not ring faster, and each has to be mapped for a GPU.
+/// Pages of a card that the queue pairs of a process share. More of them would not ring faster, and
+/// each has to be mapped for a GPU.
 const MAX_SHARED_PAGES: usize = 16;
 
 /// A doorbell register for a queue pair.
@@ -65,7 +66,8 @@ impl Doorbell {
     }
 }
 
-/// Gives each queue pair a doorbell register: one of its own, or on a card one of a few that are shared.
+/// Gives each queue pair a doorbell register: one of its own, or on a card one of a few that are
+/// shared.
 #[derive(Debug)]
 pub struct Doorbells {
     provider: Arc<dyn Provider>,

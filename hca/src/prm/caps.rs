@@ -1,4 +1,5 @@
-//! Capabilities (`mlx5_ifc_query_hca_cap_*`, `mlx5_ifc_cmd_hca_cap_bits`, `mlx5_ifc_atomic_caps_bits`).
+//! Capabilities (`mlx5_ifc_query_hca_cap_*`, `mlx5_ifc_cmd_hca_cap_bits`,
+//! `mlx5_ifc_atomic_caps_bits`).
 
 use super::command::command;
 use super::layout::layout;
@@ -67,7 +68,8 @@ layout! {
         max_wqe_sz_sq: u16 = 0x290, 16;
         /// log2 of the number of protection domains.
         log_max_pd: u8 = 0x32b, 5;
-        /// Clocks of time stamps in CQEs of send queues: 0 free-running only, 1 real time only, 2 both.
+        /// Clocks of time stamps in CQEs of send queues: 0 free-running only, 1 real time only, 2
+        /// both.
         sq_ts_format: u8 = 0x440, 2;
     }
 }

@@ -6,7 +6,8 @@ use super::caps::AtomicCapsOut;
 use super::layout::{self, Layout};
 use super::{Command, CommandStatus, Opcode, caps, cq, lag, mkey, outcome, pd, qp, uar};
 
-/// What a command says, as `CREATE_CQ cq_umem_offset=0x1000 cqc.log_cq_size=0x1`. Bits that no known field has are counted.
+/// What a command says, as `CREATE_CQ cq_umem_offset=0x1000 cqc.log_cq_size=0x1`. Bits that no
+/// known field has are counted.
 pub fn command(input: &[u8]) -> String {
     let Some(opcode) = Opcode::of(input) else {
         let head = input.iter().take(4).fold(String::new(), |mut text, byte| {

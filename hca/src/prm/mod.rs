@@ -1,9 +1,11 @@
-//! The commands of NVIDIA's programming reference manual (PRM) that set up IBGDA, as DevX carries them.
+//! The commands of NVIDIA's programming reference manual (PRM) that set up IBGDA, as DevX carries
+//! them.
 //!
-//! One file per object. A command's input and output are structures of bit fields; the offsets are those of rdma-core's
-//! `providers/mlx5/mlx5_ifc.h`, with the umem fields and the CQ context, which that file leaves out, from DPDK's
-//! `drivers/common/mlx5/mlx5_prm.h` and Linux's `include/linux/mlx5/mlx5_ifc.h`. Only fields that are used have a name here; every other
-//! bit is reserved and must be 0.
+//! One file per object. A command's input and output are structures of bit fields; the offsets are
+//! those of rdma-core's `providers/mlx5/mlx5_ifc.h`, with the umem fields and the CQ context, which
+//! that file leaves out, from DPDK's `drivers/common/mlx5/mlx5_prm.h` and Linux's
+//! `include/linux/mlx5/mlx5_ifc.h`. Only fields that are used have a name here; every other bit is
+//! reserved and must be 0.
 
 mod command;
 pub(crate) mod layout;
@@ -109,7 +111,8 @@ impl Opcode {
     }
 }
 
-/// What a command's output says in its first byte (`MLX5_CMD_STAT_*`, Linux: include/linux/mlx5/device.h).
+/// What a command's output says in its first byte (`MLX5_CMD_STAT_*`, Linux:
+/// include/linux/mlx5/device.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum CommandStatus {
@@ -199,7 +202,8 @@ pub(crate) fn set_outcome(output: &mut [u8], status: CommandStatus, syndrome: u3
     }
 }
 
-/// A command's input. The first 16 bits are the opcode; `uid` and `op_mod` are 0 unless the structure names them.
+/// A command's input. The first 16 bits are the opcode; `uid` and `op_mod` are 0 unless the
+/// structure names them.
 #[allow(private_bounds)]
 pub trait Command: Layout {
     /// Its opcode.
@@ -219,7 +223,8 @@ pub trait Command: Layout {
         bytes
     }
 
-    /// Decode input bytes. `Err` holds the first reserved bit that is set, counted as `mlx5_ifc.h` does.
+    /// Decode input bytes. `Err` holds the first reserved bit that is set, counted as `mlx5_ifc.h`
+    /// does.
     ///
     /// The opcode and the length are the caller's business.
     fn decode(bytes: &[u8]) -> Result<Self, usize> {

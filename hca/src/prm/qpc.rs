@@ -10,7 +10,8 @@ pub const MIGRATED: u8 = 3;
 pub const ZERO_SIZE_RQ: u8 = 3;
 /// `ts_format`: the card's choice (`MLX5_QPC_TIMESTAMP_FORMAT_DEFAULT`).
 pub const TIME_STAMP_DEFAULT: u8 = 1;
-/// `opt_param_mask` of INIT2RTR_QP: `lag_tx_port_affinity` is meant (rdma-core: `MLX5_QPC_OPT_MASK_RTS2RTS_LAG_TX_PORT_AFFINITY`, the same bit).
+/// `opt_param_mask` of INIT2RTR_QP: `lag_tx_port_affinity` is meant (rdma-core:
+/// `MLX5_QPC_OPT_MASK_RTS2RTS_LAG_TX_PORT_AFFINITY`, the same bit).
 pub const OPT_LAG_PORT: u32 = 1 << 15;
 /// `atomic_mode`: operands of up to 8 bytes.
 pub const ATOMIC_UP_TO_8_BYTES: u8 = 3;

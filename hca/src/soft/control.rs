@@ -1,7 +1,8 @@
-//! The control segment: what an HCA tells its peers about its queue pairs and keys, in a shared file that peers map read-only.
+//! The control segment: what an HCA tells its peers about its queue pairs and keys, in a shared
+//! file that peers map read-only.
 //!
-//! Each entry has a sequence counter, odd while the entry changes, and its own 64-byte line. A peer that cached what an entry says
-//! needs one load to know that it still holds.
+//! Each entry has a sequence counter, odd while the entry changes, and its own 64-byte line. A peer
+//! that cached what an entry says needs one load to know that it still holds.
 
 use super::memory::Mapping;
 use crate::error::{Error, Result};
@@ -23,7 +24,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"OXHCACTL");
 const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 4096;
 
-/// How often a reader retries an entry that changes. A writer holds it for nanoseconds; one that died in between holds it forever.
+/// How often a reader retries an entry that changes. A writer holds it for nanoseconds; one that
+/// died in between holds it forever.
 const READ_ATTEMPTS: usize = 1 << 12;
 
 /// The segment's size in bytes.
@@ -188,7 +190,8 @@ pub(super) struct Segment {
 
 impl Segment {
     fn header(&self) -> &Header {
-        // SAFETY: the mapping is at least `BYTES` long, page-aligned, and every field is an atomic, for which any bytes are valid.
+        // SAFETY: the mapping is at least `BYTES` long, page-aligned, and every field is an atomic,
+        // for which any bytes are valid.
         unsafe { &*self.mapping.ptr().cast::<Header>() }
     }
 
@@ -219,7 +222,8 @@ impl Segment {
     /// The entry of QP `qpn`, if the number is in range.
     pub(super) fn qp(&self, qpn: u32) -> Option<&QpEntry> {
         let slot = qpn.checked_sub(FIRST_QPN)? as usize;
-        // SAFETY: the slot is below MAX_QPS, so the entry lies within the mapping; atomics take any bytes.
+        // SAFETY: the slot is below MAX_QPS, so the entry lies within the mapping; atomics take any
+        // bytes.
         (slot < MAX_QPS).then(|| unsafe { &*self.mapping.ptr().add(HEADER_BYTES).cast::<QpEntry>().add(slot) })
     }
 
@@ -227,7 +231,8 @@ impl Segment {
     pub(super) fn mkey(&self, index: u32) -> Option<&MkeyEntry> {
         let slot = index.checked_sub(FIRST_MKEY)? as usize;
         let at = HEADER_BYTES + MAX_QPS * size_of::<QpEntry>();
-        // SAFETY: the slot is below MAX_MKEYS, so the entry lies within the mapping; atomics take any bytes.
+        // SAFETY: the slot is below MAX_MKEYS, so the entry lies within the mapping; atomics take
+        // any bytes.
         (slot < MAX_MKEYS).then(|| unsafe { &*self.mapping.ptr().add(at).cast::<MkeyEntry>().add(slot) })
     }
 }

@@ -57,13 +57,14 @@ impl Engine {
         rung
     }
 
-    /// Whether the record alone never starts work of a QP, as on a card: those that have a register to themselves, which keeps their last doorbell.
-    /// Kernels look at records.
+    /// Whether the record alone never starts work of a QP, as on a card: those that have a register
+    /// to themselves, which keeps their last doorbell. Kernels look at records.
     pub(super) fn needs_doorbell(&self, qpn: u32, uar: u32) -> bool {
         self.card_doorbells && !self.is_on_gpu() && self.uars.get(uar).is_some_and(|page| page.qps == [qpn])
     }
 
-    /// Look at the doorbell records of all QPs that ring in this page: a register keeps the last doorbell only.
+    /// Look at the doorbell records of all QPs that ring in this page: a register keeps the last
+    /// doorbell only.
     fn look_behind(&mut self, uar: u32) {
         let Some(page) = self.uars.get(uar) else { return };
         if page.qps.first().is_some_and(|qpn| self.needs_doorbell(*qpn, uar)) {
@@ -116,19 +117,22 @@ impl Engine {
         self.qps.put_back(bell.qpn, qp);
     }
 
-    /// Take over the doorbell record, or the index of a doorbell, if that is said to count. Returns true if it moved.
+    /// Take over the doorbell record, or the index of a doorbell, if that is said to count. Returns
+    /// true if it moved.
     pub(super) fn read_doorbell_record(&mut self, qp: &mut Qp, rung: Option<(u16, bool)>) -> bool {
         let record = qp.dbr.wrapping_add(dbr::SEND_OFFSET);
         let word = if self.is_on_gpu() {
             self.load_from_gpu(record.addr() as u64)
         } else {
-            // SAFETY: the record lies in a umem that stays registered while the QP lives, aligned to 8.
+            // SAFETY: the record lies in a umem that stays registered while the QP lives, aligned
+            // to 8.
             unsafe { memory::load32(record, Ordering::Acquire) }
         };
         self.take_record(qp, word, rung)
     }
 
-    /// Take over the doorbell record, whose word this is as it lies in memory. Returns true if it moved.
+    /// Take over the doorbell record, whose word this is as it lies in memory. Returns true if it
+    /// moved.
     pub(super) fn take_record(&mut self, qp: &mut Qp, word: u32, rung: Option<(u16, bool)>) -> bool {
         let word = u32::from_be(word);
         let problem = match dbr::Repr::from_word(word) {

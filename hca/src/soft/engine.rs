@@ -1,6 +1,8 @@
-//! The engine's passes: each gives every queue pair with work one turn, in which its WQEs are fetched and executed in order.
+//! The engine's passes: each gives every queue pair with work one turn, in which its WQEs are
+//! fetched and executed in order.
 //!
-//! An HCA has one engine, under the HCA's lock. A caller can also step it without a thread, by [`Engine::progress`].
+//! An HCA has one engine, under the HCA's lock. A caller can also step it without a thread, by
+//! [`Engine::progress`].
 
 use super::completions::Failure;
 use super::execute::Step;
@@ -27,7 +29,8 @@ const PEERS_POLLED: usize = 16;
 const BLOCK_WORDS: usize = BLOCK_BYTES / 8;
 
 impl Engine {
-    /// One pass: take in doorbells, and give each QP with work one turn. Returns how much was done; 0 means nothing.
+    /// One pass: take in doorbells, and give each QP with work one turn. Returns how much was done;
+    /// 0 means nothing.
     pub(super) fn progress(&mut self) -> usize {
         if self.dead.is_some() {
             return 0;
@@ -73,7 +76,8 @@ impl Engine {
         !(self.active.is_empty() && self.late.is_empty()) && self.dead.is_none()
     }
 
-    /// No QP has had work for a while, so none is about to overtake: WQEs that sit out passes wait for time alone.
+    /// No QP has had work for a while, so none is about to overtake: WQEs that sit out passes wait
+    /// for time alone.
     pub(super) fn end_reordering(&mut self) {
         for at in 0..self.active.len() {
             let qpn = self.active[at];
@@ -85,7 +89,8 @@ impl Engine {
         }
     }
 
-    /// What need not happen in every pass: notice peers that are gone, and work whose doorbell was lost.
+    /// What need not happen in every pass: notice peers that are gone, and work whose doorbell was
+    /// lost.
     pub(super) fn housekeeping(&mut self) -> usize {
         if self.dead.is_some() {
             return 0;
@@ -124,7 +129,8 @@ impl Engine {
         news + found
     }
 
-    /// Unmap memory that peers have withdrawn, after every payload that may be meant for it has been delivered.
+    /// Unmap memory that peers have withdrawn, after every payload that may be meant for it has
+    /// been delivered.
     #[cold]
     fn unmap_withdrawn(&mut self) {
         self.deliver_all();
@@ -248,7 +254,8 @@ impl Engine {
             }
             return;
         }
-        // SAFETY: the queue lies in a umem that stays registered while the QP lives, is `depth` blocks long and aligned to 64.
+        // SAFETY: the queue lies in a umem that stays registered while the QP lives, is `depth`
+        // blocks long and aligned to 64.
         unsafe {
             for (i, word) in block.iter_mut().enumerate() {
                 *word = memory::load64(at.add(i * 8), Ordering::Relaxed);

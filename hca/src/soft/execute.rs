@@ -1,7 +1,7 @@
 //! Execution of one WQE: strict checks, translation of keys, and the transfer itself.
 //!
-//! Checks come in the order in which hardware meets them: the WQE's own format, the local key, the way to the peer, the remote key.
-//! Each has the syndrome that hardware answers with:
+//! Checks come in the order in which hardware meets them: the WQE's own format, the local key, the
+//! way to the peer, the remote key. Each has the syndrome that hardware answers with:
 //!
 //! | what is wrong | syndrome |
 //! |---|---|
@@ -36,7 +36,8 @@ const INLINE_OFFSET: usize = 36;
 enum Stop {
     /// Not now; after the retry budget, not at all.
     Stall(String),
-    /// Not now: an exchange between the HCAs is under way that a card does not need. It has its own limit.
+    /// Not now: an exchange between the HCAs is under way that a card does not need. It has its own
+    /// limit.
     Fetch(String),
     /// Not at all.
     Fail(Failure),
@@ -133,8 +134,8 @@ impl Engine {
         }
     }
 
-    /// Looks at what a WQE of QP `qpn` that names `rkey` would look at, so that the engine's kernel knows it. `Some` says what is still
-    /// waited for.
+    /// Looks at what a WQE of QP `qpn` that names `rkey` would look at, so that the engine's kernel
+    /// knows it. `Some` says what is still waited for.
     pub(super) fn prepare(&mut self, qpn: u32, rkey: u32) -> Result<Option<String>, Error> {
         if !self.is_on_gpu() {
             return Ok(None);
@@ -183,7 +184,8 @@ impl Engine {
         Ok(wqe)
     }
 
-    /// Carry out the operation. `Some(bytes)` when it is done, `None` when the turn's budget is used up.
+    /// Carry out the operation. `Some(bytes)` when it is done, `None` when the turn's budget is
+    /// used up.
     #[inline]
     fn perform(&mut self, qp: &mut Qp, wqe: &Wqe<'_>, budget: &mut usize) -> Result<Option<u64>, Stop> {
         if qp.moved == 0 {
@@ -228,7 +230,8 @@ impl Engine {
                 self.deliver_all();
                 Ok(transfer(qp, &bytes, budget))
             }
-            // No bytes: the keys are not looked at (InfiniBand specification, 9.7.4.1.5), but the peer must be there.
+            // No bytes: the keys are not looked at (InfiniBand specification, 9.7.4.1.5), but the
+            // peer must be there.
             Op::Write { local: None, .. } => {
                 self.peer_accepts(qp, rights::REMOTE_WRITE)?;
                 Ok(Some(0))
@@ -282,7 +285,8 @@ impl Engine {
             self.gpu.as_ref().is_some_and(|gpu| gpu.image(qp.qpn, qp.consumer + (last / BLOCK_BYTES) as u64).is_some());
         self.with_copying(|copying| match image {
             _ if len == 0 => Ok(()),
-            // SAFETY: `dst` was checked for `len` bytes; all blocks of the WQE are in the image, in sequence.
+            // SAFETY: `dst` was checked for `len` bytes; all blocks of the WQE are in the image, in
+            // sequence.
             Some(image) if whole => unsafe { copying.write_from_image(to, image.add(INLINE_OFFSET), len) },
             _ => {
                 let from = Place { address: payload.as_ptr().addr() as u64, on_host: true };
@@ -293,7 +297,8 @@ impl Engine {
         len as u64
     }
 
-    /// Queues copies for what the budget allows of the bytes that are left; `writes`: to the peer, otherwise from it.
+    /// Queues copies for what the budget allows of the bytes that are left; `writes`: to the peer,
+    /// otherwise from it.
     fn copy(&mut self, qp: &mut Qp, bytes: &Transfer, writes: bool, budget: &mut usize) -> Option<u64> {
         let on_host = qp.local_key.is_some_and(|key| key.on_host);
         let left = bytes.len - qp.moved;
@@ -331,7 +336,8 @@ impl Engine {
     #[inline]
     fn write(&mut self, qp: &mut Qp, bytes: Transfer, budget: &mut usize) -> Result<Option<u64>, Stop> {
         self.leave_to_kernel()?;
-        // SAFETY: both ends were checked for `len` bytes; the source may be the payload of a WQE in private memory.
+        // SAFETY: both ends were checked for `len` bytes; the source may be the payload of a WQE in
+        // private memory.
         if self.late_visibility && qp.moved == 0 && unsafe { self.write_late(bytes.dst, bytes.src, bytes.len) } {
             return Ok(Some(bytes.len as u64));
         }
@@ -341,7 +347,8 @@ impl Engine {
             && let Some((late, order)) = self.faults.visibility(qp.ordinal, qp.consumer)
         {
             let mut payload = vec![0; bytes.len];
-            // SAFETY: `src` was checked for `len` bytes, or is the payload of a WQE in private memory.
+            // SAFETY: `src` was checked for `len` bytes, or is the payload of a WQE in private
+            // memory.
             unsafe { memory::copy(payload.as_mut_ptr(), bytes.src, bytes.len) };
             let until = self.now() + late;
             qp.deferred = Some(Deferred { until, order, dst: bytes.dst, payload, cqe: None });
@@ -445,7 +452,8 @@ impl Engine {
         if !peer.is_alive() {
             return Err(Stop::Stall(format!("the HCA of the peer, {}, is gone", peer.gid)));
         }
-        // SAFETY: the entry lies in the peer's control segment, which stays mapped as long as the engine lives.
+        // SAFETY: the entry lies in the peer's control segment, which stays mapped as long as the
+        // engine lives.
         if unsafe { &*remote.entry }.seq() != remote.seq {
             self.look_at_peer(qp)?;
         }

@@ -1,8 +1,10 @@
-//! The fabric between software HCAs: how an HCA finds a peer by its GID, and gets at the peer's control segment and memory.
+//! The fabric between software HCAs: how an HCA finds a peer by its GID, and gets at the peer's
+//! control segment and memory.
 //!
-//! Each HCA listens at an abstract unix socket named after its GID. A peer connects, says HELLO, and gets the file of the control
-//! segment; later it asks for the file of each umem that a remote key leads it to, and maps it. Payload never travels through a
-//! socket. When a process dies its sockets close, which is how the others learn of it.
+//! Each HCA listens at an abstract unix socket named after its GID. A peer connects, says HELLO,
+//! and gets the file of the control segment; later it asks for the file of each umem that a remote
+//! key leads it to, and maps it. Payload never travels through a socket. When a process dies its
+//! sockets close, which is how the others learn of it.
 //!
 //! | message | `a`, `b`, `c` | file |
 //! |---|---|---|
@@ -32,7 +34,8 @@ const MAGIC: u32 = u32::from_le_bytes(*b"OXHF");
 const VERSION: u16 = 2;
 const MESSAGE_BYTES: usize = 32;
 
-/// How long an exchange of two small messages on one machine may take before the peer counts as gone.
+/// How long an exchange of two small messages on one machine may take before the peer counts as
+/// gone.
 pub(super) const EXCHANGE_LIMIT: Duration = Duration::from_secs(5);
 
 /// The most peers that may be connected to one HCA.
@@ -221,7 +224,8 @@ impl Server {
         }
         let message = Message { kind: Kind::Forget, a: id.into(), b: 0, c: 0 }.encode();
         for client in &served.clients {
-            // A peer that does not read its messages keeps the mapping until it closes. That costs memory, nothing else.
+            // A peer that does not read its messages keeps the mapping until it closes. That costs
+            // memory, nothing else.
             if !matches!(client.connection.try_send(&message, &[]), Ok(true)) {
                 tracing::debug!(umem = id, "a peer was not told that a umem is gone");
             }
@@ -252,7 +256,8 @@ impl Drop for Server {
 
 /// The thread: wait for connections and requests until woken.
 fn serve(gid: Gid, listener: &Listener, served: &Mutex<Served>, news: &Condvar, wake: &OwnedFd) {
-    // Given up for a moment to refuse a peer where no descriptor is free: without one its connection would wait unanswered.
+    // Given up for a moment to refuse a peer where no descriptor is free: without one its
+    // connection would wait unanswered.
     let mut spare = wake.try_clone().ok();
     loop {
         let clients = lock(served).clients.clone();
@@ -390,7 +395,8 @@ pub(super) struct Peer {
     /// Maps the peer's memory for kernels, if there is one.
     accelerator: Option<Arc<dyn Accelerator>>,
     memory: HashMap<u32, PeerMemory>,
-    /// Memory that the peer has withdrawn; still mapped, because a payload that is held back may be meant for it.
+    /// Memory that the peer has withdrawn; still mapped, because a payload that is held back may be
+    /// meant for it.
     withdrawn: Vec<PeerMemory>,
     closed: bool,
 }
@@ -454,7 +460,8 @@ impl Peer {
         !self.withdrawn.is_empty()
     }
 
-    /// Unmap what the peer has withdrawn. The caller makes sure that nothing will touch it any more.
+    /// Unmap what the peer has withdrawn. The caller makes sure that nothing will touch it any
+    /// more.
     pub(super) fn unmap_withdrawn(&mut self) {
         self.withdrawn.clear();
     }

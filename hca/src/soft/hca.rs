@@ -105,7 +105,8 @@ impl SoftHca {
         Ok(Arc::new(Self { info, shared, accelerator, thread }))
     }
 
-    /// One pass of the engine and its housekeeping; for HCAs opened with [`SoftOptions::stepped`]. Returns 0 if nothing happened.
+    /// One pass of the engine and its housekeeping; for HCAs opened with [`SoftOptions::stepped`].
+    /// Returns 0 if nothing happened.
     pub fn progress(&self) -> usize {
         let mut engine = self.shared.engine();
         if let Some(pace) = engine.pace() {
@@ -125,7 +126,8 @@ impl SoftHca {
         self.shared.engine().violations.clone()
     }
 
-    /// Stop executing, as hardware that fails: no more CQEs, commands fail, and peers run into their retry limits.
+    /// Stop executing, as hardware that fails: no more CQEs, commands fail, and peers run into
+    /// their retry limits.
     pub fn kill(&self) {
         self.shared.engine().die("killed");
     }

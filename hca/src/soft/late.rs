@@ -1,5 +1,6 @@
-//! Writes that are acknowledged before they are visible, as a card's are: an acknowledgement says that the peer's card has the data, which is then on
-//! its way across PCIe. The writes of one card stay in order, whatever their QPs, and its reads and atomics find all of them. Nothing orders
+//! Writes that are acknowledged before they are visible, as a card's are: an acknowledgement says
+//! that the peer's card has the data, which is then on its way across PCIe. The writes of one card
+//! stay in order, whatever their QPs, and its reads and atomics find all of them. Nothing orders
 //! those of different cards (PCIe orders the requests of one function only).
 
 use super::memory;
@@ -13,7 +14,8 @@ const LONGEST: Duration = Duration::from_millis(2);
 const MOST_BYTES: usize = 1 << 20;
 
 impl Engine {
-    /// Keeps a write for later, after those that are kept already. False: it has to be carried out now, and all kept ones have been.
+    /// Keeps a write for later, after those that are kept already. False: it has to be carried out
+    /// now, and all kept ones have been.
     ///
     /// # Safety
     /// Both ends are good for `len` bytes, `dst` until `unmap_withdrawn`.
@@ -50,7 +52,8 @@ impl Engine {
 
     fn deliver_first(&mut self) {
         let Some(Late { dst, payload, .. }) = self.late.pop_front() else { return };
-        // SAFETY: `dst` was checked for that many bytes; the peer's memory is unmapped only after `unmap_withdrawn` has delivered all.
+        // SAFETY: `dst` was checked for that many bytes; the peer's memory is unmapped only after
+        // `unmap_withdrawn` has delivered all.
         unsafe { memory::copy(dst, payload.as_ptr(), payload.len()) };
         std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
     }

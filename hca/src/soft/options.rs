@@ -15,20 +15,23 @@ pub struct SoftOptions {
     pub faults: FaultPlan,
     /// Where to print what is executed; nowhere if `None`.
     pub trace: Option<Box<dyn Write + Send>>,
-    /// Whether the caller drives the engine itself with [`SoftHca::progress`](super::SoftHca::progress), instead of a thread.
+    /// Whether the caller drives the engine itself with
+    /// [`SoftHca::progress`](super::SoftHca::progress), instead of a thread.
     pub stepped: bool,
-    /// What executes send queues instead of this process's CPU, in memory that only it reaches. Registered memory is then given by
-    /// addresses that are valid there, and CQs are collapsed.
+    /// What executes send queues instead of this process's CPU, in memory that only it reaches.
+    /// Registered memory is then given by addresses that are valid there, and CQs are collapsed.
     pub accelerator: Option<Arc<dyn Accelerator>>,
-    /// With an accelerator: this process posts and rings. Queues are then in memory of the host that kernels reach too, and so are doorbell
-    /// registers. Without it, kernels post and ring.
+    /// With an accelerator: this process posts and rings. Queues are then in memory of the host
+    /// that kernels reach too, and so are doorbell registers. Without it, kernels post and ring.
     pub host_doorbells: bool,
-    /// Doorbells are as on a card: any number of queue pairs may ring one register, and no code calls
-    /// [`doorbell_rung`](super::doorbell_rung) or [`Provider::prepare`](crate::provider::Provider::prepare). With an accelerator queues
-    /// may be anywhere where kernels reach them, and registering memory that peers may use waits until the connected peers have mapped it.
+    /// Doorbells are as on a card: any number of queue pairs may ring one register, and no code
+    /// calls [`doorbell_rung`](super::doorbell_rung) or
+    /// [`Provider::prepare`](crate::provider::Provider::prepare). With an accelerator queues may be
+    /// anywhere where kernels reach them, and registering memory that peers may use waits until the
+    /// connected peers have mapped it.
     pub card_doorbells: bool,
-    /// Writes are acknowledged before they are visible, up to 2 ms, in the order of all of the HCA's QPs; its reads and atomics find them. Only the
-    /// engine of the CPU does so.
+    /// Writes are acknowledged before they are visible, up to 2 ms, in the order of all of the
+    /// HCA's QPs; its reads and atomics find them. Only the engine of the CPU does so.
     pub late_visibility: bool,
     /// When the engine's thread executes by copies what the accelerator's kernel otherwise does.
     pub copying: CopyMode,

@@ -1,9 +1,10 @@
 //! What the engine of a software HCA keeps: its objects, its peers, and where each queue pair is.
 //!
-//! What the engine does with it is in files by subject: [`engine`](super::engine) gives queue pairs their turns,
-//! [`doorbells`](super::doorbells) takes in what was rung, [`execute`](super::execute) carries work requests out,
-//! [`completions`](super::completions) reports them, [`firmware`](super::firmware) executes commands, and
-//! [`gpu_engine`](super::gpu_engine) has a kernel do the work.
+//! What the engine does with it is in files by subject: [`engine`](super::engine) gives queue pairs
+//! their turns, [`doorbells`](super::doorbells) takes in what was rung, [`execute`](super::execute)
+//! carries work requests out, [`completions`](super::completions) reports them,
+//! [`firmware`](super::firmware) executes commands, and [`gpu_engine`](super::gpu_engine) has a
+//! kernel do the work.
 
 use super::accelerator::AcceleratorMemory;
 use super::control::{self, MkeyEntry, MkeyFacts, OwnSegment, QpEntry, QpFacts, rights};
@@ -249,7 +250,8 @@ pub(super) struct Handed {
     pub connected: bool,
     /// What was last written to the tables for it.
     pub written: Option<QpConstants>,
-    /// The WQE it last stopped at, the state of the tables then, and how often without a change between.
+    /// The WQE it last stopped at, the state of the tables then, and how often without a change
+    /// between.
     pub stopped_at: (u64, u64, u32),
 }
 
@@ -306,8 +308,8 @@ pub(super) struct EngineParts {
     pub card_doorbells: bool,
 }
 
-// SAFETY: the raw pointers are addresses of shared memory that the registrations promise to keep mapped, or lie in mappings that the
-// engine owns; they are not tied to a thread.
+// SAFETY: the raw pointers are addresses of shared memory that the registrations promise to keep
+// mapped, or lie in mappings that the engine owns; they are not tied to a thread.
 unsafe impl Send for Engine {}
 
 impl Engine {

@@ -1,5 +1,5 @@
-//! The tables that the software HCA shares with its kernel: the mirror of `device-kernels/kernels/soft_hca.h`, which says what each field
-//! means and which side writes it.
+//! The tables that the software HCA shares with its kernel: the mirror of
+//! `device-kernels/kernels/soft_hca.h`, which says what each field means and which side writes it.
 #![allow(missing_docs)] // see the header
 
 use super::control::{FIRST_MKEY, FIRST_QPN};

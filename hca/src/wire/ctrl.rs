@@ -37,7 +37,8 @@ pub enum Opcode {
     AtomicMaskedCs = 0x14,
     /// Masked fetch and add.
     AtomicMaskedFa = 0x15,
-    /// Read local memory and drop it (`MLX5_OPCODE_DUMP` of the Linux driver, include/linux/mlx5/device.h).
+    /// Read local memory and drop it (`MLX5_OPCODE_DUMP` of the Linux driver,
+    /// include/linux/mlx5/device.h).
     Dump = 0x23,
 }
 
@@ -67,7 +68,8 @@ pub enum Fence {
     None = 0,
     /// Start when local operations posted before are complete (UCX PR 11399).
     InitiatorSmall = 1,
-    /// Start when reads and atomics posted before are complete (the fence indicator of the InfiniBand specification; `IBV_SEND_FENCE`).
+    /// Start when reads and atomics posted before are complete (the fence indicator of the
+    /// InfiniBand specification; `IBV_SEND_FENCE`).
     Fence = 2,
     /// Start when everything posted before is complete: a round trip (UCX PR 8583).
     StrongOrdering = 3,

@@ -1,10 +1,12 @@
 //! The 8-byte value stored to a doorbell register in a UAR page.
 //!
-//! It is the start of a control segment. libmlx5 stores that of the last WQE: opmod, index, opcode; QP number, ds. Software that
-//! knows only its producer index may store `{be32(index << 8), be32(qpn << 8)}`. The HCA takes QP number and producer index from it; the
-//! doorbell record is for recovery, when a doorbell was lost (DOCA GPUNetIO; rdma-core writes both for every post). A card
-//! is not obliged to look at the record alone. Registers start at [`FIRST_REGISTER`] of a page; the size of one is
-//! `1 << log_bf_reg_size`, and two alternate buffers make the stride (rdma-core: `MLX5_BF_OFFSET`, `MLX5_DB_BLUEFLAME_BUFFER_SIZE`).
+//! It is the start of a control segment. libmlx5 stores that of the last WQE: opmod, index, opcode;
+//! QP number, ds. Software that knows only its producer index may store `{be32(index << 8),
+//! be32(qpn << 8)}`. The HCA takes QP number and producer index from it; the doorbell record is for
+//! recovery, when a doorbell was lost (DOCA GPUNetIO; rdma-core writes both for every post). A card
+//! is not obliged to look at the record alone. Registers start at [`FIRST_REGISTER`] of a page; the
+//! size of one is `1 << log_bf_reg_size`, and two alternate buffers make the stride (rdma-core:
+//! `MLX5_BF_OFFSET`, `MLX5_DB_BLUEFLAME_BUFFER_SIZE`).
 
 use super::{Result, check_zero, get16, get32, put32, segment};
 use core::fmt;

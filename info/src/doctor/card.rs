@@ -1,4 +1,5 @@
-//! A ConnectX card as jobs use it: commands, doorbell registers, and memory, tried in the process of a probe.
+//! A ConnectX card as jobs use it: commands, doorbell registers, and memory, tried in the process
+//! of a probe.
 
 use std::os::fd::{FromRawFd as _, OwnedFd};
 
@@ -126,7 +127,8 @@ pub fn probe(card: &Card, gid_index: Option<u32>, pkey_index: u16, gpu: Option<i
 
 const PAGE: usize = 4096;
 
-/// A page of host memory as PEs have it, mapped from a descriptor. It is left to the end of the process.
+/// A page of host memory as PEs have it, mapped from a descriptor. It is left to the end of the
+/// process.
 fn host_page() -> Result<*mut u8, String> {
     let map = || {
         let fd = rustix::fs::memfd_create("oxshmem-doctor", rustix::fs::MemfdFlags::CLOEXEC)?;

@@ -210,7 +210,8 @@ fn look(ordinal: i32) -> Result<Gpu, String> {
     const NAME_BYTES: u8 = 128;
     const PCI_BYTES: u8 = 32;
     let (mut name, mut pci, mut memory) = ([0u8; NAME_BYTES as usize], [0u8; PCI_BYTES as usize], 0);
-    // SAFETY: each call writes one value, or a text with a 0 at its end of at most the length given.
+    // SAFETY: each call writes one value, or a text with a 0 at its end of at most the length
+    // given.
     unsafe {
         driver!(cuDeviceGet(&raw mut device, ordinal))?;
         driver!(cuDeviceGetName(name.as_mut_ptr().cast(), NAME_BYTES.into(), device))?;
@@ -263,7 +264,8 @@ fn look_at_pair(from: i32, to: i32) -> Result<Pair, String> {
     })
 }
 
-/// The probe `export`: memory of a GPU as the heap has it, and descriptors for other processes and for cards.
+/// The probe `export`: memory of a GPU as the heap has it, and descriptors for other processes and
+/// for cards.
 pub fn probe_export(ordinal: i32) {
     if !start(|fact| tell(&fact)) {
         return;
@@ -332,7 +334,8 @@ pub(super) fn share(handle: u64) -> Result<i32, String> {
 
 /// A dma-buf of memory; with `pcie` with the addresses of the PCIe BAR.
 pub(super) fn dma_buf(address: u64, bytes: usize, pcie: bool) -> Result<i32, String> {
-    // CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE of cuda.h, since CUDA 12.8; older drivers refuse it.
+    // CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE of cuda.h, since CUDA 12.8; older drivers refuse
+    // it.
     const PCIE: u64 = 1;
     let mut descriptor = -1i32;
     let kind = sys::CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;

@@ -1,4 +1,5 @@
-//! GPUs: the kernel's driver, its device nodes and settings, what the CUDA driver says, and what that means.
+//! GPUs: the kernel's driver, its device nodes and settings, what the CUDA driver says, and what
+//! that means.
 
 use oxshmem_hca::topology::{Distance, Place, Topology};
 
@@ -467,7 +468,8 @@ fn parameter(text: &str, name: &str) -> Option<String> {
     Some(value.trim().trim_matches('"').to_owned())
 }
 
-/// Whether the driver lets a GPU map a card's doorbell registers: the registry key `PeerMappingOverride`.
+/// Whether the driver lets a GPU map a card's doorbell registers: the registry key
+/// `PeerMappingOverride`.
 pub fn doorbell(root: &Root, wants: Wants) -> Finding {
     const PROBE: &str = "gpu.peer-mapping";
     if !root.exists("/proc/driver/nvidia/version") {

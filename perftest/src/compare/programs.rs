@@ -5,7 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The sources of the programs. Theirs is built from them on the spot, since NVSHMEM's device library is linked into it.
+/// The sources of the programs. Theirs is built from them on the spot, since NVSHMEM's device
+/// library is linked into it.
 const SOURCES: [(&str, &str); 8] = [
     ("device_layer.h", include_str!("../../compare/device_layer.h")),
     ("host_calls.h", include_str!("../../compare/host_calls.h")),
@@ -47,7 +48,8 @@ impl Nvshmem {
         Ok(Self { include, lib, host_library })
     }
 
-    /// The installation that is named, else that of NVSHMEM_HOME, else the package of `python3`; or why there is none.
+    /// The installation that is named, else that of NVSHMEM_HOME, else the package of `python3`; or
+    /// why there is none.
     ///
     /// # Errors
     /// Where it was looked for.
@@ -104,7 +106,8 @@ pub fn find_ours(named: Option<&Path>) -> Result<PathBuf, String> {
     if path.is_file() { Ok(path) } else { Err(format!("{} is missing; scripts/compare builds it", path.display())) }
 }
 
-/// Builds their program in `folder`, with the options of ours and what NVSHMEM's device library needs.
+/// Builds their program in `folder`, with the options of ours and what NVSHMEM's device library
+/// needs.
 ///
 /// # Errors
 /// The file that could not be written, or what the compiler said.

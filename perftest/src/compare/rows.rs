@@ -74,7 +74,8 @@ impl Goal {
 pub enum Path {
     /// Load and store over the GPUs' link.
     P2p,
-    /// IBGDA with the null card, which takes work requests and completes them and moves nothing: the cost of posting alone.
+    /// IBGDA with the null card, which takes work requests and completes them and moves nothing:
+    /// the cost of posting alone.
     NullCard {
         /// QPs to the peer.
         qps: u32,
@@ -104,7 +105,8 @@ pub struct Row {
     pub stride: u64,
     /// Iterations walk over the other PE's memory: this many bytes further each time,
     pub step: u64,
-    /// and from the start again after this many, a power of two. With one, all work in the same place.
+    /// and from the start again after this many, a power of two. With one, all work in the same
+    /// place.
     pub steps: u64,
     /// Iterations that are not timed.
     pub warmup: u64,
@@ -216,7 +218,8 @@ const fn latency(names: Names, threads: u32, bytes: u64, iters: u64, goal: Optio
     Row { bytes, iters, goal, ..row(names, (1, threads)) }
 }
 
-/// Iterations get from different places, so what one has left does not pass for what the next should bring.
+/// Iterations get from different places, so what one has left does not pass for what the next
+/// should bring.
 const fn shifted(row: Row) -> Row {
     Row { step: 64, steps: 16, ..row }
 }
@@ -236,12 +239,14 @@ const fn meeting(names: Names, threads: u32, limit: Option<&'static str>, goal: 
     Row { bytes: MEETING_BYTES, step: 512, limit, goal, goal_pes: Some(4), ..row(names, (1, threads)) }
 }
 
-/// All PEs call a collective of `bytes` bytes; goals are for four of them. There is room for the data of eight.
+/// All PEs call a collective of `bytes` bytes; goals are for four of them. There is room for the
+/// data of eight.
 const fn collective(names: Names, threads: u32, bytes: u64, iters: u64, goal: Option<Goal>) -> Row {
     Row { step: 8 * bytes, steps: 1, goal_pes: Some(4), ..latency(names, threads, bytes, iters, goal) }
 }
 
-/// A call of the host that goes to a stream, again and again: `bytes` as in [`collective`]. There is room for the data of eight PEs.
+/// A call of the host that goes to a stream, again and again: `bytes` as in [`collective`]. There
+/// is room for the data of eight PEs.
 const fn queued(name: &'static str, title: &'static str, kernel: &'static str, bytes: u64) -> Row {
     let iters = if bytes <= 256 * KIB {
         500
@@ -272,8 +277,8 @@ const fn exchange(name: &'static str, title: &'static str, shape: (u32, u32), by
     Row { bytes, step: 8 * bytes, steps: 1, iters, goal, ..row(names(name, title, "exchange_block"), shape) }
 }
 
-/// A Jacobi solver on a mesh of `side` columns and rows: microseconds of an iteration. A field of two PEs and more is `bytes` long at
-/// most, and `step` is the side.
+/// A Jacobi solver on a mesh of `side` columns and rows: microseconds of an iteration. A field of
+/// two PEs and more is `bytes` long at most, and `step` is the side.
 const fn jacobi(names: Names, side: u64, iters: u64, goal: Option<Goal>) -> Row {
     Row {
         bytes: (side / 2 + 2) * side * 4,
@@ -287,15 +292,16 @@ const fn jacobi(names: Names, side: u64, iters: u64, goal: Option<Goal>) -> Row 
     }
 }
 
-/// Bytes that a PE needs for what comes to it: `MoeRoom` of `compare/moe.h`, with four choices of an expert for each token.
+/// Bytes that a PE needs for what comes to it: `MoeRoom` of `compare/moe.h`, with four choices of
+/// an expert for each token.
 pub const fn moe_room(pes: u64, tokens: u64, bytes: u64) -> u64 {
     const CHOICES: u64 = 4;
     let own = tokens * (1 + CHOICES) * bytes;
     own + pes * (tokens * CHOICES * (bytes + 8) + 3 * 8)
 }
 
-/// 64 tokens of each PE go to four experts of eight on each PE, and come back: as `alltoall --mode moe` does it, dispatch and combine
-/// together. There is room for eight PEs.
+/// 64 tokens of each PE go to four experts of eight on each PE, and come back: as `alltoall --mode
+/// moe` does it, dispatch and combine together. There is room for eight PEs.
 const fn moe(name: &'static str, title: &'static str, bytes: u64) -> Row {
     const TOKENS: u64 = 64;
     Row {
@@ -310,7 +316,8 @@ const fn moe(name: &'static str, title: &'static str, bytes: u64) -> Row {
     }
 }
 
-/// Posting to the null card: `each` bytes by every calling thread. Their reference figure, and the goal.
+/// Posting to the null card: `each` bytes by every calling thread. Their reference figure, and the
+/// goal.
 const fn posting(names: Names, shape: (u32, u32), qps: u32, each: u64, (reference, goal): (f64, Goal)) -> Row {
     let callers = shape.0 as u64 * shape.1 as u64;
     Row {

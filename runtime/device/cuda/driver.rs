@@ -6,7 +6,8 @@ use std::mem::MaybeUninit;
 use cudarc::driver::sys;
 use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUevent, CUresult};
 
-/// The oldest CUDA release that a driver must serve (12050 for 12.5): it brought the newest driver function used here, cuCtxRecordEvent.
+/// The oldest CUDA release that a driver must serve (12050 for 12.5): it brought the newest driver
+/// function used here, cuCtxRecordEvent.
 ///
 /// ```
 /// assert_eq!(oxshmem::device::cuda::OLDEST_DRIVER, 12050); // CUDA 12.5
@@ -41,8 +42,8 @@ pub struct DriverError {
 }
 
 impl DriverError {
-    /// Whether the context is lost with it: cuda.h says of these errors that the process must be ended and started again to use
-    /// CUDA further.
+    /// Whether the context is lost with it: cuda.h says of these errors that the process must be
+    /// ended and started again to use CUDA further.
     pub(super) fn loses_context(&self) -> bool {
         const LOST: [CUresult; 13] = [
             CUresult::CUDA_ERROR_ECC_UNCORRECTABLE,
@@ -78,7 +79,8 @@ pub(crate) fn describe(call: &'static str, result: CUresult) -> DriverError {
     type Describe = unsafe fn(CUresult, *mut *const c_char) -> CUresult;
     let describe = |describe: Describe| -> Box<str> {
         let mut text = std::ptr::null();
-        // SAFETY: the driver is loaded, since it answered; it stores a pointer to static text, or null for a code it does not know.
+        // SAFETY: the driver is loaded, since it answered; it stores a pointer to static text, or
+        // null for a code it does not know.
         let known = unsafe { describe(result, &raw mut text) };
         if known != CUresult::CUDA_SUCCESS || text.is_null() {
             return "unknown error".into();
@@ -110,7 +112,8 @@ pub(crate) fn driver_present() -> bool {
 
 /// Whether this process has initialised the driver; does nothing to it.
 pub(super) fn in_use() -> bool {
-    // SAFETY: asks the loader for what it has loaded already, by the name that the library gives itself.
+    // SAFETY: asks the loader for what it has loaded already, by the name that the library gives
+    // itself.
     let loaded = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
     if loaded.is_null() {
         return false;
@@ -121,8 +124,8 @@ pub(super) fn in_use() -> bool {
     count().is_ok_and(|count| count > 0)
 }
 
-/// Loads and initialises the driver; why it cannot be used, otherwise. Everything else here relies on it: cudarc panics when the
-/// library or a function of it is missing.
+/// Loads and initialises the driver; why it cannot be used, otherwise. Everything else here relies
+/// on it: cudarc panics when the library or a function of it is missing.
 pub(super) fn start() -> Result<(), String> {
     if !driver_present() {
         return Err("no NVIDIA driver on this machine (libcuda.so.1 cannot be loaded)".into());
@@ -276,7 +279,8 @@ pub(super) struct Context {
     primary: bool,
 }
 
-// SAFETY: a context may be used from any thread; calls are made with it current in the calling thread.
+// SAFETY: a context may be used from any thread; calls are made with it current in the calling
+// thread.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
@@ -315,7 +319,8 @@ impl Context {
         self.raw
     }
 
-    /// Makes the context current in this thread until the answer is dropped; then the one before it is current again.
+    /// Makes the context current in this thread until the answer is dropped; then the one before it
+    /// is current again.
     pub fn enter(&self) -> Result<Entered, DriverError> {
         // SAFETY: the context lives as long as `self`.
         unsafe { driver!(cuCtxPushCurrent_v2(self.raw)) }?;
@@ -340,7 +345,8 @@ impl Context {
 }
 
 impl Context {
-    /// Gives the reference back. Not done on drop: a context with a kernel in it that does not end is left to the process's end.
+    /// Gives the reference back. Not done on drop: a context with a kernel in it that does not end
+    /// is left to the process's end.
     pub fn release(&self) {
         let released = if self.primary {
             // SAFETY: `retain` took the reference.

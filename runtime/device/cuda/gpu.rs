@@ -28,7 +28,7 @@ pub struct CudaGpu {
     pub multiprocessors: u32,
     /// Its primary context, a `CUcontext`. Valid until the PE is finalized.
     pub context: *mut c_void,
-    /// The stream of launches on the [`Pe`](crate::Pe) itself, a `CUstream` of the GPU's primary context. Valid until the PE
-    /// is finalized.
+    /// The stream of launches on the [`Pe`](crate::Pe) itself, a `CUstream` of the GPU's primary
+    /// context. Valid until the PE is finalized.
     pub stream: *mut c_void,
 }

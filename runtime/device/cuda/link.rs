@@ -1,5 +1,5 @@
-//! The device library, and the driver's linker: for kernels that are compiled while the program runs, which then need not compile what all
-//! kernels have in common.
+//! The device library, and the driver's linker: for kernels that are compiled while the program
+//! runs, which then need not compile what all kernels have in common.
 
 use std::ffi::{CStr, c_void};
 
@@ -14,9 +14,10 @@ struct Aligned<T: ?Sized>(T);
 
 static LIBRARY: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/device_library.fatbin")));
 
-/// The device library: a fat binary of relocatable code, with cubins and PTX. It has what kernels call that were compiled with
-/// `OXSHMEM_DEVICE_LIBRARY` defined. [`Pe::link_module`](crate::Pe::link_module) links with it; so does any other linker that takes fat
-/// binaries, such as nvJitLink. Empty if no CUDA compiler was there when this crate was built.
+/// The device library: a fat binary of relocatable code, with cubins and PTX. It has what kernels
+/// call that were compiled with `OXSHMEM_DEVICE_LIBRARY` defined.
+/// [`Pe::link_module`](crate::Pe::link_module) links with it; so does any other linker that takes
+/// fat binaries, such as nvJitLink. Empty if no CUDA compiler was there when this crate was built.
 ///
 /// ```
 /// use oxshmem::device::cuda::DEVICE_LIBRARY;
@@ -25,7 +26,8 @@ static LIBRARY: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"
 /// ```
 pub static DEVICE_LIBRARY: &[u8] = &LIBRARY.0;
 
-/// Registers that a thread of the library has at most where the driver compiles its PTX: as in its cubins (`oxshmem_build`).
+/// Registers that a thread of the library has at most where the driver compiles its PTX: as in its
+/// cubins (`oxshmem_build`).
 const REGISTERS: usize = 64;
 
 /// What some code is, by how it begins.
@@ -61,7 +63,8 @@ impl Linker {
         let mut options = vec![CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
         let mut values = vec![log.as_mut_ptr().cast(), number(log.len())];
         let mut raw = std::ptr::null_mut();
-        // SAFETY: options and their values, which stay where they are as long as the linker lives, as does the log.
+        // SAFETY: options and their values, which stay where they are as long as the linker lives,
+        // as does the log.
         unsafe {
             driver!(cuLinkCreate_v2(options.len() as u32, options.as_mut_ptr(), values.as_mut_ptr(), &raw mut raw))
         }?;
@@ -110,7 +113,8 @@ impl Drop for Linker {
     }
 }
 
-/// Links relocatable code with the device library for the current context's GPU; the cubin that this gives.
+/// Links relocatable code with the device library for the current context's GPU; the cubin that
+/// this gives.
 pub(super) fn link(code: &[u8]) -> Result<Vec<u8>, ModuleError> {
     if DEVICE_LIBRARY.is_empty() {
         return Err(ModuleError::NoPtx);

@@ -1,8 +1,9 @@
 //! The `cuda` device: an NVIDIA GPU through the driver API.
 //!
-//! It works in the GPU's primary context, which the CUDA runtime and cudarc use as well, and leaves the calling thread's current context
-//! as it was. Kernels run on a stream of the PE's own; copies between host and GPU on another, so that the host can write the abort word
-//! that device waits poll while a kernel runs.
+//! It works in the GPU's primary context, which the CUDA runtime and cudarc use as well, and leaves
+//! the calling thread's current context as it was. Kernels run on a stream of the PE's own; copies
+//! between host and GPU on another, so that the host can write the abort word that device waits
+//! poll while a kernel runs.
 
 mod accelerator;
 mod card;
@@ -89,8 +90,9 @@ fn unavailable(reason: String) -> DeviceError {
 }
 
 impl CudaDevice {
-    /// The GPU whose context is current in the calling thread; if there is none, GPU `node_rank` modulo their number, where `node_rank`
-    /// counts the PEs of this node. `probe` is a module that has to be loadable.
+    /// The GPU whose context is current in the calling thread; if there is none, GPU `node_rank`
+    /// modulo their number, where `node_rank` counts the PEs of this node. `probe` is a module that
+    /// has to be loadable.
     pub(crate) fn open(config: &Config, node_rank: usize, probe: &ModuleSource) -> Result<Self, DeviceError> {
         let begun = Instant::now();
         driver::start().map_err(unavailable)?;
@@ -169,15 +171,17 @@ impl CudaDevice {
         self.installed().state.ok_or(DeviceError::Unsupported { device: "cuda", reason: "init is not complete" })
     }
 
-    /// Waits for the PE's own stream and reads what its kernels reported. The context must be current.
+    /// Waits for the PE's own stream and reads what its kernels reported. The context must be
+    /// current.
     ///
     /// # Safety
     /// Fails like [`Device::synchronize`].
     unsafe fn synchronize_own(&self, from: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
         let buffer = self.read_back.lock().unwrap_or_else(PoisonError::into_inner);
         assert!(bytes.len() <= buffer.bytes());
-        // A copy that is queued after a kernel keeps the copy engine from those of all other streams, on which the software HCA reads what
-        // its kernel reports: the kernel here might wait forever for that one. So the copy comes when the kernels have ended.
+        // A copy that is queued after a kernel keeps the copy engine from those of all other
+        // streams, on which the software HCA reads what its kernel reports: the kernel here might
+        // wait forever for that one. So the copy comes when the kernels have ended.
         self.stream.wait()?;
         // SAFETY: the buffer has room; the source is the caller's promise.
         unsafe { driver!(cuMemcpyDtoHAsync_v2(buffer.as_ptr().cast(), from, bytes.len(), self.stream.raw())) }
@@ -201,7 +205,8 @@ fn choose(node_rank: usize) -> Result<Option<Gpu>, DriverError> {
     Gpu::get(ordinal as i32).map(Some)
 }
 
-/// What [`Device::identity`] is made of: the UUID in hexadecimal digits, and what people call the GPU.
+/// What [`Device::identity`] is made of: the UUID in hexadecimal digits, and what people call the
+/// GPU.
 fn identity(uuid: Uuid, ordinal: i32, name: &str) -> String {
     let digits: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("{digits} GPU {ordinal}, {name}")
@@ -371,7 +376,8 @@ impl Device for CudaDevice {
         let Ok(_entered) = self.stream.enter() else { return false };
         let mut kind = 0u32;
         let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
-        // SAFETY: writes one integer; what is not memory of CUDA's, device or page-locked, is an invalid value.
+        // SAFETY: writes one integer; what is not memory of CUDA's, device or page-locked, is an
+        // invalid value.
         unsafe { sys::cuPointerGetAttribute((&raw mut kind).cast(), attribute, address) == CUresult::CUDA_SUCCESS }
     }
 

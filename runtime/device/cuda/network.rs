@@ -1,6 +1,8 @@
-//! What a network card and a GPU need of each other: the card's registers in the GPU's addresses, and the GPU's memory as dma-buf.
+//! What a network card and a GPU need of each other: the card's registers in the GPU's addresses,
+//! and the GPU's memory as dma-buf.
 //!
-//! CUDA driver API: `cuMemHostRegister` with `CU_MEMHOSTREGISTER_IOMEMORY`, `cuMemGetHandleForAddressRange`.
+//! CUDA driver API: `cuMemHostRegister` with `CU_MEMHOSTREGISTER_IOMEMORY`,
+//! `cuMemGetHandleForAddressRange`.
 
 use std::fmt;
 use std::os::fd::{FromRawFd, OwnedFd};

@@ -206,7 +206,8 @@ fn string(rest: &str) -> Option<Quoted<'_>> {
     }
 }
 
-/// Replaces code in backticks and the names of format arguments. The length stays the same, so that offsets keep their lines.
+/// Replaces code in backticks and the names of format arguments. The length stays the same, so that
+/// offsets keep their lines.
 fn blank_code(paragraph: &mut Paragraph) {
     // An odd number of backticks is not code.
     let ticks = paragraph.text.matches('`').count().is_multiple_of(2);

@@ -2,7 +2,8 @@
 //! [`TEXT`] columns.
 //!
 //! Other paragraphs stay as they are, as well as tables, headings, code blocks, drawings (lines
-//! that begin with two blanks or more) and what `make performance-docs` writes.
+//! that begin with two blanks or more and are not of an item) and what `make performance-docs`
+//! writes.
 
 use crate::tree::Language;
 use crate::width::TEXT;
@@ -78,7 +79,7 @@ fn comments(lines: &[&str], marks: &[&str]) -> Vec<String> {
             at += 1;
             continue;
         }
-        let mark = item(line.text);
+        let mark = line.item();
         let mut end = at + 1;
         while let Some(next) = lines.get(end).and_then(|next| Comment::parse(next, marks)) {
             let continues =
@@ -97,7 +98,7 @@ fn comments(lines: &[&str], marks: &[&str]) -> Vec<String> {
             let begin = format!("{}{} ", line.indent, line.mark);
             let text = texts.join(" ");
             out.extend(fold(
-                &text[mark.len()..],
+                &text[mark.trim_start().len()..],
                 &format!("{begin}{mark}"),
                 &format!("{begin}{}", " ".repeat(mark.len())),
             ));
@@ -141,7 +142,14 @@ impl<'a> Comment<'a> {
     fn is_fixed(&self) -> bool {
         self.text.trim().is_empty()
             || self.text.starts_with(['#', '|', '[']) && !self.text.starts_with("[`")
-            || self.text.starts_with("  ")
+            || self.text.starts_with("  ") && self.item().is_empty()
+    }
+
+    /// Returns the mark of an item that the line begins with, and the blanks before it.
+    fn item(&self) -> &'a str {
+        let blanks = self.text.len() - self.text.trim_start().len();
+        let mark = item(&self.text[blanks..]);
+        if mark.is_empty() { "" } else { &self.text[..blanks + mark.len()] }
     }
 
     fn ends_paragraph(&self) -> bool {
@@ -224,6 +232,16 @@ mod tests {
         let lines: Vec<&str> = wrapped.lines().collect();
         assert!(lines[0].starts_with("//! * word") && lines[1].starts_with("//!   word"), "{wrapped}");
         assert!(lines[1].ends_with("more") && lines[2] == "//! * next", "{wrapped}");
+    }
+
+    #[test]
+    fn indented_items_are_folded() {
+        let source = format!("//   1. {}\n//      more\n//   2. next\n//      drawing\n", words(25));
+        let wrapped = wrap(Language::Cpp, &source);
+        let lines: Vec<&str> = wrapped.lines().collect();
+        assert!(lines[0].starts_with("//   1. word") && lines[1].starts_with("//      word"), "{wrapped}");
+        assert!(lines[1].ends_with("more") && lines[2..] == ["//   2. next", "//      drawing"], "{wrapped}");
+        assert_eq!(wrap(Language::Cpp, &wrapped), wrapped);
     }
 
     #[test]

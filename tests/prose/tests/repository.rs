@@ -9,6 +9,7 @@ use oxshmem_prose::idioms::{Allowed, check};
 use oxshmem_prose::markdown::{Page, broken_links, unknown_files};
 use oxshmem_prose::tree::{self, Language};
 use oxshmem_prose::width::{long_code, long_markdown};
+use oxshmem_prose::wrap::wrap;
 
 const ALLOWED: &str = include_str!("../allowed.txt");
 
@@ -119,4 +120,14 @@ fn lines_of_code_are_not_too_long() {
         }
     }
     none(&problems);
+}
+
+#[test]
+fn paragraphs_are_folded() {
+    let folded = |path: &String| {
+        let source = tree::read(path).unwrap();
+        Language::of(path).is_none_or(|language| wrap(language, &source) == source)
+    };
+    let long: Vec<String> = tree::files().unwrap().into_iter().filter(|path| !folded(path)).collect();
+    assert!(long.is_empty(), "comments or paragraphs of more than 100 columns, which `make fmt` folds, in {long:?}");
 }

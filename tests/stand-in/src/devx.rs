@@ -101,15 +101,17 @@ struct Page {
     shared: Arc<SharedPage>,
 }
 
-/// What a context gives out again: its one page that is not cached, and the last write-combining page with a register that is not given yet.
+/// What a context gives out again: its one page that is not cached, and the last write-combining
+/// page with a register that is not given yet.
 #[derive(Debug, Default)]
 pub(crate) struct Pages {
     uncached: Weak<SharedPage>,
     half: Weak<SharedPage>,
 }
 
-/// The page and the number of the register for an allocation of that kind (rdma-core, providers/mlx5: `mlx5_attach_dedicated_uar` and
-/// `mlx5_get_nc_uar`: a write-combining page has two registers, which are given one after the other; the page that is not cached is one for all).
+/// The page and the number of the register for an allocation of that kind (rdma-core,
+/// providers/mlx5: `mlx5_attach_dedicated_uar` and `mlx5_get_nc_uar`: a write-combining page has
+/// two registers, which are given one after the other; the page that is not cached is one for all).
 fn page_for(own: &Context, kind: u32) -> Result<(Arc<SharedPage>, usize), i32> {
     let mut pages = own.pages.lock().unwrap_or_else(PoisonError::into_inner);
     if kind == dv::MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC
@@ -194,7 +196,8 @@ pub extern "C" fn mlx5dv_devx_umem_reg_ex(
     }
     // The kernel's DevX knows three rights, and atomics are not among them (Linux, devx_umem_get).
     let known = ib::IBV_ACCESS_LOCAL_WRITE | ib::IBV_ACCESS_REMOTE_WRITE | ib::IBV_ACCESS_REMOTE_READ;
-    // Without a page size nothing may begin inside the umem (Linux, devx_umem_reg_cmd_alloc); every caller here wants that.
+    // Without a page size nothing may begin inside the umem (Linux, devx_umem_reg_cmd_alloc); every
+    // caller here wants that.
     if arguments.access & !known != 0 || arguments.pgsz_bitmap == 0 || arguments.pgsz_bitmap & 0xfff != 0 {
         return null(libc::EINVAL);
     }
@@ -215,7 +218,8 @@ pub extern "C" fn mlx5dv_devx_umem_reg_ex(
     match umem {
         Ok(umem) => {
             own.counts.umems.made();
-            // The kernel takes the largest page size that is permitted and fits; to be strict, the largest that is permitted.
+            // The kernel takes the largest page size that is permitted and fits; to be strict, the
+            // largest that is permitted.
             let page = 1u64 << arguments.pgsz_bitmap.ilog2();
             own.umem_pages.lock().unwrap_or_else(PoisonError::into_inner).insert(umem.id(), page);
             let raw = dv::mlx5dv_devx_umem { umem_id: umem.id() };
@@ -311,7 +315,8 @@ impl<'a> Exchange<'a> {
         REFUSED
     }
 
-    /// Refuses a queue that begins where its umem's page size does not permit it: the firmware counts in 64ths of a page.
+    /// Refuses a queue that begins where its umem's page size does not permit it: the firmware
+    /// counts in 64ths of a page.
     fn check_place(&mut self, own: &Context, umem: u32, offset: u64) -> Result<(), i32> {
         let page = own.umem_pages.lock().unwrap_or_else(PoisonError::into_inner).get(&umem).copied();
         if page.is_some_and(|page| !offset.is_multiple_of(page / 64)) {
@@ -320,7 +325,8 @@ impl<'a> Exchange<'a> {
         Ok(())
     }
 
-    /// Takes the port of a bond out of a command, which the software HCA does not know, and counts it.
+    /// Takes the port of a bond out of a command, which the software HCA does not know, and counts
+    /// it.
     fn take_bond_port(&mut self, own: &Context, command: &mut qp::Init2RtrQp) -> Result<(), i32> {
         let port = std::mem::take(&mut command.qpc.lag_tx_port_affinity);
         if command.opt_param_mask & OPT_LAG_PORT == 0 {
@@ -389,7 +395,8 @@ impl<'a> Exchange<'a> {
     }
 }
 
-/// INIT2RTR_QP of a port on InfiniBand as the software HCA takes it; its QP sends to the port with that GID, or to none.
+/// INIT2RTR_QP of a port on InfiniBand as the software HCA takes it; its QP sends to the port with
+/// that GID, or to none.
 fn to_receiver(own: &Context, mut command: qp::Init2RtrQp, receiver: Option<Gid>) -> Vec<u8> {
     let gid = receiver.unwrap_or_else(|| {
         command.qpc.remote_qpn = infiniband::NOBODY;
@@ -464,7 +471,8 @@ fn execute(
 ) -> c_int {
     // SAFETY: an object that is alive.
     let (object, own) = unsafe { object(handle) };
-    // The kernel compares the object that a command names with that of the handle (Linux, devx.c: `devx_is_valid_obj_id`).
+    // The kernel compares the object that a command names with that of the handle (Linux, devx.c:
+    // `devx_is_valid_obj_id`).
     if number_in(exchange.input) != object.number {
         return libc::EINVAL;
     }
@@ -540,7 +548,8 @@ pub extern "C" fn mlx5dv_devx_general_cmd(
     let lied = exchange.lie(own, "mlx5dv_devx_general_cmd");
     if exchange.opcode() == Some(Opcode::QueryLag) && lied.is_ok() {
         exchange.output.fill(0);
-        // lag_state: the last three bits of the context's first word (rdma-core, mlx5_ifc.h: `mlx5_ifc_query_lag_out_bits`).
+        // lag_state: the last three bits of the context's first word (rdma-core, mlx5_ifc.h:
+        // `mlx5_ifc_query_lag_out_bits`).
         if let Some(byte) = exchange.output.get_mut(11) {
             *byte = u8::from(capability(own, "num_lag_ports") > 1 && lies().number("port", "bond") != Some(0));
         }
@@ -573,8 +582,8 @@ const CAPABILITIES: [(u16, &str, usize, usize); 12] = [
 /// What the software HCA, which is on Ethernet, says otherwise than a card on InfiniBand.
 const OF_INFINIBAND: [(&str, u64); 2] = [("port_type", 0), ("roce", 0)];
 
-/// What it says otherwise than a card whose clock knows real time alone, which is the strictest kind (Linux, mlx5_ifc.h:
-/// `MLX5_TIMESTAMP_FORMAT_CAP_REAL_TIME`).
+/// What it says otherwise than a card whose clock knows real time alone, which is the strictest
+/// kind (Linux, mlx5_ifc.h: `MLX5_TIMESTAMP_FORMAT_CAP_REAL_TIME`).
 const OF_CARDS: [(&str, u64); 2] = [("sq_ts_format", 1), ("qp_ts_format", 1)];
 
 /// What a context says in the place of the software HCA, later items before earlier ones.

@@ -21,7 +21,8 @@ pub(crate) const GIDS: u32 = 8;
 /// Entries of the partition key table.
 pub(crate) const PKEYS: u16 = 128;
 
-/// The LIDs that the subnet manager gives to ports; above are those by which other subnets are reached, then those of multicast groups.
+/// The LIDs that the subnet manager gives to ports; above are those by which other subnets are
+/// reached, then those of multicast groups.
 const LIDS: std::ops::Range<u16> = 0x100..FIRST_FLID;
 const FIRST_FLID: u16 = 0xb000;
 const FIRST_MULTICAST: u16 = 0xc000;
@@ -35,7 +36,8 @@ const LINK_LOCAL: u64 = 0xfe80 << 48;
 /// The prefix of GIDs that a router forwards to, less FLID and number of the subnet.
 const SITE_LOCAL: u64 = 0xfec0 << 48;
 
-/// The last QP number of a software HCA, which none has unless there are 16384. A QP that is connected to it sends, and gets no answer.
+/// The last QP number of a software HCA, which none has unless there are 16384. A QP that is
+/// connected to it sends, and gets no answer.
 pub(crate) const NOBODY: u32 = 0x403f;
 
 /// What the environment says of `name` of ports.
@@ -106,7 +108,8 @@ impl Port {
         attributes.flags = u8::from(is_grh_required());
     }
 
-    /// What the firmware makes of a path: the GID of the port that gets the packets, nothing if they are lost on the way, or a refusal.
+    /// What the firmware makes of a path: the GID of the port that gets the packets, nothing if
+    /// they are lost on the way, or a refusal.
     pub(crate) fn follow(self, path: &qpc::AddressPath) -> Result<Option<Gid>, CommandStatus> {
         // Fields of RoCE, which are reserved here.
         let ethernet = path.rmac_47_32 != 0 || path.rmac_31_0 != 0 || path.udp_sport != 0;
@@ -123,7 +126,8 @@ impl Port {
         if self.pkey(path.pkey_index).ok_or(CommandStatus::BadIndex)? == 0 {
             return Ok(None);
         }
-        // Other service levels have no virtual lane, and no port forwards what lacks a header that is demanded.
+        // Other service levels have no virtual lane, and no port forwards what lacks a header that
+        // is demanded.
         if told("sl").is_some_and(|sl| sl != path.sl.into()) || (is_grh_required() && !path.grh) {
             return Ok(None);
         }
@@ -137,7 +141,8 @@ impl Port {
         let known = [0, 1].into_iter().any(|index| receiver.gid(index) == Some(target));
         let arrives = match far {
             None => known || !path.grh,
-            // A router forwards by GID to subnets that it knows, and counts hops; what comes back needs an address that it can forward to.
+            // A router forwards by GID to subnets that it knows, and counts hops; what comes back
+            // needs an address that it can forward to.
             Some(subnet) => known && flid(subnet).is_some() && path.hop_limit > 1 && source.flid().is_some(),
         };
         Ok(arrives.then(|| Gid::from_halves(LINK_LOCAL, receiver.guid())))
@@ -153,7 +158,8 @@ pub(crate) fn open(card: u16, options: impl Fn() -> SoftOptions) -> Option<Resul
     static OPENED: AtomicU64 = AtomicU64::new(0);
     told("infiniband")?;
     let places = u64::from(LIDS.end - LIDS.start) >> path_bits();
-    // Where to begin to look for a free one; processes that are started together begin far from each other.
+    // Where to begin to look for a free one; processes that are started together begin far from
+    // each other.
     let start = u64::from(std::process::id()) * 251 + OPENED.fetch_add(1, Ordering::Relaxed) * 7;
     for place in 0..places {
         let lid = LIDS.start + (((start + place) % places) << path_bits()) as u16;

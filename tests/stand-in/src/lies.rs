@@ -34,7 +34,8 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// The variable that holds the lies. It has not the prefix of OxSHMEM's own, which knows all of those.
+/// The variable that holds the lies. It has not the prefix of OxSHMEM's own, which knows all of
+/// those.
 pub const VARIABLE: &str = "RDMA_STAND_IN";
 
 #[derive(Debug, Clone, PartialEq, Eq)]

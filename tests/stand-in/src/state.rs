@@ -238,7 +238,8 @@ impl Context {
         }
     }
 
-    /// Returns the file that memory of this process maps, so that peers can reach it; if there is none, the card alone does.
+    /// Returns the file that memory of this process maps, so that peers can reach it; if there is
+    /// none, the card alone does.
     pub(crate) fn behind(&self, address: usize, len: usize) -> Result<Option<mapping::Backing>, i32> {
         let Some(gpu) = &self.gpu else {
             return if mapping::is_mapped(address, len) {
@@ -317,7 +318,8 @@ pub(crate) fn lie_about(call: &str) -> Option<i32> {
     lies().occurs("errno", call).and_then(|errno| i32::try_from(errno).ok())
 }
 
-/// The hardware address of the card with this GID: the software HCA derives it so (a locally administered one).
+/// The hardware address of the card with this GID: the software HCA derives it so (a locally
+/// administered one).
 pub(crate) fn mac_of(gid: Gid) -> [u8; 6] {
     let low = gid.halves().1.to_be_bytes();
     [low[2] & 0xfc | 2, low[3], low[4], low[5], low[6], low[7]]

@@ -84,7 +84,8 @@ pub extern "C" fn ibv_query_device(context: *mut ib::ibv_context, attributes: *m
     attributes.max_qp_rd_atom = 16;
     attributes.max_qp_init_rd_atom = 16;
     attributes.vendor_id = 0x02c9;
-    // What Linux's driver says of every card that has atomics (drivers/infiniband/hw/mlx5/main.c, get_atomic_caps).
+    // What Linux's driver says of every card that has atomics (drivers/infiniband/hw/mlx5/main.c,
+    // get_atomic_caps).
     let atomics = lies().number("device", "atomics").and_then(|kind| u32::try_from(kind).ok());
     attributes.atomic_cap = atomics.unwrap_or(ib::IBV_ATOMIC_HCA);
     0
@@ -243,7 +244,8 @@ fn access_of(flags: c_uint) -> Access {
     }
 }
 
-/// What is registered: the file that an address maps, or, if no other process is to reach it, the address.
+/// What is registered: the file that an address maps, or, if no other process is to reach it, the
+/// address.
 pub(crate) fn register_umem(
     own: &Context,
     address: usize,
@@ -385,7 +387,8 @@ struct Handle {
     vector: mlx5_wqe_av,
 }
 
-/// Resolves the way to a peer: its hardware address, which follows from its GID. On InfiniBand it is not needed.
+/// Resolves the way to a peer: its hardware address, which follows from its GID. On InfiniBand it
+/// is not needed.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_create_ah(handle: *mut ib::ibv_pd, attributes: *mut ib::ibv_ah_attr) -> *mut ib::ibv_ah {
     // SAFETY: a domain that is alive, of an open context; the attributes may be read.

@@ -1,6 +1,8 @@
-//! The provider for ConnectX cards by itself, in a process that finds the stand-in in the place of rdma-core.
+//! The provider for ConnectX cards by itself, in a process that finds the stand-in in the place of
+//! rdma-core.
 //!
-//! The loader reads the library path when a process starts, so each test starts this program again for one test of [`inner`].
+//! The loader reads the library path when a process starts, so each test starts this program again
+//! for one test of [`inner`].
 #![allow(clippy::unwrap_used)]
 
 use std::process::Command;
@@ -190,7 +192,8 @@ mod inner {
         let umem = unsafe { Umem::register(&provider, memory.source(), Access::LOCAL) }.unwrap();
         let uar = Uar::alloc(&provider, Rung::ByDevice).unwrap();
         let at = |offset| CqAttributes { log_size: 1, umem_offset: offset, dbr_offset: 256, collapsed: true };
-        // Queues begin at multiples of a 64th of the umem's page, which is 4 KiB whatever the system's is.
+        // Queues begin at multiples of a 64th of the umem's page, which is 4 KiB whatever the
+        // system's is.
         Cq::create(&uar, &umem, &at(64)).unwrap().close().unwrap();
         assert!(Cq::create(&uar, &umem, &at(32)).unwrap_err().to_string().contains("CREATE_CQ failed"));
         // A command names the object whose handle it is given with.

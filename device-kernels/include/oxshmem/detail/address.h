@@ -9,7 +9,8 @@ namespace oxshmem::detail {
 
 template <class T> struct Undeduced { using type = T; };
 
-// A parameter of this type takes no part in the deduction of T, so `atomic_add(&u64, 1, pe)` means what it says.
+// A parameter of this type takes no part in the deduction of T, so `atomic_add(&u64, 1, pe)` means
+// what it says.
 template <class T> using given = typename Undeduced<T>::type;
 
 enum class Path { load_store, network, none };
@@ -38,8 +39,8 @@ OXSHMEM_DEVICE Path path_to(int pe, Op op) {
     return Path::network;
 }
 
-// Whether all atomics on a PE's memory are those of a card, even where that memory can be loaded from and stored to: cards'
-// atomics are not atomic with those of CPUs and GPUs.
+// Whether all atomics on a PE's memory are those of a card, even where that memory can be loaded
+// from and stored to: cards' atomics are not atomic with those of CPUs and GPUs.
 OXSHMEM_DEVICE bool atomics_by_network() {
     return port::state().atomics_by_network != 0;
 }
@@ -50,7 +51,8 @@ OXSHMEM_DEVICE Path atomic_path_to(int pe, Op op) {
     return path == Path::load_store && atomics_by_network() ? Path::network : path;
 }
 
-// Which of the QPs to each peer this block's operations use: always the same one, so they stay in order without waiting.
+// Which of the QPs to each peer this block's operations use: always the same one, so they stay in
+// order without waiting.
 OXSHMEM_DEVICE uint32_t block_queue() {
     const abi::State &s = port::state();
     // The branch spares a division.
@@ -64,8 +66,8 @@ OXSHMEM_DEVICE uint32_t card_of(uint32_t queue) {
     return cards == 1 ? 0 : queue % cards;
 }
 
-// As block_queue, for this block's atomics and what has to stay in order with them. Where they are another QP's than its other
-// operations, fence() waits (see there).
+// As block_queue, for this block's atomics and what has to stay in order with them. Where they are
+// another QP's than its other operations, fence() waits (see there).
 OXSHMEM_DEVICE uint32_t atomic_queue() {
     const uint32_t queue = block_queue();
     return port::state().atomics_on_first_card != 0 ? queue - card_of(queue) : queue;
@@ -87,8 +89,8 @@ template <class T> OXSHMEM_DEVICE bool holds_word(const T *address) {
     return offset_of(address) <= port::state().heap_bytes - sizeof(T);
 }
 
-// Whether p and g may access a word in place. On GPUs this costs nothing and is always true: an unaligned access there ends the
-// kernel with the driver's error.
+// Whether p and g may access a word in place. On GPUs this costs nothing and is always true: an
+// unaligned access there ends the kernel with the driver's error.
 template <class T> OXSHMEM_DEVICE bool is_checked_word(const T *address) {
     return !port::kChecksWords || reinterpret_cast<uint64_t>(address) % sizeof(T) == 0;
 }
@@ -126,7 +128,8 @@ template <class T> OXSHMEM_DEVICE T *translate(T *address, int pe) {
     return as<T>(reinterpret_cast<uint64_t>(address) + static_cast<uint64_t>(delta));
 }
 
-// What a WQE needs to name memory: the key (big-endian), the address under that key, and for how many bytes both hold.
+// What a WQE needs to name memory: the key (big-endian), the address under that key, and for how
+// many bytes both hold.
 struct Located {
     uint32_t key;
     uint64_t address;
@@ -168,7 +171,8 @@ OXSHMEM_DEVICE Located locate_local(const void *address, uint32_t card) {
     return {0, 0, 0};
 }
 
-// For how many bytes from `address` on locate_local's answer holds; 0: it is not registered. The same on all cards.
+// For how many bytes from `address` on locate_local's answer holds; 0: it is not registered. The
+// same on all cards.
 OXSHMEM_DEVICE uint64_t registered(const void *address) {
     return locate_local(address, 0).bytes;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// What all collectives share: checks of arguments, the choice of an algorithm, unaligned pieces of 16 bytes, and arrivals.
+// What all collectives share: checks of arguments, the choice of an algorithm, unaligned pieces of
+// 16 bytes, and arrivals.
 #pragma once
 
 #include <oxshmem/team.h>
@@ -75,7 +76,8 @@ OXSHMEM_DEVICE uint64_t pieces_of(uint64_t bytes) {
 
 // The product, or the highest number, which no heap has.
 OXSHMEM_DEVICE uint64_t times(uint64_t bytes, int n) {
-    // By halves: a division would take longer than all else that is computed for a small collective.
+    // By halves: a division would take longer than all else that is computed for a small
+    // collective.
     const uint64_t low = (bytes & 0xffffffff) * static_cast<uint64_t>(n), high = (bytes >> 32) * static_cast<uint64_t>(n);
     return (high + (low >> 32)) >> 32 != 0 ? ~0ull : bytes * static_cast<uint64_t>(n);
 }
@@ -88,7 +90,8 @@ struct Session {
     bool bad; // an argument was refused
 
     OXSHMEM_DEVICE Blame blame() const { return {port::state().my_pe, team.handle}; }
-    // Returns the member whose number is this member's plus `distance`, modulo the number of members.
+    // Returns the member whose number is this member's plus `distance`, modulo the number of
+    // members.
     OXSHMEM_DEVICE int member_behind(int distance) const {
         const int member = team.me + distance;
         return member < team.n ? member : member - team.n;
@@ -116,8 +119,8 @@ template <class Scope> OXSHMEM_DEVICE void check_root(Session &session, int root
     }
 }
 
-// Both buffers lie in the heap and apart from each other; or they begin at one address, where that is allowed. Empty ones may
-// be anywhere.
+// Both buffers lie in the heap and apart from each other; or they begin at one address, where that
+// is allowed. Empty ones may be anywhere.
 template <class Scope>
 OXSHMEM_DEVICE void check_buffers(Session &session, const void *dst, uint64_t dst_bytes, const void *src, uint64_t src_bytes,
                                   bool same_allowed) {
@@ -145,7 +148,8 @@ OXSHMEM_DEVICE uint32_t announced_by(const Session &session, const void *dst, co
     return announce(session.call, hash >> 36);
 }
 
-// Pieces that a lane has under way at once, where lanes have several; with more of them packets take longer than to push.
+// Pieces that a lane has under way at once, where lanes have several; with more of them packets
+// take longer than to push.
 constexpr uint32_t kPiecesAtOnce = 4;
 
 // Bytes of data that one member can send to each other one in packets.
@@ -158,7 +162,8 @@ OXSHMEM_DEVICE uint32_t packet_room(const TeamView &team) {
 // made this choice.
 enum class Caller { scope, block, packets, push, one_shot };
 
-// What of `bytes` bytes the caller's block handles in packets: whole pieces, except for the last one.
+// What of `bytes` bytes the caller's block handles in packets: whole pieces, except for the last
+// one.
 struct Part {
     uint32_t first, bytes;
 };
@@ -173,7 +178,8 @@ template <class Scope> OXSHMEM_DEVICE Part part_of(uint64_t bytes) {
     return {0, all};
 }
 
-// What the team's table says for `bytes` bytes, of which the caller would handle `pieces` pieces in packets.
+// What the team's table says for `bytes` bytes, of which the caller would handle `pieces` pieces in
+// packets.
 template <class Scope>
 OXSHMEM_DEVICE Algorithm choose(const Session &session, Collective collective, uint64_t bytes, uint64_t pieces, Caller caller) {
     if constexpr (kSeveralBlocks<Scope>) {
@@ -226,7 +232,8 @@ template <class Scope, class Wanted> OXSHMEM_DEVICE bool await_arrivals(const Se
     return !Scope::any(!good);
 }
 
-// Tells load/store reachable members, from `first` to before `last`, that all lanes' stores to them are done.
+// Tells load/store reachable members, from `first` to before `last`, that all lanes' stores to them
+// are done.
 template <class Scope, bool Visible> OXSHMEM_DEVICE void arrive(const Session &session, int kind, int first, int last) {
     Scope::sync();
     const int rank = static_cast<int>(Meeting<Scope>::rank());

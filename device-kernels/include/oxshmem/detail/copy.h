@@ -11,7 +11,8 @@
 
 namespace oxshmem::detail {
 
-// The slice [first, last) of `n` items that the calling lane handles when lanes take contiguous runs.
+// The slice [first, last) of `n` items that the calling lane handles when lanes take contiguous
+// runs.
 struct Slice {
     uint64_t first, last;
 };
@@ -62,9 +63,10 @@ template <class Scope, uint32_t kInFlight, class U> OXSHMEM_DEVICE uint64_t copy
     return done;
 }
 
-// Copies whole units of type U by one thread. What a thread waits for is that its source comes from the L2 cache, or over the
-// link, and it has registers for little of it at a time. So it first touches each sector of what it copies next: then all of
-// that is on its way at once, and is copied out of the L1 cache.
+// Copies whole units of type U by one thread. What a thread waits for is that its source comes from
+// the L2 cache, or over the link, and it has registers for little of it at a time. So it first
+// touches each sector of what it copies next: then all of that is on its way at once, and is copied
+// out of the L1 cache.
 template <class U> OXSHMEM_DEVICE void copy_alone(U *dst, const U *src, uint64_t n) {
     constexpr uint32_t kSectors = 32, kInFlight = 8;
     constexpr uint32_t kAtOnce = kSectors * port::kSectorBytes / sizeof(U);
@@ -121,8 +123,8 @@ template <class U> OXSHMEM_DEVICE void copy_unit(char *&to, const char *&from, u
     to += sizeof(U), from += sizeof(U), left -= sizeof(U);
 }
 
-// Copies fewer than 16 bytes by one lane, where `to` and `from` are equally aligned: with units that grow until the addresses
-// are aligned, and then with units that shrink.
+// Copies fewer than 16 bytes by one lane, where `to` and `from` are equally aligned: with units
+// that grow until the addresses are aligned, and then with units that shrink.
 OXSHMEM_OUTLINE void copy_edge(char *to, const char *from, uint32_t left) {
     const auto odd = [&](uint32_t unit) { return (reinterpret_cast<uint64_t>(to) & unit) != 0 && left >= unit; };
     if (odd(1)) {
@@ -185,8 +187,8 @@ template <class U> OXSHMEM_DEVICE void copy_one(char *to, const char *from, uint
     }
 }
 
-// Copies `bytes` bytes with the widest access that both addresses allow. Where both are aligned to 2, 4 or 8, no aligned unit
-// of that size is torn.
+// Copies `bytes` bytes with the widest access that both addresses allow. Where both are aligned to
+// 2, 4 or 8, no aligned unit of that size is torn.
 template <class Scope> OXSHMEM_DEVICE void copy(void *dst, const void *src, uint64_t bytes) {
     char *to = static_cast<char *>(dst);
     const char *from = static_cast<const char *>(src);

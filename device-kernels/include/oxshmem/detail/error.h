@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Errors and waits. A kernel never traps: the first error of a launch is recorded for the host, and threads that wait unwind.
+// Errors and waits. A kernel never traps: the first error of a launch is recorded for the host, and
+// threads that wait unwind.
 #pragma once
 
 #include <oxshmem/port/port.h>
@@ -32,7 +33,8 @@ struct Blame {
 };
 
 #ifndef OXSHMEM_DEVICE_LIBRARY
-// Fills in what the calling thread reports of an error. It goes to local memory, where it takes no registers.
+// Fills in what the calling thread reports of an error. It goes to local memory, where it takes no
+// registers.
 OXSHMEM_NOINLINE void describe(abi::ErrorRecord &error, ErrorCode code, Op op, Blame blame, uint64_t address, uint64_t length) {
     error.code = static_cast<uint32_t>(code);
     error.op = static_cast<uint32_t>(op);
@@ -61,8 +63,9 @@ OXSHMEM_DEVICE void copy_record(abi::ErrorRecord &to, const abi::ErrorRecord &fr
     }
 }
 
-// Records an error for the host, if it is the first of the launch. Errors of the network and deadlines end every wait of the
-// launch, because what it waits for may never come; a call with bad arguments is dropped and ends none.
+// Records an error for the host, if it is the first of the launch. Errors of the network and
+// deadlines end every wait of the launch, because what it waits for may never come; a call with bad
+// arguments is dropped and ends none.
 OXSHMEM_NOINLINE void record(const abi::ErrorRecord &error) {
     abi::Control &ctl = control();
     if (port::compare_exchange<order::acq_rel, reach::device>(&ctl.claimed, 0u, 1u) == 0) {
@@ -81,7 +84,8 @@ OXSHMEM_NOINLINE void raise(ErrorCode code, Op op, Blame blame, uint64_t address
     record(error);
 }
 
-// Records that a variable of this PE did not become what a wait is for. `how` and `n` are those of Unmet.
+// Records that a variable of this PE did not become what a wait is for. `how` and `n` are those of
+// Unmet.
 OXSHMEM_NOINLINE void raise_unmet(Op op, const void *variable, uint64_t wanted, uint32_t how, uint32_t n) {
     abi::ErrorRecord error;
     describe(error, ErrorCode::timeout, op, port::state().my_pe, reinterpret_cast<uint64_t>(variable), wanted);
@@ -108,9 +112,9 @@ OXSHMEM_DEVICE void raise_unmet(Op op, const void *variable, uint64_t wanted, ui
 }
 #endif
 
-// Whether a wait ends when the launch is being aborted. Waits for the HCA do not: it completes every request, if with an error,
-// and a poster that leaves between reserving and writing breaks its queue. When the job is over, or the HCA has missed a
-// deadline, every wait ends.
+// Whether a wait ends when the launch is being aborted. Waits for the HCA do not: it completes
+// every request, if with an error, and a poster that leaves between reserving and writing breaks
+// its queue. When the job is over, or the HCA has missed a deadline, every wait ends.
 enum class OnAbort { unwind, keep_waiting };
 
 // How far a wait is. It lies in local memory, so that the loop that waits keeps its registers.
@@ -122,8 +126,8 @@ struct WaitClock {
 enum class Verdict : uint32_t { go_on, aborted, too_late };
 
 #ifndef OXSHMEM_DEVICE_LIBRARY
-// Tells a wait whether to go on. Sets its deadline the first time, and whenever `progress` has changed. `ends_on`: the abort
-// word that ends it.
+// Tells a wait whether to go on. Sets its deadline the first time, and whenever `progress` has
+// changed. `ends_on`: the abort word that ends it.
 OXSHMEM_NOINLINE Verdict check_deadline(WaitClock &clock, uint32_t progress, uint32_t ends_on) {
     if (port::load<order::relaxed, reach::system>(&control().abort) >= ends_on) {
         return Verdict::aborted;
@@ -149,7 +153,8 @@ struct Unmet {
     uint32_t n;   // variables that the wait is for; `variable` is the first of them
 };
 
-// Records that a wait took too long. It blames a PE or names an unmet variable; a function finds out which.
+// Records that a wait took too long. It blames a PE or names an unmet variable; a function finds
+// out which.
 OXSHMEM_DEVICE void raise_timeout(Op op, Blame blame, const void *address) {
     raise(ErrorCode::timeout, op, blame, reinterpret_cast<uint64_t>(address), 0);
 }
@@ -163,15 +168,17 @@ template <class Find> OXSHMEM_DEVICE void raise_timeout(Op op, const Find &find,
     raise_timeout(op, find(), address);
 }
 
-// What a wait takes to be progress if its caller names nothing: none, so its deadline counts from its beginning.
+// What a wait takes to be progress if its caller names nothing: none, so its deadline counts from
+// its beginning.
 struct NoProgress {
     OXSHMEM_DEVICE uint32_t operator()() const { return 0; }
 };
 
-// Calls `done` until it returns true. False: the deadline passed (recorded with `op`, the PE or the variable that `pe` names,
-// and `address`), or the launch is being aborted. The deadline counts anew whenever `progress()`, which is looked at as often
-// as the clock, returns another value. Polls several times, with nothing between that would delay the caller, before it looks
-// at the clock and the abort word.
+// Calls `done` until it returns true. False: the deadline passed (recorded with `op`, the PE or the
+// variable that `pe` names, and `address`), or the launch is being aborted. The deadline counts
+// anew whenever `progress()`, which is looked at as often as the clock, returns another value.
+// Polls several times, with nothing between that would delay the caller, before it looks at the
+// clock and the abort word.
 template <OnAbort A = OnAbort::unwind, class Peer, class Done, class Progress = NoProgress>
 OXSHMEM_DEVICE bool wait(Op op, Peer pe, const void *address, Done done, Progress progress = {}) {
     constexpr uint32_t kPolls = 32;
@@ -190,7 +197,8 @@ OXSHMEM_DEVICE bool wait(Op op, Peer pe, const void *address, Done done, Progres
     } while (verdict == Verdict::go_on);
     if (verdict == Verdict::too_late) {
         if (A == OnAbort::keep_waiting) {
-            // The HCA makes no progress: a thread that waits for it later in this launch would only wait as long again.
+            // The HCA makes no progress: a thread that waits for it later in this launch would only
+            // wait as long again.
             port::fetch_max<order::acq_rel, reach::system>(&control().abort, abi::kAbortJob);
         }
         raise_timeout(op, pe, address);

@@ -47,8 +47,8 @@ OXSHMEM_DEVICE bool look_at_piece(const TeamView &team, int sender, uint32_t pie
     return low.first >> 32 == epoch && low.second >> 32 == epoch && high.first >> 32 == epoch && high.second >> 32 == epoch;
 }
 
-// Sends `bytes` bytes to every other member; `load(member, offset, bytes)` returns a piece of them. A lane has `kAtOnce` pieces
-// under way at once.
+// Sends `bytes` bytes to every other member; `load(member, offset, bytes)` returns a piece of them.
+// A lane has `kAtOnce` pieces under way at once.
 template <class Scope, uint32_t kAtOnce, class Load>
 OXSHMEM_DEVICE void send_packets(const Session &session, uint32_t bytes, Load load) {
     const TeamView &team = session.team;
@@ -77,9 +77,9 @@ OXSHMEM_DEVICE void send_packets(const Session &session, uint32_t bytes, Load lo
     }
 }
 
-// Meets, and receives `items` items. `look(first, missing)` looks at what the calling lane handles from item `first` on, and
-// returns whether all is there, or which member has not sent yet; `take(first)` stores it. Both take up to `at_once` items,
-// Meeting<Scope>::size() apart.
+// Meets, and receives `items` items. `look(first, missing)` looks at what the calling lane handles
+// from item `first` on, and returns whether all is there, or which member has not sent yet;
+// `take(first)` stores it. Both take up to `at_once` items, Meeting<Scope>::size() apart.
 template <class Scope, class Look, class Take>
 OXSHMEM_DEVICE bool receive_packets(const Session &session, uint32_t announced, uint32_t items, uint32_t at_once, Look look,
                                     Take take) {

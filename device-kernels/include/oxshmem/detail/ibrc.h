@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Operations that are handed to the CPU proxy: descriptors in a ring in host memory. The slots' layout is that of
-// proxy/src/descriptor.rs, which also says what reads them; proxy/src/ring.rs says why a torn slot is never taken.
+// Operations that are handed to the CPU proxy: descriptors in a ring in host memory. The slots'
+// layout is that of proxy/src/descriptor.rs, which also says what reads them; proxy/src/ring.rs
+// says why a torn slot is never taken.
 //
-// A group of converged lanes reserves its slots by one atomic add, waits until they are free, and each lane stores its own. A
-// poster waits for the proxy alone, which takes slots in order; so the oldest poster that has not written its slot never waits.
+// A group of converged lanes reserves its slots by one atomic add, waits until they are free, and
+// each lane stores its own. A poster waits for the proxy alone, which takes slots in order; so the
+// oldest poster that has not written its slot never waits.
 #pragma once
 
 #include "landing.h"
@@ -46,8 +48,9 @@ OXSHMEM_DEVICE abi::Proxy &proxy() {
     return *as<abi::Proxy>(port::state().proxy);
 }
 
-// Waits until the word at `address`, a count of the proxy's that only grows, is at least `least`. One waiter asks host memory;
-// the others look at what it has seen, since every question crosses PCIe.
+// Waits until the word at `address`, a count of the proxy's that only grows, is at least `least`.
+// One waiter asks host memory; the others look at what it has seen, since every question crosses
+// PCIe.
 OXSHMEM_DEVICE bool wait_word(uint64_t address, abi::ProxyWord &word, uint64_t mask, uint64_t least, int pe, Op op) {
     const auto known = [&] { return (port::load<order::acquire, reach::device>(&word.seen) & mask) >= least; };
     if (known()) {
@@ -77,7 +80,8 @@ OXSHMEM_DEVICE bool ring_is_broken(Op op) {
     return true;
 }
 
-// Breaks the ring: the caller gives up slots that it has reserved, and the proxy takes none after those.
+// Breaks the ring: the caller gives up slots that it has reserved, and the proxy takes none after
+// those.
 OXSHMEM_NOINLINE void break_ring(int pe) {
     abi::Proxy &p = proxy();
     abi::ErrorRecord error;
@@ -95,8 +99,9 @@ OXSHMEM_NOINLINE bool wait_slots(uint64_t taken, int pe) {
     return !ring_is_broken(Op::queue_space);
 }
 
-// Reserves `count` slots for the group; returns the first, or ~0 if they do not become free, which breaks the ring, or if it is
-// broken (the reason is recorded). `live`: variables of the caller that are in local memory while this waits.
+// Reserves `count` slots for the group; returns the first, or ~0 if they do not become free, which
+// breaks the ring, or if it is broken (the reason is recorded). `live`: variables of the caller
+// that are in local memory while this waits.
 template <class... T> OXSHMEM_DEVICE uint64_t reserve_slots(Posters &group, uint32_t count, int pe, T &...live) {
     abi::Proxy &p = proxy();
     uint64_t first = 0;
@@ -148,7 +153,8 @@ struct Descriptor {
         }
     }
 
-    // Every word carries the tag of the slot's lap in its lowest bit; the header keeps the bits that gives way.
+    // Every word carries the tag of the slot's lap in its lowest bit; the header keeps the bits
+    // that gives way.
     OXSHMEM_DEVICE void store(uint64_t index) const {
         const abi::Proxy &p = proxy();
         const uint64_t tag = ((index >> p.depth_log2) + 1) & 1;
@@ -166,7 +172,8 @@ struct Descriptor {
     }
 };
 
-// Lets every lane post its descriptor, together with the lanes that converge here. Returns the index after it, or 0.
+// Lets every lane post its descriptor, together with the lanes that converge here. Returns the
+// index after it, or 0.
 OXSHMEM_OUTLINE uint64_t ibrc_post(const Descriptor &descriptor, int pe) {
     Posters group = posters(0);
     const uint64_t first = reserve_slots(group, group.size, pe);
@@ -224,8 +231,9 @@ OXSHMEM_DEVICE uint64_t landing_name(const LandingSlot &landing) {
     return static_cast<uint64_t>(landing.lap) << 32 | landing.slot;
 }
 
-// Waits for the result that a descriptor (posted with index `end`, or 0 if it was not posted) leaves in a landing slot. False:
-// there is none. The slot is free again then, unless the proxy may still write to it.
+// Waits for the result that a descriptor (posted with index `end`, or 0 if it was not posted)
+// leaves in a landing slot. False: there is none. The slot is free again then, unless the proxy may
+// still write to it.
 OXSHMEM_OUTLINE bool await_proxy_landing(LandingSlot landing, uint64_t end, int pe, Op op) {
     if (end == 0) {
         landing.release();
@@ -264,7 +272,8 @@ OXSHMEM_OUTLINE uint64_t ibrc_fetch(Descriptor descriptor, int pe, Op op) {
     return bits;
 }
 
-// Where this lane's put goes among those of the lanes it converged with: a run of adjacent targets shares descriptors.
+// Where this lane's put goes among those of the lanes it converged with: a run of adjacent targets
+// shares descriptors.
 OXSHMEM_OUTLINE void ibrc_p(void *dst, uint64_t bits, uint32_t bytes, int pe) {
     const uint32_t queue = block_queue();
     const Located remote = locate_remote(dst, pe, card_of(queue));
@@ -340,7 +349,8 @@ OXSHMEM_OUTLINE uint64_t ibrc_put(void *dst, const void *src, uint64_t bytes, in
     return end;
 }
 
-// Reads into registered memory are left to the card; others go through a landing slot and are complete on return.
+// Reads into registered memory are left to the card; others go through a landing slot and are
+// complete on return.
 OXSHMEM_OUTLINE uint64_t ibrc_get(void *dst, const void *src, uint64_t bytes, int pe, Op op) {
     uint32_t queue = block_queue(), card = card_of(queue);
     uint64_t end = 0;
@@ -414,8 +424,8 @@ OXSHMEM_OUTLINE uint64_t ibrc_fetch_atomic(void *target, const AtomicRequest &re
     return ibrc_fetch(atomic_descriptor(target, request, pe), pe, Op::atomic);
 }
 
-// Ordered, so that it stays after what this block has put to `pe` on its queue, and two signals to one word arrive in their
-// order.
+// Ordered, so that it stays after what this block has put to `pe` on its queue, and two signals to
+// one word arrive in their order.
 OXSHMEM_OUTLINE void ibrc_signal(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
     const Work work = op == SignalOp::set ? Work::write_inline : Work::fetch_add;
     const uint32_t queue = signal_queue(op);
@@ -429,7 +439,8 @@ OXSHMEM_OUTLINE void ibrc_signal(uint64_t *signal, uint64_t value, SignalOp op, 
     ibrc_post(descriptor, pe);
 }
 
-// Makes the next request to each peer on this block's queue an ordered one. Lanes that converge share one descriptor.
+// Makes the next request to each peer on this block's queue an ordered one. Lanes that converge
+// share one descriptor.
 OXSHMEM_OUTLINE void ibrc_fence() {
     Posters group = posters(0);
     const uint64_t index = reserve_slots(group, 1, -1);
@@ -441,7 +452,8 @@ OXSHMEM_OUTLINE void ibrc_fence() {
 
 // Waits for everything that was posted before the call.
 OXSHMEM_OUTLINE void ibrc_quiet() {
-    // The number of slots that are reserved is not read before the caller has learnt of others' posts.
+    // The number of slots that are reserved is not read before the caller has learnt of others'
+    // posts.
     port::fence<order::acq_rel, reach::system>();
     ibrc_wait(port::load<order::relaxed, reach::device>(&proxy().head), -1, Op::quiet);
 }

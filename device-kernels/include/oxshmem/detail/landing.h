@@ -7,8 +7,8 @@
 
 namespace oxshmem::detail {
 
-// A landing slot: memory that the HCA may write to, for one result of up to kLandingBytes. Its word counts twice how often the
-// slot was released, and is odd while the slot is taken.
+// A landing slot: memory that the HCA may write to, for one result of up to kLandingBytes. Its word
+// counts twice how often the slot was released, and is odd while the slot is taken.
 struct LandingSlot {
     uint32_t *word;
     uint32_t slot;
@@ -18,8 +18,9 @@ struct LandingSlot {
     OXSHMEM_DEVICE void release() const { port::store<order::release, reach::device>(word, 2 * (lap + 1)); }
 };
 
-// Takes the first free one of (1 << log2) slots, from `head` on; `laps` has their words. A thread takes its slot before it
-// reserves room in the queue, since the slot's previous user may itself still have to reserve. False: the deadline passed.
+// Takes the first free one of (1 << log2) slots, from `head` on; `laps` has their words. A thread
+// takes its slot before it reserves room in the queue, since the slot's previous user may itself
+// still have to reserve. False: the deadline passed.
 template <class Progress>
 OXSHMEM_DEVICE bool take_landing_slot(LandingSlot &landing, uint64_t *head, uint64_t laps, uint32_t log2, int pe,
                                       Progress progress) {
@@ -40,7 +41,8 @@ OXSHMEM_DEVICE bool take_landing_slot(LandingSlot &landing, uint64_t *head, uint
         progress);
 }
 
-// Reports, in operation `op`, the error that broke a queue. The caller has seen kBroken, or that `claimed` is set.
+// Reports, in operation `op`, the error that broke a queue. The caller has seen kBroken, or that
+// `claimed` is set.
 OXSHMEM_NOINLINE void report_breakage(const abi::Breakage &breakage, Op op) {
     // Until the error is valid, the thread that keeps it is about to record it.
     if (port::load<order::acquire, reach::device>(&breakage.claimed) == abi::kErrorValid) {
@@ -55,8 +57,8 @@ OXSHMEM_NOINLINE void report_breakage(const abi::Breakage &breakage, Op op) {
     }
 }
 
-// Breaks a queue: keeps the error, unless an earlier one did it, says so in `count`, which its waiters look at, and records
-// what broke the queue.
+// Breaks a queue: keeps the error, unless an earlier one did it, says so in `count`, which its
+// waiters look at, and records what broke the queue.
 OXSHMEM_NOINLINE void break_queue(uint64_t *count, abi::Breakage &breakage, const abi::ErrorRecord &error) {
     if (port::compare_exchange<order::acquire, reach::device>(&breakage.claimed, 0u, 1u) != 0) {
         report_breakage(breakage, static_cast<Op>(error.op));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Meetings: all members of a team learn that all have entered, and that all make the same call. Every collective is one or
-// begins with one.
+// Meetings: all members of a team learn that all have entered, and that all make the same call.
+// Every collective is one or begins with one.
 //
 // Each member writes a header, its epoch and what it announces (abi::Call), where others look for
 // it. Members that are load and store reachable tell each other directly; otherwise they meet by
@@ -12,9 +12,10 @@
 
 #include <oxshmem/ordering.h>
 
-// Messages, for a program that counts them: it defines these before it includes a header (tests/kernels/costs.cu). `word` is
-// the word, as an address in this PE's heap, whose arrival at `pe` says that the message has arrived, and `turn` tells those
-// apart that one collective writes to one word; null: a later message says so.
+// Messages, for a program that counts them: it defines these before it includes a header
+// (tests/kernels/costs.cu). `word` is the word, as an address in this PE's heap, whose arrival at
+// `pe` says that the message has arrived, and `turn` tells those apart that one collective writes
+// to one word; null: a later message says so.
 #ifndef OXSHMEM_ON_MESSAGE
 #define OXSHMEM_ON_MESSAGE(pe, word, turn) static_cast<void>(0)
 #define OXSHMEM_ON_ARRIVAL(word, turn) static_cast<void>(0)
@@ -77,8 +78,8 @@ OXSHMEM_DEVICE uint32_t epoch_after(uint32_t epoch) {
     return epoch + 1 < 2 ? epoch + 3 : epoch + 1;
 }
 
-// All loads at once: after a meeting they come from the L2 cache, and in sequence they would take longer than a small
-// collective.
+// All loads at once: after a meeting they come from the L2 cache, and in sequence they would take
+// longer than a small collective.
 OXSHMEM_DEVICE TeamView view_of(const abi::Team &row) {
     const port::vec16 who = port::load_vec(&row.handle), how = port::load_vec(&row.stride),
                       where = port::load_vec(&row.members);
@@ -94,8 +95,9 @@ OXSHMEM_DEVICE TeamView view_of(const abi::Team &row) {
     return team;
 }
 
-// The headers, arrivals and packets of a block, not the first one, of a collective that several blocks carry out lie where
-// those of a workspace lie that begins here, except for the bytes of packets.
+// The headers, arrivals and packets of a block, not the first one, of a collective that several
+// blocks carry out lie where those of a workspace lie that begins here, except for the bytes of
+// packets.
 OXSHMEM_DEVICE uint64_t workspace_of_block(const TeamView &team, uint32_t block) {
     const uint64_t first = team.workspace + abi::kArrivalsAt + team.arrival_bytes() + 2 * abi::kPacketBytes;
     const uint64_t each = abi::kArrivalsAt - abi::kHeadersAt + team.arrival_bytes() + 2 * abi::kBlockPacketBytes;
@@ -120,7 +122,8 @@ template <class Scope> OXSHMEM_DEVICE bool view_team(TeamView &team, int handle,
     return false;
 }
 
-// What a member announces: a call and a hash of what has to be equal; or that `pe` has made a bad call.
+// What a member announces: a call and a hash of what has to be equal; or that `pe` has made a bad
+// call.
 OXSHMEM_DEVICE uint32_t announce(Call call, uint64_t hash) {
     return static_cast<uint32_t>(call) << abi::kCallShift | (static_cast<uint32_t>(hash) & ((1u << abi::kCallShift) - 1));
 }
@@ -135,7 +138,8 @@ OXSHMEM_DEVICE uint64_t header_of(const TeamView &team, uint32_t announced) {
     return static_cast<uint64_t>(team.epoch) << 32 | announced;
 }
 
-// Whether a header is there. Members that have left an earlier collective by its deadline may be ahead.
+// Whether a header is there. Members that have left an earlier collective by its deadline may be
+// ahead.
 OXSHMEM_DEVICE bool entered(uint64_t seen, uint64_t header) {
     return static_cast<int32_t>(static_cast<uint32_t>(seen >> 32) - static_cast<uint32_t>(header >> 32)) >= 0;
 }
@@ -148,7 +152,8 @@ OXSHMEM_DEVICE int culprit(const TeamView &team, int member, uint64_t seen, uint
     return knows ? named : team.pe_of(member);
 }
 
-// Compares what a member announces; false if it differs. A member that has made a bad call has said so.
+// Compares what a member announces; false if it differs. A member that has made a bad call has said
+// so.
 OXSHMEM_DEVICE bool agrees(const TeamView &team, Op op, int member, uint64_t seen, uint64_t header) {
     if (seen != header && !is_bad(static_cast<uint32_t>(header))) {
         raise(ErrorCode::mismatch, op, {culprit(team, member, seen, header), team.handle}, header, seen);
@@ -194,8 +199,8 @@ OXSHMEM_DEVICE bool await_two(const TeamView &team, Op op, int first, uint64_t h
     return there;
 }
 
-// Waits for the headers of all members; by `lanes` lanes, each of which learns of some. Waits for all of them even if one does
-// not agree: a member that leaves knows that every member has entered.
+// Waits for the headers of all members; by `lanes` lanes, each of which learns of some. Waits for
+// all of them even if one does not agree: a member that leaves knows that every member has entered.
 template <order O, class Meanwhile>
 OXSHMEM_DEVICE bool await_all(const TeamView &team, Op op, uint64_t header, int rank, int lanes, Meanwhile meanwhile) {
     bool there = true, agreed = true;
@@ -205,7 +210,8 @@ OXSHMEM_DEVICE bool await_all(const TeamView &team, Op op, uint64_t header, int 
     return there && agreed;
 }
 
-// Writes a word at `member`, by load and store or through the network. Earlier stores must have been released.
+// Writes a word at `member`, by load and store or through the network. Earlier stores must have
+// been released.
 OXSHMEM_DEVICE void tell(const TeamView &team, Op op, int member, uint64_t *word, uint64_t value) {
     const int pe = team.pe_of(member);
     OXSHMEM_ON_MESSAGE(pe, word, 1);
@@ -257,7 +263,8 @@ OXSHMEM_OUTLINE bool meet_in_rounds(const TeamView &team, Op op, uint32_t announ
     return said == header && !is_bad(announced);
 }
 
-// Lanes that meet for their scope, of one warp: each makes visible what the others shall see before it tells any.
+// Lanes that meet for their scope, of one warp: each makes visible what the others shall see before
+// it tells any.
 OXSHMEM_DEVICE int meeting_lanes(int size) {
     constexpr int kMost = 16;
     return size < kMost ? size : kMost;
@@ -310,7 +317,8 @@ template <class Scope, bool Visible> OXSHMEM_DEVICE bool meet(const TeamView &te
     return !Scope::any(!good);
 }
 
-// Whether the block is so large that what all threads do alike takes longer than to leave a little data to one warp.
+// Whether the block is so large that what all threads do alike takes longer than to leave a little
+// data to one warp.
 OXSHMEM_DEVICE bool are_many_threads() {
     constexpr uint32_t kMany = 512;
     return block_scope::size() > kMany;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// The operations over the network, as the rest of the device API calls them: each by one lane, or by lanes that combine where
-// they converge. Either compiled with the kernel, or the device library's.
+// The operations over the network, as the rest of the device API calls them: each by one lane, or
+// by lanes that combine where they converge. Either compiled with the kernel, or the device
+// library's.
 #pragma once
 
 #ifndef OXSHMEM_DEVICE_LIBRARY

@@ -12,7 +12,8 @@ OXSHMEM_DEVICE bool by_proxy() {
     return port::state().network == static_cast<uint32_t>(abi::Network::ibrc);
 }
 
-// Whether device code itself posts to `pe`, if `pe` is not direct. The conditions do not depend on each other.
+// Whether device code itself posts to `pe`, if `pe` is not direct. The conditions do not depend on
+// each other.
 OXSHMEM_DEVICE bool posts_to(int pe) {
     const abi::State &s = port::state();
     const bool exists = static_cast<uint32_t>(pe) < static_cast<uint32_t>(s.n_pes);
@@ -43,9 +44,9 @@ OXSHMEM_DEVICE uint64_t least(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
-// Copies of some variables in local memory. A function keeps its variables there while it calls one that is seldom called and
-// needs many registers: the registers of a kernel are those of the longest chain of its calls, all variables that are live in
-// each together.
+// Copies of some variables in local memory. A function keeps its variables there while it calls one
+// that is seldom called and needs many registers: the registers of a kernel are those of the
+// longest chain of its calls, all variables that are live in each together.
 template <class... T> struct Kept {
     OXSHMEM_DEVICE void keep() {}
     OXSHMEM_DEVICE void restore() const {}
@@ -84,7 +85,8 @@ enum class Opcode : uint32_t {
     masked_fa = 0x15,
 };
 
-// opmod of extended atomics, in bits 31:24 of the first word: bit 3 says "extended", the rest is log2(operand bytes) - 2.
+// opmod of extended atomics, in bits 31:24 of the first word: bit 3 says "extended", the rest is
+// log2(operand bytes) - 2.
 constexpr uint32_t kExtended4 = 0x08;
 constexpr uint32_t kExtended8 = 0x09;
 
@@ -92,12 +94,14 @@ constexpr uint32_t kExtended8 = 0x09;
 constexpr uint32_t kInlineOneBlock = 28;      // bytes that fit a one-block WQE
 constexpr uint32_t kInlineMost = 4 * 64 - 36; // of a four-block WQE, the longest we use for bulk data
 
-// An atomic work request on one word. `add` and `compare` are what the operation needs; see the constructors.
+// An atomic work request on one word. `add` and `compare` are what the operation needs; see the
+// constructors.
 struct AtomicRequest {
     Opcode op;
     uint32_t opmod;
-    // Operands in the order of the WQE's segment; masks only for masked_cs. For masked_fa `second` is the field boundary: a
-    // carry does not cross a set bit, so all ones turn the addition into an exclusive or.
+    // Operands in the order of the WQE's segment; masks only for masked_cs. For masked_fa `second`
+    // is the field boundary: a carry does not cross a set bit, so all ones turn the addition into
+    // an exclusive or.
     uint64_t first, second, first_mask, second_mask;
     uint32_t width; // operand bytes, 4 or 8
 

@@ -5,8 +5,8 @@
 // network_wait (the QP's block index after its last work request, or the ring's index after its
 // last descriptor), or 0 if nothing had to be, or could be, posted.
 //
-// They are functions of their own: copied to every call they would give each kernel the registers of the network, even where
-// all peers are reached by load and store.
+// They are functions of their own: copied to every call they would give each kernel the registers
+// of the network, even where all peers are reached by load and store.
 #pragma once
 
 #include "ibrc.h"
@@ -14,8 +14,8 @@
 
 namespace oxshmem::detail {
 
-// p where lanes share work requests: each run of lanes, from a lane in `starts` to the next, is one inline write of as many
-// blocks as its payload needs.
+// p where lanes share work requests: each run of lanes, from a lane in `starts` to the next, is one
+// inline write of as many blocks as its payload needs.
 template <class T> OXSHMEM_DEVICE void network_p_runs(Qp &qp, Group &group, Located &remote, T value, uint32_t starts) {
     uint32_t offset = 0, lanes = group.mask;                 // the calling lane's run: its first block, and its lanes
     uint32_t last_run = group.leader;                        // the first lane of the last run
@@ -53,8 +53,8 @@ template <class T> OXSHMEM_DEVICE void network_p_runs(Qp &qp, Group &group, Loca
     });
 }
 
-// Writes one value inline. Lanes whose targets follow each other share a work request; the rest share the reservation and the
-// doorbell.
+// Writes one value inline. Lanes whose targets follow each other share a work request; the rest
+// share the reservation and the doorbell.
 template <class T> OXSHMEM_DEVICE void network_p(T *dst, T value, int pe) {
     if (by_proxy()) {
         ibrc_p(dst, to_bits(value), sizeof(T), pe);
@@ -66,8 +66,9 @@ template <class T> OXSHMEM_DEVICE void network_p(T *dst, T value, int pe) {
     Located remote = locate_remote(dst, pe, card_of(queue));
 
     if (group.size > 1) {
-        // A lane continues the run of the lane before it if its target is adjacent and under the same key. The chunk, which
-        // tells the key, is mixed in so high that targets on both sides of a border are never adjacent.
+        // A lane continues the run of the lane before it if its target is adjacent and under the
+        // same key. The chunk, which tells the key, is mixed in so high that targets on both sides
+        // of a border are never adjacent.
         const uint64_t place = remote.address + (chunk_of(remote.address) << 48);
         const uint32_t starts = port::run_starts(group.mask, place, sizeof(T));
         if (starts != group.mask) {
@@ -101,8 +102,8 @@ OXSHMEM_DEVICE Piece next_piece(const void *dst, const void *src, uint64_t bytes
     return {static_cast<uint32_t>(least(bytes, inlined ? kInlineMost : least(there, abi::kMaxMessageBytes))), inlined};
 }
 
-// Reads what will travel in the queue. On the `cpu` device a bad address then ends the kernel here, before blocks are reserved,
-// and not between reserving and submitting, which would break the QP.
+// Reads what will travel in the queue. On the `cpu` device a bad address then ends the kernel here,
+// before blocks are reserved, and not between reserving and submitting, which would break the QP.
 OXSHMEM_DEVICE void probe_inlined(const void *src, const Piece &piece) {
     if (piece.inlined) {
         port::probe(src, piece.bytes);
@@ -113,8 +114,9 @@ OXSHMEM_DEVICE uint32_t blocks_of(const Piece &piece) {
     return piece.inlined ? inline_blocks(piece.bytes) : 1;
 }
 
-// Orders what the caller has stored to the local side of a transfer before the HCA reads it, or writes to it, where that is not
-// memory of the heap: it may be the host's, which the fence before the doorbell need not reach.
+// Orders what the caller has stored to the local side of a transfer before the HCA reads it, or
+// writes to it, where that is not memory of the heap: it may be the host's, which the fence before
+// the doorbell need not reach.
 OXSHMEM_DEVICE void source_fence(const void *local) {
     if (port::state().queues_in_device_memory != 0 && !in_heap(local, 1)) {
         port::fence<order::acq_rel, reach::system>();
@@ -138,8 +140,8 @@ struct Posted {
     uint64_t bytes;
 };
 
-// Posts all pieces: `next(dst, src, bytes)` the first one of what is left. `live`: variables of the caller that are in local
-// memory meanwhile.
+// Posts all pieces: `next(dst, src, bytes)` the first one of what is left. `live`: variables of the
+// caller that are in local memory meanwhile.
 template <class Next, class... T>
 OXSHMEM_DEVICE uint64_t post_pieces(void *dst, const void *src, uint64_t bytes, Next next, T &...live) {
     uint64_t end = 0;
@@ -158,7 +160,8 @@ OXSHMEM_DEVICE uint64_t post_pieces(void *dst, const void *src, uint64_t bytes, 
     return end;
 }
 
-// Posts the next piece. A function of its own, and so is the loop around it: together they need more registers than there are.
+// Posts the next piece. A function of its own, and so is the loop around it: together they need
+// more registers than there are.
 OXSHMEM_OUTLINE Posted put_piece(void *dst, const void *src, uint64_t bytes, int pe, uint32_t queue) {
     uint32_t card = card_of(queue);
     Piece piece = next_piece(dst, src, bytes);
@@ -171,9 +174,10 @@ OXSHMEM_OUTLINE Posted put_piece(void *dst, const void *src, uint64_t bytes, int
     return {end, piece.bytes};
 }
 
-// Whether a put to a peer that is not direct is a single work request of this GPU's, as most are: of more than kInlineOneBlock
-// bytes, between chunks of the heap. It has no other error than the network's then. The conditions do not depend on each other,
-// so that the thread waits once for all that it has to load.
+// Whether a put to a peer that is not direct is a single work request of this GPU's, as most are:
+// of more than kInlineOneBlock bytes, between chunks of the heap. It has no other error than the
+// network's then. The conditions do not depend on each other, so that the thread waits once for all
+// that it has to load.
 OXSHMEM_DEVICE bool is_one_transfer(const void *dst, const void *src, uint64_t bytes, int pe) {
     const uint64_t room = port::state().heap_bytes, to = offset_of(dst), from = offset_of(src);
     // The heap ends where a chunk does.
@@ -300,8 +304,8 @@ OXSHMEM_OUTLINE void network_atomic(void *target, AtomicRequest request, int pe)
         [&](const Slot &slot, bool signaled) { slot.atomic(request, remote, discard(qp, card), signaled); }, remote, request);
 }
 
-// Like network_atomic, and returns what was there before. The HCA returns 8-byte results in host order and 4-byte results of
-// extended atomics big-endian.
+// Like network_atomic, and returns what was there before. The HCA returns 8-byte results in host
+// order and 4-byte results of extended atomics big-endian.
 template <class T> OXSHMEM_OUTLINE T network_fetch_atomic(T *target, AtomicRequest request, int pe) {
     if (by_proxy()) {
         return from_bits<T>(ibrc_fetch_atomic(target, request, pe));
@@ -365,12 +369,13 @@ OXSHMEM_DEVICE void complete_posted(Qp &qp, Op op) {
     wait_completed(qp, completed >= abi::kBroken ? completed : reserved_in(gate, completed), op);
 }
 
-// Calls `act(index)` for the QPs that were used, of which each of `size` lanes, all of which call with their `rank`, takes a
-// share.
+// Calls `act(index)` for the QPs that were used, of which each of `size` lanes, all of which call
+// with their `rank`, takes a share.
 template <class Act> OXSHMEM_DEVICE void for_used(uint32_t rank, uint32_t size, Act act) {
     const abi::State &s = port::state();
     const uint32_t words = (static_cast<uint32_t>(s.n_pes) * s.qps_per_pe + 63) / 64;
-    // Lanes share the QPs of a word in groups of 64 or 32; a lane that is left over has nothing to do.
+    // Lanes share the QPs of a word in groups of 64 or 32; a lane that is left over has nothing to
+    // do.
     const uint32_t group = size >= 64 ? 64 : size >= 32 ? 32 : 1, groups = size / group;
     const uint64_t pattern = group == 64 ? 1 : group == 32 ? 0x100000001 : ~0ull;
     const uint64_t mine = pattern << rank % group;
@@ -382,9 +387,10 @@ template <class Act> OXSHMEM_DEVICE void for_used(uint32_t rank, uint32_t size, 
     }
 }
 
-// Posts a read after what was posted to a QP, unless nothing was since the last one. Where several cards write to a PE's
-// memory, a completion does not say that what was written is visible: it is on its way across PCIe, where nothing orders the
-// requests of different cards. A card's read arrives after its writes, so these are visible once it is complete.
+// Posts a read after what was posted to a QP, unless nothing was since the last one. Where several
+// cards write to a PE's memory, a completion does not say that what was written is visible: it is
+// on its way across PCIe, where nothing orders the requests of different cards. A card's read
+// arrives after its writes, so these are visible once it is complete.
 OXSHMEM_DEVICE void post_flush(uint32_t index) {
     const abi::State &s = port::state();
     Qp &qp = as<Qp>(s.qps)[index];
@@ -404,14 +410,15 @@ OXSHMEM_DEVICE void post_flush(uint32_t index) {
     port::raise_to<order::relaxed, reach::device>(&qp.flushed_at, end);
 }
 
-// post_flush for the caller's share of the QPs that were used. Seldom called, and a function of its own for its registers.
+// post_flush for the caller's share of the QPs that were used. Seldom called, and a function of its
+// own for its registers.
 OXSHMEM_NOINLINE void post_flushes(uint32_t rank, uint32_t size) {
     for_used(rank, size, [](uint32_t index) { post_flush(index); });
 }
 
-// Waits for everything that was posted on any QP before the call. `size` lanes call, each with its `rank`, and each waits for
-// its share of the QPs: a look at a CQE takes a round trip to memory. One that fails (its error is recorded) keeps it from none
-// of the others.
+// Waits for everything that was posted on any QP before the call. `size` lanes call, each with its
+// `rank`, and each waits for its share of the QPs: a look at a CQE takes a round trip to memory.
+// One that fails (its error is recorded) keeps it from none of the others.
 OXSHMEM_OUTLINE void network_quiet(uint32_t rank, uint32_t size) {
     if (by_proxy()) {
         if (rank == 0) {
@@ -471,8 +478,8 @@ OXSHMEM_DEVICE uint64_t network_put_signal(void *dst, const void *src, uint64_t 
         if (piece.bytes == bytes) {
             return put_piece_and_signal(dst, src, piece, signal, value, op, pe);
         }
-        // On the signal's QP, which keeps them in order. Another card's write could become visible after the signal, even if it
-        // is acknowledged before that.
+        // On the signal's QP, which keeps them in order. Another card's write could become visible
+        // after the signal, even if it is acknowledged before that.
         end = put_pieces(dst, src, bytes, pe, signal_queue(op));
         if (end == 0) {
             return 0;
@@ -492,9 +499,10 @@ OXSHMEM_DEVICE void fence_posted(Qp &qp) {
     }
 }
 
-// Orders what this block has posted to each PE before what it posts or stores there later. Each of its QPs keeps its requests
-// in order by a mark on the next one. It waits where that is not enough: for atomics on memory that stores reach as well, which
-// could overtake them, and where atomics use another card than the rest.
+// Orders what this block has posted to each PE before what it posts or stores there later. Each of
+// its QPs keeps its requests in order by a mark on the next one. It waits where that is not enough:
+// for atomics on memory that stores reach as well, which could overtake them, and where atomics use
+// another card than the rest.
 OXSHMEM_OUTLINE void network_fence() {
     const abi::State &s = port::state();
     if (by_proxy()) {

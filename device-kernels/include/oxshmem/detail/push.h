@@ -2,9 +2,10 @@
 //
 // Large collectives: after a meeting, straight between the members' buffers.
 //
-// Where all members are load and store reachable, every member's threads store to its peers' dst, or load from their src, and
-// one fence before the flags of arrival ends the collective. Otherwise each message is a put with signal, whose signal is the
-// flag. Loads from peers see what was stored before the meeting, because it made that visible.
+// Where all members are load and store reachable, every member's threads store to its peers' dst,
+// or load from their src, and one fence before the flags of arrival ends the collective. Otherwise
+// each message is a put with signal, whose signal is the flag. Loads from peers see what was stored
+// before the meeting, because it made that visible.
 #pragma once
 
 #include <oxshmem/signal.h>
@@ -73,8 +74,8 @@ template <class Scope> OXSHMEM_OUTLINE void spread(Session session, void *dst, c
     }
 }
 
-// Combines [first, last) of all members' src in the order of the members, and stores it `shift` bytes before that in dst: in
-// all members' or in this member's own.
+// Combines [first, last) of all members' src in the order of the members, and stores it `shift`
+// bytes before that in dst: in all members' or in this member's own.
 template <class Scope, class Combine>
 OXSHMEM_OUTLINE void combine_share(Session session, void *dst, const void *src, Share share, uint64_t shift, bool to_all,
                                    Combine combine) {
@@ -132,7 +133,8 @@ template <class Scope, bool Visible> OXSHMEM_DEVICE bool end_together(const Sess
 // Messages to members that may be reached in different ways
 // ---------------------------------------------------------------------------------------------------------------------------
 
-// Copies to `member`, and then says there that `count` of the arrivals of `kind` are there. Every lane of the scope calls.
+// Copies to `member`, and then says there that `count` of the arrivals of `kind` are there. Every
+// lane of the scope calls.
 template <class Scope>
 OXSHMEM_DEVICE void deliver(const Session &session, int kind, int member, void *dst, const void *src, uint64_t bytes,
                             uint32_t count) {
@@ -142,7 +144,8 @@ OXSHMEM_DEVICE void deliver(const Session &session, int kind, int member, void *
                          team.pe_of(member), false);
 }
 
-// Waits until what this block has sent through the network to all members that `sent_to(member)` may be overwritten.
+// Waits until what this block has sent through the network to all members that `sent_to(member)`
+// may be overwritten.
 template <class Scope, class SentTo> OXSHMEM_DEVICE void complete_sends(const Session &session, SentTo sent_to) {
     if (Scope::rank() == 0) {
         if (by_proxy()) {
@@ -162,7 +165,8 @@ template <class Scope, class SentTo> OXSHMEM_DEVICE void complete_sends(const Se
 // The collectives, after their meeting. Each ends with Scope::any.
 // ---------------------------------------------------------------------------------------------------------------------------
 
-// Sends this member's part of `bytes` bytes at `src` + member * `step` to dst + me * `bytes` of each member.
+// Sends this member's part of `bytes` bytes at `src` + member * `step` to dst + me * `bytes` of
+// each member.
 template <class Scope>
 OXSHMEM_OUTLINE bool push_parts(Session session, void *dst, const void *src, uint64_t bytes, uint64_t step) {
     const TeamView &team = session.team;
@@ -366,8 +370,8 @@ OXSHMEM_DEVICE bool far_combined(const Session &session, void *dst, const void *
     return await_arrivals<Scope>(session, 1, [&](int member) { return pieces(member); });
 }
 
-// Where the members' data is combined: by each member a share, which goes to all; by each member all of it; or by each member
-// its part, which stays there.
+// Where the members' data is combined: by each member a share, which goes to all; by each member
+// all of it; or by each member its part, which stays there.
 enum class Result { shared, by_each, scattered };
 
 // All members' data combined.

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Reductions whose type and operator only the running program knows: for kernels that serve them all. A header of its own,
-// which the device API does not include: compilers make all the combinations whether a kernel uses them or not.
+// Reductions whose type and operator only the running program knows: for kernels that serve them
+// all. A header of its own, which the device API does not include: compilers make all the
+// combinations whether a kernel uses them or not.
 #pragma once
 
 #include "reduce_ops.h"
 
 namespace oxshmem::detail {
 
-// combine_as, or the first value where there is no such reduction. (Not a generic lambda: NVRTC takes those for host
-// functions.)
+// combine_as, or the first value where there is no such reduction. (Not a generic lambda: NVRTC
+// takes those for host functions.)
 template <ReduceOp O, class T> OXSHMEM_DEVICE port::vec16 combine_if(port::vec16 a, port::vec16 b) {
     if constexpr (reducible<T, O>) {
         return combine_as<O, T>(a, b);
@@ -72,7 +73,8 @@ OXSHMEM_OUTLINE port::vec16 combine_numbered(Type type, ReduceOp op, port::vec16
     return a;
 }
 
-// Combines with a type and an operator that only the running program knows: for kernels that serve them all.
+// Combines with a type and an operator that only the running program knows: for kernels that serve
+// them all.
 struct CombineNumbered {
     Type number;
     ReduceOp which;

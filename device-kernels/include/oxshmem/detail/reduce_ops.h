@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Element types and operators of reductions. Data is combined 16 bytes at a time, a whole number of elements of any type.
+// Element types and operators of reductions. Data is combined 16 bytes at a time, a whole number of
+// elements of any type.
 #pragma once
 
 #include <oxshmem/port/port.h>
 
 namespace oxshmem {
 
-// 16-bit floating point: storage, bit-compatible with __half and __nv_bfloat16. Sums are rounded to nearest at each step.
+// 16-bit floating point: storage, bit-compatible with __half and __nv_bfloat16. Sums are rounded to
+// nearest at each step.
 struct half {
     uint16_t bits;
 };

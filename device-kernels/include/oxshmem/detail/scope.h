@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Scopes: which threads call an operation together. Every lane of the scope calls with the same arguments.
+// Scopes: which threads call an operation together. Every lane of the scope calls with the same
+// arguments.
 #pragma once
 
 #include <oxshmem/port/port.h>
 
 namespace oxshmem {
 
-// `rank` and `size` of the calling lane, `sync`, and `last`: the lane that speaks for all when they are through. Short copies
-// leave the last warp out, so it can wait for a fence while the others begin with what comes next.
+// `rank` and `size` of the calling lane, `sync`, and `last`: the lane that speaks for all when they
+// are through. Short copies leave the last warp out, so it can wait for a fence while the others
+// begin with what comes next.
 
 // One thread on its own.
 struct thread_scope {
@@ -54,8 +56,9 @@ struct block_scope {
 
 namespace detail {
 
-// All threads of all blocks of the grid, which divide the data among them. Block b meets block b of the other PEs, so `sync`
-// and `any` are those of a block: no block waits for another one of its grid, and the blocks need not be resident at once.
+// All threads of all blocks of the grid, which divide the data among them. Block b meets block b of
+// the other PEs, so `sync` and `any` are those of a block: no block waits for another one of its
+// grid, and the blocks need not be resident at once.
 struct blocks_scope {
     static constexpr uint32_t kLanes = 32;
     static constexpr bool kSeveralWarps = true;

@@ -7,8 +7,8 @@
 
 namespace oxshmem::detail {
 
-// A binomial tree: counted from the root, a member's parent is its number without the lowest bit, and it sends on to those with
-// one bit more below that. Long data follows in pieces.
+// A binomial tree: counted from the root, a member's parent is its number without the lowest bit,
+// and it sends on to those with one bit more below that. Long data follows in pieces.
 template <class Scope>
 OXSHMEM_OUTLINE bool tree_broadcast(Session session, void *dst, const void *src, uint64_t bytes, int root) {
     constexpr uint64_t kTreePiece = 65536;
@@ -50,9 +50,9 @@ OXSHMEM_OUTLINE bool tree_broadcast(Session session, void *dst, const void *src,
 // are pairs: the odd member of a pair sends its data to the even one and gets the result. The
 // operand of the lower members always comes first, so all members compute the same.
 //
-// A piece has a place for what each round brings, and one for what each round sends, in one half of the workspace; piece p + 1
-// uses the other half. A member that sends piece p + 1 has done with piece p, so its partners may write where that was once
-// they have seen it.
+// A piece has a place for what each round brings, and one for what each round sends, in one half of
+// the workspace; piece p + 1 uses the other half. A member that sends piece p + 1 has done with
+// piece p, so its partners may write where that was once they have seen it.
 template <class Scope, class Combine>
 OXSHMEM_OUTLINE bool tree_reduce(Session session, void *dst, const void *src, uint64_t bytes, Combine combine) {
     const TeamView &team = session.team;
@@ -94,7 +94,8 @@ OXSHMEM_OUTLINE bool tree_reduce(Session session, void *dst, const void *src, ui
             }
             continue;
         }
-        // Where the result of the round goes: to the next round's messages, or after the last to dst.
+        // Where the result of the round goes: to the next round's messages, or after the last to
+        // dst.
         const auto out = [&](uint32_t round) { return round == rounds ? to : sent(round); };
         if (paired && !arrived(team.me + 1)) {
             return false;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// mlx5 work queue entries, as device code writes them. Layouts: rdma-core, providers/mlx5/mlx5dv.h (mlx5_wqe_ctrl_seg,
-// mlx5_wqe_raddr_seg, mlx5_wqe_data_seg, mlx5_wqe_inl_data_seg, mlx5_wqe_atomic_seg) and mlx5_ifc.h for the extended atomics.
+// mlx5 work queue entries, as device code writes them. Layouts: rdma-core, providers/mlx5/mlx5dv.h
+// (mlx5_wqe_ctrl_seg, mlx5_wqe_raddr_seg, mlx5_wqe_data_seg, mlx5_wqe_inl_data_seg,
+// mlx5_wqe_atomic_seg) and mlx5_ifc.h for the extended atomics.
 #pragma once
 
 #include "operation.h"
@@ -83,7 +84,8 @@ struct Slot {
         port::write(static_cast<uint32_t *>(byte(kInlineHeaderOffset)), be(bytes | kInlineFlag));
     }
 
-    // An inline RDMA WRITE of one value: header and payload fit three segments, each stored as a whole.
+    // An inline RDMA WRITE of one value: header and payload fit three segments, each stored as a
+    // whole.
     template <class T> OXSHMEM_DEVICE void inline_word(const Located &remote, T value, bool signaled) const {
         static_assert(kInlineHeaderOffset % 16 == 0 && kInlineOffset + sizeof(uint64_t) <= kInlineHeaderOffset + 16);
         uint64_t bits = 0;
@@ -93,7 +95,8 @@ struct Slot {
         put(kInlineHeaderOffset / 16, be(static_cast<uint32_t>(sizeof(T)) | kInlineFlag), low(bits), high(bits), 0);
     }
 
-    // Payload of an inline WQE. Segments of 16 bytes are contiguous in the queue unless a wrap lies between them.
+    // Payload of an inline WQE. Segments of 16 bytes are contiguous in the queue unless a wrap lies
+    // between them.
     OXSHMEM_DEVICE void inline_bytes(const void *src, uint32_t bytes) const {
         const char *from = static_cast<const char *>(src);
         if (reinterpret_cast<uint64_t>(from) % 4 == 0 && bytes % 4 == 0) {
@@ -108,7 +111,8 @@ struct Slot {
         }
     }
 
-    // One value of 1, 2, 4 or 8 bytes, `offset` bytes into the inline payload (a multiple of its size).
+    // One value of 1, 2, 4 or 8 bytes, `offset` bytes into the inline payload (a multiple of its
+    // size).
     template <class T> OXSHMEM_DEVICE void inline_value(uint32_t offset, T value) const {
         if constexpr (sizeof(T) == 8) {
             // 36 + 8 i is a multiple of 4 only, and its halves may lie in different blocks.

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// The port layer of the `cpu` device. port.h documents what each name means; here is how a SIMT executor (simt/)
-// provides it: every GPU thread is a coroutine, and whatever waits calls into the executor, which runs the other threads.
+// The port layer of the `cpu` device. port.h documents what each name means; here is how a SIMT
+// executor (simt/) provides it: every GPU thread is a coroutine, and whatever waits calls into the
+// executor, which runs the other threads.
 //
-// The second half offers the names CUDA itself gives to kernels, so that ordinary kernels compile unchanged. `__shared__` is
-// not among them, because a C++ compiler has no storage class for it: use OXSHMEM_SHARED and OXSHMEM_DYNAMIC_SHARED.
+// The second half offers the names CUDA itself gives to kernels, so that ordinary kernels compile
+// unchanged. `__shared__` is not among them, because a C++ compiler has no storage class for it:
+// use OXSHMEM_SHARED and OXSHMEM_DYNAMIC_SHARED.
 //
-// A thread must not wait (pause, barrier, warp operation) inside a catch handler: the C++ runtime keeps the exception being
-// handled per operating system thread, and another GPU thread may run there meanwhile.
+// A thread must not wait (pause, barrier, warp operation) inside a catch handler: the C++ runtime
+// keeps the exception being handled per operating system thread, and another GPU thread may run
+// there meanwhile.
 #pragma once
 
 #ifdef __CUDACC__
@@ -30,7 +33,8 @@ struct uint3 {
 };
 
 // ---------------------------------------------------------------------------------------------------------------------------
-// The interface between device code and the executor. simt/src/interface.rs mirrors these structures.
+// The interface between device code and the executor. simt/src/interface.rs mirrors these
+// structures.
 // ---------------------------------------------------------------------------------------------------------------------------
 
 extern "C" {
@@ -70,7 +74,8 @@ struct oxshmem_cpu_module {
     const oxshmem_cpu_kernel *kernels;
 };
 
-// The GPU thread that runs on this operating system thread. Coroutines never move between operating system threads.
+// The GPU thread that runs on this operating system thread. Coroutines never move between operating
+// system threads.
 extern __thread oxshmem_cpu_thread *oxshmem_cpu_current __attribute__((tls_model("initial-exec")));
 
 // What the runtime tells device code; all zero until it does.
@@ -363,7 +368,8 @@ inline uint3 thread_index() {
 // Bits
 // ---------------------------------------------------------------------------------------------------------------------------
 
-// Whether p and g refuse words that are not aligned. The check costs a GPU an instruction for each of them.
+// Whether p and g refuse words that are not aligned. The check costs a GPU an instruction for each
+// of them.
 constexpr bool kChecksWords = true;
 constexpr bool kCoalesced = false;
 constexpr uint32_t kWholeWarp = 0xffffffff;
@@ -372,7 +378,8 @@ constexpr uint32_t kWholeWarp = 0xffffffff;
 // Warps and blocks
 // ---------------------------------------------------------------------------------------------------------------------------
 
-// The lanes that wait at this very place once no lane of the warp can run on are released together, as the converged group.
+// The lanes that wait at this very place once no lane of the warp can run on are released together,
+// as the converged group.
 inline __attribute__((always_inline)) uint32_t converged(uint64_t key) {
     return oxshmem_cpu_converged(oxshmem_cpu_current, detail::site(), key);
 }
@@ -429,7 +436,8 @@ inline bool sync_block_any(bool predicate) {
 
 namespace detail {
 
-// One per OXSHMEM_SHARED declaration (and instantiation of the template it is in); numbered before main().
+// One per OXSHMEM_SHARED declaration (and instantiation of the template it is in); numbered before
+// main().
 template <class Tag> struct shared_slot { static inline const uint32_t id = oxshmem_cpu_new_shared_slot(); };
 
 template <class Tag, class T> inline T &shared() {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// CUDA's own names for kernels on the `cpu` device: a part of cpu.h. As in CUDA, atomicX are relaxed, __threadfence* are
-// sequentially consistent, and the _sync operations follow port.h's rules for masks.
+// CUDA's own names for kernels on the `cpu` device: a part of cpu.h. As in CUDA, atomicX are
+// relaxed, __threadfence* are sequentially consistent, and the _sync operations follow port.h's
+// rules for masks.
 #pragma once
 
 #include <cstdio> // printf
@@ -116,7 +117,8 @@ inline int __all_sync(unsigned mask, int predicate) {
 
 namespace oxshmem::port::detail {
 
-// A shuffle within segments of `width` lanes; a source outside the caller's segment means the caller itself.
+// A shuffle within segments of `width` lanes; a source outside the caller's segment means the
+// caller itself.
 template <class T> inline T segment_shfl(unsigned mask, T value, int source, int width) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8, "CUDA shuffles values of 4 or 8 bytes");
     const int lane = static_cast<int>(lane_id());

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// The port layer for NVIDIA GPUs. This file alone contains inline PTX. See port.h for what each name promises.
+// The port layer for NVIDIA GPUs. This file alone contains inline PTX. See port.h for what each
+// name promises.
 //
-// PTX ISA 8.3, "Memory Consistency Model": .relaxed, .acquire and .release operations with a scope are morally strong and
-// synchronise between threads of that scope; fence.acq_rel orders everything before it with everything after it.
+// PTX ISA 8.3, "Memory Consistency Model": .relaxed, .acquire and .release operations with a scope
+// are morally strong and synchronise between threads of that scope; fence.acq_rel orders everything
+// before it with everything after it.
 #pragma once
 
 #include <oxshmem/abi.h>
@@ -17,9 +19,10 @@
 #define OXSHMEM_DEVICE __device__ __forceinline__
 #define OXSHMEM_UNROLL _Pragma("unroll")
 #define OXSHMEM_NO_UNROLL _Pragma("unroll 1")
-// Relocatable functions have at most as many registers as a kernel may have whose blocks are to have 1024 threads. In a program
-// that is compiled as a whole ptxas ignores the attribute, and warns of it. `used` keeps the compiler from leaving parameters
-// out that are the same in all calls: a function that it changes so loses the attribute.
+// Relocatable functions have at most as many registers as a kernel may have whose blocks are to
+// have 1024 threads. In a program that is compiled as a whole ptxas ignores the attribute, and
+// warns of it. `used` keeps the compiler from leaving parameters out that are the same in all
+// calls: a function that it changes so loses the attribute.
 #if defined(__CUDACC_RDC__) && defined(__local_maxnreg__)
 #define OXSHMEM_FEW_REGISTERS __local_maxnreg__(64) __attribute__((used))
 #else
@@ -32,8 +35,9 @@
 #else
 #define OXSHMEM_LINKED_OUTLINE OXSHMEM_DEVICE
 #endif
-// Any block that the hardware takes can be launched: the bound keeps the registers of a thread low enough. Not told that one
-// block of a multiprocessor is enough, ptxas was seen to spill registers rather than take all that the bound leaves.
+// Any block that the hardware takes can be launched: the bound keeps the registers of a thread low
+// enough. Not told that one block of a multiprocessor is enough, ptxas was seen to spill registers
+// rather than take all that the bound leaves.
 #define OXSHMEM_KERNEL(name, ...) extern "C" __global__ void __launch_bounds__(1024, 1) name(__VA_ARGS__)
 #define OXSHMEM_BOUNDED_KERNEL(threads, name, ...) extern "C" __global__ void __launch_bounds__(threads, 1) name(__VA_ARGS__)
 #define OXSHMEM_SHARED(type, name, ...) __shared__ type name __VA_ARGS__
@@ -46,9 +50,10 @@
 #define OXSHMEM_LIBRARY_NAME(name, version) OXSHMEM_LIBRARY_NAME_(name, version)
 #define OXSHMEM_LIBRARY(name) OXSHMEM_LIBRARY_NAME(name, OXSHMEM_ABI_VERSION)
 
-// The state symbol of this module. It is born with what the module was built for, which the runtime checks before it fills the
-// symbol. A module that is loaded through the driver API exports it under this name; a program of several CUDA-runtime
-// translation units keeps one per unit. What is linked with the device library has the library's.
+// The state symbol of this module. It is born with what the module was built for, which the runtime
+// checks before it fills the symbol. A module that is loaded through the driver API exports it
+// under this name; a program of several CUDA-runtime translation units keeps one per unit. What is
+// linked with the device library has the library's.
 #define OXSHMEM_STATE_AS_BUILT                                                                                                 \
     { oxshmem::abi::kMagic, oxshmem::abi::kAbiVersion, sizeof(oxshmem::abi::State) }
 #if defined(OXSHMEM_DEVICE_LIBRARY)
@@ -71,8 +76,8 @@ namespace oxshmem::port {
 enum class order { relaxed, acquire, release, acq_rel };
 enum class reach { block, device, system };
 
-// Adjacent lanes should touch adjacent addresses.
-// Whether p and g refuse words that are not aligned. The check costs a GPU an instruction for each of them.
+// Adjacent lanes should touch adjacent addresses. Whether p and g refuse words that are not
+// aligned. The check costs a GPU an instruction for each of them.
 constexpr bool kChecksWords = false;
 constexpr bool kCoalesced = true;
 constexpr uint32_t kWholeWarp = 0xffffffff;
@@ -119,9 +124,10 @@ template <reach R> OXSHMEM_DEVICE uint64_t operand(const void *p) {
 
 } // namespace detail
 
-// One macro for each shape of instruction, expanded for every semantic x scope x width. What threads of several blocks share
-// lies in global memory, and the instructions say so: for a generic address the compiler adds a test for shared memory to every
-// atomic, with a loop that emulates it there, and waits for the answer of atomics that have none.
+// One macro for each shape of instruction, expanded for every semantic x scope x width. What
+// threads of several blocks share lies in global memory, and the instructions say so: for a generic
+// address the compiler adds a test for shared memory to every atomic, with a loop that emulates it
+// there, and waits for the answer of atomics that have none.
 #define OXSHMEM_PTX_LOAD(sem, sc, S, space, R)                                                                                 \
     if constexpr (O == order::sem && R == reach::S) {                                                                          \
         if constexpr (sizeof(T) == 1)                                                                                          \
@@ -386,9 +392,9 @@ OXSHMEM_DEVICE uint32_t active_mask() {
     return __activemask();
 }
 
-// Lanes work together as a whole warp, or each alone. Where groups of lanes with different masks meet at a vote, a shuffle or a
-// match, ptxas of CUDA 13.0 (sm_90) was seen to give each the values of others, so no warp operation here has a mask that only
-// the running program knows.
+// Lanes work together as a whole warp, or each alone. Where groups of lanes with different masks
+// meet at a vote, a shuffle or a match, ptxas of CUDA 13.0 (sm_90) was seen to give each the values
+// of others, so no warp operation here has a mask that only the running program knows.
 OXSHMEM_DEVICE uint32_t converged(uint64_t key) {
     const uint32_t alone = 1u << lane_id();
     if (active_mask() != kWholeWarp) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// The port layer of the schedule explorer (docs/explorer.md). port.h documents what each name means. Here every access to
-// memory that another thread, the HCA or the proxy can touch calls the explorer, which decides what runs before it, and which
-// value a load returns. Such memory lies in one range of addresses that is not accessible, so an access that bypasses the port
-// layer faults, and the explorer reports it. All other memory (locals, parameters) is accessed directly.
+// The port layer of the schedule explorer (docs/explorer.md). port.h documents what each name
+// means. Here every access to memory that another thread, the HCA or the proxy can touch calls the
+// explorer, which decides what runs before it, and which value a load returns. Such memory lies in
+// one range of addresses that is not accessible, so an access that bypasses the port layer faults,
+// and the explorer reports it. All other memory (locals, parameters) is accessed directly.
 #pragma once
 
 #ifdef __CUDACC__
@@ -23,7 +24,8 @@ struct uint3 {
 };
 
 // ---------------------------------------------------------------------------------------------------------------------------
-// The interface between device code and the explorer. explore/src/interface.rs mirrors these structures.
+// The interface between device code and the explorer. explore/src/interface.rs mirrors these
+// structures.
 // ---------------------------------------------------------------------------------------------------------------------------
 
 extern "C" {
@@ -347,12 +349,13 @@ inline uint3 thread_index() {
 // Bits
 // ---------------------------------------------------------------------------------------------------------------------------
 
-// Whether p and g refuse words that are not aligned. The check costs a GPU an instruction for each of them.
+// Whether p and g refuse words that are not aligned. The check costs a GPU an instruction for each
+// of them.
 constexpr bool kChecksWords = true;
 constexpr bool kCoalesced = true;
 
-// All lanes of a warp, which has as many as the program says. A warp of one lane is never together with others, so no mask is
-// the whole of it.
+// All lanes of a warp, which has as many as the program says. A warp of one lane is never together
+// with others, so no mask is the whole of it.
 struct WholeWarp {
     operator uint32_t() const {
         const uint32_t lanes = oxshmem_explore_current->lanes;

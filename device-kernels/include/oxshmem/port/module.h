@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// Ends a module: the build compiles each .cu inside a wrapper that defines OXSHMEM_MODULE_NAME, includes the .cu and then
-// this file, which for `cpu` exports the one symbol the host looks for: oxshmem_module_<name>(). In PTX the host looks for
-// oxshmem_state, which port/cuda.h defines.
+// Ends a module: the build compiles each .cu inside a wrapper that defines OXSHMEM_MODULE_NAME,
+// includes the .cu and then this file, which for `cpu` exports the one symbol the host looks for:
+// oxshmem_module_<name>(). In PTX the host looks for oxshmem_state, which port/cuda.h defines.
 #ifndef OXSHMEM_MODULE_NAME
 #error "define OXSHMEM_MODULE_NAME before including oxshmem/port/module.h"
 #endif

@@ -60,8 +60,8 @@
 // Numbers
 //   half_to_float(uint16_t) -> float, float_to_half(float) -> uint16_t     IEEE 754 binary16; rounds to nearest even
 //
-// Warps of 32 lanes. `mask` names lanes, must name the caller, and every lane in it that has not exited must make the same call
-// with the same mask. On a GPU it is kWholeWarp or the caller alone.
+// Warps of 32 lanes. `mask` names lanes, must name the caller, and every lane in it that has not
+// exited must make the same call with the same mask. On a GPU it is kWholeWarp or the caller alone.
 //   active_mask()                    the lanes that are converged with the caller, itself included. A hint about grouping: two
 //                                    lanes may be told different groups, but each is told the group that all of its members are
 //                                    told.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// A translation unit of a CUDA-runtime program: a static object tells liboxshmem where the unit's state symbol is. Kernels can
-// then be launched with <<<>>>; nothing is called by hand. The object is constructed after nvcc's own registration of the unit,
-// which is in the same list of constructors before it, and its library may be opened before or after init.
+// A translation unit of a CUDA-runtime program: a static object tells liboxshmem where the unit's
+// state symbol is. Kernels can then be launched with <<<>>>; nothing is called by hand. The object
+// is constructed after nvcc's own registration of the unit, which is in the same list of
+// constructors before it, and its library may be opened before or after init.
 #pragma once
 
 #include <cuda_runtime.h>

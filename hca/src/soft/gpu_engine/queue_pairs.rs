@@ -1,4 +1,5 @@
-//! Queue pairs in the tables: what the kernel knows of each, and whether the kernel or the engine's thread executes it.
+//! Queue pairs in the tables: what the kernel knows of each, and whether the kernel or the engine's
+//! thread executes it.
 
 use super::slices::Ringer;
 use crate::prm::qpc::QpState;
@@ -81,7 +82,8 @@ impl Engine {
         }
     }
 
-    /// Stops QPs and finds out how far the kernel was with each, in one go, while the engine's thread executes by copies.
+    /// Stops QPs and finds out how far the kernel was with each, in one go, while the engine's
+    /// thread executes by copies.
     pub(super) fn stop_all(&mut self, qpns: &[u32]) {
         let Some(gpu) = &self.gpu else { return };
         let places: Vec<u64> = qpns.iter().map(|qpn| gpu.qp(*qpn) + offset_of!(QpContext, progress) as u64).collect();
@@ -122,7 +124,8 @@ impl Engine {
         }
     }
 
-    /// Lets the kernel go on with QPs, in one go, while no slice executes and the engine's thread does: each is rung for.
+    /// Lets the kernel go on with QPs, in one go, while no slice executes and the engine's thread
+    /// does: each is rung for.
     pub(super) fn resume_all(&mut self, qpns: &[u32]) {
         self.learn_bells(qpns);
         let mut writes: Vec<(u64, Vec<u64>)> = Vec::new();
@@ -162,8 +165,8 @@ impl Engine {
         }
     }
 
-    /// Gives a QP that needs nothing more back to the kernel. Returns false if it stays: one in the error state does, and its
-    /// doorbell record is looked at in housekeeping.
+    /// Gives a QP that needs nothing more back to the kernel. Returns false if it stays: one in the
+    /// error state does, and its doorbell record is looked at in housekeeping.
     pub(in crate::soft) fn hand_back(&mut self, qp: &mut Qp) -> bool {
         let ready = qp.handed.trapped && qp.state == QpState::Rts && (qp.handed.done || qp.consumer == qp.producer);
         if !ready || self.dead.is_some() || self.is_copying() {
@@ -290,7 +293,8 @@ impl Engine {
         });
     }
 
-    /// Finds out the registers of QPs whose doorbells the kernel first saw while the host had them, in one go.
+    /// Finds out the registers of QPs whose doorbells the kernel first saw while the host had them,
+    /// in one go.
     pub(super) fn learn_bells(&mut self, qpns: &[u32]) {
         let Some(gpu) = &self.gpu else { return };
         let unknown = qpns.iter().copied().filter(|qpn| self.qps.get(*qpn).is_some_and(|qp| qp.handed.bell == 0));
