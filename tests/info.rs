@@ -230,7 +230,7 @@ fn a_card_is_used_as_jobs_use_it() {
         ("port:state=1", "", "rdma.devx", "is DOWN"),
         ("port:infiniband=1,port:lid=0", "", "rdma.devx", "has LID 0x0"),
         ("device:none=1", "", "rdma.devx", "no RDMA device"),
-        ("device:foreign=1", "", "rdma.devx", "no ConnectX card that libmlx5 drives"),
+        ("device:foreign=1", "", "rdma.devx", "is not a ConnectX card that libmlx5 drives"),
         ("status:QUERY_HCA_CAP=0x3", "", "rdma.devx", "QUERY_HCA_CAP failed"),
         ("errno:mlx5dv_devx_umem_reg_ex.address=14", "", "rdma.host-memory", "cannot be registered"),
         ("", "mlx5dv_devx_alloc_uar", "rdma.libmlx5", "has no mlx5dv_devx_alloc_uar"),
