@@ -9,25 +9,30 @@ namespace oxshmem {
 
 namespace detail {
 
-// Completes what this PE has under way, if it is a barrier, and meets. 0 if all have entered the
-// same call.
-template <class Scope> OXSHMEM_LINKED_OUTLINE int sync_team(int handle, Call call) {
+// Meets the members of a team; of a block the first warp does it. 0 if all have entered the same
+// call.
+template <class Scope> OXSHMEM_DEVICE int meet_team(int handle, Call call) {
     if constexpr (Scope::kSeveralWarps) {
-        if (are_many_threads()) {
-            return by_first_warp([&] { return sync_team<warp_scope>(handle, call); });
+        return by_first_warp([&] { return meet_team<warp_scope>(handle, call); });
+    } else {
+        const Op op = call == Call::barrier ? Op::barrier : Op::sync;
+        TeamView team;
+        if (!view_team<Scope>(team, handle, op)) {
+            return 1;
         }
-    }
-    const Op op = call == Call::barrier ? Op::barrier : Op::sync;
-    TeamView team;
-    if (!view_team<Scope>(team, handle, op)) {
-        return 1;
-    }
-    Scope::sync();
-    if (call == Call::barrier && port::state().network != static_cast<uint32_t>(abi::Network::none)) {
-        network_quiet(Scope::rank(), Scope::size());
         Scope::sync();
+        return meet<Scope, true>(team, op, announce(call, 0)) ? 0 : 1;
     }
-    return meet<Scope, true>(team, op, announce(call, 0)) ? 0 : 1;
+}
+
+// Completes what this PE has under way, if it is a barrier, and meets. All lanes share the waiting
+// of quiet, which comes before anything that would occupy registers meanwhile.
+template <class Scope> OXSHMEM_LINKED_OUTLINE int sync_team(int handle, Call call) {
+    if (call == Call::barrier && port::state().network != static_cast<uint32_t>(abi::Network::none)) {
+        Scope::sync();
+        network_quiet(Scope::rank(), Scope::size());
+    }
+    return meet_team<Scope>(handle, call);
 }
 
 } // namespace detail
