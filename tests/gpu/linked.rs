@@ -114,10 +114,10 @@ pub fn linked() -> Outcome {
         }
         other => panic!("{other:?}"),
     };
-    let other_abi = format!("oxshmem_library_quiet_v{}", abi::ABI_VERSION + 1);
+    let other_abi = format!("oxshmem_library_fence_v{}", abi::ABI_VERSION + 1);
     assert!(refused(ptx(&other_abi).as_bytes()).contains(&other_abi));
     refused(b"this is no PTX");
-    pe.link_module(ptx(&format!("oxshmem_library_quiet_v{}", abi::ABI_VERSION)).as_bytes())?;
+    pe.link_module(ptx(&format!("oxshmem_library_fence_v{}", abi::ABI_VERSION)).as_bytes())?;
 
     // SAFETY: nothing uses them any more.
     unsafe {
