@@ -386,6 +386,23 @@ fn no_hub_is_an_error_that_names_the_address() {
 }
 
 #[test]
+fn a_hub_of_another_version_is_an_error_at_once() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut header = [0; 28];
+        header[..6].copy_from_slice(b"OXSB\x00\x01");
+        stream.write_all(&header).unwrap();
+        // No further attempt would succeed.
+        drop(listener);
+    });
+    let error = Bootstrap::connect(&config_at(address, JobId::random().unwrap(), 0, 2, PATIENT)).unwrap_err();
+    let BootstrapError::Refused { reason, .. } = &error else { panic!("{error}") };
+    assert!(reason.contains("version 1 of the bootstrap protocol"), "{reason}");
+}
+
+#[test]
 fn something_else_at_the_address_is_an_error() {
     for answer in [&b"220 mail.example.org ESMTP\r\n"[..], b""] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

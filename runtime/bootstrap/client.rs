@@ -372,6 +372,10 @@ fn connect_any(
             Ok(Message::Refused { reason }) => {
                 refused = Some(BootstrapError::Refused { rank, address: address.to_owned(), reason });
             }
+            Err(WireError::Frame(error @ FrameError::Version(_))) => {
+                let reason = format!("it speaks {error}");
+                refused = Some(BootstrapError::Refused { rank, address: address.to_owned(), reason });
+            }
             Ok(other) => reason = format!("{address} answered HELLO with {:?}", other.op()),
             Err(error) => reason = format!("{address}: {error}"),
         }

@@ -6,13 +6,16 @@
 //! | bytes | field | |
 //! |---|---|---|
 //! | 0..4 | magic | `OXSB` |
-//! | 4..6 | version | [`VERSION`]; stays at this place in every version |
+//! | 4..6 | version | [`VERSION`], or that of the peer in a refusal of its version |
 //! | 6 | op | [`Op`] |
 //! | 7 | reserved | 0 |
 //! | 8..12 | generation | how many times the job has been initialised, from 1 |
 //! | 12..16 | rank | of the sender, [`HUB`] for the hub |
 //! | 16..24 | sequence | number of the collective within the generation, from 1; else 0 |
 //! | 24..28 | length | of the payload |
+//!
+//! The header and the payload of a refusal are the same in every version, so each side can tell the
+//! other what is wrong.
 //!
 //! Nothing here panics on any input: [`Decoder`] accepts bytes in pieces of any size and holds no
 //! more than it was given.
@@ -310,12 +313,18 @@ pub struct Frame {
 impl Frame {
     /// The frame's bytes. Texts longer than 1024 bytes are cut.
     pub fn emit(&self) -> Vec<u8> {
+        self.emit_in(VERSION)
+    }
+
+    /// Returns the frame for a peer that speaks another version of the protocol, which understands
+    /// no more than a refusal.
+    pub fn emit_in(&self, version: u16) -> Vec<u8> {
         let mut out = Writer(vec![0; HEADER_LEN]);
         self.message.emit(&mut out);
         let mut bytes = out.0;
         let length = u32::try_from(bytes.len() - HEADER_LEN).unwrap_or(u32::MAX);
         bytes[field::MAGIC].copy_from_slice(&MAGIC);
-        bytes[field::VERSION].copy_from_slice(&VERSION.to_be_bytes());
+        bytes[field::VERSION].copy_from_slice(&version.to_be_bytes());
         bytes[field::OP] = self.message.op() as u8;
         bytes[field::GENERATION].copy_from_slice(&self.generation.to_be_bytes());
         bytes[field::RANK].copy_from_slice(&self.rank.to_be_bytes());

@@ -160,10 +160,14 @@ impl Session {
 
     /// A connection carries something other than frames.
     pub fn garbage(&mut self, connection: Connection, error: &FrameError) {
-        if let (Some(State::Silent(_)), FrameError::Version(_)) = (self.connections.get(&connection), error) {
-            // An OxSHMEM of another version can at least see from the answer's header which one is
-            // here.
-            self.refuse(connection, HUB, error.to_string());
+        if let (Some(State::Silent(_)), FrameError::Version(version)) = (self.connections.get(&connection), error) {
+            // In the other side's version, so that it reads why, and does not try again.
+            let reason = format!("a PE speaks {error}");
+            tracing::warn!("a connection was refused: {reason}");
+            let refusal =
+                Frame { generation: self.generation, rank: HUB, sequence: 0, message: Message::Refused { reason } };
+            self.actions.push(Action::Send(connection, refusal.emit_in(*version).into()));
+            self.dismiss(connection);
         } else {
             self.give_up(connection, &format!("sent what is not a frame: {error}"));
         }

@@ -1,6 +1,6 @@
 //! Sessions with made-up connections and times.
 
-use super::super::frame::Decoder;
+use super::super::frame::{Decoder, MAX_GREETING, VERSION};
 use super::*;
 
 const JOB: JobId = JobId([7; 16]);
@@ -416,7 +416,16 @@ fn wrong_greetings_are_refused_and_the_job_goes_on() {
     assert!(job.refused(15).contains("before HELLO"));
     job.session.opened(job.now, 16);
     job.session.garbage(16, &FrameError::Version(9));
-    assert!(job.refused(16).contains("version 9"));
+    // What speaks another version can read the refusal.
+    let actions = job.session.take_actions();
+    let [Action::Send(16, refusal), Action::Close(16)] = &actions[..] else { panic!("{actions:?}") };
+    let mut refusal = refusal.to_vec();
+    assert_eq!(refusal[4..6], 9u16.to_be_bytes());
+    refusal[4..6].copy_from_slice(&VERSION.to_be_bytes());
+    let mut decoder = Decoder::new(MAX_GREETING);
+    decoder.push(&refusal);
+    let Message::Refused { reason } = decoder.next_frame().unwrap().unwrap().message else { panic!("{refusal:?}") };
+    assert!(reason.contains("version 9") && reason.contains("this side has version"), "{reason}");
     job.session.opened(job.now, 17);
     job.session.garbage(17, &FrameError::Magic(b"GET ".to_vec()));
     assert_eq!(job.session.take_actions(), vec![Action::Close(17)]);
