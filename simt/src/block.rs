@@ -146,6 +146,11 @@ impl Warp {
         self.results[bit.trailing_zeros() as usize % LANES].get()
     }
 
+    /// Returns the mask of lanes that [`Self::gather`] left for a lane.
+    pub(super) fn gathered(&self, bit: u32) -> u32 {
+        (self.result(bit) & 0xffff_ffff) as u32
+    }
+
     /// Handles a lane that reaches a warp operation.
     pub(super) fn arrive(&self, bit: u32, op: WarpOp, mask: u32, value: u64, source: u32) -> Arrival {
         let expected = mask & self.live.get();
@@ -249,7 +254,7 @@ impl Warp {
     }
 
     /// Handles a lane that asks which lanes are converged with it and have the same key. `Some`:
-    /// the answer at once; `None`: it waits for [`Self::result`].
+    /// the answer at once; `None`: it waits for [`Self::gathered`].
     pub(super) fn gather(&self, bit: u32, site: usize, key: u64) -> Option<u32> {
         if self.ready.get() | self.gathering.get() == 0 {
             return Some(bit);
@@ -266,7 +271,7 @@ impl Warp {
             return None;
         }
         self.ready.set(self.ready.get() & !bit);
-        Some(self.results[lane].get() as u32)
+        Some(self.gathered(bit))
     }
 
     /// No lane of the warp can run on: the first group that gathers goes on, or all of them if some
@@ -460,8 +465,8 @@ impl Block {
             self.threads.resize_with(threads as usize, Thread::new);
         }
         let warps = threads.div_ceil(WARP_LANES);
-        while self.warps.len() < warps as usize {
-            self.warps.push(Warp::new(self.warps.len() as u32));
+        for index in (0..warps).skip(self.warps.len()) {
+            self.warps.push(Warp::new(index));
         }
         for warp in &self.warps[..warps as usize] {
             let lanes = (threads - warp.index * WARP_LANES).min(WARP_LANES);
@@ -473,6 +478,8 @@ impl Block {
         } else if shared_bytes > kept || kept > 2 * shared_bytes {
             self.dynamic = Some(SharedMemory::new(shared_bytes, 128));
         }
+        #[allow(clippy::cast_possible_truncation, reason = "a launch has at most MAX_SHARED_BYTES")]
+        let dynamic_shared_bytes = shared_bytes as u32;
         self.slots.clear();
         self.slots.resize(slots, Cell::new(std::ptr::null_mut()));
         self.statics.get_mut().clear();
@@ -483,7 +490,7 @@ impl Block {
             threads,
             rank,
             grid_blocks: grid[0] * grid[1] * grid[2],
-            dynamic_shared_bytes: shared_bytes as u32,
+            dynamic_shared_bytes,
             dynamic_shared: self.dynamic.as_ref().map_or(std::ptr::null_mut(), |memory| memory.start.cast()),
             shared: self.slots.as_ptr(),
         };

@@ -83,7 +83,7 @@ unsafe extern "C-unwind" fn oxshmem_cpu_converged(thread: &Thread, site: *const 
     let (warp, bit) = (thread.warp(), thread.bit.get());
     let mask = warp.gather(bit, site as usize, key).unwrap_or_else(|| {
         thread.suspend();
-        warp.result(bit) as u32
+        warp.gathered(bit)
     });
     leave(thread);
     mask

@@ -89,7 +89,7 @@ impl Executor {
             watchdog: Condvar::new(),
         });
         let mut executor = Self { shared, threads: Vec::with_capacity(workers + 1) };
-        for index in 0..workers {
+        for index in (0..).take(workers) {
             executor.spawn(format!("simt-{index}"), move |shared| shared.work(index, guards))?;
         }
         executor.spawn("simt-watchdog".to_owned(), |shared| shared.watch())?;
@@ -206,7 +206,7 @@ impl Shared {
     }
 
     /// A worker's thread.
-    fn work(&self, index: usize, guards: Guards) {
+    fn work(&self, index: u32, guards: Guards) {
         let mut worker = Worker::new(self.options.stack_bytes, guards);
         let setup = ThreadSetup::new(worker.context());
         // SAFETY: no preconditions; a failure only makes short sleeps longer.
@@ -217,13 +217,11 @@ impl Shared {
         let mut seen = 0;
         while let Some(launch) = self.next(&mut seen, &mut worker) {
             let outcome = match &setup {
-                Ok(_) => {
-                    catch_unwind(AssertUnwindSafe(|| worker.run(&launch, index as u32, self.options.workers as u32)))
-                        .unwrap_or_else(|panic| {
-                            worker.abandon();
-                            internal(&launch, panic_text(&*panic))
-                        })
-                }
+                Ok(_) => catch_unwind(AssertUnwindSafe(|| worker.run(&launch, index, self.options.workers)))
+                    .unwrap_or_else(|panic| {
+                        worker.abandon();
+                        internal(&launch, panic_text(&*panic))
+                    }),
                 Err(error) => internal(&launch, error.to_string()),
             };
             self.finish(&launch, outcome);

@@ -171,12 +171,14 @@ pub(super) fn text_around(address: usize) -> Range<usize> {
     unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
         // SAFETY: dl_iterate_phdr passes a valid description and the pointer we gave it.
         let (info, search) = unsafe { (&*info, &mut *data.cast::<Search>()) };
+        #[allow(clippy::cast_possible_truncation, reason = "an address of this process has the width of usize")]
+        let native = |address: u64| address as usize;
         for i in 0..usize::from(info.dlpi_phnum) {
             // SAFETY: dlpi_phdr has dlpi_phnum entries.
             let segment = unsafe { &*info.dlpi_phdr.add(i) };
             if segment.p_type == libc::PT_LOAD && segment.p_flags & libc::PF_X != 0 {
-                let start = (info.dlpi_addr as usize).wrapping_add(segment.p_vaddr as usize);
-                let range = start..start.wrapping_add(segment.p_memsz as usize);
+                let start = native(info.dlpi_addr.wrapping_add(segment.p_vaddr));
+                let range = start..start.wrapping_add(native(segment.p_memsz));
                 if range.contains(&search.address) {
                     search.found = range;
                     return 1;

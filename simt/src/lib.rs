@@ -26,6 +26,9 @@
 //! real-time signal, SIGRTMIN + 6. Signals that do not come from device code go to the handler that
 //! was installed before.
 
+#![warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
+#![cfg_attr(test, allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss))]
+
 mod block;
 mod calls;
 mod context;

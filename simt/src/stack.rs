@@ -176,6 +176,8 @@ impl StackPool {
 
     #[cold]
     fn grow(&mut self) -> io::Result<u32> {
+        let index_of = |segment: usize| u32::try_from(segment * STACKS_PER_SEGMENT).map_err(io::Error::other);
+        let (first, end) = (index_of(self.segments.len())?, index_of(self.segments.len() + 1)?);
         let bytes = STACKS_PER_SEGMENT * self.stride;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
         // SAFETY: a new mapping at an address of the system's choice.
@@ -189,10 +191,9 @@ impl StackPool {
         // pages refuse, which is as good. SAFETY: the range is the new mapping.
         unsafe { libc::madvise(start, bytes, libc::MADV_NOHUGEPAGE) };
         self.install_guards(&mut segment)?;
-        let first = (self.segments.len() * STACKS_PER_SEGMENT) as u32;
         self.segments.push(segment);
         // The lowest index goes out first.
-        self.free.extend((first + 1..first + STACKS_PER_SEGMENT as u32).rev());
+        self.free.extend((first + 1..end).rev());
         Ok(first)
     }
 

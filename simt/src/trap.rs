@@ -92,7 +92,7 @@ pub(super) struct ThreadSetup {
 impl ThreadSetup {
     pub(super) fn new(context: &Context) -> Result<Self, LaunchError> {
         // SAFETY: getauxval has no preconditions; it returns 0 for what the kernel does not tell.
-        let minimum = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) } as usize;
+        let minimum = usize::try_from(unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) }).unwrap_or(0);
         let mut stack = Box::new_uninit_slice(minimum + (64 << 10));
         let new = libc::stack_t { ss_sp: stack.as_mut_ptr().cast::<c_void>(), ss_flags: 0, ss_size: stack.len() };
         // SAFETY: an all-zero stack_t is valid.
@@ -184,9 +184,10 @@ fn recover(signal: c_int, info: &libc::siginfo_t, ucontext: &mut libc::ucontext_
 }
 
 #[cfg(target_arch = "x86_64")]
+#[allow(clippy::cast_possible_truncation, reason = "a register has the width of usize")]
 fn registers(ucontext: &libc::ucontext_t) -> (usize, usize) {
     let gregs = &ucontext.uc_mcontext.gregs;
-    (gregs[libc::REG_RIP as usize] as usize, gregs[libc::REG_RSP as usize] as usize)
+    (gregs[libc::REG_RIP as usize].cast_unsigned() as usize, gregs[libc::REG_RSP as usize].cast_unsigned() as usize)
 }
 
 /// Returns whether a page fault was a write: bit 1 of the error code (Intel SDM volume 3, 4.7),
@@ -203,15 +204,16 @@ fn set_registers(ucontext: &mut libc::ucontext_t, regs: TrapHandlerRegs) {
     const DIRECTION_FLAG: i64 = 1 << 10;
     let TrapHandlerRegs { rip, rsp, rbp, rdi, rsi } = regs;
     let gregs = &mut ucontext.uc_mcontext.gregs;
-    gregs[libc::REG_RIP as usize] = rip as i64;
-    gregs[libc::REG_RSP as usize] = rsp as i64;
-    gregs[libc::REG_RBP as usize] = rbp as i64;
-    gregs[libc::REG_RDI as usize] = rdi as i64;
-    gregs[libc::REG_RSI as usize] = rsi as i64;
+    gregs[libc::REG_RIP as usize] = rip.cast_signed();
+    gregs[libc::REG_RSP as usize] = rsp.cast_signed();
+    gregs[libc::REG_RBP as usize] = rbp.cast_signed();
+    gregs[libc::REG_RDI as usize] = rdi.cast_signed();
+    gregs[libc::REG_RSI as usize] = rsi.cast_signed();
     gregs[libc::REG_EFL as usize] &= !DIRECTION_FLAG;
 }
 
 #[cfg(target_arch = "aarch64")]
+#[allow(clippy::cast_possible_truncation, reason = "a register has the width of usize")]
 fn registers(ucontext: &libc::ucontext_t) -> (usize, usize) {
     (ucontext.uc_mcontext.pc as usize, ucontext.uc_mcontext.sp as usize)
 }

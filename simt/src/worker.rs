@@ -78,9 +78,9 @@ impl Worker {
     }
 
     /// Runs the blocks `first`, `first + step`, ... of a launch to their end.
-    pub(super) fn run(&mut self, launch: &Launch, first: u32, step: u32) -> Outcome {
+    pub(super) fn run(&mut self, launch: &Launch, first: u32, step: usize) -> Outcome {
         let slots = interface::shared_slots();
-        for rank in (first..launch.blocks()).step_by(step as usize) {
+        for rank in (first..launch.blocks()).step_by(step) {
             let mut block = self.spare.pop().unwrap_or_else(|| Box::new(Block::new()));
             block.prepare(rank, launch.config.grid, launch.config.block, launch.config.shared_bytes, slots);
             self.live.push(block);
