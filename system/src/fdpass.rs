@@ -30,8 +30,8 @@ const BACKLOG: i32 = 128;
 fn wait(fd: BorrowedFd<'_>, flags: PollFlags, deadline: Instant) -> rustix::io::Result<bool> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        let timeout =
-            rustix::event::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        let seconds = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
+        let timeout = rustix::event::Timespec { tv_sec: seconds, tv_nsec: i64::from(left.subsec_nanos()) };
         let mut fds = [PollFd::new(&fd, flags)];
         match poll(&mut fds, Some(&timeout)) {
             Ok(0) if left.is_zero() => return Ok(false),

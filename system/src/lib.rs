@@ -4,11 +4,15 @@
 //! * [`idle`]: how threads wait for work.
 //! * [`mixing`]: numbers that look random, and depend on their input alone.
 //! * [`store_fence`]: order between stores to memory and to registers of devices.
+//! * [`words`]: words cut on purpose.
+
+#![warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
 
 mod error;
 pub mod fdpass;
 pub mod idle;
 pub mod mixing;
 pub mod store_fence;
+pub mod words;
 
 pub use error::{Error, NoDescriptor, Result};

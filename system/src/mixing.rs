@@ -1,6 +1,8 @@
 //! Numbers that look random and depend on their input alone, so that equal inputs give equal
 //! decisions in every process (splitmix64; Steele, Lea and Flood, OOPSLA 2014).
 
+use crate::words::native;
+
 /// The step of splitmix64: 2^64 divided by the golden ratio.
 pub const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -23,7 +25,7 @@ pub const fn scramble(value: u64) -> u64 {
 /// Shuffles `items` in an order that `seed` determines.
 pub fn shuffle<T>(items: &mut [T], seed: u64) {
     for i in (1..items.len()).rev() {
-        let j = (mix(seed ^ i as u64) % (i as u64 + 1)) as usize;
+        let j = native(mix(seed ^ i as u64) % (i as u64 + 1));
         items.swap(i, j);
     }
 }
