@@ -139,9 +139,12 @@ OXSHMEM_DEVICE uint64_t header_of(const TeamView &team, uint32_t announced) {
 }
 
 // Whether a header is there. Members that have left an earlier collective by its deadline may be
-// ahead.
+// ahead. A header of a further block may be as old as the last collective that so many blocks
+// carried out, or not be written yet. (One of 2^32 collectives ago, less up to 2^24, looks like one
+// that is ahead.)
 OXSHMEM_DEVICE bool entered(uint64_t seen, uint64_t header) {
-    return static_cast<int32_t>(static_cast<uint32_t>(seen >> 32) - static_cast<uint32_t>(header >> 32)) >= 0;
+    constexpr uint32_t kMostAhead = 1u << 24;
+    return seen != 0 && static_cast<uint32_t>(seen >> 32) - static_cast<uint32_t>(header >> 32) < kMostAhead;
 }
 
 // Returns which member has made a bad call, from what `member` announces, which may know of another
