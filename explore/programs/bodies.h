@@ -55,7 +55,7 @@ inline void signals() {
 }
 
 // Words that were stored to the heap just before are put from there.
-template <uint32_t kWords> void put_heap() {
+template <uint32_t kWords> void put_from_heap() {
     uint64_t bytes[kWords];
     uint64_t *const from = heap<uint64_t>(0x800 + block() * 64);
     for (uint32_t i = 0; i < kWords; ++i) {
@@ -63,6 +63,11 @@ template <uint32_t kWords> void put_heap() {
         port::store<port::order::relaxed, port::reach::block>(from + i, bytes[i]);
     }
     put(place(block(), 0), from, bytes, sizeof(bytes), 1, true);
+}
+
+// By one card they are there once the call returns.
+template <uint32_t kWords> void put_heap() {
+    put_from_heap<kWords>();
     note(kNoteQuiet);
 }
 

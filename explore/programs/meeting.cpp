@@ -47,24 +47,75 @@ template <uint32_t kTurns> void barrier_turns() {
     }
 }
 
+// What block b of a grid announces to block b of the other PEs; true if these announce the same.
+bool meet_by_blocks(uint64_t said) {
+    using detail::blocks_scope;
+    detail::TeamView team;
+    detail::view_team<blocks_scope>(team, abi::kTeamWorld, abi::Op::barrier);
+    blocks_scope::sync();
+    return detail::meet<blocks_scope, true>(team, abi::Op::barrier, detail::announce(abi::Call::barrier, said));
+}
+
+// A meeting by all blocks: what a block of a PE has stored to the others before is there for the
+// blocks of the same number.
+template <uint32_t kTurns> void blocks_in_turns() {
+    const int n = port::state().n_pes;
+    const auto said = [](uint32_t turn, int pe) {
+        return uint64_t{100} * turn + uint64_t{10} * static_cast<uint64_t>(pe) + block();
+    };
+    for (uint32_t turn = 1; turn <= kTurns; ++turn) {
+        uint64_t *const own = heap<uint64_t>(kFrom) + turn * 8 + block() * 4;
+        for (int pe = 0; lane() == 0 && pe < n; ++pe) {
+            oxshmem::p(own + me(), said(turn, me()), pe);
+        }
+        expect(meet_by_blocks(0), "the blocks do not agree");
+        for (int pe = 0; pe < n; ++pe) {
+            const uint64_t seen = port::load<port::order::relaxed, port::reach::system>(own + pe);
+            expect(seen == said(turn, pe), "a block left a meeting before another had entered");
+        }
+        next_kernel();
+    }
+}
+
+// By turns one block meets and all do, at the same place.
+template <uint32_t kTurns> void one_or_all_blocks() {
+    const int n = port::state().n_pes;
+    for (uint32_t turn = 1; turn <= kTurns; ++turn) {
+        uint64_t *const own = heap<uint64_t>(kFrom) + turn * 8;
+        for (int pe = 0; block() == 0 && pe < n; ++pe) {
+            oxshmem::p(own + me(), uint64_t{100} * turn + static_cast<uint64_t>(me()), pe);
+        }
+        if (turn % 2 == 0) {
+            expect(meet_by_blocks(0), "the blocks do not agree");
+        } else if (block() == 0) {
+            sync_all(oxshmem::block);
+        }
+        for (int pe = 0; block() == 0 && pe < n; ++pe) {
+            const uint64_t seen = port::load<port::order::relaxed, port::reach::system>(own + pe);
+            expect(seen == uint64_t{100} * turn + static_cast<uint64_t>(pe), "a PE left a meeting before another had entered");
+        }
+        next_kernel();
+    }
+}
+
+// The members do not agree, and have different numbers of blocks: every block ends.
+void disagreement() {
+    expect(!meet_by_blocks(static_cast<uint64_t>(me())), "a call that differs from another member's has not failed");
+}
+
 constexpr oxshmem_explore_program meeting(const char *name, void (*body)(), uint32_t pes, uint32_t lanes, uint32_t epoch,
                                           uint32_t most_steps) {
     oxshmem_explore_program program = posting(name, body, 1, 2, most_steps);
     program.pes = pes;
     program.lanes = lanes;
-    for (uint32_t pe = 0; pe < pes; ++pe) {
-        program.blocks[pe] = 1;
-    }
     program.epoch = epoch;
-    return program;
+    return blocks_of(1, program);
 }
-constexpr oxshmem_explore_program direct(oxshmem_explore_program program) {
-    program.network = 0;
-    program.direct = 1;
-    return program;
-}
-constexpr oxshmem_explore_program in_rounds(oxshmem_explore_program program) {
-    program.rounds = 1;
+
+// PE 1 has fewer blocks, and an error is recorded.
+constexpr oxshmem_explore_program uneven(oxshmem_explore_program program) {
+    program.blocks[1] = 1;
+    program.fails = 1;
     return program;
 }
 
@@ -77,6 +128,12 @@ constexpr oxshmem_explore_program kPrograms[] = {
     in_rounds(direct(meeting("sync_rounds", sync_turns<thread_scope, 3>, 3, 1, 0xfffffffe, 20000))),
     in_rounds(meeting("barrier", barrier_turns<3>, 2, 1, 0xfffffffe, 40000)),
     in_rounds(meeting("barrier_3", barrier_turns<3>, 3, 1, 4, 60000)),
+    blocks_of(2, direct(meeting("blocks", blocks_in_turns<4>, 2, 1, 0xfffffffe, 40000))),
+    blocks_of(2, direct(meeting("blocks_warp", blocks_in_turns<2>, 2, 2, 4, 40000))),
+    blocks_of(2, direct(meeting("blocks_3", blocks_in_turns<2>, 3, 1, 0xffffffff, 40000))),
+    early(blocks_of(2, direct(meeting("blocks_early", blocks_in_turns<3>, 2, 1, 4, 40000)))),
+    blocks_of(2, direct(meeting("one_or_all_blocks", one_or_all_blocks<4>, 2, 1, 0xfffffffd, 40000))),
+    uneven(blocks_of(2, direct(meeting("disagreement", disagreement, 2, 1, 4, 40000)))),
     in_rounds(by_proxy(meeting("barrier_ibrc", barrier_turns<3>, 2, 1, 4, 60000))),
 };
 

@@ -83,9 +83,10 @@ struct Layout {
         name("rung", kKindRung, pe, at + offsetof(abi::Qp, rung), 8);
         name("doorbells", kKindWord, pe, at + offsetof(abi::Qp, doorbells), 8);
         name("completed", kKindCompleted, pe, at + offsetof(abi::Qp, completed), 8);
-        if (sizeof(abi::Qp) > 512) {
-            name("fence words", kKindWord, pe, at + 512, 8, static_cast<uint32_t>(sizeof(abi::Qp) - 512) / 8);
-        }
+        name("fence_at", kKindWord, pe, at + offsetof(abi::Qp, fence_at), 8);
+        name("ordered_at", kKindWord, pe, at + offsetof(abi::Qp, ordered_at), 8);
+        name("flushed_at", kKindWord, pe, at + offsetof(abi::Qp, flushed_at), 8);
+        name("breakage", kKindError, pe, at + offsetof(abi::Qp, breakage), sizeof(abi::Breakage));
         const uint64_t posted = program.posted;
         set(at + offsetof(abi::Qp, gate), posted << abi::kGateReservedShift, false);
         set(at + offsetof(abi::Qp, rung), posted, false);
@@ -96,8 +97,19 @@ struct Layout {
                 (static_cast<uint32_t>(i >> program.depth_log2) + 1) & ((1u << abi::kStampLapBits) - 1), false);
         }
         set(qp.cqe + 63, static_cast<unsigned char>(0xf0), false);
-        const oxshmem_explore_qp hca{
-            pe, peer, qp.qpn, qp.depth_log2, qp.wq, qp.dbr, qp.doorbell, qp.cqe, at + offsetof(abi::Qp, completed), posted};
+        const oxshmem_explore_qp hca{pe,
+                                     peer,
+                                     qp.qpn,
+                                     qp.depth_log2,
+                                     qp.wq,
+                                     qp.dbr,
+                                     qp.doorbell,
+                                     qp.cqe,
+                                     at + offsetof(abi::Qp, completed),
+                                     at + offsetof(abi::Qp, breakage),
+                                     posted,
+                                     index % program.qps_per_pe % program.cards,
+                                     0};
         out.qp(out.context, &hca);
     }
 
@@ -123,7 +135,7 @@ struct Layout {
         name("completed.polled", kKindWord, pe, at + offsetof(abi::Proxy, completed) + 8, 8);
         name("failures", kKindWord, pe, at + offsetof(abi::Proxy, failures), 8);
         if (sizeof(abi::Proxy) > 512) {
-            name("breakage", kKindWord, pe, at + 512, 8, static_cast<uint32_t>(sizeof(abi::Proxy) - 512) / 8);
+            name("breakage", kKindError, pe, at + 512, static_cast<uint32_t>(sizeof(abi::Proxy) - 512));
         }
         const oxshmem_explore_proxy host{pe,           proxy.depth_log2, proxy.landing_log2,   0,
                                          proxy.slots,  proxy.taken_word, proxy.completed_word, proxy.acknowledgements,
@@ -142,12 +154,14 @@ struct Layout {
         team.epoch = program.epoch;
         team.workspace = heap + kWorkspaceAt;
         for (auto &choices : team.choices) {
-            choices[0] = {~0ull, static_cast<uint32_t>(abi::Algorithm::packets), 0};
+            choices[0] = {~0ull, program.algorithm, 0};
         }
         out.set(out.context, at, &team, sizeof(team), 1);
         name("team row", kKindConstant, pe, at, 8, sizeof(team) / 8);
         name("epoch", kKindWord, pe, at + offsetof(abi::Team, epoch), 4);
         set(at + offsetof(abi::Team, epoch), team.epoch, false);
+        name("entered", kKindWord, pe, at + offsetof(abi::Team, entered), 4);
+        name("stopped", kKindWord, pe, at + offsetof(abi::Team, stopped), 4);
         // What the last two meetings have left; before the first there is nothing.
         for (uint32_t back = 0; program.epoch > 3 && back < 2; ++back) {
             const uint32_t epoch = team.epoch - back;
@@ -178,18 +192,21 @@ struct Layout {
         name("heap", kKindHeap, pe, heap, 8, kHeapBytes / 8);
         state.chunk_log2 = 17;
         state.max_chunks = 1;
-        state.lkeys = constants.take(4);
-        name("lkeys", kKindConstant, pe, state.lkeys, 4);
-        set(state.lkeys, port::byte_swap(kHeapKey + pe), true);
-        state.rkeys = constants.take(4 * n);
-        name("rkeys", kKindConstant, pe, state.rkeys, 4, n);
-        for (uint32_t peer = 0; peer < n; ++peer) {
-            set(state.rkeys + 4 * peer, port::byte_swap(kHeapKey + peer), true);
-        }
         state.qps_per_pe = program.qps_per_pe;
-        state.cards = 1;
+        state.cards = program.cards;
+        state.lkeys = constants.take(4 * state.cards);
+        name("lkeys", kKindConstant, pe, state.lkeys, 4, state.cards);
+        state.rkeys = constants.take(4 * state.cards * n);
+        name("rkeys", kKindConstant, pe, state.rkeys, 4, state.cards * n);
+        for (uint32_t card = 0; card < state.cards; ++card) {
+            set(state.lkeys + 4 * card, port::byte_swap(kHeapKey + card * kCardKeys + pe), true);
+            for (uint32_t peer = 0; peer < n; ++peer) {
+                set(state.rkeys + 4 * (card * n + peer), port::byte_swap(kHeapKey + card * kCardKeys + peer), true);
+            }
+            state.slab_lkeys[card] = port::byte_swap(kSlabKey + card * kCardKeys);
+        }
+        state.atomics_on_first_card = program.cards > 1 ? 1 : 0;
         set_order(state, 3u << 5);
-        state.slab_lkeys[0] = port::byte_swap(kSlabKey);
         state.local_regions = constants.take(sizeof(abi::LocalRegion));
         state.n_local_regions = constants.take(8);
         name("n_local_regions", kKindConstant, pe, state.n_local_regions, 8);
@@ -204,7 +221,7 @@ struct Layout {
         name("abort", kKindControl, pe, state.control, 4);
         name("claimed", kKindError, pe, state.control + 4, 4);
         name("error", kKindError, pe, state.control + 8, sizeof(abi::ErrorRecord));
-        state.timeout_ns = 1ull << 60;
+        state.timeout_ns = kNanosecondsToDeadline;
         state.teams = constants.take(sizeof(abi::Team), 128);
         team(state.teams, pe, heap);
         state.max_teams = 1;

@@ -16,7 +16,7 @@
 
 extern "C" {
 
-constexpr uint32_t kExploreVersion = 1;
+constexpr uint32_t kExploreVersion = 2;
 constexpr uint32_t kExplorePes = 4;
 
 // A program: what every device thread runs, and in what surroundings.
@@ -27,16 +27,21 @@ struct oxshmem_explore_program {
     uint32_t pes, lanes;
     uint32_t blocks[kExplorePes]; // of each PE's grid; a block is a warp of `lanes` lanes
     uint32_t qps_per_pe, depth_log2, landing_log2;
-    uint32_t network;     // abi::Network
-    uint32_t direct;      // not 0: all PEs are load/store reachable
-    uint32_t host_queues; // not 0: queues, records and CQEs lie in host memory, and a CPU executes them
-    uint32_t posted;      // blocks that were posted and completed before
-    uint32_t epoch;       // of the team's last meeting
-    uint32_t rounds;      // not 0: the team meets by dissemination
-    uint32_t stale;       // not 0: relaxed loads may be early
-    uint32_t parts;       // not 0: parts of a warp may converge, as on the `cpu` device
-    uint32_t small;       // not 0: small enough to be explored exhaustively
-    uint32_t most_steps;  // of an execution
+    uint32_t network;                   // abi::Network
+    uint32_t direct;                    // not 0: all PEs are load/store reachable
+    uint32_t host_queues;               // not 0: queues, records and CQEs lie in host memory, and a CPU executes them
+    uint32_t posted;                    // blocks that were posted and completed before
+    uint32_t epoch;                     // of the team's last meeting
+    uint32_t rounds;                    // not 0: the team meets by dissemination
+    uint32_t algorithm;                 // abi::Algorithm of collectives that one block carries out
+    uint32_t results_at, results_bytes; // of the heaps: what collectives write over the network
+    uint32_t cards;                     // that the queue pairs to a peer are spread over
+    uint32_t fails;                     // not 0: the HCA completes a work request with an error
+    uint32_t deadlines;                 // how many pass at most
+    uint32_t stale;                     // not 0: relaxed loads may be early
+    uint32_t parts;                     // not 0: parts of a warp may converge, as on the `cpu` device
+    uint32_t small;                     // not 0: small enough to be explored exhaustively
+    uint32_t most_steps;                // of an execution
 };
 
 // Kinds of memory, for the explorer's invariants and texts.
@@ -64,8 +69,9 @@ constexpr uint32_t kHostMemory = 0xff;
 
 struct oxshmem_explore_qp {
     uint32_t pe, peer, qpn, depth_log2;
-    uint64_t wq, record, doorbell, cqe, completed;
+    uint64_t wq, record, doorbell, cqe, completed, breakage;
     uint64_t posted;
+    uint32_t card, reserved0;
 };
 
 struct oxshmem_explore_proxy {
@@ -110,6 +116,8 @@ constexpr uint64_t kHeapsAt = kConstantBytes + kOtherBytes;
 constexpr uint64_t kWorkspaceAt = 32768; // of the team, in the heap
 constexpr uint64_t kSharedBytes = kHeapsAt + kExplorePes * kHeapBytes;
 constexpr uint32_t kHeapKey = 0x100, kSlabKey = 0x200; // big-endian keys begin with these
+constexpr uint32_t kCardKeys = 0x10;                   // between those of two cards
+constexpr uint64_t kNanosecondsToDeadline = 1ull << 60;
 
 enum note_kind : uint32_t {
     kNotePut = 1,
@@ -199,6 +207,18 @@ inline void await(const uint64_t *flag, uint64_t value) {
     }
 }
 
+// Ends a kernel and begins the next one of the same PE: all threads have come here, and what they
+// have stored is in the GPU's memory.
+inline void next_kernel() {
+    uint32_t *const ended = heap<uint32_t>(0x100);
+    const uint32_t threads = port::grid_blocks() * port::block_threads();
+    port::fence<port::order::acq_rel, port::reach::device>();
+    const uint32_t number = port::fetch_add<port::order::acq_rel, port::reach::device>(ended, 1u) / threads;
+    while (port::load<port::order::acquire, port::reach::device>(ended) / threads == number) {
+        port::pause();
+    }
+}
+
 // -- What programs have in common
 // ---------------------------------------------------------------------------------------------
 
@@ -231,6 +251,7 @@ constexpr oxshmem_explore_program posting(const char *name, void (*body)(), uint
     program.lanes = 1;
     program.blocks[0] = blocks;
     program.qps_per_pe = 1;
+    program.cards = 1;
     program.depth_log2 = depth_log2;
     program.network = kIbgda;
     program.epoch = 2;
@@ -268,6 +289,21 @@ constexpr oxshmem_explore_program filled(oxshmem_explore_program program, uint32
     return program;
 }
 
+constexpr oxshmem_explore_program blocks_of(uint32_t blocks, oxshmem_explore_program program) {
+    for (uint32_t pe = 0; pe < program.pes; ++pe) {
+        program.blocks[pe] = blocks;
+    }
+    return program;
+}
+constexpr oxshmem_explore_program direct(oxshmem_explore_program program) {
+    program.network = 0;
+    program.direct = 1;
+    return program;
+}
+constexpr oxshmem_explore_program in_rounds(oxshmem_explore_program program) {
+    program.rounds = 1;
+    return program;
+}
 constexpr oxshmem_explore_program by_proxy(oxshmem_explore_program program) {
     program.network = kIbrc;
     return program;

@@ -6,12 +6,13 @@
 //! Also what programs have announced: every byte that the HCA writes to a peer must belong to an
 //! operation that was called.
 
+use oxshmem_hca::wire::cqe::Syndrome;
 use oxshmem_hca::wire::ctrl::Fence;
 use oxshmem_hca::wire::masked_atomic::Repr as Masked;
 use oxshmem_hca::wire::{Op, Wqe, cqe, data, dbr, raddr};
 
-use crate::interface::{HEAP_KEY, Kind, QpPlace, SLAB_KEY};
-use crate::network::{Change, Effect, Flight, Operation};
+use crate::interface::{CARD_KEYS, HEAP_KEY, Kind, QpPlace, SLAB_KEY};
+use crate::network::{Change, Completion, Effect, Flight, Operation, Written};
 use crate::world::{Action, World};
 use oxshmem_system::mixing::scramble;
 
@@ -53,10 +54,11 @@ impl World {
         self.announce(thread, address, &value.to_le_bytes(), pe, true);
     }
 
-    /// quiet has returned to a thread: all that `poster` began before has landed.
+    /// quiet has returned to a thread: all that `poster` began before has landed, unless an error
+    /// says why not.
     pub(crate) fn check_quiet(&mut self, thread: usize, poster: usize) {
         let late = self.operations.iter().position(|operation| operation.thread == poster && !operation.has_landed());
-        if let Some(late) = late {
+        if let Some(late) = late.filter(|_| !self.knows_of_error(self.threads[thread].pe)) {
             let (who, poster) = (self.who(thread), self.who(poster));
             self.fail(format!(
                 "quiet (or a blocking call) returned to {who} before operation {} of {poster} was executed",
@@ -64,14 +66,6 @@ impl World {
             ));
         }
         self.say(|world| format!("quiet returns to {}", world.who(thread)));
-    }
-
-    /// Everything has ended: what is left over?
-    pub(crate) fn check_end(&mut self) {
-        if let Some(lost) = self.operations.iter().position(|operation| !operation.has_landed()) {
-            let who = self.who(self.operations[lost].thread);
-            self.fail(format!("operation {} of {who} is never executed, though all threads have returned", lost + 1));
-        }
     }
 
     // -- Steps of the HCA
@@ -90,12 +84,20 @@ impl World {
                 }
             }
             let is_under_way = |first| self.flights.iter().any(|flight| flight.qp == index && flight.index <= first);
-            if qp.completions.first().is_some_and(|&(first, _)| !is_under_way(first)) {
+            if qp.completions.first().is_some_and(|completion| !is_under_way(completion.first)) {
                 actions.push((Action::Complete(number), qp.priorities[2]));
             }
         }
         for (index, flight) in self.flights.iter().enumerate() {
-            actions.push((Action::Land(index as u8), flight.priority));
+            let is_behind = || self.flights.iter().any(|other| other.qp == flight.qp && other.index < flight.index);
+            if self.program.cards == 1 || matches!(flight.effect, Effect::Write { .. }) || !is_behind() {
+                actions.push((Action::Land(index as u8), flight.priority));
+            }
+        }
+        for (index, write) in self.written.iter().enumerate() {
+            if !self.written[..index].iter().any(|other| other.card == write.card && other.peer == write.peer) {
+                actions.push((Action::Arrive(index as u8), write.priority));
+            }
         }
     }
 
@@ -104,8 +106,8 @@ impl World {
         for qp in &self.qps {
             let flags = u64::from(qp.look) << 1 | u64::from(qp.waits);
             hash = scramble(hash ^ qp.announced ^ qp.executed << 16 ^ qp.reported << 32 ^ flags << 60);
-            for (first, end) in &qp.completions {
-                hash = scramble(hash ^ first ^ end << 32);
+            for completion in &qp.completions {
+                hash = scramble(hash ^ completion.first ^ completion.end << 32);
             }
         }
         let mut flights = 0u64;
@@ -203,9 +205,17 @@ impl World {
             ));
             return;
         }
+        if !self.qps[index].errors.is_empty() {
+            self.end_with_error(index, (first, end), Syndrome::WrFlush);
+            return;
+        }
         let ordered = wqe.fence != Fence::None;
         if ordered && self.flights.iter().any(|flight| flight.qp == index) {
             self.qps[index].waits = true;
+            return;
+        }
+        if self.program.fails != 0 && self.policy.chance(3) {
+            self.end_with_error(index, (first, end), Syndrome::RemoteAccess);
             return;
         }
         let effect = self.effect_of(&wqe, place, first);
@@ -221,18 +231,29 @@ impl World {
         qp.waits = false;
         qp.executed = end;
         if signaled {
-            qp.completions.push((first, end));
+            qp.completions.push(Completion { first, end, syndrome: 0 });
         }
         self.flights.push(Flight { qp: index, index: first, effect, priority });
     }
 
+    /// Ends a request that is not carried out: with the first error of its QP, or as all that
+    /// follow it.
+    fn end_with_error(&mut self, index: usize, (first, end): (u64, u64), syndrome: Syndrome) {
+        let qp = &mut self.qps[index];
+        qp.waits = false;
+        qp.executed = end;
+        qp.completions.push(Completion { first, end, syndrome: syndrome as u8 });
+        qp.errors.push((first, syndrome as u8));
+        let qpn = qp.place.qpn;
+        self.say(|_| format!("the HCA ends block {first} of QP {qpn:#x} with an error: {}", syndrome.text()));
+    }
+
     fn remote(&mut self, remote: &raddr::Repr, place: &QpPlace) -> Option<u64> {
-        if remote.rkey != HEAP_KEY + place.peer {
+        let key = HEAP_KEY + place.card * CARD_KEYS + place.peer;
+        if remote.rkey != key {
             self.fail(format!(
-                "a work request has rkey {:#x}, and PE {}'s is {:#x}",
-                remote.rkey,
-                place.peer,
-                HEAP_KEY + place.peer
+                "a work request has rkey {:#x}, and PE {}'s is {key:#x} on card {}",
+                remote.rkey, place.peer, place.card
             ));
             return None;
         }
@@ -247,14 +268,17 @@ impl World {
 
     fn local(&mut self, local: &data::Repr, place: &QpPlace) -> Option<u64> {
         let exports = self.exports();
-        if local.lkey == HEAP_KEY + place.pe {
+        if local.lkey == HEAP_KEY + place.card * CARD_KEYS + place.pe {
             let heap =
                 self.memory.base + u64::from(exports.heap_at) + u64::from(place.pe) * u64::from(exports.heap_bytes);
             Some(heap + local.addr)
-        } else if local.lkey == SLAB_KEY {
+        } else if local.lkey == SLAB_KEY + place.card * CARD_KEYS {
             Some(local.addr)
         } else {
-            self.fail(format!("a work request has lkey {:#x}, which is none of PE {}'s", local.lkey, place.pe));
+            self.fail(format!(
+                "a work request has lkey {:#x}, which is none of PE {}'s on card {}",
+                local.lkey, place.pe, place.card
+            ));
             None
         }
     }
@@ -338,8 +362,12 @@ impl World {
         let mut covers = Vec::new();
         let mut found = 0;
         let workspace = u64::from(self.exports().workspace_at);
-        if (workspace..workspace + u64::from(self.exports().workspace_bytes)).contains(&offset) {
-            // Collectives send messages of which programs know nothing.
+        let results = u64::from(self.program.results_at);
+        if (workspace..workspace + u64::from(self.exports().workspace_bytes)).contains(&offset)
+            || (results..results + u64::from(self.program.results_bytes)).contains(&offset)
+        {
+            // Collectives send messages of which programs know nothing, and results that programs
+            // check afterwards.
             return Some(covers);
         }
         for (number, operation) in self.operations.iter_mut().enumerate() {
@@ -410,13 +438,17 @@ impl World {
             None => format!("descriptor {} takes effect", flight.index),
         });
         self.note_landing();
+        let several = self.program.cards > 1;
+        if several && !matches!(flight.effect, Effect::Write { .. }) {
+            self.arrive_before_read(flight.qp);
+        }
         match flight.effect {
-            Effect::Write { address, bytes, covers } => {
-                self.write_bytes(address, &bytes);
-                for (number, mask) in covers {
-                    self.landed(number, mask);
-                }
+            Effect::Write { address, bytes, covers } if several => {
+                let QpPlace { card, peer, .. } = self.qps[flight.qp].place;
+                let priority = self.policy.priority();
+                self.written.push(Written { card, peer, address, bytes, covers, priority });
             }
+            Effect::Write { address, bytes, covers } => self.take_effect(address, &bytes, covers),
             Effect::Read { from, to, bytes } => {
                 let mut data = vec![0; bytes];
                 self.memory.bytes(from, &mut data);
@@ -440,6 +472,33 @@ impl World {
                     self.landed(number, all);
                 }
             }
+        }
+    }
+
+    fn take_effect(&mut self, address: u64, bytes: &[u8], covers: Vec<(usize, u64)>) {
+        self.write_bytes(address, bytes);
+        for (number, mask) in covers {
+            self.landed(number, mask);
+        }
+    }
+
+    /// Makes what one of several cards has written visible in the peer's memory.
+    pub(crate) fn arrive(&mut self, index: usize) {
+        let write = self.written.remove(index);
+        self.say(|_| {
+            let length = write.bytes.len();
+            format!("{length} bytes that card {} has written arrive in the memory of PE {}", write.card, write.peer)
+        });
+        self.note_landing();
+        self.take_effect(write.address, &write.bytes, write.covers);
+    }
+
+    /// A card reads the peer's memory, or updates it, after all that it has written there has
+    /// arrived.
+    fn arrive_before_read(&mut self, qp: usize) {
+        let QpPlace { card, peer, .. } = self.qps[qp].place;
+        while let Some(index) = self.written.iter().position(|write| write.card == card && write.peer == peer) {
+            self.arrive(index);
         }
     }
 
@@ -467,18 +526,26 @@ impl World {
 
     /// Writes the CQE.
     pub(crate) fn complete(&mut self, index: usize) {
-        let (first, end) = self.qps[index].completions.remove(0);
+        let Completion { first, end, syndrome } = self.qps[index].completions.remove(0);
         let place = self.qps[index].place;
         let counter = (first & ((1 << self.exports().counter_bits) - 1)) as u16;
-        self.qps[index].reported = end;
-        self.say(|_| format!("the HCA writes the CQE of QP {:#x}: counter {counter} (block {first})", place.qpn));
+        if syndrome == 0 {
+            self.qps[index].reported = end;
+        }
+        self.say(|_| {
+            let error = if syndrome == 0 { String::new() } else { format!(", syndrome {syndrome:#04x}") };
+            format!("the HCA writes the CQE of QP {:#x}: counter {counter} (block {first}){error}", place.qpn)
+        });
         let mut bytes = [0u8; 64];
         cqe::Repr {
             wqe_opcode: 8,
             qpn: place.qpn,
             wqe_counter: counter,
             owner: false,
-            status: cqe::Status::Done { byte_cnt: 0, timestamp: 0 },
+            status: match syndrome {
+                0 => cqe::Status::Done { byte_cnt: 0, timestamp: 0 },
+                syndrome => cqe::Status::Error { syndrome, vendor_syndrome: 0 },
+            },
         }
         .emit(&mut cqe::Segment::new_unchecked(&mut bytes[..]));
         self.write_bytes(place.cqe, &bytes);
@@ -500,10 +567,7 @@ impl World {
                     }
                 }
             }
-            Kind::Error => {
-                let address = self.memory.base + u64::from(word) * 8;
-                self.fail(format!("an error is recorded: {} becomes {new:#x}", self.memory.describe(address)));
-            }
+            Kind::Error => self.note_error(word, new),
             _ => {}
         }
     }

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_void};
 
 /// `kExploreVersion`.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// `kExplorePes`.
 pub const MAX_PES: usize = 4;
 /// Bytes set aside for a PE's `abi::State`.
@@ -14,6 +14,10 @@ pub const HOST: u8 = 0xff;
 pub const HEAP_KEY: u32 = 0x100;
 /// See [`HEAP_KEY`].
 pub const SLAB_KEY: u32 = 0x200;
+/// `kCardKeys`: how far apart the keys of two cards are.
+pub const CARD_KEYS: u32 = 0x10;
+/// `kNanosecondsToDeadline`.
+pub const TIMEOUT_NS: u64 = 1 << 60;
 
 /// `oxshmem_explore_thread`.
 #[repr(C)]
@@ -34,11 +38,13 @@ pub struct DeviceThread {
 #[derive(Debug)]
 pub struct Hooks {
     pub load: unsafe extern "C" fn(u64, u32, u32, u32) -> u64,
+    pub load_second: unsafe extern "C" fn(u64, u32, u32, u32) -> u64,
     pub store: unsafe extern "C" fn(u64, u32, u64, u32, u32),
     pub update: unsafe extern "C" fn(u32, u64, u32, u64, u64, u32, u32) -> u64,
     pub fence: unsafe extern "C" fn(u32, u32),
     pub mmio: unsafe extern "C" fn(u64, u64),
     pub pause: unsafe extern "C" fn(u64),
+    pub clock: unsafe extern "C" fn() -> u64,
     pub converged: unsafe extern "C" fn(u64, u64) -> u32,
     pub warp: unsafe extern "C" fn(u32, u32, u64, u32) -> u64,
     pub sync_block: unsafe extern "C" fn(u32) -> u64,
@@ -64,6 +70,12 @@ pub struct Program {
     pub posted: u32,
     pub epoch: u32,
     pub rounds: u32,
+    pub algorithm: u32,
+    pub results_at: u32,
+    pub results_bytes: u32,
+    pub cards: u32,
+    pub fails: u32,
+    pub deadlines: u32,
     pub stale: u32,
     pub parts: u32,
     pub small: u32,
@@ -118,7 +130,10 @@ pub struct QpPlace {
     pub doorbell: u64,
     pub cqe: u64,
     pub completed: u64,
+    pub breakage: u64,
     pub posted: u64,
+    pub card: u32,
+    pub reserved0: u32,
 }
 
 /// `oxshmem_explore_proxy`.

@@ -2,6 +2,7 @@
 //! store buffers, HCAs and proxies as further processes, and checks what they do. See
 //! docs/explorer.md.
 
+mod errors;
 pub mod explore;
 mod hca;
 mod interface;

@@ -183,7 +183,7 @@ fn compile(recipe: &Recipe) -> Result<PathBuf, ModuleError> {
     }
     let unfinished = cache.join(format!("{name}.{}.so", std::process::id()));
     let mut compiler = Command::new(env!("OXSHMEM_EXPLORE_CXX"));
-    compiler.args(["-std=c++17", "-O2", "-g1", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions"]);
+    compiler.args(["-std=c++17", "-O1", "-g1", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions"]);
     compiler.arg("-I").arg(&include).args(recipe.defines.iter().map(|define| format!("-D{define}")));
     compiler.arg(crate_folder().join("programs").join(format!("{}.cpp", recipe.file))).arg("-o").arg(&unfinished);
     run(&format!("compiling {}", recipe.name()), &mut compiler)?;

@@ -22,13 +22,17 @@ pub struct Mutant {
 }
 
 /// The modules whose programs keep every invariant.
-pub const MODULES: &[&str] = &["posting", "ibrc", "meeting", "packets"];
+pub const MODULES: &[&str] = &["posting", "ibrc", "meeting", "packets", "blocks", "errors", "push", "cards"];
 
 /// A counter of CQEs that is four times as wide as the deepest queue of programs.
 pub const NARROW: &[&str] = &["OXSHMEM_CQE_COUNTER_BITS=4"];
 
+const fn in_module(module: &'static str, name: &'static str, programs: &'static [&'static str]) -> Mutant {
+    Mutant { name, patched: true, module, defines: NARROW, programs }
+}
+
 const fn posting(name: &'static str, programs: &'static [&'static str]) -> Mutant {
-    Mutant { name, patched: true, module: "posting", defines: NARROW, programs }
+    in_module("posting", name, programs)
 }
 
 /// All of them.
@@ -52,27 +56,27 @@ pub const MUTANTS: &[Mutant] = &[
     posting("landing-released-early", &["g_twice", "get_twice"]),
     posting("used-set-late", &["parts"]),
     posting("gate-read-early", &["quiet_of_other"]),
-    Mutant {
-        name: "epoch-wraps-early",
-        patched: true,
-        module: "meeting",
-        defines: NARROW,
-        programs: &["sync", "sync_3"],
-    },
-    Mutant {
-        name: "flag-before-payload",
-        patched: true,
-        module: "packets",
-        defines: NARROW,
-        programs: &["fcollect", "alltoall"],
-    },
-    Mutant {
-        name: "tag-before-slot",
-        patched: true,
-        module: "ibrc",
-        defines: NARROW,
-        programs: &["p_quiet", "fetch_adds"],
-    },
+    in_module("meeting", "epoch-wraps-early", &["sync", "sync_3"]),
+    in_module("packets", "flag-before-payload", &["fcollect", "alltoall"]),
+    in_module("ibrc", "tag-before-slot", &["p_quiet", "fetch_adds"]),
+    in_module("meeting", "epoch-closed-by-first-block", &["blocks"]),
+    in_module("meeting", "blocks-count-on", &["blocks"]),
+    in_module("meeting", "blocks-share-a-workspace", &["blocks"]),
+    in_module("meeting", "unwritten-header-counts", &["blocks"]),
+    in_module("meeting", "blocks-never-stop", &["disagreement"]),
+    in_module("blocks", "blocks-share-packets", &["reduce_packets"]),
+    in_module("errors", "first-error-overwritten", &["puts_fail", "puts_fail_3"]),
+    in_module("errors", "error-in-two-reads", &["puts_fail_3", "puts_fail"]),
+    in_module("errors", "error-counts-as-completion", &["puts_fail"]),
+    in_module("errors", "breakage-not-reported", &["puts_fail"]),
+    in_module("errors", "landing-kept-after-error", &["fetches_fail"]),
+    in_module("errors", "late-post-keeps-queue", &["puts_late", "puts_late_3"]),
+    in_module("push", "arrival-before-data", &["fcollect"]),
+    in_module("push", "sends-not-completed", &["fcollect_far"]),
+    in_module("push", "tree-overwrites-what-it-sends", &["reduce_tree"]),
+    in_module("cards", "no-flush-before-quiet", &["p_quiet", "signal_by_other_card"]),
+    in_module("cards", "fence-without-flush", &["fence_before_atomic"]),
+    in_module("cards", "flush-noted-too-early", &["quiet_beside_quiet"]),
 ];
 
 impl Mutant {

@@ -3,6 +3,29 @@
 
 use crate::interface::QpPlace;
 
+/// A CQE to be written.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Completion {
+    /// The request's first block, and the end of its last.
+    pub first: u64,
+    pub end: u64,
+    /// What is wrong with it; 0: nothing.
+    pub syndrome: u8,
+}
+
+/// Bytes that one of several cards has written to a peer, and that are still on their way to its
+/// memory.
+#[derive(Debug)]
+pub(crate) struct Written {
+    pub card: u32,
+    pub peer: u32,
+    pub address: u64,
+    pub bytes: Vec<u8>,
+    /// The announced operations that the bytes belong to, with the bytes of each.
+    pub covers: Vec<(usize, u64)>,
+    pub priority: u64,
+}
+
 /// A queue pair as its HCA knows it.
 #[derive(Debug)]
 pub(crate) struct Qp {
@@ -17,8 +40,11 @@ pub(crate) struct Qp {
     pub reported: u64,
     /// The next request is strongly ordered, and waits for what is under way.
     pub waits: bool,
-    /// CQEs to be written: the request's first block, and the end of its last.
-    pub completions: Vec<(u64, u64)>,
+    /// CQEs to be written.
+    pub completions: Vec<Completion>,
+    /// The error CQEs so far: the request's first block, and the syndrome. No request is carried
+    /// out after the first.
+    pub errors: Vec<(u64, u8)>,
     /// The priorities of its steps: look, execute, complete.
     pub priorities: [u64; 3],
 }
@@ -33,6 +59,7 @@ impl Qp {
             reported: place.posted,
             waits: false,
             completions: Vec::new(),
+            errors: Vec::new(),
             priorities,
         }
     }

@@ -30,6 +30,11 @@ pub(super) struct Update {
 }
 
 impl World {
+    /// Returns whether an address is in a CQE.
+    pub(super) fn is_of_cqe(&self, address: u64) -> bool {
+        self.memory.about[self.memory.word_of(address) as usize].1 == Kind::Cqe
+    }
+
     /// Puts bytes of a word into memory, where all readers of this memory see them. `by`: the
     /// thread that stored them, if one did.
     pub(crate) fn set_memory(&mut self, word: u32, mask: u8, value: u64, by: Option<usize>) {

@@ -5,6 +5,7 @@ use corosensei::trap::CoroutineTrapHandler;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
 use super::{Body, End, Outcome, Status, WORLD, World};
+use crate::interface::MAX_PES;
 use crate::network::Qp;
 use crate::policy::Policy;
 use crate::{proxy, trap};
@@ -44,10 +45,16 @@ impl World {
         self.memory.reset();
         self.entries.clear();
         self.flights.clear();
+        self.written.clear();
         self.operations.clear();
         self.histories.clear();
         self.last_seen.clear();
         self.changes = 0;
+        self.time = 1;
+        self.ticks = 0;
+        self.tick_priority = self.policy.priority();
+        self.has_error = [false; MAX_PES];
+        self.job_over = [false; MAX_PES];
         self.steps = 0;
         self.wakes = 0;
         self.failure = None;

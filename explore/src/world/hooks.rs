@@ -15,11 +15,13 @@ use crate::module::{Module, ModuleError, Recipe};
 /// The calls that modules make.
 static HOOKS: Hooks = Hooks {
     load: hook_load,
+    load_second: hook_load_second,
     store: hook_store,
     update: hook_update,
     fence: hook_fence,
     mmio: hook_mmio,
     pause: hook_pause,
+    clock: hook_clock,
     converged: hook_converged,
     warp: hook_warp,
     sync_block: hook_sync_block,
@@ -86,6 +88,20 @@ unsafe extern "C" fn hook_load(address: u64, bytes: u32, order: u32, _reach: u32
     unsafe {
         (*world).about_to_access(me, address);
         reschedule(world);
+        (*world).load(me, address, bytes, order)
+    }
+}
+
+/// The HCA writes a CQE as a whole, and a pair of loads is one access, so the second sees the same
+/// CQE as the first.
+unsafe extern "C" fn hook_load_second(address: u64, bytes: u32, order: u32, reach: u32) -> u64 {
+    let (world, me) = current();
+    // SAFETY: as above.
+    unsafe {
+        if !(*world).is_of_cqe(address) {
+            return hook_load(address, bytes, order, reach);
+        }
+        (*world).steps += 1;
         (*world).load(me, address, bytes, order)
     }
 }
@@ -162,6 +178,12 @@ unsafe extern "C" fn hook_pause(site: u64) {
         reschedule(world);
         (*world).moved_on(me);
     }
+}
+
+unsafe extern "C" fn hook_clock() -> u64 {
+    let (world, _) = current();
+    // SAFETY: as above.
+    unsafe { (*world).time }
 }
 
 unsafe extern "C" fn hook_converged(site: u64, key: u64) -> u32 {

@@ -28,7 +28,7 @@ pub(crate) use hooks::{reschedule, stop_if_over};
 use crate::interface::{DeviceThread, Exports, Kind, MAX_PES, Program, ProxyPlace, QpPlace, STATE_BYTES};
 use crate::memory::{Entry, History, Memory};
 use crate::module::{Module, name_of};
-use crate::network::{Flight, Operation, Qp};
+use crate::network::{Flight, Operation, Qp, Written};
 use crate::policy::Policy;
 
 thread_local! {
@@ -108,6 +108,10 @@ pub(crate) enum Action {
     Execute(u8),
     Complete(u8),
     Land(u8),
+    /// What a card has written arrives in a peer's memory.
+    Arrive(u8),
+    /// The deadlines of all threads that wait pass.
+    Tick,
 }
 
 /// What a violated invariant says.
@@ -147,10 +151,19 @@ pub struct World {
     pub(crate) entries: Vec<Entry>,
     pub(crate) qps: Vec<Qp>,
     pub(crate) flights: Vec<Flight>,
+    pub(crate) written: Vec<Written>,
     pub(crate) operations: Vec<Operation>,
     pub(crate) policy: Policy,
     actions: Vec<(Action, u64)>,
     changes: u64,
+    time: u64,
+    ticks: u32,
+    tick_priority: u64,
+    /// Where each PE's `abi::Control` is, whether it says that something is wrong, and whether it
+    /// ever said that the job is over.
+    pub(crate) control_at: [u64; MAX_PES],
+    pub(crate) has_error: [bool; MAX_PES],
+    pub(crate) job_over: [bool; MAX_PES],
     pub(crate) steps: u64,
     wakes: u32,
     resume: Option<usize>,

@@ -4,9 +4,22 @@ use std::fmt::Write as _;
 
 use oxshmem_system::mixing::scramble;
 
-use super::{Action, Status, World};
+use super::{Action, Status, Thread, World};
+use crate::interface::TIMEOUT_NS;
 use crate::memory::Level;
 use crate::policy::Class;
+
+impl Thread {
+    /// Returns whether it is a device thread that spins, and has seen nothing new the last time.
+    fn waits(&self) -> bool {
+        self.proxy.is_none()
+            && match self.status {
+                Status::Paused { .. } => true,
+                Status::Ready => self.fruitless > 0,
+                _ => false,
+            }
+    }
+}
 
 impl World {
     /// Executes what is not a thread's until it is a thread's turn. None: the execution is over.
@@ -48,6 +61,8 @@ impl World {
                 Action::Execute(qp) => self.execute_next(qp.into()),
                 Action::Complete(qp) => self.complete(qp.into()),
                 Action::Land(flight) => self.land(flight.into()),
+                Action::Arrive(index) => self.arrive(index.into()),
+                Action::Tick => self.tick(),
             }
         }
     }
@@ -81,6 +96,9 @@ impl World {
             }
         }
         self.collect_hca(&mut actions);
+        if self.ticks < self.program.deadlines && self.threads.iter().any(Thread::waits) {
+            actions.push((Action::Tick, self.tick_priority));
+        }
         self.actions = actions;
     }
 
@@ -115,7 +133,17 @@ impl World {
             Action::Execute(qp) => self.qps[qp as usize].priorities[1] = priority,
             Action::Complete(qp) => self.qps[qp as usize].priorities[2] = priority,
             Action::Land(flight) => self.flights[flight as usize].priority = priority,
+            Action::Arrive(index) => self.written[index as usize].priority = priority,
+            Action::Tick => self.tick_priority = priority,
         }
+    }
+
+    /// Lets so much time pass that every deadline that has been set is over.
+    fn tick(&mut self) {
+        self.ticks += 1;
+        self.time += TIMEOUT_NS + 1;
+        self.changes += 1;
+        self.say(|_| "the deadlines of all threads that wait pass".to_owned());
     }
 
     /// Lets lanes that wait for others go on alone, and spinning threads look some more times.
@@ -183,7 +211,7 @@ impl World {
                 u64::from(entry.mask) | u64::from(entry.thread) << 8 | u64::from(entry.level == Level::Bus) << 16;
             order = scramble(order ^ entry.value ^ u64::from(entry.word) << 32 ^ scramble(flags ^ entry.seen_by << 20));
         }
-        hash ^= order;
+        hash ^= order ^ u64::from(self.ticks) << 48;
         scramble(hash ^ self.hca_hash())
     }
 

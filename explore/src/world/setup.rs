@@ -55,10 +55,17 @@ impl World {
             entries: Vec::new(),
             qps: Vec::new(),
             flights: Vec::new(),
+            written: Vec::new(),
             operations: Vec::new(),
             policy: Policy::random(0, 1000),
             actions: Vec::new(),
             changes: 0,
+            time: 1,
+            ticks: 0,
+            tick_priority: 0,
+            control_at: [0; MAX_PES],
+            has_error: [false; MAX_PES],
+            job_over: [false; MAX_PES],
             steps: 0,
             wakes: 0,
             resume: None,
@@ -171,11 +178,15 @@ unsafe extern "C" fn setup_range(
 ) {
     // SAFETY: the context is the world that called the module; names are literals.
     let (world, name) = unsafe { (&mut *context.cast::<World>(), CStr::from_ptr(name)) };
+    let kind = Kind::from_number(kind);
+    if kind == Kind::Control {
+        world.control_at[owner as usize] = address;
+    }
     world.memory.name(Range {
         start: address,
         end: address + u64::from(bytes) * u64::from(count),
         name: name.to_string_lossy().into_owned(),
-        kind: Kind::from_number(kind),
+        kind,
         owner: owner as u8,
         piece: bytes,
         pieces: count,

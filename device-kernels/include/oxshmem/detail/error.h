@@ -174,6 +174,12 @@ struct NoProgress {
     OXSHMEM_DEVICE uint32_t operator()() const { return 0; }
 };
 
+// Polls between two looks at the clock. Programs of the schedule explorer in which deadlines pass
+// look each time.
+#ifndef OXSHMEM_WAIT_POLLS
+#define OXSHMEM_WAIT_POLLS 32
+#endif
+
 // Calls `done` until it returns true. False: the deadline passed (recorded with `op`, the PE or the
 // variable that `pe` names, and `address`), or the launch is being aborted. The deadline counts
 // anew whenever `progress()`, which is looked at as often as the clock, returns another value.
@@ -181,7 +187,7 @@ struct NoProgress {
 // clock and the abort word.
 template <OnAbort A = OnAbort::unwind, class Peer, class Done, class Progress = NoProgress>
 OXSHMEM_DEVICE bool wait(Op op, Peer pe, const void *address, Done done, Progress progress = {}) {
-    constexpr uint32_t kPolls = 32;
+    constexpr uint32_t kPolls = OXSHMEM_WAIT_POLLS;
     constexpr uint32_t kEndsOn = A == OnAbort::unwind ? abi::kAbortLaunch : abi::kAbortJob;
     WaitClock clock{0, 0};
     Verdict verdict;

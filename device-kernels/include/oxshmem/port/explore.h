@@ -41,12 +41,14 @@ struct oxshmem_explore_thread {
 
 struct oxshmem_explore_hooks {
     uint64_t (*load)(uint64_t address, uint32_t bytes, uint32_t order, uint32_t reach);
+    uint64_t (*load_second)(uint64_t address, uint32_t bytes, uint32_t order, uint32_t reach); // the second load of a pair
     void (*store)(uint64_t address, uint32_t bytes, uint64_t value, uint32_t order, uint32_t reach);
     uint64_t (*update)(uint32_t kind, uint64_t address, uint32_t bytes, uint64_t operand, uint64_t expected, uint32_t order,
                        uint32_t reach);
     void (*fence)(uint32_t order, uint32_t reach);
     void (*mmio)(uint64_t address, uint64_t value);
     void (*pause)(uint64_t site);
+    uint64_t (*clock)();
     uint32_t (*converged)(uint64_t site, uint64_t key);
     uint64_t (*warp)(uint32_t kind, uint32_t mask, uint64_t value, uint32_t source);
     uint64_t (*sync_block)(uint32_t predicate);
@@ -296,7 +298,10 @@ struct pair64 {
 
 template <order O, reach R> inline pair64 load_pair(const uint64_t *p) {
     const uint64_t first = load<O, R>(p);
-    return {first, load<O, R>(p + 1)};
+    return {first, detail::is_shared(p)
+                       ? oxshmem_explore_calls->load_second(reinterpret_cast<uint64_t>(p + 1), sizeof(uint64_t),
+                                                            static_cast<uint32_t>(O), static_cast<uint32_t>(R))
+                       : p[1]};
 }
 
 inline void store_pair(uint64_t *p, uint64_t first, uint64_t second) {
@@ -318,9 +323,10 @@ inline __attribute__((always_inline)) void pause() {
     oxshmem_explore_calls->pause(detail::site());
 }
 
-// Deadlines never pass: the explorer notices by itself that nothing can change any more.
+// Deadlines pass when the explorer decides so, in programs that allow it. Everywhere else time
+// stands still, and the explorer notices by itself that nothing can change any more.
 inline uint64_t clock_ns() {
-    return 1;
+    return oxshmem_explore_calls->clock();
 }
 
 inline uint32_t lane_id() {

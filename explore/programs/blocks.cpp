@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// Collectives that several blocks of each PE carry out, as the host's kernels do: block b meets
+// block b of the other PEs, and the blocks of a grid meet nowhere. Each collective is a kernel of
+// its own.
+#include "collectives.h"
+
+namespace explore {
+
+using detail::blocks_scope;
+using detail::Caller;
+
+// Fills the source of a turn by the first thread of the grid, and begins the kernel of the turn.
+void begin_turn(uint32_t turn, uint32_t n) {
+    if (block() == 0) {
+        fill_source(turn, n);
+    }
+    next_kernel();
+}
+
+using Sum = detail::Combine<uint64_t, abi::ReduceOp::op_sum>;
+
+// Each block looks at the whole result, so it has to be there once the kernel has ended.
+template <Caller kCaller, uint32_t kTurns> void sums() {
+    for (uint32_t turn = 1; turn <= kTurns; ++turn) {
+        begin_turn(turn, 4);
+        expect(detail::reduce_elements<blocks_scope>(abi::kTeamWorld, target(turn), source(turn), 4, true, Sum{}, kCaller) == 0,
+               "reduce failed");
+        next_kernel();
+        check_sums(turn, target(turn), 4);
+    }
+}
+
+// By turns one block carries out a collective and two do: the blocks that have nothing to do take
+// no part.
+template <uint32_t kTurns> void sums_by_turns() {
+    for (uint32_t turn = 1; turn <= kTurns; ++turn) {
+        begin_turn(turn, 4);
+        if (turn % 2 == 0) {
+            detail::reduce_elements<blocks_scope>(abi::kTeamWorld, target(turn), source(turn), 4, true, Sum{}, Caller::packets);
+        } else if (block() == 0) {
+            reduce(oxshmem::block, abi::kTeamWorld, op_sum, target(turn), source(turn), 4);
+        }
+        next_kernel();
+        check_sums(turn, target(turn), 4);
+    }
+}
+
+// A part of each member for all.
+template <Caller kCaller, uint32_t kTurns> void gathers() {
+    for (uint32_t turn = 1; turn <= kTurns; ++turn) {
+        begin_turn(turn, 4);
+        expect(detail::gather_parts<blocks_scope>(abi::kTeamWorld, abi::Collective::fcollect, abi::Op::fcollect,
+                                                  abi::Call::fcollect, target(turn), source(turn), 32, 0, kCaller) == 0,
+               "fcollect failed");
+        next_kernel();
+        check_gathered(turn, target(turn), 4);
+    }
+}
+
+template <Caller kCaller, uint32_t kTurns> void broadcasts() {
+    for (uint32_t turn = 1; turn <= kTurns; ++turn) {
+        const int root = static_cast<int>(turn) % port::state().n_pes;
+        begin_turn(turn, 4);
+        expect(detail::broadcast_bytes<blocks_scope>(abi::kTeamWorld, target(turn), source(turn), 32, root, kCaller) == 0,
+               "broadcast failed");
+        next_kernel();
+        check_broadcast(turn, target(turn), root, 4);
+    }
+}
+
+constexpr oxshmem_explore_program by_blocks(const char *name, void (*body)(), uint32_t blocks, uint32_t lanes, uint32_t epoch) {
+    return blocks_of(blocks, direct(collective(name, body, 2, lanes, epoch)));
+}
+
+constexpr oxshmem_explore_program kPrograms[] = {
+    by_blocks("reduce_packets", sums<Caller::packets, 3>, 2, 1, 2),
+    by_blocks("reduce_packets_wrap", sums<Caller::packets, 4>, 2, 1, 0xfffffffe),
+    by_blocks("reduce_packets_warp", sums<Caller::packets, 2>, 2, 2, 5),
+    by_blocks("reduce_push", sums<Caller::push, 3>, 2, 1, 0xffffffff),
+    by_blocks("reduce_one_shot", sums<Caller::one_shot, 3>, 2, 1, 2),
+    by_blocks("reduce_by_turns", sums_by_turns<4>, 2, 1, 0xfffffffd),
+    by_blocks("fcollect_packets", gathers<Caller::packets, 3>, 2, 1, 3),
+    by_blocks("fcollect_push", gathers<Caller::push, 3>, 2, 1, 0xfffffffe),
+    by_blocks("broadcast_packets", broadcasts<Caller::packets, 3>, 2, 1, 3),
+    by_blocks("broadcast_push", broadcasts<Caller::push, 3>, 2, 1, 2),
+    early(by_blocks("reduce_early", sums<Caller::packets, 3>, 2, 1, 2)),
+};
+
+} // namespace explore
+
+#include "module.h"
