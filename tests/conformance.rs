@@ -255,3 +255,16 @@ fn memory_cpu() {
         job.env("OXSHMEM_HEAP_MAX", "16G").env("OXSHMEM_HEAP_CHUNK", "64M").passes();
     }
 }
+
+#[test]
+fn words_that_gpus_and_cards_change_are_reported_cpu() {
+    oxshmem_tests::mixed_words_are_found(conformance);
+}
+
+#[test]
+fn what_does_atomics_is_logged_once_cpu() {
+    let both = "those of cards and GPUs are atomic with each other (OXSHMEM_ATOMICS=";
+    oxshmem_tests::mode_is_logged_once(conformance, "auto", both);
+    oxshmem_tests::mode_is_logged_once(conformance, "gpu", both);
+    oxshmem_tests::mode_is_logged_once(conformance, "card", "all of them by cards (OXSHMEM_ATOMICS=card)");
+}

@@ -64,7 +64,7 @@ jobs! {
 
     // The GPU does a PE's atomics on its own memory: no word there is a target of others as well.
     atomic_values_ibgda_2_of_the_gpu: "atomic_values", Ibgda, 2, "OXSHMEM_ATOMICS" = "gpu";
-    signals_ibgda_2_of_the_gpu: "signals", Ibgda, 2, "OXSHMEM_ATOMICS" = "gpu";
+    signals_ibgda_2_of_the_gpu: "signals" "alone", Ibgda, 2, "OXSHMEM_ATOMICS" = "gpu";
 
     // On InfiniBand peers are reached by LID.
     typed_ibgda_2_infiniband: "typed", Ibgda, 2, "RDMA_STAND_IN" = "port:infiniband=1";
@@ -106,6 +106,25 @@ fn on_two_cards(case: &str, npes: u32) -> Job {
 jobs! {
     on_two_cards;
     [cpu cuda]
+// All at once that is strict on request: see `RDMA_STAND_IN` in tests/stand-in/src/lies.rs.
+jobs! {
+    on_the_card;
+    [cpu]
+    signals_ibgda_2_strict: "signals", Ibgda, 2, "OXSHMEM_IBGDA_DOORBELL" = "cpu",
+        "RDMA_STAND_IN" = "device:late=1,cap:qp_ts_format=1,cap:sq_ts_format=1,cap:init2_lag_tx_port_affinity=1,cap:num_lag_ports=2";
+    mixed_words_3_strict: "mixed_words", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1",
+        "RDMA_STAND_IN" = "device:late=1,cap:qp_ts_format=1,cap:sq_ts_format=1,cap:init2_lag_tx_port_affinity=1,cap:num_lag_ports=2";
+}
+
+jobs! {
+    on_two_cards;
+    [cpu]
+    signals_ibgda_2_cards_strict: "signals", Ibgda, 2, "OXSHMEM_IBGDA_DOORBELL" = "cpu",
+        "RDMA_STAND_IN" = "device:count=2,device:late=1,cap:qp_ts_format=1,cap:sq_ts_format=1,cap:init2_lag_tx_port_affinity=1,cap:num_lag_ports=2";
+    mixed_words_3_cards_strict: "mixed_words", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1",
+        "RDMA_STAND_IN" = "device:count=2,device:late=1,cap:qp_ts_format=1,cap:sq_ts_format=1,cap:init2_lag_tx_port_affinity=1,cap:num_lag_ports=2";
+}
+
     spread_ibgda_2_cards: "spread" "2", Ibgda, 2;
     // The proxy does not wait until what was written is visible.
     spread_ibrc_2_cards: "spread" "2", Ibrc, 2, "RDMA_STAND_IN" = "device:count=2";

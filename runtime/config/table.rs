@@ -251,10 +251,11 @@ variables! {
     /// which watches words in host memory. With `auto` device code does where it can.
     "OXSHMEM_IBGDA_DOORBELL" copy ibgda_doorbell: Doorbell = Doorbell::Auto, Limits::None;
     /// What does atomics on memory that this PE's GPU can load and store (its own and that of
-    /// load/store peers), where a card's atomics are not atomic with those of GPUs, as no card's
-    /// are today. `card`: the target's card, so that all atomics on a word are atomic with each
-    /// other. `gpu`: the GPU, which is faster, and then a word must not be a target of both such
-    /// PEs and PEs that are reached over the network. `auto` chooses `card`. See `semantics.md`.
+    /// load/store peers). `card`: the target's card, so that all atomics on a word are atomic with
+    /// each other. `gpu`: the GPU, which is faster; where a card's atomics are not atomic with
+    /// those of GPUs, as no card's are today, a word must then not be a target of both such PEs and
+    /// PEs that are reached over the network, and the `cpu` device reports such words. `auto`
+    /// chooses `card` for such cards, and `gpu` for the software HCA. See `semantics.md`.
     "OXSHMEM_ATOMICS" copy atomics: Atomics = Atomics::Auto, Limits::None;
     /// In which way GPU memory is registered with a ConnectX card first; the other ways follow if
     /// it fails. `dmabuf` and `auto`: as dma-buf with the addresses that the driver prefers.

@@ -208,6 +208,11 @@ impl Device for CpuDevice {
         cpu::set_mmio_hook(Some(hook));
     }
 
+    fn set_atomic_hook(&self, hook: Option<fn(cpu::AtomicAccess)>) -> bool {
+        cpu::set_atomic_hook(hook);
+        true
+    }
+
     fn load(&self, source: &ModuleSource) -> Result<Arc<dyn LoadedModule>, DeviceError> {
         let refused = |source_error| DeviceError::Module { module: source.name.to_owned(), source: source_error };
         let description = source.cpu_object();

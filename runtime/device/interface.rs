@@ -8,7 +8,7 @@ use std::sync::Arc;
 use oxshmem_hca::provider::DeviceMemory;
 use oxshmem_hca::soft::Accelerator;
 
-use super::cpu::LaunchConfig;
+use super::cpu::{AtomicAccess, LaunchConfig};
 use super::cuda::{CudaGpu, Handle};
 use super::error::DeviceError;
 use super::source::ModuleSource;
@@ -124,6 +124,12 @@ pub(crate) trait Device: Debug + Send + Sync {
     /// Calls `hook` after each store to a doorbell register, and after others that a thread of the
     /// host waits for, where such stores have to be noticed by software.
     fn set_doorbell_hook(&self, hook: fn());
+    /// Calls `hook` before each atomic of device code that changes a word of a symmetric heap, or
+    /// calls nothing any more. Returns whether the device can do so.
+    fn set_atomic_hook(&self, hook: Option<fn(AtomicAccess)>) -> bool {
+        let _ = hook;
+        false
+    }
     /// Loads a module and checks its ABI version.
     fn load(&self, source: &ModuleSource) -> Result<Arc<dyn LoadedModule>, DeviceError>;
     /// A new stream.

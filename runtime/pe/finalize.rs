@@ -14,7 +14,8 @@ impl Pe {
     ///
     /// # Errors
     /// Fails like [`synchronize`](Pe::synchronize), or because not every PE finalizes before the
-    /// deadline. This PE has left in any case.
+    /// deadline, or because atomics that are not atomic with each other changed a word of this PE
+    /// (`OXSHMEM_ATOMICS`; on the `cpu` device). This PE has left in any case.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {
@@ -27,11 +28,13 @@ impl Pe {
         // Work on other streams uses memory that is about to go.
         let ended = if self.others_work() { self.synchronize_device() } else { self.synchronize() };
         let quiet = ended.and_then(|()| self.quiet());
+        let mixed = self.mixed_words.as_ref().map_or(Ok(()), |mixed_words| mixed_words.check(&self.bootstrap));
         // No PE's memory goes away while another PE may still write to it.
         let together = self.bootstrap.barrier("finalize");
         let left = self.bootstrap.finalize();
         quiet?;
         together?;
+        mixed?;
         Ok(left?)
     }
 

@@ -21,7 +21,7 @@ use crate::identity::PeId;
 use crate::modules::HOST_OPS;
 use crate::slab::{Layout, Offset, Slab};
 use crate::team::table::Teams;
-use crate::transport::{LoadStore, Network, NetworkLayout, Opened, PeerAccess, Plan, open_hca};
+use crate::transport::{LoadStore, MixedWords, Network, NetworkLayout, Opened, PeerAccess, Plan, open_hca};
 use crate::{Error, Result};
 
 /// Joins the job with the configuration of the environment. Collective.
@@ -191,6 +191,7 @@ struct Connected {
     id: PeId,
     host_ops: Arc<dyn crate::device::LoadedModule>,
     teams: Teams,
+    mixed_words: Option<MixedWords>,
     network: Option<Network>,
     heap: SymmetricHeap,
     slab: Arc<Slab>,
@@ -237,9 +238,12 @@ impl Connected {
         Backing { network: network.as_ref(), slab: &slab, keys: parts.keys, config: &config, bootstrap }
             .back(&mut heap, workspaces.end)?;
         phases.end("heap memory");
+        let mixed_words = network
+            .as_ref()
+            .and_then(|network| MixedWords::watch(config.atomics(), network.atomics(), &device, &slab, state.teams));
         bootstrap.barrier("end of init")?;
         phases.end("others");
-        Ok(Self { id, host_ops, teams, network, heap, slab, parts, device, state, plan, config })
+        Ok(Self { id, host_ops, teams, mixed_words, network, heap, slab, parts, device, state, plan, config })
     }
 
     fn into_pe(self, joined: Joined) -> Pe {
@@ -250,6 +254,7 @@ impl Connected {
             host_ops: self.host_ops,
             collectives: OnceCell::new(),
             teams: RefCell::new(self.teams),
+            mixed_words: self.mixed_words,
             network: self.network,
             heap: RefCell::new(self.heap),
             slab: self.slab,

@@ -170,6 +170,9 @@ impl Pe {
             return ended;
         }
         agreed?;
+        if let Some(mixed_words) = &self.mixed_words {
+            mixed_words.freed();
+        }
         self.heap.borrow_mut().free(&allocation)?;
         self.loans.forget(&allocation);
         ended

@@ -33,7 +33,7 @@ use crate::identity::PeId;
 use crate::slab::Slab;
 use crate::team::storage::TeamStorage;
 use crate::team::table::Teams;
-use crate::transport::{Network, NetworkKind, Plan};
+use crate::transport::{MixedWords, Network, NetworkKind, Plan};
 
 /// How the runtime reaches a PE.
 ///
@@ -97,6 +97,7 @@ pub struct Pe {
     host_ops: Arc<dyn LoadedModule>,
     collectives: OnceCell<Arc<dyn LoadedModule>>,
     teams: RefCell<Teams>,
+    mixed_words: Option<MixedWords>,
     network: Option<Network>,
     heap: RefCell<SymmetricHeap>,
     slab: Arc<Slab>,

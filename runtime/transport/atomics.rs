@@ -44,13 +44,27 @@ impl Atomics {
             }
             coherent &= is_coherent == 1;
         }
-        Ok(Self { coherent, by_card: !coherent && mode != config::Atomics::Gpu })
+        let by_card = match mode {
+            config::Atomics::Auto => !coherent,
+            config::Atomics::Gpu => false,
+            config::Atomics::Card => true,
+        };
+        Ok(Self { coherent, by_card })
+    }
+
+    /// Whether a word that atomics of GPUs and of cards change at a time is an error: they may not
+    /// be atomic with each other, or the program says that it does without.
+    pub(crate) fn are_watched(self, mode: config::Atomics) -> bool {
+        !self.coherent || mode == config::Atomics::Gpu
     }
 
     /// What is in effect, in a line.
     pub(super) fn describe(self, mode: config::Atomics) -> String {
         match (self.coherent, self.by_card) {
-            (true, _) => "cards and GPUs are atomic with each other".to_owned(),
+            (true, false) => format!("those of cards and GPUs are atomic with each other (OXSHMEM_ATOMICS={mode})"),
+            (true, true) => format!(
+                "all of them by cards (OXSHMEM_ATOMICS={mode}), although those of GPUs are atomic with them; OXSHMEM_ATOMICS=auto is faster"
+            ),
             (false, true) => format!(
                 "all of them by cards, which are not atomic with GPUs (OXSHMEM_ATOMICS={mode}); OXSHMEM_ATOMICS=gpu is faster for programs \
                  in which no word is a target of both load/store peers and peers over the network"
@@ -82,9 +96,12 @@ mod tests {
     #[test]
     fn one_card_that_is_not_coherent_decides_for_all() {
         for (mode, by_card) in [(Auto, true), (Card, true), (Gpu, false)] {
-            assert!(!Atomics::settle(mode, &told(&[(true, mode); 2])).unwrap().by_card);
+            let settled = Atomics::settle(mode, &told(&[(true, mode); 2])).unwrap();
+            assert_eq!((settled.by_card, settled.are_watched(mode)), (mode == Card, mode == Gpu));
+            assert!(settled.describe(mode).contains(&format!("OXSHMEM_ATOMICS={mode}")));
             let settled = Atomics::settle(mode, &told(&[(true, mode), (false, mode)])).unwrap();
             assert_eq!((settled.by_card, settled.coherent), (by_card, false));
+            assert!(settled.are_watched(mode));
             assert!(settled.describe(mode).contains(&format!("OXSHMEM_ATOMICS={mode}")));
         }
     }

@@ -1,5 +1,7 @@
 //! Why a transport cannot be used.
 
+use std::fmt;
+
 /// The requested transport is not available.
 ///
 /// ```
@@ -135,10 +137,60 @@ pub enum TransportError {
         /// The first PE with another.
         pe: usize,
     },
+    /// A word that atomics of GPUs and of cards changed, where these are not atomic with each
+    /// other.
+    #[error(
+        "the word at heap offset {offset:#x} of PE {me} was changed by atomics of GPUs ({by_gpu}) and of cards ({by_card}) with no barrier of \
+         all PEs between{others}; with OXSHMEM_ATOMICS={mode} these are not atomic with each other and updates get lost: use a word for each \
+         kind, put barrier_all between them, or set OXSHMEM_ATOMICS=card",
+        by_gpu = Pes(by_gpu),
+        by_card = Pes(by_card),
+        others = Others(*others)
+    )]
+    MixedAtomics {
+        /// The PE whose word it is, this one.
+        me: u32,
+        /// Where the word is in its heap.
+        offset: u64,
+        /// The PEs that changed it themselves.
+        by_gpu: Vec<u32>,
+        /// The PEs whose cards changed it.
+        by_card: Vec<u32>,
+        /// Other words of this PE of which the same is true.
+        others: usize,
+        /// The setting of the job.
+        mode: crate::config::Atomics,
+    },
     /// Addresses from a peer that cannot be read.
     #[error("PE {pe} sent addresses of queue pairs that this version cannot read; all PEs must run the same build")]
     Address {
         /// The peer.
         pe: usize,
     },
+}
+
+/// Lists PEs in an error.
+struct Pes<'a>(&'a [u32]);
+
+impl fmt::Display for Pes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.len() == 1 { "PE " } else { "PEs " })?;
+        for (index, pe) in self.0.iter().enumerate() {
+            write!(f, "{}{pe}", if index == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+/// Counts further words in an error.
+struct Others(usize);
+
+impl fmt::Display for Others {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            1 => f.write_str(", and so was one other word"),
+            count => write!(f, ", and so were {count} other words"),
+        }
+    }
 }

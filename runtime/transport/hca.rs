@@ -204,11 +204,12 @@ pub(crate) fn open(
     if plan.network == Some(NetworkKind::Ibrc) {
         opened.cards.iter().try_for_each(|card| check_queues(card, log_depth))?;
     }
-    let what = "atomics on local memory".to_owned();
-    opened.attempts.push(Attempt { what, outcome: Ok(opened.atomics.describe(config.atomics())) });
     for attempt in &opened.attempts {
         tracing::info!(pe = bootstrap.rank(), "{attempt}");
     }
+    // PE 0 has logged this for all of them.
+    let what = "atomics on local memory".to_owned();
+    opened.attempts.push(Attempt { what, outcome: Ok(opened.atomics.describe(config.atomics())) });
     Ok((plan, Some(opened)))
 }
 

@@ -310,6 +310,11 @@ impl Ibgda {
         self.cards.iter().map(|card| Arc::clone(&card.open.provider)).collect()
     }
 
+    /// What does atomics.
+    pub(crate) fn atomics(&self) -> Atomics {
+        self.atomics
+    }
+
     pub(crate) fn provider_name(&self) -> &'static str {
         self.cards[0].open.provider.info().provider
     }

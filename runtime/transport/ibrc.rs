@@ -175,6 +175,11 @@ impl Ibrc {
         state.proxy = slab.address(self.layout.proxy);
     }
 
+    /// What does atomics.
+    pub(crate) fn atomics(&self) -> Atomics {
+        self.atomics
+    }
+
     /// Registers chunk `index` of the heap with each card; its addresses on the wire are offsets in
     /// the heap.
     pub(crate) fn register(&self, device: &dyn Device, heap: &SymmetricHeap, index: usize) -> Result<Vec<ChunkKeys>> {

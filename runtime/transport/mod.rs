@@ -8,6 +8,7 @@ mod hca;
 pub(crate) mod ibgda;
 pub(crate) mod ibrc;
 pub(crate) mod keys;
+mod mixed_words;
 mod peer_access;
 mod plan;
 mod qp_attributes;
@@ -19,11 +20,13 @@ use std::sync::Arc;
 
 use oxshmem_hca::provider::{Attempt, Counters, Provider};
 
+use atomics::Atomics;
 pub use error::TransportError;
 use fabric::ChunkKeys;
 pub(crate) use hca::{Opened, open as open_hca};
 use ibgda::{Ibgda, QueueLayout};
 use ibrc::{Ibrc, ProxyLayout};
+pub(crate) use mixed_words::MixedWords;
 pub(crate) use peer_access::PeerAccess;
 pub(crate) use plan::{LoadStore, NetworkKind, Plan};
 
@@ -99,6 +102,14 @@ impl Network {
         match self {
             Self::Ibgda(ibgda) => ibgda.describe(slab, state),
             Self::Ibrc(ibrc) => ibrc.describe(slab, state),
+        }
+    }
+
+    /// What does atomics.
+    pub(crate) fn atomics(&self) -> Atomics {
+        match self {
+            Self::Ibgda(ibgda) => ibgda.atomics(),
+            Self::Ibrc(ibrc) => ibrc.atomics(),
         }
     }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 use super::block::{Arrival, Block, Thread, Warp};
 use super::context::Context;
 use super::error::KernelErrorKind;
-use super::interface::{WarpOp, call_mmio_hook};
+use super::interface::{AtomicAccess, WarpOp, atomic_hook, call_mmio_hook};
 
 impl Thread {
     #[inline]
@@ -142,6 +142,16 @@ unsafe extern "C-unwind" fn oxshmem_cpu_doorbell(thread: &Thread) {
     enter(thread);
     call_mmio_hook();
     leave(thread);
+}
+
+/// Device code is about to change the word of a PE's heap by an atomic.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn oxshmem_cpu_atomic(thread: &Thread, offset: u64, bytes: u32, pe: i32, by_card: u32) {
+    if let Some(hook) = atomic_hook() {
+        enter(thread);
+        hook(AtomicAccess { offset, bytes, pe, by_card: by_card != 0 });
+        leave(thread);
+    }
 }
 
 /// A C++ exception left the kernel; `what` is its text, or null.

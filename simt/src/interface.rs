@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// `oxshmem::port::kCpuVersion`; raised with any change in this file or of the calls in `calls.rs`.
-pub(super) const CPU_VERSION: u32 = 3;
+pub(super) const CPU_VERSION: u32 = 4;
 
 /// A kernel's entry: reads argument i through `args[i]`.
 pub(super) type Entry = unsafe extern "C-unwind" fn(args: *mut *mut c_void);
@@ -159,6 +159,37 @@ pub(super) fn call_mmio_hook() {
         let hook = unsafe { std::mem::transmute::<*mut c_void, fn()>(hook) };
         hook();
     }
+}
+
+/// An atomic of device code that changes a word of a symmetric heap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AtomicAccess {
+    /// Where the word is in the heap.
+    pub offset: u64,
+    /// Length of the word.
+    pub bytes: u32,
+    /// The PE whose heap it is.
+    pub pe: i32,
+    /// Whether a card carries the atomic out, and not the thread itself.
+    pub by_card: bool,
+}
+
+static ATOMIC_HOOK: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Installs what device code calls before each atomic that changes a word of a symmetric heap, for
+/// the whole process. `None` takes the hook away.
+///
+/// The hook runs on the small stack of a GPU thread and must neither wait for other threads of the
+/// device nor panic.
+pub fn set_atomic_hook(hook: Option<fn(AtomicAccess)>) {
+    ATOMIC_HOOK.store(hook.map_or(std::ptr::null_mut(), |hook| hook as *mut c_void), Ordering::Release);
+}
+
+/// Returns the hook that [`set_atomic_hook`] installed.
+pub(super) fn atomic_hook() -> Option<fn(AtomicAccess)> {
+    let hook = ATOMIC_HOOK.load(Ordering::Acquire);
+    // SAFETY: only `set_atomic_hook` stores here, and what it stores is null or a fn(AtomicAccess).
+    (!hook.is_null()).then(|| unsafe { std::mem::transmute::<*mut c_void, fn(AtomicAccess)>(hook) })
 }
 
 /// Returns the executable segment that holds `address`; empty if none does.

@@ -46,7 +46,7 @@ mod unit_tests;
 
 pub use error::{KernelError, KernelErrorKind, LaunchError, ModuleError, Position};
 pub use executor::Executor;
-pub use interface::{device_state, set_mmio_hook};
+pub use interface::{AtomicAccess, device_state, set_atomic_hook, set_mmio_hook};
 pub use launch::{ExecutorOptions, LaunchConfig, LaunchHandle};
 pub use module::{Kernel, Module};
 

@@ -199,3 +199,18 @@ OXSHMEM_KERNEL(atomic_contention64, Contended<int64_t> *words, uint32_t *claims,
                Report *report) {
     contend(words, claims, swapped_out, home, times, report);
 }
+
+// Every thread changes one word of 8 bytes at `home`, in every way, and the word of 4 bytes after
+// it. `in` and `out`: 16 bytes for each thread.
+OXSHMEM_KERNEL(mixed_words, uint64_t *words, unsigned char *in, const unsigned char *out, int home, uint32_t times) {
+    using namespace oxshmem;
+    const uint64_t mine = static_cast<uint64_t>(global_rank()) * 16;
+    for (uint32_t i = 0; i < times; ++i) {
+        atomic_inc(words, home);
+        atomic_fetch_add(words, uint64_t{2}, home);
+        signal_op(words, 4, SIGNAL_ADD, home);
+        putmem_signal_nbi(thread, in + mine, out + mine, 16, words, 8, SIGNAL_ADD, home);
+        atomic_fetch_inc(reinterpret_cast<uint32_t *>(words + 1), home);
+    }
+    quiet();
+}

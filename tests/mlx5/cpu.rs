@@ -337,6 +337,27 @@ fn who_does_local_atomics_can_be_chosen() {
 fn queue_pairs_are_spread_over_the_ports_of_a_bond() {
     let job = || job("rma", Transport::Ibgda, 3).env("OXSHMEM_ATOMICS", "gpu");
     let ports = "cap:init2_lag_tx_port_affinity=1,cap:num_lag_ports=2";
+#[test]
+fn words_that_gpus_and_cards_change_are_reported() {
+    oxshmem_tests::mixed_words_are_found(super::on_the_card);
+}
+
+#[test]
+fn what_does_atomics_is_logged_once() {
+    for mode in ["auto", "card"] {
+        oxshmem_tests::mode_is_logged_once(
+            super::on_the_card,
+            mode,
+            "all of them by cards, which are not atomic with GPUs",
+        );
+    }
+    oxshmem_tests::mode_is_logged_once(
+        super::on_the_card,
+        "gpu",
+        "by the GPU on its own memory and that of load/store peers",
+    );
+}
+
     // Two peers with four queue pairs each.
     let reports = card_reports("bond", job(), ports);
     assert_eq!(reports.matches(" bond=4+4+0+0\n").count(), 3, "{reports}");

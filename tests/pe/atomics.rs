@@ -1,7 +1,7 @@
 //! Atomics: values and contention.
 
 use bytemuck::Pod;
-use oxshmem::{Operations, SymmetricSlice};
+use oxshmem::{Error, HeapError, Operations, Path, SymmetricSlice};
 
 use crate::Outcome;
 use crate::rig::Rig;
@@ -100,4 +100,48 @@ pub fn contention(args: &[String]) -> Outcome {
     }
     contend::<i64>(&rig, "atomic_contention64", 0, 1, 1, 50)?;
     rig.finish()
+}
+
+/// `mixed_words HOW`: PEs that load and store to a PE and PEs that reach it over the network change
+/// one word there: at the same time (`together`), with a barrier between (`apart`), or at the same
+/// time where that is an error (`found`), which finalize returns. Each PE has such a word; with
+/// `found` PE 0 alone.
+pub fn mixed_words(args: &[String]) -> Outcome {
+    const BLOCKS: u32 = 2;
+    const THREADS: u32 = 40;
+    const TIMES: u32 = 3;
+    let how = args.first().map_or("together", String::as_str);
+    let rig = Rig::new(&ATOMICS)?;
+    let (me, homes) = (rig.me(), if how == "found" { 1 } else { rig.n_pes() });
+    let bytes = 16 * (BLOCKS * THREADS) as usize;
+    let calls = u64::from(BLOCKS * THREADS * TIMES) * rig.n_pes() as u64;
+    let mut place = String::new();
+    for home in 0..homes {
+        let words = rig.pe.alloc::<u64>(7)?;
+        let (incoming, outgoing) = (rig.pe.alloc::<u8>(bytes)?, rig.pe.alloc::<u8>(bytes)?);
+        let is_near = matches!(rig.pe.path(home), Some(Path::Own | Path::LoadStore));
+        for turn in [true, false] {
+            if turn == (is_near || how != "apart") {
+                let args = (words.view(5..), &incoming, &outgoing, home as i32, TIMES);
+                rig.run_linear("mixed_words", BLOCKS, THREADS, args)?;
+            }
+            rig.pe.barrier_all()?;
+        }
+        if me == home {
+            assert_eq!(rig.pe.read(&words)?, [0, 0, 0, 0, 0, 15 * calls, calls], "at PE {home}, {how}");
+        }
+        let Err(Error::Heap(HeapError::OutOfRange { allocation, .. })) = rig.pe.read(words.view(8..)) else {
+            return Err("a view beyond the slice was read".into());
+        };
+        place = format!("heap offset {:#x} of PE {home} ", allocation.offset + 5 * 8);
+    }
+    match rig.finish() {
+        Err(error) if how == "found" && me == 0 => {
+            println!("{error}");
+            assert!(error.to_string().contains(&place), "no `{place}` in: {error}");
+            Ok(())
+        }
+        Ok(()) if how == "found" && me == 0 => Err("no word was reported".into()),
+        ended => ended,
+    }
 }

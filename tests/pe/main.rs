@@ -86,6 +86,7 @@ const CASES: &[Case] = &[
     ("lost_packets", cable::lost_packets),
     ("order", queues::order),
     ("own_posts", posting::own_posts),
+    ("mixed_words", atomics::mixed_words),
     ("pointers", barriers::pointers),
     ("probe", layout::probe),
     ("proxy_threads", proxy::threads),

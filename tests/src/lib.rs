@@ -287,6 +287,37 @@ impl Job {
     }
 }
 
+/// Checks that a word that GPUs and cards change at the same time is reported on the `cpu` device,
+/// with its place and the PEs, by jobs that `make` makes of a case and a number of PEs.
+///
+/// # Panics
+/// It is not.
+pub fn mixed_words_are_found(make: impl Fn(&str, u32) -> Job) {
+    let found = |transport, pes: &str| {
+        let job = make("mixed_words", 3).args(&["found"]).transport(transport).env("OXSHMEM_ATOMICS", "gpu");
+        let text = stdout(&job.env("OXSHMEM_P2P_FAULTS", "0-1").passes(), 0);
+        assert!(text.contains(pes) && text.contains("with OXSHMEM_ATOMICS=gpu these are not atomic"), "{text}");
+    };
+    found(Transport::Auto, "was changed by atomics of GPUs (PEs 0, 2) and of cards (PE 1) with no barrier of all PEs");
+    // No PE but the one itself loads and stores there.
+    for transport in [Transport::Ibgda, Transport::Ibrc] {
+        found(transport, "was changed by atomics of GPUs (PE 0) and of cards (PEs 1, 2) with no barrier of all PEs");
+    }
+}
+
+/// Checks that a job with near and far peers logs once what does atomics there, and that this is
+/// `text`.
+///
+/// # Panics
+/// It does not.
+pub fn mode_is_logged_once(make: impl Fn(&str, u32) -> Job, mode: &str, text: &str) {
+    let job = make("hca_report", 3).transport(Transport::Auto).env("OXSHMEM_P2P_FAULTS", "0-1");
+    let all = transcript(&job.env("OXSHMEM_ATOMICS", mode).env("OXSHMEM_LOG", "info").passes());
+    let lines: Vec<&str> = all.lines().filter(|line| line.contains("(OXSHMEM_ATOMICS=")).collect();
+    let logged: Vec<&&str> = lines.iter().filter(|line| !line.starts_with("attempt ")).collect();
+    assert!(logged.len() == 1 && logged[0].contains(&format!("atomics: {text}")), "{mode}: {lines:?}");
+}
+
 /// Everything that the PEs of a job wrote, and how each ended.
 #[must_use]
 pub fn transcript(outcome: &Outcome) -> String {

@@ -55,6 +55,12 @@ macro_rules! network_suite {
             lanes_mixed_3: "lanes", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-2";
             signals_mixed_3: "signals", Auto, 3, "OXSHMEM_P2P_FAULTS" = "1-2";
             atomic_contention_mixed_3: "atomic_contention", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1";
+            // Words that both kinds of peers change: cards do all atomics on them, unless GPUs' and
+            // cards' are atomic with each other.
+            mixed_words_3: "mixed_words" "together", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1";
+            mixed_words_3_by_card: "mixed_words" "together", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1", "OXSHMEM_ATOMICS" = "card";
+            atomic_contention_mixed_3_by_card: "atomic_contention", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1", "OXSHMEM_ATOMICS" = "card";
+            mixed_words_3_apart: "mixed_words" "apart", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1", "OXSHMEM_ATOMICS" = "gpu";
             waits_mixed_3: "waits", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1,1-2";
             barriers_mixed_4: "barriers" "15", Auto, 4, "OXSHMEM_P2P_FAULTS" = "0-1,2-3";
             fence_mixed_2: "fence", Auto, 2, "OXSHMEM_P2P_FAULTS" = "0-1";

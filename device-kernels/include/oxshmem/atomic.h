@@ -23,13 +23,17 @@ template <class T> OXSHMEM_DEVICE Path atomic_path(const T *target, int pe) {
 }
 
 // `local` runs on the mapped word, `request` on the HCA. Whether it fetches or not, `local` returns
-// the old value.
-template <bool Fetch, class T, class Local>
+// the old value. `Changes`: `local` may change the word. (`request` writes it back in any case.)
+template <bool Fetch, bool Changes = true, class T, class Local>
 OXSHMEM_DEVICE T atomic(T *target, int pe, const AtomicRequest &request, Local local) {
     switch (atomic_path(target, pe)) {
     case Path::load_store:
+        if constexpr (Changes) {
+            watch_atomic(target, pe, false);
+        }
         return local(translate(target, pe));
     case Path::network:
+        watch_atomic(target, pe, true);
         if constexpr (Fetch) {
             return network_fetch_atomic(target, request, pe);
         } else {
@@ -75,8 +79,8 @@ template <class T> OXSHMEM_DEVICE T atomic_fetch(const T *source, int pe) {
     // Adding zero bits, whatever T is, reads the word atomically with respect to the HCA's other
     // atomics.
     T *target = const_cast<T *>(source);
-    return detail::atomic<true>(target, pe, detail::AtomicRequest::add(T{}),
-                                [](T *word) { return port::load<port::order::relaxed, port::reach::system>(word); });
+    return detail::atomic<true, false>(target, pe, detail::AtomicRequest::add(T{}),
+                                       [](T *word) { return port::load<port::order::relaxed, port::reach::system>(word); });
 }
 template <class T> OXSHMEM_DEVICE void atomic_set(T *target, detail::given<T> value, int pe) {
     detail::atomic_swap<false, T>(target, value, pe);

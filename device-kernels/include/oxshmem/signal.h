@@ -24,12 +24,15 @@ OXSHMEM_DEVICE bool check_signal(const uint64_t *signal, SignalOp op, int pe, Op
     return check_symmetric(signal, sizeof(uint64_t), pe, caller) && check_aligned(signal, pe, caller);
 }
 
-// Updates a signal by store, or by an atomic without waiting for its result.
-template <order O> OXSHMEM_DEVICE void near_signal(uint64_t *signal, uint64_t value, SignalOp op) {
+// Updates a signal by store, or by an atomic without waiting for its result. `word` is where the
+// signal of `pe` is mapped.
+template <order O>
+OXSHMEM_DEVICE void near_signal(const uint64_t *signal, uint64_t *word, uint64_t value, SignalOp op, int pe) {
     if (op != SignalOp::set) {
-        port::add_to<O, reach::system>(signal, value);
+        watch_atomic(signal, pe, false);
+        port::add_to<O, reach::system>(word, value);
     } else {
-        port::store<O, reach::system>(signal, value);
+        port::store<O, reach::system>(word, value);
     }
 }
 
@@ -42,7 +45,7 @@ OXSHMEM_OUTLINE void near_put_signal(void *dst, const void *src, uint64_t bytes,
         copy<Scope>(translate(dst, pe), src, bytes);
         Scope::sync();
         if (Scope::rank() == Scope::last()) {
-            near_signal<order::release>(translate(signal, pe), value, op);
+            near_signal<order::release>(signal, translate(signal, pe), value, op, pe);
         }
     }
 }
@@ -53,6 +56,9 @@ OXSHMEM_OUTLINE void far_put_signal(void *dst, const void *src, uint64_t bytes, 
     if (Scope::rank() != 0 || path_to(pe, Op::put_signal) == Path::none || !check_symmetric(dst, bytes, pe, Op::put_signal) ||
         !check_signal(signal, op, pe, Op::put_signal)) {
         return;
+    }
+    if (op == SignalOp::add) {
+        watch_atomic(signal, pe, true);
     }
     const uint64_t end = network_put_signal(dst, src, bytes, signal, value, op, pe);
     if (blocking && end != 0) {
@@ -70,6 +76,7 @@ OXSHMEM_OUTLINE void split_put_signal(void *dst, const void *src, uint64_t bytes
             // The card reaches the peer's memory by another way than the stores: they have to be
             // there before it is rung for.
             release_stores();
+            watch_atomic(signal, pe, true);
             network_signal(signal, value, SignalOp::add, pe);
         }
     }
@@ -124,6 +131,9 @@ namespace detail {
 // all.
 OXSHMEM_OUTLINE void far_signal(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
     if (path_to(pe, Op::signal) != Path::none && check_signal(signal, op, pe, Op::signal)) {
+        if (op == SignalOp::add) {
+            watch_atomic(signal, pe, true);
+        }
         network_signal(signal, value, op, pe);
     }
 }
@@ -139,7 +149,7 @@ OXSHMEM_DEVICE void signal_op(uint64_t *signal, uint64_t value, SignalOp op, int
     const bool good = detail::is_direct(pe) & (detail::offset_of(signal) < port::state().heap_bytes) &
                       (reinterpret_cast<uint64_t>(signal) % sizeof(*signal) == 0);
     if (good && (op == SIGNAL_SET || (op == SIGNAL_ADD && !detail::atomics_by_network()))) {
-        detail::near_signal<port::order::relaxed>(word, value, op);
+        detail::near_signal<port::order::relaxed>(signal, word, value, op, pe);
     } else {
         detail::far_signal(signal, value, op, pe);
     }

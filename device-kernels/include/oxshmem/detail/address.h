@@ -128,6 +128,12 @@ template <class T> OXSHMEM_DEVICE T *translate(T *address, int pe) {
     return as<T>(reinterpret_cast<uint64_t>(address) + static_cast<uint64_t>(delta));
 }
 
+// Tells the port layer of an atomic that changes the word `target` of `pe`, by a card or by the
+// device that runs this.
+template <class T> OXSHMEM_DEVICE void watch_atomic(const T *target, int pe, bool by_card) {
+    port::watch_atomic(offset_of(target), sizeof(T), pe, by_card);
+}
+
 // What a WQE needs to name memory: the key (big-endian), the address under that key, and for how
 // many bytes both hold.
 struct Located {

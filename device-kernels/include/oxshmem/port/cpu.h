@@ -88,13 +88,14 @@ uint64_t oxshmem_cpu_sync_block(oxshmem_cpu_thread *self, uint32_t predicate); /
 void *oxshmem_cpu_shared(oxshmem_cpu_thread *self, uint32_t slot, size_t bytes, size_t align);
 uint32_t oxshmem_cpu_new_shared_slot();
 void oxshmem_cpu_doorbell(oxshmem_cpu_thread *self);
+void oxshmem_cpu_atomic(oxshmem_cpu_thread *self, uint64_t offset, uint32_t bytes, int32_t pe, uint32_t by_card);
 void oxshmem_cpu_exception(oxshmem_cpu_thread *self, const char *what);
 }
 
 namespace oxshmem::port {
 
 // Raised with any change of the structures and functions above.
-constexpr uint32_t kCpuVersion = 3;
+constexpr uint32_t kCpuVersion = 4;
 
 namespace detail {
 
@@ -322,6 +323,10 @@ inline void through_memory(void *p) {
 
 inline void wake_host() {
     oxshmem_cpu_doorbell(oxshmem_cpu_current);
+}
+
+inline void watch_atomic(uint64_t offset, uint32_t bytes, int pe, bool by_card) {
+    oxshmem_cpu_atomic(oxshmem_cpu_current, offset, bytes, pe, by_card ? 1 : 0);
 }
 
 inline const abi::State &state() {

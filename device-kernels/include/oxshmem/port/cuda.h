@@ -361,6 +361,8 @@ OXSHMEM_DEVICE void through_memory(void *p) {
 
 OXSHMEM_DEVICE void wake_host() {}
 
+OXSHMEM_DEVICE void watch_atomic(uint64_t, uint32_t, int, bool) {}
+
 OXSHMEM_DEVICE void pause() {}
 
 OXSHMEM_DEVICE uint64_t clock_ns() {

@@ -311,6 +311,8 @@ inline void store_pair(uint64_t *p, uint64_t first, uint64_t second) {
 
 inline void wake_host() {}
 
+inline void watch_atomic(uint64_t, uint32_t, int, bool) {}
+
 inline const abi::State &state() {
     return *oxshmem_explore_current->state;
 }

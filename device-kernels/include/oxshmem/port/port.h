@@ -43,6 +43,9 @@
 //   wake_host()
 //       Call it after stores that a thread of the host waits for. On `cpu` it wakes that thread if it sleeps; a GPU cannot
 //       wake a thread, and there the host polls.
+//   watch_atomic(uint64_t offset, uint32_t bytes, int pe, bool by_card)
+//       Call it before an atomic that changes this word of a PE's heap. On `cpu` the host compares which words the CPU and a
+//       card change (docs/semantics.md, "Atomics and cards"); on a GPU this is nothing.
 //
 // Time
 //   pause()      belongs into every spin loop: on `cpu` it lets the other threads run, and nothing else does
