@@ -3,6 +3,7 @@
 use std::fmt;
 
 use bytemuck::checked;
+use oxshmem_hca::wire::cqe::Syndrome;
 
 use crate::abi::{self, Call, ErrorCode, ErrorRecord, Op};
 
@@ -504,6 +505,32 @@ impl DeviceFault {
         }
     }
 
+    /// Whether the work request was flushed because one before it had failed.
+    pub(crate) fn is_flushed(&self) -> bool {
+        let flushed = syndrome(Syndrome::WrFlush as u32);
+        matches!(&self.kind, FaultKind::Completion { syndrome: what, .. } if *what == flushed)
+    }
+
+    /// Names the first error in the place of a flush, from what the cards have counted: each
+    /// syndrome with the number of its errors.
+    pub(crate) fn name_first(&mut self, counted: &[(Syndrome, u32)]) {
+        let FaultKind::Completion { syndrome: what, cause, .. } = &mut self.kind else { return };
+        match counted {
+            [] => {}
+            [(only, count)] => {
+                *what = syndrome(*only as u32);
+                *cause = format!(
+                    ": the card counted {count} such error{}; the work request named here is one that was flushed afterwards",
+                    if *count == 1 { "" } else { "s" }
+                );
+            }
+            several => {
+                let each = several.iter().map(|(which, count)| format!("{count} of {}", syndrome(*which as u32)));
+                *cause = format!(": the card counted {}", each.collect::<Vec<_>>().join(", "));
+            }
+        }
+    }
+
     /// Names the work request that failed first. Device code may have seen one that was flushed
     /// after it.
     pub(crate) fn explain(&mut self, why: Cause) {
@@ -631,5 +658,29 @@ mod tests {
                 .to_string()
                 .contains("unknown operation: unknown error code 99")
         );
+    }
+
+    #[test]
+    fn a_flush_is_replaced_by_what_the_card_counted() {
+        let flushed = || {
+            let record = ErrorRecord { code: 5, syndrome: 5, pe: 1, ..ErrorRecord::default() };
+            let fault = DeviceFault::decode(&record, &abi::State { n_pes: 2, ..abi::State::default() });
+            assert!(fault.is_flushed());
+            fault
+        };
+        let named = |counted: &[(Syndrome, u32)]| {
+            let mut fault = flushed();
+            fault.name_first(counted);
+            (fault.is_flushed(), fault.to_string())
+        };
+        let (is_flushed, text) = named(&[(Syndrome::RemoteAccess, 1)]);
+        assert!(!is_flushed && text.contains("with remote access error (0x13)"), "{text}");
+        assert!(text.contains(": the card counted 1 such error; the work request named here"), "{text}");
+        let (is_flushed, text) = named(&[(Syndrome::RemoteAccess, 2), (Syndrome::LocalProtection, 1)]);
+        assert!(
+            is_flushed && text.contains("counted 2 of remote access error (0x13), 1 of local protection"),
+            "{text}"
+        );
+        assert_eq!(named(&[]).1, flushed().to_string());
     }
 }

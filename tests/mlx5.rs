@@ -27,12 +27,15 @@ fn libraries(missing: &[&str]) -> PathBuf {
     folder
 }
 
+/// The library path of a process that finds the stand-in in the place of rdma-core.
+fn stand_in_path() -> OsString {
+    static LIBRARIES: OnceLock<PathBuf> = OnceLock::new();
+    library_path(LIBRARIES.get_or_init(|| libraries(&[])))
+}
+
 /// A job whose PEs find the stand-in in the place of rdma-core.
 fn on_the_card(case: &str, npes: u32) -> Job {
-    static LIBRARIES: OnceLock<PathBuf> = OnceLock::new();
-    Job::new(PE, case, npes)
-        .env("LD_LIBRARY_PATH", library_path(LIBRARIES.get_or_init(|| libraries(&[]))))
-        .env("OXSHMEM_HCA", "mlx5:mlx5_0")
+    Job::new(PE, case, npes).env("LD_LIBRARY_PATH", stand_in_path()).env("OXSHMEM_HCA", "mlx5:mlx5_0")
 }
 
 /// The library path with `folder` first: where there are GPUs, their driver may be found by it.
@@ -103,9 +106,6 @@ fn on_two_cards(case: &str, npes: u32) -> Job {
         .env("RDMA_STAND_IN", "device:count=2,device:late=1")
 }
 
-jobs! {
-    on_two_cards;
-    [cpu cuda]
 // All at once that is strict on request: see `RDMA_STAND_IN` in tests/stand-in/src/lies.rs.
 jobs! {
     on_the_card;
@@ -125,6 +125,9 @@ jobs! {
         "RDMA_STAND_IN" = "device:count=2,device:late=1,cap:qp_ts_format=1,cap:sq_ts_format=1,cap:init2_lag_tx_port_affinity=1,cap:num_lag_ports=2";
 }
 
+jobs! {
+    on_two_cards;
+    [cpu cuda]
     spread_ibgda_2_cards: "spread" "2", Ibgda, 2;
     // The proxy does not wait until what was written is visible.
     spread_ibrc_2_cards: "spread" "2", Ibrc, 2, "RDMA_STAND_IN" = "device:count=2";

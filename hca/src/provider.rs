@@ -9,6 +9,7 @@ use crate::address::{QpAddress, QpAttributes};
 use crate::blueflame::BlueFlame;
 use crate::error::Result;
 pub use crate::port::{DEFAULT_PKEY, Gid, LinkLayer, Mtu, PortInfo};
+use crate::wire::cqe::Syndrome;
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -44,6 +45,9 @@ pub struct HcaInfo {
     pub lag_ports: u8,
     /// The event queue that CQs name. Nothing is ever asked of it.
     pub event_queue: u32,
+    /// The set of error counters that queue pairs count in; 0 is that of every queue pair that is
+    /// given none.
+    pub counter_set: u8,
 }
 
 impl HcaInfo {
@@ -293,6 +297,13 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// What failed first on a QP, where that is kept. A collapsed CQ may show a flushed WQE
     /// instead, whose CQE came later.
     fn first_failure(&self, qpn: u32) -> Option<QpFailure>;
+
+    /// What ended requests, and how often each, since this was last called, where the HCA counts
+    /// that over all QPs: what failed first on a QP whose collapsed CQ shows a request that was
+    /// flushed later.
+    fn error_counts(&self) -> Vec<(Syndrome, u32)> {
+        Vec::new()
+    }
 
     /// What else can be done with a doorbell register than storing a doorbell, if anything. Ask
     /// once for each register.

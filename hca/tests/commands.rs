@@ -9,7 +9,7 @@ use oxshmem_hca::objects::{
     Cq, CqAttributes, KEY_VARIANT, Mkey, MkeyAttributes, Pd, Qp, QpAttributes, QpGeometry, Uar, Umem, query_caps,
 };
 use oxshmem_hca::prm::qpc::{self, QpState};
-use oxshmem_hca::prm::{self, Command, CommandStatus, Opcode, cq, mkey, pd, qp, uar};
+use oxshmem_hca::prm::{self, Command, CommandStatus, Opcode, counter, cq, mkey, pd, qp, uar};
 use oxshmem_hca::provider::{Access, Gid, LinkLayer, ObjectHandle, Provider, Rung, UmemSource};
 use oxshmem_hca::soft::{SYNDROME_BASE, SoftHca, SoftOptions};
 use oxshmem_hca::testing::{Endpoint, EndpointOptions, HEAP_START, SharedMemory};
@@ -411,6 +411,7 @@ fn wrong_transitions() {
     wrong(&|c| c.qpc.primary_address_path.pkey_index = 128, BadIndex, "pkey_index 128");
     wrong(&|c| c.qpc.atomic_mode = 4, BadParam, "atomic_mode");
     wrong(&|c| c.opt_param_mask = 2, BadParam, "opt_param_mask");
+    wrong(&|c| c.qpc.counter_set_id = 7, CommandStatus::BadResource, "no set 7 of error counters");
     modify(&bench.provider, handle, &init).unwrap();
 
     let wrong = |change: &dyn Fn(&mut qp::Init2RtrQp), status, text: &str| {
@@ -572,4 +573,26 @@ fn a_uar_page_has_sixteen_registers() {
     provider.free_uar(page.page_id).unwrap();
     refused(provider.free_uar(page.page_id), CommandStatus::BadResource, "no UAR page");
     let _ = HEAP_START;
+}
+
+#[test]
+fn sets_of_error_counters_come_and_go() {
+    let provider = open();
+    let set = || {
+        let mut out = [0; counter::AllocQCounter::OUT_LEN];
+        let handle = provider.obj_create(&counter::AllocQCounter {}.encode(), &mut out).unwrap();
+        (handle, counter::AllocQCounter::decode_output(&out).counter_set_id)
+    };
+    let query = |handle, counter_set_id| {
+        let mut out = [0xaa; counter::QueryQCounter::OUT_LEN];
+        let command = counter::QueryQCounter { clear: true, counter_set_id };
+        provider.obj_query(handle, &command.encode(), &mut out)?;
+        Ok::<_, Error>(counter::QueryQCounter::decode_output(&out))
+    };
+    let ((mine, id), (other, _)) = (set(), set());
+    assert_eq!(query(mine, id).unwrap(), counter::QueryQCounterOut::default());
+    // A set is named by its own object, and is gone when that is.
+    refused(query(other, id), CommandStatus::BadOp, "QUERY_Q_COUNTER");
+    provider.obj_destroy(mine).unwrap();
+    refused(query(mine, id), CommandStatus::BadResource, "error counters");
 }

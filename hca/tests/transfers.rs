@@ -256,3 +256,45 @@ fn memory_may_come_and_go_while_connected() {
         umem.close().unwrap();
     }
 }
+
+/// Writes data, lets `between` happen, writes a flag, and looks at the data when the flag is there;
+/// how often it was not there.
+fn flags_before_data(options: impl Fn() -> SoftOptions, between: impl Fn(&mut Pair)) -> u32 {
+    const ROUNDS: u64 = 60;
+    let mut pair = Pair::new(EndpointOptions::default(), options);
+    let mut early = 0;
+    for round in 1..=ROUNDS {
+        let payload = round.to_ne_bytes();
+        let write = |pair: &mut Pair, at| {
+            let remote = Endpoint::remote(&pair.b.address(), at);
+            pair.run(Op::WriteInline { remote, payload: &payload });
+        };
+        write(&mut pair, 0);
+        between(&mut pair);
+        write(&mut pair, 64);
+        while pair.b.heap.word(64).load(Acquire) != round {
+            pair.step();
+        }
+        early += u32::from(pair.b.heap.word(0).load(Acquire) != round);
+        flush(&mut pair);
+        assert_eq!(pair.b.heap.word(0).load(Acquire), round);
+    }
+    early
+}
+
+/// A read by the QP that wrote finds, and so makes visible, all that was written before.
+fn flush(pair: &mut Pair) {
+    let remote = Endpoint::remote(&pair.b.address(), 128);
+    let local = Some(pair.a.local(128, 8));
+    pair.run(Op::Read { remote, local });
+}
+
+#[test]
+fn without_order_a_flag_may_be_seen_before_its_data_unless_that_is_flushed() {
+    let unordered = || SoftOptions { stepped: true, unordered_visibility: true, ..SoftOptions::default() };
+    assert!(flags_before_data(unordered, |_| {}) > 0);
+    assert_eq!(flags_before_data(unordered, flush), 0);
+    // Late, but in order.
+    let late = || SoftOptions { stepped: true, late_visibility: true, ..SoftOptions::default() };
+    assert_eq!(flags_before_data(late, |_| {}), 0);
+}

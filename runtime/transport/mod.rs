@@ -197,6 +197,11 @@ impl Network {
                 }
             }
         }
+        if fault.is_flushed() {
+            // In a collapsed CQ requests that are flushed replace the one that failed.
+            let counted: Vec<_> = self.providers().iter().flat_map(|provider| provider.error_counts()).collect();
+            fault.name_first(&counted);
+        }
     }
 
     /// Doorbells that device code has rung.

@@ -1,11 +1,14 @@
 //! What needs no GPU: lies of libraries, kernel and firmware, and teardown.
 
+use std::collections::BTreeSet;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use oxshmem::bootstrap::UniqueId;
 use oxshmem::launch::{self, LaunchOptions, Output, PeStatus};
 use oxshmem_tests::{Job, Transport, stdout, transcript};
 
-use super::{PE, folder, job, libraries, library_path};
+use super::{PE, folder, job, libraries, library_path, stand_in_path};
 
 /// What PE 0 says of its HCA.
 fn report(job: Job) -> String {
@@ -215,7 +218,7 @@ fn refusals_of_the_firmware_show_the_command() {
     );
     fails(&told("status:INIT2RTR_QP=0x0a"), "INIT2RTR_QP failed: bad index");
     fails(
-        &told("errno:mlx5dv_devx_obj_create=22@1"),
+        &told("errno:mlx5dv_devx_obj_create=22@2"),
         "mlx5dv_devx_obj_create on mlx5_0 failed: Invalid argument (os error 22); CREATE_CQ ",
     );
     fails(&told("errno:mlx5dv_devx_query_eqn=95"), "mlx5dv_devx_query_eqn on mlx5_0 failed: Operation not supported");
@@ -289,6 +292,7 @@ fn what_is_made_of_a_card_grows_with_the_peers_and_no_faster() {
     // Few pages for all, after one that was tried.
     each("pages", 17);
     each("domains", 2);
+    each("error_counters", 1);
     each("others", 0);
     // A question to the kernel for each peer, and for the PE itself.
     each("handles", PES);
@@ -334,10 +338,6 @@ fn who_does_local_atomics_can_be_chosen() {
 }
 
 #[test]
-fn queue_pairs_are_spread_over_the_ports_of_a_bond() {
-    let job = || job("rma", Transport::Ibgda, 3).env("OXSHMEM_ATOMICS", "gpu");
-    let ports = "cap:init2_lag_tx_port_affinity=1,cap:num_lag_ports=2";
-#[test]
 fn words_that_gpus_and_cards_change_are_reported() {
     oxshmem_tests::mixed_words_are_found(super::on_the_card);
 }
@@ -358,6 +358,10 @@ fn what_does_atomics_is_logged_once() {
     );
 }
 
+#[test]
+fn queue_pairs_are_spread_over_the_ports_of_a_bond() {
+    let job = || job("rma", Transport::Ibgda, 3).env("OXSHMEM_ATOMICS", "gpu");
+    let ports = "cap:init2_lag_tx_port_affinity=1,cap:num_lag_ports=2";
     // Two peers with four queue pairs each.
     let reports = card_reports("bond", job(), ports);
     assert_eq!(reports.matches(" bond=4+4+0+0\n").count(), 3, "{reports}");
@@ -386,6 +390,165 @@ fn a_kernel_that_hides_the_firmwares_answer_does_not_make_a_dead_card() {
         fails(&job, "the card still answers, so its firmware refused the command: kernels before 5.18");
         assert!(!transcript(&job.run()).contains("is dead"));
     }
+}
+
+/// The set-up of two PEs, in which the call or the command at one position of PE 0 fails, and
+/// another one after it.
+struct Setup {
+    transport: Transport,
+    cards: u32,
+}
+
+/// What a call or a command that failed had for a consequence.
+struct Failed {
+    /// Its name.
+    what: String,
+    /// How the set-up went at PE 0 and at PE 1: `passed`, or the error.
+    first: [String; 2],
+    /// Everything that PE 0 said.
+    text: String,
+}
+
+impl Setup {
+    /// Lets `lie` fail at that position. `None` if that is beyond the first set-up. The second
+    /// set-up works, and nothing is left.
+    fn fails_at(&self, lie: &str, position: u32) -> Option<Failed> {
+        let ids = [(); 2].map(|()| UniqueId::create().unwrap_or_else(|error| panic!("{error}")).to_string());
+        let cards: Vec<String> = (0..self.cards).map(|card| format!("mlx5_{card}")).collect();
+        let cards = cards.join("+");
+        let file = |rank: usize| {
+            folder().join(format!("position-{}-{}-{}-{rank}", &lie[..6], self.transport.name(), self.cards))
+        };
+        let pes = [0, 1].map(|rank| {
+            let _ = std::fs::remove_file(file(rank));
+            let lies = format!("device:count={},report:file={}", self.cards, file(rank).display());
+            let lies = if rank == 0 { format!("{lies},{lie}@{position}") } else { lies };
+            let pe = Command::new(oxshmem_tests::program(PE))
+                .args(["hca_recovers", &ids[0], &ids[1], &rank.to_string()])
+                .env("LD_LIBRARY_PATH", stand_in_path())
+                .env("RDMA_STAND_IN", lies)
+                .env("OXSHMEM_DEVICE", "cpu")
+                .env("OXSHMEM_TRANSPORT", self.transport.name())
+                .env("OXSHMEM_HCA", "mlx5")
+                .env("OXSHMEM_HCA_DEVICES", format!("0={cards},1={cards}"))
+                .env("OXSHMEM_QPS_PER_PEER", self.cards.to_string())
+                .env("OXSHMEM_HEAP_MAX", "4M")
+                .env("OXSHMEM_HEAP_CHUNK", "4M")
+                .stderr(Stdio::piped())
+                .spawn();
+            pe.unwrap_or_else(|error| panic!("{PE}: {error}"))
+        });
+        let [(zero, text), (one, other)] = pes.map(|pe| {
+            let output = pe.wait_with_output().unwrap_or_else(|error| panic!("{PE}: {error}"));
+            (output.status, String::from_utf8_lossy(&output.stderr).into_owned())
+        });
+        let told = |text: &str| {
+            let place = text.lines().position(|line| line.starts_with("first: "));
+            place.unwrap_or_else(|| panic!("no set-up ended at position {position} in\n{text}"))
+        };
+        let failing = |line: &str| {
+            let line = line.strip_prefix("stand-in: ")?;
+            line.strip_suffix(" is refused").or_else(|| line.strip_suffix(" fails")).map(str::to_owned)
+        };
+        // The rest of the positions are those of the second.
+        let what = text.lines().take(told(&text)).find_map(failing)?;
+        assert!(zero.success() && one.success(), "{what}, position {position}: PE 0:\n{text}\nPE 1:\n{other}");
+        for rank in [0, 1] {
+            let reports = std::fs::read_to_string(file(rank)).unwrap_or_default();
+            let last = reports.lines().last().unwrap_or_default();
+            let nothing_left = reports.lines().all(|line| line.contains(" live=0 ")) && last.contains(" open=0 ");
+            assert!(nothing_left, "{what}, position {position}, PE {rank}: {reports}");
+        }
+        let first = [&text, &other]
+            .map(|text| text.lines().nth(told(text)).unwrap_or_default().trim_start_matches("first: ").to_owned());
+        Some(Failed { what, first, text })
+    }
+}
+
+fn setups() -> [Setup; 4] {
+    let both = |cards| [Transport::Ibgda, Transport::Ibrc].map(|transport| Setup { transport, cards });
+    let ([a, b], [c, d]) = (both(1), both(2));
+    [a, b, c, d]
+}
+
+#[test]
+fn a_command_that_fails_at_any_position_of_the_set_up_is_named() {
+    for setup in setups() {
+        let mut commands = BTreeSet::new();
+        let mut count = 0;
+        while let Some(Failed { what: command, first, text }) = setup.fails_at("status:any=0x0f", count + 1) {
+            count += 1;
+            let error = "no resources (status 0x0f), syndrome 0xbad";
+            let [first, other] = first;
+            if first == "passed" {
+                // What a PE can do without is an attempt that failed.
+                let attempt = text.lines().find(|line| line.starts_with("attempt ") && line.contains(&command));
+                assert!(attempt.is_some_and(|line| line.contains(error)), "{command}, position {count}:\n{text}");
+            } else {
+                assert!(first.contains(&format!("{command} failed: {error}")), "position {count}: {first}");
+                assert!(first.contains("lower OXSHMEM_QPS_PER_PEER"), "{command}, position {count}: {first}");
+                assert!(other.contains(&first), "{command}, position {count}: PE 1 says {other}");
+            }
+            commands.insert(command);
+        }
+        let needed =
+            ["ALLOC_Q_COUNTER", "CREATE_CQ", "CREATE_QP", "QUERY_HCA_CAP", "RST2INIT_QP", "INIT2RTR_QP", "RTR2RTS_QP"];
+        assert!(needed.iter().all(|command| commands.contains(*command)), "{commands:?}");
+        assert!(count >= 9 * setup.cards, "{count} commands with {} cards", setup.cards);
+    }
+}
+
+#[test]
+fn a_call_that_fails_at_any_position_of_the_set_up_is_explained() {
+    for setup in setups() {
+        let mut count = 0;
+        while let Some(Failed { what: call, first: [first, _], text }) = setup.fails_at("errno:any=16", count + 1) {
+            count += 1;
+            let names = |line: &str| line.contains("mlx5_0") || line.contains("mlx5_1") || line.contains(&call);
+            // A device that cannot be opened is looked for, and here its file is missing, too.
+            let reason =
+                if call == "mlx5dv_open_device" { "cannot be opened" } else { "Device or resource busy (os error 16)" };
+            let explained = |line: &str| line.contains(reason) && names(line);
+            let attempt = |line: &str| line.starts_with("attempt ") && line.contains("Device or resource busy");
+            let told = if first == "passed" { text.lines().any(attempt) } else { explained(&first) };
+            assert!(told, "{call}, position {count}:\n{text}");
+        }
+        assert!(count >= 15 * setup.cards, "{count} calls with {} cards", setup.cards);
+    }
+}
+
+#[test]
+fn the_first_error_is_named_although_others_replace_it() {
+    let job = |transport, name: &str, lies: &str| {
+        let job = job("flushed_error", transport, 2).args(&[name]).env("OXSHMEM_QPS_PER_PEER", "1");
+        // Without queue pairs of a PE to itself the first one is that to PE 1.
+        stdout(&job.env("OXSHMEM_ATOMICS", "gpu").env("RDMA_STAND_IN", lies).passes(), 0)
+    };
+    for transport in [Transport::Ibgda, Transport::Ibrc] {
+        for (syndrome, name) in [
+            ("0x13", "remote access error (0x13)"),
+            ("0x04", "local protection error (0x4)"),
+            ("0x12", "remote invalid request (0x12)"),
+            ("0x15", "transport retry counter exceeded"),
+        ] {
+            let text = job(transport, name, &format!("wqe:error={syndrome}@100"));
+            println!("{text}");
+        }
+    }
+    // A card that gives no counters shows the request that was flushed last.
+    job(Transport::Ibgda, "work request flushed", "wqe:error=0x13@100,status:ALLOC_Q_COUNTER=0x0f");
+}
+
+#[test]
+fn a_platform_that_orders_no_writes_is_not_one_to_run_on() {
+    // The runtime refuses such a GPU (`check_write_ordering`): signals would come before their
+    // data, and older values of a word after newer ones.
+    let job = |lies: &str| job("signals", Transport::Ibgda, 2).env("RDMA_STAND_IN", lies);
+    job("device:late=1").passes();
+    let outcome = job("device:unordered=1").env("OXSHMEM_TIMEOUT", "3s").run();
+    let text = transcript(&outcome);
+    let wrong = [" instead of ", "the wait did not end within"].iter().any(|sign| text.contains(sign));
+    assert!(!outcome.is_success() && wrong, "{text}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use oxshmem::bootstrap::UniqueId;
 use oxshmem::config::Config;
 use oxshmem::{Operations, Pe};
 
@@ -57,5 +58,29 @@ pub fn rounds(args: &[String]) -> Outcome {
             return Err(format!("round {round}: {files} open files, {first} after the first").into());
         }
     }
+    Ok(())
+}
+
+/// `hca_recovers FIRST SECOND RANK`: joins a job of two PEs by its id, which may fail, and says how
+/// that went; then joins another, which must work, and uses the card.
+pub fn recovers(args: &[String]) -> Outcome {
+    let [first, second, rank] = args else { return Err("hca_recovers FIRST SECOND RANK".into()) };
+    let config = |id: &String| -> Result<Config, Box<dyn std::error::Error>> {
+        Ok(Config::builder().unique_id(&id.parse::<UniqueId>()?, rank.parse()?, 2).env().build()?)
+    };
+    match Pe::with_config(config(first)?) {
+        Ok(pe) => {
+            pe.hca_attempts().iter().for_each(|attempt| eprintln!("attempt {attempt}"));
+            pe.finalize()?;
+            eprintln!("first: passed");
+        }
+        Err(error) => eprintln!("first: {error}"),
+    }
+    let pe = Pe::with_config(config(second)?)?;
+    let word = pe.alloc::<u64>(1)?;
+    (0..pe.n_pes()).try_for_each(|to| pe.signal(word.signal(0).add(3), to))?;
+    pe.barrier_all()?;
+    assert_eq!(pe.read(&word)?, [6]);
+    pe.finalize()?;
     Ok(())
 }

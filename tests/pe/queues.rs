@@ -354,3 +354,24 @@ pub fn completion_error(args: &[String]) -> Outcome {
     assert!(error.to_string().contains("the test is over"), "{error}");
     Ok(())
 }
+
+/// `flushed_error NAME`: a work request of PE 0 fails when many are posted after it, whose
+/// completions replace its own. The error names the first one's syndrome, of which NAME is a part.
+/// There is one queue pair between the PEs.
+pub fn flushed_error(args: &[String]) -> Outcome {
+    let [name] = args else { return Err("flushed_error NAME".into()) };
+    let rig = Rig::new(&QUEUES)?;
+    let (at, done) = (rig.pe.alloc::<u64>(1)?, rig.pe.alloc::<u64>(1)?);
+    if rig.me() != 0 {
+        let error = rig.pe.signal_wait_until(done.signal(0), oxshmem::Compare::Eq, 1).unwrap_err();
+        assert!(error.to_string().contains("the test is over"), "{error}");
+        return Ok(());
+    }
+    let error = rig.run_linear("put_to", 8, 32, (&at, 7u64, 1, 2u32)).unwrap_err();
+    println!("{error}");
+    let Error::Fault(fault) = &error else { return Err(error.into()) };
+    let FaultKind::Completion { pe, syndrome, .. } = &fault.kind else { return Err(error.into()) };
+    assert!(*pe == 1 && syndrome.contains(name.as_str()), "no `{name}` in: {error}");
+    rig.pe.abort("the test is over");
+    Ok(())
+}

@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::error::Mlx5Error;
+use super::error::{Mlx5Error, remedy};
 use super::events::{Death, Events};
 use super::library::Library;
 use super::memory::{Given, Ladder, Registration};
@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::objects::{query_caps, query_ts_format};
 use crate::port::{Gid, LinkLayer, Mtu, PortInfo};
 use crate::prm::caps::{AtomicCaps, GeneralCaps};
-use crate::prm::{self, Command, CommandStatus, Opcode, caps, dump, lag, pd};
+use crate::prm::{self, Command, CommandStatus, Opcode, caps, counter, dump, lag, pd};
 use crate::provider::{
     Access, Attempt, Counters, HcaInfo, MemoryKey, ObjectHandle, Provider, QpFailure, Rung, UarPage, UmemSource,
 };
@@ -28,6 +28,7 @@ use crate::verbs::path;
 use crate::verbs::sys;
 use crate::verbs::sys::mlx5dv::{self, Mlx5dv};
 use crate::verbs::{Atomicity, Context, MemoryRegion, Port, ProtectionDomain};
+use crate::wire::cqe::Syndrome;
 
 /// A page of registers of its own, not cached: `MLX5DV_UAR_ALLOC_TYPE_NC_DEDICATED` of rdma-core
 /// 47's `mlx5_api.h`; older libraries refuse it.
@@ -118,6 +119,8 @@ pub struct Mlx5Hca {
     regions: Ladder,
     umems: Ladder,
     death: Arc<Death>,
+    /// The set of error counters, if the card gave one.
+    error_counter: Option<ObjectHandle>,
 }
 
 impl Mlx5Hca {
@@ -176,6 +179,7 @@ impl Mlx5Hca {
             ts_format: 0,
             lag_ports: 0,
             event_queue: 0,
+            counter_set: 0,
         };
         let mut card = Self {
             events: None,
@@ -189,12 +193,14 @@ impl Mlx5Hca {
             regions: Ladder::new("memory region", options.registration),
             umems: Ladder::new("umem", options.registration),
             death: Arc::default(),
+            error_counter: None,
         };
         card.caps = query_caps(&card)?;
         card.info.ts_format = query_ts_format(&card, &card.caps.0)?;
         card.info.lag_ports = card.query_lag_ports();
         card.info.port = Port::query(&card.context, options.port, options.gid_index, options.pkey_index)?.info;
         card.info.event_queue = card.query_event_queue()?;
+        card.allocate_counters()?;
         card.events = Some(Events::listen(&card.context, &card.death)?);
         Ok(Arc::new(card))
     }
@@ -212,6 +218,23 @@ impl Mlx5Hca {
             0 => Ok(number),
             _ => Err(self.failed("mlx5dv_devx_query_eqn", errno_of(status), String::new())),
         }
+    }
+
+    /// Allocates the set of error counters for all queue pairs. Without one the card works as well,
+    /// and an error may be reported as that of a request that was flushed after it.
+    fn allocate_counters(&mut self) -> Result<()> {
+        let mut output = [0; counter::AllocQCounter::OUT_LEN];
+        let outcome = match self.obj_create(&counter::AllocQCounter {}.encode(), &mut output) {
+            Ok(handle) => {
+                self.error_counter = Some(handle);
+                self.info.counter_set = counter::AllocQCounter::decode_output(&output).counter_set_id;
+                Ok(format!("in use: set {}", self.info.counter_set))
+            }
+            Err(dead @ Error::Dead { .. }) => return Err(dead),
+            Err(error) => Err(error.to_string()),
+        };
+        self.record.add("error counters of the card", outcome.as_ref().cloned());
+        Ok(())
     }
 
     /// The ports of the bond that this card's port is part of; 0 without one, or where QPs cannot
@@ -308,7 +331,7 @@ impl Mlx5Hca {
         let (status, syndrome) = prm::outcome(output);
         if status != CommandStatus::Ok {
             let command = Opcode::of(input).map_or("a command", Opcode::name);
-            let detail = format!("{}: {}", self.info.device, dump::command(input));
+            let detail = format!("{}: {}; {}", self.info.device, dump::command(input), remedy(status));
             return Err(Error::Command { command, status, syndrome, detail });
         }
         match source {
@@ -628,8 +651,21 @@ impl Provider for Mlx5Hca {
     }
 
     fn first_failure(&self, _: u32) -> Option<QpFailure> {
-        // The card tells by CQEs alone.
+        // The card tells by CQEs, and counts errors of all queue pairs together.
         None
+    }
+
+    fn error_counts(&self) -> Vec<(Syndrome, u32)> {
+        let Some(handle) = self.error_counter else { return Vec::new() };
+        let query = counter::QueryQCounter { clear: true, counter_set_id: self.info.counter_set };
+        let mut output = [0; counter::QueryQCounter::OUT_LEN];
+        match self.obj_query(handle, &query.encode(), &mut output) {
+            Ok(()) => counter::QueryQCounter::decode_output(&output).errors(),
+            Err(error) => {
+                tracing::warn!(device = self.info.device, %error, "the card does not tell its error counters");
+                Vec::new()
+            }
+        }
     }
 
     fn attempts(&self) -> Vec<Attempt> {
@@ -649,6 +685,11 @@ impl Drop for Mlx5Hca {
     fn drop(&mut self) {
         // The listener first: it uses the context, and its subscribers are gone.
         self.events = None;
+        if let Some(handle) = self.error_counter.take()
+            && let Err(error) = self.obj_destroy(handle)
+        {
+            tracing::warn!(device = self.info.device, %error, "the card's error counters were not given back");
+        }
         let tables = self.tables.get_mut().unwrap_or_else(PoisonError::into_inner);
         let left = tables.objects.len() + tables.keys.len() + tables.umems.len();
         if left != 0 {

@@ -3,6 +3,8 @@
 
 use std::io;
 
+use crate::prm::CommandStatus;
+
 /// An error of the provider for ConnectX cards.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -108,5 +110,24 @@ pub enum Mlx5Error {
 impl From<Mlx5Error> for crate::error::Error {
     fn from(error: Mlx5Error) -> Self {
         Self::provider(error)
+    }
+}
+
+/// What to do about a command that firmware refuses with this status.
+pub(super) const fn remedy(status: CommandStatus) -> &'static str {
+    match status {
+        CommandStatus::NoResources | CommandStatus::Limit => {
+            "the card has no more of these: lower OXSHMEM_QPS_PER_PEER or OXSHMEM_QP_DEPTH, or end other programs that use the card"
+        }
+        CommandStatus::InternalError | CommandStatus::BadSysState => {
+            "the firmware failed: the kernel's log (dmesg) says more; reset the card, or update its firmware"
+        }
+        CommandStatus::BadOp => {
+            "the firmware does not know this command: update it, or use OXSHMEM_HCA=verbs, which needs no DevX commands"
+        }
+        _ => {
+            "the firmware does not take it so: update it (and report this line, whose syndrome says why to NVIDIA), or use OXSHMEM_HCA=verbs, \
+             which needs no DevX commands"
+        }
     }
 }

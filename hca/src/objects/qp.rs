@@ -130,6 +130,9 @@ impl Qp {
         init.qpc.rae = true;
         init.qpc.atomic_mode = qpc::ATOMIC_UP_TO_8_BYTES;
         init.qpc.pm_state = qpc::MIGRATED;
+        // Linux sets it in this transition, too (drivers/infiniband/hw/mlx5/qp.c,
+        // `__mlx5_ib_modify_qp`).
+        init.qpc.counter_set_id = info.counter_set;
         modify(&self.guard, &init)?;
 
         let mut rtr = qp::Init2RtrQp { qpn, ..qp::Init2RtrQp::default() };

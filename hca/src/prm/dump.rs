@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::caps::AtomicCapsOut;
 use super::layout::{self, Layout};
-use super::{Command, CommandStatus, Opcode, caps, cq, lag, mkey, outcome, pd, qp, uar};
+use super::{Command, CommandStatus, Opcode, caps, counter, cq, lag, mkey, outcome, pd, qp, uar};
 
 /// What a command says, as `CREATE_CQ cq_umem_offset=0x1000 cqc.log_cq_size=0x1`. Bits that no
 /// known field has are counted.
@@ -32,6 +32,9 @@ pub fn command(input: &[u8]) -> String {
         Opcode::ToErrQp => show_input::<qp::ToErrQp>(input),
         Opcode::ToRstQp => show_input::<qp::ToRstQp>(input),
         Opcode::QueryQp => show_input::<qp::QueryQp>(input),
+        Opcode::AllocQCounter => show_input::<counter::AllocQCounter>(input),
+        Opcode::DeallocQCounter => show_input::<counter::DeallocQCounter>(input),
+        Opcode::QueryQCounter => show_input::<counter::QueryQCounter>(input),
         Opcode::AllocPd => show_input::<pd::AllocPd>(input),
         Opcode::DeallocPd => show_input::<pd::DeallocPd>(input),
         Opcode::AllocUar => show_input::<uar::AllocUar>(input),
@@ -58,6 +61,8 @@ pub fn answer(input: &[u8], output: &[u8]) -> String {
         Some(Opcode::QueryMkey) => show::<mkey::QueryMkeyOut>(output),
         Some(Opcode::QueryCq) => show::<cq::QueryCqOut>(output),
         Some(Opcode::QueryQp) => show::<qp::QueryQpOut>(output),
+        Some(Opcode::AllocQCounter) => show::<counter::AllocQCounterOut>(output),
+        Some(Opcode::QueryQCounter) => show::<counter::QueryQCounterOut>(output),
         Some(Opcode::QueryLag) => show::<lag::QueryLagOut>(output),
         Some(Opcode::QueryHcaCap) => match caps::QueryHcaCap::read(input, 0).op_mod {
             caps::ATOMIC_CURRENT => show::<AtomicCapsOut>(output),

@@ -11,6 +11,7 @@ mod command;
 pub(crate) mod layout;
 
 pub mod caps;
+pub mod counter;
 pub mod cq;
 pub mod dump;
 pub mod lag;
@@ -42,6 +43,9 @@ pub enum Opcode {
     ToErrQp = 0x507,
     ToRstQp = 0x50a,
     QueryQp = 0x50b,
+    AllocQCounter = 0x771,
+    DeallocQCounter = 0x772,
+    QueryQCounter = 0x773,
     AllocPd = 0x800,
     DeallocPd = 0x801,
     AllocUar = 0x802,
@@ -50,7 +54,7 @@ pub enum Opcode {
 }
 
 impl Opcode {
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 23] = [
         Self::QueryHcaCap,
         Self::CreateMkey,
         Self::QueryMkey,
@@ -66,6 +70,9 @@ impl Opcode {
         Self::ToErrQp,
         Self::ToRstQp,
         Self::QueryQp,
+        Self::AllocQCounter,
+        Self::DeallocQCounter,
+        Self::QueryQCounter,
         Self::AllocPd,
         Self::DeallocPd,
         Self::AllocUar,
@@ -102,6 +109,9 @@ impl Opcode {
             Self::ToErrQp => "2ERR_QP",
             Self::ToRstQp => "2RST_QP",
             Self::QueryQp => "QUERY_QP",
+            Self::AllocQCounter => "ALLOC_Q_COUNTER",
+            Self::DeallocQCounter => "DEALLOC_Q_COUNTER",
+            Self::QueryQCounter => "QUERY_Q_COUNTER",
             Self::AllocPd => "ALLOC_PD",
             Self::DeallocPd => "DEALLOC_PD",
             Self::AllocUar => "ALLOC_UAR",
@@ -326,6 +336,10 @@ mod tests {
         check::<caps::RoceCapsOut>("query_hca_cap_out");
         check::<caps::RoceCaps>("roce_cap");
         check::<lag::QueryLagOut>("query_lag_out");
+        check::<counter::AllocQCounterOut>("alloc_q_counter_out");
+        check::<counter::DeallocQCounter>("dealloc_q_counter_in");
+        check::<counter::QueryQCounter>("query_q_counter_in");
+        check::<counter::QueryQCounterOut>("query_q_counter_out");
     }
 
     /// No field that both have is checked only against the header it was taken from.
@@ -345,7 +359,7 @@ mod tests {
         for structure in ["qpc", "ads", "cqc", "mkc", "cmd_hca_cap", "atomic_caps", "create_qp_in", "init2rtr_qp_in"] {
             assert!(structures.contains(structure), "{structure}");
         }
-        assert_eq!(count, 208);
+        assert_eq!(count, 220);
     }
 
     #[test]

@@ -83,6 +83,10 @@ impl Engine {
 
     fn write_error(&mut self, qp: &mut Qp, opcode: u8, index: u64, syndrome: Syndrome) {
         self.counters.errors += 1;
+        let counted = self.error_counters.get_mut(qp.context.counter_set_id.into());
+        if let Some(count) = counted.and_then(|set| set.counter(syndrome)) {
+            *count += 1;
+        }
         let status = cqe::Status::Error { syndrome: syndrome as u8, vendor_syndrome: 0 };
         self.write_cqe(
             qp,

@@ -65,7 +65,8 @@ impl SoftHca {
         let tracer = Tracer::new(device.clone(), options.trace);
         let parts = EngineParts { gid, control, server, faults: options.faults, tracer, gpu, card_doorbells };
         let mut engine = Engine::new(parts);
-        engine.late_visibility = options.late_visibility && accelerator.is_none();
+        engine.unordered_visibility = options.unordered_visibility && accelerator.is_none();
+        engine.late_visibility = engine.unordered_visibility || options.late_visibility && accelerator.is_none();
         let shared = Arc::new(Shared {
             engine: Mutex::new(engine),
             waiting: CachePadded::new(AtomicUsize::new(0)),
@@ -101,6 +102,7 @@ impl SoftHca {
             ts_format: 0,
             lag_ports: 0,
             event_queue: 0,
+            counter_set: 0,
         };
         Ok(Arc::new(Self { info, shared, accelerator, thread }))
     }

@@ -1,7 +1,9 @@
 //! Writes that are acknowledged before they are visible, as a card's are: an acknowledgement says
 //! that the peer's card has the data, which is then on its way across PCIe. The writes of one card
 //! stay in order, whatever their QPs, and its reads and atomics find all of them. Nothing orders
-//! those of different cards (PCIe orders the requests of one function only).
+//! those of different cards (PCIe orders the requests of one function only). Where the platform
+//! does not order a card's writes at all (below `CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER`), they
+//! become visible in any order.
 
 use super::memory;
 use super::state::{Engine, Late};
@@ -36,6 +38,15 @@ impl Engine {
     /// Makes the writes visible whose time has come. Returns how many.
     pub(super) fn deliver_due(&mut self) -> usize {
         let mut count = 0;
+        if self.unordered_visibility {
+            let now = Instant::now();
+            while let Some(due) = self.late.iter().position(|late| late.until <= now) {
+                let late = self.late.remove(due);
+                late.iter().for_each(deliver);
+                count += 1;
+            }
+            return count;
+        }
         while self.late.front().is_some_and(|first| first.until <= Instant::now()) {
             self.deliver_first();
             count += 1;
@@ -51,10 +62,15 @@ impl Engine {
     }
 
     fn deliver_first(&mut self) {
-        let Some(Late { dst, payload, .. }) = self.late.pop_front() else { return };
-        // SAFETY: `dst` was checked for that many bytes; the peer's memory is unmapped only after
-        // `unmap_withdrawn` has delivered all.
-        unsafe { memory::copy(dst, payload.as_ptr(), payload.len()) };
-        std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
+        self.late.pop_front().iter().for_each(deliver);
     }
+}
+
+/// Makes a write visible.
+fn deliver(late: &Late) {
+    let Late { dst, payload, .. } = late;
+    // SAFETY: `dst` was checked for that many bytes; the peer's memory is unmapped only after
+    // `unmap_withdrawn` has delivered all.
+    unsafe { memory::copy(*dst, payload.as_ptr(), payload.len()) };
+    std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
 }

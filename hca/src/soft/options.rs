@@ -33,6 +33,10 @@ pub struct SoftOptions {
     /// Writes are acknowledged before they are visible, up to 2 ms, in the order of all of the
     /// HCA's QPs; its reads and atomics find them. Only the engine of the CPU does so.
     pub late_visibility: bool,
+    /// As on a platform that does not order the writes of a card: what is acknowledged becomes
+    /// visible later, in any order, unless a read or an atomic of the HCA, which finds all of it,
+    /// comes first. Only the engine of the CPU does so.
+    pub unordered_visibility: bool,
     /// When the engine's thread executes by copies what the accelerator's kernel otherwise does.
     pub copying: CopyMode,
     /// Complete what is posted, and execute nothing: measures posting alone. Needs an accelerator.
@@ -59,6 +63,7 @@ impl fmt::Debug for SoftOptions {
             .field("host_doorbells", &self.host_doorbells)
             .field("card_doorbells", &self.card_doorbells)
             .field("late_visibility", &self.late_visibility)
+            .field("unordered_visibility", &self.unordered_visibility)
             .field("copying", &self.copying)
             .field("null", &self.null)
             .field("interface", &self.interface)

@@ -17,6 +17,7 @@ use super::tables::{self, QpConstants};
 use super::trace::Tracer;
 use super::violation::Violation;
 use crate::port::Gid;
+use crate::prm::counter::QueryQCounterOut;
 use crate::prm::cq::CqContext;
 use crate::prm::mkey::MkeyContext;
 use crate::prm::qpc::{QpContext, QpState};
@@ -269,6 +270,7 @@ pub(super) struct Engine {
     pub(super) next_umem: u32,
     pub(super) mkeys: Slots<MkeyState>,
     pub(super) cqs: Slots<CqState>,
+    pub(super) error_counters: Slots<QueryQCounterOut>,
     pub(super) qps: Slots<Box<Qp>>,
     pub(super) created: u64,
     pub(super) peers: Vec<Peer>,
@@ -284,6 +286,8 @@ pub(super) struct Engine {
     pub(super) card_doorbells: bool,
     /// Whether writes are acknowledged before they are visible, and those that are not yet.
     pub(super) late_visibility: bool,
+    /// Whether those become visible in any order.
+    pub(super) unordered_visibility: bool,
     pub(super) late: VecDeque<Late>,
     pub(super) tracer: Tracer,
     pub(super) counters: Counters,
@@ -330,6 +334,8 @@ impl Engine {
             next_umem: 1,
             mkeys,
             cqs: Slots::new(0x400, 1 << 16),
+            // Set 0 is what a QP has that is given none; a number has 8 bits.
+            error_counters: Slots::new(1, 255),
             qps,
             created: 0,
             peers: Vec::new(),
@@ -341,6 +347,7 @@ impl Engine {
             faults,
             card_doorbells,
             late_visibility: false,
+            unordered_visibility: false,
             late: VecDeque::new(),
             tracer,
             counters: Counters::default(),

@@ -33,13 +33,17 @@ impl DeviceList {
         let mut count = 0;
         // SAFETY: `count` may be written.
         let list = unsafe { library.functions().ibv_get_device_list(&raw mut count) };
+        let source = io::Error::last_os_error();
         let present = crate::topology::device_names();
         let none = || match present.is_empty() {
             true => TopologyError::NoDevice.into(),
             false => VerbsError::NoDriver { devices: present.join(", ") },
         };
         // Without the kernel's part the library fails with ENOSYS.
-        let list = NonNull::new(list).ok_or_else(none)?;
+        let list = NonNull::new(list).ok_or_else(|| match source.raw_os_error() {
+            Some(libc::ENOSYS) => none(),
+            _ => VerbsError::call("ibv_get_device_list", "this machine", source),
+        })?;
         let devices = Self { library, list, count: usize::try_from(count).unwrap_or(0) };
         if devices.count == 0 { Err(none()) } else { Ok(devices) }
     }

@@ -8,7 +8,7 @@ use oxshmem_hca::prm::caps::{ATOMIC_CURRENT, GENERAL_CURRENT, ROCE_CURRENT};
 use oxshmem_hca::prm::qpc::{AddressPath, OPT_LAG_PORT};
 use oxshmem_hca::prm::{Command, CommandStatus, Opcode, cq, qp};
 use oxshmem_hca::provider::{Access, Gid, ObjectHandle, Provider, Rung, UarPage};
-use oxshmem_hca::soft::SoftHca;
+use oxshmem_hca::soft::{SYNDROME_BASE, SoftHca};
 use oxshmem_hca::verbs::sys::{ibverbs as ib, mlx5dv as dv};
 
 use crate::infiniband;
@@ -20,6 +20,9 @@ const REFUSED: i32 = libc::EREMOTEIO;
 
 /// Where the syndrome of a lie comes from.
 const LIE: u32 = 0xbad;
+
+/// Bit offset of the peer's GID in INIT2RTR_QP.
+const REMOTE_GID: u32 = 0x200;
 
 /// Whether libmlx5 drives a device.
 #[unsafe(no_mangle)]
@@ -254,8 +257,12 @@ struct Object {
     number: u32,
 }
 
-/// The 24-bit number at bit 0x48, where answers to creations and commands about objects have it.
+/// The 24-bit number at bit 0x48, where answers to creations and commands about objects have it; of
+/// QUERY_Q_COUNTER that at bit 0xf8 (Linux, devx.c: `devx_get_obj_id`).
 fn number_in(bytes: &[u8]) -> u32 {
+    if Opcode::of(bytes) == Some(Opcode::QueryQCounter) {
+        return bytes.get(31).map_or(0, |id| (*id).into());
+    }
     bytes.get(8..12).map_or(0, |bytes| u32::from_be_bytes([0, bytes[1], bytes[2], bytes[3]]))
 }
 
@@ -263,6 +270,7 @@ fn count(own: &Context, opcode: Option<Opcode>) -> &crate::state::Count {
     match opcode {
         Some(Opcode::CreateCq) => &own.counts.cqs,
         Some(Opcode::CreateQp) => &own.counts.qps,
+        Some(Opcode::AllocQCounter) => &own.counts.error_counters,
         _ => &own.counts.others,
     }
 }
@@ -299,7 +307,11 @@ impl<'a> Exchange<'a> {
             return Err(errno);
         }
         let name = self.opcode().map_or("", Opcode::name);
-        match lies().occurs("status", name) {
+        let any = lies().occurs("status", "any");
+        if any.is_some() {
+            say(&format!("{name} is refused"), 0);
+        }
+        match any.or_else(|| lies().occurs("status", name)) {
             Some(status) => Err(self.refuse(status as u8, LIE)),
             None => Ok(()),
         }
@@ -479,9 +491,16 @@ fn execute(
     let done = exchange.lie(own, call).and_then(|()| {
         let input = exchange.translate(own)?;
         let mut done = function(&own.hca, object.handle, &input, exchange.output);
-        if let (Err(oxshmem_hca::Error::UnknownGid { .. }), Some(_)) = (&done, own.infiniband) {
-            // No port has that LID, which only packets find out.
-            let command = qp::Init2RtrQp::decode(exchange.input).map_err(|_| libc::EINVAL)?;
+        let nobody = exchange.opcode() == Some(Opcode::Init2RtrQp)
+            && match &done {
+                Ok(()) | Err(oxshmem_hca::Error::Dead { .. }) => false,
+                Err(oxshmem_hca::Error::Command { syndrome, .. }) => *syndrome == SYNDROME_BASE | REMOTE_GID,
+                // It ended while the software HCA made itself known to it.
+                Err(_) => true,
+            };
+        if nobody {
+            // No port is there, or not any more, which only packets find out.
+            let command = qp::Init2RtrQp::decode(&input).map_err(|_| libc::EINVAL)?;
             done = function(&own.hca, object.handle, &to_receiver(own, command, None), exchange.output);
         }
         answered(done)

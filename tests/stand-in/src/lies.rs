@@ -6,9 +6,12 @@
 //! | `errno:CALL=N@K` | only its K-th call, from 1 |
 //! | `status:COMMAND=S` | the firmware replies with that status, and syndrome 0xbad, each time |
 //! | `status:COMMAND=S@K` | only the K-th time |
+//! | `status:any=S@K` | the K-th command of all is refused so |
+//! | `errno:any=N@K` | the K-th call of all that can fail fails so |
 //! | `cap:FIELD=V` | a capability has that value; `qp_ts_format` is 1 (real time only) without |
 //! | `vanish:command=1@K` | with the K-th command the card is gone |
 //! | `vanish:wqe=K` | with the K-th work request the card is gone |
+//! | `wqe:error=S@K` | on the first queue pair, the first work request at block K or later fails with syndrome S |
 //! | `port:state=N` | ports are in that state (`ibv_port_state`) |
 //! | `port:infiniband=1` | ports are on InfiniBand |
 //! | `port:subnets=N` | card K is on subnet K modulo N, and a router joins them |
@@ -23,6 +26,7 @@
 //! | `device:atomics=K` | the device's atomics are of that kind (`ibv_atomic_cap`); without it they are atomic with each other only (1), as of all cards |
 //! | `device:count=N` | there are N cards |
 //! | `device:late=1` | cards acknowledge writes before these are visible, which PEs that drive several cards can tell |
+//! | `device:unordered=1` | what cards write becomes visible in any order, unless they read in between, as where a GPU's platform orders nothing |
 //! | `device:kernel=1` | a kernel on the `cpu` device moves the data, as one on the GPU does where there is one |
 //! | `report:trace=1` | commands, doorbells, WQEs and CQEs are printed |
 //! | `report:file=PATH` | when a context is closed, what was made of it is written to the end of that file, a line |
@@ -76,7 +80,7 @@ impl Lies {
                 Some((value, count)) => (value, Some(count.parse().ok()?)),
                 None => (value, None),
             };
-            let known = ["errno", "status", "cap", "vanish", "port", "device", "report"].contains(&topic);
+            let known = ["errno", "status", "cap", "vanish", "wqe", "port", "device", "report"].contains(&topic);
             known.then(|| Lie { topic: topic.to_owned(), name: name.to_owned(), value: value.to_owned(), only })
         };
         text.split(',').filter(|item| !item.is_empty()).map(|item| one(item).ok_or_else(|| item.to_owned())).collect()
@@ -91,6 +95,12 @@ impl Lies {
     pub(crate) fn number(&self, topic: &str, name: &str) -> Option<u64> {
         let text = self.text(topic, name)?;
         text.strip_prefix("0x").map_or_else(|| text.parse().ok(), |digits| u64::from_str_radix(digits, 16).ok())
+    }
+
+    /// What is said about one occurrence of `name`, with its number.
+    pub(crate) fn place(&self, topic: &str, name: &str) -> Option<(u64, u64)> {
+        let lie = self.all.iter().find(|lie| lie.topic == topic && lie.name == name)?;
+        Some((self.number(topic, name)?, lie.only?))
     }
 
     /// All numbers of a topic.
@@ -122,6 +132,8 @@ mod tests {
         let lies = Lies { all, seen: Mutex::default() };
         assert_eq!([(); 2].map(|()| lies.occurs("errno", "ibv_open_device")), [Some(13); 2]);
         assert_eq!([(); 3].map(|()| lies.occurs("status", "CREATE_QP")), [None, Some(3), None]);
+        assert_eq!(lies.place("status", "CREATE_QP"), Some((3, 2)));
+        assert_eq!(lies.place("errno", "ibv_open_device"), None);
         assert_eq!(lies.text("report", "file"), Some("/tmp/x"));
         assert_eq!(lies.occurs("status", "CREATE_CQ"), None);
         for bad in ["nonsense", "errno:x", "errno:x=1@y", "other:x=1"] {

@@ -99,6 +99,7 @@ pub(crate) struct Counts {
     pub(crate) pages: Count,
     pub(crate) cqs: Count,
     pub(crate) qps: Count,
+    pub(crate) error_counters: Count,
     pub(crate) others: Count,
     pub(crate) handles: Count,
     /// Queue pairs that leave by each port of a bond.
@@ -106,7 +107,7 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    fn all(&self) -> [(&'static str, &Count); 8] {
+    fn all(&self) -> [(&'static str, &Count); 9] {
         [
             ("domains", &self.domains),
             ("regions", &self.regions),
@@ -114,6 +115,7 @@ impl Counts {
             ("pages", &self.pages),
             ("cqs", &self.cqs),
             ("qps", &self.qps),
+            ("error_counters", &self.error_counters),
             ("others", &self.others),
             ("handles", &self.handles),
         ]
@@ -130,9 +132,13 @@ impl Counts {
         let hca::Counters { wqes, doorbells, strong, .. } = executed;
         let bond = self.bond.each_ref().map(|count| count.made.load(Ordering::Relaxed).to_string()).join("+");
         let executed = format!("wqes={wqes} doorbells={doorbells} strong={strong} bond={bond}");
-        format!("pid={} live={} {} {executed}\n", std::process::id(), self.live(), made.join(" "))
+        let (pid, live, open) = (std::process::id(), self.live(), OPEN.load(Ordering::Relaxed));
+        format!("pid={pid} live={live} open={open} {} {executed}\n", made.join(" "))
     }
 }
+
+/// Contexts of this process that are open.
+static OPEN: AtomicI64 = AtomicI64::new(0);
 
 /// An open context.
 #[repr(C)]
@@ -158,7 +164,10 @@ pub(crate) struct Context {
 impl Context {
     /// Opens a card, whose GID is new; its address is the program's handle.
     pub(crate) fn open(device: *mut ib::ibv_device) -> Result<*mut ib::ibv_context, i32> {
-        let faults = lies().number("vanish", "wqe").map_or_else(String::new, |count| format!("die-after={count}"));
+        let mut faults = lies().number("vanish", "wqe").map_or_else(String::new, |count| format!("die-after={count}"));
+        if let Some((syndrome, block)) = lies().place("wqe", "error") {
+            faults = format!("{faults},error={syndrome:#x}@qp0:{block}");
+        }
         let faults = FaultPlan::from_str(&faults).map_err(|_| libc::EINVAL)?;
         let traced = lies().number("report", "trace").is_some();
         let gpu = CardGpu::of_process().map_err(|error| say(&format!("no card: {error}"), libc::ENODEV))?;
@@ -171,11 +180,19 @@ impl Context {
         };
         // One card's writes and flags stay in order, so that only PEs with several cards can tell.
         let late_visibility = lies().number("device", "late").is_some_and(|late| late != 0);
+        // The platform of the GPU does not order a card's writes.
+        let unordered_visibility = lies().number("device", "unordered").is_some_and(|unordered| unordered != 0);
         let watched = faults.die_after.is_some() || accelerator.is_some();
         let options = || {
             let (faults, accelerator) = (faults.clone(), accelerator.clone());
-            let options =
-                SoftOptions { faults, accelerator, card_doorbells: true, late_visibility, ..SoftOptions::default() };
+            let options = SoftOptions {
+                faults,
+                accelerator,
+                card_doorbells: true,
+                late_visibility,
+                unordered_visibility,
+                ..SoftOptions::default()
+            };
             if traced { options.traced() } else { options }
         };
         let card = devices().iter().position(|known| std::ptr::eq(&raw const known.raw, device));
@@ -203,6 +220,7 @@ impl Context {
             *watcher = Some(context.watch());
         }
         let context = Box::into_raw(context);
+        OPEN.fetch_add(1, Ordering::Relaxed);
         // SAFETY: just made.
         Ok(unsafe { &raw mut (*context).raw.context })
     }
@@ -226,6 +244,7 @@ impl Context {
         let own = std::ptr::from_ref(unsafe { Self::of(handle) }).cast_mut();
         // SAFETY: it was a box.
         let context = unsafe { Box::from_raw(own) };
+        OPEN.fetch_sub(1, Ordering::Relaxed);
         if let Some((stop, thread)) = context.watcher.lock().ok().and_then(|mut watcher| watcher.take()) {
             stop.store(true, Ordering::Relaxed);
             let _ = thread.join();
@@ -315,7 +334,12 @@ fn vanish(gone: &AtomicBool, events: &OwnedFd) {
 
 /// The errno with which a function is told to fail.
 pub(crate) fn lie_about(call: &str) -> Option<i32> {
-    lies().occurs("errno", call).and_then(|errno| i32::try_from(errno).ok())
+    // A call without a name is none: it is asked whether the card is gone.
+    let any = if call.is_empty() { None } else { lies().occurs("errno", "any") };
+    if any.is_some() {
+        say(&format!("{call} fails"), 0);
+    }
+    any.or_else(|| lies().occurs("errno", call)).and_then(|errno| i32::try_from(errno).ok())
 }
 
 /// The hardware address of the card with this GID: the software HCA derives it so (a locally

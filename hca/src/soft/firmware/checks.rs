@@ -1,6 +1,7 @@
 //! Refusals, and the checks that several commands make.
 
 use crate::error::Error;
+use crate::prm::counter::QueryQCounterOut;
 use crate::prm::qpc::QpState;
 use crate::prm::{Command, CommandStatus};
 use crate::soft::state::{CqState, Engine, MkeyState, PdState, Qp, UarState, UmemState};
@@ -116,6 +117,11 @@ impl Engine {
             Some(qp) => Ok(qp),
             None => refuse(CommandStatus::BadResource, 0x48, format!("no QP {qpn:#x}")),
         }
+    }
+
+    pub(super) fn error_counter(&mut self, set: u8, bit: u32) -> Outcome<&mut QueryQCounterOut> {
+        let detail = || format!("no set {set} of error counters");
+        self.error_counters.get_mut(set.into()).map_or_else(|| refuse(CommandStatus::BadResource, bit, detail()), Ok)
     }
 
     pub(super) fn use_pd(&mut self, pd: u32, change: isize) {

@@ -5,7 +5,7 @@ use super::objects::{Object, Purpose};
 use crate::error::{Error, Result};
 use crate::port::Gid;
 use crate::prm::qpc::{self, QpState};
-use crate::prm::{self, CommandStatus, Opcode, cq, mkey, pd, qp, uar};
+use crate::prm::{self, CommandStatus, Opcode, counter, cq, mkey, pd, qp, uar};
 use crate::soft::control::{self, MkeyFacts};
 use crate::soft::fabric::Peer;
 use crate::soft::firmware::checks::{busy, decode, full, no_memory};
@@ -60,7 +60,12 @@ impl Engine {
         let number = prm::layout::get(input, 0x48, 24) as u32;
         use Opcode as O;
         let fits = match purpose {
-            Purpose::Create => matches!(opcode, O::AllocPd | O::AllocUar | O::CreateMkey | O::CreateCq | O::CreateQp),
+            Purpose::Create => {
+                matches!(
+                    opcode,
+                    O::AllocPd | O::AllocUar | O::AllocQCounter | O::CreateMkey | O::CreateCq | O::CreateQp
+                )
+            }
             Purpose::Modify(object) => {
                 matches!(opcode, O::Rst2InitQp | O::Init2RtrQp | O::Rtr2RtsQp | O::ToErrQp | O::ToRstQp)
                     && object == Object::Qp(number)
@@ -69,10 +74,14 @@ impl Engine {
                 O::QueryQp => object == Object::Qp(number),
                 O::QueryCq => object == Object::Cq(number),
                 O::QueryMkey => object == Object::Mkey(number),
+                O::QueryQCounter => object == Object::QCounter(prm::layout::get(input, 0xf8, 8) as u32),
                 _ => false,
             },
             Purpose::Destroy => {
-                matches!(opcode, O::DeallocPd | O::DeallocUar | O::DestroyMkey | O::DestroyCq | O::DestroyQp)
+                matches!(
+                    opcode,
+                    O::DeallocPd | O::DeallocUar | O::DeallocQCounter | O::DestroyMkey | O::DestroyCq | O::DestroyQp
+                )
             }
             Purpose::General => opcode == O::QueryHcaCap,
         };
@@ -122,6 +131,30 @@ impl Engine {
                 self.uars.remove(uar);
                 self.list_registers();
                 prm::encode_output(&uar::DeallocUarOut {}, output);
+                Ok(None)
+            }
+            O::AllocQCounter => {
+                let _: counter::AllocQCounter = decode(input, output)?;
+                let set = self.error_counters.insert_with(|_| counter::QueryQCounterOut::default());
+                let set = set.ok_or_else(|| full("sets of error counters", self.error_counters.limit()))?;
+                prm::encode_output(&counter::AllocQCounterOut { counter_set_id: set as u8 }, output);
+                Ok(Some(Object::QCounter(set)))
+            }
+            O::DeallocQCounter => {
+                let counter::DeallocQCounter { counter_set_id } = decode(input, output)?;
+                self.error_counter(counter_set_id, 0x58)?;
+                self.error_counters.remove(counter_set_id.into());
+                prm::encode_output(&counter::DeallocQCounterOut {}, output);
+                Ok(None)
+            }
+            O::QueryQCounter => {
+                let counter::QueryQCounter { clear, counter_set_id } = decode(input, output)?;
+                let set = self.error_counter(counter_set_id, 0xf8)?;
+                let counted = *set;
+                if clear {
+                    *set = counter::QueryQCounterOut::default();
+                }
+                prm::encode_output(&counted, output);
                 Ok(None)
             }
             O::CreateMkey => self.create_mkey(&decode(input, output)?, output).map(Some),

@@ -1,7 +1,7 @@
 //! The objects that commands create, and what a command is used for.
 
 use crate::port::Gid;
-use crate::prm::{Command, Opcode, cq, mkey, pd, qp, uar};
+use crate::prm::{Command, Opcode, counter, cq, mkey, pd, qp, uar};
 
 /// An object that a command created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,6 +11,7 @@ pub(in crate::soft) enum Object {
     Mkey(u32),
     Cq(u32),
     Qp(u32),
+    QCounter(u32),
 }
 
 impl Object {
@@ -22,6 +23,7 @@ impl Object {
             Self::Mkey(n) => (3, n),
             Self::Cq(n) => (4, n),
             Self::Qp(n) => (5, n),
+            Self::QCounter(n) => (6, n),
         };
         kind << 32 | u64::from(number)
     }
@@ -35,6 +37,7 @@ impl Object {
             3 => Self::Mkey(number),
             4 => Self::Cq(number),
             5 => Self::Qp(number),
+            6 => Self::QCounter(number),
             _ => return None,
         })
     }
@@ -50,6 +53,7 @@ impl Object {
             Self::Mkey(mkey_index) => bytes(mkey::DestroyMkey { mkey_index }),
             Self::Cq(cqn) => bytes(cq::DestroyCq { cqn }),
             Self::Qp(qpn) => bytes(qp::DestroyQp { qpn }),
+            Self::QCounter(id) => bytes(counter::DeallocQCounter { counter_set_id: id as u8 }),
         }
     }
 }

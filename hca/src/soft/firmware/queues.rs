@@ -164,6 +164,9 @@ impl Engine {
             let detail = format!("qpc.atomic_mode {}: operands have at most 8 bytes (3)", new.atomic_mode);
             return refuse(CommandStatus::BadParam, 0xc0 + 0x48c, detail);
         }
+        if new.counter_set_id != 0 {
+            self.error_counter(new.counter_set_id, 0xc0 + 0x60)?;
+        }
         let context = &mut qp.context;
         context.primary_address_path.vhca_port_num = path.vhca_port_num;
         context.primary_address_path.pkey_index = path.pkey_index;
