@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::descriptor::SLOT_BYTES;
 use crate::engine::{Acknowledgement, EXTRA_SLOTS, Fault, LANDING_BYTES, Results};
 use crate::ring::RawWords;
+use oxshmem_system::words::native;
 
 /// Parts begin on lines of their own.
 const LINE: u64 = 128;
@@ -114,7 +115,7 @@ impl Block {
     fn word(&self, offset: u64) -> &AtomicU64 {
         debug_assert!(offset + 8 <= self.layout.bytes() && offset.is_multiple_of(8));
         // SAFETY: inside the block and aligned, by the callers, which use offsets of the layout.
-        unsafe { AtomicU64::from_ptr(self.base.add(offset as usize).cast()) }
+        unsafe { AtomicU64::from_ptr(self.base.add(native(offset)).cast()) }
     }
 
     /// Says how many descriptors were taken.

@@ -24,6 +24,7 @@
 //! | 3 | | transfer: lkey, big-endian, in the low half and bytes in the high half; atomic: boundary or expected value |
 //! | 4, 5 | | masked compare-and-swap: swap mask, compare mask |
 //! | 6 | | with fetch: landing slot in the low half, its lap in the high half |
+use oxshmem_system::words::low32;
 
 use crate::work::{Atomic, Local, PAYLOAD_BYTES, Payload, Remote, Transfer, Width};
 
@@ -172,8 +173,8 @@ impl Descriptor {
         let wrong = |rule| Malformed { header, rule };
         let remote = Remote { address: words[1] & ADDRESS_MASK, key: u32::from_be((header >> KEY_SHIFT) as u32) };
         let bytes = (words[3] >> 32) as u32;
-        let local = Local { address: words[2], length: bytes, key: u32::from_be(words[3] as u32) };
-        let landing = Landing { slot: words[6] as u32, lap: (words[6] >> 32) as u32 };
+        let local = Local { address: words[2], length: bytes, key: u32::from_be(low32(words[3])) };
+        let landing = Landing { slot: low32(words[6]), lap: (words[6] >> 32) as u32 };
         let fetch = header & FETCH != 0;
         let width = if header & EIGHT != 0 { Width::Eight } else { Width::Four };
         let atomic = |operands| {
@@ -211,8 +212,8 @@ impl Descriptor {
             _ => return Err(wrong("has no known operation")),
         };
         Ok(Self {
-            pe: (header >> PE_SHIFT) as u32 & (MAX_PES - 1),
-            queue: (header >> QUEUE_SHIFT) as u32 & (MAX_QUEUES - 1),
+            pe: low32(header >> PE_SHIFT) & (MAX_PES - 1),
+            queue: low32(header >> QUEUE_SHIFT) & (MAX_QUEUES - 1),
             ordered: header & ORDERED != 0,
             request,
         })

@@ -16,6 +16,7 @@ use oxshmem_hca::wire::ctrl::{self, Fence, Opcode};
 use oxshmem_hca::wire::{BLOCK_BYTES, OCTOWORD_BYTES, Op, Wqe, cqe, data, dbr, doorbell, inline, masked_atomic, raddr};
 use oxshmem_hca::{Error, Result, provider::Access};
 use oxshmem_system::store_fence::store_fence;
+use oxshmem_system::words::{const32, count32, low16, low32, native};
 
 use crate::prefetch;
 use crate::work::{
@@ -25,6 +26,8 @@ use crate::work::{
 
 /// A collapsed CQ uses its first entry alone; two is the least that drivers create.
 const LOG_CQ_SIZE: u8 = 1;
+/// Bytes that a WQE can carry inside.
+const MAX_INLINE: u32 = const32(oxshmem_hca::wire::wqe::MAX_INLINE);
 /// A line for each record.
 const LINE: u64 = 128;
 /// The most blocks that a request of the engine takes: 48 bytes inline, or an eight-byte masked
@@ -147,7 +150,7 @@ impl Queues {
         // SAFETY: the caller's promise; the registration lives in the queue pairs.
         let umem = unsafe { Umem::register(&provider, UmemSource::Host { addr: base, len }, Access::LOCAL) }?;
         let capabilities = Capabilities {
-            inline_bytes: oxshmem_hca::wire::wqe::MAX_INLINE as u32,
+            inline_bytes: MAX_INLINE,
             width_four: extended_atomics,
             masked: extended_atomics,
             four_is_big_endian: true,
@@ -190,8 +193,9 @@ impl Queues {
             collapsed: true,
         };
         let cq = Cq::create(uar, umem, &attributes)?;
+        let log_depth = self.layout.log_depth;
         let geometry = QpGeometry {
-            log_sq_size: self.layout.log_depth as u8,
+            log_sq_size: u8::try_from(log_depth).map_err(|_| wrong("log_depth", log_depth, "it is at most 15"))?,
             sq_offset: self.layout.queue(index),
             dbr_offset: self.layout.record(index),
             user_index: index,
@@ -223,7 +227,7 @@ impl Queues {
     fn word(&self, offset: u64) -> &AtomicU64 {
         debug_assert!(offset + 8 <= self.layout.bytes() && offset.is_multiple_of(8));
         // SAFETY: inside the memory of the constructor's promise, and aligned.
-        unsafe { AtomicU64::from_ptr(self.base.add(offset as usize).cast()) }
+        unsafe { AtomicU64::from_ptr(self.base.add(native(offset)).cast()) }
     }
 
     /// Writes one WQE at `place`; how many blocks it took, and the first of them.
@@ -239,7 +243,7 @@ impl Queues {
         let mask = (1u64 << self.layout.log_depth) - 1;
         let ahead = place.queue + ((place.index + AHEAD) & mask) * BLOCK_BYTES as u64;
         // The card has read what was there.
-        prefetch::to_write(self.base.wrapping_add(ahead as usize));
+        prefetch::to_write(self.base.wrapping_add(native(ahead)));
         let (all, _) = words.as_chunks::<BLOCK_WORDS>();
         for (number, block) in (0u64..).zip(all).take(blocks) {
             let at = place.queue + ((place.index + number) & mask) * BLOCK_BYTES as u64;
@@ -271,7 +275,7 @@ impl Queues {
             pair.failed = true;
             // The entry may show a request that was flushed after the one that failed.
             let first = self.provider.first_failure(pair.qp.qpn());
-            let block = first.as_ref().map_or(counter, |failure| failure.wqe_index as u16);
+            let block = first.as_ref().map_or(counter, |failure| low16(failure.wqe_index));
             let place = pair.requests.iter().position(|start| from_oldest(*start) >= from_oldest(block));
             let id = place.map_or(u64::MAX, |place| pair.oldest_id + place as u64);
             let syndrome = first.map_or(u32::from(synd[7]), |failure| u32::from(failure.syndrome));
@@ -311,12 +315,12 @@ impl Backend for Queues {
             self.busy.push(qp);
         }
         // It will be looked at soon, and the card has written it since.
-        prefetch::to_read(self.base.wrapping_add(self.layout.cq(qp) as usize));
+        prefetch::to_read(self.base.wrapping_add(native(self.layout.cq(qp))));
         let mut place = Place { qpn: pair.qp.qpn(), queue: self.layout.queue(qp), index: pair.posted };
         let mut last = None;
         for request in requests {
             let (blocks, first) = self.write(place, request);
-            self.pairs[qp as usize].requests.push_back(place.index as u16);
+            self.pairs[qp as usize].requests.push_back(low16(place.index));
             place.index += blocks;
             last = (blocks == 1).then_some(first);
         }
@@ -324,7 +328,7 @@ impl Backend for Queues {
         let record = self.word(self.layout.record(qp)).as_ptr().cast::<u8>().wrapping_add(dbr::SEND_OFFSET);
         // WQEs, then the doorbell record, then the doorbell.
         // SAFETY: the second half of the record's word.
-        unsafe { AtomicU32::from_ptr(record.cast()) }.store(u32::from(end as u16).to_be(), Ordering::Release);
+        unsafe { AtomicU32::from_ptr(record.cast()) }.store(u32::from(low16(end)).to_be(), Ordering::Release);
         store_fence();
         let pair = &mut self.pairs[qp as usize];
         pair.posted = end;
@@ -334,7 +338,7 @@ impl Backend for Queues {
             _ => false,
         };
         if !with_request {
-            let value = doorbell::Repr::producer(end as u16, pair.qp.qpn()).to_register();
+            let value = doorbell::Repr::producer(low16(end), pair.qp.qpn()).to_register();
             // SAFETY: as above.
             unsafe { AtomicU64::from_ptr(pair.doorbell) }.store(value, Ordering::Release);
         }
@@ -420,7 +424,7 @@ fn transfer_words(place: Place, signaled: bool, fence: Fence, transfer: &Transfe
         Transfer::WriteInline { payload, target } => {
             // The payload begins after a header of four bytes.
             let length = payload.as_slice().len();
-            let mut before = u64::from((inline::MARKER | length as u32).swap_bytes());
+            let mut before = u64::from((inline::MARKER | count32(length)).swap_bytes());
             for (word, next) in words[4..].iter_mut().zip(payload.words().into_iter().chain([0])) {
                 *word = before | next << 32;
                 before = next >> 32;
@@ -428,18 +432,20 @@ fn transfer_words(place: Place, signaled: bool, fence: Fence, transfer: &Transfe
             (Opcode::RdmaWrite, target, 2 + (inline::HEADER_LEN + length).div_ceil(OCTOWORD_BYTES))
         }
     };
+    #[allow(clippy::cast_possible_truncation, reason = "a WQE has at most 63 units")]
+    let ds = units as u8;
     let control = ctrl::Repr {
         opcode,
         opmod: 0,
-        index: place.index as u16,
+        index: low16(place.index),
         qpn: place.qpn,
-        ds: units as u8,
+        ds,
         fence,
         signaled,
         solicited: false,
     };
     let first = u32::from(control.index) << 8 | opcode as u32;
-    words[0] = u64::from(first.swap_bytes()) | u64::from((control.qpn << 8 | units as u32).swap_bytes()) << 32;
+    words[0] = u64::from(first.swap_bytes()) | u64::from((control.qpn << 8 | u32::from(ds)).swap_bytes()) << 32;
     words[1] = u64::from(control.fm_ce_se()) << 24;
     words[2] = far.address.swap_bytes();
     words[3] = u64::from(far.key.swap_bytes());
@@ -452,7 +458,7 @@ fn data_segment(local: &Local) -> (u64, u64) {
 
 /// The words of any WQE.
 fn op_words(place: Place, signaled: bool, fence: Fence, op: Op<'_>) -> (Words, usize) {
-    let mut wqe = Wqe::new(place.qpn, place.index as u16, signaled, op);
+    let mut wqe = Wqe::new(place.qpn, low16(place.index), signaled, op);
     wqe.fence = fence;
     let mut bytes = [0; WORDS * 8];
     let blocks = wqe.emit(&mut bytes);
@@ -468,7 +474,7 @@ fn atomic(operands: Atomic, width: Width, remote: raddr::Repr, local: data::Repr
         (Atomic::Add { value, boundary: 0 }, Width::Eight) => Op::AtomicFa { remote, add: value, local },
         (Atomic::Add { value, boundary }, Width::Eight) => masked(FetchAdd8 { add: value, boundary }),
         (Atomic::Add { value, boundary }, Width::Four) => {
-            masked(FetchAdd4 { add: value as u32, boundary: boundary as u32 })
+            masked(FetchAdd4 { add: low32(value), boundary: low32(boundary) })
         }
         (Atomic::CompareSwap { compare, swap, .. }, Width::Eight) if !operands.is_masked(width) => {
             Op::AtomicCs { remote, compare, swap, local }
@@ -477,10 +483,10 @@ fn atomic(operands: Atomic, width: Width, remote: raddr::Repr, local: data::Repr
             masked(CompareSwap8 { swap, compare, swap_mask, compare_mask })
         }
         (Atomic::CompareSwap { compare, swap, compare_mask, swap_mask }, Width::Four) => masked(CompareSwap4 {
-            swap: swap as u32,
-            compare: compare as u32,
-            swap_mask: swap_mask as u32,
-            compare_mask: compare_mask as u32,
+            swap: low32(swap),
+            compare: low32(compare),
+            swap_mask: low32(swap_mask),
+            compare_mask: low32(compare_mask),
         }),
     }
 }

@@ -14,6 +14,9 @@
 //! * [`devx`]: a backend over queue pairs that [`oxshmem_hca::objects`] sets up, such as those of
 //!   the software HCA.
 
+#![warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
+#![cfg_attr(test, allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss))]
+
 pub mod block;
 pub mod descriptor;
 pub mod devx;

@@ -19,6 +19,7 @@
 
 use crate::descriptor::{Slot, WORDS, seal, tag, unseal};
 use crate::prefetch;
+use oxshmem_system::words::native;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// How many slots ahead are fetched.
@@ -111,7 +112,7 @@ impl<M: Words> Reader<M> {
 
     #[inline]
     fn word_of(&self, index: u64) -> usize {
-        (index & ((1 << self.log_depth) - 1)) as usize * WORDS
+        native(index & ((1 << self.log_depth) - 1)) * WORDS
     }
 
     /// Returns the next slot's words, without tags, if all of it has arrived.
@@ -137,7 +138,7 @@ impl<M: Words> Reader<M> {
 /// The writing end as device code has it, for tests and benches: one thread at a time,
 /// `store(index, word)` in any order.
 pub fn write_slot(words: Slot, index: u64, log_depth: u32, mut store: impl FnMut(usize, u64)) {
-    let first = (index & ((1 << log_depth) - 1)) as usize * WORDS;
+    let first = native(index & ((1 << log_depth) - 1)) * WORDS;
     for (number, word) in seal(words, tag(index, log_depth)).into_iter().enumerate() {
         store(first + number, word);
     }

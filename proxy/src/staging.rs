@@ -13,6 +13,8 @@
 
 use std::collections::VecDeque;
 
+use oxshmem_system::words::count32;
+
 use crate::striping::Striping;
 use crate::work::{Local, Registered, Remote, Transfer};
 
@@ -170,7 +172,7 @@ impl Pool {
         let direct = self.is_suspended();
         let index = self.free_puts.pop().unwrap_or_else(|| {
             self.puts.push(Put::default());
-            self.puts.len() as u32 - 1
+            count32(self.puts.len() - 1)
         });
         let put = &mut self.puts[index as usize];
         let slots = std::mem::take(&mut put.slots);

@@ -9,8 +9,8 @@ use oxshmem_hca::verbs::{
 };
 
 use crate::work::{
-    Atomic, Backend, Capabilities, Completion, Failure, Local, Operation, PAYLOAD_BYTES, PollError, PostError, Remote,
-    Status, Transfer, Width, WorkRequest,
+    Atomic, Backend, Capabilities, Completion, Failure, LEAST_INLINE_BYTES, Local, Operation, PollError, PostError,
+    Remote, Status, Transfer, Width, WorkRequest,
 };
 
 /// Connected queue pairs of one port, whose completions go to one queue.
@@ -43,7 +43,7 @@ impl VerbsBackend {
     #[must_use]
     pub fn new(port: &Port, queue_pairs: Vec<QueuePair>, completions: Arc<CompletionQueue>, send_depth: u32) -> Self {
         let by_number = (0..).zip(&queue_pairs).map(|(index, qp)| (qp.qpn(), index)).collect();
-        let inline_bytes = queue_pairs.iter().map(QueuePair::inline_bytes).min().unwrap_or(PAYLOAD_BYTES as u32);
+        let inline_bytes = queue_pairs.iter().map(QueuePair::inline_bytes).min().unwrap_or(LEAST_INLINE_BYTES);
         let progress = vec![Progress::default(); queue_pairs.len()];
         let capabilities = Capabilities {
             inline_bytes,
@@ -202,7 +202,7 @@ impl Backend for VerbsBackend {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::work::Payload;
+    use crate::work::{PAYLOAD_BYTES, Payload};
 
     #[test]
     fn what_capabilities_exclude_has_no_form() {

@@ -10,7 +10,10 @@ use std::fmt;
 use oxshmem_hca::topology::MAX_CARDS;
 
 /// Payload bytes that a descriptor can carry inside; every backend sends as many inline.
-pub const PAYLOAD_BYTES: usize = 48;
+pub const PAYLOAD_BYTES: usize = LEAST_INLINE_BYTES as usize;
+
+/// Bytes that every backend sends inline, at least.
+pub const LEAST_INLINE_BYTES: u32 = 48;
 
 /// Registered memory of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -64,7 +67,9 @@ impl Payload {
     #[must_use]
     #[inline]
     pub fn new(bytes: [u8; PAYLOAD_BYTES], length: usize) -> Self {
-        Self { bytes, length: length.min(PAYLOAD_BYTES) as u8 }
+        #[allow(clippy::cast_possible_truncation, reason = "PAYLOAD_BYTES is 48")]
+        let length = length.min(PAYLOAD_BYTES) as u8;
+        Self { bytes, length }
     }
 
     /// Returns the bytes.
@@ -308,7 +313,7 @@ pub struct Completion {
 /// What a backend can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Bytes that fit into a work request: at least [`PAYLOAD_BYTES`].
+    /// Bytes that fit into a work request: at least [`LEAST_INLINE_BYTES`].
     pub inline_bytes: u32,
     /// Whether atomics of four bytes exist.
     pub width_four: bool,

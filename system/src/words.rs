@@ -31,6 +31,23 @@ pub const fn native(value: u64) -> usize {
     value as usize
 }
 
+/// Returns a number of objects, or an index among them, of which there are never 2^32.
+#[must_use]
+#[inline(always)]
+pub fn count32(value: usize) -> u32 {
+    debug_assert!(u32::try_from(value).is_ok(), "{value} objects of a kind that 32 bits count");
+    low32(value as u64)
+}
+
+/// Returns a constant in 32 bits. The compiler, which is to evaluate this, refuses one that does
+/// not fit.
+#[must_use]
+#[allow(clippy::cast_possible_truncation, reason = "asserted")]
+pub const fn const32(value: usize) -> u32 {
+    assert!(value <= u32::MAX as usize, "the constant does not fit into 32 bits");
+    value as u32
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -40,5 +57,6 @@ mod tests {
         let value = 0x0123_4567_89ab_cdef;
         assert_eq!((low32(value), low16(value), low8(value)), (0x89ab_cdef, 0xcdef, 0xef));
         assert_eq!(native(u64::MAX), usize::MAX);
+        assert_eq!((count32(7), const { const32(u32::MAX as usize) }), (7, u32::MAX));
     }
 }

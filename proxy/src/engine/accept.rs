@@ -1,5 +1,7 @@
 //! From descriptors to requests: which queue pair each goes to, and in how many pieces.
 
+use oxshmem_system::words::{low32, native};
+
 use super::options::{EngineOptions, LANDING_BYTES, LOOPS};
 use super::queue::{End, Pending, Work};
 use super::state::Engine;
@@ -125,7 +127,7 @@ impl Engine {
             self.enqueue(qp, number, Work::Request(operation, end), fence);
         } else {
             let aligned = target.address & !7;
-            let shift = (target.address - aligned) as u32 * 8;
+            let shift = low32(target.address - aligned) * 8;
             let target = Remote { address: aligned, key: target.key };
             self.enqueue(qp, number, Work::Loop(Swapped { target, shift, width, operands, landing }), fence);
         }
@@ -133,7 +135,7 @@ impl Engine {
 
     #[inline(always)]
     pub(super) fn enqueue(&mut self, qp: u32, descriptor: u64, work: Work, fence: bool) {
-        if let Some(requests) = self.window.get_mut((descriptor - self.completed) as usize) {
+        if let Some(requests) = self.window.get_mut(native(descriptor - self.completed)) {
             *requests += 1;
         }
         let depth = self.capabilities.send_depth as usize;

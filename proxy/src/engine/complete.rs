@@ -1,5 +1,7 @@
 //! From completions to acknowledgements.
 
+use oxshmem_system::words::{low32, native};
+
 use super::options::{Acknowledgement, Results, acknowledgement};
 use super::queue::{End, Pending, Posted, Work};
 use super::state::{Engine, FAILED};
@@ -35,7 +37,7 @@ impl Engine {
             End::Staged { slot } => self.pool.release(slot),
             End::Land { landing, swap } => {
                 if swap {
-                    let seen = results.load(landing.slot) as u32;
+                    let seen = low32(results.load(landing.slot));
                     results.store(landing.slot, u64::from(seen.swap_bytes()));
                 }
                 self.acknowledge(landing, false);
@@ -86,7 +88,7 @@ impl Engine {
 
     /// One request of a descriptor has ended.
     pub(super) fn ended(&mut self, descriptor: u64) {
-        if let Some(requests) = self.window.get_mut((descriptor - self.completed) as usize) {
+        if let Some(requests) = self.window.get_mut(native(descriptor - self.completed)) {
             *requests -= 1;
         }
     }

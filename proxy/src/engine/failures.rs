@@ -3,6 +3,8 @@
 
 use std::collections::VecDeque;
 
+use oxshmem_system::words::native;
+
 use super::options::Fault;
 use super::queue::{End, Pending, Posted, Work};
 use super::state::{Engine, FAILED};
@@ -103,7 +105,7 @@ impl Engine {
 
     /// Every queue pair is in error: the backend is gone.
     pub fn lose_all(&mut self) {
-        for qp in 0..self.queues.len() as u32 {
+        for qp in (0..).take(self.queues.len()) {
             let id = self.queues[qp as usize].oldest();
             self.lose(qp, id, Failure::Error, LOCAL_QP_OPERATION, 0);
         }
@@ -118,7 +120,7 @@ impl Engine {
 
     /// A descriptor fails, once however many of its requests do.
     pub(super) fn fail(&mut self, descriptor: u64, pe: u32, landing: Option<Landing>) {
-        if let Some(requests) = self.window.get_mut((descriptor - self.completed) as usize)
+        if let Some(requests) = self.window.get_mut(native(descriptor - self.completed))
             && *requests & FAILED == 0
         {
             *requests |= FAILED;

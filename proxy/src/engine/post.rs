@@ -1,6 +1,8 @@
 //! From requests to chains: what may be posted next on each queue pair, and the copies that staged
 //! puts wait for.
 
+use oxshmem_system::words::native;
+
 use super::queue::{End, Pending, Stop, Work};
 use super::state::Engine;
 use crate::staging::{Copied, CopyRequest, Owner};
@@ -95,7 +97,7 @@ impl Engine {
         let fence = std::mem::take(&mut first.fence);
         if piece.last {
             queue.pending.pop_front();
-        } else if let Some(requests) = self.window.get_mut((descriptor - self.completed) as usize) {
+        } else if let Some(requests) = self.window.get_mut(native(descriptor - self.completed)) {
             *requests += 1;
         }
         let end = piece.slot.map_or(End::Plain, |slot| End::Staged { slot });
