@@ -69,6 +69,18 @@ template <Caller kCaller, uint32_t kTurns> void broadcasts() {
     }
 }
 
+// The members do not agree: every block's call fails, and nothing is stored.
+void disagreement() {
+    fill_source(1, 4);
+    const uint64_t n = me() == 0 ? 4 : 2;
+    const int failed =
+        detail::reduce_elements<blocks_scope>(abi::kTeamWorld, target(1), source(1), n, true, Sum{}, Caller::packets);
+    expect(failed != 0, "a call that differs from another member's has not failed");
+    for (uint32_t i = 0; i < 4; ++i) {
+        expect(word_at(target(1), i) == 0, "a call that failed has stored something");
+    }
+}
+
 constexpr oxshmem_explore_program by_blocks(const char *name, void (*body)(), uint32_t blocks, uint32_t lanes, uint32_t epoch) {
     return blocks_of(blocks, direct(collective(name, body, 2, lanes, epoch)));
 }
@@ -84,6 +96,7 @@ constexpr oxshmem_explore_program kPrograms[] = {
     by_blocks("fcollect_push", gathers<Caller::push, 3>, 2, 1, 0xfffffffe),
     by_blocks("broadcast_packets", broadcasts<Caller::packets, 3>, 2, 1, 3),
     by_blocks("broadcast_push", broadcasts<Caller::push, 3>, 2, 1, 2),
+    uneven(by_blocks("disagreement", disagreement, 2, 1, 4)),
     early(by_blocks("reduce_early", sums<Caller::packets, 3>, 2, 1, 2)),
 };
 

@@ -75,6 +75,12 @@ void end_launch() {
     }
 }
 
+// One put.
+void one_put() {
+    p_quiet();
+    end_launch();
+}
+
 // Three puts, each of a request of its own, wait for room in a queue of two blocks.
 void puts() {
     p_p_p_quiet();
@@ -117,6 +123,9 @@ constexpr oxshmem_explore_program late(uint32_t deadlines, oxshmem_explore_progr
 }
 
 constexpr oxshmem_explore_program kPrograms[] = {
+    small(failing(posting("put_fails", one_put, 1, 1, 20000))),
+    failing(posting("put_fails_2", one_put, 2, 1, 20000)),
+    small(late(2, posting("put_late", one_put, 1, 1, 20000))),
     failing(posting("puts_fail", puts, 2, 1, 20000)),
     failing(posting("puts_fail_3", puts, 3, 2, 20000)),
     failing(in_host_memory(posting("puts_fail_host", puts, 2, 1, 20000))),

@@ -112,13 +112,6 @@ constexpr oxshmem_explore_program meeting(const char *name, void (*body)(), uint
     return blocks_of(1, program);
 }
 
-// PE 1 has fewer blocks, and an error is recorded.
-constexpr oxshmem_explore_program uneven(oxshmem_explore_program program) {
-    program.blocks[1] = 1;
-    program.fails = 1;
-    return program;
-}
-
 constexpr oxshmem_explore_program kPrograms[] = {
     small(direct(meeting("sync_once", sync_turns<thread_scope, 1>, 2, 1, 2, 8000))),
     direct(meeting("sync", sync_turns<thread_scope, 4>, 2, 1, 2, 20000)),

@@ -107,7 +107,10 @@ impl World {
             let flags = u64::from(qp.look) << 1 | u64::from(qp.waits);
             hash = scramble(hash ^ qp.announced ^ qp.executed << 16 ^ qp.reported << 32 ^ flags << 60);
             for completion in &qp.completions {
-                hash = scramble(hash ^ completion.first ^ completion.end << 32);
+                hash = scramble(hash ^ completion.first ^ completion.end << 32 ^ u64::from(completion.syndrome) << 56);
+            }
+            for (first, syndrome) in &qp.errors {
+                hash = scramble(hash ^ first ^ u64::from(*syndrome) << 48);
             }
         }
         let mut flights = 0u64;
