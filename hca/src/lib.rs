@@ -18,6 +18,9 @@
 //! * `testing`, behind the feature of that name: a host-side poster of WQEs, for tests and
 //!   benchmarks.
 
+#![warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
+#![cfg_attr(test, allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss))]
+
 pub mod address;
 pub mod blueflame;
 pub mod error;
@@ -29,6 +32,7 @@ pub mod provider;
 pub mod route;
 pub mod soft;
 #[cfg(any(test, feature = "testing"))]
+#[allow(clippy::cast_possible_truncation, reason = "it is for tests")]
 pub mod testing;
 pub mod topology;
 pub mod verbs;

@@ -1,5 +1,6 @@
 //! A port of an HCA, and the values by which peers reach it.
 
+use oxshmem_system::words::low16;
 use std::fmt;
 use std::str::FromStr;
 
@@ -10,8 +11,8 @@ pub struct Gid(pub [u8; 16]);
 impl Gid {
     /// Upper and lower half as integers.
     pub fn halves(self) -> (u64, u64) {
-        let value = u128::from_be_bytes(self.0);
-        ((value >> 64) as u64, value as u64)
+        let (halves, _) = self.0.as_chunks::<8>();
+        (u64::from_be_bytes(halves[0]), u64::from_be_bytes(halves[1]))
     }
 
     /// In InfiniBand subnets that a router joins: the LID to which other subnets send packets for
@@ -19,7 +20,7 @@ impl Gid {
     /// number (as NCCL's `src/transport/net_ib.cc` and UCX's `src/uct/ib/base/ib_iface.c` have it).
     pub fn flid(self) -> Option<u16> {
         let prefix = self.halves().0;
-        let flid = (prefix >> 16) as u16;
+        let flid = low16(prefix >> 16);
         (prefix >> 32 == 0xfec0_0000 && flid != 0).then_some(flid)
     }
 
@@ -88,7 +89,7 @@ impl Mtu {
     }
 
     /// Returns its size in bytes.
-    pub const fn bytes(self) -> usize {
+    pub const fn bytes(self) -> u32 {
         128 << self as u8
     }
 }

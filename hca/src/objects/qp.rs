@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::port::{LinkLayer, PortInfo};
 use crate::prm::qpc::{self, QpContext, QpState};
 use crate::prm::{Command, qp};
+use oxshmem_system::words::low8;
 
 use crate::route::{Route, route, udp_source_port};
 use std::sync::Arc;
@@ -150,7 +151,7 @@ impl Qp {
         rtr.qpc.primary_address_path = address_path(&info.port, route, qpn, peer, attributes, mac);
         if info.lag_ports > 1 {
             rtr.opt_param_mask = qpc::OPT_LAG_PORT;
-            rtr.qpc.lag_tx_port_affinity = 1 + (attributes.spread % u32::from(info.lag_ports)) as u8;
+            rtr.qpc.lag_tx_port_affinity = 1 + low8(u64::from(attributes.spread % u32::from(info.lag_ports)));
         }
         modify(&self.guard, &rtr)?;
 

@@ -1,6 +1,8 @@
 //! Bit fields of command structures: big-endian, bit 0 is the most significant bit of the first
 //! byte, as `mlx5_ifc.h` counts.
 
+use oxshmem_system::words::low8;
+
 /// A value that fits a field of at most 64 bits.
 pub(crate) trait Bits: Copy + Default {
     fn from_bits(bits: u64) -> Self;
@@ -20,6 +22,7 @@ impl Bits for bool {
 macro_rules! bits_for {
     ($($ty:ty),*) => {$(
         impl Bits for $ty {
+            #[allow(clippy::cast_possible_truncation, reason = "no field is wider than its type")]
             fn from_bits(bits: u64) -> Self {
                 bits as Self
             }
@@ -52,8 +55,8 @@ pub(crate) fn set(bytes: &mut [u8], at: usize, width: usize, value: u64) {
     while left > 0 {
         let take = (8 - bit % 8).min(left);
         let shift = 8 - bit % 8 - take;
-        let mask = ((1u16 << take) - 1) as u8;
-        let piece = (value >> (left - take)) as u8 & mask;
+        let mask = u8::MAX >> (8 - take);
+        let piece = low8(value >> (left - take)) & mask;
         let byte = &mut bytes[bit / 8];
         *byte = *byte & !(mask << shift) | piece << shift;
         bit += take;

@@ -22,6 +22,7 @@ pub mod qpc;
 pub mod uar;
 
 use layout::Layout;
+use oxshmem_system::words::{low8, low32};
 
 /// Command opcodes (`MLX5_CMD_OP_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -200,7 +201,7 @@ impl CommandStatus {
 
 /// Status and syndrome of an output: bits 0..8 and 32..64 of each.
 pub fn outcome(output: &[u8]) -> (CommandStatus, u32) {
-    (CommandStatus::from_u8(layout::get(output, 0, 8) as u8), layout::get(output, 0x20, 32) as u32)
+    (CommandStatus::from_u8(low8(layout::get(output, 0, 8))), low32(layout::get(output, 0x20, 32)))
 }
 
 /// Write status and syndrome, and zeros elsewhere.

@@ -2,6 +2,7 @@
 //! maps it.
 
 use crate::wire::masked_atomic;
+use oxshmem_system::words::low32;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// `a + b` where no carry leaves a bit of `boundary`.
@@ -52,10 +53,10 @@ pub(super) unsafe fn masked(word: *mut u8, operands: &masked_atomic::Repr) -> ([
             let old = match *operands {
                 Repr::FetchAdd4 { add, boundary } => {
                     // The upper half is 0, so a carry that leaves bit 31 is cut by the conversion.
-                    update32(word, |old| add_fields(old.into(), add.into(), boundary.into()) as u32)
+                    update32(word, |old| low32(add_fields(old.into(), add.into(), boundary.into())))
                 }
                 Repr::CompareSwap4 { swap, compare, swap_mask, compare_mask } => update32(word, |old| {
-                    compare_swap(old.into(), swap.into(), compare.into(), swap_mask.into(), compare_mask.into()) as u32
+                    low32(compare_swap(old.into(), swap.into(), compare.into(), swap_mask.into(), compare_mask.into()))
                 }),
                 _ => 0,
             };

@@ -6,6 +6,7 @@ use super::state::{Deferred, Engine, Hold, Qp};
 use crate::prm::qpc::QpState;
 use crate::wire::cqe::{self, Syndrome};
 use oxshmem_system::mixing::shuffle;
+use oxshmem_system::words::{low16, low32};
 use std::sync::atomic::{Ordering, fence};
 
 /// Why a WQE ends with an error.
@@ -31,9 +32,10 @@ impl Engine {
         self.advance(qp, blocks);
         self.counters.bytes += bytes;
         if signaled {
-            let timestamp = self.now().duration_since(self.opened).as_nanos() as u64;
-            let status = cqe::Status::Done { byte_cnt: bytes as u32, timestamp };
-            let repr = cqe::Repr { wqe_opcode: opcode, qpn: qp.qpn, wqe_counter: index as u16, owner: false, status };
+            let since = self.now().duration_since(self.opened);
+            let timestamp = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+            let status = cqe::Status::Done { byte_cnt: low32(bytes), timestamp };
+            let repr = cqe::Repr { wqe_opcode: opcode, qpn: qp.qpn, wqe_counter: low16(index), owner: false, status };
             match &mut qp.deferred {
                 Some(deferred) => deferred.cqe = Some(repr),
                 None => self.write_cqe(qp, repr),
@@ -90,7 +92,7 @@ impl Engine {
         let status = cqe::Status::Error { syndrome: syndrome as u8, vendor_syndrome: 0 };
         self.write_cqe(
             qp,
-            cqe::Repr { wqe_opcode: opcode, qpn: qp.qpn, wqe_counter: index as u16, owner: false, status },
+            cqe::Repr { wqe_opcode: opcode, qpn: qp.qpn, wqe_counter: low16(index), owner: false, status },
         );
     }
 

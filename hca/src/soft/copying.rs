@@ -18,6 +18,7 @@
 
 use super::accelerator::{AcceleratorResult, CopyEngine, Rows};
 use crate::wire::{BLOCK_BYTES, cqe};
+use oxshmem_system::words::native;
 use std::collections::HashMap;
 
 /// When the engine's thread executes by copies what an accelerator's kernel otherwise does.
@@ -172,7 +173,7 @@ impl Copying {
             let span = found.partition_point(|(from, _)| from <= address).checked_sub(1).and_then(|at| found.get(at));
             span.map_or_else(Vec::new, |(from, at)| {
                 // SAFETY: within the span that was fetched.
-                unsafe { std::slice::from_raw_parts(at.add((address - from) as usize), bytes) }.to_vec()
+                unsafe { std::slice::from_raw_parts(at.add(native(address - from)), bytes) }.to_vec()
             })
         };
         let ranges = addresses.iter().map(range).collect();
@@ -219,16 +220,16 @@ impl Copying {
     ) -> AcceleratorResult<()> {
         let room = (self.image_staging.len - self.image_staging.used) / BLOCK_BYTES;
         let blocks = blocks.min(depth).min(room.saturating_sub(1) as u64);
-        let Some(at) = self.image_staging.take(blocks as usize * BLOCK_BYTES) else { return Ok(()) };
+        let Some(at) = self.image_staging.take(native(blocks) * BLOCK_BYTES) else { return Ok(()) };
         let before_end = blocks.min(depth - (first & (depth - 1)));
         for (done, blocks) in [(0, before_end), (before_end, blocks - before_end)] {
             if blocks == 0 {
                 continue;
             }
             let from = queue.address + ((first + done) & (depth - 1)) * BLOCK_BYTES as u64;
-            let bytes = blocks as usize * BLOCK_BYTES;
+            let bytes = native(blocks) * BLOCK_BYTES;
             // SAFETY: within the part that was taken.
-            let to = unsafe { at.add(done as usize * BLOCK_BYTES) };
+            let to = unsafe { at.add(native(done) * BLOCK_BYTES) };
             if queue.on_host {
                 // SAFETY: the queue is this process's memory too; posters do not change what is
                 // posted.
@@ -255,7 +256,7 @@ impl Copying {
         let image = self.images.get(&qpn)?;
         let block = index.checked_sub(image.first).filter(|block| *block < image.blocks)?;
         // SAFETY: within the image.
-        Some(unsafe { image.at.add(block as usize * BLOCK_BYTES) })
+        Some(unsafe { image.at.add(native(block) * BLOCK_BYTES) })
     }
 
     /// Makes everything before visible to an observer of what comes now.
@@ -387,8 +388,8 @@ impl Copying {
         }
         for row in 0..run.count {
             // SAFETY: within the image.
-            let from = unsafe { run.from.add((row * run.from_pitch) as usize) };
-            self.put(run.to + row * run.to_pitch, from, run.width as usize)?;
+            let from = unsafe { run.from.add(native(row * run.from_pitch)) };
+            self.put(run.to + row * run.to_pitch, from, native(run.width))?;
         }
         Ok(())
     }
@@ -518,9 +519,9 @@ fn spans(addresses: &[u64], bytes: u64) -> Vec<(u64, usize)> {
     for address in sorted {
         match spans.last_mut() {
             Some((from, len)) if address - *from <= *len as u64 + CLOSE => {
-                *len = (*len).max((address - *from + bytes) as usize);
+                *len = (*len).max(native(address - *from + bytes));
             }
-            _ => spans.push((address, bytes as usize)),
+            _ => spans.push((address, native(bytes))),
         }
     }
     spans

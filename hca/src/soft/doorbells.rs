@@ -7,6 +7,7 @@ use super::state::{Engine, Qp};
 use crate::prm::qpc::QpState;
 use crate::wire::cqe::Syndrome;
 use crate::wire::{dbr, doorbell};
+use oxshmem_system::words::low16;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 impl Engine {
@@ -139,7 +140,7 @@ impl Engine {
             Err(error) => error.to_string(),
             Ok(record) => {
                 let counts = rung.filter(|(_, counts)| *counts).map_or(record.send, |(rung, _)| rung);
-                let producer = qp.producer + u64::from(counts.wrapping_sub(qp.producer as u16));
+                let producer = qp.producer + u64::from(counts.wrapping_sub(low16(qp.producer)));
                 let ahead = rung.map(|(rung, _)| rung).filter(|rung| record.send.wrapping_sub(*rung) > 1 << 15);
                 if producer - qp.consumer > qp.depth() {
                     format!(

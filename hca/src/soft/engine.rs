@@ -13,6 +13,7 @@ use crate::prm::qpc::QpState;
 use crate::wire::cqe::Syndrome;
 use crate::wire::{BLOCK_BYTES, MAX_WQE_BLOCKS};
 use oxshmem_system::mixing::shuffle;
+use oxshmem_system::words::{low16, native};
 use std::sync::atomic::Ordering;
 
 /// WQEs that one QP may execute before it is another's turn.
@@ -120,7 +121,7 @@ impl Engine {
                 self.counters.recovered += u64::from(!qp.handed.trapped);
                 found += 1;
                 if self.tracer.is_on() {
-                    let producer = qp.producer as u16;
+                    let producer = low16(qp.producer);
                     self.tracer.line("recover", format_args!("qp={qpn:#x} dbr={producer}"));
                 }
             }
@@ -197,7 +198,7 @@ impl Engine {
             let (head, rest) = words.split_at_mut(BLOCK_WORDS);
             head.copy_from_slice(&first);
             for i in 1..blocks {
-                let at = (i as usize - 1) * BLOCK_WORDS;
+                let at = (native(i) - 1) * BLOCK_WORDS;
                 if let Some(block) = rest[at..].first_chunk_mut() {
                     self.fetch(qp, qp.consumer + i, block);
                 }
@@ -243,7 +244,7 @@ impl Engine {
     /// Read one block of a send queue.
     #[inline]
     fn fetch(&mut self, qp: &Qp, index: u64, block: &mut [u64; BLOCK_WORDS]) {
-        let slot = (index & (qp.depth() - 1)) as usize;
+        let slot = native(index & (qp.depth() - 1));
         let at = qp.sq.wrapping_add(slot * BLOCK_BYTES);
         if self.is_on_gpu() {
             let image = self.gpu.as_ref().and_then(|gpu| gpu.image(qp.qpn, index));

@@ -24,6 +24,7 @@ use crate::prm::qpc::QpState;
 use crate::wire::cqe::Syndrome;
 use crate::wire::ctrl::Fence;
 use crate::wire::{BLOCK_BYTES, Op, Wqe, data, raddr};
+use oxshmem_system::words::{low16, native};
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
@@ -172,10 +173,11 @@ impl Engine {
             return Err(Failure::new(syndrome, "injected by the fault plan"));
         }
         let wqe = Wqe::parse(bytes).map_err(|error| local(error.to_string()))?;
-        if wqe.index != qp.consumer as u16 {
+        if wqe.index != low16(qp.consumer) {
             return Err(local(format!(
                 "ctrl.opmod_idx_opcode.index is {}, but the WQE is at {}",
-                wqe.index, qp.consumer as u16
+                wqe.index,
+                low16(qp.consumer)
             )));
         }
         if wqe.qpn != qp.qpn {
@@ -212,7 +214,7 @@ impl Engine {
                 check_length(qp, local)?;
                 let src = self.local(qp, local, rights::LOCAL_READ)?;
                 let dst = self.remote(qp, remote, local.len(), rights::REMOTE_WRITE)?;
-                let transfer = Transfer { dst, src, len: local.len() as usize };
+                let transfer = Transfer { dst, src, len: native(local.len()) };
                 match self.way() {
                     Way::Copies => Ok(self.copy(qp, &transfer, true, budget)),
                     Way::Cpu | Way::Kernel => self.write(qp, transfer, budget),
@@ -222,7 +224,7 @@ impl Engine {
                 check_length(qp, local)?;
                 let dst = self.local(qp, local, rights::LOCAL_WRITE)?;
                 let src = self.remote(qp, remote, local.len(), rights::REMOTE_READ)?;
-                let bytes = Transfer { dst, src, len: local.len() as usize };
+                let bytes = Transfer { dst, src, len: native(local.len()) };
                 if self.way() == Way::Copies {
                     return Ok(self.copy(qp, &bytes, false, budget));
                 }
@@ -410,7 +412,7 @@ impl Engine {
                 segment.lkey
             )));
         }
-        Ok(key.base.wrapping_add(offset as usize))
+        Ok(key.base.wrapping_add(native(offset)))
     }
 
     #[cold]
@@ -479,7 +481,7 @@ impl Engine {
         let Some((seq, facts)) = unsafe { &*remote.entry }.read() else {
             return Err(Stop::Stall(format!("the state of QP {remote_qpn:#x} at {gid} does not settle")));
         };
-        let state = QpState::from_u8(facts.state as u8).unwrap_or(QpState::Reset);
+        let state = u8::try_from(facts.state).ok().and_then(QpState::from_u8).unwrap_or(QpState::Reset);
         let problem = if facts.qpn != remote_qpn {
             "does not exist".to_owned()
         } else if !matches!(state, QpState::Rtr | QpState::Rts) {
@@ -528,7 +530,7 @@ impl Engine {
             );
             return Err(Failure::new(Syndrome::RemoteAccess, text).into());
         }
-        Ok(key.base.wrapping_add(offset as usize))
+        Ok(key.base.wrapping_add(native(offset)))
     }
 
     #[cold]
@@ -571,7 +573,7 @@ impl Engine {
                 if facts.umem_offset.checked_add(facts.len).is_none_or(|end| end > *len) {
                     return Err(denied(format!("key {rkey:#x} of {gid} is larger than its memory, {len} bytes")));
                 }
-                let base = mapping.ptr().wrapping_add(facts.umem_offset as usize);
+                let base = mapping.ptr().wrapping_add(native(facts.umem_offset));
                 let MkeyFacts { pd, qpn, umem, start, len, rights, .. } = facts;
                 Ok(RemoteKey { key: rkey, entry: address, seq, pd, qpn, umem, start, len, base, rights })
             }

@@ -22,6 +22,7 @@ use super::memory::Mapping;
 use crate::error::{Error, Result};
 use crate::port::Gid;
 use oxshmem_system::fdpass::{Connection, Listener};
+use oxshmem_system::words::{low16, low32};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
@@ -77,7 +78,7 @@ impl Message {
         let bytes: &[u8; MESSAGE_BYTES] =
             bytes.try_into().map_err(|_| format!("{} bytes, a message has {MESSAGE_BYTES}", bytes.len()))?;
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
-        let (magic, version, kind) = (word(0) as u32, (word(0) >> 32) as u16, (word(0) >> 48) as u16);
+        let (magic, version, kind) = (low32(word(0)), low16(word(0) >> 32), low16(word(0) >> 48));
         if magic != MAGIC || version != VERSION {
             return Err(format!("magic {magic:#x} version {version}, expected {MAGIC:#x} version {VERSION}"));
         }
@@ -338,8 +339,8 @@ fn answer(gid: Gid, client: &Client, served: &Mutex<Served>) -> std::result::Res
             return Ok(());
         }
         Kind::Umem if client.greeted.load(Relaxed) => {
-            match u32::try_from(request.a).ok().and_then(|id| served.exports.get(&id)) {
-                Some(export) => (export.message(request.a as u32), Some(&export.fd)),
+            match u32::try_from(request.a).ok().and_then(|id| Some((id, served.exports.get(&id)?))) {
+                Some((id, export)) => (export.message(id), Some(&export.fd)),
                 None => (Message { kind: Kind::UmemNone, a: request.a, b: 0, c: 0 }, None),
             }
         }

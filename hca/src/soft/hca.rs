@@ -20,6 +20,7 @@ use crate::provider::{
 };
 use crate::wire::doorbell;
 use crossbeam_utils::CachePadded;
+use oxshmem_system::words::low32;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -44,7 +45,7 @@ impl SoftHca {
         // Locally administered, unicast.
         let mac = [bytes[2] & 0xfc | 2, bytes[3], bytes[4], bytes[5], bytes[6], bytes[7]];
         let provider = if options.null { "null" } else { "soft" };
-        let device = format!("{provider}-{:08x}", interface as u32);
+        let device = format!("{provider}-{:08x}", low32(interface));
         let control = control::OwnSegment::create(gid)?;
         let fd =
             control.fd().try_clone_to_owned().map_err(|error| Error::os("duplicate the control segment", error))?;
@@ -309,7 +310,7 @@ fn random() -> Result<u64> {
     let mut bytes = [0u8; 8];
     // SAFETY: the buffer is 8 bytes long.
     let len = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if len != bytes.len() as isize {
+    if usize::try_from(len) != Ok(bytes.len()) {
         return Err(Error::os("draw a random GID", std::io::Error::last_os_error()));
     }
     Ok(u64::from_ne_bytes(bytes))

@@ -5,12 +5,16 @@ use super::tables;
 use crate::blueflame;
 use crate::port::Mtu;
 use crate::wire::doorbell;
+use oxshmem_system::words::{const32, native};
 
 /// Distance between doorbell registers in a UAR page, bytes.
 pub const REGISTER_STRIDE: usize = 0x80;
 
 /// Doorbell registers in a UAR page.
-pub const REGISTERS_PER_PAGE: usize = (PAGE as usize - doorbell::FIRST_REGISTER) / REGISTER_STRIDE;
+pub const REGISTERS_PER_PAGE: usize = (native(PAGE) - doorbell::FIRST_REGISTER) / REGISTER_STRIDE;
+
+/// The same, as pages and registers are numbered.
+pub(super) const PAGE_BELLS: u32 = const32(REGISTERS_PER_PAGE);
 
 /// Bytes of the registers that the host rings.
 pub(super) const HOST_DOORBELL_BYTES: usize = tables::PAGES * HOST_PAGE_BYTES;

@@ -33,6 +33,7 @@ mod fabric;
 mod faults;
 mod firmware;
 #[cfg(any(test, feature = "testing"))]
+#[allow(clippy::cast_possible_truncation, reason = "it is for tests")]
 pub mod fuzz;
 mod gpu_engine;
 mod hca;

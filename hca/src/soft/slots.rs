@@ -1,5 +1,7 @@
 //! Numbered objects of one kind.
 
+use oxshmem_system::words::count32;
+
 /// A table of objects with numbers from `first` on. A freed number is reused as late as possible,
 /// so that a stale one is noticed.
 #[derive(Debug)]
@@ -34,7 +36,7 @@ impl<T> Slots<T> {
         if slot >= self.items.len() {
             self.items.resize_with(slot + 1, || None);
         }
-        let number = self.first + slot as u32;
+        let number = self.first + count32(slot);
         self.items[slot] = Some(make(number));
         self.used += 1;
         self.next = (slot + 1) % self.limit;
@@ -86,7 +88,7 @@ impl<T> Slots<T> {
     /// Returns all objects with their numbers.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         let first = self.first;
-        self.items.iter().enumerate().filter_map(move |(slot, item)| Some((first + slot as u32, item.as_ref()?)))
+        self.items.iter().enumerate().filter_map(move |(slot, item)| Some((first + count32(slot), item.as_ref()?)))
     }
 
     /// Returns how many places the table has ever used; numbers are `first..first + places`.
@@ -96,7 +98,7 @@ impl<T> Slots<T> {
 
     /// Returns the number of a place.
     pub(super) fn number(&self, place: usize) -> u32 {
-        self.first + place as u32
+        self.first + count32(place)
     }
 }
 

@@ -3,6 +3,7 @@
 #![allow(missing_docs)] // see the header
 
 use super::control::{FIRST_MKEY, FIRST_QPN};
+use oxshmem_system::words::const32;
 use std::sync::atomic::AtomicU64;
 
 pub const QPS: usize = 4096;
@@ -203,7 +204,7 @@ pub(super) fn local_place(index: u32) -> u64 {
 
 /// The place of the key of a peer; peers count from 1.
 pub(super) fn remote_place(peer: u32, index: u32) -> u32 {
-    index.wrapping_add(peer.wrapping_mul(PEER_STRIDE)) % REMOTE_KEYS as u32
+    index.wrapping_add(peer.wrapping_mul(PEER_STRIDE)) % const { const32(REMOTE_KEYS) }
 }
 
 /// Sizes and offsets in the order of the test kernel `soft_hca_layout`.

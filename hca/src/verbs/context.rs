@@ -327,7 +327,7 @@ impl Port {
             gid,
             grh_required: attributes.flags & QPF_GRH_REQUIRED != 0,
         };
-        let reliable = context.limits.packets_per_message.map_or(u32::MAX, |packets| packets * info.mtu.bytes() as u32);
+        let reliable = context.limits.packets_per_message.map_or(u32::MAX, |packets| packets * info.mtu.bytes());
         Ok(Self { context: Arc::clone(context), info, max_message: attributes.max_msg_sz.min(reliable) })
     }
 }

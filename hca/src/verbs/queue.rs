@@ -16,6 +16,7 @@ use crate::port::LinkLayer;
 use crate::provider::Access;
 use crate::route::route;
 use crate::route::udp_source_port;
+use oxshmem_system::words::const32;
 
 /// How a work request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +91,9 @@ impl CompletionQueue {
     pub fn poll(&self, completions: &mut Vec<WorkCompletion>) -> Result<usize> {
         let mut batch = [const { MaybeUninit::<sys::ibv_wc>::uninit() }; BATCH];
         // SAFETY: the queue is alive, and the batch has that room.
-        let count = unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), BATCH as i32, batch.as_mut_ptr().cast()) };
+        let count = unsafe {
+            sys::ibv_poll_cq(self.raw.as_ptr(), const { const32(BATCH).cast_signed() }, batch.as_mut_ptr().cast())
+        };
         let Ok(count) = usize::try_from(count) else {
             return Err(VerbsError::call("ibv_poll_cq", self.context.name(), io::Error::last_os_error()));
         };

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ptr;
 
 use super::sys;
+use oxshmem_system::words::native;
 
 /// Registered memory of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,7 +168,7 @@ impl SendChain {
         for (wr, segment) in self.requests.iter_mut().zip(&mut self.segments) {
             if wr.send_flags & sys::IBV_SEND_INLINE != 0 {
                 // Offsets fit: they are of a vector.
-                segment.addr = payload.wrapping_add(segment.addr as usize).expose_provenance() as u64;
+                segment.addr = payload.wrapping_add(native(segment.addr)).expose_provenance() as u64;
             }
             wr.sg_list = segment;
         }

@@ -7,6 +7,7 @@
 
 use super::{Result, check_zero, get32, put32, segment};
 use core::fmt;
+use oxshmem_system::words::low16;
 
 mod field {
     pub const RECEIVE: usize = 0;
@@ -59,7 +60,7 @@ impl Repr {
     #[inline]
     pub fn from_word(word: u32) -> Result<Self> {
         check_zero("dbr.send[31:16]", u64::from(word >> 16))?;
-        Ok(Self { send: word as u16 })
+        Ok(Self { send: low16(u64::from(word)) })
     }
 
     /// Encode; the receive counter becomes 0.

@@ -2,6 +2,7 @@
 
 use super::{Error, OCTOWORD_BYTES, Result, check_len, get32, put32};
 use core::fmt;
+use oxshmem_system::words::{const32, count32};
 
 mod field {
     pub const BYTE_COUNT: usize = 0;
@@ -16,6 +17,8 @@ pub const MARKER: u32 = 0x8000_0000;
 
 /// The byte count has ten bits (PRM, inline data segment).
 pub const MAX_PAYLOAD: usize = 0x3ff;
+
+const COUNT_MASK: u32 = const32(MAX_PAYLOAD);
 
 /// A view of the segment: header and payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +56,7 @@ impl<T: AsRef<[u8]>> Segment<T> {
     /// Return the payload's length in bytes.
     #[inline]
     pub fn payload_len(&self) -> usize {
-        (self.byte_count() & MAX_PAYLOAD as u32) as usize
+        (self.byte_count() & COUNT_MASK) as usize
     }
 }
 
@@ -89,7 +92,7 @@ impl<'a> Repr<'a> {
     #[inline]
     pub fn parse<T: AsRef<[u8]> + ?Sized>(segment: &Segment<&'a T>) -> Result<Self> {
         let word = segment.byte_count();
-        if word & MARKER == 0 || word & !(MARKER | MAX_PAYLOAD as u32) != 0 {
+        if word & MARKER == 0 || word & !(MARKER | COUNT_MASK) != 0 {
             return Err(Error {
                 field: "inline.byte_count",
                 value: u64::from(word),
@@ -113,7 +116,7 @@ impl<'a> Repr<'a> {
     pub fn emit<T: AsRef<[u8]> + AsMut<[u8]>>(&self, segment: &mut Segment<T>) {
         let len = self.payload.len();
         assert!(len <= MAX_PAYLOAD, "{len} bytes of inline payload, the limit is {MAX_PAYLOAD}");
-        segment.set_byte_count(MARKER | len as u32);
+        segment.set_byte_count(MARKER | count32(len));
         let padded = self.octowords() * OCTOWORD_BYTES - HEADER_LEN;
         let room = &mut segment.payload_mut()[..padded];
         // The padding is in the last unit, of which the first has twelve bytes here.

@@ -19,6 +19,7 @@ use super::{
     masked_atomic, raddr,
 };
 use core::fmt;
+use oxshmem_system::words::low8;
 
 /// The largest inline payload that fits the longest WQE and the inline header's counter, in bytes.
 pub const MAX_INLINE: usize = 63 * OCTOWORD_BYTES - 2 * OCTOWORD_BYTES - inline::HEADER_LEN;
@@ -188,7 +189,7 @@ impl<'a> Wqe<'a> {
             opmod: self.op.opmod(),
             index: self.index,
             qpn: self.qpn,
-            ds: self.op.ds() as u8,
+            ds: low8(self.op.ds() as u64),
             fence: self.fence,
             signaled: self.signaled,
             solicited: self.solicited,

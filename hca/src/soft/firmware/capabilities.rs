@@ -6,6 +6,12 @@ use crate::soft::firmware::checks::{decode, refuse};
 use crate::soft::limits::{LOG_MAX_CQ_SIZE, LOG_MAX_MSG, LOG_MAX_RA, LOG_MAX_SQ_SIZE, REGISTER_STRIDE};
 use crate::soft::state::Engine;
 
+/// Returns log2 of a number that is not 0, rounded down.
+#[allow(clippy::cast_possible_truncation, reason = "usize has 64 bits")]
+fn log2(number: usize) -> u8 {
+    number.ilog2() as u8
+}
+
 impl Engine {
     pub(super) fn query_hca_cap(&self, input: &[u8], output: &mut [u8]) -> Outcome<()> {
         let caps::QueryHcaCap { op_mod } = decode(input, output)?;
@@ -13,10 +19,10 @@ impl Engine {
             caps::GENERAL_CURRENT => {
                 let caps = caps::GeneralCaps {
                     log_max_qp_sz: LOG_MAX_SQ_SIZE,
-                    log_max_qp: self.qps.limit().ilog2() as u8,
+                    log_max_qp: log2(self.qps.limit()),
                     log_max_cq_sz: LOG_MAX_CQ_SIZE,
-                    log_max_cq: self.cqs.limit().ilog2() as u8,
-                    log_max_mkey: self.mkeys.limit().ilog2() as u8,
+                    log_max_cq: log2(self.cqs.limit()),
+                    log_max_mkey: log2(self.mkeys.limit()),
                     log_max_ra_req_qp: LOG_MAX_RA,
                     log_max_ra_res_qp: LOG_MAX_RA,
                     port_type: 1,
@@ -27,10 +33,10 @@ impl Engine {
                     atomic: true,
                     cq_oi: true,
                     rc: true,
-                    log_bf_reg_size: REGISTER_STRIDE.ilog2() as u8,
+                    log_bf_reg_size: log2(REGISTER_STRIDE),
                     // `ds` has six bits.
                     max_wqe_sz_sq: 63 * 16,
-                    log_max_pd: self.pds.limit().ilog2() as u8,
+                    log_max_pd: log2(self.pds.limit()),
                     // One port, and a clock that runs freely.
                     init2_lag_tx_port_affinity: false,
                     num_lag_ports: 0,

@@ -5,6 +5,7 @@ use crate::prm::counter::QueryQCounterOut;
 use crate::prm::qpc::QpState;
 use crate::prm::{Command, CommandStatus};
 use crate::soft::state::{CqState, Engine, MkeyState, PdState, Qp, UarState, UmemState};
+use oxshmem_system::words::{count32, native};
 
 /// Why a command is refused.
 #[derive(Debug)]
@@ -31,7 +32,7 @@ pub(super) fn decode<C: Command>(input: &[u8], output: &[u8]) -> Outcome<C> {
         return refuse(CommandStatus::BadOutputLength, 0, detail);
     }
     C::decode(input).or_else(|bit| {
-        refuse(CommandStatus::BadParam, bit as u32, format!("bit {bit:#x} of the input is reserved and must be 0"))
+        refuse(CommandStatus::BadParam, count32(bit), format!("bit {bit:#x} of the input is reserved and must be 0"))
     })
 }
 
@@ -41,7 +42,7 @@ pub(super) fn within(umem: &UmemState, offset: u64, len: u64, align: u64, bit: u
         let detail = format!("{what}: {len} bytes at offset {offset:#x} do not fit a umem of {} bytes", umem.len);
         return refuse(CommandStatus::BadParam, bit, detail);
     }
-    let at = umem.addr.wrapping_add(offset as usize);
+    let at = umem.addr.wrapping_add(native(offset));
     if !(at.addr() as u64).is_multiple_of(align) {
         let detail = format!("{what}: offset {offset:#x} is not aligned to {align} bytes in memory");
         return refuse(CommandStatus::BadParam, bit, detail);

@@ -10,6 +10,7 @@ use crate::soft::control::{self, MkeyFacts};
 use crate::soft::fabric::Peer;
 use crate::soft::firmware::checks::{busy, decode, full, no_memory};
 use crate::soft::state::{Engine, PdState, UarPage, UarState};
+use oxshmem_system::words::{low8, low16, low32};
 
 /// The first syndrome of the software HCA.
 pub const SYNDROME_BASE: u32 = 0x5f00_0000;
@@ -30,7 +31,7 @@ impl Engine {
         match outcome {
             Ok(object) => {
                 if self.tracer.is_on() {
-                    let number = object.map_or(0, |object| object.to_bits() as u32);
+                    let number = object.map_or(0, |object| low32(object.to_bits()));
                     self.tracer.line("command", format_args!("{name} ok object={number:#x}"));
                 }
                 Ok(object)
@@ -57,7 +58,7 @@ impl Engine {
             };
             return refuse(CommandStatus::BadOp, 0, detail);
         };
-        let number = prm::layout::get(input, 0x48, 24) as u32;
+        let number = low32(prm::layout::get(input, 0x48, 24));
         use Opcode as O;
         let fits = match purpose {
             Purpose::Create => {
@@ -74,7 +75,7 @@ impl Engine {
                 O::QueryQp => object == Object::Qp(number),
                 O::QueryCq => object == Object::Cq(number),
                 O::QueryMkey => object == Object::Mkey(number),
-                O::QueryQCounter => object == Object::QCounter(prm::layout::get(input, 0xf8, 8) as u32),
+                O::QueryQCounter => object == Object::QCounter(low32(prm::layout::get(input, 0xf8, 8))),
                 _ => false,
             },
             Purpose::Destroy => {
@@ -137,7 +138,7 @@ impl Engine {
                 let _: counter::AllocQCounter = decode(input, output)?;
                 let set = self.error_counters.insert_with(|_| counter::QueryQCounterOut::default());
                 let set = set.ok_or_else(|| full("sets of error counters", self.error_counters.limit()))?;
-                prm::encode_output(&counter::AllocQCounterOut { counter_set_id: set as u8 }, output);
+                prm::encode_output(&counter::AllocQCounterOut { counter_set_id: low8(set.into()) }, output);
                 Ok(Some(Object::QCounter(set)))
             }
             O::DeallocQCounter => {
@@ -246,8 +247,8 @@ impl Engine {
                 })?;
                 let qp = self.qp(qpn)?;
                 let qpc = qpc::QpContext {
-                    hw_sq_wqebb_counter: qp.consumer as u16,
-                    sw_sq_wqebb_counter: qp.producer as u16,
+                    hw_sq_wqebb_counter: low16(qp.consumer),
+                    sw_sq_wqebb_counter: low16(qp.producer),
                     ..qp.context
                 };
                 prm::encode_output(&qp::QueryQpOut { qpc }, output);

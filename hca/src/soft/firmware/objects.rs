@@ -2,6 +2,7 @@
 
 use crate::port::Gid;
 use crate::prm::{Command, Opcode, counter, cq, mkey, pd, qp, uar};
+use oxshmem_system::words::{low8, low32};
 
 /// An object that a command created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +31,7 @@ impl Object {
 
     /// From a handle.
     pub(in crate::soft) fn from_bits(bits: u64) -> Option<Self> {
-        let number = bits as u32;
+        let number = low32(bits);
         Some(match bits >> 32 {
             1 => Self::Pd(number),
             2 => Self::Uar(number),
@@ -53,7 +54,7 @@ impl Object {
             Self::Mkey(mkey_index) => bytes(mkey::DestroyMkey { mkey_index }),
             Self::Cq(cqn) => bytes(cq::DestroyCq { cqn }),
             Self::Qp(qpn) => bytes(qp::DestroyQp { qpn }),
-            Self::QCounter(id) => bytes(counter::DeallocQCounter { counter_set_id: id as u8 }),
+            Self::QCounter(id) => bytes(counter::DeallocQCounter { counter_set_id: low8(id.into()) }),
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::soft::copying::{CopyMode, Copying, Place};
 use crate::soft::memory;
 use crate::soft::state::{Engine, Qp};
 use crate::wire::dbr;
+use oxshmem_system::words::native;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -214,7 +215,7 @@ impl Engine {
         let mut done = 0;
         for (qpn, before) in aside.iter().zip(before) {
             let Some(mut qp) = self.qps.lend(*qpn) else { continue };
-            done += qp.consumer.saturating_sub(before) as usize;
+            done += native(qp.consumer.saturating_sub(before));
             let again = if qp.consumer == before { qp.handed.stopped_at.2 + 1 } else { 0 };
             qp.handed.stopped_at.2 = again;
             if again > DISAGREEMENTS {

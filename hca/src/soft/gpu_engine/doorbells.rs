@@ -6,10 +6,11 @@ use super::slices::Ringer;
 use crate::blueflame;
 use crate::error::{Error, Result};
 use crate::prm::qpc::QpState;
-use crate::soft::limits::{HOST_PAGE_BYTES, REGISTERS_PER_PAGE};
+use crate::soft::limits::{HOST_PAGE_BYTES, PAGE_BELLS};
 use crate::soft::memory::{Mapping, PAGE};
 use crate::soft::state::{Engine, Qp, UarPage};
 use crate::soft::tables;
+use oxshmem_system::words::native;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 impl Engine {
@@ -56,7 +57,7 @@ impl Engine {
     /// Memory of a new doorbell page, unless it is part of the tables.
     pub(in crate::soft) fn uar_page(&self) -> Result<Option<UarPage>> {
         let page = match &self.gpu {
-            None => UarPage::Host(Mapping::anonymous(PAGE as usize)?),
+            None => UarPage::Host(Mapping::anonymous(native(PAGE))?),
             Some(gpu) if gpu.rung == Ringer::LikeCards => {
                 let memory = gpu.accelerator.host_memory(PAGE);
                 let what = || "allocate a doorbell page".to_owned();
@@ -87,7 +88,7 @@ impl Engine {
     /// The number of doorbell pages in use has changed.
     pub(in crate::soft) fn watch_pages(&mut self, highest: u32) {
         if let Some(gpu) = &mut self.gpu {
-            gpu.registers = highest * REGISTERS_PER_PAGE as u32;
+            gpu.registers = highest * PAGE_BELLS;
         }
     }
 

@@ -4,6 +4,7 @@ use super::slices::Published;
 use crate::soft::control::{MkeyFacts, rights};
 use crate::soft::state::{Engine, Qp, RemoteKey};
 use crate::soft::tables::{self, Key, Tables};
+use oxshmem_system::words::{count32, native};
 use std::mem::offset_of;
 
 impl Engine {
@@ -21,7 +22,7 @@ impl Engine {
             base: base.addr() as u64,
             reserved1: [0; 2],
         });
-        let at = offset_of!(Tables, local_keys) + tables::local_place(index) as usize * size_of::<Key>();
+        let at = offset_of!(Tables, local_keys) + native(tables::local_place(index)) * size_of::<Key>();
         self.with_gpu(|gpu| gpu.change(gpu.at(at), &entry));
     }
 
@@ -30,7 +31,7 @@ impl Engine {
         let Some(peer) = qp.remote.as_ref().map(|remote| remote.peer) else { return };
         let entry = Key {
             key: key.key,
-            peer: peer as u32 + 1,
+            peer: count32(peer) + 1,
             pd: key.pd,
             qpn: key.qpn,
             rights: key.rights,
@@ -40,7 +41,7 @@ impl Engine {
             base: key.base.addr() as u64,
             reserved1: [0; 2],
         };
-        let place = tables::remote_place(peer as u32 + 1, key.key >> 8);
+        let place = tables::remote_place(count32(peer) + 1, key.key >> 8);
         let published = Published { peer, umem: key.umem, entry: key.entry, seq: key.seq, key: entry };
         self.with_gpu(|gpu| {
             let same = |old: &Published| (old.key, old.seq) == (entry, published.seq);

@@ -5,11 +5,12 @@ use super::slices::Ringer;
 use crate::prm::qpc::QpState;
 use crate::soft::completions::Failure;
 use crate::soft::control::FIRST_QPN;
-use crate::soft::limits::REGISTERS_PER_PAGE;
+use crate::soft::limits::PAGE_BELLS;
 use crate::soft::state::{Engine, Handed, Qp};
 use crate::soft::tables::{QpConstants, QpContext, QpProgress};
 use crate::wire::cqe::Syndrome;
 use crate::wire::{dbr, doorbell};
+use oxshmem_system::words::{count32, low16, low32, native};
 use std::mem::offset_of;
 
 /// How often the kernel may hand the same WQE to the host without need.
@@ -21,7 +22,7 @@ const _: () = assert!(offset_of!(QpProgress, trap) == 24 && offset_of!(QpProgres
 /// What is rung for all that is posted to a QP.
 pub(super) fn doorbell_for(qp: &Qp) -> u64 {
     let mut bytes = [0; doorbell::LEN];
-    doorbell::Repr::producer(qp.producer as u16, qp.qpn).emit(&mut doorbell::Segment::new_unchecked(&mut bytes[..]));
+    doorbell::Repr::producer(low16(qp.producer), qp.qpn).emit(&mut doorbell::Segment::new_unchecked(&mut bytes[..]));
     u64::from_ne_bytes(bytes)
 }
 
@@ -74,7 +75,7 @@ impl Engine {
 
     pub(super) fn take_progress(&mut self, qp: &mut Qp, progress: &QpProgress) {
         qp.consumer = progress.consumer;
-        qp.moved = progress.moved as usize;
+        qp.moved = native(progress.moved);
         qp.handed.bell = progress.bell;
         qp.handed.cq_producer = progress.cq_producer;
         if let Some(cq) = self.cqs.get_mut(qp.context.cqn_snd) {
@@ -103,7 +104,7 @@ impl Engine {
             let progress = QpProgress {
                 consumer: word(offset_of!(QpProgress, consumer)),
                 moved: word(offset_of!(QpProgress, moved)),
-                cq_producer: word(offset_of!(QpProgress, cq_producer)) as u32,
+                cq_producer: low32(word(offset_of!(QpProgress, cq_producer))),
                 bell: (word(offset_of!(QpProgress, cq_producer)) >> 32) as u32,
                 ..QpProgress::default()
             };
@@ -161,7 +162,7 @@ impl Engine {
             self.load_progress(qp, false);
             qp.producer = qp.consumer;
             let record = u32::from_be(self.load_from_gpu(qp.dbr.addr() as u64 + dbr::SEND_OFFSET as u64));
-            qp.producer += u64::from((record as u16).wrapping_sub(qp.producer as u16));
+            qp.producer += u64::from(low16(u64::from(record)).wrapping_sub(low16(qp.producer)));
         }
     }
 
@@ -204,7 +205,7 @@ impl Engine {
             return;
         }
         let mut bytes = [0; doorbell::LEN];
-        doorbell::Repr::producer(qp.producer as u16, qp.qpn)
+        doorbell::Repr::producer(low16(qp.producer), qp.qpn)
             .emit(&mut doorbell::Segment::new_unchecked(&mut bytes[..]));
         let bell = qp.handed.bell;
         self.with_gpu(|gpu| {
@@ -231,11 +232,11 @@ impl Engine {
             pd: qp.context.pd,
             log_msg_max: qp.context.log_msg_max.into(),
             uar_page: match self.card_doorbells {
-                true => bell_of(qp.qpn).div_ceil(REGISTERS_PER_PAGE as u32),
+                true => bell_of(qp.qpn).div_ceil(PAGE_BELLS),
                 false => qp.context.uar_page,
             },
             cq_log_size: cq.map_or(0, |cq| cq.context.log_cq_size.into()),
-            peer: facts.map_or(0, |(peer, _)| peer as u32 + 1),
+            peer: facts.map_or(0, |(peer, _)| count32(peer) + 1),
             accepts: facts.map_or(0, |(_, facts)| facts.rights),
             remote_pd: facts.map_or(0, |(_, facts)| facts.pd),
             remote_qpn: facts.map_or(0, |(_, facts)| facts.qpn),

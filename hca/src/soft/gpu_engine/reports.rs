@@ -2,10 +2,11 @@
 //! use.
 
 use crate::soft::control::FIRST_QPN;
-use crate::soft::limits::REGISTERS_PER_PAGE;
+use crate::soft::limits::PAGE_BELLS;
 use crate::soft::state::Engine;
 use crate::soft::tables::{Control, EVENT_DOORBELL, EVENT_TRAP, EVENTS, Event, Tables};
 use crate::wire::doorbell;
+use oxshmem_system::words::native;
 use std::mem::offset_of;
 
 impl Engine {
@@ -41,7 +42,7 @@ impl Engine {
             }
         } else {
             for number in first..control.events {
-                let at = offset_of!(Tables, events) + (number % EVENTS as u64) as usize * size_of::<Event>();
+                let at = offset_of!(Tables, events) + native(number % EVENTS as u64) * size_of::<Event>();
                 let Some(event) = self.with_gpu(|gpu| gpu.read::<Event>(gpu.at(at))) else { break };
                 if event.number != number + 1 {
                     // A slice that runs is about to write it.
@@ -52,7 +53,7 @@ impl Engine {
                 }
                 match event.kind {
                     EVENT_TRAP => self.take_over(FIRST_QPN + event.place, false),
-                    EVENT_DOORBELL => self.wrong_doorbell(event.value, event.place / REGISTERS_PER_PAGE as u32 + 1),
+                    EVENT_DOORBELL => self.wrong_doorbell(event.value, event.place / PAGE_BELLS + 1),
                     other => {
                         self.violation(0, 0, None, format!("the engine's kernel reported an event of kind {other}"))
                     }
@@ -62,7 +63,7 @@ impl Engine {
         if let Some(gpu) = &mut self.gpu {
             gpu.unread = gpu.events != control.events;
         }
-        (served + new) as usize
+        native(served + new)
     }
 
     /// A doorbell that the kernel could not use: say why.

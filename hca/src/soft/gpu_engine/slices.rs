@@ -4,7 +4,7 @@
 use crate::soft::accelerator::{Accelerator, AcceleratorError, AcceleratorMemory, AcceleratorResult, Pace};
 use crate::soft::control::MkeyEntry;
 use crate::soft::copying::{CopyMode, Copying};
-use crate::soft::limits::{HOST_DOORBELL_BYTES, REGISTER_STRIDE, REGISTERS_PER_PAGE};
+use crate::soft::limits::{HOST_DOORBELL_BYTES, PAGE_BELLS, REGISTER_STRIDE, REGISTERS_PER_PAGE};
 use crate::soft::tables::{self, Gate, Key, Plain, QpContext, Slice, Tables};
 use crate::wire::doorbell;
 use std::collections::{HashMap, VecDeque};
@@ -171,7 +171,7 @@ impl GpuEngine {
     }
 
     pub(super) fn register(&self, bell: u32) -> u64 {
-        let (page, register) = ((bell - 1) / REGISTERS_PER_PAGE as u32, (bell - 1) as usize % REGISTERS_PER_PAGE);
+        let (page, register) = ((bell - 1) / PAGE_BELLS, (bell - 1) as usize % REGISTERS_PER_PAGE);
         self.page(page + 1) + (doorbell::FIRST_REGISTER + register * REGISTER_STRIDE) as u64
     }
 
