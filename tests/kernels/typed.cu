@@ -21,7 +21,7 @@ template <class T> struct Undeduced;
 template <class Scope> OUTLINED void put_by(void *, const void *, uint64_t, int, bool);
 template <class Scope> OUTLINED void get_by(void *, const void *, uint64_t, int, bool);
 template <class Scope> OUTLINED void put_signal_by(void *, const void *, uint64_t, uint64_t *, uint64_t, SignalOp, int, bool);
-template <bool Fetch, class T, class Local> OUTLINED T atomic(T *, int, const AtomicRequest &, Local);
+template <bool Fetch, bool Changes, class T, class Local> OUTLINED T atomic(T *, int, const AtomicRequest &, Local);
 template <class Done> OUTLINED bool wait_for(abi::Op, const void *, Done);
 } // namespace detail
 template <class T> OUTLINED void p(T *, typename detail::Undeduced<T>::type, int);
