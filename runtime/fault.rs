@@ -4,6 +4,7 @@ use std::fmt;
 
 use bytemuck::checked;
 use oxshmem_hca::wire::cqe::Syndrome;
+use oxshmem_system::words::low32;
 
 use crate::abi::{self, Call, ErrorCode, ErrorRecord, Op};
 
@@ -320,7 +321,7 @@ impl fmt::Display for OnTeam {
 
 /// What a header of a collective says; see `Call` in `abi.h`.
 fn call(header: u64) -> Option<&'static str> {
-    Some(match checked::try_cast(header as u32 >> abi::CALL_SHIFT).ok()? {
+    Some(match checked::try_cast(low32(header) >> abi::CALL_SHIFT).ok()? {
         Call::None => return None,
         Call::Sync => "sync",
         Call::Barrier => "barrier",
@@ -442,7 +443,7 @@ impl DeviceFault {
             },
             Ok(ErrorCode::NoPath) => FaultKind::NoPath { pe },
             Ok(ErrorCode::BadArgument) => FaultKind::BadArgument { value: length.cast_signed(), address, pe },
-            Ok(ErrorCode::BadTeam) => FaultKind::BadTeam { handle: length as u32 as i32 },
+            Ok(ErrorCode::BadTeam) => FaultKind::BadTeam { handle: low32(length).cast_signed() },
             Ok(ErrorCode::Mismatch) => mismatch(pe, length, address),
             Ok(ErrorCode::QueueBroken) => FaultKind::QueueBroken { pe, qpn: (record.qpn != 0).then_some(record.qpn) },
             Ok(ErrorCode::Overlap) => FaultKind::Overlap { dst: address, src: length },

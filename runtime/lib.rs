@@ -88,6 +88,9 @@
 //! `docs/semantics.md` has the details, `docs/environment.md` the variables, `docs/architecture.md`
 //! the parts.
 
+#![warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
+#![cfg_attr(test, allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss))]
+
 #[doc(hidden)]
 pub mod abi;
 pub mod bootstrap;

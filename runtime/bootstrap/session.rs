@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use oxshmem_system::words::count32;
+
 use super::failure::{Failure, FailureKind, aborted};
 use super::frame::{Arrival, Frame, FrameError, HUB, Hello, MAX_RESULT, Message, Op};
 use super::group::{Answer, Groups};
@@ -367,7 +369,7 @@ impl Session {
             return self.fail(FailureKind::Mismatch, vec![rank], message);
         }
         let timeout = self.members[rank as usize].as_ref().map_or(Duration::ZERO, |member| member.timeout);
-        let answer = self.groups.arrived(now, (rank, timeout), self.members.len() as u32, arrival);
+        let answer = self.groups.arrived(now, (rank, timeout), count32(self.members.len()), arrival);
         if let Some(answer) = answer {
             self.answer(answer);
         }
@@ -406,7 +408,7 @@ impl Session {
                         rows[rank].len(),
                         rows.len()
                     );
-                    return self.fail(FailureKind::Mismatch, vec![rank as u32], message);
+                    return self.fail(FailureKind::Mismatch, vec![count32(rank)], message);
                 }
                 let share = length / rows.len().max(1);
                 for rank in 0..rows.len() {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use oxshmem_hca::soft::tables::Slice;
 use oxshmem_hca::soft::{Accelerator, AcceleratorError, AcceleratorMemory, AcceleratorResult, CopyEngine, Pace, Rows};
+use oxshmem_system::words::{low32, native};
 
 use super::cpu::{Executor, ExecutorOptions, LaunchConfig, LaunchHandle, Module};
 use super::error::DeviceError;
@@ -168,14 +169,14 @@ impl CopyEngine for HostCopies {
                     Queued::Put(rows) => {
                         for row in 0..rows.count {
                             let to = (rows.to + row * rows.to_pitch) as *mut u8;
-                            copy_bytes(to, rows.from.add((row * rows.from_pitch) as usize), rows.width as usize);
+                            copy_bytes(to, rows.from.add(native(row * rows.from_pitch)), native(rows.width));
                         }
                     }
                     Queued::Store { to, value, wide: true } => {
                         AtomicU64::from_ptr(to as *mut u64).store(value, Ordering::Release);
                     }
                     Queued::Store { to, value, wide: false } => {
-                        AtomicU32::from_ptr(to as *mut u32).store(value as u32, Ordering::Release);
+                        AtomicU32::from_ptr(to as *mut u32).store(low32(value), Ordering::Release);
                     }
                 }
             }

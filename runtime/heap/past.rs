@@ -6,6 +6,8 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
+use oxshmem_system::words::native;
+
 use super::allocation::AllocationInfo;
 use super::error::AddressProblem;
 
@@ -28,7 +30,7 @@ struct PastHeap {
 impl Drop for PastHeap {
     fn drop(&mut self) {
         // SAFETY: the mapping is this record's, and nothing refers to it.
-        let unmapped = unsafe { munmap(self.first as *mut c_void, self.bytes as usize) };
+        let unmapped = unsafe { munmap(self.first as *mut c_void, native(self.bytes)) };
         if let Err(error) = unmapped {
             tracing::debug!(%error, "the addresses of an earlier heap cannot be given back");
         }
@@ -41,13 +43,13 @@ impl Drop for PastHeap {
 pub(super) fn keep(first: u64, bytes: u64, base: u64, allocations: Vec<AllocationInfo>) {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
     // SAFETY: the flag refuses addresses that are in use.
-    let mapped = unsafe { mmap_anonymous(first as *mut c_void, bytes as usize, ProtFlags::empty(), flags) };
+    let mapped = unsafe { mmap_anonymous(first as *mut c_void, native(bytes), ProtFlags::empty(), flags) };
     match mapped {
         Ok(at) if at as u64 == first => {}
         Ok(elsewhere) => {
             // A kernel before Linux 4.17 ignores the flag.
             // SAFETY: the mapping was just made, and nothing refers to it.
-            let _ = unsafe { munmap(elsewhere, bytes as usize) };
+            let _ = unsafe { munmap(elsewhere, native(bytes)) };
             return;
         }
         // Another thread has taken some of the addresses.

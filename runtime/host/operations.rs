@@ -2,6 +2,8 @@
 
 use bytemuck::Pod;
 
+use oxshmem_system::words::{const32, native};
+
 use super::collectives::{Reducible, checked, defined, meeting, parts, queue, refusable, sides, span, stride};
 use super::issuer::sealed;
 use super::sides::{Destination, Local, LocalMut, Source};
@@ -139,13 +141,13 @@ pub trait Operations: sealed::Issuer {
             if bytes <= given {
                 return Ok(());
             }
-            let room = (given / (size_of::<S::Element>() as u64).max(1)) as usize;
+            let room = native(given / (size_of::<S::Element>() as u64).max(1));
             Err(HeapError::TooShort { side: "dst", needed: len, len: room, allocation: None })
         };
         match dst.destination(self)? {
             LocalMut::Host(data) => {
                 room(data.len() as u64)?;
-                own.get_bytes(source, &mut data[..bytes as usize], pe)
+                own.get_bytes(source, &mut data[..native(bytes)], pe)
             }
             LocalMut::Device(target, given, hold) => {
                 room(given)?;
@@ -156,13 +158,13 @@ pub trait Operations: sealed::Issuer {
             }
             LocalMut::Raw(target, given) => {
                 room(given as u64)?;
-                if is_direct::<Self>(own, target, bytes as usize)? {
+                if is_direct::<Self>(own, target, native(bytes))? {
                     // SAFETY: the maker of the `RawMemory` has promised that it is writable.
                     unsafe { own.queue_get((target, source), bytes, pe, self.issuing_stream()?) }?;
                     return self.finish();
                 }
                 // SAFETY: as above; on a PE the call ends before the promise does.
-                own.get_bytes(source, unsafe { transfer::host_bytes_mut(target, bytes as usize) }, pe)
+                own.get_bytes(source, unsafe { transfer::host_bytes_mut(target, native(bytes)) }, pe)
             }
         }
     }
@@ -502,7 +504,7 @@ pub trait Operations: sealed::Issuer {
             let strides = (stride(dst.stride), stride(src.stride));
             let size = Size { divisible: Some((Collective::Alltoalls, bytes_of::<T>(n))), total: bytes_of::<T>(total) };
             checked(size, sides, |(dst, src)| {
-                let (n, element) = (refusable(n as u64, dst), size_of::<T>() as u32);
+                let (n, element) = (refusable(n as u64, dst), const { const32(size_of::<T>()) });
                 (Call::Alltoalls as u32, handle, dst, src, n, strides.0, strides.1, element, 0)
             })
         })

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, WaitId, WaitIdOptions};
 
+use oxshmem_system::words::count32;
+
 use super::error::LaunchError;
 use super::options::{LaunchOptions, Output};
 use super::outcome::{Outcome, PeOutcome, PeStatus};
@@ -421,12 +423,12 @@ impl Job<'_> {
             }
         }
         self.pes[rank].status = Some(status);
-        self.hub.exited(rank as u32, &status.to_string());
+        self.hub.exited(count32(rank), &status.to_string());
         if rank == 0 {
             self.input = None;
         }
         if !status.is_success() && self.failed.is_none() {
-            self.failed = Some(rank as u32);
+            self.failed = Some(count32(rank));
             if matches!(self.ending, Ending::No) {
                 self.ending = Ending::Grace(Instant::now() + self.options.grace);
             }

@@ -62,8 +62,8 @@ impl PeStatus {
     /// ```
     pub fn exit_code(self) -> u8 {
         match self {
-            Self::Exited(status) => status as u8,
-            Self::Killed(signal) => 128u8.wrapping_add(signal as u8),
+            Self::Exited(status) => status.to_le_bytes()[0],
+            Self::Killed(signal) => 128u8.wrapping_add(signal.to_le_bytes()[0]),
         }
     }
 }

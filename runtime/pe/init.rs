@@ -7,6 +7,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use oxshmem_system::words::const32;
+
 use super::Pe;
 use super::loans::Loans;
 use super::memory::Backing;
@@ -285,12 +287,12 @@ fn describe(
     let mut state = abi::State {
         magic: abi::MAGIC,
         abi_version: abi::ABI_VERSION,
-        bytes: size_of::<abi::State>() as u32,
+        bytes: const { const32(size_of::<abi::State>()) },
         my_pe: bootstrap.rank().cast_signed(),
         n_pes: bootstrap.size().cast_signed(),
         network: abi::Network::None as u32,
         p2p_first: i32::try_from(first).unwrap_or(i32::MAX),
-        p2p_count: count as i32,
+        p2p_count: i32::try_from(count).unwrap_or(i32::MAX),
         p2p_mask: plan.direct,
         heap_base: heap.base(),
         heap_bytes: heap.layout().max,

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use oxshmem_system::words::count32;
+
 use super::choice::{self, Chooser};
 use super::error::{MissingPes, TeamError};
 use super::members::{Members, Split};
@@ -30,7 +32,7 @@ impl Meeting {
     fn of_team(team: &Entry, what: &str) -> Self {
         let handle = team.place.handle();
         // Teams without a common member may have the same handle, but not the same first member.
-        let first = team.members.pe(0).unwrap_or_default() as u32;
+        let first = count32(team.members.pe(0).unwrap_or_default());
         let call = team.calls.fetch_add(1, Ordering::Relaxed);
         let key = [&b"t"[..], &handle.to_be_bytes(), &first.to_be_bytes(), &call.to_be_bytes()].concat();
         Self {
@@ -50,7 +52,7 @@ impl Meeting {
         pe.bootstrap().gather(&key, &self.label, place, data).map_err(|error| match error {
             BootstrapError::Disbanded(failure) => {
                 let missing = if failure.kind == FailureKind::Missing { &failure.ranks[..] } else { &[] };
-                let pe = |index: &u32| self.members.as_ref()?.pe(*index as usize).map(|pe| pe as u32);
+                let pe = |index: &u32| self.members.as_ref()?.pe(*index as usize).map(count32);
                 let pes = MissingPes(missing.iter().filter_map(pe).collect());
                 TeamError::Meeting { failure, pes }.into()
             }

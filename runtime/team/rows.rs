@@ -1,6 +1,8 @@
 //! Rows of the table of teams: which are free, and how the members of a new team agree on one that
 //! is free at all of them.
 
+use oxshmem_system::words::count32;
+
 use crate::abi;
 
 /// Generations are kept in what a handle, a positive `i32`, has beside the row's index.
@@ -27,7 +29,7 @@ pub(crate) struct Place {
 impl Place {
     /// Handle of the team in it.
     pub fn handle(self) -> i32 {
-        (self.generation << abi::TEAM_INDEX_BITS | self.row as u32).cast_signed()
+        (self.generation << abi::TEAM_INDEX_BITS | count32(self.row)).cast_signed()
     }
 }
 

@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use oxshmem_system::words::low32;
+
 use super::choice::{self, Collectives};
 use super::error::TeamError;
 use super::members::Members;
@@ -81,7 +83,7 @@ impl TeamStorage {
 
     pub(crate) fn describe(&self, slab: &Slab, state: &mut abi::State) {
         state.teams = slab.address(self.table);
-        state.max_teams = self.rows as u32;
+        state.max_teams = low32(self.rows);
     }
 
     fn workspace(&self, row: usize) -> u64 {

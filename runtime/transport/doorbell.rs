@@ -12,6 +12,7 @@ use oxshmem_hca::objects::{Doorbell, Doorbells};
 use oxshmem_hca::provider::{Provider, Rung};
 use oxshmem_system::idle::{Idler, Parking, Patience};
 use oxshmem_system::store_fence::store_fence;
+use oxshmem_system::words::native;
 
 use super::error::TransportError;
 use crate::Result;
@@ -111,7 +112,7 @@ impl Ringing {
         let Some(words) = &self.words else { return Ok(()) };
         let pairs = self.given.iter().zip(0u64..);
         let pairs = pairs.map(|(doorbell, i)| Pair {
-            word: words.address().wrapping_add((i * LINE_BYTES) as usize).cast(),
+            word: words.address().wrapping_add(native(i * LINE_BYTES)).cast(),
             register: doorbell.address(),
             rung: 0,
         });

@@ -15,6 +15,7 @@ use oxshmem_hca::soft::{CopyMode, FaultPlan, SoftHca, SoftOptions};
 use oxshmem_hca::topology::{Card, DeviceChoice, Distance, TopologyError};
 use oxshmem_hca::wire::ctrl::Fence;
 use oxshmem_proxy::striping::Striping;
+use oxshmem_system::words::count32;
 
 use super::atomics::Atomics;
 use super::doorbell::Way;
@@ -93,10 +94,15 @@ struct Vote {
     reason: String,
 }
 
+/// Returns a number of cards, or of bytes of a provider's name, as a vote has it.
+fn count8(number: usize) -> u8 {
+    u8::try_from(number).unwrap_or(u8::MAX)
+}
+
 impl Vote {
     fn to_bytes(&self) -> Vec<u8> {
         [
-            &[u8::from(self.device_posts), self.cards, self.provider.len() as u8],
+            &[u8::from(self.device_posts), self.cards, count8(self.provider.len())],
             self.provider.as_bytes(),
             self.reason.as_bytes(),
         ]
@@ -139,7 +145,7 @@ pub(crate) fn open(
     let mut vote = Vote {
         provider: candidate.as_ref().map_or("none", Opened::provider_name).to_owned(),
         device_posts: kind == NetworkKind::Ibgda,
-        cards: candidate.as_ref().map_or(1, |opened| opened.cards.len() as u8),
+        cards: candidate.as_ref().map_or(1, |opened| count8(opened.cards.len())),
         reason,
     };
     if let Some(opened) = &mut candidate
@@ -312,7 +318,7 @@ impl Opened {
 
     /// How the queue pairs are spread over the cards.
     pub(crate) fn striping(&self, config: &Config) -> Striping {
-        Striping::new(config.qps_per_peer(), self.cards.len() as u32)
+        Striping::new(config.qps_per_peer(), count32(self.cards.len()))
     }
 
     /// Keeps as many cards as the PE with fewest has, that PE with its number, and no more than

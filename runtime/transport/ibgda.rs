@@ -13,6 +13,7 @@ use oxshmem_hca::provider::{Access, Attempt, Provider, UmemSource};
 use oxshmem_hca::soft::doorbell_rung;
 use oxshmem_hca::wire::{cqe, dbr};
 use oxshmem_proxy::striping::Striping;
+use oxshmem_system::words::{count32, low8, low32};
 
 use super::atomics::Atomics;
 use super::doorbell::{self, Ringing, Way};
@@ -87,7 +88,7 @@ impl QueueLayout {
     /// The PEs that there are queues to, each with the position of its first queue.
     fn peers(&self) -> impl Iterator<Item = (u32, u32)> {
         let (me, own, per_peer) = (self.me, self.own, self.per_peer);
-        (0..self.n_pes).filter(move |pe| own || *pe != me).enumerate().map(move |(i, pe)| (pe, i as u32 * per_peer))
+        (0..self.n_pes).filter(move |pe| own || *pe != me).zip(0u32..).map(move |(pe, i)| (pe, i * per_peer))
     }
 }
 
@@ -172,7 +173,7 @@ impl Ibgda {
         let Opened { cards, atomics, way, attempts, .. } = opened;
         let cards = cards.into_iter().map(|card| Card::new(card, device, slab)).collect::<Result<Vec<_>>>()?;
         let mut queue_pairs = Vec::new();
-        let count = queues.peers().count() as u32 * queues.per_peer;
+        let count = count32(queues.peers().count()) * queues.per_peer;
         let mut ringing = Ringing::new(cards.iter().map(|card| &card.open.provider), way, device, count)?;
         for (pe, first) in queues.peers() {
             for i in 0..queues.per_peer {
@@ -327,14 +328,14 @@ impl Ibgda {
                 self.card(index).open.provider.first_failure(qpn).map(|failure| (failure, index))
             })?;
         let slot = failure.wqe_index & ((1 << self.queues.log_depth) - 1);
-        let wqe = at(at(self.queues.queues, index, BLOCK_BYTES << self.queues.log_depth), slot as u32, BLOCK_BYTES);
+        let wqe = at(at(self.queues.queues, index, BLOCK_BYTES << self.queues.log_depth), low32(slot), BLOCK_BYTES);
         // Control segment: the opcode is the last byte of the first word. The remote address
         // segment follows.
         let first: u32 = slab.read(wqe, 0).ok()?;
         let address: u64 = slab.read(wqe, 2).ok()?;
         Some(Cause {
             wqe_index: failure.wqe_index,
-            opcode: u32::from_be(first) as u8,
+            opcode: low8(u32::from_be(first).into()),
             address: u64::from_be(address),
             syndrome: failure.syndrome,
             text: failure.text,
@@ -439,7 +440,7 @@ fn create_qp(
         },
     )?;
     let geometry = QpGeometry {
-        log_sq_size: queues.log_depth as u8,
+        log_sq_size: low8(queues.log_depth.into()),
         sq_offset: at(queues.queues, index, BLOCK_BYTES << queues.log_depth).0,
         dbr_offset: at(queues.records, index, LINE_BYTES).0,
         user_index: index,

@@ -22,6 +22,7 @@ use oxshmem_proxy::parking::wake_sleepers;
 use oxshmem_proxy::striping::{Striping, striped};
 use oxshmem_proxy::thread::{Lost, Pace, Proxy};
 use oxshmem_proxy::work::{Backend, Registered};
+use oxshmem_system::words::count32;
 
 use super::atomics::Atomics;
 use super::error::TransportError;
@@ -223,7 +224,7 @@ impl Ibrc {
 
     /// What the card says about the failure of a queue pair.
     pub(crate) fn explanation(&self, qpn: u32) -> Option<String> {
-        let qp = self.qpns.iter().position(|known| *known == qpn)? as u32;
+        let qp = count32(self.qpns.iter().position(|known| *known == qpn)?);
         let pe = self.options.peer(qp);
         self.proxy.lost().into_iter().find(|lost| lost.pe == pe)?.reason
     }
@@ -276,7 +277,7 @@ fn exchange(fabric: &mut dyn Fabric, bootstrap: &Bootstrap, me: u32, n_pes: u32,
             return Err(TransportError::Address { pe: pe as usize }.into());
         }
         for (i, theirs) in (0..per_peer).zip(all[pe as usize].chunks(share / per_peer as usize)) {
-            fabric.connect(peer as u32 * per_peer + i, theirs)?;
+            fabric.connect(count32(peer) * per_peer + i, theirs)?;
         }
     }
     if fabric.has_own() {

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use oxshmem_system::words::low32;
+
 use super::Network;
 use crate::Result;
 use crate::bootstrap::Bootstrap;
@@ -58,7 +60,7 @@ impl KeyTables {
                     prepared.push(u32::from_be_bytes(*key));
                 }
             }
-            network.prepare(pe as u32, &by_card)?;
+            network.prepare(low32(pe), &by_card)?;
         }
         Ok(())
     }

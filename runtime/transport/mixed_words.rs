@@ -18,6 +18,7 @@ use crate::device::Device;
 use crate::device::cpu::AtomicAccess;
 use crate::slab::Slab;
 use crate::{Result, abi, config};
+use oxshmem_system::words::native;
 
 /// What is watched: an 8-byte word is two.
 const UNIT: u64 = 4;
@@ -147,7 +148,7 @@ impl MixedWords {
         if !atomics.are_watched(mode) || !device.set_atomic_hook(Some(note)) {
             return None;
         }
-        let meetings = teams as usize + offset_of!(abi::Team, epoch);
+        let meetings = native(teams) + offset_of!(abi::Team, epoch);
         *table() = Some(Table { meetings, ..Table::default() });
         Some(Self { mode, device: Arc::clone(device), _slab: Arc::clone(slab) })
     }

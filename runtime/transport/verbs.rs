@@ -9,7 +9,8 @@ use oxshmem_hca::verbs::{
     Atomicity, CompletionQueue, Context, MemoryRegion, Port, ProtectionDomain, QueuePair, QueuePairSize, VerbsError,
 };
 use oxshmem_proxy::verbs::VerbsBackend;
-use oxshmem_proxy::work::{Backend, PAYLOAD_BYTES};
+use oxshmem_proxy::work::{Backend, LEAST_INLINE_BYTES};
+use oxshmem_system::words::native;
 
 use super::error::TransportError;
 use super::fabric::{ChunkKeys, Fabric, Region};
@@ -80,7 +81,7 @@ impl VerbsFabric {
         }
         let domain = ProtectionDomain::new(context)?;
         let completions = CompletionQueue::new(context, count * depth)?;
-        let size = QueuePairSize { sends: depth, inline_bytes: PAYLOAD_BYTES as u32 };
+        let size = QueuePairSize { sends: depth, inline_bytes: LEAST_INLINE_BYTES };
         let queue_pairs = (0..count)
             .map(|_| QueuePair::new(&domain, &completions, &port, size))
             .collect::<std::result::Result<Vec<_>, _>>()?;
@@ -137,7 +138,7 @@ impl Fabric for VerbsFabric {
     fn register(&mut self, region: &Region<'_>) -> Result<Vec<ChunkKeys>> {
         let len = usize::try_from(region.bytes).unwrap_or(usize::MAX);
         let access = if region.remote { Access::ALL } else { Access::LOCAL };
-        let address = std::ptr::with_exposed_provenance_mut(region.address as usize);
+        let address = std::ptr::with_exposed_provenance_mut(native(region.address));
         // SAFETY: what is registered outlives the fabric (see `Fabric::register`), and is used
         // through raw pointers only.
         let key = unsafe { MemoryRegion::register(&self.domain, address, len, region.iova, access) }?;

@@ -34,6 +34,7 @@ use cudarc::driver::sys::{
 };
 use oxshmem_hca::soft::tables::Slice;
 use oxshmem_hca::soft::{Accelerator, AcceleratorError, AcceleratorMemory, AcceleratorResult, CopyEngine, Pace, Rows};
+use oxshmem_system::words::count32;
 
 use super::driver::{Context, DriverError, Gpu, check, driver};
 use super::handle;
@@ -349,7 +350,7 @@ impl Words {
             return Ok(());
         }
         let _entered = self.stream.enter().map_err(failed)?;
-        let (count, stores) = (self.stores.0.len() as u32, self.stores.0.as_mut_ptr());
+        let (count, stores) = (count32(self.stores.0.len()), self.stores.0.as_mut_ptr());
         // SAFETY: `operations` has that many entries, on words that are valid by the caller's
         // promise.
         let queued = unsafe { driver!(cuStreamBatchMemOp_v2(self.raw, count, stores, 0)) };

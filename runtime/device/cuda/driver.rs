@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 
 use cudarc::driver::sys;
 use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUevent, CUresult};
+use oxshmem_system::words::count32;
 
 /// The oldest CUDA release that a driver must serve (12050 for 12.5): it brought the newest driver
 /// function used here, cuCtxRecordEvent.
@@ -237,7 +238,7 @@ impl Gpu {
     pub fn pci(&self) -> Result<String, DriverError> {
         let mut text = [0u8; 32];
         // SAFETY: writes at most that many bytes, with a 0 at the end.
-        unsafe { driver!(cuDeviceGetPCIBusId(text.as_mut_ptr().cast(), text.len() as i32, self.raw)) }?;
+        unsafe { driver!(cuDeviceGetPCIBusId(text.as_mut_ptr().cast(), count32(text.len()).cast_signed(), self.raw)) }?;
         Ok(CStr::from_bytes_until_nul(&text)
             .map(|text| text.to_string_lossy().to_ascii_lowercase())
             .unwrap_or_default())
@@ -253,7 +254,7 @@ impl Gpu {
     pub fn name(&self) -> Result<String, DriverError> {
         let mut name = [0u8; 128];
         // SAFETY: writes at most that many bytes, with a 0 at the end.
-        unsafe { driver!(cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as i32, self.raw)) }?;
+        unsafe { driver!(cuDeviceGetName(name.as_mut_ptr().cast(), count32(name.len()).cast_signed(), self.raw)) }?;
         Ok(CStr::from_bytes_until_nul(&name).map(|name| name.to_string_lossy().into_owned()).unwrap_or_default())
     }
 

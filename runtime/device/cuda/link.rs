@@ -5,6 +5,8 @@ use std::ffi::{CStr, c_void};
 
 use cudarc::driver::sys::{CUjit_option, CUjitInputType, CUlinkState, CUresult};
 
+use oxshmem_system::words::count32;
+
 use super::driver::{DriverError, driver};
 use super::error::ModuleError;
 use super::module::{LOG_BYTES, ptx_version};
@@ -66,7 +68,7 @@ impl Linker {
         // SAFETY: options and their values, which stay where they are as long as the linker lives,
         // as does the log.
         unsafe {
-            driver!(cuLinkCreate_v2(options.len() as u32, options.as_mut_ptr(), values.as_mut_ptr(), &raw mut raw))
+            driver!(cuLinkCreate_v2(count32(options.len()), options.as_mut_ptr(), values.as_mut_ptr(), &raw mut raw))
         }?;
         Ok(Self { raw, log, _options: options, _values: values })
     }
@@ -82,7 +84,7 @@ impl Linker {
                 code.as_ptr().cast_mut().cast(),
                 code.len(),
                 name.as_ptr(),
-                names.len() as u32,
+                count32(names.len()),
                 names.as_mut_ptr(),
                 values.as_mut_ptr(),
             ))

@@ -51,6 +51,7 @@ use target::target;
 
 use oxshmem_hca::provider::DeviceMemory;
 use oxshmem_hca::soft::Accelerator;
+use oxshmem_system::words::count32;
 
 use super::error::DeviceError;
 use super::interface::{AddressSpace, Copier, Device, HostMemory, LoadedModule, MappedRegisters, Memory, Wait};
@@ -202,7 +203,7 @@ fn choose(node_rank: usize) -> Result<Option<Gpu>, DriverError> {
         return Ok(None);
     }
     let ordinal = node_rank % count.unsigned_abs() as usize;
-    Gpu::get(ordinal as i32).map(Some)
+    Gpu::get(count32(ordinal).cast_signed()).map(Some)
 }
 
 /// What [`Device::identity`] is made of: the UUID in hexadecimal digits, and what people call the

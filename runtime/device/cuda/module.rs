@@ -9,6 +9,8 @@ use cudarc::driver::sys::{
     self, CUdevice_attribute, CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUresult,
 };
 
+use oxshmem_system::words::{const32, count32};
+
 use super::driver::{DriverError, check, driver};
 use super::error::ModuleError;
 use super::external_stream::ExternalStream;
@@ -62,7 +64,7 @@ fn check_state(bytes: &[u8; 12], symbol_bytes: usize) -> Result<(), SharedOrOwn>
         let what = format!("its oxshmem_state starts with {magic:#x} instead of {:#x}", abi::MAGIC);
         return Err(SharedOrOwn::Own(ModuleError::State { what }));
     }
-    let runtime_bytes = size_of::<abi::State>() as u32;
+    let runtime_bytes = const { const32(size_of::<abi::State>()) };
     if (version, state_bytes) != (abi::ABI_VERSION, runtime_bytes) {
         return Err(SharedOrOwn::Shared(SharedModuleError::AbiVersion {
             module: version,
@@ -283,7 +285,7 @@ impl CudaModule {
             driver!(cuOccupancyMaxActiveBlocksPerMultiprocessor(
                 &raw mut per_sm,
                 kernel.raw,
-                threads as i32,
+                threads.cast_signed(),
                 config.shared_bytes
             ))
         }
@@ -308,13 +310,14 @@ impl CudaModule {
             }
             .into());
         }
-        beside.map_or(Ok(()), |resident| set_aside(self.sms.carveout(blocks, block, resident) as i32))
+        beside.map_or(Ok(()), |resident| set_aside(self.sms.carveout(blocks, block, resident).cast_signed()))
     }
 
     /// Returns what a block of a kernel takes of an SM.
     pub fn block(&self, kernel: &str, threads: u32, dynamic_shared: usize) -> Result<Block, DeviceError> {
         let Kernel { registers, static_shared, .. } = self.kernel(kernel)?;
-        Ok(Block { threads, registers: *registers, shared: (static_shared + dynamic_shared) as u32 })
+        let shared = u32::try_from(static_shared.saturating_add(dynamic_shared)).unwrap_or(u32::MAX);
+        Ok(Block { threads, registers: *registers, shared })
     }
 }
 
@@ -354,7 +357,7 @@ impl LoadedModule for CudaModule {
         if config.shared_bytes + kernel.static_shared > FREE_SHARED_BYTES {
             let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             // SAFETY: the function is the module's; the size is below the limit.
-            unsafe { driver!(cuFuncSetAttribute(kernel.raw, attribute, config.shared_bytes as i32)) }
+            unsafe { driver!(cuFuncSetAttribute(kernel.raw, attribute, count32(config.shared_bytes).cast_signed())) }
                 .map_err(failed)?;
         }
         if config.cooperative {
@@ -364,7 +367,7 @@ impl LoadedModule for CudaModule {
             self.stream.note(name);
         }
         let ([gx, gy, gz], [bx, by, bz]) = (config.grid, config.block);
-        let shared_bytes = config.shared_bytes as u32;
+        let shared_bytes = count32(config.shared_bytes);
         let raw = on.map_or(self.stream.raw(), ExternalStream::raw);
         let args = pointers.as_mut_ptr();
         // SAFETY: number and sizes of the arguments are the kernel's, the driver copies them during
@@ -439,7 +442,7 @@ fn compile(ptx: &str) -> Result<CUmodule, ModuleError> {
         driver!(cuModuleLoadDataEx(
             &raw mut module,
             text.as_ptr().cast(),
-            options.len() as u32,
+            count32(options.len()),
             options.as_mut_ptr(),
             values.as_mut_ptr(),
         ))

@@ -2,6 +2,8 @@
 
 use cudarc::driver::sys::CUdevice_attribute;
 
+use oxshmem_system::words::{count32, native};
+
 use super::driver::{DriverError, Gpu};
 
 /// What a block of a kernel takes of a multiprocessor.
@@ -84,8 +86,8 @@ impl Multiprocessors {
     /// comes first. Blocks are spread evenly.
     fn hold_both(&self, blocks: u64, per_sm: u32, block: Block, resident: Resident) -> bool {
         let spread = |count: u64| {
-            let (each, more) = (count / u64::from(self.count), count % u64::from(self.count));
-            [(each as u32, u64::from(self.count) - more), (each as u32 + 1, more)]
+            let (each, more) = (count32(native(count / u64::from(self.count))), count % u64::from(self.count));
+            [(each, u64::from(self.count) - more), (each + 1, more)]
         };
         let beside = |there: u64, limit: u32, add: Block, other: Block| -> u64 {
             let each = |(count, sms): (u32, u64)| {
