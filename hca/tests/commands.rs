@@ -185,14 +185,6 @@ fn well_formed_commands_are_accepted_and_read_back() {
     assert_eq!(context.primary_address_path.ack_timeout, 14);
     assert_eq!(context.primary_address_path.udp_sport, 0xc000);
 
-    let command = bench.create_mkey();
-    let mut out = vec![0; mkey::CreateMkey::OUT_LEN];
-    let handle = provider.obj_create(&command.encode(), &mut out).unwrap();
-    let mkey_index = mkey::CreateMkey::decode_output(&out).mkey_index;
-    let mut out = vec![0; mkey::QueryMkey::OUT_LEN];
-    provider.obj_query(handle, &mkey::QueryMkey { mkey_index }.encode(), &mut out).unwrap();
-    assert_eq!(mkey::QueryMkey::decode_output(&out).mkc, command.mkc);
-
     let command = bench.create_cq();
     let mut out = vec![0; cq::CreateCq::OUT_LEN];
     let handle = provider.obj_create(&command.encode(), &mut out).unwrap();

@@ -19,7 +19,6 @@ pub fn command(input: &[u8]) -> String {
     let fields = match opcode {
         Opcode::QueryHcaCap => show_input::<caps::QueryHcaCap>(input),
         Opcode::CreateMkey => show_input::<mkey::CreateMkey>(input),
-        Opcode::QueryMkey => show_input::<mkey::QueryMkey>(input),
         Opcode::DestroyMkey => show_input::<mkey::DestroyMkey>(input),
         Opcode::CreateCq => show_input::<cq::CreateCq>(input),
         Opcode::DestroyCq => show_input::<cq::DestroyCq>(input),
@@ -58,7 +57,6 @@ pub fn answer(input: &[u8], output: &[u8]) -> String {
         Some(Opcode::CreateMkey) => show::<mkey::CreateMkeyOut>(output),
         Some(Opcode::CreateCq) => show::<cq::CreateCqOut>(output),
         Some(Opcode::CreateQp) => show::<qp::CreateQpOut>(output),
-        Some(Opcode::QueryMkey) => show::<mkey::QueryMkeyOut>(output),
         Some(Opcode::QueryCq) => show::<cq::QueryCqOut>(output),
         Some(Opcode::QueryQp) => show::<qp::QueryQpOut>(output),
         Some(Opcode::AllocQCounter) => show::<counter::AllocQCounterOut>(output),

@@ -73,21 +73,6 @@ command! {
 }
 
 command! {
-    QueryMkey, 16 => 0x50;
-    /// QUERY_MKEY.
-    in QueryMkey {
-        /// Upper 24 bits of the key.
-        mkey_index: u32 = 0x48, 24;
-    }
-    /// Its output.
-    out QueryMkeyOut {
-        @
-        /// The key.
-        mkc: MkeyContext = 0x80;
-    }
-}
-
-command! {
     DestroyMkey, 16 => 16;
     /// DESTROY_MKEY.
     in DestroyMkey {

@@ -19,7 +19,6 @@ use super::violation::Violation;
 use crate::port::Gid;
 use crate::prm::counter::QueryQCounterOut;
 use crate::prm::cq::CqContext;
-use crate::prm::mkey::MkeyContext;
 use crate::prm::qpc::{QpContext, QpState};
 use crate::provider::{Access, Counters};
 use crate::wire::cqe::{self, Syndrome};
@@ -73,7 +72,6 @@ pub(super) struct UmemState {
 #[derive(Debug)]
 pub(super) struct MkeyState {
     pub facts: MkeyFacts,
-    pub context: MkeyContext,
     /// Where `facts.start` is in this process.
     pub base: *mut u8,
 }

@@ -74,7 +74,6 @@ impl Engine {
             Purpose::Query(object) => match opcode {
                 O::QueryQp => object == Object::Qp(number),
                 O::QueryCq => object == Object::Cq(number),
-                O::QueryMkey => object == Object::Mkey(number),
                 O::QueryQCounter => object == Object::QCounter(low32(prm::layout::get(input, 0xf8, 8))),
                 _ => false,
             },
@@ -159,12 +158,6 @@ impl Engine {
                 Ok(None)
             }
             O::CreateMkey => self.create_mkey(&decode(input, output)?, output).map(Some),
-            O::QueryMkey => {
-                let mkey::QueryMkey { mkey_index } = decode(input, output)?;
-                let mkc = self.mkey(mkey_index)?.context;
-                prm::encode_output(&mkey::QueryMkeyOut { mkc }, output);
-                Ok(None)
-            }
             O::DestroyMkey => {
                 let mkey::DestroyMkey { mkey_index } = decode(input, output)?;
                 let facts = self.mkey(mkey_index)?.facts;

@@ -80,7 +80,7 @@ impl Engine {
             len: mkc.len,
             umem_offset: command.mkey_umem_offset,
         };
-        let index = self.mkeys.insert_with(|index| MkeyState { facts: facts(index), context: *mkc, base });
+        let index = self.mkeys.insert_with(|index| MkeyState { facts: facts(index), base });
         let index = index.ok_or_else(|| full("memory keys", self.mkeys.limit()))?;
         self.write_local_key(index, Some((&facts(index), base)));
         self.control.publish_mkey(index, &facts(index));
