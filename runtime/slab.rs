@@ -94,6 +94,13 @@ impl Slab {
         unsafe { self.device.write(self.base() + offset, bytemuck::bytes_of(value)) }
     }
 
+    /// Writes `values` one after another from `at`, at once.
+    pub(crate) fn write_all<T: Pod>(&self, at: Offset, values: &[T]) -> Result<(), DeviceError> {
+        assert!(at.0 + size_of_val(values) as u64 <= self.bytes, "slab write past its end");
+        // SAFETY: as in `write`.
+        unsafe { self.device.write(self.address(at), bytemuck::cast_slice(values)) }
+    }
+
     /// Reads what [`write`](Self::write) writes.
     pub(crate) fn read<T: Pod>(&self, at: Offset, index: u64) -> Result<T, DeviceError> {
         let offset = at.0 + index * size_of::<T>() as u64;

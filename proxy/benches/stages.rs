@@ -114,8 +114,8 @@ impl Cards {
         let queues: [Queues; 2] = queues.try_into().unwrap_or_else(|_| unreachable!());
         for qp in 0..QPS {
             let addresses = [queues[0].address(qp).unwrap(), queues[1].address(qp).unwrap()];
-            queues[0].connect(qp, &addresses[1], &QpAttributes::default()).unwrap();
-            queues[1].connect(qp, &addresses[0], &QpAttributes::default()).unwrap();
+            queues[0].connect(&[(qp, addresses[1], QpAttributes::default())]).unwrap();
+            queues[1].connect(&[(qp, addresses[0], QpAttributes::default())]).unwrap();
         }
         Self { queues, hcas, _memory: memory }
     }

@@ -15,6 +15,7 @@ use oxshmem_hca::provider::{Provider, Rung, UmemSource};
 use oxshmem_hca::wire::ctrl::{self, Fence, Opcode};
 use oxshmem_hca::wire::{BLOCK_BYTES, OCTOWORD_BYTES, Op, Wqe, cqe, data, dbr, doorbell, inline, masked_atomic, raddr};
 use oxshmem_hca::{Error, Result, provider::Access};
+use oxshmem_system::side_by_side::side_by_side;
 use oxshmem_system::store_fence::store_fence;
 use oxshmem_system::words::{const32, count32, low16, low32, native};
 
@@ -71,6 +72,25 @@ impl QueueLayout {
 
     fn queue(&self, qp: u32) -> u64 {
         self.cq(qp) + 3 * LINE
+    }
+
+    /// Creates queue pair `index`, whose completion queue is filled already.
+    fn create_qp(&self, pd: &Arc<Pd>, uar: &Arc<Uar>, umem: &Arc<Umem>, index: u32) -> Result<Qp> {
+        let attributes = CqAttributes {
+            log_size: LOG_CQ_SIZE,
+            umem_offset: self.cq(index),
+            dbr_offset: self.cq_record(index),
+            collapsed: true,
+        };
+        let cq = Cq::create(uar, umem, &attributes)?;
+        let geometry = QpGeometry {
+            log_sq_size: u8::try_from(self.log_depth)
+                .map_err(|_| wrong("log_depth", self.log_depth, "it is at most 15"))?,
+            sq_offset: self.queue(index),
+            dbr_offset: self.record(index),
+            user_index: index,
+        };
+        Qp::create(pd, &cq, uar, umem, &geometry)
     }
 
     /// Bytes of them all.
@@ -161,9 +181,13 @@ impl Queues {
         let mut queues =
             Self { pairs: Vec::new(), layout, base, provider, capabilities, fence, busy: Vec::new(), rung };
         let mut doorbells = Doorbells::new(&queues.provider, Rung::ByCpu);
+        let doorbells = (0..layout.count).map(|_| doorbells.give()).collect::<Result<Vec<_>>>()?;
         for index in 0..layout.count {
-            let doorbell = doorbells.give()?;
-            let qp = queues.create_pair(pd, &doorbell.uar, &umem, index)?;
+            queues.clear_cq(index);
+        }
+        let places: Vec<(u32, &Arc<Uar>)> = (0..).zip(doorbells.iter().map(|doorbell| &doorbell.uar)).collect();
+        let qps = side_by_side(&places, |(index, uar)| layout.create_qp(pd, uar, &umem, *index))?;
+        for (qp, doorbell) in qps.into_iter().zip(doorbells) {
             let requests = VecDeque::with_capacity(1 << layout.log_depth);
             let (register, uar) = (doorbell.address(), doorbell.uar);
             let blueflame = queues.provider.blueflame(register);
@@ -181,26 +205,13 @@ impl Queues {
         Ok(queues)
     }
 
-    fn create_pair(&self, pd: &Arc<Pd>, uar: &Arc<Uar>, umem: &Arc<Umem>, index: u32) -> Result<Qp> {
-        let at = self.layout.cq(index);
+    /// Fills the completion queue of queue pair `qp` with entries that no work request has
+    /// completed.
+    fn clear_cq(&self, qp: u32) {
         for word in 0..(BLOCK_BYTES << LOG_CQ_SIZE) as u64 / 8 {
-            self.word(at + word * 8).store(u64::from_ne_bytes([cqe::INITIAL_BYTE; 8]), Ordering::Relaxed);
+            let entry = self.word(self.layout.cq(qp) + word * 8);
+            entry.store(u64::from_ne_bytes([cqe::INITIAL_BYTE; 8]), Ordering::Relaxed);
         }
-        let attributes = CqAttributes {
-            log_size: LOG_CQ_SIZE,
-            umem_offset: at,
-            dbr_offset: self.layout.cq_record(index),
-            collapsed: true,
-        };
-        let cq = Cq::create(uar, umem, &attributes)?;
-        let log_depth = self.layout.log_depth;
-        let geometry = QpGeometry {
-            log_sq_size: u8::try_from(log_depth).map_err(|_| wrong("log_depth", log_depth, "it is at most 15"))?,
-            sq_offset: self.layout.queue(index),
-            dbr_offset: self.layout.record(index),
-            user_index: index,
-        };
-        Qp::create(pd, &cq, uar, umem, &geometry)
     }
 
     /// What the peer needs to connect to queue pair `qp`.
@@ -215,13 +226,17 @@ impl Queues {
         self.pairs.get(qp as usize).map(|pair| pair.qp.qpn())
     }
 
-    /// Connects queue pair `qp` to the peer's.
+    /// Connects queue pairs, each to the peer's, by several threads where there are many.
     ///
     /// # Errors
     /// What the provider refuses.
-    pub fn connect(&self, qp: u32, peer: &QpAddress, attributes: &QpAttributes) -> Result<()> {
-        let pair = self.pairs.get(qp as usize).ok_or_else(|| wrong("qp", qp, "no such queue pair"))?;
-        pair.qp.connect(peer, attributes)
+    pub fn connect(&self, peers: &[(u32, QpAddress, QpAttributes)]) -> Result<()> {
+        let mut qps = Vec::new();
+        for (qp, peer, attributes) in peers {
+            let pair = self.pairs.get(*qp as usize).ok_or_else(|| wrong("qp", *qp, "no such queue pair"))?;
+            qps.push((&pair.qp, peer, attributes));
+        }
+        side_by_side(&qps, |(qp, peer, attributes)| qp.connect(peer, attributes)).map(|_| ())
     }
 
     fn word(&self, offset: u64) -> &AtomicU64 {
@@ -294,6 +309,14 @@ impl Queues {
             pair.oldest_id += 1;
         }
         (pair.oldest_id != before).then(|| Completion { qp, id: pair.oldest_id - 1, status: Status::Success })
+    }
+}
+
+impl Drop for Queues {
+    fn drop(&mut self) {
+        let qps: Vec<&Qp> = self.pairs.iter().map(|pair| &pair.qp).collect();
+        // Of what cannot be destroyed, the pairs speak when they are dropped.
+        let _ = side_by_side(&qps, |qp| qp.close().and_then(|()| qp.cq().close()));
     }
 }
 

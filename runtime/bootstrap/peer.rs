@@ -1,5 +1,7 @@
 //! What PEs tell each other of their processes.
 
+use oxshmem_system::mixing::digest;
+
 /// A PE's process and machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[doc(hidden)]
@@ -21,6 +23,7 @@ impl Peer {
         let boot = read("/proc/sys/kernel/random/boot_id").unwrap_or_else(|| host.clone());
         let net =
             std::fs::read_link("/proc/self/ns/net").map(|link| link.to_string_lossy().into_owned()).unwrap_or_default();
-        Self { pid: std::process::id(), host, node: format!("{boot}/{net}") }
+        // Every PE is told the nodes of all, and compares them.
+        Self { pid: std::process::id(), host, node: format!("{:016x}", digest(format!("{boot}/{net}").as_bytes())) }
     }
 }

@@ -99,7 +99,7 @@ impl Config {
             Choice::Given(depth) => depth,
             Choice::Auto => {
                 let qps = u64::from(n_pes) * u64::from(self.qps_per_peer());
-                let within = ((64 << 20) / (qps.max(1) * BLOCK_BYTES)).clamp(1024, 8192);
+                let within = ((64 << 20) / (qps.max(1) * BLOCK_BYTES)).clamp(512, 8192);
                 1 << within.ilog2()
             }
         }

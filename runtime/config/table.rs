@@ -241,7 +241,7 @@ variables! {
     /// on GPUs).
     "OXSHMEM_HEAP_CHUNK" copy heap_chunk: ByteSize = ByteSize(64 * MIB), Limits::PowerOfTwo(MIB, TIB);
     /// Send-queue depth of a QP, in blocks of 64 bytes (with `OXSHMEM_HCA=verbs` in work requests,
-    /// and a card that has less lowers it). `auto` takes 8192, or less (at least 1024) to keep all
+    /// and a card that has less lowers it). `auto` takes 8192, or less (at least 512) to keep all
     /// queues of a PE within 64 MiB, and at most 2048 over the CPU proxy (`ibrc`).
     "OXSHMEM_QP_DEPTH" copy qp_depth: Choice = Choice::Auto, Limits::PowerOfTwo(256, 16384);
     /// QPs to each peer reached over the network; CTAs are spread over them.

@@ -49,8 +49,8 @@ pub(crate) trait Fabric: Debug + Send {
     fn register(&mut self, region: &Region<'_>) -> Result<Vec<ChunkKeys>>;
     /// What peers need to connect to queue pair `qp`; the same length everywhere.
     fn endpoint(&self, qp: u32) -> Result<Vec<u8>>;
-    /// Connects queue pair `qp` to a peer's.
-    fn connect(&mut self, qp: u32, theirs: &[u8]) -> Result<()>;
+    /// Connects queue pairs, each to a peer's.
+    fn connect(&mut self, endpoints: &[(u32, Vec<u8>)]) -> Result<()>;
     /// The number that errors name queue pair `qp` by.
     fn qpn(&self, qp: u32) -> u32;
     /// Makes queue pair `qp`, connected, ready for keys of its peer, where that takes time.

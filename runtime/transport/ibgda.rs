@@ -7,12 +7,13 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use oxshmem_hca::objects::{Cq, CqAttributes, Mkey, Pd, Qp, QpAddress, QpGeometry, Uar, Umem};
+use oxshmem_hca::objects::{Cq, CqAttributes, Doorbell, Mkey, Pd, Qp, QpAddress, QpGeometry, Uar, Umem};
 use oxshmem_hca::prm::qpc::QpState;
 use oxshmem_hca::provider::{Access, Attempt, Provider, UmemSource};
 use oxshmem_hca::soft::doorbell_rung;
 use oxshmem_hca::wire::{cqe, dbr};
 use oxshmem_proxy::striping::Striping;
+use oxshmem_system::side_by_side::side_by_side;
 use oxshmem_system::words::{count32, low8, low32};
 
 use super::atomics::Atomics;
@@ -36,8 +37,9 @@ const LOG_CQ_SIZE: u8 = 1;
 /// Bytes of a queue pair's number where PEs tell it to each other.
 const QPN_BYTES: usize = 3;
 
-/// log2 of the landing slots of a QP: enough for eight warps that fetch at a time.
-const LOG_LANDING: u32 = 8;
+/// log2 of the most and of the fewest landing slots of a QP: enough for eight warps that fetch at a
+/// time, and for two.
+const LOG_LANDING: (u32, u32) = (8, 6);
 
 /// Where the queues are in the slab. QPs are numbered by peer, then by index among those to that
 /// peer; the device's array has entries for this PE too, which stay zero unless this PE's atomics
@@ -50,6 +52,7 @@ pub(crate) struct QueueLayout {
     own: bool,
     per_peer: u32,
     log_depth: u32,
+    log_landing: u32,
     qps: Offset,
     used: Offset,
     cqs: Offset,
@@ -65,6 +68,10 @@ impl QueueLayout {
     pub(crate) fn new(layout: &mut Layout, config: &Config, (me, n_pes): (u32, u32), own: bool) -> Self {
         let per_peer = config.qps_per_peer();
         let depth = u64::from(config.send_queue_depth(n_pes));
+        // Where there are so many QPs that their queues are short, few threads fetch through one of
+        // them.
+        let (most, fewest) = LOG_LANDING;
+        let log_landing = depth.trailing_zeros().saturating_sub(3).clamp(fewest, most);
         let all = u64::from(n_pes * per_peer);
         let real = u64::from((n_pes - u32::from(!own)) * per_peer);
         Self {
@@ -73,6 +80,7 @@ impl QueueLayout {
             own,
             per_peer,
             log_depth: depth.trailing_zeros(),
+            log_landing,
             qps: layout.array(all, size_of::<abi::Qp>() as u64),
             used: layout.array(all.div_ceil(64), 8),
             cqs: layout.array(real, BLOCK_BYTES << LOG_CQ_SIZE),
@@ -80,8 +88,8 @@ impl QueueLayout {
             records: layout.array(real, LINE_BYTES),
             queues: layout.array(real, depth * BLOCK_BYTES),
             stamps: layout.array(real, depth * 4),
-            landing: layout.array(real, landing_bytes()),
-            laps: layout.array(real, 4 << LOG_LANDING),
+            landing: layout.array(real, landing_bytes(log_landing)),
+            laps: layout.array(real, 4 << log_landing),
         }
     }
 
@@ -93,8 +101,8 @@ impl QueueLayout {
 }
 
 /// Slots, and one more for results that are not needed; whole lines.
-const fn landing_bytes() -> u64 {
-    ((1u64 << LOG_LANDING) + 1).next_multiple_of(LINE_BYTES / LANDING_BYTES) * LANDING_BYTES
+const fn landing_bytes(log_landing: u32) -> u64 {
+    ((1u64 << log_landing) + 1).next_multiple_of(LINE_BYTES / LANDING_BYTES) * LANDING_BYTES
 }
 
 fn at(array: Offset, index: u32, stride: u64) -> Offset {
@@ -104,7 +112,7 @@ fn at(array: Offset, index: u32, stride: u64) -> Offset {
 /// The network of a PE: open cards, and a queue pair or several to every other PE.
 #[derive(Debug)]
 pub(crate) struct Ibgda {
-    queue_pairs: Vec<Qp>,
+    queue_pairs: QueuePairs,
     // Behind the queue pairs, which use its pages.
     _ringing: Ringing,
     cards: Vec<Card>,
@@ -117,6 +125,17 @@ pub(crate) struct Ibgda {
     /// What was tried on the way, apart from what the cards themselves tried.
     attempts: Vec<Attempt>,
     queues: QueueLayout,
+}
+
+/// Queue pairs, each with a completion queue of its own.
+#[derive(Debug)]
+struct QueuePairs(Vec<Qp>);
+
+impl Drop for QueuePairs {
+    fn drop(&mut self) {
+        // Of what cannot be destroyed, those that are dropped below speak.
+        let _ = side_by_side(&self.0, |qp| qp.close().and_then(|()| qp.cq().close()));
+    }
 }
 
 /// A card, and what is registered with it.
@@ -172,22 +191,25 @@ impl Ibgda {
         let order = opened.order(config);
         let Opened { cards, atomics, way, attempts, .. } = opened;
         let cards = cards.into_iter().map(|card| Card::new(card, device, slab)).collect::<Result<Vec<_>>>()?;
-        let mut queue_pairs = Vec::new();
         let count = count32(queues.peers().count()) * queues.per_peer;
         let mut ringing = Ringing::new(cards.iter().map(|card| &card.open.provider), way, device, count)?;
+        let mut places = Vec::new();
         for (pe, first) in queues.peers() {
             for i in 0..queues.per_peer {
                 let index = first + i;
-                let number = striping.card(index) as usize;
-                let Card { pd, umem, .. } = &cards[number];
-                let (doorbell, address) = ringing.give(device, number)?;
-                let qp = create_qp(pd, &doorbell.uar, umem, slab, &queues, index)?;
-                let position = pe * queues.per_peer + i;
-                let placed = PlacedQp { qp: &qp, index, pe, position, doorbell: address };
-                slab.write(queues.qps, u64::from(position), &describe_qp(slab, &queues, &placed))?;
-                queue_pairs.push(qp);
+                let card = striping.card(index) as usize;
+                let Card { pd, umem, .. } = &cards[card];
+                let (Doorbell { uar, .. }, doorbell) = ringing.give(device, card)?;
+                places.push(PlacedQp { pd, umem, uar, index, pe, position: pe * queues.per_peer + i, doorbell });
             }
         }
+        slab.fill(queues.cqs, u64::from(count) * (BLOCK_BYTES << LOG_CQ_SIZE), cqe::INITIAL_BYTE)?;
+        let queue_pairs = QueuePairs(side_by_side(&places, |place| place.create(&queues))?);
+        let mut described = vec![abi::Qp::default(); (queues.n_pes * queues.per_peer) as usize];
+        for (place, qp) in places.iter().zip(&queue_pairs.0) {
+            described[place.position as usize] = place.describe(slab, &queues, qp);
+        }
+        slab.write_all(queues.qps, &described)?;
         ringing.start(device)?;
 
         // A CPU that rings sees a doorbell earlier than the card sees the queue, unless a fence of
@@ -224,6 +246,7 @@ impl Ibgda {
             }
         }
         let numbers = bootstrap.alltoall("numbers of queue pairs", &mine)?;
+        let mut connections = Vec::new();
         for (pe, first) in self.queues.peers() {
             let unreadable = || TransportError::Address { pe: pe as usize };
             let ports = ports[pe as usize].chunks(QpAddress::BYTES).map(QpAddress::from_bytes);
@@ -237,9 +260,13 @@ impl Ibgda {
                 let address = QpAddress { qpn, ..ports[self.striping.card(i) as usize] };
                 let index = first + i;
                 let log_max_rd_atomic = self.card(index).open.log_max_rd_atomic;
-                self.queue_pairs[index as usize].connect(&address, &attributes(config, log_max_rd_atomic, index))?;
+                connections.push((index, address, attributes(config, log_max_rd_atomic, index)));
             }
         }
+        let queue_pairs = &self.queue_pairs.0;
+        side_by_side(&connections, |(index, address, attributes)| {
+            queue_pairs[*index as usize].connect(address, attributes)
+        })?;
         // No PE posts before the other end is ready to receive.
         Ok(bootstrap.barrier("queue pairs connected")?)
     }
@@ -251,7 +278,7 @@ impl Ibgda {
 
     /// The PEs that there are queue pairs to, each with those.
     fn peers(&self) -> impl Iterator<Item = (u32, &[Qp])> {
-        let each = self.queue_pairs.chunks_exact(self.queues.per_peer as usize);
+        let each = self.queue_pairs.0.chunks_exact(self.queues.per_peer as usize);
         self.queues.peers().zip(each).map(|((pe, _), to_peer)| (pe, to_peer))
     }
 
@@ -324,7 +351,7 @@ impl Ibgda {
     pub(crate) fn cause(&self, slab: &Slab, qpn: u32) -> Option<Cause> {
         // Cards number their queue pairs each for itself.
         let (failure, index) =
-            self.queue_pairs.iter().zip(0u32..).filter(|(qp, _)| qp.qpn() == qpn).find_map(|(_, index)| {
+            self.queue_pairs.0.iter().zip(0u32..).filter(|(qp, _)| qp.qpn() == qpn).find_map(|(_, index)| {
                 self.card(index).open.provider.first_failure(qpn).map(|failure| (failure, index))
             })?;
         let slot = failure.wqe_index & ((1 << self.queues.log_depth) - 1);
@@ -419,38 +446,11 @@ fn check_soft_reach(
     Ok(())
 }
 
-fn create_qp(
-    pd: &Arc<Pd>,
-    uar: &Arc<Uar>,
-    umem: &Arc<Umem>,
-    slab: &Slab,
-    queues: &QueueLayout,
-    index: u32,
-) -> Result<Qp> {
-    let cq_at = at(queues.cqs, index, BLOCK_BYTES << LOG_CQ_SIZE);
-    slab.fill(cq_at, BLOCK_BYTES << LOG_CQ_SIZE, cqe::INITIAL_BYTE)?;
-    let cq = Cq::create(
-        uar,
-        umem,
-        &CqAttributes {
-            log_size: LOG_CQ_SIZE,
-            umem_offset: cq_at.0,
-            dbr_offset: at(queues.cq_records, index, LINE_BYTES).0,
-            collapsed: true,
-        },
-    )?;
-    let geometry = QpGeometry {
-        log_sq_size: low8(queues.log_depth.into()),
-        sq_offset: at(queues.queues, index, BLOCK_BYTES << queues.log_depth).0,
-        dbr_offset: at(queues.records, index, LINE_BYTES).0,
-        user_index: index,
-    };
-    Ok(Qp::create(pd, &cq, uar, umem, &geometry)?)
-}
-
-/// A queue pair with its place among those of this PE.
+/// A queue pair's place among those of this PE, and what it is created with.
 struct PlacedQp<'a> {
-    qp: &'a Qp,
+    pd: &'a Arc<Pd>,
+    umem: &'a Arc<Umem>,
+    uar: Arc<Uar>,
     /// Its number among the queue pairs in the slab.
     index: u32,
     /// The peer.
@@ -461,22 +461,47 @@ struct PlacedQp<'a> {
     doorbell: u64,
 }
 
-fn describe_qp(slab: &Slab, queues: &QueueLayout, placed: &PlacedQp<'_>) -> abi::Qp {
-    let &PlacedQp { qp, index, pe, position, doorbell } = placed;
-    abi::Qp {
-        wq: slab.address(at(queues.queues, index, BLOCK_BYTES << queues.log_depth)),
-        stamps: slab.address(at(queues.stamps, index, 4 << queues.log_depth)),
-        dbr: slab.address(at(queues.records, index, LINE_BYTES)) + dbr::SEND_OFFSET as u64,
-        doorbell,
-        cqe: slab.address(at(queues.cqs, index, BLOCK_BYTES << LOG_CQ_SIZE)),
-        landing: slab.address(at(queues.landing, index, landing_bytes())),
-        laps: slab.address(at(queues.laps, index, 4 << LOG_LANDING)),
-        qpn: qp.qpn(),
-        depth_log2: queues.log_depth,
-        pe: pe.cast_signed(),
-        index: position,
-        landing_log2: LOG_LANDING,
-        // Every counter starts at zero.
-        ..abi::Qp::default()
+impl PlacedQp<'_> {
+    /// Creates the queue pair and its completion queue, whose entries are filled already.
+    fn create(&self, queues: &QueueLayout) -> Result<Qp, oxshmem_hca::Error> {
+        let &Self { pd, umem, ref uar, index, .. } = self;
+        let cq = Cq::create(
+            uar,
+            umem,
+            &CqAttributes {
+                log_size: LOG_CQ_SIZE,
+                umem_offset: at(queues.cqs, index, BLOCK_BYTES << LOG_CQ_SIZE).0,
+                dbr_offset: at(queues.cq_records, index, LINE_BYTES).0,
+                collapsed: true,
+            },
+        )?;
+        let geometry = QpGeometry {
+            log_sq_size: queues.log_depth as u8,
+            sq_offset: at(queues.queues, index, BLOCK_BYTES << queues.log_depth).0,
+            dbr_offset: at(queues.records, index, LINE_BYTES).0,
+            user_index: index,
+        };
+        Qp::create(pd, &cq, uar, umem, &geometry)
+    }
+
+    /// Returns what device code knows of the queue pair.
+    fn describe(&self, slab: &Slab, queues: &QueueLayout, qp: &Qp) -> abi::Qp {
+        let &Self { index, pe, position, doorbell, .. } = self;
+        abi::Qp {
+            wq: slab.address(at(queues.queues, index, BLOCK_BYTES << queues.log_depth)),
+            stamps: slab.address(at(queues.stamps, index, 4 << queues.log_depth)),
+            dbr: slab.address(at(queues.records, index, LINE_BYTES)) + dbr::SEND_OFFSET as u64,
+            doorbell,
+            cqe: slab.address(at(queues.cqs, index, BLOCK_BYTES << LOG_CQ_SIZE)),
+            landing: slab.address(at(queues.landing, index, landing_bytes(queues.log_landing))),
+            laps: slab.address(at(queues.laps, index, 4 << queues.log_landing)),
+            qpn: qp.qpn(),
+            depth_log2: queues.log_depth,
+            pe: pe.cast_signed(),
+            index: position,
+            landing_log2: queues.log_landing,
+            // Every counter starts at zero.
+            ..abi::Qp::default()
+        }
     }
 }

@@ -272,20 +272,21 @@ fn exchange(fabric: &mut dyn Fabric, bootstrap: &Bootstrap, me: u32, n_pes: u32,
     let at = me as usize * share;
     rows.splice(at..at, vec![0; share]);
     let all = bootstrap.alltoall("endpoints of the proxy", &rows)?;
+    let mut endpoints = Vec::new();
     for (peer, pe) in (0..n_pes).filter(|pe| *pe != me).enumerate() {
         if all[pe as usize].len() != share {
             return Err(TransportError::Address { pe: pe as usize }.into());
         }
         for (i, theirs) in (0..per_peer).zip(all[pe as usize].chunks(share / per_peer as usize)) {
-            fabric.connect(count32(peer) * per_peer + i, theirs)?;
+            endpoints.push((count32(peer) * per_peer + i, theirs.to_vec()));
         }
     }
     if fabric.has_own() {
         for qp in (n_pes - 1) * per_peer..n_pes * per_peer {
-            let own = fabric.endpoint(qp)?;
-            fabric.connect(qp, &own)?;
+            endpoints.push((qp, fabric.endpoint(qp)?));
         }
     }
+    fabric.connect(&endpoints)?;
     // No PE posts before the other end is ready to receive.
     Ok(bootstrap.barrier("queue pairs connected")?)
 }
@@ -364,11 +365,18 @@ impl Fabric for StripedFabric {
         Ok(address.to_bytes().to_vec())
     }
 
-    fn connect(&mut self, qp: u32, theirs: &[u8]) -> Result<()> {
-        let address = QpAddress::from_bytes(theirs)?;
-        let (card, index) = self.place(qp);
-        let attributes = attributes(&card.config, card.open.log_max_rd_atomic, qp);
-        Ok(card.queues()?.connect(index, &address, &attributes)?)
+    fn connect(&mut self, endpoints: &[(u32, Vec<u8>)]) -> Result<()> {
+        let mut by_card = vec![Vec::new(); self.cards.len()];
+        for (qp, theirs) in endpoints {
+            let (card, index) = self.striping.place(*qp);
+            let OpenCard { log_max_rd_atomic, .. } = self.cards[card as usize].open;
+            let attributes = attributes(&self.cards[card as usize].config, log_max_rd_atomic, *qp);
+            by_card[card as usize].push((index, QpAddress::from_bytes(theirs)?, attributes));
+        }
+        for (card, peers) in self.cards.iter().zip(&by_card) {
+            card.queues()?.connect(peers)?;
+        }
+        Ok(())
     }
 
     fn qpn(&self, qp: u32) -> u32 {

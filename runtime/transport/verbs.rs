@@ -152,9 +152,12 @@ impl Fabric for VerbsFabric {
         Ok(address.to_bytes().to_vec())
     }
 
-    fn connect(&mut self, qp: u32, theirs: &[u8]) -> Result<()> {
-        let address = QpAddress::from_bytes(theirs)?;
-        Ok(self.queue_pair(qp)?.connect(&address, &attributes(&self.config, u8::MAX, qp))?)
+    fn connect(&mut self, endpoints: &[(u32, Vec<u8>)]) -> Result<()> {
+        for (qp, theirs) in endpoints {
+            let address = QpAddress::from_bytes(theirs)?;
+            self.queue_pair(*qp)?.connect(&address, &attributes(&self.config, u8::MAX, *qp))?;
+        }
+        Ok(())
     }
 
     fn qpn(&self, qp: u32) -> u32 {

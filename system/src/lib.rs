@@ -3,6 +3,7 @@
 //! * [`fdpass`]: file descriptors over abstract unix sockets.
 //! * [`idle`]: how threads wait for work.
 //! * [`mixing`]: numbers that look random, and depend on their input alone.
+//! * [`side_by_side`]: calls that wait, made by several threads at a time.
 //! * [`store_fence`]: order between stores to memory and to registers of devices.
 //! * [`words`]: words cut on purpose.
 
@@ -12,6 +13,7 @@ mod error;
 pub mod fdpass;
 pub mod idle;
 pub mod mixing;
+pub mod side_by_side;
 pub mod store_fence;
 pub mod words;
 

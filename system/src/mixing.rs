@@ -22,6 +22,16 @@ pub const fn scramble(value: u64) -> u64 {
     value ^ value >> 31
 }
 
+/// Returns a number that, most probably, only equal bytes have in common.
+#[must_use]
+pub fn digest(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    let words = words.iter().chain([&last]).map(|word| u64::from_le_bytes(*word));
+    words.fold(mix(bytes.len() as u64), |state, word| mix(state ^ word))
+}
+
 /// Shuffles `items` in an order that `seed` determines.
 pub fn shuffle<T>(items: &mut [T], seed: u64) {
     for i in (1..items.len()).rev() {
@@ -41,6 +51,21 @@ mod tests {
         assert_ne!(items, (0..100).collect::<Vec<_>>());
         items.sort_unstable();
         assert_eq!(items, (0..100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn texts_that_differ_somewhere_have_different_digests() {
+        let text: Vec<u8> = (0..40).collect();
+        let mut seen = std::collections::HashSet::new();
+        for len in 0..=text.len() {
+            assert!(seen.insert(digest(&text[..len])), "{len} bytes");
+            for at in 0..len {
+                let mut other = text[..len].to_vec();
+                other[at] ^= 0x80;
+                assert!(seen.insert(digest(&other)), "{len} bytes, another at {at}");
+            }
+        }
+        assert_ne!(digest(&[0]), digest(&[0, 0]));
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! What needs no GPU: lies of libraries, kernel and firmware, and teardown.
 
+mod commands;
+mod size;
+
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 use std::time::Duration;

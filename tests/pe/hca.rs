@@ -25,6 +25,48 @@ pub fn report(_: &[String]) -> Outcome {
     Ok(())
 }
 
+/// Atomics of each PE on its own memory through its card, where the card does all of them: each
+/// goes over a queue pair that leads to itself. PE 0 prints how long one takes.
+pub fn loopback(args: &[String]) -> Outcome {
+    let count: u64 = args.first().map_or(Ok(200), |text| text.parse())?;
+    let pe = oxshmem::init()?;
+    let word = pe.alloc::<u64>(1)?;
+    let before = pe.hca_counters().map(|counters| counters.wqes);
+    let begun = Instant::now();
+    for expected in 0..count {
+        let found = pe.atomic(word.at(0), pe.my_pe()).fetch_add(1)?;
+        if found != expected {
+            return Err(format!("an atomic on this PE's own memory fetched {found}, not {expected}").into());
+        }
+    }
+    let each = begun.elapsed().as_secs_f64() * 1e6 / count as f64;
+    // Where requests are counted, they show that the card has done it.
+    if let (Some(before), Some(after)) = (before, pe.hca_counters().map(|counters| counters.wqes))
+        && after < before + count
+    {
+        return Err(
+            format!("{count} atomics took {} work requests: they did not go through the card", after - before).into()
+        );
+    }
+    if pe.my_pe() == 0 {
+        println!("loopback {count} atomics, each with a kernel of its own, {each:.1} us each");
+    }
+    pe.barrier_all()?;
+    pe.finalize()?;
+    Ok(())
+}
+
+/// Joins and leaves, and prints how long each took.
+pub fn set_up(_: &[String]) -> Outcome {
+    let begun = Instant::now();
+    let pe = oxshmem::init()?;
+    println!("init ms {}", begun.elapsed().as_secs_f64() * 1e3);
+    let begun = Instant::now();
+    pe.finalize()?;
+    println!("finalize ms {}", begun.elapsed().as_secs_f64() * 1e3);
+    Ok(())
+}
+
 /// Open files of this process, once it has no thread but this one: a thread that was joined is
 /// listed for a moment longer.
 fn files_without_threads() -> Result<usize, String> {

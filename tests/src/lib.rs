@@ -6,6 +6,8 @@
 
 pub mod costs;
 pub mod exchange;
+pub mod mirror;
+pub mod set_up;
 mod suite;
 
 /// The Rust of pages in `docs/`, which `cargo test --doc` compiles and runs.

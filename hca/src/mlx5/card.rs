@@ -88,7 +88,7 @@ struct Tables {
     keys: HashMap<u64, MemoryRegion>,
     umems: HashMap<u32, NonNull<mlx5dv::mlx5dv_devx_umem>>,
     /// Where packets to a peer go: one question to the kernel for each.
-    hops: HashMap<Gid, [u8; 6]>,
+    hops: HashMap<Gid, Arc<Mutex<Option<[u8; 6]>>>>,
     /// The library may give the same page more than once.
     uars: HashMap<u32, Vec<NonNull<mlx5dv::mlx5dv_devx_uar>>>,
 }
@@ -568,8 +568,11 @@ impl Provider for Mlx5Hca {
     }
 
     fn next_hop(&self, peer: &QpAddress, attributes: &QpAttributes) -> Result<[u8; 6]> {
-        if let Some(mac) = self.tables().hops.get(&peer.gid) {
-            return Ok(*mac);
+        let hop = Arc::clone(self.tables().hops.entry(peer.gid).or_default());
+        // Held while the kernel resolves it, so that of several threads one asks.
+        let mut hop = hop.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(mac) = *hop {
+            return Ok(mac);
         }
         let route = route(&self.info.device, &self.info.port, peer)?;
         let mac = self.resolve(route, peer, attributes).map_err(|source| {
@@ -579,7 +582,7 @@ impl Provider for Mlx5Hca {
             let HcaInfo { device, port, .. } = &self.info;
             Error::from(Mlx5Error::Unreachable { device: device.clone(), port: port.number, gid: peer.gid, source })
         })?;
-        self.tables().hops.insert(peer.gid, mac);
+        *hop = Some(mac);
         Ok(mac)
     }
 

@@ -52,7 +52,7 @@ pub struct Qp {
     guard: Guard,
     qpn: u32,
     _pd: Arc<Pd>,
-    _cq: Arc<Cq>,
+    cq: Arc<Cq>,
     _uar: Arc<Uar>,
     _umem: Arc<Umem>,
 }
@@ -100,7 +100,7 @@ impl Qp {
             guard,
             qpn: out.qpn,
             _pd: Arc::clone(pd),
-            _cq: Arc::clone(cq),
+            cq: Arc::clone(cq),
             _uar: Arc::clone(uar),
             _umem: Arc::clone(umem),
         })
@@ -186,6 +186,11 @@ impl Qp {
         let state = QpState::from_u8(context.state)
             .ok_or_else(|| Error::protocol("QUERY_QP", format!("state {} is not known", context.state)))?;
         Ok(QpStatus { state, executed: context.hw_sq_wqebb_counter, covered: context.sw_sq_wqebb_counter, context })
+    }
+
+    /// The completion queue that it was created with.
+    pub fn cq(&self) -> &Arc<Cq> {
+        &self.cq
     }
 
     /// Destroy it now.

@@ -1,6 +1,7 @@
 //! `mlx5dv_*`.
 
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
 
 use oxshmem_hca::objects::Umem;
@@ -151,6 +152,7 @@ pub extern "C" fn mlx5dv_devx_alloc_uar(context: *mut ib::ibv_context, kind: u32
     if let Some(errno) = own.refuses(call) {
         return null(errno);
     }
+    own.take_command();
     let (shared, number) = match page_for(own, kind) {
         Ok(found) => found,
         Err(errno) => return null(errno),
@@ -220,7 +222,9 @@ pub extern "C" fn mlx5dv_devx_umem_reg_ex(
     let umem = place.and_then(|(address, file)| register_umem(own, address, arguments.size, file.as_ref(), access));
     match umem {
         Ok(umem) => {
+            own.take_command();
             own.counts.umems.made();
+            own.counts.umem_bytes.fetch_add(arguments.size as u64, Ordering::Relaxed);
             // The kernel takes the largest page size that is permitted and fits; to be strict, the
             // largest that is permitted.
             let page = 1u64 << arguments.pgsz_bitmap.ilog2();
@@ -300,6 +304,7 @@ impl<'a> Exchange<'a> {
 
     /// Lies about this command, if there are any; the errno.
     fn lie(&mut self, own: &Context, call: &str) -> Result<(), i32> {
+        own.take_command();
         if lies().occurs("vanish", "command").is_some() {
             own.vanish();
         }
@@ -541,6 +546,7 @@ pub extern "C" fn mlx5dv_devx_obj_query(
 pub extern "C" fn mlx5dv_devx_obj_destroy(handle: *mut dv::mlx5dv_devx_obj) -> c_int {
     // SAFETY: an object that is alive.
     let (made, own) = unsafe { object(handle) };
+    own.take_command();
     // The kernel has destroyed everything of a card that is gone.
     if let Err(errno) = answered(own.hca.obj_destroy(made.handle))
         && own.refuses("").is_none()

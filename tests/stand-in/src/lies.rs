@@ -26,6 +26,7 @@
 //! | `device:atomics=K` | the device's atomics are of that kind (`ibv_atomic_cap`); without it they are atomic with each other only (1), as of all cards |
 //! | `device:count=N` | there are N cards |
 //! | `device:late=1` | cards acknowledge writes before these are visible, which PEs that drive several cards can tell |
+//! | `device:command-us=N` | a call that gives a card a command takes N microseconds more |
 //! | `device:unordered=1` | what cards write becomes visible in any order, unless they read in between, as where a GPU's platform orders nothing |
 //! | `device:kernel=1` | a kernel on the `cpu` device moves the data, as one on the GPU does where there is one |
 //! | `report:trace=1` | commands, doorbells, WQEs and CQEs are printed |

@@ -104,6 +104,10 @@ pub(crate) struct Counts {
     pub(crate) handles: Count,
     /// Queue pairs that leave by each port of a bond.
     pub(crate) bond: [Count; 4],
+    /// Calls that give the card a command, by which its driver may work too.
+    commands: AtomicU64,
+    /// Bytes of all umems.
+    pub(crate) umem_bytes: AtomicU64,
 }
 
 impl Counts {
@@ -133,7 +137,10 @@ impl Counts {
         let bond = self.bond.each_ref().map(|count| count.made.load(Ordering::Relaxed).to_string()).join("+");
         let executed = format!("wqes={wqes} doorbells={doorbells} strong={strong} bond={bond}");
         let (pid, live, open) = (std::process::id(), self.live(), OPEN.load(Ordering::Relaxed));
-        format!("pid={pid} live={live} open={open} {} {executed}\n", made.join(" "))
+        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let taken = format!("commands={} umem_bytes={}", count(&self.commands), count(&self.umem_bytes));
+        format!("pid={pid} live={live} open={open} {} {taken} {executed}
+", made.join(" "))
     }
 }
 
@@ -276,6 +283,18 @@ impl Context {
             )),
             Err(error) => Err(say(&format!("{len} bytes at {address:#x}: {error}"), libc::EFAULT)),
         }
+    }
+
+    /// Counts a command, and takes the time that the firmware takes for one.
+    pub(crate) fn take_command(&self) {
+        self.counts.commands.fetch_add(1, Ordering::Relaxed);
+        let Some(time) = lies().number("device", "command-us") else { return };
+        // Threads are woken when they ask for it, not up to 50 us later.
+        thread_local!(static PROMPT: () = {
+            // SAFETY: a number for this thread.
+            unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+        });
+        PROMPT.with(|()| std::thread::sleep(Duration::from_micros(time)));
     }
 
     /// Says by an event that the card is gone, once it is.

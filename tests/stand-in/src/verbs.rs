@@ -206,6 +206,7 @@ pub extern "C" fn ibv_alloc_pd(context: *mut ib::ibv_context) -> *mut ib::ibv_pd
     let hca: Arc<dyn Provider> = Arc::clone(&own.hca) as _;
     match Pd::alloc(&hca) {
         Ok(pd) => {
+            own.take_command();
             own.counts.domains.made();
             Box::into_raw(Box::new(Domain { raw: ib::ibv_pd { context, handle: pd.pdn() }, pd })).cast()
         }
@@ -291,6 +292,7 @@ fn region(
         Ok(key) => key,
         Err(error) => return null(say(&error.to_string(), libc::ENOMEM)),
     };
+    own.take_command();
     own.counts.regions.made();
     let raw = ib::ibv_mr {
         context: domain.raw.context,
