@@ -26,7 +26,7 @@ miri: setup ## What miri can run of the unit tests, under it
 soft-roce: setup ## On real verbs without RDMA hardware: IBRC in a QEMU guest with Soft-RoCE, with lost packets and a cut cable too
 	@scripts/soft-roce-test
 
-hardware-check: setup ## What this machine can do: the doctor, conformance and figures over every path; one report in results/hardware-check.tar.gz
+hardware-check: setup ## What this machine can do: the doctor, five questions to a card, conformance, figures, a verdict; results/hardware-check.tar.gz
 	@cargo build --release --quiet -p oxshmem -p oxshmem-info -p oxshmem-tests -p oxshmem-perftest --bins
 	@# Not by cargo run, which would compile the library once more, with the features of one package.
 	@"$$(cargo metadata --no-deps --format-version 1 | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')"/release/gpu-bundle-run \

@@ -32,6 +32,9 @@ struct Arguments {
     /// Where kernels run: auto, cpu or cuda.
     #[arg(long, default_value = "auto")]
     device: Device,
+    /// One small point of each, which shows that everything works.
+    #[arg(long)]
+    short: bool,
     /// One JSON object per line and measured point.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -87,6 +90,15 @@ const ON_CPU: [Sweep; 3] = [
         options: "--min 16K --max 16K --threads 32 --iters 200 --warmup 20 --stride 2",
         ctas: &[1, 4],
     },
+];
+
+const SHORT: [Sweep; 2] = [
+    Sweep {
+        bench: Bench::PutBw,
+        options: "--min 8 --max 4K --factor 512 --scope block --threads 32 --iters 4 --warmup 1",
+        ctas: &[1],
+    },
+    Sweep { bench: Bench::PBw, options: "--min 256 --max 256 --threads 32 --iters 4 --warmup 1", ctas: &[1] },
 ];
 
 /// One line of the table: the same thing over both.
@@ -173,7 +185,12 @@ fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
     };
     let titles = line(&TITLES);
     output::line(format_args!("Two PEs on this machine, device {device}; every byte is verified.\n\n{titles}"))?;
-    for sweep in if device == "cuda" { ON_GPU } else { ON_CPU } {
+    let sweeps: &[Sweep] = match (arguments.short, device.as_str()) {
+        (true, _) => &SHORT,
+        (false, "cuda") => &ON_GPU,
+        (false, _) => &ON_CPU,
+    };
+    for sweep in sweeps {
         for ctas in sweep.ctas {
             let mut found: Vec<Vec<Row>> = Vec::new();
             for transport in BOTH {
@@ -266,7 +283,7 @@ mod tests {
 
     #[test]
     fn every_sweep_has_options_that_its_test_takes() {
-        for sweep in ON_GPU.into_iter().chain(ON_CPU) {
+        for sweep in ON_GPU.into_iter().chain(ON_CPU).chain(SHORT) {
             for (ctas, transport) in sweep.ctas.iter().zip(BOTH.iter().cycle()) {
                 let options = sweep.options(*transport, Device::Auto, *ctas);
                 let args = std::iter::once(sweep.bench.name()).chain(options.split(' '));

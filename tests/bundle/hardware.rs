@@ -1,5 +1,6 @@
-//! The hardware check: the doctor, then conformance and performance over every path that the
-//! machine offers, and one archive of it all.
+//! The hardware check: the doctor, five questions to the card, conformance and performance over
+//! every path that the machine offers, the published experiment over the card, a verdict, and one
+//! archive of it all.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use oxshmem_tests::{ABSENT, Device, Transport};
 use serde_json::{Value, json};
 
 use crate::parts::{read_lines, verdict};
+use crate::questions::{self, Asking, StepFor};
 use crate::report::{Group, Item, Report, Status, say};
 use crate::step::{Runner, Step};
 
@@ -17,6 +19,9 @@ use crate::step::{Runner, Step};
 const STEP: Duration = Duration::from_secs(120);
 /// When this much time has passed no further step is begun.
 const WHOLE: Duration = Duration::from_secs(30 * 60);
+
+/// The longest that the published experiment may take.
+const EXPERIMENT: Duration = Duration::from_secs(15 * 60);
 
 /// The core of conformance: cases of `conformance-pe`, their arguments, and PEs.
 const CASES: [(&str, &[&str], u32); 13] = [
@@ -102,39 +107,252 @@ fn lacks(route: Route, about: &Value) -> Option<String> {
     }
 }
 
-/// Runs the check, and packs what it found; the archive.
-pub fn check(runner: &Runner, report: &mut Report, only: &str) -> Result<PathBuf, String> {
-    let begun = Instant::now();
-    let info = runner.program("oxshmem-info").ok_or("oxshmem-info is not beside this program")?;
-    let (about, verdict_of_doctor) = examine(runner, report, &info);
-    let mut figures = Vec::new();
-    for route in routes().into_iter().filter(|route| route.name().contains(only)) {
-        let mut group = Group { part: "hardware", name: route.name(), ..Group::default() };
-        let obstacle = lacks(route, &about).map(Status::Skipped).or_else(|| probe(runner, route, &mut group));
-        match obstacle {
-            Some(status) => group.items.push(Item { name: PATH.to_owned(), status }),
-            None => {
-                // How PEs reach each other, and what was tried for that; in the log.
-                let step = Step::new(format!("{}-paths", route.name()), &info).args(["paths"]);
-                let status = verdict(&runner.run(&environment(step, route)));
-                group.items.push(Item { name: "paths".to_owned(), status });
-                measure(runner, route, begun, &mut group);
+/// The check: what runs it, which paths it is about, and the stand-in's folder where that takes the
+/// place of a card.
+#[derive(Debug)]
+pub struct Check<'a> {
+    /// Runs the steps.
+    pub runner: &'a Runner,
+    /// A part of the names of paths.
+    pub only: &'a str,
+    /// The folder with the stand-in for rdma-core.
+    pub stand_in: Option<&'a Path>,
+}
+
+/// A route of a check, for what runs over it.
+#[derive(Debug)]
+struct Over<'a>(&'a Check<'a>, Route);
+
+impl StepFor for Over<'_> {
+    fn complete(&self, step: Step) -> Step {
+        self.0.environment(step, self.1)
+    }
+}
+
+impl Check<'_> {
+    /// Runs the check, and packs what it found; the archive.
+    pub fn run(&self, report: &mut Report) -> Result<PathBuf, String> {
+        let begun = Instant::now();
+        let runner = self.runner;
+        let info = runner.program("oxshmem-info").ok_or("oxshmem-info is not beside this program")?;
+        let (about, verdict_of_doctor) = examine(runner, report, &info);
+        let mut figures = Vec::new();
+
+        let card = self.card(&about);
+        if self.stand_in.is_some() {
+            say(
+                "the stand-in for rdma-core takes the place of a card: everything is done, in a short form, and figures say nothing",
+            );
+        }
+        let mut answers = String::new();
+        if let Some(card) = &card {
+            let mut group = Group { part: "hardware", name: "questions".to_owned(), ..Group::default() };
+            answers = match card {
+                Ok(route) => {
+                    let brief = if route.device == Device::Cpu { &BRIEFLY[..] } else { &[] };
+                    let asking = Asking { runner, through_the_card: &Over(self, *route), brief };
+                    questions::ask(&asking, &mut group)
+                }
+                Err(reason) => questions::leave_out(reason, &mut group),
+            };
+            report.add(group);
+        }
+
+        for route in routes().into_iter().filter(|route| route.name().contains(self.only)) {
+            let mut group = Group { part: "hardware", name: route.name(), ..Group::default() };
+            let obstacle = self.lacks(route, &about).map(Status::Skipped).or_else(|| self.probe(route, &mut group));
+            match obstacle {
+                Some(status) => group.items.push(Item { name: PATH.to_owned(), status }),
+                None => {
+                    // How PEs reach each other, and what was tried for that; in the log.
+                    let step = Step::new(format!("{}-paths", route.name()), &info).args(["paths"]);
+                    let status = verdict(&runner.run(&self.environment(step, route)));
+                    group.items.push(Item { name: "paths".to_owned(), status });
+                    self.measure(route, begun, &mut group);
+                }
+            }
+            for line in &mut group.lines {
+                line["route"] = json!(route.name());
+            }
+            figures.extend(group.lines.iter().cloned());
+            report.add(group);
+        }
+
+        let mut experiment = None;
+        if let Some(card) = &card {
+            let group = self.experiment(card);
+            experiment = (!group.lines.is_empty()).then(|| questions::experiment(&group.lines));
+            report.add(group);
+        }
+        let judged = card.map(|card| self.judge(report, &card.map(Route::name), experiment.as_deref()));
+        if let Some(judged) = &judged {
+            say(&format!("verdict: {judged}"));
+        }
+
+        let write = |name: &str, text: String| {
+            let path = runner.out.join(name);
+            std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
+        };
+        write("figures.json", format!("{:#}\n", Value::Array(figures.clone())))?;
+        let findings = Findings { doctor: &verdict_of_doctor, answers: &answers, judged: judged.as_deref() };
+        write("summary.md", summary(report, &about, &findings, &figures))?;
+        report.write(&runner.out.join("results.json"))?;
+        pack(runner)
+    }
+
+    /// Returns the path by which the card is asked and the experiment made, or why there is none;
+    /// nothing where the check is about other paths.
+    fn card(&self, about: &Value) -> Option<Result<Route, String>> {
+        let over_card = |route: &Route| (route.transport, route.hca) == (Transport::Ibgda, Some("mlx5"));
+        let named = |route: &Route| route.name().contains(self.only);
+        let all: Vec<Route> = routes().into_iter().filter(over_card).filter(named).collect();
+        let mut reason = None;
+        for route in all {
+            match self.lacks(route, about) {
+                None => return Some(Ok(route)),
+                Some(lack) => reason = Some(lack),
             }
         }
-        for line in &mut group.lines {
-            line["route"] = json!(route.name());
-        }
-        figures.extend(group.lines.iter().cloned());
-        report.add(group);
+        reason.map(Err)
     }
-    let write = |name: &str, text: String| {
-        let path = runner.out.join(name);
-        std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
-    };
-    write("figures.json", format!("{:#}\n", Value::Array(figures.clone())))?;
-    write("summary.md", summary(report, &about, &verdict_of_doctor, &figures))?;
-    report.write(&runner.out.join("results.json"))?;
-    pack(runner)
+
+    /// Returns what the machine lacks for a path. The stand-in is a card for the `cpu` device, and
+    /// then nothing else is of interest.
+    fn lacks(&self, route: Route, about: &Value) -> Option<String> {
+        match (self.stand_in, route) {
+            (None, _) => lacks(route, about),
+            (Some(_), Route { device: Device::Cpu, hca: Some("mlx5"), .. }) => None,
+            (Some(_), _) => Some("the stand-in for rdma-core is what is checked".to_owned()),
+        }
+    }
+
+    fn environment(&self, step: Step, route: Route) -> Step {
+        let step = self.device_and_card(step, route);
+        step.env("OXSHMEM_TRANSPORT", route.transport.name())
+    }
+
+    /// Leaves the transport open.
+    fn device_and_card(&self, step: Step, route: Route) -> Step {
+        let step = step
+            .env("OXSHMEM_DEVICE", route.device.name())
+            .env("OXSHMEM_HEAP_MAX", "256M")
+            .env("OXSHMEM_HEAP_CHUNK", "2M");
+        match (self.stand_in, route.hca) {
+            (Some(folder), Some(_)) => step.env("OXSHMEM_HCA", "mlx5:mlx5_0").env("LD_LIBRARY_PATH", folder),
+            (_, Some(hca)) => step.env("OXSHMEM_HCA", hca),
+            (_, None) => step,
+        }
+    }
+
+    /// The published experiment over the card: put bandwidth by size and CTAs, the rate of p by
+    /// CTAs, IBGDA beside IBRC.
+    fn experiment(&self, card: &Result<Route, String>) -> Group {
+        const NAME: &str = "compare_transports";
+        let mut group = Group { part: "hardware", name: "experiment".to_owned(), ..Group::default() };
+        let status = match (card, self.runner.program(NAME)) {
+            (Err(reason), _) => {
+                group.items.push(Item { name: PATH.to_owned(), status: Status::Skipped(reason.clone()) });
+                return group;
+            }
+            (Ok(_), None) => Status::Failed(format!("{NAME} is not beside this program")),
+            (Ok(route), Some(program)) => {
+                let files = ["jsonl", "svg"].map(|end| self.runner.out.join(format!("experiment.{end}")));
+                let step = Step::new("experiment", program).limit(EXPERIMENT);
+                let step = step.args([Path::new("--json"), &files[0], Path::new("--plot"), &files[1]]);
+                let step = step.args(["--device", route.device.name()]);
+                let step = if self.stand_in.is_some() { step.args(["--short"]) } else { step };
+                let ended = self.runner.run(&self.device_and_card(step, *route));
+                say(ended.text.trim_end());
+                group.seconds = ended.seconds;
+                group.lines = read_lines(&files[0]);
+                verdict(&ended)
+            }
+        };
+        group.items.push(Item { name: NAME.to_owned(), status });
+        group
+    }
+
+    /// Returns what all of it says of the card.
+    fn judge(&self, report: &Report, card: &Result<String, String>, experiment: Option<&str>) -> String {
+        let failed: Vec<String> = report
+            .items()
+            .filter(|(group, item)| {
+                let about_card = group.name.ends_with("mlx5") || ["questions", "experiment"].contains(&&*group.name);
+                about_card && matches!(item.status, Status::Failed(_))
+            })
+            .map(|(group, item)| format!("{} {}", group.name, item.name))
+            .collect();
+        let experiment = experiment.map(|experiment| format!("; {experiment}")).unwrap_or_default();
+        match (card, self.stand_in, failed.is_empty()) {
+            (Err(reason), ..) => format!(
+                "no card was checked: {reason}. With one this check asks it five questions, runs conformance and the published experiment over \
+                 it (docs/hardware.md, \"The first hour with a card\")"
+            ),
+            (Ok(_), Some(_), true) => {
+                "the stand-in passes; of a card this says that the check is ready for it, and no more".to_owned()
+            }
+            (Ok(route), _, true) => format!("this card works over {route}: nothing failed{experiment}"),
+            (Ok(route), _, false) => format!("this card does not work yet over {route}: {}", failed.join(", ")),
+        }
+    }
+
+    /// Returns whether PEs can be started over a path; what is wrong if not.
+    fn probe(&self, route: Route, group: &mut Group) -> Option<Status> {
+        let (Some(oxrun), Some(pe)) = (self.runner.program("oxrun"), self.runner.program("conformance-pe")) else {
+            return Some(Status::Failed("oxrun and conformance-pe are not beside this program".to_owned()));
+        };
+        let step = Step::new(format!("{}-probe", route.name()), oxrun).args(["-n", "2"]).args([pe]).args(["probe"]);
+        let ended = self.runner.run(&self.environment(step, route));
+        group.seconds += ended.seconds;
+        if ended.good {
+            return None;
+        }
+        let said = ended.text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+        // PEs that share one machine may have no path that others have.
+        match ended.status == Some(ABSENT) {
+            true => Some(Status::Skipped(said.to_owned())),
+            false => Some(verdict(&ended)),
+        }
+    }
+
+    /// Conformance and figures over a path.
+    fn measure(&self, route: Route, begun: Instant, group: &mut Group) {
+        let late = || Status::Skipped(format!("not begun: {} minutes are over", WHOLE.as_secs() / 60));
+        let program = |name: &str| self.runner.program(name).unwrap_or_else(|| PathBuf::from(name));
+        let short = self.stand_in.is_some();
+        for (case, args, npes) in CASES.into_iter().take(if short { 1 } else { CASES.len() }) {
+            let name = format!("{case}-{npes}");
+            let status = if begun.elapsed() > WHOLE {
+                late()
+            } else {
+                let step =
+                    Step::new(format!("{}-{name}", route.name()), program("oxrun")).args(["-n", &npes.to_string()]);
+                let ended = self.runner.run(&self.environment(
+                    step.args([program("conformance-pe")]).args([case]).args(args.iter().copied()),
+                    route,
+                ));
+                group.seconds += ended.seconds;
+                verdict(&ended)
+            };
+            group.items.push(Item { name, status });
+        }
+        for (name, args, on_cpu) in FIGURES.into_iter().take(if short { 1 } else { FIGURES.len() }) {
+            let status = if begun.elapsed() > WHOLE {
+                late()
+            } else {
+                let json = self.runner.out.join(format!("{}-{name}.jsonl", route.name()));
+                let brief = if route.device == Device::Cpu { on_cpu } else { &[] };
+                let step = Step::new(format!("{}-{name}", route.name()), program(name))
+                    .args(args.iter().chain(brief).copied())
+                    .args([Path::new("--json"), &json]);
+                let ended = self.runner.run(&self.environment(step, route));
+                group.seconds += ended.seconds;
+                group.lines.extend(read_lines(&json));
+                verdict(&ended)
+            };
+            group.items.push(Item { name: name.to_owned(), status });
+        }
+    }
 }
 
 /// Runs the doctor, and keeps what it and `oxshmem-info` say; the latter's answer, and the doctor's
@@ -159,74 +377,6 @@ fn examine(runner: &Runner, report: &mut Report, info: &Path) -> (Value, String)
         let _ = std::fs::rename(runner.out.join(format!("{name}-json.log")), runner.out.join(format!("{name}.json")));
     }
     (about, last)
-}
-
-fn environment(step: Step, route: Route) -> Step {
-    let step = step
-        .env("OXSHMEM_DEVICE", route.device.name())
-        .env("OXSHMEM_TRANSPORT", route.transport.name())
-        .env("OXSHMEM_HEAP_MAX", "256M")
-        .env("OXSHMEM_HEAP_CHUNK", "2M");
-    match route.hca {
-        Some(hca) => step.env("OXSHMEM_HCA", hca),
-        None => step,
-    }
-}
-
-/// Returns whether PEs can be started over a path; what is wrong if not.
-fn probe(runner: &Runner, route: Route, group: &mut Group) -> Option<Status> {
-    let (Some(oxrun), Some(pe)) = (runner.program("oxrun"), runner.program("conformance-pe")) else {
-        return Some(Status::Failed("oxrun and conformance-pe are not beside this program".to_owned()));
-    };
-    let step = Step::new(format!("{}-probe", route.name()), oxrun).args(["-n", "2"]).args([pe]).args(["probe"]);
-    let ended = runner.run(&environment(step, route));
-    group.seconds += ended.seconds;
-    if ended.good {
-        return None;
-    }
-    let said = ended.text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    // PEs that share one machine may have no path that others have.
-    match ended.status == Some(ABSENT) {
-        true => Some(Status::Skipped(said.to_owned())),
-        false => Some(verdict(&ended)),
-    }
-}
-
-/// Conformance and figures over a path.
-fn measure(runner: &Runner, route: Route, begun: Instant, group: &mut Group) {
-    let late = || Status::Skipped(format!("not begun: {} minutes are over", WHOLE.as_secs() / 60));
-    let program = |name: &str| runner.program(name).unwrap_or_else(|| PathBuf::from(name));
-    for (case, args, npes) in CASES {
-        let name = format!("{case}-{npes}");
-        let status = if begun.elapsed() > WHOLE {
-            late()
-        } else {
-            let step = Step::new(format!("{}-{name}", route.name()), program("oxrun")).args(["-n", &npes.to_string()]);
-            let ended = runner.run(&environment(
-                step.args([program("conformance-pe")]).args([case]).args(args.iter().copied()),
-                route,
-            ));
-            group.seconds += ended.seconds;
-            verdict(&ended)
-        };
-        group.items.push(Item { name, status });
-    }
-    for (name, args, on_cpu) in FIGURES {
-        let status = if begun.elapsed() > WHOLE {
-            late()
-        } else {
-            let json = runner.out.join(format!("{}-{name}.jsonl", route.name()));
-            let brief = if route.device == Device::Cpu { on_cpu } else { &[] };
-            let step = Step::new(format!("{}-{name}", route.name()), program(name))
-                .args(args.iter().chain(brief).copied())
-                .args([Path::new("--json"), &json]);
-            let ended = runner.run(&environment(step, route));
-            group.seconds += ended.seconds;
-            group.lines.extend(read_lines(&json));
-            verdict(&ended)
-        };
-        group.items.push(Item { name: name.to_owned(), status });
-    }
 }
 
 /// Returns the best figures of each test over each path.
@@ -254,8 +404,19 @@ fn best(figures: &[Value]) -> String {
     text
 }
 
+/// What was found besides figures.
+#[derive(Debug)]
+struct Findings<'a> {
+    /// The doctor's last line.
+    doctor: &'a str,
+    /// To the five questions.
+    answers: &'a str,
+    /// The verdict on the card.
+    judged: Option<&'a str>,
+}
+
 /// Returns the report for people who get the archive.
-fn summary(report: &Report, about: &Value, doctor: &str, figures: &[Value]) -> String {
+fn summary(report: &Report, about: &Value, findings: &Findings<'_>, figures: &[Value]) -> String {
     let mut text = String::from("# Hardware check\n\n");
     let text_of = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let (machine, devices) = (report.machine(), &about["devices"]);
@@ -298,7 +459,13 @@ fn summary(report: &Report, about: &Value, doctor: &str, figures: &[Value]) -> S
     if cards.is_none_or(Vec::is_empty) {
         text.push_str("* no RDMA card\n");
     }
-    let _ = writeln!(text, "* doctor: {doctor}");
+    let _ = writeln!(text, "* doctor: {}", findings.doctor);
+    if let Some(judged) = findings.judged {
+        let _ = writeln!(text, "* verdict: {judged}");
+    }
+    if !findings.answers.is_empty() {
+        let _ = write!(text, "\n## Five questions\n\n{}", findings.answers);
+    }
     let _ = write!(text, "\n| path | passed | failed | skipped | s |\n|---|---|---|---|---|\n");
     for (group, (passed, failed, skipped)) in report.counted() {
         let _ = writeln!(text, "| {} | {passed} | {failed} | {skipped} | {:.1} |", group.name, group.seconds);

@@ -4,6 +4,7 @@
 
 mod hardware;
 mod parts;
+mod questions;
 mod report;
 mod step;
 
@@ -30,9 +31,9 @@ enum Part {
     Compare,
     /// The core of the tests under compute-sanitizer's memcheck and racecheck.
     Sanitize,
-    /// The doctor, then the core of conformance and performance over every path that this machine
-    /// offers, with and without GPUs and cards; packs everything into one archive beside the
-    /// results.
+    /// The doctor, five questions to the card, the core of conformance and performance over every
+    /// path that this machine offers, with and without GPUs and cards, the published experiment
+    /// over the card, and a verdict; packs everything into one archive beside the results.
     HardwareCheck,
 }
 
@@ -55,6 +56,10 @@ struct Arguments {
     /// Jobs at a time in the tests.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     jobs: u32,
+    /// For the hardware check: a folder with the stand-in for rdma-core, which takes the place of a
+    /// card. Everything about a card is done, in a short form; figures say nothing.
+    #[arg(long, value_name = "DIR")]
+    stand_in: Option<PathBuf>,
     /// Only tests, performance tests, rows and cases whose name contains this.
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
@@ -77,7 +82,11 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
             Part::Grids => parts::grids(&runner, &mut report, &arguments.only),
             Part::Compare => parts::compare(&runner, &mut report, &arguments.only),
             Part::Sanitize => parts::sanitize(&runner, &mut report, &arguments.only),
-            Part::HardwareCheck => archive = Some(hardware::check(&runner, &mut report, &arguments.only)?),
+            Part::HardwareCheck => {
+                let check =
+                    hardware::Check { runner: &runner, only: &arguments.only, stand_in: arguments.stand_in.as_deref() };
+                archive = Some(check.run(&mut report)?);
+            }
         }
         // Also what an interrupted run has found is kept.
         report.write(&arguments.out.join("results.json"))?;

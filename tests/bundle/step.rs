@@ -33,6 +33,7 @@ pub struct Step {
     program: PathBuf,
     args: Vec<OsString>,
     env: Vec<(String, OsString)>,
+    limit: Option<Duration>,
 }
 
 impl fmt::Display for Step {
@@ -64,7 +65,7 @@ pub struct Ended {
 impl Step {
     /// `name` is unique in a run: it names the log.
     pub fn new(name: impl Into<String>, program: impl Into<PathBuf>) -> Self {
-        Self { name: name.into(), program: program.into(), args: Vec::new(), env: Vec::new() }
+        Self { name: name.into(), program: program.into(), args: Vec::new(), env: Vec::new(), limit: None }
     }
 
     /// Adds arguments.
@@ -78,6 +79,13 @@ impl Step {
     #[must_use]
     pub fn env(mut self, name: &str, value: impl Into<OsString>) -> Self {
         self.env.push((name.to_owned(), value.into()));
+        self
+    }
+
+    /// Sets how long it may take, if that is longer than the runner's limit.
+    #[must_use]
+    pub fn limit(mut self, limit: Duration) -> Self {
+        self.limit = Some(limit);
         self
     }
 }
@@ -105,9 +113,10 @@ impl Runner {
     pub fn run(&self, step: &Step) -> Ended {
         let begin = Instant::now();
         let log = self.out.join(format!("{}.log", step.name));
-        let (status, how) = match self.start(step, &log).and_then(|child| self.wait(child, begin)) {
+        let limit = step.limit.unwrap_or_default().max(self.limit);
+        let (status, how) = match self.start(step, &log).and_then(|child| wait(child, begin, limit)) {
             Ok(Some(status)) => (status.code(), describe(status)),
-            Ok(None) => (None, format!("killed after its limit of {} s", self.limit.as_secs())),
+            Ok(None) => (None, format!("killed after its limit of {} s", limit.as_secs())),
             Err(error) => (None, format!("{}: {error}", step.program.display())),
         };
         // A log that cannot be read is empty: `how` tells what went wrong.
@@ -143,21 +152,22 @@ impl Runner {
         command.env(oxshmem_tests::PROGRAMS, self.bundle.join("bin")).process_group(0);
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output).spawn()
     }
+}
 
-    fn wait(&self, mut child: Child, begin: Instant) -> std::io::Result<Option<ExitStatus>> {
-        loop {
-            if let Some(status) = child.try_wait()? {
-                return Ok(Some(status));
-            }
-            if begin.elapsed() >= self.limit {
-                if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-                    kill_process_group(group, Signal::KILL)?;
-                }
-                child.wait()?;
-                return Ok(None);
-            }
-            std::thread::sleep(Duration::from_millis(20));
+/// Waits for a program; at the limit it and what it has started are killed.
+fn wait(mut child: Child, begin: Instant, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
         }
+        if begin.elapsed() >= limit {
+            if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+                kill_process_group(group, Signal::KILL)?;
+            }
+            child.wait()?;
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
