@@ -7,7 +7,7 @@ use super::{PE, folder, libraries, library_path};
 
 /// Fields whose values depend on the place of things, on numbers that the firmware gives, or on
 /// addresses.
-const GIVEN: [&str; 13] = [
+const GIVEN: [&str; 14] = [
     "umem_offset",
     "umem_id",
     "dbr_addr",
@@ -21,6 +21,7 @@ const GIVEN: [&str; 13] = [
     "rmac_47_32",
     "rmac_31_0",
     "rlid",
+    "counter_set_id",
 ];
 
 /// A field without the value, if that is given by others.

@@ -139,8 +139,11 @@ impl Counts {
         let (pid, live, open) = (std::process::id(), self.live(), OPEN.load(Ordering::Relaxed));
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let taken = format!("commands={} umem_bytes={}", count(&self.commands), count(&self.umem_bytes));
-        format!("pid={pid} live={live} open={open} {} {taken} {executed}
-", made.join(" "))
+        format!(
+            "pid={pid} live={live} open={open} {} {taken} {executed}
+",
+            made.join(" ")
+        )
     }
 }
 
