@@ -476,7 +476,7 @@ impl PlacedQp<'_> {
             },
         )?;
         let geometry = QpGeometry {
-            log_sq_size: queues.log_depth as u8,
+            log_sq_size: low8(queues.log_depth.into()),
             sq_offset: at(queues.queues, index, BLOCK_BYTES << queues.log_depth).0,
             dbr_offset: at(queues.records, index, LINE_BYTES).0,
             user_index: index,
