@@ -3,7 +3,7 @@
 //!
 //! It holds the ring's slots, the words that the proxy publishes, an acknowledgement and a landing
 //! slot for each fetch on its way, and a record of what failed first at each peer. Mirrors
-//! `abi::Proxy` and `detail/ibrc.h`.
+//! `abi::Proxy` and `detail/ibrc/ring.h`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

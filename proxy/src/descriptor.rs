@@ -1,5 +1,5 @@
 //! The ring's slots: what device code writes and the proxy reads. Mirrors
-//! `device-kernels/include/oxshmem/detail/ibrc.h`; a test compares the two through the `cpu`
+//! `device-kernels/include/oxshmem/detail/ibrc/ring.h`; a test compares the two through the `cpu`
 //! device.
 //!
 //! A slot is eight words of 64 bits, and every word is written in every lap. The lowest bit of each

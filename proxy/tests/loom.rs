@@ -50,7 +50,7 @@ impl Words for Shared {
     }
 }
 
-/// Returns the steps of `ibrc_post` in detail/ibrc.h: reserve, look whether the slot is free,
+/// Returns the steps of `ibrc_post` in detail/ibrc/ring.h: reserve, look whether the slot is free,
 /// fence, store. Waiting would have no end under loom, so a writer that finds no free slot gives
 /// up, before it reserves; false then.
 fn post(memory: &Memory, sources: &[Source], log_depth: u32, number: u64) -> bool {

@@ -275,7 +275,7 @@ const _: () = {
 pub struct Qp {
     /// send queue: (1 << depth_log2) blocks of 64 bytes
     pub wq: u64,
-    /// uint32_t per block: says in which lap it was written last; see detail/qp.h
+    /// uint32_t per block: says in which lap it was written last; see detail/ibgda/submit.h
     pub stamps: u64,
     /// big-endian 32-bit send doorbell record
     pub dbr: u64,
@@ -416,7 +416,7 @@ const _: () = {
     ][::core::mem::offset_of!(ProxyWord, polled) - 8usize];
 };
 /** The ring of the CPU proxy and what goes with it. Slots, words of the proxy, acknowledgements, landing slots and faults lie in
- host memory; see proxy/src/block.rs, and detail/ibrc.h for the slots.*/
+ host memory; see proxy/src/block.rs, and detail/ibrc/ring.h for the slots.*/
 #[repr(C)]
 #[repr(align(128))]
 #[derive(Debug, Copy, Clone, bytemuck::Pod, bytemuck::Zeroable)]

@@ -169,7 +169,7 @@ struct alignas(128) Control {
 struct alignas(128) Qp {
     // Constants.
     uint64_t wq;         // send queue: (1 << depth_log2) blocks of 64 bytes
-    uint64_t stamps;     // uint32_t per block: says in which lap it was written last; see detail/qp.h
+    uint64_t stamps;     // uint32_t per block: says in which lap it was written last; see detail/ibgda/submit.h
     uint64_t dbr;        // big-endian 32-bit send doorbell record
     uint64_t doorbell;   // doorbell register in the UAR, 8 bytes
     uint64_t cqe;        // the collapsed CQE, 64 bytes
@@ -207,7 +207,7 @@ struct ProxyWord {
 };
 
 // The ring of the CPU proxy and what goes with it. Slots, words of the proxy, acknowledgements,
-// landing slots and faults lie in host memory; see proxy/src/block.rs, and detail/ibrc.h for the
+// landing slots and faults lie in host memory; see proxy/src/block.rs, and detail/ibrc/ring.h for the
 // slots.
 struct alignas(128) Proxy {
     // Constants.

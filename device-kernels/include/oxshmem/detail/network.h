@@ -6,7 +6,7 @@
 #pragma once
 
 #ifndef OXSHMEM_DEVICE_LIBRARY
-#include "posting.h"
+#include "ibgda/operations.h"
 #else
 #include "operation.h"
 

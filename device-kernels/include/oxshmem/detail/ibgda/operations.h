@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// The operations over the network: by IBGDA below, or handed to the CPU proxy (ibrc.h). Single
+// The operations over the network: by IBGDA below, or handed to the CPU proxy (../ibrc). Single
 // lanes call them, and combine where they converge. Each returns what a blocking caller gives to
 // network_wait (the QP's block index after its last work request, or the ring's index after its
 // last descriptor), or 0 if nothing had to be, or could be, posted.
@@ -9,8 +9,9 @@
 // of the network, even where all peers are reached by load and store.
 #pragma once
 
-#include "ibrc.h"
-#include "qp.h"
+#include "../ibrc/operations.h"
+#include "landing.h"
+#include "submit.h"
 
 namespace oxshmem::detail {
 

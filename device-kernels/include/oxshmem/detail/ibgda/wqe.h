@@ -5,7 +5,8 @@
 // mlx5_wqe_atomic_seg) and mlx5_ifc.h for the extended atomics.
 #pragma once
 
-#include "operation.h"
+#include "../operation.h"
+#include "../words.h"
 
 namespace oxshmem::detail {
 
@@ -14,19 +15,6 @@ constexpr uint32_t kInlineFlag = 0x80000000u; // inline header: the payload foll
 constexpr uint32_t kInlineHeaderOffset = 32;  // behind control and remote address
 constexpr uint32_t kInlineOffset = 36;        // first payload byte
 constexpr uint32_t kMostBlocks = 5;           // of any WQE: 32 lanes with 8 bytes each, inline
-
-OXSHMEM_DEVICE uint32_t be(uint32_t v) {
-    return port::byte_swap(v);
-}
-OXSHMEM_DEVICE uint64_t be(uint64_t v) {
-    return port::byte_swap(v);
-}
-OXSHMEM_DEVICE uint32_t high(uint64_t v) {
-    return static_cast<uint32_t>(v >> 32);
-}
-OXSHMEM_DEVICE uint32_t low(uint64_t v) {
-    return static_cast<uint32_t>(v);
-}
 
 OXSHMEM_DEVICE uint32_t inline_blocks(uint32_t payload) {
     return (kInlineOffset + payload + abi::kBlockBytes - 1) / abi::kBlockBytes;

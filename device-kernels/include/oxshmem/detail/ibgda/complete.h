@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// Completion: what the collapsed CQE says, waiting for it, and errors.
+#pragma once
+
+#include "queue.h"
+
+namespace oxshmem::detail {
+
+// How a wait for completions ended. Late: the deadline passed or the job is over, so the HCA may
+// still execute the request.
+enum class Outcome : uint32_t { complete, failed, late };
+
+// The counter in the last four bytes of a CQE: the first block of its WQE, as far as that fits.
+OXSHMEM_DEVICE uint32_t cqe_counter(uint32_t tail) {
+    return be(tail) >> 16;
+}
+
+// The distance from `near` to the index whose lowest bits are `counter`: the shortest one.
+OXSHMEM_DEVICE int32_t distance_to(uint32_t near, uint32_t counter) {
+    constexpr uint32_t kUnused = 32 - abi::kCqeCounterBits;
+    return static_cast<int32_t>((counter - near) << kUnused) >> kUnused;
+}
+
+// Returns the blocks that have completed, as far as `completed` and the collapsed CQE say; raises
+// `completed` if that is `wanted` or more, or as many as can have been rung for. kBroken: the QP is
+// broken, or an error CQE is there. Orders nothing.
+OXSHMEM_DEVICE uint64_t poll(Qp &qp, uint64_t wanted) {
+    // `completed` first: nothing is rung for that lies more than the depth beyond what it says then
+    // or later.
+    const uint64_t known = port::load<order::relaxed, reach::device>(&qp.completed);
+    // Bytes 60-63 of the CQE: wqe_counter (big-endian), signature, op_own.
+    const uint32_t tail = port::load<order::relaxed, reach::system>(as<uint32_t>(qp.cqe + 60));
+    const uint32_t opcode = tail >> 28;
+    constexpr uint32_t kInvalid = 0xf, kRequestError = 0xd;
+    if (known >= wanted || opcode == kInvalid) {
+        return known;
+    }
+    if (opcode == kRequestError) {
+        return abi::kBroken;
+    }
+    // Distances from `known`: to what is waited for, but no further than can have been rung for,
+    // and to the newest completed WQE. That WQE is at most the depth, a quarter of the counter's
+    // range, beyond `known`, and not before the WQE that `known` ends with. If `known` is so far
+    // out of date that this does not hold, the distance is too small by a multiple of the range,
+    // which does no harm.
+    const uint32_t counter = cqe_counter(tail);
+    const uint32_t depth = 1u << qp.depth_log2;
+    const int32_t target = static_cast<int32_t>(wanted - known < depth ? low(wanted - known) : depth);
+    const int32_t first = target + distance_to(low(known) + static_cast<uint32_t>(target), counter);
+    // All before the newest WQE is complete. Its own blocks count as well only where their number
+    // is known: it is in the control segment, which belongs to this WQE as long as it says so. Once
+    // `completed` has passed it, another may be there, also for threads that do not see that yet.
+    int32_t end = first;
+    if (first < target) {
+        if (target - first > static_cast<int32_t>(kMostBlocks)) {
+            return known;
+        }
+        const uint64_t at = known + static_cast<uint64_t>(static_cast<int64_t>(first));
+        const uint64_t control = port::load<order::acquire, reach::device>(as<uint64_t>(block_at(qp, at)));
+        const uint32_t index = be(low(control)) >> 8 & ((1u << abi::kCqeCounterBits) - 1), qpn_ds = be(high(control));
+        end = first + static_cast<int32_t>(((qpn_ds & 0x3f) + 3) / 4);
+        if (end < target || index != counter || qpn_ds >> 8 != qp.qpn ||
+            port::load<order::relaxed, reach::device>(&qp.completed) > at) {
+            return known;
+        }
+    }
+    const uint64_t completed = known + static_cast<uint64_t>(static_cast<int64_t>(end));
+    port::raise_to<order::relaxed, reach::device>(&qp.completed, completed);
+    return completed;
+}
+
+// Waits until `wanted` blocks in all have completed. The deadline counts from the last completion.
+OXSHMEM_DEVICE Outcome wait_blocks(Qp &qp, uint64_t wanted, Op op) {
+    uint64_t completed = 0;
+    const bool ended = wait<OnAbort::keep_waiting>(
+        op, qp.pe, as<void>(qp.wq), [&] { return (completed = poll(qp, wanted)) >= wanted; },
+        [&] { return port::load<order::relaxed, reach::system>(as<uint32_t>(qp.cqe + 60)); });
+    return !ended ? Outcome::late : completed >= abi::kBroken ? Outcome::failed : Outcome::complete;
+}
+
+// Breaks the QP for the error CQE that is there, or reports what broke it before. `wanted`: the
+// blocks that the caller waits for.
+OXSHMEM_NOINLINE void fail(Qp &qp, uint64_t wanted, Op op) {
+    const uint64_t known = port::load<order::acquire, reach::device>(&qp.completed);
+    if (known >= abi::kBroken) {
+        report_breakage(qp.breakage, op);
+        return;
+    }
+    abi::ErrorRecord error;
+    describe(error, ErrorCode::completion, op, qp.pe, 0, 0);
+    error.qpn = qp.qpn;
+    // One access, since CQEs of requests that are flushed afterwards may replace this one.
+    // mlx5_err_cqe: vendor_err_synd is byte 54, syndrome byte 55.
+    const port::pair64 cqe = port::load_pair<order::relaxed, reach::system>(as<uint64_t>(qp.cqe + 48));
+    error.syndrome = high(cqe.first) >> 24, error.vendor_syndrome = high(cqe.first) >> 16 & 0xff;
+    const uint64_t near = least(wanted, known + (uint64_t{1} << qp.depth_log2));
+    const int64_t distance = distance_to(low(near), cqe_counter(high(cqe.second)));
+    error.wqe_index = near + static_cast<uint64_t>(distance);
+    const uint64_t slot = block_at(qp, error.wqe_index);
+    error.address = be(port::read(as<uint64_t>(slot + 16)));
+    error.length = be(port::read(as<uint32_t>(slot))) & 0xff;
+    break_queue(&qp.completed, qp.breakage, error);
+}
+
+// Breaks the QP because a post that has reserved is given up, after this or another deadline of the
+// launch has passed: nothing that is reserved after it can be rung for.
+OXSHMEM_NOINLINE void give_up(Qp &qp) {
+    abi::ErrorRecord error;
+    describe(error, ErrorCode::timeout, Op::queue_space, qp.pe, qp.wq, 0);
+    error.qpn = qp.qpn;
+    break_queue(&qp.completed, qp.breakage, error);
+}
+
+// Waits until `blocks` blocks in all have completed, and what their WQEs fetched is visible.
+// Anything but complete is recorded.
+OXSHMEM_OUTLINE Outcome wait_completed(Qp &qp, uint64_t blocks, Op op) {
+    const Outcome outcome = wait_blocks(qp, blocks, op);
+    // The CQE that is there now is the one that was seen, by this or another thread, or a newer
+    // one.
+    port::acquire<reach::system>(as<uint64_t>(qp.cqe + 56));
+    if (outcome == Outcome::failed) {
+        fail(qp, blocks, op);
+    }
+    return outcome;
+}
+
+// Waits until blocks may be reused. False: they never will be, and the QP is broken.
+OXSHMEM_NOINLINE bool wait_space(Qp &qp, uint64_t blocks) {
+    const Outcome outcome = wait_blocks(qp, blocks, Op::queue_space);
+    if (outcome == Outcome::failed) {
+        fail(qp, blocks, Op::queue_space);
+    } else if (outcome == Outcome::late) {
+        give_up(qp);
+    }
+    return outcome == Outcome::complete;
+}
+
+} // namespace oxshmem::detail
