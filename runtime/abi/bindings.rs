@@ -416,7 +416,8 @@ const _: () = {
     ][::core::mem::offset_of!(ProxyWord, polled) - 8usize];
 };
 /** The ring of the CPU proxy and what goes with it. Slots, words of the proxy, acknowledgements, landing slots and faults lie in
- host memory; see proxy/src/block.rs, and detail/ibrc/ring.h for the slots.*/
+ host memory; see proxy/src/block.rs, and detail/ibrc/ring.h for
+ the slots.*/
 #[repr(C)]
 #[repr(align(128))]
 #[derive(Debug, Copy, Clone, bytemuck::Pod, bytemuck::Zeroable)]

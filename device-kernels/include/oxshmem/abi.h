@@ -207,8 +207,8 @@ struct ProxyWord {
 };
 
 // The ring of the CPU proxy and what goes with it. Slots, words of the proxy, acknowledgements,
-// landing slots and faults lie in host memory; see proxy/src/block.rs, and detail/ibrc/ring.h for the
-// slots.
+// landing slots and faults lie in host memory; see proxy/src/block.rs, and detail/ibrc/ring.h for
+// the slots.
 struct alignas(128) Proxy {
     // Constants.
     uint64_t slots;            // (1 << depth_log2) slots of kSlotBytes
