@@ -315,7 +315,7 @@ impl Queues {
 impl Drop for Queues {
     fn drop(&mut self) {
         let qps: Vec<&Qp> = self.pairs.iter().map(|pair| &pair.qp).collect();
-        // Of what cannot be destroyed, the pairs speak when they are dropped.
+        // A pair that cannot be destroyed reports that when it is dropped.
         let _ = side_by_side(&qps, |qp| qp.close().and_then(|()| qp.cq().close()));
     }
 }

@@ -133,7 +133,7 @@ struct QueuePairs(Vec<Qp>);
 
 impl Drop for QueuePairs {
     fn drop(&mut self) {
-        // Of what cannot be destroyed, those that are dropped below speak.
+        // A pair that cannot be destroyed reports that when it is dropped below.
         let _ = side_by_side(&self.0, |qp| qp.close().and_then(|()| qp.cq().close()));
     }
 }

@@ -64,7 +64,7 @@ fn a_command_that_fails_among_many_is_named_and_all_is_given_back() {
     const PES: u32 = 64;
     for command in ["CREATE_CQ", "CREATE_QP", "RST2INIT_QP", "INIT2RTR_QP", "RTR2RTS_QP"] {
         for (name, at) in [("first", "@1"), ("middle", "@131"), ("last", "@256"), ("all", "")] {
-            // The CPU proxy's way is the same but for the loop.
+            // The CPU proxy's way is the same except for the loop.
             for transport in if name == "middle" { &["ibgda", "ibrc"][..] } else { &["ibgda"] } {
                 let lies = format!("status:{command}=0x0f{at}");
                 with(&format!("{command}-{name}"), PES, transport, &lies, |job| {

@@ -33,7 +33,7 @@ mod op {
 /// What a PE wrote, how it ended, and what it received.
 #[derive(Debug)]
 pub struct Played {
-    /// Of the PE's process.
+    /// The output of the PE's process.
     pub output: Output,
     /// Bytes that it received from the rendezvous, headers included.
     pub received: u64,
@@ -120,7 +120,7 @@ impl Hub {
                 let of_rank = |rank: u32| match rank {
                     0 => peer.to_vec(),
                     _ => {
-                        // As long as the PE's own.
+                        // The name has the length of the PE's own.
                         let mut name = format!("{rank:08}").into_bytes();
                         name.resize(node.len().max(8), b'.');
                         [&peer[..4], &sized(host), &sized(&name)].concat()
