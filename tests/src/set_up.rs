@@ -1,5 +1,5 @@
 //! What it takes to connect a PE to many others over a card, counted on the stand-in for rdma-core:
-//! control path only, by one process, whose peers [`mirror`](crate::mirror) plays.
+//! control path only, by one process, whose peers [`crate::mirror`] plays.
 
 use std::ffi::OsString;
 use std::fmt;
