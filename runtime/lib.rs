@@ -29,8 +29,9 @@
 //!     println!("PE {} got {}", pe.my_pe(), pe.read(&inbox)?[0]);
 //!     pe.finalize()
 //! }
-//! ``` Kernels are declared with [`kernels!`] and launched on the PE or on a stream;
-//! `examples/ring` does the same in one.
+//! ```
+//! Kernels are declared with [`kernels!`] and launched on the PE or on a stream; `examples/ring`
+//! does the same in one.
 //!
 //! # The objects
 //! | object | what it is | made by |

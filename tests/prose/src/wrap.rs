@@ -71,10 +71,9 @@ fn comments(lines: &[&str], marks: &[&str]) -> Vec<String> {
             at += 1;
             continue;
         };
-        if line.text.starts_with("```") {
-            fenced = !fenced;
-        }
-        if fenced || line.is_fixed() {
+        let is_fence = line.text.starts_with("```");
+        fenced ^= is_fence;
+        if is_fence || fenced || line.is_fixed() {
             out.push(lines[at].to_owned());
             at += 1;
             continue;
@@ -165,14 +164,13 @@ fn markdown(lines: &[&str]) -> Vec<String> {
     while at < lines.len() {
         let line = lines[at];
         let text = line.trim_start();
-        if text.starts_with("```") {
-            fenced = !fenced;
-        }
+        let is_fence = text.starts_with("```");
+        fenced ^= is_fence;
         generated =
             text.starts_with("<!-- made by") && text.ends_with("begin -->") || generated && !text.ends_with("end -->");
         let last = out.last().map_or("", String::as_str);
         let is_code = line.starts_with("    ") && (last.trim().is_empty() || last.starts_with("    "));
-        if fenced || generated || is_code || ends_block(text) || text.starts_with("<!--") {
+        if is_fence || fenced || generated || is_code || ends_block(text) || text.starts_with("<!--") {
             out.push(line.to_owned());
             at += 1;
             continue;
@@ -232,6 +230,17 @@ mod tests {
         let lines: Vec<&str> = wrapped.lines().collect();
         assert!(lines[0].starts_with("//! * word") && lines[1].starts_with("//!   word"), "{wrapped}");
         assert!(lines[1].ends_with("more") && lines[2] == "//! * next", "{wrapped}");
+    }
+
+    #[test]
+    fn a_paragraph_after_code_begins_on_its_own_line() {
+        let source = format!("/// ```\n/// code\n/// ```\n/// {}\n", words(25));
+        let wrapped = wrap(Language::Rust, &source);
+        assert!(wrapped.starts_with("/// ```\n/// code\n/// ```\n/// word"), "{wrapped}");
+        assert!(wrapped.lines().all(|line| columns(line) <= TEXT), "{wrapped}");
+        let source = format!("```\n{0}\n```\n{0}\n", words(25));
+        let wrapped = wrap(Language::Markdown, &source);
+        assert!(wrapped.starts_with(&format!("```\n{}\n```\nword", words(25))), "{wrapped}");
     }
 
     #[test]
