@@ -163,7 +163,11 @@ fn run(options: fn() -> SoftOptions, requests: &[Request], every: usize) -> Outc
             }
         };
         let mut wqe = Wqe::new(pair.a.qp.qpn(), pair.a.posted() as u16, request.signaled, op);
-        wqe.fence = if request.ordered { Fence::StrongOrdering } else { Fence::None };
+        // A damaged request may reach the memory of others, and only a fence orders writes that
+        // overlap.
+        let damaged = |at: usize| requests.get(at).is_some_and(|request| !request.damage.is_empty());
+        let ordered = request.ordered || damaged(at) || (at > 0 && damaged(at - 1));
+        wqe.fence = if ordered { Fence::StrongOrdering } else { Fence::None };
         let mut bytes = [0; MAX_WQE_BYTES];
         let blocks = wqe.emit(&mut bytes);
         for (at, change) in &request.damage {
