@@ -27,8 +27,8 @@ __device__ void OXSHMEM_LIBRARY(copy_by_thread)(void *dst, const void *src, uint
 __device__ void OXSHMEM_LIBRARY(copy_by_warp)(void *dst, const void *src, uint64_t bytes);
 __device__ void OXSHMEM_LIBRARY(copy_by_block)(void *dst, const void *src, uint64_t bytes);
 
-// Operations over the network: posting.h. A value of 1, 2, 4 or 8 bytes is a word, zero above its
-// size.
+// Operations over the network: ibgda/operations.h. A value of 1, 2, 4 or 8 bytes is a word, zero
+// above its size.
 __device__ void OXSHMEM_LIBRARY(p)(void *dst, uint64_t value, uint32_t bytes, int pe);
 __device__ uint64_t OXSHMEM_LIBRARY(g)(const void *src, uint32_t bytes, int pe);
 __device__ uint64_t OXSHMEM_LIBRARY(put)(void *dst, const void *src, uint64_t bytes, int pe);
