@@ -106,23 +106,30 @@ fn on_two_cards(case: &str, npes: u32) -> Job {
         .env("RDMA_STAND_IN", "device:count=2,device:late=1")
 }
 
-// All at once that is strict on request: see `RDMA_STAND_IN` in tests/stand-in/src/lies.rs.
-jobs! {
-    on_the_card;
-    [cpu]
-    signals_ibgda_2_strict: "signals", Ibgda, 2, "OXSHMEM_IBGDA_DOORBELL" = "cpu",
-        "RDMA_STAND_IN" = "device:late=1,cap:qp_ts_format=1,cap:sq_ts_format=1,cap:init2_lag_tx_port_affinity=1,cap:num_lag_ports=2";
-    mixed_words_3_strict: "mixed_words", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1",
-        "RDMA_STAND_IN" = "device:late=1,cap:qp_ts_format=1,cap:sq_ts_format=1,cap:init2_lag_tx_port_affinity=1,cap:num_lag_ports=2";
+/// All that is strict on request, at once: see `RDMA_STAND_IN` in tests/stand-in/src/lies.rs.
+const STRICT: &str =
+    "device:late=1,cap:qp_ts_format=1,cap:sq_ts_format=1,cap:init2_lag_tx_port_affinity=1,cap:num_lag_ports=2";
+
+fn on_a_strict_card(case: &str, npes: u32) -> Job {
+    on_the_card(case, npes).env("RDMA_STAND_IN", STRICT)
+}
+
+fn on_two_strict_cards(case: &str, npes: u32) -> Job {
+    on_two_cards(case, npes).env("RDMA_STAND_IN", format!("device:count=2,{STRICT}"))
 }
 
 jobs! {
-    on_two_cards;
+    on_a_strict_card;
     [cpu]
-    signals_ibgda_2_cards_strict: "signals", Ibgda, 2, "OXSHMEM_IBGDA_DOORBELL" = "cpu",
-        "RDMA_STAND_IN" = "device:count=2,device:late=1,cap:qp_ts_format=1,cap:sq_ts_format=1,cap:init2_lag_tx_port_affinity=1,cap:num_lag_ports=2";
-    mixed_words_3_cards_strict: "mixed_words", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1",
-        "RDMA_STAND_IN" = "device:count=2,device:late=1,cap:qp_ts_format=1,cap:sq_ts_format=1,cap:init2_lag_tx_port_affinity=1,cap:num_lag_ports=2";
+    signals_ibgda_2_strict: "signals", Ibgda, 2, "OXSHMEM_IBGDA_DOORBELL" = "cpu";
+    mixed_words_3_strict: "mixed_words", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1";
+}
+
+jobs! {
+    on_two_strict_cards;
+    [cpu]
+    signals_ibgda_2_cards_strict: "signals", Ibgda, 2, "OXSHMEM_IBGDA_DOORBELL" = "cpu";
+    mixed_words_3_cards_strict: "mixed_words", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1";
 }
 
 jobs! {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use oxshmem_system::words::count32;
 
 use super::failure::{Failure, FailureKind, aborted};
-use super::frame::{Arrival, Frame, FrameError, HUB, Hello, MAX_RESULT, Message, Op};
+use super::frame::{Arrival, Frame, FrameError, HUB, Hello, MAX_RESULT, Message, Op, VERSION};
 use super::group::{Answer, Groups};
 use super::job::JobId;
 use super::peer::Peer;
@@ -164,12 +164,7 @@ impl Session {
     pub fn garbage(&mut self, connection: Connection, error: &FrameError) {
         if let (Some(State::Silent(_)), FrameError::Version(version)) = (self.connections.get(&connection), error) {
             // In the other side's version, so that it reads why, and does not try again.
-            let reason = format!("a PE speaks {error}");
-            tracing::warn!("a connection was refused: {reason}");
-            let refusal =
-                Frame { generation: self.generation, rank: HUB, sequence: 0, message: Message::Refused { reason } };
-            self.actions.push(Action::Send(connection, refusal.emit_in(*version).into()));
-            self.dismiss(connection);
+            self.refuse_in(*version, connection, HUB, format!("a PE speaks {error}"));
         } else {
             self.give_up(connection, &format!("sent what is not a frame: {error}"));
         }
@@ -476,10 +471,17 @@ impl Session {
     }
 
     fn refuse(&mut self, connection: Connection, rank: u32, reason: String) {
+        self.refuse_in(VERSION, connection, rank, reason);
+    }
+
+    /// Refuses a connection, in the version of the protocol that its other side speaks.
+    fn refuse_in(&mut self, version: u16, connection: Connection, rank: u32, reason: String) {
         let who =
             if rank == HUB { "a connection".to_owned() } else { format!("a connection that says it is PE {rank}") };
         tracing::warn!("{who} was refused: {reason}");
-        self.send(connection, Message::Refused { reason });
+        let message = Message::Refused { reason };
+        let refusal = Frame { generation: self.generation, rank: HUB, sequence: 0, message };
+        self.actions.push(Action::Send(connection, refusal.emit_in(version).into()));
         self.dismiss(connection);
     }
 

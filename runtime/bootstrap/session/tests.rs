@@ -1,6 +1,6 @@
 //! Sessions with made-up connections and times.
 
-use super::super::frame::{Decoder, MAX_GREETING, VERSION};
+use super::super::frame::{Decoder, MAX_GREETING};
 use super::*;
 
 const JOB: JobId = JobId([7; 16]);
