@@ -7,11 +7,13 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use oxshmem_system::challenge::BYTES;
 use rustix::net::sockopt;
 
 use super::error::BootstrapError;
 use super::failure::{Failure, FailureCell, FailureKind, aborted, lock};
-use super::frame::{Arrival, Decoder, Frame, FrameError, Hello, MAX_RESULT, Message};
+use super::frame::{Arrival, Decoder, Frame, FrameError, Hello, MAGIC, MAX_RESULT, Message};
+use super::gate::Knock;
 use super::job::{JobId, Rendezvous};
 use super::peer::Peer;
 use super::text::Seconds;
@@ -91,12 +93,12 @@ impl Client {
             generation,
             rank,
             sequence: 0,
-            message: Message::Hello(Hello { job, npes, timeout, peer: Peer::this() }),
+            message: Message::Hello(Hello { job: job.name(), npes, timeout, peer: Peer::this() }),
         }
         .emit();
         let mut reason = None;
         let (mut wire, address) = loop {
-            match connect_any(rendezvous, deadline, rank, &hello)? {
+            match connect_any(rendezvous, deadline, (rank, job), &hello)? {
                 Ok(connected) => break connected,
                 // An attempt that the deadline cut short says less than one before it.
                 Err(latest) if reason.is_none() || Instant::now() < deadline => reason = Some(latest),
@@ -345,7 +347,7 @@ fn hub_lost(rank: u32, address: &str, why: &str) -> Failure {
 fn connect_any(
     rendezvous: &Rendezvous,
     deadline: Instant,
-    rank: u32,
+    (rank, job): (u32, JobId),
     hello: &[u8],
 ) -> Result<Result<(Wire, String), String>, BootstrapError> {
     let mut reason = String::new();
@@ -363,17 +365,24 @@ fn connect_any(
             }
         };
         let until = deadline.min(Instant::now() + ANSWER);
-        let answer = write_all(&wire.stream, hello, until).map_err(WireError::Io).and_then(|()| wire.read(Some(until)));
+        let answer = wire.knock(&Knock::new(job)?, until).and_then(|()| {
+            write_all(&wire.stream, hello, until)?;
+            wire.read(Some(until))
+        });
         match answer.map(|frame| frame.message) {
             Ok(Message::Accepted) => return Ok(Ok((wire, address.to_owned()))),
             Ok(Message::Failed(failure)) => return Err(BootstrapError::Failed(failure)),
             // Another address may lead to the right hub: the same port of another machine may serve
             // another job.
-            Ok(Message::Refused { reason }) => {
+            Ok(Message::Refused { reason }) | Err(WireError::Refused(reason)) => {
                 refused = Some(BootstrapError::Refused { rank, address: address.to_owned(), reason });
             }
             Err(WireError::Frame(error @ FrameError::Version(_))) => {
                 let reason = format!("it speaks {error}");
+                refused = Some(BootstrapError::Refused { rank, address: address.to_owned(), reason });
+            }
+            Err(WireError::Stranger(what)) => {
+                let reason = format!("{what} the secret of job {}; it may serve another job", job.name());
                 refused = Some(BootstrapError::Refused { rank, address: address.to_owned(), reason });
             }
             Ok(other) => reason = format!("{address} answered HELLO with {:?}", other.op()),
@@ -433,6 +442,12 @@ enum WireError {
     TimedOut,
     #[error("what it sent is not a frame: {0}")]
     Frame(#[from] FrameError),
+    /// It refuses this side before any proof, as a rendezvous of an old version does.
+    #[error("{0}")]
+    Refused(String),
+    /// The other side is not of this job; the text is to be followed by the name of the secret.
+    #[error("{0}")]
+    Stranger(&'static str),
     #[error("{0}")]
     Io(#[from] io::Error),
 }
@@ -446,6 +461,52 @@ struct Wire {
 }
 
 impl Wire {
+    /// Proves to the other side that this one belongs to the job, and makes it prove the same.
+    fn knock(&mut self, knock: &Knock, deadline: Instant) -> Result<(), WireError> {
+        write_all(&self.stream, &knock.opening(), deadline)?;
+        let theirs = self.read_exact::<BYTES>(deadline)?;
+        let (proof, is_right) = knock.answer(theirs);
+        write_all(&self.stream, &proof, deadline)?;
+        let theirs = self.read_exact::<BYTES>(deadline).map_err(|error| match error {
+            // It has sent a nonce, so it is a rendezvous.
+            WireError::Closed => WireError::Stranger("it does not accept the proof that this PE knows"),
+            WireError::Io(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                WireError::Stranger("it does not accept the proof that this PE knows")
+            }
+            other => other,
+        })?;
+        if is_right(&theirs) { Ok(()) } else { Err(WireError::Stranger("it does not prove that it knows")) }
+    }
+
+    /// The next bytes, before the first frame. A frame instead of them says why the other side
+    /// refuses this one.
+    fn read_exact<const N: usize>(&mut self, deadline: Instant) -> Result<[u8; N], WireError> {
+        let mut bytes = [0; N];
+        let mut filled = 0;
+        while filled < N {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(WireError::TimedOut);
+            }
+            self.stream.set_read_timeout(Some(left))?;
+            self.timeout = Some(left);
+            match self.stream.read(&mut bytes[filled..]) {
+                Ok(0) => return Err(WireError::Closed),
+                Ok(read) => filled += read,
+                Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if bytes[..filled].starts_with(&MAGIC) {
+                self.decoder.push(&bytes[..filled]);
+                return match self.read(Some(deadline))?.message {
+                    Message::Refused { reason } => Err(WireError::Refused(reason)),
+                    other => Err(io::Error::other(format!("it sent {:?} before its proof", other.op())).into()),
+                };
+            }
+        }
+        Ok(bytes)
+    }
+
     /// The next frame. Without a deadline it waits for the first byte forever, and for the rest not
     /// longer than [`STALL`].
     fn read(&mut self, deadline: Option<Instant>) -> Result<Frame, WireError> {
@@ -484,6 +545,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use super::super::frame::HUB;
+    use super::super::gate::{Gate, Step, nonce};
     use super::*;
 
     /// A client whose hub lets it in alone, and then does `then` with the connection.
@@ -493,6 +555,14 @@ mod tests {
         let hub = std::thread::spawn(move || {
             let (stream, _) = listener.accept().unwrap();
             let mut wire = Wire { stream, decoder: Decoder::new(1 << 20), timeout: None };
+            let mut gate = Gate::new(JobId([1; 16]), nonce().unwrap());
+            let mut bytes = [0; 40];
+            wire.stream.read_exact(&mut bytes).unwrap();
+            let Ok(Step::Send(own)) = gate.push(&bytes) else { panic!() };
+            wire.stream.write_all(&own).unwrap();
+            wire.stream.read_exact(&mut bytes[..BYTES]).unwrap();
+            let Ok(Step::Passed(own, _)) = gate.push(&bytes[..BYTES]) else { panic!() };
+            wire.stream.write_all(&own).unwrap();
             let Message::Hello(hello) = wire.read(None).unwrap().message else { panic!() };
             say(&mut wire, 0, Message::Accepted);
             say(&mut wire, 0, Message::Welcome { peers: vec![hello.peer] });
@@ -565,7 +635,7 @@ mod tests {
     fn garbage_from_the_hub_is_an_error() {
         let (client, hub) = with_hub(|wire| {
             wire.read(None).unwrap();
-            wire.stream.write_all(b"OXSB\0\x03\xff").unwrap();
+            wire.stream.write_all(b"OXSB\0\x04\xff").unwrap();
             wire.stream.write_all(&[0; 30]).unwrap();
         });
         let message = failure_of_barrier(&client);

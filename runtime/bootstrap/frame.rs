@@ -15,7 +15,7 @@
 //! | 24..28 | length | of the payload |
 //!
 //! The header and the payload of a refusal are the same in every version, so each side can tell the
-//! other what is wrong.
+//! other what is wrong. The first bytes of a connection are no frames: see `gate.rs`.
 //!
 //! Nothing here panics on any input: [`Decoder`] accepts bytes in pieces of any size and holds no
 //! more than it was given.
@@ -24,14 +24,14 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::failure::{Failure, FailureKind};
-use super::job::JobId;
+use super::job::JobName;
 use super::peer::Peer;
 use super::text::cut;
 
 /// First four bytes of every frame.
 pub const MAGIC: [u8; 4] = *b"OXSB";
 /// Version of header and payloads.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// The header's length.
 pub const HEADER_LEN: usize = 28;
 /// The hub's number in the rank field.
@@ -152,7 +152,7 @@ ops! {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
     /// The job it belongs to.
-    pub job: JobId,
+    pub job: JobName,
     /// How many ranks it believes the job has.
     pub npes: u32,
     /// Deadline that it wants for joining and for collectives; whole milliseconds on the wire.
@@ -266,7 +266,7 @@ impl Message {
         let mut input = Reader(payload);
         let message = match op {
             Op::Hello => Self::Hello(Hello {
-                job: JobId(input.take(16)?.try_into().ok()?),
+                job: JobName(input.take(8)?.try_into().ok()?),
                 npes: input.u32()?,
                 timeout: Duration::from_millis(input.u64()?),
                 peer: input.peer()?,
@@ -507,8 +507,13 @@ mod tests {
 
     fn message() -> impl Strategy<Value = Message> {
         prop_oneof![
-            (any::<[u8; 16]>(), any::<u32>(), any::<u32>(), peer()).prop_map(|(job, npes, millis, peer)| {
-                Message::Hello(Hello { job: JobId(job), npes, timeout: Duration::from_millis(u64::from(millis)), peer })
+            (any::<[u8; 8]>(), any::<u32>(), any::<u32>(), peer()).prop_map(|(job, npes, millis, peer)| {
+                Message::Hello(Hello {
+                    job: JobName(job),
+                    npes,
+                    timeout: Duration::from_millis(u64::from(millis)),
+                    peer,
+                })
             }),
             Just(Message::Accepted),
             "\\PC{0,60}".prop_map(|reason| Message::Refused { reason }),

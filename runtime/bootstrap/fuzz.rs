@@ -5,10 +5,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::frame::{Arrival, Decoder, Frame, Hello, MAX_FROM_RANK, MAX_GREETING, Message, Op};
+use super::gate::{Gate, Step};
 use super::session::{Action, Connection, Session};
 use super::{JobId, Peer};
 
 const JOB: JobId = JobId([0x5a; 16]);
+/// What the hub and the PE at a gate draw.
+const NONCE: [u8; 32] = [0x33; 32];
 
 /// Plays `data` as a history of one hub: connections that open, break, send valid frames and
 /// garbage, processes that end, time that passes.
@@ -25,7 +28,7 @@ fn play(data: &[u8]) -> Hub {
     let mut input = data.iter().copied();
     let fixed = input.next().unwrap_or(0);
     let mut hub = Hub {
-        session: Session::new(JOB, (fixed % 2 == 0).then_some(u32::from(fixed / 2 % 8) + 1)),
+        session: Session::new(JOB.name(), (fixed % 2 == 0).then_some(u32::from(fixed / 2 % 8) + 1)),
         now: Duration::ZERO,
         decoders: BTreeMap::new(),
         opened: 0,
@@ -45,7 +48,8 @@ fn play(data: &[u8]) -> Hub {
             3 => {
                 let peer = Peer { pid: rank, host: "host".into(), node: "node".into() };
                 let timeout = Duration::from_secs(u64::from(command >> 5));
-                let message = Message::Hello(Hello { job: JOB, npes: u32::from(command >> 3) % 8, timeout, peer });
+                let message =
+                    Message::Hello(Hello { job: JOB.name(), npes: u32::from(command >> 3) % 8, timeout, peer });
                 hub.frame(connection, rank, 0, message);
             }
             4 => {
@@ -77,6 +81,19 @@ fn play(data: &[u8]) -> Hub {
                 hub.session.tick(hub.now);
                 assert!(hub.session.deadline().is_none_or(|deadline| deadline > hub.now));
                 hub.settle();
+            }
+            7 if argument & 1 == 1 => {
+                // Bytes that no PE sent, in pieces, at a gate.
+                let mut gate = Gate::new(JOB, NONCE);
+                let bytes: Vec<u8> = input.by_ref().take(usize::from(command)).collect();
+                for piece in bytes.chunks(usize::from(argument >> 1) + 1) {
+                    match gate.push(piece) {
+                        Ok(Step::More) => {}
+                        Ok(Step::Send(nonce)) => assert_eq!(nonce, NONCE, "the gate tells more than its nonce"),
+                        Ok(Step::Passed(..)) => panic!("a stranger passes"),
+                        Err(_) => break,
+                    }
+                }
             }
             _ => {
                 let mut decoder = Decoder::new(usize::from(argument));

@@ -18,6 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::error::BootstrapError;
 use super::failure::{Failure, lock};
 use super::frame::{Decoder, MAX_FROM_RANK, MAX_GREETING};
+use super::gate::{Gate, Step, nonce};
 use super::job::JobId;
 use super::session::{Action, Connection, Session};
 
@@ -38,7 +39,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub struct HubOptions {
     /// Where it listens; port 0 for any.
     pub listen: SocketAddr,
-    /// The job's identity.
+    /// The job's secret.
     pub job: JobId,
     /// Ranks of the job when they are known beforehand; else the ranks say so, and must agree.
     pub npes: Option<u32>,
@@ -88,7 +89,8 @@ impl Hub {
         let (control, controls) = channel();
         let failure = Arc::new(Mutex::new(None));
         let server = Server {
-            session: Session::new(options.job, options.npes),
+            job: options.job,
+            session: Session::new(options.job.name(), options.npes),
             started: Instant::now(),
             listener,
             wakened,
@@ -146,6 +148,7 @@ impl Drop for Hub {
 }
 
 struct Server {
+    job: JobId,
     session: Session,
     started: Instant,
     listener: TcpListener,
@@ -159,6 +162,8 @@ struct Server {
 
 struct Socket {
     stream: TcpStream,
+    /// Until the other side has proven that it belongs to the job.
+    gate: Option<Gate>,
     decoder: Decoder,
     /// What is still to be sent, and how much of the first piece is.
     queue: VecDeque<Arc<[u8]>>,
@@ -258,12 +263,20 @@ impl Server {
                 tracing::warn!("a connection to the rendezvous was dropped: {error}");
                 continue;
             }
+            let gate = match nonce() {
+                Ok(nonce) => Gate::new(self.job, nonce),
+                Err(error) => {
+                    tracing::warn!("a connection to the rendezvous was dropped: {error}");
+                    continue;
+                }
+            };
             let now = self.now();
             self.session.opened(now, self.next_connection);
             self.connections.insert(
                 self.next_connection,
                 Socket {
                     stream,
+                    gate: Some(gate),
                     decoder: Decoder::new(MAX_GREETING),
                     queue: VecDeque::new(),
                     sent: 0,
@@ -287,8 +300,25 @@ impl Server {
         };
         match read {
             Ok(read @ 1..) if socket.closing.is_none() => {
-                socket.decoder.push(&buffer[..read]);
-                self.parse(now, connection);
+                if let Some(gate) = &mut socket.gate {
+                    match gate.push(&buffer[..read]) {
+                        Ok(Step::More) => {}
+                        Ok(Step::Send(bytes)) => self.send(connection, Arc::from(bytes)),
+                        Ok(Step::Passed(bytes, rest)) => {
+                            socket.gate = None;
+                            socket.decoder.push(&rest);
+                            self.send(connection, Arc::from(bytes));
+                            self.parse(now, connection);
+                        }
+                        Err(why) => {
+                            self.session.stranger(connection, &why);
+                            self.act();
+                        }
+                    }
+                } else {
+                    socket.decoder.push(&buffer[..read]);
+                    self.parse(now, connection);
+                }
             }
             Ok(1..) => {}
             Ok(_) => self.lose(connection, "closed its connection without finalize"),
@@ -361,12 +391,7 @@ impl Server {
             }
             for action in actions {
                 match action {
-                    Action::Send(connection, bytes) => {
-                        if let Some(socket) = self.connections.get_mut(&connection) {
-                            socket.queue.push_back(bytes);
-                            self.flush(connection);
-                        }
-                    }
+                    Action::Send(connection, bytes) => self.send(connection, bytes),
                     Action::Greeted(connection) => {
                         if let Some(socket) = self.connections.get_mut(&connection) {
                             socket.decoder.set_limit(MAX_FROM_RANK);
@@ -382,6 +407,13 @@ impl Server {
                     }
                 }
             }
+        }
+    }
+
+    fn send(&mut self, connection: Connection, bytes: Arc<[u8]>) {
+        if let Some(socket) = self.connections.get_mut(&connection) {
+            socket.queue.push_back(bytes);
+            self.flush(connection);
         }
     }
 

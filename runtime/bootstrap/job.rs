@@ -3,7 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Identity of a job: 128 random bits. A PE that does not know it is not let in.
+use oxshmem_system::challenge::{BYTES, Nonces, Role, prove};
+
+/// A job's secret: 128 random bits. It is never sent: both ends of a connection prove to each other
+/// that they know it. What is shown of a job, in messages for example, is its [`JobName`].
 ///
 /// ```
 /// use oxshmem::bootstrap::JobId;
@@ -16,14 +19,51 @@ use std::str::FromStr;
 pub struct JobId(pub(super) [u8; 16]);
 
 impl JobId {
-    /// The identity's bytes.
+    /// The secret's bytes.
     pub(crate) fn to_bytes(self) -> [u8; 16] {
         self.0
     }
 
-    /// The first eight digits: enough to tell jobs apart in a message, too few to join one.
-    pub(super) fn short(self) -> String {
-        self.to_string()[..8].to_owned()
+    /// The job's public name, which follows from the secret and does not tell it.
+    ///
+    /// ```
+    /// use oxshmem::bootstrap::JobId;
+    ///
+    /// let id: JobId = "00112233445566778899aabbccddeeff".parse()?;
+    /// assert_eq!(id.name().to_string().len(), 16);
+    /// # Ok::<(), String>(())
+    /// ```
+    #[must_use]
+    pub fn name(self) -> JobName {
+        let none = Nonces { connecting: [0; BYTES], accepting: [0; BYTES] };
+        let proof = prove(&self.0, Role::Accepting, &none, b"name of the job");
+        let mut name = [0; 8];
+        name.copy_from_slice(&proof[..8]);
+        JobName(name)
+    }
+}
+
+/// A job's public name: all PEs of the job have the same, other jobs have others.
+///
+/// ```
+/// use oxshmem::bootstrap::JobId;
+///
+/// let [one, other] = [JobId::random()?, JobId::random()?];
+/// assert!(one.name() == one.name() && one.name() != other.name());
+/// # Ok::<(), oxshmem::Error>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobName(pub(super) [u8; 8]);
+
+impl fmt::Display for JobName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for JobName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "JobName({self})")
     }
 }
 
@@ -35,7 +75,7 @@ impl fmt::Display for JobId {
 
 impl fmt::Debug for JobId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "JobId({}...)", self.short())
+        write!(f, "JobId(of job {})", self.name())
     }
 }
 

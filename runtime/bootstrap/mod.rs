@@ -2,10 +2,11 @@
 //! is gone.
 //!
 //! A star: one [`Hub`], run by the launcher or by the process that created a [`UniqueId`], and one
-//! TCP connection from each PE. Frames carry magic, version, generation, op and sequence (see
-//! `frame.rs`), so PEs that disagree get an error that names both sides. Every wait has a deadline,
-//! and when it passes the ranks that did not arrive are named. A PE whose connection breaks before
-//! it has finalized is announced to all others at once, whether or not they are waiting.
+//! TCP connection from each PE. Both ends prove that they know the job's secret, which is never
+//! sent (`gate.rs`). Frames carry magic, version, generation, op and sequence (see `frame.rs`), so
+//! PEs that disagree get an error that names both sides. Every wait has a deadline, and when it
+//! passes the ranks that did not arrive are named. A PE whose connection breaks before it has
+//! finalized is announced to all others at once, whether or not they are waiting.
 //!
 //! A job fails as a whole and for good: after a failure every collective returns it at once, and a
 //! PE that joins later gets it too. Initialising again after an orderly finalize is legal any
@@ -37,6 +38,7 @@ mod failure;
 mod frame;
 #[doc(hidden)]
 pub mod fuzz;
+mod gate;
 mod group;
 mod hub;
 pub(crate) mod job;
@@ -57,7 +59,7 @@ pub use failure::{Failure, FailureKind};
 pub use frame::{FrameError, MAX_CONTRIBUTION, MAX_GROUP_CONTRIBUTION, MAX_KEY, MAX_LABEL, MAX_RESULT};
 #[doc(hidden)]
 pub use hub::{Hub, HubOptions};
-pub use job::{JobId, Rendezvous};
+pub use job::{JobId, JobName, Rendezvous};
 #[doc(hidden)]
 pub use peer::Peer;
 pub use unique_id::UniqueId;
@@ -69,7 +71,7 @@ use frame::Arrival;
 pub(crate) use text::{cut, list};
 
 impl JobId {
-    /// Returns a new identity.
+    /// Returns a new secret.
     ///
     /// # Errors
     /// The system has no randomness to give.
@@ -84,7 +86,7 @@ impl JobId {
         let mut bytes = [0; 16];
         std::fs::File::open("/dev/urandom")
             .and_then(|mut file| io::Read::read_exact(&mut file, &mut bytes))
-            .map_err(BootstrapError::system("reading /dev/urandom for the job's identity"))?;
+            .map_err(BootstrapError::system("reading /dev/urandom for the job's secret"))?;
         Ok(Self(bytes))
     }
 }
@@ -153,7 +155,12 @@ impl Bootstrap {
         self.npes
     }
 
-    /// The job's identity.
+    /// The job's public name.
+    pub fn job_name(&self) -> JobName {
+        self.job.name()
+    }
+
+    /// The job's secret.
     pub fn job_id(&self) -> JobId {
         self.job
     }

@@ -13,8 +13,9 @@ use oxshmem_system::words::count32;
 
 use super::failure::{Failure, FailureKind, aborted};
 use super::frame::{Arrival, Frame, FrameError, HUB, Hello, MAX_RESULT, Message, Op, VERSION};
+use super::gate::Stranger;
 use super::group::{Answer, Groups};
-use super::job::JobId;
+use super::job::JobName;
 use super::peer::Peer;
 use super::text::{Seconds, list};
 use crate::config::MAX_NPES;
@@ -39,7 +40,7 @@ pub enum Action {
 /// State of one job.
 #[derive(Debug)]
 pub struct Session {
-    job: JobId,
+    job: JobName,
     /// Ranks of the job when the launcher said so; else the first HELLO of each generation does.
     fixed_npes: Option<u32>,
     generation: u32,
@@ -94,7 +95,7 @@ struct Collective {
 
 impl Session {
     /// A job that no rank has joined yet. `npes` when it is known beforehand.
-    pub fn new(job: JobId, npes: Option<u32>) -> Self {
+    pub fn new(job: JobName, npes: Option<u32>) -> Self {
         Self {
             job,
             fixed_npes: npes,
@@ -160,6 +161,14 @@ impl Session {
         }
     }
 
+    /// A connection is not a PE's, which it would have proven before its first frame.
+    pub fn stranger(&mut self, connection: Connection, why: &Stranger) {
+        match why {
+            Stranger::Old(version) => self.garbage(connection, &FrameError::Version(*version)),
+            other => self.give_up(connection, &other.to_string().replacen("it ", "", 1)),
+        }
+    }
+
     /// A connection carries something other than frames.
     pub fn garbage(&mut self, connection: Connection, error: &FrameError) {
         if let (Some(State::Silent(_)), FrameError::Version(version)) = (self.connections.get(&connection), error) {
@@ -217,12 +226,8 @@ impl Session {
 
     fn hello(&mut self, now: Duration, connection: Connection, rank: u32, generation: u32, hello: Hello) {
         if hello.job != self.job {
-            let (here, there) = (self.job.short(), hello.job.short());
-            return self.refuse(
-                connection,
-                rank,
-                format!("this is the rendezvous of job {here}..., not of job {there}..."),
-            );
+            let reason = format!("this is the rendezvous of job {}, not of job {}", self.job, hello.job);
+            return self.refuse(connection, rank, reason);
         }
         if let Some(failure) = self.failure.clone() {
             return self.send_failure(connection, failure);

@@ -357,7 +357,8 @@ variables! {
     "OXSHMEM_RANK" copy rank: Option<u32> = None, Limits::Range(0, MAX_NPES as u64 - 1);
     /// PEs in the job. Set by the launcher.
     "OXSHMEM_NPES" copy npes: Option<u32> = None, Limits::Range(1, MAX_NPES as u64);
-    /// The job's identity; a PE of another job is refused. Set by the launcher.
+    /// The job's secret, which is never sent: a PE that does not prove that it knows it is refused.
+    /// Set by the launcher.
     "OXSHMEM_JOB" copy job: Option<JobId> = None, Limits::None;
 }
 

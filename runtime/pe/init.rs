@@ -212,7 +212,7 @@ impl Connected {
         let Agreed { config, plan, device, devices, reach, hca } = agreed;
         let (id, me) = (PeId::next(), bootstrap.rank() as usize);
         let (timeout, peers) = (config.bootstrap_timeout(), plan.direct_peers(me));
-        let links = PeerLinks::connect(&bootstrap.job_id().to_string(), me, &peers, timeout, || {
+        let links = PeerLinks::connect(&bootstrap.job_name().to_string(), me, &peers, timeout, || {
             Ok(bootstrap.barrier("sockets of the heap")?)
         })?;
         let mut heap = SymmetricHeap::new(Arc::clone(&device), id, heap_layout, links)?;

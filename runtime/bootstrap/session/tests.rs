@@ -3,7 +3,7 @@
 use super::super::frame::{Decoder, MAX_GREETING};
 use super::*;
 
-const JOB: JobId = JobId([7; 16]);
+const JOB: JobName = JobName([7; 8]);
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn arrival(rank: u32, key: &[u8], size: u32, index: u32) -> Arrival {
@@ -30,7 +30,7 @@ impl Job {
         job
     }
 
-    fn hello(&mut self, connection: Connection, rank: u32, npes: u32, generation: u32, id: JobId) {
+    fn hello(&mut self, connection: Connection, rank: u32, npes: u32, generation: u32, id: JobName) {
         self.session.opened(self.now, connection);
         let peer = Peer { pid: 100 + rank, host: "h".into(), node: "n".into() };
         let message = Message::Hello(Hello { job: id, npes, timeout: TIMEOUT, peer });
@@ -400,9 +400,9 @@ fn wrong_greetings_are_refused_and_the_job_goes_on() {
     let mut job = Job::new(Some(2));
     job.join(0, 2);
     job.sent();
-    job.hello(10, 1, 2, 0, JobId([9; 16]));
+    job.hello(10, 1, 2, 0, JobName([9; 8]));
     let reason = job.refused(10);
-    assert!(reason.contains("job 07070707...") && reason.contains("job 09090909..."), "{reason}");
+    assert!(reason.contains("of job 0707070707070707") && reason.contains("not of job 0909090909090909"), "{reason}");
     job.hello(11, 1, 3, 0, JOB);
     assert_eq!(job.refused(11), "PE 1 says that the job has 3 PEs, the launcher says 2");
     job.hello(12, 2, 2, 0, JOB);
