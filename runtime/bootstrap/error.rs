@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::failure::Failure;
 use super::text::Seconds;
+use crate::config::Launcher;
 
 /// Why PEs could not meet, or stopped working together.
 ///
@@ -41,6 +42,14 @@ pub enum BootstrapError {
         /// How long.
         timeout: Duration,
         /// What happened at the last attempt.
+        reason: String,
+    },
+    /// The launcher that started this process cannot be used.
+    #[error("launcher {launcher}: {reason}")]
+    Launcher {
+        /// The launcher.
+        launcher: Launcher,
+        /// What is wrong, and what to do.
         reason: String,
     },
     /// The hub does not let this PE in.

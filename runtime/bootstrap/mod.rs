@@ -42,6 +42,7 @@ mod gate;
 mod group;
 mod hub;
 pub(crate) mod job;
+pub(crate) mod launcher;
 mod peer;
 mod session;
 mod text;
@@ -50,6 +51,7 @@ mod unique_id;
 use std::fmt;
 use std::io;
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 pub use error::BootstrapError;
 #[doc(hidden)]
@@ -68,7 +70,11 @@ use crate::config::Config;
 use client::Client;
 use failure::{FailureCell, aborted, lock};
 use frame::Arrival;
+use launcher::Place;
 pub(crate) use text::{cut, list};
+
+/// Pause between attempts to find the hub among ports that other jobs may have.
+const SEARCH_PAUSE: Duration = Duration::from_millis(100);
 
 impl JobId {
     /// Returns a new secret.
@@ -124,16 +130,16 @@ impl fmt::Debug for Bootstrap {
 }
 
 impl Bootstrap {
-    /// Joins the job that `config` names (by the launcher's variables or a unique id) and waits
-    /// until every PE has joined. When it names none, this is a job of one PE.
+    /// Joins the job that `config` names (by oxrun's variables or a unique id), or else the one
+    /// that the launcher of this process has started, and waits until every PE has joined. Without
+    /// either, this is a job of one PE.
     ///
     /// # Errors
-    /// The hub cannot be reached or refuses this PE; or not every PE joins before
-    /// `OXSHMEM_BOOTSTRAP_TIMEOUT`: the missing ones are named.
+    /// A launcher's variables cannot be used; the hub cannot be reached or refuses this PE; or not
+    /// every PE joins before `OXSHMEM_BOOTSTRAP_TIMEOUT`: the missing ones are named.
     pub fn connect(config: &Config) -> Result<Self, BootstrapError> {
-        let (Some(rendezvous), Some(rank), Some(npes), Some(job)) =
-            (config.rendezvous().as_ref(), config.rank(), config.npes(), config.job())
-        else {
+        let until = Instant::now() + config.bootstrap_timeout();
+        let Some(Place { rank, npes, job, rendezvous, searching }) = launcher::place(config)? else {
             let link = Link::Single {
                 peers: vec![Peer::this()],
                 failure: FailureCell::default(),
@@ -141,8 +147,16 @@ impl Bootstrap {
             };
             return Ok(Self { rank: 0, npes: 1, job: JobId::random()?, link });
         };
-        let client = Client::join(rendezvous, job, rank, npes, config.bootstrap_timeout())?;
-        Ok(Self { rank, npes, job, link: Link::Hub(client) })
+        loop {
+            match Client::join(&rendezvous, job, rank, npes, config.bootstrap_timeout()) {
+                Ok(client) => return Ok(Self { rank, npes, job, link: Link::Hub(client) }),
+                // The hub that refused may be another job's, and this job's not there yet.
+                Err(BootstrapError::Refused { .. }) if searching && Instant::now() < until => {
+                    std::thread::sleep(SEARCH_PAUSE);
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// This PE's number.

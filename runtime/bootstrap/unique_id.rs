@@ -57,19 +57,37 @@ impl UniqueId {
     /// # Ok::<(), oxshmem::Error>(())
     /// ```
     pub fn create() -> Result<Self, BootstrapError> {
+        Self::start(None, false)
+    }
+
+    /// [`create`](Self::create) for a job of `npes` PEs, if that is known, all of them on this node
+    /// if `one_node` says so: then only this node can reach the hub.
+    pub(super) fn start(npes: Option<u32>, one_node: bool) -> Result<Self, BootstrapError> {
         let job = JobId::random()?;
-        let any = |address: IpAddr| HubOptions { listen: (address, 0).into(), job, npes: None };
-        // The IPv6 listener takes IPv4 too; a kernel without IPv6 refuses it.
-        let hub =
-            Hub::start(any(Ipv6Addr::UNSPECIFIED.into())).or_else(|_| Hub::start(any(Ipv4Addr::UNSPECIFIED.into())))?;
-        let mut hosts = interfaces()?;
-        hosts.truncate(MAX_ADDRESSES);
+        let at = |address: IpAddr| HubOptions { listen: (address, 0).into(), job, npes };
+        let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
+        let (hub, mut hosts) = if one_node {
+            (Hub::start(at(loopback))?, Vec::new())
+        } else {
+            // The IPv6 listener takes IPv4 too; a kernel without IPv6 refuses it.
+            let hub = Hub::start(at(Ipv6Addr::UNSPECIFIED.into()))
+                .or_else(|_| Hub::start(at(Ipv4Addr::UNSPECIFIED.into())))?;
+            let mut hosts = interfaces()?;
+            hosts.truncate(MAX_ADDRESSES);
+            (hub, hosts)
+        };
         // Last, since on another machine it leads nowhere, or to another process.
-        hosts.push(Ipv4Addr::LOCALHOST.into());
+        hosts.push(loopback);
         let port = hub.address().port();
         let addresses = hosts.into_iter().map(|host| SocketAddr::new(host, port).to_string()).collect();
         lock(&HUBS).push(hub);
         Ok(Self { job, rendezvous: Rendezvous(addresses) })
+    }
+
+    /// Starts the hub of a job whose identity and address its PEs know, in this process.
+    pub(super) fn serve(listen: SocketAddr, job: JobId, npes: u32) -> Result<(), BootstrapError> {
+        lock(&HUBS).push(Hub::start(HubOptions { listen, job, npes: Some(npes) })?);
+        Ok(())
     }
 
     /// The job.

@@ -57,6 +57,30 @@ choice! {
     }
 }
 
+choice! {
+    /// What started this process.
+    ///
+    /// ```
+    /// use oxshmem::config::Launcher;
+    ///
+    /// assert_eq!("slurm".parse(), Ok(Launcher::Slurm));
+    /// ```
+    Launcher: "`auto`, `pmi`, `torchrun`, `openmpi`, `slurm` or `none`" {
+        /// The first whose variables are set.
+        Auto = "auto",
+        /// A launcher that speaks PMI-2 or PMI-1 on the descriptor `PMI_FD`, such as `mpiexec`.
+        Pmi = "pmi",
+        /// `torchrun`.
+        Torchrun = "torchrun",
+        /// Open MPI's `mpirun`, on one node.
+        Openmpi = "openmpi",
+        /// Slurm's `srun` without a PMI plugin.
+        Slurm = "slurm",
+        /// None: a job of one PE.
+        None = "none",
+    }
+}
+
 /// Which HCA executes work requests.
 ///
 /// ```

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use oxshmem_hca::topology::{DeviceChoice, MAX_CARDS};
 
-use super::choices::{Atomics, Device, Doorbell, Hca, Registration, SoftEngine, Staging, Transport};
+use super::choices::{Atomics, Device, Doorbell, Hca, Launcher, Registration, SoftEngine, Staging, Transport};
 use super::error::Origin;
 use super::size::ByteSize;
 use super::value::{Choice, Limits, LogFilter, Value};
@@ -351,6 +351,12 @@ variables! {
     /// Deadline of joining the job and of each collective operation of the bootstrap; after it the
     /// ranks that did not arrive are named.
     "OXSHMEM_BOOTSTRAP_TIMEOUT" copy bootstrap_timeout: Duration = Duration::from_secs(60), Limits::Range(100_000, 24 * HOUR);
+    /// What started this process, where it was not `oxrun` or a unique id. `auto` takes the first
+    /// launcher whose variables are set, in this order: `pmi` (PMI-2 or PMI-1 on `PMI_FD`),
+    /// `torchrun`, `openmpi`, `slurm`; without any, or with `none`, the process is a job of one PE.
+    /// A worker of torchrun that has `TORCHELASTIC_RUN_ID` is torchrun's, whatever started
+    /// torchrun.
+    "OXSHMEM_LAUNCHER" copy launcher: Launcher = Launcher::Auto, Limits::None;
     /// Where the job's PEs meet. Set by the launcher.
     "OXSHMEM_RENDEZVOUS" borrow rendezvous: Option<Rendezvous> = None, Limits::None;
     /// This PE's number, below `OXSHMEM_NPES`. Set by the launcher.

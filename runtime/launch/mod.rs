@@ -32,9 +32,11 @@ pub use job::run;
 pub use options::{LaunchOptions, Output};
 pub use outcome::{LAUNCHER_FAILED, Outcome, PeOutcome, PeStatus, TIMED_OUT};
 
-use crate::config::LAUNCHER_VARIABLES;
+use crate::bootstrap::launcher::{Environment, find};
+use crate::config::{LAUNCHER_VARIABLES, Launcher};
 
-/// Whether a launcher started this process as a PE.
+/// Whether a launcher started this process as a PE: `oxrun`, or another whose variables are set
+/// (`OXSHMEM_LAUNCHER`), even if they cannot be used.
 ///
 /// ```
 /// if !oxshmem::launch::in_job() {
@@ -42,5 +44,8 @@ use crate::config::LAUNCHER_VARIABLES;
 /// }
 /// ```
 pub fn in_job() -> bool {
+    let wanted = std::env::var("OXSHMEM_LAUNCHER").ok().and_then(|name| name.parse().ok());
     LAUNCHER_VARIABLES.iter().any(|name| std::env::var_os(name).is_some())
+        || find(&Environment::of_process(), wanted.unwrap_or(Launcher::Auto))
+            .map_or(true, |finding| finding.launcher != Launcher::None)
 }

@@ -1,0 +1,132 @@
+//! Jobs whose launcher has no key-value space: rank 0 starts the hub on a port that follows from
+//! public facts of the job.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use oxshmem_system::mixing::{digest, mix};
+
+use super::super::error::BootstrapError;
+use super::super::job::{JobId, Rendezvous};
+use super::super::unique_id::UniqueId;
+use super::{Place, unusable};
+use crate::config::Launcher;
+
+/// How many ports a job may take. The job next to it on a node takes others, most probably.
+const CANDIDATES: usize = 8;
+/// The ports below those that Linux gives to outgoing connections (`ip_local_port_range`).
+const PORTS: std::ops::Range<u64> = 20_000..32_768;
+
+/// What a launcher without a key-value space says.
+#[derive(Debug, Clone)]
+pub struct PortStart {
+    /// The launcher.
+    pub launcher: Launcher,
+    /// This PE's number.
+    pub rank: u32,
+    /// PEs in the job.
+    pub npes: u32,
+    /// Rank 0's node.
+    pub host: String,
+    /// All PEs are on it.
+    pub one_node: bool,
+    /// What all PEs of the job know, and what no other job has.
+    pub facts: String,
+}
+
+/// What makes a process a member of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Credential {
+    /// Facts that any user of the machines can learn; the job's identity follows from them.
+    Facts(String),
+}
+
+impl PortStart {
+    /// Returns what makes this process a member: the facts, and the user.
+    pub fn credential(&self) -> Credential {
+        let user = rustix::process::getuid().as_raw();
+        Credential::Facts(format!("{} user {user}: {} of {} PEs", self.launcher, self.facts, self.npes))
+    }
+
+    /// Returns the ports that the job may take.
+    pub fn ports(&self) -> Vec<u16> {
+        let Credential::Facts(facts) = self.credential();
+        let seed = digest(facts.as_bytes());
+        let mut ports = Vec::new();
+        for round in 0.. {
+            let port = PORTS.start + mix(seed.wrapping_add(round)) % (PORTS.end - PORTS.start);
+            ports.extend(u16::try_from(port).ok().filter(|port| !ports.contains(port)));
+            if ports.len() == CANDIDATES {
+                break;
+            }
+        }
+        ports
+    }
+}
+
+impl Credential {
+    /// Returns the job's identity.
+    pub fn job(&self) -> JobId {
+        let Self::Facts(facts) = self;
+        let half = |part: &str| digest(format!("oxshmem {part} {facts}").as_bytes()).to_le_bytes();
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&half("first"));
+        bytes[8..].copy_from_slice(&half("second"));
+        JobId(bytes)
+    }
+}
+
+/// Returns the place; at rank 0, after the hub has been started on the first free port.
+pub fn place(start: &PortStart) -> Result<Option<Place>, BootstrapError> {
+    let PortStart { launcher, rank, npes, .. } = *start;
+    let job = start.credential().job();
+    let ports = start.ports();
+    let (host, ports) = if rank == 0 {
+        tracing::warn!(
+            "{launcher} gives the job no secret: a process that knows {} can join it; start it with a PMI (srun --mpi=pmi2, mpiexec) to change that",
+            start.facts
+        );
+        let address: IpAddr = if start.one_node { Ipv4Addr::LOCALHOST.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+        let mut taken = None;
+        let mut serving = None;
+        for port in &ports {
+            match UniqueId::serve(SocketAddr::new(address, *port), job, npes) {
+                Ok(()) => {
+                    serving = Some(*port);
+                    break;
+                }
+                Err(error) => taken = Some(error),
+            }
+        }
+        let Some(port) = serving else {
+            let list: Vec<_> = ports.iter().map(u16::to_string).collect();
+            let why = taken.map(|error| error.to_string()).unwrap_or_default();
+            return Err(unusable(
+                launcher,
+                format!(
+                    "none of the ports {} on {} can be listened on ({why}); end what has them, or start the program with a PMI",
+                    list.join(", "),
+                    start.host
+                ),
+            ));
+        };
+        ("127.0.0.1", vec![port])
+    } else if start.one_node {
+        ("127.0.0.1", ports)
+    } else {
+        (start.host.as_str(), ports)
+    };
+    let addresses: Vec<_> = ports
+        .iter()
+        .map(|port| match host.contains(':') {
+            true => format!("[{host}]:{port}"),
+            false => format!("{host}:{port}"),
+        })
+        .collect();
+    let rendezvous: Rendezvous = addresses.join(",").parse().map_err(|_| {
+        unusable(
+            launcher,
+            format!("'{host}' is no host's name or address; correct it where the launcher takes it from"),
+        )
+    })?;
+    Ok(Some(Place { rank, npes, job, rendezvous, searching: rank != 0 }))
+}
