@@ -242,3 +242,112 @@ fn a_job_inside_a_job_is_one_of_its_own() {
     let output = run(&["-n", "1", "sh", "-c", &inner]);
     assert_eq!(sorted(&output.stdout), ["[PE 0] [PE 0] 0 of 2", "[PE 0] [PE 1] 1 of 2"]);
 }
+
+/// Runs this job on hosts that are all this machine.
+fn on_hosts(hosts: &str, args: &[&str]) -> Output {
+    run(&[&["--launcher", "sh tests/remote_shell.sh", "--hosts", hosts], args].concat())
+}
+
+fn errors_of(output: Output) -> String {
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn hosts_run_their_share_with_variables_folder_and_prefixes() {
+    let output = on_hosts("a:2,b", &["sh", "-c", "echo $HOST $OXSHMEM_RANK/$OXSHMEM_NPES $(pwd); echo err >&2"]);
+    let here = std::env::current_dir().unwrap().display().to_string();
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(
+        sorted(&output.stdout),
+        [format!("[PE 0] a 0/3 {here}"), format!("[PE 1] a 1/3 {here}"), format!("[PE 2] b 2/3 {here}")]
+    );
+    let errors = sorted(&output.stderr);
+    assert_eq!(errors[..3], ["[PE 0] err", "[PE 1] err", "[PE 2] err"]);
+    assert_eq!(errors[3..], ["oxrun: a: Welcome to a", "oxrun: b: Welcome to b"]);
+    // Odd words arrive as they are.
+    let output = on_hosts("a,b", &["-n", "2", "--no-prefix", "printf", "%s\\n", "it's $HOST \"`\"", ""]);
+    assert_eq!(sorted(&output.stdout), ["", "", "it's $HOST \"`\"", "it's $HOST \"`\""]);
+}
+
+#[test]
+fn a_pe_that_fails_on_a_host_ends_the_job_with_its_status() {
+    let output = on_hosts("a,b", &["-n", "4", "sh", "-c", "[ $OXSHMEM_RANK != 2 ] || exit 7; exec sleep 300"]);
+    assert_eq!(output.status.code(), Some(7));
+    let errors = errors_of(output);
+    assert!(errors.contains("oxrun: PE 2 on b exited with status 7; ending the others"), "{errors}");
+    let output = on_hosts("a,b", &["--timeout", "0.5", "sleep", "300"]);
+    assert_eq!(output.status.code(), Some(124));
+}
+
+#[test]
+fn a_host_that_cannot_be_reached_is_named_and_ends_the_job() {
+    let output = on_hosts("a,nowhere:2", &["sleep", "300"]);
+    assert_eq!(output.status.code(), Some(255));
+    let errors = errors_of(output);
+    assert!(errors.contains("oxrun: nowhere: no route to nowhere"), "{errors}");
+    let lost = "oxrun: the host nowhere is lost, with PEs 1 and 2: its remote shell exited with status 255";
+    assert!(errors.contains(lost), "{errors}");
+    let output = on_hosts("a,b", &["/no/such/program"]);
+    assert_eq!(output.status.code(), Some(127));
+    assert!(errors_of(output).contains("oxrun: a: cannot start '/no/such/program'"));
+}
+
+#[test]
+fn hosts_that_are_none_are_refused() {
+    for (args, text) in [
+        (vec!["--hosts", "a,,b", "true"], "'a,,b' names no hosts"),
+        (vec!["--hosts=-oProxyCommand=x", "true"], "names no hosts"),
+        (vec!["--hosts", "a:2,b:2", "-n", "5", "true"], "the hosts take 4 PEs, and the job has 5 PEs"),
+        (vec!["--hosts", "a", "--launcher", " ", "true"], "the remote shell is an empty command"),
+        (vec!["--launcher", "ssh", "-n", "1", "true"], "--hosts"),
+    ] {
+        let output = run(&args);
+        let status = output.status.code();
+        let errors = errors_of(output);
+        assert!(status == Some(2) && errors.contains(text), "{args:?}: {status:?} {errors}");
+    }
+}
+
+#[test]
+fn input_goes_to_pe_0_of_the_first_host_whole() {
+    let shell = "sh tests/remote_shell.sh";
+    let mut child = oxrun(&["--launcher", shell, "--hosts", "a,b", "--no-prefix", "sh", "-c", "cat | wc -c"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    // More than pipes and queues hold.
+    input.write_all(&vec![b'x'; 3_000_000]).unwrap();
+    drop(input);
+    assert_eq!(sorted(&child.wait_with_output().unwrap().stdout), ["0", "3000000"]);
+}
+
+#[test]
+fn pes_on_hosts_die_with_the_launcher() {
+    let shell = "sh tests/remote_shell.sh";
+    let (mut child, mut output) =
+        start(&["--launcher", shell, "--hosts", "a,b", "--no-prefix", "sh", "-c", "echo $$; exec sleep 300"]);
+    let pids = lines(&mut output, 2);
+    assert!(pids.iter().all(|pid| is_alive(pid)));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let begin = Instant::now();
+    while pids.iter().any(|pid| is_alive(pid)) {
+        assert!(begin.elapsed() < Duration::from_secs(30), "{pids:?} are still alive");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn only_oxrun_speaks_to_oxrun_of_a_host() {
+    let mut child = oxrun(&["--node"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    let said = String::from_utf8(output.stdout).unwrap();
+    let begin = "\noxrun-node 1\nr oxrun of this host cannot start its PEs: the launcher sent an order of ";
+    assert!(said.starts_with(begin), "{said}");
+    let alone = String::from_utf8(run(&["--node"]).stdout).unwrap();
+    assert!(alone.contains("the launcher has closed the connection"), "{alone}");
+}

@@ -65,6 +65,7 @@ pub use job::{JobId, JobName, Rendezvous};
 #[doc(hidden)]
 pub use peer::Peer;
 pub use unique_id::UniqueId;
+pub(crate) use unique_id::start_hub;
 
 use crate::config::Config;
 use client::Client;

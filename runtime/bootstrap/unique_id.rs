@@ -64,24 +64,9 @@ impl UniqueId {
     /// if `one_node` says so: then only this node can reach the hub.
     pub(super) fn start(npes: Option<u32>, one_node: bool) -> Result<Self, BootstrapError> {
         let job = JobId::random()?;
-        let at = |address: IpAddr| HubOptions { listen: (address, 0).into(), job, npes };
-        let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
-        let (hub, mut hosts) = if one_node {
-            (Hub::start(at(loopback))?, Vec::new())
-        } else {
-            // The IPv6 listener takes IPv4 too; a kernel without IPv6 refuses it.
-            let hub = Hub::start(at(Ipv6Addr::UNSPECIFIED.into()))
-                .or_else(|_| Hub::start(at(Ipv4Addr::UNSPECIFIED.into())))?;
-            let mut hosts = interfaces()?;
-            hosts.truncate(MAX_ADDRESSES);
-            (hub, hosts)
-        };
-        // Last, since on another machine it leads nowhere, or to another process.
-        hosts.push(loopback);
-        let port = hub.address().port();
-        let addresses = hosts.into_iter().map(|host| SocketAddr::new(host, port).to_string()).collect();
+        let (hub, rendezvous) = start_hub(job, npes, one_node)?;
         lock(&HUBS).push(hub);
-        Ok(Self { job, rendezvous: Rendezvous(addresses) })
+        Ok(Self { job, rendezvous })
     }
 
     /// Starts the hub of a job whose identity and address its PEs know, in this process.
@@ -149,6 +134,31 @@ impl FromStr for UniqueId {
             .ok_or_else(|| format!("'{text}': expected a unique id, {SCHEME}JOB@HOST:PORT,..."))?;
         Ok(Self { job: job.parse()?, rendezvous: rendezvous.parse()? })
     }
+}
+
+/// Starts the hub of a job of `npes` PEs, if that is known, and returns it with where it is. If all
+/// PEs are on this node, as `one_node` says, only this node can reach it.
+///
+/// # Errors
+/// The system refuses a listening socket, a thread, or the list of interfaces.
+pub(crate) fn start_hub(job: JobId, npes: Option<u32>, one_node: bool) -> Result<(Hub, Rendezvous), BootstrapError> {
+    let at = |address: IpAddr| HubOptions { listen: (address, 0).into(), job, npes };
+    let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
+    let (hub, mut hosts) = if one_node {
+        (Hub::start(at(loopback))?, Vec::new())
+    } else {
+        // The IPv6 listener takes IPv4 too; a kernel without IPv6 refuses it.
+        let hub =
+            Hub::start(at(Ipv6Addr::UNSPECIFIED.into())).or_else(|_| Hub::start(at(Ipv4Addr::UNSPECIFIED.into())))?;
+        let mut hosts = interfaces()?;
+        hosts.truncate(MAX_ADDRESSES);
+        (hub, hosts)
+    };
+    // Last, since on another machine it leads nowhere, or to another process.
+    hosts.push(loopback);
+    let port = hub.address().port();
+    let addresses = hosts.into_iter().map(|host| SocketAddr::new(host, port).to_string()).collect();
+    Ok((hub, Rendezvous(addresses)))
 }
 
 /// Addresses of this machine that another could use: of interfaces that are up, IPv4 first, without

@@ -29,6 +29,29 @@ pub enum LaunchError {
     /// A number of PEs that a job cannot have.
     #[error("a job cannot have {0} PEs; give a number from 1 to {MAX_NPES} (oxrun -n)")]
     Npes(u32),
+    /// Hosts that are none.
+    #[error(
+        "'{0}' names no hosts: expected names with or without a number of PEs, like a,b:4 or [fe80::1]:2 (oxrun --hosts)"
+    )]
+    Hosts(String),
+    /// More PEs than the hosts take.
+    #[error("the hosts take {slots} PEs, and the job has {npes} PEs; give a host a larger number, or all of them none")]
+    Slots {
+        /// PEs of the job.
+        npes: u32,
+        /// PEs that the hosts take.
+        slots: u32,
+    },
+    /// A remote shell without a name.
+    #[error(
+        "the remote shell is an empty command; name one that runs a command on a host, like ssh (oxrun --launcher)"
+    )]
+    RemoteShell,
+    /// The launcher on another machine and the one on a host do not understand each other.
+    #[error(
+        "oxrun of this host cannot start its PEs: {0}; run the same version of oxrun on all hosts (oxrun --node is for oxrun --hosts alone)"
+    )]
+    Node(String),
     /// The rendezvous did not start.
     #[error(transparent)]
     Bootstrap(#[from] BootstrapError),
@@ -49,8 +72,8 @@ impl LaunchError {
     }
 
     /// Returns what a shell's status for it would be: 127 for a program that does not exist, 126
-    /// for one that cannot be executed, 2 for a number of PEs that a job cannot have, and otherwise
-    /// 125.
+    /// for one that cannot be executed, 2 for a number of PEs or for hosts that a job cannot have,
+    /// and otherwise 125.
     ///
     /// ```
     /// use oxshmem::launch::{LaunchOptions, run};
@@ -61,7 +84,7 @@ impl LaunchError {
         match self {
             Self::Program { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
             Self::Program { .. } => 126,
-            Self::Npes(_) => 2,
+            Self::Npes(_) | Self::Hosts(_) | Self::Slots { .. } | Self::RemoteShell => 2,
             _ => LAUNCHER_FAILED,
         }
     }

@@ -1,4 +1,5 @@
-//! A job on this machine, from the start of its PEs to the end of the last.
+//! The PEs of a job on this machine, from the start of the first to the end of the last: the whole
+//! job, or the share of it that the launcher on another machine has ordered.
 
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,6 +17,7 @@ use super::error::LaunchError;
 use super::options::{LaunchOptions, Output};
 use super::outcome::{Outcome, PeOutcome, PeStatus};
 use super::output::{Sink, Source, Target};
+use super::relay::{self, Order, Orders, SILENCE};
 use super::signals::{self, Signals};
 use crate::bootstrap::{FailureKind, Hub, HubOptions};
 use crate::config::{LAUNCHER_VARIABLES, MAX_NPES};
@@ -36,34 +38,64 @@ pub fn run(options: &LaunchOptions) -> Result<Outcome, LaunchError> {
     if options.npes == 0 || options.npes > MAX_NPES {
         return Err(LaunchError::Npes(options.npes));
     }
-    let signals = if options.forward_signals {
-        Some(Signals::block().map_err(LaunchError::system("blocking signals to forward them"))?)
-    } else {
-        None
-    };
+    let signals = forwarded(options)?;
     let hub = Hub::start(HubOptions::local(options.npes)?)?;
-    let mut job = Job {
-        options,
-        signals,
-        hub,
-        pes: Vec::new(),
-        stdout: Sink::new(STDOUT),
-        stderr: Sink::new(STDERR),
-        input: None,
-        ending: Ending::No,
-        failed: None,
-        timed_out: false,
-        interrupted: None,
-        output_lost: false,
-        reported: false,
-        reports: Vec::new(),
+    let place = Place {
+        rendezvous: hub.address().to_string(),
+        job: hub.job_id().to_string(),
+        npes: options.npes,
+        first: 0,
+        count: options.npes,
     };
-    let limit = FileLimit::raise(u64::from(options.npes) * FILES_PER_PE + OTHER_FILES);
-    for rank in 0..options.npes {
+    drive(Job::new(options, place, signals, Some(hub)))
+}
+
+/// Starts the PEs of this host as the launcher on another machine orders, by its orders on standard
+/// input, and tells it on standard output what becomes of them. Returns when all have ended.
+///
+/// # Errors
+/// They could not be started, or not be watched any more; those that did run have been killed.
+pub(super) fn run_share(options: &LaunchOptions, place: Place, orders: Orders) -> Result<(), LaunchError> {
+    let mut job = Job::new(options, place, None, None);
+    job.orders = Some(Control { orders, heard: Instant::now() });
+    // The launcher says which PE failed, of whatever host.
+    job.reported = true;
+    drive(job).map(drop)
+}
+
+/// Blocks the signals that the options want forwarded.
+pub(super) fn forwarded(options: &LaunchOptions) -> Result<Option<Signals>, LaunchError> {
+    let signals = options.forward_signals.then(Signals::block).transpose();
+    signals.map_err(LaunchError::system("blocking signals to forward them"))
+}
+
+/// What a job's PEs need to find each other, and which of them this process starts.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    pub rendezvous: String,
+    pub job: String,
+    /// PEs of the job.
+    pub npes: u32,
+    /// The first PE of this host, and how many it has.
+    pub first: u32,
+    pub count: u32,
+}
+
+fn drive(mut job: Job<'_>) -> Result<Outcome, LaunchError> {
+    let limit = FileLimit::raise(u64::from(job.place.count) * FILES_PER_PE + OTHER_FILES);
+    for rank in 0..job.place.count {
         job.start(rank, limit)?;
     }
     job.watch()?;
     Ok(job.finish())
+}
+
+/// Orders from the launcher on another machine.
+#[derive(Debug)]
+struct Control {
+    orders: Orders,
+    /// When the last bytes came.
+    heard: Instant,
 }
 
 // SAFETY: descriptors 1 and 2 stay open as long as the process; if the program did close them,
@@ -106,7 +138,8 @@ struct Pe {
     child: Child,
     pidfd: OwnedFd,
     status: Option<PeStatus>,
-    prefix: Vec<u8>,
+    /// What goes before its lines: of standard output, and of standard error.
+    prefixes: [Vec<u8>; 2],
     stdout: Source,
     stderr: Source,
 }
@@ -115,7 +148,7 @@ struct Pe {
 struct Input {
     pipe: OwnedFd,
     waiting: Vec<u8>,
-    /// This process's input has ended.
+    /// What this process gets for it has ended.
     ended: bool,
 }
 
@@ -149,14 +182,19 @@ enum Ready {
 
 struct Job<'a> {
     options: &'a LaunchOptions,
+    place: Place,
     signals: Option<Signals>,
-    hub: Hub,
+    /// Of a job on this machine alone.
+    hub: Option<Hub>,
+    /// Of a job that was started on another machine.
+    orders: Option<Control>,
+    /// By rank, from the first of this host on.
     pes: Vec<Pe>,
     stdout: Sink,
     stderr: Sink,
     input: Option<Input>,
     ending: Ending,
-    /// The first PE that failed.
+    /// The first PE that failed, by its place in `pes`.
     failed: Option<u32>,
     timed_out: bool,
     interrupted: Option<i32>,
@@ -167,15 +205,38 @@ struct Job<'a> {
     reports: Vec<String>,
 }
 
-impl Job<'_> {
-    fn start(&mut self, rank: u32, limit: FileLimit) -> Result<(), LaunchError> {
+impl<'a> Job<'a> {
+    fn new(options: &'a LaunchOptions, place: Place, signals: Option<Signals>, hub: Option<Hub>) -> Self {
+        Self {
+            options,
+            place,
+            signals,
+            hub,
+            orders: None,
+            pes: Vec::new(),
+            stdout: Sink::new(STDOUT),
+            stderr: Sink::new(STDERR),
+            input: None,
+            ending: Ending::No,
+            failed: None,
+            timed_out: false,
+            interrupted: None,
+            output_lost: false,
+            reported: false,
+            reports: Vec::new(),
+        }
+    }
+
+    /// Starts the PE at place `index` of this host.
+    fn start(&mut self, index: u32, limit: FileLimit) -> Result<(), LaunchError> {
         let options = self.options;
+        let rank = self.place.first + index;
         let mut command = Command::new(&options.program);
         command.args(&options.args).process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.stdin(if rank == 0 && options.stdin { Stdio::piped() } else { Stdio::null() });
         command.envs(options.env.iter().map(|(name, value)| (name, value)));
-        let place =
-            [self.hub.address().to_string(), rank.to_string(), options.npes.to_string(), self.hub.job_id().to_string()];
+        let Place { rendezvous, job, npes, .. } = &self.place;
+        let place = [rendezvous.clone(), rank.to_string(), npes.to_string(), job.clone()];
         command.envs(LAUNCHER_VARIABLES.iter().zip(place));
         let parent = rustix::process::getpid();
         // SAFETY: the closure makes only async-signal-safe calls and allocates nothing.
@@ -197,15 +258,20 @@ impl Job<'_> {
             let program = options.program.to_string_lossy().into_owned();
             match source.raw_os_error() {
                 Some(libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE) => {
-                    LaunchError::system(format!("starting PE {rank} of {}", options.npes))(source)
+                    LaunchError::system(format!("starting PE {rank} of {npes}"))(source)
                 }
                 _ => LaunchError::Program { program, source: Arc::new(source) },
             }
         })?;
         match self.watched(rank, &mut child) {
             Ok((pidfd, stdout, stderr)) => {
-                let prefix = if options.output == Output::Prefixed { format!("[PE {rank}] ") } else { String::new() };
-                self.pes.push(Pe { child, pidfd, status: None, prefix: prefix.into_bytes(), stdout, stderr });
+                let prefixes = match options.output {
+                    _ if self.orders.is_some() => [format!("o {rank} "), format!("e {rank} ")],
+                    Output::Prefixed => [format!("[PE {rank}] "), format!("[PE {rank}] ")],
+                    Output::Plain | Output::Captured => [String::new(), String::new()],
+                };
+                let prefixes = prefixes.map(String::into_bytes);
+                self.pes.push(Pe { child, pidfd, status: None, prefixes, stdout, stderr });
                 Ok(())
             }
             Err(error) => {
@@ -240,6 +306,7 @@ impl Job<'_> {
             for ready in self.wait(deadline).map_err(LaunchError::system("waiting for the PEs"))? {
                 match ready {
                     Ready::Signals => self.forward_signals(),
+                    Ready::Stdin if self.orders.is_some() => self.read_orders(),
                     Ready::Stdin => self.read_input(),
                     // Nothing waits to be written: PE 0 has closed its end.
                     Ready::Input if self.input.as_ref().is_some_and(|input| input.waiting.is_empty()) => {
@@ -286,8 +353,10 @@ impl Job<'_> {
         let mut add = |ready, fd, flags| add_fd(&mut what, &mut fds, ready, fd, flags);
         // PEs' ends come last, so that of two things that are ready the output is served first.
         add(Ready::Signals, self.signals.as_ref().map(Signals::fd), PollFlags::IN);
+        // Orders are always read; of input for PE 0 there is never more than it was sent.
+        add(Ready::Stdin, self.orders.as_ref().map(|_| STDIN), PollFlags::IN);
         if let Some(input) = &self.input {
-            let reads = !input.ended && input.waiting.is_empty() && may_read_terminal();
+            let reads = self.orders.is_none() && !input.ended && input.waiting.is_empty() && may_read_terminal();
             add(Ready::Stdin, reads.then_some(STDIN), PollFlags::IN);
             // With no flags, this still tells that PE 0 has closed its end.
             let writes = if input.waiting.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
@@ -307,6 +376,8 @@ impl Job<'_> {
             Ending::Killed => None,
             Ending::Grace(at) | Ending::Terminated(at) | Ending::Draining(at) | Ending::LastWords(at) => Some(at),
         };
+        let silence = self.orders.as_ref().map(|control| control.heard + SILENCE);
+        let until = until.into_iter().chain(silence).min();
         let timeout = until.map(|until| {
             let left = until.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
             Timespec { tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() }
@@ -322,6 +393,9 @@ impl Job<'_> {
     /// Takes the next step towards the end when its time has come.
     fn advance(&mut self, deadline: Option<Instant>) {
         let now = Instant::now();
+        if self.orders.as_ref().is_some_and(|control| control.heard + SILENCE <= now) {
+            self.forsaken(&format!("nothing was heard for {} s from the launcher", SILENCE.as_secs()));
+        }
         let grace = self.options.grace;
         let all_ended = self.pes.iter().all(|pe| pe.status.is_some());
         match self.ending {
@@ -356,8 +430,10 @@ impl Job<'_> {
                 for rank in 0..self.pes.len() {
                     let captured = self.options.output == Output::Captured;
                     let pe = &mut self.pes[rank];
-                    pe.stdout.end(target(captured, &mut self.stdout, &pe.prefix));
-                    pe.stderr.end(target(captured, &mut self.stderr, &pe.prefix));
+                    let [out, err] = &pe.prefixes;
+                    pe.stdout.end(target(captured, &mut self.stdout, out));
+                    let sink = if self.orders.is_some() { &mut self.stdout } else { &mut self.stderr };
+                    pe.stderr.end(target(captured, sink, err));
                 }
                 // Only the sinks are left to wait for.
                 self.ending = Ending::LastWords(if self.was_ended() { now } else { now + LAST_WORDS });
@@ -384,7 +460,7 @@ impl Job<'_> {
 
     fn running(&self) -> String {
         let ranks: Vec<u32> =
-            (0..).zip(&self.pes).filter(|(_, pe)| pe.status.is_none()).map(|(rank, _)| rank).collect();
+            (self.place.first..).zip(&self.pes).filter(|(_, pe)| pe.status.is_none()).map(|(rank, _)| rank).collect();
         let list = crate::bootstrap::list(&ranks);
         if ranks.len() == 1 { format!("PE {list} is") } else { format!("PEs {list} are") }
     }
@@ -393,14 +469,15 @@ impl Job<'_> {
     fn read(&mut self, rank: usize, error: bool) -> bool {
         let captured = self.options.output == Output::Captured;
         let pe = &mut self.pes[rank];
-        let (source, sink) =
-            if error { (&mut pe.stderr, &mut self.stderr) } else { (&mut pe.stdout, &mut self.stdout) };
+        let [out, err] = &pe.prefixes;
+        let (source, prefix) = if error { (&mut pe.stderr, err) } else { (&mut pe.stdout, out) };
+        let sink = if error && self.orders.is_none() { &mut self.stderr } else { &mut self.stdout };
         if sink.is_closed() && !captured {
             // The PE learns it as it would have without a launcher in between.
             source.end(Target::Capture);
             return false;
         }
-        source.read(target(captured, sink, &pe.prefix))
+        source.read(target(captured, sink, prefix))
     }
 
     /// A PE's process has ended. It stays a zombie until the job is over, so that its process
@@ -423,9 +500,17 @@ impl Job<'_> {
             }
         }
         self.pes[rank].status = Some(status);
-        self.hub.exited(count32(rank), &status.to_string());
-        if rank == 0 {
+        let number = self.place.first + count32(rank);
+        if let Some(hub) = &self.hub {
+            hub.exited(number, &status.to_string());
+        }
+        if number == 0 {
             self.input = None;
+        }
+        if self.orders.is_some() {
+            // The launcher decides what follows from it.
+            self.stdout.line(b"x ", relay::ended(number, status).as_bytes());
+            return;
         }
         if !status.is_success() && self.failed.is_none() {
             self.failed = Some(count32(rank));
@@ -439,9 +524,8 @@ impl Job<'_> {
     /// The PE that made the job fail, as far as is known.
     fn culprit(&self) -> Option<u32> {
         let first = self.failed?;
-        let named = self
-            .hub
-            .failure()
+        let failure = self.hub.as_ref().and_then(Hub::failure);
+        let named = failure
             .filter(|failure| matches!(failure.kind, FailureKind::Aborted | FailureKind::Lost))
             .and_then(|failure| failure.ranks.first().copied())
             .filter(|rank| self.pes[*rank as usize].status.is_none_or(|status| !status.is_success()));
@@ -483,6 +567,10 @@ impl Job<'_> {
     }
 
     fn report(&mut self, text: String) {
+        if self.orders.is_some() {
+            self.stdout.line(b"r ", text.as_bytes());
+            return;
+        }
         if self.options.output != Output::Captured {
             self.stderr.line(b"oxrun: ", text.as_bytes());
         }
@@ -509,6 +597,55 @@ impl Job<'_> {
         }
     }
 
+    /// The launcher is gone, or speaks no language of ours: what it started ends.
+    fn forsaken(&mut self, why: &str) {
+        self.report(format!("{why}; killing the PEs of this host"));
+        self.orders = None;
+        self.kill();
+    }
+
+    fn read_orders(&mut self) {
+        let mut buffer = [0; 64 << 10];
+        let read = match rustix::io::read(STDIN, &mut buffer) {
+            Ok(0) => return self.forsaken("the launcher has closed the connection"),
+            Ok(read) => read,
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => return,
+            Err(error) => return self.forsaken(&format!("the launcher cannot be heard: {error}")),
+        };
+        let Some(control) = &mut self.orders else { return };
+        control.heard = Instant::now();
+        control.orders.push(&buffer[..read]);
+        while let Some(control) = &mut self.orders {
+            match control.orders.next() {
+                Ok(Some(order)) => self.obey(order),
+                Ok(None) => return,
+                Err(why) => self.forsaken(&format!("the launcher sent {why}")),
+            }
+        }
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Start(_) => self.forsaken("the launcher ordered another start"),
+            Order::Heartbeat => {}
+            Order::Input(bytes) => {
+                match &mut self.input {
+                    Some(input) if bytes.is_empty() => input.ended = true,
+                    Some(input) => input.waiting.extend_from_slice(&bytes),
+                    None => {}
+                }
+                self.write_input();
+            }
+            Order::Signal(number) => {
+                if let Some(signal) = Signal::from_named_raw(number) {
+                    self.signal(signal, true);
+                }
+            }
+            Order::Terminate => self.terminate(Instant::now()),
+            Order::Kill => self.kill(),
+        }
+    }
+
     fn read_input(&mut self) {
         let Some(input) = &mut self.input else { return };
         let mut buffer = [0; 64 << 10];
@@ -532,8 +669,12 @@ impl Job<'_> {
             Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => false,
             Err(_) => true,
         };
+        let taken = closed || input.waiting.is_empty();
         if closed || input.ended && input.waiting.is_empty() {
             self.input = None;
+        }
+        if taken && self.orders.is_some() {
+            self.stdout.line(b"i", b"");
         }
     }
 

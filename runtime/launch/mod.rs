@@ -1,10 +1,10 @@
-//! The launcher: starts the PEs of a job on this machine, runs the hub that they meet at, and sees
-//! to it that all of them end.
+//! The launcher: starts the PEs of a job on this machine or, through a remote shell, on several,
+//! runs the hub that they meet at, and sees to it that all of them end.
 //!
-//! One thread waits for everything at once: output of the PEs, their ends, signals, deadlines. Each
-//! PE leads a process group of its own, so what it started ends with it, and is killed by the
-//! kernel when the launcher itself dies. A process that leaves its group on purpose (a daemon) is
-//! not followed.
+//! On each machine, one thread waits for everything at once: output of the PEs, their ends,
+//! signals, deadlines. Each PE leads a process group of its own, so what it started ends with it,
+//! and is killed by the kernel when the launcher itself dies. A process that leaves its group on
+//! purpose (a daemon) is not followed.
 //!
 //! A program can start its own PEs when no launcher did:
 //!
@@ -21,16 +21,24 @@
 //! ```
 
 mod error;
+mod hosts;
 mod job;
+mod node;
 mod options;
 mod outcome;
 mod output;
+mod relay;
+mod remote;
 mod signals;
 
 pub use error::LaunchError;
+pub use hosts::Hosts;
 pub use job::run;
+#[doc(hidden)]
+pub use node::serve_node;
 pub use options::{LaunchOptions, Output};
 pub use outcome::{LAUNCHER_FAILED, Outcome, PeOutcome, PeStatus, TIMED_OUT};
+pub use remote::{RemoteShell, run_on};
 
 use crate::bootstrap::launcher::{Environment, find};
 use crate::config::{LAUNCHER_VARIABLES, Launcher};

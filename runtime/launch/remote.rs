@@ -1,0 +1,681 @@
+//! A job on several hosts: one `oxrun` on each, reached through a remote shell, and the hub here.
+//!
+//! For each host one thread reads what it says, one what its remote shell complains of, and one
+//! writes its orders, so that a host that is slow or gone holds up neither the others nor the
+//! deadlines, which one loop keeps.
+
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::error::LaunchError;
+use super::hosts::{Hosts, Share};
+use super::job::forwarded;
+use super::options::{LaunchOptions, Output};
+use super::outcome::{LAUNCHER_FAILED, Outcome, PeOutcome, PeStatus};
+use super::relay::{GREETING, HEARTBEAT, MAX_INPUT, Order, Said, Start};
+use super::signals::{self, Signals};
+use crate::bootstrap::{FailureKind, Hub, JobId, start_hub};
+use crate::config::{LAUNCHER_VARIABLES, MAX_NPES};
+
+/// How often the loop looks at deadlines and signals.
+const TICK: Duration = Duration::from_millis(20);
+/// How long a host may take to say that it is there.
+const GREETING_LIMIT: Duration = Duration::from_secs(60);
+/// How long a remote shell may take to end after its host has been told to kill everything.
+const FAREWELL: Duration = Duration::from_secs(5);
+/// The longest line from a host: one of a PE's, which its `oxrun` cuts at 64 KiB, with its prefix.
+const MAX_LINE: u64 = (64 << 10) + 64;
+/// Orders that may wait for a host that does not read.
+const MAX_ORDERS: usize = 64;
+/// Variables that PEs on other hosts get from here, besides those that begin with `OXSHMEM_`.
+const PASSED_ON: [&str; 6] =
+    ["PATH", "LD_LIBRARY_PATH", "RUST_LOG", "RUST_BACKTRACE", "CUDA_VISIBLE_DEVICES", "CUDA_MODULE_LOADING"];
+
+/// How the hosts of a job are reached.
+///
+/// ```
+/// use oxshmem::launch::RemoteShell;
+///
+/// let shell = RemoteShell::parse("ssh -p 2222");
+/// assert!(shell.is_ok() && RemoteShell::parse(" ").is_err());
+/// ```
+#[derive(Debug, Clone)]
+pub struct RemoteShell {
+    /// The command and its first arguments.
+    command: Vec<String>,
+    /// Where `oxrun` is on the hosts; else where it is here.
+    oxrun: Option<PathBuf>,
+}
+
+impl RemoteShell {
+    /// Takes a command that runs another on a host: its words, then the host, then what to run,
+    /// are its arguments. To `ssh` options are added so that it never waits for a password, and
+    /// notices a broken connection.
+    ///
+    /// # Errors
+    /// The command is empty.
+    ///
+    /// ```
+    /// use oxshmem::launch::RemoteShell;
+    ///
+    /// assert!(RemoteShell::parse("ssh").is_ok());
+    /// ```
+    pub fn parse(command: &str) -> Result<Self, LaunchError> {
+        let command: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
+        if command.is_empty() { Err(LaunchError::RemoteShell) } else { Ok(Self { command, oxrun: None }) }
+    }
+
+    /// Names the path of `oxrun` on the hosts, where it is not the same as here.
+    ///
+    /// ```
+    /// use oxshmem::launch::RemoteShell;
+    ///
+    /// RemoteShell::parse("ssh")?.oxrun("/opt/oxshmem/bin/oxrun");
+    /// # Ok::<(), oxshmem::Error>(())
+    /// ```
+    #[must_use]
+    pub fn oxrun(self, path: impl Into<PathBuf>) -> Self {
+        Self { oxrun: Some(path.into()), ..self }
+    }
+
+    fn command(&self, host: &str) -> Result<Command, LaunchError> {
+        let oxrun = match &self.oxrun {
+            Some(path) => path.clone(),
+            None => std::env::current_exe().map_err(LaunchError::system("finding the path of oxrun"))?,
+        };
+        let mut words = self.command.iter();
+        let program = words.next().ok_or(LaunchError::RemoteShell)?;
+        let mut command = Command::new(program);
+        command.args(words);
+        if std::path::Path::new(program).file_name().is_some_and(|name| name == "ssh") {
+            command.args(["-T", "-x", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20"]);
+            command.args(["-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3"]);
+        }
+        command.arg(host).arg(quoted(&oxrun.to_string_lossy())).arg("--node");
+        Ok(command)
+    }
+}
+
+/// Returns a word for the shell on the host.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@,".contains(c);
+    if word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
+}
+
+/// Starts the PEs on `hosts` and returns when all of them have ended, or the connections to their
+/// hosts, which ends the PEs there. Each host runs `oxrun` of the same version, in a folder of the
+/// same name as the current one here; its PEs get the variables that begin with `OXSHMEM_`, `PATH`,
+/// `LD_LIBRARY_PATH`, `CUDA_VISIBLE_DEVICES` and a few more, and those of the options. Output is
+/// passed on in whole lines.
+///
+/// # Errors
+/// The hosts take fewer PEs than the options say; the remote shell cannot be started. What happens
+/// on the hosts is in the outcome.
+///
+/// ```no_run
+/// use oxshmem::launch::{LaunchOptions, RemoteShell, run_on};
+///
+/// let hosts = "node1:4,node2:4".parse()?;
+/// let outcome = run_on(&LaunchOptions::new(8, "/shared/ring"), &hosts, &RemoteShell::parse("ssh")?)?;
+/// assert!(outcome.is_success());
+/// # Ok::<(), oxshmem::Error>(())
+/// ```
+pub fn run_on(options: &LaunchOptions, hosts: &Hosts, shell: &RemoteShell) -> Result<Outcome, LaunchError> {
+    if options.npes == 0 || options.npes > MAX_NPES {
+        return Err(LaunchError::Npes(options.npes));
+    }
+    let shares = hosts.divide(options.npes)?;
+    let signals = forwarded(options)?;
+    let job = JobId::random()?;
+    let (hub, rendezvous) = start_hub(job, Some(options.npes), false)?;
+    let folder = std::env::current_dir().map_err(LaunchError::system("finding the current folder"))?;
+    let start = Start {
+        rendezvous: rendezvous.to_string(),
+        job: job.to_string(),
+        npes: options.npes,
+        first: 0,
+        count: 0,
+        grace: options.grace,
+        folder: folder.into_os_string(),
+        program: options.program.clone(),
+        args: options.args.clone(),
+        env: environment(options),
+    };
+    let (events, heard) = channel();
+    let captured = Mutex::new((0..options.npes).map(|_| Default::default()).collect());
+    let screen = Arc::new(Screen { output: options.output, captured });
+    let mut job = Job {
+        options,
+        signals,
+        hub,
+        hosts: Vec::new(),
+        ended: vec![None; options.npes as usize],
+        taken: None,
+        ending: Ending::No,
+        failed: None,
+        timed_out: false,
+        interrupted: None,
+        output_lost: false,
+        reported: false,
+        reports: Vec::new(),
+    };
+    for share in shares {
+        let start = Start { first: share.first, count: share.count, ..start.clone() };
+        let host = Host::start(shell, share, start, (job.hosts.len(), &events, &screen))?;
+        job.hosts.push(host);
+    }
+    if options.stdin {
+        job.pass_input_on();
+    }
+    job.watch(&heard);
+    Ok(job.finish(&screen))
+}
+
+fn environment(options: &LaunchOptions) -> Vec<(OsString, OsString)> {
+    let passed = |name: &OsString| {
+        let name = name.to_string_lossy();
+        name.starts_with(crate::config::PREFIX) && !LAUNCHER_VARIABLES.contains(&&*name) || PASSED_ON.contains(&&*name)
+    };
+    std::env::vars_os().filter(|(name, _)| passed(name)).chain(options.env.iter().cloned()).collect()
+}
+
+/// What the threads of a host tell.
+#[derive(Debug)]
+enum Event {
+    /// A line of the host's `oxrun`.
+    Line(usize, Vec<u8>),
+    /// A line that its remote shell wrote to standard error, or before `oxrun` began.
+    Complaint(usize, Vec<u8>),
+    /// Nothing more comes from it.
+    End(usize),
+    /// A line could not be written here, to standard error if that is so.
+    Lost(bool, io::Error),
+}
+
+/// What becomes of the PEs' lines. Threads write them, so that a reader that does not read holds up
+/// no deadline.
+#[derive(Debug)]
+struct Screen {
+    output: Output,
+    /// By rank: what each has written to standard output and error.
+    captured: Mutex<Vec<[Vec<u8>; 2]>>,
+}
+
+impl Screen {
+    fn line(&self, rank: u32, error: bool, text: &[u8]) -> io::Result<()> {
+        let prefix = match self.output {
+            Output::Prefixed => format!("[PE {rank}] "),
+            Output::Plain => String::new(),
+            Output::Captured => {
+                let mut captured = self.captured.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(streams) = captured.get_mut(rank as usize) {
+                    streams[usize::from(error)].extend(text.iter().chain(b"\n"));
+                }
+                return Ok(());
+            }
+        };
+        let line = [prefix.as_bytes(), text, b"\n"].concat();
+        if error { io::stderr().lock().write_all(&line) } else { io::stdout().lock().write_all(&line) }
+    }
+}
+
+#[derive(Debug)]
+struct Host {
+    share: Share,
+    child: Child,
+    orders: SyncSender<Vec<u8>>,
+    since: Instant,
+    greeted: bool,
+    told: Instant,
+    ended: bool,
+}
+
+/// How far the end of the job has come.
+#[derive(Debug, Clone, Copy)]
+enum Ending {
+    No,
+    /// PEs may still end by themselves, until then.
+    Grace(Instant),
+    /// Their hosts send them SIGTERM, and until then have time to.
+    Terminated(Instant),
+    /// Their hosts kill them, and until then the remote shells have time to end.
+    Killed(Instant),
+    /// The remote shells were killed.
+    Over,
+}
+
+struct Job<'a> {
+    options: &'a LaunchOptions,
+    signals: Option<Signals>,
+    hub: Hub,
+    hosts: Vec<Host>,
+    /// By rank.
+    ended: Vec<Option<PeStatus>>,
+    /// To the thread that reads standard input: PE 0 has taken what it was sent.
+    taken: Option<SyncSender<()>>,
+    ending: Ending,
+    failed: Option<u32>,
+    timed_out: bool,
+    interrupted: Option<i32>,
+    output_lost: bool,
+    reported: bool,
+    reports: Vec<String>,
+}
+
+impl Host {
+    fn start(
+        shell: &RemoteShell,
+        share: Share,
+        start: Start,
+        (number, events, screen): (usize, &Sender<Event>, &Arc<Screen>),
+    ) -> Result<Self, LaunchError> {
+        let order = Order::Start(Box::new(start)).encode().map_err(LaunchError::system("preparing the job's hosts"))?;
+        let mut command = shell.command(&share.host)?;
+        command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // SAFETY: the closure makes only async-signal-safe calls and allocates nothing.
+        unsafe {
+            command.pre_exec(|| {
+                signals::unblock_all();
+                Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?)
+            });
+        }
+        let mut child = command.spawn().map_err(|source| LaunchError::Program {
+            program: command.get_program().to_string_lossy().into_owned(),
+            source: Arc::new(source),
+        })?;
+        let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let threads = || -> io::Result<_> {
+            let (Some(stdin), Some(stdout), Some(stderr)) = pipes else { return Err(io::ErrorKind::BrokenPipe.into()) };
+            let (orders, ordered) = sync_channel(MAX_ORDERS);
+            let spawn = |what: &str, work: Box<dyn FnOnce() + Send>| {
+                std::thread::Builder::new().name(format!("oxrun-{what}-{number}")).spawn(work).map(drop)
+            };
+            let (said, complained, screen) = (events.clone(), events.clone(), Arc::clone(screen));
+            spawn("orders", Box::new(move || write_orders(stdin, &ordered)))?;
+            spawn("output", Box::new(move || read_lines(stdout, number, &said, &screen)))?;
+            spawn("errors", Box::new(move || read_complaints(stderr, number, &complained)))?;
+            Ok(orders)
+        };
+        let started = threads();
+        let Ok(orders) = started else {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(LaunchError::system(format!("watching the host {}", share.host))(
+                started.err().unwrap_or_else(|| io::ErrorKind::Other.into()),
+            ));
+        };
+        // The queue is empty yet.
+        let _ = orders.try_send(order);
+        let now = Instant::now();
+        Ok(Self { share, child, orders, since: now, greeted: false, told: now, ended: false })
+    }
+
+    /// Gives an order; one that finds the queue full goes to a host that does not read, which its
+    /// silence or the end of the job takes care of.
+    fn order(&mut self, order: &Order) {
+        self.told = Instant::now();
+        if let Ok(frame) = order.encode() {
+            let _ = self.orders.try_send(frame);
+        }
+    }
+
+    fn ranks(&self) -> std::ops::Range<u32> {
+        self.share.first..self.share.first + self.share.count
+    }
+}
+
+fn write_orders(mut stdin: ChildStdin, orders: &Receiver<Vec<u8>>) {
+    for frame in orders {
+        if stdin.write_all(&frame).and_then(|()| stdin.flush()).is_err() {
+            return;
+        }
+    }
+}
+
+/// Returns the next line without its end, or a part of one that is too long; nothing at the end.
+fn line(from: &mut impl BufRead) -> Option<Vec<u8>> {
+    let mut line = Vec::new();
+    match from.take(MAX_LINE).read_until(b'\n', &mut line) {
+        Ok(1..) => {
+            line.pop_if(|last| *last == b'\n');
+            Some(line)
+        }
+        _ => None,
+    }
+}
+
+fn read_lines(stdout: impl Read, number: usize, events: &Sender<Event>, screen: &Screen) {
+    let mut stdout = BufReader::with_capacity(MAX_INPUT, stdout);
+    let mut greeted = false;
+    while let Some(line) = line(&mut stdout) {
+        let event = match Said::parse(&line) {
+            Some(Said::Line { rank, error, text }) if greeted => match screen.line(rank, error, text) {
+                Ok(()) => continue,
+                Err(why) => Event::Lost(error, why),
+            },
+            _ if greeted => Event::Line(number, line),
+            _ if line.is_empty() => continue,
+            _ if line == GREETING => {
+                greeted = true;
+                Event::Line(number, line)
+            }
+            _ => Event::Complaint(number, line),
+        };
+        if events.send(event).is_err() {
+            return;
+        }
+    }
+    let _ = events.send(Event::End(number));
+}
+
+fn read_complaints(stderr: impl Read, number: usize, events: &Sender<Event>) {
+    let mut stderr = BufReader::new(stderr);
+    while let Some(line) = line(&mut stderr) {
+        if events.send(Event::Complaint(number, line)).is_err() {
+            return;
+        }
+    }
+}
+
+/// Reads standard input for PE 0, and waits each time until PE 0 has taken it.
+fn read_input(orders: &SyncSender<Vec<u8>>, taken: &Receiver<()>) {
+    let mut buffer = vec![0; MAX_INPUT];
+    loop {
+        let read = match io::stdin().lock().read(&mut buffer) {
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(_) => 0,
+        };
+        let Ok(frame) = Order::Input(buffer[..read].to_vec()).encode() else { return };
+        if orders.send(frame).is_err() || read == 0 || taken.recv().is_err() {
+            return;
+        }
+    }
+}
+
+impl Job<'_> {
+    fn pass_input_on(&mut self) {
+        let Some(orders) = self.hosts.first().map(|host| host.orders.clone()) else { return };
+        let (taken, heard) = sync_channel(1);
+        self.taken = Some(taken);
+        let thread = std::thread::Builder::new().name("oxrun-input".into());
+        if let Err(error) = thread.spawn(move || read_input(&orders, &heard)) {
+            self.report(format!("standard input is not passed on to PE 0: {error}"));
+        }
+    }
+
+    /// Keeps the deadlines and takes what the hosts tell, until nothing more comes from any.
+    fn watch(&mut self, events: &Receiver<Event>) {
+        let deadline = self.options.timeout.map(|timeout| Instant::now() + timeout);
+        while !self.hosts.iter().all(|host| host.ended) {
+            if let Ok(event) = events.recv_timeout(TICK) {
+                self.take(event);
+                // Deadlines can wait until what is there has been taken.
+                while let Ok(event) = events.try_recv() {
+                    self.take(event);
+                }
+            }
+            self.forward_signals();
+            self.advance(deadline);
+        }
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Line(number, line) => match Said::parse(&line) {
+                Some(Said::Ended { rank, status }) if self.hosts[number].ranks().contains(&rank) => {
+                    self.pe_ended(rank, status);
+                }
+                Some(Said::InputTaken) => {
+                    if let Some(taken) = &self.taken {
+                        let _ = taken.try_send(());
+                    }
+                }
+                Some(Said::Report(text)) => {
+                    let text = String::from_utf8_lossy(text);
+                    self.report(format!("{}: {text}", self.hosts[number].share.host));
+                }
+                _ if line == GREETING => self.hosts[number].greeted = true,
+                _ => {
+                    let host = &self.hosts[number].share.host;
+                    self.report(format!("{host}: its oxrun said '{}', which is not understood", line.escape_ascii()));
+                }
+            },
+            Event::Complaint(number, line) => {
+                let text = String::from_utf8_lossy(&line);
+                self.report(format!("{}: {}", self.hosts[number].share.host, text.trim_end()));
+            }
+            Event::End(number) => self.host_ended(number),
+            Event::Lost(error, why) => self.lost(error, &why),
+        }
+    }
+
+    fn pe_ended(&mut self, rank: u32, status: PeStatus) {
+        let place = &mut self.ended[rank as usize];
+        if place.is_some() {
+            return;
+        }
+        *place = Some(status);
+        self.hub.exited(rank, &status.to_string());
+        if rank == 0 {
+            self.taken = None;
+        }
+        if !status.is_success() && self.failed.is_none() {
+            self.failed = Some(rank);
+            self.begin_grace();
+        }
+        self.report_failure(false);
+    }
+
+    /// The connection to a host has ended, and with it, whatever it was, the PEs there.
+    fn host_ended(&mut self, number: usize) {
+        let host = &mut self.hosts[number];
+        host.ended = true;
+        let status = wait(&mut host.child);
+        let missing: Vec<u32> = host.ranks().filter(|rank| self.ended[*rank as usize].is_none()).collect();
+        if missing.is_empty() {
+            return;
+        }
+        let pes = crate::bootstrap::list(&missing);
+        let pes = if missing.len() == 1 { format!("PE {pes}") } else { format!("PEs {pes}") };
+        let host = self.hosts[number].share.host.clone();
+        if !self.was_ended() {
+            self.report(format!("the host {host} is lost, with {pes}: its remote shell {status}"));
+            self.reported = true;
+        }
+        let status = if status.is_success() { PeStatus::Exited(LAUNCHER_FAILED.into()) } else { status };
+        for rank in missing {
+            self.pe_ended(rank, status);
+        }
+    }
+
+    fn lost(&mut self, error: bool, why: &io::Error) {
+        if why.kind() == io::ErrorKind::BrokenPipe {
+            // What a program without a launcher in between would learn by SIGPIPE.
+            if matches!(self.ending, Ending::No | Ending::Grace(_)) {
+                self.terminate();
+            }
+        } else if !self.output_lost {
+            self.output_lost = true;
+            let stream = if error { "error" } else { "output" };
+            self.report(format!(
+                "standard {stream} cannot be written: {why}; what the PEs write to it is lost from here on. Make room, \
+                 or write to another file, and run the job again"
+            ));
+        }
+    }
+
+    fn was_ended(&self) -> bool {
+        self.timed_out || self.interrupted.is_some()
+    }
+
+    fn begin_grace(&mut self) {
+        if matches!(self.ending, Ending::No) {
+            self.ending = Ending::Grace(Instant::now() + self.options.grace);
+        }
+    }
+
+    fn tell_all(&mut self, order: &Order) {
+        self.hosts.iter_mut().filter(|host| !host.ended).for_each(|host| host.order(order));
+    }
+
+    fn terminate(&mut self) {
+        self.tell_all(&Order::Terminate);
+        // The hosts kill after the grace time by themselves.
+        self.ending = Ending::Terminated(Instant::now() + self.options.grace + FAREWELL);
+    }
+
+    fn kill(&mut self) {
+        self.tell_all(&Order::Kill);
+        self.ending = Ending::Killed(Instant::now() + FAREWELL);
+    }
+
+    fn advance(&mut self, deadline: Option<Instant>) {
+        let now = Instant::now();
+        for host in self.hosts.iter_mut().filter(|host| !host.ended && host.told + HEARTBEAT <= now) {
+            host.order(&Order::Heartbeat);
+        }
+        let late = |host: &Host| !host.ended && !host.greeted && host.since + GREETING_LIMIT <= now;
+        for number in (0..self.hosts.len()).filter(|number| late(&self.hosts[*number])).collect::<Vec<_>>() {
+            let limit = GREETING_LIMIT.as_secs();
+            let host = self.hosts[number].share.host.clone();
+            self.report(format!("{host}: its oxrun did not start within {limit} s; its remote shell is killed"));
+            let _ = self.hosts[number].child.kill();
+            self.hosts[number].since = now;
+        }
+        match self.ending {
+            Ending::No if deadline.is_some_and(|deadline| deadline <= now) => {
+                self.timed_out = true;
+                let limit = self.options.timeout.unwrap_or_default().as_secs_f64();
+                let running: Vec<u32> =
+                    (0..).zip(&self.ended).filter(|(_, end)| end.is_none()).map(|(pe, _)| pe).collect();
+                let list = crate::bootstrap::list(&running);
+                let verb = if running.len() == 1 { format!("PE {list} is") } else { format!("PEs {list} are") };
+                self.report(format!("the time of {limit} s is over and {verb} still running; ending the job"));
+                self.terminate();
+            }
+            Ending::Grace(until) if until <= now => {
+                self.report_failure(true);
+                self.terminate();
+            }
+            Ending::Terminated(until) if until <= now => self.kill(),
+            Ending::Killed(until) if until <= now => {
+                for host in self.hosts.iter_mut().filter(|host| !host.ended) {
+                    let _ = host.child.kill();
+                }
+                self.ending = Ending::Over;
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns the PE that made the job fail, as far as is known.
+    fn culprit(&self) -> Option<u32> {
+        let first = self.failed?;
+        let named = self
+            .hub
+            .failure()
+            .filter(|failure| matches!(failure.kind, FailureKind::Aborted | FailureKind::Lost))
+            .and_then(|failure| failure.ranks.first().copied())
+            .filter(|rank| self.ended[*rank as usize].is_none_or(|status| !status.is_success()));
+        Some(named.unwrap_or(first))
+    }
+
+    /// Says which PE failed, once it is known how; `now` says what is known.
+    fn report_failure(&mut self, now: bool) {
+        let Some(mut rank) = self.culprit().filter(|_| !self.reported) else { return };
+        if self.ended[rank as usize].is_none() {
+            if !now {
+                return;
+            }
+            rank = self.failed.unwrap_or(rank);
+        }
+        let Some(status) = self.ended[rank as usize] else { return };
+        self.reported = true;
+        if self.was_ended() {
+            return;
+        }
+        let host = self.hosts.iter().find(|host| host.ranks().contains(&rank));
+        let host = host.map(|host| host.share.host.clone()).unwrap_or_default();
+        let then = if self.ended.iter().any(Option::is_none) { "; ending the others" } else { "" };
+        self.report(format!("PE {rank} on {host} {status}{then}"));
+    }
+
+    fn report(&mut self, text: String) {
+        if self.options.output != Output::Captured {
+            eprintln!("oxrun: {text}");
+        }
+        self.reports.push(text);
+    }
+
+    fn forward_signals(&mut self) {
+        while let Some(number) = self.signals.as_ref().and_then(Signals::next) {
+            let ends = [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP].contains(&number);
+            if ends && self.interrupted.is_some() {
+                self.report(format!("{} again: killing the PEs", signals::name(number)));
+                self.kill();
+                return;
+            }
+            self.tell_all(&Order::Signal(number));
+            if ends {
+                self.interrupted = Some(number);
+                self.report(format!("{} passed on to the PEs", signals::name(number)));
+                self.begin_grace();
+            }
+        }
+    }
+
+    fn finish(mut self, screen: &Screen) -> Outcome {
+        self.report_failure(true);
+        let failed = self.culprit();
+        let captured = std::mem::take(&mut *screen.captured.lock().unwrap_or_else(PoisonError::into_inner));
+        let pes = self.ended.iter().zip(captured).map(|(status, [stdout, stderr])| PeOutcome {
+            status: status.unwrap_or(PeStatus::Exited(LAUNCHER_FAILED.into())),
+            stdout,
+            stderr,
+        });
+        Outcome {
+            pes: pes.collect(),
+            failed,
+            timed_out: self.timed_out,
+            interrupted: self.interrupted,
+            output_lost: self.output_lost,
+            reports: std::mem::take(&mut self.reports),
+        }
+    }
+}
+
+impl Drop for Job<'_> {
+    fn drop(&mut self) {
+        for host in self.hosts.iter_mut().filter(|host| !host.ended) {
+            let _ = host.child.kill();
+            let _ = host.child.wait();
+        }
+    }
+}
+
+/// Waits for a remote shell whose output has ended, and kills it if it does not end.
+fn wait(child: &mut Child) -> PeStatus {
+    let until = Instant::now() + FAREWELL;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => {
+                return status.code().map_or_else(|| PeStatus::Killed(status.signal().unwrap_or(0)), PeStatus::Exited);
+            }
+            Ok(None) if Instant::now() < until => std::thread::sleep(TICK),
+            _ => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return PeStatus::Killed(libc::SIGKILL);
+            }
+        }
+    }
+}
