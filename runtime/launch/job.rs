@@ -184,9 +184,9 @@ struct Job<'a> {
     options: &'a LaunchOptions,
     place: Place,
     signals: Option<Signals>,
-    /// Of a job on this machine alone.
+    /// Present in a job of this machine alone.
     hub: Option<Hub>,
-    /// Of a job that was started on another machine.
+    /// Present in a job that another machine has started.
     orders: Option<Control>,
     /// By rank, from the first of this host on.
     pes: Vec<Pe>,
