@@ -3,8 +3,8 @@
 //! Each end draws a [`nonce`] and sends it. The end that connected proves first, so a stranger
 //! learns nothing from the other but a random number; then the other proves. A proof is an
 //! HMAC-SHA-256 over both nonces, the [`Role`] of the end that proves, and a context that both ends
-//! know: what the connection is for, and between whom. A recorded proof fits no other connection,
-//! as the other end's nonce differs, and a proof that is sent back fits no other role.
+//! know: what the connection is for, and which ends it has. A recorded proof fits no other
+//! connection, as the other end's nonce differs, and a proof that is sent back fits no other role.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
