@@ -298,7 +298,8 @@ fn a_task_that_never_comes_is_named() {
 fn installed(launcher: &str, arguments: &[&str]) -> Option<Output> {
     let mut command = Command::new(launcher);
     clean(&mut command);
-    command.args(arguments).arg(std::env::current_exe().unwrap()).args(PE);
+    // Which launcher was found is logged.
+    command.env("OXSHMEM_LOG", "info").args(arguments).arg(std::env::current_exe().unwrap()).args(PE);
     match command.output() {
         Ok(output) => Some(output),
         Err(error) => {
@@ -314,6 +315,7 @@ fn under_mpichs_mpiexec() {
         let Some(output) = installed("mpiexec.hydra", arguments) else { return };
         assert!(output.status.success(), "{}", text(&output));
         met(&text(&output), arguments[1].parse().unwrap(), 1);
+        assert!(arguments[1] == "1" || text(&output).contains("pmi: PE 0 of 3"), "{}", text(&output));
     }
 }
 
@@ -324,5 +326,6 @@ fn under_open_mpis_mpirun() {
         let Some(output) = installed("mpirun.openmpi", &arguments) else { return };
         assert!(output.status.success(), "{}", text(&output));
         met(&text(&output), npes.parse().unwrap(), 1);
+        assert!(npes == "1" || text(&output).contains("pmix: PE 0 of 3"), "{}", text(&output));
     }
 }

@@ -65,9 +65,11 @@ choice! {
     ///
     /// assert_eq!("slurm".parse(), Ok(Launcher::Slurm));
     /// ```
-    Launcher: "`auto`, `pmi`, `torchrun`, `openmpi`, `slurm` or `none`" {
+    Launcher: "`auto`, `pmix`, `pmi`, `torchrun`, `openmpi`, `slurm` or `none`" {
         /// The first whose variables are set.
         Auto = "auto",
+        /// A launcher with PMIx, such as Open MPI's `mpirun` and `srun --mpi=pmix`.
+        Pmix = "pmix",
         /// A launcher that speaks PMI-2 or PMI-1 on the descriptor `PMI_FD`, such as `mpiexec`.
         Pmi = "pmi",
         /// `torchrun`.

@@ -352,7 +352,7 @@ variables! {
     /// ranks that did not arrive are named.
     "OXSHMEM_BOOTSTRAP_TIMEOUT" copy bootstrap_timeout: Duration = Duration::from_secs(60), Limits::Range(100_000, 24 * HOUR);
     /// What started this process, where it was not `oxrun` or a unique id. `auto` takes the first
-    /// launcher whose variables are set, in this order: `pmi` (PMI-2 or PMI-1 on `PMI_FD`),
+    /// launcher whose variables are set, in this order: `pmix`, `pmi` (PMI-2 or PMI-1 on `PMI_FD`),
     /// `torchrun`, `openmpi`, `slurm`; without any, or with `none`, the process is a job of one PE.
     /// A worker of torchrun that has `TORCHELASTIC_RUN_ID` is torchrun's, whatever started
     /// torchrun.

@@ -1,7 +1,7 @@
 //! Which launcher started this process, by its variables alone.
 
 use super::super::error::BootstrapError;
-use super::{Environment, Local, openmpi, pmi, ports, slurm, torchrun, unusable};
+use super::{Environment, Local, openmpi, pmi, pmix, ports, slurm, torchrun, unusable};
 use crate::config::Launcher;
 
 /// How this process was started.
@@ -24,6 +24,8 @@ pub struct Finding {
 pub enum Start {
     /// A job of one PE.
     Alone,
+    /// Through PMIx's library.
+    Pmix(pmix::PmixStart),
     /// Through PMI-2 or PMI-1 on the descriptor `PMI_FD`.
     Pmi(pmi::PmiStart),
     /// On a port that follows from public facts.
@@ -85,7 +87,7 @@ fn first(environment: &Environment, ignored: &mut Vec<String>) -> Result<Option<
     // torchrun is often started by another launcher, once for each node, and its workers inherit
     // that launcher's variables. TORCHELASTIC_RUN_ID says that it is the nearest.
     let nearest = torchrun::is_nearest(environment).then_some(Launcher::Torchrun);
-    let order = [Launcher::Pmi, Launcher::Torchrun, Launcher::Openmpi, Launcher::Slurm];
+    let order = [Launcher::Pmix, Launcher::Pmi, Launcher::Torchrun, Launcher::Openmpi, Launcher::Slurm];
     for launcher in nearest.into_iter().chain(order) {
         if let Some(found) = look(environment, launcher, ignored)? {
             return Ok(Some(found));
@@ -101,6 +103,7 @@ fn look(
 ) -> Result<Option<Finding>, BootstrapError> {
     match launcher {
         Launcher::Auto | Launcher::None => Ok(None),
+        Launcher::Pmix => pmix::find(environment),
         Launcher::Pmi => pmi::find(environment),
         Launcher::Torchrun => torchrun::find(environment, ignored),
         Launcher::Openmpi => openmpi::find(environment),
@@ -112,6 +115,7 @@ fn look(
 fn names(launcher: Launcher) -> &'static str {
     match launcher {
         Launcher::Auto | Launcher::None => "a launcher's variable",
+        Launcher::Pmix => "PMIX_NAMESPACE",
         Launcher::Pmi => "PMI_FD",
         Launcher::Torchrun => "RANK, WORLD_SIZE and LOCAL_RANK",
         Launcher::Openmpi => "OMPI_COMM_WORLD_RANK",

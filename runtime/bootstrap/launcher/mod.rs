@@ -15,6 +15,7 @@ mod find;
 mod nodelist;
 mod openmpi;
 mod pmi;
+mod pmix;
 mod ports;
 mod slurm;
 #[cfg(test)]
@@ -87,6 +88,7 @@ pub fn place(config: &Config) -> Result<Option<Place>, BootstrapError> {
     let deadline = Instant::now() + config.bootstrap_timeout();
     let place = match finding.start {
         Start::Alone => None,
+        Start::Pmix(start) => pmix::place(&start, deadline)?,
         Start::Pmi(start) => pmi::place(&start, deadline)?,
         Start::Ports(start) => ports::place(&start)?,
     };

@@ -48,6 +48,8 @@ const OPENMPI: [(&str, &str); 4] = [
 const PMI: [(&str, &str); 5] =
     [("PMI_FD", "7"), ("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("MPI_LOCALRANKID", "1"), ("MPI_LOCALNRANKS", "2")];
 
+const PMIX: [(&str, &str); 2] = [("PMIX_NAMESPACE", "job.7"), ("PMIX_RANK", "1")];
+
 /// Returns `vars` with one changed; with an empty value it is absent.
 fn with<'a>(vars: &[(&'a str, &'a str)], name: &'a str, value: &'a str) -> Vec<(&'a str, &'a str)> {
     let others = vars.iter().copied().filter(|(other, _)| *other != name);
@@ -166,6 +168,10 @@ fn of_two_launchers_the_nearest_is_believed() {
     assert_eq!(both(&STEP, &OPENMPI), Launcher::Openmpi);
     assert_eq!(both(&STEP, &PMI), Launcher::Pmi);
     assert_eq!(both(&STEP, &TORCHRUN), Launcher::Torchrun);
+    assert_eq!(both(&STEP, &PMIX), Launcher::Pmix);
+    assert_eq!(both(&PMI, &PMIX), Launcher::Pmix);
+    assert_eq!(both(&OPENMPI, &PMIX), Launcher::Pmix);
+    assert_eq!(both(&PMIX, &TORCHRUN), Launcher::Torchrun);
     assert_eq!(both(&PMI, &TORCHRUN), Launcher::Torchrun);
     // Without a run's name the variables may be those of a cloud.
     assert_eq!(both(&PMI, &with(&TORCHRUN, "TORCHELASTIC_RUN_ID", "")), Launcher::Pmi);
@@ -195,4 +201,12 @@ fn jobs_differ_in_identity_and_ports() {
     assert_eq!(ports(&neighbour).ports(), start.ports());
     assert!(start.ports().iter().all(|port| (20_000..32_768).contains(port)));
     assert_eq!(start.ports().len(), 8);
+}
+
+#[test]
+fn pmix_needs_both_of_its_variables() {
+    assert_eq!(found(&PMIX).launcher, Launcher::Pmix);
+    assert!(error(&PMIX[..1]).contains("PMIX_NAMESPACE=job.7 is set but PMIX_RANK is not"));
+    assert!(error(&PMIX[1..]).contains("PMIX_RANK=1 is set but PMIX_NAMESPACE is not"));
+    assert!(error(&with(&PMIX, "PMIX_RANK", "x")).contains("PMIX_RANK=x is not a number"));
 }
