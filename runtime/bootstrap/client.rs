@@ -30,7 +30,7 @@ const ATTEMPT: Duration = Duration::from_secs(3);
 const RETRY: Duration = Duration::from_millis(50);
 /// How long a frame from the hub may take from its first byte to its last.
 const STALL: Duration = Duration::from_secs(30);
-/// Longest payload that the hub sends: a result and its count, or the table of 1024 PEs.
+/// Longest payload that the hub sends: a result and its count, or the table of the PEs.
 const MAX_FROM_HUB: usize = MAX_RESULT + 4;
 
 /// How often this process has initialised and finalized as a rank of a job. It makes a HELLO refer

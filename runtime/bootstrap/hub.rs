@@ -14,7 +14,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use super::admission::Admission;
 use super::error::BootstrapError;
 use super::failure::{Failure, lock};
 use super::frame::{Decoder, MAX_FROM_RANK, MAX_GREETING};
@@ -79,6 +81,21 @@ impl Hub {
     /// # Errors
     /// The system refuses the listener or the thread.
     pub fn start(options: HubOptions) -> Result<Self, BootstrapError> {
+        Self::start_for(options, Admission::Secret)
+    }
+
+    /// [`Hub::start`] for a job whose identity may be known to strangers.
+    ///
+    /// # Errors
+    /// Fails like [`Hub::start`].
+    pub fn start_for(options: HubOptions, admission: Admission) -> Result<Self, BootstrapError> {
+        if let Admission::SameUser(_) = admission {
+            tracing::warn!(
+                "the job has no secret, so the rendezvous on {} admits processes of this user on this machine, and any \
+                 process on the job's other nodes; set OXSHMEM_SECRET_FILE for a secret",
+                options.listen
+            );
+        }
         let what = || format!("starting the rendezvous on {}", options.listen);
         let listener = TcpListener::bind(options.listen).map_err(BootstrapError::system(what()))?;
         listener.set_nonblocking(true).map_err(BootstrapError::system(what()))?;
@@ -90,6 +107,8 @@ impl Hub {
         let failure = Arc::new(Mutex::new(None));
         let server = Server {
             job: options.job,
+            admission,
+            short_of_files: false,
             session: Session::new(options.job.name(), options.npes),
             started: Instant::now(),
             listener,
@@ -149,6 +168,9 @@ impl Drop for Hub {
 
 struct Server {
     job: JobId,
+    admission: Admission,
+    /// The lack of file descriptors has been reported.
+    short_of_files: bool,
     session: Session,
     started: Instant,
     listener: TcpListener,
@@ -253,12 +275,20 @@ impl Server {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
+                Err(error) if error.raw_os_error() == Some(libc::EMFILE) && raise_file_limit() => continue,
                 Err(error) => {
-                    tracing::warn!("the rendezvous cannot accept a connection for now: {error}");
+                    if !std::mem::replace(&mut self.short_of_files, true) {
+                        let remedy = crate::limits::remedy(&error);
+                        tracing::warn!("the rendezvous cannot accept a connection for now: {error}{remedy}");
+                    }
                     self.accept_after = self.now() + ACCEPT_PAUSE;
                     return;
                 }
             };
+            if let Err(why) = self.admission.check(&stream) {
+                tracing::warn!("a connection to the rendezvous was dropped: it {why}");
+                continue;
+            }
             if let Err(error) = stream.set_nonblocking(true).and_then(|()| super::client::tune(&stream)) {
                 tracing::warn!("a connection to the rendezvous was dropped: {error}");
                 continue;
@@ -459,6 +489,13 @@ impl Socket {
         }
         Ok(())
     }
+}
+
+/// Raises the limit on open files as far as this process may. Returns whether it did.
+fn raise_file_limit() -> bool {
+    let limit = getrlimit(Resource::Nofile);
+    limit.current != limit.maximum
+        && setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).is_ok()
 }
 
 fn timespec(duration: Duration) -> Timespec {

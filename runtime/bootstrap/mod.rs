@@ -32,6 +32,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod admission;
 mod client;
 mod error;
 mod failure;
@@ -53,6 +54,8 @@ use std::io;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+#[doc(hidden)]
+pub use admission::Admission;
 pub use error::BootstrapError;
 #[doc(hidden)]
 pub use failure::FailureCallback;

@@ -377,7 +377,7 @@ variables! {
 /// let refused = run(&LaunchOptions::new(MAX_NPES + 1, "true"));
 /// assert!(matches!(refused, Err(LaunchError::Npes(_))));
 /// ```
-pub const MAX_NPES: u32 = 1024;
+pub const MAX_NPES: u32 = 4096;
 
 /// The variables that only a launcher sets, so that one launcher started by another can drop them.
 ///

@@ -442,7 +442,7 @@ fn wrong_greetings_are_refused_and_the_job_goes_on() {
     assert_eq!(job.refused(9), "PE 1 says that the job has 3 PEs, PE 0 says 2");
     let mut job = Job::new(None);
     job.hello(9, 0, MAX_NPES + 1, 0, JOB);
-    assert!(job.refused(9).contains("1 to 1024"));
+    assert!(job.refused(9).contains("1 to 4096"));
 }
 
 #[test]

@@ -1,0 +1,245 @@
+//! How PEs are told from strangers where the launcher carries no secret.
+//!
+//! A launcher such as plain `srun` gives the PEs nothing but numbers that every user of the machine
+//! can read. Then the secret comes from a file (`OXSHMEM_SECRET_FILE`). Without one, the hub admits
+//! connections from processes of its own user on this machine, as the kernel's table of sockets
+//! shows them, and connections whose source address is one of the job's nodes.
+
+use std::io::{self, Read};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use oxshmem_system::challenge::{BYTES, Nonces, Role, prove};
+
+use super::error::BootstrapError;
+use super::job::JobId;
+
+/// Bytes that a secret in a file has at least.
+const SHORTEST: usize = 16;
+/// Bytes that a file with a secret has at most.
+const LONGEST: u64 = 4096;
+
+/// Which connections a hub admits, beside the proof that every connection gives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Admission {
+    /// Those that prove that they know the job's secret.
+    Secret,
+    /// The job has no secret: those of processes of this user on this machine, and those from
+    /// these addresses.
+    SameUser(Vec<IpAddr>),
+}
+
+impl Admission {
+    /// Chooses for a job that `public` identifies, a value that strangers may know, with PEs on
+    /// `nodes`: by the secret in the file, or else by user and address. Returns the identity that
+    /// the PEs use.
+    ///
+    /// # Errors
+    /// The file cannot be read, or others than this user can; or a node's name has no address.
+    ///
+    /// ```
+    /// use oxshmem::bootstrap::{Admission, JobId};
+    ///
+    /// let public: JobId = "00112233445566778899aabbccddeeff".parse().unwrap();
+    /// let (job, admission) = Admission::choose(None, public, &["localhost".to_owned()])?;
+    /// assert!(job == public && matches!(admission, Admission::SameUser(_)));
+    /// # Ok::<(), oxshmem::Error>(())
+    /// ```
+    pub fn choose(file: Option<&Path>, public: JobId, nodes: &[String]) -> Result<(JobId, Self), BootstrapError> {
+        if let Some(file) = file {
+            return Ok((public.keyed(&read_secret(file)?), Self::Secret));
+        }
+        let mut addresses = Vec::new();
+        for node in nodes {
+            let what = format!("looking up node {node} of the job; check its name in the DNS or /etc/hosts");
+            let found = (node.as_str(), 0).to_socket_addrs().map_err(BootstrapError::system(what))?;
+            addresses.extend(found.map(|address| address.ip().to_canonical()));
+        }
+        Ok((public, Self::SameUser(addresses)))
+    }
+
+    /// Returns why a connection is not admitted.
+    ///
+    /// # Errors
+    /// The reason, as the end of the sentence "the connection ...".
+    pub(super) fn check(&self, stream: &TcpStream) -> Result<(), String> {
+        let Self::SameUser(nodes) = self else { return Ok(()) };
+        let problem = |error: io::Error| format!("cannot be told from a stranger's: {error}");
+        let theirs = canonical(stream.peer_addr().map_err(problem)?);
+        let own = canonical(stream.local_addr().map_err(problem)?);
+        let user = rustix::process::geteuid().as_raw();
+        match owner(theirs, own).map_err(problem)? {
+            Some(owner) if owner == user => Ok(()),
+            Some(owner) => Err(format!("is of user {owner}, the job of user {user}")),
+            None if !theirs.ip().is_loopback() && nodes.contains(&theirs.ip()) => Ok(()),
+            None => Err(format!("comes from {}, which is none of the job's nodes", theirs.ip())),
+        }
+    }
+}
+
+impl JobId {
+    /// The secret of the job that `self` identifies in public, made with a key that only its PEs
+    /// have.
+    fn keyed(self, key: &[u8]) -> Self {
+        let none = Nonces { connecting: [0; BYTES], accepting: [0; BYTES] };
+        let proof = prove(key, Role::Accepting, &none, &[&b"secret of the job"[..], &self.0].concat());
+        let mut secret = [0; 16];
+        secret.copy_from_slice(&proof[..16]);
+        Self(secret)
+    }
+}
+
+/// Reads the secret of `OXSHMEM_SECRET_FILE`.
+fn read_secret(path: &Path) -> Result<Vec<u8>, BootstrapError> {
+    let what = || format!("OXSHMEM_SECRET_FILE={}", path.display());
+    // A pipe at that path does not make the PE wait for a writer.
+    let file = std::fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)
+        .map_err(BootstrapError::system(what()))?;
+    let metadata = file.metadata().map_err(BootstrapError::system(what()))?;
+    let user = rustix::process::geteuid().as_raw();
+    let mode = metadata.mode() & 0o7777;
+    let mut secret = Vec::new();
+    let problem = if !metadata.is_file() {
+        "it is not a file".to_owned()
+    } else if metadata.uid() != user {
+        format!("it belongs to user {}, the job to user {user}; use a file of your own", metadata.uid())
+    } else if mode & 0o177 != 0 {
+        format!("its mode is {mode:04o}, so others can read it; run chmod 0600")
+    } else {
+        file.take(LONGEST + 1).read_to_end(&mut secret).map_err(BootstrapError::system(what()))?;
+        if (SHORTEST as u64..=LONGEST).contains(&(secret.len() as u64)) {
+            return Ok(secret);
+        }
+        format!(
+            "it has {} bytes, a secret has {SHORTEST} to {LONGEST}; make one with `head -c 32 /dev/urandom`",
+            secret.len()
+        )
+    };
+    Err(BootstrapError::system(what())(io::Error::new(io::ErrorKind::InvalidInput, problem)))
+}
+
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// Returns the user of the socket of this network namespace that is bound to `local` and connected
+/// to `remote`, if there is one.
+fn owner(local: SocketAddr, remote: SocketAddr) -> io::Result<Option<u32>> {
+    for path in ["/proc/net/tcp", "/proc/net/tcp6"] {
+        match std::fs::read_to_string(path) {
+            Ok(table) => {
+                if let Some(owner) = owner_in(&table, local, remote) {
+                    return Ok(Some(owner));
+                }
+            }
+            // A kernel without IPv6.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && path.ends_with('6') => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
+
+/// Looks in a table of the kernel: local and remote address are the second and third column, the
+/// user the eighth.
+fn owner_in(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
+    table.lines().skip(1).find_map(|line| {
+        let mut columns = line.split_ascii_whitespace();
+        let of_line = |text: &str| parse(text).map(canonical);
+        let matches = of_line(columns.nth(1)?)? == local && of_line(columns.next()?)? == remote;
+        if matches { columns.nth(4)?.parse().ok() } else { None }
+    })
+}
+
+/// An address of the table: words of the machine's byte order as hexadecimal digits, a colon, the
+/// port.
+fn parse(text: &str) -> Option<SocketAddr> {
+    let (host, port) = text.split_once(':')?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    let mut bytes = Vec::new();
+    for at in (0..host.len()).step_by(8) {
+        bytes.extend(u32::from_str_radix(host.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
+    }
+    let ip = match bytes.len() {
+        4 => IpAddr::from(<[u8; 4]>::try_from(bytes).ok()?),
+        16 => IpAddr::from(<[u8; 16]>::try_from(bytes).ok()?),
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip, port))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::net::TcpListener;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    const PUBLIC: JobId = JobId([3; 16]);
+
+    #[test]
+    fn the_kernel_knows_the_user_of_a_local_connection() {
+        for address in ["127.0.0.1:0", "[::]:0"] {
+            let Ok(listener) = TcpListener::bind(address) else {
+                println!("skipped: {address} is not there");
+                continue;
+            };
+            let port = listener.local_addr().unwrap().port();
+            let _theirs = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            let (stream, _) = listener.accept().unwrap();
+            Admission::SameUser(Vec::new()).check(&stream).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_socket_of_another_user_or_an_unknown_address_is_a_stranger() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n   \
+            0: 0100007F:1F90 0200007F:0050 01 00000000:00000000 00:00000000 00000000  1234        0 5\n";
+        let word = |ip: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(ip));
+        let table = table.replace("0100007F", &word([127, 0, 0, 1])).replace("0200007F", &word([127, 0, 0, 2]));
+        let [local, remote] = ["127.0.0.1:8080", "127.0.0.2:80"].map(|text| text.parse().unwrap());
+        assert_eq!(owner_in(&table, local, remote), Some(1234));
+        assert_eq!(owner_in(&table, remote, local), None);
+        assert_eq!(owner_in("garbage\nmore garbage\n:: : :", local, remote), None);
+        for text in ["", ":", "01:50", "0100007F", "0100007F:123456", "é00007F:50", "0100007F0100007F:50"] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_secret_is_read_from_a_private_file_alone() {
+        let path = std::env::temp_dir().join(format!("oxshmem-secret-{}", std::process::id()));
+        let choose = || Admission::choose(Some(&path), PUBLIC, &[]);
+        let with = |bytes: &[u8], mode: u32| {
+            std::fs::write(&path, bytes).unwrap();
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+            choose()
+        };
+        assert!(choose().unwrap_err().to_string().contains("OXSHMEM_SECRET_FILE="));
+        let (one, admission) = with(&[1; 32], 0o600).unwrap();
+        let (other, _) = with(&[2; 32], 0o400).unwrap();
+        assert!(admission == Admission::Secret && one != other && one != PUBLIC);
+        for (bytes, mode, words) in [
+            (&[1; 32][..], 0o640, "its mode is 0640, so others can read it; run chmod 0600"),
+            (&[1; 15], 0o600, "it has 15 bytes"),
+            (&[1; 5000], 0o600, "it has 4097 bytes"),
+        ] {
+            let error = with(bytes, mode).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        let error = Admission::choose(Some(Path::new("/dev/null")), PUBLIC, &[]).unwrap_err().to_string();
+        assert!(error.contains("it is not a file"), "{error}");
+    }
+
+    #[test]
+    fn a_node_without_an_address_is_named() {
+        let error = Admission::choose(None, PUBLIC, &["no-such-node.invalid".into()]).unwrap_err().to_string();
+        assert!(error.contains("looking up node no-such-node.invalid"), "{error}");
+    }
+}
