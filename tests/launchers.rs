@@ -280,6 +280,36 @@ fn tasks_of_a_step_meet() {
 }
 
 #[test]
+fn a_secret_file_keeps_out_those_without_it() {
+    use std::os::unix::fs::PermissionsExt;
+    let path = |name: &str| std::env::temp_dir().join(format!("oxshmem-launchers-{name}-{}", unique()));
+    for (name, mode) in [("one", 0o600), ("other", 0o600), ("open", 0o644)] {
+        std::fs::write(path(name), name.repeat(16)).unwrap();
+        std::fs::set_permissions(path(name), PermissionsExt::from_mode(mode)).unwrap();
+    }
+    let with = |id: &'static str, names: [&'static str; 2]| {
+        let outputs = job(2, |rank| {
+            let mut variables = step(id)(rank);
+            variables.push(("OXSHMEM_BOOTSTRAP_TIMEOUT", "3s".into()));
+            variables.push(("OXSHMEM_SECRET_FILE", path(names[rank]).display().to_string()));
+            variables
+        });
+        joined(&outputs)
+    };
+    let text = with("5", ["one", "one"]);
+    met(&text, 2, 1);
+    assert!(!text.contains("no secret"), "{text}");
+    let text = with("6", ["one", "other"]);
+    assert!(text.contains("it does not accept the proof that this PE knows the secret of job"), "{text}");
+    assert!(text.contains("PE 1 of 2 did not join the job"), "{text}");
+    let text = with("7", ["open", "open"]);
+    assert!(text.contains("its mode is 0644, so others can read it; run chmod 0600"), "{text}");
+    for name in ["one", "other", "open"] {
+        std::fs::remove_file(path(name)).unwrap();
+    }
+}
+
+#[test]
 fn a_batch_script_is_a_job_of_one() {
     let text = joined(&job(1, |_| {
         vec![("SLURM_JOB_ID", "1".into()), ("SLURM_PROCID", "0".into()), ("SLURM_NTASKS", "4".into())]

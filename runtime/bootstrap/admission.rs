@@ -26,14 +26,14 @@ pub enum Admission {
     /// Those that prove that they know the job's secret.
     Secret,
     /// The job has no secret: those of processes of this user on this machine, and those from
-    /// these addresses.
-    SameUser(Vec<IpAddr>),
+    /// these addresses of other machines; from any if they are unknown.
+    SameUser(Option<Vec<IpAddr>>),
 }
 
 impl Admission {
     /// Chooses for a job that `public` identifies, a value that strangers may know, with PEs on
-    /// `nodes`: by the secret in the file, or else by user and address. Returns the identity that
-    /// the PEs use.
+    /// `nodes`, if they are known: by the secret in the file, or else by user and address. Returns
+    /// the identity that the PEs use.
     ///
     /// # Errors
     /// The file cannot be read, or others than this user can; or a node's name has no address.
@@ -42,21 +42,26 @@ impl Admission {
     /// use oxshmem::bootstrap::{Admission, JobId};
     ///
     /// let public: JobId = "00112233445566778899aabbccddeeff".parse().unwrap();
-    /// let (job, admission) = Admission::choose(None, public, &["localhost".to_owned()])?;
+    /// let (job, admission) = Admission::choose(None, public, Some(&["localhost".to_owned()]))?;
     /// assert!(job == public && matches!(admission, Admission::SameUser(_)));
     /// # Ok::<(), oxshmem::Error>(())
     /// ```
-    pub fn choose(file: Option<&Path>, public: JobId, nodes: &[String]) -> Result<(JobId, Self), BootstrapError> {
+    pub fn choose(
+        file: Option<&Path>,
+        public: JobId,
+        nodes: Option<&[String]>,
+    ) -> Result<(JobId, Self), BootstrapError> {
         if let Some(file) = file {
             return Ok((public.keyed(&read_secret(file)?), Self::Secret));
         }
+        let Some(nodes) = nodes else { return Ok((public, Self::SameUser(None))) };
         let mut addresses = Vec::new();
         for node in nodes {
             let what = format!("looking up node {node} of the job; check its name in the DNS or /etc/hosts");
             let found = (node.as_str(), 0).to_socket_addrs().map_err(BootstrapError::system(what))?;
             addresses.extend(found.map(|address| address.ip().to_canonical()));
         }
-        Ok((public, Self::SameUser(addresses)))
+        Ok((public, Self::SameUser(Some(addresses))))
     }
 
     /// Returns why a connection is not admitted.
@@ -72,7 +77,8 @@ impl Admission {
         match owner(theirs, own).map_err(problem)? {
             Some(owner) if owner == user => Ok(()),
             Some(owner) => Err(format!("is of user {owner}, the job of user {user}")),
-            None if !theirs.ip().is_loopback() && nodes.contains(&theirs.ip()) => Ok(()),
+            None if theirs.ip().is_loopback() => Err("is of a process that is gone".to_owned()),
+            None if nodes.as_ref().is_none_or(|nodes| nodes.contains(&theirs.ip())) => Ok(()),
             None => Err(format!("comes from {}, which is none of the job's nodes", theirs.ip())),
         }
     }
@@ -192,7 +198,7 @@ mod tests {
             let port = listener.local_addr().unwrap().port();
             let _theirs = TcpStream::connect(("127.0.0.1", port)).unwrap();
             let (stream, _) = listener.accept().unwrap();
-            Admission::SameUser(Vec::new()).check(&stream).unwrap();
+            Admission::SameUser(Some(Vec::new())).check(&stream).unwrap();
         }
     }
 
@@ -214,7 +220,7 @@ mod tests {
     #[test]
     fn a_secret_is_read_from_a_private_file_alone() {
         let path = std::env::temp_dir().join(format!("oxshmem-secret-{}", std::process::id()));
-        let choose = || Admission::choose(Some(&path), PUBLIC, &[]);
+        let choose = || Admission::choose(Some(&path), PUBLIC, None);
         let with = |bytes: &[u8], mode: u32| {
             std::fs::write(&path, bytes).unwrap();
             std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
@@ -233,13 +239,13 @@ mod tests {
             assert!(error.contains(words), "{error}");
         }
         std::fs::remove_file(&path).unwrap();
-        let error = Admission::choose(Some(Path::new("/dev/null")), PUBLIC, &[]).unwrap_err().to_string();
+        let error = Admission::choose(Some(Path::new("/dev/null")), PUBLIC, None).unwrap_err().to_string();
         assert!(error.contains("it is not a file"), "{error}");
     }
 
     #[test]
     fn a_node_without_an_address_is_named() {
-        let error = Admission::choose(None, PUBLIC, &["no-such-node.invalid".into()]).unwrap_err().to_string();
+        let error = Admission::choose(None, PUBLIC, Some(&["no-such-node.invalid".into()])).unwrap_err().to_string();
         assert!(error.contains("looking up node no-such-node.invalid"), "{error}");
     }
 }

@@ -89,10 +89,15 @@ impl Hub {
     /// # Errors
     /// Fails like [`Hub::start`].
     pub fn start_for(options: HubOptions, admission: Admission) -> Result<Self, BootstrapError> {
-        if let Admission::SameUser(_) = admission {
+        if let Admission::SameUser(nodes) = &admission {
+            let others = match nodes {
+                Some(nodes) if nodes.is_empty() => "no others",
+                Some(_) => "any process on the job's other nodes",
+                None => "any process on other machines, since the launcher does not name the nodes",
+            };
             tracing::warn!(
-                "the job has no secret, so the rendezvous on {} admits processes of this user on this machine, and any \
-                 process on the job's other nodes; set OXSHMEM_SECRET_FILE for a secret",
+                "the launcher gives the job no secret, so the rendezvous on {} admits processes of this user on this \
+                 machine, and {others}; set OXSHMEM_SECRET_FILE to a file of mode 0600 that all PEs can read",
                 options.listen
             );
         }

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 
 use crate::config::ConfigBuilder;
 
-use super::{BootstrapError, Hub, HubOptions, JobId, Rendezvous, lock};
+use super::{Admission, BootstrapError, Hub, HubOptions, JobId, Rendezvous, lock};
 
 /// What a token starts with; the number is the format's version.
 const SCHEME: &str = "oxshmem1:";
@@ -70,8 +70,8 @@ impl UniqueId {
     }
 
     /// Starts the hub of a job whose identity and address its PEs know, in this process.
-    pub(super) fn serve(listen: SocketAddr, job: JobId, npes: u32) -> Result<(), BootstrapError> {
-        lock(&HUBS).push(Hub::start(HubOptions { listen, job, npes: Some(npes) })?);
+    pub(super) fn serve(listen: SocketAddr, job: JobId, npes: u32, admission: Admission) -> Result<(), BootstrapError> {
+        lock(&HUBS).push(Hub::start_for(HubOptions { listen, job, npes: Some(npes) }, admission)?);
         Ok(())
     }
 

@@ -3,6 +3,8 @@
 use oxshmem_hca::topology::{DeviceChoice, MAX_CARDS};
 
 use super::value::Value;
+use std::path::PathBuf;
+
 use crate::bootstrap::job::{JobId, Rendezvous};
 use crate::team::choice::Collectives;
 
@@ -39,6 +41,16 @@ impl Value for Rendezvous {
     }
     fn show(&self) -> String {
         self.to_string()
+    }
+}
+
+impl Value for PathBuf {
+    const FORM: &'static str = "a path";
+    fn parse(text: &str) -> Option<Self> {
+        (!text.is_empty()).then(|| Self::from(text))
+    }
+    fn show(&self) -> String {
+        self.display().to_string()
     }
 }
 

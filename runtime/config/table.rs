@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use oxshmem_hca::topology::{DeviceChoice, MAX_CARDS};
@@ -357,6 +358,12 @@ variables! {
     /// A worker of torchrun that has `TORCHELASTIC_RUN_ID` is torchrun's, whatever started
     /// torchrun.
     "OXSHMEM_LAUNCHER" copy launcher: Launcher = Launcher::Auto, Limits::None;
+    /// A file with 16 to 4096 secret bytes, of mode 0600, with the same content at all PEs. It
+    /// keeps strangers out of jobs whose launcher gives the PEs no secret: `srun` without a PMI,
+    /// torchrun, Open MPI's `mpirun`. Without it such a job admits processes of the same user on
+    /// rank 0's node and, from other nodes, any process. Other launchers carry a secret and ignore
+    /// it.
+    "OXSHMEM_SECRET_FILE" borrow secret_file: Option<PathBuf> = None, Limits::None;
     /// Where the job's PEs meet. Set by the launcher.
     "OXSHMEM_RENDEZVOUS" borrow rendezvous: Option<Rendezvous> = None, Limits::None;
     /// This PE's number, below `OXSHMEM_NPES`. Set by the launcher.

@@ -88,9 +88,9 @@ pub fn place(config: &Config) -> Result<Option<Place>, BootstrapError> {
     let deadline = Instant::now() + config.bootstrap_timeout();
     let place = match finding.start {
         Start::Alone => None,
-        Start::Pmix(start) => pmix::place(&start, deadline)?,
+        Start::Pmix(start) => pmix::place(&start, deadline, config.secret_file().as_deref())?,
         Start::Pmi(start) => pmi::place(&start, deadline)?,
-        Start::Ports(start) => ports::place(&start)?,
+        Start::Ports(start) => ports::place(&start, config.secret_file().as_deref())?,
     };
     if let Some(place) = &place {
         tracing::info!("{launcher}: PE {} of {}, the job meets at {}", place.rank, place.npes, place.rendezvous);

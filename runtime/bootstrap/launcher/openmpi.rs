@@ -30,6 +30,7 @@ pub fn find(environment: &Environment) -> Result<Option<Finding>, BootstrapError
         ));
     }
     let facts = environment.show(&FACTS);
-    let start = ports::PortStart { launcher: THIS, rank, npes, host: "127.0.0.1".into(), one_node: true, facts };
+    let start =
+        ports::PortStart { launcher: THIS, rank, npes, host: "127.0.0.1".into(), one_node: true, nodes: None, facts };
     Ok(Some(Finding::new(THIS, npes, Start::Ports(start), local, why)))
 }

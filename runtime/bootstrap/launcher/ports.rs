@@ -2,9 +2,11 @@
 //! public facts of the job.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
 
 use oxshmem_system::mixing::{digest, mix};
 
+use super::super::admission::Admission;
 use super::super::error::BootstrapError;
 use super::super::job::{JobId, Rendezvous};
 use super::super::unique_id::UniqueId;
@@ -29,6 +31,8 @@ pub struct PortStart {
     pub host: String,
     /// All PEs are on it.
     pub one_node: bool,
+    /// The nodes of the job, if the launcher says.
+    pub nodes: Option<Vec<String>>,
     /// What all PEs of the job know, and what no other job has.
     pub facts: String,
 }
@@ -76,20 +80,19 @@ impl Credential {
 }
 
 /// Returns the place; at rank 0, after the hub has been started on the first free port.
-pub fn place(start: &PortStart) -> Result<Option<Place>, BootstrapError> {
+pub fn place(start: &PortStart, secret: Option<&Path>) -> Result<Option<Place>, BootstrapError> {
     let PortStart { launcher, rank, npes, .. } = *start;
-    let job = start.credential().job();
+    let public = start.credential().job();
+    let nodes = if start.one_node { Some(&[][..]) } else { start.nodes.as_deref() };
+    // Only the hub looks at other PEs' addresses.
+    let (job, admission) = Admission::choose(secret, public, nodes.filter(|_| rank == 0))?;
     let ports = start.ports();
     let (host, ports) = if rank == 0 {
-        tracing::warn!(
-            "{launcher} gives the job no secret: a process that knows {} can join it; start it with a PMI (srun --mpi=pmi2, mpiexec) to change that",
-            start.facts
-        );
         let address: IpAddr = if start.one_node { Ipv4Addr::LOCALHOST.into() } else { Ipv4Addr::UNSPECIFIED.into() };
         let mut taken = None;
         let mut serving = None;
         for port in &ports {
-            match UniqueId::serve(SocketAddr::new(address, *port), job, npes) {
+            match UniqueId::serve(SocketAddr::new(address, *port), job, npes, admission.clone()) {
                 Ok(()) => {
                     serving = Some(*port);
                     break;

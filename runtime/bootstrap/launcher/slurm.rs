@@ -53,7 +53,10 @@ pub fn find(environment: &Environment, ignored: &mut Vec<String>) -> Result<Opti
         ));
     }
     let one_node = environment.get("SLURM_STEP_NUM_NODES") == Some("1");
-    let start = ports::PortStart { launcher: THIS, rank, npes, host, one_node, facts: environment.show(&FACTS) };
+    let nodes =
+        nodelist::all(list).map_err(|reason| unusable(THIS, format!("SLURM_STEP_NODELIST={list}: {reason}")))?;
+    let facts = environment.show(&FACTS);
+    let start = ports::PortStart { launcher: THIS, rank, npes, host, one_node, nodes: Some(nodes), facts };
     Ok(Some(Finding::new(THIS, npes, Start::Ports(start), local, why)))
 }
 

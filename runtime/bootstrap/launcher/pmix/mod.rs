@@ -8,6 +8,7 @@ mod tests;
 
 use std::error::Error as _;
 use std::ffi::{CStr, CString, c_int};
+use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Instant;
 
@@ -52,16 +53,21 @@ pub fn find(environment: &Environment) -> Result<Option<Finding>, BootstrapError
 }
 
 /// Returns the place that PMIx gives, and leaves PMIx.
-pub fn place(start: &PmixStart, deadline: Instant) -> Result<Option<Place>, BootstrapError> {
-    place_with(sys::LIBRARY, start, deadline)
+pub fn place(start: &PmixStart, deadline: Instant, secret: Option<&Path>) -> Result<Option<Place>, BootstrapError> {
+    place_with(sys::LIBRARY, start, deadline, secret)
 }
 
-fn place_with(name: &str, start: &PmixStart, deadline: Instant) -> Result<Option<Place>, BootstrapError> {
+fn place_with(
+    name: &str,
+    start: &PmixStart,
+    deadline: Instant,
+    secret: Option<&Path>,
+) -> Result<Option<Place>, BootstrapError> {
     let library = match (Library::load(name), &start.without) {
         (Ok(library), _) => library,
         (Err(error), Some(ports)) => {
             tracing::warn!("{name} cannot be loaded ({}); Open MPI's variables suffice on one node", loader(&error));
-            return ports::place(ports);
+            return ports::place(ports, secret);
         }
         (Err(error), None) => {
             return Err(unusable(
