@@ -59,17 +59,17 @@ pub enum Step {
     Passed([u8; BYTES], Vec<u8>),
 }
 
-/// Why the accepting end ends the connection.
+/// Why the accepting end ends the connection: the end of the sentence "it ...".
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Stranger {
     /// A PE of the job that speaks a version without a challenge.
-    #[error("it speaks version {0} of the bootstrap protocol")]
+    #[error("speaks version {0} of the bootstrap protocol")]
     Old(u16),
     /// Not a PE.
-    #[error("it does not begin as a PE does")]
+    #[error("did not begin as a PE does")]
     Opening,
     /// It does not know the job's secret.
-    #[error("its proof is wrong: it belongs to another job, or to none")]
+    #[error("gave a wrong proof: it belongs to another job, or to none")]
     Proof,
 }
 

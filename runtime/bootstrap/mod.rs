@@ -151,13 +151,17 @@ impl Bootstrap {
             };
             return Ok(Self { rank: 0, npes: 1, job: JobId::random()?, link });
         };
+        let mut refused = None;
         loop {
             match Client::join(&rendezvous, job, rank, npes, config.bootstrap_timeout()) {
                 Ok(client) => return Ok(Self { rank, npes, job, link: Link::Hub(client) }),
                 // The hub that refused may be another job's, and this job's not there yet.
-                Err(BootstrapError::Refused { .. }) if searching && Instant::now() < until => {
+                Err(error @ BootstrapError::Refused { .. }) if searching && Instant::now() < until => {
+                    refused = Some(error);
                     std::thread::sleep(SEARCH_PAUSE);
                 }
+                // The hub that refused this PE has ended meanwhile; its reason says more.
+                Err(error @ BootstrapError::Unreachable { .. }) => return Err(refused.unwrap_or(error)),
                 Err(error) => return Err(error),
             }
         }

@@ -57,6 +57,8 @@ pub struct Session {
     /// Ranks whose process has ended, and how.
     exited: BTreeMap<u32, String>,
     actions: Vec<Action>,
+    /// A stranger has been reported.
+    told_of_strangers: bool,
 }
 
 #[derive(Debug)]
@@ -109,6 +111,7 @@ impl Session {
             failure: None,
             exited: BTreeMap::new(),
             actions: Vec::new(),
+            told_of_strangers: false,
         }
     }
 
@@ -165,7 +168,12 @@ impl Session {
     pub fn stranger(&mut self, connection: Connection, why: &Stranger) {
         match why {
             Stranger::Old(version) => self.garbage(connection, &FrameError::Version(*version)),
-            other => self.give_up(connection, &other.to_string().replacen("it ", "", 1)),
+            // PEs that look for their hub among several come again and again, so one line is enough.
+            other if std::mem::replace(&mut self.told_of_strangers, true) => {
+                tracing::debug!("a connection to the rendezvous was dropped: it {other}");
+                self.dismiss(connection);
+            }
+            other => self.give_up(connection, &other.to_string()),
         }
     }
 
