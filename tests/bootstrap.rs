@@ -392,7 +392,7 @@ fn a_pe_does_not_join_a_hub_that_proves_nothing() {
     let error = Bootstrap::connect(&config_at(address, JobId::random().unwrap(), 0, 2, PATIENT)).unwrap_err();
     assert!(matches!(error, BootstrapError::Refused { .. }), "{error}");
     assert!(error.to_string().contains("it does not prove that it knows the secret of job"), "{error}");
-    assert_eq!(heard.join().unwrap(), b"", "the PE said who it is");
+    assert_eq!(heard.join().unwrap(), b"", "the PE names itself");
 }
 
 #[test]

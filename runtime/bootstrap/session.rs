@@ -168,7 +168,8 @@ impl Session {
     pub fn stranger(&mut self, connection: Connection, why: &Stranger) {
         match why {
             Stranger::Old(version) => self.garbage(connection, &FrameError::Version(*version)),
-            // PEs that look for their hub among several come again and again, so one line is enough.
+            // PEs that look for their hub among several come again and again, so one line is
+            // enough.
             other if std::mem::replace(&mut self.told_of_strangers, true) => {
                 tracing::debug!("a connection to the rendezvous was dropped: it {other}");
                 self.dismiss(connection);
