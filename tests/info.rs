@@ -361,3 +361,17 @@ fn output_that_cannot_be_written_is_an_error() {
         assert!(!error.contains("standard output"), "{args:?}: {error}");
     }
 }
+
+#[test]
+fn the_launcher_is_shown_with_its_variables() {
+    let mut command = program(&["launch", "--json"]);
+    let vars = [("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "2")];
+    command.envs(vars).envs([("MASTER_ADDR", "localhost"), ("MASTER_PORT", "29500"), ("OXSHMEM_LAUNCHER", "torchrun")]);
+    let shown: Value = serde_json::from_str(&stdout(&command.output().unwrap())).unwrap();
+    assert_eq!((&shown["launcher"], &shown["local_rank"]), (&"torchrun".into(), &1.into()), "{shown}");
+    assert_eq!(shown["variables"]["torchrun"]["MASTER_ADDR"], "localhost");
+
+    let output = program(&["launch"]).envs([("OXSHMEM_LAUNCHER", "torchrun")]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stdout(&output).contains("error: launcher torchrun: OXSHMEM_LAUNCHER=torchrun, but RANK"), "{output:?}");
+}

@@ -5,6 +5,7 @@
 mod about;
 mod devices;
 mod doctor;
+mod launch;
 mod output;
 mod paths;
 mod shares;
@@ -21,7 +22,8 @@ use output::show;
 /// the machine's GPUs and RDMA cards.
 ///
 /// Exit status: 0 when all went well, and `doctor` found that what the configuration asks for can
-/// be had; 1 when `doctor` found that it cannot, PEs of `paths` failed, or standard output could
+/// be had; 1 when `doctor` found that it cannot, PEs of `paths` failed,
+/// `launch` found a launcher that cannot be used, or standard output could
 /// not be written; 2 when an argument or (except for `doctor`, which reports it) an OXSHMEM_*
 /// variable is wrong.
 #[derive(Debug, Parser)]
@@ -41,6 +43,9 @@ struct Arguments {
 enum Command {
     /// Tries what PEs need of this machine, and says what is missing, why, and what to do.
     Doctor,
+    /// Shows which launchers' variables are set, which launcher is chosen and why, and where the
+    /// PEs would meet. Starts nothing; exit status 1 where a launcher cannot be used.
+    Launch,
     /// Starts PEs and shows how each reaches the others; under oxrun it is the PE's program.
     Paths {
         /// Number of PEs.
@@ -84,6 +89,11 @@ fn main() -> ExitCode {
                 }
             };
             match command {
+                Some(Command::Launch) => {
+                    let launch = launch::Launch::new(&config);
+                    let shown = show(arguments.json, &launch, || launch.text());
+                    ExitCode::from(u8::from(!shown || !launch.is_usable()))
+                }
                 Some(Command::Paths { npes }) => paths::run(config, *npes, arguments.json),
                 _ => {
                     let about = about::About::new(&config, &doctor::Root::new("/"), arguments.deadline);

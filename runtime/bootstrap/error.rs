@@ -52,6 +52,14 @@ pub enum BootstrapError {
         /// What is wrong, and what to do.
         reason: String,
     },
+    /// The program's broadcast brought no unique id.
+    #[error("PE {rank}: the broadcast of the job's id failed: {reason}")]
+    Broadcast {
+        /// The rank that broadcast, or received.
+        rank: u32,
+        /// What is wrong, and what to do.
+        reason: String,
+    },
     /// The hub does not let this PE in.
     #[error("PE {rank}: refused by the rendezvous at {address}: {reason}")]
     Refused {

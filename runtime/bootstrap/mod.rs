@@ -43,7 +43,8 @@ mod gate;
 mod group;
 mod hub;
 pub(crate) mod job;
-pub(crate) mod launcher;
+#[doc(hidden)]
+pub mod launcher;
 mod peer;
 mod session;
 mod text;
@@ -67,8 +68,8 @@ pub use hub::{Hub, HubOptions};
 pub use job::{JobId, JobName, Rendezvous};
 #[doc(hidden)]
 pub use peer::Peer;
-pub use unique_id::UniqueId;
 pub(crate) use unique_id::start_hub;
+pub use unique_id::{BROADCAST_BYTES, UniqueId};
 
 use crate::config::Config;
 use client::Client;

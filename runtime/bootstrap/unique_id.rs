@@ -15,6 +15,14 @@ const SCHEME: &str = "oxshmem1:";
 /// How many addresses of this machine a token names at most, the loopback address besides.
 const MAX_ADDRESSES: usize = 8;
 
+/// How many bytes [`ConfigBuilder::broadcast`] broadcasts.
+///
+/// ```
+/// let mut bytes = [0; oxshmem::bootstrap::BROADCAST_BYTES];
+/// # let _ = &mut bytes;
+/// ```
+pub const BROADCAST_BYTES: usize = 512;
+
 /// The hubs of the ids that this process created, until it ends.
 static HUBS: Mutex<Vec<Hub>> = Mutex::new(Vec::new());
 
@@ -114,6 +122,58 @@ impl ConfigBuilder {
     /// ```
     pub fn unique_id(self, id: &UniqueId, rank: u32, npes: u32) -> Self {
         self.rendezvous(id.rendezvous().clone()).job(id.job_id()).rank(rank).npes(npes)
+    }
+
+    /// Joins a job that the program sets up, as PE `rank` of `npes`, by a broadcast of its own: of
+    /// MPI, for example. `broadcast` is called once, at every PE; it replaces the bytes at all
+    /// others by those of PE 0. Their number, [`BROADCAST_BYTES`], is the same everywhere. PE 0's
+    /// process must outlive the job, since it runs the hub.
+    ///
+    /// # Errors
+    /// `broadcast` fails, or PE 0 cannot create a unique id, which then fails at all PEs.
+    ///
+    /// ```
+    /// use oxshmem::Config;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (rank, npes) = (0, 1); // as the program's communicator says
+    /// let builder = Config::builder().env().broadcast(rank, npes, |bytes: &mut [u8]| {
+    ///     // With MPI: world.process_at_rank(0).broadcast_into(bytes);
+    ///     assert_eq!(bytes.len(), oxshmem::bootstrap::BROADCAST_BYTES);
+    ///     Ok::<(), std::io::Error>(())
+    /// })?;
+    /// let pe = oxshmem::Pe::with_config(builder.build()?)?;
+    /// assert_eq!(pe.n_pes(), 1);
+    /// pe.finalize()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn broadcast<E: fmt::Display>(
+        self,
+        rank: u32,
+        npes: u32,
+        broadcast: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<Self, BootstrapError> {
+        let failed = |reason: String| BootstrapError::Broadcast { rank, reason };
+        let mut bytes = [0; BROADCAST_BYTES];
+        let created = (rank == 0).then(UniqueId::create).transpose();
+        if let Ok(Some(id)) = &created {
+            let text = id.to_string();
+            let room = bytes.get_mut(..text.len()).ok_or_else(|| {
+                failed(format!("the id has {} bytes, the limit is {BROADCAST_BYTES}; please report it", text.len()))
+            })?;
+            room.copy_from_slice(text.as_bytes());
+        }
+        // Even if there is no id, so that no PE waits for this one.
+        let sent = broadcast(&mut bytes);
+        created?;
+        sent.map_err(|error| failed(error.to_string()))?;
+        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+        if end == 0 {
+            return Err(failed("PE 0 sent no id; see its error".into()));
+        }
+        let id: UniqueId = String::from_utf8_lossy(&bytes[..end]).parse().map_err(failed)?;
+        Ok(self.unique_id(&id, rank, npes))
     }
 }
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::super::error::BootstrapError;
-use super::{Local, unusable};
+use super::common::unusable;
+use super::start::Local;
 use crate::config::{Launcher, MAX_NPES};
 
 /// Variables by name. One that is empty counts as absent.
@@ -32,6 +33,11 @@ impl Environment {
     /// Returns whether the variable is set and not empty.
     pub fn has(&self, name: &str) -> bool {
         self.get(name).is_some()
+    }
+
+    /// Returns the variables whose names `select` takes.
+    pub fn select(&self, select: impl Fn(&str) -> bool) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str())).filter(move |(name, _)| select(name))
     }
 
     /// Returns `NAME=VALUE` of those of `names` that are set, for messages and identities.

@@ -1,51 +1,11 @@
 //! Which launcher started this process, by its variables alone.
 
 use super::super::error::BootstrapError;
-use super::{Environment, Local, openmpi, pmi, pmix, ports, slurm, torchrun, unusable};
+use super::common::unusable;
+use super::environment::Environment;
+use super::start::{Finding, Start};
+use super::{openmpi, pmi, pmix, slurm, torchrun};
 use crate::config::Launcher;
-
-/// How this process was started.
-#[derive(Debug, Clone)]
-pub struct Finding {
-    /// The launcher; [`Launcher::None`] if there is none.
-    pub launcher: Launcher,
-    /// How the PEs meet.
-    pub start: Start,
-    /// The place on the node, as the launcher says it.
-    pub local: Option<Local>,
-    /// Why this launcher was chosen.
-    pub why: String,
-    /// Variables that look like a launcher's and are not believed, with the reason.
-    pub ignored: Vec<String>,
-}
-
-/// How the PEs of a job meet.
-#[derive(Debug, Clone)]
-pub enum Start {
-    /// A job of one PE.
-    Alone,
-    /// Through PMIx's library.
-    Pmix(pmix::PmixStart),
-    /// Through PMI-2 or PMI-1 on the descriptor `PMI_FD`.
-    Pmi(pmi::PmiStart),
-    /// On a port that follows from public facts.
-    Ports(ports::PortStart),
-}
-
-impl Finding {
-    /// Returns the finding of a launcher; a job of one PE needs no rendezvous.
-    pub(super) fn new(launcher: Launcher, npes: u32, start: Start, local: Option<Local>, why: String) -> Self {
-        let start = if npes == 1 { Start::Alone } else { start };
-        Self { launcher, start, local, why, ignored: Vec::new() }
-    }
-
-    /// Logs what was found.
-    pub(super) fn log(&self) {
-        self.ignored.iter().for_each(|ignored| tracing::info!("{ignored}"));
-        let local = self.local.map(|local| format!(", {local} on this node")).unwrap_or_default();
-        tracing::debug!("launcher {}: {}{local}", self.launcher, self.why);
-    }
-}
 
 /// Returns how the process with these variables was started: by `wanted`, or with
 /// [`Launcher::Auto`] by the first whose variables are there.

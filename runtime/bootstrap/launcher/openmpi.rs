@@ -3,7 +3,9 @@
 //! variables".
 
 use super::super::error::BootstrapError;
-use super::{Environment, Finding, Start, ports, unusable};
+use super::common::unusable;
+use super::environment::Environment;
+use super::start::{Finding, PortStart, Start};
 use crate::config::Launcher;
 
 const THIS: Launcher = Launcher::Openmpi;
@@ -30,7 +32,6 @@ pub fn find(environment: &Environment) -> Result<Option<Finding>, BootstrapError
         ));
     }
     let facts = environment.show(&FACTS);
-    let start =
-        ports::PortStart { launcher: THIS, rank, npes, host: "127.0.0.1".into(), one_node: true, nodes: None, facts };
+    let start = PortStart { launcher: THIS, rank, npes, host: "127.0.0.1".into(), one_node: true, nodes: None, facts };
     Ok(Some(Finding::new(THIS, npes, Start::Ports(start), local, why)))
 }

@@ -10,32 +10,13 @@ use super::super::admission::Admission;
 use super::super::error::BootstrapError;
 use super::super::job::{JobId, Rendezvous};
 use super::super::unique_id::UniqueId;
-use super::{Place, unusable};
-use crate::config::Launcher;
+use super::common::unusable;
+use super::start::{Place, PortStart};
 
 /// How many ports a job may take. The job next to it on a node takes others, most probably.
 const CANDIDATES: usize = 8;
 /// The ports below those that Linux gives to outgoing connections (`ip_local_port_range`).
 const PORTS: std::ops::Range<u64> = 20_000..32_768;
-
-/// What a launcher without a key-value space says.
-#[derive(Debug, Clone)]
-pub struct PortStart {
-    /// The launcher.
-    pub launcher: Launcher,
-    /// This PE's number.
-    pub rank: u32,
-    /// PEs in the job.
-    pub npes: u32,
-    /// Rank 0's node.
-    pub host: String,
-    /// All PEs are on it.
-    pub one_node: bool,
-    /// The nodes of the job, if the launcher says.
-    pub nodes: Option<Vec<String>>,
-    /// What all PEs of the job know, and what no other job has.
-    pub facts: String,
-}
 
 /// What makes a process a member of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,7 +2,10 @@
 //! VARIABLES".
 
 use super::super::error::BootstrapError;
-use super::{Environment, Finding, Local, Start, nodelist, ports, unusable};
+use super::common::unusable;
+use super::environment::Environment;
+use super::nodelist;
+use super::start::{Finding, Local, PortStart, Start};
 use crate::config::Launcher;
 
 const THIS: Launcher = Launcher::Slurm;
@@ -56,7 +59,7 @@ pub fn find(environment: &Environment, ignored: &mut Vec<String>) -> Result<Opti
     let nodes =
         nodelist::all(list).map_err(|reason| unusable(THIS, format!("SLURM_STEP_NODELIST={list}: {reason}")))?;
     let facts = environment.show(&FACTS);
-    let start = ports::PortStart { launcher: THIS, rank, npes, host, one_node, nodes: Some(nodes), facts };
+    let start = PortStart { launcher: THIS, rank, npes, host, one_node, nodes: Some(nodes), facts };
     Ok(Some(Finding::new(THIS, npes, Start::Ports(start), local, why)))
 }
 

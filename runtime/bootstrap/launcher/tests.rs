@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
+use crate::config::Launcher;
 
 type Vars<'a> = &'a [(&'a str, &'a str)];
 
@@ -12,7 +13,7 @@ fn error(vars: Vars<'_>) -> String {
     find(&vars.iter().copied().collect(), Launcher::Auto).unwrap_err().to_string()
 }
 
-fn ports(finding: &Finding) -> &ports::PortStart {
+fn ports(finding: &Finding) -> &start::PortStart {
     match &finding.start {
         Start::Ports(start) => start,
         other => panic!("{other:?}"),

@@ -2,7 +2,8 @@
 //! <https://docs.pytorch.org/docs/stable/elastic/run.html>, "Environment Variables".
 
 use super::super::error::BootstrapError;
-use super::{Environment, Finding, Start, ports};
+use super::environment::Environment;
+use super::start::{Finding, PortStart, Start};
 use crate::config::Launcher;
 
 const THIS: Launcher = Launcher::Torchrun;
@@ -42,7 +43,6 @@ pub fn find(environment: &Environment, ignored: &mut Vec<String>) -> Result<Opti
     let host = environment.text(THIS, "MASTER_ADDR", "RANK")?.to_owned();
     environment.number(THIS, "MASTER_PORT", "RANK")?;
     let one_node = local.is_some_and(|local| local.size == npes);
-    let start =
-        ports::PortStart { launcher: THIS, rank, npes, host, one_node, nodes: None, facts: environment.show(&FACTS) };
+    let start = PortStart { launcher: THIS, rank, npes, host, one_node, nodes: None, facts: environment.show(&FACTS) };
     Ok(Some(Finding::new(THIS, npes, Start::Ports(start), local, why)))
 }

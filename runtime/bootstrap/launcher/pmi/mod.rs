@@ -13,28 +13,15 @@ use std::os::fd::RawFd;
 use std::time::Instant;
 
 use super::super::error::BootstrapError;
-use super::environment::check_rank;
-use super::{Environment, Finding, Local, Place, Seat, Start, publish, slurm, unusable};
+use super::common::{Seat, publish, unusable};
+use super::environment::{Environment, check_rank};
+use super::slurm;
+use super::start::{Finding, Local, Place, PmiStart, Start};
 use crate::config::Launcher;
 use talk::Talk;
 use wire::{Wire, WireError};
 
 const THIS: Launcher = Launcher::Pmi;
-
-/// What the variables of a PMI say.
-#[derive(Debug, Clone)]
-pub struct PmiStart {
-    /// The descriptor.
-    pub fd: RawFd,
-    /// This PE's number.
-    pub rank: u32,
-    /// PEs in the job.
-    pub npes: u32,
-    /// The job's name, if the launcher gives one.
-    pub job: String,
-    /// All PEs are on one node.
-    pub one_node: bool,
-}
 
 /// Looks for a PMI's variables.
 pub fn find(environment: &Environment) -> Result<Option<Finding>, BootstrapError> {

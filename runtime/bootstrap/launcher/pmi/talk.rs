@@ -1,6 +1,6 @@
 //! The conversation with a PMI: both versions of it.
 
-use super::PmiStart;
+use super::super::start::PmiStart;
 use super::wire::{Fields, Wire, WireError};
 
 /// What PMI-1 allows if the launcher does not say more (MPICH's `pmi-1.1.txt`).

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::super::left;
+use super::super::common::left;
 
 /// Longest line of PMI-1, and longest message of PMI-2, that is accepted. A value has at most 1024
 /// bytes.

@@ -13,23 +13,14 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Instant;
 
 use super::super::error::BootstrapError;
-use super::environment::check_rank;
-use super::{Environment, Finding, Place, Seat, Start, left, openmpi, ports, publish, slurm, unusable};
+use super::common::{Seat, left, publish, unusable};
+use super::environment::{Environment, check_rank};
+use super::start::{Finding, Place, PmixStart, Start};
+use super::{openmpi, ports, slurm};
 use crate::config::Launcher;
 use sys::{Data, Library, Proc, Value};
 
 const THIS: Launcher = Launcher::Pmix;
-
-/// What the variables of PMIx say.
-#[derive(Debug, Clone)]
-pub struct PmixStart {
-    /// The job's name.
-    pub namespace: String,
-    /// This PE's number.
-    pub rank: u32,
-    /// How the PEs meet without the library, where Open MPI's variables suffice.
-    pub without: Option<ports::PortStart>,
-}
 
 /// Looks for the variables of PMIx.
 pub fn find(environment: &Environment) -> Result<Option<Finding>, BootstrapError> {
