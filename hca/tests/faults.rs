@@ -131,6 +131,10 @@ fn waiting_for_the_completion_is_enough() {
 
 #[test]
 fn late_payloads_arrive_in_any_order_of_bytes_but_arrive() {
+    // A target shows a late payload and acknowledges it at once.
+    if common::side() == common::Side::Tcp {
+        return;
+    }
     // Executed, but nothing to see yet. How late it is depends on the seed, so some are tried.
     let pair = (0..64)
         .map(|seed| with(&format!("seed={seed},visibility"), true))
@@ -246,6 +250,10 @@ fn schedule(seed: u64) -> Vec<String> {
 
 #[test]
 fn the_same_seed_gives_the_same_schedule() {
+    // When a target responds, no seed decides.
+    if common::side() == common::Side::Tcp {
+        return;
+    }
     let first = schedule(11);
     assert_eq!(first.len(), 200);
     assert_eq!(first, schedule(11));

@@ -291,6 +291,10 @@ fn flush(pair: &mut Pair) {
 
 #[test]
 fn without_order_a_flag_may_be_seen_before_its_data_unless_that_is_flushed() {
+    // The engine holds writes back that it carries out itself.
+    if common::side() == common::Side::Tcp {
+        return;
+    }
     let unordered = || SoftOptions { stepped: true, unordered_visibility: true, ..SoftOptions::default() };
     assert!(flags_before_data(unordered, |_| {}) > 0);
     assert_eq!(flags_before_data(unordered, flush), 0);

@@ -76,6 +76,44 @@ pub(super) unsafe fn masked(word: *mut u8, operands: &masked_atomic::Repr) -> ([
     }
 }
 
+/// An atomic operation of any form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Atomic {
+    /// 8-byte fetch and add.
+    FetchAdd { add: u64 },
+    /// 8-byte compare and swap.
+    CompareSwap { compare: u64, swap: u64 },
+    /// A masked one.
+    Masked(masked_atomic::Repr),
+}
+
+impl Atomic {
+    /// The bytes of its operand.
+    pub(super) fn width(&self) -> usize {
+        match self {
+            Self::FetchAdd { .. } | Self::CompareSwap { .. } => 8,
+            Self::Masked(operands) => operands.width(),
+        }
+    }
+
+    /// Carries it out; returns the bytes that the HCA writes to the requester's memory.
+    ///
+    /// # Safety
+    /// `word` is aligned to the operation's width, readable and writable.
+    pub(super) unsafe fn execute(&self, word: *mut u8) -> [u8; 8] {
+        // SAFETY: the caller's promise; the other forms have 8 bytes.
+        unsafe {
+            match *self {
+                Self::FetchAdd { add } => fetch_add(AtomicU64::from_ptr(word.cast()), add).to_ne_bytes(),
+                Self::CompareSwap { compare, swap } => {
+                    compare_and_swap(AtomicU64::from_ptr(word.cast()), compare, swap).to_ne_bytes()
+                }
+                Self::Masked(ref operands) => masked(word, operands).0,
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,7 @@
 //! How work requests end: CQEs, errors, and payloads that were held back.
 
 use super::copying::Place;
+use super::failure::Failure;
 use super::memory;
 use super::state::{Deferred, Engine, Hold, Qp};
 use crate::prm::qpc::QpState;
@@ -9,27 +10,20 @@ use oxshmem_system::mixing::shuffle;
 use oxshmem_system::words::{low16, low32};
 use std::sync::atomic::{Ordering, fence};
 
-/// Why a WQE ends with an error.
-#[derive(Debug)]
-pub(super) struct Failure {
-    pub syndrome: Syndrome,
-    pub text: String,
-}
-
-impl Failure {
-    pub(super) fn new(syndrome: Syndrome, text: impl Into<String>) -> Self {
-        Self { syndrome, text: text.into() }
-    }
-}
-
 impl Engine {
     /// The WQE is done: move on, and write its CQE if requested.
     #[inline]
     pub(super) fn complete(&mut self, qp: &mut Qp, opcode: u8, blocks: u64, bytes: u64, signaled: bool) {
-        // An observer of a later store of this QP also sees this WQE's payload.
-        fence(Ordering::Release);
         let index = qp.consumer;
         self.advance(qp, blocks);
+        self.report(qp, index, opcode, bytes, signaled);
+    }
+
+    /// The WQE at `index` is done: write its CQE if requested.
+    #[inline]
+    pub(super) fn report(&mut self, qp: &mut Qp, index: u64, opcode: u8, bytes: u64, signaled: bool) {
+        // An observer of a later store of this QP also sees this WQE's payload.
+        fence(Ordering::Release);
         self.counters.bytes += bytes;
         if signaled {
             let since = self.now().duration_since(self.opened);
@@ -48,6 +42,11 @@ impl Engine {
         qp.moved = 0;
         qp.stalled = None;
         qp.hold = Hold::Undecided;
+        self.count_wqe();
+    }
+
+    /// Counts a WQE that has ended.
+    pub(super) fn count_wqe(&mut self) {
         self.counters.wqes += 1;
         if self.faults.die_after.is_some_and(|limit| self.counters.wqes >= limit) {
             self.die("fault die-after");
@@ -57,6 +56,8 @@ impl Engine {
     /// The WQE failed: write an error CQE and move the QP to the error state.
     #[cold]
     pub(super) fn fail(&mut self, qp: &mut Qp, opcode: u8, blocks: u64, failure: &Failure) {
+        // What is under way to another node is flushed behind it.
+        qp.rewind();
         let index = qp.consumer;
         let syndrome = failure.syndrome;
         self.violation(qp.qpn, index, Some(syndrome), failure.text.clone());

@@ -31,6 +31,11 @@ const READ_ATTEMPTS: usize = 1 << 12;
 /// The segment's size in bytes.
 pub(super) const BYTES: usize = HEADER_BYTES + MAX_QPS * size_of::<QpEntry>() + MAX_MKEYS * size_of::<MkeyEntry>();
 
+/// Whether an HCA may have a QP of this number.
+pub(super) fn is_qpn(qpn: u32) -> bool {
+    qpn.checked_sub(FIRST_QPN).is_some_and(|slot| (slot as usize) < MAX_QPS)
+}
+
 /// Rights, as bits.
 pub(super) mod rights {
     pub const LOCAL_READ: u32 = 1;

@@ -1,6 +1,6 @@
 //! Doorbells: which registers there are, and what was posted when one is rung.
 
-use super::completions::Failure;
+use super::failure::Failure;
 use super::limits::{REGISTER_STRIDE, REGISTERS_PER_PAGE};
 use super::memory;
 use super::state::{Engine, Qp};

@@ -4,9 +4,9 @@
 //! An HCA has one engine, under the HCA's lock. A caller can also step it without a thread, by
 //! [`Engine::progress`].
 
-use super::completions::Failure;
 use super::execute::Step;
-use super::fabric::Peer;
+use super::fabric::shared::Peer;
+use super::failure::Failure;
 use super::memory;
 use super::state::{Engine, Hold, Qp};
 use crate::prm::qpc::QpState;
@@ -42,7 +42,7 @@ impl Engine {
             work += self.collect();
             self.watch_slices();
         }
-        work += self.scan_doorbells() + self.deliver_due();
+        work += self.scan_doorbells() + self.deliver_due() + self.poll_links(false);
         let copying = self.is_copying();
         if copying {
             work += self.begin_pass();
@@ -101,6 +101,7 @@ impl Engine {
             self.poll_at = (self.poll_at + 1) % self.peers.len();
             news += usize::from(self.peers[self.poll_at].poll());
         }
+        news += self.poll_links(true);
         if self.is_on_gpu() {
             self.review_peers();
         }
@@ -150,6 +151,9 @@ impl Engine {
         let mut done = 0;
         let copying = self.is_copying();
         let mut budget = if copying { COPIED_PER_TURN } else { BYTES_PER_TURN };
+        if qp.flow.is_some() && !self.may_send(qp) {
+            return 0;
+        }
         while qp.consumer != qp.producer && (done < WQES_PER_TURN || copying) && self.dead.is_none() {
             if copying && done != 0 && !self.has_image(qp) {
                 break;
@@ -158,6 +162,9 @@ impl Engine {
                 Step::Done => done += 1,
                 Step::Wait => break,
             }
+        }
+        if qp.flow.is_some() {
+            self.end_turn(qp);
         }
         if qp.deferred.as_ref().is_some_and(|deferred| deferred.until <= self.now()) {
             self.release_deferred(qp);
@@ -188,8 +195,7 @@ impl Engine {
             let text =
                 format!("ctrl.qpn_ds.ds is {ds}: {blocks} blocks, but the doorbell record covers only {available}");
             let failure = Failure::new(Syndrome::LocalQpOperation, text);
-            self.fail(qp, opcode, available, &failure);
-            return Step::Done;
+            return self.fail_in_order(qp, opcode, available, &failure);
         }
         if blocks == 1 {
             self.execute(qp, as_bytes(&first), blocks, budget)
@@ -243,7 +249,7 @@ impl Engine {
 
     /// Read one block of a send queue.
     #[inline]
-    fn fetch(&mut self, qp: &Qp, index: u64, block: &mut [u64; BLOCK_WORDS]) {
+    pub(super) fn fetch(&mut self, qp: &Qp, index: u64, block: &mut [u64; BLOCK_WORDS]) {
         let slot = native(index & (qp.depth() - 1));
         let at = qp.sq.wrapping_add(slot * BLOCK_BYTES);
         if self.is_on_gpu() {

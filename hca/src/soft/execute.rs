@@ -12,29 +12,29 @@
 //! | the peer's QP does not accept the operation; atomic not aligned | remote invalid request (0x12) |
 //! | remote key: unknown, other protection domain, right, bounds | remote access (0x13) |
 
-use super::completions::Failure;
+use super::admission::{Initiator, Target};
+use super::atomics::Atomic;
 use super::control::{MkeyFacts, rights};
 use super::copying::{Copying, Place};
-use super::fabric::{EXCHANGE_LIMIT, PeerMemory};
+use super::fabric::shared::{EXCHANGE_LIMIT, PeerMemory};
+use super::failure::Failure;
 use super::state::{Deferred, Engine, LocalKey, Qp, RemoteKey};
-use super::{atomics, memory};
+use super::{admission, memory};
 use crate::error::Error;
 use crate::prm::mkey::ANY_QP;
-use crate::prm::qpc::QpState;
 use crate::wire::cqe::Syndrome;
 use crate::wire::ctrl::Fence;
 use crate::wire::{BLOCK_BYTES, Op, Wqe, data, raddr};
 use oxshmem_system::words::{low16, native};
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 /// The largest payload that the fault `visibility` holds back.
-const MAX_DEFERRED: usize = 1 << 20;
+pub(super) const MAX_DEFERRED: usize = 1 << 20;
 /// Where an inline payload starts in its WQE.
 const INLINE_OFFSET: usize = 36;
 
 /// Why a WQE does not go on.
-enum Stop {
+pub(super) enum Stop {
     /// Not now; after the retry budget, not at all.
     Stall(String),
     /// Not now: an exchange between the HCAs is under way that a card does not need. It has its own
@@ -82,11 +82,11 @@ impl Engine {
     pub(super) fn execute(&mut self, qp: &mut Qp, bytes: &[u8], blocks: u64, budget: &mut usize) -> Step {
         let wqe = match self.check(qp, bytes) {
             Ok(wqe) => wqe,
-            Err(failure) => {
-                self.fail(qp, bytes[3], blocks, &failure);
-                return Step::Done;
-            }
+            Err(failure) => return self.fail_in_order(qp, bytes[3], blocks, &failure),
         };
+        if qp.flow.is_some() {
+            return self.send(qp, &wqe, blocks, budget);
+        }
         if self.tracer.is_on() && qp.moved == 0 && qp.stalled.is_none() {
             self.tracer.line("wqe", format_args!("{wqe}"));
         }
@@ -122,7 +122,14 @@ impl Engine {
     }
 
     #[cold]
-    fn stall(&mut self, qp: &mut Qp, opcode: u8, blocks: u64, budget: Option<Duration>, reason: &str) -> Step {
+    pub(super) fn stall(
+        &mut self,
+        qp: &mut Qp,
+        opcode: u8,
+        blocks: u64,
+        budget: Option<Duration>,
+        reason: &str,
+    ) -> Step {
         let now = self.now();
         let since = *qp.stalled.get_or_insert(now);
         match budget {
@@ -242,20 +249,11 @@ impl Engine {
                 self.peer_accepts(qp, rights::REMOTE_READ)?;
                 Ok(Some(0))
             }
-            Op::AtomicFa { remote, add, local } => self.atomic(qp, remote, local, 8, |word| {
-                // SAFETY: `atomic` checked the alignment and the bounds.
-                let old = atomics::fetch_add(unsafe { AtomicU64::from_ptr(word.cast()) }, *add);
-                old.to_ne_bytes()
-            }),
-            Op::AtomicCs { remote, compare, swap, local } => self.atomic(qp, remote, local, 8, |word| {
-                // SAFETY: as above.
-                let word = unsafe { AtomicU64::from_ptr(word.cast()) };
-                atomics::compare_and_swap(word, *compare, *swap).to_ne_bytes()
-            }),
-            Op::Masked { remote, operands, local } => {
-                // SAFETY: as above.
-                self.atomic(qp, remote, local, operands.width(), |word| unsafe { atomics::masked(word, operands) }.0)
+            Op::AtomicFa { remote, add, local } => self.atomic(qp, remote, local, &Atomic::FetchAdd { add: *add }),
+            Op::AtomicCs { remote, compare, swap, local } => {
+                self.atomic(qp, remote, local, &Atomic::CompareSwap { compare: *compare, swap: *swap })
             }
+            Op::Masked { remote, operands, local } => self.atomic(qp, remote, local, &Atomic::Masked(*operands)),
         }
     }
 
@@ -364,27 +362,22 @@ impl Engine {
         qp: &mut Qp,
         remote: &raddr::Repr,
         local: &data::Repr,
-        width: usize,
-        operate: impl FnOnce(*mut u8) -> [u8; 8],
+        atomic: &Atomic,
     ) -> Result<Option<u64>, Stop> {
+        let width = atomic.width();
         if local.len() != width as u64 {
             let text = format!("data.byte_count is {}, but the atomic's result has {width} bytes", local.len());
             return Err(Failure::new(Syndrome::LocalLength, text).into());
         }
         let dst = self.local(qp, local, rights::LOCAL_WRITE)?;
         self.peer_accepts(qp, rights::REMOTE_ATOMIC)?;
-        if !remote.raddr.is_multiple_of(width as u64) {
-            let text = format!("raddr.raddr is {:#x}, not a multiple of the atomic's {width} bytes", remote.raddr);
-            return Err(Failure::new(Syndrome::RemoteInvalidRequest, text).into());
-        }
+        admission::check_alignment(remote.raddr, width)?;
         let word = self.remote(qp, remote, width as u64, rights::REMOTE_ATOMIC)?;
-        if !word.addr().is_multiple_of(width) {
-            let text = format!("raddr.raddr {:#x} is aligned, but the memory that it names is not", remote.raddr);
-            return Err(Failure::new(Syndrome::RemoteInvalidRequest, text).into());
-        }
+        admission::check_word(remote.raddr, word, width)?;
         self.leave_to_kernel()?;
         self.deliver_all();
-        let result = operate(word);
+        // SAFETY: range and alignment were checked.
+        let result = unsafe { atomic.execute(word) };
         // SAFETY: `dst` was checked for `width` bytes.
         unsafe { memory::copy(dst, result.as_ptr(), width) };
         Ok(Some(width as u64))
@@ -392,7 +385,7 @@ impl Engine {
 
     /// Translate a data segment.
     #[inline]
-    fn local(&mut self, qp: &mut Qp, segment: &data::Repr, right: u32) -> Result<*mut u8, Failure> {
+    pub(super) fn local(&mut self, qp: &mut Qp, segment: &data::Repr, right: u32) -> Result<*mut u8, Failure> {
         let key = match qp.local_key {
             Some(key) if key.key == segment.lkey && key.epoch == self.key_epoch => key,
             _ => self.find_local(qp, segment.lkey)?,
@@ -459,19 +452,13 @@ impl Engine {
         if unsafe { &*remote.entry }.seq() != remote.seq {
             self.look_at_peer(qp)?;
         }
-        match &qp.remote {
-            Some(remote) if remote.facts.rights & right != 0 => Ok(()),
-            _ => Err(Failure::new(
-                Syndrome::RemoteInvalidRequest,
-                format!("the peer's QP {:#x} does not accept {}", qp.context.remote_qpn, name_of(right)),
-            )
-            .into()),
-        }
+        let accepted = qp.remote.as_ref().map_or(0, |remote| remote.facts.rights);
+        Ok(admission::check_accepts(accepted, qp.context.remote_qpn, right)?)
     }
 
     #[cold]
     fn look_at_peer(&mut self, qp: &mut Qp) -> Result<(), Stop> {
-        let own = (qp.qpn, self.gid, qp.context.next_send_psn);
+        let own = Initiator { qpn: qp.qpn, gid: self.gid, psn: qp.context.next_send_psn };
         let remote_qpn = qp.context.remote_qpn;
         let Some(remote) = &mut qp.remote else {
             return Err(Stop::Stall("the QP has no peer".into()));
@@ -481,21 +468,10 @@ impl Engine {
         let Some((seq, facts)) = unsafe { &*remote.entry }.read() else {
             return Err(Stop::Stall(format!("the state of QP {remote_qpn:#x} at {gid} does not settle")));
         };
-        let state = u8::try_from(facts.state).ok().and_then(QpState::from_u8).unwrap_or(QpState::Reset);
-        let problem = if facts.qpn != remote_qpn {
-            "does not exist".to_owned()
-        } else if !matches!(state, QpState::Rtr | QpState::Rts) {
-            format!("is in state {}", state.name())
-        } else if (facts.remote_qpn, facts.remote_gid) != (own.0, own.1) {
-            format!("is connected to QP {:#x} at {}", facts.remote_qpn, facts.remote_gid)
-        } else if facts.rcv_psn != own.2 {
-            format!("expects packet sequence number {:#x}, but this QP starts at {:#x}", facts.rcv_psn, own.2)
-        } else {
-            remote.seq = seq;
-            remote.facts = facts;
-            return Ok(());
-        };
-        Err(Stop::Stall(format!("the peer's QP {remote_qpn:#x} at {gid} {problem}")))
+        admission::check_qp(&facts, remote_qpn, gid, &own).map_err(Stop::Stall)?;
+        remote.seq = seq;
+        remote.facts = facts;
+        Ok(())
     }
 
     /// Check the way to the peer and translate a remote address.
@@ -515,21 +491,8 @@ impl Engine {
         if self.is_on_gpu() {
             self.publish_remote_key(qp, &key);
         }
-        if key.rights & right == 0 {
-            let text = format!("raddr.rkey {:#x} does not allow {}", segment.rkey, name_of(right));
-            return Err(Failure::new(Syndrome::RemoteAccess, text).into());
-        }
-        let offset = segment.raddr.wrapping_sub(key.start);
-        if segment.raddr < key.start || offset > key.len || len > key.len - offset {
-            let text = format!(
-                "raddr.raddr {:#x} + {len} bytes is not within [{:#x}, {:#x}) of rkey {:#x}",
-                segment.raddr,
-                key.start,
-                u128::from(key.start) + u128::from(key.len),
-                segment.rkey
-            );
-            return Err(Failure::new(Syndrome::RemoteAccess, text).into());
-        }
+        let target = Target { rkey: segment.rkey, raddr: segment.raddr, len };
+        let offset = admission::check_range(key.rights, key.start, key.len, &target, right)?;
         Ok(key.base.wrapping_add(native(offset)))
     }
 
@@ -541,25 +504,12 @@ impl Engine {
         };
         let peer = &mut self.peers[remote.peer];
         let gid = peer.gid;
-        let Some(entry) = peer.control.mkey(rkey >> 8) else {
-            return Err(denied(format!("raddr.rkey {rkey:#x}: no such key at {gid}")));
-        };
+        let entry = peer.control.mkey(rkey >> 8).ok_or_else(|| admission::unknown_key(rkey, gid))?;
         let address: *const _ = entry;
         let Some((seq, facts)) = entry.read() else {
             return Err(Stop::Stall(format!("key {rkey:#x} at {gid} does not settle")));
         };
-        if facts.key != rkey {
-            return Err(denied(format!("raddr.rkey {rkey:#x}: no such key at {gid}")));
-        }
-        if facts.pd != remote.facts.pd {
-            return Err(denied(format!(
-                "raddr.rkey {rkey:#x} belongs to protection domain {} at {gid}, the peer's QP to {}",
-                facts.pd, remote.facts.pd
-            )));
-        }
-        if facts.qpn != ANY_QP && facts.qpn != remote.facts.qpn {
-            return Err(denied(format!("raddr.rkey {rkey:#x} may be used through QP {:#x} only", facts.qpn)));
-        }
+        admission::check_key(&facts, rkey, &remote.facts, gid)?;
         // The answer may have come since the last housekeeping.
         if matches!(peer.memory(facts.umem), PeerMemory::Requested) {
             peer.poll();
@@ -585,17 +535,8 @@ fn protection(text: String) -> Failure {
     Failure::new(Syndrome::LocalProtection, text)
 }
 
-#[cold]
-fn name_of(right: u32) -> &'static str {
-    match right {
-        rights::REMOTE_READ => "remote reads",
-        rights::REMOTE_WRITE => "remote writes",
-        _ => "remote atomics",
-    }
-}
-
 #[inline]
-fn check_length(qp: &Qp, local: &data::Repr) -> Result<(), Failure> {
+pub(super) fn check_length(qp: &Qp, local: &data::Repr) -> Result<(), Failure> {
     let limit = 1u64 << qp.context.log_msg_max;
     if local.len() > limit {
         let text = format!("data.byte_count is {} bytes, above the QP's log_msg_max, {limit} bytes", local.len());

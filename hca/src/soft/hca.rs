@@ -2,7 +2,9 @@
 
 use super::accelerator::Accelerator;
 use super::control;
-use super::fabric::{EXCHANGE_LIMIT, Peer, Server};
+use super::fabric::link::Link;
+use super::fabric::responder::Responder;
+use super::fabric::shared::{EXCHANGE_LIMIT, Peer, Server};
 use super::firmware::{self, Object, Purpose};
 use super::gpu_engine::{GpuEngine, Ringer};
 use super::limits::{GID_INDEX, MTU, PORT, REGISTER_STRIDE, REGISTERS_PER_PAGE};
@@ -21,8 +23,11 @@ use crate::provider::{
 use crate::wire::doorbell;
 use crossbeam_utils::CachePadded;
 use oxshmem_system::words::low32;
+use std::collections::HashMap;
+use std::fmt;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -33,6 +38,24 @@ pub struct SoftHca {
     shared: Arc<Shared>,
     accelerator: Option<Arc<dyn Accelerator>>,
     thread: Option<JoinHandle<()>>,
+    nodes: Mutex<Nodes>,
+}
+
+/// What an HCA knows of other nodes.
+#[derive(Default)]
+struct Nodes {
+    responder: Option<Responder>,
+    secret: Vec<u8>,
+    routes: HashMap<Gid, SocketAddr>,
+}
+
+impl fmt::Debug for Nodes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Nodes")
+            .field("responder", &self.responder)
+            .field("routes", &self.routes)
+            .finish_non_exhaustive()
+    }
 }
 
 impl SoftHca {
@@ -105,7 +128,7 @@ impl SoftHca {
             event_queue: 0,
             counter_set: 0,
         };
-        Ok(Arc::new(Self { info, shared, accelerator, thread }))
+        Ok(Arc::new(Self { info, shared, accelerator, thread, nodes: Mutex::default() }))
     }
 
     /// One pass of the engine and its housekeeping; for HCAs opened with [`SoftOptions::stepped`].
@@ -122,6 +145,36 @@ impl SoftHca {
     /// Whether a QP waits for time to pass or for a peer.
     pub fn is_waiting(&self) -> bool {
         self.shared.engine().is_waiting()
+    }
+
+    /// Listens at `address` for HCAs of other nodes that know `secret`. Returns where it listens:
+    /// with port 0 the system has chosen one. Call it once.
+    ///
+    /// # Errors
+    /// The engine is an accelerator's kernel, whose memory only that node reaches; or the address
+    /// cannot be listened at.
+    pub fn listen(&self, address: SocketAddr, secret: &[u8]) -> Result<SocketAddr> {
+        if self.accelerator.is_some() {
+            let rule = "only the engine of the CPU reaches other nodes: use the `cpu` device with \
+                        OXSHMEM_SOFT_ENGINE=auto, or RDMA cards (OXSHMEM_HCA=mlx5 or verbs)";
+            return Err(Error::argument("nodes", "several", rule));
+        }
+        let responder = Responder::start(self.info.port.gid, address, secret.to_vec())?;
+        let address = responder.address();
+        let mut nodes = self.nodes();
+        nodes.secret = secret.to_vec();
+        nodes.responder = Some(responder);
+        Ok(address)
+    }
+
+    /// Says that the HCA `gid` is on another node and listens at `address`. Queue pairs that are
+    /// connected to it later reach it over TCP.
+    pub fn add_route(&self, gid: Gid, address: SocketAddr) {
+        self.nodes().routes.insert(gid, address);
+    }
+
+    fn nodes(&self) -> MutexGuard<'_, Nodes> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the strict checks found, oldest first; at most 1024.
@@ -147,6 +200,7 @@ impl SoftHca {
 
 impl Drop for SoftHca {
     fn drop(&mut self) {
+        self.nodes().responder = None;
         self.shared.stop.store(true, Ordering::Release);
         ENGINES.announce();
         if let Some(thread) = self.thread.take()
@@ -230,6 +284,14 @@ impl Provider for SoftHca {
             && !self.shared.engine().knows(gid)
         {
             // Not under the engine's lock: the peer may be this HCA, or wait for this one.
+            let nodes = self.nodes();
+            let route = nodes.routes.get(&gid).map(|address| (*address, nodes.secret.clone()));
+            drop(nodes);
+            if let Some((address, secret)) = route {
+                let link = Link::connect(self.info.port.gid, gid, address, &secret)?;
+                self.shared.engine().add_link(link);
+                return self.command(Purpose::Modify(object), input, output).map(|_| ());
+            }
             let peer = Peer::connect(self.info.port.gid, gid, self.accelerator.clone())?;
             self.shared.engine().add_peer(peer);
         }

@@ -22,6 +22,7 @@
 //! [`SoftOptions::trace`], each command, doorbell, WQE and CQE is printed in a line.
 
 mod accelerator;
+mod admission;
 mod atomics;
 mod completions;
 mod control;
@@ -30,8 +31,10 @@ mod doorbells;
 mod engine;
 mod execute;
 mod fabric;
+mod failure;
 mod faults;
 mod firmware;
+mod flow;
 #[cfg(any(test, feature = "testing"))]
 #[allow(clippy::cast_possible_truncation, reason = "it is for tests")]
 pub mod fuzz;

@@ -8,7 +8,9 @@
 
 use super::accelerator::AcceleratorMemory;
 use super::control::{self, MkeyEntry, MkeyFacts, OwnSegment, QpEntry, QpFacts, rights};
-use super::fabric::{Peer, Server};
+use super::fabric::flight::Flow;
+use super::fabric::link::Link;
+use super::fabric::shared::{Peer, Server};
 use super::faults::FaultPlan;
 use super::gpu_engine::GpuEngine;
 use super::memory::Mapping;
@@ -160,7 +162,10 @@ pub(super) struct Qp {
     pub doorbells: u64,
     /// Whether it is in [`Engine::active`].
     pub active: bool,
+    /// The peer, if it is on this node.
     pub remote: Option<Remote>,
+    /// What is under way to the peer, if it is on another node.
+    pub flow: Option<Box<Flow>>,
     pub local_key: Option<LocalKey>,
     pub remote_keys: [Option<RemoteKey>; 4],
     /// Bytes of the current WQE that are already moved.
@@ -195,7 +200,17 @@ impl Qp {
     }
 
     pub(super) fn has_work(&self) -> bool {
-        self.consumer != self.producer || self.deferred.is_some()
+        let under_way = self.flow.as_ref().is_some_and(|flow| !flow.flights.is_empty());
+        self.consumer != self.producer || self.deferred.is_some() || under_way
+    }
+
+    /// Forgets what is under way to another node; the QP goes on with the first WQE of it.
+    pub(super) fn rewind(&mut self) {
+        if let Some(first) = self.flow.as_mut().and_then(|flow| flow.rewind()) {
+            self.consumer = first;
+            self.moved = 0;
+            self.hold = Hold::Undecided;
+        }
     }
 
     /// Forget everything about queue contents and the peer.
@@ -207,6 +222,7 @@ impl Qp {
         self.hold = Hold::Undecided;
         self.deferred = None;
         self.remote = None;
+        self.flow = None;
         self.local_key = None;
         self.remote_keys = [None; 4];
         self.handed = Handed::default();
@@ -272,6 +288,8 @@ pub(super) struct Engine {
     pub(super) qps: Slots<Box<Qp>>,
     pub(super) created: u64,
     pub(super) peers: Vec<Peer>,
+    /// HCAs of other nodes; one is missing while it is looked at.
+    pub(super) links: Vec<Option<Box<Link>>>,
     /// Raised whenever a key comes or goes; cached local keys of older epochs are looked up again.
     pub(super) key_epoch: u64,
     /// Address and UAR page of each doorbell register.
@@ -295,6 +313,7 @@ pub(super) struct Engine {
     pub(super) now: Option<Instant>,
     pub(super) sweep_at: usize,
     pub(super) poll_at: usize,
+    pub(super) link_at: usize,
 }
 
 /// What an engine is made of.
@@ -337,6 +356,7 @@ impl Engine {
             qps,
             created: 0,
             peers: Vec::new(),
+            links: Vec::new(),
             key_epoch: 0,
             registers: Vec::new(),
             active: Vec::new(),
@@ -355,6 +375,7 @@ impl Engine {
             now: None,
             sweep_at: 0,
             poll_at: 0,
+            link_at: 0,
         }
     }
 

@@ -13,6 +13,20 @@ use std::time::Duration;
 /// Nothing in these tests takes that long unless it hangs.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
+/// A side of the fabric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// Within a node.
+    Shared,
+    /// Between nodes.
+    Tcp,
+}
+
+/// The side that the pairs of this test program use. `nodes.rs` consists of the tests of others.
+pub fn side() -> Side {
+    if env!("CARGO_CRATE_NAME") == "nodes" { Side::Tcp } else { Side::Shared }
+}
+
 pub struct Pair {
     pub a: Endpoint,
     pub b: Endpoint,
@@ -29,6 +43,11 @@ impl Pair {
     pub fn with(options: EndpointOptions, soft_a: SoftOptions, soft_b: SoftOptions, attributes: &QpAttributes) -> Self {
         let stepped = soft_a.stepped;
         let (hca_a, hca_b) = (SoftHca::open(soft_a).unwrap(), SoftHca::open(soft_b).unwrap());
+        if side() == Side::Tcp {
+            let address = |hca: &Arc<SoftHca>| hca.listen("127.0.0.1:0".parse().unwrap(), b"secret").unwrap();
+            hca_a.add_route(hca_b.info().port.gid, address(&hca_b));
+            hca_b.add_route(hca_a.info().port.gid, address(&hca_a));
+        }
         let provider = |hca: &Arc<SoftHca>| -> Arc<dyn Provider> { Arc::<SoftHca>::clone(hca) };
         let a = Endpoint::new(&provider(&hca_a), options).unwrap();
         let b = Endpoint::new(&provider(&hca_b), options).unwrap();

@@ -7,7 +7,8 @@ use crate::port::Gid;
 use crate::prm::qpc::{self, QpState};
 use crate::prm::{self, CommandStatus, Opcode, counter, cq, mkey, pd, qp, uar};
 use crate::soft::control::{self, MkeyFacts};
-use crate::soft::fabric::Peer;
+use crate::soft::fabric::link::Link;
+use crate::soft::fabric::shared::Peer;
 use crate::soft::firmware::checks::{busy, decode, full, no_memory};
 use crate::soft::state::{Engine, PdState, UarPage, UarState};
 use oxshmem_system::words::{low8, low16, low32};
@@ -273,7 +274,19 @@ impl Engine {
 
     /// Whether there is a live connection to the HCA with this GID.
     pub(in crate::soft) fn knows(&self, gid: Gid) -> bool {
-        self.peers.iter().any(|peer| peer.gid == gid && peer.is_alive())
+        self.peers.iter().any(|peer| peer.gid == gid && peer.is_alive()) || self.link_to(gid).is_some()
+    }
+
+    /// The connection to an HCA of another node.
+    pub(in crate::soft) fn link_to(&self, gid: Gid) -> Option<usize> {
+        self.links.iter().position(|link| link.as_ref().is_some_and(|link| link.gid == gid && link.is_alive()))
+    }
+
+    /// Keep a connection to an HCA of another node.
+    pub(in crate::soft) fn add_link(&mut self, link: Link) {
+        if !self.knows(link.gid) {
+            self.links.push(Some(Box::new(link)));
+        }
     }
 
     /// Keep a connection to a peer.

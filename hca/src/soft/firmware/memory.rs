@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::prm::{self, CommandStatus, mkey};
 use crate::provider::{Access, UmemSource};
 use crate::soft::control::{MkeyFacts, rights};
-use crate::soft::fabric::Export;
+use crate::soft::fabric::shared::Export;
 use crate::soft::firmware::checks::within;
 use crate::soft::memory::PAGE;
 use crate::soft::state::{Engine, MkeyState, UmemState};

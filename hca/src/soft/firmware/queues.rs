@@ -6,6 +6,7 @@ use crate::port::Gid;
 use crate::prm::qpc::{self, QpState};
 use crate::prm::{self, CommandStatus, cq, qp};
 use crate::soft::control;
+use crate::soft::fabric::flight::Flow;
 use crate::soft::firmware::checks::{check_opt_param_mask, expect_state, need_write, within};
 use crate::soft::limits::{
     FIRST_UDP_SPORT, GID_INDEX, LOG_MAX_CQ_SIZE, LOG_MAX_MSG, LOG_MAX_RA, LOG_MAX_SQ_SIZE, MTU, PKEYS, PORT,
@@ -107,6 +108,7 @@ impl Engine {
                 doorbells: 0,
                 active: false,
                 remote: None,
+                flow: None,
                 local_key: None,
                 remote_keys: [None; 4],
                 moved: 0,
@@ -214,16 +216,27 @@ impl Engine {
             return refuse(CommandStatus::BadParam, PATH + 0x130, "rmac must be a unicast address");
         }
         let gid = Gid::from_halves(path.rgid_hi, path.rgid_lo);
-        let peer = self.peers.iter().position(|peer| peer.gid == gid && peer.is_alive());
-        let Some(peer) = peer else {
-            return refuse(CommandStatus::BadParam, PATH + 0x80, format!("rgid {gid}: no HCA has it"));
-        };
-        let Some(entry) = self.peers[peer].control.qp(new.remote_qpn) else {
+        let no_qp = || {
             let detail = format!("qpc.remote_qpn {:#x} is not a QP number of HCA {gid}", new.remote_qpn);
-            return refuse(CommandStatus::BadParam, QPC + 0xa8, detail);
+            refuse(CommandStatus::BadParam, QPC + 0xa8, detail)
         };
-        // An odd counter never equals the entry's, so the first WQE looks at the peer's QP.
-        qp.remote = Some(Remote { peer, entry, seq: 1, facts: control::QpFacts::default() });
+        let peer = self.peers.iter().position(|peer| peer.gid == gid && peer.is_alive());
+        match (peer, self.link_to(gid)) {
+            (Some(peer), _) => {
+                let Some(entry) = self.peers[peer].control.qp(new.remote_qpn) else { return no_qp() };
+                // An odd counter never equals the entry's, so the first WQE looks at the peer's QP.
+                qp.remote = Some(Remote { peer, entry, seq: 1, facts: control::QpFacts::default() });
+            }
+            (None, Some(link)) => {
+                if !control::is_qpn(new.remote_qpn) {
+                    return no_qp();
+                }
+                qp.flow = Some(Box::new(Flow::new(link)));
+            }
+            (None, None) => {
+                return refuse(CommandStatus::BadParam, PATH + 0x80, format!("rgid {gid}: no HCA has it"));
+            }
+        }
         let context = &mut qp.context;
         context.mtu = new.mtu;
         context.log_msg_max = new.log_msg_max;

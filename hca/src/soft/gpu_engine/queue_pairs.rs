@@ -3,8 +3,8 @@
 
 use super::slices::Ringer;
 use crate::prm::qpc::QpState;
-use crate::soft::completions::Failure;
 use crate::soft::control::FIRST_QPN;
+use crate::soft::failure::Failure;
 use crate::soft::limits::PAGE_BELLS;
 use crate::soft::state::{Engine, Handed, Qp};
 use crate::soft::tables::{QpConstants, QpContext, QpProgress};

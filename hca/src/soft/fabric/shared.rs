@@ -1,5 +1,5 @@
-//! The fabric between software HCAs: how an HCA finds a peer by its GID, and gets at the peer's
-//! control segment and memory.
+//! The fabric within a node: how an HCA finds a peer by its GID, and gets at the peer's control
+//! segment and memory.
 //!
 //! Each HCA listens at an abstract unix socket named after its GID. A peer connects, says HELLO,
 //! and gets the file of the control segment; later it asks for the file of each umem that a remote
@@ -16,11 +16,11 @@
 //! | FORGET | id; the owner has deregistered it | |
 //! | HELD | id; an HCA with an accelerator has mapped it, or knows that it cannot | |
 
-use super::accelerator::{Accelerator, AcceleratorMemory};
-use super::control::{self, Segment};
-use super::memory::Mapping;
 use crate::error::{Error, Result};
 use crate::port::Gid;
+use crate::soft::accelerator::{Accelerator, AcceleratorMemory};
+use crate::soft::control::{self, Segment};
+use crate::soft::memory::Mapping;
 use oxshmem_system::fdpass::{Connection, Listener};
 use oxshmem_system::words::{low16, low32};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -37,7 +37,7 @@ const MESSAGE_BYTES: usize = 32;
 
 /// How long an exchange of two small messages on one machine may take before the peer counts as
 /// gone.
-pub(super) const EXCHANGE_LIMIT: Duration = Duration::from_secs(5);
+pub(in crate::soft) const EXCHANGE_LIMIT: Duration = Duration::from_secs(5);
 
 /// The most peers that may be connected to one HCA.
 const MAX_CLIENTS: usize = 4096;
@@ -91,19 +91,19 @@ impl Message {
 }
 
 /// The abstract socket name of the HCA with this GID.
-pub(super) fn socket_name(gid: Gid) -> String {
+pub(in crate::soft) fn socket_name(gid: Gid) -> String {
     let (hi, lo) = gid.halves();
     format!("oxshmem-hca-{hi:016x}{lo:016x}")
 }
 
 /// Memory that peers may map.
 #[derive(Debug)]
-pub(super) struct Export {
-    pub(super) fd: OwnedFd,
-    pub(super) offset: u64,
-    pub(super) len: u64,
+pub(in crate::soft) struct Export {
+    pub(in crate::soft) fd: OwnedFd,
+    pub(in crate::soft) offset: u64,
+    pub(in crate::soft) len: u64,
     /// Whether peers get it before they ask.
-    pub(super) announced: bool,
+    pub(in crate::soft) announced: bool,
 }
 
 impl Export {
@@ -145,14 +145,14 @@ impl Client {
 
 /// Memory that peers are getting.
 #[derive(Debug)]
-pub(super) struct Sharing {
+pub(in crate::soft) struct Sharing {
     served: Arc<Mutex<Served>>,
     news: Arc<Condvar>,
 }
 
 impl Sharing {
     /// Waits until all peers that are connected hold umem `id`, if it was announced.
-    pub(super) fn wait(&self, id: u32, limit: Duration) -> Result<()> {
+    pub(in crate::soft) fn wait(&self, id: u32, limit: Duration) -> Result<()> {
         let served = lock(&self.served);
         let awaited = |served: &mut Served| served.clients.iter().any(|client| client.awaited().contains(&id));
         let (_served, waited) =
@@ -166,7 +166,7 @@ impl Sharing {
 
 /// The serving side: a thread that answers peers.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(in crate::soft) struct Server {
     served: Arc<Mutex<Served>>,
     /// A peer holds something, or is gone.
     news: Arc<Condvar>,
@@ -180,7 +180,7 @@ fn lock(served: &Mutex<Served>) -> MutexGuard<'_, Served> {
 
 impl Server {
     /// Listen at the socket of `gid` and serve the control segment in `control`.
-    pub(super) fn start(gid: Gid, control: OwnedFd) -> Result<Self> {
+    pub(in crate::soft) fn start(gid: Gid, control: OwnedFd) -> Result<Self> {
         let listener = Listener::bind(&socket_name(gid))?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| Error::os("create an eventfd for the fabric thread", errno))?;
@@ -198,7 +198,7 @@ impl Server {
     }
 
     /// Let peers map umem `id`.
-    pub(super) fn export(&self, id: u32, export: Export) {
+    pub(in crate::soft) fn export(&self, id: u32, export: Export) {
         let mut served = lock(&self.served);
         if export.announced {
             served.clients.retain(|client| {
@@ -213,12 +213,12 @@ impl Server {
     }
 
     /// What waits for peers that are getting memory.
-    pub(super) fn sharing(&self) -> Sharing {
+    pub(in crate::soft) fn sharing(&self) -> Sharing {
         Sharing { served: Arc::clone(&self.served), news: Arc::clone(&self.news) }
     }
 
     /// Stop serving umem `id` and tell peers to unmap it.
-    pub(super) fn forget(&self, id: u32) {
+    pub(in crate::soft) fn forget(&self, id: u32) {
         let mut served = lock(&self.served);
         if served.exports.remove(&id).is_none() {
             return;
@@ -234,7 +234,7 @@ impl Server {
     }
 
     /// Close every connection and stop listening. Idempotent.
-    pub(super) fn stop(&mut self) {
+    pub(in crate::soft) fn stop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         lock(&self.served).control = None;
         if let Err(errno) = rustix::io::write(&*self.wake, &1u64.to_ne_bytes()) {
@@ -356,14 +356,14 @@ fn answer(gid: Gid, client: &Client, served: &Mutex<Served>) -> std::result::Res
 
 /// Where memory of a peer is mapped: for this process's CPU, or for kernels alone.
 #[derive(Debug)]
-pub(super) enum Mapped {
+pub(in crate::soft) enum Mapped {
     Host(Mapping),
     Accelerator(Box<dyn AcceleratorMemory>),
 }
 
 impl Mapped {
     /// Its address; only the process that it was mapped for dereferences it.
-    pub(super) fn ptr(&self) -> *mut u8 {
+    pub(in crate::soft) fn ptr(&self) -> *mut u8 {
         match self {
             Self::Host(mapping) => mapping.ptr(),
             Self::Accelerator(memory) => memory.address() as *mut u8,
@@ -373,7 +373,7 @@ impl Mapped {
 
 /// Memory of a peer.
 #[derive(Debug)]
-pub(super) enum PeerMemory {
+pub(in crate::soft) enum PeerMemory {
     /// Asked for, not answered yet.
     Requested,
     /// Mapped.
@@ -389,9 +389,9 @@ pub(super) enum PeerMemory {
 
 /// The asking side: a connection to one peer.
 #[derive(Debug)]
-pub(super) struct Peer {
-    pub(super) gid: Gid,
-    pub(super) control: Segment,
+pub(in crate::soft) struct Peer {
+    pub(in crate::soft) gid: Gid,
+    pub(in crate::soft) control: Segment,
     connection: Connection,
     /// Maps the peer's memory for kernels, if there is one.
     accelerator: Option<Arc<dyn Accelerator>>,
@@ -404,7 +404,7 @@ pub(super) struct Peer {
 
 impl Peer {
     /// Find the HCA with `gid` and introduce the one with `own` to it.
-    pub(super) fn connect(own: Gid, gid: Gid, accelerator: Option<Arc<dyn Accelerator>>) -> Result<Self> {
+    pub(in crate::soft) fn connect(own: Gid, gid: Gid, accelerator: Option<Arc<dyn Accelerator>>) -> Result<Self> {
         let unknown = |error: oxshmem_system::Error| Error::UnknownGid { gid, detail: error.to_string() };
         let connection = Connection::connect(&socket_name(gid), EXCHANGE_LIMIT).map_err(unknown)?;
         let (a, b) = own.halves();
@@ -433,14 +433,19 @@ impl Peer {
         Ok(peer)
     }
 
+    /// What says when there is something to [`poll`](Self::poll).
+    pub(in crate::soft) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
     /// Whether the peer still lives, as far as is known without a system call.
     #[inline]
-    pub(super) fn is_alive(&self) -> bool {
+    pub(in crate::soft) fn is_alive(&self) -> bool {
         !self.closed && !self.control.is_dead()
     }
 
     /// The umem `id`, requested on first use.
-    pub(super) fn memory(&mut self, id: u32) -> &PeerMemory {
+    pub(in crate::soft) fn memory(&mut self, id: u32) -> &PeerMemory {
         let connection = &self.connection;
         self.memory.entry(id).or_insert_with(|| {
             match connection.try_send(&Message { kind: Kind::Umem, a: id.into(), b: 0, c: 0 }.encode(), &[]) {
@@ -452,23 +457,23 @@ impl Peer {
     }
 
     /// Whether umem `id` is not mapped, or not any more.
-    pub(super) fn has_lost(&self, id: u32) -> bool {
+    pub(in crate::soft) fn has_lost(&self, id: u32) -> bool {
         !matches!(self.memory.get(&id), Some(PeerMemory::Mapped { .. }))
     }
 
     /// Whether there is withdrawn memory to unmap.
-    pub(super) fn has_withdrawn(&self) -> bool {
+    pub(in crate::soft) fn has_withdrawn(&self) -> bool {
         !self.withdrawn.is_empty()
     }
 
     /// Unmap what the peer has withdrawn. The caller makes sure that nothing will touch it any
     /// more.
-    pub(super) fn unmap_withdrawn(&mut self) {
+    pub(in crate::soft) fn unmap_withdrawn(&mut self) {
         self.withdrawn.clear();
     }
 
     /// Take in what the peer sent, and notice if it is gone. Returns true if there was anything.
-    pub(super) fn poll(&mut self) -> bool {
+    pub(in crate::soft) fn poll(&mut self) -> bool {
         if self.closed {
             return false;
         }

@@ -1,0 +1,137 @@
+//! A TCP connection of the fabric between nodes, with what has arrived and what is to be sent.
+//! No call waits.
+
+use super::frames::{HEADER, Header, MAX_BODY};
+use crate::error::{Error, Result};
+use oxshmem_system::words::low32;
+use rustix::net::sockopt;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+/// Bytes that are taken in before they are executed.
+const MOST_INPUT: usize = 256 << 10;
+/// Bytes that one call of the system reads.
+const READ: usize = 64 << 10;
+/// A peer whose node does not respond for this long is gone.
+const SILENCE: Duration = Duration::from_secs(10);
+
+const _: () = assert!(MOST_INPUT > HEADER + MAX_BODY);
+
+/// A connection.
+#[derive(Debug)]
+pub(in crate::soft) struct Wire {
+    stream: TcpStream,
+    input: Vec<u8>,
+    taken: usize,
+    /// What is to be sent, from `sent` on.
+    pub(in crate::soft) output: Vec<u8>,
+    sent: usize,
+}
+
+impl Wire {
+    /// Takes a connection over.
+    pub(in crate::soft) fn new(stream: TcpStream) -> Result<Self> {
+        let os = |error| Error::os("prepare a connection to another node's HCA", error);
+        stream.set_nonblocking(true).map_err(os)?;
+        stream.set_nodelay(true).map_err(os)?;
+        // A node that is gone sends nothing: probes find that out, whether or not data is unsent.
+        let probes = sockopt::set_socket_keepalive(&stream, true)
+            .and_then(|()| sockopt::set_tcp_keepidle(&stream, SILENCE / 2))
+            .and_then(|()| sockopt::set_tcp_keepintvl(&stream, Duration::from_secs(1)))
+            .and_then(|()| sockopt::set_tcp_keepcnt(&stream, low32(SILENCE.as_secs() / 2)))
+            .and_then(|()| sockopt::set_tcp_user_timeout(&stream, low32(SILENCE.as_secs() * 1000)));
+        probes.map_err(|errno| Error::os("have a connection to another node's HCA probed", errno))?;
+        Ok(Self { stream, input: Vec::new(), taken: 0, output: Vec::new(), sent: 0 })
+    }
+
+    /// Bytes that are still to be sent.
+    pub(in crate::soft) fn unsent(&self) -> usize {
+        self.output.len() - self.sent
+    }
+
+    /// Forgets what is to be sent.
+    pub(in crate::soft) fn clear(&mut self) {
+        self.output.clear();
+        self.sent = 0;
+    }
+
+    /// Sends what the connection takes now. `Err` says why it is of no use any more.
+    pub(in crate::soft) fn flush(&mut self) -> std::result::Result<(), String> {
+        while self.sent < self.output.len() {
+            match self.stream.write(&self.output[self.sent..]) {
+                Ok(0) => return Err("it takes no bytes any more".into()),
+                Ok(count) => self.sent += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        if self.sent == self.output.len() {
+            self.output.clear();
+            self.sent = 0;
+        } else if self.sent > self.output.len() / 2 {
+            self.output.drain(..self.sent);
+            self.sent = 0;
+        }
+        Ok(())
+    }
+
+    /// Takes in what has arrived, up to a limit. Returns how much that was. `Err` says why the
+    /// connection is of no use any more; it is empty if the peer closed it.
+    pub(in crate::soft) fn fill(&mut self) -> std::result::Result<usize, String> {
+        self.input.drain(..self.taken);
+        self.taken = 0;
+        let before = self.input.len();
+        while self.input.len() < MOST_INPUT {
+            let end = self.input.len();
+            self.input.resize(end + READ, 0);
+            let read = self.stream.read(&mut self.input[end..]);
+            self.input.truncate(end + *read.as_ref().unwrap_or(&0));
+            match read {
+                // What arrived before is executed first; the end is noticed by the next call.
+                Ok(0) if end > before => break,
+                Ok(0) => return Err(String::new()),
+                Ok(count) if count < READ => break,
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        Ok(self.input.len() - before)
+    }
+
+    /// Takes the next frame, and returns where its body is. `Err` says what is wrong with it.
+    pub(in crate::soft) fn next(&mut self) -> std::result::Result<Option<(Header, Range<usize>)>, String> {
+        let Some(bytes) = self.input[self.taken..].first_chunk() else { return Ok(None) };
+        let header = Header::decode(bytes)?;
+        let start = self.taken + HEADER;
+        let end = start + header.len;
+        if end > self.input.len() {
+            return Ok(None);
+        }
+        self.taken = end;
+        Ok(Some((header, start..end)))
+    }
+
+    /// A body that [`next`](Self::next) found, and what is to be sent.
+    pub(in crate::soft) fn parts(&mut self, body: Range<usize>) -> (&[u8], &mut Vec<u8>) {
+        (&self.input[body], &mut self.output)
+    }
+
+    /// Takes the next `N` bytes, if they are here.
+    pub(in crate::soft) fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let bytes = *self.input[self.taken..].first_chunk()?;
+        self.taken += N;
+        Some(bytes)
+    }
+}
+
+impl AsFd for Wire {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
