@@ -37,6 +37,10 @@ struct Arguments {
     /// Start PEs as the oxrun at the other end of standard input says; oxrun --hosts calls it.
     #[arg(long, hide = true, exclusive = true)]
     node: bool,
+    /// Play this many nodes on this machine: consecutive PEs share a node, and PEs of different
+    /// nodes reach each other over the network alone.
+    #[arg(long, value_name = "M", default_value = "0", hide_default_value = true, conflicts_with = "hosts")]
+    nodes: u32,
     /// End the job when it has taken this many seconds.
     #[arg(long, value_name = "S", value_parser = seconds)]
     timeout: Option<Duration>,
@@ -81,6 +85,7 @@ fn main() -> ExitCode {
     let npes = arguments.npes.or(arguments.hosts.as_ref().map(Hosts::npes)).unwrap_or_default();
     let options = LaunchOptions {
         args: command.collect(),
+        nodes: arguments.nodes,
         timeout: arguments.timeout,
         grace: arguments.grace,
         output: if arguments.no_prefix { Output::Plain } else { Output::Prefixed },

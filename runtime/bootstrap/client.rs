@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Shutdown, TcpStream, ToSocketAddrs};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -83,9 +83,9 @@ impl Client {
     pub fn join(
         rendezvous: &Rendezvous,
         job: JobId,
-        rank: u32,
-        npes: u32,
+        (rank, npes): (u32, u32),
         timeout: Duration,
+        peer: Peer,
     ) -> Result<Self, BootstrapError> {
         let deadline = Instant::now() + timeout;
         let generation = lock(&GENERATIONS).get(&(job, rank)).map_or(0, |last| last.wrapping_add(1).max(1));
@@ -93,7 +93,7 @@ impl Client {
             generation,
             rank,
             sequence: 0,
-            message: Message::Hello(Hello { job: job.name(), npes, timeout, peer: Peer::this() }),
+            message: Message::Hello(Hello { job: job.name(), npes, timeout, peer }),
         }
         .emit();
         let mut reason = None;
@@ -149,6 +149,11 @@ impl Client {
     /// Every PE, by rank.
     pub fn peers(&self) -> &[Peer] {
         &self.peers
+    }
+
+    /// This node's address by which the hub was reached.
+    pub fn local_address(&self) -> Option<IpAddr> {
+        lock(&self.writer).local_addr().ok().map(|address| address.ip())
     }
 
     /// Why the job failed, and the subscribers to that news.
@@ -568,7 +573,7 @@ mod tests {
             say(&mut wire, 0, Message::Welcome { peers: vec![hello.peer] });
             then(&mut wire);
         });
-        let client = Client::join(&rendezvous, JobId([1; 16]), 0, 1, Duration::from_secs(1)).unwrap();
+        let client = Client::join(&rendezvous, JobId([1; 16]), (0, 1), Duration::from_secs(1), Peer::this()).unwrap();
         (client, hub)
     }
 

@@ -42,6 +42,7 @@ pub mod fuzz;
 mod gate;
 mod group;
 mod hub;
+pub(crate) mod interfaces;
 pub(crate) mod job;
 #[doc(hidden)]
 pub mod launcher;
@@ -52,6 +53,7 @@ mod unique_id;
 
 use std::fmt;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -146,15 +148,16 @@ impl Bootstrap {
         let until = Instant::now() + config.bootstrap_timeout();
         let Some(Place { rank, npes, job, rendezvous, searching }) = launcher::place(config)? else {
             let link = Link::Single {
-                peers: vec![Peer::this()],
+                peers: vec![Peer::this().on(config.node())],
                 failure: FailureCell::default(),
                 finalized: Mutex::new(false),
             };
             return Ok(Self { rank: 0, npes: 1, job: JobId::random()?, link });
         };
         let mut refused = None;
+        let peer = Peer::this().on(config.node());
         loop {
-            match Client::join(&rendezvous, job, rank, npes, config.bootstrap_timeout()) {
+            match Client::join(&rendezvous, job, (rank, npes), config.bootstrap_timeout(), peer.clone()) {
                 Ok(client) => return Ok(Self { rank, npes, job, link: Link::Hub(client) }),
                 // The hub that refused may be another job's, and this job's not there yet.
                 Err(error @ BootstrapError::Refused { .. }) if searching && Instant::now() < until => {
@@ -186,6 +189,14 @@ impl Bootstrap {
     /// The job's secret.
     pub fn job_id(&self) -> JobId {
         self.job
+    }
+
+    /// This node's address by which the rendezvous was reached.
+    pub(crate) fn local_address(&self) -> Option<IpAddr> {
+        match &self.link {
+            Link::Single { .. } => None,
+            Link::Hub(client) => client.local_address(),
+        }
     }
 
     /// Every PE's process and machine, by rank.

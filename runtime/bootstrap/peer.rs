@@ -11,11 +11,25 @@ pub struct Peer {
     /// Host name, for messages.
     pub host: String,
     /// Equal for PEs that can reach each other through abstract unix sockets, so pass file
-    /// descriptors: the boot of the kernel and the network namespace.
+    /// descriptors: the boot of the kernel and the network namespace, and what `OXSHMEM_NODE` says.
     pub node: String,
 }
 
 impl Peer {
+    /// The same process as part of the node of this name (`OXSHMEM_NODE`); without a name of the
+    /// node that it is on.
+    pub(super) fn on(mut self, name: &str) -> Self {
+        if !name.is_empty() {
+            self.node.push_str(&format!("/{:016x}", digest(name.as_bytes())));
+        }
+        self
+    }
+
+    /// What it is equal in with all PEs of its machine, whatever `OXSHMEM_NODE` says.
+    pub(super) fn machine(&self) -> &str {
+        self.node.split('/').next().unwrap_or_default()
+    }
+
     /// This process.
     pub(super) fn this() -> Self {
         let read = |path: &str| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());

@@ -434,7 +434,7 @@ impl Session {
                 // must have heard by then.
                 let own = Peer::this();
                 self.members.sort_by_key(|member| {
-                    member.as_ref().is_some_and(|m| m.peer.pid == own.pid && m.peer.node == own.node)
+                    member.as_ref().is_some_and(|m| m.peer.pid == own.pid && m.peer.machine() == own.machine())
                 });
                 self.send_all(sequence, Message::Farewell);
                 for member in self.members.drain(..).flatten() {

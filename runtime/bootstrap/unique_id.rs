@@ -8,6 +8,7 @@ use std::sync::Mutex;
 
 use crate::config::ConfigBuilder;
 
+use super::interfaces::interfaces;
 use super::{Admission, BootstrapError, Hub, HubOptions, JobId, Rendezvous, lock};
 
 /// What a token starts with; the number is the format's version.
@@ -210,7 +211,7 @@ pub(crate) fn start_hub(job: JobId, npes: Option<u32>, one_node: bool) -> Result
         // The IPv6 listener takes IPv4 too; a kernel without IPv6 refuses it.
         let hub =
             Hub::start(at(Ipv6Addr::UNSPECIFIED.into())).or_else(|_| Hub::start(at(Ipv4Addr::UNSPECIFIED.into())))?;
-        let mut hosts = interfaces()?;
+        let mut hosts = addresses()?;
         hosts.truncate(MAX_ADDRESSES);
         (hub, hosts)
     };
@@ -223,47 +224,13 @@ pub(crate) fn start_hub(job: JobId, npes: Option<u32>, one_node: bool) -> Result
 
 /// Addresses of this machine that another could use: of interfaces that are up, IPv4 first, without
 /// loopback and link-local.
-fn interfaces() -> Result<Vec<IpAddr>, BootstrapError> {
-    let mut list = std::ptr::null_mut();
-    // SAFETY: `list` is a valid place for the result, which is freed below.
-    if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
-        return Err(BootstrapError::system("listing the network interfaces")(std::io::Error::last_os_error()));
-    }
+fn addresses() -> Result<Vec<IpAddr>, BootstrapError> {
     let mut addresses = Vec::new();
-    let mut next = list;
-    // SAFETY: getifaddrs made a list of valid entries that ends with null; each address is null or
-    // has the length that its family says.
-    while let Some(entry) = unsafe { next.as_ref() } {
-        next = entry.ifa_next;
-        let unusable = entry.ifa_flags & libc::IFF_UP as u32 == 0 || entry.ifa_flags & libc::IFF_LOOPBACK as u32 != 0;
-        if unusable || entry.ifa_addr.is_null() {
-            continue;
-        }
-        // SAFETY: as above.
-        let address: IpAddr = match i32::from(unsafe { (*entry.ifa_addr).sa_family }) {
-            libc::AF_INET => {
-                // SAFETY: as above; the entry need not be aligned for this type.
-                let address = unsafe { entry.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned() };
-                Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)).into()
-            }
-            libc::AF_INET6 => {
-                // SAFETY: as above.
-                let address = unsafe { entry.ifa_addr.cast::<libc::sockaddr_in6>().read_unaligned() };
-                Ipv6Addr::from(address.sin6_addr.s6_addr).into()
-            }
-            _ => continue,
-        };
-        let local = match address {
-            IpAddr::V4(v4) => v4.is_link_local() || v4.is_loopback(),
-            IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.is_loopback(),
-        };
-        if !local && !addresses.contains(&address) {
-            addresses.push(address);
+    for interface in interfaces()?.iter().filter(|interface| !interface.is_local()) {
+        if !addresses.contains(&interface.address) {
+            addresses.push(interface.address);
         }
     }
-    // SAFETY: the list is the one that getifaddrs made, and nothing refers to it any more.
-    unsafe { libc::freeifaddrs(list) };
-    addresses.sort_by_key(IpAddr::is_ipv6);
     Ok(addresses)
 }
 

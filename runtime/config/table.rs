@@ -232,6 +232,14 @@ variables! {
     /// peer that cannot be reached that way is an error. `ibgda` and `ibrc` use the network for
     /// every other PE.
     "OXSHMEM_TRANSPORT" copy transport: Transport = Transport::Auto, Limits::None;
+    /// A name that takes part in the identity of this PE's node: PEs with different names are as
+    /// apart as on different machines, share no memory, and reach each other over the network
+    /// alone. `oxrun --nodes` sets it to play several nodes on one machine.
+    "OXSHMEM_NODE" borrow node: String = String::new(), Limits::None;
+    /// The network interface, by its name or a range of addresses like `10.1.0.0/16`, whose address
+    /// PEs of other nodes use to reach this PE's software HCA. Without it, the one by which the
+    /// rendezvous was reached. The software HCA listens there only if the job has several nodes.
+    "OXSHMEM_INTERFACE" borrow interface: String = String::new(), Limits::None;
     /// Never use load/store to another PE, even where it is possible.
     "OXSHMEM_DISABLE_P2P" copy disable_p2p: bool = false, Limits::None;
     /// Largest size of the symmetric heap of one PE. Address space of this size is reserved for

@@ -29,6 +29,14 @@ pub enum LaunchError {
     /// A number of PEs that a job cannot have.
     #[error("a job cannot have {0} PEs; give a number from 1 to {MAX_NPES} (oxrun -n)")]
     Npes(u32),
+    /// More nodes than PEs.
+    #[error("{npes} PEs cannot be on {nodes} nodes; give at most as many nodes as PEs (oxrun --nodes)")]
+    Nodes {
+        /// Nodes that were requested.
+        nodes: u32,
+        /// PEs of the job.
+        npes: u32,
+    },
     /// Hosts that are none.
     #[error(
         "'{0}' names no hosts: expected names with or without a number of PEs, like a,b:4 or [fe80::1]:2 (oxrun --hosts)"

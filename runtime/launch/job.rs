@@ -38,6 +38,9 @@ pub fn run(options: &LaunchOptions) -> Result<Outcome, LaunchError> {
     if options.npes == 0 || options.npes > MAX_NPES {
         return Err(LaunchError::Npes(options.npes));
     }
+    if options.nodes > options.npes {
+        return Err(LaunchError::Nodes { nodes: options.nodes, npes: options.npes });
+    }
     let signals = forwarded(options)?;
     let hub = Hub::start(HubOptions::local(options.npes)?)?;
     let place = Place {
@@ -238,6 +241,10 @@ impl<'a> Job<'a> {
         let Place { rendezvous, job, npes, .. } = &self.place;
         let place = [rendezvous.clone(), rank.to_string(), npes.to_string(), job.clone()];
         command.envs(LAUNCHER_VARIABLES.iter().zip(place));
+        if options.nodes > 0 {
+            let node = u64::from(rank) * u64::from(options.nodes) / u64::from(options.npes);
+            command.env("OXSHMEM_NODE", format!("node{node}"));
+        }
         let parent = rustix::process::getpid();
         // SAFETY: the closure makes only async-signal-safe calls and allocates nothing.
         unsafe {

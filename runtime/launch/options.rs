@@ -40,6 +40,9 @@ pub struct LaunchOptions {
     pub program: OsString,
     /// Its arguments.
     pub args: Vec<OsString>,
+    /// Plays that many nodes: consecutive PEs, as many for each as for the others where that is
+    /// possible, have one name in `OXSHMEM_NODE`. With 0 the PEs are on the node that they are on.
+    pub nodes: u32,
     /// Variables to set in the PEs, beside those of this process and those that tell a PE its
     /// place.
     pub env: Vec<(OsString, OsString)>,
@@ -73,6 +76,7 @@ impl LaunchOptions {
             npes,
             program: program.into(),
             args: Vec::new(),
+            nodes: 0,
             env: Vec::new(),
             timeout: None,
             grace: Duration::from_secs(3),

@@ -78,6 +78,12 @@ pub enum TransportError {
         /// What is missing.
         what: String,
     },
+    /// The interface asked for cannot be used.
+    #[error("OXSHMEM_INTERFACE: {what}")]
+    Interface {
+        /// What is wrong, and what there is.
+        what: String,
+    },
     /// The faults asked for cannot be read.
     #[error("OXSHMEM_SOFT_FAULTS: {0}")]
     Faults(oxshmem_hca::soft::ParseFaultError),

@@ -20,6 +20,7 @@ use oxshmem_system::words::count32;
 use super::atomics::Atomics;
 use super::doorbell::Way;
 use super::error::TransportError;
+use super::nodes;
 use super::plan::{NetworkKind, Plan};
 use super::qp_attributes::pkey_index;
 use super::selection;
@@ -43,6 +44,8 @@ pub(crate) struct Opened {
     /// Whether queues have to lie in memory of the host, as a card cannot reach them in that of the
     /// device.
     pub queues_on_host: bool,
+    /// The software HCA, if it is that.
+    soft: Option<Arc<SoftHca>>,
     /// What was tried on the way to it, apart from what the providers themselves tried.
     pub attempts: Vec<Attempt>,
 }
@@ -191,6 +194,9 @@ pub(crate) fn open(
         let fewest = votes.iter().zip(0..).map(|(vote, pe)| (vote.cards, pe)).min().unwrap_or((1, 0));
         opened.keep(config, fewest);
     }
+    if let Some(soft) = &opened.soft {
+        nodes::join(config, bootstrap, soft)?;
+    }
     opened.atomics = Atomics::agree(config, bootstrap, opened.coherent)?;
     let mut plan = plan;
     if without.is_none()
@@ -302,7 +308,7 @@ impl Opened {
     fn new(card: OpenCard, coherent: bool) -> Self {
         let (way, queues_on_host) = (Way::Memory, false);
         let atomics = Atomics::default();
-        Self { cards: vec![card], coherent, atomics, way, queues_on_host, attempts: Vec::new() }
+        Self { cards: vec![card], coherent, atomics, way, queues_on_host, soft: None, attempts: Vec::new() }
     }
 
     /// `soft`, `mlx5`.
@@ -520,8 +526,8 @@ fn soft(config: &Config, device: &dyn Device, kind: NetworkKind) -> Result<Opene
     let options = if config.soft_trace() { options.traced() } else { options };
     let hca = SoftHca::open(options)?;
     let (general, atomic) = query_caps(hca.as_ref())?;
-    let (card, coherent) = OpenCard::new(hca, &general, &atomic)?;
-    Ok(Opened::new(card, coherent))
+    let (card, coherent) = OpenCard::new(Arc::<SoftHca>::clone(&hca), &general, &atomic)?;
+    Ok(Opened { soft: Some(hca), ..Opened::new(card, coherent) })
 }
 
 #[cfg(test)]

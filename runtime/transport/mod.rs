@@ -9,6 +9,7 @@ pub(crate) mod ibgda;
 pub(crate) mod ibrc;
 pub(crate) mod keys;
 mod mixed_words;
+mod nodes;
 mod peer_access;
 mod plan;
 mod qp_attributes;

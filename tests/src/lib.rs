@@ -227,6 +227,13 @@ impl Job {
         self
     }
 
+    /// Plays that many nodes, which reach each other over the network alone.
+    #[must_use]
+    pub fn nodes(mut self, nodes: u32) -> Self {
+        self.options.nodes = nodes;
+        self
+    }
+
     /// Adds arguments for the case.
     #[must_use]
     pub fn args(mut self, args: &[&str]) -> Self {

@@ -50,10 +50,8 @@ impl Engine {
         }
         flow.pause = None;
         let Some(link) = self.links.get_mut(flow.link).and_then(Option::as_mut) else { return true };
-        if !flow.flights.is_empty() && link.is_alive() {
-            if now.duration_since(flow.heard) > limit {
-                link.close(&format!("it has not responded for {limit:?}"));
-            }
+        if !flow.flights.is_empty() && link.is_alive() && now.duration_since(flow.heard) > limit {
+            link.close(&format!("it has not responded for {limit:?}"));
         }
         if !link.is_alive() {
             qp.rewind();
@@ -348,7 +346,7 @@ impl Engine {
             let at = (self.link_at + step) % count;
             let Some(link) = self.links[at].as_mut() else { continue };
             let awaited = std::mem::take(&mut link.awaited);
-            if !link.is_alive() || !awaited && !(all && others > 0) {
+            if !(link.is_alive() && (awaited || all && others > 0)) {
                 continue;
             }
             if !awaited {
@@ -481,7 +479,10 @@ impl Engine {
                 qp.stalled = None;
             }
             let done = flow.done;
-            let Some(flight) = flow.flights.pop_front_if(|flight| flight.end <= done) else { return };
+            if flow.flights.front().is_none_or(|flight| flight.end > done) {
+                return;
+            }
+            let Some(flight) = flow.flights.pop_front() else { return };
             self.count_wqe();
             self.report(qp, flight.index, flight.opcode, flight.bytes, flight.signaled);
         }

@@ -1,6 +1,8 @@
 //! What the fuzz targets run: arbitrary bytes as a send queue must neither panic nor touch memory
 //! that no key covers.
 
+use super::fabric::frames::{HEADER, Header, Request, Response};
+use super::fabric::greeting::Hello;
 use super::hca::SoftHca;
 use super::options::SoftOptions;
 use crate::address::QpAttributes;
@@ -19,6 +21,31 @@ const GUARD: usize = 4096;
 const CANARY: u8 = 0xc5;
 /// Passes after which an input counts as a hang. Each takes at least a WQE or a piece of payload.
 const MAX_PASSES: usize = 10_000;
+
+/// Reads bytes as what another node's HCA sends: the header, then the body as a request and as a
+/// response. What can be read is written again as the same bytes.
+///
+/// # Panics
+/// If it is not.
+pub fn run_fabric(input: &[u8]) {
+    let Some((bytes, body)) = input.split_first_chunk() else { return };
+    let Ok(header) = Header::decode(bytes) else { return };
+    let body = &body[..header.len.min(body.len())];
+    if let Ok((way, request)) = Request::decode(header.kind, body) {
+        let mut again = Vec::new();
+        request.encode(&mut again, header.id, way);
+        assert_eq!(Request::decode(header.kind, &again[HEADER..]), Ok((way, request)));
+    }
+    if let Ok(response) = Response::decode(header.kind, body) {
+        let mut again = Vec::new();
+        response.encode(&mut again, header.id);
+        // A text is cut, and characters that are not known are replaced.
+        assert!(Response::decode(header.kind, &again[HEADER..]).is_ok(), "{response:?}");
+    }
+    if let Some(hello) = input.first_chunk() {
+        let _ = Hello::decode(hello);
+    }
+}
 
 struct Rig {
     a: Endpoint,

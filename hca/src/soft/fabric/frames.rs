@@ -216,7 +216,8 @@ impl<'a> Request<'a> {
 impl<'a> Response<'a> {
     /// Appends it.
     pub(in crate::soft) fn encode(&self, out: &mut Vec<u8>, id: Id) {
-        let cut = |text: &str| text.as_bytes()[..text.floor_char_boundary(MAX_TEXT)].to_vec();
+        // A character that is cut in two is read as one that is not known.
+        let cut = |text: &str| text.as_bytes()[..text.len().min(MAX_TEXT)].to_vec();
         match self {
             Self::Done => put(out, DONE, id, &[], &[]),
             Self::Data(bytes) => put(out, DATA, id, &[], bytes),

@@ -139,7 +139,10 @@ fn greet(from: Gid, to: Gid, address: SocketAddr, secret: &[u8]) -> std::result:
     stream.write_all(&prove(secret, Role::Connecting, &nonces, &hello.context())).map_err(again)?;
     let mut proof = [0; BYTES];
     stream.read_exact(&mut proof).map_err(|error| {
-        (true, format!("{error}, after this process proved that it belongs to the job; does another job use the port?"))
+        (
+            false,
+            format!("{error}, after this process proved that it belongs to the job; does another job use the port?"),
+        )
     })?;
     if !verify(secret, Role::Accepting, &nonces, &hello.context(), &proof) {
         return Err((false, "it does not belong to this job".into()));

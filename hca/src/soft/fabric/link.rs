@@ -74,8 +74,12 @@ impl Link {
 
     /// Gives the connection up, for good.
     pub(in crate::soft) fn close(&mut self, reason: &str) {
-        let reason = if reason.is_empty() { "it closed the connection" } else { reason };
-        if self.closed.is_none() {
+        if self.closed.is_none() && reason.is_empty() {
+            // As at the end of a job. What is under way tells of it if that is too early.
+            tracing::debug!(gid = %self.gid, address = %self.address, "the HCA of another node closed");
+            self.closed = Some("it closed the connection".into());
+            self.wire.clear();
+        } else if self.closed.is_none() {
             tracing::warn!(gid = %self.gid, address = %self.address, reason, "lost the connection to the HCA of another node");
             self.closed = Some(reason.to_owned());
             self.wire.clear();
