@@ -1,5 +1,5 @@
-//! Jobs of several nodes, played on this machine: load and store within a node, and the software HCA
-//! over TCP between nodes.
+//! Jobs of several nodes, played on this machine: load and store within a node, and the software
+//! HCA over TCP between nodes.
 
 use oxshmem_tests::{Job, Transport, transcript};
 

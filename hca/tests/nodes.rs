@@ -1,6 +1,7 @@
-//! The tests of transfers, queues, violations and faults between HCAs that reach each other over TCP,
-//! as on two nodes; and what only such a connection meets.
+//! The tests of transfers, queues, violations and faults between HCAs that reach each other over
+//! TCP, as on two nodes; and what only such a connection meets.
 #![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::duplicate_mod, reason = "each of the test programs has its own `common`")]
 
 mod common;
 #[path = "faults.rs"]

@@ -56,7 +56,7 @@ impl Engine {
     /// The WQE failed: write an error CQE and move the QP to the error state.
     #[cold]
     pub(super) fn fail(&mut self, qp: &mut Qp, opcode: u8, blocks: u64, failure: &Failure) {
-        // What is under way to another node is flushed behind it.
+        // What is under way to another node is flushed after it.
         qp.rewind();
         let index = qp.consumer;
         let syndrome = failure.syndrome;

@@ -387,7 +387,7 @@ impl Engine {
     fn respond(&mut self, at: usize, id: Id, response: Response<'_>) -> Result<(), String> {
         let Some(mut qp) = self.qps.lend(id.qpn) else { return Ok(()) };
         let flow = qp.flow.as_ref().filter(|flow| (flow.link, flow.attempt) == (at, id.attempt));
-        // What is no longer waited for is no error.
+        // A response that no QP waits for any more is not an error.
         let outcome = match flow.map(|flow| flow.next) {
             Some(next) if id.number >= next => Err(format!("a response to request {}, which was not sent", id.number)),
             Some(_) if self.dead.is_none() && qp.state == QpState::Rts => {

@@ -73,7 +73,7 @@ pub(in crate::soft) enum Request<'a> {
 pub(in crate::soft) enum Response<'a> {
     /// All requests up to this one are done.
     Done,
-    /// So are they, and this was read, or was the word before.
+    /// They are done, and these bytes were read, or are the word as it was.
     Data(&'a [u8]),
     /// All before it are done, and this one failed.
     Refused(Failure),
@@ -332,7 +332,8 @@ mod tests {
         fn responses_survive(data in proptest::collection::vec(any::<u8>(), 0..200), text in "[a-z ]{0,80}") {
             let id = Id { qpn: 1, attempt: 2, number: 3 };
             let failure = Failure::new(Syndrome::RemoteAccess, text.clone());
-            for response in [Response::Done, Response::Data(&data), Response::Refused(failure), Response::Stalled(text)] {
+            let failed = [Response::Refused(failure), Response::Stalled(text)];
+            for response in [Response::Done, Response::Data(&data)].into_iter().chain(failed) {
                 let mut out = Vec::new();
                 response.encode(&mut out, id);
                 let header = header(&out);

@@ -2,10 +2,10 @@
 //!
 //! | step | sent by | bytes |
 //! |---|---|---|
-//! | HELLO | who connects | magic, version, GID of the sender, GID of the receiver, nonce |
-//! | CHALLENGE | who accepts | magic, version, nonce |
-//! | PROOF | who connects | [`prove`] |
-//! | WELCOME | who accepts | [`prove`] |
+//! | HELLO | initiator | magic, version, GID of the sender, GID of the receiver, nonce |
+//! | CHALLENGE | target | magic, version, nonce |
+//! | PROOF | initiator | [`prove`] |
+//! | WELCOME | target | [`prove`] |
 //!
 //! A stranger gets a CHALLENGE at most, and never the same twice.
 

@@ -75,7 +75,7 @@ impl Link {
     /// Gives the connection up, for good.
     pub(in crate::soft) fn close(&mut self, reason: &str) {
         if self.closed.is_none() && reason.is_empty() {
-            // As at the end of a job. What is under way tells of it if that is too early.
+            // A job ends like this. The queue pairs report it if something is under way.
             tracing::debug!(gid = %self.gid, address = %self.address, "the HCA of another node closed");
             self.closed = Some("it closed the connection".into());
             self.wire.clear();

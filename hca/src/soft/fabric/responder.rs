@@ -90,11 +90,11 @@ impl Drop for Responder {
 /// What a connection has proved.
 #[derive(Debug)]
 enum State {
-    /// Nothing, and it may stay so until then.
+    /// The peer has proved nothing, and may do so until then.
     Silent(Instant),
-    /// That it speaks the protocol.
+    /// The peer speaks the protocol.
     Challenged(Instant, Hello, [u8; BYTES]),
-    /// That it is this HCA of the job.
+    /// The peer is this HCA of the job.
     Member(Gid),
 }
 
@@ -380,7 +380,7 @@ impl Serving {
                 let to = self.find(&facts, target, rights::REMOTE_WRITE)?.wrapping_add(native(*offset));
                 // SAFETY: `find` checked the range, which the piece lies in.
                 unsafe { write(to, payload, *order) };
-                // Whoever sees a later store of this QP also sees this one.
+                // An observer of a later store of this QP also sees this one.
                 fence(Ordering::Release);
                 Ok(None)
             }
@@ -442,7 +442,7 @@ impl Serving {
 /// What can be done.
 struct Ready {
     listener: bool,
-    /// Of each client: whether it can be read from, and written to.
+    /// Says of each client whether it can be read from, and written to.
     clients: Vec<(bool, bool)>,
 }
 

@@ -669,7 +669,8 @@ mod tests {
     proptest! {
         #[test]
         fn messages_survive(kind in 1u16..=7, a in any::<u64>(), b in any::<u64>(), c in any::<u64>()) {
-            let kinds = [Kind::Hello, Kind::HelloOk, Kind::Umem, Kind::UmemOk, Kind::UmemNone, Kind::Forget, Kind::Held];
+            use Kind::{Forget, Hello, HelloOk, Held, Umem, UmemNone, UmemOk};
+            let kinds = [Hello, HelloOk, Umem, UmemOk, UmemNone, Forget, Held];
             let kind = kinds[usize::from(kind) - 1];
             let message = Message { kind, a, b, c };
             prop_assert_eq!(Message::decode(&message.encode()), Ok(message));
