@@ -108,7 +108,10 @@ fn flag_first(plan: &str) -> usize {
 
 #[test]
 fn a_missing_quiet_shows() {
-    assert_eq!(flag_first("seed=1"), 0, "without faults, posts are executed as they come");
+    // Different QPs have no order on any fabric; the mapped one happens to have it.
+    if common::side() == common::Side::Shared {
+        assert_eq!(flag_first("seed=1"), 0, "without faults, posts are executed as they come");
+    }
     for plan in ["seed=1,reorder=0.5", "seed=2,delay=50us", "seed=3,visibility,delay=50us"] {
         assert!(flag_first(plan) > 0, "{plan}");
     }
