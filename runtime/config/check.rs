@@ -2,7 +2,7 @@
 
 use oxshmem_hca::topology::DeviceChoice;
 
-use super::choices::{Doorbell, Hca};
+use super::choices::{Doorbell, Hca, Network, Transport};
 use super::error::ConfigError;
 use super::table::{Config, VARIABLES};
 use super::value::Choice;
@@ -25,6 +25,13 @@ impl Config {
                 first: format!("OXSHMEM_HEAP_CHUNK={}", self.heap_chunk()),
                 second: format!("OXSHMEM_HEAP_MAX={}", self.heap_max()),
                 rule: "a chunk is at most the whole heap",
+            });
+        }
+        if self.network() != Network::Auto && self.transport() != Transport::Auto {
+            return Err(ConfigError::Contradiction {
+                first: format!("OXSHMEM_NETWORK={}", self.network()),
+                second: format!("OXSHMEM_TRANSPORT={}", self.transport()),
+                rule: "the transport leaves no choice of a network; unset one of them",
             });
         }
         self.check_cards()?;

@@ -216,6 +216,24 @@ choice! {
 }
 
 choice! {
+    /// What posts work requests to PEs that are not reached by load and store.
+    ///
+    /// ```
+    /// use oxshmem::config::Network;
+    ///
+    /// assert_eq!("ibrc".parse(), Ok(Network::Ibrc));
+    /// ```
+    Network: "`auto`, `ibgda` or `ibrc`" {
+        /// Device code where it can, else the CPU proxy.
+        Auto = "auto",
+        /// Device code.
+        Ibgda = "ibgda",
+        /// The CPU proxy.
+        Ibrc = "ibrc",
+    }
+}
+
+choice! {
     /// What stores to a card's doorbell registers for device code.
     ///
     /// ```

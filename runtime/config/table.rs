@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use oxshmem_hca::topology::{DeviceChoice, MAX_CARDS};
 
-use super::choices::{Atomics, Device, Doorbell, Hca, Launcher, Registration, SoftEngine, Staging, Transport};
+use super::choices::{Atomics, Device, Doorbell, Hca, Launcher, Network, Registration, SoftEngine, Staging, Transport};
 use super::error::Origin;
 use super::size::ByteSize;
 use super::value::{Choice, Limits, LogFilter, Value};
@@ -240,6 +240,10 @@ variables! {
     /// PEs of other nodes use to reach this PE's software HCA. Without it, the one by which the
     /// rendezvous was reached. The software HCA listens there only if the job has several nodes.
     "OXSHMEM_INTERFACE" borrow interface: String = String::new(), Limits::None;
+    /// What posts to PEs that `OXSHMEM_TRANSPORT=auto` does not reach by load and store: device
+    /// code (`ibgda`) or the CPU proxy (`ibrc`). `auto` is `ibgda`, and `ibrc` where device code
+    /// cannot post, as with `OXSHMEM_HCA=verbs`.
+    "OXSHMEM_NETWORK" copy network: Network = Network::Auto, Limits::None;
     /// Never use load/store to another PE, even where it is possible.
     "OXSHMEM_DISABLE_P2P" copy disable_p2p: bool = false, Limits::None;
     /// Largest size of the symmetric heap of one PE. Address space of this size is reserved for

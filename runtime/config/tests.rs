@@ -164,6 +164,8 @@ fn contradictions_name_both_sides() {
         let error = Config::from_vars([(name, value), ("OXSHMEM_HCA", hca)]).unwrap_err().to_string();
         assert!(error.starts_with(&format!("{name}={value} contradicts OXSHMEM_HCA={hca}: ")), "{error}");
     }
+    let error = Config::from_vars([("OXSHMEM_NETWORK", "ibrc"), ("OXSHMEM_TRANSPORT", "p2p")]).unwrap_err();
+    assert!(error.to_string().starts_with("OXSHMEM_NETWORK=ibrc contradicts OXSHMEM_TRANSPORT=p2p: "), "{error}");
     let error = one("OXSHMEM_RANK", "0").unwrap_err();
     assert_eq!(error, ConfigError::Incomplete { present: "OXSHMEM_RANK", missing: "OXSHMEM_RENDEZVOUS" });
     let error = Config::from_vars([

@@ -27,7 +27,7 @@ use super::selection;
 use super::selection::Chosen;
 use crate::Result;
 use crate::bootstrap::Bootstrap;
-use crate::config::{self, Choice, Config, Doorbell, Hca, Transport};
+use crate::config::{self, Choice, Config, Doorbell, Hca, Network, Transport};
 use crate::device::Device;
 
 /// The HCA of a PE, open: one card, or several that its queue pairs are spread over ([`Striping`]).
@@ -155,7 +155,7 @@ pub(crate) fn open(
         && kind == NetworkKind::Ibgda
         && let Err(error) = prepare_for_device(config, device, opened, log_depth)
     {
-        if config.transport() == Transport::Ibgda {
+        if config.transport() == Transport::Ibgda || config.network() == Network::Ibgda {
             return Err(error);
         }
         vote.device_posts = false;

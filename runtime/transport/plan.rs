@@ -2,7 +2,7 @@
 
 use super::error::TransportError;
 use crate::bootstrap::Bootstrap;
-use crate::config::{Config, Hca, Transport};
+use crate::config::{Config, Hca, Network, Transport};
 
 /// PEs that one word of the device state can describe.
 pub(super) const MAX_LOAD_STORE_PES: usize = 64;
@@ -36,8 +36,9 @@ pub(crate) enum NetworkKind {
 impl NetworkKind {
     pub(super) fn of(config: &Config) -> Self {
         // Plain verbs leave posting to the CPU.
-        match (config.transport(), config.hca()) {
-            (Transport::Ibrc, _) | (Transport::Auto, Hca::Verbs { .. }) => Self::Ibrc,
+        match (config.transport(), config.network(), config.hca()) {
+            (Transport::Ibrc, ..) | (Transport::Auto, Network::Ibrc, _) => Self::Ibrc,
+            (Transport::Auto, Network::Auto, Hca::Verbs { .. }) => Self::Ibrc,
             _ => Self::Ibgda,
         }
     }

@@ -52,6 +52,7 @@ macro_rules! network_suite {
             // Some pairs of PEs are without peer access, as GPUs can be: they use the network, the
             // others load and store.
             rma_mixed_3: "rma", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1";
+            rma_mixed_ibrc_3: "rma", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1", "OXSHMEM_NETWORK" = "ibrc";
             lanes_mixed_3: "lanes", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-2";
             signals_mixed_3: "signals", Auto, 3, "OXSHMEM_P2P_FAULTS" = "1-2";
             atomic_contention_mixed_3: "atomic_contention", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1";
