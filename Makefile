@@ -4,7 +4,7 @@
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test miri soft-roce hardware-check bench compare compare-transports performance-docs gpu-bundle usage header-time explore fmt clean
+.PHONY: help setup demo test miri soft-roce cluster hardware-check bench compare compare-transports performance-docs gpu-bundle usage header-time explore fmt clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
@@ -25,6 +25,10 @@ miri: setup ## What miri can run of the unit tests, under it
 
 soft-roce: setup ## On real verbs without RDMA hardware: IBRC in a QEMU guest with Soft-RoCE, with lost packets and a cut cable too
 	@scripts/soft-roce-test
+
+cluster: setup ## On a cluster in a box: four nodes in namespaces, under Slurm, Open MPI, MPICH and oxrun, over IBGDA and IBRC, with PEs that die
+	@scripts/cluster --install
+	@scripts/cluster-test
 
 hardware-check: setup ## What this machine can do: the doctor, five questions to a card, conformance, figures, a verdict; results/hardware-check.tar.gz
 	@cargo build --release --quiet -p oxshmem -p oxshmem-info -p oxshmem-tests -p oxshmem-perftest --bins
