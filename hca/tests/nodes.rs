@@ -43,8 +43,11 @@ fn connect(address: SocketAddr) -> TcpStream {
 
 /// Whether the other side closes without a further byte.
 fn is_closed(stream: &mut TcpStream) -> bool {
-    // A connection that is reset is closed as well.
-    !matches!(stream.read(&mut [0; 1]), Ok(1..))
+    match stream.read(&mut [0; 1]) {
+        Ok(bytes) => bytes == 0,
+        // A connection that is reset is closed as well; one that is silent is not.
+        Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+    }
 }
 
 fn hello(to: Gid) -> Vec<u8> {
@@ -130,7 +133,7 @@ fn an_hca_of_another_job_is_not_connected_to() {
     let (hca, address) = listening();
     let own = SoftHca::open(SoftOptions::default()).unwrap();
     own.listen("127.0.0.1:0".parse().unwrap(), b"another secret").unwrap();
-    own.add_route(hca.info().port.gid, address);
+    own.add_route(hca.info().port.gid, address, b"another secret");
     let provider = |hca: &Arc<SoftHca>| -> Arc<dyn Provider> { Arc::<SoftHca>::clone(hca) };
     let a = Endpoint::new(&provider(&own), EndpointOptions::default()).unwrap();
     let b = Endpoint::new(&provider(&hca), EndpointOptions::default()).unwrap();
@@ -143,8 +146,8 @@ fn a_connection_that_breaks_is_a_transport_error() {
     // A listener in between, which can cut the line.
     let ((hca_a, address_a), (hca_b, target)) = (listening(), listening());
     let between = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    hca_a.add_route(hca_b.info().port.gid, between.local_addr().unwrap());
-    hca_b.add_route(hca_a.info().port.gid, address_a);
+    hca_a.add_route(hca_b.info().port.gid, between.local_addr().unwrap(), SECRET);
+    hca_b.add_route(hca_a.info().port.gid, address_a, SECRET);
     let line = std::thread::spawn(move || {
         let (near, _) = between.accept().unwrap();
         let far = TcpStream::connect(target).unwrap();

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use oxshmem_hca::port::Gid;
 use oxshmem_hca::provider::Provider;
 use oxshmem_hca::soft::SoftHca;
+use oxshmem_system::challenge::{self, BYTES};
 
 use super::error::TransportError;
 use crate::Result;
@@ -24,15 +25,20 @@ pub(super) fn join(config: &Config, bootstrap: &Bootstrap, hca: &SoftHca) -> Res
         return Ok(());
     }
     let address = own_address(config, bootstrap)?;
-    let listening = hca.listen(SocketAddr::new(address, 0), &bootstrap.job_id().to_bytes())?;
+    // The job's identity alone would admit a stranger where it follows from public facts; what is
+    // drawn here reaches only PEs that the rendezvous has admitted.
+    let job = bootstrap.job_id().to_bytes();
+    let drawn = challenge::nonce().map_err(oxshmem_hca::Error::from)?;
+    let listening = hca.listen(SocketAddr::new(address, 0), &[&job[..], &drawn].concat())?;
     let (hi, lo) = hca.info().port.gid.halves();
     let mut bytes = [hi.to_le_bytes(), lo.to_le_bytes()].concat();
     bytes.extend_from_slice(&listening.port().to_le_bytes());
     bytes.extend_from_slice(&to_v6(address).octets());
+    bytes.extend_from_slice(&drawn);
     for (pe, bytes) in bootstrap.allgather("HCAs of nodes", &bytes)?.iter().enumerate() {
-        let (gid, route) = parse(bytes).ok_or(TransportError::Address { pe })?;
+        let (gid, route, drawn) = parse(bytes).ok_or(TransportError::Address { pe })?;
         if peers[pe].node != *own {
-            hca.add_route(gid, route);
+            hca.add_route(gid, route, &[&job[..], &drawn].concat());
         }
     }
     Ok(())
@@ -82,13 +88,14 @@ fn to_v6(address: IpAddr) -> Ipv6Addr {
     }
 }
 
-fn parse(bytes: &[u8]) -> Option<(Gid, SocketAddr)> {
+fn parse(bytes: &[u8]) -> Option<(Gid, SocketAddr, [u8; BYTES])> {
     let (hi, rest) = bytes.split_first_chunk()?;
     let (lo, rest) = rest.split_first_chunk()?;
     let (port, rest) = rest.split_first_chunk()?;
-    let octets: [u8; 16] = rest.try_into().ok()?;
+    let (octets, rest) = rest.split_first_chunk::<16>()?;
     let gid = Gid::from_halves(u64::from_le_bytes(*hi), u64::from_le_bytes(*lo));
-    Some((gid, SocketAddr::new(Ipv6Addr::from(octets).to_canonical(), u16::from_le_bytes(*port))))
+    let address = SocketAddr::new(Ipv6Addr::from(*octets).to_canonical(), u16::from_le_bytes(*port));
+    Some((gid, address, rest.try_into().ok()?))
 }
 
 #[cfg(test)]
@@ -100,9 +107,10 @@ mod tests {
     fn a_route_survives_and_garbage_is_none() {
         for address in ["10.1.2.3", "fd00::7"] {
             let address: IpAddr = address.parse().unwrap();
-            let bytes = [&5u64.to_le_bytes()[..], &6u64.to_le_bytes(), &77u16.to_le_bytes(), &to_v6(address).octets()];
+            let octets = to_v6(address).octets();
+            let bytes = [&5u64.to_le_bytes()[..], &6u64.to_le_bytes(), &77u16.to_le_bytes(), &octets, &[9; BYTES]];
             let bytes = bytes.concat();
-            assert_eq!(parse(&bytes), Some((Gid::from_halves(5, 6), SocketAddr::new(address, 77))));
+            assert_eq!(parse(&bytes), Some((Gid::from_halves(5, 6), SocketAddr::new(address, 77), [9; BYTES])));
             assert_eq!(parse(&bytes[1..]), None);
             assert_eq!(parse(&[&bytes[..], &[0]].concat()), None);
         }

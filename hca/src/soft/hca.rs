@@ -41,12 +41,24 @@ pub struct SoftHca {
     nodes: Mutex<Nodes>,
 }
 
+/// Where the HCA of another node listens, and what shows it that a connection may be.
+struct Route {
+    address: SocketAddr,
+    secret: Vec<u8>,
+}
+
+impl fmt::Debug for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the secret.
+        self.address.fmt(f)
+    }
+}
+
 /// What an HCA knows of other nodes.
 #[derive(Default)]
 struct Nodes {
     responder: Option<Responder>,
-    secret: Vec<u8>,
-    routes: HashMap<Gid, SocketAddr>,
+    routes: HashMap<Gid, Route>,
 }
 
 impl fmt::Debug for Nodes {
@@ -162,15 +174,14 @@ impl SoftHca {
         let responder = Responder::start(self.info.port.gid, address, secret.to_vec())?;
         let address = responder.address();
         let mut nodes = self.nodes();
-        nodes.secret = secret.to_vec();
         nodes.responder = Some(responder);
         Ok(address)
     }
 
-    /// Says that the HCA `gid` is on another node and listens at `address`. Queue pairs that are
-    /// connected to it later reach it over TCP.
-    pub fn add_route(&self, gid: Gid, address: SocketAddr) {
-        self.nodes().routes.insert(gid, address);
+    /// Says that the HCA `gid` is on another node and listens at `address`, for HCAs that know
+    /// `secret`. Queue pairs that are connected to it later reach it over TCP.
+    pub fn add_route(&self, gid: Gid, address: SocketAddr, secret: &[u8]) {
+        self.nodes().routes.insert(gid, Route { address, secret: secret.to_vec() });
     }
 
     fn nodes(&self) -> MutexGuard<'_, Nodes> {
@@ -285,7 +296,7 @@ impl Provider for SoftHca {
         {
             // Not under the engine's lock: the peer may be this HCA, or wait for this one.
             let nodes = self.nodes();
-            let route = nodes.routes.get(&gid).map(|address| (*address, nodes.secret.clone()));
+            let route = nodes.routes.get(&gid).map(|route| (route.address, route.secret.clone()));
             drop(nodes);
             if let Some((address, secret)) = route {
                 let link = Link::connect(self.info.port.gid, gid, address, &secret)?;

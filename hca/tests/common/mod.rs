@@ -45,8 +45,8 @@ impl Pair {
         let (hca_a, hca_b) = (SoftHca::open(soft_a).unwrap(), SoftHca::open(soft_b).unwrap());
         if side() == Side::Tcp {
             let address = |hca: &Arc<SoftHca>| hca.listen("127.0.0.1:0".parse().unwrap(), b"secret").unwrap();
-            hca_a.add_route(hca_b.info().port.gid, address(&hca_b));
-            hca_b.add_route(hca_a.info().port.gid, address(&hca_a));
+            hca_a.add_route(hca_b.info().port.gid, address(&hca_b), b"secret");
+            hca_b.add_route(hca_a.info().port.gid, address(&hca_a), b"secret");
         }
         let provider = |hca: &Arc<SoftHca>| -> Arc<dyn Provider> { Arc::<SoftHca>::clone(hca) };
         let a = Endpoint::new(&provider(&hca_a), options).unwrap();

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use oxshmem_system::words::low32;
 use rustix::net::sockopt;
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -50,12 +50,6 @@ impl Wire {
     /// Bytes that are still to be sent.
     pub(in crate::soft) fn unsent(&self) -> usize {
         self.output.len() - self.sent
-    }
-
-    /// Forgets what is to be sent.
-    pub(in crate::soft) fn clear(&mut self) {
-        self.output.clear();
-        self.sent = 0;
     }
 
     /// Sends what the connection takes now. `Err` says why it is of no use any more.
@@ -115,6 +109,22 @@ impl Wire {
         }
         self.taken = end;
         Ok(Some((header, start..end)))
+    }
+
+    /// Returns whether a whole frame is here, or one that is wrong, which [`next`](Self::next)
+    /// says.
+    pub(in crate::soft) fn has_frame(&self) -> bool {
+        let here = &self.input[self.taken..];
+        let whole = |header: Header| here.len() >= HEADER + header.len;
+        here.first_chunk().is_some_and(|bytes| Header::decode(bytes).map_or(true, whole))
+    }
+
+    /// Ends the connection in both directions; the peer learns it.
+    pub(in crate::soft) fn end(&mut self) {
+        // Fails where the connection has ended already.
+        let _ = self.stream.shutdown(Shutdown::Both);
+        self.output = Vec::new();
+        self.sent = 0;
     }
 
     /// A body that [`next`](Self::next) found, and what is to be sent.

@@ -78,11 +78,11 @@ impl Link {
             // A job ends like this. The queue pairs report it if something is under way.
             tracing::debug!(gid = %self.gid, address = %self.address, "the HCA of another node closed");
             self.closed = Some("it closed the connection".into());
-            self.wire.clear();
+            self.wire.end();
         } else if self.closed.is_none() {
             tracing::warn!(gid = %self.gid, address = %self.address, reason, "lost the connection to the HCA of another node");
             self.closed = Some(reason.to_owned());
-            self.wire.clear();
+            self.wire.end();
         }
     }
 }

@@ -281,6 +281,19 @@ impl Serving {
             return Ok(());
         }
         let State::Member(from) = client.state else { return Ok(()) };
+        // What is here and finds no room for its response has nothing that wakes this thread for
+        // it, if the connection then takes all that was unsent.
+        loop {
+            self.execute_all(client, from)?;
+            client.wire.flush()?;
+            if client.wire.unsent() >= MOST_UNSENT || !client.wire.has_frame() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Executes the requests that are here, as long as there is room for responses.
+    fn execute_all(&mut self, client: &mut Client, from: Gid) -> std::result::Result<(), String> {
         while client.wire.unsent() < MOST_UNSENT {
             let Some((header, body)) = client.wire.next()? else { break };
             let (body, output) = client.wire.parts(body);
@@ -328,7 +341,7 @@ impl Serving {
                 Response::Done.encode(&mut client.wire.output, id);
             }
         }
-        client.wire.flush()
+        Ok(())
     }
 
     /// Goes on with the greeting. Returns whether the connection is a member's now.
