@@ -294,8 +294,8 @@ fn what_cannot_be_started_is_an_error() {
     assert!(error.to_string().starts_with("cannot start '/no/such/program': No such file"), "{error}");
     let error = run(&LaunchOptions::new(1, "/etc/passwd")).unwrap_err();
     assert!(matches!(error, LaunchError::Program { .. }) && error.exit_code() == 126, "{error}");
-    for npes in [0, 1025] {
+    for npes in [0, 4097] {
         let error = run(&LaunchOptions::new(npes, "true")).unwrap_err();
-        assert_eq!(error.to_string(), format!("a job cannot have {npes} PEs; give a number from 1 to 1024 (oxrun -n)"));
+        assert_eq!(error.to_string(), format!("a job cannot have {npes} PEs; give a number from 1 to 4096 (oxrun -n)"));
     }
 }

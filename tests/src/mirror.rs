@@ -10,9 +10,15 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Output};
 
+use oxshmem_system::challenge::{BYTES, Nonces, Role, nonce, prove, verify};
+
 const HEADER: usize = 28;
 const MAGIC: [u8; 4] = *b"OXSB";
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
+/// What stands for the op in the first bytes of a connection, before the challenge.
+const CHALLENGE: u8 = 0xff;
+/// The secret of the job.
+const SECRET: [u8; 16] = [0x11; 16];
 const HUB: u32 = u32::MAX;
 
 /// Ops of the bootstrap's frames, as `runtime/bootstrap/frame.rs` numbers them.
@@ -70,7 +76,9 @@ pub fn play(mut program: Command, npes: u32, variables: &[(&str, OsString)]) -> 
     let output = std::thread::spawn(move || child.wait_with_output());
     let (stream, _) = listener.accept().unwrap_or_else(|error| panic!("the PE did not connect: {error}"));
     let mut hub = Hub { stream, npes, generation: 1, received: 0, by_label: Vec::new() };
-    while hub.reply() {}
+    if hub.meet() {
+        while hub.reply() {}
+    }
     let output = output.join().ok().and_then(Result::ok).unwrap_or_else(|| panic!("the PE's output is lost"));
     Played { output, received: hub.received, by_label: hub.by_label }
 }
@@ -98,6 +106,24 @@ fn cut<'a>(bytes: &mut &'a [u8]) -> &'a [u8] {
 }
 
 impl Hub {
+    /// Exchanges proofs that both ends know the job's secret. False: the PE is gone.
+    fn meet(&mut self) -> bool {
+        let mut opening = [0; 8 + BYTES];
+        if self.stream.read_exact(&mut opening).is_err() {
+            return false;
+        }
+        let (prefix, theirs) = opening.split_at(8);
+        assert_eq!(prefix, [&MAGIC[..], &VERSION.to_be_bytes(), &[CHALLENGE, 0]].concat(), "not this protocol");
+        let accepting = nonce().unwrap_or_else(|error| panic!("a nonce: {error}"));
+        let nonces = Nonces { connecting: std::array::from_fn(|i| theirs[i]), accepting };
+        let mut proof = [0; BYTES];
+        if self.stream.write_all(&accepting).is_err() || self.stream.read_exact(&mut proof).is_err() {
+            return false;
+        }
+        assert!(verify(&SECRET, Role::Connecting, &nonces, b"rendezvous", &proof), "the PE's proof is wrong");
+        self.stream.write_all(&prove(&SECRET, Role::Accepting, &nonces, b"rendezvous")).is_ok()
+    }
+
     /// Reads a frame and replies. False: the PE is gone, or leaves.
     fn reply(&mut self) -> bool {
         let mut header = [0; HEADER];
@@ -113,8 +139,8 @@ impl Hub {
         let mut rest = payload.as_slice();
         match header[6] {
             op::HELLO => {
-                // Job, PEs and deadline; then process, host and node.
-                let peer = &payload[28..];
+                // The job's name, PEs and deadline; then process, host and node.
+                let peer = &payload[20..];
                 let mut texts = &peer[4..];
                 let (host, node) = (cut(&mut texts), cut(&mut texts));
                 let of_rank = |rank: u32| match rank {

@@ -29,6 +29,8 @@ mod verbs;
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 pub use lies::VARIABLE;
 
@@ -76,9 +78,11 @@ pub fn install(folder: &Path, missing: &[&str]) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a file under another name and renames it, so that no other process ever sees half of it.
+/// Makes a file under another name and renames it, so that no other process or thread ever sees
+/// half of it.
 fn replace(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
-    let own = path.with_extension(format!("new-{}", std::process::id()));
+    static FILES: AtomicU64 = AtomicU64::new(0);
+    let own = path.with_extension(format!("new-{}-{}", std::process::id(), FILES.fetch_add(1, Relaxed)));
     make(&own)?;
     std::fs::rename(&own, path)
 }
