@@ -11,6 +11,7 @@ pub mod compare;
 pub mod connection;
 pub mod demo;
 pub mod error;
+pub mod init_time;
 pub mod job;
 pub mod machine;
 pub mod options;
@@ -48,6 +49,12 @@ pub fn main(bench: Bench) -> ExitCode {
 /// Starts this program again as `npes` PEs, with the same arguments; or, as one of them, joins the
 /// job, does `work` and leaves it. `name` is the program's, for messages.
 pub fn start_or_join(name: &str, npes: u32, config: &Config, work: impl FnOnce(&Pe) -> Result<(), Error>) -> ExitCode {
+    start_or_run(name, npes, || in_job(config, work))
+}
+
+/// Starts this program again as `npes` PEs, with the same arguments; or, as one of them, does
+/// `work`, which joins the job.
+pub fn start_or_run(name: &str, npes: u32, work: impl FnOnce() -> Result<(), Error>) -> ExitCode {
     if !launch::in_job() {
         return job::start(name, npes).unwrap_or_else(|error| error.report(name));
     }
@@ -55,7 +62,7 @@ pub fn start_or_join(name: &str, npes: u32, config: &Config, work: impl FnOnce(&
         Ok(complaint) => complaint,
         Err(error) => return error.report(name),
     };
-    match in_job(config, work) {
+    match work() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             complaint.file(name, &error);

@@ -282,6 +282,32 @@ fn the_demo_compares_the_transports() {
 }
 
 #[test]
+fn init_is_shown_by_phase() {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("init-time.jsonl");
+    let args = format!("-n 3 --npes 3 --transport ibgda --json {}", file.display());
+    let output = run(env!("CARGO_BIN_EXE_shmem_init_time"), &args, &[]);
+    let (out, error) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success() && error.is_empty(), "{out}{error}");
+    let lines = std::fs::read_to_string(&file).unwrap();
+    let rows: Vec<oxshmem_perftest::init_time::Row> =
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let phases: Vec<&str> = rows.iter().map(|row| row.phase.as_str()).collect();
+    assert_eq!(
+        (phases[0], phases[phases.len() - 2], phases[phases.len() - 1]),
+        ("bootstrap", "all of init", "finalize")
+    );
+    let shown = out.lines().filter(|line| !line.starts_with('#')).count();
+    assert!(phases.contains(&"network") && shown == rows.len() + 1, "{out}");
+    let (last, before) = rows.split_last().unwrap();
+    let (total, parts) = before.split_last().unwrap();
+    let slowest_phase = parts.iter().map(|row| row.ms_p50).fold(0.0, f64::max);
+    assert!(last.ms_p50 > 0.0 && slowest_phase > 0.0 && slowest_phase <= total.ms_slowest, "{out}");
+    for row in &rows {
+        assert!((row.job.npes, row.rounds) == (3, 3) && row.slowest_pe < 3 && row.ms_p50 <= row.ms_slowest, "{row:?}");
+    }
+}
+
+#[test]
 fn the_demo_fails_when_a_step_does() {
     let output = run(env!("CARGO_BIN_EXE_demo"), "", &[("OXSHMEM_SOFT_FAULTS", "error=0x13@qp*:20")]);
     assert!(!output.status.success());

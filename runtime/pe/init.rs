@@ -65,9 +65,11 @@ impl Pe {
         let joined = Joined::new(config, &mut phases)?;
         match joined.build(&mut phases) {
             Ok(connected) => {
-                tracing::info!(pe = joined.bootstrap.rank(), "init: {phases}");
-                let pe = connected.into_pe(joined);
+                let mut pe = connected.into_pe(joined);
                 pe.add_predefined()?;
+                phases.end("teams");
+                tracing::info!(pe = pe.my_pe(), "init: {phases}");
+                pe.init_phases = phases.parts;
                 Ok(pe)
             }
             Err(error) => {
@@ -269,6 +271,7 @@ impl Connected {
             plan: self.plan,
             config: self.config,
             bootstrap: joined.bootstrap,
+            init_phases: Vec::new(),
             _occupied: joined.occupied,
             _one_thread: PhantomData,
         }
@@ -356,7 +359,7 @@ fn open_device(config: &Config, bootstrap: &Bootstrap) -> Result<Arc<dyn Device>
 fn agree_on_sizes(config: &Config, device: &dyn Device, bootstrap: &Bootstrap) -> Result<()> {
     let mine = format!(
         "device {} OXSHMEM_HEAP_MAX={} OXSHMEM_HEAP_CHUNK={} OXSHMEM_QPS_PER_PEER={} OXSHMEM_MAX_TEAMS={} OXSHMEM_COLLECTIVES={} OXSHMEM_COLLECTIVES_SMS={} \
-         OXSHMEM_TRANSPORT={:?} OXSHMEM_DISABLE_P2P={}",
+         OXSHMEM_TRANSPORT={} OXSHMEM_NETWORK={} OXSHMEM_DISABLE_P2P={}",
         device.name(),
         config.heap_max().0,
         config.heap_chunk().0,
@@ -365,6 +368,7 @@ fn agree_on_sizes(config: &Config, device: &dyn Device, bootstrap: &Bootstrap) -
         config.collectives(),
         config.collectives_sms(),
         config.transport(),
+        config.network(),
         config.disable_p2p(),
     );
     // The texts alone when they differ, which all PEs see: they would be most of what a PE
@@ -385,7 +389,7 @@ fn agree_on_sizes(config: &Config, device: &dyn Device, bootstrap: &Bootstrap) -
     }
 }
 
-/// How long each part of init took, for the log.
+/// How long each part of init took.
 #[derive(Debug)]
 struct Phases {
     begun: Instant,

@@ -14,6 +14,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 
 use oxshmem_hca::provider::{Attempt, Counters};
 
@@ -110,6 +111,7 @@ pub struct Pe {
     plan: Plan,
     config: Config,
     bootstrap: Bootstrap,
+    init_phases: Vec<(&'static str, Duration)>,
     _occupied: Occupied,
     _one_thread: PhantomData<Cell<()>>,
 }
@@ -261,6 +263,23 @@ impl Pe {
                 Path::Ibgda
             }
         })
+    }
+
+    /// Returns the phases of this PE's init in their order, and how long each took, waiting for
+    /// other PEs included. All PEs of a job have the same phases.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// for (phase, time) in pe.init_phases() {
+    ///     println!("{phase}: {time:?}");
+    /// }
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn init_phases(&self) -> &[(&'static str, Duration)] {
+        &self.init_phases
     }
 
     /// What the HCA has done, where that is counted. `None` without a network.
