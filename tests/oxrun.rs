@@ -86,8 +86,8 @@ fn wrong_use_is_told() {
         (&["-n", "2"], 2, "<PROGRAM>"),
         (&["true"], 2, "--npes <N>"),
         (&["-n", "x", "true"], 2, "invalid digit"),
-        (&["-n", "0", "true"], 2, "a job cannot have 0 PEs; give a number from 1 to 1024"),
-        (&["-n", "1025", "true"], 2, "a job cannot have 1025 PEs; give a number from 1 to 1024"),
+        (&["-n", "0", "true"], 2, "a job cannot have 0 PEs; give a number from 1 to 4096"),
+        (&["-n", "4097", "true"], 2, "a job cannot have 4097 PEs; give a number from 1 to 4096"),
         (&["-n", "1", "--timeout", "soon", "true"], 2, "expected seconds"),
     ] {
         let output = run(args);

@@ -32,6 +32,8 @@ const STALL: Duration = Duration::from_secs(30);
 /// How long a closed connection waits for the other side to close too, so that what was sent is not
 /// lost.
 const LINGER: Duration = Duration::from_secs(2);
+/// Connections that are accepted before those that are there are served.
+const MAX_ACCEPTED: usize = 64;
 /// Pause after the system refuses to accept, for want of file descriptors for example.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -275,7 +277,11 @@ impl Server {
     }
 
     fn accept(&mut self) {
-        while self.session.strangers() < MAX_STRANGERS {
+        // Others than those that connect again and again have their turn in between.
+        for _ in 0..MAX_ACCEPTED {
+            if self.session.strangers() >= MAX_STRANGERS {
+                return;
+            }
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,

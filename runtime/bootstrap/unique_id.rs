@@ -192,7 +192,8 @@ impl FromStr for UniqueId {
             .trim()
             .strip_prefix(SCHEME)
             .and_then(|rest| rest.split_once('@'))
-            .ok_or_else(|| format!("'{text}': expected a unique id, {SCHEME}JOB@HOST:PORT,..."))?;
+            // A text that is nearly an id has a secret in it.
+            .ok_or_else(|| format!("a text of {} bytes is no unique id, {SCHEME}JOB@HOST:PORT,...", text.len()))?;
         Ok(Self { job: job.parse()?, rendezvous: rendezvous.parse()? })
     }
 }

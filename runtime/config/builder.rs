@@ -80,7 +80,11 @@ impl Config {
     /// }
     /// ```
     pub fn settings(&self) -> impl Iterator<Item = (&'static Variable, String, Origin)> {
-        VARIABLES.iter().map(|variable| (variable, (variable.show)(self), (variable.origin)(self)))
+        VARIABLES.iter().map(|variable| {
+            let secret = variable.name == "OXSHMEM_JOB" && self.job().is_some();
+            let value = if secret { "(secret)".to_owned() } else { (variable.show)(self) };
+            (variable, value, (variable.origin)(self))
+        })
     }
 
     /// Blocks in the send queue of each QP of a PE, in a job of `n_pes` PEs: a power of two, see

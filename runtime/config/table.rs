@@ -373,7 +373,7 @@ variables! {
     /// A file with 16 to 4096 secret bytes, of mode 0600, with the same content at all PEs. It
     /// keeps strangers out of jobs whose launcher gives the PEs no secret: `srun` without a PMI,
     /// torchrun, Open MPI's `mpirun`. Without it such a job admits processes of the same user on
-    /// rank 0's node and, from other nodes, any process. Other launchers carry a secret and ignore
+    /// rank 0's node, and any process of its other nodes. Other launchers carry a secret and ignore
     /// it.
     "OXSHMEM_SECRET_FILE" borrow secret_file: Option<PathBuf> = None, Limits::None;
     /// Where the job's PEs meet. Set by the launcher.

@@ -112,18 +112,18 @@ const STDIN: BorrowedFd<'static> = unsafe { BorrowedFd::borrow_raw(0) };
 /// Two pipes, a pidfd, and the connection to the hub.
 const FILES_PER_PE: u64 = 4;
 /// What the process has open besides, with room for connections to the hub that no PE has claimed.
-const OTHER_FILES: u64 = 512;
+pub(super) const OTHER_FILES: u64 = 512;
 /// Time that the output pipes may stay open after the last PE was killed with its group: a process
 /// outside the group has them.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// The limit on open files as it was, if it had to be raised.
 #[derive(Debug, Clone, Copy)]
-struct FileLimit(Option<Rlimit>);
+pub(super) struct FileLimit(Option<Rlimit>);
 
 impl FileLimit {
     /// Raises the soft limit if it is below `files`. The PEs get the old one back.
-    fn raise(files: u64) -> Self {
+    pub(super) fn raise(files: u64) -> Self {
         let limit = rustix::process::getrlimit(Resource::Nofile);
         if limit.current.is_none_or(|current| current >= files) {
             return Self(None);
@@ -608,6 +608,8 @@ impl<'a> Job<'a> {
     fn forsaken(&mut self, why: &str) {
         self.report(format!("{why}; killing the PEs of this host"));
         self.orders = None;
+        // Nothing reads what these PEs have written any more.
+        self.timed_out = true;
         self.kill();
     }
 
@@ -751,7 +753,7 @@ fn signal_group(child: &Child, signal: Signal) {
 
 /// Whether reading standard input would not stop this process: it is not a terminal, or we are in
 /// its foreground.
-fn may_read_terminal() -> bool {
+pub(super) fn may_read_terminal() -> bool {
     // SAFETY: both calls only ask.
     !io::stdin().is_terminal() || unsafe { libc::tcgetpgrp(0) == libc::getpgrp() }
 }

@@ -13,11 +13,11 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
 use super::error::LaunchError;
 use super::hosts::{Hosts, Share};
-use super::job::forwarded;
+use super::job::{FileLimit, OTHER_FILES, forwarded, may_read_terminal};
 use super::options::{LaunchOptions, Output};
 use super::outcome::{LAUNCHER_FAILED, Outcome, PeOutcome, PeStatus};
 use super::relay::{GREETING, HEARTBEAT, MAX_INPUT, Order, Said, Start};
@@ -27,6 +27,8 @@ use crate::config::{LAUNCHER_VARIABLES, MAX_NPES};
 
 /// How often the loop looks at deadlines and signals.
 const TICK: Duration = Duration::from_millis(20);
+/// How often a process in the background looks whether it has its terminal again.
+const BACKGROUND: Duration = Duration::from_millis(200);
 /// How long a host may take to say that it is there.
 const GREETING_LIMIT: Duration = Duration::from_secs(60);
 /// How long a remote shell may take to end after its host has been told to kill everything.
@@ -165,8 +167,11 @@ pub fn run_on(options: &LaunchOptions, hosts: &Hosts, shell: &RemoteShell) -> Re
         interrupted: None,
         output_lost: false,
         reported: false,
+        reporter: Reporter::start().map_err(LaunchError::system("starting a thread for reports"))?,
         reports: Vec::new(),
     };
+    // Three pipes for each host.
+    let _ = FileLimit::raise(shares.len() as u64 * 4 + OTHER_FILES + u64::from(options.npes));
     for share in shares {
         let start = Start { first: share.first, count: share.count, ..start.clone() };
         let host = Host::start(shell, share, start, (job.hosts.len(), &events, &screen))?;
@@ -200,8 +205,8 @@ enum Event {
     Lost(bool, io::Error),
 }
 
-/// What becomes of the PEs' lines. Threads write them, so that a reader that does not read holds up
-/// no deadline.
+/// What becomes of the PEs' lines. The hosts' threads write them, so that a reader that does not
+/// read holds up no deadline.
 #[derive(Debug)]
 struct Screen {
     output: Output,
@@ -238,6 +243,40 @@ struct Host {
     ended: bool,
 }
 
+/// What the launcher itself has to say, written by a thread of its own for the same reason.
+#[derive(Debug)]
+struct Reporter {
+    lines: Option<Sender<String>>,
+    written: Receiver<()>,
+}
+
+impl Reporter {
+    fn start() -> io::Result<Self> {
+        let (lines, reports) = channel::<String>();
+        let (done, written) = sync_channel(1);
+        std::thread::Builder::new().name("oxrun-reports".into()).spawn(move || {
+            for line in reports {
+                // There is no other place to say that this one cannot be written to.
+                let _ = writeln!(io::stderr(), "oxrun: {line}");
+            }
+            let _ = done.send(());
+        })?;
+        Ok(Self { lines: Some(lines), written })
+    }
+
+    fn line(&self, line: String) {
+        if let Some(lines) = &self.lines {
+            let _ = lines.send(line);
+        }
+    }
+
+    /// Waits until everything is written, for as long as a reader may take.
+    fn finish(&mut self) {
+        self.lines = None;
+        let _ = self.written.recv_timeout(FAREWELL);
+    }
+}
+
 /// How far the end of the job has come.
 #[derive(Debug, Clone, Copy)]
 enum Ending {
@@ -267,6 +306,7 @@ struct Job<'a> {
     interrupted: Option<i32>,
     output_lost: bool,
     reported: bool,
+    reporter: Reporter,
     reports: Vec<String>,
 }
 
@@ -389,6 +429,11 @@ fn read_complaints(stderr: impl Read, number: usize, events: &Sender<Event>) {
 fn read_input(orders: &SyncSender<Vec<u8>>, taken: &Receiver<()>) {
     let mut buffer = vec![0; MAX_INPUT];
     loop {
+        // Reading would stop a process in the background of its terminal.
+        if !may_read_terminal() {
+            std::thread::sleep(BACKGROUND);
+            continue;
+        }
         let read = match io::stdin().lock().read(&mut buffer) {
             Ok(read) => read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -415,7 +460,9 @@ impl Job<'_> {
     /// Keeps the deadlines and takes what the hosts tell, until nothing more comes from any.
     fn watch(&mut self, events: &Receiver<Event>) {
         let deadline = self.options.timeout.map(|timeout| Instant::now() + timeout);
-        while !self.hosts.iter().all(|host| host.ended) {
+        // Hosts whose remote shells were killed are not waited for: what reads from them may wait
+        // for a reader that does not read.
+        while !self.hosts.iter().all(|host| host.ended) && !matches!(self.ending, Ending::Over) {
             if let Ok(event) = events.recv_timeout(TICK) {
                 self.take(event);
                 // Deadlines can wait until what is there has been taken.
@@ -548,7 +595,7 @@ impl Job<'_> {
             let limit = GREETING_LIMIT.as_secs();
             let host = self.hosts[number].share.host.clone();
             self.report(format!("{host}: its oxrun did not start within {limit} s; its remote shell is killed"));
-            let _ = self.hosts[number].child.kill();
+            kill_group(&self.hosts[number].child);
             self.hosts[number].since = now;
         }
         match self.ending {
@@ -568,9 +615,7 @@ impl Job<'_> {
             }
             Ending::Terminated(until) if until <= now => self.kill(),
             Ending::Killed(until) if until <= now => {
-                for host in self.hosts.iter_mut().filter(|host| !host.ended) {
-                    let _ = host.child.kill();
-                }
+                self.hosts.iter().filter(|host| !host.ended).for_each(|host| kill_group(&host.child));
                 self.ending = Ending::Over;
             }
             _ => {}
@@ -611,7 +656,7 @@ impl Job<'_> {
 
     fn report(&mut self, text: String) {
         if self.options.output != Output::Captured {
-            eprintln!("oxrun: {text}");
+            self.reporter.line(text.clone());
         }
         self.reports.push(text);
     }
@@ -635,10 +680,11 @@ impl Job<'_> {
 
     fn finish(mut self, screen: &Screen) -> Outcome {
         self.report_failure(true);
+        self.reporter.finish();
         let failed = self.culprit();
         let captured = std::mem::take(&mut *screen.captured.lock().unwrap_or_else(PoisonError::into_inner));
         let pes = self.ended.iter().zip(captured).map(|(status, [stdout, stderr])| PeOutcome {
-            status: status.unwrap_or(PeStatus::Exited(LAUNCHER_FAILED.into())),
+            status: status.unwrap_or(PeStatus::Killed(libc::SIGKILL)),
             stdout,
             stderr,
         });
@@ -656,7 +702,7 @@ impl Job<'_> {
 impl Drop for Job<'_> {
     fn drop(&mut self) {
         for host in self.hosts.iter_mut().filter(|host| !host.ended) {
-            let _ = host.child.kill();
+            kill_group(&host.child);
             let _ = host.child.wait();
         }
     }
@@ -672,10 +718,16 @@ fn wait(child: &mut Child) -> PeStatus {
             }
             Ok(None) if Instant::now() < until => std::thread::sleep(TICK),
             _ => {
-                let _ = child.kill();
+                kill_group(child);
                 let _ = child.wait();
                 return PeStatus::Killed(libc::SIGKILL);
             }
         }
     }
+}
+
+/// Kills a remote shell that has not been waited for, with all that it has started.
+fn kill_group(child: &Child) {
+    // Fails only when nothing is left in the group.
+    let _ = rustix::process::kill_process_group(Pid::from_child(child), Signal::KILL);
 }

@@ -48,10 +48,14 @@ pub(super) fn publish(
     let parsed =
         published.split_once('@').and_then(|(job, addresses)| Some((job.parse().ok()?, addresses.parse().ok()?)));
     let Some((job, rendezvous)) = parsed else {
-        let shown = cut(&published, 80);
+        // What stands before it is the job's secret.
+        let shown = cut(published.split_once('@').map_or("", |(_, addresses)| addresses), 80);
         return Err(unusable(
             launcher,
-            format!("rank 0 published '{shown}', which is no rendezvous; start all PEs with one version of OxSHMEM"),
+            format!(
+                "rank 0 published {} bytes, with the addresses '{shown}', which are no rendezvous; start all PEs with one version of OxSHMEM",
+                published.len()
+            ),
         ));
     };
     Ok(Place { rank, npes, job, rendezvous, searching: false })

@@ -74,7 +74,7 @@ fn numbers(ranges: &str) -> Result<Vec<String>, String> {
     for range in ranges.split(',') {
         let (from, to) = range.split_once('-').unwrap_or((range, range));
         let parse = |text: &str| {
-            let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            let digits = (1..=10).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
             text.parse::<u32>().ok().filter(|_| digits).ok_or_else(|| format!("[{ranges}] is no list of numbers"))
         };
         let (low, high) = (parse(from)?, parse(to)?);

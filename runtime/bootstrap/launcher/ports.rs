@@ -1,7 +1,7 @@
 //! Jobs whose launcher has no key-value space: rank 0 starts the hub on a port that follows from
 //! public facts of the job.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
 use oxshmem_system::mixing::{digest, mix};
@@ -69,11 +69,16 @@ pub fn place(start: &PortStart, secret: Option<&Path>) -> Result<Option<Place>, 
     let (job, admission) = Admission::choose(secret, public, nodes.filter(|_| rank == 0))?;
     let ports = start.ports();
     let (host, ports) = if rank == 0 {
-        let address: IpAddr = if start.one_node { Ipv4Addr::LOCALHOST.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+        let (address, fallback): (IpAddr, IpAddr) = match start.one_node {
+            true => (Ipv4Addr::LOCALHOST.into(), Ipv4Addr::LOCALHOST.into()),
+            false => (Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()),
+        };
         let mut taken = None;
         let mut serving = None;
         for port in &ports {
-            match UniqueId::serve(SocketAddr::new(address, *port), job, npes, admission.clone()) {
+            let serve = |address| UniqueId::serve(SocketAddr::new(address, *port), job, npes, admission.clone());
+            // The IPv6 listener takes IPv4 too; a kernel without IPv6 refuses it.
+            match serve(address).or_else(|_| serve(fallback)) {
                 Ok(()) => {
                     serving = Some(*port);
                     break;

@@ -81,7 +81,16 @@ pub struct PmixStart {
     /// This PE's number.
     pub rank: u32,
     /// How the PEs meet without the library, where Open MPI's variables suffice.
-    pub without: Option<PortStart>,
+    pub without: Option<Without>,
+}
+
+/// How PEs meet without PMIx's library.
+#[derive(Debug, Clone)]
+pub enum Without {
+    /// There is one PE.
+    Alone,
+    /// On a port.
+    Ports(PortStart),
 }
 
 /// What the variables of a PMI say.

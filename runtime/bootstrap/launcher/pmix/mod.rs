@@ -15,7 +15,7 @@ use std::time::Instant;
 use super::super::error::BootstrapError;
 use super::common::{Seat, left, publish, unusable};
 use super::environment::{Environment, check_rank};
-use super::start::{Finding, Place, PmixStart, Start};
+use super::start::{Finding, Place, PmixStart, Start, Without};
 use super::{openmpi, ports, slurm};
 use crate::config::Launcher;
 use sys::{Data, Library, Proc, Value};
@@ -34,7 +34,8 @@ pub fn find(environment: &Environment) -> Result<Option<Finding>, BootstrapError
         .local("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
         .or_else(|| slurm::local_of(environment, number));
     let without = match openmpi::find(environment) {
-        Ok(Some(Finding { start: Start::Ports(start), .. })) if start.rank == number => Some(start),
+        Ok(Some(Finding { start: Start::Ports(start), .. })) if start.rank == number => Some(Without::Ports(start)),
+        Ok(Some(Finding { start: Start::Alone, .. })) if number == 0 => Some(Without::Alone),
         _ => None,
     };
     let why = environment.show(&[namespace, rank]);
@@ -56,9 +57,12 @@ fn place_with(
 ) -> Result<Option<Place>, BootstrapError> {
     let library = match (Library::load(name), &start.without) {
         (Ok(library), _) => library,
-        (Err(error), Some(ports)) => {
+        (Err(error), Some(without)) => {
             tracing::warn!("{name} cannot be loaded ({}); Open MPI's variables suffice on one node", loader(&error));
-            return ports::place(ports, secret);
+            return match without {
+                Without::Alone => Ok(None),
+                Without::Ports(ports) => ports::place(ports, secret),
+            };
         }
         (Err(error), None) => {
             return Err(unusable(
