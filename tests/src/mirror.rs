@@ -17,8 +17,8 @@ const MAGIC: [u8; 4] = *b"OXSB";
 const VERSION: u16 = 4;
 /// What stands for the op in the first bytes of a connection, before the challenge.
 const CHALLENGE: u8 = 0xff;
-/// The secret of the job.
-const SECRET: [u8; 16] = [0x11; 16];
+/// Bytes of a job's secret.
+const SECRET: usize = 16;
 const HUB: u32 = u32::MAX;
 
 /// Ops of the bootstrap's frames, as `runtime/bootstrap/frame.rs` numbers them.
@@ -63,11 +63,14 @@ impl Played {
 pub fn play(mut program: Command, npes: u32, variables: &[(&str, OsString)]) -> Played {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap_or_else(|error| panic!("a socket: {error}"));
     let address = listener.local_addr().unwrap_or_else(|error| panic!("a socket: {error}"));
+    // Each job has its own, since PEs name their sockets after it.
+    let drawn = nonce().unwrap_or_else(|error| panic!("a secret: {error}"));
+    let secret: [u8; SECRET] = std::array::from_fn(|i| drawn[i]);
     program
         .env("OXSHMEM_RENDEZVOUS", address.to_string())
         .env("OXSHMEM_RANK", "0")
         .env("OXSHMEM_NPES", npes.to_string())
-        .env("OXSHMEM_JOB", "11".repeat(16))
+        .env("OXSHMEM_JOB", secret.map(|byte| format!("{byte:02x}")).concat())
         .envs(variables.iter().map(|(name, value)| (name, value)))
         .stdin(std::process::Stdio::null())
         .stdout(std::process::Stdio::piped())
@@ -75,7 +78,7 @@ pub fn play(mut program: Command, npes: u32, variables: &[(&str, OsString)]) -> 
     let child = program.spawn().unwrap_or_else(|error| panic!("{program:?}: {error}"));
     let output = std::thread::spawn(move || child.wait_with_output());
     let (stream, _) = listener.accept().unwrap_or_else(|error| panic!("the PE did not connect: {error}"));
-    let mut hub = Hub { stream, npes, generation: 1, received: 0, by_label: Vec::new() };
+    let mut hub = Hub { stream, secret, npes, generation: 1, received: 0, by_label: Vec::new() };
     if hub.meet() {
         while hub.reply() {}
     }
@@ -85,6 +88,7 @@ pub fn play(mut program: Command, npes: u32, variables: &[(&str, OsString)]) -> 
 
 struct Hub {
     stream: TcpStream,
+    secret: [u8; SECRET],
     npes: u32,
     generation: u32,
     received: u64,
@@ -120,8 +124,8 @@ impl Hub {
         if self.stream.write_all(&accepting).is_err() || self.stream.read_exact(&mut proof).is_err() {
             return false;
         }
-        assert!(verify(&SECRET, Role::Connecting, &nonces, b"rendezvous", &proof), "the PE's proof is wrong");
-        self.stream.write_all(&prove(&SECRET, Role::Accepting, &nonces, b"rendezvous")).is_ok()
+        assert!(verify(&self.secret, Role::Connecting, &nonces, b"rendezvous", &proof), "the PE's proof is wrong");
+        self.stream.write_all(&prove(&self.secret, Role::Accepting, &nonces, b"rendezvous")).is_ok()
     }
 
     /// Reads a frame and replies. False: the PE is gone, or leaves.
