@@ -4,7 +4,7 @@
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test miri soft-roce cluster hardware-check bench compare compare-transports performance-docs gpu-bundle usage header-time explore fmt clean
+.PHONY: help setup demo install test compat miri soft-roce cluster hardware-check bench compare compare-transports performance-docs gpu-bundle usage header-time explore fmt clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
@@ -17,8 +17,14 @@ demo: export OXSHMEM_CUDA := $(or $(OXSHMEM_CUDA),$(if $(wildcard /proc/driver/n
 demo: setup ## Two PEs on this machine: bandwidth and message rate through P2P and IBGDA, data verified
 	@cargo run --release -p oxshmem-perftest --bin demo
 
+install: setup ## Libraries, headers, programs and packages, and what programs for NVSHMEM build against: PREFIX=FOLDER
+	@scripts/install "$(or $(PREFIX),$(error install needs a folder: make install PREFIX=FOLDER))"
+
 test: setup ## Formatting, lints, docs, all tests, a few seconds of fuzzing
 	@scripts/test
+
+compat: setup ## Programs written for NVSHMEM, built by NVSHMEM_HOME alone, and run where there are GPUs: PES of them (2)
+	@scripts/compat $(PES)
 
 miri: setup ## What miri can run of the unit tests, under it
 	@scripts/miri

@@ -10,7 +10,7 @@ use std::time::Duration;
 use oxshmem::Config;
 use oxshmem::bootstrap::{
     Bootstrap, BootstrapError, Failure, FailureKind, Hub, HubOptions, JobId, MAX_CONTRIBUTION, MAX_GROUP_CONTRIBUTION,
-    MAX_LABEL, UniqueId,
+    MAX_LABEL, Rendezvous, UniqueId,
 };
 
 /// Long enough that only a hang reaches it.
@@ -35,7 +35,7 @@ fn hub(npes: u32) -> Hub {
 
 fn config_at(address: SocketAddr, job: JobId, rank: u32, npes: u32, timeout: Duration) -> Config {
     Config::builder()
-        .rendezvous(address.to_string().parse::<oxshmem::bootstrap::Rendezvous>().unwrap())
+        .rendezvous(address.to_string().parse::<Rendezvous>().unwrap())
         .job(job)
         .rank(rank)
         .npes(npes)
@@ -438,6 +438,66 @@ fn no_hub_is_an_error_that_names_the_address() {
     for words in [&address.to_string(), "within 1 s", "refused", "OXSHMEM_BOOTSTRAP_TIMEOUT"] {
         assert!(text.contains(words), "{text}");
     }
+}
+
+#[test]
+fn names_without_an_address_and_addresses_without_a_route_are_errors() {
+    for (address, words) in [
+        ("no-such-node.invalid:4000", "the name no-such-node.invalid:4000"),
+        // Addresses for documentation, which lead nowhere (RFC 5737, RFC 3849).
+        ("192.0.2.1:4000", "192.0.2.1:4000: "),
+        ("[2001:db8::1]:4000", "[2001:db8::1]:4000: "),
+    ] {
+        let config = Config::builder()
+            .rendezvous(address.parse::<Rendezvous>().unwrap())
+            .job(JobId::random().unwrap())
+            .rank(0)
+            .npes(2)
+            .bootstrap_timeout(SHORT)
+            .build()
+            .unwrap();
+        let error = Bootstrap::connect(&config).unwrap_err();
+        assert!(matches!(&error, BootstrapError::Unreachable { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains(words) && text.contains("check that the launcher runs"), "{text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+    }
+}
+
+#[test]
+#[ignore = "what a process with few descriptors runs"]
+fn hub_with_few_files() {
+    let hub = hub(64);
+    println!("hub={} {}", hub.address(), hub.job_id());
+    // Until the test that started this ends.
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+#[test]
+fn a_hub_without_descriptors_says_so() {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+    let args = ["--exact", "hub_with_few_files", "--ignored", "--nocapture", "--test-threads=1"];
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", r#"ulimit -n 40 && exec "$0" "$@""#]).arg(std::env::current_exe().unwrap()).args(args);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let line = lines.find_map(|line| Some(line.split_once("hub=")?.1.to_owned())).unwrap();
+    let (address, job) = line.split_once(' ').unwrap();
+    let (address, job) = (address.parse().unwrap(), job.parse().unwrap());
+    std::thread::scope(|scope| {
+        let start = |rank| scope.spawn(move || Bootstrap::connect(&config_at(address, job, rank, 64, PATIENT)));
+        let threads: Vec<_> = (0..64).map(start).collect();
+        for thread in threads {
+            let failure = failure(thread.join().unwrap());
+            assert_eq!(failure.kind, FailureKind::Hub);
+            for words in ["the rendezvous has let in ", " of 64 PEs", "the limit of 40 open files", "ulimit -n"] {
+                assert!(failure.message.contains(words), "{failure}");
+            }
+        }
+    });
+    drop(child.stdin.take());
+    child.wait().unwrap();
 }
 
 #[test]

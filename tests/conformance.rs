@@ -157,6 +157,13 @@ jobs! {
 jobs! {
     conformance;
     [cpu]
+    // With the names of the compatibility layer.
+    compat_typed_p2p_1: "compat_typed", P2p, 1;
+    compat_typed_p2p_3: "compat_typed", P2p, 3;
+    compat_typed_ibgda_2: "compat_typed", Ibgda, 2;
+    compat_typed_collectives_p2p_3: "compat_typed_collectives", P2p, 3;
+    compat_typed_collectives_ibgda_2: "compat_typed_collectives", Ibgda, 2;
+
     // On GPUs its kernel is linked with the device library: gpu.rs.
     exchange_p2p_2: "exchange", P2p, 2;
     exchange_ibgda_2: "exchange", Ibgda, 2;

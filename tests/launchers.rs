@@ -35,6 +35,9 @@ fn pe() {
         let all = String::from_utf8(ranks.join(&b","[..])).unwrap();
         println!("PE {} of {}: {all}; {local} of {} here", pe.rank(), pe.size(), pe.node_peers().len());
         pe.finalize().unwrap();
+        if pe.rank() == 0 && std::env::var_os("LINGERS").is_some() {
+            std::thread::sleep(std::time::Duration::from_millis(500));
+        }
     }
 }
 
@@ -277,6 +280,22 @@ fn tasks_of_a_step_meet() {
     met(&joined(&outputs), 2, 1);
     let warned = |output: &Output| text(output).contains("gives the job no secret");
     assert!(warned(&outputs[0]) && !warned(&outputs[1]), "{outputs:?}");
+}
+
+#[test]
+fn programs_of_one_step_in_sequence_have_each_a_rendezvous_of_their_own() {
+    // Where rank 0 of the first program lingers, its rendezvous is there when the second program's
+    // others come.
+    let start = |rank: usize| {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", r#"LINGERS=1 "$0" "$@" && exec "$0" "$@""#]).arg(std::env::current_exe().unwrap()).args(PE);
+        clean(&mut command);
+        command.envs(step("8")(rank)).spawn().unwrap()
+    };
+    let pes: Vec<Child> = (0..2).map(start).collect();
+    let outputs: Vec<Output> = pes.into_iter().map(|pe| pe.wait_with_output().unwrap()).collect();
+    met(&joined(&outputs), 2, 2);
+    assert!(outputs.iter().all(|output| output.status.success()), "{outputs:?}");
 }
 
 #[test]

@@ -1,6 +1,10 @@
 //! Jobs of several nodes, played on this machine: load and store within a node, and the software
 //! HCA over TCP between nodes.
 
+#![allow(clippy::unwrap_used)]
+
+use std::process::Command;
+
 use oxshmem_tests::{Job, Transport, transcript};
 
 const PE: &str = env!("CARGO_BIN_EXE_conformance-pe");
@@ -46,13 +50,105 @@ fn operations_of_the_host_between_nodes() {
     passes("host_atomics", 2, Transport::Ibrc);
 }
 
-/// Each collective with every algorithm takes half a minute on two cores.
 #[test]
-#[ignore = "takes half a minute; run it with --ignored"]
 fn collectives_between_nodes() {
     for transport in [Transport::Auto, Transport::Ibgda, Transport::Ibrc] {
-        passes("collectives", 4, transport);
+        let job = |case| Job::new(PE, case, 4).nodes(2).transport(transport);
+        job("collectives").args(&["6000", "thinned"]).passes();
+        job("host_collectives").args(&["9000", "thinned"]).passes();
     }
+}
+
+#[test]
+fn teams_between_nodes() {
+    for transport in [Transport::Auto, Transport::Ibgda, Transport::Ibrc] {
+        passes("teams", 4, transport);
+    }
+}
+
+/// PEs 0, 2 and 4 are one node, and 1 and 3 another, as where a launcher deals out PEs in turn.
+#[test]
+fn the_pes_of_a_node_need_not_be_consecutive() {
+    for case in ["rma", "atomic_values", "barriers"] {
+        let rank_of_node = r#"OXSHMEM_NODE=$((OXSHMEM_RANK % 2)) exec "$0" "$@""#;
+        Job::new(PE, case, 5).through(&["sh", "-c", rank_of_node]).transport(Transport::Auto).passes();
+    }
+}
+
+/// Says why this process may not change users and namespaces, if it may not.
+fn not_root() -> Option<String> {
+    let tried = Command::new("unshare").args(["--net", "setpriv", "--reuid=65534", "true"]).output();
+    match tried {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+        Err(error) => Some(format!("unshare: {error}")),
+    }
+}
+
+/// They have one kernel and one network, and still cannot pass descriptors, as in containers with
+/// different users.
+#[test]
+fn pes_of_different_users_are_on_different_nodes() {
+    if let Some(reason) = not_root() {
+        return println!("skipped: {reason}");
+    }
+    let odd_ones =
+        r#"[ $((OXSHMEM_RANK % 2)) = 0 ] || exec setpriv --reuid=65534 --clear-groups "$0" "$@"; exec "$0" "$@""#;
+    let job = |transport| Job::new(PE, "rma", 4).through(&["sh", "-c", odd_ones]).transport(transport);
+    let outcome = job(Transport::Auto).passes();
+    let text = transcript(&outcome);
+    assert!(text.contains("share no memory") && text.contains("runs as user"), "{text}");
+    let outcome = job(Transport::P2p).run();
+    let text = transcript(&outcome);
+    assert!(!outcome.is_success() && text.contains("a container that shares no memory"), "{text}");
+}
+
+/// Two network namespaces with a cable between them. All of it ends with the first process.
+const TWO_NAMESPACES: &str = r#"
+set -e
+ip link set lo up
+unshare --net sleep 1000 &
+other=/proc/$!/ns/net
+until [ "$(readlink $other)" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.01; done
+ip link add near type veth peer name far
+ip link set far netns $!
+ip address add 10.77.0.1/24 dev near
+ip link set near up
+nsenter --net=$other sh -c 'ip link set lo up; ip address add 10.77.0.2/24 dev far; ip link set far up'
+export WORLD_SIZE=4 MASTER_ADDR=10.77.0.1 MASTER_PORT=29500
+pes=
+for rank in 0 1 2 3; do
+    enter=
+    [ $((rank % 2)) = 0 ] || enter="nsenter --net=$other"
+    RANK=$rank LOCAL_RANK=$((rank / 2)) $enter "$@" &
+    pes="$pes $!"
+done
+for pe in $pes; do wait $pe; done
+"#;
+
+#[test]
+fn pes_in_two_network_namespaces_are_on_two_nodes() {
+    if let Some(reason) = not_root() {
+        return println!("skipped: {reason}");
+    }
+    for (case, transport) in [("teams", "auto"), ("rma", "auto"), ("atomic_values", "ibrc")] {
+        let output = Command::new("timeout")
+            .args(["120", "unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"])
+            .args(["sh", "-c", TWO_NAMESPACES, "sh"])
+            .arg(oxshmem_tests::program(PE))
+            .arg(case)
+            .envs([("OXSHMEM_DEVICE", "cpu"), ("OXSHMEM_TRANSPORT", transport), ("OXSHMEM_HEAP_CHUNK", "1M")])
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{case} over {transport}: {}\n{text}", output.status);
+    }
+}
+
+/// More than one word of the device state describes.
+#[test]
+fn seventy_pes_of_a_node_load_and_store() {
+    Job::new(PE, "atomic_values", 70).transport(Transport::P2p).passes();
 }
 
 #[test]

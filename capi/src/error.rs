@@ -6,6 +6,8 @@ use std::ffi::{CString, c_char};
 
 use api::Error;
 
+use crate::process::{self, Stage};
+
 /// `oxshmem_status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
@@ -46,8 +48,14 @@ impl Failure {
     }
 
     pub fn no_pe() -> Self {
-        let text = "there is no PE: call oxshmem_init first, and nothing after oxshmem_finalize".into();
-        Self { status: Status::NotInitialized, text }
+        if process::stage() == Stage::Joined {
+            return Self::no_pe_because("the PE has joined the job and has no device yet: call oxshmem_open first");
+        }
+        Self::no_pe_because("there is no PE: call oxshmem_init first, and nothing after oxshmem_finalize")
+    }
+
+    pub fn no_pe_because(text: &str) -> Self {
+        Self { status: Status::NotInitialized, text: text.into() }
     }
 
     pub fn internal(text: String) -> Self {

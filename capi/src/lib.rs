@@ -7,26 +7,21 @@
 #![warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
 #![allow(clippy::missing_safety_doc)] // Callers are C programs: what they promise is in host.h.
 
+mod by_address;
 mod error;
+mod joining;
 mod process;
 mod teams;
 mod units;
 
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicI32, Ordering};
 
-use api::bootstrap::UniqueId;
 use api::device::DeviceError;
 use api::device::cuda::DEVICE_LIBRARY;
-use api::{Compare, Config, Operations, Pe, RawMemory, Signal, SignalOp, SignalUpdate, Stream, SymmetricView};
+use api::{Compare, Operations, Pe, RawMemory, Signal, SignalOp, SignalUpdate, Stream, SymmetricView};
 use error::{Failure, Status};
 use process::pe;
-
-/// Copies of values that a call can return without waiting for other calls; -1 without a PE.
-static MY_PE: AtomicI32 = AtomicI32::new(-1);
-static N_PES: AtomicI32 = AtomicI32::new(-1);
-static GPU: AtomicI32 = AtomicI32::new(-1);
 
 /// Runs `call` and returns its value, or `failed` with the error kept for `oxshmem_error`.
 fn answer<T>(failed: impl FnOnce(Status) -> T, call: impl FnOnce() -> Result<T, Failure>) -> T {
@@ -83,28 +78,6 @@ unsafe fn on_stream(own: &Pe, stream: *mut c_void) -> Result<Stream, Failure> {
     Ok(unsafe { own.stream_from_raw(stream) }?)
 }
 
-/// Joins a job and fills the state symbols of all translation units.
-fn join(config: impl FnOnce() -> Result<Config, Failure>) -> Result<(), Failure> {
-    let mut place = pe();
-    if place.is_some() {
-        return Err(api::Error::Occupied.into());
-    }
-    let config = config()?;
-    // C programs have no subscriber of their own.
-    config.init_log();
-    let own = Pe::with_config(config)?;
-    own.make_gpu_current()?;
-    if let Err(failure) = units::install(&own) {
-        own.abort(&format!("PE {} cannot initialise: {}", own.my_pe(), failure.text()));
-        return Err(failure);
-    }
-    MY_PE.store(int(own.my_pe()), Ordering::Release);
-    N_PES.store(int(own.n_pes()), Ordering::Release);
-    GPU.store(own.gpu().map_or(-1, |gpu| gpu.ordinal), Ordering::Release);
-    *place = Some(own);
-    Ok(())
-}
-
 /// A job has at most [`api::config::MAX_NPES`] PEs.
 fn int(number: usize) -> c_int {
     c_int::try_from(number).unwrap_or(c_int::MAX)
@@ -124,79 +97,6 @@ unsafe extern "C" fn oxshmem_version(major: *mut c_int, minor: *mut c_int, patch
             *to = part.parse().unwrap_or(0);
         }
     }
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn oxshmem_init() -> c_int {
-    status(|| join(|| Ok(Config::from_env().map_err(api::Error::from)?)))
-}
-
-/// `oxshmem_uniqueid`.
-#[repr(C)]
-#[derive(Debug)]
-pub struct RawUniqueId {
-    text: [u8; 512],
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn oxshmem_get_uniqueid(id: *mut RawUniqueId) -> c_int {
-    status(|| {
-        // SAFETY: null, or a place for an id.
-        let id = unsafe { id.as_mut() }.ok_or_else(|| Failure::invalid("id is null".into()))?;
-        let text = UniqueId::create().map_err(api::Error::from)?.to_string();
-        if text.len() >= id.text.len() {
-            return Err(Failure::internal(format!("the unique id has {} characters", text.len())));
-        }
-        id.text.fill(0);
-        id.text[..text.len()].copy_from_slice(text.as_bytes());
-        Ok(())
-    })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn oxshmem_init_with_uniqueid(id: *const RawUniqueId, pe: c_int, n_pes: c_int) -> c_int {
-    status(|| {
-        join(|| {
-            // SAFETY: null, or an id.
-            let id = unsafe { id.as_ref() }.ok_or_else(|| Failure::invalid("id is null".into()))?;
-            let end = id.text.iter().position(|byte| *byte == 0).unwrap_or(id.text.len());
-            let text = String::from_utf8_lossy(&id.text[..end]);
-            let id: UniqueId = text.parse().map_err(Failure::invalid)?;
-            let number = |name: &str, value: c_int| {
-                u32::try_from(value).map_err(|_| Failure::invalid(format!("{name} is {value}; it cannot be negative")))
-            };
-            let builder = Config::builder().env().unique_id(&id, number("pe", pe)?, number("n_pes", n_pes)?);
-            Ok(builder.build().map_err(api::Error::from)?)
-        })
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn oxshmem_finalize() -> c_int {
-    status(|| {
-        let mut place = pe();
-        let own = place.take().ok_or_else(Failure::no_pe)?;
-        for answer in [&MY_PE, &N_PES, &GPU] {
-            answer.store(-1, Ordering::Release);
-        }
-        units::forget();
-        Ok(own.finalize()?)
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn oxshmem_host_my_pe() -> c_int {
-    MY_PE.load(Ordering::Acquire)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn oxshmem_host_n_pes() -> c_int {
-    N_PES.load(Ordering::Acquire)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn oxshmem_gpu() -> c_int {
-    GPU.load(Ordering::Acquire)
 }
 
 /// Alignment of memory whose user did not ask for one: that of a line, so that neighbours do not

@@ -15,6 +15,10 @@ fn joins(compiler: &str, language: &str, launcher: &[&str]) {
             );
         }
     }
+    let header = Command::new(compiler).args(["-x", language, "-include", "mpi.h", "-E", "/dev/null"]).output();
+    if !header.is_ok_and(|output| output.status.success()) {
+        return println!("skipped: {compiler} finds no mpi.h (Debian's libmpich-dev, libopenmpi-dev)");
+    }
     let program = common::scratch(compiler).join("mpi");
     let library = common::library();
     common::succeeds(

@@ -19,6 +19,101 @@ OXSHMEM_KERNEL(oxshmem_host_get, void *dst, const void *src, uint64_t bytes, int
     oxshmem::getmem(oxshmem::block, dst, src, bytes, pe);
 }
 
+// What follows takes numbers of bytes and types, for operations that are given by address.
+
+// Stores the low `bytes` bytes of a word: 1, 2, 4 or 8.
+OXSHMEM_KERNEL(oxshmem_host_put_word, void *dst, uint64_t word, uint32_t bytes, int pe) {
+    switch (bytes) {
+    case 1:
+        oxshmem::p(static_cast<uint8_t *>(dst), static_cast<uint8_t>(word), pe);
+        break;
+    case 2:
+        oxshmem::p(static_cast<uint16_t *>(dst), static_cast<uint16_t>(word), pe);
+        break;
+    case 4:
+        oxshmem::p(static_cast<uint32_t *>(dst), static_cast<uint32_t>(word), pe);
+        break;
+    default:
+        oxshmem::p(static_cast<uint64_t *>(dst), word, pe);
+        break;
+    }
+}
+
+// Calls `with` with pointers to elements of that many bytes: 1, 2, 4, 8 or 16.
+template <class With> OXSHMEM_DEVICE void with_elements(void *dst, const void *src, uint32_t bytes, With with) {
+    switch (bytes) {
+    case 1:
+        with(static_cast<uint8_t *>(dst), static_cast<const uint8_t *>(src));
+        break;
+    case 2:
+        with(static_cast<uint16_t *>(dst), static_cast<const uint16_t *>(src));
+        break;
+    case 4:
+        with(static_cast<uint32_t *>(dst), static_cast<const uint32_t *>(src));
+        break;
+    case 8:
+        with(static_cast<uint64_t *>(dst), static_cast<const uint64_t *>(src));
+        break;
+    default:
+        with(static_cast<oxshmem::port::vec16 *>(dst), static_cast<const oxshmem::port::vec16 *>(src));
+        break;
+    }
+}
+
+// Strides are in elements.
+OXSHMEM_KERNEL(oxshmem_host_iput, void *dst, const void *src, int64_t dst_stride, int64_t src_stride, uint64_t n,
+               uint32_t bytes, int pe) {
+    with_elements(dst, src, bytes,
+                  [&](auto *to, const auto *from) { oxshmem::iput(oxshmem::block, to, from, dst_stride, src_stride, n, pe); });
+}
+
+OXSHMEM_KERNEL(oxshmem_host_iget, void *dst, const void *src, int64_t dst_stride, int64_t src_stride, uint64_t n,
+               uint32_t bytes, int pe) {
+    with_elements(dst, src, bytes,
+                  [&](auto *to, const auto *from) { oxshmem::iget(oxshmem::block, to, from, dst_stride, src_stride, n, pe); });
+}
+
+template <class T>
+OXSHMEM_NOINLINE void host_wait(const void *variables, uint64_t n, const int *status, int cmp, uint64_t value,
+                                const void *values) {
+    const auto compare = static_cast<oxshmem::Compare>(cmp);
+    const T *ivars = static_cast<const T *>(variables);
+    if (values != nullptr) {
+        oxshmem::wait_until_all_vector(ivars, n, status, compare, static_cast<const T *>(values));
+    } else {
+        oxshmem::wait_until_all(ivars, n, status, compare, static_cast<T>(value));
+    }
+}
+
+// Waits for all variables. `type`: an abi::Type of 2 to 8 bytes. `values`, if not null: one for
+// each.
+OXSHMEM_KERNEL(oxshmem_host_wait, const void *variables, uint64_t n, const int *status, int cmp, uint64_t value,
+               const void *values, uint32_t type) {
+    using oxshmem::abi::Type;
+    switch (static_cast<Type>(type)) {
+    case Type::int16:
+        host_wait<int16_t>(variables, n, status, cmp, value, values);
+        break;
+    case Type::uint16:
+        host_wait<uint16_t>(variables, n, status, cmp, value, values);
+        break;
+    case Type::int32:
+        host_wait<int32_t>(variables, n, status, cmp, value, values);
+        break;
+    case Type::uint32:
+        host_wait<uint32_t>(variables, n, status, cmp, value, values);
+        break;
+    case Type::int64:
+        host_wait<int64_t>(variables, n, status, cmp, value, values);
+        break;
+    case Type::uint64:
+        host_wait<uint64_t>(variables, n, status, cmp, value, values);
+        break;
+    default: // The host admits no other.
+        break;
+    }
+}
+
 OXSHMEM_KERNEL(oxshmem_host_signal, uint64_t *signal, uint64_t value, int op, int pe) {
     oxshmem::signal_op(signal, value, static_cast<oxshmem::SignalOp>(op), pe);
 }

@@ -185,7 +185,7 @@ struct Layout {
         state.network = program.network;
         state.p2p_first = program.direct != 0 ? 0 : static_cast<int32_t>(pe);
         state.p2p_count = program.direct != 0 ? static_cast<int32_t>(n) : 1;
-        state.p2p_mask = (1ull << state.p2p_count) - 1;
+        state.p2p_mask = state.p2p_far[0] = (1ull << state.p2p_count) - 1;
         const uint64_t heap = out.base + kHeapsAt + pe * kHeapBytes;
         state.heap_base = heap;
         state.heap_bytes = kHeapBytes;

@@ -89,6 +89,17 @@ void many() {
     quiet();
 }
 
+// One thread posts, and another waits for it again and again.
+void quiets() {
+    for (uint32_t i = 0; i < 10; ++i) {
+        if (block() == 0) {
+            p(place(0, i), value(0, i), 1);
+        } else if (i % 2 == 0) {
+            quiet();
+        }
+    }
+}
+
 constexpr oxshmem_explore_program kPrograms[] = {
     small(posting("p_once", p_once, 2, 1, 4000)),
     in_host_memory(posting("p_once_host", p_once, 2, 1, 4000)),
@@ -107,6 +118,7 @@ constexpr oxshmem_explore_program kPrograms[] = {
     early(behind(9, posting("p_p_p_quiet_early", p_p_p_quiet, 3, 2, 12000))),
     early(behind(2, posting("quiet_of_other", quiet_of_other, 2, 1, 8000))),
     posting("many", many, 3, 1, 30000),
+    early(behind(2, posting("quiets_early", quiets, 2, 1, 20000))),
     behind(5, posting("p_quiet_p_quiet", p_quiet_p_quiet, 3, 1, 12000)),
     warps_of(2, posting("warps", p_quiet_p_quiet, 2, 2, 20000)),
     warps_of(2, posting("warp", p_quiet, 1, 1, 8000)),

@@ -44,6 +44,9 @@ pub const MUTANTS: &[Mutant] = &[
     posting("leave-relaxed", &["p_quiet", "p_quiet_3", "many"]),
     posting("no-rescan", &["p_quiet_3", "many", "p_p_p_quiet"]),
     posting("base-is-reserved", &["many", "p_p_p_quiet_8"]),
+    posting("completed-one-too-early", &["p_quiet", "p_quiet_3", "p_p_p_quiet"]),
+    posting("base-is-not-older", &["quiets_early"]),
+    posting("doorbell-overtaken", &["many", "quiets_early"]),
     posting("doorbell-before-record", &["p_quiet", "many"]),
     posting("device-fence-for-host-queues", &["p_quiet_host", "p_p_p_quiet_host"]),
     Mutant {

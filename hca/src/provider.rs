@@ -48,6 +48,8 @@ pub struct HcaInfo {
     /// The set of error counters that queue pairs count in; 0 is that of every queue pair that is
     /// given none.
     pub counter_set: u8,
+    /// Commands that are worth giving it at a time: 1 where each waits for the one before.
+    pub commands_at_a_time: usize,
 }
 
 impl HcaInfo {

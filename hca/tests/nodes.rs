@@ -19,8 +19,9 @@ use oxshmem_hca::port::Gid;
 use oxshmem_hca::provider::Provider;
 use oxshmem_hca::soft::{SoftHca, SoftOptions};
 use oxshmem_hca::testing::{Endpoint, EndpointOptions};
-use oxshmem_hca::wire::Op;
 use oxshmem_hca::wire::cqe::{self, Syndrome};
+use oxshmem_hca::wire::ctrl::Fence;
+use oxshmem_hca::wire::{BLOCK_BYTES, MAX_WQE_BYTES, Op, Wqe};
 use oxshmem_system::challenge::{BYTES, Nonces, Role, prove};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -143,28 +144,18 @@ fn an_hca_of_another_job_is_not_connected_to() {
 
 #[test]
 fn a_connection_that_breaks_is_a_transport_error() {
-    // A listener in between, which can cut the line.
-    let ((hca_a, address_a), (hca_b, target)) = (listening(), listening());
-    let between = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    hca_a.add_route(hca_b.info().port.gid, between.local_addr().unwrap(), SECRET);
-    hca_b.add_route(hca_a.info().port.gid, address_a, SECRET);
-    let line = std::thread::spawn(move || {
-        let (near, _) = between.accept().unwrap();
-        let far = TcpStream::connect(target).unwrap();
+    // A relay in between, which can cut the line.
+    let (ends, line) = std::sync::mpsc::channel();
+    let ((hca_a, mut a), b) = relayed(move |near, far| {
         for (mut from, mut to) in [
             (near.try_clone().unwrap(), far.try_clone().unwrap()),
             (far.try_clone().unwrap(), near.try_clone().unwrap()),
         ] {
             std::thread::spawn(move || std::io::copy(&mut from, &mut to));
         }
-        (near, far)
+        ends.send((near, far)).unwrap();
     });
-    let provider = |hca: &Arc<SoftHca>| -> Arc<dyn Provider> { Arc::<SoftHca>::clone(hca) };
-    let mut a = Endpoint::new(&provider(&hca_a), EndpointOptions::default()).unwrap();
-    let b = Endpoint::new(&provider(&hca_b), EndpointOptions::default()).unwrap();
-    a.connect(&b.address(), &QpAttributes::default()).unwrap();
-    b.connect(&a.address(), &QpAttributes::default()).unwrap();
-    let (near, far) = line.join().unwrap();
+    let (near, far) = line.recv_timeout(LIMIT).unwrap();
     let remote = Endpoint::remote(&b.address(), 0);
     let index = a.post_and_ring(Op::WriteInline { remote, payload: &[7] });
     let cqe = a.wait(index, LIMIT, std::thread::yield_now).unwrap();
@@ -178,6 +169,71 @@ fn a_connection_that_breaks_is_a_transport_error() {
     assert_eq!(cqe.status, exceeded);
     assert!(hca_a.violations()[0].message.contains("is gone"), "{:?}", hca_a.violations());
     assert_eq!(b.heap.read(0, 1), [7]);
+}
+
+/// Two endpoints whose line a relay is in, which gets the stream from the initiator and the one to
+/// the target once both are there.
+fn relayed(relay: impl FnOnce(TcpStream, TcpStream) + Send + 'static) -> ((Arc<SoftHca>, Endpoint), Endpoint) {
+    let ((hca_a, address_a), (hca_b, target)) = (listening(), listening());
+    let between = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    hca_a.add_route(hca_b.info().port.gid, between.local_addr().unwrap(), SECRET);
+    hca_b.add_route(hca_a.info().port.gid, address_a, SECRET);
+    std::thread::spawn(move || relay(between.accept().unwrap().0, TcpStream::connect(target).unwrap()));
+    let provider = |hca: &Arc<SoftHca>| -> Arc<dyn Provider> { Arc::<SoftHca>::clone(hca) };
+    let a = Endpoint::new(&provider(&hca_a), EndpointOptions::default()).unwrap();
+    let b = Endpoint::new(&provider(&hca_b), EndpointOptions::default()).unwrap();
+    a.connect(&b.address(), &QpAttributes::default()).unwrap();
+    b.connect(&a.address(), &QpAttributes::default()).unwrap();
+    ((hca_a, a), b)
+}
+
+#[test]
+fn a_read_is_not_done_without_its_data() {
+    const GREETING: usize = 40 + BYTES;
+    // The target's data never arrives; in its place the initiator hears that the read is done.
+    let ((hca, mut a), b) = relayed(|near, far| {
+        let (mut to_far, mut from_near) = (far.try_clone().unwrap(), near.try_clone().unwrap());
+        std::thread::spawn(move || std::io::copy(&mut from_near, &mut to_far));
+        let (mut far, mut near) = (far, near);
+        let mut greeting = [0; 40];
+        far.read_exact(&mut greeting).unwrap();
+        near.write_all(&greeting).unwrap();
+        far.read_exact(&mut greeting[..GREETING - 40]).unwrap();
+        near.write_all(&greeting[..GREETING - 40]).unwrap();
+        let mut header = [0; 24];
+        while far.read_exact(&mut header).is_ok() {
+            let len = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
+            std::io::copy(&mut (&mut far).take(len.into()), &mut std::io::sink()).unwrap();
+            header[..6].copy_from_slice(&[0, 0, 0, 0, 0x81, 0]);
+            near.write_all(&header).unwrap();
+        }
+    });
+    let remote = Endpoint::remote(&b.address(), 0);
+    let index = a.post_and_ring(Op::Read { remote, local: Some(a.local(0, 8)) });
+    let cqe = a.wait(index, LIMIT, std::thread::yield_now).unwrap();
+    let exceeded = cqe::Status::Error { syndrome: Syndrome::RetryExceeded as u8, vendor_syndrome: 0 };
+    assert_eq!(cqe.status, exceeded);
+    let violations = hca.violations();
+    assert!(violations[0].message.contains("0 of its 8 bytes are here"), "{}", violations[0]);
+}
+
+#[test]
+fn a_work_request_that_waits_for_a_read_counts_once() {
+    let pair_of = || SoftOptions { stepped: true, ..SoftOptions::default() };
+    let mut pair = Pair::new(EndpointOptions::default(), pair_of);
+    let remote = Endpoint::remote(&pair.b.address(), 0);
+    pair.a.post(Op::Read { remote, local: Some(pair.a.local(0, 4096)) }, false);
+    let mut wqe = Wqe::new(pair.a.qp.qpn(), 1, true, Op::WriteInline { remote, payload: &[1] });
+    wqe.fence = Fence::StrongOrdering;
+    let mut bytes = [0; MAX_WQE_BYTES];
+    wqe.emit(&mut bytes);
+    let index = pair.a.post_raw(&bytes[..BLOCK_BYTES]);
+    pair.a.ring();
+    let cqe = pair.a.wait(index, LIMIT, || {
+        pair.step();
+    });
+    assert!(matches!(cqe.as_ref().unwrap().status, cqe::Status::Done { .. }), "{cqe:?}");
+    assert_eq!(pair.hca_a.counters().unwrap().strong, 1);
 }
 
 #[test]

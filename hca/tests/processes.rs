@@ -182,8 +182,15 @@ fn a_killed_peer_exceeds_the_retries_and_others_go_on() {
     let cause = &end.hca.violations()[0];
     assert_eq!(cause.syndrome, Some(Syndrome::RetryExceeded));
     assert!(cause.message.contains("is gone"), "{cause}");
-    // A dead peer cannot be connected to.
-    let fresh = Endpoint::new(&provider, EndpointOptions::default()).unwrap();
-    let error = fresh.connect(&end.peer, &QpAttributes::default()).unwrap_err();
-    assert!(error.to_string().contains(&end.peer.qp.gid.to_string()), "{error}");
+    // One that is dead before it is first needed is the same.
+    let mut fresh = Endpoint::new(&provider, EndpointOptions::default()).unwrap();
+    let attributes = QpAttributes { ack_timeout: 4, retry_count: 1, ..QpAttributes::default() };
+    fresh.connect(&end.peer, &attributes).unwrap();
+    let index = fresh.post_and_ring(Op::Write { remote: Endpoint::remote(&end.peer, 0), local: None });
+    let cqe = fresh.wait(index, LIMIT, std::thread::yield_now).unwrap();
+    let exceeded = cqe::Status::Error { syndrome: Syndrome::RetryExceeded as u8, vendor_syndrome: 0 };
+    assert_eq!(cqe.status, exceeded);
+    let violations = end.hca.violations();
+    let cause = violations.iter().find(|violation| violation.qpn == fresh.qp.qpn()).unwrap();
+    assert!(cause.message.contains(&end.peer.qp.gid.to_string()), "{cause}");
 }

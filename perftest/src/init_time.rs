@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::connection::{self, Connection};
 use crate::error::Error;
+use crate::hub_time;
 use crate::report::{Column, Job, Table, rounded};
 
 const NAME: &str = "shmem_init_time";
@@ -36,6 +37,17 @@ struct Options {
     /// Write one JSON object per line and phase to this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Measure the rendezvous alone, of jobs of these sizes whose PEs a few processes speak for:
+    /// join, allgather, alltoall, barrier and abort.
+    #[arg(long, value_name = "NPES", value_delimiter = ',', num_args = 0..=1, default_missing_value = "64,256,1024,4096",
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_NPES)))]
+    hub: Option<Vec<u32>>,
+    /// With --hub: PEs that share a connection, as those of a node do.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "hub", value_parser = clap::value_parser!(u32).range(1..))]
+    per_node: u32,
+    /// Speak for PEs, as a process with --hub orders.
+    #[arg(long, hide = true, exclusive = true)]
+    crowd: bool,
 }
 
 /// One phase. Times are in milliseconds.
@@ -80,6 +92,15 @@ impl Row {
 /// The program.
 pub fn main() -> ExitCode {
     let options = Options::parse();
+    if options.crowd {
+        return hub_time::crowd();
+    }
+    if let Some(sizes) = &options.hub {
+        return match hub_time::measure(sizes, options.per_node, options.json.as_deref()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => error.report(NAME),
+        };
+    }
     let config = match options.connection.config(std::env::vars_os()) {
         Ok(config) => config,
         Err(error) => Options::command().error(clap::error::ErrorKind::ValueValidation, error).exit(),

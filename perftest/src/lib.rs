@@ -11,6 +11,7 @@ pub mod compare;
 pub mod connection;
 pub mod demo;
 pub mod error;
+pub mod hub_time;
 pub mod init_time;
 pub mod job;
 pub mod machine;

@@ -282,6 +282,30 @@ fn the_demo_compares_the_transports() {
 }
 
 #[test]
+fn the_rendezvous_alone_is_shown_by_step() {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hub-time.jsonl");
+    for (per_node, connections) in [(1, [16, 64]), (6, [3, 11])] {
+        let args = format!("--hub 16,64 --per-node {per_node} --json {}", file.display());
+        let output = run(env!("CARGO_BIN_EXE_shmem_init_time"), &args, &[]);
+        let (out, error) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success() && error.is_empty(), "{out}{error}");
+        let lines = std::fs::read_to_string(&file).unwrap();
+        let rows: Vec<oxshmem_perftest::hub_time::Row> =
+            lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let steps: Vec<&str> = rows.iter().map(|row| row.step.as_str()).collect();
+        assert_eq!(steps, ["join", "allgather", "alltoall", "barrier", "abort"].repeat(2));
+        for (at, row) in rows.iter().enumerate() {
+            let npes = [16, 64][at / 5];
+            assert_eq!((row.npes, row.connections, row.growth.is_some()), (npes, connections[at / 5], npes == 64));
+            assert!(row.ms > 0.0 && row.sent > 0 && row.descriptors > row.connections as usize, "{row:?}");
+        }
+        let alltoall = &rows[7];
+        let all = 64 * 64 * 64;
+        assert!((all..2 * all).contains(&alltoall.received) && (all..2 * all).contains(&alltoall.sent), "{alltoall:?}");
+    }
+}
+
+#[test]
 fn init_is_shown_by_phase() {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("init-time.jsonl");
     let args = format!("-n 3 --npes 3 --transport ibgda --json {}", file.display());

@@ -186,7 +186,9 @@ impl Queues {
             queues.clear_cq(index);
         }
         let places: Vec<(u32, &Arc<Uar>)> = (0..).zip(doorbells.iter().map(|doorbell| &doorbell.uar)).collect();
-        let qps = side_by_side(&places, |(index, uar)| layout.create_qp(pd, uar, &umem, *index))?;
+        let qps = side_by_side(&places, queues.commands_at_a_time(), |(index, uar)| {
+            layout.create_qp(pd, uar, &umem, *index)
+        })?;
         for (qp, doorbell) in qps.into_iter().zip(doorbells) {
             let requests = VecDeque::with_capacity(1 << layout.log_depth);
             let (register, uar) = (doorbell.address(), doorbell.uar);
@@ -236,7 +238,11 @@ impl Queues {
             let pair = self.pairs.get(*qp as usize).ok_or_else(|| wrong("qp", *qp, "no such queue pair"))?;
             qps.push((&pair.qp, peer, attributes));
         }
-        side_by_side(&qps, |(qp, peer, attributes)| qp.connect(peer, attributes)).map(|_| ())
+        side_by_side(&qps, self.commands_at_a_time(), |(qp, peer, attributes)| qp.connect(peer, attributes)).map(|_| ())
+    }
+
+    fn commands_at_a_time(&self) -> usize {
+        self.provider.info().commands_at_a_time
     }
 
     fn word(&self, offset: u64) -> &AtomicU64 {
@@ -316,7 +322,7 @@ impl Drop for Queues {
     fn drop(&mut self) {
         let qps: Vec<&Qp> = self.pairs.iter().map(|pair| &pair.qp).collect();
         // A pair that cannot be destroyed reports that when it is dropped.
-        let _ = side_by_side(&qps, |qp| qp.close().and_then(|()| qp.cq().close()));
+        let _ = side_by_side(&qps, self.commands_at_a_time(), |qp| qp.close().and_then(|()| qp.cq().close()));
     }
 }
 

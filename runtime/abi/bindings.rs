@@ -2,7 +2,9 @@
 
 /// "OXSM" in memory
 pub const MAGIC: u32 = 1297307727;
-pub const ABI_VERSION: u32 = 8;
+pub const ABI_VERSION: u32 = 9;
+/// PEs of a job, at most.
+pub const MAX_PES: u32 = 4096;
 /** Send-queue geometry, in WQE basic blocks of 64 bytes. The upper limit keeps 16-bit completion counters unambiguous; the
  lower one lets a full warp reserve its largest group, five blocks a lane.*/
 pub const BLOCK_BYTES: u32 = 64;
@@ -899,13 +901,14 @@ pub struct State {
     pub signal_order: u32,
     pub fence_order: u32,
     pub reserved0: [u32; 28usize],
+    pub p2p_far: [u64; 64usize],
     pub __bindgen_padding_0: [u8; 80usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
         "Size of State",
-    ][::core::mem::size_of::<State>() - 384usize];
+    ][::core::mem::size_of::<State>() - 896usize];
     [
         "Alignment of State",
     ][::core::mem::align_of::<State>() - 128usize];
@@ -1008,4 +1011,7 @@ const _: () = {
     [
         "Offset of field: State::reserved0",
     ][::core::mem::offset_of!(State, reserved0) - 192usize];
+    [
+        "Offset of field: State::p2p_far",
+    ][::core::mem::offset_of!(State, p2p_far) - 304usize];
 };

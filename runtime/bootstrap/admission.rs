@@ -6,14 +6,14 @@
 //! shows them, and connections whose source address is one of the job's nodes.
 
 use std::io::{self, Read};
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
-
-use oxshmem_system::challenge::{BYTES, Nonces, Role, prove};
+use std::time::Instant;
 
 use super::error::BootstrapError;
 use super::job::JobId;
+use super::resolve;
 
 /// Bytes that a secret in a file has at least.
 const SHORTEST: usize = 16;
@@ -42,7 +42,8 @@ impl Admission {
     /// use oxshmem::bootstrap::{Admission, JobId};
     ///
     /// let public: JobId = "00112233445566778899aabbccddeeff".parse().unwrap();
-    /// let (job, admission) = Admission::choose(None, public, Some(&["localhost".to_owned()]))?;
+    /// let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    /// let (job, admission) = Admission::choose(None, public, Some(&["localhost".to_owned()]), deadline)?;
     /// assert!(job == public && matches!(admission, Admission::SameUser(_)));
     /// # Ok::<(), oxshmem::Error>(())
     /// ```
@@ -50,6 +51,7 @@ impl Admission {
         file: Option<&Path>,
         public: JobId,
         nodes: Option<&[String]>,
+        deadline: Instant,
     ) -> Result<(JobId, Self), BootstrapError> {
         if let Some(file) = file {
             return Ok((public.keyed(&read_secret(file)?), Self::Secret));
@@ -57,9 +59,9 @@ impl Admission {
         let Some(nodes) = nodes else { return Ok((public, Self::SameUser(None))) };
         let mut addresses = Vec::new();
         for node in nodes {
-            let what = format!("looking up node {node} of the job; check its name in the DNS or /etc/hosts");
-            let found = (node.as_str(), 0).to_socket_addrs().map_err(BootstrapError::system(what))?;
-            addresses.extend(found.map(|address| address.ip().to_canonical()));
+            let what = format!("looking up node {node} of the job");
+            let found = resolve::addresses(&format!("{node}:0"), deadline).map_err(BootstrapError::system(what))?;
+            addresses.extend(found.into_iter().map(|address| address.ip().to_canonical()));
         }
         Ok((public, Self::SameUser(Some(addresses))))
     }
@@ -81,18 +83,6 @@ impl Admission {
             None if nodes.as_ref().is_none_or(|nodes| nodes.contains(&theirs.ip())) => Ok(()),
             None => Err(format!("comes from {}, which is none of the job's nodes", theirs.ip())),
         }
-    }
-}
-
-impl JobId {
-    /// The secret of the job that `self` identifies in public, made with a key that only its PEs
-    /// have.
-    fn keyed(self, key: &[u8]) -> Self {
-        let none = Nonces { connecting: [0; BYTES], accepting: [0; BYTES] };
-        let proof = prove(key, Role::Accepting, &none, &[&b"secret of the job"[..], &self.0].concat());
-        let mut secret = [0; 16];
-        secret.copy_from_slice(&proof[..16]);
-        Self(secret)
     }
 }
 
@@ -220,7 +210,7 @@ mod tests {
     #[test]
     fn a_secret_is_read_from_a_private_file_alone() {
         let path = std::env::temp_dir().join(format!("oxshmem-secret-{}", std::process::id()));
-        let choose = || Admission::choose(Some(&path), PUBLIC, None);
+        let choose = || Admission::choose(Some(&path), PUBLIC, None, Instant::now());
         let with = |bytes: &[u8], mode: u32| {
             std::fs::write(&path, bytes).unwrap();
             std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
@@ -239,13 +229,16 @@ mod tests {
             assert!(error.contains(words), "{error}");
         }
         std::fs::remove_file(&path).unwrap();
-        let error = Admission::choose(Some(Path::new("/dev/null")), PUBLIC, None).unwrap_err().to_string();
+        let error =
+            Admission::choose(Some(Path::new("/dev/null")), PUBLIC, None, Instant::now()).unwrap_err().to_string();
         assert!(error.contains("it is not a file"), "{error}");
     }
 
     #[test]
     fn a_node_without_an_address_is_named() {
-        let error = Admission::choose(None, PUBLIC, Some(&["no-such-node.invalid".into()])).unwrap_err().to_string();
+        let until = Instant::now() + resolve::LONGEST;
+        let nodes = ["no-such-node.invalid".to_owned()];
+        let error = Admission::choose(None, PUBLIC, Some(&nodes), until).unwrap_err().to_string();
         assert!(error.contains("looking up node no-such-node.invalid"), "{error}");
     }
 }

@@ -10,7 +10,7 @@
 //! | 6 | op | [`Op`] |
 //! | 7 | reserved | 0 |
 //! | 8..12 | generation | how many times the job has been initialised, from 1 |
-//! | 12..16 | rank | of the sender, [`HUB`] for the hub |
+//! | 12..16 | rank | of the sender; in a frame of the hub the rank it is for, [`HUB`] for all |
 //! | 16..24 | sequence | number of the collective within the generation, from 1; else 0 |
 //! | 24..28 | length | of the payload |
 //!
@@ -20,7 +20,9 @@
 //! Nothing here panics on any input: [`Decoder`] accepts bytes in pieces of any size and holds no
 //! more than it was given.
 
+use std::net::{IpAddr, Ipv6Addr};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::failure::{Failure, FailureKind};
@@ -31,10 +33,10 @@ use super::text::cut;
 /// First four bytes of every frame.
 pub const MAGIC: [u8; 4] = *b"OXSB";
 /// Version of header and payloads.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 /// The header's length.
 pub const HEADER_LEN: usize = 28;
-/// The hub's number in the rank field.
+/// In the rank field of a frame of the hub: it is for every rank that the connection serves.
 pub const HUB: u32 = u32::MAX;
 /// Longest label of a collective, in bytes.
 pub const MAX_LABEL: usize = 128;
@@ -50,6 +52,8 @@ pub const MAX_GROUP_CONTRIBUTION: usize = 64 << 10;
 pub const MAX_GREETING: usize = 4 << 10;
 /// Longest payload that a rank sends.
 pub const MAX_FROM_RANK: usize = MAX_CONTRIBUTION + MAX_LABEL + 8;
+/// Longest payload that the hub sends: a result and its count, or the table of the PEs.
+pub const MAX_FROM_HUB: usize = MAX_RESULT + 4;
 /// Longest host name, node name and reason; longer ones are cut.
 const MAX_TEXT: usize = 1024;
 
@@ -116,7 +120,7 @@ macro_rules! ops {
 ops! {
     /// Rank to hub: the sender's identity.
     Hello = 1,
-    /// Hub to rank: your HELLO is in order.
+    /// Hub, or the leader of the node, to rank: your HELLO is in order.
     Accepted = 2,
     /// Hub to rank: your HELLO, or your connection, is refused.
     Refused = 3,
@@ -146,6 +150,8 @@ ops! {
     Disbanded = 15,
     /// Rank to hub: contribution to an alltoall. Its result is a `Gathered` for each rank.
     Alltoall = 16,
+    /// Leader of a node to hub: the process or the connection of this rank of the node is gone.
+    Gone = 17,
 }
 
 /// What a rank says about itself when it connects.
@@ -159,6 +165,31 @@ pub struct Hello {
     pub timeout: Duration,
     /// Its process and machine.
     pub peer: Peer,
+}
+
+/// How a rank that has been let in is connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Way {
+    /// The rank that its frames go through, [`HUB`] if they go straight to the hub.
+    pub leader: u32,
+    /// This node's address by which that rank has reached the hub, the unspecified one if the rank
+    /// itself has.
+    pub address: Ipv6Addr,
+}
+
+impl Way {
+    /// Straight to the hub.
+    pub const DIRECT: Self = Self { leader: HUB, address: Ipv6Addr::UNSPECIFIED };
+
+    /// Through a rank whose address on the way to the hub is this, if it is known.
+    pub fn through(leader: u32, address: Option<IpAddr>) -> Self {
+        let address = match address {
+            Some(IpAddr::V4(v4)) => v4.to_ipv6_mapped(),
+            Some(IpAddr::V6(v6)) => v6,
+            None => Ipv6Addr::UNSPECIFIED,
+        };
+        Self { leader, address }
+    }
 }
 
 /// A rank's part in a gather.
@@ -181,7 +212,7 @@ pub struct Arrival {
 #[allow(missing_docs, reason = "the variants are those of Op")]
 pub enum Message {
     Hello(Hello),
-    Accepted,
+    Accepted(Way),
     Refused { reason: String },
     Welcome { peers: Vec<Peer> },
     Allgather { label: String, data: Vec<u8> },
@@ -196,6 +227,7 @@ pub enum Message {
     Grouped { parts: Vec<(u32, Vec<u8>)> },
     Disbanded(Failure),
     Alltoall { label: String, data: Vec<u8> },
+    Gone { why: String },
 }
 
 impl Message {
@@ -203,7 +235,7 @@ impl Message {
     pub fn op(&self) -> Op {
         match self {
             Self::Hello(_) => Op::Hello,
-            Self::Accepted => Op::Accepted,
+            Self::Accepted(_) => Op::Accepted,
             Self::Refused { .. } => Op::Refused,
             Self::Welcome { .. } => Op::Welcome,
             Self::Allgather { .. } => Op::Allgather,
@@ -218,6 +250,7 @@ impl Message {
             Self::Grouped { .. } => Op::Grouped,
             Self::Disbanded(_) => Op::Disbanded,
             Self::Alltoall { .. } => Op::Alltoall,
+            Self::Gone { .. } => Op::Gone,
         }
     }
 
@@ -229,7 +262,11 @@ impl Message {
                 out.u64(hello.timeout.as_millis().try_into().unwrap_or(u64::MAX));
                 out.peer(&hello.peer);
             }
-            Self::Refused { reason } | Self::Abort { reason } => out.text(reason),
+            Self::Accepted(way) => {
+                out.u32(way.leader);
+                out.0.extend_from_slice(&way.address.octets());
+            }
+            Self::Refused { reason: text } | Self::Abort { reason: text } | Self::Gone { why: text } => out.text(text),
             Self::Welcome { peers } => {
                 out.u32(len32(peers));
                 peers.iter().for_each(|peer| out.peer(peer));
@@ -258,7 +295,7 @@ impl Message {
                     out.bytes(part);
                 }
             }
-            Self::Accepted | Self::Released | Self::Goodbye | Self::Farewell => {}
+            Self::Released | Self::Goodbye | Self::Farewell => {}
         }
     }
 
@@ -271,7 +308,10 @@ impl Message {
                 timeout: Duration::from_millis(input.u64()?),
                 peer: input.peer()?,
             }),
-            Op::Accepted => Self::Accepted,
+            Op::Accepted => Self::Accepted(Way {
+                leader: input.u32()?,
+                address: Ipv6Addr::from(<[u8; 16]>::try_from(input.take(16)?).ok()?),
+            }),
             Op::Refused => Self::Refused { reason: input.text(MAX_TEXT)? },
             Op::Welcome => Self::Welcome { peers: input.list(Reader::peer)? },
             Op::Allgather => Self::Allgather { label: input.text(MAX_LABEL)?, data: input.bytes()?.to_vec() },
@@ -292,9 +332,38 @@ impl Message {
             Op::Grouped => Self::Grouped { parts: input.list(|input| Some((input.u32()?, input.bytes()?.to_vec())))? },
             Op::Disbanded => Self::Disbanded(input.failure()?),
             Op::Alltoall => Self::Alltoall { label: input.text(MAX_LABEL)?, data: input.bytes()?.to_vec() },
+            Op::Gone => Self::Gone { why: input.text(MAX_TEXT)? },
         };
         input.0.is_empty().then_some(message)
     }
+}
+
+/// Returns the frame that brings a rank its column of an alltoall, without a copy of each part.
+pub fn gathered<'a>(
+    generation: u32,
+    rank: u32,
+    sequence: u64,
+    parts: impl ExactSizeIterator<Item = &'a [u8]> + Clone,
+) -> Arc<[u8]> {
+    let length: usize = parts.clone().map(|part| part.len() + 4).sum();
+    let mut out = Writer(Vec::with_capacity(HEADER_LEN + 4 + length));
+    out.0.resize(HEADER_LEN, 0);
+    out.u32(u32::try_from(parts.len()).unwrap_or(u32::MAX));
+    parts.for_each(|part| out.bytes(part));
+    write_header(&mut out.0, VERSION, Op::Gathered, (generation, rank, sequence));
+    out.0.into()
+}
+
+/// Fills the header of a frame whose payload is there.
+fn write_header(bytes: &mut [u8], version: u16, op: Op, (generation, rank, sequence): (u32, u32, u64)) {
+    let length = u32::try_from(bytes.len() - HEADER_LEN).unwrap_or(u32::MAX);
+    bytes[field::MAGIC].copy_from_slice(&MAGIC);
+    bytes[field::VERSION].copy_from_slice(&version.to_be_bytes());
+    bytes[field::OP] = op as u8;
+    bytes[field::GENERATION].copy_from_slice(&generation.to_be_bytes());
+    bytes[field::RANK].copy_from_slice(&rank.to_be_bytes());
+    bytes[field::SEQUENCE].copy_from_slice(&sequence.to_be_bytes());
+    bytes[field::LENGTH].copy_from_slice(&length.to_be_bytes());
 }
 
 /// One frame.
@@ -302,7 +371,7 @@ impl Message {
 pub struct Frame {
     /// Initialisation that it belongs to; 0 in a HELLO means whichever comes next.
     pub generation: u32,
-    /// Sender.
+    /// Sender, or recipient of a frame of the hub.
     pub rank: u32,
     /// Number of the collective, else 0.
     pub sequence: u64,
@@ -322,29 +391,62 @@ impl Frame {
         let mut out = Writer(vec![0; HEADER_LEN]);
         self.message.emit(&mut out);
         let mut bytes = out.0;
-        let length = u32::try_from(bytes.len() - HEADER_LEN).unwrap_or(u32::MAX);
-        bytes[field::MAGIC].copy_from_slice(&MAGIC);
-        bytes[field::VERSION].copy_from_slice(&version.to_be_bytes());
-        bytes[field::OP] = self.message.op() as u8;
-        bytes[field::GENERATION].copy_from_slice(&self.generation.to_be_bytes());
-        bytes[field::RANK].copy_from_slice(&self.rank.to_be_bytes());
-        bytes[field::SEQUENCE].copy_from_slice(&self.sequence.to_be_bytes());
-        bytes[field::LENGTH].copy_from_slice(&length.to_be_bytes());
+        write_header(&mut bytes, version, self.message.op(), (self.generation, self.rank, self.sequence));
         bytes
     }
 }
+
+/// A frame whose payload has not been looked at.
+#[derive(Debug, Clone)]
+pub struct Packet {
+    /// The generation, like that of a [`Frame`].
+    pub generation: u32,
+    /// The rank, like that of a [`Frame`].
+    pub rank: u32,
+    /// What it says.
+    pub op: Op,
+    /// All of its bytes.
+    pub bytes: Arc<[u8]>,
+}
+
+impl Packet {
+    /// Returns what it says.
+    ///
+    /// # Errors
+    /// The payload is not one of its op.
+    pub fn message(&self) -> Result<Message, FrameError> {
+        let payload = self.bytes.get(HEADER_LEN..).unwrap_or_default();
+        Message::parse(self.op, payload).ok_or(FrameError::Payload(self.op))
+    }
+}
+
+/// What a frame's first bytes say.
+struct Header {
+    op: Op,
+    generation: u32,
+    rank: u32,
+    sequence: u64,
+    /// Bytes of the frame, the header's included.
+    length: usize,
+}
+
+/// Capacity that a decoder keeps when it has no bytes: a large result is not kept allocated for the
+/// rest of the job.
+const KEPT: usize = 4 << 10;
 
 /// Cuts a byte stream into frames.
 #[derive(Debug)]
 pub struct Decoder {
     buffer: Vec<u8>,
+    /// Bytes at the front that have been taken.
+    taken: usize,
     limit: usize,
 }
 
 impl Decoder {
     /// A decoder that refuses payloads above `limit` bytes.
     pub fn new(limit: usize) -> Self {
-        Self { buffer: Vec::new(), limit }
+        Self { buffer: Vec::new(), taken: 0, limit }
     }
 
     /// Changes the limit for the frames that follow.
@@ -354,12 +456,17 @@ impl Decoder {
 
     /// Adds bytes from the stream.
     pub fn push(&mut self, bytes: &[u8]) {
+        // Moved only when as much is free, so each byte is moved once at most on average.
+        if self.taken > self.buffer.len() / 2 {
+            self.buffer.drain(..self.taken);
+            self.taken = 0;
+        }
         self.buffer.extend_from_slice(bytes);
     }
 
     /// Whether part of a frame is waiting for the rest.
     pub fn is_partial(&self) -> bool {
-        !self.buffer.is_empty()
+        self.taken < self.buffer.len()
     }
 
     /// The next frame, `None` until all of it is there.
@@ -367,7 +474,33 @@ impl Decoder {
     /// # Errors
     /// The stream is not one of frames; what follows on it cannot be read.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
-        let bytes = &self.buffer;
+        let Some((header, bytes)) = self.front()? else { return Ok(None) };
+        let Header { op, generation, rank, sequence, length } = header;
+        let message = Message::parse(op, &bytes[HEADER_LEN..]).ok_or(FrameError::Payload(op))?;
+        self.take(length);
+        Ok(Some(Frame { generation, rank, sequence, message }))
+    }
+
+    /// The next frame as it is, `None` until all of it is there. For those that pass it on.
+    ///
+    /// # Errors
+    /// The stream is not one of frames; what follows on it cannot be read.
+    pub fn next_packet(&mut self) -> Result<Option<Packet>, FrameError> {
+        let Some((header, bytes)) = self.front()? else { return Ok(None) };
+        let packet =
+            Packet { generation: header.generation, rank: header.rank, op: header.op, bytes: Arc::from(bytes) };
+        self.take(header.length);
+        Ok(Some(packet))
+    }
+
+    /// Returns the bytes that have not been taken.
+    pub fn into_rest(mut self) -> Vec<u8> {
+        self.buffer.split_off(self.taken)
+    }
+
+    /// Returns the frame at the front, if all of it is there.
+    fn front(&self) -> Result<Option<(Header, &[u8])>, FrameError> {
+        let bytes = &self.buffer[self.taken..];
         let seen = bytes.len().min(MAGIC.len());
         if bytes[..seen] != MAGIC[..seen] {
             return Err(FrameError::Magic(bytes[..seen].to_vec()));
@@ -385,19 +518,25 @@ impl Decoder {
         if length > self.limit {
             return Err(FrameError::TooLong { op, length, limit: self.limit });
         }
-        let Some(payload) = bytes.get(HEADER_LEN..HEADER_LEN + length) else { return Ok(None) };
-        let frame = Frame {
+        let length = HEADER_LEN + length;
+        let Some(frame) = bytes.get(..length) else { return Ok(None) };
+        let header = Header {
+            op,
             generation: u32::from_be_bytes(array(&header[field::GENERATION])),
             rank: u32::from_be_bytes(array(&header[field::RANK])),
             sequence: u64::from_be_bytes(array(&header[field::SEQUENCE])),
-            message: Message::parse(op, payload).ok_or(FrameError::Payload(op))?,
+            length,
         };
-        self.buffer.drain(..HEADER_LEN + length);
-        if self.buffer.is_empty() {
-            // A large result is not kept allocated for the rest of the job.
-            self.buffer = Vec::new();
+        Ok(Some((header, frame)))
+    }
+
+    fn take(&mut self, length: usize) {
+        self.taken += length;
+        if self.taken == self.buffer.len() {
+            self.taken = 0;
+            self.buffer.clear();
+            self.buffer.shrink_to(KEPT);
         }
-        Ok(Some(frame))
     }
 }
 
@@ -515,7 +654,9 @@ mod tests {
                     peer,
                 })
             }),
-            Just(Message::Accepted),
+            (any::<u32>(), any::<u128>())
+                .prop_map(|(leader, address)| Message::Accepted(Way { leader, address: address.into() })),
+            "\\PC{0,60}".prop_map(|why| Message::Gone { why }),
             "\\PC{0,60}".prop_map(|reason| Message::Refused { reason }),
             vec(peer(), 0..5).prop_map(|peers| Message::Welcome { peers }),
             ("[a-z ]{0,40}", vec(any::<u8>(), 0..200)).prop_map(|(label, data)| Message::Allgather { label, data }),

@@ -28,7 +28,7 @@ const PREFIX: usize = 8;
 const OPENING: usize = PREFIX + BYTES;
 /// The newest version without a challenge.
 const UNCHALLENGED: u16 = 3;
-/// Bytes of the job's secret in a HELLO of version 3, behind the header.
+/// Bytes of the job's secret in a HELLO of version 3, after the header.
 const OLD_SECRET: usize = 16;
 /// What the proofs are for.
 const CONTEXT: &[u8] = b"rendezvous";
@@ -85,7 +85,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// The gate of one new connection; `nonce` is used for no other.
+    /// Returns the gate of one new connection; `nonce` is used for no other.
     pub fn new(job: JobId, nonce: [u8; BYTES]) -> Self {
         Self { job, nonce, buffer: Vec::new(), nonces: None }
     }
@@ -128,10 +128,10 @@ impl Gate {
         Ok(Step::Send(self.nonce))
     }
 
-    /// A HELLO of a version without a challenge.
+    /// Takes a HELLO of a version without a challenge.
     fn old(&self, version: u16) -> Result<Step, Stranger> {
         let Some(secret) = self.buffer.get(HEADER_LEN..HEADER_LEN + OLD_SECRET) else { return Ok(Step::More) };
-        // No shortcut at the first byte that differs, whose time would tell where it is.
+        // All bytes are compared: a shorter time would tell where the first difference is.
         let differs = secret.iter().zip(self.job.0).fold(0, |differs, (theirs, own)| differs | (theirs ^ own));
         Err(if differs == 0 { Stranger::Old(version) } else { Stranger::Opening })
     }
@@ -145,7 +145,7 @@ pub struct Knock {
 }
 
 impl Knock {
-    /// One connection's.
+    /// Draws the nonce of one connection.
     ///
     /// # Errors
     /// The system has no randomness to give.
@@ -153,7 +153,7 @@ impl Knock {
         Ok(Self { job, nonce: nonce()? })
     }
 
-    /// What is sent first.
+    /// Returns what is sent first.
     pub fn opening(&self) -> [u8; OPENING] {
         let mut bytes = [0; OPENING];
         bytes[..4].copy_from_slice(&MAGIC);

@@ -26,6 +26,8 @@ pub struct Answer {
 pub struct Groups {
     open: BTreeMap<Vec<u8>, Open>,
     failed: BTreeMap<Vec<u8>, Failed>,
+    /// The gather that a rank waits in, by its key.
+    waiting: BTreeMap<u32, Vec<u8>>,
 }
 
 #[derive(Debug)]
@@ -63,8 +65,7 @@ impl Groups {
 
     /// Returns the gather that this rank waits in.
     pub fn of(&self, rank: u32) -> Option<String> {
-        let within = |open: &&Open| open.parts.values().any(|(member, _)| *member == rank);
-        self.open.values().find(within).map(|open| open.label.clone())
+        self.open.get(self.waiting.get(&rank)?).map(|open| open.label.clone())
     }
 
     /// When [`Groups::tick`] has something to do next.
@@ -81,6 +82,7 @@ impl Groups {
         let mut answers = Vec::new();
         for key in late {
             let Some(open) = self.open.remove(&key) else { continue };
+            open.parts.values().for_each(|(rank, _)| drop(self.waiting.remove(rank)));
             let absent: Vec<u32> = (0..open.size).filter(|index| !open.parts.contains_key(index)).collect();
             let message = format!(
                 "{} {} of {} did not arrive within {} at {}, which PE {} entered first",
@@ -146,15 +148,18 @@ impl Groups {
             // How many members there are is in doubt, so no member is the last.
             let failure = Failure { kind: FailureKind::Mismatch, ranks: at_fault, message };
             let mut to = open.ranks();
+            to.iter().for_each(|rank| drop(self.waiting.remove(rank)));
             to.push(rank);
             return Some(self.fail(now, key, &open, (failure, to, ranks)));
         }
         open.parts.insert(index, (rank, data));
         if open.parts.len() == open.size as usize {
             let to = open.ranks();
+            to.iter().for_each(|rank| drop(self.waiting.remove(rank)));
             let message = Message::Grouped { parts: open.parts.into_values().collect() };
             return Some(Answer { to, message });
         }
+        self.waiting.insert(rank, key.clone());
         self.open.insert(key, open);
         None
     }

@@ -1,41 +1,35 @@
 //! The hub's thread: sockets around the decisions of [`Session`].
-//!
-//! One thread polls all sockets, none of them blocking, so a slow or silent connection costs a
-//! table entry and nothing else.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::time::Duration;
 
 use super::admission::Admission;
 use super::error::BootstrapError;
 use super::failure::{Failure, lock};
-use super::frame::{Decoder, MAX_FROM_RANK, MAX_GREETING};
-use super::gate::{Gate, Step, nonce};
+use super::frame::{Decoder, MAX_FROM_RANK};
 use super::job::JobId;
+use super::places::Places;
 use super::session::{Action, Connection, Session};
+use super::sockets::{Ready, Received, Sockets, Traffic, file_limit, raise_file_limit};
+use super::stream::{self, Channel};
 
 /// Connections that no rank has claimed and that are kept at a time; more wait in the listener's
 /// backlog.
 const MAX_STRANGERS: usize = 256;
-/// How long a peer may leave what it was sent unread, or a frame unfinished.
-const STALL: Duration = Duration::from_secs(30);
-/// How long a closed connection waits for the other side to close too, so that what was sent is not
-/// lost.
-const LINGER: Duration = Duration::from_secs(2);
 /// Connections that are accepted before those that are there are served.
 const MAX_ACCEPTED: usize = 64;
 /// Pause after the system refuses to accept, for want of file descriptors for example.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// The numbers under which the other end of the waker and the listener are watched.
+const WAKENED: u64 = 0;
+const LISTENER: u64 = 1;
 
 /// How a hub is set up.
 #[derive(Debug, Clone)]
@@ -47,15 +41,25 @@ pub struct HubOptions {
     pub job: JobId,
     /// Ranks of the job when they are known beforehand; else the ranks say so, and must agree.
     pub npes: Option<u32>,
+    /// Where the launcher has put them, for messages.
+    pub places: Places,
+    /// The job is one program: a process that comes for the first time after the first generation
+    /// is of the next program, which has a hub of its own.
+    pub one_program: bool,
 }
 
 impl HubOptions {
+    /// For a job that may be one of several programs, and of whose ranks nothing else is known.
+    pub fn new(listen: SocketAddr, job: JobId, npes: Option<u32>) -> Self {
+        Self { listen, job, npes, places: Places::Unknown, one_program: false }
+    }
+
     /// For a job on this machine: listens on the loopback interface.
     ///
     /// # Errors
     /// Fails like [`JobId::random`].
     pub fn local(npes: u32) -> Result<Self, BootstrapError> {
-        Ok(Self { listen: (Ipv4Addr::LOCALHOST, 0).into(), job: JobId::random()?, npes: Some(npes) })
+        Ok(Self::new((Ipv4Addr::LOCALHOST, 0).into(), JobId::random()?, Some(npes)))
     }
 }
 
@@ -69,6 +73,7 @@ pub struct Hub {
     control: Sender<Control>,
     waker: UnixStream,
     failure: Arc<Mutex<Option<Failure>>>,
+    traffic: Arc<Traffic>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -110,27 +115,31 @@ impl Hub {
         let (waker, wakened) = UnixStream::pair().map_err(BootstrapError::system(what()))?;
         wakened.set_nonblocking(true).map_err(BootstrapError::system(what()))?;
         waker.set_nonblocking(true).map_err(BootstrapError::system(what()))?;
+        stream::lengthen(&listener).map_err(BootstrapError::system(what()))?;
+        let sockets = Sockets::new(options.job).map_err(BootstrapError::system(what()))?;
+        sockets.watch(wakened.as_fd(), WAKENED).map_err(BootstrapError::system(what()))?;
+        let traffic = sockets.traffic();
+        let session = Session::new(options.job.name(), options.npes).with_places(options.places);
+        let session = if options.one_program { session.of_one_program() } else { session };
         let (control, controls) = channel();
         let failure = Arc::new(Mutex::new(None));
         let server = Server {
-            job: options.job,
             admission,
             short_of_files: false,
-            session: Session::new(options.job.name(), options.npes),
-            started: Instant::now(),
+            session,
+            sockets,
             listener,
+            watching: false,
             wakened,
             controls,
             failure: Arc::clone(&failure),
-            connections: BTreeMap::new(),
-            next_connection: 0,
             accept_after: Duration::ZERO,
         };
         let thread = std::thread::Builder::new()
             .name("oxshmem-hub".into())
             .spawn(move || server.run())
             .map_err(BootstrapError::system(what()))?;
-        Ok(Self { address, job: options.job, control, waker, failure, thread: Some(thread) })
+        Ok(Self { address, job: options.job, control, waker, failure, traffic, thread: Some(thread) })
     }
 
     /// Where it listens.
@@ -156,6 +165,12 @@ impl Hub {
         lock(&self.failure).clone()
     }
 
+    /// Bytes that it has received and sent.
+    pub fn traffic(&self) -> (u64, u64) {
+        let Traffic { received, sent } = &*self.traffic;
+        (received.load(Ordering::Relaxed), sent.load(Ordering::Relaxed))
+    }
+
     fn wake(&self) {
         // An error means that the socket is full of wake-ups, or the thread gone.
         let _ = (&self.waker).write(&[0]);
@@ -174,35 +189,18 @@ impl Drop for Hub {
 }
 
 struct Server {
-    job: JobId,
     admission: Admission,
     /// The lack of file descriptors has been reported.
     short_of_files: bool,
     session: Session,
-    started: Instant,
+    sockets: Sockets,
     listener: TcpListener,
+    /// The listener is watched.
+    watching: bool,
     wakened: UnixStream,
     controls: Receiver<Control>,
     failure: Arc<Mutex<Option<Failure>>>,
-    connections: BTreeMap<Connection, Socket>,
-    next_connection: Connection,
     accept_after: Duration,
-}
-
-struct Socket {
-    stream: TcpStream,
-    /// Until the other side has proven that it belongs to the job.
-    gate: Option<Gate>,
-    decoder: Decoder,
-    /// What is still to be sent, and how much of the first piece is.
-    queue: VecDeque<Arc<[u8]>>,
-    sent: usize,
-    /// Since when the queue has not moved.
-    unsent_since: Option<Duration>,
-    /// Since when part of a frame waits for the rest.
-    partial_since: Option<Duration>,
-    /// Closing: until when the other side may take to close too.
-    closing: Option<Duration>,
 }
 
 impl Server {
@@ -215,7 +213,10 @@ impl Server {
                     Err(TryRecvError::Disconnected) => return,
                 }
             }
-            self.expire();
+            self.session.tick(self.sockets.now());
+            for (connection, why) in self.sockets.overdue() {
+                self.lose(connection, &why);
+            }
             self.act();
             if let Err(error) = self.wait_and_serve() {
                 // Only a lack of kernel memory can fail here; the next round tries again.
@@ -225,54 +226,30 @@ impl Server {
         }
     }
 
-    fn now(&self) -> Duration {
-        self.started.elapsed()
-    }
-
     /// Waits for sockets or the next deadline, then reads, writes and accepts.
     fn wait_and_serve(&mut self) -> io::Result<()> {
-        let now = self.now();
-        let accepting = self.session.strangers() < MAX_STRANGERS && now >= self.accept_after;
-        let timers = self.connections.values().flat_map(Socket::deadlines);
+        let now = self.sockets.now();
+        self.watch_listener(self.session.strangers() < MAX_STRANGERS && now >= self.accept_after)?;
         let paused = (now < self.accept_after).then_some(self.accept_after);
-        let deadline = timers.chain(self.session.deadline()).chain(paused).min();
-        let timeout = deadline.map(|deadline| timespec(deadline.saturating_sub(now)));
-
-        let listen = if accepting { PollFlags::IN } else { PollFlags::empty() };
-        let mut fds = vec![
-            PollFd::from_borrowed_fd(self.wakened.as_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(self.listener.as_fd(), listen),
-        ];
-        for socket in self.connections.values() {
-            let write = if socket.queue.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
-            fds.push(PollFd::from_borrowed_fd(socket.stream.as_fd(), PollFlags::IN | write));
-        }
-        match poll(&mut fds, timeout.as_ref()) {
-            Ok(_) => {}
-            Err(rustix::io::Errno::INTR) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        }
-        let (woken, incoming) = (!fds[0].revents().is_empty(), !fds[1].revents().is_empty());
-        let ready: Vec<Connection> = self
-            .connections
-            .keys()
-            .zip(&fds[2..])
-            .filter(|(_, fd)| !fd.revents().is_empty())
-            .map(|(id, _)| *id)
-            .collect();
-        drop(fds);
-
-        if woken {
-            while matches!((&self.wakened).read(&mut [0; 64]), Ok(1..)) {}
-        }
-        for connection in ready {
-            self.flush(connection);
-            self.receive(connection);
+        for ready in self.sockets.wait(self.session.deadline().into_iter().chain(paused).min())? {
+            match ready {
+                Ready::Other(WAKENED) => while matches!((&self.wakened).read(&mut [0; 64]), Ok(1..)) {},
+                Ready::Other(_) => self.accept(),
+                Ready::Connection(connection) => self.serve(connection),
+            }
             self.act();
         }
-        if incoming && accepting {
-            self.accept();
+        Ok(())
+    }
+
+    /// Has the listener watched, or not: the kernel tells again and again of what is not taken.
+    fn watch_listener(&mut self, wanted: bool) -> io::Result<()> {
+        if wanted && !self.watching {
+            self.sockets.watch(self.listener.as_fd(), LISTENER)?;
+        } else if !wanted && self.watching {
+            self.sockets.unwatch(self.listener.as_fd());
         }
+        self.watching = wanted;
         Ok(())
     }
 
@@ -282,139 +259,66 @@ impl Server {
             if self.session.strangers() >= MAX_STRANGERS {
                 return;
             }
-            let stream = match self.listener.accept() {
-                Ok((stream, _)) => stream,
+            // One descriptor more is free than the connection takes, for what looks at it.
+            let accepted = self.listener.accept().and_then(|(stream, _)| self.listener.try_clone().map(|_| stream));
+            let stream = match accepted {
+                Ok(stream) => stream,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
                 Err(error) if error.raw_os_error() == Some(libc::EMFILE) && raise_file_limit() => continue,
-                Err(error) => {
-                    if !std::mem::replace(&mut self.short_of_files, true) {
-                        let remedy = crate::limits::remedy(&error);
-                        tracing::warn!("the rendezvous cannot accept a connection for now: {error}{remedy}");
-                    }
-                    self.accept_after = self.now() + ACCEPT_PAUSE;
-                    return;
-                }
+                Err(error) => return self.cannot_accept(&error),
             };
-            if let Err(why) = self.admission.check(&stream) {
-                tracing::warn!("a connection to the rendezvous was dropped: it {why}");
-                continue;
+            let added = self.admission.check(&stream).and_then(|()| {
+                stream::tune(&stream).map_err(|error| format!("cannot be set up: {error}"))?;
+                self.sockets.accepted(Channel::Tcp(stream)).map_err(|error| format!("cannot be served: {error}"))
+            });
+            match added {
+                Ok(connection) => self.session.opened(self.sockets.now(), connection),
+                Err(why) => tracing::warn!("a connection to the rendezvous was dropped: it {why}"),
             }
-            if let Err(error) = stream.set_nonblocking(true).and_then(|()| super::client::tune(&stream)) {
-                tracing::warn!("a connection to the rendezvous was dropped: {error}");
-                continue;
-            }
-            let gate = match nonce() {
-                Ok(nonce) => Gate::new(self.job, nonce),
-                Err(error) => {
-                    tracing::warn!("a connection to the rendezvous was dropped: {error}");
-                    continue;
-                }
-            };
-            let now = self.now();
-            self.session.opened(now, self.next_connection);
-            self.connections.insert(
-                self.next_connection,
-                Socket {
-                    stream,
-                    gate: Some(gate),
-                    decoder: Decoder::new(MAX_GREETING),
-                    queue: VecDeque::new(),
-                    sent: 0,
-                    unsent_since: None,
-                    partial_since: None,
-                    closing: None,
-                },
-            );
-            self.next_connection += 1;
         }
     }
 
-    fn receive(&mut self, connection: Connection) {
-        let now = self.now();
-        let Some(socket) = self.connections.get_mut(&connection) else { return };
-        let mut buffer = [0; 64 << 10];
-        let read = match socket.stream.read(&mut buffer) {
-            Ok(read) => Ok(read),
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => return,
-            Err(error) => Err(error),
-        };
-        match read {
-            Ok(read @ 1..) if socket.closing.is_none() => {
-                if let Some(gate) = &mut socket.gate {
-                    match gate.push(&buffer[..read]) {
-                        Ok(Step::More) => {}
-                        Ok(Step::Send(bytes)) => self.send(connection, Arc::from(bytes)),
-                        Ok(Step::Passed(bytes, rest)) => {
-                            socket.gate = None;
-                            socket.decoder.push(&rest);
-                            self.send(connection, Arc::from(bytes));
-                            self.parse(now, connection);
-                        }
-                        Err(why) => {
-                            self.session.stranger(connection, &why);
-                            self.act();
-                        }
-                    }
-                } else {
-                    socket.decoder.push(&buffer[..read]);
-                    self.parse(now, connection);
-                }
-            }
-            Ok(1..) => {}
-            Ok(_) => self.lose(connection, "closed its connection without finalize"),
-            Err(error) => self.lose(connection, &format!("lost its connection: {error}")),
+    fn cannot_accept(&mut self, error: &io::Error) {
+        self.accept_after = self.sockets.now() + ACCEPT_PAUSE;
+        // A connection that no rank has claimed is dropped soon, and another may have its place.
+        if error.raw_os_error() == Some(libc::EMFILE) && self.session.strangers() == 0 {
+            self.session.full(&format!(
+                "the limit of {} open files of the process that runs it is reached; raise it there (ulimit -n; LimitNOFILE= of a \
+                 service)",
+                file_limit()
+            ));
+        }
+        if !std::mem::replace(&mut self.short_of_files, true) {
+            let remedy = crate::limits::remedy(error);
+            tracing::warn!("the rendezvous cannot accept a connection for now: {error}{remedy}");
         }
     }
 
-    fn parse(&mut self, now: Duration, connection: Connection) {
-        loop {
-            let Some(socket) = self.connections.get_mut(&connection).filter(|socket| socket.closing.is_none()) else {
-                return;
-            };
-            match socket.decoder.next_frame() {
-                Ok(Some(frame)) => {
-                    socket.partial_since = None;
-                    self.session.frame(now, connection, frame);
-                }
-                Ok(None) => {
-                    if socket.decoder.is_partial() {
-                        socket.partial_since.get_or_insert(now);
-                    }
-                    return;
-                }
-                Err(error) => {
-                    self.session.garbage(connection, &error);
-                    self.act();
-                    return;
-                }
+    fn serve(&mut self, connection: Connection) {
+        if let Err(why) = self.sockets.flush(connection) {
+            return self.lose(connection, &why);
+        }
+        match self.sockets.receive(connection) {
+            Received::Bytes => self.parse(connection),
+            Received::Stranger(why) => self.session.stranger(connection, &why),
+            Received::Ended(why) => self.lose(connection, &why),
+        }
+    }
+
+    fn parse(&mut self, connection: Connection) {
+        while let Some(taken) = self.sockets.take(connection, Decoder::next_frame) {
+            match taken {
+                Ok(frame) => self.session.frame(self.sockets.now(), connection, frame),
+                Err(error) => return self.session.garbage(connection, &error),
             }
             // A HELLO raises the limit for the frames after it.
             self.act();
         }
     }
 
-    /// Gives up connections whose other side does not read, does not finish a frame, or does not
-    /// close.
-    fn expire(&mut self) {
-        let now = self.now();
-        self.session.tick(now);
-        let over: Vec<_> = self
-            .connections
-            .iter()
-            .filter(|(_, socket)| socket.deadlines().any(|deadline| deadline <= now))
-            .map(|(id, socket)| {
-                let why = if socket.unsent_since.is_some() { "does not read" } else { "does not finish a frame" };
-                (*id, format!("{why}, for {} s", STALL.as_secs()))
-            })
-            .collect();
-        for (connection, why) in over {
-            self.lose(connection, &why);
-        }
-    }
-
     fn lose(&mut self, connection: Connection, why: &str) {
-        self.connections.remove(&connection);
+        self.sockets.remove(connection);
         self.session.broken(connection, why);
     }
 
@@ -431,86 +335,18 @@ impl Server {
                 break;
             }
             for action in actions {
-                match action {
-                    Action::Send(connection, bytes) => self.send(connection, bytes),
+                let (connection, done) = match action {
+                    Action::Send(connection, bytes) => (connection, self.sockets.send(connection, bytes)),
+                    Action::Close(connection) => (connection, self.sockets.close(connection)),
                     Action::Greeted(connection) => {
-                        if let Some(socket) = self.connections.get_mut(&connection) {
-                            socket.decoder.set_limit(MAX_FROM_RANK);
-                        }
+                        self.sockets.set_limit(connection, MAX_FROM_RANK);
+                        continue;
                     }
-                    Action::Close(connection) => {
-                        let now = self.now();
-                        if let Some(socket) = self.connections.get_mut(&connection) {
-                            socket.closing = Some(now + LINGER);
-                            socket.partial_since = None;
-                            self.flush(connection);
-                        }
-                    }
+                };
+                if let Err(why) = done {
+                    self.lose(connection, &why);
                 }
             }
         }
     }
-
-    fn send(&mut self, connection: Connection, bytes: Arc<[u8]>) {
-        if let Some(socket) = self.connections.get_mut(&connection) {
-            socket.queue.push_back(bytes);
-            self.flush(connection);
-        }
-    }
-
-    fn flush(&mut self, connection: Connection) {
-        let now = self.now();
-        let Some(socket) = self.connections.get_mut(&connection) else { return };
-        if let Err(error) = socket.flush(now) {
-            self.lose(connection, &format!("lost its connection: {error}"));
-        }
-    }
-}
-
-impl Socket {
-    fn deadlines(&self) -> impl Iterator<Item = Duration> {
-        let stalled = [self.unsent_since, self.partial_since].into_iter().flatten().map(|since| since + STALL);
-        stalled.chain(self.closing)
-    }
-
-    /// Sends what the socket takes; when all is sent and the connection is closing, says so to the
-    /// other side.
-    fn flush(&mut self, now: Duration) -> io::Result<()> {
-        while let Some(bytes) = self.queue.front() {
-            match self.stream.write(&bytes[self.sent..]) {
-                Ok(written) => {
-                    self.sent += written;
-                    self.unsent_since = None;
-                    if self.sent == bytes.len() {
-                        self.queue.pop_front();
-                        self.sent = 0;
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.unsent_since.get_or_insert(now);
-                    return Ok(());
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        if self.closing.is_some() {
-            // Fails when the other side has closed already, which is as good.
-            let _ = self.stream.shutdown(Shutdown::Write);
-        }
-        Ok(())
-    }
-}
-
-/// Raises the limit on open files as far as this process may. Returns whether it did.
-fn raise_file_limit() -> bool {
-    let limit = getrlimit(Resource::Nofile);
-    limit.current != limit.maximum
-        && setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).is_ok()
-}
-
-fn timespec(duration: Duration) -> Timespec {
-    // Rounded up, so that a deadline has passed when the wait for it ends.
-    let duration = duration + Duration::from_micros(999);
-    Timespec { tv_sec: duration.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: duration.subsec_nanos().into() }
 }

@@ -1,9 +1,10 @@
 //! What names a job: its identity, and where its PEs meet.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::str::FromStr;
 
-use oxshmem_system::challenge::{BYTES, Nonces, Role, prove};
+use oxshmem_system::challenge::derive;
 
 /// A job's secret: 128 random bits. It is never sent: both ends of a connection prove to each other
 /// that they know it. What is shown of a job, in messages for example, is its [`JobName`].
@@ -35,11 +36,13 @@ impl JobId {
     /// ```
     #[must_use]
     pub fn name(self) -> JobName {
-        let none = Nonces { connecting: [0; BYTES], accepting: [0; BYTES] };
-        let proof = prove(&self.0, Role::Accepting, &none, b"name of the job");
-        let mut name = [0; 8];
-        name.copy_from_slice(&proof[..8]);
-        JobName(name)
+        JobName(derive(&self.0, b"name of the job"))
+    }
+
+    /// Returns the secret of the job that `self` identifies in public, made with a key that only
+    /// its PEs have.
+    pub(super) fn keyed(self, key: &[u8]) -> Self {
+        Self(derive(key, &[&b"secret of the job"[..], &self.0].concat()))
     }
 }
 
@@ -119,6 +122,15 @@ impl Rendezvous {
     /// ```
     pub fn addresses(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(String::as_str)
+    }
+
+    /// Returns whether only the hub's own machine can reach it.
+    pub(super) fn is_local(&self) -> bool {
+        let is_loopback = |address: &str| {
+            address.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_loopback())
+                || address.starts_with("localhost:")
+        };
+        self.addresses().all(is_loopback)
     }
 }
 

@@ -1,8 +1,10 @@
 //! Bootstrap: how the PEs of a job find each other, exchange addresses, and learn that one of them
 //! is gone.
 //!
-//! A star: one [`Hub`], run by the launcher or by the process that created a [`UniqueId`], and one
-//! TCP connection from each PE. Both ends prove that they know the job's secret, which is never
+//! A tree: one [`Hub`], run by the launcher or by the process that created a [`UniqueId`], one TCP
+//! connection from each node, which the PE has that leads the node (`leader.rs`), and a unix socket
+//! from each other PE to it. PEs that can reach the hub on their own machine alone are connected to
+//! it themselves. Both ends prove that they know the job's secret, which is never
 //! sent (`gate.rs`). Frames carry magic, version, generation, op and sequence (see `frame.rs`), so
 //! PEs that disagree get an error that names both sides. Every wait has a deadline, and when it
 //! passes the ranks that did not arrive are named. A PE whose connection breaks before it has
@@ -34,6 +36,7 @@
 
 mod admission;
 mod client;
+mod crowd;
 mod error;
 mod failure;
 mod frame;
@@ -44,21 +47,30 @@ mod group;
 mod hub;
 pub(crate) mod interfaces;
 pub(crate) mod job;
+mod join;
 #[doc(hidden)]
 pub mod launcher;
+mod leader;
 mod peer;
+mod places;
+mod resolve;
 mod session;
+mod sockets;
+mod stream;
 mod text;
 mod unique_id;
+mod wire;
 
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 #[doc(hidden)]
 pub use admission::Admission;
+#[doc(hidden)]
+pub use crowd::Crowd;
 pub use error::BootstrapError;
 #[doc(hidden)]
 pub use failure::FailureCallback;
@@ -70,6 +82,8 @@ pub use hub::{Hub, HubOptions};
 pub use job::{JobId, JobName, Rendezvous};
 #[doc(hidden)]
 pub use peer::Peer;
+#[doc(hidden)]
+pub use places::Places;
 pub(crate) use unique_id::start_hub;
 pub use unique_id::{BROADCAST_BYTES, UniqueId};
 
@@ -77,11 +91,7 @@ use crate::config::Config;
 use client::Client;
 use failure::{FailureCell, aborted, lock};
 use frame::Arrival;
-use launcher::Place;
 pub(crate) use text::{cut, list};
-
-/// Pause between attempts to find the hub among ports that other jobs may have.
-const SEARCH_PAUSE: Duration = Duration::from_millis(100);
 
 impl JobId {
     /// Returns a new secret.
@@ -96,11 +106,8 @@ impl JobId {
     /// # Ok::<(), oxshmem::Error>(())
     /// ```
     pub fn random() -> Result<Self, BootstrapError> {
-        let mut bytes = [0; 16];
-        std::fs::File::open("/dev/urandom")
-            .and_then(|mut file| io::Read::read_exact(&mut file, &mut bytes))
-            .map_err(BootstrapError::system("reading /dev/urandom for the job's secret"))?;
-        Ok(Self(bytes))
+        let bytes = oxshmem_system::challenge::random().map_err(io::Error::other);
+        bytes.map(Self).map_err(BootstrapError::system("drawing the job's secret"))
     }
 }
 
@@ -145,8 +152,9 @@ impl Bootstrap {
     /// A launcher's variables cannot be used; the hub cannot be reached or refuses this PE; or not
     /// every PE joins before `OXSHMEM_BOOTSTRAP_TIMEOUT`: the missing ones are named.
     pub fn connect(config: &Config) -> Result<Self, BootstrapError> {
-        let until = Instant::now() + config.bootstrap_timeout();
-        let Some(Place { rank, npes, job, rendezvous, searching }) = launcher::place(config)? else {
+        let timeout = config.bootstrap_timeout();
+        let deadline = Instant::now() + timeout;
+        let Some(place) = launcher::place(config, deadline)? else {
             let link = Link::Single {
                 peers: vec![Peer::this().on(config.node())],
                 failure: FailureCell::default(),
@@ -154,21 +162,12 @@ impl Bootstrap {
             };
             return Ok(Self { rank: 0, npes: 1, job: JobId::random()?, link });
         };
-        let mut refused = None;
+        // A rendezvous that only this machine reaches gains nothing by leaders, unless it plays
+        // several nodes.
+        let by_node = place.npes > 1 && (!place.rendezvous.is_local() || !config.node().is_empty());
         let peer = Peer::this().on(config.node());
-        loop {
-            match Client::join(&rendezvous, job, (rank, npes), config.bootstrap_timeout(), peer.clone()) {
-                Ok(client) => return Ok(Self { rank, npes, job, link: Link::Hub(client) }),
-                // The hub that refused may be another job's, and this job's not there yet.
-                Err(error @ BootstrapError::Refused { .. }) if searching && Instant::now() < until => {
-                    refused = Some(error);
-                    std::thread::sleep(SEARCH_PAUSE);
-                }
-                // The hub that refused this PE has ended meanwhile; its reason says more.
-                Err(error @ BootstrapError::Unreachable { .. }) => return Err(refused.unwrap_or(error)),
-                Err(error) => return Err(error),
-            }
-        }
+        let client = Client::join(&place, (timeout, deadline), peer, by_node)?;
+        Ok(Self { rank: place.rank, npes: place.npes, job: place.job, link: Link::Hub(client) })
     }
 
     /// This PE's number.

@@ -25,6 +25,19 @@ impl Peer {
         self
     }
 
+    /// Returns where it is, to be set after its name.
+    pub(super) fn place(&self) -> String {
+        format!(" (process {} on {})", self.pid, self.host)
+    }
+
+    /// Returns why `other` cannot be this rank: this process is.
+    pub(super) fn keeps(&self, rank: u32, other: &Self) -> String {
+        format!(
+            "rank {rank} is taken by process {} on {}, and process {} on {} claims it too",
+            self.pid, self.host, other.pid, other.host
+        )
+    }
+
     /// What it is equal in with all PEs of its machine, whatever `OXSHMEM_NODE` says.
     pub(super) fn machine(&self) -> &str {
         self.node.split('/').next().unwrap_or_default()

@@ -4,19 +4,24 @@
 //! A generation starts with the first HELLO and ends when every rank has said GOODBYE; then the
 //! next may start. Within it one collective of all ranks is open at a time, and beside it gathers
 //! among some of them (`group.rs`). Any failure is for good, except for those of such gathers.
+//!
+//! A connection serves the ranks that have said HELLO on it: a rank that is connected itself, or
+//! the leader of a node and the ranks whose frames it passes on (`leader.rs`). What is for one rank
+//! goes to its connection with its number; what is for all goes to each connection once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use oxshmem_system::words::count32;
 
 use super::failure::{Failure, FailureKind, aborted};
-use super::frame::{Arrival, Frame, FrameError, HUB, Hello, MAX_RESULT, Message, Op, VERSION};
+use super::frame::{Arrival, Frame, FrameError, HUB, Hello, MAX_RESULT, Message, Op, VERSION, Way, gathered};
 use super::gate::Stranger;
 use super::group::{Answer, Groups};
 use super::job::JobName;
 use super::peer::Peer;
+use super::places::{self, Places};
 use super::text::{Seconds, list};
 use crate::config::MAX_NPES;
 
@@ -43,10 +48,20 @@ pub struct Session {
     job: JobName,
     /// Ranks of the job when the launcher said so; else the first HELLO of each generation does.
     fixed_npes: Option<u32>,
+    /// Where the launcher has put the ranks.
+    places: Places,
+    /// The job is one program: processes that are new after its first generation are another's.
+    one_program: bool,
     generation: u32,
     connections: BTreeMap<Connection, State>,
+    /// Connections that have not said HELLO, and when they are dropped.
+    silent: BTreeMap<Connection, Duration>,
+    /// Connections that serve ranks.
+    links: BTreeSet<Connection>,
     /// By rank; empty between generations.
     members: Vec<Option<Member>>,
+    /// How many there are.
+    joined: usize,
     /// Until when every rank must have joined, and the time that was allowed; `None` once complete
     /// or before the first.
     joining: Option<(Duration, Duration)>,
@@ -63,11 +78,20 @@ pub struct Session {
 
 #[derive(Debug)]
 enum State {
-    /// Has not said HELLO; dropped at this time.
-    Silent(Duration),
-    Member(u32),
+    /// Has not said HELLO.
+    Silent,
+    Link(Link),
     /// Refused or done: whatever it still says is ignored.
     Left,
+}
+
+/// A connection that serves ranks.
+#[derive(Debug)]
+struct Link {
+    /// The rank whose process has the connection.
+    leader: u32,
+    /// All ranks that it serves.
+    ranks: BTreeSet<u32>,
 }
 
 #[derive(Debug)]
@@ -93,6 +117,8 @@ struct Collective {
     deadline: Duration,
     timeout: Duration,
     parts: Vec<Option<Vec<u8>>>,
+    /// How many have come.
+    arrived: usize,
 }
 
 impl Session {
@@ -101,9 +127,14 @@ impl Session {
         Self {
             job,
             fixed_npes: npes,
+            places: Places::default(),
+            one_program: false,
             generation: 1,
             connections: BTreeMap::new(),
+            silent: BTreeMap::new(),
+            links: BTreeSet::new(),
             members: Vec::new(),
+            joined: 0,
             joining: None,
             next_sequence: 1,
             open: None,
@@ -113,6 +144,17 @@ impl Session {
             actions: Vec::new(),
             told_of_strangers: false,
         }
+    }
+
+    /// Says where the launcher has put the ranks, for messages.
+    pub fn with_places(self, places: Places) -> Self {
+        Self { places, ..self }
+    }
+
+    /// Refuses processes that come for the first time after the job's first generation, or after
+    /// its failure: they are of another program, which has a rendezvous of its own.
+    pub fn of_one_program(self) -> Self {
+        Self { one_program: true, ..self }
     }
 
     /// The actions since the last call, in the order in which they must be done.
@@ -127,7 +169,7 @@ impl Session {
 
     /// Connections that are no rank's.
     pub fn strangers(&self) -> usize {
-        self.connections.values().filter(|state| !matches!(state, State::Member(_))).count()
+        self.connections.len() - self.links.len()
     }
 
     /// Gathers among some ranks that are under way, and those that failed and are remembered.
@@ -137,31 +179,35 @@ impl Session {
 
     /// When [`Session::tick`] has something to do next.
     pub fn deadline(&self) -> Option<Duration> {
-        let silent = self.connections.values().filter_map(|state| match state {
-            State::Silent(deadline) => Some(*deadline),
-            _ => None,
-        });
+        // All were given the same time, so the oldest is the first.
+        let silent = self.silent.first_key_value().map(|(_, deadline)| *deadline);
         let joining = self.joining.map(|(deadline, _)| deadline);
         let open = self.open.as_ref().map(|open| open.deadline);
-        silent.chain(joining).chain(open).chain(self.groups.deadline()).min()
+        silent.into_iter().chain(joining).chain(open).chain(self.groups.deadline()).min()
     }
 
     /// A connection was accepted.
     pub fn opened(&mut self, now: Duration, connection: Connection) {
-        self.connections.insert(connection, State::Silent(now.saturating_add(HELLO_DEADLINE)));
+        self.connections.insert(connection, State::Silent);
+        self.silent.insert(connection, now.saturating_add(HELLO_DEADLINE));
     }
 
     /// A connection is gone, or must be given up: `why` completes the sentence "PE k ...".
     pub fn broken(&mut self, connection: Connection, why: &str) {
+        self.silent.remove(&connection);
+        self.links.remove(&connection);
         match self.connections.remove(&connection) {
-            Some(State::Member(rank)) => {
-                let how = self.exited.get(&rank).map_or(why, String::as_str);
-                let message = format!("PE {rank}{} died: it {how}", self.place(rank));
-                self.fail(FailureKind::Lost, vec![rank], message);
-            }
-            Some(State::Silent(_)) => tracing::warn!("a connection to the rendezvous was dropped: it {why}"),
+            Some(State::Link(link)) => self.died(link.leader, why),
+            Some(State::Silent) => tracing::warn!("a connection to the rendezvous was dropped: it {why}"),
             Some(State::Left) | None => {}
         }
+    }
+
+    fn died(&mut self, rank: u32, why: &str) {
+        let how = self.exited.get(&rank).map_or(why, String::as_str);
+        let place = self.members.get(rank as usize).and_then(Option::as_ref).map(|member| member.peer.place());
+        let message = format!("PE {rank}{} died: it {how}", place.unwrap_or_default());
+        self.fail(FailureKind::Lost, vec![rank], message);
     }
 
     /// A connection is not a PE's, which it would have proven before its first frame.
@@ -180,7 +226,7 @@ impl Session {
 
     /// A connection carries something other than frames.
     pub fn garbage(&mut self, connection: Connection, error: &FrameError) {
-        if let (Some(State::Silent(_)), FrameError::Version(version)) = (self.connections.get(&connection), error) {
+        if let (Some(State::Silent), FrameError::Version(version)) = (self.connections.get(&connection), error) {
             // In the other side's version, so that it reads why, and does not try again.
             self.refuse_in(*version, connection, HUB, format!("a PE speaks {error}"));
         } else {
@@ -194,22 +240,34 @@ impl Session {
         self.check_exited();
     }
 
+    /// No more connections can be taken, for this reason, though ranks are missing.
+    pub fn full(&mut self, why: &str) {
+        if self.joining.is_some() {
+            let (joined, npes) = (self.joined, self.members.len());
+            let message = format!("the rendezvous has let in {joined} of {npes} PEs and cannot let in more: {why}");
+            self.fail(FailureKind::Hub, Vec::new(), message);
+        }
+    }
+
     /// Time has passed.
     pub fn tick(&mut self, now: Duration) {
-        let late = self.connections.iter().filter(|(_, state)| matches!(state, State::Silent(at) if *at <= now));
-        for connection in late.map(|(connection, _)| *connection).collect::<Vec<_>>() {
+        while let Some((connection, _)) = self.silent.first_key_value().filter(|(_, at)| **at <= now) {
+            let connection = *connection;
             self.give_up(connection, "did not say HELLO in time");
         }
         if let Some((_, timeout)) = self.joining.filter(|(deadline, _)| *deadline <= now) {
             let absent: Vec<u32> =
                 (0..).zip(&self.members).filter(|(_, m)| m.is_none()).map(|(rank, _)| rank).collect();
-            let what = format!("did not join the job within {}", Seconds(timeout));
+            let here = self.members.iter().flatten().map(|member| member.peer.host.as_str());
+            let (at, rest) = self.places.of_missing(&absent, here);
+            let what = format!("{at} did not join the job within {}{rest}", Seconds(timeout));
             self.missing(absent, &what);
         }
         if let Some(open) = self.open.as_ref().filter(|open| open.deadline <= now) {
             let absent: Vec<u32> = (0..).zip(&open.parts).filter(|(_, p)| p.is_none()).map(|(rank, _)| rank).collect();
             let what = format!(
-                "did not arrive within {} at {}, which PE {} entered first",
+                "{} did not arrive within {} at {}, which PE {} entered first",
+                self.hosts_of(&absent),
                 Seconds(open.timeout),
                 describe(open.op, self.next_sequence, &open.label),
                 open.first,
@@ -224,11 +282,23 @@ impl Session {
     /// A frame arrived.
     pub fn frame(&mut self, now: Duration, connection: Connection, frame: Frame) {
         match self.connections.get(&connection) {
-            Some(State::Silent(_)) => match frame.message {
+            Some(State::Silent) => match frame.message {
                 Message::Hello(hello) => self.hello(now, connection, frame.rank, frame.generation, hello),
                 other => self.refuse(connection, frame.rank, format!("it sent {:?} before HELLO", other.op())),
             },
-            Some(State::Member(rank)) => self.member_says(now, *rank, frame),
+            Some(State::Link(link)) => {
+                let (leader, serves) = (link.leader, link.ranks.contains(&frame.rank));
+                match frame.message {
+                    // Another process of the leader's node greets; the leader's own did so before.
+                    Message::Hello(hello) if frame.rank != leader => {
+                        self.hello(now, connection, frame.rank, frame.generation, hello);
+                    }
+                    // One that was refused here has left as such.
+                    Message::Gone { .. } if !serves => {}
+                    // What has no rank that the connection serves is its leader's own mistake.
+                    _ => self.member_says(now, if serves { frame.rank } else { leader }, frame),
+                }
+            }
             Some(State::Left) | None => {}
         }
     }
@@ -238,10 +308,15 @@ impl Session {
             let reason = format!("this is the rendezvous of job {}, not of job {}", self.job, hello.job);
             return self.refuse(connection, rank, reason);
         }
-        if let Some(failure) = self.failure.clone() {
-            return self.send_failure(connection, failure);
+        let has_been_here = matches!(self.members.get(rank as usize), Some(Some(_)));
+        if self.one_program && generation == 0 && (self.generation > 1 || self.failure.is_some() && has_been_here) {
+            let reason = "this is the rendezvous of an earlier program, whose process has not ended yet".to_owned();
+            return self.refuse(connection, rank, reason);
         }
-        let first = self.members.iter().position(Option::is_some);
+        if let Some(failure) = self.failure.clone() {
+            return self.send_failure(connection, rank, failure);
+        }
+        let first = self.members.iter().position(Option::is_some).filter(|_| self.joined > 0);
         let known = if first.is_some() { Some(self.members.len()) } else { self.fixed_npes.map(|npes| npes as usize) };
         if let Some(npes) = known
             && hello.npes as usize != npes
@@ -270,10 +345,7 @@ impl Session {
             return self.refuse(connection, rank, reason);
         }
         if let Some(Some(other)) = self.members.get(rank as usize) {
-            let reason = format!(
-                "rank {rank} is taken by process {} on {}, and process {} on {} claims it too",
-                other.peer.pid, other.peer.host, hello.peer.pid, hello.peer.host
-            );
+            let reason = other.peer.keeps(rank, &hello.peer);
             return self.refuse(connection, rank, reason);
         }
         if self.members.is_empty() {
@@ -281,10 +353,17 @@ impl Session {
             self.joining = Some((now.saturating_add(hello.timeout), hello.timeout));
         }
         self.members[rank as usize] = Some(Member { connection, timeout: hello.timeout, peer: hello.peer });
-        self.connections.insert(connection, State::Member(rank));
-        self.actions.push(Action::Greeted(connection));
-        self.send(connection, Message::Accepted);
-        if self.members.iter().all(Option::is_some) {
+        self.joined += 1;
+        if let Some(State::Link(link)) = self.connections.get_mut(&connection) {
+            link.ranks.insert(rank);
+        } else {
+            self.silent.remove(&connection);
+            self.links.insert(connection);
+            self.connections.insert(connection, State::Link(Link { leader: rank, ranks: BTreeSet::from([rank]) }));
+            self.actions.push(Action::Greeted(connection));
+        }
+        self.send(connection, rank, Message::Accepted(Way::DIRECT));
+        if self.joined == self.members.len() {
             self.joining = None;
             let peers = self.members.iter().flatten().map(|member| member.peer.clone()).collect();
             self.send_all(0, Message::Welcome { peers });
@@ -310,6 +389,14 @@ impl Session {
             Message::Barrier { label } => (Op::Barrier, label, Vec::new()),
             Message::Goodbye => (Op::Goodbye, String::new(), Vec::new()),
             Message::Group(arrival) => return self.arrived_in_group(now, rank, arrival),
+            Message::Gone { why } => {
+                if let Some(State::Link(link)) =
+                    self.members[rank as usize].as_ref().and_then(|member| self.connections.get_mut(&member.connection))
+                {
+                    link.ranks.remove(&rank);
+                }
+                return self.died(rank, &why);
+            }
             Message::Abort { reason } => {
                 let failure = aborted(rank, &reason);
                 return self.fail(failure.kind, failure.ranks, failure.message);
@@ -356,9 +443,11 @@ impl Session {
             deadline: now.saturating_add(timeout),
             timeout,
             parts: vec![None; count],
+            arrived: 0,
         });
         open.parts[rank as usize] = Some(part);
-        if open.parts.iter().all(Option::is_some)
+        open.arrived += 1;
+        if open.arrived == count
             && let Some(open) = self.open.take()
         {
             self.complete(open);
@@ -385,10 +474,19 @@ impl Session {
     }
 
     fn answer(&mut self, answer: Answer) {
-        let bytes = self.emit(0, answer.message);
-        let members = answer.to.iter().filter_map(|rank| self.members.get(*rank as usize)?.as_ref());
-        let connected = members.filter(|member| self.connections.contains_key(&member.connection));
-        self.actions.extend(connected.map(|member| Action::Send(member.connection, Arc::clone(&bytes))));
+        for rank in answer.to {
+            self.send_to(rank, |generation| {
+                Frame { generation, rank, sequence: 0, message: answer.message.clone() }.emit().into()
+            });
+        }
+    }
+
+    /// Sends a frame for one rank, unless it is gone; `emit` is given the generation.
+    fn send_to(&mut self, rank: u32, emit: impl FnOnce(u32) -> Arc<[u8]>) {
+        let member = self.members.get(rank as usize).and_then(Option::as_ref);
+        if let Some(connection) = member.map(|member| member.connection).filter(|link| self.links.contains(link)) {
+            self.actions.push(Action::Send(connection, emit(self.generation)));
+        }
     }
 
     fn complete(&mut self, open: Collective) {
@@ -420,27 +518,29 @@ impl Session {
                     return self.fail(FailureKind::Mismatch, vec![count32(rank)], message);
                 }
                 let share = length / rows.len().max(1);
-                for rank in 0..rows.len() {
-                    let parts = rows.iter().map(|row| row[rank * share..][..share].to_vec()).collect();
-                    let bytes = self.emit(sequence, Message::Gathered { parts });
-                    let member = self.members[rank].as_ref().map(|member| member.connection);
-                    if let Some(connection) = member.filter(|connection| self.connections.contains_key(connection)) {
-                        self.actions.push(Action::Send(connection, bytes));
-                    }
+                for rank in 0..count32(rows.len()) {
+                    let column = rows.iter().map(|row| &row[rank as usize * share..][..share]);
+                    self.send_to(rank, |generation| gathered(generation, rank, sequence, column));
                 }
             }
             Op::Goodbye => {
                 // The process that runs this hub hears it last: it may exit at once, and the others
                 // must have heard by then.
                 let own = Peer::this();
-                self.members.sort_by_key(|member| {
-                    member.as_ref().is_some_and(|m| m.peer.pid == own.pid && m.peer.machine() == own.machine())
-                });
-                self.send_all(sequence, Message::Farewell);
-                for member in self.members.drain(..).flatten() {
-                    self.connections.insert(member.connection, State::Left);
-                    self.actions.push(Action::Close(member.connection));
+                let is_own = |member: &&Member| member.peer.pid == own.pid && member.peer.machine() == own.machine();
+                let last: BTreeSet<Connection> =
+                    self.members.iter().flatten().filter(is_own).map(|member| member.connection).collect();
+                let bytes = self.emit(HUB, sequence, Message::Farewell);
+                let links = std::mem::take(&mut self.links);
+                for connection in links.difference(&last).chain(links.intersection(&last)) {
+                    self.actions.push(Action::Send(*connection, Arc::clone(&bytes)));
                 }
+                for connection in links {
+                    self.connections.insert(connection, State::Left);
+                    self.actions.push(Action::Close(connection));
+                }
+                self.members.clear();
+                self.joined = 0;
                 self.generation = self.generation.wrapping_add(1).max(1);
                 self.next_sequence = 1;
                 // What is left of gathers that failed is nothing to the next generation.
@@ -461,7 +561,7 @@ impl Session {
 
     fn missing(&mut self, absent: Vec<u32>, what: &str) {
         let (noun, ranks) = (if absent.len() == 1 { "PE" } else { "PEs" }, list(&absent));
-        let message = format!("{noun} {ranks} of {} {what}", self.members.len());
+        let message = format!("{noun} {ranks} of {}{what}", self.members.len());
         self.fail(FailureKind::Missing, absent, message);
     }
 
@@ -479,9 +579,14 @@ impl Session {
         self.send_all(0, Message::Failed(failure));
     }
 
-    fn place(&self, rank: u32) -> String {
-        let member = self.members.get(rank as usize).and_then(Option::as_ref);
-        member.map(|member| format!(" (process {} on {})", member.peer.pid, member.peer.host)).unwrap_or_default()
+    /// Returns where these members are, in a job of several nodes.
+    fn hosts_of(&self, ranks: &[u32]) -> String {
+        let peer = |rank: u32| self.members.get(rank as usize).and_then(Option::as_ref).map(|member| &member.peer);
+        let first = peer(0).map(|peer| &peer.host);
+        if self.members.iter().flatten().all(|member| Some(&member.peer.host) == first) {
+            return String::new();
+        }
+        places::on(ranks, |rank| peer(rank).map(|peer| peer.host.as_str()))
     }
 
     fn refuse(&mut self, connection: Connection, rank: u32, reason: String) {
@@ -494,17 +599,26 @@ impl Session {
             if rank == HUB { "a connection".to_owned() } else { format!("a connection that says it is PE {rank}") };
         tracing::warn!("{who} was refused: {reason}");
         let message = Message::Refused { reason };
-        let refusal = Frame { generation: self.generation, rank: HUB, sequence: 0, message };
+        let refusal = Frame { generation: self.generation, rank, sequence: 0, message };
         self.actions.push(Action::Send(connection, refusal.emit_in(version).into()));
-        self.dismiss(connection);
+        self.dismiss_rank(connection);
     }
 
-    fn send_failure(&mut self, connection: Connection, failure: Failure) {
-        self.send(connection, Message::Failed(failure));
-        self.dismiss(connection);
+    fn send_failure(&mut self, connection: Connection, rank: u32, failure: Failure) {
+        self.send(connection, rank, Message::Failed(failure));
+        self.dismiss_rank(connection);
+    }
+
+    /// Ends a connection whose rank is not let in. The leader of a node sees to that itself.
+    fn dismiss_rank(&mut self, connection: Connection) {
+        if !self.links.contains(&connection) {
+            self.dismiss(connection);
+        }
     }
 
     fn dismiss(&mut self, connection: Connection) {
+        self.silent.remove(&connection);
+        self.links.remove(&connection);
         self.connections.insert(connection, State::Left);
         self.actions.push(Action::Close(connection));
     }
@@ -514,20 +628,18 @@ impl Session {
         self.dismiss(connection);
     }
 
-    fn emit(&self, sequence: u64, message: Message) -> Arc<[u8]> {
-        Frame { generation: self.generation, rank: HUB, sequence, message }.emit().into()
+    fn emit(&self, rank: u32, sequence: u64, message: Message) -> Arc<[u8]> {
+        Frame { generation: self.generation, rank, sequence, message }.emit().into()
     }
 
-    fn send(&mut self, connection: Connection, message: Message) {
-        let bytes = self.emit(0, message);
+    fn send(&mut self, connection: Connection, rank: u32, message: Message) {
+        let bytes = self.emit(rank, 0, message);
         self.actions.push(Action::Send(connection, bytes));
     }
 
     fn send_all(&mut self, sequence: u64, message: Message) {
-        let bytes = self.emit(sequence, message);
-        let connected = |member: &&Member| self.connections.contains_key(&member.connection);
-        let all = self.members.iter().flatten().filter(connected);
-        self.actions.extend(all.map(|member| Action::Send(member.connection, Arc::clone(&bytes))));
+        let bytes = self.emit(HUB, sequence, message);
+        self.actions.extend(self.links.iter().map(|link| Action::Send(*link, Arc::clone(&bytes))));
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use crate::config::ConfigBuilder;
 
 use super::interfaces::interfaces;
-use super::{Admission, BootstrapError, Hub, HubOptions, JobId, Rendezvous, lock};
+use super::{Admission, BootstrapError, Hub, HubOptions, JobId, Places, Rendezvous, lock};
 
 /// What a token starts with; the number is the format's version.
 const SCHEME: &str = "oxshmem1:";
@@ -73,15 +73,40 @@ impl UniqueId {
     /// if `one_node` says so: then only this node can reach the hub.
     pub(super) fn start(npes: Option<u32>, one_node: bool) -> Result<Self, BootstrapError> {
         let job = JobId::random()?;
-        let (hub, rendezvous) = start_hub(job, npes, one_node)?;
+        let (hub, rendezvous) = start_hub(job, npes, one_node, Places::Unknown)?;
         lock(&HUBS).push(hub);
         Ok(Self { job, rendezvous })
     }
 
     /// Starts the hub of a job whose identity and address its PEs know, in this process.
-    pub(super) fn serve(listen: SocketAddr, job: JobId, npes: u32, admission: Admission) -> Result<(), BootstrapError> {
-        lock(&HUBS).push(Hub::start_for(HubOptions { listen, job, npes: Some(npes) }, admission)?);
+    pub(super) fn serve(options: HubOptions, admission: Admission) -> Result<(), BootstrapError> {
+        lock(&HUBS).push(Hub::start_for(options, admission)?);
         Ok(())
+    }
+
+    /// Returns the same id with as many of its addresses as a text of `most` bytes has room for:
+    /// the first ones and, if it fits too, the last, by which this machine is reached from itself.
+    /// `None` if there is no room for one.
+    ///
+    /// ```
+    /// use oxshmem::bootstrap::UniqueId;
+    ///
+    /// let id = UniqueId::create()?;
+    /// assert!(id.shortened(80).is_some_and(|short| short.to_string().len() <= 80));
+    /// assert_eq!(id.shortened(20), None);
+    /// # Ok::<(), oxshmem::Error>(())
+    /// ```
+    #[must_use]
+    pub fn shortened(&self, most: usize) -> Option<Self> {
+        let Rendezvous(addresses) = &self.rendezvous;
+        let fits = |kept: &[String]| {
+            let short = Self { job: self.job, rendezvous: Rendezvous(kept.to_vec()) };
+            (!kept.is_empty() && short.to_string().len() <= most).then_some(short)
+        };
+        let with_last = |first: usize| [&addresses[..first], &addresses[addresses.len() - 1..]].concat();
+        fits(addresses)
+            .or_else(|| (1..addresses.len()).rev().find_map(|first| fits(&with_last(first))))
+            .or_else(|| fits(&addresses[..addresses.len().min(1)]))
     }
 
     /// The job.
@@ -203,8 +228,13 @@ impl FromStr for UniqueId {
 ///
 /// # Errors
 /// The system refuses a listening socket, a thread, or the list of interfaces.
-pub(crate) fn start_hub(job: JobId, npes: Option<u32>, one_node: bool) -> Result<(Hub, Rendezvous), BootstrapError> {
-    let at = |address: IpAddr| HubOptions { listen: (address, 0).into(), job, npes };
+pub(crate) fn start_hub(
+    job: JobId,
+    npes: Option<u32>,
+    one_node: bool,
+    places: Places,
+) -> Result<(Hub, Rendezvous), BootstrapError> {
+    let at = |address: IpAddr| HubOptions { places: places.clone(), ..HubOptions::new((address, 0).into(), job, npes) };
     let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
     let (hub, mut hosts) = if one_node {
         (Hub::start(at(loopback))?, Vec::new())
@@ -259,6 +289,17 @@ mod tests {
         ] {
             assert!(text.parse::<UniqueId>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_shortened_token_keeps_what_fits() {
+        let text = "oxshmem1:00112233445566778899aabbccddeeff@10.0.0.1:4000,[fe80::1]:4000,127.0.0.1:4000";
+        let id: UniqueId = text.parse().unwrap();
+        let short = |most| id.shortened(most).map(|id| id.to_string().split_once('@').unwrap().1.to_owned());
+        assert_eq!(short(text.len()).unwrap(), "10.0.0.1:4000,[fe80::1]:4000,127.0.0.1:4000");
+        assert_eq!(short(text.len() - 1).unwrap(), "10.0.0.1:4000,127.0.0.1:4000");
+        assert_eq!(short(56).unwrap(), "10.0.0.1:4000");
+        assert_eq!(short(54), None);
     }
 
     #[test]

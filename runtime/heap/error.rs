@@ -76,6 +76,30 @@ pub enum HeapError {
         /// Length of the transfer.
         bytes: usize,
     },
+    /// A strided transfer of a stride, or of elements of a size, that there is not.
+    #[error(
+        "a stride of {stride} and elements of {element_bytes} bytes: strides are at least 1, elements have 1, 2, 4, 8 or 16 bytes"
+    )]
+    Strided {
+        /// The smaller stride, in elements.
+        stride: usize,
+        /// Bytes of an element.
+        element_bytes: usize,
+    },
+    /// A strided transfer of elements that are not aligned to their size.
+    #[error("strided transfers move aligned elements; {address:#x} is not a multiple of {element_bytes} bytes")]
+    Misaligned {
+        /// The address, on either side.
+        address: u64,
+        /// Bytes of an element.
+        element_bytes: usize,
+    },
+    /// A wait for variables of a type that there is none for.
+    #[error("no variables to wait for have the type {element}; they are integers of 16 to 64 bits: 1, 2, 3, 5, 6 or 7")]
+    NoVariable {
+        /// The type's number.
+        element: u32,
+    },
     /// A part that reaches outside its slice.
     #[error("elements {first}..{last} are outside a slice of {len} elements in {allocation}")]
     OutOfRange {

@@ -71,6 +71,11 @@ impl PeerLinks {
         Ok(Self { links })
     }
 
+    /// Returns the slots of the PEs whose heaps are mapped here.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = usize> {
+        self.links.iter().map(|link| link.slot)
+    }
+
     /// Sends chunk `index` to every peer.
     pub(crate) fn send(&self, index: usize, memory: BorrowedFd<'_>, timeout: Duration) -> Result<(), HeapError> {
         for link in &self.links {

@@ -215,7 +215,9 @@ impl SymmetricHeap {
         if offset / self.layout.max == self.layout.my_slot as u64 {
             return self.find(address, bytes).map(|_| LocalPlace::Heap);
         }
-        let inside = (offset % self.layout.max).checked_add(bytes).is_some_and(|end| end <= self.backed());
+        // There are places of PEs that are not mapped.
+        let mapped = self.links.slots().any(|slot| slot as u64 == offset / self.layout.max);
+        let inside = mapped && (offset % self.layout.max).checked_add(bytes).is_some_and(|end| end <= self.backed());
         if inside { Ok(LocalPlace::Peer) } else { Err(self.outside(address)) }
     }
 

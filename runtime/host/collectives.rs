@@ -68,8 +68,7 @@ fn is_defined(op: ReduceOp, element: Type) -> bool {
     match op {
         ReduceOp::And | ReduceOp::Or | ReduceOp::Xor => (element as u32) < Type::Float32 as u32,
         ReduceOp::Min | ReduceOp::Max => !matches!(element, Type::Complex32 | Type::Complex64),
-        ReduceOp::Sum => true,
-        ReduceOp::Prod => !matches!(element, Type::Half | Type::Bfloat16),
+        ReduceOp::Sum | ReduceOp::Prod => true,
     }
 }
 
@@ -189,7 +188,7 @@ mod tests {
         assert_eq!(of(Type::Uint64), [true; 7]);
         assert_eq!(of(Type::Float64), [false, false, false, true, true, true, true]);
         assert_eq!(of(Type::Complex64), [false, false, false, false, false, true, true]);
-        assert_eq!(of(Type::Half), [false, false, false, true, true, true, false]);
+        assert_eq!(of(Type::Half), [false, false, false, true, true, true, true]);
         assert_eq!(size_of::<Complex<f64>>(), 16);
     }
 

@@ -2,6 +2,7 @@
 //! same paths as a kernel's.
 
 pub(crate) mod atomic;
+pub mod by_address;
 pub(crate) mod collectives;
 pub(crate) mod issuer;
 pub(crate) mod operations;

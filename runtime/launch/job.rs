@@ -14,12 +14,13 @@ use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, WaitId, WaitIdO
 use oxshmem_system::words::count32;
 
 use super::error::LaunchError;
+use super::failure::{self, Course, Due, Heed, signal_group};
 use super::options::{LaunchOptions, Output};
 use super::outcome::{Outcome, PeOutcome, PeStatus};
 use super::output::{Sink, Source, Target};
 use super::relay::{self, Order, Orders, SILENCE};
 use super::signals::{self, Signals};
-use crate::bootstrap::{FailureKind, Hub, HubOptions};
+use crate::bootstrap::{Hub, HubOptions};
 use crate::config::{LAUNCHER_VARIABLES, MAX_NPES};
 
 /// Starts the PEs and returns when all of them have ended; by then no process of theirs is left.
@@ -62,7 +63,7 @@ pub(super) fn run_share(options: &LaunchOptions, place: Place, orders: Orders) -
     let mut job = Job::new(options, place, None, None);
     job.orders = Some(Control { orders, heard: Instant::now() });
     // The launcher says which PE failed, of whatever host.
-    job.reported = true;
+    job.course.reported = true;
     drive(job).map(drop)
 }
 
@@ -155,17 +156,12 @@ struct Input {
     ended: bool,
 }
 
-/// How far the end of the job has come.
+/// How far the output of PEs that have all ended has come.
 #[derive(Debug, Clone, Copy)]
-enum Ending {
+enum Drain {
+    /// Not all have ended.
     No,
-    /// PEs may still end by themselves, until then.
-    Grace(Instant),
-    /// They have got SIGTERM, and until then to follow it.
-    Terminated(Instant),
-    /// They have got SIGKILL.
-    Killed,
-    /// All PEs have ended; their pipes may stay open until then.
+    /// Their pipes may stay open until then.
     Draining(Instant),
     /// The same limit holds after everything in the groups was killed.
     LastWords(Instant),
@@ -196,15 +192,8 @@ struct Job<'a> {
     stdout: Sink,
     stderr: Sink,
     input: Option<Input>,
-    ending: Ending,
-    /// The first PE that failed, by its place in `pes`.
-    failed: Option<u32>,
-    timed_out: bool,
-    interrupted: Option<i32>,
-    /// Output is lost, which has been reported.
-    output_lost: bool,
-    /// The failure has been reported.
-    reported: bool,
+    course: Course,
+    drain: Drain,
     reports: Vec<String>,
 }
 
@@ -220,12 +209,8 @@ impl<'a> Job<'a> {
             stdout: Sink::new(STDOUT),
             stderr: Sink::new(STDERR),
             input: None,
-            ending: Ending::No,
-            failed: None,
-            timed_out: false,
-            interrupted: None,
-            output_lost: false,
-            reported: false,
+            course: Course::new(options.grace),
+            drain: Drain::No,
             reports: Vec::new(),
         }
     }
@@ -345,13 +330,9 @@ impl<'a> Job<'a> {
         let unwritten = self.stdout.pending().is_some() || self.stderr.pending().is_some();
         // A reader that does not read holds up the end of a job, as it would that of any program;
         // but not forever once the job was to end.
-        let gave_up = matches!(self.ending, Ending::LastWords(until) if Instant::now() >= until) && self.was_ended();
+        let gave_up =
+            matches!(self.drain, Drain::LastWords(until) if Instant::now() >= until) && self.course.was_ended();
         !self.pes.iter().any(open) && (!unwritten || gave_up)
-    }
-
-    /// Whether the end of the job came from outside.
-    fn was_ended(&self) -> bool {
-        self.timed_out || self.interrupted.is_some()
     }
 
     fn wait(&self, deadline: Option<Instant>) -> io::Result<Vec<Ready>> {
@@ -378,10 +359,9 @@ impl<'a> Job<'a> {
         for (rank, pe) in self.pes.iter().enumerate() {
             add(Ready::PeEnd(rank), pe.status.is_none().then(|| pe.pidfd.as_fd()), PollFlags::IN);
         }
-        let until = match self.ending {
-            Ending::No => deadline,
-            Ending::Killed => None,
-            Ending::Grace(at) | Ending::Terminated(at) | Ending::Draining(at) | Ending::LastWords(at) => Some(at),
+        let until = match self.drain {
+            Drain::No => self.course.next(deadline),
+            Drain::Draining(at) | Drain::LastWords(at) => Some(at),
         };
         let silence = self.orders.as_ref().map(|control| control.heard + SILENCE);
         let until = until.into_iter().chain(silence).min();
@@ -404,36 +384,34 @@ impl<'a> Job<'a> {
             self.forsaken(&format!("nothing was heard for {} s from the launcher", SILENCE.as_secs()));
         }
         let grace = self.options.grace;
-        let all_ended = self.pes.iter().all(|pe| pe.status.is_some());
-        match self.ending {
-            Ending::No | Ending::Grace(_) | Ending::Terminated(_) | Ending::Killed if all_ended => {
+        match self.drain {
+            Drain::No if self.pes.iter().all(|pe| pe.status.is_some()) => {
                 self.report_failure(true);
-                self.ending = Ending::Draining(now + grace);
+                self.drain = Drain::Draining(now + grace);
             }
-            Ending::No if deadline.is_some_and(|deadline| deadline <= now) => {
-                self.timed_out = true;
-                let limit = self.options.timeout.unwrap_or_default().as_millis() as f64 / 1000.0;
-                let running = self.running();
-                self.report(format!("the time of {limit} s is over and {running} still running; ending the job"));
-                self.terminate(now);
-            }
-            Ending::Grace(until) if until <= now => {
-                self.report_failure(true);
-                self.terminate(now);
-            }
-            Ending::Terminated(until) if until <= now => {
-                self.report(format!(
-                    "{} still running {} s after SIGTERM; killing",
-                    self.running(),
-                    grace.as_secs_f64()
-                ));
-                self.kill();
-            }
-            Ending::Draining(until) if until <= now => {
+            Drain::No => match self.course.due(now, deadline) {
+                Some(Due::Job) => {
+                    let limit = self.options.timeout.unwrap_or_default();
+                    let report = self.course.time_is_over(limit, &self.running());
+                    self.report(report);
+                    self.terminate();
+                }
+                Some(Due::Grace) => {
+                    self.report_failure(true);
+                    self.terminate();
+                }
+                Some(Due::Terminated) => {
+                    let running = failure::are(&self.running());
+                    self.report(format!("{running} still running {} s after SIGTERM; killing", grace.as_secs_f64()));
+                    self.kill();
+                }
+                None => {}
+            },
+            Drain::Draining(until) if until <= now => {
                 self.signal(Signal::KILL, true);
-                self.ending = Ending::LastWords(now + LAST_WORDS);
+                self.drain = Drain::LastWords(now + LAST_WORDS);
             }
-            Ending::LastWords(until) if until <= now => {
+            Drain::LastWords(until) if until <= now => {
                 for rank in 0..self.pes.len() {
                     let captured = self.options.output == Output::Captured;
                     let pe = &mut self.pes[rank];
@@ -443,20 +421,20 @@ impl<'a> Job<'a> {
                     pe.stderr.end(target(captured, sink, err));
                 }
                 // Only the sinks are left to wait for.
-                self.ending = Ending::LastWords(if self.was_ended() { now } else { now + LAST_WORDS });
+                self.drain = Drain::LastWords(if self.course.was_ended() { now } else { now + LAST_WORDS });
             }
-            _ => {}
+            Drain::Draining(_) | Drain::LastWords(_) => {}
         }
     }
 
-    fn terminate(&mut self, now: Instant) {
+    fn terminate(&mut self) {
         self.signal(Signal::TERM, false);
-        self.ending = Ending::Terminated(now + self.options.grace);
+        self.course.terminated(Duration::ZERO);
     }
 
     fn kill(&mut self) {
         self.signal(Signal::KILL, true);
-        self.ending = Ending::Killed;
+        self.course.killed();
     }
 
     /// Signals the groups of the PEs that run, or of all: of one that has ended, what it started
@@ -465,11 +443,9 @@ impl<'a> Job<'a> {
         self.pes.iter().filter(|pe| all || pe.status.is_none()).for_each(|pe| signal_group(&pe.child, signal));
     }
 
-    fn running(&self) -> String {
-        let ranks: Vec<u32> =
-            (self.place.first..).zip(&self.pes).filter(|(_, pe)| pe.status.is_none()).map(|(rank, _)| rank).collect();
-        let list = crate::bootstrap::list(&ranks);
-        if ranks.len() == 1 { format!("PE {list} is") } else { format!("PEs {list} are") }
+    /// Returns the PEs that have not ended.
+    fn running(&self) -> Vec<u32> {
+        (self.place.first..).zip(&self.pes).filter(|(_, pe)| pe.status.is_none()).map(|(rank, _)| rank).collect()
     }
 
     /// Reads from a PE once; returns whether there may be more.
@@ -519,57 +495,27 @@ impl<'a> Job<'a> {
             self.stdout.line(b"x ", relay::ended(number, status).as_bytes());
             return;
         }
-        if !status.is_success() && self.failed.is_none() {
-            self.failed = Some(count32(rank));
-            if matches!(self.ending, Ending::No) {
-                self.ending = Ending::Grace(Instant::now() + self.options.grace);
-            }
-        }
+        self.course.ended(number, status);
         self.report_failure(false);
-    }
-
-    /// The PE that made the job fail, as far as is known.
-    fn culprit(&self) -> Option<u32> {
-        let first = self.failed?;
-        let failure = self.hub.as_ref().and_then(Hub::failure);
-        let named = failure
-            .filter(|failure| matches!(failure.kind, FailureKind::Aborted | FailureKind::Lost))
-            .and_then(|failure| failure.ranks.first().copied())
-            .filter(|rank| self.pes[*rank as usize].status.is_none_or(|status| !status.is_success()));
-        Some(named.unwrap_or(first))
     }
 
     /// Says which PE failed, once it is known how; `now` says what is known.
     fn report_failure(&mut self, now: bool) {
-        let Some(mut rank) = self.culprit().filter(|_| !self.reported) else { return };
-        if self.pes[rank as usize].status.is_none() {
-            if !now {
-                return;
-            }
-            rank = self.failed.unwrap_or(rank);
+        let Self { course, hub, pes, .. } = self;
+        let status = |rank: u32| pes.get(rank as usize).and_then(|pe| pe.status);
+        if let Some((rank, status)) = course.verdict(now, hub.as_ref(), status) {
+            let then = if pes.iter().any(|pe| pe.status.is_none()) { "; ending the others" } else { "" };
+            self.report(format!("PE {rank} {status}{then}"));
         }
-        let Some(status) = self.pes[rank as usize].status else { return };
-        self.reported = true;
-        if self.was_ended() {
-            return;
-        }
-        let others = self.pes.iter().any(|pe| pe.status.is_none());
-        let then = if others { "; ending the others" } else { "" };
-        self.report(format!("PE {rank} {status}{then}"));
     }
 
-    /// Says once that output cannot be written. The PEs run on, and what they write from here on is
-    /// dropped.
+    /// Says once that output cannot be written.
     fn report_lost_output(&mut self) {
-        let streams = [("output", self.stdout.failure()), ("error", self.stderr.failure())];
-        for (stream, errno) in streams {
-            let Some(errno) = errno.filter(|_| !self.output_lost) else { continue };
-            self.output_lost = true;
-            let error = io::Error::from(errno);
-            self.report(format!(
-                "standard {stream} cannot be written: {error}; what the PEs write to it is lost from here on. Make room, or write to another \
-                 file, and run the job again"
-            ));
+        for (stream, errno) in [("output", self.stdout.failure()), ("error", self.stderr.failure())] {
+            let report = errno.and_then(|errno| self.course.lost_output(stream, &errno.into()));
+            if let Some(report) = report {
+                self.report(report);
+            }
         }
     }
 
@@ -587,18 +533,16 @@ impl<'a> Job<'a> {
     fn forward_signals(&mut self) {
         while let Some(number) = self.signals.as_ref().and_then(Signals::next) {
             let Some(signal) = Signal::from_named_raw(number) else { continue };
-            let ends = [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP].contains(&number);
-            if ends && self.interrupted.is_some() {
-                self.report(format!("{} again: killing the PEs", signals::name(number)));
-                self.kill();
-                return;
-            }
-            self.signal(signal, true);
-            if ends {
-                self.interrupted = Some(number);
-                self.report(format!("{} passed on to the PEs", signals::name(number)));
-                if matches!(self.ending, Ending::No) {
-                    self.ending = Ending::Grace(Instant::now() + self.options.grace);
+            match self.course.heed(number) {
+                Heed::Pass => self.signal(signal, true),
+                Heed::End(report) => {
+                    self.signal(signal, true);
+                    self.report(report);
+                }
+                Heed::Kill(report) => {
+                    self.report(report);
+                    self.kill();
+                    return;
                 }
             }
         }
@@ -609,7 +553,7 @@ impl<'a> Job<'a> {
         self.report(format!("{why}; killing the PEs of this host"));
         self.orders = None;
         // Nothing reads what these PEs have written any more.
-        self.timed_out = true;
+        self.course.timed_out = true;
         self.kill();
     }
 
@@ -650,7 +594,7 @@ impl<'a> Job<'a> {
                     self.signal(signal, true);
                 }
             }
-            Order::Terminate => self.terminate(Instant::now()),
+            Order::Terminate => self.terminate(),
             Order::Kill => self.kill(),
         }
     }
@@ -688,7 +632,7 @@ impl<'a> Job<'a> {
     }
 
     fn finish(mut self) -> Outcome {
-        let failed = self.culprit();
+        let failed = self.course.culprit(self.hub.as_ref(), |rank| self.pes.get(rank as usize)?.status);
         let pes = std::mem::take(&mut self.pes);
         reap(&pes);
         let pes = pes.into_iter().map(|mut pe| {
@@ -702,9 +646,9 @@ impl<'a> Job<'a> {
         Outcome {
             pes: pes.collect(),
             failed,
-            timed_out: self.timed_out,
-            interrupted: self.interrupted,
-            output_lost: self.output_lost,
+            timed_out: self.course.timed_out,
+            interrupted: self.course.interrupted,
+            output_lost: self.course.output_lost,
             reports: std::mem::take(&mut self.reports),
         }
     }
@@ -744,11 +688,6 @@ fn target<'a>(captured: bool, sink: &'a mut Sink, prefix: &'a [u8]) -> Target<'a
 
 fn pid(child: &Child) -> Pid {
     Pid::from_child(child)
-}
-
-/// Fails only when nothing is left in the group.
-fn signal_group(child: &Child, signal: Signal) {
-    let _ = rustix::process::kill_process_group(pid(child), signal);
 }
 
 /// Whether reading standard input would not stop this process: it is not a terminal, or we are in

@@ -21,6 +21,7 @@
 //! ```
 
 mod error;
+mod failure;
 mod hosts;
 mod job;
 mod node;

@@ -13,16 +13,17 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal};
+use rustix::process::Signal;
 
 use super::error::LaunchError;
+use super::failure::{self, Course, Due, Heed, signal_group};
 use super::hosts::{Hosts, Share};
 use super::job::{FileLimit, OTHER_FILES, forwarded, may_read_terminal};
 use super::options::{LaunchOptions, Output};
 use super::outcome::{LAUNCHER_FAILED, Outcome, PeOutcome, PeStatus};
 use super::relay::{GREETING, HEARTBEAT, MAX_INPUT, Order, Said, Start};
 use super::signals::{self, Signals};
-use crate::bootstrap::{FailureKind, Hub, JobId, start_hub};
+use crate::bootstrap::{Hub, JobId, Places, start_hub};
 use crate::config::{LAUNCHER_VARIABLES, MAX_NPES};
 
 /// How often the loop looks at deadlines and signals.
@@ -137,7 +138,8 @@ pub fn run_on(options: &LaunchOptions, hosts: &Hosts, shell: &RemoteShell) -> Re
     let shares = hosts.divide(options.npes)?;
     let signals = forwarded(options)?;
     let job = JobId::random()?;
-    let (hub, rendezvous) = start_hub(job, Some(options.npes), false)?;
+    let nodes = shares.iter().flat_map(|share| std::iter::repeat_n(share.host.clone(), share.count as usize));
+    let (hub, rendezvous) = start_hub(job, Some(options.npes), false, Places::ByRank(nodes.collect()))?;
     let folder = std::env::current_dir().map_err(LaunchError::system("finding the current folder"))?;
     let start = Start {
         rendezvous: rendezvous.to_string(),
@@ -161,12 +163,9 @@ pub fn run_on(options: &LaunchOptions, hosts: &Hosts, shell: &RemoteShell) -> Re
         hosts: Vec::new(),
         ended: vec![None; options.npes as usize],
         taken: None,
-        ending: Ending::No,
-        failed: None,
-        timed_out: false,
-        interrupted: None,
-        output_lost: false,
-        reported: false,
+        course: Course::new(options.grace),
+        shells_end: None,
+        is_over: false,
         reporter: Reporter::start().map_err(LaunchError::system("starting a thread for reports"))?,
         reports: Vec::new(),
     };
@@ -277,20 +276,6 @@ impl Reporter {
     }
 }
 
-/// How far the end of the job has come.
-#[derive(Debug, Clone, Copy)]
-enum Ending {
-    No,
-    /// PEs may still end by themselves, until then.
-    Grace(Instant),
-    /// Their hosts send them SIGTERM, and until then have time to.
-    Terminated(Instant),
-    /// Their hosts kill them, and until then the remote shells have time to end.
-    Killed(Instant),
-    /// The remote shells were killed.
-    Over,
-}
-
 struct Job<'a> {
     options: &'a LaunchOptions,
     signals: Option<Signals>,
@@ -300,12 +285,11 @@ struct Job<'a> {
     ended: Vec<Option<PeStatus>>,
     /// To the thread that reads standard input: PE 0 has taken what it was sent.
     taken: Option<SyncSender<()>>,
-    ending: Ending,
-    failed: Option<u32>,
-    timed_out: bool,
-    interrupted: Option<i32>,
-    output_lost: bool,
-    reported: bool,
+    course: Course,
+    /// The hosts kill their PEs, and until then the remote shells have time to end.
+    shells_end: Option<Instant>,
+    /// The remote shells were killed.
+    is_over: bool,
     reporter: Reporter,
     reports: Vec<String>,
 }
@@ -462,7 +446,7 @@ impl Job<'_> {
         let deadline = self.options.timeout.map(|timeout| Instant::now() + timeout);
         // Hosts whose remote shells were killed are not waited for: what reads from them may wait
         // for a reader that does not read.
-        while !self.hosts.iter().all(|host| host.ended) && !matches!(self.ending, Ending::Over) {
+        while !self.hosts.iter().all(|host| host.ended) && !self.is_over {
             if let Ok(event) = events.recv_timeout(TICK) {
                 self.take(event);
                 // Deadlines can wait until what is there has been taken.
@@ -515,10 +499,7 @@ impl Job<'_> {
         if rank == 0 {
             self.taken = None;
         }
-        if !status.is_success() && self.failed.is_none() {
-            self.failed = Some(rank);
-            self.begin_grace();
-        }
+        self.course.ended(rank, status);
         self.report_failure(false);
     }
 
@@ -531,12 +512,11 @@ impl Job<'_> {
         if missing.is_empty() {
             return;
         }
-        let pes = crate::bootstrap::list(&missing);
-        let pes = if missing.len() == 1 { format!("PE {pes}") } else { format!("PEs {pes}") };
+        let pes = failure::pes(&missing);
         let host = self.hosts[number].share.host.clone();
-        if !self.was_ended() {
+        if !self.course.was_ended() {
             self.report(format!("the host {host} is lost, with {pes}: its remote shell {status}"));
-            self.reported = true;
+            self.course.reported = true;
         }
         let status = if status.is_success() { PeStatus::Exited(LAUNCHER_FAILED.into()) } else { status };
         for rank in missing {
@@ -547,26 +527,11 @@ impl Job<'_> {
     fn lost(&mut self, error: bool, why: &io::Error) {
         if why.kind() == io::ErrorKind::BrokenPipe {
             // What a program without a launcher in between would learn by SIGPIPE.
-            if matches!(self.ending, Ending::No | Ending::Grace(_)) {
+            if self.course.may_go_on() {
                 self.terminate();
             }
-        } else if !self.output_lost {
-            self.output_lost = true;
-            let stream = if error { "error" } else { "output" };
-            self.report(format!(
-                "standard {stream} cannot be written: {why}; what the PEs write to it is lost from here on. Make room, \
-                 or write to another file, and run the job again"
-            ));
-        }
-    }
-
-    fn was_ended(&self) -> bool {
-        self.timed_out || self.interrupted.is_some()
-    }
-
-    fn begin_grace(&mut self) {
-        if matches!(self.ending, Ending::No) {
-            self.ending = Ending::Grace(Instant::now() + self.options.grace);
+        } else if let Some(report) = self.course.lost_output(if error { "error" } else { "output" }, why) {
+            self.report(report);
         }
     }
 
@@ -577,12 +542,13 @@ impl Job<'_> {
     fn terminate(&mut self) {
         self.tell_all(&Order::Terminate);
         // The hosts kill after the grace time by themselves.
-        self.ending = Ending::Terminated(Instant::now() + self.options.grace + FAREWELL);
+        self.course.terminated(FAREWELL);
     }
 
     fn kill(&mut self) {
         self.tell_all(&Order::Kill);
-        self.ending = Ending::Killed(Instant::now() + FAREWELL);
+        self.course.killed();
+        self.shells_end = Some(Instant::now() + FAREWELL);
     }
 
     fn advance(&mut self, deadline: Option<Instant>) {
@@ -595,63 +561,39 @@ impl Job<'_> {
             let limit = GREETING_LIMIT.as_secs();
             let host = self.hosts[number].share.host.clone();
             self.report(format!("{host}: its oxrun did not start within {limit} s; its remote shell is killed"));
-            kill_group(&self.hosts[number].child);
+            signal_group(&self.hosts[number].child, Signal::KILL);
             self.hosts[number].since = now;
         }
-        match self.ending {
-            Ending::No if deadline.is_some_and(|deadline| deadline <= now) => {
-                self.timed_out = true;
-                let limit = self.options.timeout.unwrap_or_default().as_secs_f64();
+        match self.course.due(now, deadline) {
+            Some(Due::Job) => {
                 let running: Vec<u32> =
                     (0..).zip(&self.ended).filter(|(_, end)| end.is_none()).map(|(pe, _)| pe).collect();
-                let list = crate::bootstrap::list(&running);
-                let verb = if running.len() == 1 { format!("PE {list} is") } else { format!("PEs {list} are") };
-                self.report(format!("the time of {limit} s is over and {verb} still running; ending the job"));
+                let report = self.course.time_is_over(self.options.timeout.unwrap_or_default(), &running);
+                self.report(report);
                 self.terminate();
             }
-            Ending::Grace(until) if until <= now => {
+            Some(Due::Grace) => {
                 self.report_failure(true);
                 self.terminate();
             }
-            Ending::Terminated(until) if until <= now => self.kill(),
-            Ending::Killed(until) if until <= now => {
-                self.hosts.iter().filter(|host| !host.ended).for_each(|host| kill_group(&host.child));
-                self.ending = Ending::Over;
-            }
-            _ => {}
+            Some(Due::Terminated) => self.kill(),
+            None => {}
         }
-    }
-
-    /// Returns the PE that made the job fail, as far as is known.
-    fn culprit(&self) -> Option<u32> {
-        let first = self.failed?;
-        let named = self
-            .hub
-            .failure()
-            .filter(|failure| matches!(failure.kind, FailureKind::Aborted | FailureKind::Lost))
-            .and_then(|failure| failure.ranks.first().copied())
-            .filter(|rank| self.ended[*rank as usize].is_none_or(|status| !status.is_success()));
-        Some(named.unwrap_or(first))
+        if self.shells_end.is_some_and(|until| until <= now) {
+            self.hosts.iter().filter(|host| !host.ended).for_each(|host| signal_group(&host.child, Signal::KILL));
+            self.is_over = true;
+        }
     }
 
     /// Says which PE failed, once it is known how; `now` says what is known.
     fn report_failure(&mut self, now: bool) {
-        let Some(mut rank) = self.culprit().filter(|_| !self.reported) else { return };
-        if self.ended[rank as usize].is_none() {
-            if !now {
-                return;
-            }
-            rank = self.failed.unwrap_or(rank);
+        let Self { course, hub, ended, hosts, .. } = self;
+        if let Some((rank, status)) = course.verdict(now, Some(hub), |rank| ended[rank as usize]) {
+            let host = hosts.iter().find(|host| host.ranks().contains(&rank));
+            let host = host.map(|host| host.share.host.clone()).unwrap_or_default();
+            let then = if ended.iter().any(Option::is_none) { "; ending the others" } else { "" };
+            self.report(format!("PE {rank} on {host} {status}{then}"));
         }
-        let Some(status) = self.ended[rank as usize] else { return };
-        self.reported = true;
-        if self.was_ended() {
-            return;
-        }
-        let host = self.hosts.iter().find(|host| host.ranks().contains(&rank));
-        let host = host.map(|host| host.share.host.clone()).unwrap_or_default();
-        let then = if self.ended.iter().any(Option::is_none) { "; ending the others" } else { "" };
-        self.report(format!("PE {rank} on {host} {status}{then}"));
     }
 
     fn report(&mut self, text: String) {
@@ -663,17 +605,15 @@ impl Job<'_> {
 
     fn forward_signals(&mut self) {
         while let Some(number) = self.signals.as_ref().and_then(Signals::next) {
-            let ends = [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP].contains(&number);
-            if ends && self.interrupted.is_some() {
-                self.report(format!("{} again: killing the PEs", signals::name(number)));
+            let heed = self.course.heed(number);
+            if let Heed::Kill(report) = heed {
+                self.report(report);
                 self.kill();
                 return;
             }
             self.tell_all(&Order::Signal(number));
-            if ends {
-                self.interrupted = Some(number);
-                self.report(format!("{} passed on to the PEs", signals::name(number)));
-                self.begin_grace();
+            if let Heed::End(report) = heed {
+                self.report(report);
             }
         }
     }
@@ -681,7 +621,7 @@ impl Job<'_> {
     fn finish(mut self, screen: &Screen) -> Outcome {
         self.report_failure(true);
         self.reporter.finish();
-        let failed = self.culprit();
+        let failed = self.course.culprit(Some(&self.hub), |rank| self.ended[rank as usize]);
         let captured = std::mem::take(&mut *screen.captured.lock().unwrap_or_else(PoisonError::into_inner));
         let pes = self.ended.iter().zip(captured).map(|(status, [stdout, stderr])| PeOutcome {
             status: status.unwrap_or(PeStatus::Killed(libc::SIGKILL)),
@@ -691,9 +631,9 @@ impl Job<'_> {
         Outcome {
             pes: pes.collect(),
             failed,
-            timed_out: self.timed_out,
-            interrupted: self.interrupted,
-            output_lost: self.output_lost,
+            timed_out: self.course.timed_out,
+            interrupted: self.course.interrupted,
+            output_lost: self.course.output_lost,
             reports: std::mem::take(&mut self.reports),
         }
     }
@@ -702,7 +642,7 @@ impl Job<'_> {
 impl Drop for Job<'_> {
     fn drop(&mut self) {
         for host in self.hosts.iter_mut().filter(|host| !host.ended) {
-            kill_group(&host.child);
+            signal_group(&host.child, Signal::KILL);
             let _ = host.child.wait();
         }
     }
@@ -718,16 +658,10 @@ fn wait(child: &mut Child) -> PeStatus {
             }
             Ok(None) if Instant::now() < until => std::thread::sleep(TICK),
             _ => {
-                kill_group(child);
+                signal_group(child, Signal::KILL);
                 let _ = child.wait();
                 return PeStatus::Killed(libc::SIGKILL);
             }
         }
     }
-}
-
-/// Kills a remote shell that has not been waited for, with all that it has started.
-fn kill_group(child: &Child) {
-    // Fails only when nothing is left in the group.
-    let _ = rustix::process::kill_process_group(Pid::from_child(child), Signal::KILL);
 }

@@ -24,7 +24,7 @@ use crate::identity::PeId;
 use crate::modules::HOST_OPS;
 use crate::slab::{Layout, Offset, Slab};
 use crate::team::table::Teams;
-use crate::transport::{LoadStore, MixedWords, Network, NetworkLayout, Opened, PeerAccess, Plan, open_hca};
+use crate::transport::{MixedWords, Network, NetworkLayout, Nodes, Opened, PeerAccess, Plan, open_hca};
 use crate::{Error, Result};
 
 /// Joins the job with the configuration of the environment. Collective.
@@ -61,11 +61,133 @@ impl Pe {
     /// # }
     /// ```
     pub fn with_config(config: Config) -> Result<Self> {
+        Joined::new(config)?.open()
+    }
+
+    /// Joins the job that `config` describes, and opens no device yet: for programs that choose
+    /// their GPU by the number that they have on the node. [`Joined::open`] does the rest.
+    /// Collective.
+    ///
+    /// # Errors
+    /// PEs that do not arrive, or a PE that this process has already.
+    ///
+    /// ```
+    /// use oxshmem::{Config, Pe};
+    /// # fn main() -> oxshmem::Result<()> {
+    /// let joined = Pe::join(Config::from_env()?)?;
+    /// println!("PE {} takes GPU {}", joined.my_pe(), joined.node_my_pe());
+    /// let pe = joined.open()?;
+    /// pe.finalize()
+    /// # }
+    /// ```
+    pub fn join(config: Config) -> Result<Joined> {
+        Joined::new(config)
+    }
+}
+
+/// A PE that has met the others, and has no device yet. Made by [`Pe::join`]. Dropping it leaves
+/// the job as a crash would.
+///
+/// ```
+/// use oxshmem::{Config, Joined, Pe};
+/// # fn main() -> oxshmem::Result<()> {
+/// let joined: Joined = Pe::join(Config::from_env()?)?;
+/// assert!(joined.my_pe() < joined.n_pes());
+/// joined.open()?.finalize()
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Joined {
+    config: Config,
+    bootstrap: Bootstrap,
+    occupied: Occupied,
+    phases: Phases,
+}
+
+impl Joined {
+    fn new(config: Config) -> Result<Self> {
         let mut phases = Phases::begin();
-        let joined = Joined::new(config, &mut phases)?;
-        match joined.build(&mut phases) {
+        let occupied = Occupied::claim()?;
+        let bootstrap = Bootstrap::connect(&config)?;
+        phases.end("bootstrap");
+        Ok(Self { config, bootstrap, occupied, phases })
+    }
+
+    /// This PE's number.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let joined = oxshmem::Pe::join(oxshmem::Config::from_env()?)?;
+    /// println!("PE {}", joined.my_pe());
+    /// # joined.open()?.finalize()
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn my_pe(&self) -> usize {
+        self.bootstrap.rank() as usize
+    }
+
+    /// PEs in the job.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let joined = oxshmem::Pe::join(oxshmem::Config::from_env()?)?;
+    /// println!("{} PEs", joined.n_pes());
+    /// # joined.open()?.finalize()
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn n_pes(&self) -> usize {
+        self.bootstrap.size() as usize
+    }
+
+    /// This PE's number among those of its node.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let joined = oxshmem::Pe::join(oxshmem::Config::from_env()?)?;
+    /// assert!(joined.node_my_pe() < joined.node_n_pes());
+    /// # joined.open()?.finalize()
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn node_my_pe(&self) -> usize {
+        node_rank(&self.bootstrap)
+    }
+
+    /// PEs of this PE's node.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let joined = oxshmem::Pe::join(oxshmem::Config::from_env()?)?;
+    /// assert!(joined.node_n_pes() <= joined.n_pes());
+    /// # joined.open()?.finalize()
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn node_n_pes(&self) -> usize {
+        self.bootstrap.node_peers().len()
+    }
+
+    /// Opens the device, maps heaps and connects to the other PEs. The PE takes the GPU that is
+    /// current in the calling thread, if one is. Collective.
+    ///
+    /// # Errors
+    /// A value of the configuration that cannot be met, or a device or an HCA that is not there.
+    /// Nothing is left, and the other PEs get an error.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let joined = oxshmem::Pe::join(oxshmem::Config::from_env()?)?;
+    /// let pe = joined.open()?;
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    pub fn open(mut self) -> Result<Pe> {
+        let mut phases = std::mem::replace(&mut self.phases, Phases::begin());
+        match self.build(&mut phases) {
             Ok(connected) => {
-                let mut pe = connected.into_pe(joined);
+                let mut pe = connected.into_pe(self);
                 pe.add_predefined()?;
                 phases.end("teams");
                 tracing::info!(pe = pe.my_pe(), "init: {phases}");
@@ -74,26 +196,38 @@ impl Pe {
             }
             Err(error) => {
                 // The others would wait for this PE until their deadline.
-                joined.bootstrap.abort(&format!("PE {} cannot initialise: {error}", joined.bootstrap.rank()));
+                self.bootstrap.abort(&format!("PE {} cannot initialise: {error}", self.bootstrap.rank()));
                 Err(error)
             }
         }
     }
-}
 
-/// Stage 1: the PE has met the others.
-struct Joined {
-    config: Config,
-    bootstrap: Bootstrap,
-    occupied: Occupied,
-}
+    /// Leaves the job at once: every other PE's calls fail with `reason`.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let joined = oxshmem::Pe::join(oxshmem::Config::from_env()?)?;
+    /// joined.abort("no GPU is free");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn abort(&self, reason: &str) {
+        self.bootstrap.abort(reason);
+    }
 
-impl Joined {
-    fn new(config: Config, phases: &mut Phases) -> Result<Self> {
-        let occupied = Occupied::claim()?;
-        let bootstrap = Bootstrap::connect(&config)?;
-        phases.end("bootstrap");
-        Ok(Self { config, bootstrap, occupied })
+    /// Leaves the job in order, before a device was opened. Collective.
+    ///
+    /// # Errors
+    /// The job has failed, or not every PE leaves before the deadline.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// let joined = oxshmem::Pe::join(oxshmem::Config::from_env()?)?;
+    /// joined.leave()
+    /// # }
+    /// ```
+    pub fn leave(self) -> Result<()> {
+        Ok(self.bootstrap.finalize()?)
     }
 
     /// Takes the remaining stages.
@@ -113,7 +247,8 @@ struct DeviceOpened {
 
 impl DeviceOpened {
     fn new(joined: &Joined, phases: &mut Phases) -> Result<Self> {
-        let plan = Plan::new(&joined.config, &joined.bootstrap)?;
+        let nodes = Nodes::find(&joined.bootstrap)?;
+        let plan = Plan::new(&joined.config, &joined.bootstrap, nodes)?;
         let device = open_device(&joined.config, &joined.bootstrap)?;
         phases.end("device");
         Ok(Self { plan, device })
@@ -152,10 +287,10 @@ impl Agreed {
     }
 
     fn heap_layout(&self, me: u32) -> HeapLayout {
-        let LoadStore { first, count } = self.plan.load_store;
+        let neighbours = &self.plan.neighbours;
         let chunk = self.config.heap_chunk().0;
         let max = self.config.heap_max().0.next_multiple_of(chunk);
-        HeapLayout { max, chunk, slots: count, my_slot: me as usize - first }
+        HeapLayout { max, chunk, slots: neighbours.slots(), my_slot: me as usize - neighbours.first() }
     }
 }
 
@@ -287,7 +422,6 @@ fn describe(
     (slab, parts): (&Slab, &Parts),
     network: Option<&Network>,
 ) -> Result<abi::State> {
-    let LoadStore { first, count } = plan.load_store;
     let mut state = abi::State {
         magic: abi::MAGIC,
         abi_version: abi::ABI_VERSION,
@@ -295,9 +429,6 @@ fn describe(
         my_pe: bootstrap.rank().cast_signed(),
         n_pes: bootstrap.size().cast_signed(),
         network: abi::Network::None as u32,
-        p2p_first: i32::try_from(first).unwrap_or(i32::MAX),
-        p2p_count: i32::try_from(count).unwrap_or(i32::MAX),
-        p2p_mask: plan.direct,
         heap_base: heap.base(),
         heap_bytes: heap.layout().max,
         chunk_log2: heap.layout().chunk.trailing_zeros(),
@@ -311,6 +442,7 @@ fn describe(
         timeout_ns: u64::try_from(config.timeout().as_nanos()).unwrap_or(u64::MAX),
         ..abi::State::default()
     };
+    plan.describe(&mut state);
     parts.teams.describe(slab, &mut state);
     if let Some(network) = network {
         network.describe(slab, &mut state);
@@ -332,11 +464,15 @@ fn end_waits(slab: &Slab, control: Offset) {
     }
 }
 
+/// This PE's number among those of its node.
+fn node_rank(bootstrap: &Bootstrap) -> usize {
+    bootstrap.node_peers().iter().position(|pe| *pe == bootstrap.rank()).unwrap_or_default()
+}
+
 /// The device that the configuration asks for. `auto` takes a GPU that can be used, and says in the
 /// log why none can.
 fn open_device(config: &Config, bootstrap: &Bootstrap) -> Result<Arc<dyn Device>> {
-    let node_rank = bootstrap.node_peers().iter().position(|pe| *pe == bootstrap.rank()).unwrap_or_default();
-    let open_cuda = || -> Result<CudaDevice> { Ok(CudaDevice::open(config, node_rank, &HOST_OPS)?) };
+    let open_cuda = || -> Result<CudaDevice> { Ok(CudaDevice::open(config, node_rank(bootstrap), &HOST_OPS)?) };
     match config.device() {
         config::Device::Cpu => Ok(Arc::new(CpuDevice::new(config)?)),
         config::Device::Cuda => Ok(Arc::new(open_cuda()?)),

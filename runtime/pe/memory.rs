@@ -233,7 +233,7 @@ impl Pe {
         let heap = self.heap.borrow();
         let offset = address.checked_sub(heap.base())?;
         let inside = offset.checked_add(bytes).is_some_and(|end| end <= heap.backed());
-        let slot = self.plan.is_direct(pe).then(|| pe - self.plan.load_store.first)?;
+        let slot = self.plan.is_direct(pe).then(|| pe - self.plan.neighbours.first())?;
         let first_heap = heap.base() - heap.layout().my_slot as u64 * heap.layout().max;
         inside.then(|| first_heap + slot as u64 * heap.layout().max + offset)
     }

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use oxshmem_hca::provider::{Attempt, Counters};
 
-pub use init::init;
+pub use init::{Joined, init};
 use loans::Loans;
 use occupied::Occupied;
 use parts::Parts;
@@ -34,7 +34,7 @@ use crate::identity::PeId;
 use crate::slab::Slab;
 use crate::team::storage::TeamStorage;
 use crate::team::table::Teams;
-use crate::transport::{MixedWords, Network, NetworkKind, Plan};
+use crate::transport::{MixedWords, Network, NetworkKind, Nodes, Plan};
 
 /// How the runtime reaches a PE.
 ///
@@ -341,6 +341,10 @@ impl Pe {
 
     pub(crate) fn device(&self) -> &dyn Device {
         self.device.as_ref()
+    }
+
+    pub(crate) fn nodes(&self) -> &Nodes {
+        &self.plan.nodes
     }
 
     pub(crate) fn bootstrap(&self) -> &Bootstrap {

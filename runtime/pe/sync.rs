@@ -116,7 +116,7 @@ impl Pe {
             if let Some(into) = into
                 && let Some(text) = heap.complaint(into % max)
             {
-                let pe = self.plan.load_store.first as u64 + into / max;
+                let pe = self.plan.neighbours.first() as u64 + into / max;
                 *note = format!("; in the heap of PE {pe}: {text}");
             }
         }

@@ -334,7 +334,7 @@ impl Pe {
     pub(crate) fn add_predefined(&self) -> Result<()> {
         let me = self.my_pe();
         let shared = self.teams().borrow().reach.clique_of(me);
-        let node = self.bootstrap().node_peers().into_iter().map(|pe| pe as usize).collect();
+        let node = self.nodes().members(me);
         for (row, pes) in [(0..self.n_pes()).collect(), shared, node].into_iter().enumerate() {
             let index = pes.iter().position(|pe| *pe == me).unwrap_or_default();
             let entry = self.entry(Place { row, generation: 0 }, &pes, index);

@@ -84,6 +84,12 @@ pub enum TransportError {
         /// What is wrong, and what there is.
         what: String,
     },
+    /// The process may not have as many files open as the job's connections take.
+    #[error("{what}")]
+    Descriptors {
+        /// How many there are, are needed and may be, and the remedy.
+        what: String,
+    },
     /// The faults asked for cannot be read.
     #[error("OXSHMEM_SOFT_FAULTS: {0}")]
     Faults(oxshmem_hca::soft::ParseFaultError),

@@ -195,7 +195,8 @@ pub(crate) fn open(
         opened.keep(config, fewest);
     }
     if let Some(soft) = &opened.soft {
-        nodes::join(config, bootstrap, soft)?;
+        nodes::check_descriptors(&plan, bootstrap)?;
+        nodes::join(config, bootstrap, &plan.nodes, soft)?;
     }
     opened.atomics = Atomics::agree(config, bootstrap, opened.coherent)?;
     let mut plan = plan;

@@ -129,12 +129,16 @@ pub(crate) struct Ibgda {
 
 /// Queue pairs, each with a completion queue of its own.
 #[derive(Debug)]
-struct QueuePairs(Vec<Qp>);
+struct QueuePairs {
+    pairs: Vec<Qp>,
+    /// Commands that are worth giving at a time.
+    commands: usize,
+}
 
 impl Drop for QueuePairs {
     fn drop(&mut self) {
         // A pair that cannot be destroyed reports that when it is dropped below.
-        let _ = side_by_side(&self.0, |qp| qp.close().and_then(|()| qp.cq().close()));
+        let _ = side_by_side(&self.pairs, self.commands, |qp| qp.close().and_then(|()| qp.cq().close()));
     }
 }
 
@@ -204,9 +208,11 @@ impl Ibgda {
             }
         }
         slab.fill(queues.cqs, u64::from(count) * (BLOCK_BYTES << LOG_CQ_SIZE), cqe::INITIAL_BYTE)?;
-        let queue_pairs = QueuePairs(side_by_side(&places, |place| place.create(&queues))?);
+        let commands = cards.iter().map(|card| card.open.provider.info().commands_at_a_time).max().unwrap_or(1);
+        let pairs = side_by_side(&places, commands, |place| place.create(&queues))?;
+        let queue_pairs = QueuePairs { pairs, commands };
         let mut described = vec![abi::Qp::default(); (queues.n_pes * queues.per_peer) as usize];
-        for (place, qp) in places.iter().zip(&queue_pairs.0) {
+        for (place, qp) in places.iter().zip(&queue_pairs.pairs) {
             described[place.position as usize] = place.describe(slab, &queues, qp);
         }
         slab.write_all(queues.qps, &described)?;
@@ -263,9 +269,9 @@ impl Ibgda {
                 connections.push((index, address, attributes(config, log_max_rd_atomic, index)));
             }
         }
-        let queue_pairs = &self.queue_pairs.0;
-        side_by_side(&connections, |(index, address, attributes)| {
-            queue_pairs[*index as usize].connect(address, attributes)
+        let QueuePairs { pairs, commands } = &self.queue_pairs;
+        side_by_side(&connections, *commands, |(index, address, attributes)| {
+            pairs[*index as usize].connect(address, attributes)
         })?;
         // No PE posts before the other end is ready to receive.
         Ok(bootstrap.barrier("queue pairs connected")?)
@@ -278,7 +284,7 @@ impl Ibgda {
 
     /// The PEs that there are queue pairs to, each with those.
     fn peers(&self) -> impl Iterator<Item = (u32, &[Qp])> {
-        let each = self.queue_pairs.0.chunks_exact(self.queues.per_peer as usize);
+        let each = self.queue_pairs.pairs.chunks_exact(self.queues.per_peer as usize);
         self.queues.peers().zip(each).map(|((pe, _), to_peer)| (pe, to_peer))
     }
 
@@ -351,7 +357,7 @@ impl Ibgda {
     pub(crate) fn cause(&self, slab: &Slab, qpn: u32) -> Option<Cause> {
         // Cards number their queue pairs each for itself.
         let (failure, index) =
-            self.queue_pairs.0.iter().zip(0u32..).filter(|(qp, _)| qp.qpn() == qpn).find_map(|(_, index)| {
+            self.queue_pairs.pairs.iter().zip(0u32..).filter(|(qp, _)| qp.qpn() == qpn).find_map(|(_, index)| {
                 self.card(index).open.provider.first_failure(qpn).map(|failure| (failure, index))
             })?;
         let slot = failure.wqe_index & ((1 << self.queues.log_depth) - 1);

@@ -9,6 +9,7 @@ pub(crate) mod ibgda;
 pub(crate) mod ibrc;
 pub(crate) mod keys;
 mod mixed_words;
+mod near;
 mod nodes;
 mod peer_access;
 mod plan;
@@ -28,8 +29,9 @@ pub(crate) use hca::{Opened, open as open_hca};
 use ibgda::{Ibgda, QueueLayout};
 use ibrc::{Ibrc, ProxyLayout};
 pub(crate) use mixed_words::MixedWords;
+pub(crate) use near::Nodes;
 pub(crate) use peer_access::PeerAccess;
-pub(crate) use plan::{LoadStore, NetworkKind, Plan};
+pub(crate) use plan::{NetworkKind, Plan};
 
 use crate::bootstrap::Bootstrap;
 use crate::config::Config;

@@ -9,19 +9,22 @@ use oxshmem_hca::soft::SoftHca;
 use oxshmem_system::challenge::{self, BYTES};
 
 use super::error::TransportError;
+use super::near::Nodes;
+use super::plan::Plan;
 use crate::Result;
 use crate::bootstrap::Bootstrap;
 use crate::bootstrap::interfaces;
 use crate::config::Config;
 
+/// Descriptors that are left to the program.
+const SPARE_DESCRIPTORS: u64 = 16;
 /// Any port: nothing is sent to it.
 const SOME_PORT: u16 = 9;
 
-/// Prepares connections to the PEs of other nodes, if there are any. Collective.
-pub(super) fn join(config: &Config, bootstrap: &Bootstrap, hca: &SoftHca) -> Result<()> {
-    let peers = bootstrap.peers();
-    let own = &peers[bootstrap.rank() as usize].node;
-    if peers.iter().all(|peer| peer.node == *own) {
+/// Connects with the PEs of other nodes, if there are any. Collective.
+pub(super) fn join(config: &Config, bootstrap: &Bootstrap, nodes: &Nodes, hca: &SoftHca) -> Result<()> {
+    let me = bootstrap.rank() as usize;
+    if nodes.is_single() {
         return Ok(());
     }
     let address = own_address(config, bootstrap)?;
@@ -35,13 +38,45 @@ pub(super) fn join(config: &Config, bootstrap: &Bootstrap, hca: &SoftHca) -> Res
     bytes.extend_from_slice(&listening.port().to_le_bytes());
     bytes.extend_from_slice(&to_v6(address).octets());
     bytes.extend_from_slice(&drawn);
+    let mut far = Vec::new();
     for (pe, bytes) in bootstrap.allgather("HCAs of nodes", &bytes)?.iter().enumerate() {
         let (gid, route, drawn) = parse(bytes).ok_or(TransportError::Address { pe })?;
-        if peers[pe].node != *own {
+        if !nodes.is_one(pe, me) {
             hca.add_route(gid, route, &[&job[..], &drawn].concat());
+            far.push(gid);
         }
     }
-    Ok(())
+    // Each begins with another, so that none is called by all at a time.
+    let place = nodes.members(me).iter().take_while(|pe| **pe < me).count();
+    let first = place % far.len().max(1);
+    far.rotate_left(first);
+    Ok(hca.reach(&far)?)
+}
+
+/// Refuses a job whose connections need more descriptors than this process may have: 2 for each PE
+/// that the software HCA may be asked to reach, for either direction.
+pub(super) fn check_descriptors(plan: &Plan, bootstrap: &Bootstrap) -> Result<()> {
+    let me = bootstrap.rank() as usize;
+    let reached = (0..bootstrap.size() as usize).filter(|pe| *pe != me && !plan.is_direct(*pe)).count();
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    match limit.and_then(|limit| shortage(reached as u64, plan.direct_peers(me).len() as u64, open as u64, limit)) {
+        Some(what) => Err(TransportError::Descriptors { what }.into()),
+        None => Ok(()),
+    }
+}
+
+/// Says what is missing where `limit` descriptors are too few: for two connections with each of
+/// `reached` PEs, one with each of `direct`, and some for the program.
+fn shortage(reached: u64, direct: u64, open: u64, limit: u64) -> Option<String> {
+    let needed = open + 2 * reached + direct + SPARE_DESCRIPTORS;
+    (needed > limit).then(|| {
+        format!(
+            "the software HCA of this PE reaches {reached} PEs, which takes up to {needed} file descriptors, {open} that are open \
+             included, and the process may have {limit}; raise the limit (ulimit -n, LimitNOFILE= of a service, --ulimit nofile= of a \
+             container)"
+        )
+    })
 }
 
 /// The address of this node that the others shall use. Collective.
@@ -56,20 +91,38 @@ fn own_address(config: &Config, bootstrap: &Bootstrap) -> Result<IpAddr> {
     // By which the rendezvous was reached.
     let near_hub = given.or_else(|| bootstrap.local_address()).unwrap_or(Ipv4Addr::LOCALHOST.into());
     let all = bootstrap.allgather("addresses of nodes", &to_v6(near_hub).octets())?;
-    if given.is_some() || !near_hub.is_loopback() {
+    if let Some(address) = given.filter(|address| has_scope(*address)) {
+        let what = format!(
+            "'{wanted}' has no address that other nodes can use: {address} means another interface on each of them"
+        );
+        return Err(TransportError::Interface { what }.into());
+    }
+    if given.is_some() || !(near_hub.is_loopback() || has_scope(near_hub)) {
         return Ok(near_hub);
     }
     // The rendezvous is on this node. Another node shows by which address this one reaches others.
     for (pe, bytes) in all.iter().enumerate() {
         let octets: [u8; 16] = bytes.as_slice().try_into().map_err(|_| TransportError::Address { pe })?;
         let other = Ipv6Addr::from(octets).to_canonical();
-        if !other.is_loopback()
+        if !(other.is_loopback() || has_scope(other))
             && let Some(address) = towards(other)
         {
             return Ok(address);
         }
     }
+    if has_scope(near_hub) {
+        let what = format!(
+            "the rendezvous was reached by {near_hub}, which means another interface on each node; name an interface with another address"
+        );
+        return Err(TransportError::Interface { what }.into());
+    }
     Ok(near_hub)
+}
+
+/// Whether an address means something only together with an interface, which other nodes do not
+/// know.
+fn has_scope(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
 /// The address of this node that packets to `other` come from.
@@ -113,6 +166,23 @@ mod tests {
             assert_eq!(parse(&bytes), Some((Gid::from_halves(5, 6), SocketAddr::new(address, 77), [9; BYTES])));
             assert_eq!(parse(&bytes[1..]), None);
             assert_eq!(parse(&[&bytes[..], &[0]].concat()), None);
+        }
+    }
+
+    #[test]
+    fn too_few_descriptors_are_named() {
+        assert_eq!(shortage(200, 50, 40, 1024), None);
+        let what = shortage(511, 0, 40, 1024).unwrap();
+        assert!(
+            what.contains("511 PEs") && what.contains("1078 file descriptors") && what.contains("have 1024"),
+            "{what}"
+        );
+    }
+
+    #[test]
+    fn an_address_without_its_interface_is_of_no_use_to_other_nodes() {
+        for (address, scoped) in [("fe80::1", true), ("fd00::1", false), ("::1", false), ("169.254.1.1", false)] {
+            assert_eq!(has_scope(address.parse().unwrap()), scoped, "{address}");
         }
     }
 

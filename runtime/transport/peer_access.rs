@@ -1,12 +1,15 @@
 //! Which PEs of the node load from and store to each other's memory: those that the plan lets and
 //! whose devices both can.
 
+use std::collections::HashMap;
+
 use super::error::TransportError;
-use super::plan::{LoadStore, MAX_LOAD_STORE_PES, NetworkKind, Plan};
+use super::plan::{MAX_LOAD_STORE_PES, NetworkKind, Plan};
 use crate::Result;
 use crate::bootstrap::Bootstrap;
 use crate::config::{Config, Transport};
 use crate::device::Device;
+use oxshmem_system::words::low32;
 
 impl Plan {
     /// Returns the plan with the network for those PEs whose devices have no access to each other's
@@ -25,41 +28,42 @@ impl Plan {
         let faults = pairs(config.p2p_faults(), bootstrap.size() as usize)?;
         let devices = bootstrap.allgather("devices", device.identity().as_bytes())?;
         let devices: Vec<String> = devices.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
-        let LoadStore { first, count } = self.load_store;
-        let mut obstacles: Vec<Option<String>> = vec![None; count];
-        for (pe, slot) in self.direct_peers(me) {
-            obstacles[slot] = if faults.contains(&(me.min(pe), me.max(pe))) {
+        let members = self.neighbours.members();
+        let obstacle = |pe: &usize| {
+            if faults.contains(&(me.min(*pe), me.max(*pe))) {
                 Some("OXSHMEM_P2P_FAULTS says so".to_owned())
+            } else if *pe == me {
+                None
             } else {
-                device.reaches(&devices[pe]).err()
-            };
-        }
+                device.reaches(&devices[*pe]).err()
+            }
+        };
+        let mut obstacles: Vec<Option<String>> = members.iter().map(obstacle).collect();
 
-        let reached = (0..count).filter(|slot| obstacles[*slot].is_none()).fold(0u64, |mask, slot| mask | 1 << slot);
-        let mine = [first as u64, reached].map(u64::to_le_bytes).concat();
+        let reached = (0..).zip(&obstacles).fold(0u128, |mask, (i, reason)| mask | u128::from(reason.is_none()) << i);
+        let mine = [&low32(self.neighbours.first() as u64).to_le_bytes()[..], &reached.to_le_bytes()].concat();
         let told = bootstrap.allgather("reach of the devices", &mine)?;
         let reach = PeerAccess::parse(&told)?;
-        for (pe, slot) in self.direct_peers(me) {
-            if obstacles[slot].is_none() && !reach.is_mutual(me, pe) {
-                obstacles[slot] = Some("its device has none to this PE's memory".to_owned());
+        for (pe, reason) in members.iter().zip(&mut obstacles) {
+            if reason.is_none() && !reach.is_mutual(me, *pe) {
+                *reason = Some("its device has none to this PE's memory".to_owned());
             }
         }
 
-        let mut direct = self.direct;
-        for (slot, reason) in obstacles.into_iter().enumerate() {
-            let Some(reason) = reason else { continue };
-            let pe = first + slot;
+        for (pe, reason) in members.iter().zip(&obstacles) {
+            let (pe, Some(reason)) = (*pe, reason) else { continue };
             if config.transport() == Transport::P2p {
                 let (device, peer_device) = (devices[me].clone(), devices[pe].clone());
+                let reason = reason.clone();
                 return Err(TransportError::NoPeerAccess { me, device, pe, peer_device, reason }.into());
             }
-            direct &= !(1 << slot);
             tracing::warn!(
                 "PE {me} ({}) has no load/store access to the memory of PE {pe} ({}): {reason}; it is reached over the network",
                 devices[me],
                 devices[pe]
             );
         }
+        let direct = members.iter().zip(&obstacles).filter(|(_, reason)| reason.is_none()).map(|(pe, _)| *pe).collect();
         // Queue pairs are set up by all PEs together, also by those that reach every PE by load and
         // store.
         let network = self.network.or((!reach.is_whole()).then(|| NetworkKind::of(config)));
@@ -70,36 +74,49 @@ impl Plan {
 /// Which PEs load from and store to each other's memory. Every PE knows the same of all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PeerAccess {
-    /// By PE: where its run of PEs begins (see [`LoadStore`]), and which PEs of the run its device
-    /// reaches.
-    by_pe: Vec<(usize, u64)>,
+    by_pe: Vec<Access>,
+}
+
+/// What a PE said of its device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Access {
+    /// The first of its [`Neighbours`](super::plan::Neighbours), which no other PEs have.
+    first: usize,
+    /// Its place among them.
+    place: usize,
+    /// Bit i: its device reaches the memory of the one at place i.
+    reached: u128,
 }
 
 impl PeerAccess {
     fn parse(told: &[Vec<u8>]) -> Result<Self, TransportError> {
-        let entry = |told: &[u8]| {
-            let ([first, reached], []) = told.as_chunks::<8>() else { return None };
-            Some((usize::try_from(u64::from_le_bytes(*first)).ok()?, u64::from_le_bytes(*reached)))
+        let mut places = HashMap::new();
+        let mut entry = |told: &[u8]| {
+            let (first, reached) = told.split_first_chunk()?;
+            let first = usize::try_from(u32::from_le_bytes(*first)).ok()?;
+            let place = *places.entry(first).and_modify(|place| *place += 1).or_insert(0);
+            let reached = u128::from_le_bytes(reached.try_into().ok()?);
+            (place < MAX_LOAD_STORE_PES).then_some(Access { first, place, reached })
         };
         let entries = told.iter().enumerate().map(|(pe, told)| entry(told).ok_or(TransportError::Reach { pe }));
         Ok(Self { by_pe: entries.collect::<Result<_, _>>()? })
     }
 
-    /// Returns whether PE `a` reaches the memory of `b`, by what its device says alone.
-    fn reaches(&self, a: usize, b: usize) -> bool {
-        let (first, reached) = self.by_pe[a];
-        b.checked_sub(first).is_some_and(|slot| slot < MAX_LOAD_STORE_PES && reached >> slot & 1 == 1)
+    /// Returns whether PEs `a` and `b` have places for each other's heaps.
+    fn are_neighbours(&self, a: usize, b: usize) -> bool {
+        self.by_pe[a].first == self.by_pe[b].first
     }
 
     /// Returns whether the PEs load from and store to each other's memory.
     pub(crate) fn is_mutual(&self, a: usize, b: usize) -> bool {
-        a == b || (self.by_pe[a].0 == self.by_pe[b].0 && self.reaches(a, b) && self.reaches(b, a))
+        let reaches = |a: usize, b: usize| self.by_pe[a].reached >> self.by_pe[b].place & 1 == 1;
+        a == b || (self.are_neighbours(a, b) && reaches(a, b) && reaches(b, a))
     }
 
-    /// Returns whether that holds for all that share a run.
+    /// Returns whether that holds for all neighbours.
     fn is_whole(&self) -> bool {
         let all = 0..self.by_pe.len();
-        all.clone().all(|a| all.clone().all(|b| self.by_pe[a].0 != self.by_pe[b].0 || self.is_mutual(a, b)))
+        all.clone().all(|a| all.clone().all(|b| !self.are_neighbours(a, b) || self.is_mutual(a, b)))
     }
 
     /// Returns whether all of these reach each other.
@@ -112,7 +129,7 @@ impl PeerAccess {
     /// set all of whose members they reach.
     pub(crate) fn clique_of(&self, me: usize) -> Vec<usize> {
         let mut cliques: Vec<Vec<usize>> = Vec::new();
-        for pe in (0..self.by_pe.len()).filter(|pe| self.by_pe[*pe].0 == self.by_pe[me].0) {
+        for pe in (0..self.by_pe.len()).filter(|pe| self.are_neighbours(*pe, me)) {
             match cliques.iter_mut().find(|clique| clique.iter().all(|member| self.is_mutual(*member, pe))) {
                 Some(clique) => clique.push(pe),
                 None => cliques.push(vec![pe]),
@@ -147,40 +164,51 @@ fn pairs(text: &str, n_pes: usize) -> Result<Vec<(usize, usize)>, TransportError
 mod tests {
     use super::*;
 
-    /// PEs of one run from `first` on, less the pairs that do not reach each other.
-    fn run(first: usize, count: usize, faults: &[(usize, usize)]) -> Vec<(usize, u64)> {
+    /// Neighbours, less the pairs that do not reach each other.
+    fn neighbours(members: &[usize], faults: &[(usize, usize)]) -> Vec<(usize, Access)> {
+        let apart = |a: usize, b: usize| faults.contains(&(a.min(b), a.max(b)));
         let reached = |pe: usize| {
-            let apart = |other: usize| faults.contains(&(pe.min(other), pe.max(other)));
-            (0..count).filter(|slot| !apart(first + slot)).fold(0, |mask, slot| mask | 1 << slot)
+            (0..).zip(members).filter(|(_, other)| !apart(pe, **other)).fold(0, |mask, (place, _)| mask | 1 << place)
         };
-        (first..first + count).map(|pe| (first, reached(pe))).collect()
+        let access = |(place, pe): (usize, &usize)| (*pe, Access { first: members[0], place, reached: reached(*pe) });
+        members.iter().enumerate().map(access).collect()
+    }
+
+    fn of_all(mut entries: Vec<(usize, Access)>) -> PeerAccess {
+        entries.sort_unstable_by_key(|(pe, _)| *pe);
+        PeerAccess { by_pe: entries.into_iter().map(|(_, access)| access).collect() }
     }
 
     #[test]
     fn sets_of_pes_that_reach_each_other_are_the_same_for_all_members() {
-        // PeerAccess is not transitive: 1 reaches 0 and 2, which do not reach each other. 4 and 5
+        // PeerAccess is not transitive: 1 reaches 0 and 3, which do not reach each other. 2 and 5
         // are another node.
-        let by_pe = [run(0, 4, &[(0, 2), (2, 3)]), run(4, 2, &[])].concat();
-        let reach = PeerAccess { by_pe };
+        let reach = of_all([neighbours(&[0, 1, 3, 4], &[(0, 3), (3, 4)]), neighbours(&[2, 5], &[])].concat());
         let sets: Vec<_> = (0..6).map(|pe| reach.clique_of(pe)).collect();
-        assert_eq!(sets, [vec![0, 1, 3], vec![0, 1, 3], vec![2], vec![0, 1, 3], vec![4, 5], vec![4, 5]]);
+        assert_eq!(sets, [vec![0, 1, 4], vec![0, 1, 4], vec![2, 5], vec![3], vec![0, 1, 4], vec![2, 5]]);
         for (pe, set) in sets.iter().enumerate() {
             assert!(reach.is_clique(set) && set.contains(&pe));
         }
-        assert!(!reach.is_whole() && !reach.is_mutual(3, 4) && !reach.is_clique(&[1, 2, 3]));
-        assert!(PeerAccess { by_pe: run(0, 3, &[]) }.is_whole());
+        assert!(!reach.is_whole() && !reach.is_mutual(2, 4) && !reach.is_clique(&[1, 3, 4]));
+        assert!(of_all(neighbours(&[0, 1, 2], &[])).is_whole());
         // What one device lacks, both lack.
-        let mut by_pe = run(0, 2, &[]);
-        by_pe[1].1 = 0b10;
-        assert_eq!(PeerAccess { by_pe }.clique_of(0), [0]);
+        let mut one_way = of_all(neighbours(&[0, 1], &[]));
+        one_way.by_pe[1].reached = 0b10;
+        assert_eq!(one_way.clique_of(0), [0]);
     }
 
     #[test]
-    fn reach_of_another_build_is_refused() {
-        assert_eq!(PeerAccess::parse(&[vec![0; 16]]).unwrap().by_pe, [(0, 0)]);
-        for told in [vec![], vec![0; 8], vec![0; 17]] {
-            assert!(matches!(PeerAccess::parse(&[vec![0; 16], told]), Err(TransportError::Reach { pe: 1 })));
+    fn what_pes_say_of_their_reach_is_read_or_refused() {
+        let word = |first: u32, reached: u128| [&first.to_le_bytes()[..], &reached.to_le_bytes()].concat();
+        let told = [word(0, 0b11), word(1, 1), word(0, 0b10)];
+        let reach = PeerAccess::parse(&told).unwrap();
+        let expected = [(0, 0, 0b11), (1, 0, 1), (0, 1, 0b10)];
+        assert_eq!(reach.by_pe, expected.map(|(first, place, reached)| Access { first, place, reached }));
+        // Another build says something else.
+        for wrong in [vec![], vec![0; 16], vec![0; 21]] {
+            assert!(matches!(PeerAccess::parse(&[word(0, 0), wrong]), Err(TransportError::Reach { pe: 1 })));
         }
+        assert!(matches!(PeerAccess::parse(&vec![word(0, 0); 129]), Err(TransportError::Reach { pe: 128 })));
     }
 
     #[test]

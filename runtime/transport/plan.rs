@@ -1,25 +1,67 @@
 //! The plan of a job's paths: which PEs are reached by load and store, and what serves the others.
 
 use super::error::TransportError;
+use super::near::Nodes;
+use crate::abi;
 use crate::bootstrap::Bootstrap;
-use crate::config::{Config, Hca, Network, Transport};
+use crate::config::{Config, Hca, MAX_NPES, Network, Transport};
 
-/// PEs that one word of the device state can describe.
-pub(super) const MAX_LOAD_STORE_PES: usize = 64;
+/// The most PEs that load from and store to each other's memory: each has a connection to every
+/// other one.
+pub(super) const MAX_LOAD_STORE_PES: usize = 128;
+/// The most addresses that are reserved for heaps of PEs: a quarter of what a process has on the
+/// processors of today.
+const MOST_RESERVED: u64 = 1 << 45;
 
-/// The run of PEs whose heaps have a place beside this PE's, which is among them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LoadStore {
-    pub first: usize,
-    pub count: usize,
+/// PEs of one node whose heaps have places beside each other, ascending, at most
+/// [`MAX_LOAD_STORE_PES`]. There is a place for every PE between the first and the last of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Neighbours(Vec<usize>);
+
+impl Neighbours {
+    /// Returns the piece of the PEs of a node, ascending, that `me` is in: the same for all of its
+    /// members. A piece ends where it has enough PEs, or enough addresses for heaps of `heap_max`
+    /// bytes.
+    fn around(me: usize, node: &[usize], heap_max: u64) -> Self {
+        let slots = usize::try_from((MOST_RESERVED / heap_max.max(1)).max(1)).unwrap_or(usize::MAX);
+        let mut piece: Vec<usize> = Vec::new();
+        for pe in node {
+            let fits = piece.first().is_none_or(|first| piece.len() < MAX_LOAD_STORE_PES && pe - first < slots);
+            if !fits {
+                if piece.contains(&me) {
+                    break;
+                }
+                piece.clear();
+            }
+            piece.push(*pe);
+        }
+        Self(piece)
+    }
+
+    /// Returns the first PE.
+    pub(crate) fn first(&self) -> usize {
+        self.0.first().copied().unwrap_or(0)
+    }
+
+    /// Returns how many places there are.
+    pub(crate) fn slots(&self) -> usize {
+        self.0.last().map_or(0, |last| last - self.first() + 1)
+    }
+
+    /// Returns the PEs.
+    pub(super) fn members(&self) -> &[usize] {
+        &self.0
+    }
 }
 
 /// How the PEs of a job are reached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Plan {
-    pub load_store: LoadStore,
-    /// Bit i: the heap of PE `load_store.first + i` is mapped here, and this PE's there.
-    pub direct: u64,
+    pub nodes: Nodes,
+    /// This PE and those whose heaps have places beside its heap.
+    pub neighbours: Neighbours,
+    /// Those of them whose heaps are mapped here, as this PE's is there; ascending. This PE is one.
+    pub(super) direct: Vec<usize>,
     /// The network, if some PE needs one.
     pub network: Option<NetworkKind>,
 }
@@ -46,14 +88,13 @@ impl NetworkKind {
 
 impl Plan {
     /// Decides per peer: load/store inside the node unless the configuration forbids it, the
-    /// network for everyone else.
-    pub(crate) fn new(config: &Config, bootstrap: &Bootstrap) -> Result<Self, TransportError> {
+    /// network for all others.
+    pub(crate) fn new(config: &Config, bootstrap: &Bootstrap, nodes: Nodes) -> Result<Self, TransportError> {
         let (me, n_pes) = (bootstrap.rank() as usize, bootstrap.size() as usize);
-        let node: Vec<usize> = bootstrap.node_peers().into_iter().map(|rank| rank as usize).collect();
+        let node = nodes.members(me);
         let alone = config.disable_p2p() || matches!(config.transport(), Transport::Ibgda | Transport::Ibrc);
-        let load_store = if alone { LoadStore { first: me, count: 1 } } else { run_around(me, &node) };
-        let reachable = |pe: usize| (load_store.first..load_store.first + load_store.count).contains(&pe);
-        let outside = (0..n_pes).find(|pe| !reachable(*pe));
+        let neighbours = if alone { Neighbours(vec![me]) } else { Neighbours::around(me, &node, config.heap_max().0) };
+        let outside = (0..n_pes).find(|pe| neighbours.members().binary_search(pe).is_err());
         if let (Transport::P2p, Some(pe)) = (config.transport(), outside) {
             return Err(TransportError::NotReachable {
                 me,
@@ -63,68 +104,100 @@ impl Plan {
                 reason: if config.disable_p2p() {
                     "OXSHMEM_DISABLE_P2P=1"
                 } else if node.contains(&pe) {
-                    "it is on the same node, but outside the run of 64 consecutive PEs that can be mapped"
+                    "it is on the same node, but not among the 128 PEs whose heaps can be mapped, which have 32 TiB of addresses together \
+                     (OXSHMEM_HEAP_MAX for each)"
                 } else {
-                    "it is on another node, or in another network namespace"
+                    "it is on another node, or in another network namespace, or a container that shares no memory with this one"
                 },
             });
         }
-        let direct = u64::MAX >> (MAX_LOAD_STORE_PES - load_store.count);
-        Ok(Self { load_store, direct, network: outside.map(|_| NetworkKind::of(config)) })
+        let direct = neighbours.members().to_vec();
+        Ok(Self { nodes, neighbours, direct, network: outside.map(|_| NetworkKind::of(config)) })
     }
 
     /// Returns whether the heap of `pe` is mapped here.
     pub(crate) fn is_direct(&self, pe: usize) -> bool {
-        pe.checked_sub(self.load_store.first)
-            .is_some_and(|slot| slot < self.load_store.count && self.direct >> slot & 1 == 1)
+        self.direct.binary_search(&pe).is_ok()
     }
 
     /// Returns the PEs whose heaps are mapped here, except for `me`, with the place of each.
     pub(crate) fn direct_peers(&self, me: usize) -> Vec<(usize, usize)> {
-        let LoadStore { first, count } = self.load_store;
-        (first..first + count).filter(|pe| *pe != me && self.is_direct(*pe)).map(|pe| (pe, pe - first)).collect()
+        let first = self.neighbours.first();
+        self.direct.iter().filter(|pe| **pe != me).map(|pe| (*pe, pe - first)).collect()
+    }
+
+    /// Fills in which PEs device code reaches by load and store.
+    pub(crate) fn describe(&self, state: &mut abi::State) {
+        let first = self.neighbours.first();
+        state.p2p_first = i32::try_from(first).unwrap_or(i32::MAX);
+        state.p2p_count = i32::try_from(self.neighbours.slots()).unwrap_or(i32::MAX);
+        for pe in &self.direct {
+            let slot = pe - first;
+            state.p2p_far[slot / 64] |= 1 << (slot % 64);
+        }
+        state.p2p_mask = state.p2p_far[0];
     }
 }
 
-/// Returns the longest run of consecutive PEs of the node around `me`, at most
-/// [`MAX_LOAD_STORE_PES`], the same for all of its members.
-fn run_around(me: usize, node: &[usize]) -> LoadStore {
-    let on_node = |pe: usize| node.binary_search(&pe).is_ok();
-    let mut first = me;
-    while first > 0 && on_node(first - 1) {
-        first -= 1;
-    }
-    let mut end = me + 1;
-    while on_node(end) {
-        end += 1;
-    }
-    // Longer runs are cut in pieces that are the same for all PEs.
-    first += (me - first) / MAX_LOAD_STORE_PES * MAX_LOAD_STORE_PES;
-    LoadStore { first, count: (end - first).min(MAX_LOAD_STORE_PES) }
-}
+// Every PE of a job has a bit.
+const _: () = assert!(abi::MAX_PES == MAX_NPES);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_run_ends_where_another_node_begins() {
-        let node = [2, 3, 4, 7];
-        for me in [2, 3, 4] {
-            assert_eq!(run_around(me, &node), LoadStore { first: 2, count: 3 });
+    const GIB: u64 = 1 << 30;
+
+    /// The pieces that the PEs of a node are in, after a check that members agree.
+    fn pieces(node: &[usize], heap_max: u64) -> Vec<Neighbours> {
+        let mut pieces: Vec<Neighbours> = Vec::new();
+        for me in node {
+            let piece = Neighbours::around(*me, node, heap_max);
+            assert!(piece.members().contains(me) && piece.members().len() <= 128);
+            assert!(piece.slots() as u64 * heap_max <= MOST_RESERVED);
+            for pe in piece.members() {
+                assert_eq!(Neighbours::around(*pe, node, heap_max), piece);
+            }
+            if pieces.last() != Some(&piece) {
+                pieces.push(piece);
+            }
         }
-        assert_eq!(run_around(7, &node), LoadStore { first: 7, count: 1 });
+        pieces
     }
 
     #[test]
-    fn members_of_a_long_run_agree_on_its_pieces() {
-        let node: Vec<usize> = (10..200).collect();
-        for me in 10..200 {
-            let run = run_around(me, &node);
-            assert!((run.first..run.first + run.count).contains(&me) && run.count <= 64);
-            for pe in run.first..run.first + run.count {
-                assert_eq!(run_around(pe, &node), run);
-            }
-        }
+    fn members_need_not_be_consecutive() {
+        assert_eq!(pieces(&[2, 3, 4, 7], GIB), [Neighbours(vec![2, 3, 4, 7])]);
+        let cyclic: Vec<usize> = (1..1024).step_by(8).collect();
+        let [piece] = &pieces(&cyclic, 16 * GIB)[..] else { panic!("not one piece") };
+        assert_eq!((piece.first(), piece.slots(), piece.members().len()), (1, 1017, 128));
+    }
+
+    #[test]
+    fn members_of_a_large_node_agree_on_its_pieces() {
+        let lengths = |node: &[usize], heap_max| -> Vec<usize> {
+            pieces(node, heap_max).iter().map(|piece| piece.members().len()).collect()
+        };
+        let node: Vec<usize> = (10..300).collect();
+        assert_eq!(lengths(&node, 16 * GIB), [128, 128, 34]);
+        // There are addresses for 64 heaps of this size.
+        assert_eq!(lengths(&node, 512 * GIB), [64, 64, 64, 64, 34]);
+        let cyclic: Vec<usize> = (0..256).step_by(4).collect();
+        assert_eq!(lengths(&cyclic, 512 * GIB), [16; 4]);
+    }
+
+    #[test]
+    fn device_code_is_told_every_mapped_heap() {
+        let direct = vec![5, 6, 70, 200];
+        let nodes = Nodes::by_name(&["a"; 201]);
+        let neighbours = Neighbours(vec![5, 6, 70, 133, 200]);
+        let plan = Plan { nodes, neighbours, direct: direct.clone(), network: None };
+        let mut state = abi::State::default();
+        plan.describe(&mut state);
+        assert_eq!((state.p2p_first, state.p2p_count, state.p2p_mask), (5, 196, 0b11));
+        let told = |pe: usize| state.p2p_far[(pe - 5) / 64] >> ((pe - 5) % 64) & 1 == 1;
+        let all: Vec<usize> = (5..201).filter(|pe| told(*pe)).collect();
+        assert_eq!(all, direct);
+        assert_eq!(plan.direct_peers(70), [(5, 0), (6, 1), (200, 195)]);
     }
 }

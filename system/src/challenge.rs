@@ -35,13 +35,30 @@ pub struct Nonces {
 /// Returns random bytes that no other connection has.
 ///
 /// # Errors
-/// The kernel has no randomness to give.
+/// Fails like [`random`].
 pub fn nonce() -> Result<[u8; BYTES]> {
-    let mut bytes = [0; BYTES];
+    random()
+}
+
+/// Returns random bytes, fit for a secret.
+///
+/// # Errors
+/// The kernel has no randomness to give.
+pub fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
     std::fs::File::open("/dev/urandom")
         .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut bytes))
-        .map_err(|error| Error::os("read /dev/urandom for a challenge", error))?;
+        .map_err(|error| Error::os("read /dev/urandom", error))?;
     Ok(bytes)
+}
+
+/// Returns what follows from `secret` for a purpose, without telling the secret.
+#[must_use]
+pub fn derive<const N: usize>(secret: &[u8], purpose: &[u8]) -> [u8; N] {
+    const { assert!(N <= BYTES) };
+    let none = Nonces { connecting: [0; BYTES], accepting: [0; BYTES] };
+    let proof = prove(secret, Role::Accepting, &none, purpose);
+    std::array::from_fn(|at| proof[at])
 }
 
 /// Returns the proof that the end with this role knows `secret`.

@@ -3,19 +3,16 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{Builder, scope};
 
-/// The most threads. Linux's driver keeps up to 31 commands of a card on their way
-/// (`log_max_cmds_in_flight` of mlx5), and other processes give commands to the same card.
-const MOST: usize = 16;
 /// The fewest items for each thread: starting one takes about as long as a command.
 const FEWEST: usize = 16;
 
-/// Calls `work` with each item, on several threads where there are many, and returns the results in
-/// the order of the items.
+/// Calls `work` with each item, on up to `most` threads where there are many, and returns the
+/// results in the order of the items.
 ///
 /// # Errors
 /// Returns the error of the first item, in their order, whose call fails. Threads begin no further
 /// call then; what the others have returned is dropped.
-pub fn side_by_side<T, R, E>(items: &[T], work: impl Fn(&T) -> Result<R, E> + Sync) -> Result<Vec<R>, E>
+pub fn side_by_side<T, R, E>(items: &[T], most: usize, work: impl Fn(&T) -> Result<R, E> + Sync) -> Result<Vec<R>, E>
 where
     T: Sync,
     R: Send,
@@ -38,7 +35,7 @@ where
         }
         done
     };
-    let threads = (items.len() / FEWEST).clamp(1, MOST);
+    let threads = (items.len() / FEWEST).min(most).max(1);
     let mut all = scope(|scope| {
         // Where the system gives no more threads, those that there are do the work.
         let start = |_| Builder::new().name("oxshmem-set-up".into()).spawn_scoped(scope, run).ok();
@@ -64,11 +61,13 @@ mod tests {
 
     use super::*;
 
+    const MOST: usize = 16;
+
     #[test]
     fn results_have_the_order_of_the_items() {
         for count in [0, 1, 15, 16, 33, 1000] {
             let items: Vec<usize> = (0..count).collect();
-            let result: Result<Vec<usize>, ()> = side_by_side(&items, |item| Ok(item * 2));
+            let result: Result<Vec<usize>, ()> = side_by_side(&items, MOST, |item| Ok(item * 2));
             assert_eq!(result, Ok(items.iter().map(|item| item * 2).collect()));
         }
     }
@@ -77,7 +76,7 @@ mod tests {
     fn many_items_are_worked_on_by_several_threads_at_a_time_and_few_by_one() {
         let threads = |count: usize, meet: &Barrier| {
             let seen: Mutex<HashSet<ThreadId>> = Mutex::default();
-            let result: Result<Vec<()>, ()> = side_by_side(&vec![(); count], |()| {
+            let result: Result<Vec<()>, ()> = side_by_side(&vec![(); count], MOST, |()| {
                 // No thread returns before all of them are here.
                 if seen.lock().is_ok_and(|mut seen| seen.insert(current().id())) {
                     meet.wait();
@@ -96,7 +95,7 @@ mod tests {
         for first in [0, 7, 300, 999] {
             let items: Vec<usize> = (0..1000).collect();
             let begun = AtomicUsize::new(0);
-            let result: Result<Vec<()>, usize> = side_by_side(&items, |item| {
+            let result: Result<Vec<()>, usize> = side_by_side(&items, MOST, |item| {
                 begun.fetch_add(1, Ordering::Relaxed);
                 if *item >= first { Err(*item) } else { Ok(()) }
             });

@@ -113,6 +113,8 @@ const CASES: &[Case] = &[
     ("timeouts", errors::timeouts),
     ("typed", typed::typed),
     ("typed_collectives", typed::collectives),
+    ("compat_typed", typed::compat_typed),
+    ("compat_typed_collectives", typed::compat_collectives),
     ("waits", waits::waits),
 ];
 

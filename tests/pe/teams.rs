@@ -70,6 +70,23 @@ impl Bench {
         Ok(())
     }
 
+    /// The PEs with the same network namespace and `OXSHMEM_NODE`. By all PEs.
+    fn of_this_node(&self) -> Result<Vec<usize>, Box<dyn std::error::Error>> {
+        let name = (std::fs::read_link("/proc/self/ns/net")?, std::env::var_os("OXSHMEM_NODE"));
+        let mut hasher = std::hash::DefaultHasher::new();
+        std::hash::Hash::hash(&name, &mut hasher);
+        let mine = std::hash::Hasher::finish(&hasher);
+        let (me, n) = (self.rig.me(), self.rig.n_pes());
+        let names = self.rig.pe.alloc::<u64>(n)?;
+        for pe in 0..n {
+            self.rig.pe.put(names.view(me..), &[mine], pe)?;
+        }
+        self.rig.pe.barrier_all()?;
+        let all = self.rig.pe.read(names.view(..n))?;
+        self.rig.pe.free(names)?;
+        Ok((0..n).filter(|pe| all[*pe] == mine).collect())
+    }
+
     /// An id that PE 0 got. By all PEs.
     fn shared_id(&self) -> Result<TeamUniqueId, Box<dyn std::error::Error>> {
         if self.rig.me() == 0 {
@@ -95,7 +112,7 @@ pub fn teams(_: &[String]) -> Outcome {
     let world = pe.team_world();
     let all: Vec<usize> = (0..n).collect();
     bench.check(&world, &all)?;
-    bench.check(&pe.team_node(), &all)?;
+    bench.check(&pe.team_node(), &bench.of_this_node()?)?;
     let shared = pe.team_shared();
     for member in shared.members() {
         assert!(matches!(pe.path(member), Some(Path::Own | Path::LoadStore)), "PE {member} is not within reach");

@@ -2,15 +2,26 @@
 
 use crate::Outcome;
 use crate::rig::Rig;
-use oxshmem::Operations;
+use oxshmem::{ModuleSource, Operations};
 
 oxshmem::include_module!(TYPED, "typed");
 oxshmem::include_module!(TYPED_COLLECTIVES, "typed_collectives");
+// The same calls with the names of the compatibility layer.
+oxshmem::include_module!(COMPAT_TYPED, "compat_typed");
+oxshmem::include_module!(COMPAT_TYPED_COLLECTIVES, "compat_typed_collectives");
 
 pub fn typed(_: &[String]) -> Outcome {
+    names(&TYPED)
+}
+
+pub fn compat_typed(_: &[String]) -> Outcome {
+    names(&COMPAT_TYPED)
+}
+
+fn names(module: &'static ModuleSource) -> Outcome {
     // The last warp has 8 lanes.
     const THREADS: u32 = 40;
-    let rig = Rig::new(&TYPED)?;
+    let rig = Rig::new(module)?;
     let bytes = rig.pe.alloc::<u64>(1)?;
     rig.run_linear("typed_bytes", 1, 1, (&bytes,))?;
     let bytes = rig.pe.read(bytes.view(..1))?[0];
@@ -33,8 +44,16 @@ pub fn typed(_: &[String]) -> Outcome {
 }
 
 pub fn collectives(_: &[String]) -> Outcome {
+    collective_names(&TYPED_COLLECTIVES)
+}
+
+pub fn compat_collectives(_: &[String]) -> Outcome {
+    collective_names(&COMPAT_TYPED_COLLECTIVES)
+}
+
+fn collective_names(module: &'static ModuleSource) -> Outcome {
     const THREADS: u32 = 40;
-    let rig = Rig::new(&TYPED_COLLECTIVES)?;
+    let rig = Rig::new(module)?;
     // The same as `kRoom` of the kernels.
     let room = rig.pe.alloc_aligned::<u8>(2 * 4096, 16)?;
     rig.pe.barrier_all()?;

@@ -234,6 +234,16 @@ impl Job {
         self
     }
 
+    /// Has a command start the program: it gets the program and its arguments after its own.
+    #[must_use]
+    pub fn through(mut self, command: &[&str]) -> Self {
+        let (first, rest) = command.split_first().expect("a command has a program");
+        let program = std::mem::replace(&mut self.options.program, OsString::from(first));
+        let own = rest.iter().map(OsString::from).chain([program]);
+        self.options.args = own.chain(std::mem::take(&mut self.options.args)).collect();
+        self
+    }
+
     /// Adds arguments for the case.
     #[must_use]
     pub fn args(mut self, args: &[&str]) -> Self {

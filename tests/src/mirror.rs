@@ -14,7 +14,7 @@ use oxshmem_system::challenge::{BYTES, Nonces, Role, nonce, prove, verify};
 
 const HEADER: usize = 28;
 const MAGIC: [u8; 4] = *b"OXSB";
-const VERSION: u16 = 4;
+const VERSION: u16 = 5;
 /// What stands for the op in the first bytes of a connection, before the challenge.
 const CHALLENGE: u8 = 0xff;
 /// Bytes of a job's secret.
@@ -157,13 +157,20 @@ impl Hub {
                     }
                 };
                 let peers: Vec<u8> = (0..self.npes).flat_map(of_rank).collect();
-                self.send(op::ACCEPTED, 0, &[], "hello");
+                // Straight to the hub, and no leader's address.
+                let way = [&HUB.to_be_bytes()[..], &[0; 16]].concat();
+                self.send(op::ACCEPTED, 0, &way, "hello");
                 self.send(op::WELCOME, 0, &[&self.npes.to_be_bytes()[..], &peers].concat(), "welcome");
             }
             op::ALLGATHER => {
                 let label = String::from_utf8_lossy(cut(&mut rest)).into_owned();
-                let part = sized(cut(&mut rest));
-                let parts = part.repeat(self.npes as usize);
+                let own = cut(&mut rest);
+                let of_rank = |rank: u32| match label.as_str() {
+                    // It begins with the first PE of the machine, which each is on its own.
+                    "reach of the devices" => sized(&[&rank.to_le_bytes(), &own[4..]].concat()),
+                    _ => sized(own),
+                };
+                let parts: Vec<u8> = (0..self.npes).flat_map(of_rank).collect();
                 self.send(op::GATHERED, sequence, &[&self.npes.to_be_bytes()[..], &parts].concat(), &label);
             }
             op::ALLTOALL => {

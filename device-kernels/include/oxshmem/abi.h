@@ -20,8 +20,11 @@
 namespace oxshmem::abi {
 
 constexpr uint32_t kMagic = 0x4d53584f; // "OXSM" in memory
-#define OXSHMEM_ABI_VERSION 8
+#define OXSHMEM_ABI_VERSION 9
 constexpr uint32_t kAbiVersion = OXSHMEM_ABI_VERSION;
+
+// PEs of a job, at most.
+constexpr uint32_t kMaxPes = 4096;
 
 // Send-queue geometry, in WQE basic blocks of 64 bytes. The upper limit keeps 16-bit completion
 // counters unambiguous; the lower one lets a full warp reserve its largest group, five blocks a
@@ -373,11 +376,11 @@ struct alignas(128) State {
     int32_t n_pes;
     uint32_t network; // Network
 
-    // Load/store reach: PEs p2p_first .. p2p_first + p2p_count, of which bit i of p2p_mask says
-    // whether p2p_first + i is reachable. The heap of PE q lies at heap_base + (q - my_pe) *
-    // heap_bytes. This PE's own bit is set.
+    // Load/store reach: slot i is PE p2p_first + i. Bit i of p2p_mask says whether it is reachable,
+    // where i < 64, and bit i % 64 of p2p_far[i / 64] for any i < p2p_count. The heap of PE q lies
+    // at heap_base + (q - my_pe) * heap_bytes. This PE's own bit is set.
     int32_t p2p_first;
-    int32_t p2p_count; // at most 64
+    int32_t p2p_count; // slots, at most kMaxPes; 1: this PE alone
     uint64_t p2p_mask;
     uint64_t heap_base;
     uint64_t heap_bytes; // reserved for one heap; what is backed grows up to it
@@ -424,6 +427,8 @@ struct alignas(128) State {
     uint32_t signal_order;
     uint32_t fence_order;
     uint32_t reserved0[28];
+
+    uint64_t p2p_far[kMaxPes / 64];
 };
 
 #ifndef __CUDACC_RTC__ // which has no offsetof

@@ -24,6 +24,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <oxshmem/types.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -73,6 +75,13 @@ void oxshmem_version(int *major, int *minor, int *patch);
  * none is, it takes one by its number on the node and makes it current in this thread (see oxshmem_gpu). */
 int oxshmem_init(void);
 
+/* The two halves of init, for programs that choose their GPU by the number that they have on the node: after `join` the numbers
+ * of PEs are known, and `open` does the rest, with the GPU that is current then. Both are collective. */
+int oxshmem_join(void);
+int oxshmem_open(void);
+/* Returns 0 without a PE, 1 after `join`, 2 after `open` or init. */
+int oxshmem_stage(void);
+
 /* A job that the program sets up itself: one process gets an id and passes it to the others by its own means, and all join. The
  * process that got the id must outlive the job. The text ends with 0. */
 typedef struct oxshmem_uniqueid {
@@ -80,14 +89,23 @@ typedef struct oxshmem_uniqueid {
 } oxshmem_uniqueid;
 int oxshmem_get_uniqueid(oxshmem_uniqueid *id);
 int oxshmem_init_with_uniqueid(const oxshmem_uniqueid *id, int pe, int n_pes);
+/* The same with an id of at most `bytes` bytes, the 0 at its end among them, which names fewer of this machine's addresses. */
+int oxshmem_get_short_uniqueid(char *text, size_t bytes);
+int oxshmem_join_with_uniqueid(const char *text, int pe, int n_pes);
 
 /* Completes what is outstanding, waits for all PEs, and frees the heap. Kernels that use the device API must have ended or be
  * on streams that this call can wait for. This PE has left even if an error is returned, and can join a job again. */
 int oxshmem_finalize(void);
+/* Ends the job at once: calls of the other PEs that wait, and all later ones, return OXSHMEM_ERROR_JOB_FAILED with `reason`.
+ * This PE leaves by oxshmem_finalize, which returns the same, or by ending. */
+int oxshmem_abort(const char *reason);
 
 /* Return -1 if there is no PE. */
 int oxshmem_host_my_pe(void);
 int oxshmem_host_n_pes(void);
+/* The same among the PEs of the node. */
+int oxshmem_host_node_my_pe(void);
+int oxshmem_host_node_n_pes(void);
 
 /* Returns the CUDA device that the PE uses, for cudaSetDevice in other threads; -1 on the `cpu` device, or without a PE. */
 int oxshmem_gpu(void);
@@ -115,6 +133,25 @@ int oxshmem_host_signal_op(uint64_t *signal, uint64_t value, int op, int pe);
 int oxshmem_host_signal_fetch(const uint64_t *signal, uint64_t *value);
 /* `seen`, if not null, receives the value that compared true. */
 int oxshmem_host_signal_wait_until(const uint64_t *signal, int cmp, uint64_t value, uint64_t *seen);
+
+/* Elements that lie strides apart. Strides count elements, which have 1, 2, 4, 8 or 16 bytes, and are at least 1. */
+int oxshmem_host_iputmem(void *dst, const void *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t n, size_t element_bytes,
+                         int pe);
+int oxshmem_host_igetmem(void *dst, const void *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t n, size_t element_bytes,
+                         int pe);
+
+/* Atomics on a word of 4 or 8 bytes, which is given in the low bytes of `operand` and `compare`. `old`, if not null, receives
+ * the value that was there. */
+typedef enum oxshmem_atomic_op {
+    OXSHMEM_ATOMIC_FETCH = 0,
+    OXSHMEM_ATOMIC_SWAP = 1,
+    OXSHMEM_ATOMIC_COMPARE_SWAP = 2, /* to `operand` if the value is `compare` */
+    OXSHMEM_ATOMIC_FETCH_ADD = 3,
+    OXSHMEM_ATOMIC_FETCH_AND = 4,
+    OXSHMEM_ATOMIC_FETCH_OR = 5,
+    OXSHMEM_ATOMIC_FETCH_XOR = 6,
+} oxshmem_atomic_op;
+int oxshmem_host_atomic(void *target, size_t bytes, int op, uint64_t operand, uint64_t compare, uint64_t *old, int pe);
 
 /* Ordering. `quiet` completes operations of this PE that happened before; barrier_all and sync_all are collective. */
 int oxshmem_host_quiet(void);
@@ -154,8 +191,7 @@ int oxshmem_team_destroy(oxshmem_team_t team);
  * 0 at the end. */
 int oxshmem_team_algorithms(oxshmem_team_t team, char *text, size_t bytes);
 
-/* Operators and element types of reductions. and, or, xor take integers; min and max all types but complex ones; prod all but
- * half and bfloat16. */
+/* Operators and element types of reductions. and, or, xor take integers; min and max all types but complex ones. */
 typedef enum oxshmem_reduce_op {
     OXSHMEM_REDUCE_AND = 0,
     OXSHMEM_REDUCE_OR = 1,
@@ -218,6 +254,17 @@ int oxshmemx_putmem_signal_on_stream(void *dst, const void *src, size_t bytes, u
                                      void *stream);
 int oxshmemx_signal_op_on_stream(uint64_t *signal, uint64_t value, int op, int pe, void *stream);
 int oxshmemx_signal_wait_until_on_stream(const uint64_t *signal, int cmp, uint64_t value, void *stream);
+int oxshmemx_iputmem_on_stream(void *dst, const void *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t n,
+                               size_t element_bytes, int pe, void *stream);
+int oxshmemx_igetmem_on_stream(void *dst, const void *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t n,
+                               size_t element_bytes, int pe, void *stream);
+/* Stores the low `bytes` bytes (1, 2, 4 or 8) of `word`, which is taken when the call is made. */
+int oxshmemx_put_word_on_stream(void *dst, uint64_t word, size_t bytes, int pe, void *stream);
+/* Waits until each of `n` variables of the caller's own, integers of 16 to 64 bits whose oxshmem_type is `type`, compares true
+ * with `value`, or, if `values` is not null, each with its own. Variables whose entry in `status` is not 0 are left out; null:
+ * none are. `status` and `values` are memory that the GPU can access. */
+int oxshmemx_wait_until_all_on_stream(const void *variables, size_t n, const int *status, int cmp, int type, uint64_t value,
+                                      const void *values, void *stream);
 int oxshmemx_quiet_on_stream(void *stream);
 int oxshmemx_barrier_all_on_stream(void *stream);
 int oxshmemx_sync_all_on_stream(void *stream);
@@ -281,29 +328,7 @@ void oxshmem_unit_unregister(const oxshmem_unit *unit);
                                                       ptrdiff_t src_stride, size_t n) {                                        \
         return oxshmem_host_alltoallsmem(team, dst, src, dst_stride, src_stride, n, sizeof(T));                                \
     }
-OXSHMEM_HOST_TYPED(float, float)
-OXSHMEM_HOST_TYPED(double, double)
-OXSHMEM_HOST_TYPED(char, char)
-OXSHMEM_HOST_TYPED(schar, signed char)
-OXSHMEM_HOST_TYPED(short, short)
-OXSHMEM_HOST_TYPED(int, int)
-OXSHMEM_HOST_TYPED(long, long)
-OXSHMEM_HOST_TYPED(longlong, long long)
-OXSHMEM_HOST_TYPED(uchar, unsigned char)
-OXSHMEM_HOST_TYPED(ushort, unsigned short)
-OXSHMEM_HOST_TYPED(uint, unsigned int)
-OXSHMEM_HOST_TYPED(ulong, unsigned long)
-OXSHMEM_HOST_TYPED(ulonglong, unsigned long long)
-OXSHMEM_HOST_TYPED(int8, int8_t)
-OXSHMEM_HOST_TYPED(int16, int16_t)
-OXSHMEM_HOST_TYPED(int32, int32_t)
-OXSHMEM_HOST_TYPED(int64, int64_t)
-OXSHMEM_HOST_TYPED(uint8, uint8_t)
-OXSHMEM_HOST_TYPED(uint16, uint16_t)
-OXSHMEM_HOST_TYPED(uint32, uint32_t)
-OXSHMEM_HOST_TYPED(uint64, uint64_t)
-OXSHMEM_HOST_TYPED(size, size_t)
-OXSHMEM_HOST_TYPED(ptrdiff, ptrdiff_t)
+OXSHMEM_FOR_EACH_RMA_TYPE(OXSHMEM_HOST_TYPED)
 #undef OXSHMEM_HOST_TYPED
 
 /* Reductions: oxshmem_host_float_sum_reduce(team, dst, src, n), oxshmem_host_float_sum_reducescatter. */

@@ -6,80 +6,7 @@
 #pragma once
 
 #include "oxshmem.h"
-
-// X(type name, C++ type): the standard RMA types of OpenSHMEM 1.5, table 5, less long double, which
-// GPUs do not have.
-#define OXSHMEM_FOR_EACH_RMA_TYPE(X)                                                                                           \
-    X(float, float)                                                                                                            \
-    X(double, double)                                                                                                          \
-    X(char, char)                                                                                                              \
-    X(schar, signed char)                                                                                                      \
-    X(short, short)                                                                                                            \
-    X(int, int)                                                                                                                \
-    X(long, long)                                                                                                              \
-    X(longlong, long long)                                                                                                     \
-    X(uchar, unsigned char)                                                                                                    \
-    X(ushort, unsigned short)                                                                                                  \
-    X(uint, unsigned int)                                                                                                      \
-    X(ulong, unsigned long)                                                                                                    \
-    X(ulonglong, unsigned long long)                                                                                           \
-    X(int8, int8_t)                                                                                                            \
-    X(int16, int16_t)                                                                                                          \
-    X(int32, int32_t)                                                                                                          \
-    X(int64, int64_t)                                                                                                          \
-    X(uint8, uint8_t)                                                                                                          \
-    X(uint16, uint16_t)                                                                                                        \
-    X(uint32, uint32_t)                                                                                                        \
-    X(uint64, uint64_t)                                                                                                        \
-    X(size, size_t)                                                                                                            \
-    X(ptrdiff, ptrdiff_t)
-
-// Table 8: extended, standard and bitwise atomic types.
-#define OXSHMEM_FOR_EACH_FLOATING_ATOMIC_TYPE(X)                                                                               \
-    X(float, float)                                                                                                            \
-    X(double, double)
-
-#define OXSHMEM_FOR_EACH_BITWISE_ATOMIC_TYPE(X)                                                                                \
-    X(uint, unsigned int)                                                                                                      \
-    X(ulong, unsigned long)                                                                                                    \
-    X(ulonglong, unsigned long long)                                                                                           \
-    X(int32, int32_t)                                                                                                          \
-    X(int64, int64_t)                                                                                                          \
-    X(uint32, uint32_t)                                                                                                        \
-    X(uint64, uint64_t)
-
-#define OXSHMEM_FOR_EACH_STANDARD_ATOMIC_TYPE(X)                                                                               \
-    OXSHMEM_FOR_EACH_BITWISE_ATOMIC_TYPE(X)                                                                                    \
-    X(int, int)                                                                                                                \
-    X(long, long)                                                                                                              \
-    X(longlong, long long)                                                                                                     \
-    X(size, size_t)                                                                                                            \
-    X(ptrdiff, ptrdiff_t)
-
-// Table 9: types of point-to-point synchronisation.
-#define OXSHMEM_FOR_EACH_WAIT_TYPE(X)                                                                                          \
-    X(short, short)                                                                                                            \
-    X(int, int)                                                                                                                \
-    X(long, long)                                                                                                              \
-    X(longlong, long long)                                                                                                     \
-    X(ushort, unsigned short)                                                                                                  \
-    X(uint, unsigned int)                                                                                                      \
-    X(ulong, unsigned long)                                                                                                    \
-    X(ulonglong, unsigned long long)                                                                                           \
-    X(int32, int32_t)                                                                                                          \
-    X(int64, int64_t)                                                                                                          \
-    X(uint32, uint32_t)                                                                                                        \
-    X(uint64, uint64_t)                                                                                                        \
-    X(size, size_t)                                                                                                            \
-    X(ptrdiff, ptrdiff_t)
-
-// X(bits, C++ type)
-#define OXSHMEM_FOR_EACH_SIZE(X)                                                                                               \
-    X(8, uint8_t)                                                                                                              \
-    X(16, uint16_t)                                                                                                            \
-    X(32, uint32_t)                                                                                                            \
-    X(64, uint64_t)                                                                                                            \
-    X(128, oxshmem::port::vec16)
+#include "types.h"
 
 // X(prefix, suffix, scope)
 #define OXSHMEM_FOR_EACH_SCOPE(X, ...)                                                                                         \
@@ -278,32 +205,6 @@ OXSHMEM_FOR_EACH_SCOPE(OXSHMEM_DEFINE_COLLECTIVE, )
 // Collectives over teams. They are templates whose parameter has a default that callers leave
 // alone, so only what a program uses is compiled.
 //
-// X(type name, C++ type): the types of reductions by and, or and xor, by min and max, and by sum
-// and product: tables 10 to 12 of OpenSHMEM 1.5, and the 16-bit floating-point types.
-#define OXSHMEM_FOR_EACH_BITWISE_REDUCE_TYPE(X)                                                                                \
-    X(uchar, unsigned char)                                                                                                    \
-    X(ushort, unsigned short)                                                                                                  \
-    X(uint, unsigned int)                                                                                                      \
-    X(ulong, unsigned long)                                                                                                    \
-    X(ulonglong, unsigned long long)                                                                                           \
-    X(int8, int8_t)                                                                                                            \
-    X(int16, int16_t)                                                                                                          \
-    X(int32, int32_t)                                                                                                          \
-    X(int64, int64_t)                                                                                                          \
-    X(uint8, uint8_t)                                                                                                          \
-    X(uint16, uint16_t)                                                                                                        \
-    X(uint32, uint32_t)                                                                                                        \
-    X(uint64, uint64_t)                                                                                                        \
-    X(size, size_t)
-
-#define OXSHMEM_FOR_EACH_NARROW_REDUCE_TYPE(X)                                                                                 \
-    X(half, oxshmem::half)                                                                                                     \
-    X(bfloat16, oxshmem::bfloat16)
-
-#define OXSHMEM_FOR_EACH_COMPLEX_REDUCE_TYPE(X)                                                                                \
-    X(complexf, oxshmem::complex<float>)                                                                                       \
-    X(complexd, oxshmem::complex<double>)
-
 #define OXSHMEM_DEFINE_REDUCTION(prefix, suffix, scope, name, T, op)                                                           \
     template <class S = decltype(scope)>                                                                                       \
     OXSHMEM_DEVICE int prefix##name##_##op##_reduce##suffix(oxshmem::team_t team, T *dst, const T *src, size_t n) {            \
@@ -330,6 +231,7 @@ OXSHMEM_FOR_EACH_RMA_TYPE(OXSHMEM_DEFINE_SUM)
 OXSHMEM_FOR_EACH_NARROW_REDUCE_TYPE(OXSHMEM_DEFINE_SUM)
 OXSHMEM_FOR_EACH_COMPLEX_REDUCE_TYPE(OXSHMEM_DEFINE_SUM)
 OXSHMEM_FOR_EACH_RMA_TYPE(OXSHMEM_DEFINE_PROD)
+OXSHMEM_FOR_EACH_NARROW_REDUCE_TYPE(OXSHMEM_DEFINE_PROD)
 OXSHMEM_FOR_EACH_COMPLEX_REDUCE_TYPE(OXSHMEM_DEFINE_PROD)
 #undef OXSHMEM_DEFINE_PROD
 #undef OXSHMEM_DEFINE_SUM

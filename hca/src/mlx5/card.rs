@@ -30,6 +30,10 @@ use crate::verbs::sys::mlx5dv::{self, Mlx5dv};
 use crate::verbs::{Atomicity, Context, MemoryRegion, Port, ProtectionDomain};
 use crate::wire::cqe::Syndrome;
 
+/// Linux's driver keeps up to 31 commands of a card on their way (`log_max_cmds_in_flight` of
+/// mlx5), and other processes give commands to the same card.
+const COMMANDS_AT_A_TIME: usize = 16;
+
 /// A page of registers of its own, not cached: `MLX5DV_UAR_ALLOC_TYPE_NC_DEDICATED` of rdma-core
 /// 47's `mlx5_api.h`; older libraries refuse it.
 const UAR_NC_DEDICATED: u32 = 1 << 31;
@@ -180,6 +184,7 @@ impl Mlx5Hca {
             lag_ports: 0,
             event_queue: 0,
             counter_set: 0,
+            commands_at_a_time: COMMANDS_AT_A_TIME,
         };
         let mut card = Self {
             events: None,

@@ -68,6 +68,20 @@ pub(super) struct QpEntry {
     remote_lo: AtomicU64,
 }
 
+/// The entry of a QP of an HCA whose segment is not here yet. Its counter is 0.
+pub(super) static UNMET: QpEntry = QpEntry {
+    seq: AtomicU32::new(0),
+    qpn: AtomicU32::new(0),
+    state: AtomicU32::new(0),
+    pd: AtomicU32::new(0),
+    rights: AtomicU32::new(0),
+    remote_qpn: AtomicU32::new(0),
+    rcv_psn: AtomicU32::new(0),
+    pad: AtomicU32::new(0),
+    remote_hi: AtomicU64::new(0),
+    remote_lo: AtomicU64::new(0),
+};
+
 /// What a QP entry says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct QpFacts {

@@ -5,7 +5,7 @@
 //! [`Engine::progress`].
 
 use super::execute::Step;
-use super::fabric::shared::Peer;
+use super::fabric::peer::Peer;
 use super::failure::Failure;
 use super::memory;
 use super::state::{Engine, Hold, Qp};

@@ -14,9 +14,10 @@
 
 use super::admission::{Initiator, Target};
 use super::atomics::Atomic;
-use super::control::{MkeyFacts, rights};
+use super::control::{self, MkeyFacts, rights};
 use super::copying::{Copying, Place};
-use super::fabric::shared::{EXCHANGE_LIMIT, PeerMemory};
+use super::fabric::message::EXCHANGE_LIMIT;
+use super::fabric::peer::PeerMemory;
 use super::failure::Failure;
 use super::state::{Deferred, Engine, LocalKey, Qp, RemoteKey};
 use super::{admission, memory};
@@ -445,10 +446,10 @@ impl Engine {
         };
         let peer = &self.peers[remote.peer];
         if !peer.is_alive() {
-            return Err(Stop::Stall(format!("the HCA of the peer, {}, is gone", peer.gid)));
+            return Err(Stop::Stall(peer.gone()));
         }
         // SAFETY: the entry lies in the peer's control segment, which stays mapped as long as the
-        // engine lives.
+        // engine lives, or is `UNMET`.
         if unsafe { &*remote.entry }.seq() != remote.seq {
             self.look_at_peer(qp)?;
         }
@@ -463,7 +464,21 @@ impl Engine {
         let Some(remote) = &mut qp.remote else {
             return Err(Stop::Stall("the QP has no peer".into()));
         };
-        let gid = self.peers[remote.peer].gid;
+        let peer = &mut self.peers[remote.peer];
+        let gid = peer.gid;
+        if std::ptr::eq(remote.entry, &raw const control::UNMET) {
+            match peer.control() {
+                Ok(Some(control)) => {
+                    let entry = control.qp(remote_qpn);
+                    remote.entry = entry.ok_or_else(|| Stop::Stall(format!("HCA {gid} has no QP {remote_qpn:#x}")))?;
+                }
+                Ok(None) => return Err(Stop::Fetch(format!("waiting for HCA {gid} to respond to a greeting"))),
+                Err(_) => return Err(Stop::Stall(peer.gone())),
+            }
+            if !peer.is_alive() {
+                return Err(Stop::Stall(peer.gone()));
+            }
+        }
         // SAFETY: as in `peer_accepts`.
         let Some((seq, facts)) = unsafe { &*remote.entry }.read() else {
             return Err(Stop::Stall(format!("the state of QP {remote_qpn:#x} at {gid} does not settle")));
@@ -504,7 +519,8 @@ impl Engine {
         };
         let peer = &mut self.peers[remote.peer];
         let gid = peer.gid;
-        let entry = peer.control.mkey(rkey >> 8).ok_or_else(|| admission::unknown_key(rkey, gid))?;
+        let control = peer.known().ok_or_else(|| Stop::Stall(format!("HCA {gid} was not greeted yet")))?;
+        let entry = control.mkey(rkey >> 8).ok_or_else(|| admission::unknown_key(rkey, gid))?;
         let address: *const _ = entry;
         let Some((seq, facts)) = entry.read() else {
             return Err(Stop::Stall(format!("key {rkey:#x} at {gid} does not settle")));

@@ -13,7 +13,7 @@ use super::control::rights;
 use super::execute::{MAX_DEFERRED, Step, Stop, check_length};
 use super::fabric::flight::Flight;
 use super::fabric::frames::{Id, PIECE, Request, Response, Way};
-use super::fabric::shared::EXCHANGE_LIMIT;
+use super::fabric::message::EXCHANGE_LIMIT;
 use super::failure::Failure;
 use super::memory;
 use super::state::{Engine, Hold, Qp};
@@ -50,8 +50,8 @@ impl Engine {
         }
         flow.pause = None;
         let Some(link) = self.links.get_mut(flow.link).and_then(Option::as_mut) else { return true };
-        if !flow.flights.is_empty() && link.is_alive() && now.duration_since(flow.heard) > limit {
-            link.close(&format!("it has not responded for {limit:?}"));
+        if !flow.flights.is_empty() {
+            link.expect(flow.heard, now, limit);
         }
         if !link.is_alive() {
             qp.rewind();
@@ -65,6 +65,14 @@ impl Engine {
         if let Some(link) = self.links.get_mut(flow.link).and_then(Option::as_mut) {
             link.flush();
             link.awaited |= !flow.flights.is_empty();
+        }
+    }
+
+    /// Gives up the link of a queue pair whose peer sends what no HCA sends.
+    fn end_link(&mut self, qp: &Qp, detail: &str) {
+        let link = qp.flow.as_ref().and_then(|flow| self.links.get_mut(flow.link)?.as_mut());
+        if let Some(link) = link {
+            link.close(&format!("it sent garbage: {detail}"));
         }
     }
 
@@ -91,7 +99,9 @@ impl Engine {
                 qp.moved = 0;
                 qp.hold = Hold::Undecided;
                 let done = qp.flow.as_ref().map_or(0, |flow| flow.done);
-                self.retire(qp, done);
+                if let Err(detail) = self.retire(qp, done) {
+                    self.end_link(qp, &detail);
+                }
                 Step::Done
             }
             Ok(false) | Err(Stop::HandBack | Stop::Aside) => Step::Wait,
@@ -115,7 +125,6 @@ impl Engine {
             if self.faults.die_after.is_some_and(|limit| self.counters.wqes + under_way >= limit) {
                 return Ok(false);
             }
-            self.counters.strong += u64::from(wqe.fence == Fence::StrongOrdering);
             if wqe.fence != Fence::None && qp.flow.as_ref().is_some_and(|flow| flow.is_reading()) {
                 return Ok(false);
             }
@@ -135,7 +144,7 @@ impl Engine {
                 check_length(qp, local)?;
                 let src = self.local(qp, local, rights::LOCAL_READ)?;
                 // Read when it is sent; the target gets what is there then.
-                let (mut piece, len) = (vec![0; PIECE.min(native(local.len()))], native(local.len()));
+                let len = native(local.len());
                 self.check_way(qp)?;
                 if !going_on && !self.is_due(qp, len) {
                     return Ok(false);
@@ -148,9 +157,12 @@ impl Engine {
                     if !self.has_room(qp, now, budget) {
                         return Ok(false);
                     }
+                    let mut piece = std::mem::take(&mut self.piece);
+                    piece.resize(PIECE, 0);
                     // SAFETY: `local` checked the range, which the piece lies in.
                     unsafe { memory::copy(piece.as_mut_ptr(), src.add(qp.moved), now) };
                     self.send_piece(qp, remote, len, &piece[..now]);
+                    self.piece = piece;
                     qp.moved += now;
                     if qp.moved == len {
                         return Ok(true);
@@ -316,6 +328,7 @@ impl Engine {
         if self.tracer.is_on() {
             self.tracer.line("wqe", format_args!("{wqe}"));
         }
+        self.counters.strong += u64::from(wqe.fence == Fence::StrongOrdering);
         let (index, opcode, signaled) = (qp.consumer, wqe.op.opcode() as u8, wqe.signaled);
         if let Some(flow) = &mut qp.flow {
             if flow.flights.is_empty() {
@@ -401,24 +414,20 @@ impl Engine {
 
     fn take_response(&mut self, qp: &mut Qp, number: u64, response: Response<'_>) -> Result<(), String> {
         match response {
-            Response::Done => {
-                self.retire(qp, number + 1);
-                Ok(())
-            }
+            Response::Done => self.retire(qp, number + 1),
             Response::Data(bytes) => {
-                self.retire(qp, number);
+                self.retire(qp, number)?;
                 self.land(qp, bytes)?;
-                self.retire(qp, number + 1);
-                Ok(())
+                self.retire(qp, number + 1)
             }
             Response::Refused(failure) => {
-                self.retire(qp, number);
+                self.retire(qp, number)?;
                 let (opcode, blocks) = self.first_in_flight(qp);
                 self.fail(qp, opcode, blocks, &failure);
                 Ok(())
             }
             Response::Stalled(reason) => {
-                self.retire(qp, number);
+                self.retire(qp, number)?;
                 let (opcode, blocks) = self.first_in_flight(qp);
                 qp.rewind();
                 let budget = qp.retry_budget();
@@ -469,10 +478,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends the WQEs whose requests are all below `done`.
-    fn retire(&mut self, qp: &mut Qp, done: u64) {
+    /// Ends the WQEs whose requests are all below `done`. `Err`: one of them is a read or an atomic
+    /// whose data has not all arrived.
+    fn retire(&mut self, qp: &mut Qp, done: u64) -> Result<(), String> {
         loop {
-            let Some(flow) = &mut qp.flow else { return };
+            let Some(flow) = &mut qp.flow else { return Ok(()) };
             if done > flow.done {
                 flow.done = done;
                 flow.heard = Instant::now();
@@ -480,9 +490,16 @@ impl Engine {
             }
             let done = flow.done;
             if flow.flights.front().is_none_or(|flight| flight.end > done) {
-                return;
+                return Ok(());
             }
-            let Some(flight) = flow.flights.pop_front() else { return };
+            let Some(flight) = flow.flights.pop_front() else { return Ok(()) };
+            if let Some(landing) = flight.landing
+                && landing.len() != flight.landed
+            {
+                let text = format!("a read is done, but {} of its {} bytes are here", flight.landed, landing.len());
+                flow.flights.push_front(flight);
+                return Err(text);
+            }
             self.count_wqe();
             self.report(qp, flight.index, flight.opcode, flight.bytes, flight.signaled);
         }

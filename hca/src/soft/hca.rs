@@ -2,9 +2,12 @@
 
 use super::accelerator::Accelerator;
 use super::control;
+use super::fabric::greeting::Target;
 use super::fabric::link::Link;
+use super::fabric::message::EXCHANGE_LIMIT;
+use super::fabric::peer::Peer;
 use super::fabric::responder::Responder;
-use super::fabric::shared::{EXCHANGE_LIMIT, Peer, Server};
+use super::fabric::shared::Server;
 use super::firmware::{self, Object, Purpose};
 use super::gpu_engine::{GpuEngine, Ringer};
 use super::limits::{GID_INDEX, MTU, PORT, REGISTER_STRIDE, REGISTERS_PER_PAGE};
@@ -139,6 +142,7 @@ impl SoftHca {
             lag_ports: 0,
             event_queue: 0,
             counter_set: 0,
+            commands_at_a_time: 1,
         };
         Ok(Arc::new(Self { info, shared, accelerator, thread, nodes: Mutex::default() }))
     }
@@ -182,6 +186,26 @@ impl SoftHca {
     /// `secret`. Queue pairs that are connected to it later reach it over TCP.
     pub fn add_route(&self, gid: Gid, address: SocketAddr, secret: &[u8]) {
         self.nodes().routes.insert(gid, Route { address, secret: secret.to_vec() });
+    }
+
+    /// Connects to the HCAs that [`add_route`](Self::add_route) named, in the order of `gids`, many
+    /// at a time. They listen already. A queue pair whose peer is none of them connects when it is
+    /// connected.
+    ///
+    /// # Errors
+    /// One of them cannot be reached, or does not belong to the job.
+    pub fn reach(&self, gids: &[Gid]) -> Result<()> {
+        let nodes = self.nodes();
+        let route = |gid: &Gid| Some((*gid, nodes.routes.get(gid)?));
+        let routes: Vec<_> =
+            gids.iter().filter_map(route).map(|(gid, route)| (gid, route.address, route.secret.clone())).collect();
+        drop(nodes);
+        let targets: Vec<_> =
+            routes.iter().map(|(gid, address, secret)| Target { gid: *gid, address: *address, secret }).collect();
+        for link in Link::connect(self.info.port.gid, &targets)? {
+            self.shared.engine().add_link(link);
+        }
+        Ok(())
     }
 
     fn nodes(&self) -> MutexGuard<'_, Nodes> {
@@ -299,11 +323,17 @@ impl Provider for SoftHca {
             let route = nodes.routes.get(&gid).map(|route| (route.address, route.secret.clone()));
             drop(nodes);
             if let Some((address, secret)) = route {
-                let link = Link::connect(self.info.port.gid, gid, address, &secret)?;
-                self.shared.engine().add_link(link);
+                let target = Target { gid, address, secret: &secret };
+                for link in Link::connect(self.info.port.gid, &[target])? {
+                    self.shared.engine().add_link(link);
+                }
                 return self.command(Purpose::Modify(object), input, output).map(|_| ());
             }
-            let peer = Peer::connect(self.info.port.gid, gid, self.accelerator.clone())?;
+            let own = self.info.port.gid;
+            let peer = match &self.accelerator {
+                Some(accelerator) => Peer::connect(own, gid, Some(Arc::clone(accelerator)))?,
+                None => Peer::new(own, gid, None),
+            };
             self.shared.engine().add_peer(peer);
         }
         self.command(Purpose::Modify(object), input, output).map(|_| ())

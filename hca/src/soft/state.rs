@@ -10,7 +10,8 @@ use super::accelerator::AcceleratorMemory;
 use super::control::{self, MkeyEntry, MkeyFacts, OwnSegment, QpEntry, QpFacts, rights};
 use super::fabric::flight::Flow;
 use super::fabric::link::Link;
-use super::fabric::shared::{Peer, Server};
+use super::fabric::peer::Peer;
+use super::fabric::shared::Server;
 use super::faults::FaultPlan;
 use super::gpu_engine::GpuEngine;
 use super::memory::Mapping;
@@ -129,6 +130,7 @@ pub(super) struct RemoteKey {
 pub(super) struct Remote {
     /// Index in [`Engine::peers`].
     pub peer: usize,
+    /// [`UNMET`](control::UNMET) until the peer's control segment is here.
     pub entry: *const QpEntry,
     /// Counter of `entry` when `facts` were found good; odd, so never equal, when they were not.
     pub seq: u32,
@@ -290,6 +292,8 @@ pub(super) struct Engine {
     pub(super) peers: Vec<Peer>,
     /// HCAs of other nodes; one is missing while it is looked at.
     pub(super) links: Vec<Option<Box<Link>>>,
+    /// A piece of a payload on its way to another node.
+    pub(super) piece: Vec<u8>,
     /// Raised whenever a key comes or goes; cached local keys of older epochs are looked up again.
     pub(super) key_epoch: u64,
     /// Address and UAR page of each doorbell register.
@@ -357,6 +361,7 @@ impl Engine {
             created: 0,
             peers: Vec::new(),
             links: Vec::new(),
+            piece: Vec::new(),
             key_epoch: 0,
             registers: Vec::new(),
             active: Vec::new(),

@@ -25,6 +25,23 @@ pub struct Program {
     pub env: Vec<(String, String)>,
     /// The variable that is to name a file that does not exist yet, if it needs one.
     pub fresh_file: Option<&'static str>,
+    /// The `oxrun` that starts its PEs, if the driver itself cannot: an earlier build may speak
+    /// another version of the bootstrap protocol.
+    pub oxrun: Option<PathBuf>,
+}
+
+impl Program {
+    /// Returns how `pes` PEs of it are started with `plan`, or with `plan` and `posting`.
+    fn options(&self, pes: u32, plan: PathBuf, posting: bool) -> LaunchOptions {
+        let options = match &self.oxrun {
+            None => LaunchOptions::new(pes, &self.path),
+            Some(oxrun) => {
+                LaunchOptions::new(1, oxrun).args(["--no-prefix", "-n", &pes.to_string()]).args([&self.path])
+            }
+        };
+        let options = options.args([plan]);
+        if posting { options.args(["posting"]) } else { options }
+    }
 }
 
 /// How the PEs of a run are started.
@@ -151,11 +168,8 @@ impl Answers {
         let mut options = LaunchOptions {
             output: Output::Captured,
             timeout: Some(start.timeout),
-            ..LaunchOptions::new(start.pes, &program.path).args([plan_file])
+            ..program.options(start.pes, plan_file, path != rows::Path::P2p)
         };
-        if path != rows::Path::P2p {
-            options = options.args(["posting"]);
-        }
         for (name, value) in program.env.iter().cloned().chain(environment(path)) {
             options = options.env(name, value);
         }
@@ -218,6 +232,7 @@ mod tests {
                 path: self.0.join("program"),
                 env: vec![("GREETING".to_owned(), "hello".to_owned())],
                 fresh_file: Some("FRESH"),
+                oxrun: None,
             };
             let start = Start { pes: 2, timeout: Duration::from_secs(20), folder: &self.0 };
             answers.add_run(&program, group, &start);
@@ -287,9 +302,30 @@ done <"$1"
     }
 
     #[test]
+    fn an_earlier_build_is_started_by_its_oxrun() {
+        let script = Script::new("earlier", "exit 9");
+        let oxrun = script.0.join("oxrun");
+        let text = format!("#!/bin/sh\n[ \"$1 $2 $3\" = '--no-prefix -n 2' ] || exit 4\nshift 4\nBROKEN=none{ANSWER}");
+        std::fs::write(&oxrun, text).unwrap();
+        std::fs::set_permissions(&oxrun, PermissionsExt::from_mode(0o755)).unwrap();
+        let program = Program {
+            side: "previous",
+            path: script.0.join("program"),
+            env: vec![("GREETING".to_owned(), "hello".to_owned())],
+            fresh_file: Some("FRESH"),
+            oxrun: Some(oxrun),
+        };
+        let start = Start { pes: 2, timeout: Duration::from_secs(20), folder: &script.0 };
+        let mut answers = Answers::default();
+        answers.add_run(&program, &p2p(2), &start);
+        assert_eq!((answers.samples.len(), answers.failures.len()), (2, 0), "{answers:?}");
+    }
+
+    #[test]
     fn a_program_that_hangs_is_ended() {
         let script = Script::new("hanging", "exec sleep 1000");
-        let program = Program { side: "ours", path: script.0.join("program"), env: Vec::new(), fresh_file: None };
+        let program =
+            Program { side: "ours", path: script.0.join("program"), env: Vec::new(), fresh_file: None, oxrun: None };
         let start = Start { pes: 2, timeout: Duration::from_millis(200), folder: &script.0 };
         let mut answers = Answers::default();
         answers.add_run(&program, &p2p(1), &start);

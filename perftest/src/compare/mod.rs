@@ -33,7 +33,8 @@ use rows::{ROWS, Row};
 #[derive(Debug, Parser)]
 #[command(name = "compare", version)]
 struct Arguments {
-    /// PEs, each on a GPU of its own; as many as there are GPUs, but no more than four, unless set.
+    /// PEs, each on a GPU of its own; as many as there are GPUs, but at least two and no more than
+    /// four, unless set. With fewer GPUs than PEs, only the rows of the null card are measured.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64))]
     pes: Option<u32>,
     /// How often both programs are run, in turn; 3 unless set, and 7, which is the least, with
@@ -56,7 +57,8 @@ struct Arguments {
     #[arg(long, value_name = "PROGRAM")]
     ours: Option<PathBuf>,
     /// Compare with this earlier build of our program instead of NVSHMEM. Its liboxshmem.so is
-    /// looked for beside it.
+    /// looked for beside it, and so is its oxrun, which starts it if it is there: builds of
+    /// another version of the bootstrap protocol need that.
     #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["nvshmem", "nvcc"])]
     previous: Option<PathBuf>,
     /// NVSHMEM's folder with include and lib; else NVSHMEM_HOME, else python3's package.
@@ -107,6 +109,12 @@ fn select(only: &[String]) -> Result<Vec<&'static Row>, Error> {
     Ok(ROWS.iter().filter(|row| named(row) || limits.contains(&row.name)).collect())
 }
 
+/// Divides `rows` into those that `pes` PEs on `gpus` GPUs can measure and those that need a GPU
+/// for each PE. PEs may share a GPU over the null card, where only PE 0 runs kernels.
+fn split_by_gpus(rows: Vec<&'static Row>, pes: u32, gpus: u32) -> (Vec<&'static Row>, Vec<&'static Row>) {
+    rows.into_iter().partition(|row| pes <= gpus || row.path != rows::Path::P2p)
+}
+
 fn list(rows: &[&Row]) -> Result<(), Error> {
     for row in rows {
         let goal = row.goal.map_or_else(|| "-".to_owned(), |goal| goal.text(row.unit));
@@ -143,7 +151,8 @@ impl Arguments {
 fn other(arguments: &Arguments, folder: &Path) -> Result<Result<Program, String>, Error> {
     let Some(path) = &arguments.previous else { return theirs(arguments, folder) };
     let path = path.canonicalize().map_err(|error| Error::Usage(format!("--previous {}: {error}", path.display())))?;
-    Ok(Ok(Program { side: arguments.other(), path, env: Vec::new(), fresh_file: None }))
+    let oxrun = Some(path.with_file_name("oxrun")).filter(|oxrun| oxrun.is_file());
+    Ok(Ok(Program { side: arguments.other(), path, env: Vec::new(), fresh_file: None, oxrun }))
 }
 
 /// Their program, built in `folder`; or why there is none.
@@ -170,7 +179,7 @@ fn theirs(arguments: &Arguments, folder: &Path) -> Result<Result<Program, String
         ("NVSHMEM_SYMMETRIC_SIZE", "4G".to_owned()),
     ];
     let env = env.map(|(name, value)| (name.to_owned(), value)).to_vec();
-    Ok(Ok(Program { side: "theirs", path, env, fresh_file: Some("COMPARE_UNIQUE_ID") }))
+    Ok(Ok(Program { side: "theirs", path, env, fresh_file: Some("COMPARE_UNIQUE_ID"), oxrun: None }))
 }
 
 fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
@@ -180,18 +189,23 @@ fn compare(arguments: &Arguments) -> Result<ExitCode, Error> {
         return Ok(ExitCode::SUCCESS);
     }
     let ours = programs::find_ours(arguments.ours.as_deref()).map_err(Error::Usage)?;
-    let ours = Program { side: "ours", path: ours, env: Vec::new(), fresh_file: None };
+    let ours = Program { side: "ours", path: ours, env: Vec::new(), fresh_file: None, oxrun: None };
     let gpus = Gpus::find().ok_or_else(|| {
         Error::Usage(
-            "nvidia-smi names no GPU; the comparison needs at least two NVIDIA GPUs joined by a link".to_owned(),
+            "nvidia-smi names no GPU; the comparison needs at least two NVIDIA GPUs joined by a link, and one for the rows of the null card".to_owned(),
         )
     })?;
-    let pes = arguments.pes.unwrap_or(gpus.number.min(4));
-    if pes < 2 || pes > gpus.number {
-        return Err(Error::Usage(format!(
-            "{pes} PEs need a GPU each, at least two, and this machine has {}",
-            gpus.number
-        )));
+    let pes = arguments.pes.unwrap_or(gpus.number.clamp(2, 4));
+    let (rows, without_gpus) = split_by_gpus(rows, pes, gpus.number);
+    if let [first, ..] = without_gpus.as_slice() {
+        let (number, name, available) = (without_gpus.len(), first.name, gpus.number);
+        let text = format!(
+            "{number} rows ({name}, ...) are not measured: {pes} PEs need a GPU each, and this machine has {available}"
+        );
+        if rows.is_empty() {
+            return Err(Error::Usage(text));
+        }
+        output::line(format_args!("{text}"))?;
     }
     let repetitions = arguments.repetitions()?;
     let scratch = Scratch::new()?;
@@ -323,6 +337,16 @@ mod tests {
         assert_eq!(names(&[]).len(), ROWS.len());
         let error = select(&["nonsense".to_owned()]).unwrap_err().to_string();
         assert!(error.contains("nonsense") && error.contains("--list"), "{error}");
+    }
+
+    #[test]
+    fn pes_that_share_a_gpu_measure_the_null_card_alone() {
+        let all = || ROWS.iter().collect::<Vec<_>>();
+        let (measured, left) = split_by_gpus(all(), 2, 1);
+        assert!(!measured.is_empty() && !left.is_empty());
+        assert!(measured.iter().all(|row| row.path != rows::Path::P2p));
+        assert!(left.iter().all(|row| row.path == rows::Path::P2p));
+        assert_eq!(split_by_gpus(all(), 2, 2), (all(), Vec::new()));
     }
 
     #[test]

@@ -45,7 +45,7 @@ static PLACE: Mutex<Option<(Launcher, Place)>> = Mutex::new(None);
 /// # Errors
 /// A launcher's variables are there and cannot be used, or the launcher does not do its part before
 /// the deadline.
-pub fn place(config: &Config) -> Result<Option<Place>, BootstrapError> {
+pub fn place(config: &Config, deadline: Instant) -> Result<Option<Place>, BootstrapError> {
     if let (Some(rendezvous), Some(rank), Some(npes), Some(job)) =
         (config.rendezvous().as_ref(), config.rank(), config.npes(), config.job())
     {
@@ -58,12 +58,11 @@ pub fn place(config: &Config) -> Result<Option<Place>, BootstrapError> {
         return Ok(Some(place.clone()));
     }
     let launcher = finding.launcher;
-    let deadline = Instant::now() + config.bootstrap_timeout();
     let place = match finding.start {
         Start::Alone => None,
         Start::Pmix(start) => pmix::place(&start, deadline, config.secret_file().as_deref())?,
         Start::Pmi(start) => pmi::place(&start, deadline)?,
-        Start::Ports(start) => ports::place(&start, config.secret_file().as_deref())?,
+        Start::Ports(start) => ports::place(&start, deadline, config.secret_file().as_deref())?,
     };
     if let Some(place) = &place {
         tracing::info!("{launcher}: PE {} of {}, the job meets at {}", place.rank, place.npes, place.rendezvous);

@@ -46,12 +46,12 @@ pub fn all(list: &str) -> Result<Vec<String>, String> {
 /// Adds the nodes of an item: the first bracket's numbers, each followed by what the rest stands
 /// for.
 fn expand(item: &str, nodes: &mut Vec<String>) -> Result<(), String> {
+    let too_many = || format!("more than {MAX_NPES} nodes");
     let mut heads = vec![String::new()];
     let mut rest = item;
     while let Some((before, inside)) = rest.split_once('[') {
         let (ranges, after) = inside.split_once(']').ok_or("a bracket is not closed")?;
         let numbers = numbers(ranges)?;
-        let too_many = || format!("more than {MAX_NPES} nodes");
         if heads.len().saturating_mul(numbers.len()) > MAX_NPES as usize {
             return Err(too_many());
         }
@@ -60,7 +60,7 @@ fn expand(item: &str, nodes: &mut Vec<String>) -> Result<(), String> {
         rest = after;
     }
     if nodes.len() + heads.len() > MAX_NPES as usize {
-        return Err(format!("more than {MAX_NPES} nodes"));
+        return Err(too_many());
     }
     for head in heads {
         nodes.push(first(&format!("{head}{rest}"))?);

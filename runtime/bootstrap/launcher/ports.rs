@@ -3,12 +3,15 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
+use std::time::Instant;
 
 use oxshmem_system::mixing::{digest, mix};
 
 use super::super::admission::Admission;
 use super::super::error::BootstrapError;
+use super::super::hub::HubOptions;
 use super::super::job::{JobId, Rendezvous};
+use super::super::places::Places;
 use super::super::unique_id::UniqueId;
 use super::common::unusable;
 use super::start::{Place, PortStart};
@@ -18,24 +21,21 @@ const CANDIDATES: usize = 8;
 /// The ports below those that Linux gives to outgoing connections (`ip_local_port_range`).
 const PORTS: std::ops::Range<u64> = 20_000..32_768;
 
-/// What makes a process a member of a job.
+/// What makes a process a member of a job: facts that any user of the machines can learn. The job's
+/// identity follows from them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Credential {
-    /// Facts that any user of the machines can learn; the job's identity follows from them.
-    Facts(String),
-}
+pub struct Credential(String);
 
 impl PortStart {
     /// Returns what makes this process a member: the facts, and the user.
     pub fn credential(&self) -> Credential {
         let user = rustix::process::getuid().as_raw();
-        Credential::Facts(format!("{} user {user}: {} of {} PEs", self.launcher, self.facts, self.npes))
+        Credential(format!("{} user {user}: {} of {} PEs", self.launcher, self.facts, self.npes))
     }
 
     /// Returns the ports that the job may take.
     pub fn ports(&self) -> Vec<u16> {
-        let Credential::Facts(facts) = self.credential();
-        let seed = digest(facts.as_bytes());
+        let seed = digest(self.credential().0.as_bytes());
         let mut ports = Vec::new();
         for round in 0.. {
             let port = PORTS.start + mix(seed.wrapping_add(round)) % (PORTS.end - PORTS.start);
@@ -51,7 +51,7 @@ impl PortStart {
 impl Credential {
     /// Returns the job's identity.
     pub fn job(&self) -> JobId {
-        let Self::Facts(facts) = self;
+        let Self(facts) = self;
         let half = |part: &str| digest(format!("oxshmem {part} {facts}").as_bytes()).to_le_bytes();
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&half("first"));
@@ -61,12 +61,12 @@ impl Credential {
 }
 
 /// Returns the place; at rank 0, after the hub has been started on the first free port.
-pub fn place(start: &PortStart, secret: Option<&Path>) -> Result<Option<Place>, BootstrapError> {
+pub fn place(start: &PortStart, deadline: Instant, secret: Option<&Path>) -> Result<Option<Place>, BootstrapError> {
     let PortStart { launcher, rank, npes, .. } = *start;
     let public = start.credential().job();
     let nodes = if start.one_node { Some(&[][..]) } else { start.nodes.as_deref() };
     // Only the hub looks at other PEs' addresses.
-    let (job, admission) = Admission::choose(secret, public, nodes.filter(|_| rank == 0))?;
+    let (job, admission) = Admission::choose(secret, public, nodes.filter(|_| rank == 0), deadline)?;
     let ports = start.ports();
     let (host, ports) = if rank == 0 {
         let (address, fallback): (IpAddr, IpAddr) = match start.one_node {
@@ -76,7 +76,14 @@ pub fn place(start: &PortStart, secret: Option<&Path>) -> Result<Option<Place>, 
         let mut taken = None;
         let mut serving = None;
         for port in &ports {
-            let serve = |address| UniqueId::serve(SocketAddr::new(address, *port), job, npes, admission.clone());
+            let serve = |address| {
+                let options = HubOptions {
+                    places: start.nodes.clone().map_or(Places::Unknown, Places::Nodes),
+                    one_program: true,
+                    ..HubOptions::new(SocketAddr::new(address, *port), job, Some(npes))
+                };
+                UniqueId::serve(options, admission.clone())
+            };
             // The IPv6 listener takes IPv4 too; a kernel without IPv6 refuses it.
             match serve(address).or_else(|_| serve(fallback)) {
                 Ok(()) => {

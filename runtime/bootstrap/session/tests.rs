@@ -90,7 +90,7 @@ impl Job {
 fn everybody_joins_exchanges_and_leaves() {
     let mut job = Job::new(None);
     job.join(1, 2);
-    assert_eq!(job.sent(), vec![(1, Message::Accepted)]);
+    assert_eq!(job.sent(), vec![(1, Message::Accepted(Way::DIRECT))]);
     job.join(0, 2);
     let sent = job.sent();
     let Message::Welcome { peers } = &sent[1].1 else { panic!("{sent:?}") };

@@ -8,8 +8,8 @@
 
 namespace oxshmem {
 
-// 16-bit floating point: storage, bit-compatible with __half and __nv_bfloat16. Sums are rounded to
-// nearest at each step.
+// 16-bit floating point: storage, bit-compatible with __half and __nv_bfloat16. Sums and
+// products are rounded to nearest at each step.
 struct half {
     uint16_t bits;
 };
@@ -84,38 +84,37 @@ template <class T> struct element<T, true> { // integers
     static constexpr bool kSigned = T(-1) < T(0);
     static constexpr uint32_t kWidth = sizeof(T) == 1 ? 0 : sizeof(T) == 2 ? 1 : sizeof(T) == 4 ? 2 : 3;
     static constexpr Type kType = static_cast<Type>((kSigned ? 0u : 4u) + kWidth);
-    static constexpr bool kBitwise = true, kOrdered = true, kProduct = true;
+    static constexpr bool kBitwise = true, kOrdered = true;
 };
 template <> struct element<float, false> {
     static constexpr Type kType = Type::float32;
-    static constexpr bool kBitwise = false, kOrdered = true, kProduct = true;
+    static constexpr bool kBitwise = false, kOrdered = true;
 };
 template <> struct element<double, false> {
     static constexpr Type kType = Type::float64;
-    static constexpr bool kBitwise = false, kOrdered = true, kProduct = true;
+    static constexpr bool kBitwise = false, kOrdered = true;
 };
 
 template <class T> struct traits : element<T> {};
 template <> struct traits<complex<float>> {
     static constexpr Type kType = Type::complex32;
-    static constexpr bool kBitwise = false, kOrdered = false, kProduct = true;
+    static constexpr bool kBitwise = false, kOrdered = false;
 };
 template <> struct traits<complex<double>> {
     static constexpr Type kType = Type::complex64;
-    static constexpr bool kBitwise = false, kOrdered = false, kProduct = true;
+    static constexpr bool kBitwise = false, kOrdered = false;
 };
 template <> struct traits<half> {
     static constexpr Type kType = Type::half;
-    static constexpr bool kBitwise = false, kOrdered = true, kProduct = false;
+    static constexpr bool kBitwise = false, kOrdered = true;
 };
 template <> struct traits<bfloat16> {
     static constexpr Type kType = Type::bfloat16;
-    static constexpr bool kBitwise = false, kOrdered = true, kProduct = false;
+    static constexpr bool kBitwise = false, kOrdered = true;
 };
 
 template <class T, ReduceOp O>
-constexpr bool reducible = O == ReduceOp::op_sum                            ? true
-                           : O == ReduceOp::op_prod                         ? traits<T>::kProduct
+constexpr bool reducible = O == ReduceOp::op_sum || O == ReduceOp::op_prod  ? true
                            : O == ReduceOp::op_min || O == ReduceOp::op_max ? traits<T>::kOrdered
                                                                             : traits<T>::kBitwise;
 
@@ -210,11 +209,9 @@ OXSHMEM_DEVICE bool is_reduction(Type type, ReduceOp op) {
     }
     const bool integer = t <= static_cast<uint32_t>(Type::uint64);
     const bool is_complex = type == Type::complex32 || type == Type::complex64;
-    const bool narrow = type == Type::half || type == Type::bfloat16;
-    return op == ReduceOp::op_sum                         ? true
-           : op == ReduceOp::op_prod                      ? !narrow
-           : o <= static_cast<uint32_t>(ReduceOp::op_xor) ? integer
-                                                          : !is_complex;
+    return op == ReduceOp::op_sum || op == ReduceOp::op_prod ? true
+           : o <= static_cast<uint32_t>(ReduceOp::op_xor)    ? integer
+                                                             : !is_complex;
 }
 
 } // namespace detail

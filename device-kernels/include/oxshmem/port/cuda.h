@@ -340,10 +340,12 @@ struct pair64 {
 };
 
 template <order O, reach R> OXSHMEM_DEVICE pair64 load_pair(const uint64_t *p) {
-    static_assert(R == reach::system);
+    static_assert(R == reach::system || (R == reach::device && O == order::relaxed));
     const uint64_t at = detail::operand<R>(p);
     pair64 v;
-    if constexpr (O == order::acquire) {
+    if constexpr (R == reach::device) {
+        asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(v.first), "=l"(v.second) : "l"(at) : "memory");
+    } else if constexpr (O == order::acquire) {
         asm volatile("ld.acquire.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(v.first), "=l"(v.second) : "l"(at) : "memory");
     } else {
         asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(v.first), "=l"(v.second) : "l"(at) : "memory");

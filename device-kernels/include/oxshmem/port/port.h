@@ -34,8 +34,8 @@
 //       context with any fault, so there is nothing to do there.
 //   touch<n>(const void *p, uint32_t bytes)
 //       For loads that follow: has the first n sectors (kSectorBytes each) of these in the cache next to the thread.
-//   load_pair<order, system>(const uint64_t *) -> pair64 { first, second }
-//       Two loads of adjacent words, aligned to 16 bytes, as one access.
+//   load_pair<order, reach>(const uint64_t *) -> pair64 { first, second }
+//       Two loads of adjacent words, aligned to 16 bytes, as one access: of system reach, or relaxed and of device reach.
 //   store_pair(uint64_t *p, uint64_t first, uint64_t second)
 //       Two relaxed stores of system reach, to p[0] and p[1], in any order; p is aligned to 16 bytes.
 //   through_memory(void *p)

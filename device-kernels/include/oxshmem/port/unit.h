@@ -11,6 +11,12 @@
 #include <oxshmem/abi.h>
 #include <oxshmem/host.h>
 
+// A library that has liboxshmem's functions under other names says so.
+#ifndef OXSHMEM_UNIT_REGISTER
+#define OXSHMEM_UNIT_REGISTER oxshmem_unit_register
+#define OXSHMEM_UNIT_UNREGISTER oxshmem_unit_unregister
+#endif
+
 namespace {
 
 const char *oxshmem_locate_state(void **address, size_t *bytes) {
@@ -27,8 +33,8 @@ const char *oxshmem_locate_state(void **address, size_t *bytes) {
 
 const struct OxshmemUnit {
     oxshmem_unit unit{oxshmem::abi::kAbiVersion, sizeof(oxshmem::abi::State), __BASE_FILE__, oxshmem_locate_state};
-    OxshmemUnit() { oxshmem_unit_register(&unit); }
-    ~OxshmemUnit() { oxshmem_unit_unregister(&unit); }
+    OxshmemUnit() { OXSHMEM_UNIT_REGISTER(&unit); }
+    ~OxshmemUnit() { OXSHMEM_UNIT_UNREGISTER(&unit); }
     OxshmemUnit(const OxshmemUnit &) = delete;
     OxshmemUnit &operator=(const OxshmemUnit &) = delete;
 } oxshmem_this_unit;

@@ -15,6 +15,8 @@ use std::time::Duration;
 const MOST_INPUT: usize = 256 << 10;
 /// Bytes that one call of the system reads.
 const READ: usize = 64 << 10;
+/// Bytes that a buffer keeps when it is empty.
+const MOST_KEPT: usize = 64 << 10;
 /// A peer whose node does not respond for this long is gone.
 const SILENCE: Duration = Duration::from_secs(10);
 
@@ -37,12 +39,18 @@ impl Wire {
         let os = |error| Error::os("prepare a connection to another node's HCA", error);
         stream.set_nonblocking(true).map_err(os)?;
         stream.set_nodelay(true).map_err(os)?;
-        // A node that is gone sends nothing: probes find that out, whether or not data is unsent.
-        let probes = sockopt::set_socket_keepalive(&stream, true)
+        // A node that is gone sends nothing, and probes find that out. They stop while data is
+        // under way. Then the asking side waits for its response with a limit of its own, and the
+        // serving side loses nothing: `TCP_USER_TIMEOUT` would also end a connection whose other
+        // end lives and takes no bytes for a while.
+        //
+        // A process that ends on this machine closes its connections, so none is probed here: the
+        // probes of very many would come at once, and fill the queue of the loopback interface.
+        let (here, there) = (stream.local_addr().map_err(os)?, stream.peer_addr().map_err(os)?);
+        let probes = sockopt::set_socket_keepalive(&stream, here.ip() != there.ip())
             .and_then(|()| sockopt::set_tcp_keepidle(&stream, SILENCE / 2))
             .and_then(|()| sockopt::set_tcp_keepintvl(&stream, Duration::from_secs(1)))
-            .and_then(|()| sockopt::set_tcp_keepcnt(&stream, low32(SILENCE.as_secs() / 2)))
-            .and_then(|()| sockopt::set_tcp_user_timeout(&stream, low32(SILENCE.as_secs() * 1000)));
+            .and_then(|()| sockopt::set_tcp_keepcnt(&stream, low32(SILENCE.as_secs() / 2)));
         probes.map_err(|errno| Error::os("have a connection to another node's HCA probed", errno))?;
         Ok(Self { stream, input: Vec::new(), taken: 0, output: Vec::new(), sent: 0 })
     }
@@ -65,6 +73,7 @@ impl Wire {
         }
         if self.sent == self.output.len() {
             self.output.clear();
+            self.output.shrink_to(MOST_KEPT);
             self.sent = 0;
         } else if self.sent > self.output.len() / 2 {
             self.output.drain(..self.sent);
@@ -73,22 +82,36 @@ impl Wire {
         Ok(())
     }
 
-    /// Takes in what has arrived, up to a limit. Returns how much that was. `Err` says why the
-    /// connection is of no use any more; it is empty if the peer closed it.
+    /// Takes in what has arrived, until as much is here as can be executed at a time. Returns how
+    /// much that was. `Err` says why the connection is of no use any more; it is empty if the peer
+    /// closed it.
     pub(in crate::soft) fn fill(&mut self) -> std::result::Result<usize, String> {
+        self.fill_to(MOST_INPUT, READ)
+    }
+
+    /// Takes in what has arrived of a greeting, which has `limit` bytes.
+    pub(in crate::soft) fn fill_greeting(&mut self, limit: usize) -> std::result::Result<usize, String> {
+        self.fill_to(limit, limit.saturating_sub(self.input.len() - self.taken))
+    }
+
+    /// Takes in what has arrived, `step` bytes at a time, until `most` bytes or more are here.
+    fn fill_to(&mut self, most: usize, step: usize) -> std::result::Result<usize, String> {
         self.input.drain(..self.taken);
         self.taken = 0;
         let before = self.input.len();
-        while self.input.len() < MOST_INPUT {
+        if before == 0 {
+            self.input.shrink_to(MOST_KEPT);
+        }
+        while self.input.len() < most {
             let end = self.input.len();
-            self.input.resize(end + READ, 0);
+            self.input.resize(end + step, 0);
             let read = self.stream.read(&mut self.input[end..]);
             self.input.truncate(end + *read.as_ref().unwrap_or(&0));
             match read {
                 // What arrived before is executed first; the end is noticed by the next call.
                 Ok(0) if end > before => break,
                 Ok(0) => return Err(String::new()),
-                Ok(count) if count < READ => break,
+                Ok(count) if count < step => break,
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
@@ -111,6 +134,11 @@ impl Wire {
         Ok(Some((header, start..end)))
     }
 
+    /// Gives back a frame that [`next`](Self::next) returned last, for another time.
+    pub(in crate::soft) fn put_back(&mut self, body: &Range<usize>) {
+        self.taken = body.start - HEADER;
+    }
+
     /// Returns whether a whole frame is here, or one that is wrong, which [`next`](Self::next)
     /// says.
     pub(in crate::soft) fn has_frame(&self) -> bool {
@@ -119,7 +147,7 @@ impl Wire {
         here.first_chunk().is_some_and(|bytes| Header::decode(bytes).map_or(true, whole))
     }
 
-    /// Ends the connection in both directions; the peer learns it.
+    /// Ends the connection in both directions, which the peer notices.
     pub(in crate::soft) fn end(&mut self) {
         // Fails where the connection has ended already.
         let _ = self.stream.shutdown(Shutdown::Both);
@@ -143,5 +171,52 @@ impl Wire {
 impl AsFd for Wire {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    /// A connection, and its other end, which waits.
+    fn pair() -> (Wire, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        other.set_read_timeout(Some(Duration::from_secs(100))).unwrap();
+        (Wire::new(listener.accept().unwrap().0).unwrap(), other)
+    }
+
+    #[test]
+    fn a_greeting_has_no_more_bytes_than_it_may_have_however_they_come() {
+        let (mut wire, mut other) = pair();
+        other.write_all(&[7; 300]).unwrap();
+        while wire.input.len() < 100 {
+            wire.fill_greeting(100).unwrap();
+        }
+        assert_eq!((wire.fill_greeting(100), wire.input.len()), (Ok(0), 100));
+        assert_eq!(wire.take::<60>(), Some([7; 60]));
+        assert_eq!((wire.fill_greeting(40), wire.input.len()), (Ok(0), 40));
+    }
+
+    #[test]
+    fn buffers_keep_little_when_they_are_empty() {
+        let (mut wire, mut other) = pair();
+        let many = 8 * MOST_KEPT;
+        let drain = std::thread::spawn(move || {
+            let mut bytes = vec![0; many];
+            other.read_exact(&mut bytes).unwrap();
+            other
+        });
+        wire.output.resize(many, 1);
+        while wire.unsent() > 0 {
+            wire.flush().unwrap();
+        }
+        assert!(wire.output.capacity() <= MOST_KEPT);
+        let _other = drain.join().unwrap();
+        wire.input.reserve(many);
+        wire.fill().unwrap();
+        assert!(wire.input.capacity() <= 2 * READ);
     }
 }

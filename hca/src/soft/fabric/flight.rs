@@ -37,7 +37,7 @@ pub(in crate::soft) struct Flow {
     pub flights: VecDeque<Flight>,
     /// Bytes that were requested and have not arrived.
     pub reading: u64,
-    /// When something was last heard of what is under way.
+    /// When something was last heard of what is under way, or when it was first sent.
     pub heard: Instant,
     /// Nothing is sent before.
     pub pause: Option<Instant>,

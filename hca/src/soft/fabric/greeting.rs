@@ -28,6 +28,9 @@ pub(in crate::soft) const CHALLENGE: usize = 8 + BYTES;
 pub(in crate::soft) const LIMIT: Duration = Duration::from_secs(5);
 /// How long an HCA tries to reach another.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// Connections that are begun before the first of them is there. A listener has room for more
+/// strangers.
+const AT_A_TIME: usize = 64;
 /// Time between two tries.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -102,50 +105,124 @@ pub(in crate::soft) fn challenge(nonce: &[u8; BYTES]) -> [u8; CHALLENGE] {
     bytes
 }
 
-/// Connects the HCA `from` to HCA `to`, and proves to each that the other belongs to the job.
-pub(in crate::soft) fn connect(from: Gid, to: Gid, address: SocketAddr, secret: &[u8]) -> Result<TcpStream> {
-    let until = Instant::now() + PATIENCE;
+/// An HCA of another node: its GID, where it listens, and the secret that shows it that a
+/// connection may be.
+#[derive(Clone, Copy)]
+pub(in crate::soft) struct Target<'a> {
+    pub gid: Gid,
+    pub address: SocketAddr,
+    pub secret: &'a [u8],
+}
+
+/// Connects the HCA `from` to each of the targets, and proves to each that the other belongs to the
+/// job. Each step is made for many of them before the next, so that they work at the same time.
+pub(in crate::soft) fn connect(from: Gid, targets: &[Target<'_>]) -> Result<Vec<TcpStream>> {
+    let mut streams = Vec::with_capacity(targets.len());
+    for some in targets.chunks(AT_A_TIME) {
+        let called: Vec<_> = some.iter().map(|target| Call::begin(from, target)).collect();
+        let proved: Vec<_> = called.into_iter().map(|call| call.and_then(Call::prove)).collect();
+        let ended: Vec<_> = proved.into_iter().map(|call| call.and_then(Call::end)).collect();
+        let until = Instant::now() + PATIENCE;
+        for (target, outcome) in some.iter().zip(ended) {
+            streams.push(insist(from, target, outcome, until)?);
+        }
+    }
+    Ok(streams)
+}
+
+/// Tries again what may succeed later: a listener that has too many connections to handle drops
+/// some of them.
+fn insist(from: Gid, target: &Target<'_>, first: Tried<TcpStream>, until: Instant) -> Result<TcpStream> {
+    let mut outcome = first;
     loop {
-        // A listener that has too many connections to handle drops some of them.
-        match greet(from, to, address, secret) {
+        match outcome {
             Ok(stream) => return Ok(stream),
             Err((true, _)) if Instant::now() + PAUSE < until => std::thread::sleep(PAUSE),
             Err((_, detail)) => {
+                let Target { gid, address, .. } = target;
                 let what = format!(
-                    "HCA {to} of another node, at {address}: {detail}; check that the address is reachable from this node (firewall, \
+                    "HCA {gid} of another node, at {address}: {detail}; check that the address is reachable from this node (firewall, \
                      OXSHMEM_INTERFACE)"
                 );
-                return Err(Error::UnknownGid { gid: to, detail: what });
+                return Err(Error::UnknownGid { gid: *gid, detail: what });
             }
         }
+        outcome = Call::begin(from, target).and_then(Call::prove).and_then(Call::end);
     }
 }
 
-/// One try; an error comes with whether another may succeed.
-fn greet(from: Gid, to: Gid, address: SocketAddr, secret: &[u8]) -> std::result::Result<TcpStream, (bool, String)> {
-    let again = |error: std::io::Error| (true, error.to_string());
-    let mut stream = TcpStream::connect_timeout(&address, LIMIT).map_err(again)?;
-    stream.set_read_timeout(Some(LIMIT)).map_err(again)?;
-    stream.set_write_timeout(Some(LIMIT)).map_err(again)?;
-    stream.set_nodelay(true).map_err(again)?;
-    let connecting = nonce().map_err(|error| (false, error.to_string()))?;
-    let hello = Hello { from, to, nonce: connecting };
-    stream.write_all(&hello.encode()).map_err(again)?;
-    let mut bytes = [0; CHALLENGE];
-    stream.read_exact(&mut bytes).map_err(again)?;
-    check_preamble(&bytes).map_err(|detail| (false, detail))?;
-    let accepting = std::array::from_fn(|i| bytes[8 + i]);
-    let nonces = Nonces { connecting, accepting };
-    stream.write_all(&prove(secret, Role::Connecting, &nonces, &hello.context())).map_err(again)?;
-    let mut proof = [0; BYTES];
-    stream.read_exact(&mut proof).map_err(|error| {
-        (
-            false,
-            format!("{error}, after this process proved that it belongs to the job; does another job use the port?"),
-        )
-    })?;
-    if !verify(secret, Role::Accepting, &nonces, &hello.context(), &proof) {
-        return Err((false, "it does not belong to this job".into()));
+/// What a step of a try came to; an error comes with whether another try may succeed.
+type Tried<T> = std::result::Result<T, (bool, String)>;
+
+fn again(error: std::io::Error) -> (bool, String) {
+    (true, error.to_string())
+}
+
+/// A try to connect.
+struct Call<'a> {
+    stream: TcpStream,
+    hello: Hello,
+    secret: &'a [u8],
+    until: Instant,
+    /// The target's greeting, once it has sent it.
+    accepting: [u8; BYTES],
+}
+
+impl<'a> Call<'a> {
+    /// Connects, and says HELLO.
+    fn begin(from: Gid, target: &Target<'a>) -> Tried<Self> {
+        let until = Instant::now() + LIMIT;
+        let mut stream = TcpStream::connect_timeout(&target.address, LIMIT).map_err(again)?;
+        stream.set_write_timeout(Some(LIMIT)).map_err(again)?;
+        stream.set_nodelay(true).map_err(again)?;
+        let nonce = nonce().map_err(|error| (false, error.to_string()))?;
+        let hello = Hello { from, to: target.gid, nonce };
+        stream.write_all(&hello.encode()).map_err(again)?;
+        Ok(Self { stream, hello, secret: target.secret, until, accepting: [0; BYTES] })
     }
-    Ok(stream)
+
+    /// Reads all of `bytes` before the whole try takes too long, however few come at a time.
+    fn read(&mut self, mut bytes: &mut [u8]) -> std::io::Result<()> {
+        while !bytes.is_empty() {
+            let left = self.until.saturating_duration_since(Instant::now());
+            // A timeout of 0 would be none.
+            self.stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+            match self.stream.read(bytes) {
+                Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => bytes = &mut bytes[count..],
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the challenge, and sends the proof.
+    fn prove(mut self) -> Tried<Self> {
+        let mut bytes = [0; CHALLENGE];
+        self.read(&mut bytes).map_err(again)?;
+        check_preamble(&bytes).map_err(|detail| (false, detail))?;
+        self.accepting = std::array::from_fn(|i| bytes[8 + i]);
+        let proof = prove(self.secret, Role::Connecting, &self.nonces(), &self.hello.context());
+        self.stream.write_all(&proof).map_err(again)?;
+        Ok(self)
+    }
+
+    /// Takes the proof of the target.
+    fn end(mut self) -> Tried<TcpStream> {
+        let mut proof = [0; BYTES];
+        self.read(&mut proof).map_err(|error| {
+            let what = "after this process proved that it belongs to the job; does another job use the port?";
+            // A target that is busy gives up what takes long, which another try may not.
+            (true, format!("{error}, {what}"))
+        })?;
+        if !verify(self.secret, Role::Accepting, &self.nonces(), &self.hello.context(), &proof) {
+            return Err((false, "it does not belong to this job".into()));
+        }
+        Ok(self.stream)
+    }
+
+    fn nonces(&self) -> Nonces {
+        Nonces { connecting: self.hello.nonce, accepting: self.accepting }
+    }
 }

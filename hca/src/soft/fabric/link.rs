@@ -2,13 +2,19 @@
 
 use super::buffers::Wire;
 use super::frames::{Id, Request, Way};
-use super::greeting;
+use super::greeting::{self, Target};
 use crate::error::Result;
 use crate::port::Gid;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
 
 /// Bytes that may wait to be sent before queue pairs wait.
 const MOST_UNSENT: usize = 256 << 10;
+
+/// Whether a peer has been silent for `limit` that should have responded since `since`.
+fn is_silent(since: Instant, heard: Instant, now: Instant, limit: Duration) -> bool {
+    now.saturating_duration_since(since.max(heard)) > limit
+}
 
 /// A connection.
 #[derive(Debug)]
@@ -20,13 +26,20 @@ pub(in crate::soft) struct Link {
     closed: Option<String>,
     /// A queue pair waits for it.
     pub(in crate::soft) awaited: bool,
+    /// When something last arrived.
+    heard: Instant,
 }
 
 impl Link {
-    /// Connects the HCA `own` to HCA `gid` at `address`.
-    pub(in crate::soft) fn connect(own: Gid, gid: Gid, address: SocketAddr, secret: &[u8]) -> Result<Self> {
-        let wire = Wire::new(greeting::connect(own, gid, address, secret)?)?;
-        Ok(Self { gid, wire, address, closed: None, awaited: false })
+    /// Connects the HCA `own` to those of other nodes.
+    pub(in crate::soft) fn connect(own: Gid, targets: &[Target<'_>]) -> Result<Vec<Self>> {
+        let streams = greeting::connect(own, targets)?;
+        targets.iter().zip(streams).map(|(target, stream)| Self::new(target.gid, target.address, stream)).collect()
+    }
+
+    fn new(gid: Gid, address: SocketAddr, stream: TcpStream) -> Result<Self> {
+        let wire = Wire::new(stream)?;
+        Ok(Self { gid, wire, address, closed: None, awaited: false, heard: Instant::now() })
     }
 
     /// Why the peer cannot be reached any more.
@@ -36,6 +49,15 @@ impl Link {
 
     pub(in crate::soft) fn is_alive(&self) -> bool {
         self.closed.is_none()
+    }
+
+    /// Closes it if nothing has arrived for `limit` while a queue pair has been waiting since
+    /// `since`. What arrives for other queue pairs counts: one may have to wait until the bulk of
+    /// another is through.
+    pub(in crate::soft) fn expect(&mut self, since: Instant, now: Instant, limit: Duration) {
+        if self.is_alive() && is_silent(since, self.heard, now, limit) {
+            self.close(&format!("it has not responded for {limit:?}"));
+        }
     }
 
     /// Whether it takes a further request now.
@@ -64,7 +86,10 @@ impl Link {
         }
         match self.wire.fill() {
             Ok(0) => false,
-            Ok(_) => true,
+            Ok(_) => {
+                self.heard = Instant::now();
+                true
+            }
             Err(reason) => {
                 self.close(&reason);
                 true
@@ -84,5 +109,20 @@ impl Link {
             self.closed = Some(reason.to_owned());
             self.wire.end();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_that_sends_to_any_queue_pair_is_not_silent() {
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let at = |seconds: u32| start + second * seconds;
+        let limit = 10 * second;
+        assert!(is_silent(at(0), at(0), at(11), limit));
+        assert!(!is_silent(at(0), at(5), at(11), limit) && !is_silent(at(5), at(0), at(11), limit));
+        assert!(is_silent(at(0), at(5), at(16), limit));
     }
 }

@@ -1,7 +1,7 @@
 //! The fabric between software HCAs. It has two sides:
 //!
-//! * [`shared`]: within a node. An HCA maps the control segment and the memory of a peer, and its
-//!   engine executes what is posted on both.
+//! * [`shared`] and [`peer`]: within a node. An HCA maps the control segment and the memory of a
+//!   peer, and its engine executes what is posted on both.
 //! * TCP, between nodes. An HCA sends requests through a [`link`]; the [`responder`] of the target
 //!   makes the same checks on its own memory, keys and queue pairs, executes, and sends back the
 //!   result or the failure.
@@ -15,5 +15,7 @@ pub(super) mod flight;
 pub(super) mod frames;
 pub(super) mod greeting;
 pub(super) mod link;
+pub(super) mod message;
+pub(super) mod peer;
 pub(super) mod responder;
 pub(super) mod shared;

@@ -2,8 +2,9 @@
 //! request, on the memory, keys and queue pairs of its own HCA.
 //!
 //! It reaches these as a peer of the same node does, through [`shared`](super::shared): it maps
-//! the control segment and the memory, so what the HCA withdraws is never touched afterwards. Its
-//! atomics are those of the engine: CPU atomics on the word.
+//! the control segment and the memory. What the HCA withdraws stays mapped here until this thread
+//! has taken that in, so a request that is being executed meanwhile touches memory that no program
+//! has any more, and harms none. Its atomics are those of the engine: CPU atomics on the word.
 //!
 //! What it keeps for a connection is bounded: it takes nothing more in while the peer does not
 //! read what it is sent. A connection that has not proved in time that it belongs to the job, or
@@ -12,7 +13,7 @@
 use super::buffers::Wire;
 use super::frames::{Id, PIECE, Request, Response, Way};
 use super::greeting::{self, HELLO, Hello};
-use super::shared::{Mapped, Peer, PeerMemory};
+use super::peer::{Mapped, Peer, PeerMemory};
 use crate::error::{Error, Result};
 use crate::port::Gid;
 use crate::soft::admission::{self, Initiator, Target};
@@ -38,7 +39,8 @@ const MOST_MEMBERS: usize = 4096;
 const MOST_STRANGERS: usize = 256;
 /// Bytes that may wait to be sent to a peer before nothing more of it is executed.
 const MOST_UNSENT: usize = 1 << 20;
-/// How long the HCA's own fabric thread may take to tell of its memory.
+/// How long the HCA's own fabric thread may take to tell of its memory. The connection whose
+/// request needs it waits; others do not.
 const MAPPING: Duration = Duration::from_secs(1);
 
 /// The serving side.
@@ -106,7 +108,12 @@ struct Client {
     qps: HashMap<u32, Progress>,
     /// QPs that have not been told of all that is done.
     untold: Vec<u32>,
+    /// Until when the next request waits for this HCA's memory, if it does.
+    waits: Option<Instant>,
 }
+
+/// Bytes that a connection sends until it is a member's.
+const GREETING: usize = HELLO + BYTES;
 
 /// How far the requests of a QP are.
 #[derive(Debug, Clone, Copy)]
@@ -133,6 +140,8 @@ struct Serving {
 
 /// Why a request is not executed.
 enum Stop {
+    /// Memory of this HCA is not mapped yet.
+    Fetch(String),
     Stall(String),
     Fail(Failure),
 }
@@ -151,7 +160,7 @@ impl Serving {
             let now = Instant::now();
             let mut kept = Vec::with_capacity(self.clients.len() + 1);
             for (mut client, (readable, writable)) in std::mem::take(&mut self.clients).into_iter().zip(ready.clients) {
-                let outcome = match readable || writable {
+                let outcome = match readable || writable || client.waits.is_some() {
                     true => self.serve(&mut client, readable),
                     false => Ok(()),
                 };
@@ -198,21 +207,20 @@ impl Serving {
         loop {
             let deadlines = self.clients.iter().filter_map(|client| match client.state {
                 State::Silent(until) | State::Challenged(until, ..) => Some(until),
-                State::Member(_) => None,
+                State::Member(_) => client.waits,
             });
-            // Without a deadline if no stranger has one: there is nothing else to do, and the HCA
+            // Without a deadline if no connection has one: there is nothing else to do, and the HCA
             // wakes this thread when it closes.
             let limit = deadlines.min().map(|until| until.saturating_duration_since(Instant::now()));
             let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-            let mut fds = vec![
-                PollFd::new(&*self.wake, PollFlags::IN),
-                PollFd::new(&self.listener, PollFlags::IN),
-                PollFd::new(self.own.connection(), PollFlags::IN),
-            ];
+            let mut fds = vec![PollFd::new(&*self.wake, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
+            // Gone once it has closed.
+            fds.extend(self.own.connection().map(|own| PollFd::new(own, PollFlags::IN)));
+            let first = fds.len();
             fds.extend(self.clients.iter().map(|client| {
                 let unsent = client.wire.unsent();
                 let mut flags = PollFlags::empty();
-                flags.set(PollFlags::IN, unsent < MOST_UNSENT);
+                flags.set(PollFlags::IN, unsent < MOST_UNSENT && client.waits.is_none());
                 flags.set(PollFlags::OUT, unsent > 0);
                 PollFd::new(&client.wire, flags)
             }));
@@ -228,7 +236,7 @@ impl Serving {
                 return None;
             }
             let gone = PollFlags::ERR | PollFlags::HUP;
-            let clients = fds[3..].iter().map(|fd| {
+            let clients = fds[first..].iter().map(|fd| {
                 let got = fd.revents();
                 (got.intersects(PollFlags::IN | gone), got.contains(PollFlags::OUT))
             });
@@ -268,15 +276,18 @@ impl Serving {
 
     fn admit(&self, stream: TcpStream, from: SocketAddr, now: Instant) -> Result<Client> {
         let state = State::Silent(now + greeting::LIMIT);
-        Ok(Client { wire: Wire::new(stream)?, from, state, qps: HashMap::new(), untold: Vec::new() })
+        Ok(Client { wire: Wire::new(stream)?, from, state, qps: HashMap::new(), untold: Vec::new(), waits: None })
     }
 
     /// Does what a connection asks for. `Err` closes it, with an empty reason if the peer did.
     fn serve(&mut self, client: &mut Client, readable: bool) -> std::result::Result<(), String> {
         client.wire.flush()?;
-        if readable {
-            client.wire.fill()?;
-        }
+        match client.state {
+            State::Member(_) if readable && client.waits.is_none() => client.wire.fill()?,
+            State::Silent(_) if readable => client.wire.fill_greeting(GREETING)?,
+            State::Challenged(..) if readable => client.wire.fill_greeting(BYTES)?,
+            _ => 0,
+        };
         if !matches!(client.state, State::Member(_)) && !self.greet(client)? {
             return Ok(());
         }
@@ -286,7 +297,7 @@ impl Serving {
         loop {
             self.execute_all(client, from)?;
             client.wire.flush()?;
-            if client.wire.unsent() >= MOST_UNSENT || !client.wire.has_frame() {
+            if client.wire.unsent() >= MOST_UNSENT || client.waits.is_some() || !client.wire.has_frame() {
                 return Ok(());
             }
         }
@@ -295,8 +306,8 @@ impl Serving {
     /// Executes the requests that are here, as long as there is room for responses.
     fn execute_all(&mut self, client: &mut Client, from: Gid) -> std::result::Result<(), String> {
         while client.wire.unsent() < MOST_UNSENT {
-            let Some((header, body)) = client.wire.next()? else { break };
-            let (body, output) = client.wire.parts(body);
+            let Some((header, range)) = client.wire.next()? else { break };
+            let (body, output) = client.wire.parts(range.clone());
             let (way, request) = Request::decode(header.kind, body)?;
             let id = header.id;
             if client.qps.len() >= MAX_QPS && !client.qps.contains_key(&id.qpn) {
@@ -313,16 +324,31 @@ impl Serving {
             if id.number != progress.next {
                 return Err(format!("request {} of QP {:#x}, but {} is the next", id.number, id.qpn, progress.next));
             }
-            progress.next += 1;
+            let waited = client.waits.take();
             let initiator = Initiator { qpn: id.qpn, gid: from, psn: way.psn };
-            match self.execute(&initiator, way, &request) {
+            let outcome = self.execute(&initiator, way, &request);
+            let outcome = match outcome {
+                Err(Stop::Fetch(reason)) => {
+                    let now = Instant::now();
+                    let until = waited.unwrap_or(now + MAPPING);
+                    if now < until {
+                        client.waits = Some(until);
+                        client.wire.put_back(&range);
+                        break;
+                    }
+                    Err(Stop::Stall(reason))
+                }
+                outcome => outcome,
+            };
+            progress.next += 1;
+            match outcome {
                 Ok(None) => {
                     if !std::mem::replace(&mut progress.untold, true) {
                         client.untold.push(id.qpn);
                     }
                 }
                 Ok(Some(data)) => Response::Data(data.bytes()).encode(output, id),
-                Err(Stop::Stall(reason)) => {
+                Err(Stop::Stall(reason) | Stop::Fetch(reason)) => {
                     progress.stopped = true;
                     Response::Stalled(reason).encode(output, id);
                 }
@@ -377,9 +403,9 @@ impl Serving {
         request: &Request<'_>,
     ) -> std::result::Result<Option<Data>, Stop> {
         if !self.own.is_alive() {
-            return Err(Stop::Stall(format!("the HCA of the peer, {}, is gone", self.gid)));
+            return Err(Stop::Stall(self.own.gone()));
         }
-        let entry = self.own.control.qp(way.qpn).and_then(|entry| entry.read());
+        let entry = self.own.known().and_then(|control| control.qp(way.qpn)?.read());
         let facts = entry.map_or_else(QpFacts::default, |(_, facts)| facts);
         admission::check_qp(&facts, way.qpn, self.gid, from).map_err(Stop::Stall)?;
         let accepts = |right| admission::check_accepts(facts.rights, way.qpn, right);
@@ -421,21 +447,16 @@ impl Serving {
     /// Where memory of this HCA is, if the key admits the access.
     fn find(&mut self, qp: &QpFacts, target: &Target, right: u32) -> std::result::Result<*mut u8, Stop> {
         let (gid, rkey) = (self.gid, target.rkey);
-        let entry = self.own.control.mkey(rkey >> 8).ok_or_else(|| admission::unknown_key(rkey, gid))?;
+        let entry = self.own.known().and_then(|control| control.mkey(rkey >> 8));
+        let entry = entry.ok_or_else(|| admission::unknown_key(rkey, gid))?;
         let Some((_, facts)) = entry.read() else {
             return Err(Stop::Stall(format!("key {rkey:#x} at {gid} does not settle")));
         };
         admission::check_key(&facts, rkey, qp, gid)?;
         let offset = admission::check_range(facts.rights, facts.start, facts.len, target, right)?;
-        let since = Instant::now();
-        while matches!(self.own.memory(facts.umem), PeerMemory::Requested) && since.elapsed() < MAPPING {
-            if !self.own.poll() {
-                std::thread::yield_now();
-            }
-        }
         let denied = |text: String| Stop::Fail(Failure::new(Syndrome::RemoteAccess, text));
         match self.own.memory(facts.umem) {
-            PeerMemory::Requested => Err(Stop::Stall(format!("waiting for the memory behind key {rkey:#x} of {gid}"))),
+            PeerMemory::Requested => Err(Stop::Fetch(format!("waiting for the memory behind key {rkey:#x} of {gid}"))),
             PeerMemory::Refused(reason) => {
                 Err(denied(format!("memory behind raddr.rkey {rkey:#x} of {gid}: {reason}")))
             }

@@ -8,7 +8,7 @@ use crate::prm::qpc::{self, QpState};
 use crate::prm::{self, CommandStatus, Opcode, counter, cq, mkey, pd, qp, uar};
 use crate::soft::control::{self, MkeyFacts};
 use crate::soft::fabric::link::Link;
-use crate::soft::fabric::shared::Peer;
+use crate::soft::fabric::peer::Peer;
 use crate::soft::firmware::checks::{busy, decode, full, no_memory};
 use crate::soft::state::{Engine, PdState, UarPage, UarState};
 use oxshmem_system::words::{low8, low16, low32};

@@ -223,7 +223,11 @@ impl Engine {
         let peer = self.peers.iter().position(|peer| peer.gid == gid && peer.is_alive());
         match (peer, self.link_to(gid)) {
             (Some(peer), _) => {
-                let Some(entry) = self.peers[peer].control.qp(new.remote_qpn) else { return no_qp() };
+                if !control::is_qpn(new.remote_qpn) {
+                    return no_qp();
+                }
+                let entry = self.peers[peer].known().and_then(|control| control.qp(new.remote_qpn));
+                let entry = entry.map_or(&raw const control::UNMET, std::ptr::from_ref);
                 // An odd counter never equals the entry's, so the first WQE looks at the peer's QP.
                 qp.remote = Some(Remote { peer, entry, seq: 1, facts: control::QpFacts::default() });
             }

@@ -61,7 +61,7 @@ fn place_with(
             tracing::warn!("{name} cannot be loaded ({}); Open MPI's variables suffice on one node", loader(&error));
             return match without {
                 Without::Alone => Ok(None),
-                Without::Ports(ports) => ports::place(ports, secret),
+                Without::Ports(ports) => ports::place(ports, deadline, secret),
             };
         }
         (Err(error), None) => {

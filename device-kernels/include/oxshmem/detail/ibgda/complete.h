@@ -22,15 +22,28 @@ OXSHMEM_DEVICE int32_t distance_to(uint32_t near, uint32_t counter) {
     return static_cast<int32_t>((counter - near) << kUnused) >> kUnused;
 }
 
+// Where the blocks end that are waited for: with a WQE, or anywhere.
+enum class Ends : uint32_t { with_wqe, anywhere };
+
+// What `completed` says. The CQE that the caller looks at next is not older.
+OXSHMEM_DEVICE uint64_t known_completed(const Qp &qp) {
+    return port::load<order::acquire, reach::device>(&qp.completed);
+}
+
 // Returns the blocks that have completed, as far as `completed` and the collapsed CQE say; raises
 // `completed` if that is `wanted` or more, or as many as can have been rung for. kBroken: the QP is
-// broken, or an error CQE is there. Orders nothing.
-OXSHMEM_DEVICE uint64_t poll(Qp &qp, uint64_t wanted) {
-    // `completed` first: nothing is rung for that lies more than the depth beyond what it says then
-    // or later.
-    const uint64_t known = port::load<order::relaxed, reach::device>(&qp.completed);
+// broken, or an error CQE is there. `known`: what known_completed said before, and says afterwards.
+// Orders nothing else.
+template <Ends E> OXSHMEM_DEVICE uint64_t poll(Qp &qp, uint64_t &known, uint64_t wanted) {
+    if (known >= wanted) {
+        return known;
+    }
+    // Both loads are on their way together. So the CQE is taken for what `completed` was at the
+    // last look: one that is older than `completed` could be misread.
+    const uint64_t base = known;
     // Bytes 60-63 of the CQE: wqe_counter (big-endian), signature, op_own.
     const uint32_t tail = port::load<order::relaxed, reach::system>(as<uint32_t>(qp.cqe + 60));
+    known = known_completed(qp);
     const uint32_t opcode = tail >> 28;
     constexpr uint32_t kInvalid = 0xf, kRequestError = 0xd;
     if (known >= wanted || opcode == kInvalid) {
@@ -39,24 +52,28 @@ OXSHMEM_DEVICE uint64_t poll(Qp &qp, uint64_t wanted) {
     if (opcode == kRequestError) {
         return abi::kBroken;
     }
-    // Distances from `known`: to what is waited for, but no further than can have been rung for,
-    // and to the newest completed WQE. That WQE is at most the depth, a quarter of the counter's
-    // range, beyond `known`, and not before the WQE that `known` ends with. If `known` is so far
-    // out of date that this does not hold, the distance is too small by a multiple of the range,
-    // which does no harm.
+    // Distances from `base`: to what is waited for, but no further than can have been rung for by
+    // then, and to the newest completed WQE. That WQE is at most the depth, a quarter of the
+    // counter's range, beyond `base`, and not before the WQE that `base` ends with. If `base` is so
+    // far out of date that this does not hold, the distance is too small by a multiple of the
+    // range, which does no harm.
     const uint32_t counter = cqe_counter(tail);
     const uint32_t depth = 1u << qp.depth_log2;
-    const int32_t target = static_cast<int32_t>(wanted - known < depth ? low(wanted - known) : depth);
-    const int32_t first = target + distance_to(low(known) + static_cast<uint32_t>(target), counter);
+    const int32_t target = static_cast<int32_t>(wanted - base < depth ? low(wanted - base) : depth);
+    const int32_t first = target + distance_to(low(base) + static_cast<uint32_t>(target), counter);
     // All before the newest WQE is complete. Its own blocks count as well only where their number
-    // is known: it is in the control segment, which belongs to this WQE as long as it says so. Once
-    // `completed` has passed it, another may be there, also for threads that do not see that yet.
+    // is known. It is 1 where a WQE is known to end with the next block. Else it is in the control
+    // segment, which belongs to this WQE as long as it says so. Once `completed` has passed it,
+    // another may be there, also for threads that do not see that yet; so `completed` never is in
+    // the middle of a WQE.
     int32_t end = first;
-    if (first < target) {
+    if (E == Ends::with_wqe && first + 1 == target && wanted - base <= depth) {
+        end = target;
+    } else if (first < target) {
         if (target - first > static_cast<int32_t>(kMostBlocks)) {
             return known;
         }
-        const uint64_t at = known + static_cast<uint64_t>(static_cast<int64_t>(first));
+        const uint64_t at = base + static_cast<uint64_t>(static_cast<int64_t>(first));
         const uint64_t control = port::load<order::acquire, reach::device>(as<uint64_t>(block_at(qp, at)));
         const uint32_t index = be(low(control)) >> 8 & ((1u << abi::kCqeCounterBits) - 1), qpn_ds = be(high(control));
         end = first + static_cast<int32_t>(((qpn_ds & 0x3f) + 3) / 4);
@@ -65,16 +82,17 @@ OXSHMEM_DEVICE uint64_t poll(Qp &qp, uint64_t wanted) {
             return known;
         }
     }
-    const uint64_t completed = known + static_cast<uint64_t>(static_cast<int64_t>(end));
+    const uint64_t completed = base + static_cast<uint64_t>(static_cast<int64_t>(end));
     port::raise_to<order::relaxed, reach::device>(&qp.completed, completed);
     return completed;
 }
 
-// Waits until `wanted` blocks in all have completed. The deadline counts from the last completion.
-OXSHMEM_DEVICE Outcome wait_blocks(Qp &qp, uint64_t wanted, Op op) {
+// Waits until `wanted` blocks in all have completed, of which known_completed has said `known`. The
+// deadline counts from the last completion.
+template <Ends E> OXSHMEM_DEVICE Outcome wait_blocks(Qp &qp, uint64_t known, uint64_t wanted, Op op) {
     uint64_t completed = 0;
     const bool ended = wait<OnAbort::keep_waiting>(
-        op, qp.pe, as<void>(qp.wq), [&] { return (completed = poll(qp, wanted)) >= wanted; },
+        op, qp.pe, as<void>(qp.wq), [&] { return (completed = poll<E>(qp, known, wanted)) >= wanted; },
         [&] { return port::load<order::relaxed, reach::system>(as<uint32_t>(qp.cqe + 60)); });
     return !ended ? Outcome::late : completed >= abi::kBroken ? Outcome::failed : Outcome::complete;
 }
@@ -112,10 +130,10 @@ OXSHMEM_NOINLINE void give_up(Qp &qp) {
     break_queue(&qp.completed, qp.breakage, error);
 }
 
-// Waits until `blocks` blocks in all have completed, and what their WQEs fetched is visible.
-// Anything but complete is recorded.
-OXSHMEM_OUTLINE Outcome wait_completed(Qp &qp, uint64_t blocks, Op op) {
-    const Outcome outcome = wait_blocks(qp, blocks, op);
+// Waits until `blocks` blocks in all have completed, of which known_completed has said `known`, and
+// what their WQEs fetched is visible. Anything but complete is recorded.
+OXSHMEM_OUTLINE Outcome wait_completed(Qp &qp, uint64_t known, uint64_t blocks, Op op) {
+    const Outcome outcome = wait_blocks<Ends::with_wqe>(qp, known, blocks, op);
     // The CQE that is there now is the one that was seen, by this or another thread, or a newer
     // one.
     port::acquire<reach::system>(as<uint64_t>(qp.cqe + 56));
@@ -127,7 +145,7 @@ OXSHMEM_OUTLINE Outcome wait_completed(Qp &qp, uint64_t blocks, Op op) {
 
 // Waits until blocks may be reused. False: they never will be, and the QP is broken.
 OXSHMEM_NOINLINE bool wait_space(Qp &qp, uint64_t blocks) {
-    const Outcome outcome = wait_blocks(qp, blocks, Op::queue_space);
+    const Outcome outcome = wait_blocks<Ends::anywhere>(qp, known_completed(qp), blocks, Op::queue_space);
     if (outcome == Outcome::failed) {
         fail(qp, blocks, Op::queue_space);
     } else if (outcome == Outcome::late) {

@@ -26,7 +26,8 @@ OXSHMEM_DEVICE Located locate_landing(const Qp &qp, const LandingSlot &landing, 
 // `live`: variables of the caller that are in local memory meanwhile.
 template <class... T> OXSHMEM_DEVICE bool await_landing(Qp &qp, LandingSlot &landing, uint64_t &end, Op op, T &...live) {
     const Outcome outcome =
-        end == 0 ? Outcome::failed : keeping([&] { return wait_completed(qp, end, op); }, landing, end, live...);
+        end == 0 ? Outcome::failed
+                 : keeping([&] { return wait_completed(qp, known_completed(qp), end, op); }, landing, end, live...);
     if (outcome == Outcome::failed) {
         landing.release();
     }

@@ -191,7 +191,7 @@ OXSHMEM_DEVICE uint64_t network_transfer(void *dst, const void *src, uint64_t by
     const uint32_t queue = block_queue(), card = card_of(queue);
     Located remote{}, local{};
     return post_preparing(
-        qp_of(pe, queue), 1, [&] { remote = locate_remote(dst, pe, card), local = locate_local(src, card); },
+        qp_of(pe, queue), OneBlock{}, [&] { remote = locate_remote(dst, pe, card), local = locate_local(src, card); },
         [&](const Slot &slot, bool signaled) {
             slot.transfer(Opcode::rdma_write, remote, local, static_cast<uint32_t>(bytes), signaled);
         },
@@ -217,7 +217,7 @@ OXSHMEM_OUTLINE Posted get_piece(void *dst, const void *src, uint64_t bytes, int
     uint32_t part = static_cast<uint32_t>(least(least(bytes, remote.bytes), least(local.bytes, abi::kMaxMessageBytes)));
     source_fence(dst);
     const uint64_t end = post(
-        qp_of(pe, queue), 1,
+        qp_of(pe, queue), OneBlock{},
         [&](const Slot &slot, bool signaled) { slot.transfer(Opcode::rdma_read, remote, local, part, signaled); }, remote,
         local, part);
     return {end, part};
@@ -237,7 +237,7 @@ OXSHMEM_OUTLINE Posted get_landed(void *dst, const void *src, uint64_t bytes, in
     }
     const auto posted = [&] {
         return post(
-            qp, 1,
+            qp, OneBlock{},
             [&](const Slot &slot, bool signaled) {
                 slot.transfer(Opcode::rdma_read, remote, locate_landing(qp, landing, card), part, signaled);
             },
@@ -280,7 +280,7 @@ template <class T> OXSHMEM_DEVICE T network_g(const T *src, int pe) {
     }
     Located remote = locate_remote(src, pe, card);
     uint64_t end = post(
-        qp, 1,
+        qp, OneBlock{},
         [&](const Slot &slot, bool signaled) {
             slot.transfer(Opcode::rdma_read, remote, locate_landing(qp, landing, card), sizeof(T), signaled);
         },
@@ -356,7 +356,7 @@ OXSHMEM_OUTLINE void network_signal(uint64_t *signal, uint64_t value, SignalOp o
     Qp &qp = qp_of(pe, queue);
     Located remote = locate_remote(signal, pe, card);
     post(
-        qp, 1,
+        qp, OneBlock{},
         [&](const Slot &slot, bool signaled) {
             write_signal(slot.signal_after(0), remote, discard(qp, card), value, op, signaled);
         },
@@ -365,9 +365,10 @@ OXSHMEM_OUTLINE void network_signal(uint64_t *signal, uint64_t value, SignalOp o
 
 // Waits for everything that was posted on a QP before the call.
 OXSHMEM_DEVICE void complete_posted(Qp &qp, Op op) {
-    const uint64_t completed = port::load<order::relaxed, reach::device>(&qp.completed);
+    // This load first: the other lets no later one pass, and both are on their way together.
     const uint64_t gate = port::load<order::relaxed, reach::device>(&qp.gate);
-    wait_completed(qp, completed >= abi::kBroken ? completed : reserved_in(gate, completed), op);
+    const uint64_t known = known_completed(qp);
+    wait_completed(qp, known, known >= abi::kBroken ? known : reserved_in(gate, known), op);
 }
 
 // Calls `act(index)` for the QPs that were used, of which each of `size` lanes, all of which call
@@ -403,7 +404,7 @@ OXSHMEM_DEVICE void post_flush(uint32_t index) {
     uint32_t card = card_of(index % s.qps_per_pe);
     Located remote = locate_remote(as<void>(s.heap_base), qp.pe, card);
     const uint64_t end = post(
-        qp, 1,
+        qp, OneBlock{},
         [&](const Slot &slot, bool signaled) {
             slot.transfer(Opcode::rdma_read, remote, discard(qp, card), sizeof(uint64_t), signaled);
         },
@@ -443,7 +444,8 @@ OXSHMEM_OUTLINE void network_wait(uint64_t end, int pe, Op op) {
         ibrc_wait(end, pe, op);
     } else {
         const uint32_t queue = (end & kOnAtomicQueue) != 0 ? atomic_queue() : block_queue();
-        wait_completed(qp_of(pe, queue), end & ~kOnAtomicQueue, op);
+        Qp &qp = qp_of(pe, queue);
+        wait_completed(qp, known_completed(qp), end & ~kOnAtomicQueue, op);
     }
 }
 

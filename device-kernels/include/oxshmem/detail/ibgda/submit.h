@@ -80,7 +80,7 @@ struct Entry {
 
 OXSHMEM_DEVICE Entry enter(Qp &qp, uint32_t blocks) {
     Entry entry;
-    entry.known = port::load_pair<order::relaxed, reach::system>(&qp.completed);
+    entry.known = port::load_pair<order::relaxed, reach::device>(&qp.completed);
     entry.gate = port::fetch_add<order::relaxed, reach::device>(
         &qp.gate, (static_cast<uint64_t>(blocks) << abi::kGateReservedShift) + abi::kGateOneGroup);
     return entry;
@@ -401,6 +401,8 @@ OXSHMEM_DEVICE void submit(Qp &qp, const Group &group, const Reservation &r, uin
             const uint64_t alone = end << abi::kGateReservedShift | abi::kGateOneGroup;
             const uint64_t empty = alone - abi::kGateOneGroup;
             count_doorbell(qp);
+            // Release: a card must not see this doorbell after the next group's (the same is said
+            // of CPUs in rdma-core, providers/mlx5/qp.c, where it flushes its doorbell).
             rung = port::compare_exchange<order::release, reach::device>(&qp.gate, alone, empty) == alone ? ~0ull : end;
         }
     } else {
@@ -424,11 +426,15 @@ OXSHMEM_DEVICE void submit(Qp &qp, const Group &group, const Reservation &r, uin
     }
 }
 
+// How many blocks each lane posts: one, as most do, which the compiler knows then, or a number.
+struct OneBlock {
+    OXSHMEM_DEVICE operator uint32_t() const { return 1; }
+};
+
 // Writes and submits what the calling lane has reserved together with its group, `blocks` blocks of
 // each. Returns the 64-bit index after the lane's last block, or 0 if nothing was reserved.
-template <class Write>
-OXSHMEM_DEVICE uint64_t write_reserved(Qp &qp, const Group &group, const Reservation &reservation, uint32_t blocks,
-                                       Write write) {
+template <class Blocks, class Write>
+OXSHMEM_DEVICE uint64_t write_reserved(Qp &qp, const Group &group, const Reservation &reservation, Blocks blocks, Write write) {
     if (!reservation.ok) {
         return 0;
     }
@@ -446,15 +452,15 @@ OXSHMEM_DEVICE uint64_t write_reserved(Qp &qp, const Group &group, const Reserva
 // Lets every lane post one sequence of work requests that takes `blocks` blocks, together with the
 // lanes that converge here. `write(slot, signaled)` writes it, from the variables `live`. Returns
 // as write_reserved.
-template <class Write, class... T> OXSHMEM_DEVICE uint64_t post(Qp &qp, uint32_t blocks, Write write, T &...live) {
+template <class Blocks, class Write, class... T> OXSHMEM_DEVICE uint64_t post(Qp &qp, Blocks blocks, Write write, T &...live) {
     Group group = converge(qp, blocks);
     const Reservation reservation = reserve(qp, group, blocks * group.size, blocks, live...);
     return write_reserved(qp, group, reservation, blocks, write);
 }
 
 // Like post, with what reserve_preparing does.
-template <class Prepare, class Write, class... T>
-OXSHMEM_DEVICE uint64_t post_preparing(Qp &qp, uint32_t blocks, Prepare prepare, Write write, T &...live) {
+template <class Blocks, class Prepare, class Write, class... T>
+OXSHMEM_DEVICE uint64_t post_preparing(Qp &qp, Blocks blocks, Prepare prepare, Write write, T &...live) {
     Group group = converge(qp, blocks);
     const Reservation reservation = reserve_preparing(qp, group, blocks * group.size, prepare, blocks, live...);
     return write_reserved(qp, group, reservation, blocks, write);

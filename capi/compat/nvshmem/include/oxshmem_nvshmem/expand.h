@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// What an entry of the lists (list_*.h) becomes: a declaration for host compilers, functions for
+// units with device code, and a definition in libnvshmem_host.
+//
+//   OXSHMEM_NV_BOTH(result, name, parameters, device, host)   a function of both, with one name
+//   OXSHMEM_NV_DEVICE(scope, result, name, parameters, body)  a device function of a scope
+//   OXSHMEM_NV_HOST(result, name, parameters, body)           a host function
+//
+// Device functions are templates whose parameter has a default that callers leave alone: `S` is the
+// scope. So only what a program uses is compiled.
+#pragma once
+
+#include "abi.h"
+
+#ifdef OXSHMEM_NV_DEVICE_CODE
+// The units of a program find libnvshmem_host, and need no other library.
+#ifdef OXSHMEM_NV_HOST_CODE
+#define OXSHMEM_UNIT_REGISTER oxshmem_nv_unit_register
+#define OXSHMEM_UNIT_UNREGISTER oxshmem_nv_unit_unregister
+#endif
+#include <oxshmem/oxshmem.h>
+
+namespace oxshmem_nv {
+
+// A pointer as the templates take it: CUDA's 16-bit floating-point types are storage to them.
+template <class T> struct native { using type = T; };
+template <> struct native<OXSHMEM_NV_HALF> { using type = oxshmem::half; };
+template <> struct native<OXSHMEM_NV_BFLOAT16> { using type = oxshmem::bfloat16; };
+
+template <class T> OXSHMEM_DEVICE auto *to_native(T *p) {
+    return reinterpret_cast<typename native<T>::type *>(p);
+}
+template <class T> OXSHMEM_DEVICE auto *to_native(const T *p) {
+    return reinterpret_cast<const typename native<T>::type *>(p);
+}
+
+OXSHMEM_DEVICE oxshmem::Compare compare(int cmp) {
+    return static_cast<oxshmem::Compare>(cmp);
+}
+OXSHMEM_DEVICE oxshmem::SignalOp signal(int op) {
+    return static_cast<oxshmem::SignalOp>(op);
+}
+
+// The word of a floating-point number.
+template <size_t kBytes> struct word_of { using type = uint32_t; };
+template <> struct word_of<8> { using type = uint64_t; };
+
+// Adds by compare and swap until nothing came between. Returns the old value.
+template <class Scope, class T> OXSHMEM_DEVICE T fetch_add_floating(Scope, T *target, T value, int pe) {
+    using Word = typename word_of<sizeof(T)>::type;
+    Word *const word = reinterpret_cast<Word *>(target);
+    Word seen = oxshmem::atomic_fetch(word, pe);
+    for (;;) {
+        T before, after;
+        memcpy(&before, &seen, sizeof(T));
+        after = before + value;
+        Word wanted;
+        memcpy(&wanted, &after, sizeof(T));
+        const Word found = oxshmem::atomic_compare_swap(word, seen, wanted, pe);
+        // After an error every call returns 0, and so the second one ends the loop.
+        if (found == seen) {
+            return before;
+        }
+        seen = found;
+    }
+}
+
+// The bytes of `n` elements, a number that no heap has if it does not fit.
+OXSHMEM_DEVICE size_t bytes(size_t n, size_t element) {
+    return n > SIZE_MAX / element ? SIZE_MAX : n * element;
+}
+
+} // namespace oxshmem_nv
+#endif
+
+// What a function does where the compiler is now.
+#if defined(OXSHMEM_NV_DEVICE_CODE) && !defined(OXSHMEM_NV_HOST_CODE)
+#define OXSHMEM_NV_CHOOSE(device, host) device
+#elif defined(__CUDA_ARCH__)
+#define OXSHMEM_NV_CHOOSE(device, host) device
+#else
+#define OXSHMEM_NV_CHOOSE(device, host) host
+#endif
+
+#ifdef OXSHMEM_NV_DEVICE_CODE
+#define OXSHMEM_NV_BOTH(result, name, parameters, device, host)                                                                \
+    template <class S = oxshmem::thread_scope> __host__ __device__ inline result name parameters {                             \
+        OXSHMEM_NV_CHOOSE(device, host);                                                                                       \
+    }
+#define OXSHMEM_NV_DEVICE(scope, result, name, parameters, body)                                                               \
+    template <class S = oxshmem::scope##_scope> __device__ inline result name parameters {                                     \
+        body;                                                                                                                  \
+    }
+#elif defined(OXSHMEM_NV_LIBRARY)
+#define OXSHMEM_NV_BOTH(result, name, parameters, device, host)                                                                \
+    extern "C" result name parameters {                                                                                        \
+        host;                                                                                                                  \
+    }
+#define OXSHMEM_NV_DEVICE(scope, result, name, parameters, body)
+#else
+#define OXSHMEM_NV_BOTH(result, name, parameters, device, host) extern "C" result name parameters;
+#define OXSHMEM_NV_DEVICE(scope, result, name, parameters, body)
+#endif
+
+#if defined(OXSHMEM_NV_LIBRARY)
+#define OXSHMEM_NV_HOST(result, name, parameters, body)                                                                        \
+    extern "C" result name parameters {                                                                                        \
+        body;                                                                                                                  \
+    }
+#elif defined(OXSHMEM_NV_HOST_CODE)
+#define OXSHMEM_NV_HOST(result, name, parameters, body) extern "C" result name parameters;
+#else
+#define OXSHMEM_NV_HOST(result, name, parameters, body)
+#endif
+
+// A function of three scopes; the thread's one is the host's too. `rest` is the name without its
+// prefix.
+#define OXSHMEM_NV_SCOPES(result, rest, parameters, device, host)                                                              \
+    OXSHMEM_NV_BOTH(result, nvshmem_##rest, parameters, device, host)                                                          \
+    OXSHMEM_NV_WIDE_SCOPES(result, rest, parameters, device)
+// The same, which the host does not have.
+#define OXSHMEM_NV_DEVICE_SCOPES(result, rest, parameters, device)                                                             \
+    OXSHMEM_NV_DEVICE(thread, result, nvshmem_##rest, parameters, device)                                                      \
+    OXSHMEM_NV_WIDE_SCOPES(result, rest, parameters, device)
+#define OXSHMEM_NV_WIDE_SCOPES(result, rest, parameters, device)                                                               \
+    OXSHMEM_NV_DEVICE(warp, result, nvshmemx_##rest##_warp, parameters, device)                                                \
+    OXSHMEM_NV_DEVICE(block, result, nvshmemx_##rest##_block, parameters, device)
+
+#ifdef OXSHMEM_NV_HOST_CODE
+namespace oxshmem_nv {
+
+// The bytes of `n` elements, a number that no heap has if it does not fit.
+inline size_t host_bytes(size_t n, size_t element) {
+    return n > SIZE_MAX / element ? SIZE_MAX : n * element;
+}
+
+// A value of up to eight bytes as a word, zero above its size.
+template <class T> inline uint64_t to_word(T value) {
+    uint64_t word = 0;
+    __builtin_memcpy(&word, &value, sizeof(T));
+    return word;
+}
+template <class T> inline T from_word(uint64_t word) {
+    T value;
+    __builtin_memcpy(&value, &word, sizeof(T));
+    return value;
+}
+
+// Adds by compare and swap until nothing came between. Returns the old value.
+template <class T> inline T host_fetch_add_floating(const char *call, T *target, T value, int pe) {
+    uint64_t seen = oxshmem_nv_atomic(call, target, 0, sizeof(T), 0, 0, pe);
+    for (;;) {
+        const T before = from_word<T>(seen);
+        const uint64_t found = oxshmem_nv_atomic(call, target, 2, sizeof(T), to_word<T>(before + value), seen, pe);
+        if (found == seen) {
+            return before;
+        }
+        seen = found;
+    }
+}
+
+// The number of a type, an oxshmem_type.
+template <class T> struct element {
+    static constexpr bool kFloating = T(1) / T(2) != T(0), kSigned = T(-1) < T(0);
+    static constexpr int kWidth = sizeof(T) == 1 ? 0 : sizeof(T) == 2 ? 1 : sizeof(T) == 4 ? 2 : 3;
+    static constexpr int kType = kFloating ? (sizeof(T) == 4 ? 8 : 9) : (kSigned ? 0 : 4) + kWidth;
+};
+template <> struct element<OXSHMEM_NV_HALF> { static constexpr int kType = 12; };
+template <> struct element<OXSHMEM_NV_BFLOAT16> { static constexpr int kType = 13; };
+
+} // namespace oxshmem_nv
+#endif

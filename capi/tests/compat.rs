@@ -1,0 +1,147 @@
+//! Programs that are written for NVSHMEM, on the `cpu` device: `tests/compat`, built against an
+//! installation, of which they know the folder alone.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// What `scripts/install` makes of the libraries that were built with this test: `NVSHMEM_HOME`.
+fn home() -> &'static Path {
+    static HOME: OnceLock<PathBuf> = OnceLock::new();
+    HOME.get_or_init(|| {
+        // Tests may run in processes of their own, side by side. What ended ones have left goes.
+        let prefix = common::scratch(&format!("installed-{}", std::process::id()));
+        for left in std::fs::read_dir(prefix.parent().unwrap()).unwrap().map(Result::unwrap) {
+            let name = left.file_name().into_string().unwrap();
+            if name.strip_prefix("installed-").is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+                // Another test may have begun to do the same.
+                let _ = std::fs::remove_dir_all(left.path());
+            }
+        }
+        let script = common::manifest().join("../scripts/install");
+        common::succeeds(Command::new(script).arg(&prefix).arg("--from").arg(common::library()));
+        prefix.join("compat/nvshmem")
+    })
+}
+
+fn sources() -> PathBuf {
+    common::manifest().join("../tests/compat")
+}
+
+fn built(name: &str) -> PathBuf {
+    let home = home();
+    let program = home.join(name);
+    common::succeeds(
+        Command::new("c++")
+            .args(["-std=c++17", "-Wall", "-Wextra", "-Werror", "-O1"])
+            .arg("-I")
+            .arg(home.join("include"))
+            .arg(sources().join(format!("{name}.cpp")))
+            .arg("-L")
+            .arg(home.join("lib"))
+            .args(["-lnvshmem_host", &format!("-Wl,-rpath,{}", home.join("lib").display()), "-o"])
+            .arg(&program),
+    );
+    program
+}
+
+/// What a program that goes wrong prints on standard error.
+fn complaint(program: &Path, how: &str) -> String {
+    let output = Command::new(program).arg(how).env("OXSHMEM_DEVICE", "cpu").output().unwrap();
+    assert!(!output.status.success(), "{how}: {}", output.status);
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn everything_that_the_host_can_call() {
+    let program = built("host");
+    for (transport, npes) in [("p2p", 1), ("p2p", 3), ("ibgda", 2)] {
+        common::job(&program, &[], npes, &[("OXSHMEM_DEVICE", "cpu"), ("OXSHMEM_TRANSPORT", transport)]);
+    }
+}
+
+#[test]
+fn a_job_with_a_unique_id() {
+    let output = Command::new(built("unique_id")).env("OXSHMEM_DEVICE", "cpu").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn misuse_is_one_line_that_says_what_to_do() {
+    let program = built("misuse");
+    for (how, said) in [
+        ("finalize", "nvshmem_finalize: there is no PE; call it once for each nvshmem_init"),
+        ("before-init", "nvshmem_barrier_all: there is no PE: call nvshmem_init first"),
+        (
+            "after-finalize",
+            "nvshmem_int_p: there is no PE: call nvshmem_init first, and nothing after nvshmem_finalize",
+        ),
+        ("interface", "the program was compiled with nvshmem.h of interface 2, and libnvshmem_host has interface 1"),
+        ("no-id", "nvshmemx_init_attr: the unique id is null; get one from nvshmemx_get_uniqueid"),
+        ("mpi", "nvshmemx_init_attr: no MPI library is in this process"),
+        ("twice", "nvshmem_init: this process is PE 0 of 1 since nvshmem_init; call nvshmem_finalize"),
+        ("freed", "nvshmem_int_p: "),
+    ] {
+        let text = complaint(&program, how);
+        assert!(text.contains(said), "{how}: {text}");
+    }
+}
+
+#[test]
+fn variables_are_mapped_or_named_in_one_warning() {
+    let run = |variables: &[(&str, &str)]| {
+        let mut command = Command::new(built("misuse"));
+        command.arg("none").env("OXSHMEM_DEVICE", "cpu").envs(variables.iter().copied());
+        let output = command.output().unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (good, text) = run(&[("NVSHMEM_SYMMETRIC_SIZE", "1G"), ("NVSHMEM_BOOTSTRAP", "PMI")]);
+    assert!(good && text.is_empty(), "{text}");
+    let (good, text) = run(&[("NVSHMEM_PROXY_REQUEST_BATCH_MAX", "8"), ("NVSHMEM_MAX_CTAS", "2")]);
+    assert!(good && text.contains("these variables have no effect"), "{text}");
+    assert!(text.contains("NVSHMEM_PROXY_REQUEST_BATCH_MAX") && text.contains("NVSHMEM_MAX_CTAS"), "{text}");
+    // A value that is wrong is the runtime's error, with its variable.
+    let (good, text) = run(&[("NVSHMEM_IB_SL", "many")]);
+    assert!(!good && text.contains("OXSHMEM_IB_SL"), "{text}");
+}
+
+fn is_installed(tool: &str) -> bool {
+    let found = Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success());
+    if !found {
+        println!("skipped: there is no {tool}");
+    }
+    found
+}
+
+fn ring(program: &Path) {
+    let said = common::job(program, &[] as &[&OsStr], 2, &[("OXSHMEM_DEVICE", "cpu")]);
+    assert!(said[0].contains("PE 0 got 1") && said[1].contains("PE 1 got 0"), "{said:?}");
+}
+
+#[test]
+fn a_makefile_needs_the_folder_alone() {
+    let out = common::scratch("make-project");
+    let project = sources().join("make-project");
+    common::succeeds(
+        Command::new("make").arg("-B").arg("-C").arg(project).env("NVSHMEM_HOME", home()).env("OUT", &out),
+    );
+    ring(&out.join("ring"));
+}
+
+#[test]
+fn a_cmake_project_needs_the_folder_alone() {
+    if !is_installed("cmake") {
+        return;
+    }
+    let out = common::scratch("cmake-project");
+    let project = sources().join("cmake-project");
+    let configured = ["-S", project.to_str().unwrap(), "-B", out.to_str().unwrap()];
+    common::succeeds(Command::new("cmake").args(configured).env("NVSHMEM_HOME", home()));
+    common::succeeds(Command::new("cmake").arg("--build").arg(&out));
+    ring(&out.join("ring"));
+}

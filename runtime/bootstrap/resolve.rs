@@ -1,0 +1,86 @@
+//! Names of hosts, looked up within a deadline, which the system's resolver does not have.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// Longest look-up of one name.
+pub const LONGEST: Duration = Duration::from_secs(10);
+
+/// Returns the addresses of `host:port`.
+///
+/// # Errors
+/// The name has none, or the resolver takes longer than until the deadline.
+pub fn addresses(host: &str, deadline: Instant) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(address) = host.parse() {
+        return Ok(vec![address]);
+    }
+    let name = host.to_owned();
+    look_up(host, deadline.min(Instant::now() + LONGEST), move || Ok(name.to_socket_addrs()?.collect()))
+}
+
+/// Looks up in a thread, which is left behind when it does not return.
+fn look_up(
+    host: &str,
+    deadline: Instant,
+    resolver: impl FnOnce() -> io::Result<Vec<SocketAddr>> + Send + 'static,
+) -> io::Result<Vec<SocketAddr>> {
+    let begun = Instant::now();
+    let (done, found) = channel();
+    std::thread::Builder::new().name("oxshmem-lookup".into()).spawn(move || {
+        // An error means that the deadline has passed.
+        let _ = done.send(resolver());
+    })?;
+    let problem = |why: String| {
+        let remedy = "check the name in /etc/hosts and the resolver in /etc/resolv.conf, or use an address";
+        io::Error::other(format!("the name {host} {why}; {remedy}"))
+    };
+    match found.recv_timeout(deadline.saturating_duration_since(begun)) {
+        Ok(Ok(found)) if found.is_empty() => Err(problem("has no address".to_owned())),
+        Ok(Ok(found)) => Ok(found),
+        Ok(Err(error)) => Err(problem(format!("cannot be looked up: {error}"))),
+        Err(RecvTimeoutError::Timeout) => {
+            Err(problem(format!("was not looked up within {} s", begun.elapsed().as_millis() as f64 / 1000.0)))
+        }
+        Err(RecvTimeoutError::Disconnected) => {
+            Err(problem("cannot be looked up: the thread for it has ended".to_owned()))
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resolver_that_does_not_return_is_given_up() {
+        let (hold, held) = channel::<()>();
+        let resolver = move || {
+            let _ = held.recv();
+            Ok(Vec::new())
+        };
+        let until = Instant::now() + Duration::from_millis(20);
+        let error = look_up("node7:4000", until, resolver).unwrap_err().to_string();
+        assert!(
+            error.contains("the name node7:4000 was not looked up within") && error.contains("resolv.conf"),
+            "{error}"
+        );
+        drop(hold);
+    }
+
+    #[test]
+    fn names_and_addresses_have_addresses() {
+        let until = Instant::now() + LONGEST;
+        assert_eq!(addresses("[::1]:7", until).unwrap(), ["[::1]:7".parse().unwrap()]);
+        assert!(addresses("localhost:7", until).unwrap().iter().all(|address| address.ip().is_loopback()));
+        for (found, words) in [
+            (Ok(Vec::new()), "has no address"),
+            (Err(io::Error::other("no such host")), "cannot be looked up: no such host"),
+        ] {
+            let error = look_up("n1:7", until, move || found).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+}

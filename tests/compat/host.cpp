@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// What the host can call, on any device: transfers, strided ones, atomics, signals, collectives and
+// teams, at once and on a stream.
+#include "check.h"
+
+#include <cstring>
+#include <initializer_list>
+
+namespace {
+
+int me, n, next, previous;
+
+void before_the_device() {
+    CHECK(nvshmem_team_n_pes(NVSHMEM_TEAM_WORLD) == n && nvshmem_team_my_pe(NVSHMEM_TEAM_WORLD) == me);
+    CHECK(nvshmem_team_my_pe(NVSHMEMX_TEAM_NODE) == me && nvshmem_team_n_pes(NVSHMEMX_TEAM_NODE) == n);
+    CHECK(nvshmem_team_my_pe(NVSHMEM_TEAM_INVALID) == -1);
+    int major = 0, minor = 0, patch = 0, provided = 0;
+    char name[NVSHMEM_MAX_NAME_LEN];
+    nvshmem_info_get_version(&major, &minor);
+    CHECK(major == NVSHMEM_MAJOR_VERSION && minor == NVSHMEM_MINOR_VERSION);
+    nvshmemx_vendor_get_version_info(&major, &minor, &patch);
+    CHECK(major * 10000 + minor * 100 + patch == NVSHMEM_VENDOR_VERSION);
+    nvshmem_info_get_name(name);
+    CHECK(std::strstr(name, "OxSHMEM") != nullptr);
+    nvshmem_query_thread(&provided);
+    CHECK(provided == NVSHMEM_THREAD_SERIALIZED);
+    CHECK(std::strcmp(nvshmemx_status_string(NVSHMEMX_ERROR_SYMMETRY), "NVSHMEMX_ERROR_SYMMETRY") == 0);
+}
+
+void transfers() {
+    auto *cells = static_cast<long *>(nvshmem_calloc(16, sizeof(long)));
+    CHECK(cells != nullptr && nvshmem_ptr(cells, me) == cells);
+    CHECK(nvshmemx_init_status() == NVSHMEM_STATUS_IS_INITIALIZED);
+    nvshmem_long_p(cells, 40 + me, next);
+    const long three[3] = {1, 2, 3};
+    nvshmem_long_put(cells + 1, three, 3, next);
+    nvshmem_put64_nbi(cells + 4, three, 3, next);
+    nvshmem_long_iput(cells + 8, three, 2, 1, 3, next);
+    nvshmem_barrier_all();
+    CHECK(nvshmem_long_g(cells, me) == 40 + previous);
+    long got[8] = {};
+    nvshmem_getmem(got, cells, 8 * sizeof(long), me);
+    CHECK(std::memcmp(got + 1, three, sizeof(three)) == 0 && std::memcmp(got + 4, three, sizeof(three)) == 0);
+    std::memset(got, 0, sizeof(got));
+    nvshmem_iget64(got, cells + 8, 2, 2, 3, me);
+    CHECK(got[0] == 1 && got[1] == 0 && got[2] == 2 && got[4] == 3);
+    nvshmem_quiet();
+    nvshmem_fence();
+    nvshmem_barrier_all();
+
+    // On a stream, the values are those of the call.
+    nvshmemx_long_p_on_stream(cells, 7, next, nullptr);
+    nvshmemx_long_wait_until_on_stream(cells, NVSHMEM_CMP_EQ, 7, nullptr);
+    CHECK(nvshmemx_long_g_on_stream(cells, me, nullptr) == 7);
+    nvshmemx_long_put_on_stream(cells + 2, cells, 1, next, nullptr);
+    nvshmemx_long_iput_on_stream(cells + 8, cells, 1, 1, 1, next, nullptr);
+    nvshmemx_quiet_on_stream(nullptr);
+    nvshmemx_barrier_all_on_stream(nullptr);
+    nvshmemx_long_iget_on_stream(cells + 9, cells + 8, 1, 1, 1, next, nullptr);
+    CHECK(nvshmemx_long_g_on_stream(cells + 2, me, nullptr) == 7 && nvshmem_long_g(cells + 9, me) == 7);
+    nvshmem_free(cells);
+}
+
+void signals() {
+    auto *signal = static_cast<uint64_t *>(nvshmem_calloc(4, sizeof(uint64_t)));
+    auto *data = static_cast<float *>(nvshmem_calloc(2, sizeof(float)));
+    nvshmemx_signal_op(signal, 5, NVSHMEM_SIGNAL_SET, next);
+    nvshmemx_signal_wait_until_on_stream(signal, NVSHMEM_CMP_GE, 5, nullptr);
+    nvshmemx_float_p_on_stream(data, 1.5f, me, nullptr);
+    nvshmemx_float_put_signal_on_stream(data + 1, data, 1, signal, 2, NVSHMEM_SIGNAL_ADD, next, nullptr);
+    nvshmemx_uint64_wait_until_all_on_stream(signal, 1, nullptr, NVSHMEM_CMP_GE, 7, nullptr);
+    CHECK(nvshmemx_float_g_on_stream(data + 1, me, nullptr) == 1.5f);
+    CHECK(nvshmem_signal_fetch(signal) == 7);
+    // Each with its own value, but the second.
+    auto *status = static_cast<int *>(nvshmem_calloc(3, sizeof(int)));
+    auto *wanted = static_cast<uint64_t *>(nvshmem_calloc(3, sizeof(uint64_t)));
+    nvshmem_int_p(status + 1, 1, me);
+    nvshmem_uint64_p(wanted + 1, 99, me);
+    nvshmemx_uint64_wait_until_all_vector_on_stream(signal + 1, 3, status, NVSHMEM_CMP_EQ, wanted, nullptr);
+    nvshmemx_sync_all_on_stream(nullptr);
+    nvshmem_barrier_all();
+    for (void *memory :
+         {static_cast<void *>(wanted), static_cast<void *>(status), static_cast<void *>(data), static_cast<void *>(signal)}) {
+        nvshmem_free(memory);
+    }
+}
+
+void atomics() {
+    auto *word = static_cast<uint32_t *>(nvshmem_calloc(2, sizeof(uint32_t)));
+    CHECK(nvshmem_uint32_atomic_fetch_add(word, 6, next) == 0);
+    CHECK(nvshmem_uint32_atomic_compare_swap(word, 6, 12, next) == 6);
+    CHECK(nvshmem_uint32_atomic_fetch_and(word, 10, next) == 12);
+    nvshmem_uint32_atomic_or(word, 1, next);
+    nvshmem_uint32_atomic_xor(word, 3, next);
+    nvshmem_uint32_atomic_inc(word, next);
+    CHECK(nvshmem_uint32_atomic_swap(word, 1, next) == 11);
+    nvshmem_float_atomic_set(reinterpret_cast<float *>(word + 1), 2.5f, next);
+    CHECK(nvshmem_float_atomic_fetch(reinterpret_cast<float *>(word + 1), next) == 2.5f);
+    CHECK(nvshmemx_float_atomic_fetch_add(reinterpret_cast<float *>(word + 1), 0.25f, next) == 2.5f);
+    nvshmemx_float_atomic_add(reinterpret_cast<float *>(word + 1), -1.0f, next);
+    CHECK(nvshmem_float_atomic_fetch(reinterpret_cast<float *>(word + 1), next) == 1.75f);
+    nvshmem_barrier_all();
+    nvshmem_free(word);
+}
+
+void collectives() {
+    auto *source = static_cast<int *>(nvshmem_calloc(n, sizeof(int)));
+    auto *result = static_cast<int *>(nvshmem_calloc(n, sizeof(int)));
+    for (int pe = 0; pe < n; ++pe) {
+        nvshmem_int_p(source + pe, 10 * me + pe, me);
+    }
+    CHECK(nvshmem_int_alltoall(NVSHMEM_TEAM_WORLD, result, source, 1) == 0);
+    CHECK(nvshmem_int_g(result + previous, me) == 10 * previous + me);
+    CHECK(nvshmem_int_fcollect(NVSHMEM_TEAM_WORLD, result, source, 1) == 0);
+    CHECK(nvshmem_int_g(result + next, me) == 10 * next);
+    CHECK(nvshmem_int_sum_reduce(NVSHMEM_TEAM_WORLD, result, source, 1) == 0);
+    CHECK(nvshmem_int_g(result, me) == 5 * n * (n - 1));
+    CHECK(nvshmemx_int_max_reduce_on_stream(NVSHMEM_TEAM_WORLD, result, source, 1, nullptr) == 0);
+    CHECK(nvshmemx_int_g_on_stream(result, me, nullptr) == 10 * (n - 1));
+    CHECK(nvshmem_int_broadcast(NVSHMEM_TEAM_WORLD, result, source, 1, n - 1) == 0);
+    CHECK(nvshmem_int_g(result, me) == 10 * (n - 1));
+    CHECK(nvshmem_team_sync(NVSHMEM_TEAM_WORLD) == 0 && nvshmem_barrier(NVSHMEMX_TEAM_NODE) == 0);
+
+    nvshmem_team_t alone = NVSHMEM_TEAM_INVALID, column = NVSHMEM_TEAM_INVALID;
+    CHECK(nvshmem_team_split_2d(NVSHMEM_TEAM_WORLD, 1, nullptr, 0, &alone, nullptr, 0, &column) == 0);
+    CHECK(nvshmem_team_n_pes(alone) == 1 && nvshmem_team_n_pes(column) == n);
+    CHECK(nvshmem_team_translate_pe(alone, 0, NVSHMEM_TEAM_WORLD) == me);
+    nvshmem_team_config_t config = NVSHMEM_TEAM_CONFIG_INITIALIZER;
+    nvshmem_team_get_config(column, &config);
+    CHECK(config.num_contexts == 0);
+    nvshmem_team_destroy(column);
+    nvshmem_team_destroy(alone);
+
+    // A team of this PE alone, by an id.
+    config.uniqueid = 0;
+    CHECK(nvshmemx_team_get_uniqueid(&config.uniqueid) == 0 && config.uniqueid != 0);
+    CHECK(nvshmemx_team_init(&alone, &config, NVSHMEM_TEAM_CONFIG_MASK_UNIQUEID, 1, 0) == 0 && nvshmem_team_n_pes(alone) == 1);
+    nvshmem_team_destroy(alone);
+    CHECK(nvshmemx_buffer_register_symmetric(source, sizeof(int), 0) == nullptr);
+    CHECK(nvshmem_team_split_strided(NVSHMEM_TEAM_WORLD, 0, 1, n + 1, nullptr, 0, &alone) != 0);
+    nvshmem_free(result);
+    nvshmem_free(source);
+}
+
+int complaints = 0;
+
+// Calls without a status tell the handler, which may return.
+void failures() {
+    complaints = 0;
+    oxshmem_nv_error_handler([](const char *call, const char *reason) {
+        complaints += std::strstr(call, "nvshmem_int_p") != nullptr && std::strstr(reason, "PE 4711 does not exist") != nullptr;
+    });
+    auto *cell = static_cast<int *>(nvshmem_malloc(sizeof(int)));
+    nvshmem_int_p(cell, 1, 4711);
+    CHECK(complaints == 1);
+    oxshmem_nv_error_handler(nullptr);
+    nvshmem_barrier_all();
+    nvshmem_free(cell);
+}
+
+} // namespace
+
+int main() {
+    for (int round = 0; round < 2; ++round) {
+        CHECK(nvshmemx_init_status() == NVSHMEM_STATUS_NOT_INITIALIZED);
+        nvshmem_init();
+        me = nvshmem_my_pe(), n = nvshmem_n_pes(), next = (me + 1) % n, previous = (me + n - 1) % n;
+        before_the_device();
+        transfers();
+        signals();
+        atomics();
+        collectives();
+        failures();
+        nvshmem_finalize();
+    }
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// Programs that go wrong; the test reads what they print. The argument says how.
+#include "check.h"
+
+#include <cstring>
+
+int main(int, char **arguments) {
+    const char *how = arguments[1];
+    if (std::strcmp(how, "finalize") == 0) {
+        nvshmem_finalize();
+    } else if (std::strcmp(how, "before-init") == 0) {
+        nvshmem_barrier_all();
+    } else if (std::strcmp(how, "interface") == 0) {
+        oxshmem_nv_init("nvshmem_init", OXSHMEM_NV_ABI + 1, 0, nullptr);
+    } else if (std::strcmp(how, "no-id") == 0) {
+        nvshmemx_init_attr_t attributes = NVSHMEMX_INIT_ATTR_INITIALIZER;
+        nvshmemx_init_attr(NVSHMEMX_INIT_WITH_UNIQUEID, &attributes);
+    } else if (std::strcmp(how, "mpi") == 0) {
+        int communicator = 0;
+        nvshmemx_init_attr_t attributes = NVSHMEMX_INIT_ATTR_INITIALIZER;
+        attributes.mpi_comm = &communicator;
+        nvshmemx_init_attr(NVSHMEMX_INIT_WITH_MPI_COMM, &attributes);
+    } else {
+        nvshmem_init();
+        auto *cell = static_cast<int *>(nvshmem_malloc(sizeof(int)));
+        if (std::strcmp(how, "twice") == 0) {
+            nvshmem_init();
+        } else if (std::strcmp(how, "freed") == 0) {
+            nvshmem_free(cell);
+            nvshmem_int_p(cell, 1, 0);
+        } else if (std::strcmp(how, "after-finalize") == 0) {
+            nvshmem_finalize();
+            nvshmem_int_p(cell, 1, 0);
+        }
+    }
+    return 0;
+}
