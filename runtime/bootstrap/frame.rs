@@ -57,7 +57,7 @@ pub const MAX_FROM_HUB: usize = MAX_RESULT + 4;
 /// Longest host name, node name and reason; longer ones are cut.
 const MAX_TEXT: usize = 1024;
 
-mod field {
+pub(super) mod field {
     use super::Range;
 
     pub const MAGIC: Range<usize> = 0..4;

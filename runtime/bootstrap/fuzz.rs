@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::frame::{Arrival, Decoder, Frame, Hello, MAX_FROM_RANK, MAX_GREETING, Message, Op};
+use super::frame::{Arrival, Decoder, Frame, Hello, MAX_FROM_RANK, MAX_GREETING, Message, Op, VERSION, field};
 use super::gate::{Gate, Step};
 use super::session::{Action, Connection, Session};
 use super::{JobId, Peer};
@@ -166,11 +166,7 @@ impl Hub {
             match action {
                 Action::Send(connection, bytes) => {
                     assert!(self.decoders.contains_key(&connection), "sent to a connection that is gone");
-                    let mut decoder = Decoder::new(usize::MAX);
-                    decoder.push(&bytes);
-                    let frame = decoder.next_frame().ok().flatten();
-                    assert!(frame.is_some() && !decoder.is_partial(), "sent what is not a frame");
-                    self.last = frame.map(|frame| frame.message.op());
+                    self.last = Some(sent(&bytes));
                 }
                 Action::Greeted(connection) => {
                     if let Some(decoder) = self.decoders.get_mut(&connection) {
@@ -185,11 +181,26 @@ impl Hub {
     }
 }
 
+/// Returns the operation of the one frame that `bytes` are. A frame in another version of the
+/// protocol can only be a refusal.
+fn sent(bytes: &[u8]) -> Op {
+    let mut bytes = bytes.to_vec();
+    let ours = bytes[field::VERSION] == VERSION.to_be_bytes();
+    bytes[field::VERSION].copy_from_slice(&VERSION.to_be_bytes());
+    let mut decoder = Decoder::new(usize::MAX);
+    decoder.push(&bytes);
+    let frame = decoder.next_frame().ok().flatten().filter(|_| !decoder.is_partial());
+    let op = frame.expect("the hub sends frames").message.op();
+    assert!(ours || op == Op::Refused, "sent {op:?} in another version of the protocol");
+    op
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
+    use super::super::frame::{HEADER_LEN, MAGIC, VERSION, field};
     use super::Op;
 
     #[test]
@@ -208,6 +219,19 @@ mod tests {
         ] {
             let data = [&[0][..], &open, &history].concat();
             assert_eq!(super::play(&data).last, Some(op));
+        }
+    }
+
+    /// The header of another version of the protocol, and bytes that are not a header.
+    #[test]
+    fn another_version_is_refused_in_that_version() {
+        let mut header = vec![0; HEADER_LEN];
+        header[field::MAGIC].copy_from_slice(&MAGIC);
+        header[field::VERSION].copy_from_slice(&(VERSION + 1).to_be_bytes());
+        for (bytes, last) in [(header.clone(), Some(Op::Refused)), (vec![0; HEADER_LEN], None)] {
+            let mut hub = super::play(&[0, 0, 0]);
+            hub.bytes(0, &bytes);
+            assert_eq!(hub.last, last);
         }
     }
 
