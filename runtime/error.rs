@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::bootstrap::BootstrapError;
 use crate::config::ConfigError;
+use crate::context::ContextError;
 use crate::device::DeviceError;
 use crate::fault::DeviceFault;
 use crate::heap::error::HeapError;
@@ -53,6 +54,9 @@ pub enum Error {
     /// A team that does not exist or cannot be created.
     #[error(transparent)]
     Team(TeamError),
+    /// Contexts that do not exist or cannot be created.
+    #[error(transparent)]
+    Context(ContextError),
     /// A process has one PE at a time.
     #[error("this process already has a PE; finalize it before the next init")]
     Occupied,
@@ -111,6 +115,7 @@ macro_rules! from {
 }
 from! {
     Config: ConfigError,
+    Context: ContextError,
     Bootstrap: BootstrapError,
     Device: DeviceError,
     Heap: HeapError,

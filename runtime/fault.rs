@@ -183,6 +183,33 @@ pub enum FaultKind {
         /// QP number; `None` if it is the ring of the CPU proxy.
         qpn: Option<u32>,
     },
+    /// A private context that is used from two places at once. Where that is found, on the `cpu`
+    /// device.
+    #[error(
+        "a private context is used from two places at once, posting to PE {pe} on QP {qpn:#x}; use it from one thread, warp or block at a time, or create it with Sharing::Device"
+    )]
+    ContextInUse {
+        /// The peer.
+        pe: i32,
+        /// QP number.
+        qpn: u32,
+    },
+    /// A context that was destroyed.
+    #[error("the context with QP {qpn:#x} to PE {pe} was destroyed; a context can be used until Contexts::destroy")]
+    ContextDestroyed {
+        /// The peer.
+        pe: i32,
+        /// QP number.
+        qpn: u32,
+    },
+    /// No such member of a context's team.
+    #[error("the team of the context has no PE {pe}; its PEs are 0 to {last}")]
+    MemberOutOfRange {
+        /// The requested number.
+        pe: i32,
+        /// The last number.
+        last: u64,
+    },
     /// A record that this runtime cannot read.
     #[error("unknown error code {code}")]
     Unknown {
@@ -420,6 +447,7 @@ impl DeviceFault {
         let abi::State { my_pe: me, n_pes, timeout_ns, heap_base, heap_bytes, .. } = *state;
         let ErrorRecord { pe, address, length, .. } = *record;
         let kind = match checked::try_cast(record.code) {
+            Ok(ErrorCode::PeOutOfRange) if length != 0 => FaultKind::MemberOutOfRange { pe, last: length - 1 },
             Ok(ErrorCode::PeOutOfRange) => FaultKind::PeOutOfRange { pe, last: n_pes - 1 },
             Ok(ErrorCode::AddressOutsideHeap) => FaultKind::AddressOutsideHeap { address, bytes: length, pe },
             Ok(ErrorCode::Unaligned) => FaultKind::Unaligned { address, bytes: length, pe },
@@ -447,6 +475,8 @@ impl DeviceFault {
             Ok(ErrorCode::Mismatch) => mismatch(pe, length, address),
             Ok(ErrorCode::QueueBroken) => FaultKind::QueueBroken { pe, qpn: (record.qpn != 0).then_some(record.qpn) },
             Ok(ErrorCode::Overlap) => FaultKind::Overlap { dst: address, src: length },
+            Ok(ErrorCode::ContextInUse) => FaultKind::ContextInUse { pe, qpn: record.qpn },
+            Ok(ErrorCode::ContextDestroyed) => FaultKind::ContextDestroyed { pe, qpn: record.qpn },
             Ok(ErrorCode::None) | Err(_) => FaultKind::Unknown { code: record.code },
         };
         let team = (record.team != abi::TEAM_INVALID).then_some(record.team);

@@ -27,6 +27,16 @@ impl Layout {
         self.end = offset + count * bytes;
         Offset(offset)
     }
+
+    /// Returns whether a slab has as many bytes as this layout takes.
+    pub(crate) fn fits(&self, slab: &Slab) -> bool {
+        self.end.next_multiple_of(slab.device().granularity()) == slab.bytes()
+    }
+
+    /// Returns the bytes that are laid out.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.end
+    }
 }
 
 /// Memory that kernels reach, at an address that does not change.
@@ -109,6 +119,21 @@ impl Slab {
         // SAFETY: as in `write`.
         unsafe { self.device.read(self.base() + offset, bytemuck::bytes_of_mut(&mut value)) }?;
         Ok(value)
+    }
+
+    /// Reads `count` values one after another, from `at + index * size_of::<T>()` on.
+    pub(crate) fn read_many<T: Pod>(&self, at: Offset, index: u64, count: usize) -> Result<Vec<T>, DeviceError> {
+        let offset = at.0 + index * size_of::<T>() as u64;
+        assert!(offset + (count * size_of::<T>()) as u64 <= self.bytes, "slab read past its end");
+        let mut values = vec![T::zeroed(); count];
+        // SAFETY: as in `write`.
+        unsafe { self.device.read(self.base() + offset, bytemuck::cast_slice_mut(&mut values)) }?;
+        Ok(values)
+    }
+
+    /// Sets all bytes to zero.
+    pub(crate) fn clear(&self) -> Result<(), DeviceError> {
+        self.fill(Offset(0), self.bytes, 0)
     }
 
     /// Sets `bytes` bytes to `value`.

@@ -82,6 +82,9 @@ jobs! {
     teams_p2p_4: "teams", P2p, 4;
     teams_turnover_p2p_3: "teams_turnover", P2p, 3;
 
+    contexts_p2p_2: "contexts", P2p, 2;
+    context_batches_p2p_2: "context_batches" "1000", P2p, 2;
+
     host_collectives_p2p_1: "host_collectives", P2p, 1;
     host_collectives_p2p_2: "host_collectives", P2p, 2;
     host_collectives_p2p_3: "host_collectives", P2p, 3;

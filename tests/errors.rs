@@ -29,6 +29,10 @@ jobs! {
     timeouts_p2p_3: "timeouts", P2p, 3, "OXSHMEM_TIMEOUT" = "150ms";
     timeouts_ibgda_2: "timeouts", Ibgda, 2, "OXSHMEM_TIMEOUT" = "150ms";
     refused_ibrc_3: "refused", Ibrc, 3;
+    context_errors_p2p_2: "context_errors", P2p, 2;
+    context_errors_ibgda_1: "context_errors", Ibgda, 1;
+    context_errors_ibgda_3: "context_errors", Ibgda, 3;
+    context_errors_ibrc_2: "context_errors", Ibrc, 2;
     teams_refused_p2p_2: "teams_refused", P2p, 2, "OXSHMEM_MAX_TEAMS" = "5";
     teams_refused_p2p_4: "teams_refused", P2p, 4, "OXSHMEM_MAX_TEAMS" = "5";
     teams_refused_ibgda_3: "teams_refused", Ibgda, 3, "OXSHMEM_MAX_TEAMS" = "5";
@@ -54,6 +58,7 @@ jobs! {
     [cpu]
     timeouts_p2p_1_workers: "timeouts", P2p, 1, "OXSHMEM_TIMEOUT" = "150ms", "OXSHMEM_CPU_WORKERS" = "3";
     crashes_p2p_2: "crashes", P2p, 2;
+    context_in_use_ibgda_2: "context_in_use", Ibgda, 2;
     beyond_p2p_1: "beyond", P2p, 1;
     beyond_p2p_2: "beyond", P2p, 2;
     beyond_ibgda_2: "beyond", Ibgda, 2;

@@ -11,6 +11,47 @@
 
 using namespace oxshmem::detail;
 
+// What the functions below have in common, for the default context and for a QP of another one.
+namespace {
+
+template <class C> __device__ void store_value(C context, void *dst, uint64_t value, uint32_t bytes, int pe) {
+    switch (bytes) {
+    case 1:
+        return network_p(context, static_cast<uint8_t *>(dst), static_cast<uint8_t>(value), pe);
+    case 2:
+        return network_p(context, static_cast<uint16_t *>(dst), static_cast<uint16_t>(value), pe);
+    case 4:
+        return network_p(context, static_cast<uint32_t *>(dst), static_cast<uint32_t>(value), pe);
+    default:
+        return network_p(context, static_cast<uint64_t *>(dst), value, pe);
+    }
+}
+
+template <class C> __device__ uint64_t load_value(C context, const void *src, uint32_t bytes, int pe) {
+    switch (bytes) {
+    case 1:
+        return network_g(context, static_cast<const uint8_t *>(src), pe);
+    case 2:
+        return network_g(context, static_cast<const uint16_t *>(src), pe);
+    case 4:
+        return network_g(context, static_cast<const uint32_t *>(src), pe);
+    default:
+        return network_g(context, static_cast<const uint64_t *>(src), pe);
+    }
+}
+
+template <class C> __device__ uint64_t put_bytes(C context, void *dst, const void *src, uint64_t bytes, int pe) {
+    return is_one_transfer(dst, src, bytes, pe) ? network_transfer(context, dst, src, bytes, pe)
+                                                : network_put(context, dst, src, bytes, pe);
+}
+
+template <class C> __device__ uint64_t fetch_word(C context, void *target, AtomicRequest request, int pe) {
+    return request.width == 4 ? network_fetch_atomic(context, static_cast<uint32_t *>(target), request, pe)
+                              : network_fetch_atomic(context, static_cast<uint64_t *>(target), request, pe);
+}
+
+} // namespace
+
 extern "C" {
 
 __device__ void OXSHMEM_LIBRARY(raise_unmet)(Op op, const void *variable, uint64_t wanted, uint32_t how, uint32_t n) {
@@ -34,60 +75,79 @@ __device__ void OXSHMEM_LIBRARY(copy_by_block)(void *dst, const void *src, uint6
 }
 
 __device__ void OXSHMEM_LIBRARY(p)(void *dst, uint64_t value, uint32_t bytes, int pe) {
-    switch (bytes) {
-    case 1:
-        return network_p(static_cast<uint8_t *>(dst), static_cast<uint8_t>(value), pe);
-    case 2:
-        return network_p(static_cast<uint16_t *>(dst), static_cast<uint16_t>(value), pe);
-    case 4:
-        return network_p(static_cast<uint32_t *>(dst), static_cast<uint32_t>(value), pe);
-    default:
-        return network_p(static_cast<uint64_t *>(dst), value, pe);
-    }
+    store_value(DefaultContext{}, dst, value, bytes, pe);
 }
 __device__ uint64_t OXSHMEM_LIBRARY(g)(const void *src, uint32_t bytes, int pe) {
-    switch (bytes) {
-    case 1:
-        return network_g(static_cast<const uint8_t *>(src), pe);
-    case 2:
-        return network_g(static_cast<const uint16_t *>(src), pe);
-    case 4:
-        return network_g(static_cast<const uint32_t *>(src), pe);
-    default:
-        return network_g(static_cast<const uint64_t *>(src), pe);
-    }
+    return load_value(DefaultContext{}, src, bytes, pe);
 }
 __device__ uint64_t OXSHMEM_LIBRARY(put)(void *dst, const void *src, uint64_t bytes, int pe) {
-    return is_one_transfer(dst, src, bytes, pe) ? network_transfer(dst, src, bytes, pe) : network_put(dst, src, bytes, pe);
+    return put_bytes(DefaultContext{}, dst, src, bytes, pe);
 }
 __device__ uint64_t OXSHMEM_LIBRARY(get)(void *dst, const void *src, uint64_t bytes, int pe, Op op) {
-    return network_get(dst, src, bytes, pe, op);
+    return network_get(DefaultContext{}, dst, src, bytes, pe, op);
 }
 __device__ void OXSHMEM_LIBRARY(atomic)(void *target, AtomicRequest request, int pe) {
-    network_atomic(target, request, pe);
+    network_atomic(DefaultContext{}, target, request, pe);
 }
 __device__ uint64_t OXSHMEM_LIBRARY(fetch_atomic)(void *target, AtomicRequest request, int pe) {
-    return request.width == 4 ? network_fetch_atomic(static_cast<uint32_t *>(target), request, pe)
-                              : network_fetch_atomic(static_cast<uint64_t *>(target), request, pe);
+    return fetch_word(DefaultContext{}, target, request, pe);
 }
 __device__ void OXSHMEM_LIBRARY(signal)(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
-    network_signal(signal, value, op, pe);
+    network_signal(DefaultContext{}, signal, value, op, pe);
 }
 __device__ uint64_t OXSHMEM_LIBRARY(put_signal)(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value,
                                                 SignalOp op, int pe) {
-    return network_put_signal(dst, src, bytes, signal, value, op, pe);
+    return network_put_signal(DefaultContext{}, dst, src, bytes, signal, value, op, pe);
 }
 __device__ void OXSHMEM_LIBRARY(fence)() {
     network_fence();
 }
 __device__ void OXSHMEM_LIBRARY(wait)(uint64_t end, int pe, Op op) {
-    network_wait(end, pe, op);
+    network_wait(DefaultContext{}, end, pe, op);
 }
 __device__ void OXSHMEM_LIBRARY(complete)(int pe, Op op) {
     network_complete(pe, op);
 }
 __device__ void OXSHMEM_LIBRARY(quiet)(uint32_t rank, uint32_t size) {
     network_quiet(rank, size);
+}
+
+__device__ void OXSHMEM_LIBRARY(context_p)(ContextQp queue, void *dst, uint64_t value, uint32_t bytes, int pe) {
+    store_value(queue, dst, value, bytes, pe);
+}
+__device__ uint64_t OXSHMEM_LIBRARY(context_g)(ContextQp queue, const void *src, uint32_t bytes, int pe) {
+    return load_value(queue, src, bytes, pe);
+}
+__device__ uint64_t OXSHMEM_LIBRARY(context_put)(ContextQp queue, void *dst, const void *src, uint64_t bytes, int pe) {
+    return put_bytes(queue, dst, src, bytes, pe);
+}
+__device__ uint64_t OXSHMEM_LIBRARY(context_get)(ContextQp queue, void *dst, const void *src, uint64_t bytes, int pe, Op op) {
+    return network_get(queue, dst, src, bytes, pe, op);
+}
+__device__ void OXSHMEM_LIBRARY(context_atomic)(ContextQp queue, void *target, AtomicRequest request, int pe) {
+    network_atomic(queue, target, request, pe);
+}
+__device__ uint64_t OXSHMEM_LIBRARY(context_fetch_atomic)(ContextQp queue, void *target, AtomicRequest request, int pe) {
+    return fetch_word(queue, target, request, pe);
+}
+__device__ void OXSHMEM_LIBRARY(context_signal)(ContextQp queue, uint64_t *signal, uint64_t value, SignalOp op, int pe) {
+    network_signal(queue, signal, value, op, pe);
+}
+__device__ uint64_t OXSHMEM_LIBRARY(context_put_signal)(ContextQp queue, void *dst, const void *src, uint64_t bytes,
+                                                        uint64_t *signal, uint64_t value, SignalOp op, int pe) {
+    return network_put_signal(queue, dst, src, bytes, signal, value, op, pe);
+}
+__device__ void OXSHMEM_LIBRARY(context_wait)(ContextQp queue, uint64_t end, int pe, Op op) {
+    network_wait(queue, end, pe, op);
+}
+__device__ void OXSHMEM_LIBRARY(context_flush)(const oxshmem::abi::Context &context) {
+    context_flush(context);
+}
+__device__ void OXSHMEM_LIBRARY(context_quiet)(const oxshmem::abi::Context &context, uint32_t rank, uint32_t size) {
+    context_quiet(context, rank, size);
+}
+__device__ void OXSHMEM_LIBRARY(context_fence)(const oxshmem::abi::Context &context) {
+    context_fence(context);
 }
 
 } // extern "C"

@@ -164,3 +164,10 @@ OXSHMEM_KERNEL(oxshmem_host_barrier_all) {
 OXSHMEM_KERNEL(oxshmem_host_sync_all) {
     oxshmem::sync_all(oxshmem::warp);
 }
+
+// Completes what was posted through `n` contexts.
+OXSHMEM_KERNEL(oxshmem_host_quiet_contexts, const oxshmem::Context *contexts, uint32_t n) {
+    for (uint32_t i = 0; i < n; ++i) {
+        oxshmem::quiet(oxshmem::port::read(contexts + i), oxshmem::block);
+    }
+}

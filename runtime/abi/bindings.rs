@@ -2,28 +2,31 @@
 
 /// "OXSM" in memory
 pub const MAGIC: u32 = 1297307727;
-pub const ABI_VERSION: u32 = 9;
+pub const ABI_VERSION: u32 = 10;
 /// PEs of a job, at most.
 pub const MAX_PES: u32 = 4096;
-/** Send-queue geometry, in WQE basic blocks of 64 bytes. The upper limit keeps 16-bit completion counters unambiguous; the
- lower one lets a full warp reserve its largest group, five blocks a lane.*/
+/** Send-queue geometry, in WQE basic blocks of 64 bytes. The upper limit keeps 16-bit completion
+ counters unambiguous; the lower one lets a full warp reserve its largest group, five blocks a
+ lane.*/
 pub const BLOCK_BYTES: u32 = 64;
 pub const MIN_DEPTH_LOG2: u32 = 8;
 pub const MAX_DEPTH_LOG2: u32 = 14;
-/// A landing slot receives what one lane reads from a peer (a fetched value, or a piece of a get into unregistered memory).
+/** A landing slot receives what one lane reads from a peer (a fetched value, or a piece of a get
+ into unregistered memory).*/
 pub const LANDING_BYTES: u32 = 64;
 pub const CQE_COUNTER_BITS: u32 = 16;
 pub const STAMP_LAP_BITS: u32 = 28;
-/** Qp::gate: bit 0: no group holds the baton though groups are in the gate; above it, up to bit 21: groups of lanes between
- reserving and leaving; in the highest kGateReservedBits bits: blocks ever reserved, modulo a power of two.*/
+/** Qp::gate: bit 0: no group holds the baton though groups are in the gate; above it, up to bit 21:
+ groups of lanes between reserving and leaving; in the highest kGateReservedBits bits: blocks ever
+ reserved, modulo a power of two.*/
 pub const GATE_BATON_FREE: u64 = 1;
 pub const GATE_ONE_GROUP: u64 = 2;
 /// more than a GPU has threads
 pub const GATE_GROUP_BITS: u32 = 20;
 pub const GATE_RESERVED_BITS: u32 = 42;
 pub const GATE_RESERVED_SHIFT: u32 = 22;
-/** In Qp::completed, and in Proxy::taken as device code knows it: the queue is broken, and Breakage says why. It is more than
- any count, so every wait for a count ends.*/
+/** In Qp::completed, and in Proxy::taken as device code knows it: the queue is broken, and Breakage
+ says why. It is more than any count, so every wait for a count ends.*/
 pub const BROKEN: u64 = 9223372036854775808;
 /// Cards that the QPs of a PE may be spread over.
 pub const MAX_CARDS: u32 = 4;
@@ -60,7 +63,7 @@ pub enum Network {
 )]
 pub enum ErrorCode {
     None = 0,
-    /// `pe` is not in 0..n_pes
+    /// `pe` is not in 0..n_pes; or, with a `length`, not in that of a context's team
     PeOutOfRange = 1,
     /// \[address, address + length) is not inside the symmetric heap
     AddressOutsideHeap = 2,
@@ -84,11 +87,15 @@ pub enum ErrorCode {
     /** an earlier post was given up, so the QP (or, with no `qpn`, the proxy's ring) is of no use:
  `length` is the ErrorCode of that*/
     QueueBroken = 11,
+    /// a private context, whose QP is `qpn`, is used from two places at once
+    ContextInUse = 12,
+    /// the context of QP `qpn` was destroyed
+    ContextDestroyed = 13,
 }
-/** In the ErrorRecord of a wait for variables `address` is a variable that is not yet what the wait is for, `wqe_index` the
- value seen there (of its bytes alone), `length` the value wanted (extended to 64 bits), `vendor_syndrome` the number of
- variables that the wait is for, and `syndrome` the comparison, the bytes of a variable above it, and above these 1 if it has
- a sign.*/
+/** In the ErrorRecord of a wait for variables `address` is a variable that is not yet what the wait
+ is for, `wqe_index` the value seen there (of its bytes alone), `length` the value wanted
+ (extended to 64 bits), `vendor_syndrome` the number of variables that the wait is for, and
+ `syndrome` the comparison, the bytes of a variable above it, and above these 1 if it has a sign.*/
 pub const UNMET_BYTES_SHIFT: u32 = 8;
 pub const UNMET_SIGN_SHIFT: u32 = 16;
 #[repr(u32)]
@@ -205,7 +212,8 @@ const _: () = {
         "Offset of field: ErrorRecord::reserved0",
     ][::core::mem::offset_of!(ErrorRecord, reserved0) - 76usize];
 };
-/// Why a queue of work requests cannot be used any more: the first error that it met. Later calls report it again.
+/** Why a queue of work requests cannot be used any more: the first error that it met. Later calls
+ report it again.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone, bytemuck::Pod, bytemuck::Zeroable)]
 pub struct Breakage {
@@ -295,15 +303,24 @@ pub struct Qp {
     pub depth_log2: u32,
     /// the peer
     pub pe: i32,
-    /// position in State::qps, and bit in State::used
+    /// position in State::qps, and bit in State::used, of a QP of the default context
     pub index: u32,
     pub landing_log2: u32,
-    pub reserved0: [u32; 13usize],
+    /// big-endian, of the memory at `landing`, which work requests address by virtual address
+    pub landing_key: u32,
+    /// of a QP of another context: the uint64_t that says whether it was posted to since the last quiet
+    pub used_word: u64,
+    /// its bit there
+    pub used_mask: u64,
+    pub reserved0: [u32; 8usize],
     /// Written by posters.
     pub gate: u64,
     /// landing slots ever looked for: where the next search begins
     pub landing_head: u64,
-    pub __bindgen_padding_0: [u8; 112usize],
+    /// not 0: a thread posts to this QP of a private context, see detail/context.h
+    pub holder: u32,
+    pub reserved1: u32,
+    pub __bindgen_padding_0: [u8; 104usize],
     /// blocks the last doorbell covered
     pub rung: u64,
     /// doorbells rung, for statistics
@@ -311,11 +328,13 @@ pub struct Qp {
     pub __bindgen_padding_1: [u8; 112usize],
     /// blocks that may be reused; kBroken
     pub completed: u64,
-    /** Written by fence() and by the groups that carry it: requests from index `fence_at` on come after a fence, and the request
- before `ordered_at` is the newest that carries one. Every post reads the first together with `completed`.*/
+    /** Written by fence() and by the groups that carry it: requests from index `fence_at` on come
+ after a fence, and the request before `ordered_at` is the newest that carries one. Every post
+ reads the first together with `completed`.*/
     pub fence_at: u64,
     pub ordered_at: u64,
-    /// With several cards: blocks reserved when the last read was posted that makes what was written before it visible.
+    /** With several cards: blocks reserved when the last read was posted that makes what was written
+ before it visible.*/
     pub flushed_at: u64,
     pub __bindgen_padding_2: [u8; 96usize],
     pub breakage: Breakage,
@@ -364,14 +383,29 @@ const _: () = {
         "Offset of field: Qp::landing_log2",
     ][::core::mem::offset_of!(Qp, landing_log2) - 72usize];
     [
+        "Offset of field: Qp::landing_key",
+    ][::core::mem::offset_of!(Qp, landing_key) - 76usize];
+    [
+        "Offset of field: Qp::used_word",
+    ][::core::mem::offset_of!(Qp, used_word) - 80usize];
+    [
+        "Offset of field: Qp::used_mask",
+    ][::core::mem::offset_of!(Qp, used_mask) - 88usize];
+    [
         "Offset of field: Qp::reserved0",
-    ][::core::mem::offset_of!(Qp, reserved0) - 76usize];
+    ][::core::mem::offset_of!(Qp, reserved0) - 96usize];
     [
         "Offset of field: Qp::gate",
     ][::core::mem::offset_of!(Qp, gate) - 128usize];
     [
         "Offset of field: Qp::landing_head",
     ][::core::mem::offset_of!(Qp, landing_head) - 136usize];
+    [
+        "Offset of field: Qp::holder",
+    ][::core::mem::offset_of!(Qp, holder) - 144usize];
+    [
+        "Offset of field: Qp::reserved1",
+    ][::core::mem::offset_of!(Qp, reserved1) - 148usize];
     [
         "Offset of field: Qp::rung",
     ][::core::mem::offset_of!(Qp, rung) - 256usize];
@@ -394,6 +428,93 @@ const _: () = {
         "Offset of field: Qp::breakage",
     ][::core::mem::offset_of!(Qp, breakage) - 512usize];
 };
+#[repr(u32)]
+/// Threads that a context is for: they post to it, and wait for it, one after another.
+#[derive(
+    Debug,
+    Copy,
+    Clone,
+    Hash,
+    PartialEq,
+    Eq,
+    bytemuck::NoUninit,
+    bytemuck::CheckedBitPattern
+)]
+pub enum Sharing {
+    /// one thread at a time
+    Thread = 0,
+    /// the lanes of one warp at a time
+    Warp = 1,
+    /// the threads of one block at a time
+    Block = 2,
+    /// any threads at any time, as the default context
+    Device = 3,
+}
+/// A context as device code takes it, by value. Zeros: the default context.
+#[repr(C)]
+#[derive(Debug, Copy, Clone, bytemuck::Pod, bytemuck::Zeroable)]
+pub struct Context {
+    /// Qp of member 0, or 0: all members are reached by load and store, or over IBRC
+    pub qps: u64,
+    /// uint64_t\[(n_pes + 63) / 64\]: QPs posted to since the last quiet, by member
+    pub used: u64,
+    /// int32_t\[n_pes\], or 0: member i is PE start + i * stride
+    pub members: u64,
+    pub start: i32,
+    pub stride: i32,
+    /// members of its team
+    pub n_pes: i32,
+    /// kContextPrivate and the bits below, and the card above them
+    pub how: u32,
+    /// from one member's QP to the next one's
+    pub qp_bytes: u32,
+    pub reserved0: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of Context",
+    ][::core::mem::size_of::<Context>() - 48usize];
+    [
+        "Alignment of Context",
+    ][::core::mem::align_of::<Context>() - 8usize];
+    [
+        "Offset of field: Context::qps",
+    ][::core::mem::offset_of!(Context, qps) - 0usize];
+    [
+        "Offset of field: Context::used",
+    ][::core::mem::offset_of!(Context, used) - 8usize];
+    [
+        "Offset of field: Context::members",
+    ][::core::mem::offset_of!(Context, members) - 16usize];
+    [
+        "Offset of field: Context::start",
+    ][::core::mem::offset_of!(Context, start) - 24usize];
+    [
+        "Offset of field: Context::stride",
+    ][::core::mem::offset_of!(Context, stride) - 28usize];
+    [
+        "Offset of field: Context::n_pes",
+    ][::core::mem::offset_of!(Context, n_pes) - 32usize];
+    [
+        "Offset of field: Context::how",
+    ][::core::mem::offset_of!(Context, how) - 36usize];
+    [
+        "Offset of field: Context::qp_bytes",
+    ][::core::mem::offset_of!(Context, qp_bytes) - 40usize];
+    [
+        "Offset of field: Context::reserved0",
+    ][::core::mem::offset_of!(Context, reserved0) - 44usize];
+};
+/// not of Sharing::device
+pub const CONTEXT_PRIVATE: u32 = 1;
+/// each post is by one lane, while no other lane posts
+pub const CONTEXT_ALONE: u32 = 2;
+/// of Sharing::warp
+pub const CONTEXT_WARP: u32 = 4;
+/// puts ring at the next flush
+pub const CONTEXT_BATCHED: u32 = 8;
+pub const CONTEXT_CARD_SHIFT: u32 = 8;
 /// A word of the proxy's as device code knows it.
 #[repr(C)]
 #[derive(Debug, Copy, Clone, bytemuck::Pod, bytemuck::Zeroable)]
@@ -417,8 +538,8 @@ const _: () = {
         "Offset of field: ProxyWord::polled",
     ][::core::mem::offset_of!(ProxyWord, polled) - 8usize];
 };
-/** The ring of the CPU proxy and what goes with it. Slots, words of the proxy, acknowledgements, landing slots and faults lie in
- host memory; see proxy/src/block.rs, and detail/ibrc/ring.h for
+/** The ring of the CPU proxy and what goes with it. Slots, words of the proxy, acknowledgements,
+ landing slots and faults lie in host memory; see proxy/src/block.rs, and detail/ibrc/ring.h for
  the slots.*/
 #[repr(C)]
 #[repr(align(128))]
@@ -636,8 +757,9 @@ pub enum Algorithm {
     /// reduce: after a meeting, each member loads the data of all; load and store reach, and dst is not src
     OneShot = 3,
 }
-/** `algorithm` is used up to this many bytes: of dst for broadcast and reduce, of one member's contribution for collect (the
- largest) and fcollect, of one pair for alltoall and alltoalls, of one member's result for reducescatter.*/
+/** `algorithm` is used up to this many bytes: of dst for broadcast and reduce, of one member's
+ contribution for collect (the largest) and fcollect, of one pair for alltoall and alltoalls, of
+ one member's result for reducescatter.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone, bytemuck::Pod, bytemuck::Zeroable)]
 pub struct Choice {
@@ -671,12 +793,12 @@ pub const CHOICES: u32 = 3;
    uint64_t headers\[2\]\[kOneRoundPes\]           headers of a meeting in one round: slot i is written by member i alone
    uint64_t arrivals\[2\]\[2\]\[n_pes\]              member i tells that what it sends has arrived
    unsigned char packets\[2\]\[kPacketBytes\]      packets, or pieces on their way
- and for each block of a collective that several blocks carry out:
+ and for each further block of a collective that several blocks carry out:
    uint64_t headers\[2\]\[kOneRoundPes\]
    uint64_t arrivals\[2\]\[2\]\[n_pes\]
    unsigned char packets\[2\]\[kBlockPacketBytes\]
- The first index is the epoch modulo 2. Members that are in epoch e have all left epoch e - 2, so nothing is overwritten
- unread. Arrivals take whole lines of 128 bytes.*/
+ The first index is the epoch modulo 2. Members that are in epoch e have all left epoch e - 2, so
+ nothing is overwritten unread. Arrivals take whole lines of 128 bytes.*/
 pub const ROUNDS: u32 = 32;
 pub const ONE_ROUND_PES: u32 = 64;
 pub const PACKET_BYTES: u64 = 32768;
@@ -684,9 +806,10 @@ pub const BLOCK_PACKET_BYTES: u64 = 8192;
 pub const HEADERS_AT: u64 = 512;
 pub const ARRIVALS_AT: u64 = 1536;
 #[repr(u32)]
-/** A header, 64 bits: the epoch in the upper half, and below it what the member announces: either the number of the call it
- makes (bits 31:28, at least 1) and a hash of everything that must be equal on all members; or, with those bits 0, that the
- call of PE `header & 0xffffff` is a bad one or does not fit.*/
+/** A header, 64 bits: the epoch in the upper half, and below it what the member announces: either
+ the number of the call it makes (bits 31:28, at least 1) and a hash of everything that must be
+ equal on all members; or, with those bits 0, that the call of PE `header & 0xffffff` is a bad one
+ or does not fit.*/
 #[derive(
     Debug,
     Copy,
@@ -850,10 +973,11 @@ pub struct State {
     pub n_pes: i32,
     /// Network
     pub network: u32,
-    /** Load/store reach: PEs p2p_first .. p2p_first + p2p_count, of which bit i of p2p_mask says whether p2p_first + i is
- reachable. The heap of PE q lies at heap_base + (q - my_pe) * heap_bytes. This PE's own bit is set.*/
+    /** Load/store reach: slot i is PE p2p_first + i. Bit i of p2p_mask says whether it is reachable,
+ where i < 64, and bit i % 64 of p2p_far\[i / 64\] for any i < p2p_count. The heap of PE q lies
+ at heap_base + (q - my_pe) * heap_bytes. This PE's own bit is set.*/
     pub p2p_first: i32,
-    /// at most 64
+    /// slots, at most kMaxPes; 1: this PE alone
     pub p2p_count: i32,
     pub p2p_mask: u64,
     pub heap_base: u64,
@@ -873,7 +997,7 @@ pub struct State {
     pub cards: u32,
     /// uint64_t\[(n_pes * qps_per_pe + 63) / 64\]: QPs posted to since the runtime last saw all of them idle
     pub used: u64,
-    /// big-endian, by card; landing slots, addressed by virtual address
+    /// big-endian, by card; the runtime's own memory, addressed by virtual address
     pub slab_lkeys: [u32; 4usize],
     /// LocalRegion\[kMaxLocalRegions\]
     pub local_regions: u64,
@@ -886,18 +1010,20 @@ pub struct State {
     pub teams: u64,
     /// Proxy, if `network` is ibrc
     pub proxy: u64,
-    /// Not 0: all atomics on a PE's memory are those of a card, even where it is load/store reachable.
+    /** Not 0: all atomics on a PE's memory are those of a card, even where it is load/store
+ reachable.*/
     pub atomics_by_network: u32,
     pub max_teams: u32,
-    /** Not 0: queues, doorbell records and CQEs are in this GPU's memory, and what reads them (a card across PCIe, or a kernel
- of this GPU) sees what has reached it. So a doorbell needs a fence of device scope before it.*/
+    /** Not 0: queues, doorbell records and CQEs are in this GPU's memory, and what reads them (a
+ card across PCIe, or a kernel of this GPU) sees what has reached it. So a doorbell needs a
+ fence of device scope before it.*/
     pub queues_in_device_memory: u32,
-    /** Not 0: of several cards the first does all atomics on a PE's memory, since those of different cards are not atomic with
- each other.*/
+    /** Not 0: of several cards the first does all atomics on a PE's memory, since those of different
+ cards are not atomic with each other.*/
     pub atomics_on_first_card: u32,
-    /** Fence modes, as bits of a work request's fm_ce_se: of a signal that follows its data on one QP, and of the first request
- after fence(). A QP that delivers in order needs none for the signal, and for the fence one that waits for the reads and
- atomics before it.*/
+    /** Fence modes, as bits of a work request's fm_ce_se: of a signal that follows its data on one
+ QP, and of the first request after fence(). A QP that delivers in order needs none for the
+ signal, and for the fence one that waits for the reads and atomics before it.*/
     pub signal_order: u32,
     pub fence_order: u32,
     pub reserved0: [u32; 28usize],

@@ -1,6 +1,7 @@
 //! Errors of the symmetric heap.
 
 use super::allocation::AllocationInfo;
+use crate::context::ContextError;
 use crate::device::DeviceError;
 
 /// What the symmetric heap refused or could not do.
@@ -100,6 +101,9 @@ pub enum HeapError {
         /// The type's number.
         element: u32,
     },
+    /// A context, as an argument of a kernel, that cannot be used.
+    #[error(transparent)]
+    Context(#[from] ContextError),
     /// A part that reaches outside its slice.
     #[error("elements {first}..{last} are outside a slice of {len} elements in {allocation}")]
     OutOfRange {

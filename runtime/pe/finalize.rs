@@ -27,7 +27,7 @@ impl Pe {
     pub fn finalize(self) -> Result<()> {
         // Work on other streams uses memory that is about to go.
         let ended = if self.others_work() { self.synchronize_device() } else { self.synchronize() };
-        let quiet = ended.and_then(|()| self.quiet());
+        let quiet = ended.and_then(|()| self.quiet_all_contexts()).and_then(|()| self.quiet());
         let mixed = self.mixed_words.as_ref().map_or(Ok(()), |mixed_words| mixed_words.check(&self.bootstrap));
         // No PE's memory goes away while another PE may still write to it.
         let together = self.bootstrap.barrier("finalize");

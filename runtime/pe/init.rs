@@ -394,6 +394,7 @@ impl Connected {
             host_ops: self.host_ops,
             collectives: OnceCell::new(),
             teams: RefCell::new(self.teams),
+            contexts: RefCell::default(),
             mixed_words: self.mixed_words,
             network: self.network,
             heap: RefCell::new(self.heap),

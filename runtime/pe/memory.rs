@@ -216,6 +216,13 @@ impl Pe {
             .back(&mut self.heap.borrow_mut(), end)
     }
 
+    /// Returns the keys of a PE's heap, by card and chunk, in host byte order.
+    pub(crate) fn remote_keys(&self, pe: usize) -> Result<Vec<Vec<u32>>> {
+        let chunks = self.heap.borrow().chunks().len();
+        let cards = self.state.cards as usize;
+        Ok(self.parts.keys.read_remote(&self.slab, (pe, self.n_pes()), (cards, chunks))?)
+    }
+
     /// Returns the live allocation that has all of `bytes` bytes at `address`.
     pub(crate) fn find(&self, address: u64, bytes: u64) -> Result<Arc<Allocation>, AddressProblem> {
         self.heap.borrow().find(address, bytes)

@@ -28,12 +28,14 @@ use crate::Result;
 use crate::abi;
 use crate::bootstrap::Bootstrap;
 use crate::config::Config;
+use crate::context::ContextTable;
 use crate::device::{CudaGpu, Device, LoadedModule};
 use crate::heap::SymmetricHeap;
 use crate::identity::PeId;
 use crate::slab::Slab;
 use crate::team::storage::TeamStorage;
 use crate::team::table::Teams;
+use crate::transport::ibgda::Ibgda;
 use crate::transport::{MixedWords, Network, NetworkKind, Nodes, Plan};
 
 /// How the runtime reaches a PE.
@@ -98,6 +100,7 @@ pub struct Pe {
     host_ops: Arc<dyn LoadedModule>,
     collectives: OnceCell<Arc<dyn LoadedModule>>,
     teams: RefCell<Teams>,
+    contexts: RefCell<ContextTable>,
     mixed_words: Option<MixedWords>,
     network: Option<Network>,
     heap: RefCell<SymmetricHeap>,
@@ -307,7 +310,7 @@ impl Pe {
     /// ```
     #[must_use]
     pub fn doorbells(&self) -> Option<u64> {
-        self.network.as_ref().and_then(|network| network.doorbells(&self.slab))
+        self.network.as_ref().and_then(Network::doorbells)
     }
 
     /// What the CPU proxy has done, as of a short while ago. `None` without one.
@@ -357,6 +360,24 @@ impl Pe {
 
     pub(crate) fn teams(&self) -> &RefCell<Teams> {
         &self.teams
+    }
+
+    pub(crate) fn contexts(&self) -> &RefCell<ContextTable> {
+        &self.contexts
+    }
+
+    /// The queue pairs that device code posts to, if it posts by itself.
+    pub(crate) fn ibgda(&self) -> Option<&Ibgda> {
+        self.network.as_ref().and_then(Network::ibgda)
+    }
+
+    /// Whether `pe` is reached by load and store.
+    pub(crate) fn is_direct(&self, pe: usize) -> bool {
+        self.plan.is_direct(pe)
+    }
+
+    pub(crate) fn shared_device(&self) -> &Arc<dyn Device> {
+        &self.device
     }
 
     pub(crate) fn team_storage(&self) -> &TeamStorage {

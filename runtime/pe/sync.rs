@@ -82,7 +82,7 @@ impl Pe {
         if let (Some(network), Ok(())) = (&self.network, &ended)
             && !self.device.runs_elsewhere()
         {
-            network.forget_idle(&self.slab)?;
+            network.forget_idle()?;
         }
         let earlier = self.take_unread(wait);
         let fault = self.take_fault(&report)?;
@@ -164,7 +164,7 @@ impl Pe {
         }
         let mut fault = DeviceFault::decode(&record, &self.state);
         if let Some(network) = &self.network {
-            network.explain(&self.slab, &mut fault);
+            network.explain(&mut fault);
         }
         fault.locate(|offset| self.heap.borrow().complaint(offset));
         Ok(Some(fault))

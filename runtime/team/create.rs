@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use oxshmem_system::words::count32;
-
 use super::choice::{self, Chooser};
-use super::error::{MissingPes, TeamError};
+use super::error::TeamError;
+use super::meeting::Meeting;
 use super::members::{Members, Split};
 use super::rows::{self, Offer, Place};
 use super::storage::Ground;
@@ -14,52 +13,9 @@ use super::table::{Entry, PREDEFINED, Team, name};
 use super::unique_id::TeamUniqueId;
 use crate::Result;
 use crate::abi;
-use crate::bootstrap::{BootstrapError, FailureKind, cut};
+use crate::bootstrap::cut;
 use crate::host::operations::Operations;
 use crate::pe::Pe;
-
-/// Members that meet through the hub, in two phases: once to agree, once to begin.
-struct Meeting {
-    key: Vec<u8>,
-    label: String,
-    index: usize,
-    size: usize,
-    /// The PE numbers of the members, where they are known before.
-    members: Option<Members>,
-}
-
-impl Meeting {
-    fn of_team(team: &Entry, what: &str) -> Self {
-        let handle = team.place.handle();
-        // Teams without a common member may have the same handle, but not the same first member.
-        let first = count32(team.members.pe(0).unwrap_or_default());
-        let call = team.calls.fetch_add(1, Ordering::Relaxed);
-        let key = [&b"t"[..], &handle.to_be_bytes(), &first.to_be_bytes(), &call.to_be_bytes()].concat();
-        Self {
-            key,
-            label: format!("{what} of {}", name(handle)),
-            index: team.me,
-            size: team.members.len(),
-            members: Some(team.members.clone()),
-        }
-    }
-
-    /// What all members say in a phase, by number, with their PEs.
-    fn hold(&self, pe: &Pe, phase: u8, data: &[u8]) -> Result<Vec<(u32, Vec<u8>)>> {
-        let key = [&self.key[..], &[phase]].concat();
-        let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        let place = (number(self.index), number(self.size));
-        pe.bootstrap().gather(&key, &self.label, place, data).map_err(|error| match error {
-            BootstrapError::Disbanded(failure) => {
-                let missing = if failure.kind == FailureKind::Missing { &failure.ranks[..] } else { &[] };
-                let pe = |index: &u32| self.members.as_ref()?.pe(*index as usize).map(count32);
-                let pes = MissingPes(missing.iter().filter_map(pe).collect());
-                TeamError::Meeting { failure, pes }.into()
-            }
-            other => other.into(),
-        })
-    }
-}
 
 /// Teams.
 impl Pe {
@@ -228,7 +184,7 @@ impl Team {
         }
         // What is still on its way to a workspace must not arrive in that of the row's next team.
         let quiet = pe.quiet();
-        Meeting::of_team(&entry, "destroy").hold(pe, 0, &[])?;
+        Meeting::of_entry(&entry, "destroy").hold(pe, 0, &[])?;
         pe.forget(&entry)?;
         quiet
     }
@@ -248,7 +204,7 @@ impl Pe {
     /// Makes the teams of a split, and returns those that this PE is in.
     fn split(&self, parent: &Team, split: Split) -> Result<Vec<Team>> {
         parent.live_handle(self.id(), self.my_pe())?;
-        let meeting = Meeting::of_team(&parent.0, &split.to_string());
+        let meeting = Meeting::of_entry(&parent.0, &split.to_string());
         // PEs that pass other arguments are found here, so whatever follows is the same for all.
         let told = meeting.hold(self, 0, &self.offer())?;
         let parts = split.apply(told.len())?;

@@ -8,7 +8,8 @@
 pub(crate) mod choice;
 mod create;
 pub(crate) mod error;
-mod members;
+pub(crate) mod meeting;
+pub(crate) mod members;
 mod rows;
 pub(crate) mod storage;
 pub(crate) mod table;

@@ -126,6 +126,10 @@ impl Team {
         self.0.members.pe(pe).and_then(|pe| other.0.members.index_of(pe))
     }
 
+    pub(crate) fn set_of_members(&self) -> &Members {
+        &self.0.members
+    }
+
     /// Returns the members' numbers in the world, in the team's order.
     ///
     /// ```

@@ -76,10 +76,15 @@ impl Atomics {
         }
     }
 
+    /// Whether the first of so many cards does all atomics on a PE's memory.
+    pub(super) fn on_first_card(self, cards: u32) -> bool {
+        !self.coherent && cards > 1
+    }
+
     /// Tells device code, which drives so many cards.
     pub(super) fn tell(self, cards: u32, state: &mut abi::State) {
         state.atomics_by_network = u32::from(self.by_card);
-        state.atomics_on_first_card = u32::from(!self.coherent && cards > 1);
+        state.atomics_on_first_card = u32::from(self.on_first_card(cards));
     }
 }
 

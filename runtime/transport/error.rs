@@ -54,6 +54,22 @@ pub enum TransportError {
         /// Why.
         reason: String,
     },
+    /// A card that the PE does not use.
+    #[error("card {card} for contexts; this PE uses {cards} (OXSHMEM_HCA_DEVICES), whose numbers begin at 0")]
+    NoCard {
+        /// The card that the program chose.
+        card: u32,
+        /// Cards of the PE.
+        cards: u32,
+    },
+    /// A card that does no atomics.
+    #[error(
+        "card {card} for contexts: the atomics of several cards are not atomic with each other here, so the first card does all of them; choose card 0"
+    )]
+    CardWithoutAtomics {
+        /// The card that the program chose.
+        card: u32,
+    },
     /// Known, but not part of this release.
     #[error("{name} is not available in this build: {remedy}")]
     NotAvailable {

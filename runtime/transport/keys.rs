@@ -7,6 +7,7 @@ use oxshmem_system::words::low32;
 use super::Network;
 use crate::Result;
 use crate::bootstrap::Bootstrap;
+use crate::device::DeviceError;
 use crate::heap::SymmetricHeap;
 use crate::slab::{Layout, Offset, Slab};
 
@@ -27,6 +28,22 @@ impl KeyTables {
             remote: layout.array(cards * u64::from(n_pes) * max_chunks, 4),
             max_chunks,
         }
+    }
+
+    /// Returns the remote keys of the first `chunks` chunks of a PE, one of `n_pes`, by card, in host
+    /// byte order.
+    pub(crate) fn read_remote(
+        self,
+        slab: &Slab,
+        (pe, n_pes): (usize, usize),
+        (cards, chunks): (usize, usize),
+    ) -> Result<Vec<Vec<u32>>, DeviceError> {
+        let row = |card: usize| {
+            let at = (card * n_pes + pe) as u64 * self.max_chunks;
+            let keys: Vec<u32> = slab.read_many(self.remote, at, chunks)?;
+            Ok(keys.into_iter().map(u32::from_be).collect())
+        };
+        (0..cards).map(row).collect()
     }
 
     /// Registers chunks that were added to the heap, and exchanges their keys. Collective.

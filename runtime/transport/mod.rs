@@ -1,6 +1,7 @@
 //! Transports: which PEs are reached by load and store, and which over the network.
 
 mod atomics;
+mod card;
 mod doorbell;
 mod error;
 mod fabric;
@@ -14,6 +15,7 @@ mod nodes;
 mod peer_access;
 mod plan;
 mod qp_attributes;
+pub(crate) mod queues;
 mod selection;
 mod staging;
 mod verbs;
@@ -26,12 +28,13 @@ use atomics::Atomics;
 pub use error::TransportError;
 use fabric::ChunkKeys;
 pub(crate) use hca::{Opened, open as open_hca};
-use ibgda::{Ibgda, QueueLayout};
+use ibgda::Ibgda;
 use ibrc::{Ibrc, ProxyLayout};
 pub(crate) use mixed_words::MixedWords;
 pub(crate) use near::Nodes;
 pub(crate) use peer_access::PeerAccess;
 pub(crate) use plan::{NetworkKind, Plan};
+use queues::QueueLayout;
 
 use crate::bootstrap::Bootstrap;
 use crate::config::Config;
@@ -59,7 +62,7 @@ impl NetworkLayout {
         match kind {
             NetworkKind::Ibgda => {
                 let own = opened.is_some_and(|opened| opened.atomics.by_card);
-                Self::Ibgda(QueueLayout::new(layout, config, pes, own))
+                Self::Ibgda(ibgda::default_queues(layout, config, pes, own))
             }
             NetworkKind::Ibrc => Self::Ibrc(ProxyLayout::new(layout)),
         }
@@ -79,7 +82,7 @@ impl Network {
         config: &Config,
         bootstrap: &Bootstrap,
         (device, devices): (&dyn Device, &[String]),
-        slab: &Slab,
+        slab: &Arc<Slab>,
         layout: NetworkLayout,
         opened: Option<Opened>,
     ) -> Result<Self> {
@@ -181,16 +184,16 @@ impl Network {
 
     /// Says more about a completion error, where the HCA does; and about a wait without end, if a
     /// connection is lost.
-    pub(crate) fn explain(&self, slab: &Slab, fault: &mut DeviceFault) {
+    pub(crate) fn explain(&self, fault: &mut DeviceFault) {
         if let FaultKind::Timeout { lost, .. } = &mut fault.kind {
             *lost = match self {
-                Self::Ibgda(ibgda) => ibgda.lost(slab),
+                Self::Ibgda(ibgda) => ibgda.lost(),
                 Self::Ibrc(ibrc) => ibrc.lost(),
             };
         }
         match self {
             Self::Ibgda(ibgda) => {
-                if let Some(cause) = fault.failed_qp().and_then(|qpn| ibgda.cause(slab, qpn)) {
+                if let Some(cause) = fault.failed_qp().and_then(|qpn| ibgda.cause(qpn)) {
                     fault.explain(cause);
                 }
             }
@@ -207,10 +210,18 @@ impl Network {
         }
     }
 
-    /// Doorbells that device code has rung.
-    pub(crate) fn doorbells(&self, slab: &Slab) -> Option<u64> {
+    /// The queue pairs that device code posts to, if it posts by itself.
+    pub(crate) fn ibgda(&self) -> Option<&Ibgda> {
         match self {
-            Self::Ibgda(ibgda) => ibgda.doorbells(slab).ok(),
+            Self::Ibgda(ibgda) => Some(ibgda),
+            Self::Ibrc(_) => None,
+        }
+    }
+
+    /// Doorbells that device code has rung.
+    pub(crate) fn doorbells(&self) -> Option<u64> {
+        match self {
+            Self::Ibgda(ibgda) => ibgda.doorbells().ok(),
             Self::Ibrc(_) => None,
         }
     }
@@ -233,9 +244,9 @@ impl Network {
 
     /// Forgets which queue pairs were used, if all of them are idle. Nothing may be posting
     /// meanwhile.
-    pub(crate) fn forget_idle(&self, slab: &Slab) -> std::result::Result<(), DeviceError> {
+    pub(crate) fn forget_idle(&self) -> std::result::Result<(), DeviceError> {
         match self {
-            Self::Ibgda(ibgda) => ibgda.forget_idle(slab),
+            Self::Ibgda(ibgda) => ibgda.forget_idle(),
             Self::Ibrc(_) => Ok(()),
         }
     }

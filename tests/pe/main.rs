@@ -7,6 +7,7 @@ mod atomics;
 mod barriers;
 mod cable;
 mod collectives;
+mod contexts;
 mod costs;
 mod errors;
 mod exchange;
@@ -49,6 +50,10 @@ const CASES: &[Case] = &[
     ("completion_error", queues::completion_error),
     ("costs", costs::count),
     ("crashes", errors::crashes),
+    ("context_batches", contexts::batches),
+    ("context_errors", contexts::errors),
+    ("context_in_use", contexts::in_use),
+    ("contexts", contexts::contexts),
     ("crowd", posting::crowd),
     ("cut_cable", cable::cut_cable),
     ("descriptors", proxy::descriptors),

@@ -20,6 +20,10 @@ macro_rules! network_suite {
 
             signals_ibgda_4: "signals", Ibgda, 4;
 
+            contexts_ibgda_1: "contexts", Ibgda, 1;
+            contexts_ibgda_3: "contexts", Ibgda, 3;
+            context_batches_ibgda_2: "context_batches" "1000", Ibgda, 2;
+
             atomic_values_ibgda_2: "atomic_values", Ibgda, 2;
             atomic_contention_ibgda_4: "atomic_contention", Ibgda, 4;
 
@@ -144,6 +148,9 @@ macro_rules! network_suite_further {
             rma_ibgda_4: "rma", Ibgda, 4;
             lanes_ibgda_3: "lanes", Ibgda, 3;
             signals_ibgda_2: "signals", Ibgda, 2;
+            contexts_ibgda_2: "contexts", Ibgda, 2;
+            contexts_ibrc_2: "contexts", Ibrc, 2;
+            contexts_mixed_4: "contexts", Auto, 4, "OXSHMEM_P2P_FAULTS" = "0-1,2-3";
             atomic_values_ibgda_3: "atomic_values", Ibgda, 3;
             atomic_contention_ibgda_2: "atomic_contention", Ibgda, 2;
             waits_ibgda_2: "waits", Ibgda, 2;
@@ -207,6 +214,7 @@ macro_rules! network_suite_on_cpu {
             lanes_ibgda_2_workers: "lanes", Ibgda, 2, "OXSHMEM_CPU_WORKERS" = "3";
 
             signals_ibgda_8: "signals", Ibgda, 8;
+            contexts_ibgda_5_workers: "contexts", Ibgda, 5, "OXSHMEM_CPU_WORKERS" = "3";
             signals_ibgda_2_workers: "signals", Ibgda, 2, "OXSHMEM_CPU_WORKERS" = "3";
 
             atomic_contention_ibgda_8: "atomic_contention", Ibgda, 8;

@@ -20,7 +20,7 @@
 namespace oxshmem::abi {
 
 constexpr uint32_t kMagic = 0x4d53584f; // "OXSM" in memory
-#define OXSHMEM_ABI_VERSION 9
+#define OXSHMEM_ABI_VERSION 10
 constexpr uint32_t kAbiVersion = OXSHMEM_ABI_VERSION;
 
 // PEs of a job, at most.
@@ -75,7 +75,7 @@ enum class Network : uint32_t { none = 0, ibgda = 1, ibrc = 2 };
 // What an ErrorRecord says.
 enum class ErrorCode : uint32_t {
     none = 0,
-    pe_out_of_range = 1,      // `pe` is not in 0..n_pes
+    pe_out_of_range = 1,      // `pe` is not in 0..n_pes; or, with a `length`, not in that of a context's team
     address_outside_heap = 2, // [address, address + length) is not inside the symmetric heap
     unaligned = 3,            // `address` is not a multiple of the operand's size, `length`
     timeout = 4,              // the deadline passed in a wait of kind `op`; if it is for variables of this PE, `syndrome` is
@@ -88,6 +88,8 @@ enum class ErrorCode : uint32_t {
     overlap = 10,             // dst, `address`, and src, `length`, overlap where they must not
     queue_broken = 11,        // an earlier post was given up, so the QP (or, with no `qpn`, the proxy's ring) is of no use:
                               // `length` is the ErrorCode of that
+    context_in_use = 12,      // a private context, whose QP is `qpn`, is used from two places at once
+    context_destroyed = 13,   // the context of QP `qpn` was destroyed
 };
 
 // In the ErrorRecord of a wait for variables `address` is a variable that is not yet what the wait
@@ -181,12 +183,17 @@ struct alignas(128) Qp {
     uint32_t qpn;        // 24-bit number
     uint32_t depth_log2; // kMinDepthLog2..=kMaxDepthLog2
     int32_t pe;          // the peer
-    uint32_t index;      // position in State::qps, and bit in State::used
+    uint32_t index;      // position in State::qps, and bit in State::used, of a QP of the default context
     uint32_t landing_log2;
-    uint32_t reserved0[13];
+    uint32_t landing_key; // big-endian, of the memory at `landing`, which work requests address by virtual address
+    uint64_t used_word;   // of a QP of another context: the uint64_t that says whether it was posted to since the last quiet
+    uint64_t used_mask;   // its bit there
+    uint32_t reserved0[8];
     // Written by posters.
     alignas(128) uint64_t gate;
     uint64_t landing_head; // landing slots ever looked for: where the next search begins
+    uint32_t holder;       // not 0: a thread posts to this QP of a private context, see detail/context.h
+    uint32_t reserved1;
     // Written by the group that rings.
     alignas(128) uint64_t rung; // blocks the last doorbell covered
     uint64_t doorbells;         // doorbells rung, for statistics
@@ -202,6 +209,34 @@ struct alignas(128) Qp {
     uint64_t flushed_at;
     alignas(128) Breakage breakage;
 };
+
+// Threads that a context is for: they post to it, and wait for it, one after another.
+enum class Sharing : uint32_t {
+    thread = 0, // one thread at a time
+    warp = 1,   // the lanes of one warp at a time
+    block = 2,  // the threads of one block at a time
+    device = 3, // any threads at any time, as the default context
+};
+
+// A context as device code takes it, by value. Zeros: the default context.
+struct Context {
+    uint64_t qps;     // Qp of member 0, or 0: all members are reached by load and store, or over IBRC
+    uint64_t used;    // uint64_t[(n_pes + 63) / 64]: QPs posted to since the last quiet, by member
+    uint64_t members; // int32_t[n_pes], or 0: member i is PE start + i * stride
+    int32_t start;
+    int32_t stride;
+    int32_t n_pes;     // members of its team
+    uint32_t how;      // kContextPrivate and the bits below, and the card above them
+    uint32_t qp_bytes; // from one member's QP to the next one's
+    uint32_t reserved0;
+};
+
+// Bits of Context::how.
+constexpr uint32_t kContextPrivate = 1; // not of Sharing::device
+constexpr uint32_t kContextAlone = 2;   // each post is by one lane, while no other lane posts
+constexpr uint32_t kContextWarp = 4;    // of Sharing::warp
+constexpr uint32_t kContextBatched = 8; // puts ring at the next flush
+constexpr uint32_t kContextCardShift = 8;
 
 // A word of the proxy's as device code knows it.
 struct ProxyWord {
@@ -396,7 +431,7 @@ struct alignas(128) State {
     uint32_t qps_per_pe;
     uint32_t cards; // 1 to kMaxCards
     uint64_t used;  // uint64_t[(n_pes * qps_per_pe + 63) / 64]: QPs posted to since the runtime last saw all of them idle
-    uint32_t slab_lkeys[kMaxCards]; // big-endian, by card; landing slots, addressed by virtual address
+    uint32_t slab_lkeys[kMaxCards]; // big-endian, by card; the runtime's own memory, addressed by virtual address
     uint64_t local_regions;         // LocalRegion[kMaxLocalRegions]
     uint64_t n_local_regions;       // address of a uint64_t count
 

@@ -24,8 +24,8 @@ template <class T> OXSHMEM_DEVICE Path atomic_path(const T *target, int pe) {
 
 // `local` runs on the mapped word, `request` on the HCA. Whether it fetches or not, `local` returns
 // the old value. `Changes`: `local` may change the word. (`request` writes it back in any case.)
-template <bool Fetch, bool Changes = true, class T, class Local>
-OXSHMEM_DEVICE T atomic(T *target, int pe, const AtomicRequest &request, Local local) {
+template <bool Fetch, bool Changes = true, class C, class T, class Local>
+OXSHMEM_DEVICE T atomic(C context, T *target, int pe, const AtomicRequest &request, Local local) {
     switch (atomic_path(target, pe)) {
     case Path::load_store:
         if constexpr (Changes) {
@@ -35,9 +35,9 @@ OXSHMEM_DEVICE T atomic(T *target, int pe, const AtomicRequest &request, Local l
     case Path::network:
         watch_atomic(target, pe, true);
         if constexpr (Fetch) {
-            return network_fetch_atomic(target, request, pe);
+            return network_fetch_atomic(context, target, request, pe);
         } else {
-            network_atomic(target, request, pe);
+            network_atomic(context, target, request, pe);
             return T{};
         }
     case Path::none:
@@ -48,81 +48,89 @@ OXSHMEM_DEVICE T atomic(T *target, int pe, const AtomicRequest &request, Local l
 
 template <class T> constexpr uint64_t all_bits = ~0ull >> (64 - 8 * sizeof(T));
 
-template <bool Fetch, class T> OXSHMEM_DEVICE T atomic_add(T *target, T value, int pe) {
-    return atomic<Fetch>(target, pe, AtomicRequest::add(value),
+template <bool Fetch, class C, class T> OXSHMEM_DEVICE T atomic_add(C context, T *target, T value, int pe) {
+    return atomic<Fetch>(context, target, pe, AtomicRequest::add(value),
                          [&](T *word) { return port::fetch_add<order::relaxed, reach::system>(word, value); });
 }
 
-template <bool Fetch, class T> OXSHMEM_DEVICE T atomic_swap(T *target, T value, int pe) {
-    return atomic<Fetch>(target, pe, AtomicRequest::replace(value, all_bits<T>),
+template <bool Fetch, class C, class T> OXSHMEM_DEVICE T atomic_swap(C context, T *target, T value, int pe) {
+    return atomic<Fetch>(context, target, pe, AtomicRequest::replace(value, all_bits<T>),
                          [&](T *word) { return port::exchange<order::relaxed, reach::system>(word, value); });
 }
 
-template <bool Fetch, class T> OXSHMEM_DEVICE T atomic_and(T *target, T value, int pe) {
-    return atomic<Fetch>(target, pe, AtomicRequest::replace(value, ~to_bits(value) & all_bits<T>),
+template <bool Fetch, class C, class T> OXSHMEM_DEVICE T atomic_and(C context, T *target, T value, int pe) {
+    return atomic<Fetch>(context, target, pe, AtomicRequest::replace(value, ~to_bits(value) & all_bits<T>),
                          [&](T *word) { return port::fetch_and<order::relaxed, reach::system>(word, value); });
 }
 
-template <bool Fetch, class T> OXSHMEM_DEVICE T atomic_or(T *target, T value, int pe) {
-    return atomic<Fetch>(target, pe, AtomicRequest::replace(value, to_bits(value)),
+template <bool Fetch, class C, class T> OXSHMEM_DEVICE T atomic_or(C context, T *target, T value, int pe) {
+    return atomic<Fetch>(context, target, pe, AtomicRequest::replace(value, to_bits(value)),
                          [&](T *word) { return port::fetch_or<order::relaxed, reach::system>(word, value); });
 }
 
-template <bool Fetch, class T> OXSHMEM_DEVICE T atomic_xor(T *target, T value, int pe) {
-    return atomic<Fetch>(target, pe, AtomicRequest::exclusive_or(value),
+template <bool Fetch, class C, class T> OXSHMEM_DEVICE T atomic_xor(C context, T *target, T value, int pe) {
+    return atomic<Fetch>(context, target, pe, AtomicRequest::exclusive_or(value),
                          [&](T *word) { return port::fetch_xor<order::relaxed, reach::system>(word, value); });
+}
+
+template <class C, class T> OXSHMEM_DEVICE T atomic_fetch(C context, const T *source, int pe) {
+    // Adding zero bits, whatever T is, reads the word atomically with respect to the HCA's other
+    // atomics.
+    T *target = const_cast<T *>(source);
+    return atomic<true, false>(context, target, pe, AtomicRequest::add(T{}),
+                               [](T *word) { return port::load<order::relaxed, reach::system>(word); });
+}
+
+template <class C, class T> OXSHMEM_DEVICE T atomic_compare_swap(C context, T *target, T expected, T desired, int pe) {
+    return atomic<true>(context, target, pe, AtomicRequest::compare_swap(expected, desired), [&](T *word) {
+        return port::compare_exchange<order::relaxed, reach::system>(word, expected, desired);
+    });
 }
 
 } // namespace detail
 
 template <class T> OXSHMEM_DEVICE T atomic_fetch(const T *source, int pe) {
-    // Adding zero bits, whatever T is, reads the word atomically with respect to the HCA's other
-    // atomics.
-    T *target = const_cast<T *>(source);
-    return detail::atomic<true, false>(target, pe, detail::AtomicRequest::add(T{}),
-                                       [](T *word) { return port::load<port::order::relaxed, port::reach::system>(word); });
+    return detail::atomic_fetch(detail::DefaultContext{}, source, pe);
 }
 template <class T> OXSHMEM_DEVICE void atomic_set(T *target, detail::given<T> value, int pe) {
-    detail::atomic_swap<false, T>(target, value, pe);
+    detail::atomic_swap<false, detail::DefaultContext, T>({}, target, value, pe);
 }
 template <class T> OXSHMEM_DEVICE T atomic_swap(T *target, detail::given<T> value, int pe) {
-    return detail::atomic_swap<true, T>(target, value, pe);
+    return detail::atomic_swap<true, detail::DefaultContext, T>({}, target, value, pe);
 }
 template <class T>
 OXSHMEM_DEVICE T atomic_compare_swap(T *target, detail::given<T> expected, detail::given<T> desired, int pe) {
-    return detail::atomic<true>(target, pe, detail::AtomicRequest::compare_swap(expected, desired), [&](T *word) {
-        return port::compare_exchange<port::order::relaxed, port::reach::system>(word, expected, desired);
-    });
+    return detail::atomic_compare_swap<detail::DefaultContext, T>({}, target, expected, desired, pe);
 }
 template <class T> OXSHMEM_DEVICE void atomic_add(T *target, detail::given<T> value, int pe) {
-    detail::atomic_add<false, T>(target, value, pe);
+    detail::atomic_add<false, detail::DefaultContext, T>({}, target, value, pe);
 }
 template <class T> OXSHMEM_DEVICE T atomic_fetch_add(T *target, detail::given<T> value, int pe) {
-    return detail::atomic_add<true, T>(target, value, pe);
+    return detail::atomic_add<true, detail::DefaultContext, T>({}, target, value, pe);
 }
 template <class T> OXSHMEM_DEVICE void atomic_inc(T *target, int pe) {
-    detail::atomic_add<false>(target, T{1}, pe);
+    detail::atomic_add<false>(detail::DefaultContext{}, target, T{1}, pe);
 }
 template <class T> OXSHMEM_DEVICE T atomic_fetch_inc(T *target, int pe) {
-    return detail::atomic_add<true>(target, T{1}, pe);
+    return detail::atomic_add<true>(detail::DefaultContext{}, target, T{1}, pe);
 }
 template <class T> OXSHMEM_DEVICE void atomic_and(T *target, detail::given<T> value, int pe) {
-    detail::atomic_and<false, T>(target, value, pe);
+    detail::atomic_and<false, detail::DefaultContext, T>({}, target, value, pe);
 }
 template <class T> OXSHMEM_DEVICE T atomic_fetch_and(T *target, detail::given<T> value, int pe) {
-    return detail::atomic_and<true, T>(target, value, pe);
+    return detail::atomic_and<true, detail::DefaultContext, T>({}, target, value, pe);
 }
 template <class T> OXSHMEM_DEVICE void atomic_or(T *target, detail::given<T> value, int pe) {
-    detail::atomic_or<false, T>(target, value, pe);
+    detail::atomic_or<false, detail::DefaultContext, T>({}, target, value, pe);
 }
 template <class T> OXSHMEM_DEVICE T atomic_fetch_or(T *target, detail::given<T> value, int pe) {
-    return detail::atomic_or<true, T>(target, value, pe);
+    return detail::atomic_or<true, detail::DefaultContext, T>({}, target, value, pe);
 }
 template <class T> OXSHMEM_DEVICE void atomic_xor(T *target, detail::given<T> value, int pe) {
-    detail::atomic_xor<false, T>(target, value, pe);
+    detail::atomic_xor<false, detail::DefaultContext, T>({}, target, value, pe);
 }
 template <class T> OXSHMEM_DEVICE T atomic_fetch_xor(T *target, detail::given<T> value, int pe) {
-    return detail::atomic_xor<true, T>(target, value, pe);
+    return detail::atomic_xor<true, detail::DefaultContext, T>({}, target, value, pe);
 }
 
 } // namespace oxshmem

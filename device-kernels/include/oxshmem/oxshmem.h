@@ -16,6 +16,7 @@
 #include "atomic.h"
 #include "barrier.h"
 #include "collectives.h"
+#include "context.h"
 #include "rma.h"
 #include "signal.h"
 #include "team.h"

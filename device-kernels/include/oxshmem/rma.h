@@ -34,45 +34,53 @@ namespace detail {
 template <class T> constexpr bool scalar = sizeof(T) == 1 || sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8;
 
 // Pushes unregistered memory through the queue, by all lanes.
-template <class Scope> OXSHMEM_OUTLINE void network_push(void *dst, const void *src, uint64_t bytes, int pe) {
+template <class Scope, class C>
+OXSHMEM_OUTLINE void network_push(C context, void *dst, const void *src, uint64_t bytes, int pe) {
     const Slice mine = slice<Scope>((bytes + kInlineMost - 1) / kInlineMost);
     const uint64_t first = mine.first * kInlineMost;
     const uint64_t last = least(mine.last * kInlineMost, bytes);
     if (first < last) {
-        network_put(static_cast<char *>(dst) + first, static_cast<const char *>(src) + first, last - first, pe);
+        network_put(context, static_cast<char *>(dst) + first, static_cast<const char *>(src) + first, last - first, pe);
     }
 }
 
 // A put of registered (or small) memory is a few work requests, and one lane posts them.
-template <class Scope> OXSHMEM_DEVICE void network_put_by(void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
+template <class Scope, class C>
+OXSHMEM_DEVICE void network_put_by(C context, void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
     if (Scope::kLanes > 1 && bytes > kInlineOneBlock && registered(src) == 0) {
-        network_push<Scope>(dst, src, bytes, pe);
+        network_push<Scope>(context, dst, src, bytes, pe);
     } else if (Scope::rank() == 0) {
-        const uint64_t end = network_put(dst, src, bytes, pe);
-        if (blocking && end != 0 && bytes > kInlineOneBlock) {
-            network_wait(end, pe, Op::put);
+        const bool waits = blocking && bytes > kInlineOneBlock;
+        const C mine = by_leader<Scope>(waits ? at_once(context) : context);
+        const uint64_t end = network_put(mine, dst, src, bytes, pe);
+        if (waits && end != 0) {
+            network_wait(mine, end, pe, Op::put);
         }
     }
 }
 
-template <class Scope> OXSHMEM_DEVICE void network_get_by(void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
-    const auto run = [&](uint64_t first, uint64_t last) {
+template <class Scope, class C>
+OXSHMEM_DEVICE void network_get_by(C context, void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
+    const auto run = [&](C mine, uint64_t first, uint64_t last) {
         if (first >= last) {
             return;
         }
-        const uint64_t end =
-            network_get(static_cast<char *>(dst) + first, static_cast<const char *>(src) + first, last - first, pe, Op::get);
+        const uint64_t end = network_get(mine, static_cast<char *>(dst) + first, static_cast<const char *>(src) + first,
+                                         last - first, pe, Op::get);
         if (blocking && end != 0) {
-            network_wait(end, pe, Op::get);
+            network_wait(mine, end, pe, Op::get);
         }
     };
+    if (blocking) {
+        context = at_once(context);
+    }
     if (registered(dst) != 0) {
         if (Scope::rank() == 0) {
-            run(0, bytes);
+            run(by_leader<Scope>(context), 0, bytes);
         }
     } else {
         const Slice mine = slice<Scope>((bytes + abi::kLandingBytes - 1) / abi::kLandingBytes);
-        run(mine.first * abi::kLandingBytes, least(mine.last * abi::kLandingBytes, bytes));
+        run(context, mine.first * abi::kLandingBytes, least(mine.last * abi::kLandingBytes, bytes));
     }
 }
 
@@ -84,22 +92,25 @@ template <class Scope> OXSHMEM_OUTLINE void near_copy(void *dst, const void *src
 
 // put and get of what cannot be accessed in place: over the network, or not at all. (So a put whose
 // target is in the heap is to a peer that is not direct.)
-template <class Scope> OXSHMEM_OUTLINE void far_put(void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
+template <class Scope, class C>
+OXSHMEM_OUTLINE void far_put(C context, void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
     if (is_one_transfer(dst, src, bytes, pe)) {
         if (Scope::rank() == 0) {
-            const uint64_t end = network_transfer(dst, src, bytes, pe);
+            const C mine = by_leader<Scope>(blocking ? at_once(context) : context);
+            const uint64_t end = network_transfer(mine, dst, src, bytes, pe);
             if (blocking && end != 0) {
-                network_wait(end, pe, Op::put);
+                network_wait(mine, end, pe, Op::put);
             }
         }
     } else if (path_to(pe, Op::put) != Path::none && check_symmetric(dst, bytes, pe, Op::put) && bytes != 0) {
-        network_put_by<Scope>(dst, src, bytes, pe, blocking);
+        network_put_by<Scope>(context, dst, src, bytes, pe, blocking);
     }
 }
 
-template <class Scope> OXSHMEM_OUTLINE void far_get(void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
+template <class Scope, class C>
+OXSHMEM_OUTLINE void far_get(C context, void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
     if (path_to(pe, Op::get) != Path::none && check_symmetric(src, bytes, pe, Op::get) && bytes != 0) {
-        network_get_by<Scope>(dst, src, bytes, pe, blocking);
+        network_get_by<Scope>(context, dst, src, bytes, pe, blocking);
     }
 }
 
@@ -109,9 +120,10 @@ template <class Scope> OXSHMEM_DEVICE bool is_word(const void *dst, const void *
     return Scope::kLanes == 1 && bytes == 8 && both % 8 == 0;
 }
 
-template <class Scope> OXSHMEM_DEVICE void put_by(void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
+template <class Scope, class C>
+OXSHMEM_DEVICE void put_by(C context, void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
     if (!is_direct(pe) || !in_heap(dst, bytes)) {
-        far_put<Scope>(dst, src, bytes, pe, blocking);
+        far_put<Scope>(context, dst, src, bytes, pe, blocking);
     } else if (is_word<Scope>(dst, src, bytes)) {
         port::write(translate(static_cast<uint64_t *>(dst), pe), port::read(static_cast<const uint64_t *>(src)));
     } else {
@@ -119,9 +131,10 @@ template <class Scope> OXSHMEM_DEVICE void put_by(void *dst, const void *src, ui
     }
 }
 
-template <class Scope> OXSHMEM_DEVICE void get_by(void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
+template <class Scope, class C>
+OXSHMEM_DEVICE void get_by(C context, void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
     if (!is_direct(pe) || !in_heap(src, bytes)) {
-        far_get<Scope>(dst, src, bytes, pe, blocking);
+        far_get<Scope>(context, dst, src, bytes, pe, blocking);
     } else if (is_word<Scope>(dst, src, bytes)) {
         port::write(static_cast<uint64_t *>(dst), port::read(translate(static_cast<const uint64_t *>(src), pe)));
     } else {
@@ -130,16 +143,35 @@ template <class Scope> OXSHMEM_DEVICE void get_by(void *dst, const void *src, ui
 }
 
 // p and g where the word cannot be accessed in place: over the network, or not at all.
-template <class T> OXSHMEM_OUTLINE void far_p(T *dst, T value, int pe) {
+template <class C, class T> OXSHMEM_OUTLINE void far_p(C context, T *dst, T value, int pe) {
     const bool good = path_to(pe, Op::p) != Path::none && check_symmetric(dst, sizeof(T), pe, Op::p);
     if (good && check_word(dst, pe, Op::p)) {
-        network_p(dst, value, pe);
+        network_p(context, dst, value, pe);
     }
 }
 
-template <class T> OXSHMEM_OUTLINE T far_g(const T *src, int pe) {
+template <class C, class T> OXSHMEM_OUTLINE T far_g(C context, const T *src, int pe) {
     const bool good = path_to(pe, Op::g) != Path::none && check_symmetric(src, sizeof(T), pe, Op::g);
-    return good && check_word(src, pe, Op::g) ? network_g(src, pe) : T{};
+    return good && check_word(src, pe, Op::g) ? network_g(context, src, pe) : T{};
+}
+
+template <class C, class T> OXSHMEM_DEVICE void p_by(C context, T *dst, T value, int pe) {
+    static_assert(scalar<T>);
+    T *const word = translate(dst, pe);
+    if (is_direct(pe) && holds_word(dst) && is_checked_word(dst)) {
+        port::store<order::relaxed, reach::system>(word, value);
+    } else {
+        far_p(context, dst, value, pe);
+    }
+}
+
+template <class C, class T> OXSHMEM_DEVICE T g_by(C context, const T *src, int pe) {
+    static_assert(scalar<T>);
+    const T *const word = translate(src, pe);
+    if (is_direct(pe) && holds_word(src) && is_checked_word(src)) {
+        return port::load<order::relaxed, reach::system>(word);
+    }
+    return far_g(context, src, pe);
 }
 
 } // namespace detail
@@ -147,42 +179,31 @@ template <class T> OXSHMEM_OUTLINE T far_g(const T *src, int pe) {
 // Stores one value into `dst` at `pe`. `value` may be reused at once. A value of an aligned address
 // arrives untorn.
 template <class T> OXSHMEM_DEVICE void p(T *dst, detail::given<T> value, int pe) {
-    static_assert(detail::scalar<T>);
-    T *const word = detail::translate(dst, pe);
-    if (detail::is_direct(pe) && detail::holds_word(dst) && detail::is_checked_word(dst)) {
-        port::store<port::order::relaxed, port::reach::system>(word, value);
-    } else {
-        detail::far_p<T>(dst, value, pe);
-    }
+    detail::p_by<detail::DefaultContext, T>({}, dst, value, pe);
 }
 
 // Loads one value from `src` at `pe`. Zero if the call was refused (the error is recorded).
 template <class T> OXSHMEM_DEVICE T g(const T *src, int pe) {
-    static_assert(detail::scalar<T>);
-    const T *const word = detail::translate(src, pe);
-    if (detail::is_direct(pe) && detail::holds_word(src) && detail::is_checked_word(src)) {
-        return port::load<port::order::relaxed, port::reach::system>(word);
-    }
-    return detail::far_g(src, pe);
+    return detail::g_by(detail::DefaultContext{}, src, pe);
 }
 
 // Copies `bytes` bytes from local `src` to symmetric `dst` at `pe`.
 template <class Scope> OXSHMEM_DEVICE void putmem_nbi(Scope, void *dst, const void *src, size_t bytes, int pe) {
-    detail::put_by<Scope>(dst, src, bytes, pe, false);
+    detail::put_by<Scope>(detail::DefaultContext{}, dst, src, bytes, pe, false);
 }
 
 template <class Scope> OXSHMEM_DEVICE void putmem(Scope, void *dst, const void *src, size_t bytes, int pe) {
-    detail::put_by<Scope>(dst, src, bytes, pe, true);
+    detail::put_by<Scope>(detail::DefaultContext{}, dst, src, bytes, pe, true);
     Scope::sync();
 }
 
 // Copies `bytes` bytes from symmetric `src` at `pe` to local `dst`.
 template <class Scope> OXSHMEM_DEVICE void getmem_nbi(Scope, void *dst, const void *src, size_t bytes, int pe) {
-    detail::get_by<Scope>(dst, src, bytes, pe, false);
+    detail::get_by<Scope>(detail::DefaultContext{}, dst, src, bytes, pe, false);
 }
 
 template <class Scope> OXSHMEM_DEVICE void getmem(Scope, void *dst, const void *src, size_t bytes, int pe) {
-    detail::get_by<Scope>(dst, src, bytes, pe, true);
+    detail::get_by<Scope>(detail::DefaultContext{}, dst, src, bytes, pe, true);
     Scope::sync();
 }
 
@@ -218,67 +239,76 @@ OXSHMEM_DEVICE bool check_stride(ptrdiff_t stride, int pe, Op op) {
     return false;
 }
 
+// The elements of a strided put; see iput.
+template <class Scope, class C, class T>
+OXSHMEM_DEVICE void iput_by(C context, T *dst, const T *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t n, int pe) {
+    const Path path = path_to(pe, Op::iput);
+    if (path == Path::none || !check_stride(dst_stride, pe, Op::iput) || !check_stride(src_stride, pe, Op::iput) ||
+        !check_symmetric(dst, extent<T>(n, dst_stride), pe, Op::iput)) {
+        return;
+    }
+    for (size_t i = Scope::rank(); i < n; i += Scope::size()) {
+        T *to = dst + static_cast<ptrdiff_t>(i) * dst_stride;
+        const T *from = src + static_cast<ptrdiff_t>(i) * src_stride;
+        if (path == Path::load_store) {
+            port::write(translate(to, pe), port::read(from));
+        } else {
+            // One element always fits a one-block inline request, so `src` may be reused at once.
+            static_assert(sizeof(T) <= kInlineOneBlock);
+            network_put(context, to, from, sizeof(T), pe);
+        }
+    }
+}
+
+// The elements of an iget over the network. A function of its own, whose variables are in local
+// memory while it posts.
+template <class Scope, class C, class T>
+OXSHMEM_OUTLINE void network_iget(C context, T *dst, const T *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t n,
+                                  int pe) {
+    uint64_t end = 0;
+    for (size_t i = Scope::rank(); i < n; i += Scope::size()) {
+        T *to = dst + static_cast<ptrdiff_t>(i) * dst_stride;
+        const T *from = src + static_cast<ptrdiff_t>(i) * src_stride;
+        end = keeping([&] { return network_get(context, to, from, sizeof(T), pe, Op::iget); }, i, n, dst, src, dst_stride,
+                      src_stride, pe);
+    }
+    if (end != 0) {
+        network_wait(context, end, pe, Op::iget);
+    }
+}
+
+// The elements of a strided get; see iget.
+template <class Scope, class C, class T>
+OXSHMEM_DEVICE void iget_by(C context, T *dst, const T *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t n, int pe) {
+    const Path path = path_to(pe, Op::iget);
+    if (path == Path::none || !check_stride(dst_stride, pe, Op::iget) || !check_stride(src_stride, pe, Op::iget) ||
+        !check_symmetric(src, extent<T>(n, src_stride), pe, Op::iget)) {
+        return;
+    }
+    if (path == Path::network) {
+        network_iget<Scope>(at_once(context), dst, src, dst_stride, src_stride, n, pe);
+    } else {
+        for (size_t i = Scope::rank(); i < n; i += Scope::size()) {
+            const T *from = src + static_cast<ptrdiff_t>(i) * src_stride;
+            port::write(dst + static_cast<ptrdiff_t>(i) * dst_stride, port::read(translate(from, pe)));
+        }
+    }
+}
+
 } // namespace detail
 
 // Copies `n` elements; element i goes from src[i * src_stride] to dst[i * dst_stride] at `pe`.
 // Strides are in elements, at least 1.
 template <class Scope, class T>
 OXSHMEM_DEVICE void iput(Scope, T *dst, const T *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t n, int pe) {
-    const detail::Path path = detail::path_to(pe, detail::Op::iput);
-    if (path != detail::Path::none && detail::check_stride(dst_stride, pe, detail::Op::iput) &&
-        detail::check_stride(src_stride, pe, detail::Op::iput) &&
-        detail::check_symmetric(dst, detail::extent<T>(n, dst_stride), pe, detail::Op::iput)) {
-        for (size_t i = Scope::rank(); i < n; i += Scope::size()) {
-            T *to = dst + static_cast<ptrdiff_t>(i) * dst_stride;
-            const T *from = src + static_cast<ptrdiff_t>(i) * src_stride;
-            if (path == detail::Path::load_store) {
-                port::write(detail::translate(to, pe), port::read(from));
-            } else {
-                // One element always fits a one-block inline request, so `src` may be reused at
-                // once.
-                static_assert(sizeof(T) <= detail::kInlineOneBlock);
-                detail::network_put(to, from, sizeof(T), pe);
-            }
-        }
-    }
+    detail::iput_by<Scope>(detail::DefaultContext{}, dst, src, dst_stride, src_stride, n, pe);
     Scope::sync();
 }
 
-namespace detail {
-
-// The elements of an iget over the network. A function of its own, whose variables are in local
-// memory while it posts.
-template <class Scope, class T>
-OXSHMEM_OUTLINE void network_iget(T *dst, const T *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t n, int pe) {
-    uint64_t end = 0;
-    for (size_t i = Scope::rank(); i < n; i += Scope::size()) {
-        T *to = dst + static_cast<ptrdiff_t>(i) * dst_stride;
-        const T *from = src + static_cast<ptrdiff_t>(i) * src_stride;
-        end =
-            keeping([&] { return network_get(to, from, sizeof(T), pe, Op::iget); }, i, n, dst, src, dst_stride, src_stride, pe);
-    }
-    if (end != 0) {
-        network_wait(end, pe, Op::iget);
-    }
-}
-
-} // namespace detail
-
+// The same from `pe` to this PE.
 template <class Scope, class T>
 OXSHMEM_DEVICE void iget(Scope, T *dst, const T *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t n, int pe) {
-    const detail::Path path = detail::path_to(pe, detail::Op::iget);
-    if (path != detail::Path::none && detail::check_stride(dst_stride, pe, detail::Op::iget) &&
-        detail::check_stride(src_stride, pe, detail::Op::iget) &&
-        detail::check_symmetric(src, detail::extent<T>(n, src_stride), pe, detail::Op::iget)) {
-        if (path == detail::Path::network) {
-            detail::network_iget<Scope>(dst, src, dst_stride, src_stride, n, pe);
-        } else {
-            for (size_t i = Scope::rank(); i < n; i += Scope::size()) {
-                const T *from = src + static_cast<ptrdiff_t>(i) * src_stride;
-                port::write(dst + static_cast<ptrdiff_t>(i) * dst_stride, port::read(detail::translate(from, pe)));
-            }
-        }
-    }
+    detail::iget_by<Scope>(detail::DefaultContext{}, dst, src, dst_stride, src_stride, n, pe);
     Scope::sync();
 }
 

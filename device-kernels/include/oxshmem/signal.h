@@ -50,9 +50,9 @@ OXSHMEM_OUTLINE void near_put_signal(void *dst, const void *src, uint64_t bytes,
     }
 }
 
-template <class Scope>
-OXSHMEM_OUTLINE void far_put_signal(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value, SignalOp op,
-                                    int pe, bool blocking) {
+template <class Scope, class C>
+OXSHMEM_OUTLINE void far_put_signal(C context, void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value,
+                                    SignalOp op, int pe, bool blocking) {
     if (Scope::rank() != 0 || path_to(pe, Op::put_signal) == Path::none || !check_symmetric(dst, bytes, pe, Op::put_signal) ||
         !check_signal(signal, op, pe, Op::put_signal)) {
         return;
@@ -60,15 +60,17 @@ OXSHMEM_OUTLINE void far_put_signal(void *dst, const void *src, uint64_t bytes, 
     if (op == SignalOp::add) {
         watch_atomic(signal, pe, true);
     }
-    const uint64_t end = network_put_signal(dst, src, bytes, signal, value, op, pe);
+    const C mine = at_once(by_leader<Scope>(context));
+    const uint64_t end = network_put_signal(mine, dst, src, bytes, signal, value, op, pe);
     if (blocking && end != 0) {
-        network_wait(end, pe, Op::put_signal);
+        network_wait(mine, end, pe, Op::put_signal);
     }
 }
 
 // The data by store, the addition by the card; see atomics_by_network.
-template <class Scope>
-OXSHMEM_OUTLINE void split_put_signal(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value, int pe) {
+template <class Scope, class C>
+OXSHMEM_OUTLINE void split_put_signal(C context, void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value,
+                                      int pe) {
     if (check_symmetric(dst, bytes, pe, Op::put_signal) && check_signal(signal, SignalOp::add, pe, Op::put_signal)) {
         copy<Scope>(translate(dst, pe), src, bytes);
         Scope::sync();
@@ -77,22 +79,22 @@ OXSHMEM_OUTLINE void split_put_signal(void *dst, const void *src, uint64_t bytes
             // there before it is rung for.
             release_stores();
             watch_atomic(signal, pe, true);
-            network_signal(signal, value, SignalOp::add, pe);
+            network_signal(by_leader<Scope>(context), signal, value, SignalOp::add, pe);
         }
     }
 }
 
-template <class Scope>
-OXSHMEM_DEVICE void put_signal_by(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value, SignalOp op,
-                                  int pe, bool blocking) {
+template <class Scope, class C>
+OXSHMEM_DEVICE void put_signal_by(C context, void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value,
+                                  SignalOp op, int pe, bool blocking) {
     if (is_direct(pe)) {
         if (op == SignalOp::add && atomics_by_network()) {
-            split_put_signal<Scope>(dst, src, bytes, signal, value, pe);
+            split_put_signal<Scope>(context, dst, src, bytes, signal, value, pe);
         } else {
             near_put_signal<Scope>(dst, src, bytes, signal, value, op, pe);
         }
     } else {
-        far_put_signal<Scope>(dst, src, bytes, signal, value, op, pe, blocking);
+        far_put_signal<Scope>(context, dst, src, bytes, signal, value, op, pe, blocking);
     }
 }
 
@@ -103,13 +105,13 @@ OXSHMEM_DEVICE void put_signal_by(void *dst, const void *src, uint64_t bytes, ui
 template <class Scope>
 OXSHMEM_DEVICE void putmem_signal_nbi(Scope, void *dst, const void *src, size_t bytes, uint64_t *signal, uint64_t value,
                                       SignalOp op, int pe) {
-    detail::put_signal_by<Scope>(dst, src, bytes, signal, value, op, pe, false);
+    detail::put_signal_by<Scope>(detail::DefaultContext{}, dst, src, bytes, signal, value, op, pe, false);
 }
 
 template <class Scope>
 OXSHMEM_DEVICE void putmem_signal(Scope, void *dst, const void *src, size_t bytes, uint64_t *signal, uint64_t value,
                                   SignalOp op, int pe) {
-    detail::put_signal_by<Scope>(dst, src, bytes, signal, value, op, pe, true);
+    detail::put_signal_by<Scope>(detail::DefaultContext{}, dst, src, bytes, signal, value, op, pe, true);
     Scope::sync();
 }
 
@@ -129,12 +131,25 @@ namespace detail {
 
 // signal_op where the word cannot, or must not, be updated in place: over the network, or not at
 // all.
-OXSHMEM_OUTLINE void far_signal(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
+template <class C> OXSHMEM_OUTLINE void far_signal(C context, uint64_t *signal, uint64_t value, SignalOp op, int pe) {
     if (path_to(pe, Op::signal) != Path::none && check_signal(signal, op, pe, Op::signal)) {
         if (op == SignalOp::add) {
             watch_atomic(signal, pe, true);
         }
-        network_signal(signal, value, op, pe);
+        network_signal(context, signal, value, op, pe);
+    }
+}
+
+template <class C> OXSHMEM_DEVICE void signal_by(C context, uint64_t *signal, uint64_t value, SignalOp op, int pe) {
+    uint64_t *const word = translate(signal, pe);
+    // An aligned word that begins in the heap ends there. The tests are cheaper together than a
+    // branch after each.
+    const bool good = is_direct(pe) & (offset_of(signal) < port::state().heap_bytes) &
+                      (reinterpret_cast<uint64_t>(signal) % sizeof(*signal) == 0);
+    if (good && (op == SignalOp::set || (op == SignalOp::add && !atomics_by_network()))) {
+        near_signal<order::relaxed>(signal, word, value, op, pe);
+    } else {
+        far_signal(context, signal, value, op, pe);
     }
 }
 
@@ -143,16 +158,7 @@ OXSHMEM_OUTLINE void far_signal(uint64_t *signal, uint64_t value, SignalOp op, i
 // Updates `signal` at `pe`. It may overtake the caller's earlier operations unless a fence (or
 // quiet) lies between; where the signal says that data is there, put_signal is the faster way.
 OXSHMEM_DEVICE void signal_op(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
-    uint64_t *const word = detail::translate(signal, pe);
-    // An aligned word that begins in the heap ends there. The tests are cheaper together than a
-    // branch after each.
-    const bool good = detail::is_direct(pe) & (detail::offset_of(signal) < port::state().heap_bytes) &
-                      (reinterpret_cast<uint64_t>(signal) % sizeof(*signal) == 0);
-    if (good && (op == SIGNAL_SET || (op == SIGNAL_ADD && !detail::atomics_by_network()))) {
-        detail::near_signal<port::order::relaxed>(signal, word, value, op, pe);
-    } else {
-        detail::far_signal(signal, value, op, pe);
-    }
+    detail::signal_by(detail::DefaultContext{}, signal, value, op, pe);
 }
 
 // Returns the value of this PE's own signal; what was put before the signal that it shows is

@@ -48,7 +48,8 @@ OXSHMEM_NOINLINE void report_breakage(const abi::Breakage &breakage, Op op) {
     if (port::load<order::acquire, reach::device>(&breakage.claimed) == abi::kErrorValid) {
         abi::ErrorRecord error;
         copy_record(error, breakage.first);
-        if (error.code != static_cast<uint32_t>(ErrorCode::completion)) {
+        if (error.code != static_cast<uint32_t>(ErrorCode::completion) &&
+            error.code != static_cast<uint32_t>(ErrorCode::context_destroyed)) {
             error.length = error.code;
             error.code = static_cast<uint32_t>(ErrorCode::queue_broken);
         }

@@ -14,6 +14,7 @@ using abi::Op;
 enum class SignalOp : int;
 enum class Verdict : uint32_t;
 struct AtomicRequest;
+struct ContextQp;
 struct WaitClock;
 
 extern "C" {
@@ -42,6 +43,21 @@ __device__ void OXSHMEM_LIBRARY(fence)();
 __device__ void OXSHMEM_LIBRARY(wait)(uint64_t end, int pe, Op op);
 __device__ void OXSHMEM_LIBRARY(complete)(int pe, Op op);
 __device__ void OXSHMEM_LIBRARY(quiet)(uint32_t rank, uint32_t size);
+
+// The same through contexts.
+__device__ void OXSHMEM_LIBRARY(context_p)(ContextQp queue, void *dst, uint64_t value, uint32_t bytes, int pe);
+__device__ uint64_t OXSHMEM_LIBRARY(context_g)(ContextQp queue, const void *src, uint32_t bytes, int pe);
+__device__ uint64_t OXSHMEM_LIBRARY(context_put)(ContextQp queue, void *dst, const void *src, uint64_t bytes, int pe);
+__device__ uint64_t OXSHMEM_LIBRARY(context_get)(ContextQp queue, void *dst, const void *src, uint64_t bytes, int pe, Op op);
+__device__ void OXSHMEM_LIBRARY(context_atomic)(ContextQp queue, void *target, AtomicRequest request, int pe);
+__device__ uint64_t OXSHMEM_LIBRARY(context_fetch_atomic)(ContextQp queue, void *target, AtomicRequest request, int pe);
+__device__ void OXSHMEM_LIBRARY(context_signal)(ContextQp queue, uint64_t *signal, uint64_t value, SignalOp op, int pe);
+__device__ uint64_t OXSHMEM_LIBRARY(context_put_signal)(ContextQp queue, void *dst, const void *src, uint64_t bytes,
+                                                        uint64_t *signal, uint64_t value, SignalOp op, int pe);
+__device__ void OXSHMEM_LIBRARY(context_wait)(ContextQp queue, uint64_t end, int pe, Op op);
+__device__ void OXSHMEM_LIBRARY(context_flush)(const abi::Context &context);
+__device__ void OXSHMEM_LIBRARY(context_quiet)(const abi::Context &context, uint32_t rank, uint32_t size);
+__device__ void OXSHMEM_LIBRARY(context_fence)(const abi::Context &context);
 }
 
 } // namespace oxshmem::detail

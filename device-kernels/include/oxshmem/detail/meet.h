@@ -221,7 +221,7 @@ OXSHMEM_DEVICE void tell(const TeamView &team, Op op, int member, uint64_t *word
     if (is_direct(pe)) {
         port::store<order::relaxed, reach::system>(translate(word, pe), value);
     } else if (path_to(pe, op) == Path::network) {
-        network_signal(word, value, SignalOp::set, pe);
+        network_signal(DefaultContext{}, word, value, SignalOp::set, pe);
     }
 }
 

@@ -16,46 +16,83 @@ namespace oxshmem::detail {
 OXSHMEM_DEVICE constexpr bool is_one_transfer(const void *, const void *, uint64_t, int) {
     return false;
 }
-OXSHMEM_DEVICE uint64_t network_transfer(void *dst, const void *src, uint64_t bytes, int pe) {
+
+OXSHMEM_DEVICE uint64_t network_put(DefaultContext, void *dst, const void *src, uint64_t bytes, int pe) {
     return OXSHMEM_LIBRARY(put)(dst, src, bytes, pe);
 }
-
-template <class T> OXSHMEM_DEVICE void network_p(T *dst, T value, int pe) {
+OXSHMEM_DEVICE uint64_t network_put(ContextQp queue, void *dst, const void *src, uint64_t bytes, int pe) {
+    return OXSHMEM_LIBRARY(context_put)(queue, dst, src, bytes, pe);
+}
+template <class C> OXSHMEM_DEVICE uint64_t network_transfer(C context, void *dst, const void *src, uint64_t bytes, int pe) {
+    return network_put(context, dst, src, bytes, pe);
+}
+template <class T> OXSHMEM_DEVICE void network_p(DefaultContext, T *dst, T value, int pe) {
     OXSHMEM_LIBRARY(p)(dst, to_bits(value), sizeof(T), pe);
 }
-template <class T> OXSHMEM_DEVICE T network_g(const T *src, int pe) {
+template <class T> OXSHMEM_DEVICE void network_p(ContextQp queue, T *dst, T value, int pe) {
+    OXSHMEM_LIBRARY(context_p)(queue, dst, to_bits(value), sizeof(T), pe);
+}
+template <class T> OXSHMEM_DEVICE T network_g(DefaultContext, const T *src, int pe) {
     return from_bits<T>(OXSHMEM_LIBRARY(g)(src, sizeof(T), pe));
 }
-OXSHMEM_DEVICE uint64_t network_put(void *dst, const void *src, uint64_t bytes, int pe) {
-    return OXSHMEM_LIBRARY(put)(dst, src, bytes, pe);
+template <class T> OXSHMEM_DEVICE T network_g(ContextQp queue, const T *src, int pe) {
+    return from_bits<T>(OXSHMEM_LIBRARY(context_g)(queue, src, sizeof(T), pe));
 }
-OXSHMEM_DEVICE uint64_t network_get(void *dst, const void *src, uint64_t bytes, int pe, Op op) {
+OXSHMEM_DEVICE uint64_t network_get(DefaultContext, void *dst, const void *src, uint64_t bytes, int pe, Op op) {
     return OXSHMEM_LIBRARY(get)(dst, src, bytes, pe, op);
 }
-OXSHMEM_DEVICE void network_atomic(void *target, AtomicRequest request, int pe) {
+OXSHMEM_DEVICE uint64_t network_get(ContextQp queue, void *dst, const void *src, uint64_t bytes, int pe, Op op) {
+    return OXSHMEM_LIBRARY(context_get)(queue, dst, src, bytes, pe, op);
+}
+OXSHMEM_DEVICE void network_atomic(DefaultContext, void *target, AtomicRequest request, int pe) {
     OXSHMEM_LIBRARY(atomic)(target, request, pe);
 }
-template <class T> OXSHMEM_DEVICE T network_fetch_atomic(T *target, AtomicRequest request, int pe) {
+OXSHMEM_DEVICE void network_atomic(ContextQp queue, void *target, AtomicRequest request, int pe) {
+    OXSHMEM_LIBRARY(context_atomic)(queue, target, request, pe);
+}
+template <class T> OXSHMEM_DEVICE T network_fetch_atomic(DefaultContext, T *target, AtomicRequest request, int pe) {
     return from_bits<T>(OXSHMEM_LIBRARY(fetch_atomic)(target, request, pe));
 }
-OXSHMEM_DEVICE void network_signal(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
+template <class T> OXSHMEM_DEVICE T network_fetch_atomic(ContextQp queue, T *target, AtomicRequest request, int pe) {
+    return from_bits<T>(OXSHMEM_LIBRARY(context_fetch_atomic)(queue, target, request, pe));
+}
+OXSHMEM_DEVICE void network_signal(DefaultContext, uint64_t *signal, uint64_t value, SignalOp op, int pe) {
     OXSHMEM_LIBRARY(signal)(signal, value, op, pe);
 }
-OXSHMEM_DEVICE uint64_t network_put_signal(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value,
-                                           SignalOp op, int pe) {
+OXSHMEM_DEVICE void network_signal(ContextQp queue, uint64_t *signal, uint64_t value, SignalOp op, int pe) {
+    OXSHMEM_LIBRARY(context_signal)(queue, signal, value, op, pe);
+}
+OXSHMEM_DEVICE uint64_t network_put_signal(DefaultContext, void *dst, const void *src, uint64_t bytes, uint64_t *signal,
+                                           uint64_t value, SignalOp op, int pe) {
     return OXSHMEM_LIBRARY(put_signal)(dst, src, bytes, signal, value, op, pe);
+}
+OXSHMEM_DEVICE uint64_t network_put_signal(ContextQp queue, void *dst, const void *src, uint64_t bytes, uint64_t *signal,
+                                           uint64_t value, SignalOp op, int pe) {
+    return OXSHMEM_LIBRARY(context_put_signal)(queue, dst, src, bytes, signal, value, op, pe);
+}
+OXSHMEM_DEVICE void network_wait(DefaultContext, uint64_t end, int pe, Op op) {
+    OXSHMEM_LIBRARY(wait)(end, pe, op);
+}
+OXSHMEM_DEVICE void network_wait(ContextQp queue, uint64_t end, int pe, Op op) {
+    OXSHMEM_LIBRARY(context_wait)(queue, end, pe, op);
 }
 OXSHMEM_DEVICE void network_fence() {
     OXSHMEM_LIBRARY(fence)();
-}
-OXSHMEM_DEVICE void network_wait(uint64_t end, int pe, Op op) {
-    OXSHMEM_LIBRARY(wait)(end, pe, op);
 }
 OXSHMEM_DEVICE void network_complete(int pe, Op op) {
     OXSHMEM_LIBRARY(complete)(pe, op);
 }
 OXSHMEM_DEVICE void network_quiet(uint32_t rank, uint32_t size) {
     OXSHMEM_LIBRARY(quiet)(rank, size);
+}
+OXSHMEM_DEVICE void context_flush(const abi::Context &context) {
+    OXSHMEM_LIBRARY(context_flush)(context);
+}
+OXSHMEM_DEVICE void context_quiet(const abi::Context &context, uint32_t rank, uint32_t size) {
+    OXSHMEM_LIBRARY(context_quiet)(context, rank, size);
+}
+OXSHMEM_DEVICE void context_fence(const abi::Context &context) {
+    OXSHMEM_LIBRARY(context_fence)(context);
 }
 
 } // namespace oxshmem::detail

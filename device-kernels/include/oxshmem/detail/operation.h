@@ -3,7 +3,7 @@
 // What an operation over the network is, whether device code or the proxy posts it.
 #pragma once
 
-#include "address.h"
+#include "context.h"
 
 namespace oxshmem::detail {
 
@@ -22,9 +22,9 @@ OXSHMEM_DEVICE bool posts_to(int pe) {
 
 enum class SignalOp : int { set = 9, add = 10 };
 
-// Like block_queue, for signals and the data before them.
-OXSHMEM_DEVICE uint32_t signal_queue(SignalOp op) {
-    return op == SignalOp::set ? block_queue() : atomic_queue();
+// What signals, and the data before them, count as.
+OXSHMEM_DEVICE Use use_of(SignalOp op) {
+    return op == SignalOp::set ? Use::data : Use::atomics;
 }
 
 // A value of up to eight bytes as a word, zero above its size.

@@ -140,8 +140,8 @@ OXSHMEM_DEVICE void deliver(const Session &session, int kind, int member, void *
                             uint32_t count) {
     const TeamView &team = session.team;
     OXSHMEM_ON_MESSAGE(team.pe_of(member), team.arrivals(kind) + team.me, count);
-    put_signal_by<Scope>(dst, src, bytes, team.arrivals(kind) + team.me, arrival_of(team, count), SignalOp::set,
-                         team.pe_of(member), false);
+    put_signal_by<Scope>(DefaultContext{}, dst, src, bytes, team.arrivals(kind) + team.me, arrival_of(team, count),
+                         SignalOp::set, team.pe_of(member), false);
 }
 
 // Waits until what this block has sent through the network to all members that `sent_to(member)`
@@ -231,7 +231,7 @@ OXSHMEM_OUTLINE bool push_strided(Session session, void *dst, const void *src, u
                 copy_element(translate(to + i * strides.dst, pe), from + i * strides.src, strides.element);
             } else if constexpr (!kSeveralBlocks<Scope>) {
                 OXSHMEM_ON_MESSAGE(pe, nullptr, 0);
-                network_put(to + i * strides.dst, from + i * strides.src, strides.element, pe);
+                network_put(DefaultContext{}, to + i * strides.dst, from + i * strides.src, strides.element, pe);
             }
         }
         if constexpr (!kSeveralBlocks<Scope>) {
@@ -260,8 +260,8 @@ OXSHMEM_DEVICE bool far_broadcast(const Session &session, void *dst, const void 
             const int member = session.member_behind(distance);
             const Share share = part(member);
             OXSHMEM_ON_MESSAGE(team.pe_of(member), nullptr, 0);
-            put_by<Scope>(at_offset(dst, own.first), at_offset(src, own.first), own.last - own.first, team.pe_of(member),
-                          false);
+            put_by<Scope>(DefaultContext{}, at_offset(dst, own.first), at_offset(src, own.first), own.last - own.first,
+                          team.pe_of(member), false);
             deliver<Scope>(session, 0, member, at_offset(dst, share.first), at_offset(src, share.first),
                            share.last - share.first, 1);
         }

@@ -376,6 +376,8 @@ inline uint3 thread_index() {
 // Whether p and g refuse words that are not aligned. The check costs a GPU an instruction for each
 // of them.
 constexpr bool kChecksWords = true;
+// Whether use of a private context from two places at once is looked for.
+constexpr bool kChecksContexts = true;
 constexpr bool kCoalesced = false;
 constexpr uint32_t kWholeWarp = 0xffffffff;
 

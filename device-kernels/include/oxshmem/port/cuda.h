@@ -79,6 +79,8 @@ enum class reach { block, device, system };
 // Adjacent lanes should touch adjacent addresses. Whether p and g refuse words that are not
 // aligned. The check costs a GPU an instruction for each of them.
 constexpr bool kChecksWords = false;
+// Whether use of a private context from two places at once is looked for.
+constexpr bool kChecksContexts = false;
 constexpr bool kCoalesced = true;
 constexpr uint32_t kWholeWarp = 0xffffffff;
 

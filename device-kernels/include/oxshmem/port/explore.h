@@ -360,6 +360,8 @@ inline uint3 thread_index() {
 // Whether p and g refuse words that are not aligned. The check costs a GPU an instruction for each
 // of them.
 constexpr bool kChecksWords = true;
+// Whether use of a private context from two places at once is looked for.
+constexpr bool kChecksContexts = false;
 constexpr bool kCoalesced = true;
 
 // All lanes of a warp, which has as many as the program says. A warp of one lane is never together

@@ -17,8 +17,8 @@ OXSHMEM_DEVICE uint64_t landing_address(const Qp &qp, const LandingSlot &landing
     return qp.landing + landing.slot * uint64_t{abi::kLandingBytes};
 }
 
-OXSHMEM_DEVICE Located locate_landing(const Qp &qp, const LandingSlot &landing, uint32_t card) {
-    return {port::state().slab_lkeys[card], landing_address(qp, landing), abi::kLandingBytes};
+OXSHMEM_DEVICE Located locate_landing(const Qp &qp, const LandingSlot &landing) {
+    return {qp.landing_key, landing_address(qp, landing), abi::kLandingBytes};
 }
 
 // Waits for the result that a posted request (`end`, or 0 if none was posted) leaves in a landing
@@ -35,8 +35,8 @@ template <class... T> OXSHMEM_DEVICE bool await_landing(Qp &qp, LandingSlot &lan
 }
 
 // Where results go that no lane reads.
-OXSHMEM_DEVICE Located discard(const Qp &qp, uint32_t card) {
-    return {port::state().slab_lkeys[card], qp.landing + (abi::kLandingBytes << qp.landing_log2), abi::kLandingBytes};
+OXSHMEM_DEVICE Located discard(const Qp &qp) {
+    return {qp.landing_key, qp.landing + (abi::kLandingBytes << qp.landing_log2), abi::kLandingBytes};
 }
 
 } // namespace oxshmem::detail

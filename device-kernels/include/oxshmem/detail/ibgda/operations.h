@@ -17,7 +17,8 @@ namespace oxshmem::detail {
 
 // p where lanes share work requests: each run of lanes, from a lane in `starts` to the next, is one
 // inline write of as many blocks as its payload needs.
-template <class T> OXSHMEM_DEVICE void network_p_runs(Qp &qp, Group &group, Located &remote, T value, uint32_t starts) {
+template <class Queue, class T>
+OXSHMEM_DEVICE void network_p_runs(Queue queue, Qp &qp, Group &group, Located &remote, T value, uint32_t starts) {
     uint32_t offset = 0, lanes = group.mask;                 // the calling lane's run: its first block, and its lanes
     uint32_t last_run = group.leader;                        // the first lane of the last run
     uint32_t blocks = inline_blocks(group.size * sizeof(T)); // of all runs
@@ -34,7 +35,7 @@ template <class T> OXSHMEM_DEVICE void network_p_runs(Qp &qp, Group &group, Loca
             blocks += inline_blocks(port::count_ones(members) * sizeof(T));
         }
     }
-    const Reservation reservation = reserve(qp, group, blocks, remote, value, offset, lanes, last_run, blocks);
+    const Reservation reservation = reserve(queue, qp, group, blocks, remote, value, offset, lanes, last_run, blocks);
     if (!reservation.ok) {
         return;
     }
@@ -45,7 +46,7 @@ template <class T> OXSHMEM_DEVICE void network_p_runs(Qp &qp, Group &group, Loca
         slot.inline_header(remote, bytes, port::lane_id() == last_run);
     }
     slot.inline_value(position * sizeof(T), value);
-    submit(qp, group, reservation, blocks, true, [&] {
+    submit(queue, qp, group, reservation, blocks, true, [&] {
         // A request never has more blocks than lanes.
         const uint32_t own = inline_blocks(bytes);
         if (position < own) {
@@ -56,14 +57,14 @@ template <class T> OXSHMEM_DEVICE void network_p_runs(Qp &qp, Group &group, Loca
 
 // Writes one value inline. Lanes whose targets follow each other share a work request; the rest
 // share the reservation and the doorbell.
-template <class T> OXSHMEM_DEVICE void network_p(T *dst, T value, int pe) {
+template <class C, class T> OXSHMEM_DEVICE void network_p(C context, T *dst, T value, int pe) {
     if (by_proxy()) {
         ibrc_p(dst, to_bits(value), sizeof(T), pe);
         return;
     }
-    const uint32_t queue = block_queue();
+    const auto queue = queue_for(context, Use::data);
     Qp &qp = qp_of(pe, queue);
-    Group group = converge(qp, 1);
+    Group group = converge(queue, qp, 1);
     Located remote = locate_remote(dst, pe, card_of(queue));
 
     if (group.size > 1) {
@@ -73,16 +74,16 @@ template <class T> OXSHMEM_DEVICE void network_p(T *dst, T value, int pe) {
         const uint64_t place = remote.address + (chunk_of(remote.address) << 48);
         const uint32_t starts = port::run_starts(group.mask, place, sizeof(T));
         if (starts != group.mask) {
-            network_p_runs(qp, group, remote, value, starts);
+            network_p_runs(queue, qp, group, remote, value, starts);
             return;
         }
     }
-    const Reservation reservation = reserve(qp, group, group.size, remote, value);
+    const Reservation reservation = reserve(queue, qp, group, group.size, remote, value);
     if (!reservation.ok) {
         return;
     }
     slot_at(reservation, group.rank).inline_word(remote, value, group.last());
-    submit(qp, group, reservation, group.size, false, [&] { stamp(reservation, group.rank, 0); });
+    submit(queue, qp, group, reservation, group.size, false, [&] { stamp(reservation, group.rank, 0); });
 }
 
 // Puts are cut into pieces that a single work request carries.
@@ -163,13 +164,13 @@ OXSHMEM_DEVICE uint64_t post_pieces(void *dst, const void *src, uint64_t bytes, 
 
 // Posts the next piece. A function of its own, and so is the loop around it: together they need
 // more registers than there are.
-OXSHMEM_OUTLINE Posted put_piece(void *dst, const void *src, uint64_t bytes, int pe, uint32_t queue) {
+template <class Queue> OXSHMEM_OUTLINE Posted put_piece(void *dst, const void *src, uint64_t bytes, int pe, Queue queue) {
     uint32_t card = card_of(queue);
     Piece piece = next_piece(dst, src, bytes);
     Located remote = locate_remote(dst, pe, card);
     probe_inlined(src, piece);
     const uint64_t end = post(
-        qp_of(pe, queue), blocks_of(piece),
+        queue, qp_of(pe, queue), blocks_of(piece),
         [&](const Slot &slot, bool signaled) { write_piece(slot, remote, src, piece, card, signaled); }, remote, src, piece,
         card);
     return {end, piece.bytes};
@@ -187,11 +188,12 @@ OXSHMEM_DEVICE bool is_one_transfer(const void *dst, const void *src, uint64_t b
     return posts_to(pe) & size & inside;
 }
 
-OXSHMEM_DEVICE uint64_t network_transfer(void *dst, const void *src, uint64_t bytes, int pe) {
-    const uint32_t queue = block_queue(), card = card_of(queue);
+template <class C> OXSHMEM_DEVICE uint64_t network_transfer(C context, void *dst, const void *src, uint64_t bytes, int pe) {
+    const auto queue = queue_for(context, Use::data);
+    const uint32_t card = card_of(queue);
     Located remote{}, local{};
     return post_preparing(
-        qp_of(pe, queue), OneBlock{}, [&] { remote = locate_remote(dst, pe, card), local = locate_local(src, card); },
+        queue, qp_of(pe, queue), OneBlock{}, [&] { remote = locate_remote(dst, pe, card), local = locate_local(src, card); },
         [&](const Slot &slot, bool signaled) {
             slot.transfer(Opcode::rdma_write, remote, local, static_cast<uint32_t>(bytes), signaled);
         },
@@ -199,35 +201,36 @@ OXSHMEM_DEVICE uint64_t network_transfer(void *dst, const void *src, uint64_t by
 }
 
 // Posts a put on QP `queue` of those to `pe`.
-OXSHMEM_DEVICE uint64_t put_pieces(void *dst, const void *src, uint64_t bytes, int pe, uint32_t queue) {
+template <class Queue> OXSHMEM_DEVICE uint64_t put_pieces(void *dst, const void *src, uint64_t bytes, int pe, Queue queue) {
     return post_pieces(
         dst, src, bytes, [&](void *to, const void *from, uint64_t left) { return put_piece(to, from, left, pe, queue); }, pe,
         queue);
 }
 
-OXSHMEM_DEVICE uint64_t network_put(void *dst, const void *src, uint64_t bytes, int pe) {
-    return by_proxy() ? ibrc_put(dst, src, bytes, pe) : put_pieces(dst, src, bytes, pe, block_queue());
+template <class C> OXSHMEM_DEVICE uint64_t network_put(C context, void *dst, const void *src, uint64_t bytes, int pe) {
+    return by_proxy() ? ibrc_put(dst, src, bytes, pe) : put_pieces(dst, src, bytes, pe, queue_for(context, Use::data));
 }
 
 // Reads the next piece of a get into registered memory.
-OXSHMEM_OUTLINE Posted get_piece(void *dst, const void *src, uint64_t bytes, int pe) {
-    const uint32_t queue = block_queue(), card = card_of(queue);
+template <class C> OXSHMEM_OUTLINE Posted get_piece(C context, void *dst, const void *src, uint64_t bytes, int pe) {
+    const auto queue = queue_for(context, Use::data);
+    const uint32_t card = card_of(queue);
     Located local = locate_local(dst, card);
     Located remote = locate_remote(src, pe, card);
     uint32_t part = static_cast<uint32_t>(least(least(bytes, remote.bytes), least(local.bytes, abi::kMaxMessageBytes)));
     source_fence(dst);
     const uint64_t end = post(
-        qp_of(pe, queue), OneBlock{},
+        queue, qp_of(pe, queue), OneBlock{},
         [&](const Slot &slot, bool signaled) { slot.transfer(Opcode::rdma_read, remote, local, part, signaled); }, remote,
         local, part);
     return {end, part};
 }
 
 // Reads the next piece of a get into a landing slot, and copies it from there.
-OXSHMEM_OUTLINE Posted get_landed(void *dst, const void *src, uint64_t bytes, int pe, Op op) {
-    const uint32_t queue = block_queue(), card = card_of(queue);
+template <class C> OXSHMEM_OUTLINE Posted get_landed(C context, void *dst, const void *src, uint64_t bytes, int pe, Op op) {
+    const auto queue = queue_for(at_once(context), Use::data);
     Qp &qp = qp_of(pe, queue);
-    Located remote = locate_remote(src, pe, card);
+    Located remote = locate_remote(src, pe, card_of(queue));
     uint32_t part = static_cast<uint32_t>(least(least(bytes, remote.bytes), abi::kLandingBytes));
     // A bad address must not cost a landing slot either.
     port::probe(dst, part);
@@ -237,9 +240,9 @@ OXSHMEM_OUTLINE Posted get_landed(void *dst, const void *src, uint64_t bytes, in
     }
     const auto posted = [&] {
         return post(
-            qp, OneBlock{},
+            queue, qp, OneBlock{},
             [&](const Slot &slot, bool signaled) {
-                slot.transfer(Opcode::rdma_read, remote, locate_landing(qp, landing, card), part, signaled);
+                slot.transfer(Opcode::rdma_read, remote, locate_landing(qp, landing), part, signaled);
             },
             remote, landing, part);
     };
@@ -253,36 +256,37 @@ OXSHMEM_OUTLINE Posted get_landed(void *dst, const void *src, uint64_t bytes, in
 }
 
 // Reads the next piece of a get, in whichever way.
-OXSHMEM_OUTLINE Posted get_next(void *dst, const void *src, uint64_t bytes, int pe, Op op) {
-    return registered(dst) != 0 ? get_piece(dst, src, bytes, pe) : get_landed(dst, src, bytes, pe, op);
+template <class C> OXSHMEM_OUTLINE Posted get_next(C context, void *dst, const void *src, uint64_t bytes, int pe, Op op) {
+    return registered(dst) != 0 ? get_piece(context, dst, src, bytes, pe) : get_landed(context, dst, src, bytes, pe, op);
 }
 
 // Reads into registered memory are left to the HCA; others are complete on return.
-OXSHMEM_DEVICE uint64_t network_get(void *dst, const void *src, uint64_t bytes, int pe, Op op) {
+template <class C> OXSHMEM_DEVICE uint64_t network_get(C context, void *dst, const void *src, uint64_t bytes, int pe, Op op) {
     if (by_proxy()) {
         return ibrc_get(dst, src, bytes, pe, op);
     }
     return post_pieces(
-        dst, src, bytes, [&](void *to, const void *from, uint64_t left) { return get_next(to, from, left, pe, op); }, pe, op);
+        dst, src, bytes, [&](void *to, const void *from, uint64_t left) { return get_next(context, to, from, left, pe, op); },
+        pe, op);
 }
 
 // Fetches one value; zero if that fails (the reason is recorded).
-template <class T> OXSHMEM_DEVICE T network_g(const T *src, int pe) {
+template <class C, class T> OXSHMEM_DEVICE T network_g(C context, const T *src, int pe) {
     if (by_proxy()) {
         return from_bits<T>(ibrc_g(src, sizeof(T), pe));
     }
-    const uint32_t queue = block_queue(), card = card_of(queue);
+    const auto queue = queue_for(at_once(context), Use::data);
     Qp &qp = qp_of(pe, queue);
     T value{};
     LandingSlot landing;
     if (!take_landing(qp, landing)) {
         return value;
     }
-    Located remote = locate_remote(src, pe, card);
+    Located remote = locate_remote(src, pe, card_of(queue));
     uint64_t end = post(
-        qp, OneBlock{},
+        queue, qp, OneBlock{},
         [&](const Slot &slot, bool signaled) {
-            slot.transfer(Opcode::rdma_read, remote, locate_landing(qp, landing, card), sizeof(T), signaled);
+            slot.transfer(Opcode::rdma_read, remote, locate_landing(qp, landing), sizeof(T), signaled);
         },
         remote, landing);
     if (await_landing(qp, landing, end, Op::g)) {
@@ -292,37 +296,37 @@ template <class T> OXSHMEM_DEVICE T network_g(const T *src, int pe) {
     return value;
 }
 
-OXSHMEM_OUTLINE void network_atomic(void *target, AtomicRequest request, int pe) {
+template <class C> OXSHMEM_OUTLINE void network_atomic(C context, void *target, AtomicRequest request, int pe) {
     if (by_proxy()) {
         ibrc_atomic(target, request, pe);
         return;
     }
-    const uint32_t queue = atomic_queue(), card = card_of(queue);
+    const auto queue = queue_for(context, Use::atomics);
     Qp &qp = qp_of(pe, queue);
-    Located remote = locate_remote(target, pe, card);
+    Located remote = locate_remote(target, pe, card_of(queue));
     post(
-        qp, request.blocks(),
-        [&](const Slot &slot, bool signaled) { slot.atomic(request, remote, discard(qp, card), signaled); }, remote, request);
+        queue, qp, request.blocks(),
+        [&](const Slot &slot, bool signaled) { slot.atomic(request, remote, discard(qp), signaled); }, remote, request);
 }
 
 // Like network_atomic, and returns what was there before. The HCA returns 8-byte results in host
 // order and 4-byte results of extended atomics big-endian.
-template <class T> OXSHMEM_OUTLINE T network_fetch_atomic(T *target, AtomicRequest request, int pe) {
+template <class C, class T> OXSHMEM_OUTLINE T network_fetch_atomic(C context, T *target, AtomicRequest request, int pe) {
     if (by_proxy()) {
         return from_bits<T>(ibrc_fetch_atomic(target, request, pe));
     }
-    const uint32_t queue = atomic_queue(), card = card_of(queue);
+    const auto queue = queue_for(at_once(context), Use::atomics);
     Qp &qp = qp_of(pe, queue);
     T value{};
     LandingSlot landing;
     if (!take_landing(qp, landing)) {
         return value;
     }
-    Located remote = locate_remote(target, pe, card);
+    Located remote = locate_remote(target, pe, card_of(queue));
     const auto posted = [&] {
         return post(
-            qp, request.blocks(),
-            [&](const Slot &slot, bool signaled) { slot.atomic(request, remote, locate_landing(qp, landing, card), signaled); },
+            queue, qp, request.blocks(),
+            [&](const Slot &slot, bool signaled) { slot.atomic(request, remote, locate_landing(qp, landing), signaled); },
             remote, request);
     };
     uint64_t end = keeping(posted, landing);
@@ -347,75 +351,76 @@ OXSHMEM_DEVICE void write_signal(const Slot &slot, const Located &remote, const 
     }
 }
 
-OXSHMEM_OUTLINE void network_signal(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
+template <class C> OXSHMEM_OUTLINE void network_signal(C context, uint64_t *signal, uint64_t value, SignalOp op, int pe) {
     if (by_proxy()) {
         ibrc_signal(signal, value, op, pe);
         return;
     }
-    const uint32_t queue = signal_queue(op), card = card_of(queue);
+    const auto queue = queue_for(at_once(context), use_of(op));
     Qp &qp = qp_of(pe, queue);
-    Located remote = locate_remote(signal, pe, card);
+    Located remote = locate_remote(signal, pe, card_of(queue));
     post(
-        qp, OneBlock{},
-        [&](const Slot &slot, bool signaled) {
-            write_signal(slot.signal_after(0), remote, discard(qp, card), value, op, signaled);
-        },
+        queue, qp, OneBlock{},
+        [&](const Slot &slot, bool signaled) { write_signal(slot.signal_after(0), remote, discard(qp), value, op, signaled); },
         remote, value, op);
 }
 
 // Waits for everything that was posted on a QP before the call.
-OXSHMEM_DEVICE void complete_posted(Qp &qp, Op op) {
+OXSHMEM_DEVICE Outcome complete_posted(Qp &qp, Op op) {
     // This load first: the other lets no later one pass, and both are on their way together.
     const uint64_t gate = port::load<order::relaxed, reach::device>(&qp.gate);
     const uint64_t known = known_completed(qp);
-    wait_completed(qp, known, known >= abi::kBroken ? known : reserved_in(gate, known), op);
+    return wait_completed(qp, known, known >= abi::kBroken ? known : reserved_in(gate, known), op);
 }
 
-// Calls `act(index)` for the QPs that were used, of which each of `size` lanes, all of which call
-// with their `rank`, takes a share.
-template <class Act> OXSHMEM_DEVICE void for_used(uint32_t rank, uint32_t size, Act act) {
-    const abi::State &s = port::state();
-    const uint32_t words = (static_cast<uint32_t>(s.n_pes) * s.qps_per_pe + 63) / 64;
+// Calls `act(index)` for the bits that are set among the first `bits` from `used` on, of which each
+// of `size` lanes, all of which call with their `rank`, takes a share.
+template <class Act> OXSHMEM_DEVICE void for_bits(uint64_t *used, uint32_t bits, uint32_t rank, uint32_t size, Act act) {
+    const uint32_t words = (bits + 63) / 64;
     // Lanes share the QPs of a word in groups of 64 or 32; a lane that is left over has nothing to
     // do.
     const uint32_t group = size >= 64 ? 64 : size >= 32 ? 32 : 1, groups = size / group;
     const uint64_t pattern = group == 64 ? 1 : group == 32 ? 0x100000001 : ~0ull;
     const uint64_t mine = pattern << rank % group;
     for (uint32_t word = rank / group < groups ? rank / group : words; word < words; word += groups) {
-        uint64_t bits = mine & port::load<order::relaxed, reach::device>(as<uint64_t>(s.used) + word);
-        for (; bits != 0; bits &= bits - 1) {
-            act(word * 64 + port::lowest_bit(bits));
+        uint64_t found = mine & port::load<order::relaxed, reach::device>(used + word);
+        for (; found != 0; found &= found - 1) {
+            act(word * 64 + port::lowest_bit(found));
         }
     }
+}
+
+// The same for the QPs of the default context that were used.
+template <class Act> OXSHMEM_DEVICE void for_used(uint32_t rank, uint32_t size, Act act) {
+    const abi::State &s = port::state();
+    for_bits(as<uint64_t>(s.used), static_cast<uint32_t>(s.n_pes) * s.qps_per_pe, rank, size, act);
 }
 
 // Posts a read after what was posted to a QP, unless nothing was since the last one. Where several
 // cards write to a PE's memory, a completion does not say that what was written is visible: it is
 // on its way across PCIe, where nothing orders the requests of different cards. A card's read
 // arrives after its writes, so these are visible once it is complete.
-OXSHMEM_DEVICE void post_flush(uint32_t index) {
-    const abi::State &s = port::state();
-    Qp &qp = as<Qp>(s.qps)[index];
+template <class Queue> OXSHMEM_DEVICE void post_flush(Queue queue, Qp &qp) {
     const uint64_t completed = port::load<order::relaxed, reach::device>(&qp.completed);
     const uint64_t posted = reserved_in(port::load<order::relaxed, reach::device>(&qp.gate), completed);
     if (completed >= abi::kBroken || posted <= port::load<order::relaxed, reach::device>(&qp.flushed_at)) {
         return;
     }
-    uint32_t card = card_of(index % s.qps_per_pe);
-    Located remote = locate_remote(as<void>(s.heap_base), qp.pe, card);
+    Located remote = locate_remote(as<void>(port::state().heap_base), qp.pe, card_of(queue));
     const uint64_t end = post(
-        qp, OneBlock{},
+        queue, qp, OneBlock{},
         [&](const Slot &slot, bool signaled) {
-            slot.transfer(Opcode::rdma_read, remote, discard(qp, card), sizeof(uint64_t), signaled);
+            slot.transfer(Opcode::rdma_read, remote, discard(qp), sizeof(uint64_t), signaled);
         },
-        remote, card);
+        remote);
     port::raise_to<order::relaxed, reach::device>(&qp.flushed_at, end);
 }
 
 // post_flush for the caller's share of the QPs that were used. Seldom called, and a function of its
 // own for its registers.
 OXSHMEM_NOINLINE void post_flushes(uint32_t rank, uint32_t size) {
-    for_used(rank, size, [](uint32_t index) { post_flush(index); });
+    const abi::State &s = port::state();
+    for_used(rank, size, [&](uint32_t index) { post_flush(index % s.qps_per_pe, as<Qp>(s.qps)[index]); });
 }
 
 // Waits for everything that was posted on any QP before the call. `size` lanes call, each with its
@@ -439,57 +444,58 @@ OXSHMEM_OUTLINE void network_quiet(uint32_t rank, uint32_t size) {
 constexpr uint64_t kOnAtomicQueue = 1ull << 63;
 
 // Waits until what an operation to `pe` answered is complete.
-OXSHMEM_OUTLINE void network_wait(uint64_t end, int pe, Op op) {
+template <class C> OXSHMEM_OUTLINE void network_wait(C context, uint64_t end, int pe, Op op) {
     if (by_proxy()) {
         ibrc_wait(end, pe, op);
     } else {
-        const uint32_t queue = (end & kOnAtomicQueue) != 0 ? atomic_queue() : block_queue();
-        Qp &qp = qp_of(pe, queue);
+        Qp &qp = qp_of(pe, queue_for(context, (end & kOnAtomicQueue) != 0 ? Use::atomics : Use::data));
         wait_completed(qp, known_completed(qp), end & ~kOnAtomicQueue, op);
     }
 }
 
 // A put of a single piece and its signal, which share a reservation and a doorbell.
-OXSHMEM_OUTLINE uint64_t put_piece_and_signal(void *dst, const void *src, Piece piece, uint64_t *signal, uint64_t value,
-                                              SignalOp op, int pe) {
-    const uint32_t queue = signal_queue(op), card = card_of(queue);
+template <class C>
+OXSHMEM_OUTLINE uint64_t put_piece_and_signal(C context, void *dst, const void *src, Piece piece, uint64_t *signal,
+                                              uint64_t value, SignalOp op, int pe) {
+    const auto queue = queue_for(at_once(context), use_of(op));
+    const uint32_t card = card_of(queue);
     Qp &qp = qp_of(pe, queue);
     uint32_t data_blocks = blocks_of(piece);
     probe_inlined(src, piece);
     const uint64_t end = post(
-        qp, data_blocks + 1,
+        queue, qp, data_blocks + 1,
         [&](const Slot &slot, bool signaled) {
             write_piece(slot, locate_remote(dst, pe, card), src, piece, card, false);
-            write_signal(slot.signal_after(data_blocks), locate_remote(signal, pe, card), discard(qp, card), value, op,
-                         signaled);
+            write_signal(slot.signal_after(data_blocks), locate_remote(signal, pe, card), discard(qp), value, op, signaled);
         },
         dst, src, piece, signal, value, op, pe, data_blocks);
     return op == SignalOp::set || end == 0 ? end : end | kOnAtomicQueue;
 }
 
 // Data, if there is any, then its signal on the same QP. Returns what completes the data.
-OXSHMEM_DEVICE uint64_t network_put_signal(void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value,
-                                           SignalOp op, int pe) {
+template <class C>
+OXSHMEM_DEVICE uint64_t network_put_signal(C context, void *dst, const void *src, uint64_t bytes, uint64_t *signal,
+                                           uint64_t value, SignalOp op, int pe) {
     uint64_t end = 0;
     if (bytes != 0 && by_proxy()) {
         end = ibrc_put(dst, src, bytes, pe);
-        if (signal_queue(op) != block_queue()) {
+        if (atomic_queue() != block_queue() && op != SignalOp::set) {
             ibrc_quiet();
         }
     } else if (bytes != 0) {
         const Piece piece = next_piece(dst, src, bytes);
         if (piece.bytes == bytes) {
-            return put_piece_and_signal(dst, src, piece, signal, value, op, pe);
+            return put_piece_and_signal(context, dst, src, piece, signal, value, op, pe);
         }
         // On the signal's QP, which keeps them in order. Another card's write could become visible
         // after the signal, even if it is acknowledged before that.
-        end = put_pieces(dst, src, bytes, pe, signal_queue(op));
+        end = put_pieces(dst, src, bytes, pe, queue_for(context, use_of(op)));
         if (end == 0) {
             return 0;
         }
         end |= op == SignalOp::set ? 0 : kOnAtomicQueue;
     }
-    network_signal(signal, value, op, pe);
+    network_signal(context, signal, value, op, pe);
     return end;
 }
 
@@ -528,9 +534,79 @@ OXSHMEM_OUTLINE void network_fence() {
             return;
         }
         if (s.cards > 1) {
-            post_flush(index);
+            post_flush(queue, qp);
         }
         complete_posted(qp, Op::quiet);
+    });
+}
+
+OXSHMEM_DEVICE Qp &qp_of_member(const abi::Context &context, uint32_t member) {
+    return *as<Qp>(context.qps + static_cast<uint64_t>(member) * context.qp_bytes);
+}
+
+// Rings for what batches have left on a QP of a context, by a lane that may post to it. No other
+// context leaves anything.
+OXSHMEM_DEVICE void flush_queue(const abi::Context &context, Qp &qp) {
+    if ((context.how & abi::kContextPrivate) == 0) {
+        return;
+    }
+    const uint64_t gate = port::load<order::relaxed, reach::device>(&qp.gate);
+    const uint64_t known = known_completed(qp);
+    if (known < abi::kBroken) {
+        ring_pending(qp, reserved_in(gate, known));
+    }
+}
+
+// Calls `act(qp, bit)` for the QPs of a context that were posted to since its last quiet; lanes
+// share them as in for_bits.
+template <class Act> OXSHMEM_DEVICE void for_members(const abi::Context &context, uint32_t rank, uint32_t size, Act act) {
+    if (!by_proxy() && context.qps != 0) {
+        for_bits(as<uint64_t>(context.used), static_cast<uint32_t>(context.n_pes), rank, size,
+                 [&](uint32_t member) { act(qp_of_member(context, member)); });
+    }
+}
+
+OXSHMEM_OUTLINE void context_flush(const abi::Context &context) {
+    for_members(context, 0, 1, [&](Qp &qp) { flush_queue(context, qp); });
+}
+
+// As network_quiet, for what was posted through a context.
+OXSHMEM_OUTLINE void context_quiet(const abi::Context &context, uint32_t rank, uint32_t size) {
+    if (by_proxy()) {
+        if (rank == 0) {
+            ibrc_quiet();
+        }
+        return;
+    }
+    for_members(context, rank, size, [&](Qp &qp) {
+        flush_queue(context, qp);
+        if (port::state().cards > 1) {
+            // No other lane posts to this QP now.
+            post_flush(ContextQp{&qp, (context.how | abi::kContextAlone) & ~abi::kContextBatched}, qp);
+        }
+    });
+    for_members(context, rank, size, [&](Qp &qp) {
+        // Threads that share a context may wait for the same requests, so its bits stay.
+        if (complete_posted(qp, Op::quiet) == Outcome::complete && (context.how & abi::kContextPrivate) != 0) {
+            port::fetch_and<order::relaxed, reach::device>(as<uint64_t>(qp.used_word), ~qp.used_mask);
+        }
+    });
+}
+
+// As network_fence, for what was posted through a context.
+OXSHMEM_OUTLINE void context_fence(const abi::Context &context) {
+    if (by_proxy()) {
+        network_fence();
+        return;
+    }
+    for_members(context, 0, 1, [&](Qp &qp) {
+        if (is_direct(qp.pe)) {
+            // Atomics of a card on memory that stores reach.
+            flush_queue(context, qp);
+            complete_posted(qp, Op::fence);
+        } else {
+            fence_posted(qp);
+        }
     });
 }
 

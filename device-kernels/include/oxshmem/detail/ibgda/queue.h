@@ -3,6 +3,7 @@
 // Queue pairs: where they are, and what their words mean.
 #pragma once
 
+#include "../context.h"
 #include "../group.h"
 #include "../landing.h"
 #include "wqe.h"
@@ -17,14 +18,39 @@ OXSHMEM_DEVICE Qp &qp_of(int pe, uint32_t queue) {
     return as<Qp>(s.qps)[static_cast<uint64_t>(pe) * s.qps_per_pe + queue];
 }
 
+OXSHMEM_DEVICE Qp &qp_of(int, ContextQp queue) {
+    return *queue.qp;
+}
+
 // Qp::index, computed because a load would have to be waited for.
 OXSHMEM_DEVICE uint32_t index_of(const Qp &qp) {
     return static_cast<uint32_t>(reinterpret_cast<uint64_t>(&qp) - port::state().qps) / static_cast<uint32_t>(sizeof(Qp));
 }
 
 // The lanes that are here together, use `qp` and need the same number of blocks.
-OXSHMEM_DEVICE Group converge(const Qp &qp, uint32_t blocks) {
+OXSHMEM_DEVICE Group converge(uint32_t, const Qp &qp, uint32_t blocks) {
     return make_group(port::converged(static_cast<uint64_t>(blocks) << 32 | index_of(qp)));
+}
+OXSHMEM_DEVICE Group converge(ContextQp queue, const Qp &qp, uint32_t blocks) {
+    if ((queue.how & abi::kContextAlone) != 0) {
+        return make_group(1u << port::lane_id());
+    }
+    // An address has fewer than 56 bits.
+    return make_group(port::converged(static_cast<uint64_t>(blocks) << 56 ^ reinterpret_cast<uint64_t>(&qp)));
+}
+
+// A bit of memory that says that a QP was posted to.
+struct UsedBit {
+    uint64_t *word;
+    uint64_t mask;
+};
+
+OXSHMEM_DEVICE UsedBit used_bit(uint32_t, const Qp &qp) {
+    const uint32_t index = index_of(qp);
+    return {as<uint64_t>(port::state().used) + index / 64, uint64_t{1} << index % 64};
+}
+OXSHMEM_DEVICE UsedBit used_bit(ContextQp, const Qp &qp) {
+    return {as<uint64_t>(qp.used_word), qp.used_mask};
 }
 
 // Blocks ever reserved, given a number that differs from it by less than half of what the gate's

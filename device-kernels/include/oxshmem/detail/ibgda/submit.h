@@ -44,6 +44,7 @@
 #pragma once
 
 #include "complete.h"
+#include "private.h"
 
 namespace oxshmem::detail {
 
@@ -78,9 +79,13 @@ struct Entry {
     uint64_t gate;
 };
 
-OXSHMEM_DEVICE Entry enter(Qp &qp, uint32_t blocks) {
+template <class Queue> OXSHMEM_DEVICE Entry enter(Queue queue, Qp &qp, uint32_t blocks) {
     Entry entry;
     entry.known = port::load_pair<order::relaxed, reach::device>(&qp.completed);
+    if (is_private(queue)) {
+        entry.gate = port::load<order::relaxed, reach::device>(&qp.gate);
+        return entry;
+    }
     entry.gate = port::fetch_add<order::relaxed, reach::device>(
         &qp.gate, (static_cast<uint64_t>(blocks) << abi::kGateReservedShift) + abi::kGateOneGroup);
     return entry;
@@ -91,8 +96,9 @@ OXSHMEM_DEVICE Entry enter(Qp &qp, uint32_t blocks) {
 constexpr uint64_t kToldOrdered = 1ull << 62, kToldBaton = 1ull << 63, kToldFailed = ~0ull;
 
 // Waits until what the leader has reserved is free. Returns what it tells its group.
-template <class... T>
-OXSHMEM_DEVICE uint64_t settle(Qp &qp, Group &group, Reservation &r, uint32_t blocks, const Entry &entry, T &...live) {
+template <class Queue, class... T>
+OXSHMEM_DEVICE uint64_t settle(Queue queue, Qp &qp, Group &group, Reservation &r, uint32_t blocks, const Entry &entry,
+                               T &...live) {
     const uint64_t completed = entry.known.first, fence_at = entry.known.second;
     uint64_t first = reserved_in(entry.gate, completed);
     const bool ordered = fence_at != 0 && has_to_order(qp, fence_at, first);
@@ -103,6 +109,10 @@ OXSHMEM_DEVICE uint64_t settle(Qp &qp, Group &group, Reservation &r, uint32_t bl
     const bool broken = completed >= abi::kBroken;
     const uint64_t wanted = broken ? 0 : first + blocks - depth;
     const bool full = broken || first + blocks > depth + completed;
+    if (full && !broken && is_private(queue)) {
+        // What is not rung for never completes.
+        ring_pending(qp, first);
+    }
     first |= (ordered ? kToldOrdered : 0) | (got_baton(entry.gate) ? kToldBaton : 0);
     if (full && !keeping([&] { return wait_space(qp, wanted); }, first, r, group, live...)) {
         first = kToldFailed;
@@ -130,12 +140,20 @@ OXSHMEM_DEVICE void tell(const Group &group, Reservation &r, uint64_t first) {
 // Reserves `blocks` blocks for the whole group and waits until they are free. Every lane gets the
 // result. A group whose reservation is ok has to submit. `live`: variables of the caller that are
 // in local memory while this waits.
-template <class... T> OXSHMEM_DEVICE Reservation reserve(Qp &qp, Group &group, uint32_t blocks, T &...live) {
+template <class Queue, class... T>
+OXSHMEM_DEVICE Reservation reserve(Queue queue, Qp &qp, Group &group, uint32_t blocks, T &...live) {
     Reservation r = reservation_on(qp);
     uint64_t first = 0;
     if (group.leads()) {
-        const Entry entry = enter(qp, blocks);
-        first = settle(qp, group, r, blocks, entry, live...);
+        if (hold(queue, qp, group)) {
+            const Entry entry = enter(queue, qp, blocks);
+            first = settle(queue, qp, group, r, blocks, entry, live...);
+            if (first == kToldFailed) {
+                let_go(queue, qp, group);
+            }
+        } else {
+            first = kToldFailed;
+        }
     }
     tell(group, r, first);
     return r;
@@ -144,17 +162,22 @@ template <class... T> OXSHMEM_DEVICE Reservation reserve(Qp &qp, Group &group, u
 // Like reserve. While the gate's atomic is on its way, every lane calls `prepare()`: it does
 // whatever the work requests need that does not depend on where they go. For posts of single lanes,
 // which have nothing else to do meanwhile; whole warps that share a QP lose by it.
-template <class Prepare, class... T>
-OXSHMEM_DEVICE Reservation reserve_preparing(Qp &qp, Group &group, uint32_t blocks, Prepare prepare, T &...live) {
+template <class Queue, class Prepare, class... T>
+OXSHMEM_DEVICE Reservation reserve_preparing(Queue queue, Qp &qp, Group &group, uint32_t blocks, Prepare prepare, T &...live) {
     Reservation r = reservation_on(qp);
     Entry entry{};
+    bool held = true;
     if (group.leads()) {
-        entry = enter(qp, blocks);
+        held = hold(queue, qp, group);
+        entry = held ? enter(queue, qp, blocks) : entry;
     }
     prepare();
-    uint64_t first = 0;
-    if (group.leads()) {
-        first = settle(qp, group, r, blocks, entry, live...);
+    uint64_t first = held ? 0 : kToldFailed;
+    if (group.leads() && held) {
+        first = settle(queue, qp, group, r, blocks, entry, live...);
+        if (first == kToldFailed) {
+            let_go(queue, qp, group);
+        }
     }
     tell(group, r, first);
     return r;
@@ -259,36 +282,6 @@ OXSHMEM_DEVICE uint64_t ready_prefix(const StampArray &stamps, Ringers ringers, 
     return end;
 }
 
-// Orders all that the caller has written, and seen of what others wrote to the queue, before the
-// doorbell that it rings next.
-template <order O> OXSHMEM_DEVICE void doorbell_fence() {
-    if (port::state().queues_in_device_memory != 0) {
-        port::fence<O, reach::device>();
-    } else {
-        port::fence<O, reach::system>();
-    }
-}
-
-// Rings for all blocks before `end`. By one lane, which holds the baton. O: release where its group
-// wrote them, acq_rel where it has seen stamps of others.
-template <order O> OXSHMEM_DEVICE void ring_for(Qp &qp, uint64_t end) {
-    const uint64_t dbr = qp.dbr, doorbell = qp.doorbell;
-    const uint32_t qpn = qp.qpn;
-    // A late doorbell has the HCA read a newer record, so what the record covers is where the HCA
-    // sees it.
-    doorbell_fence<O>();
-    port::store<order::relaxed, reach::device>(as<uint32_t>(dbr), be(low(end) & 0xffff));
-    port::store<order::relaxed, reach::device>(&qp.rung, end);
-    doorbell_fence<order::release>();
-    const uint64_t first_word = be(low(end) << 8 & 0xffff00);
-    const uint64_t second_word = be(qpn << 8);
-    port::mmio_store(as<uint64_t>(doorbell), second_word << 32 | first_word);
-}
-
-OXSHMEM_DEVICE void count_doorbell(Qp &qp) {
-    port::add_to<order::relaxed, reach::device>(&qp.doorbells, uint64_t{1});
-}
-
 // Leaves the gate, by one lane; the group's stamps are visible to a group that sees it leave.
 // Returns false if the baton is free.
 OXSHMEM_DEVICE bool leave(Qp &qp) {
@@ -382,17 +375,24 @@ OXSHMEM_OUTLINE void keep_ringing(Qp &qp, Ringers ringers, StampArray stamps, ui
 
 // Submits the group's blocks, `blocks` in all, which are written; the lanes' `stamps()` stamp all
 // of them. `shared`: lanes wrote to each other's blocks. Every lane of the group calls.
-template <class Stamps>
-OXSHMEM_DEVICE void submit(Qp &qp, const Group &group, const Reservation &r, uint32_t blocks, bool shared, Stamps stamps) {
+template <class Queue, class Stamps>
+OXSHMEM_DEVICE void submit(Queue queue, Qp &qp, const Group &group, const Reservation &r, uint32_t blocks, bool shared,
+                           Stamps stamps) {
     if (group.size > 1 && (r.baton || shared)) {
         port::sync_warp(group.mask);
     }
-    uint64_t *const used = as<uint64_t>(port::state().used) + index_of(qp) / 64;
-    const uint64_t used_bit = uint64_t{1} << index_of(qp) % 64;
+    const UsedBit used = used_bit(queue, qp);
     // Loaded here and looked at below, so that no lane waits for it. Each lane sees to the bit
     // itself: a lane may go on to its own quiet or fence while the leader still rings.
-    const uint64_t known = port::load<order::relaxed, reach::device>(used);
+    const uint64_t known = port::load<order::relaxed, reach::device>(used.word);
     const uint64_t end = r.first + blocks;
+    if (is_private(queue)) {
+        if ((known & used.mask) == 0) {
+            port::fetch_or<order::relaxed, reach::device>(used.word, used.mask);
+        }
+        submit_private(queue, qp, group, end);
+        return;
+    }
     uint64_t rung = ~0ull;
     if (r.baton) {
         if (group.leads()) {
@@ -415,8 +415,8 @@ OXSHMEM_DEVICE void submit(Qp &qp, const Group &group, const Reservation &r, uin
             rung = leave_or_take(qp, true);
         }
     }
-    if ((known & used_bit) == 0) {
-        port::fetch_or<order::relaxed, reach::device>(used, used_bit);
+    if ((known & used.mask) == 0) {
+        port::fetch_or<order::relaxed, reach::device>(used.word, used.mask);
     }
     // Where lanes do not work together, this is for the leader alone.
     const Ringers ringers{works_together(group)};
@@ -433,15 +433,16 @@ struct OneBlock {
 
 // Writes and submits what the calling lane has reserved together with its group, `blocks` blocks of
 // each. Returns the 64-bit index after the lane's last block, or 0 if nothing was reserved.
-template <class Blocks, class Write>
-OXSHMEM_DEVICE uint64_t write_reserved(Qp &qp, const Group &group, const Reservation &reservation, Blocks blocks, Write write) {
+template <class Queue, class Blocks, class Write>
+OXSHMEM_DEVICE uint64_t write_reserved(Queue queue, Qp &qp, const Group &group, const Reservation &reservation, Blocks blocks,
+                                       Write write) {
     if (!reservation.ok) {
         return 0;
     }
     const uint32_t offset = blocks * group.rank;
     const uint64_t end = reservation.first + offset + blocks;
     write(slot_at(reservation, offset), group.last());
-    submit(qp, group, reservation, blocks * group.size, false, [&] {
+    submit(queue, qp, group, reservation, blocks * group.size, false, [&] {
         for (uint32_t i = 0; i < blocks; ++i) {
             stamp(reservation, offset + i, blocks - 1 - i);
         }
@@ -452,18 +453,19 @@ OXSHMEM_DEVICE uint64_t write_reserved(Qp &qp, const Group &group, const Reserva
 // Lets every lane post one sequence of work requests that takes `blocks` blocks, together with the
 // lanes that converge here. `write(slot, signaled)` writes it, from the variables `live`. Returns
 // as write_reserved.
-template <class Blocks, class Write, class... T> OXSHMEM_DEVICE uint64_t post(Qp &qp, Blocks blocks, Write write, T &...live) {
-    Group group = converge(qp, blocks);
-    const Reservation reservation = reserve(qp, group, blocks * group.size, blocks, live...);
-    return write_reserved(qp, group, reservation, blocks, write);
+template <class Queue, class Blocks, class Write, class... T>
+OXSHMEM_DEVICE uint64_t post(Queue queue, Qp &qp, Blocks blocks, Write write, T &...live) {
+    Group group = converge(queue, qp, blocks);
+    const Reservation reservation = reserve(queue, qp, group, blocks * group.size, blocks, live...);
+    return write_reserved(queue, qp, group, reservation, blocks, write);
 }
 
 // Like post, with what reserve_preparing does.
-template <class Blocks, class Prepare, class Write, class... T>
-OXSHMEM_DEVICE uint64_t post_preparing(Qp &qp, Blocks blocks, Prepare prepare, Write write, T &...live) {
-    Group group = converge(qp, blocks);
-    const Reservation reservation = reserve_preparing(qp, group, blocks * group.size, prepare, blocks, live...);
-    return write_reserved(qp, group, reservation, blocks, write);
+template <class Queue, class Blocks, class Prepare, class Write, class... T>
+OXSHMEM_DEVICE uint64_t post_preparing(Queue queue, Qp &qp, Blocks blocks, Prepare prepare, Write write, T &...live) {
+    Group group = converge(queue, qp, blocks);
+    const Reservation reservation = reserve_preparing(queue, qp, group, blocks * group.size, prepare, blocks, live...);
+    return write_reserved(queue, qp, group, reservation, blocks, write);
 }
 
 } // namespace oxshmem::detail

@@ -179,7 +179,7 @@ OXSHMEM_OUTLINE uint64_t ibrc_fetch_atomic(void *target, const AtomicRequest &re
 // one word arrive in their order.
 OXSHMEM_OUTLINE void ibrc_signal(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
     const Work work = op == SignalOp::set ? Work::write_inline : Work::fetch_add;
-    const uint32_t queue = signal_queue(op);
+    const uint32_t queue = queue_for(DefaultContext{}, use_of(op));
     Descriptor descriptor(work, kWorkOrdered | kWorkEight, locate_remote(signal, pe, card_of(queue)), pe, queue);
     descriptor.words[2] = value;
     if (op == SignalOp::set) {

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// Which queue pairs an operation uses: those of the default context, which all threads of the GPU
+// share, or that of a context to the operation's peer.
+//
+// A QP of a private context is posted to by one thread, warp or block at a time, so its posters need
+// no atomics and no stamps: the gate counts blocks alone, and a poster stores to it what it has
+// reserved. Where lanes of its warp or its block may post side by side, the group of lanes holds the
+// QP (Qp::holder) meanwhile: a lane of a warp that is not converged as a whole, and any lane of a
+// block. Whole warps and calls of the scope that the context is for need no such lock.
+#pragma once
+
+#include "address.h"
+
+namespace oxshmem::detail {
+
+// The default context: several QPs to each peer, which blocks share.
+struct DefaultContext {};
+
+// The QP of a context to the peer of an operation.
+struct ContextQp {
+    abi::Qp *qp;  // null where no operation to this peer is posted
+    uint32_t how; // Context::how
+};
+
+// What a work request does, as far as that decides which of a block's QPs it takes.
+enum class Use : uint32_t { data, atomics };
+
+// The QP for an operation: its number among those of the default context to the peer, or itself.
+OXSHMEM_DEVICE uint32_t queue_for(DefaultContext, Use use) {
+    return use == Use::data ? block_queue() : atomic_queue();
+}
+OXSHMEM_DEVICE ContextQp queue_for(ContextQp queue, Use) {
+    return queue;
+}
+
+OXSHMEM_DEVICE uint32_t card_of(ContextQp queue) {
+    return queue.how >> abi::kContextCardShift;
+}
+
+// Whether no lock and no stamps are needed.
+OXSHMEM_DEVICE constexpr bool is_private(uint32_t) {
+    return false;
+}
+OXSHMEM_DEVICE bool is_private(ContextQp queue) {
+    return (queue.how & abi::kContextPrivate) != 0;
+}
+
+// Whether posts wait for a flush before they ring.
+OXSHMEM_DEVICE bool is_batched(ContextQp queue) {
+    return (queue.how & abi::kContextBatched) != 0;
+}
+
+// The same for an operation whose caller waits for it, or tells another thread of it: it rings at
+// once.
+OXSHMEM_DEVICE DefaultContext at_once(DefaultContext context) {
+    return context;
+}
+OXSHMEM_DEVICE ContextQp at_once(ContextQp queue) {
+    return {queue.qp, queue.how & ~abi::kContextBatched};
+}
+
+// The same for what one lane of a scope posts for all: where a context is for one such scope at a
+// time, no other lane posts meanwhile.
+template <class Scope> OXSHMEM_DEVICE DefaultContext by_leader(DefaultContext context) {
+    return context;
+}
+template <class Scope> OXSHMEM_DEVICE ContextQp by_leader(ContextQp queue) {
+    const bool alone = Scope::kSeveralWarps || (Scope::kLanes > 1 && (queue.how & abi::kContextWarp) != 0);
+    return {queue.qp, queue.how | (alone ? abi::kContextAlone : 0)};
+}
+
+} // namespace oxshmem::detail

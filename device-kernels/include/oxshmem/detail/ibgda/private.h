@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// Doorbells, and what posting to a QP of a private context has of its own (see ../context.h).
+#pragma once
+
+#include "complete.h"
+
+namespace oxshmem::detail {
+
+// Orders all that the caller has written, and seen of what others wrote to the queue, before the
+// doorbell that it rings next.
+template <order O> OXSHMEM_DEVICE void doorbell_fence() {
+    if (port::state().queues_in_device_memory != 0) {
+        port::fence<O, reach::device>();
+    } else {
+        port::fence<O, reach::system>();
+    }
+}
+
+// Where a QP is rung for.
+struct Bell {
+    uint64_t dbr, doorbell;
+    uint32_t qpn;
+};
+
+OXSHMEM_DEVICE Bell bell_of(const Qp &qp) {
+    return {qp.dbr, qp.doorbell, qp.qpn};
+}
+
+// Rings for all blocks before `end`. By one lane, which holds the baton. O: release where its group
+// wrote them, acq_rel where it has seen stamps of others.
+template <order O> OXSHMEM_DEVICE void ring(Qp &qp, Bell bell, uint64_t end) {
+    // A late doorbell has the HCA read a newer record, so what the record covers is where the HCA
+    // sees it.
+    doorbell_fence<O>();
+    port::store<order::relaxed, reach::device>(as<uint32_t>(bell.dbr), be(low(end) & 0xffff));
+    port::store<order::relaxed, reach::device>(&qp.rung, end);
+    doorbell_fence<order::release>();
+    const uint64_t first_word = be(low(end) << 8 & 0xffff00);
+    const uint64_t second_word = be(bell.qpn << 8);
+    port::mmio_store(as<uint64_t>(bell.doorbell), second_word << 32 | first_word);
+}
+
+template <order O> OXSHMEM_DEVICE void ring_for(Qp &qp, uint64_t end) {
+    ring<O>(qp, bell_of(qp), end);
+}
+
+OXSHMEM_DEVICE void count_doorbell(Qp &qp) {
+    port::add_to<order::relaxed, reach::device>(&qp.doorbells, uint64_t{1});
+}
+
+// Rings for the blocks before `end`, if a batch has left any of them. By one lane that may post.
+OXSHMEM_DEVICE void ring_pending(Qp &qp, uint64_t end) {
+    if (port::load<order::relaxed, reach::device>(&qp.rung) != end) {
+        ring_for<order::release>(qp, end);
+        count_doorbell(qp);
+    }
+}
+
+// In Qp::holder: lanes of a warp or of a block that may post side by side take turns; or a poster
+// that has the QP for itself says so where that is checked.
+constexpr uint32_t kTakesTurns = 1, kForItself = 2;
+
+// Whether no other lane may post until this group has.
+OXSHMEM_DEVICE bool has_for_itself(ContextQp queue, const Group &group) {
+    return (queue.how & abi::kContextAlone) != 0 || ((queue.how & abi::kContextWarp) != 0 && group.mask == port::kWholeWarp);
+}
+
+// Begins a post of a group, by its leader. False: the deadline passed (recorded).
+OXSHMEM_DEVICE constexpr bool hold(uint32_t, Qp &, const Group &) {
+    return true;
+}
+OXSHMEM_DEVICE bool hold(ContextQp queue, Qp &qp, const Group &group) {
+    if (!is_private(queue)) {
+        return true;
+    }
+    if (!has_for_itself(queue, group)) {
+        return wait<OnAbort::keep_waiting>(Op::queue_space, qp.pe, as<void>(qp.wq), [&] {
+            return port::exchange<order::acquire, reach::device>(&qp.holder, kTakesTurns) == 0;
+        });
+    }
+    if constexpr (port::kChecksContexts) {
+        if (port::exchange<order::relaxed, reach::device>(&qp.holder, kForItself) != 0) {
+            abi::ErrorRecord error;
+            describe(error, ErrorCode::context_in_use, Op::none, qp.pe, 0, 0);
+            error.qpn = qp.qpn;
+            record(error);
+        }
+        // Whatever else posts to this QP at a time does so now.
+        port::pause();
+    }
+    return true;
+}
+
+// Ends what hold began.
+OXSHMEM_DEVICE void let_go(uint32_t, Qp &, const Group &) {}
+OXSHMEM_DEVICE void let_go(ContextQp queue, Qp &qp, const Group &group) {
+    if (is_private(queue) && (port::kChecksContexts || !has_for_itself(queue, group))) {
+        port::store<order::release, reach::device>(&qp.holder, 0u);
+    }
+}
+
+// Submits the blocks before `end`, which the group has written, all those of a batch among them.
+// Every lane of the group calls.
+OXSHMEM_DEVICE void submit_private(uint32_t, Qp &, const Group &, uint64_t) {}
+OXSHMEM_DEVICE void submit_private(ContextQp queue, Qp &qp, const Group &group, uint64_t end) {
+    if (group.leads()) {
+        if (!is_batched(queue)) {
+            ring_for<order::release>(qp, end);
+            count_doorbell(qp);
+        }
+        port::store<order::relaxed, reach::device>(&qp.gate, end << abi::kGateReservedShift);
+        let_go(queue, qp, group);
+    }
+    if (group.size > 1) {
+        // No lane posts again before the leader is through.
+        port::sync_warp(group.mask);
+    }
+}
+
+} // namespace oxshmem::detail

@@ -1,0 +1,148 @@
+//! What contexts are created with.
+
+use std::fmt;
+
+use super::error::ContextError;
+use crate::abi;
+
+/// The threads that a context is for.
+///
+/// ```
+/// assert_eq!(oxshmem::Sharing::Warp.to_string(), "warp");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Sharing {
+    /// One thread at a time. Each of its posts is a work request of its own.
+    Thread,
+    /// The lanes of one warp at a time. Whole warps that call together share work requests and
+    /// doorbells.
+    Warp,
+    /// The threads of one block at a time. Calls of the block scope need no lock, those of single
+    /// threads take turns.
+    Block,
+    /// Any threads at any time, as they use the default context.
+    Device,
+}
+
+impl Sharing {
+    /// Bits of `abi::Context::how`.
+    pub(super) fn how(self) -> u32 {
+        match self {
+            Self::Thread => abi::CONTEXT_PRIVATE | abi::CONTEXT_ALONE,
+            Self::Warp => abi::CONTEXT_PRIVATE | abi::CONTEXT_WARP,
+            Self::Block => abi::CONTEXT_PRIVATE,
+            Self::Device => 0,
+        }
+    }
+}
+
+impl fmt::Display for Sharing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Thread => "thread",
+            Self::Warp => "warp",
+            Self::Block => "block",
+            Self::Device => "device",
+        })
+    }
+}
+
+/// How contexts are made: for whom, how many, how deep their queues are, and on which card.
+///
+/// A context has a queue pair to each member of its team that is not reached by load and store. In
+/// the memory of the device each queue pair takes 68 bytes a block of its send queue, 1664 bytes for
+/// its records, and 68 bytes for each of its landing slots: an eighth of the blocks, at least 64 and
+/// at most 256.
+///
+/// ```
+/// use oxshmem::{ContextOptions, Sharing};
+///
+/// // One for each block of a grid of 132.
+/// let options = ContextOptions::new(Sharing::Block).count(132).depth(1024);
+/// assert_eq!(options.to_string(), "132 contexts for one block at a time, of depth 1024, on each card in turn");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContextOptions {
+    pub(super) sharing: Sharing,
+    pub(super) count: usize,
+    pub(super) depth: u32,
+    pub(super) card: Option<u32>,
+}
+
+impl ContextOptions {
+    /// Contexts that one call creates, at most.
+    pub(super) const MOST: usize = 65536;
+
+    /// One context for these threads, with a send queue of 1024 blocks of 64 bytes.
+    ///
+    /// ```
+    /// let options = oxshmem::ContextOptions::new(oxshmem::Sharing::Thread);
+    /// assert!(options.to_string().starts_with("1 context for one thread at a time"));
+    /// ```
+    #[must_use]
+    pub fn new(sharing: Sharing) -> Self {
+        Self { sharing, count: 1, depth: 1024, card: None }
+    }
+
+    /// How many contexts are created, 1 to 65536.
+    ///
+    /// ```
+    /// let options = oxshmem::ContextOptions::new(oxshmem::Sharing::Warp).count(8);
+    /// assert!(options.to_string().starts_with("8 contexts"));
+    /// ```
+    #[must_use]
+    pub fn count(self, count: usize) -> Self {
+        Self { count, ..self }
+    }
+
+    /// Blocks of each send queue: a power of two from 256 to 16384. A put takes a block, or up to
+    /// four if its data travels in the queue.
+    ///
+    /// ```
+    /// let options = oxshmem::ContextOptions::new(oxshmem::Sharing::Warp).depth(256);
+    /// assert!(options.to_string().contains("of depth 256"));
+    /// ```
+    #[must_use]
+    pub fn depth(self, depth: u32) -> Self {
+        Self { depth, ..self }
+    }
+
+    /// The card of all contexts, here and at the peers; by default contexts are on each card in
+    /// turn.
+    ///
+    /// ```
+    /// let options = oxshmem::ContextOptions::new(oxshmem::Sharing::Warp).card(0);
+    /// assert!(options.to_string().ends_with("on card 0"));
+    /// ```
+    #[must_use]
+    pub fn card(self, card: u32) -> Self {
+        Self { card: Some(card), ..self }
+    }
+
+    pub(super) fn check(&self) -> Result<(), ContextError> {
+        let (least, most) = (1 << abi::MIN_DEPTH_LOG2, 1 << abi::MAX_DEPTH_LOG2);
+        if !(1..=Self::MOST).contains(&self.count) {
+            return Err(ContextError::Count { count: self.count, most: Self::MOST });
+        }
+        if !self.depth.is_power_of_two() || !(least..=most).contains(&self.depth) {
+            return Err(ContextError::Depth { depth: self.depth, least, most });
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for ContextOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { sharing, count, depth, card } = self;
+        write!(f, "{count} context{} ", if *count == 1 { "" } else { "s" })?;
+        match sharing {
+            Sharing::Device => f.write_str("for any threads")?,
+            _ => write!(f, "for one {sharing} at a time")?,
+        }
+        write!(f, ", of depth {depth}, on ")?;
+        match card {
+            Some(card) => write!(f, "card {card}"),
+            None => f.write_str("each card in turn"),
+        }
+    }
+}

@@ -1,0 +1,455 @@
+//! Sets of queue pairs of IBGDA, in the device's memory, which device code fills and rings: those of
+//! the default context, and those of each set of contexts that a program creates.
+
+use std::sync::Arc;
+
+use oxshmem_hca::objects::{Cq, CqAttributes, Doorbell, Pd, Qp, QpAddress, QpGeometry, Uar, Umem};
+use oxshmem_hca::prm::qpc::QpState;
+use oxshmem_hca::wire::{cqe, dbr};
+use oxshmem_system::side_by_side::side_by_side;
+use oxshmem_system::words::{count32, low8, low32};
+
+use super::card::{Card, SlabOnCard};
+use super::doorbell::{Ringing, Way};
+use super::error::TransportError;
+use super::qp_attributes::attributes;
+use crate::Result;
+use crate::abi::{self, BLOCK_BYTES, LANDING_BYTES, LINE_BYTES};
+use crate::config::Config;
+use crate::device::{Device, DeviceError};
+use crate::fault::{self, Cause};
+use crate::slab::{Layout, Offset, Slab};
+
+/// A collapsed CQ uses its first entry alone; two is the least that drivers create.
+const LOG_CQ_SIZE: u8 = 1;
+
+/// Bytes of a queue pair's number where PEs tell it to each other.
+pub(super) const QPN_BYTES: usize = 3;
+
+/// log2 of the most and of the fewest landing slots of a QP: enough for eight warps that fetch at a
+/// time, and for two.
+const LOG_LANDING: (u32, u32) = (8, 6);
+
+/// The queue pairs of a set: rows, each of a peer, with as many queue pairs as there are columns.
+#[derive(Debug, Clone)]
+pub(crate) struct Shape {
+    /// PEs, or members of a team.
+    pub rows: u32,
+    /// The rows that have queue pairs, in ascending order, each with the number of its PE.
+    pub peers: Vec<(u32, u32)>,
+    /// Queue pairs of each row.
+    pub columns: u32,
+    /// Blocks of a send queue, a power of two.
+    pub depth: u32,
+    /// Whether each column has words of its own that say which of its queue pairs were used.
+    pub apart: bool,
+    /// Whether one thread, warp or block at a time uses a column.
+    pub private: bool,
+}
+
+/// Where the queues of a set are in its slab. QPs are numbered by peer, then by column; the
+/// device's array has entries for rows without queue pairs too, which stay zero.
+#[derive(Debug, Clone)]
+pub(crate) struct QueueLayout {
+    shape: Shape,
+    log_depth: u32,
+    log_landing: u32,
+    qps: Offset,
+    used: Offset,
+    cqs: Offset,
+    cq_records: Offset,
+    records: Offset,
+    queues: Offset,
+    stamps: Offset,
+    landing: Offset,
+    laps: Offset,
+}
+
+impl QueueLayout {
+    pub(crate) fn new(layout: &mut Layout, shape: Shape) -> Self {
+        let depth = u64::from(shape.depth);
+        // Where there are so many QPs that their queues are short, few threads fetch through one of
+        // them.
+        let (most, fewest) = LOG_LANDING;
+        let log_landing = depth.trailing_zeros().saturating_sub(3).clamp(fewest, most);
+        let all = u64::from(shape.rows) * u64::from(shape.columns);
+        let real = shape.peers.len() as u64 * u64::from(shape.columns);
+        let mut made = Self {
+            log_depth: depth.trailing_zeros(),
+            log_landing,
+            qps: layout.array(all, size_of::<abi::Qp>() as u64),
+            used: Offset::default(),
+            cqs: layout.array(real, BLOCK_BYTES << LOG_CQ_SIZE),
+            cq_records: layout.array(real, LINE_BYTES),
+            records: layout.array(real, LINE_BYTES),
+            queues: layout.array(real, depth * BLOCK_BYTES),
+            stamps: layout.array(real, depth * 4),
+            landing: layout.array(real, landing_bytes(log_landing)),
+            laps: layout.array(real, 4 << log_landing),
+            shape,
+        };
+        made.used = layout.array(made.used_words(), 8);
+        made
+    }
+
+    /// Queue pairs.
+    pub(crate) fn count(&self) -> u32 {
+        count32(self.shape.peers.len()) * self.shape.columns
+    }
+
+    /// Words of a column that say which of its queue pairs were used, where columns have their own.
+    pub(crate) fn words_of_column(&self) -> u64 {
+        u64::from(self.shape.rows).div_ceil(64)
+    }
+
+    fn used_words(&self) -> u64 {
+        let Shape { rows, columns, apart, .. } = self.shape;
+        if apart { self.words_of_column() * u64::from(columns) } else { u64::from(rows * columns).div_ceil(64) }
+    }
+
+    /// The word and the bit that say that a queue pair was used.
+    fn used_bit(&self, row: u32, column: u32) -> (u64, u32) {
+        if self.shape.apart {
+            (u64::from(column) * self.words_of_column() + u64::from(row / 64), row % 64)
+        } else {
+            let position = row * self.shape.columns + column;
+            (u64::from(position / 64), position % 64)
+        }
+    }
+
+    /// Queue pairs of a row.
+    pub(crate) fn columns(&self) -> u32 {
+        self.shape.columns
+    }
+
+    /// Whether the host forgets which queue pairs were used: device code does not, where any threads
+    /// share them.
+    pub(crate) fn forgotten_by_host(&self) -> bool {
+        !self.shape.private
+    }
+
+    /// Where the device finds the queue pairs, and the words that say which were used.
+    pub(crate) fn places(&self) -> (Offset, Offset) {
+        (self.qps, self.used)
+    }
+
+    /// The peers' numbers in the job, each with its row and the number of its first queue pair.
+    fn peers(&self) -> impl Iterator<Item = (u32, u32, u32)> {
+        let columns = self.shape.columns;
+        self.shape.peers.iter().zip(0u32..).map(move |((row, pe), i)| (*row, *pe, i * columns))
+    }
+}
+
+/// Slots, and one more for results that are not needed; whole lines.
+const fn landing_bytes(log_landing: u32) -> u64 {
+    ((1u64 << log_landing) + 1).next_multiple_of(LINE_BYTES / LANDING_BYTES) * LANDING_BYTES
+}
+
+fn at(array: Offset, index: u32, stride: u64) -> Offset {
+    Offset(array.0 + u64::from(index) * stride)
+}
+
+/// Queue pairs, each with a completion queue of its own.
+#[derive(Debug)]
+struct QueuePairs {
+    pairs: Vec<Qp>,
+    /// Commands that are worth giving at a time.
+    commands: usize,
+}
+
+impl Drop for QueuePairs {
+    fn drop(&mut self) {
+        // A pair that cannot be destroyed reports that when it is dropped below.
+        let _ = side_by_side(&self.pairs, self.commands, |qp| qp.close().and_then(|()| qp.cq().close()));
+    }
+}
+
+/// Queue pairs in a slab.
+#[derive(Debug)]
+pub(crate) struct QueueSet {
+    // Dropped in this order: the queue pairs, the pages they use, and memory.
+    queue_pairs: QueuePairs,
+    _ringing: Ringing,
+    on_cards: Vec<SlabOnCard>,
+    /// The card of each column.
+    cards: Vec<u32>,
+    layout: QueueLayout,
+    slab: Arc<Slab>,
+}
+
+impl QueueSet {
+    /// Registers a slab with all cards and creates the queue pairs there, each column's on one of
+    /// the cards.
+    pub(super) fn create(
+        cards: &[Card],
+        (device, way): (&dyn Device, Way),
+        slab: &Arc<Slab>,
+        layout: QueueLayout,
+        card_of: Vec<u32>,
+    ) -> Result<Self> {
+        let on_cards = cards.iter().map(|card| SlabOnCard::new(card, device, slab)).collect::<Result<Vec<_>>>()?;
+        let count = layout.count();
+        let mut ringing = Ringing::new(cards.iter().map(|card| &card.open.provider), way, device, count)?;
+        let mut places = Vec::new();
+        for (row, pe, first) in layout.peers() {
+            for (column, number) in (0u32..).zip(&card_of) {
+                let number = *number as usize;
+                let (Doorbell { uar, .. }, doorbell) = ringing.give(device, number)?;
+                let (pd, umem) = (&cards[number].pd, &on_cards[number].umem);
+                let lkey = on_cards[number].key.lkey();
+                places.push(PlacedQp { pd, umem, lkey, uar, index: first + column, pe, row, column, doorbell });
+            }
+        }
+        slab.fill(layout.cqs, u64::from(count) * (BLOCK_BYTES << LOG_CQ_SIZE), cqe::INITIAL_BYTE)?;
+        let commands = cards.iter().map(|card| card.open.provider.info().commands_at_a_time).max().unwrap_or(1);
+        let pairs = side_by_side(&places, commands, |place| place.create(&layout))?;
+        let queue_pairs = QueuePairs { pairs, commands };
+        let mut described = vec![abi::Qp::default(); (layout.shape.rows * layout.shape.columns) as usize];
+        for (place, qp) in places.iter().zip(&queue_pairs.pairs) {
+            let position = place.row * layout.shape.columns + place.column;
+            described[position as usize] = place.describe(slab, &layout, qp);
+        }
+        slab.write_all(layout.qps, &described)?;
+        ringing.start(device)?;
+        Ok(Self { queue_pairs, _ringing: ringing, on_cards, cards: card_of, layout, slab: Arc::clone(slab) })
+    }
+
+    /// The keys of the slab, by card.
+    pub(super) fn on_cards(&self) -> &[SlabOnCard] {
+        &self.on_cards
+    }
+
+    pub(crate) fn layout(&self) -> &QueueLayout {
+        &self.layout
+    }
+
+    pub(crate) fn slab(&self) -> &Arc<Slab> {
+        &self.slab
+    }
+
+    /// The numbers of the queue pairs, a row of [`QPN_BYTES`] for each column; zeros in rows
+    /// without.
+    pub(super) fn numbers(&self) -> Vec<u8> {
+        let share = self.layout.shape.columns as usize * QPN_BYTES;
+        let mut numbers = vec![0; self.layout.shape.rows as usize * share];
+        for (row, _, to_peer) in self.peers() {
+            for (qp, room) in to_peer.iter().zip(numbers[row as usize * share..].chunks_exact_mut(QPN_BYTES)) {
+                room.copy_from_slice(&qp.qpn().to_le_bytes()[..QPN_BYTES]);
+            }
+        }
+        numbers
+    }
+
+    /// Connects each queue pair to the peer's that leads to this PE. `numbers`: by row, what the
+    /// peer has told this PE. `ports`: by PE, the addresses of its cards' ports.
+    pub(super) fn connect(
+        &self,
+        (config, cards): (&Config, &[Card]),
+        ports: &[Vec<QpAddress>],
+        numbers: &[Vec<u8>],
+    ) -> Result<()> {
+        let mut connections = Vec::new();
+        for (row, pe, first) in self.layout.peers() {
+            let unreadable = || TransportError::Address { pe: pe as usize };
+            let ports = &ports[pe as usize];
+            let (numbers, []) = numbers[row as usize].as_chunks::<QPN_BYTES>() else { return Err(unreadable().into()) };
+            if (ports.len(), numbers.len()) != (cards.len(), self.layout.shape.columns as usize) {
+                return Err(unreadable().into());
+            }
+            for ((column, number), card) in (0u32..).zip(numbers).zip(&self.cards) {
+                let qpn = u32::from_le_bytes([number[0], number[1], number[2], 0]);
+                if qpn == 0 {
+                    return Err(unreadable().into());
+                }
+                let address = QpAddress { qpn, ..ports[*card as usize] };
+                let index = first + column;
+                let log_max_rd_atomic = cards[*card as usize].open.log_max_rd_atomic;
+                connections.push((index, address, attributes(config, log_max_rd_atomic, index)));
+            }
+        }
+        let QueuePairs { pairs, commands } = &self.queue_pairs;
+        side_by_side(&connections, *commands, |(index, address, attributes)| {
+            pairs[*index as usize].connect(address, attributes)
+        })?;
+        Ok(())
+    }
+
+    /// The peers' rows and numbers, each with its queue pairs.
+    fn peers(&self) -> impl Iterator<Item = (u32, u32, &[Qp])> {
+        let each = self.queue_pairs.pairs.chunks_exact(self.layout.shape.columns.max(1) as usize);
+        self.layout.peers().zip(each).map(|((row, pe, _), to_peer)| (row, pe, to_peer))
+    }
+
+    /// The queue pairs to a PE on a card.
+    pub(super) fn to_peer(&self, pe: u32, card: u32) -> impl Iterator<Item = u32> {
+        let row = self.peers().find(move |(_, peer, _)| *peer == pe);
+        row.into_iter().flat_map(move |(_, _, to_peer)| {
+            to_peer.iter().zip(&self.cards).filter(move |(_, on)| **on == card).map(|(qp, _)| qp.qpn())
+        })
+    }
+
+    /// What made a queue pair fail, if the HCA remembers.
+    pub(super) fn cause(&self, cards: &[Card], qpn: u32) -> Option<Cause> {
+        let queues = &self.layout;
+        // Cards number their queue pairs each for itself.
+        let (failure, index) =
+            self.queue_pairs.pairs.iter().zip(0u32..).filter(|(qp, _)| qp.qpn() == qpn).find_map(|(_, index)| {
+                let card = &cards[self.cards[(index % queues.shape.columns) as usize] as usize];
+                card.open.provider.first_failure(qpn).map(|failure| (failure, index))
+            })?;
+        let slot = failure.wqe_index & ((1 << queues.log_depth) - 1);
+        let wqe = at(at(queues.queues, index, BLOCK_BYTES << queues.log_depth), low32(slot), BLOCK_BYTES);
+        // Control segment: the opcode is the last byte of the first word. The remote address
+        // segment follows.
+        let first: u32 = self.slab.read(wqe, 0).ok()?;
+        let address: u64 = self.slab.read(wqe, 2).ok()?;
+        Some(Cause {
+            wqe_index: failure.wqe_index,
+            opcode: low8(u32::from_be(first).into()),
+            address: u64::from_be(address),
+            syndrome: failure.syndrome,
+            text: failure.text,
+        })
+    }
+
+    /// The peers with a queue pair in error, and why, where the HCA remembers. Each queue pair is
+    /// queried.
+    pub(super) fn lost(&self, cards: &[Card]) -> Vec<(u32, String)> {
+        let why = |qp: &Qp| match self.cause(cards, qp.qpn()) {
+            Some(cause) => Some(format!("{}: {}", fault::syndrome(cause.syndrome.into()), cause.text)),
+            None => {
+                qp.query().is_ok_and(|found| found.state == QpState::Err).then(|| "a queue pair is in error".into())
+            }
+        };
+        self.peers().filter_map(|(_, pe, to_peer)| Some((pe, to_peer.iter().find_map(why)?))).collect()
+    }
+
+    /// Doorbells that device code has rung.
+    pub(super) fn doorbells(&self) -> Result<u64, DeviceError> {
+        let all = u64::from(self.layout.shape.rows) * u64::from(self.layout.shape.columns);
+        (0..all).map(|index| self.slab.read::<abi::Qp>(self.layout.qps, index).map(|qp| qp.doorbells)).sum()
+    }
+
+    /// Forgets which queue pairs were used, if all of them are idle. Nothing may be posting
+    /// meanwhile. `flushed`: a queue pair is idle only when its last write was flushed too.
+    pub(super) fn forget_idle(&self, flushed: bool) -> Result<(), DeviceError> {
+        let words = self.layout.used_words();
+        let mut any = false;
+        for word in 0..words {
+            let mut bits: u64 = self.slab.read(self.layout.used, word)?;
+            while bits != 0 {
+                let qp: abi::Qp = self.slab.read(self.layout.qps, self.position(word, bits.trailing_zeros()))?;
+                // All modulo 2^42. A QP that is broken never becomes idle.
+                let reserved = (qp.gate >> abi::GATE_RESERVED_SHIFT) << abi::GATE_RESERVED_SHIFT;
+                let is = |blocks: u64| reserved == blocks << abi::GATE_RESERVED_SHIFT;
+                if qp.completed >= abi::BROKEN || !is(qp.completed) || flushed && !is(qp.flushed_at) {
+                    return Ok(());
+                }
+                any = true;
+                bits &= bits - 1;
+            }
+        }
+        if any {
+            self.slab.fill(self.layout.used, words * 8, 0)?;
+        }
+        Ok(())
+    }
+
+    /// The place in the device's array of the queue pair that a bit is about.
+    fn position(&self, word: u64, bit: u32) -> u64 {
+        if self.layout.shape.apart {
+            let words = self.layout.words_of_column();
+            (word % words * 64 + u64::from(bit)) * u64::from(self.layout.shape.columns) + word / words
+        } else {
+            word * 64 + u64::from(bit)
+        }
+    }
+
+    /// Has device code that posts to the queue pairs from now on report that their context was
+    /// destroyed.
+    pub(super) fn retire(&self) -> Result<(), DeviceError> {
+        for ((row, _, first), _) in self.layout.peers().zip(0u32..) {
+            for column in 0..self.layout.shape.columns {
+                let position = u64::from(row * self.layout.shape.columns + column);
+                let mut qp: abi::Qp = self.slab.read(self.layout.qps, position)?;
+                qp.breakage.first = abi::ErrorRecord {
+                    code: abi::ErrorCode::ContextDestroyed as u32,
+                    pe: qp.pe,
+                    team: abi::TEAM_INVALID,
+                    qpn: self.queue_pairs.pairs[(first + column) as usize].qpn(),
+                    ..abi::ErrorRecord::default()
+                };
+                qp.breakage.claimed = abi::ERROR_VALID;
+                qp.completed = abi::BROKEN;
+                self.slab.write(self.layout.qps, position, &qp)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A queue pair's place among those of its set, and what it is created with.
+struct PlacedQp<'a> {
+    pd: &'a Arc<Pd>,
+    umem: &'a Arc<Umem>,
+    /// The key of the slab on the queue pair's card.
+    lkey: u32,
+    uar: Arc<Uar>,
+    /// Its number among the queue pairs in the slab.
+    index: u32,
+    /// The peer.
+    pe: u32,
+    row: u32,
+    column: u32,
+    /// Address of its doorbell.
+    doorbell: u64,
+}
+
+impl PlacedQp<'_> {
+    /// Creates the queue pair and its completion queue, whose entries are filled already.
+    fn create(&self, queues: &QueueLayout) -> Result<Qp, oxshmem_hca::Error> {
+        let &Self { pd, umem, ref uar, index, .. } = self;
+        let cq = Cq::create(
+            uar,
+            umem,
+            &CqAttributes {
+                log_size: LOG_CQ_SIZE,
+                umem_offset: at(queues.cqs, index, BLOCK_BYTES << LOG_CQ_SIZE).0,
+                dbr_offset: at(queues.cq_records, index, LINE_BYTES).0,
+                collapsed: true,
+            },
+        )?;
+        let geometry = QpGeometry {
+            log_sq_size: low8(queues.log_depth.into()),
+            sq_offset: at(queues.queues, index, BLOCK_BYTES << queues.log_depth).0,
+            dbr_offset: at(queues.records, index, LINE_BYTES).0,
+            user_index: index,
+        };
+        Qp::create(pd, &cq, uar, umem, &geometry)
+    }
+
+    /// Returns what device code knows of the queue pair.
+    fn describe(&self, slab: &Slab, queues: &QueueLayout, qp: &Qp) -> abi::Qp {
+        let &Self { index, pe, lkey, row, column, doorbell, .. } = self;
+        let (word, bit) = queues.used_bit(row, column);
+        abi::Qp {
+            wq: slab.address(at(queues.queues, index, BLOCK_BYTES << queues.log_depth)),
+            stamps: slab.address(at(queues.stamps, index, 4 << queues.log_depth)),
+            dbr: slab.address(at(queues.records, index, LINE_BYTES)) + dbr::SEND_OFFSET as u64,
+            doorbell,
+            cqe: slab.address(at(queues.cqs, index, BLOCK_BYTES << LOG_CQ_SIZE)),
+            landing: slab.address(at(queues.landing, index, landing_bytes(queues.log_landing))),
+            laps: slab.address(at(queues.laps, index, 4 << queues.log_landing)),
+            qpn: qp.qpn(),
+            depth_log2: queues.log_depth,
+            pe: pe.cast_signed(),
+            index: row * queues.shape.columns + column,
+            landing_log2: queues.log_landing,
+            landing_key: lkey.to_be(),
+            used_word: slab.address(queues.used) + word * 8,
+            used_mask: 1 << bit,
+            // Every counter starts at zero.
+            ..abi::Qp::default()
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Contexts: every operation through each kind, batches, and what is refused.
+
+use oxshmem::{ContextError, ContextOptions, Error, FaultKind, Operations, Path, Sharing, Team};
+
+use crate::Outcome;
+use crate::rig::Rig;
+
+oxshmem::include_module!(CONTEXTS, "contexts");
+
+/// `kWords` in `kernels/contexts.cu`.
+const WORDS: usize = 512;
+/// Blocks of the grids, each with a context of its own.
+const BLOCKS: u32 = 3;
+
+/// `contexts`: through contexts of each kind, over the world and a team in another order, each
+/// member sends to the next.
+pub fn contexts(_: &[String]) -> Outcome {
+    let rig = Rig::new(&CONTEXTS)?;
+    let world = rig.pe.team_world();
+    let mut teams = vec![world];
+    if rig.n_pes() > 2 {
+        // Every second PE, and the rest.
+        let (row, column) = teams[0].split_2d(&rig.pe, 2)?;
+        teams.extend([row, column]);
+    }
+    for team in &teams {
+        for (sharing, threads, lanes) in
+            [(Sharing::Thread, 32, 1), (Sharing::Warp, 32, 32), (Sharing::Block, 96, 96), (Sharing::Device, 64, 64)]
+        {
+            for batches in [0, 1] {
+                exchange(&rig, team, (sharing, batches), (threads, lanes))?;
+            }
+        }
+    }
+    rig.finish()
+}
+
+fn exchange(
+    rig: &Rig,
+    team: &Team,
+    (sharing, batches): (Sharing, i32),
+    (threads, lanes): (u32, u32),
+) -> oxshmem::Result<()> {
+    let options = ContextOptions::new(sharing).count(BLOCKS as usize).depth(256);
+    let contexts = team.create_contexts(&rig.pe, &options)?;
+    assert_eq!(contexts.len(), BLOCKS as usize);
+    let far = team.members().into_iter().filter(|pe| rig.pe.path(*pe) == Some(Path::Ibgda)).count();
+    assert_eq!(contexts.queue_pairs(), (far * BLOCKS as usize) as u64, "{sharing}");
+    let words = BLOCKS as usize * WORDS;
+    let (inbox, outbox, back) = (rig.pe.alloc::<u64>(words)?, rig.pe.alloc::<u64>(words)?, rig.pe.alloc::<u64>(words)?);
+    let (counters, signals) = (rig.pe.alloc::<u64>(BLOCKS as usize)?, rig.pe.alloc::<u64>(BLOCKS as usize)?);
+    let (me, n) = (team.my_pe() as i32, team.n_pes() as i32);
+    rig.run_linear("context_fill", BLOCKS, 32, (&outbox, me))?;
+    let args = (contexts.array(), &inbox, &outbox, &back, &counters, &signals, (me + 1) % n, me, batches, rig.report());
+    rig.run_linear("context_exchange", BLOCKS, threads, args)?;
+    rig.pe.barrier(team)?;
+    let args = (&inbox, &counters, &signals, (me + n - 1) % n, lanes, rig.report());
+    rig.run_linear("context_check", BLOCKS, 32, args)?;
+    contexts.destroy(&rig.pe)?;
+    // All teams have as many contexts at a time, and memory is freed by all PEs together.
+    rig.pe.barrier_all()?;
+    rig.pe.free(inbox)?;
+    rig.pe.free(outbox)?;
+    rig.pe.free(back)?;
+    rig.pe.free(counters)?;
+    rig.pe.free(signals)
+}
+
+/// `context_batches N`: puts that share doorbells, more of them than the queue holds.
+pub fn batches(args: &[String]) -> Outcome {
+    const EACH: u32 = 8;
+    let rig = Rig::new(&CONTEXTS)?;
+    let [n] = args else { return Err("context_batches N".into()) };
+    let n: u32 = n.parse()?;
+    let words = rig.pe.alloc::<u64>(n as usize)?;
+    let peer = ((rig.me() + 1) % rig.n_pes()) as i32;
+    let options = ContextOptions::new(Sharing::Thread).depth(256);
+    let contexts = rig.pe.team_world().create_contexts(&rig.pe, &options)?;
+    let before = rig.pe.doorbells();
+    rig.run_linear("context_batches", 1, 1, (contexts.get(0)?, &words, n, EACH, peer))?;
+    if let (Some(before), Some(after)) = (before, rig.pe.doorbells())
+        && rig.pe.path(peer as usize) == Some(Path::Ibgda)
+    {
+        // Some more where the queue is full.
+        let most = u64::from(n.div_ceil(EACH) + n / 128 + 1);
+        assert!(after - before <= most, "{} doorbells for {n} puts, {EACH} of which share one", after - before);
+    }
+    rig.pe.barrier_all()?;
+    rig.run_linear("context_batches_out", 1, 32, (&words, n, rig.report()))?;
+    rig.pe.barrier_all()?;
+    rig.run_linear("context_unflushed", 1, 1, (contexts.get(0)?, &words, peer, rig.report()))?;
+    contexts.destroy(&rig.pe)?;
+    rig.finish()
+}
+
+/// `context_errors`: what the host and device code refuse, after each of which the PE goes on.
+pub fn errors(_: &[String]) -> Outcome {
+    let rig = Rig::new(&CONTEXTS)?;
+    let (world, n) = (rig.pe.team_world(), rig.n_pes());
+    let words = rig.pe.alloc::<u64>(4096)?;
+    let peer = ((rig.me() + 1) % n) as i32;
+    let by_device = rig.pe.path(peer as usize) == Some(Path::Ibgda);
+    let block = ContextOptions::new(Sharing::Block);
+
+    let error = world.create_contexts(&rig.pe, &block.clone().count(70_000)).unwrap_err().to_string();
+    assert!(error.contains("70000 contexts in one call; 1 to 65536"), "{error}");
+    let error = world.create_contexts(&rig.pe, &block.clone().depth(300)).unwrap_err().to_string();
+    assert!(error.contains("a send queue of 300 blocks"), "{error}");
+    if by_device {
+        let error = world.create_contexts(&rig.pe, &block.clone().card(9)).unwrap_err().to_string();
+        assert!(error.contains("card 9 for contexts"), "{error}");
+    }
+    if n > 1 {
+        let differs = block.clone().depth(if rig.me() == 0 { 256 } else { 512 });
+        let error = world.create_contexts(&rig.pe, &differs).unwrap_err();
+        assert!(matches!(error, Error::Context(ContextError::Mismatch { .. })), "{error}");
+    }
+
+    let contexts = world.create_contexts(&rig.pe, &block)?;
+    let put = |context: &oxshmem::Context, pe: i32| rig.run_linear("context_put", 1, 1, (context, &words, pe));
+    let context = contexts.get(0)?;
+    let error = contexts.get(1).unwrap_err().to_string();
+    assert!(error.contains("context 1 of a set of 1"), "{error}");
+    for bad in [-1, n as i32] {
+        let Error::Fault(fault) = put(&context, bad).unwrap_err() else { panic!("PE {bad}") };
+        assert_eq!(fault.kind, FaultKind::MemberOutOfRange { pe: bad, last: n as u64 - 1 });
+    }
+    put(&context, peer)?;
+    contexts.destroy(&rig.pe)?;
+    let error = put(&context, peer).unwrap_err().to_string();
+    assert!(error.contains("was destroyed"), "{error}");
+
+    // Their memory serves the next ones.
+    for _ in 0..3 {
+        let again = world.create_contexts(&rig.pe, &block)?;
+        put(&again.get(0)?, peer)?;
+        again.destroy(&rig.pe)?;
+    }
+    rig.finish()
+}
+
+/// `context_in_use`: a context of one thread that several use at once. Where that is looked for, on
+/// the `cpu` device, and work requests are posted.
+pub fn in_use(_: &[String]) -> Outcome {
+    let rig = Rig::new(&CONTEXTS)?;
+    let words = rig.pe.alloc::<u64>(4096)?;
+    let peer = ((rig.me() + 1) % rig.n_pes()) as i32;
+    let world = rig.pe.team_world();
+    let crowd = |sharing| -> oxshmem::Result<()> {
+        let contexts = world.create_contexts(&rig.pe, &ContextOptions::new(sharing))?;
+        let ran = rig.run_linear("context_crowd", 1, 64, (contexts.get(0)?, &words, 20u32, peer));
+        let destroyed = contexts.destroy(&rig.pe);
+        ran.and(destroyed)
+    };
+    for sharing in [Sharing::Thread, Sharing::Warp] {
+        let Error::Fault(fault) = crowd(sharing).unwrap_err() else { panic!("{sharing}") };
+        assert!(matches!(fault.kind, FaultKind::ContextInUse { .. }), "{sharing}: {fault}");
+    }
+    for sharing in [Sharing::Block, Sharing::Device] {
+        crowd(sharing)?;
+    }
+    rig.pe.barrier_all()?;
+    rig.finish()
+}
