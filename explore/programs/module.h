@@ -59,7 +59,7 @@ struct Layout {
         return at;
     }
 
-    void qp(uint64_t at, uint32_t pe, uint32_t peer, uint32_t index) {
+    void qp(uint64_t at, uint64_t used, uint32_t pe, uint32_t peer, uint32_t index) {
         abi::Qp qp{};
         const uint32_t queue_owner = program.host_queues != 0 ? kHostMemory : pe;
         const uint32_t depth = 1u << program.depth_log2, slots = 1u << program.landing_log2;
@@ -76,10 +76,16 @@ struct Layout {
         qp.pe = static_cast<int32_t>(peer);
         qp.index = index;
         qp.landing_log2 = program.landing_log2;
+        qp.landing_key = port::byte_swap(kSlabKey + index % program.qps_per_pe % program.cards * kCardKeys);
+        // Programs that use a queue pair as that of a context have one to each peer, and use it for
+        // nothing else.
+        qp.used_word = used;
+        qp.used_mask = uint64_t{1} << peer;
         out.set(out.context, at, &qp, 128, 1);
         out.set(out.context, at + 128, reinterpret_cast<const char *>(&qp) + 128, sizeof(qp) - 128, 0);
         name("gate", kKindGate, pe, at + offsetof(abi::Qp, gate), 8);
         name("landing_head", kKindWord, pe, at + offsetof(abi::Qp, landing_head), 8);
+        name("holder", kKindWord, pe, at + offsetof(abi::Qp, holder), 4);
         name("rung", kKindRung, pe, at + offsetof(abi::Qp, rung), 8);
         name("doorbells", kKindWord, pe, at + offsetof(abi::Qp, doorbells), 8);
         name("completed", kKindCompleted, pe, at + offsetof(abi::Qp, completed), 8);
@@ -231,7 +237,7 @@ struct Layout {
             for (uint32_t peer = 0; peer < n; ++peer) {
                 for (uint32_t queue = 0; peer != pe && queue < program.qps_per_pe; ++queue) {
                     const uint32_t index = peer * program.qps_per_pe + queue;
-                    qp(state.qps + index * sizeof(abi::Qp), pe, peer, index);
+                    qp(state.qps + index * sizeof(abi::Qp), state.used, pe, peer, index);
                 }
             }
         } else if (program.network == static_cast<uint32_t>(abi::Network::ibrc)) {

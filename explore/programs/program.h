@@ -10,6 +10,7 @@
 #include <oxshmem/port/port.h>
 
 #include <oxshmem/barrier.h>
+#include <oxshmem/context.h>
 #include <oxshmem/ordering.h>
 #include <oxshmem/rma.h>
 #include <oxshmem/signal.h>

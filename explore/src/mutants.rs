@@ -22,7 +22,8 @@ pub struct Mutant {
 }
 
 /// The modules whose programs keep every invariant.
-pub const MODULES: &[&str] = &["posting", "ibrc", "meeting", "packets", "blocks", "errors", "push", "cards"];
+pub const MODULES: &[&str] =
+    &["posting", "ibrc", "meeting", "packets", "blocks", "errors", "push", "cards", "contexts"];
 
 /// A counter of CQEs that is four times as wide as the deepest queue of programs.
 pub const NARROW: &[&str] = &["OXSHMEM_CQE_COUNTER_BITS=4"];
@@ -80,6 +81,13 @@ pub const MUTANTS: &[Mutant] = &[
     in_module("cards", "no-flush-before-quiet", &["p_quiet", "signal_by_other_card"]),
     in_module("cards", "fence-without-flush", &["fence_before_atomic"]),
     in_module("cards", "flush-noted-too-early", &["quiet_beside_quiet"]),
+    in_module("contexts", "turns-without-order", &["turns", "turns_host"]),
+    in_module("contexts", "full-batch-is-not-rung", &["batch", "batch_used"]),
+    in_module("contexts", "fetch-leaves-batch", &["batch_and_fetch"]),
+    in_module("contexts", "context-forgets-before-quiet", &["own"]),
+    in_module("contexts", "side-by-side-forgets", &["turns", "turns_host"]),
+    in_module("contexts", "flush-takes-no-turn", &["turns", "turns_host"]),
+    in_module("contexts", "gate-stored-before-doorbell", &["turns", "turns_host"]),
 ];
 
 impl Mutant {

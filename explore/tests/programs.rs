@@ -96,3 +96,11 @@ fn accesses_that_bypass_the_port_layer_are_found() {
         assert!(text.contains("without the port layer") && text.contains(what), "{program}: {text}");
     }
 }
+
+/// A private context that two threads use at once loses a work request.
+#[test]
+fn a_private_context_in_two_places_is_found() {
+    let module = load(&Recipe::plain("bypass", NARROW)).unwrap();
+    let report = explore::random(&module, "two_places", 1, Limit::steps(1_000_000)).unwrap();
+    assert!(report.found.is_some(), "no violation in {} steps", report.steps);
+}

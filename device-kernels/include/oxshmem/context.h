@@ -102,7 +102,9 @@ template <class Scope> OXSHMEM_DEVICE void quiet(const Context &context, Scope s
     if (Scope::rank() == 0) {
         detail::release_stores();
     }
-    detail::context_quiet(context, Scope::rank(), Scope::size());
+    Context together = context;
+    together.how = detail::how_together<Scope>(context.how);
+    detail::context_quiet(together, Scope::rank(), Scope::size());
     Scope::sync();
 }
 

@@ -60,14 +60,17 @@ OXSHMEM_DEVICE ContextQp at_once(ContextQp queue) {
     return {queue.qp, queue.how & ~abi::kContextBatched};
 }
 
-// The same for what one lane of a scope posts for all: where a context is for one such scope at a
-// time, no other lane posts meanwhile.
+// Context::how, or a QP, for what one lane of a scope does for all: where a context is for one such
+// scope at a time, no other lane uses it meanwhile.
 template <class Scope> OXSHMEM_DEVICE DefaultContext by_leader(DefaultContext context) {
     return context;
 }
+template <class Scope> OXSHMEM_DEVICE uint32_t how_together(uint32_t how) {
+    const bool alone = Scope::kSeveralWarps || (Scope::kLanes > 1 && (how & abi::kContextWarp) != 0);
+    return how | ((how & abi::kContextPrivate) != 0 && alone ? abi::kContextAlone : 0);
+}
 template <class Scope> OXSHMEM_DEVICE ContextQp by_leader(ContextQp queue) {
-    const bool alone = Scope::kSeveralWarps || (Scope::kLanes > 1 && (queue.how & abi::kContextWarp) != 0);
-    return {queue.qp, queue.how | (alone ? abi::kContextAlone : 0)};
+    return {queue.qp, how_together<Scope>(queue.how)};
 }
 
 } // namespace oxshmem::detail

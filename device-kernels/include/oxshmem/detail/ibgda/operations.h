@@ -544,10 +544,12 @@ OXSHMEM_DEVICE Qp &qp_of_member(const abi::Context &context, uint32_t member) {
     return *as<Qp>(context.qps + static_cast<uint64_t>(member) * context.qp_bytes);
 }
 
-// Rings for what batches have left on a QP of a context, by a lane that may post to it. No other
-// context leaves anything.
+// Rings for what batches have left on a QP of a private context; other contexts leave nothing. The
+// calling lane has the QP for itself, or takes turns with other lanes.
 OXSHMEM_DEVICE void flush_queue(const abi::Context &context, Qp &qp) {
-    if ((context.how & abi::kContextPrivate) == 0) {
+    const ContextQp queue{&qp, context.how};
+    const Group alone = make_group(1u << port::lane_id());
+    if (!is_private(queue) || !hold(queue, qp, alone)) {
         return;
     }
     const uint64_t gate = port::load<order::relaxed, reach::device>(&qp.gate);
@@ -555,6 +557,7 @@ OXSHMEM_DEVICE void flush_queue(const abi::Context &context, Qp &qp) {
     if (known < abi::kBroken) {
         ring_pending(qp, reserved_in(gate, known));
     }
+    let_go(queue, qp, alone);
 }
 
 // Calls `act(qp, bit)` for the QPs of a context that were posted to since its last quiet; lanes
@@ -570,7 +573,8 @@ OXSHMEM_OUTLINE void context_flush(const abi::Context &context) {
     for_members(context, 0, 1, [&](Qp &qp) { flush_queue(context, qp); });
 }
 
-// As network_quiet, for what was posted through a context.
+// As network_quiet, for what was posted through a context. kContextAlone in its `how`: all threads
+// that use the context call together.
 OXSHMEM_OUTLINE void context_quiet(const abi::Context &context, uint32_t rank, uint32_t size) {
     if (by_proxy()) {
         if (rank == 0) {
@@ -581,13 +585,12 @@ OXSHMEM_OUTLINE void context_quiet(const abi::Context &context, uint32_t rank, u
     for_members(context, rank, size, [&](Qp &qp) {
         flush_queue(context, qp);
         if (port::state().cards > 1) {
-            // No other lane posts to this QP now.
-            post_flush(ContextQp{&qp, (context.how | abi::kContextAlone) & ~abi::kContextBatched}, qp);
+            post_flush(ContextQp{&qp, context.how & ~abi::kContextBatched}, qp);
         }
     });
     for_members(context, rank, size, [&](Qp &qp) {
-        // Threads that share a context may wait for the same requests, so its bits stay.
-        if (complete_posted(qp, Op::quiet) == Outcome::complete && (context.how & abi::kContextPrivate) != 0) {
+        // Where other lanes may post or wait meanwhile, they need the bit.
+        if (complete_posted(qp, Op::quiet) == Outcome::complete && (context.how & abi::kContextAlone) != 0) {
             port::fetch_and<order::relaxed, reach::device>(as<uint64_t>(qp.used_word), ~qp.used_mask);
         }
     });
