@@ -84,6 +84,8 @@ jobs! {
 
     contexts_p2p_2: "contexts", P2p, 2;
     context_batches_p2p_2: "context_batches" "1000", P2p, 2;
+    context_names_p2p_2: "context_names", P2p, 2;
+    context_names_ibrc_2: "context_names", Ibrc, 2;
 
     host_collectives_p2p_1: "host_collectives", P2p, 1;
     host_collectives_p2p_2: "host_collectives", P2p, 2;

@@ -23,6 +23,7 @@ pub(crate) enum Status {
     Transport = 8,
     Internal = 9,
     Team = 10,
+    Context = 11,
 }
 
 /// A call that failed.
@@ -89,6 +90,7 @@ impl From<Error> for Failure {
             Error::Heap(_) => Status::Heap,
             Error::Hca(_) | Error::Transport(_) => Status::Transport,
             Error::Team(_) => Status::Team,
+            Error::Context(_) => Status::Context,
             Error::Occupied => Status::Invalid,
             _ => Status::Internal,
         };

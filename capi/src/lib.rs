@@ -8,6 +8,7 @@
 #![allow(clippy::missing_safety_doc)] // Callers are C programs: what they promise is in host.h.
 
 mod by_address;
+mod contexts;
 mod error;
 mod joining;
 mod process;

@@ -468,7 +468,8 @@ pub struct Context {
     pub how: u32,
     /// from one member's QP to the next one's
     pub qp_bytes: u32,
-    pub reserved0: u32,
+    /// the number of its set among those of the PE, for the host
+    pub set: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -503,8 +504,8 @@ const _: () = {
         "Offset of field: Context::qp_bytes",
     ][::core::mem::offset_of!(Context, qp_bytes) - 40usize];
     [
-        "Offset of field: Context::reserved0",
-    ][::core::mem::offset_of!(Context, reserved0) - 44usize];
+        "Offset of field: Context::set",
+    ][::core::mem::offset_of!(Context, set) - 44usize];
 };
 /// not of Sharing::device
 pub const CONTEXT_PRIVATE: u32 = 1;

@@ -143,6 +143,29 @@ struct Made {
     rows: usize,
 }
 
+/// Contexts.
+impl Pe {
+    /// Returns the set of contexts with this number ([`Contexts::number`]).
+    ///
+    /// # Errors
+    /// There is none, or it was destroyed.
+    ///
+    /// ```
+    /// use oxshmem::{ContextOptions, Sharing};
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// let made = pe.team_world().create_contexts(&pe, &ContextOptions::new(Sharing::Block).count(2))?;
+    /// assert_eq!(pe.contexts_of(made.number())?.len(), 2);
+    /// assert!(pe.contexts_of(4242).is_err());
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    pub fn contexts_of(&self, number: u32) -> Result<Contexts> {
+        let found = self.contexts().borrow().sets.get(&number).map(|(set, _)| Arc::clone(set));
+        Ok(Contexts(found.ok_or(ContextError::Unknown { number })?))
+    }
+}
+
 /// What creating contexts takes of a PE.
 impl Pe {
     fn make_contexts(&self, team: &Team, options: &ContextOptions, number: u32) -> Result<Made> {
@@ -191,7 +214,7 @@ impl Pe {
                 n_pes: rows.cast_signed(),
                 how: options.sharing.how() | card << abi::CONTEXT_CARD_SHIFT,
                 qp_bytes: columns * size_of::<abi::Qp>() as u32,
-                reserved0: 0,
+                set: number,
             });
         }
         slab.write_all(array, &described)?;

@@ -68,6 +68,12 @@ pub enum ContextError {
         /// Contexts of the set.
         count: usize,
     },
+    /// No set of contexts has this number.
+    #[error("this PE has no contexts of number {number}; they may have been destroyed")]
+    Unknown {
+        /// The number.
+        number: u32,
+    },
     /// A context that was destroyed. Nothing was done.
     #[error(
         "a context of {count} for one {sharing} at a time was destroyed; contexts can be used until Contexts::destroy"

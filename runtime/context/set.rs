@@ -121,6 +121,23 @@ impl Contexts {
         ContextArray(Arc::clone(&self.0))
     }
 
+    /// Returns the number of the set, by which [`Pe::contexts_of`](crate::Pe::contexts_of) finds it.
+    /// Another PE may have another number for it.
+    ///
+    /// ```
+    /// use oxshmem::{ContextOptions, Sharing};
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// let contexts = pe.team_world().create_contexts(&pe, &ContextOptions::new(Sharing::Warp))?;
+    /// assert_eq!(pe.contexts_of(contexts.number())?.number(), contexts.number());
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.0.number
+    }
+
     /// Returns the queue pairs of all of them at this PE.
     ///
     /// ```
@@ -151,6 +168,16 @@ impl Contexts {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.0.bytes
+    }
+}
+
+impl Contexts {
+    /// What kernels of programs in other languages are given: each context as device code has it,
+    /// and where the device has them all.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn as_device_has_them(&self) -> (&[abi::Context], u64) {
+        (&self.0.described, self.0.array)
     }
 }
 

@@ -71,7 +71,7 @@ static_assert(offsetof(Context, stride) == 28);
 static_assert(offsetof(Context, n_pes) == 32);
 static_assert(offsetof(Context, how) == 36);
 static_assert(offsetof(Context, qp_bytes) == 40);
-static_assert(offsetof(Context, reserved0) == 44);
+static_assert(offsetof(Context, set) == 44);
 static_assert(sizeof(ProxyWord) == 16);
 static_assert(alignof(ProxyWord) == 8);
 static_assert(offsetof(ProxyWord, seen) == 0);

@@ -3,6 +3,8 @@
 // Contexts of every kind, each used by one block of a grid. Run by pe/contexts.rs.
 #include "conformance.h"
 
+#include <oxshmem/typed_context.h>
+
 namespace {
 
 using namespace conformance;
@@ -155,4 +157,38 @@ OXSHMEM_KERNEL(context_crowd, oxshmem::Context context, uint64_t *dst, uint32_t 
 OXSHMEM_KERNEL(context_put, oxshmem::Context context, uint64_t *dst, int peer) {
     oxshmem::p(context, dst, uint64_t{1}, peer);
     oxshmem::quiet(context);
+}
+
+// Each named p, g, put and get, and the named atomics of each type, by one thread: `cells` at `peer`
+// are a word for each call.
+OXSHMEM_KERNEL(context_names, oxshmem_ctx_t context, uint64_t *cells, int peer, Report *report) {
+    uint64_t *cell = cells;
+#define VALUE(name, T)                                                                                                         \
+    oxshmem_ctx_##name##_p(context, reinterpret_cast<T *>(cell), static_cast<T>(21), peer);                                    \
+    EXPECT_EQ(report, oxshmem_ctx_##name##_g(context, reinterpret_cast<T *>(cell), peer), static_cast<T>(21));                 \
+    oxshmem_ctx_##name##_put(context, reinterpret_cast<T *>(cell), reinterpret_cast<const T *>(cell + 1), 1, peer);            \
+    oxshmem_ctx_##name##_get(context, reinterpret_cast<T *>(cell + 2), reinterpret_cast<const T *>(cell), 1, peer);            \
+    EXPECT_EQ(report, read(reinterpret_cast<T *>(cell + 2)), read(reinterpret_cast<T *>(cell + 1)));                           \
+    cell += 3;
+    OXSHMEM_FOR_EACH_RMA_TYPE(VALUE)
+#undef VALUE
+#define COUNTER(name, T)                                                                                                       \
+    oxshmem_ctx_##name##_atomic_set(context, reinterpret_cast<T *>(cell), 5, peer);                                            \
+    oxshmem_ctx_##name##_atomic_inc(context, reinterpret_cast<T *>(cell), peer);                                               \
+    EXPECT_EQ(report, oxshmem_ctx_##name##_atomic_fetch_add(context, reinterpret_cast<T *>(cell), 2, peer),                    \
+              static_cast<T>(6));                                                                                              \
+    EXPECT_EQ(report, oxshmem_ctx_##name##_atomic_compare_swap(context, reinterpret_cast<T *>(cell), 8, 1, peer),              \
+              static_cast<T>(8));                                                                                              \
+    EXPECT_EQ(report, oxshmem_ctx_##name##_atomic_swap(context, reinterpret_cast<T *>(cell), 3, peer), static_cast<T>(1));     \
+    EXPECT_EQ(report, oxshmem_ctx_##name##_atomic_fetch(context, reinterpret_cast<T *>(cell), peer), static_cast<T>(3));       \
+    ++cell;
+    OXSHMEM_FOR_EACH_STANDARD_ATOMIC_TYPE(COUNTER)
+#undef COUNTER
+    const oxshmem_ctx_t batch = oxshmemx_ctx_batched(context);
+    oxshmem_ctx_putmem_nbi(batch, cell, cells, 8, peer);
+    oxshmemx_ctx_flush(batch);
+    oxshmem_ctx_fence(context);
+    oxshmemx_ctx_signal_op(context, cell + 1, 7, oxshmem::SIGNAL_SET, peer);
+    oxshmem_ctx_quiet(context);
+    EXPECT_EQ(report, oxshmem_ctx_uint64_g(context, cell + 1, peer), uint64_t{7});
 }

@@ -1,6 +1,8 @@
 //! Contexts: every operation through each kind, batches, and what is refused.
 
-use oxshmem::{ContextError, ContextOptions, Error, FaultKind, Operations, Path, Sharing, Team};
+use oxshmem::{
+    ContextError, ContextOptions, Error, FaultKind, HeapError, KernelArg, Operations, Path, PeId, Sharing, Team,
+};
 
 use crate::Outcome;
 use crate::rig::Rig;
@@ -91,6 +93,31 @@ pub fn batches(args: &[String]) -> Outcome {
     rig.run_linear("context_unflushed", 1, 1, (contexts.get(0)?, &words, peer, rig.report()))?;
     contexts.destroy(&rig.pe)?;
     rig.finish()
+}
+
+/// `context_names`: the names of C, through a context of the program and through the default one.
+pub fn names(_: &[String]) -> Outcome {
+    let rig = Rig::new(&CONTEXTS)?;
+    // Each PE uses words of its own at the next.
+    let words = rig.pe.alloc::<u64>(256 * rig.n_pes())?;
+    let peer = ((rig.me() + 1) % rig.n_pes()) as i32;
+    let mine = words.view(256 * rig.me()..);
+    let contexts = rig.pe.team_world().create_contexts(&rig.pe, &ContextOptions::new(Sharing::Thread))?;
+    rig.run_linear("context_names", 1, 1, (contexts.get(0)?, &mine, peer, rig.report()))?;
+    rig.run_linear("context_names", 1, 1, (DefaultContext([0; 48]), &mine, peer, rig.report()))?;
+    rig.pe.barrier_all()?;
+    contexts.destroy(&rig.pe)?;
+    rig.finish()
+}
+
+/// `OXSHMEM_CTX_DEFAULT` of device code.
+struct DefaultContext([u8; 48]);
+
+impl KernelArg for DefaultContext {
+    type Bytes = [u8; 48];
+    fn bytes(&self, _: PeId) -> Result<[u8; 48], HeapError> {
+        Ok(self.0)
+    }
 }
 
 /// `context_errors`: what the host and device code refuse, after each of which the PE goes on.

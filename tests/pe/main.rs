@@ -53,6 +53,7 @@ const CASES: &[Case] = &[
     ("context_batches", contexts::batches),
     ("context_errors", contexts::errors),
     ("context_in_use", contexts::in_use),
+    ("context_names", contexts::names),
     ("contexts", contexts::contexts),
     ("crowd", posting::crowd),
     ("cut_cable", cable::cut_cable),

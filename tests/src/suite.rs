@@ -23,6 +23,7 @@ macro_rules! network_suite {
             contexts_ibgda_1: "contexts", Ibgda, 1;
             contexts_ibgda_3: "contexts", Ibgda, 3;
             context_batches_ibgda_2: "context_batches" "1000", Ibgda, 2;
+            context_names_ibgda_2: "context_names", Ibgda, 2;
 
             atomic_values_ibgda_2: "atomic_values", Ibgda, 2;
             atomic_contention_ibgda_4: "atomic_contention", Ibgda, 4;

@@ -38,6 +38,32 @@ static void without_a_pe(void) {
     REFUSED(oxshmem_init_with_uniqueid(NULL, 0, 1), OXSHMEM_ERROR_INVALID, "null");
 }
 
+/* Every call on contexts. */
+static void contexts(void) {
+    oxshmem_ctx_t one, team, several[3];
+    const oxshmem_ctx_t *array = NULL;
+    WORKS(oxshmem_ctx_create(0, &one));
+    WORKS(oxshmem_team_create_ctx(OXSHMEM_TEAM_WORLD, OXSHMEM_CTX_SERIALIZED | OXSHMEM_CTX_NOSTORE, &team));
+    oxshmemx_ctx_config_t config = {3, OXSHMEMX_CTX_BLOCK, 256, -1};
+    WORKS(oxshmemx_team_create_ctxs(OXSHMEM_TEAM_WORLD, &config, several));
+    WORKS(oxshmemx_ctx_device_array(several[2], &array));
+    EXPECT(array != NULL);
+    REFUSED(oxshmem_ctx_create(8, &one), OXSHMEM_ERROR_INVALID, "options 0x8 of a context");
+    REFUSED(oxshmem_ctx_create(0, NULL), OXSHMEM_ERROR_INVALID, "is null");
+    REFUSED(oxshmemx_team_create_ctxs(OXSHMEM_TEAM_WORLD, NULL, several), OXSHMEM_ERROR_INVALID, "config is null");
+    config.sharing = 4;
+    REFUSED(oxshmemx_team_create_ctxs(OXSHMEM_TEAM_WORLD, &config, several), OXSHMEM_ERROR_INVALID, "sharing 4");
+    config.sharing = OXSHMEMX_CTX_WARP, config.count = 0;
+    REFUSED(oxshmemx_team_create_ctxs(OXSHMEM_TEAM_WORLD, &config, several), OXSHMEM_ERROR_CONTEXT, "0 contexts");
+    config.count = 1, config.depth = -5;
+    REFUSED(oxshmemx_team_create_ctxs(OXSHMEM_TEAM_WORLD, &config, several), OXSHMEM_ERROR_CONTEXT, "a send queue of 0");
+    WORKS(oxshmem_ctx_destroy(one));
+    WORKS(oxshmem_ctx_destroy(team));
+    WORKS(oxshmem_ctx_destroy(several[1]));
+    REFUSED(oxshmem_ctx_destroy(several[0]), OXSHMEM_ERROR_CONTEXT, "may have been destroyed");
+    REFUSED(oxshmemx_ctx_device_array(one, &array), OXSHMEM_ERROR_CONTEXT, "no contexts of number");
+}
+
 /* Every call on teams. */
 static void teams(int me, int n) {
     const oxshmem_team_t world = OXSHMEM_TEAM_WORLD;
@@ -199,6 +225,7 @@ static void job(void) {
     EXPECT(me >= 0 && me < n);
     EXPECT(oxshmem_gpu() == -1);
     REFUSED(oxshmem_init(), OXSHMEM_ERROR_INVALID, "already has a PE");
+    contexts();
     teams(me, n);
 
     /* The device library is for GPUs. */

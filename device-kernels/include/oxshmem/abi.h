@@ -228,7 +228,7 @@ struct Context {
     int32_t n_pes;     // members of its team
     uint32_t how;      // kContextPrivate and the bits below, and the card above them
     uint32_t qp_bytes; // from one member's QP to the next one's
-    uint32_t reserved0;
+    uint32_t set;      // the number of its set among those of the PE, for the host
 };
 
 // Bits of Context::how.

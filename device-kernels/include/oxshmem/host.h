@@ -48,6 +48,7 @@ typedef enum oxshmem_status {
     OXSHMEM_ERROR_TRANSPORT = 8,       /* the requested HCA or transport is not available */
     OXSHMEM_ERROR_INTERNAL = 9,        /* an error in this library */
     OXSHMEM_ERROR_TEAM = 10,           /* not a team; members do not come or disagree; no room for a team */
+    OXSHMEM_ERROR_CONTEXT = 11,        /* not a context; members disagree or cannot create theirs */
 } oxshmem_status;
 
 /* How a signal is updated. */
@@ -161,7 +162,7 @@ int oxshmem_host_sync_all(void);
 
 /* Teams: ordered sets of PEs. docs/teams.md. A handle is the same number on all members and in device code. The calls that make
  * or end a team are collective over the team that is split or ended, or over the members of the new one; an error is returned
- * on all of them, and nothing has changed then. Teams have no configuration: OxSHMEM has no contexts. */
+ * on all of them, and nothing has changed then. Teams have no configuration. */
 typedef int32_t oxshmem_team_t;
 enum {
     OXSHMEM_TEAM_INVALID = -1,
@@ -190,6 +191,30 @@ int oxshmem_team_destroy(oxshmem_team_t team);
 /* Writes which algorithms the team's collectives use, in the form of OXSHMEM_COLLECTIVES: at most `bytes` bytes, including the
  * 0 at the end. */
 int oxshmem_team_algorithms(oxshmem_team_t team, char *text, size_t bytes);
+
+/* Contexts: queue pairs of a team's members apart from those of the default context. docs/contexts.md. Kernels take a context
+ * by value, as oxshmem::Context or oxshmem_ctx_t (oxshmem/typed_context.h). Creating and destroying them is collective over the
+ * team; an error is returned on all members, and nothing has changed then. */
+/* Options of OpenSHMEM. SERIALIZED and PRIVATE: one thread at a time uses the context. 0: any threads at any time. */
+enum { OXSHMEM_CTX_SERIALIZED = 1, OXSHMEM_CTX_PRIVATE = 2, OXSHMEM_CTX_NOSTORE = 4 };
+/* One context; ctx_create: over all PEs. */
+int oxshmem_ctx_create(long options, oxshmem_ctx_t *ctx);
+int oxshmem_team_create_ctx(oxshmem_team_t team, long options, oxshmem_ctx_t *ctx);
+/* For whom contexts are: one thread, warp or block at a time, or any threads at any time. */
+enum { OXSHMEMX_CTX_THREAD = 0, OXSHMEMX_CTX_WARP = 1, OXSHMEMX_CTX_BLOCK = 2, OXSHMEMX_CTX_DEVICE = 3 };
+typedef struct oxshmemx_ctx_config {
+    int count;   /* of contexts, 1 to 65536 */
+    int sharing; /* OXSHMEMX_CTX_... */
+    int depth;   /* blocks of each send queue: a power of two from 256 to 16384, or 0 for 1024 */
+    int card;    /* of all of them, here and at the peers; -1: each card in turn */
+} oxshmemx_ctx_config_t;
+/* Several contexts: writes `config->count` of them to `ctxs`. */
+int oxshmemx_team_create_ctxs(oxshmem_team_t team, const oxshmemx_ctx_config_t *config, oxshmem_ctx_t *ctxs);
+/* Writes where the device has the contexts that were created together with `ctx`, in their order, for kernels that take a
+ * pointer to them. */
+int oxshmemx_ctx_device_array(oxshmem_ctx_t ctx, const oxshmem_ctx_t **array);
+/* Completes what was posted through the contexts that were created together with `ctx`, and destroys them. */
+int oxshmem_ctx_destroy(oxshmem_ctx_t ctx);
 
 /* Operators and element types of reductions. and, or, xor take integers; min and max all types but complex ones. */
 typedef enum oxshmem_reduce_op {

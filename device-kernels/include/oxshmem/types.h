@@ -6,6 +6,18 @@
 #ifndef OXSHMEM_TYPES_H
 #define OXSHMEM_TYPES_H
 
+#include <stdint.h>
+
+/* A context, by value. What its words are is the library's. Zeros: the default context. */
+typedef struct oxshmem_ctx {
+    uint64_t words[6];
+} oxshmem_ctx_t;
+#ifdef __cplusplus
+#define OXSHMEM_CTX_DEFAULT (oxshmem_ctx_t{})
+#else
+#define OXSHMEM_CTX_DEFAULT ((oxshmem_ctx_t){{0}})
+#endif
+
 /* X(type name, C++ type): the standard RMA types of OpenSHMEM 1.5, table 5, less long double, which
  * GPUs do not have. */
 #define OXSHMEM_FOR_EACH_RMA_TYPE(X)                                                                                           \
