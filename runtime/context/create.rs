@@ -35,8 +35,8 @@ impl Team {
     ///
     /// # Errors
     /// A count or a depth out of range, members that do not come or ask for something else, a card
-    /// that there is not, or one that cannot create so many queue pairs, or no memory for them. Then
-    /// nothing was created at any member.
+    /// that there is not, or one that cannot create so many queue pairs, or no memory for them.
+    /// Then nothing was created at any member.
     ///
     /// ```
     /// use oxshmem::{ContextOptions, Sharing};

@@ -47,12 +47,13 @@ impl fmt::Display for Sharing {
     }
 }
 
-/// How contexts are made: for whom, how many, how deep their queues are, and on which card.
+/// How contexts are made: for which threads, how many, with which depth of queues, and on which
+/// card.
 ///
 /// A context has a queue pair to each member of its team that is not reached by load and store. In
-/// the memory of the device each queue pair takes 68 bytes a block of its send queue, 1664 bytes for
-/// its records, and 68 bytes for each of its landing slots: an eighth of the blocks, at least 64 and
-/// at most 256.
+/// the memory of the device each queue pair takes 68 bytes a block of its send queue, 1664 bytes
+/// for its records, and 68 bytes for each of its landing slots: an eighth of the blocks, at least
+/// 64 and at most 256.
 ///
 /// ```
 /// use oxshmem::{ContextOptions, Sharing};

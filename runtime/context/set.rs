@@ -12,9 +12,9 @@ use crate::identity::PeId;
 use crate::kernel::args::KernelArg;
 
 /// Contexts that one call has created: queue pairs of a team's members apart from those that all
-/// threads share ([`Team::create_contexts`](crate::Team::create_contexts)). Kernels take one of them
-/// ([`get`](Self::get)), or all ([`array`](Self::array)), and pass it to operations, which then
-/// neither wait for nor order what other contexts do; see `docs/contexts.md`.
+/// threads share ([`Team::create_contexts`](crate::Team::create_contexts)). Kernels take one of
+/// them ([`get`](Self::get)), or all ([`array`](Self::array)), and pass it to operations, which
+/// then neither wait for nor order what other contexts do; see `docs/contexts.md`.
 ///
 /// # Errors
 /// Contexts that were destroyed, or of a PE that has been finalized, are refused by every launch.
@@ -121,8 +121,8 @@ impl Contexts {
         ContextArray(Arc::clone(&self.0))
     }
 
-    /// Returns the number of the set, by which [`Pe::contexts_of`](crate::Pe::contexts_of) finds it.
-    /// Another PE may have another number for it.
+    /// Returns the number of the set, by which [`Pe::contexts_of`](crate::Pe::contexts_of) finds
+    /// it. Another PE may have another number for it.
     ///
     /// ```
     /// use oxshmem::{ContextOptions, Sharing};

@@ -76,7 +76,7 @@ impl Atomics {
         }
     }
 
-    /// Whether the first of so many cards does all atomics on a PE's memory.
+    /// Whether the first card, of this number of them, does all atomics on a PE's memory.
     pub(super) fn on_first_card(self, cards: u32) -> bool {
         !self.coherent && cards > 1
     }

@@ -113,8 +113,8 @@ impl Ibgda {
         })
     }
 
-    /// Returns the cards of `count` contexts: the one that the program chose, or each in turn. Where
-    /// one card does all atomics on a PE's memory, they are all on that one.
+    /// Returns the cards of `count` contexts: the one that the program chose, or each in turn.
+    /// Where one card does all atomics on a PE's memory, they are all on that one.
     pub(crate) fn cards_of_contexts(&self, count: u32, chosen: Option<u32>) -> Result<Vec<u32>> {
         let (cards, first) = (self.striping.cards(), self.atomics.on_first_card(self.striping.cards()));
         match chosen {
@@ -280,8 +280,8 @@ impl Ibgda {
     }
 }
 
-/// Tells all PEs the addresses of this PE's ports, once for each card, and returns those of each PE.
-/// Collective.
+/// Tells all PEs the addresses of this PE's ports, once for each card, and returns those of each
+/// PE. Collective.
 fn exchange_ports(cards: &[Card], bootstrap: &Bootstrap) -> Result<Vec<Vec<QpAddress>>> {
     let mine: Vec<u8> = cards.iter().flat_map(|card| card.open.provider.info().address().to_bytes()).collect();
     let told = bootstrap.allgather("addresses of ports", &mine)?;

@@ -30,8 +30,8 @@ impl KeyTables {
         }
     }
 
-    /// Returns the remote keys of the first `chunks` chunks of a PE, one of `n_pes`, by card, in host
-    /// byte order.
+    /// Returns the remote keys of the first `chunks` chunks of a PE, one of `n_pes`, by card, in
+    /// host byte order.
     pub(crate) fn read_remote(
         self,
         slab: &Slab,

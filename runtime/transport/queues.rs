@@ -1,5 +1,5 @@
-//! Sets of queue pairs of IBGDA, in the device's memory, which device code fills and rings: those of
-//! the default context, and those of each set of contexts that a program creates.
+//! Sets of queue pairs of IBGDA, in the device's memory, which device code fills and rings: those
+//! of the default context, and those of each set of contexts that a program creates.
 
 use std::sync::Arc;
 
@@ -122,8 +122,8 @@ impl QueueLayout {
         self.shape.columns
     }
 
-    /// Whether the host forgets which queue pairs were used: device code does not, where any threads
-    /// share them.
+    /// Whether the host forgets which queue pairs were used: device code does not, where any
+    /// threads share them.
     pub(crate) fn forgotten_by_host(&self) -> bool {
         !self.shape.private
     }

@@ -159,8 +159,8 @@ OXSHMEM_KERNEL(context_put, oxshmem::Context context, uint64_t *dst, int peer) {
     oxshmem::quiet(context);
 }
 
-// Each named p, g, put and get, and the named atomics of each type, by one thread: `cells` at `peer`
-// are a word for each call.
+// Each named p, g, put and get, and the named atomics of each type, by one thread: `cells` at
+// `peer` are a word for each call.
 OXSHMEM_KERNEL(context_names, oxshmem_ctx_t context, uint64_t *cells, int peer, Report *report) {
     uint64_t *cell = cells;
 #define VALUE(name, T)                                                                                                         \

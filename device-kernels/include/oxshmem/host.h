@@ -200,7 +200,7 @@ enum { OXSHMEM_CTX_SERIALIZED = 1, OXSHMEM_CTX_PRIVATE = 2, OXSHMEM_CTX_NOSTORE 
 /* One context; ctx_create: over all PEs. */
 int oxshmem_ctx_create(long options, oxshmem_ctx_t *ctx);
 int oxshmem_team_create_ctx(oxshmem_team_t team, long options, oxshmem_ctx_t *ctx);
-/* For whom contexts are: one thread, warp or block at a time, or any threads at any time. */
+/* The threads that contexts are for: one thread, warp or block at a time, or any threads at any time. */
 enum { OXSHMEMX_CTX_THREAD = 0, OXSHMEMX_CTX_WARP = 1, OXSHMEMX_CTX_BLOCK = 2, OXSHMEMX_CTX_DEVICE = 3 };
 typedef struct oxshmemx_ctx_config {
     int count;   /* of contexts, 1 to 65536 */

@@ -3,11 +3,11 @@
 // Which queue pairs an operation uses: those of the default context, which all threads of the GPU
 // share, or that of a context to the operation's peer.
 //
-// A QP of a private context is posted to by one thread, warp or block at a time, so its posters need
-// no atomics and no stamps: the gate counts blocks alone, and a poster stores to it what it has
-// reserved. Where lanes of its warp or its block may post side by side, the group of lanes holds the
-// QP (Qp::holder) meanwhile: a lane of a warp that is not converged as a whole, and any lane of a
-// block. Whole warps and calls of the scope that the context is for need no such lock.
+// A QP of a private context is posted to by one thread, warp or block at a time, so its posters
+// need no atomics and no stamps: the gate counts blocks alone, and a poster stores to it what it
+// has reserved. Where lanes of its warp or its block may post side by side, the group of lanes
+// holds the QP (Qp::holder) meanwhile: a lane of a warp that is not converged as a whole, and any
+// lane of a block. Whole warps and calls of the scope that the context is for need no such lock.
 #pragma once
 
 #include "address.h"
