@@ -5,6 +5,7 @@ use super::frames::{HEADER, Header, MAX_BODY};
 use crate::error::{Error, Result};
 use oxshmem_system::words::low32;
 use rustix::net::sockopt;
+use std::cell::RefCell;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::ops::Range;
@@ -15,12 +16,18 @@ use std::time::Duration;
 const MOST_INPUT: usize = 256 << 10;
 /// Bytes that one call of the system reads.
 const READ: usize = 64 << 10;
-/// Bytes that a buffer keeps when it is empty.
-const MOST_KEPT: usize = 64 << 10;
+/// Bytes that a buffer keeps when it is empty: an HCA may have thousands of connections, most of
+/// them idle.
+const MOST_KEPT: usize = 4 << 10;
 /// A peer whose node does not respond for this long is gone.
 const SILENCE: Duration = Duration::from_secs(10);
 
 const _: () = assert!(MOST_INPUT > HEADER + MAX_BODY);
+
+thread_local! {
+    /// Where a thread reads to, so that no connection needs room for what has not arrived.
+    static ARRIVING: RefCell<Vec<u8>> = RefCell::new(vec![0; READ]);
+}
 
 /// A connection.
 #[derive(Debug)]
@@ -99,31 +106,36 @@ impl Wire {
         self.input.drain(..self.taken);
         self.taken = 0;
         let before = self.input.len();
-        if before == 0 {
-            self.input.shrink_to(MOST_KEPT);
-        }
-        while self.input.len() < most {
-            let end = self.input.len();
-            self.input.resize(end + step, 0);
-            let read = self.stream.read(&mut self.input[end..]);
-            self.input.truncate(end + *read.as_ref().unwrap_or(&0));
-            match read {
-                // What arrived before is executed first; the end is noticed by the next call.
-                Ok(0) if end > before => break,
-                Ok(0) => return Err(String::new()),
-                Ok(count) if count < step => break,
-                Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error.to_string()),
+        ARRIVING.with_borrow_mut(|arriving| {
+            while self.input.len() < most {
+                let read = self.stream.read(&mut arriving[..step]);
+                self.input.extend_from_slice(&arriving[..*read.as_ref().unwrap_or(&0)]);
+                match read {
+                    // What arrived before is executed first; the end is noticed by the next call.
+                    Ok(0) if self.input.len() > before => break,
+                    Ok(0) => return Err(String::new()),
+                    Ok(count) if count < step => break,
+                    Ok(_) => {}
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    Err(error) => return Err(error.to_string()),
+                }
             }
-        }
+            Ok(())
+        })?;
         Ok(self.input.len() - before)
     }
 
     /// Takes the next frame, and returns where its body is. `Err` says what is wrong with it.
     pub(in crate::soft) fn next(&mut self) -> std::result::Result<Option<(Header, Range<usize>)>, String> {
-        let Some(bytes) = self.input[self.taken..].first_chunk() else { return Ok(None) };
+        let Some(bytes) = self.input[self.taken..].first_chunk() else {
+            if self.taken == self.input.len() {
+                self.input.clear();
+                self.input.shrink_to(MOST_KEPT);
+                self.taken = 0;
+            }
+            return Ok(None);
+        };
         let header = Header::decode(bytes)?;
         let start = self.taken + HEADER;
         let end = start + header.len;
@@ -177,6 +189,7 @@ impl AsFd for Wire {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use super::super::frames::PIECE;
     use super::*;
     use std::net::TcpListener;
 
@@ -214,9 +227,27 @@ mod tests {
             wire.flush().unwrap();
         }
         assert!(wire.output.capacity() <= MOST_KEPT);
-        let _other = drain.join().unwrap();
-        wire.input.reserve(many);
+        drop(drain.join().unwrap());
+    }
+
+    #[test]
+    fn a_connection_that_is_idle_keeps_little_of_what_arrived() {
+        let (mut wire, mut other) = pair();
         wire.fill().unwrap();
-        assert!(wire.input.capacity() <= 2 * READ);
+        assert!(wire.input.capacity() <= MOST_KEPT, "{}", wire.input.capacity());
+        let mut frame = vec![0; HEADER + PIECE];
+        frame[..4].copy_from_slice(&low32(PIECE as u64).to_le_bytes());
+        frame[4..6].copy_from_slice(&0x82u16.to_le_bytes());
+        other.write_all(&frame).unwrap();
+        while !wire.has_frame() {
+            wire.fill().unwrap();
+        }
+        let (header, body) = wire.next().unwrap().unwrap();
+        assert_eq!((header.len, body.len()), (PIECE, PIECE));
+        // It may be given back until the next call.
+        wire.put_back(&body);
+        assert_eq!(wire.next(), Ok(Some((header, body))));
+        assert_eq!(wire.next(), Ok(None));
+        assert!(wire.input.capacity() <= MOST_KEPT, "{}", wire.input.capacity());
     }
 }

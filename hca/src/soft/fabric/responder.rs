@@ -39,6 +39,9 @@ const MOST_MEMBERS: usize = 4096;
 const MOST_STRANGERS: usize = 256;
 /// Bytes that may wait to be sent to a peer before nothing more of it is executed.
 const MOST_UNSENT: usize = 1 << 20;
+/// Connections that wait to be accepted; the kernel lowers it to `net.core.somaxconn`. The HCAs of
+/// a job connect at the same time.
+const BACKLOG: i32 = 4096;
 /// How long the HCA's own fabric thread may take to tell of its memory. The connection whose
 /// request needs it waits; others do not.
 const MAPPING: Duration = Duration::from_secs(1);
@@ -55,8 +58,7 @@ impl Responder {
     /// Listens at `address`, for HCAs that know `secret`. The HCA `gid` is open.
     pub(in crate::soft) fn start(gid: Gid, address: SocketAddr, secret: Vec<u8>) -> Result<Self> {
         let os = |error| Error::os(format!("listen at {address} for HCAs of other nodes"), error);
-        let listener = TcpListener::bind(address).map_err(os)?;
-        listener.set_nonblocking(true).map_err(os)?;
+        let listener = listen(address).map_err(os)?;
         let address = listener.local_addr().map_err(os)?;
         let own = Peer::connect(gid, gid, None)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -75,6 +77,14 @@ impl Responder {
     pub(in crate::soft) fn address(&self) -> SocketAddr {
         self.address
     }
+}
+
+/// Listens at `address`, with a longer queue than the standard library's of 128.
+fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let listener = TcpListener::bind(address)?;
+    rustix::net::listen(&listener, BACKLOG)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
 
 impl Drop for Responder {
@@ -512,5 +522,25 @@ unsafe fn write(to: *mut u8, payload: &[u8], order: u64) {
     for at in places {
         // SAFETY: the caller's promise; `at` is below the payload's length.
         unsafe { memory::copy_byte(to.add(at), payload.as_ptr().add(at)) };
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_hcas_may_connect_at_the_same_time() {
+        let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+        if most.trim().parse::<usize>().unwrap() < 300 {
+            return println!("skipped: net.core.somaxconn is {}, 300 are needed", most.trim());
+        }
+        let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        // None is accepted meanwhile.
+        let connect = |_| TcpStream::connect_timeout(&address, Duration::from_secs(10)).unwrap();
+        let connected: Vec<_> = (0..300).map(connect).collect();
+        assert_eq!(connected.len(), 300);
     }
 }
