@@ -103,6 +103,25 @@ fn pes_of_different_users_are_on_different_nodes() {
     assert!(!outcome.is_success() && text.contains("a container that shares no memory"), "{text}");
 }
 
+/// A limit is kept or named. It never decides which PEs are near.
+#[test]
+fn too_few_descriptors_are_named_and_make_no_further_node() {
+    let mut refused = 0;
+    for files in 10..100 {
+        let limited = format!(r#"[ $OXSHMEM_RANK != 0 ] || ulimit -n {files}; exec "$0" "$@""#);
+        let outcome = Job::new(PE, "barriers", 4).through(&["sh", "-c", &limited]).transport(Transport::P2p).run();
+        let text = transcript(&outcome);
+        assert!(!text.contains("another node"), "{files} descriptors: {text}");
+        if outcome.is_success() {
+            assert!(refused > 0, "no limit was tried that is too low");
+            return;
+        }
+        assert!(text.contains("ulimit -n"), "{files} descriptors: {text}");
+        refused += 1;
+    }
+    panic!("99 descriptors are too few for a job of 4 PEs");
+}
+
 /// Two network namespaces with a cable between them. All of it ends with the first process.
 const TWO_NAMESPACES: &str = r#"
 set -e

@@ -84,6 +84,7 @@ pub use job::{JobId, JobName, Rendezvous};
 pub use peer::Peer;
 #[doc(hidden)]
 pub use places::Places;
+pub(crate) use sockets::raise_file_limit;
 pub(crate) use unique_id::start_hub;
 pub use unique_id::{BROADCAST_BYTES, UniqueId};
 

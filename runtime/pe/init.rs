@@ -247,7 +247,7 @@ struct DeviceOpened {
 
 impl DeviceOpened {
     fn new(joined: &Joined, phases: &mut Phases) -> Result<Self> {
-        let nodes = Nodes::find(&joined.bootstrap)?;
+        let nodes = Nodes::find(&joined.bootstrap, joined.config.bootstrap_timeout())?;
         let plan = Plan::new(&joined.config, &joined.bootstrap, nodes)?;
         let device = open_device(&joined.config, &joined.bootstrap)?;
         phases.end("device");
@@ -356,9 +356,14 @@ impl Connected {
         phases.end("heap addresses");
 
         let network = match queues {
-            Some(queues) => {
-                Some(Network::connect(&config, bootstrap, (device.as_ref(), &devices), &slab, queues, hca)?)
-            }
+            Some(queues) => Some(Network::connect(
+                &config,
+                (bootstrap, &plan.nodes),
+                (device.as_ref(), &devices),
+                &slab,
+                queues,
+                hca,
+            )?),
             None => None,
         };
         if let Some(network) = &network {

@@ -20,6 +20,7 @@ use oxshmem_system::words::count32;
 use super::atomics::Atomics;
 use super::doorbell::Way;
 use super::error::TransportError;
+use super::near::Nodes;
 use super::nodes;
 use super::plan::{NetworkKind, Plan};
 use super::qp_attributes::pkey_index;
@@ -143,7 +144,7 @@ pub(crate) fn open(
         };
     }
     let log_depth = config.send_queue_depth(bootstrap.size()).trailing_zeros();
-    let (candidate, reason) = candidate(config, bootstrap, device, kind)?;
+    let (candidate, reason) = candidate(config, bootstrap, &plan.nodes, device, kind)?;
     let mut candidate = candidate;
     let mut vote = Vote {
         provider: candidate.as_ref().map_or("none", Opened::provider_name).to_owned(),
@@ -231,12 +232,13 @@ pub(crate) fn open(
 fn candidate(
     config: &Config,
     bootstrap: &Bootstrap,
+    nodes: &Nodes,
     device: &dyn Device,
     kind: NetworkKind,
 ) -> Result<(Option<Opened>, String)> {
     match config.hca() {
         Hca::Soft | Hca::Null => Ok((Some(soft(config, device, kind)?), String::new())),
-        Hca::Auto => match card(config, bootstrap, device) {
+        Hca::Auto => match card(config, bootstrap, nodes, device) {
             Ok(opened) => Ok((Some(opened), String::new())),
             // What the others have to say about a failure of the job is more to the point.
             Err(error @ crate::Error::Bootstrap(_)) => Err(error),
@@ -244,7 +246,7 @@ fn candidate(
             Err(error) if config.hca_devices_per_pe().given().is_some_and(|count| count > 1) => Err(error),
             Err(error) => Ok((None, error.to_string())),
         },
-        Hca::Mlx5 { .. } | Hca::Verbs { .. } => match card(config, bootstrap, device) {
+        Hca::Mlx5 { .. } | Hca::Verbs { .. } => match card(config, bootstrap, nodes, device) {
             Ok(opened) => Ok((Some(opened), String::new())),
             Err(crate::Error::Hca(source)) => {
                 Err(TransportError::Asked { hca: config.hca().to_string(), source: Box::new(source) }.into())
@@ -255,8 +257,8 @@ fn candidate(
 }
 
 /// Opens the cards that fall to this PE. Collective.
-fn card(config: &Config, bootstrap: &Bootstrap, device: &dyn Device) -> Result<Opened> {
-    let chosen = selection::choose(config, bootstrap, device);
+fn card(config: &Config, bootstrap: &Bootstrap, nodes: &Nodes, device: &dyn Device) -> Result<Opened> {
+    let chosen = selection::choose(config, bootstrap, nodes, device);
     // What is missing altogether says more than that nothing could be chosen.
     mlx5::check_libraries()?;
     // One that was not requested is not missed.

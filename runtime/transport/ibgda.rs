@@ -20,6 +20,7 @@ use super::doorbell::{self, Way};
 use super::error::TransportError;
 use super::fabric::ChunkKeys;
 use super::hca::{Opened, Order, of_card};
+use super::near::Nodes;
 use super::queues::{QPN_BYTES, QueueLayout, QueueSet, Shape};
 use crate::Result;
 use crate::abi;
@@ -67,14 +68,15 @@ impl Ibgda {
     /// device is. Collective.
     pub(crate) fn connect(
         config: &Config,
-        bootstrap: &Bootstrap,
+        (bootstrap, nodes): (&Bootstrap, &Nodes),
         (device, devices): (&dyn Device, &[String]),
         slab: &Arc<Slab>,
         queues: QueueLayout,
         opened: Opened,
     ) -> Result<Self> {
         if opened.provider_name() == "soft" && *config.hca() != config::Hca::Null {
-            check_soft_reach(opened.cards[0].provider.as_ref(), bootstrap, device, devices)?;
+            let me = bootstrap.rank() as usize;
+            check_soft_reach(opened.cards[0].provider.as_ref(), (nodes, me), device, devices)?;
         }
         match opened.way {
             Way::Memory => device.set_doorbell_hook(doorbell_rung),
@@ -293,24 +295,43 @@ fn exchange_ports(cards: &[Card], bootstrap: &Bootstrap) -> Result<Vec<Vec<QpAdd
 }
 
 /// Refuses peers whose memory the software HCA cannot reach: it has no other way there than the
-/// device's own.
+/// device's own. Those of other nodes it reaches over TCP, or has refused before.
 fn check_soft_reach(
     provider: &dyn Provider,
-    bootstrap: &Bootstrap,
+    (nodes, me): (&Nodes, usize),
     device: &dyn Device,
     devices: &[String],
 ) -> Result<()> {
-    for pe in bootstrap.node_peers().into_iter().filter(|pe| *pe != bootstrap.rank()) {
-        if let Err(reason) = device.reaches(&devices[pe as usize]) {
-            let what = format!(
-                "the software HCA moves data by loads and stores of the GPU, so it does not reach the memory of PE {pe} ({}) from {} either: \
-                 {reason}; run the PEs on GPUs with peer access (nvidia-smi topo -p2p r) or on one GPU, use a ConnectX card, or \
-                 OXSHMEM_DEVICE=cpu",
-                devices[pe as usize],
-                device.identity()
-            );
-            return Err(TransportError::Hca { device: provider.info().device.clone(), what }.into());
-        }
+    let Some((pe, reason)) = unreached(nodes, me, |pe| device.reaches(&devices[pe])) else { return Ok(()) };
+    let what = format!(
+        "the software HCA moves data by loads and stores of the GPU, so it does not reach the memory of PE {pe} ({}) from {} either: \
+         {reason}; run the PEs on GPUs with peer access (nvidia-smi topo -p2p r) or on one GPU, use a ConnectX card, or \
+         OXSHMEM_DEVICE=cpu",
+        devices[pe],
+        device.identity()
+    );
+    Err(TransportError::Hca { device: provider.info().device.clone(), what }.into())
+}
+
+/// Returns the first PE of this PE's node whose device it does not reach, and why.
+fn unreached(
+    nodes: &Nodes,
+    me: usize,
+    reaches: impl Fn(usize) -> std::result::Result<(), String>,
+) -> Option<(usize, String)> {
+    let others = nodes.members(me).into_iter().filter(|pe| *pe != me);
+    others.filter_map(|pe| reaches(pe).err().map(|reason| (pe, reason))).next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_software_hca_is_refused_for_devices_of_the_node_alone() {
+        let nodes = Nodes::by_name(&["a", "b", "a", "b"]);
+        let reaches = |pe| if pe < 3 { Ok(()) } else { Err(format!("not {pe}")) };
+        assert_eq!(unreached(&nodes, 0, reaches), None);
+        assert_eq!(unreached(&nodes, 1, reaches), Some((3, "not 3".to_owned())));
     }
-    Ok(())
 }

@@ -28,6 +28,7 @@ use super::atomics::Atomics;
 use super::error::TransportError;
 use super::fabric::{ChunkKeys, Fabric, Region, lkeys};
 use super::hca::{OpenCard, Opened, of_card};
+use super::near::Nodes;
 use super::qp_attributes::attributes;
 use super::staging::{self, Bounce};
 use super::verbs::VerbsFabric;
@@ -86,7 +87,7 @@ impl Ibrc {
     /// Opens the card, connects to every other PE and starts the proxy. Collective.
     pub(crate) fn connect(
         config: &Config,
-        bootstrap: &Bootstrap,
+        (bootstrap, nodes): (&Bootstrap, &Nodes),
         device: &dyn Device,
         slab: &Slab,
         layout: ProxyLayout,
@@ -99,7 +100,7 @@ impl Ibrc {
         // Before the fabric, which they have to outlive, even when something fails.
         let memory = device.host_memory(block_layout.bytes())?;
         let bounce;
-        let (mut fabric, atomics) = open(config, bootstrap, device, opened, striping)?;
+        let (mut fabric, atomics) = open(config, bootstrap, nodes, device, opened, striping)?;
         let own = fabric.has_own();
         let count = (n_pes - u32::from(!own)) * per_peer;
         let base = memory.address() as u64;
@@ -296,6 +297,7 @@ fn exchange(fabric: &mut dyn Fabric, bootstrap: &Bootstrap, me: u32, n_pes: u32,
 fn open(
     config: &Config,
     bootstrap: &Bootstrap,
+    nodes: &Nodes,
     device: &dyn Device,
     opened: Option<Opened>,
     striping: Striping,
@@ -309,7 +311,7 @@ fn open(
     };
     match opened {
         None => {
-            let fabric = VerbsFabric::open(config, bootstrap, device, peers * striping.per_peer(), depth)?;
+            let fabric = VerbsFabric::open(config, bootstrap, nodes, device, peers * striping.per_peer(), depth)?;
             let atomics = Atomics::agree(config, bootstrap, fabric.is_coherent())?;
             Ok((Box::new(fabric), atomics))
         }

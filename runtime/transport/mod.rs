@@ -80,7 +80,7 @@ impl Network {
     /// Connects to every other PE, on the HCA that was opened. Collective.
     pub(crate) fn connect(
         config: &Config,
-        bootstrap: &Bootstrap,
+        (bootstrap, nodes): (&Bootstrap, &Nodes),
         (device, devices): (&dyn Device, &[String]),
         slab: &Arc<Slab>,
         layout: NetworkLayout,
@@ -88,7 +88,7 @@ impl Network {
     ) -> Result<Self> {
         match (layout, opened) {
             (NetworkLayout::Ibgda(queues), Some(opened)) => {
-                let ibgda = Ibgda::connect(config, bootstrap, (device, devices), slab, queues, opened)?;
+                let ibgda = Ibgda::connect(config, (bootstrap, nodes), (device, devices), slab, queues, opened)?;
                 Ok(Self::Ibgda(Box::new(ibgda)))
             }
             (NetworkLayout::Ibgda(_), None) => Err(TransportError::NotAvailable {
@@ -97,7 +97,7 @@ impl Network {
             }
             .into()),
             (NetworkLayout::Ibrc(layout), opened) => {
-                let ibrc = Ibrc::connect(config, bootstrap, device, slab, layout, opened)?;
+                let ibrc = Ibrc::connect(config, (bootstrap, nodes), device, slab, layout, opened)?;
                 Ok(Self::Ibrc(Box::new(ibrc)))
             }
         }

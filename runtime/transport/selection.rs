@@ -3,6 +3,7 @@
 use oxshmem_hca::topology::{Assignment, Card, Distance, Place, Topology, TopologyError};
 
 use super::error::TransportError;
+use super::near::Nodes;
 use crate::Result;
 use crate::bootstrap::Bootstrap;
 use crate::config::Config;
@@ -36,13 +37,17 @@ impl Chosen {
 /// mapping; with `OXSHMEM_HCA=verbs` one. Where the configuration does not name them, the PEs of
 /// the node tell each other where they work, and share out the devices; all of them come to the
 /// same answer. Collective.
-pub(super) fn choose(config: &Config, bootstrap: &Bootstrap, device: &dyn Device) -> Result<Vec<Chosen>> {
+pub(super) fn choose(
+    config: &Config,
+    bootstrap: &Bootstrap,
+    nodes: &Nodes,
+    device: &dyn Device,
+) -> Result<Vec<Chosen>> {
     let place = device.gpu().map_or_else(Place::of_this_thread, |gpu| Place::Pci(gpu.pci));
     // Also by PEs that need no answer: PEs may be configured differently.
     let places = bootstrap.allgather("places of PEs", place.to_string().as_bytes())?;
     check_write_ordering(device.write_ordering(), &device.identity())?;
-    let node = bootstrap.node_peers();
-    let index = node.iter().position(|pe| *pe == bootstrap.rank()).unwrap_or_default();
+    let (index, places) = on_node(nodes, bootstrap.rank() as usize, &places);
 
     if let Some(card) = config.hca().card() {
         return Ok(Chosen::named(std::slice::from_ref(card), &place));
@@ -50,13 +55,6 @@ pub(super) fn choose(config: &Config, bootstrap: &Bootstrap, device: &dyn Device
     if let Some(cards) = config.hca_devices().exact(index, &place)? {
         return Ok(Chosen::named(cards, &place));
     }
-    let places: Vec<Place> = node
-        .iter()
-        .map(|pe| {
-            let text = places.get(*pe as usize).map(|bytes| String::from_utf8_lossy(bytes));
-            text.and_then(|text| text.parse().ok()).unwrap_or(Place::Anywhere)
-        })
-        .collect();
     let topology =
         Topology::of_this_machine().map_err(|error| TopologyError::Unreadable { reason: error.to_string() })?;
     let per_pe = config.hca_devices_per_pe().given();
@@ -73,6 +71,17 @@ pub(super) fn choose(config: &Config, bootstrap: &Bootstrap, device: &dyn Device
         }
     }
     Ok(mine.iter().map(|it| Chosen { card: it.card(), distance: it.distance }).collect())
+}
+
+/// Returns this PE's number among those of its node, and where each of these works, which is known
+/// of all PEs as text.
+fn on_node(nodes: &Nodes, me: usize, places: &[Vec<u8>]) -> (usize, Vec<Place>) {
+    let node = nodes.members(me);
+    let place = |pe: &usize| {
+        let text = places.get(*pe).map(|bytes| String::from_utf8_lossy(bytes));
+        text.and_then(|text| text.parse().ok()).unwrap_or(Place::Anywhere)
+    };
+    (node.iter().take_while(|pe| **pe < me).count(), node.iter().map(place).collect())
 }
 
 /// Refuses a device in whose memory a card's later writes may become visible before earlier ones: a
@@ -92,6 +101,16 @@ fn check_write_ordering(ordering: i32, device: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn devices_are_shared_out_among_the_pes_that_were_found_on_the_node() {
+        let nodes = Nodes::by_name(&["a", "b", "a", "b"]);
+        let places = ["node 0", "node 1", "node 2", "nowhere"].map(|place| place.as_bytes().to_vec());
+        let (index, of_node) = on_node(&nodes, 2, &places);
+        assert_eq!((index, of_node), (1, vec![Place::Node(0), Place::Node(2)]));
+        let (index, of_node) = on_node(&nodes, 3, &places);
+        assert_eq!((index, of_node), (1, vec![Place::Node(1), Place::Anywhere]));
+    }
 
     #[test]
     fn a_device_that_does_not_order_writes_is_refused() {

@@ -14,6 +14,7 @@ use oxshmem_system::words::native;
 
 use super::error::TransportError;
 use super::fabric::{ChunkKeys, Fabric, Region};
+use super::near::Nodes;
 use super::qp_attributes::{attributes, pkey_index};
 use super::selection;
 use super::selection::Chosen;
@@ -52,12 +53,13 @@ impl VerbsFabric {
     pub(super) fn open(
         config: &Config,
         bootstrap: &Bootstrap,
+        nodes: &Nodes,
         device: &dyn Device,
         peers: u32,
         depth: u32,
     ) -> Result<Self> {
         let count = peers + config.qps_per_peer();
-        let (port, distance) = open_port(config, bootstrap, device)?;
+        let (port, distance) = open_port(config, bootstrap, nodes, device)?;
         let context = &port.context;
         let limits = context.limits();
         // Every request may end with a completion of its own: those that are flushed do.
@@ -110,9 +112,9 @@ impl VerbsFabric {
 
 /// Opens the port that the configuration names, or the one that falls to this PE, and says how far
 /// it is. Collective.
-fn open_port(config: &Config, bootstrap: &Bootstrap, device: &dyn Device) -> Result<(Port, Distance)> {
+fn open_port(config: &Config, bootstrap: &Bootstrap, nodes: &Nodes, device: &dyn Device) -> Result<(Port, Distance)> {
     // Verbs drive one device per PE, and so there is one.
-    let Chosen { card, distance } = selection::choose(config, bootstrap, device)?.swap_remove(0);
+    let Chosen { card, distance } = selection::choose(config, bootstrap, nodes, device)?.swap_remove(0);
     let gid_index = match config.ib_gid_index() {
         Choice::Auto => None,
         Choice::Given(index) => Some(index),
