@@ -13,6 +13,7 @@ use std::time::Duration;
 use oxshmem::Config;
 use oxshmem::bootstrap::{Bootstrap, BootstrapError, Failure, FailureKind, Hub, HubOptions, JobId, Rendezvous};
 use oxshmem::launch::{LaunchOptions, Output, PeStatus, run};
+use oxshmem_system::challenge::{BYTES, Nonces, Role, prove};
 
 /// Long enough that only a hang reaches it.
 const PATIENT: Duration = Duration::from_secs(60);
@@ -238,6 +239,81 @@ fn what_only_has_the_leaders_name_is_passed_by() {
         }
     });
     assert_eq!(hub.failure(), None);
+}
+
+/// Goes through the challenge as the leader of the job's PEs does, as far as the proof of the PE.
+/// Returns the proof that the PE waits for.
+fn challenge(stream: &mut UnixStream, job: JobId) -> [u8; BYTES] {
+    stream.set_read_timeout(Some(PATIENT)).unwrap();
+    let mut opening = [0; 8 + BYTES];
+    stream.read_exact(&mut opening).unwrap();
+    let accepting = [7; BYTES];
+    stream.write_all(&accepting).unwrap();
+    stream.read_exact(&mut [0; BYTES]).unwrap();
+    let nonces = Nonces { connecting: std::array::from_fn(|i| opening[8 + i]), accepting };
+    let digits = job.to_string();
+    let secret: Vec<u8> = (0..16).map(|i| u8::from_str_radix(&digits[2 * i..2 * i + 2], 16).unwrap()).collect();
+    prove(&secret, Role::Accepting, &nonces, b"rendezvous")
+}
+
+#[test]
+fn a_leader_that_ends_is_not_taken_for_a_stranger() {
+    let hub = hub(2);
+    let (job, name) = (hub.job_id(), socket_of(hub.job_id(), "a"));
+    let listener = UnixListener::bind_addr(&UnixAddr::from_abstract_name(name).unwrap()).unwrap();
+    // The leader of the PEs that were here before: it accepts a PE, and ends.
+    let ending = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = challenge(&mut stream, job);
+        drop(listener);
+    });
+    on_nodes(&hub, (2, 1), PATIENT, |pe| {
+        let pe = pe.unwrap();
+        pe.barrier("both are here").unwrap();
+        assert_eq!(connections_to(hub.address()), 1);
+        pe.barrier("both have looked").unwrap();
+        pe.finalize().unwrap();
+    });
+    ending.join().unwrap();
+    assert_eq!(hub.failure(), None);
+}
+
+#[test]
+fn a_leader_of_another_version_is_an_error_at_once() {
+    let hub = hub(2);
+    let (job, name) = (hub.job_id(), socket_of(hub.job_id(), "a"));
+    let listener = UnixListener::bind_addr(&UnixAddr::from_abstract_name(name).unwrap()).unwrap();
+    let newer = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let proof = challenge(&mut stream, job);
+        let mut header = [0; 28];
+        header[..6].copy_from_slice(b"OXSB\x00\x63");
+        stream.write_all(&[&proof[..], &header].concat()).unwrap();
+        // Until the PE has read it.
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    let error = Bootstrap::connect(&config(&hub, 1, 2, "a", PATIENT)).unwrap_err();
+    let BootstrapError::Refused { reason, .. } = &error else { panic!("{error}") };
+    assert!(reason.contains("version 99 of the bootstrap protocol"), "{reason}");
+    newer.join().unwrap();
+}
+
+#[test]
+fn a_leader_without_descriptors_says_so() {
+    let program = std::env::current_exe().unwrap();
+    let limited = r#"ulimit -n 24 && exec "$0" "$@""#;
+    let args = ["-c", limited, program.to_str().unwrap()];
+    let test = ["--exact", "pe", "--ignored", "--nocapture", "--test-threads=1"];
+    let options = LaunchOptions { output: Output::Captured, nodes: 2, ..LaunchOptions::new(64, "/bin/sh") };
+    let outcome = run(&options.args(args.into_iter().chain(test)).env("VICTIM", "64")).unwrap();
+    assert!(outcome.failed.is_some());
+    let text: String = outcome.pes.iter().map(|pe| String::from_utf8_lossy(&pe.stderr).into_owned()).collect();
+    for words in [
+        "aborted the job: it leads the PEs of its node to the rendezvous, has let in ",
+        "its limit of 24 open files is reached; raise it (ulimit -n)",
+    ] {
+        assert!(text.contains(words), "{text}");
+    }
 }
 
 #[test]

@@ -25,6 +25,10 @@ const RETRY: Duration = Duration::from_millis(50);
 const SEARCH: Duration = Duration::from_millis(100);
 /// Pause between attempts to find the leader of this node, which is at most about to end.
 const NEAR: Duration = Duration::from_millis(5);
+/// Attempts in which the other side may close the connection instead of accepting the proof. One
+/// that is about to end closes what it has accepted, and accepts nothing more; a stranger does it
+/// each time.
+const TURNS: u32 = 3;
 
 /// A PE's attempt to join before the deadline.
 #[derive(Debug)]
@@ -79,6 +83,8 @@ enum NoWay {
     Direct(String),
     /// It is ending, or not there yet.
     Again,
+    /// It closed the connection instead of accepting the proof.
+    TurnedAway(String),
 }
 
 impl Attempt<'_> {
@@ -92,6 +98,7 @@ impl Attempt<'_> {
     pub fn by_node(&self, peer: &Peer) -> Result<Admitted, BootstrapError> {
         let (rank, job) = (self.place.rank, self.place.job);
         let name = leader::name_of(job.name(), &peer.node);
+        let mut turns = 0;
         let why = loop {
             match stream::listen_at(&name) {
                 Ok(Some(listener)) => {
@@ -123,6 +130,12 @@ impl Attempt<'_> {
                 Err(NoWay::Final(error)) => return Err(error),
                 Err(NoWay::Direct(why)) => break why,
                 Err(NoWay::Again) => {}
+                Err(NoWay::TurnedAway(why)) => {
+                    turns += 1;
+                    if turns == TURNS {
+                        break why;
+                    }
+                }
             }
             if Instant::now() + NEAR >= self.deadline {
                 break "it has not reached the rendezvous".to_owned();
@@ -138,8 +151,9 @@ impl Attempt<'_> {
         let Place { rank, searching, ref rendezvous, .. } = *self.place;
         let mut reason = None;
         let mut refused = None;
+        let mut turns = 0;
         loop {
-            let pause = match self.any()? {
+            let pause = match self.any(&mut turns)? {
                 Outcome::In(wire, address, generation) => return Ok((wire, address, generation)),
                 Outcome::Refused(error) if !searching => return Err(error),
                 // The hub that refused may be another job's, and this job's not there yet.
@@ -165,8 +179,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// One attempt at every address.
-    fn any(&self) -> Result<Outcome, BootstrapError> {
+    /// One attempt at every address. `turns` counts how often this PE was turned away.
+    fn any(&self, turns: &mut u32) -> Result<Outcome, BootstrapError> {
         let Place { rank, job, ref rendezvous, .. } = *self.place;
         let mut reason = String::new();
         let mut refused = None;
@@ -201,6 +215,15 @@ impl Attempt<'_> {
                     refused =
                         Some(refusal(format!("{what} the secret of job {}; it may serve another job", job.name())));
                 }
+                Err(error @ WireError::TurnedAway) => {
+                    *turns += 1;
+                    if *turns < TURNS {
+                        reason = format!("{address}: {error} the job's secret");
+                    } else {
+                        let what = format!("{error} the secret of job {}; it may serve another job", job.name());
+                        refused = Some(refusal(what));
+                    }
+                }
                 Ok((other, _)) => reason = format!("{address} answered HELLO with {:?}", other.op()),
                 Err(error) => reason = format!("{address}: {error}"),
             }
@@ -229,6 +252,7 @@ impl Attempt<'_> {
             }
             Err(WireError::Frame(error @ FrameError::Version(_))) => Err(refusal(format!("it speaks {error}"))),
             Err(WireError::Stranger(what)) => Err(NoWay::Direct(format!("{what} the job's secret"))),
+            Err(error @ WireError::TurnedAway) => Err(NoWay::TurnedAway(format!("{error} the job's secret"))),
             Ok((other, _)) if !matches!(other, Message::Refused { .. }) => {
                 Err(NoWay::Direct(format!("it answered HELLO with {:?}", other.op())))
             }

@@ -44,6 +44,10 @@ pub enum WireError {
     /// It refuses this side before any proof, as a rendezvous of an old version does.
     #[error("{0}")]
     Refused(String),
+    /// It closed the connection instead of accepting this side's proof: it is of another job, or at
+    /// its end. The text is to be followed by the name of the secret.
+    #[error("it does not accept the proof that this PE knows")]
+    TurnedAway,
     /// The other side is not of this job; the text is to be followed by the name of the secret.
     #[error("{0}")]
     Stranger(&'static str),
@@ -74,10 +78,8 @@ impl Wire {
         write_all(&self.stream, &proof, deadline)?;
         let theirs = self.read_exact::<BYTES>(deadline).map_err(|error| match error {
             // It has sent a nonce, so it is a rendezvous.
-            WireError::Closed => WireError::Stranger("it does not accept the proof that this PE knows"),
-            WireError::Io(error) if error.kind() == io::ErrorKind::ConnectionReset => {
-                WireError::Stranger("it does not accept the proof that this PE knows")
-            }
+            WireError::Closed => WireError::TurnedAway,
+            WireError::Io(error) if error.kind() == io::ErrorKind::ConnectionReset => WireError::TurnedAway,
             other => other,
         })?;
         if is_right(&theirs) { Ok(()) } else { Err(WireError::Stranger("it does not prove that it knows")) }
