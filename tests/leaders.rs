@@ -259,7 +259,7 @@ fn challenge(stream: &mut UnixStream, job: JobId) -> [u8; BYTES] {
 #[test]
 fn a_leader_that_ends_is_not_taken_for_a_stranger() {
     let hub = hub(2);
-    let (job, name) = (hub.job_id(), socket_of(hub.job_id(), "a"));
+    let (job, name) = (hub.job_id(), socket_of(hub.job_id(), "n0"));
     let listener = UnixListener::bind_addr(&UnixAddr::from_abstract_name(name).unwrap()).unwrap();
     // The leader of the PEs that were here before: it accepts a PE, and ends.
     let ending = std::thread::spawn(move || {
