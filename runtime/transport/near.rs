@@ -3,8 +3,8 @@
 //! system's rules.
 //!
 //! A PE that is slow is not on another node. What has to be there is made before any PE connects, a
-//! PE tries again until the job's own deadline, and only a refusal counts: of the connection, of the
-//! user, or of the descriptor.
+//! PE tries again until the job's own deadline, and only a refusal counts: of the connection, of
+//! the user, or of the descriptor.
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
@@ -339,7 +339,7 @@ impl Serving {
         Ok(())
     }
 
-    /// Takes the descriptor of a process, and gives the own one for it.
+    /// Takes the descriptor of a process, and gives this PE's for it.
     fn serve(&self, connection: &Connection) -> std::result::Result<(), String> {
         let text = |error: Error| error.to_string();
         let outcome = match connection.try_recv(&mut [0; 1]) {
