@@ -130,6 +130,10 @@ jobs! {
     [cpu]
     signals_ibgda_2_cards_strict: "signals", Ibgda, 2, "OXSHMEM_IBGDA_DOORBELL" = "cpu";
     mixed_words_3_cards_strict: "mixed_words", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1";
+    contexts_ibgda_3_cards_strict: "contexts", Ibgda, 3;
+    contexts_mixed_3_cards_strict: "contexts", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1";
+    context_batches_ibgda_2_cards_strict: "context_batches" "600", Ibgda, 2, "OXSHMEM_IBGDA_DOORBELL" = "cpu";
+    context_errors_ibgda_2_cards_strict: "context_errors", Ibgda, 2;
 }
 
 jobs! {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use oxshmem_system::words::count32;
+use oxshmem_system::words::{const32, count32};
 
 use super::error::ContextError;
 use super::options::{ContextOptions, Sharing};
@@ -70,7 +70,7 @@ impl Team {
         };
         let made = pe.make_contexts(self, options, number);
         together(pe, &meeting, phase::CREATED, &what, &made)
-            .and_then(|()| made)
+            .and(made)
             .and_then(|made| {
                 let connected = pe.connect_contexts(self, &meeting, &made);
                 together(pe, &meeting, phase::CONNECTED, &what, &connected)?;
@@ -213,7 +213,7 @@ impl Pe {
                 stride: self.peer(stride),
                 n_pes: rows.cast_signed(),
                 how: options.sharing.how() | card << abi::CONTEXT_CARD_SHIFT,
-                qp_bytes: columns * size_of::<abi::Qp>() as u32,
+                qp_bytes: columns * const32(size_of::<abi::Qp>()),
                 set: number,
             });
         }

@@ -3,6 +3,7 @@
 // Contexts of every kind, each used by one block of a grid. Run by pe/contexts.rs.
 #include "conformance.h"
 
+#include <oxshmem/batch.h>
 #include <oxshmem/typed_context.h>
 
 namespace {
@@ -191,4 +192,39 @@ OXSHMEM_KERNEL(context_names, oxshmem_ctx_t context, uint64_t *cells, int peer, 
     oxshmemx_ctx_signal_op(context, cell + 1, 7, oxshmem::SIGNAL_SET, peer);
     oxshmem_ctx_quiet(context);
     EXPECT_EQ(report, oxshmem_ctx_uint64_g(context, cell + 1, peer), uint64_t{7});
+}
+
+// Batches: adjacent words that share work requests, words that do not, arrays, a fence between, and
+// more than the queue holds.
+OXSHMEM_KERNEL(context_scopes, oxshmem::Context context, uint64_t *dst, const uint64_t *src, uint32_t n, int peer) {
+    {
+        oxshmem::Batch batch(context, peer);
+        for (uint32_t i = 0; i < n; ++i) {
+            batch.p(dst + i, word_of(1, 0, i));
+        }
+        batch.fence();
+        for (uint32_t i = 0; i < n; i += 2) {
+            batch.p(dst + i, word_of(0, 0, i));
+            batch.p(reinterpret_cast<uint32_t *>(dst + i + 1), static_cast<uint32_t>(word_of(0, 0, i + 1)));
+            batch.p(reinterpret_cast<uint32_t *>(dst + i + 1) + 1, static_cast<uint32_t>(word_of(0, 0, i + 1) >> 32));
+            if (i % 64 == 62) {
+                batch.flush();
+            }
+        }
+        for (uint32_t i = 0; i < n; i += 8) {
+            batch.put_nbi(dst + n + i, src + i, 8);
+        }
+        // Not registered, and not whole.
+        const uint64_t own[2] = {word_of(0, 0, 2 * n), word_of(0, 0, 2 * n + 1)};
+        batch.put_nbi(dst + 2 * n, own, 2);
+        batch.p(dst + 2 * n + 2, uint64_t{5});
+    }
+    oxshmem::quiet(context);
+}
+
+OXSHMEM_KERNEL(context_scopes_out, const uint64_t *dst, uint32_t n, Report *report) {
+    for (uint32_t i = 0; i < 2 * n + 2; ++i) {
+        EXPECT_EQ(report, peek(dst + i), word_of(0, 0, i));
+    }
+    EXPECT_EQ(report, peek(dst + 2 * n + 2), uint64_t{5});
 }

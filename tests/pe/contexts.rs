@@ -5,7 +5,7 @@ use oxshmem::{
 };
 
 use crate::Outcome;
-use crate::rig::Rig;
+use crate::rig::{Rig, mix};
 
 oxshmem::include_module!(CONTEXTS, "contexts");
 
@@ -47,7 +47,9 @@ fn exchange(
     let contexts = team.create_contexts(&rig.pe, &options)?;
     assert_eq!(contexts.len(), BLOCKS as usize);
     let far = team.members().into_iter().filter(|pe| rig.pe.path(*pe) == Some(Path::Ibgda)).count();
-    assert_eq!(contexts.queue_pairs(), (far * BLOCKS as usize) as u64, "{sharing}");
+    // Where cards do all atomics, there are some to every member.
+    let each = contexts.queue_pairs() as usize / BLOCKS as usize;
+    assert!([far, team.n_pes()].contains(&each), "{sharing}: {each} queue pairs of each context, {far} PEs are far");
     let words = BLOCKS as usize * WORDS;
     let (inbox, outbox, back) = (rig.pe.alloc::<u64>(words)?, rig.pe.alloc::<u64>(words)?, rig.pe.alloc::<u64>(words)?);
     let (counters, signals) = (rig.pe.alloc::<u64>(BLOCKS as usize)?, rig.pe.alloc::<u64>(BLOCKS as usize)?);
@@ -91,8 +93,37 @@ pub fn batches(args: &[String]) -> Outcome {
     rig.run_linear("context_batches_out", 1, 32, (&words, n, rig.report()))?;
     rig.pe.barrier_all()?;
     rig.run_linear("context_unflushed", 1, 1, (contexts.get(0)?, &words, peer, rig.report()))?;
+    rig.pe.barrier_all()?;
+    for sharing in [Sharing::Thread, Sharing::Block, Sharing::Device] {
+        scopes(&rig, sharing, n, peer)?;
+    }
     contexts.destroy(&rig.pe)?;
     rig.finish()
+}
+
+/// Batches whose state one thread keeps.
+fn scopes(rig: &Rig, sharing: Sharing, n: u32, peer: i32) -> oxshmem::Result<()> {
+    let n = n.next_multiple_of(8);
+    let contexts = rig.pe.team_world().create_contexts(&rig.pe, &ContextOptions::new(sharing).depth(256))?;
+    let (dst, src) = (rig.pe.alloc::<u64>(2 * n as usize + 3)?, rig.pe.alloc::<u64>(n as usize)?);
+    let data: Vec<u64> = (u64::from(n)..2 * u64::from(n)).map(mix).collect();
+    rig.pe.write(&src, &data)?;
+    let before = rig.pe.hca_counters();
+    rig.run_linear("context_scopes", 1, 1, (contexts.get(0)?, &dst, &src, n, peer))?;
+    if let (Some(before), Some(after)) = (before, rig.pe.hca_counters())
+        && sharing != Sharing::Device
+        && rig.pe.path(peer as usize) == Some(Path::Ibgda)
+    {
+        // Twice n words of which 27 share a request, and n of arrays that share one.
+        let most = u64::from(2 * n / 20 + n / 16 + 8);
+        let requests = after.wqes - before.wqes;
+        assert!(requests <= most, "{requests} work requests for {n} words, thrice; {most} are enough");
+    }
+    rig.pe.barrier_all()?;
+    rig.run_linear("context_scopes_out", 1, 1, (&dst, n, rig.report()))?;
+    rig.pe.free(dst)?;
+    rig.pe.free(src)?;
+    contexts.destroy(&rig.pe)
 }
 
 /// `context_names`: the names of C, through a context of the program and through the default one.
