@@ -9,11 +9,13 @@ use bytemuck::Pod;
 
 use crate::abi::LINE_BYTES;
 use crate::device::{AddressSpace, Device, DeviceError, HostMemory, Memory};
+use crate::memory::{MemoryBytes, MemoryKind, MemoryUse};
 
 /// Lays the parts of a slab out, one after another.
 #[derive(Debug, Default)]
 pub(crate) struct Layout {
     end: u64,
+    memory: MemoryUse,
 }
 
 /// An offset in the slab.
@@ -21,9 +23,12 @@ pub(crate) struct Layout {
 pub(crate) struct Offset(pub u64);
 
 impl Layout {
-    /// Room for `count` items of `bytes` bytes, beginning on a line of its own.
-    pub(crate) fn array(&mut self, count: u64, bytes: u64) -> Offset {
+    /// Room for `count` items of `bytes` bytes, beginning on a line of its own, for a use of this
+    /// kind.
+    pub(crate) fn array(&mut self, kind: MemoryKind, count: u64, bytes: u64) -> Offset {
         let offset = self.end.next_multiple_of(LINE_BYTES);
+        self.memory.add(MemoryKind::Tables, MemoryBytes::device(offset - self.end));
+        self.memory.add(kind, MemoryBytes::device(count * bytes));
         self.end = offset + count * bytes;
         Offset(offset)
     }
@@ -45,6 +50,7 @@ pub(crate) struct Slab {
     device: Arc<dyn Device>,
     place: Place,
     bytes: u64,
+    memory: MemoryUse,
 }
 
 #[derive(Debug)]
@@ -65,7 +71,12 @@ impl Slab {
             space.map_own(&memory, 0, bytes)?;
             Place::Device { space, memory }
         };
-        Ok(Self { device, place, bytes })
+        let mut memory = MemoryUse::default();
+        let left = MemoryBytes::device(bytes - layout.end);
+        for (kind, part) in layout.memory.iter().chain([(MemoryKind::Tables, left)]) {
+            memory.add(kind, if on_host { MemoryBytes::host(part.device) } else { part });
+        }
+        Ok(Self { device, place, bytes, memory })
     }
 
     fn base(&self) -> u64 {
@@ -77,6 +88,11 @@ impl Slab {
 
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Returns its bytes by what they are for.
+    pub(crate) fn memory_use(&self) -> MemoryUse {
+        self.memory
     }
 
     pub(crate) fn device(&self) -> &dyn Device {

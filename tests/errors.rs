@@ -133,3 +133,26 @@ fn without_peer_access_cpu() {
 fn without_peer_access_cuda() {
     without_peer_access(Device::Cuda);
 }
+
+/// The other PE says that it is of another release.
+#[test]
+fn releases_that_differ_are_refused_with_both_named() {
+    use std::ffi::OsString;
+
+    let mut program = std::process::Command::new(oxshmem_tests::program(PE));
+    program.arg("set_up");
+    let own = format!("OxSHMEM {} with device ABI {},", env!("CARGO_PKG_VERSION"), oxshmem::abi::ABI_VERSION);
+    let other = "OxSHMEM 99.7.0 with device ABI 1000,";
+    let otherwise = |label: &str, mine: &[u8]| match label {
+        "configuration" => Some(vec![0; mine.len()]),
+        "configurations that differ" => Some(String::from_utf8_lossy(mine).replace(&own, other).into_bytes()),
+        _ => None,
+    };
+    let variables = [("OXSHMEM_DEVICE", OsString::from("cpu")), ("OXSHMEM_HCA", OsString::from("soft"))];
+    let played = oxshmem_tests::mirror::play_otherwise(program, 2, &variables, otherwise);
+    let text = played.text();
+    assert!(!played.output.status.success(), "{text}");
+    for part in [format!("PE 0 has {own}"), format!("PE 1 has {other}")] {
+        assert!(text.contains(&part), "no `{part}` in {text}");
+    }
+}

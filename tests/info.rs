@@ -375,3 +375,29 @@ fn the_launcher_is_shown_with_its_variables() {
     assert_eq!(output.status.code(), Some(1));
     assert!(stdout(&output).contains("error: launcher torchrun: OXSHMEM_LAUNCHER=torchrun, but RANK"), "{output:?}");
 }
+
+#[test]
+fn memory_of_each_pe_is_shown_by_kind() {
+    let shown = |arguments: &[&str]| {
+        let mut command = program(arguments);
+        let command = command.env("OXSHMEM_DEVICE", "cpu").env("OXSHMEM_TRANSPORT", "ibrc").env("OXSHMEM_HCA", "soft");
+        let output = command.env("OXSHMEM_HEAP_MAX", "64M").env("OXSHMEM_HEAP_CHUNK", "4M").output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        stdout(&output)
+    };
+    let report: Value = serde_json::from_str(&shown(&["memory", "-n", "2", "--json"])).unwrap();
+    let pes = report["pes"].as_array().unwrap();
+    assert_eq!(pes.len(), 2, "{report:#}");
+    for pe in pes {
+        let of = |kind: &str, place: &str| pe[kind][place].as_u64().unwrap_or_else(|| panic!("{kind}: {pe:#}"));
+        // What has not grown is one chunk, and teams take a part of it.
+        assert!((1..4 << 20).contains(&of("heap", "device")), "{pe:#}");
+        assert!(of("teams", "device") > 0 && of("rings", "host") > 0 && of("engine", "host") > 0, "{pe:#}");
+        assert_eq!(of("staging", "device"), 1 << 20);
+        assert_eq!(pe.as_object().unwrap().len(), 9);
+    }
+    let text = shown(&["memory", "-n", "2"]);
+    for part in ["landing", "PE 0 ", "PE 1 "] {
+        assert!(text.contains(part), "no `{part}` in\n{text}");
+    }
+}

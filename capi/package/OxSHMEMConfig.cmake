@@ -7,8 +7,8 @@ set(OxSHMEM_VERSION "@VERSION@")
 if(NOT TARGET OxSHMEM::oxshmem)
     add_library(OxSHMEM::oxshmem SHARED IMPORTED)
     set_target_properties(OxSHMEM::oxshmem PROPERTIES
-        IMPORTED_LOCATION "${OxSHMEM_PREFIX}/lib/liboxshmem.so"
-        IMPORTED_SONAME "liboxshmem.so"
+        IMPORTED_LOCATION "${OxSHMEM_PREFIX}/lib/liboxshmem.so.@VERSION@"
+        IMPORTED_SONAME "liboxshmem.so.@MAJOR@"
         INTERFACE_INCLUDE_DIRECTORIES "${OxSHMEM_PREFIX}/include"
         INTERFACE_COMPILE_FEATURES cxx_std_17)
 endif()

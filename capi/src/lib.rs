@@ -20,7 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use api::device::DeviceError;
 use api::device::cuda::DEVICE_LIBRARY;
-use api::{Compare, Operations, Pe, RawMemory, Signal, SignalOp, SignalUpdate, Stream, SymmetricView};
+use api::{Compare, MemoryKind, Operations, Pe, RawMemory, Signal, SignalOp, SignalUpdate, Stream, SymmetricView};
 use error::{Failure, Status};
 use process::pe;
 
@@ -129,6 +129,26 @@ extern "C" fn oxshmem_align(alignment: usize, bytes: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 extern "C" fn oxshmem_free(address: *mut c_void) -> c_int {
     with_pe(|own| if address.is_null() { Ok(()) } else { Ok(own.free_at(address as u64)?) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn oxshmem_memory(kind: c_int, device_bytes: *mut u64, host_bytes: *mut u64) -> c_int {
+    with_pe(|own| {
+        let known = MemoryKind::ALL.into_iter().find(|known| *known as c_int == kind).ok_or_else(|| {
+            Failure::invalid(format!(
+                "memory kind {kind} is none of OXSHMEM_MEMORY_HEAP (0) to OXSHMEM_MEMORY_TABLES ({})",
+                MemoryKind::ALL.len() - 1
+            ))
+        })?;
+        let bytes = own.memory().of(known);
+        for (to, bytes) in [(device_bytes, bytes.device), (host_bytes, bytes.host)] {
+            // SAFETY: null, or a place for the number.
+            if let Some(to) = unsafe { to.as_mut() } {
+                *to = bytes;
+            }
+        }
+        Ok(())
+    })
 }
 
 #[unsafe(no_mangle)]

@@ -296,6 +296,12 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// What it has done, where that is counted.
     fn counters(&self) -> Option<Counters>;
 
+    /// Bytes of memory that it has allocated for itself: of the accelerator, and of the host. Zeros
+    /// of a card, whose driver does that.
+    fn memory(&self) -> (u64, u64) {
+        (0, 0)
+    }
+
     /// What failed first on a QP, where that is kept. A collapsed CQ may show a flushed WQE
     /// instead, whose CQE came later.
     fn first_failure(&self, qpn: u32) -> Option<QpFailure>;

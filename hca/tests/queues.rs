@@ -10,7 +10,7 @@ use oxshmem_hca::provider::Provider;
 use oxshmem_hca::soft::SoftOptions;
 use oxshmem_hca::testing::{Endpoint, EndpointOptions};
 use oxshmem_hca::wire::cqe::{self, Syndrome};
-use oxshmem_hca::wire::{Op, raddr};
+use oxshmem_hca::wire::{Op, doorbell, raddr};
 use std::sync::atomic::Ordering::Acquire;
 
 fn stepped() -> SoftOptions {
@@ -160,4 +160,33 @@ fn queue_pairs_do_not_disturb_each_other() {
             });
         }
     });
+}
+
+#[test]
+fn like_on_a_card_a_doorbell_says_how_far_the_queue_goes() {
+    let like_cards = || SoftOptions { card_doorbells: true, ..stepped() };
+    let mut pair = Pair::new(EndpointOptions::default(), like_cards);
+    let remote = Endpoint::remote(&pair.b.address(), 0);
+    let post = |pair: &mut Pair, value: u64| {
+        pair.a.post(Op::WriteInline { remote, payload: &value.to_ne_bytes() }, true);
+    };
+    // The record alone starts nothing.
+    (1..=3).for_each(|value| post(&mut pair, value));
+    pair.a.write_doorbell_record();
+    while pair.step() {}
+    assert_eq!((pair.b.heap.word(0).load(Acquire), pair.a.cqe()), (0, None));
+    // The doorbell's index counts, although the record is ahead of it.
+    pair.a.ring_register(doorbell::Repr::producer(2, pair.a.qp.qpn()));
+    while pair.step() {}
+    assert_eq!((pair.b.heap.word(0).load(Acquire), pair.a.cqe().unwrap().wqe_counter), (2, 1));
+    assert!(pair.hca_a.violations().is_empty());
+    pair.a.ring();
+    while pair.step() {}
+    assert_eq!(pair.b.heap.word(0).load(Acquire), 3);
+    // A record that is not written at all is a violation.
+    post(&mut pair, 4);
+    pair.a.ring_register(doorbell::Repr::producer(4, pair.a.qp.qpn()));
+    while pair.step() {}
+    let [violation] = &pair.hca_a.violations()[..] else { panic!("{:?}", pair.hca_a.violations()) };
+    assert!(violation.message.contains("doorbell.index is 4, ahead of the doorbell record, 3"), "{violation}");
 }

@@ -5,7 +5,9 @@
 mod about;
 mod devices;
 mod doctor;
+mod job;
 mod launch;
+mod memory;
 mod output;
 mod paths;
 mod shares;
@@ -22,7 +24,7 @@ use output::show;
 /// the machine's GPUs and RDMA cards.
 ///
 /// Exit status: 0 when all went well, and `doctor` found that what the configuration asks for can
-/// be had; 1 when `doctor` found that it cannot, PEs of `paths` failed,
+/// be had; 1 when `doctor` found that it cannot, PEs of `paths` or `memory` failed,
 /// `launch` found a launcher that cannot be used, or standard output could
 /// not be written; 2 when an argument or (except for `doctor`, which reports it) an OXSHMEM_*
 /// variable is wrong.
@@ -48,6 +50,13 @@ enum Command {
     Launch,
     /// Starts PEs and shows how each reaches the others; under oxrun it is the PE's program.
     Paths {
+        /// Number of PEs.
+        #[arg(short = 'n', long = "npes", value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
+        npes: u32,
+    },
+    /// Starts PEs and shows how much memory each takes, by what it is for; under oxrun it is the
+    /// PE's program.
+    Memory {
         /// Number of PEs.
         #[arg(short = 'n', long = "npes", value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
         npes: u32,
@@ -95,6 +104,7 @@ fn main() -> ExitCode {
                     ExitCode::from(u8::from(!shown || !launch.is_usable()))
                 }
                 Some(Command::Paths { npes }) => paths::run(config, *npes, arguments.json),
+                Some(Command::Memory { npes }) => memory::run(config, *npes, arguments.json),
                 _ => {
                     let about = about::About::new(&config, &doctor::Root::new("/"), arguments.deadline);
                     let shown = show(arguments.json, &about, || about.text());

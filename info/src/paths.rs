@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use oxshmem::config::Config;
-use oxshmem::launch::{LaunchOptions, in_job, run as launch};
 use oxshmem::{Error, Operations, Path, Pe};
 use serde::{Deserialize, Serialize};
 
+use crate::job;
 use crate::output::show;
 
 /// What one PE says of itself, at most this many bytes of JSON.
@@ -34,36 +34,7 @@ struct Matrix {
 
 /// Starts PEs, or is one.
 pub fn run(config: Config, npes: u32, json: bool) -> ExitCode {
-    if in_job() {
-        return match pe(config, json) {
-            Ok(shown) => ExitCode::from(u8::from(!shown)),
-            Err(error) => {
-                eprintln!("oxshmem-info: {error}");
-                ExitCode::FAILURE
-            }
-        };
-    }
-    let program = match std::env::current_exe() {
-        Ok(program) => program,
-        Err(error) => {
-            eprintln!("oxshmem-info: this program's own path is unknown: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
-    let mut options = LaunchOptions::new(npes, program).args(["paths"]);
-    if json {
-        options = options.args(["--json"]);
-    }
-    options.output = oxshmem::launch::Output::Plain;
-    options.forward_signals = true;
-    match launch(&options) {
-        Ok(outcome) if outcome.is_success() => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("oxshmem-info: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    job::start("paths", config, npes, json, pe)
 }
 
 fn name(path: Option<Path>) -> &'static str {

@@ -361,6 +361,12 @@ variables! {
     /// `Config::init_log` log on stderr. Other programs decide by the `tracing` subscriber that
     /// they install.
     "OXSHMEM_LOG" borrow log: LogFilter = LogFilter("warn".into()), Limits::None;
+    /// Write to stderr at the end of init how much memory this PE takes, by kind, in one line.
+    "OXSHMEM_REPORT_MEMORY" copy report_memory: bool = false, Limits::None;
+    /// Write to stderr at finalize which allocations of the symmetric heap were not freed, a line
+    /// each, with the place in the program's source where each was made (for C programs its offset
+    /// alone).
+    "OXSHMEM_REPORT_LEAKS" copy report_leaks: bool = false, Limits::None;
     /// Deadline of joining the job and of each collective operation of the bootstrap; after it the
     /// ranks that did not arrive are named.
     "OXSHMEM_BOOTSTRAP_TIMEOUT" copy bootstrap_timeout: Duration = Duration::from_secs(60), Limits::Range(100_000, 24 * HOUR);

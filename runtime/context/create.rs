@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use oxshmem_system::words::{const32, count32};
 
 use super::error::ContextError;
-use super::options::{ContextOptions, Sharing};
+use super::options::ContextOptions;
 use super::set::{Contexts, Set};
+use super::sharing::Sharing;
 use crate::Result;
 use crate::abi;
 use crate::bootstrap::{MAX_GROUP_CONTRIBUTION, cut};
+use crate::memory::MemoryKind;
 use crate::pe::Pe;
 use crate::slab::{Layout, Slab};
 use crate::team::Team;
@@ -181,9 +183,9 @@ impl Pe {
         let peers: Vec<(u32, u32)> = pes.filter(|(_, pe)| posts_to(pe)).map(|(row, pe)| (row, count32(pe))).collect();
 
         let mut layout = Layout::default();
-        let array = layout.array(options.count as u64, size_of::<abi::Context>() as u64);
+        let array = layout.array(MemoryKind::Records, options.count as u64, size_of::<abi::Context>() as u64);
         let listed = matches!(members, Members::List(_));
-        let list = layout.array(if listed { u64::from(rows) } else { 0 }, 4);
+        let list = layout.array(MemoryKind::Records, if listed { u64::from(rows) } else { 0 }, 4);
         let private = options.sharing != Sharing::Device;
         let shape = Shape { rows, peers, columns, depth: options.depth, apart: true, private };
         let queues = (!shape.peers.is_empty()).then(|| QueueLayout::new(&mut layout, shape));

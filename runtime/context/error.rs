@@ -1,6 +1,6 @@
 //! Errors of contexts.
 
-use super::options::Sharing;
+use super::sharing::Sharing;
 
 /// What is wrong with a context or a call that creates one.
 ///

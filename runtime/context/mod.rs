@@ -4,9 +4,11 @@ mod create;
 mod error;
 mod options;
 mod set;
+mod sharing;
 mod table;
 
 pub use error::ContextError;
-pub use options::{ContextOptions, Sharing};
+pub use options::ContextOptions;
 pub use set::{Context, ContextArray, Contexts};
+pub use sharing::Sharing;
 pub(crate) use table::ContextTable;

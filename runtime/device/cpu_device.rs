@@ -373,6 +373,10 @@ impl HostMemory for Mapped {
     fn address(&self) -> *mut u8 {
         self.0.base as *mut u8
     }
+
+    fn bytes(&self) -> u64 {
+        self.0.bytes
+    }
 }
 
 impl Drop for Reservation {

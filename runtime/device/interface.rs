@@ -48,6 +48,8 @@ pub(crate) trait AddressSpace: Debug + Send + Sync {
 pub(crate) trait HostMemory: Debug + Send + Sync {
     /// Where it is.
     fn address(&self) -> *mut u8;
+    /// Its length in bytes.
+    fn bytes(&self) -> u64;
 }
 
 /// Copies from device memory to host memory that go on while kernels run and the calling thread

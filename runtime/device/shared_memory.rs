@@ -12,13 +12,14 @@ use super::interface::{AddressSpace, HostMemory, Memory};
 pub(super) struct SharedMemory {
     space: Box<dyn AddressSpace>,
     offset: u64,
+    bytes: u64,
 }
 
 impl SharedMemory {
     /// All of what was just allocated.
     pub fn own(space: Box<dyn AddressSpace>, memory: &Memory, bytes: u64) -> Result<Self, DeviceError> {
         space.map_own(memory, 0, bytes)?;
-        Ok(Self { space, offset: 0 })
+        Ok(Self { space, offset: 0, bytes })
     }
 
     /// Memory of a peer; `bytes` bytes from its start are mapped, and what is meant begins at
@@ -30,7 +31,7 @@ impl SharedMemory {
         bytes: u64,
     ) -> Result<Self, DeviceError> {
         space.map(memory, 0, bytes)?;
-        Ok(Self { space, offset })
+        Ok(Self { space, offset, bytes })
     }
 }
 
@@ -42,11 +43,19 @@ impl AcceleratorMemory for OnHost {
     fn address(&self) -> u64 {
         self.0.address() as u64
     }
+
+    fn bytes(&self) -> u64 {
+        self.0.bytes()
+    }
 }
 
 impl AcceleratorMemory for SharedMemory {
     fn address(&self) -> u64 {
         self.space.base() + self.offset
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes - self.offset
     }
 }
 

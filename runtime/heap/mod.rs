@@ -19,7 +19,7 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
-use allocation::Allocation;
+use allocation::{Allocation, AllocationInfo};
 use allocator::HeapAllocator;
 use error::{AddressProblem, HeapError};
 pub(crate) use links::PeerLinks;
@@ -169,6 +169,11 @@ impl SymmetricHeap {
     /// Returns how many allocations were not freed, with the runtime's own.
     pub(crate) fn live(&self) -> usize {
         self.allocator.live()
+    }
+
+    /// Returns the program's live allocations, in the order of their offsets.
+    pub(crate) fn allocations(&self) -> Vec<AllocationInfo> {
+        self.records.records.infos()
     }
 
     /// Says of an offset of any PE's heap why there is no memory of the program, and which

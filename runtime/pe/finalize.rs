@@ -1,6 +1,7 @@
 //! The end of a PE: in order, with an error, or by drop.
 
 use super::Pe;
+use super::init::report;
 use super::parts::{ABORT_AT, REPORT_BYTES};
 use crate::Result;
 use crate::abi;
@@ -28,6 +29,9 @@ impl Pe {
         // Work on other streams uses memory that is about to go.
         let ended = if self.others_work() { self.synchronize_device() } else { self.synchronize() };
         let quiet = ended.and_then(|()| self.quiet_all_contexts()).and_then(|()| self.quiet());
+        if self.config.report_leaks() {
+            self.report_leaks();
+        }
         let mixed = self.mixed_words.as_ref().map_or(Ok(()), |mixed_words| mixed_words.check(&self.bootstrap));
         // No PE's memory goes away while another PE may still write to it.
         let together = self.bootstrap.barrier("finalize");
@@ -50,6 +54,15 @@ impl Pe {
     /// ```
     pub fn abort(&self, reason: &str) {
         self.bootstrap.abort(reason);
+    }
+
+    /// Lists the allocations that were not freed.
+    fn report_leaks(&self) {
+        let pe = self.my_pe();
+        for allocation in self.allocations() {
+            let unknown = if allocation.made_at.is_none() { ", made by a program in another language" } else { "" };
+            report(format_args!("PE {pe}: not freed before finalize: {allocation}{unknown}"));
+        }
     }
 
     /// Returns whether work that was not launched on the PE's own stream may use its memory.

@@ -3,6 +3,7 @@
 
 use std::cell::{OnceCell, RefCell};
 use std::fmt;
+use std::io::Write as _;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -192,6 +193,9 @@ impl Joined {
                 phases.end("teams");
                 tracing::info!(pe = pe.my_pe(), "init: {phases}");
                 pe.init_phases = phases.parts;
+                if pe.config.report_memory() {
+                    report(format_args!("PE {}: {}", pe.my_pe(), pe.memory()));
+                }
                 Ok(pe)
             }
             Err(error) => {
@@ -419,6 +423,11 @@ impl Connected {
     }
 }
 
+/// Writes a line that was requested to stderr. There is nothing to be done where that is closed.
+pub(super) fn report(line: fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "oxshmem: {line}");
+}
+
 /// Returns what device code knows of the PE.
 fn describe(
     config: &Config,
@@ -497,11 +506,14 @@ fn open_device(config: &Config, bootstrap: &Bootstrap) -> Result<Arc<dyn Device>
     }
 }
 
-/// Offsets and keys are exchanged by position, so these must be the same everywhere.
+/// Offsets and keys are exchanged by position, so these must be the same everywhere; and PEs of
+/// different releases may mean different things by what they exchange.
 fn agree_on_sizes(config: &Config, device: &dyn Device, bootstrap: &Bootstrap) -> Result<()> {
     let mine = format!(
-        "device {} OXSHMEM_HEAP_MAX={} OXSHMEM_HEAP_CHUNK={} OXSHMEM_QPS_PER_PEER={} OXSHMEM_MAX_TEAMS={} OXSHMEM_COLLECTIVES={} OXSHMEM_COLLECTIVES_SMS={} \
+        "OxSHMEM {} with device ABI {}, device {} OXSHMEM_HEAP_MAX={} OXSHMEM_HEAP_CHUNK={} OXSHMEM_QPS_PER_PEER={} OXSHMEM_MAX_TEAMS={} OXSHMEM_COLLECTIVES={} OXSHMEM_COLLECTIVES_SMS={} \
          OXSHMEM_TRANSPORT={} OXSHMEM_NETWORK={} OXSHMEM_DISABLE_P2P={}",
+        env!("CARGO_PKG_VERSION"),
+        abi::ABI_VERSION,
         device.name(),
         config.heap_max().0,
         config.heap_chunk().0,

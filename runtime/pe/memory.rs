@@ -11,9 +11,10 @@ use super::parts::STAGING_BYTES;
 use crate::Result;
 use crate::bootstrap::Bootstrap;
 use crate::config::Config;
-use crate::heap::allocation::Allocation;
+use crate::heap::allocation::{Allocation, AllocationInfo};
 use crate::heap::error::{AddressProblem, HeapError};
 use crate::heap::{LocalPlace, SymmetricHeap};
+use crate::memory::{MemoryBytes, MemoryKind, MemoryUse};
 use crate::slab::Slab;
 use crate::slice::{SymmetricSlice, bytes_of};
 use crate::transport::Network;
@@ -193,6 +194,53 @@ impl Pe {
     #[must_use]
     pub fn live_allocations(&self) -> usize {
         self.heap.borrow().live()
+    }
+
+    /// Returns the program's allocations that were not freed, in the order of their offsets, each
+    /// with the place where it was made.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// let words = pe.alloc::<u64>(8)?;
+    /// let [only] = pe.allocations()[..] else { panic!() };
+    /// assert_eq!((only.bytes, only.made_at.unwrap().file()), (64, file!()));
+    /// pe.free(words)?;
+    /// assert!(pe.allocations().is_empty());
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn allocations(&self) -> Vec<AllocationInfo> {
+        self.heap.borrow().allocations()
+    }
+
+    /// Returns how much memory this PE has allocated so far, in bytes by kind, on the device and on
+    /// the host. The heap counts with what it has grown to; see [`MemoryUse`] for what is not
+    /// counted.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// use oxshmem::MemoryKind;
+    ///
+    /// let before = pe.memory().of(MemoryKind::Heap).device;
+    /// let bytes = pe.alloc::<u8>(before as usize + 1)?; // the heap grows by chunks
+    /// assert!(pe.memory().of(MemoryKind::Heap).device > before);
+    /// # pe.free(bytes)?;
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn memory(&self) -> MemoryUse {
+        let mut memory = self.slab.memory_use();
+        let teams = self.parts.teams.workspaces_bytes();
+        memory.add(MemoryKind::Heap, MemoryBytes::device(self.heap.borrow().backed() - teams));
+        memory.add(MemoryKind::Teams, MemoryBytes::device(teams));
+        if let Some(network) = &self.network {
+            memory += network.memory_use();
+        }
+        memory
     }
 
     /// Every PE must call the same; otherwise all get an error.

@@ -2,6 +2,7 @@
 
 use crate::abi::{self, ErrorRecord};
 use crate::config::Config;
+use crate::memory::MemoryKind;
 use crate::slab::{Layout, Offset};
 use crate::team::storage::TeamStorage;
 use crate::transport::keys::KeyTables;
@@ -32,12 +33,16 @@ pub(super) struct Parts {
 impl Parts {
     pub fn new(layout: &mut Layout, n_pes: u32, max_chunks: u64, cards: u64, config: &Config) -> Self {
         Self {
-            control: layout.array(1, size_of::<abi::Control>() as u64),
+            control: layout.array(MemoryKind::Tables, 1, size_of::<abi::Control>() as u64),
             teams: TeamStorage::new(layout, n_pes, config),
-            region_count: layout.array(1, 8),
-            regions: layout.array(abi::MAX_LOCAL_REGIONS as u64, size_of::<abi::LocalRegion>() as u64),
+            region_count: layout.array(MemoryKind::Tables, 1, 8),
+            regions: layout.array(
+                MemoryKind::Tables,
+                abi::MAX_LOCAL_REGIONS as u64,
+                size_of::<abi::LocalRegion>() as u64,
+            ),
             keys: KeyTables::new(layout, n_pes, max_chunks, cards),
-            staging: layout.array(1, STAGING_BYTES as u64),
+            staging: layout.array(MemoryKind::Staging, 1, STAGING_BYTES as u64),
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::abi;
 use crate::config::Config;
 use crate::device::Device;
 use crate::heap::SymmetricHeap;
+use crate::memory::MemoryKind;
 use crate::slab::{Layout, Offset, Slab};
 
 /// What the storage needs of a PE.
@@ -50,8 +51,8 @@ impl TeamStorage {
             blocks /= 2;
         }
         Self {
-            table: layout.array(rows, size_of::<abi::Team>() as u64),
-            members: layout.array(rows * n_pes, size_of::<i32>() as u64),
+            table: layout.array(MemoryKind::Teams, rows, size_of::<abi::Team>() as u64),
+            members: layout.array(MemoryKind::Teams, rows * n_pes, size_of::<i32>() as u64),
             rows,
             n_pes,
             blocks,
@@ -63,7 +64,7 @@ impl TeamStorage {
     /// Takes the workspaces from the heap, and begins without teams. The range of the heap must
     /// then be backed by memory.
     pub(crate) fn reserve(&mut self, heap: &mut SymmetricHeap, slab: &Slab) -> Result<Range<u64>> {
-        let bytes = self.rows * self.workspace_bytes;
+        let bytes = self.workspaces_bytes();
         let first = heap.reserve(bytes, abi::LINE_BYTES).map_err(|_| TeamError::NoHeap {
             bytes,
             teams: self.rows,
@@ -74,6 +75,11 @@ impl TeamStorage {
         // looked at.
         slab.fill(self.table, self.rows * size_of::<abi::Team>() as u64, 0xff)?;
         Ok(first..first + bytes)
+    }
+
+    /// Returns how many bytes of the heap the workspaces take.
+    pub(crate) fn workspaces_bytes(&self) -> u64 {
+        self.rows * self.workspace_bytes
     }
 
     /// Returns how many blocks can share a collective.

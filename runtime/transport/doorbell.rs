@@ -18,6 +18,7 @@ use super::error::TransportError;
 use crate::Result;
 use crate::abi::LINE_BYTES;
 use crate::device::{Device, HostMemory, MappedRegisters};
+use crate::memory::MemoryBytes;
 
 /// How device code rings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,6 +106,11 @@ impl Ringing {
         };
         self.given.push(doorbell.clone());
         Ok((doorbell, address))
+    }
+
+    /// Returns the memory of the words that device code rings in.
+    pub(super) fn memory(&self) -> MemoryBytes {
+        MemoryBytes::host(self.words.as_ref().map_or(0, |words| words.bytes()))
     }
 
     /// Begins to pass doorbells on, if that is how they are rung. All have been given.

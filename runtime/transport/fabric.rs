@@ -4,11 +4,13 @@ use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use oxshmem_hca::objects::QpAddress;
 use oxshmem_hca::provider::{Attempt, DeviceMemory, Provider};
 use oxshmem_hca::topology::{Distance, MAX_CARDS};
 use oxshmem_proxy::work::Backend;
 
 use crate::Result;
+use crate::memory::MemoryUse;
 
 /// Keys of a heap chunk, in host byte order.
 #[derive(Debug, Clone, Copy)]
@@ -47,11 +49,12 @@ pub(crate) trait Fabric: Debug + Send {
     fn distance(&self) -> Option<Distance>;
     /// Registers memory until the fabric is dropped, which the memory outlives; the keys by card.
     fn register(&mut self, region: &Region<'_>) -> Result<Vec<ChunkKeys>>;
-    /// What peers need to connect to queue pair `qp`; the same length everywhere.
-    fn endpoint(&self, qp: u32) -> Result<Vec<u8>>;
+    /// What is common to the addresses of the queue pairs on each card, with 0 in the place of
+    /// their numbers.
+    fn ports(&self) -> Vec<QpAddress>;
     /// Connects queue pairs, each to a peer's.
-    fn connect(&mut self, endpoints: &[(u32, Vec<u8>)]) -> Result<()>;
-    /// The number that errors name queue pair `qp` by.
+    fn connect(&mut self, peers: &[(u32, QpAddress)]) -> Result<()>;
+    /// The number of queue pair `qp`, by which peers and errors name it.
     fn qpn(&self, qp: u32) -> u32;
     /// Makes queue pair `qp`, connected, ready for keys of its peer, where that takes time.
     fn prepare(&self, qp: u32, rkeys: &[u32]) -> Result<()>;
@@ -59,6 +62,9 @@ pub(crate) trait Fabric: Debug + Send {
     fn backend(&mut self) -> Result<Box<dyn Backend>>;
     /// What was tried in which way.
     fn attempts(&self) -> Vec<Attempt>;
+    /// Memory of queues and records, as far as it is the PE's own: the kernel's verbs allocate
+    /// theirs.
+    fn memory_use(&self) -> MemoryUse;
     /// What takes commands for each card, if cards are driven by commands.
     fn providers(&self) -> Vec<Arc<dyn Provider>>;
 }

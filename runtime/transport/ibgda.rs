@@ -14,6 +14,7 @@ use oxshmem_hca::provider::{Attempt, Provider};
 use oxshmem_hca::soft::doorbell_rung;
 use oxshmem_proxy::striping::Striping;
 
+use super::addresses;
 use super::atomics::Atomics;
 use super::card::Card;
 use super::doorbell::{self, Way};
@@ -29,6 +30,7 @@ use crate::config::{self, Config};
 use crate::device::{Device, DeviceError};
 use crate::fault::Cause;
 use crate::heap::SymmetricHeap;
+use crate::memory::MemoryUse;
 use crate::slab::{Layout, Slab};
 
 /// Lays out the queue pairs of the default context: those to every other PE, and to this one if
@@ -94,7 +96,8 @@ impl Ibgda {
         // A CPU that rings sees a doorbell earlier than the card sees the queue, unless a fence of
         // system scope lies between.
         let in_device_memory = device.gpu().is_some() && way != Way::Thread;
-        let ports = exchange_ports(&cards, bootstrap)?;
+        let ports: Vec<_> = cards.iter().map(|card| card.open.provider.info().address()).collect();
+        let ports = addresses::exchange_ports(bootstrap, &ports)?;
         // A PE gets only the numbers of the queue pairs that lead to it.
         let numbers = bootstrap.alltoall("numbers of queue pairs", &queues.numbers())?;
         queues.connect((config, &cards), &ports, &numbers)?;
@@ -113,6 +116,18 @@ impl Ibgda {
             attempts,
             ports,
         })
+    }
+
+    /// Returns what is allocated beside the PE's slab: slabs of contexts too, also of those that
+    /// were destroyed.
+    pub(crate) fn memory_use(&self) -> MemoryUse {
+        let mut memory = self.queues.memory_use();
+        for queues in self.contexts.borrow().values() {
+            memory += queues.memory_use();
+            memory += queues.slab().memory_use();
+        }
+        self.spare.borrow().iter().for_each(|slab| memory += slab.memory_use());
+        memory
     }
 
     /// Returns the cards of `count` contexts: the one that the program chose, or each in turn.
@@ -280,18 +295,6 @@ impl Ibgda {
             .filter(|queues| queues.layout().forgotten_by_host())
             .try_for_each(|queues| queues.forget_idle(flushed))
     }
-}
-
-/// Tells all PEs the addresses of this PE's ports, once for each card, and returns those of each
-/// PE. Collective.
-fn exchange_ports(cards: &[Card], bootstrap: &Bootstrap) -> Result<Vec<Vec<QpAddress>>> {
-    let mine: Vec<u8> = cards.iter().flat_map(|card| card.open.provider.info().address().to_bytes()).collect();
-    let told = bootstrap.allgather("addresses of ports", &mine)?;
-    let read = |(pe, bytes): (usize, &Vec<u8>)| {
-        let ports = bytes.chunks(QpAddress::BYTES).map(QpAddress::from_bytes).collect::<Result<Vec<_>, _>>()?;
-        if ports.len() == cards.len() { Ok(ports) } else { Err(TransportError::Address { pe }.into()) }
-    };
-    told.iter().enumerate().map(read).collect()
 }
 
 /// Refuses peers whose memory the software HCA cannot reach: it has no other way there than the

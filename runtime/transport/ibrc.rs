@@ -24,6 +24,7 @@ use oxshmem_proxy::thread::{Lost, Pace, Proxy};
 use oxshmem_proxy::work::{Backend, Registered};
 use oxshmem_system::words::count32;
 
+use super::addresses;
 use super::atomics::Atomics;
 use super::error::TransportError;
 use super::fabric::{ChunkKeys, Fabric, Region, lkeys};
@@ -39,6 +40,7 @@ use crate::config::{Choice, Config};
 use crate::device::{Device, HostMemory};
 use crate::fault;
 use crate::heap::SymmetricHeap;
+use crate::memory::{MemoryBytes, MemoryKind, MemoryUse};
 use crate::slab::{Layout, Offset, Slab};
 
 /// log2 of the landing slots: enough for eight warps on each of four queues that fetch at a time.
@@ -62,7 +64,10 @@ pub(crate) struct ProxyLayout {
 
 impl ProxyLayout {
     pub(crate) fn new(layout: &mut Layout) -> Self {
-        Self { proxy: layout.array(1, size_of::<abi::Proxy>() as u64), laps: layout.array(1, 4 << LOG_LANDING) }
+        Self {
+            proxy: layout.array(MemoryKind::Rings, 1, size_of::<abi::Proxy>() as u64),
+            laps: layout.array(MemoryKind::Landing, 1, 4 << LOG_LANDING),
+        }
     }
 }
 
@@ -73,6 +78,7 @@ pub(crate) struct Ibrc {
     proxy: Proxy,
     fabric: RefCell<Box<dyn Fabric>>,
     _block: Box<dyn HostMemory>,
+    memory: MemoryUse,
     bounce: Option<Bounce>,
     /// How the card reads large puts.
     attempts: Vec<Attempt>,
@@ -130,10 +136,6 @@ impl Ibrc {
         if let Some(bounce) = &bounce {
             bounce.sources.add(&region, slab_lkeys);
         }
-        exchange(fabric.as_mut(), bootstrap, me, n_pes, per_peer)?;
-
-        let backend = fabric.backend()?;
-        let qpns: Vec<u32> = (0..count).map(|qp| fabric.qpn(qp)).collect();
         let options = EngineOptions {
             me,
             own,
@@ -144,6 +146,14 @@ impl Ibrc {
             slots: 1 << LOG_LANDING,
             staging: bounce.as_ref().map(|bounce| bounce.staging),
         };
+        exchange(fabric.as_mut(), bootstrap, &options)?;
+
+        let backend = fabric.backend()?;
+        let qpns: Vec<u32> = (0..count).map(|qp| fabric.qpn(qp)).collect();
+        let mut used = fabric.memory_use();
+        used.add(MemoryKind::Landing, MemoryBytes::host(block_layout.landing_bytes()));
+        used.add(MemoryKind::Rings, MemoryBytes::host(memory.bytes() - block_layout.landing_bytes()));
+        used.add(MemoryKind::Staging, MemoryBytes::host(bounce.as_ref().map_or(0, Bounce::bytes)));
         let engine = Engine::new(options, *backend.capabilities());
         slab.write(layout.proxy, 0, &describe(slab, layout, base, block_layout))?;
         device.set_doorbell_hook(wake_sleepers);
@@ -157,6 +167,7 @@ impl Ibrc {
             proxy,
             fabric: RefCell::new(fabric),
             _block: memory,
+            memory: used,
             bounce,
             attempts,
             layout,
@@ -175,6 +186,11 @@ impl Ibrc {
         self.atomics.tell(state.cards, state);
         state.slab_lkeys = self.slab_lkeys.map(u32::to_be);
         state.proxy = slab.address(self.layout.proxy);
+    }
+
+    /// Returns what is allocated beside the slab.
+    pub(crate) fn memory_use(&self) -> MemoryUse {
+        self.memory
     }
 
     /// What does atomics.
@@ -203,9 +219,7 @@ impl Ibrc {
         if pe == me {
             return Ok(());
         }
-        let per_peer = striping.per_peer();
-        let first = (if pe < me { pe } else { pe - 1 }) * per_peer;
-        (first..first + per_peer).try_for_each(|qp| {
+        (0..striping.per_peer()).filter_map(|i| self.options.qp(pe, i)).try_for_each(|qp| {
             let rkeys = rkeys.get(striping.card(qp) as usize).map_or(&[][..], Vec::as_slice);
             self.fabric.borrow().prepare(qp, rkeys)
         })
@@ -263,31 +277,16 @@ fn describe(slab: &Slab, layout: ProxyLayout, base: u64, block: block::Layout) -
     }
 }
 
-/// Tells every PE the endpoints that lead to it, and connects to those it has for this one.
-/// Collective.
-fn exchange(fabric: &mut dyn Fabric, bootstrap: &Bootstrap, me: u32, n_pes: u32, per_peer: u32) -> Result<()> {
-    // Endpoints in dense order, which leaves out the sender; it has nothing to tell itself.
-    let mine = (0..(n_pes - 1) * per_peer).map(|qp| fabric.endpoint(qp)).collect::<Result<Vec<_>>>()?;
-    let share = mine.first().map_or(0, Vec::len) * per_peer as usize;
-    let mut rows = mine.concat();
-    let at = me as usize * share;
-    rows.splice(at..at, vec![0; share]);
-    let all = bootstrap.alltoall("endpoints of the proxy", &rows)?;
-    let mut endpoints = Vec::new();
-    for (peer, pe) in (0..n_pes).filter(|pe| *pe != me).enumerate() {
-        if all[pe as usize].len() != share {
-            return Err(TransportError::Address { pe: pe as usize }.into());
-        }
-        for (i, theirs) in (0..per_peer).zip(all[pe as usize].chunks(share / per_peer as usize)) {
-            endpoints.push((count32(peer) * per_peer + i, theirs.to_vec()));
-        }
-    }
-    if fabric.has_own() {
-        for qp in (n_pes - 1) * per_peer..n_pes * per_peer {
-            endpoints.push((qp, fabric.endpoint(qp)?));
-        }
-    }
-    fabric.connect(&endpoints)?;
+/// Tells every PE the addresses of the queue pairs to it, and connects to those it has for this
+/// one. Collective.
+fn exchange(fabric: &mut dyn Fabric, bootstrap: &Bootstrap, options: &EngineOptions) -> Result<()> {
+    let number = |pe, i| options.qp(pe, i).map_or(0, |qp| fabric.qpn(qp));
+    let addresses = addresses::exchange(bootstrap, &fabric.ports(), options.striping, number)?;
+    let to_peer = |(pe, addresses): (u32, Vec<QpAddress>)| {
+        (0..).zip(addresses).filter_map(move |(i, address)| Some((options.qp(pe, i)?, address)))
+    };
+    let connections: Vec<_> = (0..).zip(addresses).flat_map(to_peer).collect();
+    fabric.connect(&connections)?;
     // No PE posts before the other end is ready to receive.
     Ok(bootstrap.barrier("queue pairs connected")?)
 }
@@ -361,19 +360,17 @@ impl Fabric for StripedFabric {
         self.cards.iter_mut().map(|card| card.register(region)).collect()
     }
 
-    fn endpoint(&self, qp: u32) -> Result<Vec<u8>> {
-        let (card, index) = self.place(qp);
-        let address = card.queues()?.address(index).ok_or_else(|| card.gone())?;
-        Ok(address.to_bytes().to_vec())
+    fn ports(&self) -> Vec<QpAddress> {
+        self.cards.iter().map(|card| card.open.provider.info().address()).collect()
     }
 
-    fn connect(&mut self, endpoints: &[(u32, Vec<u8>)]) -> Result<()> {
+    fn connect(&mut self, peers: &[(u32, QpAddress)]) -> Result<()> {
         let mut by_card = vec![Vec::new(); self.cards.len()];
-        for (qp, theirs) in endpoints {
+        for (qp, address) in peers {
             let (card, index) = self.striping.place(*qp);
             let OpenCard { log_max_rd_atomic, .. } = self.cards[card as usize].open;
             let attributes = attributes(&self.cards[card as usize].config, log_max_rd_atomic, *qp);
-            by_card[card as usize].push((index, QpAddress::from_bytes(theirs)?, attributes));
+            by_card[card as usize].push((index, *address, attributes));
         }
         for (card, peers) in self.cards.iter().zip(&by_card) {
             card.queues()?.connect(peers)?;
@@ -404,6 +401,12 @@ impl Fabric for StripedFabric {
         self.cards.iter().flat_map(of_card).chain(self.attempts.iter().cloned()).collect()
     }
 
+    fn memory_use(&self) -> MemoryUse {
+        let mut memory = MemoryUse::default();
+        self.cards.iter().for_each(|card| memory += card.used);
+        memory
+    }
+
     fn providers(&self) -> Vec<Arc<dyn Provider>> {
         self.cards.iter().map(|card| Arc::clone(&card.open.provider)).collect()
     }
@@ -418,6 +421,7 @@ struct DevxFabric {
     pd: Arc<Pd>,
     open: OpenCard,
     memory: Arc<dyn HostMemory>,
+    used: MemoryUse,
     qpns: Vec<u32>,
     config: Config,
 }
@@ -442,8 +446,11 @@ impl DevxFabric {
         let extended = open.extended_atomics;
         // SAFETY: the owner of the queues owns the memory, and drops it after them.
         let queues = unsafe { Queues::create(&pd, memory.address(), layout, extended, fence, doorbell_rung) }?;
+        let mut used = MemoryUse::default();
+        used.add(MemoryKind::Records, MemoryBytes::host(layout.record_bytes()));
+        used.add(MemoryKind::Queues, MemoryBytes::host(memory.bytes() - layout.record_bytes()));
         let qpns = (0..count).filter_map(|qp| queues.qpn(qp)).collect();
-        Ok(Self { queues: Some(queues), keys: Vec::new(), pd, open, memory, qpns, config: config.clone() })
+        Ok(Self { queues: Some(queues), keys: Vec::new(), pd, open, memory, used, qpns, config: config.clone() })
     }
 
     fn queues(&self) -> Result<&Queues> {

@@ -9,6 +9,7 @@ use crate::Result;
 use crate::bootstrap::Bootstrap;
 use crate::device::DeviceError;
 use crate::heap::SymmetricHeap;
+use crate::memory::MemoryKind;
 use crate::slab::{Layout, Offset, Slab};
 
 /// Where the tables are. Both are rows of a key for each chunk, big-endian, as they travel: of
@@ -24,8 +25,8 @@ impl KeyTables {
     /// Reserves the tables in the slab.
     pub(crate) fn new(layout: &mut Layout, n_pes: u32, max_chunks: u64, cards: u64) -> Self {
         Self {
-            local: layout.array(cards * max_chunks, 4),
-            remote: layout.array(cards * u64::from(n_pes) * max_chunks, 4),
+            local: layout.array(MemoryKind::Tables, cards * max_chunks, 4),
+            remote: layout.array(MemoryKind::Tables, cards * u64::from(n_pes) * max_chunks, 4),
             max_chunks,
         }
     }

@@ -1,5 +1,6 @@
 //! Transports: which PEs are reached by load and store, and which over the network.
 
+mod addresses;
 mod atomics;
 mod card;
 mod doorbell;
@@ -41,6 +42,7 @@ use crate::config::Config;
 use crate::device::{Device, DeviceError};
 use crate::fault::{DeviceFault, FaultKind};
 use crate::heap::SymmetricHeap;
+use crate::memory::{MemoryBytes, MemoryKind, MemoryUse};
 use crate::slab::{Layout, Slab};
 use crate::{Result, abi};
 
@@ -155,6 +157,20 @@ impl Network {
     /// What the cards have done, all together, where that is counted.
     pub(crate) fn counters(&self) -> Option<Counters> {
         self.providers().iter().map(|provider| provider.counters()).reduce(|all, each| Some(all? + each?)).flatten()
+    }
+
+    /// Returns what the network has allocated beside the slab.
+    pub(crate) fn memory_use(&self) -> MemoryUse {
+        let mut memory = match self {
+            Self::Ibgda(ibgda) => ibgda.memory_use(),
+            Self::Ibrc(ibrc) => ibrc.memory_use(),
+        };
+        for provider in self.providers() {
+            let (device, host) = provider.memory();
+            memory.add(MemoryKind::Engine, MemoryBytes::device(device));
+            memory.add(MemoryKind::Engine, MemoryBytes::host(host));
+        }
+        memory
     }
 
     /// Returns the error that a card is gone, if one is.

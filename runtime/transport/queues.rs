@@ -18,6 +18,7 @@ use crate::abi::{self, BLOCK_BYTES, LANDING_BYTES, LINE_BYTES};
 use crate::config::Config;
 use crate::device::{Device, DeviceError};
 use crate::fault::{self, Cause};
+use crate::memory::{MemoryKind, MemoryUse};
 use crate::slab::{Layout, Offset, Slab};
 
 /// A collapsed CQ uses its first entry alone; two is the least that drivers create.
@@ -77,18 +78,18 @@ impl QueueLayout {
         let mut made = Self {
             log_depth: depth.trailing_zeros(),
             log_landing,
-            qps: layout.array(all, size_of::<abi::Qp>() as u64),
+            qps: layout.array(MemoryKind::Records, all, size_of::<abi::Qp>() as u64),
             used: Offset::default(),
-            cqs: layout.array(real, BLOCK_BYTES << LOG_CQ_SIZE),
-            cq_records: layout.array(real, LINE_BYTES),
-            records: layout.array(real, LINE_BYTES),
-            queues: layout.array(real, depth * BLOCK_BYTES),
-            stamps: layout.array(real, depth * 4),
-            landing: layout.array(real, landing_bytes(log_landing)),
-            laps: layout.array(real, 4 << log_landing),
+            cqs: layout.array(MemoryKind::Queues, real, BLOCK_BYTES << LOG_CQ_SIZE),
+            cq_records: layout.array(MemoryKind::Records, real, LINE_BYTES),
+            records: layout.array(MemoryKind::Records, real, LINE_BYTES),
+            queues: layout.array(MemoryKind::Queues, real, depth * BLOCK_BYTES),
+            stamps: layout.array(MemoryKind::Queues, real, depth * 4),
+            landing: layout.array(MemoryKind::Landing, real, landing_bytes(log_landing)),
+            laps: layout.array(MemoryKind::Landing, real, 4 << log_landing),
             shape,
         };
-        made.used = layout.array(made.used_words(), 8);
+        made.used = layout.array(MemoryKind::Records, made.used_words(), 8);
         made
     }
 
@@ -169,7 +170,7 @@ impl Drop for QueuePairs {
 pub(crate) struct QueueSet {
     // Dropped in this order: the queue pairs, the pages they use, and memory.
     queue_pairs: QueuePairs,
-    _ringing: Ringing,
+    ringing: Ringing,
     on_cards: Vec<SlabOnCard>,
     /// The card of each column.
     cards: Vec<u32>,
@@ -211,7 +212,14 @@ impl QueueSet {
         }
         slab.write_all(layout.qps, &described)?;
         ringing.start(device)?;
-        Ok(Self { queue_pairs, _ringing: ringing, on_cards, cards: card_of, layout, slab: Arc::clone(slab) })
+        Ok(Self { queue_pairs, ringing, on_cards, cards: card_of, layout, slab: Arc::clone(slab) })
+    }
+
+    /// Returns what is allocated beside the slab.
+    pub(crate) fn memory_use(&self) -> MemoryUse {
+        let mut memory = MemoryUse::default();
+        memory.add(MemoryKind::Records, self.ringing.memory());
+        memory
     }
 
     /// The keys of the slab, by card.

@@ -116,7 +116,14 @@ impl Sources {
 pub(super) struct Bounce {
     pub staging: Staging,
     pub sources: Arc<Sources>,
-    _memory: Arc<dyn HostMemory>,
+    memory: Arc<dyn HostMemory>,
+}
+
+impl Bounce {
+    /// Returns the bytes of the slots.
+    pub fn bytes(&self) -> u64 {
+        self.memory.bytes()
+    }
 }
 
 /// The slots, and what copies to them.
@@ -158,7 +165,7 @@ fn make(from: u32, device: &dyn Device, fabric: &mut dyn Fabric) -> Result<Stage
     let staging = Staging { from, bounce: Registered { address, length, keys }, slots: SLOTS };
     let sources = Arc::<Sources>::default();
     let copier = SlotCopier { sources: Arc::clone(&sources), slot_bytes: length as usize, copier, ended: Vec::new() };
-    Ok((Bounce { staging, sources, _memory: memory }, Box::new(copier)))
+    Ok((Bounce { staging, sources, memory }, Box::new(copier)))
 }
 
 /// Copies by key and slot.

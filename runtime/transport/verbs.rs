@@ -22,6 +22,7 @@ use crate::Result;
 use crate::bootstrap::Bootstrap;
 use crate::config::{Choice, Config};
 use crate::device::Device;
+use crate::memory::MemoryUse;
 
 /// The least depth of a queue pair that is of use.
 const MIN_DEPTH: u32 = 16;
@@ -149,15 +150,13 @@ impl Fabric for VerbsFabric {
         Ok(vec![keys])
     }
 
-    fn endpoint(&self, qp: u32) -> Result<Vec<u8>> {
-        let address = self.addresses.get(qp as usize).ok_or_else(|| self.gone())?;
-        Ok(address.to_bytes().to_vec())
+    fn ports(&self) -> Vec<QpAddress> {
+        self.addresses.first().map(|address| QpAddress { qpn: 0, ..*address }).into_iter().collect()
     }
 
-    fn connect(&mut self, endpoints: &[(u32, Vec<u8>)]) -> Result<()> {
-        for (qp, theirs) in endpoints {
-            let address = QpAddress::from_bytes(theirs)?;
-            self.queue_pair(*qp)?.connect(&address, &attributes(&self.config, u8::MAX, *qp))?;
+    fn connect(&mut self, peers: &[(u32, QpAddress)]) -> Result<()> {
+        for (qp, address) in peers {
+            self.queue_pair(*qp)?.connect(address, &attributes(&self.config, u8::MAX, *qp))?;
         }
         Ok(())
     }
@@ -178,6 +177,10 @@ impl Fabric for VerbsFabric {
 
     fn attempts(&self) -> Vec<Attempt> {
         Vec::new()
+    }
+
+    fn memory_use(&self) -> MemoryUse {
+        MemoryUse::default()
     }
 
     fn providers(&self) -> Vec<Arc<dyn Provider>> {

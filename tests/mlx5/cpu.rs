@@ -2,6 +2,7 @@
 
 mod commands;
 mod size;
+mod strictness;
 
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};

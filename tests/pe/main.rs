@@ -16,6 +16,7 @@ mod host;
 mod host_collectives;
 mod lanes;
 mod layout;
+mod memory;
 mod posting;
 mod processes;
 mod proxy;
@@ -93,6 +94,7 @@ const CASES: &[Case] = &[
     ("layout", layout::layout),
     ("lost_barrier", cable::lost_barrier),
     ("lost_packets", cable::lost_packets),
+    ("memory", memory::memory),
     ("mixed_words", atomics::mixed_words),
     ("order", queues::order),
     ("own_posts", posting::own_posts),

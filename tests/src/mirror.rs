@@ -60,7 +60,23 @@ impl Played {
 /// # Panics
 /// The program cannot be started, or talks to the rendezvous in another way than PEs do.
 #[must_use]
-pub fn play(mut program: Command, npes: u32, variables: &[(&str, OsString)]) -> Played {
+pub fn play(program: Command, npes: u32, variables: &[(&str, OsString)]) -> Played {
+    play_otherwise(program, npes, variables, |_, _| None)
+}
+
+/// Plays a job whose other PEs contribute what `others` returns to the allgather with a label,
+/// where the PE contributes these bytes; where it returns nothing, what [`play`] has them
+/// contribute.
+///
+/// # Panics
+/// See [`play`].
+#[must_use]
+pub fn play_otherwise(
+    mut program: Command,
+    npes: u32,
+    variables: &[(&str, OsString)],
+    others: impl Fn(&str, &[u8]) -> Option<Vec<u8>>,
+) -> Played {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap_or_else(|error| panic!("a socket: {error}"));
     let address = listener.local_addr().unwrap_or_else(|error| panic!("a socket: {error}"));
     // Each job has its own, since PEs name their sockets after it.
@@ -80,7 +96,7 @@ pub fn play(mut program: Command, npes: u32, variables: &[(&str, OsString)]) -> 
     let (stream, _) = listener.accept().unwrap_or_else(|error| panic!("the PE did not connect: {error}"));
     let mut hub = Hub { stream, secret, npes, generation: 1, received: 0, by_label: Vec::new() };
     if hub.meet() {
-        while hub.reply() {}
+        while hub.reply(&others) {}
     }
     let output = output.join().ok().and_then(Result::ok).unwrap_or_else(|| panic!("the PE's output is lost"));
     Played { output, received: hub.received, by_label: hub.by_label }
@@ -129,7 +145,7 @@ impl Hub {
     }
 
     /// Reads a frame and replies. False: the PE is gone, or leaves.
-    fn reply(&mut self) -> bool {
+    fn reply(&mut self, others: impl Fn(&str, &[u8]) -> Option<Vec<u8>>) -> bool {
         let mut header = [0; HEADER];
         if self.stream.read_exact(&mut header).is_err() {
             return false;
@@ -165,7 +181,9 @@ impl Hub {
             op::ALLGATHER => {
                 let label = String::from_utf8_lossy(cut(&mut rest)).into_owned();
                 let own = cut(&mut rest);
+                let otherwise = others(&label, own);
                 let of_rank = |rank: u32| match label.as_str() {
+                    _ if rank > 0 && otherwise.is_some() => sized(otherwise.as_deref().unwrap_or_default()),
                     // It begins with the first PE of the machine, which each is on its own.
                     "reach of the devices" => sized(&[&rank.to_le_bytes(), &own[4..]].concat()),
                     _ => sized(own),

@@ -338,6 +338,26 @@ static void job(void) {
 }
 
 /* A job of one PE that the process sets up itself. */
+/* What the library has allocated, by kind. */
+static void memory(void) {
+    uint64_t device = 0, host = 0, before, all = 0;
+    for (int kind = 0; kind < OXSHMEM_MEMORY_KINDS; ++kind) {
+        WORKS(oxshmem_memory(kind, &device, &host));
+        all += device + host;
+    }
+    EXPECT(all > 0);
+    WORKS(oxshmem_memory(OXSHMEM_MEMORY_STAGING, &device, NULL));
+    EXPECT(device == 1 << 20);
+    WORKS(oxshmem_memory(OXSHMEM_MEMORY_HEAP, &before, NULL));
+    void *more = oxshmem_malloc((size_t)before + 1);
+    EXPECT(more != NULL);
+    WORKS(oxshmem_memory(OXSHMEM_MEMORY_HEAP, &device, &host));
+    EXPECT(device > before && host == 0);
+    WORKS(oxshmem_free(more));
+    REFUSED(oxshmem_memory(OXSHMEM_MEMORY_KINDS, &device, &host), OXSHMEM_ERROR_INVALID, "memory kind 9");
+    REFUSED(oxshmem_memory(-1, &device, &host), OXSHMEM_ERROR_INVALID, "memory kind -1");
+}
+
 static void alone(void) {
     oxshmem_uniqueid id;
     WORKS(oxshmem_get_uniqueid(&id));
@@ -347,6 +367,7 @@ static void alone(void) {
     WORKS(oxshmem_init_with_uniqueid(&id, 0, 1));
     EXPECT(oxshmem_host_n_pes() == 1);
     WORKS(oxshmem_host_barrier_all());
+    memory();
     WORKS(oxshmem_finalize());
 }
 

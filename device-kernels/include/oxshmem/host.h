@@ -118,6 +118,23 @@ void *oxshmem_align(size_t alignment, size_t bytes);
 /* Call it after all PEs have completed their operations on the memory (oxshmem_host_barrier_all). Null is ignored. */
 int oxshmem_free(void *address);
 
+/* What memory of the library is for. */
+typedef enum oxshmem_memory_kind {
+    OXSHMEM_MEMORY_HEAP = 0,    /* what the heap has grown to, less the workspaces of teams */
+    OXSHMEM_MEMORY_TEAMS = 1,   /* workspaces of teams, which lie in the heap, and their table */
+    OXSHMEM_MEMORY_QUEUES = 2,  /* send and completion queues */
+    OXSHMEM_MEMORY_RECORDS = 3, /* doorbell records, and what is kept for each queue pair */
+    OXSHMEM_MEMORY_LANDING = 4, /* slots where results of reads and atomics arrive */
+    OXSHMEM_MEMORY_RINGS = 5,   /* the ring between device code and the CPU proxy */
+    OXSHMEM_MEMORY_ENGINE = 6,  /* what the software HCA keeps */
+    OXSHMEM_MEMORY_STAGING = 7, /* buffers of host operations and of staged puts */
+    OXSHMEM_MEMORY_TABLES = 8,  /* keys of peers, control blocks, ends of pages */
+    OXSHMEM_MEMORY_KINDS = 9,   /* how many kinds there are */
+} oxshmem_memory_kind;
+/* Writes how many bytes of a kind (oxshmem_memory_kind) this PE has allocated so far, of the device and of the host. Null
+ * pointers are skipped. Memory of drivers and other libraries is not counted. */
+int oxshmem_memory(int kind, uint64_t *device_bytes, uint64_t *host_bytes);
+
 /* Returns where kernels (on the `cpu` device the host too) can load and store `pe`'s copy of `address`. Null means that the PE
  * is reached over the network or that the address is not in the heap, which is not an error. */
 void *oxshmem_host_ptr(const void *address, int pe);

@@ -22,6 +22,8 @@ pub type AcceleratorResult<T> = Result<T, AcceleratorError>;
 pub trait AcceleratorMemory: fmt::Debug + Send + Sync {
     /// Returns its address, for kernels.
     fn address(&self) -> u64;
+    /// Returns its length in bytes.
+    fn bytes(&self) -> u64;
 }
 
 /// How slices follow each other.

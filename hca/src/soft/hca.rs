@@ -383,6 +383,10 @@ impl Provider for SoftHca {
         Some(self.shared.engine().all_counters())
     }
 
+    fn memory(&self) -> (u64, u64) {
+        self.shared.engine().memory_bytes()
+    }
+
     fn blueflame(&self, register: *mut u64) -> Option<BlueFlame> {
         self.shared.engine().takes_blocks().then(|| BlueFlame::new(register))
     }

@@ -39,6 +39,11 @@ impl Mapping {
         mapped.map(|mapped| Self(mapped.into())).map_err(|error| Error::os(format!("map {len} bytes"), error))
     }
 
+    /// Returns its length in bytes.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Returns where the range starts.
     pub(super) fn ptr(&self) -> *mut u8 {
         self.0.as_mut_ptr()

@@ -40,7 +40,7 @@ pub(super) struct PdState {
 pub(super) struct UarState {
     pub base: *mut u8,
     /// The page, unless it is part of an accelerator's tables.
-    pub _page: Option<UarPage>,
+    pub page: Option<UarPage>,
     pub users: usize,
     /// QPs that ring here, where they may share registers.
     pub qps: Vec<u32>,
@@ -382,6 +382,17 @@ impl Engine {
             poll_at: 0,
             link_at: 0,
         }
+    }
+
+    /// Returns the bytes that the HCA has allocated: of the accelerator, and of the host.
+    pub(super) fn memory_bytes(&self) -> (u64, u64) {
+        let of_page = |page: &UarPage| match page {
+            UarPage::Host(mapping) => mapping.len() as u64,
+            UarPage::Accelerator(memory) => memory.bytes(),
+        };
+        let pages: u64 = self.uars.iter().filter_map(|(_, uar)| uar.page.as_ref()).map(of_page).sum();
+        let (tables, gates) = self.gpu.as_ref().map_or((0, 0), GpuEngine::memory_bytes);
+        (tables, control::BYTES as u64 + pages + gates)
     }
 
     /// Keep what a strict check found.

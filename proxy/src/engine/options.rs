@@ -1,5 +1,7 @@
 //! What an engine is made for, and what it reports.
 
+use std::cmp::Ordering;
+
 use crate::staging::Staging;
 use crate::striping::Striping;
 use crate::work::Registered;
@@ -46,6 +48,41 @@ pub struct EngineOptions {
 }
 
 impl EngineOptions {
+    /// Returns the dense index of queue pair `queue` of those to a PE; `None` if there is none.
+    ///
+    /// ```
+    /// use oxshmem_proxy::engine::EngineOptions;
+    /// use oxshmem_proxy::striping::Striping;
+    /// use oxshmem_proxy::work::Registered;
+    ///
+    /// let options = EngineOptions {
+    ///     me: 1,
+    ///     own: false,
+    ///     n_pes: 3,
+    ///     striping: Striping::new(4, 1),
+    ///     window: 64,
+    ///     landing: Registered::default(),
+    ///     slots: 64,
+    ///     staging: None,
+    /// };
+    /// assert_eq!([0, 1, 2].map(|pe| options.qp(pe, 3)), [Some(3), None, Some(7)]);
+    /// assert_eq!(options.peer(7), 2);
+    /// ```
+    #[must_use]
+    pub fn qp(&self, pe: u32, queue: u32) -> Option<u32> {
+        let Self { me, own, n_pes, striping, .. } = *self;
+        let per_peer = striping.per_peer();
+        if pe >= n_pes || queue >= per_peer || (pe == me && !own) {
+            return None;
+        }
+        let peer = match pe.cmp(&me) {
+            Ordering::Less => pe,
+            Ordering::Equal => n_pes - 1,
+            Ordering::Greater => pe - 1,
+        };
+        Some(peer * per_peer + queue)
+    }
+
     /// Returns the PE that a queue pair leads to.
     #[must_use]
     pub fn peer(&self, qp: u32) -> u32 {

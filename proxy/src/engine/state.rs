@@ -1,6 +1,5 @@
 //! What the engine keeps, and what can be asked of it.
 
-use std::cmp::Ordering;
 use std::collections::VecDeque;
 
 use super::options::{Acknowledgement, EngineOptions, Fault, LOOPS};
@@ -127,17 +126,7 @@ impl Engine {
 
     /// Returns the dense index of a queue pair; `None` if there is none.
     pub(super) fn qp(&self, pe: u32, queue: u32) -> Option<u32> {
-        let EngineOptions { me, own, n_pes, striping, .. } = self.options;
-        let per_peer = striping.per_peer();
-        if pe >= n_pes || queue >= per_peer || (pe == me && !own) {
-            return None;
-        }
-        let peer = match pe.cmp(&me) {
-            Ordering::Less => pe,
-            Ordering::Equal => n_pes - 1,
-            Ordering::Greater => pe - 1,
-        };
-        Some(peer * per_peer + queue)
+        self.options.qp(pe, queue)
     }
 
     /// Returns the peer that a queue pair leads to.

@@ -171,6 +171,10 @@ impl HostMemory for Pinned {
     fn address(&self) -> *mut u8 {
         self.at
     }
+
+    fn bytes(&self) -> u64 {
+        self.bytes as u64
+    }
 }
 
 impl Pinned {
@@ -257,6 +261,10 @@ impl Locked {
 impl HostMemory for Locked {
     fn address(&self) -> *mut u8 {
         self.at.cast()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes as u64
     }
 }
 

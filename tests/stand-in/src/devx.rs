@@ -332,6 +332,16 @@ impl<'a> Exchange<'a> {
         REFUSED
     }
 
+    /// Returns what the kernel makes of an errno. Those without `mlx5_cmd_do`, before 5.18, hide
+    /// the firmware's refusals: EIO, and nothing in the output.
+    fn by_kernel(&mut self, errno: i32) -> i32 {
+        if errno != REFUSED || lies().number("device", "old-kernel").is_none_or(|old| old == 0) {
+            return errno;
+        }
+        self.output.fill(0);
+        libc::EIO
+    }
+
     /// Refuses a queue that begins where its umem's page size does not permit it: the firmware
     /// counts in 64ths of a page.
     fn check_place(&mut self, own: &Context, umem: u32, offset: u64) -> Result<(), i32> {
@@ -465,7 +475,7 @@ pub extern "C" fn mlx5dv_devx_obj_create(
             let number = number_in(exchange.output);
             Box::into_raw(Box::new(Object { context, handle, opcode, number })).cast()
         }
-        Err(errno) => null(errno),
+        Err(errno) => null(exchange.by_kernel(errno)),
     }
 }
 
@@ -510,7 +520,7 @@ fn execute(
         }
         answered(done)
     });
-    done.err().unwrap_or(0)
+    done.err().map_or(0, |errno| exchange.by_kernel(errno))
 }
 
 /// Changes an object.
@@ -584,7 +594,7 @@ pub extern "C" fn mlx5dv_devx_general_cmd(
     if done.is_ok() {
         change_capabilities(own, exchange.input, exchange.output);
     }
-    done.err().unwrap_or(0)
+    done.err().map_or(0, |errno| exchange.by_kernel(errno))
 }
 
 /// Capabilities that lies may change: set, name, bit offset in the answer, width (Linux,

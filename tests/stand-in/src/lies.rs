@@ -1,4 +1,6 @@
-//! What the stand-in is told to do wrong.
+//! What the stand-in is told to do otherwise than it does by itself: to fail, or to be lenient.
+//!
+//! By itself it is as strict as a card, its kernel and PCIe are (docs/notes/strictness.md).
 //!
 //! | item | effect |
 //! |---|---|
@@ -25,7 +27,8 @@
 //! | `device:foreign=1` | libmlx5 does not drive the device |
 //! | `device:atomics=K` | the device's atomics are of that kind (`ibv_atomic_cap`); without it they are atomic with each other only (1), as of all cards |
 //! | `device:count=N` | there are N cards |
-//! | `device:late=1` | cards acknowledge writes before these are visible, which PEs that drive several cards can tell |
+//! | `device:late=N` | whether cards acknowledge writes up to 2 ms before these are visible (1) or not (0); without it they do if there are several |
+//! | `device:old-kernel=1` | the kernel hides what the firmware refuses, as those before 5.18: `EIO`, and nothing in the output |
 //! | `device:command-us=N` | a call that gives a card a command takes N microseconds more |
 //! | `device:unordered=1` | what cards write becomes visible in any order, unless they read in between, as where a GPU's platform orders nothing |
 //! | `device:kernel=1` | a kernel on the `cpu` device moves the data, as one on the GPU does where there is one |

@@ -73,7 +73,8 @@ mod inner {
     use oxshmem_hca::objects::{Cq, CqAttributes, Doorbells, Mkey, Pd, Qp, QpAttributes, QpGeometry, Uar, Umem};
     use oxshmem_hca::prm::Command as _;
     use oxshmem_hca::prm::cq::{CqContext, CreateCq, QueryCq};
-    use oxshmem_hca::prm::qpc::QpState;
+    use oxshmem_hca::prm::qp::CreateQp;
+    use oxshmem_hca::prm::qpc::{MIGRATED, QpContext, QpState, ZERO_SIZE_RQ};
     use oxshmem_hca::provider::{Access, Attempt, DeviceMemory, Provider, Rung, UmemSource};
     use oxshmem_hca::testing::SharedMemory;
 
@@ -219,7 +220,39 @@ mod inner {
         let wrong = provider.obj_query(object, &QueryCq { cqn: cqn + 1 }.encode(), &mut answer).unwrap_err();
         assert!(wrong.to_string().contains("Invalid argument"), "{wrong}");
         provider.obj_query(object, &QueryCq { cqn }.encode(), &mut answer).unwrap();
+        let pd = Pd::alloc(&provider).unwrap();
+        let command = CreateQp {
+            wq_umem_offset: 4096,
+            wq_umem_id: umem.id(),
+            wq_umem_valid: true,
+            qpc: QpContext {
+                pm_state: MIGRATED,
+                pd: pd.pdn(),
+                log_sq_size: 6,
+                ts_format: 1,
+                uar_page: uar.page_id(),
+                cqn_snd: cqn,
+                cqn_rcv: cqn,
+                rq_type: ZERO_SIZE_RQ,
+                dbr_umem_valid: true,
+                dbr_umem_id: umem.id(),
+                log_page_size: 5,
+                ..QpContext::default()
+            },
+            ..CreateQp::default()
+        };
+        let mut output = vec![0; CreateQp::OUT_LEN];
+        let qp = provider.obj_create(&command.encode(), &mut output).unwrap();
+        provider.obj_destroy(qp).unwrap();
         provider.obj_destroy(object).unwrap();
+        // The address of a dma-buf's memory region agrees with the offset in it, modulo the page.
+        let exporter = Exporter(memory.fd());
+        // SAFETY: the memory outlives the registration, and nothing uses it.
+        let region = |iova| unsafe { Mkey::register(&pd, of_device(&memory, &exporter), None, iova, Access::ALL) };
+        region(0x40_0000).unwrap().close().unwrap();
+        assert_eq!(registrations(&card)[1..], ["device memory as memory region by dma-buf: done"]);
+        let text = region(0x40_0040).unwrap_err().to_string();
+        assert!(text.contains("ibv_reg_dmabuf_mr on mlx5_0 failed: Invalid argument"), "{text}");
     }
 
     #[test]

@@ -111,7 +111,7 @@ impl Engine {
                 let _: uar::AllocUar = decode(input, output)?;
                 let page = self.uar_page().or_else(|error| no_memory(&error))?;
                 let base = page.as_ref().map_or(std::ptr::null_mut(), UarPage::ptr);
-                let uar = self.uars.insert_with(|_| UarState { base, _page: page, users: 0, qps: Vec::new() });
+                let uar = self.uars.insert_with(|_| UarState { base, page, users: 0, qps: Vec::new() });
                 let uar = uar.ok_or_else(|| full("UAR pages", self.uars.limit()))?;
                 if base.is_null()
                     && let Some(base) = self.clear_page(uar)

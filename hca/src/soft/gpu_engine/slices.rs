@@ -102,6 +102,12 @@ pub(in crate::soft) enum Ringer {
 }
 
 impl GpuEngine {
+    /// Returns the bytes of its memory: of the accelerator, and of the host.
+    pub(in crate::soft) fn memory_bytes(&self) -> (u64, u64) {
+        let on_host = self.gates.iter().chain(&self.host_doorbells).map(|memory| memory.bytes()).sum();
+        (self.memory.bytes(), on_host)
+    }
+
     pub(in crate::soft) fn new(
         accelerator: Arc<dyn Accelerator>,
         rung: Ringer,

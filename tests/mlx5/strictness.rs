@@ -1,0 +1,127 @@
+//! The fourteen ways in which a card, its kernel and PCIe are stricter than a program might think,
+//! each alone and all together, with one card and with two (docs/notes/strictness.md).
+
+use std::collections::BTreeSet;
+
+use oxshmem_tests::{Job, Transport, transcript};
+
+use super::{card_reports, counts};
+use crate::job;
+
+/// What the stand-in is told where a row says nothing else: nothing that it can leave.
+const LENIENT: &str = "device:atomics=2,device:late=0,cap:qp_ts_format=0,cap:sq_ts_format=0";
+
+/// Puts and gets of all kinds, atomics, signals after puts; a case and its argument.
+const CASES: [(&str, &str); 3] = [("rma", "2"), ("atomic_values", "20"), ("signals", "short")];
+
+/// How the jobs of a row end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Pass,
+    /// Set-up fails, with this in the error.
+    Fail(&'static str),
+    /// Values are wrong, or are waited for in vain: the runtime refuses such a platform.
+    GoWrong,
+}
+
+/// Behaviours that are tried by the same job.
+#[derive(Debug)]
+struct Row {
+    /// Their numbers in docs/notes/strictness.md.
+    numbers: &'static [u32],
+    /// What the stand-in is told.
+    lies: &'static str,
+    /// Variables of the job.
+    variables: &'static [(&'static str, &'static str)],
+    end: End,
+}
+
+/// Set-up gets write-combining pages alone, for queue pairs that a thread of the CPU rings.
+const WRITE_COMBINING: &str = "errno:mlx5dv_devx_alloc_uar.dedicated=95,errno:mlx5dv_devx_alloc_uar.nc=95";
+
+const ROWS: [Row; 10] = [
+    Row { numbers: &[1], lies: "device:atomics=1", variables: &[], end: End::Pass },
+    Row { numbers: &[2], lies: "", variables: &[("OXSHMEM_IB_STRONG_ORDERING", "1")], end: End::Pass },
+    // The stand-in cannot leave these.
+    Row { numbers: &[3, 5, 8, 9, 14], lies: "", variables: &[], end: End::Pass },
+    Row { numbers: &[4], lies: WRITE_COMBINING, variables: &[("OXSHMEM_IBGDA_DOORBELL", "cpu")], end: End::Pass },
+    Row { numbers: &[6], lies: "errno:mlx5dv_devx_alloc_uar.dedicated=95", variables: &[], end: End::Pass },
+    Row { numbers: &[7], lies: "cap:qp_ts_format=1,cap:sq_ts_format=1", variables: &[], end: End::Pass },
+    Row { numbers: &[10], lies: "device:old-kernel=1,status:ALLOC_Q_COUNTER=0x0f", variables: &[], end: End::Pass },
+    Row { numbers: &[11], lies: "device:late=1", variables: &[], end: End::Pass },
+    Row { numbers: &[12], lies: "device:unordered=1", variables: &[("OXSHMEM_TIMEOUT", "1s")], end: End::GoWrong },
+    Row {
+        numbers: &[13],
+        lies: "errno:ibv_create_ah=110",
+        variables: &[],
+        end: End::Fail("does not reach 2001:db8::"),
+    },
+];
+
+/// Two PEs with that many cards each; what is said first counts.
+fn on_cards(case: (&str, &str), cards: u32, variables: &[(&str, &str)]) -> Job {
+    let (case, argument) = case;
+    let all: Vec<String> = (0..cards).map(|card| format!("mlx5_{card}")).collect();
+    let all = all.join("+");
+    let job = job(case, Transport::Ibgda, 2).args(&[argument]).env("OXSHMEM_HCA", "mlx5");
+    let job = job.env("OXSHMEM_HCA_DEVICES", format!("0={all},1={all}"));
+    variables.iter().fold(job, |job, (name, value)| job.env(name, *value))
+}
+
+fn each_alone(cards: u32) {
+    for Row { numbers, lies, variables, end } in &ROWS {
+        let lies = [*lies, &format!("device:count={cards}"), LENIENT].join(",");
+        // One case shows what is wrong.
+        let cases = if *end == End::Pass { &CASES[..] } else { &CASES[2..] };
+        for case in cases {
+            let what = format!("{numbers:?}, {cards} cards, {case:?}");
+            let job = on_cards(*case, cards, variables);
+            match end {
+                End::Pass => {
+                    let reports = card_reports(&format!("strictness-{cards}"), job, &lies);
+                    // Nothing is ordered strongly where that is not requested.
+                    let ordered = numbers.contains(&2);
+                    let strong = counts(&reports, "strong");
+                    assert_eq!(strong.len() as u32, 2 * cards, "{what}: {reports}");
+                    assert_eq!(strong.iter().any(|count| *count > 0), ordered, "{what}: {reports}");
+                    assert!(reports.lines().all(|line| line.contains(" live=0 ")), "{what}: {reports}");
+                }
+                End::Fail(text) => {
+                    let outcome = job.env("RDMA_STAND_IN", &lies).run();
+                    let all = transcript(&outcome);
+                    assert!(!outcome.is_success() && all.contains(text), "{what}: no `{text}` in\n{all}");
+                }
+                End::GoWrong => {
+                    let outcome = job.env("RDMA_STAND_IN", &lies).run();
+                    assert!(!outcome.is_success(), "{what}: nothing went wrong");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn each_strictness_alone_with_one_card() {
+    each_alone(1);
+}
+
+#[test]
+fn each_strictness_alone_with_two_cards() {
+    each_alone(2);
+}
+
+#[test]
+fn all_that_programs_can_live_with_together() {
+    let named: BTreeSet<u32> = ROWS.iter().flat_map(|row| row.numbers).copied().collect();
+    assert_eq!(named, (1..=14).collect());
+    let rows = || ROWS.iter().filter(|row| row.end == End::Pass);
+    let lies: Vec<&str> = rows().map(|row| row.lies).filter(|lies| !lies.is_empty()).collect();
+    let variables: Vec<_> = rows().flat_map(|row| row.variables).copied().collect();
+    for cards in [1, 2] {
+        let lies = [&lies.join(","), &format!("device:count={cards}")[..]].join(",");
+        for case in CASES {
+            let reports = card_reports("strictness-all", on_cards(case, cards, &variables), &lies);
+            assert!(reports.lines().all(|line| line.contains(" live=0 ")), "{cards} cards, {case:?}: {reports}");
+        }
+    }
+}
