@@ -24,9 +24,9 @@ pub(super) fn exchange_ports(bootstrap: &Bootstrap, ports: &[QpAddress]) -> Resu
     told.iter().enumerate().map(read).collect()
 }
 
-/// Exchanges the addresses of queue pairs: those of ports, and 3 bytes for each queue pair. `number`
-/// returns the number of the queue pair to a PE with that index among those to it, 0 where there is
-/// none. Returns by PE the addresses of its queue pairs to this one, by index. Collective.
+/// Exchanges the addresses of queue pairs: those of ports, and 3 bytes for each queue pair.
+/// `number` returns the number of the queue pair to a PE with that index among those to it, 0 where
+/// there is none. Returns by PE the addresses of its queue pairs to this one, by index. Collective.
 ///
 /// # Errors
 /// The exchange fails, or a PE has another number of cards or of queue pairs.

@@ -64,7 +64,7 @@ public:
     Batch(const Batch &) = delete;
     Batch &operator=(const Batch &) = delete;
 
-    // As oxshmem::p.
+    // Puts like oxshmem::p.
     template <class T> OXSHMEM_DEVICE void p(T *dst, detail::given<T> value) {
         static_assert(detail::scalar<T>);
         if (!posts_ || !detail::holds_word(dst) || !detail::is_checked_word(dst)) {
@@ -77,12 +77,12 @@ public:
         }
     }
 
-    // As oxshmem::put_nbi by one thread.
+    // Puts like oxshmem::put_nbi by one thread.
     template <class T> OXSHMEM_DEVICE void put_nbi(T *dst, const T *src, size_t n) {
         putmem_nbi(dst, src, detail::bytes_of<T>(n));
     }
 
-    // As oxshmem::putmem_nbi by one thread.
+    // Puts like oxshmem::putmem_nbi by one thread.
     OXSHMEM_DEVICE void putmem_nbi(void *dst, const void *src, size_t bytes) {
         if (!posts_ || !detail::is_one_transfer(dst, src, bytes, member_.pe)) {
             leave();
