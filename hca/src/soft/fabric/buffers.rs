@@ -4,6 +4,8 @@
 use super::frames::{HEADER, Header, MAX_BODY};
 use crate::error::{Error, Result};
 use oxshmem_system::words::low32;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::ioctl::{Getter, Opcode, ioctl};
 use rustix::net::sockopt;
 use std::cell::RefCell;
 use std::io::{ErrorKind, Read, Write};
@@ -65,6 +67,22 @@ impl Wire {
     /// Bytes that are still to be sent.
     pub(in crate::soft) fn unsent(&self) -> usize {
         self.output.len() - self.sent
+    }
+
+    /// Whether something has arrived that was not taken in.
+    pub(in crate::soft) fn has_news(&self) -> bool {
+        let mut polled = [PollFd::new(&self.stream, PollFlags::IN)];
+        // A call that fails knows of nothing; `fill` meets its reason.
+        rustix::event::poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Whether the peer's node has acknowledged all that was sent. It does so even if its process
+    /// does not run.
+    pub(in crate::soft) fn is_acknowledged(&self) -> bool {
+        // SAFETY: TIOCOUTQ writes an int: for a TCP socket the bytes that were not acknowledged
+        // (tcp(7), SIOCOUTQ).
+        let waiting = unsafe { ioctl(&self.stream, Getter::<{ libc::TIOCOUTQ as Opcode }, libc::c_int>::new()) };
+        self.unsent() == 0 && waiting.is_ok_and(|bytes| bytes == 0)
     }
 
     /// Sends what the connection takes now. `Err` says why it is of no use any more.

@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 /// Bytes that may wait to be sent before queue pairs wait.
 const MOST_UNSENT: usize = 256 << 10;
 
+/// How many times as long a peer may take whose node is there.
+const PATIENCE: u32 = 6;
+
 /// Whether a peer has been silent for `limit` that should have responded since `since`.
 fn is_silent(since: Instant, heard: Instant, now: Instant, limit: Duration) -> bool {
     now.saturating_duration_since(since.max(heard)) > limit
@@ -53,10 +56,19 @@ impl Link {
 
     /// Closes it if nothing has arrived for `limit` while a queue pair has been waiting since
     /// `since`. What arrives for other queue pairs counts: one may have to wait until the bulk of
-    /// another is through.
+    /// another is through. A peer whose node acknowledges what it is sent may just be slow, and has
+    /// [`PATIENCE`] times as long: if its node is cut off, probes of the connection find that first.
     pub(in crate::soft) fn expect(&mut self, since: Instant, now: Instant, limit: Duration) {
-        if self.is_alive() && is_silent(since, self.heard, now, limit) {
-            self.close(&format!("it has not responded for {limit:?}"));
+        if !self.is_alive() || !is_silent(since, self.heard, now, limit) {
+            return;
+        }
+        if self.wire.has_news() {
+            // This side has not looked for a while.
+            self.heard = now;
+        } else if !self.wire.is_acknowledged() {
+            self.close(&format!("its node has not acknowledged what was sent for {limit:?}"));
+        } else if is_silent(since, self.heard, now, limit * PATIENCE) {
+            self.close(&format!("it has not responded for {:?}", limit * PATIENCE));
         }
     }
 
@@ -124,5 +136,40 @@ mod tests {
         assert!(is_silent(at(0), at(0), at(11), limit));
         assert!(!is_silent(at(0), at(5), at(11), limit) && !is_silent(at(5), at(0), at(11), limit));
         assert!(is_silent(at(0), at(5), at(16), limit));
+    }
+
+    #[test]
+    fn a_peer_that_is_slow_is_told_from_one_that_is_cut_off() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let link = || {
+            let stream = TcpStream::connect(address).unwrap();
+            (Link::new(Gid([0; 16]), address, stream).unwrap(), listener.accept().unwrap().0)
+        };
+        let (start, limit) = (Instant::now(), Duration::from_secs(10));
+        let after = |limits: u32| start + limit * limits + Duration::from_secs(1);
+
+        // The kernel of this machine has acknowledged all.
+        let (mut slow, _end) = link();
+        slow.expect(start, after(1), limit);
+        assert!(slow.is_alive());
+        slow.expect(start, after(PATIENCE), limit);
+        assert_eq!(slow.closed(), Some("it has not responded for 60s"));
+
+        // What has arrived was not looked at.
+        let (mut busy, mut end) = link();
+        std::io::Write::write_all(&mut end, &[0]).unwrap();
+        while !busy.wire.has_news() {
+            std::thread::yield_now();
+        }
+        busy.expect(start, after(PATIENCE), limit);
+        assert!(busy.is_alive());
+
+        // More than the other end takes.
+        let (mut cut, _end) = link();
+        cut.wire.output = vec![0; 64 << 20];
+        cut.flush();
+        cut.expect(start, after(1), limit);
+        assert_eq!(cut.closed(), Some("its node has not acknowledged what was sent for 10s"));
     }
 }
