@@ -21,6 +21,8 @@ const READ: usize = 64 << 10;
 /// Bytes that a buffer keeps when it is empty: an HCA may have thousands of connections, most of
 /// them idle.
 const MOST_KEPT: usize = 4 << 10;
+/// How much a socket has to send; linux/sockios.h, which takes the number from asm-generic/ioctls.h.
+const SIOCOUTQ: Opcode = 0x5411;
 /// A peer whose node does not respond for this long is gone.
 const SILENCE: Duration = Duration::from_secs(10);
 
@@ -79,9 +81,8 @@ impl Wire {
     /// Whether the peer's node has acknowledged all that was sent. It does so even if its process
     /// does not run.
     pub(in crate::soft) fn is_acknowledged(&self) -> bool {
-        // SAFETY: TIOCOUTQ writes an int: for a TCP socket the bytes that were not acknowledged
-        // (tcp(7), SIOCOUTQ).
-        let waiting = unsafe { ioctl(&self.stream, Getter::<{ libc::TIOCOUTQ as Opcode }, libc::c_int>::new()) };
+        // SAFETY: it writes an int: for a TCP socket the bytes that were not acknowledged (tcp(7)).
+        let waiting = unsafe { ioctl(&self.stream, Getter::<SIOCOUTQ, i32>::new()) };
         self.unsent() == 0 && waiting.is_ok_and(|bytes| bytes == 0)
     }
 
