@@ -21,7 +21,8 @@ const READ: usize = 64 << 10;
 /// Bytes that a buffer keeps when it is empty: an HCA may have thousands of connections, most of
 /// them idle.
 const MOST_KEPT: usize = 4 << 10;
-/// How much a socket has to send; linux/sockios.h, which takes the number from asm-generic/ioctls.h.
+/// How much a socket has to send; linux/sockios.h, which takes the number from
+/// asm-generic/ioctls.h.
 const SIOCOUTQ: Opcode = 0x5411;
 /// A peer whose node does not respond for this long is gone.
 const SILENCE: Duration = Duration::from_secs(10);

@@ -57,7 +57,8 @@ impl Link {
     /// Closes it if nothing has arrived for `limit` while a queue pair has been waiting since
     /// `since`. What arrives for other queue pairs counts: one may have to wait until the bulk of
     /// another is through. A peer whose node acknowledges what it is sent may just be slow, and has
-    /// [`PATIENCE`] times as long: if its node is cut off, probes of the connection find that first.
+    /// [`PATIENCE`] times as long: if its node is cut off, probes of the connection find that
+    /// first.
     pub(in crate::soft) fn expect(&mut self, since: Instant, now: Instant, limit: Duration) {
         if !self.is_alive() || !is_silent(since, self.heard, now, limit) {
             return;
