@@ -117,6 +117,8 @@ jobs! {
     atomic_values_ibgda_2_kernel: "atomic_values", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
     atomic_contention_ibgda_3_kernel: "atomic_contention", Ibgda, 3, "OXSHMEM_SOFT_ENGINE" = "kernel";
     waits_ibgda_2_kernel: "waits", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    contexts_ibgda_3_kernel: "contexts", Ibgda, 3, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    context_batches_ibgda_2_kernel: "context_batches" "1000", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
     barriers_ibgda_2_kernel: "barriers", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
     barriers_ibgda_4_kernel: "barriers" "15", Ibgda, 4, "OXSHMEM_SOFT_ENGINE" = "kernel";
     host_collectives_ibgda_3_kernel: "host_collectives" "7", Ibgda, 3, "OXSHMEM_SOFT_ENGINE" = "kernel";
@@ -142,6 +144,7 @@ jobs! {
     [cpu cuda]
     typed_ibgda_2_copy: "typed", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "copy";
     rma_ibgda_2_copy: "rma", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "copy";
+    contexts_ibgda_2_copy: "contexts", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "copy";
     rma_ibrc_2_copy: "rma", Ibrc, 2, "OXSHMEM_SOFT_ENGINE" = "copy";
     lanes_ibgda_2_copy: "lanes", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "copy";
     signals_ibgda_2_copy: "signals", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "copy";

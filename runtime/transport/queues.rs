@@ -118,6 +118,16 @@ impl QueueLayout {
         }
     }
 
+    /// The place in the device's array of the queue pair that a bit is about.
+    fn position(&self, word: u64, bit: u32) -> u64 {
+        if self.shape.apart {
+            let words = self.words_of_column();
+            (word % words * 64 + u64::from(bit)) * u64::from(self.shape.columns) + word / words
+        } else {
+            word * 64 + u64::from(bit)
+        }
+    }
+
     /// Queue pairs of a row.
     pub(crate) fn columns(&self) -> u32 {
         self.shape.columns
@@ -346,7 +356,7 @@ impl QueueSet {
         for word in 0..words {
             let mut bits: u64 = self.slab.read(self.layout.used, word)?;
             while bits != 0 {
-                let qp: abi::Qp = self.slab.read(self.layout.qps, self.position(word, bits.trailing_zeros()))?;
+                let qp: abi::Qp = self.slab.read(self.layout.qps, self.layout.position(word, bits.trailing_zeros()))?;
                 // All modulo 2^42. A QP that is broken never becomes idle.
                 let reserved = (qp.gate >> abi::GATE_RESERVED_SHIFT) << abi::GATE_RESERVED_SHIFT;
                 let is = |blocks: u64| reserved == blocks << abi::GATE_RESERVED_SHIFT;
@@ -361,16 +371,6 @@ impl QueueSet {
             self.slab.fill(self.layout.used, words * 8, 0)?;
         }
         Ok(())
-    }
-
-    /// The place in the device's array of the queue pair that a bit is about.
-    fn position(&self, word: u64, bit: u32) -> u64 {
-        if self.layout.shape.apart {
-            let words = self.layout.words_of_column();
-            (word % words * 64 + u64::from(bit)) * u64::from(self.layout.shape.columns) + word / words
-        } else {
-            word * 64 + u64::from(bit)
-        }
     }
 
     /// Has device code that posts to the queue pairs from now on report that their context was
@@ -458,6 +458,32 @@ impl PlacedQp<'_> {
             used_mask: 1 << bit,
             // Every counter starts at zero.
             ..abi::Qp::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each queue pair has a bit of its own, from which it is found again; columns that are apart
+    /// share no word.
+    #[test]
+    fn every_queue_pair_has_a_bit() {
+        for (rows, columns, apart) in [(1, 1, true), (2, 3, true), (64, 2, true), (65, 5, true), (130, 3, false)] {
+            let peers = (0..rows).map(|pe| (pe, pe)).collect();
+            let shape = Shape { rows, peers, columns, depth: 256, apart, private: apart };
+            let queues = QueueLayout::new(&mut Layout::default(), shape);
+            let mut seen = std::collections::BTreeMap::new();
+            for (row, column) in (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column))) {
+                let (word, bit) = queues.used_bit(row, column);
+                assert!(word < queues.used_words() && bit < 64, "{rows} x {columns}: {word}, {bit}");
+                assert_eq!(queues.position(word, bit), u64::from(row * columns + column), "{rows} x {columns}");
+                if apart {
+                    assert_eq!(word / queues.words_of_column(), u64::from(column));
+                }
+                assert_eq!(seen.insert((word, bit), (row, column)), None);
+            }
         }
     }
 }

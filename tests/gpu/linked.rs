@@ -7,7 +7,7 @@ use std::time::Duration;
 use cudarc::driver::sys;
 use oxshmem::device::DeviceError;
 use oxshmem::device::cuda::{DEVICE_LIBRARY, ModuleError};
-use oxshmem::{Config, Error, FaultKind, Operations, Pe, abi};
+use oxshmem::{Config, ContextOptions, Error, FaultKind, Operations, Pe, Sharing, abi};
 use oxshmem_tests::exchange::{BOARD_WORDS, BYTES, SPARE, THREADS, check_board};
 
 use crate::streams::works;
@@ -97,6 +97,20 @@ pub fn linked() -> Outcome {
         module.unload()?;
         pe.barrier_all()?;
     }
+
+    // Through a context.
+    let contexts = pe.team_world().create_contexts(&pe, &ContextOptions::new(Sharing::Thread))?;
+    let words = pe.alloc::<u64>(24)?;
+    let module = Loaded::new(&pe, &image)?;
+    let array = contexts.as_device_has_them().1;
+    module.run(c"through_context", 1, vec![array, words.address(), spare, wrong])?;
+    let mut found = u64::MAX;
+    // SAFETY: the word is as long.
+    works(unsafe { sys::cuMemcpyDtoH_v2((&raw mut found).cast(), wrong, 8) });
+    assert_eq!(found, 0, "values that are wrong through a context");
+    module.unload()?;
+    pe.barrier_all()?;
+    contexts.destroy(&pe)?;
 
     // The library records errors too.
     let module = Loaded::new(&pe, &image)?;

@@ -117,6 +117,35 @@ OXSHMEM_KERNEL(exchange, Board *board, char *data, uint64_t bytes, char *spare, 
     }
 }
 
+// Every PE writes to words of its own at the next one through a context, and reads them again. By
+// one thread. `words`: 24, zero at first; `spare`: 64 bytes that are not in the heap.
+OXSHMEM_KERNEL(through_context, const oxshmem::Context *contexts, uint64_t *words, uint64_t *spare, uint64_t *wrong) {
+    using namespace oxshmem;
+    const Context context = port::read(contexts);
+    const int me = my_pe(), next = (me + 1) % n_pes();
+    for (uint64_t i = 0; i < 8; ++i) {
+        spare[i] = value_of<uint64_t>(me, i);
+    }
+    p(batched(context), words, value_of<uint64_t>(me, 8), next);
+    flush(context);
+    put_nbi(context, thread, words + 1, spare, 8, next);
+    put(context, thread, words + 9, spare, 8, next);
+    fence(context);
+    atomic_add(context, words + 17, uint64_t{5}, next);
+    signal_op(context, words + 18, 6, SIGNAL_SET, next);
+    put_signal(context, thread, words + 19, spare, 1, words + 20, 7, SIGNAL_SET, next);
+    quiet(context);
+    expect(wrong, g(context, words, next), value_of<uint64_t>(me, 8));
+    expect(wrong, atomic_fetch_add(context, words + 17, uint64_t{0}, next), uint64_t{5});
+    expect(wrong, g(context, words + 18, next), uint64_t{6});
+    expect(wrong, g(context, words + 20, next), uint64_t{7});
+    get(context, thread, spare, words + 1, 8, next);
+    for (uint64_t i = 0; i < 8; ++i) {
+        expect(wrong, spare[i], value_of<uint64_t>(me, i));
+        expect(wrong, g(context, words + 9 + i, next), value_of<uint64_t>(me, i));
+    }
+}
+
 OXSHMEM_KERNEL(to_nobody, Board *board) {
     oxshmem::p(board->longs, uint64_t{1}, oxshmem::n_pes());
 }

@@ -10,6 +10,10 @@
 //   // Rings when the batch ends, or at batch.flush(). oxshmem::quiet(context) waits.
 #pragma once
 
+#ifdef OXSHMEM_DEVICE_LIBRARY
+#error "oxshmem/batch.h posts by itself, which kernels leave to the device library here; use oxshmem::batched"
+#endif
+
 #include "context.h"
 
 namespace oxshmem {
