@@ -11,7 +11,8 @@ use super::set::{Contexts, Set};
 use super::sharing::Sharing;
 use crate::Result;
 use crate::abi;
-use crate::bootstrap::{MAX_GROUP_CONTRIBUTION, cut};
+use crate::bootstrap::MAX_GROUP_CONTRIBUTION;
+use crate::host::operations::Operations;
 use crate::memory::MemoryKind;
 use crate::pe::Pe;
 use crate::slab::{Layout, Slab};
@@ -94,11 +95,9 @@ impl Team {
 /// Learns whether all members have succeeded so far. An error of one is an error at all.
 fn together<T>(pe: &Pe, meeting: &Meeting, phase: u8, what: &str, mine: &Result<T>) -> Result<()> {
     let problem = mine.as_ref().map_or_else(ToString::to_string, |_| String::new());
-    let told = meeting.hold(pe, phase, cut(&problem, 1024).as_bytes())?;
-    match told.into_iter().find(|(_, problem)| !problem.is_empty()) {
-        Some((other, problem)) if other as usize != pe.my_pe() => {
-            let reason = String::from_utf8_lossy(&problem).into_owned();
-            Err(ContextError::Setup { pe: other as usize, what: what.to_owned(), reason }.into())
+    match meeting.first_problem(pe, phase, &problem)? {
+        Some((other, reason)) if other != pe.my_pe() => {
+            Err(ContextError::Setup { pe: other, what: what.to_owned(), reason }.into())
         }
         _ => Ok(()),
     }
@@ -175,12 +174,9 @@ impl Pe {
         let (rows, columns) = (count32(members.len()), count32(options.count));
         let ibgda = self.ibgda();
         let cards = ibgda.map_or(Ok(vec![0; options.count]), |ibgda| ibgda.cards_of_contexts(columns, options.card))?;
-        // Queue pairs to those that are not reached by load and store; where cards do all atomics,
-        // to all.
-        let to_all = ibgda.is_some_and(|ibgda| ibgda.atomics().by_card);
-        let posts_to = |pe: &usize| ibgda.is_some() && (to_all || !self.is_direct(*pe));
+        let posts_to = |pe: usize| ibgda.is_some_and(|ibgda| self.posts_to(ibgda, pe));
         let pes = (0..rows).zip(members.to_vec());
-        let peers: Vec<(u32, u32)> = pes.filter(|(_, pe)| posts_to(pe)).map(|(row, pe)| (row, count32(pe))).collect();
+        let peers: Vec<(u32, u32)> = pes.filter(|(_, pe)| posts_to(*pe)).map(|(row, pe)| (row, count32(pe))).collect();
 
         let mut layout = Layout::default();
         let array = layout.array(MemoryKind::Records, options.count as u64, size_of::<abi::Context>() as u64);
@@ -263,25 +259,35 @@ impl Pe {
         self.prepare_contexts(ibgda, made.set.number, team)
     }
 
+    /// Whether contexts have queue pairs to a PE: it is not reached by load and store, or cards do
+    /// all atomics.
+    fn posts_to(&self, ibgda: &Ibgda, pe: usize) -> bool {
+        ibgda.atomics().by_card || !self.is_direct(pe)
+    }
+
     /// Makes the cards ready for the keys of the members' heaps.
     fn prepare_contexts(&self, ibgda: &Ibgda, number: u32, team: &Team) -> Result<()> {
-        for pe in team.members() {
+        for pe in team.members().into_iter().filter(|pe| self.posts_to(ibgda, *pe)) {
             let rkeys = self.remote_keys(pe)?;
             ibgda.prepare_contexts(number, count32(pe), &rkeys)?;
         }
         Ok(())
     }
 
-    /// Completes what was posted through the contexts of a set, by a kernel.
+    /// Completes what was posted through the contexts of a set, by a kernel. Without queue pairs of
+    /// their own it went where that of the default context goes.
     fn quiet_contexts(&self, set: &Set) -> Result<()> {
+        if set.queue_pairs == 0 {
+            return self.quiet();
+        }
         // SAFETY: the kernel takes the array of the set, which the table keeps, and its length.
         unsafe { self.run_host_kernel("oxshmem_host_quiet_contexts", 256, &(set.array, count32(set.options.count))) }
     }
 
-    /// Completes what was posted through any context.
+    /// Completes what was posted through any context that has queue pairs.
     pub(crate) fn quiet_all_contexts(&self) -> Result<()> {
         let sets: Vec<Arc<Set>> = self.contexts().borrow().sets.values().map(|(set, _)| Arc::clone(set)).collect();
-        sets.iter().try_for_each(|set| self.quiet_contexts(set))
+        sets.iter().filter(|set| set.queue_pairs > 0).try_for_each(|set| self.quiet_contexts(set))
     }
 
     fn meeting_of_contexts(&self, set: &Set) -> Result<Meeting> {

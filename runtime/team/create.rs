@@ -13,7 +13,6 @@ use super::table::{Entry, PREDEFINED, Team, name};
 use super::unique_id::TeamUniqueId;
 use crate::Result;
 use crate::abi;
-use crate::bootstrap::cut;
 use crate::host::operations::Operations;
 use crate::pe::Pe;
 
@@ -249,15 +248,9 @@ impl Pe {
         // No member begins before every member's workspace is cleared, and if one cannot clear it,
         // none begins.
         let problem = setup.map_or_else(|error: crate::Error| error.to_string(), |()| String::new());
-        let outcome = meeting.hold(self, 1, cut(&problem, 1024).as_bytes()).and_then(|told| {
-            match told.into_iter().find(|(_, problem)| !problem.is_empty()) {
-                None => Ok(()),
-                Some((pe, problem)) => {
-                    let reason = String::from_utf8_lossy(&problem).into_owned();
-                    Err(TeamError::Setup { pe: pe as usize, reason }.into())
-                }
-            }
-        });
+        let outcome = meeting
+            .first_problem(self, 1, &problem)
+            .and_then(|found| found.map_or(Ok(()), |(pe, reason)| Err(TeamError::Setup { pe, reason }.into())));
         if let Err(error) = outcome {
             for entry in made {
                 self.team_storage().clear_row(self.slab(), entry.place.row)?;

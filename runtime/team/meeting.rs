@@ -8,7 +8,7 @@ use super::error::{MissingPes, TeamError};
 use super::members::Members;
 use super::table::{Entry, Team, name};
 use crate::Result;
-use crate::bootstrap::{BootstrapError, FailureKind};
+use crate::bootstrap::{BootstrapError, FailureKind, cut};
 use crate::pe::Pe;
 
 /// Members that meet through the hub, in phases: once to agree, say, and once to begin.
@@ -41,6 +41,14 @@ impl Meeting {
     /// The same for a team as programs have it.
     pub(crate) fn of_team(team: &Team, what: &str) -> Self {
         Self::of_entry(&team.0, what)
+    }
+
+    /// Tells all members what keeps this one from going on, if anything does. Returns the first
+    /// member with a problem, by its PE.
+    pub(crate) fn first_problem(&self, pe: &Pe, phase: u8, mine: &str) -> Result<Option<(usize, String)>> {
+        let told = self.hold(pe, phase, cut(mine, 1024).as_bytes())?;
+        let problem = told.into_iter().find(|(_, problem)| !problem.is_empty());
+        Ok(problem.map(|(pe, problem)| (pe as usize, String::from_utf8_lossy(&problem).into_owned())))
     }
 
     /// What all members say in a phase, by number, with their PEs.

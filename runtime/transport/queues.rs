@@ -7,7 +7,7 @@ use oxshmem_hca::objects::{Cq, CqAttributes, Doorbell, Pd, Qp, QpAddress, QpGeom
 use oxshmem_hca::prm::qpc::QpState;
 use oxshmem_hca::wire::{cqe, dbr};
 use oxshmem_system::side_by_side::side_by_side;
-use oxshmem_system::words::{count32, low8, low32};
+use oxshmem_system::words::{count32, low8, low32, native};
 
 use super::card::{Card, SlabOnCard};
 use super::doorbell::{Ringing, Way};
@@ -352,9 +352,9 @@ impl QueueSet {
     /// meanwhile. `flushed`: a queue pair is idle only when its last write was flushed too.
     pub(super) fn forget_idle(&self, flushed: bool) -> Result<(), DeviceError> {
         let words = self.layout.used_words();
+        let used: Vec<u64> = self.slab.read_many(self.layout.used, 0, native(words))?;
         let mut any = false;
-        for word in 0..words {
-            let mut bits: u64 = self.slab.read(self.layout.used, word)?;
+        for (word, mut bits) in (0u64..).zip(used) {
             while bits != 0 {
                 let qp: abi::Qp = self.slab.read(self.layout.qps, self.layout.position(word, bits.trailing_zeros()))?;
                 // All modulo 2^42. A QP that is broken never becomes idle.

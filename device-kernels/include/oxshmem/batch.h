@@ -28,19 +28,8 @@ template <class T> OXSHMEM_OUTLINE void p_beside(ContextQp queue, T *dst, T valu
 OXSHMEM_OUTLINE void put_beside(ContextQp queue, void *dst, const void *src, uint64_t bytes, int pe) {
     put_by<thread_scope>(at_once(queue), dst, src, bytes, pe, false);
 }
-OXSHMEM_OUTLINE bool begin_batch(ContextQp queue) {
-    const Group alone = make_group(1u << port::lane_id());
-    if (!hold(queue, *queue.qp, alone)) {
-        return false;
-    }
-    if (known_completed(*queue.qp) >= abi::kBroken) {
-        fail(*queue.qp, 0, Op::put);
-        let_go(queue, *queue.qp, alone);
-        return false;
-    }
-    const UsedBit used = used_bit(queue, *queue.qp);
-    port::fetch_or<order::relaxed, reach::device>(used.word, used.mask);
-    return true;
+OXSHMEM_OUTLINE bool hold_by_lane(ContextQp queue) {
+    return hold(queue, *queue.qp, make_group(1u << port::lane_id()));
 }
 
 } // namespace detail
@@ -50,10 +39,9 @@ OXSHMEM_OUTLINE bool begin_batch(ContextQp queue) {
 // 220 bytes, arrays of the heap in one of any length.
 //
 // While a batch lives, its thread alone uses the context for this PE, and by this batch alone:
-// quiet(context) and fence(context) come after its end. Where
-// other lanes of a warp or of a block use the same context, they wait until the batch has ended. On
-// a context of Sharing::device, on the default context, and to a PE that is not reached by IBGDA,
-// each put is as without a batch.
+// quiet(context) and fence(context) come after its end. Where other lanes of a warp or of a block
+// use the same context, they wait until the batch has ended. On a context of Sharing::device, on
+// the default context, and to a PE that is not reached by IBGDA, each put is as without a batch.
 class Batch {
 public:
     OXSHMEM_DEVICE Batch(const Context &context, int pe) : member_{-1, {nullptr, 0}} {
@@ -101,8 +89,7 @@ public:
     // Sends what was put. It waits for nothing.
     OXSHMEM_DEVICE void flush() {
         if (open_ && rung_ != next_) {
-            detail::ring<port::order::release>(*member_.queue.qp, detail::bell_of(*member_.queue.qp), next_);
-            detail::count_doorbell(*member_.queue.qp);
+            detail::ring_alone(qp(), next_);
             rung_ = next_;
             last_ = Last::none;
         }
@@ -135,18 +122,20 @@ private:
 
     // Begins to post. False: the queue pair is broken, or held beyond the deadline.
     OXSHMEM_DEVICE bool enter() {
-        if (!detail::begin_batch(member_.queue)) {
+        if (!detail::hold_by_lane(member_.queue)) {
             posts_ = false;
             return false;
         }
         const port::pair64 known = port::load_pair<port::order::relaxed, port::reach::device>(&qp().completed);
         const uint64_t gate = port::load<port::order::relaxed, port::reach::device>(&qp().gate);
         if (known.first >= abi::kBroken) {
-            // Since begin_batch has looked. Whatever waits for it reports it.
+            detail::fail(qp(), 0, detail::Op::put);
             detail::let_go(member_.queue, qp(), alone());
             posts_ = false;
             return false;
         }
+        const detail::UsedBit used = detail::used_bit(member_.queue, qp());
+        port::fetch_or<port::order::relaxed, port::reach::device>(used.word, used.mask);
         next_ = detail::reserved_in(gate, known.first);
         rung_ = port::load<port::order::relaxed, port::reach::device>(&qp().rung);
         limit_ = known.first + (1ull << qp().depth_log2);

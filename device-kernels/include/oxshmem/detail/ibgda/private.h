@@ -17,43 +17,36 @@ template <order O> OXSHMEM_DEVICE void doorbell_fence() {
     }
 }
 
-// Where a QP is rung for.
-struct Bell {
-    uint64_t dbr, doorbell;
-    uint32_t qpn;
-};
-
-OXSHMEM_DEVICE Bell bell_of(const Qp &qp) {
-    return {qp.dbr, qp.doorbell, qp.qpn};
-}
-
 // Rings for all blocks before `end`. By one lane, which holds the baton. O: release where its group
 // wrote them, acq_rel where it has seen stamps of others.
-template <order O> OXSHMEM_DEVICE void ring(Qp &qp, Bell bell, uint64_t end) {
+template <order O> OXSHMEM_DEVICE void ring_for(Qp &qp, uint64_t end) {
+    const uint64_t dbr = qp.dbr, doorbell = qp.doorbell;
+    const uint32_t qpn = qp.qpn;
     // A late doorbell has the HCA read a newer record, so what the record covers is where the HCA
     // sees it.
     doorbell_fence<O>();
-    port::store<order::relaxed, reach::device>(as<uint32_t>(bell.dbr), be(low(end) & 0xffff));
+    port::store<order::relaxed, reach::device>(as<uint32_t>(dbr), be(low(end) & 0xffff));
     port::store<order::relaxed, reach::device>(&qp.rung, end);
     doorbell_fence<order::release>();
     const uint64_t first_word = be(low(end) << 8 & 0xffff00);
-    const uint64_t second_word = be(bell.qpn << 8);
-    port::mmio_store(as<uint64_t>(bell.doorbell), second_word << 32 | first_word);
-}
-
-template <order O> OXSHMEM_DEVICE void ring_for(Qp &qp, uint64_t end) {
-    ring<O>(qp, bell_of(qp), end);
+    const uint64_t second_word = be(qpn << 8);
+    port::mmio_store(as<uint64_t>(doorbell), second_word << 32 | first_word);
 }
 
 OXSHMEM_DEVICE void count_doorbell(Qp &qp) {
     port::add_to<order::relaxed, reach::device>(&qp.doorbells, uint64_t{1});
 }
 
+// Rings for the blocks before `end`, which its lane alone may ring for.
+OXSHMEM_DEVICE void ring_alone(Qp &qp, uint64_t end) {
+    ring_for<order::release>(qp, end);
+    count_doorbell(qp);
+}
+
 // Rings for the blocks before `end`, if a batch has left any of them. By one lane that may post.
 OXSHMEM_DEVICE void ring_pending(Qp &qp, uint64_t end) {
     if (port::load<order::relaxed, reach::device>(&qp.rung) != end) {
-        ring_for<order::release>(qp, end);
-        count_doorbell(qp);
+        ring_alone(qp, end);
     }
 }
 
@@ -106,8 +99,7 @@ OXSHMEM_DEVICE void submit_private(uint32_t, Qp &, const Group &, uint64_t) {}
 OXSHMEM_DEVICE void submit_private(ContextQp queue, Qp &qp, const Group &group, uint64_t end) {
     if (group.leads()) {
         if (!is_batched(queue)) {
-            ring_for<order::release>(qp, end);
-            count_doorbell(qp);
+            ring_alone(qp, end);
         }
         port::store<order::relaxed, reach::device>(&qp.gate, end << abi::kGateReservedShift);
         let_go(queue, qp, group);
