@@ -6,6 +6,8 @@
 //
 //   COMPARE_KERNEL_FUNCTION(name, parameters...)                      before kernels
 //   COMPARE_APPLICATION_FUNCTION(name, parameters...)                 before those of applications: up to 512 threads a block
+//   COMPARE_THREAD_FUNCTION(name, parameters...)                      before those that post by one thread a block, with
+//                                                                     contexts: OxSHMEM alone
 //   COMPARE_DEVICE                                                    before device functions
 //   COMPARE_SHARED(type, name, [N])                                   memory that a block shares
 //   thread, warp, block                                               scopes: which threads call together
@@ -13,6 +15,7 @@
 //   put_nbi, get, put_signal_nbi (scope, ...), p, g, signal_set, signal_add, signal_wait, fence, quiet
 //   barrier_all(scope), sync_all(scope)
 //   alltoall, fcollect, broadcast, sum (scope, ...)                   collectives of all PEs; whether they went well
+//   Context                                                           see contexts.h; NVSHMEM has none
 //   clock_ns(), pause()                                               the GPU's clock; for the body of a spin loop
 #pragma once
 
@@ -25,11 +28,14 @@
 
 #define COMPARE_KERNEL_FUNCTION(name, ...) OXSHMEM_KERNEL(name, __VA_ARGS__)
 #define COMPARE_APPLICATION_FUNCTION(name, ...) OXSHMEM_BOUNDED_KERNEL(512, name, __VA_ARGS__)
+#define COMPARE_THREAD_FUNCTION(name, ...) OXSHMEM_BOUNDED_KERNEL(32, name, __VA_ARGS__)
 #define COMPARE_DEVICE OXSHMEM_DEVICE
 #define COMPARE_SHARED(type, name, ...) OXSHMEM_SHARED(type, name, __VA_ARGS__)
 #define COMPARE_UNROLL OXSHMEM_UNROLL
 
 namespace compare {
+
+using oxshmem::Context;
 
 using oxshmem::block;
 using oxshmem::block_scope;
@@ -99,6 +105,7 @@ COMPARE_DEVICE bool signal_wait(uint64_t *signal, uint64_t value) {
 
 namespace compare {
 
+struct Context {};
 struct thread_scope {};
 struct warp_scope {};
 struct block_scope {};

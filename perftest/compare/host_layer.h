@@ -6,15 +6,20 @@
 //   init(rank, n)   joins the job of n PEs as PE `rank`, on the current GPU
 //   alloc(bytes)    symmetric memory, collective; alignment at least 256
 //   barrier()       all PEs; what any of them has done before is visible after
+//   create_contexts(how, count, depth)  collective; with OxSHMEM alone. The device's array of them
+//   destroy_contexts()
 //   check()         ends the process if the library has recorded an error
 //   library()       name and version
 #pragma once
+
+#include "device_layer.h"
 
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 namespace compare {
 
@@ -67,6 +72,24 @@ inline void barrier() {
 }
 inline void check() {
     require(oxshmem_synchronize(), "oxshmem_synchronize");
+}
+// The first of the job's contexts, by which all are known.
+inline oxshmem_ctx_t &first_context() {
+    static oxshmem_ctx_t first = {};
+    return first;
+}
+inline const Context *create_contexts(const std::string &how, int count, int depth) {
+    const int sharing = how == "thread" ? OXSHMEMX_CTX_THREAD : how == "warp" ? OXSHMEMX_CTX_WARP : OXSHMEMX_CTX_BLOCK;
+    const oxshmemx_ctx_config_t config = {count, sharing, depth, -1};
+    std::vector<oxshmem_ctx_t> contexts(static_cast<size_t>(count));
+    require(oxshmemx_team_create_ctxs(OXSHMEM_TEAM_WORLD, &config, contexts.data()), "oxshmemx_team_create_ctxs");
+    first_context() = contexts[0];
+    const oxshmem_ctx_t *array = nullptr;
+    require(oxshmemx_ctx_device_array(contexts[0], &array), "oxshmemx_ctx_device_array");
+    return reinterpret_cast<const Context *>(array);
+}
+inline void destroy_contexts() {
+    require(oxshmem_ctx_destroy(first_context()), "oxshmem_ctx_destroy");
 }
 inline void finalize() {
     require(oxshmem_finalize(), "oxshmem_finalize");
@@ -155,6 +178,10 @@ inline void barrier() {
     nvshmem_barrier_all();
 }
 inline void check() {}
+inline const Context *create_contexts(const std::string &, int, int) {
+    fail("rows with contexts are for OxSHMEM alone");
+}
+inline void destroy_contexts() {}
 inline void finalize() {
     nvshmem_finalize();
 }

@@ -4,7 +4,7 @@
 //
 // A kernel runs `warmup` iterations that are not timed and then `iters` that are: from after the
 // quiet that ends the former until after the quiet that ends the latter. clock[2 b] and clock[2 b +
-// 1] are begin and end of CTA b, in nanoseconds.
+// 1] are begin and end of CTA b, in nanoseconds. Those of contexts are OxSHMEM's alone.
 #pragma once
 
 #include "device_layer.h"
@@ -18,8 +18,9 @@ struct Run {
     uint64_t bytes, stride; // of one iteration; words from one element of p to the next, or see jacobi.h and moe.h
     uint64_t step, steps;   // see away()
     uint64_t warmup, iters;
-    uint64_t base; // added to values, so that no sample can pass with what another has left
-    int pe;        // the other PE of PE 0 and PE 1, which take turns in a ping-pong; PE 0 begins
+    uint64_t base;           // added to values, so that no sample can pass with what another has left
+    int pe;                  // the other PE of PE 0 and PE 1, which take turns in a ping-pong; PE 0 begins
+    const Context *contexts; // one for each thread, warp or CTA, where the row has contexts
 };
 
 // Iteration i puts from 64 * (i mod 16) bytes on, so what one has left does not pass for what the
@@ -100,22 +101,29 @@ template <class Scope> COMPARE_DEVICE void quiet_of(Scope scope) {
     meet(scope);
 }
 
-template <class Body> COMPARE_DEVICE void timed(const Run &run, Body body) {
-    for (uint64_t i = 0; i < run.warmup; ++i) {
-        body(i);
-    }
-    quiet_of(block);
+// `iterate` runs the iterations from its first argument to the one before its second, and
+// `complete` waits for what the CTA has begun.
+template <class Iterate, class Complete> COMPARE_DEVICE void timed_loops(const Run &run, Iterate iterate, Complete complete) {
+    iterate(0, run.warmup);
+    complete();
     if (threadIdx.x == 0) {
         run.clock[2 * blockIdx.x] = clock_ns();
     }
     __syncthreads();
-    for (uint64_t i = run.warmup; i < run.warmup + run.iters; ++i) {
-        body(i);
-    }
-    quiet_of(block);
+    iterate(run.warmup, run.warmup + run.iters);
+    complete();
     if (threadIdx.x == 0) {
         run.clock[2 * blockIdx.x + 1] = clock_ns();
     }
+}
+
+template <class Body> COMPARE_DEVICE void timed(const Run &run, Body body) {
+    const auto iterate = [&](uint64_t first, uint64_t last) {
+        for (uint64_t i = first; i < last; ++i) {
+            body(i);
+        }
+    };
+    timed_loops(run, iterate, [] { quiet_of(block); });
 }
 
 // The blocks of the grid meet; `word`, the one after the clocks, is 0 before the launch. A block
@@ -377,17 +385,21 @@ COMPARE_DEVICE void flag_meeting(const Run &run, bool fence) {
 
 } // namespace compare
 
+#ifndef COMPARE_NVSHMEM
+#include "contexts.h"
+#endif
 #include "jacobi.h"
 #include "moe.h"
 
 #define COMPARE_ENTRY(declare, name, call)                                                                                     \
     declare(name, char *dst, char *src, uint64_t *signals, uint64_t *clock, uint64_t bytes, uint64_t stride, uint64_t step,    \
-            uint64_t steps, uint64_t warmup, uint64_t iters, uint64_t base, int pe) {                                          \
+            uint64_t steps, uint64_t warmup, uint64_t iters, uint64_t base, int pe, const compare::Context *contexts) {        \
         using namespace compare;                                                                                               \
-        const Run run{dst, src, signals, clock, bytes, stride, step, steps, warmup, iters, base, pe};                          \
+        const Run run{dst, src, signals, clock, bytes, stride, step, steps, warmup, iters, base, pe, contexts};                \
         call;                                                                                                                  \
     }
 #define COMPARE_KERNEL(name, call) COMPARE_ENTRY(COMPARE_KERNEL_FUNCTION, name, call)
+#define COMPARE_THREAD(name, call) COMPARE_ENTRY(COMPARE_THREAD_FUNCTION, name, call)
 #define COMPARE_APPLICATION(name, call) COMPARE_ENTRY(COMPARE_APPLICATION_FUNCTION, name, call)
 
 COMPARE_KERNEL(put_bw_thread, put_bw(thread, run))
@@ -426,6 +438,15 @@ COMPARE_KERNEL(word_fence, compare::word_fence(run))
 COMPARE_KERNEL(flag_ping_pong, compare::flag_ping_pong(run))
 COMPARE_KERNEL(flag_sync, flag_meeting(run, false))
 COMPARE_KERNEL(flag_barrier, flag_meeting(run, true))
+#ifndef COMPARE_NVSHMEM
+COMPARE_THREAD(context_put_thread, compare::context_put(run, 1))
+COMPARE_THREAD(context_put_batched_8, compare::context_put(run, 8))
+COMPARE_THREAD(batch_put, compare::batch_put(run, 1))
+COMPARE_THREAD(batch_put_8, compare::batch_put(run, 8))
+COMPARE_THREAD(context_p_quiet, compare::context_p_quiet(run))
+COMPARE_KERNEL(context_p_warp, compare::context_p_warp(run))
+#endif
 #undef COMPARE_APPLICATION
+#undef COMPARE_THREAD
 #undef COMPARE_KERNEL
 #undef COMPARE_ENTRY

@@ -6,7 +6,8 @@
 //
 //   program PLAN [posting]
 //
-// A line of the plan: NAME KERNEL CTAS THREADS BYTES STRIDE STEP STEPS WARMUP ITERS SAMPLES. PE 0
+// A line of the plan: NAME KERNEL CTAS THREADS BYTES STRIDE STEP STEPS WARMUP ITERS SAMPLES, and
+// for rows with contexts SHARING COUNT DEPTH; all rows of a plan have the same contexts. PE 0
 // replies with a line of JSON that names the library, and one for each row with the nanoseconds of
 // each sample. With `posting` nothing is delivered (the HCA is the null card), so PE 0 works alone
 // and nothing is checked.
@@ -41,7 +42,7 @@ constexpr uint64_t kShifts = 1024; // what shift() can add
 constexpr uint64_t kUntouched = ~0ull;
 
 using Kernel = void (*)(char *, char *, uint64_t *, uint64_t *, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
-                        uint64_t, int);
+                        uint64_t, int, const Context *);
 
 // Which PEs run a kernel, and what must hold afterwards.
 enum class Role {
@@ -96,6 +97,14 @@ const Entry kEntries[] = {
     {"jacobi_p", ::jacobi_p, Role::jacobi, nullptr},
     {"jacobi_put", ::jacobi_put, Role::jacobi, nullptr},
     {"moe", ::moe, Role::moe, nullptr},
+#ifndef COMPARE_NVSHMEM
+    {"context_put_thread", context_put_thread, Role::put, nullptr},
+    {"context_put_batched_8", context_put_batched_8, Role::put, nullptr},
+    {"batch_put", ::batch_put, Role::put, nullptr},
+    {"batch_put_8", batch_put_8, Role::put, nullptr},
+    {"context_p_quiet", ::context_p_quiet, Role::word, nullptr},
+    {"context_p_warp", ::context_p_warp, Role::words, nullptr},
+#endif
     {"link_store", ::link_store, Role::put, nullptr},
     {"link_load", ::link_load, Role::get, nullptr},
     {"link_words", ::link_words, Role::words, nullptr},
@@ -117,6 +126,8 @@ struct Row {
     std::string name, kernel;
     unsigned ctas, threads;
     uint64_t bytes, stride, step, steps, warmup, iters, samples;
+    std::string sharing; // of contexts; empty without
+    int contexts = 0, depth = 0;
 
     uint64_t walk() const { return step * steps; }
     uint64_t dst_bytes() const { return bytes * stride + walk(); }
@@ -230,12 +241,18 @@ public:
         signals_ = static_cast<uint64_t *>(alloc(signals_count_ * sizeof(uint64_t)));
         CUDA(cudaMemset(signals_, 0, signals_count_ * sizeof(uint64_t)));
         CUDA(cudaMalloc(&clock_, clock_count_ * sizeof(uint64_t)));
+        if (!rows.empty() && rows[0].contexts > 0) {
+            contexts_ = create_contexts(rows[0].sharing, rows[0].contexts, rows[0].depth);
+        }
         CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
         CUDA(cudaEventCreate(&begin_));
         CUDA(cudaEventCreate(&end_));
     }
 
     void close() {
+        if (contexts_ != nullptr) {
+            destroy_contexts();
+        }
         for (float *field : solution_) {
             CUDA(cudaFree(field));
         }
@@ -322,7 +339,7 @@ private:
 
     void launch(const Row &row, Kernel kernel, uint64_t warmup, uint64_t iters, uint64_t base) {
         kernel<<<row.ctas, row.threads>>>(dst_, src_, signals_, clock_, row.bytes, row.stride, row.step, row.steps, warmup,
-                                          iters, base, other());
+                                          iters, base, other(), contexts_);
         CUDA(cudaGetLastError());
         CUDA(cudaDeviceSynchronize());
         check();
@@ -470,6 +487,7 @@ private:
     uint64_t dst_bytes_ = 8, src_bytes_ = 8, signals_count_ = 1, clock_count_ = 2;
     char *dst_ = nullptr, *src_ = nullptr;
     uint64_t *signals_ = nullptr, *clock_ = nullptr;
+    const Context *contexts_ = nullptr;
     cudaStream_t stream_ = nullptr;
     cudaEvent_t begin_ = nullptr, end_ = nullptr;
     float *solution_[2] = {nullptr, nullptr};
@@ -492,6 +510,9 @@ std::vector<Row> read_plan(const char *path) {
         }
         if (row.ctas == 0 || row.threads == 0 || row.steps == 0 || (row.steps & (row.steps - 1)) != 0 || row.iters == 0) {
             fail("%s: a shape that cannot be: %s", path, line.c_str());
+        }
+        if (words >> row.sharing && !(words >> row.contexts >> row.depth)) {
+            fail("%s: a line whose contexts are not SHARING COUNT DEPTH: %s", path, line.c_str());
         }
         rows.push_back(row);
     }

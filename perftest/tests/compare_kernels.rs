@@ -4,8 +4,9 @@
 #![allow(clippy::unwrap_used)]
 
 use oxshmem::launch::{self, LaunchOptions, Output};
-use oxshmem::{LaunchConfig, Operations, Pe};
-use oxshmem_perftest::compare::rows::{ROWS, Row, moe_room};
+use oxshmem::{ContextOptions, LaunchConfig, Operations, Pe, Sharing};
+use oxshmem_perftest::compare::rows::Row;
+use oxshmem_perftest::compare::table::{ROWS, moe_room};
 
 oxshmem::include_module!(KERNELS, "compare");
 
@@ -68,9 +69,9 @@ fn small(row: &Row) -> Row {
     let bytes = match row.kernel {
         // A field of a third of the mesh.
         "jacobi_p" | "jacobi_put" => (SIDE / 3 + 3) * SIDE * 4,
-        "p_quiet" | "word_fence" => 8,
+        "p_quiet" | "context_p_quiet" | "word_fence" => 8,
         "moe" => 64,
-        "p_bw" | "link_words" => 8 * 200,
+        "p_bw" | "context_p_warp" | "link_words" => 8 * 200,
         // A multiple of 16 bytes for each CTA, if there are several.
         kernel if COLLECTIVES.contains(&kernel) => row.bytes.min(960),
         _ if row.bytes > 64 => 16 * 3 * 64,
@@ -165,6 +166,12 @@ fn as_pe() {
     let clock = pe.alloc_aligned::<u64>(1024, 256).unwrap();
     let other = usize::from(me == 0);
     let mut base = 1;
+    // The rows of contexts have at most 3 CTAs of 64 threads, or 3 of one.
+    let create = |sharing: Sharing| {
+        let options = ContextOptions::new(sharing).count(6).depth(256);
+        pe.team_world().create_contexts(&pe, &options).unwrap()
+    };
+    let (by_thread, by_warp) = (create(Sharing::Thread), create(Sharing::Warp));
 
     let launch = |row: &Row, kernel: &str, base: u64| {
         let function = kernels.kernel(kernel).unwrap();
@@ -182,6 +189,7 @@ fn as_pe() {
             ITERS,
             base,
             i32::try_from(other).unwrap(),
+            if row.contexts.is_some_and(|contexts| contexts.sharing == "warp") { &by_warp } else { &by_thread }.array(),
         );
         // SAFETY: all kernels have these parameters, and the shapes of `small` fit the memory.
         unsafe { function.launch(&pe, shape, args).unwrap() };
@@ -218,7 +226,7 @@ fn as_pe() {
             assert!(found.iter().all(|found| *found == base + LAST + 1), "{}: {found:?}", row.name);
         };
         match row.kernel {
-            "p_bw" | "link_words" if me == 1 => {
+            "p_bw" | "context_p_warp" | "link_words" if me == 1 => {
                 let stride = row.stride as usize;
                 let found = words(0, bytes / 8 * stride);
                 for (i, word) in found.iter().enumerate() {
@@ -226,7 +234,9 @@ fn as_pe() {
                     assert_eq!(*word, expected, "{}, word {i}", row.name);
                 }
             }
-            "p_quiet" if me == 1 => assert_eq!(words(away, 2), [value(base, LAST, 0), u64::MAX], "{}", row.name),
+            "p_quiet" | "context_p_quiet" if me == 1 => {
+                assert_eq!(words(away, 2), [value(base, LAST, 0), u64::MAX], "{}", row.name)
+            }
             "signal_rate" if me == 1 => signal(0, (row.ctas * row.threads) as usize),
             "put_signal_ping_pong_thread" if me <= 1 => {
                 signal(away / 8, 1);
@@ -290,7 +300,12 @@ fn as_pe() {
             kernel if (kernel.starts_with("get_") || kernel == "link_load") && me == 0 => {
                 assert!(data(0) == sent(away), "{}", row.name);
             }
-            kernel if ["put_", "link_store", "word_fence"].iter().any(|start| kernel.starts_with(start)) && me == 1 => {
+            kernel
+                if ["put_", "context_put_", "batch_put", "link_store", "word_fence"]
+                    .iter()
+                    .any(|start| kernel.starts_with(start))
+                    && me == 1 =>
+            {
                 assert!(data(away) == sent(shift(LAST)), "{}", row.name);
             }
             _ => {}
@@ -298,6 +313,8 @@ fn as_pe() {
         pe.barrier_all().unwrap();
         base += WARMUP + ITERS;
     }
+    by_thread.destroy(&pe).unwrap();
+    by_warp.destroy(&pe).unwrap();
     pe.finalize().unwrap();
     println!("every row was checked");
 }

@@ -393,13 +393,13 @@ pub fn main() -> ExitCode {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::super::report::tests::setting;
-    use super::super::rows;
+    use super::super::table;
     use super::*;
     use crate::report::to_json;
 
     fn baseline() -> Baseline {
         let line = |name: &str, ours: &[u64], theirs: &[u64]| {
-            Line::new(rows::find(name).unwrap(), ours, theirs, None, &setting())
+            Line::new(table::find(name).unwrap(), ours, theirs, None, &setting())
         };
         let lines = vec![
             line("flag_ping_pong", &[1_210_000], &[1_210_000]),
@@ -438,7 +438,7 @@ mod tests {
             line.setting.pes = 8;
         }
         lines.retain(|line| line.row != "signal_ping_pong");
-        lines.push(Line::new(rows::find("post_p_32").unwrap(), &[10_000_000], &[], None, &lines[0].setting.clone()));
+        lines.push(Line::new(table::find("post_p_32").unwrap(), &[10_000_000], &[], None, &lines[0].setting.clone()));
         let made = summary(&[baseline(), other]);
         for text in [
             "| row | unit | ours, 2 GPUs | theirs | ratio | ours, 8 GPUs | theirs | ratio |",

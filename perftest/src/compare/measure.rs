@@ -58,7 +58,7 @@ pub struct Start<'a> {
 /// Rows that can be measured in one run, since they need the same between the PEs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Group {
-    /// What that is.
+    /// What that is. All rows have the same contexts, too.
     pub path: rows::Path,
     /// The rows.
     pub rows: Vec<&'static rows::Row>,
@@ -69,7 +69,7 @@ impl Group {
     pub fn split(rows: &[&'static rows::Row]) -> Vec<Self> {
         let mut groups: Vec<Self> = Vec::new();
         for row in rows {
-            match groups.iter_mut().find(|group| group.path == row.path) {
+            match groups.iter_mut().find(|group| group.path == row.path && group.rows[0].contexts == row.contexts) {
                 Some(group) => group.rows.push(row),
                 None => groups.push(Self { path: row.path, rows: vec![row] }),
             }
@@ -100,7 +100,7 @@ enum Answer {
 fn plan(rows: &[&rows::Row]) -> String {
     rows.iter().fold(String::new(), |mut text, row| {
         // Writing to a string does not fail.
-        let _ = writeln!(
+        let _ = write!(
             text,
             "{} {} {} {} {} {} {} {} {} {} {SAMPLES}",
             row.name,
@@ -114,6 +114,10 @@ fn plan(rows: &[&rows::Row]) -> String {
             row.warmup,
             row.iters
         );
+        if let Some(contexts) = row.contexts {
+            let _ = write!(text, " {} {} {}", contexts.sharing, contexts.count, contexts.depth);
+        }
+        text.push('\n');
         text
     })
 }
@@ -210,6 +214,7 @@ impl Answers {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use super::super::table;
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
@@ -246,7 +251,7 @@ mod tests {
     }
 
     fn p2p(n: usize) -> Group {
-        let groups = Group::split(&rows::ROWS.iter().collect::<Vec<_>>());
+        let groups = Group::split(&table::ROWS.iter().collect::<Vec<_>>());
         assert_eq!(groups[0].path, rows::Path::P2p);
         Group { path: rows::Path::P2p, rows: groups[0].rows[..n].to_vec() }
     }
@@ -334,13 +339,13 @@ done <"$1"
 
     #[test]
     fn rows_are_grouped_by_what_they_need() {
-        let all: Vec<_> = rows::ROWS.iter().collect();
+        let all: Vec<_> = table::ROWS.iter().collect();
         let groups = Group::split(&all);
         assert_eq!(groups.iter().map(|group| group.rows.len()).sum::<usize>(), all.len());
         for group in &groups {
-            assert!(group.rows.iter().all(|row| row.path == group.path));
+            assert!(group.rows.iter().all(|row| row.path == group.path && row.contexts == group.rows[0].contexts));
             assert_eq!(plan(&group.rows).lines().count(), group.rows.len());
         }
-        assert!(groups.len() > 1 && groups.len() < 10);
+        assert!(groups.len() > 1 && groups.len() < 16);
     }
 }

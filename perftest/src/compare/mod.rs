@@ -11,6 +11,7 @@ pub mod plot;
 pub mod programs;
 pub mod report;
 pub mod rows;
+pub mod table;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,8 @@ use crate::machine::{self, Gpus};
 use crate::output;
 use measure::{Answers, Group, Program, Start};
 use report::{Figure, Line, Setting};
-use rows::{ROWS, Row};
+use rows::Row;
+use table::ROWS;
 
 /// Compares OxSHMEM with NVSHMEM on this machine's GPUs: the same kernels, in turn, medians.
 ///
@@ -274,7 +276,7 @@ fn lines(rows: &[&Row], ours: &Answers, theirs: &Answers, setting: &Setting) -> 
     let samples = |answers: &Answers, name: &str| answers.samples.get(name).cloned().unwrap_or_default();
     // Plain kernels are the same in both programs; the limit is what the hardware was seen to do.
     let limit = |row: &Row| {
-        let limit = rows::find(row.limit?)?;
+        let limit = table::find(row.limit?)?;
         let medians = [ours, theirs].map(|answers| Figure::of(limit, &samples(answers, limit.name)));
         medians.into_iter().flatten().map(|figure| figure.median).reduce(if limit.unit.is_rate() {
             f64::max
@@ -351,8 +353,8 @@ mod tests {
 
     #[test]
     fn limits_are_the_better_of_both_programs() {
-        let row = rows::find("put_bw_block_1").unwrap();
-        let limit = rows::find("link_store_1").unwrap();
+        let row = table::find("put_bw_block_1").unwrap();
+        let limit = table::find("link_store_1").unwrap();
         let answers = |limit_ns: u64| Answers {
             samples: [(row.name, vec![15_000_000]), (limit.name, vec![limit_ns])].into(),
             ..Answers::default()

@@ -82,13 +82,13 @@ pub fn ratios(lines: &[Line]) -> Result<String, Error> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::super::report::tests::setting;
-    use super::super::rows;
+    use super::super::table;
     use super::*;
 
     #[test]
     fn every_ratio_is_a_bar_and_limits_are_none() {
         let line = |name: &str, ours: u64, theirs: u64| {
-            Line::new(rows::find(name).unwrap(), &[ours], &[theirs], None, &setting())
+            Line::new(table::find(name).unwrap(), &[ours], &[theirs], None, &setting())
         };
         let lines = [
             line("link_store_1", 10, 10),
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn nothing_to_compare_is_an_error() {
-        let line = Line::new(rows::find("signal_ping_pong").unwrap(), &[1000], &[], None, &setting());
+        let line = Line::new(table::find("signal_ping_pong").unwrap(), &[1000], &[], None, &setting());
         assert!(ratios(&[line]).unwrap_err().to_string().contains("both sides"));
     }
 }

@@ -7,11 +7,12 @@ use std::process::Command;
 
 /// The sources of the programs. Theirs is built from them on the spot, since NVSHMEM's device
 /// library is linked into it.
-const SOURCES: [(&str, &str); 8] = [
+const SOURCES: [(&str, &str); 9] = [
     ("device_layer.h", include_str!("../../compare/device_layer.h")),
     ("host_calls.h", include_str!("../../compare/host_calls.h")),
     ("host_layer.h", include_str!("../../compare/host_layer.h")),
     ("kernels.h", include_str!("../../compare/kernels.h")),
+    ("contexts.h", include_str!("../../compare/contexts.h")),
     ("jacobi.h", include_str!("../../compare/jacobi.h")),
     ("moe.h", include_str!("../../compare/moe.h")),
     ("stencil.h", include_str!("../../apps/jacobi/stencil.h")),

@@ -208,7 +208,7 @@ pub fn table(lines: &[Line], other: &str) -> String {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 pub(crate) mod tests {
-    use super::super::rows;
+    use super::super::table;
     use super::*;
     use proptest::prelude::*;
 
@@ -225,7 +225,7 @@ pub(crate) mod tests {
     }
 
     fn line(name: &str, ours: &[u64], theirs: &[u64], limit: Option<f64>) -> Line {
-        Line::new(rows::find(name).unwrap(), ours, theirs, limit, &setting())
+        Line::new(table::find(name).unwrap(), ours, theirs, limit, &setting())
     }
 
     #[test]
@@ -254,13 +254,13 @@ pub(crate) mod tests {
         let two = line("barrier_all_thread", &[1_000_000], &[3_500_000], None);
         assert_eq!((two.goal, two.met), (None, None));
         let four = Setting { pes: 4, ..setting() };
-        let four = Line::new(rows::find("barrier_all_thread").unwrap(), &[1_000_000], &[3_500_000], None, &four);
+        let four = Line::new(table::find("barrier_all_thread").unwrap(), &[1_000_000], &[3_500_000], None, &four);
         assert_eq!((four.goal.as_deref(), four.met), (Some("<= 1.4 us"), Some(true)));
     }
 
     #[test]
     fn references_are_marked() {
-        let row = rows::find("post_p_1").unwrap();
+        let row = table::find("post_p_1").unwrap();
         // 1024 puts an iteration.
         let line = line(row.name, &[row.iters * 1024 * 5], &[], None);
         assert_eq!((line.ours, line.theirs, line.theirs_from), (Some(200.0), Some(34.0), Some(Source::Reference)));
@@ -294,7 +294,7 @@ pub(crate) mod tests {
     proptest! {
         #[test]
         fn medians_lie_between_the_extremes(times in prop::collection::vec(1u64..1_000_000_000, 1..20)) {
-            let figure = Figure::of(rows::find("put_bw_block_1").unwrap(), &times).unwrap();
+            let figure = Figure::of(table::find("put_bw_block_1").unwrap(), &times).unwrap();
             prop_assert!(figure.low <= figure.median && figure.median <= figure.high);
         }
 

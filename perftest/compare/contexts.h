@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// Kernels that post through contexts of their own. The host has created as many as the row says,
+// each for one thread or one warp. A part of kernels.h.
+#pragma once
+
+#include <oxshmem/batch.h>
+
+namespace compare {
+
+// The calling thread puts its part of each message. `batch` puts share a doorbell.
+COMPARE_DEVICE void context_put(const Run &run, uint64_t batch) {
+    const oxshmem::Context context = run.contexts[grid_rank()];
+    const oxshmem::Context posting = batch > 1 ? oxshmem::batched(context) : context;
+    const uint64_t part = run.bytes / groups(thread), at = group(thread) * part;
+    const auto iterate = [&](uint64_t first, uint64_t last) {
+        for (uint64_t i = first; i < last; ++i) {
+            oxshmem::putmem_nbi(posting, thread, run.dst + away(run, i) + at, run.src + shift(i) + at, part, run.pe);
+            if (batch > 1 && i % batch == batch - 1) {
+                oxshmem::flush(posting);
+            }
+        }
+    };
+    timed_loops(run, iterate, [&] { oxshmem::quiet(context); });
+}
+
+// The same through a scope object, which keeps the state of the queue pair meanwhile.
+COMPARE_DEVICE void batch_put(const Run &run, uint64_t batch) {
+    const oxshmem::Context context = run.contexts[grid_rank()];
+    const uint64_t part = run.bytes / groups(thread), at = group(thread) * part;
+    const auto iterate = [&](uint64_t first, uint64_t last) {
+        oxshmem::Batch puts(context, run.pe);
+        for (uint64_t i = first; i < last; ++i) {
+            puts.putmem_nbi(run.dst + away(run, i) + at, run.src + shift(i) + at, part);
+            if (i % batch == batch - 1) {
+                puts.flush();
+            }
+        }
+    };
+    timed_loops(run, iterate, [&] { oxshmem::quiet(context); });
+}
+
+COMPARE_DEVICE void context_p_quiet(const Run &run) {
+    const oxshmem::Context context = run.contexts[grid_rank()];
+    const auto iterate = [&](uint64_t first, uint64_t last) {
+        for (uint64_t i = first; i < last; ++i) {
+            oxshmem::p(context, word_away(run, run.dst, i), value(run.base, i, 0), run.pe);
+            oxshmem::quiet(context);
+        }
+    };
+    timed_loops(run, iterate, [] {});
+}
+
+// As p_bw, each warp in a context of its own.
+COMPARE_DEVICE void context_p_warp(const Run &run) {
+    const oxshmem::Context context = run.contexts[group(warp)];
+    uint64_t *dst = reinterpret_cast<uint64_t *>(run.dst);
+    const uint64_t elements = run.bytes / sizeof(uint64_t), threads = grid_threads();
+    const auto iterate = [&](uint64_t first, uint64_t last) {
+        for (uint64_t i = first; i < last; ++i) {
+            for (uint64_t e = grid_rank(); e < elements; e += threads) {
+                oxshmem::p(context, dst + e * run.stride, value(run.base, i, e), run.pe);
+            }
+        }
+    };
+    timed_loops(run, iterate, [&] {
+        oxshmem::quiet(context, warp);
+        __syncthreads();
+    });
+}
+
+} // namespace compare
