@@ -347,7 +347,7 @@ impl fmt::Display for OnTeam {
 }
 
 /// What a header of a collective says; see `Call` in `abi.h`.
-fn call(header: u64) -> Option<&'static str> {
+pub(crate) fn call(header: u64) -> Option<&'static str> {
     Some(match checked::try_cast(low32(header) >> abi::CALL_SHIFT).ok()? {
         Call::None => return None,
         Call::Sync => "sync",

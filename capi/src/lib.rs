@@ -380,6 +380,12 @@ extern "C" fn oxshmem_synchronize() -> c_int {
 }
 
 #[unsafe(no_mangle)]
+extern "C" fn oxshmem_dump() {
+    // A panic must not reach C.
+    let _ = catch_unwind(api::dump);
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn oxshmemx_stream_synchronize(stream: *mut c_void) -> c_int {
     // SAFETY: the caller's promise.
     with_pe(|own| Ok(own.on(&unsafe { on_stream(own, stream) }?).synchronize()?))

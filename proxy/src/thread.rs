@@ -154,6 +154,32 @@ impl Proxy {
     /// Returns what it has done so far, as of a short while ago.
     #[must_use]
     pub fn counters(&self) -> Counters {
+        self.observer().counters()
+    }
+
+    /// Returns the peers with a failed queue pair, and what failed first.
+    #[must_use]
+    pub fn lost(&self) -> Vec<Lost> {
+        self.shared.lost().clone()
+    }
+
+    /// Returns what says the same from any thread, and after the proxy has stopped.
+    #[must_use]
+    pub fn observer(&self) -> Observer {
+        Observer { shared: Arc::clone(&self.shared) }
+    }
+}
+
+/// What a proxy has done, for threads that do not have the proxy.
+#[derive(Debug, Clone)]
+pub struct Observer {
+    shared: Arc<Shared>,
+}
+
+impl Observer {
+    /// Returns what the proxy has done so far, as of a short while ago.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Counters {
             descriptors: load(&self.shared.descriptors),

@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::calls::Calls;
 use super::error::BootstrapError;
 use super::failure::{Failure, FailureCell, FailureKind, aborted, lock};
 use super::frame::{Arrival, Frame, HUB, Hello, Message, Way};
@@ -41,6 +42,7 @@ pub struct Client {
     turn: Mutex<Turn>,
     writer: Mutex<Channel>,
     shared: Arc<Shared>,
+    calls: Arc<Calls>,
     monitor: Mutex<Option<JoinHandle<()>>>,
     /// The thread that serves the other PEs of this node, if this one leads them.
     leading: Mutex<Option<Leading>>,
@@ -124,6 +126,7 @@ impl Client {
             turn: Mutex::new(Turn { sequence: 0, finalized: false }),
             writer: Mutex::new(writer),
             shared,
+            calls: Arc::default(),
             monitor: Mutex::new(Some(monitor)),
             leading: Mutex::new(leading),
         })
@@ -141,6 +144,11 @@ impl Client {
         }
         let address = self.route.way.address;
         (!address.is_unspecified()).then(|| IpAddr::V6(address).to_canonical())
+    }
+
+    /// Returns how far this PE's calls have come.
+    pub fn calls(&self) -> Arc<Calls> {
+        Arc::clone(&self.calls)
     }
 
     /// Why the job failed, and the subscribers to that news.
@@ -227,6 +235,18 @@ impl Client {
         if let Some(failure) = self.shared.failure.get() {
             return Err(BootstrapError::Failed(failure));
         }
+        let label = match &message {
+            Message::Allgather { label, .. } | Message::Alltoall { label, .. } | Message::Barrier { label } => label,
+            Message::Group(arrival) => &arrival.label,
+            _ => what,
+        };
+        self.calls.begin(sequence, label);
+        let answer = self.exchange(sequence, what, message);
+        self.calls.end();
+        answer
+    }
+
+    fn exchange(&self, sequence: u64, what: &'static str, message: Message) -> Result<Message, BootstrapError> {
         let deadline = Instant::now() + self.timeout + HUB_SLACK;
         if let Err(error) = self.send(sequence, message) {
             // The monitor finds the connection broken too, after what the hub may have said before.

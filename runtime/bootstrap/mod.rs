@@ -35,6 +35,7 @@
 //! ```
 
 mod admission;
+pub(crate) mod calls;
 mod client;
 mod crowd;
 mod error;
@@ -64,7 +65,7 @@ mod wire;
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 #[doc(hidden)]
@@ -89,6 +90,7 @@ pub(crate) use unique_id::start_hub;
 pub use unique_id::{BROADCAST_BYTES, UniqueId};
 
 use crate::config::Config;
+use calls::Calls;
 use client::Client;
 use failure::{FailureCell, aborted, lock};
 use frame::Arrival;
@@ -318,6 +320,14 @@ impl Bootstrap {
         match &self.link {
             Link::Single { failure, .. } => failure.get(),
             Link::Hub(client) => client.failure_cell().get(),
+        }
+    }
+
+    /// Returns how far this PE's calls at the rendezvous have come; a job of one PE makes none.
+    pub(crate) fn calls(&self) -> Arc<Calls> {
+        match &self.link {
+            Link::Single { .. } => Arc::default(),
+            Link::Hub(client) => client.calls(),
         }
     }
 

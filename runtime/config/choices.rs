@@ -354,3 +354,67 @@ choice! {
         Ibrc = "ibrc",
     }
 }
+
+/// When a PE dumps what it waits for, by itself.
+///
+/// ```
+/// use oxshmem::Config;
+/// use oxshmem::config::Dumps;
+///
+/// let config = Config::from_vars([("OXSHMEM_DUMP", "signal,abort")])?;
+/// assert_eq!(config.dump(), Dumps { signal: true, deadline: false, abort: true });
+/// # Ok::<(), oxshmem::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dumps {
+    /// At SIGUSR2.
+    pub signal: bool,
+    /// When a wait reaches its deadline.
+    pub deadline: bool,
+    /// When the job fails.
+    pub abort: bool,
+}
+
+impl Dumps {
+    /// Every occasion.
+    ///
+    /// ```
+    /// use oxshmem::config::{Config, Dumps};
+    ///
+    /// assert_eq!(Config::default().dump(), Dumps::ALL);
+    /// ```
+    pub const ALL: Self = Self { signal: true, deadline: true, abort: true };
+    /// No occasion: dumps are made when the program requests them alone.
+    ///
+    /// ```
+    /// use oxshmem::config::Dumps;
+    ///
+    /// assert!(!Dumps::NONE.signal);
+    /// ```
+    pub const NONE: Self = Self { signal: false, deadline: false, abort: false };
+}
+
+impl Value for Dumps {
+    const FORM: &'static str = "`none`, or a list of `signal`, `deadline` and `abort` separated by commas";
+    fn parse(text: &str) -> Option<Self> {
+        if text == "none" {
+            return Some(Self::NONE);
+        }
+        let mut dumps = Self::NONE;
+        for item in text.split(',') {
+            match item {
+                "signal" => dumps.signal = true,
+                "deadline" => dumps.deadline = true,
+                "abort" => dumps.abort = true,
+                _ => return None,
+            }
+        }
+        Some(dumps)
+    }
+    fn show(&self) -> String {
+        let Self { signal, deadline, abort } = *self;
+        let items = [(signal, "signal"), (deadline, "deadline"), (abort, "abort")];
+        let items: Vec<&str> = items.into_iter().filter_map(|(is_on, name)| is_on.then_some(name)).collect();
+        if items.is_empty() { "none".into() } else { items.join(",") }
+    }
+}

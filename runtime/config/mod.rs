@@ -15,7 +15,9 @@ mod table;
 mod tests;
 mod value;
 
-pub use choices::{Atomics, Device, Doorbell, Hca, Launcher, Network, Registration, SoftEngine, Staging, Transport};
+pub use choices::{
+    Atomics, Device, Doorbell, Dumps, Hca, Launcher, Network, Registration, SoftEngine, Staging, Transport,
+};
 pub use error::{ConfigError, Origin};
 pub use size::ByteSize;
 pub use table::{Config, ConfigBuilder, LAUNCHER_VARIABLES, MAX_NPES, PREFIX, VARIABLES, Variable};

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use oxshmem_hca::topology::{DeviceChoice, MAX_CARDS};
 
-use super::choices::{Atomics, Device, Doorbell, Hca, Launcher, Network, Registration, SoftEngine, Staging, Transport};
+use super::choices::{
+    Atomics, Device, Doorbell, Dumps, Hca, Launcher, Network, Registration, SoftEngine, Staging, Transport,
+};
 use super::error::Origin;
 use super::size::ByteSize;
 use super::value::{Choice, Limits, LogFilter, Value};
@@ -367,6 +369,11 @@ variables! {
     /// each, with the place in the program's source where each was made (for C programs its offset
     /// alone).
     "OXSHMEM_REPORT_LEAKS" copy report_leaks: bool = false, Limits::None;
+    /// When a PE writes to stderr what it waits for, and what its queue pairs, teams and streams
+    /// stand at: at SIGUSR2 (`signal`), unless the program handles that itself; when a wait of the
+    /// device API or for a kernel reaches its deadline (`deadline`), four times at most; when the
+    /// job fails (`abort`). See `troubleshooting.md`.
+    "OXSHMEM_DUMP" copy dump: Dumps = Dumps::ALL, Limits::None;
     /// Deadline of joining the job and of each collective operation of the bootstrap; after it the
     /// ranks that did not arrive are named.
     "OXSHMEM_BOOTSTRAP_TIMEOUT" copy bootstrap_timeout: Duration = Duration::from_secs(60), Limits::Range(100_000, 24 * HOUR);

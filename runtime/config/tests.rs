@@ -45,6 +45,7 @@ fn values_reach_their_fields() {
         ("OXSHMEM_IB_GID_INDEX", "3"),
         ("OXSHMEM_IB_UDP_SPORT", "49152,50000"),
         ("OXSHMEM_LOG", "info,oxshmem_hca=trace"),
+        ("OXSHMEM_DUMP", "abort,signal"),
         ("PATH", "/bin"),
     ])
     .unwrap();
@@ -60,7 +61,8 @@ fn values_reach_their_fields() {
     assert_eq!(config.ib_udp_sport(), &[49152, 50000]);
     assert_eq!(config.log().to_string(), "info,oxshmem_hca=trace");
     let origins: Vec<_> = config.settings().filter(|(_, _, origin)| *origin == Origin::Environment).collect();
-    assert_eq!(origins.len(), 11);
+    assert_eq!(config.dump(), Dumps { signal: true, deadline: false, abort: true });
+    assert_eq!(origins.len(), 12);
 }
 
 #[test]
@@ -98,6 +100,7 @@ fn malformed_values_name_the_value_and_the_form() {
         ("OXSHMEM_TIMEOUT", "1.5s", "1ms to 24h"),
         ("OXSHMEM_DISABLE_P2P", "yes", "`true`"),
         ("OXSHMEM_LOG", "verbose", "`debug`"),
+        ("OXSHMEM_DUMP", "none,abort", "`none`, or a list"),
         ("OXSHMEM_IB_UDP_SPORT", "50000,", "commas"),
         ("OXSHMEM_JOB", "zz", "32 hexadecimal digits"),
         ("OXSHMEM_COLLECTIVES", "fcollect=tree", "for `broadcast` and `reduce` `tree`"),

@@ -267,6 +267,10 @@ impl Device for CpuDevice {
         streams.iter().filter_map(Weak::upgrade).any(|executor| !executor.is_idle())
     }
 
+    fn has_ended(&self, stream: &Stream) -> Option<bool> {
+        self.executor(stream).ok().map(Executor::is_idle)
+    }
+
     unsafe fn copy_on(&self, _stream: &Stream, _to: u64, _from: u64, _bytes: u64) -> Result<bool, DeviceError> {
         Ok(false)
     }

@@ -150,6 +150,9 @@ pub(crate) trait Device: Debug + Send + Sync {
     unsafe fn synchronize(&self, wait: Wait<'_>, from: u64, bytes: &mut [u8]) -> Result<(), DeviceError>;
     /// Whether device code may be running now that was not launched on the PE's own stream.
     fn runs_elsewhere(&self) -> bool;
+    /// Returns whether what the PE has put on a stream has ended; `None` if that is not known.
+    /// Waits for nothing.
+    fn has_ended(&self, stream: &Stream) -> Option<bool>;
     /// Queues a copy of device memory by a copy engine; `false` if the device has none and nothing
     /// was queued.
     ///

@@ -13,13 +13,15 @@ use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, WaitId, WaitIdO
 
 use oxshmem_system::words::count32;
 
+use super::dumps::Dumps;
 use super::error::LaunchError;
 use super::failure::{self, Course, Due, Heed, signal_group};
 use super::options::{LaunchOptions, Output};
 use super::outcome::{Outcome, PeOutcome, PeStatus};
-use super::output::{Sink, Source, Target};
+use super::output::{Heard, Sink, Source, Target};
 use super::relay::{self, Order, Orders, SILENCE};
 use super::signals::{self, Signals};
+use super::takers;
 use crate::bootstrap::{Hub, HubOptions};
 use crate::config::{LAUNCHER_VARIABLES, MAX_NPES};
 
@@ -194,6 +196,7 @@ struct Job<'a> {
     input: Option<Input>,
     course: Course,
     drain: Drain,
+    dumps: Dumps,
     reports: Vec<String>,
 }
 
@@ -211,6 +214,7 @@ impl<'a> Job<'a> {
             input: None,
             course: Course::new(options.grace),
             drain: Drain::No,
+            dumps: Dumps::default(),
             reports: Vec::new(),
         }
     }
@@ -364,7 +368,7 @@ impl<'a> Job<'a> {
             Drain::Draining(at) | Drain::LastWords(at) => Some(at),
         };
         let silence = self.orders.as_ref().map(|control| control.heard + SILENCE);
-        let until = until.into_iter().chain(silence).min();
+        let until = until.into_iter().chain(silence).chain(self.dumps.next()).min();
         let timeout = until.map(|until| {
             let left = until.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
             Timespec { tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() }
@@ -383,9 +387,11 @@ impl<'a> Job<'a> {
         if self.orders.as_ref().is_some_and(|control| control.heard + SILENCE <= now) {
             self.forsaken(&format!("nothing was heard for {} s from the launcher", SILENCE.as_secs()));
         }
+        self.report_dumps(false);
         let grace = self.options.grace;
         match self.drain {
             Drain::No if self.pes.iter().all(|pe| pe.status.is_some()) => {
+                self.report_dumps(true);
                 self.report_failure(true);
                 self.drain = Drain::Draining(now + grace);
             }
@@ -416,9 +422,9 @@ impl<'a> Job<'a> {
                     let captured = self.options.output == Output::Captured;
                     let pe = &mut self.pes[rank];
                     let [out, err] = &pe.prefixes;
-                    pe.stdout.end(target(captured, &mut self.stdout, out));
+                    pe.stdout.end(target(captured, &mut self.stdout, out, None));
                     let sink = if self.orders.is_some() { &mut self.stdout } else { &mut self.stderr };
-                    pe.stderr.end(target(captured, sink, err));
+                    pe.stderr.end(target(captured, sink, err, None));
                 }
                 // Only the sinks are left to wait for.
                 self.drain = Drain::LastWords(if self.course.was_ended() { now } else { now + LAST_WORDS });
@@ -443,6 +449,44 @@ impl<'a> Job<'a> {
         self.pes.iter().filter(|pe| all || pe.status.is_none()).for_each(|pe| signal_group(&pe.child, signal));
     }
 
+    /// Passes a signal on that does not end the job. SIGUSR2 requests dumps.
+    fn pass_signal(&mut self, signal: Signal) {
+        if signal != Signal::USR2 {
+            return self.signal(signal, true);
+        }
+        let running = self.running();
+        let child = |rank: &u32| &self.pes[(rank - self.place.first) as usize].child;
+        let leaders: Vec<Pid> = running.iter().map(|rank| pid(child(rank))).collect();
+        let Some(sent) = takers::signal(&leaders, signal) else {
+            self.dumps.expect(running);
+            return self.signal(signal, true);
+        };
+        let split = |was_sent: bool| -> Vec<u32> {
+            running.iter().zip(&sent).filter(|(_, sent)| **sent == was_sent).map(|(rank, _)| *rank).collect()
+        };
+        let (signalled, spared) = (split(true), split(false));
+        self.dumps.expect(signalled);
+        if !spared.is_empty() {
+            self.report(format!(
+                "SIGUSR2 is not passed on to {}, which it would kill: init has not begun there, or OXSHMEM_DUMP leaves `signal` out",
+                failure::pes(&spared)
+            ));
+        }
+    }
+
+    /// Says what the PEs' dumps say together, once that is known. `over`: no more can come.
+    fn report_dumps(&mut self, over: bool) {
+        let first = self.place.first;
+        let pes = &self.pes;
+        let runs = |rank: u32| {
+            let pe = rank.checked_sub(first).and_then(|index| pes.get(index as usize));
+            pe.is_some_and(|pe| pe.status.is_none())
+        };
+        for report in self.dumps.due(Instant::now(), over, runs) {
+            self.report(report);
+        }
+    }
+
     /// Returns the PEs that have not ended.
     fn running(&self) -> Vec<u32> {
         (self.place.first..).zip(&self.pes).filter(|(_, pe)| pe.status.is_none()).map(|(rank, _)| rank).collect()
@@ -460,7 +504,10 @@ impl<'a> Job<'a> {
             source.end(Target::Capture);
             return false;
         }
-        source.read(target(captured, sink, prefix))
+        // The launcher on another machine reads the dumps of its hosts.
+        let hears = error && self.orders.is_none();
+        let heard = hears.then_some(Heard { dumps: &mut self.dumps, pe: self.place.first + count32(rank) });
+        source.read(target(captured, sink, prefix, heard))
     }
 
     /// A PE's process has ended. It stays a zombie until the job is over, so that its process
@@ -534,7 +581,7 @@ impl<'a> Job<'a> {
         while let Some(number) = self.signals.as_ref().and_then(Signals::next) {
             let Some(signal) = Signal::from_named_raw(number) else { continue };
             match self.course.heed(number) {
-                Heed::Pass => self.signal(signal, true),
+                Heed::Pass => self.pass_signal(signal),
                 Heed::End(report) => {
                     self.signal(signal, true);
                     self.report(report);
@@ -591,7 +638,7 @@ impl<'a> Job<'a> {
             }
             Order::Signal(number) => {
                 if let Some(signal) = Signal::from_named_raw(number) {
-                    self.signal(signal, true);
+                    self.pass_signal(signal);
                 }
             }
             Order::Terminate => self.terminate(),
@@ -682,8 +729,8 @@ fn add_fd<'a>(
     }
 }
 
-fn target<'a>(captured: bool, sink: &'a mut Sink, prefix: &'a [u8]) -> Target<'a> {
-    if captured { Target::Capture } else { Target::Forward { sink, prefix } }
+fn target<'a>(captured: bool, sink: &'a mut Sink, prefix: &'a [u8], heard: Option<Heard<'a>>) -> Target<'a> {
+    if captured { Target::Capture } else { Target::Forward { sink, prefix, heard } }
 }
 
 fn pid(child: &Child) -> Pid {

@@ -20,6 +20,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod dumps;
 mod error;
 mod failure;
 mod hosts;
@@ -31,6 +32,7 @@ mod output;
 mod relay;
 mod remote;
 mod signals;
+mod takers;
 
 pub use error::LaunchError;
 pub use hosts::Hosts;

@@ -6,6 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 
+use super::dumps::Dumps;
+
 /// An incomplete line longer than this is passed on in pieces of this length, each a line.
 const MAX_LINE: usize = 64 << 10;
 /// Text waiting for a slow reader above which the PEs are not read, so that they wait too.
@@ -27,7 +29,20 @@ pub enum Target<'a> {
     /// Kept in the source.
     Capture,
     /// To a sink, with a prefix.
-    Forward { sink: &'a mut Sink, prefix: &'a [u8] },
+    Forward { sink: &'a mut Sink, prefix: &'a [u8], heard: Option<Heard<'a>> },
+}
+
+/// What reads the lines that are passed on, of which PE.
+#[derive(Debug)]
+pub struct Heard<'a> {
+    pub dumps: &'a mut Dumps,
+    pub pe: u32,
+}
+
+impl Heard<'_> {
+    fn line(&mut self, line: &[u8]) {
+        self.dumps.line(self.pe, line);
+    }
 }
 
 impl Source {
@@ -57,8 +72,8 @@ impl Source {
             Ok(0) => self.end(target),
             Ok(read) => {
                 self.kept.extend_from_slice(&buffer[..read]);
-                if let Target::Forward { sink, prefix } = target {
-                    self.pass_on(sink, prefix);
+                if let Target::Forward { sink, prefix, heard } = target {
+                    self.pass_on(sink, prefix, heard);
                 }
                 return true;
             }
@@ -72,7 +87,7 @@ impl Source {
     /// Closes the pipe and passes on an incomplete line.
     pub fn end(&mut self, target: Target<'_>) {
         self.fd = None;
-        if let Target::Forward { sink, prefix } = target
+        if let Target::Forward { sink, prefix, .. } = target
             && !self.kept.is_empty()
         {
             sink.line(prefix, &self.kept);
@@ -80,10 +95,13 @@ impl Source {
         }
     }
 
-    fn pass_on(&mut self, sink: &mut Sink, prefix: &[u8]) {
+    fn pass_on(&mut self, sink: &mut Sink, prefix: &[u8], mut heard: Option<Heard<'_>>) {
         let mut rest = &self.kept[..];
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
             sink.line(prefix, &rest[..end]);
+            if let Some(heard) = &mut heard {
+                heard.line(&rest[..end]);
+            }
             rest = &rest[end + 1..];
         }
         while rest.len() > MAX_LINE {
@@ -189,11 +207,11 @@ mod tests {
         let mut source = Source::new(input).unwrap();
         for piece in pieces {
             output.write_all(piece).unwrap();
-            while source.read(Target::Forward { sink: &mut sink, prefix: b"> " }) {}
+            while source.read(Target::Forward { sink: &mut sink, prefix: b"> ", heard: None }) {}
             assert!(source.fd().is_some());
         }
         drop(output);
-        while source.read(Target::Forward { sink: &mut sink, prefix: b"> " }) {}
+        while source.read(Target::Forward { sink: &mut sink, prefix: b"> ", heard: None }) {}
         assert!(source.fd().is_none());
         let reader = std::thread::spawn(move || {
             let mut bytes = Vec::new();

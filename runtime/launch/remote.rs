@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+use super::dumps::Dumps;
 use super::error::LaunchError;
 use super::failure::{self, Course, Due, Heed, signal_group};
 use super::hosts::{Hosts, Share};
@@ -25,6 +26,7 @@ use super::relay::{GREETING, HEARTBEAT, MAX_INPUT, Order, Said, Start};
 use super::signals::{self, Signals};
 use crate::bootstrap::{Hub, JobId, Places, start_hub};
 use crate::config::{LAUNCHER_VARIABLES, MAX_NPES};
+use crate::dump::text::is_of_dump;
 
 /// How often the loop looks at deadlines and signals.
 const TICK: Duration = Duration::from_millis(20);
@@ -167,6 +169,7 @@ pub fn run_on(options: &LaunchOptions, hosts: &Hosts, shell: &RemoteShell) -> Re
         shells_end: None,
         is_over: false,
         reporter: Reporter::start().map_err(LaunchError::system("starting a thread for reports"))?,
+        dumps: Dumps::default(),
         reports: Vec::new(),
     };
     // Three pipes for each host.
@@ -198,6 +201,8 @@ enum Event {
     Line(usize, Vec<u8>),
     /// A line that its remote shell wrote to standard error, or before `oxrun` began.
     Complaint(usize, Vec<u8>),
+    /// A line of a PE's dump, which has been written here.
+    Dump(u32, Vec<u8>),
     /// Nothing more comes from it.
     End(usize),
     /// A line could not be written here, to standard error if that is so.
@@ -291,6 +296,7 @@ struct Job<'a> {
     /// The remote shells were killed.
     is_over: bool,
     reporter: Reporter,
+    dumps: Dumps,
     reports: Vec<String>,
 }
 
@@ -382,6 +388,7 @@ fn read_lines(stdout: impl Read, number: usize, events: &Sender<Event>, screen: 
     while let Some(line) = line(&mut stdout) {
         let event = match Said::parse(&line) {
             Some(Said::Line { rank, error, text }) if greeted => match screen.line(rank, error, text) {
+                Ok(()) if error && is_of_dump(text) => Event::Dump(rank, text.to_vec()),
                 Ok(()) => continue,
                 Err(why) => Event::Lost(error, why),
             },
@@ -484,6 +491,7 @@ impl Job<'_> {
                 let text = String::from_utf8_lossy(&line);
                 self.report(format!("{}: {}", self.hosts[number].share.host, text.trim_end()));
             }
+            Event::Dump(rank, line) => self.dumps.line(rank, &line),
             Event::End(number) => self.host_ended(number),
             Event::Lost(error, why) => self.lost(error, &why),
         }
@@ -552,6 +560,7 @@ impl Job<'_> {
     }
 
     fn advance(&mut self, deadline: Option<Instant>) {
+        self.report_dumps(false);
         let now = Instant::now();
         for host in self.hosts.iter_mut().filter(|host| !host.ended && host.told + HEARTBEAT <= now) {
             host.order(&Order::Heartbeat);
@@ -611,6 +620,10 @@ impl Job<'_> {
                 self.kill();
                 return;
             }
+            if number == libc::SIGUSR2 {
+                let running = (0..).zip(&self.ended).filter(|(_, end)| end.is_none()).map(|(pe, _)| pe);
+                self.dumps.expect(running);
+            }
             self.tell_all(&Order::Signal(number));
             if let Heed::End(report) = heed {
                 self.report(report);
@@ -618,7 +631,17 @@ impl Job<'_> {
         }
     }
 
+    /// Says what the PEs' dumps say together, once that is known. `over`: no more can come.
+    fn report_dumps(&mut self, over: bool) {
+        let ended = &self.ended;
+        let runs = |rank: u32| ended.get(rank as usize).is_some_and(Option::is_none);
+        for report in self.dumps.due(Instant::now(), over, runs) {
+            self.report(report);
+        }
+    }
+
     fn finish(mut self, screen: &Screen) -> Outcome {
+        self.report_dumps(true);
         self.report_failure(true);
         self.reporter.finish();
         let failed = self.course.culprit(Some(&self.hub), |rank| self.ended[rank as usize]);

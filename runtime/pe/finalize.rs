@@ -73,6 +73,8 @@ impl Pe {
 
 impl Drop for Pe {
     fn drop(&mut self) {
+        // Dumps read memory of the PE, which is about to go.
+        self.watched.detach();
         // Kernels must not outlive the memory they use. After finalize none runs.
         let mut report = [0; REPORT_BYTES];
         let stopped = self.slab.write(self.parts.control, ABORT_AT, &abi::ABORT_JOB).and_then(|()| {

@@ -17,9 +17,12 @@ use super::memory::Backing;
 use super::occupied::Occupied;
 use super::parts::{ABORT_AT, Parts, STAGING_BYTES};
 use crate::abi;
-use crate::bootstrap::Bootstrap;
+use crate::bootstrap::{Bootstrap, Failure};
 use crate::config::{self, Config};
 use crate::device::{CpuDevice, CudaDevice, Device, cuda};
+use crate::dump::reader::Reader;
+use crate::dump::scene::{Ground, Scene};
+use crate::dump::watcher::{self, Watched};
 use crate::heap::{HeapLayout, PeerLinks, SymmetricHeap};
 use crate::identity::PeId;
 use crate::modules::HOST_OPS;
@@ -101,6 +104,8 @@ impl Pe {
 pub struct Joined {
     config: Config,
     bootstrap: Bootstrap,
+    // After the bootstrap, whose end may be what a dump is made of.
+    watched: Watched,
     occupied: Occupied,
     phases: Phases,
 }
@@ -109,9 +114,16 @@ impl Joined {
     fn new(config: Config) -> Result<Self> {
         let mut phases = Phases::begin();
         let occupied = Occupied::claim()?;
-        let bootstrap = Bootstrap::connect(&config)?;
+        let watched = Watched::new(Scene::new(config.dump(), config.rank(), config.npes()));
+        let bootstrap = {
+            let _joining = watched.scene().board.begins("joins its job");
+            Bootstrap::connect(&config)?
+        };
+        watched.scene().joined(bootstrap.rank(), bootstrap.size(), bootstrap.calls());
+        let dump = dump_of_failure(&watched);
+        bootstrap.on_failure(Box::new(dump));
         phases.end("bootstrap");
-        Ok(Self { config, bootstrap, occupied, phases })
+        Ok(Self { config, bootstrap, watched, occupied, phases })
     }
 
     /// This PE's number.
@@ -186,9 +198,12 @@ impl Joined {
     /// ```
     pub fn open(mut self) -> Result<Pe> {
         let mut phases = std::mem::replace(&mut self.phases, Phases::begin());
+        let scene = Arc::clone(self.watched.scene());
+        let initialising = scene.board.begins("initialises the PE");
         match self.build(&mut phases) {
             Ok(connected) => {
                 let mut pe = connected.into_pe(self);
+                drop(initialising);
                 pe.add_predefined()?;
                 phases.end("teams");
                 tracing::info!(pe = pe.my_pe(), "init: {phases}");
@@ -324,7 +339,11 @@ impl LaidOut {
         phases.end("slab");
         // From here on a failure of the job ends every device wait.
         let (control, at) = (Arc::clone(&slab), parts.control);
-        bootstrap.on_failure(Box::new(move |_| end_waits(&control, at)));
+        let dump = dump_of_failure(&joined.watched);
+        bootstrap.on_failure(Box::new(move |failure| {
+            end_waits(&control, at);
+            dump(failure);
+        }));
         Ok(Self { agreed, heap_layout, slab, parts, queues })
     }
 }
@@ -344,6 +363,7 @@ struct Connected {
     state: abi::State,
     plan: Plan,
     config: Config,
+    reader: Reader,
 }
 
 impl Connected {
@@ -359,6 +379,8 @@ impl Connected {
         let mut heap = SymmetricHeap::new(Arc::clone(&device), id, heap_layout, links)?;
         phases.end("heap addresses");
 
+        // Before an engine on the GPU runs, which an allocation might wait for.
+        let reader = Reader::new(device.as_ref())?;
         let network = match queues {
             Some(queues) => Some(Network::connect(
                 &config,
@@ -392,10 +414,13 @@ impl Connected {
             .and_then(|network| MixedWords::watch(config.atomics(), network.atomics(), &device, &slab, state.teams));
         bootstrap.barrier("end of init")?;
         phases.end("others");
-        Ok(Self { id, host_ops, teams, mixed_words, network, heap, slab, parts, device, state, plan, config })
+        Ok(Self { id, host_ops, teams, mixed_words, network, heap, slab, parts, device, state, plan, config, reader })
     }
 
     fn into_pe(self, joined: Joined) -> Pe {
+        let (queues, ring) = self.network.as_ref().map(|network| network.places(&self.slab)).unwrap_or_default();
+        let device = Arc::clone(&self.device);
+        joined.watched.scene().attach(Ground { state: self.state, device, reader: self.reader, queues, ring });
         Pe {
             id: self.id,
             unread: RefCell::default(),
@@ -417,8 +442,19 @@ impl Connected {
             config: self.config,
             bootstrap: joined.bootstrap,
             init_phases: Vec::new(),
+            watched: joined.watched,
             _occupied: joined.occupied,
             _one_thread: PhantomData,
+        }
+    }
+}
+
+/// Returns what has a dump of the PE made when the job fails.
+fn dump_of_failure(watched: &Watched) -> impl Fn(&Failure) + Send + Sync + 'static {
+    let scene = Arc::clone(watched.scene());
+    move |failure| {
+        if scene.when().abort {
+            watcher::request(&scene, format!("the job has failed: {failure}"));
         }
     }
 }

@@ -106,6 +106,7 @@ impl Pe {
         args.with_bytes(self.id, &mut |args| unsafe { module.launch(name, config, args, stream) })??;
         self.wake_proxy();
         self.note(stream);
+        self.scene().board.queued(stream, name);
         Ok(())
     }
 
@@ -118,6 +119,7 @@ impl Pe {
         // SAFETY: the caller's promise.
         args.with_bytes(self.id, &mut |args| unsafe { self.host_ops.launch(name, config, args, own) })??;
         self.wake_proxy();
+        self.scene().board.queued(own, name);
         self.wait(Wait::Own)
     }
 
@@ -166,6 +168,7 @@ impl Pe {
         let queued = unsafe { self.device.copy_on(stream, to, from, bytes) }?;
         if queued {
             self.note(stream);
+            self.scene().board.queued(stream, "copy");
         }
         Ok(queued)
     }

@@ -11,6 +11,7 @@ use super::parts::STAGING_BYTES;
 use crate::Result;
 use crate::bootstrap::Bootstrap;
 use crate::config::Config;
+use crate::dump::reader::Reader;
 use crate::heap::allocation::{Allocation, AllocationInfo};
 use crate::heap::error::{AddressProblem, HeapError};
 use crate::heap::{LocalPlace, SymmetricHeap};
@@ -237,6 +238,7 @@ impl Pe {
         let teams = self.parts.teams.workspaces_bytes();
         memory.add(MemoryKind::Heap, MemoryBytes::device(self.heap.borrow().backed() - teams));
         memory.add(MemoryKind::Teams, MemoryBytes::device(teams));
+        memory.add(MemoryKind::Staging, MemoryBytes::host(Reader::BYTES));
         if let Some(network) = &self.network {
             memory += network.memory_use();
         }

@@ -30,6 +30,8 @@ use crate::bootstrap::Bootstrap;
 use crate::config::Config;
 use crate::context::ContextTable;
 use crate::device::{CudaGpu, Device, LoadedModule};
+use crate::dump::scene::Scene;
+use crate::dump::watcher::Watched;
 use crate::heap::SymmetricHeap;
 use crate::identity::PeId;
 use crate::slab::Slab;
@@ -115,6 +117,8 @@ pub struct Pe {
     config: Config,
     bootstrap: Bootstrap,
     init_phases: Vec<(&'static str, Duration)>,
+    // After the bootstrap, whose end may be what a dump is made of.
+    watched: Watched,
     _occupied: Occupied,
     _one_thread: PhantomData<Cell<()>>,
 }
@@ -325,6 +329,11 @@ impl Pe {
     #[must_use]
     pub fn proxy_counters(&self) -> Option<oxshmem_proxy::thread::Counters> {
         self.network.as_ref().and_then(Network::proxy)
+    }
+
+    /// Returns the PE as dumps show it.
+    pub(crate) fn scene(&self) -> &Scene {
+        self.watched.scene()
     }
 
     pub(crate) fn id(&self) -> PeId {

@@ -8,7 +8,8 @@ use crate::abi::{self, ErrorRecord};
 use crate::bootstrap::BootstrapError;
 use crate::device::cpu::{KernelError, KernelErrorKind};
 use crate::device::{DeviceError, Stream, Wait, flush_printf};
-use crate::fault::DeviceFault;
+use crate::dump::watcher;
+use crate::fault::{DeviceFault, FaultKind};
 use crate::transport::Network;
 
 /// Waiting.
@@ -76,6 +77,13 @@ impl Pe {
 
     pub(super) fn wait(&self, wait: Wait<'_>) -> Result<()> {
         let mut report = [0; REPORT_BYTES];
+        let board = &self.scene().board;
+        let _waiting = board.begins(match wait {
+            Wait::Own => "waits for the PE's own stream",
+            Wait::Stream(_) => "waits for a stream",
+            Wait::Launched(_) => "waits for all streams with work",
+            Wait::Everything => "waits for everything on the device",
+        });
         // SAFETY: the slab holds the control block.
         let ended = unsafe { self.device.synchronize(wait, self.slab.address(self.parts.control), &mut report) };
         flush_printf();
@@ -86,6 +94,8 @@ impl Pe {
         }
         let earlier = self.take_unread(wait);
         let fault = self.take_fault(&report)?;
+        self.dump_deadline(fault.as_ref(), ended.as_ref().err());
+        board.ended(wait);
         if let Some(fault) = fault.as_ref().filter(|fault| fault.ends_waits()) {
             for other in self.unread.borrow_mut().values_mut() {
                 other.fault.get_or_insert_with(|| fault.clone());
@@ -101,6 +111,23 @@ impl Pe {
             return Err(error.into());
         }
         earlier.or(fault).map_or(Ok(()), |fault| Err(fault.into()))
+    }
+
+    /// Makes a dump if a wait of the device API, or the wait for a kernel, has reached its
+    /// deadline. Where the job has failed, a dump is made of that.
+    fn dump_deadline(&self, fault: Option<&DeviceFault>, ended: Option<&DeviceError>) {
+        let fault = fault.filter(|fault| matches!(fault.kind, FaultKind::Timeout { .. }));
+        let ended = ended.filter(|error| {
+            matches!(error, DeviceError::StillRunning { .. })
+                || matches!(error, DeviceError::Kernel(KernelError { kind: KernelErrorKind::Deadline { .. }, .. }))
+        });
+        let reason = fault.map(ToString::to_string).or_else(|| ended.map(ToString::to_string));
+        if let Some(reason) = reason
+            && self.bootstrap.failure().is_none()
+            && self.scene().takes_deadline()
+        {
+            watcher::dump_now(self.scene(), &reason);
+        }
     }
 
     /// Adds to a kernel's error what the heaps know of the address that it could not access.

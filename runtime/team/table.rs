@@ -191,7 +191,7 @@ impl Team {
 }
 
 /// `the world team`, `team 0x103`.
-pub(super) fn name(handle: i32) -> String {
+pub(crate) fn name(handle: i32) -> String {
     match handle {
         abi::TEAM_WORLD => "the world team".into(),
         abi::TEAM_SHARED => "the shared team".into(),

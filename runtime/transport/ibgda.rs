@@ -28,6 +28,7 @@ use crate::abi;
 use crate::bootstrap::Bootstrap;
 use crate::config::{self, Config};
 use crate::device::{Device, DeviceError};
+use crate::dump::queues::{QueuePlace, QueuePlaces};
 use crate::fault::Cause;
 use crate::heap::SymmetricHeap;
 use crate::memory::MemoryUse;
@@ -49,6 +50,8 @@ pub(crate) struct Ibgda {
     /// Slabs of contexts that were destroyed, for later ones.
     spare: RefCell<Vec<Arc<Slab>>>,
     queues: QueueSet,
+    /// Where dumps find all of them.
+    places: Arc<QueuePlaces>,
     // Behind the queue pairs, which are on them.
     cards: Vec<Card>,
     striping: Striping,
@@ -86,6 +89,7 @@ impl Ibgda {
             Way::Mapped => {}
         }
 
+        let places = Arc::new(QueuePlaces::default());
         let striping = opened.striping(config);
         let order = opened.order(config);
         let Opened { cards, atomics, way, attempts, .. } = opened;
@@ -103,10 +107,12 @@ impl Ibgda {
         queues.connect((config, &cards), &ports, &numbers)?;
         // No PE posts before the other end is ready to receive.
         bootstrap.barrier("queue pairs connected")?;
+        places.add(None, place(&queues));
         Ok(Self {
             contexts: RefCell::default(),
             spare: RefCell::default(),
             queues,
+            places,
             cards,
             striping,
             atomics,
@@ -171,6 +177,7 @@ impl Ibgda {
     ) -> Result<Vec<u8>> {
         let queues = QueueSet::create(&self.cards, (device, self.way), slab, layout, cards)?;
         let numbers = queues.numbers();
+        self.places.add(Some(set), place(&queues));
         self.contexts.borrow_mut().insert(set, queues);
         Ok(numbers)
     }
@@ -187,6 +194,7 @@ impl Ibgda {
     /// Destroys the queue pairs of a set. Device code that still posts to them gets an error.
     pub(crate) fn destroy_contexts(&self, set: u32) -> Result<()> {
         let Some(queues) = self.contexts.borrow_mut().remove(&set) else { return Ok(()) };
+        self.places.remove(set);
         let retired = queues.retire();
         let slab = Arc::clone(queues.slab());
         drop(queues);
@@ -239,6 +247,11 @@ impl Ibgda {
 
     pub(crate) fn providers(&self) -> Vec<Arc<dyn Provider>> {
         self.cards.iter().map(|card| Arc::clone(&card.open.provider)).collect()
+    }
+
+    /// Returns where dumps find the queue pairs, those of contexts too.
+    pub(crate) fn places(&self) -> &Arc<QueuePlaces> {
+        &self.places
     }
 
     /// What does atomics.
@@ -295,6 +308,13 @@ impl Ibgda {
             .filter(|queues| queues.layout().forgotten_by_host())
             .try_for_each(|queues| queues.forget_idle(flushed))
     }
+}
+
+/// Returns where dumps find the queue pairs of a set.
+fn place(queues: &QueueSet) -> QueuePlace {
+    // A number for each entry of the device's array.
+    let entries = (queues.numbers().len() / QPN_BYTES) as u64;
+    QueuePlace { slab: Arc::clone(queues.slab()), at: queues.layout().places().0, entries }
 }
 
 /// Refuses peers whose memory the software HCA cannot reach: it has no other way there than the

@@ -38,6 +38,7 @@ use crate::abi;
 use crate::bootstrap::Bootstrap;
 use crate::config::{Choice, Config};
 use crate::device::{Device, HostMemory};
+use crate::dump::ring::RingPlace;
 use crate::fault;
 use crate::heap::SymmetricHeap;
 use crate::memory::{MemoryBytes, MemoryKind, MemoryUse};
@@ -251,6 +252,11 @@ impl Ibrc {
             (lost.pe, fault::syndrome(lost.syndrome) + &reason)
         };
         self.proxy.lost().into_iter().map(why).collect()
+    }
+
+    /// Returns where dumps find the ring. `slab` is the PE's.
+    pub(crate) fn place(&self, slab: &Arc<Slab>) -> RingPlace {
+        RingPlace { slab: Arc::clone(slab), at: self.layout.proxy, proxy: self.proxy.observer() }
     }
 
     pub(crate) fn proxy(&self) -> oxshmem_proxy::thread::Counters {

@@ -40,6 +40,8 @@ use queues::QueueLayout;
 use crate::bootstrap::Bootstrap;
 use crate::config::Config;
 use crate::device::{Device, DeviceError};
+use crate::dump::queues::QueuePlaces;
+use crate::dump::ring::RingPlace;
 use crate::fault::{DeviceFault, FaultKind};
 use crate::heap::SymmetricHeap;
 use crate::memory::{MemoryBytes, MemoryKind, MemoryUse};
@@ -143,6 +145,15 @@ impl Network {
         match self {
             Self::Ibgda(ibgda) => ibgda.provider_name(),
             Self::Ibrc(ibrc) => ibrc.provider_name(),
+        }
+    }
+
+    /// Returns where dumps find the queue pairs that device code fills, or the ring. `slab` is the
+    /// PE's.
+    pub(crate) fn places(&self, slab: &Arc<Slab>) -> (Option<Arc<QueuePlaces>>, Option<RingPlace>) {
+        match self {
+            Self::Ibgda(ibgda) => (Some(Arc::clone(ibgda.places())), None),
+            Self::Ibrc(ibrc) => (None, Some(ibrc.place(slab))),
         }
     }
 

@@ -326,6 +326,7 @@ static void job(void) {
     WORKS(oxshmemx_signal_wait_until_on_stream(signals + 3, OXSHMEM_CMP_EQ, 1, NULL));
     REFUSED(oxshmem_synchronize(), OXSHMEM_ERROR_FAULT, "signal_wait_until");
     WORKS(oxshmem_synchronize());
+    oxshmem_dump();
 
     WORKS(oxshmem_host_barrier_all());
     REFUSED(oxshmem_free(inbox + 1), OXSHMEM_ERROR_HEAP, "only the whole allocation");

@@ -317,6 +317,10 @@ int oxshmem_synchronize(void);
 /* Waits for one stream in the same way. */
 int oxshmemx_stream_synchronize(void *stream);
 
+/* Writes to stderr what this process's PE waits for, and what its queue pairs, teams and streams stand at. SIGUSR2 makes it
+ * write the same. Waits neither for other calls, of which one may be stuck, nor for kernels. */
+void oxshmem_dump(void);
+
 /* Gives a CUmodule that was loaded through the driver API the PE's state, so that its kernels can use the device API.
  * Translation units of CUDA-runtime programs need not do this: including oxshmem/oxshmem.h registers them. */
 int oxshmemx_module_register(void *module);

@@ -63,10 +63,10 @@ impl CudaCopier {
 
 /// While it lives, what the calling thread does neither is forbidden by captures of the program's
 /// threads into graphs, nor ends them.
-struct BesideCaptures(CUstreamCaptureMode);
+pub(super) struct BesideCaptures(CUstreamCaptureMode);
 
 impl BesideCaptures {
-    fn enter() -> Self {
+    pub fn enter() -> Self {
         let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: writes the mode that was in force. If it fails the calls that follow say why.
         let _ = unsafe { driver!(cuThreadExchangeStreamCaptureMode(&raw mut mode)) };

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cudarc::driver::sys::{CUstream, CUstreamCaptureStatus};
+use cudarc::driver::sys::{self, CUstream, CUstreamCaptureStatus};
 
 use super::driver::{DriverError, driver};
 use super::queues::Queue;
@@ -69,6 +69,13 @@ impl ExternalStream {
 
     pub fn raw(&self) -> CUstream {
         self.raw
+    }
+
+    /// Returns whether what the PE has put there has ended; `None` if the driver does not say. The
+    /// context must be current.
+    pub fn has_ended(&self) -> Option<bool> {
+        // SAFETY: the event lives as long as the PE's stream.
+        stream::ended(unsafe { sys::cuEventQuery(self.queue.event) })
     }
 
     pub(super) fn is_of(&self, pe: &Arc<Stream>) -> bool {

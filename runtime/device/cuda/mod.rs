@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use accelerator::CudaAccelerator;
 #[doc(hidden)]
 pub use card::{Backing, CardGpu};
-use copier::CudaCopier;
+use copier::{BesideCaptures, CudaCopier};
 use cudarc::driver::sys::{self, CUdevice_attribute, CUpointer_attribute, CUresult};
 #[cfg(feature = "cudarc")]
 pub(crate) use driver::describe as driver_error;
@@ -360,6 +360,13 @@ impl Device for CudaDevice {
         }
         drop(programs);
         self.stream.enter().is_ok_and(|_entered| self.stream.queues().busy())
+    }
+
+    fn has_ended(&self, stream: &super::Stream) -> Option<bool> {
+        let on = target(&self.stream, stream).ok()?;
+        let _entered = self.stream.enter().ok()?;
+        let _beside = BesideCaptures::enter();
+        on.map_or_else(|| self.stream.has_ended(), ExternalStream::has_ended)
     }
 
     unsafe fn copy_on(&self, stream: &super::Stream, to: u64, from: u64, bytes: u64) -> Result<bool, DeviceError> {

@@ -202,6 +202,13 @@ impl Stream {
         }
     }
 
+    /// Returns whether everything on the stream has ended; `None` if the driver does not say. The
+    /// context must be current.
+    pub fn has_ended(&self) -> Option<bool> {
+        // SAFETY: the stream lives as long as `self`.
+        ended(unsafe { sys::cuStreamQuery(self.raw) })
+    }
+
     /// Nothing runs that may use this PE's memory; or nothing can run any more, since the context
     /// is lost.
     pub fn idle(&self) -> bool {
@@ -224,6 +231,15 @@ impl Drop for Stream {
         }
         destroy(&self.context, self.raw);
         self.context.release();
+    }
+}
+
+/// Returns what a query says, if it says whether the work has ended.
+pub(super) fn ended(query: CUresult) -> Option<bool> {
+    match query {
+        CUresult::CUDA_SUCCESS => Some(true),
+        CUresult::CUDA_ERROR_NOT_READY => Some(false),
+        _ => None,
     }
 }
 
