@@ -5,6 +5,8 @@
 #include "contexts.h"
 #include "bodies.h"
 
+#include <oxshmem/batch.h>
+
 namespace explore {
 
 // Posts more than the queue holds, and waits.
@@ -52,6 +54,26 @@ void batch() {
     quiet(mine);
 }
 
+// Adjacent words that one request puts, as long as it was not rung for; a fence between them keeps
+// them apart.
+void grown() {
+    const Context mine = context(kOfThread);
+    oxshmem::Batch batch(mine, 1);
+    for (uint32_t i = 0; i < 6; ++i) {
+        const uint64_t word = value(0, i);
+        announce_put(heap<uint64_t>(i * 8), &word, sizeof(word), 1);
+        batch.p(heap<uint64_t>(i * 8), word);
+        if (i == 1) {
+            batch.flush();
+        }
+        if (i == 3) {
+            batch.fence();
+            note(kNoteFence);
+        }
+    }
+    quiet(mine);
+}
+
 // What fetches rings for what was posted before.
 void batch_and_fetch() {
     const Context mine = batched(context(kOfThread));
@@ -94,6 +116,7 @@ constexpr oxshmem_explore_program kPrograms[] = {
     in_parts(warps_of(3, posting("turns_of_parts", turns, 1, 2, 20000))),
     posting("batch", batch, 1, 2, 8000),
     behind(3, posting("batch_used", batch, 1, 1, 8000)),
+    posting("grown", grown, 1, 2, 8000),
     filled(posting("batch_and_fetch", batch_and_fetch, 1, 2, 8000), 0),
     posting("fenced", fenced, 1, 2, 8000),
     posting("signalled", signalled, 1, 2, 8000),

@@ -84,6 +84,7 @@ struct Layout {
         out.set(out.context, at, &qp, 128, 1);
         out.set(out.context, at + 128, reinterpret_cast<const char *>(&qp) + 128, sizeof(qp) - 128, 0);
         name("gate", kKindGate, pe, at + offsetof(abi::Qp, gate), 8);
+        name("room", kKindWord, pe, at + offsetof(abi::Qp, room), 8);
         name("landing_head", kKindWord, pe, at + offsetof(abi::Qp, landing_head), 8);
         name("holder", kKindWord, pe, at + offsetof(abi::Qp, holder), 4);
         name("rung", kKindRung, pe, at + offsetof(abi::Qp, rung), 8);

@@ -88,6 +88,9 @@ pub const MUTANTS: &[Mutant] = &[
     in_module("contexts", "side-by-side-forgets", &["turns", "turns_host"]),
     in_module("contexts", "flush-takes-no-turn", &["turns", "turns_host"]),
     in_module("contexts", "gate-stored-before-doorbell", &["turns", "turns_host"]),
+    in_module("contexts", "fence-keeps-room", &["fenced", "grown"]),
+    in_module("contexts", "room-for-one-more", &["own"]),
+    in_module("contexts", "batch-grows-what-was-rung", &["grown"]),
 ];
 
 impl Mutant {

@@ -2,7 +2,7 @@
 
 /// "OXSM" in memory
 pub const MAGIC: u32 = 1297307727;
-pub const ABI_VERSION: u32 = 10;
+pub const ABI_VERSION: u32 = 11;
 /// PEs of a job, at most.
 pub const MAX_PES: u32 = 4096;
 /** Send-queue geometry, in WQE basic blocks of 64 bytes. The upper limit keeps 16-bit completion
@@ -315,12 +315,14 @@ pub struct Qp {
     pub reserved0: [u32; 8usize],
     /// Written by posters.
     pub gate: u64,
+    /// of a private context: posts that end here or before it need not look at the words below; see detail/context.h
+    pub room: u64,
     /// landing slots ever looked for: where the next search begins
     pub landing_head: u64,
     /// not 0: a thread posts to this QP of a private context, see detail/context.h
     pub holder: u32,
     pub reserved1: u32,
-    pub __bindgen_padding_0: [u8; 104usize],
+    pub __bindgen_padding_0: [u8; 96usize],
     /// blocks the last doorbell covered
     pub rung: u64,
     /// doorbells rung, for statistics
@@ -398,14 +400,17 @@ const _: () = {
         "Offset of field: Qp::gate",
     ][::core::mem::offset_of!(Qp, gate) - 128usize];
     [
+        "Offset of field: Qp::room",
+    ][::core::mem::offset_of!(Qp, room) - 136usize];
+    [
         "Offset of field: Qp::landing_head",
-    ][::core::mem::offset_of!(Qp, landing_head) - 136usize];
+    ][::core::mem::offset_of!(Qp, landing_head) - 144usize];
     [
         "Offset of field: Qp::holder",
-    ][::core::mem::offset_of!(Qp, holder) - 144usize];
+    ][::core::mem::offset_of!(Qp, holder) - 152usize];
     [
         "Offset of field: Qp::reserved1",
-    ][::core::mem::offset_of!(Qp, reserved1) - 148usize];
+    ][::core::mem::offset_of!(Qp, reserved1) - 156usize];
     [
         "Offset of field: Qp::rung",
     ][::core::mem::offset_of!(Qp, rung) - 256usize];

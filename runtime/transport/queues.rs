@@ -389,6 +389,7 @@ impl QueueSet {
                 };
                 qp.breakage.claimed = abi::ERROR_VALID;
                 qp.completed = abi::BROKEN;
+                qp.room = 0;
                 self.slab.write(self.layout.qps, position, &qp)?;
             }
         }

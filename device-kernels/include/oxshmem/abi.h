@@ -20,7 +20,7 @@
 namespace oxshmem::abi {
 
 constexpr uint32_t kMagic = 0x4d53584f; // "OXSM" in memory
-#define OXSHMEM_ABI_VERSION 10
+#define OXSHMEM_ABI_VERSION 11
 constexpr uint32_t kAbiVersion = OXSHMEM_ABI_VERSION;
 
 // PEs of a job, at most.
@@ -191,6 +191,8 @@ struct alignas(128) Qp {
     uint32_t reserved0[8];
     // Written by posters.
     alignas(128) uint64_t gate;
+    uint64_t
+        room; // of a private context: posts that end here or before it need not look at the words below; see detail/context.h
     uint64_t landing_head; // landing slots ever looked for: where the next search begins
     uint32_t holder;       // not 0: a thread posts to this QP of a private context, see detail/context.h
     uint32_t reserved1;

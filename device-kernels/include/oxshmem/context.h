@@ -62,6 +62,16 @@ OXSHMEM_DEVICE bool find(const Context &context, int number, Op op, Use use, Mem
     return true;
 }
 
+// release_stores for the operations on a context. A context of one thread has no operation that
+// another thread did without a barrier in between.
+OXSHMEM_DEVICE void release_context_stores(const Context &context) {
+    if ((context.how & abi::kContextAlone) != 0) {
+        release_stores<port::order::release>();
+    } else {
+        release_stores();
+    }
+}
+
 } // namespace detail
 
 // The same context, whose puts, p, iput and atomics without a result do not ring for themselves:
@@ -88,7 +98,7 @@ OXSHMEM_DEVICE void quiet(const Context &context) {
         quiet();
         return;
     }
-    detail::release_stores();
+    detail::release_context_stores(context);
     detail::context_quiet(context, 0, 1);
 }
 
@@ -116,7 +126,7 @@ OXSHMEM_DEVICE void fence(const Context &context) {
         fence();
         return;
     }
-    detail::release_stores();
+    detail::release_context_stores(context);
     detail::context_fence(context);
 }
 

@@ -14,11 +14,14 @@ namespace detail {
 // and its later work requests. Where a PE stores directly to its heap alone, others see that
 // through work requests, which read this GPU's memory; what device code reads and writes over IBRC
 // in host memory has fences of its own.
-OXSHMEM_DEVICE void release_stores() {
+//
+// O: acq_rel, so that a thread may have read a flag of another thread without ordering anything;
+// release where other threads' operations do not count unless the caller acquired them.
+template <port::order O = port::order::acq_rel> OXSHMEM_DEVICE void release_stores() {
     if (port::state().p2p_count == 1) {
-        port::fence<port::order::acq_rel, port::reach::device>();
+        port::fence<O, port::reach::device>();
     } else {
-        port::fence<port::order::acq_rel, port::reach::system>();
+        port::fence<O, port::reach::system>();
     }
 }
 

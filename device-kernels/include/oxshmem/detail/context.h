@@ -7,7 +7,13 @@
 // need no atomics and no stamps: the gate counts blocks alone, and a poster stores to it what it
 // has reserved. Where lanes of its warp or its block may post side by side, the group of lanes
 // holds the QP (Qp::holder) meanwhile: a lane of a warp that is not converged as a whole, and any
-// lane of a block. Whole warps and calls of the scope that the context is for need no such lock.
+// lane of a block.
+//
+// Whole warps and calls of the scope that the context is for need no such lock: they have the QP
+// for themselves. No other thread uses the context meanwhile, and whatever orders its users orders
+// plain accesses to the QP's words, which the L1 cache may serve. Qp::room spares them the look at
+// words that completions and fences change: blocks before it are known to be free, and no fence
+// waits to be carried. It is 0 after a fence, and once the QP is broken.
 #pragma once
 
 #include "address.h"
@@ -22,6 +28,12 @@ struct ContextQp {
     abi::Qp *qp;  // null where no operation to this peer is posted
     uint32_t how; // Context::how
 };
+
+// Whether a queue is one of a context, and not the number of one of the default context's. Code for
+// contexts alone is left out by it at compile time: it costs other posts registers even where it
+// does nothing.
+template <class Queue> constexpr bool kOfContext = false;
+template <> inline constexpr bool kOfContext<ContextQp> = true;
 
 // What a work request does, as far as that decides which of a block's QPs it takes.
 enum class Use : uint32_t { data, atomics };
@@ -44,6 +56,11 @@ OXSHMEM_DEVICE constexpr bool is_private(uint32_t) {
 }
 OXSHMEM_DEVICE bool is_private(ContextQp queue) {
     return (queue.how & abi::kContextPrivate) != 0;
+}
+
+// Whether the calling lane posts by itself, while no other lane uses the context.
+OXSHMEM_DEVICE bool posts_alone(ContextQp queue) {
+    return (queue.how & abi::kContextAlone) != 0;
 }
 
 // Whether posts wait for a flush before they ring.

@@ -30,28 +30,13 @@ OXSHMEM_DEVICE uint64_t known_completed(const Qp &qp) {
     return port::load<order::acquire, reach::device>(&qp.completed);
 }
 
-// Returns the blocks that have completed, as far as `completed` and the collapsed CQE say; raises
-// `completed` if that is `wanted` or more, or as many as can have been rung for. kBroken: the QP is
-// broken, or an error CQE is there. `known`: what known_completed said before, and says afterwards.
-// Orders nothing else.
-template <Ends E> OXSHMEM_DEVICE uint64_t poll(Qp &qp, uint64_t &known, uint64_t wanted) {
-    if (known >= wanted) {
-        return known;
-    }
-    // Both loads are on their way together. So the CQE is taken for what `completed` was at the
-    // last look: one that is older than `completed` could be misread.
-    const uint64_t base = known;
-    // Bytes 60-63 of the CQE: wqe_counter (big-endian), signature, op_own.
-    const uint32_t tail = port::load<order::relaxed, reach::system>(as<uint32_t>(qp.cqe + 60));
-    known = known_completed(qp);
-    const uint32_t opcode = tail >> 28;
-    constexpr uint32_t kInvalid = 0xf, kRequestError = 0xd;
-    if (known >= wanted || opcode == kInvalid) {
-        return known;
-    }
-    if (opcode == kRequestError) {
-        return abi::kBroken;
-    }
+// Opcodes of a CQE: none is there yet, and a request failed.
+constexpr uint32_t kNoCqe = 0xf, kRequestError = 0xd;
+
+// Returns the blocks that the newest CQE completes: `base`, which have completed, unless it reaches
+// `wanted`, or as many as can have been rung for. `tail`: the end of that CQE, which is not older
+// than `base` is.
+template <Ends E> OXSHMEM_DEVICE uint64_t completed_by(const Qp &qp, uint32_t tail, uint64_t base, uint64_t wanted) {
     // Distances from `base`: to what is waited for, but no further than can have been rung for by
     // then, and to the newest completed WQE. That WQE is at most the depth, a quarter of the
     // counter's range, beyond `base`, and not before the WQE that `base` ends with. If `base` is so
@@ -71,7 +56,7 @@ template <Ends E> OXSHMEM_DEVICE uint64_t poll(Qp &qp, uint64_t &known, uint64_t
         end = target;
     } else if (first < target) {
         if (target - first > static_cast<int32_t>(kMostBlocks)) {
-            return known;
+            return base;
         }
         const uint64_t at = base + static_cast<uint64_t>(static_cast<int64_t>(first));
         const uint64_t control = port::load<order::acquire, reach::device>(as<uint64_t>(block_at(qp, at)));
@@ -79,10 +64,37 @@ template <Ends E> OXSHMEM_DEVICE uint64_t poll(Qp &qp, uint64_t &known, uint64_t
         end = first + static_cast<int32_t>(((qpn_ds & 0x3f) + 3) / 4);
         if (end < target || index != counter || qpn_ds >> 8 != qp.qpn ||
             port::load<order::relaxed, reach::device>(&qp.completed) > at) {
-            return known;
+            return base;
         }
     }
-    const uint64_t completed = base + static_cast<uint64_t>(static_cast<int64_t>(end));
+    return base + static_cast<uint64_t>(static_cast<int64_t>(end));
+}
+
+// Returns the blocks that have completed, as far as `completed` and the collapsed CQE say; raises
+// `completed` if that is `wanted` or more, or as many as can have been rung for. kBroken: the QP is
+// broken, or an error CQE is there. `known`: what known_completed said before, and says afterwards.
+// Orders nothing else.
+template <Ends E> OXSHMEM_DEVICE uint64_t poll(Qp &qp, uint64_t &known, uint64_t wanted) {
+    if (known >= wanted) {
+        return known;
+    }
+    // Both loads are on their way together. So the CQE is taken for what `completed` was at the
+    // last look: one that is older than `completed` could be misread.
+    const uint64_t base = known;
+    // Bytes 60-63 of the CQE: wqe_counter (big-endian), signature, op_own.
+    const uint32_t tail = port::load<order::relaxed, reach::system>(as<uint32_t>(qp.cqe + 60));
+    known = known_completed(qp);
+    const uint32_t opcode = tail >> 28;
+    if (known >= wanted || opcode == kNoCqe) {
+        return known;
+    }
+    if (opcode == kRequestError) {
+        return abi::kBroken;
+    }
+    const uint64_t completed = completed_by<E>(qp, tail, base, wanted);
+    if (completed == base) {
+        return known;
+    }
     port::raise_to<order::relaxed, reach::device>(&qp.completed, completed);
     return completed;
 }
@@ -100,6 +112,7 @@ template <Ends E> OXSHMEM_DEVICE Outcome wait_blocks(Qp &qp, uint64_t known, uin
 // Breaks the QP for the error CQE that is there, or reports what broke it before. `wanted`: the
 // blocks that the caller waits for.
 OXSHMEM_NOINLINE void fail(Qp &qp, uint64_t wanted, Op op) {
+    port::store<order::relaxed, reach::device>(&qp.room, uint64_t{0});
     const uint64_t known = port::load<order::acquire, reach::device>(&qp.completed);
     if (known >= abi::kBroken) {
         report_breakage(qp.breakage, op);
@@ -124,6 +137,7 @@ OXSHMEM_NOINLINE void fail(Qp &qp, uint64_t wanted, Op op) {
 // Breaks the QP because a post that has reserved is given up, after this or another deadline of the
 // launch has passed: nothing that is reserved after it can be rung for.
 OXSHMEM_NOINLINE void give_up(Qp &qp) {
+    port::store<order::relaxed, reach::device>(&qp.room, uint64_t{0});
     abi::ErrorRecord error;
     describe(error, ErrorCode::timeout, Op::queue_space, qp.pe, qp.wq, 0);
     error.qpn = qp.qpn;
@@ -141,6 +155,52 @@ OXSHMEM_OUTLINE Outcome wait_completed(Qp &qp, uint64_t known, uint64_t blocks, 
         fail(qp, blocks, op);
     }
     return outcome;
+}
+
+// What a poster that has the QP of a private context for itself knows of it: the blocks reserved,
+// and Qp::room.
+struct Account {
+    uint64_t reserved, room;
+
+    // Whether no other look is needed, because all that is reserved has room.
+    OXSHMEM_DEVICE bool holds() const { return room != 0 && reserved <= room; }
+};
+
+OXSHMEM_DEVICE Account account_of(const Qp &qp) {
+    const port::vec16 words = port::load_vec(&qp.gate);
+    const uint64_t gate = static_cast<uint64_t>(words.y) << 32 | words.x, room = static_cast<uint64_t>(words.w) << 32 | words.z;
+    return {reserved_in(gate, room), room};
+}
+
+// As wait_completed, for all that was posted, by a lane that has the QP for itself and whose
+// account holds: it looks at the CQE alone.
+OXSHMEM_OUTLINE Outcome wait_alone(Qp &qp, Account account, Op op) {
+    const uint64_t base = account.room - (uint64_t{1} << qp.depth_log2), wanted = account.reserved;
+    if (wanted == base) {
+        return Outcome::complete;
+    }
+    uint64_t completed = base;
+    const auto look = [&] {
+        const uint32_t tail = port::load<order::acquire, reach::system>(as<uint32_t>(qp.cqe + 60));
+        if (tail >> 28 == kRequestError) {
+            completed = abi::kBroken;
+        } else if (tail >> 28 != kNoCqe) {
+            completed = completed_by<Ends::with_wqe>(qp, tail, base, wanted);
+        }
+        return completed >= wanted;
+    };
+    const bool ended = wait<OnAbort::keep_waiting>(
+        op, qp.pe, as<void>(qp.wq), look, [&] { return port::load<order::relaxed, reach::system>(as<uint32_t>(qp.cqe + 60)); });
+    if (!ended) {
+        return Outcome::late;
+    }
+    if (completed >= abi::kBroken) {
+        fail(qp, wanted, op);
+        return Outcome::failed;
+    }
+    port::raise_to<order::relaxed, reach::device>(&qp.completed, completed);
+    port::write(&qp.room, completed + (uint64_t{1} << qp.depth_log2));
+    return Outcome::complete;
 }
 
 // Waits until blocks may be reused. False: they never will be, and the QP is broken.

@@ -64,6 +64,12 @@ template <class C, class T> OXSHMEM_DEVICE void network_p(C context, T *dst, T v
     }
     const auto queue = queue_for(context, Use::data);
     Qp &qp = qp_of(pe, queue);
+    if constexpr (kOfContext<C>) {
+        const auto write = [&](const Slot &slot) { slot.inline_word(locate_remote(dst, pe, card_of(queue)), value, true); };
+        if (posts_alone(queue) && post_alone(queue, qp, write) != 0) {
+            return;
+        }
+    }
     Group group = converge(queue, qp, 1);
     Located remote = locate_remote(dst, pe, card_of(queue));
 
@@ -188,7 +194,8 @@ OXSHMEM_DEVICE bool is_one_transfer(const void *dst, const void *src, uint64_t b
     return posts_to(pe) & size & inside;
 }
 
-template <class C> OXSHMEM_DEVICE uint64_t network_transfer(C context, void *dst, const void *src, uint64_t bytes, int pe) {
+// Posts a put for which is_one_transfer holds.
+template <class C> OXSHMEM_DEVICE uint64_t transfer(C context, void *dst, const void *src, uint64_t bytes, int pe) {
     const auto queue = queue_for(context, Use::data);
     const uint32_t card = card_of(queue);
     Located remote{}, local{};
@@ -198,6 +205,30 @@ template <class C> OXSHMEM_DEVICE uint64_t network_transfer(C context, void *dst
             slot.transfer(Opcode::rdma_write, remote, local, static_cast<uint32_t>(bytes), signaled);
         },
         remote, local, bytes);
+}
+
+OXSHMEM_DEVICE uint64_t network_transfer(DefaultContext context, void *dst, const void *src, uint64_t bytes, int pe) {
+    return transfer(context, dst, src, bytes, pe);
+}
+
+// The same in a context. What the short way finds no room for goes the long one, by a function of
+// its own for its registers.
+OXSHMEM_NOINLINE uint64_t transfer_in(ContextQp queue, void *dst, const void *src, uint64_t bytes, int pe) {
+    return transfer(queue, dst, src, bytes, pe);
+}
+
+OXSHMEM_DEVICE uint64_t network_transfer(ContextQp queue, void *dst, const void *src, uint64_t bytes, int pe) {
+    if (posts_alone(queue)) {
+        const uint32_t card = card_of(queue);
+        const uint64_t end = post_alone(queue, *queue.qp, [&](const Slot &slot) {
+            slot.transfer(Opcode::rdma_write, locate_remote(dst, pe, card), locate_local(src, card),
+                          static_cast<uint32_t>(bytes), true);
+        });
+        if (end != 0) {
+            return end;
+        }
+    }
+    return transfer_in(queue, dst, src, bytes, pe);
 }
 
 // Posts a put on QP `queue` of those to `pe`.
@@ -546,18 +577,29 @@ OXSHMEM_DEVICE Qp &qp_of_member(const abi::Context &context, uint32_t member) {
 
 // Rings for what batches have left on a QP of a private context; other contexts leave nothing. The
 // calling lane has the QP for itself, or takes turns with other lanes.
-OXSHMEM_DEVICE void flush_queue(const abi::Context &context, Qp &qp) {
-    const ContextQp queue{&qp, context.how};
+OXSHMEM_DEVICE void flush_queue(ContextQp queue) {
+    Qp &qp = *queue.qp;
     const Group alone = make_group(1u << port::lane_id());
     if (!is_private(queue) || !hold(queue, qp, alone)) {
         return;
     }
-    const uint64_t gate = port::load<order::relaxed, reach::device>(&qp.gate);
-    const uint64_t known = known_completed(qp);
-    if (known < abi::kBroken) {
-        ring_pending(qp, reserved_in(gate, known));
+    const Account account = has_for_itself(queue, alone) ? account_of(qp) : Account{0, 0};
+    if (account.holds()) {
+        ring_pending(qp, account.reserved);
+    } else {
+        const uint64_t gate = port::load<order::relaxed, reach::device>(&qp.gate);
+        const uint64_t known = known_completed(qp);
+        if (known < abi::kBroken) {
+            ring_pending(qp, reserved_in(gate, known));
+        }
     }
     let_go(queue, qp, alone);
+}
+
+// Has the next request on a QP of a context carry a fence, if one is needed.
+OXSHMEM_DEVICE void fence_queue(Qp &qp) {
+    fence_posted(qp);
+    port::store<order::relaxed, reach::device>(&qp.room, uint64_t{0});
 }
 
 // Calls `act(qp, bit)` for the QPs of a context that were posted to since its last quiet; lanes
@@ -570,7 +612,32 @@ template <class Act> OXSHMEM_DEVICE void for_members(const abi::Context &context
 }
 
 OXSHMEM_OUTLINE void context_flush(const abi::Context &context) {
-    for_members(context, 0, 1, [&](Qp &qp) { flush_queue(context, qp); });
+    for_members(context, 0, 1, [&](Qp &qp) { flush_queue({&qp, context.how}); });
+}
+
+// Waits for what was posted on a QP of a context. `alone`: the caller has it for itself.
+OXSHMEM_DEVICE Outcome complete_member(Qp &qp, bool alone) {
+    const Account account = alone ? account_of(qp) : Account{0, 0};
+    return account.holds() ? wait_alone(qp, account, Op::quiet) : complete_posted(qp, Op::quiet);
+}
+
+// context_quiet by one lane that has the context for itself: without a trip to memory except for
+// the CQEs. The context has at most 64 members, and there is one card.
+OXSHMEM_DEVICE void quiet_alone(const abi::Context &context) {
+    uint64_t *const word = as<uint64_t>(context.used);
+    const uint64_t used = port::read(word);
+    const auto qp_at = [&](uint64_t found) -> Qp & { return qp_of_member(context, port::lowest_bit(found)); };
+    for (uint64_t found = used; found != 0; found &= found - 1) {
+        flush_queue({&qp_at(found), context.how});
+    }
+    uint64_t incomplete = 0;
+    for (uint64_t found = used; found != 0; found &= found - 1) {
+        const bool complete = complete_member(qp_at(found), true) == Outcome::complete;
+        incomplete |= complete ? 0 : found & (0 - found);
+    }
+    if (used != incomplete) {
+        port::write(word, incomplete);
+    }
 }
 
 // As network_quiet, for what was posted through a context. kContextAlone in its `how`: all threads
@@ -582,15 +649,20 @@ OXSHMEM_OUTLINE void context_quiet(const abi::Context &context, uint32_t rank, u
         }
         return;
     }
+    // Where other lanes may post or wait meanwhile, they need the bit of the QP.
+    const bool alone = (context.how & abi::kContextAlone) != 0;
+    if (alone && size == 1 && context.qps != 0 && context.n_pes <= 64 && port::state().cards == 1) {
+        quiet_alone(context);
+        return;
+    }
     for_members(context, rank, size, [&](Qp &qp) {
-        flush_queue(context, qp);
+        flush_queue({&qp, context.how});
         if (port::state().cards > 1) {
             post_flush(ContextQp{&qp, context.how & ~abi::kContextBatched}, qp);
         }
     });
     for_members(context, rank, size, [&](Qp &qp) {
-        // Where other lanes may post or wait meanwhile, they need the bit.
-        if (complete_posted(qp, Op::quiet) == Outcome::complete && (context.how & abi::kContextAlone) != 0) {
+        if (complete_member(qp, alone) == Outcome::complete && alone) {
             port::fetch_and<order::relaxed, reach::device>(as<uint64_t>(qp.used_word), ~qp.used_mask);
         }
     });
@@ -605,10 +677,10 @@ OXSHMEM_OUTLINE void context_fence(const abi::Context &context) {
     for_members(context, 0, 1, [&](Qp &qp) {
         if (is_direct(qp.pe)) {
             // Atomics of a card on memory that stores reach.
-            flush_queue(context, qp);
+            flush_queue({&qp, context.how});
             complete_posted(qp, Op::fence);
         } else {
-            fence_posted(qp);
+            fence_queue(qp);
         }
     });
 }

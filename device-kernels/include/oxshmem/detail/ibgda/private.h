@@ -17,16 +17,20 @@ template <order O> OXSHMEM_DEVICE void doorbell_fence() {
     }
 }
 
-// Rings for all blocks before `end`. By one lane, which holds the baton. O: release where its group
-// wrote them, acq_rel where it has seen stamps of others.
-template <order O> OXSHMEM_DEVICE void ring_for(Qp &qp, uint64_t end) {
+// Rings for all blocks before `end`. By one lane, which holds the baton, or the QP of a private
+// context. O: release where its group wrote them, acq_rel where it has seen stamps of others.
+template <order O, bool Private = false> OXSHMEM_DEVICE void ring_for(Qp &qp, uint64_t end) {
     const uint64_t dbr = qp.dbr, doorbell = qp.doorbell;
     const uint32_t qpn = qp.qpn;
     // A late doorbell has the HCA read a newer record, so what the record covers is where the HCA
     // sees it.
     doorbell_fence<O>();
     port::store<order::relaxed, reach::device>(as<uint32_t>(dbr), be(low(end) & 0xffff));
-    port::store<order::relaxed, reach::device>(&qp.rung, end);
+    if constexpr (Private) {
+        port::write(&qp.rung, end);
+    } else {
+        port::store<order::relaxed, reach::device>(&qp.rung, end);
+    }
     doorbell_fence<order::release>();
     const uint64_t first_word = be(low(end) << 8 & 0xffff00);
     const uint64_t second_word = be(qpn << 8);
@@ -37,15 +41,15 @@ OXSHMEM_DEVICE void count_doorbell(Qp &qp) {
     port::add_to<order::relaxed, reach::device>(&qp.doorbells, uint64_t{1});
 }
 
-// Rings for the blocks before `end`, which its lane alone may ring for.
+// Rings for the blocks before `end`, by a lane that holds the QP of a private context.
 OXSHMEM_DEVICE void ring_alone(Qp &qp, uint64_t end) {
-    ring_for<order::release>(qp, end);
+    ring_for<order::release, true>(qp, end);
     count_doorbell(qp);
 }
 
-// Rings for the blocks before `end`, if a batch has left any of them. By one lane that may post.
+// The same, if a batch has left any of them.
 OXSHMEM_DEVICE void ring_pending(Qp &qp, uint64_t end) {
-    if (port::load<order::relaxed, reach::device>(&qp.rung) != end) {
+    if (port::read(&qp.rung) != end) {
         ring_alone(qp, end);
     }
 }
@@ -93,15 +97,44 @@ OXSHMEM_DEVICE void let_go(ContextQp queue, Qp &qp, const Group &group) {
     }
 }
 
-// Submits the blocks before `end`, which the group has written, all those of a batch among them.
-// Every lane of the group calls.
+// Says that a QP of a private context was posted to, by the leader of a group that holds it. Others
+// may change the bits of other members meanwhile, unless the group has the context for itself.
+OXSHMEM_DEVICE void mark_used(const Qp &qp, bool alone) {
+    uint64_t *const word = as<uint64_t>(qp.used_word);
+    const uint64_t mask = qp.used_mask;
+    if (alone) {
+        const uint64_t known = port::read(word);
+        if ((known & mask) == 0) {
+            port::write(word, known | mask);
+        }
+    } else if ((port::load<order::relaxed, reach::device>(word) & mask) == 0) {
+        port::fetch_or<order::relaxed, reach::device>(word, mask);
+    }
+}
+
+// Submits the blocks before `end`, which were written, by the leader of a group that has the QP for
+// itself: rings for them and for those of a batch, or leaves them to a flush.
+OXSHMEM_DEVICE void submit_alone(ContextQp queue, Qp &qp, uint64_t end) {
+    mark_used(qp, true);
+    if (!is_batched(queue)) {
+        ring_alone(qp, end);
+    }
+    port::write(&qp.gate, end << abi::kGateReservedShift);
+}
+
+// The same for any group. Every lane of it calls.
 OXSHMEM_DEVICE void submit_private(uint32_t, Qp &, const Group &, uint64_t) {}
 OXSHMEM_DEVICE void submit_private(ContextQp queue, Qp &qp, const Group &group, uint64_t end) {
     if (group.leads()) {
-        if (!is_batched(queue)) {
-            ring_alone(qp, end);
+        if (has_for_itself(queue, group)) {
+            submit_alone(queue, qp, end);
+        } else {
+            mark_used(qp, false);
+            if (!is_batched(queue)) {
+                ring_alone(qp, end);
+            }
+            port::store<order::relaxed, reach::device>(&qp.gate, end << abi::kGateReservedShift);
         }
-        port::store<order::relaxed, reach::device>(&qp.gate, end << abi::kGateReservedShift);
         let_go(queue, qp, group);
     }
     if (group.size > 1) {

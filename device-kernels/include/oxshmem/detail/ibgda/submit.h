@@ -113,6 +113,12 @@ OXSHMEM_DEVICE uint64_t settle(Queue queue, Qp &qp, Group &group, Reservation &r
         // What is not rung for never completes.
         ring_pending(qp, first);
     }
+    if constexpr (kOfContext<Queue>) {
+        // A poster that has the QP for itself notes what it has learned, for its next post.
+        if (has_for_itself(queue, group)) {
+            port::write(&qp.room, broken ? 0 : completed + depth);
+        }
+    }
     first |= (ordered ? kToldOrdered : 0) | (got_baton(entry.gate) ? kToldBaton : 0);
     if (full && !keeping([&] { return wait_space(qp, wanted); }, first, r, group, live...)) {
         first = kToldFailed;
@@ -137,12 +143,34 @@ OXSHMEM_DEVICE void tell(const Group &group, Reservation &r, uint64_t first) {
     r.ok = first != kToldFailed;
 }
 
+// Reserves for a group that has the QP for itself and finds room for `blocks` blocks, without a
+// trip to memory. Every lane calls. False: nothing was reserved.
+OXSHMEM_DEVICE bool reserve_alone(ContextQp queue, Qp &qp, const Group &group, uint32_t blocks, Reservation &r) {
+    if (!has_for_itself(queue, group)) {
+        return false;
+    }
+    const Account account = account_of(qp);
+    if (account.reserved + (blocks - 1) >= account.room) {
+        return false;
+    }
+    if (port::kChecksContexts && group.leads()) {
+        hold(queue, qp, group);
+    }
+    r.first = account.reserved, r.ordered = false, r.baton = true, r.ok = true;
+    return true;
+}
+
 // Reserves `blocks` blocks for the whole group and waits until they are free. Every lane gets the
 // result. A group whose reservation is ok has to submit. `live`: variables of the caller that are
 // in local memory while this waits.
 template <class Queue, class... T>
 OXSHMEM_DEVICE Reservation reserve(Queue queue, Qp &qp, Group &group, uint32_t blocks, T &...live) {
     Reservation r = reservation_on(qp);
+    if constexpr (kOfContext<Queue>) {
+        if (reserve_alone(queue, qp, group, blocks, r)) {
+            return r;
+        }
+    }
     uint64_t first = 0;
     if (group.leads()) {
         if (hold(queue, qp, group)) {
@@ -165,13 +193,20 @@ OXSHMEM_DEVICE Reservation reserve(Queue queue, Qp &qp, Group &group, uint32_t b
 template <class Queue, class Prepare, class... T>
 OXSHMEM_DEVICE Reservation reserve_preparing(Queue queue, Qp &qp, Group &group, uint32_t blocks, Prepare prepare, T &...live) {
     Reservation r = reservation_on(qp);
+    bool reserved = false;
+    if constexpr (kOfContext<Queue>) {
+        reserved = reserve_alone(queue, qp, group, blocks, r);
+    }
     Entry entry{};
     bool held = true;
-    if (group.leads()) {
+    if (!reserved && group.leads()) {
         held = hold(queue, qp, group);
         entry = held ? enter(queue, qp, blocks) : entry;
     }
     prepare();
+    if (reserved) {
+        return r;
+    }
     uint64_t first = held ? 0 : kToldFailed;
     if (group.leads() && held) {
         first = settle(queue, qp, group, r, blocks, entry, live...);
@@ -381,18 +416,15 @@ OXSHMEM_DEVICE void submit(Queue queue, Qp &qp, const Group &group, const Reserv
     if (group.size > 1 && (r.baton || shared)) {
         port::sync_warp(group.mask);
     }
+    const uint64_t end = r.first + blocks;
+    if (is_private(queue)) {
+        submit_private(queue, qp, group, end);
+        return;
+    }
     const UsedBit used = used_bit(queue, qp);
     // Loaded here and looked at below, so that no lane waits for it. Each lane sees to the bit
     // itself: a lane may go on to its own quiet or fence while the leader still rings.
     const uint64_t known = port::load<order::relaxed, reach::device>(used.word);
-    const uint64_t end = r.first + blocks;
-    if (is_private(queue)) {
-        if ((known & used.mask) == 0) {
-            port::fetch_or<order::relaxed, reach::device>(used.word, used.mask);
-        }
-        submit_private(queue, qp, group, end);
-        return;
-    }
     uint64_t rung = ~0ull;
     if (r.baton) {
         if (group.leads()) {
@@ -466,6 +498,26 @@ OXSHMEM_DEVICE uint64_t post_preparing(Queue queue, Qp &qp, Blocks blocks, Prepa
     Group group = converge(queue, qp, blocks);
     const Reservation reservation = reserve_preparing(queue, qp, group, blocks * group.size, prepare, blocks, live...);
     return write_reserved(queue, qp, group, reservation, blocks, write);
+}
+
+// Posts one request of one block, by a lane that alone posts to any QP of its context, if its
+// account has room. Few instructions: a lane that posts alone waits for each of them. Returns the
+// index after the block, or 0: nothing was done, and the caller has to post as others do.
+template <class Write> OXSHMEM_DEVICE uint64_t post_alone(ContextQp queue, Qp &qp, Write write) {
+    const Account account = account_of(qp);
+    if (account.reserved >= account.room) {
+        return 0;
+    }
+    const uint64_t end = account.reserved + 1;
+    if constexpr (port::kChecksContexts) {
+        hold(queue, qp, make_group(1u << port::lane_id()));
+    }
+    write(Slot{qp.wq, account.reserved, (1u << qp.depth_log2) - 1, qp.qpn, 0});
+    submit_alone(queue, qp, end);
+    if constexpr (port::kChecksContexts) {
+        let_go(queue, qp, make_group(1u << port::lane_id()));
+    }
+    return end;
 }
 
 } // namespace oxshmem::detail
