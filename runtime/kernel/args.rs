@@ -112,7 +112,7 @@ impl<T> KernelArg for &SymmetricView<'_, T> {
     }
 }
 
-/// The arguments of a kernel: a tuple of up to twelve [`KernelArg`]s.
+/// The arguments of a kernel: a tuple of up to sixteen [`KernelArg`]s.
 ///
 /// ```
 /// use oxshmem::KernelArgs;
@@ -162,3 +162,7 @@ tuple_args!(A, B, C, D, E, F, G, H, I);
 tuple_args!(A, B, C, D, E, F, G, H, I, J);
 tuple_args!(A, B, C, D, E, F, G, H, I, J, K);
 tuple_args!(A, B, C, D, E, F, G, H, I, J, K, L);
+tuple_args!(A, B, C, D, E, F, G, H, I, J, K, L, M);
+tuple_args!(A, B, C, D, E, F, G, H, I, J, K, L, M, N);
+tuple_args!(A, B, C, D, E, F, G, H, I, J, K, L, M, N, O);
+tuple_args!(A, B, C, D, E, F, G, H, I, J, K, L, M, N, O, P);
