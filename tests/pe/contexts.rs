@@ -101,7 +101,7 @@ pub fn batches(args: &[String]) -> Outcome {
     rig.finish()
 }
 
-/// Batches whose state one thread keeps.
+/// Scope objects: in a context of one thread, adjacent puts share work requests.
 fn scopes(rig: &Rig, sharing: Sharing, n: u32, peer: i32) -> oxshmem::Result<()> {
     let n = n.next_multiple_of(8);
     let contexts = rig.pe.team_world().create_contexts(&rig.pe, &ContextOptions::new(sharing).depth(256))?;
@@ -111,7 +111,7 @@ fn scopes(rig: &Rig, sharing: Sharing, n: u32, peer: i32) -> oxshmem::Result<()>
     let before = rig.pe.hca_counters();
     rig.run_linear("context_scopes", 1, 1, (contexts.get(0)?, &dst, &src, n, peer))?;
     if let (Some(before), Some(after)) = (before, rig.pe.hca_counters())
-        && sharing != Sharing::Device
+        && sharing == Sharing::Thread
         && rig.pe.path(peer as usize) == Some(Path::Ibgda)
     {
         // Twice n words of which 27 share a request, and n of arrays that share one.
