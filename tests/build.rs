@@ -85,6 +85,8 @@ fn compat() {
         let module = Module::new(format!("compat_{name}")).source(to);
         module.include(&kernels).include("../capi/compat/nvshmem/include").cpu_only().compile();
     }
+    let own = Module::new("compat_own").source("kernels/compat_own.cu");
+    own.include(&kernels).include("../capi/compat/nvshmem/include").cpu_only().compile();
 }
 
 /// What these kernels call, with the names of the compatibility layer, which has neither complex

@@ -166,6 +166,9 @@ jobs! {
     conformance;
     [cpu]
     // With the names of the compatibility layer.
+    compat_own_memory_p2p_1: "compat_own_memory", P2p, 1;
+    compat_own_memory_ibgda_2: "compat_own_memory", Ibgda, 2;
+    compat_own_memory_ibrc_2: "compat_own_memory", Ibrc, 2;
     compat_typed_p2p_1: "compat_typed", P2p, 1;
     compat_typed_p2p_3: "compat_typed", P2p, 3;
     compat_typed_ibgda_2: "compat_typed", Ibgda, 2;

@@ -121,6 +121,7 @@ const CASES: &[Case] = &[
     ("timeouts", errors::timeouts),
     ("typed", typed::typed),
     ("typed_collectives", typed::collectives),
+    ("compat_own_memory", typed::compat_own_memory),
     ("compat_typed", typed::compat_typed),
     ("compat_typed_collectives", typed::compat_collectives),
     ("waits", waits::waits),

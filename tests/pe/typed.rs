@@ -2,12 +2,13 @@
 
 use crate::Outcome;
 use crate::rig::Rig;
-use oxshmem::{ModuleSource, Operations};
+use oxshmem::{Error, FaultKind, ModuleSource, Operations};
 
 oxshmem::include_module!(TYPED, "typed");
 oxshmem::include_module!(TYPED_COLLECTIVES, "typed_collectives");
 // The same calls with the names of the compatibility layer.
 oxshmem::include_module!(COMPAT_TYPED, "compat_typed");
+oxshmem::include_module!(COMPAT_OWN, "compat_own");
 oxshmem::include_module!(COMPAT_TYPED_COLLECTIVES, "compat_typed_collectives");
 
 pub fn typed(_: &[String]) -> Outcome {
@@ -16,6 +17,21 @@ pub fn typed(_: &[String]) -> Outcome {
 
 pub fn compat_typed(_: &[String]) -> Outcome {
     names(&COMPAT_TYPED)
+}
+
+/// `compat_own_memory`: memory outside the heap, which a PE may name to itself and to no other.
+pub fn compat_own_memory(_: &[String]) -> Outcome {
+    let rig = Rig::new(&COMPAT_OWN)?;
+    let mut outside = Box::new([0u64; 4]);
+    let at = outside.as_mut_ptr();
+    rig.run_linear("own_memory", 1, 1, (at, rig.report()))?;
+    let other = ((rig.me() + 1) % rig.n_pes()) as i32;
+    if rig.n_pes() > 1 {
+        let refused = rig.run_linear("memory_of_others", 1, 1, (at, other)).unwrap_err();
+        let Error::Fault(fault) = refused else { panic!("{refused}") };
+        assert!(matches!(fault.kind, FaultKind::AddressOutsideHeap { pe, .. } if pe == other), "{fault}");
+    }
+    rig.finish()
 }
 
 fn names(module: &'static ModuleSource) -> Outcome {

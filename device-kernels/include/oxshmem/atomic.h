@@ -16,7 +16,8 @@ namespace detail {
 // Where an atomic goes; `none` if it was refused.
 template <class T> OXSHMEM_DEVICE Path atomic_path(const T *target, int pe) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8);
-    const Path path = atomic_path_to(pe, Op::atomic);
+    const bool own = takes_any_address(pe) && !in_heap(target, sizeof(T));
+    const Path path = own ? Path::load_store : atomic_path_to(pe, Op::atomic);
     return path != Path::none && check_symmetric(target, sizeof(T), pe, Op::atomic) && check_aligned(target, pe, Op::atomic)
                ? path
                : Path::none;

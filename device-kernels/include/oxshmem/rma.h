@@ -94,7 +94,9 @@ template <class Scope> OXSHMEM_OUTLINE void near_copy(void *dst, const void *src
 // target is in the heap is to a peer that is not direct.)
 template <class Scope, class C>
 OXSHMEM_OUTLINE void far_put(C context, void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
-    if (is_one_transfer(dst, src, bytes, pe)) {
+    if (takes_any_address(pe)) {
+        near_copy<Scope>(dst, src, bytes);
+    } else if (is_one_transfer(dst, src, bytes, pe)) {
         if (Scope::rank() == 0) {
             const C mine = by_leader<Scope>(blocking ? at_once(context) : context);
             const uint64_t end = network_transfer(mine, dst, src, bytes, pe);
@@ -109,7 +111,9 @@ OXSHMEM_OUTLINE void far_put(C context, void *dst, const void *src, uint64_t byt
 
 template <class Scope, class C>
 OXSHMEM_OUTLINE void far_get(C context, void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
-    if (path_to(pe, Op::get) != Path::none && check_symmetric(src, bytes, pe, Op::get) && bytes != 0) {
+    if (takes_any_address(pe)) {
+        near_copy<Scope>(dst, src, bytes);
+    } else if (path_to(pe, Op::get) != Path::none && check_symmetric(src, bytes, pe, Op::get) && bytes != 0) {
         network_get_by<Scope>(context, dst, src, bytes, pe, blocking);
     }
 }
@@ -145,13 +149,21 @@ OXSHMEM_DEVICE void get_by(C context, void *dst, const void *src, uint64_t bytes
 // p and g where the word cannot be accessed in place: over the network, or not at all.
 template <class C, class T> OXSHMEM_OUTLINE void far_p(C context, T *dst, T value, int pe) {
     const bool good = path_to(pe, Op::p) != Path::none && check_symmetric(dst, sizeof(T), pe, Op::p);
-    if (good && check_word(dst, pe, Op::p)) {
+    if (!good || !check_word(dst, pe, Op::p)) {
+        return;
+    }
+    if (takes_any_address(pe)) {
+        port::store<order::relaxed, reach::system>(dst, value);
+    } else {
         network_p(context, dst, value, pe);
     }
 }
 
 template <class C, class T> OXSHMEM_OUTLINE T far_g(C context, const T *src, int pe) {
     const bool good = path_to(pe, Op::g) != Path::none && check_symmetric(src, sizeof(T), pe, Op::g);
+    if (good && takes_any_address(pe)) {
+        return port::load<order::relaxed, reach::system>(src);
+    }
     return good && check_word(src, pe, Op::g) ? network_g(context, src, pe) : T{};
 }
 

@@ -133,6 +133,10 @@ namespace detail {
 // all.
 template <class C> OXSHMEM_OUTLINE void far_signal(C context, uint64_t *signal, uint64_t value, SignalOp op, int pe) {
     if (path_to(pe, Op::signal) != Path::none && check_signal(signal, op, pe, Op::signal)) {
+        if (takes_any_address(pe) && !in_heap(signal, sizeof(*signal))) {
+            near_signal<order::relaxed>(signal, signal, value, op, pe);
+            return;
+        }
         if (op == SignalOp::add) {
             watch_atomic(signal, pe, true);
         }

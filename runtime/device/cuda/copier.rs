@@ -12,7 +12,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cudarc::driver::sys::{CUstream, CUstreamCaptureMode};
+use cudarc::driver::sys::CUstream;
 
 use super::driver::{DriverError, driver};
 use super::events::Marks;
@@ -61,30 +61,9 @@ impl CudaCopier {
     }
 }
 
-/// While it lives, what the calling thread does neither is forbidden by captures of the program's
-/// threads into graphs, nor ends them.
-pub(super) struct BesideCaptures(CUstreamCaptureMode);
-
-impl BesideCaptures {
-    pub fn enter() -> Self {
-        let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: writes the mode that was in force. If it fails the calls that follow say why.
-        let _ = unsafe { driver!(cuThreadExchangeStreamCaptureMode(&raw mut mode)) };
-        Self(mode)
-    }
-}
-
-impl Drop for BesideCaptures {
-    fn drop(&mut self) {
-        // SAFETY: as above.
-        let _ = unsafe { driver!(cuThreadExchangeStreamCaptureMode(&raw mut self.0)) };
-    }
-}
-
 impl Copier for CudaCopier {
     unsafe fn start(&mut self, from: u64, offset: usize, bytes: usize, name: u32) -> Result<(), DeviceError> {
         let _entered = self.stream.enter()?;
-        let _beside = BesideCaptures::enter();
         // SAFETY: inside the memory, by the caller's promise.
         let to = unsafe { self.memory.address().add(offset) };
         // SAFETY: the caller's promise.
@@ -101,7 +80,6 @@ impl Copier for CudaCopier {
 
     fn poll(&mut self, ended: &mut Vec<(u32, Result<(), DeviceError>)>) {
         let Ok(_entered) = self.stream.enter() else { return };
-        let _beside = BesideCaptures::enter();
         while let Some(passed) = self.marks.pass() {
             ended.push(match passed {
                 Ok(name) => (name, Ok(())),

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 
 use cudarc::driver::sys;
-use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUevent, CUresult};
+use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUevent, CUresult, CUstreamCaptureMode};
 use oxshmem_system::words::count32;
 
 /// The oldest CUDA release that a driver must serve (12050 for 12.5): it brought the newest driver
@@ -320,12 +320,16 @@ impl Context {
         self.raw
     }
 
-    /// Makes the context current in this thread until the answer is dropped; then the one before it
-    /// is current again.
+    /// Makes the context current in this thread until the result is dropped; then the one before it
+    /// is current again. Meanwhile the thread's calls neither are forbidden by captures of the
+    /// program's threads into graphs, nor end them.
     pub fn enter(&self) -> Result<Entered, DriverError> {
         // SAFETY: the context lives as long as `self`.
         unsafe { driver!(cuCtxPushCurrent_v2(self.raw)) }?;
-        Ok(Entered)
+        let mut captures = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: writes the mode that was in force. If it fails the calls that follow say why.
+        let _ = unsafe { driver!(cuThreadExchangeStreamCaptureMode(&raw mut captures)) };
+        Ok(Entered { captures })
     }
 
     /// Makes the context current in this thread if none is.
@@ -365,10 +369,14 @@ impl Context {
 /// See [`Context::enter`].
 #[derive(Debug)]
 #[must_use]
-pub(super) struct Entered;
+pub(super) struct Entered {
+    captures: CUstreamCaptureMode,
+}
 
 impl Drop for Entered {
     fn drop(&mut self) {
+        // SAFETY: gives the thread back the mode that it had.
+        let _ = unsafe { driver!(cuThreadExchangeStreamCaptureMode(&raw mut self.captures)) };
         let mut popped = std::ptr::null_mut();
         // SAFETY: `enter` pushed one.
         if let Err(error) = unsafe { driver!(cuCtxPopCurrent_v2(&raw mut popped)) } {

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use accelerator::CudaAccelerator;
 #[doc(hidden)]
 pub use card::{Backing, CardGpu};
-use copier::{BesideCaptures, CudaCopier};
+use copier::CudaCopier;
 use cudarc::driver::sys::{self, CUdevice_attribute, CUpointer_attribute, CUresult};
 #[cfg(feature = "cudarc")]
 pub(crate) use driver::describe as driver_error;
@@ -365,7 +365,6 @@ impl Device for CudaDevice {
     fn has_ended(&self, stream: &super::Stream) -> Option<bool> {
         let on = target(&self.stream, stream).ok()?;
         let _entered = self.stream.enter().ok()?;
-        let _beside = BesideCaptures::enter();
         on.map_or_else(|| self.stream.has_ended(), ExternalStream::has_ended)
     }
 

@@ -104,8 +104,20 @@ template <class T> OXSHMEM_DEVICE uint64_t bytes_of(uint64_t n) {
     return n > ~0ull / sizeof(T) ? ~0ull : n * sizeof(T);
 }
 
+// Whether an operation on PE `pe` takes addresses that are not in the heap as well: with
+// OXSHMEM_ANY_OWN_MEMORY, one on the calling PE itself does. Programs that were written for NVSHMEM
+// pass such addresses.
+OXSHMEM_DEVICE bool takes_any_address(int pe) {
+#ifdef OXSHMEM_ANY_OWN_MEMORY
+    return pe == port::state().my_pe;
+#else
+    static_cast<void>(pe);
+    return false;
+#endif
+}
+
 OXSHMEM_DEVICE bool check_symmetric(const void *address, uint64_t bytes, int pe, Op op) {
-    if (in_heap(address, bytes)) {
+    if (in_heap(address, bytes) || takes_any_address(pe)) {
         return true;
     }
     raise(ErrorCode::address_outside_heap, op, pe, reinterpret_cast<uint64_t>(address), bytes);
@@ -135,7 +147,9 @@ template <class T> OXSHMEM_DEVICE T *translate(T *address, int pe) {
 // Tells the port layer of an atomic that changes the word `target` of `pe`, by a card or by the
 // device that runs this.
 template <class T> OXSHMEM_DEVICE void watch_atomic(const T *target, int pe, bool by_card) {
-    port::watch_atomic(offset_of(target), sizeof(T), pe, by_card);
+    if (!takes_any_address(pe) || in_heap(target, sizeof(T))) {
+        port::watch_atomic(offset_of(target), sizeof(T), pe, by_card);
+    }
 }
 
 // What a WQE needs to name memory: the key (big-endian), the address under that key, and for how

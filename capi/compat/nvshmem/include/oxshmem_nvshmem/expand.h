@@ -19,6 +19,10 @@
 #define OXSHMEM_UNIT_REGISTER oxshmem_nv_unit_register
 #define OXSHMEM_UNIT_UNREGISTER oxshmem_nv_unit_unregister
 #endif
+// An operation on the calling PE itself takes any address there, as NVSHMEM's does.
+#ifndef OXSHMEM_ANY_OWN_MEMORY
+#define OXSHMEM_ANY_OWN_MEMORY
+#endif
 #include <oxshmem/oxshmem.h>
 
 namespace oxshmem_nv {

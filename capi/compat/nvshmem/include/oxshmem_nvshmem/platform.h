@@ -43,6 +43,10 @@ typedef struct CUlib_st *CUlibrary;
 
 // Without CUDA's headers the 16-bit floating-point types are storage.
 #if defined(OXSHMEM_MODULE_NAME) && !defined(__CUDACC__)
+// An operation on the calling PE itself takes any address there, as NVSHMEM's does.
+#ifndef OXSHMEM_ANY_OWN_MEMORY
+#define OXSHMEM_ANY_OWN_MEMORY
+#endif
 #include <oxshmem/oxshmem.h>
 #define OXSHMEM_NV_HALF oxshmem::half
 #define OXSHMEM_NV_BFLOAT16 oxshmem::bfloat16
