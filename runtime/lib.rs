@@ -130,7 +130,7 @@ pub use ::cudarc;
 pub use abi::ReduceOp;
 pub use build_info::{BuildInfo, build_info};
 pub use config::Config;
-pub use context::{Context, ContextArray, ContextError, ContextOptions, Contexts, Sharing};
+pub use context::{Context, ContextArray, ContextCost, ContextError, ContextOptions, Contexts, Sharing};
 pub use device::{CudaGpu, LaunchConfig, ModuleSource};
 pub use dump::dump;
 pub use error::{Error, Result};

@@ -401,3 +401,21 @@ fn memory_of_each_pe_is_shown_by_kind() {
         assert!(text.contains(part), "no `{part}` in\n{text}");
     }
 }
+
+#[test]
+fn contexts_have_a_price() {
+    let ask = |args: &[&str]| program(&[&["contexts"], args].concat()).output().unwrap();
+    let output = ask(&["--json", "--count", "132", "--depth", "256", "-n", "32", "--far", "24"]);
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(report["queue_pairs"].as_u64(), Some(132 * 24));
+    let each = report["bytes_of_each_queue_pair"].as_u64().unwrap();
+    assert!(each >= 68 * (256 + 64), "{report}");
+    assert!(report["bytes"].as_u64().unwrap() >= 132 * 24 * each, "{report}");
+    let text = stdout(&ask(&["--sharing", "warp"]));
+    assert!(text.contains("1 context for one warp at a time") && text.contains("7 queue pairs"), "{text}");
+    for (wrong, named) in [("--depth=300", "300 blocks"), ("--far=9", "9 of 8"), ("--sharing=all", "thread, warp")] {
+        let output = ask(&[wrong]);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && told.contains(named), "{told}");
+    }
+}

@@ -3,6 +3,7 @@
 #![warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
 
 mod about;
+mod contexts;
 mod devices;
 mod doctor;
 mod job;
@@ -61,6 +62,8 @@ enum Command {
         #[arg(short = 'n', long = "npes", value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
         npes: u32,
     },
+    /// Shows what contexts take at each PE: queue pairs, and memory of the device. Starts nothing.
+    Contexts(contexts::Question),
     /// Asks a driver, in a process of its own.
     #[command(hide = true)]
     Probe {
@@ -89,6 +92,7 @@ fn main() -> ExitCode {
             let shown = show(arguments.json, &report, || report.text());
             ExitCode::from(u8::from(!shown || !report.is_ready()))
         }
+        Some(Command::Contexts(question)) => contexts::run(question, arguments.json),
         command => {
             let config = match Config::from_env() {
                 Ok(config) => config,

@@ -5,22 +5,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use oxshmem_system::words::{const32, count32};
 
+use super::cost::Places;
 use super::error::ContextError;
 use super::options::ContextOptions;
 use super::set::{Contexts, Set};
-use super::sharing::Sharing;
 use crate::Result;
 use crate::abi;
 use crate::bootstrap::MAX_GROUP_CONTRIBUTION;
 use crate::host::operations::Operations;
-use crate::memory::MemoryKind;
 use crate::pe::Pe;
-use crate::slab::{Layout, Slab};
+use crate::slab::Slab;
 use crate::team::Team;
 use crate::team::meeting::Meeting;
 use crate::team::members::Members;
 use crate::transport::ibgda::Ibgda;
-use crate::transport::queues::{QueueLayout, Shape};
 
 /// Phases of the members' meeting.
 mod phase {
@@ -178,13 +176,8 @@ impl Pe {
         let pes = (0..rows).zip(members.to_vec());
         let peers: Vec<(u32, u32)> = pes.filter(|(_, pe)| posts_to(*pe)).map(|(row, pe)| (row, count32(pe))).collect();
 
-        let mut layout = Layout::default();
-        let array = layout.array(MemoryKind::Records, options.count as u64, size_of::<abi::Context>() as u64);
         let listed = matches!(members, Members::List(_));
-        let list = layout.array(MemoryKind::Records, if listed { u64::from(rows) } else { 0 }, 4);
-        let private = options.sharing != Sharing::Device;
-        let shape = Shape { rows, peers, columns, depth: options.depth, apart: true, private };
-        let queues = (!shape.peers.is_empty()).then(|| QueueLayout::new(&mut layout, shape));
+        let Places { layout, array, list, queues } = Places::new(options, (rows, peers), listed);
         let slab = match ibgda {
             Some(ibgda) => ibgda.memory_for_contexts(self.shared_device(), &layout, self.slab())?,
             None => Arc::new(Slab::new(Arc::clone(self.shared_device()), &layout, false)?),

@@ -36,6 +36,16 @@ pub enum ContextError {
         /// The most.
         most: u32,
     },
+    /// A team that there cannot be.
+    #[error("{far} of {members} members have queue pairs; a team has 1 to {most} members, and at most all have")]
+    Members {
+        /// Members of the team.
+        members: usize,
+        /// Those that have queue pairs.
+        far: usize,
+        /// The most members.
+        most: usize,
+    },
     /// Members asked for different contexts. Nothing was created.
     #[error(
         "PE {me} creates {mine}, PE {pe} creates {theirs}; all members of the team have to create the same contexts"

@@ -1,5 +1,6 @@
 //! Communication contexts: queue pairs apart from those that all threads of a GPU share.
 
+mod cost;
 mod create;
 mod error;
 mod options;
@@ -7,6 +8,7 @@ mod set;
 mod sharing;
 mod table;
 
+pub use cost::ContextCost;
 pub use error::ContextError;
 pub use options::ContextOptions;
 pub use set::{Context, ContextArray, Contexts};

@@ -10,9 +10,10 @@ use crate::abi;
 /// card.
 ///
 /// A context has a queue pair to each member of its team that is not reached by load and store. In
-/// the memory of the device each queue pair takes 68 bytes a block of its send queue, 1664 bytes
+/// the memory of the device each queue pair takes 68 bytes a block of its send queue, 1152 bytes
 /// for its records, and 68 bytes for each of its landing slots: an eighth of the blocks, at least
-/// 64 and at most 256.
+/// 64 and at most 256. For each member without a queue pair a context takes 640 bytes.
+/// [`cost`](Self::cost) returns the sums.
 ///
 /// ```
 /// use oxshmem::{ContextOptions, Sharing};
