@@ -202,6 +202,12 @@ pub enum FaultKind {
         /// QP number.
         qpn: u32,
     },
+    /// No context has this number.
+    #[error("no context of this PE has the number {number}; Contexts::numbers gives numbers, which end with destroy")]
+    BadContextNumber {
+        /// The number.
+        number: u64,
+    },
     /// No such member of a context's team.
     #[error("the team of the context has no PE {pe}; its PEs are 0 to {last}")]
     MemberOutOfRange {
@@ -341,6 +347,7 @@ impl fmt::Display for OnTeam {
             Some(abi::TEAM_WORLD) => f.write_str(" of the world team"),
             Some(abi::TEAM_SHARED) => f.write_str(" of the shared team"),
             Some(abi::TEAM_NODE) => f.write_str(" of the node team"),
+            Some(abi::TEAM_SAME_NODE_PE) => f.write_str(" of the team of PEs with the same number in their nodes"),
             Some(handle) => write!(f, " of team {handle:#x}"),
         }
     }
@@ -477,6 +484,7 @@ impl DeviceFault {
             Ok(ErrorCode::Overlap) => FaultKind::Overlap { dst: address, src: length },
             Ok(ErrorCode::ContextInUse) => FaultKind::ContextInUse { pe, qpn: record.qpn },
             Ok(ErrorCode::ContextDestroyed) => FaultKind::ContextDestroyed { pe, qpn: record.qpn },
+            Ok(ErrorCode::BadNumber) => FaultKind::BadContextNumber { number: length },
             Ok(ErrorCode::None) | Err(_) => FaultKind::Unknown { code: record.code },
         };
         let team = (record.team != abi::TEAM_INVALID).then_some(record.team);

@@ -87,6 +87,8 @@ fn compat() {
     }
     let own = Module::new("compat_own").source("kernels/compat_own.cu");
     own.include(&kernels).include("../capi/compat/nvshmem/include").cpu_only().compile();
+    let others = Module::new("compat_names").source("kernels/compat_names.cu");
+    others.include("../capi/compat/nvshmem/include").cpu_only().compile();
 }
 
 /// What these kernels call, with the names of the compatibility layer, which has neither complex

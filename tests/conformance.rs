@@ -169,6 +169,15 @@ jobs! {
     compat_own_memory_p2p_1: "compat_own_memory", P2p, 1;
     compat_own_memory_ibgda_2: "compat_own_memory", Ibgda, 2;
     compat_own_memory_ibrc_2: "compat_own_memory", Ibrc, 2;
+    compat_names_p2p_1: "compat_names", P2p, 1;
+    compat_names_p2p_3: "compat_names", P2p, 3;
+    compat_names_ibgda_2: "compat_names", Ibgda, 2;
+    compat_names_ibgda_4: "compat_names", Ibgda, 4;
+    compat_names_ibrc_3: "compat_names", Ibrc, 3;
+    compat_qps_p2p_2: "compat_qps", P2p, 2;
+    compat_qps_ibgda_1: "compat_qps", Ibgda, 1;
+    compat_qps_ibgda_3: "compat_qps", Ibgda, 3;
+    compat_qps_ibrc_2: "compat_qps", Ibrc, 2;
     compat_typed_p2p_1: "compat_typed", P2p, 1;
     compat_typed_p2p_3: "compat_typed", P2p, 3;
     compat_typed_ibgda_2: "compat_typed", Ibgda, 2;

@@ -33,10 +33,10 @@ jobs! {
     context_errors_ibgda_1: "context_errors", Ibgda, 1;
     context_errors_ibgda_3: "context_errors", Ibgda, 3;
     context_errors_ibrc_2: "context_errors", Ibrc, 2;
-    teams_refused_p2p_2: "teams_refused", P2p, 2, "OXSHMEM_MAX_TEAMS" = "5";
-    teams_refused_p2p_4: "teams_refused", P2p, 4, "OXSHMEM_MAX_TEAMS" = "5";
-    teams_refused_ibgda_3: "teams_refused", Ibgda, 3, "OXSHMEM_MAX_TEAMS" = "5";
-    teams_refused_ibrc_2: "teams_refused", Ibrc, 2, "OXSHMEM_MAX_TEAMS" = "5";
+    teams_refused_p2p_2: "teams_refused", P2p, 2, "OXSHMEM_MAX_TEAMS" = "6";
+    teams_refused_p2p_4: "teams_refused", P2p, 4, "OXSHMEM_MAX_TEAMS" = "6";
+    teams_refused_ibgda_3: "teams_refused", Ibgda, 3, "OXSHMEM_MAX_TEAMS" = "6";
+    teams_refused_ibrc_2: "teams_refused", Ibrc, 2, "OXSHMEM_MAX_TEAMS" = "6";
     host_collectives_refused_p2p_2: "host_collectives_refused", P2p, 2, "OXSHMEM_TIMEOUT" = "1h";
     host_collectives_refused_p2p_4: "host_collectives_refused", P2p, 4, "OXSHMEM_TIMEOUT" = "1h";
     host_collectives_refused_ibgda_2: "host_collectives_refused", Ibgda, 2, "OXSHMEM_TIMEOUT" = "1h";

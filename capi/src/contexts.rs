@@ -121,6 +121,16 @@ unsafe extern "C" fn oxshmemx_ctx_device_array(ctx: RawContext, array: *mut *con
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn oxshmemx_ctx_number(ctx: RawContext, first: *mut c_int) -> c_int {
+    with_pe(|own| {
+        // SAFETY: null, or room for a number.
+        let first = unsafe { first.as_mut() }.ok_or_else(|| Failure::invalid("first is null".into()))?;
+        *first = own.contexts_of(set_of(ctx))?.numbers(own)?.start.cast_signed();
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
 extern "C" fn oxshmem_ctx_destroy(ctx: RawContext) -> c_int {
     with_pe(|own| Ok(own.contexts_of(set_of(ctx))?.destroy(own)?))
 }

@@ -81,7 +81,7 @@ fn misuse_is_one_line_that_says_what_to_do() {
             "after-finalize",
             "nvshmem_int_p: there is no PE: call nvshmem_init first, and nothing after nvshmem_finalize",
         ),
-        ("interface", "the program was compiled with nvshmem.h of interface 2, and libnvshmem_host has interface 1"),
+        ("interface", "the program was compiled with nvshmem.h of interface 3, and libnvshmem_host has interface 2"),
         ("no-id", "nvshmemx_init_attr: the unique id is null; get one from nvshmemx_get_uniqueid"),
         ("mpi", "nvshmemx_init_attr: no MPI library is in this process"),
         ("twice", "nvshmem_init: this process is PE 0 of 1 since nvshmem_init; call nvshmem_finalize"),

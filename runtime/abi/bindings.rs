@@ -2,7 +2,7 @@
 
 /// "OXSM" in memory
 pub const MAGIC: u32 = 1297307727;
-pub const ABI_VERSION: u32 = 11;
+pub const ABI_VERSION: u32 = 12;
 /// PEs of a job, at most.
 pub const MAX_PES: u32 = 4096;
 /** Send-queue geometry, in WQE basic blocks of 64 bytes. The upper limit keeps 16-bit completion
@@ -91,6 +91,8 @@ pub enum ErrorCode {
     ContextInUse = 12,
     /// the context of QP `qpn` was destroyed
     ContextDestroyed = 13,
+    /// no context has the number `length`, or no longer
+    BadNumber = 14,
 }
 /** In the ErrorRecord of a wait for variables `address` is a variable that is not yet what the wait
  is for, `wqe_index` the value seen there (of its bytes alone), `length` the value wanted
@@ -714,11 +716,14 @@ const _: () = {
     ][::core::mem::offset_of!(LocalRegion, lkeys) - 16usize];
 };
 pub const MAX_LOCAL_REGIONS: u32 = 64;
-/// A handle of a team is generation << 8 | index of its row. The first three rows are fixed.
+/// Contexts that device code finds by their numbers.
+pub const MAX_NUMBERED_CONTEXTS: u32 = 1024;
+/// A handle of a team is generation << 8 | index of its row. The first four rows are fixed.
 pub const TEAM_INVALID: i32 = -1;
 pub const TEAM_WORLD: i32 = 0;
 pub const TEAM_SHARED: i32 = 1;
 pub const TEAM_NODE: i32 = 2;
+pub const TEAM_SAME_NODE_PE: i32 = 3;
 pub const TEAM_INDEX_BITS: u32 = 8;
 #[repr(u32)]
 /// Collectives that have a choice of algorithms.
@@ -1032,7 +1037,11 @@ pub struct State {
  signal, and for the fence one that waits for the reads and atomics before it.*/
     pub signal_order: u32,
     pub fence_order: u32,
-    pub reserved0: [u32; 28usize],
+    /// Context\[kMaxNumberedContexts\]
+    pub numbered_contexts: u64,
+    /// address of a uint64_t count
+    pub n_numbered_contexts: u64,
+    pub reserved0: [u32; 24usize],
     pub p2p_far: [u64; 64usize],
     pub __bindgen_padding_0: [u8; 80usize],
 }
@@ -1141,8 +1150,14 @@ const _: () = {
         "Offset of field: State::fence_order",
     ][::core::mem::offset_of!(State, fence_order) - 188usize];
     [
+        "Offset of field: State::numbered_contexts",
+    ][::core::mem::offset_of!(State, numbered_contexts) - 192usize];
+    [
+        "Offset of field: State::n_numbered_contexts",
+    ][::core::mem::offset_of!(State, n_numbered_contexts) - 200usize];
+    [
         "Offset of field: State::reserved0",
-    ][::core::mem::offset_of!(State, reserved0) - 192usize];
+    ][::core::mem::offset_of!(State, reserved0) - 208usize];
     [
         "Offset of field: State::p2p_far",
     ][::core::mem::offset_of!(State, p2p_far) - 304usize];

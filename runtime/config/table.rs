@@ -285,10 +285,10 @@ variables! {
     /// `off` none. `auto` is `on` where the card is on another NUMA node than the GPU, and `off`
     /// otherwise.
     "OXSHMEM_IBRC_STAGING" copy ibrc_staging: Staging = Staging::Auto, Limits::Range(64, GIB);
-    /// How many teams a PE can be in at the same time, including the world, shared and node teams.
-    /// Each takes 66 KiB of the heap, and 17 to 19 KiB for each further block of
+    /// How many teams a PE can be in at the same time, including the four that exist
+    /// forever. Each takes 66 KiB of the heap, and 17 to 19 KiB for each further block of
     /// `OXSHMEM_COLLECTIVES_SMS`.
-    "OXSHMEM_MAX_TEAMS" copy max_teams: u32 = 32, Limits::Range(3, 256);
+    "OXSHMEM_MAX_TEAMS" copy max_teams: u32 = 32, Limits::Range(4, 256);
     /// Which algorithms collectives use instead of the library's choice. Each of `broadcast`,
     /// `collect`, `fcollect`, `alltoall`, `alltoalls`, `reduce` and `reducescatter` may have up to
     /// three of `packets`, `push`, `tree` (broadcast and reduce) and `oneshot` (reduce), each with

@@ -1,5 +1,6 @@
 //! How contexts are created and destroyed: the members of their team do it together.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -123,13 +124,50 @@ impl Contexts {
         self.0.check(pe.id())?;
         let quiet = pe.quiet_contexts(&self.0);
         self.0.ended.store(true, Ordering::Relaxed);
+        let unnumbered = pe.end_numbers(&self.0);
         // No member's queue pairs go before all members' requests have ended.
         let met = pe.meeting_of_contexts(&self.0).and_then(|meeting| meeting.hold(pe, phase::AGREE, &[]));
         pe.contexts().borrow_mut().sets.remove(&self.0.number);
         let destroyed = pe.ibgda().map_or(Ok(()), |ibgda| ibgda.destroy_contexts(self.0.number));
         quiet?;
         met?;
+        unnumbered?;
         destroyed
+    }
+
+    /// Gives the contexts numbers, by which kernels find them without being passed them
+    /// (`oxshmem::numbered_context` of device code), and returns those. Contexts that have numbers
+    /// keep them. Numbers are this PE's; they are never used again.
+    ///
+    /// # Errors
+    /// The contexts were destroyed, or a PE has 1024 numbered contexts already.
+    ///
+    /// ```
+    /// use oxshmem::{ContextOptions, Sharing};
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// let made = pe.team_world().create_contexts(&pe, &ContextOptions::new(Sharing::Device).count(4))?;
+    /// assert_eq!(made.numbers(&pe)?, 0..4);
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    pub fn numbers(&self, pe: &Pe) -> Result<Range<u32>> {
+        self.0.check(pe.id())?;
+        let count = count32(self.len());
+        let mut table = pe.contexts().borrow_mut();
+        if let Some(first) = table.numbers.get(&self.0.number) {
+            return Ok(*first..first + count);
+        }
+        let (first, most) = (table.numbered, abi::MAX_NUMBERED_CONTEXTS);
+        if count > most - first {
+            return Err(ContextError::Numbers { count: self.len(), used: first, most }.into());
+        }
+        // The count comes last, so that a kernel finds none that is half written.
+        pe.write_numbered(first, &self.0.described)?;
+        table.numbers.insert(self.0.number, first);
+        table.numbered += count;
+        pe.count_numbered(table.numbered)?;
+        Ok(first..first + count)
     }
 }
 
@@ -167,6 +205,14 @@ impl Pe {
 
 /// What creating contexts takes of a PE.
 impl Pe {
+    /// Has kernels find no context of the set by a number any more.
+    fn end_numbers(&self, set: &Set) -> Result<()> {
+        match self.contexts().borrow_mut().numbers.remove(&set.number) {
+            Some(first) => self.write_numbered(first, &vec![abi::Context::default(); set.options.count]),
+            None => Ok(()),
+        }
+    }
+
     fn make_contexts(&self, team: &Team, options: &ContextOptions, number: u32) -> Result<Made> {
         let members = team.set_of_members();
         let (rows, columns) = (count32(members.len()), count32(options.count));

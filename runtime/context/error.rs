@@ -78,6 +78,18 @@ pub enum ContextError {
         /// Contexts of the set.
         count: usize,
     },
+    /// More contexts than can have numbers.
+    #[error(
+        "{count} contexts need numbers, and {used} of {most} are taken; create fewer (destroying contexts frees no numbers)"
+    )]
+    Numbers {
+        /// Contexts that need one.
+        count: usize,
+        /// Numbers that were given.
+        used: u32,
+        /// All that there are.
+        most: u32,
+    },
     /// No set of contexts has this number.
     #[error("this PE has no contexts of number {number}; they may have been destroyed")]
     Unknown {

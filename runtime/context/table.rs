@@ -12,4 +12,8 @@ pub(crate) struct ContextTable {
     pub next: u32,
     /// Each with the memory that the device finds it in.
     pub sets: BTreeMap<u32, (Arc<Set>, Arc<Slab>)>,
+    /// The first number of the contexts of each set that have numbers.
+    pub numbers: BTreeMap<u32, u32>,
+    /// Numbers that were ever given.
+    pub numbered: u32,
 }

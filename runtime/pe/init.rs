@@ -489,6 +489,8 @@ fn describe(
         cards: 1,
         local_regions: slab.address(parts.regions),
         n_local_regions: slab.address(parts.region_count),
+        numbered_contexts: slab.address(parts.numbered),
+        n_numbered_contexts: slab.address(parts.numbered_count),
         control: slab.address(parts.control),
         timeout_ns: u64::try_from(config.timeout().as_nanos()).unwrap_or(u64::MAX),
         ..abi::State::default()

@@ -9,6 +9,7 @@ use bytemuck::Pod;
 use super::Pe;
 use super::parts::STAGING_BYTES;
 use crate::Result;
+use crate::abi;
 use crate::bootstrap::Bootstrap;
 use crate::config::Config;
 use crate::dump::reader::Reader;
@@ -264,6 +265,18 @@ impl Pe {
         let (network, keys) = (self.network.as_ref(), self.parts.keys);
         Backing { network, slab: &self.slab, keys, config: &self.config, bootstrap: &self.bootstrap }
             .back(&mut self.heap.borrow_mut(), end)
+    }
+
+    /// Writes contexts to the table that kernels find them in, from this number on.
+    pub(crate) fn write_numbered(&self, first: u32, contexts: &[abi::Context]) -> Result<()> {
+        (u64::from(first)..)
+            .zip(contexts)
+            .try_for_each(|(number, context)| Ok(self.slab.write(self.parts.numbered, number, context)?))
+    }
+
+    /// Tells kernels how many contexts have numbers.
+    pub(crate) fn count_numbered(&self, count: u32) -> Result<()> {
+        Ok(self.slab.write(self.parts.numbered_count, 0, &u64::from(count))?)
     }
 
     /// Returns the keys of a PE's heap, by card and chunk, in host byte order.

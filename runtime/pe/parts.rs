@@ -26,6 +26,8 @@ pub(super) struct Parts {
     pub teams: TeamStorage,
     pub region_count: Offset,
     pub regions: Offset,
+    pub numbered_count: Offset,
+    pub numbered: Offset,
     pub keys: KeyTables,
     pub staging: Offset,
 }
@@ -40,6 +42,12 @@ impl Parts {
                 MemoryKind::Tables,
                 abi::MAX_LOCAL_REGIONS as u64,
                 size_of::<abi::LocalRegion>() as u64,
+            ),
+            numbered_count: layout.array(MemoryKind::Tables, 1, 8),
+            numbered: layout.array(
+                MemoryKind::Tables,
+                u64::from(abi::MAX_NUMBERED_CONTEXTS),
+                size_of::<abi::Context>() as u64,
             ),
             keys: KeyTables::new(layout, n_pes, max_chunks, cards),
             staging: layout.array(MemoryKind::Staging, 1, STAGING_BYTES as u64),

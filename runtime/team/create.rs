@@ -62,6 +62,22 @@ impl Pe {
         self.predefined(abi::TEAM_NODE)
     }
 
+    /// Returns the team of the PEs that have the same number in their nodes' teams as this PE has in
+    /// its own. Nodes that have fewer PEs have no member in it.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// # let pe = oxshmem::init()?;
+    /// let team = pe.team_same_node_pe();
+    /// assert_eq!(team.members()[team.my_pe()], pe.my_pe());
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn team_same_node_pe(&self) -> Team {
+        self.predefined(abi::TEAM_SAME_NODE_PE)
+    }
+
     fn predefined(&self, handle: i32) -> Team {
         // They are there as long as the PE is.
         Team(Arc::clone(&self.teams().borrow().by_handle[&handle]))
@@ -284,7 +300,8 @@ impl Pe {
         let me = self.my_pe();
         let shared = self.teams().borrow().reach.clique_of(me);
         let node = self.nodes().members(me);
-        for (row, pes) in [(0..self.n_pes()).collect(), shared, node].into_iter().enumerate() {
+        let same = self.nodes().with_the_number_of(me);
+        for (row, pes) in [(0..self.n_pes()).collect(), shared, node, same].into_iter().enumerate() {
             let index = pes.iter().position(|pe| *pe == me).unwrap_or_default();
             let entry = self.entry(Place { row, generation: 0 }, &pes, index);
             self.team_storage().write_row(&self.ground(), &entry)?;

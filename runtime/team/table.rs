@@ -13,13 +13,14 @@ use crate::abi;
 use crate::identity::PeId;
 use crate::transport::PeerAccess;
 
-/// Teams that every PE has from init to finalize: world, shared, node.
-pub(super) const PREDEFINED: usize = 3;
+/// Teams that every PE has from init to finalize: world, shared, node, same number in the node.
+pub(super) const PREDEFINED: usize = 4;
 
 /// A team that this PE is in: an ordered set of PEs that do collectives together.
 ///
-/// [`Pe::team_world`](crate::Pe::team_world), [`team_node`](crate::Pe::team_node) and
-/// [`team_shared`](crate::Pe::team_shared) exist forever; others are made by splitting
+/// [`Pe::team_world`](crate::Pe::team_world), [`team_node`](crate::Pe::team_node),
+/// [`team_shared`](crate::Pe::team_shared) and
+/// [`team_same_node_pe`](crate::Pe::team_same_node_pe) exist forever; others are made by splitting
 /// ([`split_strided`](Self::split_strided), [`split_2d`](Self::split_2d)) or from a
 /// [`TeamUniqueId`](crate::TeamUniqueId), and ended by [`destroy`](Self::destroy). Collectives are
 /// [`Operations`](crate::Operations) that take a team.
@@ -196,6 +197,7 @@ pub(crate) fn name(handle: i32) -> String {
         abi::TEAM_WORLD => "the world team".into(),
         abi::TEAM_SHARED => "the shared team".into(),
         abi::TEAM_NODE => "the node team".into(),
+        abi::TEAM_SAME_NODE_PE => "the team of PEs with the same number in their nodes".into(),
         other => format!("team {other:#x}"),
     }
 }

@@ -107,6 +107,22 @@ impl Nodes {
         (0..self.first.len()).filter(|other| self.is_one(*other, pe)).collect()
     }
 
+    /// Returns the PEs with the number that `pe` has among those of its node, of each node that has
+    /// so many, ascending.
+    pub(crate) fn with_the_number_of(&self, pe: usize) -> Vec<usize> {
+        // By the first PE of each node: its PEs so far.
+        let mut counts = vec![0usize; self.first.len()];
+        let numbers: Vec<usize> = self
+            .first
+            .iter()
+            .map(|first| {
+                counts[*first] += 1;
+                counts[*first]
+            })
+            .collect();
+        (0..numbers.len()).filter(|other| numbers[*other] == numbers[pe]).collect()
+    }
+
     /// Returns whether all PEs are on one node.
     pub(crate) fn is_single(&self) -> bool {
         self.first.iter().all(|first| *first == 0)

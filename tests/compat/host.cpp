@@ -4,6 +4,7 @@
 // teams, at once and on a stream.
 #include "check.h"
 
+#include <cstdlib>
 #include <cstring>
 #include <initializer_list>
 
@@ -15,6 +16,7 @@ void before_the_device() {
     CHECK(nvshmem_team_n_pes(NVSHMEM_TEAM_WORLD) == n && nvshmem_team_my_pe(NVSHMEM_TEAM_WORLD) == me);
     CHECK(nvshmem_team_my_pe(NVSHMEMX_TEAM_NODE) == me && nvshmem_team_n_pes(NVSHMEMX_TEAM_NODE) == n);
     CHECK(nvshmem_team_my_pe(NVSHMEM_TEAM_INVALID) == -1);
+    CHECK(NVSHMEMX_TEAM_SAME_MYPE_NODE == 3);
     int major = 0, minor = 0, patch = 0, provided = 0;
     char name[NVSHMEM_MAX_NAME_LEN];
     nvshmem_info_get_version(&major, &minor);
@@ -47,6 +49,8 @@ void transfers() {
     CHECK(got[0] == 1 && got[1] == 0 && got[2] == 2 && got[4] == 3);
     nvshmem_quiet();
     nvshmem_fence();
+    nvshmemx_flush();
+    nvshmemx_flush_on_stream(nullptr);
     nvshmem_barrier_all();
 
     // On a stream, the values are those of the call.
@@ -72,6 +76,9 @@ void signals() {
     nvshmemx_uint64_wait_until_all_on_stream(signal, 1, nullptr, NVSHMEM_CMP_GE, 7, nullptr);
     CHECK(nvshmemx_float_g_on_stream(data + 1, me, nullptr) == 1.5f);
     CHECK(nvshmem_signal_fetch(signal) == 7);
+    nvshmem_barrier_all();
+    nvshmemx_signal_counted_reset(signal);
+    CHECK(nvshmem_signal_fetch(signal) == 0);
     // Each with its own value, but the second.
     auto *status = static_cast<int *>(nvshmem_calloc(3, sizeof(int)));
     auto *wanted = static_cast<uint64_t *>(nvshmem_calloc(3, sizeof(uint64_t)));
@@ -104,6 +111,37 @@ void atomics() {
     nvshmem_free(word);
 }
 
+// Numbers of 16 bits share words, and the last one ends the memory.
+void halves() {
+    using half = OXSHMEM_NV_HALF;
+    const half one = {0x3c00}, minus_two = {0xc000}, tiny = {0x0001}, greatest = {0x7bff};
+    auto *cells = static_cast<half *>(nvshmem_calloc(3, sizeof(half)));
+    nvshmem_half_atomic_set(cells, one, next);
+    nvshmem_half_atomic_set(cells + 1, minus_two, next);
+    CHECK(nvshmem_half_atomic_swap(cells + 2, greatest, next).bits == 0);
+    CHECK(nvshmemx_half_atomic_fetch_add(cells + 1, one, next).bits == 0xc000);
+    nvshmemx_half_atomic_add(cells, minus_two, next);
+    CHECK(nvshmem_half_atomic_fetch(cells, next).bits == 0xbc00 && nvshmem_half_atomic_fetch(cells + 1, next).bits == 0xbc00);
+    nvshmemx_half_atomic_add(cells + 2, tiny, next); // rounds to what it was
+    CHECK(nvshmem_half_atomic_fetch(cells + 2, next).bits == 0x7bff);
+    nvshmemx_half_atomic_add(cells + 2, greatest, next);
+    CHECK(nvshmem_half_atomic_fetch(cells + 2, next).bits == 0x7c00); // infinity
+    nvshmem_barrier_all();
+    nvshmem_free(cells);
+}
+
+void queue_pairs() {
+    nvshmemx_qp_handle_t *handles = nullptr, *more = nullptr;
+    CHECK(nvshmemx_qp_create(3, &handles) == 0 && nvshmemx_qp_create(1, &more) == 0);
+    CHECK(handles[0] > NVSHMEMX_QP_DEFAULT && handles[1] == handles[0] + 1 && handles[2] == handles[0] + 2);
+    CHECK(more[0] == handles[2] + 1);
+    std::free(more);
+    std::free(handles);
+    handles = &me;
+    CHECK(nvshmemx_qp_create(0, &handles) != 0 && handles == nullptr);
+    CHECK(nvshmemx_qp_create(-1, &handles) != 0 && nvshmemx_qp_create(1, nullptr) != 0);
+}
+
 void collectives() {
     auto *source = static_cast<int *>(nvshmem_calloc(n, sizeof(int)));
     auto *result = static_cast<int *>(nvshmem_calloc(n, sizeof(int)));
@@ -121,6 +159,8 @@ void collectives() {
     CHECK(nvshmem_int_broadcast(NVSHMEM_TEAM_WORLD, result, source, 1, n - 1) == 0);
     CHECK(nvshmem_int_g(result, me) == 10 * (n - 1));
     CHECK(nvshmem_team_sync(NVSHMEM_TEAM_WORLD) == 0 && nvshmem_barrier(NVSHMEMX_TEAM_NODE) == 0);
+    // All PEs are on one node, so no other PE has the number of this one in its node.
+    CHECK(nvshmem_team_n_pes(NVSHMEMX_TEAM_SAME_MYPE_NODE) == 1 && nvshmem_barrier(NVSHMEMX_TEAM_SAME_MYPE_NODE) == 0);
 
     nvshmem_team_t alone = NVSHMEM_TEAM_INVALID, column = NVSHMEM_TEAM_INVALID;
     CHECK(nvshmem_team_split_2d(NVSHMEM_TEAM_WORLD, 1, nullptr, 0, &alone, nullptr, 0, &column) == 0);
@@ -170,6 +210,8 @@ int main() {
         transfers();
         signals();
         atomics();
+        halves();
+        queue_pairs();
         collectives();
         failures();
         nvshmem_finalize();

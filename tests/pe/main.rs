@@ -7,6 +7,7 @@ mod atomics;
 mod barriers;
 mod cable;
 mod collectives;
+mod compat_names;
 mod contexts;
 mod costs;
 mod errors;
@@ -122,6 +123,8 @@ const CASES: &[Case] = &[
     ("typed", typed::typed),
     ("typed_collectives", typed::collectives),
     ("compat_own_memory", typed::compat_own_memory),
+    ("compat_names", compat_names::names),
+    ("compat_qps", compat_names::qps),
     ("compat_typed", typed::compat_typed),
     ("compat_typed_collectives", typed::compat_collectives),
     ("waits", waits::waits),

@@ -120,7 +120,10 @@ pub fn teams(_: &[String]) -> Outcome {
     bench.check(&shared, &shared.members())?;
     assert!(shared.is_near());
     assert_eq!(world.is_near(), (0..n).all(|pe| shared.members().contains(&pe)));
-    assert_eq!([world.handle(), shared.handle(), pe.team_node().handle()], [0, 1, 2]);
+    assert_eq!(
+        [world.handle(), shared.handle(), pe.team_node().handle(), pe.team_same_node_pe().handle()],
+        [0, 1, 2, 3]
+    );
 
     // Every start and some strides, each as long as it gets.
     for start in 0..n {
@@ -252,7 +255,7 @@ fn disagreement<T: std::fmt::Debug>(result: oxshmem::Result<T>) -> Failure {
 }
 
 /// Calls that are refused, by all that make them, and leave everything as it was. Run with
-/// `OXSHMEM_MAX_TEAMS=5`, by at least 2 PEs.
+/// `OXSHMEM_MAX_TEAMS=6`, by at least 2 PEs.
 pub fn refused(_: &[String]) -> Outcome {
     let bench = Bench::new()?;
     let pe = &bench.rig.pe;
@@ -270,7 +273,7 @@ pub fn refused(_: &[String]) -> Outcome {
         assert!(text.contains(&format!("size {size}) of a team of {n} PEs")) && text.contains(part), "{text}");
     }
     assert!(matches!(team_error(world.split_2d(pe, 0)), TeamError::BadSplit { .. }));
-    for team in [pe.team_world(), pe.team_shared(), pe.team_node()] {
+    for team in [pe.team_world(), pe.team_shared(), pe.team_node(), pe.team_same_node_pe()] {
         assert!(matches!(team_error(team.destroy(pe)), TeamError::Predefined { .. }));
     }
 
@@ -294,8 +297,8 @@ pub fn refused(_: &[String]) -> Outcome {
     assert_eq!(alone.is_some(), me == 0);
     let error = team_error(split(0, 1, 2));
     let text = error.to_string();
-    assert!(matches!(error, TeamError::Exhausted { members: 2, pe: 0, used: 5, limit: 5 }), "{error:?}");
-    assert!(text.contains("OXSHMEM_MAX_TEAMS") && text.contains("PE 0 is in 5"), "{text}");
+    assert!(matches!(error, TeamError::Exhausted { members: 2, pe: 0, used: 6, limit: 6 }), "{error:?}");
+    assert!(text.contains("OXSHMEM_MAX_TEAMS") && text.contains("PE 0 is in 6"), "{text}");
     let rest = split(1, 1, n - 1)?;
     if let Some(rest) = rest {
         bench.check(&rest, &(1..n).collect::<Vec<_>>())?;

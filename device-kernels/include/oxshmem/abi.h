@@ -20,7 +20,7 @@
 namespace oxshmem::abi {
 
 constexpr uint32_t kMagic = 0x4d53584f; // "OXSM" in memory
-#define OXSHMEM_ABI_VERSION 11
+#define OXSHMEM_ABI_VERSION 12
 constexpr uint32_t kAbiVersion = OXSHMEM_ABI_VERSION;
 
 // PEs of a job, at most.
@@ -90,6 +90,7 @@ enum class ErrorCode : uint32_t {
                               // `length` is the ErrorCode of that
     context_in_use = 12,      // a private context, whose QP is `qpn`, is used from two places at once
     context_destroyed = 13,   // the context of QP `qpn` was destroyed
+    bad_number = 14,          // no context has the number `length`, or no longer
 };
 
 // In the ErrorRecord of a wait for variables `address` is a variable that is not yet what the wait
@@ -294,11 +295,15 @@ struct LocalRegion {
 
 constexpr uint32_t kMaxLocalRegions = 64;
 
-// A handle of a team is generation << 8 | index of its row. The first three rows are fixed.
+// Contexts that device code finds by their numbers.
+constexpr uint32_t kMaxNumberedContexts = 1024;
+
+// A handle of a team is generation << 8 | index of its row. The first four rows are fixed.
 constexpr int32_t kTeamInvalid = -1;
 constexpr int32_t kTeamWorld = 0;
 constexpr int32_t kTeamShared = 1;
 constexpr int32_t kTeamNode = 2;
+constexpr int32_t kTeamSameNodePe = 3;
 constexpr uint32_t kTeamIndexBits = 8;
 
 // Collectives that have a choice of algorithms.
@@ -463,7 +468,11 @@ struct alignas(128) State {
     // signal, and for the fence one that waits for the reads and atomics before it.
     uint32_t signal_order;
     uint32_t fence_order;
-    uint32_t reserved0[28];
+
+    // Contexts by number: those up to the count are valid, but one whose team has no members.
+    uint64_t numbered_contexts;   // Context[kMaxNumberedContexts]
+    uint64_t n_numbered_contexts; // address of a uint64_t count
+    uint32_t reserved0[24];
 
     uint64_t p2p_far[kMaxPes / 64];
 };

@@ -83,6 +83,32 @@ OXSHMEM_DEVICE Context batched(Context context) {
     return context;
 }
 
+// Finds the context that the host has given this number (Contexts::numbers). False: no context has
+// it, or it was destroyed, which is recorded.
+OXSHMEM_DEVICE bool numbered_context(uint32_t number, Context &context) {
+    const abi::State &s = port::state();
+    if (number < port::read(detail::as<uint64_t>(s.n_numbered_contexts))) {
+        context = detail::as<Context>(s.numbered_contexts)[number];
+        if (context.n_pes != 0) {
+            return true;
+        }
+    }
+    detail::raise(detail::ErrorCode::bad_number, detail::Op::none, -1, 0, number);
+    return false;
+}
+
+// Calls `act` with each context that has a number and was not destroyed.
+template <class Act> OXSHMEM_DEVICE void for_each_numbered_context(Act act) {
+    const abi::State &s = port::state();
+    const uint64_t count = port::read(detail::as<uint64_t>(s.n_numbered_contexts));
+    for (uint64_t number = 0; number < count; ++number) {
+        const Context context = detail::as<Context>(s.numbered_contexts)[number];
+        if (context.n_pes != 0) {
+            act(context);
+        }
+    }
+}
+
 // Sends what was posted to a batched context. It waits for nothing.
 OXSHMEM_DEVICE void flush(const Context &context) {
     if (context.n_pes != 0) {

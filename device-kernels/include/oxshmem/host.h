@@ -183,9 +183,10 @@ int oxshmem_host_sync_all(void);
 typedef int32_t oxshmem_team_t;
 enum {
     OXSHMEM_TEAM_INVALID = -1,
-    OXSHMEM_TEAM_WORLD = 0,  /* all PEs */
-    OXSHMEM_TEAM_SHARED = 1, /* PEs that reach each other by load and store */
-    OXSHMEM_TEAM_NODE = 2,   /* PEs of the node */
+    OXSHMEM_TEAM_WORLD = 0,        /* all PEs */
+    OXSHMEM_TEAM_SHARED = 1,       /* PEs that reach each other by load and store */
+    OXSHMEM_TEAM_NODE = 2,         /* PEs of the node */
+    OXSHMEM_TEAM_SAME_NODE_PE = 3, /* PEs with the same number in their nodes' teams */
 };
 /* Return -1 if there is no such team. A PE that is not in `destination` is -1 there, which is not an error. */
 int oxshmem_host_team_my_pe(oxshmem_team_t team);
@@ -230,6 +231,10 @@ int oxshmemx_team_create_ctxs(oxshmem_team_t team, const oxshmemx_ctx_config_t *
 /* Writes where the device has the contexts that were created together with `ctx`, in their order, for kernels that take a
  * pointer to them. */
 int oxshmemx_ctx_device_array(oxshmem_ctx_t ctx, const oxshmem_ctx_t **array);
+/* Numbers the contexts that were created together with `ctx`, for kernels that find a context by its number
+ * (oxshmem::numbered_context). They are `*first` and those after it, in their order; a set that is numbered already keeps its
+ * numbers. At most 1024 contexts of a PE have numbers, and none is used twice. Not collective. */
+int oxshmemx_ctx_number(oxshmem_ctx_t ctx, int *first);
 /* Completes what was posted through the contexts that were created together with `ctx`, and destroys them. */
 int oxshmem_ctx_destroy(oxshmem_ctx_t ctx);
 

@@ -14,6 +14,8 @@ constexpr team_t TEAM_INVALID = abi::kTeamInvalid;
 constexpr team_t TEAM_WORLD = abi::kTeamWorld;   // all PEs
 constexpr team_t TEAM_SHARED = abi::kTeamShared; // those that reach each other by load and store
 constexpr team_t TEAM_NODE = abi::kTeamNode;     // those of the node
+// Those with the same number in their nodes' teams.
+constexpr team_t TEAM_SAME_NODE_PE = abi::kTeamSameNodePe;
 
 // The caller's number in the team, or -1 if there is no such team.
 OXSHMEM_DEVICE int team_my_pe(team_t team) {

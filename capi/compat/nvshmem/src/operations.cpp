@@ -5,7 +5,11 @@
 
 #include "internal.h"
 
+#include <oxshmem/port/numbers.h>
+
+#include <cstdlib>
 #include <cstring>
+#include <vector>
 
 using namespace oxshmem_nv;
 
@@ -48,6 +52,11 @@ void *oxshmem_nv_ptr(const char *call, const void *address, int pe) {
 
 // Memory. A failure is a null pointer, and is printed.
 
+// Atomics on numbers of 16 bits take the word of 32 that they are in, so allocations end with one.
+static size_t whole_words(size_t bytes) {
+    return bytes > SIZE_MAX - 3 ? bytes : (bytes + 3) & ~size_t{3};
+}
+
 static void *allocated(const char *call, void *memory, size_t bytes) {
     if (memory == nullptr && bytes != 0) {
         print(call, "%s", oxshmem_error());
@@ -56,13 +65,15 @@ static void *allocated(const char *call, void *memory, size_t bytes) {
 }
 
 void *nvshmem_malloc(size_t bytes) {
-    return on_own_gpu(__func__) ? allocated(__func__, oxshmem_malloc(bytes), bytes) : nullptr;
+    return on_own_gpu(__func__) ? allocated(__func__, oxshmem_malloc(whole_words(bytes)), bytes) : nullptr;
 }
 void *nvshmem_calloc(size_t count, size_t bytes) {
-    return on_own_gpu(__func__) ? allocated(__func__, oxshmem_calloc(count, bytes), count != 0 ? bytes : 0) : nullptr;
+    size_t all = 0;
+    const bool fits = !__builtin_mul_overflow(count, bytes, &all);
+    return on_own_gpu(__func__) ? allocated(__func__, oxshmem_calloc(1, fits ? whole_words(all) : SIZE_MAX), all) : nullptr;
 }
 void *nvshmem_align(size_t alignment, size_t bytes) {
-    return on_own_gpu(__func__) ? allocated(__func__, oxshmem_align(alignment, bytes), bytes) : nullptr;
+    return on_own_gpu(__func__) ? allocated(__func__, oxshmem_align(alignment, whole_words(bytes)), bytes) : nullptr;
 }
 void nvshmem_free(void *address) {
     run(__func__, [&] { return oxshmem_free(address); });
@@ -152,6 +163,62 @@ uint64_t oxshmem_nv_atomic(const char *call, void *target, int op, size_t bytes,
     uint64_t old = 0;
     run(call, [&] { return oxshmem_host_atomic(target, bytes, op, operand, compare, &old, pe); });
     return old;
+}
+
+uint16_t oxshmem_nv_half_atomic(const char *call, const void *target, int op, uint16_t operand, int pe) {
+    using oxshmem::port::float_to_half;
+    using oxshmem::port::half_to_float;
+    const auto address = reinterpret_cast<uintptr_t>(target);
+    // An odd address stays one, and is refused.
+    auto *const word = reinterpret_cast<void *>((address & 1) != 0 ? address : address & ~uintptr_t{3});
+    const unsigned shift = (address & 2) != 0 ? 16 : 0;
+    uint64_t seen = oxshmem_nv_atomic(call, word, OXSHMEM_ATOMIC_FETCH, 4, 0, 0, pe);
+    for (;;) {
+        const auto before = static_cast<uint16_t>(seen >> shift);
+        const uint16_t after = op == OXSHMEM_ATOMIC_FETCH  ? before
+                               : op == OXSHMEM_ATOMIC_SWAP ? operand
+                                                           : float_to_half(half_to_float(before) + half_to_float(operand));
+        if (before == after) {
+            return before;
+        }
+        const uint64_t wanted = (seen & ~(uint64_t{0xffff} << shift)) | static_cast<uint64_t>(after) << shift;
+        const uint64_t found = oxshmem_nv_atomic(call, word, OXSHMEM_ATOMIC_COMPARE_SWAP, 4, wanted, seen, pe);
+        // After an error that the handler let pass every call returns 0.
+        if (found == seen) {
+            return before;
+        }
+        seen = found;
+    }
+}
+
+// Queue pairs.
+
+int nvshmemx_qp_create(int count, nvshmemx_qp_handle_t **handles) {
+    if (handles == nullptr) {
+        print(__func__, "the pointer for the handles is null");
+        return NVSHMEMX_ERROR_INVALID_VALUE;
+    }
+    *handles = nullptr;
+    const oxshmemx_ctx_config_t config = {count, OXSHMEMX_CTX_DEVICE, 0, -1};
+    std::vector<oxshmem_ctx_t> contexts(count > 0 ? static_cast<size_t>(count) : 1);
+    int first = 0;
+    const int status = run_with_status(__func__, [&] {
+        const int created = oxshmemx_team_create_ctxs(OXSHMEM_TEAM_WORLD, &config, contexts.data());
+        return created != OXSHMEM_SUCCESS ? created : oxshmemx_ctx_number(contexts[0], &first);
+    });
+    if (status != NVSHMEMX_SUCCESS) {
+        return status;
+    }
+    auto *made = static_cast<nvshmemx_qp_handle_t *>(std::malloc(contexts.size() * sizeof(nvshmemx_qp_handle_t)));
+    if (made == nullptr) {
+        print(__func__, "there is no memory for %d handles", count);
+        return NVSHMEMX_ERROR_OUT_OF_MEMORY;
+    }
+    for (int i = 0; i < count; ++i) {
+        made[i] = OXSHMEM_NV_QP_FIRST + first + i;
+    }
+    *handles = made;
+    return NVSHMEMX_SUCCESS;
 }
 
 // Collectives.

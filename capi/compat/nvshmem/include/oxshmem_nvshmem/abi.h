@@ -62,6 +62,9 @@ void oxshmem_nv_wait_on_stream(const char *call, const void *variables, size_t n
 // Atomics of 4 or 8 bytes; `op` is an oxshmem_atomic_op. Returns the old value.
 uint64_t oxshmem_nv_atomic(const char *call, void *target, int op, size_t bytes, uint64_t operand, uint64_t compare, int pe);
 
+// The same on a binary16 number; OXSHMEM_ATOMIC_FETCH, _SWAP and _FETCH_ADD.
+uint16_t oxshmem_nv_half_atomic(const char *call, const void *target, int op, uint16_t operand, int pe);
+
 // Collectives.
 enum oxshmem_nv_collective {
     OXSHMEM_NV_SYNC,

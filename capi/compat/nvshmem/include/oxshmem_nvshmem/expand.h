@@ -70,6 +70,96 @@ template <class Scope, class T> OXSHMEM_DEVICE T fetch_add_floating(Scope, T *ta
     }
 }
 
+// Changes a binary16 number by compare and swap of the word of 32 bits that it is in, until nothing
+// came between. Returns the old number.
+template <class T, class Change> OXSHMEM_DEVICE T update_half(const T *target, int pe, Change change) {
+    static_assert(sizeof(T) == sizeof(uint16_t), "binary16");
+    const uint64_t address = reinterpret_cast<uint64_t>(target);
+    // An odd address stays one, and is refused.
+    uint32_t *const word = reinterpret_cast<uint32_t *>((address & 1) != 0 ? address : address & ~uint64_t{3});
+    const uint32_t shift = (address & 2) != 0 ? 16 : 0;
+    uint32_t seen = oxshmem::atomic_fetch(word, pe);
+    for (;;) {
+        const uint16_t before = static_cast<uint16_t>(seen >> shift), after = change(before);
+        const uint32_t wanted = (seen & ~(uint32_t{0xffff} << shift)) | static_cast<uint32_t>(after) << shift;
+        // An atomic fetch has seen it whole already.
+        const uint32_t found = before == after ? seen : oxshmem::atomic_compare_swap(word, seen, wanted, pe);
+        // After an error every call returns 0, and so the second one ends the loop.
+        if (found == seen) {
+            T old;
+            memcpy(&old, &before, sizeof(old));
+            return old;
+        }
+        seen = found;
+    }
+}
+template <class T> OXSHMEM_DEVICE T half_fetch(const T *target, int pe) {
+    return update_half(target, pe, [](uint16_t bits) { return bits; });
+}
+template <class T> OXSHMEM_DEVICE T half_swap(T *target, T value, int pe) {
+    uint16_t given;
+    memcpy(&given, &value, sizeof(given));
+    return update_half(target, pe, [given](uint16_t) { return given; });
+}
+template <class T> OXSHMEM_DEVICE T half_fetch_add(T *target, T value, int pe) {
+    oxshmem::half given;
+    memcpy(&given, &value, sizeof(given));
+    const float wide = oxshmem::to_float(given);
+    // The sum of two of them in 32 bits is rounded once.
+    return update_half(target, pe,
+                       [wide](uint16_t bits) { return oxshmem::to_half(oxshmem::to_float(oxshmem::half{bits}) + wide).bits; });
+}
+
+// The greater value with its place; of equal ones the lower place, so that all members choose the
+// same. A value that is no number loses.
+struct MaxLoc {
+    OXSHMEM_DEVICE oxshmem::port::vec16 operator()(oxshmem::port::vec16 a, oxshmem::port::vec16 b) const {
+        double x[2], y[2];
+        memcpy(x, &a, sizeof(x));
+        memcpy(y, &b, sizeof(y));
+        const bool first = x[0] > y[0] || (x[0] == y[0] && x[1] <= y[1]) || y[0] != y[0];
+        return first ? a : b;
+    }
+    // Two numbers of 64 bits. No other name of this layer reduces those, so members that call this
+    // together with anything else are told.
+    OXSHMEM_DEVICE oxshmem::abi::Type type() const { return oxshmem::abi::Type::complex64; }
+    OXSHMEM_DEVICE oxshmem::abi::ReduceOp op() const { return oxshmem::abi::ReduceOp::op_sum; }
+};
+
+// Calls `act` with the context that a handle of a queue pair stands for. A handle that stands for
+// none is recorded as an error.
+template <class Act> OXSHMEM_DEVICE void with_qp(nvshmemx_qp_handle_t handle, Act act) {
+    oxshmem::Context context{};
+    if (handle == NVSHMEMX_QP_DEFAULT || handle == NVSHMEMX_QP_ANY ||
+        oxshmem::numbered_context(static_cast<uint32_t>(handle) - OXSHMEM_NV_QP_FIRST, context)) {
+        act(context);
+    }
+}
+// Calls `act` with the contexts of several handles: those of the array, or, without one, the
+// default context's and, if `n` says so, all.
+template <class Act> OXSHMEM_DEVICE void with_qps(const nvshmemx_qp_handle_t *handles, int n, Act act) {
+    if (n == NVSHMEMX_QP_ALL || (handles != nullptr && n > 0 && handles[0] == NVSHMEMX_QP_ALL)) {
+        act(oxshmem::Context{});
+        oxshmem::for_each_numbered_context(act);
+    } else if (handles == nullptr) {
+        act(oxshmem::Context{});
+    } else {
+        for (int i = 0; i < n; ++i) {
+            with_qp(handles[i], act);
+        }
+    }
+}
+template <class S> OXSHMEM_DEVICE void quiet_qps(const nvshmemx_qp_handle_t *handles, int n) {
+    with_qps(handles, n, [](const oxshmem::Context &context) { oxshmem::quiet(context, S{}); });
+}
+template <class S> OXSHMEM_DEVICE void fence_qps(const nvshmemx_qp_handle_t *handles, int n) {
+    S::sync();
+    if (S::rank() == 0) {
+        with_qps(handles, n, [](const oxshmem::Context &context) { oxshmem::fence(context); });
+    }
+    S::sync();
+}
+
 // The bytes of `n` elements, a number that no heap has if it does not fit.
 OXSHMEM_DEVICE size_t bytes(size_t n, size_t element) {
     return n > SIZE_MAX / element ? SIZE_MAX : n * element;

@@ -62,6 +62,10 @@ void nvshmem_team_get_config(nvshmem_team_t team, nvshmem_team_config_t *config)
 void *nvshmemx_buffer_register_symmetric(void *buffer, size_t bytes, int flags);
 int nvshmemx_buffer_unregister_symmetric(void *address, size_t bytes);
 
+// Makes `count` queue pairs to each PE, which any threads may use, and an array of their handles,
+// which free() frees. Collective. They end with nvshmem_finalize.
+int nvshmemx_qp_create(int count, nvshmemx_qp_handle_t **handles);
+
 int nvshmemx_cumodule_init(CUmodule module);
 int nvshmemx_cumodule_finalize(CUmodule module);
 #ifdef OXSHMEM_NV_CUDA_TYPES

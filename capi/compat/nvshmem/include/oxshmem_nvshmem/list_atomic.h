@@ -29,6 +29,22 @@ OXSHMEM_FOR_EACH_STANDARD_ATOMIC_TYPE(OXSHMEM_NV_EXTENDED)
 OXSHMEM_FOR_EACH_FLOATING_ATOMIC_TYPE(OXSHMEM_NV_FLOATING)
 #undef OXSHMEM_NV_FLOATING
 
+// Those of binary16 numbers.
+#define OXSHMEM_NV_HOST_HALF(op, bits)                                                                                         \
+    oxshmem_nv::from_word<OXSHMEM_NV_HALF>(oxshmem_nv_half_atomic(__func__, target, op, static_cast<uint16_t>(bits), pe))
+OXSHMEM_NV_BOTH(OXSHMEM_NV_HALF, nvshmem_half_atomic_fetch, (const OXSHMEM_NV_HALF *target, int pe),
+                return oxshmem_nv::half_fetch(target, pe), return OXSHMEM_NV_HOST_HALF(0, 0))
+OXSHMEM_NV_BOTH(void, nvshmem_half_atomic_set, (OXSHMEM_NV_HALF * target, OXSHMEM_NV_HALF value, int pe),
+                oxshmem_nv::half_swap(target, value, pe), OXSHMEM_NV_HOST_HALF(1, oxshmem_nv::to_word(value)))
+OXSHMEM_NV_BOTH(OXSHMEM_NV_HALF, nvshmem_half_atomic_swap, (OXSHMEM_NV_HALF * target, OXSHMEM_NV_HALF value, int pe),
+                return oxshmem_nv::half_swap(target, value, pe), return OXSHMEM_NV_HOST_HALF(1, oxshmem_nv::to_word(value)))
+OXSHMEM_NV_BOTH(OXSHMEM_NV_HALF, nvshmemx_half_atomic_fetch_add, (OXSHMEM_NV_HALF * target, OXSHMEM_NV_HALF value, int pe),
+                return oxshmem_nv::half_fetch_add(target, value, pe),
+                return OXSHMEM_NV_HOST_HALF(3, oxshmem_nv::to_word(value)))
+OXSHMEM_NV_BOTH(void, nvshmemx_half_atomic_add, (OXSHMEM_NV_HALF * target, OXSHMEM_NV_HALF value, int pe),
+                oxshmem_nv::half_fetch_add(target, value, pe), OXSHMEM_NV_HOST_HALF(3, oxshmem_nv::to_word(value)))
+#undef OXSHMEM_NV_HOST_HALF
+
 // A name with and one without a result; `CALL` is the template's name, `op` an oxshmem_atomic_op.
 #define OXSHMEM_NV_PAIR(name, T, CALL, op)                                                                                     \
     OXSHMEM_NV_BOTH(void, nvshmem_##name##_atomic_##CALL, (T * target, T value, int pe),                                       \

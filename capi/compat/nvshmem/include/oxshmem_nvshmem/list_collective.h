@@ -80,6 +80,9 @@ OXSHMEM_NV_FOR_EACH_RMA_TYPE(OXSHMEM_NV_ARITHMETIC)
 #undef OXSHMEM_NV_BITWISE
 #undef OXSHMEM_NV_REDUCTIONS
 #undef OXSHMEM_NV_REDUCTION
+OXSHMEM_NV_DEVICE(block, int, nvshmemx_double2_maxloc_reduce_block,
+                  (nvshmem_team_t team, OXSHMEM_NV_DOUBLE2 *dst, const OXSHMEM_NV_DOUBLE2 *src, size_t n),
+                  return oxshmem::detail::reduce_elements<S>(team, dst, src, n, true, oxshmem_nv::MaxLoc{}))
 #undef OXSHMEM_NV_QUEUED
 #undef OXSHMEM_NV_AT_ONCE
 

@@ -16,38 +16,46 @@
 OXSHMEM_NV_FOR_EACH_RMA_TYPE(OXSHMEM_NV_SCALAR)
 #undef OXSHMEM_NV_SCALAR
 
-// put, get, their _nbi forms, put_signal, iput and iget. PUT and GET are whole names without their
+// put, get, their _nbi forms, put_signal, iput and iget. Those of a warp or block are a meeting of
+// its threads on entry and, also the _nbi forms, on return, as programs written for NVSHMEM expect:
+// what each thread has written before is sent, and what one thread does after, such as a quiet,
+// follows all threads' part. PUT and GET are whole names without their
 // prefix, such as int_put, put32 and putmem; T is what pointers point to, and `bytes` how many
 // bytes the host moves.
 #define OXSHMEM_NV_PUT(PUT, T, device_bytes, bytes)                                                                            \
-    OXSHMEM_NV_SCOPES(void, PUT, (T * dst, const T *src, size_t n, int pe), oxshmem::putmem(S{}, dst, src, device_bytes, pe),  \
-                      oxshmem_nv_put(__func__, dst, src, bytes, pe))                                                           \
-    OXSHMEM_NV_SCOPES(void, PUT##_nbi, (T * dst, const T *src, size_t n, int pe),                                              \
-                      oxshmem::putmem_nbi(S{}, dst, src, device_bytes, pe), oxshmem_nv_put(__func__, dst, src, bytes, pe))     \
+    OXSHMEM_NV_SCOPES(void, PUT, (T * dst, const T *src, size_t n, int pe), S::sync();                                         \
+                      oxshmem::putmem(S{}, dst, src, device_bytes, pe), oxshmem_nv_put(__func__, dst, src, bytes, pe))         \
+    OXSHMEM_NV_SCOPES(void, PUT##_nbi, (T * dst, const T *src, size_t n, int pe), S::sync();                                   \
+                      oxshmem::putmem_nbi(S{}, dst, src, device_bytes, pe);                                                    \
+                      S::sync(), oxshmem_nv_put(__func__, dst, src, bytes, pe))                                                \
     OXSHMEM_NV_HOST(void, nvshmemx_##PUT##_on_stream, (T * dst, const T *src, size_t n, int pe, cudaStream_t stream),          \
                     oxshmem_nv_put_on_stream(__func__, dst, src, bytes, pe, stream))                                           \
     OXSHMEM_NV_HOST(void, nvshmemx_##PUT##_nbi_on_stream, (T * dst, const T *src, size_t n, int pe, cudaStream_t stream),      \
                     oxshmem_nv_put_on_stream(__func__, dst, src, bytes, pe, stream))
 #define OXSHMEM_NV_GET(GET, T, device_bytes, bytes)                                                                            \
-    OXSHMEM_NV_SCOPES(void, GET, (T * dst, const T *src, size_t n, int pe), oxshmem::getmem(S{}, dst, src, device_bytes, pe),  \
-                      oxshmem_nv_get(__func__, dst, src, bytes, pe))                                                           \
-    OXSHMEM_NV_SCOPES(void, GET##_nbi, (T * dst, const T *src, size_t n, int pe),                                              \
-                      oxshmem::getmem_nbi(S{}, dst, src, device_bytes, pe), oxshmem_nv_get(__func__, dst, src, bytes, pe))     \
+    OXSHMEM_NV_SCOPES(void, GET, (T * dst, const T *src, size_t n, int pe), S::sync();                                         \
+                      oxshmem::getmem(S{}, dst, src, device_bytes, pe), oxshmem_nv_get(__func__, dst, src, bytes, pe))         \
+    OXSHMEM_NV_SCOPES(void, GET##_nbi, (T * dst, const T *src, size_t n, int pe), S::sync();                                   \
+                      oxshmem::getmem_nbi(S{}, dst, src, device_bytes, pe);                                                    \
+                      S::sync(), oxshmem_nv_get(__func__, dst, src, bytes, pe))                                                \
     OXSHMEM_NV_HOST(void, nvshmemx_##GET##_on_stream, (T * dst, const T *src, size_t n, int pe, cudaStream_t stream),          \
                     oxshmem_nv_get_on_stream(__func__, dst, src, bytes, pe, stream))                                           \
     OXSHMEM_NV_HOST(void, nvshmemx_##GET##_nbi_on_stream, (T * dst, const T *src, size_t n, int pe, cudaStream_t stream),      \
                     oxshmem_nv_get_on_stream(__func__, dst, src, bytes, pe, stream))
 #define OXSHMEM_NV_SIGNALLED(NAME, CALL, T, device_bytes, bytes)                                                               \
     OXSHMEM_NV_DEVICE_SCOPES(void, NAME, (T * dst, const T *src, size_t n, uint64_t *signal, uint64_t value, int op, int pe),  \
-                             oxshmem::CALL(S{}, dst, src, device_bytes, signal, value, oxshmem_nv::signal(op), pe))            \
+                             S::sync();                                                                                        \
+                             oxshmem::CALL(S{}, dst, src, device_bytes, signal, value, oxshmem_nv::signal(op), pe); S::sync()) \
     OXSHMEM_NV_HOST(void, nvshmemx_##NAME##_on_stream,                                                                         \
                     (T * dst, const T *src, size_t n, uint64_t *signal, uint64_t value, int op, int pe, cudaStream_t stream),  \
                     oxshmem_nv_put_signal_on_stream(__func__, dst, src, bytes, signal, value, op, pe, stream))
 #define OXSHMEM_NV_STRIDED(IPUT, IGET, T, E, element)                                                                          \
     OXSHMEM_NV_SCOPES(void, IPUT, (T * dst, const T *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t n, int pe),       \
+                      S::sync();                                                                                               \
                       oxshmem::iput(S{}, static_cast<E *>(dst), static_cast<const E *>(src), dst_stride, src_stride, n, pe),   \
                       oxshmem_nv_iput(__func__, dst, src, dst_stride, src_stride, n, element, pe))                             \
     OXSHMEM_NV_SCOPES(void, IGET, (T * dst, const T *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t n, int pe),       \
+                      S::sync();                                                                                               \
                       oxshmem::iget(S{}, static_cast<E *>(dst), static_cast<const E *>(src), dst_stride, src_stride, n, pe),   \
                       oxshmem_nv_iget(__func__, dst, src, dst_stride, src_stride, n, element, pe))                             \
     OXSHMEM_NV_HOST(                                                                                                           \
@@ -107,6 +115,9 @@ OXSHMEM_NV_BOTH(uint64_t, nvshmem_signal_fetch, (uint64_t * signal), return oxsh
                 return oxshmem_nv_signal_fetch(__func__, signal))
 OXSHMEM_NV_DEVICE(thread, uint64_t, nvshmem_signal_wait_until, (uint64_t * signal, int cmp, uint64_t value),
                   return oxshmem::signal_wait_until(signal, oxshmem_nv::compare(cmp), value))
+OXSHMEM_NV_BOTH(void, nvshmemx_signal_counted_reset, (uint64_t * signal),
+                oxshmem::signal_op(signal, 0, oxshmem::SIGNAL_SET, oxshmem::my_pe()),
+                oxshmem_nv_signal_op(__func__, signal, 0, NVSHMEM_SIGNAL_SET, oxshmem_nv_my_pe(__func__)))
 OXSHMEM_NV_HOST(void, nvshmemx_signal_op_on_stream, (uint64_t * signal, uint64_t value, int op, int pe, cudaStream_t stream),
                 oxshmem_nv_signal_op_on_stream(__func__, signal, value, op, pe, stream))
 OXSHMEM_NV_HOST(void, nvshmemx_signal_wait_until_on_stream, (uint64_t * signal, int cmp, uint64_t value, cudaStream_t stream),
@@ -117,6 +128,11 @@ OXSHMEM_NV_HOST(void, nvshmemx_signal_wait_until_on_stream, (uint64_t * signal, 
 OXSHMEM_NV_BOTH(void, nvshmem_quiet, (), oxshmem::quiet(S{}), oxshmem_nv_quiet(__func__))
 OXSHMEM_NV_BOTH(void, nvshmem_fence, (), oxshmem::fence(), oxshmem_nv_fence(__func__))
 OXSHMEM_NV_HOST(void, nvshmemx_quiet_on_stream, (cudaStream_t stream), oxshmem_nv_quiet_on_stream(__func__, stream))
+// The sources of what was put may be changed after a flush. What a quiet promises is more.
+OXSHMEM_NV_BOTH(void, nvshmemx_flush, (), oxshmem::quiet(S{}), oxshmem_nv_quiet(__func__))
+OXSHMEM_NV_DEVICE(warp, void, nvshmemx_flush_warp, (), oxshmem::quiet(S{}))
+OXSHMEM_NV_DEVICE(block, void, nvshmemx_flush_block, (), oxshmem::quiet(S{}))
+OXSHMEM_NV_HOST(void, nvshmemx_flush_on_stream, (cudaStream_t stream), oxshmem_nv_quiet_on_stream(__func__, stream))
 
 OXSHMEM_NV_BOTH(int, nvshmem_my_pe, (), return oxshmem::my_pe(), return oxshmem_nv_my_pe(__func__))
 OXSHMEM_NV_BOTH(int, nvshmem_n_pes, (), return oxshmem::n_pes(), return oxshmem_nv_n_pes(__func__))

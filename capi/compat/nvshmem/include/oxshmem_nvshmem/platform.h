@@ -60,3 +60,13 @@ struct oxshmem_nv_bfloat16 {
 #define OXSHMEM_NV_HALF oxshmem_nv_half
 #define OXSHMEM_NV_BFLOAT16 oxshmem_nv_bfloat16
 #endif
+
+// A value and its place, for maxloc.
+#if defined(__CUDACC__) || defined(OXSHMEM_NV_CUDA_TYPES)
+#define OXSHMEM_NV_DOUBLE2 double2
+#else
+struct alignas(16) oxshmem_nv_double2 {
+    double x, y;
+};
+#define OXSHMEM_NV_DOUBLE2 oxshmem_nv_double2
+#endif

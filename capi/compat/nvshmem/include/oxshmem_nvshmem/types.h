@@ -20,7 +20,7 @@
 
 // The interface between these headers and libnvshmem_host; a change of any function of abi.h
 // raises it.
-#define OXSHMEM_NV_ABI 1
+#define OXSHMEM_NV_ABI 2
 
 enum nvshmemi_cmp_type {
     NVSHMEM_CMP_EQ = 0,
@@ -53,6 +53,8 @@ enum {
     NVSHMEM_TEAM_SHARED_INDEX = 1,
     NVSHMEMX_TEAM_NODE = 2,
     NVSHMEM_TEAM_NODE_INDEX = 2,
+    NVSHMEMX_TEAM_SAME_MYPE_NODE = 3,
+    NVSHMEM_TEAM_SAME_MYPE_NODE_INDEX = 3,
 };
 
 #define NVSHMEM_TEAM_CONFIG_MASK_NUM_CONTEXTS 0x1
@@ -70,6 +72,17 @@ static_assert(sizeof(nvshmem_team_config_t) == 64, "as NVSHMEM's");
             0                                                                                                                  \
         }                                                                                                                      \
     }
+
+// Queue pairs by handle: the default context's, all of them, and those of nvshmemx_qp_create.
+typedef int nvshmemx_qp_handle_t;
+enum {
+    NVSHMEMX_QP_HOST = 0,
+    NVSHMEMX_QP_DEFAULT = 1,
+    NVSHMEMX_QP_ANY = INT_MAX,
+    NVSHMEMX_QP_ALL = INT_MAX,
+    OXSHMEM_NV_QP_FIRST = 2, // of the context with number 0
+};
+enum { NVSHMEM_PE_INVALID = -1, NVSHMEMX_PE_ANY = 1 << 15, NVSHMEMX_PE_ALL = 1 << 15 };
 
 // Joining a job.
 enum {

@@ -1,0 +1,89 @@
+//! Names of the compatibility layer that OxSHMEM's own tables do not have.
+
+use oxshmem::{ContextOptions, Error, FaultKind, Operations, Sharing};
+
+use crate::Outcome;
+use crate::rig::Rig;
+
+oxshmem::include_module!(COMPAT_NAMES, "compat_names");
+
+/// `NVSHMEMX_QP_DEFAULT` and the handle of the context with number 0.
+const DEFAULT: i32 = 1;
+const FIRST: i32 = 2;
+
+/// `compat_names`: atomics of 16 bits, maxloc, flush, the team of PEs with the same number.
+pub fn names(_: &[String]) -> Outcome {
+    const THREADS: u32 = 40;
+    const ROUNDS: u32 = 3;
+    let rig = Rig::new(&COMPAT_NAMES)?;
+    let cells = rig.pe.alloc::<u16>(4)?;
+    rig.run_linear("compat_half", 1, THREADS, (&cells, ROUNDS, rig.report()))?;
+    rig.pe.barrier_all()?;
+    let adds = THREADS * ROUNDS * rig.n_pes() as u32;
+    rig.run_linear("compat_half_check", 1, 1, (&cells, adds, rig.report()))?;
+
+    // By one exchange of packets, and by more.
+    for n in [2u32, 5, 300] {
+        let words = 2 * n as usize;
+        let (dst, src) = (rig.pe.alloc_aligned::<u64>(words, 16)?, rig.pe.alloc_aligned::<u64>(words, 16)?);
+        rig.run_linear("compat_maxloc", 1, THREADS, (&dst, &src, n, rig.report()))?;
+        rig.pe.barrier_all()?;
+    }
+
+    let (dst, src) = (rig.pe.alloc::<u64>(THREADS as usize + 1)?, rig.pe.alloc::<u64>(THREADS as usize)?);
+    let signal = rig.pe.alloc::<u64>(1)?;
+    rig.run_linear("compat_flush", 1, THREADS, (&dst, &src, &signal, rig.report()))?;
+
+    let team = rig.pe.team_same_node_pe();
+    assert_eq!(team.members()[team.my_pe()], rig.me());
+    // All PEs are on one node, so no other PE has the same number in its node.
+    assert_eq!(team.members(), [rig.me()]);
+    let (members, number) = (team.n_pes() as i32, team.my_pe() as i32);
+    rig.run_linear("compat_same_node_pe", 1, 1, (members, number, rig.report()))?;
+    rig.pe.barrier(&team)?;
+    rig.finish()
+}
+
+/// `compat_qps`: operations by handles of queue pairs, and handles that stand for none.
+pub fn qps(_: &[String]) -> Outcome {
+    const BLOCKS: usize = 4;
+    /// `kBlockWords` in the kernels.
+    const WORDS: usize = 256;
+    let rig = Rig::new(&COMPAT_NAMES)?;
+    let options = |count| ContextOptions::new(Sharing::Device).count(count).depth(256);
+    let contexts = rig.pe.team_world().create_contexts(&rig.pe, &options(3))?;
+    assert_eq!((contexts.numbers(&rig.pe)?, contexts.numbers(&rig.pe)?), (0..3, 0..3));
+    let more = rig.pe.team_world().create_contexts(&rig.pe, &options(1))?;
+    assert_eq!(more.numbers(&rig.pe)?, 3..4);
+    let too_many = rig.pe.team_world().create_contexts(&rig.pe, &options(1021));
+    // A card may not have so many queue pairs.
+    if let Ok(too_many) = too_many {
+        let text = too_many.numbers(&rig.pe).unwrap_err().to_string();
+        assert!(text.contains("1021 contexts need numbers, and 4 of 1024 are taken"), "{text}");
+        too_many.destroy(&rig.pe)?;
+    }
+
+    for handles in [vec![DEFAULT], vec![FIRST, FIRST + 3], vec![FIRST + 1, DEFAULT, FIRST + 2]] {
+        let n = handles.len() as i32;
+        let handles = rig.filled(&handles)?;
+        let words = || rig.pe.alloc::<u64>(BLOCKS * WORDS);
+        let (inbox, outbox, back, signals) = (words()?, words()?, words()?, rig.pe.alloc::<u64>(BLOCKS)?);
+        let args = (&handles, n, &inbox, &outbox, &back, &signals, rig.report());
+        rig.run_linear("compat_qp", BLOCKS as u32, 40, args)?;
+        rig.pe.barrier_all()?;
+        rig.run_linear("compat_qp_check", BLOCKS as u32, 40, (&inbox, &signals, rig.report()))?;
+        rig.pe.barrier_all()?;
+    }
+
+    // Another set's number outlives this one's.
+    contexts.destroy(&rig.pe)?;
+    let cell = rig.pe.alloc::<u64>(1)?;
+    rig.run_linear("compat_bad_qp", 1, 1, (&cell, FIRST + 3))?;
+    for (handle, expected) in [(FIRST, 0), (FIRST + 4, 4), (4711, 4709)] {
+        let error = rig.run_linear("compat_bad_qp", 1, 1, (&cell, handle)).unwrap_err();
+        let Error::Fault(fault) = &error else { panic!("{error}") };
+        assert!(matches!(fault.kind, FaultKind::BadContextNumber { number } if number == expected), "{error}");
+    }
+    rig.pe.barrier_all()?;
+    rig.finish()
+}
