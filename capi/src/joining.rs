@@ -206,6 +206,31 @@ unsafe extern "C" fn oxshmem_abort(reason: *const c_char) -> c_int {
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn oxshmem_exit_job(exit_status: c_int, reason: *const c_char) -> c_int {
+    status(|| {
+        // SAFETY: null, or a text that ends with 0, as the caller says.
+        let reason = (!reason.is_null()).then(|| unsafe { CStr::from_ptr(reason) }.to_string_lossy());
+        let reason = reason.as_deref().unwrap_or("the program has ended the job");
+        if let Some(own) = joined().as_ref() {
+            own.exit_job(exit_status, reason);
+            return Ok(());
+        }
+        pe().as_ref().ok_or_else(Failure::no_pe)?.exit_job(exit_status, reason);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn oxshmem_exit_status(exit_status: *mut c_int) -> c_int {
+    let told = joined().as_ref().map(Joined::exit_status).or_else(|| pe().as_ref().map(Pe::exit_status)).flatten();
+    // SAFETY: null, or a place for a number.
+    if let (Some(told), Some(to)) = (told, unsafe { exit_status.as_mut() }) {
+        *to = told;
+    }
+    c_int::from(told.is_some())
+}
+
+#[unsafe(no_mangle)]
 extern "C" fn oxshmem_host_my_pe() -> c_int {
     MY_PE.load(Ordering::Acquire)
 }

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use api::launch::PeStatus;
+
 /// What `scripts/install` makes of the libraries that were built with this test: `NVSHMEM_HOME`.
 fn home() -> &'static Path {
     static HOME: OnceLock<PathBuf> = OnceLock::new();
@@ -89,6 +91,17 @@ fn misuse_is_one_line_that_says_what_to_do() {
     ] {
         let text = complaint(&program, how);
         assert!(text.contains(said), "{how}: {text}");
+    }
+}
+
+#[test]
+fn the_status_of_a_global_exit_is_that_of_every_pe() {
+    let program = built("exit");
+    for (status, how) in [(7, "status"), (3, "none")] {
+        let outcome = common::ended(&program, &[&status.to_string(), how], 3, &[("OXSHMEM_DEVICE", "cpu")]);
+        let ends: Vec<PeStatus> = outcome.pes.iter().map(|pe| pe.status).collect();
+        assert_eq!(ends, [PeStatus::Exited(status); 3], "{how}: {outcome:?}");
+        assert_eq!(i32::from(outcome.exit_code()), status);
     }
 }
 

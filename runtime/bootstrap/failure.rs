@@ -60,6 +60,30 @@ pub struct Failure {
     pub message: String,
 }
 
+impl Failure {
+    /// Returns the status that every process of the job ends with, if a PE has ended the job with
+    /// one ([`Pe::exit_job`](crate::Pe::exit_job)).
+    ///
+    /// ```
+    /// use oxshmem::bootstrap::BootstrapError;
+    /// use oxshmem::Error;
+    ///
+    /// # fn main() -> oxshmem::Result<()> {
+    /// let pe = oxshmem::init()?;
+    /// pe.exit_job(3, "no input");
+    /// let Err(Error::Bootstrap(BootstrapError::Failed(failure))) = pe.synchronize() else { panic!() };
+    /// assert_eq!(failure.exit_status(), Some(3));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn exit_status(&self) -> Option<i32> {
+        let (_, rest) = self.message.split_once(ABORTED)?;
+        let (status, _) = rest.strip_prefix(EXIT)?.split_once(':')?;
+        status.parse().ok().filter(|_| self.kind == FailureKind::Aborted)
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
@@ -71,10 +95,20 @@ impl fmt::Display for Failure {
 #[doc(hidden)]
 pub type FailureCallback = Box<dyn Fn(&Failure) + Send + Sync>;
 
+/// What the message of a job that was aborted says between the PE and the reason.
+const ABORTED: &str = " aborted the job: ";
+/// What a reason begins with that has a status.
+const EXIT: &str = "exit status ";
+
+/// Returns the reason of a PE that ends the job with a status.
+pub(super) fn exit_reason(status: i32, reason: &str) -> String {
+    format!("{EXIT}{status}: {reason}")
+}
+
 pub(super) fn aborted(rank: u32, reason: &str) -> Failure {
     // Shorter than the wire's limit for texts, so that the sentence around it fits too.
     let reason = cut(reason, 900);
-    Failure { kind: FailureKind::Aborted, ranks: vec![rank], message: format!("PE {rank} aborted the job: {reason}") }
+    Failure { kind: FailureKind::Aborted, ranks: vec![rank], message: format!("PE {rank}{ABORTED}{reason}") }
 }
 
 /// The first failure, and the subscribers to it.
@@ -129,4 +163,22 @@ impl FailureCell {
 /// two statements.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_comes_out_of_the_message_as_it_went_in() {
+        for status in [0, 7, 255, -1, i32::MIN] {
+            assert_eq!(aborted(3, &exit_reason(status, "exit status 9: it: says")).exit_status(), Some(status));
+        }
+        for reason in ["enough", "exit status", "exit status x: y", "it said exit status 3: no"] {
+            assert_eq!(aborted(0, reason).exit_status(), None, "{reason}");
+        }
+        let lost = Failure { kind: FailureKind::Lost, ..aborted(1, &exit_reason(4, "")) };
+        assert_eq!(lost.exit_status(), None);
+    }
 }

@@ -315,6 +315,12 @@ impl Bootstrap {
         }
     }
 
+    /// Ends the job as [`abort`](Self::abort) does, with a status for every process
+    /// ([`Failure::exit_status`]).
+    pub fn exit(&self, status: i32, reason: &str) {
+        self.abort(&failure::exit_reason(status, reason));
+    }
+
     /// Why the job has failed, if it has.
     pub fn failure(&self) -> Option<Failure> {
         match &self.link {

@@ -56,6 +56,36 @@ impl Pe {
         self.bootstrap.abort(reason);
     }
 
+    /// Ends the job as [`abort`](Self::abort) does, and tells every PE the status that its process
+    /// is to end with ([`exit_status`](Self::exit_status)). The call ends no process.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// let pe = oxshmem::init()?;
+    /// pe.exit_job(3, "the input file is empty");
+    /// assert_eq!(pe.exit_status(), Some(3));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn exit_job(&self, status: i32, reason: &str) {
+        self.bootstrap.exit(status, reason);
+    }
+
+    /// Returns the status that this process is to end with, if a PE has ended the job with
+    /// one.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// let pe = oxshmem::init()?;
+    /// assert_eq!(pe.exit_status(), None);
+    /// # pe.finalize()
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn exit_status(&self) -> Option<i32> {
+        self.bootstrap.failure()?.exit_status()
+    }
+
     /// Lists the allocations that were not freed.
     fn report_leaks(&self) {
         let pe = self.my_pe();

@@ -234,6 +234,35 @@ impl Joined {
         self.bootstrap.abort(reason);
     }
 
+    /// Leaves the job as [`abort`](Self::abort) does, and tells every PE the status that its process
+    /// is to end with.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// let joined = oxshmem::Pe::join(oxshmem::Config::from_env()?)?;
+    /// joined.exit_job(3, "no GPU is free");
+    /// assert_eq!(joined.exit_status(), Some(3));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn exit_job(&self, status: i32, reason: &str) {
+        self.bootstrap.exit(status, reason);
+    }
+
+    /// Returns the status that this process is to end with, if a PE has ended the job with one.
+    ///
+    /// ```
+    /// # fn main() -> oxshmem::Result<()> {
+    /// let joined = oxshmem::Pe::join(oxshmem::Config::from_env()?)?;
+    /// assert_eq!(joined.exit_status(), None);
+    /// joined.leave()
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn exit_status(&self) -> Option<i32> {
+        self.bootstrap.failure()?.exit_status()
+    }
+
     /// Leaves the job in order, before a device was opened. Collective.
     ///
     /// # Errors

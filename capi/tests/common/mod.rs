@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use api::launch::{self, LaunchOptions, Output, PeStatus};
+use api::launch::{self, LaunchOptions, Outcome, Output, PeStatus};
 
 /// Returns the folder that holds the liboxshmem.so that was built with this test.
 pub fn library() -> PathBuf {
@@ -48,17 +48,22 @@ pub fn nvcc() -> Option<PathBuf> {
 
 /// Runs a job of PEs of a program and demands that all succeed; what they wrote to standard output.
 pub fn job(program: &Path, args: &[&OsStr], npes: u32, variables: &[(&str, &str)]) -> Vec<String> {
-    let mut options = LaunchOptions::new(npes, program).args(args.iter().copied());
+    let outcome = ended(program, args, npes, variables);
+    let text: String =
+        outcome.pes.iter().map(|pe| format!("--- {}\n{}{}", pe.status, text(&pe.stdout), text(&pe.stderr))).collect();
+    assert!(!outcome.timed_out && outcome.pes.iter().all(|pe| pe.status == PeStatus::Exited(0)), "{text}");
+    outcome.pes.iter().map(|pe| self::text(&pe.stdout)).collect()
+}
+
+/// Runs a job of PEs of a program; how it ended.
+pub fn ended(program: &Path, args: &[impl AsRef<OsStr>], npes: u32, variables: &[(&str, &str)]) -> Outcome {
+    let mut options = LaunchOptions::new(npes, program).args(args.iter().map(AsRef::as_ref));
     for (name, value) in [("OXSHMEM_HEAP_MAX", "64M"), ("OXSHMEM_HEAP_CHUNK", "2M")].iter().chain(variables) {
         options = options.env(name, *value);
     }
     options.output = Output::Captured;
     options.timeout = Some(Duration::from_secs(120));
-    let outcome = launch::run(&options).unwrap();
-    let text: String =
-        outcome.pes.iter().map(|pe| format!("--- {}\n{}{}", pe.status, text(&pe.stdout), text(&pe.stderr))).collect();
-    assert!(!outcome.timed_out && outcome.pes.iter().all(|pe| pe.status == PeStatus::Exited(0)), "{text}");
-    outcome.pes.iter().map(|pe| self::text(&pe.stdout)).collect()
+    launch::run(&options).unwrap()
 }
 
 fn text(bytes: &[u8]) -> String {

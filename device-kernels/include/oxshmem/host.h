@@ -100,6 +100,10 @@ int oxshmem_finalize(void);
 /* Ends the job at once: calls of the other PEs that wait, and all later ones, return OXSHMEM_ERROR_JOB_FAILED with `reason`.
  * This PE leaves by oxshmem_finalize, which returns the same, or by ending. */
 int oxshmem_abort(const char *reason);
+/* Ends the job as oxshmem_abort does, and tells every PE the status that its process is to end with. Ends no process. */
+int oxshmem_exit_job(int exit_status, const char *reason);
+/* Returns 1 and writes the status if a PE has ended the job with one, and 0 otherwise. */
+int oxshmem_exit_status(int *exit_status);
 
 /* Return -1 if there is no PE. */
 int oxshmem_host_my_pe(void);

@@ -66,6 +66,16 @@ void print_line(const char *call, const char *text) {
     _exit(status);
 }
 
+// Ends the process if a PE has ended the job with a status: with that.
+void leave_with_the_job(const char *call, const char *text) {
+    int status = 0;
+    if (oxshmem_exit_status(&status) == 1) {
+        print_line(call, text);
+        std::fflush(nullptr);
+        _exit(status);
+    }
+}
+
 // An id of NVSHMEM's interface begins with its version; the text is ours.
 constexpr int kIdVersion = (1 << 16) + static_cast<int>(sizeof(nvshmemx_uniqueid_t));
 
@@ -88,6 +98,7 @@ void fail(const char *call, const char *format, ...) {
     va_start(arguments, format);
     std::vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
+    leave_with_the_job(call, text);
     oxshmem_nv_error_handler_t to;
     {
         const std::lock_guard<std::mutex> lock(guard);
@@ -111,6 +122,7 @@ int translate(const char *call, int status) {
     if (status == OXSHMEM_SUCCESS) {
         return NVSHMEMX_SUCCESS;
     }
+    leave_with_the_job(call, oxshmem_error());
     print(call, "%s", oxshmem_error());
     switch (status) {
     case OXSHMEM_ERROR_INVALID:
@@ -351,9 +363,9 @@ void nvshmem_query_thread(int *provided) {
 }
 
 void nvshmem_global_exit(int status) {
-    char text[64];
-    std::snprintf(text, sizeof(text), "status %d", status);
-    end_job("nvshmem_global_exit", text, status);
+    oxshmem_exit_job(status, "nvshmem_global_exit");
+    std::fflush(nullptr);
+    _exit(status);
 }
 
 void nvshmem_info_get_version(int *major, int *minor) {
