@@ -234,8 +234,8 @@ impl Joined {
         self.bootstrap.abort(reason);
     }
 
-    /// Leaves the job as [`abort`](Self::abort) does, and tells every PE the status that its process
-    /// is to end with.
+    /// Leaves the job as [`abort`](Self::abort) does, and tells every PE the status that its
+    /// process is to end with.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {

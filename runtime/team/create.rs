@@ -62,8 +62,8 @@ impl Pe {
         self.predefined(abi::TEAM_NODE)
     }
 
-    /// Returns the team of the PEs that have the same number in their nodes' teams as this PE has in
-    /// its own. Nodes that have fewer PEs have no member in it.
+    /// Returns the team of the PEs that have the same number in their nodes' teams as this PE has
+    /// in its own. Nodes that have fewer PEs have no member in it.
     ///
     /// ```
     /// # fn main() -> oxshmem::Result<()> {

@@ -47,7 +47,7 @@ OXSHMEM_NV_DEVICE(thread, void, nvshmemx_qp_signal_op,
                       oxshmem::signal_op(context, signal, value, oxshmem_nv::signal(op), pe);
                   }))
 
-// Of the operations by these handles, those to all PEs, of which `pe` is one.
+// These are for the operations by these handles to all PEs, of which `pe` is one.
 OXSHMEM_NV_QP_SCOPES(quiet, (int, nvshmemx_qp_handle_t *handles, int n), oxshmem_nv::quiet_qps<S>(handles, n))
 OXSHMEM_NV_QP_SCOPES(fence, (int, nvshmemx_qp_handle_t *handles, int n), oxshmem_nv::fence_qps<S>(handles, n))
 #undef OXSHMEM_NV_QP_SCOPES
