@@ -63,6 +63,12 @@ impl Error {
         oxshmem_system::Error::os(what, source).into()
     }
 
+    /// A thread that the operating system did not start.
+    pub(crate) fn thread(which: &str, source: std::io::Error) -> Self {
+        let remedy = "raise the limit of threads (ulimit -u, or pids.max of the control group)";
+        Self::os(format!("start {which}; {remedy}"), source)
+    }
+
     /// A wrong argument.
     pub(crate) fn argument(name: &'static str, value: impl ToString, rule: impl Into<String>) -> Self {
         oxshmem_system::Error::argument(name, value, rule).into()

@@ -119,7 +119,7 @@ impl SoftHca {
             let thread = std::thread::Builder::new().name("oxshmem-hca".into()).spawn(move || {
                 if on_gpu { drive_kernel(&shared, card_doorbells) } else { drive(&shared, card_doorbells) }
             });
-            Some(thread.map_err(|error| Error::os("start the engine's thread", error))?)
+            Some(thread.map_err(|error| Error::thread("the engine's thread", error))?)
         };
         let info = HcaInfo {
             provider,

@@ -69,7 +69,7 @@ impl Responder {
         let thread = std::thread::Builder::new()
             .name("oxshmem-nodes".into())
             .spawn(move || serving.run())
-            .map_err(|error| Error::os("start the thread of the fabric between nodes", error))?;
+            .map_err(|error| Error::thread("the thread of the fabric between nodes", error))?;
         Ok(Self { address, wake, thread: Some(thread) })
     }
 

@@ -132,7 +132,7 @@ impl Server {
                 let (served, news, wake) = (Arc::clone(&served), Arc::clone(&news), Arc::clone(&wake));
                 move || serve(gid, &watch, &listener, &served, &news, &wake)
             })
-            .map_err(|error| Error::os("start the fabric thread", error))?;
+            .map_err(|error| Error::thread("the fabric thread", error))?;
         Ok(Self { served, news, wake, thread: Some(thread) })
     }
 
