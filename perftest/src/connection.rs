@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use oxshmem::config::{ConfigError, Device, Hca, Transport};
+use oxshmem::config::{ConfigError, Device, Dumps, Hca, Transport};
 use oxshmem::{Config, Path, Pe};
 
 use crate::error::Error;
@@ -38,7 +38,14 @@ impl Connection {
         &self,
         vars: impl IntoIterator<Item = (K, V)>,
     ) -> Result<Config, ConfigError> {
+        let vars: Vec<(OsString, OsString)> =
+            vars.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+        let chosen = vars.iter().any(|(name, _)| name == "OXSHMEM_DUMP");
         let mut builder = Config::builder().vars(vars);
+        if !chosen {
+            // The program that ends the job says why in one line.
+            builder = builder.dump(Dumps { abort: false, ..Dumps::ALL });
+        }
         if let Some(device) = self.device {
             builder = builder.device(device);
         }

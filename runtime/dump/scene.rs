@@ -86,6 +86,11 @@ impl Scene {
         *lock(&self.ground) = Some(ground);
     }
 
+    /// Returns whether init has ended. It may not wait for a dump that reads the device.
+    pub fn is_attached(&self) -> bool {
+        self.ground.try_lock().map_or(true, |ground| ground.is_some())
+    }
+
     /// Has dumps leave out the device from now on: what lies there is about to go. A dump that
     /// reads it ends first. What reads it stays until the scene is dropped, because to free its
     /// memory may wait for kernels that run.

@@ -17,7 +17,7 @@ use super::memory::Backing;
 use super::occupied::Occupied;
 use super::parts::{ABORT_AT, Parts, STAGING_BYTES};
 use crate::abi;
-use crate::bootstrap::{Bootstrap, Failure};
+use crate::bootstrap::{Bootstrap, Failure, FailureKind};
 use crate::config::{self, Config};
 use crate::device::{CpuDevice, CudaDevice, Device, cuda};
 use crate::dump::reader::Reader;
@@ -478,11 +478,14 @@ impl Connected {
     }
 }
 
-/// Returns what has a dump of the PE made when the job fails.
+/// Returns what has a dump of the PE made when the job fails. Where a PE ends the job with a
+/// status, or cannot initialise, its reason says all: no dump is made of that.
 fn dump_of_failure(watched: &Watched) -> impl Fn(&Failure) + Send + Sync + 'static {
     let scene = Arc::clone(watched.scene());
     move |failure| {
-        if scene.when().abort {
+        let explained =
+            (failure.kind == FailureKind::Aborted && !scene.is_attached()) || failure.exit_status().is_some();
+        if scene.when().abort && !explained {
             watcher::request(&scene, format!("the job has failed: {failure}"));
         }
     }
