@@ -89,8 +89,9 @@ use work::Work;
 /// Returns the folder of the device headers: `#include <oxshmem/...>` is relative to it.
 #[must_use]
 pub fn include_dir() -> PathBuf {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../device-kernels/include");
-    beside.canonicalize().unwrap_or(beside)
+    // A link to device-kernels/include, or, in the published crate, a copy.
+    let headers = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
+    headers.canonicalize().unwrap_or(headers)
 }
 
 /// A device-code module to compile: a builder, finished by [`compile`](Module::compile).

@@ -16,7 +16,7 @@ mod shares;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use oxshmem::Config;
 
 use output::show;
@@ -81,6 +81,9 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 fn main() -> ExitCode {
+    if let Some(status) = oxshmem_manual::requested(Arguments::command) {
+        return status;
+    }
     let arguments = Arguments::parse();
     match &arguments.command {
         Some(Command::Probe { probe }) => {

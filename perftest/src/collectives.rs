@@ -233,6 +233,9 @@ impl Row {
 
 /// The program.
 pub fn main() -> ExitCode {
+    if let Some(status) = oxshmem_manual::requested(Options::command) {
+        return status;
+    }
     let options = Options::parse();
     let plan = match options.plan() {
         Ok(plan) => plan,

@@ -91,6 +91,9 @@ impl Row {
 
 /// The program.
 pub fn main() -> ExitCode {
+    if let Some(status) = oxshmem_manual::requested(Options::command) {
+        return status;
+    }
     let options = Options::parse();
     if options.crowd {
         return hub_time::crowd();

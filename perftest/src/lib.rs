@@ -40,6 +40,9 @@ use crate::run::Session;
 
 /// What the program of `bench` does.
 pub fn main(bench: Bench) -> ExitCode {
+    if let Some(status) = oxshmem_manual::requested(|| Options::command(bench)) {
+        return status;
+    }
     let options = match Options::parse(bench, std::env::args_os()) {
         Ok(options) => options,
         Err(error) => error.exit(),

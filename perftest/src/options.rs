@@ -181,6 +181,22 @@ fn ascending(min: u64, max: u64, factor: u64) -> Vec<u64> {
 }
 
 impl Options {
+    /// Returns what the command line of `bench`'s program may have.
+    pub fn command(bench: Bench) -> clap::Command {
+        let mut command =
+            Arguments::command().name(bench.name()).version(env!("CARGO_PKG_VERSION")).about(bench.about());
+        if !bench.is_atomic() {
+            command = command.mut_arg("op", |arg| arg.hide(true));
+        }
+        if bench != Bench::PBw {
+            command = command.mut_arg("stride", |arg| arg.hide(true));
+        }
+        if bench != Bench::PLatency {
+            command = command.mut_arg("pause", |arg| arg.hide(true));
+        }
+        command
+    }
+
     /// Reads the command line of `bench`'s program, `args` with the program's name first. Errors,
     /// help and version come as clap's.
     ///
@@ -198,17 +214,7 @@ impl Options {
         args: impl IntoIterator<Item = impl Into<std::ffi::OsString> + Clone>,
         vars: impl IntoIterator<Item = (K, V)>,
     ) -> Result<Self, clap::Error> {
-        let mut command =
-            Arguments::command().name(bench.name()).version(env!("CARGO_PKG_VERSION")).about(bench.about());
-        if !bench.is_atomic() {
-            command = command.mut_arg("op", |arg| arg.hide(true));
-        }
-        if bench != Bench::PBw {
-            command = command.mut_arg("stride", |arg| arg.hide(true));
-        }
-        if bench != Bench::PLatency {
-            command = command.mut_arg("pause", |arg| arg.hide(true));
-        }
+        let mut command = Self::command(bench);
         let matches = command.try_get_matches_from_mut(args)?;
         let arguments = Arguments::from_arg_matches(&matches)?;
         Self::build(bench, arguments, vars)

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser, ValueHint};
 use oxshmem::config::LAUNCHER_VARIABLES;
 use oxshmem::launch::{Hosts, LaunchOptions, Output, RemoteShell, run, run_on, serve_node};
 
@@ -52,7 +52,7 @@ struct Arguments {
     #[arg(long)]
     no_prefix: bool,
     /// The program, a path or a name on PATH, and its arguments.
-    #[arg(value_names = ["PROGRAM", "ARGS"], num_args = 1.., trailing_var_arg = true, required_unless_present = "node")]
+    #[arg(value_names = ["PROGRAM", "ARGS"], num_args = 1.., trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments, required_unless_present = "node")]
     command: Vec<OsString>,
 }
 
@@ -65,6 +65,9 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 fn main() -> ExitCode {
+    if let Some(status) = oxshmem_manual::requested(Arguments::command) {
+        return status;
+    }
     let arguments = Arguments::parse();
     if arguments.node {
         return serve_node();

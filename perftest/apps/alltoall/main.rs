@@ -27,6 +27,9 @@ use session::Session;
 const NAME: &str = "alltoall";
 
 fn main() -> ExitCode {
+    if let Some(status) = oxshmem_manual::requested(Options::command) {
+        return status;
+    }
     let options = Options::parse();
     let plan = match options.plan() {
         Ok(plan) => plan,

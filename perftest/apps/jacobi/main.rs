@@ -25,6 +25,9 @@ use solver::Solver;
 const NAME: &str = "jacobi";
 
 fn main() -> ExitCode {
+    if let Some(status) = oxshmem_manual::requested(Options::command) {
+        return status;
+    }
     let options = Options::parse();
     let refuse = |text: String| Options::command().error(clap::error::ErrorKind::ValueValidation, text).exit();
     let config = match options.config() {
