@@ -4,7 +4,7 @@
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo install test compat miri soft-roce cluster hardware-check bench compare compare-transports performance-docs gpu-bundle usage header-time explore fmt clean
+.PHONY: help setup demo install package package-test publish-check test compat miri soft-roce cluster hardware-check bench compare compare-transports performance-docs gpu-bundle usage header-time explore fmt clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
@@ -19,6 +19,15 @@ demo: setup ## Two PEs on this machine: bandwidth and message rate through P2P a
 
 install: setup ## Libraries, headers, programs and packages, and what programs for NVSHMEM build against: PREFIX=FOLDER
 	@scripts/install "$(or $(PREFIX),$(error install needs a folder: make install PREFIX=FOLDER))"
+
+package: setup ## A tarball and a .deb, with a bill of materials and the licences; in target/package/out
+	@scripts/package
+
+package-test: ## Those packages, installed, used, upgraded and removed in a clean Debian; as root
+	@scripts/package-test
+
+publish-check: setup ## The crates packed, and built from their packages, as publishing does; uploads nothing
+	@scripts/publish-check
 
 test: setup ## Formatting, lints, docs, all tests, a few seconds of fuzzing
 	@scripts/test
