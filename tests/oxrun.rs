@@ -351,3 +351,16 @@ fn only_oxrun_speaks_to_oxrun_of_a_host() {
     let alone = String::from_utf8(run(&["--node"]).stdout).unwrap();
     assert!(alone.contains("the launcher has closed the connection"), "{alone}");
 }
+
+#[test]
+fn the_man_page_and_completions_are_those_of_its_arguments() {
+    let share = Path::new(env!("CARGO_TARGET_TMPDIR")).join("oxrun-share");
+    let output = run(&["--generate", share.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let page = std::fs::read_to_string(share.join("man/man1/oxrun.1")).unwrap();
+    assert!(page.contains("\\-\\-hosts") && !page.contains("\\-\\-node\\fR"), "{page}");
+    assert!(share.join("bash-completion/completions/oxrun").is_file());
+    let output = run(&["--generate"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--generate has 0 arguments"));
+}
