@@ -24,6 +24,9 @@ enum End {
     GoWrong,
 }
 
+/// Jobs of which one at least goes wrong.
+const TRIES: u32 = 10;
+
 /// Behaviours that are tried by the same job.
 #[derive(Debug)]
 struct Row {
@@ -92,8 +95,10 @@ fn each_alone(cards: u32) {
                     assert!(!outcome.is_success() && all.contains(text), "{what}: no `{text}` in\n{all}");
                 }
                 End::GoWrong => {
-                    let outcome = job.env("RDMA_STAND_IN", &lies).run();
-                    assert!(!outcome.is_success(), "{what}: nothing went wrong");
+                    // Which of a card's writes come first is chance.
+                    let goes_wrong =
+                        || !on_cards(*case, cards, variables).env("RDMA_STAND_IN", &lies).run().is_success();
+                    assert!((0..TRIES).any(|_| goes_wrong()), "{what}: nothing went wrong in {TRIES} jobs");
                 }
             }
         }
