@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde::Deserialize;
 
-use crate::Error;
+use crate::error::Error;
 
 /// One crate.
 #[derive(Debug, Clone, PartialEq, Eq)]

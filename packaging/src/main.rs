@@ -3,12 +3,15 @@
 
 mod bill;
 mod crates;
+mod error;
 mod licences;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+
+use error::Error;
 
 /// Writes sbom.cdx.json, a bill of materials in CycloneDX's form, and THIRD-PARTY-LICENSES.txt, the
 /// licences of all crates that the packages are linked with.
@@ -26,23 +29,6 @@ struct Arguments {
     /// The time of the bill of materials, such as 2026-01-31T12:00:00Z.
     #[arg(long)]
     time: String,
-}
-
-/// Why a list cannot be made.
-#[derive(Debug, thiserror::Error)]
-enum Error {
-    /// Cargo did not start, or failed.
-    #[error("cargo {0} failed: {1}")]
-    Cargo(&'static str, String),
-    /// Cargo printed what has no meaning here.
-    #[error("cargo {0} printed {1:?}, which is not understood; this program is for cargo 1.90 and newer")]
-    Output(&'static str, String),
-    /// A crate declares no licence.
-    #[error("{0} {1} declares no licence; leave the crate out, or ask its authors for one")]
-    NoLicence(String, String),
-    /// A file cannot be read or written.
-    #[error("{}: {error}", path.display())]
-    File { path: PathBuf, error: std::io::Error },
 }
 
 fn main() -> ExitCode {
