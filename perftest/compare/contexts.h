@@ -24,7 +24,7 @@ COMPARE_DEVICE void context_put(const Run &run, uint64_t batch) {
     timed_loops(run, iterate, [&] { oxshmem::quiet(context); });
 }
 
-// The same through a scope object, which keeps the state of the queue pair meanwhile.
+// The same through a scope object, which joins adjacent puts until it rings.
 COMPARE_DEVICE void batch_put(const Run &run, uint64_t batch) {
     const oxshmem::Context context = run.contexts[grid_rank()];
     const uint64_t part = run.bytes / groups(thread), at = group(thread) * part;
