@@ -216,6 +216,18 @@ pub enum FaultKind {
         /// The last number.
         last: u64,
     },
+    /// A call in grid scope that not all blocks of the grid have made.
+    #[error(
+        "only {arrived} of the grid's {blocks} blocks made the call within {timeout_ms} ms; a call in grid scope is made by all blocks, which run at the same time: launch the kernel as a cooperative one (LaunchConfig::cooperative, cudaLaunchCooperativeKernel), with no more blocks than fit the GPU"
+    )]
+    GridIncomplete {
+        /// Blocks that made it.
+        arrived: u64,
+        /// Blocks of the grid.
+        blocks: u64,
+        /// The deadline in milliseconds.
+        timeout_ms: u64,
+    },
     /// A record that this runtime cannot read.
     #[error("unknown error code {code}")]
     Unknown {
@@ -485,6 +497,9 @@ impl DeviceFault {
             Ok(ErrorCode::ContextInUse) => FaultKind::ContextInUse { pe, qpn: record.qpn },
             Ok(ErrorCode::ContextDestroyed) => FaultKind::ContextDestroyed { pe, qpn: record.qpn },
             Ok(ErrorCode::BadNumber) => FaultKind::BadContextNumber { number: length },
+            Ok(ErrorCode::GridIncomplete) => {
+                FaultKind::GridIncomplete { arrived: address, blocks: length, timeout_ms: timeout_ns / 1_000_000 }
+            }
             Ok(ErrorCode::None) | Err(_) => FaultKind::Unknown { code: record.code },
         };
         let team = (record.team != abi::TEAM_INVALID).then_some(record.team);
@@ -514,7 +529,13 @@ impl DeviceFault {
     /// Whether device code ends all waits of the PE when it records this; see `raise` in
     /// `detail/error.h`.
     pub(crate) fn ends_waits(&self) -> bool {
-        matches!(self.kind, FaultKind::Timeout { .. } | FaultKind::Completion { .. } | FaultKind::QueueBroken { .. })
+        matches!(
+            self.kind,
+            FaultKind::Timeout { .. }
+                | FaultKind::Completion { .. }
+                | FaultKind::QueueBroken { .. }
+                | FaultKind::GridIncomplete { .. }
+        )
     }
 
     /// Adds what the heap says about the address of a completion error: `complaint` is given the

@@ -40,6 +40,7 @@ fn main() {
             "contexts",
             "errors",
             "gpu",
+            "grid",
             "lanes",
             "posting",
             "signals",
@@ -101,6 +102,7 @@ fn compat_names(text: &str) -> String {
         X(nvshmemx_, _block, oxshmem::block, __VA_ARGS__)\n";
     let replaced = [
         ("#include <oxshmem/typed.h>", scopes),
+        ("OXSHMEM_FOR_EACH_NARROW_SCOPE", "COMPAT_FOR_EACH_SCOPE"),
         ("OXSHMEM_FOR_EACH_SCOPE", "COMPAT_FOR_EACH_SCOPE"),
         ("SignalOp op", "int op"),
         ("using oxshmem::SignalOp;", ""),

@@ -72,6 +72,13 @@ jobs! {
     collectives_p2p_2: "collectives", P2p, 2;
     collectives_p2p_3: "collectives", P2p, 3;
     collectives_p2p_4: "collectives", P2p, 4;
+    grid_collectives_p2p_1: "grid_collectives", P2p, 1;
+    grid_collectives_p2p_2: "grid_collectives", P2p, 2;
+    grid_collectives_p2p_3: "grid_collectives", P2p, 3;
+    grid_collectives_p2p_4: "grid_collectives", P2p, 4;
+    grid_collectives_p2p_3_few_sms: "grid_collectives", P2p, 3, "OXSHMEM_COLLECTIVES_SMS" = "2";
+    grid_transfers_p2p_1: "grid_transfers", P2p, 1;
+    grid_transfers_p2p_2: "grid_transfers", P2p, 2;
     typed_collectives_p2p_2: "typed_collectives", P2p, 2;
     typed_collectives_p2p_3: "typed_collectives", P2p, 3;
     reproducible_p2p_4: "reproducible", P2p, 4;

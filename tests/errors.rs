@@ -17,6 +17,9 @@ jobs! {
     collective_timeouts_p2p_2: "collective_timeouts", P2p, 2, "OXSHMEM_TIMEOUT" = "300ms";
     collective_timeouts_ibgda_3: "collective_timeouts", Ibgda, 3, "OXSHMEM_TIMEOUT" = "300ms";
     collective_timeouts_ibrc_3: "collective_timeouts", Ibrc, 3, "OXSHMEM_TIMEOUT" = "300ms";
+    grid_errors_p2p_3: "grid_errors", P2p, 3, "OXSHMEM_TIMEOUT" = "1s";
+    grid_errors_ibgda_3: "grid_errors", Ibgda, 3, "OXSHMEM_TIMEOUT" = "1s";
+    grid_errors_ibrc_3: "grid_errors", Ibrc, 3, "OXSHMEM_TIMEOUT" = "1s";
     refused_p2p_1: "refused", P2p, 1;
     refused_p2p_3: "refused", P2p, 3;
     refused_ibgda_3: "refused", Ibgda, 3;

@@ -108,12 +108,10 @@ OXSHMEM_BOUNDED_KERNEL(512, oxshmem_host_collective_by_blocks, uint32_t call, in
         oxshmem::detail::broadcast_bytes<blocks_scope>(team, dst, src, n, static_cast<int>(first), caller);
         break;
     case abi::Call::fcollect:
-        oxshmem::detail::gather_parts<blocks_scope>(team, abi::Collective::fcollect, abi::Op::fcollect, abi::Call::fcollect,
-                                                    dst, src, n, 0, caller);
+        oxshmem::detail::fcollect_bytes<blocks_scope>(team, dst, src, n, caller);
         break;
     case abi::Call::alltoall:
-        oxshmem::detail::gather_parts<blocks_scope>(team, abi::Collective::alltoall, abi::Op::alltoall, abi::Call::alltoall,
-                                                    dst, src, n, n, caller);
+        oxshmem::detail::alltoall_bytes<blocks_scope>(team, dst, src, n, caller);
         break;
     case abi::Call::alltoalls:
         oxshmem::detail::alltoalls_bytes<blocks_scope>(team, dst, src, static_cast<ptrdiff_t>(first),

@@ -163,12 +163,15 @@ struct Layout {
         for (auto &choices : team.choices) {
             choices[0] = {~0ull, program.algorithm, 0};
         }
+        team.chosen = ~0u;
         out.set(out.context, at, &team, sizeof(team), 1);
         name("team row", kKindConstant, pe, at, 8, sizeof(team) / 8);
         name("epoch", kKindWord, pe, at + offsetof(abi::Team, epoch), 4);
         set(at + offsetof(abi::Team, epoch), team.epoch, false);
         name("entered", kKindWord, pe, at + offsetof(abi::Team, entered), 4);
         name("stopped", kKindWord, pe, at + offsetof(abi::Team, stopped), 4);
+        name("grid", kKindWord, pe, at + offsetof(abi::Team, grid), 8);
+        name("grid_failed", kKindWord, pe, at + offsetof(abi::Team, grid_failed), 4);
         // What the last two meetings have left; before the first there is nothing.
         for (uint32_t back = 0; program.epoch > 3 && back < 2; ++back) {
             const uint32_t epoch = team.epoch - back;
@@ -232,6 +235,7 @@ struct Layout {
         state.teams = constants.take(sizeof(abi::Team), 128);
         team(state.teams, pe, heap);
         state.max_teams = 1;
+        state.collective_blocks = kMostBlocks;
         set_device_queues(state, program.host_queues == 0);
         if (program.network == static_cast<uint32_t>(abi::Network::ibgda)) {
             state.qps = constants.take(sizeof(abi::Qp) * n * program.qps_per_pe, 128);

@@ -116,6 +116,7 @@ constexpr uint64_t kConstantBytes = 16384, kOtherBytes = 65536, kHeapBytes = 131
 constexpr uint64_t kHeapsAt = kConstantBytes + kOtherBytes;
 constexpr uint64_t kWorkspaceAt = 32768; // of the team, in the heap
 constexpr uint64_t kSharedBytes = kHeapsAt + kExplorePes * kHeapBytes;
+constexpr uint32_t kMostBlocks = 4;                    // of a program's grids
 constexpr uint32_t kHeapKey = 0x100, kSlabKey = 0x200; // big-endian keys begin with these
 constexpr uint32_t kCardKeys = 0x10;                   // between those of two cards
 constexpr uint64_t kNanosecondsToDeadline = 1ull << 60;

@@ -23,7 +23,7 @@ pub struct Mutant {
 
 /// The modules whose programs keep every invariant.
 pub const MODULES: &[&str] =
-    &["posting", "ibrc", "meeting", "packets", "blocks", "errors", "push", "cards", "contexts"];
+    &["posting", "ibrc", "meeting", "packets", "blocks", "grid", "errors", "push", "cards", "contexts"];
 
 /// A counter of CQEs that is four times as wide as the deepest queue of programs.
 pub const NARROW: &[&str] = &["OXSHMEM_CQE_COUNTER_BITS=4"];
@@ -69,6 +69,10 @@ pub const MUTANTS: &[Mutant] = &[
     in_module("meeting", "unwritten-header-counts", &["blocks"]),
     in_module("meeting", "blocks-never-stop", &["disagreement"]),
     in_module("blocks", "blocks-share-packets", &["reduce_packets"]),
+    in_module("grid", "share-begins-with-result", &["disagreement"]),
+    in_module("grid", "grid-arrives-relaxed", &["reduce_push", "reduce_packets", "sync_early"]),
+    in_module("grid", "grid-tells-no-member", &["late_block"]),
+    in_module("grid", "late-block-ends-turn-well", &["late_block_3"]),
     in_module("errors", "first-error-overwritten", &["puts_fail", "puts_fail_3"]),
     in_module("errors", "error-in-two-reads", &["puts_fail_3", "puts_fail"]),
     in_module("errors", "error-counts-as-completion", &["puts_fail"]),

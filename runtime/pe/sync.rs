@@ -190,6 +190,9 @@ impl Pe {
             }
         }
         let mut fault = DeviceFault::decode(&record, &self.state);
+        if fault.ends_waits() {
+            self.parts.teams.forget_incomplete_grids(&self.slab)?;
+        }
         if let Some(network) = &self.network {
             network.explain(&mut fault);
         }

@@ -175,6 +175,11 @@ pub(crate) fn choices(near: bool, n_pes: usize, overrides: &Collectives) -> [[Ch
     rows
 }
 
+/// [`abi::Team::chosen`]: the collectives for which `OXSHMEM_COLLECTIVES` has a row, as bits.
+pub(crate) fn chosen(overrides: &Collectives) -> u32 {
+    overrides.0.iter().fold(0, |bits, (collective, _)| bits | 1 << *collective as u32)
+}
+
 fn choice((up_to_bytes, algorithm): Step) -> Choice {
     Choice { up_to_bytes, algorithm: algorithm as u32, reserved0: 0 }
 }
@@ -204,13 +209,6 @@ const BYTES_PER_BLOCK: u64 = 8 * KIB;
 /// Bytes of a member's message to another one that a block sends in packets, if it has room for
 /// them.
 const PACKETS_PER_BLOCK: u64 = 2 * KIB;
-/// What several blocks send in packets rather than push, in the measure of [`TABLE`]. Between two
-/// H200s a reduction of 32 KiB takes 7.1 us in packets, 8.9 us one-shot and 9.8 us by push.
-const BLOCKS_PACKETS: u64 = 64 * KIB;
-/// The largest one-shot reductions by several blocks, in bytes that a member loads from others.
-/// Between two H200s one of 1 MiB takes 12.5 us, and 12.8 us by push; larger ones take the same.
-const BLOCKS_ONE_SHOT: u64 = 1 << 20;
-
 /// How large a collective of the host is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Size {
@@ -254,7 +252,7 @@ impl Chooser {
         let sliced = self.packet_blocks(collective, bytes);
         match (algorithm, sliced) {
             (Packets, Some(blocks)) => Plan::Blocks(blocks, Packets),
-            (Push, Some(blocks)) if free && bytes <= BLOCKS_PACKETS => Plan::Blocks(blocks, Packets),
+            (Push, Some(blocks)) if free && bytes <= abi::BLOCKS_PACKETS => Plan::Blocks(blocks, Packets),
             (Push, _) if free && self.is_one_shot(collective, bytes) => Plan::Blocks(shared, OneShot),
             (Push | OneShot, _) => Plan::Blocks(shared, algorithm),
             (Packets | Tree, _) => Plan::OneBlock,
@@ -273,7 +271,7 @@ impl Chooser {
     }
 
     fn is_one_shot(&self, collective: Collective, bytes: u64) -> bool {
-        collective == Collective::Reduce && bytes.saturating_mul(self.n_pes - 1) <= BLOCKS_ONE_SHOT
+        collective == Collective::Reduce && bytes.saturating_mul(self.n_pes - 1) <= abi::BLOCKS_ONE_SHOT
     }
 }
 

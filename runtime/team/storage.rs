@@ -90,6 +90,24 @@ impl TeamStorage {
     pub(crate) fn describe(&self, slab: &Slab, state: &mut abi::State) {
         state.teams = slab.address(self.table);
         state.max_teams = low32(self.rows);
+        state.collective_blocks = self.blocks;
+    }
+
+    /// Makes teams fit for further calls of grids of which some blocks have not made the last one.
+    /// None of the blocks that have waits any more.
+    pub(crate) fn forget_incomplete_grids(&self, slab: &Slab) -> Result<()> {
+        const WORDS: usize = size_of::<abi::Team>() / 8;
+        const GRID_AT: usize = core::mem::offset_of!(abi::Team, grid) / 8;
+        let rows: Vec<u64> = slab.read_many(self.table, 0, low32(self.rows) as usize * WORDS)?;
+        for (row, words) in rows.chunks_exact(WORDS).enumerate() {
+            let grid = words[GRID_AT];
+            // Of a row without a team all bits are set.
+            if grid != u64::MAX && grid & abi::GRID_GIVEN_UP != 0 {
+                let turn = (grid / abi::GRID_TURN).wrapping_add(2).wrapping_mul(abi::GRID_TURN);
+                slab.write(self.table, (row * WORDS + GRID_AT) as u64, &turn)?;
+            }
+        }
+        Ok(())
     }
 
     fn workspace(&self, row: usize) -> u64 {
@@ -132,6 +150,7 @@ impl TeamStorage {
             packet_share: abi::packet_share(entry.members.len()),
             members,
             workspace: ground.heap_base + self.workspace(entry.place.row),
+            chosen: choice::chosen(ground.collectives),
             choices: choice::choices(entry.near, entry.members.len(), ground.collectives),
             ..abi::Team::none()
         };

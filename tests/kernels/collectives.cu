@@ -43,12 +43,12 @@ template <class S> OXSHMEM_DEVICE int run(const Step &step) {
     case abi::Call::alltoall:
         return alltoallmem(S{}, step.team, dst, src, bytes);
     case abi::Call::alltoalls:
-        return inner::alltoalls_bytes<S>(step.team, dst, src, static_cast<ptrdiff_t>(step.dst_stride),
-                                         static_cast<ptrdiff_t>(step.src_stride), step.n, step.element);
+        return inner::alltoalls_in<S>(step.team, dst, src, static_cast<ptrdiff_t>(step.dst_stride),
+                                      static_cast<ptrdiff_t>(step.src_stride), step.n, step.element);
     case abi::Call::reduce:
-        return inner::reduce_elements<S>(step.team, dst, src, step.n, true, combine);
+        return inner::reduce_in<S>(step.team, dst, src, step.n, true, combine);
     case abi::Call::reducescatter:
-        return inner::reduce_elements<S>(step.team, dst, src, step.n, false, combine);
+        return inner::reduce_in<S>(step.team, dst, src, step.n, false, combine);
     case abi::Call::none:
         break;
     }
@@ -102,6 +102,36 @@ OXSHMEM_KERNEL(run_steps, Step *steps, uint32_t count, abi::Team *saved) {
             *row = *saved;
         }
         sync_block();
+    }
+}
+
+// Makes a team's table say what steps in grid scope ask for, until give_row: by one thread.
+// `chosen` is that of the row.
+OXSHMEM_KERNEL(take_row, int team, uint32_t algorithm, uint32_t by_rounds, uint32_t chosen, abi::Team *saved) {
+    abi::Team &row = inner::team_row(team);
+    *saved = row;
+    for (abi::Choice(&choices)[abi::kChoices] : row.choices) {
+        choices[0] = {~0ull, algorithm, 0};
+    }
+    row.one_round = by_rounds != 0 ? 0 : row.one_round;
+    row.chosen = chosen;
+}
+
+OXSHMEM_KERNEL(give_row, int team, const abi::Team *saved) {
+    abi::Team &row = inner::team_row(team);
+    memcpy(row.choices, saved->choices, sizeof(row.choices));
+    row.one_round = saved->one_round;
+    row.chosen = saved->chosen;
+}
+
+// All blocks make the call of each step. The result is what it was before, and 1 more for each
+// block whose call says that all is well. Blocks from `absent` on leave the calls out.
+OXSHMEM_KERNEL(run_steps_in_grid, Step *steps, uint32_t count, uint32_t absent) {
+    for (uint32_t i = 0; i < count && block_rank() < absent; ++i) {
+        const int failed = run<grid_scope>(steps[i]);
+        if (thread_rank() == 0 && failed == 0) {
+            port::fetch_add<port::order::relaxed, port::reach::device>(reinterpret_cast<uint32_t *>(&steps[i].result), 1u);
+        }
     }
 }
 

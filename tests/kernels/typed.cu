@@ -175,8 +175,8 @@ struct Check {
         phase.template site<T, std::decay_t<decltype(scope)>, Calls>(zone++, scope);                                           \
     }
 
-#define TYPED_SITES(name, T) OXSHMEM_FOR_EACH_SCOPE(SITE, T, name##_put, name##_get, name##_iput, name##_iget)
-#define SIZED_SITES(bits, T) OXSHMEM_FOR_EACH_SCOPE(SITE, T, put##bits, get##bits, iput##bits, iget##bits)
+#define TYPED_SITES(name, T) OXSHMEM_FOR_EACH_NARROW_SCOPE(SITE, T, name##_put, name##_get, name##_iput, name##_iget)
+#define SIZED_SITES(bits, T) OXSHMEM_FOR_EACH_NARROW_SCOPE(SITE, T, put##bits, get##bits, iput##bits, iget##bits)
 
 template <class Phase> OXSHMEM_DEVICE uint32_t all_sites(const Phase &phase) {
     uint32_t zone = 0;
@@ -222,7 +222,7 @@ template <class Phase> OXSHMEM_DEVICE uint32_t all_sites(const Phase &phase) {
     }
 
 template <class Phase> OXSHMEM_DEVICE void mem_sites(const Phase &phase, uint32_t zone) {
-    OXSHMEM_FOR_EACH_SCOPE(MEM_SITE, )
+    OXSHMEM_FOR_EACH_NARROW_SCOPE(MEM_SITE, )
 }
 
 // Scalars: element 0 of a slot of each type's first zone goes by p, and comes back by g.

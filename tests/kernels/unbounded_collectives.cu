@@ -26,6 +26,7 @@ using namespace oxshmem;
         *out = alltoalls(scope, team, dst, src, to, from, n);                                                                  \
     }
 FOR_EACH_SCOPE(GATHERING)
+GATHERING(grid)
 
 #define REDUCTION(scope, name, T, op)                                                                                          \
     KERNEL(name##_##op##_reduce_##scope, int *out, team_t team, T *dst, const T *src, size_t n) {                              \
@@ -42,3 +43,12 @@ FOR_EACH_SCOPE(REDUCTION, bfloat16, bfloat16, max)
 FOR_EACH_SCOPE(REDUCTION, double, double, min)
 FOR_EACH_SCOPE(REDUCTION, complexd, complex<double>, prod)
 FOR_EACH_SCOPE(REDUCESCATTER, float, float, sum)
+REDUCTION(grid, float, float, sum)
+REDUCESCATTER(grid, half, half, sum)
+
+KERNEL(barrier_grid, int *out, team_t team) {
+    *out = barrier(grid, team);
+}
+KERNEL(quiet_grid) {
+    quiet(grid);
+}

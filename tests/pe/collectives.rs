@@ -13,28 +13,28 @@ oxshmem::include_module!(COLLECTIVES, "collectives");
 /// Mirrors `Step` of `kernels/collectives.cu`.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct Step {
-    call: u32,
-    scope: u32,
-    algorithm: u32,
-    by_rounds: u32,
-    team: i32,
-    root: i32,
-    kind: u32,
-    op: u32,
-    element: u32,
-    result: i32,
-    dst_stride: i64,
-    src_stride: i64,
-    dst: u64,
-    src: u64,
-    n: u64,
+pub(crate) struct Step {
+    pub call: u32,
+    pub scope: u32,
+    pub algorithm: u32,
+    pub by_rounds: u32,
+    pub team: i32,
+    pub root: i32,
+    pub kind: u32,
+    pub op: u32,
+    pub element: u32,
+    pub result: i32,
+    pub dst_stride: i64,
+    pub src_stride: i64,
+    pub dst: u64,
+    pub src: u64,
+    pub n: u64,
 }
 
 /// The contents of a result that no call has given.
-const NOT_RUN: i32 = 0x55;
+pub(crate) const NOT_RUN: i32 = 0x55;
 /// What lies where nothing was written.
-const UNTOUCHED: u8 = 0xa5;
+pub(crate) const UNTOUCHED: u8 = 0xa5;
 /// Bytes before and after every buffer.
 const MARGIN: u64 = 32;
 
@@ -136,7 +136,7 @@ fn elements(kind: Type, range: std::ops::Range<u64>, value: impl Fn(u64) -> (i64
 }
 
 /// A call, what it finds and what it must leave.
-struct Case {
+pub(crate) struct Case {
     name: String,
     step: Step,
     src: Vec<u8>,
@@ -151,7 +151,7 @@ type Feature = (&'static str, u64, u64);
 
 impl Case {
     /// What cases must show when not all are run.
-    fn features(&self) -> Vec<Feature> {
+    pub(crate) fn features(&self) -> Vec<Feature> {
         let Step { call, scope, algorithm, by_rounds, root, kind, op, element, dst_stride, .. } = self.step;
         let (call, scope, algorithm) = (u64::from(call), u64::from(scope), u64::from(2 * algorithm + by_rounds));
         // Nothing, parts of a word, a word, what lanes do at once, what fits packets, and what does
@@ -201,17 +201,17 @@ fn data(member: u64, offset: u64, bytes: u64) -> Vec<u8> {
 
 /// How a list of cases is run: everything that all of them have in common.
 #[derive(Debug, Clone, Copy)]
-struct Way {
-    team: i32,
-    me: u64,
-    n: u64,
-    scope: u32,
-    algorithm: Algorithm,
-    by_rounds: bool,
+pub(crate) struct Way {
+    pub team: i32,
+    pub me: u64,
+    pub n: u64,
+    pub scope: u32,
+    pub algorithm: Algorithm,
+    pub by_rounds: bool,
 }
 
 impl Way {
-    fn step(&self, call: Call) -> Step {
+    pub(crate) fn step(&self, call: Call) -> Step {
         Step {
             call: call as u32,
             scope: self.scope,
@@ -231,14 +231,14 @@ impl Way {
         Case { name: format!("{call:?} {what} {self:?}"), step, src, dst, in_place: false, size }
     }
 
-    fn broadcast(&self, bytes: u64, root: u64, in_place: bool) -> Case {
+    pub(crate) fn broadcast(&self, bytes: u64, root: u64, in_place: bool) -> Case {
         let change = |step: &mut Step| (step.n, step.root) = (bytes, root as i32);
         let what = format!("of {bytes} bytes from {root}, in place {in_place}");
         let case = self.case(Call::Broadcast, what, change, data(self.me, 0, bytes), data(root, 0, bytes));
         Case { in_place, ..case }
     }
 
-    fn fcollect(&self, bytes: u64) -> Case {
+    pub(crate) fn fcollect(&self, bytes: u64) -> Case {
         let all = (0..self.n).flat_map(|member| data(member, 0, bytes)).collect();
         let what = format!("of {bytes} bytes");
         self.case(Call::Fcollect, what, |step| step.n = bytes, data(self.me, 0, bytes), all)
@@ -252,7 +252,7 @@ impl Way {
         Case { size, ..case }
     }
 
-    fn alltoall(&self, bytes: u64) -> Case {
+    pub(crate) fn alltoall(&self, bytes: u64) -> Case {
         let all = (0..self.n).flat_map(|member| data(member, self.me * bytes, bytes)).collect();
         let what = format!("of {bytes} bytes");
         self.case(Call::Alltoall, what, |step| step.n = bytes, data(self.me, 0, self.n * bytes), all)
@@ -275,7 +275,7 @@ impl Way {
         self.case(Call::Alltoalls, what, change, data(self.me, 0, extent(src_stride)), dst)
     }
 
-    fn reduce(&self, kind: Type, op: ReduceOp, n: u64, in_place: bool) -> Case {
+    pub(crate) fn reduce(&self, kind: Type, op: ReduceOp, n: u64, in_place: bool) -> Case {
         let change = |step: &mut Step| {
             (step.n, step.element, step.kind, step.op) = (n, bytes_of(kind), kind as u32, op as u32);
         };
@@ -285,7 +285,7 @@ impl Way {
         Case { in_place, ..self.case(Call::Reduce, what, change, src, dst) }
     }
 
-    fn reducescatter(&self, kind: Type, op: ReduceOp, n: u64) -> Case {
+    pub(crate) fn reducescatter(&self, kind: Type, op: ReduceOp, n: u64) -> Case {
         let change = |step: &mut Step| {
             (step.n, step.element, step.kind, step.op) = (n, bytes_of(kind), kind as u32, op as u32);
         };
@@ -300,7 +300,7 @@ impl Way {
 
     /// Every collective, each with a third of the lengths from nothing to more than any packet
     /// holds; with three consecutive `turn`s all collectives have had all lengths.
-    fn third(&self, long: u64, turn: usize) -> Vec<Case> {
+    pub(crate) fn third(&self, long: u64, turn: usize) -> Vec<Case> {
         let cases = self.everything(long).into_iter().enumerate();
         let mut third = vec![self.meeting(Call::Sync), self.meeting(Call::Barrier)];
         // Cases of one length are ten, and ten is one more than three times three: so the lengths
@@ -334,7 +334,7 @@ impl Way {
     }
 
     /// Every type and operator.
-    fn reductions(&self) -> Vec<Case> {
+    pub(crate) fn reductions(&self) -> Vec<Case> {
         let kinds = TYPES.into_iter().flat_map(|kind| OPS.into_iter().map(move |op| (kind, op)));
         let kinds: Vec<(Type, ReduceOp)> = kinds.filter(|(kind, op)| exists(*kind, *op)).collect();
         let reduce =
@@ -345,11 +345,11 @@ impl Way {
 }
 
 /// Symmetric memory that cases are laid out in, and the kernel's lists.
-struct Bench {
-    rig: Rig,
-    arena: SymmetricSlice<u8>,
-    steps: SymmetricSlice<Step>,
-    saved: SymmetricSlice<u64>,
+pub(crate) struct Bench {
+    pub rig: Rig,
+    pub arena: SymmetricSlice<u8>,
+    pub steps: SymmetricSlice<Step>,
+    pub saved: SymmetricSlice<u64>,
 }
 
 const ARENA: usize = 8 << 20;
@@ -357,7 +357,7 @@ const ARENA: usize = 8 << 20;
 const STEPS: usize = 200;
 
 impl Bench {
-    fn new() -> oxshmem::Result<Self> {
+    pub(crate) fn new() -> oxshmem::Result<Self> {
         let rig = Rig::new(&COLLECTIVES)?;
         let arena = rig.pe.alloc_aligned(ARENA, 128)?;
         let steps = rig.pe.alloc(STEPS)?;
@@ -365,13 +365,13 @@ impl Bench {
         Ok(Self { rig, arena, steps, saved })
     }
 
-    fn world(&self, scope: u32, algorithm: Algorithm, by_rounds: bool) -> Way {
+    pub(crate) fn world(&self, scope: u32, algorithm: Algorithm, by_rounds: bool) -> Way {
         let (me, n) = (self.rig.me() as u64, self.rig.n_pes() as u64);
         Way { team: TEAM_WORLD, me, n, scope, algorithm, by_rounds }
     }
 
     /// Whether a team's members tell each other directly.
-    fn one_round(&self, team: i32) -> oxshmem::Result<bool> {
+    pub(crate) fn one_round(&self, team: i32) -> oxshmem::Result<bool> {
         self.rig.run_linear("read_one_round", 1, 1, (team, &self.saved))?;
         Ok(self.rig.pe.read(self.saved.view(..1))?[0] != 0)
     }
@@ -379,6 +379,12 @@ impl Bench {
     /// Runs cases in one launch (or a few) of one block, and compares every byte of the memory they
     /// are given.
     fn run(&self, cases: Vec<Case>) -> Outcome {
+        self.run_by(cases, 0, |count| self.rig.run_linear("run_steps", 1, 50, (&self.steps, count, &self.saved)))
+    }
+
+    /// Runs cases by launches that `launch` makes of so many of [`steps`](Self::steps), each of
+    /// which leaves `result`.
+    pub(crate) fn run_by(&self, cases: Vec<Case>, result: i32, launch: impl Fn(u32) -> oxshmem::Result<()>) -> Outcome {
         let mut left = cases;
         while !left.is_empty() {
             let mut image = vec![UNTOUCHED; 0];
@@ -411,11 +417,11 @@ impl Bench {
             let mut steps = vec![Step { call: Call::Barrier as u32, ..left[0].step }];
             steps.extend(left.iter().map(|case| case.step));
             self.rig.pe.write(&self.steps, &steps)?;
-            self.rig.run_linear("run_steps", 1, 50, (&self.steps, steps.len() as u32, &self.saved))?;
+            launch(steps.len() as u32)?;
             let seen = self.rig.pe.read(self.arena.view(..image.len()))?;
             let results = self.rig.pe.read(self.steps.view(1..placed + 1))?;
             for (case, step) in left.iter().zip(results) {
-                assert_eq!(step.result, 0, "PE {}: {}", self.rig.me(), case.name);
+                assert_eq!(step.result, result, "PE {}: {}", self.rig.me(), case.name);
                 let at = (case.step.dst - self.arena.address()) as usize;
                 image[at..at + case.dst.len()].copy_from_slice(&case.dst);
                 let end = at + case.dst.len();

@@ -12,6 +12,7 @@ mod contexts;
 mod costs;
 mod errors;
 mod exchange;
+mod grid;
 mod hca;
 mod host;
 mod host_collectives;
@@ -82,6 +83,9 @@ const CASES: &[Case] = &[
     ("hca_report", hca::report),
     ("hca_rounds", hca::rounds),
     ("host_atomics", host::atomics),
+    ("grid_collectives", grid::collectives),
+    ("grid_errors", grid::errors),
+    ("grid_transfers", grid::transfers),
     ("host_collectives", host_collectives::collectives),
     ("host_collectives_late", host_collectives::late),
     ("host_collectives_refused", host_collectives::refused),

@@ -44,6 +44,10 @@ macro_rules! network_suite {
 
             collectives_ibgda_3: "collectives" "6000", Ibgda, 3;
             collectives_mixed_3: "collectives" "6000", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1";
+            grid_collectives_ibgda_3: "grid_collectives" "6000", Ibgda, 3;
+            grid_collectives_mixed_3: "grid_collectives" "6000", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1";
+            grid_transfers_ibgda_2: "grid_transfers", Ibgda, 2;
+            grid_transfers_mixed_3: "grid_transfers", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1";
             typed_collectives_ibgda_2: "typed_collectives", Ibgda, 2;
             reproducible_ibgda_3: "reproducible", Ibgda, 3;
 
@@ -107,6 +111,8 @@ macro_rules! network_suite {
             host_signals_ibrc_2: "host_signals", Ibrc, 2;
             host_atomics_ibrc_3: "host_atomics", Ibrc, 3;
             collectives_ibrc_3: "collectives" "6000", Ibrc, 3;
+            grid_collectives_ibrc_3: "grid_collectives" "6000", Ibrc, 3;
+            grid_transfers_ibrc_3: "grid_transfers", Ibrc, 3;
             reproducible_ibrc_3: "reproducible", Ibrc, 3;
             host_heap_ibrc_2: "host_heap", Ibrc, 2;
             host_rounds_ibrc_3: "host_rounds", Ibrc, 3;

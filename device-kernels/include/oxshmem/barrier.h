@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// sync and barrier, over all PEs and over a team.
+// sync and barrier, over all PEs and over a team; and quiet of a grid.
 #pragma once
 
-#include "detail/meet.h"
+#include "detail/grid.h"
 
 namespace oxshmem {
 
@@ -28,14 +28,28 @@ template <class Scope> OXSHMEM_DEVICE int meet_team(int handle, Call call) {
 // Completes what this PE has under way, if it is a barrier, and meets. All lanes share the waiting
 // of quiet, which comes before anything that would occupy registers meanwhile.
 template <class Scope> OXSHMEM_LINKED_OUTLINE int sync_team(int handle, Call call) {
-    if (call == Call::barrier && port::state().network != static_cast<uint32_t>(abi::Network::none)) {
-        Scope::sync();
-        network_quiet(Scope::rank(), Scope::size());
+    if constexpr (kIsGrid<Scope>) {
+        const Op op = call == Call::barrier ? Op::barrier : Op::sync;
+        return by_last_block<GridCall::of_team>(handle, op, [&] { return sync_team<block_scope>(handle, call); });
+    } else {
+        if (call == Call::barrier && port::state().network != static_cast<uint32_t>(abi::Network::none)) {
+            Scope::sync();
+            network_quiet(Scope::rank(), Scope::size());
+        }
+        return meet_team<Scope>(handle, call);
     }
-    return meet_team<Scope>(handle, call);
 }
 
 } // namespace detail
+
+// quiet for the operations of all blocks of the grid, before which they meet. Of the calls on the
+// world team a PE makes one at a time, and this counts as one, though no other PE takes part.
+OXSHMEM_DEVICE void quiet(grid_scope) {
+    detail::by_last_block<detail::GridCall::of_pe>(abi::kTeamWorld, detail::Op::quiet, [] {
+        quiet(block);
+        return 0;
+    });
+}
 
 // Returns when every PE has entered. Stores made before, to this PE's own memory and to load/store
 // peers, are visible to every PE that returns; puts over the network are not completed. One group

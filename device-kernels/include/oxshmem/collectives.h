@@ -4,16 +4,18 @@
 // reducescatter.
 //
 // Every member makes the same call, one group of threads per PE at a time; different teams may be
-// busy at the same time. dst and src are symmetric, the same on all members. When a call returns,
-// dst holds the result and src may be reused, on this PE. Each returns 0, or another value if an
-// error was recorded: then nothing was written to dst, unless a deadline passed or the job ended
-// meanwhile. A call that is refused on one member is an error on all of them.
+// busy at the same time. In grid scope all blocks of each PE make it, as many on each PE, and it
+// returns in all of them when all are through. dst and src are symmetric, the same on all members.
+// When a call returns, dst holds the result and src may be reused, on this PE. Each returns 0, or
+// another value if an error was recorded: then nothing was written to dst, unless a deadline passed
+// or the job ended meanwhile. A call that is refused on one member is an error on all of them.
 //
 // The algorithm is chosen by the team's table (docs/teams.md). Results of reductions are equal on
 // all members to the last bit, and from run to run for one algorithm and team.
 #pragma once
 
 #include "detail/exchange.h"
+#include "detail/grid.h"
 #include "detail/tree.h"
 
 namespace oxshmem {
@@ -43,7 +45,7 @@ OXSHMEM_OUTLINE int broadcast_bytes(int handle, void *dst, const void *src, uint
     check_root<Scope>(session, root);
     check_buffers<Scope>(session, dst, bytes, src, bytes, true);
     const Algorithm algorithm = choose<Scope>(session, Collective::broadcast, bytes, pieces_of(bytes), caller);
-    const uint32_t announced = announced_by(session, dst, src, bytes, static_cast<uint64_t>(root), algorithm);
+    const uint32_t announced = announced_by<Scope>(session, dst, src, bytes, static_cast<uint64_t>(root), algorithm);
     Scope::sync();
     if (algorithm == Algorithm::packets) {
         const Part part = part_of<Scope>(bytes);
@@ -88,7 +90,7 @@ OXSHMEM_DEVICE int gather_parts(int handle, Collective collective, Op op, Call c
                          false);
     const uint64_t pieces = times(pieces_of(bytes), session.team.n);
     const Algorithm algorithm = choose<Scope>(session, collective, bytes, pieces, caller);
-    const uint32_t announced = announced_by(session, dst, src, bytes, 0, algorithm);
+    const uint32_t announced = announced_by<Scope>(session, dst, src, bytes, 0, algorithm);
     Scope::sync();
     if (algorithm == Algorithm::packets) {
         const Part part = part_of<Scope>(bytes);
@@ -106,12 +108,14 @@ OXSHMEM_DEVICE int gather_parts(int handle, Collective collective, Op op, Call c
     return bytes == 0 || push_parts<Scope>(session, dst, src, bytes, step) ? 0 : 1;
 }
 
-template <class Scope> OXSHMEM_OUTLINE int fcollect_bytes(int handle, void *dst, const void *src, uint64_t bytes) {
-    return gather_parts<Scope>(handle, Collective::fcollect, Op::fcollect, Call::fcollect, dst, src, bytes, 0);
+template <class Scope>
+OXSHMEM_OUTLINE int fcollect_bytes(int handle, void *dst, const void *src, uint64_t bytes, Caller caller = kOwn<Scope>) {
+    return gather_parts<Scope>(handle, Collective::fcollect, Op::fcollect, Call::fcollect, dst, src, bytes, 0, caller);
 }
 
-template <class Scope> OXSHMEM_OUTLINE int alltoall_bytes(int handle, void *dst, const void *src, uint64_t bytes) {
-    return gather_parts<Scope>(handle, Collective::alltoall, Op::alltoall, Call::alltoall, dst, src, bytes, bytes);
+template <class Scope>
+OXSHMEM_OUTLINE int alltoall_bytes(int handle, void *dst, const void *src, uint64_t bytes, Caller caller = kOwn<Scope>) {
+    return gather_parts<Scope>(handle, Collective::alltoall, Op::alltoall, Call::alltoall, dst, src, bytes, bytes, caller);
 }
 
 // Calls `visit` for each element of a piece that begins `offset` bytes into the data, of which
@@ -157,7 +161,8 @@ OXSHMEM_OUTLINE int alltoalls_bytes(int handle, void *dst, const void *src, ptrd
     const uint64_t bytes = sized ? times(n, static_cast<int>(element)) : 0;
     const uint64_t pieces = times(pieces_of(bytes), session.team.n);
     const Algorithm algorithm = choose<Scope>(session, Collective::alltoalls, bytes, pieces, caller);
-    const uint32_t announced = announced_by(session, dst, src, n, extra_of(element, strides.dst, strides.src), algorithm);
+    const uint32_t announced =
+        announced_by<Scope>(session, dst, src, n, extra_of(element, strides.dst, strides.src), algorithm);
     Scope::sync();
     if constexpr (!kSeveralBlocks<Scope>) {
         if (algorithm == Algorithm::packets) {
@@ -247,7 +252,7 @@ OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, const void *src, uint64
         }
     }
     limit = least(limit, room);
-    const uint32_t announced = announced_by(session, dst, src, 0, limit, Algorithm::packets);
+    const uint32_t announced = announced_by<Scope>(session, dst, src, 0, limit, Algorithm::packets);
     const Sizes sizes{team, team.one_round};
     uint64_t before, largest;
     Scope::sync();
@@ -353,7 +358,7 @@ OXSHMEM_OUTLINE int reduce_elements(int handle, void *dst, const void *src, uint
     const uint64_t pieces = times(pieces_of(bytes), (session.team.n + 1) / 2);
     const Collective collective = to_all ? Collective::reduce : Collective::reducescatter;
     const Algorithm algorithm = choose<Scope>(session, collective, bytes, pieces, caller);
-    const uint32_t announced = announced_by(session, dst, src, n, kinds, algorithm);
+    const uint32_t announced = announced_by<Scope>(session, dst, src, n, kinds, algorithm);
     Scope::sync();
     if (algorithm == Algorithm::packets) {
         const Part part = part_of<Scope>(bytes);
@@ -383,63 +388,179 @@ OXSHMEM_OUTLINE int reduce_elements(int handle, void *dst, const void *src, uint
     return push_combined<Scope>(session, dst, src, bytes, result, combine) ? 0 : 1;
 }
 
+// How the blocks of a grid carry out a collective: all together, and how; or one for all.
+struct GridPlan {
+    bool together;
+    Caller caller;
+};
+
+// Chooses that by `bytes`, in the measure of abi::Choice. All blocks choose the same. As for the
+// host's kernels, what the user has chosen goes before (Chooser::plan in runtime/team/choice.rs).
+OXSHMEM_DEVICE GridPlan plan_for_grid(const Session &session, Collective collective, uint64_t bytes) {
+    const TeamView &team = session.team;
+    const Algorithm algorithm = choose<block_scope>(session, collective, bytes, 0, Caller::block);
+    const uint32_t blocks = sharing_blocks();
+    if (!team.one_round || blocks == 1 || bytes == 0 || algorithm == Algorithm::packets || algorithm == Algorithm::tree) {
+        return {false, Caller::block};
+    }
+    const bool is_free = (team_row(team.handle).chosen >> static_cast<uint32_t>(collective) & 1) == 0;
+    const uint64_t room = abi::kBlockPacketBytes / static_cast<uint64_t>(team.n) / kPacketPiece * kPiece;
+    if (is_free && bytes <= abi::kBlocksPackets && (pieces_of(bytes) + blocks - 1) / blocks * kPiece <= room &&
+        collective != Collective::alltoalls) {
+        return {true, Caller::packets};
+    }
+    const bool is_short = collective == Collective::reduce && times(bytes, team.n - 1) <= abi::kBlocksOneShot;
+    return {true, algorithm == Algorithm::one_shot || (is_free && is_short) ? Caller::one_shot : Caller::push};
+}
+
+// A collective by the blocks of a grid: all of them that have room in the workspace call
+// `share(caller)`, or one of them calls `alone()`. Results of both are as those of the collectives
+// above.
+template <class Share, class Alone>
+OXSHMEM_DEVICE int by_grid(int handle, Op op, Collective collective, uint64_t bytes, Share share, Alone alone) {
+    Session session;
+    if (!begin<grid_scope>(session, handle, op, Call::none)) {
+        return 1;
+    }
+    const GridPlan plan = plan_for_grid(session, collective, bytes);
+    if (!plan.together) {
+        return by_last_block<GridCall::of_team>(handle, op, alone);
+    }
+    return by_all_blocks(handle, op, [&] { return port::block_rank() < sharing_blocks() ? share(plan.caller) : 0; });
+}
+
+// The collectives in any scope.
+
+template <class Scope> OXSHMEM_DEVICE int broadcast_in(int handle, void *dst, const void *src, uint64_t bytes, int root) {
+    if constexpr (kIsGrid<Scope>) {
+        return by_grid(
+            handle, Op::broadcast, Collective::broadcast, bytes,
+            [&](Caller caller) { return broadcast_bytes<blocks_scope>(handle, dst, src, bytes, root, caller); },
+            [&] { return broadcast_bytes<block_scope>(handle, dst, src, bytes, root); });
+    } else {
+        return broadcast_bytes<Scope>(handle, dst, src, bytes, root);
+    }
+}
+
+template <class Scope> OXSHMEM_DEVICE int fcollect_in(int handle, void *dst, const void *src, uint64_t bytes) {
+    if constexpr (kIsGrid<Scope>) {
+        return by_grid(
+            handle, Op::fcollect, Collective::fcollect, bytes,
+            [&](Caller caller) { return fcollect_bytes<blocks_scope>(handle, dst, src, bytes, caller); },
+            [&] { return fcollect_bytes<block_scope>(handle, dst, src, bytes); });
+    } else {
+        return fcollect_bytes<Scope>(handle, dst, src, bytes);
+    }
+}
+
+template <class Scope> OXSHMEM_DEVICE int alltoall_in(int handle, void *dst, const void *src, uint64_t bytes) {
+    if constexpr (kIsGrid<Scope>) {
+        return by_grid(
+            handle, Op::alltoall, Collective::alltoall, bytes,
+            [&](Caller caller) { return alltoall_bytes<blocks_scope>(handle, dst, src, bytes, caller); },
+            [&] { return alltoall_bytes<block_scope>(handle, dst, src, bytes); });
+    } else {
+        return alltoall_bytes<Scope>(handle, dst, src, bytes);
+    }
+}
+
+template <class Scope>
+OXSHMEM_DEVICE int alltoalls_in(int handle, void *dst, const void *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, uint64_t n,
+                                uint32_t element) {
+    if constexpr (kIsGrid<Scope>) {
+        return by_grid(
+            handle, Op::alltoalls, Collective::alltoalls, times(n, static_cast<int>(element)),
+            [&](Caller caller) {
+                return alltoalls_bytes<blocks_scope>(handle, dst, src, dst_stride, src_stride, n, element, caller);
+            },
+            [&] { return alltoalls_bytes<block_scope>(handle, dst, src, dst_stride, src_stride, n, element); });
+    } else {
+        return alltoalls_bytes<Scope>(handle, dst, src, dst_stride, src_stride, n, element);
+    }
+}
+
+// What one member contributes only this member knows, so the blocks cannot agree on a way to share
+// it without a message: one block does it.
+template <class Scope> OXSHMEM_DEVICE int collect_in(int handle, void *dst, const void *src, uint64_t bytes) {
+    if constexpr (kIsGrid<Scope>) {
+        return by_last_block<GridCall::of_team>(handle, Op::collect,
+                                                [&] { return collect_bytes<block_scope>(handle, dst, src, bytes); });
+    } else {
+        return collect_bytes<Scope>(handle, dst, src, bytes);
+    }
+}
+
+template <class Scope, class Combine>
+OXSHMEM_DEVICE int reduce_in(int handle, void *dst, const void *src, uint64_t n, bool to_all, Combine combine) {
+    if constexpr (kIsGrid<Scope>) {
+        const bool defined = is_reduction(combine.type(), combine.op());
+        return by_grid(
+            handle, to_all ? Op::reduce : Op::reducescatter, to_all ? Collective::reduce : Collective::reducescatter,
+            defined ? times(n, static_cast<int>(element_bytes(combine.type()))) : 0,
+            [&](Caller caller) { return reduce_elements<blocks_scope>(handle, dst, src, n, to_all, combine, caller); },
+            [&] { return reduce_elements<block_scope>(handle, dst, src, n, to_all, combine); });
+    } else {
+        return reduce_elements<Scope>(handle, dst, src, n, to_all, combine);
+    }
+}
+
 } // namespace detail
 
 // `bytes` bytes of member `root`'s src to all members' dst, its own included. dst may be src.
 template <class Scope> OXSHMEM_DEVICE int broadcastmem(Scope, team_t team, void *dst, const void *src, size_t bytes, int root) {
-    return detail::broadcast_bytes<Scope>(team, dst, src, bytes, root);
+    return detail::broadcast_in<Scope>(team, dst, src, bytes, root);
 }
 template <class Scope, class T> OXSHMEM_DEVICE int broadcast(Scope, team_t team, T *dst, const T *src, size_t n, int root) {
-    return detail::broadcast_bytes<Scope>(team, dst, src, detail::bytes_of<T>(n), root);
+    return detail::broadcast_in<Scope>(team, dst, src, detail::bytes_of<T>(n), root);
 }
 
 // Copies all members' src, one after another, to all members' dst; members may contribute different
 // lengths.
 template <class Scope> OXSHMEM_DEVICE int collectmem(Scope, team_t team, void *dst, const void *src, size_t bytes) {
-    return detail::collect_bytes<Scope>(team, dst, src, bytes);
+    return detail::collect_in<Scope>(team, dst, src, bytes);
 }
 template <class Scope, class T> OXSHMEM_DEVICE int collect(Scope, team_t team, T *dst, const T *src, size_t n) {
-    return detail::collect_bytes<Scope>(team, dst, src, detail::bytes_of<T>(n));
+    return detail::collect_in<Scope>(team, dst, src, detail::bytes_of<T>(n));
 }
 
 // The same, of one length for all.
 template <class Scope> OXSHMEM_DEVICE int fcollectmem(Scope, team_t team, void *dst, const void *src, size_t bytes) {
-    return detail::fcollect_bytes<Scope>(team, dst, src, bytes);
+    return detail::fcollect_in<Scope>(team, dst, src, bytes);
 }
 template <class Scope, class T> OXSHMEM_DEVICE int fcollect(Scope, team_t team, T *dst, const T *src, size_t n) {
-    return detail::fcollect_bytes<Scope>(team, dst, src, detail::bytes_of<T>(n));
+    return detail::fcollect_in<Scope>(team, dst, src, detail::bytes_of<T>(n));
 }
 
 // Part j of member i's src, of `n` elements, becomes part i of member j's dst.
 template <class Scope> OXSHMEM_DEVICE int alltoallmem(Scope, team_t team, void *dst, const void *src, size_t bytes) {
-    return detail::alltoall_bytes<Scope>(team, dst, src, bytes);
+    return detail::alltoall_in<Scope>(team, dst, src, bytes);
 }
 template <class Scope, class T> OXSHMEM_DEVICE int alltoall(Scope, team_t team, T *dst, const T *src, size_t n) {
-    return detail::alltoall_bytes<Scope>(team, dst, src, detail::bytes_of<T>(n));
+    return detail::alltoall_in<Scope>(team, dst, src, detail::bytes_of<T>(n));
 }
 
 // The same with elements `dst_stride` and `src_stride` elements apart, at least 1.
 template <class Scope>
 OXSHMEM_DEVICE int alltoallsmem(Scope, team_t team, void *dst, const void *src, ptrdiff_t dst_stride, ptrdiff_t src_stride,
                                 size_t bytes) {
-    return detail::alltoalls_bytes<Scope>(team, dst, src, dst_stride, src_stride, bytes, 1);
+    return detail::alltoalls_in<Scope>(team, dst, src, dst_stride, src_stride, bytes, 1);
 }
 template <class Scope, class T>
 OXSHMEM_DEVICE int alltoalls(Scope, team_t team, T *dst, const T *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t n) {
-    return detail::alltoalls_bytes<Scope>(team, dst, src, dst_stride, src_stride, n, sizeof(T));
+    return detail::alltoalls_in<Scope>(team, dst, src, dst_stride, src_stride, n, sizeof(T));
 }
 
 // `n` elements of all members' src combined by an operator (op_sum and so on), to all members' dst.
 // dst may be src.
 template <class Scope, class Operator, class T>
 OXSHMEM_DEVICE int reduce(Scope, team_t team, Operator, T *dst, const T *src, size_t n) {
-    return detail::reduce_elements<Scope>(team, dst, src, n, true, detail::Combine<T, Operator::kNumber>{});
+    return detail::reduce_in<Scope>(team, dst, src, n, true, detail::Combine<T, Operator::kNumber>{});
 }
 
 // Part i of all members' src, of `n` elements, combined to member i's dst.
 template <class Scope, class Operator, class T>
 OXSHMEM_DEVICE int reducescatter(Scope, team_t team, Operator, T *dst, const T *src, size_t n) {
-    return detail::reduce_elements<Scope>(team, dst, src, n, false, detail::Combine<T, Operator::kNumber>{});
+    return detail::reduce_in<Scope>(team, dst, src, n, false, detail::Combine<T, Operator::kNumber>{});
 }
 
 } // namespace oxshmem

@@ -130,6 +130,7 @@ OXSHMEM_DEVICE void quiet(const Context &context) {
 
 // The same for all threads of the scope, which share the waiting.
 template <class Scope> OXSHMEM_DEVICE void quiet(const Context &context, Scope scope) {
+    static_assert(!detail::kIsGrid<Scope>, "a context has no quiet in grid scope: let the blocks meet, then call it by one");
     if (context.n_pes == 0) {
         quiet(scope);
         return;

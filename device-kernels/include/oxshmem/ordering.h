@@ -38,7 +38,9 @@ OXSHMEM_DEVICE void quiet() {
 }
 
 // quiet for all threads of the scope, which share the waiting. Every thread of the scope calls.
+// That of a grid is in barrier.h.
 template <class Scope> OXSHMEM_DEVICE void quiet(Scope) {
+    static_assert(!detail::kIsGrid<Scope>, "quiet(oxshmem::grid) needs #include <oxshmem/barrier.h>");
     Scope::sync();
     if (Scope::rank() == 0) {
         detail::release_stores();

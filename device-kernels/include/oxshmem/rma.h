@@ -8,7 +8,7 @@
 //
 // Blocking forms return when the local buffer may be reused (put) or holds the data (get); _nbi
 // forms return at once and both become true at the next quiet. Delivery at the peer is what quiet
-// promises.
+// promises. In grid scope each block transfers its part and waits for no other block.
 #pragma once
 
 #include "detail/copy.h"
@@ -124,9 +124,26 @@ template <class Scope> OXSHMEM_DEVICE bool is_word(const void *dst, const void *
     return Scope::kLanes == 1 && bytes == 8 && both % 8 == 0;
 }
 
+// What the calling block of a grid transfers of `bytes` bytes: whole pieces, except for the last
+// one.
+OXSHMEM_DEVICE Slice slice_of_block(uint64_t bytes) {
+    constexpr uint64_t kSlicePiece = 256;
+    const uint64_t blocks = port::grid_blocks();
+    const uint64_t each = (bytes / kSlicePiece / blocks + 1) * kSlicePiece;
+    const uint64_t first = least(each * port::block_rank(), bytes);
+    return {first, least(first + each, bytes)};
+}
+
 template <class Scope, class C>
 OXSHMEM_DEVICE void put_by(C context, void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
-    if (!is_direct(pe) || !in_heap(dst, bytes)) {
+    if constexpr (kIsGrid<Scope>) {
+        // What is wrong is wrong for all blocks, whichever part of the memory they transfer.
+        const Slice mine = slice_of_block(bytes);
+        if (path_to(pe, Op::put) != Path::none && check_symmetric(dst, bytes, pe, Op::put) && mine.first != mine.last) {
+            put_by<block_scope>(context, static_cast<char *>(dst) + mine.first, static_cast<const char *>(src) + mine.first,
+                                mine.last - mine.first, pe, blocking);
+        }
+    } else if (!is_direct(pe) || !in_heap(dst, bytes)) {
         far_put<Scope>(context, dst, src, bytes, pe, blocking);
     } else if (is_word<Scope>(dst, src, bytes)) {
         port::write(translate(static_cast<uint64_t *>(dst), pe), port::read(static_cast<const uint64_t *>(src)));
@@ -137,7 +154,13 @@ OXSHMEM_DEVICE void put_by(C context, void *dst, const void *src, uint64_t bytes
 
 template <class Scope, class C>
 OXSHMEM_DEVICE void get_by(C context, void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
-    if (!is_direct(pe) || !in_heap(src, bytes)) {
+    if constexpr (kIsGrid<Scope>) {
+        const Slice mine = slice_of_block(bytes);
+        if (path_to(pe, Op::get) != Path::none && check_symmetric(src, bytes, pe, Op::get) && mine.first != mine.last) {
+            get_by<block_scope>(context, static_cast<char *>(dst) + mine.first, static_cast<const char *>(src) + mine.first,
+                                mine.last - mine.first, pe, blocking);
+        }
+    } else if (!is_direct(pe) || !in_heap(src, bytes)) {
         far_get<Scope>(context, dst, src, bytes, pe, blocking);
     } else if (is_word<Scope>(dst, src, bytes)) {
         port::write(static_cast<uint64_t *>(dst), port::read(translate(static_cast<const uint64_t *>(src), pe)));

@@ -87,6 +87,7 @@ OXSHMEM_OUTLINE void split_put_signal(C context, void *dst, const void *src, uin
 template <class Scope, class C>
 OXSHMEM_DEVICE void put_signal_by(C context, void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value,
                                   SignalOp op, int pe, bool blocking) {
+    static_assert(!kIsGrid<Scope>, "no block knows that all data of the grid has been put: put, let the blocks meet, signal");
     if (is_direct(pe)) {
         if (op == SignalOp::add && atomics_by_network()) {
             split_put_signal<Scope>(context, dst, src, bytes, signal, value, pe);

@@ -1,21 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
 // The names that C programs know: oxshmem_<type>_<operation>, oxshmem_put<bits>, oxshmem_putmem,
-// and oxshmemx_..._warp and _block for the wider scopes. Every one of them forwards to a template;
-// see rma.h, signal.h, atomic.h, wait.h, ordering.h and barrier.h.
+// and oxshmemx_..._warp, _block and _grid for the wider scopes. Every one of them forwards to a
+// template; see rma.h, signal.h, atomic.h, wait.h, ordering.h and barrier.h.
 #pragma once
 
 #include "oxshmem.h"
 #include "types.h"
 
-// X(prefix, suffix, scope)
-#define OXSHMEM_FOR_EACH_SCOPE(X, ...)                                                                                         \
+// X(prefix, suffix, scope), without the grid and with it.
+#define OXSHMEM_FOR_EACH_NARROW_SCOPE(X, ...)                                                                                  \
     X(oxshmem_, , oxshmem::thread, __VA_ARGS__)                                                                                \
     X(oxshmemx_, _warp, oxshmem::warp, __VA_ARGS__)                                                                            \
     X(oxshmemx_, _block, oxshmem::block, __VA_ARGS__)
+#define OXSHMEM_FOR_EACH_SCOPE(X, ...)                                                                                         \
+    OXSHMEM_FOR_EACH_NARROW_SCOPE(X, __VA_ARGS__)                                                                              \
+    X(oxshmemx_, _grid, oxshmem::grid, __VA_ARGS__)
 
 #define OXSHMEM_NAME(name) oxshmem_##name
 #define OXSHMEM_FOR_EACH_NAMED_SCOPE(X, ...) OXSHMEM_FOR_EACH_SCOPE(X, __VA_ARGS__)
+#define OXSHMEM_FOR_EACH_NAMED_NARROW_SCOPE(X, ...) OXSHMEM_FOR_EACH_NARROW_SCOPE(X, __VA_ARGS__)
 #define OXSHMEM_CONTEXT_PARAMETER
 #define OXSHMEM_CONTEXT_ARGUMENT
 #include "detail/typed_names.h"

@@ -25,6 +25,7 @@ OXSHMEM_DEVICE Context as_context(const oxshmem_ctx_t &handle) {
     X(oxshmem_ctx_, , oxshmem::thread, __VA_ARGS__)                                                                            \
     X(oxshmemx_ctx_, _warp, oxshmem::warp, __VA_ARGS__)                                                                        \
     X(oxshmemx_ctx_, _block, oxshmem::block, __VA_ARGS__)
+#define OXSHMEM_FOR_EACH_NAMED_NARROW_SCOPE(X, ...) OXSHMEM_FOR_EACH_NAMED_SCOPE(X, __VA_ARGS__)
 #define OXSHMEM_NAME(name) oxshmem_ctx_##name
 #define OXSHMEM_CONTEXT_PARAMETER oxshmem_ctx_t ctx,
 #define OXSHMEM_CONTEXT_ARGUMENT oxshmem::detail::as_context(ctx),

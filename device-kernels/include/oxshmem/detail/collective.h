@@ -135,13 +135,16 @@ OXSHMEM_DEVICE void check_buffers(Session &session, const void *dst, uint64_t ds
     }
 }
 
-// What this member's call announces: everything that has to be equal is in the hash.
+// What this member's call announces: everything that has to be equal is in the hash. One of several
+// blocks announces their number too.
+template <class Scope>
 OXSHMEM_DEVICE uint32_t announced_by(const Session &session, const void *dst, const void *src, uint64_t size, uint64_t extra,
                                      Algorithm algorithm) {
     if (session.bad) {
         return announce_bad(port::state().my_pe);
     }
-    uint64_t hash = (size << 2 | static_cast<uint64_t>(algorithm)) * 0x9e3779b97f4a7c15ull;
+    const uint64_t further = kSeveralBlocks<Scope> ? sharing_blocks() - 1 : 0;
+    uint64_t hash = ((size << 2 | static_cast<uint64_t>(algorithm)) ^ further << 56) * 0x9e3779b97f4a7c15ull;
     hash = (hash ^ hash >> 29 ^ offset_of(dst)) * 0xbf58476d1ce4e5b9ull;
     hash = (hash ^ hash >> 32 ^ offset_of(src)) * 0x94d049bb133111ebull;
     hash = (hash ^ hash >> 29 ^ extra) * 0x9e3779b97f4a7c15ull;
@@ -170,7 +173,7 @@ struct Part {
 template <class Scope> OXSHMEM_DEVICE Part part_of(uint64_t bytes) {
     const uint32_t all = static_cast<uint32_t>(bytes);
     if constexpr (kSeveralBlocks<Scope>) {
-        const uint32_t blocks = port::grid_blocks();
+        const uint32_t blocks = sharing_blocks();
         const uint32_t each = (static_cast<uint32_t>(pieces_of(bytes)) + blocks - 1) / blocks * kPiece;
         const uint32_t first = each * port::block_rank() < all ? each * port::block_rank() : all;
         return {first, each < all - first ? each : all - first};

@@ -73,7 +73,8 @@ OXSHMEM_NOINLINE void record(const abi::ErrorRecord &error) {
         port::store<order::release, reach::system>(&ctl.claimed, abi::kErrorValid);
     }
     const ErrorCode code = static_cast<ErrorCode>(error.code);
-    if (code == ErrorCode::timeout || code == ErrorCode::completion || code == ErrorCode::queue_broken) {
+    if (code == ErrorCode::timeout || code == ErrorCode::completion || code == ErrorCode::queue_broken ||
+        code == ErrorCode::grid_incomplete) {
         port::fetch_max<order::acq_rel, reach::system>(&ctl.abort, abi::kAbortLaunch);
     }
 }
@@ -153,8 +154,14 @@ struct Unmet {
     uint32_t n;   // variables that the wait is for; `variable` is the first of them
 };
 
-// Records that a wait took too long. It blames a PE or names an unmet variable; a function finds
-// out which.
+// Blocks of this PE's grid that have not made a call of the grid.
+struct MissingBlocks {
+    int team;
+    uint32_t arrived, blocks;
+};
+
+// Records that a wait took too long. It blames a PE, names an unmet variable or counts blocks; a
+// function finds out which.
 OXSHMEM_DEVICE void raise_timeout(Op op, Blame blame, const void *address) {
     raise(ErrorCode::timeout, op, blame, reinterpret_cast<uint64_t>(address), 0);
 }
@@ -163,6 +170,9 @@ OXSHMEM_DEVICE void raise_timeout(Op op, int pe, const void *address) {
 }
 OXSHMEM_DEVICE void raise_timeout(Op op, const Unmet &unmet, const void *) {
     raise_unmet(op, unmet.variable, unmet.wanted, unmet.how, unmet.n);
+}
+OXSHMEM_DEVICE void raise_timeout(Op op, const MissingBlocks &missing, const void *) {
+    raise(ErrorCode::grid_incomplete, op, {port::state().my_pe, missing.team}, missing.arrived, missing.blocks);
 }
 template <class Find> OXSHMEM_DEVICE void raise_timeout(Op op, const Find &find, const void *address) {
     raise_timeout(op, find(), address);

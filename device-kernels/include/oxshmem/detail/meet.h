@@ -231,7 +231,7 @@ OXSHMEM_DEVICE void tell(const TeamView &team, Op op, int member, uint64_t *word
 template <class Scope> OXSHMEM_DEVICE void close_epoch(const TeamView &team) {
     abi::Team &row = team_row(team.handle);
     if constexpr (kSeveralBlocks<Scope>) {
-        if (port::fetch_add<order::acq_rel, reach::device>(&row.entered, 1u) + 1 != port::grid_blocks()) {
+        if (port::fetch_add<order::acq_rel, reach::device>(&row.entered, 1u) + 1 != sharing_blocks()) {
             return;
         }
         port::write(&row.entered, 0u);

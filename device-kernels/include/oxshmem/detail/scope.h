@@ -54,16 +54,33 @@ struct block_scope {
     OXSHMEM_DEVICE static bool any(bool said) { return port::sync_block_any(said); }
 };
 
-namespace detail {
-
-// All threads of all blocks of the grid, which divide the data among them. Block b meets block b of
-// the other PEs, so `sync` and `any` are those of a block: no block waits for another one of its
-// grid, and the blocks need not be resident at once.
-struct blocks_scope {
+// All threads of all blocks of the grid, which run at the same time. `sync` and `any` are those of
+// a block: what makes blocks wait for each other is a call on a team (detail/grid.h).
+struct grid_scope {
     static constexpr uint32_t kLanes = 32;
     static constexpr bool kSeveralWarps = true;
     OXSHMEM_DEVICE static uint32_t rank() { return port::block_rank() * port::block_threads() + port::thread_rank(); }
     OXSHMEM_DEVICE static uint32_t size() { return port::grid_blocks() * port::block_threads(); }
+    OXSHMEM_DEVICE static void sync() { port::sync_block(); }
+    OXSHMEM_DEVICE static bool any(bool said) { return port::sync_block_any(said); }
+};
+
+namespace detail {
+
+// How many blocks of the grid share a collective: those that have room in a team's workspace.
+OXSHMEM_DEVICE uint32_t sharing_blocks() {
+    const uint32_t blocks = port::grid_blocks(), most = port::state().collective_blocks;
+    return blocks < most ? blocks : most;
+}
+
+// All threads of the blocks that share a collective, which divide the data among them. Block b
+// meets block b of the other PEs, so `sync` and `any` are those of a block: no block waits for
+// another one of its grid, and the blocks need not be resident at once.
+struct blocks_scope {
+    static constexpr uint32_t kLanes = 32;
+    static constexpr bool kSeveralWarps = true;
+    OXSHMEM_DEVICE static uint32_t rank() { return port::block_rank() * port::block_threads() + port::thread_rank(); }
+    OXSHMEM_DEVICE static uint32_t size() { return sharing_blocks() * port::block_threads(); }
     OXSHMEM_DEVICE static uint32_t last() { return block_scope::last(); }
     OXSHMEM_DEVICE static void sync() { port::sync_block(); }
     OXSHMEM_DEVICE static bool any(bool said) { return port::sync_block_any(said); }
@@ -77,10 +94,16 @@ template <class Scope> using Meeting = typename meeting_of<Scope>::type;
 template <class Scope> constexpr bool kSeveralBlocks = false;
 template <> inline constexpr bool kSeveralBlocks<blocks_scope> = true;
 
+// Whether the scope is the grid: its calls are those of its blocks, and not instances of the code
+// for other scopes.
+template <class Scope> constexpr bool kIsGrid = false;
+template <> inline constexpr bool kIsGrid<grid_scope> = true;
+
 } // namespace detail
 
 constexpr thread_scope thread{};
 constexpr warp_scope warp{};
 constexpr block_scope block{};
+constexpr grid_scope grid{};
 
 } // namespace oxshmem

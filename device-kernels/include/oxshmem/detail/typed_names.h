@@ -4,6 +4,7 @@
 // typed.h and once by typed_context.h, which define
 //   OXSHMEM_NAME(name)                the name with its prefix
 //   OXSHMEM_FOR_EACH_NAMED_SCOPE(X, ...)    X(prefix, suffix, scope, ...) for each scope
+//   OXSHMEM_FOR_EACH_NAMED_NARROW_SCOPE(X, ...)    the same for those up to the block
 //   OXSHMEM_CONTEXT_PARAMETER         the first parameter and a comma, or nothing
 //   OXSHMEM_CONTEXT_ARGUMENT          what the templates take for it, likewise
 
@@ -31,7 +32,9 @@ OXSHMEM_FOR_EACH_RMA_TYPE(OXSHMEM_DEFINE_SCALAR)
     }                                                                                                                          \
     OXSHMEM_DEVICE void prefix##GET##_nbi##suffix(OXSHMEM_CONTEXT_PARAMETER T *dst, const T *src, size_t n, int pe) {          \
         oxshmem::get_nbi(OXSHMEM_CONTEXT_ARGUMENT scope, dst, src, n, pe);                                                     \
-    }                                                                                                                          \
+    }
+
+#define OXSHMEM_DEFINE_BULK_SIGNAL(prefix, suffix, scope, T, PUT)                                                              \
     OXSHMEM_DEVICE void prefix##PUT##_signal##suffix(OXSHMEM_CONTEXT_PARAMETER T *dst, const T *src, size_t n,                 \
                                                      uint64_t *signal, uint64_t value, oxshmem::SignalOp op, int pe) {         \
         oxshmem::put_signal(OXSHMEM_CONTEXT_ARGUMENT scope, dst, src, n, signal, value, op, pe);                               \
@@ -53,16 +56,19 @@ OXSHMEM_FOR_EACH_RMA_TYPE(OXSHMEM_DEFINE_SCALAR)
 
 #define OXSHMEM_DEFINE_TYPED(name, T)                                                                                          \
     OXSHMEM_FOR_EACH_NAMED_SCOPE(OXSHMEM_DEFINE_BULK, T, name##_put, name##_get)                                               \
+    OXSHMEM_FOR_EACH_NAMED_NARROW_SCOPE(OXSHMEM_DEFINE_BULK_SIGNAL, T, name##_put)                                             \
     OXSHMEM_FOR_EACH_NAMED_SCOPE(OXSHMEM_DEFINE_STRIDED, T, name##_iput, name##_iget)
 OXSHMEM_FOR_EACH_RMA_TYPE(OXSHMEM_DEFINE_TYPED)
 #undef OXSHMEM_DEFINE_TYPED
 
 #define OXSHMEM_DEFINE_SIZED(bits, T)                                                                                          \
     OXSHMEM_FOR_EACH_NAMED_SCOPE(OXSHMEM_DEFINE_BULK, T, put##bits, get##bits)                                                 \
+    OXSHMEM_FOR_EACH_NAMED_NARROW_SCOPE(OXSHMEM_DEFINE_BULK_SIGNAL, T, put##bits)                                              \
     OXSHMEM_FOR_EACH_NAMED_SCOPE(OXSHMEM_DEFINE_STRIDED, T, iput##bits, iget##bits)
 OXSHMEM_FOR_EACH_SIZE(OXSHMEM_DEFINE_SIZED)
 #undef OXSHMEM_DEFINE_SIZED
 #undef OXSHMEM_DEFINE_BULK
+#undef OXSHMEM_DEFINE_BULK_SIGNAL
 #undef OXSHMEM_DEFINE_STRIDED
 
 #define OXSHMEM_DEFINE_MEM(prefix, suffix, scope, ...)                                                                         \
@@ -79,7 +85,11 @@ OXSHMEM_FOR_EACH_SIZE(OXSHMEM_DEFINE_SIZED)
     OXSHMEM_DEVICE void prefix##getmem_nbi##suffix(OXSHMEM_CONTEXT_PARAMETER void *dst, const void *src, size_t bytes,         \
                                                    int pe) {                                                                   \
         oxshmem::getmem_nbi(OXSHMEM_CONTEXT_ARGUMENT scope, dst, src, bytes, pe);                                              \
-    }                                                                                                                          \
+    }
+OXSHMEM_FOR_EACH_NAMED_SCOPE(OXSHMEM_DEFINE_MEM, )
+#undef OXSHMEM_DEFINE_MEM
+
+#define OXSHMEM_DEFINE_MEM_SIGNAL(prefix, suffix, scope, ...)                                                                  \
     OXSHMEM_DEVICE void prefix##putmem_signal##suffix(OXSHMEM_CONTEXT_PARAMETER void *dst, const void *src, size_t bytes,      \
                                                       uint64_t *signal, uint64_t value, oxshmem::SignalOp op, int pe) {        \
         oxshmem::putmem_signal(OXSHMEM_CONTEXT_ARGUMENT scope, dst, src, bytes, signal, value, op, pe);                        \
@@ -88,8 +98,8 @@ OXSHMEM_FOR_EACH_SIZE(OXSHMEM_DEFINE_SIZED)
                                                           uint64_t *signal, uint64_t value, oxshmem::SignalOp op, int pe) {    \
         oxshmem::putmem_signal_nbi(OXSHMEM_CONTEXT_ARGUMENT scope, dst, src, bytes, signal, value, op, pe);                    \
     }
-OXSHMEM_FOR_EACH_NAMED_SCOPE(OXSHMEM_DEFINE_MEM, )
-#undef OXSHMEM_DEFINE_MEM
+OXSHMEM_FOR_EACH_NAMED_NARROW_SCOPE(OXSHMEM_DEFINE_MEM_SIGNAL, )
+#undef OXSHMEM_DEFINE_MEM_SIGNAL
 
 #define OXSHMEM_DEFINE_EXTENDED_ATOMIC(name, T)                                                                                \
     OXSHMEM_DEVICE T OXSHMEM_NAME(name##_atomic_fetch)(OXSHMEM_CONTEXT_PARAMETER const T *source, int pe) {                    \
@@ -149,5 +159,6 @@ OXSHMEM_FOR_EACH_BITWISE_ATOMIC_TYPE(OXSHMEM_DEFINE_BITWISE_ATOMIC)
 
 #undef OXSHMEM_NAME
 #undef OXSHMEM_FOR_EACH_NAMED_SCOPE
+#undef OXSHMEM_FOR_EACH_NAMED_NARROW_SCOPE
 #undef OXSHMEM_CONTEXT_PARAMETER
 #undef OXSHMEM_CONTEXT_ARGUMENT

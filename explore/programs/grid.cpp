@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// Calls in grid scope: every block gives a part of what the others see, and sees all of it when the
+// call returns. The last block to arrive makes the call for all, or all take part.
+#define OXSHMEM_WAIT_POLLS 1 // a wait looks each time whether the launch is aborted
+#include "collectives.h"
+
+namespace explore {
+
+constexpr uint64_t kFrom = 0x400; // of turn t: word of each PE and block
+constexpr uint64_t kFlag = 0x200; // what blocks of a PE tell each other without the library
+
+// Each block stores to all PEs, the blocks of all PEs meet, and each looks at what all have stored.
+template <uint32_t kTurns> void syncs() {
+    const int n = port::state().n_pes;
+    const uint32_t blocks = port::grid_blocks();
+    const auto said = [](uint32_t turn, int pe, uint32_t of) {
+        return uint64_t{100} * turn + uint64_t{10} * static_cast<uint64_t>(pe) + of;
+    };
+    for (uint32_t turn = 1; turn <= kTurns; ++turn) {
+        uint64_t *const own = heap<uint64_t>(kFrom) + turn * 16;
+        for (int pe = 0; lane() == 0 && pe < n; ++pe) {
+            oxshmem::p(own + static_cast<uint32_t>(me()) * blocks + block(), said(turn, me(), block()), pe);
+        }
+        expect(team_sync(grid, abi::kTeamWorld) == 0, "sync failed");
+        for (int pe = 0; pe < n; ++pe) {
+            for (uint32_t of = 0; of < blocks; ++of) {
+                const uint64_t *const at = own + static_cast<uint32_t>(pe) * blocks + of;
+                const uint64_t seen = port::load<port::order::relaxed, port::reach::system>(at);
+                expect(seen == said(turn, pe, of), "a block left sync before another had entered");
+            }
+        }
+    }
+}
+
+// Every block writes every second element of the source.
+void fill_together(uint32_t turn, uint32_t n) {
+    for (uint32_t i = block(); lane() == 0 && i < n; i += port::grid_blocks()) {
+        port::store<port::order::relaxed, port::reach::block>(source(turn) + i, word(turn, me(), i));
+    }
+}
+
+template <uint32_t kTurns> void sums() {
+    for (uint32_t turn = 1; turn <= kTurns; ++turn) {
+        fill_together(turn, 4);
+        expect(reduce(grid, abi::kTeamWorld, op_sum, target(turn), source(turn), 4) == 0, "reduce failed");
+        check_sums(turn, target(turn), 4);
+    }
+}
+
+template <uint32_t kTurns> void gathers() {
+    for (uint32_t turn = 1; turn <= kTurns; ++turn) {
+        fill_together(turn, 4);
+        expect(fcollect(grid, abi::kTeamWorld, target(turn), source(turn), 4) == 0, "fcollect failed");
+        check_gathered(turn, target(turn), 4);
+    }
+}
+
+// Puts of all blocks over the network, and quiet of the grid by whichever block is the last.
+void quiet_of_all() {
+    p(place(block(), 0), value(block(), 0), 1);
+    oxshmem::quiet(grid);
+    note(kNoteQuietFor, block());
+}
+
+// PE 0's second block comes too late, when the launch has been aborted and another block has left:
+// the call fails on all PEs and in all blocks. The next one, before which the host has taken the
+// error, does not.
+void late_block() {
+    uint64_t *const left = heap<uint64_t>(kFlag), *const taken = left + 1;
+    const bool is_late = me() == 0 && block() == 1;
+    if (is_late) {
+        port::fetch_max<port::order::acq_rel, port::reach::system>(&detail::control().abort, abi::kAbortLaunch);
+        while (port::load<port::order::acquire, port::reach::device>(left) == 0) {
+            port::pause();
+        }
+    }
+    fill_together(1, 4);
+    expect(reduce(grid, abi::kTeamWorld, op_sum, target(1), source(1), 4) != 0, "a call without a block has not failed");
+    for (uint32_t i = 0; i < 4; ++i) {
+        expect(word_at(target(1), i) == 0, "a call that failed has stored something");
+    }
+    if (is_late) {
+        await(left, port::grid_blocks() - 1);
+        port::store<port::order::relaxed, port::reach::system>(&detail::control().abort, 0u);
+        tell(taken, 1);
+    } else if (me() == 0) {
+        port::fetch_add<port::order::acq_rel, port::reach::device>(left, uint64_t{1});
+        await(taken, 1);
+    }
+    fill_together(2, 4);
+    expect(reduce(grid, abi::kTeamWorld, op_sum, target(2), source(2), 4) == 0, "the call after one that failed failed too");
+    check_sums(2, target(2), 4);
+}
+
+// The members do not agree: the call fails in every block.
+void disagreement() {
+    fill_together(1, 4);
+    const uint64_t n = me() == 0 ? 4 : 2;
+    expect(reduce(grid, abi::kTeamWorld, op_sum, target(1), source(1), n) != 0,
+           "a call that differs from another member's has not failed");
+    fill_together(2, 4);
+    expect(reduce(grid, abi::kTeamWorld, op_sum, target(2), source(2), 4) == 0, "the call after it failed too");
+    check_sums(2, target(2), 4);
+}
+
+using abi::Algorithm;
+
+// With packets one block makes the call for all.
+constexpr oxshmem_explore_program in_grid(const char *name, void (*body)(), uint32_t pes, uint32_t blocks, Algorithm algorithm,
+                                          uint32_t epoch) {
+    oxshmem_explore_program program = blocks_of(blocks, direct(collective(name, body, pes, 1, epoch)));
+    program.algorithm = static_cast<uint32_t>(algorithm);
+    return program;
+}
+
+constexpr oxshmem_explore_program failing(oxshmem_explore_program program) {
+    program.fails = 1;
+    return program;
+}
+
+constexpr oxshmem_explore_program kPrograms[] = {
+    in_grid("sync", syncs<3>, 2, 2, Algorithm::packets, 2),
+    in_grid("sync_3", syncs<2>, 2, 3, Algorithm::packets, 0xfffffffe),
+    early(in_grid("sync_early", syncs<3>, 2, 2, Algorithm::packets, 2)),
+    in_grid("reduce_packets", sums<3>, 2, 2, Algorithm::packets, 3),
+    in_grid("reduce_push", sums<3>, 2, 2, Algorithm::push, 0xffffffff),
+    in_grid("reduce_push_3", sums<2>, 2, 3, Algorithm::push, 2),
+    in_grid("reduce_one_shot", sums<3>, 2, 2, Algorithm::one_shot, 2),
+    in_grid("fcollect_push", gathers<3>, 2, 2, Algorithm::push, 0xfffffffe),
+    early(in_grid("fcollect_push_early", gathers<3>, 2, 2, Algorithm::push, 3)),
+    posting("quiet", quiet_of_all, 2, 2, 40000),
+    failing(in_grid("late_block", late_block, 2, 2, Algorithm::packets, 3)),
+    failing(in_grid("late_block_3", late_block, 2, 3, Algorithm::packets, 3)),
+    failing(in_grid("late_block_push", late_block, 2, 2, Algorithm::push, 2)),
+    failing(in_grid("disagreement", disagreement, 2, 2, Algorithm::push, 4)),
+};
+
+} // namespace explore
+
+#include "module.h"
