@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// One collective of all PEs after the other, by one group of threads of each. `times` gets the
-// nanoseconds of each.
+// One collective of all PEs after the other, by one group of threads of each, or by a grid. `times`
+// gets the nanoseconds of each.
 
 #include "common.h"
 
@@ -88,15 +88,19 @@ template <class Scope> OXSHMEM_DEVICE void meetings(Scope scope, Kind kind, uint
 
 } // namespace perftest
 
-#define PERFTEST_COLLECTIVE(scope)                                                                                             \
-    OXSHMEM_KERNEL(collective_##scope, uint32_t kind, char *dst, const char *src, uint64_t bytes, uint64_t first,              \
-                   uint64_t iters, uint64_t *times) {                                                                          \
+#define PERFTEST_COLLECTIVE(scope, KERNEL)                                                                                     \
+    KERNEL(collective_##scope, uint32_t kind, char *dst, const char *src, uint64_t bytes, uint64_t first, uint64_t iters,      \
+           uint64_t *times) {                                                                                                  \
         perftest::collective(oxshmem::scope, static_cast<perftest::Kind>(kind), dst, src, bytes, first, iters, times);         \
     }                                                                                                                          \
-    OXSHMEM_KERNEL(meetings_##scope, uint32_t kind, uint64_t *words, uint64_t iters, uint64_t *wrong) {                        \
+    KERNEL(meetings_##scope, uint32_t kind, uint64_t *words, uint64_t iters, uint64_t *wrong) {                                \
         perftest::meetings(oxshmem::scope, static_cast<perftest::Kind>(kind), words, iters, wrong);                            \
     }
-PERFTEST_COLLECTIVE(thread)
-PERFTEST_COLLECTIVE(warp)
-PERFTEST_COLLECTIVE(block)
+// The bound of blocks of a grid is GRID_THREADS of src/collectives.rs.
+#define PERFTEST_GRID_KERNEL(...) OXSHMEM_BOUNDED_KERNEL(512, __VA_ARGS__)
+PERFTEST_COLLECTIVE(thread, OXSHMEM_KERNEL)
+PERFTEST_COLLECTIVE(warp, OXSHMEM_KERNEL)
+PERFTEST_COLLECTIVE(block, OXSHMEM_KERNEL)
+PERFTEST_COLLECTIVE(grid, PERFTEST_GRID_KERNEL)
+#undef PERFTEST_GRID_KERNEL
 #undef PERFTEST_COLLECTIVE

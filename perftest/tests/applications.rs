@@ -14,6 +14,7 @@ use common::{File, run, text, unfolded};
 const JACOBI: &str = env!("CARGO_BIN_EXE_jacobi");
 const ALLTOALL: &str = env!("CARGO_BIN_EXE_alltoall");
 const COLLECTIVES: &str = env!("CARGO_BIN_EXE_shmem_collective_latency");
+const COLLECTIVE_BW: &str = env!("CARGO_BIN_EXE_shmem_collective_bw");
 const TRANSPORTS: [&str; 3] = ["p2p", "ibgda", "ibrc"];
 
 /// Runs a program that shall succeed, with wrong data nowhere; its rows.
@@ -40,7 +41,7 @@ fn fields(program: &str) -> BTreeSet<&'static str> {
             "app variant ctas nx ny niter norm_every norm ms us_per_iteration gpoints check scaling speedup efficiency"
         }
         ALLTOALL => "app mode via phase ctas bytes tokens experts top_k seed iters us_p50 us_p99 gbps",
-        _ => "test collective scope bytes iters us_p50 us_p99",
+        _ => "test collective on ctas scope bytes iters us_p50 us_p99 gbps bus_gbps",
     };
     let common = "device hca transport npes qps threads wqes doorbells verified gpu driver date";
     own.split(' ').chain(common.split(' ')).collect()
@@ -200,8 +201,8 @@ fn collectives_leave_what_they_should() {
     for transport in TRANSPORTS {
         let rows =
             rows(COLLECTIVES, &format!("--npes 3 -b 8 -e 2008 -f 16 -n 5 -w 2 -t 40 --transport {transport}"), &[]);
-        // Barrier and sync have no size, the seven others have three; in three scopes.
-        assert_eq!(rows.len(), 3 * (2 + 7 * 3), "{transport}");
+        // Barrier and sync have no size, the seven others have three; in four scopes.
+        assert_eq!(rows.len(), 4 * (2 + 7 * 3), "{transport}");
         for row in &rows {
             assert_eq!((&row["transport"], &row["npes"], &row["iters"]), (&transport.into(), &3.into(), &5.into()));
             assert!(row["us_p50"].as_f64().unwrap() > 0.0 && row["wqes"].is_u64() == (transport != "p2p"), "{row}");
@@ -212,6 +213,34 @@ fn collectives_leave_what_they_should() {
     assert!(rows(COLLECTIVES, &args, &[]).iter().all(|row| row["collective"] == "reduce" && row["scope"] == "block"));
     assert!(plot.read().contains("reduce, block"));
     rows(COLLECTIVES, "--npes 1 -b 8 -e 8 -n 2", &[]);
+    for transport in TRANSPORTS {
+        let args = format!("--on stream --npes 3 -b 8 -e 2008 -f 16 -n 25 -w 2 --transport {transport}");
+        let rows = rows(COLLECTIVES, &args, &[]);
+        assert_eq!(rows.len(), 2 + 7 * 3, "{transport}");
+        for row in &rows {
+            assert!(row["on"] == "stream" && row["scope"].is_null() && row["ctas"].is_null(), "{row}");
+            assert!(row["us_p50"].as_f64().unwrap() > 0.0 && row["gbps"].is_f64() == (row["bytes"] != 0), "{row}");
+        }
+    }
+}
+
+#[test]
+fn bandwidths_of_collectives_are_those_of_the_whole_buffer() {
+    let plot = File::new("svg");
+    for (args, on) in [("--ctas 3 -t 32", "kernel"), ("--on stream", "stream")] {
+        let args = format!("{args} --npes 2 -b 4K -e 64K -f 16 -n 4 -w 1 --plot {}", plot.path().display());
+        let rows = rows(COLLECTIVE_BW, &args, &[]);
+        assert_eq!(rows.len(), 7 * 2);
+        for row in &rows {
+            let figure = |name: &str| row[name].as_f64().unwrap();
+            let parts = if ["broadcast", "reduce"].iter().any(|one| row["collective"] == *one) { 1.0 } else { 2.0 };
+            let gbps = parts * figure("bytes") / figure("us_p50") / 1e3;
+            assert!((figure("gbps") / gbps - 1.0).abs() < 1e-9, "{row}");
+            assert!((figure("bus_gbps") * parts / figure("gbps") - 1.0).abs() < 1e-9, "{row}");
+            assert_eq!((&row["on"], row["ctas"].as_u64()), (&on.into(), (on == "kernel").then_some(3)));
+        }
+        assert!(plot.read().contains("bus bandwidth"));
+    }
 }
 
 #[test]
@@ -231,6 +260,11 @@ fn wrong_results_are_errors_with_their_place() {
         (
             COLLECTIVES,
             "--collective fcollect --scope warp -b 64 -e 64 -n 3 --corrupt 9",
+            "what the collective left, byte 9:",
+        ),
+        (
+            COLLECTIVE_BW,
+            "--collective reduce --on stream -b 64 -e 64 -n 3 --corrupt 9",
             "what the collective left, byte 9:",
         ),
         (ALLTOALL, "--mode moe -b 64 -e 64 -n 3 --corrupt 9", "experts made of a token, byte 9:"),
@@ -267,6 +301,8 @@ fn what_cannot_be_is_refused_before_anything_starts() {
         (ALLTOALL, "--mode moe --via collective", "--mode fixed"),
         (COLLECTIVES, "-b 12 -e 12", "multiples of 8"),
         (COLLECTIVES, "--collective gather", "--collective"),
+        (COLLECTIVES, "--on stream --scope grid", "on a stream the library chooses"),
+        (COLLECTIVE_BW, "--collective barrier", "has no bandwidth"),
     ] {
         let output = run(program, args, &[]);
         let error = text(&output.stderr);

@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use oxshmem_perftest::collectives::Program;
+
 fn main() -> ExitCode {
-    oxshmem_perftest::collectives::main()
+    oxshmem_perftest::collectives::main(Program::Latency)
 }
