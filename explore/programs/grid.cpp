@@ -2,8 +2,11 @@
 //
 // Calls in grid scope: every block gives a part of what the others see, and sees all of it when the
 // call returns. The last block to arrive makes the call for all, or all take part.
+#define OXSHMEM_TOGETHER_BYTES 32
 #define OXSHMEM_WAIT_POLLS 1 // a wait looks each time whether the launch is aborted
 #include "collectives.h"
+
+#include <oxshmem/split.h>
 
 namespace explore {
 
@@ -53,6 +56,20 @@ template <uint32_t kTurns> void gathers() {
         fill_together(turn, 4);
         expect(fcollect(grid, abi::kTeamWorld, target(turn), source(turn), 4) == 0, "fcollect failed");
         check_gathered(turn, target(turn), 4);
+    }
+}
+
+// The same in two calls, between which each block does something else.
+template <class Scope, uint32_t kTurns> void sums_in_two() {
+    for (uint32_t turn = 1; turn <= kTurns; ++turn) {
+        fill_together(turn, 4);
+        port::sync_block();
+        const auto begun = reduce_begin(Scope{}, abi::kTeamWorld, op_sum, target(turn), source(turn), 4);
+        port::store<port::order::relaxed, port::reach::block>(heap<uint64_t>(kFlag) + 8 * block(), uint64_t{turn});
+        expect(end(begun) == 0, "reduce failed");
+        port::sync_block();
+        check_sums(turn, target(turn), 4);
+        port::sync_block();
     }
 }
 
@@ -129,6 +146,8 @@ constexpr oxshmem_explore_program kPrograms[] = {
     in_grid("reduce_one_shot", sums<3>, 2, 2, Algorithm::one_shot, 2),
     in_grid("fcollect_push", gathers<3>, 2, 2, Algorithm::push, 0xfffffffe),
     early(in_grid("fcollect_push_early", gathers<3>, 2, 2, Algorithm::push, 3)),
+    in_grid("reduce_in_two_grid", sums_in_two<grid_scope, 3>, 2, 2, Algorithm::push, 2),
+    in_grid("reduce_in_two", sums_in_two<thread_scope, 3>, 2, 1, Algorithm::push, 0xfffffffe),
     posting("quiet", quiet_of_all, 2, 2, 40000),
     failing(in_grid("late_block", late_block, 2, 2, Algorithm::packets, 3)),
     failing(in_grid("late_block_3", late_block, 2, 3, Algorithm::packets, 3)),

@@ -55,9 +55,42 @@ template <class S> OXSHMEM_DEVICE int run(const Step &step) {
     return -1;
 }
 
+// The same in two calls, where there are two.
+template <class S> OXSHMEM_DEVICE int run_in_two(const Step &step) {
+    using inner::as;
+    void *const dst = as<void>(step.dst);
+    const void *const src = as<void>(step.src);
+    const size_t bytes = step.n * step.element;
+    const inner::CombineNumbered combine{static_cast<abi::Type>(step.type), static_cast<abi::ReduceOp>(step.op)};
+    const auto reduction = [&](abi::Op op, bool to_all) {
+        return inner::begin_in<S>(step.team, op, -1,
+                                  inner::BeginReduction<inner::CombineNumbered>{dst, src, step.n, to_all, combine});
+    };
+    switch (static_cast<abi::Call>(step.call)) {
+    case abi::Call::broadcast:
+        return end(broadcastmem_begin(S{}, step.team, dst, src, bytes, step.root));
+    case abi::Call::fcollect:
+        return end(fcollectmem_begin(S{}, step.team, dst, src, bytes));
+    case abi::Call::alltoall:
+        return end(alltoallmem_begin(S{}, step.team, dst, src, bytes));
+    case abi::Call::alltoalls:
+        return end(inner::begin_in<S>(step.team, abi::Op::alltoalls, -1,
+                                      inner::BeginStrided{dst, src, static_cast<ptrdiff_t>(step.dst_stride),
+                                                          static_cast<ptrdiff_t>(step.src_stride), step.n, step.element}));
+    case abi::Call::reduce:
+        return end(reduction(abi::Op::reduce, true));
+    case abi::Call::reducescatter:
+        return end(reduction(abi::Op::reducescatter, false));
+    default:
+        return run<S>(step);
+    }
+}
+
+constexpr uint32_t kInTwo = 4; // added to the number of a scope
+
 template <class S> OXSHMEM_DEVICE void run_in(Step &step) {
     if (thread_rank() < S::size()) {
-        const int result = run<S>(step);
+        const int result = step.scope < kInTwo ? run<S>(step) : run_in_two<S>(step);
         S::sync();
         if (S::rank() == 0) {
             step.result = result;
@@ -89,9 +122,9 @@ OXSHMEM_KERNEL(run_steps, Step *steps, uint32_t count, abi::Team *saved) {
         }
         sync_block();
         prepare(step);
-        if (step.scope == 0) {
+        if (step.scope % kInTwo == 0) {
             run_in<thread_scope>(step);
-        } else if (step.scope == 1) {
+        } else if (step.scope % kInTwo == 1) {
             run_in<warp_scope>(step);
         } else {
             run_in<block_scope>(step);
@@ -128,7 +161,7 @@ OXSHMEM_KERNEL(give_row, int team, const abi::Team *saved) {
 // block whose call says that all is well. Blocks from `absent` on leave the calls out.
 OXSHMEM_KERNEL(run_steps_in_grid, Step *steps, uint32_t count, uint32_t absent) {
     for (uint32_t i = 0; i < count && block_rank() < absent; ++i) {
-        const int failed = run<grid_scope>(steps[i]);
+        const int failed = steps[i].scope < kInTwo ? run<grid_scope>(steps[i]) : run_in_two<grid_scope>(steps[i]);
         if (thread_rank() == 0 && failed == 0) {
             port::fetch_add<port::order::relaxed, port::reach::device>(reinterpret_cast<uint32_t *>(&steps[i].result), 1u);
         }

@@ -164,3 +164,93 @@ OXSHMEM_KERNEL(refused, uint8_t *memory, uint64_t bytes, int pe, Report *report)
     getmem(grid, memory + 64, memory, bytes, pe);
     EXPECT_EQ(report, memory[64], before);
 }
+
+namespace {
+
+// Collectives of kBegun elements of T in two calls, by the names of a scope, which `calls` makes.
+template <class T, class Calls> OXSHMEM_NOINLINE void check_begun(const Zones &zones, Report *report, Calls calls) {
+    constexpr uint64_t kBegun = 3;
+    const uint64_t n = static_cast<uint64_t>(n_pes()), bytes = kBegun * sizeof(T);
+    prepare(zones, n * bytes, report);
+    const auto at = [&](uint64_t zone) { return reinterpret_cast<T *>(zones.zone(zone)); };
+    EXPECT_EQ(report, calls(at(1), at(2), at(3), at(0), kBegun), 0);
+    for_all(n * bytes, [&](uint64_t i) {
+        const int pe = static_cast<int>(i / bytes);
+        EXPECT_EQ(report, zones.zone(2)[i], given(pe, 0, i % bytes));
+        EXPECT_EQ(report, zones.zone(3)[i], given(pe, 0, static_cast<uint64_t>(my_pe()) * bytes + i % bytes));
+    });
+    for_all(bytes, [&](uint64_t i) { EXPECT_EQ(report, zones.zone(1)[i], given(n_pes() - 1, 0, i)); });
+    meet(report);
+}
+
+} // namespace
+
+#define BEGUN(T, BROADCAST, FCOLLECT, ALLTOALL, suffix)                                                                        \
+    check_begun<T>(zones, report, [](T *sent, T *all, T *parts, const T *src, size_t n) {                                      \
+        int failed = oxshmemx_end(BROADCAST##_begin##suffix(TEAM_WORLD, sent, src, n, n_pes() - 1));                           \
+        failed |= oxshmemx_end(FCOLLECT##_begin##suffix(TEAM_WORLD, all, src, n));                                             \
+        return failed | oxshmemx_end(ALLTOALL##_begin##suffix(TEAM_WORLD, parts, src, n));                                     \
+    });
+#define BEGUN_TYPE(name, T) BEGUN(T, oxshmemx_##name##_broadcast, oxshmemx_##name##_fcollect, oxshmemx_##name##_alltoall, _grid)
+
+OXSHMEM_KERNEL(begun, uint8_t *memory, uint64_t room, Report *report) {
+    const Zones zones{memory, room};
+    OXSHMEM_FOR_EACH_RMA_TYPE(BEGUN_TYPE)
+    BEGUN(uint8_t, oxshmemx_broadcastmem, oxshmemx_fcollectmem, oxshmemx_alltoallmem, _grid)
+}
+
+// Sums of all PEs while something else is computed: in one block, and by each of its scopes.
+OXSHMEM_KERNEL(overlapped, uint8_t *memory, uint64_t room, Report *report) {
+    constexpr uint64_t kElements = 64;
+    const Zones zones{memory, room};
+    float *const src = reinterpret_cast<float *>(zones.zone(0)), *const dst = reinterpret_cast<float *>(zones.zone(1));
+    float *const own = reinterpret_cast<float *>(zones.zone(2));
+    const auto check = [&](int failed) {
+        sync_block();
+        EXPECT_EQ(report, failed, 0);
+        const float n = static_cast<float>(n_pes());
+        for (uint64_t i = thread_rank(); i < kElements; i += block_threads()) {
+            EXPECT_EQ(report, dst[i], n * static_cast<float>(i) + n * (n - 1) / 2);
+            EXPECT_EQ(report, own[i], static_cast<float>(3 * i));
+        }
+        sync_block();
+        EXPECT_EQ(report, team_sync(block, TEAM_WORLD), 0);
+    };
+    const auto fill = [&] {
+        for (uint64_t i = thread_rank(); i < kElements; i += block_threads()) {
+            src[i] = static_cast<float>(i) + static_cast<float>(my_pe());
+            dst[i] = own[i] = -1;
+        }
+        sync_block();
+        EXPECT_EQ(report, team_sync(block, TEAM_WORLD), 0);
+    };
+    // What the threads do meanwhile.
+    const auto compute = [&](uint32_t rank, uint32_t size) {
+        for (uint64_t i = rank; i < kElements; i += size) {
+            own[i] = static_cast<float>(3 * i);
+        }
+    };
+    fill();
+    int failed = 0;
+    if (thread_rank() == 0) {
+        const auto sum = oxshmemx_float_sum_reduce_begin(TEAM_WORLD, dst, src, kElements);
+        compute(0, 1);
+        failed = oxshmemx_end(sum);
+    }
+    check(failed);
+    fill();
+    if (thread_rank() < 32) {
+        const auto sum = oxshmemx_float_sum_reduce_begin_warp(TEAM_WORLD, dst, src, kElements);
+        compute(warp_scope::rank(), warp_scope::size());
+        failed = oxshmemx_end(sum);
+    }
+    check(failed);
+    fill();
+    const auto sum = oxshmemx_float_sum_reduce_begin_block(TEAM_WORLD, dst, src, kElements);
+    compute(block_scope::rank(), block_scope::size());
+    check(oxshmemx_end(sum));
+    fill();
+    const auto last = oxshmemx_float_sum_reduce_begin_grid(TEAM_WORLD, dst, src, kElements);
+    compute(grid_scope::rank(), grid_scope::size());
+    check(oxshmemx_end(last));
+}

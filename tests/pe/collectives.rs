@@ -33,6 +33,8 @@ pub(crate) struct Step {
 
 /// The contents of a result that no call has given.
 pub(crate) const NOT_RUN: i32 = 0x55;
+/// Added to a scope's number where a collective is begun by one call and ended by another.
+pub(crate) const IN_TWO: u32 = 4;
 /// What lies where nothing was written.
 pub(crate) const UNTOUCHED: u8 = 0xa5;
 /// Bytes before and after every buffer.
@@ -462,6 +464,12 @@ pub fn collectives(args: &[String]) -> Outcome {
             }
         }
     }
+    // In two calls, which have one algorithm.
+    for scope in 0..3 {
+        let way = bench.world(scope + IN_TWO, Algorithm::Push, false);
+        ways.push(way);
+        ways.extend(near.then_some(Way { by_rounds: true, ..way }));
+    }
     let extent = Extent::of(&bench.rig.pe, args.get(1).is_some_and(|arg| arg == "thinned"))?;
     bench.run(extent.of_list("collectives of all PEs", &bench.rig.pe, of_world(&ways, long), Case::features))?;
     subsets(&bench, extent, long)?;
@@ -637,7 +645,7 @@ pub fn collective_errors(_: &[String]) -> Outcome {
         (Call::Alltoalls, |step| step.dst_stride = 0, argument),
     ];
     for algorithm in [Algorithm::Packets, Algorithm::Push, Algorithm::Tree] {
-        for scope in [0, 2] {
+        for scope in [0, 2, 2 + IN_TWO] {
             for (index, (call, change)) in differs.into_iter().enumerate() {
                 let mut step = plain(call, algorithm, scope);
                 step.root = 2;

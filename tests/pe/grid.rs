@@ -5,7 +5,7 @@ use oxshmem::abi::{Algorithm, Call, ReduceOp, TEAM_WORLD, Type};
 use oxshmem::{Error, FaultKind, LaunchConfig, Operations};
 
 use crate::Outcome;
-use crate::collectives::{Bench, Case, NOT_RUN, Step, UNTOUCHED, Way};
+use crate::collectives::{Bench, Case, IN_TWO, NOT_RUN, Step, UNTOUCHED, Way};
 use crate::rig::{Extent, Rig};
 
 oxshmem::include_module!(GRID, "grid");
@@ -83,6 +83,9 @@ pub fn collectives(args: &[String]) -> Outcome {
         run(way, turn, Shape { blocks, threads, chosen: true })?;
         if way.algorithm == Algorithm::Push {
             run(way, turn + 1, Shape { blocks: 4, threads: 64, chosen: false })?;
+            let in_two = Way { scope: SCOPE + IN_TWO, ..way };
+            run(in_two, turn, Shape { blocks: 4, threads: 64, chosen: true })?;
+            run(in_two, turn + 1, Shape { blocks: 1, threads: 600, chosen: true })?;
         }
     }
     let world = pe.team_world();
@@ -99,7 +102,8 @@ pub fn collectives(args: &[String]) -> Outcome {
     bench.rig.finish()
 }
 
-/// put and get of all lengths and alignments, their forms, the names of all types, and quiet.
+/// put and get of all lengths and alignments, their forms, the names of all types, and quiet; and
+/// collectives that are begun by one call and ended by another.
 pub fn transfers(_: &[String]) -> Outcome {
     const ROOM: u64 = 1 << 16;
     let rig = Rig::new(&GRID)?;
@@ -113,6 +117,7 @@ pub fn transfers(_: &[String]) -> Outcome {
         }
         rig.run("strided", config, (&memory, ROOM, rig.report()))?;
         rig.run("named", config, (&memory, ROOM, rig.report()))?;
+        rig.run("begun", config, (&memory, ROOM, rig.report()))?;
         for (pe, bytes, expected) in
             [(99, 1000, "PE 99 does not exist"), (0, u64::MAX, "not inside the symmetric heap")]
         {
@@ -120,6 +125,7 @@ pub fn transfers(_: &[String]) -> Outcome {
             assert!(fault.to_string().contains(expected), "{fault}");
         }
     }
+    rig.run("overlapped", LaunchConfig::linear(1, 96), (&memory, ROOM, rig.report()))?;
     rig.finish()
 }
 
@@ -179,7 +185,15 @@ pub fn errors(_: &[String]) -> Outcome {
     bench.with_row(way, shape, || {
         // A block that does not call.
         let call = Step { dst: at + 8192, src: at, n: 40, ..reduce };
-        for (what, call) in [("a short call", call), ("a long call", reduce), ("sync", way.step(Call::Sync))] {
+        let in_two = |call: Step| Step { scope: SCOPE + IN_TWO, ..call };
+        let calls = [
+            ("a short call", call),
+            ("a long call", reduce),
+            ("a short call in two", in_two(call)),
+            ("a long call in two", in_two(reduce)),
+            ("sync", way.step(Call::Sync)),
+        ];
+        for (what, call) in calls {
             let fault = fails(what, shape, if is_odd { 2 } else { NONE }, call)?;
             match fault.kind {
                 FaultKind::GridIncomplete { arrived, blocks, .. } => {
@@ -202,6 +216,7 @@ pub fn errors(_: &[String]) -> Outcome {
         }
         let other = Step { n: if is_odd { LONG - 1 } else { LONG }, ..reduce };
         mismatch("another size", &fails("another size", shape, NONE, other)?);
+        mismatch("another size in two", &fails("another size in two", shape, NONE, in_two(other))?);
         let other = Step { op: if is_odd { 77 } else { reduce.op }, ..reduce };
         let fault = fails("no operator", shape, NONE, other)?;
         if is_odd {

@@ -22,6 +22,22 @@ namespace oxshmem {
 
 namespace detail {
 
+// What beginning a collective comes to: its end is to be awaited; it has failed; it has ended.
+// Whole collectives return the first two.
+constexpr int kAwaits = 0, kFailed = 1, kEnded = 2;
+
+// The end of a collective whose member has done its part, or its beginning, which leaves the end to
+// end() and `begun`.
+template <class Scope, bool kBegins>
+OXSHMEM_DEVICE int finish_or_leave(const Session &session, bool good, int root, Session *begun) {
+    if constexpr (kBegins) {
+        *begun = session;
+        return good ? kAwaits : kFailed;
+    } else {
+        return good && finish<Scope>(session, root) ? 0 : 1;
+    }
+}
+
 // A block that leaves the call to its first warp says so; others call for themselves.
 template <class Scope> constexpr Caller kOwn = Scope::kSeveralWarps ? Caller::block : Caller::scope;
 
@@ -30,10 +46,10 @@ OXSHMEM_DEVICE uint64_t extra_of(uint64_t a, uint64_t b, uint64_t c) {
     return (a * 0x9e3779b97f4a7c15ull + b) * 0xbf58476d1ce4e5b9ull + c;
 }
 
-template <class Scope>
+template <class Scope, bool kBegins = false>
 OXSHMEM_OUTLINE int broadcast_bytes(int handle, void *dst, const void *src, uint64_t bytes, int root,
-                                    Caller caller = kOwn<Scope>) {
-    if constexpr (Scope::kSeveralWarps && !kSeveralBlocks<Scope>) {
+                                    Caller caller = kOwn<Scope>, Session *begun = nullptr) {
+    if constexpr (Scope::kSeveralWarps && !kSeveralBlocks<Scope> && !kBegins) {
         if (bytes <= kFewBytes && are_many_threads()) {
             return by_first_warp([&] { return broadcast_bytes<warp_scope>(handle, dst, src, bytes, root, Caller::block); });
         }
@@ -44,7 +60,8 @@ OXSHMEM_OUTLINE int broadcast_bytes(int handle, void *dst, const void *src, uint
     }
     check_root<Scope>(session, root);
     check_buffers<Scope>(session, dst, bytes, src, bytes, true);
-    const Algorithm algorithm = choose<Scope>(session, Collective::broadcast, bytes, pieces_of(bytes), caller);
+    const Algorithm algorithm =
+        kBegins ? Algorithm::push : choose<Scope>(session, Collective::broadcast, bytes, pieces_of(bytes), caller);
     const uint32_t announced = announced_by<Scope>(session, dst, src, bytes, static_cast<uint64_t>(root), algorithm);
     Scope::sync();
     if (algorithm == Algorithm::packets) {
@@ -61,22 +78,23 @@ OXSHMEM_OUTLINE int broadcast_bytes(int handle, void *dst, const void *src, uint
         return 1;
     }
     if (bytes == 0) {
-        return 0;
+        return kBegins ? kEnded : 0;
     }
-    if constexpr (!kSeveralBlocks<Scope>) {
+    if constexpr (!kSeveralBlocks<Scope> && !kBegins) {
         if (algorithm == Algorithm::tree) {
             return tree_broadcast<Scope>(session, dst, src, bytes, root) ? 0 : 1;
         }
     }
-    return push_broadcast<Scope>(session, dst, src, bytes, root) ? 0 : 1;
+    const bool good = push_broadcast<Scope>(session, dst, src, bytes, root);
+    return finish_or_leave<Scope, kBegins>(session, good, root, begun);
 }
 
 // fcollect (`step` 0: all get the same) and alltoall (`step` = `bytes`): `bytes` bytes for each
 // member.
-template <class Scope>
+template <class Scope, bool kBegins = false>
 OXSHMEM_DEVICE int gather_parts(int handle, Collective collective, Op op, Call call, void *dst, const void *src, uint64_t bytes,
-                                uint64_t step, Caller caller = kOwn<Scope>) {
-    if constexpr (Scope::kSeveralWarps && !kSeveralBlocks<Scope>) {
+                                uint64_t step, Caller caller = kOwn<Scope>, Session *begun = nullptr) {
+    if constexpr (Scope::kSeveralWarps && !kSeveralBlocks<Scope> && !kBegins) {
         if (bytes <= kFewBytes && are_many_threads()) {
             return by_first_warp(
                 [&] { return gather_parts<warp_scope>(handle, collective, op, call, dst, src, bytes, step, Caller::block); });
@@ -89,7 +107,7 @@ OXSHMEM_DEVICE int gather_parts(int handle, Collective collective, Op op, Call c
     check_buffers<Scope>(session, dst, times(bytes, session.team.n), src, step == 0 ? bytes : times(bytes, session.team.n),
                          false);
     const uint64_t pieces = times(pieces_of(bytes), session.team.n);
-    const Algorithm algorithm = choose<Scope>(session, collective, bytes, pieces, caller);
+    const Algorithm algorithm = kBegins ? Algorithm::push : choose<Scope>(session, collective, bytes, pieces, caller);
     const uint32_t announced = announced_by<Scope>(session, dst, src, bytes, 0, algorithm);
     Scope::sync();
     if (algorithm == Algorithm::packets) {
@@ -105,17 +123,25 @@ OXSHMEM_DEVICE int gather_parts(int handle, Collective collective, Op op, Call c
     if (!meet<Scope, true>(session.team, session.op, announced)) {
         return 1;
     }
-    return bytes == 0 || push_parts<Scope>(session, dst, src, bytes, step) ? 0 : 1;
+    if (bytes == 0) {
+        return kBegins ? kEnded : 0;
+    }
+    push_parts<Scope>(session, dst, src, bytes, step);
+    return finish_or_leave<Scope, kBegins>(session, true, -1, begun);
 }
 
-template <class Scope>
-OXSHMEM_OUTLINE int fcollect_bytes(int handle, void *dst, const void *src, uint64_t bytes, Caller caller = kOwn<Scope>) {
-    return gather_parts<Scope>(handle, Collective::fcollect, Op::fcollect, Call::fcollect, dst, src, bytes, 0, caller);
+template <class Scope, bool kBegins = false>
+OXSHMEM_OUTLINE int fcollect_bytes(int handle, void *dst, const void *src, uint64_t bytes, Caller caller = kOwn<Scope>,
+                                   Session *begun = nullptr) {
+    return gather_parts<Scope, kBegins>(handle, Collective::fcollect, Op::fcollect, Call::fcollect, dst, src, bytes, 0, caller,
+                                        begun);
 }
 
-template <class Scope>
-OXSHMEM_OUTLINE int alltoall_bytes(int handle, void *dst, const void *src, uint64_t bytes, Caller caller = kOwn<Scope>) {
-    return gather_parts<Scope>(handle, Collective::alltoall, Op::alltoall, Call::alltoall, dst, src, bytes, bytes, caller);
+template <class Scope, bool kBegins = false>
+OXSHMEM_OUTLINE int alltoall_bytes(int handle, void *dst, const void *src, uint64_t bytes, Caller caller = kOwn<Scope>,
+                                   Session *begun = nullptr) {
+    return gather_parts<Scope, kBegins>(handle, Collective::alltoall, Op::alltoall, Call::alltoall, dst, src, bytes, bytes,
+                                        caller, begun);
 }
 
 // Calls `visit` for each element of a piece that begins `offset` bytes into the data, of which
@@ -129,10 +155,10 @@ template <class Visit> OXSHMEM_DEVICE void each_element(uint32_t element, uint32
 }
 
 // Elements lie `strides` bytes apart, `n` of them for each member.
-template <class Scope>
+template <class Scope, bool kBegins = false>
 OXSHMEM_OUTLINE int alltoalls_bytes(int handle, void *dst, const void *src, ptrdiff_t dst_stride, ptrdiff_t src_stride,
-                                    uint64_t n, uint32_t element, Caller caller = kOwn<Scope>) {
-    if constexpr (Scope::kSeveralWarps && !kSeveralBlocks<Scope>) {
+                                    uint64_t n, uint32_t element, Caller caller = kOwn<Scope>, Session *begun = nullptr) {
+    if constexpr (Scope::kSeveralWarps && !kSeveralBlocks<Scope> && !kBegins) {
         if (n <= kFewBytes / kPiece && are_many_threads()) {
             return by_first_warp([&] {
                 return alltoalls_bytes<warp_scope>(handle, dst, src, dst_stride, src_stride, n, element, Caller::block);
@@ -160,11 +186,12 @@ OXSHMEM_OUTLINE int alltoalls_bytes(int handle, void *dst, const void *src, ptrd
     const Strides strides{element, static_cast<uint64_t>(dst_stride) * element, static_cast<uint64_t>(src_stride) * element};
     const uint64_t bytes = sized ? times(n, static_cast<int>(element)) : 0;
     const uint64_t pieces = times(pieces_of(bytes), session.team.n);
-    const Algorithm algorithm = choose<Scope>(session, Collective::alltoalls, bytes, pieces, caller);
+    const Algorithm algorithm =
+        kBegins ? Algorithm::push : choose<Scope>(session, Collective::alltoalls, bytes, pieces, caller);
     const uint32_t announced =
         announced_by<Scope>(session, dst, src, n, extra_of(element, strides.dst, strides.src), algorithm);
     Scope::sync();
-    if constexpr (!kSeveralBlocks<Scope>) {
+    if constexpr (!kSeveralBlocks<Scope> && !kBegins) {
         if (algorithm == Algorithm::packets) {
             const auto load = [&](int member, uint32_t offset, uint64_t left) {
                 vec16 value{};
@@ -187,7 +214,11 @@ OXSHMEM_OUTLINE int alltoalls_bytes(int handle, void *dst, const void *src, ptrd
     if (!meet<Scope, true>(session.team, session.op, announced)) {
         return 1;
     }
-    return n == 0 || push_strided<Scope>(session, dst, src, n, strides) ? 0 : 1;
+    if (n == 0) {
+        return kBegins ? kEnded : 0;
+    }
+    push_strided<Scope>(session, dst, src, n, strides);
+    return finish_or_leave<Scope, kBegins>(session, true, -1, begun);
 }
 
 // The sizes of all members' contributions to a collect, each in the first piece of its packets (or,
@@ -321,22 +352,22 @@ OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, const void *src, uint64
     char *to = at_offset(dst, before);
     if (team.one_round) {
         spread<Scope>(session, to, src, bytes);
-        return end_together<Scope, true>(session) ? 0 : 1;
+        tell_of_end<Scope, true>(session);
+        return finish<Scope>(session) ? 0 : 1;
     }
     for (int distance = 1; distance < team.n; ++distance) {
         deliver<Scope>(session, 0, session.member_behind(distance), to, src, bytes, 1);
     }
     near_copy<Scope>(to, src, bytes);
-    complete_sends<Scope>(session, [](int) { return true; });
-    return await_arrivals<Scope>(session, 0, [](int) { return 1u; }) ? 0 : 1;
+    return finish<Scope>(session) ? 0 : 1;
 }
 
 // reduce (`to_all`: `n` elements, the result on all members) and reducescatter (`n` elements of the
 // result on each member).
-template <class Scope, class Combine>
+template <class Scope, bool kBegins = false, class Combine>
 OXSHMEM_OUTLINE int reduce_elements(int handle, void *dst, const void *src, uint64_t n, bool to_all, Combine combine,
-                                    Caller caller = kOwn<Scope>) {
-    if constexpr (Scope::kSeveralWarps && !kSeveralBlocks<Scope>) {
+                                    Caller caller = kOwn<Scope>, Session *begun = nullptr) {
+    if constexpr (Scope::kSeveralWarps && !kSeveralBlocks<Scope> && !kBegins) {
         if (n <= kFewBytes / kPiece && are_many_threads()) {
             return by_first_warp(
                 [&] { return reduce_elements<warp_scope>(handle, dst, src, n, to_all, combine, Caller::block); });
@@ -357,7 +388,7 @@ OXSHMEM_OUTLINE int reduce_elements(int handle, void *dst, const void *src, uint
     // A piece of the result takes one of each member, of which several come at once.
     const uint64_t pieces = times(pieces_of(bytes), (session.team.n + 1) / 2);
     const Collective collective = to_all ? Collective::reduce : Collective::reducescatter;
-    const Algorithm algorithm = choose<Scope>(session, collective, bytes, pieces, caller);
+    const Algorithm algorithm = kBegins ? Algorithm::push : choose<Scope>(session, collective, bytes, pieces, caller);
     const uint32_t announced = announced_by<Scope>(session, dst, src, n, kinds, algorithm);
     Scope::sync();
     if (algorithm == Algorithm::packets) {
@@ -375,9 +406,9 @@ OXSHMEM_OUTLINE int reduce_elements(int handle, void *dst, const void *src, uint
         return 1;
     }
     if (bytes == 0) {
-        return 0;
+        return kBegins ? kEnded : 0;
     }
-    if constexpr (!kSeveralBlocks<Scope>) {
+    if constexpr (!kSeveralBlocks<Scope> && !kBegins) {
         if (to_all && algorithm == Algorithm::tree) {
             return tree_reduce<Scope>(session, dst, src, bytes, combine) ? 0 : 1;
         }
@@ -385,7 +416,11 @@ OXSHMEM_OUTLINE int reduce_elements(int handle, void *dst, const void *src, uint
     const Result result = !to_all                                          ? Result::scattered
                           : algorithm == Algorithm::one_shot && dst != src ? Result::by_each
                                                                            : Result::shared;
-    return push_combined<Scope>(session, dst, src, bytes, result, combine) ? 0 : 1;
+    const bool good = push_combined<Scope>(session, dst, src, bytes, result, combine);
+    if (!kSeveralBlocks<Scope> && !session.team.one_round) {
+        return !good ? kFailed : kBegins ? kEnded : 0;
+    }
+    return finish_or_leave<Scope, kBegins>(session, good, -1, begun);
 }
 
 // How the blocks of a grid carry out a collective: all together, and how; or one for all.

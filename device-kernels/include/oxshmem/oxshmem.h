@@ -19,5 +19,6 @@
 #include "context.h"
 #include "rma.h"
 #include "signal.h"
+#include "split.h"
 #include "team.h"
 #include "wait.h"

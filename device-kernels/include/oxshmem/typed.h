@@ -86,6 +86,16 @@ OXSHMEM_FOR_EACH_SCOPE(OXSHMEM_DEFINE_COLLECTIVE, )
     template <class S = decltype(scope)>                                                                                       \
     OXSHMEM_DEVICE int prefix##name##_##op##_reducescatter##suffix(oxshmem::team_t team, T *dst, const T *src, size_t n) {     \
         return oxshmem::reducescatter(S{}, team, oxshmem::op_##op, dst, src, n);                                               \
+    }                                                                                                                          \
+    template <class S = std::decay_t<decltype(scope)>>                                                                         \
+    OXSHMEM_DEVICE oxshmem::Begun<S> oxshmemx_##name##_##op##_reduce_begin##suffix(oxshmem::team_t team, T *dst, const T *src, \
+                                                                                   size_t n) {                                 \
+        return oxshmem::reduce_begin(S{}, team, oxshmem::op_##op, dst, src, n);                                                \
+    }                                                                                                                          \
+    template <class S = std::decay_t<decltype(scope)>>                                                                         \
+    OXSHMEM_DEVICE oxshmem::Begun<S> oxshmemx_##name##_##op##_reducescatter_begin##suffix(oxshmem::team_t team, T *dst,        \
+                                                                                          const T *src, size_t n) {            \
+        return oxshmem::reducescatter_begin(S{}, team, oxshmem::op_##op, dst, src, n);                                         \
     }
 #define OXSHMEM_DEFINE_REDUCTIONS(name, T, op) OXSHMEM_FOR_EACH_SCOPE(OXSHMEM_DEFINE_REDUCTION, name, T, op)
 #define OXSHMEM_DEFINE_BITWISE(name, T)                                                                                        \
@@ -135,6 +145,26 @@ OXSHMEM_FOR_EACH_COMPLEX_REDUCE_TYPE(OXSHMEM_DEFINE_PROD)
     OXSHMEM_DEVICE int prefix##ALLTOALLS##suffix(oxshmem::team_t team, T *dst, const T *src, ptrdiff_t dst_stride,             \
                                                  ptrdiff_t src_stride, size_t n) {                                             \
         return oxshmem::alltoalls##form(S{}, team, dst, src, dst_stride, src_stride, n);                                       \
+    }                                                                                                                          \
+    template <class S = std::decay_t<decltype(scope)>>                                                                         \
+    OXSHMEM_DEVICE oxshmem::Begun<S> oxshmemx_##BROADCAST##_begin##suffix(oxshmem::team_t team, T *dst, const T *src,          \
+                                                                          size_t n, int root) {                                \
+        return oxshmem::broadcast##form##_begin(S{}, team, dst, src, n, root);                                                 \
+    }                                                                                                                          \
+    template <class S = std::decay_t<decltype(scope)>>                                                                         \
+    OXSHMEM_DEVICE oxshmem::Begun<S> oxshmemx_##FCOLLECT##_begin##suffix(oxshmem::team_t team, T *dst, const T *src,           \
+                                                                         size_t n) {                                           \
+        return oxshmem::fcollect##form##_begin(S{}, team, dst, src, n);                                                        \
+    }                                                                                                                          \
+    template <class S = std::decay_t<decltype(scope)>>                                                                         \
+    OXSHMEM_DEVICE oxshmem::Begun<S> oxshmemx_##ALLTOALL##_begin##suffix(oxshmem::team_t team, T *dst, const T *src,           \
+                                                                         size_t n) {                                           \
+        return oxshmem::alltoall##form##_begin(S{}, team, dst, src, n);                                                        \
+    }                                                                                                                          \
+    template <class S = std::decay_t<decltype(scope)>>                                                                         \
+    OXSHMEM_DEVICE oxshmem::Begun<S> oxshmemx_##ALLTOALLS##_begin##suffix(                                                     \
+        oxshmem::team_t team, T *dst, const T *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t n) {                    \
+        return oxshmem::alltoalls##form##_begin(S{}, team, dst, src, dst_stride, src_stride, n);                               \
     }
 #define OXSHMEM_DEFINE_TYPED_GATHERING(name, T)                                                                                \
     OXSHMEM_FOR_EACH_SCOPE(OXSHMEM_DEFINE_GATHERING, T, name##_broadcast, name##_collect, name##_fcollect, name##_alltoall,    \
@@ -143,6 +173,11 @@ OXSHMEM_FOR_EACH_RMA_TYPE(OXSHMEM_DEFINE_TYPED_GATHERING)
 OXSHMEM_FOR_EACH_SCOPE(OXSHMEM_DEFINE_GATHERING, void, broadcastmem, collectmem, fcollectmem, alltoallmem, alltoallsmem, mem)
 #undef OXSHMEM_DEFINE_TYPED_GATHERING
 #undef OXSHMEM_DEFINE_GATHERING
+
+// Ends what a function whose name has _begin in it has begun.
+template <class S> OXSHMEM_DEVICE int oxshmemx_end(const oxshmem::Begun<S> &begun) {
+    return oxshmem::end(begun);
+}
 
 #define OXSHMEM_DEFINE_MEETING(prefix, suffix, scope, ...)                                                                     \
     OXSHMEM_DEVICE int prefix##team_sync##suffix(oxshmem::team_t team) {                                                       \

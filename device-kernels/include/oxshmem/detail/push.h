@@ -123,10 +123,9 @@ OXSHMEM_OUTLINE void combine_share(Session session, void *dst, const void *src, 
     }
 }
 
-// All members tell each other that they are done, and wait for that.
-template <class Scope, bool Visible> OXSHMEM_DEVICE bool end_together(const Session &session) {
+// Tells all members that this one is done; finish() waits for what they say.
+template <class Scope, bool Visible> OXSHMEM_DEVICE void tell_of_end(const Session &session) {
     arrive<Scope, Visible>(session, 0, 0, session.team.n);
-    return await_arrivals<Scope>(session, 0, [](int) { return 1u; });
 }
 
 // ---------------------------------------------------------------------------------------------------------------------------
@@ -162,13 +161,34 @@ template <class Scope, class SentTo> OXSHMEM_DEVICE void complete_sends(const Se
 }
 
 // ---------------------------------------------------------------------------------------------------------------------------
-// The collectives, after their meeting. Each ends with Scope::any.
+// The collectives, after their meeting: what this member does, which finish() follows. They return
+// false if a wait has failed.
 // ---------------------------------------------------------------------------------------------------------------------------
+
+// Waits, once this member has done its part, for what the others have to do: the end of every
+// collective by `push`. `root` is that of a broadcast.
+template <class Scope> OXSHMEM_OUTLINE bool finish(Session session, int root = -1) {
+    const TeamView &team = session.team;
+    const bool near = kSeveralBlocks<Scope> || team.one_round;
+    const bool is_broadcast = session.call == Call::broadcast;
+    if constexpr (!kSeveralBlocks<Scope>) {
+        if (!near) {
+            complete_sends<Scope>(session, [&](int member) { return member != root; });
+        }
+    }
+    // Of a broadcast the root waits until near members have read its data, and of the others each
+    // until far ones have sent theirs.
+    const int kind = is_broadcast && !near ? 1 : 0;
+    if (is_broadcast && near != (team.me == root)) {
+        return !Scope::any(false);
+    }
+    return await_arrivals<Scope>(session, kind, [&](int member) { return member == root ? 0u : 1u; });
+}
 
 // Sends this member's part of `bytes` bytes at `src` + member * `step` to dst + me * `bytes` of
 // each member.
 template <class Scope>
-OXSHMEM_OUTLINE bool push_parts(Session session, void *dst, const void *src, uint64_t bytes, uint64_t step) {
+OXSHMEM_OUTLINE void push_parts(Session session, void *dst, const void *src, uint64_t bytes, uint64_t step) {
     const TeamView &team = session.team;
     char *to = at_offset(dst, bytes * static_cast<uint64_t>(team.me));
     const auto part = [&](int member) { return at_offset(src, step * static_cast<uint64_t>(member)); };
@@ -181,7 +201,8 @@ OXSHMEM_OUTLINE bool push_parts(Session session, void *dst, const void *src, uin
                 near_copy<Scope>(of_member(team, to, member), part(member), bytes);
             }
         }
-        return end_together<Scope, true>(session);
+        tell_of_end<Scope, true>(session);
+        return;
     }
     if constexpr (!kSeveralBlocks<Scope>) {
         for (int distance = 1; distance < team.n; ++distance) {
@@ -189,9 +210,7 @@ OXSHMEM_OUTLINE bool push_parts(Session session, void *dst, const void *src, uin
             deliver<Scope>(session, 0, member, to, part(member), bytes, 1);
         }
         near_copy<Scope>(to, part(team.me), bytes);
-        complete_sends<Scope>(session, [](int) { return true; });
     }
-    return await_arrivals<Scope>(session, 0, [](int) { return 1u; });
 }
 
 // The same for elements that lie apart: strides in bytes.
@@ -219,7 +238,7 @@ OXSHMEM_DEVICE void copy_element(char *to, const char *from, uint32_t bytes) {
 }
 
 template <class Scope>
-OXSHMEM_OUTLINE bool push_strided(Session session, void *dst, const void *src, uint64_t n, Strides strides) {
+OXSHMEM_OUTLINE void push_strided(Session session, void *dst, const void *src, uint64_t n, Strides strides) {
     const TeamView &team = session.team;
     char *to = at_offset(dst, static_cast<uint64_t>(team.me) * n * strides.dst);
     for (int distance = 1; distance <= team.n; ++distance) {
@@ -242,10 +261,8 @@ OXSHMEM_OUTLINE bool push_strided(Session session, void *dst, const void *src, u
         }
     }
     if (kSeveralBlocks<Scope> || team.one_round) {
-        return end_together<Scope, true>(session);
+        tell_of_end<Scope, true>(session);
     }
-    complete_sends<Scope>(session, [](int) { return true; });
-    return await_arrivals<Scope>(session, 0, [](int) { return 1u; });
 }
 
 // Over the network the root sends each member a part, which the member sends on to the others.
@@ -265,8 +282,7 @@ OXSHMEM_DEVICE bool far_broadcast(const Session &session, void *dst, const void 
             deliver<Scope>(session, 0, member, at_offset(dst, share.first), at_offset(src, share.first),
                            share.last - share.first, 1);
         }
-        complete_sends<Scope>(session, [](int) { return true; });
-        return !Scope::any(false);
+        return true;
     }
     if (!await_arrivals<Scope>(session, 0, [&](int member) { return member == root ? 1u : 0u; })) {
         return false;
@@ -279,8 +295,7 @@ OXSHMEM_DEVICE bool far_broadcast(const Session &session, void *dst, const void 
             deliver<Scope>(session, 1, member, at_offset(dst, own.first), from, own.last - own.first, 1);
         }
     }
-    complete_sends<Scope>(session, [&](int member) { return member != root; });
-    return await_arrivals<Scope>(session, 1, [&](int member) { return member == root ? 0u : 1u; });
+    return true;
 }
 
 // The root's data to all. Members within load/store reach read it.
@@ -292,12 +307,11 @@ OXSHMEM_OUTLINE bool push_broadcast(Session session, void *dst, const void *src,
         near_copy<Scope>(dst, src, bytes);
     }
     if (kSeveralBlocks<Scope> || team.one_round) {
-        if (is_root) {
-            return await_arrivals<Scope>(session, 0, [](int) { return 1u; });
+        if (!is_root) {
+            near_copy<Scope>(dst, of_member(team, src, root), bytes);
+            arrive<Scope, false>(session, 0, root, root + 1);
         }
-        near_copy<Scope>(dst, of_member(team, src, root), bytes);
-        arrive<Scope, false>(session, 0, root, root + 1);
-        return !Scope::any(false);
+        return true;
     }
     if constexpr (!kSeveralBlocks<Scope>) {
         return far_broadcast<Scope>(session, dst, src, bytes, root);
@@ -374,7 +388,8 @@ OXSHMEM_DEVICE bool far_combined(const Session &session, void *dst, const void *
 // all of it; or by each member its part, which stays there.
 enum class Result { shared, by_each, scattered };
 
-// All members' data combined.
+// All members' data combined. Where they are not near the collective has ended then, and finish()
+// does not follow.
 template <class Scope, class Combine>
 OXSHMEM_OUTLINE bool push_combined(Session session, void *dst, const void *src, uint64_t bytes, Result result,
                                    Combine combine) {
@@ -386,7 +401,12 @@ OXSHMEM_OUTLINE bool push_combined(Session session, void *dst, const void *src, 
     const uint64_t shift = result == Result::scattered ? own.first : 0;
     if (kSeveralBlocks<Scope> || session.team.one_round) {
         combine_share<Scope>(session, dst, src, own, shift, to_all, combine);
-        return to_all ? end_together<Scope, true>(session) : end_together<Scope, false>(session);
+        if (to_all) {
+            tell_of_end<Scope, true>(session);
+        } else {
+            tell_of_end<Scope, false>(session);
+        }
+        return true;
     }
     if constexpr (!kSeveralBlocks<Scope>) {
         return far_combined<Scope>(session, dst, src, bytes, result != Result::scattered, combine);

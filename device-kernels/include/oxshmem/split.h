@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//
+// Collectives in two calls, so that work overlaps with communication: ..._begin, and end.
+//
+// The first meets the other members and sends what this one gives; the second waits for what the
+// others send. In between, the threads of the scope may do anything that touches neither dst nor
+// src and makes no call on the team. Every member makes both calls, and the same threads of it do;
+// each of them passes to end() what it got from the first. Everything else is as for the whole
+// collectives, of which `push` is the algorithm, whatever the team's table says.
+#pragma once
+
+#include "collectives.h"
+
+namespace oxshmem {
+
+// A collective that the threads of a scope have begun. Each thread has its own, and ends it once.
+template <class Scope> struct Begun {
+    detail::Session session;
+    int team, root;
+    detail::Op op;
+    int state;     // kAwaits and so on, as far as the thread's block goes
+    bool together; // all blocks of the grid take part
+    bool is_over;  // the blocks of the grid do not meet again
+};
+
+namespace detail {
+
+// The blocks of a grid begin a collective together from so many bytes on. The schedule explorer has
+// less.
+#ifndef OXSHMEM_TOGETHER_BYTES
+#define OXSHMEM_TOGETHER_BYTES 8192
+#endif
+constexpr uint64_t kTogether = OXSHMEM_TOGETHER_BYTES;
+
+// The collectives to begin: of any scope, where `by` is called.
+
+struct BeginBroadcast {
+    void *dst;
+    const void *src;
+    uint64_t bytes;
+    int root;
+    template <class Scope> OXSHMEM_DEVICE int by(int team, Session *begun) const {
+        return broadcast_bytes<Scope, true>(team, dst, src, bytes, root, kOwn<Scope>, begun);
+    }
+    OXSHMEM_DEVICE uint64_t size(int) const { return bytes; }
+};
+
+template <bool kToEach> struct BeginGather {
+    void *dst;
+    const void *src;
+    uint64_t bytes;
+    template <class Scope> OXSHMEM_DEVICE int by(int team, Session *begun) const {
+        if constexpr (kToEach) {
+            return alltoall_bytes<Scope, true>(team, dst, src, bytes, kOwn<Scope>, begun);
+        } else {
+            return fcollect_bytes<Scope, true>(team, dst, src, bytes, kOwn<Scope>, begun);
+        }
+    }
+    OXSHMEM_DEVICE uint64_t size(int n) const { return times(bytes, n); }
+};
+
+struct BeginStrided {
+    void *dst;
+    const void *src;
+    ptrdiff_t dst_stride, src_stride;
+    uint64_t n;
+    uint32_t element;
+    template <class Scope> OXSHMEM_DEVICE int by(int team, Session *begun) const {
+        return alltoalls_bytes<Scope, true>(team, dst, src, dst_stride, src_stride, n, element, kOwn<Scope>, begun);
+    }
+    OXSHMEM_DEVICE uint64_t size(int members) const { return times(times(n, static_cast<int>(element)), members); }
+};
+
+template <class Combine> struct BeginReduction {
+    void *dst;
+    const void *src;
+    uint64_t n;
+    bool to_all;
+    Combine combine;
+    template <class Scope> OXSHMEM_DEVICE int by(int team, Session *begun) const {
+        return reduce_elements<Scope, true>(team, dst, src, n, to_all, combine, kOwn<Scope>, begun);
+    }
+    OXSHMEM_DEVICE uint64_t size(int members) const {
+        const bool defined = is_reduction(combine.type(), combine.op());
+        const uint64_t bytes = defined ? times(n, static_cast<int>(element_bytes(combine.type()))) : 0;
+        return to_all ? bytes : times(bytes, members);
+    }
+};
+
+// All blocks of a grid begin, or the last one to arrive does for all.
+template <class Collecting> OXSHMEM_DEVICE void begin_by_grid(Begun<grid_scope> &begun, const Collecting &collecting) {
+    Session &session = begun.session;
+    if (!begin<grid_scope>(session, begun.team, begun.op, Call::none)) {
+        begun.is_over = true;
+        return;
+    }
+    begun.together = session.team.one_round && sharing_blocks() > 1 && collecting.size(session.team.n) >= kTogether;
+    if (!begun.together) {
+        begun.is_over = by_last_block<GridCall::of_team>(begun.team, begun.op, [&] {
+                            begun.state = collecting.template by<block_scope>(begun.team, &session);
+                            return begun.state == kFailed ? 1 : 0;
+                        }) != 0;
+        return;
+    }
+    begun.is_over = by_last_block<GridCall::shared>(begun.team, begun.op, [] { return 0; }) != 0;
+    if (!begun.is_over && port::block_rank() < sharing_blocks()) {
+        begun.state = collecting.template by<blocks_scope>(begun.team, &session);
+    }
+}
+
+template <class Scope, class Collecting>
+OXSHMEM_DEVICE Begun<Scope> begin_in(int team, Op op, int root, const Collecting &collecting) {
+    Begun<Scope> begun{};
+    begun.team = team, begun.op = op, begun.root = root, begun.state = kEnded;
+    if constexpr (kIsGrid<Scope>) {
+        begin_by_grid(begun, collecting);
+    } else {
+        begun.state = collecting.template by<Scope>(team, &begun.session);
+    }
+    return begun;
+}
+
+template <class Scope> OXSHMEM_DEVICE bool finish_begun(const Begun<Scope> &begun) {
+    return begun.state != kFailed && (begun.state == kEnded || finish<Scope>(begun.session, begun.root));
+}
+OXSHMEM_DEVICE bool finish_begun(const Begun<grid_scope> &begun) {
+    if (begun.state != kAwaits) {
+        return begun.state == kEnded;
+    }
+    return begun.together ? finish<blocks_scope>(begun.session, begun.root) : finish<block_scope>(begun.session, begun.root);
+}
+
+} // namespace detail
+
+template <class Scope>
+OXSHMEM_DEVICE Begun<Scope> broadcastmem_begin(Scope, team_t team, void *dst, const void *src, size_t bytes, int root) {
+    return detail::begin_in<Scope>(team, detail::Op::broadcast, root, detail::BeginBroadcast{dst, src, bytes, root});
+}
+template <class Scope, class T>
+OXSHMEM_DEVICE Begun<Scope> broadcast_begin(Scope scope, team_t team, T *dst, const T *src, size_t n, int root) {
+    return broadcastmem_begin(scope, team, dst, src, detail::bytes_of<T>(n), root);
+}
+
+template <class Scope>
+OXSHMEM_DEVICE Begun<Scope> fcollectmem_begin(Scope, team_t team, void *dst, const void *src, size_t bytes) {
+    return detail::begin_in<Scope>(team, detail::Op::fcollect, -1, detail::BeginGather<false>{dst, src, bytes});
+}
+template <class Scope, class T>
+OXSHMEM_DEVICE Begun<Scope> fcollect_begin(Scope scope, team_t team, T *dst, const T *src, size_t n) {
+    return fcollectmem_begin(scope, team, dst, src, detail::bytes_of<T>(n));
+}
+
+template <class Scope>
+OXSHMEM_DEVICE Begun<Scope> alltoallmem_begin(Scope, team_t team, void *dst, const void *src, size_t bytes) {
+    return detail::begin_in<Scope>(team, detail::Op::alltoall, -1, detail::BeginGather<true>{dst, src, bytes});
+}
+template <class Scope, class T>
+OXSHMEM_DEVICE Begun<Scope> alltoall_begin(Scope scope, team_t team, T *dst, const T *src, size_t n) {
+    return alltoallmem_begin(scope, team, dst, src, detail::bytes_of<T>(n));
+}
+
+template <class Scope, class T>
+OXSHMEM_DEVICE Begun<Scope> alltoalls_begin(Scope, team_t team, T *dst, const T *src, ptrdiff_t dst_stride,
+                                            ptrdiff_t src_stride, size_t n) {
+    return detail::begin_in<Scope>(team, detail::Op::alltoalls, -1,
+                                   detail::BeginStrided{dst, src, dst_stride, src_stride, n, sizeof(T)});
+}
+template <class Scope>
+OXSHMEM_DEVICE Begun<Scope> alltoallsmem_begin(Scope scope, team_t team, void *dst, const void *src, ptrdiff_t dst_stride,
+                                               ptrdiff_t src_stride, size_t bytes) {
+    return alltoalls_begin(scope, team, static_cast<char *>(dst), static_cast<const char *>(src), dst_stride, src_stride,
+                           bytes);
+}
+
+template <class Scope, class Operator, class T>
+OXSHMEM_DEVICE Begun<Scope> reduce_begin(Scope, team_t team, Operator, T *dst, const T *src, size_t n) {
+    using Combine = detail::Combine<T, Operator::kNumber>;
+    return detail::begin_in<Scope>(team, detail::Op::reduce, -1, detail::BeginReduction<Combine>{dst, src, n, true, {}});
+}
+template <class Scope, class Operator, class T>
+OXSHMEM_DEVICE Begun<Scope> reducescatter_begin(Scope, team_t team, Operator, T *dst, const T *src, size_t n) {
+    using Combine = detail::Combine<T, Operator::kNumber>;
+    return detail::begin_in<Scope>(team, detail::Op::reducescatter, -1,
+                                   detail::BeginReduction<Combine>{dst, src, n, false, {}});
+}
+
+// Ends what ..._begin has begun: dst holds the result then, and src may be reused. Returns 0, or
+// another value if either call has failed, with an error recorded.
+template <class Scope> OXSHMEM_DEVICE int end(const Begun<Scope> &begun) {
+    if constexpr (detail::kIsGrid<Scope>) {
+        if (begun.is_over) {
+            return 1;
+        }
+        abi::Team &row = detail::team_row(begun.team);
+        if (!detail::finish_begun(begun) && block_scope::rank() == 0) {
+            port::store<port::order::relaxed, port::reach::device>(&row.grid_failed, 1u);
+        }
+        return detail::by_last_block<detail::GridCall::through>(begun.team, begun.op, [&] {
+            return static_cast<int>(port::load<port::order::relaxed, port::reach::device>(&row.grid_failed));
+        });
+    } else {
+        return detail::finish_begun(begun) ? 0 : 1;
+    }
+}
+
+} // namespace oxshmem
