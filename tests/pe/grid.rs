@@ -63,7 +63,7 @@ pub fn collectives(args: &[String]) -> Outcome {
             cases.extend(way.reductions());
         }
         // More than one-shot reductions combine.
-        cases.push(way.reduce(Type::Float32, ReduceOp::Sum, 300_001, turn % 2 == 0));
+        cases.push(way.reduce(Type::Float32, ReduceOp::Sum, 300_001, turn.is_multiple_of(2)));
         let what = format!("collectives of {} PEs, {shape:?}", way.n);
         bench.run_in_grid(way, shape, extent.of_list(&what, pe, cases, Case::features))
     };
@@ -95,7 +95,7 @@ pub fn collectives(args: &[String]) -> Outcome {
         let (me, n) = (team.my_pe() as u64, team.n_pes() as u64);
         let way = Way { team: team.handle(), me, n, scope: SCOPE, algorithm: Algorithm::Push, by_rounds: false };
         for (turn, way) in ways(way, near).enumerate() {
-            run(way, turn + 1, Shape { blocks: 3, threads: 64, chosen: turn % 2 == 0 })?;
+            run(way, turn + 1, Shape { blocks: 3, threads: 64, chosen: turn.is_multiple_of(2) })?;
         }
         team.destroy(pe)?;
     }
