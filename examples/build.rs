@@ -7,6 +7,7 @@ fn main() {
         ("put_signal", "01-put-signal/kernels.cu"),
         ("jacobi", "02-jacobi/kernels.cu"),
         ("alltoall", "03-alltoall/kernels.cu"),
+        ("training", "06-training/kernels.cu"),
     ] {
         Module::new(module).source(source).compile();
     }

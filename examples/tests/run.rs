@@ -67,6 +67,14 @@ fn cudarc_says_why_it_is_skipped() {
     });
 }
 
+#[test]
+fn training() {
+    runs(env!("CARGO_BIN_EXE_06-training"), &[2, 3, 5], |pe, n_pes| {
+        let (first, last) = (pe * 48 / n_pes, (pe + 1) * 48 / n_pes - 1);
+        format!("PE {pe}: samples {first} to {last} have made the weights that one PE makes in 20 steps")
+    });
+}
+
 /// Where there is no GPU, or no kernels for GPUs in this build, the example says so, and its line
 /// is this test's reason.
 #[test]
