@@ -136,7 +136,7 @@ impl<'a> Trainer<'a> {
             for layer in [1, 0] {
                 self.await_step(&compute, ADDED_UP + layer, step)?;
                 let (weights, gradient) = (&self.weights[layer], &self.gradients[layer]);
-                // SAFETY: both have so many elements.
+                // SAFETY: both have that many elements.
                 unsafe {
                     self.kernels.descend(&compute, SHAPE, weights, gradient, weights.len() as u64, serial::RATE)?;
                 }

@@ -101,7 +101,7 @@ impl TeamStorage {
         let rows: Vec<u64> = slab.read_many(self.table, 0, low32(self.rows) as usize * WORDS)?;
         for (row, words) in rows.chunks_exact(WORDS).enumerate() {
             let grid = words[GRID_AT];
-            // Of a row without a team all bits are set.
+            // All bits of a row without a team are set.
             if grid != u64::MAX && grid & abi::GRID_GIVEN_UP != 0 {
                 let turn = (grid / abi::GRID_TURN).wrapping_add(2).wrapping_mul(abi::GRID_TURN);
                 slab.write(self.table, (row * WORDS + GRID_AT) as u64, &turn)?;

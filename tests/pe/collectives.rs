@@ -384,8 +384,8 @@ impl Bench {
         self.run_by(cases, 0, |count| self.rig.run_linear("run_steps", 1, 50, (&self.steps, count, &self.saved)))
     }
 
-    /// Runs cases by launches that `launch` makes of so many of [`steps`](Self::steps), each of
-    /// which leaves `result`.
+    /// Runs cases by calls of `launch`, which is told how many of [`steps`](Self::steps) to launch;
+    /// each leaves `result`.
     pub(crate) fn run_by(&self, cases: Vec<Case>, result: i32, launch: impl Fn(u32) -> oxshmem::Result<()>) -> Outcome {
         let mut left = cases;
         while !left.is_empty() {

@@ -25,8 +25,8 @@ template <class Scope> struct Begun {
 
 namespace detail {
 
-// The blocks of a grid begin a collective together from so many bytes on. The schedule explorer has
-// less.
+// The least bytes of a collective that the blocks of a grid begin together. The schedule explorer
+// has less.
 #ifndef OXSHMEM_TOGETHER_BYTES
 #define OXSHMEM_TOGETHER_BYTES 8192
 #endif

@@ -176,8 +176,8 @@ template <class Scope> OXSHMEM_OUTLINE bool finish(Session session, int root = -
             complete_sends<Scope>(session, [&](int member) { return member != root; });
         }
     }
-    // Of a broadcast the root waits until near members have read its data, and of the others each
-    // until far ones have sent theirs.
+    // The root of a broadcast waits until near members have read its data; the others wait until
+    // far ones have passed theirs on.
     const int kind = is_broadcast && !near ? 1 : 0;
     if (is_broadcast && near != (team.me == root)) {
         return !Scope::any(false);
