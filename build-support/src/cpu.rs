@@ -37,6 +37,8 @@ pub(crate) struct Toolchain {
     version: String,
     /// The archiver and its arguments.
     archiver: Vec<String>,
+    /// Changes objects of the target.
+    objcopy: String,
     /// The argument against a binding that GCC gives static members of templates, and that stays
     /// global whatever is asked of objcopy.
     not_unique: Option<String>,
@@ -63,9 +65,11 @@ impl Toolchain {
             .arg("--version")
             .output()
             .map_err(|error| Error::NoCxx(format!("{}: {error}", compiler.path().display())))?;
+        let archiver = step::words(&build.try_get_archiver().map_err(not_found)?);
         Ok(Self {
             version: String::from_utf8_lossy(&version.stdout).into_owned(),
-            archiver: step::words(&build.try_get_archiver().map_err(not_found)?),
+            objcopy: objcopy_beside(archiver.first().map_or("", String::as_str)),
+            archiver,
             not_unique: (!compiler.is_like_clang()).then(|| "-fno-gnu-unique".to_owned()),
             compiler: step::words(&compiler.to_command()),
         })
@@ -74,6 +78,15 @@ impl Toolchain {
     /// Returns what tells its results from those of others.
     pub fn identity(&self) -> impl Hash + use<'_> {
         (&self.compiler, &self.version, &self.archiver)
+    }
+}
+
+/// Returns the objcopy of the archiver's binutils: `aarch64-linux-gnu-objcopy` beside
+/// `aarch64-linux-gnu-ar`, which knows other objects than the host's.
+fn objcopy_beside(archiver: &str) -> String {
+    match archiver.strip_suffix("-ar").map(|prefix| prefix.strip_suffix("-gcc").unwrap_or(prefix)) {
+        Some(prefix) => format!("{prefix}-objcopy"),
+        None => "objcopy".to_owned(),
     }
 }
 
@@ -127,7 +140,7 @@ impl Object {
         merge.extend([text(&merged), text(&object)]);
         let merge = Step::after(what("linking"), merge, &object, merged.clone());
         let localise =
-            vec!["objcopy".to_owned(), format!("--keep-global-symbol={symbol}"), text(&merged), text(&local)];
+            vec![toolchain.objcopy.clone(), format!("--keep-global-symbol={symbol}"), text(&merged), text(&local)];
         let localise = Step::after(what("localising symbols of"), localise, &merged, local.clone());
         let mut pack = toolchain.archiver.clone();
         pack.extend(["crs".to_owned(), text(&archive), text(&local)]);

@@ -181,6 +181,8 @@ fn announces(cargo: &Cargo, this_crate: &Path) -> bool {
 struct Image {
     virtual_arch: u32,
     compile: Step,
+    /// What [`for_older_drivers`] makes of the compiler's output.
+    ptx: PathBuf,
     assemble: Option<(u32, Step)>,
 }
 
@@ -202,17 +204,17 @@ impl Images {
         let text = |path: &Path| path.display().to_string();
         let made = if release { unit.architectures.len() } else { 1 };
         let steps = unit.architectures.iter().take(made).map(|&arch| {
-            let ptx = file(format!("compute_{arch}.ptx"));
+            let (compiled, ptx) = (file(format!("compute_{arch}.nvcc.ptx")), file(format!("compute_{arch}.ptx")));
             let depfile = file(format!("compute_{arch}.d"));
             let mut command =
                 vec![text(&nvcc.path), "-ptx".into(), "-std=c++17".into(), format!("-arch=compute_{arch}")];
             command.extend(unit.preprocessor_args());
-            command.extend(["-MMD".into(), "-MF".into(), text(&depfile), "-o".into(), text(&ptx), text(&source)]);
+            command.extend(["-MMD".into(), "-MF".into(), text(&depfile), "-o".into(), text(&compiled), text(&source)]);
             let compile = Step {
                 what: format!("compiling device module {:?} to PTX for compute_{arch}", unit.name),
                 command,
                 salt: salt.to_owned(),
-                output: ptx.clone(),
+                output: compiled,
                 inputs: inputs.clone(),
                 depfile: Some(depfile),
             };
@@ -224,16 +226,18 @@ impl Images {
             command.extend(["-o".into(), text(&cubin), text(&ptx)]);
             let what = format!("assembling the PTX of device module {:?} for sm_{real}", unit.name);
             let assemble = Step { salt: salt.to_owned(), ..Step::after(what, command, &ptx, cubin) };
-            Image { virtual_arch: arch, compile, assemble: (release || !unit.large).then_some((real, assemble)) }
+            Image { virtual_arch: arch, compile, ptx, assemble: (release || !unit.large).then_some((real, assemble)) }
         });
         Ok(Self { toolkit: toolkit(nvcc), steps: steps.collect() })
     }
 
     /// One job for each architecture.
     pub fn jobs(&self) -> impl Iterator<Item = Job<'_>> {
-        self.steps.iter().map(|Image { compile, assemble, .. }| -> Job<'_> {
+        self.steps.iter().map(|Image { virtual_arch, compile, ptx, assemble }| -> Job<'_> {
             Box::new(move || {
                 compile.run()?;
+                let text = std::fs::read_to_string(&compile.output).map_err(Error::file(&compile.output))?;
+                step::write_if_changed(ptx, for_older_drivers(&text, *virtual_arch).as_bytes())?;
                 assemble.as_ref().map_or(Ok(()), |(_, assemble)| assemble.run().map(drop))
             })
         })
@@ -244,11 +248,11 @@ impl Images {
     pub fn collect(&self) -> Result<(Vec<(u32, PathBuf)>, Vec<(u32, PathBuf)>, Vec<FunctionUsage>), Error> {
         let (mut ptx, mut cubins, mut functions) = (Vec::new(), Vec::new(), Vec::new());
         let mut last = String::new();
-        for Image { virtual_arch: arch, compile, assemble } in &self.steps {
-            let text = std::fs::read_to_string(&compile.output).map_err(Error::file(&compile.output))?;
+        for Image { virtual_arch: arch, ptx: file, assemble, .. } in &self.steps {
+            let text = std::fs::read_to_string(file).map_err(Error::file(file))?;
             let text = without_target(&text);
             if text != last {
-                ptx.push((*arch, compile.output.clone()));
+                ptx.push((*arch, file.clone()));
                 last = text;
             }
             if let Some((real, assemble)) = assemble {
@@ -285,6 +289,37 @@ impl Images {
             }
         }
         Ok(lines)
+    }
+}
+
+/// Returns the oldest version of PTX that has a target of an architecture, but none that drivers of
+/// CUDA 12.5 do not need: 8.5, which they take (PTX ISA, "Release Notes"). `None` of an
+/// architecture that is newer than this list.
+fn oldest_isa(arch: u32) -> Option<(u32, u32)> {
+    match arch {
+        ..100 => Some((8, 5)),
+        100 | 101 => Some((8, 6)),
+        120 => Some((8, 7)),
+        103 | 121 => Some((8, 8)),
+        _ => None,
+    }
+}
+
+/// Returns PTX that says of itself that it is of the oldest version that has its target, so that
+/// older drivers compile it. The compiler names its own newest version, whatever the code uses. The
+/// assembler refuses what a version does not have, and the cubins are made from this text.
+fn for_older_drivers(ptx: &str, arch: u32) -> String {
+    let Some((line, version)) = ptx.lines().find_map(|line| Some((line, line.trim().strip_prefix(".version ")?)))
+    else {
+        return ptx.to_owned();
+    };
+    let parts =
+        version.trim().split_once('.').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
+    match (parts, oldest_isa(arch)) {
+        (Some(named), Some(oldest)) if named > oldest => {
+            ptx.replacen(line, &format!(".version {}.{}", oldest.0, oldest.1), 1)
+        }
+        _ => ptx.to_owned(),
     }
 }
 
@@ -600,5 +635,18 @@ mod tests {
         assert!(!announces(&sibling, &workspace));
         assert!(announces(&sibling, &registry));
         assert!(announces(&crate::tests::cargo_for(dir.path(), "oxshmem"), &workspace));
+    }
+
+    #[test]
+    fn ptx_names_the_oldest_version_that_has_its_target() {
+        let ptx = |version: &str| format!("// made by nvcc\n.version {version}\n.target sm_90\n// .version 9.9\n");
+        assert_eq!(for_older_drivers(&ptx("9.0"), 90), ptx("8.5"));
+        assert_eq!(for_older_drivers(&ptx("9.0"), 100), ptx("8.6"));
+        assert_eq!(for_older_drivers(&ptx("9.0"), 120), ptx("8.7"));
+        assert_eq!(for_older_drivers(&ptx("8.10"), 103), ptx("8.8"), "minor versions are numbers");
+        // What is old already stays, and so does what nothing is known of.
+        assert_eq!(for_older_drivers(&ptx("8.3"), 90), ptx("8.3"));
+        assert_eq!(for_older_drivers(&ptx("9.4"), 130), ptx("9.4"));
+        assert_eq!(for_older_drivers("no PTX\n", 90), "no PTX\n");
     }
 }
