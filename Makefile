@@ -4,7 +4,7 @@
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo install package package-test publish-check test compat miri soft-roce cluster hardware-check bench compare compare-transports performance-docs gpu-bundle usage header-time explore fmt clean
+.PHONY: help setup demo install package package-test publish-check test compat miri soft-roce cluster hardware-check bench compare compare-transports performance-docs gpu-bundle usage header-time explore cross fmt clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
@@ -40,6 +40,9 @@ miri: setup ## What miri can run of the unit tests, under it
 
 soft-roce: setup ## On real verbs without RDMA hardware: IBRC in a QEMU guest with Soft-RoCE, with lost packets and a cut cable too
 	@scripts/soft-roce-test
+
+cross: setup ## Everything cross-compiled for aarch64, and conformance on the cpu device under qemu-user
+	@scripts/aarch64
 
 cluster: setup ## On a cluster in a box: four nodes in namespaces, under Slurm, Open MPI, MPICH and oxrun, over IBGDA and IBRC, with PEs that die
 	@scripts/cluster --install

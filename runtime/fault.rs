@@ -396,7 +396,7 @@ fn mismatch(pe: i32, theirs: u64, mine: u64) -> FaultKind {
 }
 
 /// Returns what errors call an operation; `None` if this runtime does not know it.
-fn operation(op: u32) -> Option<&'static str> {
+pub(crate) fn operation(op: u32) -> Option<&'static str> {
     Some(match checked::try_cast(op).ok()? {
         Op::None => "operation",
         Op::Put => "put",

@@ -96,6 +96,7 @@
 pub mod abi;
 pub mod bootstrap;
 mod build_info;
+mod check;
 pub mod config;
 mod context;
 pub mod device;
@@ -114,6 +115,7 @@ mod limits;
 mod memory;
 mod modules;
 mod pe;
+mod profile;
 mod slab;
 mod slice;
 mod stream;
@@ -149,6 +151,9 @@ pub use kernel::args::{KernelArg, KernelArgs};
 pub use kernel::{Kernel, Module};
 pub use memory::{MemoryBytes, MemoryKind, MemoryUse};
 pub use pe::{Joined, Path, Pe, init};
+pub use profile::{
+    CallCount, CardCount, Counters, Origin, PeerCount, QpCount, TeamCount, Trace, TraceCall, Traffic, TransportCount,
+};
 pub use slice::{Compare, Signal, SignalOp, SignalUpdate, Strided, Symmetric, SymmetricSlice, SymmetricView};
 pub use stream::{OnStream, Stream};
 pub use team::{Collectives, MissingPes, Team, TeamError, TeamUniqueId};

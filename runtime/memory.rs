@@ -32,15 +32,17 @@ pub enum MemoryKind {
     Staging,
     /// Keys of peers, control blocks, and what is left at the ends of lines and pages.
     Tables,
+    /// What device code counts and records for `OXSHMEM_PROFILE`.
+    Profile,
 }
 
 impl MemoryKind {
     /// Every kind, in the order of reports.
     ///
     /// ```
-    /// assert_eq!(oxshmem::MemoryKind::ALL.len(), 9);
+    /// assert_eq!(oxshmem::MemoryKind::ALL.len(), 10);
     /// ```
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Heap,
         Self::Teams,
         Self::Queues,
@@ -50,6 +52,7 @@ impl MemoryKind {
         Self::Engine,
         Self::Staging,
         Self::Tables,
+        Self::Profile,
     ];
 
     /// Returns its name in reports.
@@ -69,6 +72,7 @@ impl MemoryKind {
             Self::Engine => "engine",
             Self::Staging => "staging",
             Self::Tables => "tables",
+            Self::Profile => "profile",
         }
     }
 }

@@ -174,6 +174,49 @@ fn libraries_that_are_none_are_findings() {
     }
 }
 
+/// Builds a libcuda that serves this release of CUDA and has no GPU. `false`: there is no compiler.
+fn fake_driver(folder: &Folder, release: i32) -> bool {
+    let source = folder.0.join("driver.c");
+    let text = format!(
+        "int cuDriverGetVersion(int *version) {{ *version = {release}; return 0; }}\n\
+         int cuInit(unsigned flags) {{ return flags != 0; }}\n\
+         int cuDeviceGetCount(int *count) {{ *count = 0; return 0; }}\n\
+         int cuCtxGetCurrent(void **context) {{ *context = 0; return 0; }}\n\
+         int cuGetErrorName(int error, const char **name) {{ *name = \"fake\"; return 0; }}\n\
+         int cuGetErrorString(int error, const char **text) {{ *text = \"fake\"; return 0; }}\n"
+    );
+    std::fs::write(&source, text).unwrap();
+    ["libcuda.so.1", "libcuda.so"].iter().all(|library| {
+        let built =
+            Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(folder.0.join(library)).arg(&source).status();
+        built.is_ok_and(|status| status.success())
+    })
+}
+
+#[test]
+fn drivers_that_are_too_old_are_refused_in_one_line_and_newer_ones_are_not() {
+    let folder = Folder::new("drivers");
+    let oldest = oxshmem::device::cuda::OLDEST_DRIVER;
+    for (release, is_too_old) in [(oldest - 10, true), (11080, true), (oldest, false), (99090, false)] {
+        if !fake_driver(&folder, release) {
+            println!("skipped: no C compiler");
+            return;
+        }
+        let named = format!("{}.{}", release / 1000, release % 1000 / 10);
+        let refusal = format!(
+            "the NVIDIA driver supports CUDA {named}, but {}.{} is needed: update the driver",
+            oldest / 1000,
+            oldest % 1000 / 10
+        );
+        let mut job = program(&["paths", "-n", "1"]);
+        let job = job.env("LD_LIBRARY_PATH", &folder.0).env("OXSHMEM_DEVICE", "cuda").output().unwrap();
+        let said = String::from_utf8_lossy(&job.stderr).into_owned();
+        assert!(!job.status.success(), "there is no GPU: {said}");
+        assert_eq!(said.matches(&refusal).count(), usize::from(is_too_old), "{named}: {said}");
+        assert_eq!(said.lines().filter(|line| line.contains("oxshmem-info:")).count(), 1, "{named}: {said}");
+    }
+}
+
 #[test]
 fn libraries_that_crash_or_hang_are_findings() {
     let folder = Folder::new("crash");
@@ -400,6 +443,66 @@ fn memory_of_each_pe_is_shown_by_kind() {
     for part in ["landing", "PE 0 ", "PE 1 "] {
         assert!(text.contains(part), "no `{part}` in\n{text}");
     }
+}
+
+#[test]
+fn traces_are_summarised_and_put_together() {
+    let folder = Folder::new("traces");
+    let trace = |args: &[&str]| {
+        let mut command = program(&["trace"]);
+        command.args(args).current_dir(&folder.0).output().unwrap()
+    };
+    let refused = |args: &[&str], wanted: &str| {
+        let output = trace(args);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(wanted) && said.lines().count() == 1, "{said}");
+    };
+    refused(&[], "oxshmem-profile cannot be read");
+    std::fs::create_dir_all(folder.0.join("empty")).unwrap();
+    refused(&["empty"], "has no file trace-PE.json; run the program with OXSHMEM_PROFILE=trace");
+    for (name, text) in [("text", "no JSON"), ("other", "{\"traceEvents\": []}"), ("list", "[]")] {
+        std::fs::write(folder.0.join(name), text).unwrap();
+        refused(&[name], "is not a trace of OxSHMEM");
+    }
+
+    let mut job = program(&["memory", "-n", "2"]);
+    job.current_dir(&folder.0).env("OXSHMEM_DEVICE", "cpu").env("OXSHMEM_PROFILE", "trace,counters");
+    let output = job.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = trace(&["--json", "--slowest", "3", "--output", "all.json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((report["n_pes"].as_u64(), report["pes"].as_array().unwrap().len()), (Some(2), 2));
+    assert_eq!((report["pes"][1]["pe"].as_u64(), report["pes"][1]["dropped"].as_u64()), (Some(1), Some(0)));
+    assert_eq!(report["slowest"].as_array().unwrap().len(), 3);
+    let rows = report["rows"].as_array().unwrap();
+    let put = |pe: u64| rows.iter().find(|row| row["pe"] == pe && row["operation"] == "put").unwrap();
+    // Each PE tells PE 0 of its memory.
+    for pe in 0..2 {
+        assert_eq!((put(pe)["peer"].as_u64(), put(pe)["calls"].as_u64()), (Some(0), Some(1)), "{}", put(pe));
+        assert_eq!(put(pe)["bytes"].as_u64(), Some(2 * 8 * oxshmem::MemoryKind::ALL.len() as u64));
+        assert!(put(pe)["call_us"]["longest"].as_f64() > Some(0.0) && put(pe)["doorbell_us"].is_null());
+    }
+    let phases: u64 =
+        rows.iter().filter(|row| row["operation"] == "init").map(|row| row["calls"].as_u64().unwrap()).sum();
+    assert_eq!(phases, 2 * 11);
+
+    // One trace of both, with one clock: the PEs' barriers overlap.
+    let all: Value = serde_json::from_slice(&std::fs::read(folder.0.join("all.json")).unwrap()).unwrap();
+    let events = all["traceEvents"].as_array().unwrap();
+    let barrier = |pe: u64| {
+        let is = |event: &&Value| event["pid"] == pe && event["name"] == "barrier";
+        let event = events.iter().find(is).unwrap();
+        let ts = event["ts"].as_f64().unwrap();
+        (ts, ts + event["dur"].as_f64().unwrap())
+    };
+    let ((begin0, end0), (begin1, end1)) = (barrier(0), barrier(1));
+    assert!(begin0 < end1 && begin1 < end0, "{begin0} to {end0}, and {begin1} to {end1}");
+
+    let text = String::from_utf8_lossy(&trace(&["oxshmem-profile"]).stdout).into_owned();
+    assert!(text.contains("2 of 2 PEs") && text.contains("The slowest"), "{text}");
+    let file = "oxshmem-profile/trace-0.json";
+    refused(&[file, file], "are both of PE 0; name the files of one job");
 }
 
 #[test]

@@ -9,6 +9,7 @@
 
 mod by_address;
 mod contexts;
+mod counters;
 mod error;
 mod joining;
 mod process;
@@ -136,7 +137,7 @@ unsafe extern "C" fn oxshmem_memory(kind: c_int, device_bytes: *mut u64, host_by
     with_pe(|own| {
         let known = MemoryKind::ALL.into_iter().find(|known| *known as c_int == kind).ok_or_else(|| {
             Failure::invalid(format!(
-                "memory kind {kind} is none of OXSHMEM_MEMORY_HEAP (0) to OXSHMEM_MEMORY_TABLES ({})",
+                "memory kind {kind} is none of OXSHMEM_MEMORY_HEAP (0) to OXSHMEM_MEMORY_PROFILE ({})",
                 MemoryKind::ALL.len() - 1
             ))
         })?;
@@ -391,6 +392,19 @@ unsafe extern "C" fn oxshmemx_stream_synchronize(stream: *mut c_void) -> c_int {
     with_pe(|own| Ok(own.on(&unsafe { on_stream(own, stream) }?).synchronize()?))
 }
 
+/// Returns a copy that the caller frees with `free`. `what`: the error without memory.
+fn given_away(bytes: &[u8], what: &'static str) -> Result<*mut c_void, Failure> {
+    // SAFETY: a size that is not 0.
+    let copy = unsafe { libc::malloc(bytes.len().max(1)) };
+    if copy.is_null() {
+        let (bytes, source) = (bytes.len() as u64, std::io::Error::last_os_error());
+        return Err(api::Error::from(DeviceError::Memory { what, bytes, source }).into());
+    }
+    // SAFETY: memory of that length.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), copy.cast(), bytes.len()) };
+    Ok(copy)
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn oxshmemx_module_link(
     code: *const c_void,
@@ -404,17 +418,9 @@ unsafe extern "C" fn oxshmemx_module_link(
         not_null("image_bytes", image_bytes, 1)?;
         // SAFETY: that many bytes of code, as the caller says.
         let linked = own.link_module(unsafe { std::slice::from_raw_parts(code.cast::<u8>(), bytes) })?;
-        // SAFETY: a size that is not 0.
-        let copy = unsafe { libc::malloc(linked.len().max(1)) };
-        if copy.is_null() {
-            let bytes = linked.len() as u64;
-            let source = std::io::Error::last_os_error();
-            let error = DeviceError::Memory { what: "cannot allocate host memory for a module", bytes, source };
-            return Err(api::Error::from(error).into());
-        }
-        // SAFETY: memory of that length; places for a pointer and a number, as the caller says.
+        let copy = given_away(&linked, "cannot allocate host memory for a module")?;
+        // SAFETY: places for a pointer and a number, as the caller says.
         unsafe {
-            std::ptr::copy_nonoverlapping(linked.as_ptr(), copy.cast(), linked.len());
             *image = copy;
             *image_bytes = linked.len();
         }

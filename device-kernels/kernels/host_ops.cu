@@ -19,6 +19,11 @@ OXSHMEM_KERNEL(oxshmem_host_get, void *dst, const void *src, uint64_t bytes, int
     oxshmem::getmem(oxshmem::block, dst, src, bytes, pe);
 }
 
+// Stores the time of the device's clock, for traces.
+OXSHMEM_KERNEL(oxshmem_host_clock, uint64_t *now) {
+    oxshmem::port::write(now, oxshmem::port::clock_ns());
+}
+
 // What follows takes numbers of bytes and types, for operations that are given by address.
 
 // Stores the low `bytes` bytes of a word: 1, 2, 4 or 8.

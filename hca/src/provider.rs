@@ -296,6 +296,12 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// What it has done, where that is counted.
     fn counters(&self) -> Option<Counters>;
 
+    /// What a QP has done, where that is counted by QP: its doorbells, its work requests and what
+    /// came of them.
+    fn qp_counters(&self, _qpn: u32) -> Option<Counters> {
+        None
+    }
+
     /// Bytes of memory that it has allocated for itself: of the accelerator, and of the host. Zeros
     /// of a card, whose driver does that.
     fn memory(&self) -> (u64, u64) {

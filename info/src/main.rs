@@ -12,6 +12,7 @@ mod memory;
 mod output;
 mod paths;
 mod shares;
+mod trace;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -64,6 +65,9 @@ enum Command {
     },
     /// Shows what contexts take at each PE: queue pairs, and memory of the device. Starts nothing.
     Contexts(contexts::Question),
+    /// Summarises traces that PEs have written with OXSHMEM_PROFILE=trace: which calls took long,
+    /// to which PE, and where the time went. Exit status 1 where a file is no trace.
+    Trace(trace::Question),
     /// Asks a driver, in a process of its own.
     #[command(hide = true)]
     Probe {
@@ -95,6 +99,7 @@ fn main() -> ExitCode {
             let shown = show(arguments.json, &report, || report.text());
             ExitCode::from(u8::from(!shown || !report.is_ready()))
         }
+        Some(Command::Trace(question)) => trace::run(question, arguments.json),
         Some(Command::Contexts(question)) => contexts::run(question, arguments.json),
         command => {
             let config = match Config::from_env() {

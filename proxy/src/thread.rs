@@ -1,12 +1,14 @@
 //! The thread around the engine: takes descriptors out of the ring, posts, polls, and publishes
 //! what has ended.
 
+use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use oxshmem_system::clock::monotonic_ns;
 use oxshmem_system::idle::{Idler, Patience};
 
 use crate::block::Block;
@@ -14,7 +16,7 @@ use crate::engine::{CHAIN, Engine, Fault};
 use crate::parking::{self, PROXIES};
 use crate::ring::{RawWords, Reader};
 use crate::staging::{Copied, Copier};
-use crate::work::{Backend, Completion, WorkRequest};
+use crate::work::{Backend, Completion, Status, WorkRequest};
 
 /// Descriptors taken before anything is posted: what is done once a pass, doorbells and completions
 /// above all, costs several hundred nanoseconds.
@@ -58,6 +60,47 @@ pub struct Counters {
     pub given_up: u64,
 }
 
+/// What a proxy has done on one queue pair.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct QueueCounters {
+    /// Work requests posted.
+    pub requests: u64,
+    /// Payload bytes that they are to move; of an atomic those of its operand.
+    pub bytes: u64,
+    /// Chains they were posted in, each with one doorbell.
+    pub chains: u64,
+    /// Completions that were reported, errors included.
+    pub completions: u64,
+    /// Completions with an error.
+    pub errors: u64,
+}
+
+/// When something happened to descriptors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment {
+    /// The time, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub at: u64,
+    /// What happened to which descriptors.
+    pub what: Happened,
+}
+
+/// What happened to descriptors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Happened {
+    /// Work requests were posted, and their doorbell was rung: all of this queue of a peer for
+    /// descriptors before `end`.
+    Posted {
+        /// The peer.
+        pe: u32,
+        /// The queue, of those to each peer.
+        queue: u32,
+        /// One more than the number of the newest descriptor among them.
+        end: u64,
+    },
+    /// All descriptors before this one are done.
+    Completed(u64),
+}
+
 /// What failed first at a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lost {
@@ -79,9 +122,43 @@ struct Shared {
     copies: AtomicU64,
     given_up: AtomicU64,
     lost: Mutex<Vec<Lost>>,
+    queues: Box<[SharedQueue]>,
+    /// Moments that are kept at most; 0: none is recorded.
+    recording: AtomicUsize,
+    moments: Mutex<VecDeque<Moment>>,
+    forgotten: AtomicU64,
+}
+
+/// Counters of a queue pair, which the thread alone changes.
+#[derive(Debug, Default)]
+struct SharedQueue {
+    requests: AtomicU64,
+    bytes: AtomicU64,
+    chains: AtomicU64,
+    completions: AtomicU64,
+    errors: AtomicU64,
+}
+
+/// Adds to a counter that no other thread changes.
+fn count(counter: &AtomicU64, more: u64) {
+    counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
 }
 
 impl Shared {
+    /// Records a moment, if moments are recorded. The oldest gives way.
+    fn record(&self, what: Happened) {
+        let most = self.recording.load(Ordering::Relaxed);
+        if most == 0 {
+            return;
+        }
+        let mut moments = self.moments.lock().unwrap_or_else(PoisonError::into_inner);
+        if moments.len() >= most {
+            moments.pop_front();
+            count(&self.forgotten, 1);
+        }
+        moments.push_back(Moment { at: monotonic_ns(), what });
+    }
+
     fn lost(&self) -> MutexGuard<'_, Vec<Lost>> {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -121,7 +198,8 @@ impl Proxy {
         qpns: Vec<u32>,
         pace: Pace,
     ) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared::default());
+        let queues = qpns.iter().map(|_| SharedQueue::default()).collect();
+        let shared = Arc::new(Shared { queues, ..Shared::default() });
         let reader = Reader::new(block.slots(), block.layout().log_depth);
         let worker = Worker {
             shared: Arc::clone(&shared),
@@ -155,6 +233,32 @@ impl Proxy {
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.observer().counters()
+    }
+
+    /// Returns what it has done on a queue pair, given its dense index.
+    #[must_use]
+    pub fn queue_counters(&self, qp: u32) -> Option<QueueCounters> {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let queue = self.shared.queues.get(qp as usize)?;
+        Some(QueueCounters {
+            requests: load(&queue.requests),
+            bytes: load(&queue.bytes),
+            chains: load(&queue.chains),
+            completions: load(&queue.completions),
+            errors: load(&queue.errors),
+        })
+    }
+
+    /// Records from now on when descriptors are posted and done, the newest `most` moments.
+    pub fn record_moments(&self, most: usize) {
+        self.shared.recording.store(most, Ordering::Relaxed);
+    }
+
+    /// Returns the moments that were recorded, and how many older ones were forgotten.
+    #[must_use]
+    pub fn moments(&self) -> (Vec<Moment>, u64) {
+        let moments = self.shared.moments.lock().unwrap_or_else(PoisonError::into_inner);
+        (moments.iter().copied().collect(), self.shared.forgotten.load(Ordering::Relaxed))
     }
 
     /// Returns the peers with a failed queue pair, and what failed first.
@@ -308,8 +412,17 @@ impl Pump {
             any = true;
             self.counters.requests += self.chain.len() as u64;
             self.counters.chains += 1;
+            if let Some(queue) = self.shared.queues.get(qp as usize) {
+                count(&queue.requests, self.chain.len() as u64);
+                count(&queue.bytes, self.chain.iter().map(|request| request.operation.bytes()).sum());
+                count(&queue.chains, 1);
+            }
             if let Err(error) = self.backend.post(qp, &self.chain) {
                 self.give_up(&error);
+            } else if self.shared.recording.load(Ordering::Relaxed) != 0
+                && let Some((pe, queue, end)) = self.engine.posted(qp)
+            {
+                self.shared.record(Happened::Posted { pe, queue, end });
             }
         }
         if any {
@@ -328,6 +441,10 @@ impl Pump {
             return true;
         }
         for completion in &self.completions {
+            if let Some(queue) = self.shared.queues.get(completion.qp as usize) {
+                count(&queue.completions, 1);
+                count(&queue.errors, u64::from(completion.status != Status::Success));
+            }
             self.engine.complete(completion, &mut self.block);
         }
         !self.completions.is_empty()
@@ -353,6 +470,7 @@ impl Pump {
             self.known_faults = self.engine.faults().len();
             if now != self.published {
                 self.published = now;
+                self.shared.record(Happened::Completed(now.0));
                 self.block.publish_completed(now.0, failures);
             }
             self.engine.acknowledgements()

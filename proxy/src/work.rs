@@ -240,6 +240,19 @@ impl Operation {
         }
     }
 
+    /// Returns the payload's bytes; of an atomic those of its operand.
+    #[must_use]
+    #[inline]
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Self::Transfer(Transfer::Write { source: local, .. } | Transfer::Read { target: local, .. }) => {
+                local.length.into()
+            }
+            Self::Transfer(Transfer::WriteInline { payload, .. }) => payload.as_slice().len() as u64,
+            Self::Atomic { width, .. } => width.bytes().into(),
+        }
+    }
+
     /// Returns the number that errors name the operation by: the opcode of an mlx5 WQE that would
     /// do it (`MLX5_OPCODE_*`, rdma-core's mlx5dv.h).
     #[must_use]

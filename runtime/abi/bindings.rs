@@ -2,7 +2,7 @@
 
 /// "OXSM" in memory
 pub const MAGIC: u32 = 1297307727;
-pub const ABI_VERSION: u32 = 13;
+pub const ABI_VERSION: u32 = 14;
 /// PEs of a job, at most.
 pub const MAX_PES: u32 = 4096;
 /** Send-queue geometry, in WQE basic blocks of 64 bytes. The upper limit keeps 16-bit completion
@@ -998,6 +998,174 @@ const _: () = {
 /// a block has missed the others, and no block waits any more
 pub const GRID_GIVEN_UP: u64 = 4294967296;
 pub const GRID_TURN: u64 = 8589934592;
+/// more than Op has values
+pub const PROFILE_OPS: u32 = 32;
+/// Calls of one kind: those for a peer, or the collectives of a team.
+#[repr(C)]
+#[derive(Debug, Copy, Clone, bytemuck::Pod, bytemuck::Zeroable)]
+pub struct ProfileCount {
+    pub calls: u64,
+    /// that they were to move
+    pub bytes: u64,
+    /// from call to return
+    pub nanoseconds: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of ProfileCount",
+    ][::core::mem::size_of::<ProfileCount>() - 24usize];
+    [
+        "Alignment of ProfileCount",
+    ][::core::mem::align_of::<ProfileCount>() - 8usize];
+    [
+        "Offset of field: ProfileCount::calls",
+    ][::core::mem::offset_of!(ProfileCount, calls) - 0usize];
+    [
+        "Offset of field: ProfileCount::bytes",
+    ][::core::mem::offset_of!(ProfileCount, bytes) - 8usize];
+    [
+        "Offset of field: ProfileCount::nanoseconds",
+    ][::core::mem::offset_of!(ProfileCount, nanoseconds) - 16usize];
+};
+#[repr(u32)]
+/// What a ProfileRecord says.
+#[derive(
+    Debug,
+    Copy,
+    Clone,
+    Hash,
+    PartialEq,
+    Eq,
+    bytemuck::NoUninit,
+    bytemuck::CheckedBitPattern
+)]
+pub enum ProfileKind {
+    /// of the API, from `begin` to `end`
+    Call = 0,
+    /// a QP or the proxy's ring has taken requests, all before `index`; `bytes` is 0
+    Request = 1,
+    /// the QP was rung for all requests before `index`
+    Doorbell = 2,
+    /// all requests before `index` were seen to be complete
+    Completion = 3,
+}
+/** Times are those of the device's clock. `index` counts the blocks of a QP, or the descriptors of
+ the proxy's ring; there `qpn` is the queue, of those to the peer.*/
+#[repr(C)]
+#[derive(Debug, Copy, Clone, bytemuck::Pod, bytemuck::Zeroable)]
+pub struct ProfileRecord {
+    /// 1 and how many were made before; written last
+    pub number: u64,
+    /// nanoseconds; equal unless it is a call
+    pub begin: u64,
+    /// nanoseconds; equal unless it is a call
+    pub end: u64,
+    pub bytes: u64,
+    pub index: u64,
+    pub qpn: u32,
+    /// -1: none
+    pub pe: i32,
+    /// ProfileKind
+    pub kind: u16,
+    /// Op; of a call
+    pub op: u16,
+    /// ranks
+    pub block: u32,
+    /// ranks
+    pub thread: u32,
+    /// handle; -1: none
+    pub team: i32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of ProfileRecord",
+    ][::core::mem::size_of::<ProfileRecord>() - 64usize];
+    [
+        "Alignment of ProfileRecord",
+    ][::core::mem::align_of::<ProfileRecord>() - 8usize];
+    [
+        "Offset of field: ProfileRecord::number",
+    ][::core::mem::offset_of!(ProfileRecord, number) - 0usize];
+    [
+        "Offset of field: ProfileRecord::begin",
+    ][::core::mem::offset_of!(ProfileRecord, begin) - 8usize];
+    [
+        "Offset of field: ProfileRecord::end",
+    ][::core::mem::offset_of!(ProfileRecord, end) - 16usize];
+    [
+        "Offset of field: ProfileRecord::bytes",
+    ][::core::mem::offset_of!(ProfileRecord, bytes) - 24usize];
+    [
+        "Offset of field: ProfileRecord::index",
+    ][::core::mem::offset_of!(ProfileRecord, index) - 32usize];
+    [
+        "Offset of field: ProfileRecord::qpn",
+    ][::core::mem::offset_of!(ProfileRecord, qpn) - 40usize];
+    [
+        "Offset of field: ProfileRecord::pe",
+    ][::core::mem::offset_of!(ProfileRecord, pe) - 44usize];
+    [
+        "Offset of field: ProfileRecord::kind",
+    ][::core::mem::offset_of!(ProfileRecord, kind) - 48usize];
+    [
+        "Offset of field: ProfileRecord::op",
+    ][::core::mem::offset_of!(ProfileRecord, op) - 50usize];
+    [
+        "Offset of field: ProfileRecord::block",
+    ][::core::mem::offset_of!(ProfileRecord, block) - 52usize];
+    [
+        "Offset of field: ProfileRecord::thread",
+    ][::core::mem::offset_of!(ProfileRecord, thread) - 56usize];
+    [
+        "Offset of field: ProfileRecord::team",
+    ][::core::mem::offset_of!(ProfileRecord, team) - 60usize];
+};
+#[repr(C)]
+#[repr(align(128))]
+#[derive(Debug, Copy, Clone, bytemuck::Pod, bytemuck::Zeroable)]
+pub struct Profile {
+    /// ProfileRecord\[1 << records_log2\]: a ring; 0: none are made
+    pub records: u64,
+    /// ProfileCount\[n_pes * kProfileOps\]
+    pub peers: u64,
+    /// ProfileCount\[max_teams * kProfileOps\]
+    pub teams: u64,
+    pub records_log2: u32,
+    pub reserved0: u32,
+    pub __bindgen_padding_0: [u8; 96usize],
+    /// records ever made
+    pub made: u64,
+    pub __bindgen_padding_1: [u8; 120usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of Profile",
+    ][::core::mem::size_of::<Profile>() - 256usize];
+    [
+        "Alignment of Profile",
+    ][::core::mem::align_of::<Profile>() - 128usize];
+    [
+        "Offset of field: Profile::records",
+    ][::core::mem::offset_of!(Profile, records) - 0usize];
+    [
+        "Offset of field: Profile::peers",
+    ][::core::mem::offset_of!(Profile, peers) - 8usize];
+    [
+        "Offset of field: Profile::teams",
+    ][::core::mem::offset_of!(Profile, teams) - 16usize];
+    [
+        "Offset of field: Profile::records_log2",
+    ][::core::mem::offset_of!(Profile, records_log2) - 24usize];
+    [
+        "Offset of field: Profile::reserved0",
+    ][::core::mem::offset_of!(Profile, reserved0) - 28usize];
+    [
+        "Offset of field: Profile::made",
+    ][::core::mem::offset_of!(Profile, made) - 128usize];
+};
 /// What every module is given, read-only for device code.
 #[repr(C)]
 #[repr(align(128))]
@@ -1068,9 +1236,11 @@ pub struct State {
     pub numbered_contexts: u64,
     /// address of a uint64_t count
     pub n_numbered_contexts: u64,
+    /// Profile, or 0: nothing is counted and recorded
+    pub profile: u64,
     /// Blocks of a collective that have room in a team's workspace.
     pub collective_blocks: u32,
-    pub reserved0: [u32; 23usize],
+    pub reserved0: [u32; 21usize],
     pub p2p_far: [u64; 64usize],
     pub __bindgen_padding_0: [u8; 80usize],
 }
@@ -1185,11 +1355,14 @@ const _: () = {
         "Offset of field: State::n_numbered_contexts",
     ][::core::mem::offset_of!(State, n_numbered_contexts) - 200usize];
     [
+        "Offset of field: State::profile",
+    ][::core::mem::offset_of!(State, profile) - 208usize];
+    [
         "Offset of field: State::collective_blocks",
-    ][::core::mem::offset_of!(State, collective_blocks) - 208usize];
+    ][::core::mem::offset_of!(State, collective_blocks) - 216usize];
     [
         "Offset of field: State::reserved0",
-    ][::core::mem::offset_of!(State, reserved0) - 212usize];
+    ][::core::mem::offset_of!(State, reserved0) - 220usize];
     [
         "Offset of field: State::p2p_far",
     ][::core::mem::offset_of!(State, p2p_far) - 304usize];

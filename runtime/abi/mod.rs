@@ -43,7 +43,7 @@ macro_rules! zeroed_by_default {
         })*
     };
 }
-zeroed_by_default!(ErrorRecord, Breakage, Context, Control, Qp, ProxyWord, Proxy, LocalRegion, Choice, State);
+zeroed_by_default!(ErrorRecord, Breakage, Context, Control, Qp, ProxyWord, Proxy, LocalRegion, Choice, State, Profile);
 
 impl Team {
     /// Returns a row without a team.

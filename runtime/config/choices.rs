@@ -397,24 +397,127 @@ impl Dumps {
 impl Value for Dumps {
     const FORM: &'static str = "`none`, or a list of `signal`, `deadline` and `abort` separated by commas";
     fn parse(text: &str) -> Option<Self> {
-        if text == "none" {
-            return Some(Self::NONE);
-        }
         let mut dumps = Self::NONE;
-        for item in text.split(',') {
-            match item {
-                "signal" => dumps.signal = true,
-                "deadline" => dumps.deadline = true,
-                "abort" => dumps.abort = true,
-                _ => return None,
-            }
-        }
+        parse_list(
+            text,
+            &mut [("signal", &mut dumps.signal), ("deadline", &mut dumps.deadline), ("abort", &mut dumps.abort)],
+        )?;
         Some(dumps)
     }
     fn show(&self) -> String {
         let Self { signal, deadline, abort } = *self;
-        let items = [(signal, "signal"), (deadline, "deadline"), (abort, "abort")];
-        let items: Vec<&str> = items.into_iter().filter_map(|(is_on, name)| is_on.then_some(name)).collect();
-        if items.is_empty() { "none".into() } else { items.join(",") }
+        show_list(&[(signal, "signal"), (deadline, "deadline"), (abort, "abort")])
     }
+}
+
+/// What is recorded of a PE's calls; see `profiling.md`.
+///
+/// ```
+/// use oxshmem::Config;
+/// use oxshmem::config::Profile;
+///
+/// let config = Config::from_vars([("OXSHMEM_PROFILE", "counters,nvtx")])?;
+/// assert_eq!(config.profile(), Profile { counters: true, trace: false, nvtx: true });
+/// # Ok::<(), oxshmem::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Profile {
+    /// Calls of device code are counted, and all counters are written to a file at finalize.
+    pub counters: bool,
+    /// Calls of the host and of device code are recorded, and written to a file at finalize.
+    pub trace: bool,
+    /// Calls of the host are NVTX ranges.
+    pub nvtx: bool,
+}
+
+impl Profile {
+    /// Nothing of it.
+    ///
+    /// ```
+    /// use oxshmem::config::{Config, Profile};
+    ///
+    /// assert_eq!(Config::default().profile(), Profile::NONE);
+    /// ```
+    pub const NONE: Self = Self { counters: false, trace: false, nvtx: false };
+}
+
+impl Value for Profile {
+    const FORM: &'static str = "`none`, or a list of `counters`, `trace` and `nvtx` separated by commas";
+    fn parse(text: &str) -> Option<Self> {
+        let mut profile = Self::NONE;
+        parse_list(
+            text,
+            &mut [("counters", &mut profile.counters), ("trace", &mut profile.trace), ("nvtx", &mut profile.nvtx)],
+        )?;
+        Some(profile)
+    }
+    fn show(&self) -> String {
+        let Self { counters, trace, nvtx } = *self;
+        show_list(&[(counters, "counters"), (trace, "trace"), (nvtx, "nvtx")])
+    }
+}
+
+/// What is checked while a job runs; see `debugging.md`.
+///
+/// ```
+/// use oxshmem::Config;
+/// use oxshmem::config::Checks;
+///
+/// let config = Config::from_vars([("OXSHMEM_CHECK", "buffers,waits")])?;
+/// assert_eq!(config.checks(), Checks { calls: false, buffers: true, waits: true });
+/// # Ok::<(), oxshmem::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Checks {
+    /// Collective calls of the host that differ between PEs.
+    pub calls: bool,
+    /// Buffers of puts that change before the put is complete.
+    pub buffers: bool,
+    /// Waits that nothing can satisfy.
+    pub waits: bool,
+}
+
+impl Checks {
+    /// Nothing.
+    ///
+    /// ```
+    /// use oxshmem::config::{Checks, Config};
+    ///
+    /// assert_eq!(Config::default().checks(), Checks::NONE);
+    /// ```
+    pub const NONE: Self = Self { calls: false, buffers: false, waits: false };
+}
+
+impl Value for Checks {
+    const FORM: &'static str = "`none`, or a list of `calls`, `buffers` and `waits` separated by commas";
+    fn parse(text: &str) -> Option<Self> {
+        let mut checks = Self::NONE;
+        parse_list(
+            text,
+            &mut [("calls", &mut checks.calls), ("buffers", &mut checks.buffers), ("waits", &mut checks.waits)],
+        )?;
+        Some(checks)
+    }
+    fn show(&self) -> String {
+        let Self { calls, buffers, waits } = *self;
+        show_list(&[(calls, "calls"), (buffers, "buffers"), (waits, "waits")])
+    }
+}
+
+/// Reads a list of names, or `none`, and sets what they name. `None` if a name is not among them.
+fn parse_list(text: &str, names: &mut [(&str, &mut bool)]) -> Option<()> {
+    if text == "none" {
+        return Some(());
+    }
+    for item in text.split(',') {
+        let (_, flag) = names.iter_mut().find(|(name, _)| *name == item)?;
+        **flag = true;
+    }
+    Some(())
+}
+
+/// Writes a list as [`parse_list`] reads it.
+fn show_list(items: &[(bool, &str)]) -> String {
+    let items: Vec<&str> = items.iter().filter_map(|(is_on, name)| is_on.then_some(*name)).collect();
+    if items.is_empty() { "none".into() } else { items.join(",") }
 }

@@ -16,7 +16,8 @@ mod tests;
 mod value;
 
 pub use choices::{
-    Atomics, Device, Doorbell, Dumps, Hca, Launcher, Network, Registration, SoftEngine, Staging, Transport,
+    Atomics, Checks, Device, Doorbell, Dumps, Hca, Launcher, Network, Profile, Registration, SoftEngine, Staging,
+    Transport,
 };
 pub use error::{ConfigError, Origin};
 pub use size::ByteSize;

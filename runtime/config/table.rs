@@ -8,7 +8,8 @@ use std::time::Duration;
 use oxshmem_hca::topology::{DeviceChoice, MAX_CARDS};
 
 use super::choices::{
-    Atomics, Device, Doorbell, Dumps, Hca, Launcher, Network, Registration, SoftEngine, Staging, Transport,
+    Atomics, Checks, Device, Doorbell, Dumps, Hca, Launcher, Network, Profile, Registration, SoftEngine, Staging,
+    Transport,
 };
 use super::error::Origin;
 use super::size::ByteSize;
@@ -374,6 +375,25 @@ variables! {
     /// device API or for a kernel reaches its deadline (`deadline`), four times at most; when the
     /// job fails (`abort`). See `troubleshooting.md`.
     "OXSHMEM_DUMP" copy dump: Dumps = Dumps::ALL, Limits::None;
+    /// What is checked while a job runs, for debugging. `calls`: all PEs make the same collective
+    /// calls on the host. `buffers`: the source of a put over the network does not change before
+    /// the put is complete; the software HCA's thread looks, for two milliseconds. `waits`: some PE
+    /// goes on; on the `cpu` device, for the PEs of a node. What is found ends the call, or the
+    /// job, with an error. See `debugging.md`.
+    "OXSHMEM_CHECK" copy checks: Checks = Checks::NONE, Limits::None;
+    /// What is recorded for profiling. `counters`: calls of device code, by peer and by team, where
+    /// it was compiled with the macro `OXSHMEM_PROFILE`; and all counters go to a file at finalize.
+    /// `trace`: each call of the host, and of such device code with its doorbells and completions;
+    /// the newest go to a file at finalize, for Perfetto and `oxshmem-info trace`. `nvtx`: calls of
+    /// the host as NVTX ranges, for Nsight Systems. See `profiling.md`.
+    "OXSHMEM_PROFILE" copy profile: Profile = Profile::NONE, Limits::None;
+    /// The folder that `OXSHMEM_PROFILE` has files written to, `counters-PE.json` and
+    /// `trace-PE.json`. It is made if it is not there.
+    "OXSHMEM_PROFILE_DIR" borrow profile_dir: PathBuf = PathBuf::from("oxshmem-profile"), Limits::None;
+    /// How many records of device code (64 bytes each, in memory of the device) and of the host a
+    /// PE keeps for `OXSHMEM_PROFILE=trace`. When there are more, the oldest give way, and are
+    /// counted.
+    "OXSHMEM_PROFILE_RECORDS" copy profile_records: u32 = 65536, Limits::PowerOfTwo(64, 4_194_304);
     /// Deadline of joining the job and of each collective operation of the bootstrap; after it the
     /// ranks that did not arrive are named.
     "OXSHMEM_BOOTSTRAP_TIMEOUT" copy bootstrap_timeout: Duration = Duration::from_secs(60), Limits::Range(100_000, 24 * HOUR);

@@ -43,6 +43,11 @@ impl Board {
         Doing(self)
     }
 
+    /// Returns since when the PE's thread does what may take long.
+    pub fn waits_since(&self) -> Option<Instant> {
+        self.state().doing.map(|(_, since)| since)
+    }
+
     /// Notes that work was put on a stream.
     pub fn queued(&self, stream: &Stream, name: &str) {
         let mut state = self.state();

@@ -150,6 +150,13 @@ impl Scene {
         lines.iter().map(|line| text::written(rank, line)).collect()
     }
 
+    /// Returns since when the PE's thread waits, in a call of the library; `None` while it does
+    /// not.
+    pub fn waits_since(&self) -> Option<Instant> {
+        let calls = Arc::clone(&lock(&self.member).calls);
+        calls.progress().since.or_else(|| self.board.waits_since())
+    }
+
     /// Says how far the PE's calls at the rendezvous have come.
     fn rendezvous(&self) -> Option<String> {
         let calls = Arc::clone(&lock(&self.member).calls);

@@ -12,6 +12,7 @@ use crate::heap::LocalPlace;
 use crate::heap::error::HeapError;
 use crate::pe::Pe;
 use crate::pe::parts::STAGING_BYTES;
+use crate::profile::host::Subject;
 use crate::slice::Compare;
 
 /// Most threads of a strided transfer.
@@ -192,6 +193,9 @@ impl StridedTransfer {
     fn queue<I: Operations>(&self, issuer: &I, name: &str, args: (u64, u64, i64, i64), n: usize) -> Result<()> {
         let own = issuer.issuing_pe();
         let element_bytes = u32::try_from(self.element_bytes).unwrap_or(u32::MAX);
+        let operation = if name == "oxshmem_host_iput" { "iput" } else { "iget" };
+        let bytes = (n * self.element_bytes) as u64;
+        let _call = own.host_profile().begins(operation, Subject::Peer(self.pe), bytes);
         let args = (args.0, args.1, args.2, args.3, n as u64, element_bytes, own.peer(self.pe));
         let threads = u32::try_from(n.next_multiple_of(32)).unwrap_or(THREADS).min(THREADS);
         // SAFETY: the caller of `put` and `get` has promised the local side, or it is the staging
@@ -235,6 +239,7 @@ pub fn put_word<I: Operations>(issuer: &I, address: u64, word: u64, bytes: usize
         return Err(HeapError::Strided { stride: 1, element_bytes: bytes }.into());
     }
     let address = own.view_at::<u8>(address, bytes).resolve(own.id())?.0;
+    let _call = own.host_profile().begins("p", Subject::Peer(pe), bytes as u64);
     let args = (address, word, u32::try_from(bytes).unwrap_or(u32::MAX), own.peer(pe));
     // SAFETY: the kernel checks the target itself.
     unsafe { own.queue_host_kernel(issuer.issuing_stream()?, "oxshmem_host_put_word", 1, args) }?;
@@ -330,6 +335,7 @@ pub unsafe fn wait_until_all<I: Operations>(
             return Err(HeapError::NotOnDevice { address, bytes: bytes * n }.into());
         }
     }
+    let _call = own.host_profile().begins("wait_until", Subject::Own, 0);
     let args = (variables, n as u64, status, cmp as i32, value, values, element);
     // SAFETY: the caller's promise; the variables are allocated.
     unsafe { own.queue_host_kernel(issuer.issuing_stream()?, "oxshmem_host_wait", 1, args) }?;

@@ -11,6 +11,7 @@ use crate::abi::{Call, ReduceOp, Type};
 use crate::device::LaunchConfig;
 use crate::heap::error::HeapError;
 use crate::pe::Pe;
+use crate::profile::host::Subject;
 use crate::slice::SymmetricView;
 use crate::team::choice::{Plan, Size};
 use crate::team::{Team, TeamError};
@@ -138,6 +139,13 @@ pub(super) fn meeting(call: Call, handle: i32) -> Checked {
 pub(super) fn queue<I: Issuer + ?Sized>(issuer: &I, team: &Team, call: impl FnOnce(i32, &Pe) -> Checked) -> Result<()> {
     let own = issuer.issuing_pe();
     let (Launch { size, args }, refused) = call(team.live_handle(own.id(), own.my_pe())?, own);
+    let (handle, bytes) = (args.1, size.total);
+    if I::WAITS && team.n_pes() == own.n_pes() {
+        // What a refused call would be is known to no other PE.
+        let call = name_of(args.0);
+        own.check_call(|| format!("{call} of team {handle} with {bytes} bytes in all"))?;
+    }
+    let _call = own.host_profile().begins(name_of(args.0), Subject::Team(handle), bytes);
     let stream = issuer.issuing_stream()?;
     let queued = match team.plan(size) {
         Plan::OneBlock => {
@@ -159,6 +167,21 @@ pub(super) fn queue<I: Issuer + ?Sized>(issuer: &I, team: &Team, call: impl FnOn
     // Also what device code says of a call that was refused here: it is no later call's error.
     let ended = queued.and_then(|()| issuer.finish());
     refused.map_or(ended, Err)
+}
+
+/// Returns the name of a collective in the API.
+fn name_of(call: u32) -> &'static str {
+    match call {
+        call if call == Call::Sync as u32 => "sync",
+        call if call == Call::Barrier as u32 => "barrier",
+        call if call == Call::Broadcast as u32 => "broadcast",
+        call if call == Call::Collect as u32 => "collect",
+        call if call == Call::Fcollect as u32 => "fcollect",
+        call if call == Call::Alltoall as u32 => "alltoall",
+        call if call == Call::Alltoalls as u32 => "alltoalls",
+        call if call == Call::Reduce as u32 => "reduce",
+        _ => "reducescatter",
+    }
 }
 
 pub(super) fn defined<T: Reducible>(op: ReduceOp, sides: Sides) -> Result<Sides> {

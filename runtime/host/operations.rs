@@ -9,10 +9,11 @@ use super::issuer::sealed;
 use super::sides::{Destination, Local, LocalMut, Source};
 use super::transfer::{self, THREADS};
 use crate::Result;
-use crate::abi::{Call, Collective, ReduceOp};
+use crate::abi::{Call, Collective, ReduceOp, TEAM_WORLD};
 use crate::heap::LocalPlace;
 use crate::heap::error::HeapError;
 use crate::pe::Pe;
+use crate::profile::host::Subject;
 use crate::slice::{Compare, Signal, SignalUpdate, Strided, Symmetric, SymmetricView, bytes_of};
 use crate::stream::OnStream;
 use crate::team::Team;
@@ -233,6 +234,7 @@ pub trait Operations: sealed::Issuer {
     fn signal(&self, update: SignalUpdate<'_>, pe: usize) -> Result<()> {
         let own = self.issuing_pe();
         let (signal, value, op) = update.resolve(own.id())?;
+        let _call = own.host_profile().begins("signal_op", Subject::Peer(pe), size_of::<u64>() as u64);
         let args = (signal, value, op, own.peer(pe));
         // SAFETY: the kernel checks the signal itself.
         unsafe { own.queue_host_kernel(self.issuing_stream()?, "oxshmem_host_signal", 1, args) }?;
@@ -259,6 +261,7 @@ pub trait Operations: sealed::Issuer {
         let own = self.issuing_pe();
         let seen = if Self::WAITS { own.staging_address() } else { 0 };
         let args = (signal.address(own.id())?, cmp as i32, value, seen);
+        let _call = own.host_profile().begins("signal_wait_until", Subject::Own, 0);
         // SAFETY: the kernel reads the signal, and writes the staging buffer if it is told to.
         unsafe { own.queue_host_kernel(self.issuing_stream()?, "oxshmem_host_signal_wait", 1, args) }?;
         self.finish()?;
@@ -280,7 +283,7 @@ pub trait Operations: sealed::Issuer {
     /// # }
     /// ```
     fn quiet(&self) -> Result<()> {
-        host_kernel(self, "oxshmem_host_quiet", 1)
+        host_kernel(self, ("quiet", Subject::Own), "oxshmem_host_quiet", 1)
     }
 
     /// Calls [`quiet`](Self::quiet), then meets all PEs. Collective: barriers and syncs of a PE
@@ -296,7 +299,7 @@ pub trait Operations: sealed::Issuer {
     /// # }
     /// ```
     fn barrier_all(&self) -> Result<()> {
-        host_kernel(self, "oxshmem_host_barrier_all", THREADS)
+        host_kernel(self, ("barrier", Subject::Team(TEAM_WORLD)), "oxshmem_host_barrier_all", THREADS)
     }
 
     /// Meets all PEs, and completes no operation. Collective, as
@@ -311,7 +314,7 @@ pub trait Operations: sealed::Issuer {
     /// # }
     /// ```
     fn sync_all(&self) -> Result<()> {
-        host_kernel(self, "oxshmem_host_sync_all", THREADS)
+        host_kernel(self, ("sync", Subject::Team(TEAM_WORLD)), "oxshmem_host_sync_all", THREADS)
     }
 
     /// Returns when every member of `team` has entered. Stores of kernels that ended before, to
@@ -600,9 +603,19 @@ impl Operations for OnStream<'_> {
 }
 
 /// Runs or queues a kernel of the host's operations that has no arguments.
-fn host_kernel<I: sealed::Issuer + ?Sized>(issuer: &I, name: &str, threads: u32) -> Result<()> {
+fn host_kernel<I: sealed::Issuer + ?Sized>(
+    issuer: &I,
+    (operation, subject): (&'static str, Subject),
+    name: &str,
+    threads: u32,
+) -> Result<()> {
+    let own = issuer.issuing_pe();
+    if I::WAITS && matches!(subject, Subject::Team(_)) {
+        own.check_call(|| format!("{operation} of all PEs"))?;
+    }
+    let _call = own.host_profile().begins(operation, subject, 0);
     // SAFETY: no arguments.
-    unsafe { issuer.issuing_pe().queue_host_kernel(issuer.issuing_stream()?, name, threads, ()) }?;
+    unsafe { own.queue_host_kernel(issuer.issuing_stream()?, name, threads, ()) }?;
     issuer.finish()
 }
 

@@ -7,6 +7,7 @@ use crate::Result;
 use crate::device::Stream;
 use crate::pe::Pe;
 use crate::pe::parts::STAGING_BYTES;
+use crate::profile::host::Subject;
 use crate::slice::{Symmetric, SymmetricView, bytes_of};
 
 /// From this many bytes on, a put with a signal on a stream is a copy by the GPU's copy engine and
@@ -151,6 +152,11 @@ impl Pe {
 
     /// Copies `bytes` to the symmetric address `target` at `pe`.
     pub(super) fn put_bytes(&self, target: u64, bytes: &[u8], pe: usize) -> Result<()> {
+        let _call = self.host_profile().begins("put", Subject::Peer(pe), bytes.len() as u64);
+        self.put_pieces(target, bytes, pe)
+    }
+
+    fn put_pieces(&self, target: u64, bytes: &[u8], pe: usize) -> Result<()> {
         for (piece, part) in bytes.chunks(STAGING_BYTES).enumerate() {
             self.stage(part)?;
             let to = target + (piece * STAGING_BYTES) as u64;
@@ -169,9 +175,10 @@ impl Pe {
         (signal, value, op): Update,
         pe: usize,
     ) -> Result<()> {
+        let _call = self.host_profile().begins("put_signal", Subject::Peer(pe), bytes.len() as u64);
         let last = bytes.len().saturating_sub(1) / STAGING_BYTES * STAGING_BYTES;
         let (head, tail) = bytes.split_at(last);
-        self.put_bytes(target, head, pe)?;
+        self.put_pieces(target, head, pe)?;
         self.stage(tail)?;
         let args = (target + last as u64, self.staging_address(), tail.len() as u64, signal, value, op, self.peer(pe));
         // SAFETY: as in `put_bytes`.
@@ -180,6 +187,7 @@ impl Pe {
 
     /// Copies what is at the symmetric address `source` at `pe` to `bytes`.
     pub(super) fn get_bytes(&self, source: u64, bytes: &mut [u8], pe: usize) -> Result<()> {
+        let _call = self.host_profile().begins("get", Subject::Peer(pe), bytes.len() as u64);
         for (piece, part) in bytes.chunks_mut(STAGING_BYTES).enumerate() {
             let from = source + (piece * STAGING_BYTES) as u64;
             let args = (self.staging_address(), from, part.len() as u64, self.peer(pe));
@@ -210,6 +218,7 @@ impl Pe {
         pe: usize,
         stream: &Stream,
     ) -> Result<()> {
+        let _call = self.host_profile().begins("put", Subject::Peer(pe), bytes);
         if bytes != 0
             && let Some(there) = self.mapped(target, bytes, pe)
             // SAFETY: the target is mapped; the source is the caller's promise.
@@ -233,6 +242,7 @@ impl Pe {
         pe: usize,
         stream: &Stream,
     ) -> Result<()> {
+        let _call = self.host_profile().begins("get", Subject::Peer(pe), bytes);
         if bytes != 0
             && let Some(there) = self.mapped(source, bytes, pe)
             // SAFETY: the source is mapped; the target is the caller's promise.
@@ -257,6 +267,7 @@ impl Pe {
         pe: usize,
         stream: &Stream,
     ) -> Result<()> {
+        let _call = self.host_profile().begins("put_signal", Subject::Peer(pe), bytes);
         let peer = self.peer(pe);
         if bytes >= SIGNALLED_COPY_ENGINE_BYTES
             && let Some(there) = self.mapped(target, bytes, pe)

@@ -7,6 +7,7 @@ use crate::Result;
 use crate::abi;
 use crate::device::Wait;
 use crate::host::operations::Operations;
+use crate::profile::files;
 
 /// Leaving the job.
 impl Pe {
@@ -29,6 +30,9 @@ impl Pe {
         // Work on other streams uses memory that is about to go.
         let ended = if self.others_work() { self.synchronize_device() } else { self.synchronize() };
         let quiet = ended.and_then(|()| self.quiet_all_contexts()).and_then(|()| self.quiet());
+        if let Err(reason) = files::write(&self) {
+            report(format_args!("PE {}: {reason}", self.my_pe()));
+        }
         if self.config.report_leaks() {
             self.report_leaks();
         }

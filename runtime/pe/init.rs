@@ -6,8 +6,9 @@ use std::fmt;
 use std::io::Write as _;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use oxshmem_system::clock::monotonic_ns;
 use oxshmem_system::mixing::digest;
 use oxshmem_system::words::const32;
 
@@ -18,6 +19,7 @@ use super::occupied::Occupied;
 use super::parts::{ABORT_AT, Parts, STAGING_BYTES};
 use crate::abi;
 use crate::bootstrap::{Bootstrap, Failure, FailureKind};
+use crate::check::waits::WaitCheck;
 use crate::config::{self, Config};
 use crate::device::{CpuDevice, CudaDevice, Device, cuda};
 use crate::dump::reader::Reader;
@@ -26,6 +28,7 @@ use crate::dump::watcher::{self, Watched};
 use crate::heap::{HeapLayout, PeerLinks, SymmetricHeap};
 use crate::identity::PeId;
 use crate::modules::HOST_OPS;
+use crate::profile::host::HostProfile;
 use crate::slab::{Layout, Offset, Slab};
 use crate::team::table::Teams;
 use crate::transport::{MixedWords, Network, NetworkLayout, Nodes, Opened, PeerAccess, Plan, open_hca};
@@ -103,27 +106,32 @@ impl Pe {
 #[derive(Debug)]
 pub struct Joined {
     config: Config,
-    bootstrap: Bootstrap,
+    bootstrap: Arc<Bootstrap>,
     // After the bootstrap, whose end may be what a dump is made of.
     watched: Watched,
     occupied: Occupied,
     phases: Phases,
+    profile: HostProfile,
 }
 
 impl Joined {
     fn new(config: Config) -> Result<Self> {
-        let mut phases = Phases::begin();
         let occupied = Occupied::claim()?;
+        let profile = HostProfile::new(&config);
+        let mut phases = Phases::begin(&profile);
         let watched = Watched::new(Scene::new(config.dump(), config.rank(), config.npes()));
         let bootstrap = {
             let _joining = watched.scene().board.begins("joins its job");
-            Bootstrap::connect(&config)?
+            Arc::new(Bootstrap::connect(&config)?)
         };
         watched.scene().joined(bootstrap.rank(), bootstrap.size(), bootstrap.calls());
         let dump = dump_of_failure(&watched);
         bootstrap.on_failure(Box::new(dump));
-        phases.end("bootstrap");
-        Ok(Self { config, bootstrap, watched, occupied, phases })
+        phases.end("bootstrap", &profile);
+        if let Some(reason) = profile.missing() {
+            report(format_args!("PE {}: OXSHMEM_PROFILE=nvtx: {reason}", bootstrap.rank()));
+        }
+        Ok(Self { config, bootstrap, watched, occupied, phases, profile })
     }
 
     /// This PE's number.
@@ -197,7 +205,7 @@ impl Joined {
     /// # }
     /// ```
     pub fn open(mut self) -> Result<Pe> {
-        let mut phases = std::mem::replace(&mut self.phases, Phases::begin());
+        let mut phases = std::mem::take(&mut self.phases);
         let scene = Arc::clone(self.watched.scene());
         let initialising = scene.board.begins("initialises the PE");
         match self.build(&mut phases) {
@@ -205,9 +213,10 @@ impl Joined {
                 let mut pe = connected.into_pe(self);
                 drop(initialising);
                 pe.add_predefined()?;
-                phases.end("teams");
+                phases.end("teams", &pe.profile);
                 tracing::info!(pe = pe.my_pe(), "init: {phases}");
                 pe.init_phases = phases.parts;
+                pe.begin_checks();
                 if pe.config.report_memory() {
                     report(format_args!("PE {}: {}", pe.my_pe(), pe.memory()));
                 }
@@ -298,7 +307,7 @@ impl DeviceOpened {
         let nodes = Nodes::find(&joined.bootstrap, joined.config.bootstrap_timeout())?;
         let plan = Plan::new(&joined.config, &joined.bootstrap, nodes)?;
         let device = open_device(&joined.config, &joined.bootstrap)?;
-        phases.end("device");
+        phases.end("device", &joined.profile);
         Ok(Self { plan, device })
     }
 }
@@ -321,9 +330,9 @@ impl Agreed {
         let DeviceOpened { plan, device } = opened;
         agree_on_sizes(config, device.as_ref(), bootstrap)?;
         let (plan, devices, reach) = plan.settle(config, device.as_ref(), bootstrap)?;
-        phases.end("peers");
+        phases.end("peers", &joined.profile);
         let (plan, hca) = open_hca(config, bootstrap, device.as_ref(), plan)?;
-        phases.end("HCA");
+        phases.end("HCA", &joined.profile);
         let chunk = config.heap_chunk().0.next_multiple_of(device.granularity());
         let config = if chunk == config.heap_chunk().0 {
             config.clone()
@@ -365,7 +374,7 @@ impl LaidOut {
             agreed.plan.network.map(|kind| NetworkLayout::new(kind, &mut layout, &agreed.config, (me, n_pes), hca));
         let on_host = hca.is_some_and(|hca| hca.queues_on_host);
         let slab = Arc::new(Slab::new(Arc::clone(&agreed.device), &layout, on_host)?);
-        phases.end("slab");
+        phases.end("slab", &joined.profile);
         // From here on a failure of the job ends every device wait.
         let (control, at) = (Arc::clone(&slab), parts.control);
         let dump = dump_of_failure(&joined.watched);
@@ -406,7 +415,7 @@ impl Connected {
             Ok(bootstrap.barrier("sockets of the heap")?)
         })?;
         let mut heap = SymmetricHeap::new(Arc::clone(&device), id, heap_layout, links)?;
-        phases.end("heap addresses");
+        phases.end("heap addresses", &joined.profile);
 
         // Before an engine on the GPU runs, which an allocation might wait for.
         let reader = Reader::new(device.as_ref())?;
@@ -425,24 +434,24 @@ impl Connected {
             let (slab, at) = (Arc::clone(&slab), parts.control);
             network.when_dead(move || end_waits(&slab, at));
         }
-        phases.end("network");
+        phases.end("network", &joined.profile);
 
         // The first allocation is the runtime's own: the workspaces of teams.
         let workspaces = parts.teams.reserve(&mut heap, &slab)?;
         let state = describe(&config, bootstrap, &plan, &heap, (&slab, &parts), network.as_ref())?;
         device.install(&state)?;
         let host_ops = device.load(&HOST_OPS)?;
-        phases.end("modules");
+        phases.end("modules", &joined.profile);
 
         let teams = Teams::new(config.max_teams(), reach);
         Backing { network: network.as_ref(), slab: &slab, keys: parts.keys, config: &config, bootstrap }
             .back(&mut heap, workspaces.end)?;
-        phases.end("heap memory");
+        phases.end("heap memory", &joined.profile);
         let mixed_words = network
             .as_ref()
             .and_then(|network| MixedWords::watch(config.atomics(), network.atomics(), &device, &slab, state.teams));
         bootstrap.barrier("end of init")?;
-        phases.end("others");
+        phases.end("others", &joined.profile);
         Ok(Self { id, host_ops, teams, mixed_words, network, heap, slab, parts, device, state, plan, config, reader })
     }
 
@@ -471,10 +480,53 @@ impl Connected {
             config: self.config,
             bootstrap: joined.bootstrap,
             init_phases: Vec::new(),
+            wait_check: None,
+            profile: joined.profile,
             watched: joined.watched,
             _occupied: joined.occupied,
             _one_thread: PhantomData,
         }
+    }
+}
+
+impl Pe {
+    /// Begins the checks that go on beside calls, and says which cannot be made.
+    fn begin_checks(&mut self) {
+        let (wanted, on_gpu) = (self.config.checks(), self.gpu().is_some());
+        if wanted.buffers
+            && let Some(reason) = self.unwatched_buffers()
+        {
+            report(format_args!("PE {}: OXSHMEM_CHECK=buffers: {reason}", self.my_pe()));
+        }
+        if wanted.waits {
+            let providers = self.network.as_ref().map(Network::providers).unwrap_or_default();
+            match WaitCheck::start(&self.bootstrap, self.watched.scene(), providers, on_gpu) {
+                Ok(check) => self.wait_check = Some(check),
+                Err(reason) => report(format_args!("PE {}: OXSHMEM_CHECK=waits: {reason}", self.my_pe())),
+            }
+        }
+    }
+
+    /// Returns why no source of a put is watched, or not each.
+    fn unwatched_buffers(&self) -> Option<&'static str> {
+        let others = (0..self.n_pes()).filter(|pe| *pe != self.my_pe());
+        if self.hca_name().is_some_and(|name| name != "soft") {
+            return Some("only the software HCA watches; use OXSHMEM_HCA=soft");
+        }
+        if self.network.is_some() && self.gpu().is_some() {
+            return Some("the software HCA watches on the cpu device alone; use OXSHMEM_DEVICE=cpu");
+        }
+        if self.network.as_ref().is_some_and(|network| network.proxy().is_some()) {
+            return Some(
+                "over the CPU proxy a source is watched from when the proxy posts, which is late; OXSHMEM_TRANSPORT=ibgda \
+                 has it watched from the kernel's doorbell",
+            );
+        }
+        let near = others.filter(|pe| self.is_direct(*pe)).count();
+        (near != 0).then_some(
+            "puts by load and store have read their source when they return, so nothing is watched for those; \
+             OXSHMEM_TRANSPORT=ibgda has all puts watched",
+        )
     }
 }
 
@@ -527,6 +579,9 @@ fn describe(
         timeout_ns: u64::try_from(config.timeout().as_nanos()).unwrap_or(u64::MAX),
         ..abi::State::default()
     };
+    if let Some(profile) = &parts.profile {
+        profile.describe(slab, &mut state)?;
+    }
     plan.describe(&mut state);
     parts.teams.describe(slab, &mut state);
     if let Some(network) = network {
@@ -613,31 +668,51 @@ fn agree_on_sizes(config: &Config, device: &dyn Device, bootstrap: &Bootstrap) -
     }
 }
 
-/// How long each part of init took.
-#[derive(Debug)]
+/// The phases of init, in their order.
+const PHASES: [&str; 11] = [
+    "bootstrap",
+    "device",
+    "peers",
+    "HCA",
+    "slab",
+    "heap addresses",
+    "network",
+    "modules",
+    "heap memory",
+    "others",
+    "teams",
+];
+
+/// How long each phase of init took. A profile is told of each as it begins and ends.
+#[derive(Debug, Default)]
 struct Phases {
-    begun: Instant,
-    last: Instant,
     parts: Vec<(&'static str, Duration)>,
+    last: u64,
 }
 
 impl Phases {
-    fn begin() -> Self {
-        let now = Instant::now();
-        Self { begun: now, last: now, parts: Vec::new() }
+    fn begin(profile: &HostProfile) -> Self {
+        profile.phase_begins(PHASES[0]);
+        Self { parts: Vec::new(), last: monotonic_ns() }
     }
 
     /// What was done since the phase before was this.
-    fn end(&mut self, name: &'static str) {
-        let now = Instant::now();
-        self.parts.push((name, now - self.last));
+    fn end(&mut self, name: &'static str, profile: &HostProfile) {
+        debug_assert_eq!(PHASES.get(self.parts.len()), Some(&name), "the order of phases is in PHASES");
+        let now = monotonic_ns();
+        profile.phase_ended(name, self.last, now);
+        self.parts.push((name, Duration::from_nanos(now - self.last)));
         self.last = now;
+        if let Some(next) = PHASES.get(self.parts.len()) {
+            profile.phase_begins(next);
+        }
     }
 }
 
 impl fmt::Display for Phases {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.1} ms", (self.last - self.begun).as_secs_f64() * 1e3)?;
+        let all: Duration = self.parts.iter().map(|(_, time)| *time).sum();
+        write!(f, "{:.1} ms", all.as_secs_f64() * 1e3)?;
         let mut separator = ": ";
         for (name, time) in &self.parts {
             write!(f, "{separator}{name} {:.1}", time.as_secs_f64() * 1e3)?;

@@ -17,6 +17,7 @@ use crate::heap::allocation::{Allocation, AllocationInfo};
 use crate::heap::error::{AddressProblem, HeapError};
 use crate::heap::{LocalPlace, SymmetricHeap};
 use crate::memory::{MemoryBytes, MemoryKind, MemoryUse};
+use crate::profile::host::Subject;
 use crate::slab::Slab;
 use crate::slice::{SymmetricSlice, bytes_of};
 use crate::transport::Network;
@@ -78,6 +79,7 @@ impl Pe {
     ) -> Result<SymmetricSlice<T>> {
         let align = align.max(align_of::<T>()) as u64;
         let bytes = bytes_of::<T>(len);
+        let _call = self.profile.begins("alloc", Subject::Own, bytes);
         self.agree("alloc", &format!("alloc of {bytes} bytes aligned to {align}"))?;
         let offset = self.heap.borrow_mut().reserve(bytes, align)?;
         if let Err(error) = self.back_heap(offset + bytes.max(1)) {
@@ -147,6 +149,7 @@ impl Pe {
     }
 
     fn free_agreed(&self, allocation: Result<impl Deref<Target = Allocation>, HeapError>) -> Result<()> {
+        let _call = self.profile.begins("free", Subject::Own, 0);
         let mut lent = false;
         let allocation = allocation.and_then(|allocation| {
             lent = self.loans.ended(&allocation)?;
@@ -247,7 +250,7 @@ impl Pe {
     }
 
     /// Every PE must call the same; otherwise all get an error.
-    fn agree(&self, label: &str, call: &str) -> Result<()> {
+    pub(crate) fn agree(&self, label: &str, call: &str) -> Result<()> {
         let calls = self.bootstrap.allgather(label, call.as_bytes())?;
         match calls.iter().position(|theirs| theirs != call.as_bytes()) {
             None => Ok(()),

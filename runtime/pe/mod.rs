@@ -27,6 +27,7 @@ use unread::Unread;
 use crate::Result;
 use crate::abi;
 use crate::bootstrap::Bootstrap;
+use crate::check::waits::WaitCheck;
 use crate::config::Config;
 use crate::context::ContextTable;
 use crate::device::{CudaGpu, Device, LoadedModule};
@@ -34,6 +35,8 @@ use crate::dump::scene::Scene;
 use crate::dump::watcher::Watched;
 use crate::heap::SymmetricHeap;
 use crate::identity::PeId;
+use crate::profile::device::DevicePlaces;
+use crate::profile::host::HostProfile;
 use crate::slab::Slab;
 use crate::team::storage::TeamStorage;
 use crate::team::table::Teams;
@@ -97,6 +100,7 @@ pub enum Path {
 pub struct Pe {
     id: PeId,
     // Dropped in this order: first what uses memory, then memory.
+    wait_check: Option<WaitCheck>,
     unread: RefCell<BTreeMap<usize, Unread>>,
     loans: Loans,
     host_ops: Arc<dyn LoadedModule>,
@@ -115,8 +119,9 @@ pub struct Pe {
     state: abi::State,
     plan: Plan,
     config: Config,
-    bootstrap: Bootstrap,
+    bootstrap: Arc<Bootstrap>,
     init_phases: Vec<(&'static str, Duration)>,
+    profile: HostProfile,
     // After the bootstrap, whose end may be what a dump is made of.
     watched: Watched,
     _occupied: Occupied,
@@ -329,6 +334,21 @@ impl Pe {
     #[must_use]
     pub fn proxy_counters(&self) -> Option<oxshmem_proxy::thread::Counters> {
         self.network.as_ref().and_then(Network::proxy)
+    }
+
+    /// Returns what counts and records calls of the host.
+    pub(crate) fn host_profile(&self) -> &HostProfile {
+        &self.profile
+    }
+
+    /// Returns where device code counts and records its calls, if it does.
+    pub(crate) fn device_profile(&self) -> Option<&DevicePlaces> {
+        self.parts.profile.as_ref()
+    }
+
+    /// Returns the network, if there is one.
+    pub(crate) fn network(&self) -> Option<&Network> {
+        self.network.as_ref()
     }
 
     /// Returns the PE as dumps show it.

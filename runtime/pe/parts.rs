@@ -3,6 +3,7 @@
 use crate::abi::{self, ErrorRecord};
 use crate::config::Config;
 use crate::memory::MemoryKind;
+use crate::profile::device::DevicePlaces;
 use crate::slab::{Layout, Offset};
 use crate::team::storage::TeamStorage;
 use crate::transport::keys::KeyTables;
@@ -30,6 +31,7 @@ pub(super) struct Parts {
     pub numbered: Offset,
     pub keys: KeyTables,
     pub staging: Offset,
+    pub profile: Option<DevicePlaces>,
 }
 
 impl Parts {
@@ -51,6 +53,7 @@ impl Parts {
             ),
             keys: KeyTables::new(layout, n_pes, max_chunks, cards),
             staging: layout.array(MemoryKind::Staging, 1, STAGING_BYTES as u64),
+            profile: DevicePlaces::new(layout, n_pes, config),
         }
     }
 }

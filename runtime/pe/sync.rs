@@ -10,6 +10,7 @@ use crate::device::cpu::{KernelError, KernelErrorKind};
 use crate::device::{DeviceError, Stream, Wait, flush_printf};
 use crate::dump::watcher;
 use crate::fault::{DeviceFault, FaultKind};
+use crate::profile::host::Subject;
 use crate::transport::Network;
 
 /// Waiting.
@@ -77,6 +78,7 @@ impl Pe {
 
     pub(super) fn wait(&self, wait: Wait<'_>) -> Result<()> {
         let mut report = [0; REPORT_BYTES];
+        let _call = self.profile.begins("wait", Subject::Own, 0);
         let board = &self.scene().board;
         let _waiting = board.begins(match wait {
             Wait::Own => "waits for the PE's own stream",

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use oxshmem_system::words::low32;
+use oxshmem_system::words::{low32, native};
 
 use super::choice::{self, Collectives};
 use super::error::TeamError;
@@ -108,6 +108,11 @@ impl TeamStorage {
             }
         }
         Ok(())
+    }
+
+    /// Returns all rows of the table, those without a team among them.
+    pub(crate) fn read(&self, slab: &Slab) -> Result<Vec<abi::Team>> {
+        Ok(slab.read_many(self.table, 0, native(self.rows))?)
     }
 
     fn workspace(&self, row: usize) -> u64 {

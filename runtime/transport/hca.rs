@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::os::fd::AsFd;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use oxshmem_hca::mlx5::{self, Mlx5Hca, Mlx5Options, Registration};
 use oxshmem_hca::objects::{Uar, Umem, query_caps};
@@ -501,9 +502,15 @@ fn try_queues(device: &dyn Device, provider: &Arc<dyn Provider>) -> Result<()> {
     Ok(umem.close()?)
 }
 
+/// How long `OXSHMEM_CHECK=buffers` has the software HCA watch the source of a put.
+const SOURCES_WATCHED: Duration = Duration::from_millis(2);
+
 /// Opens the software HCA.
 fn soft(config: &Config, device: &dyn Device, kind: NetworkKind) -> Result<Opened> {
-    let faults = FaultPlan::from_str(config.soft_faults()).map_err(TransportError::Faults)?;
+    let mut faults = FaultPlan::from_str(config.soft_faults()).map_err(TransportError::Faults)?;
+    if config.checks().buffers && faults.sources.is_zero() && device.gpu().is_none() {
+        faults.sources = SOURCES_WATCHED;
+    }
     let null = *config.hca() == Hca::Null;
     let reachable = device.gpu().is_none();
     let kernel = match config.soft_engine() {

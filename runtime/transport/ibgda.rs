@@ -32,6 +32,7 @@ use crate::dump::queues::{QueuePlace, QueuePlaces};
 use crate::fault::Cause;
 use crate::heap::SymmetricHeap;
 use crate::memory::MemoryUse;
+use crate::profile::counters::QpCount;
 use crate::slab::{Layout, Slab};
 
 /// Lays out the queue pairs of the default context: those to every other PE, and to this one if
@@ -288,6 +289,15 @@ impl Ibgda {
             of_card(self.cards.len(), provider, provider.attempts())
         };
         self.cards.iter().flat_map(of_card).chain(self.attempts.iter().cloned()).collect()
+    }
+
+    /// Returns what each queue pair has done, those of contexts too.
+    pub(crate) fn qp_counts(&self) -> Result<Vec<QpCount>, DeviceError> {
+        let mut counts = self.queues.counts(&self.cards, None)?;
+        for (set, queues) in self.contexts.borrow().iter() {
+            counts.extend(queues.counts(&self.cards, Some(*set))?);
+        }
+        Ok(counts)
     }
 
     /// Doorbells that device code has rung, on all queue pairs.

@@ -20,7 +20,7 @@ use oxshmem_proxy::devx::{QueueLayout, Queues};
 use oxshmem_proxy::engine::{Engine, EngineOptions};
 use oxshmem_proxy::parking::wake_sleepers;
 use oxshmem_proxy::striping::{Striping, striped};
-use oxshmem_proxy::thread::{Lost, Pace, Proxy};
+use oxshmem_proxy::thread::{Lost, Moment, Pace, Proxy};
 use oxshmem_proxy::work::{Backend, Registered};
 use oxshmem_system::words::count32;
 
@@ -42,6 +42,7 @@ use crate::dump::ring::RingPlace;
 use crate::fault;
 use crate::heap::SymmetricHeap;
 use crate::memory::{MemoryBytes, MemoryKind, MemoryUse};
+use crate::profile::counters::{QpCount, Traffic};
 use crate::slab::{Layout, Offset, Slab};
 
 /// log2 of the landing slots: enough for eight warps on each of four queues that fetch at a time.
@@ -164,6 +165,9 @@ impl Ibrc {
         let block = unsafe { Block::new(memory.address(), block_layout) };
         let proxy = Proxy::start(block, engine, backend, copier, qpns.clone(), pace)
             .map_err(|source| TransportError::ProxyThread { source })?;
+        if config.profile().trace {
+            proxy.record_moments(config.profile_records() as usize);
+        }
         Ok(Self {
             proxy,
             fabric: RefCell::new(fabric),
@@ -261,6 +265,30 @@ impl Ibrc {
 
     pub(crate) fn proxy(&self) -> oxshmem_proxy::thread::Counters {
         self.proxy.counters()
+    }
+
+    /// Returns what the proxy has done on each queue pair.
+    pub(crate) fn qp_counts(&self) -> Vec<QpCount> {
+        let striping = self.options.striping;
+        let lost = self.proxy.lost();
+        let count = |(qp, qpn): (u32, &u32)| {
+            let pe = self.options.peer(qp);
+            QpCount {
+                qpn: *qpn,
+                pe: pe as usize,
+                card: striping.card(qp),
+                context_set: None,
+                blocks: None,
+                broken: lost.iter().any(|lost| lost.pe == pe),
+                traffic: self.proxy.queue_counters(qp).map(Traffic::from).unwrap_or_default(),
+            }
+        };
+        (0..).zip(&self.qpns).map(count).collect()
+    }
+
+    /// Returns when descriptors were posted and done, and how many older moments were forgotten.
+    pub(crate) fn moments(&self) -> (Vec<Moment>, u64) {
+        self.proxy.moments()
     }
 
     pub(crate) fn wake(&self) {

@@ -24,6 +24,7 @@ mod verbs;
 use std::sync::Arc;
 
 use oxshmem_hca::provider::{Attempt, Counters, Provider};
+use oxshmem_proxy::thread::Moment;
 
 use atomics::Atomics;
 pub use error::TransportError;
@@ -45,6 +46,7 @@ use crate::dump::ring::RingPlace;
 use crate::fault::{DeviceFault, FaultKind};
 use crate::heap::SymmetricHeap;
 use crate::memory::{MemoryBytes, MemoryKind, MemoryUse};
+use crate::profile::counters::QpCount;
 use crate::slab::{Layout, Slab};
 use crate::{Result, abi};
 
@@ -202,7 +204,7 @@ impl Network {
     }
 
     /// The cards, where they take commands.
-    fn providers(&self) -> Vec<Arc<dyn Provider>> {
+    pub(crate) fn providers(&self) -> Vec<Arc<dyn Provider>> {
         match self {
             Self::Ibgda(ibgda) => ibgda.providers(),
             Self::Ibrc(ibrc) => ibrc.providers(),
@@ -250,6 +252,23 @@ impl Network {
         match self {
             Self::Ibgda(ibgda) => ibgda.doorbells().ok(),
             Self::Ibrc(_) => None,
+        }
+    }
+
+    /// Returns what each queue pair has done.
+    pub(crate) fn qp_counts(&self) -> Result<Vec<QpCount>> {
+        match self {
+            Self::Ibgda(ibgda) => Ok(ibgda.qp_counts()?),
+            Self::Ibrc(ibrc) => Ok(ibrc.qp_counts()),
+        }
+    }
+
+    /// Returns when the proxy posted and finished descriptors, and how many older moments it has
+    /// forgotten. `None` without one.
+    pub(crate) fn proxy_moments(&self) -> Option<(Vec<Moment>, u64)> {
+        match self {
+            Self::Ibgda(_) => None,
+            Self::Ibrc(ibrc) => Some(ibrc.moments()),
         }
     }
 

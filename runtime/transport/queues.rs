@@ -19,6 +19,7 @@ use crate::config::Config;
 use crate::device::{Device, DeviceError};
 use crate::fault::{self, Cause};
 use crate::memory::{MemoryKind, MemoryUse};
+use crate::profile::counters::{QpCount, Traffic};
 use crate::slab::{Layout, Offset, Slab};
 
 /// A collapsed CQ uses its first entry alone; two is the least that drivers create.
@@ -340,6 +341,37 @@ impl QueueSet {
             }
         };
         self.peers().filter_map(|(_, pe, to_peer)| Some((pe, to_peer.iter().find_map(why)?))).collect()
+    }
+
+    /// Returns what each queue pair has done. `set`: the number of the contexts that they are of.
+    pub(super) fn counts(&self, cards: &[Card], set: Option<u32>) -> Result<Vec<QpCount>, DeviceError> {
+        let columns = self.layout.shape.columns;
+        let known: Vec<abi::Qp> =
+            self.slab.read_many(self.layout.qps, 0, self.layout.shape.rows as usize * columns as usize)?;
+        let mut counts = Vec::with_capacity(self.queue_pairs.pairs.len());
+        for (row, pe, to_peer) in self.peers() {
+            let of_row = known.iter().skip(row as usize * columns as usize);
+            for ((qp, on_device), card) in to_peer.iter().zip(of_row).zip(&self.cards) {
+                let broken = on_device.completed >= abi::BROKEN;
+                // The gate counts modulo a power of two.
+                let reserved = on_device.gate >> abi::GATE_RESERVED_SHIFT;
+                let ahead = reserved.wrapping_sub(on_device.completed) << abi::GATE_RESERVED_SHIFT;
+                let posted = on_device.completed.wrapping_add(ahead >> abi::GATE_RESERVED_SHIFT);
+                let counted = cards[*card as usize].open.provider.qp_counters(qp.qpn());
+                let traffic =
+                    Traffic { doorbells: Some(on_device.doorbells), ..counted.map(Traffic::from).unwrap_or_default() };
+                counts.push(QpCount {
+                    qpn: qp.qpn(),
+                    pe: pe as usize,
+                    card: *card,
+                    context_set: set,
+                    blocks: (!broken).then_some((posted, on_device.completed)),
+                    broken,
+                    traffic,
+                });
+            }
+        }
+        Ok(counts)
     }
 
     /// Doorbells that device code has rung.

@@ -29,6 +29,7 @@
 #![warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss))]
 
+mod activity;
 mod block;
 mod calls;
 mod context;
@@ -44,6 +45,7 @@ mod worker;
 #[cfg(test)]
 mod unit_tests;
 
+pub use activity::{Activity, activity};
 pub use error::{KernelError, KernelErrorKind, LaunchError, ModuleError, Position};
 pub use executor::Executor;
 pub use interface::{AtomicAccess, device_state, set_atomic_hook, set_mmio_hook};

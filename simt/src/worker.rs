@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use corosensei::{Coroutine, CoroutineResult};
 
 use super::WARP_LANES;
+use super::activity;
 use super::block::{Block, Thread, Warp};
 use super::context::{Context, Trap};
 use super::error::{KernelError, KernelErrorKind, Position};
@@ -86,6 +87,7 @@ impl Worker {
             self.live.push(block);
         }
         self.machine.context.launch.set(launch);
+        let _running = activity::Running::begin();
         let outcome = self.sweep(launch).err().unwrap_or(Outcome::Done);
         if !matches!(outcome, Outcome::Done) {
             self.abandon();
@@ -123,7 +125,9 @@ impl Worker {
                     i += 1;
                 }
             }
-            idle.after_sweep(self.machine.resumes - resumes, self.machine.context.pauses.get() - pauses);
+            let (resumes, pauses) = (self.machine.resumes - resumes, self.machine.context.pauses.get() - pauses);
+            activity::swept(resumes, pauses);
+            idle.after_sweep(resumes, pauses);
         }
         Ok(())
     }

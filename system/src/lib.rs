@@ -1,6 +1,7 @@
 //! What the crates of OxSHMEM share of the host, and what belongs to none of them.
 //!
 //! * [`challenge`]: proofs that both ends of a connection know a secret.
+//! * [`clock`]: the time of records.
 //! * [`fdpass`]: file descriptors over abstract unix sockets.
 //! * [`idle`]: how threads wait for work.
 //! * [`mixing`]: numbers that look random, and depend on their input alone.
@@ -11,6 +12,7 @@
 #![warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
 
 pub mod challenge;
+pub mod clock;
 mod error;
 pub mod fdpass;
 pub mod idle;

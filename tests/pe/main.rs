@@ -6,6 +6,7 @@
 mod atomics;
 mod barriers;
 mod cable;
+mod check;
 mod collectives;
 mod compat_names;
 mod contexts;
@@ -21,6 +22,7 @@ mod layout;
 mod memory;
 mod posting;
 mod processes;
+mod profile;
 mod proxy;
 mod queues;
 mod rig;
@@ -50,6 +52,9 @@ const CASES: &[Case] = &[
     ("collective_errors", collectives::collective_errors),
     ("collective_timeouts", collectives::collective_timeouts),
     ("collectives", collectives::collectives),
+    ("check_buffers", check::buffers),
+    ("check_calls", check::calls),
+    ("check_waits", check::waits),
     ("completion_error", queues::completion_error),
     ("costs", costs::count),
     ("crashes", errors::crashes),
@@ -105,6 +110,9 @@ const CASES: &[Case] = &[
     ("own_posts", posting::own_posts),
     ("pointers", barriers::pointers),
     ("probe", layout::probe),
+    ("profile", profile::profile),
+    ("profile_cost", profile::cost),
+    ("profile_full", profile::full),
     ("proxy_threads", proxy::threads),
     ("put_flood", proxy::put_flood),
     ("refused", errors::refused),

@@ -77,6 +77,10 @@ impl Device {
 /// where they were not built.
 pub const PROGRAMS: &str = "CONFORMANCE_PROGRAMS";
 
+/// The variable with the command that starts the programs that tests start, where this machine does
+/// not run them by itself: an emulator with its arguments, separated by spaces.
+pub const RUNNER: &str = "CONFORMANCE_RUNNER";
+
 /// Returns where the program is that cargo built at `built`: there, or in the folder that
 /// [`PROGRAMS`] names.
 #[must_use]
@@ -196,6 +200,13 @@ impl Job {
             transport: Transport::P2p,
             options,
         }
+        .through_runner()
+    }
+
+    fn through_runner(self) -> Self {
+        let runner = std::env::var(RUNNER).unwrap_or_default();
+        let words: Vec<&str> = runner.split_whitespace().collect();
+        if words.is_empty() { self } else { self.through(&words) }
     }
 
     /// Returns how long PEs may take to end when another has died; the launcher's three seconds

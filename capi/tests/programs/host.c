@@ -219,6 +219,34 @@ static void stale(int *inbox, int next) {
     WORKS(oxshmem_host_barrier_all());
 }
 
+/* What was counted of calls, by peer and as JSON. */
+static void counters(int me, int n_pes) {
+    const int peer = (me + 1) % n_pes;
+    oxshmem_traffic before, after;
+    uint64_t word = 7;
+    uint64_t *inbox = oxshmem_malloc(sizeof(word));
+    EXPECT(inbox != NULL);
+    WORKS(oxshmem_peer_counters(peer, &before));
+    WORKS(oxshmem_host_putmem(inbox, &word, sizeof(word), peer));
+    WORKS(oxshmem_host_barrier_all());
+    WORKS(oxshmem_peer_counters(peer, &after));
+    EXPECT(after.operations == before.operations + 1 && after.bytes == before.bytes + sizeof(word));
+    if (peer == me || oxshmem_host_ptr(inbox, peer) != NULL) {
+        EXPECT(after.messages == OXSHMEM_NOT_COUNTED && after.doorbells == OXSHMEM_NOT_COUNTED);
+    } else {
+        EXPECT(after.messages > before.messages && after.message_bytes >= before.message_bytes + sizeof(word));
+        EXPECT(after.doorbells > before.doorbells && after.errors == 0);
+    }
+    char *json = NULL;
+    WORKS(oxshmem_counters_json(&json));
+    EXPECT(json != NULL && json[0] == '{' && strstr(json, "\"peers\"") != NULL && strstr(json, "\"barrier\"") != NULL);
+    free(json);
+    REFUSED(oxshmem_peer_counters(n_pes, &after), OXSHMEM_ERROR_INVALID, "does not exist");
+    REFUSED(oxshmem_peer_counters(peer, NULL), OXSHMEM_ERROR_INVALID, "traffic is null");
+    REFUSED(oxshmem_counters_json(NULL), OXSHMEM_ERROR_INVALID, "json is null");
+    WORKS(oxshmem_free(inbox));
+}
+
 static void job(void) {
     const int me = oxshmem_host_my_pe(), n = oxshmem_host_n_pes();
     const int next = (me + 1) % n, previous = (me + n - 1) % n;
@@ -227,6 +255,7 @@ static void job(void) {
     REFUSED(oxshmem_init(), OXSHMEM_ERROR_INVALID, "already has a PE");
     contexts();
     teams(me, n);
+    counters(me, n);
 
     /* The device library is for GPUs. */
     void *image = NULL;
@@ -338,7 +367,6 @@ static void job(void) {
     WORKS(oxshmem_free(empty));
 }
 
-/* A job of one PE that the process sets up itself. */
 /* What the library has allocated, by kind. */
 static void memory(void) {
     uint64_t device = 0, host = 0, before, all = 0;
@@ -355,10 +383,11 @@ static void memory(void) {
     WORKS(oxshmem_memory(OXSHMEM_MEMORY_HEAP, &device, &host));
     EXPECT(device > before && host == 0);
     WORKS(oxshmem_free(more));
-    REFUSED(oxshmem_memory(OXSHMEM_MEMORY_KINDS, &device, &host), OXSHMEM_ERROR_INVALID, "memory kind 9");
+    REFUSED(oxshmem_memory(OXSHMEM_MEMORY_KINDS, &device, &host), OXSHMEM_ERROR_INVALID, "memory kind 10");
     REFUSED(oxshmem_memory(-1, &device, &host), OXSHMEM_ERROR_INVALID, "memory kind -1");
 }
 
+/* A job of one PE that the process sets up itself. */
 static void alone(void) {
     oxshmem_uniqueid id;
     WORKS(oxshmem_get_uniqueid(&id));

@@ -20,7 +20,7 @@
 namespace oxshmem::abi {
 
 constexpr uint32_t kMagic = 0x4d53584f; // "OXSM" in memory
-#define OXSHMEM_ABI_VERSION 13
+#define OXSHMEM_ABI_VERSION 14
 constexpr uint32_t kAbiVersion = OXSHMEM_ABI_VERSION;
 
 // PEs of a job, at most.
@@ -425,6 +425,48 @@ struct alignas(128) Team {
 constexpr uint64_t kGridGivenUp = 1ull << 32; // a block has missed the others, and no block waits any more
 constexpr uint64_t kGridTurn = 1ull << 33;
 
+// What device code has done that was compiled with OXSHMEM_PROFILE: see detail/profile.h.
+constexpr uint32_t kProfileOps = 32; // more than Op has values
+
+// Calls of one kind: those for a peer, or the collectives of a team.
+struct ProfileCount {
+    uint64_t calls;
+    uint64_t bytes;       // that they were to move
+    uint64_t nanoseconds; // from call to return
+};
+
+// What a ProfileRecord says.
+enum class ProfileKind : uint32_t {
+    call = 0,       // of the API, from `begin` to `end`
+    request = 1,    // a QP or the proxy's ring has taken requests, all before `index`; `bytes` is 0
+    doorbell = 2,   // the QP was rung for all requests before `index`
+    completion = 3, // all requests before `index` were seen to be complete
+};
+
+// Times are those of the device's clock. `index` counts the blocks of a QP, or the descriptors of
+// the proxy's ring; there `qpn` is the queue, of those to the peer.
+struct ProfileRecord {
+    uint64_t number;     // 1 and how many were made before; written last
+    uint64_t begin, end; // nanoseconds; equal unless it is a call
+    uint64_t bytes;
+    uint64_t index;
+    uint32_t qpn;
+    int32_t pe;             // -1: none
+    uint16_t kind;          // ProfileKind
+    uint16_t op;            // Op; of a call
+    uint32_t block, thread; // ranks
+    int32_t team;           // handle; -1: none
+};
+
+struct alignas(128) Profile {
+    uint64_t records; // ProfileRecord[1 << records_log2]: a ring; 0: none are made
+    uint64_t peers;   // ProfileCount[n_pes * kProfileOps]
+    uint64_t teams;   // ProfileCount[max_teams * kProfileOps]
+    uint32_t records_log2;
+    uint32_t reserved0;
+    alignas(128) uint64_t made; // records ever made
+};
+
 // What every module is given, read-only for device code.
 struct alignas(128) State {
     uint32_t magic;
@@ -489,9 +531,11 @@ struct alignas(128) State {
     uint64_t numbered_contexts;   // Context[kMaxNumberedContexts]
     uint64_t n_numbered_contexts; // address of a uint64_t count
 
+    uint64_t profile; // Profile, or 0: nothing is counted and recorded
+
     // Blocks of a collective that have room in a team's workspace.
     uint32_t collective_blocks;
-    uint32_t reserved0[23];
+    uint32_t reserved0[21];
 
     uint64_t p2p_far[kMaxPes / 64];
 };

@@ -27,6 +27,7 @@ template <class T> OXSHMEM_DEVICE Path atomic_path(const T *target, int pe) {
 // the old value. `Changes`: `local` may change the word. (`request` writes it back in any case.)
 template <bool Fetch, bool Changes = true, class C, class T, class Local>
 OXSHMEM_DEVICE T atomic(C context, T *target, int pe, const AtomicRequest &request, Local local) {
+    const Profiled profiled(Op::atomic, pe, sizeof(T));
     switch (atomic_path(target, pe)) {
     case Path::load_store:
         if constexpr (Changes) {

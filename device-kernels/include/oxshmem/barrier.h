@@ -28,6 +28,8 @@ template <class Scope> OXSHMEM_DEVICE int meet_team(int handle, Call call) {
 // Completes what this PE has under way, if it is a barrier, and meets. All lanes share the waiting
 // of quiet, which comes before anything that would occupy registers meanwhile.
 template <class Scope> OXSHMEM_LINKED_OUTLINE int sync_team(int handle, Call call) {
+    const Profiled profiled(call == Call::barrier ? Op::barrier : Op::sync, {port::state().my_pe, handle}, 0,
+                            !kIsGrid<Scope> && Scope::rank() == 0);
     if constexpr (kIsGrid<Scope>) {
         const Op op = call == Call::barrier ? Op::barrier : Op::sync;
         return by_last_block<GridCall::of_team>(handle, op, [&] { return sync_team<block_scope>(handle, call); });

@@ -54,6 +54,7 @@ OXSHMEM_OUTLINE int broadcast_bytes(int handle, void *dst, const void *src, uint
             return by_first_warp([&] { return broadcast_bytes<warp_scope>(handle, dst, src, bytes, root, Caller::block); });
         }
     }
+    const Profiled profiled(Op::broadcast, {port::state().my_pe, handle}, bytes, Scope::rank() == 0);
     Session session;
     if (!begin<Scope>(session, handle, Op::broadcast, Call::broadcast)) {
         return 1;
@@ -100,6 +101,7 @@ OXSHMEM_DEVICE int gather_parts(int handle, Collective collective, Op op, Call c
                 [&] { return gather_parts<warp_scope>(handle, collective, op, call, dst, src, bytes, step, Caller::block); });
         }
     }
+    const Profiled profiled(op, {port::state().my_pe, handle}, bytes, Scope::rank() == 0);
     Session session;
     if (!begin<Scope>(session, handle, op, call)) {
         return 1;
@@ -165,6 +167,7 @@ OXSHMEM_OUTLINE int alltoalls_bytes(int handle, void *dst, const void *src, ptrd
             });
         }
     }
+    const Profiled profiled(Op::alltoalls, {port::state().my_pe, handle}, n * element, Scope::rank() == 0);
     Session session;
     if (!begin<Scope>(session, handle, Op::alltoalls, Call::alltoalls)) {
         return 1;
@@ -262,6 +265,7 @@ OXSHMEM_OUTLINE int collect_bytes(int handle, void *dst, const void *src, uint64
             return by_first_warp([&] { return collect_bytes<warp_scope>(handle, dst, src, bytes, Caller::block); });
         }
     }
+    const Profiled profiled(Op::collect, {port::state().my_pe, handle}, bytes, Scope::rank() == 0);
     Session session;
     if (!begin<Scope>(session, handle, Op::collect, Call::collect)) {
         return 1;
@@ -373,6 +377,8 @@ OXSHMEM_OUTLINE int reduce_elements(int handle, void *dst, const void *src, uint
                 [&] { return reduce_elements<warp_scope>(handle, dst, src, n, to_all, combine, Caller::block); });
         }
     }
+    const Profiled profiled(to_all ? Op::reduce : Op::reducescatter, {port::state().my_pe, handle},
+                            n * element_bytes(combine.type()), Scope::rank() == 0);
     Session session;
     if (!begin<Scope>(session, handle, to_all ? Op::reduce : Op::reducescatter, to_all ? Call::reduce : Call::reducescatter)) {
         return 1;

@@ -124,6 +124,7 @@ OXSHMEM_DEVICE void quiet(const Context &context) {
         quiet();
         return;
     }
+    const detail::Profiled profiled(detail::Op::quiet, port::state().my_pe);
     detail::release_context_stores(context);
     detail::context_quiet(context, 0, 1);
 }
@@ -135,6 +136,7 @@ template <class Scope> OXSHMEM_DEVICE void quiet(const Context &context, Scope s
         quiet(scope);
         return;
     }
+    const detail::Profiled profiled(detail::Op::quiet, port::state().my_pe, 0, Scope::rank() == 0);
     Scope::sync();
     if (Scope::rank() == 0) {
         detail::release_stores();
@@ -153,6 +155,7 @@ OXSHMEM_DEVICE void fence(const Context &context) {
         fence();
         return;
     }
+    const detail::Profiled profiled(detail::Op::fence, port::state().my_pe);
     detail::release_context_stores(context);
     detail::context_fence(context);
 }

@@ -133,11 +133,30 @@ typedef enum oxshmem_memory_kind {
     OXSHMEM_MEMORY_ENGINE = 6,  /* what the software HCA keeps */
     OXSHMEM_MEMORY_STAGING = 7, /* buffers of host operations and of staged puts */
     OXSHMEM_MEMORY_TABLES = 8,  /* keys of peers, control blocks, ends of pages */
-    OXSHMEM_MEMORY_KINDS = 9,   /* how many kinds there are */
+    OXSHMEM_MEMORY_PROFILE = 9, /* what device code counts and records for OXSHMEM_PROFILE */
+    OXSHMEM_MEMORY_KINDS = 10,  /* how many kinds there are */
 } oxshmem_memory_kind;
 /* Writes how many bytes of a kind (oxshmem_memory_kind) this PE has allocated so far, of the device and of the host. Null
  * pointers are skipped. Memory of drivers and other libraries is not counted. */
 int oxshmem_memory(int kind, uint64_t *device_bytes, uint64_t *host_bytes);
+
+/* What went to and from a PE since init: calls of the host, and of device code that was compiled with OXSHMEM_PROFILE while the
+ * variable of the same name is set; and what this PE's queue pairs to it did. */
+#define OXSHMEM_NOT_COUNTED UINT64_MAX
+typedef struct oxshmem_traffic {
+    uint64_t operations;
+    uint64_t bytes;
+    /* Each OXSHMEM_NOT_COUNTED where the network does not tell, or there is none to this PE. */
+    uint64_t messages;      /* work requests */
+    uint64_t message_bytes; /* their payload */
+    uint64_t doorbells;
+    uint64_t completions; /* CQEs, those with errors included */
+    uint64_t errors;
+} oxshmem_traffic;
+int oxshmem_peer_counters(int pe, oxshmem_traffic *traffic);
+/* Writes the address of a text that free() frees: all counters by queue pair, peer, team, transport and card, as a JSON object.
+ * docs/profiling.md has its fields. */
+int oxshmem_counters_json(char **json);
 
 /* Returns where kernels (on the `cpu` device the host too) can load and store `pe`'s copy of `address`. Null means that the PE
  * is reached over the network or that the address is not in the heap, which is not an error. */

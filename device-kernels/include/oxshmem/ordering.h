@@ -4,6 +4,7 @@
 #pragma once
 
 #include "detail/network.h"
+#include "detail/profile.h"
 #include "detail/scope.h"
 
 namespace oxshmem {
@@ -31,6 +32,7 @@ template <port::order O = port::order::acq_rel> OXSHMEM_DEVICE void release_stor
 // are delivered and visible at their peers, gets have arrived. "Happens before" includes other
 // threads' operations that the caller has synchronised with, for instance by __syncthreads().
 OXSHMEM_DEVICE void quiet() {
+    const detail::Profiled profiled(detail::Op::quiet, port::state().my_pe);
     detail::release_stores();
     if (port::state().network != static_cast<uint32_t>(abi::Network::none)) {
         detail::network_quiet();
@@ -41,6 +43,7 @@ OXSHMEM_DEVICE void quiet() {
 // That of a grid is in barrier.h.
 template <class Scope> OXSHMEM_DEVICE void quiet(Scope) {
     static_assert(!detail::kIsGrid<Scope>, "quiet(oxshmem::grid) needs #include <oxshmem/barrier.h>");
+    const detail::Profiled profiled(detail::Op::quiet, port::state().my_pe, 0, Scope::rank() == 0);
     Scope::sync();
     if (Scope::rank() == 0) {
         detail::release_stores();
@@ -59,6 +62,7 @@ template <class Scope> OXSHMEM_DEVICE void quiet(Scope) {
 // use another card than its other operations, for all that this block has posted. Between blocks
 // use quiet.
 OXSHMEM_DEVICE void fence() {
+    const detail::Profiled profiled(detail::Op::fence, port::state().my_pe);
     detail::release_stores();
     if (port::state().network != static_cast<uint32_t>(abi::Network::none)) {
         detail::network_fence();

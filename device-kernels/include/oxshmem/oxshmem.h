@@ -5,7 +5,8 @@
 // Each of the headers below may be included alone, which compiles faster: p, g, put and get need
 // rma.h and nothing else. A kernel that is compiled while its program runs may leave the network,
 // copies and errors to the device library, by defining OXSHMEM_DEVICE_LIBRARY: docs/semantics.md,
-// "Kernels that are compiled while the program runs".
+// "Kernels that are compiled while the program runs". One that defines OXSHMEM_PROFILE counts and
+// records its calls: docs/profiling.md.
 //
 // The templates live in namespace oxshmem and take their scope as first argument
 // (oxshmem::put_nbi(oxshmem::block, dst, src, n, pe)). docs/semantics.md says what each promises.

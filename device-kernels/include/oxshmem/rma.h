@@ -13,6 +13,7 @@
 
 #include "detail/copy.h"
 #include "detail/network.h"
+#include "detail/profile.h"
 
 namespace oxshmem {
 
@@ -136,6 +137,7 @@ OXSHMEM_DEVICE Slice slice_of_block(uint64_t bytes) {
 
 template <class Scope, class C>
 OXSHMEM_DEVICE void put_by(C context, void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
+    const Profiled profiled(Op::put, pe, bytes, !kIsGrid<Scope> && Scope::rank() == 0);
     if constexpr (kIsGrid<Scope>) {
         // What is wrong is wrong for all blocks, whichever part of the memory they transfer.
         const Slice mine = slice_of_block(bytes);
@@ -154,6 +156,7 @@ OXSHMEM_DEVICE void put_by(C context, void *dst, const void *src, uint64_t bytes
 
 template <class Scope, class C>
 OXSHMEM_DEVICE void get_by(C context, void *dst, const void *src, uint64_t bytes, int pe, bool blocking) {
+    const Profiled profiled(Op::get, pe, bytes, !kIsGrid<Scope> && Scope::rank() == 0);
     if constexpr (kIsGrid<Scope>) {
         const Slice mine = slice_of_block(bytes);
         if (path_to(pe, Op::get) != Path::none && check_symmetric(src, bytes, pe, Op::get) && mine.first != mine.last) {
@@ -192,6 +195,7 @@ template <class C, class T> OXSHMEM_OUTLINE T far_g(C context, const T *src, int
 
 template <class C, class T> OXSHMEM_DEVICE void p_by(C context, T *dst, T value, int pe) {
     static_assert(scalar<T>);
+    const Profiled profiled(Op::p, pe, sizeof(T));
     T *const word = translate(dst, pe);
     if (is_direct(pe) && holds_word(dst) && is_checked_word(dst)) {
         port::store<order::relaxed, reach::system>(word, value);
@@ -202,6 +206,7 @@ template <class C, class T> OXSHMEM_DEVICE void p_by(C context, T *dst, T value,
 
 template <class C, class T> OXSHMEM_DEVICE T g_by(C context, const T *src, int pe) {
     static_assert(scalar<T>);
+    const Profiled profiled(Op::g, pe, sizeof(T));
     const T *const word = translate(src, pe);
     if (is_direct(pe) && holds_word(src) && is_checked_word(src)) {
         return port::load<order::relaxed, reach::system>(word);
@@ -277,6 +282,7 @@ OXSHMEM_DEVICE bool check_stride(ptrdiff_t stride, int pe, Op op) {
 // The elements of a strided put; see iput.
 template <class Scope, class C, class T>
 OXSHMEM_DEVICE void iput_by(C context, T *dst, const T *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t n, int pe) {
+    const Profiled profiled(Op::iput, pe, n * sizeof(T), Scope::rank() == 0);
     const Path path = path_to(pe, Op::iput);
     if (path == Path::none || !check_stride(dst_stride, pe, Op::iput) || !check_stride(src_stride, pe, Op::iput) ||
         !check_symmetric(dst, extent<T>(n, dst_stride), pe, Op::iput)) {
@@ -315,6 +321,7 @@ OXSHMEM_OUTLINE void network_iget(C context, T *dst, const T *src, ptrdiff_t dst
 // The elements of a strided get; see iget.
 template <class Scope, class C, class T>
 OXSHMEM_DEVICE void iget_by(C context, T *dst, const T *src, ptrdiff_t dst_stride, ptrdiff_t src_stride, size_t n, int pe) {
+    const Profiled profiled(Op::iget, pe, n * sizeof(T), Scope::rank() == 0);
     const Path path = path_to(pe, Op::iget);
     if (path == Path::none || !check_stride(dst_stride, pe, Op::iget) || !check_stride(src_stride, pe, Op::iget) ||
         !check_symmetric(src, extent<T>(n, src_stride), pe, Op::iget)) {

@@ -88,6 +88,7 @@ template <class Scope, class C>
 OXSHMEM_DEVICE void put_signal_by(C context, void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t value,
                                   SignalOp op, int pe, bool blocking) {
     static_assert(!kIsGrid<Scope>, "no block knows that all data of the grid has been put: put, let the blocks meet, signal");
+    const Profiled profiled(Op::put_signal, pe, bytes, Scope::rank() == 0);
     if (is_direct(pe)) {
         if (op == SignalOp::add && atomics_by_network()) {
             split_put_signal<Scope>(context, dst, src, bytes, signal, value, pe);
@@ -146,6 +147,7 @@ template <class C> OXSHMEM_OUTLINE void far_signal(C context, uint64_t *signal, 
 }
 
 template <class C> OXSHMEM_DEVICE void signal_by(C context, uint64_t *signal, uint64_t value, SignalOp op, int pe) {
+    const Profiled profiled(Op::signal, pe, sizeof(*signal));
     uint64_t *const word = translate(signal, pe);
     // An aligned word that begins in the heap ends there. The tests are cheaper together than a
     // branch after each.
@@ -175,6 +177,7 @@ OXSHMEM_DEVICE uint64_t signal_fetch(const uint64_t *signal) {
 // Waits until this PE's own signal compares true with `value` and returns what satisfied it (or the
 // value seen last if the wait ended with an error, which is recorded).
 OXSHMEM_DEVICE uint64_t signal_wait_until(const uint64_t *signal, Compare cmp, uint64_t value) {
+    const detail::Profiled profiled(detail::Op::signal_wait, port::state().my_pe);
     uint64_t seen = 0;
     const auto late = [&] { return detail::unmet(signal, cmp, value); };
     detail::wait(detail::Op::signal_wait, late, signal, [&] {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "detail/address.h"
+#include "detail/profile.h"
 
 namespace oxshmem {
 
@@ -137,6 +138,7 @@ OXSHMEM_DEVICE size_t test_some(const T *ivars, size_t n, size_t *indices, const
 
 template <class T, class Values>
 OXSHMEM_DEVICE void wait_all(const T *ivars, size_t n, const int *status, Compare cmp, const Values &values) {
+    const Profiled profiled(Op::wait_until, port::state().my_pe);
     if (!check_variables(ivars, n, cmp, Op::wait_until)) {
         return;
     }
@@ -151,6 +153,7 @@ OXSHMEM_DEVICE void wait_all(const T *ivars, size_t n, const int *status, Compar
 
 template <class T, class Values>
 OXSHMEM_DEVICE size_t wait_any(const T *ivars, size_t n, const int *status, Compare cmp, const Values &values) {
+    const Profiled profiled(Op::wait_until, port::state().my_pe);
     size_t found = SIZE_MAX;
     if (check_variables(ivars, n, cmp, Op::wait_until)) {
         const auto late = [&] { return unmet_any(ivars, n, status, cmp, values); };
@@ -166,6 +169,7 @@ OXSHMEM_DEVICE size_t wait_any(const T *ivars, size_t n, const int *status, Comp
 template <class T, class Values>
 OXSHMEM_DEVICE size_t wait_some(const T *ivars, size_t n, size_t *indices, const int *status, Compare cmp,
                                 const Values &values) {
+    const Profiled profiled(Op::wait_until, port::state().my_pe);
     size_t found = 0;
     if (check_variables(ivars, n, cmp, Op::wait_until)) {
         const auto late = [&] { return unmet_any(ivars, n, status, cmp, values); };

@@ -25,6 +25,7 @@ impl Engine {
         // An observer of a later store of this QP also sees this WQE's payload.
         fence(Ordering::Release);
         self.counters.bytes += bytes;
+        qp.counters.bytes += bytes;
         if signaled {
             let since = self.now().duration_since(self.opened);
             let timestamp = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
@@ -42,12 +43,13 @@ impl Engine {
         qp.moved = 0;
         qp.stalled = None;
         qp.hold = Hold::Undecided;
-        self.count_wqe();
+        self.count_wqe(qp);
     }
 
-    /// Counts a WQE that has ended.
-    pub(super) fn count_wqe(&mut self) {
+    /// Counts a WQE of a QP that has ended.
+    pub(super) fn count_wqe(&mut self, qp: &mut Qp) {
         self.counters.wqes += 1;
+        qp.counters.wqes += 1;
         if self.faults.die_after.is_some_and(|limit| self.counters.wqes >= limit) {
             self.die("fault die-after");
         }
@@ -86,6 +88,7 @@ impl Engine {
 
     fn write_error(&mut self, qp: &mut Qp, opcode: u8, index: u64, syndrome: Syndrome) {
         self.counters.errors += 1;
+        qp.counters.errors += 1;
         let counted = self.error_counters.get_mut(qp.context.counter_set_id.into());
         if let Some(count) = counted.and_then(|set| set.counter(syndrome)) {
             *count += 1;
@@ -112,6 +115,7 @@ impl Engine {
                 return;
             }
         }
+        qp.counters.cqes += 1;
         repr.owner = cq.producer >> log_size & 1 != 0;
         let slot = if cq.context.cc { 0 } else { cq.producer & ((1 << log_size) - 1) };
         cq.producer = cq.producer.wrapping_add(1) & 0xff_ffff;

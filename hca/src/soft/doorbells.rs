@@ -98,8 +98,8 @@ impl Engine {
         let Some(mut qp) = self.qps.lend(bell.qpn) else {
             return self.violation(bell.qpn, bell.index.into(), None, format!("doorbell.qpn: no QP {:#x}", bell.qpn));
         };
-        qp.doorbells += 1;
-        if self.faults.loses_doorbell(qp.ordinal, qp.doorbells) {
+        qp.counters.doorbells += 1;
+        if self.faults.loses_doorbell(qp.ordinal, qp.counters.doorbells) {
             if self.tracer.is_on() {
                 self.tracer.line("fault", format_args!("lost doorbell {bell}"));
             }
@@ -155,7 +155,10 @@ impl Engine {
                         self.violation(qp.qpn, producer, None, text);
                     }
                     let moved = producer != qp.producer;
-                    qp.producer = producer;
+                    let before = std::mem::replace(&mut qp.producer, producer);
+                    if moved && !self.faults.sources.is_zero() && !self.is_on_gpu() {
+                        self.note_sources(qp, before);
+                    }
                     if moved {
                         self.activate(qp);
                     }

@@ -27,7 +27,7 @@ const SWEEP: usize = 64;
 /// Peers whose sockets are looked at in one go: a system call each.
 const PEERS_POLLED: usize = 16;
 /// Words in a block.
-const BLOCK_WORDS: usize = BLOCK_BYTES / 8;
+pub(super) const BLOCK_WORDS: usize = BLOCK_BYTES / 8;
 
 impl Engine {
     /// One pass: take in doorbells, and give each QP with work one turn. Returns how much was done;
@@ -119,7 +119,9 @@ impl Engine {
             let ours = !self.is_on_gpu() || qp.handed.trapped && !qp.active && !self.is_copying();
             let ours = ours && !self.needs_doorbell(qpn, qp.context.uar_page);
             if ours && matches!(qp.state, QpState::Rts | QpState::Err) && self.read_doorbell_record(&mut qp, None) {
-                self.counters.recovered += u64::from(!qp.handed.trapped);
+                let recovered = u64::from(!qp.handed.trapped);
+                self.counters.recovered += recovered;
+                qp.counters.recovered += recovered;
                 found += 1;
                 if self.tracer.is_on() {
                     let producer = low16(qp.producer);
@@ -215,6 +217,9 @@ impl Engine {
 
     /// Whether the fault plan makes the next WQE wait.
     fn holds(&mut self, qp: &mut Qp) -> bool {
+        if self.watches_source(qp) {
+            return true;
+        }
         if self.faults.delay.is_zero() && self.faults.reorder == 0.0 {
             return false;
         }
@@ -272,7 +277,7 @@ impl Engine {
 }
 
 /// The memory image of words.
-fn as_bytes(words: &[u64]) -> &[u8] {
+pub(super) fn as_bytes(words: &[u64]) -> &[u8] {
     // SAFETY: any initialised words are valid bytes, and bytes need no alignment.
     unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
 }

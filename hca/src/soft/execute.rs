@@ -85,6 +85,12 @@ impl Engine {
             Ok(wqe) => wqe,
             Err(failure) => return self.fail_in_order(qp, bytes[3], blocks, &failure),
         };
+        if self.faulty
+            && qp.moved == 0
+            && let Err(failure) = self.check_source(qp, &wqe)
+        {
+            return self.fail_in_order(qp, bytes[3], blocks, &failure);
+        }
         if qp.flow.is_some() {
             return self.send(qp, &wqe, blocks, budget);
         }
@@ -199,7 +205,9 @@ impl Engine {
     #[inline]
     fn perform(&mut self, qp: &mut Qp, wqe: &Wqe<'_>, budget: &mut usize) -> Result<Option<u64>, Stop> {
         if qp.moved == 0 {
-            self.counters.strong += u64::from(wqe.fence == Fence::StrongOrdering);
+            let strong = u64::from(wqe.fence == Fence::StrongOrdering);
+            self.counters.strong += strong;
+            qp.counters.strong += strong;
             if (wqe.fence != Fence::None || self.card_doorbells) && self.way() == Way::Copies {
                 self.with_copying(Copying::order);
             }

@@ -22,6 +22,7 @@ const DEFAULT_DELAY: Duration = Duration::from_micros(100);
 /// | `delay=TIME` | each WQE starts up to TIME late; other QPs go on meanwhile. TIME is a number with `ns`, `us`, `ms` or `s` |
 /// | `reorder=P` | with probability P a WQE lets others pass: its QP sits out a while. Order within a QP is kept |
 /// | `visibility` | the payload of a write becomes visible as late as RC permits (just before the next WQE of the QP runs or its own CQE is written, up to `delay` later), its bytes in any order |
+/// | `sources=TIME` | a write of memory starts TIME after its doorbell, and fails if its source has changed meanwhile |
 /// | `lost-doorbell=P` | with probability P a doorbell is lost; the doorbell record brings it to light a little later |
 /// | `error=SYNDROME@qpN:INDEX` | the first WQE of the N-th created QP (from 0) whose block index is at least INDEX fails with SYNDROME; `qp*` is every QP. May be repeated |
 /// | `die-after=N` | the HCA dies after N work requests |
@@ -37,6 +38,8 @@ pub struct FaultPlan {
     pub reorder: f64,
     /// Whether payloads become visible late.
     pub visibility: bool,
+    /// How long the sources of writes are watched before these start.
+    pub sources: Duration,
     /// Probability that a doorbell is lost.
     pub lost_doorbell: f64,
     /// Errors to inject.
@@ -66,8 +69,7 @@ pub struct ParseFaultError {
     pub rule: &'static str,
 }
 
-const KEYS: &str =
-    "known are seed=N, delay=TIME, reorder=P, visibility, lost-doorbell=P, error=SYNDROME@qpN:INDEX, die-after=N";
+const KEYS: &str = "known are seed=N, delay=TIME, reorder=P, visibility, sources=TIME, lost-doorbell=P, error=SYNDROME@qpN:INDEX, die-after=N";
 
 impl FromStr for FaultPlan {
     type Err = ParseFaultError;
@@ -83,9 +85,10 @@ impl FromStr for FaultPlan {
                     const RULE: &str = "the seed is a number, as in seed=7";
                     plan.seed = number(need(RULE)?).ok_or_else(|| wrong(RULE))?;
                 }
-                "delay" => {
+                "delay" | "sources" => {
                     const RULE: &str = "a number with ns, us, ms or s, at most 10s, as in delay=200us";
-                    plan.delay = duration(need(RULE)?).ok_or_else(|| wrong(RULE))?;
+                    let time = duration(need(RULE)?).ok_or_else(|| wrong(RULE))?;
+                    *(if key == "delay" { &mut plan.delay } else { &mut plan.sources }) = time;
                 }
                 "reorder" | "lost-doorbell" => {
                     const RULE: &str = "a probability between 0 and 1, as in reorder=0.5";
@@ -121,6 +124,9 @@ impl fmt::Display for FaultPlan {
         }
         if self.visibility {
             f.write_str(",visibility")?;
+        }
+        if !self.sources.is_zero() {
+            write!(f, ",sources={}ns", self.sources.as_nanos())?;
         }
         if self.lost_doorbell > 0.0 {
             write!(f, ",lost-doorbell={}", self.lost_doorbell)?;
@@ -190,6 +196,7 @@ impl FaultPlan {
         !self.delay.is_zero()
             || self.reorder > 0.0
             || self.visibility
+            || !self.sources.is_zero()
             || !self.errors.is_empty()
             || self.die_after.is_some()
     }
@@ -250,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_plan_reads_back() {
-        let text = "seed=7,delay=200us,reorder=0.5,visibility,lost-doorbell=0.1,error=0x13@qp3:100,error=4@qp*:0x10,die-after=5000";
+        let text = "seed=7,delay=200us,reorder=0.5,visibility,sources=2ms,lost-doorbell=0.1,error=0x13@qp3:100,error=4@qp*:0x10,die-after=5000";
         let plan: FaultPlan = text.parse().unwrap();
         assert_eq!(plan.delay, Duration::from_micros(200));
         assert_eq!(plan.errors[0], InjectedError { syndrome: Syndrome::RemoteAccess, qp: Some(3), index: 100 });

@@ -328,7 +328,9 @@ impl Engine {
         if self.tracer.is_on() {
             self.tracer.line("wqe", format_args!("{wqe}"));
         }
-        self.counters.strong += u64::from(wqe.fence == Fence::StrongOrdering);
+        let strong = u64::from(wqe.fence == Fence::StrongOrdering);
+        self.counters.strong += strong;
+        qp.counters.strong += strong;
         let (index, opcode, signaled) = (qp.consumer, wqe.op.opcode() as u8, wqe.signaled);
         if let Some(flow) = &mut qp.flow {
             if flow.flights.is_empty() {
@@ -500,7 +502,7 @@ impl Engine {
                 flow.flights.push_front(flight);
                 return Err(text);
             }
-            self.count_wqe();
+            self.count_wqe(qp);
             self.report(qp, flight.index, flight.opcode, flight.bytes, flight.signaled);
         }
     }

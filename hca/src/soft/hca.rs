@@ -383,6 +383,12 @@ impl Provider for SoftHca {
         Some(self.shared.engine().all_counters())
     }
 
+    fn qp_counters(&self, qpn: u32) -> Option<Counters> {
+        let engine = self.shared.engine();
+        // A kernel keeps its counts by block.
+        (!engine.is_on_gpu()).then(|| engine.qps.get(qpn).map(|qp| qp.counters)).flatten()
+    }
+
     fn memory(&self) -> (u64, u64) {
         self.shared.engine().memory_bytes()
     }

@@ -45,6 +45,7 @@ mod limits;
 mod memory;
 mod options;
 mod slots;
+mod sources;
 mod state;
 pub mod tables;
 mod thread;

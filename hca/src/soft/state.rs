@@ -147,6 +147,16 @@ pub(super) struct Deferred {
     pub cqe: Option<cqe::Repr>,
 }
 
+/// What the source of a write was when its doorbell came.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Source {
+    /// Block index of the write.
+    pub index: u64,
+    /// When it may start.
+    pub until: Instant,
+    pub digest: u64,
+}
+
 #[derive(Debug)]
 pub(super) struct Qp {
     pub qpn: u32,
@@ -161,7 +171,8 @@ pub(super) struct Qp {
     pub consumer: u64,
     /// Blocks that the doorbell record covered when it was last read.
     pub producer: u64,
-    pub doorbells: u64,
+    /// What it has done, as far as the engine on the CPU did it.
+    pub counters: Counters,
     /// Whether it is in [`Engine::active`].
     pub active: bool,
     /// The peer, if it is on this node.
@@ -175,6 +186,8 @@ pub(super) struct Qp {
     pub stalled: Option<Instant>,
     pub hold: Hold,
     pub deferred: Option<Deferred>,
+    /// Sources of writes that have not started, by block index (fault `sources`).
+    pub sources: VecDeque<Source>,
     pub handed: Handed,
 }
 
@@ -223,6 +236,7 @@ impl Qp {
         self.stalled = None;
         self.hold = Hold::Undecided;
         self.deferred = None;
+        self.sources.clear();
         self.remote = None;
         self.flow = None;
         self.local_key = None;

@@ -93,6 +93,14 @@ impl Engine {
         (self.failures, self.last_failed)
     }
 
+    /// Returns the peer and the queue of a queue pair, and one more than the newest descriptor that
+    /// requests were posted there for and that has not ended; `None` if there is none.
+    #[must_use]
+    pub fn posted(&self, qp: u32) -> Option<(u32, u32, u64)> {
+        let newest = self.queues.get(qp as usize)?.posted.back()?.descriptor;
+        Some((self.pe(qp), qp % self.options.striping.per_peer(), newest + 1))
+    }
+
     /// Returns what waits for what, in words, for the log.
     #[must_use]
     pub fn status(&self) -> String {

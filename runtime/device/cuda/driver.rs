@@ -192,7 +192,7 @@ impl Gpu {
             driver!(cuDeviceGetUuid_v2(uuid.as_mut_ptr(), raw))?;
         }
         // SAFETY: any bytes are a value, and they are initialised.
-        let uuid = unsafe { uuid.assume_init() }.bytes.map(c_char::cast_unsigned);
+        let uuid: [u8; 16] = bytemuck::cast(unsafe { uuid.assume_init() }.bytes);
         Ok(Self { ordinal, raw, uuid })
     }
 

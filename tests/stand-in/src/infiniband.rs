@@ -128,7 +128,7 @@ impl Port {
         }
         // Other service levels have no virtual lane, and no port forwards what lacks a header that
         // is demanded.
-        if told("sl").is_some_and(|sl| sl != path.sl.into()) || (is_grh_required() && !path.grh) {
+        if told("sl").is_some_and(|sl| sl != u16::from(path.sl)) || (is_grh_required() && !path.grh) {
             return Ok(None);
         }
         let at = |subnet, lid| Self { subnet, lid, card: 0 };

@@ -1,10 +1,13 @@
 //! Queues: how completion queues and queue pairs are created, and how queue pairs are connected.
 
+use std::collections::VecDeque;
+
 use super::checks::{Outcome, full, refuse};
 use super::objects::Object;
 use crate::port::Gid;
 use crate::prm::qpc::{self, QpState};
 use crate::prm::{self, CommandStatus, cq, qp};
+use crate::provider::Counters;
 use crate::soft::control;
 use crate::soft::fabric::flight::Flow;
 use crate::soft::firmware::checks::{check_opt_param_mask, expect_state, need_write, within};
@@ -105,7 +108,8 @@ impl Engine {
                 dbr,
                 consumer: 0,
                 producer: 0,
-                doorbells: 0,
+                counters: Counters::default(),
+                sources: VecDeque::new(),
                 active: false,
                 remote: None,
                 flow: None,

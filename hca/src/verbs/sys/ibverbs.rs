@@ -23,6 +23,7 @@ pub struct __atomic_wide_counter__bindgen_ty_1 {
     pub __low: ::core::ffi::c_uint,
     pub __high: ::core::ffi::c_uint,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -38,6 +39,7 @@ const _: () = {
         "Offset of field: __atomic_wide_counter__bindgen_ty_1::__high",
     ][::core::mem::offset_of!(__atomic_wide_counter__bindgen_ty_1, __high) - 4usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -59,6 +61,7 @@ pub struct __pthread_internal_list {
     pub __prev: *mut __pthread_internal_list,
     pub __next: *mut __pthread_internal_list,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -87,6 +90,7 @@ pub struct __pthread_mutex_s {
     pub __elision: ::core::ffi::c_short,
     pub __list: __pthread_list_t,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of __pthread_mutex_s"][::core::mem::size_of::<__pthread_mutex_s>() - 40usize];
@@ -129,6 +133,7 @@ pub struct __pthread_cond_s {
     pub __wrefs: ::core::ffi::c_uint,
     pub __g_signals: [::core::ffi::c_uint; 2usize],
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of __pthread_cond_s"][::core::mem::size_of::<__pthread_cond_s>() - 48usize];
@@ -179,6 +184,7 @@ pub struct ibv_gid__bindgen_ty_1 {
     pub subnet_prefix: __be64,
     pub interface_id: __be64,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -194,6 +200,7 @@ const _: () = {
         "Offset of field: ibv_gid__bindgen_ty_1::interface_id",
     ][::core::mem::offset_of!(ibv_gid__bindgen_ty_1, interface_id) - 8usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_gid"][::core::mem::size_of::<ibv_gid>() - 16usize];
@@ -216,6 +223,7 @@ pub struct ibv_gid_entry {
     pub gid_type: u32,
     pub ndev_ifindex: u32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_gid_entry"][::core::mem::size_of::<ibv_gid_entry>() - 32usize];
@@ -263,6 +271,7 @@ pub struct ibv_alloc_dm_attr {
     pub log_align_req: u32,
     pub comp_mask: u32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_alloc_dm_attr"][::core::mem::size_of::<ibv_alloc_dm_attr>() - 16usize];
@@ -285,6 +294,7 @@ const _: () = {
 pub struct ibv_dm {
     pub _bindgen_opaque_blob: __BindgenOpaqueArray8<[u8; 32usize]>,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_dm"][::core::mem::size_of::<ibv_dm>() - 32usize];
@@ -334,6 +344,7 @@ pub struct ibv_device_attr {
     pub local_ca_ack_delay: u8,
     pub phys_port_cnt: u8,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_device_attr"][::core::mem::size_of::<ibv_device_attr>() - 232usize];
@@ -467,6 +478,7 @@ const _: () = {
 pub struct ibv_query_device_ex_input {
     pub _bindgen_opaque_blob: u32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -482,6 +494,7 @@ const _: () = {
 pub struct ibv_device_attr_ex {
     pub _bindgen_opaque_blob: __BindgenOpaqueArray8<[u8; 400usize]>,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -530,6 +543,7 @@ pub struct ibv_port_attr {
     pub flags: u8,
     pub port_cap_flags2: u16,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_port_attr"][::core::mem::size_of::<ibv_port_attr>() - 52usize];
@@ -637,6 +651,7 @@ pub union ibv_async_event__bindgen_ty_1 {
     pub wq: *mut ibv_wq,
     pub port_num: ::core::ffi::c_int,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -661,6 +676,7 @@ const _: () = {
         "Offset of field: ibv_async_event__bindgen_ty_1::port_num",
     ][::core::mem::offset_of!(ibv_async_event__bindgen_ty_1, port_num) - 0usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_async_event"][::core::mem::size_of::<ibv_async_event>() - 16usize];
@@ -742,6 +758,7 @@ pub union ibv_wc__bindgen_ty_1 {
     pub imm_data: __be32,
     pub invalidated_rkey: u32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -757,6 +774,7 @@ const _: () = {
         "Offset of field: ibv_wc__bindgen_ty_1::invalidated_rkey",
     ][::core::mem::offset_of!(ibv_wc__bindgen_ty_1, invalidated_rkey) - 0usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_wc"][::core::mem::size_of::<ibv_wc>() - 48usize];
@@ -810,6 +828,7 @@ pub struct ibv_mw_bind_info {
     pub length: u64,
     pub mw_access_flags: ::core::ffi::c_uint,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_mw_bind_info"][::core::mem::size_of::<ibv_mw_bind_info>() - 32usize];
@@ -835,6 +854,7 @@ pub struct ibv_pd {
     pub context: *mut ibv_context,
     pub handle: u32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_pd"][::core::mem::size_of::<ibv_pd>() - 16usize];
@@ -852,6 +872,7 @@ const _: () = {
 pub struct ibv_td_init_attr {
     pub _bindgen_opaque_blob: u32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_td_init_attr"][::core::mem::size_of::<ibv_td_init_attr>() - 4usize];
@@ -865,6 +886,7 @@ const _: () = {
 pub struct ibv_td {
     pub _bindgen_opaque_blob: __BindgenOpaqueArray8<[u8; 8usize]>,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_td"][::core::mem::size_of::<ibv_td>() - 8usize];
@@ -876,6 +898,7 @@ const _: () = {
 pub struct ibv_xrcd_init_attr {
     pub _bindgen_opaque_blob: [u32; 3usize],
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -891,6 +914,7 @@ const _: () = {
 pub struct ibv_xrcd {
     pub _bindgen_opaque_blob: __BindgenOpaqueArray8<[u8; 8usize]>,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_xrcd"][::core::mem::size_of::<ibv_xrcd>() - 8usize];
@@ -907,6 +931,7 @@ pub struct ibv_mr {
     pub lkey: u32,
     pub rkey: u32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_mr"][::core::mem::size_of::<ibv_mr>() - 48usize];
@@ -934,6 +959,7 @@ pub type ibv_mw_type = ::core::ffi::c_uint;
 pub struct ibv_mw {
     pub _bindgen_opaque_blob: __BindgenOpaqueArray8<[u8; 32usize]>,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_mw"][::core::mem::size_of::<ibv_mw>() - 32usize];
@@ -948,6 +974,7 @@ pub struct ibv_global_route {
     pub hop_limit: u8,
     pub traffic_class: u8,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_global_route"][::core::mem::size_of::<ibv_global_route>() - 24usize];
@@ -981,6 +1008,7 @@ pub struct ibv_ah_attr {
     pub is_global: u8,
     pub port_num: u8,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_ah_attr"][::core::mem::size_of::<ibv_ah_attr>() - 32usize];
@@ -1013,6 +1041,7 @@ const _: () = {
 pub struct ibv_srq_init_attr_ex {
     pub _bindgen_opaque_blob: __BindgenOpaqueArray8<[u8; 64usize]>,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -1028,6 +1057,7 @@ const _: () = {
 pub struct ibv_wq_init_attr {
     pub _bindgen_opaque_blob: __BindgenOpaqueArray8<[u8; 48usize]>,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_wq_init_attr"][::core::mem::size_of::<ibv_wq_init_attr>() - 48usize];
@@ -1041,6 +1071,7 @@ const _: () = {
 pub struct ibv_wq_attr {
     pub _bindgen_opaque_blob: [u32; 5usize],
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_wq_attr"][::core::mem::size_of::<ibv_wq_attr>() - 20usize];
@@ -1052,6 +1083,7 @@ const _: () = {
 pub struct ibv_rwq_ind_table {
     pub _bindgen_opaque_blob: __BindgenOpaqueArray8<[u8; 24usize]>,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_rwq_ind_table"][::core::mem::size_of::<ibv_rwq_ind_table>() - 24usize];
@@ -1065,6 +1097,7 @@ const _: () = {
 pub struct ibv_rwq_ind_table_init_attr {
     pub _bindgen_opaque_blob: __BindgenOpaqueArray8<[u8; 24usize]>,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -1091,6 +1124,7 @@ pub struct ibv_qp_cap {
     pub max_recv_sge: u32,
     pub max_inline_data: u32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_qp_cap"][::core::mem::size_of::<ibv_qp_cap>() - 20usize];
@@ -1122,6 +1156,7 @@ pub struct ibv_qp_init_attr {
     pub qp_type: ibv_qp_type,
     pub sq_sig_all: ::core::ffi::c_int,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_qp_init_attr"][::core::mem::size_of::<ibv_qp_init_attr>() - 64usize];
@@ -1156,6 +1191,7 @@ const _: () = {
 pub struct ibv_qp_init_attr_ex {
     pub _bindgen_opaque_blob: __BindgenOpaqueArray8<[u8; 136usize]>,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -1171,6 +1207,7 @@ const _: () = {
 pub struct ibv_qp_open_attr {
     pub _bindgen_opaque_blob: __BindgenOpaqueArray8<[u8; 32usize]>,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_qp_open_attr"][::core::mem::size_of::<ibv_qp_open_attr>() - 32usize];
@@ -1244,6 +1281,7 @@ pub struct ibv_qp_attr {
     pub alt_timeout: u8,
     pub rate_limit: u32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_qp_attr"][::core::mem::size_of::<ibv_qp_attr>() - 144usize];
@@ -1333,6 +1371,7 @@ const _: () = {
 pub struct ibv_qp_rate_limit_attr {
     pub _bindgen_opaque_blob: [u32; 4usize],
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -1369,6 +1408,7 @@ pub struct ibv_sge {
     pub length: u32,
     pub lkey: u32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_sge"][::core::mem::size_of::<ibv_sge>() - 16usize];
@@ -1399,6 +1439,7 @@ pub union ibv_send_wr__bindgen_ty_1 {
     pub imm_data: __be32,
     pub invalidate_rkey: u32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -1427,6 +1468,7 @@ pub struct ibv_send_wr__bindgen_ty_2__bindgen_ty_1 {
     pub remote_addr: u64,
     pub rkey: u32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -1451,6 +1493,7 @@ pub struct ibv_send_wr__bindgen_ty_2__bindgen_ty_2 {
     pub swap: u64,
     pub rkey: u32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -1481,6 +1524,7 @@ pub struct ibv_send_wr__bindgen_ty_2__bindgen_ty_3 {
     pub remote_qpn: u32,
     pub remote_qkey: u32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -1501,6 +1545,7 @@ const _: () = {
     ][::core::mem::offset_of!(ibv_send_wr__bindgen_ty_2__bindgen_ty_3, remote_qkey)
         - 12usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -1529,6 +1574,7 @@ pub union ibv_send_wr__bindgen_ty_3 {
 pub struct ibv_send_wr__bindgen_ty_3__bindgen_ty_1 {
     pub remote_srqn: u32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -1542,6 +1588,7 @@ const _: () = {
     ][::core::mem::offset_of!(ibv_send_wr__bindgen_ty_3__bindgen_ty_1, remote_srqn)
         - 0usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -1567,6 +1614,7 @@ pub struct ibv_send_wr__bindgen_ty_4__bindgen_ty_1 {
     pub rkey: u32,
     pub bind_info: ibv_mw_bind_info,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -1593,6 +1641,7 @@ pub struct ibv_send_wr__bindgen_ty_4__bindgen_ty_2 {
     pub hdr_sz: u16,
     pub mss: u16,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -1611,6 +1660,7 @@ const _: () = {
         "Offset of field: ibv_send_wr__bindgen_ty_4__bindgen_ty_2::mss",
     ][::core::mem::offset_of!(ibv_send_wr__bindgen_ty_4__bindgen_ty_2, mss) - 10usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -1626,6 +1676,7 @@ const _: () = {
         "Offset of field: ibv_send_wr__bindgen_ty_4::tso",
     ][::core::mem::offset_of!(ibv_send_wr__bindgen_ty_4, tso) - 0usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_send_wr"][::core::mem::size_of::<ibv_send_wr>() - 128usize];
@@ -1663,6 +1714,7 @@ pub struct ibv_recv_wr {
     pub sg_list: *mut ibv_sge,
     pub num_sge: ::core::ffi::c_int,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_recv_wr"][::core::mem::size_of::<ibv_recv_wr>() - 32usize];
@@ -1702,6 +1754,7 @@ pub struct ibv_ops_wr__bindgen_ty_1__bindgen_ty_1 {
     pub tag: u64,
     pub mask: u64,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -1728,6 +1781,7 @@ const _: () = {
         "Offset of field: ibv_ops_wr__bindgen_ty_1__bindgen_ty_1::mask",
     ][::core::mem::offset_of!(ibv_ops_wr__bindgen_ty_1__bindgen_ty_1, mask) - 32usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -1746,6 +1800,7 @@ const _: () = {
         "Offset of field: ibv_ops_wr__bindgen_ty_1::add",
     ][::core::mem::offset_of!(ibv_ops_wr__bindgen_ty_1, add) - 8usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_ops_wr"][::core::mem::size_of::<ibv_ops_wr>() - 72usize];
@@ -1757,6 +1812,7 @@ const _: () = {
 pub struct ibv_mw_bind {
     pub _bindgen_opaque_blob: __BindgenOpaqueArray8<[u8; 48usize]>,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_mw_bind"][::core::mem::size_of::<ibv_mw_bind>() - 48usize];
@@ -1772,6 +1828,7 @@ pub struct ibv_srq {
     pub cond: pthread_cond_t,
     pub events_completed: u32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_srq"][::core::mem::size_of::<ibv_srq>() - 128usize];
@@ -1800,6 +1857,7 @@ const _: () = {
 pub struct ibv_wq {
     pub _bindgen_opaque_blob: __BindgenOpaqueArray8<[u8; 152usize]>,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_wq"][::core::mem::size_of::<ibv_wq>() - 152usize];
@@ -1821,6 +1879,7 @@ pub struct ibv_qp {
     pub cond: pthread_cond_t,
     pub events_completed: u32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_qp"][::core::mem::size_of::<ibv_qp>() - 160usize];
@@ -1861,6 +1920,7 @@ const _: () = {
 pub struct ibv_comp_channel {
     pub _bindgen_opaque_blob: __BindgenOpaqueArray8<[u8; 16usize]>,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_comp_channel"][::core::mem::size_of::<ibv_comp_channel>() - 16usize];
@@ -1880,6 +1940,7 @@ pub struct ibv_cq {
     pub comp_events_completed: u32,
     pub async_events_completed: u32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_cq"][::core::mem::size_of::<ibv_cq>() - 128usize];
@@ -1912,6 +1973,7 @@ const _: () = {
 pub struct ibv_cq_ex {
     pub _bindgen_opaque_blob: __BindgenOpaqueArray8<[u8; 288usize]>,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_cq_ex"][::core::mem::size_of::<ibv_cq_ex>() - 288usize];
@@ -1923,6 +1985,7 @@ const _: () = {
 pub struct ibv_modify_cq_attr {
     pub _bindgen_opaque_blob: [u32; 2usize],
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -1938,6 +2001,7 @@ const _: () = {
 pub struct ibv_ah {
     pub _bindgen_opaque_blob: __BindgenOpaqueArray8<[u8; 24usize]>,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_ah"][::core::mem::size_of::<ibv_ah>() - 24usize];
@@ -1949,6 +2013,7 @@ const _: () = {
 pub struct ibv_flow_attr {
     pub _bindgen_opaque_blob: [u32; 5usize],
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_flow_attr"][::core::mem::size_of::<ibv_flow_attr>() - 20usize];
@@ -1960,6 +2025,7 @@ const _: () = {
 pub struct ibv_flow {
     pub _bindgen_opaque_blob: __BindgenOpaqueArray8<[u8; 24usize]>,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_flow"][::core::mem::size_of::<ibv_flow>() - 24usize];
@@ -1971,6 +2037,7 @@ const _: () = {
 pub struct ibv_flow_action {
     pub _bindgen_opaque_blob: __BindgenOpaqueArray8<[u8; 8usize]>,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_flow_action"][::core::mem::size_of::<ibv_flow_action>() - 8usize];
@@ -1984,6 +2051,7 @@ const _: () = {
 pub struct ibv_flow_action_esp_attr {
     pub _bindgen_opaque_blob: __BindgenOpaqueArray8<[u8; 56usize]>,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -2004,6 +2072,7 @@ pub struct _ibv_device_ops {
     >,
     pub _dummy2: ::core::option::Option<unsafe extern "C" fn(context: *mut ibv_context)>,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of _ibv_device_ops"][::core::mem::size_of::<_ibv_device_ops>() - 16usize];
@@ -2028,6 +2097,7 @@ pub struct ibv_device {
     pub dev_path: [::core::ffi::c_char; 256usize],
     pub ibdev_path: [::core::ffi::c_char; 256usize],
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_device"][::core::mem::size_of::<ibv_device>() - 664usize];
@@ -2189,6 +2259,7 @@ pub struct ibv_context_ops {
         unsafe extern "C" fn() -> *mut ::core::ffi::c_void,
     >,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_context_ops"][::core::mem::size_of::<ibv_context_ops>() - 256usize];
@@ -2302,6 +2373,7 @@ pub struct ibv_context {
     pub mutex: pthread_mutex_t,
     pub abi_compat: *mut ::core::ffi::c_void,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_context"][::core::mem::size_of::<ibv_context>() - 328usize];
@@ -2334,6 +2406,7 @@ const _: () = {
 pub struct ibv_cq_init_attr_ex {
     pub _bindgen_opaque_blob: __BindgenOpaqueArray8<[u8; 56usize]>,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -2349,6 +2422,7 @@ const _: () = {
 pub struct ibv_parent_domain_init_attr {
     pub _bindgen_opaque_blob: __BindgenOpaqueArray8<[u8; 48usize]>,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -2364,6 +2438,7 @@ const _: () = {
 pub struct ibv_counters_init_attr {
     pub _bindgen_opaque_blob: u32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -2379,6 +2454,7 @@ const _: () = {
 pub struct ibv_counters {
     pub _bindgen_opaque_blob: __BindgenOpaqueArray8<[u8; 8usize]>,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_counters"][::core::mem::size_of::<ibv_counters>() - 8usize];
@@ -2394,6 +2470,7 @@ pub struct ibv_counter_attach_attr {
     pub index: u32,
     pub comp_mask: u32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -2418,6 +2495,7 @@ const _: () = {
 pub struct ibv_values_ex {
     pub _bindgen_opaque_blob: __BindgenOpaqueArray8<[u8; 24usize]>,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_values_ex"][::core::mem::size_of::<ibv_values_ex>() - 24usize];
@@ -2626,6 +2704,7 @@ pub struct verbs_context {
     pub sz: usize,
     pub context: ibv_context,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of verbs_context"][::core::mem::size_of::<verbs_context>() - 648usize];

@@ -29,6 +29,7 @@ pub struct mlx5dv_qp__bindgen_ty_1 {
     pub wqe_cnt: u32,
     pub stride: u32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -54,6 +55,7 @@ pub struct mlx5dv_qp__bindgen_ty_2 {
     pub wqe_cnt: u32,
     pub stride: u32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -78,6 +80,7 @@ pub struct mlx5dv_qp__bindgen_ty_3 {
     pub reg: *mut ::core::ffi::c_void,
     pub size: u32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -93,6 +96,7 @@ const _: () = {
         "Offset of field: mlx5dv_qp__bindgen_ty_3::size",
     ][::core::mem::offset_of!(mlx5dv_qp__bindgen_ty_3, size) - 8usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of mlx5dv_qp"][::core::mem::size_of::<mlx5dv_qp>() - 96usize];
@@ -136,6 +140,7 @@ pub struct mlx5dv_cq {
     pub cqn: u32,
     pub comp_mask: u64,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of mlx5dv_cq"][::core::mem::size_of::<mlx5dv_cq>() - 48usize];
@@ -173,6 +178,7 @@ pub struct mlx5dv_srq {
     pub comp_mask: u64,
     pub srqn: u32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of mlx5dv_srq"][::core::mem::size_of::<mlx5dv_srq>() - 48usize];
@@ -208,6 +214,7 @@ pub struct mlx5dv_rwq {
     pub stride: u32,
     pub comp_mask: u64,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of mlx5dv_rwq"][::core::mem::size_of::<mlx5dv_rwq>() - 32usize];
@@ -236,6 +243,7 @@ pub struct mlx5dv_dm {
     pub comp_mask: u64,
     pub remote_va: u64,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of mlx5dv_dm"][::core::mem::size_of::<mlx5dv_dm>() - 32usize];
@@ -259,6 +267,7 @@ pub struct mlx5dv_ah {
     pub av: *mut mlx5_wqe_av,
     pub comp_mask: u64,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of mlx5dv_ah"][::core::mem::size_of::<mlx5dv_ah>() - 16usize];
@@ -274,6 +283,7 @@ pub struct mlx5dv_pd {
     pub pdn: u32,
     pub comp_mask: u64,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of mlx5dv_pd"][::core::mem::size_of::<mlx5dv_pd>() - 16usize];
@@ -302,6 +312,7 @@ pub struct mlx5dv_obj__bindgen_ty_1 {
     pub in_: *mut ibv_qp,
     pub out: *mut mlx5dv_qp,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -323,6 +334,7 @@ pub struct mlx5dv_obj__bindgen_ty_2 {
     pub in_: *mut ibv_cq,
     pub out: *mut mlx5dv_cq,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -344,6 +356,7 @@ pub struct mlx5dv_obj__bindgen_ty_3 {
     pub in_: *mut ibv_srq,
     pub out: *mut mlx5dv_srq,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -365,6 +378,7 @@ pub struct mlx5dv_obj__bindgen_ty_4 {
     pub in_: *mut ibv_wq,
     pub out: *mut mlx5dv_rwq,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -386,6 +400,7 @@ pub struct mlx5dv_obj__bindgen_ty_5 {
     pub in_: *mut ibv_dm,
     pub out: *mut mlx5dv_dm,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -407,6 +422,7 @@ pub struct mlx5dv_obj__bindgen_ty_6 {
     pub in_: *mut ibv_ah,
     pub out: *mut mlx5dv_ah,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -428,6 +444,7 @@ pub struct mlx5dv_obj__bindgen_ty_7 {
     pub in_: *mut ibv_pd,
     pub out: *mut mlx5dv_pd,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -443,6 +460,7 @@ const _: () = {
         "Offset of field: mlx5dv_obj__bindgen_ty_7::out",
     ][::core::mem::offset_of!(mlx5dv_obj__bindgen_ty_7, out) - 8usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of mlx5dv_obj"][::core::mem::size_of::<mlx5dv_obj>() - 112usize];
@@ -504,6 +522,7 @@ pub struct mlx5_wqe_av__bindgen_ty_1__bindgen_ty_1 {
     pub qkey: __be32,
     pub reserved: __be32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -520,6 +539,7 @@ const _: () = {
     ][::core::mem::offset_of!(mlx5_wqe_av__bindgen_ty_1__bindgen_ty_1, reserved)
         - 4usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -535,6 +555,7 @@ const _: () = {
         "Offset of field: mlx5_wqe_av__bindgen_ty_1::dc_key",
     ][::core::mem::offset_of!(mlx5_wqe_av__bindgen_ty_1, dc_key) - 0usize];
 };
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of mlx5_wqe_av"][::core::mem::size_of::<mlx5_wqe_av>() - 48usize];
@@ -581,6 +602,7 @@ pub struct mlx5dv_context_attr {
     pub flags: u32,
     pub comp_mask: u64,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -606,6 +628,7 @@ pub struct mlx5dv_devx_obj {
 pub struct mlx5dv_devx_umem {
     pub umem_id: u32,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of mlx5dv_devx_umem"][::core::mem::size_of::<mlx5dv_devx_umem>() - 4usize];
@@ -628,6 +651,7 @@ pub struct mlx5dv_devx_umem_in {
     pub comp_mask: u64,
     pub dmabuf_fd: ::core::ffi::c_int,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
@@ -664,6 +688,7 @@ pub struct mlx5dv_devx_uar {
     pub mmap_off: off_t,
     pub comp_mask: u64,
 }
+#[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of mlx5dv_devx_uar"][::core::mem::size_of::<mlx5dv_devx_uar>() - 40usize];

@@ -96,6 +96,7 @@ template <Ends E> OXSHMEM_DEVICE uint64_t poll(Qp &qp, uint64_t &known, uint64_t
         return known;
     }
     port::raise_to<order::relaxed, reach::device>(&qp.completed, completed);
+    profile_completion(qp.qpn, qp.pe, completed);
     return completed;
 }
 
@@ -199,6 +200,7 @@ OXSHMEM_OUTLINE Outcome wait_alone(Qp &qp, Account account, Op op) {
         return Outcome::failed;
     }
     port::raise_to<order::relaxed, reach::device>(&qp.completed, completed);
+    profile_completion(qp.qpn, qp.pe, completed);
     port::write(&qp.room, completed + (uint64_t{1} << qp.depth_log2));
     return Outcome::complete;
 }

@@ -39,6 +39,7 @@ OXSHMEM_DEVICE void network_p_runs(Queue queue, Qp &qp, Group &group, Located &r
     if (!reservation.ok) {
         return;
     }
+    profile_request(reservation.qpn, qp.pe, reservation.first + blocks);
     const uint32_t bytes = port::count_ones(lanes) * sizeof(T);
     const uint32_t position = port::count_ones(lanes & ((1u << port::lane_id()) - 1));
     const Slot slot = slot_at(reservation, offset);
@@ -88,6 +89,7 @@ template <class C, class T> OXSHMEM_DEVICE void network_p(C context, T *dst, T v
     if (!reservation.ok) {
         return;
     }
+    profile_request(reservation.qpn, pe, reservation.first + group.rank + 1);
     slot_at(reservation, group.rank).inline_word(remote, value, group.last());
     submit(queue, qp, group, reservation, group.size, false, [&] { stamp(reservation, group.rank, 0); });
 }

@@ -34,6 +34,8 @@ template <order O, bool Private = false> OXSHMEM_DEVICE void ring_for(Qp &qp, ui
     doorbell_fence<order::release>();
     const uint64_t first_word = be(low(end) << 8 & 0xffff00);
     const uint64_t second_word = be(qpn << 8);
+    // Before it rings, so that no completion has an earlier time.
+    profile_doorbell(qpn, qp.pe, end);
     port::mmio_store(as<uint64_t>(doorbell), second_word << 32 | first_word);
 }
 

@@ -6,6 +6,7 @@
 #include "../context.h"
 #include "../group.h"
 #include "../landing.h"
+#include "../profile.h"
 #include "wqe.h"
 
 namespace oxshmem::detail {

@@ -473,6 +473,7 @@ OXSHMEM_DEVICE uint64_t write_reserved(Queue queue, Qp &qp, const Group &group, 
     }
     const uint32_t offset = blocks * group.rank;
     const uint64_t end = reservation.first + offset + blocks;
+    profile_request(reservation.qpn, qp.pe, end);
     write(slot_at(reservation, offset), group.last());
     submit(queue, qp, group, reservation, blocks * group.size, false, [&] {
         for (uint32_t i = 0; i < blocks; ++i) {
@@ -512,6 +513,7 @@ template <class Write> OXSHMEM_DEVICE uint64_t post_alone(ContextQp queue, Qp &q
     if constexpr (port::kChecksContexts) {
         hold(queue, qp, make_group(1u << port::lane_id()));
     }
+    profile_request(qp.qpn, qp.pe, end);
     write(Slot{qp.wq, account.reserved, (1u << qp.depth_log2) - 1, qp.qpn, 0});
     submit_alone(queue, qp, end);
     if constexpr (port::kChecksContexts) {

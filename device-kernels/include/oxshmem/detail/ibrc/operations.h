@@ -61,6 +61,7 @@ OXSHMEM_OUTLINE void ibrc_p(void *dst, uint64_t bits, uint32_t bytes, int pe) {
     if (index == ~0ull) {
         return;
     }
+    profile_request(queue, pe, index + port::count_ones(leaders));
     if ((leaders >> port::lane_id() & 1) != 0) {
         descriptor.words[1] |= static_cast<uint64_t>(lanes * bytes) << 48;
         descriptor.store(index + port::count_ones(leaders & ((1u << port::lane_id()) - 1)));

@@ -11,6 +11,7 @@
 
 #include "../group.h"
 #include "../landing.h"
+#include "../profile.h"
 #include "../words.h"
 
 namespace oxshmem::detail {
@@ -49,6 +50,9 @@ OXSHMEM_DEVICE bool wait_word(uint64_t address, abi::ProxyWord &word, uint64_t m
             port::exchange<order::relaxed, reach::device>(&word.polled, uint64_t{1}) == 0) {
             const uint64_t now = port::load<order::acquire, reach::system>(as<uint64_t>(address));
             port::raise_to<order::release, reach::device>(&word.seen, now);
+            if (&word == &proxy().completed) {
+                profile_completion(0, -1, now & mask);
+            }
             port::store<order::release, reach::device>(&word.polled, uint64_t{0});
             return (now & mask) >= least;
         }
@@ -160,6 +164,11 @@ struct Descriptor {
     }
 };
 
+// Returns the queue of those to its peer that a descriptor is for.
+OXSHMEM_DEVICE uint32_t queue_of(const Descriptor &descriptor) {
+    return low(descriptor.words[0] >> 16) & 0x3f;
+}
+
 // Lets every lane post its descriptor, together with the lanes that converge here. Returns the
 // index after it, or 0.
 OXSHMEM_OUTLINE uint64_t ibrc_post(const Descriptor &descriptor, int pe) {
@@ -168,6 +177,7 @@ OXSHMEM_OUTLINE uint64_t ibrc_post(const Descriptor &descriptor, int pe) {
     if (first == ~0ull) {
         return 0;
     }
+    profile_request(queue_of(descriptor), pe, first + group.rank + 1);
     descriptor.store(first + group.rank);
     port::wake_host();
     return first + group.rank + 1;
