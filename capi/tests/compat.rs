@@ -67,6 +67,37 @@ fn everything_that_the_host_can_call() {
     }
 }
 
+/// In relocatable code the compiler keeps every function that is there, so there must be none that
+/// a program does not call: nvcc, and whoever loads the program, would spend their time on it.
+#[test]
+fn the_header_adds_no_code_that_a_program_does_not_call() {
+    let Some(nvcc) = common::nvcc() else {
+        println!("skipped: no nvcc (scripts/setup installs one)");
+        return;
+    };
+    let scratch = common::scratch("header");
+    let functions = |name: &str, kernel: &str| -> Vec<String> {
+        let (source, ptx) = (scratch.join(format!("{name}.cu")), scratch.join(format!("{name}.ptx")));
+        std::fs::write(&source, format!("#include <nvshmem.h>\n__global__ void kernel(int *at) {{ {kernel} }}\n"))
+            .unwrap();
+        common::succeeds(
+            Command::new(&nvcc)
+                .args(["-ptx", "-std=c++17", "-rdc=true", "-arch=sm_90", "-I"])
+                .arg(common::manifest().join("compat/nvshmem/include"))
+                .arg("-I")
+                .arg(common::manifest().join("../device-kernels/include"))
+                .arg("-o")
+                .args([&ptx, &source]),
+        );
+        let text = std::fs::read_to_string(ptx).unwrap();
+        text.lines().filter(|line| line.contains(".func")).map(str::to_owned).collect()
+    };
+    assert_eq!(functions("nothing", "*at = 1;"), [""; 0]);
+    let of_quiet = functions("quiet", "nvshmem_quiet();");
+    assert!(of_quiet.iter().any(|line| line.contains("network_quiet")), "{of_quiet:?}");
+    assert!(!of_quiet.iter().any(|line| line.contains("ibrc_put")), "{of_quiet:?}");
+}
+
 #[test]
 fn a_job_with_a_unique_id() {
     let output = Command::new(built("unique_id")).env("OXSHMEM_DEVICE", "cpu").output().unwrap();

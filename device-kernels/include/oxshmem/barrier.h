@@ -59,7 +59,7 @@ OXSHMEM_DEVICE void quiet(grid_scope) {
 template <class Scope> OXSHMEM_DEVICE void sync_all(Scope) {
     detail::sync_team<Scope>(abi::kTeamWorld, detail::Call::sync);
 }
-OXSHMEM_DEVICE void sync_all() {
+OXSHMEM_LAZY OXSHMEM_DEVICE void sync_all() {
     sync_all(thread);
 }
 
@@ -68,7 +68,7 @@ OXSHMEM_DEVICE void sync_all() {
 template <class Scope> OXSHMEM_DEVICE void barrier_all(Scope) {
     detail::sync_team<Scope>(abi::kTeamWorld, detail::Call::barrier);
 }
-OXSHMEM_DEVICE void barrier_all() {
+OXSHMEM_LAZY OXSHMEM_DEVICE void barrier_all() {
     barrier_all(thread);
 }
 

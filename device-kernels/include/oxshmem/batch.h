@@ -25,7 +25,7 @@ namespace detail {
 template <class T> OXSHMEM_NOINLINE void p_beside(ContextQp queue, T *dst, T value, int pe) {
     p_by(queue, dst, value, pe);
 }
-OXSHMEM_NOINLINE void put_beside(ContextQp queue, void *dst, const void *src, uint64_t bytes, int pe) {
+OXSHMEM_LAZY OXSHMEM_NOINLINE void put_beside(ContextQp queue, void *dst, const void *src, uint64_t bytes, int pe) {
     put_by<thread_scope>(queue, dst, src, bytes, pe, false);
 }
 

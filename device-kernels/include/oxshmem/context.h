@@ -41,7 +41,7 @@ struct Member {
 };
 
 // Finds member `number` of a context's team. False: there is no such member, which is recorded.
-OXSHMEM_DEVICE bool find(const Context &context, int number, Op op, Use use, Member &member) {
+OXSHMEM_LAZY OXSHMEM_DEVICE bool find(const Context &context, int number, Op op, Use use, Member &member) {
     if (context.n_pes == 0) {
         member = {number, {nullptr, 0}};
         if (posts_to(number)) {
@@ -64,7 +64,7 @@ OXSHMEM_DEVICE bool find(const Context &context, int number, Op op, Use use, Mem
 
 // release_stores for the operations on a context. A context of one thread has no operation that
 // another thread did without a barrier in between.
-OXSHMEM_DEVICE void release_context_stores(const Context &context) {
+OXSHMEM_LAZY OXSHMEM_DEVICE void release_context_stores(const Context &context) {
     if ((context.how & abi::kContextAlone) != 0) {
         release_stores<port::order::release>();
     } else {
@@ -85,7 +85,7 @@ OXSHMEM_DEVICE Context batched(Context context) {
 
 // Finds the context that the host has given this number (Contexts::numbers). False: no context has
 // it, or it was destroyed, which is recorded.
-OXSHMEM_DEVICE bool numbered_context(uint32_t number, Context &context) {
+OXSHMEM_LAZY OXSHMEM_DEVICE bool numbered_context(uint32_t number, Context &context) {
     const abi::State &s = port::state();
     if (number < port::read(detail::as<uint64_t>(s.n_numbered_contexts))) {
         context = detail::as<Context>(s.numbered_contexts)[number];
@@ -110,7 +110,7 @@ template <class Act> OXSHMEM_DEVICE void for_each_numbered_context(Act act) {
 }
 
 // Sends what was posted to a batched context. It waits for nothing.
-OXSHMEM_DEVICE void flush(const Context &context) {
+OXSHMEM_LAZY OXSHMEM_DEVICE void flush(const Context &context) {
     if (context.n_pes != 0) {
         detail::context_flush(context);
     }
@@ -119,7 +119,7 @@ OXSHMEM_DEVICE void flush(const Context &context) {
 // Completes every operation on the context that happens before the call, as quiet() does for the
 // default context. The time it takes grows with the PEs that the context was used for since its
 // last quiet.
-OXSHMEM_DEVICE void quiet(const Context &context) {
+OXSHMEM_LAZY OXSHMEM_DEVICE void quiet(const Context &context) {
     if (context.n_pes == 0) {
         quiet();
         return;
@@ -150,7 +150,7 @@ template <class Scope> OXSHMEM_DEVICE void quiet(const Context &context, Scope s
 // Orders the operations on the context to each PE: those before the call are delivered before those
 // after it. One queue pair of the context leads to each PE, so nothing waits; where a card does the
 // atomics on memory that this PE also stores to, fence waits for those.
-OXSHMEM_DEVICE void fence(const Context &context) {
+OXSHMEM_LAZY OXSHMEM_DEVICE void fence(const Context &context) {
     if (context.n_pes == 0) {
         fence();
         return;
@@ -275,7 +275,7 @@ OXSHMEM_DEVICE void put_signal(const Context &context, Scope scope, T *dst, cons
     putmem_signal(context, scope, dst, src, detail::bytes_of<T>(n), signal, value, op, pe);
 }
 
-OXSHMEM_DEVICE void signal_op(const Context &context, uint64_t *signal, uint64_t value, SignalOp op, int pe) {
+OXSHMEM_LAZY OXSHMEM_DEVICE void signal_op(const Context &context, uint64_t *signal, uint64_t value, SignalOp op, int pe) {
     detail::Member member;
     if (detail::find(context, pe, detail::Op::signal, detail::use_of(op), member)) {
         detail::signal_by(member.queue, signal, value, op, member.pe);

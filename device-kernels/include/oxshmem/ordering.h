@@ -31,7 +31,7 @@ template <port::order O = port::order::acq_rel> OXSHMEM_DEVICE void release_stor
 // Completes every put, get, p, g, atomic and signal of this PE that happens before the call: puts
 // are delivered and visible at their peers, gets have arrived. "Happens before" includes other
 // threads' operations that the caller has synchronised with, for instance by __syncthreads().
-OXSHMEM_DEVICE void quiet() {
+OXSHMEM_LAZY OXSHMEM_DEVICE void quiet() {
     const detail::Profiled profiled(detail::Op::quiet, port::state().my_pe);
     detail::release_stores();
     if (port::state().network != static_cast<uint32_t>(abi::Network::none)) {
@@ -61,7 +61,7 @@ template <class Scope> OXSHMEM_DEVICE void quiet(Scope) {
 // this PE also stores to, fence waits for this block's atomics there; and where a block's atomics
 // use another card than its other operations, for all that this block has posted. Between blocks
 // use quiet.
-OXSHMEM_DEVICE void fence() {
+OXSHMEM_LAZY OXSHMEM_DEVICE void fence() {
     const detail::Profiled profiled(detail::Op::fence, port::state().my_pe);
     detail::release_stores();
     if (port::state().network != static_cast<uint32_t>(abi::Network::none)) {

@@ -271,7 +271,7 @@ template <class T> OXSHMEM_DEVICE uint64_t extent(uint64_t n, ptrdiff_t stride) 
     return n == 0 ? 0 : gaps > most ? ~0ull : (gaps * static_cast<uint64_t>(stride) + 1) * sizeof(T);
 }
 
-OXSHMEM_DEVICE bool check_stride(ptrdiff_t stride, int pe, Op op) {
+OXSHMEM_LAZY OXSHMEM_DEVICE bool check_stride(ptrdiff_t stride, int pe, Op op) {
     if (stride >= 1) {
         return true;
     }

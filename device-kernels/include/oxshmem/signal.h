@@ -16,7 +16,7 @@ constexpr SignalOp SIGNAL_ADD = SignalOp::add;
 
 namespace detail {
 
-OXSHMEM_DEVICE bool check_signal(const uint64_t *signal, SignalOp op, int pe, Op caller) {
+OXSHMEM_LAZY OXSHMEM_DEVICE bool check_signal(const uint64_t *signal, SignalOp op, int pe, Op caller) {
     if (op != SignalOp::set && op != SignalOp::add) {
         raise(ErrorCode::bad_argument, caller, pe, reinterpret_cast<uint64_t>(signal), static_cast<uint64_t>(op));
         return false;
@@ -164,7 +164,7 @@ template <class C> OXSHMEM_DEVICE void signal_by(C context, uint64_t *signal, ui
 
 // Updates `signal` at `pe`. It may overtake the caller's earlier operations unless a fence (or
 // quiet) lies between; where the signal says that data is there, put_signal is the faster way.
-OXSHMEM_DEVICE void signal_op(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
+OXSHMEM_LAZY OXSHMEM_DEVICE void signal_op(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
     detail::signal_by(detail::DefaultContext{}, signal, value, op, pe);
 }
 
@@ -176,7 +176,7 @@ OXSHMEM_DEVICE uint64_t signal_fetch(const uint64_t *signal) {
 
 // Waits until this PE's own signal compares true with `value` and returns what satisfied it (or the
 // value seen last if the wait ended with an error, which is recorded).
-OXSHMEM_DEVICE uint64_t signal_wait_until(const uint64_t *signal, Compare cmp, uint64_t value) {
+OXSHMEM_LAZY OXSHMEM_DEVICE uint64_t signal_wait_until(const uint64_t *signal, Compare cmp, uint64_t value) {
     const detail::Profiled profiled(detail::Op::signal_wait, port::state().my_pe);
     uint64_t seen = 0;
     const auto late = [&] { return detail::unmet(signal, cmp, value); };

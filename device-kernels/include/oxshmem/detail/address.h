@@ -27,7 +27,7 @@ OXSHMEM_DEVICE bool is_direct(int pe) {
 }
 
 // Returns the path to `pe`; records an error and returns `none` when there is no path.
-OXSHMEM_DEVICE Path path_to(int pe, Op op) {
+OXSHMEM_LAZY OXSHMEM_DEVICE Path path_to(int pe, Op op) {
     const abi::State &s = port::state();
     if (is_direct(pe)) {
         return Path::load_store;
@@ -50,7 +50,7 @@ OXSHMEM_DEVICE bool atomics_by_network() {
 }
 
 // Which way an atomic takes to `pe`; as path_to otherwise.
-OXSHMEM_DEVICE Path atomic_path_to(int pe, Op op) {
+OXSHMEM_LAZY OXSHMEM_DEVICE Path atomic_path_to(int pe, Op op) {
     const Path path = path_to(pe, op);
     return path == Path::load_store && atomics_by_network() ? Path::network : path;
 }
@@ -116,7 +116,7 @@ OXSHMEM_DEVICE bool takes_any_address(int pe) {
 #endif
 }
 
-OXSHMEM_DEVICE bool check_symmetric(const void *address, uint64_t bytes, int pe, Op op) {
+OXSHMEM_LAZY OXSHMEM_DEVICE bool check_symmetric(const void *address, uint64_t bytes, int pe, Op op) {
     if (in_heap(address, bytes) || takes_any_address(pe)) {
         return true;
     }

@@ -22,7 +22,7 @@ OXSHMEM_DEVICE uint32_t word_at(const char *from, uint32_t offset, uint32_t byte
 }
 
 // At most 16 bytes, in no usual shape.
-OXSHMEM_OUTLINE vec16 load_odd(const char *from, uint32_t bytes) {
+OXSHMEM_LAZY OXSHMEM_OUTLINE vec16 load_odd(const char *from, uint32_t bytes) {
     vec16 value{};
     if (port::kCoalesced && ((reinterpret_cast<uint64_t>(from) | bytes) & 3) == 0) {
         return {word_at(from, 0, bytes), word_at(from, 4, bytes), word_at(from, 8, bytes), word_at(from, 12, bytes)};
@@ -30,7 +30,7 @@ OXSHMEM_OUTLINE vec16 load_odd(const char *from, uint32_t bytes) {
     port::copy_bytes(&value, from, bytes);
     return value;
 }
-OXSHMEM_OUTLINE void store_odd(char *to, vec16 value, uint32_t bytes) {
+OXSHMEM_LAZY OXSHMEM_OUTLINE void store_odd(char *to, vec16 value, uint32_t bytes) {
     if (port::kCoalesced && ((reinterpret_cast<uint64_t>(to) | bytes) & 3) == 0) {
         const uint32_t from[] = {value.x, value.y, value.z, value.w};
         OXSHMEM_UNROLL
@@ -45,7 +45,7 @@ OXSHMEM_OUTLINE void store_odd(char *to, vec16 value, uint32_t bytes) {
 }
 
 // The first `bytes` bytes at `from`, at most 16; the rest is 0.
-OXSHMEM_DEVICE vec16 load_piece(const char *from, uint64_t bytes) {
+OXSHMEM_LAZY OXSHMEM_DEVICE vec16 load_piece(const char *from, uint64_t bytes) {
     const uint32_t part = bytes < kPiece ? static_cast<uint32_t>(bytes) : kPiece;
     const uint64_t at = reinterpret_cast<uint64_t>(from);
     if (port::kCoalesced && at % 16 == 0 && part == kPiece) {
@@ -58,7 +58,7 @@ OXSHMEM_DEVICE vec16 load_piece(const char *from, uint64_t bytes) {
     return load_odd(from, part);
 }
 
-OXSHMEM_DEVICE void store_piece(char *to, vec16 value, uint64_t bytes) {
+OXSHMEM_LAZY OXSHMEM_DEVICE void store_piece(char *to, vec16 value, uint64_t bytes) {
     const uint32_t part = bytes < kPiece ? static_cast<uint32_t>(bytes) : kPiece;
     const uint64_t at = reinterpret_cast<uint64_t>(to);
     if (port::kCoalesced && at % 16 == 0 && part == kPiece) {

@@ -125,7 +125,7 @@ template <class U> OXSHMEM_DEVICE void copy_unit(char *&to, const char *&from, u
 
 // Copies fewer than 16 bytes by one lane, where `to` and `from` are equally aligned: with units
 // that grow until the addresses are aligned, and then with units that shrink.
-OXSHMEM_OUTLINE void copy_edge(char *to, const char *from, uint32_t left) {
+OXSHMEM_LAZY OXSHMEM_OUTLINE void copy_edge(char *to, const char *from, uint32_t left) {
     const auto odd = [&](uint32_t unit) { return (reinterpret_cast<uint64_t>(to) & unit) != 0 && left >= unit; };
     if (odd(1)) {
         copy_unit<uint8_t>(to, from, left);

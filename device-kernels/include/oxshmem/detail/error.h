@@ -35,7 +35,8 @@ struct Blame {
 #ifndef OXSHMEM_DEVICE_LIBRARY
 // Fills in what the calling thread reports of an error. It goes to local memory, where it takes no
 // registers.
-OXSHMEM_NOINLINE void describe(abi::ErrorRecord &error, ErrorCode code, Op op, Blame blame, uint64_t address, uint64_t length) {
+OXSHMEM_LAZY OXSHMEM_NOINLINE void describe(abi::ErrorRecord &error, ErrorCode code, Op op, Blame blame, uint64_t address,
+                                            uint64_t length) {
     error.code = static_cast<uint32_t>(code);
     error.op = static_cast<uint32_t>(op);
     error.pe = blame.pe;
@@ -66,7 +67,7 @@ OXSHMEM_DEVICE void copy_record(abi::ErrorRecord &to, const abi::ErrorRecord &fr
 // Records an error for the host, if it is the first of the launch. Errors of the network and
 // deadlines end every wait of the launch, because what it waits for may never come; a call with bad
 // arguments is dropped and ends none.
-OXSHMEM_NOINLINE void record(const abi::ErrorRecord &error) {
+OXSHMEM_LAZY OXSHMEM_NOINLINE void record(const abi::ErrorRecord &error) {
     abi::Control &ctl = control();
     if (port::compare_exchange<order::acq_rel, reach::device>(&ctl.claimed, 0u, 1u) == 0) {
         copy_record(ctl.error, error);
@@ -79,7 +80,7 @@ OXSHMEM_NOINLINE void record(const abi::ErrorRecord &error) {
     }
 }
 
-OXSHMEM_NOINLINE void raise(ErrorCode code, Op op, Blame blame, uint64_t address, uint64_t length) {
+OXSHMEM_LAZY OXSHMEM_NOINLINE void raise(ErrorCode code, Op op, Blame blame, uint64_t address, uint64_t length) {
     abi::ErrorRecord error;
     describe(error, code, op, blame, address, length);
     record(error);
@@ -87,7 +88,7 @@ OXSHMEM_NOINLINE void raise(ErrorCode code, Op op, Blame blame, uint64_t address
 
 // Records that a variable of this PE did not become what a wait is for. `how` and `n` are those of
 // Unmet.
-OXSHMEM_NOINLINE void raise_unmet(Op op, const void *variable, uint64_t wanted, uint32_t how, uint32_t n) {
+OXSHMEM_LAZY OXSHMEM_NOINLINE void raise_unmet(Op op, const void *variable, uint64_t wanted, uint32_t how, uint32_t n) {
     abi::ErrorRecord error;
     describe(error, ErrorCode::timeout, op, port::state().my_pe, reinterpret_cast<uint64_t>(variable), wanted);
     const uint32_t bytes = how >> abi::kUnmetBytesShift & 0xff;
@@ -129,7 +130,7 @@ enum class Verdict : uint32_t { go_on, aborted, too_late };
 #ifndef OXSHMEM_DEVICE_LIBRARY
 // Tells a wait whether to go on. Sets its deadline the first time, and whenever `progress` has
 // changed. `ends_on`: the abort word that ends it.
-OXSHMEM_NOINLINE Verdict check_deadline(WaitClock &clock, uint32_t progress, uint32_t ends_on) {
+OXSHMEM_LAZY OXSHMEM_NOINLINE Verdict check_deadline(WaitClock &clock, uint32_t progress, uint32_t ends_on) {
     if (port::load<order::relaxed, reach::system>(&control().abort) >= ends_on) {
         return Verdict::aborted;
     }
@@ -162,16 +163,16 @@ struct MissingBlocks {
 
 // Records that a wait took too long. It blames a PE, names an unmet variable or counts blocks; a
 // function finds out which.
-OXSHMEM_DEVICE void raise_timeout(Op op, Blame blame, const void *address) {
+OXSHMEM_LAZY OXSHMEM_DEVICE void raise_timeout(Op op, Blame blame, const void *address) {
     raise(ErrorCode::timeout, op, blame, reinterpret_cast<uint64_t>(address), 0);
 }
-OXSHMEM_DEVICE void raise_timeout(Op op, int pe, const void *address) {
+OXSHMEM_LAZY OXSHMEM_DEVICE void raise_timeout(Op op, int pe, const void *address) {
     raise_timeout(op, Blame(pe), address);
 }
-OXSHMEM_DEVICE void raise_timeout(Op op, const Unmet &unmet, const void *) {
+OXSHMEM_LAZY OXSHMEM_DEVICE void raise_timeout(Op op, const Unmet &unmet, const void *) {
     raise_unmet(op, unmet.variable, unmet.wanted, unmet.how, unmet.n);
 }
-OXSHMEM_DEVICE void raise_timeout(Op op, const MissingBlocks &missing, const void *) {
+OXSHMEM_LAZY OXSHMEM_DEVICE void raise_timeout(Op op, const MissingBlocks &missing, const void *) {
     raise(ErrorCode::grid_incomplete, op, {port::state().my_pe, missing.team}, missing.arrived, missing.blocks);
 }
 template <class Find> OXSHMEM_DEVICE void raise_timeout(Op op, const Find &find, const void *address) {

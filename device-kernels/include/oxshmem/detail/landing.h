@@ -43,7 +43,7 @@ OXSHMEM_DEVICE bool take_landing_slot(LandingSlot &landing, uint64_t *head, uint
 
 // Reports, in operation `op`, the error that broke a queue. The caller has seen kBroken, or that
 // `claimed` is set.
-OXSHMEM_NOINLINE void report_breakage(const abi::Breakage &breakage, Op op) {
+OXSHMEM_LAZY OXSHMEM_NOINLINE void report_breakage(const abi::Breakage &breakage, Op op) {
     // Until the error is valid, the thread that keeps it is about to record it.
     if (port::load<order::acquire, reach::device>(&breakage.claimed) == abi::kErrorValid) {
         abi::ErrorRecord error;
@@ -60,7 +60,7 @@ OXSHMEM_NOINLINE void report_breakage(const abi::Breakage &breakage, Op op) {
 
 // Breaks a queue: keeps the error, unless an earlier one did it, says so in `count`, which its
 // waiters look at, and records what broke the queue.
-OXSHMEM_NOINLINE void break_queue(uint64_t *count, abi::Breakage &breakage, const abi::ErrorRecord &error) {
+OXSHMEM_LAZY OXSHMEM_NOINLINE void break_queue(uint64_t *count, abi::Breakage &breakage, const abi::ErrorRecord &error) {
     if (port::compare_exchange<order::acquire, reach::device>(&breakage.claimed, 0u, 1u) != 0) {
         report_breakage(breakage, static_cast<Op>(error.op));
         return;

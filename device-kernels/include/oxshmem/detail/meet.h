@@ -157,7 +157,7 @@ OXSHMEM_DEVICE int culprit(const TeamView &team, int member, uint64_t seen, uint
 
 // Compares what a member announces; false if it differs. A member that has made a bad call has said
 // so.
-OXSHMEM_DEVICE bool agrees(const TeamView &team, Op op, int member, uint64_t seen, uint64_t header) {
+OXSHMEM_LAZY OXSHMEM_DEVICE bool agrees(const TeamView &team, Op op, int member, uint64_t seen, uint64_t header) {
     if (seen != header && !is_bad(static_cast<uint32_t>(header))) {
         raise(ErrorCode::mismatch, op, {culprit(team, member, seen, header), team.handle}, header, seen);
     }
@@ -215,7 +215,7 @@ OXSHMEM_DEVICE bool await_all(const TeamView &team, Op op, uint64_t header, int 
 
 // Writes a word at `member`, by load and store or through the network. Earlier stores must have
 // been released.
-OXSHMEM_DEVICE void tell(const TeamView &team, Op op, int member, uint64_t *word, uint64_t value) {
+OXSHMEM_LAZY OXSHMEM_DEVICE void tell(const TeamView &team, Op op, int member, uint64_t *word, uint64_t value) {
     const int pe = team.pe_of(member);
     OXSHMEM_ON_MESSAGE(pe, word, 1);
     if (is_direct(pe)) {
@@ -241,7 +241,7 @@ template <class Scope> OXSHMEM_DEVICE void close_epoch(const TeamView &team) {
 
 // A meeting by dissemination, by one lane. A member passes on everything that it has learnt: which
 // members have entered, that calls differ, and the stores that it has seen.
-OXSHMEM_OUTLINE bool meet_in_rounds(const TeamView &team, Op op, uint32_t announced) {
+OXSHMEM_LAZY OXSHMEM_OUTLINE bool meet_in_rounds(const TeamView &team, Op op, uint32_t announced) {
     const uint64_t header = header_of(team, announced);
     uint64_t said = header;
     uint64_t *slot = team.rounds();

@@ -101,7 +101,7 @@ OXSHMEM_DEVICE void context_fence(const abi::Context &context) {
 namespace oxshmem::detail {
 
 // As network_quiet, by one lane alone.
-OXSHMEM_DEVICE void network_quiet() {
+OXSHMEM_LAZY OXSHMEM_DEVICE void network_quiet() {
     network_quiet(0, 1);
 }
 

@@ -53,7 +53,7 @@ template <ReduceOp O> OXSHMEM_DEVICE port::vec16 combine_type(Type type, port::v
     return a;
 }
 
-OXSHMEM_OUTLINE port::vec16 combine_numbered(Type type, ReduceOp op, port::vec16 a, port::vec16 b) {
+OXSHMEM_LAZY OXSHMEM_OUTLINE port::vec16 combine_numbered(Type type, ReduceOp op, port::vec16 a, port::vec16 b) {
     switch (op) {
     case ReduceOp::op_and:
         return combine_type<ReduceOp::op_and>(type, a, b);

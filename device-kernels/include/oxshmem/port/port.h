@@ -88,6 +88,8 @@
 //   OXSHMEM_OUTLINE                             likewise, for one that is long: on a GPU it is not copied into its callers
 //   OXSHMEM_LINKED_OUTLINE                      as OXSHMEM_OUTLINE in relocatable code, where a function has registers of its
 //                                               own, and else as OXSHMEM_DEVICE
+//   OXSHMEM_LAZY                                before one of these that is no template: only a program that calls it compiles
+//                                               it. In relocatable code the compiler keeps them all.
 //   OXSHMEM_UNROLL                              before a short loop of constant length
 //   OXSHMEM_NO_UNROLL                           before a loop that should stay as it is
 //   OXSHMEM_KERNEL(name, parameters...) { ... } a kernel, found by the host under `name`; parameters are trivially copyable
@@ -99,6 +101,8 @@
 #pragma once
 
 #include <oxshmem/abi.h>
+
+#define OXSHMEM_LAZY template <class = void>
 
 #ifdef __CUDACC__
 #include <oxshmem/port/cuda.h>

@@ -112,7 +112,7 @@ template <Ends E> OXSHMEM_DEVICE Outcome wait_blocks(Qp &qp, uint64_t known, uin
 
 // Breaks the QP for the error CQE that is there, or reports what broke it before. `wanted`: the
 // blocks that the caller waits for.
-OXSHMEM_NOINLINE void fail(Qp &qp, uint64_t wanted, Op op) {
+OXSHMEM_LAZY OXSHMEM_NOINLINE void fail(Qp &qp, uint64_t wanted, Op op) {
     port::store<order::relaxed, reach::device>(&qp.room, uint64_t{0});
     const uint64_t known = port::load<order::acquire, reach::device>(&qp.completed);
     if (known >= abi::kBroken) {
@@ -137,7 +137,7 @@ OXSHMEM_NOINLINE void fail(Qp &qp, uint64_t wanted, Op op) {
 
 // Breaks the QP because a post that has reserved is given up, after this or another deadline of the
 // launch has passed: nothing that is reserved after it can be rung for.
-OXSHMEM_NOINLINE void give_up(Qp &qp) {
+OXSHMEM_LAZY OXSHMEM_NOINLINE void give_up(Qp &qp) {
     port::store<order::relaxed, reach::device>(&qp.room, uint64_t{0});
     abi::ErrorRecord error;
     describe(error, ErrorCode::timeout, Op::queue_space, qp.pe, qp.wq, 0);
@@ -147,7 +147,7 @@ OXSHMEM_NOINLINE void give_up(Qp &qp) {
 
 // Waits until `blocks` blocks in all have completed, of which known_completed has said `known`, and
 // what their WQEs fetched is visible. Anything but complete is recorded.
-OXSHMEM_OUTLINE Outcome wait_completed(Qp &qp, uint64_t known, uint64_t blocks, Op op) {
+OXSHMEM_LAZY OXSHMEM_OUTLINE Outcome wait_completed(Qp &qp, uint64_t known, uint64_t blocks, Op op) {
     const Outcome outcome = wait_blocks<Ends::with_wqe>(qp, known, blocks, op);
     // The CQE that is there now is the one that was seen, by this or another thread, or a newer
     // one.
@@ -175,7 +175,7 @@ OXSHMEM_DEVICE Account account_of(const Qp &qp) {
 
 // As wait_completed, for all that was posted, by a lane that has the QP for itself and whose
 // account holds: it looks at the CQE alone.
-OXSHMEM_OUTLINE Outcome wait_alone(Qp &qp, Account account, Op op) {
+OXSHMEM_LAZY OXSHMEM_OUTLINE Outcome wait_alone(Qp &qp, Account account, Op op) {
     const uint64_t base = account.room - (uint64_t{1} << qp.depth_log2), wanted = account.reserved;
     if (wanted == base) {
         return Outcome::complete;
@@ -206,7 +206,7 @@ OXSHMEM_OUTLINE Outcome wait_alone(Qp &qp, Account account, Op op) {
 }
 
 // Waits until blocks may be reused. False: they never will be, and the QP is broken.
-OXSHMEM_NOINLINE bool wait_space(Qp &qp, uint64_t blocks) {
+OXSHMEM_LAZY OXSHMEM_NOINLINE bool wait_space(Qp &qp, uint64_t blocks) {
     const Outcome outcome = wait_blocks<Ends::anywhere>(qp, known_completed(qp), blocks, Op::queue_space);
     if (outcome == Outcome::failed) {
         fail(qp, blocks, Op::queue_space);

@@ -8,7 +8,7 @@
 namespace oxshmem::detail {
 
 // A landing slot of a QP.
-OXSHMEM_DEVICE bool take_landing(Qp &qp, LandingSlot &landing) {
+OXSHMEM_LAZY OXSHMEM_DEVICE bool take_landing(Qp &qp, LandingSlot &landing) {
     return take_landing_slot(landing, &qp.landing_head, qp.laps, qp.landing_log2, qp.pe,
                              [&] { return port::load<order::relaxed, reach::system>(as<uint32_t>(qp.cqe + 60)); });
 }

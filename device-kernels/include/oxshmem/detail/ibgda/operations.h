@@ -127,14 +127,14 @@ OXSHMEM_DEVICE uint32_t blocks_of(const Piece &piece) {
 // Orders what the caller has stored to the local side of a transfer before the HCA reads it, or
 // writes to it, where that is not memory of the heap: it may be the host's, which the fence before
 // the doorbell need not reach.
-OXSHMEM_DEVICE void source_fence(const void *local) {
+OXSHMEM_LAZY OXSHMEM_DEVICE void source_fence(const void *local) {
     if (port::state().queues_in_device_memory != 0 && !in_heap(local, 1)) {
         port::fence<order::acq_rel, reach::system>();
     }
 }
 
-OXSHMEM_DEVICE void write_piece(const Slot &slot, const Located &remote, const void *src, const Piece &piece, uint32_t card,
-                                bool signaled) {
+OXSHMEM_LAZY OXSHMEM_DEVICE void write_piece(const Slot &slot, const Located &remote, const void *src, const Piece &piece,
+                                             uint32_t card, bool signaled) {
     if (piece.inlined) {
         slot.inline_header(remote, piece.bytes, signaled);
         slot.inline_bytes(src, piece.bytes);
@@ -209,17 +209,18 @@ template <class C> OXSHMEM_DEVICE uint64_t transfer(C context, void *dst, const 
         remote, local, bytes);
 }
 
-OXSHMEM_DEVICE uint64_t network_transfer(DefaultContext context, void *dst, const void *src, uint64_t bytes, int pe) {
+OXSHMEM_LAZY OXSHMEM_DEVICE uint64_t network_transfer(DefaultContext context, void *dst, const void *src, uint64_t bytes,
+                                                      int pe) {
     return transfer(context, dst, src, bytes, pe);
 }
 
 // The same in a context. What the short way finds no room for goes the long one, by a function of
 // its own for its registers.
-OXSHMEM_NOINLINE uint64_t transfer_in(ContextQp queue, void *dst, const void *src, uint64_t bytes, int pe) {
+OXSHMEM_LAZY OXSHMEM_NOINLINE uint64_t transfer_in(ContextQp queue, void *dst, const void *src, uint64_t bytes, int pe) {
     return transfer(queue, dst, src, bytes, pe);
 }
 
-OXSHMEM_DEVICE uint64_t network_transfer(ContextQp queue, void *dst, const void *src, uint64_t bytes, int pe) {
+OXSHMEM_LAZY OXSHMEM_DEVICE uint64_t network_transfer(ContextQp queue, void *dst, const void *src, uint64_t bytes, int pe) {
     if (posts_alone(queue)) {
         const uint32_t card = card_of(queue);
         const uint64_t end = post_alone(queue, *queue.qp, [&](const Slot &slot) {
@@ -375,8 +376,8 @@ template <class C, class T> OXSHMEM_OUTLINE T network_fetch_atomic(C context, T 
     return value;
 }
 
-OXSHMEM_DEVICE void write_signal(const Slot &slot, const Located &remote, const Located &discarded, uint64_t value, SignalOp op,
-                                 bool signaled) {
+OXSHMEM_LAZY OXSHMEM_DEVICE void write_signal(const Slot &slot, const Located &remote, const Located &discarded, uint64_t value,
+                                              SignalOp op, bool signaled) {
     if (op == SignalOp::set) {
         slot.inline_word(remote, value, signaled);
     } else {
@@ -399,7 +400,7 @@ template <class C> OXSHMEM_OUTLINE void network_signal(C context, uint64_t *sign
 }
 
 // Waits for everything that was posted on a QP before the call.
-OXSHMEM_DEVICE Outcome complete_posted(Qp &qp, Op op) {
+OXSHMEM_LAZY OXSHMEM_DEVICE Outcome complete_posted(Qp &qp, Op op) {
     // This load first: the other lets no later one pass, and both are on their way together.
     const uint64_t gate = port::load<order::relaxed, reach::device>(&qp.gate);
     const uint64_t known = known_completed(qp);
@@ -451,7 +452,7 @@ template <class Queue> OXSHMEM_DEVICE void post_flush(Queue queue, Qp &qp) {
 
 // post_flush for the caller's share of the QPs that were used. Seldom called, and a function of its
 // own for its registers.
-OXSHMEM_NOINLINE void post_flushes(uint32_t rank, uint32_t size) {
+OXSHMEM_LAZY OXSHMEM_NOINLINE void post_flushes(uint32_t rank, uint32_t size) {
     const abi::State &s = port::state();
     for_used(rank, size, [&](uint32_t index) { post_flush(index % s.qps_per_pe, as<Qp>(s.qps)[index]); });
 }
@@ -459,7 +460,7 @@ OXSHMEM_NOINLINE void post_flushes(uint32_t rank, uint32_t size) {
 // Waits for everything that was posted on any QP before the call. `size` lanes call, each with its
 // `rank`, and each waits for its share of the QPs: a look at a CQE takes a round trip to memory.
 // One that fails (its error is recorded) keeps it from none of the others.
-OXSHMEM_OUTLINE void network_quiet(uint32_t rank, uint32_t size) {
+OXSHMEM_LAZY OXSHMEM_OUTLINE void network_quiet(uint32_t rank, uint32_t size) {
     if (by_proxy()) {
         if (rank == 0) {
             ibrc_quiet();
@@ -545,7 +546,7 @@ OXSHMEM_DEVICE void fence_posted(Qp &qp) {
 // its QPs keeps its requests in order by a mark on the next one. It waits where that is not enough:
 // for atomics on memory that stores reach as well, which could overtake them, and where atomics use
 // another card than the rest.
-OXSHMEM_OUTLINE void network_fence() {
+OXSHMEM_LAZY OXSHMEM_OUTLINE void network_fence() {
     const abi::State &s = port::state();
     if (by_proxy()) {
         if (atomics_by_network() || s.atomics_on_first_card != 0) {
@@ -579,7 +580,7 @@ OXSHMEM_DEVICE Qp &qp_of_member(const abi::Context &context, uint32_t member) {
 
 // Rings for what batches have left on a QP of a private context; other contexts leave nothing. The
 // calling lane has the QP for itself, or takes turns with other lanes.
-OXSHMEM_DEVICE void flush_queue(ContextQp queue) {
+OXSHMEM_LAZY OXSHMEM_DEVICE void flush_queue(ContextQp queue) {
     Qp &qp = *queue.qp;
     const Group alone = make_group(1u << port::lane_id());
     if (!is_private(queue) || !hold(queue, qp, alone)) {
@@ -613,19 +614,19 @@ template <class Act> OXSHMEM_DEVICE void for_members(const abi::Context &context
     }
 }
 
-OXSHMEM_OUTLINE void context_flush(const abi::Context &context) {
+OXSHMEM_LAZY OXSHMEM_OUTLINE void context_flush(const abi::Context &context) {
     for_members(context, 0, 1, [&](Qp &qp) { flush_queue({&qp, context.how}); });
 }
 
 // Waits for what was posted on a QP of a context. `alone`: the caller has it for itself.
-OXSHMEM_DEVICE Outcome complete_member(Qp &qp, bool alone) {
+OXSHMEM_LAZY OXSHMEM_DEVICE Outcome complete_member(Qp &qp, bool alone) {
     const Account account = alone ? account_of(qp) : Account{0, 0};
     return account.holds() ? wait_alone(qp, account, Op::quiet) : complete_posted(qp, Op::quiet);
 }
 
 // context_quiet by one lane that has the context for itself: without a trip to memory except for
 // the CQEs. The context has at most 64 members, and there is one card.
-OXSHMEM_DEVICE void quiet_alone(const abi::Context &context) {
+OXSHMEM_LAZY OXSHMEM_DEVICE void quiet_alone(const abi::Context &context) {
     uint64_t *const word = as<uint64_t>(context.used);
     const uint64_t used = port::read(word);
     const auto qp_at = [&](uint64_t found) -> Qp & { return qp_of_member(context, port::lowest_bit(found)); };
@@ -644,7 +645,7 @@ OXSHMEM_DEVICE void quiet_alone(const abi::Context &context) {
 
 // As network_quiet, for what was posted through a context. kContextAlone in its `how`: all threads
 // that use the context call together.
-OXSHMEM_OUTLINE void context_quiet(const abi::Context &context, uint32_t rank, uint32_t size) {
+OXSHMEM_LAZY OXSHMEM_OUTLINE void context_quiet(const abi::Context &context, uint32_t rank, uint32_t size) {
     if (by_proxy()) {
         if (rank == 0) {
             ibrc_quiet();
@@ -671,7 +672,7 @@ OXSHMEM_OUTLINE void context_quiet(const abi::Context &context, uint32_t rank, u
 }
 
 // As network_fence, for what was posted through a context.
-OXSHMEM_OUTLINE void context_fence(const abi::Context &context) {
+OXSHMEM_LAZY OXSHMEM_OUTLINE void context_fence(const abi::Context &context) {
     if (by_proxy()) {
         network_fence();
         return;
@@ -688,7 +689,7 @@ OXSHMEM_OUTLINE void context_fence(const abi::Context &context) {
 }
 
 // Waits for everything but atomics that this block has posted to `pe` by IBGDA.
-OXSHMEM_DEVICE void network_complete(int pe, Op op) {
+OXSHMEM_LAZY OXSHMEM_DEVICE void network_complete(int pe, Op op) {
     complete_posted(qp_of(pe, block_queue()), op);
 }
 

@@ -44,13 +44,13 @@ OXSHMEM_DEVICE void count_doorbell(Qp &qp) {
 }
 
 // Rings for the blocks before `end`, by a lane that holds the QP of a private context.
-OXSHMEM_DEVICE void ring_alone(Qp &qp, uint64_t end) {
+OXSHMEM_LAZY OXSHMEM_DEVICE void ring_alone(Qp &qp, uint64_t end) {
     ring_for<order::release, true>(qp, end);
     count_doorbell(qp);
 }
 
 // The same, if a batch has left any of them.
-OXSHMEM_DEVICE void ring_pending(Qp &qp, uint64_t end) {
+OXSHMEM_LAZY OXSHMEM_DEVICE void ring_pending(Qp &qp, uint64_t end) {
     if (port::read(&qp.rung) != end) {
         ring_alone(qp, end);
     }
@@ -69,7 +69,7 @@ OXSHMEM_DEVICE bool has_for_itself(ContextQp queue, const Group &group) {
 OXSHMEM_DEVICE constexpr bool hold(uint32_t, Qp &, const Group &) {
     return true;
 }
-OXSHMEM_DEVICE bool hold(ContextQp queue, Qp &qp, const Group &group) {
+OXSHMEM_LAZY OXSHMEM_DEVICE bool hold(ContextQp queue, Qp &qp, const Group &group) {
     if (!is_private(queue)) {
         return true;
     }
@@ -116,7 +116,7 @@ OXSHMEM_DEVICE void mark_used(const Qp &qp, bool alone) {
 
 // Submits the blocks before `end`, which were written, by the leader of a group that has the QP for
 // itself: rings for them and for those of a batch, or leaves them to a flush.
-OXSHMEM_DEVICE void submit_alone(ContextQp queue, Qp &qp, uint64_t end) {
+OXSHMEM_LAZY OXSHMEM_DEVICE void submit_alone(ContextQp queue, Qp &qp, uint64_t end) {
     mark_used(qp, true);
     if (!is_batched(queue)) {
         ring_alone(qp, end);
@@ -126,7 +126,7 @@ OXSHMEM_DEVICE void submit_alone(ContextQp queue, Qp &qp, uint64_t end) {
 
 // The same for any group. Every lane of it calls.
 OXSHMEM_DEVICE void submit_private(uint32_t, Qp &, const Group &, uint64_t) {}
-OXSHMEM_DEVICE void submit_private(ContextQp queue, Qp &qp, const Group &group, uint64_t end) {
+OXSHMEM_LAZY OXSHMEM_DEVICE void submit_private(ContextQp queue, Qp &qp, const Group &group, uint64_t end) {
     if (group.leads()) {
         if (has_for_itself(queue, group)) {
             submit_alone(queue, qp, end);

@@ -145,7 +145,7 @@ OXSHMEM_DEVICE void tell(const Group &group, Reservation &r, uint64_t first) {
 
 // Reserves for a group that has the QP for itself and finds room for `blocks` blocks, without a
 // trip to memory. Every lane calls. False: nothing was reserved.
-OXSHMEM_DEVICE bool reserve_alone(ContextQp queue, Qp &qp, const Group &group, uint32_t blocks, Reservation &r) {
+OXSHMEM_LAZY OXSHMEM_DEVICE bool reserve_alone(ContextQp queue, Qp &qp, const Group &group, uint32_t blocks, Reservation &r) {
     if (!has_for_itself(queue, group)) {
         return false;
     }
@@ -325,7 +325,7 @@ OXSHMEM_DEVICE bool leave(Qp &qp) {
 
 // Enters the gate again, for the baton. Returns where the last doorbell ended, or ~0 if another
 // group has it.
-OXSHMEM_DEVICE uint64_t take_baton(Qp &qp) {
+OXSHMEM_LAZY OXSHMEM_DEVICE uint64_t take_baton(Qp &qp) {
     const uint64_t gate = port::fetch_add<order::relaxed, reach::device>(&qp.gate, abi::kGateOneGroup);
     if (!got_baton(gate) &&
         (port::fetch_and<order::relaxed, reach::device>(&qp.gate, ~abi::kGateBatonFree) & abi::kGateBatonFree) == 0) {
@@ -337,7 +337,7 @@ OXSHMEM_DEVICE uint64_t take_baton(Qp &qp) {
 
 // Either leaves for good and returns ~0, or has the baton, stays in the gate and returns where the
 // last doorbell ended. `inside`: the group is in the gate.
-OXSHMEM_DEVICE uint64_t leave_or_take(Qp &qp, bool inside) {
+OXSHMEM_LAZY OXSHMEM_DEVICE uint64_t leave_or_take(Qp &qp, bool inside) {
     while (!inside || !leave(qp)) {
         const uint64_t rung = take_baton(qp);
         if (rung != ~0ull) {
@@ -358,7 +358,7 @@ OXSHMEM_DEVICE bool hand_over(Qp &qp) {
 // What the holder of the baton does, once everything before `rung` has been rung for, until it is
 // out of the gate. Called by all lanes of a group that works together, otherwise by the leader
 // alone.
-OXSHMEM_OUTLINE void keep_ringing(Qp &qp, Ringers ringers, StampArray stamps, uint64_t rung) {
+OXSHMEM_LAZY OXSHMEM_OUTLINE void keep_ringing(Qp &qp, Ringers ringers, StampArray stamps, uint64_t rung) {
     constexpr uint32_t kMostRings = 8; // then it is another group's turn
     enum Next : uint32_t { kAgain, kOut, kCheck };
     for (uint32_t rings = 0;;) {

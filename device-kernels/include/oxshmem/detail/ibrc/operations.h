@@ -8,7 +8,7 @@
 namespace oxshmem::detail {
 
 // Posts a descriptor whose result lands, and waits for the first eight bytes of it.
-OXSHMEM_OUTLINE uint64_t ibrc_fetch(Descriptor descriptor, int pe, Op op) {
+OXSHMEM_LAZY OXSHMEM_OUTLINE uint64_t ibrc_fetch(Descriptor descriptor, int pe, Op op) {
     LandingSlot landing;
     if (!take_proxy_landing(landing, pe)) {
         return 0;
@@ -25,7 +25,7 @@ OXSHMEM_OUTLINE uint64_t ibrc_fetch(Descriptor descriptor, int pe, Op op) {
 
 // Where this lane's put goes among those of the lanes it converged with: a run of adjacent targets
 // shares descriptors.
-OXSHMEM_OUTLINE void ibrc_p(void *dst, uint64_t bits, uint32_t bytes, int pe) {
+OXSHMEM_LAZY OXSHMEM_OUTLINE void ibrc_p(void *dst, uint64_t bits, uint32_t bytes, int pe) {
     const uint32_t queue = block_queue();
     const Located remote = locate_remote(dst, pe, card_of(queue));
     Group group = make_group(port::converged(static_cast<uint64_t>(pe) << 8 | bytes));
@@ -69,7 +69,7 @@ OXSHMEM_OUTLINE void ibrc_p(void *dst, uint64_t bits, uint32_t bytes, int pe) {
     port::wake_host();
 }
 
-OXSHMEM_OUTLINE uint64_t ibrc_put(void *dst, const void *src, uint64_t bytes, int pe) {
+OXSHMEM_LAZY OXSHMEM_OUTLINE uint64_t ibrc_put(void *dst, const void *src, uint64_t bytes, int pe) {
     uint32_t queue = block_queue(), card = card_of(queue);
     uint64_t end = 0;
     char *to = static_cast<char *>(dst);
@@ -103,7 +103,7 @@ OXSHMEM_OUTLINE uint64_t ibrc_put(void *dst, const void *src, uint64_t bytes, in
 
 // Reads into registered memory are left to the card; others go through a landing slot and are
 // complete on return.
-OXSHMEM_OUTLINE uint64_t ibrc_get(void *dst, const void *src, uint64_t bytes, int pe, Op op) {
+OXSHMEM_LAZY OXSHMEM_OUTLINE uint64_t ibrc_get(void *dst, const void *src, uint64_t bytes, int pe, Op op) {
     uint32_t queue = block_queue(), card = card_of(queue);
     uint64_t end = 0;
     char *to = static_cast<char *>(dst);
@@ -146,7 +146,7 @@ OXSHMEM_OUTLINE uint64_t ibrc_get(void *dst, const void *src, uint64_t bytes, in
     return end;
 }
 
-OXSHMEM_OUTLINE uint64_t ibrc_g(const void *src, uint32_t bytes, int pe) {
+OXSHMEM_LAZY OXSHMEM_OUTLINE uint64_t ibrc_g(const void *src, uint32_t bytes, int pe) {
     const uint32_t queue = block_queue();
     Descriptor descriptor(Work::read, 0, locate_remote(src, pe, card_of(queue)), pe, queue);
     descriptor.transfer({0, 0, 0}, bytes);
@@ -168,17 +168,17 @@ OXSHMEM_DEVICE Descriptor atomic_descriptor(void *target, const AtomicRequest &r
     return descriptor;
 }
 
-OXSHMEM_OUTLINE void ibrc_atomic(void *target, const AtomicRequest &request, int pe) {
+OXSHMEM_LAZY OXSHMEM_OUTLINE void ibrc_atomic(void *target, const AtomicRequest &request, int pe) {
     ibrc_post(atomic_descriptor(target, request, pe), pe);
 }
 
-OXSHMEM_OUTLINE uint64_t ibrc_fetch_atomic(void *target, const AtomicRequest &request, int pe) {
+OXSHMEM_LAZY OXSHMEM_OUTLINE uint64_t ibrc_fetch_atomic(void *target, const AtomicRequest &request, int pe) {
     return ibrc_fetch(atomic_descriptor(target, request, pe), pe, Op::atomic);
 }
 
 // Ordered, so that it stays after what this block has put to `pe` on its queue, and two signals to
 // one word arrive in their order.
-OXSHMEM_OUTLINE void ibrc_signal(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
+OXSHMEM_LAZY OXSHMEM_OUTLINE void ibrc_signal(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
     const Work work = op == SignalOp::set ? Work::write_inline : Work::fetch_add;
     const uint32_t queue = queue_for(DefaultContext{}, use_of(op));
     Descriptor descriptor(work, kWorkOrdered | kWorkEight, locate_remote(signal, pe, card_of(queue)), pe, queue);
@@ -193,7 +193,7 @@ OXSHMEM_OUTLINE void ibrc_signal(uint64_t *signal, uint64_t value, SignalOp op, 
 
 // Makes the next request to each peer on this block's queue an ordered one. Lanes that converge
 // share one descriptor.
-OXSHMEM_OUTLINE void ibrc_fence() {
+OXSHMEM_LAZY OXSHMEM_OUTLINE void ibrc_fence() {
     Group group = make_group(port::converged(0));
     const uint64_t index = reserve_slots(group, 1, -1);
     if (index != ~0ull && group.rank == 0) {
@@ -203,7 +203,7 @@ OXSHMEM_OUTLINE void ibrc_fence() {
 }
 
 // Waits for everything that was posted before the call.
-OXSHMEM_OUTLINE void ibrc_quiet() {
+OXSHMEM_LAZY OXSHMEM_OUTLINE void ibrc_quiet() {
     // The number of slots that are reserved is not read before the caller has learnt of others'
     // posts.
     port::fence<order::acq_rel, reach::system>();

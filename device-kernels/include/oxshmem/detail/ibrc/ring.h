@@ -40,7 +40,8 @@ OXSHMEM_DEVICE abi::Proxy &proxy() {
 // Waits until the word at `address`, a count of the proxy's that only grows, is at least `least`.
 // One waiter asks host memory; the others look at what it has seen, since every question crosses
 // PCIe.
-OXSHMEM_DEVICE bool wait_word(uint64_t address, abi::ProxyWord &word, uint64_t mask, uint64_t least, int pe, Op op) {
+OXSHMEM_LAZY OXSHMEM_DEVICE bool wait_word(uint64_t address, abi::ProxyWord &word, uint64_t mask, uint64_t least, int pe,
+                                           Op op) {
     const auto known = [&] { return (port::load<order::acquire, reach::device>(&word.seen) & mask) >= least; };
     if (known()) {
         return true;
@@ -63,7 +64,7 @@ OXSHMEM_DEVICE bool wait_word(uint64_t address, abi::ProxyWord &word, uint64_t m
 }
 
 // Whether the ring is broken; then that is reported.
-OXSHMEM_DEVICE bool ring_is_broken(Op op) {
+OXSHMEM_LAZY OXSHMEM_DEVICE bool ring_is_broken(Op op) {
     abi::Proxy &p = proxy();
     if (port::load<order::acquire, reach::device>(&p.taken.seen) < abi::kBroken) {
         return false;
@@ -74,7 +75,7 @@ OXSHMEM_DEVICE bool ring_is_broken(Op op) {
 
 // Breaks the ring: the caller gives up slots that it has reserved, and the proxy takes none after
 // those.
-OXSHMEM_NOINLINE void break_ring(int pe) {
+OXSHMEM_LAZY OXSHMEM_NOINLINE void break_ring(int pe) {
     abi::Proxy &p = proxy();
     abi::ErrorRecord error;
     describe(error, ErrorCode::timeout, Op::queue_space, pe, p.taken_word, 0);
@@ -82,7 +83,7 @@ OXSHMEM_NOINLINE void break_ring(int pe) {
 }
 
 // Waits until slots may be reused. False: they never will be, and the ring is broken.
-OXSHMEM_NOINLINE bool wait_slots(uint64_t taken, int pe) {
+OXSHMEM_LAZY OXSHMEM_NOINLINE bool wait_slots(uint64_t taken, int pe) {
     abi::Proxy &p = proxy();
     if (!wait_word(p.taken_word, p.taken, ~0ull, taken, pe, Op::queue_space)) {
         break_ring(pe);
@@ -171,7 +172,7 @@ OXSHMEM_DEVICE uint32_t queue_of(const Descriptor &descriptor) {
 
 // Lets every lane post its descriptor, together with the lanes that converge here. Returns the
 // index after it, or 0.
-OXSHMEM_OUTLINE uint64_t ibrc_post(const Descriptor &descriptor, int pe) {
+OXSHMEM_LAZY OXSHMEM_OUTLINE uint64_t ibrc_post(const Descriptor &descriptor, int pe) {
     Group group = make_group(port::converged(0));
     const uint64_t first = reserve_slots(group, group.size, pe);
     if (first == ~0ull) {
@@ -184,7 +185,7 @@ OXSHMEM_OUTLINE uint64_t ibrc_post(const Descriptor &descriptor, int pe) {
 }
 
 // Records a failure that the proxy has published, unless it was recorded before.
-OXSHMEM_NOINLINE void ibrc_failure(Op op) {
+OXSHMEM_LAZY OXSHMEM_NOINLINE void ibrc_failure(Op op) {
     abi::Proxy &p = proxy();
     const uint64_t now = port::load<order::acquire, reach::system>(as<uint64_t>(p.completed_word + 8));
     if (port::fetch_max<order::relaxed, reach::device>(&p.failures, now) >= now) {
@@ -202,7 +203,7 @@ OXSHMEM_NOINLINE void ibrc_failure(Op op) {
 }
 
 // Waits until the first `end` descriptors are done. Failures among them are recorded.
-OXSHMEM_OUTLINE bool ibrc_wait(uint64_t end, int pe, Op op) {
+OXSHMEM_LAZY OXSHMEM_OUTLINE bool ibrc_wait(uint64_t end, int pe, Op op) {
     abi::Proxy &p = proxy();
     if (ring_is_broken(op) || !wait_word(p.completed_word, p.completed, ~abi::kProxyFailed, end, pe, op)) {
         return false;
@@ -214,7 +215,7 @@ OXSHMEM_OUTLINE bool ibrc_wait(uint64_t end, int pe, Op op) {
 }
 
 // A landing slot of the ring, in host memory.
-OXSHMEM_DEVICE bool take_proxy_landing(LandingSlot &landing, int pe) {
+OXSHMEM_LAZY OXSHMEM_DEVICE bool take_proxy_landing(LandingSlot &landing, int pe) {
     abi::Proxy &p = proxy();
     return take_landing_slot(landing, &p.landing_head, p.laps, p.landing_log2, pe,
                              [&] { return low(port::load<order::relaxed, reach::device>(&p.completed.seen)); });
@@ -232,7 +233,7 @@ OXSHMEM_DEVICE uint64_t landing_name(const LandingSlot &landing) {
 // Waits for the result that a descriptor (posted with index `end`, or 0 if it was not posted)
 // leaves in a landing slot. False: there is none. The slot is free again then, unless the proxy may
 // still write to it.
-OXSHMEM_OUTLINE bool await_proxy_landing(LandingSlot landing, uint64_t end, int pe, Op op) {
+OXSHMEM_LAZY OXSHMEM_OUTLINE bool await_proxy_landing(LandingSlot landing, uint64_t end, int pe, Op op) {
     if (end == 0) {
         landing.release();
         return false;
