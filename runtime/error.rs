@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::bootstrap::BootstrapError;
+use crate::buffer::BufferError;
 use crate::config::ConfigError;
 use crate::context::ContextError;
 use crate::device::DeviceError;
@@ -45,6 +46,9 @@ pub enum Error {
     /// The symmetric heap refused something or could not do it.
     #[error(transparent)]
     Heap(HeapError),
+    /// Memory of the program that cannot be registered, or is not.
+    #[error(transparent)]
+    Buffer(BufferError),
     /// An HCA refused something or could not do it.
     #[error(transparent)]
     Hca(oxshmem_hca::Error),
@@ -117,6 +121,7 @@ from! {
     Config: ConfigError,
     Context: ContextError,
     Bootstrap: BootstrapError,
+    Buffer: BufferError,
     Device: DeviceError,
     Heap: HeapError,
     Hca: oxshmem_hca::Error,

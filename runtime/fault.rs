@@ -208,6 +208,12 @@ pub enum FaultKind {
         /// The number.
         number: u64,
     },
+    /// A kernel ends the job with a status, as programs for NVSHMEM do. Not an error by itself.
+    #[error("a kernel has ended the job with status {status}")]
+    ExitRequested {
+        /// The status.
+        status: i32,
+    },
     /// No such member of a context's team.
     #[error("the team of the context has no PE {pe}; its PEs are 0 to {last}")]
     MemberOutOfRange {
@@ -500,6 +506,7 @@ impl DeviceFault {
             Ok(ErrorCode::GridIncomplete) => {
                 FaultKind::GridIncomplete { arrived: address, blocks: length, timeout_ms: timeout_ns / 1_000_000 }
             }
+            Ok(ErrorCode::ExitRequested) => FaultKind::ExitRequested { status: low32(length).cast_signed() },
             Ok(ErrorCode::None) | Err(_) => FaultKind::Unknown { code: record.code },
         };
         let team = (record.team != abi::TEAM_INVALID).then_some(record.team);
@@ -535,6 +542,7 @@ impl DeviceFault {
                 | FaultKind::Completion { .. }
                 | FaultKind::QueueBroken { .. }
                 | FaultKind::GridIncomplete { .. }
+                | FaultKind::ExitRequested { .. }
         )
     }
 

@@ -95,6 +95,7 @@
 #[doc(hidden)]
 pub mod abi;
 pub mod bootstrap;
+mod buffer;
 mod build_info;
 mod check;
 pub mod config;
@@ -130,6 +131,7 @@ extern crate self as oxshmem;
 #[doc(no_inline)]
 pub use ::cudarc;
 pub use abi::ReduceOp;
+pub use buffer::{BufferError, BufferInfo};
 pub use build_info::{BuildInfo, build_info};
 pub use config::Config;
 pub use context::{Context, ContextArray, ContextCost, ContextError, ContextOptions, Contexts, Sharing};

@@ -37,6 +37,7 @@ fn main() {
             "abi",
             "atomics",
             "barriers",
+            "buffers",
             "check",
             "contexts",
             "errors",

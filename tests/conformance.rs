@@ -31,6 +31,8 @@ jobs! {
     lanes_p2p_2: "lanes", P2p, 2;
     lanes_p2p_4: "lanes", P2p, 4;
 
+    buffers_p2p_2: "buffers", P2p, 2;
+
     signals_p2p_1: "signals", P2p, 1;
     signals_p2p_2: "signals", P2p, 2;
     signals_p2p_4: "signals", P2p, 4;
@@ -119,6 +121,7 @@ jobs! {
     rma_ibgda_3_kernel: "rma", Ibgda, 3, "OXSHMEM_SOFT_ENGINE" = "kernel";
     lanes_ibgda_2_kernel: "lanes", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
     lanes_ibgda_3_kernel: "lanes", Ibgda, 3, "OXSHMEM_SOFT_ENGINE" = "kernel", "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "256";
+    buffers_ibgda_2_kernel: "buffers", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
     signals_ibgda_2_kernel: "signals", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
     signals_ibgda_4_kernel: "signals", Ibgda, 4, "OXSHMEM_SOFT_ENGINE" = "kernel";
     atomic_values_ibgda_2_kernel: "atomic_values", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
@@ -176,6 +179,8 @@ jobs! {
     compat_own_memory_p2p_1: "compat_own_memory", P2p, 1;
     compat_own_memory_ibgda_2: "compat_own_memory", Ibgda, 2;
     compat_own_memory_ibrc_2: "compat_own_memory", Ibrc, 2;
+    compat_exit_p2p_2: "compat_exit", P2p, 2;
+    compat_exit_ibgda_3: "compat_exit", Ibgda, 3;
     compat_names_p2p_1: "compat_names", P2p, 1;
     compat_names_p2p_3: "compat_names", P2p, 3;
     compat_names_ibgda_2: "compat_names", Ibgda, 2;

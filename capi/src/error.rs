@@ -91,7 +91,7 @@ impl From<Error> for Failure {
             Error::Hca(_) | Error::Transport(_) => Status::Transport,
             Error::Team(_) => Status::Team,
             Error::Context(_) => Status::Context,
-            Error::Occupied => Status::Invalid,
+            Error::Occupied | Error::Buffer(_) => Status::Invalid,
             _ => Status::Internal,
         };
         Self { status, text: error.to_string() }

@@ -67,8 +67,8 @@ fn everything_that_the_host_can_call() {
     }
 }
 
-/// In relocatable code the compiler keeps every function that is there, so there must be none that
-/// a program does not call: nvcc, and whoever loads the program, would spend their time on it.
+/// In relocatable code the compiler keeps every function that is there, so there must be none that a
+/// program does not call: nvcc and each load of the program would spend time on it.
 #[test]
 fn the_header_adds_no_code_that_a_program_does_not_call() {
     let Some(nvcc) = common::nvcc() else {
@@ -114,7 +114,13 @@ fn misuse_is_one_line_that_says_what_to_do() {
             "after-finalize",
             "nvshmem_int_p: there is no PE: call nvshmem_init first, and nothing after nvshmem_finalize",
         ),
-        ("interface", "the program was compiled with nvshmem.h of interface 3, and libnvshmem_host has interface 2"),
+        ("interface", "the program was compiled with nvshmem.h of interface 4, and libnvshmem_host has interface 3"),
+        (
+            "archive",
+            "nvshmemx_collective_launch: libnvshmem_device has interface 4, and libnvshmem_host has interface 3; link both",
+        ),
+        ("buffer", "nvshmemx_buffer_unregister: no registered buffer begins at 0x"),
+        ("heap-buffer", "nvshmemx_buffer_register: 4 bytes at 0x"),
         ("no-id", "nvshmemx_init_attr: the unique id is null; get one from nvshmemx_get_uniqueid"),
         ("mpi", "nvshmemx_init_attr: no MPI library is in this process"),
         ("twice", "nvshmem_init: this process is PE 0 of 1 since nvshmem_init; call nvshmem_finalize"),
@@ -123,6 +129,22 @@ fn misuse_is_one_line_that_says_what_to_do() {
         let text = complaint(&program, how);
         assert!(text.contains(said), "{how}: {text}");
     }
+}
+
+/// NVIDIA's library beside this one: something that has a name of it.
+#[test]
+fn both_libraries_in_one_process_are_refused() {
+    let program = built("misuse");
+    let scratch = common::scratch("both");
+    let (source, library) = (scratch.join("theirs.c"), scratch.join("libtheirs.so"));
+    std::fs::write(&source, "int nvshmemid_hostlib_init_attr(void) { return 0; }\n").unwrap();
+    common::succeeds(Command::new("c++").args(["-shared", "-fPIC", "-xc", "-o"]).args([&library, &source]));
+    let output =
+        Command::new(&program).arg("twice").env("OXSHMEM_DEVICE", "cpu").env("LD_PRELOAD", &library).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{text}");
+    let said = format!("nvshmem_init: NVIDIA's NVSHMEM ({}) is in this process beside OxSHMEM's", library.display());
+    assert!(text.contains(&said), "{text}");
 }
 
 #[test]

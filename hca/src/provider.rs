@@ -118,6 +118,17 @@ pub enum UmemSource<'a> {
         /// Length, bytes.
         len: usize,
     },
+    /// Memory that the program allocated, for transfers of this process alone. On `soft`, peers
+    /// cannot reach it, and an engine's kernel reaches it at this address, which the caller has
+    /// seen to.
+    Program {
+        /// Where it starts.
+        addr: *mut u8,
+        /// Length, bytes.
+        len: usize,
+        /// The exporter that turns it into a dma-buf, if it is memory of a device.
+        device: Option<&'a dyn DeviceMemory>,
+    },
 }
 
 /// Rights on memory.
@@ -149,7 +160,9 @@ impl UmemSource<'_> {
     /// Where the memory is, and its length in bytes.
     pub fn range(&self) -> (*mut u8, usize) {
         match *self {
-            UmemSource::Fd { addr, len, .. } | UmemSource::Host { addr, len } => (addr, len),
+            UmemSource::Fd { addr, len, .. }
+            | UmemSource::Host { addr, len }
+            | UmemSource::Program { addr, len, .. } => (addr, len),
         }
     }
 }

@@ -95,6 +95,8 @@ pub enum ErrorCode {
     BadNumber = 14,
     /// of the grid's `length` blocks only `address` made the call within the deadline
     GridIncomplete = 15,
+    /// no error: the job is to end with the status `length`
+    ExitRequested = 16,
 }
 /** In the ErrorRecord of a wait for variables `address` is a variable that is not yet what the wait
  is for, `wqe_index` the value seen there (of its bytes alone), `length` the value wanted

@@ -15,7 +15,9 @@ use super::cpu::{self, Executor, ExecutorOptions, LaunchConfig};
 use super::cpu_accelerator::CpuAccelerator;
 use super::cuda::CudaGpu;
 use super::error::DeviceError;
-use super::interface::{AddressSpace, Copier, Device, HostMemory, LoadedModule, MappedRegisters, Memory, Wait};
+use super::interface::{
+    AddressSpace, Copier, Device, HostMemory, LoadedModule, MappedRegisters, Memory, ProgramMemory, Wait,
+};
 use super::source::ModuleSource;
 use super::stream::{Stream, StreamKind};
 use crate::abi;
@@ -277,6 +279,10 @@ impl Device for CpuDevice {
 
     fn is_accessible(&self, _address: u64) -> bool {
         true
+    }
+
+    fn adopt(&self, _address: u64, _bytes: u64) -> Result<ProgramMemory, String> {
+        Ok(ProgramMemory { on_device: false, _locked: None })
     }
 
     fn link_module(&self, _code: &[u8]) -> Result<Vec<u8>, DeviceError> {

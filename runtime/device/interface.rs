@@ -67,6 +67,22 @@ pub(crate) trait Copier: Debug + Send {
     fn poll(&mut self, ended: &mut Vec<(u32, Result<(), DeviceError>)>);
 }
 
+/// Memory that the program allocated, of a kind that kernels and cards reach.
+#[derive(Debug)]
+pub(crate) struct ProgramMemory {
+    /// Whether it is memory of the device, which [`Device::exporter`] exports.
+    pub on_device: bool,
+    /// Keeps it page-locked, if the library has done that.
+    pub _locked: Option<Box<dyn Debug + Send>>,
+}
+
+/// Returns the first address and the bytes of the pages (of the system) that a range lies in.
+pub(crate) fn whole_pages(address: u64, bytes: u64) -> (u64, u64) {
+    let page = rustix::param::page_size() as u64;
+    let first = address - address % page;
+    (first, (address + bytes).next_multiple_of(page) - first)
+}
+
 /// A page of device registers that kernels reach. Unmapped when dropped.
 pub(crate) trait MappedRegisters: Debug + Send + Sync {
     /// Where kernels find the page.
@@ -161,6 +177,10 @@ pub(crate) trait Device: Debug + Send + Sync {
     unsafe fn copy_on(&self, stream: &Stream, to: u64, from: u64, bytes: u64) -> Result<bool, DeviceError>;
     /// Whether kernels can access what is at `address`, a pointer of the program, as it is.
     fn is_accessible(&self, address: u64) -> bool;
+    /// Returns what the program's memory of `bytes` bytes at `address` is. Pageable memory of the
+    /// host becomes page-locked where kernels do not reach it otherwise. Why it cannot be
+    /// registered with a card, otherwise.
+    fn adopt(&self, address: u64, bytes: u64) -> Result<ProgramMemory, String>;
     /// Links relocatable code with the device library, for this device; what can be loaded.
     fn link_module(&self, code: &[u8]) -> Result<Vec<u8>, DeviceError>;
     /// Gives a module that the program loaded itself the PE's state.

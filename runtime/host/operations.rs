@@ -631,7 +631,7 @@ fn is_direct<I: sealed::Issuer + ?Sized>(own: &Pe, address: u64, bytes: usize) -
     let place = own.locate(address, bytes as u64)?;
     if I::WAITS {
         let on_gpu = bytes != 0 && own.gpu().is_some() && own.device().is_accessible(address);
-        return Ok(place == LocalPlace::Heap || on_gpu);
+        return Ok(place == LocalPlace::Heap || on_gpu || own.is_registered(address, bytes));
     }
     // A kernel would fault on other memory, and with that lose the GPU.
     if bytes == 0 || place != LocalPlace::Outside || own.device().is_accessible(address) {

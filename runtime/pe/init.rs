@@ -469,6 +469,7 @@ impl Connected {
             contexts: RefCell::default(),
             mixed_words: self.mixed_words,
             network: self.network,
+            buffers: RefCell::default(),
             heap: RefCell::new(self.heap),
             slab: self.slab,
             parts: self.parts,

@@ -1,5 +1,6 @@
 //! A processing element: one process's membership in a job, from init to finalize.
 
+mod buffers;
 mod finalize;
 mod init;
 mod launch;
@@ -27,6 +28,7 @@ use unread::Unread;
 use crate::Result;
 use crate::abi;
 use crate::bootstrap::Bootstrap;
+use crate::buffer::Buffers;
 use crate::check::waits::WaitCheck;
 use crate::config::Config;
 use crate::context::ContextTable;
@@ -109,6 +111,8 @@ pub struct Pe {
     contexts: RefCell<ContextTable>,
     mixed_words: Option<MixedWords>,
     network: Option<Network>,
+    /// What the network's keys are for, which outlives them.
+    buffers: RefCell<Buffers>,
     heap: RefCell<SymmetricHeap>,
     slab: Arc<Slab>,
     parts: Parts,

@@ -195,6 +195,9 @@ impl Pe {
         if fault.ends_waits() {
             self.parts.teams.forget_incomplete_grids(&self.slab)?;
         }
+        if let FaultKind::ExitRequested { status } = fault.kind {
+            self.bootstrap.exit(status, &fault.to_string());
+        }
         if let Some(network) = &self.network {
             network.explain(&mut fault);
         }

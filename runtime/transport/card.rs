@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use oxshmem_hca::objects::{Mkey, Pd, Umem};
-use oxshmem_hca::provider::{Access, UmemSource};
+use oxshmem_hca::provider::{Access, DeviceMemory, UmemSource};
 
 use super::fabric::ChunkKeys;
 use super::hca::OpenCard;
@@ -18,13 +18,15 @@ use crate::slab::{Offset, Slab};
 pub(super) struct Card {
     // Dropped in this order.
     chunks: RefCell<Vec<Mkey>>,
+    /// Of memory that the program allocated.
+    program: RefCell<Vec<Mkey>>,
     pub pd: Arc<Pd>,
     pub open: OpenCard,
 }
 
 impl Card {
     pub(super) fn new(open: OpenCard) -> Result<Self> {
-        Ok(Self { chunks: RefCell::default(), pd: Pd::alloc(&open.provider)?, open })
+        Ok(Self { chunks: RefCell::default(), program: RefCell::default(), pd: Pd::alloc(&open.provider)?, open })
     }
 
     /// Registers chunk `index` of the heap; its addresses on the wire are offsets in the heap.
@@ -44,6 +46,31 @@ impl Card {
         let keys = ChunkKeys { lkey: key.lkey(), rkey: key.rkey() };
         self.chunks.borrow_mut().push(key);
         Ok(keys)
+    }
+
+    /// Registers memory of the program, for transfers of this PE.
+    pub(super) fn register_program(
+        &self,
+        device: Option<&dyn DeviceMemory>,
+        (address, bytes): (u64, u64),
+    ) -> Result<ChunkKeys> {
+        let len = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let source = UmemSource::Program { addr: address as *mut u8, len, device };
+        // SAFETY: the caller of `Pe::register_buffer` keeps the memory, and it is used through raw
+        // pointers only.
+        let key = unsafe { Mkey::register(&self.pd, source, None, address, Access::LOCAL) }?;
+        let keys = ChunkKeys { lkey: key.lkey(), rkey: key.rkey() };
+        self.program.borrow_mut().push(key);
+        Ok(keys)
+    }
+
+    /// Ends a registration of memory of the program.
+    pub(super) fn forget_program(&self, keys: &ChunkKeys) -> Result<()> {
+        let mut program = self.program.borrow_mut();
+        match program.iter().position(|key| key.lkey() == keys.lkey) {
+            Some(found) => Ok(program.swap_remove(found).close()?),
+            None => Ok(()),
+        }
     }
 }
 

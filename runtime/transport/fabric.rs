@@ -24,7 +24,8 @@ pub(crate) struct ChunkKeys {
 pub(crate) struct Region<'a> {
     /// The descriptor that holds it, from its start; none for memory of this process alone.
     pub memory: Option<BorrowedFd<'a>>,
-    /// The exporter that turns it into a dma-buf, if it is memory of a device.
+    /// The exporter that turns it into a dma-buf, if it is memory of a device. Without a descriptor
+    /// it is memory that the program allocated.
     pub device: Option<&'a dyn DeviceMemory>,
     /// Where it is mapped here.
     pub address: u64,
@@ -47,8 +48,11 @@ pub(crate) trait Fabric: Debug + Send {
     /// How far the card is from where the PE works, the farthest of several; nothing where there is
     /// none.
     fn distance(&self) -> Option<Distance>;
-    /// Registers memory until the fabric is dropped, which the memory outlives; the keys by card.
+    /// Registers memory until [`forget`](Self::forget), or until the fabric is dropped, which the
+    /// memory outlives; the keys by card.
     fn register(&mut self, region: &Region<'_>) -> Result<Vec<ChunkKeys>>;
+    /// Ends the registration of memory with these keys, which nothing uses any more.
+    fn forget(&mut self, keys: &[ChunkKeys]) -> Result<()>;
     /// What is common to the addresses of the queue pairs on each card, with 0 in the place of
     /// their numbers.
     fn ports(&self) -> Vec<QpAddress>;
@@ -70,6 +74,6 @@ pub(crate) trait Fabric: Debug + Send {
 }
 
 /// Local keys by card, in host byte order; zeros where there is no card.
-pub(super) fn lkeys(keys: &[ChunkKeys]) -> [u32; MAX_CARDS] {
+pub(crate) fn lkeys(keys: &[ChunkKeys]) -> [u32; MAX_CARDS] {
     std::array::from_fn(|card| keys.get(card).map_or(0, |keys| keys.lkey))
 }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use oxshmem_hca::objects::QpAddress;
-use oxshmem_hca::provider::{Attempt, Provider};
+use oxshmem_hca::provider::{Attempt, DeviceMemory, Provider};
 use oxshmem_hca::soft::doorbell_rung;
 use oxshmem_proxy::striping::Striping;
 
@@ -223,6 +223,31 @@ impl Ibgda {
     /// the heap.
     pub(crate) fn register(&self, device: &dyn Device, heap: &SymmetricHeap, index: usize) -> Result<Vec<ChunkKeys>> {
         self.cards.iter().map(|card| card.register(device, heap, index)).collect()
+    }
+
+    /// Registers memory of the program with each card, for transfers of this PE; the keys by card.
+    pub(crate) fn register_program(
+        &self,
+        device: Option<&dyn DeviceMemory>,
+        range: (u64, u64),
+    ) -> Result<Vec<ChunkKeys>> {
+        let mut keys = Vec::new();
+        for card in &self.cards {
+            match card.register_program(device, range) {
+                Ok(registered) => keys.push(registered),
+                Err(error) => {
+                    // What the other cards have is of no use without this one.
+                    self.forget_program(&keys)?;
+                    return Err(error);
+                }
+            }
+        }
+        Ok(keys)
+    }
+
+    /// Ends a registration of memory of the program.
+    pub(crate) fn forget_program(&self, keys: &[ChunkKeys]) -> Result<()> {
+        self.cards.iter().zip(keys).try_for_each(|(card, keys)| card.forget_program(keys))
     }
 
     /// Makes the cards ready for keys of a peer's chunks, so that no kernel has to wait for that.

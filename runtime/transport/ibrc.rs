@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oxshmem_hca::objects::{Mkey, Pd, QpAddress};
-use oxshmem_hca::provider::{Access, Attempt, Provider, UmemSource};
+use oxshmem_hca::provider::{Access, Attempt, DeviceMemory, Provider, UmemSource};
 use oxshmem_hca::soft::doorbell_rung;
 use oxshmem_hca::topology::{Distance, MAX_CARDS};
 use oxshmem_hca::wire::ctrl::Fence;
@@ -218,6 +218,29 @@ impl Ibrc {
         Ok(keys)
     }
 
+    /// Registers memory of the program with each card, for transfers of this PE; the keys by card.
+    pub(crate) fn register_program(
+        &self,
+        device: Option<&dyn DeviceMemory>,
+        (address, bytes): (u64, u64),
+    ) -> Result<Vec<ChunkKeys>> {
+        let region = Region { memory: None, device, address, bytes, iova: address, remote: false };
+        let keys = self.fabric.borrow_mut().register(&region)?;
+        // The copier reads memory of the device.
+        if let (Some(bounce), Some(_)) = (&self.bounce, device) {
+            bounce.sources.add(&region, lkeys(&keys));
+        }
+        Ok(keys)
+    }
+
+    /// Ends a registration of memory of the program.
+    pub(crate) fn forget_program(&self, keys: &[ChunkKeys]) -> Result<()> {
+        if let Some(bounce) = &self.bounce {
+            bounce.sources.remove(keys.iter().map(|keys| keys.lkey));
+        }
+        self.fabric.borrow_mut().forget(keys)
+    }
+
     /// Makes the cards ready for keys of a peer's chunks, by card.
     pub(crate) fn prepare(&self, pe: u32, rkeys: &[Vec<u32>]) -> Result<()> {
         let EngineOptions { me, striping, .. } = self.options;
@@ -391,7 +414,22 @@ impl Fabric for StripedFabric {
     }
 
     fn register(&mut self, region: &Region<'_>) -> Result<Vec<ChunkKeys>> {
-        self.cards.iter_mut().map(|card| card.register(region)).collect()
+        let mut keys = Vec::new();
+        for card in 0..self.cards.len() {
+            match self.cards[card].register(region) {
+                Ok(registered) => keys.push(registered),
+                Err(error) => {
+                    // What the other cards have is of no use without this one.
+                    self.forget(&keys)?;
+                    return Err(error);
+                }
+            }
+        }
+        Ok(keys)
+    }
+
+    fn forget(&mut self, keys: &[ChunkKeys]) -> Result<()> {
+        self.cards.iter_mut().zip(keys).try_for_each(|(card, keys)| card.forget(keys))
     }
 
     fn ports(&self) -> Vec<QpAddress> {
@@ -496,13 +534,22 @@ impl DevxFabric {
         TransportError::Hca { device: self.open.provider.info().device.clone(), what }.into()
     }
 
-    /// Registers memory until this is dropped, which the memory outlives.
+    /// Ends a registration.
+    fn forget(&mut self, keys: &ChunkKeys) -> Result<()> {
+        match self.keys.iter().position(|key| key.lkey() == keys.lkey) {
+            Some(found) => Ok(self.keys.swap_remove(found).close()?),
+            None => Ok(()),
+        }
+    }
+
+    /// Registers memory until it is forgotten or this is dropped, which the memory outlives.
     fn register(&mut self, region: &Region<'_>) -> Result<ChunkKeys> {
         let len = usize::try_from(region.bytes).unwrap_or(usize::MAX);
         let addr = region.address as *mut u8;
-        let source = match region.memory {
-            Some(fd) => UmemSource::Fd { fd, offset: 0, len, addr, device: region.device },
-            None => UmemSource::Host { addr, len },
+        let source = match (region.memory, region.device) {
+            (Some(fd), device) => UmemSource::Fd { fd, offset: 0, len, addr, device },
+            (None, device @ Some(_)) => UmemSource::Program { addr, len, device },
+            (None, None) => UmemSource::Host { addr, len },
         };
         let access = if region.remote { Access::ALL } else { Access::LOCAL };
         // SAFETY: what is registered outlives the fabric (see `Fabric::register`), and is used

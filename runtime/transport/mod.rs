@@ -23,12 +23,12 @@ mod verbs;
 
 use std::sync::Arc;
 
-use oxshmem_hca::provider::{Attempt, Counters, Provider};
+use oxshmem_hca::provider::{Attempt, Counters, DeviceMemory, Provider};
 use oxshmem_proxy::thread::Moment;
 
 use atomics::Atomics;
 pub use error::TransportError;
-use fabric::ChunkKeys;
+pub(crate) use fabric::{ChunkKeys, lkeys};
 pub(crate) use hca::{Opened, open as open_hca};
 use ibgda::Ibgda;
 use ibrc::{Ibrc, ProxyLayout};
@@ -131,6 +131,27 @@ impl Network {
         match self {
             Self::Ibgda(ibgda) => ibgda.register(device, heap, index),
             Self::Ibrc(ibrc) => ibrc.register(device, heap, index),
+        }
+    }
+
+    /// Registers memory of the program, an address and its bytes, with each card as the local side
+    /// of transfers; the keys by card. `device` exports it, if it is memory of a device.
+    pub(crate) fn register_program(
+        &self,
+        device: Option<&dyn DeviceMemory>,
+        range: (u64, u64),
+    ) -> Result<Vec<ChunkKeys>> {
+        match self {
+            Self::Ibgda(ibgda) => ibgda.register_program(device, range),
+            Self::Ibrc(ibrc) => ibrc.register_program(device, range),
+        }
+    }
+
+    /// Ends a registration of memory of the program, which no transfer uses any more.
+    pub(crate) fn forget_program(&self, keys: &[ChunkKeys]) -> Result<()> {
+        match self {
+            Self::Ibgda(ibgda) => ibgda.forget_program(keys),
+            Self::Ibrc(ibrc) => ibrc.forget_program(keys),
         }
     }
 

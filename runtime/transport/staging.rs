@@ -101,6 +101,14 @@ impl Sources {
         self.0.write().unwrap_or_else(PoisonError::into_inner).extend(keys);
     }
 
+    /// Forgets memory with these lkeys by card.
+    pub(super) fn remove(&self, lkeys: impl IntoIterator<Item = u32>) {
+        let mut sources = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        for key in (0u32..).zip(lkeys) {
+            sources.remove(&key);
+        }
+    }
+
     /// Returns where `local` is in this process, if all of it is registered with the card under its
     /// key.
     fn find(&self, card: u32, local: Local) -> Option<u64> {

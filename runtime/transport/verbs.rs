@@ -150,6 +150,11 @@ impl Fabric for VerbsFabric {
         Ok(vec![keys])
     }
 
+    fn forget(&mut self, keys: &[ChunkKeys]) -> Result<()> {
+        self.regions.retain(|region| keys.iter().all(|keys| keys.lkey != region.lkey()));
+        Ok(())
+    }
+
     fn ports(&self) -> Vec<QpAddress> {
         self.addresses.first().map(|address| QpAddress { qpn: 0, ..*address }).into_iter().collect()
     }

@@ -13,6 +13,9 @@ int main(int, char **arguments) {
         nvshmem_barrier_all();
     } else if (std::strcmp(how, "interface") == 0) {
         oxshmem_nv_init("nvshmem_init", OXSHMEM_NV_ABI + 1, 0, nullptr);
+    } else if (std::strcmp(how, "archive") == 0) {
+        // As libnvshmem_device of another version does.
+        return oxshmem_nv_bind("nvshmemx_collective_launch", OXSHMEM_NV_ABI + 1) == -2 ? 1 : 0;
     } else if (std::strcmp(how, "no-id") == 0) {
         nvshmemx_init_attr_t attributes = NVSHMEMX_INIT_ATTR_INITIALIZER;
         nvshmemx_init_attr(NVSHMEMX_INIT_WITH_UNIQUEID, &attributes);
@@ -32,6 +35,12 @@ int main(int, char **arguments) {
         } else if (std::strcmp(how, "after-finalize") == 0) {
             nvshmem_finalize();
             nvshmem_int_p(cell, 1, 0);
+        } else if (std::strcmp(how, "buffer") == 0) {
+            static char buffer[8];
+            nvshmemx_buffer_register(buffer, sizeof(buffer));
+            return nvshmemx_buffer_unregister(buffer + 1);
+        } else if (std::strcmp(how, "heap-buffer") == 0) {
+            return nvshmemx_buffer_register(cell, sizeof(*cell));
         }
     }
     return 0;

@@ -271,6 +271,7 @@ static_assert(static_cast<uint32_t>(ErrorCode::context_in_use) == 12);
 static_assert(static_cast<uint32_t>(ErrorCode::context_destroyed) == 13);
 static_assert(static_cast<uint32_t>(ErrorCode::bad_number) == 14);
 static_assert(static_cast<uint32_t>(ErrorCode::grid_incomplete) == 15);
+static_assert(static_cast<uint32_t>(ErrorCode::exit_requested) == 16);
 static_assert(static_cast<uint32_t>(Op::none) == 0);
 static_assert(static_cast<uint32_t>(Op::put) == 1);
 static_assert(static_cast<uint32_t>(Op::get) == 2);

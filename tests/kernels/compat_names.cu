@@ -183,3 +183,65 @@ OXSHMEM_KERNEL(compat_qp_check, uint64_t *inbox, uint64_t *signals, Report *repo
 OXSHMEM_KERNEL(compat_bad_qp, uint64_t *cell, int handle) {
     nvshmemx_qp_uint64_p(cell, 1, next_pe(), handle);
 }
+
+// Names of the library itself, regions and shared memory, counted signals, and a barrier by each
+// group of four warps in turn.
+OXSHMEM_KERNEL(compat_library, unsigned char *inbox, unsigned char *outbox, uint64_t *counter, uint32_t bytes,
+               uint32_t *arrived, Report *report) {
+    int major = 0, minor = 0, patch = 0, active = 7;
+    nvshmem_info_get_version(&major, &minor);
+    EXPECT_EQ(report, major * 100 + minor, NVSHMEM_MAJOR_VERSION * 100 + NVSHMEM_MINOR_VERSION);
+    nvshmemx_vendor_get_version_info(&major, &minor, &patch);
+    EXPECT_EQ(report, major * 10000 + minor * 100 + patch, NVSHMEM_VENDOR_VERSION);
+    char name[NVSHMEM_MAX_NAME_LEN];
+    nvshmem_info_get_name(name);
+    EXPECT(report, name[0] == 'O' && name[sizeof(OXSHMEM_NV_NAME) - 1] == 0);
+
+    nvshmemx_region_handle_t region = 0;
+    nvshmemx_region_attrs_t attributes = NVSHMEMX_REGION_ATTRS_INITIALIZER;
+    attributes.hints = NVSHMEMX_REGION_HINT_BATCH_RMA;
+    EXPECT_EQ(report, nvshmemx_region_start_block(&region, &attributes), static_cast<int>(NVSHMEMX_SUCCESS));
+    EXPECT_EQ(report, nvshmemx_region_is_active(NVSHMEMX_REGION_HINT_BATCH_RMA, &active), static_cast<int>(NVSHMEMX_SUCCESS));
+    EXPECT_EQ(report, active, 0);
+    EXPECT_EQ(report, nvshmemx_region_stop_block(region), static_cast<int>(NVSHMEMX_SUCCESS));
+    EXPECT_EQ(report, nvshmemx_region_stop_block(0), static_cast<int>(NVSHMEMX_ERROR_INVALID_VALUE));
+    attributes.hints = 2;
+    EXPECT_EQ(report, nvshmemx_region_start_block(&region, &attributes), static_cast<int>(NVSHMEMX_ERROR_INVALID_VALUE));
+    nvshmemx_give_smem(nullptr, static_cast<size_t>(nvshmemx_ask_smem(NVSHMEMX_SMEM_RECOMMENDED)));
+    nvshmemx_release_smem();
+
+    // Two counted writes to one counter: the bytes of both.
+    for (uint32_t i = thread_rank(); i < bytes; i += block_threads()) {
+        outbox[i] = static_cast<unsigned char>(mix(static_cast<uint64_t>(nvshmem_my_pe()) << 32 | i));
+    }
+    const uint32_t half = bytes / 2;
+    EXPECT_EQ(report, nvshmemx_putmem_signal_counted_nbi_block(inbox, outbox, half, counter, next_pe()), 0);
+    EXPECT_EQ(report, nvshmemx_putmem_signal_counted_nbi_block(inbox + half, outbox + half, bytes - half, counter, next_pe()),
+              0);
+    nvshmemx_signal_counted_wait_until(counter, bytes);
+    EXPECT_EQ(report, nvshmemx_signal_counted_load(counter), static_cast<uint64_t>(bytes));
+    for (uint32_t i = thread_rank(); i < bytes; i += block_threads()) {
+        EXPECT_EQ(report, peek(inbox + i),
+                  static_cast<unsigned char>(mix(static_cast<uint64_t>(previous_pe()) << 32 | i)));
+    }
+    sync_block();
+
+    // Each PE's group says that it has arrived before it meets the others, whose groups look then.
+    const uint32_t groups = (block_threads() + 127) / 128;
+    for (uint32_t group = 0; group < groups; ++group) {
+        if (thread_rank() / 128 == group) {
+            if (thread_rank() % 128 == 127 || thread_rank() + 1 == block_threads()) {
+                nvshmem_uint32_p(arrived + group, group + 1, next_pe());
+            }
+            EXPECT_EQ(report, nvshmemx_barrier_warpgroup(NVSHMEM_TEAM_WORLD), 0);
+            EXPECT_EQ(report, peek(arrived + group), group + 1);
+        }
+        sync_block();
+    }
+}
+
+OXSHMEM_KERNEL(compat_exit, int status, uint64_t *never) {
+    nvshmem_global_exit(status);
+    // It ends this PE's waits.
+    nvshmem_signal_wait_until(never, NVSHMEM_CMP_EQ, 1);
+}

@@ -34,6 +34,15 @@ pub fn names(_: &[String]) -> Outcome {
     let signal = rig.pe.alloc::<u64>(1)?;
     rig.run_linear("compat_flush", 1, THREADS, (&dst, &src, &signal, rig.report()))?;
 
+    // Whole groups of four warps, and a last one that is not.
+    for (bytes, threads) in [(1024u32, 256), (3001, 300), (1 << 20, 128)] {
+        let (inbox, outbox) = (rig.pe.alloc::<u8>(bytes as usize)?, rig.pe.alloc::<u8>(bytes as usize)?);
+        let (counter, arrived) = (rig.pe.alloc::<u64>(1)?, rig.pe.alloc::<u32>(8)?);
+        let args = (&inbox, &outbox, &counter, bytes, &arrived, rig.report());
+        rig.run_linear("compat_library", 1, threads, args)?;
+        rig.pe.barrier_all()?;
+    }
+
     let team = rig.pe.team_same_node_pe();
     assert_eq!(team.members()[team.my_pe()], rig.me());
     // All PEs are on one node, so no other PE has the same number in its node.
@@ -86,4 +95,24 @@ pub fn qps(_: &[String]) -> Outcome {
     }
     rig.pe.barrier_all()?;
     rig.finish()
+}
+
+/// `compat_exit`: a kernel ends the job with a status, which every PE learns.
+pub fn exit(_: &[String]) -> Outcome {
+    let rig = Rig::new(&COMPAT_NAMES)?;
+    let never = rig.pe.alloc::<u64>(1)?;
+    if rig.me() == 0 {
+        let error = rig.run_linear("compat_exit", 1, 1, (7i32, &never)).unwrap_err();
+        let is_exit = |error: &Error| match error {
+            Error::Fault(fault) => matches!(fault.kind, FaultKind::ExitRequested { status: 7 }),
+            // The end of the job may be noticed first.
+            Error::Bootstrap(_) => true,
+            _ => false,
+        };
+        assert!(is_exit(&error), "{error}");
+    } else {
+        rig.pe.barrier_all().unwrap_err();
+    }
+    assert_eq!(rig.pe.exit_status(), Some(7));
+    Ok(())
 }

@@ -5,6 +5,7 @@
 
 mod atomics;
 mod barriers;
+mod buffers;
 mod cable;
 mod check;
 mod collectives;
@@ -49,6 +50,7 @@ const CASES: &[Case] = &[
     ("beyond", errors::beyond),
     ("bad_local", posting::bad_local),
     ("barriers", barriers::barriers),
+    ("buffers", buffers::buffers),
     ("collective_errors", collectives::collective_errors),
     ("collective_timeouts", collectives::collective_timeouts),
     ("collectives", collectives::collectives),
@@ -135,6 +137,7 @@ const CASES: &[Case] = &[
     ("typed", typed::typed),
     ("typed_collectives", typed::collectives),
     ("compat_own_memory", typed::compat_own_memory),
+    ("compat_exit", compat_names::exit),
     ("compat_names", compat_names::names),
     ("compat_qps", compat_names::qps),
     ("compat_typed", typed::compat_typed),

@@ -20,6 +20,10 @@ macro_rules! network_suite {
 
             signals_ibgda_4: "signals", Ibgda, 4;
 
+            buffers_ibgda_2: "buffers", Ibgda, 2;
+            buffers_ibrc_2: "buffers", Ibrc, 2;
+            buffers_ibrc_2_staged: "buffers", Ibrc, 2, "OXSHMEM_IBRC_STAGING" = "on";
+
             contexts_ibgda_1: "contexts", Ibgda, 1;
             contexts_ibgda_3: "contexts", Ibgda, 3;
             context_batches_ibgda_2: "context_batches" "1000", Ibgda, 2;

@@ -92,6 +92,7 @@ enum class ErrorCode : uint32_t {
     context_destroyed = 13,   // the context of QP `qpn` was destroyed
     bad_number = 14,          // no context has the number `length`, or no longer
     grid_incomplete = 15,     // of the grid's `length` blocks only `address` made the call within the deadline
+    exit_requested = 16,      // no error: the job is to end with the status `length`
 };
 
 // In the ErrorRecord of a wait for variables `address` is a variable that is not yet what the wait

@@ -79,7 +79,7 @@ impl Ladder {
     ) -> Result<T, Mlx5Error> {
         let (addr, len) = source.range();
         let exporter = match source {
-            UmemSource::Fd { device, .. } => device,
+            UmemSource::Fd { device, .. } | UmemSource::Program { device, .. } => device,
             UmemSource::Host { .. } => None,
         };
         let kind = if exporter.is_some() { "device" } else { "host" };

@@ -6,6 +6,7 @@
 //! poll while a kernel runs.
 
 mod accelerator;
+mod adopted;
 mod card;
 mod copier;
 mod driver;
@@ -17,6 +18,7 @@ mod handle;
 mod link;
 mod memory;
 mod module;
+mod module_units;
 mod network;
 mod occupancy;
 mod queues;
@@ -54,7 +56,9 @@ use oxshmem_hca::soft::Accelerator;
 use oxshmem_system::words::count32;
 
 use super::error::DeviceError;
-use super::interface::{AddressSpace, Copier, Device, HostMemory, LoadedModule, MappedRegisters, Memory, Wait};
+use super::interface::{
+    AddressSpace, Copier, Device, HostMemory, LoadedModule, MappedRegisters, Memory, ProgramMemory, Wait,
+};
 use super::source::ModuleSource;
 use super::stream::StreamKind;
 use crate::abi;
@@ -388,6 +392,10 @@ impl Device for CudaDevice {
         unsafe { sys::cuPointerGetAttribute((&raw mut kind).cast(), attribute, address) == CUresult::CUDA_SUCCESS }
     }
 
+    fn adopt(&self, address: u64, bytes: u64) -> Result<ProgramMemory, String> {
+        adopted::adopt(&self.stream, address, bytes)
+    }
+
     fn link_module(&self, code: &[u8]) -> Result<Vec<u8>, DeviceError> {
         let _entered = self.stream.enter()?;
         link::link(code)
@@ -396,7 +404,7 @@ impl Device for CudaDevice {
 
     unsafe fn register_module(&self, raw: *mut c_void) -> Result<(), DeviceError> {
         let _entered = self.stream.enter()?;
-        module::register(&self.copies, raw.cast(), &self.state()?)?;
+        module::register(&self.stream, &self.copies, raw.cast(), &self.state()?)?;
         self.stream.programs().modules.insert(raw as usize);
         Ok(())
     }

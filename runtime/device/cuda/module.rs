@@ -15,6 +15,7 @@ use super::driver::{DriverError, check, driver};
 use super::error::ModuleError;
 use super::external_stream::ExternalStream;
 use super::memory::Copies;
+use super::module_units;
 use super::occupancy::{Block, Multiprocessors};
 use super::stream::Stream;
 use super::target::target;
@@ -133,12 +134,24 @@ fn fill_symbol(copies: &Copies, symbol: u64, state: &abi::State) -> Result<(), D
     unsafe { copies.write(symbol, &bytes) }
 }
 
-/// Checks and fills the state symbol of a module that the program loaded. The context must be
-/// current.
-pub(super) fn register(copies: &Copies, raw: CUmodule, state: &abi::State) -> Result<(), DeviceError> {
+/// Checks and fills the state symbol of a module that the program loaded, or those of its units if
+/// it is relocatable code that was linked. The context must be current.
+pub(super) fn register(
+    stream: &Arc<Stream>,
+    copies: &Copies,
+    raw: CUmodule,
+    state: &abi::State,
+) -> Result<(), DeviceError> {
     let name = format!("registered at {raw:p}");
-    let (symbol, bytes) = find_state(raw).map_err(|source| DeviceError::CudaModule { module: name.clone(), source })?;
-    register_symbol(copies, &name, symbol, bytes, state)
+    let source = match find_state(raw) {
+        Ok((symbol, bytes)) => return register_symbol(copies, &name, symbol, bytes, state),
+        Err(source) => source,
+    };
+    let units = module_units::states(stream, raw)?;
+    if units.is_empty() {
+        return Err(DeviceError::CudaModule { module: name, source });
+    }
+    units.into_iter().try_for_each(|symbol| register_symbol(copies, &name, symbol, size_of::<abi::State>(), state))
 }
 
 /// Checks and fills a state symbol. The context must be current.

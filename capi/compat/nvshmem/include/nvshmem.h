@@ -14,5 +14,6 @@
 
 #include "oxshmem_nvshmem/list_atomic.h"
 #include "oxshmem_nvshmem/list_collective.h"
+#include "oxshmem_nvshmem/list_library.h"
 #include "oxshmem_nvshmem/list_qp.h"
 #include "oxshmem_nvshmem/list_rma.h"

@@ -38,6 +38,22 @@ cudaError_t resident_blocks(const void *func, dim3 block, size_t shared_bytes, i
     return error;
 }
 
+// Says why not one block of so many threads can run.
+int too_large(const char *call, const void *func, dim3 block, size_t shared_bytes) {
+    cudaFuncAttributes kernel = {};
+    const cudaError_t error = cudaFuncGetAttributes(&kernel, func);
+    if (error != cudaSuccess) {
+        return failed(call, "the attributes of the kernel", error);
+    }
+    std::fprintf(stderr,
+                 "%s: a block of %u threads with %zu bytes of dynamic shared memory does not fit this GPU: the kernel takes %d "
+                 "registers a thread, so blocks have at most %d threads, and %zu bytes of shared memory of its own; pass fewer "
+                 "threads, or compile it with __launch_bounds__(%u)\n",
+                 call, block.x * block.y * block.z, shared_bytes, kernel.numRegs, kernel.maxThreadsPerBlock,
+                 kernel.sharedSizeBytes, block.x * block.y * block.z);
+    return NVSHMEMX_ERROR_INVALID_VALUE;
+}
+
 } // namespace
 
 extern "C" {
@@ -59,12 +75,15 @@ int nvshmemx_collective_launch(const void *func, dim3 grid, dim3 block, void **a
     if (error != cudaSuccess) {
         return failed(__func__, "the occupancy of the kernel", error);
     }
+    if (most == 0) {
+        return too_large(__func__, func, block, shared_bytes);
+    }
     // A grid of no blocks means the largest one.
     const unsigned long long blocks = static_cast<unsigned long long>(grid.x) * grid.y * grid.z;
     if (blocks == 0) {
         grid = dim3(static_cast<unsigned>(most));
     }
-    if (most == 0 || blocks > static_cast<unsigned long long>(most)) {
+    if (blocks > static_cast<unsigned long long>(most)) {
         std::fprintf(stderr, "%s: %llu blocks of %u threads; this GPU holds %d of this kernel at a time; pass fewer, or 0\n",
                      __func__, blocks, block.x * block.y * block.z, most);
         return NVSHMEMX_ERROR_INVALID_VALUE;

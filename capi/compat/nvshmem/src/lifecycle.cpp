@@ -174,7 +174,26 @@ using namespace oxshmem_nv;
 
 namespace {
 
+// Whether NVIDIA's library is in this process as well; prints that. It has this name, and this
+// library does not.
+bool has_both_libraries(const char *call) {
+    void *const theirs = dlsym(RTLD_DEFAULT, "nvshmemid_hostlib_init_attr");
+    if (theirs == nullptr) {
+        return false;
+    }
+    Dl_info info = {};
+    const bool known = dladdr(theirs, &info) != 0 && info.dli_fname != nullptr;
+    print(call,
+          "NVIDIA's NVSHMEM (%s) is in this process beside OxSHMEM's libnvshmem_host, and both have the same names; link the "
+          "program, and every library that it loads, with one of them",
+          known ? info.dli_fname : "a library");
+    return true;
+}
+
 int join(const char *call, unsigned flags, const nvshmemx_init_attr_t *attributes) {
+    if (has_both_libraries(call)) {
+        return NVSHMEMX_ERROR_INVALID_VALUE;
+    }
     if (oxshmem_stage() != kNone) {
         const std::lock_guard<std::mutex> lock(guard);
         print(call, "this process is PE %d of %d since %s; call nvshmem_finalize before it joins again", oxshmem_host_my_pe(),
@@ -362,27 +381,10 @@ void nvshmem_query_thread(int *provided) {
     *provided = NVSHMEM_THREAD_SERIALIZED;
 }
 
-void nvshmem_global_exit(int status) {
-    oxshmem_exit_job(status, "nvshmem_global_exit");
+void oxshmem_nv_global_exit(const char *call, int status) {
+    oxshmem_exit_job(status, call);
     std::fflush(nullptr);
     _exit(status);
-}
-
-void nvshmem_info_get_version(int *major, int *minor) {
-    *major = NVSHMEM_MAJOR_VERSION;
-    *minor = NVSHMEM_MINOR_VERSION;
-}
-
-void nvshmem_info_get_name(char *name) {
-    int major = 0, minor = 0, patch = 0;
-    oxshmem_version(&major, &minor, &patch);
-    std::snprintf(name, NVSHMEM_MAX_NAME_LEN, "OxSHMEM %d.%d.%d, interface of %s", major, minor, patch, NVSHMEM_VENDOR_STRING);
-}
-
-void nvshmemx_vendor_get_version_info(int *major, int *minor, int *patch) {
-    *major = NVSHMEM_VENDOR_MAJOR_VERSION;
-    *minor = NVSHMEM_VENDOR_MINOR_VERSION;
-    *patch = NVSHMEM_VENDOR_PATCH_VERSION;
 }
 
 void oxshmem_nv_unit_register(const struct oxshmem_unit *unit) {

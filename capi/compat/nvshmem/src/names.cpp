@@ -9,4 +9,5 @@
 
 #include <oxshmem_nvshmem/list_atomic.h>
 #include <oxshmem_nvshmem/list_collective.h>
+#include <oxshmem_nvshmem/list_library.h>
 #include <oxshmem_nvshmem/list_rma.h>

@@ -191,6 +191,18 @@ uint16_t oxshmem_nv_half_atomic(const char *call, const void *target, int op, ui
     }
 }
 
+// Memory of the program.
+
+int nvshmemx_buffer_register(void *address, size_t bytes) {
+    return run_with_status(__func__, [&] { return oxshmemx_buffer_register(address, bytes); });
+}
+int nvshmemx_buffer_unregister(void *address) {
+    return run_with_status(__func__, [&] { return oxshmemx_buffer_unregister(address); });
+}
+void nvshmemx_buffer_unregister_all(void) {
+    run(__func__, oxshmemx_buffer_unregister_all);
+}
+
 // Queue pairs.
 
 int nvshmemx_qp_create(int count, nvshmemx_qp_handle_t **handles) {

@@ -65,8 +65,8 @@ OXSHMEM_DEVICE void copy_record(abi::ErrorRecord &to, const abi::ErrorRecord &fr
 }
 
 // Records an error for the host, if it is the first of the launch. Errors of the network and
-// deadlines end every wait of the launch, because what it waits for may never come; a call with bad
-// arguments is dropped and ends none.
+// deadlines, and the end of the job, end every wait of the launch, because what it waits for may
+// never come; a call with bad arguments is dropped and ends none.
 OXSHMEM_LAZY OXSHMEM_NOINLINE void record(const abi::ErrorRecord &error) {
     abi::Control &ctl = control();
     if (port::compare_exchange<order::acq_rel, reach::device>(&ctl.claimed, 0u, 1u) == 0) {
@@ -75,7 +75,7 @@ OXSHMEM_LAZY OXSHMEM_NOINLINE void record(const abi::ErrorRecord &error) {
     }
     const ErrorCode code = static_cast<ErrorCode>(error.code);
     if (code == ErrorCode::timeout || code == ErrorCode::completion || code == ErrorCode::queue_broken ||
-        code == ErrorCode::grid_incomplete) {
+        code == ErrorCode::grid_incomplete || code == ErrorCode::exit_requested) {
         port::fetch_max<order::acq_rel, reach::system>(&ctl.abort, abi::kAbortLaunch);
     }
 }

@@ -458,6 +458,13 @@ template <class Tag, class T> inline T &shared() {
     return *static_cast<T *>(p);
 }
 
+// Barriers of some of a block's threads: how many have arrived, and how often all had.
+struct warps_barriers {
+    uint32_t arrived[16];
+    uint32_t rounds[16];
+};
+struct warps_barriers_tag {};
+
 template <auto Kernel> struct kernel_entry;
 
 template <class... A, void (*Kernel)(A...)> struct kernel_entry<Kernel> {
@@ -494,6 +501,26 @@ struct kernel_registration {
 };
 
 } // namespace detail
+
+// All threads of a block run on one thread of the host, and give way in `pause`.
+inline void sync_warps(uint32_t barrier, uint32_t threads) {
+    using detail::warps_barriers, detail::warps_barriers_tag;
+    const bool first = oxshmem_cpu_current->block->shared[detail::shared_slot<warps_barriers_tag>::id] == nullptr;
+    warps_barriers &all = detail::shared<warps_barriers_tag, warps_barriers>();
+    if (first) {
+        all = {};
+    }
+    const uint32_t round = all.rounds[barrier];
+    if (++all.arrived[barrier] == threads) {
+        all.arrived[barrier] = 0;
+        ++all.rounds[barrier];
+        return;
+    }
+    while (all.rounds[barrier] == round) {
+        pause();
+    }
+}
+
 } // namespace oxshmem::port
 
 // The kernels of this translation unit, which is one module.

@@ -68,6 +68,13 @@ __constant__ oxshmem::abi::State oxshmem_state = OXSHMEM_STATE_AS_BUILT;
 #else
 static __constant__ oxshmem::abi::State oxshmem_state = OXSHMEM_STATE_AS_BUILT;
 #include <oxshmem/port/unit.h>
+#ifdef __CUDACC_RDC__
+// Relocatable code has the symbol under a name of its own. Where a program loads a module of it, the
+// runtime finds this kernel, by a part of its name, which is mangled too.
+static __global__ void __attribute__((used)) oxshmem_state_of_unit(const oxshmem::abi::State **to) {
+    *to = &oxshmem_state;
+}
+#endif
 #endif
 #undef OXSHMEM_STATE_AS_BUILT
 
@@ -439,6 +446,10 @@ OXSHMEM_DEVICE void sync_warp(uint32_t mask) {
 }
 OXSHMEM_DEVICE void sync_block() {
     __syncthreads();
+}
+OXSHMEM_DEVICE void sync_warps(uint32_t barrier, uint32_t threads) {
+    // Barriers count whole warps.
+    asm volatile("barrier.sync %0, %1;" ::"r"(barrier), "r"((threads + 31) & ~31u) : "memory");
 }
 OXSHMEM_DEVICE bool sync_block_any(bool predicate) {
     return __syncthreads_or(predicate ? 1 : 0) != 0;

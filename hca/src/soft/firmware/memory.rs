@@ -99,9 +99,7 @@ impl Engine {
         if let Some(reason) = &self.dead {
             return Err(Error::Dead { device: format!("soft {}", self.gid), reason: reason.clone() });
         }
-        let (addr, len) = match source {
-            UmemSource::Fd { addr, len, .. } | UmemSource::Host { addr, len } => (addr, len),
-        };
+        let (addr, len) = source.range();
         if addr.is_null() || len == 0 {
             return Err(Error::argument(
                 "umem",
@@ -123,7 +121,7 @@ impl Engine {
                     "memory of the host is out of reach of the engine's kernel: register it by file descriptor (UmemSource::Fd)",
                 ));
             }
-            UmemSource::Host { .. } => {
+            UmemSource::Host { .. } | UmemSource::Program { .. } => {
                 if access.is_remote() {
                     return Err(Error::argument(
                         "access",

@@ -23,6 +23,8 @@ void oxshmem_nv_finalize(const char *call);
 // is on the `cpu` device. A status below -1 is an error that was printed.
 int oxshmem_nv_bind(const char *call, int abi);
 
+void oxshmem_nv_global_exit(const char *call, int status);
+
 int oxshmem_nv_my_pe(const char *call);
 int oxshmem_nv_n_pes(const char *call);
 void *oxshmem_nv_ptr(const char *call, const void *address, int pe);

@@ -7,6 +7,8 @@
 //   OXSHMEM_NV_DEVICE(scope, result, name, parameters, body)  a device function of a scope
 //   OXSHMEM_NV_HOST(result, name, parameters, body)           a host function
 //
+// With OXSHMEM_NV_BITCODE the device functions are all defined, for the device library as bitcode.
+//
 // Device functions are templates whose parameter has a default that callers leave alone: `S` is the
 // scope. So only what a program uses is compiled.
 #pragma once
@@ -160,6 +162,35 @@ template <class S> OXSHMEM_DEVICE void fence_qps(const nvshmemx_qp_handle_t *han
     S::sync();
 }
 
+// A barrier of a team by four warps of a block, of which the first meets the other PEs. Several
+// groups of a block may call it at a time, for teams of their own. In the other warps an error is
+// recorded and not returned.
+OXSHMEM_LAZY OXSHMEM_DEVICE int barrier_of_warpgroup(nvshmem_team_t team) {
+    constexpr uint32_t kThreads = 128, kFirstBarrier = 8; // of 16 that a block has
+    const uint32_t group = oxshmem::port::thread_rank() / kThreads;
+    const uint32_t left = oxshmem::port::block_threads() - group * kThreads, threads = left < kThreads ? left : kThreads;
+    oxshmem::port::sync_warps(kFirstBarrier + group, threads);
+    const int failed =
+        oxshmem::port::thread_rank() % kThreads < 32 ? static_cast<int>(oxshmem::barrier(oxshmem::warp, team)) : 0;
+    oxshmem::port::sync_warps(kFirstBarrier + group, threads);
+    return failed;
+}
+
+// Ends the job: waits of this PE's kernels end, and the host's next call ends the process with this
+// status.
+OXSHMEM_LAZY OXSHMEM_DEVICE void global_exit(int status) {
+    oxshmem::detail::raise(oxshmem::abi::ErrorCode::exit_requested, oxshmem::abi::Op::none, -1, 0,
+                           static_cast<uint32_t>(status));
+}
+
+// Copies the name of the library, with the 0 at its end.
+OXSHMEM_DEVICE void name_of_library(char *to) {
+    constexpr const char *kName = OXSHMEM_NV_NAME;
+    for (uint32_t i = 0; i < sizeof(OXSHMEM_NV_NAME); ++i) {
+        to[i] = kName[i];
+    }
+}
+
 // The bytes of `n` elements, a number that no heap has if it does not fit.
 OXSHMEM_DEVICE size_t bytes(size_t n, size_t element) {
     return n > SIZE_MAX / element ? SIZE_MAX : n * element;
@@ -167,6 +198,18 @@ OXSHMEM_DEVICE size_t bytes(size_t n, size_t element) {
 
 } // namespace oxshmem_nv
 #endif
+
+namespace oxshmem_nv {
+
+// Whether these are hints of regions.
+#ifdef OXSHMEM_NV_DEVICE_CODE
+__host__ __device__
+#endif
+    constexpr bool are_hints(uint32_t hints) {
+    return (hints & ~static_cast<uint32_t>(NVSHMEMX_REGION_HINT_BATCH_RMA)) == 0;
+}
+
+} // namespace oxshmem_nv
 
 // What a function does where the compiler is now.
 #if defined(OXSHMEM_NV_DEVICE_CODE) && !defined(OXSHMEM_NV_HOST_CODE)
@@ -177,7 +220,15 @@ OXSHMEM_DEVICE size_t bytes(size_t n, size_t element) {
 #define OXSHMEM_NV_CHOOSE(device, host) host
 #endif
 
-#ifdef OXSHMEM_NV_DEVICE_CODE
+#if defined(OXSHMEM_NV_BITCODE)
+// The device library as bitcode has every device function under its name.
+#define OXSHMEM_NV_BOTH(result, name, parameters, device, host) OXSHMEM_NV_DEVICE(thread, result, name, parameters, device)
+#define OXSHMEM_NV_DEVICE(scope, result, name, parameters, body)                                                               \
+    extern "C" __device__ result name parameters {                                                                             \
+        using S [[maybe_unused]] = oxshmem::scope##_scope;                                                                     \
+        body;                                                                                                                  \
+    }
+#elif defined(OXSHMEM_NV_DEVICE_CODE)
 #define OXSHMEM_NV_BOTH(result, name, parameters, device, host)                                                                \
     template <class S = oxshmem::thread_scope> __host__ __device__ inline result name parameters {                             \
         OXSHMEM_NV_CHOOSE(device, host);                                                                                       \

@@ -39,10 +39,6 @@ int nvshmemx_set_attr_uniqueid_args(const int myrank, const int nranks, const nv
 int nvshmemx_set_attr_mpi_comm_args(void *mpi_comm, nvshmemx_init_attr_t *attributes);
 int nvshmemx_init_status(void);
 void nvshmem_query_thread(int *provided);
-void nvshmem_global_exit(int status);
-void nvshmem_info_get_version(int *major, int *minor);
-void nvshmem_info_get_name(char *name);
-void nvshmemx_vendor_get_version_info(int *major, int *minor, int *patch);
 
 void *nvshmem_malloc(size_t bytes);
 void *nvshmem_calloc(size_t count, size_t bytes);
@@ -57,6 +53,12 @@ int nvshmemx_team_get_uniqueid(nvshmemx_team_uniqueid_t *id);
 int nvshmemx_team_init(nvshmem_team_t *team, nvshmem_team_config_t *config, long config_mask, int npes, int my_index);
 void nvshmem_team_destroy(nvshmem_team_t team);
 void nvshmem_team_get_config(nvshmem_team_t team, nvshmem_team_config_t *config);
+
+// Memory of the program as the local side of transfers, over the network as fast as memory of the
+// heap.
+int nvshmemx_buffer_register(void *address, size_t bytes);
+int nvshmemx_buffer_unregister(void *address);
+void nvshmemx_buffer_unregister_all(void);
 
 // Memory of the program does not become a part of the symmetric heap: these fail, and say so.
 void *nvshmemx_buffer_register_symmetric(void *buffer, size_t bytes, int flags);

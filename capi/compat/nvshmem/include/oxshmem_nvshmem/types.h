@@ -17,10 +17,11 @@
 #define NVSHMEM_MAJOR_VERSION 1
 #define NVSHMEM_MINOR_VERSION 3
 #define NVSHMEM_MAX_NAME_LEN 256
+#define OXSHMEM_NV_NAME "OxSHMEM, interface of " NVSHMEM_VENDOR_STRING
 
 // The interface between these headers and libnvshmem_host; a change of any function of abi.h
 // raises it.
-#define OXSHMEM_NV_ABI 2
+#define OXSHMEM_NV_ABI 3
 
 enum nvshmemi_cmp_type {
     NVSHMEM_CMP_EQ = 0,
@@ -83,6 +84,29 @@ enum {
     OXSHMEM_NV_QP_FIRST = 2, // of the context with number 0
 };
 enum { NVSHMEM_PE_INVALID = -1, NVSHMEMX_PE_ANY = 1 << 15, NVSHMEMX_PE_ALL = 1 << 15 };
+
+// Regions of operations with hints, and amounts of shared memory for transfers.
+typedef uint64_t nvshmemx_region_handle_t;
+typedef enum {
+    NVSHMEMX_REGION_HINT_NONE = 0,
+    NVSHMEMX_REGION_HINT_BATCH_RMA = 1,
+} nvshmemx_region_hint_t;
+typedef struct nvshmemx_region_attrs {
+    uint32_t hints;
+    char reserved[60];
+} nvshmemx_region_attrs_t;
+static_assert(sizeof(nvshmemx_region_attrs_t) == 64, "as NVSHMEM's");
+#define NVSHMEMX_REGION_ATTRS_INITIALIZER                                                                                      \
+    {                                                                                                                          \
+        NVSHMEMX_REGION_HINT_NONE, {                                                                                           \
+            0                                                                                                                  \
+        }                                                                                                                      \
+    }
+typedef enum {
+    NVSHMEMX_SMEM_RECOMMENDED,
+    NVSHMEMX_SMEM_MINIMUM,
+    NVSHMEMX_SMEM_BARRIERS_ONLY,
+} nvshmemx_smem_amount_t;
 
 // Joining a job.
 enum {

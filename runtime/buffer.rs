@@ -1,0 +1,215 @@
+//! Memory of the program that is registered with the network's cards.
+
+use std::fmt;
+
+use crate::abi;
+use crate::device::ProgramMemory;
+use crate::transport::ChunkKeys;
+
+/// Ranges that a PE can have registered; one more is the library's own.
+const MOST: usize = abi::MAX_LOCAL_REGIONS as usize - 1;
+
+/// A range of the program's memory that is registered ([`Pe::register_buffer`]).
+///
+/// [`Pe::register_buffer`]: crate::Pe::register_buffer
+///
+/// ```
+/// # fn main() -> oxshmem::Result<()> {
+/// # let pe = oxshmem::init()?;
+/// let mut data = vec![0u8; 1 << 16];
+/// // SAFETY: `data` is there until it is unregistered.
+/// unsafe { pe.register_buffer(data.as_mut_ptr().cast(), data.len())? };
+/// assert_eq!(pe.registered_buffers()[0].bytes, 1 << 16);
+/// pe.unregister_buffer(data.as_mut_ptr().cast())?;
+/// # pe.finalize()
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BufferInfo {
+    /// Where it begins.
+    pub address: u64,
+    /// Its length in bytes.
+    pub bytes: u64,
+}
+
+impl BufferInfo {
+    fn overlaps(self, other: Self) -> bool {
+        self.address < other.address + other.bytes && other.address < self.address + self.bytes
+    }
+}
+
+impl fmt::Display for BufferInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes at {:#x}", self.bytes, self.address)
+    }
+}
+
+/// Why memory of the program cannot be registered, or unregistered.
+///
+/// ```
+/// # fn main() -> oxshmem::Result<()> {
+/// # let pe = oxshmem::init()?;
+/// use oxshmem::{BufferError, Error};
+///
+/// let error = pe.unregister_buffer(std::ptr::null_mut()).unwrap_err();
+/// assert!(matches!(error, Error::Buffer(BufferError::Unknown { address: 0, .. })));
+/// # pe.finalize()
+/// # }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BufferError {
+    /// No memory, or a range that goes around the end of the address space.
+    #[error("{buffer} cannot be registered: it has no bytes, or begins at null, or ends beyond all addresses")]
+    Empty {
+        /// The range.
+        buffer: BufferInfo,
+    },
+    /// Memory of a symmetric heap.
+    #[error("{buffer} are memory of the symmetric heap, which is registered already; use it as it is")]
+    Symmetric {
+        /// The range.
+        buffer: BufferInfo,
+    },
+    /// Memory that is registered already, or a part of it.
+    #[error("{buffer} overlap the registered {registered}; unregister those first")]
+    Overlap {
+        /// The range.
+        buffer: BufferInfo,
+        /// What is registered.
+        registered: BufferInfo,
+    },
+    /// As many ranges are registered as there can be.
+    #[error("{buffer} would be registered range {}; a PE has at most {MOST}: unregister some, or register ranges that lie together as one", MOST + 1)]
+    TooMany {
+        /// The range.
+        buffer: BufferInfo,
+    },
+    /// Memory that a card cannot be given.
+    #[error("{buffer} cannot be registered: {reason}")]
+    Refused {
+        /// The range.
+        buffer: BufferInfo,
+        /// Why, and what to do about it.
+        reason: String,
+    },
+    /// An address where no registered range begins.
+    #[error("no registered buffer begins at {address:#x}; {}", nearest.map_or_else(|| "none is registered".to_owned(), |nearest| format!("the nearest is {nearest}")))]
+    Unknown {
+        /// The address.
+        address: u64,
+        /// The nearest registered range.
+        nearest: Option<BufferInfo>,
+    },
+}
+
+/// A registered range, with what it takes.
+#[derive(Debug)]
+pub(crate) struct Registered {
+    pub buffer: BufferInfo,
+    /// By card; none without a network.
+    pub keys: Vec<ChunkKeys>,
+    /// Keeps the memory as the cards know it.
+    pub _memory: ProgramMemory,
+}
+
+/// The registered ranges of a PE. Places are those of the table that device code looks in.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers(Vec<Option<Registered>>);
+
+impl Buffers {
+    /// Returns the place for a range, which is free; why there is none, otherwise.
+    pub(crate) fn place_for(&self, buffer: BufferInfo) -> Result<usize, BufferError> {
+        if let Some(registered) = self.infos().into_iter().find(|other| other.overlaps(buffer)) {
+            return Err(BufferError::Overlap { buffer, registered });
+        }
+        let place = self.0.iter().position(Option::is_none).unwrap_or(self.0.len());
+        if place < MOST { Ok(place) } else { Err(BufferError::TooMany { buffer }) }
+    }
+
+    /// Adds a range at the place that [`place_for`](Self::place_for) returned. Returns how many
+    /// places there are.
+    pub(crate) fn add(&mut self, place: usize, registered: Registered) -> usize {
+        if place == self.0.len() {
+            self.0.push(None);
+        }
+        self.0[place] = Some(registered);
+        self.0.len()
+    }
+
+    /// Returns the place of the range that begins at an address.
+    pub(crate) fn find(&self, address: u64) -> Result<usize, BufferError> {
+        let at = |registered: &Registered| registered.buffer.address == address;
+        self.0.iter().position(|place| place.as_ref().is_some_and(at)).ok_or_else(|| {
+            let nearest = self.infos().into_iter().min_by_key(|buffer| buffer.address.abs_diff(address));
+            BufferError::Unknown { address, nearest }
+        })
+    }
+
+    /// Returns the keys of the range at a place, by card.
+    pub(crate) fn keys(&self, place: usize) -> &[ChunkKeys] {
+        self.0[place].as_ref().map_or(&[], |registered| &registered.keys)
+    }
+
+    /// Takes the range at a place out.
+    pub(crate) fn take(&mut self, place: usize) -> Option<Registered> {
+        self.0[place].take()
+    }
+
+    /// Returns whether one of the ranges has all of `part`, which is not empty.
+    pub(crate) fn contain(&self, part: BufferInfo) -> bool {
+        let has = |whole: &BufferInfo| {
+            let into = part.address.checked_sub(whole.address);
+            into.is_some_and(|into| into < whole.bytes && part.bytes <= whole.bytes - into)
+        };
+        part.bytes != 0 && self.0.iter().flatten().any(|registered| has(&registered.buffer))
+    }
+
+    /// Returns the ranges, in the order of their places.
+    pub(crate) fn infos(&self) -> Vec<BufferInfo> {
+        self.0.iter().flatten().map(|registered| registered.buffer).collect()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn range(address: u64, bytes: u64) -> BufferInfo {
+        BufferInfo { address, bytes }
+    }
+
+    fn add(buffers: &mut Buffers, buffer: BufferInfo) -> usize {
+        let place = buffers.place_for(buffer).unwrap();
+        let memory = ProgramMemory { on_device: false, _locked: None };
+        buffers.add(place, Registered { buffer, keys: Vec::new(), _memory: memory })
+    }
+
+    #[test]
+    fn places_are_used_again_and_end() {
+        let mut buffers = Buffers::default();
+        for i in 0..MOST as u64 {
+            assert_eq!(add(&mut buffers, range(i * 16 + 16, 16)), i as usize + 1);
+        }
+        let more = range(1 << 20, 1);
+        assert_eq!(buffers.place_for(more), Err(BufferError::TooMany { buffer: more }));
+        let third = buffers.find(48).unwrap();
+        assert_eq!((third, buffers.take(third).unwrap().buffer), (2, range(48, 16)));
+        assert_eq!(buffers.place_for(more), Ok(2));
+        assert_eq!(add(&mut buffers, more), MOST);
+    }
+
+    #[test]
+    fn ranges_do_not_overlap() {
+        let mut buffers = Buffers::default();
+        add(&mut buffers, range(100, 50));
+        for (address, bytes, fits) in
+            [(50, 50, true), (50, 51, false), (149, 1, false), (150, 1, true), (90, 99, false)]
+        {
+            assert_eq!(buffers.place_for(range(address, bytes)).is_ok(), fits, "{bytes} at {address}");
+        }
+        let unknown = buffers.find(101).unwrap_err();
+        assert_eq!(unknown.to_string(), "no registered buffer begins at 0x65; the nearest is 50 bytes at 0x64");
+    }
+}

@@ -1,0 +1,105 @@
+//! Memory that the program allocated, before a card is given it.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use cudarc::driver::sys::{
+    CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE, CUmemorytype, CUpointer_attribute,
+};
+
+use super::driver::{DriverError, driver};
+use super::stream::Stream;
+use crate::device::interface::{ProgramMemory, whole_pages};
+
+/// Returns what memory is; pageable memory of the host becomes page-locked.
+pub(super) fn adopt(stream: &Arc<Stream>, address: u64, bytes: u64) -> Result<ProgramMemory, String> {
+    let text = |error: DriverError| error.to_string();
+    let _entered = stream.enter().map_err(|error| error.to_string())?;
+    let last = address + (bytes - 1);
+    match (memory_type(address), memory_type(last)) {
+        (Some(first), Some(end)) if first == end => {
+            let on_device = first != CUmemorytype::CU_MEMORYTYPE_HOST as u32;
+            if on_device {
+                let (own, theirs) = (stream.context().gpu.ordinal, gpu_of(address).map_err(text)?);
+                if own != theirs {
+                    return Err(format!(
+                        "it is memory of GPU {theirs}, and this PE has GPU {own}; allocate it after cudaSetDevice({own})"
+                    ));
+                }
+                order_copies(address);
+            }
+            Ok(ProgramMemory { on_device, _locked: None })
+        }
+        (None, None) => {
+            let locked = ProgramPages::lock(stream, address, bytes)
+                .map_err(|error| format!("it cannot be page-locked: {error}; allocate it with cudaMallocHost"))?;
+            Ok(ProgramMemory { on_device: false, _locked: Some(Box::new(locked)) })
+        }
+        _ => {
+            Err("its first and its last byte are memory of different kinds; register each allocation by itself".into())
+        }
+    }
+}
+
+/// Returns the `CUmemorytype` of what CUDA knows of an address; `None` for what it does not know.
+fn memory_type(address: u64) -> Option<u32> {
+    let mut kind = 0u32;
+    let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+    // SAFETY: writes one integer; the driver refuses addresses that it does not know.
+    unsafe { driver!(cuPointerGetAttribute((&raw mut kind).cast(), attribute, address)) }.ok().map(|()| kind)
+}
+
+/// Returns the GPU that memory is on.
+fn gpu_of(address: u64) -> Result<i32, DriverError> {
+    let mut ordinal = 0i32;
+    let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
+    // SAFETY: writes one integer.
+    unsafe { driver!(cuPointerGetAttribute((&raw mut ordinal).cast(), attribute, address)) }?;
+    Ok(ordinal)
+}
+
+/// Makes copies of the CUDA runtime to or from memory complete before they return, so that a card
+/// that reads the memory afterwards sees them (GPUDirect RDMA, "Synchronization and Memory
+/// Ordering"). Memory of the driver's virtual memory management does not have the attribute, and
+/// its allocations are made for cards or not.
+fn order_copies(address: u64) {
+    let on = 1u32;
+    let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
+    // SAFETY: reads one integer.
+    if let Err(error) = unsafe { driver!(cuPointerSetAttribute((&raw const on).cast(), attribute, address)) } {
+        tracing::debug!(%error, address, "copies to memory of the program are not ordered before transfers");
+    }
+}
+
+/// Memory of the host that was page-locked for as long as it is registered.
+#[derive(Debug)]
+struct ProgramPages {
+    stream: Arc<Stream>,
+    at: *mut c_void,
+}
+
+// SAFETY: an address that is given to the driver and nothing else.
+unsafe impl Send for ProgramPages {}
+
+impl ProgramPages {
+    fn lock(stream: &Arc<Stream>, address: u64, bytes: u64) -> Result<Self, DriverError> {
+        let (first, len) = whole_pages(address, bytes);
+        let at = first as *mut c_void;
+        let flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        // SAFETY: the caller of `Pe::register_buffer` vouches for the memory; the driver refuses
+        // what is not mapped.
+        unsafe { driver!(cuMemHostRegister_v2(at, len, flags)) }?;
+        Ok(Self { stream: Arc::clone(stream), at })
+    }
+}
+
+impl Drop for ProgramPages {
+    fn drop(&mut self) {
+        let Ok(_entered) = self.stream.enter() else { return };
+        // SAFETY: `lock` registered it.
+        if let Err(error) = unsafe { driver!(cuMemHostUnregister(self.at)) } {
+            tracing::debug!(%error, "cannot unlock memory of the program");
+        }
+    }
+}
