@@ -33,6 +33,16 @@ pub struct BufferInfo {
 }
 
 impl BufferInfo {
+    /// Refuses a range without memory.
+    pub(crate) fn check(self) -> Result<(), BufferError> {
+        let end = self.address.checked_add(self.bytes);
+        // Whole pages are still addresses.
+        if self.bytes == 0 || self.address == 0 || end.is_none_or(|end| end > u64::MAX - (1 << 30)) {
+            return Err(BufferError::Empty { buffer: self });
+        }
+        Ok(())
+    }
+
     fn overlaps(self, other: Self) -> bool {
         self.address < other.address + other.bytes && other.address < self.address + self.bytes
     }
@@ -93,6 +103,14 @@ pub enum BufferError {
         /// Why, and what to do about it.
         reason: String,
     },
+    /// Another PE could not register its memory, so no PE has.
+    #[error("PE {pe} cannot register its memory, so no PE has registered any: {reason}")]
+    Peer {
+        /// The first PE that could not.
+        pe: usize,
+        /// Why.
+        reason: String,
+    },
     /// An address where no registered range begins.
     #[error("no registered buffer begins at {address:#x}; {}", nearest.map_or_else(|| "none is registered".to_owned(), |nearest| format!("the nearest is {nearest}")))]
     Unknown {
@@ -111,6 +129,13 @@ pub(crate) struct Registered {
     pub keys: Vec<ChunkKeys>,
     /// Keeps the memory as the cards know it.
     pub _memory: ProgramMemory,
+}
+
+/// Memory of the program in the symmetric heap, with its keys by card.
+#[derive(Debug)]
+pub(crate) struct Symmetric {
+    pub offset: u64,
+    pub keys: Vec<ChunkKeys>,
 }
 
 /// The registered ranges of a PE. Places are those of the table that device code looks in.

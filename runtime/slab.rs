@@ -127,6 +127,11 @@ impl Slab {
         unsafe { self.device.write(self.address(at), bytemuck::cast_slice(values)) }
     }
 
+    /// Writes `values` one after another from `at + index * size_of::<T>()`, at once.
+    pub(crate) fn write_from<T: Pod>(&self, at: Offset, index: u64, values: &[T]) -> Result<(), DeviceError> {
+        self.write_all(Offset(at.0 + index * size_of::<T>() as u64), values)
+    }
+
     /// Reads what [`write`](Self::write) writes.
     pub(crate) fn read<T: Pod>(&self, at: Offset, index: u64) -> Result<T, DeviceError> {
         let offset = at.0 + index * size_of::<T>() as u64;

@@ -32,6 +32,10 @@ jobs! {
     lanes_p2p_4: "lanes", P2p, 4;
 
     buffers_p2p_2: "buffers", P2p, 2;
+    symmetric_buffers_p2p_1: "symmetric_buffers", P2p, 1;
+    symmetric_buffers_p2p_3: "symmetric_buffers", P2p, 3;
+    symmetric_buffers_ibgda_2: "symmetric_buffers", Ibgda, 2;
+    symmetric_buffers_ibrc_3: "symmetric_buffers", Ibrc, 3;
 
     signals_p2p_1: "signals", P2p, 1;
     signals_p2p_2: "signals", P2p, 2;
@@ -122,6 +126,7 @@ jobs! {
     lanes_ibgda_2_kernel: "lanes", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
     lanes_ibgda_3_kernel: "lanes", Ibgda, 3, "OXSHMEM_SOFT_ENGINE" = "kernel", "OXSHMEM_QPS_PER_PEER" = "1", "OXSHMEM_QP_DEPTH" = "256";
     buffers_ibgda_2_kernel: "buffers", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
+    symmetric_buffers_ibgda_2_kernel: "symmetric_buffers", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
     signals_ibgda_2_kernel: "signals", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";
     signals_ibgda_4_kernel: "signals", Ibgda, 4, "OXSHMEM_SOFT_ENGINE" = "kernel";
     atomic_values_ibgda_2_kernel: "atomic_values", Ibgda, 2, "OXSHMEM_SOFT_ENGINE" = "kernel";

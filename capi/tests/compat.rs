@@ -98,6 +98,86 @@ fn the_header_adds_no_code_that_a_program_does_not_call() {
     assert!(!of_quiet.iter().any(|line| line.contains("ibrc_put")), "{of_quiet:?}");
 }
 
+/// Returns clang and the tools of LLVM beside it, of a release that knows the GPUs; why not,
+/// otherwise.
+fn clang() -> Result<[String; 3], String> {
+    let major = |clang: &str| -> Option<u32> {
+        let output = Command::new(clang).arg("-dumpversion").output().ok()?;
+        String::from_utf8_lossy(&output.stdout).split('.').next()?.trim().parse().ok()
+    };
+    let suffixes = ["", "-21", "-20", "-19", "-18"];
+    let found = suffixes.iter().find(|suffix| major(&format!("clang{suffix}")).is_some_and(|major| major >= 18));
+    let suffix = found.ok_or("there is no clang 18 or later")?;
+    let tools = ["clang", "llvm-link", "llc"].map(|tool| format!("{tool}{suffix}"));
+    match tools.iter().find(|tool| !is_installed(tool)) {
+        Some(missing) => Err(format!("{missing} is not installed")),
+        None => Ok(tools),
+    }
+}
+
+/// The device library as bitcode: a list of its names, since all of them take minutes, linked into
+/// a kernel as compilers do that make kernels of bitcode.
+#[test]
+fn the_device_library_is_bitcode_that_links_into_a_kernel() {
+    let (tools, nvcc) = match (clang(), common::nvcc()) {
+        (Ok(tools), Some(nvcc)) => (tools, nvcc),
+        (Err(reason), _) => return println!("skipped: {reason}"),
+        (_, None) => return println!("skipped: no nvcc (scripts/setup installs one)"),
+    };
+    let scratch = common::scratch("bitcode");
+    let file = |name: &str| scratch.join(name);
+    let cuda = nvcc.parent().unwrap().parent().unwrap();
+    for header in ["texture_fetch_functions.h", "curand_mtgp32_kernel.h"] {
+        std::fs::write(file(header), "").unwrap();
+    }
+    std::fs::write(
+        file("library.cu"),
+        "#define OXSHMEM_NV_BITCODE 1\n#define OXSHMEM_MODULE_NAME nvshmem_device\n\
+         #include <oxshmem_nvshmem/expand.h>\n#include <oxshmem_nvshmem/list_library.h>\n",
+    )
+    .unwrap();
+    std::fs::write(
+        file("kernel.cu"),
+        "extern \"C\" __device__ int nvshmemx_putmem_signal_counted_nbi_block(void *, const void *, size_t, unsigned long *, int);\n\
+         extern \"C\" __device__ void nvshmemx_signal_counted_wait_until(const unsigned long *, unsigned long);\n\
+         extern \"C\" __global__ void counted(char *to, char *from, unsigned long *counter, int pe) {\n\
+         nvshmemx_putmem_signal_counted_nbi_block(to, from, 64, counter, pe);\n\
+         nvshmemx_signal_counted_wait_until(counter, 64);\n}\n",
+    )
+    .unwrap();
+    for name in ["library", "kernel"] {
+        common::succeeds(
+            Command::new(&tools[0])
+                .args(["-x", "cuda", "--cuda-device-only", "--cuda-gpu-arch=sm_90", "-emit-llvm", "-c", "-O1"])
+                .args(["-std=c++17", "-Wno-unknown-cuda-version", &format!("--cuda-path={}", cuda.display()), "-I"])
+                .arg(&scratch)
+                .arg("-I")
+                .arg(common::manifest().join("compat/nvshmem/include"))
+                .arg("-I")
+                .arg(common::manifest().join("../device-kernels/include"))
+                .args([
+                    file(&format!("{name}.cu")).as_os_str(),
+                    "-o".as_ref(),
+                    file(&format!("{name}.bc")).as_os_str(),
+                ]),
+        );
+    }
+    let [linked, ptx, cubin] = ["linked.bc", "linked.ptx", "linked.cubin"].map(file);
+    common::succeeds(Command::new(&tools[1]).args(["--only-needed", "-o"]).args([
+        &linked,
+        &file("kernel.bc"),
+        &file("library.bc"),
+    ]));
+    common::succeeds(
+        Command::new(&tools[2]).args(["-march=nvptx64", "-mcpu=sm_90", "-mattr=+ptx83", "-o"]).args([&ptx, &linked]),
+    );
+    common::succeeds(Command::new(cuda.join("bin/ptxas")).args(["-arch=sm_90", "-o"]).args([&cubin, &ptx]));
+    let text = std::fs::read_to_string(&ptx).unwrap();
+    // What nvshmemx_cumodule_init looks for.
+    assert!(text.contains(".visible .const .align 128 .b8 oxshmem_state["), "{text}");
+    assert!(text.contains(".visible .entry counted("));
+}
+
 #[test]
 fn a_job_with_a_unique_id() {
     let output = Command::new(built("unique_id")).env("OXSHMEM_DEVICE", "cpu").output().unwrap();

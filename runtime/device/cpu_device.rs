@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -285,6 +286,26 @@ impl Device for CpuDevice {
         Ok(ProgramMemory { on_device: false, _locked: None })
     }
 
+    unsafe fn share(&self, address: u64, bytes: u64) -> Result<Memory, String> {
+        let page = self.granularity();
+        if !address.is_multiple_of(page) || !bytes.is_multiple_of(page) {
+            return Err(format!("it is not whole pages of {page} bytes; allocate it with mmap or aligned_alloc"));
+        }
+        let memory = self.allocate(bytes).map_err(|error| error.to_string())?;
+        let (at, len) = (address as *mut c_void, length(bytes));
+        // The pages become those of a file that others can map, with what is in them.
+        let file = std::fs::File::from(memory.descriptor.try_clone().map_err(|error| error.to_string())?);
+        // SAFETY: the caller's promise.
+        let content = unsafe { std::slice::from_raw_parts(at.cast::<u8>(), len) };
+        file.write_all_at(content, 0).map_err(|error| format!("its content cannot be copied: {error}"))?;
+        // SAFETY: as above: nothing uses the pages meanwhile, and they have the same content after.
+        unsafe {
+            mmap(at, len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED, &memory.descriptor, 0)
+        }
+        .map_err(|errno| format!("it cannot be mapped anew: {errno}"))?;
+        Ok(memory)
+    }
+
     fn link_module(&self, _code: &[u8]) -> Result<Vec<u8>, DeviceError> {
         Err(no_modules())
     }
@@ -371,6 +392,16 @@ impl AddressSpace for Reservation {
         // mapped there before.
         unsafe { mmap(at, length(bytes), prot, flags, memory, 0) }
             .map_err(memory_error("cannot map shared memory", bytes))?;
+        Ok(())
+    }
+
+    fn unmap(&self, offset: u64, bytes: u64) -> Result<(), DeviceError> {
+        assert!(offset + bytes <= self.bytes, "unmapping past the end of a reservation");
+        let at = (self.base + offset) as *mut c_void;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: MAP_FIXED replaces pages of this object's reservation only, which nothing uses.
+        unsafe { mmap_anonymous(at, length(bytes), ProtFlags::empty(), flags) }
+            .map_err(memory_error("cannot unmap shared memory", bytes))?;
         Ok(())
     }
 }

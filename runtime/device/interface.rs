@@ -42,6 +42,8 @@ pub(crate) trait AddressSpace: Debug + Send + Sync {
     fn map_own(&self, memory: &Memory, offset: u64, bytes: u64) -> Result<(), DeviceError> {
         self.map(memory.as_fd(), offset, bytes)
     }
+    /// Takes the mapping of `bytes` bytes at `base() + offset` away, which nothing uses any more.
+    fn unmap(&self, offset: u64, bytes: u64) -> Result<(), DeviceError>;
 }
 
 /// Host memory that kernels reach at the same address, zero at first. Freed when dropped.
@@ -181,6 +183,12 @@ pub(crate) trait Device: Debug + Send + Sync {
     /// host becomes page-locked where kernels do not reach it otherwise. Why it cannot be
     /// registered with a card, otherwise.
     fn adopt(&self, address: u64, bytes: u64) -> Result<ProgramMemory, String>;
+    /// Returns the program's memory of `bytes` bytes at `address` as memory that can be mapped at
+    /// other addresses and by other processes; it stays where it is. Why it cannot be, otherwise.
+    ///
+    /// # Safety
+    /// It is memory of the program, and no other thread uses it during the call.
+    unsafe fn share(&self, address: u64, bytes: u64) -> Result<Memory, String>;
     /// Links relocatable code with the device library, for this device; what can be loaded.
     fn link_module(&self, code: &[u8]) -> Result<Vec<u8>, DeviceError>;
     /// Gives a module that the program loaded itself the PE's state.

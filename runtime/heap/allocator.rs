@@ -45,16 +45,19 @@ impl HeapAllocator {
         // Ranges start at any line, so an alignment beyond one line is made by asking for more.
         let lines = bytes.max(1).div_ceil(LINE).checked_add(align_lines - 1);
         let allocation = lines.and_then(|l| u32::try_from(l).ok()).and_then(|lines| self.inner.allocate(lines));
-        let Some(allocation) = allocation else {
-            let report = self.inner.storage_report();
-            return Err(Exhausted {
-                free: u64::from(report.total_free_space) * LINE,
-                largest: u64::from(report.largest_free_region) * LINE,
-            });
-        };
+        let Some(allocation) = allocation else { return Err(self.left()) };
         let offset = u64::from(allocation.offset).next_multiple_of(align_lines) * LINE;
         self.live.insert(offset, Live { allocation, bytes });
         Ok(offset)
+    }
+
+    /// Returns what is free.
+    pub(crate) fn left(&self) -> Exhausted {
+        let report = self.inner.storage_report();
+        Exhausted {
+            free: u64::from(report.total_free_space) * LINE,
+            largest: u64::from(report.largest_free_region) * LINE,
+        }
     }
 
     /// Gives the allocation at `offset` back; returns whether there was one.

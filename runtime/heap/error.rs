@@ -145,6 +145,18 @@ pub enum HeapError {
         /// The allocation.
         allocation: Box<AllocationInfo>,
     },
+    /// Memory of the heap where memory of the program is needed.
+    #[error("{allocation} is not memory of the program; give it back with Pe::free")]
+    NotOfProgram {
+        /// The allocation.
+        allocation: Box<AllocationInfo>,
+    },
+    /// Free of memory of the program.
+    #[error("{allocation} is memory of the program; give it back with Pe::unregister_symmetric")]
+    OfProgram {
+        /// The allocation.
+        allocation: Box<AllocationInfo>,
+    },
     /// A slice of an allocation that was freed.
     #[error("the slice belongs to {allocation}, which was freed; a slice can be used until Pe::free")]
     Freed {

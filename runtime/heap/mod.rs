@@ -11,19 +11,21 @@ pub(crate) mod error;
 mod links;
 mod past;
 mod records;
+mod runs;
 
 use std::fmt::Debug;
 use std::ops::Range;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
 use allocation::{Allocation, AllocationInfo};
-use allocator::HeapAllocator;
+use allocator::{Exhausted, HeapAllocator};
 use error::{AddressProblem, HeapError};
 pub(crate) use links::PeerLinks;
 use records::Records;
+use runs::Runs;
 
 use crate::device::{AddressSpace, Device, DeviceError, Memory};
 use crate::identity::PeId;
@@ -56,6 +58,8 @@ pub(crate) struct SymmetricHeap {
     links: PeerLinks,
     chunks: Vec<Chunk>,
     allocator: HeapAllocator,
+    /// Memory of the program, at the end of the heap's addresses.
+    runs: Runs,
     // Dropped in this order: the addresses are kept after they have been unmapped.
     space: Box<dyn AddressSpace>,
     records: RecordsOf,
@@ -105,7 +109,7 @@ impl SymmetricHeap {
         let base = space.base() + layout.my_slot as u64 * layout.max;
         let records = RecordsOf { records: Records::default(), keep, base };
         let allocator = HeapAllocator::new(layout.max);
-        Ok(Self { device, pe, layout, links, chunks: Vec::new(), allocator, space, records })
+        Ok(Self { device, pe, layout, links, chunks: Vec::new(), allocator, runs: Runs::default(), space, records })
     }
 
     /// Returns the first address of this PE's heap.
@@ -132,13 +136,21 @@ impl SymmetricHeap {
         if !align.is_power_of_two() || align > self.layout.chunk {
             return Err(HeapError::Alignment { align, limit: self.layout.chunk });
         }
-        self.allocator.allocate(bytes, align).map_err(|left| HeapError::Exhausted {
+        let ceiling = self.runs.first(self.layout.max);
+        let exhausted = |left: Exhausted| HeapError::Exhausted {
             requested: bytes,
             align,
-            free: left.free,
-            largest: left.largest,
+            free: left.free.saturating_sub(self.layout.max - ceiling),
+            largest: left.largest.min(ceiling),
             max: self.layout.max,
-        })
+        };
+        let offset = self.allocator.allocate(bytes, align).map_err(exhausted)?;
+        if offset + bytes > ceiling {
+            // What is there is memory of the program.
+            self.allocator.free(offset);
+            return Err(exhausted(self.allocator.left()));
+        }
+        Ok(offset)
     }
 
     /// Gives what [`reserve`](Self::reserve) returned back.
@@ -159,6 +171,7 @@ impl SymmetricHeap {
 
     /// Gives a live allocation back.
     pub(crate) fn free(&mut self, allocation: &Allocation) -> Result<(), HeapError> {
+        self.check_own(allocation)?;
         if !self.records.records.end(allocation.offset()) {
             return Err(HeapError::Freed { allocation: allocation.info() });
         }
@@ -179,7 +192,7 @@ impl SymmetricHeap {
     /// Says of an offset of any PE's heap why there is no memory of the program, and which
     /// allocation is the nearest. `None` if an allocation holds the offset.
     pub(crate) fn complaint(&self, offset: u64) -> Option<String> {
-        if self.allocator.holds(offset) {
+        if self.allocator.holds(offset) || self.runs.hold(offset, 1) {
             return None;
         }
         let grown = self.backed();
@@ -222,7 +235,8 @@ impl SymmetricHeap {
         }
         // There are places of PEs that are not mapped.
         let mapped = self.links.slots().any(|slot| slot as u64 == offset / self.layout.max);
-        let inside = mapped && (offset % self.layout.max).checked_add(bytes).is_some_and(|end| end <= self.backed());
+        let inside = mapped && (offset % self.layout.max).checked_add(bytes).is_some_and(|end| end <= self.backed())
+            || mapped && self.runs.hold(offset % self.layout.max, bytes);
         if inside { Ok(LocalPlace::Peer) } else { Err(self.outside(address)) }
     }
 
@@ -250,6 +264,70 @@ impl SymmetricHeap {
             self.chunks.push(Chunk { memory });
         }
         Ok(first..self.chunks.len())
+    }
+
+    /// Returns whether all of a range is mapped on every PE that maps this heap.
+    pub(crate) fn is_mapped(&self, offset: u64, bytes: u64) -> bool {
+        offset.checked_add(bytes).is_some_and(|end| end <= self.backed()) || self.runs.hold(offset, bytes)
+    }
+
+    /// Refuses memory of the program, which is not freed.
+    pub(crate) fn check_own(&self, allocation: &Allocation) -> Result<(), HeapError> {
+        match self.runs.find(allocation.offset()) {
+            Some(_) => Err(HeapError::OfProgram { allocation: allocation.info() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the offset for `bytes` bytes of the program's memory: the highest that is free.
+    pub(crate) fn place_run(&self, bytes: u64) -> Result<u64, HeapError> {
+        let HeapLayout { max, chunk, .. } = self.layout;
+        self.runs.place(bytes, (self.backed(), max), chunk).map_err(|largest| HeapError::Exhausted {
+            requested: bytes,
+            align: chunk,
+            free: largest,
+            largest,
+            max,
+        })
+    }
+
+    /// Adds memory of the program, here and in the mappings of all reachable peers, which call this
+    /// with theirs.
+    pub(crate) fn add_run(
+        &mut self,
+        offset: u64,
+        bytes: u64,
+        memory: Memory,
+        timeout: Duration,
+    ) -> Result<(), crate::Error> {
+        let index = usize::try_from(offset / self.layout.chunk).unwrap_or(usize::MAX);
+        self.space.map_own(&memory, self.at(self.layout.my_slot, offset), bytes)?;
+        self.links.send(index, memory.as_fd(), timeout)?;
+        for (pe, slot, theirs) in self.links.receive(index, timeout)? {
+            self.space
+                .map(theirs.as_fd(), self.at(slot, offset), bytes)
+                .map_err(|source| HeapError::Map { pe, source: source.into() })?;
+        }
+        self.runs.insert(offset, bytes, memory, self.layout.chunk);
+        Ok(())
+    }
+
+    /// Returns the descriptor and the bytes of the program's memory at an offset.
+    pub(crate) fn run(&self, offset: u64) -> Option<(BorrowedFd<'_>, u64)> {
+        self.runs.find(offset)
+    }
+
+    /// Returns the first chunk of each run.
+    pub(crate) fn run_chunks(&self) -> Vec<u64> {
+        self.runs.offsets().map(|offset| offset / self.layout.chunk).collect()
+    }
+
+    /// Takes memory of the program out of the heap, here and where peers' are mapped here.
+    pub(crate) fn remove_run(&mut self, offset: u64) -> Result<(), DeviceError> {
+        let Some(bytes) = self.runs.remove(offset) else { return Ok(()) };
+        self.records.records.end(offset);
+        self.space.unmap(self.at(self.layout.my_slot, offset), bytes)?;
+        self.links.slots().try_for_each(|slot| self.space.unmap(self.at(slot, offset), bytes))
     }
 
     /// Where an offset of a heap is in the address space.

@@ -10,7 +10,7 @@ use crate::abi;
 use crate::buffer::{BufferError, BufferInfo, Registered};
 use crate::device::whole_pages;
 use crate::heap::LocalPlace;
-use crate::transport::lkeys;
+use crate::transport::{Kind, Region, lkeys};
 
 /// Place 0 of the table is the staging buffer's.
 const FIRST_PLACE: u64 = 1;
@@ -52,10 +52,7 @@ impl Pe {
     /// ```
     pub unsafe fn register_buffer(&self, at: *mut c_void, bytes: usize) -> Result<()> {
         let buffer = BufferInfo { address: at as u64, bytes: bytes as u64 };
-        let end = buffer.address.checked_add(buffer.bytes);
-        if bytes == 0 || at.is_null() || end.is_none_or(|end| end > u64::MAX - (1 << 30)) {
-            return Err(BufferError::Empty { buffer }.into());
-        }
+        buffer.check()?;
         let mut table = self.buffers.borrow_mut();
         let place = table.place_for(buffer)?;
         let refused = |reason| BufferError::Refused { buffer, reason };
@@ -74,7 +71,10 @@ impl Pe {
             return Ok(());
         };
         let exporter = if memory.on_device { self.device.exporter() } else { None };
-        let keys = network.register_program(exporter, pages)?;
+        let (address, bytes) = pages;
+        let kind = Kind::Program;
+        let region = Region { memory: None, device: exporter, kind, address, bytes, iova: address, remote: false };
+        let keys = network.register_program(&region)?;
         let places = table.add(place, Registered { buffer, keys, _memory: memory });
         let keys = table.keys(place);
         let region = abi::LocalRegion { base: buffer.address, bytes: 0, lkeys: lkeys(keys).map(u32::to_be) };

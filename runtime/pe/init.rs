@@ -470,6 +470,7 @@ impl Connected {
             mixed_words: self.mixed_words,
             network: self.network,
             buffers: RefCell::default(),
+            symmetric: RefCell::default(),
             heap: RefCell::new(self.heap),
             slab: self.slab,
             parts: self.parts,

@@ -152,6 +152,7 @@ impl Pe {
         let _call = self.profile.begins("free", Subject::Own, 0);
         let mut lent = false;
         let allocation = allocation.and_then(|allocation| {
+            self.heap.borrow().check_own(&allocation)?;
             lent = self.loans.ended(&allocation)?;
             Ok(allocation)
         });
@@ -286,7 +287,8 @@ impl Pe {
     pub(crate) fn remote_keys(&self, pe: usize) -> Result<Vec<Vec<u32>>> {
         let chunks = self.heap.borrow().chunks().len();
         let cards = self.state.cards as usize;
-        Ok(self.parts.keys.read_remote(&self.slab, (pe, self.n_pes()), (cards, chunks))?)
+        let further = self.heap.borrow().run_chunks();
+        Ok(self.parts.keys.read_remote(&self.slab, (pe, self.n_pes()), (cards, chunks), &further)?)
     }
 
     /// Returns the live allocation that has all of `bytes` bytes at `address`.
@@ -305,7 +307,7 @@ impl Pe {
     pub(crate) fn mapped(&self, address: u64, bytes: u64, pe: usize) -> Option<u64> {
         let heap = self.heap.borrow();
         let offset = address.checked_sub(heap.base())?;
-        let inside = offset.checked_add(bytes).is_some_and(|end| end <= heap.backed());
+        let inside = heap.is_mapped(offset, bytes);
         let slot = self.plan.is_direct(pe).then(|| pe - self.plan.neighbours.first())?;
         let first_heap = heap.base() - heap.layout().my_slot as u64 * heap.layout().max;
         inside.then(|| first_heap + slot as u64 * heap.layout().max + offset)

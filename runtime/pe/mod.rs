@@ -8,6 +8,7 @@ pub(crate) mod loans;
 pub(crate) mod memory;
 mod occupied;
 pub(crate) mod parts;
+mod symmetric;
 mod sync;
 mod unread;
 
@@ -28,7 +29,7 @@ use unread::Unread;
 use crate::Result;
 use crate::abi;
 use crate::bootstrap::Bootstrap;
-use crate::buffer::Buffers;
+use crate::buffer::{Buffers, Symmetric};
 use crate::check::waits::WaitCheck;
 use crate::config::Config;
 use crate::context::ContextTable;
@@ -113,6 +114,7 @@ pub struct Pe {
     network: Option<Network>,
     /// What the network's keys are for, which outlives them.
     buffers: RefCell<Buffers>,
+    symmetric: RefCell<Vec<Symmetric>>,
     heap: RefCell<SymmetricHeap>,
     slab: Arc<Slab>,
     parts: Parts,

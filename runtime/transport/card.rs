@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use oxshmem_hca::objects::{Mkey, Pd, Umem};
-use oxshmem_hca::provider::{Access, DeviceMemory, UmemSource};
+use oxshmem_hca::provider::{Access, UmemSource};
 
-use super::fabric::ChunkKeys;
+use super::fabric::{ChunkKeys, Region};
 use super::hca::OpenCard;
 use crate::Result;
 use crate::device::Device;
@@ -48,17 +48,12 @@ impl Card {
         Ok(keys)
     }
 
-    /// Registers memory of the program, for transfers of this PE.
-    pub(super) fn register_program(
-        &self,
-        device: Option<&dyn DeviceMemory>,
-        (address, bytes): (u64, u64),
-    ) -> Result<ChunkKeys> {
-        let len = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let source = UmemSource::Program { addr: address as *mut u8, len, device };
-        // SAFETY: the caller of `Pe::register_buffer` keeps the memory, and it is used through raw
-        // pointers only.
-        let key = unsafe { Mkey::register(&self.pd, source, None, address, Access::LOCAL) }?;
+    /// Registers memory of the program.
+    pub(super) fn register_program(&self, region: &Region<'_>) -> Result<ChunkKeys> {
+        let (source, access) = region.source();
+        // SAFETY: the caller of `Pe::register_buffer` or `Pe::register_symmetric` keeps the memory,
+        // and it is used through raw pointers only.
+        let key = unsafe { Mkey::register(&self.pd, source, None, region.iova, access) }?;
         let keys = ChunkKeys { lkey: key.lkey(), rkey: key.rkey() };
         self.program.borrow_mut().push(key);
         Ok(keys)

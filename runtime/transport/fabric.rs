@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use oxshmem_hca::objects::QpAddress;
-use oxshmem_hca::provider::{Attempt, DeviceMemory, Provider};
+use oxshmem_hca::provider::{Access, Attempt, DeviceMemory, Provider, UmemSource};
 use oxshmem_hca::topology::{Distance, MAX_CARDS};
 use oxshmem_proxy::work::Backend;
 
@@ -19,14 +19,24 @@ pub(crate) struct ChunkKeys {
     pub rkey: u32,
 }
 
+/// Who has allocated memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// This library.
+    Library,
+    /// The program.
+    Program,
+}
+
 /// Memory to register.
 #[derive(Debug)]
 pub(crate) struct Region<'a> {
     /// The descriptor that holds it, from its start; none for memory of this process alone.
     pub memory: Option<BorrowedFd<'a>>,
-    /// The exporter that turns it into a dma-buf, if it is memory of a device. Without a descriptor
-    /// it is memory that the program allocated.
+    /// The exporter that turns it into a dma-buf, if it is memory of a device.
     pub device: Option<&'a dyn DeviceMemory>,
+    /// Who has allocated it.
+    pub kind: Kind,
     /// Where it is mapped here.
     pub address: u64,
     /// Bytes.
@@ -35,6 +45,20 @@ pub(crate) struct Region<'a> {
     pub iova: u64,
     /// Whether peers may read, write and do atomics.
     pub remote: bool,
+}
+
+impl<'a> Region<'a> {
+    /// Returns what a provider is given.
+    pub(super) fn source(&self) -> (UmemSource<'a>, Access) {
+        let len = usize::try_from(self.bytes).unwrap_or(usize::MAX);
+        let addr = self.address as *mut u8;
+        let source = match (self.memory, self.kind) {
+            (Some(fd), _) => UmemSource::Fd { fd, offset: 0, len, addr, device: self.device },
+            (None, Kind::Program) => UmemSource::Program { addr, len, device: self.device },
+            (None, Kind::Library) => UmemSource::Host { addr, len },
+        };
+        (source, if self.remote { Access::ALL } else { Access::LOCAL })
+    }
 }
 
 /// Open cards, mostly one, with a queue pair or several to every other PE: registration and

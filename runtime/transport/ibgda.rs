@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use oxshmem_hca::objects::QpAddress;
-use oxshmem_hca::provider::{Attempt, DeviceMemory, Provider};
+use oxshmem_hca::provider::{Attempt, Provider};
 use oxshmem_hca::soft::doorbell_rung;
 use oxshmem_proxy::striping::Striping;
 
@@ -19,7 +19,7 @@ use super::atomics::Atomics;
 use super::card::Card;
 use super::doorbell::{self, Way};
 use super::error::TransportError;
-use super::fabric::ChunkKeys;
+use super::fabric::{ChunkKeys, Region};
 use super::hca::{Opened, Order, of_card};
 use super::near::Nodes;
 use super::queues::{QPN_BYTES, QueueLayout, QueueSet, Shape};
@@ -225,15 +225,11 @@ impl Ibgda {
         self.cards.iter().map(|card| card.register(device, heap, index)).collect()
     }
 
-    /// Registers memory of the program with each card, for transfers of this PE; the keys by card.
-    pub(crate) fn register_program(
-        &self,
-        device: Option<&dyn DeviceMemory>,
-        range: (u64, u64),
-    ) -> Result<Vec<ChunkKeys>> {
+    /// Registers memory of the program with each card; the keys by card.
+    pub(crate) fn register_program(&self, region: &Region<'_>) -> Result<Vec<ChunkKeys>> {
         let mut keys = Vec::new();
         for card in &self.cards {
-            match card.register_program(device, range) {
+            match card.register_program(region) {
                 Ok(registered) => keys.push(registered),
                 Err(error) => {
                     // What the other cards have is of no use without this one.
@@ -283,6 +279,10 @@ impl Ibgda {
     /// What does atomics.
     pub(crate) fn atomics(&self) -> Atomics {
         self.atomics
+    }
+
+    pub(crate) fn cards(&self) -> u64 {
+        self.striping.cards().into()
     }
 
     pub(crate) fn provider_name(&self) -> &'static str {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oxshmem_hca::objects::{Mkey, Pd, QpAddress};
-use oxshmem_hca::provider::{Access, Attempt, DeviceMemory, Provider, UmemSource};
+use oxshmem_hca::provider::{Attempt, Provider};
 use oxshmem_hca::soft::doorbell_rung;
 use oxshmem_hca::topology::{Distance, MAX_CARDS};
 use oxshmem_hca::wire::ctrl::Fence;
@@ -27,7 +27,7 @@ use oxshmem_system::words::count32;
 use super::addresses;
 use super::atomics::Atomics;
 use super::error::TransportError;
-use super::fabric::{ChunkKeys, Fabric, Region, lkeys};
+use super::fabric::{ChunkKeys, Fabric, Kind, Region, lkeys};
 use super::hca::{OpenCard, Opened, of_card};
 use super::near::Nodes;
 use super::qp_attributes::attributes;
@@ -119,6 +119,7 @@ impl Ibrc {
             address: base + block_layout.landing(),
             bytes: block_layout.landing_bytes(),
             iova: base + block_layout.landing(),
+            kind: Kind::Library,
             remote: false,
         };
         let landing_keys = lkeys(&fabric.register(&landing)?);
@@ -129,6 +130,7 @@ impl Ibrc {
             address: whole,
             bytes: slab.bytes(),
             iova: whole,
+            kind: Kind::Library,
             remote: false,
         };
         let slab_lkeys = lkeys(&fabric.register(&region)?);
@@ -210,7 +212,8 @@ impl Ibrc {
         let offset = index as u64 * bytes;
         let memory = Some(heap.chunks()[index].memory.as_fd());
         let device = device.exporter();
-        let region = Region { memory, device, address: heap.base() + offset, bytes, iova: offset, remote: true };
+        let (address, kind) = (heap.base() + offset, Kind::Library);
+        let region = Region { memory, device, kind, address, bytes, iova: offset, remote: true };
         let keys = self.fabric.borrow_mut().register(&region)?;
         if let Some(bounce) = &self.bounce {
             bounce.sources.add(&region, lkeys(&keys));
@@ -218,17 +221,11 @@ impl Ibrc {
         Ok(keys)
     }
 
-    /// Registers memory of the program with each card, for transfers of this PE; the keys by card.
-    pub(crate) fn register_program(
-        &self,
-        device: Option<&dyn DeviceMemory>,
-        (address, bytes): (u64, u64),
-    ) -> Result<Vec<ChunkKeys>> {
-        let region = Region { memory: None, device, address, bytes, iova: address, remote: false };
-        let keys = self.fabric.borrow_mut().register(&region)?;
-        // The copier reads memory of the device.
-        if let (Some(bounce), Some(_)) = (&self.bounce, device) {
-            bounce.sources.add(&region, lkeys(&keys));
+    /// Registers memory of the program with each card; the keys by card.
+    pub(crate) fn register_program(&self, region: &Region<'_>) -> Result<Vec<ChunkKeys>> {
+        let keys = self.fabric.borrow_mut().register(region)?;
+        if let Some(bounce) = &self.bounce {
+            bounce.sources.add(region, lkeys(&keys));
         }
         Ok(keys)
     }
@@ -251,6 +248,10 @@ impl Ibrc {
             let rkeys = rkeys.get(striping.card(qp) as usize).map_or(&[][..], Vec::as_slice);
             self.fabric.borrow().prepare(qp, rkeys)
         })
+    }
+
+    pub(crate) fn cards(&self) -> u64 {
+        self.options.striping.cards().into()
     }
 
     pub(crate) fn provider_name(&self) -> &'static str {
@@ -544,14 +545,7 @@ impl DevxFabric {
 
     /// Registers memory until it is forgotten or this is dropped, which the memory outlives.
     fn register(&mut self, region: &Region<'_>) -> Result<ChunkKeys> {
-        let len = usize::try_from(region.bytes).unwrap_or(usize::MAX);
-        let addr = region.address as *mut u8;
-        let source = match (region.memory, region.device) {
-            (Some(fd), device) => UmemSource::Fd { fd, offset: 0, len, addr, device },
-            (None, device @ Some(_)) => UmemSource::Program { addr, len, device },
-            (None, None) => UmemSource::Host { addr, len },
-        };
-        let access = if region.remote { Access::ALL } else { Access::LOCAL };
+        let (source, access) = region.source();
         // SAFETY: what is registered outlives the fabric (see `Fabric::register`), and is used
         // through raw pointers only.
         let key = unsafe { Mkey::register(&self.pd, source, None, region.iova, access) }?;

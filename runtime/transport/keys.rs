@@ -5,6 +5,7 @@ use std::ops::Range;
 use oxshmem_system::words::low32;
 
 use super::Network;
+use super::fabric::ChunkKeys;
 use crate::Result;
 use crate::bootstrap::Bootstrap;
 use crate::device::DeviceError;
@@ -31,20 +32,62 @@ impl KeyTables {
         }
     }
 
-    /// Returns the remote keys of the first `chunks` chunks of a PE, one of `n_pes`, by card, in
-    /// host byte order.
+    /// Returns the remote keys of the first `chunks` chunks of a PE, one of `n_pes`, and of the
+    /// `further` ones, by card, in host byte order.
     pub(crate) fn read_remote(
         self,
         slab: &Slab,
         (pe, n_pes): (usize, usize),
         (cards, chunks): (usize, usize),
+        further: &[u64],
     ) -> Result<Vec<Vec<u32>>, DeviceError> {
         let row = |card: usize| {
             let at = (card * n_pes + pe) as u64 * self.max_chunks;
-            let keys: Vec<u32> = slab.read_many(self.remote, at, chunks)?;
+            let mut keys: Vec<u32> = slab.read_many(self.remote, at, chunks)?;
+            for chunk in further {
+                keys.push(slab.read(self.remote, at + chunk)?);
+            }
             Ok(keys.into_iter().map(u32::from_be).collect())
         };
         (0..cards).map(row).collect()
+    }
+
+    /// Exchanges the keys of memory of the program that is in `chunks` of the heap, which it fills
+    /// with the same ones; `None`: it is there no more. Collective.
+    pub(crate) fn fill_run(
+        self,
+        network: &Network,
+        slab: &Slab,
+        bootstrap: &Bootstrap,
+        chunks: Range<u64>,
+        keys: Option<&[ChunkKeys]>,
+    ) -> Result<()> {
+        let (n_pes, cards) = (u64::from(bootstrap.size()), network.cards());
+        let key = |card: u64, key: fn(&ChunkKeys) -> u32| {
+            let card = usize::try_from(card).unwrap_or(usize::MAX);
+            keys.and_then(|keys| keys.get(card)).map_or(0, key)
+        };
+        let fill = |table: Offset, row: u64, key: u32| {
+            let count = usize::try_from(chunks.end - chunks.start).unwrap_or(usize::MAX);
+            slab.write_from(table, row * self.max_chunks + chunks.start, &vec![key.to_be(); count])
+        };
+        let mut rkeys = Vec::new();
+        for card in 0..cards {
+            fill(self.local, card, key(card, |keys| keys.lkey))?;
+            rkeys.extend_from_slice(&key(card, |keys| keys.rkey).to_be_bytes());
+        }
+        for (pe, theirs) in (0u64..).zip(&bootstrap.allgather("keys of the program's memory", &rkeys)?) {
+            let theirs = theirs.as_chunks::<4>().0.iter().map(|key| u32::from_be_bytes(*key));
+            let mut by_card = Vec::new();
+            for (card, key) in (0..cards).zip(theirs) {
+                fill(self.remote, card * n_pes + pe, key)?;
+                by_card.push(vec![key]);
+            }
+            if keys.is_some() {
+                network.prepare(low32(pe), &by_card)?;
+            }
+        }
+        Ok(())
     }
 
     /// Registers chunks that were added to the heap, and exchanges their keys. Collective.

@@ -23,12 +23,12 @@ mod verbs;
 
 use std::sync::Arc;
 
-use oxshmem_hca::provider::{Attempt, Counters, DeviceMemory, Provider};
+use oxshmem_hca::provider::{Attempt, Counters, Provider};
 use oxshmem_proxy::thread::Moment;
 
 use atomics::Atomics;
 pub use error::TransportError;
-pub(crate) use fabric::{ChunkKeys, lkeys};
+pub(crate) use fabric::{ChunkKeys, Kind, Region, lkeys};
 pub(crate) use hca::{Opened, open as open_hca};
 use ibgda::Ibgda;
 use ibrc::{Ibrc, ProxyLayout};
@@ -134,16 +134,11 @@ impl Network {
         }
     }
 
-    /// Registers memory of the program, an address and its bytes, with each card as the local side
-    /// of transfers; the keys by card. `device` exports it, if it is memory of a device.
-    pub(crate) fn register_program(
-        &self,
-        device: Option<&dyn DeviceMemory>,
-        range: (u64, u64),
-    ) -> Result<Vec<ChunkKeys>> {
+    /// Registers memory of the program with each card; the keys by card.
+    pub(crate) fn register_program(&self, region: &Region<'_>) -> Result<Vec<ChunkKeys>> {
         match self {
-            Self::Ibgda(ibgda) => ibgda.register_program(device, range),
-            Self::Ibrc(ibrc) => ibrc.register_program(device, range),
+            Self::Ibgda(ibgda) => ibgda.register_program(region),
+            Self::Ibrc(ibrc) => ibrc.register_program(region),
         }
     }
 
@@ -161,6 +156,14 @@ impl Network {
         match self {
             Self::Ibgda(ibgda) => ibgda.prepare(pe, rkeys),
             Self::Ibrc(ibrc) => ibrc.prepare(pe, rkeys),
+        }
+    }
+
+    /// Returns how many cards a PE drives.
+    pub(crate) fn cards(&self) -> u64 {
+        match self {
+            Self::Ibgda(ibgda) => ibgda.cards(),
+            Self::Ibrc(ibrc) => ibrc.cards(),
         }
     }
 

@@ -16,7 +16,7 @@ use oxshmem_proxy::staging::{Copied, Copier, CopyRequest, Staging};
 use oxshmem_proxy::work::{Local, Registered};
 
 use super::error::TransportError;
-use super::fabric::{Fabric, Region, lkeys};
+use super::fabric::{Fabric, Kind, Region, lkeys};
 use crate::Result;
 use crate::config::{self, ByteSize, Config};
 use crate::device::{self, Device, DeviceError, HostMemory};
@@ -167,7 +167,8 @@ fn make(from: u32, device: &dyn Device, fabric: &mut dyn Fabric) -> Result<Stage
     let bytes = u64::from(length) * u64::from(SLOTS);
     let memory: Arc<dyn HostMemory> = Arc::from(device.host_memory(bytes)?);
     let address = memory.address() as u64;
-    let region = Region { memory: None, device: None, address, bytes, iova: address, remote: false };
+    let kind = Kind::Library;
+    let region = Region { memory: None, device: None, kind, address, bytes, iova: address, remote: false };
     let copier = device.copier(Arc::clone(&memory))?;
     let keys = lkeys(&fabric.register(&region)?);
     let staging = Staging { from, bounce: Registered { address, length, keys }, slots: SLOTS };
@@ -272,7 +273,15 @@ mod tests {
     #[test]
     fn sources_are_found_by_key_and_not_beyond_their_memory() {
         let sources = Sources::default();
-        let region = |address, bytes, iova| Region { memory: None, device: None, address, bytes, iova, remote: false };
+        let region = |address, bytes, iova| Region {
+            memory: None,
+            device: None,
+            kind: Kind::Library,
+            address,
+            bytes,
+            iova,
+            remote: false,
+        };
         // Cards number their keys each for itself.
         sources.add(&region(0x7000_0000, 4096, 0x7000_0000), [1, 2]);
         sources.add(&region(0x9010_0000, 1 << 20, 1 << 20), [2, 1]);

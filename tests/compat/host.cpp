@@ -66,6 +66,34 @@ void transfers() {
     nvshmem_free(cells);
 }
 
+// Memory of the program: as the local side, and as a part of the heap.
+void buffers() {
+    constexpr size_t kBytes = 1 << 16;
+    auto *inbox = static_cast<char *>(nvshmem_malloc(kBytes));
+    auto *own = static_cast<char *>(std::aligned_alloc(kBytes, kBytes));
+    std::memset(own, me + 1, kBytes);
+    CHECK(nvshmemx_buffer_register(own, kBytes) == NVSHMEMX_SUCCESS);
+    CHECK(nvshmemx_buffer_register(own + 1, 1) == NVSHMEMX_ERROR_INVALID_VALUE);
+    nvshmem_putmem(inbox, own, kBytes, next);
+    nvshmem_barrier_all();
+    CHECK(inbox[0] == previous + 1 && inbox[kBytes - 1] == previous + 1);
+    CHECK(nvshmemx_buffer_unregister(own) == NVSHMEMX_SUCCESS);
+    CHECK(nvshmemx_buffer_unregister(own) == NVSHMEMX_ERROR_INVALID_VALUE);
+    nvshmemx_buffer_unregister_all();
+
+    CHECK(nvshmemx_buffer_register_symmetric(own, kBytes, 1) == nullptr);
+    auto *symmetric = static_cast<char *>(nvshmemx_buffer_register_symmetric(own, kBytes, 0));
+    CHECK(symmetric != nullptr && symmetric != own && symmetric[7] == me + 1);
+    nvshmem_barrier_all();
+    nvshmem_char_p(symmetric + 7, static_cast<char>(64 + me), next);
+    nvshmem_barrier_all();
+    CHECK(own[7] == 64 + previous && nvshmem_char_g(symmetric + 7, me) == 64 + previous);
+    CHECK(nvshmemx_buffer_unregister_symmetric(symmetric, kBytes) == NVSHMEMX_SUCCESS);
+    CHECK(own[7] == 64 + previous);
+    CHECK(nvshmemx_buffer_unregister_symmetric(symmetric, kBytes) == NVSHMEMX_ERROR_SYMMETRY);
+    nvshmem_free(inbox);
+}
+
 void signals() {
     auto *signal = static_cast<uint64_t *>(nvshmem_calloc(4, sizeof(uint64_t)));
     auto *data = static_cast<float *>(nvshmem_calloc(2, sizeof(float)));
@@ -208,6 +236,7 @@ int main() {
         me = nvshmem_my_pe(), n = nvshmem_n_pes(), next = (me + 1) % n, previous = (me + n - 1) % n;
         before_the_device();
         transfers();
+        buffers();
         signals();
         atomics();
         halves();

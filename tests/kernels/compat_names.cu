@@ -221,8 +221,7 @@ OXSHMEM_KERNEL(compat_library, unsigned char *inbox, unsigned char *outbox, uint
     nvshmemx_signal_counted_wait_until(counter, bytes);
     EXPECT_EQ(report, nvshmemx_signal_counted_load(counter), static_cast<uint64_t>(bytes));
     for (uint32_t i = thread_rank(); i < bytes; i += block_threads()) {
-        EXPECT_EQ(report, peek(inbox + i),
-                  static_cast<unsigned char>(mix(static_cast<uint64_t>(previous_pe()) << 32 | i)));
+        EXPECT_EQ(report, peek(inbox + i), static_cast<unsigned char>(mix(static_cast<uint64_t>(previous_pe()) << 32 | i)));
     }
     sync_block();
 

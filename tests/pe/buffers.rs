@@ -135,3 +135,110 @@ pub fn buffers(_: &[String]) -> Outcome {
     // What is registered at the end goes with the PE.
     rig.finish()
 }
+
+/// `symmetric_buffers`: memory of the program in the symmetric heap, again and again, beside memory
+/// of `alloc`; what is refused.
+pub fn symmetric(_: &[String]) -> Outcome {
+    const PAGES: usize = 64;
+    let rig = Rig::new(&BUFFERS)?;
+    if rig.pe.gpu().is_some() {
+        println!("skipped: memory of cuMemCreate is tried by tests/compat");
+        return rig.finish();
+    }
+    let page = rustix::param::page_size();
+    let (me, n) = (rig.me(), rig.n_pes());
+    let next = (me + 1) % n;
+    // Returns whole pages, with a number in each.
+    let pages = |count: usize| -> Result<*mut u8, Box<dyn std::error::Error>> {
+        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let at = unsafe { mmap_anonymous(std::ptr::null_mut(), count * page, prot, MapFlags::PRIVATE) }?;
+        for i in 0..count {
+            // SAFETY: inside the mapping.
+            unsafe { at.cast::<u8>().add(i * page).write((me * 16 + i) as u8) };
+        }
+        Ok(at.cast())
+    };
+    let chunk = usize::try_from(rig.pe.config().heap_chunk().0)?;
+    // SAFETY: mapped memory of the program, which stays mapped.
+    let register = |at: *mut u8, bytes: usize| unsafe { rig.pe.register_symmetric(at.cast(), bytes) };
+    let first = pages(PAGES)?;
+    let (out, signal) = (rig.filled(&[me as u8 + 1; 3])?, rig.pe.alloc::<u64>(1)?);
+    for round in 1..=3u64 {
+        let inbox = register(first, PAGES * page)?;
+        // What was in it stays.
+        assert_eq!(
+            rig.pe.read(inbox.view((PAGES - 1) * page..(PAGES - 1) * page + 1))?[0],
+            (me * 16 + PAGES - 1) as u8
+        );
+        // More than a chunk of the heap has.
+        let large = pages(chunk / page + 3)?;
+        let further = register(large, chunk + 3 * page)?;
+        let across = further.view(chunk - 1..chunk + 2);
+        rig.pe.put(across, &out, next)?;
+        rig.pe.put_signal(inbox.view(5..8), &out, signal.signal(0).add(1), next)?;
+        rig.pe.signal_wait_until(signal.signal(0), oxshmem::Compare::Ge, round)?;
+        rig.pe.barrier_all()?;
+        let from = ((me + n - 1) % n) as u8 + 1;
+        // SAFETY: the program's own view of the same memory.
+        let (seen, crossed) = unsafe {
+            (std::slice::from_raw_parts(first.add(5), 3), std::slice::from_raw_parts(large.add(chunk - 1), 3))
+        };
+        assert_eq!((seen, crossed), (&[from; 3][..], &[from; 3][..]));
+        rig.pe.barrier_all()?;
+        // A kernel sends from it and fetches to it.
+        let half = PAGES * page / 2;
+        let args = (&inbox, further.address(), further.address() + half as u64, half as u64, &signal, next as i32);
+        rig.run_linear("buffer_round_trip", 1, THREADS, args)?;
+        rig.pe.signal_wait_until(signal.signal(0), oxshmem::Compare::Ge, round + 1)?;
+        rig.pe.barrier_all()?;
+        rig.pe.write(&signal, &[round])?;
+        assert_eq!(rig.pe.ptr(inbox.at(0), me)?, Some(inbox.address() as *mut u8));
+        let beside = rig.pe.alloc::<u8>(3 * chunk)?;
+        let text = rig.pe.free_at(inbox.address()).unwrap_err().to_string();
+        assert!(text.contains("is memory of the program; give it back with Pe::unregister_symmetric"), "{text}");
+        let text = rig.pe.unregister_symmetric_at(beside.address()).unwrap_err().to_string();
+        assert!(text.contains("is not memory of the program; give it back with Pe::free"), "{text}");
+        rig.pe.free(beside)?;
+        let address = inbox.address();
+        rig.pe.unregister_symmetric(inbox)?;
+        let text = rig.pe.put(rig.pe.view_at::<u8>(address, 1), &[1], next).unwrap_err().to_string();
+        assert!(text.contains("which was freed"), "{text}");
+        // The other one is as it was.
+        rig.pe.put(further.view(..3), &out, next)?;
+        rig.pe.barrier_all()?;
+        // SAFETY: as above.
+        assert_eq!(unsafe { std::slice::from_raw_parts(large, 3) }, [from; 3]);
+        rig.pe.barrier_all()?;
+        rig.pe.unregister_symmetric_at(further.address())?;
+        for i in 0..PAGES {
+            // SAFETY: as above.
+            unsafe { first.add(i * page).write((me * 16 + i) as u8) };
+        }
+        rig.pe.barrier_all()?;
+    }
+
+    // Refused on every PE, wherever it is wrong.
+    let text = register(first.wrapping_add(usize::from(me == n - 1)), PAGES * page).unwrap_err().to_string();
+    let pages_text = "it is not whole pages of";
+    assert!(
+        text.contains(pages_text) && (me == n - 1 || text.contains(&format!("PE {} cannot register", n - 1))),
+        "{text}"
+    );
+    if n > 1 {
+        let text = register(first, (PAGES - usize::from(me == 1)) * page).unwrap_err().to_string();
+        assert!(text.contains("register_symmetric of"), "{text}");
+        // Some PEs call something else.
+        let refused =
+            if me == 0 { register(first, PAGES * page).map(|_| ()) } else { rig.pe.alloc::<u8>(64).map(|_| ()) };
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains("register_symmetric") && text.contains("alloc"), "{text}");
+        return Ok(());
+    }
+    // More than the heap has addresses for.
+    let whole = usize::try_from(rig.pe.config().heap_max().0)?;
+    let text = register(pages(whole / page)?, whole).unwrap_err().to_string();
+    assert!(text.contains("the symmetric heap is exhausted"), "{text}");
+    rig.finish()
+}

@@ -129,6 +129,7 @@ const CASES: &[Case] = &[
     ("stream_aborted", streams::aborted),
     ("stream_errors", streams::errors),
     ("streams", streams::streams),
+    ("symmetric_buffers", buffers::symmetric),
     ("teams", teams::teams),
     ("teams_absent", teams::absent),
     ("teams_refused", teams::refused),

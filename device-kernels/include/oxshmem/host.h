@@ -122,14 +122,21 @@ void *oxshmem_align(size_t alignment, size_t bytes);
 /* Call it after all PEs have completed their operations on the memory (oxshmem_host_barrier_all). Null is ignored. */
 int oxshmem_free(void *address);
 
-/* Memory of the program on the host or the PE's GPU, registered with the network's cards: as the local side of transfers over the
- * network it is as fast then as memory of the heap. Other memory can be the local side too, and is slower. Pageable memory of
- * the host is page-locked for a GPU. Not collective. It stays allocated until it is unregistered, before which operations on it
- * have been completed, or until oxshmem_finalize. At most 63 ranges, which do not overlap; `unregister` takes the address where
- * one begins. */
+/* Memory of the program on the host or the PE's GPU, registered with the network's cards: as the local side of transfers over
+ * the network it is as fast then as memory of the heap. Other memory can be the local side too, and is slower. Pageable memory
+ * of the host is page-locked for a GPU. Not collective. It stays allocated until it is unregistered, before which operations on
+ * it have been completed, or until oxshmem_finalize. At most 63 ranges, which do not overlap; `unregister` takes the address
+ * where one begins. */
 int oxshmemx_buffer_register(void *address, size_t bytes);
 int oxshmemx_buffer_unregister(void *address);
 int oxshmemx_buffer_unregister_all(void);
+
+/* Makes memory of the program a part of the symmetric heap. Returns where it is there: the same memory at another address, with
+ * what is in it. On a GPU it is all of a mapping of memory of cuMemCreate, with a handle that can be exported as a POSIX file
+ * descriptor; on the `cpu` device it is whole pages. Collective: every PE registers as many bytes, and an error is returned on
+ * all of them. `unregister` takes that address, when all PEs have completed their operations on it. */
+void *oxshmemx_buffer_register_symmetric(void *address, size_t bytes);
+int oxshmemx_buffer_unregister_symmetric(void *address);
 
 /* What memory of the library is for. */
 typedef enum oxshmem_memory_kind {

@@ -7,9 +7,12 @@ use cudarc::driver::sys::{
     CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE, CUmemorytype, CUpointer_attribute,
 };
 
+use rustix::io::{FdFlags, fcntl_setfd};
+
 use super::driver::{DriverError, driver};
+use super::handle::Handle;
 use super::stream::Stream;
-use crate::device::interface::{ProgramMemory, whole_pages};
+use crate::device::interface::{Memory, ProgramMemory, whole_pages};
 
 /// Returns what memory is; pageable memory of the host becomes page-locked.
 pub(super) fn adopt(stream: &Arc<Stream>, address: u64, bytes: u64) -> Result<ProgramMemory, String> {
@@ -39,6 +42,34 @@ pub(super) fn adopt(stream: &Arc<Stream>, address: u64, bytes: u64) -> Result<Pr
             Err("its first and its last byte are memory of different kinds; register each allocation by itself".into())
         }
     }
+}
+
+/// Returns memory of the driver's virtual memory management, all of one mapping.
+pub(super) fn share(stream: &Arc<Stream>, granularity: u64, address: u64, bytes: u64) -> Result<Memory, String> {
+    let _entered = stream.enter().map_err(|error| error.to_string())?;
+    let unfit = |what: &str| {
+        format!(
+            "{what}; register all of a mapping of memory of cuMemCreate with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, whose size is \
+             a multiple of {granularity} bytes"
+        )
+    };
+    let behind = |address| Handle::behind(address);
+    let handle = behind(address).map_err(|error| unfit(&format!("the driver has no allocation for it ({error})")))?;
+    if !bytes.is_multiple_of(granularity) || !behind(address + (bytes - 1)).is_ok_and(|last| last == handle) {
+        return Err(unfit("it is not memory of one mapping"));
+    }
+    if behind(address - 1).is_ok_and(|before| before == handle)
+        || behind(address + bytes).is_ok_and(|after| after == handle)
+    {
+        return Err(unfit("it is a part of a mapping"));
+    }
+    let (own, theirs) = (stream.context().gpu.ordinal, gpu_of(address).map_err(|error| error.to_string())?);
+    if own != theirs {
+        return Err(format!("it is memory of GPU {theirs}, and this PE has GPU {own}"));
+    }
+    let descriptor = handle.export().map_err(|error| unfit(&format!("it cannot be exported ({error})")))?;
+    fcntl_setfd(&descriptor, FdFlags::CLOEXEC).map_err(|errno| errno.to_string())?;
+    Ok(Memory { descriptor, handle: Some(handle) })
 }
 
 /// Returns the `CUmemorytype` of what CUDA knows of an address; `None` for what it does not know.

@@ -129,6 +129,16 @@ impl AddressSpace for Reservation {
         let _entered = self.stream.enter()?;
         self.map_handle(handle, offset, bytes)
     }
+
+    fn unmap(&self, offset: u64, bytes: u64) -> Result<(), DeviceError> {
+        let _entered = self.stream.enter()?;
+        let at = self.base + offset;
+        // SAFETY: it is mapped, and nothing uses it any more.
+        unsafe { driver!(cuMemUnmap(at, length(bytes))) }
+            .map_err(|error| self.stream.error(format!("cannot unmap {} of GPU memory", ByteSize(bytes)), error))?;
+        self.mapped().retain(|mapping| *mapping != (at, bytes));
+        Ok(())
+    }
 }
 
 impl Drop for Reservation {

@@ -396,6 +396,10 @@ impl Device for CudaDevice {
         adopted::adopt(&self.stream, address, bytes)
     }
 
+    unsafe fn share(&self, address: u64, bytes: u64) -> Result<Memory, String> {
+        adopted::share(&self.stream, self.granularity, address, bytes)
+    }
+
     fn link_module(&self, code: &[u8]) -> Result<Vec<u8>, DeviceError> {
         let _entered = self.stream.enter()?;
         link::link(code)

@@ -9,6 +9,8 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <vector>
 
 using namespace oxshmem_nv;
@@ -25,6 +27,10 @@ template <class Call> void run(const char *call, Call operation) {
 template <class Call> int run_with_status(const char *call, Call operation) {
     return bound(call, true) ? translate(call, operation()) : static_cast<int>(NVSHMEMX_ERROR_GPU_NOT_SELECTED);
 }
+
+// What nvshmemx_buffer_register_symmetric has returned, with its bytes.
+std::mutex symmetric_guard;
+std::map<void *, size_t> symmetric_bytes;
 
 } // namespace
 
@@ -79,14 +85,35 @@ void nvshmem_free(void *address) {
     run(__func__, [&] { return oxshmem_free(address); });
 }
 
-void *nvshmemx_buffer_register_symmetric(void *buffer, size_t bytes, int) {
-    print(__func__, "%zu bytes at %p cannot become symmetric; OxSHMEM has no such memory but that of nvshmem_malloc", bytes,
-          buffer);
-    return nullptr;
+void *nvshmemx_buffer_register_symmetric(void *buffer, size_t bytes, int flags) {
+    if (!bound(__func__, true)) {
+        return nullptr;
+    }
+    if (flags != 0) {
+        print(__func__, "flags %#x; there are none yet, so pass 0", static_cast<unsigned>(flags));
+        return nullptr;
+    }
+    void *const symmetric = oxshmemx_buffer_register_symmetric(buffer, bytes);
+    if (symmetric == nullptr) {
+        print(__func__, "%s", oxshmem_error());
+        return nullptr;
+    }
+    const std::lock_guard<std::mutex> lock(symmetric_guard);
+    symmetric_bytes[symmetric] = bytes;
+    return symmetric;
 }
 int nvshmemx_buffer_unregister_symmetric(void *address, size_t bytes) {
-    print(__func__, "%zu bytes at %p are not registered", bytes, address);
-    return NVSHMEMX_ERROR_NOT_SUPPORTED;
+    const int status = run_with_status(__func__, [&] { return oxshmemx_buffer_unregister_symmetric(address); });
+    if (status == NVSHMEMX_SUCCESS) {
+        const std::lock_guard<std::mutex> lock(symmetric_guard);
+        const auto found = symmetric_bytes.find(address);
+        if (found != symmetric_bytes.end() && found->second != bytes) {
+            print(__func__, "%p was registered with %zu bytes, not %zu; all of it is unregistered", address, found->second,
+                  bytes);
+        }
+        symmetric_bytes.erase(address);
+    }
+    return status;
 }
 
 // Transfers.

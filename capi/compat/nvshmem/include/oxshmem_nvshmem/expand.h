@@ -205,7 +205,8 @@ namespace oxshmem_nv {
 #ifdef OXSHMEM_NV_DEVICE_CODE
 __host__ __device__
 #endif
-    constexpr bool are_hints(uint32_t hints) {
+    constexpr bool
+    are_hints(uint32_t hints) {
     return (hints & ~static_cast<uint32_t>(NVSHMEMX_REGION_HINT_BATCH_RMA)) == 0;
 }
 

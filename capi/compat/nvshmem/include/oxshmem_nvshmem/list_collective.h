@@ -17,8 +17,7 @@ OXSHMEM_NV_MEETING(team_sync, OXSHMEM_NV_SYNC, oxshmem::team_sync(S{}, team))
 OXSHMEM_NV_MEETING(sync, OXSHMEM_NV_SYNC, oxshmem::team_sync(S{}, team))
 #undef OXSHMEM_NV_MEETING
 
-OXSHMEM_NV_DEVICE(thread, int, nvshmemx_barrier_warpgroup, (nvshmem_team_t team),
-                  return oxshmem_nv::barrier_of_warpgroup(team))
+OXSHMEM_NV_DEVICE(thread, int, nvshmemx_barrier_warpgroup, (nvshmem_team_t team), return oxshmem_nv::barrier_of_warpgroup(team))
 
 #define OXSHMEM_NV_MEETING_OF_ALL(rest, kind)                                                                                  \
     OXSHMEM_NV_SCOPES(void, rest, (), oxshmem::rest(S{}), oxshmem_nv_meet_all(__func__, kind, 0, nullptr))                     \
