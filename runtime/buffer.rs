@@ -89,7 +89,7 @@ pub enum BufferError {
         /// What is registered.
         registered: BufferInfo,
     },
-    /// As many ranges are registered as there can be.
+    /// Every place for a registered range is taken.
     #[error("{buffer} would be registered range {}; a PE has at most {MOST}: unregister some, or register ranges that lie together as one", MOST + 1)]
     TooMany {
         /// The range.

@@ -67,8 +67,8 @@ fn everything_that_the_host_can_call() {
     }
 }
 
-/// In relocatable code the compiler keeps every function that is there, so there must be none that a
-/// program does not call: nvcc and each load of the program would spend time on it.
+/// In relocatable code the compiler keeps every function that is there, so there must be none that
+/// a program does not call: nvcc and each load of the program would spend time on it.
 #[test]
 fn the_header_adds_no_code_that_a_program_does_not_call() {
     let Some(nvcc) = common::nvcc() else {

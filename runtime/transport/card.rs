@@ -18,7 +18,7 @@ use crate::slab::{Offset, Slab};
 pub(super) struct Card {
     // Dropped in this order.
     chunks: RefCell<Vec<Mkey>>,
-    /// Of memory that the program allocated.
+    /// The keys of memory that the program allocated.
     program: RefCell<Vec<Mkey>>,
     pub pd: Arc<Pd>,
     pub open: OpenCard,

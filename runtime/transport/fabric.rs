@@ -19,7 +19,7 @@ pub(crate) struct ChunkKeys {
     pub rkey: u32,
 }
 
-/// Who has allocated memory.
+/// Whose allocation memory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// This library.
@@ -35,7 +35,7 @@ pub(crate) struct Region<'a> {
     pub memory: Option<BorrowedFd<'a>>,
     /// The exporter that turns it into a dma-buf, if it is memory of a device.
     pub device: Option<&'a dyn DeviceMemory>,
-    /// Who has allocated it.
+    /// Whose allocation it is.
     pub kind: Kind,
     /// Where it is mapped here.
     pub address: u64,

@@ -14,7 +14,7 @@ int main(int, char **arguments) {
     } else if (std::strcmp(how, "interface") == 0) {
         oxshmem_nv_init("nvshmem_init", OXSHMEM_NV_ABI + 1, 0, nullptr);
     } else if (std::strcmp(how, "archive") == 0) {
-        // As libnvshmem_device of another version does.
+        // What libnvshmem_device of another version calls.
         return oxshmem_nv_bind("nvshmemx_collective_launch", OXSHMEM_NV_ABI + 1) == -2 ? 1 : 0;
     } else if (std::strcmp(how, "no-id") == 0) {
         nvshmemx_init_attr_t attributes = NVSHMEMX_INIT_ATTR_INITIALIZER;

@@ -11,6 +11,8 @@ oxshmem::include_module!(BUFFERS, "buffers");
 
 /// Bytes of the round trip: more than a chunk of the heap has, so that transfers are cut.
 const BYTES: usize = 5 << 20;
+/// Bytes of it that are not registered: thousands of pieces.
+const FEW_BYTES: usize = 96 << 10;
 const THREADS: u32 = 64;
 
 /// Returns the text of a refused call.
@@ -34,13 +36,13 @@ pub fn buffers(_: &[String]) -> Outcome {
     let (from, to) = (at(&mut out, 3), at(&mut back, 5));
 
     // Returns how many work requests the round trip took, where that is counted.
-    let round_trip = |round: u64| -> Result<Option<u64>, Box<dyn std::error::Error>> {
+    let round_trip = |round: u64, bytes: usize| -> Result<Option<u64>, Box<dyn std::error::Error>> {
         let before = rig.pe.hca_counters();
-        let args = (&inbox, from as u64, to as u64, BYTES as u64, &signal, next as i32);
+        let args = (&inbox, from as u64, to as u64, bytes as u64, &signal, next as i32);
         rig.run_linear("buffer_round_trip", 1, THREADS, args)?;
         // SAFETY: the kernel has ended; the vectors are used through these pointers meanwhile.
         let (sent, got) = unsafe {
-            (std::slice::from_raw_parts(from.cast::<u8>(), BYTES), std::slice::from_raw_parts(to.cast::<u8>(), BYTES))
+            (std::slice::from_raw_parts(from.cast::<u8>(), bytes), std::slice::from_raw_parts(to.cast::<u8>(), bytes))
         };
         assert!(sent == got, "round {round}: what came back is not what was sent");
         rig.pe.signal_wait_until(signal.signal(0), oxshmem::Compare::Ge, round)?;
@@ -54,7 +56,7 @@ pub fn buffers(_: &[String]) -> Outcome {
     let mut round = 0;
     let unregistered = if is_cpu {
         round += 1;
-        round_trip(round)?
+        round_trip(round, FEW_BYTES)?
     } else {
         None
     };
@@ -66,7 +68,7 @@ pub fn buffers(_: &[String]) -> Outcome {
     assert_eq!(rig.pe.registered_buffers().len(), 2);
     for _ in 0..2 {
         round += 1;
-        let registered = round_trip(round)?;
+        let registered = round_trip(round, BYTES)?;
         if let (Some(registered), Some(unregistered)) = (registered, unregistered)
             && rig.pe.path(next) == Some(oxshmem::Path::Ibgda)
         {
@@ -112,14 +114,14 @@ pub fn buffers(_: &[String]) -> Outcome {
     assert!(rig.pe.registered_buffers().is_empty());
     if is_cpu {
         round += 1;
-        let again = round_trip(round)?;
+        let again = round_trip(round, FEW_BYTES)?;
         assert!(
             again.zip(unregistered).is_none_or(|(again, before)| again >= before / 2),
             "{again:?} {unregistered:?}"
         );
     }
 
-    // As many as there can be, each of a page of its own; then places are used again.
+    // The table is filled, with a page for each range; then places are used again.
     let page = rustix::param::page_size();
     let mut many = vec![0u8; 66 * page];
     let first = many.as_mut_ptr().align_offset(page);

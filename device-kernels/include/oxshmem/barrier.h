@@ -46,7 +46,7 @@ template <class Scope> OXSHMEM_LINKED_OUTLINE int sync_team(int handle, Call cal
 
 // quiet for the operations of all blocks of the grid, which meet before it. It counts as a call on
 // the world team, which a PE makes one at a time, though no other PE takes part.
-OXSHMEM_DEVICE void quiet(grid_scope) {
+OXSHMEM_LAZY OXSHMEM_DEVICE void quiet(grid_scope) {
     detail::by_last_block<detail::GridCall::of_pe>(abi::kTeamWorld, detail::Op::quiet, [] {
         quiet(block);
         return 0;

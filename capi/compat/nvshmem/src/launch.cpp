@@ -38,7 +38,7 @@ cudaError_t resident_blocks(const void *func, dim3 block, size_t shared_bytes, i
     return error;
 }
 
-// Says why not one block of so many threads can run.
+// Prints why a block of that many threads cannot run.
 int too_large(const char *call, const void *func, dim3 block, size_t shared_bytes) {
     cudaFuncAttributes kernel = {};
     const cudaError_t error = cudaFuncGetAttributes(&kernel, func);

@@ -86,7 +86,7 @@ template <GridCall kCall> OXSHMEM_OUTLINE GridTurn arrive_in_grid(abi::Team &row
 
 // Waits for the end of a turn in which all blocks have arrived or will. What they do meanwhile has
 // deadlines of its own, so this wait has one only after one of those has passed.
-OXSHMEM_DEVICE bool await_turn(abi::Team &row, int handle, Op op, uint32_t turn) {
+OXSHMEM_LAZY OXSHMEM_DEVICE bool await_turn(abi::Team &row, int handle, Op op, uint32_t turn) {
     uint32_t looks = 0;
     const auto progress = [&] {
         looks += port::load<order::relaxed, reach::system>(&control().abort) == 0 ? 1 : 0;
@@ -97,7 +97,7 @@ OXSHMEM_DEVICE bool await_turn(abi::Team &row, int handle, Op op, uint32_t turn)
 }
 
 // Tells the other members that this one's call is a bad one: they wait for it.
-OXSHMEM_OUTLINE void tell_of_failure(int handle, Op op) {
+OXSHMEM_LAZY OXSHMEM_OUTLINE void tell_of_failure(int handle, Op op) {
     TeamView team;
     if (view_team<thread_scope>(team, handle, op)) {
         meet<thread_scope, false>(team, op, announce_bad(port::state().my_pe));
@@ -105,7 +105,7 @@ OXSHMEM_OUTLINE void tell_of_failure(int handle, Op op) {
 }
 
 // Whether there is such a team; if not, one thread of the grid says so.
-OXSHMEM_DEVICE bool find_for_grid(int handle, Op op) {
+OXSHMEM_LAZY OXSHMEM_DEVICE bool find_for_grid(int handle, Op op) {
     if (find_team(handle) != nullptr) {
         return true;
     }

@@ -69,8 +69,8 @@ __constant__ oxshmem::abi::State oxshmem_state = OXSHMEM_STATE_AS_BUILT;
 static __constant__ oxshmem::abi::State oxshmem_state = OXSHMEM_STATE_AS_BUILT;
 #include <oxshmem/port/unit.h>
 #ifdef __CUDACC_RDC__
-// Relocatable code has the symbol under a name of its own. Where a program loads a module of it, the
-// runtime finds this kernel, by a part of its name, which is mangled too.
+// Relocatable code has the symbol under a name of its own. Where a program loads a module of it,
+// the runtime finds this kernel, by a part of its name, which is mangled too.
 static __global__ void __attribute__((used)) oxshmem_state_of_unit(const oxshmem::abi::State **to) {
     *to = &oxshmem_state;
 }

@@ -79,7 +79,7 @@
 //                                    `step`, and the lowest lane: where runs of equally spaced values begin. `step` is the same
 //                                    for all.
 //   sync_block_any(predicate)        sync_block, and whether any thread's predicate is true
-//   sync_warps(barrier, threads)     a barrier of `threads` threads of the block, whole warps but for the block's last one.
+//   sync_warps(barrier, threads)     a barrier of `threads` threads of the block, whole warps except for the block's last one.
 //                                    `barrier`, 1 to 15, tells barriers of a block apart. Not under the schedule explorer.
 //   sync_warp(mask), sync_block()    barriers that also order memory among their participants. Exited threads do not count, nor
 //   do lanes that the block's last warp does not have.

@@ -61,8 +61,8 @@ int nvshmemx_buffer_unregister(void *address);
 void nvshmemx_buffer_unregister_all(void);
 
 // Memory of the program as a part of the symmetric heap: memory of cuMemCreate whose handle can be
-// exported as a file descriptor, or on the `cpu` device whole pages. Collective. Returns where it is
-// in the heap.
+// exported as a file descriptor, or on the `cpu` device whole pages. Collective. Returns where it
+// is in the heap.
 void *nvshmemx_buffer_register_symmetric(void *buffer, size_t bytes, int flags);
 int nvshmemx_buffer_unregister_symmetric(void *address, size_t bytes);
 
