@@ -7,7 +7,7 @@ use crate::device::ProgramMemory;
 use crate::transport::ChunkKeys;
 
 /// Ranges that a PE can have registered; one more is the library's own.
-const MOST: usize = abi::MAX_LOCAL_REGIONS as usize - 1;
+const MOST: usize = abi::MAX_LOCAL_REGIONS - 1;
 
 /// A range of the program's memory that is registered ([`Pe::register_buffer`]).
 ///

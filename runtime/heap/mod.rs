@@ -235,8 +235,7 @@ impl SymmetricHeap {
         }
         // There are places of PEs that are not mapped.
         let mapped = self.links.slots().any(|slot| slot as u64 == offset / self.layout.max);
-        let inside = mapped && (offset % self.layout.max).checked_add(bytes).is_some_and(|end| end <= self.backed())
-            || mapped && self.runs.hold(offset % self.layout.max, bytes);
+        let inside = mapped && self.is_mapped(offset % self.layout.max, bytes);
         if inside { Ok(LocalPlace::Peer) } else { Err(self.outside(address)) }
     }
 
