@@ -123,7 +123,7 @@ OXSHMEM_DEVICE Begun<Scope> begin_in(int team, Op op, int root, const Collecting
 template <class Scope> OXSHMEM_DEVICE bool finish_begun(const Begun<Scope> &begun) {
     return begun.state != kFailed && (begun.state == kEnded || finish<Scope>(begun.session, begun.root));
 }
-OXSHMEM_DEVICE bool finish_begun(const Begun<grid_scope> &begun) {
+OXSHMEM_LAZY OXSHMEM_DEVICE bool finish_begun(const Begun<grid_scope> &begun) {
     if (begun.state != kAwaits) {
         return begun.state == kEnded;
     }
