@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
 // Kernels that post through contexts of their own. The host has created as many as the row says,
-// each for one thread or one warp. A part of kernels.h.
+// each for one thread, warp or CTA. A part of kernels.h.
 #pragma once
 
 #include <oxshmem/batch.h>
@@ -67,6 +67,19 @@ COMPARE_DEVICE void context_p_warp(const Run &run) {
         oxshmem::quiet(context, warp);
         __syncthreads();
     });
+}
+
+// As put_signal_rate, each CTA in a context of its own: what an all-to-all posts.
+COMPARE_DEVICE void context_put_signal(const Run &run) {
+    const oxshmem::Context context = run.contexts[blockIdx.x];
+    const uint64_t part = run.bytes / gridDim.x, at = blockIdx.x * part;
+    const auto iterate = [&](uint64_t first, uint64_t last) {
+        for (uint64_t i = first; i < last; ++i) {
+            oxshmem::putmem_signal_nbi(context, block, run.dst + away(run, i) + at, run.src + shift(i) + at, part,
+                                       run.signals + blockIdx.x, run.base + i + 1, oxshmem::SIGNAL_SET, run.pe);
+        }
+    };
+    timed_loops(run, iterate, [&] { oxshmem::quiet(context, block); });
 }
 
 } // namespace compare

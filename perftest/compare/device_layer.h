@@ -13,6 +13,7 @@
 //   thread, warp, block                                               scopes: which threads call together
 //   my_pe(), n_pes(), ptr(address, pe)                                as in both libraries
 //   put_nbi, get, put_signal_nbi (scope, ...), p, g, signal_set, signal_add, signal_wait, fence, quiet
+//   quiet(block)
 //   barrier_all(scope), sync_all(scope)
 //   alltoall, fcollect, broadcast, sum (scope, ...)                   collectives of all PEs; whether they went well
 //   Context                                                           see contexts.h; NVSHMEM has none
@@ -179,6 +180,14 @@ COMPARE_DEVICE void fence() {
 }
 COMPARE_DEVICE void quiet() {
     nvshmem_quiet();
+}
+// It has no quiet of a block.
+COMPARE_DEVICE void quiet(block_scope) {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        nvshmem_quiet();
+    }
+    __syncthreads();
 }
 
 COMPARE_DEVICE void barrier_all(thread_scope) {

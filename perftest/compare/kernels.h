@@ -179,10 +179,45 @@ COMPARE_DEVICE void p_quiet(const Run &run) {
     });
 }
 
+// Each CTA puts a word to every other PE by the QP that it uses to that PE. When all have, CTA 0
+// completes them by a quiet of its threads. The clocks hold the time of these waits alone.
+COMPARE_DEVICE void quiet_used(const Run &run) {
+    uint64_t *dst = reinterpret_cast<uint64_t *>(run.dst), *word = run.clock + 2ull * gridDim.x;
+    const int me = my_pe(), n = n_pes();
+    uint64_t round = 0, waited = 0;
+    for (uint64_t i = 0; i < run.warmup + run.iters; ++i) {
+        if (threadIdx.x == 0) {
+            for (int distance = 1; distance < n; ++distance) {
+                p(dst + blockIdx.x, value(run.base, i, blockIdx.x), (me + distance) % n);
+            }
+        }
+        meet_grid(word, round);
+        if (blockIdx.x == 0) {
+            const uint64_t begin = clock_ns();
+            quiet(block);
+            waited += i < run.warmup ? 0 : clock_ns() - begin;
+        }
+        meet_grid(word, round);
+    }
+    if (threadIdx.x == 0) {
+        run.clock[2 * blockIdx.x] = 1;
+        run.clock[2 * blockIdx.x + 1] = 1 + waited;
+    }
+}
+
 // Every thread sets a signal of its own.
 COMPARE_DEVICE void signal_rate(const Run &run) {
     uint64_t *signal = run.signals + grid_rank();
     timed(run, [&](uint64_t i) { signal_set(signal, run.base + i + 1, run.pe); });
+}
+
+// Each CTA puts its part of a message, with a signal of its own.
+COMPARE_DEVICE void put_signal_rate(const Run &run) {
+    const uint64_t part = run.bytes / gridDim.x, at = blockIdx.x * part;
+    timed(run, [&](uint64_t i) {
+        put_signal_nbi(block, run.dst + away(run, i) + at, run.src + shift(i) + at, part, run.signals + blockIdx.x,
+                       run.base + i + 1, run.pe);
+    });
 }
 
 COMPARE_DEVICE void signal_ping_pong(const Run &run) {
@@ -411,7 +446,9 @@ COMPARE_KERNEL(get_thread, get_bw(thread, run))
 COMPARE_KERNEL(get_warp, get_bw(warp, run))
 COMPARE_KERNEL(p_bw, compare::p_bw(run))
 COMPARE_KERNEL(p_quiet, compare::p_quiet(run))
+COMPARE_KERNEL(quiet_used, compare::quiet_used(run))
 COMPARE_KERNEL(signal_rate, compare::signal_rate(run))
+COMPARE_APPLICATION(put_signal_rate, compare::put_signal_rate(run))
 COMPARE_KERNEL(signal_ping_pong, compare::signal_ping_pong(run))
 COMPARE_KERNEL(put_signal_ping_pong_thread, put_signal_ping_pong(thread, run))
 COMPARE_KERNEL(barrier_all_thread, timed(run, [&](uint64_t) { barrier_all(thread); }))
@@ -445,6 +482,7 @@ COMPARE_THREAD(batch_put, compare::batch_put(run, 1))
 COMPARE_THREAD(batch_put_8, compare::batch_put(run, 8))
 COMPARE_THREAD(context_p_quiet, compare::context_p_quiet(run))
 COMPARE_KERNEL(context_p_warp, compare::context_p_warp(run))
+COMPARE_APPLICATION(context_put_signal_block, compare::context_put_signal(run))
 #endif
 #undef COMPARE_APPLICATION
 #undef COMPARE_THREAD

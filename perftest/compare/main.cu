@@ -81,7 +81,9 @@ const Entry kEntries[] = {
     {"get_warp", get_warp, Role::get, nullptr},
     {"p_bw", ::p_bw, Role::words, nullptr},
     {"p_quiet", ::p_quiet, Role::word, nullptr},
+    {"quiet_used", ::quiet_used, Role::words, nullptr},
     {"signal_rate", ::signal_rate, Role::signals, nullptr},
+    {"put_signal_rate", ::put_signal_rate, Role::put, nullptr},
     {"signal_ping_pong", ::signal_ping_pong, Role::ping_pong, nullptr},
     {"put_signal_ping_pong_thread", put_signal_ping_pong_thread, Role::exchange, nullptr},
     {"barrier_all_thread", barrier_all_thread, Role::meeting, check_barrier_all_thread},
@@ -103,6 +105,7 @@ const Entry kEntries[] = {
     {"batch_put", ::batch_put, Role::put, nullptr},
     {"batch_put_8", batch_put_8, Role::put, nullptr},
     {"context_p_quiet", ::context_p_quiet, Role::word, nullptr},
+    {"context_put_signal_block", ::context_put_signal_block, Role::put, nullptr},
     {"context_p_warp", ::context_p_warp, Role::words, nullptr},
 #endif
     {"link_store", ::link_store, Role::put, nullptr},

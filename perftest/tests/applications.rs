@@ -168,6 +168,10 @@ fn fixed_messages_arrive_over_each_transport() {
         }
     }
     for transport in TRANSPORTS {
+        let args = format!("--via context --npes 3 -b 1 -e 9001 -f 60 -n 7 --ctas 7 --transport {transport}");
+        assert!(rows(ALLTOALL, &args, &[]).iter().all(|row| row["via"] == "context"));
+    }
+    for transport in TRANSPORTS {
         let args = format!("--via collective --npes 3 -b 1 -e 3000 -f 60 -n 5 --transport {transport}");
         assert!(rows(ALLTOALL, &args, &[]).iter().all(|row| row["via"] == "collective" && row["ctas"] == 1));
     }

@@ -72,6 +72,7 @@ fn small(row: &Row) -> Row {
         "p_quiet" | "context_p_quiet" | "word_fence" => 8,
         "moe" => 64,
         "p_bw" | "context_p_warp" | "link_words" => 8 * 200,
+        "quiet_used" => 8 * u64::from(ctas),
         // A multiple of 16 bytes for each CTA, if there are several.
         kernel if COLLECTIVES.contains(&kernel) => row.bytes.min(960),
         _ if row.bytes > 64 => 16 * 3 * 64,
@@ -171,7 +172,7 @@ fn as_pe() {
         let options = ContextOptions::new(sharing).count(6).depth(256);
         pe.team_world().create_contexts(&pe, &options).unwrap()
     };
-    let (by_thread, by_warp) = (create(Sharing::Thread), create(Sharing::Warp));
+    let [by_thread, by_warp, by_block] = [Sharing::Thread, Sharing::Warp, Sharing::Block].map(create);
 
     let launch = |row: &Row, kernel: &str, base: u64| {
         let function = kernels.kernel(kernel).unwrap();
@@ -189,7 +190,12 @@ fn as_pe() {
             ITERS,
             base,
             i32::try_from(other).unwrap(),
-            if row.contexts.is_some_and(|contexts| contexts.sharing == "warp") { &by_warp } else { &by_thread }.array(),
+            match row.contexts.map(|contexts| contexts.sharing) {
+                Some("warp") => &by_warp,
+                Some("block") => &by_block,
+                _ => &by_thread,
+            }
+            .array(),
         );
         // SAFETY: all kernels have these parameters, and the shapes of `small` fit the memory.
         unsafe { function.launch(&pe, shape, args).unwrap() };
@@ -226,7 +232,7 @@ fn as_pe() {
             assert!(found.iter().all(|found| *found == base + LAST + 1), "{}: {found:?}", row.name);
         };
         match row.kernel {
-            "p_bw" | "context_p_warp" | "link_words" if me == 1 => {
+            "p_bw" | "context_p_warp" | "link_words" | "quiet_used" if me == 1 => {
                 let stride = row.stride as usize;
                 let found = words(0, bytes / 8 * stride);
                 for (i, word) in found.iter().enumerate() {
@@ -313,8 +319,9 @@ fn as_pe() {
         pe.barrier_all().unwrap();
         base += WARMUP + ITERS;
     }
-    by_thread.destroy(&pe).unwrap();
-    by_warp.destroy(&pe).unwrap();
+    for contexts in [by_thread, by_warp, by_block] {
+        contexts.destroy(&pe).unwrap();
+    }
     pe.finalize().unwrap();
     println!("every row was checked");
 }

@@ -1,6 +1,6 @@
 //! Messages of one size.
 
-use oxshmem::{LaunchConfig, SymmetricSlice};
+use oxshmem::{ContextOptions, Contexts, LaunchConfig, Sharing, SymmetricSlice};
 use oxshmem_perftest::error::Error;
 use oxshmem_perftest::pattern::{self, SLACK};
 use oxshmem_perftest::report::Posted;
@@ -13,6 +13,10 @@ use crate::session::{Phase, Session, Words};
 const BY_BLOCKS: u64 = 1024;
 /// A slice of a message is not less than this.
 const SLICE: u64 = 1024;
+/// Threads of a warp.
+const WARP: u32 = 32;
+/// Blocks of the send queues of contexts. A group has a few puts to a PE under way.
+const CONTEXT_DEPTH: u32 = 256;
 
 /// Messages of one size, from every PE to every PE.
 pub struct Exchange<'a, 'b> {
@@ -21,6 +25,9 @@ pub struct Exchange<'a, 'b> {
     src: SymmetricSlice<u8>,
     signals: SymmetricSlice<u64>,
     times: SymmetricSlice<u64>,
+    /// With `--via context`: one for each warp of the CTA that sends small messages, and one for
+    /// each CTA.
+    contexts: Option<[Contexts; 2]>,
     /// Iterations so far.
     base: u64,
 }
@@ -34,12 +41,22 @@ impl<'a, 'b> Exchange<'a, 'b> {
         let (pe, plan) = (session.pe, session.plan);
         let npes = pe.n_pes();
         let room = room(session.options.via(), plan.sizes.last().copied().unwrap_or_default()) as usize;
+        let create = |sharing, count| {
+            pe.team_world().create_contexts(pe, &ContextOptions::new(sharing).count(count).depth(CONTEXT_DEPTH))
+        };
+        let contexts = match session.options.via() {
+            Via::Context => {
+                Some([create(Sharing::Warp, plan.threads / WARP)?, create(Sharing::Block, plan.ctas)?])
+            }
+            Via::Put | Via::Collective => None,
+        };
         Ok(Self {
             session,
             dst: pe.alloc_aligned(room.saturating_mul(2 * npes), 256)?,
             src: pe.alloc_aligned(room.saturating_mul(npes).saturating_add(SLACK), 256)?,
             signals: pe.alloc_aligned(npes * plan.ctas as usize, 128)?,
             times: pe.alloc(plan.iters.max(session.options.warmup) as usize)?,
+            contexts,
             base: 0,
         })
     }
@@ -51,7 +68,7 @@ impl<'a, 'b> Exchange<'a, 'b> {
     pub fn close(self) -> Result<(), Error> {
         [self.dst, self.src].into_iter().try_for_each(|slice| self.session.pe.free(slice))?;
         [self.signals, self.times].into_iter().try_for_each(|slice| self.session.pe.free(slice))?;
-        Ok(())
+        Ok(self.contexts.into_iter().flatten().try_for_each(|contexts| contexts.destroy(self.session.pe))?)
     }
 
     /// Measures one size. PE 0 gets the row; it and the PEs that found wrong data get that as an
@@ -101,11 +118,14 @@ impl<'a, 'b> Exchange<'a, 'b> {
         if self.session.options.via() == Via::Collective {
             return ("exchange_collective", LaunchConfig::linear(1, plan.threads), 1);
         }
+        let own = self.contexts.is_some();
         if bytes < BY_BLOCKS {
-            return ("exchange_warp", LaunchConfig::linear(1, plan.threads), 1);
+            let kernel = if own { "exchange_warp_in_contexts" } else { "exchange_warp" };
+            return (kernel, LaunchConfig::linear(1, plan.threads), 1);
         }
         let each = (u64::from(plan.ctas) / self.session.pe.n_pes() as u64).clamp(1, (bytes / SLICE).max(1));
-        ("exchange_block", LaunchConfig::linear(plan.ctas, plan.threads), each)
+        let kernel = if own { "exchange_block_in_contexts" } else { "exchange_block" };
+        (kernel, LaunchConfig::linear(plan.ctas, plan.threads), each)
     }
 
     fn launch(&mut self, bytes: u64, first: u64, iters: u64) -> Result<(), Error> {
@@ -122,6 +142,7 @@ impl<'a, 'b> Exchange<'a, 'b> {
             first,
             iters,
             self.base,
+            self.contexts.as_ref().map_or(0, |sets| sets[usize::from(bytes >= BY_BLOCKS)].as_device_has_them().1),
         ]);
         self.session.launch(kernel, shape, words)?;
         self.base += iters;
@@ -150,7 +171,7 @@ impl<'a, 'b> Exchange<'a, 'b> {
 /// From one PE's message to the next one's. The collective has them side by side.
 fn room(via: Via, bytes: u64) -> u64 {
     match via {
-        Via::Put => bytes.next_multiple_of(64),
+        Via::Put | Via::Context => bytes.next_multiple_of(64),
         Via::Collective => bytes,
     }
 }

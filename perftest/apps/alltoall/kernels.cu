@@ -19,7 +19,30 @@ struct Fixed {
     uint64_t bytes, room;
     uint64_t slices; // the number of slices that each message is sent in
     uint64_t first, iters;
-    uint64_t base; // iterations of earlier launches: signals only grow
+    uint64_t base;           // iterations of earlier launches: signals only grow
+    const Context *contexts; // one for each group of threads that sends, or null
+};
+
+// Posts through the default context, which all blocks share.
+struct Shared {
+    template <class Scope>
+    OXSHMEM_DEVICE void send(Scope scope, void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t turn,
+                             int pe) const {
+        putmem_signal_nbi(scope, dst, src, bytes, signal, turn, SIGNAL_SET, pe);
+    }
+    // For all threads of the block.
+    template <class Scope> OXSHMEM_DEVICE void complete(Scope) const { quiet(block); }
+};
+
+// Posts through a context that the calling group has for itself.
+struct Own {
+    Context context;
+    template <class Scope>
+    OXSHMEM_DEVICE void send(Scope scope, void *dst, const void *src, uint64_t bytes, uint64_t *signal, uint64_t turn,
+                             int pe) const {
+        putmem_signal_nbi(context, scope, dst, src, bytes, signal, turn, SIGNAL_SET, pe);
+    }
+    template <class Scope> OXSHMEM_DEVICE void complete(Scope scope) const { quiet(context, scope); }
 };
 
 // Groups of threads take slices in turn, each PE's of the next PE first, so that no PE is the
@@ -27,10 +50,10 @@ struct Fixed {
 //
 // A PE that writes to a set again has by then got every PE's message of the iteration in between,
 // which its sender sent after it had the one before.
-template <class Scope> OXSHMEM_DEVICE void exchange(Scope scope, const Fixed &f) {
+template <class Scope, class Sender>
+OXSHMEM_DEVICE void exchange(Scope scope, const Fixed &f, const Sender &sender, uint64_t mine) {
     const int me = my_pe(), n = n_pes();
-    const uint64_t each = groups_per_block<Scope>(), groups = each * port::grid_blocks();
-    const uint64_t mine = port::block_rank() * each + group_in_block<Scope>();
+    const uint64_t groups = groups_per_block<Scope>() * port::grid_blocks();
     const uint64_t total = static_cast<uint64_t>(n) * f.slices;
     const bool clock = port::block_rank() == 0 && port::thread_rank() == 0;
     uint64_t round = 0;
@@ -48,8 +71,8 @@ template <class Scope> OXSHMEM_DEVICE void exchange(Scope scope, const Fixed &f)
             const int pe = static_cast<int>((me + 1 + unit / f.slices) % n);
             const uint64_t slice = unit % f.slices;
             const Part part = split_bytes(f.bytes, f.slices, slice);
-            putmem_signal_nbi(scope, dst + me * f.room + part.first, src + pe * f.room + part.first, part.count,
-                              f.signals + me * f.slices + slice, turn, SIGNAL_SET, pe);
+            sender.send(scope, dst + me * f.room + part.first, src + pe * f.room + part.first, part.count,
+                        f.signals + me * f.slices + slice, turn, pe);
         }
         bool came = true;
         for (uint64_t unit = mine; unit < total && came; unit += groups) {
@@ -67,7 +90,21 @@ template <class Scope> OXSHMEM_DEVICE void exchange(Scope scope, const Fixed &f)
             f.times[i] = port::clock_ns() - begin;
         }
     }
-    quiet(block);
+    sender.complete(scope);
+}
+
+// The place of the calling group among all of the grid.
+template <class Scope> OXSHMEM_DEVICE uint64_t group_in_grid() {
+    return port::block_rank() * groups_per_block<Scope>() + group_in_block<Scope>();
+}
+
+template <class Scope> OXSHMEM_DEVICE void exchange(Scope scope, const Fixed &f) {
+    exchange(scope, f, Shared{}, group_in_grid<Scope>());
+}
+
+template <class Scope> OXSHMEM_DEVICE void exchange_in_contexts(Scope scope, const Fixed &f) {
+    const uint64_t mine = group_in_grid<Scope>();
+    exchange(scope, f, Own{f.contexts[mine]}, mine);
 }
 
 // The same by the library's collective, which one block calls.
@@ -309,6 +346,12 @@ PERFTEST_APPLICATION_KERNEL(exchange_warp, alltoall::Fixed fixed) {
 }
 PERFTEST_APPLICATION_KERNEL(exchange_block, alltoall::Fixed fixed) {
     alltoall::exchange(oxshmem::block, fixed);
+}
+PERFTEST_APPLICATION_KERNEL(exchange_warp_in_contexts, alltoall::Fixed fixed) {
+    alltoall::exchange_in_contexts(oxshmem::warp, fixed);
+}
+PERFTEST_APPLICATION_KERNEL(exchange_block_in_contexts, alltoall::Fixed fixed) {
+    alltoall::exchange_in_contexts(oxshmem::block, fixed);
 }
 PERFTEST_APPLICATION_KERNEL(exchange_collective, alltoall::Fixed fixed) {
     alltoall::exchange_by_collective(fixed);

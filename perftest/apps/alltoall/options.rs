@@ -11,6 +11,9 @@ use oxshmem_perftest::options::{APPLICATION_THREADS, require_svg, size, sizes};
 
 use crate::routing::Routing;
 
+/// `kMostPes` in kernels.cu.
+const MOST_PES: usize = 1024;
+
 /// What is exchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
@@ -25,6 +28,8 @@ pub enum Mode {
 pub enum Via {
     /// Puts with signal, by many CTAs.
     Put,
+    /// The same, each CTA or warp that sends through a context of its own.
+    Context,
     /// The collective `alltoall`, which one CTA calls.
     Collective,
 }
@@ -113,8 +118,12 @@ impl Options {
     /// Returns the choice of experts among `npes` PEs.
     ///
     /// # Errors
-    /// More experts for a token than there are.
+    /// More experts for a token than there are, or more PEs than the kernel has room for.
     pub fn routing(&self, npes: usize) -> Result<Routing, Error> {
+        if npes > MOST_PES {
+            let text = format!("--mode moe takes at most {MOST_PES} PEs, and there are {npes}; use --mode fixed");
+            return Err(Error::Usage(text));
+        }
         let experts = self.experts.unwrap_or(8 * npes as u64);
         if self.top_k > experts {
             return Err(Error::Usage(format!("--top-k {}: there are only {experts} experts", self.top_k)));
@@ -192,6 +201,14 @@ mod tests {
         assert_eq!(options.routing(3).unwrap(), Routing { npes: 3, tokens: 5, experts: 7, top: 2, seed: 9 });
         let (options, plan) = parse("--device cpu").unwrap();
         assert_eq!((options.mode, plan.sizes[0], plan.ctas), (Mode::Fixed, 8, 4));
+    }
+
+    #[test]
+    fn experts_of_more_pes_than_the_kernel_has_room_for_are_refused() {
+        let (options, _) = parse("--mode moe").unwrap();
+        assert!(options.routing(MOST_PES).is_ok());
+        let error = options.routing(MOST_PES + 1).unwrap_err().to_string();
+        assert!(error.contains("at most 1024 PEs, and there are 1025"), "{error}");
     }
 
     #[test]

@@ -109,6 +109,7 @@ impl<'a> Session<'a> {
             .to_owned(),
             via: match options.via() {
                 Via::Put => "put",
+                Via::Context => "context",
                 Via::Collective => "collective",
             }
             .to_owned(),

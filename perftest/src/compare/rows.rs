@@ -88,10 +88,11 @@ pub enum Path {
     },
 }
 
-/// The contexts of a row: queue pairs that its threads or warps have for themselves.
+/// The contexts of a row: queue pairs that its threads, warps or CTAs have for themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Contexts {
-    /// The threads that each of them is for, in the words of `compare/main.cu`: `thread` or `warp`.
+    /// The threads that each of them is for, in the words of `compare/main.cu`: `thread`, `warp` or
+    /// `block`.
     pub sharing: &'static str,
     /// Their number.
     pub count: u32,
