@@ -109,7 +109,7 @@ fn on_two_cards(case: &str, npes: u32) -> Job {
 jobs! {
     on_the_card;
     [cpu]
-    mixed_words_3_strict: "mixed_words", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1", "RDMA_STAND_IN" = "device:late=1";
+    mixed_words_3_strict: "mixed_words", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1";
 }
 
 jobs! {
@@ -126,8 +126,7 @@ jobs! {
     on_two_cards;
     [cpu cuda]
     spread_ibgda_2_cards: "spread" "2", Ibgda, 2;
-    // The proxy does not wait until what was written is visible.
-    spread_ibrc_2_cards: "spread" "2", Ibrc, 2, "RDMA_STAND_IN" = "device:count=2,device:late=0";
+    spread_ibrc_2_cards: "spread" "2", Ibrc, 2;
     typed_ibgda_2_cards: "typed", Ibgda, 2;
     rma_ibgda_3_cards: "rma", Ibgda, 3;
     lanes_ibgda_2_cards: "lanes", Ibgda, 2;
@@ -139,20 +138,20 @@ jobs! {
     host_heap_ibgda_2_cards: "host_heap", Ibgda, 2;
     flood_ibgda_2_cards: "flood" "4" "32" "300" "30000", Ibgda, 2, "OXSHMEM_QP_DEPTH" = "256";
     rma_ibgda_2_cards_rung_by_thread: "rma", Ibgda, 2, "OXSHMEM_IBGDA_DOORBELL" = "cpu";
-    rma_ibrc_3_cards: "rma", Ibrc, 3, "RDMA_STAND_IN" = "device:count=2,device:late=0";
-    signals_ibrc_2_cards: "signals", Ibrc, 2, "RDMA_STAND_IN" = "device:count=2,device:late=0";
-    atomic_values_ibrc_2_cards: "atomic_values", Ibrc, 2, "RDMA_STAND_IN" = "device:count=2,device:late=0";
+    rma_ibrc_3_cards: "rma", Ibrc, 3;
+    signals_ibrc_2_cards: "signals", Ibrc, 2;
+    atomic_values_ibrc_2_cards: "atomic_values", Ibrc, 2;
     // Atomics by loops of compare-and-swap.
-    atomic_contention_ibrc_3_cards: "atomic_contention", Ibrc, 3, "RDMA_STAND_IN" = "device:count=2,device:late=0,cap:atomic_operations=3";
-    collectives_ibrc_3_cards: "collectives" "500", Ibrc, 3, "RDMA_STAND_IN" = "device:count=2,device:late=0";
+    atomic_contention_ibrc_3_cards: "atomic_contention", Ibrc, 3, "RDMA_STAND_IN" = "device:count=2,cap:atomic_operations=3";
+    collectives_ibrc_3_cards: "collectives" "500", Ibrc, 3;
     // Three cards for four queue pairs, and on InfiniBand.
     spread_ibgda_2_three_cards: "spread" "3", Ibgda, 2, "OXSHMEM_HCA_DEVICES" = "0=mlx5_0+mlx5_1+mlx5_2,1=mlx5_2+mlx5_0+mlx5_1",
         "RDMA_STAND_IN" = "device:count=3,port:infiniband=1";
     rma_ibrc_2_three_cards: "rma", Ibrc, 2, "OXSHMEM_HCA_DEVICES" = "0=mlx5_0+mlx5_1+mlx5_2,1=mlx5_2+mlx5_0+mlx5_1",
-        "RDMA_STAND_IN" = "device:count=3,device:late=0,port:infiniband=1";
+        "RDMA_STAND_IN" = "device:count=3,port:infiniband=1";
     // Atomics that are atomic with those of CPUs and GPUs take the block's queue pair.
     put_flood_ibrc_2_coherent_cards: "put_flood" "2" "4" "40" "9000", Ibrc, 2, "OXSHMEM_IBRC_STAGING" = "64",
-        "RDMA_STAND_IN" = "device:count=2,device:late=0,device:atomics=2";
+        "RDMA_STAND_IN" = "device:count=2,device:atomics=2";
     signals_ibgda_2_coherent_cards: "signals", Ibgda, 2, "RDMA_STAND_IN" = "device:count=2,device:atomics=2";
     spread_ibgda_2_coherent_cards: "spread" "1", Ibgda, 2, "RDMA_STAND_IN" = "device:count=2,device:atomics=2";
     // The GPU does local atomics, and of those that it does not the first card does all.

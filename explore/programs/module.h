@@ -216,6 +216,7 @@ struct Layout {
             state.slab_lkeys[card] = port::byte_swap(kSlabKey + card * kCardKeys);
         }
         state.atomics_on_first_card = program.cards > 1 ? 1 : 0;
+        state.flush_on_quiet = program.cards > 1 ? 1 : 0;
         set_order(state, 3u << 5);
         state.local_regions = constants.take(sizeof(abi::LocalRegion));
         state.n_local_regions = constants.take(8);

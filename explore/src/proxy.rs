@@ -145,6 +145,10 @@ unsafe fn carry_out(world: *mut World, thread: usize, state: &mut State, index: 
             state.fenced = [true; MAX_PES];
             return;
         }
+        // What the HCA of a world has carried out is visible.
+        if descriptor.request == Request::Flush {
+            return;
+        }
         let Some(fenced) = state.fenced.get_mut(descriptor.pe as usize) else {
             (*world).fail(format!("descriptor {index} names PE {}", descriptor.pe));
             return;
@@ -239,7 +243,7 @@ impl World {
                     operation,
                 })
             }
-            Request::Fence => None,
+            Request::Fence | Request::Flush => None,
         }
     }
 

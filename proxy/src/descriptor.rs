@@ -14,17 +14,17 @@
 //! | | 12 | ordered: nothing of it is visible before what was posted earlier |
 //! | | 13 | fetch: the result goes to a landing slot |
 //! | | 14 | operand of an atomic: 0 four bytes, 1 eight |
-//! | | 16..22 | queue: which of the queue pairs to the peer |
-//! | | 22..32 | peer |
+//! | | 16..32 | peer |
 //! | | 32..64 | rkey, big-endian as in the key tables |
 //! | 1 | 0..48 | address at the peer, an offset in its heap |
-//! | | 48..64 | bytes of an inline payload |
+//! | | 48..56 | bytes of an inline payload |
+//! | | 56..62 | queue: which of the queue pairs to the peer |
 //! | 2..8 | | inline payload, 48 bytes |
 //! | 2 | | transfer: local address; atomic: addend or new value |
 //! | 3 | | transfer: lkey, big-endian, in the low half and bytes in the high half; atomic: boundary or expected value |
 //! | 4, 5 | | masked compare-and-swap: swap mask, compare mask |
 //! | 6 | | with fetch: landing slot in the low half, its lap in the high half |
-use oxshmem_system::words::low32;
+use oxshmem_system::words::{low32, native};
 
 use crate::work::{Atomic, Local, PAYLOAD_BYTES, Payload, Remote, Transfer, Width};
 
@@ -33,7 +33,7 @@ pub const WORDS: usize = 8;
 /// Bytes of a slot.
 pub const SLOT_BYTES: usize = WORDS * 8;
 /// The most PEs that a header can name.
-pub const MAX_PES: u32 = 1 << 10;
+pub const MAX_PES: u32 = 1 << 16;
 /// The most queue pairs to a peer that a header can name.
 pub const MAX_QUEUES: u32 = 1 << 6;
 
@@ -58,15 +58,19 @@ pub mod code {
     pub const MASKED_COMPARE_SWAP: u64 = 7;
     /// No work: the next request to each peer on this queue is ordered.
     pub const FENCE: u64 = 8;
+    /// No work of the program's: makes what was written before it visible to all PEs.
+    pub const FLUSH: u64 = 9;
 }
 
 const ORDERED: u64 = 1 << 12;
 const FETCH: u64 = 1 << 13;
 const EIGHT: u64 = 1 << 14;
-const QUEUE_SHIFT: u32 = 16;
-const PE_SHIFT: u32 = 22;
+const PE_SHIFT: u32 = 16;
 const KEY_SHIFT: u32 = 32;
+// In word 1.
 const ADDRESS_MASK: u64 = (1 << 48) - 1;
+const LENGTH_SHIFT: u32 = 48;
+const QUEUE_SHIFT: u32 = 56;
 
 /// Returns the tag of index `index` in a ring of `1 << log_depth` slots. Fresh memory is zero, and
 /// the first lap's tag is one.
@@ -137,6 +141,9 @@ pub enum Request {
     },
     /// Order on this queue, to all peers.
     Fence,
+    /// A read through each queue pair that was written through since the last one. When it is done,
+    /// what was written is visible to every PE, whichever way that has learned of it.
+    Flush,
 }
 
 /// A descriptor.
@@ -186,7 +193,7 @@ impl Descriptor {
         let request = match header >> 8 & 0xf {
             code::WRITE => Request::Transfer(Transfer::Write { source: local, target: remote }),
             code::WRITE_INLINE => {
-                let length = (words[1] >> 48) as usize;
+                let length = native(words[1] >> LENGTH_SHIFT & 0xff);
                 if length > PAYLOAD_BYTES {
                     return Err(wrong("has more payload than a slot"));
                 }
@@ -209,11 +216,12 @@ impl Descriptor {
                 compare_mask: words[5],
             })?,
             code::FENCE => Request::Fence,
+            code::FLUSH => Request::Flush,
             _ => return Err(wrong("has no known operation")),
         };
         Ok(Self {
             pe: low32(header >> PE_SHIFT) & (MAX_PES - 1),
-            queue: low32(header >> QUEUE_SHIFT) & (MAX_QUEUES - 1),
+            queue: low32(words[1] >> QUEUE_SHIFT) & (MAX_QUEUES - 1),
             ordered: header & ORDERED != 0,
             request,
         })
@@ -224,7 +232,7 @@ impl Descriptor {
     #[must_use]
     pub fn encode(&self) -> Slot {
         let mut words = [0; WORDS];
-        let mut header = u64::from(self.pe) << PE_SHIFT | u64::from(self.queue) << QUEUE_SHIFT;
+        let mut header = u64::from(self.pe) << PE_SHIFT;
         if self.ordered {
             header |= ORDERED;
         }
@@ -252,7 +260,7 @@ impl Descriptor {
                     bytes[..chunk.len()].copy_from_slice(chunk);
                     *word = u64::from_le_bytes(bytes);
                 }
-                words[1] = (payload.as_slice().len() as u64) << 48;
+                words[1] = (payload.as_slice().len() as u64) << LENGTH_SHIFT;
                 code::WRITE_INLINE
             }
             Request::Transfer(Transfer::Read { target, source }) => {
@@ -289,9 +297,10 @@ impl Descriptor {
                 }
             }
             Request::Fence => code::FENCE,
+            Request::Flush => code::FLUSH,
         };
         words[0] = header | code << 8 | u64::from(remote.key.to_be()) << KEY_SHIFT;
-        words[1] |= remote.address & ADDRESS_MASK;
+        words[1] |= u64::from(self.queue) << QUEUE_SHIFT | remote.address & ADDRESS_MASK;
         words
     }
 }
@@ -351,6 +360,7 @@ pub(crate) mod tests {
             (any_operands(), width, proptest::option::of(any_landing()), any_remote())
                 .prop_map(|(operands, width, landing, target)| Request::Atomic { operands, width, landing, target }),
             Just(Request::Fence),
+            Just(Request::Flush),
         ]
     }
 

@@ -408,6 +408,7 @@ fn any_descriptor() -> impl Strategy<Value = Descriptor> {
         (0u64..PART / 8, operands, width).prop_map(|(at, operands, width)| (4, at * 8, 0, 0, Some((operands, width)))),
         (0u64..8, 1u64..100).prop_map(|(word, add)| (5, word, 0, add, None)),
         Just((6, 0, 0, 0, None)),
+        Just((7, 0, 0, 0, None)),
     ];
     (place, kind).prop_map(|((pe, queue, ordered), (kind, at, length, seed, atomic))| {
         let target = remote(pe, u64::from(queue) * PART + at);
@@ -436,7 +437,8 @@ fn any_descriptor() -> impl Strategy<Value = Descriptor> {
                 landing: None,
                 target: remote(pe, SHARED + at / 2 * 16 + at % 2 * 8),
             },
-            _ => Request::Fence,
+            6 => Request::Fence,
+            _ => Request::Flush,
         };
         Descriptor { pe, queue, ordered, request }
     })
@@ -479,7 +481,7 @@ fn in_turn(card: &mut Card, descriptors: &[Descriptor]) -> HashMap<(u32, u32), u
                     fetched.insert((landing.slot, landing.lap), old);
                 }
             }
-            Request::Fence => {}
+            Request::Fence | Request::Flush => {}
         }
     }
     fetched
@@ -847,6 +849,47 @@ fn a_fence_marks_the_next_request_to_each_peer_and_no_other() {
     }
     fenced.sort_unstable();
     assert_eq!(fenced, [(1, 1), (3, 0)]);
+}
+
+/// A flush reads once through each queue pair that was written through since the one before, after
+/// what was written, and is done when all of these reads are.
+#[test]
+fn a_flush_reads_through_what_was_written_through() {
+    let capabilities = capabilities(64, true, true, false);
+    let mut engine = Engine::new(options(64), capabilities);
+    let mut card = Card::new(capabilities);
+    let request = |request| Descriptor { pe: 0, queue: 0, ordered: false, request };
+    let read = Transfer::Read { target: Local { address: 0, length: 8, key: 55 }, source: remote(0, 0) };
+    let (flush, read) = (request(Request::Flush), request(Request::Transfer(read)));
+    for descriptor in [p(0, 1, 16, false), p(2, 0, 8, false), p(0, 1, 24, false), flush, flush, read, flush] {
+        engine.accept(&descriptor.encode());
+    }
+    let mut posted: BTreeMap<u32, Vec<Operation>> = BTreeMap::new();
+    let mut chain = Vec::new();
+    while let Some(qp) = engine.chain(&mut chain) {
+        posted.entry(qp).or_default().extend(chain.iter().map(|request| request.operation));
+        card.post(qp, &chain);
+    }
+    let byte_at = |operations: &[Operation]| match operations.last() {
+        Some(Operation::Transfer(Transfer::Read { target, source })) if target.length == 1 => Some(source.address),
+        _ => None,
+    };
+    // Queue pair 0 was only read through.
+    assert_eq!(posted.iter().map(|(qp, all)| (*qp, all.len())).collect::<Vec<_>>(), [(0, 1), (1, 3), (2, 2)]);
+    assert_eq!((byte_at(&posted[&1]), byte_at(&posted[&2])), (Some(24), Some(8)));
+    // The writes alone are not enough for the flush.
+    let mut land = |card: &mut Card, engine: &mut Engine, qp: u32, times: usize| {
+        (0..times).for_each(|_| assert!(card.execute(qp)));
+        for completion in card.report(qp, false) {
+            engine.complete(&completion, &mut card.landings);
+        }
+    };
+    land(&mut card, &mut engine, 1, 3);
+    assert_eq!(engine.completed(), 1);
+    land(&mut card, &mut engine, 2, 2);
+    assert_eq!(engine.completed(), 5, "the flush, and the one after it, which has nothing to read");
+    land(&mut card, &mut engine, 0, 1);
+    assert!(engine.is_idle());
 }
 
 /// What follows a loop waits for it; only a loop on another word passes, unless it is ordered.

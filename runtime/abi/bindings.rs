@@ -578,7 +578,9 @@ pub struct Proxy {
     pub head: u64,
     /// landing slots ever looked for
     pub landing_head: u64,
-    pub __bindgen_padding_0: [u8; 112usize],
+    /// the slot after the newest flush
+    pub flushed: u64,
+    pub __bindgen_padding_0: [u8; 104usize],
     /// What device code has seen of the proxy's words, so that not every thread reads host memory.
     pub taken: ProxyWord,
     pub __bindgen_padding_1: [u8; 112usize],
@@ -633,6 +635,9 @@ const _: () = {
     [
         "Offset of field: Proxy::landing_head",
     ][::core::mem::offset_of!(Proxy, landing_head) - 136usize];
+    [
+        "Offset of field: Proxy::flushed",
+    ][::core::mem::offset_of!(Proxy, flushed) - 144usize];
     [
         "Offset of field: Proxy::taken",
     ][::core::mem::offset_of!(Proxy, taken) - 256usize];
@@ -1242,7 +1247,10 @@ pub struct State {
     pub profile: u64,
     /// Blocks of a collective that have room in a team's workspace.
     pub collective_blocks: u32,
-    pub reserved0: [u32; 21usize],
+    /// Not 0: a completion does not say that what was written is visible to all that may learn of it,
+    /// so quiet reads through each QP after its writes.
+    pub flush_on_quiet: u32,
+    pub reserved0: [u32; 20usize],
     pub p2p_far: [u64; 64usize],
     pub __bindgen_padding_0: [u8; 80usize],
 }
@@ -1363,8 +1371,11 @@ const _: () = {
         "Offset of field: State::collective_blocks",
     ][::core::mem::offset_of!(State, collective_blocks) - 216usize];
     [
+        "Offset of field: State::flush_on_quiet",
+    ][::core::mem::offset_of!(State, flush_on_quiet) - 220usize];
+    [
         "Offset of field: State::reserved0",
-    ][::core::mem::offset_of!(State, reserved0) - 220usize];
+    ][::core::mem::offset_of!(State, reserved0) - 224usize];
     [
         "Offset of field: State::p2p_far",
     ][::core::mem::offset_of!(State, p2p_far) - 304usize];

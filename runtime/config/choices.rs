@@ -278,6 +278,20 @@ choice! {
     }
 }
 
+choice! {
+    /// Whether quiet reads a byte through each queue pair that it has written through, so that every
+    /// PE sees what was written, whichever way it learns of that.
+    Flush: "`auto`, `always` or `never`" {
+        /// Where a card does not say when its writes are visible, and another card's writes, or
+        /// stores of PEs of a node, may tell of them.
+        Auto = "auto",
+        /// In any case.
+        Always = "always",
+        /// Nowhere.
+        Never = "never",
+    }
+}
+
 /// Which puts that the CPU proxy posts are staged: their source is copied to host memory first.
 ///
 /// ```

@@ -587,7 +587,7 @@ fn describe(
     plan.describe(&mut state);
     parts.teams.describe(slab, &mut state);
     if let Some(network) = network {
-        network.describe(slab, &mut state);
+        network.describe(config, plan, slab, &mut state);
         let region = abi::LocalRegion {
             base: slab.address(parts.staging),
             bytes: STAGING_BYTES as u64,

@@ -211,11 +211,6 @@ pub(crate) fn open(
         opened.attempts.push(Attempt { what: "work requests posted by device code".into(), outcome: Err(reason) });
         plan.network = Some(NetworkKind::Ibrc);
     }
-    let named = matches!(config.hca_devices(), DeviceChoice::Mapping(_));
-    if plan.network == Some(NetworkKind::Ibrc) && config.hca_devices_per_pe() == Choice::Auto && !named {
-        // The proxy does not make one card's writes visible before it signals through another.
-        opened.cut(1, "the CPU proxy uses one unless OXSHMEM_HCA_DEVICES_PER_PE says otherwise");
-    }
     if plan.network == Some(NetworkKind::Ibrc) {
         opened.cards.iter().try_for_each(|card| check_queues(card, log_depth))?;
     }

@@ -6,6 +6,7 @@ mod card;
 mod doorbell;
 mod error;
 mod fabric;
+mod flush;
 mod hca;
 pub(crate) mod ibgda;
 pub(crate) mod ibrc;
@@ -110,11 +111,22 @@ impl Network {
     }
 
     /// Fills in what device code needs to know.
-    pub(crate) fn describe(&self, slab: &Slab, state: &mut abi::State) {
+    pub(crate) fn describe(&self, config: &Config, plan: &Plan, slab: &Slab, state: &mut abi::State) {
         match self {
             Self::Ibgda(ibgda) => ibgda.describe(slab, state),
             Self::Ibrc(ibrc) => ibrc.describe(slab, state),
         }
+        let providers = self.providers();
+        let known = flush::Known {
+            cards: state.cards,
+            // Nothing is known of cards that are driven by the kernel's verbs.
+            visible_completions: !providers.is_empty()
+                && providers.iter().all(|provider| provider.info().visible_completions),
+            shares_memory: plan.shares_memory(config),
+        };
+        let flushes = flush::on_quiet(config.ib_flush(), known);
+        tracing::debug!(target: "oxshmem::transport", ?known, flushes, "whether quiet reads after what it has written");
+        state.flush_on_quiet = u32::from(flushes);
     }
 
     /// What does atomics.

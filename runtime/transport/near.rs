@@ -123,6 +123,11 @@ impl Nodes {
         (0..numbers.len()).filter(|other| numbers[*other] == numbers[pe]).collect()
     }
 
+    /// Returns whether each node has a single PE.
+    pub(super) fn are_of_one_each(&self) -> bool {
+        self.first.iter().enumerate().all(|(pe, first)| pe == *first)
+    }
+
     /// Returns whether all PEs are on one node.
     pub(crate) fn is_single(&self) -> bool {
         self.first.iter().all(|first| *first == 0)
@@ -390,6 +395,7 @@ mod tests {
         assert_eq!((nodes.members(2), nodes.members(1), nodes.members(3)), (vec![0, 2], vec![1, 4], vec![3]));
         assert!(nodes.is_one(1, 4) && !nodes.is_one(0, 1) && !nodes.is_single());
         assert!(Nodes::by_name(&["x"; 3]).is_single());
+        assert!(Nodes::by_name(&["x", "y"]).are_of_one_each() && !nodes.are_of_one_each());
     }
 
     /// Long enough that only a hang reaches it.

@@ -86,14 +86,18 @@ impl NetworkKind {
     }
 }
 
+/// Whether no PE reaches another by load and store, on purpose.
+fn is_alone(config: &Config) -> bool {
+    config.disable_p2p() || matches!(config.transport(), Transport::Ibgda | Transport::Ibrc)
+}
+
 impl Plan {
     /// Decides per peer: load/store inside the node unless the configuration forbids it, the
     /// network for all others.
     pub(crate) fn new(config: &Config, bootstrap: &Bootstrap, nodes: Nodes) -> Result<Self, TransportError> {
         let (me, n_pes) = (bootstrap.rank() as usize, bootstrap.size() as usize);
         let node = nodes.members(me);
-        let alone = config.disable_p2p() || matches!(config.transport(), Transport::Ibgda | Transport::Ibrc);
-        let neighbours = if alone { Neighbours(vec![me]) } else { Neighbours::around(me, &node, config.heap_max().0) };
+        let neighbours = if is_alone(config) { Neighbours(vec![me]) } else { Neighbours::around(me, &node, config.heap_max().0) };
         let outside = (0..n_pes).find(|pe| neighbours.members().binary_search(pe).is_err());
         if let (Transport::P2p, Some(pe)) = (config.transport(), outside) {
             return Err(TransportError::NotReachable {
@@ -113,6 +117,12 @@ impl Plan {
         }
         let direct = neighbours.members().to_vec();
         Ok(Self { nodes, neighbours, direct, network: outside.map(|_| NetworkKind::of(config)) })
+    }
+
+    /// Returns whether any two PEs of the job may reach each other by load and store. Where the
+    /// devices of a node have no access to each other, none may after all.
+    pub(super) fn shares_memory(&self, config: &Config) -> bool {
+        !is_alone(config) && !self.nodes.are_of_one_each()
     }
 
     /// Returns whether the heap of `pe` is mapped here.

@@ -91,6 +91,7 @@ static_assert(offsetof(Proxy, landing_log2) == 60);
 static_assert(offsetof(Proxy, reserved0) == 64);
 static_assert(offsetof(Proxy, head) == 128);
 static_assert(offsetof(Proxy, landing_head) == 136);
+static_assert(offsetof(Proxy, flushed) == 144);
 static_assert(offsetof(Proxy, taken) == 256);
 static_assert(offsetof(Proxy, completed) == 384);
 static_assert(offsetof(Proxy, failures) == 400);
@@ -197,7 +198,8 @@ static_assert(offsetof(State, numbered_contexts) == 192);
 static_assert(offsetof(State, n_numbered_contexts) == 200);
 static_assert(offsetof(State, profile) == 208);
 static_assert(offsetof(State, collective_blocks) == 216);
-static_assert(offsetof(State, reserved0) == 220);
+static_assert(offsetof(State, flush_on_quiet) == 220);
+static_assert(offsetof(State, reserved0) == 224);
 static_assert(offsetof(State, p2p_far) == 304);
 
 static_assert(kMagic == 1297307727u);

@@ -325,6 +325,29 @@ fn nothing_waits_for_everything_before_it_unless_that_is_asked_for() {
 }
 
 #[test]
+fn quiet_reads_through_the_card_where_a_pe_may_learn_of_a_write_in_another_way() {
+    let executed = |job: Job, flush: &str| -> u64 {
+        // Where nothing is read, what the card has acknowledged has to be visible.
+        let lies = if flush == "never" { "device:late=0" } else { "" };
+        let reports = card_reports("flush", job.env("OXSHMEM_IB_FLUSH", flush), lies);
+        counts(&reports, "wqes").iter().sum()
+    };
+    // PEs 0 and 1 reach each other through the card, and PE 2 by load and store.
+    for network in ["ibgda", "ibrc"] {
+        let mixed = || job("barriers", Transport::Auto, 3).env("OXSHMEM_NETWORK", network).env("OXSHMEM_P2P_FAULTS", "0-1");
+        let [never, auto, always] = ["never", "auto", "always"].map(|flush| executed(mixed(), flush));
+        assert!(never > 0 && auto > never && always > never, "{network}: {never}, {auto}, {always}");
+    }
+    // Through the card alone no other way exists.
+    for transport in [Transport::Ibgda, Transport::Ibrc] {
+        let [never, auto, always] =
+            ["never", "auto", "always"].map(|flush| executed(job("barriers", transport, 2), flush));
+        assert!(never > 0 && always > auto, "{}: {never}, {auto}, {always}", transport.name());
+        assert_eq!(never, auto, "{}", transport.name());
+    }
+}
+
+#[test]
 fn who_does_local_atomics_can_be_chosen() {
     let told = |mode: &str, transport| {
         let job = job("hca_report", transport, 2).env("OXSHMEM_QPS_PER_PEER", "3").env("OXSHMEM_ATOMICS", mode);

@@ -209,8 +209,8 @@ struct alignas(128) Qp {
     // reads the first together with `completed`.
     uint64_t fence_at;
     uint64_t ordered_at;
-    // With several cards: blocks reserved when the last read was posted that makes what was written
-    // before it visible.
+    // Blocks reserved when the last read was posted that makes what was written before it visible;
+    // see State::flush_on_quiet.
     uint64_t flushed_at;
     alignas(128) Breakage breakage;
 };
@@ -267,6 +267,7 @@ struct alignas(128) Proxy {
     // Written by posters.
     alignas(128) uint64_t head; // slots ever reserved
     uint64_t landing_head;      // landing slots ever looked for
+    uint64_t flushed;           // the slot after the newest flush
     // What device code has seen of the proxy's words, so that not every thread reads host memory.
     alignas(128) ProxyWord taken;
     alignas(128) ProxyWord completed;
@@ -536,7 +537,11 @@ struct alignas(128) State {
 
     // Blocks of a collective that have room in a team's workspace.
     uint32_t collective_blocks;
-    uint32_t reserved0[21];
+
+    // Not 0: a completion does not say that what was written is visible to all that may learn of it,
+    // so quiet reads through each QP after its writes.
+    uint32_t flush_on_quiet;
+    uint32_t reserved0[20];
 
     uint64_t p2p_far[kMaxPes / 64];
 };

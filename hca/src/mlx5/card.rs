@@ -180,6 +180,7 @@ impl Mlx5Hca {
             // Unless a QP asks for out-of-order placement, which none here does (UCX PR 10658:
             // `dp_ordering` of the QP context).
             in_order: true,
+            visible_completions: false,
             ts_format: 0,
             lag_ports: 0,
             event_queue: 0,

@@ -106,6 +106,7 @@ impl SoftHca {
         let mut engine = Engine::new(parts);
         engine.unordered_visibility = options.unordered_visibility && accelerator.is_none();
         engine.late_visibility = engine.unordered_visibility || options.late_visibility && accelerator.is_none();
+        let visible_completions = !engine.late_visibility;
         let shared = Arc::new(Shared {
             engine: Mutex::new(engine),
             waiting: CachePadded::new(AtomicUsize::new(0)),
@@ -138,6 +139,7 @@ impl SoftHca {
             coherent_atomics: true,
             // Its kernel executes what is posted to a QP side by side.
             in_order: options.card_doorbells,
+            visible_completions,
             ts_format: 0,
             lag_ports: 0,
             event_queue: 0,

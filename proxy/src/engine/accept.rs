@@ -42,6 +42,9 @@ impl Engine {
             }
             return;
         }
+        if request == Request::Flush {
+            return self.flush(number);
+        }
         let Some(qp) = self.qp(pe, queue) else {
             tracing::error!(pe, queue, number, "a slot of the ring names a queue pair that does not exist");
             return self.refuse(number, pe);
@@ -56,6 +59,7 @@ impl Engine {
             return;
         }
         let fence = std::mem::take(&mut self.queues[qp as usize].fence_next) || ordered;
+        self.note_write(qp, &request);
         match request {
             Request::Transfer(Transfer::Write { source, target }) if source.length >= self.stage_from => {
                 let put = self.pool.open(qp, source, target);
@@ -82,7 +86,34 @@ impl Engine {
             Request::Atomic { operands, width, landing, target } => {
                 self.atomic((qp, number), Fetched { operands, width, landing, target }, fence);
             }
-            Request::Fence => {}
+            Request::Fence | Request::Flush => {}
+        }
+    }
+
+    /// Notes where a request writes, for the next flush.
+    #[inline(always)]
+    fn note_write(&mut self, qp: u32, request: &Request) {
+        let target = match request {
+            Request::Transfer(Transfer::Write { source, target }) if source.length != 0 => *target,
+            Request::Transfer(Transfer::WriteInline { payload, target }) if !payload.as_slice().is_empty() => *target,
+            Request::Atomic { target, .. } => *target,
+            _ => return,
+        };
+        if self.queues[qp as usize].written.replace(target).is_none() {
+            self.written.push(qp);
+        }
+    }
+
+    /// Reads a byte of what was last written through each queue pair that was written through since
+    /// the last flush. Descriptor `number` waits for all of them.
+    fn flush(&mut self, number: u64) {
+        for qp in std::mem::take(&mut self.written) {
+            let Some(source) = self.queues[qp as usize].written.take() else { continue };
+            if self.queues[qp as usize].failed {
+                continue;
+            }
+            let target = self.landing(qp, self.unread_slot(), 1);
+            self.transfer(qp, number, Transfer::Read { target, source }, false);
         }
     }
 
@@ -99,6 +130,11 @@ impl Engine {
             remote.address += u64::from(local.length);
             first = false;
         }
+    }
+
+    /// Returns the last slot, which is for results that no thread waits for.
+    fn unread_slot(&self) -> u32 {
+        self.options.slots + LOOPS
     }
 
     /// Returns a landing slot as requests of queue pair `qp` name it.
@@ -118,8 +154,7 @@ impl Engine {
         let Fetched { operands, width, landing, target } = atomic;
         let Capabilities { width_four, masked, four_is_big_endian, .. } = self.capabilities;
         if (width == Width::Eight || width_four) && (masked || !operands.is_masked(width)) {
-            // The last slot is for results that no thread waits for.
-            let slot = landing.map_or(self.options.slots + LOOPS, |landing| landing.slot);
+            let slot = landing.map_or(self.unread_slot(), |landing| landing.slot);
             let result = self.landing(qp, slot, width.bytes());
             let swap = width == Width::Four && four_is_big_endian;
             let end = landing.map_or(End::Plain, |landing| End::Land { landing, swap });

@@ -27,6 +27,10 @@
 //! when all its requests are; [`Engine::completed`] counts the descriptors before the first that is
 //! not.
 //!
+//! A [`Request::Flush`](crate::descriptor::Request::Flush) is done when a read through each queue
+//! pair that was written through before it is. A responder's card carries requests of a queue pair
+//! out in their order, and its read finds what it has written in memory.
+//!
 //! # Errors
 //! A queue pair that failed ends all of its descriptors, now and later, as failed. They count as
 //! completed, so no thread waits for them, and [`Engine::failures`] rises; what failed first is

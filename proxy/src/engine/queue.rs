@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::options::CHAIN;
 use super::swap_loop::Swapped;
 use crate::descriptor::Landing;
-use crate::work::{Operation, WorkRequest};
+use crate::work::{Operation, Remote, WorkRequest};
 
 /// What happens when a request has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +71,8 @@ pub(super) struct Queue {
     pub(super) next_id: u64,
     /// The next request is to be fenced.
     pub(super) fence_next: bool,
+    /// Where it was last written through since the last flush.
+    pub(super) written: Option<Remote>,
     /// The words of loops that were posted and have not ended.
     pub(super) loops: Vec<u64>,
     /// What the last loop left, and where: the next one's guess.

@@ -18,6 +18,8 @@ pub struct Engine {
     pub(super) listed: VecDeque<u32>,
     /// Queues whose next request waits for a loop.
     pub(super) blocked: Vec<u32>,
+    /// Queues that were written through since the last flush.
+    pub(super) written: Vec<u32>,
     /// Requests that descriptors wait for, from number `completed` on.
     pub(super) window: VecDeque<u32>,
     pub(super) completed: u64,
@@ -48,6 +50,7 @@ impl Engine {
             queues: (0..count).map(|_| Queue::default()).collect(),
             listed: VecDeque::new(),
             blocked: Vec::new(),
+            written: Vec::new(),
             window: VecDeque::with_capacity(options.window),
             completed: 0,
             loops: (0..LOOPS).map(|_| Loop::default()).collect(),

@@ -190,7 +190,7 @@ impl Context {
         };
         // One card's writes and flags stay in order, so that PEs that reach all others through one
         // card cannot tell.
-        let late_visibility = lies().number("device", "late").map_or(devices().len() > 1, |late| late != 0);
+        let late_visibility = lies().number("device", "late").is_none_or(|late| late != 0);
         // The platform of the GPU does not order a card's writes.
         let unordered_visibility = lies().number("device", "unordered").is_some_and(|unordered| unordered != 0);
         let watched = faults.die_after.is_some() || accelerator.is_some();

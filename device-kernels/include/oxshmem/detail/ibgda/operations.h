@@ -430,10 +430,11 @@ template <class Act> OXSHMEM_DEVICE void for_used(uint32_t rank, uint32_t size, 
     for_bits(as<uint64_t>(s.used), static_cast<uint32_t>(s.n_pes) * s.qps_per_pe, rank, size, act);
 }
 
-// Posts a read after what was posted to a QP, unless nothing was since the last one. Where several
-// cards write to a PE's memory, a completion does not say that what was written is visible: it is
-// on its way across PCIe, where nothing orders the requests of different cards. A card's read
-// arrives after its writes, so these are visible once it is complete.
+// Posts a read after what was posted to a QP, unless nothing was since the last one. A completion
+// does not say that what was written is visible: it may be on its way across PCIe. Later writes of
+// the same card come after it. Nothing orders those of another card, or the loads of a PE that has
+// learnt of the completion in another way than through the card. A card's read arrives after its
+// writes, so these are visible once it is complete.
 template <class Queue> OXSHMEM_DEVICE void post_flush(Queue queue, Qp &qp) {
     const uint64_t completed = port::load<order::relaxed, reach::device>(&qp.completed);
     const uint64_t posted = reserved_in(port::load<order::relaxed, reach::device>(&qp.gate), completed);
@@ -468,7 +469,7 @@ OXSHMEM_LAZY OXSHMEM_OUTLINE void network_quiet(uint32_t rank, uint32_t size) {
         return;
     }
     const abi::State &s = port::state();
-    if (s.cards > 1) {
+    if (s.flush_on_quiet != 0) {
         post_flushes(rank, size);
     }
     for_used(rank, size, [&](uint32_t index) { complete_posted(as<Qp>(s.qps)[index], Op::quiet); });
@@ -625,7 +626,7 @@ OXSHMEM_LAZY OXSHMEM_DEVICE Outcome complete_member(Qp &qp, bool alone) {
 }
 
 // context_quiet by one lane that has the context for itself: without a trip to memory except for
-// the CQEs. The context has at most 64 members, and there is one card.
+// the CQEs. The context has at most 64 members, and quiet reads nothing through its QPs.
 OXSHMEM_LAZY OXSHMEM_DEVICE void quiet_alone(const abi::Context &context) {
     uint64_t *const word = as<uint64_t>(context.used);
     const uint64_t used = port::read(word);
@@ -654,13 +655,13 @@ OXSHMEM_LAZY OXSHMEM_OUTLINE void context_quiet(const abi::Context &context, uin
     }
     // Where other lanes may post or wait meanwhile, they need the bit of the QP.
     const bool alone = (context.how & abi::kContextAlone) != 0;
-    if (alone && size == 1 && context.qps != 0 && context.n_pes <= 64 && port::state().cards == 1) {
+    if (alone && size == 1 && context.qps != 0 && context.n_pes <= 64 && port::state().flush_on_quiet == 0) {
         quiet_alone(context);
         return;
     }
     for_members(context, rank, size, [&](Qp &qp) {
         flush_queue({&qp, context.how});
-        if (port::state().cards > 1) {
+        if (port::state().flush_on_quiet != 0) {
             post_flush(ContextQp{&qp, context.how & ~abi::kContextBatched}, qp);
         }
     });

@@ -191,23 +191,47 @@ OXSHMEM_LAZY OXSHMEM_OUTLINE void ibrc_signal(uint64_t *signal, uint64_t value, 
     ibrc_post(descriptor, pe);
 }
 
-// Makes the next request to each peer on this block's queue an ordered one. Lanes that converge
-// share one descriptor.
-OXSHMEM_LAZY OXSHMEM_OUTLINE void ibrc_fence() {
+// Posts a descriptor that moves nothing. Lanes that converge share one. Returns the index after it,
+// or 0.
+OXSHMEM_LAZY OXSHMEM_DEVICE uint64_t ibrc_command(Work work) {
     Group group = make_group(port::converged(0));
     const uint64_t index = reserve_slots(group, 1, -1);
-    if (index != ~0ull && group.rank == 0) {
-        Descriptor(Work::fence, 0, {0, 0, 0}, 0, block_queue()).store(index);
+    if (index == ~0ull) {
+        return 0;
+    }
+    if (group.rank == 0) {
+        Descriptor(work, 0, {0, 0, 0}, 0, block_queue()).store(index);
         port::wake_host();
     }
+    return index + 1;
+}
+
+// Makes the next request to each peer on this block's queue an ordered one.
+OXSHMEM_LAZY OXSHMEM_OUTLINE void ibrc_fence() {
+    ibrc_command(Work::fence);
 }
 
 // Waits for everything that was posted before the call.
 OXSHMEM_LAZY OXSHMEM_OUTLINE void ibrc_quiet() {
+    abi::Proxy &p = proxy();
     // The number of slots that are reserved is not read before the caller has learnt of others'
     // posts.
     port::fence<order::acq_rel, reach::system>();
-    ibrc_wait(port::load<order::relaxed, reach::device>(&proxy().head), -1, Op::quiet);
+    uint64_t end = port::load<order::relaxed, reach::device>(&p.head);
+    if (port::state().flush_on_quiet != 0 && end != 0) {
+        // A flush is after all of those if its slot is.
+        const uint64_t flushed = port::load<order::relaxed, reach::device>(&p.flushed);
+        if (flushed < end) {
+            end = ibrc_command(Work::flush);
+            if (end == 0) {
+                return;
+            }
+            port::raise_to<order::relaxed, reach::device>(&p.flushed, end);
+        } else {
+            end = flushed;
+        }
+    }
+    ibrc_wait(end, -1, Op::quiet);
 }
 
 } // namespace oxshmem::detail

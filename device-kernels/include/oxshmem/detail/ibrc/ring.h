@@ -26,6 +26,7 @@ enum class Work : uint64_t {
     masked_fetch_add = 6,
     masked_compare_swap = 7,
     fence = 8,
+    flush = 9,
 };
 
 constexpr uint64_t kWorkOrdered = 1 << 12;
@@ -120,11 +121,11 @@ struct Descriptor {
     uint64_t words[8];
 
     Descriptor() = default;
-    // Only a fence has no remote side.
+    // Only a fence and a flush have no remote side.
     OXSHMEM_DEVICE Descriptor(Work work, uint64_t flags, const Located &remote, int pe, uint32_t queue) : words{} {
-        words[0] = static_cast<uint64_t>(remote.key) << 32 | static_cast<uint64_t>(static_cast<uint32_t>(pe)) << 22 |
-                   static_cast<uint64_t>(queue) << 16 | flags | static_cast<uint64_t>(work) << 8;
-        words[1] = remote.address;
+        words[0] = static_cast<uint64_t>(remote.key) << 32 | static_cast<uint64_t>(static_cast<uint32_t>(pe)) << 16 | flags |
+                   static_cast<uint64_t>(work) << 8;
+        words[1] = static_cast<uint64_t>(queue) << 56 | remote.address;
     }
 
     OXSHMEM_DEVICE void transfer(const Located &local, uint64_t bytes) {
