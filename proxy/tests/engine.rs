@@ -878,7 +878,7 @@ fn a_flush_reads_through_what_was_written_through() {
     assert_eq!(posted.iter().map(|(qp, all)| (*qp, all.len())).collect::<Vec<_>>(), [(0, 1), (1, 3), (2, 2)]);
     assert_eq!((byte_at(&posted[&1]), byte_at(&posted[&2])), (Some(24), Some(8)));
     // The writes alone are not enough for the flush.
-    let mut land = |card: &mut Card, engine: &mut Engine, qp: u32, times: usize| {
+    let land = |card: &mut Card, engine: &mut Engine, qp: u32, times: usize| {
         (0..times).for_each(|_| assert!(card.execute(qp)));
         for completion in card.report(qp, false) {
             engine.complete(&completion, &mut card.landings);

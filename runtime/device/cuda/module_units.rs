@@ -16,7 +16,12 @@ const KERNEL: &str = "oxshmem_state_of_unit";
 
 /// Returns the addresses of the state symbols of a module's units. The context must be current.
 pub(super) fn states(stream: &Arc<Stream>, module: CUmodule) -> Result<Vec<u64>, DeviceError> {
-    let failed = |error| stream.error("cannot look for the state symbols of a module", error);
+    let failed = |error| {
+        stream.error(
+            "cannot look for the state symbols of a module, which has to be linked if it is relocatable code (nvcc -dlink -cubin)",
+            error,
+        )
+    };
     let kernels = kernels(module).map_err(failed)?;
     if kernels.is_empty() {
         return Ok(Vec::new());
