@@ -437,7 +437,7 @@ fn memory_of_each_pe_is_shown_by_kind() {
         assert!((1..4 << 20).contains(&of("heap", "device")), "{pe:#}");
         assert!(of("teams", "device") > 0 && of("rings", "host") > 0 && of("engine", "host") > 0, "{pe:#}");
         assert_eq!(of("staging", "device"), 1 << 20);
-        assert_eq!(pe.as_object().unwrap().len(), 9);
+        assert_eq!(pe.as_object().unwrap().len(), 10);
     }
     let text = shown(&["memory", "-n", "2"]);
     for part in ["landing", "PE 0 ", "PE 1 "] {

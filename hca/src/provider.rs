@@ -39,8 +39,8 @@ pub struct HcaInfo {
     /// reliably connected QPs of cards.
     pub in_order: bool,
     /// Whether a completion says that every PE can see what was written, whichever way it has
-    /// learned of that. A card's does not: it acknowledges a write before the write, which is posted
-    /// across PCIe, has reached memory.
+    /// learned of that. A card's does not: it acknowledges a write before the write, which is
+    /// posted across PCIe, has reached memory.
     pub visible_completions: bool,
     /// `ts_format` of QPs: [`TIME_STAMP_DEFAULT`](crate::prm::qpc::TIME_STAMP_DEFAULT) where the
     /// card knows the field, since one with a real-time clock alone refuses 0; otherwise 0.

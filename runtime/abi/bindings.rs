@@ -341,8 +341,8 @@ pub struct Qp {
  reads the first together with `completed`.*/
     pub fence_at: u64,
     pub ordered_at: u64,
-    /** With several cards: blocks reserved when the last read was posted that makes what was written
- before it visible.*/
+    /** Blocks reserved when the last read was posted that makes what was written before it visible;
+ see State::flush_on_quiet.*/
     pub flushed_at: u64,
     pub __bindgen_padding_2: [u8; 96usize],
     pub breakage: Breakage,
@@ -1247,8 +1247,8 @@ pub struct State {
     pub profile: u64,
     /// Blocks of a collective that have room in a team's workspace.
     pub collective_blocks: u32,
-    /// Not 0: a completion does not say that what was written is visible to all that may learn of it,
-    /// so quiet reads through each QP after its writes.
+    /** Not 0: a completion does not say that what was written is visible to all that may learn of
+ it, so quiet reads through each QP after its writes.*/
     pub flush_on_quiet: u32,
     pub reserved0: [u32; 20usize],
     pub p2p_far: [u64; 64usize],

@@ -17,7 +17,7 @@ use super::frame::{Decoder, MAX_FROM_RANK};
 use super::job::JobId;
 use super::places::Places;
 use super::session::{Action, Connection, Session};
-use super::sockets::{Ready, Received, Sockets, Traffic, file_limit, raise_file_limit};
+use super::sockets::{ByteCounts, Ready, Received, Sockets, file_limit, raise_file_limit};
 use super::stream::{self, Channel};
 
 /// Connections that no rank has claimed and that are kept at a time; more wait in the listener's
@@ -73,7 +73,7 @@ pub struct Hub {
     control: Sender<Control>,
     waker: UnixStream,
     failure: Arc<Mutex<Option<Failure>>>,
-    traffic: Arc<Traffic>,
+    traffic: Arc<ByteCounts>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -167,7 +167,7 @@ impl Hub {
 
     /// Bytes that it has received and sent.
     pub fn traffic(&self) -> (u64, u64) {
-        let Traffic { received, sent } = &*self.traffic;
+        let ByteCounts { received, sent } = &*self.traffic;
         (received.load(Ordering::Relaxed), sent.load(Ordering::Relaxed))
     }
 

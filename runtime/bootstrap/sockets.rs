@@ -35,7 +35,7 @@ const OTHERS: u64 = 1 << 63;
 
 /// Bytes that have gone through the connections.
 #[derive(Debug, Default)]
-pub struct Traffic {
+pub struct ByteCounts {
     pub received: AtomicU64,
     pub sent: AtomicU64,
 }
@@ -68,7 +68,7 @@ pub struct Sockets {
     next: Connection,
     /// A time at which each connection that has a deadline is looked at: at or before it.
     timers: BTreeSet<(Duration, Connection)>,
-    traffic: Arc<Traffic>,
+    traffic: Arc<ByteCounts>,
     buffer: Vec<u8>,
 }
 
@@ -116,7 +116,7 @@ impl Sockets {
     }
 
     /// Returns the counters, which go on.
-    pub fn traffic(&self) -> Arc<Traffic> {
+    pub fn traffic(&self) -> Arc<ByteCounts> {
         Arc::clone(&self.traffic)
     }
 

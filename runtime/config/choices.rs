@@ -279,8 +279,8 @@ choice! {
 }
 
 choice! {
-    /// Whether quiet reads a byte through each queue pair that it has written through, so that every
-    /// PE sees what was written, whichever way it learns of that.
+    /// Whether quiet reads a byte through each queue pair that it has written through, so that
+    /// every PE sees what was written, whichever way it learns of that.
     Flush: "`auto`, `always` or `never`" {
         /// Where a card does not say when its writes are visible, and another card's writes, or
         /// stores of PEs of a node, may tell of them.

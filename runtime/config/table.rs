@@ -8,8 +8,8 @@ use std::time::Duration;
 use oxshmem_hca::topology::{DeviceChoice, MAX_CARDS};
 
 use super::choices::{
-    Atomics, Checks, Device, Doorbell, Dumps, Flush, Hca, Launcher, Network, Profile, Registration, SoftEngine, Staging,
-    Transport,
+    Atomics, Checks, Device, Doorbell, Dumps, Flush, Hca, Launcher, Network, Profile, Registration, SoftEngine,
+    Staging, Transport,
 };
 use super::error::Origin;
 use super::size::ByteSize;
@@ -342,11 +342,11 @@ variables! {
     /// which waits for everything posted before: a round trip each. For fabrics that place the
     /// writes of a QP out of order.
     "OXSHMEM_IB_STRONG_ORDERING" copy ib_strong_ordering: bool = false, Limits::None;
-    /// Whether `quiet` and `barrier` read a byte through each QP that was written through, after what
-    /// was written, and wait for it: a round trip more. A card may acknowledge a write before it is
-    /// visible in the peer's memory; a PE that learns of it through another card, or by load and
-    /// store from a PE of its node, could miss it. `auto` reads where that can be: with `mlx5` and
-    /// `verbs`, if PEs drive several cards or some PEs reach each other by load and store.
+    /// Whether `quiet` and `barrier` read a byte through each QP that was written through, after
+    /// what was written, and wait for it: a round trip more. A card may acknowledge a write before
+    /// it is visible in the peer's memory; a PE that learns of it through another card, or by load
+    /// and store from a PE of its node, could miss it. `auto` reads where that can be: with `mlx5`
+    /// and `verbs`, if PEs drive several cards or some PEs reach each other by load and store.
     "OXSHMEM_IB_FLUSH" copy ib_flush: Flush = Flush::Auto, Limits::None;
     /// UDP source ports of RoCE v2, given to QPs in turn so that equal-cost paths share the load
     /// (PRM `ads.udp_sport`); empty: derived from the two QP numbers.

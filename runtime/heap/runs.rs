@@ -84,7 +84,7 @@ mod tests {
         let device = CpuDevice::new(&Config::default()).unwrap();
         let mut runs = Runs::default();
         let free = (2 * CHUNK, 10 * CHUNK);
-        let mut add = |runs: &mut Runs, bytes: u64| {
+        let add = |runs: &mut Runs, bytes: u64| {
             let offset = runs.place(bytes, free, CHUNK)?;
             runs.insert(offset, bytes, device.allocate(4096).unwrap(), CHUNK);
             Ok::<u64, u64>(offset / CHUNK)

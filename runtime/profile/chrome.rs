@@ -85,6 +85,7 @@ fn arguments(call: &TraceCall, micros: impl Fn(u64) -> f64) -> Value {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -17,6 +17,17 @@ use crate::abi::{self, ProfileKind, ProfileRecord};
 use crate::fault;
 
 /// What made a call.
+///
+/// ```
+/// use oxshmem::Origin;
+///
+/// # fn main() -> oxshmem::Result<()> {
+/// # let pe = oxshmem::init()?;
+/// let of_kernels = pe.trace()?.calls.iter().filter(|call| call.origin == Origin::Device).count();
+/// # assert_eq!(of_kernels, 0);
+/// # pe.finalize()
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]

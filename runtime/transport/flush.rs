@@ -1,8 +1,8 @@
-//! Whether quiet reads through the cards after what it has written. An acknowledgement says that the
-//! peer's card has a write, not that the peer's memory does: it may still be on its way across PCIe.
-//! The card's own later writes come after it, and its reads find it. So a PE that learns of the
-//! write through the same card finds the data, and one that learns of it in another way may not:
-//! from another card, or by load and store from a PE of its node.
+//! Whether quiet reads through the cards after what it has written. An acknowledgement says that
+//! the peer's card has a write, not that the peer's memory does: it may still be on its way across
+//! PCIe. The card's own later writes come after it, and its reads find it. So a PE that learns of
+//! the write through the same card finds the data, and one that learns of it in another way may
+//! not: from another card, or by load and store from a PE of its node.
 
 use crate::config::Flush;
 

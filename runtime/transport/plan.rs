@@ -97,7 +97,8 @@ impl Plan {
     pub(crate) fn new(config: &Config, bootstrap: &Bootstrap, nodes: Nodes) -> Result<Self, TransportError> {
         let (me, n_pes) = (bootstrap.rank() as usize, bootstrap.size() as usize);
         let node = nodes.members(me);
-        let neighbours = if is_alone(config) { Neighbours(vec![me]) } else { Neighbours::around(me, &node, config.heap_max().0) };
+        let neighbours =
+            if is_alone(config) { Neighbours(vec![me]) } else { Neighbours::around(me, &node, config.heap_max().0) };
         let outside = (0..n_pes).find(|pe| neighbours.members().binary_search(pe).is_err());
         if let (Transport::P2p, Some(pe)) = (config.transport(), outside) {
             return Err(TransportError::NotReachable {

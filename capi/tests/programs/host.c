@@ -224,7 +224,7 @@ static void counters(int me, int n_pes) {
     const int peer = (me + 1) % n_pes;
     oxshmem_traffic before, after;
     uint64_t word = 7;
-    uint64_t *inbox = oxshmem_malloc(sizeof(word));
+    uint64_t *inbox = (uint64_t *)oxshmem_malloc(sizeof(word));
     EXPECT(inbox != NULL);
     WORKS(oxshmem_peer_counters(peer, &before));
     WORKS(oxshmem_host_putmem(inbox, &word, sizeof(word), peer));

@@ -538,8 +538,8 @@ struct alignas(128) State {
     // Blocks of a collective that have room in a team's workspace.
     uint32_t collective_blocks;
 
-    // Not 0: a completion does not say that what was written is visible to all that may learn of it,
-    // so quiet reads through each QP after its writes.
+    // Not 0: a completion does not say that what was written is visible to all that may learn of
+    // it, so quiet reads through each QP after its writes.
     uint32_t flush_on_quiet;
     uint32_t reserved0[20];
 

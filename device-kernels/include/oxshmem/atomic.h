@@ -8,6 +8,7 @@
 #pragma once
 
 #include "detail/network.h"
+#include "detail/profile.h"
 
 namespace oxshmem {
 

@@ -41,13 +41,12 @@ impl<'a, 'b> Exchange<'a, 'b> {
         let (pe, plan) = (session.pe, session.plan);
         let npes = pe.n_pes();
         let room = room(session.options.via(), plan.sizes.last().copied().unwrap_or_default()) as usize;
-        let create = |sharing, count| {
-            pe.team_world().create_contexts(pe, &ContextOptions::new(sharing).count(count).depth(CONTEXT_DEPTH))
+        let create = |sharing, count: u32| {
+            pe.team_world()
+                .create_contexts(pe, &ContextOptions::new(sharing).count(count as usize).depth(CONTEXT_DEPTH))
         };
         let contexts = match session.options.via() {
-            Via::Context => {
-                Some([create(Sharing::Warp, plan.threads / WARP)?, create(Sharing::Block, plan.ctas)?])
-            }
+            Via::Context => Some([create(Sharing::Warp, plan.threads / WARP)?, create(Sharing::Block, plan.ctas)?]),
             Via::Put | Via::Collective => None,
         };
         Ok(Self {

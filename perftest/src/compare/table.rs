@@ -567,8 +567,8 @@ pub const ROWS: &[Row] = &[
         unit: Unit::Microseconds,
         ..posting(names("post_p_quiet", "p + quiet, one thread", "p_quiet"), (1, 1), 1, 8, (7.3, Goal::AtMost(2.5)))
     },
-    // As many QPs as there are other PEs, times 64. One thread that looks at one after the other
-    // takes 0.7 us for each.
+    // The PE has 64 QPs to each other PE. One thread that looks at one after the other takes 0.7 us
+    // for each.
     Row {
         unit: Unit::Microseconds,
         bytes: 64 * 8,

@@ -168,7 +168,7 @@ struct Descriptor {
 
 // Returns the queue of those to its peer that a descriptor is for.
 OXSHMEM_DEVICE uint32_t queue_of(const Descriptor &descriptor) {
-    return low(descriptor.words[0] >> 16) & 0x3f;
+    return low(descriptor.words[1] >> 56) & 0x3f;
 }
 
 // Lets every lane post its descriptor, together with the lanes that converge here. Returns the
