@@ -231,8 +231,8 @@ pub fn errors(_: &[String]) -> Outcome {
         } else {
             mismatch("overlap", &fault);
         }
-        let nobody = Step { team: 0x300, ..reduce };
-        let fault = fails("no team", shape, NONE, nobody)?;
+        let stale = Step { team: 0x300, ..reduce };
+        let fault = fails("no team", shape, NONE, stale)?;
         assert!(matches!(fault.kind, FaultKind::BadTeam { handle: 0x300 }), "{fault}");
         Ok(())
     })?;
