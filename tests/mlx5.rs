@@ -9,6 +9,8 @@ use oxshmem_tests::{Job, Transport, jobs, scratch};
 
 #[path = "mlx5/cpu.rs"]
 mod cpu;
+#[path = "mlx5/strictness.rs"]
+mod strictness;
 
 const PE: &str = env!("CARGO_BIN_EXE_conformance-pe");
 
@@ -50,6 +52,20 @@ fn library_path(folder: &Path) -> OsString {
 
 fn job(case: &str, transport: Transport, npes: u32) -> Job {
     on_the_card(case, npes).transport(transport)
+}
+
+/// Returns the counts of that name in reports of the stand-in: one for each PE and card.
+fn counts(reports: &str, name: &str) -> Vec<u64> {
+    let one = |line: &str| line.split(' ').find_map(|item| item.strip_prefix(name)?.strip_prefix('=')?.parse().ok());
+    reports.lines().filter_map(one).collect()
+}
+
+/// Runs a job that must pass, and returns what the stand-in's cards report of it.
+fn card_reports(name: &str, job: Job, lies: &str) -> String {
+    let file = folder().join(name);
+    let _ = std::fs::remove_file(&file);
+    job.env("RDMA_STAND_IN", format!("report:file={},{lies}", file.display())).passes();
+    std::fs::read_to_string(&file).unwrap_or_default()
 }
 
 oxshmem_tests::network_suite!(on_the_card; [cpu cuda]);

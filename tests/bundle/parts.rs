@@ -12,8 +12,8 @@ const TRANSPORTS: [Transport; 3] = [Transport::P2p, Transport::Ibgda, Transport:
 
 /// The test programs of the bundle, and whether their jobs may run beside each other: those of
 /// `gpu` look at the free memory.
-const TESTS: [(&str, bool); 5] =
-    [("gpu", false), ("conformance", true), ("mlx5", true), ("errors", true), ("processes", true)];
+const TESTS: [(&str, bool); 6] =
+    [("gpu", false), ("conformance", true), ("mlx5", true), ("errors", true), ("processes", true), ("profile", true)];
 
 /// Runs the tests, on all GPUs and, if there are several, once more with all PEs on one.
 pub fn tests(runner: &Runner, report: &mut Report, jobs: u32, only: &str) {

@@ -2,7 +2,7 @@
 //! compiles then would be.
 
 use std::ffi::{CStr, c_void};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cudarc::driver::sys;
 use oxshmem::device::DeviceError;
@@ -77,10 +77,19 @@ pub fn linked() -> Outcome {
     }
 
     // What was linked once can be loaded any number of times.
+    let begin = Instant::now();
     let image = pe.link_module(LINKED)?;
-    println!("linked {} bytes with a library of {}: {} bytes", LINKED.len(), DEVICE_LIBRARY.len(), image.len());
+    let took = begin.elapsed();
+    println!(
+        "linked {} bytes with a library of {}: {} bytes, {took:.1?}",
+        LINKED.len(),
+        DEVICE_LIBRARY.len(),
+        image.len()
+    );
     for _ in 0..2 {
+        let begin = Instant::now();
         let module = Loaded::new(&pe, &image)?;
+        println!("loaded in {:.1?}", begin.elapsed());
         pe.write(&board, &[0; BOARD_WORDS])?;
         module.run(c"who_am_i", 1, vec![board.address()])?;
         assert_eq!(pe.read(board.view(..1))?, [me as u64 | (n as u64) << 32]);

@@ -2,7 +2,6 @@
 
 mod commands;
 mod size;
-mod strictness;
 
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
@@ -12,7 +11,7 @@ use oxshmem::bootstrap::UniqueId;
 use oxshmem::launch::{self, LaunchOptions, Output, PeStatus};
 use oxshmem_tests::{Job, Transport, stdout, transcript};
 
-use super::{PE, folder, job, libraries, library_path, stand_in_path};
+use super::{PE, card_reports, counts, folder, job, libraries, library_path, stand_in_path};
 
 /// What PE 0 says of its HCA.
 fn report(job: Job) -> String {
@@ -264,12 +263,6 @@ fn queues_lie_in_host_memory_where_the_card_cannot_reach_the_devices() {
     job("rma", Transport::Ibgda, 3).env("RDMA_STAND_IN", lies).passes();
 }
 
-/// Sum of the counts of that name in the report of the stand-in, one for each PE.
-fn counts(reports: &str, name: &str) -> Vec<u64> {
-    let one = |line: &str| line.split(' ').find_map(|item| item.strip_prefix(name)?.strip_prefix('=')?.parse().ok());
-    reports.lines().filter_map(one).collect()
-}
-
 #[test]
 fn what_is_made_of_a_card_grows_with_the_peers_and_no_faster() {
     const PES: u64 = 64;
@@ -300,14 +293,6 @@ fn what_is_made_of_a_card_grows_with_the_peers_and_no_faster() {
     each("others", 0);
     // A question to the kernel for each peer, and for the PE itself.
     each("handles", PES);
-}
-
-/// What the stand-in's cards report of a job that passes.
-fn card_reports(name: &str, job: Job, lies: &str) -> String {
-    let file = folder().join(name);
-    let _ = std::fs::remove_file(&file);
-    job.env("RDMA_STAND_IN", format!("report:file={},{lies}", file.display())).passes();
-    std::fs::read_to_string(&file).unwrap_or_default()
 }
 
 #[test]
