@@ -38,7 +38,8 @@ struct Row {
     end: End,
 }
 
-/// The stand-in writes late, and in another order, where its own thread writes: on the `cpu` device.
+/// The stand-in writes late, and in another order, where its own thread writes: on the `cpu`
+/// device.
 const OF_THE_CPU: [u32; 2] = [11, 12];
 
 /// Set-up gets write-combining pages alone, for queue pairs that a thread of the CPU rings.
