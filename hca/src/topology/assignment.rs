@@ -337,7 +337,7 @@ mod tests {
             "nested",
             "pci 0 pci0000:00/0000:00:01.0/0000:01:00.0\npci 0 pci0000:20/0000:20:01.0/0000:21:00.0/0000:22:00.0/0000:23:00.0\n\
              pci 0 pci0000:20/0000:20:01.0/0000:21:00.0/0000:22:01.0/0000:24:00.0\npci 0 pci0000:40/0000:40:01.0/0000:41:00.0\n\
-             rdma mlx5_0 0000:23:00.0 1:CA 1 4:ACTIVE InfiniBand\nrdma mlx5_1 0000:41:00.0 1:CA 1 4:ACTIVE InfiniBand\n",
+             rdma mlx5_0 0000:23:00.0 mlx5_core 1:CA 1 4:ACTIVE InfiniBand\nrdma mlx5_1 0000:41:00.0 mlx5_core 1:CA 1 4:ACTIVE InfiniBand\n",
         );
         assert_eq!(names(&tree.topology(), &gpus(&["0000:01:00.0", "0000:24:00.0"])), ["mlx5_1", "mlx5_0"]);
     }
@@ -370,7 +370,7 @@ mod tests {
             let error = assign(Family::Verbs, list).unwrap_err().to_string();
             assert!(error.contains(words) && !error.contains('\n'), "{list}: {error}");
         }
-        let tree = Tree::new("only-soft", "rdma rxe0 - 1:CA 1 4:ACTIVE Ethernet\n");
+        let tree = Tree::new("only-soft", "rdma rxe0 - - 1:CA 1 4:ACTIVE Ethernet\n");
         let error = tree.topology().assign(Family::Mlx5, &DeviceChoice::Any, None, &[Place::Anywhere]).unwrap_err();
         assert_eq!(error, TopologyError::NoMlx5 { present: "rxe0".into() });
         let error =
@@ -407,19 +407,21 @@ mod tests {
 
     #[test]
     fn software_devices_are_spread_and_ports_must_be_active() {
-        let tree = Tree::new("soft", "rdma rxe1 - 1:CA 1 4:ACTIVE Ethernet\nrdma rxe0 - 1:CA 1 4:ACTIVE Ethernet\n");
+        let tree =
+            Tree::new("soft", "rdma rxe1 - - 1:CA 1 4:ACTIVE Ethernet\nrdma rxe0 - - 1:CA 1 4:ACTIVE Ethernet\n");
         let topology = tree.topology();
         assert_eq!(names(&topology, &vec![Place::Anywhere; 3]), ["rxe0", "rxe1", "rxe0"]);
 
         let tree = Tree::new(
             "down",
-            "rdma rxe0 - 1:CA 1 1:DOWN Ethernet\nrdma siw0 - 4:RNIC 1 4:ACTIVE Ethernet\nrdma mlx4_0 - 1:CA 1 2:INIT InfiniBand 2 4:ACTIVE InfiniBand\n",
+            "rdma rxe0 - - 1:CA 1 1:DOWN Ethernet\nrdma siw0 - - 4:RNIC 1 4:ACTIVE Ethernet\nrdma mlx4_0 - - 1:CA 1 2:INIT InfiniBand 2 4:ACTIVE InfiniBand\n",
         );
         let topology = tree.topology();
         let chosen = single(topology.assign(Family::Verbs, &DeviceChoice::Any, None, &[Place::Node(0)])).unwrap();
         assert_eq!((chosen[0].device.name.as_str(), chosen[0].port.number), ("mlx4_0", 2));
 
-        let tree = Tree::new("dead", "rdma rxe0 - 1:CA 1 1:DOWN Ethernet\nrdma siw0 - 4:RNIC 1 4:ACTIVE Ethernet\n");
+        let tree =
+            Tree::new("dead", "rdma rxe0 - - 1:CA 1 1:DOWN Ethernet\nrdma siw0 - - 4:RNIC 1 4:ACTIVE Ethernet\n");
         let error = tree
             .topology()
             .assign(Family::Verbs, &DeviceChoice::Any, None, &[Place::Anywhere])
@@ -504,8 +506,9 @@ mod tests {
             let bus = 0x10 + card;
             machine +=
                 &format!("pci 0 pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:0{}.0/0000:{bus:x}:00.0\n", card + 1);
-            machine +=
-                &format!("rdma mlx5_{card} 0000:{bus:x}:00.0 1:CA 1 4:ACTIVE InfiniBand 2 4:ACTIVE InfiniBand\n");
+            machine += &format!(
+                "rdma mlx5_{card} 0000:{bus:x}:00.0 mlx5_core 1:CA 1 4:ACTIVE InfiniBand 2 4:ACTIVE InfiniBand\n"
+            );
         }
         let tree = Tree::new("six", &machine);
         let topology = tree.topology();
@@ -519,7 +522,7 @@ mod tests {
         assert_eq!(assigned[0].iter().map(|it| it.port.number).collect::<Vec<_>>(), [1, 2]);
         // Where one below the switch is nearer than others, those are not equals.
         let nearer = "pci 0 pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.1\n\
-                      rdma mlx5_9 0000:03:00.1 1:CA 1 4:ACTIVE InfiniBand\n";
+                      rdma mlx5_9 0000:03:00.1 mlx5_core 1:CA 1 4:ACTIVE InfiniBand\n";
         let tree = Tree::new("nearer", &(machine + nearer));
         assert_eq!(several(&tree.topology(), "", None, &gpu[..1]), ["mlx5_9"]);
     }

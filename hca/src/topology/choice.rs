@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::error::TopologyError;
-use super::machine::Place;
+use super::machine::{Place, is_pci_address};
 
 /// The most cards that one PE drives.
 pub const MAX_CARDS: usize = 4;
@@ -68,18 +68,7 @@ impl FromStr for Who {
         if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
             return text.parse().map(Self::Pe).map_err(|_| ());
         }
-        // 0000:1b:00.0
-        let hex = |part: &str, most: usize| {
-            (1..=most).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_hexdigit())
-        };
-        let parts: Vec<&str> = text.split([':', '.']).collect();
-        match parts.as_slice() {
-            [domain, bus, device, function] if text.matches('.').count() == 1 => {
-                let fits = hex(domain, 8) && hex(bus, 2) && hex(device, 2) && hex(function, 1);
-                fits.then(|| Self::Gpu(text.to_ascii_lowercase())).ok_or(())
-            }
-            _ => Err(()),
-        }
+        if is_pci_address(text) { Ok(Self::Gpu(text.to_ascii_lowercase())) } else { Err(()) }
     }
 }
 

@@ -13,9 +13,29 @@ pub enum TopologyError {
         /// The cause.
         reason: String,
     },
+    /// The file that describes the machine is wrong.
+    #[error(
+        "OXSHMEM_TOPOLOGY={file}: {what}; docs/hardware.md has the form, and `oxshmem-info topology` writes this machine's"
+    )]
+    Description {
+        /// The variable's value.
+        file: String,
+        /// What is wrong, and where.
+        what: String,
+    },
+    /// The file that describes the machine does not have the GPU of a PE.
+    #[error(
+        "OXSHMEM_TOPOLOGY={file} does not describe the GPU of this PE ({place}); add `gpu NUMA-NODE PATH` with its path below /sys/devices"
+    )]
+    NotDescribed {
+        /// The variable's value.
+        file: String,
+        /// The GPU.
+        place: String,
+    },
     /// The machine has none.
     #[error(
-        "this machine has no RDMA device (/sys/class/infiniband is empty); load the card's driver, or use the software HCA (OXSHMEM_HCA=soft)"
+        "this machine has no RDMA device (none in /sys/class/infiniband, or in the file that OXSHMEM_TOPOLOGY names); load the card's driver, or use the software HCA (OXSHMEM_HCA=soft)"
     )]
     NoDevice,
     /// The machine has some, but none of the requested kind.

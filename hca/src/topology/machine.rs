@@ -1,6 +1,7 @@
 //! The RDMA devices of a machine and how far they are from GPUs and CPUs, read from sysfs.
 
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -143,6 +144,8 @@ impl Distance {
 pub struct DeviceEntry {
     /// Its name.
     pub name: String,
+    /// Its node type: `1: CA`.
+    pub(super) kind: String,
     /// What speaks against queue pairs on it, if anything: it is an iWARP card, or no port is
     /// active.
     pub fault: Option<String>,
@@ -150,14 +153,36 @@ pub struct DeviceEntry {
     pub driver: Option<String>,
     /// Its ports.
     pub ports: Vec<PortEntry>,
-    pci: Option<PciPath>,
+    pub(super) pci: Option<PciPath>,
 }
 
 impl DeviceEntry {
+    /// Makes one, and finds what speaks against it. `kind` is the node type: `1: CA`; iWARP cards
+    /// are `4: RNIC`, others have numbers of their own.
+    pub(super) fn new(
+        name: &str,
+        kind: &str,
+        driver: Option<String>,
+        ports: Vec<PortEntry>,
+        pci: Option<PciPath>,
+    ) -> Self {
+        let fault = if !kind.ends_with(": CA") {
+            Some(format!("it is no InfiniBand or RoCE card (node type {kind})"))
+        } else if ports.is_empty() {
+            Some("it has no port".to_owned())
+        } else if !ports.iter().any(PortEntry::is_active) {
+            let states = ports.iter().map(|port| format!("port {} is {}", port.number, port.state));
+            Some(states.collect::<Vec<_>>().join(", "))
+        } else {
+            None
+        };
+        Self { name: name.to_owned(), kind: kind.to_owned(), fault, driver, ports, pci }
+    }
+
     /// Returns its address on the PCI bus, if it is there.
     #[must_use]
     pub fn pci_address(&self) -> Option<&str> {
-        self.pci.as_ref()?.steps.last().map(String::as_str)
+        self.pci.as_ref().map(PciPath::address)
     }
 
     /// Returns its NUMA node, if it has one.
@@ -199,17 +224,43 @@ impl PortEntry {
 
 /// The way from a host bridge to a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct PciPath {
+pub(super) struct PciPath {
     /// Host bridge (`pci0000:15`), bridges, device.
-    steps: Vec<String>,
-    node: Option<u32>,
+    pub steps: Vec<String>,
+    pub node: Option<u32>,
 }
 
-/// The RDMA devices of a machine.
+impl PciPath {
+    /// Takes the part of a path from the host bridge on; nothing if it has no host bridge, or
+    /// nothing below.
+    pub(super) fn from_steps<'a>(steps: impl Iterator<Item = &'a str>, node: Option<u32>) -> Option<Self> {
+        let below = steps.skip_while(|step| !(step.starts_with("pci") && step.contains(':')));
+        let steps: Vec<String> = below.map(str::to_owned).collect();
+        (steps.len() > 1).then_some(Self { steps, node })
+    }
+
+    /// Returns the address of the device at its end.
+    pub(super) fn address(&self) -> &str {
+        self.steps.last().map_or("", String::as_str)
+    }
+}
+
+/// Where the way to a PCI device is looked up.
+#[derive(Debug, Clone)]
+pub(super) enum Bus {
+    /// In a tree that has the form of sysfs.
+    Sysfs(PathBuf),
+    /// In a description, by address.
+    Described(BTreeMap<String, PciPath>),
+}
+
+/// The RDMA devices of a machine, its GPUs, and how far they are from each other.
 #[derive(Debug, Clone)]
 pub struct Topology {
-    sysfs: PathBuf,
+    pub(super) bus: Bus,
     pub(super) devices: Vec<DeviceEntry>,
+    /// PCI addresses, in the order in which PEs take them.
+    pub(super) gpus: Vec<String>,
 }
 
 impl Topology {
@@ -243,26 +294,32 @@ impl Topology {
                 ports.push(PortEntry { number, link_layer, state });
             }
             ports.sort_by_key(|port| port.number);
-            // `1: CA`; iWARP cards are `4: RNIC`, others have numbers of their own.
-            let kind = attribute(&path, "node_type");
-            let fault = if !kind.ends_with(": CA") {
-                Some(format!("it is no InfiniBand or RoCE card (node type {kind})"))
-            } else if ports.is_empty() {
-                Some("it has no port".to_owned())
-            } else if !ports.iter().any(PortEntry::is_active) {
-                let states = ports.iter().map(|port| format!("port {} is {}", port.number, port.state));
-                Some(states.collect::<Vec<_>>().join(", "))
-            } else {
-                None
-            };
             let device = path.join("device");
             let pci = device.exists().then(|| pci_path(&sysfs, &device)).flatten();
             let driver = fs::read_link(device.join("driver"));
             let driver = driver.ok().and_then(|link| Some(link.file_name()?.to_str()?.to_owned()));
-            devices.push(DeviceEntry { name: name.to_owned(), fault, driver, ports, pci });
+            devices.push(DeviceEntry::new(name, &attribute(&path, "node_type"), driver, ports, pci));
         }
         devices.sort_by(|a, b| natural(&a.name, &b.name));
-        Ok(Self { sysfs, devices })
+        // In the order of their addresses.
+        let on_bus = entries(&sysfs.join("bus/pci/devices"))?;
+        let gpus = on_bus.iter().filter(|device| is_nvidia_gpu(device));
+        let gpus = gpus.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect();
+        Ok(Self { bus: Bus::Sysfs(sysfs), devices, gpus })
+    }
+
+    /// Returns the PCI addresses of its GPUs: in the order of their addresses, or in that of a
+    /// description.
+    #[must_use]
+    pub fn gpus(&self) -> &[String] {
+        &self.gpus
+    }
+
+    /// Returns whether a place is on a PCI device that the tree or the description has, or is none
+    /// on a PCI device.
+    #[must_use]
+    pub fn knows(&self, place: &Place) -> bool {
+        !matches!(place, Place::Pci(_)) || self.path_of(place).is_some()
     }
 
     /// Returns its devices, in the order of their names.
@@ -281,9 +338,13 @@ impl Topology {
     }
 
     /// Returns the way from a host bridge to a place on the PCI bus.
-    fn path_of(&self, place: &Place) -> Option<PciPath> {
+    pub(super) fn path_of(&self, place: &Place) -> Option<PciPath> {
         let Place::Pci(address) = place else { return None };
-        pci_path(&self.sysfs, &self.sysfs.join("bus/pci/devices").join(address.to_ascii_lowercase()))
+        let address = address.to_ascii_lowercase();
+        match &self.bus {
+            Bus::Sysfs(sysfs) => pci_path(sysfs, &sysfs.join("bus/pci/devices").join(address)),
+            Bus::Described(paths) => paths.get(&address).cloned(),
+        }
     }
 
     /// Returns how far the device with this name is from a place.
@@ -329,16 +390,29 @@ fn near(a: Option<u32>, b: Option<u32>) -> Distance {
 /// Follows a link to a PCI device; nothing if it is none.
 fn pci_path(sysfs: &Path, link: &Path) -> Option<PciPath> {
     let path = fs::canonicalize(link).ok()?;
-    let steps: Vec<String> = path
-        .strip_prefix(sysfs)
-        .ok()?
-        .components()
-        .filter_map(|step| step.as_os_str().to_str().map(str::to_owned))
-        .skip_while(|step| !(step.starts_with("pci") && step.contains(':')))
-        .collect();
     // -1 where there are no nodes.
     let node = attribute(&path, "numa_node").parse().ok();
-    (steps.len() > 1).then_some(PciPath { steps, node })
+    PciPath::from_steps(path.strip_prefix(sysfs).ok()?.components().filter_map(|step| step.as_os_str().to_str()), node)
+}
+
+/// Returns whether a text is an address on the PCI bus with its domain: `0000:1b:00.0`.
+pub(super) fn is_pci_address(text: &str) -> bool {
+    let hex =
+        |part: &str, most: usize| (1..=most).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let parts: Vec<&str> = text.split([':', '.']).collect();
+    match parts.as_slice() {
+        [domain, bus, device, function] => {
+            text.matches('.').count() == 1 && hex(domain, 8) && hex(bus, 2) && hex(device, 2) && hex(function, 1)
+        }
+        _ => false,
+    }
+}
+
+/// Returns whether a folder of sysfs is a GPU of NVIDIA: a display (0x0300) or a 3D controller
+/// (0x0302) in PCI's code of classes.
+fn is_nvidia_gpu(device: &Path) -> bool {
+    let class = attribute(device, "class");
+    attribute(device, "vendor") == "0x10de" && (class.starts_with("0x0300") || class.starts_with("0x0302"))
 }
 
 /// Returns a folder's entries; none if it does not exist.

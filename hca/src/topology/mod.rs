@@ -2,8 +2,10 @@
 
 mod assignment;
 mod choice;
+mod description;
 mod error;
 mod machine;
+mod rails;
 #[cfg(test)]
 mod sysfs_tree;
 
@@ -12,3 +14,4 @@ pub use choice::{Card, DeviceChoice, MAX_CARDS, Who};
 pub use error::TopologyError;
 pub(crate) use machine::device_names;
 pub use machine::{DeviceEntry, Distance, Place, PortEntry, Topology};
+pub use rails::{Crossing, Rail, Route, Through, Way, fetch};

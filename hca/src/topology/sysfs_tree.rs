@@ -7,9 +7,18 @@ use std::path::PathBuf;
 
 use super::machine::Topology;
 
-/// A sysfs tree made of a description: a line for each PCI device (`pci NODE PATH`) and for each
-/// RDMA device (`rdma NAME ADDRESS NODE-TYPE` and then `NUMBER STATE LINK-LAYER` for each port; the
-/// address is `-` for a device that is not on PCI).
+/// Machines that are described, each with a short name.
+pub(super) const FIXTURES: [(&str, &str); 7] = [
+    ("dgx-a100", include_str!("fixtures/dgx-a100.txt")),
+    ("dgx-h100", include_str!("fixtures/dgx-h100.txt")),
+    ("hgx-4-cards", include_str!("fixtures/hgx-4-cards.txt")),
+    ("h20-two-sockets", include_str!("fixtures/h20-two-sockets.txt")),
+    ("single-card", include_str!("fixtures/single-card.txt")),
+    ("single-socket", include_str!("fixtures/single-socket.txt")),
+    ("vm-flat", include_str!("fixtures/vm-flat.txt")),
+];
+
+/// A sysfs tree made of a description, whose form [`Topology::parse`] documents.
 pub(super) struct Tree(PathBuf);
 
 impl Tree {
@@ -22,10 +31,14 @@ impl Tree {
         for line in description.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
             let words: Vec<_> = line.split_whitespace().collect();
             match words[0] {
-                "pci" => {
+                "pci" | "gpu" => {
                     let folder = root.join("devices").join(words[2]);
                     fs::create_dir_all(&folder).unwrap();
                     fs::write(folder.join("numa_node"), format!("{}\n", words[1])).unwrap();
+                    let (vendor, class) =
+                        if words[0] == "gpu" { ("0x10de", "0x030200") } else { ("0x15b3", "0x020700") };
+                    fs::write(folder.join("vendor"), format!("{vendor}\n")).unwrap();
+                    fs::write(folder.join("class"), format!("{class}\n")).unwrap();
                     let address = folder.file_name().unwrap();
                     symlink(&folder, root.join("bus/pci/devices").join(address)).unwrap();
                 }
@@ -40,11 +53,10 @@ impl Tree {
                     fs::create_dir_all(&folder).unwrap();
                     if words[2] != "-" {
                         symlink("../..", folder.join("device")).unwrap();
-                        let driver = words[1].split('_').next().unwrap().to_owned() + "_core";
-                        let _ = symlink(root.join("bus/pci/drivers").join(driver), folder.join("../../driver"));
+                        let _ = symlink(root.join("bus/pci/drivers").join(words[3]), folder.join("../../driver"));
                     }
-                    fs::write(folder.join("node_type"), format!("{}\n", words[3].replace(':', ": "))).unwrap();
-                    for port in words[4..].chunks(3) {
+                    fs::write(folder.join("node_type"), format!("{}\n", words[4].replace(':', ": "))).unwrap();
+                    for port in words[5..].chunks(3) {
                         let ports = folder.join("ports").join(port[0]);
                         fs::create_dir_all(&ports).unwrap();
                         fs::write(ports.join("state"), format!("{}\n", port[1].replace(':', ": "))).unwrap();
