@@ -154,7 +154,8 @@ pub use kernel::{Kernel, Module};
 pub use memory::{MemoryBytes, MemoryKind, MemoryUse};
 pub use pe::{Joined, Path, Pe, init};
 pub use profile::{
-    CallCount, CardCount, Counters, Origin, PeerCount, QpCount, TeamCount, Trace, TraceCall, Traffic, TransportCount,
+    CallCount, CardCount, Counters, Origin, PeerCount, QpCount, RouteCount, TeamCount, Trace, TraceCall, Traffic,
+    TransportCount,
 };
 pub use slice::{Compare, Signal, SignalOp, SignalUpdate, Strided, Symmetric, SymmetricSlice, SymmetricView};
 pub use stream::{OnStream, Stream};

@@ -74,6 +74,7 @@ impl Devices {
     pub fn look(root: &Root, config: &Config, limit: Duration) -> Self {
         let facts: Facts<CudaFact> = Guarded::start(&["cuda"], limit).finish();
         let topology = Topology::read(&root.at("/sys"));
+        let machine = root.machine(config);
         let found: Vec<Gpu> = facts
             .facts
             .iter()
@@ -84,11 +85,12 @@ impl Devices {
             [] => vec![Place::of_this_thread()],
             gpus => gpus.iter().map(|gpu| Place::Pci(gpu.pci.clone())).collect(),
         };
-        let known = topology.as_ref().ok().filter(|topology| !topology.devices().is_empty());
+        let known = machine.as_ref().ok().filter(|topology| !topology.devices().is_empty());
         let shared = known.map(|topology| shares(topology, config, &places)).unwrap_or_default();
         let nobody = shared.iter().all(Result::is_err);
         let error = |share: Option<&Result<Vec<Card>, TopologyError>>| Some(share?.as_ref().err()?.to_string());
-        let no_card = error(shared.first().filter(|_| nobody));
+        let wrong = machine.as_ref().err().filter(|_| config.topology().is_some()).cloned();
+        let no_card = wrong.or_else(|| error(shared.first().filter(|_| nobody)));
         let gpus = found.into_iter().enumerate().map(|(index, gpu)| {
             let node = root.text(&format!("/sys/bus/pci/devices/{}/numa_node", gpu.pci));
             let entry = |card: &Card| {

@@ -8,9 +8,12 @@ mod devices;
 mod doctor;
 mod job;
 mod launch;
+mod machine;
 mod memory;
 mod output;
 mod paths;
+mod rails;
+mod routes;
 mod shares;
 mod trace;
 
@@ -65,6 +68,16 @@ enum Command {
     },
     /// Shows what contexts take at each PE: queue pairs, and memory of the device. Starts nothing.
     Contexts(contexts::Question),
+    /// Shows which rail the card of each PE is on, if there is a PE on each GPU, and the best way
+    /// for puts to each rail of nodes that are cabled as this one, and why. Starts nothing.
+    Rails,
+    /// Puts together what PEs have counted with OXSHMEM_PROFILE=counters: messages, bytes and
+    /// connections by card, by rail, across rails and across root complexes. Exit status 1 where
+    /// files are missing or wrong.
+    Routes(routes::Question),
+    /// Writes the description of this machine that OXSHMEM_TOPOLOGY takes: GPUs, RDMA devices, and
+    /// their places on the PCI bus.
+    Topology,
     /// Summarises traces that PEs have written with OXSHMEM_PROFILE=trace: which calls took long,
     /// to which PE, and where the time went. Exit status 1 where a file is no trace.
     Trace(trace::Question),
@@ -100,6 +113,7 @@ fn main() -> ExitCode {
             ExitCode::from(u8::from(!shown || !report.is_ready()))
         }
         Some(Command::Trace(question)) => trace::run(question, arguments.json),
+        Some(Command::Routes(question)) => routes::run(question, arguments.json),
         Some(Command::Contexts(question)) => contexts::run(question, arguments.json),
         command => {
             let config = match Config::from_env() {
@@ -116,6 +130,8 @@ fn main() -> ExitCode {
                     ExitCode::from(u8::from(!shown || !launch.is_usable()))
                 }
                 Some(Command::Paths { npes }) => paths::run(config, *npes, arguments.json),
+                Some(Command::Rails) => rails::run(&config, arguments.json),
+                Some(Command::Topology) => machine::describe(&config),
                 Some(Command::Memory { npes }) => memory::run(config, *npes, arguments.json),
                 _ => {
                     let about = about::About::new(&config, &doctor::Root::new("/"), arguments.deadline);

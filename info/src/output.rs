@@ -8,11 +8,16 @@ use serde::Serialize;
 /// reader that closes its end of a pipe early has read what it wants.
 #[must_use]
 pub fn show(json: bool, value: &impl Serialize, text: impl FnOnce() -> String) -> bool {
-    let text = if json {
+    print(&if json {
         serde_json::to_string_pretty(value).unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}"))
     } else {
         text()
-    };
+    })
+}
+
+/// Prints a text, as [`show`] does.
+#[must_use]
+pub fn print(text: &str) -> bool {
     let mut out = std::io::stdout();
     match writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {

@@ -231,6 +231,12 @@ variables! {
     /// number takes that many, the nearest first. All PEs use as many as the PE with the fewest
     /// has, and never more than `OXSHMEM_QPS_PER_PEER`.
     "OXSHMEM_HCA_DEVICES_PER_PE" copy hca_devices_per_pe: Choice = Choice::Auto, Limits::Range(1, MAX_CARDS as u64);
+    /// A file that describes the machine in place of sysfs, where that hides how far GPUs and RDMA
+    /// devices are from each other, as in virtual machines; `oxshmem-info topology` writes this
+    /// machine's. PEs on the `cpu` device work as if each were on one of the GPUs that it
+    /// describes, in turn, and the software HCA counts as the card that falls to the PE, so that
+    /// `oxshmem-info routes` counts what goes across rails. See `hardware.md`.
+    "OXSHMEM_TOPOLOGY" borrow topology: Option<PathBuf> = None, Limits::None;
     /// How peers are reached. `auto` decides for each peer. `p2p` allows load/store only, and a
     /// peer that cannot be reached that way is an error. `ibgda` and `ibrc` use the network for
     /// every other PE.

@@ -1,16 +1,19 @@
 //! Puts together what a PE, its device and its network have counted and recorded.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use oxshmem_system::clock::monotonic_ns;
 
-use super::counters::{CallCount, CardCount, Counters, PeerCount, TeamCount, Traffic, TransportCount};
+use super::counters::{
+    CallCount, CardCount, Counters, PeerCount, QpCount, RouteCount, TeamCount, Traffic, TransportCount,
+};
 use super::host::{Count, Subject};
 use super::trace::{Origin, Recorded, Trace, clock_offset};
 use crate::Result;
 use crate::abi;
 use crate::fault;
 use crate::pe::{Path, Pe};
+use crate::transport::CardPath;
 
 /// Counters and traces.
 impl Pe {
@@ -73,10 +76,12 @@ impl Pe {
             });
             of_card.collect()
         });
+        let routes = self.route_counts(&qps);
         let counts_device = self.device_profile().is_some();
         Ok(Counters {
             pe: self.my_pe(),
             n_pes: self.n_pes(),
+            node: self.nodes().members(self.my_pe()).first().copied().unwrap_or_default(),
             counts_device,
             calls,
             peers,
@@ -84,7 +89,23 @@ impl Pe {
             transports,
             cards,
             qps,
+            routes,
         })
+    }
+
+    /// Returns what queue pairs did, by the way between cards that they take.
+    fn route_counts(&self, qps: &[QpCount]) -> Vec<RouteCount> {
+        let (Some(network), me) = (self.network(), self.my_pe()) else { return Vec::new() };
+        let mut routes: BTreeMap<_, (BTreeSet<usize>, RouteCount)> = BTreeMap::new();
+        for qp in qps.iter().filter(|qp| qp.pe != me) {
+            let way = network.rails().path(self.nodes(), me, qp.pe, qp.card);
+            let (peers, count) = routes.entry(way).or_insert_with(|| (BTreeSet::new(), route(&way)));
+            peers.insert(qp.pe);
+            count.peers = peers.len();
+            count.connections += 1;
+            count.traffic += qp.traffic;
+        }
+        routes.into_values().map(|(_, count)| count).collect()
     }
 
     /// Returns the newest calls that were recorded, of the host and of device code that was
@@ -189,6 +210,22 @@ impl Pe {
     fn team_rows(&self) -> Result<Vec<abi::Team>> {
         let rows = self.team_storage().read(self.slab())?;
         Ok(rows.into_iter().filter(|row| row.handle != abi::TEAM_INVALID).collect())
+    }
+}
+
+/// Returns a way on which nothing went yet.
+fn route(way: &CardPath) -> RouteCount {
+    RouteCount {
+        card: way.card,
+        leaves_node: way.leaves_node,
+        rail: way.rails.0.map(|rail| rail.number),
+        peer_rail: way.rails.1.map(|rail| rail.number),
+        crosses_rails: way.crosses_rails(),
+        crossing: way.crossings.0.name(),
+        peer_crossing: way.crossings.1.name(),
+        peers: 0,
+        connections: 0,
+        traffic: Traffic::default(),
     }
 }
 

@@ -271,6 +271,51 @@ pub struct QpCount {
     pub traffic: Traffic,
 }
 
+/// What went from a card of this PE to cards of peers that are alike: on the same rail, and as far
+/// from the peers' memory.
+///
+/// ```
+/// # fn main() -> oxshmem::Result<()> {
+/// # let pe = oxshmem::init()?;
+/// use oxshmem::RouteCount;
+///
+/// let routes: Vec<RouteCount> = pe.counters()?.routes;
+/// let across = routes.iter().filter(|route| route.leaves_node && route.crosses_rails == Some(true));
+/// let bytes: u64 = across.filter_map(|route| route.traffic.message_bytes).sum();
+/// println!("{bytes} bytes went from one rail to another");
+/// # pe.finalize()
+/// # }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct RouteCount {
+    /// This PE's card, by its number among those of this PE.
+    pub card: u32,
+    /// Whether the peers are on other nodes. To peers of this node that are reached by load and
+    /// store there are connections (IBGDA), through which little goes.
+    pub leaves_node: bool,
+    /// The rail of this PE's card: its number among the cards of the node. `None` where there is no
+    /// card, or it is not known.
+    pub rail: Option<u32>,
+    /// The rail of the peers' cards.
+    pub peer_rail: Option<u32>,
+    /// Whether the two are different rails. `None` where one of them is not known, or the nodes
+    /// have different numbers of cards.
+    pub crosses_rails: Option<bool>,
+    /// What data passes between the memory of this PE and its card: `none`, `root` (the root
+    /// complex of a CPU), `sockets` (two, and the link between them) or `unknown`.
+    pub crossing: &'static str,
+    /// The same at the peers.
+    pub peer_crossing: &'static str,
+    /// Peers that are reached so.
+    pub peers: usize,
+    /// Connections: queue pairs, those of contexts too.
+    pub connections: usize,
+    /// What this PE's requests did. Calls are not counted by route.
+    #[serde(flatten)]
+    pub traffic: Traffic,
+}
+
 /// Everything that is counted of a PE since init. Made by [`Pe::counters`](crate::Pe::counters).
 ///
 /// # Cost
@@ -294,6 +339,8 @@ pub struct Counters {
     pub pe: usize,
     /// PEs of the job.
     pub n_pes: usize,
+    /// The first PE of this PE's node.
+    pub node: usize,
     /// Whether calls of device code are counted that was compiled with `OXSHMEM_PROFILE`.
     pub counts_device: bool,
     /// All calls, by what made them, their name, and their peer or team.
@@ -308,6 +355,8 @@ pub struct Counters {
     pub cards: Vec<CardCount>,
     /// By queue pair, those to this PE itself among them.
     pub qps: Vec<QpCount>,
+    /// By the way between cards, without what goes to this PE itself.
+    pub routes: Vec<RouteCount>,
 }
 
 impl Counters {

@@ -16,5 +16,7 @@ pub(crate) mod host;
 mod nvtx;
 pub(crate) mod trace;
 
-pub use counters::{CallCount, CardCount, Counters, PeerCount, QpCount, TeamCount, Traffic, TransportCount};
+pub use counters::{
+    CallCount, CardCount, Counters, PeerCount, QpCount, RouteCount, TeamCount, Traffic, TransportCount,
+};
 pub use trace::{Origin, Trace, TraceCall};

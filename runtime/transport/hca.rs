@@ -13,7 +13,7 @@ use oxshmem_hca::prm::caps::{
 };
 use oxshmem_hca::provider::{Access, Attempt, Provider, Rung, UmemSource};
 use oxshmem_hca::soft::{CopyMode, FaultPlan, SoftHca, SoftOptions};
-use oxshmem_hca::topology::{Card, DeviceChoice, Distance, TopologyError};
+use oxshmem_hca::topology::{Card, DeviceChoice, TopologyError};
 use oxshmem_hca::wire::ctrl::Fence;
 use oxshmem_proxy::striping::Striping;
 use oxshmem_system::words::count32;
@@ -25,6 +25,7 @@ use super::near::Nodes;
 use super::nodes;
 use super::plan::{NetworkKind, Plan};
 use super::qp_attributes::pkey_index;
+use super::rails::{Rails, Spot};
 use super::selection;
 use super::selection::Chosen;
 use crate::Result;
@@ -50,6 +51,8 @@ pub(crate) struct Opened {
     soft: Option<Arc<SoftHca>>,
     /// What was tried on the way to it, apart from what the providers themselves tried.
     pub attempts: Vec<Attempt>,
+    /// Where the cards of all PEs are.
+    pub rails: Rails,
 }
 
 /// An open card, or the software HCA.
@@ -60,8 +63,8 @@ pub(crate) struct OpenCard {
     pub extended_atomics: bool,
     /// log2 of the reads and atomics that a queue pair may have in flight, in either direction.
     pub log_max_rd_atomic: u8,
-    /// How far it is from where the PE works; nothing for the software HCA.
-    pub distance: Option<Distance>,
+    /// Which card it is, and where. The software HCA is none, unless a machine is described.
+    pub chosen: Option<Chosen>,
 }
 
 /// Which fence modes keep what is posted to a queue pair in order.
@@ -93,8 +96,8 @@ struct Vote {
     provider: String,
     /// Whether device code can post to it.
     device_posts: bool,
-    /// Cards it has opened.
-    cards: u8,
+    /// The cards that it has opened.
+    cards: Vec<Spot>,
     /// The reason, where something is not available.
     reason: String,
 }
@@ -106,8 +109,10 @@ fn count8(number: usize) -> u8 {
 
 impl Vote {
     fn to_bytes(&self) -> Vec<u8> {
+        let cards: Vec<u8> = self.cards.iter().flat_map(|spot| spot.to_bytes()).collect();
         [
-            &[u8::from(self.device_posts), self.cards, count8(self.provider.len())],
+            &[u8::from(self.device_posts) << 7 | count8(self.cards.len()), count8(self.provider.len())],
+            &cards[..],
             self.provider.as_bytes(),
             self.reason.as_bytes(),
         ]
@@ -115,10 +120,13 @@ impl Vote {
     }
 
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (&[posts, cards, len], rest) = bytes.split_first_chunk()?;
+        let (&[first, len], rest) = bytes.split_first_chunk()?;
+        let (posts, cards) = (first >> 7, first & 0x7f);
+        let (spots, rest) = rest.split_at_checked(usize::from(cards) * Spot::BYTES)?;
+        let cards = spots.as_chunks::<{ Spot::BYTES }>().0.iter().map(Spot::from_bytes).collect::<Option<Vec<_>>>()?;
         let (provider, reason) = rest.split_at_checked(len.into())?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        (posts < 2).then(|| Self { provider: text(provider), device_posts: posts != 0, cards, reason: text(reason) })
+        Some(Self { provider: text(provider), device_posts: posts != 0, cards, reason: text(reason) })
     }
 }
 
@@ -144,13 +152,13 @@ pub(crate) fn open(
             .into()),
         };
     }
+    selection::check_description(config, device)?;
     let log_depth = config.send_queue_depth(bootstrap.size()).trailing_zeros();
-    let (candidate, reason) = candidate(config, bootstrap, &plan.nodes, device, kind)?;
-    let mut candidate = candidate;
+    let Candidate { opened: mut candidate, played, reason } = candidate(config, bootstrap, &plan.nodes, device, kind)?;
     let mut vote = Vote {
         provider: candidate.as_ref().map_or("none", Opened::provider_name).to_owned(),
         device_posts: kind == NetworkKind::Ibgda,
-        cards: candidate.as_ref().map_or(1, |opened| count8(opened.cards.len())),
+        cards: candidate.as_ref().map_or_else(|| vec![Spot::new(played.as_ref())], Opened::spots),
         reason,
     };
     if let Some(opened) = &mut candidate
@@ -180,7 +188,7 @@ pub(crate) fn open(
                 votes[pe].reason
             );
             vote.device_posts = kind == NetworkKind::Ibgda;
-            soft(config, device, kind)?
+            soft(config, device, kind, played)?
         }
     };
     if without.is_none()
@@ -193,13 +201,14 @@ pub(crate) fn open(
         return Err(hca_error(opened.cards[0].provider.as_ref(), what));
     }
     if without.is_none() {
-        let fewest = votes.iter().zip(0..).map(|(vote, pe)| (vote.cards, pe)).min().unwrap_or((1, 0));
+        let fewest = votes.iter().zip(0..).map(|(vote, pe)| (count8(vote.cards.len()), pe)).min().unwrap_or((1, 0));
         opened.keep(config, fewest);
     }
     if let Some(soft) = &opened.soft {
         nodes::check_descriptors(&plan, bootstrap)?;
         nodes::join(config, bootstrap, &plan.nodes, soft)?;
     }
+    opened.rails = Rails::new(votes.iter().map(|vote| vote.cards.as_slice()), opened.cards.len());
     opened.atomics = Atomics::agree(config, bootstrap, opened.coherent)?;
     let mut plan = plan;
     if without.is_none()
@@ -223,50 +232,66 @@ pub(crate) fn open(
     Ok((plan, Some(opened)))
 }
 
+/// What a PE has opened before it knows what the others have.
+struct Candidate {
+    /// Nothing where the configuration leaves the choice open and there is no card.
+    opened: Option<Opened>,
+    /// The card that the software HCA counts as, if it takes the place of one.
+    played: Option<Chosen>,
+    /// Why there is no card.
+    reason: String,
+}
+
 /// Opens what the configuration asks for; nothing, with the reason, where it leaves the choice open
-/// and there is no card.
+/// and there is no card. Collective.
 fn candidate(
     config: &Config,
     bootstrap: &Bootstrap,
     nodes: &Nodes,
     device: &dyn Device,
     kind: NetworkKind,
-) -> Result<(Option<Opened>, String)> {
-    match config.hca() {
-        Hca::Soft | Hca::Null => Ok((Some(soft(config, device, kind)?), String::new())),
-        Hca::Auto => match card(config, bootstrap, nodes, device) {
-            Ok(opened) => Ok((Some(opened), String::new())),
-            // What the others have to say about a failure of the job is more to the point.
-            Err(error @ crate::Error::Bootstrap(_)) => Err(error),
-            // A configuration that names several cards does not mean none.
-            Err(error) if config.hca_devices_per_pe().given().is_some_and(|count| count > 1) => Err(error),
-            Err(error) => Ok((None, error.to_string())),
-        },
-        Hca::Mlx5 { .. } | Hca::Verbs { .. } => match card(config, bootstrap, nodes, device) {
-            Ok(opened) => Ok((Some(opened), String::new())),
-            Err(crate::Error::Hca(source)) => {
-                Err(TransportError::Asked { hca: config.hca().to_string(), source: Box::new(source) }.into())
-            }
-            Err(error) => Err(error),
-        },
+) -> Result<Candidate> {
+    let done = |opened| Candidate { opened: Some(opened), played: None, reason: String::new() };
+    if let Hca::Soft | Hca::Null = config.hca() {
+        let chosen = match config.topology() {
+            Some(_) => selection::locate(config, bootstrap, nodes, device)?,
+            None => Vec::new(),
+        };
+        return Ok(done(soft(config, device, kind, chosen.into_iter().next())?));
+    }
+    let chosen = selection::choose(config, bootstrap, nodes, device);
+    let played =
+        chosen.as_ref().ok().and_then(|chosen| chosen.first()).filter(|_| config.topology().is_some()).cloned();
+    match (card(config, bootstrap, chosen), config.hca()) {
+        (Ok(opened), _) => Ok(done(opened)),
+        // What the others have to say about a failure of the job is more to the point.
+        (Err(error @ crate::Error::Bootstrap(_)), _) => Err(error),
+        // A configuration that names several cards does not mean none.
+        (Err(error), Hca::Auto) if config.hca_devices_per_pe().given().is_none_or(|count| count <= 1) => {
+            Ok(Candidate { opened: None, played, reason: error.to_string() })
+        }
+        (Err(error), Hca::Auto) => Err(error),
+        (Err(crate::Error::Hca(source)), hca) => {
+            Err(TransportError::Asked { hca: hca.to_string(), source: Box::new(source) }.into())
+        }
+        (Err(error), _) => Err(error),
     }
 }
 
-/// Opens the cards that fall to this PE. Collective.
-fn card(config: &Config, bootstrap: &Bootstrap, nodes: &Nodes, device: &dyn Device) -> Result<Opened> {
-    let chosen = selection::choose(config, bootstrap, nodes, device);
+/// Opens the cards that fall to this PE.
+fn card(config: &Config, bootstrap: &Bootstrap, chosen: Result<Vec<Chosen>>) -> Result<Opened> {
     // What is missing altogether says more than that nothing could be chosen.
     mlx5::check_libraries()?;
     // One that was not requested is not missed.
     let is_asked =
         config.hca_devices_per_pe() != Choice::Auto || matches!(config.hca_devices(), DeviceChoice::Mapping(_));
     let mut opened: Option<Opened> = None;
-    for Chosen { card, distance } in chosen? {
-        match (open_card(config, &card), &mut opened) {
+    for chosen in chosen? {
+        match (open_card(config, &chosen.card), &mut opened) {
             (Ok((open, coherent)), found) => {
                 let info = open.provider.info();
                 tracing::info!(pe = bootstrap.rank(), device = info.device, port = info.port.number, gid = %info.port.gid, "ConnectX card");
-                let open = OpenCard { distance: Some(distance), ..open };
+                let open = OpenCard { chosen: Some(chosen), ..open };
                 match found {
                     Some(found) => {
                         found.coherent &= coherent;
@@ -276,7 +301,7 @@ fn card(config: &Config, bootstrap: &Bootstrap, nodes: &Nodes, device: &dyn Devi
                 }
             }
             (Err(error), Some(found)) if !is_asked => {
-                let what = format!("{card} as a further card");
+                let what = format!("{} as a further card", chosen.card);
                 found.attempts.push(Attempt { what, outcome: Err(error.to_string()) });
             }
             (Err(error), _) => return Err(error),
@@ -307,7 +332,13 @@ impl Opened {
     fn new(card: OpenCard, coherent: bool) -> Self {
         let (way, queues_on_host) = (Way::Memory, false);
         let atomics = Atomics::default();
-        Self { cards: vec![card], coherent, atomics, way, queues_on_host, soft: None, attempts: Vec::new() }
+        let (attempts, rails) = (Vec::new(), Rails::default());
+        Self { cards: vec![card], coherent, atomics, way, queues_on_host, soft: None, attempts, rails }
+    }
+
+    /// Returns where its cards are, as the other PEs learn it.
+    fn spots(&self) -> Vec<Spot> {
+        self.cards.iter().map(|card| Spot::new(card.chosen.as_ref())).collect()
     }
 
     /// `soft`, `mlx5`.
@@ -371,7 +402,7 @@ impl OpenCard {
             extended_atomics: atomic.atomic_operations & operations == operations
                 && atomic.atomic_size_qp & sizes == sizes,
             log_max_rd_atomic: general.log_max_ra_req_qp.min(general.log_max_ra_res_qp).min(7),
-            distance: None,
+            chosen: None,
             provider,
         };
         Ok((card, coherent))
@@ -500,8 +531,8 @@ fn try_queues(device: &dyn Device, provider: &Arc<dyn Provider>) -> Result<()> {
 /// How long `OXSHMEM_CHECK=buffers` has the software HCA watch the source of a put.
 const SOURCES_WATCHED: Duration = Duration::from_millis(2);
 
-/// Opens the software HCA.
-fn soft(config: &Config, device: &dyn Device, kind: NetworkKind) -> Result<Opened> {
+/// Opens the software HCA, in the place of a card if one is given.
+fn soft(config: &Config, device: &dyn Device, kind: NetworkKind, played: Option<Chosen>) -> Result<Opened> {
     let mut faults = FaultPlan::from_str(config.soft_faults()).map_err(TransportError::Faults)?;
     if config.checks().buffers && faults.sources.is_zero() && device.gpu().is_none() {
         faults.sources = SOURCES_WATCHED;
@@ -532,6 +563,7 @@ fn soft(config: &Config, device: &dyn Device, kind: NetworkKind) -> Result<Opene
     let hca = SoftHca::open(options)?;
     let (general, atomic) = query_caps(hca.as_ref())?;
     let (card, coherent) = OpenCard::new(Arc::<SoftHca>::clone(&hca), &general, &atomic)?;
+    let card = OpenCard { chosen: played, ..card };
     Ok(Opened { soft: Some(hca), ..Opened::new(card, coherent) })
 }
 
@@ -542,7 +574,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn votes_survive(provider in "[a-z0-9]{0,8}", device_posts: bool, cards: u8, reason in ".{0,80}") {
+        fn votes_survive(
+            provider in "[a-z0-9]{0,8}",
+            device_posts: bool,
+            cards in proptest::collection::vec((any::<[u8; Spot::BYTES]>()).prop_filter_map("a spot", |bytes| Spot::from_bytes(&bytes)), 0..5),
+            reason in ".{0,80}",
+        ) {
             let vote = Vote { provider, device_posts, cards, reason };
             prop_assert_eq!(Vote::from_bytes(&vote.to_bytes()), Some(vote));
         }

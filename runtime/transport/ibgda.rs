@@ -12,6 +12,7 @@ use std::sync::Arc;
 use oxshmem_hca::objects::QpAddress;
 use oxshmem_hca::provider::{Attempt, Provider};
 use oxshmem_hca::soft::doorbell_rung;
+use oxshmem_hca::topology::{Way as PayloadWay, fetch};
 use oxshmem_proxy::striping::Striping;
 
 use super::addresses;
@@ -23,6 +24,8 @@ use super::fabric::{ChunkKeys, Region};
 use super::hca::{Opened, Order, of_card};
 use super::near::Nodes;
 use super::queues::{QPN_BYTES, QueueLayout, QueueSet, Shape};
+use super::rails::Rails;
+use super::selection::Chosen;
 use crate::Result;
 use crate::abi;
 use crate::bootstrap::Bootstrap;
@@ -67,6 +70,8 @@ pub(crate) struct Ibgda {
     attempts: Vec<Attempt>,
     /// By PE: the addresses of its cards' ports.
     ports: Vec<Vec<QpAddress>>,
+    /// Where the cards of all PEs are.
+    rails: Rails,
 }
 
 impl Ibgda {
@@ -93,7 +98,7 @@ impl Ibgda {
         let places = Arc::new(QueuePlaces::default());
         let striping = opened.striping(config);
         let order = opened.order(config);
-        let Opened { cards, atomics, way, attempts, .. } = opened;
+        let Opened { cards, atomics, way, attempts, rails, .. } = opened;
         let cards = cards.into_iter().map(Card::new).collect::<Result<Vec<_>>>()?;
         let columns = (0..config.qps_per_peer()).map(|column| striping.card(column)).collect();
         let queues = QueueSet::create(&cards, (device, way), slab, queues, columns)?;
@@ -122,6 +127,7 @@ impl Ibgda {
             in_device_memory,
             attempts,
             ports,
+            rails,
         })
     }
 
@@ -313,7 +319,8 @@ impl Ibgda {
             let provider = card.open.provider.as_ref();
             of_card(self.cards.len(), provider, provider.attempts())
         };
-        self.cards.iter().flat_map(of_card).chain(self.attempts.iter().cloned()).collect()
+        let fetched = self.cards.iter().filter_map(|card| fetched_from_afar(card.open.chosen.as_ref()?));
+        self.cards.iter().flat_map(of_card).chain(fetched).chain(self.attempts.iter().cloned()).collect()
     }
 
     /// Returns what each queue pair has done, those of contexts too.
@@ -323,6 +330,11 @@ impl Ibgda {
             counts.extend(queues.counts(&self.cards, Some(*set))?);
         }
         Ok(counts)
+    }
+
+    /// Returns where the cards of all PEs are.
+    pub(crate) fn rails(&self) -> &Rails {
+        &self.rails
     }
 
     /// Doorbells that device code has rung, on all queue pairs.
@@ -343,6 +355,14 @@ impl Ibgda {
             .filter(|queues| queues.layout().forgotten_by_host())
             .try_for_each(|queues| queues.forget_idle(flushed))
     }
+}
+
+/// Says that a card reads payloads itself where the table of ways would have them staged.
+fn fetched_from_afar(chosen: &Chosen) -> Option<Attempt> {
+    let (PayloadWay::Staged, reason) = fetch(chosen.is_gpu, Some(chosen.distance)) else { return None };
+    let what = format!("sources of puts staged for {}", chosen.card);
+    let why = format!("{reason}, but device code stages nothing; OXSHMEM_NETWORK=ibrc does");
+    Some(Attempt { what, outcome: Err(why) })
 }
 
 /// Returns where dumps find the queue pairs of a set.
@@ -383,7 +403,29 @@ fn unreached(
 
 #[cfg(test)]
 mod tests {
+    use oxshmem_hca::topology::Distance;
+
     use super::*;
+
+    #[test]
+    fn a_card_that_is_far_from_the_gpu_is_said_to_read_itself() {
+        let card = |distance, is_gpu| Chosen {
+            card: oxshmem_hca::topology::Card { device: "mlx5_4".to_owned(), port: Some(1) },
+            distance,
+            is_gpu,
+            rail: None,
+        };
+        let line = |chosen| fetched_from_afar(&chosen).map(|attempt| attempt.to_string());
+        assert_eq!(
+            line(card(Distance::System, true)).as_deref(),
+            Some(
+                "sources of puts staged for mlx5_4/1: no: the card is at another NUMA node, but device code stages nothing; \
+                 OXSHMEM_NETWORK=ibrc does"
+            )
+        );
+        assert_eq!(line(card(Distance::System, false)), None);
+        assert_eq!(line(card(Distance::Node, true)), None);
+    }
 
     #[test]
     fn the_software_hca_is_refused_for_devices_of_the_node_alone() {

@@ -31,6 +31,7 @@ use super::fabric::{ChunkKeys, Fabric, Kind, Region, lkeys};
 use super::hca::{OpenCard, Opened, of_card};
 use super::near::Nodes;
 use super::qp_attributes::attributes;
+use super::rails::Rails;
 use super::staging::{self, Bounce};
 use super::verbs::VerbsFabric;
 use crate::Result;
@@ -89,6 +90,8 @@ pub(crate) struct Ibrc {
     atomics: Atomics,
     qpns: Vec<u32>,
     slab_lkeys: [u32; MAX_CARDS],
+    /// Where the cards of all PEs are.
+    rails: Rails,
 }
 
 impl Ibrc {
@@ -108,6 +111,7 @@ impl Ibrc {
         // Before the fabric, which they have to outlive, even when something fails.
         let memory = device.host_memory(block_layout.bytes())?;
         let bounce;
+        let rails = opened.as_ref().map(|opened| opened.rails.clone()).unwrap_or_default();
         let (mut fabric, atomics) = open(config, bootstrap, nodes, device, opened, striping)?;
         let own = fabric.has_own();
         let count = (n_pes - u32::from(!own)) * per_peer;
@@ -182,6 +186,7 @@ impl Ibrc {
             atomics,
             qpns,
             slab_lkeys,
+            rails,
         })
     }
 
@@ -310,6 +315,11 @@ impl Ibrc {
         (0..).zip(&self.qpns).map(count).collect()
     }
 
+    /// Returns where the cards of all PEs are.
+    pub(crate) fn rails(&self) -> &Rails {
+        &self.rails
+    }
+
     /// Returns when descriptors were posted and done, and how many older moments were forgotten.
     pub(crate) fn moments(&self) -> (Vec<Moment>, u64) {
         self.proxy.moments()
@@ -411,7 +421,7 @@ impl Fabric for StripedFabric {
     }
 
     fn distance(&self) -> Option<Distance> {
-        self.cards.iter().filter_map(|card| card.open.distance).max()
+        self.cards.iter().filter_map(|card| Some(card.open.chosen.as_ref()?.distance)).max()
     }
 
     fn register(&mut self, region: &Region<'_>) -> Result<Vec<ChunkKeys>> {

@@ -18,6 +18,7 @@ mod peer_access;
 mod plan;
 mod qp_attributes;
 pub(crate) mod queues;
+mod rails;
 mod selection;
 mod staging;
 mod verbs;
@@ -38,6 +39,7 @@ pub(crate) use near::Nodes;
 pub(crate) use peer_access::PeerAccess;
 pub(crate) use plan::{NetworkKind, Plan};
 use queues::QueueLayout;
+pub(crate) use rails::{CardPath, Rails};
 
 use crate::bootstrap::Bootstrap;
 use crate::config::Config;
@@ -296,6 +298,14 @@ impl Network {
         match self {
             Self::Ibgda(ibgda) => Ok(ibgda.qp_counts()?),
             Self::Ibrc(ibrc) => Ok(ibrc.qp_counts()),
+        }
+    }
+
+    /// Returns where the cards of all PEs are.
+    pub(crate) fn rails(&self) -> &Rails {
+        match self {
+            Self::Ibgda(ibgda) => ibgda.rails(),
+            Self::Ibrc(ibrc) => ibrc.rails(),
         }
     }
 

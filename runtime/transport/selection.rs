@@ -1,6 +1,6 @@
 //! Which RDMA devices a PE uses: those that the configuration names, or some near its GPU or CPUs.
 
-use oxshmem_hca::topology::{Assignment, Card, Distance, Place, Topology, TopologyError};
+use oxshmem_hca::topology::{Assignment, Card, Distance, Place, Rail, Topology, TopologyError};
 
 use super::error::TransportError;
 use super::near::Nodes;
@@ -15,73 +15,124 @@ impl From<TopologyError> for crate::Error {
     }
 }
 
-/// A device of a PE, and how far it is from where the PE works.
-#[derive(Debug)]
-pub(super) struct Chosen {
+/// A device of a PE, how far it is from where the PE works, and which rail it is on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Chosen {
     pub card: Card,
     pub distance: Distance,
+    /// Whether the PE is on a GPU, or on one that a description has.
+    pub is_gpu: bool,
+    /// Nothing if the machine does not have the device, or the configuration does not let the PEs
+    /// of the node use it.
+    pub rail: Option<Rail>,
 }
 
-impl Chosen {
-    /// Devices that are named, whether or not they are there.
-    fn named(cards: &[Card], place: &Place) -> Vec<Self> {
-        let topology = Topology::of_this_machine().ok();
-        let far = |card: &Card| {
-            topology.as_ref().map_or(Distance::Unknown, |topology| topology.distance_to(place, &card.device))
-        };
-        cards.iter().map(|card| Self { card: card.clone(), distance: far(card) }).collect()
+/// Returns the machine that `OXSHMEM_TOPOLOGY` describes, or this one.
+///
+/// # Errors
+/// It cannot be read.
+pub(super) fn machine(config: &Config) -> std::result::Result<Topology, TopologyError> {
+    match config.topology() {
+        Some(file) => Topology::from_file(file),
+        None => Topology::of_this_machine().map_err(|error| TopologyError::Unreadable { reason: error.to_string() }),
     }
 }
 
-/// The devices and ports of this PE: at least one, in the order of their names, or in that of a
-/// mapping; with `OXSHMEM_HCA=verbs` one. Where the configuration does not name them, the PEs of
-/// the node tell each other where they work, and share out the devices; all of them come to the
-/// same answer. Collective.
+/// Returns where a PE works: on its GPU, on its CPUs, or on the GPU of a description that falls to
+/// the PE with number `index` of its node.
+fn place(config: &Config, machine: Option<&Topology>, gpu: Option<String>, index: usize) -> Result<Place> {
+    let described = machine.zip(config.topology().as_deref());
+    match (gpu, described) {
+        (Some(pci), Some((machine, file))) => {
+            let place = Place::Pci(pci);
+            if machine.knows(&place) {
+                return Ok(place);
+            }
+            let (file, place) = (file.display().to_string(), place.to_string());
+            Err(TopologyError::NotDescribed { file, place }.into())
+        }
+        (Some(pci), None) => Ok(Place::Pci(pci)),
+        (None, Some((machine, _))) if !machine.gpus().is_empty() => {
+            Ok(Place::Pci(machine.gpus()[index % machine.gpus().len()].clone()))
+        }
+        (None, _) => Ok(Place::of_this_thread()),
+    }
+}
+
+/// Refuses a description of the machine that is wrong, or does not have the GPU of this PE.
+pub(super) fn check_description(config: &Config, device: &dyn Device) -> Result<()> {
+    if config.topology().is_some() {
+        place(config, Some(&machine(config)?), device.gpu().map(|gpu| gpu.pci), 0)?;
+    }
+    Ok(())
+}
+
+/// The devices and ports of this PE for real cards, as [`locate`] returns them.
 pub(super) fn choose(
     config: &Config,
     bootstrap: &Bootstrap,
     nodes: &Nodes,
     device: &dyn Device,
 ) -> Result<Vec<Chosen>> {
-    let place = device.gpu().map_or_else(Place::of_this_thread, |gpu| Place::Pci(gpu.pci));
-    // Also by PEs that need no answer: PEs may be configured differently.
-    let places = bootstrap.allgather("places of PEs", place.to_string().as_bytes())?;
+    let chosen = locate(config, bootstrap, nodes, device);
     check_write_ordering(device.write_ordering(), &device.identity())?;
-    let (index, places) = on_node(nodes, bootstrap.rank() as usize, &places);
-
-    if let Some(card) = config.hca().card() {
-        return Ok(Chosen::named(std::slice::from_ref(card), &place));
-    }
-    if let Some(cards) = config.hca_devices().exact(index, &place)? {
-        return Ok(Chosen::named(cards, &place));
-    }
-    let topology =
-        Topology::of_this_machine().map_err(|error| TopologyError::Unreadable { reason: error.to_string() })?;
-    let per_pe = config.hca_devices_per_pe().given();
-    let chosen = topology.assign(config.hca().family(), config.hca_devices(), per_pe, &places)?;
-    let mine = chosen.get(index).ok_or(TopologyError::NoDevice)?;
-    for Assignment { device, port, distance } in mine {
-        tracing::info!(pe = bootstrap.rank(), device = device.name, port = port.number, %place, %distance, "RDMA device");
+    let chosen = chosen?;
+    for Chosen { card, distance, .. } in &chosen {
+        let me = bootstrap.rank();
+        tracing::info!(pe = me, %card, %distance, "RDMA device");
         if let (Distance::System, Some(consequence)) = (distance, distance.consequence()) {
-            tracing::warn!(
-                "PE {} ({place}) uses {}, which is {distance}: {consequence}",
-                bootstrap.rank(),
-                device.name
-            );
+            tracing::warn!("PE {me} uses {card}, which is {distance}: {consequence}");
         }
     }
-    Ok(mine.iter().map(|it| Chosen { card: it.card(), distance: it.distance }).collect())
+    Ok(chosen)
 }
 
-/// Returns this PE's number among those of its node, and where each of these works, which is known
-/// of all PEs as text.
-fn on_node(nodes: &Nodes, me: usize, places: &[Vec<u8>]) -> (usize, Vec<Place>) {
-    let node = nodes.members(me);
+/// The devices and ports of this PE: at least one, in the order of their names, or in that of a
+/// mapping; with `OXSHMEM_HCA=verbs` one. Where the configuration does not name them, the PEs of
+/// the node tell each other where they work, and share out the devices; all of them come to the
+/// same answer. Collective.
+pub(super) fn locate(
+    config: &Config,
+    bootstrap: &Bootstrap,
+    nodes: &Nodes,
+    device: &dyn Device,
+) -> Result<Vec<Chosen>> {
+    let me = bootstrap.rank() as usize;
+    let index = nodes.members(me).iter().take_while(|pe| **pe < me).count();
+    let machine = machine(config);
+    let read = machine.as_ref().ok();
+    let place = place(config, read, device.gpu().map(|gpu| gpu.pci), index)?;
+    // Also by PEs that need no answer: PEs may be configured differently.
+    let places = bootstrap.allgather("places of PEs", place.to_string().as_bytes())?;
+    let places = on_node(nodes, me, &places);
+
+    let (family, choice) = (config.hca().family(), config.hca_devices());
+    let chosen = |card: Card, distance: Option<Distance>| {
+        let found = || read.map_or(Distance::Unknown, |machine| machine.distance_to(&place, &card.device));
+        let distance = distance.unwrap_or_else(found);
+        let rail = read.and_then(|machine| machine.rail(family, choice, &card));
+        Chosen { card, distance, is_gpu: matches!(place, Place::Pci(_)), rail }
+    };
+    // Devices that are named, whether or not they are there.
+    if let Some(card) = config.hca().card() {
+        return Ok(vec![chosen(card.clone(), None)]);
+    }
+    if let Some(cards) = choice.exact(index, &place)? {
+        return Ok(cards.iter().map(|card| chosen(card.clone(), None)).collect());
+    }
+    let machine = machine.as_ref().map_err(Clone::clone)?;
+    let assigned = machine.assign(family, choice, config.hca_devices_per_pe().given(), &places)?;
+    let mine = assigned.get(index).ok_or(TopologyError::NoDevice)?;
+    Ok(mine.iter().map(|it: &Assignment<'_>| chosen(it.card(), Some(it.distance))).collect())
+}
+
+/// Returns where each PE of the node of `me` works, which is known of all PEs as text.
+fn on_node(nodes: &Nodes, me: usize, places: &[Vec<u8>]) -> Vec<Place> {
     let place = |pe: &usize| {
         let text = places.get(*pe).map(|bytes| String::from_utf8_lossy(bytes));
         text.and_then(|text| text.parse().ok()).unwrap_or(Place::Anywhere)
     };
-    (node.iter().take_while(|pe| **pe < me).count(), node.iter().map(place).collect())
+    nodes.members(me).iter().map(place).collect()
 }
 
 /// Refuses a device in whose memory a card's later writes may become visible before earlier ones: a
@@ -106,10 +157,29 @@ mod tests {
     fn devices_are_shared_out_among_the_pes_that_were_found_on_the_node() {
         let nodes = Nodes::by_name(&["a", "b", "a", "b"]);
         let places = ["node 0", "node 1", "node 2", "nowhere"].map(|place| place.as_bytes().to_vec());
-        let (index, of_node) = on_node(&nodes, 2, &places);
-        assert_eq!((index, of_node), (1, vec![Place::Node(0), Place::Node(2)]));
-        let (index, of_node) = on_node(&nodes, 3, &places);
-        assert_eq!((index, of_node), (1, vec![Place::Node(1), Place::Anywhere]));
+        assert_eq!(on_node(&nodes, 2, &places), [Place::Node(0), Place::Node(2)]);
+        assert_eq!(on_node(&nodes, 3, &places), [Place::Node(1), Place::Anywhere]);
+    }
+
+    /// Without GPUs PEs take those of a description in turn; a GPU has to be among them.
+    #[test]
+    fn a_described_machine_has_the_places_of_pes() -> Result<()> {
+        let config = Config::builder().topology(std::path::PathBuf::from("machine.txt")).build()?;
+        let text = "gpu 0 pci0000:15/0000:1b:00.0\ngpu 1 pci0000:3d/0000:43:00.0";
+        let machine = Topology::parse(text).map_err(|what| TopologyError::Unreadable { reason: what })?;
+        let on = |index| place(&config, Some(&machine), None, index);
+        assert_eq!((on(1)?, on(2)?), (Place::Pci("0000:43:00.0".into()), Place::Pci("0000:1b:00.0".into())));
+        let gpu = |pci: &str| place(&config, Some(&machine), Some(pci.to_owned()), 0);
+        assert_eq!(gpu("0000:43:00.0")?, Place::Pci("0000:43:00.0".into()));
+        let error = gpu("0000:44:00.0").err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(
+            error.contains("OXSHMEM_TOPOLOGY=machine.txt does not describe the GPU of this PE (pci 0000:44:00.0)"),
+            "{error}"
+        );
+        let cards_alone =
+            Topology::parse("rdma a - - 1:CA").map_err(|what| TopologyError::Unreadable { reason: what })?;
+        assert_eq!(place(&config, Some(&cards_alone), None, 0)?, Place::of_this_thread());
+        Ok(())
     }
 
     #[test]

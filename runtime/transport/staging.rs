@@ -4,14 +4,15 @@
 //! A card reads memory of a GPU at another socket across two root complexes and the link between
 //! the sockets, which is slow on most machines; the GPU's copy engine writes to host memory, and
 //! the card reads that. Nothing else is staged: what the card writes, and what is atomic, it does
-//! in the memory itself. The choice is made by distance, from a table; nothing is measured.
+//! in the memory itself. The choice is made by distance, from the table that decides for all
+//! transports ([`fetch`]); nothing is measured.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use oxshmem_hca::provider::Attempt;
-use oxshmem_hca::topology::Distance;
+use oxshmem_hca::topology::{Distance, Way, fetch};
 use oxshmem_proxy::staging::{Copied, Copier, CopyRequest, Staging};
 use oxshmem_proxy::work::{Local, Registered};
 
@@ -39,8 +40,8 @@ struct Choice {
     is_asked: bool,
 }
 
-/// Returns the table. `distance` is that between the card and where the PE works; the software HCA
-/// has none.
+/// Returns the choice: what the setting says, or else what the table says. `distance` is that
+/// between the card and where the PE works; the software HCA has none.
 fn choose(setting: config::Staging, is_gpu: bool, distance: Option<Distance>) -> Choice {
     let (from, reason) = match setting {
         config::Staging::Off => (None, format!("OXSHMEM_IBRC_STAGING={setting} says so")),
@@ -48,11 +49,9 @@ fn choose(setting: config::Staging, is_gpu: bool, distance: Option<Distance>) ->
         config::Staging::From(size) => {
             (Some(u32::try_from(size.0).unwrap_or(u32::MAX)), format!("OXSHMEM_IBRC_STAGING={setting} says so"))
         }
-        config::Staging::Auto => match distance {
-            _ if !is_gpu => (None, "they are in host memory".to_owned()),
-            None => (None, "there is no card".to_owned()),
-            Some(distance @ Distance::System) => (Some(FROM), format!("the card is {distance}")),
-            Some(distance) => (None, format!("the card is {distance}")),
+        config::Staging::Auto => match fetch(is_gpu, distance) {
+            (Way::Staged, reason) => (Some(FROM), reason),
+            (_, reason) => (None, reason),
         },
     };
     Choice { from, reason, is_asked: setting != config::Staging::Auto }

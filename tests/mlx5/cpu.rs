@@ -1,6 +1,7 @@
 //! What needs no GPU: lies of libraries, kernel and firmware, and teardown.
 
 mod commands;
+mod rails;
 mod size;
 
 use std::collections::BTreeSet;

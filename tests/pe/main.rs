@@ -28,6 +28,7 @@ mod proxy;
 mod queues;
 mod rig;
 mod rma;
+mod routes;
 mod signals;
 mod sound;
 mod streams;
@@ -121,6 +122,7 @@ const CASES: &[Case] = &[
     ("reproducible", collectives::reproducible),
     ("requests", queues::requests),
     ("rma", rma::rma),
+    ("routes", routes::routes),
     ("set_up", hca::set_up),
     ("signals", signals::signals),
     ("sound_earlier_pe", sound::earlier_pe),

@@ -170,7 +170,14 @@ pub fn examine(config: Result<Config, ConfigError>, root: &Root, limit: Duration
     findings.extend(rdma::library(Library::Mlx5, &mlx5.finish(), any_mlx5, mlx5_wants));
     findings.extend(rdma::ports(root, known, wants));
     findings.extend(rdma::gids(root, known, &config, wants));
-    let selected = rdma::selection(known, &seen.gpus, &config, wants);
+    let selected = match config.topology().is_some().then(|| root.machine(&config)) {
+        None => rdma::selection(known, &seen.gpus, &config, wants),
+        Some(Ok(described)) => rdma::selection(Some(&described), &seen.gpus, &config, wants),
+        Some(Err(error)) => {
+            let remedy = "correct the file, or unset OXSHMEM_TOPOLOGY";
+            Finding::bad("rdma.selection", Outcome::Fail, error, remedy).into()
+        }
+    };
     findings.extend(selected.findings);
     if wants.mlx5 && wants.card != Want::No {
         // Each card once, with the first GPU that it falls to; side by side.

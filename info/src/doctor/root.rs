@@ -4,6 +4,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use oxshmem::config::Config;
+use oxshmem_hca::topology::Topology;
+
 /// Where `/sys`, `/proc` and `/dev` are.
 #[derive(Debug, Clone)]
 pub struct Root {
@@ -54,6 +57,18 @@ impl Root {
             path: path.into(),
             #[cfg(test)]
             denied: Vec::new(),
+        }
+    }
+
+    /// Returns the machine that PEs see: what sysfs says, or what `OXSHMEM_TOPOLOGY` describes in
+    /// its place.
+    ///
+    /// # Errors
+    /// It cannot be read; the reason in one line.
+    pub fn machine(&self, config: &Config) -> Result<Topology, String> {
+        match config.topology() {
+            Some(file) => Topology::from_file(file).map_err(|error| error.to_string()),
+            None => Topology::read(&self.at("/sys")).map_err(|error| format!("sysfs cannot be read: {error}")),
         }
     }
 

@@ -1,0 +1,137 @@
+//! Which rail each PE's card is on, and the best way for puts to each rail.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use oxshmem::config::Config;
+use oxshmem_hca::topology::{Card, Distance, Place, Route, Through, Topology, Way, fetch};
+use serde::Serialize;
+
+use crate::doctor::Root;
+use crate::output::show;
+use crate::shares::shares;
+
+/// The decisions of a node with a PE on each GPU.
+#[derive(Debug, Serialize)]
+struct Rails {
+    /// How many rails there are.
+    rails: usize,
+    pes: Vec<PeEntry>,
+}
+
+#[derive(Debug, Serialize)]
+struct PeEntry {
+    pe: usize,
+    place: String,
+    card: String,
+    /// Nothing if the PEs of the node do not share the card out.
+    rail: Option<u32>,
+    distance: String,
+    /// By rail of the destination's card.
+    routes: Vec<RouteEntry>,
+}
+
+#[derive(Debug, Serialize)]
+struct RouteEntry {
+    rail: u32,
+    /// `direct`, `staged` or `push`.
+    best: &'static str,
+    /// The card that sends then.
+    card: String,
+    /// Where that card reads a payload that is pushed: `gpu` of `through_pe`, `host` memory near
+    /// the card, or the `source` itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    through: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    through_pe: Option<usize>,
+    reason: String,
+    /// What is done today where device code posts, and where the CPU proxy does: `direct` or
+    /// `staged`, by the PE's own card.
+    ibgda: &'static str,
+    ibrc: &'static str,
+}
+
+/// Prints the decisions. Starts nothing.
+pub fn run(config: &Config, json: bool) -> ExitCode {
+    match Root::new("/").machine(config).and_then(|machine| Rails::of(&machine, config)) {
+        Ok(rails) => ExitCode::from(u8::from(!show(json, &rails, || rails.text()))),
+        Err(error) => {
+            eprintln!("oxshmem-info: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl Rails {
+    fn of(machine: &Topology, config: &Config) -> Result<Self, String> {
+        let gpus: Vec<Place> = machine.gpus().iter().map(|gpu| Place::Pci(gpu.clone())).collect();
+        let places = if gpus.is_empty() { vec![Place::of_this_thread()] } else { gpus };
+        let first = |cards: Result<Vec<Card>, _>| {
+            let cards: Vec<Card> = cards.map_err(|error: oxshmem_hca::topology::TopologyError| error.to_string())?;
+            cards.into_iter().next().ok_or_else(|| "a PE has no card".to_owned())
+        };
+        let cards = shares(machine, config, &places).into_iter().map(first).collect::<Result<Vec<Card>, String>>()?;
+        let (family, choice) = (config.hca().family(), config.hca_devices());
+        // Load and store between GPUs is tried when PEs start.
+        let routes =
+            machine.routes((family, choice), &places, &cards, |_, _| true).map_err(|error| error.to_string())?;
+        let rails = routes.first().map_or(0, Vec::len);
+        let entry = |(pe, ((place, card), routes)): (usize, ((&Place, Card), Vec<Route>))| {
+            let distance = machine.distance_to(place, &card.device);
+            PeEntry {
+                pe,
+                place: place.to_string(),
+                rail: machine.rail(family, choice, &card).map(|rail| rail.number),
+                distance: distance.to_string(),
+                routes: routes.into_iter().map(|route| RouteEntry::new(route, place, distance)).collect(),
+                card: card.to_string(),
+            }
+        };
+        Ok(Self { rails, pes: places.iter().zip(cards).zip(routes).enumerate().map(entry).collect() })
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!("PEs, if there is one on each GPU, and their cards on {} rails:\n", self.rails);
+        // Writing to a string cannot fail.
+        for PeEntry { pe, place, card, rail, distance, .. } in &self.pes {
+            let rail = rail.map_or("on no rail that is known".to_owned(), |rail| format!("rail {rail}"));
+            let _ = writeln!(text, "  PE {pe:<3} {place}: {card}, {rail}, {distance}");
+        }
+        text +=
+            "\nThe best way for puts to nodes that are cabled as this one, by the rail of the destination's card:\n";
+        for PeEntry { pe, routes, .. } in &self.pes {
+            for RouteEntry { rail, best, card, through, through_pe, reason, .. } in routes {
+                let through = match (through, through_pe) {
+                    (_, Some(pe)) => format!(" through the GPU of PE {pe}"),
+                    (Some("host"), _) => " through host memory".to_owned(),
+                    _ => String::new(),
+                };
+                let _ = writeln!(text, "  PE {pe:<3} to rail {rail:<3} {best} by {card}{through}: {reason}");
+            }
+        }
+        let staged = self.pes.iter().flat_map(|pe| &pe.routes).any(|route| route.ibrc == "staged");
+        text += "\nThe way that is taken: each PE's own card sends, whatever the rail, and reads the payload itself. OxSHMEM does not push \
+                 yet, so what goes to another rail crosses the spine.\n";
+        if staged {
+            text += "Where that card is at another NUMA node the CPU proxy (OXSHMEM_NETWORK=ibrc) stages large puts; device code stages \
+                     nothing.\n";
+        }
+        text
+    }
+}
+
+impl RouteEntry {
+    fn new(route: Route, place: &Place, own: Distance) -> Self {
+        let (best, through, through_pe) = match route.way {
+            Way::Direct => ("direct", None, None),
+            Way::Staged => ("staged", None, None),
+            Way::Push { through: Through::Gpu(pe) } => ("push", Some("gpu"), Some(pe)),
+            Way::Push { through: Through::Host } => ("push", Some("host"), None),
+            Way::Push { through: Through::Source } => ("push", Some("source"), None),
+        };
+        let (fetched, _) = fetch(matches!(place, Place::Pci(_)), Some(own));
+        let ibrc = if fetched == Way::Staged { "staged" } else { "direct" };
+        let card = route.card.to_string();
+        Self { rail: route.rail.number, best, card, through, through_pe, reason: route.reason, ibgda: "direct", ibrc }
+    }
+}

@@ -1,0 +1,51 @@
+//! Cards of a described machine, and what is counted by their rails.
+
+use oxshmem_tests::Transport;
+
+use super::{folder, job, report};
+
+/// PEs get the cards that are near the GPUs of a described machine, and what the CPU proxy posts is
+/// counted by their rails.
+#[test]
+fn a_described_machine_gives_pes_their_cards_and_rails() {
+    let machine = folder().join("machine.txt");
+    let description = "gpu 0 pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0\n\
+                       pci 0 pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:19:00.0\n\
+                       gpu 1 pci0000:3d/0000:3d:01.0/0000:3e:00.0/0000:3f:00.0/0000:40:00.0\n\
+                       pci 1 pci0000:5d/0000:5d:01.0/0000:5e:00.0\n\
+                       rdma mlx5_0 0000:5e:00.0 mlx5_core 1:CA 1 4:ACTIVE Ethernet\n\
+                       rdma mlx5_1 0000:19:00.0 mlx5_core 1:CA 1 4:ACTIVE Ethernet\n";
+    std::fs::write(&machine, description).unwrap_or_else(|error| panic!("{}: {error}", machine.display()));
+    let results = folder().join("described");
+    let _ = std::fs::remove_dir_all(&results);
+    job("routes", Transport::Ibrc, 2)
+        .args(&["3", "100"])
+        .env("OXSHMEM_HCA", "mlx5")
+        .env("OXSHMEM_TOPOLOGY", &machine)
+        .env("RDMA_STAND_IN", "device:count=2")
+        .env("OXSHMEM_IB_FLUSH", "never")
+        .env("OXSHMEM_PROFILE", "counters")
+        .env("OXSHMEM_PROFILE_DIR", &results)
+        .passes();
+    for (pe, card, rail, crossing) in [(0, "mlx5_1", 1, "none"), (1, "mlx5_0", 0, "root")] {
+        let file = results.join(format!("counters-{pe}.json"));
+        let text = std::fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let counters: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+        assert_eq!(counters["cards"][0]["device"], card, "PE {pe}");
+        let route = &counters["routes"][0];
+        let rails = [&route["rail"], &route["peer_rail"]].map(|rail| rail.as_u64());
+        assert_eq!(rails, [Some(rail), Some(1 - rail)], "PE {pe}: {route}");
+        assert_eq!((&route["crosses_rails"], &route["crossing"]), (&true.into(), &crossing.into()), "PE {pe}: {route}");
+        assert!(route["messages"].as_u64() >= Some(3), "PE {pe}: {route}");
+    }
+    // Device code that posts says that it does not stage for a card at another socket.
+    let text = |cards: &str| {
+        let job = job("hca_report", Transport::Ibgda, 2).env("OXSHMEM_HCA", "mlx5").env("OXSHMEM_HCA_DEVICES", cards);
+        report(job.env("OXSHMEM_TOPOLOGY", &machine).env("RDMA_STAND_IN", "device:count=2"))
+    };
+    let line = "attempt sources of puts staged for mlx5_0: no: the card is at another NUMA node, but device code stages nothing; \
+                OXSHMEM_NETWORK=ibrc does";
+    let (near, far) = (text("0=mlx5_1,1=mlx5_0"), text("0=mlx5_0,1=mlx5_1"));
+    assert!(far.lines().any(|found| found == line), "no `{line}` in\n{far}");
+    assert!(!near.contains("sources of puts staged"), "{near}");
+}

@@ -1,0 +1,67 @@
+//! What is counted by the way between cards, beside the puts that were made.
+
+use std::collections::BTreeMap;
+
+use oxshmem::{Operations, Path, RouteCount};
+
+use crate::Outcome;
+use crate::rig::Rig;
+
+oxshmem::include_module!(RMA, "rma");
+
+/// What tells routes apart.
+fn key(route: &RouteCount) -> (u32, bool, Option<u32>, Option<u32>, &'static str, &'static str) {
+    (route.card, route.leaves_node, route.rail, route.peer_rail, route.crossing, route.peer_crossing)
+}
+
+/// `routes PUTS BYTES`: makes that many puts, of that many bytes each, to each PE that is reached
+/// over the network. Each route counts those to its peers, and nothing else.
+pub fn routes(args: &[String]) -> Outcome {
+    let (puts, bytes): (u64, usize) = (args[0].parse()?, args[1].parse()?);
+    let rig = Rig::new(&RMA)?;
+    let (pe, me, n) = (&rig.pe, rig.me(), rig.n_pes());
+    let inbox = pe.alloc::<u8>(bytes * n)?;
+    let data = vec![u8::try_from(me)? + 1; bytes];
+    let far = |peer: &usize| matches!(pe.path(*peer), Some(Path::Ibgda | Path::Ibrc));
+    // PEs of this node are, or none is.
+    let all_far = (0..n).all(|peer| peer == me || far(&peer));
+    pe.barrier_all()?;
+    // What meetings have posted is not waited for.
+    pe.quiet()?;
+    let before = pe.counters()?;
+    for peer in (0..n).filter(far) {
+        for _ in 0..puts {
+            pe.put(inbox.view(me * bytes..), &data, peer)?;
+        }
+    }
+    // A short put travels in its work request, and returns before that is executed.
+    pe.quiet()?;
+    let after = pe.counters()?;
+    pe.barrier_all()?;
+    let received = pe.read(&inbox)?;
+    for peer in (0..n).filter(far) {
+        let expected = if puts == 0 { 0 } else { u8::try_from(peer)? + 1 };
+        assert!(received[peer * bytes..][..bytes].iter().all(|byte| *byte == expected), "from PE {peer}");
+    }
+
+    let then: BTreeMap<_, &RouteCount> = before.routes.iter().map(|route| (key(route), route)).collect();
+    assert_eq!(then.len(), after.routes.len());
+    let cards = after.cards.len();
+    let mut peers = vec![0; cards];
+    for now in &after.routes {
+        let then = then[&key(now)];
+        // The put of the host is a kernel of one block, which posts to the first queue pair.
+        let posted = if now.card == 0 && (now.leaves_node || all_far) { puts * now.peers as u64 } else { 0 };
+        let (card, connections) = (now.card as usize, now.peers * pe.config().qps_per_peer() as usize / cards);
+        assert_eq!(now.connections, connections, "{now:?}");
+        let counted = now.traffic.messages.zip(now.traffic.message_bytes);
+        let Some((messages, sent)) = counted else { return Err(format!("not counted: {now:?}").into()) };
+        assert_eq!(messages - then.traffic.messages.unwrap_or(0), posted, "{now:?}");
+        assert_eq!(sent - then.traffic.message_bytes.unwrap_or(0), posted * bytes as u64, "{now:?}");
+        peers[card] += now.peers;
+    }
+    // Device code has queue pairs to peers that it reaches by load and store, too.
+    assert_eq!(peers, vec![n - 1; cards]);
+    pe.free(inbox)?;
+    rig.finish()
+}
