@@ -131,6 +131,8 @@ jobs! {
 jobs! {
     on_two_cards;
     [cpu]
+    // Each card counts the ways from it.
+    routes_ibrc_2_cards: "routes" "3" "100", Ibrc, 2, "OXSHMEM_IB_FLUSH" = "never";
     mixed_words_3_cards_strict: "mixed_words", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1";
     contexts_ibgda_3_cards_strict: "contexts", Ibgda, 3;
     contexts_mixed_3_cards_strict: "contexts", Auto, 3, "OXSHMEM_P2P_FAULTS" = "0-1";

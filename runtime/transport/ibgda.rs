@@ -359,7 +359,7 @@ impl Ibgda {
 
 /// Says that a card reads payloads itself where the table of ways would have them staged.
 fn fetched_from_afar(chosen: &Chosen) -> Option<Attempt> {
-    let (PayloadWay::Staged, reason) = fetch(chosen.is_gpu, Some(chosen.distance)) else { return None };
+    let (PayloadWay::Staged, reason) = fetch(chosen.is_gpu(), Some(chosen.distance)) else { return None };
     let what = format!("sources of puts staged for {}", chosen.card);
     let why = format!("{reason}, but device code stages nothing; OXSHMEM_NETWORK=ibrc does");
     Some(Attempt { what, outcome: Err(why) })
@@ -403,7 +403,7 @@ fn unreached(
 
 #[cfg(test)]
 mod tests {
-    use oxshmem_hca::topology::Distance;
+    use oxshmem_hca::topology::{Distance, Place};
 
     use super::*;
 
@@ -412,7 +412,7 @@ mod tests {
         let card = |distance, is_gpu| Chosen {
             card: oxshmem_hca::topology::Card { device: "mlx5_4".to_owned(), port: Some(1) },
             distance,
-            is_gpu,
+            place: if is_gpu { Place::Pci("0000:1b:00.0".into()) } else { Place::Node(0) },
             rail: None,
         };
         let line = |chosen| fetched_from_afar(&chosen).map(|attempt| attempt.to_string());

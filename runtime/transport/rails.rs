@@ -31,7 +31,7 @@ impl Spot {
             // More cards in a machine are not told apart.
             rail: chosen.rail.filter(|rail| rail.of <= MOST_RAILS),
             // Host memory is at every card, behind the CPU.
-            crossing: if chosen.is_gpu { Crossing::from(chosen.distance) } else { Crossing::None },
+            crossing: if chosen.is_gpu() { Crossing::from(chosen.distance) } else { Crossing::None },
         })
     }
 
@@ -103,14 +103,15 @@ impl Rails {
 
 #[cfg(test)]
 mod tests {
-    use oxshmem_hca::topology::{Card, Distance};
+    use oxshmem_hca::topology::{Card, Distance, Place};
     use proptest::prelude::*;
 
     use super::*;
 
     fn chosen(rail: Option<(u32, u32)>, distance: Distance, is_gpu: bool) -> Chosen {
         let card = Card { device: "mlx5_0".into(), port: None };
-        Chosen { card, distance, is_gpu, rail: rail.map(|(number, of)| Rail { number, of }) }
+        let place = if is_gpu { Place::Pci("0000:1b:00.0".into()) } else { Place::Node(0) };
+        Chosen { card, distance, place, rail: rail.map(|(number, of)| Rail { number, of }) }
     }
 
     #[test]

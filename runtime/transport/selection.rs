@@ -20,11 +20,18 @@ impl From<TopologyError> for crate::Error {
 pub(crate) struct Chosen {
     pub card: Card,
     pub distance: Distance,
-    /// Whether the PE is on a GPU, or on one that a description has.
-    pub is_gpu: bool,
+    /// Where the PE works: on its GPU, on one that a description has, or on CPUs.
+    pub place: Place,
     /// Nothing if the machine does not have the device, or the configuration does not let the PEs
     /// of the node use it.
     pub rail: Option<Rail>,
+}
+
+impl Chosen {
+    /// Returns whether the PE is on a GPU.
+    pub(super) fn is_gpu(&self) -> bool {
+        matches!(self.place, Place::Pci(_))
+    }
 }
 
 /// Returns the machine that `OXSHMEM_TOPOLOGY` describes, or this one.
@@ -77,11 +84,11 @@ pub(super) fn choose(
     let chosen = locate(config, bootstrap, nodes, device);
     check_write_ordering(device.write_ordering(), &device.identity())?;
     let chosen = chosen?;
-    for Chosen { card, distance, .. } in &chosen {
+    for Chosen { card, distance, place, .. } in &chosen {
         let me = bootstrap.rank();
-        tracing::info!(pe = me, %card, %distance, "RDMA device");
+        tracing::info!(pe = me, %card, %place, %distance, "RDMA device");
         if let (Distance::System, Some(consequence)) = (distance, distance.consequence()) {
-            tracing::warn!("PE {me} uses {card}, which is {distance}: {consequence}");
+            tracing::warn!("PE {me} ({place}) uses {card}, which is {distance}: {consequence}");
         }
     }
     Ok(chosen)
@@ -111,7 +118,7 @@ pub(super) fn locate(
         let found = || read.map_or(Distance::Unknown, |machine| machine.distance_to(&place, &card.device));
         let distance = distance.unwrap_or_else(found);
         let rail = read.and_then(|machine| machine.rail(family, choice, &card));
-        Chosen { card, distance, is_gpu: matches!(place, Place::Pci(_)), rail }
+        Chosen { card, distance, place: place.clone(), rail }
     };
     // Devices that are named, whether or not they are there.
     if let Some(card) = config.hca().card() {
