@@ -263,6 +263,39 @@ jobs! {
     put_flood_ibrc_2_staged_kernel: "put_flood" "2" "4" "40" "9000", Ibrc, 2, "OXSHMEM_IBRC_STAGING" = "64", "OXSHMEM_SOFT_ENGINE" = "kernel";
 }
 
+/// The same on two nodes, which the software HCA connects over TCP. On GPUs it executes by copies
+/// then; `tests/nodes.rs` has the `cpu` device.
+fn two_nodes(case: &str, npes: u32) -> Job {
+    conformance(case, npes).nodes(2)
+}
+
+jobs! {
+    two_nodes;
+    [cuda]
+    nodes_rma_ibgda: "rma", Ibgda, 2;
+    nodes_rma_ibrc: "rma", Ibrc, 2;
+    nodes_rma_auto_4: "rma", Auto, 4;
+    nodes_lanes_ibgda: "lanes", Ibgda, 2;
+    nodes_signals_ibgda: "signals", Ibgda, 2;
+    nodes_signals_ibrc: "signals", Ibrc, 2;
+    nodes_atomic_values_ibgda: "atomic_values", Ibgda, 2;
+    nodes_atomic_values_ibrc: "atomic_values", Ibrc, 2;
+    nodes_atomic_contention_ibgda: "atomic_contention", Ibgda, 2;
+    nodes_atomic_contention_ibrc: "atomic_contention", Ibrc, 2;
+    nodes_fence_ibgda: "fence", Ibgda, 2;
+    nodes_fence_ibrc: "fence", Ibrc, 2;
+    nodes_barriers_ibgda: "barriers" "5", Ibgda, 2;
+    nodes_barriers_ibrc: "barriers" "5", Ibrc, 2;
+    nodes_barriers_auto_4: "barriers" "5", Auto, 4;
+    nodes_collectives_ibgda: "collectives" "6000" "thinned", Ibgda, 2;
+    nodes_collectives_ibrc: "collectives" "6000" "thinned", Ibrc, 2;
+    nodes_collectives_auto_4: "collectives" "6000" "thinned", Auto, 4;
+    nodes_host_collectives_ibgda: "host_collectives" "9000" "thinned", Ibgda, 2;
+    nodes_host_transfers_ibgda: "host_transfers", Ibgda, 2;
+    nodes_host_transfers_ibrc: "host_transfers", Ibrc, 2;
+    nodes_host_heap_ibgda: "host_heap", Ibgda, 2;
+}
+
 /// How large puts are read, and why, is among what a PE says of its HCA.
 #[test]
 fn the_choice_of_staging_is_reported_cpu() {

@@ -176,12 +176,36 @@ fn load_and_store_do_not_reach_another_node() {
     assert!(!outcome.is_success() && text.contains("it is on another node"), "{text}");
 }
 
+/// As on GPUs, whose memory the CPU does not reach: the engine's thread executes by copies, and a
+/// kernel does the atomics that other nodes request.
+#[test]
+fn an_engine_that_copies_reaches_other_nodes() {
+    let job = |case, npes, transport| {
+        Job::new(PE, case, npes).nodes(2).transport(transport).env("OXSHMEM_SOFT_ENGINE", "copy")
+    };
+    for transport in [Transport::Ibgda, Transport::Ibrc] {
+        for case in ["rma", "atomic_values", "atomic_contention", "signals", "fence", "host_transfers"] {
+            job(case, 2, transport).passes();
+        }
+        // Of four PEs each has one of its node, and two that are reached over TCP.
+        job("barriers", 4, transport).args(&["5"]).passes();
+        job("collectives", 4, transport).args(&["6000", "thinned"]).passes();
+    }
+    job("rma", 4, Transport::Auto).passes();
+    job("lanes", 2, Transport::Ibgda).passes();
+    job("host_heap", 2, Transport::Ibgda).passes();
+}
+
 #[test]
 fn an_engine_that_cannot_reach_other_nodes_says_so_at_once() {
-    let job = Job::new(PE, "rma", 2).nodes(2).transport(Transport::Ibgda).env("OXSHMEM_SOFT_ENGINE", "kernel");
-    let outcome = job.run();
-    let text = transcript(&outcome);
-    assert!(!outcome.is_success() && text.contains("only the engine of the CPU reaches other nodes"), "{text}");
+    for (variable, value, remedy) in [
+        ("OXSHMEM_SOFT_ENGINE", "kernel", "OXSHMEM_SOFT_ENGINE=auto or copy"),
+        ("OXSHMEM_HCA", "null", "OXSHMEM_HCA=soft"),
+    ] {
+        let outcome = Job::new(PE, "rma", 2).nodes(2).transport(Transport::Ibgda).env(variable, value).run();
+        let text = transcript(&outcome);
+        assert!(!outcome.is_success() && text.contains(remedy), "{text}");
+    }
 }
 
 #[test]
@@ -196,9 +220,12 @@ fn an_interface_that_is_not_there_is_named() {
 /// The others are told, and none of them hangs.
 #[test]
 fn a_pe_of_another_node_that_dies_is_noticed() {
-    for case in ["dies_in_barrier", "dies_in_kernel"] {
-        let outcome = Job::new(PE, case, 3).nodes(2).transport(Transport::Ibgda).run();
-        let text = transcript(&outcome);
-        assert!(!outcome.is_success() && text.contains(") died"), "{case}: {text}");
+    for engine in ["thread", "copy"] {
+        for case in ["dies_in_barrier", "dies_in_kernel"] {
+            let job = Job::new(PE, case, 3).nodes(2).transport(Transport::Ibgda).env("OXSHMEM_SOFT_ENGINE", engine);
+            let outcome = job.run();
+            let text = transcript(&outcome);
+            assert!(!outcome.is_success() && text.contains(") died"), "{case}, {engine}: {text}");
+        }
     }
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::Pair;
+use common::{Pair, Side};
 use oxshmem_hca::blueflame::BlueFlame;
 use oxshmem_hca::objects::{Pd, QpAttributes};
 use oxshmem_hca::prm::qpc::QpState;
@@ -117,7 +117,13 @@ fn blueflame(pair: &Pair) -> Option<BlueFlame> {
 
 /// Posts the work requests and rings after each, or once; returns what has to be compared.
 fn run(options: fn() -> SoftOptions, requests: &[Request], every: usize) -> Outcome {
-    let mut pair = Pair::new(EndpointOptions::default(), options);
+    run_on(Side::Shared, options, requests, every)
+}
+
+/// The same, between HCAs that reach each other on this side.
+fn run_on(side: Side, options: fn() -> SoftOptions, requests: &[Request], every: usize) -> Outcome {
+    let soft = [options(), options()];
+    let mut pair = Pair::on(side, EndpointOptions::default(), soft, &QpAttributes::default());
     let mut blueflame = blueflame(&pair).filter(|_| every == 1);
     let mut filler = 0u32;
     let fill: Vec<u8> = std::iter::repeat_with(|| {
@@ -252,6 +258,12 @@ proptest! {
     #[test]
     fn copies_reach_queues_of_the_host(requests in prop::collection::vec(request(), 1..20), every in 1usize..20) {
         prop_assert_eq!(run(thread, &requests, every), run(by_copies_from_host, &requests, every));
+    }
+
+    /// And where the peer is on another node, whose atomics the kernel for atomics does.
+    #[test]
+    fn copies_reach_other_nodes(requests in prop::collection::vec(request(), 1..40), every in 1usize..20) {
+        agree(&run(thread, &requests, every), &run_on(Side::Tcp, by_copies, &requests, every))?;
     }
 
     /// And where doorbells are passed on to it.
@@ -550,6 +562,11 @@ impl Accelerator for Crowded {
     unsafe fn launch_aside(&self, slice: &Slice) -> AcceleratorResult<()> {
         // SAFETY: the caller's promise.
         unsafe { self.inner.launch_aside(slice) }
+    }
+
+    unsafe fn launch_atomics(&self, batch: u64) -> AcceleratorResult<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.launch_atomics(batch) }
     }
 
     fn check(&self) -> AcceleratorResult<()> {

@@ -206,3 +206,20 @@ OXSHMEM_KERNEL(oxshmem_soft_hca, oxshmem::soft::Slice slice) {
     }
     oxshmem::soft::leave(slice);
 }
+
+// Atomics that HCAs of other nodes have requested: one thread.
+OXSHMEM_KERNEL(oxshmem_soft_hca_atomics, oxshmem::soft::AtomicBatch *batch) {
+    using namespace oxshmem::soft;
+    for (uint64_t i = 0; i < batch->count; ++i) {
+        WordAtomic &each = batch->atomics[i];
+        Request request{};
+        request.opcode = each.add != 0 ? Opcode::masked_fa : Opcode::masked_cs;
+        request.remote = each.word;
+        request.operand = each.operand;
+        request.compare = each.compare;
+        request.mask = each.mask;
+        request.compare_mask = each.compare_mask;
+        each.old = each.width == 8 ? atomic<uint64_t>(request) : atomic<uint32_t>(request);
+    }
+    oxshmem::port::store<order::release, reach::system>(&batch->done, batch->number);
+}

@@ -31,6 +31,7 @@ constexpr uint32_t kHostRegisterWords = 8; // of a register that the host rings;
 constexpr uint32_t kEvents = 1024;         // places in the ring of events
 constexpr uint32_t kBlocks = 64;           // most blocks of the kernel
 constexpr uint32_t kStateRts = 3;          // QpState::Rts
+constexpr uint32_t kAtomics = 256;         // most atomics of a batch
 
 // Rights, as in hca/src/soft/control.rs.
 constexpr uint32_t kLocalRead = 1;
@@ -161,8 +162,30 @@ struct Gate {
     BlockReport blocks[kBlocks];
 };
 
+// An atomic that an HCA of another node has requested, in host memory.
+struct alignas(64) WordAtomic {
+    uint64_t word; // its address
+    // As in a masked work request: `operand` is added, in the fields whose highest bits `mask`
+    // names, or replaces the bits of `mask` where the word equals `compare` in those of
+    // `compare_mask`.
+    uint64_t operand, compare, mask, compare_mask;
+    uint32_t add;   // 1: fetch and add; 0: compare and swap
+    uint32_t width; // of the word: 4 or 8 bytes
+    uint64_t old;   // written by the kernel: the word before
+    uint64_t reserved0;
+};
+
+// What a launch of oxshmem_soft_hca_atomics executes, in this order, in host memory.
+struct AtomicBatch {
+    alignas(128) uint64_t number; // written by the host, as the rest but `old` and `done`
+    uint64_t count;               // of `atomics`
+    alignas(128) uint64_t done;   // written by the kernel last: the newest batch that has ended
+    alignas(128) WordAtomic atomics[kAtomics];
+};
+
 static_assert(sizeof(Control) == 256 && sizeof(BlockCounters) == 128 && sizeof(Event) == 32, "mirrored in tables.rs");
 static_assert(sizeof(QpContext) == 256 && sizeof(Key) == 64 && sizeof(Slice) == 56, "mirrored in tables.rs");
 static_assert(sizeof(BlockReport) == 128 && sizeof(Gate) == 128 * (1 + kBlocks), "mirrored in tables.rs");
+static_assert(sizeof(WordAtomic) == 64 && sizeof(AtomicBatch) == 256 + 64 * kAtomics, "mirrored in tables.rs");
 
 } // namespace oxshmem::soft

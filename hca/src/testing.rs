@@ -48,7 +48,14 @@ impl SharedMemory {
 
     /// Returns it as a umem source.
     pub fn source(&self) -> UmemSource<'_> {
-        UmemSource::Fd { fd: self.fd(), offset: 0, len: self.mapping.len(), addr: self.base(), device: None }
+        self.source_at(0)
+    }
+
+    /// Returns it as a umem source whose address is `shift` larger, see
+    /// [`EndpointOptions::shift`].
+    pub fn source_at(&self, shift: usize) -> UmemSource<'_> {
+        let addr = self.base().wrapping_add(shift);
+        UmemSource::Fd { fd: self.fd(), offset: 0, len: self.mapping.len(), addr, device: None }
     }
 
     fn at(&self, offset: usize, len: usize) -> *mut u8 {
@@ -130,11 +137,23 @@ pub struct EndpointOptions {
     pub guard: usize,
     /// Rights on the heap.
     pub access: Access,
+    /// What the HCA is told of addresses is larger by this, for an accelerator that takes it off
+    /// again. Where nothing is mapped at such addresses, no thread but the accelerator's touches
+    /// the memory.
+    pub shift: usize,
 }
 
 impl Default for EndpointOptions {
     fn default() -> Self {
-        Self { log_sq_size: 7, log_cq_size: 7, collapsed: true, heap_bytes: 1 << 16, guard: 0, access: Access::ALL }
+        Self {
+            log_sq_size: 7,
+            log_cq_size: 7,
+            collapsed: true,
+            heap_bytes: 1 << 16,
+            guard: 0,
+            access: Access::ALL,
+            shift: 0,
+        }
     }
 }
 
@@ -192,8 +211,8 @@ impl Endpoint {
         // them.
         let (slab_umem, heap_umem) = unsafe {
             (
-                Umem::register(provider, slab.source(), Access::LOCAL)?,
-                Umem::register(provider, heap.source(), options.access)?,
+                Umem::register(provider, slab.source_at(options.shift), Access::LOCAL)?,
+                Umem::register(provider, heap.source_at(options.shift), options.access)?,
             )
         };
         let key = Mkey::create(
@@ -226,6 +245,7 @@ impl Endpoint {
         };
         let qp = Qp::create(pd, &cq, &uar, &slab_umem, &geometry)?;
         let doorbell = uar.register(0).ok_or_else(|| Error::argument("uar", uar.page_id(), "has no registers"))?;
+        let doorbell = doorbell.wrapping_byte_sub(options.shift);
         Ok(Self {
             qp,
             key,

@@ -4,6 +4,8 @@
 #![allow(clippy::duplicate_mod, reason = "each of the test programs has its own `common`")]
 
 mod common;
+#[path = "cpu_engine.rs"]
+mod cpu_engine;
 #[path = "faults.rs"]
 mod faults;
 #[path = "queues.rs"]

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 fn both(test: impl Fn(Pair)) {
     for stepped in [true, false] {
-        test(Pair::new(EndpointOptions::default(), || SoftOptions { stepped, ..SoftOptions::default() }));
+        test(Pair::new(common::options(), || SoftOptions { stepped, ..SoftOptions::default() }));
     }
 }
 
@@ -53,7 +53,7 @@ fn writes_and_reads_of_many_lengths_and_alignments() {
 
 #[test]
 fn long_transfers_take_several_turns() {
-    let options = EndpointOptions { heap_bytes: 8 << 20, ..EndpointOptions::default() };
+    let options = EndpointOptions { heap_bytes: 8 << 20, ..common::options() };
     let mut pair = Pair::new(options, || SoftOptions { stepped: true, ..SoftOptions::default() });
     let pattern: Vec<u8> = (0..7_000_001u32).map(|i| ((i * 31) >> 3) as u8).collect();
     pair.a.heap.write(5, &pattern);
@@ -146,7 +146,7 @@ fn masked_atomics_of_four_bytes_answer_big_endian() {
 
 #[test]
 fn atomics_are_atomic_against_the_owner() {
-    let mut pair = Pair::new(EndpointOptions::default(), SoftOptions::default);
+    let mut pair = Pair::new(common::options(), SoftOptions::default);
     const EACH: u64 = 2000;
     let remote = Endpoint::remote(&pair.b.address(), 0);
     let local = pair.a.local(0, 8);
@@ -182,7 +182,7 @@ fn a_queue_pair_may_be_connected_to_its_own_hca() {
 
 #[test]
 fn unsignaled_work_writes_no_cqe() {
-    let mut pair = Pair::new(EndpointOptions::default(), || SoftOptions { stepped: true, ..SoftOptions::default() });
+    let mut pair = Pair::new(common::options(), || SoftOptions { stepped: true, ..SoftOptions::default() });
     let remote = Endpoint::remote(&pair.b.address(), 0);
     for _ in 0..10 {
         pair.a.post(Op::WriteInline { remote, payload: &[1] }, false);
@@ -196,46 +196,15 @@ fn unsignaled_work_writes_no_cqe() {
 }
 
 #[test]
-fn a_cq_that_is_not_collapsed_flips_its_owner_bit() {
-    let options = EndpointOptions { collapsed: false, log_cq_size: 2, ..EndpointOptions::default() };
-    let mut pair = Pair::new(options, || SoftOptions { stepped: true, ..SoftOptions::default() });
-    for round in 0..50u16 {
-        for _ in 0..3 {
-            pair.a.post(Op::Nop { ds: 1 }, true);
-        }
-        pair.a.ring();
-        while pair.step() {}
-        for i in 0..3 {
-            let cqe = pair.a.poll().unwrap();
-            assert_eq!(cqe.wqe_counter, round * 3 + i);
-        }
-        assert_eq!(pair.a.poll(), None);
-    }
-}
-
-#[test]
-fn a_cq_that_is_not_drained_overruns() {
-    let options = EndpointOptions { collapsed: false, log_cq_size: 2, ..EndpointOptions::default() };
-    let mut pair = Pair::new(options, || SoftOptions { stepped: true, ..SoftOptions::default() });
-    for _ in 0..5 {
-        pair.a.post(Op::Nop { ds: 1 }, true);
-    }
-    pair.a.ring();
-    while pair.step() {}
-    assert!(pair.hca_a.violations()[0].message.contains("overran"));
-    assert_eq!(pair.a.qp.query().unwrap().state, oxshmem_hca::prm::qpc::QpState::Err);
-}
-
-#[test]
 fn memory_may_come_and_go_while_connected() {
-    let mut pair = Pair::new(EndpointOptions::default(), || SoftOptions { stepped: true, ..SoftOptions::default() });
+    let mut pair = Pair::new(common::options(), || SoftOptions { stepped: true, ..SoftOptions::default() });
     for round in 0..20u8 {
         let memory = oxshmem_hca::testing::SharedMemory::new(8192).unwrap();
         // SAFETY: the registration is closed before the memory is dropped.
         let umem = unsafe {
             oxshmem_hca::objects::Umem::register(
                 pair.b.pd.provider(),
-                memory.source(),
+                memory.source_at(common::options().shift),
                 oxshmem_hca::provider::Access::ALL,
             )
         }
@@ -255,50 +224,4 @@ fn memory_may_come_and_go_while_connected() {
         key.close().unwrap();
         umem.close().unwrap();
     }
-}
-
-/// Writes data, lets `between` happen, writes a flag, and looks at the data when the flag is there;
-/// how often it was not there.
-fn flags_before_data(options: impl Fn() -> SoftOptions, between: impl Fn(&mut Pair)) -> u32 {
-    const ROUNDS: u64 = 60;
-    let mut pair = Pair::new(EndpointOptions::default(), options);
-    let mut early = 0;
-    for round in 1..=ROUNDS {
-        let payload = round.to_ne_bytes();
-        let write = |pair: &mut Pair, at| {
-            let remote = Endpoint::remote(&pair.b.address(), at);
-            pair.run(Op::WriteInline { remote, payload: &payload });
-        };
-        write(&mut pair, 0);
-        between(&mut pair);
-        write(&mut pair, 64);
-        while pair.b.heap.word(64).load(Acquire) != round {
-            pair.step();
-        }
-        early += u32::from(pair.b.heap.word(0).load(Acquire) != round);
-        flush(&mut pair);
-        assert_eq!(pair.b.heap.word(0).load(Acquire), round);
-    }
-    early
-}
-
-/// A read by the QP that wrote finds, and so makes visible, all that was written before.
-fn flush(pair: &mut Pair) {
-    let remote = Endpoint::remote(&pair.b.address(), 128);
-    let local = Some(pair.a.local(128, 8));
-    pair.run(Op::Read { remote, local });
-}
-
-#[test]
-fn without_order_a_flag_may_be_seen_before_its_data_unless_that_is_flushed() {
-    // The engine holds writes back that it carries out itself.
-    if common::side() == common::Side::Tcp {
-        return;
-    }
-    let unordered = || SoftOptions { stepped: true, unordered_visibility: true, ..SoftOptions::default() };
-    assert!(flags_before_data(unordered, |_| {}) > 0);
-    assert_eq!(flags_before_data(unordered, flush), 0);
-    // Late, but in order.
-    let late = || SoftOptions { stepped: true, late_visibility: true, ..SoftOptions::default() };
-    assert_eq!(flags_before_data(late, |_| {}), 0);
 }

@@ -5,9 +5,9 @@
 mod common;
 
 use common::Pair;
-use oxshmem_hca::objects::{KEY_VARIANT, Mkey, MkeyAttributes, Pd, QpAttributes, Umem};
+use oxshmem_hca::objects::{KEY_VARIANT, Mkey, MkeyAttributes, Pd, QpAttributes};
 use oxshmem_hca::prm::qpc::QpState;
-use oxshmem_hca::provider::{Access, Provider, UmemSource};
+use oxshmem_hca::provider::{Access, Provider};
 use oxshmem_hca::soft::SoftOptions;
 use oxshmem_hca::testing::{Endpoint, EndpointOptions, HEAP_START};
 use oxshmem_hca::wire::cqe::{self, Syndrome};
@@ -20,7 +20,7 @@ fn stepped() -> SoftOptions {
 }
 
 fn pair() -> Pair {
-    Pair::new(EndpointOptions::default(), stepped)
+    Pair::new(common::options(), stepped)
 }
 
 /// The pair's QP is in error: `syndrome`, and a message with `text`.
@@ -200,7 +200,7 @@ fn rights_of_the_remote_key() {
         (Access { remote_atomic: false, ..Access::ALL }, "remote atomics"),
     ];
     for (i, (access, text)) in rights.into_iter().enumerate() {
-        let mut pair = Pair::new(EndpointOptions { access, ..EndpointOptions::default() }, stepped);
+        let mut pair = Pair::new(EndpointOptions { access, ..common::options() }, stepped);
         let (remote, local) = (Endpoint::remote(&pair.b.address(), 0), pair.a.local(0, 8));
         let op = match i {
             0 => Op::WriteInline { remote, payload: &[1] },
@@ -251,7 +251,7 @@ fn keys_of_another_protection_domain() {
     // At the other end.
     let mut pair = self::pair();
     let provider: Arc<dyn Provider> = Arc::clone(&pair.hca_b) as Arc<dyn Provider>;
-    let stranger = Endpoint::new(&provider, EndpointOptions::default()).unwrap();
+    let stranger = Endpoint::new(&provider, common::options()).unwrap();
     let remote = Endpoint::remote(&stranger.address(), 0);
     pair.run_any(Op::WriteInline { remote, payload: &[1] });
     assert_failed(&pair, Syndrome::RemoteAccess, "belongs to protection domain");
@@ -289,43 +289,6 @@ fn doorbell_records() {
     }
 }
 
-#[test]
-fn doorbells() {
-    let mut pair = pair();
-    let qpn = pair.a.qp.qpn();
-    pair.a.ring_register(doorbell::Repr::producer(0, 0xabcdef));
-    while pair.step() {}
-    pair.a.ring_register(doorbell::Repr { ds: 0xc1, ..doorbell::Repr::producer(0, qpn) });
-    while pair.step() {}
-    pair.a.post(Op::Nop { ds: 1 }, true);
-    pair.a.write_doorbell_record();
-    pair.a.ring_register(doorbell::Repr::producer(2, qpn));
-    while pair.step() {}
-    // A doorbell through another QP's page.
-    let provider: Arc<dyn Provider> = Arc::clone(&pair.hca_a) as Arc<dyn Provider>;
-    let other = Endpoint::new(&provider, EndpointOptions::default()).unwrap();
-    other.ring_register(doorbell::Repr::producer(1, qpn));
-    while pair.step() {}
-    // A doorbell before the QP is ready.
-    other.ring();
-    while pair.step() {}
-    let violations = pair.hca_a.violations();
-    for (violation, text) in violations.iter().zip([
-        "no QP 0xabcdef",
-        "doorbell.qpn_ds[7:6]",
-        "ahead of the doorbell record",
-        "created with page",
-        "in state RST",
-    ]) {
-        assert!(violation.message.contains(text), "`{text}` is not in `{violation}`");
-        assert_eq!(violation.syndrome, None);
-    }
-    assert_eq!(violations.len(), 5);
-    // None of them did harm.
-    assert_eq!(pair.a.qp.query().unwrap().state, QpState::Rts);
-    pair.run(Op::Nop { ds: 1 });
-}
-
 /// Retries last 2 x 4.096 us x 2^4.
 fn impatient() -> QpAttributes {
     QpAttributes { ack_timeout: 4, retry_count: 1, ..QpAttributes::default() }
@@ -335,7 +298,7 @@ fn impatient() -> QpAttributes {
 fn a_peer_that_is_not_ready_is_retried() {
     let mut pair = pair();
     let provider: Arc<dyn Provider> = Arc::clone(&pair.hca_b) as Arc<dyn Provider>;
-    let late = Endpoint::new(&provider, EndpointOptions::default()).unwrap();
+    let late = Endpoint::new(&provider, common::options()).unwrap();
     pair.a.qp.to_reset().unwrap();
     pair.a.restart();
     pair.a.connect(&late.address(), &QpAttributes::default()).unwrap();
@@ -358,7 +321,7 @@ fn a_peer_that_never_answers_exceeds_the_retries() {
     let connect = |psn: u32, other: bool| {
         let mut pair = pair();
         let provider: Arc<dyn Provider> = Arc::clone(&pair.hca_b) as Arc<dyn Provider>;
-        let third = Endpoint::new(&provider, EndpointOptions::default()).unwrap();
+        let third = Endpoint::new(&provider, common::options()).unwrap();
         pair.a.qp.to_reset().unwrap();
         pair.a.restart();
         let target = if other { third.address() } else { pair.b.address() };
@@ -373,7 +336,7 @@ fn a_peer_that_never_answers_exceeds_the_retries() {
     assert_failed(&connect(5, false), Syndrome::RetryExceeded, "packet sequence number");
     assert_failed(&connect(0, true), Syndrome::RetryExceeded, "is connected to");
 
-    let mut pair = Pair::with(EndpointOptions::default(), stepped(), stepped(), &impatient());
+    let mut pair = Pair::with(common::options(), stepped(), stepped(), &impatient());
     pair.b.qp.to_error().unwrap();
     pair.run_any(Op::Write { remote: Endpoint::remote(&pair.b.address(), 0), local: None });
     assert_failed(&pair, Syndrome::RetryExceeded, "in state ERR");
@@ -381,7 +344,7 @@ fn a_peer_that_never_answers_exceeds_the_retries() {
 
 #[test]
 fn a_peers_hca_that_is_gone_exceeds_the_retries() {
-    let mut pair = Pair::with(EndpointOptions::default(), stepped(), stepped(), &impatient());
+    let mut pair = Pair::with(common::options(), stepped(), stepped(), &impatient());
     let remote = Endpoint::remote(&pair.b.address(), 0);
     pair.run(Op::WriteInline { remote, payload: &[1] });
     pair.hca_b.kill();
@@ -389,32 +352,4 @@ fn a_peers_hca_that_is_gone_exceeds_the_retries() {
     assert_failed(&pair, Syndrome::RetryExceeded, "is gone");
     assert!(pair.hca_b.dead().is_some());
     assert!(pair.b.qp.query().is_err());
-}
-
-#[test]
-fn private_memory_cannot_be_offered_to_peers() {
-    let pair = pair();
-    let mut memory = vec![0u64; 1024];
-    let source = UmemSource::Host { addr: memory.as_mut_ptr().cast(), len: 8192 };
-    // SAFETY: the vector outlives the registration, and is not used meanwhile.
-    let refused = unsafe { pair.hca_a.reg_umem(source, Access::ALL) };
-    assert!(refused.unwrap_err().to_string().contains("UmemSource::Fd"));
-    // SAFETY: as above; `umem` is dropped at the end of this function, before the vector.
-    let umem = unsafe { Umem::register(pair.a.pd.provider(), source, Access::LOCAL) }.unwrap();
-    let attributes = MkeyAttributes {
-        umem_offset: 0,
-        len: 8192,
-        start_addr: 0,
-        access: Access::LOCAL,
-        relaxed_ordering: false,
-        variant: KEY_VARIANT,
-    };
-    let key = Mkey::create(&pair.a.pd, &umem, &attributes).unwrap();
-    let mut pair = pair;
-    let remote = Endpoint::remote(&pair.b.address(), 0);
-    pair.b.heap.write(0, b"to private memory");
-    let local = data::Repr { byte_count: 17, lkey: key.lkey(), addr: 16 };
-    pair.run(Op::Read { remote, local: Some(local) });
-    drop((key, umem));
-    assert_eq!(&memory[2].to_ne_bytes(), b"to priva");
 }

@@ -15,7 +15,7 @@ use super::cpu::{Executor, ExecutorOptions, LaunchConfig, LaunchHandle, Module};
 use super::error::DeviceError;
 use super::interface::Device;
 use super::shared_memory::{OnHost, SharedMemory};
-use super::soft_hca::{SOFT_HCA, SOFT_HCA_KERNEL};
+use super::soft_hca::{SOFT_HCA, SOFT_HCA_ATOMICS, SOFT_HCA_KERNEL};
 
 /// Two blocks of one warp, which is enough to have both in tests.
 const BLOCKS: u32 = 2;
@@ -37,6 +37,18 @@ impl CpuAccelerator {
             .map_err(|source| DeviceError::Module { module: SOFT_HCA.name.to_owned(), source })?;
         let executor = Executor::new(ExecutorOptions::default())?;
         Ok(Self { memory, module, launched: Mutex::default(), executor })
+    }
+
+    /// Launches a kernel with its one argument.
+    ///
+    /// # Safety
+    /// The argument is what the kernel takes, and what it names is valid while the kernel runs.
+    unsafe fn run(&self, kernel: &str, config: LaunchConfig, argument: &[u8]) -> AcceleratorResult<()> {
+        let kernel = self.module.kernel(kernel).map_err(failed)?;
+        // SAFETY: the caller's promise.
+        let handle = unsafe { self.executor.launch(kernel, config, &[argument]) }.map_err(failed)?;
+        self.launched.lock().unwrap_or_else(PoisonError::into_inner).push_back(handle);
+        Ok(())
     }
 }
 
@@ -87,18 +99,19 @@ impl Accelerator for CpuAccelerator {
     }
 
     unsafe fn launch(&self, slice: &Slice) -> AcceleratorResult<()> {
-        let kernel = self.module.kernel(SOFT_HCA_KERNEL).map_err(failed)?;
-        let config = LaunchConfig::linear(BLOCKS, THREADS);
         // SAFETY: the kernel takes one slice; what it names is the caller's promise.
-        let handle = unsafe { self.executor.launch(kernel, config, &[&slice.to_bytes()]) }.map_err(failed)?;
-        self.launched.lock().unwrap_or_else(PoisonError::into_inner).push_back(handle);
-        Ok(())
+        unsafe { self.run(SOFT_HCA_KERNEL, LaunchConfig::linear(BLOCKS, THREADS), &slice.to_bytes()) }
     }
 
     unsafe fn launch_aside(&self, slice: &Slice) -> AcceleratorResult<()> {
         // Threads of the CPU take turns.
         // SAFETY: the caller's promise.
         unsafe { self.launch(slice) }
+    }
+
+    unsafe fn launch_atomics(&self, batch: u64) -> AcceleratorResult<()> {
+        // SAFETY: the kernel takes the address of a batch; what that names is the caller's promise.
+        unsafe { self.run(SOFT_HCA_ATOMICS, LaunchConfig::linear(1, 1), &batch.to_ne_bytes()) }
     }
 
     fn check(&self) -> AcceleratorResult<()> {

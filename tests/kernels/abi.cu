@@ -76,5 +76,19 @@ OXSHMEM_KERNEL(soft_hca_layout, uint64_t *out, uint64_t *count) {
     FIELD(Tables, local_keys);
     FIELD(Tables, remote_keys);
     FIELD(Tables, pages);
+    SIZE(WordAtomic);
+    FIELD(WordAtomic, word);
+    FIELD(WordAtomic, operand);
+    FIELD(WordAtomic, compare);
+    FIELD(WordAtomic, mask);
+    FIELD(WordAtomic, compare_mask);
+    FIELD(WordAtomic, add);
+    FIELD(WordAtomic, width);
+    FIELD(WordAtomic, old);
+    SIZE(AtomicBatch);
+    FIELD(AtomicBatch, number);
+    FIELD(AtomicBatch, count);
+    FIELD(AtomicBatch, done);
+    FIELD(AtomicBatch, atomics);
     *count = at;
 }

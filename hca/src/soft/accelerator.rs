@@ -143,6 +143,15 @@ pub trait Accelerator: fmt::Debug + Send + Sync {
     /// The conditions of [`launch`](Self::launch).
     unsafe fn launch_aside(&self, slice: &Slice) -> AcceleratorResult<()>;
 
+    /// Launches the kernel that executes an [`AtomicBatch`](super::tables::AtomicBatch), and
+    /// returns at once. `batch` is its address in [`host_memory`](Self::host_memory). Like a slice
+    /// of [`launch_aside`](Self::launch_aside) it takes turns with other kernels.
+    ///
+    /// # Safety
+    /// The batch stays valid and unchanged, and its words stay valid, until its `done` has become
+    /// its `number`.
+    unsafe fn launch_atomics(&self, batch: u64) -> AcceleratorResult<()>;
+
     /// Returns whether all slices have ended in order so far, or run. Which have ended, their gate
     /// says.
     fn check(&self) -> AcceleratorResult<()>;

@@ -1,6 +1,7 @@
 //! Atomic operations on a remote word: CPU atomics, hence atomic against every other process that
 //! maps it.
 
+use super::tables::WordAtomic;
 use crate::wire::masked_atomic;
 use oxshmem_system::words::low32;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -94,6 +95,35 @@ impl Atomic {
             Self::FetchAdd { .. } | Self::CompareSwap { .. } => 8,
             Self::Masked(operands) => operands.width(),
         }
+    }
+
+    /// Returns it as the kernel for atomics takes it; `word` is where kernels find the word.
+    pub(super) fn on_word(&self, word: u64) -> WordAtomic {
+        use masked_atomic::Repr;
+        let (add, [operand, compare, mask, compare_mask]) = match *self {
+            Self::FetchAdd { add } => (1, [add, 0, 0, 0]),
+            Self::CompareSwap { compare, swap } => (0, [swap, compare, u64::MAX, u64::MAX]),
+            Self::Masked(Repr::FetchAdd4 { add, boundary }) => (1, [add, 0, boundary, 0].map(u64::from)),
+            Self::Masked(Repr::FetchAdd8 { add, boundary }) => (1, [add, 0, boundary, 0]),
+            Self::Masked(Repr::CompareSwap4 { swap, compare, swap_mask, compare_mask }) => {
+                (0, [swap, compare, swap_mask, compare_mask].map(u64::from))
+            }
+            Self::Masked(Repr::CompareSwap8 { swap, compare, swap_mask, compare_mask }) => {
+                (0, [swap, compare, swap_mask, compare_mask])
+            }
+        };
+        let width = if self.width() == 8 { 8 } else { 4 };
+        WordAtomic { word, operand, compare, mask, compare_mask, add, width, ..WordAtomic::default() }
+    }
+
+    /// Returns the bytes that the HCA writes to the requester's memory where the word was `old`, as
+    /// [`execute`](Self::execute) does.
+    pub(super) fn result(&self, old: u64) -> [u8; 8] {
+        let mut bytes = old.to_ne_bytes();
+        if self.width() == 4 {
+            bytes[..4].copy_from_slice(&low32(old).to_be_bytes());
+        }
+        bytes
     }
 
     /// Carries it out; returns the bytes that the HCA writes to the requester's memory.

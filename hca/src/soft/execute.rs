@@ -51,7 +51,7 @@ pub(super) enum Stop {
 
 /// The unit that touches memory of queues and payloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+pub(super) enum Unit {
     Cpu,
     Kernel,
     Copies,
@@ -161,6 +161,11 @@ impl Engine {
         let Some(mut qp) = self.qps.lend(qpn) else {
             return Err(Error::argument("qpn", format!("{qpn:#x}"), "no such QP"));
         };
+        if qp.flow.is_some() {
+            // The HCA of another node looks at its keys itself.
+            self.qps.put_back(qpn, qp);
+            return Ok(None);
+        }
         let found = self.look_at_peer(&mut qp).and_then(|()| self.find_remote(&mut qp, rkey));
         if let Ok(key) = &found {
             if !qp.handed.connected {
@@ -208,7 +213,7 @@ impl Engine {
             let strong = u64::from(wqe.fence == Fence::StrongOrdering);
             self.counters.strong += strong;
             qp.counters.strong += strong;
-            if (wqe.fence != Fence::None || self.card_doorbells) && self.way() == Way::Copies {
+            if (wqe.fence != Fence::None || self.card_doorbells) && self.unit() == Unit::Copies {
                 self.with_copying(Copying::order);
             }
         }
@@ -220,7 +225,7 @@ impl Engine {
             }
             Op::WriteInline { remote, payload } => {
                 let dst = self.remote(qp, remote, payload.len() as u64, rights::REMOTE_WRITE)?;
-                if self.way() == Way::Copies {
+                if self.unit() == Unit::Copies {
                     return Ok(Some(self.copy_inline(qp, dst, payload)));
                 }
                 let transfer = Transfer { dst, src: payload.as_ptr(), len: payload.len() };
@@ -231,9 +236,9 @@ impl Engine {
                 let src = self.local(qp, local, rights::LOCAL_READ)?;
                 let dst = self.remote(qp, remote, local.len(), rights::REMOTE_WRITE)?;
                 let transfer = Transfer { dst, src, len: native(local.len()) };
-                match self.way() {
-                    Way::Copies => Ok(self.copy(qp, &transfer, true, budget)),
-                    Way::Cpu | Way::Kernel => self.write(qp, transfer, budget),
+                match self.unit() {
+                    Unit::Copies => Ok(self.copy(qp, &transfer, true, budget)),
+                    Unit::Cpu | Unit::Kernel => self.write(qp, transfer, budget),
                 }
             }
             Op::Read { remote, local: Some(local) } => {
@@ -241,7 +246,7 @@ impl Engine {
                 let dst = self.local(qp, local, rights::LOCAL_WRITE)?;
                 let src = self.remote(qp, remote, local.len(), rights::REMOTE_READ)?;
                 let bytes = Transfer { dst, src, len: native(local.len()) };
-                if self.way() == Way::Copies {
+                if self.unit() == Unit::Copies {
                     return Ok(self.copy(qp, &bytes, false, budget));
                 }
                 self.leave_to_kernel()?;
@@ -269,19 +274,19 @@ impl Engine {
     /// Memory of queues and payloads is the CPU's to touch only if the engine has no kernel.
     #[inline]
     fn leave_to_kernel(&self) -> Result<(), Stop> {
-        match self.way() {
-            Way::Cpu => Ok(()),
-            Way::Kernel => Err(Stop::HandBack),
-            Way::Copies => Err(Stop::Aside),
+        match self.unit() {
+            Unit::Cpu => Ok(()),
+            Unit::Kernel => Err(Stop::HandBack),
+            Unit::Copies => Err(Stop::Aside),
         }
     }
 
     #[inline]
-    fn way(&self) -> Way {
+    pub(super) fn unit(&self) -> Unit {
         match (self.is_on_gpu(), self.is_copying()) {
-            (false, _) => Way::Cpu,
-            (true, false) => Way::Kernel,
-            (true, true) => Way::Copies,
+            (false, _) => Unit::Cpu,
+            (true, false) => Unit::Kernel,
+            (true, true) => Unit::Copies,
         }
     }
 

@@ -10,8 +10,9 @@
 use super::admission::Target;
 use super::atomics::Atomic;
 use super::control::rights;
-use super::execute::{MAX_DEFERRED, Step, Stop, check_length};
-use super::fabric::flight::Flight;
+use super::copying::{Copying, Place};
+use super::execute::{MAX_DEFERRED, Step, Stop, Unit, check_length};
+use super::fabric::flight::{Flight, Unfilled};
 use super::fabric::frames::{Id, PIECE, Request, Response, Way};
 use super::fabric::message::EXCHANGE_LIMIT;
 use super::failure::Failure;
@@ -62,10 +63,37 @@ impl Engine {
     /// Sends what a turn has queued.
     pub(super) fn end_turn(&mut self, qp: &Qp) {
         let Some(flow) = &qp.flow else { return };
+        if !self.fill_requests() {
+            return;
+        }
         if let Some(link) = self.links.get_mut(flow.link).and_then(Option::as_mut) {
             link.flush();
             link.awaited |= !flow.flights.is_empty();
         }
+    }
+
+    /// Copies into requests what the CPU does not reach, all that is missing at once. Returns
+    /// whether they are whole, and may be sent.
+    fn fill_requests(&mut self) -> bool {
+        let unfilled = std::mem::take(&mut self.unfilled);
+        if unfilled.is_empty() {
+            return true;
+        }
+        let mut pieces = Vec::with_capacity(unfilled.len());
+        for Unfilled { link, at, len, from } in unfilled {
+            let link = self.links.get_mut(link).and_then(Option::as_mut);
+            let Some(room) = link.and_then(|link| link.wire.output.get_mut(at..at + len)) else { continue };
+            pieces.push((Place { address: room.as_mut_ptr().addr() as u64, on_host: true }, from, len));
+        }
+        let filled = self.with_copying(|copying| {
+            for (to, from, len) in pieces {
+                // SAFETY: `local` checked the source; what is to be sent stays where it is until it
+                // is, after this.
+                unsafe { copying.read(to, from, len) }?;
+            }
+            copying.settle()
+        });
+        filled.is_some()
     }
 
     /// Gives up the link of a queue pair whose peer sends what no HCA sends.
@@ -159,10 +187,17 @@ impl Engine {
                     }
                     let mut piece = std::mem::take(&mut self.piece);
                     piece.resize(PIECE, 0);
-                    // SAFETY: `local` checked the range, which the piece lies in.
-                    unsafe { memory::copy(piece.as_mut_ptr(), src.add(qp.moved), now) };
+                    let from = src.wrapping_add(qp.moved);
+                    let is_here = self.is_here(qp);
+                    if is_here {
+                        // SAFETY: `local` checked the range, which the piece lies in.
+                        unsafe { memory::copy(piece.as_mut_ptr(), from, now) };
+                    }
                     self.send_piece(qp, remote, len, &piece[..now]);
                     self.piece = piece;
+                    if !is_here {
+                        self.fill_later(qp, now, from.addr() as u64);
+                    }
                     qp.moved += now;
                     if qp.moved == len {
                         return Ok(true);
@@ -216,6 +251,20 @@ impl Engine {
         let order = held.filter(|(index, ..)| *index == qp.consumer).map_or(0, |(.., order)| order);
         let target = Target { rkey: remote.rkey, raddr: remote.raddr, len: len as u64 };
         self.push(qp, &Request::Write { target, offset: qp.moved as u64, order, payload });
+    }
+
+    /// Whether this thread reaches the memory that `local` has just found.
+    fn is_here(&self, qp: &Qp) -> bool {
+        self.unit() == Unit::Cpu || qp.local_key.is_some_and(|key| key.on_host)
+    }
+
+    /// Notes that the last `len` bytes that are to be sent are at `from`.
+    fn fill_later(&mut self, qp: &Qp, len: usize, from: u64) {
+        let Some(flow) = &qp.flow else { return };
+        if let Some(link) = self.links.get(flow.link).and_then(Option::as_ref) {
+            let at = link.wire.output.len() - len;
+            self.unfilled.push(Unfilled { link: flow.link, at, len, from });
+        }
     }
 
     fn send_reads(
@@ -294,12 +343,15 @@ impl Engine {
 
     /// Whether a request with `bytes` bytes of payload may go now; it then counts.
     fn has_room(&mut self, qp: &Qp, bytes: usize, budget: &mut usize) -> bool {
-        let link = qp.flow.as_ref().and_then(|flow| self.links.get_mut(flow.link)?.as_mut());
-        let Some(link) = link else { return false };
-        if !link.has_room() {
+        let Some(at) = qp.flow.as_ref().map(|flow| flow.link) else { return false };
+        let is_full = |engine: &Self| engine.links.get(at).and_then(Option::as_ref).is_none_or(|link| !link.has_room());
+        if is_full(self)
+            && self.fill_requests()
+            && let Some(link) = self.links.get_mut(at).and_then(Option::as_mut)
+        {
             link.flush();
         }
-        if *budget == 0 || !link.has_room() {
+        if *budget == 0 || is_full(self) {
             return false;
         }
         *budget = budget.saturating_sub(bytes);
@@ -375,6 +427,10 @@ impl Engine {
         }
         if all && count > 0 {
             self.link_at = (self.link_at + LINKS_POLLED) % count;
+        }
+        if news > 0 {
+            // What a pass then begins with finds nothing under way.
+            self.with_copying(Copying::settle);
         }
         news
     }
@@ -463,8 +519,16 @@ impl Engine {
         }
         // The key may be gone since the request was sent.
         match self.local(qp, &landing, rights::LOCAL_WRITE) {
-            // SAFETY: `local` checked the range, which the piece lies in.
-            Ok(to) => unsafe { memory::copy(to.add(native(landed)), bytes.as_ptr(), bytes.len()) },
+            Ok(to) if self.is_here(qp) => {
+                // SAFETY: `local` checked the range, which the piece lies in.
+                unsafe { memory::copy(to.add(native(landed)), bytes.as_ptr(), bytes.len()) };
+            }
+            Ok(to) => {
+                let to = to.addr() as u64 + landed;
+                let from = Place { address: bytes.as_ptr().addr() as u64, on_host: true };
+                // SAFETY: as above; the data is copied at once.
+                self.with_copying(|copying| unsafe { copying.write(to, from, bytes.len()) });
+            }
             Err(failure) => {
                 let (opcode, blocks) = self.first_in_flight(qp);
                 self.fail(qp, opcode, blocks, &failure);

@@ -2,6 +2,7 @@
 
 use super::accelerator::Accelerator;
 use super::control;
+use super::fabric::copier::Copier;
 use super::fabric::greeting::Target;
 use super::fabric::link::Link;
 use super::fabric::message::EXCHANGE_LIMIT;
@@ -168,16 +169,27 @@ impl SoftHca {
     /// Listens at `address` for HCAs of other nodes that know `secret`. Returns where it listens:
     /// with port 0 the system has chosen one. Call it once.
     ///
+    /// An HCA with an accelerator executes by copies from then on, whatever its
+    /// [`CopyMode`](super::CopyMode) said.
+    ///
     /// # Errors
-    /// The engine is an accelerator's kernel, whose memory only that node reaches; or the address
-    /// cannot be listened at.
+    /// The mode is [`CopyMode::Never`](super::CopyMode::Never), or it is a null card; or the
+    /// address cannot be listened at.
     pub fn listen(&self, address: SocketAddr, secret: &[u8]) -> Result<SocketAddr> {
-        if self.accelerator.is_some() {
-            let rule = "only the engine of the CPU reaches other nodes: use the `cpu` device with \
-                        OXSHMEM_SOFT_ENGINE=auto, or RDMA cards (OXSHMEM_HCA=mlx5 or verbs)";
-            return Err(Error::argument("nodes", "several", rule));
-        }
-        let responder = Responder::start(self.info.port.gid, address, secret.to_vec())?;
+        let gid = self.info.port.gid;
+        let copier = match &self.accelerator {
+            None => None,
+            Some(accelerator) => {
+                let mut engine = self.shared.engine();
+                engine.always_copy()?;
+                let registered = Arc::clone(&engine.registered);
+                drop(engine);
+                let copier = Copier::new(Arc::clone(accelerator), registered);
+                let what = || "serve HCAs of other nodes by copies".to_owned();
+                Some(copier.map_err(|error| Error::Accelerator { what: what(), source: error.into() })?)
+            }
+        };
+        let responder = Responder::start(gid, address, secret.to_vec(), copier)?;
         let address = responder.address();
         let mut nodes = self.nodes();
         nodes.responder = Some(responder);

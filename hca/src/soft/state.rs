@@ -8,7 +8,8 @@
 
 use super::accelerator::AcceleratorMemory;
 use super::control::{self, MkeyEntry, MkeyFacts, OwnSegment, QpEntry, QpFacts, rights};
-use super::fabric::flight::Flow;
+use super::fabric::copier::Registered;
+use super::fabric::flight::{Flow, Unfilled};
 use super::fabric::link::Link;
 use super::fabric::peer::Peer;
 use super::fabric::shared::Server;
@@ -26,6 +27,7 @@ use crate::prm::qpc::{QpContext, QpState};
 use crate::provider::{Access, Counters};
 use crate::wire::cqe::{self, Syndrome};
 use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Violations that are kept; later ones are only logged.
@@ -298,6 +300,8 @@ pub(super) struct Engine {
     pub(super) uars: Slots<UarState>,
     pub(super) umems: HashMap<u32, UmemState>,
     pub(super) next_umem: u32,
+    /// Memory of kernels that peers may use, for the thread that serves other nodes.
+    pub(super) registered: Arc<Mutex<Registered>>,
     pub(super) mkeys: Slots<MkeyState>,
     pub(super) cqs: Slots<CqState>,
     pub(super) error_counters: Slots<QueryQCounterOut>,
@@ -308,6 +312,8 @@ pub(super) struct Engine {
     pub(super) links: Vec<Option<Box<Link>>>,
     /// A piece of a payload on its way to another node.
     pub(super) piece: Vec<u8>,
+    /// Pieces in requests to other nodes that are still to be copied there.
+    pub(super) unfilled: Vec<Unfilled>,
     /// Raised whenever a key comes or goes; cached local keys of older epochs are looked up again.
     pub(super) key_epoch: u64,
     /// Address and UAR page of each doorbell register.
@@ -367,6 +373,7 @@ impl Engine {
             uars,
             umems: HashMap::new(),
             next_umem: 1,
+            registered: Arc::default(),
             mkeys,
             cqs: Slots::new(0x400, 1 << 16),
             // Set 0 is what a QP has that is given none; a number has 8 bits.
@@ -376,6 +383,7 @@ impl Engine {
             peers: Vec::new(),
             links: Vec::new(),
             piece: Vec::new(),
+            unfilled: Vec::new(),
             key_epoch: 0,
             registers: Vec::new(),
             active: Vec::new(),

@@ -13,6 +13,7 @@ pub const PEER_STRIDE: u32 = 0x9e5;
 pub const PAGES: usize = 256;
 pub const EVENTS: usize = 1024;
 pub const BLOCKS: usize = 64;
+pub const ATOMICS: usize = 256;
 
 /// [`Event::kind`]: a doorbell that fits no queue pair.
 pub const EVENT_DOORBELL: u32 = 1;
@@ -156,6 +157,33 @@ pub struct Gate {
     pub blocks: [BlockReport; BLOCKS],
 }
 
+/// An atomic that an HCA of another node has requested.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C, align(64))]
+pub struct WordAtomic {
+    pub word: u64,
+    pub operand: u64,
+    pub compare: u64,
+    pub mask: u64,
+    pub compare_mask: u64,
+    pub add: u32,
+    pub width: u32,
+    pub old: u64,
+    pub reserved0: u64,
+}
+
+/// What one launch of the kernel for atomics executes.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub struct AtomicBatch {
+    pub number: u64,
+    pub count: u64,
+    pad: [u64; 14],
+    pub done: AtomicU64,
+    pad2: [u64; 15],
+    pub atomics: [WordAtomic; ATOMICS],
+}
+
 /// Structures of integers without implicit padding, for which any bytes are a value.
 ///
 /// # Safety
@@ -240,6 +268,8 @@ pub fn layout() -> Vec<u64> {
         Key { key, peer, pd, qpn, rights, start, length, base }
         Slice { tables, number, run_ns, idle_ns, registers, null, host_doorbells, gate }
         Tables { control, counters, events, qps, local_keys, remote_keys, pages }
+        WordAtomic { word, operand, compare, mask, compare_mask, add, width, old }
+        AtomicBatch { number, count, done, atomics }
     });
     all
 }

@@ -1,14 +1,18 @@
 //! Two connected endpoints on two software HCAs of this process.
-#![allow(dead_code, clippy::unwrap_used, missing_docs)] // each test program uses a part
+#![allow(dead_code, clippy::unwrap_used, clippy::cast_possible_truncation, missing_docs)] // each test program uses a part
+
+pub mod accelerator;
 
 use oxshmem_hca::objects::QpAttributes;
 use oxshmem_hca::provider::Provider;
-use oxshmem_hca::soft::{SoftHca, SoftOptions};
+use oxshmem_hca::soft::{Accelerator, SoftHca, SoftOptions};
 use oxshmem_hca::testing::{Endpoint, EndpointOptions};
 use oxshmem_hca::wire::Op;
 use oxshmem_hca::wire::cqe;
 use std::sync::Arc;
 use std::time::Duration;
+
+use accelerator::{Apart, SHIFT};
 
 /// Nothing in these tests takes that long unless it hangs.
 pub const LIMIT: Duration = Duration::from_secs(60);
@@ -20,11 +24,24 @@ pub enum Side {
     Shared,
     /// Between nodes.
     Tcp,
+    /// Between nodes, where all memory is an accelerator's that the engine does not reach.
+    TcpByCopies,
 }
 
-/// The side that the pairs of this test program use. `nodes.rs` consists of the tests of others.
+/// The side that the pairs of this test program use. `nodes.rs` and `nodes_by_copies.rs` consist of
+/// the tests of others.
 pub fn side() -> Side {
-    if env!("CARGO_CRATE_NAME") == "nodes" { Side::Tcp } else { Side::Shared }
+    match env!("CARGO_CRATE_NAME") {
+        "nodes" => Side::Tcp,
+        "nodes_by_copies" => Side::TcpByCopies,
+        _ => Side::Shared,
+    }
+}
+
+/// Returns what endpoints of this test program's side have in common.
+pub fn options() -> EndpointOptions {
+    let shift = if side() == Side::TcpByCopies { SHIFT } else { 0 };
+    EndpointOptions { shift, ..EndpointOptions::default() }
 }
 
 pub struct Pair {
@@ -41,9 +58,17 @@ impl Pair {
     }
 
     pub fn with(options: EndpointOptions, soft_a: SoftOptions, soft_b: SoftOptions, attributes: &QpAttributes) -> Self {
-        let stepped = soft_a.stepped;
-        let (hca_a, hca_b) = (SoftHca::open(soft_a).unwrap(), SoftHca::open(soft_b).unwrap());
-        if side() == Side::Tcp {
+        Self::on(side(), options, [soft_a, soft_b], attributes)
+    }
+
+    pub fn on(side: Side, options: EndpointOptions, soft: [SoftOptions; 2], attributes: &QpAttributes) -> Self {
+        let stepped = soft[0].stepped;
+        let [hca_a, hca_b] = soft.map(|soft| {
+            let apart = || -> Arc<dyn Accelerator> { Arc::new(Apart) };
+            let accelerator = if side == Side::TcpByCopies { Some(apart()) } else { soft.accelerator };
+            SoftHca::open(SoftOptions { accelerator, ..soft }).unwrap()
+        });
+        if side != Side::Shared {
             let address = |hca: &Arc<SoftHca>| hca.listen("127.0.0.1:0".parse().unwrap(), b"secret").unwrap();
             hca_a.add_route(hca_b.info().port.gid, address(&hca_b), b"secret");
             hca_b.add_route(hca_a.info().port.gid, address(&hca_a), b"secret");

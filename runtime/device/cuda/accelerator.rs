@@ -46,7 +46,7 @@ use crate::device::cpu::LaunchConfig;
 use crate::device::error::DeviceError;
 use crate::device::interface::LoadedModule;
 use crate::device::shared_memory::{OnHost, SharedMemory};
-use crate::device::soft_hca::{SOFT_HCA, SOFT_HCA_KERNEL};
+use crate::device::soft_hca::{SOFT_HCA, SOFT_HCA_ATOMICS, SOFT_HCA_KERNEL};
 
 /// Blocks of the kernel. Each serves one queue pair at a time and moves what one SM can.
 const BLOCKS: u32 = 16;
@@ -178,6 +178,12 @@ impl Accelerator for CudaAccelerator {
     unsafe fn launch_aside(&self, slice: &Slice) -> AcceleratorResult<()> {
         // SAFETY: what the slice names is the caller's promise.
         unsafe { launch_slice(&self.module, slice) }.map_err(failed)
+    }
+
+    unsafe fn launch_atomics(&self, batch: u64) -> AcceleratorResult<()> {
+        let (config, own) = (LaunchConfig::linear(1, 1), &crate::device::stream::Stream::OWN);
+        // SAFETY: the kernel takes the address of a batch; what that names is the caller's promise.
+        unsafe { self.module.launch(SOFT_HCA_ATOMICS, config, &[&batch.to_ne_bytes()], own) }.map_err(failed)
     }
 
     fn check(&self) -> AcceleratorResult<()> {

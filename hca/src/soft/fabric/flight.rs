@@ -24,6 +24,19 @@ pub(in crate::soft) struct Flight {
     pub landed: u64,
 }
 
+/// A piece of a payload that is still to be copied into the request that carries it, as the CPU
+/// does not reach it where it is.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::soft) struct Unfilled {
+    /// Place of the connection in [`Engine::links`](super::super::state::Engine::links).
+    pub link: usize,
+    /// Where the piece goes in what the connection has to send.
+    pub at: usize,
+    pub len: usize,
+    /// Where kernels find it.
+    pub from: u64,
+}
+
 /// What a queue pair with a peer on another node keeps of it.
 #[derive(Debug)]
 pub(in crate::soft) struct Flow {

@@ -6,16 +6,21 @@
 //! has taken that in, so a request that is being executed meanwhile touches memory that no program
 //! has any more, and harms none. Its atomics are those of the engine: CPU atomics on the word.
 //!
+//! Memory that only kernels reach is not mapped: a [`Copier`] works on it, and holds off its
+//! deregistration meanwhile.
+//!
 //! What it keeps for a connection is bounded: it takes nothing more in while the peer does not
 //! read what it is sent. A connection that has not proved in time that it belongs to the job, or
 //! sends what no HCA sends, is closed, which harms no other.
 
 use super::buffers::Wire;
+use super::copier::{Copier, Registered};
 use super::frames::{Id, PIECE, Request, Response, Way};
 use super::greeting::{self, HELLO, Hello};
-use super::peer::{Mapped, Peer, PeerMemory};
+use super::peer::{Peer, PeerMemory};
 use crate::error::{Error, Result};
 use crate::port::Gid;
+use crate::soft::AcceleratorError;
 use crate::soft::admission::{self, Initiator, Target};
 use crate::soft::control::{MAX_QPS, QpFacts, rights};
 use crate::soft::failure::Failure;
@@ -28,8 +33,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -55,8 +60,14 @@ pub(in crate::soft) struct Responder {
 }
 
 impl Responder {
-    /// Listens at `address`, for HCAs that know `secret`. The HCA `gid` is open.
-    pub(in crate::soft) fn start(gid: Gid, address: SocketAddr, secret: Vec<u8>) -> Result<Self> {
+    /// Listens at `address`, for HCAs that know `secret`. The HCA `gid` is open; if its memory is
+    /// an accelerator's, `copier` reaches it.
+    pub(in crate::soft) fn start(
+        gid: Gid,
+        address: SocketAddr,
+        secret: Vec<u8>,
+        copier: Option<Copier>,
+    ) -> Result<Self> {
         let os = |error| Error::os(format!("listen at {address} for HCAs of other nodes"), error);
         let listener = listen(address).map_err(os)?;
         let address = listener.local_addr().map_err(os)?;
@@ -65,7 +76,7 @@ impl Responder {
             .map_err(|errno| Error::os("create an eventfd for the fabric between nodes", errno))?;
         let wake = Arc::new(wake);
         let mut serving =
-            Serving { gid, secret, own, listener, wake: Arc::clone(&wake), clients: Vec::new(), refused: 0 };
+            Serving { gid, secret, own, copier, listener, wake: Arc::clone(&wake), clients: Vec::new(), refused: 0 };
         let thread = std::thread::Builder::new()
             .name("oxshmem-nodes".into())
             .spawn(move || serving.run())
@@ -141,6 +152,8 @@ struct Serving {
     secret: Vec<u8>,
     /// This HCA, as its peers see it.
     own: Peer,
+    /// Reaches this HCA's memory if the CPU does not.
+    copier: Option<Copier>,
     listener: TcpListener,
     wake: Arc<OwnedFd>,
     clients: Vec<Client>,
@@ -154,6 +167,14 @@ enum Stop {
     Fetch(String),
     Stall(String),
     Fail(Failure),
+    /// The accelerator that executes does not.
+    Lost(AcceleratorError),
+}
+
+impl From<AcceleratorError> for Stop {
+    fn from(error: AcceleratorError) -> Self {
+        Self::Lost(error)
+    }
 }
 
 impl From<Failure> for Stop {
@@ -315,7 +336,11 @@ impl Serving {
 
     /// Executes the requests that are here, as long as there is room for responses.
     fn execute_all(&mut self, client: &mut Client, from: Gid) -> std::result::Result<(), String> {
-        while client.wire.unsent() < MOST_UNSENT {
+        let registered = self.copier.as_ref().map(Copier::registered);
+        // Memory stays until what is executed here has ended.
+        let registered = registered.as_ref().map(|all| all.lock().unwrap_or_else(PoisonError::into_inner));
+        let registered = registered.as_deref();
+        while client.wire.unsent() + self.copier.as_ref().map_or(0, Copier::pending) < MOST_UNSENT {
             let Some((header, range)) = client.wire.next()? else { break };
             let (body, output) = client.wire.parts(range.clone());
             let (way, request) = Request::decode(header.kind, body)?;
@@ -336,7 +361,7 @@ impl Serving {
             }
             let waited = client.waits.take();
             let initiator = Initiator { qpn: id.qpn, gid: from, psn: way.psn };
-            let outcome = self.execute(&initiator, way, &request);
+            let outcome = self.execute((&initiator, id), way, &request, registered, output);
             let outcome = match outcome {
                 Err(Stop::Fetch(reason)) => {
                     let now = Instant::now();
@@ -351,13 +376,18 @@ impl Serving {
                 outcome => outcome,
             };
             progress.next += 1;
+            if outcome.is_err() {
+                // Responses to what came before are first.
+                finish(&mut self.copier, output)?;
+            }
             match outcome {
-                Ok(None) => {
+                Ok(Outcome::Done) => {
                     if !std::mem::replace(&mut progress.untold, true) {
                         client.untold.push(id.qpn);
                     }
                 }
-                Ok(Some(data)) => Response::Data(data.bytes()).encode(output, id),
+                Ok(Outcome::Later) => {}
+                Ok(Outcome::Data(data)) => Response::Data(data.bytes()).encode(output, id),
                 Err(Stop::Stall(reason) | Stop::Fetch(reason)) => {
                     progress.stopped = true;
                     Response::Stalled(reason).encode(output, id);
@@ -366,8 +396,10 @@ impl Serving {
                     progress.stopped = true;
                     Response::Refused(failure).encode(output, id);
                 }
+                Err(Stop::Lost(error)) => return Err(lost(&error)),
             }
         }
+        finish(&mut self.copier, &mut client.wire.output)?;
         // What is done is told of at once for many.
         for qpn in client.untold.drain(..) {
             let Some(progress) = client.qps.get_mut(&qpn) else { continue };
@@ -405,13 +437,17 @@ impl Serving {
         Ok(matches!(client.state, State::Member(_)))
     }
 
-    /// Checks a request, in the order in which hardware does, and executes it.
+    /// Checks a request, in the order in which hardware does, and executes it. With a copier,
+    /// `registered` has the memory, and `out` gets responses to earlier requests that this one has
+    /// to wait for.
     fn execute(
         &mut self,
-        from: &Initiator,
+        (from, id): (&Initiator, Id),
         way: Way,
         request: &Request<'_>,
-    ) -> std::result::Result<Option<Data>, Stop> {
+        registered: Option<&Registered>,
+        out: &mut Vec<u8>,
+    ) -> std::result::Result<Outcome, Stop> {
         if !self.own.is_alive() {
             return Err(Stop::Stall(self.own.gone()));
         }
@@ -422,40 +458,62 @@ impl Serving {
         match request {
             Request::Probe { right } => {
                 accepts(*right)?;
-                Ok(None)
+                Ok(Outcome::Done)
             }
             Request::Write { target, offset, order, payload } => {
                 accepts(rights::REMOTE_WRITE)?;
-                let to = self.find(&facts, target, rights::REMOTE_WRITE)?.wrapping_add(native(*offset));
-                // SAFETY: `find` checked the range, which the piece lies in.
-                unsafe { write(to, payload, *order) };
+                let to = self.find(&facts, target, rights::REMOTE_WRITE, registered)?.wrapping_add(native(*offset));
+                match &mut self.copier {
+                    // SAFETY: `find` checked the range, which the piece lies in.
+                    Some(copier) => unsafe { copier.write(to.addr() as u64, payload, out) }?,
+                    // SAFETY: as above.
+                    None => unsafe { write(to, payload, *order) },
+                }
                 // An observer of a later store of this QP also sees this one.
                 fence(Ordering::Release);
-                Ok(None)
+                Ok(Outcome::Done)
             }
             Request::Read { target, offset, len } => {
                 accepts(rights::REMOTE_READ)?;
-                let from = self.find(&facts, target, rights::REMOTE_READ)?.wrapping_add(native(*offset));
-                let mut data = vec![0; native(*len).min(PIECE)];
+                let from = self.find(&facts, target, rights::REMOTE_READ, registered)?.wrapping_add(native(*offset));
+                let len = native(*len).min(PIECE);
+                if let Some(copier) = &mut self.copier {
+                    // SAFETY: as above.
+                    unsafe { copier.read(id, from.addr() as u64, len, out) }?;
+                    return Ok(Outcome::Later);
+                }
+                let mut data = vec![0; len];
                 // SAFETY: as above; `data` has as many bytes.
                 unsafe { memory::copy(data.as_mut_ptr(), from, data.len()) };
-                Ok(Some(Data::Read(data)))
+                Ok(Outcome::Data(Data::Read(data)))
             }
             Request::Atomic { rkey, raddr, atomic } => {
                 let width = atomic.width();
                 accepts(rights::REMOTE_ATOMIC)?;
                 admission::check_alignment(*raddr, width)?;
                 let target = Target { rkey: *rkey, raddr: *raddr, len: width as u64 };
-                let word = self.find(&facts, &target, rights::REMOTE_ATOMIC)?;
+                let word = self.find(&facts, &target, rights::REMOTE_ATOMIC, registered)?;
                 admission::check_word(*raddr, word, width)?;
-                // SAFETY: range and alignment were checked.
-                Ok(Some(Data::Word(unsafe { atomic.execute(word) }, width)))
+                if let Some(copier) = &mut self.copier {
+                    // SAFETY: range and alignment were checked.
+                    unsafe { copier.atomic(id, word.addr() as u64, *atomic, out) }?;
+                    return Ok(Outcome::Later);
+                }
+                // SAFETY: as above.
+                Ok(Outcome::Data(Data::Word(unsafe { atomic.execute(word) }, width)))
             }
         }
     }
 
-    /// Where memory of this HCA is, if the key admits the access.
-    fn find(&mut self, qp: &QpFacts, target: &Target, right: u32) -> std::result::Result<*mut u8, Stop> {
+    /// Where memory of this HCA is, if the key admits the access: for kernels if `registered` is
+    /// given, and for this thread otherwise.
+    fn find(
+        &mut self,
+        qp: &QpFacts,
+        target: &Target,
+        right: u32,
+        registered: Option<&Registered>,
+    ) -> std::result::Result<*mut u8, Stop> {
         let (gid, rkey) = (self.gid, target.rkey);
         let entry = self.own.known().and_then(|control| control.mkey(rkey >> 8));
         let entry = entry.ok_or_else(|| admission::unknown_key(rkey, gid))?;
@@ -465,22 +523,33 @@ impl Serving {
         admission::check_key(&facts, rkey, qp, gid)?;
         let offset = admission::check_range(facts.rights, facts.start, facts.len, target, right)?;
         let denied = |text: String| Stop::Fail(Failure::new(Syndrome::RemoteAccess, text));
+        let too_large = |len: u64| denied(format!("key {rkey:#x} of {gid} is larger than its memory, {len} bytes"));
+        let fits = |len: u64| facts.umem_offset.checked_add(facts.len).is_some_and(|end| end <= len);
+        if let Some(registered) = registered {
+            return match registered.get(&facts.umem) {
+                None => Err(denied(format!("memory behind raddr.rkey {rkey:#x} of {gid} is not registered"))),
+                Some((_, len)) if !fits(*len) => Err(too_large(*len)),
+                Some((base, _)) => Ok((base + facts.umem_offset + offset) as *mut u8),
+            };
+        }
         match self.own.memory(facts.umem) {
             PeerMemory::Requested => Err(Stop::Fetch(format!("waiting for the memory behind key {rkey:#x} of {gid}"))),
             PeerMemory::Refused(reason) => {
                 Err(denied(format!("memory behind raddr.rkey {rkey:#x} of {gid}: {reason}")))
             }
-            PeerMemory::Mapped { mapping: Mapped::Accelerator(_), .. } => {
-                Err(denied(format!("memory behind raddr.rkey {rkey:#x} of {gid} is an accelerator's")))
-            }
-            PeerMemory::Mapped { mapping: Mapped::Host(mapping), len } => {
-                if facts.umem_offset.checked_add(facts.len).is_none_or(|end| end > *len) {
-                    return Err(denied(format!("key {rkey:#x} of {gid} is larger than its memory, {len} bytes")));
-                }
-                Ok(mapping.ptr().wrapping_add(native(facts.umem_offset + offset)))
-            }
+            PeerMemory::Mapped { len, .. } if !fits(*len) => Err(too_large(*len)),
+            PeerMemory::Mapped { mapping, .. } => Ok(mapping.ptr().wrapping_add(native(facts.umem_offset + offset))),
         }
     }
+}
+
+/// Ends what a copier has begun.
+fn finish(copier: &mut Option<Copier>, out: &mut Vec<u8>) -> std::result::Result<(), String> {
+    copier.as_mut().map_or(Ok(()), |copier| copier.finish(out)).map_err(|error| lost(&error))
+}
+
+fn lost(error: &AcceleratorError) -> String {
+    format!("this HCA's memory cannot be reached: {error}")
 }
 
 /// What can be done.
@@ -488,6 +557,14 @@ struct Ready {
     listener: bool,
     /// Says of each client whether it can be read from, and written to.
     clients: Vec<(bool, bool)>,
+}
+
+/// How a request went that was executed.
+enum Outcome {
+    Done,
+    Data(Data),
+    /// The copier has its response, and sends it when the data is here.
+    Later,
 }
 
 /// What was read.

@@ -6,10 +6,12 @@ use crate::error::{Error, Result};
 use crate::prm::{self, CommandStatus, mkey};
 use crate::provider::{Access, UmemSource};
 use crate::soft::control::{MkeyFacts, rights};
+use crate::soft::fabric::copier::Registered;
 use crate::soft::fabric::shared::Export;
 use crate::soft::firmware::checks::within;
 use crate::soft::memory::PAGE;
 use crate::soft::state::{Engine, MkeyState, UmemState};
+use std::sync::{MutexGuard, PoisonError};
 
 impl Engine {
     pub(super) fn create_mkey(&mut self, command: &mkey::CreateMkey, output: &mut [u8]) -> Outcome<Object> {
@@ -151,6 +153,9 @@ impl Engine {
                 let fd = fd.try_clone_to_owned().map_err(|error| Error::os("duplicate the file of a umem", error))?;
                 let announced = access.is_remote() && self.announces();
                 self.server.export(self.next_umem, Export { fd, offset, len: len as u64, announced });
+                if self.is_on_gpu() {
+                    self.registered().insert(self.next_umem, (addr.addr() as u64, len as u64));
+                }
                 true
             }
         };
@@ -178,7 +183,13 @@ impl Engine {
             ));
         }
         self.umems.remove(&id);
+        // Waits for what is being executed for HCAs of other nodes.
+        self.registered().remove(&id);
         self.server.forget(id);
         Ok(())
+    }
+
+    fn registered(&self) -> MutexGuard<'_, Registered> {
+        self.registered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::queue_pairs::DISAGREEMENTS;
 use super::slices::{GpuEngine, WARY, WARY_PATIENCE};
+use crate::error::{Error, Result};
 use crate::prm::qpc::QpState;
 use crate::soft::accelerator::AcceleratorResult;
 use crate::soft::copying::{CopyMode, Copying, Place};
@@ -31,6 +32,30 @@ impl Engine {
     ) -> Option<T> {
         let result = run(self.gpu.as_mut()?.copying.as_mut()?);
         self.survive(result)
+    }
+
+    /// Has the engine's thread execute everything from now on, by copies: what goes to other nodes
+    /// passes through its hands.
+    ///
+    /// # Errors
+    /// The engine was opened to execute by its kernel alone, or not to execute at all.
+    pub(in crate::soft) fn always_copy(&mut self) -> Result<()> {
+        let Some(gpu) = &mut self.gpu else { return Ok(()) };
+        match (gpu.null, gpu.mode) {
+            (true, _) => {
+                let rule = "it moves nothing and measures posting, on one node; use OXSHMEM_HCA=soft";
+                Err(Error::argument("the null card", "a job of several nodes", rule))
+            }
+            (false, CopyMode::Never) => {
+                let rule = "the engine's kernel reaches no other node, the engine's thread does so by copies: use \
+                            OXSHMEM_SOFT_ENGINE=auto or copy";
+                Err(Error::argument("OXSHMEM_SOFT_ENGINE", "kernel, with several nodes", rule))
+            }
+            (false, CopyMode::WhenNeeded | CopyMode::Always) => {
+                gpu.mode = CopyMode::Always;
+                Ok(())
+            }
+        }
     }
 
     /// Has the engine's thread execute while slices find no room, and slices when they do.
