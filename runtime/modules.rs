@@ -2,3 +2,4 @@
 
 crate::include_module!(pub(crate) HOST_OPS, "host_ops");
 crate::include_module!(pub(crate) COLLECTIVES, "collectives");
+crate::include_module!(pub(crate) LEVELS, "levels");

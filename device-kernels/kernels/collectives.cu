@@ -48,53 +48,23 @@ OXSHMEM_KERNEL(oxshmem_host_collective, uint32_t call, int team, void *dst, cons
 
 namespace oxshmem::detail {
 
-// The sum of integers that are as wide as T.
-template <class T> struct SumOf {
-    Type number;
-    OXSHMEM_DEVICE vec16 operator()(vec16 a, vec16 b) const { return combine_as<ReduceOp::op_sum, T>(a, b); }
-    OXSHMEM_DEVICE Type type() const { return number; }
-    OXSHMEM_DEVICE ReduceOp op() const { return ReduceOp::op_sum; }
-};
-
-// A reduction of the given type and operator by several blocks. The usual ones have loops of their
-// own; the others look for their type and operator with each 16 bytes.
-OXSHMEM_DEVICE void reduce_by_blocks(int team, void *dst, const void *src, uint64_t n, bool to_all, Type type, ReduceOp op,
-                                     Caller caller) {
-    if (op == ReduceOp::op_sum) {
-        switch (type) {
-        case Type::float32:
-            reduce_elements<blocks_scope>(team, dst, src, n, to_all, Combine<float, ReduceOp::op_sum>{}, caller);
-            return;
-        case Type::float64:
-            reduce_elements<blocks_scope>(team, dst, src, n, to_all, Combine<double, ReduceOp::op_sum>{}, caller);
-            return;
-        case Type::half:
-            reduce_elements<blocks_scope>(team, dst, src, n, to_all, Combine<half, ReduceOp::op_sum>{}, caller);
-            return;
-        case Type::bfloat16:
-            reduce_elements<blocks_scope>(team, dst, src, n, to_all, Combine<bfloat16, ReduceOp::op_sum>{}, caller);
-            return;
-        case Type::int32:
-        case Type::uint32:
-            // Sums of signed and unsigned integers are the same bits; what members announce is the
-            // type given.
-            reduce_elements<blocks_scope>(team, dst, src, n, to_all, SumOf<uint32_t>{type}, caller);
-            return;
-        case Type::int64:
-        case Type::uint64:
-            reduce_elements<blocks_scope>(team, dst, src, n, to_all, SumOf<uint64_t>{type}, caller);
-            return;
-        default:
-            break;
-        }
+// A reduction by several blocks, once how to combine is known.
+struct ReduceByBlocks {
+    int team;
+    void *dst;
+    const void *src;
+    uint64_t n;
+    bool to_all;
+    Caller caller;
+    template <class Combine> OXSHMEM_DEVICE void operator()(const Combine &combine) const {
+        reduce_elements<blocks_scope>(team, dst, src, n, to_all, combine, caller);
     }
-    reduce_elements<blocks_scope>(team, dst, src, n, to_all, CombineNumbered{type, op}, caller);
-}
+};
 
 } // namespace oxshmem::detail
 
 // The same arguments, for a grid of several blocks, where block b meets block b of the other
-// members; and the algorithm, an abi::Algorithm but tree.
+// members; and the algorithm: packets, push or one_shot.
 OXSHMEM_BOUNDED_KERNEL(512, oxshmem_host_collective_by_blocks, uint32_t call, int team, void *dst, const void *src, uint64_t n,
                        int64_t first, int64_t second, uint32_t kind, uint32_t op, uint32_t algorithm) {
     using namespace oxshmem;
@@ -119,8 +89,9 @@ OXSHMEM_BOUNDED_KERNEL(512, oxshmem_host_collective_by_blocks, uint32_t call, in
         break;
     case abi::Call::reduce:
     case abi::Call::reducescatter:
-        oxshmem::detail::reduce_by_blocks(team, dst, src, n, static_cast<abi::Call>(call) == abi::Call::reduce,
-                                          static_cast<abi::Type>(kind), static_cast<abi::ReduceOp>(op), caller);
+        oxshmem::detail::with_combine(
+            static_cast<abi::Type>(kind), static_cast<abi::ReduceOp>(op),
+            oxshmem::detail::ReduceByBlocks{team, dst, src, n, static_cast<abi::Call>(call) == abi::Call::reduce, caller});
         break;
     default: // The host launches one block for the others.
         break;

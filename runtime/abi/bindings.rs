@@ -2,7 +2,7 @@
 
 /// "OXSM" in memory
 pub const MAGIC: u32 = 1297307727;
-pub const ABI_VERSION: u32 = 14;
+pub const ABI_VERSION: u32 = 15;
 /// PEs of a job, at most.
 pub const MAX_PES: u32 = 4096;
 /** Send-queue geometry, in WQE basic blocks of 64 bytes. The upper limit keeps 16-bit completion
@@ -776,6 +776,8 @@ pub enum Algorithm {
     Tree = 2,
     /// reduce: after a meeting, each member loads the data of all; load and store reach, and dst is not src
     OneShot = 3,
+    /// load and store within a node, messages between nodes; for the host's kernels (detail/levels.h)
+    Levels = 4,
 }
 /** `algorithm` is used up to this many bytes: of dst for broadcast and reduce, of one member's
  contribution for collect (the largest) and fcollect, of one pair for alltoall and alltoalls, of
@@ -825,11 +827,16 @@ pub const BLOCKS_ONE_SHOT: u64 = 1048576;
    uint64_t arrivals\[2\]\[2\]\[n_pes\]
    unsigned char packets\[2\]\[kBlockPacketBytes\]
  The first index is the epoch modulo 2. Members that are in epoch e have all left epoch e - 2, so
- nothing is overwritten unread. Arrivals take whole lines of 128 bytes.*/
+ nothing is overwritten unread. Arrivals take whole lines of 128 bytes.
+
+ In a team that has several nodes at most kLevelsBlocks blocks carry out a collective. A further one
+ has the place of several of those above, as many as there is room for, and meets by dissemination
+ in its headers.*/
 pub const ROUNDS: u32 = 32;
 pub const ONE_ROUND_PES: u32 = 64;
 pub const PACKET_BYTES: u64 = 32768;
 pub const BLOCK_PACKET_BYTES: u64 = 8192;
+pub const LEVELS_BLOCKS: u32 = 8;
 pub const HEADERS_AT: u64 = 512;
 pub const ARRIVALS_AT: u64 = 1536;
 #[repr(u32)]
@@ -943,7 +950,17 @@ pub struct Team {
     pub grid_failed: u32,
     /// Constant: bit i: the user has chosen what is in row i of `choices`.
     pub chosen: u32,
-    pub __bindgen_padding_0: [u8; 56usize],
+    /// Constant: the team's nodes, which are sets of members that reach each other by load and store.
+    pub n_nodes: u32,
+    pub my_node: u32,
+    /// this PE's among the members of its node
+    pub number_in_node: u32,
+    /// members of the smallest node
+    pub rails: u32,
+    /** int32_t starts\[n_nodes + 1\], then int32_t by_node\[n_pes\]: the members of node i are by_node\[starts\[i\]\] to before
+ by_node\[starts\[i + 1\]\], in ascending order.*/
+    pub nodes: u64,
+    pub __bindgen_padding_0: [u8; 32usize],
     pub choices: [[Choice; 3usize]; 7usize],
     pub __bindgen_padding_1: [u8; 48usize],
 }
@@ -998,6 +1015,21 @@ const _: () = {
     [
         "Offset of field: Team::chosen",
     ][::core::mem::offset_of!(Team, chosen) - 68usize];
+    [
+        "Offset of field: Team::n_nodes",
+    ][::core::mem::offset_of!(Team, n_nodes) - 72usize];
+    [
+        "Offset of field: Team::my_node",
+    ][::core::mem::offset_of!(Team, my_node) - 76usize];
+    [
+        "Offset of field: Team::number_in_node",
+    ][::core::mem::offset_of!(Team, number_in_node) - 80usize];
+    [
+        "Offset of field: Team::rails",
+    ][::core::mem::offset_of!(Team, rails) - 84usize];
+    [
+        "Offset of field: Team::nodes",
+    ][::core::mem::offset_of!(Team, nodes) - 88usize];
     [
         "Offset of field: Team::choices",
     ][::core::mem::offset_of!(Team, choices) - 128usize];

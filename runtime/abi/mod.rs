@@ -63,6 +63,19 @@ pub const fn team_workspace_bytes(n_pes: u64, blocks: u64) -> u64 {
     rounds + headers + arrivals + 2 * PACKET_BYTES + further * (headers + arrivals + 2 * BLOCK_PACKET_BYTES)
 }
 
+/// Bytes of messages of one parity that the smallest block has room for, of those that carry out a
+/// collective of a team of several nodes (`workspace_room` in `levels.h`). `blocks` as in
+/// [`team_workspace_bytes`].
+#[must_use]
+pub const fn levels_room(n_pes: u64, blocks: u64) -> u64 {
+    let headers = 2 * ONE_ROUND_PES as u64 * 8;
+    let arrivals = (2 * 2 * n_pes * 8).next_multiple_of(LINE_BYTES);
+    let most = LEVELS_BLOCKS as u64;
+    let places = if blocks <= most { 1 } else { (blocks - 1) / (most - 1) };
+    let further = (places * (headers + arrivals + 2 * BLOCK_PACKET_BYTES) - headers - arrivals) / 2 / 128 * 128;
+    if blocks <= 1 || further > PACKET_BYTES { PACKET_BYTES } else { further }
+}
+
 /// [`Team::packet_share`] of a team of `n_pes` members: a packet of 16 bytes of data takes 32.
 #[must_use]
 #[allow(clippy::cast_possible_truncation)] // At most PACKET_BYTES.

@@ -298,8 +298,8 @@ variables! {
     "OXSHMEM_MAX_TEAMS" copy max_teams: u32 = 32, Limits::Range(4, 256);
     /// Which algorithms collectives use instead of the library's choice. Each of `broadcast`,
     /// `collect`, `fcollect`, `alltoall`, `alltoalls`, `reduce` and `reducescatter` may have up to
-    /// three of `packets`, `push`, `tree` (broadcast and reduce) and `oneshot` (reduce), each with
-    /// the size up to which it is used; see `teams.md`.
+    /// three of `packets`, `push`, `tree` (broadcast and reduce), `oneshot` (reduce) and `levels`
+    /// (all but collect and alltoalls), each with the size up to which it is used; see `teams.md`.
     "OXSHMEM_COLLECTIVES" borrow collectives: Collectives = Collectives::default(), Limits::None;
     /// The most multiprocessors of a GPU that a collective of the host or on a stream occupies, one
     /// block each; small collectives take fewer. The number is halved until the workspaces of

@@ -147,6 +147,11 @@ pub(super) fn queue<I: Issuer + ?Sized>(issuer: &I, team: &Team, call: impl FnOn
     }
     let _call = own.host_profile().begins(name_of(args.0), Subject::Team(handle), bytes);
     let stream = issuer.issuing_stream()?;
+    let threads_of = |blocks: u32| {
+        let each = size.total / u64::from(blocks);
+        let most = if each <= FEW_THREADS.1 { FEW_THREADS.0 } else { BLOCKS_THREADS };
+        LaunchConfig::linear(blocks, own.copy_threads(each).min(most))
+    };
     let queued = match team.plan(size) {
         Plan::OneBlock => {
             let config = LaunchConfig::linear(1, own.copy_threads(size.total));
@@ -154,10 +159,13 @@ pub(super) fn queue<I: Issuer + ?Sized>(issuer: &I, team: &Team, call: impl FnOn
             // heap, which a slice is not.
             unsafe { own.queue_collective(stream, "oxshmem_host_collective", config, args) }
         }
+        Plan::Levels(blocks) => {
+            let config = threads_of(blocks);
+            // SAFETY: as above.
+            unsafe { own.queue_in_levels(stream, config, args) }
+        }
         Plan::Blocks(blocks, algorithm) => {
-            let each = size.total / u64::from(blocks);
-            let most = if each <= FEW_THREADS.1 { FEW_THREADS.0 } else { BLOCKS_THREADS };
-            let config = LaunchConfig::linear(blocks, own.copy_threads(each).min(most));
+            let config = threads_of(blocks);
             let (call, team, dst, src, n, first, second, kind, op) = args;
             let args = (call, team, dst, src, n, first, second, kind, op, algorithm as u32);
             // SAFETY: as above.

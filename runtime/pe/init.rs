@@ -465,6 +465,7 @@ impl Connected {
             loans: Loans::default(),
             host_ops: self.host_ops,
             collectives: OnceCell::new(),
+            levels: OnceCell::new(),
             teams: RefCell::new(self.teams),
             contexts: RefCell::default(),
             mixed_words: self.mixed_words,

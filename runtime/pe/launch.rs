@@ -1,12 +1,14 @@
 //! Streams of a PE, and the launches that the runtime makes on them.
 
+use std::cell::OnceCell;
 use std::ffi::c_void;
+use std::sync::Arc;
 
 use super::Pe;
 use crate::Result;
-use crate::device::{self, LaunchConfig, LoadedModule, Wait};
+use crate::device::{self, LaunchConfig, LoadedModule, ModuleSource, Wait};
 use crate::kernel::args::KernelArgs;
-use crate::modules::COLLECTIVES;
+use crate::modules::{COLLECTIVES, LEVELS};
 use crate::stream::{OnStream, Stream};
 
 /// Streams.
@@ -150,13 +152,43 @@ impl Pe {
         config: LaunchConfig,
         args: impl KernelArgs,
     ) -> Result<()> {
-        if self.collectives.get().is_none() {
-            // One thread at a time has the PE, so no other has set it meanwhile.
-            let _ = self.collectives.set(self.device.load(&COLLECTIVES)?);
-        }
-        let Some(module) = self.collectives.get() else { return Ok(()) };
         // SAFETY: the caller's promise.
-        unsafe { self.queue_kernel(stream, (module.as_ref(), name), config, &args) }
+        unsafe { self.queue_lazily(stream, (&self.collectives, &COLLECTIVES, name), config, &args) }
+    }
+
+    /// The same of the kernel of `levels.cu`.
+    ///
+    /// # Safety
+    /// `args` must fit the kernel.
+    pub(crate) unsafe fn queue_in_levels(
+        &self,
+        stream: &device::Stream,
+        config: LaunchConfig,
+        args: impl KernelArgs,
+    ) -> Result<()> {
+        let name = "oxshmem_host_collective_by_levels";
+        // SAFETY: the caller's promise.
+        unsafe { self.queue_lazily(stream, (&self.levels, &LEVELS, name), config, &args) }
+    }
+
+    /// Puts a kernel of a module on a stream, and loads the module before if it is not there.
+    ///
+    /// # Safety
+    /// `args` must fit the kernel.
+    unsafe fn queue_lazily(
+        &self,
+        stream: &device::Stream,
+        (place, source, name): (&OnceCell<Arc<dyn LoadedModule>>, &ModuleSource, &str),
+        config: LaunchConfig,
+        args: &impl KernelArgs,
+    ) -> Result<()> {
+        if place.get().is_none() {
+            // One thread at a time has the PE, so no other has set it meanwhile.
+            let _ = place.set(self.device.load(source)?);
+        }
+        let Some(module) = place.get() else { return Ok(()) };
+        // SAFETY: the caller's promise.
+        unsafe { self.queue_kernel(stream, (module.as_ref(), name), config, args) }
     }
 
     /// Queues a copy of device memory by a copy engine; `false` if the device has none.

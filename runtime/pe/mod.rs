@@ -108,6 +108,7 @@ pub struct Pe {
     loans: Loans,
     host_ops: Arc<dyn LoadedModule>,
     collectives: OnceCell<Arc<dyn LoadedModule>>,
+    levels: OnceCell<Arc<dyn LoadedModule>>,
     teams: RefCell<Teams>,
     contexts: RefCell<ContextTable>,
     mixed_words: Option<MixedWords>,

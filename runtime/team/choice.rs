@@ -4,7 +4,7 @@
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
-use crate::abi::Algorithm::{self, OneShot, Packets, Push, Tree};
+use crate::abi::Algorithm::{self, Levels, OneShot, Packets, Push, Tree};
 use crate::abi::{self, CHOICES, COLLECTIVES, Choice, Collective};
 use crate::config::size::ByteSize;
 
@@ -20,7 +20,8 @@ const NAMES: [(Collective, &str); COLLECTIVES] = [
 ];
 
 /// Every algorithm, with its name.
-const ALGORITHMS: [(Algorithm, &str); 4] = [(Packets, "packets"), (Push, "push"), (Tree, "tree"), (OneShot, "oneshot")];
+const ALGORITHMS: [(Algorithm, &str); 5] =
+    [(Packets, "packets"), (Push, "push"), (Tree, "tree"), (OneShot, "oneshot"), (Levels, "levels")];
 
 /// The algorithm up to this many bytes.
 type Step = (u64, Algorithm);
@@ -29,19 +30,21 @@ const ANY: u64 = u64::MAX;
 const KIB: u64 = 1 << 10;
 
 /// What is used where all members reach each other by load and store and are at most
-/// [`abi::ONE_ROUND_PES`] (`near`), and elsewhere (`far`). Sizes are those of `Choice` in `abi.h`:
-/// the destination's for broadcast and reduce, one member's part for the others. Packets are used
-/// up to what the workspace holds, whatever the table says; see [`packet_limit`]. Measured on two
-/// H200s: where the two algorithms cross, in the scope of a block.
+/// [`abi::ONE_ROUND_PES`] (`near`), and elsewhere (`far`), where levels have fewer messages and
+/// bytes than push but for alltoall, of which short ones leave the further blocks nothing to do.
+/// Sizes are those of `Choice` in `abi.h`: the destination's for broadcast and reduce, one member's
+/// part for the others. Packets are used up to what the workspace holds, whatever the table says;
+/// see [`packet_limit`]. Measured on two H200s: where the two algorithms cross, in the scope of a
+/// block.
 const TABLE: [(Collective, &[Step], &[Step]); COLLECTIVES] = [
     //                           near                              far
-    (Collective::Broadcast, &[(8 * KIB, Packets), (ANY, Push)], &[(64 * KIB, Tree), (ANY, Push)]),
+    (Collective::Broadcast, &[(8 * KIB, Packets), (ANY, Push)], &[(64 * KIB, Tree), (ANY, Levels)]),
     (Collective::Collect, &[(4 * KIB, Packets), (ANY, Push)], &[(ANY, Push)]),
-    (Collective::Fcollect, &[(8 * KIB, Packets), (ANY, Push)], &[(ANY, Push)]),
-    (Collective::Alltoall, &[(8 * KIB, Packets), (ANY, Push)], &[(ANY, Push)]),
+    (Collective::Fcollect, &[(8 * KIB, Packets), (ANY, Push)], &[(ANY, Levels)]),
+    (Collective::Alltoall, &[(8 * KIB, Packets), (ANY, Push)], &[(64 * KIB, Push), (ANY, Levels)]),
     (Collective::Alltoalls, &[(32, Packets), (ANY, Push)], &[(ANY, Push)]),
-    (Collective::Reduce, &[(8 * KIB, Packets), (ANY, Push)], &[(8 * KIB, Tree), (ANY, Push)]),
-    (Collective::Reducescatter, &[(8 * KIB, Packets), (ANY, Push)], &[(ANY, Push)]),
+    (Collective::Reduce, &[(8 * KIB, Packets), (ANY, Push)], &[(8 * KIB, Tree), (ANY, Levels)]),
+    (Collective::Reducescatter, &[(8 * KIB, Packets), (ANY, Push)], &[(ANY, Levels)]),
 ];
 
 /// Bytes that a member may send to each of the `n_pes` members of a team in packets: each data word
@@ -56,6 +59,37 @@ fn exists(collective: Collective, algorithm: Algorithm) -> bool {
         Packets | Push => true,
         Tree => matches!(collective, Collective::Broadcast | Collective::Reduce),
         OneShot => collective == Collective::Reduce,
+        Levels => !matches!(collective, Collective::Collect | Collective::Alltoalls),
+    }
+}
+
+/// What of a team decides which algorithms it can use.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    /// All members reach each other by load and store, and are at most [`abi::ONE_ROUND_PES`].
+    pub near: bool,
+    pub n_pes: usize,
+    /// Sets of members that reach each other by load and store.
+    pub nodes: usize,
+    /// Blocks that have room in the workspace.
+    pub blocks: u32,
+}
+
+impl Shape {
+    pub(crate) fn new(n_pes: usize, nodes: usize, blocks: u32) -> Self {
+        Self { near: nodes == 1 && n_pes <= abi::ONE_ROUND_PES, n_pes, nodes, blocks }
+    }
+
+    /// Returns whether the host can carry out a collective in levels: between several nodes, and
+    /// sums of all of them have room in each block's workspace.
+    fn has_levels(self, collective: Collective) -> bool {
+        /// The least bytes of a message that a workspace has to have room for.
+        const LEAST: u64 = 128;
+        let sums = matches!(collective, Collective::Reduce | Collective::Reducescatter);
+        // Two pieces are on their way, each with what has come and what goes out.
+        let places = 4 * (self.nodes as u64).saturating_sub(1);
+        let room = abi::levels_room(self.n_pes as u64, self.blocks.into());
+        self.nodes > 1 && (!sums || room / places >= LEAST)
     }
 }
 
@@ -141,8 +175,9 @@ fn write_steps(f: &mut impl fmt::Write, steps: &[Step]) -> fmt::Result {
     Ok(())
 }
 
-/// What a team of `n_pes` members uses.
-fn steps(collective: Collective, near: bool, n_pes: usize, overrides: &Collectives) -> Vec<Step> {
+/// What a team uses.
+fn steps(collective: Collective, shape: Shape, overrides: &Collectives) -> Vec<Step> {
+    let Shape { near, n_pes, .. } = shape;
     let given = overrides.0.iter().find(|(known, _)| *known == collective).map(|(_, steps)| &steps[..]);
     let table = TABLE.iter().find(|(known, ..)| *known == collective);
     let chosen = given.or(table.map(|(_, near_steps, far_steps)| if near { *near_steps } else { *far_steps }));
@@ -150,6 +185,7 @@ fn steps(collective: Collective, near: bool, n_pes: usize, overrides: &Collectiv
     for (limit, algorithm) in chosen.unwrap_or_default() {
         match algorithm {
             Packets | OneShot if !near => {}
+            Levels if !shape.has_levels(collective) => {}
             Packets => steps.push(((*limit).min(packet_limit(n_pes)), Packets)),
             _ => steps.push((*limit, *algorithm)),
         }
@@ -161,36 +197,24 @@ fn steps(collective: Collective, near: bool, n_pes: usize, overrides: &Collectiv
     steps
 }
 
-/// The rows of [`abi::Team::choices`] for a team of `n_pes` members; `near` if it is
-/// [`abi::Team::one_round`].
-pub(crate) fn choices(near: bool, n_pes: usize, overrides: &Collectives) -> [[Choice; CHOICES]; COLLECTIVES] {
-    // What is beyond a row's steps is push.
-    let mut rows = [[choice((ANY, Push)); CHOICES]; COLLECTIVES];
-    for (collective, _) in NAMES {
-        let row = &mut rows[collective as usize];
-        for (entry, step) in row.iter_mut().zip(steps(collective, near, n_pes, overrides)) {
-            *entry = choice(step);
-        }
-    }
-    rows
-}
-
 /// [`abi::Team::chosen`]: the collectives for which `OXSHMEM_COLLECTIVES` has a row, as bits.
 pub(crate) fn chosen(overrides: &Collectives) -> u32 {
     overrides.0.iter().fold(0, |bits, (collective, _)| bits | 1 << *collective as u32)
 }
 
+/// An entry of a row in device code, which does by push what the host does in levels.
 fn choice((up_to_bytes, algorithm): Step) -> Choice {
+    let algorithm = if algorithm == Levels { Push } else { algorithm };
     Choice { up_to_bytes, algorithm: algorithm as u32, reserved0: 0 }
 }
 
-/// What a team of `n_pes` members uses, as `OXSHMEM_COLLECTIVES` would say it.
-pub(crate) fn describe(near: bool, n_pes: usize, overrides: &Collectives) -> String {
+/// What a team uses, as `OXSHMEM_COLLECTIVES` would say it.
+pub(crate) fn describe(shape: Shape, overrides: &Collectives) -> String {
     let mut text = String::new();
     for (index, (collective, name)) in NAMES.iter().enumerate() {
         // Writing to a string does not fail.
         let _ = write!(text, "{}{name}=", if index == 0 { "" } else { "," });
-        let _ = write_steps(&mut text, &steps(*collective, near, n_pes, overrides));
+        let _ = write_steps(&mut text, &steps(*collective, shape, overrides));
     }
     text
 }
@@ -202,10 +226,14 @@ pub(crate) enum Plan {
     OneBlock,
     /// By the kernel of several blocks: their number, and the algorithm.
     Blocks(u32, Algorithm),
+    /// By the kernel of several blocks in two levels: their number.
+    Levels(u32),
 }
 
 /// Bytes that are worth a block of those that share a collective.
 const BYTES_PER_BLOCK: u64 = 8 * KIB;
+/// The same of those that share a collective in levels: each has messages of its own.
+const BYTES_PER_LEVELS_BLOCK: u64 = 64 * KIB;
 /// Bytes of a member's message to another one that a block sends in packets, if it has room for
 /// them.
 const PACKETS_PER_BLOCK: u64 = 2 * KIB;
@@ -222,40 +250,54 @@ pub(crate) struct Size {
 /// What a team's collectives are chosen by on the host.
 #[derive(Debug, Clone)]
 pub(crate) struct Chooser {
-    near: bool,
-    n_pes: u64,
-    /// Blocks that have room in the workspace.
-    blocks: u32,
+    shape: Shape,
     rows: [Vec<Step>; COLLECTIVES],
     /// Whether `OXSHMEM_COLLECTIVES` has a row for the collective.
     overridden: [bool; COLLECTIVES],
 }
 
 impl Chooser {
-    pub(crate) fn new(near: bool, n_pes: usize, overrides: &Collectives, blocks: u32) -> Self {
+    pub(crate) fn new(shape: Shape, overrides: &Collectives) -> Self {
         Self {
-            near,
-            n_pes: n_pes as u64,
-            blocks,
-            rows: NAMES.map(|(collective, _)| steps(collective, near, n_pes, overrides)),
+            shape,
+            rows: NAMES.map(|(collective, _)| steps(collective, shape, overrides)),
             overridden: NAMES.map(|(collective, _)| overrides.0.iter().any(|(known, _)| *known == collective)),
         }
     }
 
+    /// Returns the rows of [`abi::Team::choices`].
+    pub(crate) fn choices(&self) -> [[Choice; CHOICES]; COLLECTIVES] {
+        // What is beyond a row's steps is push.
+        let mut rows = [[choice((ANY, Push)); CHOICES]; COLLECTIVES];
+        for (row, steps) in rows.iter_mut().zip(&self.rows) {
+            for (entry, step) in row.iter_mut().zip(steps) {
+                *entry = choice(*step);
+            }
+        }
+        rows
+    }
+
     /// Returns how a collective is carried out: the same on all members, whatever their addresses.
     pub(crate) fn plan(&self, size: Size) -> Plan {
-        let Some((collective, bytes)) = size.divisible.filter(|_| self.near) else { return Plan::OneBlock };
+        let Some((collective, bytes)) = size.divisible else { return Plan::OneBlock };
         let row = &self.rows[collective as usize];
         let algorithm = row.iter().find(|(limit, _)| bytes <= *limit).map_or(Push, |(_, algorithm)| *algorithm);
+        let shared = |each: u64, most: u32| u32::try_from(size.total / each).unwrap_or(u32::MAX).clamp(1, most);
+        if algorithm == Levels {
+            return Plan::Levels(shared(BYTES_PER_LEVELS_BLOCK, self.shape.blocks.min(abi::LEVELS_BLOCKS)));
+        }
+        if !self.shape.near {
+            return Plan::OneBlock;
+        }
         let free = !self.overridden[collective as usize];
-        let shared = u32::try_from(size.total / BYTES_PER_BLOCK).unwrap_or(u32::MAX).clamp(1, self.blocks);
+        let shared = shared(BYTES_PER_BLOCK, self.shape.blocks);
         let sliced = self.packet_blocks(collective, bytes);
         match (algorithm, sliced) {
             (Packets, Some(blocks)) => Plan::Blocks(blocks, Packets),
             (Push, Some(blocks)) if free && bytes <= abi::BLOCKS_PACKETS => Plan::Blocks(blocks, Packets),
             (Push, _) if free && self.is_one_shot(collective, bytes) => Plan::Blocks(shared, OneShot),
             (Push | OneShot, _) => Plan::Blocks(shared, algorithm),
-            (Packets | Tree, _) => Plan::OneBlock,
+            (Packets | Tree | Levels, _) => Plan::OneBlock,
         }
     }
 
@@ -265,13 +307,13 @@ impl Chooser {
             return None;
         }
         // Half of what a block sends is flags.
-        let room = PACKETS_PER_BLOCK.min(abi::BLOCK_PACKET_BYTES / 2 / self.n_pes / 16 * 16);
+        let room = PACKETS_PER_BLOCK.min(abi::BLOCK_PACKET_BYTES / 2 / self.shape.n_pes as u64 / 16 * 16);
         let blocks = bytes.max(1).div_ceil(room.max(1));
-        u32::try_from(blocks).ok().filter(|blocks| *blocks <= self.blocks && room != 0)
+        u32::try_from(blocks).ok().filter(|blocks| *blocks <= self.shape.blocks && room != 0)
     }
 
     fn is_one_shot(&self, collective: Collective, bytes: u64) -> bool {
-        collective == Collective::Reduce && bytes.saturating_mul(self.n_pes - 1) <= abi::BLOCKS_ONE_SHOT
+        collective == Collective::Reduce && bytes.saturating_mul(self.shape.n_pes as u64 - 1) <= abi::BLOCKS_ONE_SHOT
     }
 }
 
@@ -290,6 +332,7 @@ mod tests {
                 assert!(steps.len() <= CHOICES && steps.iter().all(|(_, algorithm)| exists(*collective, *algorithm)));
             }
             assert!(far.iter().all(|(_, algorithm)| *algorithm != Packets), "packets need load and store");
+            assert!(near.iter().all(|(_, algorithm)| *algorithm != Levels), "levels are for several nodes");
         }
         for (index, (algorithm, _)) in ALGORITHMS.iter().enumerate() {
             assert_eq!(*algorithm as usize, index);
@@ -298,9 +341,13 @@ mod tests {
 
     #[test]
     fn what_is_read_is_what_is_written() {
-        for text in
-            ["", "fcollect=push", "fcollect=push,broadcast=packets:4K/tree", "reduce=packets:512/tree:64K/push:1M"]
-        {
+        for text in [
+            "",
+            "reduce=tree:8K/levels",
+            "fcollect=push",
+            "fcollect=push,broadcast=packets:4K/tree",
+            "reduce=packets:512/tree:64K/push:1M",
+        ] {
             assert_eq!(text.parse::<Collectives>().unwrap().to_string(), text);
         }
         for text in [
@@ -311,6 +358,8 @@ mod tests {
             "gather=push",
             "fcollect=push,fcollect=push",
             "fcollect=tree",
+            "collect=levels",
+            "alltoalls=levels",
             "push",
             "reduce=packets:4K/tree:4K",
             "reduce=packets/tree",
@@ -327,7 +376,7 @@ mod tests {
 
     #[test]
     fn several_blocks_do_what_is_worth_it() {
-        let chooser = |n_pes, overrides: &str| Chooser::new(true, n_pes, &overrides.parse().unwrap(), 64);
+        let chooser = |n_pes, overrides: &str| Chooser::new(Shape::new(n_pes, 1, 64), &overrides.parse().unwrap());
         let plan = |chooser: &Chooser, collective, bytes, total| {
             chooser.plan(Size { divisible: Some((collective, bytes)), total })
         };
@@ -353,15 +402,29 @@ mod tests {
         assert_eq!(plan(&chosen, Collective::Fcollect, 8 * KIB, 16 * KIB), Plan::Blocks(4, Packets));
         assert_eq!(plan(&chosen, Collective::Broadcast, mib, mib), Plan::OneBlock);
         // Members of which some are reached over the network.
-        let far = Chooser::new(false, 2, &Collectives::default(), 64);
-        assert_eq!(plan(&far, Collective::Reduce, mib, mib), Plan::OneBlock);
+        let far =
+            |n_pes, nodes, overrides: &str| Chooser::new(Shape::new(n_pes, nodes, 64), &overrides.parse().unwrap());
+        let two_nodes = far(4, 2, "");
+        assert_eq!(plan(&two_nodes, Collective::Reduce, 8 * KIB, 8 * KIB), Plan::OneBlock);
+        assert_eq!(plan(&two_nodes, Collective::Reduce, 64 * KIB, 64 * KIB), Plan::Levels(1));
+        assert_eq!(plan(&two_nodes, Collective::Reduce, mib, mib), Plan::Levels(8));
+        assert_eq!(plan(&two_nodes, Collective::Fcollect, 8, 32), Plan::Levels(1));
+        assert_eq!(plan(&two_nodes, Collective::Alltoalls, mib, mib), Plan::OneBlock);
+        assert_eq!(plan(&far(4, 2, "reduce=push"), Collective::Reduce, mib, mib), Plan::OneBlock);
+        // Sums of 1000 nodes have no room, and one node has nothing to send.
+        assert_eq!(plan(&far(1000, 1000, ""), Collective::Reduce, mib, mib), Plan::OneBlock);
+        assert_eq!(plan(&far(1000, 1000, ""), Collective::Fcollect, mib, mib), Plan::Levels(8));
+        assert_eq!(plan(&far(1000, 1, "reduce=levels"), Collective::Reduce, mib, mib), Plan::OneBlock);
+        assert_eq!(plan(&far(2, 1, "reduce=levels"), Collective::Reduce, mib, mib), Plan::Blocks(64, Push));
     }
 
     #[test]
     fn packets_are_used_where_they_can_be() {
         let overrides: Collectives = "broadcast=packets:1M/tree:2M,reduce=packets".parse().unwrap();
+        let shape = |near: bool, n_pes| Shape::new(n_pes, if near { 1 } else { 2 }, 64);
         let row = |near, n_pes, collective: Collective| {
-            choices(near, n_pes, &overrides)[collective as usize].map(|entry| (entry.up_to_bytes, entry.algorithm))
+            let rows = Chooser::new(shape(near, n_pes), &overrides).choices();
+            rows[collective as usize].map(|entry| (entry.up_to_bytes, entry.algorithm))
         };
         let (packets, push, tree) = (Packets as u32, Push as u32, Tree as u32);
         assert_eq!(row(true, 8, Collective::Broadcast), [(2048, packets), (2 << 20, tree), (ANY, push)]);
@@ -369,8 +432,8 @@ mod tests {
         assert_eq!(row(true, 2, Collective::Reduce), [(8192, packets), (ANY, push), (ANY, push)]);
         assert_eq!(row(false, 2, Collective::Reduce), [(ANY, push); 3]);
         assert_eq!(row(true, 64, Collective::Fcollect)[0], (256, packets));
-        let text = describe(false, 4, &overrides);
+        let text = describe(shape(false, 4), &overrides);
         assert!(text.starts_with("broadcast=tree:2M/push,collect=push,"), "{text}");
-        assert!(describe(true, 4, &overrides).contains("reduce=packets:4K/push"));
+        assert!(describe(shape(true, 4), &overrides).contains("reduce=packets:4K/push"));
     }
 }

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use super::choice::{self, Chooser};
+use super::choice::{self, Chooser, Shape};
 use super::error::TeamError;
 use super::meeting::Meeting;
 use super::members::{Members, Split};
+use super::nodes::TeamNodes;
 use super::rows::{self, Offer, Place};
 use super::storage::Ground;
 use super::table::{Entry, PREDEFINED, Team, name};
@@ -277,12 +278,14 @@ impl Pe {
     }
 
     fn entry(&self, place: Place, pes: &[usize], me: usize) -> Entry {
-        let near = pes.len() <= abi::ONE_ROUND_PES && self.teams().borrow().reach.is_clique(pes);
-        let algorithms = choice::describe(near, pes.len(), self.config().collectives());
+        let nodes = TeamNodes::new(pes, &self.teams().borrow().reach);
         let blocks = self.team_storage().blocks();
-        let chooser = Chooser::new(near, pes.len(), self.config().collectives(), blocks);
+        let shape = Shape::new(pes.len(), nodes.count(), blocks);
+        let near = shape.near;
+        let algorithms = choice::describe(shape, self.config().collectives());
+        let chooser = Chooser::new(shape, self.config().collectives());
         let (ended, calls) = (AtomicBool::new(false), AtomicU32::new(0));
-        Entry { pe: self.id(), place, members: Members::new(pes), me, near, algorithms, chooser, ended, calls }
+        Entry { pe: self.id(), place, members: Members::new(pes), me, near, nodes, algorithms, chooser, ended, calls }
     }
 
     fn take_in(&self, entry: Entry) -> Team {

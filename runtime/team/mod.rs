@@ -10,6 +10,7 @@ mod create;
 pub(crate) mod error;
 pub(crate) mod meeting;
 pub(crate) mod members;
+mod nodes;
 mod rows;
 pub(crate) mod storage;
 pub(crate) mod table;

@@ -32,6 +32,9 @@ pub(crate) struct TeamStorage {
     table: Offset,
     /// An `i32` for each row and PE.
     members: Offset,
+    /// Lists of nodes, an `i32` for each beginning of a node and its end and for each member, as
+    /// many for each row as the job has PEs.
+    nodes: Offset,
     rows: u64,
     n_pes: u64,
     /// Blocks of a collective that have room in a workspace.
@@ -53,6 +56,7 @@ impl TeamStorage {
         Self {
             table: layout.array(MemoryKind::Teams, rows, size_of::<abi::Team>() as u64),
             members: layout.array(MemoryKind::Teams, rows * n_pes, size_of::<i32>() as u64),
+            nodes: layout.array(MemoryKind::Teams, rows * (2 * n_pes + 1), size_of::<i32>() as u64),
             rows,
             n_pes,
             blocks,
@@ -145,6 +149,10 @@ impl TeamStorage {
                 (0, 0, list)
             }
         };
+        let seat = entry.nodes.seat(entry.me);
+        let nodes = slab.address(self.nodes) + row * (2 * self.n_pes + 1) * size_of::<i32>() as u64;
+        // SAFETY: each row has room for as many nodes and members as the job has PEs.
+        unsafe { ground.device.write(nodes, bytemuck::cast_slice(&entry.nodes.table())) }?;
         let team = abi::Team {
             handle: entry.place.handle(),
             my_pe: int(entry.me),
@@ -156,7 +164,12 @@ impl TeamStorage {
             members,
             workspace: ground.heap_base + self.workspace(entry.place.row),
             chosen: choice::chosen(ground.collectives),
-            choices: choice::choices(entry.near, entry.members.len(), ground.collectives),
+            n_nodes: low32(entry.nodes.count() as u64),
+            my_node: low32(seat.node as u64),
+            number_in_node: low32(seat.number as u64),
+            rails: low32(entry.nodes.rails() as u64),
+            nodes,
+            choices: entry.chooser.choices(),
             ..abi::Team::none()
         };
         Ok(slab.write(self.table, row, &team)?)

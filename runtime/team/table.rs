@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use super::choice::{Chooser, Plan, Size};
 use super::error::TeamError;
 use super::members::Members;
+use super::nodes::TeamNodes;
 use super::rows::{Place, Rows};
 use crate::Result;
 use crate::abi;
@@ -61,6 +62,7 @@ pub(super) struct Entry {
     pub members: Members,
     pub me: usize,
     pub near: bool,
+    pub nodes: TeamNodes,
     pub algorithms: String,
     pub chooser: Chooser,
     pub ended: AtomicBool,

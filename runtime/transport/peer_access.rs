@@ -119,23 +119,27 @@ impl PeerAccess {
         all.clone().all(|a| all.clone().all(|b| !self.are_neighbours(a, b) || self.is_mutual(a, b)))
     }
 
-    /// Returns whether all of these reach each other.
-    pub(crate) fn is_clique(&self, pes: &[usize]) -> bool {
-        pes.iter().all(|a| pes.iter().all(|b| self.is_mutual(*a, *b)))
-    }
-
     /// Returns the PEs that reach each other and `me`, ascending, `me` included; every PE of the
     /// answer gets the same. Where reach is not transitive, PEs join in ascending order the first
     /// set all of whose members they reach.
     pub(crate) fn clique_of(&self, me: usize) -> Vec<usize> {
+        let neighbours: Vec<usize> = (0..self.by_pe.len()).filter(|pe| self.are_neighbours(*pe, me)).collect();
+        let cliques = self.cliques(&neighbours);
+        let of_me = cliques.into_iter().find(|clique| clique.iter().any(|index| neighbours[*index] == me));
+        of_me.map_or_else(|| vec![me], |clique| clique.into_iter().map(|index| neighbours[index]).collect())
+    }
+
+    /// Returns sets of these PEs that reach each other, as indices: in the given order, each PE
+    /// joins the first set all of whose members it reaches.
+    pub(crate) fn cliques(&self, pes: &[usize]) -> Vec<Vec<usize>> {
         let mut cliques: Vec<Vec<usize>> = Vec::new();
-        for pe in (0..self.by_pe.len()).filter(|pe| self.are_neighbours(*pe, me)) {
-            match cliques.iter_mut().find(|clique| clique.iter().all(|member| self.is_mutual(*member, pe))) {
-                Some(clique) => clique.push(pe),
-                None => cliques.push(vec![pe]),
+        for (index, pe) in pes.iter().enumerate() {
+            match cliques.iter_mut().find(|clique| clique.iter().all(|member| self.is_mutual(pes[*member], *pe))) {
+                Some(clique) => clique.push(index),
+                None => cliques.push(vec![index]),
             }
         }
-        cliques.into_iter().find(|clique| clique.contains(&me)).unwrap_or_else(|| vec![me])
+        cliques
     }
 }
 
@@ -187,9 +191,11 @@ mod tests {
         let sets: Vec<_> = (0..6).map(|pe| reach.clique_of(pe)).collect();
         assert_eq!(sets, [vec![0, 1, 4], vec![0, 1, 4], vec![2, 5], vec![3], vec![0, 1, 4], vec![2, 5]]);
         for (pe, set) in sets.iter().enumerate() {
-            assert!(reach.is_clique(set) && set.contains(&pe));
+            assert!(set.iter().all(|a| set.iter().all(|b| reach.is_mutual(*a, *b))) && set.contains(&pe));
         }
-        assert!(!reach.is_whole() && !reach.is_mutual(2, 4) && !reach.is_clique(&[1, 3, 4]));
+        assert!(!reach.is_whole() && !reach.is_mutual(2, 4));
+        // By index, in the given order.
+        assert_eq!(reach.cliques(&[5, 3, 1, 0, 2]), [vec![0, 4], vec![1, 2], vec![3]]);
         assert!(of_all(neighbours(&[0, 1, 2], &[])).is_whole());
         // What one device lacks, both lack.
         let mut one_way = of_all(neighbours(&[0, 1], &[]));

@@ -20,6 +20,7 @@ mod host;
 mod host_collectives;
 mod lanes;
 mod layout;
+mod levels;
 mod memory;
 mod posting;
 mod processes;
@@ -107,6 +108,7 @@ const CASES: &[Case] = &[
     ("layout", layout::layout),
     ("lost_barrier", cable::lost_barrier),
     ("lost_packets", cable::lost_packets),
+    ("levels", levels::levels),
     ("memory", memory::memory),
     ("mixed_words", atomics::mixed_words),
     ("order", queues::order),

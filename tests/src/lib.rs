@@ -6,6 +6,7 @@
 
 pub mod costs;
 pub mod exchange;
+pub mod levels;
 pub mod mirror;
 pub mod set_up;
 mod suite;

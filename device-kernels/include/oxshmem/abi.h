@@ -20,7 +20,7 @@
 namespace oxshmem::abi {
 
 constexpr uint32_t kMagic = 0x4d53584f; // "OXSM" in memory
-#define OXSHMEM_ABI_VERSION 14
+#define OXSHMEM_ABI_VERSION 15
 constexpr uint32_t kAbiVersion = OXSHMEM_ABI_VERSION;
 
 // PEs of a job, at most.
@@ -326,6 +326,7 @@ enum class Algorithm : uint32_t {
     push = 1,     // after a meeting, straight between the members' buffers
     tree = 2,     // a binomial tree (broadcast) or recursive doubling (reduce); messages by put with signal
     one_shot = 3, // reduce: after a meeting, each member loads the data of all; load and store reach, and dst is not src
+    levels = 4,   // load and store within a node, messages between nodes; for the host's kernels (detail/levels.h)
 };
 
 // `algorithm` is used up to this many bytes: of dst for broadcast and reduce, of one member's
@@ -357,10 +358,15 @@ constexpr uint64_t kBlocksOneShot = 1048576;
 //   unsigned char packets[2][kBlockPacketBytes]
 // The first index is the epoch modulo 2. Members that are in epoch e have all left epoch e - 2, so
 // nothing is overwritten unread. Arrivals take whole lines of 128 bytes.
+//
+// In a team that has several nodes at most kLevelsBlocks blocks carry out a collective. A further
+// one has the place of several of those above, as many as there is room for, and meets by
+// dissemination in its headers.
 constexpr uint32_t kRounds = 32;
 constexpr uint32_t kOneRoundPes = 64;
 constexpr uint64_t kPacketBytes = 32768;
 constexpr uint64_t kBlockPacketBytes = 8192;
+constexpr uint32_t kLevelsBlocks = 8;
 constexpr uint64_t kHeadersAt = 2 * kRounds * 8;
 constexpr uint64_t kArrivalsAt = kHeadersAt + 2 * kOneRoundPes * 8;
 
@@ -422,6 +428,15 @@ struct alignas(128) Team {
     uint32_t grid_failed; // not 0: the call under way has failed
     // Constant: bit i: the user has chosen what is in row i of `choices`.
     uint32_t chosen;
+    // Constant: the team's nodes, which are sets of members that reach each other by load and
+    // store.
+    uint32_t n_nodes;
+    uint32_t my_node;
+    uint32_t number_in_node; // this PE's among the members of its node
+    uint32_t rails;          // members of the smallest node
+    // int32_t starts[n_nodes + 1], then int32_t by_node[n_pes]: the members of node i are
+    // by_node[starts[i]] to before by_node[starts[i + 1]], in ascending order.
+    uint64_t nodes;
     alignas(128) Choice choices[kCollectives][kChoices];
 };
 constexpr uint64_t kGridGivenUp = 1ull << 32; // a block has missed the others, and no block waits any more

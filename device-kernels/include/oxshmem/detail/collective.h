@@ -144,7 +144,7 @@ OXSHMEM_DEVICE uint32_t announced_by(const Session &session, const void *dst, co
         return announce_bad(port::state().my_pe);
     }
     const uint64_t further = kSeveralBlocks<Scope> ? sharing_blocks() - 1 : 0;
-    uint64_t hash = ((size << 2 | static_cast<uint64_t>(algorithm)) ^ further << 56) * 0x9e3779b97f4a7c15ull;
+    uint64_t hash = ((size << 3 | static_cast<uint64_t>(algorithm)) ^ further << 56) * 0x9e3779b97f4a7c15ull;
     hash = (hash ^ hash >> 29 ^ offset_of(dst)) * 0xbf58476d1ce4e5b9ull;
     hash = (hash ^ hash >> 32 ^ offset_of(src)) * 0x94d049bb133111ebull;
     hash = (hash ^ hash >> 29 ^ extra) * 0x9e3779b97f4a7c15ull;

@@ -95,13 +95,29 @@ OXSHMEM_DEVICE TeamView view_of(const abi::Team &row) {
     return team;
 }
 
-// The headers, arrivals and packets of a block, not the first one, of a collective that several
-// blocks carry out lie where those of a workspace lie that begins here, except for the bytes of
-// packets.
+// What a block, not the first one, of a collective that several blocks carry out has in a
+// workspace.
+OXSHMEM_DEVICE uint64_t bytes_of_block(const TeamView &team) {
+    return abi::kArrivalsAt - abi::kHeadersAt + team.arrival_bytes() + 2 * abi::kBlockPacketBytes;
+}
+
+// The headers, arrivals and packets of such a block lie where those of a workspace lie that begins
+// here, except for the bytes of packets.
 OXSHMEM_DEVICE uint64_t workspace_of_block(const TeamView &team, uint32_t block) {
     const uint64_t first = team.workspace + abi::kArrivalsAt + team.arrival_bytes() + 2 * abi::kPacketBytes;
-    const uint64_t each = abi::kArrivalsAt - abi::kHeadersAt + team.arrival_bytes() + 2 * abi::kBlockPacketBytes;
-    return first + (block - 1) * each - abi::kHeadersAt;
+    return first + (block - 1) * bytes_of_block(team) - abi::kHeadersAt;
+}
+
+// How many of these places a block takes in a team of several nodes.
+OXSHMEM_DEVICE uint32_t places_of_block() {
+    const uint32_t blocks = port::state().collective_blocks;
+    return blocks <= abi::kLevelsBlocks ? 1 : (blocks - 1) / (abi::kLevelsBlocks - 1);
+}
+
+// The place of the calling block, not the first one: its number, or the first of those that it
+// takes.
+template <class Scope> OXSHMEM_DEVICE uint32_t own_place() {
+    return kByLevels<Scope> ? (port::block_rank() - 1) * places_of_block() + 1 : port::block_rank();
 }
 
 // Finds a team and reads its row. False: there is none, which one lane records.
@@ -111,7 +127,7 @@ template <class Scope> OXSHMEM_DEVICE bool view_team(TeamView &team, int handle,
     if (in_table && team.handle == handle) {
         if constexpr (kSeveralBlocks<Scope>) {
             // The first block meets in the team's own place, where calls of one block meet too.
-            team.workspace = port::block_rank() == 0 ? team.workspace : workspace_of_block(team, port::block_rank());
+            team.workspace = port::block_rank() == 0 ? team.workspace : workspace_of_block(team, own_place<Scope>());
             team.share = static_cast<uint32_t>(abi::kBlockPacketBytes) / static_cast<uint32_t>(team.n) & ~31u;
         }
         return true;
@@ -239,40 +255,6 @@ template <class Scope> OXSHMEM_DEVICE void close_epoch(const TeamView &team) {
     port::write(&row.epoch, team.epoch);
 }
 
-// A meeting by dissemination, by one lane. A member passes on everything that it has learnt: which
-// members have entered, that calls differ, and the stores that it has seen.
-OXSHMEM_LAZY OXSHMEM_OUTLINE bool meet_in_rounds(const TeamView &team, Op op, uint32_t announced) {
-    const uint64_t header = header_of(team, announced);
-    uint64_t said = header;
-    uint64_t *slot = team.rounds();
-    close_epoch<thread_scope>(team);
-    for (int distance = 1; distance < team.n; distance *= 2, ++slot) {
-        release_stores();
-        tell(team, op, (team.me + distance) % team.n, slot, said);
-        const int before = (team.me + team.n - distance) % team.n;
-        uint64_t seen = 0;
-        const bool there = wait(op, team.blame(before), slot, [&] {
-            seen = port::load<order::acquire, reach::system>(slot);
-            return entered(seen, header);
-        });
-        if (!there) {
-            return false;
-        }
-        OXSHMEM_ON_ARRIVAL(slot, 1);
-        if (!agrees(team, op, before, seen, header) && said == header) {
-            said = header_of(team, announce_bad(culprit(team, before, seen, header)));
-        }
-    }
-    return said == header && !is_bad(announced);
-}
-
-// Lanes that meet for their scope, of one warp: each makes visible what the others shall see before
-// it tells any.
-OXSHMEM_DEVICE int meeting_lanes(int size) {
-    constexpr int kMost = 16;
-    return size < kMost ? size : kMost;
-}
-
 // The first of several blocks that fails stops the others: a member whose call differs may have
 // fewer blocks, and then some would wait in vain; and each would wait for the deadline of a member
 // that does not enter. The first block of all is not stopped: when it leaves a meeting, all members
@@ -292,6 +274,42 @@ template <class Scope> OXSHMEM_DEVICE void stop_unless(const TeamView &team, boo
     }
 }
 
+// A meeting by dissemination, by one lane. A member passes on everything that it has learnt: which
+// members have entered, that calls differ, and the stores that it has seen. A further block has no
+// place for rounds, but for headers, which it needs for nothing else.
+template <bool kSeveral> OXSHMEM_OUTLINE bool meet_in_rounds(const TeamView &team, Op op, uint32_t announced) {
+    using Scope = typename rounds_of<kSeveral>::type;
+    const uint64_t header = header_of(team, announced);
+    uint64_t said = header;
+    uint64_t *slot = kSeveral && port::block_rank() != 0 ? team.headers() : team.rounds();
+    close_epoch<Scope>(team);
+    for (int distance = 1; distance < team.n; distance *= 2, ++slot) {
+        release_stores();
+        tell(team, op, (team.me + distance) % team.n, slot, said);
+        const int before = (team.me + team.n - distance) % team.n;
+        uint64_t seen = 0;
+        const bool there = wait(op, team.blame(before), slot, [&] {
+            seen = port::load<order::acquire, reach::system>(slot);
+            return entered(seen, header) || is_stopped<Scope>(team);
+        });
+        if (!there || !entered(seen, header)) {
+            return false;
+        }
+        OXSHMEM_ON_ARRIVAL(slot, 1);
+        if (!agrees(team, op, before, seen, header) && said == header) {
+            said = header_of(team, announce_bad(culprit(team, before, seen, header)));
+        }
+    }
+    return said == header && !is_bad(announced);
+}
+
+// Lanes that meet for their scope, of one warp: each makes visible what the others shall see before
+// it tells any.
+OXSHMEM_DEVICE int meeting_lanes(int size) {
+    constexpr int kMost = 16;
+    return size < kMost ? size : kMost;
+}
+
 // A meeting of one group of threads per member, all of which have read the row. With `Visible`,
 // what members have stored before is visible to every member that leaves. Ends with Scope::any:
 // every lane is told whether all members have entered the same call.
@@ -299,7 +317,7 @@ template <class Scope, bool Visible> OXSHMEM_DEVICE bool meet(const TeamView &te
     const int rank = static_cast<int>(Meeting<Scope>::rank()), size = static_cast<int>(Meeting<Scope>::size());
     const int lanes = meeting_lanes(size);
     bool good = true;
-    if (kSeveralBlocks<Scope> || team.one_round) {
+    if ((kSeveralBlocks<Scope> && !kByLevels<Scope>) || team.one_round) {
         if (rank < lanes && rank < team.n) {
             if (Visible) {
                 release_stores();
@@ -315,7 +333,8 @@ template <class Scope, bool Visible> OXSHMEM_DEVICE bool meet(const TeamView &te
             stop_unless<Scope>(team, good);
         }
     } else if (rank == 0) {
-        good = meet_in_rounds(team, op, announced);
+        good = meet_in_rounds<kByLevels<Scope>>(team, op, announced);
+        stop_unless<Scope>(team, good);
     }
     return !Scope::any(!good);
 }

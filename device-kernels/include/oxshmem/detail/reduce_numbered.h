@@ -83,4 +83,39 @@ struct CombineNumbered {
     OXSHMEM_DEVICE ReduceOp op() const { return which; }
 };
 
+// The sum of integers that are as wide as T: the same bits for signed and unsigned ones. What
+// members announce is the type given.
+template <class T> struct SumOf {
+    Type number;
+    OXSHMEM_DEVICE port::vec16 operator()(port::vec16 a, port::vec16 b) const { return combine_as<ReduceOp::op_sum, T>(a, b); }
+    OXSHMEM_DEVICE Type type() const { return number; }
+    OXSHMEM_DEVICE ReduceOp op() const { return ReduceOp::op_sum; }
+};
+
+// Calls `act(combine)` with what combines values of a type by an operator. The usual ones get loops
+// of their own; the others look for their type and operator with each 16 bytes.
+template <class Act> OXSHMEM_DEVICE void with_combine(Type type, ReduceOp op, const Act &act) {
+    if (op == ReduceOp::op_sum) {
+        switch (type) {
+        case Type::float32:
+            return act(Combine<float, ReduceOp::op_sum>{});
+        case Type::float64:
+            return act(Combine<double, ReduceOp::op_sum>{});
+        case Type::half:
+            return act(Combine<half, ReduceOp::op_sum>{});
+        case Type::bfloat16:
+            return act(Combine<bfloat16, ReduceOp::op_sum>{});
+        case Type::int32:
+        case Type::uint32:
+            return act(SumOf<uint32_t>{type});
+        case Type::int64:
+        case Type::uint64:
+            return act(SumOf<uint64_t>{type});
+        default:
+            break;
+        }
+    }
+    act(CombineNumbered{type, op});
+}
+
 } // namespace oxshmem::detail

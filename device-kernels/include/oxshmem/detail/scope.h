@@ -86,13 +86,25 @@ struct blocks_scope {
     OXSHMEM_DEVICE static bool any(bool said) { return port::sync_block_any(said); }
 };
 
+// The same in a team of several nodes, where blocks meet by messages (detail/levels.h).
+struct levels_scope : blocks_scope {};
+
 // The threads that meet those of other PEs on behalf of a scope: its own, or those of one block.
 template <class Scope> struct meeting_of { using type = Scope; };
 template <> struct meeting_of<blocks_scope> { using type = block_scope; };
+template <> struct meeting_of<levels_scope> { using type = block_scope; };
 template <class Scope> using Meeting = typename meeting_of<Scope>::type;
 
 template <class Scope> constexpr bool kSeveralBlocks = false;
 template <> inline constexpr bool kSeveralBlocks<blocks_scope> = true;
+template <> inline constexpr bool kSeveralBlocks<levels_scope> = true;
+
+template <class Scope> constexpr bool kByLevels = false;
+template <> inline constexpr bool kByLevels<levels_scope> = true;
+
+// What meets by messages: a thread for its scope, or one of each of several blocks.
+template <bool kSeveral> struct rounds_of { using type = thread_scope; };
+template <> struct rounds_of<true> { using type = levels_scope; };
 
 // Whether the scope is the grid: its calls are those of its blocks, and not instances of the code
 // for other scopes.
