@@ -159,5 +159,5 @@ pub use profile::{
 };
 pub use slice::{Compare, Signal, SignalOp, SignalUpdate, Strided, Symmetric, SymmetricSlice, SymmetricView};
 pub use stream::{OnStream, Stream};
-pub use team::{Collectives, MissingPes, Team, TeamError, TeamUniqueId};
+pub use team::{Collectives, MissingPes, Team, TeamError, TeamUniqueId, Tuning};
 pub use transport::TransportError;

@@ -350,6 +350,33 @@ fn the_configuration_is_shown_with_its_origins() {
 }
 
 #[test]
+fn the_algorithms_of_collectives_are_shown() {
+    let own = stdout(&program(&[]).output().unwrap());
+    assert!(own.contains("Collectives (the library's choice; oxshmem-tune measures this machine):"), "{own}");
+    assert!(own.contains("  4 PEs on 2 nodes\n") && own.contains("    fcollect        levels\n"), "{own}");
+    let file = std::env::temp_dir().join(format!("oxshmem-info-tuning-{}", std::process::id()));
+    std::fs::write(&file, "oxshmem-tuning 1\n1 4 fcollect push\n2 4 reduce tree:64/levels\n").unwrap();
+    let mut command = program(&["--json"]);
+    let output = command.env("OXSHMEM_TUNING", &file).env("OXSHMEM_COLLECTIVES", "alltoall=push").output().unwrap();
+    let about: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let shown = &about["collectives"];
+    assert_eq!(shown["lines"], serde_json::json!(["1 4 fcollect push", "2 4 reduce tree:64/levels"]));
+    let of = |nodes: u64, n_pes: u64| {
+        let teams = shown["teams"].as_array().unwrap().iter();
+        let found = teams.filter(|team| (team["nodes"].as_u64(), team["n_pes"].as_u64()) == (Some(nodes), Some(n_pes)));
+        found.map(|team| team["algorithms"].as_str().unwrap().to_owned()).next().unwrap()
+    };
+    assert!(of(1, 8).contains("fcollect=push,alltoall=push,"), "{}", of(1, 8));
+    assert!(of(2, 16).contains("reduce=tree:64/levels") && of(2, 16).contains("fcollect=levels"), "{}", of(2, 16));
+    std::fs::write(&file, "oxshmem-tuning 1\n1 4 fcollect tree\n").unwrap();
+    let output = program(&[]).env("OXSHMEM_TUNING", &file).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains(&format!("OXSHMEM_TUNING={}: line 2: 'fcollect tree'", file.display())), "{error}");
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
 fn paths_of_a_job_are_shown() {
     for (transport, path, hca) in
         [("auto", "p2p", Value::Null), ("ibgda", "ibgda", "soft".into()), ("ibrc", "ibrc", "soft".into())]

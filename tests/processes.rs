@@ -67,6 +67,22 @@ fn nothing_is_left(text: &str) {
     }
 }
 
+/// On two nodes, where collectives have two levels.
+#[test]
+fn dies_amid_collectives_of_several_nodes() {
+    for network in ["ibgda", "ibrc"] {
+        let job = Job::new(PE, "dies_amid_collectives", 4).nodes(2).transport(Transport::Auto);
+        let job = job.grace(Duration::from_secs(60)).env("OXSHMEM_NETWORK", network);
+        let outcome = job.env("OXSHMEM_TIMEOUT", "10min").env("OXSHMEM_BOOTSTRAP_TIMEOUT", "10min").run();
+        let text = transcript(&outcome);
+        for (rank, pe) in outcome.pes.iter().enumerate() {
+            let expected = if rank == DYING { KILLED } else { PeStatus::Exited(0) };
+            assert_eq!(pe.status, expected, "{network}: {text}");
+        }
+        nothing_is_left(&text);
+    }
+}
+
 macro_rules! deaths {
     ($($case:ident: $end:expr;)*) => {
         $(
@@ -117,6 +133,7 @@ deaths! {
     dies_in_split: KILLED;
     dies_in_barrier: KILLED;
     dies_in_collective: KILLED;
+    dies_amid_collectives: KILLED;
     dies_in_finalize: KILLED;
     drops: PeStatus::Exited(0);
     drops_with_reason: PeStatus::Exited(0);

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use oxshmem::Config;
-use oxshmem::config::{Origin, Variable};
+use oxshmem::config::{ConfigError, Origin, Variable};
+use oxshmem::{Config, Tuning};
 use serde::Serialize;
 
 use crate::devices::Devices;
@@ -16,7 +16,56 @@ pub struct About {
     version: &'static str,
     build: Build,
     configuration: Vec<Setting>,
+    collectives: Collectives,
     devices: Devices,
+}
+
+/// Which algorithms collectives use.
+#[derive(Debug, Serialize)]
+struct Collectives {
+    /// The file of `OXSHMEM_TUNING`, if there is one, and its lines.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
+    lines: Vec<String>,
+    /// Algorithms of teams of some shapes, as `OXSHMEM_COLLECTIVES` would say them.
+    teams: Vec<TeamAlgorithms>,
+}
+
+#[derive(Debug, Serialize)]
+struct TeamAlgorithms {
+    nodes: usize,
+    n_pes: usize,
+    algorithms: String,
+}
+
+impl Collectives {
+    /// Nodes and PEs of the teams that are shown.
+    const SHAPES: [(usize, usize); 5] = [(1, 2), (1, 4), (1, 8), (2, 4), (2, 16)];
+
+    fn new(config: &Config) -> Result<Self, ConfigError> {
+        let tuning = Tuning::of_config(config)?;
+        let of = |(nodes, n_pes)| TeamAlgorithms { nodes, n_pes, algorithms: tuning.algorithms(config, nodes, n_pes) };
+        let file = config.tuning().as_ref().map(|path| path.display().to_string());
+        Ok(Self { file, lines: tuning.lines(), teams: Self::SHAPES.map(of).into() })
+    }
+
+    fn text(&self) -> String {
+        let source = match &self.file {
+            Some(file) => format!("{file}, {} lines", self.lines.len()),
+            None => "the library's choice; oxshmem-tune measures this machine".to_owned(),
+        };
+        let mut text = format!("Collectives ({source}):\n");
+        for TeamAlgorithms { nodes, n_pes, algorithms } in &self.teams {
+            let nodes = if *nodes == 1 { "1 node".to_owned() } else { format!("{nodes} nodes") };
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "  {n_pes} PEs on {nodes}");
+            for one in algorithms.split(',') {
+                let (collective, steps) = one.split_once('=').unwrap_or((one, ""));
+                let _ = writeln!(text, "    {collective:<15} {steps}");
+            }
+        }
+        text
+    }
 }
 
 /// What the program was built from.
@@ -46,7 +95,11 @@ struct Setting {
 
 impl About {
     /// Looks at this build, the configuration and the machine.
-    pub fn new(config: &Config, root: &Root, limit: Duration) -> Self {
+    ///
+    /// # Errors
+    /// A file that the configuration names is wrong.
+    pub fn new(config: &Config, root: &Root, limit: Duration) -> Result<Self, ConfigError> {
+        let collectives = Collectives::new(config)?;
         let info = oxshmem::build_info();
         let names = |prefix: &str, list: &[u32]| list.iter().map(|arch| format!("{prefix}_{arch}")).collect();
         let devices = Devices::look(root, config, limit);
@@ -68,7 +121,8 @@ impl About {
             };
             Setting { name: variable.name, value, origin, note }
         });
-        Self { version: env!("CARGO_PKG_VERSION"), build, configuration: configuration.collect(), devices }
+        let configuration = configuration.collect();
+        Ok(Self { version: env!("CARGO_PKG_VERSION"), build, configuration, collectives, devices })
     }
 
     /// Returns it as text for people.
@@ -91,7 +145,7 @@ impl About {
             let note = note.as_ref().map(|note| format!(": {note}")).unwrap_or_default();
             let _ = writeln!(text, "  {name:<26}  {value:<12}  {origin}{note}");
         }
-        let _ = write!(text, "\n{}", self.devices.text());
+        let _ = write!(text, "\n{}\n{}", self.collectives.text(), self.devices.text());
         text
     }
 }

@@ -25,14 +25,14 @@ use oxshmem::Config;
 
 use output::show;
 
-/// Shows the version, the build, the configuration in force with where each value came from, and
-/// the machine's GPUs and RDMA cards.
+/// Shows the version, the build, the configuration in force with where each value came from, the
+/// algorithms of collectives, and the machine's GPUs and RDMA cards.
 ///
 /// Exit status: 0 when all went well, and `doctor` found that what the configuration asks for can
 /// be had; 1 when `doctor` found that it cannot, PEs of `paths` or `memory` failed,
 /// `launch` found a launcher that cannot be used, or standard output could
 /// not be written; 2 when an argument or (except for `doctor`, which reports it) an OXSHMEM_*
-/// variable is wrong.
+/// variable, or the file that it names, is wrong.
 #[derive(Debug, Parser)]
 #[command(name = "oxshmem-info", version)]
 struct Arguments {
@@ -134,7 +134,13 @@ fn main() -> ExitCode {
                 Some(Command::Topology) => machine::describe(&config),
                 Some(Command::Memory { npes }) => memory::run(config, *npes, arguments.json),
                 _ => {
-                    let about = about::About::new(&config, &doctor::Root::new("/"), arguments.deadline);
+                    let about = match about::About::new(&config, &doctor::Root::new("/"), arguments.deadline) {
+                        Ok(about) => about,
+                        Err(error) => {
+                            eprintln!("oxshmem-info: {error}");
+                            return ExitCode::from(2);
+                        }
+                    };
                     let shown = show(arguments.json, &about, || about.text());
                     ExitCode::from(u8::from(!shown))
                 }

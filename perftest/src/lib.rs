@@ -24,6 +24,7 @@ pub mod run;
 pub mod stats;
 pub mod step;
 pub mod transports;
+pub mod tune;
 pub mod verdicts;
 pub mod waiting;
 

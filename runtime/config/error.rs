@@ -45,6 +45,18 @@ pub enum ConfigError {
         /// The expected form and its limits.
         form: String,
     },
+    /// A file that a variable names and that cannot be read as what it is for.
+    #[error("{name}={path}: {}{problem}", line.map(|line| format!("line {line}: ")).unwrap_or_default())]
+    File {
+        /// The variable.
+        name: &'static str,
+        /// The file.
+        path: String,
+        /// The line, counted from 1, if a line is wrong.
+        line: Option<usize>,
+        /// The value, what is expected, and what to do.
+        problem: String,
+    },
     /// Variables that only make sense together, given in part.
     #[error(
         "{present} is set but {missing} is not: a launcher sets both; start the program with oxrun, or unset {present}"

@@ -301,6 +301,10 @@ variables! {
     /// three of `packets`, `push`, `tree` (broadcast and reduce), `oneshot` (reduce) and `levels`
     /// (all but collect and alltoalls), each with the size up to which it is used; see `teams.md`.
     "OXSHMEM_COLLECTIVES" borrow collectives: Collectives = Collectives::default(), Limits::None;
+    /// A file with the algorithms that collectives use by number of nodes and PEs, which
+    /// `oxshmem-tune` measures and writes, instead of the library's choice. All PEs must have files
+    /// with the same content. `OXSHMEM_COLLECTIVES` goes before it. See `teams.md`.
+    "OXSHMEM_TUNING" borrow tuning: Option<PathBuf> = None, Limits::None;
     /// The most multiprocessors of a GPU that a collective of the host or on a stream occupies, one
     /// block each; small collectives take fewer. The number is halved until the workspaces of
     /// `OXSHMEM_MAX_TEAMS` teams take at most an eighth of `OXSHMEM_HEAP_MAX`. On the `cpu` device

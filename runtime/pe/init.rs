@@ -30,6 +30,7 @@ use crate::identity::PeId;
 use crate::modules::HOST_OPS;
 use crate::profile::host::HostProfile;
 use crate::slab::{Layout, Offset, Slab};
+use crate::team::Tuning;
 use crate::team::table::Teams;
 use crate::transport::{MixedWords, Network, NetworkLayout, Nodes, Opened, PeerAccess, Plan, open_hca};
 use crate::{Error, Result};
@@ -321,6 +322,7 @@ struct Agreed {
     /// Identities of all PEs' devices.
     devices: Vec<String>,
     reach: PeerAccess,
+    tuning: Tuning,
     hca: Option<Opened>,
 }
 
@@ -328,7 +330,8 @@ impl Agreed {
     fn new(joined: &Joined, opened: DeviceOpened, phases: &mut Phases) -> Result<Self> {
         let Joined { config, bootstrap, .. } = joined;
         let DeviceOpened { plan, device } = opened;
-        agree_on_sizes(config, device.as_ref(), bootstrap)?;
+        let tuning = Tuning::of_config(config)?;
+        agree_on_sizes(config, &tuning, device.as_ref(), bootstrap)?;
         let (plan, devices, reach) = plan.settle(config, device.as_ref(), bootstrap)?;
         phases.end("peers", &joined.profile);
         let (plan, hca) = open_hca(config, bootstrap, device.as_ref(), plan)?;
@@ -340,7 +343,7 @@ impl Agreed {
             let max = config.heap_max().0.next_multiple_of(chunk);
             config.to_builder().heap_chunk(chunk).heap_max(max).build()?
         };
-        Ok(Self { config, plan, device, devices, reach, hca })
+        Ok(Self { config, plan, device, devices, reach, tuning, hca })
     }
 
     fn heap_layout(&self, me: u32) -> HeapLayout {
@@ -408,7 +411,7 @@ impl Connected {
     fn new(joined: &Joined, laid_out: LaidOut, phases: &mut Phases) -> Result<Self> {
         let bootstrap = &joined.bootstrap;
         let LaidOut { agreed, heap_layout, slab, mut parts, queues } = laid_out;
-        let Agreed { config, plan, device, devices, reach, hca } = agreed;
+        let Agreed { config, plan, device, devices, reach, tuning, hca } = agreed;
         let (id, me) = (PeId::next(), bootstrap.rank() as usize);
         let (timeout, peers) = (config.bootstrap_timeout(), plan.direct_peers(me));
         let links = PeerLinks::connect(&bootstrap.job_name().to_string(), me, &peers, timeout, || {
@@ -443,7 +446,7 @@ impl Connected {
         let host_ops = device.load(&HOST_OPS)?;
         phases.end("modules", &joined.profile);
 
-        let teams = Teams::new(config.max_teams(), reach);
+        let teams = Teams::new(config.max_teams(), reach, tuning);
         Backing { network: network.as_ref(), slab: &slab, keys: parts.keys, config: &config, bootstrap }
             .back(&mut heap, workspaces.end)?;
         phases.end("heap memory", &joined.profile);
@@ -636,9 +639,9 @@ fn open_device(config: &Config, bootstrap: &Bootstrap) -> Result<Arc<dyn Device>
 
 /// Offsets and keys are exchanged by position, so these must be the same everywhere; and PEs of
 /// different releases may mean different things by what they exchange.
-fn agree_on_sizes(config: &Config, device: &dyn Device, bootstrap: &Bootstrap) -> Result<()> {
+fn agree_on_sizes(config: &Config, tuning: &Tuning, device: &dyn Device, bootstrap: &Bootstrap) -> Result<()> {
     let mine = format!(
-        "OxSHMEM {} with device ABI {}, device {} OXSHMEM_HEAP_MAX={} OXSHMEM_HEAP_CHUNK={} OXSHMEM_QPS_PER_PEER={} OXSHMEM_MAX_TEAMS={} OXSHMEM_COLLECTIVES={} OXSHMEM_COLLECTIVES_SMS={} \
+        "OxSHMEM {} with device ABI {}, device {} OXSHMEM_HEAP_MAX={} OXSHMEM_HEAP_CHUNK={} OXSHMEM_QPS_PER_PEER={} OXSHMEM_MAX_TEAMS={} OXSHMEM_COLLECTIVES={} OXSHMEM_TUNING={} OXSHMEM_COLLECTIVES_SMS={} \
          OXSHMEM_TRANSPORT={} OXSHMEM_NETWORK={} OXSHMEM_DISABLE_P2P={}",
         env!("CARGO_PKG_VERSION"),
         abi::ABI_VERSION,
@@ -648,6 +651,7 @@ fn agree_on_sizes(config: &Config, device: &dyn Device, bootstrap: &Bootstrap) -
         config.qps_per_peer(),
         config.max_teams(),
         config.collectives(),
+        tuning.lines().join("; "),
         config.collectives_sms(),
         config.transport(),
         config.network(),

@@ -120,6 +120,18 @@ impl FromStr for Collectives {
 }
 
 impl Collectives {
+    /// Returns this choice, and that of `other` for collectives of which it says nothing.
+    pub(crate) fn or(&self, other: &Self) -> Self {
+        let has = |collective| self.0.iter().any(|(known, _)| *known == collective);
+        let more = other.0.iter().filter(|(collective, _)| !has(*collective));
+        Self(self.0.iter().chain(more).cloned().collect())
+    }
+
+    /// Returns whether both say something of the same collectives, in the same order.
+    pub(crate) fn is_of_same(&self, other: &Self) -> bool {
+        self.0.iter().map(|(collective, _)| collective).eq(other.0.iter().map(|(collective, _)| collective))
+    }
+
     fn parse(text: &str) -> Option<Self> {
         let mut all = Self::default();
         for item in text.split(',').filter(|_| !text.is_empty()) {
@@ -175,9 +187,9 @@ fn write_steps(f: &mut impl fmt::Write, steps: &[Step]) -> fmt::Result {
     Ok(())
 }
 
-/// What a team uses.
+/// What a team uses; packets are not limited by the workspace yet.
 fn steps(collective: Collective, shape: Shape, overrides: &Collectives) -> Vec<Step> {
-    let Shape { near, n_pes, .. } = shape;
+    let near = shape.near;
     let given = overrides.0.iter().find(|(known, _)| *known == collective).map(|(_, steps)| &steps[..]);
     let table = TABLE.iter().find(|(known, ..)| *known == collective);
     let chosen = given.or(table.map(|(_, near_steps, far_steps)| if near { *near_steps } else { *far_steps }));
@@ -186,7 +198,6 @@ fn steps(collective: Collective, shape: Shape, overrides: &Collectives) -> Vec<S
         match algorithm {
             Packets | OneShot if !near => {}
             Levels if !shape.has_levels(collective) => {}
-            Packets => steps.push(((*limit).min(packet_limit(n_pes)), Packets)),
             _ => steps.push((*limit, *algorithm)),
         }
     }
@@ -197,9 +208,18 @@ fn steps(collective: Collective, shape: Shape, overrides: &Collectives) -> Vec<S
     steps
 }
 
-/// [`abi::Team::chosen`]: the collectives for which `OXSHMEM_COLLECTIVES` has a row, as bits.
-pub(crate) fn chosen(overrides: &Collectives) -> u32 {
-    overrides.0.iter().fold(0, |bits, (collective, _)| bits | 1 << *collective as u32)
+/// The same for a group of threads, which has the workspace of one block: up to that it sends
+/// packets.
+fn steps_of_block(collective: Collective, shape: Shape, overrides: &Collectives) -> Vec<Step> {
+    let mut within: Vec<Step> = Vec::new();
+    for (limit, algorithm) in steps(collective, shape, overrides).into_iter().chain([(ANY, Push)]) {
+        let limit = if algorithm == Packets { limit.min(packet_limit(shape.n_pes)) } else { limit };
+        // What is left of packets may be nothing beyond the step before.
+        if within.last().is_none_or(|(before, _)| *before < limit) {
+            within.push((limit, algorithm));
+        }
+    }
+    within
 }
 
 /// An entry of a row in device code, which does by push what the host does in levels.
@@ -214,7 +234,7 @@ pub(crate) fn describe(shape: Shape, overrides: &Collectives) -> String {
     for (index, (collective, name)) in NAMES.iter().enumerate() {
         // Writing to a string does not fail.
         let _ = write!(text, "{}{name}=", if index == 0 { "" } else { "," });
-        let _ = write_steps(&mut text, &steps(*collective, shape, overrides));
+        let _ = write_steps(&mut text, &steps_of_block(*collective, shape, overrides));
     }
     text
 }
@@ -252,7 +272,8 @@ pub(crate) struct Size {
 pub(crate) struct Chooser {
     shape: Shape,
     rows: [Vec<Step>; COLLECTIVES],
-    /// Whether `OXSHMEM_COLLECTIVES` has a row for the collective.
+    rows_of_block: [Vec<Step>; COLLECTIVES],
+    /// Whether the user, or what was measured, has a row for the collective.
     overridden: [bool; COLLECTIVES],
 }
 
@@ -261,6 +282,7 @@ impl Chooser {
         Self {
             shape,
             rows: NAMES.map(|(collective, _)| steps(collective, shape, overrides)),
+            rows_of_block: NAMES.map(|(collective, _)| steps_of_block(collective, shape, overrides)),
             overridden: NAMES.map(|(collective, _)| overrides.0.iter().any(|(known, _)| *known == collective)),
         }
     }
@@ -269,7 +291,7 @@ impl Chooser {
     pub(crate) fn choices(&self) -> [[Choice; CHOICES]; COLLECTIVES] {
         // What is beyond a row's steps is push.
         let mut rows = [[choice((ANY, Push)); CHOICES]; COLLECTIVES];
-        for (row, steps) in rows.iter_mut().zip(&self.rows) {
+        for (row, steps) in rows.iter_mut().zip(&self.rows_of_block) {
             for (entry, step) in row.iter_mut().zip(steps) {
                 *entry = choice(*step);
             }
@@ -277,11 +299,19 @@ impl Chooser {
         rows
     }
 
+    /// Returns [`abi::Team::chosen`]: the collectives for which there is such a row, as bits.
+    pub(crate) fn chosen(&self) -> u32 {
+        (0..).zip(self.overridden).fold(0, |bits, (index, overridden)| bits | u32::from(overridden) << index)
+    }
+
     /// Returns how a collective is carried out: the same on all members, whatever their addresses.
     pub(crate) fn plan(&self, size: Size) -> Plan {
         let Some((collective, bytes)) = size.divisible else { return Plan::OneBlock };
-        let row = &self.rows[collective as usize];
-        let algorithm = row.iter().find(|(limit, _)| bytes <= *limit).map_or(Push, |(_, algorithm)| *algorithm);
+        let sliced = self.packet_blocks(collective, bytes);
+        let has_room = sliced.is_some() || bytes <= packet_limit(self.shape.n_pes);
+        let mut steps = self.rows[collective as usize].iter().filter(|(limit, _)| bytes <= *limit);
+        let fitting = steps.find(|(_, algorithm)| *algorithm != Packets || has_room);
+        let algorithm = fitting.map_or(Push, |(_, algorithm)| *algorithm);
         let shared = |each: u64, most: u32| u32::try_from(size.total / each).unwrap_or(u32::MAX).clamp(1, most);
         if algorithm == Levels {
             return Plan::Levels(shared(BYTES_PER_LEVELS_BLOCK, self.shape.blocks.min(abi::LEVELS_BLOCKS)));
@@ -291,7 +321,6 @@ impl Chooser {
         }
         let free = !self.overridden[collective as usize];
         let shared = shared(BYTES_PER_BLOCK, self.shape.blocks);
-        let sliced = self.packet_blocks(collective, bytes);
         match (algorithm, sliced) {
             (Packets, Some(blocks)) => Plan::Blocks(blocks, Packets),
             (Push, Some(blocks)) if free && bytes <= abi::BLOCKS_PACKETS => Plan::Blocks(blocks, Packets),
@@ -432,6 +461,10 @@ mod tests {
         assert_eq!(row(true, 2, Collective::Reduce), [(8192, packets), (ANY, push), (ANY, push)]);
         assert_eq!(row(false, 2, Collective::Reduce), [(ANY, push); 3]);
         assert_eq!(row(true, 64, Collective::Fcollect)[0], (256, packets));
+        let late: Collectives = "reduce=packets:1K/push:64K/packets".parse().unwrap();
+        let rows = Chooser::new(shape(true, 2), &late).choices();
+        let reduce = rows[Collective::Reduce as usize].map(|entry| (entry.up_to_bytes, entry.algorithm));
+        assert_eq!(reduce, [(1024, packets), (65536, push), (ANY, push)]);
         let text = describe(shape(false, 4), &overrides);
         assert!(text.starts_with("broadcast=tree:2M/push,collect=push,"), "{text}");
         assert!(describe(shape(true, 4), &overrides).contains("reduce=packets:4K/push"));

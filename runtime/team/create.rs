@@ -228,8 +228,7 @@ impl Pe {
     }
 
     fn ground(&self) -> Ground<'_> {
-        let collectives = self.config().collectives();
-        Ground { device: self.device(), slab: self.slab(), heap_base: self.heap_base(), collectives }
+        Ground { device: self.device(), slab: self.slab(), heap_base: self.heap_base() }
     }
 
     /// Returns this PE's free rows, for the others.
@@ -282,8 +281,10 @@ impl Pe {
         let blocks = self.team_storage().blocks();
         let shape = Shape::new(pes.len(), nodes.count(), blocks);
         let near = shape.near;
-        let algorithms = choice::describe(shape, self.config().collectives());
-        let chooser = Chooser::new(shape, self.config().collectives());
+        let measured = self.teams().borrow().tuning.of(nodes.count(), pes.len());
+        let overrides = self.config().collectives().or(&measured);
+        let algorithms = choice::describe(shape, &overrides);
+        let chooser = Chooser::new(shape, &overrides);
         let (ended, calls) = (AtomicBool::new(false), AtomicU32::new(0));
         Entry { pe: self.id(), place, members: Members::new(pes), me, near, nodes, algorithms, chooser, ended, calls }
     }

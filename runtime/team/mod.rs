@@ -14,9 +14,11 @@ mod nodes;
 mod rows;
 pub(crate) mod storage;
 pub(crate) mod table;
+mod tuning;
 mod unique_id;
 
 pub use choice::Collectives;
 pub use error::{MissingPes, TeamError};
 pub use table::Team;
+pub use tuning::Tuning;
 pub use unique_id::TeamUniqueId;

@@ -37,10 +37,10 @@ impl TeamNodes {
 
     /// Returns where a member is.
     pub fn seat(&self, member: usize) -> Seat {
-        let seats = self.nodes.iter().enumerate().filter_map(|(node, members)| {
+        let mut seats = self.nodes.iter().enumerate().filter_map(|(node, members)| {
             Some(Seat { node, number: members.iter().position(|other| *other == member)? })
         });
-        seats.last().unwrap_or_default()
+        seats.next().unwrap_or_default()
     }
 
     /// Returns what [`abi::Team::nodes`](crate::abi::Team::nodes) points to: where each node

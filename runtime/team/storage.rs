@@ -5,7 +5,6 @@ use std::ops::Range;
 
 use oxshmem_system::words::{low32, native};
 
-use super::choice::{self, Collectives};
 use super::error::TeamError;
 use super::members::Members;
 use super::table::Entry;
@@ -23,7 +22,6 @@ pub(super) struct Ground<'a> {
     pub slab: &'a Slab,
     /// First address of this PE's heap.
     pub heap_base: u64,
-    pub collectives: &'a Collectives,
 }
 
 /// The places of all teams.
@@ -163,7 +161,7 @@ impl TeamStorage {
             packet_share: abi::packet_share(entry.members.len()),
             members,
             workspace: ground.heap_base + self.workspace(entry.place.row),
-            chosen: choice::chosen(ground.collectives),
+            chosen: entry.chooser.chosen(),
             n_nodes: low32(entry.nodes.count() as u64),
             my_node: low32(seat.node as u64),
             number_in_node: low32(seat.number as u64),

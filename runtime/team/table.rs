@@ -9,6 +9,7 @@ use super::error::TeamError;
 use super::members::Members;
 use super::nodes::TeamNodes;
 use super::rows::{Place, Rows};
+use super::tuning::Tuning;
 use crate::Result;
 use crate::abi;
 use crate::identity::PeId;
@@ -210,11 +211,12 @@ pub(crate) struct Teams {
     pub(super) rows: Rows,
     pub(super) by_handle: BTreeMap<i32, Arc<Entry>>,
     pub(super) reach: PeerAccess,
+    pub(super) tuning: Tuning,
 }
 
 impl Teams {
     /// None yet but those that exist forever, which are taken in at the end of init.
-    pub(crate) fn new(max_teams: u32, reach: PeerAccess) -> Self {
-        Self { rows: Rows::new(max_teams as usize, PREDEFINED), by_handle: BTreeMap::new(), reach }
+    pub(crate) fn new(max_teams: u32, reach: PeerAccess, tuning: Tuning) -> Self {
+        Self { rows: Rows::new(max_teams as usize, PREDEFINED), by_handle: BTreeMap::new(), reach, tuning }
     }
 }

@@ -70,6 +70,7 @@ const CASES: &[Case] = &[
     ("crowd", posting::crowd),
     ("cut_cable", cable::cut_cable),
     ("descriptors", proxy::descriptors),
+    ("dies_amid_collectives", processes::dies_amid_collectives),
     ("dies_in_alloc", processes::dies_in_alloc),
     ("dies_in_barrier", processes::dies_in_barrier),
     ("dies_in_bootstrap", processes::dies_in_bootstrap),

@@ -1,5 +1,8 @@
 //! PEs that die: the others get an error that names the dead one, and end.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
 use oxshmem::{Error, Operations, Pe};
 use rustix::process::{Signal, getpid, kill_process};
 
@@ -14,7 +17,7 @@ const DYING: usize = 1;
 fn die() -> ! {
     let _ = kill_process(getpid(), Signal::KILL);
     loop {
-        std::thread::park();
+        thread::park();
     }
 }
 
@@ -144,6 +147,47 @@ pub fn dies_in_collective(_: &[String]) -> Outcome {
         if let Err(error) = pe.reduce(&world, oxshmem::ReduceOp::Sum, &dst, src.view(..src.len())) {
             named(&error)?;
             return named(&pe.broadcast(&world, &dst, src.view(..src.len()), 0).expect_err("the job has failed"));
+        }
+    }
+    Ok(())
+}
+
+/// While all are in the middle of collectives, one after the other, by every algorithm that sizes
+/// lead to: another thread of the process ends it.
+pub fn dies_amid_collectives(_: &[String]) -> Outcome {
+    /// Calls that it has made.
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    let pe = oxshmem::init()?;
+    let most = 20_000 * pe.n_pes();
+    let (src, dst) = (pe.alloc::<f32>(most)?, pe.alloc::<f32>(most)?);
+    print_sockets()?;
+    let world = pe.team_world();
+    if pe.my_pe() == DYING {
+        thread::spawn(|| {
+            while CALLS.load(Ordering::Relaxed) < 30 {
+                thread::yield_now();
+            }
+            die();
+        });
+    }
+    let sum = oxshmem::ReduceOp::Sum;
+    let calls: [&dyn Fn(usize) -> oxshmem::Result<()>; 7] = [
+        &|n| pe.broadcast(&world, &dst, src.view(..n), 0),
+        &|n| pe.fcollect(&world, &dst, src.view(..n)),
+        &|n| pe.collect(&world, &dst, src.view(..n)),
+        &|n| pe.alltoall(&world, &dst, &src, n),
+        &|n| pe.reduce(&world, sum, &dst, src.view(..n)),
+        &|n| pe.reduce(&world, sum, &dst, dst.view(..n)),
+        &|n| pe.reducescatter(&world, sum, dst.view(..n), &src),
+    ];
+    for round in 0.. {
+        let n = [3, 1000, 20_000][round % 3];
+        for call in calls {
+            if let Err(error) = call(n) {
+                named(&error)?;
+                return named(&pe.barrier_all().expect_err("the job has failed"));
+            }
+            CALLS.fetch_add(1, Ordering::Relaxed);
         }
     }
     Ok(())

@@ -4,6 +4,7 @@
 mod options;
 mod point;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -106,7 +107,12 @@ pub fn main(program: Program) -> ExitCode {
     if let Some(status) = oxshmem_manual::requested(|| Options::command_of(program)) {
         return status;
     }
-    let matches = Options::command_of(program).get_matches();
+    main_with(program, std::env::args_os())
+}
+
+/// The same with this command line, of which the first is a name.
+pub(crate) fn main_with(program: Program, arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let matches = Options::command_of(program).get_matches_from(arguments);
     let options = Options::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let plan = match options.plan(program) {
         Ok(plan) => plan,

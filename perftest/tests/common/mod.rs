@@ -38,6 +38,7 @@ impl File {
         &self.0
     }
 
+    #[allow(dead_code)]
     pub fn read(&self) -> String {
         std::fs::read_to_string(&self.0).unwrap()
     }

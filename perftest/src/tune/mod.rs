@@ -1,0 +1,355 @@
+//! `oxshmem-tune`: measures the algorithms of collectives on this machine, and writes the file that
+//! `OXSHMEM_TUNING` names.
+//!
+//! It starts jobs, one for each number of nodes and PEs and each algorithm, in which a file for
+//! `OXSHMEM_TUNING` has all collectives use that algorithm. Their PEs are this program, which then
+//! does what `shmem_collective_latency --on stream` does; so data is checked too.
+
+mod choose;
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::{CommandFactory, Parser};
+use oxshmem::config::ByteSize;
+use oxshmem::device::takes_gpu;
+use oxshmem::launch::{self, LaunchOptions, Output};
+use oxshmem::{Config, Tuning};
+
+use crate::collectives::{self, Collective, Program, Row};
+use crate::error::Error;
+use crate::job;
+use crate::machine::Gpus;
+use crate::options::{size, sizes};
+use crate::output;
+
+pub use choose::{Choice, Times};
+
+const NAME: &str = "oxshmem-tune";
+/// The first argument of the PEs that it starts.
+const MEASURE: &str = "measure";
+/// Longest time of one job.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// Measures the algorithms of collectives on this machine by size and by numbers of PEs and nodes,
+/// and writes a file. With OXSHMEM_TUNING=FILE collectives use the algorithms that were fastest.
+///
+/// Variables like OXSHMEM_DEVICE and OXSHMEM_NETWORK apply to what is measured. Exit status: 0 when
+/// the file was written, 1 when something failed, 2 when an argument is wrong.
+#[derive(Debug, Clone, Parser)]
+#[command(name = NAME, version)]
+struct Options {
+    /// The file to write.
+    #[arg(short, long, value_name = "FILE", default_value = "oxshmem-tuning.txt")]
+    output: PathBuf,
+    /// PEs of a team; may be given several times [default: 2, and 4 and 8 where there are as many
+    /// GPUs].
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64))]
+    npes: Vec<u32>,
+    /// Nodes of a team; may be given several times. More than one are played on this machine: PEs
+    /// of different ones reach each other over the network alone.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=64))]
+    nodes: Vec<u32>,
+    /// The collective; all of them unless set. May be given several times.
+    #[arg(long, value_enum)]
+    collective: Vec<Collective>,
+    /// Smallest size in bytes, or with K, M or G: what each PE gives (to alltoall and
+    /// reducescatter: for each PE).
+    #[arg(short = 'b', long, value_name = "SIZE", value_parser = size)]
+    min: Option<u64>,
+    /// Largest size [default: 256K on the cpu device, and 64M on GPUs].
+    #[arg(short = 'e', long, value_name = "SIZE", value_parser = size)]
+    max: Option<u64>,
+    /// What a size is multiplied with to get the next one.
+    #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..=1 << 20))]
+    factor: u64,
+    /// Measured calls of each size.
+    #[arg(short = 'i', long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    iters: u64,
+}
+
+/// A job to measure: a team, and what its collectives use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Team {
+    nodes: u32,
+    npes: u32,
+}
+
+impl Team {
+    /// The algorithms that such a team can use.
+    fn algorithms(self) -> &'static [&'static str] {
+        if self.nodes == 1 { &["packets", "oneshot", "push"] } else { &["tree", "push", "levels"] }
+    }
+
+    fn label(self) -> String {
+        let nodes = if self.nodes == 1 { "one node".to_owned() } else { format!("{} nodes", self.nodes) };
+        format!("{} PEs on {nodes}", self.npes)
+    }
+
+    /// A file that has `collective` use an algorithm, if it has that.
+    fn forced(self, collective: Collective, algorithm: &str) -> Option<String> {
+        let line = format!("{} {} {} {algorithm}", self.nodes, self.npes, collective.name());
+        format!("oxshmem-tuning 1\n{line}\n").parse::<Tuning>().ok().map(|_| line)
+    }
+}
+
+/// What the program does.
+pub fn main() -> ExitCode {
+    if let Some(status) = oxshmem_manual::requested(Options::command) {
+        return status;
+    }
+    let mut arguments = std::env::args_os();
+    if arguments.nth(1).is_some_and(|first| first == MEASURE) {
+        return collectives::main_with(Program::Latency, std::iter::once(OsString::from(NAME)).chain(arguments));
+    }
+    let options = Options::parse();
+    match tune(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Error::Usage(text)) => Options::command().error(clap::error::ErrorKind::ValueValidation, text).exit(),
+        Err(error) => error.report(NAME),
+    }
+}
+
+fn tune(options: &Options) -> Result<(), Error> {
+    let config = Config::from_env()?;
+    let on_gpus = takes_gpu(config.device());
+    let sizes = sizes(
+        (options.min, options.max),
+        (8, if on_gpus { 64 << 20 } else { 256 << 10 }),
+        options.factor,
+        ("sizes", 8),
+    )?;
+    let teams = teams(options, on_gpus)?;
+    let collectives: Vec<Collective> =
+        if options.collective.is_empty() { Collective::ALL[2..].to_vec() } else { options.collective.clone() };
+    if let Some(meeting) = collectives.iter().find(|one| matches!(one, Collective::Barrier | Collective::Sync)) {
+        return Err(Error::Usage(format!(
+            "--collective {}: it has one algorithm, so there is nothing to choose",
+            meeting.name()
+        )));
+    }
+    let scratch = Scratch::new()?;
+    let jobs: usize = teams.iter().map(|team| 1 + team.algorithms().len()).sum();
+    eprintln!(
+        "{NAME}: {jobs} jobs, each with {} collectives of {} sizes from {} to {} bytes",
+        collectives.len(),
+        sizes.len(),
+        sizes[0],
+        sizes[sizes.len() - 1]
+    );
+    let begin = Instant::now();
+    let mut done = 0;
+    let mut text = format!(
+        "# Algorithms of collectives that oxshmem-tune {} has measured on {} ({}).\n# Use: OXSHMEM_TUNING=THIS FILE\noxshmem-tuning 1\n# nodes PEs collective algorithms\n",
+        env!("CARGO_PKG_VERSION"),
+        hostname(),
+        if on_gpus { "GPUs" } else { "cpu device" },
+    );
+    for team in teams {
+        let mut measured: Vec<(Option<&'static str>, Vec<Row>)> = Vec::new();
+        for algorithm in std::iter::once(None).chain(team.algorithms().iter().copied().map(Some)) {
+            let lines: Vec<(Collective, Option<String>)> = collectives
+                .iter()
+                .map(|one| (*one, algorithm.and_then(|algorithm| team.forced(*one, algorithm))))
+                .filter(|(_, line)| algorithm.is_none() || line.is_some())
+                .collect();
+            done += 1;
+            if lines.is_empty() {
+                continue;
+            }
+            let started = Instant::now();
+            let rows = scratch.measure(team, &lines, options, (sizes[0], sizes[sizes.len() - 1]))?;
+            eprintln!(
+                "{NAME}: [{done}/{jobs}] {}, {}: {:.1} s",
+                team.label(),
+                algorithm.unwrap_or("the library's choice"),
+                started.elapsed().as_secs_f64()
+            );
+            measured.push((algorithm, rows));
+        }
+        for collective in &collectives {
+            let Some(choice) = times(*collective, &sizes, &measured)?.choose() else { continue };
+            let words = format!("{} {} {}", team.nodes, team.npes, collective.name());
+            text += &if choice.is_worth_a_row() {
+                format!(
+                    "{words} {} # takes {:.2} of the time of the library's choice\n",
+                    choice.algorithms, choice.share
+                )
+            } else {
+                format!("# {words}: the library's choice is as fast\n")
+            };
+        }
+    }
+    // What is written is what is read.
+    let tuning: Tuning = text.parse().map_err(|error| Error::Usage(format!("a wrong file was made: {error}")))?;
+    scratch.publish(&text, &options.output)?;
+    eprintln!("{NAME}: {:.0} s in all", begin.elapsed().as_secs_f64());
+    output::line(format_args!(
+        "{}: {} collectives use other algorithms than without it; set OXSHMEM_TUNING to it",
+        options.output.display(),
+        tuning.len()
+    ))
+}
+
+/// Returns the teams to measure.
+fn teams(options: &Options, on_gpus: bool) -> Result<Vec<Team>, Error> {
+    let gpus = if on_gpus { Gpus::find().map_or(0, |gpus| gpus.number) } else { 0 };
+    let npes = if options.npes.is_empty() {
+        [2, 4, 8].into_iter().filter(|npes| *npes == 2 || *npes <= gpus).collect()
+    } else {
+        options.npes.clone()
+    };
+    let mut teams: Vec<Team> = Vec::new();
+    for &nodes in &options.nodes {
+        for &npes in &npes {
+            if nodes > npes {
+                return Err(Error::Usage(format!(
+                    "--nodes {nodes}: a team of {npes} PEs has at most as many nodes; give more PEs with --npes, or fewer nodes"
+                )));
+            }
+            let team = Team { nodes, npes };
+            if !teams.contains(&team) {
+                teams.push(team);
+            }
+        }
+    }
+    Ok(teams)
+}
+
+/// Returns the times of a collective from the rows of each job.
+fn times(collective: Collective, sizes: &[u64], measured: &[(Option<&'static str>, Vec<Row>)]) -> Result<Times, Error> {
+    let medians = |rows: &[Row]| -> Result<Vec<f64>, Error> {
+        let of = |bytes: &u64| {
+            let row = rows.iter().find(|row| row.collective == collective.name() && row.bytes == *bytes);
+            row.and_then(|row| row.times.us_p50).filter(|us| *us > 0.0).ok_or_else(|| {
+                Error::Usage(format!(
+                    "no time was measured of {} of {} bytes; give more --iters",
+                    collective.name(),
+                    ByteSize(*bytes)
+                ))
+            })
+        };
+        sizes.iter().map(of).collect()
+    };
+    let mut times = Times { sizes: sizes.to_vec(), library: Vec::new(), by: Vec::new() };
+    for (algorithm, rows) in measured {
+        match algorithm {
+            None => times.library = medians(rows)?,
+            Some(name) if rows.iter().any(|row| row.collective == collective.name()) => {
+                times.by.push((name, medians(rows)?))
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(times)
+}
+
+fn hostname() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// A folder for the files of jobs, which is removed at the end.
+struct Scratch(PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What is left in the folder for temporary files does no harm.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Scratch {
+    fn new() -> Result<Self, Error> {
+        let path = std::env::temp_dir().join(format!("{NAME}-{}", std::process::id()));
+        fs::create_dir_all(&path).map_err(|source| Error::Output { path: path.clone(), source })?;
+        Ok(Self(path))
+    }
+
+    /// Measures collectives as lines of a file have them, or as the library chooses, and returns
+    /// the rows.
+    fn measure(
+        &self,
+        team: Team,
+        lines: &[(Collective, Option<String>)],
+        options: &Options,
+        (min, max): (u64, u64),
+    ) -> Result<Vec<Row>, Error> {
+        let (file, json) = (self.0.join("tuning.txt"), self.0.join("rows.json"));
+        let forced: String =
+            lines.iter().filter_map(|(_, line)| line.as_ref()).map(|line| format!("{line}\n")).collect();
+        write(&file, &format!("oxshmem-tuning 1\n{forced}"))?;
+        write(&json, "")?;
+        let mut arguments: Vec<OsString> =
+            vec![MEASURE.into(), "--on".into(), "stream".into(), "--json".into(), json.clone().into()];
+        let pairs = [
+            ("--min", min),
+            ("--max", max),
+            ("--factor", options.factor),
+            ("--iters", options.iters),
+            ("--warmup", options.iters.min(10)),
+        ];
+        arguments.extend(pairs.iter().flat_map(|(name, value)| [OsString::from(name), value.to_string().into()]));
+        arguments.extend(lines.iter().flat_map(|(one, _)| ["--collective".into(), OsString::from(one.name())]));
+        let mut launch = LaunchOptions::new(team.npes, job::this_program()?)
+            .args(arguments)
+            .env("OXSHMEM_TUNING", file.as_os_str())
+            .env("OXSHMEM_COLLECTIVES", "");
+        launch.nodes = if team.nodes == 1 { 0 } else { team.nodes };
+        launch.output = Output::Captured;
+        launch.timeout = Some(LIMIT);
+        launch.forward_signals = true;
+        let outcome = launch::run(&launch)?;
+        if let Some(signal) = outcome.interrupted {
+            let status = u8::try_from(signal).map_or(1, |signal| 128u8.saturating_add(signal));
+            return Err(Error::Interrupted(status));
+        }
+        if !outcome.is_success() {
+            let said = job::complaints(&outcome).join("; ");
+            return Err(Error::Usage(format!("the job of {} has failed: {said}", team.label())));
+        }
+        let text = fs::read_to_string(&json).map_err(|source| Error::Output { path: json, source })?;
+        let row = |line: &str| serde_json::from_str(line).map_err(|error| Error::Usage(format!("{line}: {error}")));
+        text.lines().map(row).collect()
+    }
+
+    /// Writes the file at once, so that none is ever half there.
+    fn publish(&self, text: &str, to: &Path) -> Result<(), Error> {
+        let mut name = to.as_os_str().to_owned();
+        name.push(".new");
+        let new = PathBuf::from(name);
+        write(&new, text)?;
+        fs::rename(&new, to).map_err(|source| Error::Output { path: to.to_owned(), source })
+    }
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Error> {
+    fs::write(path, text).map_err(|source| Error::Output { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn teams_are_those_of_the_options() {
+        let of = |line: &str| teams(&Options::parse_from(std::iter::once(NAME).chain(line.split_whitespace())), false);
+        assert_eq!(of("").unwrap(), [Team { nodes: 1, npes: 2 }]);
+        let all = of("-n 2 -n 4 --nodes 1 --nodes 2 -n 2").unwrap();
+        let all: Vec<_> = all.iter().map(|team| (team.nodes, team.npes)).collect();
+        assert_eq!(all, [(1, 2), (1, 4), (2, 2), (2, 4)]);
+        let error = of("-n 2 --nodes 3").unwrap_err().to_string();
+        assert!(error.contains("--nodes 3") && error.contains("2 PEs"), "{error}");
+    }
+
+    #[test]
+    fn an_algorithm_is_forced_where_the_collective_has_it() {
+        let team = Team { nodes: 2, npes: 4 };
+        assert_eq!(team.forced(Collective::Reduce, "levels").as_deref(), Some("2 4 reduce levels"));
+        assert_eq!(team.forced(Collective::Collect, "levels"), None);
+        assert_eq!(team.forced(Collective::Fcollect, "tree"), None);
+    }
+}
