@@ -77,4 +77,32 @@ constexpr oxshmem_explore_program collective(const char *name, void (*body)(), u
     return blocks_of(1, program);
 }
 
+// Runs turns of a collective, which leaves a result that `check` looks at.
+template <uint32_t kTurns, class Call, class Check> void turns(uint32_t n, Call call, Check check) {
+    for (uint32_t turn = 1; turn <= kTurns; ++turn) {
+        for (uint32_t i = lane(); i < n; i += port::block_threads()) {
+            port::store<port::order::relaxed, port::reach::block>(source(0) + i, word(turn, me(), i));
+        }
+        port::sync_block();
+        expect(call(turn) == 0, "a collective failed");
+        port::sync_block();
+        check(turn);
+        port::sync_block();
+    }
+}
+
+constexpr oxshmem_explore_program by(abi::Algorithm algorithm, oxshmem_explore_program program) {
+    program.algorithm = static_cast<uint32_t>(algorithm);
+    program.results_at = kTarget;
+    program.results_bytes = 2 * kTurnBytes;
+    return program;
+}
+// Among members that are load/store reachable, and over the network.
+constexpr oxshmem_explore_program near(abi::Algorithm algorithm, oxshmem_explore_program program) {
+    return direct(by(algorithm, program));
+}
+constexpr oxshmem_explore_program far(abi::Algorithm algorithm, oxshmem_explore_program program) {
+    return in_rounds(by(algorithm, program));
+}
+
 } // namespace explore

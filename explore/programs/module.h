@@ -150,8 +150,21 @@ struct Layout {
         out.proxy(out.context, &host);
     }
 
-    void team(uint64_t at, uint32_t pe, uint64_t heap) const {
+    // Bytes of the table of nodes: where each begins, the end, and the members.
+    uint64_t nodes_bytes() const { return sizeof(int32_t) * (2 * program.pes + 1); }
+
+    // Each PE is a node of its own, whose table lies at `nodes`.
+    void team(uint64_t at, uint32_t pe, uint64_t heap, uint64_t nodes) const {
+        for (uint32_t i = 0; i < 2 * program.pes + 1; ++i) {
+            const int32_t entry = static_cast<int32_t>(i <= program.pes ? i : i - program.pes - 1);
+            out.set(out.context, nodes + i * sizeof(entry), &entry, sizeof(entry), 1);
+        }
+        name("nodes", kKindConstant, pe, nodes, sizeof(int32_t), 2 * program.pes + 1);
         abi::Team team{};
+        team.n_nodes = program.pes;
+        team.my_node = pe;
+        team.rails = 1;
+        team.nodes = nodes;
         team.handle = abi::kTeamWorld;
         team.my_pe = static_cast<int32_t>(pe);
         team.n_pes = static_cast<int32_t>(program.pes);
@@ -234,7 +247,7 @@ struct Layout {
         name("error", kKindError, pe, state.control + 8, sizeof(abi::ErrorRecord));
         state.timeout_ns = kNanosecondsToDeadline;
         state.teams = constants.take(sizeof(abi::Team), 128);
-        team(state.teams, pe, heap);
+        team(state.teams, pe, heap, constants.take(nodes_bytes(), 128));
         state.max_teams = 1;
         state.collective_blocks = kMostBlocks;
         set_device_queues(state, program.host_queues == 0);
@@ -285,7 +298,8 @@ oxshmem_explore_open(const oxshmem_explore_hooks *hooks) {
         explore::kHeapsAt,
         explore::kHeapBytes,
         explore::kWorkspaceAt,
-        oxshmem::abi::kArrivalsAt + (kExplorePes + 3) / 4 * 128 + 2 * oxshmem::abi::kPacketBytes,
+        // The places of further blocks follow the first one's, up to the end of the heap.
+        explore::kHeapBytes - explore::kWorkspaceAt,
         oxshmem::abi::kCqeCounterBits,
         oxshmem::abi::kStampLapBits,
         oxshmem::abi::kGateReservedShift,

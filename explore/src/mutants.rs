@@ -23,7 +23,7 @@ pub struct Mutant {
 
 /// The modules whose programs keep every invariant.
 pub const MODULES: &[&str] =
-    &["posting", "ibrc", "meeting", "packets", "blocks", "grid", "errors", "push", "cards", "contexts"];
+    &["posting", "ibrc", "meeting", "packets", "blocks", "grid", "errors", "push", "levels", "cards", "contexts"];
 
 /// A counter of CQEs that is four times as wide as the deepest queue of programs.
 pub const NARROW: &[&str] = &["OXSHMEM_CQE_COUNTER_BITS=4"];
@@ -83,6 +83,8 @@ pub const MUTANTS: &[Mutant] = &[
     in_module("push", "arrival-before-data", &["fcollect"]),
     in_module("push", "sends-not-completed", &["fcollect_far"]),
     in_module("push", "tree-overwrites-what-it-sends", &["reduce_tree"]),
+    in_module("levels", "levels-do-not-await-room", &["reducescatter", "reducescatter_3"]),
+    in_module("levels", "levels-result-not-awaited", &["reduce_3", "reduce_in_place_3"]),
     in_module("cards", "no-flush-before-quiet", &["p_quiet", "signal_by_other_card"]),
     in_module("cards", "fence-without-flush", &["fence_before_atomic"]),
     in_module("cards", "flush-noted-too-early", &["quiet_beside_quiet"]),

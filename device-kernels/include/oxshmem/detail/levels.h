@@ -72,8 +72,8 @@ OXSHMEM_DEVICE uint32_t pieces_in(Range range, uint64_t room) {
     return static_cast<uint32_t>((range.bytes() + room - 1) / room);
 }
 
-// The longest message, where it does not pass through the workspace. The schedule explorer and
-// tests have less.
+// The longest message; what passes through the workspace has less where that has no room for it.
+// The schedule explorer has less.
 #ifndef OXSHMEM_LEVELS_PIECE
 #define OXSHMEM_LEVELS_PIECE 131072
 #endif
@@ -234,7 +234,7 @@ OXSHMEM_OUTLINE bool levels_reduce(Session session, void *dst, const void *src, 
     }
     const Ring ring(nodes);
     const bool in_place = dst == src;
-    const uint64_t slot = workspace_room(team) / (2 * ring.steps) / kPiece * kPiece;
+    const uint64_t slot = least(workspace_room(team) / (2 * ring.steps), kLevelsPiece) / kPiece * kPiece;
     const uint64_t room = in_place ? slot : kLevelsPiece;
     const Range own = own_slice(part_in({0, bytes}, static_cast<uint32_t>(rails), static_cast<uint32_t>(nodes.number)));
     const auto chunk = [&](int distance, uint32_t piece) {
@@ -310,7 +310,7 @@ OXSHMEM_OUTLINE bool levels_reducescatter(Session session, void *dst, const void
         return end_in_node(session, nodes, nodes.rails);
     }
     const Ring ring(nodes);
-    const uint64_t room = workspace_room(team) / (4 * ring.steps) / kPiece * kPiece;
+    const uint64_t room = least(workspace_room(team) / (4 * ring.steps), kLevelsPiece) / kPiece * kPiece;
     const Range own = own_slice({0, bytes});
     const uint32_t each = pieces_in(own, room);
     // How many members of a node this rail has the results of.
