@@ -1,7 +1,7 @@
 //! Collectives in two levels: what arrives, the bits of sums, and what the queue pairs count beside
 //! the model of what is sent.
 
-use oxshmem::{Operations, Path, Pe, ReduceOp, SymmetricSlice, Team, TeamUniqueId};
+use oxshmem::{Counters, Operations, Path, Pe, ReduceOp, SymmetricSlice, Team, TeamUniqueId};
 use oxshmem_tests::levels::{Nodes, Sent, Way};
 
 use crate::Outcome;
@@ -107,12 +107,16 @@ impl Bench {
         let wrong = seen.iter().zip(&expected).position(|(seen, expected)| seen != expected);
         assert_eq!((wrong, seen.len()), (None, expected.len()), "{way:?} of {n} elements on {:?}", self.nodes.nodes);
         let is_far = |pe: usize| !matches!(self.pe.path(pe), Some(Path::Own | Path::LoadStore));
-        let counted = |counters: &oxshmem::Counters| -> (u64, u64) {
-            let far = counters.peers.iter().filter(|peer| is_far(peer.pe));
-            let sums = far.map(|peer| (peer.traffic.messages.unwrap_or(0), peer.traffic.message_bytes.unwrap_or(0)));
-            sums.fold((0, 0), |all, each| (all.0 + each.0, all.1 + each.1))
+        let counted = |counters: &Counters| -> Option<(u64, u64)> {
+            let mut far = counters.peers.iter().filter(|peer| is_far(peer.pe)).map(|peer| peer.traffic);
+            far.try_fold((0, 0), |all, each| Some((all.0 + each.messages?, all.1 + each.message_bytes?)))
         };
-        let (then, now) = (counted(&before), counted(&after));
+        let (Some(then), Some(now)) = (counted(&before), counted(&after)) else {
+            if self.calls == 1 {
+                println!("skipped: counts beside the model, because this HCA does not count by queue pair");
+            }
+            return Ok(());
+        };
         let model: Sent = self.nodes.sent(way, 8 * n as u64, me);
         assert_eq!(
             (now.0 - then.0, now.1 - then.1),
