@@ -67,7 +67,7 @@ impl Slab {
             Place::Host(device.host_memory(bytes)?)
         } else {
             let memory = device.allocate(bytes)?;
-            let space = device.reserve(bytes)?;
+            let space = device.reserve(bytes, 1)?;
             space.map_own(&memory, 0, bytes)?;
             Place::Device { space, memory }
         };

@@ -829,9 +829,9 @@ pub const BLOCKS_ONE_SHOT: u64 = 1048576;
  The first index is the epoch modulo 2. Members that are in epoch e have all left epoch e - 2, so
  nothing is overwritten unread. Arrivals take whole lines of 128 bytes.
 
- In a team that has several nodes at most kLevelsBlocks blocks carry out a collective. A further one
- has the place of several of those above, as many as there is room for, and meets by dissemination
- in its headers.*/
+ In a team that has several nodes at most kLevelsBlocks blocks carry out a collective. A further
+ one has the place of several of those above, as many as there is room for, and meets by
+ dissemination in its headers.*/
 pub const ROUNDS: u32 = 32;
 pub const ONE_ROUND_PES: u32 = 64;
 pub const PACKET_BYTES: u64 = 32768;
@@ -950,15 +950,16 @@ pub struct Team {
     pub grid_failed: u32,
     /// Constant: bit i: the user has chosen what is in row i of `choices`.
     pub chosen: u32,
-    /// Constant: the team's nodes, which are sets of members that reach each other by load and store.
+    /** Constant: the team's nodes, which are sets of members that reach each other by load and
+ store.*/
     pub n_nodes: u32,
     pub my_node: u32,
     /// this PE's among the members of its node
     pub number_in_node: u32,
     /// members of the smallest node
     pub rails: u32,
-    /** int32_t starts\[n_nodes + 1\], then int32_t by_node\[n_pes\]: the members of node i are by_node\[starts\[i\]\] to before
- by_node\[starts\[i + 1\]\], in ascending order.*/
+    /** int32_t starts\[n_nodes + 1\], then int32_t by_node\[n_pes\]: the members of node i are
+ by_node\[starts\[i\]\] to before by_node\[starts\[i + 1\]\], in ascending order.*/
     pub nodes: u64,
     pub __bindgen_padding_0: [u8; 32usize],
     pub choices: [[Choice; 3usize]; 7usize],

@@ -74,7 +74,7 @@ impl Accelerator for CpuAccelerator {
     fn allocate(&self, bytes: u64) -> AcceleratorResult<Box<dyn AcceleratorMemory>> {
         let bytes = bytes.next_multiple_of(self.memory.granularity());
         let memory = self.memory.allocate(bytes).map_err(failed)?;
-        let space = self.memory.reserve(bytes).map_err(failed)?;
+        let space = self.memory.reserve(bytes, 1).map_err(failed)?;
         Ok(Box::new(SharedMemory::own(space, &memory, bytes).map_err(failed)?))
     }
 
@@ -84,7 +84,7 @@ impl Accelerator for CpuAccelerator {
 
     fn map(&self, memory: BorrowedFd<'_>, offset: u64, len: u64) -> AcceleratorResult<Box<dyn AcceleratorMemory>> {
         let bytes = (offset + len).next_multiple_of(self.memory.granularity());
-        let space = self.memory.reserve(bytes).map_err(failed)?;
+        let space = self.memory.reserve(bytes, 1).map_err(failed)?;
         Ok(Box::new(SharedMemory::of_peer(space, memory, offset, bytes).map_err(failed)?))
     }
 

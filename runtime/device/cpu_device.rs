@@ -141,12 +141,23 @@ impl Device for CpuDevice {
         rustix::param::page_size() as u64
     }
 
-    fn reserve(&self, bytes: u64) -> Result<Box<dyn AddressSpace>, DeviceError> {
+    fn reserve(&self, bytes: u64, align: u64) -> Result<Box<dyn AddressSpace>, DeviceError> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        let page = self.granularity();
+        let bytes = bytes.next_multiple_of(page);
+        // The kernel aligns to pages alone, so that much more has an aligned address in it.
+        let all = bytes.saturating_add(align.saturating_sub(page));
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), length(bytes), ProtFlags::empty(), flags) }
-            .map_err(memory_error("cannot reserve address space; lower OXSHMEM_HEAP_MAX", bytes))?;
-        Ok(Box::new(Reservation { base: base as u64, bytes }))
+        let first = unsafe { mmap_anonymous(std::ptr::null_mut(), length(all), ProtFlags::empty(), flags) }
+            .map_err(memory_error("cannot reserve address space; lower OXSHMEM_HEAP_MAX", all))?
+            as u64;
+        let base = first.next_multiple_of(align);
+        for (start, end) in [(first, base), (base + bytes, first + all)] {
+            if start < end {
+                drop(Reservation { base: start, bytes: end - start });
+            }
+        }
+        Ok(Box::new(Reservation { base, bytes }))
     }
 
     fn allocate(&self, bytes: u64) -> Result<Memory, DeviceError> {
@@ -426,6 +437,32 @@ impl Drop for Reservation {
         let unmapped = unsafe { munmap(self.base as *mut c_void, length(self.bytes)) };
         if let Err(error) = unmapped {
             tracing::error!(base = self.base, bytes = self.bytes, %error, "cannot unmap a reservation");
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reservations_begin_where_their_alignment_says() {
+        let device = CpuDevice::new(&Config::default()).unwrap();
+        let page = device.granularity();
+        for align in [1, page, 2 * page, 1 << 20, 1 << 30] {
+            let held: Vec<_> = (1..8).map(|pages| device.reserve(pages * page, align).unwrap()).collect();
+            assert!(held.iter().all(|space| space.base() % align.max(page) == 0), "{align:#x}: {held:?}");
+        }
+    }
+
+    #[test]
+    fn what_alignment_took_too_much_is_given_back() {
+        let device = CpuDevice::new(&Config::default()).unwrap();
+        let (page, align) = (device.granularity(), 1 << 44);
+        // All of them would not fit the address space at a time.
+        for _ in 0..64 {
+            assert_eq!(device.reserve(page, align).unwrap().base() % align, 0);
         }
     }
 }

@@ -105,8 +105,9 @@ pub(crate) trait Device: Debug + Send + Sync {
     fn reaches(&self, peer: &str) -> Result<(), String>;
     /// Memory comes in multiples of this many bytes.
     fn granularity(&self) -> u64;
-    /// Reserves `bytes` bytes of addresses without memory at them.
-    fn reserve(&self, bytes: u64) -> Result<Box<dyn AddressSpace>, DeviceError>;
+    /// Reserves `bytes` bytes of addresses without memory at them. The first address is a multiple
+    /// of `align`, a power of two, and of the granularity.
+    fn reserve(&self, bytes: u64, align: u64) -> Result<Box<dyn AddressSpace>, DeviceError>;
     /// `bytes` bytes of zeroed memory.
     fn allocate(&self, bytes: u64) -> Result<Memory, DeviceError>;
     /// Copies host memory to device memory. Neither this nor `read` waits for kernels.

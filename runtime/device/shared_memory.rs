@@ -73,8 +73,9 @@ mod tests {
         let device = CpuDevice::new(&Config::default()).unwrap();
         let page = device.granularity();
         let memory = device.allocate(2 * page).unwrap();
-        let own = SharedMemory::own(device.reserve(2 * page).unwrap(), &memory, 2 * page).unwrap();
-        let map = |offset| SharedMemory::of_peer(device.reserve(2 * page).unwrap(), memory.as_fd(), offset, 2 * page);
+        let own = SharedMemory::own(device.reserve(2 * page, 1).unwrap(), &memory, 2 * page).unwrap();
+        let map =
+            |offset| SharedMemory::of_peer(device.reserve(2 * page, 1).unwrap(), memory.as_fd(), offset, 2 * page);
         let (theirs, late) = (map(page).unwrap(), map(0).unwrap());
         drop(memory);
         let mut seen = [1; 4];

@@ -103,7 +103,8 @@ impl SymmetricHeap {
         links: PeerLinks,
     ) -> Result<Self, DeviceError> {
         let bytes = layout.max * layout.slots as u64;
-        let space = device.reserve(bytes)?;
+        // Allocations may be aligned to a chunk, which is a power of two and divides `max`.
+        let space = device.reserve(bytes, layout.chunk)?;
         // Addresses of GPUs are the driver's, which gives them to others.
         let keep = device.gpu().is_none().then(|| (space.base(), bytes));
         let base = space.base() + layout.my_slot as u64 * layout.max;

@@ -514,7 +514,7 @@ fn prepare_card(
 fn try_queues(device: &dyn Device, provider: &Arc<dyn Provider>) -> Result<()> {
     let bytes = device.granularity();
     let memory = device.allocate(bytes)?;
-    let space = device.reserve(bytes)?;
+    let space = device.reserve(bytes, 1)?;
     space.map_own(&memory, 0, bytes)?;
     let source = UmemSource::Fd {
         fd: memory.as_fd(),

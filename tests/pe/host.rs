@@ -192,7 +192,8 @@ pub fn heap(_: &[String]) -> Outcome {
     };
     for tag in 0..60u64 {
         let len = if tag % 7 == 0 { random.random_range(1..3 << 20) } else { random.random_range(0..20_000) };
-        let align = 1usize << random.random_range(0..13);
+        // Up to the chunk of these jobs, 1 MiB, of which few fit the heap at a time.
+        let align = 1usize << random.random_range(if tag % 10 == 0 { 20..21 } else { 0..13 });
         let slice = pe.alloc_aligned::<u8>(len, align)?;
         assert_eq!(slice.address() % align as u64, 0, "alignment {align}");
         assert!(pe.read(slice.view(..len))?.iter().all(|byte| *byte == 0), "memory of alloc is zero");

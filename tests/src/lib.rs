@@ -144,6 +144,16 @@ macro_rules! jobs {
     };
 }
 
+fn runner() -> String {
+    std::env::var(RUNNER).unwrap_or_default()
+}
+
+/// Returns whether another program, such as an emulator, runs the PEs.
+#[must_use]
+pub fn has_runner() -> bool {
+    !runner().trim().is_empty()
+}
+
 /// The status with which the case `probe` says that there is no such device or transport.
 pub const ABSENT: i32 = 77;
 
@@ -205,7 +215,7 @@ impl Job {
     }
 
     fn through_runner(self) -> Self {
-        let runner = std::env::var(RUNNER).unwrap_or_default();
+        let runner = runner();
         let words: Vec<&str> = runner.split_whitespace().collect();
         if words.is_empty() { self } else { self.through(&words) }
     }

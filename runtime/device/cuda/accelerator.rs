@@ -129,7 +129,7 @@ impl Accelerator for CudaAccelerator {
     fn allocate(&self, bytes: u64) -> AcceleratorResult<Box<dyn AcceleratorMemory>> {
         let bytes = bytes.next_multiple_of(self.granularity);
         let memory = memory::allocate(&self.stream, &self.copies, bytes).map_err(failed)?;
-        let space = Reservation::new(Arc::clone(&self.stream), bytes).map_err(failed)?;
+        let space = Reservation::new(Arc::clone(&self.stream), bytes, 0).map_err(failed)?;
         Ok(Box::new(SharedMemory::own(Box::new(space), &memory, bytes).map_err(failed)?))
     }
 
@@ -139,7 +139,7 @@ impl Accelerator for CudaAccelerator {
 
     fn map(&self, memory: BorrowedFd<'_>, offset: u64, len: u64) -> AcceleratorResult<Box<dyn AcceleratorMemory>> {
         let bytes = (offset + len).next_multiple_of(self.granularity);
-        let space = Reservation::new(Arc::clone(&self.stream), bytes).map_err(failed)?;
+        let space = Reservation::new(Arc::clone(&self.stream), bytes, 0).map_err(failed)?;
         Ok(Box::new(SharedMemory::of_peer(Box::new(space), memory, offset, bytes).map_err(failed)?))
     }
 

@@ -27,7 +27,7 @@ const BUFFER_BYTES: usize = 1 << 20;
 /// Zeroed memory of the GPU; `bytes` is a multiple of the granularity.
 pub(super) fn allocate(stream: &Arc<Stream>, copies: &Copies, bytes: u64) -> Result<Memory, DeviceError> {
     let gpu = stream.context().gpu;
-    let space = Reservation::new(Arc::clone(stream), bytes)?;
+    let space = Reservation::new(Arc::clone(stream), bytes, 0)?;
     let _entered = stream.enter()?;
     let handle = Handle::create(gpu, bytes).map_err(|error| {
         let (mut free, mut total) = (0, 0);
@@ -69,15 +69,19 @@ pub(super) struct Reservation {
 }
 
 impl Reservation {
-    pub fn new(stream: Arc<Stream>, bytes: u64) -> Result<Self, DeviceError> {
+    /// Reserves addresses of which the first is a multiple of `align`, a power of two and at least
+    /// the granularity of memory, or 0 for that granularity.
+    pub fn new(stream: Arc<Stream>, bytes: u64, align: u64) -> Result<Self, DeviceError> {
         let mut base = 0;
         {
             let _entered = stream.enter()?;
             // SAFETY: writes one address.
-            unsafe { driver!(cuMemAddressReserve(&raw mut base, length(bytes), 0, 0, 0)) }.map_err(|error| {
-                let what = format!("cannot reserve {} of GPU addresses; lower OXSHMEM_HEAP_MAX", ByteSize(bytes));
-                stream.error(what, error)
-            })?;
+            unsafe { driver!(cuMemAddressReserve(&raw mut base, length(bytes), length(align), 0, 0)) }.map_err(
+                |error| {
+                    let what = format!("cannot reserve {} of GPU addresses; lower OXSHMEM_HEAP_MAX", ByteSize(bytes));
+                    stream.error(what, error)
+                },
+            )?;
         }
         Ok(Self { stream, base, bytes, mapped: Mutex::default() })
     }
@@ -238,7 +242,9 @@ unsafe impl Sync for Locked {}
 
 impl Locked {
     /// Zeros.
-    pub fn new(stream: Arc<Stream>, bytes: u64) -> Result<Self, DeviceError> {
+    /// Reserves addresses of which the first is a multiple of `align`, a power of two and at least
+    /// the granularity of memory, or 0 for that granularity.
+    pub fn new(stream: Arc<Stream>, bytes: u64, align: u64) -> Result<Self, DeviceError> {
         let bytes = length(bytes).next_multiple_of(rustix::param::page_size());
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         // SAFETY: a new mapping at an address of the kernel's choice.

@@ -253,8 +253,8 @@ impl Device for CudaDevice {
         self.granularity
     }
 
-    fn reserve(&self, bytes: u64) -> Result<Box<dyn AddressSpace>, DeviceError> {
-        Ok(Box::new(Reservation::new(Arc::clone(&self.stream), bytes)?))
+    fn reserve(&self, bytes: u64, align: u64) -> Result<Box<dyn AddressSpace>, DeviceError> {
+        Ok(Box::new(Reservation::new(Arc::clone(&self.stream), bytes, align.max(self.granularity))?))
     }
 
     fn allocate(&self, bytes: u64) -> Result<Memory, DeviceError> {
