@@ -98,8 +98,10 @@ pub fn memory(args: &[String]) -> Outcome {
 
 /// Returns the bytes of the heap that belong to teams.
 fn teams_in_heap(pe: &Pe) -> u64 {
-    // All of them but the table: a row for each, and a number for each PE.
-    let row = (size_of::<oxshmem::abi::Team>() + 4 * pe.n_pes()) as u64;
+    // All of them but the table: a row for each with a number for each PE, and where nodes begin
+    // with their PEs.
+    let lists = 4 * (pe.n_pes() + 2 * pe.n_pes() + 1);
+    let row = (size_of::<oxshmem::abi::Team>() + lists) as u64;
     pe.memory().of(MemoryKind::Teams).device - row * u64::from(pe.config().max_teams())
 }
 
