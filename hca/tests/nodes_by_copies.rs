@@ -65,7 +65,7 @@ fn many_atomics_and_much_data_take_several_batches() {
     assert_eq!(pair.b.heap.word(0).load(Acquire), 1500);
     assert!((0..1500).all(|i| pair.a.heap.word(8 * i).load(Acquire) == i as u64));
 
-    let data: Vec<u8> = (0..2_000_003u32).map(|i| (i * 13 >> 2) as u8).collect();
+    let data: Vec<u8> = (0..2_000_003u32).map(|i| ((i * 13) >> 2) as u8).collect();
     pair.a.heap.write(1, &data);
     let remote = Endpoint::remote(&pair.b.address(), 9);
     pair.run(Op::Write { remote, local: Some(pair.a.local(1, data.len() as u32)) });

@@ -1,5 +1,6 @@
 //! Two connected endpoints on two software HCAs of this process.
-#![allow(dead_code, clippy::unwrap_used, clippy::cast_possible_truncation, missing_docs)] // each test program uses a part
+// Each test program uses a part.
+#![allow(dead_code, clippy::unwrap_used, clippy::cast_possible_truncation, missing_docs)]
 
 pub mod accelerator;
 

@@ -242,9 +242,7 @@ unsafe impl Sync for Locked {}
 
 impl Locked {
     /// Zeros.
-    /// Reserves addresses of which the first is a multiple of `align`, a power of two and at least
-    /// the granularity of memory, or 0 for that granularity.
-    pub fn new(stream: Arc<Stream>, bytes: u64, align: u64) -> Result<Self, DeviceError> {
+    pub fn new(stream: Arc<Stream>, bytes: u64) -> Result<Self, DeviceError> {
         let bytes = length(bytes).next_multiple_of(rustix::param::page_size());
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         // SAFETY: a new mapping at an address of the kernel's choice.
