@@ -87,10 +87,10 @@ impl Devices {
         };
         let known = machine.as_ref().ok().filter(|topology| !topology.devices().is_empty());
         let shared = known.map(|topology| shares(topology, config, &places)).unwrap_or_default();
-        let nobody = shared.iter().all(Result::is_err);
+        let no_pe_has_a_card = shared.iter().all(Result::is_err);
         let error = |share: Option<&Result<Vec<Card>, TopologyError>>| Some(share?.as_ref().err()?.to_string());
         let wrong = machine.as_ref().err().filter(|_| config.topology().is_some()).cloned();
-        let no_card = wrong.or_else(|| error(shared.first().filter(|_| nobody)));
+        let no_card = wrong.or_else(|| error(shared.first().filter(|_| no_pe_has_a_card)));
         let gpus = found.into_iter().enumerate().map(|(index, gpu)| {
             let node = root.text(&format!("/sys/bus/pci/devices/{}/numa_node", gpu.pci));
             let entry = |card: &Card| {
@@ -101,7 +101,7 @@ impl Devices {
             GpuEntry {
                 node: node.ok().and_then(|text| text.parse().ok()),
                 cards: shared.get(index).into_iter().flatten().flatten().map(entry).collect(),
-                no_card: error(shared.get(index).filter(|_| !nobody)),
+                no_card: error(shared.get(index).filter(|_| !no_pe_has_a_card)),
                 gpu,
             }
         });
