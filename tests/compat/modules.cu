@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
 // Modules that a program loads by the driver's API: compiled as a whole, linked from two units of
-// relocatable code, and relocatable code that is not linked; each as a module and as a library.
+// relocatable code, relocatable code that is not linked, and a kernel that was linked with the
+// device library's bitcode; each as a module and as a library.
 #include "check.h"
 
 #include <cstring>
@@ -43,12 +44,19 @@ int main() {
     nvshmem_init();
     CHECK(cudaSetDevice(nvshmem_team_my_pe(NVSHMEMX_TEAM_NODE) % gpus) == cudaSuccess);
     const int to = (nvshmem_my_pe() + 1) % nvshmem_n_pes();
-    auto *cell = static_cast<int *>(nvshmem_calloc(1, sizeof(int)));
+    auto *cell = static_cast<int *>(nvshmem_calloc(2, sizeof(int)));
     CHECK(cell != nullptr);
 
-    for (const char *file : {"module_whole.cubin", "module_linked.cubin", "module_relocatable.cubin"}) {
+    for (const char *file : {"module_whole.cubin", "module_linked.cubin", "module_relocatable.cubin", "module_bitcode.cubin"}) {
         const bool linked = std::strcmp(file, "module_linked.cubin") == 0;
         const std::string path = beside_this_program(file);
+        // The others are always built.
+        if (std::strcmp(file, "module_bitcode.cubin") == 0 && access(path.c_str(), R_OK) != 0) {
+            if (nvshmem_my_pe() == 0) {
+                std::printf("skipped: there is no %s: it takes the device library as bitcode, and clang\n", file);
+            }
+            continue;
+        }
         CUmodule module = nullptr;
         const CUresult loaded = cuModuleLoad(&module, path.c_str());
         if (loaded != CUDA_SUCCESS && std::strcmp(file, "module_relocatable.cubin") == 0) {
