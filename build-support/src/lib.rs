@@ -262,7 +262,7 @@ impl Module {
             files.retain(|path| !path.starts_with(&work.dir));
         }
         usage::write_report(&cargo.out_dir.join(format!("{}.usage.txt", unit.name)), &usage)?;
-        let mut directives = watched(files, &headers);
+        let mut directives = watched(files, &headers, &cargo);
         directives.extend(cuda::directives(&found, &cargo));
         print(directives);
         Ok(usage)
@@ -297,7 +297,7 @@ impl Module {
                 None
             }
         };
-        let mut directives = watched(files, headers);
+        let mut directives = watched(files, headers, cargo);
         directives.extend(warnings.iter().map(|line| format!("warning={line}")));
         directives.extend(cuda::directives(&found, cargo));
         Ok((Relocatable { image, nvcc }, directives))
@@ -387,7 +387,7 @@ impl Module {
         }
         files.retain(|path| !path.starts_with(&work.dir));
         let mut directives = vec![format!("rustc-link-search=native={}", cargo.out_dir.display())];
-        directives.extend(watched(files, headers));
+        directives.extend(watched(files, headers, cargo));
         directives.extend(warnings.iter().map(|line| format!("warning={line}")));
         directives.extend(cpu::directives(cargo));
         directives.extend(cuda::directives(&nvcc, cargo));
@@ -396,10 +396,11 @@ impl Module {
     }
 }
 
-/// Directives to watch `files` and the device headers.
-fn watched(mut files: Vec<PathBuf>, headers: &Path) -> Vec<String> {
-    // Cargo watches all files of a folder.
-    files.retain(|path| !path.starts_with(headers));
+/// Returns directives to watch `files` and the device headers.
+fn watched(mut files: Vec<PathBuf>, headers: &Path, cargo: &Cargo) -> Vec<String> {
+    // Cargo watches all files of a folder. What the build script itself has written, which is newer
+    // than its last start, would make cargo run it each time.
+    files.retain(|path| !path.starts_with(headers) && !path.starts_with(&cargo.out_dir));
     files.push(headers.to_owned());
     files.sort();
     files.dedup();

@@ -450,6 +450,20 @@ fn only_release_builds_compile_for_every_architecture() {
 }
 
 #[test]
+fn sources_that_the_build_script_has_written_are_not_watched() {
+    let space = Workspace::new();
+    space.dir.write("value.h", "constexpr int value = 1;\n");
+    let cargo = cargo_for(space.dir.path(), "crate");
+    let written = cargo.out_dir.join("written.cu");
+    std::fs::write(&written, "#include <value.h>\nint answer() { return value; }\n").unwrap();
+    let module = Module::new("kernels").source(&written).include(space.dir.path());
+    let (_, directives) = space.build_cpu(&module, "crate").unwrap();
+    let watches = |path: &Path| directives.contains(&format!("rerun-if-changed={}", path.display()));
+    assert!(watches(&space.dir.path().join("value.h")), "{directives:?}");
+    assert!(!watches(&written), "{directives:?}");
+}
+
+#[test]
 fn relocatable_code_is_one_file_and_empty_without_a_compiler() {
     let space = Workspace::new();
     space.dir.write("a.cu", "int answer() { return 1; }\n");
