@@ -17,6 +17,14 @@ const DGX_A100: &str = include_str!("../hca/src/topology/fixtures/dgx-a100.txt")
 const H20: &str = include_str!("../hca/src/topology/fixtures/h20-two-sockets.txt");
 const SINGLE_CARD: &str = include_str!("../hca/src/topology/fixtures/single-card.txt");
 
+/// Two GPUs and two cards below one switch.
+const ONE_SWITCH: &str = "gpu 0 pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0\n\
+    gpu 0 pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:19:00.0\n\
+    pci 0 pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:02.0/0000:1a:00.0\n\
+    pci 0 pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:03.0/0000:1b:00.0\n\
+    rdma mlx5_0 0000:1a:00.0 mlx5_core 1:CA 1 4:ACTIVE InfiniBand\n\
+    rdma mlx5_1 0000:1b:00.0 mlx5_core 1:CA 1 4:ACTIVE InfiniBand\n";
+
 /// PEs of a node.
 const PES: u64 = 8;
 /// Queue pairs to each peer.
@@ -41,14 +49,27 @@ fn file(folder: &Path, name: &str, text: &str) -> PathBuf {
 
 /// Runs `oxshmem-info` with a machine, if one is given.
 fn info(machine: Option<&Path>, args: &[&str]) -> Output {
+    info_in(&[], machine, args)
+}
+
+fn info_in(variables: &[(&str, &str)], machine: Option<&Path>, args: &[&str]) -> Output {
     // The workspace's tests are built with it.
     let program = oxshmem_tests::program(Path::new(PE).with_file_name("oxshmem-info").to_str().unwrap());
     let mut command = Command::new(&program);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("OXSHMEM_")) {
         command.env_remove(name);
     }
-    let output = command.args(args).envs(machine.map(|machine| ("OXSHMEM_TOPOLOGY", machine))).output();
+    let output = command
+        .args(args)
+        .envs(variables.iter().copied())
+        .envs(machine.map(|machine| ("OXSHMEM_TOPOLOGY", machine)))
+        .output();
     output.unwrap_or_else(|error| panic!("{}: {error}; cargo build -p oxshmem-info", program.display()))
+}
+
+/// Runs it with a setting of `OXSHMEM_RAILS`.
+fn info_with(machine: Option<&Path>, rails: &str, args: &[&str]) -> Output {
+    info_in(&[("OXSHMEM_RAILS", rails)], machine, args)
 }
 
 fn text(output: &Output) -> (Option<i32>, String) {
@@ -95,9 +116,63 @@ fn report(name: &str, machine: &str, transport: Transport) -> impl Fn(&str) -> (
         // A PE has so many connections to the other node.
         assert_eq!(report["connections_per_pe"], serde_json::json!([PES * QPS, PES * QPS]));
     }
+    difference(without, with)
+}
+
+fn difference(without: Value, with: Value) -> impl Fn(&str) -> (u64, u64, u64) {
     move |path: &str| {
         let find = |report: &Value| report.pointer(path).unwrap_or_else(|| panic!("no {path} in {report}")).clone();
         added(&find(&without), &find(&with))
+    }
+}
+
+/// Returns what puts add to the report of a job that pushes, of nodes with as many PEs each, and
+/// that report.
+fn pushed(
+    name: &str,
+    (machine, transport): (&str, Transport),
+    (nodes, pes): (u64, u64),
+) -> (Value, impl Fn(&str) -> (u64, u64, u64)) {
+    let folder = folder(name);
+    let machine = file(&folder, "machine.txt", machine);
+    let [without, with] = [0, PUTS].map(|puts| {
+        let results = folder.join(format!("puts-{puts}"));
+        Job::new(PE, "routes", u32::try_from(nodes * pes).unwrap())
+            .args(&[&puts.to_string(), &BYTES.to_string()])
+            .nodes(u32::try_from(nodes).unwrap())
+            .transport(transport)
+            .env("OXSHMEM_HCA", "soft")
+            .env("OXSHMEM_RAILS", "push")
+            .env("OXSHMEM_QPS_PER_PEER", QPS.to_string())
+            .env("OXSHMEM_TOPOLOGY", &machine)
+            .env("OXSHMEM_PROFILE", "counters")
+            .env("OXSHMEM_PROFILE_DIR", &results)
+            .passes();
+        json(&info(None, &["routes", "--json", results.to_str().unwrap()]))
+    });
+    (with.clone(), difference(without, with))
+}
+
+/// Checks a job that pushes against the formulas of `docs/notes/rails.md`; `share` has by rail how
+/// many PEs of a node have its card.
+fn follows_the_formulas((report, added): &(Value, impl Fn(&str) -> (u64, u64, u64)), nodes: u64, share: &[u64]) {
+    let pes: u64 = share.iter().sum();
+    let pairs = nodes * (nodes - 1) * pes * pes;
+    let alike = nodes * (nodes - 1) * share.iter().map(|pes| pes * pes).sum::<u64>();
+    assert_eq!(added("/all"), of_pairs(pairs));
+    assert_eq!(added("/along_rails"), of_pairs(pairs));
+    for none in ["/across_rails", "/unknown_rails"] {
+        assert_eq!(added(none), (0, 0, 0), "{none}");
+    }
+    // Each pair of PEs whose rails differ has queue pairs for the other direction.
+    assert_eq!(report["receives_only"], (pairs - alike) * QPS);
+    let ends = |of_rail: &u64| (nodes - 1) * QPS * (2 * pes - of_rail);
+    let mut ends: Vec<u64> = share.iter().filter(|of_rail| **of_rail > 0).map(ends).collect();
+    ends.sort_unstable();
+    assert_eq!(report["connections_per_pe"], serde_json::json!([ends.first(), ends.last()]));
+    // What goes to the PEs of a rail's card goes by the cards of that rail.
+    for (place, of_rail) in share.iter().filter(|of_rail| **of_rail > 0).enumerate() {
+        assert_eq!(added(&format!("/rails/{place}")), of_pairs(nodes * (nodes - 1) * pes * of_rail), "{place}");
     }
 }
 
@@ -148,6 +223,97 @@ fn two_sockets_count_what_passes_their_root_complexes() {
     assert_eq!(added("/within_nodes"), of_pairs(2 * PES * (PES - 1)));
     // By node and rail: of the first, rails 0 and 3.
     assert_eq!((added("/cards/0"), added("/cards/3")), (of_pairs(2 * PES), of_pairs(PES)));
+}
+
+/// With `OXSHMEM_RAILS=push` every PE sends by its node's card of the peer's rail.
+#[test]
+fn an_all_to_all_that_is_pushed_stays_on_its_rails() {
+    follows_the_formulas(&pushed("push-h100", (DGX_H100, Transport::Auto), (2, PES)), 2, &[1; 8]);
+}
+
+/// The same over the CPU proxy, where some PEs share the card of their rail.
+#[test]
+fn two_sockets_push_as_the_formulas_say() {
+    follows_the_formulas(&pushed("push-h20", (H20, Transport::Ibrc), (2, PES)), 2, &[2, 2, 2, 1, 1]);
+}
+
+#[test]
+fn four_nodes_of_two_pes_push_as_the_formulas_say() {
+    for (name, transport) in [("push-4-ibgda", Transport::Auto), ("push-4-ibrc", Transport::Ibrc)] {
+        follows_the_formulas(&pushed(name, (DGX_H100, transport), (4, 2)), 4, &[1, 1]);
+    }
+}
+
+/// By itself the library pushes where the cards of all rails are near the PEs' GPUs.
+#[test]
+fn where_no_payload_is_read_from_afar_pes_push_by_themselves() {
+    let folder = folder("auto");
+    let machine = file(&folder, "machine.txt", ONE_SWITCH);
+    let results = folder.join("results");
+    Job::new(PE, "rma", 4)
+        .nodes(2)
+        .transport(Transport::Auto)
+        .env("OXSHMEM_HCA", "soft")
+        .env("OXSHMEM_TOPOLOGY", &machine)
+        .env("OXSHMEM_PROFILE", "counters")
+        .env("OXSHMEM_PROFILE_DIR", &results)
+        .passes();
+    let report = json(&info(None, &["routes", "--json", results.to_str().unwrap()]));
+    assert_eq!(report["along_rails"], report["all"]);
+    assert!(report["all"]["messages"].as_u64() > Some(0), "{report}");
+    // Each PE pushes to one of the two of the other node.
+    assert_eq!(report["receives_only"], 4 * 4);
+}
+
+/// A job of two nodes that does so much of what PEs can do with each other, pushing.
+fn pushing(test: &str, transport: Transport, name: &str) -> Job {
+    let machine = file(&folder(name), "machine.txt", DGX_H100);
+    Job::new(PE, test, 4)
+        .nodes(2)
+        .transport(transport)
+        .env("OXSHMEM_HCA", "soft")
+        .env("OXSHMEM_RAILS", "push")
+        .env("OXSHMEM_TOPOLOGY", machine)
+}
+
+/// Order, quiet and fence mean what they mean, signals come after their data, and results of gets
+/// and atomics arrive through the card that sends.
+#[test]
+fn what_is_pushed_is_put_got_and_ordered_as_ever() {
+    for transport in [Transport::Auto, Transport::Ibgda, Transport::Ibrc] {
+        for test in ["rma", "fence", "signals", "atomic_values", "barriers"] {
+            pushing(test, transport, &format!("pushing-{test}-{transport:?}")).passes();
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_pushed_is_an_error_that_names_it() {
+    let folder = folder("refused");
+    file(&folder, "node0.txt", DGX_H100);
+    file(&folder, "node1.txt", H20);
+    let by_node = format!(r#"export OXSHMEM_TOPOLOGY="{}/$OXSHMEM_NODE.txt"; exec "$0" "$@""#, folder.display());
+    let job = |rails: &str| {
+        Job::new(PE, "rma", 4)
+            .nodes(2)
+            .transport(Transport::Auto)
+            .env("OXSHMEM_HCA", "soft")
+            .env("OXSHMEM_RAILS", rails)
+    };
+    let refused = |job: Job, words: &str| {
+        let outcome = job.run();
+        let shown = transcript(&outcome);
+        assert!(!outcome.is_success() && shown.contains(words), "no `{words}` in\n{shown}");
+    };
+    let different = "the node of PE 0 has 8 cards and that of PE 2 has 5";
+    refused(job("push").through(&["sh", "-c", &by_node]), different);
+    // Where it is left to the library, PEs send by their own cards.
+    job("auto").through(&["sh", "-c", &by_node]).passes();
+    refused(job("push"), "it is not known which rail the card of PE 0 is on");
+    let each = r#"[ "$OXSHMEM_NODE" = node1 ] && export OXSHMEM_RAILS=direct; exec "$0" "$@""#;
+    let h100 = folder.join("node0.txt");
+    refused(job("auto").env("OXSHMEM_TOPOLOGY", &h100).through(&["sh", "-c", each]), "OXSHMEM_RAILS=");
+    refused(job("sideways"), "OXSHMEM_RAILS");
 }
 
 /// The nodes are not cabled alike, so their rails are not compared.
@@ -269,10 +435,22 @@ fn decisions_are_shown_with_their_reasons() {
         "  PE 0   pci 0000:07:00.0: mlx5_0/1, rail 0, 3 PCIe bridges apart",
         "  PE 0   to rail 2   push by mlx5_2/1 through the GPU of PE 2: the card of this rail is 3 PCIe bridges apart from the GPU of PE 2 \
          of the node",
-        "OxSHMEM does not push yet",
+        "The way that is taken (OXSHMEM_RAILS=auto): each PE's own card sends, whatever the rail, and reads the payload itself: the card of \
+         rail 2 would read payloads of PE 0 from afar: the card of this rail is 3 PCIe bridges apart from the GPU of PE 2 of the node",
     ] {
         assert!(shown.contains(line), "no `{line}` in\n{shown}");
     }
+    // As a setting, and where the cards of all rails are near.
+    let (_, shown) = text(&info_with(Some(&a100), "push", &["rails"]));
+    assert!(shown.contains("(OXSHMEM_RAILS=push): the card of the peer's rail sends"), "{shown}");
+    let decided = json(&info_with(Some(&a100), "push", &["rails", "--json"]));
+    let taken = |pe: usize, rail: usize| decided["pes"][pe]["routes"][rail]["ibgda"].clone();
+    assert_eq!((decided["pushes"].clone(), taken(2, 2), taken(2, 7)), (true.into(), "direct".into(), "push".into()));
+    let (_, shown) = text(&info_with(Some(&a100), "direct", &["rails"]));
+    assert!(shown.contains("reads the payload itself: OXSHMEM_RAILS=direct says so."), "{shown}");
+    let switch = file(&folder, "switch.txt", ONE_SWITCH);
+    let (_, shown) = text(&info(Some(&switch), &["rails"]));
+    assert!(shown.contains("where it is: the cards of all rails read payloads where they are."), "{shown}");
     // A far card, which the CPU proxy stages for.
     let far = SINGLE_CARD.replace("gpu 0 pci0000:00", "gpu 1 pci0000:00");
     let far = file(&folder, "far.txt", &far);

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-use oxshmem::config::Config;
-use oxshmem_hca::topology::{Card, Distance, Place, Route, Through, Topology, Way, fetch};
+use oxshmem::config::{self, Config};
+use oxshmem_hca::topology::{Card, Distance, MAX_SENDERS, Place, Rail, Route, Through, Topology, Way, fetch};
 use serde::Serialize;
 
 use crate::doctor::Root;
@@ -16,6 +16,11 @@ use crate::shares::shares;
 struct Rails {
     /// How many rails there are.
     rails: usize,
+    /// `OXSHMEM_RAILS`.
+    setting: String,
+    /// Whether such nodes push to each other, and why.
+    pushes: bool,
+    reason: String,
     pes: Vec<PeEntry>,
 }
 
@@ -45,8 +50,8 @@ struct RouteEntry {
     #[serde(skip_serializing_if = "Option::is_none")]
     through_pe: Option<usize>,
     reason: String,
-    /// What is done today where device code posts, and where the CPU proxy does: `direct` or
-    /// `staged`, by the PE's own card.
+    /// What is done where device code posts, and where the CPU proxy does: `direct` or `staged`, by
+    /// the PE's own card, or `push`, by `card`, which then reads the payload where it is.
     ibgda: &'static str,
     ibrc: &'static str,
 }
@@ -76,18 +81,31 @@ impl Rails {
         let routes =
             machine.routes((family, choice), &places, &cards, |_, _| true).map_err(|error| error.to_string())?;
         let rails = routes.first().map_or(0, Vec::len);
+        let own: Vec<_> = cards.iter().map(|card| machine.rail(family, choice, card)).collect();
+        let (pushes, reason) = decide(config.rails(), &own, &routes);
         let entry = |(pe, ((place, card), routes)): (usize, ((&Place, Card), Vec<Route>))| {
             let distance = machine.distance_to(place, &card.device);
+            let pushed = |route: &Route| pushes && own[pe] != Some(route.rail) && own.contains(&Some(route.rail));
             PeEntry {
                 pe,
                 place: place.to_string(),
                 rail: machine.rail(family, choice, &card).map(|rail| rail.number),
                 distance: distance.to_string(),
-                routes: routes.into_iter().map(|route| RouteEntry::new(route, place, distance)).collect(),
+                routes: routes
+                    .into_iter()
+                    .map(|route| RouteEntry::new(pushed(&route), route, place, distance))
+                    .collect(),
                 card: card.to_string(),
             }
         };
-        Ok(Self { rails, pes: places.iter().zip(cards).zip(routes).enumerate().map(entry).collect() })
+        let setting = config.rails().to_string();
+        Ok(Self {
+            rails,
+            setting,
+            pushes,
+            reason,
+            pes: places.iter().zip(cards).zip(routes).enumerate().map(entry).collect(),
+        })
     }
 
     fn text(&self) -> String {
@@ -110,8 +128,12 @@ impl Rails {
             }
         }
         let staged = self.pes.iter().flat_map(|pe| &pe.routes).any(|route| route.ibrc == "staged");
-        text += "\nThe way that is taken: each PE's own card sends, whatever the rail, and reads the payload itself. OxSHMEM does not push \
-                 yet, so what goes to another rail crosses the spine.\n";
+        let taken = if self.pushes {
+            "the card of the peer's rail sends to PEs of other nodes, and reads the payload where it is"
+        } else {
+            "each PE's own card sends, whatever the rail, and reads the payload itself"
+        };
+        let _ = writeln!(text, "\nThe way that is taken (OXSHMEM_RAILS={}): {taken}: {}.", self.setting, self.reason);
         if staged {
             text += "Where that card is at another NUMA node the CPU proxy (OXSHMEM_NETWORK=ibrc) stages large puts; device code stages \
                      nothing.\n";
@@ -120,8 +142,40 @@ impl Rails {
     }
 }
 
+/// Returns whether nodes with PEs whose cards are on these rails push to each other, and why. A PE
+/// does if it is to and can, and all do or none does.
+fn decide(setting: config::Rails, own: &[Option<Rail>], routes: &[Vec<Route>]) -> (bool, String) {
+    let says_so = || format!("OXSHMEM_RAILS={setting} says so");
+    if setting == config::Rails::Direct {
+        return (false, says_so());
+    }
+    if let Some(pe) = own.iter().position(Option::is_none) {
+        return (false, format!("it is not known which rail the card of PE {pe} is on"));
+    }
+    let further = |pe: usize| {
+        routes[pe].iter().filter(move |route| own[pe] != Some(route.rail) && own.contains(&Some(route.rail)))
+    };
+    let most = (0..own.len()).map(|pe| 1 + further(pe).count()).max().unwrap_or(1);
+    if most == 1 {
+        return (false, "every PE's card is on the rail of all peers".to_owned());
+    }
+    if most > MAX_SENDERS {
+        return (false, format!("a PE would send by {most} cards, and has keys for {MAX_SENDERS}"));
+    }
+    if setting == config::Rails::Push {
+        return (true, says_so());
+    }
+    let afar = (0..own.len()).find_map(|pe| Some((pe, further(pe).find(|route| !route.way.reads_in_place())?)));
+    match afar {
+        Some((pe, Route { rail, reason, .. })) => {
+            (false, format!("the card of rail {} would read payloads of PE {pe} from afar: {reason}", rail.number))
+        }
+        None => (true, "the cards of all rails read payloads where they are".to_owned()),
+    }
+}
+
 impl RouteEntry {
-    fn new(route: Route, place: &Place, own: Distance) -> Self {
+    fn new(pushed: bool, route: Route, place: &Place, own: Distance) -> Self {
         let (best, through, through_pe) = match route.way {
             Way::Direct => ("direct", None, None),
             Way::Staged => ("staged", None, None),
@@ -130,8 +184,12 @@ impl RouteEntry {
             Way::Push { through: Through::Source } => ("push", Some("source"), None),
         };
         let (fetched, _) = fetch(matches!(place, Place::Pci(_)), Some(own));
-        let ibrc = if fetched == Way::Staged { "staged" } else { "direct" };
+        let (ibgda, ibrc) = match (pushed, fetched) {
+            (true, _) => ("push", "push"),
+            (false, Way::Staged) => ("direct", "staged"),
+            (false, _) => ("direct", "direct"),
+        };
         let card = route.card.to_string();
-        Self { rail: route.rail.number, best, card, through, through_pe, reason: route.reason, ibgda: "direct", ibrc }
+        Self { rail: route.rail.number, best, card, through, through_pe, reason: route.reason, ibgda, ibrc }
     }
 }

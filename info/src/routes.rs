@@ -32,6 +32,7 @@ struct File {
 struct Route {
     card: u32,
     leaves_node: bool,
+    receives_only: bool,
     rail: Option<u32>,
     crosses_rails: Option<bool>,
     crossing: String,
@@ -111,7 +112,8 @@ impl Ends {
     }
 }
 
-/// The report of a job. All but `within_nodes` is about what leaves a node.
+/// The report of a job. All but `within_nodes` is about what leaves a node, and all but
+/// `receives_only` and `connections_per_pe` about queue pairs that requests are posted to.
 #[derive(Debug, Serialize)]
 struct Report {
     n_pes: usize,
@@ -128,9 +130,12 @@ struct Report {
     unknown_crossing: Ends,
     /// Between PEs of one node, through their cards.
     within_nodes: Sum,
+    /// Queue pairs by which a peer alone sends: with `OXSHMEM_RAILS=push` the other ends of what
+    /// goes to another rail.
+    receives_only: u64,
     rails: Vec<RailSum>,
     cards: Vec<CardSum>,
-    /// The fewest and the most that a PE has to PEs of other nodes.
+    /// The fewest and the most that a PE has to PEs of other nodes, those that receive only too.
     connections_per_pe: (u64, u64),
 }
 
@@ -210,6 +215,7 @@ impl Report {
             across_sockets: Ends::default(),
             unknown_crossing: Ends::default(),
             within_nodes: Sum::default(),
+            receives_only: 0,
             rails: Vec::new(),
             cards: Vec::new(),
             connections_per_pe: (u64::MAX, 0),
@@ -224,6 +230,10 @@ impl Report {
                     continue;
                 }
                 connections += route.connections;
+                if route.receives_only {
+                    report.receives_only += route.connections;
+                    continue;
+                }
                 report.all.add(route);
                 report.across_root.add(route, |crossing| crossing == "root" || crossing == "sockets");
                 report.across_sockets.add(route, |crossing| crossing == "sockets");
@@ -270,6 +280,10 @@ impl Report {
         line("across the root complex, peer", self.across_root.destination);
         line("across sockets, source", self.across_sockets.source);
         line("across sockets, peer", self.across_sockets.destination);
+        if self.receives_only > 0 {
+            let receives_only = Sum { connections: self.receives_only, messages: Some(0), bytes: Some(0) };
+            line("ends that receive only", receives_only);
+        }
         if self.within_nodes.connections > 0 {
             line("within nodes, through cards", self.within_nodes);
         }
@@ -293,6 +307,7 @@ mod tests {
         Route {
             card: 0,
             leaves_node: true,
+            receives_only: false,
             rail,
             crosses_rails,
             crossing: crossings.0.to_owned(),
@@ -309,6 +324,7 @@ mod tests {
 
     #[test]
     fn each_way_counts_where_it_goes() -> Result<(), String> {
+        let receiving = Route { receives_only: true, ..route(Some(0), Some(false), ("none", "unknown"), None) };
         let within = Route { leaves_node: false, ..route(Some(0), Some(true), ("none", "none"), Some(1000)) };
         let files = [
             File { pe: 1, n_pes: 2, node: 1, routes: vec![route(None, None, ("unknown", "none"), Some(7)), within] },
@@ -320,12 +336,13 @@ mod tests {
                     route(Some(0), Some(false), ("none", "root"), Some(1)),
                     route(Some(0), Some(true), ("root", "sockets"), Some(2)),
                     route(Some(3), Some(true), ("sockets", "none"), Some(3)),
+                    receiving,
                 ],
             },
         ];
         let report = Report::of(&files)?;
-        assert_eq!((report.n_pes, report.nodes, report.connections_per_pe), (2, 2, (4, 12)));
-        assert_eq!((report.all, report.within_nodes), (sum(16, 13), sum(4, 1000)));
+        assert_eq!((report.n_pes, report.nodes, report.connections_per_pe), (2, 2, (4, 16)));
+        assert_eq!((report.all, report.within_nodes, report.receives_only), (sum(16, 13), sum(4, 1000), 4));
         assert_eq!((report.along_rails, report.across_rails, report.unknown_rails), (sum(4, 1), sum(8, 5), sum(4, 7)));
         assert_eq!((report.across_root.source, report.across_root.destination), (sum(8, 5), sum(8, 3)));
         assert_eq!((report.across_sockets.source, report.across_sockets.destination), (sum(4, 3), sum(4, 2)));

@@ -17,7 +17,7 @@ OXSHMEM_DEVICE uint32_t big(uint64_t v) {
 OXSHMEM_DEVICE void write_request(const abi::Qp &qp, uint64_t index, char *dst, const char *src, uint64_t bytes, int pe,
                                   bool signaled) {
     char *const at = reinterpret_cast<char *>(qp.wq + (index & ((1ull << qp.depth_log2) - 1)) * 64);
-    const uint32_t card = oxshmem::detail::card_of(port::block_rank());
+    const uint32_t card = oxshmem::detail::card_of(port::block_rank(), pe);
     const oxshmem::detail::Located remote = oxshmem::detail::locate_remote(dst, pe, card);
     port::store_vec(at, {big((index & 0xffff) << 8 | 0x08), big(qp.qpn << 8 | 3), (signaled ? 0x08u : 0u) << 24, 0});
     port::store_vec(at + 16, {big(remote.address >> 32), big(remote.address), remote.key, 0});

@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use oxshmem_hca::topology::MAX_CARDS;
+use oxshmem_hca::topology::MAX_SENDERS;
 
 /// Payload bytes that a descriptor can carry inside; every backend sends as many inline.
 pub const PAYLOAD_BYTES: usize = LEAST_INLINE_BYTES as usize;
@@ -34,7 +34,7 @@ pub struct Registered {
     /// Bytes.
     pub length: u32,
     /// The lkeys by card, in host byte order.
-    pub keys: [u32; MAX_CARDS],
+    pub keys: [u32; MAX_SENDERS],
 }
 
 impl Registered {
@@ -42,7 +42,7 @@ impl Registered {
     #[must_use]
     #[inline]
     pub fn on(&self, card: u32) -> Local {
-        Local { address: self.address, length: self.length, key: self.keys[card as usize % MAX_CARDS] }
+        Local { address: self.address, length: self.length, key: self.keys[card as usize % MAX_SENDERS] }
     }
 }
 

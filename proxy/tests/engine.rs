@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use oxshmem_hca::topology::MAX_CARDS;
+use oxshmem_hca::topology::MAX_SENDERS;
 use oxshmem_proxy::descriptor::{Descriptor, Landing, Request};
 use oxshmem_proxy::engine::{
     Acknowledgement, CHAIN, EXTRA_SLOTS, Engine, EngineOptions, LANDING_BYTES, Results, acknowledgement,
@@ -25,8 +25,8 @@ const PER_PEER: u32 = 2;
 const QPS: u32 = (N_PES - 1) * PER_PEER;
 /// Queue pairs to a peer take turns on them.
 const CARDS: u32 = 2;
-const LANDING_KEYS: [u32; MAX_CARDS] = [77, 78, 0, 0];
-const BOUNCE_KEYS: [u32; MAX_CARDS] = [66, 67, 0, 0];
+const LANDING_KEYS: [u32; MAX_SENDERS] = [77, 78, 0, 0, 0, 0, 0, 0];
+const BOUNCE_KEYS: [u32; MAX_SENDERS] = [66, 67, 0, 0, 0, 0, 0, 0];
 const SLOTS: u32 = 8;
 const LANDING: u64 = 0x7000_0000;
 const BOUNCE: u64 = 0x6000_0000;
@@ -150,7 +150,7 @@ impl Card {
     }
 
     /// Returns the one of `keys` that its card knows.
-    fn key(qp: u32, keys: [u32; MAX_CARDS]) -> u32 {
+    fn key(qp: u32, keys: [u32; MAX_SENDERS]) -> u32 {
         keys[(qp % PER_PEER % CARDS) as usize]
     }
 

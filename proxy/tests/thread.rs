@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use oxshmem_hca::topology::MAX_CARDS;
+use oxshmem_hca::topology::MAX_SENDERS;
 use oxshmem_proxy::block::{Block, Layout};
 use oxshmem_proxy::descriptor::{Descriptor, Request};
 use oxshmem_proxy::engine::{Engine, EngineOptions};
@@ -163,7 +163,7 @@ impl Rig {
             send_depth: 16,
             max_message: 1 << 20,
         };
-        let bounce = Registered { address: 0, length: SLOT, keys: [66; MAX_CARDS] };
+        let bounce = Registered { address: 0, length: SLOT, keys: [66; MAX_SENDERS] };
         let options = EngineOptions {
             me: 0,
             own: false,

@@ -2,7 +2,7 @@
 
 /// "OXSM" in memory
 pub const MAGIC: u32 = 1297307727;
-pub const ABI_VERSION: u32 = 15;
+pub const ABI_VERSION: u32 = 16;
 /// PEs of a job, at most.
 pub const MAX_PES: u32 = 4096;
 /** Send-queue geometry, in WQE basic blocks of 64 bytes. The upper limit keeps 16-bit completion
@@ -28,8 +28,8 @@ pub const GATE_RESERVED_SHIFT: u32 = 22;
 /** In Qp::completed, and in Proxy::taken as device code knows it: the queue is broken, and Breakage
  says why. It is more than any count, so every wait for a count ends.*/
 pub const BROKEN: u64 = 9223372036854775808;
-/// Cards that the QPs of a PE may be spread over.
-pub const MAX_CARDS: u32 = 4;
+/// Cards that a PE may send by: its own, and, where puts are pushed, those of other rails.
+pub const MAX_CARDS: u32 = 8;
 /// The longest message of one work request; longer puts and gets are cut (PRM: log_msg_max is 30).
 pub const MAX_MESSAGE_BYTES: u64 = 1073741824;
 #[repr(u32)]
@@ -704,13 +704,13 @@ pub struct LocalRegion {
     pub base: u64,
     pub bytes: u64,
     /// big-endian, by card
-    pub lkeys: [u32; 4usize],
+    pub lkeys: [u32; 8usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
         "Size of LocalRegion",
-    ][::core::mem::size_of::<LocalRegion>() - 32usize];
+    ][::core::mem::size_of::<LocalRegion>() - 48usize];
     [
         "Alignment of LocalRegion",
     ][::core::mem::align_of::<LocalRegion>() - 8usize];
@@ -1232,19 +1232,21 @@ pub struct State {
     /// registration unit
     pub chunk_log2: u32,
     pub max_chunks: u32,
-    /// uint32_t\[cards * max_chunks\]
+    /// uint32_t: max_chunks for each card of this PE, at most kMaxCards
     pub lkeys: u64,
-    /// uint32_t\[cards * n_pes * max_chunks\]
+    /// uint32_t: n_pes * max_chunks for each of them
     pub rkeys: u64,
+    /// uint8_t\[n_pes * cards\], or 0: which of them sends to card j of PE i, at i * cards + j
+    pub senders: u64,
     /// Qp\[n_pes * qps_per_pe\]; those to this PE itself are for atomics alone, if atomics_by_network
     pub qps: u64,
     pub qps_per_pe: u32,
-    /// 1 to kMaxCards
+    /// cards of each PE that peers send to: at least 1
     pub cards: u32,
     /// uint64_t\[(n_pes * qps_per_pe + 63) / 64\]: QPs posted to since the runtime last saw all of them idle
     pub used: u64,
     /// big-endian, by card; the runtime's own memory, addressed by virtual address
-    pub slab_lkeys: [u32; 4usize],
+    pub slab_lkeys: [u32; 8usize],
     /// LocalRegion\[kMaxLocalRegions\]
     pub local_regions: u64,
     /// address of a uint64_t count
@@ -1283,7 +1285,7 @@ pub struct State {
     /** Not 0: a completion does not say that what was written is visible to all that may learn of
  it, so quiet reads through each QP after its writes.*/
     pub flush_on_quiet: u32,
-    pub reserved0: [u32; 20usize],
+    pub reserved0: [u32; 14usize],
     pub p2p_far: [u64; 64usize],
     pub __bindgen_padding_0: [u8; 80usize],
 }
@@ -1341,74 +1343,77 @@ const _: () = {
         "Offset of field: State::rkeys",
     ][::core::mem::offset_of!(State, rkeys) - 72usize];
     [
+        "Offset of field: State::senders",
+    ][::core::mem::offset_of!(State, senders) - 80usize];
+    [
         "Offset of field: State::qps",
-    ][::core::mem::offset_of!(State, qps) - 80usize];
+    ][::core::mem::offset_of!(State, qps) - 88usize];
     [
         "Offset of field: State::qps_per_pe",
-    ][::core::mem::offset_of!(State, qps_per_pe) - 88usize];
+    ][::core::mem::offset_of!(State, qps_per_pe) - 96usize];
     [
         "Offset of field: State::cards",
-    ][::core::mem::offset_of!(State, cards) - 92usize];
+    ][::core::mem::offset_of!(State, cards) - 100usize];
     [
         "Offset of field: State::used",
-    ][::core::mem::offset_of!(State, used) - 96usize];
+    ][::core::mem::offset_of!(State, used) - 104usize];
     [
         "Offset of field: State::slab_lkeys",
-    ][::core::mem::offset_of!(State, slab_lkeys) - 104usize];
+    ][::core::mem::offset_of!(State, slab_lkeys) - 112usize];
     [
         "Offset of field: State::local_regions",
-    ][::core::mem::offset_of!(State, local_regions) - 120usize];
+    ][::core::mem::offset_of!(State, local_regions) - 144usize];
     [
         "Offset of field: State::n_local_regions",
-    ][::core::mem::offset_of!(State, n_local_regions) - 128usize];
+    ][::core::mem::offset_of!(State, n_local_regions) - 152usize];
     [
         "Offset of field: State::control",
-    ][::core::mem::offset_of!(State, control) - 136usize];
+    ][::core::mem::offset_of!(State, control) - 160usize];
     [
         "Offset of field: State::timeout_ns",
-    ][::core::mem::offset_of!(State, timeout_ns) - 144usize];
+    ][::core::mem::offset_of!(State, timeout_ns) - 168usize];
     [
         "Offset of field: State::teams",
-    ][::core::mem::offset_of!(State, teams) - 152usize];
+    ][::core::mem::offset_of!(State, teams) - 176usize];
     [
         "Offset of field: State::proxy",
-    ][::core::mem::offset_of!(State, proxy) - 160usize];
+    ][::core::mem::offset_of!(State, proxy) - 184usize];
     [
         "Offset of field: State::atomics_by_network",
-    ][::core::mem::offset_of!(State, atomics_by_network) - 168usize];
+    ][::core::mem::offset_of!(State, atomics_by_network) - 192usize];
     [
         "Offset of field: State::max_teams",
-    ][::core::mem::offset_of!(State, max_teams) - 172usize];
+    ][::core::mem::offset_of!(State, max_teams) - 196usize];
     [
         "Offset of field: State::queues_in_device_memory",
-    ][::core::mem::offset_of!(State, queues_in_device_memory) - 176usize];
+    ][::core::mem::offset_of!(State, queues_in_device_memory) - 200usize];
     [
         "Offset of field: State::atomics_on_first_card",
-    ][::core::mem::offset_of!(State, atomics_on_first_card) - 180usize];
+    ][::core::mem::offset_of!(State, atomics_on_first_card) - 204usize];
     [
         "Offset of field: State::signal_order",
-    ][::core::mem::offset_of!(State, signal_order) - 184usize];
+    ][::core::mem::offset_of!(State, signal_order) - 208usize];
     [
         "Offset of field: State::fence_order",
-    ][::core::mem::offset_of!(State, fence_order) - 188usize];
+    ][::core::mem::offset_of!(State, fence_order) - 212usize];
     [
         "Offset of field: State::numbered_contexts",
-    ][::core::mem::offset_of!(State, numbered_contexts) - 192usize];
+    ][::core::mem::offset_of!(State, numbered_contexts) - 216usize];
     [
         "Offset of field: State::n_numbered_contexts",
-    ][::core::mem::offset_of!(State, n_numbered_contexts) - 200usize];
+    ][::core::mem::offset_of!(State, n_numbered_contexts) - 224usize];
     [
         "Offset of field: State::profile",
-    ][::core::mem::offset_of!(State, profile) - 208usize];
+    ][::core::mem::offset_of!(State, profile) - 232usize];
     [
         "Offset of field: State::collective_blocks",
-    ][::core::mem::offset_of!(State, collective_blocks) - 216usize];
+    ][::core::mem::offset_of!(State, collective_blocks) - 240usize];
     [
         "Offset of field: State::flush_on_quiet",
-    ][::core::mem::offset_of!(State, flush_on_quiet) - 220usize];
+    ][::core::mem::offset_of!(State, flush_on_quiet) - 244usize];
     [
         "Offset of field: State::reserved0",
-    ][::core::mem::offset_of!(State, reserved0) - 224usize];
+    ][::core::mem::offset_of!(State, reserved0) - 248usize];
     [
         "Offset of field: State::p2p_far",
     ][::core::mem::offset_of!(State, p2p_far) - 304usize];

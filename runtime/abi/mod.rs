@@ -22,7 +22,7 @@ pub const BLOCK_BYTES: u64 = bindings::BLOCK_BYTES as u64;
 pub const LANDING_BYTES: u64 = bindings::LANDING_BYTES as u64;
 /// Buffers outside the heap that can be registered at a time.
 pub const MAX_LOCAL_REGIONS: usize = bindings::MAX_LOCAL_REGIONS as usize;
-/// Cards that the QPs of a PE may be spread over.
+/// Cards that a PE may send by.
 pub const MAX_CARDS: usize = bindings::MAX_CARDS as usize;
 /// Rows of [`Team::choices`].
 pub const COLLECTIVES: usize = bindings::COLLECTIVES as usize;
@@ -32,7 +32,7 @@ pub const CHOICES: usize = bindings::CHOICES as usize;
 pub const ONE_ROUND_PES: usize = bindings::ONE_ROUND_PES as usize;
 
 // Crates below this one know parts of the ABI.
-const _: () = assert!(MAX_CARDS == oxshmem_hca::topology::MAX_CARDS);
+const _: () = assert!(MAX_CARDS == oxshmem_hca::topology::MAX_SENDERS);
 
 macro_rules! zeroed_by_default {
     ($($type:ty),*) => {

@@ -279,6 +279,28 @@ choice! {
 }
 
 choice! {
+    /// By which card a PE sends to PEs of other nodes.
+    ///
+    /// ```
+    /// use oxshmem::Config;
+    /// use oxshmem::config::Rails;
+    ///
+    /// let config = Config::from_vars([("OXSHMEM_RAILS", "push")])?;
+    /// assert_eq!(config.rails(), Rails::Push);
+    /// # Ok::<(), oxshmem::Error>(())
+    /// ```
+    Rails: "`auto`, `direct` or `push`" {
+        /// Chooses `push` where topology says that the cards of all rails read the PEs' payloads
+        /// where they are, and `direct` otherwise.
+        Auto = "auto",
+        /// The sender's own card, whatever the rail.
+        Direct = "direct",
+        /// The card of the sender's node that is on the rail of the receiver's card.
+        Push = "push",
+    }
+}
+
+choice! {
     /// Whether quiet reads a byte through each queue pair that it has written through, so that
     /// every PE sees what was written, whichever way it learns of that.
     Flush: "`auto`, `always` or `never`" {

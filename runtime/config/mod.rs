@@ -16,7 +16,7 @@ mod tests;
 mod value;
 
 pub use choices::{
-    Atomics, Checks, Device, Doorbell, Dumps, Flush, Hca, Launcher, Network, Profile, Registration, SoftEngine,
+    Atomics, Checks, Device, Doorbell, Dumps, Flush, Hca, Launcher, Network, Profile, Rails, Registration, SoftEngine,
     Staging, Transport,
 };
 pub use error::{ConfigError, Origin};

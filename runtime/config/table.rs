@@ -8,7 +8,7 @@ use std::time::Duration;
 use oxshmem_hca::topology::{DeviceChoice, MAX_CARDS};
 
 use super::choices::{
-    Atomics, Checks, Device, Doorbell, Dumps, Flush, Hca, Launcher, Network, Profile, Registration, SoftEngine,
+    Atomics, Checks, Device, Doorbell, Dumps, Flush, Hca, Launcher, Network, Profile, Rails, Registration, SoftEngine,
     Staging, Transport,
 };
 use super::error::Origin;
@@ -231,6 +231,12 @@ variables! {
     /// number takes that many, the nearest first. All PEs use as many as the PE with the fewest
     /// has, and never more than `OXSHMEM_QPS_PER_PEER`.
     "OXSHMEM_HCA_DEVICES_PER_PE" copy hca_devices_per_pe: Choice = Choice::Auto, Limits::Range(1, MAX_CARDS as u64);
+    /// By which card a PE sends to PEs of other nodes. `direct`: its own card, whatever the rail of
+    /// the peer's card. `push`: the card of its node that is on that rail, so that nothing goes
+    /// from one rail to another; it takes a second QP for each to peers of other rails, and at most
+    /// 8 cards. `auto` pushes where topology says that the cards of all these rails read the PEs'
+    /// payloads where they are. All PEs need the same. See `hardware.md`.
+    "OXSHMEM_RAILS" copy rails: Rails = Rails::Auto, Limits::None;
     /// A file that describes the machine in place of sysfs, where that hides how far GPUs and RDMA
     /// devices are from each other, as in virtual machines; `oxshmem-info topology` writes this
     /// machine's. PEs on the `cpu` device work as if each were on one of the GPUs that it

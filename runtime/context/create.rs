@@ -279,8 +279,8 @@ impl Pe {
 
     /// Tells the members the numbers of the queue pairs, and connects to theirs.
     fn connect_contexts(&self, team: &Team, meeting: &Meeting, made: &Made) -> Result<()> {
-        let share = made.set.options.count * Ibgda::BYTES_OF_CONTEXT;
         let Some(ibgda) = self.ibgda() else { return Ok(()) };
+        let share = made.set.options.count * ibgda.bytes_of_context();
         // A member that is reached by load and store has no queue pairs, and tells zeros.
         let mine = if made.numbers.is_empty() { vec![0; made.rows * share] } else { made.numbers.clone() };
         let told = if team.handle() == abi::TEAM_WORLD {

@@ -370,9 +370,8 @@ impl LaidOut {
         let heap_layout = agreed.heap_layout(me);
         let hca = agreed.hca.as_ref();
         let mut layout = Layout::default();
-        let cards = hca.map_or(1, |hca| hca.cards.len() as u64);
         let max_chunks = heap_layout.max / heap_layout.chunk;
-        let parts = Parts::new(&mut layout, n_pes, max_chunks, cards, &agreed.config);
+        let parts = Parts::new(&mut layout, (me, n_pes), max_chunks, hca, &agreed.config);
         let queues =
             agreed.plan.network.map(|kind| NetworkLayout::new(kind, &mut layout, &agreed.config, (me, n_pes), hca));
         let on_host = hca.is_some_and(|hca| hca.queues_on_host);
@@ -592,6 +591,7 @@ fn describe(
     parts.teams.describe(slab, &mut state);
     if let Some(network) = network {
         network.describe(config, plan, slab, &mut state);
+        parts.keys.describe(network.rails(), slab, &mut state)?;
         let region = abi::LocalRegion {
             base: slab.address(parts.staging),
             bytes: STAGING_BYTES as u64,

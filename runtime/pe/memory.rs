@@ -283,12 +283,12 @@ impl Pe {
         Ok(self.slab.write(self.parts.numbered_count, 0, &u64::from(count))?)
     }
 
-    /// Returns the keys of a PE's heap, by card and chunk, in host byte order.
+    /// Returns the keys of a PE's heap, by card of that PE and chunk, in host byte order.
     pub(crate) fn remote_keys(&self, pe: usize) -> Result<Vec<Vec<u32>>> {
+        let Some(network) = self.network() else { return Ok(Vec::new()) };
         let chunks = self.heap.borrow().chunks().len();
-        let cards = self.state.cards as usize;
         let further = self.heap.borrow().run_chunks();
-        Ok(self.parts.keys.read_remote(&self.slab, (pe, self.n_pes()), (cards, chunks), &further)?)
+        Ok(self.parts.keys.read_remote(network.rails(), &self.slab, (pe, chunks), &further)?)
     }
 
     /// Returns the live allocation that has all of `bytes` bytes at `address`.

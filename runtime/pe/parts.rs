@@ -6,6 +6,7 @@ use crate::memory::MemoryKind;
 use crate::profile::device::DevicePlaces;
 use crate::slab::{Layout, Offset};
 use crate::team::storage::TeamStorage;
+use crate::transport::Opened;
 use crate::transport::keys::KeyTables;
 
 /// Host operations pass their data through a registered buffer of this size.
@@ -35,7 +36,13 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    pub fn new(layout: &mut Layout, n_pes: u32, max_chunks: u64, cards: u64, config: &Config) -> Self {
+    pub fn new(
+        layout: &mut Layout,
+        (me, n_pes): (u32, u32),
+        max_chunks: u64,
+        hca: Option<&Opened>,
+        config: &Config,
+    ) -> Self {
         Self {
             control: layout.array(MemoryKind::Tables, 1, size_of::<abi::Control>() as u64),
             teams: TeamStorage::new(layout, n_pes, config),
@@ -51,7 +58,7 @@ impl Parts {
                 u64::from(abi::MAX_NUMBERED_CONTEXTS),
                 size_of::<abi::Context>() as u64,
             ),
-            keys: KeyTables::new(layout, n_pes, max_chunks, cards),
+            keys: KeyTables::new(layout, (me, n_pes), max_chunks, hca),
             staging: layout.array(MemoryKind::Staging, 1, STAGING_BYTES as u64),
             profile: DevicePlaces::new(layout, n_pes, config),
         }

@@ -98,7 +98,7 @@ impl Pe {
         let (Some(network), me) = (self.network(), self.my_pe()) else { return Vec::new() };
         let mut routes: BTreeMap<_, (BTreeSet<usize>, RouteCount)> = BTreeMap::new();
         for qp in qps.iter().filter(|qp| qp.pe != me) {
-            let way = network.rails().path(self.nodes(), me, qp.pe, qp.card);
+            let way = network.rails().path(self.nodes(), (me, qp.pe), qp.card, qp.receives_only);
             let (peers, count) = routes.entry(way).or_insert_with(|| (BTreeSet::new(), route(&way)));
             peers.insert(qp.pe);
             count.peers = peers.len();
@@ -218,6 +218,7 @@ fn route(way: &CardPath) -> RouteCount {
     RouteCount {
         card: way.card,
         leaves_node: way.leaves_node,
+        receives_only: way.receives_only,
         rail: way.rails.0.map(|rail| rail.number),
         peer_rail: way.rails.1.map(|rail| rail.number),
         crosses_rails: way.crosses_rails(),

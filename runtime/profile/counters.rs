@@ -261,6 +261,9 @@ pub struct QpCount {
     pub card: u32,
     /// The set of contexts that it belongs to; `None`: the default context.
     pub context_set: Option<u32>,
+    /// The peer sends by it and this PE does not, which sends by another: PEs push
+    /// (`OXSHMEM_RAILS`).
+    pub receives_only: bool,
     /// Blocks of 64 bytes of its send queue that device code has reserved, and that it knows to be
     /// completed. `None` of the proxy's.
     pub blocks: Option<(u64, u64)>,
@@ -294,6 +297,9 @@ pub struct RouteCount {
     /// Whether the peers are on other nodes. To peers of this node that are reached by load and
     /// store there are connections (IBGDA), through which little goes.
     pub leaves_node: bool,
+    /// The peers send so and this PE does not, which sends by other cards: PEs push
+    /// (`OXSHMEM_RAILS`).
+    pub receives_only: bool,
     /// The rail of this PE's card: its number among the cards of the node. `None` where there is no
     /// card, or it is not known.
     pub rail: Option<u32>,

@@ -21,28 +21,34 @@ pub(crate) struct Atomics {
 }
 
 impl Atomics {
-    /// Agrees on it with all PEs; `coherent` says what this PE's cards are. Collective.
+    /// Agrees on it with all PEs; `coherent` says what this PE's cards are. Returns what each PE
+    /// has passed as `further`, of seven bits, as well. Collective.
     ///
     /// # Errors
     /// PEs with different settings of `OXSHMEM_ATOMICS`.
-    pub(super) fn agree(config: &Config, bootstrap: &Bootstrap, coherent: bool) -> Result<Self> {
+    pub(super) fn agree(
+        config: &Config,
+        bootstrap: &Bootstrap,
+        coherent: bool,
+        further: u8,
+    ) -> Result<(Self, Vec<u8>)> {
         let mode = config.atomics();
-        let told = bootstrap.allgather("atomics", &[u8::from(coherent), mode as u8])?;
+        let told = bootstrap.allgather("atomics", &[u8::from(coherent) | further << 1, mode as u8])?;
         let agreed = Self::settle(mode, &told)?;
         if bootstrap.rank() == 0 {
             tracing::info!("atomics: {}", agreed.describe(mode));
         }
-        Ok(agreed)
+        Ok((agreed, told.iter().map(|theirs| theirs[0] >> 1).collect()))
     }
 
     fn settle(mode: config::Atomics, told: &[Vec<u8>]) -> Result<Self, TransportError> {
         let mut coherent = true;
         for (pe, theirs) in told.iter().enumerate() {
-            let &[is_coherent, other] = theirs.as_slice() else { return Err(TransportError::Address { pe }) };
+            let &[first, other] = theirs.as_slice() else { return Err(TransportError::Address { pe }) };
             if other != mode as u8 {
                 return Err(TransportError::Atomics { mine: mode, pe });
             }
-            coherent &= is_coherent == 1;
+            coherent &= first & 1 == 1;
         }
         let by_card = match mode {
             config::Atomics::Auto => !coherent,

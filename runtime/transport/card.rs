@@ -7,7 +7,7 @@ use oxshmem_hca::objects::{Mkey, Pd, Umem};
 use oxshmem_hca::provider::{Access, UmemSource};
 
 use super::fabric::{ChunkKeys, Region};
-use super::hca::OpenCard;
+use super::opened::OpenCard;
 use crate::Result;
 use crate::device::Device;
 use crate::heap::SymmetricHeap;

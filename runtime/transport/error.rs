@@ -165,6 +165,24 @@ pub enum TransportError {
         /// The first PE with another.
         pe: usize,
     },
+    /// PEs with different settings of `OXSHMEM_RAILS`.
+    #[error("OXSHMEM_RAILS={mine} on this PE, and PE {pe} has `{theirs}`; give all PEs the same")]
+    RailsDiffer {
+        /// This PE's setting.
+        mine: crate::config::Rails,
+        /// The first PE with another.
+        pe: usize,
+        /// That PE's setting.
+        theirs: crate::config::Rails,
+    },
+    /// A PE cannot send by the cards of other rails, as it is to.
+    #[error("OXSHMEM_RAILS=push: PE {me} cannot push: {reason}; or use OXSHMEM_RAILS=auto or direct")]
+    Rails {
+        /// This PE.
+        me: usize,
+        /// What stands in the way, and the remedy.
+        reason: String,
+    },
     /// A word that atomics of GPUs and of cards changed, where these are not atomic with each
     /// other.
     #[error(

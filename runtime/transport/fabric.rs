@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use oxshmem_hca::objects::QpAddress;
 use oxshmem_hca::provider::{Access, Attempt, DeviceMemory, Provider, UmemSource};
-use oxshmem_hca::topology::{Distance, MAX_CARDS};
+use oxshmem_hca::topology::{Distance, MAX_SENDERS};
 use oxshmem_proxy::work::Backend;
 
 use crate::Result;
 use crate::memory::MemoryUse;
+use crate::profile::counters::QpCount;
 
 /// Keys of a heap chunk, in host byte order.
 #[derive(Debug, Clone, Copy)]
@@ -80,8 +81,14 @@ pub(crate) trait Fabric: Debug + Send {
     /// What is common to the addresses of the queue pairs on each card, with 0 in the place of
     /// their numbers.
     fn ports(&self) -> Vec<QpAddress>;
-    /// Connects queue pairs, each to a peer's.
-    fn connect(&mut self, peers: &[(u32, QpAddress)]) -> Result<()>;
+    /// Connects queue pairs, each to a peer's; and those by which peers alone send, by PE and
+    /// column.
+    fn connect(&mut self, peers: &[(u32, QpAddress)], receiving: &[(u32, u32, QpAddress)]) -> Result<()>;
+    /// The number of the queue pair by which a peer alone sends, of a column of those from it; 0
+    /// where there is none.
+    fn qpn_of_receiver(&self, pe: u32, column: u32) -> u32;
+    /// Returns the queue pairs by which peers alone send.
+    fn receives(&self) -> Vec<QpCount>;
     /// The number of queue pair `qp`, by which peers and errors name it.
     fn qpn(&self, qp: u32) -> u32;
     /// Makes queue pair `qp`, connected, ready for keys of its peer, where that takes time.
@@ -98,6 +105,6 @@ pub(crate) trait Fabric: Debug + Send {
 }
 
 /// Local keys by card, in host byte order; zeros where there is no card.
-pub(crate) fn lkeys(keys: &[ChunkKeys]) -> [u32; MAX_CARDS] {
+pub(crate) fn lkeys(keys: &[ChunkKeys]) -> [u32; MAX_SENDERS] {
     std::array::from_fn(|card| keys.get(card).map_or(0, |keys| keys.lkey))
 }

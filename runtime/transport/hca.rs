@@ -1,93 +1,29 @@
 //! Opens the HCA, and settles together with all PEs which kind it is and what posts to it.
 
-use std::fmt::Display;
-use std::os::fd::AsFd;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oxshmem_hca::mlx5::{self, Mlx5Hca, Mlx5Options, Registration};
-use oxshmem_hca::objects::{Uar, Umem, query_caps};
-use oxshmem_hca::prm::caps::{
-    ATOMIC_OP_EXTENDED_CMP_SWAP, ATOMIC_OP_EXTENDED_FETCH_ADD, ATOMIC_SIZE_4, ATOMIC_SIZE_8, AtomicCaps, GeneralCaps,
-};
-use oxshmem_hca::provider::{Access, Attempt, Provider, Rung, UmemSource};
+use oxshmem_hca::mlx5;
+use oxshmem_hca::objects::query_caps;
+use oxshmem_hca::provider::Attempt;
 use oxshmem_hca::soft::{CopyMode, FaultPlan, SoftHca, SoftOptions};
-use oxshmem_hca::topology::{Card, DeviceChoice, TopologyError};
-use oxshmem_hca::wire::ctrl::Fence;
-use oxshmem_proxy::striping::Striping;
-use oxshmem_system::words::count32;
+use oxshmem_hca::topology::{DeviceChoice, TopologyError};
 
 use super::atomics::Atomics;
-use super::doorbell::Way;
 use super::error::TransportError;
 use super::near::Nodes;
 use super::nodes;
+use super::opened::{OpenCard, Opened, check_queues, hca_error, open_card, prepare_for_device};
 use super::plan::{NetworkKind, Plan};
-use super::qp_attributes::pkey_index;
+use super::push::{self, Outcome, Stance};
 use super::rails::{Rails, Spot};
 use super::selection;
 use super::selection::Chosen;
 use crate::Result;
 use crate::bootstrap::Bootstrap;
-use crate::config::{self, Choice, Config, Doorbell, Hca, Network, Transport};
+use crate::config::{self, Choice, Config, Hca, Network, Transport};
 use crate::device::Device;
-
-/// The HCA of a PE, open: one card, or several that its queue pairs are spread over ([`Striping`]).
-#[derive(Debug)]
-pub(crate) struct Opened {
-    /// At least one, as many on every PE, none more than there are queue pairs to a peer.
-    pub cards: Vec<OpenCard>,
-    /// Whether this PE's cards do atomics that are atomic with those of CPUs, GPUs and each other.
-    coherent: bool,
-    /// What does atomics.
-    pub atomics: Atomics,
-    /// How device code rings.
-    pub way: Way,
-    /// Whether queues have to lie in memory of the host, as a card cannot reach them in that of the
-    /// device.
-    pub queues_on_host: bool,
-    /// The software HCA, if it is that.
-    soft: Option<Arc<SoftHca>>,
-    /// What was tried on the way to it, apart from what the providers themselves tried.
-    pub attempts: Vec<Attempt>,
-    /// Where the cards of all PEs are.
-    pub rails: Rails,
-}
-
-/// An open card, or the software HCA.
-#[derive(Debug)]
-pub(crate) struct OpenCard {
-    pub provider: Arc<dyn Provider>,
-    /// Whether it has masked atomics, and those of four bytes.
-    pub extended_atomics: bool,
-    /// log2 of the reads and atomics that a queue pair may have in flight, in either direction.
-    pub log_max_rd_atomic: u8,
-    /// Which card it is, and where. The software HCA is none, unless a machine is described.
-    pub chosen: Option<Chosen>,
-}
-
-/// Which fence modes keep what is posted to a queue pair in order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Order {
-    /// The mode of a signal that follows its data.
-    pub signal: Fence,
-    /// The mode of the first request after a fence.
-    pub fence: Fence,
-}
-
-impl Order {
-    /// Where a queue pair delivers in order, a signal needs nothing, and what follows a fence waits
-    /// only for reads and atomics: those that were posted later may overtake them at the responder
-    /// (InfiniBand specification, "Work request operation ordering"; UCX and NVSHMEM post a write
-    /// and its atomic without fence bits on one queue pair).
-    const fn new(in_order: bool) -> Self {
-        match in_order {
-            true => Self { signal: Fence::None, fence: Fence::Fence },
-            false => Self { signal: Fence::StrongOrdering, fence: Fence::StrongOrdering },
-        }
-    }
-}
 
 /// What a PE could do, as it tells the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -141,6 +77,7 @@ pub(crate) fn open(
     plan: Plan,
 ) -> Result<(Plan, Option<Opened>)> {
     let Some(kind) = plan.network else { return Ok((plan, None)) };
+    push::check(config)?;
     if matches!(config.hca(), Hca::Verbs { .. }) {
         return match kind {
             // They are opened with their own calls.
@@ -163,7 +100,7 @@ pub(crate) fn open(
     };
     if let Some(opened) = &mut candidate
         && kind == NetworkKind::Ibgda
-        && let Err(error) = prepare_for_device(config, device, opened, log_depth)
+        && let Err(error) = prepare_for_device(config, device, opened, 0, log_depth)
     {
         if config.transport() == Transport::Ibgda || config.network() == Network::Ibgda {
             return Err(error);
@@ -209,7 +146,12 @@ pub(crate) fn open(
         nodes::join(config, bootstrap, &plan.nodes, soft)?;
     }
     opened.rails = Rails::new(votes.iter().map(|vote| vote.cards.as_slice()), opened.cards.len());
-    opened.atomics = Atomics::agree(config, bootstrap, opened.coherent)?;
+    let here = (&plan.nodes, bootstrap.rank() as usize);
+    let outcome = push::prepare(config, device, here, (kind, log_depth), &mut opened)?;
+    let stance = Stance::new(config, matches!(outcome, Outcome::Ready(_)));
+    let told;
+    (opened.atomics, told) = Atomics::agree(config, bootstrap, opened.coherent, stance.bits())?;
+    outcome.settle(config, &mut opened, stance.settle(&told)?);
     let mut plan = plan;
     if without.is_none()
         && kind == NetworkKind::Ibgda
@@ -291,12 +233,9 @@ fn card(config: &Config, bootstrap: &Bootstrap, chosen: Result<Vec<Chosen>>) -> 
             (Ok((open, coherent)), found) => {
                 let info = open.provider.info();
                 tracing::info!(pe = bootstrap.rank(), device = info.device, port = info.port.number, gid = %info.port.gid, "ConnectX card");
-                let open = OpenCard { chosen: Some(chosen), ..open };
+                let open = open.at(chosen);
                 match found {
-                    Some(found) => {
-                        found.coherent &= coherent;
-                        found.cards.push(open);
-                    }
+                    Some(found) => found.add(open, coherent),
                     None => *found = Some(Opened::new(open, coherent)),
                 }
             }
@@ -308,224 +247,6 @@ fn card(config: &Config, bootstrap: &Bootstrap, chosen: Result<Vec<Chosen>>) -> 
         }
     }
     opened.ok_or_else(|| TopologyError::NoDevice.into())
-}
-
-/// Opens a card; whether its atomics are coherent.
-fn open_card(config: &Config, card: &Card) -> Result<(OpenCard, bool)> {
-    let gid_index = match config.ib_gid_index() {
-        Choice::Auto => None,
-        Choice::Given(index) => Some(index),
-    };
-    let port = card.port.unwrap_or(1);
-    let registration = match config.gpu_registration() {
-        config::Registration::Auto | config::Registration::DmaBuf => Registration::DmaBuf,
-        config::Registration::DmaBufPcie => Registration::DmaBufPcie,
-        config::Registration::Peermem => Registration::Address,
-    };
-    let options = Mlx5Options { device: &card.device, port, gid_index, pkey_index: pkey_index(config), registration };
-    let open = Mlx5Hca::open(&options)?;
-    let (general, atomic) = *open.capabilities();
-    OpenCard::new(open, &general, &atomic)
-}
-
-impl Opened {
-    fn new(card: OpenCard, coherent: bool) -> Self {
-        let (way, queues_on_host) = (Way::Memory, false);
-        let atomics = Atomics::default();
-        let (attempts, rails) = (Vec::new(), Rails::default());
-        Self { cards: vec![card], coherent, atomics, way, queues_on_host, soft: None, attempts, rails }
-    }
-
-    /// Returns where its cards are, as the other PEs learn it.
-    fn spots(&self) -> Vec<Spot> {
-        self.cards.iter().map(|card| Spot::new(card.chosen.as_ref())).collect()
-    }
-
-    /// `soft`, `mlx5`.
-    pub(crate) fn provider_name(&self) -> &'static str {
-        self.cards[0].provider.info().provider
-    }
-
-    /// Which fence modes keep what is posted to a queue pair in order.
-    pub(crate) fn order(&self, config: &Config) -> Order {
-        let in_order = self.cards.iter().all(|card| card.provider.info().in_order);
-        Order::new(in_order && !config.ib_strong_ordering())
-    }
-
-    /// How the queue pairs are spread over the cards.
-    pub(crate) fn striping(&self, config: &Config) -> Striping {
-        Striping::new(config.qps_per_peer(), count32(self.cards.len()))
-    }
-
-    /// Keeps as many cards as the PE with fewest has, that PE with its number, and no more than
-    /// there are queue pairs to a peer: the first.
-    fn keep(&mut self, config: &Config, (fewest, pe): (u8, u32)) {
-        let queue_pairs = config.qps_per_peer();
-        let count = queue_pairs.min(fewest.into()).max(1);
-        let reason = if count == queue_pairs {
-            format!("there are {queue_pairs} queue pairs to each peer (OXSHMEM_QPS_PER_PEER)")
-        } else {
-            format!("all PEs use as many cards, and PE {pe} has {fewest}")
-        };
-        self.cut(count, &reason);
-    }
-
-    /// Keeps the first `count` cards.
-    fn cut(&mut self, count: u32, reason: &str) {
-        for card in self.cards.drain(count as usize..) {
-            let what = format!("{} as a further card", card.provider.info().device);
-            self.attempts.push(Attempt { what, outcome: Err(reason.to_owned()) });
-        }
-    }
-}
-
-impl OpenCard {
-    /// The card, and whether its atomics are coherent.
-    fn new(provider: Arc<dyn Provider>, general: &GeneralCaps, atomic: &AtomicCaps) -> Result<(Self, bool)> {
-        let operations = ATOMIC_OP_EXTENDED_CMP_SWAP | ATOMIC_OP_EXTENDED_FETCH_ADD;
-        let sizes = ATOMIC_SIZE_4 | ATOMIC_SIZE_8;
-        let missing = if !general.rc {
-            Some("it has no RC transport; use another card, or OXSHMEM_HCA=soft")
-        } else if atomic.atomic_req_8b_endianness_mode != 1 {
-            Some(
-                "it keeps 8-byte atomics big-endian in memory; its driver sets the host's byte order if the firmware allows it: update the \
-                 firmware, or use OXSHMEM_HCA=soft",
-            )
-        } else {
-            None
-        };
-        if let Some(what) = missing {
-            return Err(hca_error(provider.as_ref(), what.to_owned()));
-        }
-        let coherent = provider.info().coherent_atomics;
-        let card = Self {
-            extended_atomics: atomic.atomic_operations & operations == operations
-                && atomic.atomic_size_qp & sizes == sizes,
-            log_max_rd_atomic: general.log_max_ra_req_qp.min(general.log_max_ra_res_qp).min(7),
-            chosen: None,
-            provider,
-        };
-        Ok((card, coherent))
-    }
-}
-
-/// What was tried on a card, named where there are several.
-pub(crate) fn of_card(cards: usize, provider: &dyn Provider, attempts: Vec<Attempt>) -> Vec<Attempt> {
-    if cards == 1 {
-        return attempts;
-    }
-    let device = &provider.info().device;
-    let named = |attempt: Attempt| Attempt { what: format!("{device}: {}", attempt.what), outcome: attempt.outcome };
-    attempts.into_iter().map(named).collect()
-}
-
-fn hca_error(provider: &dyn Provider, what: String) -> crate::Error {
-    TransportError::Hca { device: provider.info().device.clone(), what }.into()
-}
-
-fn check_queues(card: &OpenCard, log_depth: u32) -> Result<()> {
-    let (general, _) = query_caps(card.provider.as_ref())?;
-    if u32::from(general.log_max_qp_sz) >= log_depth {
-        return Ok(());
-    }
-    let what = format!(
-        "its queues have at most {} blocks, {} are requested; lower OXSHMEM_QP_DEPTH",
-        1u64 << general.log_max_qp_sz.min(63),
-        1u64 << log_depth
-    );
-    Err(hca_error(card.provider.as_ref(), what))
-}
-
-/// Finds out whether device code can post and how it rings: by itself, or through a thread of the
-/// CPU.
-fn prepare_for_device(config: &Config, device: &dyn Device, opened: &mut Opened, log_depth: u32) -> Result<()> {
-    let mut ways = Vec::new();
-    for card in &opened.cards {
-        let mut attempts = Vec::new();
-        let (way, queues_on_host) = prepare_card(config, device, card, log_depth, &mut attempts)?;
-        ways.push(way);
-        opened.queues_on_host |= queues_on_host;
-        opened.attempts.extend(of_card(opened.cards.len(), card.provider.as_ref(), attempts));
-    }
-    // One way for all.
-    opened.way = if ways.contains(&Way::Thread) { Way::Thread } else { ways[0] };
-    if ways.iter().any(|way| *way != opened.way) {
-        let what = "doorbells of all cards rung by a thread of the CPU".to_owned();
-        opened.attempts.push(Attempt { what, outcome: Ok("in use".to_owned()) });
-    }
-    Ok(())
-}
-
-/// How device code rings on a card, and whether queues have to lie in memory of the host.
-fn prepare_card(
-    config: &Config,
-    device: &dyn Device,
-    card: &OpenCard,
-    log_depth: u32,
-    attempts: &mut Vec<Attempt>,
-) -> Result<(Way, bool)> {
-    check_queues(card, log_depth)?;
-    if !card.extended_atomics {
-        let what = "it has 8-byte atomics without masks alone, and device code posts masked ones; update the card's firmware, or let the CPU \
-                    proxy post (OXSHMEM_TRANSPORT=ibrc), which does not need it";
-        return Err(hca_error(card.provider.as_ref(), what.to_owned()));
-    }
-    let by_cpu = config.ibgda_doorbell() == Doorbell::Cpu;
-    let page = Uar::alloc(&card.provider, if by_cpu { Rung::ByCpu } else { Rung::ByDevice })?;
-    if !page.page().device_registers {
-        return Ok((Way::Memory, false));
-    }
-    let mut tried = |what: &str, outcome: std::result::Result<&str, &dyn Display>| {
-        let outcome = outcome.map(ToOwned::to_owned).map_err(ToString::to_string);
-        attempts.push(Attempt { what: what.to_owned(), outcome });
-    };
-    let queues = try_queues(device, &card.provider);
-    if let Err(error) = &queues {
-        tried("queues in memory of the device", Err(error));
-        tried("queues in memory of the host", Ok("in use"));
-    }
-    const DEVICE: &str = "doorbells rung by device code";
-    const THREAD: &str = "doorbells rung by a thread of the CPU";
-    let way = if by_cpu {
-        tried(DEVICE, Err(&"OXSHMEM_IBGDA_DOORBELL=cpu says so"));
-        tried(THREAD, Ok("in use"));
-        Way::Thread
-    } else {
-        match device.map_registers(page.page().base) {
-            Ok(_) => {
-                tried(DEVICE, Ok("in use"));
-                Way::Mapped
-            }
-            Err(error) if config.ibgda_doorbell() == Doorbell::Gpu => {
-                let what = format!("OXSHMEM_IBGDA_DOORBELL=gpu, but {error}");
-                return Err(hca_error(card.provider.as_ref(), what));
-            }
-            Err(error) => {
-                tried(DEVICE, Err(&error));
-                tried(THREAD, Ok("in use"));
-                Way::Thread
-            }
-        }
-    };
-    Ok((way, queues.is_err()))
-}
-
-/// Whether the card can be given memory of the device for queues; tried with a little of it.
-fn try_queues(device: &dyn Device, provider: &Arc<dyn Provider>) -> Result<()> {
-    let bytes = device.granularity();
-    let memory = device.allocate(bytes)?;
-    let space = device.reserve(bytes, 1)?;
-    space.map_own(&memory, 0, bytes)?;
-    let source = UmemSource::Fd {
-        fd: memory.as_fd(),
-        offset: 0,
-        len: usize::try_from(bytes).unwrap_or(usize::MAX),
-        addr: space.base() as *mut u8,
-        device: device.exporter(),
-    };
-    // SAFETY: the memory is unmapped after this, and nothing uses it.
-    let umem = unsafe { Umem::register(provider, source, Access::LOCAL) }?;
-    Ok(umem.close()?)
 }
 
 /// How long `OXSHMEM_CHECK=buffers` has the software HCA watch the source of a put.
@@ -564,7 +285,7 @@ fn soft(config: &Config, device: &dyn Device, kind: NetworkKind, played: Option<
     let (general, atomic) = query_caps(hca.as_ref())?;
     let (card, coherent) = OpenCard::new(Arc::<SoftHca>::clone(&hca), &general, &atomic)?;
     let card = OpenCard { chosen: played, ..card };
-    Ok(Opened { soft: Some(hca), ..Opened::new(card, coherent) })
+    Ok(Opened::of_soft(hca, card, coherent))
 }
 
 #[cfg(test)]

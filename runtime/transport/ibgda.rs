@@ -21,9 +21,9 @@ use super::card::Card;
 use super::doorbell::{self, Way};
 use super::error::TransportError;
 use super::fabric::{ChunkKeys, Region};
-use super::hca::{Opened, Order, of_card};
 use super::near::Nodes;
-use super::queues::{QPN_BYTES, QueueLayout, QueueSet, Shape};
+use super::opened::{Opened, Order, distinct, of_card};
+use super::queues::{QueueLayout, QueueSet, Shape};
 use super::rails::Rails;
 use super::selection::Chosen;
 use crate::Result;
@@ -49,6 +49,7 @@ pub(crate) fn default_queues(layout: &mut Layout, config: &Config, (me, n_pes): 
 /// The network of a PE: open cards, and a queue pair or several to every other PE.
 #[derive(Debug)]
 pub(crate) struct Ibgda {
+    me: usize,
     /// Queue pairs of contexts, by the number of their set.
     contexts: RefCell<BTreeMap<u32, QueueSet>>,
     /// Slabs of contexts that were destroyed, for later ones.
@@ -100,21 +101,23 @@ impl Ibgda {
         let order = opened.order(config);
         let Opened { cards, atomics, way, attempts, rails, .. } = opened;
         let cards = cards.into_iter().map(Card::new).collect::<Result<Vec<_>>>()?;
-        let columns = (0..config.qps_per_peer()).map(|column| striping.card(column)).collect();
-        let queues = QueueSet::create(&cards, (device, way), slab, queues, columns)?;
+        let columns = (0..config.qps_per_peer()).map(|column| striping.target(column)).collect();
+        let me = bootstrap.rank() as usize;
+        let queues = QueueSet::create(&cards, (&rails, me), (device, way), slab, queues, columns)?;
 
         // A CPU that rings sees a doorbell earlier than the card sees the queue, unless a fence of
         // system scope lies between.
         let in_device_memory = device.gpu().is_some() && way != Way::Thread;
         let ports: Vec<_> = cards.iter().map(|card| card.open.provider.info().address()).collect();
-        let ports = addresses::exchange_ports(bootstrap, &ports)?;
+        let ports = addresses::exchange_ports(bootstrap, &rails, &ports)?;
         // A PE gets only the numbers of the queue pairs that lead to it.
-        let numbers = bootstrap.alltoall("numbers of queue pairs", &queues.numbers())?;
-        queues.connect((config, &cards), &ports, &numbers)?;
+        let numbers = bootstrap.alltoall("numbers of queue pairs", &queues.numbers(&rails))?;
+        queues.connect((config, &cards), (&rails, me), &ports, &numbers)?;
         // No PE posts before the other end is ready to receive.
         bootstrap.barrier("queue pairs connected")?;
         places.add(None, place(&queues));
         Ok(Self {
+            me,
             contexts: RefCell::default(),
             spare: RefCell::default(),
             queues,
@@ -146,7 +149,8 @@ impl Ibgda {
     /// Returns the cards of `count` contexts: the one that the program chose, or each in turn.
     /// Where one card does all atomics on a PE's memory, they are all on that one.
     pub(crate) fn cards_of_contexts(&self, count: u32, chosen: Option<u32>) -> Result<Vec<u32>> {
-        let (cards, first) = (self.striping.cards(), self.atomics.on_first_card(self.striping.cards()));
+        let cards = self.striping.targets();
+        let first = self.atomics.on_first_card(cards);
         match chosen {
             Some(card) if card >= cards => Err(TransportError::NoCard { card, cards }.into()),
             Some(card) if first && card != 0 => Err(TransportError::CardWithoutAtomics { card }.into()),
@@ -180,10 +184,11 @@ impl Ibgda {
         set: u32,
         (device, slab): (&dyn Device, &Arc<Slab>),
         layout: QueueLayout,
-        cards: Vec<u32>,
+        targets: Vec<u32>,
     ) -> Result<Vec<u8>> {
-        let queues = QueueSet::create(&self.cards, (device, self.way), slab, layout, cards)?;
-        let numbers = queues.numbers();
+        let rails = (&self.rails, self.me);
+        let queues = QueueSet::create(&self.cards, rails, (device, self.way), slab, layout, targets)?;
+        let numbers = queues.numbers(&self.rails);
         self.places.add(Some(set), place(&queues));
         self.contexts.borrow_mut().insert(set, queues);
         Ok(numbers)
@@ -192,11 +197,14 @@ impl Ibgda {
     /// Connects the queue pairs of a set: `numbers` has by member what it has told this PE.
     pub(crate) fn connect_contexts(&self, config: &Config, set: u32, numbers: &[Vec<u8>]) -> Result<()> {
         let contexts = self.contexts.borrow();
-        contexts.get(&set).map_or(Ok(()), |queues| queues.connect((config, &self.cards), &self.ports, numbers))
+        let rails = (&self.rails, self.me);
+        contexts.get(&set).map_or(Ok(()), |queues| queues.connect((config, &self.cards), rails, &self.ports, numbers))
     }
 
-    /// Bytes that a PE tells a member of each context.
-    pub(crate) const BYTES_OF_CONTEXT: usize = QPN_BYTES;
+    /// Returns how many bytes a PE tells a member of each context.
+    pub(crate) fn bytes_of_context(&self) -> usize {
+        addresses::bytes_of_column(&self.rails)
+    }
 
     /// Destroys the queue pairs of a set. Device code that still posts to them gets an error.
     pub(crate) fn destroy_contexts(&self, set: u32) -> Result<()> {
@@ -216,7 +224,7 @@ impl Ibgda {
         state.qps = slab.address(qps);
         state.qps_per_pe = self.queues.layout().columns();
         state.used = slab.address(used);
-        state.cards = self.striping.cards();
+        state.cards = self.striping.targets();
         for (key, card) in state.slab_lkeys.iter_mut().zip(self.queues.on_cards()) {
             *key = card.key.lkey().to_be();
         }
@@ -253,7 +261,7 @@ impl Ibgda {
     }
 
     /// Makes the cards ready for keys of a peer's chunks, so that no kernel has to wait for that.
-    /// They are in host byte order, by card.
+    /// They are in host byte order, by card of the peer.
     pub(crate) fn prepare(&self, pe: u32, rkeys: &[Vec<u32>]) -> Result<()> {
         self.prepare_set(&self.queues, pe, rkeys)?;
         self.contexts.borrow().values().try_for_each(|queues| self.prepare_set(queues, pe, rkeys))
@@ -265,16 +273,17 @@ impl Ibgda {
     }
 
     fn prepare_set(&self, queues: &QueueSet, pe: u32, rkeys: &[Vec<u32>]) -> Result<()> {
-        for ((number, card), rkeys) in (0u32..).zip(&self.cards).zip(rkeys) {
-            let on_card = queues.to_peer(pe, number);
-            let uses: Vec<(u32, u32)> = on_card.flat_map(|qpn| rkeys.iter().map(move |rkey| (qpn, *rkey))).collect();
-            card.open.provider.prepare(&uses)?;
+        for (target, rkeys) in (0u32..).zip(rkeys) {
+            let sender = self.rails.sender(self.me, pe as usize, target);
+            let to_card = queues.to_card(pe, target);
+            let uses: Vec<(u32, u32)> = to_card.flat_map(|qpn| rkeys.iter().map(move |rkey| (qpn, *rkey))).collect();
+            self.cards[sender as usize].open.provider.prepare(&uses)?;
         }
         Ok(())
     }
 
     pub(crate) fn providers(&self) -> Vec<Arc<dyn Provider>> {
-        self.cards.iter().map(|card| Arc::clone(&card.open.provider)).collect()
+        distinct(self.cards.iter().map(|card| &card.open.provider))
     }
 
     /// Returns where dumps find the queue pairs, those of contexts too.
@@ -285,10 +294,6 @@ impl Ibgda {
     /// What does atomics.
     pub(crate) fn atomics(&self) -> Atomics {
         self.atomics
-    }
-
-    pub(crate) fn cards(&self) -> u64 {
-        self.striping.cards().into()
     }
 
     pub(crate) fn provider_name(&self) -> &'static str {
@@ -315,12 +320,10 @@ impl Ibgda {
 
     /// What was tried in which way.
     pub(crate) fn attempts(&self) -> Vec<Attempt> {
-        let of_card = |card: &Card| {
-            let provider = card.open.provider.as_ref();
-            of_card(self.cards.len(), provider, provider.attempts())
-        };
+        let providers = self.providers();
+        let of_card = |provider: &Arc<dyn Provider>| of_card(providers.len(), provider.as_ref(), provider.attempts());
         let fetched = self.cards.iter().filter_map(|card| fetched_from_afar(card.open.chosen.as_ref()?));
-        self.cards.iter().flat_map(of_card).chain(fetched).chain(self.attempts.iter().cloned()).collect()
+        providers.iter().flat_map(of_card).chain(fetched).chain(self.attempts.iter().cloned()).collect()
     }
 
     /// Returns what each queue pair has done, those of contexts too.
@@ -347,7 +350,7 @@ impl Ibgda {
     /// Forgets which queue pairs were used, if all of a set are idle. Nothing may be posting
     /// meanwhile.
     pub(crate) fn forget_idle(&self) -> Result<(), DeviceError> {
-        let flushed = self.striping.cards() > 1;
+        let flushed = self.striping.targets() > 1;
         self.queues.forget_idle(flushed)?;
         self.contexts
             .borrow()
@@ -367,8 +370,7 @@ fn fetched_from_afar(chosen: &Chosen) -> Option<Attempt> {
 
 /// Returns where dumps find the queue pairs of a set.
 fn place(queues: &QueueSet) -> QueuePlace {
-    // A number for each entry of the device's array.
-    let entries = (queues.numbers().len() / QPN_BYTES) as u64;
+    let entries = queues.layout().entries();
     QueuePlace { slab: Arc::clone(queues.slab()), at: queues.layout().places().0, entries }
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use oxshmem_hca::objects::{Mkey, Pd, QpAddress};
 use oxshmem_hca::provider::{Attempt, Provider};
 use oxshmem_hca::soft::doorbell_rung;
-use oxshmem_hca::topology::{Distance, MAX_CARDS};
+use oxshmem_hca::topology::{Distance, MAX_SENDERS};
 use oxshmem_hca::wire::ctrl::Fence;
 use oxshmem_proxy::block::{self, Block};
 use oxshmem_proxy::devx::{QueueLayout, Queues};
@@ -24,14 +24,16 @@ use oxshmem_proxy::thread::{Lost, Moment, Pace, Proxy};
 use oxshmem_proxy::work::{Backend, Registered};
 use oxshmem_system::words::count32;
 
-use super::addresses;
+use super::addresses::{self, Ends};
 use super::atomics::Atomics;
 use super::error::TransportError;
 use super::fabric::{ChunkKeys, Fabric, Kind, Region, lkeys};
-use super::hca::{OpenCard, Opened, of_card};
 use super::near::Nodes;
+use super::opened::{OpenCard, Opened, distinct, of_card};
+use super::push::Stance;
 use super::qp_attributes::attributes;
 use super::rails::Rails;
+use super::receiving::Receiving;
 use super::staging::{self, Bounce};
 use super::verbs::VerbsFabric;
 use crate::Result;
@@ -89,7 +91,7 @@ pub(crate) struct Ibrc {
     options: EngineOptions,
     atomics: Atomics,
     qpns: Vec<u32>,
-    slab_lkeys: [u32; MAX_CARDS],
+    slab_lkeys: [u32; MAX_SENDERS],
     /// Where the cards of all PEs are.
     rails: Rails,
 }
@@ -107,12 +109,13 @@ impl Ibrc {
         let (me, n_pes, per_peer) = (bootstrap.rank(), bootstrap.size(), config.qps_per_peer());
         let block_layout =
             block::Layout { log_depth: config.proxy_ring().trailing_zeros(), log_landing: LOG_LANDING, n_pes };
-        let striping = opened.as_ref().map_or(Striping::new(per_peer, 1), |opened| opened.striping(config));
+        let striping =
+            opened.as_ref().map_or(Striping::new(per_peer, 1), |opened| striping(config, opened, (me, n_pes)));
         // Before the fabric, which they have to outlive, even when something fails.
         let memory = device.host_memory(block_layout.bytes())?;
         let bounce;
         let rails = opened.as_ref().map(|opened| opened.rails.clone()).unwrap_or_default();
-        let (mut fabric, atomics) = open(config, bootstrap, nodes, device, opened, striping)?;
+        let (mut fabric, atomics) = open(config, bootstrap, nodes, device, opened, &striping)?;
         let own = fabric.has_own();
         let count = (n_pes - u32::from(!own)) * per_peer;
         let base = memory.address() as u64;
@@ -154,7 +157,7 @@ impl Ibrc {
             slots: 1 << LOG_LANDING,
             staging: bounce.as_ref().map(|bounce| bounce.staging),
         };
-        exchange(fabric.as_mut(), bootstrap, &options)?;
+        exchange(fabric.as_mut(), (bootstrap, &rails), &options)?;
 
         let backend = fabric.backend()?;
         let qpns: Vec<u32> = (0..count).map(|qp| fabric.qpn(qp)).collect();
@@ -162,7 +165,7 @@ impl Ibrc {
         used.add(MemoryKind::Landing, MemoryBytes::host(block_layout.landing_bytes()));
         used.add(MemoryKind::Rings, MemoryBytes::host(memory.bytes() - block_layout.landing_bytes()));
         used.add(MemoryKind::Staging, MemoryBytes::host(bounce.as_ref().map_or(0, Bounce::bytes)));
-        let engine = Engine::new(options, *backend.capabilities());
+        let engine = Engine::new(options.clone(), *backend.capabilities());
         slab.write(layout.proxy, 0, &describe(slab, layout, base, block_layout))?;
         device.set_doorbell_hook(wake_sleepers);
         let pace = if device.gpu().is_some() { GPU_PACE } else { CPU_PACE };
@@ -194,7 +197,7 @@ impl Ibrc {
     pub(crate) fn describe(&self, slab: &Slab, state: &mut abi::State) {
         state.network = abi::Network::Ibrc as u32;
         state.qps_per_pe = self.options.striping.per_peer();
-        state.cards = self.options.striping.cards();
+        state.cards = self.options.striping.targets();
         self.atomics.tell(state.cards, state);
         state.slab_lkeys = self.slab_lkeys.map(u32::to_be);
         state.proxy = slab.address(self.layout.proxy);
@@ -243,20 +246,16 @@ impl Ibrc {
         self.fabric.borrow_mut().forget(keys)
     }
 
-    /// Makes the cards ready for keys of a peer's chunks, by card.
+    /// Makes the cards ready for keys of a peer's chunks, by card of the peer.
     pub(crate) fn prepare(&self, pe: u32, rkeys: &[Vec<u32>]) -> Result<()> {
-        let EngineOptions { me, striping, .. } = self.options;
-        if pe == me {
+        let EngineOptions { me, striping, .. } = &self.options;
+        if pe == *me {
             return Ok(());
         }
         (0..striping.per_peer()).filter_map(|i| self.options.qp(pe, i)).try_for_each(|qp| {
-            let rkeys = rkeys.get(striping.card(qp) as usize).map_or(&[][..], Vec::as_slice);
+            let rkeys = rkeys.get(striping.target(qp) as usize).map_or(&[][..], Vec::as_slice);
             self.fabric.borrow().prepare(qp, rkeys)
         })
-    }
-
-    pub(crate) fn cards(&self) -> u64 {
-        self.options.striping.cards().into()
     }
 
     pub(crate) fn provider_name(&self) -> &'static str {
@@ -298,7 +297,7 @@ impl Ibrc {
 
     /// Returns what the proxy has done on each queue pair.
     pub(crate) fn qp_counts(&self) -> Vec<QpCount> {
-        let striping = self.options.striping;
+        let striping = &self.options.striping;
         let lost = self.proxy.lost();
         let count = |(qp, qpn): (u32, &u32)| {
             let pe = self.options.peer(qp);
@@ -307,12 +306,14 @@ impl Ibrc {
                 pe: pe as usize,
                 card: striping.card(qp),
                 context_set: None,
+                receives_only: false,
                 blocks: None,
                 broken: lost.iter().any(|lost| lost.pe == pe),
                 traffic: self.proxy.queue_counters(qp).map(Traffic::from).unwrap_or_default(),
             }
         };
-        (0..).zip(&self.qpns).map(count).collect()
+        let receiving = self.fabric.borrow().receives();
+        (0..).zip(&self.qpns).map(count).chain(receiving).collect()
     }
 
     /// Returns where the cards of all PEs are.
@@ -345,16 +346,42 @@ fn describe(slab: &Slab, layout: ProxyLayout, base: u64, block: block::Layout) -
     }
 }
 
+/// Returns how the queue pairs of a PE are spread over its cards.
+fn striping(config: &Config, opened: &Opened, (me, n_pes): (u32, u32)) -> Striping {
+    let striping = opened.striping(config);
+    if !opened.rails.is_pushing() {
+        return striping;
+    }
+    // In the order of dense indices.
+    let peers = (0..n_pes).filter(|pe| *pe != me).chain(opened.atomics.by_card.then_some(me));
+    let senders: Vec<u32> = peers
+        .flat_map(|pe| (0..striping.per_peer()).map(move |i| (pe, i)))
+        .map(|(pe, i)| opened.rails.sender(me as usize, pe as usize, striping.target(i)))
+        .collect();
+    striping.push(count32(opened.cards.len()), senders)
+}
+
 /// Tells every PE the addresses of the queue pairs to it, and connects to those it has for this
 /// one. Collective.
-fn exchange(fabric: &mut dyn Fabric, bootstrap: &Bootstrap, options: &EngineOptions) -> Result<()> {
-    let number = |pe, i| options.qp(pe, i).map_or(0, |qp| fabric.qpn(qp));
-    let addresses = addresses::exchange(bootstrap, &fabric.ports(), options.striping, number)?;
-    let to_peer = |(pe, addresses): (u32, Vec<QpAddress>)| {
-        (0..).zip(addresses).filter_map(move |(i, address)| Some((options.qp(pe, i)?, address)))
-    };
-    let connections: Vec<_> = (0..).zip(addresses).flat_map(to_peer).collect();
-    fabric.connect(&connections)?;
+fn exchange(fabric: &mut dyn Fabric, (bootstrap, rails): (&Bootstrap, &Rails), options: &EngineOptions) -> Result<()> {
+    let EngineOptions { me, n_pes, ref striping, .. } = *options;
+    let ports = addresses::exchange_ports(bootstrap, rails, &fabric.ports())?;
+    let mut mine = Vec::new();
+    for (pe, i) in (0..n_pes).flat_map(|pe| (0..striping.per_peer()).map(move |i| (pe, i))) {
+        let sends = options.qp(pe, i).map_or(0, |qp| fabric.qpn(qp));
+        addresses::append_numbers(rails, &mut mine, (sends, fabric.qpn_of_receiver(pe, i)));
+    }
+    let numbers = bootstrap.alltoall("numbers of queue pairs", &mine)?;
+    let targets: Vec<u32> = (0..striping.per_peer()).map(|i| striping.target(i)).collect();
+    let (mut sending, mut receiving) = (Vec::new(), Vec::new());
+    for ((pe, ports), numbers) in (0u32..).zip(&ports).zip(&numbers) {
+        let ends = addresses::ends(rails, (me as usize, pe as usize), ports, numbers, &targets)?;
+        for (i, Ends { to, from }) in (0u32..).zip(ends) {
+            sending.extend(options.qp(pe, i).map(|qp| (qp, to)));
+            receiving.extend(from.map(|from| (pe, i, from)));
+        }
+    }
+    fabric.connect(&sending, &receiving)?;
     // No PE posts before the other end is ready to receive.
     Ok(bootstrap.barrier("queue pairs connected")?)
 }
@@ -367,7 +394,7 @@ fn open(
     nodes: &Nodes,
     device: &dyn Device,
     opened: Option<Opened>,
-    striping: Striping,
+    striping: &Striping,
 ) -> Result<(Box<dyn Fabric>, Atomics)> {
     let peers = bootstrap.size() - 1;
     // What waits for a free place waits in the engine. Queues that fit the cache of the proxy's
@@ -379,16 +406,25 @@ fn open(
     match opened {
         None => {
             let fabric = VerbsFabric::open(config, bootstrap, nodes, device, peers * striping.per_peer(), depth)?;
-            let atomics = Atomics::agree(config, bootstrap, fabric.is_coherent())?;
+            let stance = Stance::new(config, false);
+            let (atomics, told) = Atomics::agree(config, bootstrap, fabric.is_coherent(), stance.bits())?;
+            stance.settle(&told)?;
             Ok((Box::new(fabric), atomics))
         }
         Some(opened) => {
             let (own, fence) = (opened.atomics.by_card, opened.order(config).fence);
             let peers = peers + u32::from(own);
+            let me = bootstrap.rank() as usize;
+            let rows = (0..bootstrap.size()).filter(|pe| opened.rails.are_apart(me, *pe as usize)).map(|pe| (pe, pe));
+            let rows: Vec<_> = rows.collect();
             let open =
-                |(number, card)| DevxFabric::new(config, device, card, fence, (peers * striping.on(number), depth));
+                |(number, card)| DevxFabric::new(config, device, card, fence, (striping.on(number, peers), depth));
             let cards = (0u32..).zip(opened.cards).map(open).collect::<Result<Vec<_>>>()?;
-            let fabric = StripedFabric { cards, striping, own, attempts: opened.attempts };
+            let domains: Vec<_> = cards.iter().map(|card| (&card.pd, card.open.log_max_rd_atomic)).collect();
+            let targets: Vec<u32> = (0..striping.per_peer()).map(|i| striping.target(i)).collect();
+            let receiving = Receiving::create(device, &domains, rows.into_iter(), &targets)?;
+            let striping = striping.clone();
+            let fabric = StripedFabric { cards, receiving, striping, own, attempts: opened.attempts };
             Ok((Box::new(fabric), opened.atomics))
         }
     }
@@ -397,6 +433,8 @@ fn open(
 /// Queue pairs that are spread over cards, all of which DevX commands set up.
 #[derive(Debug)]
 struct StripedFabric {
+    // Dropped before the cards.
+    receiving: Receiving,
     cards: Vec<DevxFabric>,
     striping: Striping,
     own: bool,
@@ -447,7 +485,10 @@ impl Fabric for StripedFabric {
         self.cards.iter().map(|card| card.open.provider.info().address()).collect()
     }
 
-    fn connect(&mut self, peers: &[(u32, QpAddress)]) -> Result<()> {
+    fn connect(&mut self, peers: &[(u32, QpAddress)], receiving: &[(u32, u32, QpAddress)]) -> Result<()> {
+        if let Some(card) = self.cards.first() {
+            self.receiving.connect(&card.config, receiving)?;
+        }
         let mut by_card = vec![Vec::new(); self.cards.len()];
         for (qp, address) in peers {
             let (card, index) = self.striping.place(*qp);
@@ -466,6 +507,14 @@ impl Fabric for StripedFabric {
         card.qpns.get(index as usize).copied().unwrap_or(0)
     }
 
+    fn qpn_of_receiver(&self, pe: u32, column: u32) -> u32 {
+        self.receiving.qpn(pe, column)
+    }
+
+    fn receives(&self) -> Vec<QpCount> {
+        self.receiving.counts(None)
+    }
+
     fn prepare(&self, qp: u32, rkeys: &[u32]) -> Result<()> {
         let uses: Vec<(u32, u32)> = rkeys.iter().map(|rkey| (self.qpn(qp), *rkey)).collect();
         Ok(self.place(qp).0.open.provider.prepare(&uses)?)
@@ -473,25 +522,23 @@ impl Fabric for StripedFabric {
 
     fn backend(&mut self) -> Result<Box<dyn Backend>> {
         let backends = self.cards.iter_mut().map(DevxFabric::backend).collect::<Result<Vec<_>>>()?;
-        striped(self.striping, backends).ok_or_else(|| self.cards[0].gone())
+        striped(self.striping.clone(), backends).ok_or_else(|| self.cards[0].gone())
     }
 
     fn attempts(&self) -> Vec<Attempt> {
-        let of_card = |card: &DevxFabric| {
-            let provider = card.open.provider.as_ref();
-            of_card(self.cards.len(), provider, provider.attempts())
-        };
-        self.cards.iter().flat_map(of_card).chain(self.attempts.iter().cloned()).collect()
+        let providers = self.providers();
+        let of_card = |provider: &Arc<dyn Provider>| of_card(providers.len(), provider.as_ref(), provider.attempts());
+        providers.iter().flat_map(of_card).chain(self.attempts.iter().cloned()).collect()
     }
 
     fn memory_use(&self) -> MemoryUse {
-        let mut memory = MemoryUse::default();
+        let mut memory = self.receiving.memory_use();
         self.cards.iter().for_each(|card| memory += card.used);
         memory
     }
 
     fn providers(&self) -> Vec<Arc<dyn Provider>> {
-        self.cards.iter().map(|card| Arc::clone(&card.open.provider)).collect()
+        distinct(self.cards.iter().map(|card| &card.open.provider))
     }
 }
 

@@ -2,11 +2,14 @@
 
 use std::ops::Range;
 
-use oxshmem_system::words::low32;
+use oxshmem_system::words::{count32, low8};
 
 use super::Network;
 use super::fabric::ChunkKeys;
+use super::opened::Opened;
+use super::rails::Rails;
 use crate::Result;
+use crate::abi;
 use crate::bootstrap::Bootstrap;
 use crate::device::DeviceError;
 use crate::heap::SymmetricHeap;
@@ -14,42 +17,74 @@ use crate::memory::MemoryKind;
 use crate::slab::{Layout, Offset, Slab};
 
 /// Where the tables are. Both are rows of a key for each chunk, big-endian, as they travel: of
-/// local keys a row for each card, and of remote keys a row for each PE of each card.
+/// local keys a row for each card of this PE, and of remote keys a row for each PE of each card.
+/// The latter holds the keys that the peer's own cards have given, each in the row of the card that
+/// this PE sends to it by.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KeyTables {
     pub local: Offset,
     pub remote: Offset,
+    /// Which card sends to each card of each PE, where PEs push.
+    senders: Option<Offset>,
     pub max_chunks: u64,
+    /// This PE, and how many there are.
+    pes: (usize, usize),
+    /// This PE's cards; those of each PE that peers send to.
+    cards: (u64, u32),
 }
 
 impl KeyTables {
-    /// Reserves the tables in the slab.
-    pub(crate) fn new(layout: &mut Layout, n_pes: u32, max_chunks: u64, cards: u64) -> Self {
+    /// Reserves the tables in the slab, for this PE and a number of PEs. `hca` is none where
+    /// nothing needs keys, or the kernel's verbs drive a card.
+    pub(crate) fn new(layout: &mut Layout, pes: (u32, u32), max_chunks: u64, hca: Option<&Opened>) -> Self {
+        let (me, n_pes) = (pes.0 as usize, u64::from(pes.1));
+        let cards = hca.map_or(1, |hca| hca.cards.len() as u64);
+        let targets = hca.map_or(1, Opened::targets);
+        let pushes = hca.is_some_and(|hca| hca.rails.is_pushing());
         Self {
             local: layout.array(MemoryKind::Tables, cards * max_chunks, 4),
-            remote: layout.array(MemoryKind::Tables, cards * u64::from(n_pes) * max_chunks, 4),
+            remote: layout.array(MemoryKind::Tables, cards * n_pes * max_chunks, 4),
+            senders: pushes.then(|| layout.array(MemoryKind::Tables, n_pes * u64::from(targets), 1)),
             max_chunks,
+            pes: (me, pes.1 as usize),
+            cards: (cards, targets),
         }
     }
 
-    /// Returns the remote keys of the first `chunks` chunks of a PE, one of `n_pes`, and of the
-    /// `further` ones, by card, in host byte order.
+    /// Tells device code where the tables are, and which card sends to which.
+    pub(crate) fn describe(self, rails: &Rails, slab: &Slab, state: &mut abi::State) -> Result<(), DeviceError> {
+        let Some(senders) = self.senders else { return Ok(()) };
+        let (me, n_pes) = self.pes;
+        let to_pe = |pe: usize| (0..self.cards.1).map(move |target| low8(rails.sender(me, pe, target).into()));
+        slab.write_all(senders, &(0..n_pes).flat_map(to_pe).collect::<Vec<u8>>())?;
+        state.senders = slab.address(senders);
+        Ok(())
+    }
+
+    /// Returns where the row of keys for a peer's card begins.
+    fn remote_row(self, rails: &Rails, pe: usize, target: u32) -> u64 {
+        let (me, n_pes) = self.pes;
+        (rails.sender(me, pe, target) as usize * n_pes + pe) as u64 * self.max_chunks
+    }
+
+    /// Returns the remote keys of the first `chunks` chunks of a PE and of the `further` ones, by
+    /// card of that PE, in host byte order.
     pub(crate) fn read_remote(
         self,
+        rails: &Rails,
         slab: &Slab,
-        (pe, n_pes): (usize, usize),
-        (cards, chunks): (usize, usize),
+        (pe, chunks): (usize, usize),
         further: &[u64],
     ) -> Result<Vec<Vec<u32>>, DeviceError> {
-        let row = |card: usize| {
-            let at = (card * n_pes + pe) as u64 * self.max_chunks;
+        let row = |target: u32| {
+            let at = self.remote_row(rails, pe, target);
             let mut keys: Vec<u32> = slab.read_many(self.remote, at, chunks)?;
             for chunk in further {
                 keys.push(slab.read(self.remote, at + chunk)?);
             }
             Ok(keys.into_iter().map(u32::from_be).collect())
         };
-        (0..cards).map(row).collect()
+        (0..self.cards.1).map(row).collect()
     }
 
     /// Exchanges the keys of memory of the program that is in `chunks` of the heap, which it fills
@@ -62,29 +97,29 @@ impl KeyTables {
         chunks: Range<u64>,
         keys: Option<&[ChunkKeys]>,
     ) -> Result<()> {
-        let (n_pes, cards) = (u64::from(bootstrap.size()), network.cards());
+        let (cards, targets) = self.cards;
         let key = |card: u64, key: fn(&ChunkKeys) -> u32| {
             let card = usize::try_from(card).unwrap_or(usize::MAX);
             keys.and_then(|keys| keys.get(card)).map_or(0, key)
         };
         let fill = |table: Offset, row: u64, key: u32| {
             let count = usize::try_from(chunks.end - chunks.start).unwrap_or(usize::MAX);
-            slab.write_from(table, row * self.max_chunks + chunks.start, &vec![key.to_be(); count])
+            slab.write_from(table, row + chunks.start, &vec![key.to_be(); count])
         };
-        let mut rkeys = Vec::new();
         for card in 0..cards {
-            fill(self.local, card, key(card, |keys| keys.lkey))?;
-            rkeys.extend_from_slice(&key(card, |keys| keys.rkey).to_be_bytes());
+            fill(self.local, card * self.max_chunks, key(card, |keys| keys.lkey))?;
         }
-        for (pe, theirs) in (0u64..).zip(&bootstrap.allgather("keys of the program's memory", &rkeys)?) {
+        let rkeys: Vec<u8> =
+            (0..targets).flat_map(|target| key(target.into(), |keys| keys.rkey).to_be_bytes()).collect();
+        for (pe, theirs) in bootstrap.allgather("keys of the program's memory", &rkeys)?.iter().enumerate() {
             let theirs = theirs.as_chunks::<4>().0.iter().map(|key| u32::from_be_bytes(*key));
             let mut by_card = Vec::new();
-            for (card, key) in (0..cards).zip(theirs) {
-                fill(self.remote, card * n_pes + pe, key)?;
+            for (target, key) in (0..targets).zip(theirs) {
+                fill(self.remote, self.remote_row(network.rails(), pe, target), key)?;
                 by_card.push(vec![key]);
             }
             if keys.is_some() {
-                network.prepare(low32(pe), &by_card)?;
+                network.prepare(count32(pe), &by_card)?;
             }
         }
         Ok(())
@@ -99,29 +134,27 @@ impl KeyTables {
         bootstrap: &Bootstrap,
         added: Range<usize>,
     ) -> Result<()> {
-        let n_pes = u64::from(bootstrap.size());
-        // By chunk, and for each of them by card.
+        let targets = self.cards.1;
+        // By chunk, and for each of them by card that peers send to.
         let mut rkeys = Vec::new();
-        let mut cards = 0;
         for index in added.clone() {
             let keys = network.register(slab.device(), heap, index)?;
-            cards = keys.len();
-            for (card, keys) in (0u64..).zip(keys) {
+            for (card, keys) in (0u64..).zip(&keys) {
                 slab.write(self.local, card * self.max_chunks + index as u64, &keys.lkey.to_be())?;
-                rkeys.extend_from_slice(&keys.rkey.to_be_bytes());
             }
+            rkeys.extend(keys.iter().take(targets as usize).flat_map(|keys| keys.rkey.to_be_bytes()));
         }
-        for (pe, theirs) in (0u64..).zip(&bootstrap.allgather("keys of the heap", &rkeys)?) {
-            let mut by_card = vec![Vec::new(); cards];
+        for (pe, theirs) in bootstrap.allgather("keys of the heap", &rkeys)?.iter().enumerate() {
+            let mut by_card = vec![Vec::new(); targets as usize];
             let mut keys = theirs.as_chunks::<4>().0.iter();
             for index in added.clone() {
-                for ((card, prepared), key) in (0u64..).zip(&mut by_card).zip(&mut keys) {
-                    let row = card * n_pes + pe;
-                    slab.write(self.remote, row * self.max_chunks + index as u64, &u32::from_ne_bytes(*key))?;
+                for ((target, prepared), key) in (0..targets).zip(&mut by_card).zip(&mut keys) {
+                    let row = self.remote_row(network.rails(), pe, target);
+                    slab.write(self.remote, row + index as u64, &u32::from_ne_bytes(*key))?;
                     prepared.push(u32::from_be_bytes(*key));
                 }
             }
-            network.prepare(low32(pe), &by_card)?;
+            network.prepare(count32(pe), &by_card)?;
         }
         Ok(())
     }

@@ -14,11 +14,14 @@ pub(crate) mod keys;
 mod mixed_words;
 mod near;
 mod nodes;
+mod opened;
 mod peer_access;
 mod plan;
+mod push;
 mod qp_attributes;
 pub(crate) mod queues;
 mod rails;
+mod receiving;
 mod selection;
 mod staging;
 mod verbs;
@@ -31,11 +34,12 @@ use oxshmem_proxy::thread::Moment;
 use atomics::Atomics;
 pub use error::TransportError;
 pub(crate) use fabric::{ChunkKeys, Kind, Region, lkeys};
-pub(crate) use hca::{Opened, open as open_hca};
+pub(crate) use hca::open as open_hca;
 use ibgda::Ibgda;
 use ibrc::{Ibrc, ProxyLayout};
 pub(crate) use mixed_words::MixedWords;
 pub(crate) use near::Nodes;
+pub(crate) use opened::Opened;
 pub(crate) use peer_access::PeerAccess;
 pub(crate) use plan::{NetworkKind, Plan};
 use queues::QueueLayout;
@@ -165,19 +169,11 @@ impl Network {
     }
 
     /// Makes the HCA ready for keys of a peer's chunks, so that no kernel has to wait for that.
-    /// They are in host byte order, by card.
+    /// They are in host byte order, by card of the peer.
     pub(crate) fn prepare(&self, pe: u32, rkeys: &[Vec<u32>]) -> Result<()> {
         match self {
             Self::Ibgda(ibgda) => ibgda.prepare(pe, rkeys),
             Self::Ibrc(ibrc) => ibrc.prepare(pe, rkeys),
-        }
-    }
-
-    /// Returns how many cards a PE drives.
-    pub(crate) fn cards(&self) -> u64 {
-        match self {
-            Self::Ibgda(ibgda) => ibgda.cards(),
-            Self::Ibrc(ibrc) => ibrc.cards(),
         }
     }
 

@@ -102,6 +102,11 @@ impl Nodes {
         self.first[a] == self.first[b]
     }
 
+    /// Returns the first PE of the node of `pe`.
+    pub(crate) fn first_of(&self, pe: usize) -> usize {
+        self.first[pe]
+    }
+
     /// Returns the PEs of the node of `pe`, ascending, `pe` included.
     pub(crate) fn members(&self, pe: usize) -> Vec<usize> {
         (0..self.first.len()).filter(|other| self.is_one(*other, pe)).collect()

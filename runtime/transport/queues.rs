@@ -9,10 +9,13 @@ use oxshmem_hca::wire::{cqe, dbr};
 use oxshmem_system::side_by_side::side_by_side;
 use oxshmem_system::words::{count32, low8, low32, native};
 
+use super::addresses::{self, Ends};
 use super::card::{Card, SlabOnCard};
 use super::doorbell::{Ringing, Way};
 use super::error::TransportError;
 use super::qp_attributes::attributes;
+use super::rails::Rails;
+use super::receiving::Receiving;
 use crate::Result;
 use crate::abi::{self, BLOCK_BYTES, LANDING_BYTES, LINE_BYTES};
 use crate::config::Config;
@@ -24,9 +27,6 @@ use crate::slab::{Layout, Offset, Slab};
 
 /// A collapsed CQ uses its first entry alone; two is the least that drivers create.
 const LOG_CQ_SIZE: u8 = 1;
-
-/// Bytes of a queue pair's number where PEs tell it to each other.
-pub(super) const QPN_BYTES: usize = 3;
 
 /// log2 of the most and of the fewest landing slots of a QP: enough for eight warps that fetch at a
 /// time, and for two.
@@ -129,6 +129,11 @@ impl QueueLayout {
         }
     }
 
+    /// Entries of the device's array.
+    pub(crate) fn entries(&self) -> u64 {
+        u64::from(self.shape.rows) * u64::from(self.shape.columns)
+    }
+
     /// Queue pairs of a row.
     pub(crate) fn columns(&self) -> u32 {
         self.shape.columns
@@ -181,31 +186,36 @@ impl Drop for QueuePairs {
 pub(crate) struct QueueSet {
     // Dropped in this order: the queue pairs, the pages they use, and memory.
     queue_pairs: QueuePairs,
+    receiving: Receiving,
     ringing: Ringing,
     on_cards: Vec<SlabOnCard>,
-    /// The card of each column.
+    /// The card of each queue pair.
     cards: Vec<u32>,
+    /// The peer's card that each column leads to.
+    targets: Vec<u32>,
     layout: QueueLayout,
     slab: Arc<Slab>,
 }
 
 impl QueueSet {
-    /// Registers a slab with all cards and creates the queue pairs there, each column's on one of
-    /// the cards.
+    /// Registers a slab with all cards and creates the queue pairs there: those of each column lead
+    /// to the card of the peers that `targets` has for it.
     pub(super) fn create(
         cards: &[Card],
+        (rails, me): (&Rails, usize),
         (device, way): (&dyn Device, Way),
         slab: &Arc<Slab>,
         layout: QueueLayout,
-        card_of: Vec<u32>,
+        targets: Vec<u32>,
     ) -> Result<Self> {
         let on_cards = cards.iter().map(|card| SlabOnCard::new(card, device, slab)).collect::<Result<Vec<_>>>()?;
         let count = layout.count();
         let mut ringing = Ringing::new(cards.iter().map(|card| &card.open.provider), way, device, count)?;
-        let mut places = Vec::new();
+        let (mut places, mut card_of) = (Vec::new(), Vec::new());
         for (row, pe, first) in layout.peers() {
-            for (column, number) in (0u32..).zip(&card_of) {
-                let number = *number as usize;
+            for (column, target) in (0u32..).zip(&targets) {
+                let number = rails.sender(me, pe as usize, *target) as usize;
+                card_of.push(count32(number));
                 let (Doorbell { uar, .. }, doorbell) = ringing.give(device, number)?;
                 let (pd, umem) = (&cards[number].pd, &on_cards[number].umem);
                 let lkey = on_cards[number].key.lkey();
@@ -223,13 +233,19 @@ impl QueueSet {
         }
         slab.write_all(layout.qps, &described)?;
         ringing.start(device)?;
-        Ok(Self { queue_pairs, ringing, on_cards, cards: card_of, layout, slab: Arc::clone(slab) })
+        let apart = layout.shape.peers.iter().copied().filter(|(_, pe)| rails.are_apart(me, *pe as usize));
+        let own: Vec<_> = cards.iter().map(|card| (&card.pd, card.open.log_max_rd_atomic)).collect();
+        let receiving = Receiving::create(device, &own, apart, &targets)?;
+        drop(places);
+        let (cards, slab) = (card_of, Arc::clone(slab));
+        Ok(Self { queue_pairs, receiving, ringing, on_cards, cards, targets, layout, slab })
     }
 
     /// Returns what is allocated beside the slab.
     pub(crate) fn memory_use(&self) -> MemoryUse {
         let mut memory = MemoryUse::default();
         memory.add(MemoryKind::Records, self.ringing.memory());
+        memory += self.receiving.memory_use();
         memory
     }
 
@@ -246,16 +262,18 @@ impl QueueSet {
         &self.slab
     }
 
-    /// The numbers of the queue pairs, a row of [`QPN_BYTES`] for each column; zeros in rows
-    /// without.
-    pub(super) fn numbers(&self) -> Vec<u8> {
-        let share = self.layout.shape.columns as usize * QPN_BYTES;
-        let mut numbers = vec![0; self.layout.shape.rows as usize * share];
+    /// The numbers of the queue pairs, a row of [`addresses::bytes_of_column`] for each column;
+    /// zeros in rows without.
+    pub(super) fn numbers(&self, rails: &Rails) -> Vec<u8> {
+        let share = self.layout.shape.columns as usize * addresses::bytes_of_column(rails);
+        let mut numbers = Vec::with_capacity(self.layout.shape.rows as usize * share);
         for (row, _, to_peer) in self.peers() {
-            for (qp, room) in to_peer.iter().zip(numbers[row as usize * share..].chunks_exact_mut(QPN_BYTES)) {
-                room.copy_from_slice(&qp.qpn().to_le_bytes()[..QPN_BYTES]);
+            numbers.resize(row as usize * share, 0);
+            for (column, qp) in (0u32..).zip(to_peer) {
+                addresses::append_numbers(rails, &mut numbers, (qp.qpn(), self.receiving.qpn(row, column)));
             }
         }
+        numbers.resize(self.layout.shape.rows as usize * share, 0);
         numbers
     }
 
@@ -264,28 +282,25 @@ impl QueueSet {
     pub(super) fn connect(
         &self,
         (config, cards): (&Config, &[Card]),
+        (rails, me): (&Rails, usize),
         ports: &[Vec<QpAddress>],
         numbers: &[Vec<u8>],
     ) -> Result<()> {
-        let mut connections = Vec::new();
+        let (mut connections, mut receiving) = (Vec::new(), Vec::new());
         for (row, pe, first) in self.layout.peers() {
-            let unreadable = || TransportError::Address { pe: pe as usize };
-            let ports = &ports[pe as usize];
-            let (numbers, []) = numbers[row as usize].as_chunks::<QPN_BYTES>() else { return Err(unreadable().into()) };
-            if (ports.len(), numbers.len()) != (cards.len(), self.layout.shape.columns as usize) {
-                return Err(unreadable().into());
-            }
-            for ((column, number), card) in (0u32..).zip(numbers).zip(&self.cards) {
-                let qpn = u32::from_le_bytes([number[0], number[1], number[2], 0]);
-                if qpn == 0 {
-                    return Err(unreadable().into());
+            let pe = pe as usize;
+            let ends = addresses::ends(rails, (me, pe), &ports[pe], &numbers[row as usize], &self.targets)?;
+            for (column, Ends { to, from }) in (0u32..).zip(ends) {
+                if to.qpn == 0 || from.is_some_and(|from| from.qpn == 0) {
+                    return Err(TransportError::Address { pe }.into());
                 }
-                let address = QpAddress { qpn, ..ports[*card as usize] };
                 let index = first + column;
-                let log_max_rd_atomic = cards[*card as usize].open.log_max_rd_atomic;
-                connections.push((index, address, attributes(config, log_max_rd_atomic, index)));
+                let log_max_rd_atomic = cards[self.cards[index as usize] as usize].open.log_max_rd_atomic;
+                connections.push((index, to, attributes(config, log_max_rd_atomic, index)));
+                receiving.extend(from.map(|from| (row, column, from)));
             }
         }
+        self.receiving.connect(config, &receiving)?;
         let QueuePairs { pairs, commands } = &self.queue_pairs;
         side_by_side(&connections, *commands, |(index, address, attributes)| {
             pairs[*index as usize].connect(address, attributes)
@@ -299,11 +314,11 @@ impl QueueSet {
         self.layout.peers().zip(each).map(|((row, pe, _), to_peer)| (row, pe, to_peer))
     }
 
-    /// The queue pairs to a PE on a card.
-    pub(super) fn to_peer(&self, pe: u32, card: u32) -> impl Iterator<Item = u32> {
+    /// The queue pairs to a card of a PE.
+    pub(super) fn to_card(&self, pe: u32, target: u32) -> impl Iterator<Item = u32> {
         let row = self.peers().find(move |(_, peer, _)| *peer == pe);
         row.into_iter().flat_map(move |(_, _, to_peer)| {
-            to_peer.iter().zip(&self.cards).filter(move |(_, on)| **on == card).map(|(qp, _)| qp.qpn())
+            to_peer.iter().zip(&self.targets).filter(move |(_, to)| **to == target).map(|(qp, _)| qp.qpn())
         })
     }
 
@@ -313,7 +328,7 @@ impl QueueSet {
         // Cards number their queue pairs each for itself.
         let (failure, index) =
             self.queue_pairs.pairs.iter().zip(0u32..).filter(|(qp, _)| qp.qpn() == qpn).find_map(|(_, index)| {
-                let card = &cards[self.cards[(index % queues.shape.columns) as usize] as usize];
+                let card = &cards[self.cards[index as usize] as usize];
                 card.open.provider.first_failure(qpn).map(|failure| (failure, index))
             })?;
         let slot = failure.wqe_index & ((1 << queues.log_depth) - 1);
@@ -349,9 +364,10 @@ impl QueueSet {
         let known: Vec<abi::Qp> =
             self.slab.read_many(self.layout.qps, 0, self.layout.shape.rows as usize * columns as usize)?;
         let mut counts = Vec::with_capacity(self.queue_pairs.pairs.len());
+        let mut on_cards = self.cards.iter();
         for (row, pe, to_peer) in self.peers() {
             let of_row = known.iter().skip(row as usize * columns as usize);
-            for ((qp, on_device), card) in to_peer.iter().zip(of_row).zip(&self.cards) {
+            for ((qp, on_device), card) in to_peer.iter().zip(of_row).zip(&mut on_cards) {
                 let broken = on_device.completed >= abi::BROKEN;
                 // The gate counts modulo a power of two.
                 let reserved = on_device.gate >> abi::GATE_RESERVED_SHIFT;
@@ -365,19 +381,22 @@ impl QueueSet {
                     pe: pe as usize,
                     card: *card,
                     context_set: set,
+                    receives_only: false,
                     blocks: (!broken).then_some((posted, on_device.completed)),
                     broken,
                     traffic,
                 });
             }
         }
+        counts.extend(self.receiving.counts(set));
         Ok(counts)
     }
 
     /// Doorbells that device code has rung.
     pub(super) fn doorbells(&self) -> Result<u64, DeviceError> {
-        let all = u64::from(self.layout.shape.rows) * u64::from(self.layout.shape.columns);
-        (0..all).map(|index| self.slab.read::<abi::Qp>(self.layout.qps, index).map(|qp| qp.doorbells)).sum()
+        (0..self.layout.entries())
+            .map(|index| self.slab.read::<abi::Qp>(self.layout.qps, index).map(|qp| qp.doorbells))
+            .sum()
     }
 
     /// Forgets which queue pairs were used, if all of them are idle. Nothing may be posting

@@ -1,6 +1,6 @@
 //! Which RDMA devices a PE uses: those that the configuration names, or some near its GPU or CPUs.
 
-use oxshmem_hca::topology::{Assignment, Card, Distance, Place, Rail, Topology, TopologyError};
+use oxshmem_hca::topology::{Assignment, Card, Distance, Place, Rail, Topology, TopologyError, Way};
 
 use super::error::TransportError;
 use super::near::Nodes;
@@ -131,6 +131,41 @@ pub(super) fn locate(
     let assigned = machine.assign(family, choice, config.hca_devices_per_pe().given(), &places)?;
     let mine = assigned.get(index).ok_or(TopologyError::NoDevice)?;
     Ok(mine.iter().map(|it: &Assignment<'_>| chosen(it.card(), Some(it.distance))).collect())
+}
+
+/// A card by which a PE may push.
+#[derive(Debug)]
+pub(super) struct OnRail {
+    pub chosen: Chosen,
+    /// Which way topology has to that card's rail, and why.
+    pub way: Way,
+    pub reason: String,
+}
+
+/// Returns the cards of this PE's node that are on these rails, for a PE whose own card is `own`.
+///
+/// # Errors
+/// There is no such card that PEs may use, in words.
+pub(super) fn on_rails(config: &Config, own: &Chosen, rails: &[u32]) -> std::result::Result<Vec<OnRail>, String> {
+    let (family, choice) = (config.hca().family(), config.hca_devices());
+    let machine = machine(config).map_err(|error| error.to_string())?;
+    let (places, cards) = ([own.place.clone()], [own.card.clone()]);
+    // No payload goes through the memory of another PE's GPU.
+    let routes =
+        machine.routes((family, choice), &places, &cards, |_, _| false).map_err(|error| error.to_string())?.remove(0);
+    let of_rail = |number: &u32| {
+        let card = machine.card_on(family, choice, *number);
+        let route = routes.iter().find(|route| route.rail.number == *number);
+        let (Some(card), Some(route)) = (card, route) else {
+            return Err(format!(
+                "its node has no card on rail {number} that PEs may use; OXSHMEM_HCA_DEVICES names those that they may"
+            ));
+        };
+        let distance = machine.distance_to(&own.place, &card.device);
+        let chosen = Chosen { card, distance, place: own.place.clone(), rail: Some(route.rail) };
+        Ok(OnRail { chosen, way: route.way, reason: route.reason.clone() })
+    };
+    rails.iter().map(of_rail).collect()
 }
 
 /// Returns where each PE of the node of `me` works, which is known of all PEs as text.

@@ -23,6 +23,7 @@ use crate::bootstrap::Bootstrap;
 use crate::config::{Choice, Config};
 use crate::device::Device;
 use crate::memory::MemoryUse;
+use crate::profile::counters::QpCount;
 
 /// The least depth of a queue pair that is of use.
 const MIN_DEPTH: u32 = 16;
@@ -159,7 +160,16 @@ impl Fabric for VerbsFabric {
         self.addresses.first().map(|address| QpAddress { qpn: 0, ..*address }).into_iter().collect()
     }
 
-    fn connect(&mut self, peers: &[(u32, QpAddress)]) -> Result<()> {
+    fn qpn_of_receiver(&self, _pe: u32, _column: u32) -> u32 {
+        // Verbs drive one card, whose rail is not known.
+        0
+    }
+
+    fn receives(&self) -> Vec<QpCount> {
+        Vec::new()
+    }
+
+    fn connect(&mut self, peers: &[(u32, QpAddress)], _receiving: &[(u32, u32, QpAddress)]) -> Result<()> {
         for (qp, address) in peers {
             self.queue_pair(*qp)?.connect(address, &attributes(&self.config, u8::MAX, *qp))?;
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use oxshmem::config::Rails;
 use oxshmem::{Operations, Path, RouteCount};
 
 use crate::Outcome;
@@ -44,21 +45,29 @@ pub fn routes(args: &[String]) -> Outcome {
         assert!(received[peer * bytes..][..bytes].iter().all(|byte| *byte == expected), "from PE {peer}");
     }
 
-    let then: BTreeMap<_, &RouteCount> = before.routes.iter().map(|route| (key(route), route)).collect();
-    assert_eq!(then.len(), after.routes.len());
-    let cards = after.cards.len();
-    let mut peers = vec![0; cards];
+    let sends = |route: &&RouteCount| !route.receives_only;
+    let then: BTreeMap<_, &RouteCount> = before.routes.iter().filter(sends).map(|route| (key(route), route)).collect();
+    assert_eq!(then.len(), after.routes.iter().filter(sends).count());
+    // Where PEs push, all queue pairs to a peer lead to its one card; otherwise each of this PE's
+    // cards has some.
+    let pushes = pe.config().rails() == Rails::Push;
+    let cards = if pushes { 1 } else { after.cards.len() };
     for now in &after.routes {
+        let connections = now.peers * pe.config().qps_per_peer() as usize / cards;
+        assert_eq!(now.connections, connections, "{now:?}");
+        assert!(pushes || !now.receives_only, "{now:?}");
+    }
+    let mut peers = vec![0; cards];
+    for now in after.routes.iter().filter(sends) {
         let then = then[&key(now)];
         // The put of the host is a kernel of one block, which posts to the first queue pair.
-        let posted = if now.card == 0 && (now.leaves_node || all_far) { puts * now.peers as u64 } else { 0 };
-        let (card, connections) = (now.card as usize, now.peers * pe.config().qps_per_peer() as usize / cards);
-        assert_eq!(now.connections, connections, "{now:?}");
+        let is_first = pushes || now.card == 0;
+        let posted = if is_first && (now.leaves_node || all_far) { puts * now.peers as u64 } else { 0 };
         let counted = now.traffic.messages.zip(now.traffic.message_bytes);
         let Some((messages, sent)) = counted else { return Err(format!("not counted: {now:?}").into()) };
         assert_eq!(messages - then.traffic.messages.unwrap_or(0), posted, "{now:?}");
         assert_eq!(sent - then.traffic.message_bytes.unwrap_or(0), posted * bytes as u64, "{now:?}");
-        peers[card] += now.peers;
+        peers[if pushes { 0 } else { now.card as usize }] += now.peers;
     }
     // Device code has queue pairs to peers that it reaches by load and store, too.
     assert_eq!(peers, vec![n - 1; cards]);

@@ -20,7 +20,7 @@
 namespace oxshmem::abi {
 
 constexpr uint32_t kMagic = 0x4d53584f; // "OXSM" in memory
-#define OXSHMEM_ABI_VERSION 15
+#define OXSHMEM_ABI_VERSION 16
 constexpr uint32_t kAbiVersion = OXSHMEM_ABI_VERSION;
 
 // PEs of a job, at most.
@@ -63,8 +63,8 @@ constexpr uint32_t kGateReservedShift = 64 - kGateReservedBits;
 // says why. It is more than any count, so every wait for a count ends.
 constexpr uint64_t kBroken = 1ull << 63;
 
-// Cards that the QPs of a PE may be spread over.
-constexpr uint32_t kMaxCards = 4;
+// Cards that a PE may send by: its own, and, where puts are pushed, those of other rails.
+constexpr uint32_t kMaxCards = 8;
 
 // The longest message of one work request; longer puts and gets are cut (PRM: log_msg_max is 30).
 constexpr uint64_t kMaxMessageBytes = 1ull << 30;
@@ -502,16 +502,18 @@ struct alignas(128) State {
     uint64_t heap_base;
     uint64_t heap_bytes; // reserved for one heap; what is backed grows up to it
 
-    // Keys, big-endian, by card: QP i of those to a peer is on card i % cards, here and at the
-    // peer. On the wire an address in the heap is its offset, so no peer's base is needed.
+    // Keys, big-endian, by card of this PE: QP i of those to a peer leads to the peer's card
+    // i % cards, and is on this PE's card of that number, unless `senders` names another. On the
+    // wire an address in the heap is its offset, so no peer's base is needed.
     uint32_t chunk_log2; // registration unit
     uint32_t max_chunks;
-    uint64_t lkeys; // uint32_t[cards * max_chunks]
-    uint64_t rkeys; // uint32_t[cards * n_pes * max_chunks]
+    uint64_t lkeys;   // uint32_t: max_chunks for each card of this PE, at most kMaxCards
+    uint64_t rkeys;   // uint32_t: n_pes * max_chunks for each of them
+    uint64_t senders; // uint8_t[n_pes * cards], or 0: which of them sends to card j of PE i, at i * cards + j
 
     uint64_t qps; // Qp[n_pes * qps_per_pe]; those to this PE itself are for atomics alone, if atomics_by_network
     uint32_t qps_per_pe;
-    uint32_t cards; // 1 to kMaxCards
+    uint32_t cards; // cards of each PE that peers send to: at least 1
     uint64_t used;  // uint64_t[(n_pes * qps_per_pe + 63) / 64]: QPs posted to since the runtime last saw all of them idle
     uint32_t slab_lkeys[kMaxCards]; // big-endian, by card; the runtime's own memory, addressed by virtual address
     uint64_t local_regions;         // LocalRegion[kMaxLocalRegions]
@@ -556,7 +558,7 @@ struct alignas(128) State {
     // Not 0: a completion does not say that what was written is visible to all that may learn of
     // it, so quiet reads through each QP after its writes.
     uint32_t flush_on_quiet;
-    uint32_t reserved0[20];
+    uint32_t reserved0[14];
 
     uint64_t p2p_far[kMaxPes / 64];
 };

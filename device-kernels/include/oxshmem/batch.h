@@ -167,10 +167,11 @@ private:
     // Memory of the heap, there and here.
     OXSHMEM_DEVICE detail::Located remote(uint64_t offset) const {
         const uint64_t base = port::state().heap_base;
-        return detail::locate_remote(detail::as<void>(base + offset), member_.pe, detail::card_of(member_.queue));
+        return detail::locate_remote(detail::as<void>(base + offset), member_.pe, detail::card_of(member_.queue, member_.pe));
     }
     OXSHMEM_DEVICE detail::Located local(uint64_t offset) const {
-        return detail::locate_local(detail::as<void>(port::state().heap_base + offset), detail::card_of(member_.queue));
+        return detail::locate_local(detail::as<void>(port::state().heap_base + offset),
+                                    detail::card_of(member_.queue, member_.pe));
     }
 };
 

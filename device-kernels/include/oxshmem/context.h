@@ -47,7 +47,7 @@ OXSHMEM_LAZY OXSHMEM_DEVICE bool find(const Context &context, int number, Op op,
         if (posts_to(number)) {
             const uint32_t queue = queue_for(DefaultContext{}, use);
             member.queue.qp = as<abi::Qp>(port::state().qps) + static_cast<uint64_t>(number) * port::state().qps_per_pe + queue;
-            member.queue.how = card_of(queue) << abi::kContextCardShift;
+            member.queue.how = target_of(queue) << abi::kContextCardShift;
         }
         return true;
     }

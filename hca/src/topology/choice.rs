@@ -7,8 +7,11 @@ use std::str::FromStr;
 use super::error::TopologyError;
 use super::machine::{Place, is_pci_address};
 
-/// The most cards that one PE drives.
+/// The most cards of its own that one PE drives, which are those that peers send to.
 pub const MAX_CARDS: usize = 4;
+
+/// The most cards that one PE sends by: its own, and, where puts are pushed, those of other rails.
+pub const MAX_SENDERS: usize = 8;
 
 /// A device by name, and maybe a port of it.
 #[derive(Debug, Clone, PartialEq, Eq)]

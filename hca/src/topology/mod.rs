@@ -10,7 +10,7 @@ mod rails;
 mod sysfs_tree;
 
 pub use assignment::{Assignment, Family};
-pub use choice::{Card, DeviceChoice, MAX_CARDS, Who};
+pub use choice::{Card, DeviceChoice, MAX_CARDS, MAX_SENDERS, Who};
 pub use error::TopologyError;
 pub(crate) use machine::device_names;
 pub use machine::{DeviceEntry, Distance, Place, PortEntry, Topology};

@@ -115,6 +115,23 @@ pub enum Way {
     },
 }
 
+impl Way {
+    /// Returns whether the card of the destination's rail reads a payload where it is, and is near
+    /// to it: pushing then takes no copy.
+    ///
+    /// ```
+    /// use oxshmem_hca::topology::{Through, Way};
+    ///
+    /// assert!(Way::Push { through: Through::Source }.reads_in_place());
+    /// assert!(!Way::Push { through: Through::Host }.reads_in_place());
+    /// assert!(!Way::Direct.reads_in_place());
+    /// ```
+    #[must_use]
+    pub fn reads_in_place(self) -> bool {
+        self == Self::Push { through: Through::Source }
+    }
+}
+
 /// Where the card of the destination's rail reads a payload that was pushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Through {
@@ -175,6 +192,15 @@ impl Topology {
         };
         let number = candidates.iter().position(is_it)?;
         Some(rail(number, candidates.len()))
+    }
+
+    /// Returns the card that is on a rail of this machine, by the rail's number; nothing if PEs may
+    /// use none that is.
+    #[must_use]
+    pub fn card_on(&self, family: Family, choice: &DeviceChoice, number: u32) -> Option<Card> {
+        let candidates = self.candidates(family, choice).ok()?;
+        let (device, port) = candidates.get(usize::try_from(number).ok()?)?;
+        Some(Card { device: device.name.clone(), port: Some(port.number) })
     }
 
     /// Returns the best way for each PE of a node, by PE, to each rail of nodes that are cabled as
@@ -412,6 +438,11 @@ mod tests {
         assert_eq!(rail("", "mlx5_3"), Some(Rail { number: 1, of: 8 }));
         assert_eq!(rail("mlx5_5,mlx5_3", "mlx5_3"), Some(Rail { number: 1, of: 2 }));
         assert_eq!(rail("mlx5_3,mlx5_5", "mlx5_3"), Some(Rail { number: 0, of: 2 }));
+        for number in 0..8 {
+            let found = topology.card_on(Family::Mlx5, &DeviceChoice::Any, number).unwrap();
+            assert_eq!(topology.rail(Family::Mlx5, &DeviceChoice::Any, &found), Some(Rail { number, of: 8 }));
+        }
+        assert_eq!(topology.card_on(Family::Mlx5, &DeviceChoice::Any, 8), None);
         // A card for storage, and one that is not there.
         assert_eq!((rail("", "mlx5_1"), rail("", "mlx5_99")), (None, None));
         let places = places(&topology);

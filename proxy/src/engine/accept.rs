@@ -139,7 +139,7 @@ impl Engine {
 
     /// Returns a landing slot as requests of queue pair `qp` name it.
     pub(super) fn landing(&self, qp: u32, slot: u32, bytes: u32) -> Local {
-        let EngineOptions { landing, striping, .. } = self.options;
+        let EngineOptions { landing, striping, .. } = &self.options;
         let Local { address, key, .. } = landing.on(striping.card(qp));
         Local { address: address.wrapping_add(u64::from(slot) * LANDING_BYTES), length: bytes, key }
     }

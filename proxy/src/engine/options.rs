@@ -26,7 +26,7 @@ pub trait Results {
 }
 
 /// What an engine is made for.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct EngineOptions {
     /// This PE.
     pub me: u32,
@@ -70,7 +70,7 @@ impl EngineOptions {
     /// ```
     #[must_use]
     pub fn qp(&self, pe: u32, queue: u32) -> Option<u32> {
-        let Self { me, own, n_pes, striping, .. } = *self;
+        let Self { me, own, n_pes, ref striping, .. } = *self;
         let per_peer = striping.per_peer();
         if pe >= n_pes || queue >= per_peer || (pe == me && !own) {
             return None;

@@ -45,7 +45,6 @@ impl Engine {
         let peers = options.n_pes.saturating_sub(u32::from(!options.own));
         let count = (peers * options.striping.per_peer()) as usize;
         Self {
-            options,
             capabilities,
             queues: (0..count).map(|_| Queue::default()).collect(),
             listed: VecDeque::new(),
@@ -57,12 +56,13 @@ impl Engine {
             free_loops: (0..LOOPS).rev().collect(),
             // No put is that long (`kMaxMessageBytes` in abi.h).
             stage_from: options.staging.map_or(u32::MAX, |staging| staging.from.max(1)),
-            pool: Pool::new(options.staging, count, options.striping, capabilities.max_message),
+            pool: Pool::new(options.staging, count, options.striping.clone(), capabilities.max_message),
             outstanding: 0,
             failures: 0,
             last_failed: 0,
             faults: Vec::new(),
             acknowledgements: Vec::new(),
+            options,
         }
     }
 

@@ -64,17 +64,32 @@ OXSHMEM_DEVICE uint32_t block_queue() {
     return rank < s.qps_per_pe ? rank : rank % s.qps_per_pe;
 }
 
-// The card that a QP is on, at both ends.
-OXSHMEM_DEVICE uint32_t card_of(uint32_t queue) {
+// The card of the peer that a QP leads to.
+OXSHMEM_DEVICE uint32_t target_of(uint32_t queue) {
     const uint32_t cards = port::state().cards;
     return cards == 1 ? 0 : queue % cards;
+}
+
+// This PE's card that sends to card `target` of `pe`: that of the same number, or, where puts are
+// pushed, the one on the target's rail.
+OXSHMEM_DEVICE uint32_t sender_to(int pe, uint32_t target) {
+    const abi::State &s = port::state();
+    if (s.senders == 0) {
+        return target;
+    }
+    return port::read(as<uint8_t>(s.senders) + (static_cast<uint64_t>(pe) * s.cards + target));
+}
+
+// This PE's card that QP `queue` of those to `pe` is on.
+OXSHMEM_DEVICE uint32_t card_of(uint32_t queue, int pe) {
+    return sender_to(pe, target_of(queue));
 }
 
 // As block_queue, for this block's atomics and what has to stay in order with them. Where they are
 // another QP's than its other operations, fence() waits (see there).
 OXSHMEM_DEVICE uint32_t atomic_queue() {
     const uint32_t queue = block_queue();
-    return port::state().atomics_on_first_card != 0 ? queue - card_of(queue) : queue;
+    return port::state().atomics_on_first_card != 0 ? queue - target_of(queue) : queue;
 }
 
 OXSHMEM_DEVICE uint64_t offset_of(const void *address) {

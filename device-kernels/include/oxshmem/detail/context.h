@@ -46,8 +46,8 @@ OXSHMEM_DEVICE ContextQp queue_for(ContextQp queue, Use) {
     return queue;
 }
 
-OXSHMEM_DEVICE uint32_t card_of(ContextQp queue) {
-    return queue.how >> abi::kContextCardShift;
+OXSHMEM_DEVICE uint32_t card_of(ContextQp queue, int pe) {
+    return sender_to(pe, queue.how >> abi::kContextCardShift);
 }
 
 // Whether no lock and no stamps are needed.

@@ -66,13 +66,13 @@ template <class C, class T> OXSHMEM_DEVICE void network_p(C context, T *dst, T v
     const auto queue = queue_for(context, Use::data);
     Qp &qp = qp_of(pe, queue);
     if constexpr (kOfContext<C>) {
-        const auto write = [&](const Slot &slot) { slot.inline_word(locate_remote(dst, pe, card_of(queue)), value, true); };
+        const auto write = [&](const Slot &slot) { slot.inline_word(locate_remote(dst, pe, card_of(queue, pe)), value, true); };
         if (posts_alone(queue) && post_alone(queue, qp, write) != 0) {
             return;
         }
     }
     Group group = converge(queue, qp, 1);
-    Located remote = locate_remote(dst, pe, card_of(queue));
+    Located remote = locate_remote(dst, pe, card_of(queue, pe));
 
     if (group.size > 1) {
         // A lane continues the run of the lane before it if its target is adjacent and under the
@@ -173,7 +173,7 @@ OXSHMEM_DEVICE uint64_t post_pieces(void *dst, const void *src, uint64_t bytes, 
 // Posts the next piece. A function of its own, and so is the loop around it: together they need
 // more registers than there are.
 template <class Queue> OXSHMEM_OUTLINE Posted put_piece(void *dst, const void *src, uint64_t bytes, int pe, Queue queue) {
-    uint32_t card = card_of(queue);
+    uint32_t card = card_of(queue, pe);
     Piece piece = next_piece(dst, src, bytes);
     Located remote = locate_remote(dst, pe, card);
     probe_inlined(src, piece);
@@ -199,7 +199,7 @@ OXSHMEM_DEVICE bool is_one_transfer(const void *dst, const void *src, uint64_t b
 // Posts a put for which is_one_transfer holds.
 template <class C> OXSHMEM_DEVICE uint64_t transfer(C context, void *dst, const void *src, uint64_t bytes, int pe) {
     const auto queue = queue_for(context, Use::data);
-    const uint32_t card = card_of(queue);
+    const uint32_t card = card_of(queue, pe);
     Located remote{}, local{};
     return post_preparing(
         queue, qp_of(pe, queue), OneBlock{}, [&] { remote = locate_remote(dst, pe, card), local = locate_local(src, card); },
@@ -222,7 +222,7 @@ OXSHMEM_LAZY OXSHMEM_NOINLINE uint64_t transfer_in(ContextQp queue, void *dst, c
 
 OXSHMEM_LAZY OXSHMEM_DEVICE uint64_t network_transfer(ContextQp queue, void *dst, const void *src, uint64_t bytes, int pe) {
     if (posts_alone(queue)) {
-        const uint32_t card = card_of(queue);
+        const uint32_t card = card_of(queue, pe);
         const uint64_t end = post_alone(queue, *queue.qp, [&](const Slot &slot) {
             slot.transfer(Opcode::rdma_write, locate_remote(dst, pe, card), locate_local(src, card),
                           static_cast<uint32_t>(bytes), true);
@@ -248,7 +248,7 @@ template <class C> OXSHMEM_DEVICE uint64_t network_put(C context, void *dst, con
 // Reads the next piece of a get into registered memory.
 template <class C> OXSHMEM_OUTLINE Posted get_piece(C context, void *dst, const void *src, uint64_t bytes, int pe) {
     const auto queue = queue_for(context, Use::data);
-    const uint32_t card = card_of(queue);
+    const uint32_t card = card_of(queue, pe);
     Located local = locate_local(dst, card);
     Located remote = locate_remote(src, pe, card);
     uint32_t part = static_cast<uint32_t>(least(least(bytes, remote.bytes), least(local.bytes, abi::kMaxMessageBytes)));
@@ -264,7 +264,7 @@ template <class C> OXSHMEM_OUTLINE Posted get_piece(C context, void *dst, const 
 template <class C> OXSHMEM_OUTLINE Posted get_landed(C context, void *dst, const void *src, uint64_t bytes, int pe, Op op) {
     const auto queue = queue_for(at_once(context), Use::data);
     Qp &qp = qp_of(pe, queue);
-    Located remote = locate_remote(src, pe, card_of(queue));
+    Located remote = locate_remote(src, pe, card_of(queue, pe));
     uint32_t part = static_cast<uint32_t>(least(least(bytes, remote.bytes), abi::kLandingBytes));
     // A bad address must not cost a landing slot either.
     port::probe(dst, part);
@@ -316,7 +316,7 @@ template <class C, class T> OXSHMEM_DEVICE T network_g(C context, const T *src, 
     if (!take_landing(qp, landing)) {
         return value;
     }
-    Located remote = locate_remote(src, pe, card_of(queue));
+    Located remote = locate_remote(src, pe, card_of(queue, pe));
     uint64_t end = post(
         queue, qp, OneBlock{},
         [&](const Slot &slot, bool signaled) {
@@ -337,7 +337,7 @@ template <class C> OXSHMEM_OUTLINE void network_atomic(C context, void *target, 
     }
     const auto queue = queue_for(context, Use::atomics);
     Qp &qp = qp_of(pe, queue);
-    Located remote = locate_remote(target, pe, card_of(queue));
+    Located remote = locate_remote(target, pe, card_of(queue, pe));
     post(
         queue, qp, request.blocks(),
         [&](const Slot &slot, bool signaled) { slot.atomic(request, remote, discard(qp), signaled); }, remote, request);
@@ -356,7 +356,7 @@ template <class C, class T> OXSHMEM_OUTLINE T network_fetch_atomic(C context, T 
     if (!take_landing(qp, landing)) {
         return value;
     }
-    Located remote = locate_remote(target, pe, card_of(queue));
+    Located remote = locate_remote(target, pe, card_of(queue, pe));
     const auto posted = [&] {
         return post(
             queue, qp, request.blocks(),
@@ -392,7 +392,7 @@ template <class C> OXSHMEM_OUTLINE void network_signal(C context, uint64_t *sign
     }
     const auto queue = queue_for(at_once(context), use_of(op));
     Qp &qp = qp_of(pe, queue);
-    Located remote = locate_remote(signal, pe, card_of(queue));
+    Located remote = locate_remote(signal, pe, card_of(queue, pe));
     post(
         queue, qp, OneBlock{},
         [&](const Slot &slot, bool signaled) { write_signal(slot.signal_after(0), remote, discard(qp), value, op, signaled); },
@@ -441,7 +441,7 @@ template <class Queue> OXSHMEM_DEVICE void post_flush(Queue queue, Qp &qp) {
     if (completed >= abi::kBroken || posted <= port::load<order::relaxed, reach::device>(&qp.flushed_at)) {
         return;
     }
-    Located remote = locate_remote(as<void>(port::state().heap_base), qp.pe, card_of(queue));
+    Located remote = locate_remote(as<void>(port::state().heap_base), qp.pe, card_of(queue, qp.pe));
     const uint64_t end = post(
         queue, qp, OneBlock{},
         [&](const Slot &slot, bool signaled) {
@@ -493,7 +493,7 @@ template <class C>
 OXSHMEM_OUTLINE uint64_t put_piece_and_signal(C context, void *dst, const void *src, Piece piece, uint64_t *signal,
                                               uint64_t value, SignalOp op, int pe) {
     const auto queue = queue_for(at_once(context), use_of(op));
-    const uint32_t card = card_of(queue);
+    const uint32_t card = card_of(queue, pe);
     Qp &qp = qp_of(pe, queue);
     uint32_t data_blocks = blocks_of(piece);
     probe_inlined(src, piece);

@@ -27,7 +27,7 @@ OXSHMEM_LAZY OXSHMEM_OUTLINE uint64_t ibrc_fetch(Descriptor descriptor, int pe, 
 // shares descriptors.
 OXSHMEM_LAZY OXSHMEM_OUTLINE void ibrc_p(void *dst, uint64_t bits, uint32_t bytes, int pe) {
     const uint32_t queue = block_queue();
-    const Located remote = locate_remote(dst, pe, card_of(queue));
+    const Located remote = locate_remote(dst, pe, card_of(queue, pe));
     Group group = make_group(port::converged(static_cast<uint64_t>(pe) << 8 | bytes));
     Descriptor descriptor(Work::write_inline, 0, remote, pe, queue);
     descriptor.words[2] = bits;
@@ -70,7 +70,7 @@ OXSHMEM_LAZY OXSHMEM_OUTLINE void ibrc_p(void *dst, uint64_t bits, uint32_t byte
 }
 
 OXSHMEM_LAZY OXSHMEM_OUTLINE uint64_t ibrc_put(void *dst, const void *src, uint64_t bytes, int pe) {
-    uint32_t queue = block_queue(), card = card_of(queue);
+    uint32_t queue = block_queue(), card = card_of(queue, pe);
     uint64_t end = 0;
     char *to = static_cast<char *>(dst);
     const char *from = static_cast<const char *>(src);
@@ -104,7 +104,7 @@ OXSHMEM_LAZY OXSHMEM_OUTLINE uint64_t ibrc_put(void *dst, const void *src, uint6
 // Reads into registered memory are left to the card; others go through a landing slot and are
 // complete on return.
 OXSHMEM_LAZY OXSHMEM_OUTLINE uint64_t ibrc_get(void *dst, const void *src, uint64_t bytes, int pe, Op op) {
-    uint32_t queue = block_queue(), card = card_of(queue);
+    uint32_t queue = block_queue(), card = card_of(queue, pe);
     uint64_t end = 0;
     char *to = static_cast<char *>(dst);
     const char *from = static_cast<const char *>(src);
@@ -148,7 +148,7 @@ OXSHMEM_LAZY OXSHMEM_OUTLINE uint64_t ibrc_get(void *dst, const void *src, uint6
 
 OXSHMEM_LAZY OXSHMEM_OUTLINE uint64_t ibrc_g(const void *src, uint32_t bytes, int pe) {
     const uint32_t queue = block_queue();
-    Descriptor descriptor(Work::read, 0, locate_remote(src, pe, card_of(queue)), pe, queue);
+    Descriptor descriptor(Work::read, 0, locate_remote(src, pe, card_of(queue, pe)), pe, queue);
     descriptor.transfer({0, 0, 0}, bytes);
     return ibrc_fetch(descriptor, pe, Op::g);
 }
@@ -159,7 +159,7 @@ OXSHMEM_DEVICE Descriptor atomic_descriptor(void *target, const AtomicRequest &r
                       : request.op == Opcode::masked_fa ? Work::masked_fetch_add
                                                         : Work::masked_compare_swap;
     const uint32_t queue = atomic_queue();
-    const Located remote = locate_remote(target, pe, card_of(queue));
+    const Located remote = locate_remote(target, pe, card_of(queue, pe));
     Descriptor descriptor(work, request.width == 8 ? kWorkEight : 0, remote, pe, queue);
     descriptor.words[2] = request.first;
     descriptor.words[3] = request.second;
@@ -181,7 +181,7 @@ OXSHMEM_LAZY OXSHMEM_OUTLINE uint64_t ibrc_fetch_atomic(void *target, const Atom
 OXSHMEM_LAZY OXSHMEM_OUTLINE void ibrc_signal(uint64_t *signal, uint64_t value, SignalOp op, int pe) {
     const Work work = op == SignalOp::set ? Work::write_inline : Work::fetch_add;
     const uint32_t queue = queue_for(DefaultContext{}, use_of(op));
-    Descriptor descriptor(work, kWorkOrdered | kWorkEight, locate_remote(signal, pe, card_of(queue)), pe, queue);
+    Descriptor descriptor(work, kWorkOrdered | kWorkEight, locate_remote(signal, pe, card_of(queue, pe)), pe, queue);
     descriptor.words[2] = value;
     if (op == SignalOp::set) {
         descriptor.words[1] |= uint64_t{sizeof(uint64_t)} << 48;

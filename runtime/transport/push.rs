@@ -1,0 +1,227 @@
+//! Whether PEs push: send to PEs of other nodes by the cards that are on those PEs' rails.
+//!
+//! Every PE decides by itself whether it is to push and can, tells the others, and all push or none
+//! does: where PEs push, the two ends of a queue pair are on other cards than where they do not.
+
+use oxshmem_hca::provider::Attempt;
+
+use super::error::TransportError;
+use super::near::Nodes;
+use super::opened::{Opened, open_card};
+use super::plan::NetworkKind;
+use super::rails::Pushing;
+use super::selection::{self, OnRail};
+use crate::Result;
+use crate::config::{self, Config, Hca};
+use crate::device::Device;
+
+/// What a PE tells the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stance {
+    setting: config::Rails,
+    /// Whether it is to push and can.
+    pub pushes: bool,
+}
+
+/// The settings, in the order of the numbers that PEs tell each other.
+const SETTINGS: [config::Rails; 3] = [config::Rails::Auto, config::Rails::Direct, config::Rails::Push];
+
+impl Stance {
+    /// How many bits PEs tell each other.
+    const BITS: u32 = 3;
+
+    pub(super) fn new(config: &Config, pushes: bool) -> Self {
+        Self { setting: config.rails(), pushes }
+    }
+
+    pub(super) fn bits(self) -> u8 {
+        let code = (0u8..).zip(SETTINGS).find(|(_, known)| *known == self.setting).map_or(0, |(code, _)| code);
+        code | u8::from(self.pushes) << 2
+    }
+
+    pub(super) fn from_bits(bits: u8) -> Option<Self> {
+        let setting = *SETTINGS.get(usize::from(bits & 3))?;
+        (bits >> Self::BITS == 0).then_some(Self { setting, pushes: bits >> 2 != 0 })
+    }
+
+    /// Returns the first PE that does not push, if one does not.
+    ///
+    /// # Errors
+    /// PEs with different settings of `OXSHMEM_RAILS`.
+    /// Or they tell what cannot be read.
+    pub(super) fn settle(self, told: &[u8]) -> std::result::Result<Option<usize>, TransportError> {
+        let mut other = None;
+        for (pe, bits) in told.iter().enumerate() {
+            let theirs = Self::from_bits(*bits).ok_or(TransportError::Address { pe })?;
+            if theirs.setting != self.setting {
+                return Err(TransportError::RailsDiffer { mine: self.setting, pe, theirs: theirs.setting });
+            }
+            other = other.or((!theirs.pushes).then_some(pe));
+        }
+        Ok(other)
+    }
+}
+
+/// Refuses to push by cards whose rails PEs do not tell each other.
+pub(super) fn check(config: &Config) -> Result<()> {
+    match (config.rails(), config.hca()) {
+        (config::Rails::Push, Hca::Verbs { .. }) => Err(TransportError::NotAvailable {
+            name: "OXSHMEM_RAILS=push with the kernel's verbs (OXSHMEM_HCA=verbs), which drive one card,",
+            remedy: "use OXSHMEM_HCA=mlx5 or OXSHMEM_RAILS=direct",
+        }
+        .into()),
+        _ => Ok(()),
+    }
+}
+
+/// What a PE is ready for.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// It has opened the further cards that it sends by.
+    Ready(Pushing),
+    /// It sends by its own cards.
+    Direct {
+        reason: String,
+        /// Whether that is worth a line.
+        is_news: bool,
+    },
+}
+
+/// Opens the further cards by which this PE is to send, if it is to push.
+///
+/// # Errors
+/// `OXSHMEM_RAILS=push`, and it cannot.
+pub(super) fn prepare(
+    config: &Config,
+    device: &dyn Device,
+    (nodes, me): (&Nodes, usize),
+    (kind, log_depth): (NetworkKind, u32),
+    opened: &mut Opened,
+) -> Result<Outcome> {
+    let setting = config.rails();
+    let direct = |reason: &str, is_news| Ok(Outcome::Direct { reason: reason.to_owned(), is_news });
+    let known = opened.cards[0].chosen.as_ref().and_then(|chosen| chosen.rail);
+    if setting == config::Rails::Direct {
+        return direct("OXSHMEM_RAILS=direct says so", known.is_some());
+    }
+    if nodes.is_single() {
+        return direct("all PEs are on one node", false);
+    }
+    let ready = ready(config, device, (nodes, me), (kind, log_depth), opened);
+    ready.or_else(|reason| {
+        opened.keep_own();
+        match setting {
+            config::Rails::Push => Err(TransportError::Rails { me, reason }.into()),
+            _ => Ok(Outcome::Direct { reason, is_news: known.is_some_and(|rail| rail.of > 1) }),
+        }
+    })
+}
+
+/// Does so; the error is the reason why the PE does not push.
+fn ready(
+    config: &Config,
+    device: &dyn Device,
+    (nodes, me): (&Nodes, usize),
+    (kind, log_depth): (NetworkKind, u32),
+    opened: &mut Opened,
+) -> std::result::Result<Outcome, String> {
+    let pushing = opened.rails.plan(nodes)?;
+    if pushing.is_needless(&opened.rails) {
+        return Err("every PE's own cards are on the rails of all peers".to_owned());
+    }
+    let further = pushing.further_rails(&opened.rails, me).to_vec();
+    // `plan` has seen that the rail is known, so the card is.
+    let chosen = opened.cards[0].chosen.clone().ok_or("it has no card")?;
+    let from = opened.cards.len();
+    for OnRail { chosen, way, reason } in selection::on_rails(config, &chosen, &further)? {
+        // Nothing is staged for the card, which therefore reads payloads where they are.
+        if config.rails() == config::Rails::Auto && !way.reads_in_place() {
+            let rail = chosen.rail.map_or(0, |rail| rail.number);
+            return Err(format!(
+                "{} of rail {rail} would read payloads from afar: {reason}; OXSHMEM_RAILS=push has it do so",
+                chosen.card
+            ));
+        }
+        let card = match opened.plays(&chosen) {
+            Some(card) => card,
+            None => {
+                let opening = open_card(config, &chosen.card);
+                let (card, _) = opening.map_err(|error| {
+                    let rail = chosen.rail.map_or(0, |rail| rail.number);
+                    format!("{} of rail {rail} cannot be used: {error}", chosen.card)
+                })?;
+                card.at(chosen)
+            }
+        };
+        opened.cards.push(card);
+    }
+    opened.prepare_further(config, device, (kind, log_depth), from).map_err(|error| error.to_string())?;
+    Ok(Outcome::Ready(pushing))
+}
+
+impl Outcome {
+    /// Says what is done, now that all PEs have told; `other` is the first PE that does not push.
+    pub(super) fn settle(self, config: &Config, opened: &mut Opened, other: Option<usize>) {
+        let what = "PEs of other nodes sent to by the cards on their rails".to_owned();
+        let setting = config.rails();
+        let outcome = match (self, other) {
+            (Self::Ready(pushing), None) => {
+                opened.push(pushing);
+                let why = if setting == config::Rails::Auto {
+                    "the cards of all rails read payloads where they are"
+                } else {
+                    "OXSHMEM_RAILS=push says so"
+                };
+                Ok(format!("in use: {why}"))
+            }
+            (Self::Ready(_), Some(pe)) => {
+                opened.keep_own();
+                Err(format!("PE {pe} does not, and all do or none does; its log says why"))
+            }
+            (Self::Direct { reason, is_news: true }, _) => Err(reason),
+            (Self::Direct { .. }, _) => return,
+        };
+        opened.attempts.push(Attempt { what, outcome });
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use config::Rails::{Auto, Direct, Push};
+
+    #[test]
+    fn stances_arrive() {
+        for setting in [Auto, Direct, Push] {
+            for pushes in [false, true] {
+                let stance = Stance { setting, pushes };
+                assert_eq!(Stance::from_bits(stance.bits()), Some(stance));
+            }
+        }
+        for wrong in [3, 7, 8, 255] {
+            assert_eq!(Stance::from_bits(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn all_push_or_none_does_and_settings_are_alike() {
+        let mine = Stance { setting: Auto, pushes: true };
+        let told = |all: &[(config::Rails, bool)]| -> Vec<u8> {
+            all.iter().map(|(setting, pushes)| Stance { setting: *setting, pushes: *pushes }.bits()).collect()
+        };
+        let settle = |all: &[(config::Rails, bool)]| mine.settle(&told(all));
+        assert_eq!(settle(&[(Auto, true), (Auto, true)]).unwrap(), None);
+        assert_eq!(settle(&[(Auto, true), (Auto, false), (Auto, false)]).unwrap(), Some(1));
+        let error = settle(&[(Auto, true), (Auto, true), (Push, true)]).unwrap_err().to_string();
+        assert!(error.contains("OXSHMEM_RAILS=auto") && error.contains("PE 2 has `push`"), "{error}");
+    }
+
+    #[test]
+    fn verbs_do_not_push() {
+        let config = |rails| Config::from_vars([("OXSHMEM_HCA", "verbs"), ("OXSHMEM_RAILS", rails)]).unwrap();
+        assert!(check(&config("auto")).is_ok());
+        let error = check(&config("push")).unwrap_err().to_string();
+        assert!(error.contains("OXSHMEM_RAILS=push with the kernel's verbs"), "{error}");
+    }
+}
